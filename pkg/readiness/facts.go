@@ -1,0 +1,85 @@
+package readiness
+
+// Presence says whether something is there. The zero value is Unknown: it could not be looked at.
+type Presence int
+
+// The presences.
+const (
+	Unknown Presence = iota
+	Absent
+	Present
+)
+
+// String returns the presence as a word for messages.
+func (p Presence) String() string {
+	switch p {
+	case Absent:
+		return "absent"
+	case Present:
+		return "present"
+	case Unknown:
+	}
+	return "unknown"
+}
+
+// Facts is what one look at the host says about its network. Nothing in it is from a clock.
+type Facts struct {
+	// BootID is /proc/sys/kernel/random/boot_id, empty if it could not be read.
+	BootID string `json:"bootID,omitempty"`
+	// Subnet is flannel's subnet file.
+	Subnet SubnetFile `json:"subnet"`
+	// Conflist is the CNI configuration that the runtime takes: the first valid one by file name.
+	Conflist Conflist `json:"conflist"`
+	// Marker is the file by which the network_plugin role says that it has finished.
+	Marker Marker `json:"marker"`
+}
+
+// SubnetFile is flannel's subnet file (/run/flannel/subnet.env), written by flanneld when it has its lease
+// (flannel pkg/subnet, WriteSubnetFile).
+type SubnetFile struct {
+	Path     string   `json:"path"`
+	Presence Presence `json:"presence"`
+	// Volatile says that the file lies on a tmpfs, and so was written since this boot; Unknown if that could not be told.
+	Volatile Presence `json:"volatile"`
+	// Network and Subnet are FLANNEL_NETWORK and FLANNEL_SUBNET as they stand in the file, IPv6 ones likewise.
+	Network     string `json:"network,omitempty"`
+	Subnet      string `json:"subnet,omitempty"`
+	IPv6Network string `json:"ipv6Network,omitempty"`
+	IPv6Subnet  string `json:"ipv6Subnet,omitempty"`
+	MTU         string `json:"mtu,omitempty"`
+	// Problem is why the file could not be read or parsed.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Conflist is one CNI network configuration list.
+type Conflist struct {
+	// Directory is where it was looked for.
+	Directory string   `json:"directory"`
+	Path      string   `json:"path,omitempty"`
+	Presence  Presence `json:"presence"`
+	Name      string   `json:"name,omitempty"`
+	Plugins   []Plugin `json:"plugins,omitempty"`
+	// Problem is why the directory could not be read or why no file in it parses.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Plugin is one program that a conflist needs.
+type Plugin struct {
+	// Type is the program's name: flannel, portmap, bridge.
+	Type string `json:"type"`
+	// NeededBy is the plugin that calls it if the conflist does not name it itself: flannel calls bridge and host-local.
+	NeededBy string `json:"neededBy,omitempty"`
+	// Executable says whether the program is there and may be executed.
+	Executable Presence `json:"executable"`
+	// Problem is why it could not be looked at.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Marker is a file that holds the boot ID of the boot in which something finished.
+type Marker struct {
+	Path     string   `json:"path"`
+	Presence Presence `json:"presence"`
+	// BootID is the file's content, trimmed.
+	BootID  string `json:"bootID,omitempty"`
+	Problem string `json:"problem,omitempty"`
+}
