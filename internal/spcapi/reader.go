@@ -1,0 +1,76 @@
+package spcapi
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/holdfast-dev/holdfast/pkg/spc"
+)
+
+// Reader follows the inventory's ConfigMap.
+type Reader struct {
+	ConfigMaps typedcorev1.ConfigMapInterface
+	Name       string
+	Log        *slog.Logger
+
+	latest struct {
+		sync.Mutex
+		inventory *spc.Inventory
+	}
+}
+
+// Latest returns the inventory as last read, nil before the first.
+func (r *Reader) Latest() *spc.Inventory {
+	r.latest.Lock()
+	defer r.latest.Unlock()
+	return r.latest.inventory
+}
+
+// Run follows the ConfigMap until ctx ends, and returns its cause. notify is called after each change. A ConfigMap that
+// is gone or cannot be read leaves the last inventory in place: machines do not change because a list was lost.
+func (r *Reader) Run(ctx context.Context, notify func()) error {
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, r.Name).String()
+	changed := func(obj any) {
+		m, ok := obj.(*corev1.ConfigMap)
+		if !ok {
+			return
+		}
+		inventory, err := Decode(m)
+		if err != nil {
+			r.Log.Warn("spc inventory is unreadable, the last one stays", "err", err)
+			return
+		}
+		r.latest.Lock()
+		r.latest.inventory = inventory
+		r.latest.Unlock()
+		notify()
+	}
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = selector
+				return r.ConfigMaps.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.FieldSelector = selector
+				return r.ConfigMaps.Watch(ctx, o)
+			},
+		},
+		ObjectType: &corev1.ConfigMap{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    changed,
+			UpdateFunc: func(_, obj any) { changed(obj) },
+		},
+	})
+	controller.RunWithContext(ctx)
+	return context.Cause(ctx)
+}
