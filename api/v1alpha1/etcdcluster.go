@@ -32,7 +32,10 @@ type EtcdCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// Spec is written by the webhook alone.
+	//
 	// +optional
+	// +kubebuilder:default={}
 	Spec EtcdClusterSpec `json:"spec,omitempty"`
 	// +optional
 	Status EtcdClusterStatus `json:"status,omitempty"`
@@ -77,6 +80,7 @@ type EtcdClusterSpec struct {
 	// was made from, so that no two decisions can be made from the same grants.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Ledger int64 `json:"ledger"`
 }
 

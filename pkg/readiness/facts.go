@@ -22,13 +22,16 @@ func (p Presence) String() string {
 	return "unknown"
 }
 
+// MarshalText writes the presence as that word in JSON.
+func (p Presence) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
 // Facts is what one look at the host says about its network. Nothing in it is from a clock.
 type Facts struct {
 	// BootID is /proc/sys/kernel/random/boot_id, empty if it could not be read.
 	BootID string `json:"bootID,omitempty"`
 	// Subnet is flannel's subnet file.
 	Subnet SubnetFile `json:"subnet"`
-	// Conflist is the CNI configuration that the runtime takes: the first valid one by file name.
+	// Conflist is the CNI configuration that the runtime takes: the first one by file name, also if it does not parse.
 	Conflist Conflist `json:"conflist"`
 	// Marker is the file by which the network_plugin role says that it has finished.
 	Marker Marker `json:"marker"`

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/holdfast-dev/holdfast/internal/agent"
+	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
+	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/internal/spcapi"
+)
+
+// shutdownBudget is how long answers that are under way may take when the agent ends.
+const shutdownBudget = 2 * time.Second
+
+// run builds the agent and works until the context ends, which is success.
+func run(ctx context.Context, cfg config, errOut io.Writer) error {
+	log := logger(cfg, errOut).With("node", cfg.node)
+	klog.SetSlogLogger(log.With("library", "client-go"))
+	prober := etcdprobe.New(etcdprobe.Options{Timeout: cfg.probeTimeout})
+	defer prober.Close()
+	made, err := build(cfg, prober, log)
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "agent starting", "version", version())
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return made.Run(running) })
+	if cfg.healthListen != "" {
+		group.Go(func() error { return serveHealth(running, cfg.healthListen, made.Healthy) })
+	}
+	err = group.Wait()
+	if ctx.Err() != nil {
+		log.InfoContext(context.WithoutCancel(ctx), "agent stopped")
+		return nil
+	}
+	return err
+}
+
+func logger(cfg config, w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: cfg.logLevel}
+	if cfg.logJSON {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func build(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Agent, error) {
+	config, err := restConfig(cfg.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the API server: %w", err)
+	}
+	clusters, err := agent.NewClusters(config, client)
+	if err != nil {
+		return nil, err
+	}
+	protobuf := rest.CopyConfig(config)
+	protobuf.ContentType = runtime.ContentTypeProtobuf
+	protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	core, err := typedcorev1.NewForConfigAndClient(protobuf, client)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for nodes: %w", err)
+	}
+	cfg.host.Log = log
+	machine, err := host.New(cfg.host)
+	if err != nil {
+		return nil, err
+	}
+	parts := agent.Config{
+		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
+		Network: machine.Network, Etcd: machine.Etcd, Watch: machine.Watch,
+		Identify: prober.Identify, Observe: prober.Observe,
+		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
+	}
+	if cfg.inventory.Name != "" {
+		reader := &spcapi.Reader{ConfigMaps: core.ConfigMaps(cfg.inventory.Namespace), Name: cfg.inventory.Name, Log: log}
+		parts.Inventory, parts.FollowInventory = reader.Latest, reader.Run
+	}
+	return agent.New(parts)
+}
+
+// restConfig says how to reach the API server.
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if kubeconfig == "" {
+		config, err = rest.InClusterConfig()
+	} else {
+		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
+		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	}
+	switch {
+	case errors.Is(err, rest.ErrNotInCluster):
+		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE, or use `agent inspect`, which needs no cluster")
+	case err != nil:
+		return nil, fmt.Errorf("reading how to reach the API server: %w", err)
+	}
+	// A release is two writes and an event; the limits only stop a runaway loop.
+	config.QPS, config.Burst = 20, 40
+	config.UserAgent = "holdfast-agent/" + version()
+	return config, nil
+}
+
+// serveHealth answers /healthz until the context ends: 200 while the agent's loop turns, 503 otherwise.
+func serveHealth(ctx context.Context, address string, healthy func(time.Time) error) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listening for --health-listen: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := healthy(time.Now()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.Serve(listener) })
+	group.Go(func() error {
+		<-ctx.Done()
+		budget, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownBudget)
+		defer cancel()
+		return errors.Join(context.Cause(ctx), server.Shutdown(budget))
+	})
+	return group.Wait()
+}

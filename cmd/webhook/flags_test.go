@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/internal/testenv"
+)
+
+func TestParseDefaults(t *testing.T) {
+	got, err := parse(nil)
+	require.NoError(t, err)
+	require.Equal(t, config{
+		namespace: "holdfast-system", leaderElect: true, leaseDuration: time.Minute, observerWait: 3 * time.Second,
+		listen: ":9443", metricsListen: ":8080", healthListen: ":8081", service: "holdfast-webhook", webhookConfiguration: "holdfast",
+		tlsSecret: "holdfast-webhook-tls", caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, certSettle: 10 * time.Minute,
+		spcInventory: "holdfast-spc-inventory", logJSON: true,
+	}, got)
+}
+
+func TestParse(t *testing.T) {
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	authority, err := testenv.NewCA("kube-apiserver")
+	require.NoError(t, err)
+	require.NoError(t, authority.Write(ca))
+	for name, c := range map[string]struct {
+		args string
+		want func(*config)
+	}{
+		"nowhere for people":    {"--metrics-listen= --health-listen=", func(c *config) { c.metricsListen, c.healthListen = "", "" }},
+		"one replica, in words": {"--leader-elect=false --log-format=text --log-level=debug", func(c *config) { c.leaderElect, c.logJSON, c.logLevel = false, false, slog.LevelDebug }},
+		"a client certificate":  {"--client-ca-file=" + ca + " --client-name=apiserver", func(c *config) { c.clientCAFile, c.clientName = ca, "apiserver" }},
+		"spc": {"--spc-url=https://api.example.org --spc-token-file=/t --spc-organization=7 --spc-cluster=9", func(c *config) {
+			c.spc = spcapi.Options{BaseURL: "https://api.example.org", TokenFile: "/t", Organization: 7, Cluster: 9}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, err := parse(nil)
+			require.NoError(t, err)
+			c.want(&want)
+			got, err := parse(strings.Fields(c.args))
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+func TestMistakesOnTheCommandLine(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty.crt")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, c := range []struct{ args, says string }{
+		{"--nonsense", "flag provided but not defined: -nonsense"},
+		{"serve", `"serve" is not a flag; everything that the webhook takes is a flag, such as --namespace=NAME`},
+		{"--observer-wait=soon", `invalid value "soon" for flag -observer-wait`},
+		{"--observer-wait=6s", "--observer-wait=6s: choose between 100ms and 5s"},
+		{"--observer-wait=0", "--observer-wait=0s: choose between 100ms and 5s"},
+		{"--min-remaining-tolerance=-1", "--min-remaining-tolerance=-1: choose between 0 and 9"},
+		{"--lease-duration=1s", "--lease-duration=1s: choose between 3s and 10m"},
+		{"--namespace=", `--namespace="" cannot be a name in Kubernetes: `},
+		{"--namespace=a.b", `--namespace="a.b" cannot be a name in Kubernetes: `},
+		{"--service=9", `--service="9" cannot be a name in Kubernetes: `},
+		{"--webhook-configuration=A", `--webhook-configuration="A" cannot be a name in Kubernetes: `},
+		{"--tls-secret=a/b", `--tls-secret="a/b" cannot be a name in Kubernetes: `},
+		{"--spc-inventory=_", `--spc-inventory="_" cannot be a name in Kubernetes: `},
+		{"--listen=", `--listen="" is not an address and port`},
+		{"--listen=9443", `--listen="9443" is not an address and port`},
+		{"--metrics-listen=:http-alt-x", `--metrics-listen=":http-alt-x" is not an address and port`},
+		{"--health-listen=x:99999", `--health-listen="x:99999" is not an address and port`},
+		{"--ca-validity=0", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
+		{"--cert-validity=30000h", "--cert-validity=30000h0m0s is more than half of --ca-validity=43800h0m0s"},
+		{"--cert-validity=1h --cert-settle=21m", "--cert-settle=21m0s is more than a third of --cert-validity=1h0m0s"},
+		{"--client-name=x", `--client-name="x" has no effect without --client-ca-file`},
+		{"--client-ca-file=/nowhere", `--client-ca-file="/nowhere" cannot be used: open /nowhere`},
+		{"--client-ca-file=" + empty, "cannot be used: there is no certificate in it"},
+		{"--spc-cluster=9", "--spc-token-file, --spc-organization and --spc-cluster have no effect without --spc-url"},
+		{"--spc-url=ftp://x --spc-token-file=/t --spc-organization=7 --spc-cluster=9", `the SPC API's URL must be http(s)://host[/path], not "ftp://x"`},
+		{"--spc-url=https://x", "the SPC API needs a token file"},
+		{"--log-level=loud", `--log-level="loud" is not known; choose debug, info, warn or error`},
+		{"--log-format=xml", `--log-format="xml" is not known; choose json or text`},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			var out, errOut bytes.Buffer
+			require.Equal(t, 2, command(t.Context(), strings.Fields(c.args), &out, &errOut))
+			require.Empty(t, out.String())
+			require.Contains(t, errOut.String(), c.says)
+			require.Contains(t, errOut.String(), "Run `webhook --help`")
+		})
+	}
+}
+
+func TestHelpExplainsEveryFlag(t *testing.T) {
+	var out, errOut bytes.Buffer
+	require.Equal(t, 0, command(t.Context(), []string{"--help"}, &out, &errOut))
+	require.Empty(t, errOut.String())
+	flags(&raw{}).VisitAll(func(f *flag.Flag) {
+		require.Regexp(t, `(?m)^  (webhook )?--`+f.Name+`[= ]`, out.String())
+	})
+	out.Reset()
+	require.Equal(t, 0, command(t.Context(), []string{"--version"}, &out, &errOut))
+	require.True(t, strings.HasPrefix(out.String(), "holdfast webhook "), out.String())
+}
+
+func TestFailuresExitWithOne(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, taken.Close()) })
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c,
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], contexts: [{name: c, context: {cluster: c}}]}`), 0o600))
+	for name, c := range map[string]struct{ args, says string }{
+		"no cluster":          {"", "this is no pod of a cluster; give --kubeconfig=FILE"},
+		"no such kubeconfig":  {"--kubeconfig=/nowhere", "reading how to reach the API server: "},
+		"a port that is used": {"--kubeconfig=" + kubeconfig + " --listen=127.0.0.1:0 --metrics-listen=" + taken.Addr().String(), "listening for --metrics-listen: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errOut bytes.Buffer
+			require.Equal(t, 1, command(t.Context(), strings.Fields(c.args), &out, &errOut))
+			require.Contains(t, errOut.String(), "webhook: "+c.says)
+		})
+	}
+}

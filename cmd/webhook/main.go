@@ -1,0 +1,72 @@
+// Command webhook is Holdfast's part beside the API server: it judges deletions of Nodes in every replica, and in the
+// one that leads it settles what was allowed and publishes the SPC inventory. `webhook --help` says the rest.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+)
+
+// usageError is a mistake on the command line: what was given, and what to give instead.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func misused(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// command runs one command line and returns its exit status: 0 for success, 1 for failure, 2 for a mistake in the line.
+func command(ctx context.Context, args []string, out, errOut io.Writer) int {
+	cfg, err := parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(out, usage())
+		return 0
+	case err == nil && cfg.version:
+		fmt.Fprintln(out, "holdfast webhook "+version())
+		return 0
+	case err == nil:
+		err = run(ctx, cfg, errOut)
+	}
+	var misuse usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &misuse):
+		fmt.Fprintf(errOut, "webhook: %v\nRun `webhook --help` to see what can be said.\n", err)
+		return 2
+	}
+	fmt.Fprintf(errOut, "webhook: %v\n", err)
+	return 1
+}
+
+// version is what the Go toolchain recorded of the build.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = " " + s.Value + revision
+		case s.Key == "vcs.modified" && s.Value == "true":
+			revision += " with changes"
+		}
+	}
+	return info.Main.Version + revision + " " + info.GoVersion
+}

@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestEventsWaitForTheServerAndNothingWaitsForThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := record(t)
+		var posted []*corev1.Event
+		down := true
+		h := &herald{node: testNode, log: log, queue: make(chan *corev1.Event, eventQueue), post: func(ctx context.Context, e *corev1.Event) error {
+			if down {
+				<-ctx.Done() // the server is away and nothing says so
+				return context.Cause(ctx)
+			}
+			posted = append(posted, e)
+			return nil
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- h.run(ctx) }()
+
+		began := time.Now()
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "uid-1"}}
+		for range eventQueue + 3 {
+			h.tell(ctx, node, event{corev1.EventTypeNormal, "Released", "the network works"})
+			synctest.Wait()
+		}
+		require.Zero(t, time.Since(began), "telling waits for nobody")
+		require.Equal(t, 2, strings.Count(said(), "too many are waiting"), "one is on its way, the queue is full")
+
+		require.NoError(t, pause(t.Context(), 7*time.Second))
+		down = false
+		require.NoError(t, pause(t.Context(), time.Minute))
+		require.Len(t, posted, eventQueue+1)
+		require.Equal(t, "Node", posted[0].InvolvedObject.Kind)
+		require.Equal(t, node.UID, posted[0].InvolvedObject.UID)
+		require.Equal(t, "Released", posted[0].Reason)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}
+
+func TestAnEventThatNobodyTakesIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := record(t)
+		attempts := 0
+		h := &herald{node: testNode, log: log, queue: make(chan *corev1.Event, eventQueue), post: func(context.Context, *corev1.Event) error {
+			attempts++
+			return errors.New("events is forbidden")
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		h.tell(ctx, &corev1.Node{}, event{corev1.EventTypeNormal, "Held", "waiting"})
+		require.ErrorIs(t, h.run(ctx), context.DeadlineExceeded)
+		require.Equal(t, eventAttempts, attempts)
+		require.Equal(t, 1, strings.Count(said(), "events is forbidden"))
+	})
+}

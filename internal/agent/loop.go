@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/spc"
+)
+
+const (
+	// passBudget bounds one pass, its writes included.
+	passBudget = 10 * time.Second
+	// stepsPerPass bounds the writes that follow from each other, and those that lose a race. A release takes two.
+	stepsPerPass = 5
+	// trustOwn is how long the server's answer to our own write is preferred to an older copy from the watch.
+	trustOwn = 10 * time.Second
+	// patience is the least time without a pass after which the loop counts as stuck: one pass and one pause at their
+	// longest, and some.
+	patience = 30 * time.Second
+)
+
+// loop is the one writer of the Node. Its memory belongs to the goroutine of run; what must outlive it stands on the Node.
+type loop struct {
+	cfg      Config
+	own      *mirror[*corev1.Node]
+	clusters *mirror[*v1alpha1.EtcdCluster]
+	evidence *latest[protect.HostEvidence]
+	writer   *nodepatch.Writer
+	tell     func(context.Context, *corev1.Node, event)
+	woken    bell
+	turned   atomic.Int64 // when the last pass ended, in Unix nanoseconds
+
+	written   *corev1.Node // as the server answered our last write
+	writtenAt time.Time
+	reread    bool // the copy from the watch is known to be old
+	said      sayings
+}
+
+// sayings are the last things said of each matter, about one Node.
+type sayings struct {
+	uid                                                  string
+	trouble, absent, unread, hold, member, machine, told said
+}
+
+// run makes a pass whenever it is woken and at every tick, until the context ends. After a failure only time wakes it:
+// a server that is ill is not asked more often because the host is busy.
+func (l *loop) run(ctx context.Context) error {
+	l.turned.Store(time.Now().UnixNano())
+	delays := retries()
+	timer := time.NewTimer(l.cfg.Tick)
+	defer timer.Stop()
+	for {
+		err := l.pass(ctx)
+		l.turned.Store(time.Now().UnixNano())
+		l.report(ctx, err)
+		woken := l.woken
+		if err == nil {
+			delays = retries()
+			timer.Reset(jittered(l.cfg.Tick))
+		} else {
+			woken = nil
+			timer.Reset(delays.Step())
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-woken:
+		case <-timer.C:
+		}
+	}
+}
+
+func (l *loop) healthy(now time.Time) error {
+	still := now.Sub(time.Unix(0, l.turned.Load()))
+	if limit := max(3*l.cfg.Tick, patience); l.turned.Load() != 0 && still > limit {
+		return fmt.Errorf("the node loop has not turned for %s, more than %s", still.Round(time.Second), limit)
+	}
+	return nil
+}
+
+// report says a failure once per kind, and once that it is over.
+func (l *loop) report(ctx context.Context, err error) {
+	before := l.said.trouble.last
+	switch {
+	case ctx.Err() != nil || !l.said.trouble.changed(cause(err)):
+	case err != nil:
+		l.cfg.Log.WarnContext(ctx, "the node is not as it should be, trying again", "err", err)
+	case before != "":
+		l.cfg.Log.InfoContext(ctx, "the node is as it should be again")
+	}
+}
+
+// pass looks, decides and writes until there is nothing left to write. Who loses a race decides anew at once, for the
+// next write of others may be far; only who keeps losing waits.
+func (l *loop) pass(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, passBudget)
+	defer cancel()
+	var lost error
+	for range stepsPerPass {
+		node, err := l.current(ctx)
+		if node == nil || err != nil {
+			return err
+		}
+		changed, err := l.step(ctx, node)
+		switch {
+		case apierrors.IsConflict(err):
+			lost = err
+		case err != nil || !changed:
+			return err
+		}
+	}
+	if lost != nil {
+		return lost
+	}
+	return errors.New("the node changes with every write, somebody writes the opposite")
+}
+
+// current returns the newest copy of the Node that there is, nil if there is no Node.
+func (l *loop) current(ctx context.Context) (*corev1.Node, error) {
+	if l.reread {
+		node, err := l.cfg.Nodes.Get(ctx, l.cfg.Node, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading node %q: %w", l.cfg.Node, err)
+		}
+		l.reread = false
+		if err == nil {
+			l.written, l.writtenAt = node, time.Now()
+		}
+	}
+	node, there, known := l.own.one(l.cfg.Node)
+	if !there {
+		if known && l.said.absent.changed("absent") {
+			l.cfg.Log.InfoContext(ctx, "waiting for the node to register", "node", l.cfg.Node)
+		}
+		return nil, nil
+	}
+	if l.written != nil && l.written.UID == node.UID && time.Since(l.writtenAt) < trustOwn && newer(l.written, node) {
+		return l.written, nil
+	}
+	return node, nil
+}
+
+func newer(a, b *corev1.Node) bool {
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return err == nil && order > 0
+}
+
+// step decides once and writes what follows. It returns whether the Node changed.
+func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err error) {
+	if uid := string(node.UID); l.said.uid != uid {
+		l.said = sayings{uid: uid, trouble: l.said.trouble}
+	}
+	began := time.Now()
+	s := situation{
+		node: node, facts: l.cfg.Network(ctx), policy: l.cfg.Policy, spc: l.cfg.Inventory != nil, now: began,
+	}
+	var unread error
+	if s.known, unread = known(node, l.clusters, l.cfg.StaticPods); unread != nil && l.said.unread.changed(unread.Error()) {
+		l.cfg.Log.WarnContext(ctx, "the announcement on the node cannot be read, it is written anew", "err", unread)
+	}
+	if seen, ever := l.evidence.take(); ever {
+		s.evidence = &seen
+	}
+	if s.spc {
+		s.inventory = l.cfg.Inventory()
+	}
+	o, err := decide(s)
+	if err != nil {
+		return false, err
+	}
+	l.say(ctx, node, o)
+	after, err := l.writer.Apply(ctx, node, o.all)
+	if after == node && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) {
+		// Somebody's policy refuses a label or an annotation of ours. That must not keep a node held.
+		var urgent error
+		after, urgent = l.writer.Apply(ctx, node, o.urgent)
+		err = errors.Join(err, urgent)
+	}
+	l.reread = apierrors.IsConflict(err)
+	if after.ResourceVersion == node.ResourceVersion {
+		return false, err
+	}
+	l.written, l.writtenAt = after, time.Now()
+	l.cfg.Log.InfoContext(ctx, "node written", "held", o.hold.Held, "took", time.Since(began))
+	for _, e := range o.news(node, after) {
+		// A write of two halves of which the second failed is decided, and told, twice.
+		if l.said.told.changed(e.reason + e.message) {
+			l.tell(ctx, after, e)
+		}
+	}
+	return true, err
+}
+
+// say logs the decisions that changed, and tells of a doubt about the machine, which is not written anywhere.
+func (l *loop) say(ctx context.Context, node *corev1.Node, o outcome) {
+	if l.said.hold.changed(fmt.Sprint(o.hold.Held, o.hold.Reason, o.hold.Message)) {
+		l.cfg.Log.InfoContext(ctx, "network decided", "held", o.hold.Held, "reason", o.hold.Reason, "message", o.hold.Message)
+	}
+	if p := o.protection; p != nil && l.said.member.changed(p.Reason+p.Message) {
+		l.cfg.Log.InfoContext(ctx, "etcd membership decided", "status", member(*p).Status, "reason", p.Reason, "message", p.Message)
+	}
+	if o.match == nil {
+		return
+	}
+	kept := strings.Join(o.report.Kept, ", ")
+	if !l.said.machine.changed(o.match.Message + kept) {
+		return
+	}
+	l.cfg.Log.InfoContext(ctx, "spc record decided", "message", o.match.Message, "kept", o.report.Kept)
+	switch {
+	case o.match.Outcome == spc.Conflict:
+		l.tell(ctx, node, event{kind: corev1.EventTypeWarning, reason: "SPCConflict", message: o.match.Message})
+	case kept != "":
+		l.tell(ctx, node, event{kind: corev1.EventTypeWarning, reason: "SPCConflict", message: "labels left as they are: " + kept})
+	}
+}

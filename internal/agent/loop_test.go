@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+func TestNodeLoop(t *testing.T) {
+	c := startCluster(t)
+	t.Run("a node born held is released within milliseconds of its network", func(t *testing.T) {
+		c.register(t, bornHeld("born-held"))
+		r := start(t, c, "born-held", nil)
+		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool {
+			return condition(n, readiness.NetworkHeld).Reason == readiness.WaitingForCNI
+		})
+		r.told("Held")
+		began := time.Now()
+		r.host(func(r *rig) { r.facts = open() })
+		c.until(t, r.name, "uncordoned", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
+		took := time.Since(began)
+		t.Logf("released %s after the host showed its network", took)
+		require.Less(t, took, 2*time.Second)
+		c.until(t, r.name, "free of all of the hold", func(n *corev1.Node) bool {
+			return released(n) && status(n, corev1.NodeNetworkUnavailable) == corev1.ConditionFalse &&
+				status(n, readiness.NetworkHeld) == corev1.ConditionFalse
+		})
+		r.told("Released")
+	})
+
+	t.Run("somebody's own cordon stays", func(t *testing.T) {
+		n := bornHeld("own-cordon")
+		n.Annotations = nil
+		c.register(t, n)
+		r := start(t, c, n.Name, func(r *rig) { r.facts = open() })
+		c.until(t, r.name, "recorded as not held", released)
+		after, err := c.nodes.Get(t.Context(), r.name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.True(t, after.Spec.Unschedulable)
+	})
+
+	t.Run("the agent waits for its node, and starts anew with another of the same name", func(t *testing.T) {
+		r := start(t, c, "late", nil)
+		require.Eventually(t, func() bool { return strings.Contains(r.said(), "waiting for the node to register") }, soon, 10*time.Millisecond)
+		first := c.register(t, bornHeld(r.name))
+		r.host(func(r *rig) { r.facts = open() })
+		c.until(t, r.name, "released", released)
+		r.host(func(r *rig) { r.facts = closed() })
+		require.NoError(t, c.nodes.Delete(t.Context(), r.name, metav1.DeleteOptions{}))
+		require.Eventually(t, func() bool { return strings.Count(r.said(), "waiting for the node to register") == 2 }, soon, 10*time.Millisecond)
+		second := c.register(t, bornHeld(r.name))
+		require.NotEqual(t, first.UID, second.UID)
+		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool {
+			return n.UID == second.UID && n.Spec.Unschedulable && status(n, readiness.NetworkHeld) == corev1.ConditionTrue
+		})
+		r.host(func(r *rig) { r.facts = open() })
+		c.until(t, r.name, "released", released)
+	})
+
+	t.Run("others write all the time", func(t *testing.T) {
+		c.register(t, bornHeld("storm"))
+		r := start(t, c, "storm", nil)
+		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
+		ctx, cancel := context.WithCancel(t.Context())
+		written, ended := atomic.Int64{}, make(chan struct{})
+		go func() {
+			defer close(ended)
+			for pause(ctx, 10*time.Millisecond) == nil {
+				body := []byte(`{"metadata":{"annotations":{"somebody/else":"` + time.Now().Format(time.StampNano) + `"}}}`)
+				if _, err := c.nodes.Patch(ctx, r.name, types.MergePatchType, body, metav1.PatchOptions{}); err == nil {
+					written.Add(1)
+				}
+			}
+		}()
+		require.Eventually(t, func() bool { return written.Load() > 5 }, soon, time.Millisecond)
+		began := time.Now()
+		r.host(func(r *rig) { r.facts = open() })
+		c.until(t, r.name, "released", released)
+		t.Logf("released %s after the host showed its network, beside %d writes of others", time.Since(began), written.Load())
+		cancel()
+		<-ended
+		n, err := c.nodes.Get(t.Context(), r.name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.NotEmpty(t, n.Annotations["somebody/else"], "what others wrote stays")
+		require.LessOrEqual(t, strings.Count(r.said(), "not as it should be"), 3, r.said())
+	})
+}
+
+func TestNodeLoopBearsAServerThatIsIll(t *testing.T) {
+	c := startCluster(t)
+	tests := []struct {
+		name   string
+		status int
+		times  int64
+	}{
+		{"conflict", http.StatusConflict, 12}, // a lost race is run again at once, five times
+		{"too many requests", http.StatusTooManyRequests, 5},
+		{"internal error", http.StatusInternalServerError, 5},
+	}
+	for i, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			name := "ill-" + string(rune('a'+i))
+			c.register(t, bornHeld(name))
+			r := start(t, c, name, nil)
+			c.until(t, name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
+			tries := atomic.Int64{}
+			r.fault.set(func(req *http.Request) int {
+				if req.Method != http.MethodPatch || tries.Add(1) > test.times {
+					return 0
+				}
+				return test.status
+			})
+			r.host(func(r *rig) { r.facts = open() })
+			c.until(t, name, "released", released)
+			require.Greater(t, tries.Load(), test.times)
+			require.Equal(t, 1, strings.Count(r.said(), "not as it should be, trying again"), r.said())
+			require.Eventually(t, func() bool { return strings.Contains(r.said(), "as it should be again") }, soon, 10*time.Millisecond)
+			require.NoError(t, r.agent.Healthy(time.Now()))
+		})
+	}
+
+	t.Run("the release waits for no event", func(t *testing.T) {
+		c.register(t, bornHeld("mute"))
+		r := start(t, c, "mute", nil)
+		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
+		r.fault.set(func(req *http.Request) int {
+			if !strings.HasSuffix(req.URL.Path, "/events") {
+				return 0
+			}
+			<-req.Context().Done()
+			return http.StatusInternalServerError
+		})
+		began := time.Now()
+		r.host(func(r *rig) { r.facts = open() })
+		c.until(t, r.name, "released", released)
+		require.Less(t, time.Since(began), 2*time.Second)
+	})
+}
+
+func TestALoopThatDoesNotTurnIsIll(t *testing.T) {
+	l := &loop{cfg: Config{Tick: 10 * time.Second, Log: discard()}}
+	now := time.Now()
+	require.NoError(t, l.healthy(now), "it has not begun")
+	l.turned.Store(now.UnixNano())
+	require.NoError(t, l.healthy(now.Add(29*time.Second)))
+	require.ErrorContains(t, l.healthy(now.Add(31*time.Second)), "has not turned for 31s")
+}

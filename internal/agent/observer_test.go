@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+func TestLooksComeOnEventsAtMostFourASecondAndEveryMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _ := record(t)
+		var looks []time.Duration
+		began := time.Now()
+		l := &lookout{
+			etcd: func(context.Context) ([]protect.Sighting, []string) {
+				looks = append(looks, time.Since(began))
+				return nil, nil
+			},
+			log: log, woken: newBell(), told: func() {},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.run(ctx) }()
+		for range 100 { // a storm of one second
+			require.NoError(t, pause(t.Context(), 10*time.Millisecond))
+			l.woken.ring()
+		}
+		require.LessOrEqual(t, len(looks), 5)
+		require.GreaterOrEqual(t, len(looks), 4)
+		storm := len(looks)
+		require.NoError(t, pause(t.Context(), 10*time.Minute))
+		require.InDelta(t, 10+1, len(looks)-storm, 1)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}
+
+func TestALookAsksAllServersAtOnceAndIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := record(t)
+		told := 0
+		l := &lookout{
+			etcd: func(context.Context) ([]protect.Sighting, []string) {
+				return []protect.Sighting{{Where: "a"}, {Where: "b"}, {Where: "pod", InCluster: true}}, []string{"the bus: refused"}
+			},
+			identify: func(ctx context.Context, s protect.Sighting) protect.Answer {
+				<-ctx.Done() // a server that takes the connection and never answers, and a probe without a budget
+				return protect.Answer{Problem: s.Where + " does not answer"}
+			},
+			log: log, woken: newBell(), told: func() { told++ },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.run(ctx) }()
+		require.NoError(t, pause(t.Context(), lookBudget+time.Second))
+		seen, ever := l.evidence.take()
+		require.True(t, ever)
+		require.Equal(t, 1, told)
+		require.Equal(t, []string{"the bus: refused"}, seen.Unknown)
+		require.Equal(t, "a does not answer", seen.Found[0].Problem)
+		require.Equal(t, "b does not answer", seen.Found[1].Problem)
+		require.Empty(t, seen.Found[2].Problem, "what Kubernetes runs is not asked unless it is to be protected")
+		require.NoError(t, pause(t.Context(), 10*time.Minute))
+		require.Equal(t, 1, strings.Count(said(), "b does not answer"), "what is seen is logged when it changes")
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}
+
+func TestSubjects(t *testing.T) {
+	const events = v1alpha1.ClusterID("e1")
+	main, other := protect.MemberRef{Cluster: testCluster, Member: testMember}, protect.MemberRef{Cluster: events, Member: "b"}
+	seen := func(where string, ref protect.MemberRef) protect.Found {
+		return protect.Found{Sighting: protect.Sighting{Where: where}, Answer: protect.Answer{Ref: ref}}
+	}
+	silent := func(where string) protect.Found {
+		return protect.Found{Sighting: protect.Sighting{Where: where}, Answer: protect.Answer{Problem: "no answer"}}
+	}
+	before := map[v1alpha1.ClusterID]subject{testCluster: {protect.Sighting{Where: "etcd"}, protect.Answer{Ref: main}}}
+	tests := []struct {
+		name      string
+		found     []protect.Found
+		before    map[v1alpha1.ClusterID]subject
+		announced []protect.MemberRef
+		pods      bool
+		want      map[v1alpha1.ClusterID]v1alpha1.MemberID
+	}{
+		{name: "nothing there", announced: []protect.MemberRef{main}},
+		{name: "answered", found: []protect.Found{seen("etcd", main)}, want: map[v1alpha1.ClusterID]v1alpha1.MemberID{testCluster: testMember}},
+		{
+			name: "two clusters", found: []protect.Found{seen("etcd", main), seen("etcd-events", other)},
+			want: map[v1alpha1.ClusterID]v1alpha1.MemberID{testCluster: testMember, events: "b"},
+		},
+		{name: "silent and never known", found: []protect.Found{silent("etcd")}},
+		{
+			name: "silent, known from before", found: []protect.Found{silent("etcd")}, before: before,
+			want: map[v1alpha1.ClusterID]v1alpha1.MemberID{testCluster: testMember},
+		},
+		{
+			name: "stopped, only its data is seen now", before: map[v1alpha1.ClusterID]subject{testCluster: {
+				protect.Sighting{Where: "etcd", PID: 5, Config: protect.Config{DataDir: "/var/lib/etcd"}}, protect.Answer{Ref: main},
+			}},
+			found: []protect.Found{{Sighting: protect.Sighting{Where: "data", Config: protect.Config{DataDir: "/var/lib/etcd"}}}},
+			want:  map[v1alpha1.ClusterID]v1alpha1.MemberID{testCluster: testMember},
+		},
+		{name: "another server than the one before is silent", found: []protect.Found{silent("etcd-events")}, before: before},
+		{
+			name: "silent, the agent is new, the node announces one", found: []protect.Found{silent("etcd")},
+			announced: []protect.MemberRef{main}, want: map[v1alpha1.ClusterID]v1alpha1.MemberID{testCluster: testMember},
+		},
+		{
+			name: "one silent, one announced besides the other", found: []protect.Found{silent("etcd"), seen("etcd-events", other)},
+			announced: []protect.MemberRef{main, other}, want: map[v1alpha1.ClusterID]v1alpha1.MemberID{testCluster: testMember, events: "b"},
+		},
+		{name: "two silent, two announced: nobody knows which is which", found: []protect.Found{silent("a"), silent("b")}, announced: []protect.MemberRef{main, other}},
+		{
+			name:  "removed",
+			found: []protect.Found{{Sighting: protect.Sighting{Where: "etcd"}, Answer: protect.Answer{Ref: main, Removed: true}}}, announced: []protect.MemberRef{main},
+		},
+		{name: "static pod, not wanted", found: []protect.Found{{Sighting: protect.Sighting{InCluster: true}, Answer: protect.Answer{Ref: main}}}},
+		{
+			name: "static pod, wanted", pods: true, found: []protect.Found{{Sighting: protect.Sighting{InCluster: true}, Answer: protect.Answer{Ref: main}}},
+			want: map[v1alpha1.ClusterID]v1alpha1.MemberID{testCluster: testMember},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := map[v1alpha1.ClusterID]v1alpha1.MemberID{}
+			for cluster, s := range subjects(protect.HostEvidence{Found: test.found}, test.before, test.announced, test.pods) {
+				got[cluster] = s.answer.Ref.Member
+			}
+			if test.want == nil {
+				test.want = map[v1alpha1.ClusterID]v1alpha1.MemberID{}
+			}
+			require.Equal(t, test.want, got)
+		})
+	}
+}

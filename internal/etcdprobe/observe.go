@@ -1,0 +1,171 @@
+package etcdprobe
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+// maxURLs is how many URLs of a member an observation takes.
+const maxURLs = 16
+
+// Observe looks at the cluster of the member that a sighting turned out to be: it gets the member list confirmed by a
+// quorum, then asks every member at once through that member's own URLs. It ends within twice the Prober's timeout,
+// whatever hangs. Node, NodeUID and Nonce are left to the caller.
+func (p *Prober) Observe(ctx context.Context, s protect.Sighting, a protect.Answer) v1alpha1.Observation {
+	o := v1alpha1.Observation{LocalMember: a.Ref.Member}
+	cluster, member, err := numbers(a.Ref)
+	if err != nil {
+		o.Time, o.Problem = metav1.Now(), "the local member has not said who it is: "+clip(a.Problem)
+		return o
+	}
+	list, local := p.list(ctx, s, cluster, member)
+	if local.leader != 0 {
+		o.Leader = v1alpha1.MemberID(hex(local.leader))
+	}
+	if o.Linearizable = list.err == nil; !o.Linearizable {
+		o.Problem = clip("no member list confirmed by a quorum: " + list.err.Error())
+	} else {
+		way := list.way
+		if local.err != nil {
+			known, _ := p.recall(s)
+			way = known.way
+		}
+		p.remember(s, a.Ref, way, list.members)
+	}
+	p.look(ctx, s, cluster, list, &o)
+	o.Time = metav1.Now()
+	return o
+}
+
+// look asks all members of a list, and one of them for the alarms.
+func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, list listing, o *v1alpha1.Observation) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	members := slices.SortedFunc(slices.Values(list.members), func(a, b *pb.Member) int { return strings.Compare(hex(a.ID), hex(b.ID)) })
+	o.Members = make([]v1alpha1.MemberStatus, len(members))
+	var alarms []*pb.AlarmMember
+	var unheard error
+	var asking sync.WaitGroup
+	for i, m := range members {
+		asking.Go(func() { o.Members[i] = p.member(ctx, s, cluster, m, list.way) })
+	}
+	if o.Linearizable {
+		asking.Go(func() { alarms, unheard = p.alarms(ctx, list.way) })
+	}
+	asking.Wait()
+	for i, m := range members {
+		o.Members[i].Alarms = alarmsOf(alarms, m.ID)
+	}
+	if unheard != nil {
+		// The cluster was seen all the same: only alarms are missing, and nobody counts on them.
+		o.Problem = clip("the alarms are unknown: " + unheard.Error())
+	}
+}
+
+// member asks one member whether it lives.
+func (p *Prober) member(ctx context.Context, s protect.Sighting, cluster uint64, m *pb.Member, worked target) v1alpha1.MemberStatus {
+	status := v1alpha1.MemberStatus{
+		ID: v1alpha1.MemberID(hex(m.ID)), Name: m.Name, Learner: m.IsLearner,
+		PeerURLs: m.PeerURLs[:min(len(m.PeerURLs), maxURLs)], ClientURLs: m.ClientURLs[:min(len(m.ClientURLs), maxURLs)],
+	}
+	if m.Name == "" && len(m.ClientURLs) == 0 {
+		status.Reason = "it was added and has never started"
+		return status
+	}
+	byURL := map[string][]target{}
+	var urls []string
+	for _, way := range p.memberWays(s, m, worked) {
+		if byURL[way.url] == nil {
+			urls = append(urls, way.url)
+		}
+		byURL[way.url] = append(byURL[way.url], way)
+	}
+	proven := make([]bool, len(urls))
+	why := make([]string, len(urls))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var asking sync.WaitGroup
+	for i, url := range urls {
+		asking.Go(func() {
+			if proven[i], why[i] = p.prove(ctx, byURL[url], cluster, m); proven[i] {
+				cancel() // one proof is enough
+			}
+		})
+	}
+	asking.Wait()
+	if status.Healthy = slices.Contains(proven, true); !status.Healthy {
+		status.Reason = clip(strings.Join(why, "; "))
+	}
+	return status
+}
+
+// prove reads from a member under one URL, with each credential until one is taken.
+func (p *Prober) prove(ctx context.Context, ways []target, cluster uint64, m *pb.Member) (proven bool, why string) {
+	var tried trail
+	for _, way := range ways {
+		err := p.pool.call(ctx, way, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return read(ctx, conn, cluster, m.ID, m.IsLearner)
+		})
+		if err == nil {
+			return true, ""
+		}
+		if tried.add(way, err); tried.hopeless(way.url) {
+			break
+		}
+	}
+	return false, tried.String()
+}
+
+// read makes one server read a key, and checks that it was that server. A voter reads with the consent of a quorum; a
+// learner can only read what it has. One that refuses for want of permission has answered: etcd gets its quorum's consent
+// first and looks at permissions then (server/etcdserver/v3_server.go, Range). The refusal names nobody, so it is asked
+// for its name on the same connection.
+func read(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64, learner bool) error {
+	answer, err := pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{Key: []byte(probeKey), Limit: 1, KeysOnly: true, Serializable: learner})
+	if errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
+		var status *pb.StatusResponse
+		if status, err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}); err == nil {
+			err = sameServer(status.Header, cluster, member)
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return sameServer(answer.Header, cluster, member)
+}
+
+// alarms lists the alarms of the cluster. It goes through the raft log, so it needs a quorum.
+func (p *Prober) alarms(ctx context.Context, way target) ([]*pb.AlarmMember, error) {
+	var found []*pb.AlarmMember
+	err := p.pool.call(ctx, way, func(ctx context.Context, conn *grpc.ClientConn) error {
+		answer, err := pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
+		if err == nil {
+			found = answer.Alarms
+		}
+		return err
+	})
+	return found, err
+}
+
+func alarmsOf(alarms []*pb.AlarmMember, member uint64) []string {
+	var found []string
+	for _, a := range alarms {
+		if a.MemberID == member && a.Alarm != pb.AlarmType_NONE {
+			found = append(found, a.Alarm.String())
+		}
+	}
+	slices.Sort(found)
+	return found
+}

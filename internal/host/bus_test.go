@@ -1,0 +1,294 @@
+package host_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+// bus is a system bus with a systemd on it, for hosts of tests: a real one would need a machine of its own. It speaks the
+// protocol; what it says is what the test gave it.
+type bus struct {
+	listener net.Listener
+	units    map[string]map[string]any
+
+	mu    sync.Mutex // guards peers
+	peers []*godbus.Conn
+}
+
+// startBus listens at the host's bus socket and marks the host as one that systemd started.
+func startBus(t *testing.T, root string, units map[string]map[string]any) *bus {
+	t.Helper()
+	add(t, root, files{"/run/systemd/system/keep": "", "/run/dbus/keep": ""})
+	listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))
+	require.NoError(t, err)
+	b := &bus{listener: listener, units: units}
+	var serving errgroup.Group
+	serving.Go(func() error {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return nil
+			}
+			serving.Go(func() error { b.serve(conn); return nil })
+		}
+	})
+	t.Cleanup(func() {
+		b.stop()
+		require.NoError(t, serving.Wait())
+	})
+	return b
+}
+
+// stop ends the bus and all connections to it.
+func (b *bus) stop() {
+	_ = b.listener.Close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, peer := range b.peers {
+		_ = peer.Close()
+	}
+}
+
+// serve puts the library's own end of a connection behind the client's: both believe to be clients of a bus.
+func (b *bus) serve(client net.Conn) {
+	defer func() { _ = client.Close() }()
+	near, far := net.Pipe()
+	defer func() { _ = far.Close() }()
+	peer, err := godbus.NewConn(near)
+	if err != nil {
+		return
+	}
+	b.export(peer)
+	var relay errgroup.Group
+	relay.Go(func() error { return peer.Auth([]godbus.Auth{godbus.AuthExternal("0")}) })
+	ours, err := greet(far)
+	if err != nil || relay.Wait() != nil {
+		return
+	}
+	theirs, err := greet(client)
+	if err != nil {
+		return
+	}
+	b.mu.Lock()
+	b.peers = append(b.peers, peer)
+	b.mu.Unlock()
+	relay.Go(func() error {
+		_, err := io.Copy(far, theirs)
+		return errors.Join(err, far.Close(), peer.Close())
+	})
+	_, _ = io.Copy(client, ours)
+	_ = client.Close()
+	_ = relay.Wait()
+}
+
+// greet is the bus's part of the greeting (D-Bus specification, authentication protocol).
+func greet(conn io.ReadWriter) (*bufio.Reader, error) {
+	in := bufio.NewReader(conn)
+	if _, err := in.ReadByte(); err != nil {
+		return nil, err
+	}
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return nil, err
+		}
+		answer := "ERROR\r\n"
+		switch line = strings.TrimSpace(line); {
+		case line == "BEGIN":
+			return in, nil
+		case line == "AUTH":
+			answer = "REJECTED EXTERNAL\r\n"
+		case line == "AUTH EXTERNAL", strings.HasPrefix(line, "DATA"):
+			answer = "OK 0123456789abcdef0123456789abcdef\r\n"
+		}
+		if _, err := io.WriteString(conn, answer); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (b *bus) export(peer *godbus.Conn) {
+	table := func(methods map[string]any, path, iface string) {
+		if err := peer.ExportMethodTable(methods, godbus.ObjectPath(path), iface); err != nil {
+			panic(err)
+		}
+	}
+	ok := func(string) *godbus.Error { return nil }
+	table(map[string]any{
+		"Hello":    func() (string, *godbus.Error) { return ":1.1", nil },
+		"AddMatch": ok, "RemoveMatch": ok,
+	}, "/org/freedesktop/DBus", "org.freedesktop.DBus")
+	table(map[string]any{
+		"Subscribe":           func() *godbus.Error { return nil },
+		"ListUnitsByPatterns": func(_, _ []string) ([]unitStatus, *godbus.Error) { return b.list(), nil },
+	}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+	for name, properties := range b.units {
+		table(map[string]any{
+			"GetAll": func(string) (map[string]godbus.Variant, *godbus.Error) {
+				all := map[string]godbus.Variant{}
+				for key, value := range properties {
+					all[key] = godbus.MakeVariant(value)
+				}
+				return all, nil
+			},
+		}, "/org/freedesktop/systemd1/unit/"+dbus.PathBusEscape(name), "org.freedesktop.DBus.Properties")
+	}
+}
+
+// unitStatus is systemd's a(ssssssouso).
+type unitStatus struct {
+	Name, Description, Load, Active, Sub, Followed string
+	Path                                           godbus.ObjectPath
+	JobID                                          uint32
+	JobType                                        string
+	JobPath                                        godbus.ObjectPath
+}
+
+func (b *bus) list() []unitStatus {
+	var all []unitStatus
+	for name := range b.units {
+		all = append(all, unitStatus{Name: name, Load: "loaded", Active: "active", Sub: "running", Path: "/", JobPath: "/"})
+	}
+	return append(all, unitStatus{Name: "k3s.service", Load: "not-found", Path: "/", JobPath: "/"})
+}
+
+// emit sends a signal of a unit to everybody.
+func (b *bus) emit(unit string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, peer := range b.peers {
+		_ = peer.Emit(godbus.ObjectPath("/org/freedesktop/systemd1/unit/"+dbus.PathBusEscape(unit)),
+			"org.freedesktop.DBus.Properties.PropertiesChanged", "org.freedesktop.systemd1.Unit", map[string]godbus.Variant{}, []string{})
+	}
+}
+
+func TestSystemdKnowsWhatTheFilesDoNot(t *testing.T) {
+	root := layOut(t, files{
+		"/run/elsewhere/etcd-blue.service": "[Service]\nExecStart=/usr/bin/etcd --data-dir=/srv/blue\n",
+		"/srv/blue/member/snap/db":         "x",
+		"/var/lib/etcd/member/snap/db":     "x",
+	})
+	process(t, root, 812, shown{line: []string{"etcd", "--data-dir=/var/lib/etcd"}})
+	startBus(t, root, map[string]map[string]any{
+		"etcd-blue.service": {"FragmentPath": "/run/elsewhere/etcd-blue.service", "MainPID": uint32(0), "DropInPaths": []string{}},
+		"etcd.service":      {"FragmentPath": "/run/elsewhere/gone", "MainPID": uint32(812)},
+	})
+	look := at(t, root).Look(t.Context())
+	require.Empty(t, look.Unknown)
+	require.Empty(t, look.Notes)
+	require.Len(t, look.Found, 2)
+	require.Equal(t, protect.SystemdUnit, look.Found[0].Source)
+	require.Equal(t, "etcd.service", look.Found[0].Unit, "by systemd's MainPID")
+	require.Equal(t, "data directory /srv/blue of systemd unit etcd-blue.service, which does not run", look.Found[1].Where)
+}
+
+func TestABusThatIsAway(t *testing.T) {
+	booted := files{"/run/systemd/system/keep": ""}
+	for name, c := range map[string]struct {
+		host    func(t *testing.T) string
+		unknown string
+		note    string
+	}{
+		"no systemd": {host: func(t *testing.T) string { return layOut(t, nil) }, note: "this host was not started by it"},
+		"no bus":     {host: func(t *testing.T) string { return layOut(t, booted) }, note: "this host has no system bus"},
+		"a socket that nobody listens at": {
+			host: func(t *testing.T) string {
+				root := layOut(t, booted)
+				add(t, root, files{"/run/dbus/system_bus_socket": "x"})
+				return root
+			},
+			unknown: "systemd over D-Bus: connecting to the bus: ",
+		},
+		"a bus that hangs up": {
+			host: func(t *testing.T) string {
+				root := layOut(t, booted)
+				b := startBus(t, root, nil)
+				b.stop()
+				listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))
+				require.NoError(t, err)
+				var serving errgroup.Group
+				serving.Go(func() error {
+					for {
+						conn, err := listener.Accept()
+						if err != nil {
+							return nil
+						}
+						_ = conn.Close()
+					}
+				})
+				t.Cleanup(func() { require.NoError(t, listener.Close()); require.NoError(t, serving.Wait()) })
+				return root
+			},
+			unknown: "systemd over D-Bus: connecting to the bus: ",
+		},
+		"a bus that never answers": {
+			host: func(t *testing.T) string {
+				root := layOut(t, booted)
+				require.NoError(t, os.MkdirAll(filepath.Join(root, "run/dbus"), 0o755))
+				listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, listener.Close()) })
+				return root
+			},
+			unknown: "systemd over D-Bus: connecting to the bus: ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			look := at(t, c.host(t)).Look(t.Context())
+			require.Empty(t, look.Found)
+			if c.unknown == "" {
+				require.Empty(t, look.Unknown)
+				require.Len(t, look.Notes, 1)
+				require.Contains(t, look.Notes[0], c.note)
+				return
+			}
+			require.Empty(t, look.Notes)
+			require.Len(t, look.Unknown, 1)
+			require.Contains(t, look.Unknown[0], c.unknown)
+		})
+	}
+}
+
+func TestWatchHearsSystemd(t *testing.T) {
+	root := layOut(t, nil)
+	b := startBus(t, root, map[string]map[string]any{"etcd.service": {"MainPID": uint32(0)}})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var count atomic.Int32
+	var watching errgroup.Group
+	h := at(t, root)
+	watching.Go(func() error { return h.Watch(ctx, func() { count.Add(1) }) })
+	t.Cleanup(func() {
+		cancel()
+		require.ErrorIs(t, watching.Wait(), context.Canceled)
+	})
+	more := func(why string) {
+		t.Helper()
+		before := count.Load()
+		require.Eventually(t, func() bool {
+			b.emit("etcd.service") // again and again: whether the watch has begun cannot be seen from here
+			return count.Load() > before+1
+		}, 2*time.Second, 10*time.Millisecond, why)
+	}
+	more("a unit changes")
+	b.stop()
+	b = startBus(t, root, nil)
+	require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.peers) > 0 }, 5*time.Second, 10*time.Millisecond, "the watch connects again")
+	more("a unit changes after the bus came back")
+}

@@ -1,0 +1,74 @@
+// Package host says what the host shows of etcd and of its network: processes, systemd units, files.
+//
+// It looks and never decides. What cannot be read is reported as unread, with the reason, and never as absent. It asks
+// etcd nothing: whether a server is a member, and of which cluster, is internal/etcdprobe's question.
+package host
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+// Options says where on the host to look. Every path but Root is the host's own, as a program on the host would open
+// it; empty ones have defaults.
+type Options struct {
+	// Root is where the host's root directory is mounted. Default "/".
+	Root string
+	// SubnetFile is flannel's subnet file. Default /run/flannel/subnet.env.
+	SubnetFile string
+	// CNIConfDir is the directory of CNI configurations. Default /etc/cni/net.d.
+	CNIConfDir string
+	// CNIBinDirs are the directories of CNI plugins. Default /opt/cni/bin, /usr/lib/cni, /usr/libexec/cni.
+	CNIBinDirs []string
+	// Marker is the file that the last task of the network_plugin role writes. Default /run/holdfast/network_plugin.done.
+	Marker string
+	// EtcdCredential is a credential that the operator named; it is tried before all others. Its paths are the host's.
+	EtcdCredential *protect.Credential
+	// Log is told what changes. Default: nothing is logged.
+	Log *slog.Logger
+}
+
+// Host looks at one host.
+type Host struct {
+	opts Options
+	root tree
+	log  *slog.Logger
+}
+
+// New returns a Host after checking that its root is a directory.
+func New(o Options) (*Host, error) {
+	if o.Root == "" {
+		o.Root = "/"
+	}
+	root, err := filepath.Abs(o.Root)
+	if err != nil {
+		return nil, fmt.Errorf("finding the host root %q: %w", o.Root, err)
+	}
+	info, err := os.Stat(root)
+	if err != nil {
+		return nil, fmt.Errorf("opening the host root: %w; name the directory where the host's / is mounted", err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("opening the host root %q: not a directory; name the directory where the host's / is mounted", root)
+	}
+	if o.SubnetFile == "" {
+		o.SubnetFile = "/run/flannel/subnet.env"
+	}
+	if o.CNIConfDir == "" {
+		o.CNIConfDir = "/etc/cni/net.d"
+	}
+	if len(o.CNIBinDirs) == 0 {
+		o.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+	}
+	if o.Marker == "" {
+		o.Marker = "/run/holdfast/network_plugin.done"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Host{opts: o, root: tree(root), log: o.Log}, nil
+}

@@ -1,0 +1,111 @@
+package host
+
+// layout is one way in which etcd lies on hosts. What a process or a unit says of itself always wins; the table tells
+// where to look when neither says anything, and which client certificates lie beside the server's. To teach the agent a
+// distribution, add a row.
+type layout struct {
+	name string
+	// units are the units that run it.
+	units []string
+	// dataDirs are data directories: one that holds a member is a member, running or not.
+	dataDirs []string
+	// envFiles hold its settings. They are read by way of the unit that names them, and here only watched.
+	envFiles []string
+	// manifests are static pods.
+	manifests []string
+	// embedded is a program that has etcd inside.
+	embedded embedded
+	// clients are client certificates beside the server's certificate, the likeliest first.
+	clients []pair
+}
+
+// embedded is a program that runs etcd in its own process.
+type embedded struct {
+	// program and role are as in `k3s server`.
+	program, role string
+	// dataDir is the default of its --data-dir, and config the etcd configuration below it.
+	dataDir, config string
+}
+
+// pair is a client certificate by its place relative to the server's certificate. The key's name follows from the
+// certificate's: x.crt and x.key, x.pem and x-key.pem.
+type pair struct {
+	ca, cert string
+}
+
+// layouts is the table (sources: docs of each distribution; kubespray roles/etcd, kubeadm constants.go, k3s
+// pkg/etcd/etcd.go, k0s pkg/constant).
+func layouts() []layout {
+	return []layout{
+		{
+			name:     "kubespray",
+			units:    []string{"etcd.service"},
+			dataDirs: []string{"/var/lib/etcd"},
+			envFiles: []string{"/etc/etcd.env"},
+			clients:  []pair{{"ca.pem", "admin-*.pem"}},
+		},
+		{
+			name:     "kubespray events",
+			units:    []string{"etcd-events.service"},
+			dataDirs: []string{"/var/lib/etcd-events"},
+			envFiles: []string{"/etc/etcd-events.env"},
+		},
+		{
+			name:      "kubeadm",
+			manifests: []string{"/etc/kubernetes/manifests/etcd.yaml"},
+			dataDirs:  []string{"/var/lib/etcd"},
+			clients:   []pair{{"ca.crt", "healthcheck-client.crt"}, {"ca.crt", "../apiserver-etcd-client.crt"}},
+		},
+		{
+			name:     "k3s",
+			units:    []string{"k3s.service"},
+			dataDirs: []string{"/var/lib/rancher/k3s/server/db/etcd"},
+			embedded: embedded{"k3s", "server", "/var/lib/rancher/k3s", "server/db/etcd/config"},
+			clients:  []pair{{"server-ca.crt", "client.crt"}},
+		},
+		{
+			name:      "RKE2",
+			units:     []string{"rke2-server.service"},
+			manifests: []string{"/var/lib/rancher/rke2/agent/pod-manifests/etcd.yaml"},
+			dataDirs:  []string{"/var/lib/rancher/rke2/server/db/etcd"},
+			clients:   []pair{{"server-ca.crt", "client.crt"}, {"server-ca.crt", "server-client.crt"}},
+		},
+		{
+			name:     "k0s",
+			units:    []string{"k0scontroller.service"},
+			dataDirs: []string{"/var/lib/k0s/etcd"},
+			clients:  []pair{{"ca.crt", "../apiserver-etcd-client.crt"}},
+		},
+		{
+			name:     "package",
+			units:    []string{"etcd.service", "etcd2.service", "etcd-member.service"},
+			dataDirs: []string{"/var/lib/etcd/default", "/var/lib/etcd/default.etcd", "/var/lib/etcd2"},
+			envFiles: []string{"/etc/default/etcd", "/etc/etcd/etcd.conf", "/etc/etcd/etcd.env"},
+		},
+		{
+			name:    "etcdadm",
+			units:   []string{"etcd.service"},
+			clients: []pair{{"ca.crt", "etcdctl-etcd-client.crt"}},
+		},
+		{
+			name:     "snap",
+			units:    []string{"snap.etcd.etcd.service", "snap.microk8s.daemon-etcd.service"},
+			dataDirs: []string{"/var/snap/etcd/current", "/var/snap/etcd/common"},
+			clients:  []pair{{"ca.crt", "client.crt"}},
+		},
+		{
+			name:    "Talos",
+			clients: []pair{{"ca.crt", "admin.crt"}},
+		},
+	}
+}
+
+// serverUnits are the patterns of units that are looked at in search of an etcd server: any with etcd in its name, and
+// those of programs with etcd inside.
+func serverUnits() []string {
+	patterns := []string{"*etcd*.service"}
+	for _, l := range layouts() {
+		patterns = append(patterns, l.units...)
+	}
+	return patterns
+}

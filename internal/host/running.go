@@ -1,0 +1,110 @@
+package host
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+func (s *scan) readProcesses() {
+	processes, unread := s.host.processes()
+	s.unknown = append(s.unknown, unread...)
+	for _, p := range processes {
+		s.found = append(s.found, s.running(p))
+	}
+}
+
+// running describes a server that runs. Its own arguments and environment are the truth; the unit's files, which may have
+// been edited since it started, fill in only for what could not be read.
+func (s *scan) running(p process) server {
+	h := s.host
+	sighting := protect.Sighting{PID: p.pid, InCluster: p.place.pod, Problems: p.unread}
+	unit := s.serviceOf(p)
+	env, envOrigin := p.env, fmt.Sprintf("the environment of process %d", p.pid)
+	if env == nil && unit != nil {
+		env, envOrigin = unit.env, unit.envFile
+	}
+	flags := flagSettings(p.args)
+	if p.configFile != "" {
+		flags = settings{"config-file": p.configFile}
+	}
+	find := func(named string) (string, error) { return h.find(p, named) }
+	files := p.files
+	if _, err := files.stat("/"); err != nil {
+		sighting.Problems = append(sighting.Problems, fmt.Sprintf("the files of process %d: %v", p.pid, plain(err)))
+		find, files = h.root.locate, h.root
+	}
+	told, err := precedence(flags, envSettings(env), files.read)
+	if err != nil {
+		sighting.Problems = append(sighting.Problems, err.Error())
+	}
+	sighting.Config = told.config(p.workDir)
+	if named := told.settings["data-dir"]; named == "" && (env == nil || err != nil) || !filepath.IsAbs(named) && p.workDir == "" {
+		sighting.Config.DataDir = "" // the default, or what it is relative to, would be a guess
+	}
+	found := server{Sighting: sighting}
+	found.look(files, find)
+	found.Config.File = located(find, told.file)
+	found.Credentials = h.credentials(told.settings, envOrigin, find)
+	found.Source, found.Where = protect.Process, fmt.Sprintf("%s process %d", p.program, p.pid)
+	switch {
+	case unit != nil:
+		found.setUnit(unit.name)
+	case p.place.unit != "":
+		found.setUnit(p.place.unit)
+	case p.place.container || p.place.pod:
+		found.Source, found.Where = protect.Container, fmt.Sprintf("container, process %d", p.pid)
+	}
+	return found
+}
+
+func (f *server) setUnit(name string) {
+	f.Source, f.Unit, f.Where = protect.SystemdUnit, name, "systemd unit "+name
+}
+
+// look opens the data directory and makes its path the agent's.
+func (f *server) look(files tree, find func(string) (string, error)) {
+	named := f.Config.DataDir
+	if named == "" {
+		return
+	}
+	if at, err := find(named); err == nil {
+		f.Config.DataDir = at
+	}
+	var err error
+	if f.dir, err = files.stat(named); err != nil && !absent(err) {
+		f.Problems = append(f.Problems, fmt.Sprintf("the data directory %s: %v", named, plain(err)))
+		return
+	}
+	has, err := holdsMember(files, named)
+	if err != nil {
+		f.Problems = append(f.Problems, fmt.Sprintf("the data directory %s: %v", named, plain(err)))
+		return
+	}
+	f.HasData = &has
+}
+
+// holdsMember says whether a data directory holds a member: k0s and k3s take the same two paths for it.
+func holdsMember(files tree, dir string) (bool, error) {
+	for _, path := range []string{"member/snap/db", "member/wal"} {
+		_, err := files.stat(filepath.Join(dir, path))
+		if err == nil {
+			return true, nil
+		}
+		if !absent(err) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+func (s *scan) serviceOf(p process) *service {
+	for i := range s.services {
+		unit := &s.services[i]
+		if unit.mainPID == p.pid || unit.name == p.place.unit {
+			return unit
+		}
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+// readStopped looks at the units. One whose server runs adds its name and what its files tell to that server; one with a
+// data directory that holds a member and no process is a stopped member: still a voter of its cluster.
+func (s *scan) readStopped() {
+	for _, unit := range s.services {
+		running := slices.IndexFunc(s.found, func(f server) bool { return f.Unit == unit.name })
+		if !unit.server && running < 0 && len(unit.unread) == 0 {
+			continue
+		}
+		found, unread := s.stopped(unit)
+		if running < 0 {
+			running = slices.IndexFunc(s.found, func(f server) bool { return f.same(found) })
+		}
+		if running >= 0 {
+			s.found[running].join(found, s.host.prefer)
+			continue
+		}
+		for _, reason := range unread {
+			s.unknown = append(s.unknown, fmt.Sprintf("systemd unit %s: %s", unit.name, reason))
+		}
+		switch {
+		case len(unread) > 0:
+		case !*found.HasData:
+			s.notes = append(s.notes, fmt.Sprintf("systemd unit %s does not run, and its data directory %s holds no member",
+				unit.name, s.host.root.host(found.Config.DataDir)))
+		default:
+			s.found = append(s.found, found)
+		}
+	}
+}
+
+// stopped describes a unit's server by the unit's files alone. Unless something was unread, HasData is known.
+func (s *scan) stopped(unit service) (found server, unread []string) {
+	root := s.host.root
+	told, err := precedence(flagSettings(unit.args), envSettings(unit.env), root.read)
+	unread = unit.unread
+	if err != nil {
+		unread = append(unread, err.Error())
+	}
+	found.Sighting = protect.Sighting{Source: protect.DataDirectory, Unit: unit.name, Config: told.config(unit.workDir)}
+	named := found.Config.DataDir
+	found.look(root, root.locate)
+	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", named, unit.name)
+	if found.Config.File = located(root.locate, told.file); told.file == "" {
+		found.Config.File = located(root.locate, unit.envFile)
+	}
+	found.Credentials = s.host.credentials(told.settings, unit.envFile, root.locate)
+	unread = append(unread, found.Problems...)
+	found.Problems = nil
+	return found, unread
+}
+
+// join adds what a unit's files tell of a server that was found already. Its own settings stand; the files add the unit's
+// name, and the credentials that they name for etcdctl, which the server itself need not know.
+func (f *server) join(unit server, prefer func([]protect.Credential, protect.Credential) []protect.Credential) {
+	if f.Unit == "" && f.PID != 0 && !f.InCluster {
+		f.setUnit(unit.Unit)
+	}
+	if f.Config.File == "" {
+		f.Config.File = unit.Config.File
+	}
+	for _, c := range slices.Backward(unit.Credentials) {
+		if strings.HasPrefix(c.Origin, ctlOrigin) {
+			f.Credentials = prefer(f.Credentials, c)
+		}
+	}
+}
+
+// same says that two sightings are of one server: they have one data directory, or the name and peer URLs that no two
+// members of a cluster share.
+func (f server) same(other server) bool {
+	if f.dir != nil && other.dir != nil {
+		return os.SameFile(f.dir, other.dir)
+	}
+	return f.Config.Name != defaultName && f.Config.Name == other.Config.Name &&
+		slices.Equal(f.Config.InitialPeerURLs, other.Config.InitialPeerURLs)
+}
+
+// readDataDirs looks where etcd's data lies by the layouts, for members that nothing else told of.
+func (s *scan) readDataDirs() {
+	unread := "\x00" // a directory that could not be looked at hides what lies below it: told once
+	for _, l := range layouts() {
+		for _, dir := range l.dataDirs {
+			if strings.HasPrefix(dir+"/", unread+"/") {
+				continue
+			}
+			if err := s.readDataDir(l, dir); err != nil {
+				unread = dir
+				s.unknown = append(s.unknown, fmt.Sprintf("the data directory %s: %v", dir, plain(err)))
+			}
+		}
+	}
+}
+
+func (s *scan) readDataDir(l layout, dir string) error {
+	root := s.host.root
+	info, err := root.stat(dir)
+	if absent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(s.found, func(f server) bool { return f.dir != nil && os.SameFile(f.dir, info) }) {
+		return nil
+	}
+	has, err := holdsMember(root, dir)
+	if err != nil || !has {
+		return err
+	}
+	found := server{dir: info, Sighting: protect.Sighting{
+		Source: protect.DataDirectory, Where: "data directory " + dir, HasData: &has,
+		Config: protect.Config{DataDir: located(root.locate, dir)},
+	}}
+	for _, unit := range s.services {
+		if slices.Contains(l.units, unit.name) {
+			found.Unit = unit.name
+			found.Where += fmt.Sprintf(" (%s, systemd unit %s)", l.name, unit.name)
+			break
+		}
+	}
+	if !strings.Contains(found.Where, "(") {
+		found.Where += ", with no server running on it"
+	}
+	s.found = append(s.found, found)
+	return nil
+}

@@ -1,0 +1,121 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// seen is what a watcher saw when it was last notified.
+type seen struct {
+	facts readiness.Facts
+	etcd  int
+}
+
+// watching watches a host until the test ends, and looks at it whenever it is notified and at no other time.
+func watching(t *testing.T, root string) (eventually func(why string, is func(seen) bool)) {
+	t.Helper()
+	h, enough := at(t, root), errors.New("enough")
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
+	var last atomic.Pointer[seen]
+	var group errgroup.Group
+	group.Go(func() error {
+		return h.Watch(ctx, func() {
+			found, _ := h.Etcd(ctx)
+			last.Store(&seen{facts: h.Network(ctx), etcd: len(found)})
+		})
+	})
+	t.Cleanup(func() {
+		cancel(enough)
+		require.ErrorIs(t, group.Wait(), enough)
+	})
+	eventually = func(why string, is func(seen) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			s := last.Load()
+			return s != nil && is(*s)
+		}, time.Second, 2*time.Millisecond, why)
+	}
+	eventually("the watch begins", func(seen) bool { return true })
+	return eventually
+}
+
+func TestWatchTellsWhatChanges(t *testing.T) {
+	const subnet = "FLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+	root := layOut(t, files{"/run/flannel/keep": ""})
+	eventually := watching(t, root)
+	absent := func(s seen) bool { return s.facts.Subnet.Presence == readiness.Absent }
+	present := func(s seen) bool { return s.facts.Subnet.Presence == readiness.Present }
+
+	add(t, root, files{"/run/flannel/.subnet.env.new": subnet})
+	rename(t, root, "/run/flannel/.subnet.env.new", "/run/flannel/subnet.env")
+	eventually("a file that is renamed into place, as flannel does", present)
+
+	require.NoError(t, os.RemoveAll(filepath.Join(root, "run/flannel")))
+	eventually("the directory goes", absent)
+	add(t, root, files{"/run/flannel/subnet.env": subnet})
+	eventually("the directory comes back, and the file with it", present)
+	require.NoError(t, os.Remove(filepath.Join(root, "run/flannel/subnet.env")))
+	eventually("the file goes from the directory that came back", absent)
+
+	add(t, root, files{"/etc/cni/net.d/10-flannel.conflist": `{"name":"cbr0","plugins":[{"type":"flannel"}]}`})
+	eventually("a file below two directories that did not exist", func(s seen) bool { return len(s.facts.Conflist.Plugins) == 4 })
+	executables := func(n int) func(seen) bool {
+		return func(s seen) bool {
+			count := 0
+			for _, p := range s.facts.Conflist.Plugins {
+				if p.Executable == readiness.Present {
+					count++
+				}
+			}
+			return count == n
+		}
+	}
+	add(t, root, files{"/opt/cni/bin/flannel": "x", "/opt/cni/bin/bridge": "x"})
+	eventually("plugins appear", executables(2))
+	require.NoError(t, os.Chmod(filepath.Join(root, "opt/cni/bin/bridge"), 0o644))
+	eventually("one may not be executed any more", executables(1))
+
+	add(t, root, files{"/run/holdfast/network_plugin.done": bootID})
+	eventually("the marker", func(s seen) bool { return s.facts.Marker.BootID == bootID })
+
+	add(t, root, files{"/var/lib/etcd/member/snap/db": "x"})
+	eventually("a data directory", func(s seen) bool { return s.etcd == 1 })
+	add(t, root, files{"/srv/etcd/member/snap/db": "x"})
+	add(t, root, files{"/etc/systemd/system/etcd.service": "[Service]\nExecStart=/usr/bin/etcd --data-dir=/srv/etcd\n"})
+	eventually("a unit", func(s seen) bool { return s.etcd == 2 })
+}
+
+func rename(t *testing.T, root, from, to string) {
+	t.Helper()
+	require.NoError(t, os.Rename(filepath.Join(root, from), filepath.Join(root, to)))
+}
+
+func TestWatchPassesOverWhatDoesNotMatter(t *testing.T) {
+	root := layOut(t, files{"/etc/systemd/system/keep": "", "/run/flannel/keep": ""})
+	ctx, cancel := context.WithCancel(t.Context())
+	var count atomic.Int32
+	var group errgroup.Group
+	h := at(t, root)
+	group.Go(func() error { return h.Watch(ctx, func() { count.Add(1) }) })
+	require.Eventually(t, func() bool { return count.Load() == 1 }, time.Second, time.Millisecond)
+
+	for range 100 {
+		add(t, root, files{"/etc/systemd/system/ssh.service": "x", "/run/flannel/other": "x", "/etc/other": "x", "/var/other": "x"})
+		require.NoError(t, os.Remove(filepath.Join(root, "etc/systemd/system/ssh.service")))
+	}
+	require.LessOrEqual(t, count.Load(), int32(1+1), "all of it at most makes one stand-in move")
+	add(t, root, files{"/etc/systemd/system/etcd.service": "x"})
+	require.Eventually(t, func() bool { return count.Load() > 1 }, time.Second, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, group.Wait(), context.Canceled)
+}

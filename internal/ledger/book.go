@@ -1,0 +1,121 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+// FieldManager is the name under which the webhook writes EtcdClusters and labels.
+const FieldManager = "holdfast-webhook"
+
+const (
+	defaultWait        = 3 * time.Second
+	defaultShareWithin = 500 * time.Millisecond
+)
+
+// Options are what a Book needs. Client, Reader, Cache, Log and Registerer must be set.
+type Options struct {
+	// Client writes. Its requests should not be throttled on the client's side: client-go's default of five a second
+	// would use up the time that the API server gives the webhook.
+	Client client.Client
+	// Reader reads from the API server itself and never from a cache: a stalled watch must not hide a deletion.
+	Reader client.Reader
+	// Cache holds EtcdClusters and Nodes, and tells of changes.
+	Cache cache.Cache
+	// Wait is how long a verdict waits for observers at most. Default 3 s.
+	Wait time.Duration
+	// ShareWithin is for how long requests share one question to the agents, and so the least time between two
+	// questions about one cluster. Default 500 ms: two a second.
+	ShareWithin time.Duration
+	// MinRemainingTolerance is how many more voters must be expendable after a deletion. Default 0.
+	MinRemainingTolerance int
+	Log                   *slog.Logger
+	Registerer            prometheus.Registerer
+}
+
+// Book judges deletions of Nodes and keeps the grants.
+type Book struct {
+	client    client.Client
+	reader    client.Reader
+	cache     cache.Cache
+	wait      time.Duration
+	tolerance int
+	log       *slog.Logger
+	asker     *asker
+	metrics   *metrics
+}
+
+// New returns a Book that follows the cache's EtcdClusters. The cache may be started later.
+func New(ctx context.Context, o Options) (*Book, error) {
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	if o.Wait == 0 {
+		o.Wait = defaultWait
+	}
+	if o.ShareWithin == 0 {
+		o.ShareWithin = defaultShareWithin
+	}
+	b := &Book{
+		client: o.Client, reader: o.Reader, cache: o.Cache, wait: o.Wait, tolerance: o.MinRemainingTolerance,
+		log: o.Log, metrics: m,
+		asker: &asker{client: o.Client, share: o.ShareWithin, asks: m.asks, open: map[types.UID][]*ask{}},
+	}
+	if err := follow(ctx, o.Cache, &v1alpha1.EtcdCluster{}, b.asker.seen); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// follow calls seen with every version of the kind's objects that the cache learns of.
+func follow[T client.Object](ctx context.Context, c cache.Cache, kind T, seen func(T)) error {
+	informer, err := c.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("opening the informer for %T: %w", kind, err)
+	}
+	tell := func(obj any) {
+		if o, ok := obj.(T); ok {
+			seen(o)
+		}
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) },
+		DeleteFunc: tell,
+	})
+	if err != nil {
+		return fmt.Errorf("following %T: %w", kind, err)
+	}
+	return nil
+}
+
+// clusters lists all EtcdClusters.
+func clusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdCluster, error) {
+	list := &v1alpha1.EtcdClusterList{}
+	if err := from.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing EtcdClusters: %w", err)
+	}
+	found := make([]*v1alpha1.EtcdCluster, len(list.Items))
+	for i := range list.Items {
+		found[i] = &list.Items[i]
+	}
+	return found, nil
+}
+
+// view brings a View of one version of the object together with the live states of all Nodes that matter to it.
+func (b *Book) view(ctx context.Context, c *v1alpha1.EtcdCluster, asked []string, also ...string) protect.View {
+	return protect.View{
+		Cluster: c, Asked: asked, Nodes: b.states(ctx, append(nodesOf(c), also...)), MinRemainingTolerance: b.tolerance,
+	}
+}

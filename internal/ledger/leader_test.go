@@ -1,0 +1,409 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+// reign is a Leader whose rounds and clock the test drives.
+type reign struct {
+	*world
+	leader *Leader
+
+	mu      sync.Mutex // guards what follows
+	ahead   time.Duration
+	stories []string
+}
+
+func (w *world) reign(change ...func(*LeaderOptions)) *reign {
+	w.t.Helper()
+	r := &reign{world: w}
+	o := LeaderOptions{
+		Now: func() time.Time {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return time.Now().Add(r.ahead)
+		},
+		Tell: func(_ *v1alpha1.EtcdCluster, reason, _ string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.stories = append(r.stories, reason)
+		},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	var err error
+	r.leader, err = NewLeader(w.t.Context(), w.book(func(o *Options) { o.Wait = time.Second }), o)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { r.leader.forget(nil) })
+	return r
+}
+
+// pass moves the leader's clock on.
+func (r *reign) pass(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ahead += d
+}
+
+func (r *reign) told() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string{}, r.stories...)
+}
+
+// until has the leader work until the object is as wanted; its cache may lag behind what the test has done.
+func (r *reign) until(what string, wanted func(*v1alpha1.EtcdCluster) bool) *v1alpha1.EtcdCluster {
+	r.t.Helper()
+	c := r.object()
+	require.Eventually(r.t, func() bool {
+		require.NoError(r.t, r.leader.round(r.t.Context()))
+		err := r.client.Get(r.t.Context(), client.ObjectKeyFromObject(c), c)
+		return err == nil && wanted(c)
+	}, eventually, often, what)
+	return c
+}
+
+// looks lets the time pass in steps, with a look at each of them.
+func (r *reign) looks(n int, step time.Duration) {
+	r.t.Helper()
+	for range n {
+		r.pass(step)
+		before := r.now().Spec.Nonce
+		r.until("a look", func(c *v1alpha1.EtcdCluster) bool { return c.Spec.Nonce != before })
+	}
+}
+
+// bindAll has the leader bind all three members.
+func (r *reign) bindAll() *v1alpha1.EtcdCluster {
+	r.t.Helper()
+	return r.until("three bindings", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 3 })
+}
+
+// grant writes a grant for the i-th node as an allow a while ago would have.
+func (r *reign) grant(i int, ago time.Duration) {
+	r.t.Helper()
+	c := r.now()
+	_, err := r.leader.book.patch(r.t.Context(), c, replaceGrants(c, withGrant(c.Spec.Grants, v1alpha1.Grant{
+		NodeUID: r.nodes[i].UID, Node: r.nodes[i].Name, Members: []v1alpha1.MemberID{r.member(i)},
+		Time: metav1.NewTime(time.Now().Add(-ago)), User: "alice",
+	})))
+	require.NoError(r.t, err)
+}
+
+func (r *reign) granted(i int) bool { return grantFor(r.now(), r.nodes[i].UID) != nil }
+
+func bindingOf(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) types.UID { return nodeUIDOf(c, id) }
+
+func TestLeader(t *testing.T) {
+	config := newServer(t)
+	for i, test := range []struct {
+		name string
+		run  func(*testing.T, *world)
+	}{
+		{"announcements become an object, bindings and a summary", fromAnnouncements},
+		{"a claim to a member that lives elsewhere is refused", falseClaim},
+		{"no more objects are made than allowed", tooMany},
+		{"a node that vanishes without a grant leaves one, and its binding stands", tombstone},
+		{"a node that registers anew is bound after the tombstone, and settles after twenty minutes", reborn},
+		{"a gap in the proofs starts the twenty minutes anew", gap},
+		{"a member that has left the list is settled and unbound", left},
+		{"silence settles nothing", silentSettlement},
+		{"a node that lives on is settled, a renewed grant is not", unharmed},
+		{"an operator settles by name", byHand},
+		{"a label that was taken off comes back", relabelled},
+		{"nobody's answer leaves no number in the summary", unseen},
+		{"the loop wakes by itself and ends with its context", running},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, newWorld(t, config, 0x40+i)) })
+	}
+}
+
+func fromAnnouncements(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	c := r.bindAll()
+	for i, n := range w.nodes {
+		require.Equal(t, n.UID, bindingOf(c, w.member(i)))
+	}
+	require.Empty(t, c.Spec.Grants)
+	require.Contains(t, r.told(), "Bound")
+
+	c = r.until("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 1 })
+	require.Equal(t, []int32{3, 3, 2}, []int32{*c.Status.Voters, *c.Status.Healthy, *c.Status.Quorum})
+	require.True(t, meta.IsStatusConditionTrue(c.Status.Conditions, "Visible"))
+	require.Len(t, c.Status.Observations, 3, "the summary must leave the observations alone")
+
+	// A round that finds nothing new writes nothing, and asks nobody.
+	for range 3 {
+		require.NoError(t, r.leader.round(t.Context()))
+	}
+	calm := w.now().ResourceVersion
+	for range 3 {
+		require.NoError(t, r.leader.round(t.Context()))
+	}
+	require.Equal(t, calm, w.now().ResourceVersion)
+
+	// What was made answers deletions.
+	ruling := judge(t, r.leader.book, w.question(1))
+	require.True(t, ruling.Allowed, ruling.Message)
+	r.until("a summary with a loss", func(c *v1alpha1.EtcdCluster) bool {
+		return c.Status.MayLose != nil && *c.Status.MayLose == 0 && *c.Status.Healthy == 2
+	})
+}
+
+func falseClaim(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	before := r.bindAll()
+	worker := w.register("worker-"+string(w.id), "10.99.0.1", w.member(0))
+	liar := w.register("liar-"+string(w.id), "10.99.0.2", "beef")
+	t.Cleanup(func() {
+		require.NoError(t, w.client.Delete(context.WithoutCancel(t.Context()), worker))
+		require.NoError(t, w.client.Delete(context.WithoutCancel(t.Context()), liar))
+	})
+	require.Eventually(t, func() bool {
+		require.NoError(t, r.leader.round(t.Context()))
+		return len(r.leader.memories[before.UID].said["refused"]) > 0
+	}, eventually, often)
+	r.looks(2, 2*time.Minute)
+	require.Equal(t, before.Spec.Members, w.now().Spec.Members)
+}
+
+func tooMany(t *testing.T, w *world) {
+	r := w.reign(func(o *LeaderOptions) { o.MaxClusters = 1 })
+	r.until("one object", func(*v1alpha1.EtcdCluster) bool { return true })
+	extra := w.register("extra-"+string(w.id), "10.99.0.3", "1")
+	t.Cleanup(func() { require.NoError(t, w.client.Delete(context.WithoutCancel(t.Context()), extra)) })
+	body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, protect.AnnouncementAnnotation, `[{"cluster":"eeee","member":"1"}]`)
+	require.NoError(t, w.client.Patch(t.Context(), extra, client.RawPatch(types.MergePatchType, []byte(body))))
+	require.Eventually(t, func() bool {
+		require.NoError(t, r.leader.round(t.Context()))
+		return r.leader.said["create/eeee"] != ""
+	}, eventually, often)
+	list := &v1alpha1.EtcdClusterList{}
+	require.NoError(t, w.client.List(t.Context(), list))
+	require.Len(t, list.Items, 1)
+}
+
+func tombstone(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	w.delete(0)
+	c := r.until("a tombstone", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Grants) == 1 })
+	g := grantFor(c, w.nodes[0].UID)
+	require.NotNil(t, g)
+	require.Equal(t, []v1alpha1.MemberID{w.member(0)}, g.Members)
+	require.Empty(t, g.User)
+	require.WithinDuration(t, time.Now(), g.Time.Time, time.Minute)
+	require.Equal(t, w.nodes[0].UID, bindingOf(c, w.member(0)), "a tombstone's binding stays")
+	require.Contains(t, r.told(), "Tombstone")
+	require.False(t, judge(t, r.leader.book, w.question(1)).Allowed, "m0 still answers, but its node is gone")
+}
+
+func reborn(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	old := w.nodes[0].UID
+	w.delete(0)
+	r.rebirth(0)
+	c := r.until("the new binding", func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, w.member(0)) == w.nodes[0].UID })
+	require.NotNil(t, grantFor(c, old), "the tombstone comes before the new binding, and outlives it")
+	ruling := judge(t, r.leader.book, w.question(1))
+	require.False(t, ruling.Allowed, "the machine may yet be terminated")
+
+	r.looks(18, time.Minute)
+	require.NotNil(t, grantFor(w.now(), old), "eighteen minutes are too few")
+	r.looks(4, time.Minute)
+	require.Nil(t, grantFor(w.now(), old))
+	require.Contains(t, r.told(), "Settled")
+	ruling = judge(t, r.leader.book, w.question(1))
+	require.True(t, ruling.Allowed, ruling.Message)
+}
+
+// rebirth registers the i-th node anew: same name and address, another UID.
+func (r *reign) rebirth(i int) {
+	r.t.Helper()
+	old := r.nodes[i]
+	r.nodes[i] = r.register(old.Name, old.Status.Addresses[0].Address, r.member(i))
+	require.NotEqual(r.t, old.UID, r.nodes[i].UID)
+}
+
+func gap(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	old := w.nodes[0].UID
+	w.delete(0)
+	r.rebirth(0)
+	r.until("the new binding", func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, w.member(0)) == w.nodes[0].UID })
+	r.looks(15, time.Minute)
+	w.see(func() { w.list[0].Healthy = false })
+	r.looks(1, time.Minute)
+	w.see(func() { w.list[0].Healthy = true })
+	r.looks(10, time.Minute)
+	require.NotNil(t, grantFor(w.now(), old), "the agent did not prove its member once")
+	r.looks(1, time.Hour) // a leader that slept has seen nothing
+	require.NotNil(t, grantFor(w.now(), old))
+}
+
+func left(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	require.True(t, judge(t, r.leader.book, w.question(0)).Allowed)
+	w.delete(0)
+	r.looks(3, time.Minute)
+	require.True(t, r.granted(0), "the member is dead, and in the list")
+
+	w.see(func() { w.list, w.silent[w.nodes[0].Name] = w.list[1:], true })
+	r.looks(1, time.Minute)
+	c := r.until("no binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
+	require.NotNil(t, grantFor(c, w.nodes[0].UID), "one look is not enough")
+	r.looks(1, 20*time.Second)
+	require.True(t, r.granted(0), "twenty seconds are not enough")
+	r.looks(1, 20*time.Second)
+	require.False(t, r.granted(0))
+	c = w.now()
+	require.Equal(t, int64(2), c.Spec.Ledger)
+	require.False(t, judge(t, r.leader.book, w.question(1)).Allowed, "of two voters none may be lost")
+}
+
+func silentSettlement(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	require.True(t, judge(t, r.leader.book, w.question(0)).Allowed)
+	w.delete(0)
+	// The last that was heard is a list without the member, from agents that say nothing any more.
+	w.see(func() { w.list = w.list[1:] })
+	r.looks(1, time.Minute)
+	w.see(func() {
+		for _, n := range w.nodes {
+			w.silent[n.Name] = true
+		}
+	})
+	r.looks(4, time.Minute)
+	require.True(t, r.granted(0))
+}
+
+func unharmed(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	r.grant(0, 4*time.Minute)
+	r.looks(2, 20*time.Second)
+	require.True(t, r.granted(0), "a DELETE may still be under way")
+	r.looks(1, 30*time.Second) // five minutes and ten seconds: the first look that finds the reason
+	require.True(t, r.granted(0))
+	r.grant(0, 0) // the deletion is allowed once more
+	r.looks(3, 30*time.Second)
+	require.True(t, r.granted(0), "a renewed grant starts anew")
+	r.looks(12, 30*time.Second)
+	require.False(t, r.granted(0))
+}
+
+func byHand(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	r.grant(0, 0)
+	r.grant(1, 0)
+	settle := func(uid types.UID) {
+		body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, protect.SettleAnnotation, uid)
+		require.NoError(t, w.client.Patch(t.Context(), w.object(), client.RawPatch(types.MergePatchType, []byte(body))))
+		r.until("the annotation is gone", func(c *v1alpha1.EtcdCluster) bool { return len(c.Annotations) == 0 })
+	}
+	settle("somebody else")
+	require.True(t, r.granted(0))
+	require.Contains(t, r.told(), "NoSuchGrant")
+	settle(w.nodes[0].UID)
+	require.False(t, r.granted(0))
+	require.True(t, r.granted(1), "only the named one ends")
+	require.Contains(t, r.told(), "Settled")
+	require.Equal(t, int64(3), w.now().Spec.Ledger)
+
+	// A Node that is gone takes its binding with it, or its tombstone would come back.
+	w.delete(1)
+	settle(w.nodes[1].UID)
+	r.looks(2, time.Minute)
+	c := w.now()
+	require.Empty(t, c.Spec.Grants)
+	require.Empty(t, bindingOf(c, w.member(1)))
+}
+
+func relabelled(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	body := fmt.Sprintf(`{"metadata":{"labels":{%q:null,"somebody":"else's"}}}`, protect.EtcdMemberLabel)
+	require.NoError(t, w.client.Patch(t.Context(), w.nodes[0].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body))))
+	node := &corev1.Node{}
+	require.Eventually(t, func() bool {
+		require.NoError(t, r.leader.round(t.Context()))
+		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.nodes[0]), node))
+		return labelled(node)
+	}, eventually, often)
+	require.Equal(t, "else's", node.Labels["somebody"])
+	require.Equal(t, w.nodes[0].UID, node.UID)
+	require.Contains(t, r.told(), "LabelRestored")
+	require.Len(t, w.now().Spec.Members, 3)
+}
+
+func unseen(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	r.until("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+	w.see(func() {
+		for _, n := range w.nodes {
+			w.blind[n.Name] = true
+		}
+	})
+	r.looks(1, 2*time.Minute)
+	c := r.until("no numbers", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters == nil })
+	require.Nil(t, c.Status.MayLose)
+	condition := meta.FindStatusCondition(c.Status.Conditions, "Visible")
+	require.NotNil(t, condition)
+	require.Equal(t, metav1.ConditionFalse, condition.Status)
+	require.NotEmpty(t, condition.Message)
+}
+
+func running(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign(func(o *LeaderOptions) { o.Tick, o.Pause = time.Hour, often })
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return r.leader.Run(ctx) })
+	bound := func(uid types.UID) func() bool {
+		return func() bool {
+			c := w.object()
+			err := w.client.Get(t.Context(), client.ObjectKeyFromObject(c), c)
+			return err == nil && bindingOf(c, w.member(0)) == uid
+		}
+	}
+	require.Eventually(t, bound(w.nodes[0].UID), eventually, often)
+	w.delete(0)
+	require.Eventually(t, func() bool { return len(w.now().Spec.Grants) == 1 }, eventually, often)
+	r.rebirth(0)
+	require.Eventually(t, bound(w.nodes[0].UID), eventually, often)
+	cancel()
+	require.NoError(t, g.Wait())
+}

@@ -1,0 +1,132 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+// proof is an unbroken row of looks at which the agent of a member's own Node proved it healthy.
+type proof struct {
+	node        types.UID
+	since, last time.Time
+}
+
+// ending is that every look since then found a reason to end a grant. The wording of the reason may change, since it
+// counts time.
+type ending struct {
+	granted metav1.Time
+	since   time.Time
+}
+
+// remember takes the answers to the last question into the rows of proofs. A look without an answer of the member's own
+// agent breaks its row, and so does a time without looks longer than gap.
+func (m *memory) remember(v protect.View, now time.Time, gap time.Duration) {
+	proven := map[v1alpha1.MemberID]proof{}
+	for _, id := range protect.SelfProven(v) {
+		node := nodeUIDOf(v.Cluster, id)
+		p, ok := m.proven[id]
+		if !ok || p.node != node || now.Sub(p.last) > gap {
+			p = proof{node: node, since: now}
+		}
+		p.last = now
+		proven[id] = p
+	}
+	m.proven, m.lookedAt = proven, now
+}
+
+// nodeUIDOf returns the UID of the Node that the member is bound to.
+func nodeUIDOf(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) types.UID {
+	for _, b := range c.Spec.Members {
+		if b.MemberID == id {
+			return b.NodeUID
+		}
+	}
+	return ""
+}
+
+// settle ends the grants whose reason to end has held long enough, at every look since it was first found.
+func (l *Leader) settle(ctx context.Context, v protect.View, m *memory) error {
+	now := l.o.Now()
+	since := make(map[v1alpha1.MemberID]time.Time, len(m.proven))
+	for id, p := range m.proven {
+		since[id] = p.since
+	}
+	grants, found := v.Cluster.Spec.Grants, map[types.UID]ending{}
+	var over []v1alpha1.Grant
+	var whys []string
+	for _, g := range v.Cluster.Spec.Grants {
+		settled, why := protect.Settle(v, g, protect.SettleEvidence{Now: now, Node: v.Nodes[g.Node], ProvenSince: since})
+		if !settled {
+			continue
+		}
+		e, ok := m.ending[g.NodeUID]
+		if !ok || !e.granted.Equal(&g.Time) {
+			e = ending{granted: g.Time, since: now} // A grant that was renewed starts anew.
+		}
+		found[g.NodeUID] = e
+		if now.Sub(e.since) >= l.o.SettleAfter {
+			over, whys = append(over, g), append(whys, why)
+			grants = withoutGrant(grants, g.NodeUID)
+		}
+	}
+	m.ending = found
+	if len(over) == 0 {
+		return nil
+	}
+	made, err := l.book.patch(ctx, v.Cluster, replaceGrants(v.Cluster, grants))
+	if err != nil {
+		return err
+	}
+	for i, g := range over {
+		l.settled(made, g, whys[i])
+		delete(m.ending, g.NodeUID)
+	}
+	return nil
+}
+
+// settleByHand ends the grant that an operator names by its Node UID, and takes the annotation off in the same patch.
+func (l *Leader) settleByHand(ctx context.Context, cached *v1alpha1.EtcdCluster) error {
+	c, err := l.book.cluster(ctx, cached.Name)
+	if err != nil {
+		return err
+	}
+	named, ok := c.Annotations[protect.SettleAnnotation]
+	if !ok {
+		return nil
+	}
+	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return string(g.NodeUID) == named })
+	grants, bindings, ok := protect.SettledByHand(c, types.UID(named), l.book.states(ctx, nodesOf(c)))
+	var ops []operation
+	if ok {
+		ops = slices.Concat(replaceGrants(c, grants), replaceBindings(c, bindings))
+	}
+	annotation := "/metadata/annotations/" + strings.ReplaceAll(protect.SettleAnnotation, "/", "~1")
+	made, err := l.book.patch(ctx, c, append(ops,
+		operation{Op: "test", Path: annotation, Value: named}, operation{Op: "remove", Path: annotation}))
+	switch {
+	case err != nil:
+		return l.again(err)
+	case !ok || at < 0:
+		l.log.Warn("an operator named a grant that is not there", "etcd_cluster", c.Name, "node_uid", named)
+		l.o.Tell(made, "NoSuchGrant", fmt.Sprintf("there is no grant for node UID %q", named))
+	default:
+		l.settled(made, c.Spec.Grants[at], "an operator named it in the annotation "+protect.SettleAnnotation)
+	}
+	return nil
+}
+
+// settled tells that a grant has ended.
+func (l *Leader) settled(c *v1alpha1.EtcdCluster, g v1alpha1.Grant, why string) {
+	l.log.Info("settled a grant", "etcd_cluster", c.Name, "node", g.Node, "node_uid", g.NodeUID,
+		"members", g.Members, "granted", g.Time.Time, "reason", why)
+	l.o.Tell(c, "Settled", fmt.Sprintf("the grant for node %s (UID %s) has ended: %s", g.Node, g.NodeUID, why))
+}

@@ -1,0 +1,39 @@
+package testenv
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// NewAPIServer starts a kube-apiserver for a test and stops it when the test ends. If the test has failed, the end of the
+// server's log is in its output.
+func NewAPIServer(t testing.TB) *APIServer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	server, err := StartAPIServer(ctx, APIServerOptions{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the log of kube-apiserver:\n%s", server.LogTail(30))
+		}
+		require.NoError(t, server.Stop(context.WithoutCancel(t.Context())))
+	})
+	return server
+}
+
+// NewInstalledAPIServer is NewAPIServer with the shipped manifests in effect.
+func NewInstalledAPIServer(t testing.TB) *APIServer {
+	t.Helper()
+	server := NewAPIServer(t)
+	root, err := RepositoryRoot()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	require.NoError(t, server.Apply(ctx, filepath.Join(root, "manifests")))
+	return server
+}

@@ -1,0 +1,246 @@
+package protect
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+func TestLossArithmetic(t *testing.T) {
+	for _, c := range []struct {
+		voters, otherFailures int
+		allowed               bool
+	}{
+		{1, 0, false},
+		{2, 0, false},
+		{2, 1, false},
+		{3, 0, true},
+		{3, 1, false},
+		{4, 0, true},
+		{4, 1, false}, // four voters less one removed would be three with two healthy; but nothing is removed
+		{5, 1, true},
+		{5, 2, false},
+		{6, 1, true},
+		{6, 2, false},
+		{7, 2, true},
+		{7, 3, false},
+	} {
+		for _, targetSick := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d voters, %d others failed, target sick %v", c.voters, c.otherFailures, targetSick), func(t *testing.T) {
+				w := voters(c.voters)
+				for i := range c.otherFailures {
+					w.sick(i + 1)
+				}
+				if targetSick {
+					w.sick(0)
+				}
+				v := Decide(w.View, deletion(0))
+				require.Equal(t, c.allowed, v.Allowed, v.Message)
+				require.Equal(t, c.voters, v.Voters)
+				require.Equal(t, c.voters/2+1, v.Quorum)
+				require.Equal(t, c.voters-1-c.otherFailures, v.Healthy)
+				require.Equal(t, []v1alpha1.MemberID{"a"}, v.Members)
+				require.EqualValues(t, clusterX, v.Cluster)
+				require.True(t, v.Final)
+				if c.allowed {
+					require.Equal(t, QuorumKept, v.Reason)
+				} else {
+					require.Equal(t, QuorumWouldBeLost, v.Reason)
+				}
+			})
+		}
+	}
+}
+
+func TestDecide(t *testing.T) {
+	for name, c := range map[string]struct {
+		world   *world
+		request func(*Request)
+		allowed bool
+		reason  Reason
+		members []v1alpha1.MemberID
+		says    string
+	}{
+		"the member left every list: kubespray removes it first": {
+			world: voters(3).removed(0), allowed: true, reason: NothingToProtect,
+		},
+		"the member left one list of two": {
+			world: voters(3).removedFrom(1, 0).sick(2), reason: QuorumWouldBeLost, members: ids("a"),
+		},
+		"a node without members": {
+			world: voters(3), request: func(r *Request) { *r = Request{Node: "w9", UID: "u9"} },
+			allowed: true, reason: NothingToProtect,
+		},
+		"another voter was added and never started": {
+			world: voters(4).everywhere(3, func(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs = "", nil }), reason: QuorumWouldBeLost,
+			members: ids("a"), says: "d: not proven healthy: it was added and has never started",
+		},
+		"a voter is corrupt by the word of one observer": {
+			world:   voters(3).inList(1, 2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} }),
+			members: ids("a"), reason: QuorumWouldBeLost, says: "etcd3 (c): not proven healthy: it has raised the alarm CORRUPT",
+		},
+		"a full database costs no quorum": {
+			world:   voters(3).everywhere(2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"NOSPACE"} }),
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"a healthy learner elsewhere is no voter": {
+			world: voters(4).learner(3).sick(2), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd4 (d): learner, has no vote",
+		},
+		"a sick learner elsewhere does no harm": {
+			world: voters(4).learner(3).sick(3), members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"the learner's own node": {
+			world: voters(4).learner(0), members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"nobody answers": {
+			world: voters(3).silent(0, 1, 2), members: ids("a"), reason: CannotSee, says: "node w2: its agent has not answered",
+		},
+		"everybody answers that they cannot see": {
+			world: voters(3).blind(0, 1, 2), members: ids("a"), reason: CannotSee, says: "node w3: its agent answered: tls: certificate has expired",
+		},
+		"nobody confirms the list": {
+			world: voters(1).everywhere(0, func(*v1alpha1.MemberStatus) {}).unconfirmed(0), members: ids("a"), reason: CannotSee,
+			says: "answered without a confirmed member list",
+		},
+		"nobody answers, and nothing of the cluster is on the node": {
+			world: voters(3).silent(0, 1, 2), request: func(r *Request) { *r = Request{Node: "w9", UID: "u9", Labelled: true} },
+			allowed: true, reason: NothingToProtect,
+		},
+		"one observer is enough": {
+			world: voters(3).silent(0, 1), members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"bound by UID under another name": {
+			world: voters(3), request: func(r *Request) { *r = Request{Node: "renamed", UID: "u1"} },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"bound by name to the Node before": {
+			world: voters(3), request: func(r *Request) { *r = Request{Node: "w1", UID: "u1-again"} },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"not bound, announced": {
+			world: voters(3).unbound(0), members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"not bound, not announced, found by its address": {
+			world: voters(3).unbound(0), request: func(r *Request) { r.Announced = nil },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"found by an IPv4 address written as IPv6": {
+			world: voters(3).unbound(0), request: func(r *Request) { r.Announced, r.Addresses = nil, []string{"::ffff:10.0.0.1"} },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"found by a host name": {
+			world: voters(3).unbound(0).everywhere(0, func(m *v1alpha1.MemberStatus) {
+				m.PeerURLs, m.ClientURLs = nil, []string{"https://ETCD-1.example.org:2379"}
+			}),
+			request: func(r *Request) { r.Announced, r.Addresses = nil, []string{"etcd-1.example.org"} },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"an address does not tell on a node without the label": {
+			world: voters(3).unbound(0), request: func(r *Request) { r.Announced, r.Labelled = nil, false },
+			allowed: true, reason: NothingToProtect,
+		},
+		"an address of a member that is bound elsewhere does not tell": {
+			world: voters(3).unbound(0).sick(2), request: func(r *Request) { r.Announced, r.Addresses = nil, []string{address(1)} },
+			allowed: true, reason: NothingToProtect,
+		},
+		"the host joined again: a new member at its address, the old one bound and gone": {
+			world: voters(4).removed(0).unbound(3).sick(1).everywhere(3, func(m *v1alpha1.MemberStatus) {
+				m.PeerURLs = []string{"https://10.0.0.1:2380"}
+			}),
+			reason: QuorumWouldBeLost, members: ids("d"),
+		},
+		"announced here, but bound to another Node that exists": {
+			world:   voters(3),
+			request: func(r *Request) { r.Node, r.UID, r.Addresses = "w9", "u9", nil },
+			reason:  UnknownMember, members: ids("a"), says: "a is bound to node w1, which exists",
+		},
+		"announced here, and bound to another Node that is gone": {
+			world:   voters(3).state(0, func(n *NodeState) { n.UID = "" }),
+			request: func(r *Request) { r.Node, r.UID, r.Addresses = "w9", "u9", nil },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"two members on one node": {
+			world: voters(5).rebound(1, 0), members: ids("a", "b"), allowed: true, reason: QuorumKept,
+		},
+		"two members of three on one node": {
+			world: voters(3).rebound(1, 0), members: ids("a", "b"), reason: QuorumWouldBeLost,
+		},
+		"asked again under its own grant": {
+			world: voters(3).granted(0), members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := deletion(0)
+			if c.request != nil {
+				c.request(&r)
+			}
+			v := Decide(c.world.View, r)
+			require.Equal(t, c.reason, v.Reason, v.Message)
+			require.Equal(t, c.allowed, v.Allowed, v.Message)
+			require.Equal(t, c.members, v.Members)
+			require.Contains(t, v.Message, c.says)
+			require.NotEmpty(t, v.Message)
+		})
+	}
+}
+
+func ids(members ...v1alpha1.MemberID) []v1alpha1.MemberID { return members }
+
+// unconfirmed makes observers answer with a list that no quorum confirmed.
+func (w *world) unconfirmed(observers ...int) *world {
+	for _, i := range observers {
+		w.observer(i).Linearizable = false
+	}
+	return w
+}
+
+// rebound binds member i to the node of member to.
+func (w *world) rebound(i, to int) *world {
+	for b := range w.Cluster.Spec.Members {
+		if w.Cluster.Spec.Members[b].MemberID == id(i) {
+			w.Cluster.Spec.Members[b].Node, w.Cluster.Spec.Members[b].NodeUID = node(to), uid(to)
+		}
+	}
+	return w
+}
+
+func TestDecideWithoutACluster(t *testing.T) {
+	v := Decide(View{}, deletion(0))
+	require.False(t, v.Allowed)
+	require.Equal(t, CannotSee, v.Reason)
+}
+
+func TestWarnings(t *testing.T) {
+	require.Contains(t, Decide(voters(3).View, deletion(0)).Warning, "can lose no further voter until etcd1 (a) has left the member list")
+	require.Contains(t, Decide(voters(4).View, deletion(0)).Warning, "can lose no further voter")
+	require.Empty(t, Decide(voters(5).View, deletion(0)).Warning)
+	require.Empty(t, Decide(voters(3).removed(0).View, deletion(0)).Warning, "nothing is lost")
+	full := voters(5).everywhere(2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"NOSPACE"} })
+	require.Contains(t, Decide(full.View, deletion(0)).Warning, "etcd3 (c) has raised the alarm NOSPACE")
+}
+
+func TestFinal(t *testing.T) {
+	for name, c := range map[string]struct {
+		world *world
+		final bool
+	}{
+		"allowed, though some are silent":            {voters(3).silent(1, 2), true},
+		"refused, and one silent agent might help":   {voters(5).sick(1, 2).silent(2), false},
+		"refused, and the silent agent is gone":      {voters(5).sick(1, 2).silent(1).state(1, func(n *NodeState) { n.UID = "" }), true},
+		"refused, and no silent agent could help":    {voters(2).silent(1), true},
+		"refused by grants, whoever may yet answer":  {voters(3).granted(1).silent(1, 2), true},
+		"refused, everybody has answered":            {voters(3).sick(1), true},
+		"nobody has answered yet":                    {voters(3).silent(0, 1, 2), false},
+		"everybody has answered that they are blind": {voters(3).blind(0, 1, 2), true},
+		"one is blind, the others silent":            {voters(3).blind(0).silent(1, 2), false},
+		"the unread node's agent may yet answer":     {voters(3).silent(0, 1, 2).state(1, func(n *NodeState) { n.Known = false }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := Decide(c.world.View, deletion(0))
+			require.Equal(t, c.final, v.Final, v.Message)
+		})
+	}
+}

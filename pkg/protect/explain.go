@@ -1,0 +1,248 @@
+package protect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+// nextSteps heads the list of what a person can do.
+const nextSteps = "what to do, the safest first:"
+
+func (t target) nothing() string {
+	return fmt.Sprintf("no member of etcd cluster %s is on node %s", clusterID(t.cluster), t.Node)
+}
+
+func (t target) kept(c tally) string {
+	return fmt.Sprintf("etcd cluster %s keeps its quorum without node %s: of %s %d must live, and %d are proven healthy elsewhere",
+		clusterID(t.cluster), t.Node, many(c.voters, "voter"), c.quorum, c.healthy)
+}
+
+// warning is what goes with an allowed deletion: that the next loss costs the quorum, and a full database.
+func (t target) warning(c tally) string {
+	var words []string
+	if c.healthy == c.quorum {
+		words = append(words, fmt.Sprintf("after node %s is gone, etcd cluster %s can lose no further voter until %s has left the member list (etcdctl member remove) and a new member has joined",
+			t.Node, clusterID(t.cluster), names(c.with(onNode))))
+	}
+	for _, seat := range c.seats {
+		if slices.Contains(seat.Alarms, noSpaceAlarm) {
+			words = append(words, fmt.Sprintf("%s has raised the alarm NOSPACE: etcd cluster %s takes no writes until its database is compacted", title(seat), clusterID(t.cluster)))
+		}
+	}
+	return strings.Join(words, "; ")
+}
+
+// refusal explains a quorum that would be lost: the arithmetic, every member, and the way out.
+func (t target) refusal(c tally) string {
+	first := fmt.Sprintf("deleting node %s would cost etcd cluster %s its quorum: of %s %d must live, and %s",
+		t.Node, clusterID(t.cluster), many(c.voters, "voter"), c.quorum, left(c.healthy))
+	if c.need > c.quorum {
+		first = fmt.Sprintf("deleting node %s would leave etcd cluster %s too close to losing its quorum: of %s %d must live and %d more must be expendable, and %s",
+			t.Node, clusterID(t.cluster), many(c.voters, "voter"), c.quorum, c.need-c.quorum, left(c.healthy))
+	}
+	lines := []string{first}
+	for _, seat := range c.seats {
+		lines = append(lines, "  "+title(seat)+": "+fate(seat))
+	}
+	lines = append(lines, nextSteps)
+	lines = append(lines, t.recover(c)...)
+	lines = append(lines, t.settle(c)...)
+	return strings.Join(append(lines, breakGlassStep(t.Request)), "\n")
+}
+
+func fate(s seat) string {
+	as := ""
+	if s.promoted {
+		as = " (a learner, but it may be promoted while it is doomed, and counts as a voter)"
+	}
+	switch s.standing {
+	case onNode:
+		return "on this node" + as
+	case lost:
+		return "given up: " + s.why + as
+	case unproven:
+		return "not proven healthy: " + s.why
+	case healthy:
+		return "healthy"
+	case learner:
+	}
+	return "learner, has no vote"
+}
+
+// recover lists the steps that mend etcd itself.
+func (t target) recover(c tally) []string {
+	var steps []string
+	dead := append(c.with(unproven), c.with(lost)...)
+	without := c.voters - len(dead)
+	enough := len(dead) > 0 && c.healthy >= without/2+1+c.need-c.quorum
+	for _, seat := range dead {
+		step := fmt.Sprintf("start %s again if it is down; if it is gone for good: etcdctl member remove %s", title(seat), seat.ID)
+		if seat.standing == lost {
+			step = fmt.Sprintf("once %s is gone for good: etcdctl member remove %s", title(seat), seat.ID)
+		}
+		if !enough {
+			step += ", then let a new member join"
+		}
+		steps = append(steps, "  - "+step)
+	}
+	if enough {
+		steps = append(steps, fmt.Sprintf("    (with %s out of the list, this deletion is allowed)", names(dead)))
+	}
+	here := c.with(onNode)
+	rest := c.voters - len(here)
+	switch {
+	case rest > 0 && c.healthy >= rest/2+1+c.need-c.quorum:
+		for _, seat := range here {
+			steps = append(steps, fmt.Sprintf("  - or, if this node is to go for good, take its member out first (etcd checks that it can): etcdctl member remove %s", seat.ID))
+		}
+	case len(dead) == 0:
+		steps = append(steps, "  - let more members join first and become voters, until the cluster can lose what is on this node")
+	}
+	return steps
+}
+
+// settle lists the commands that end grants, for deletions that will not happen after all.
+func (t target) settle(c tally) []string {
+	var steps []string
+	for _, g := range t.cluster.Spec.Grants {
+		holds := slices.ContainsFunc(c.with(lost), func(s seat) bool {
+			return slices.Contains(g.Members, s.ID) || t.bindings[s.ID].NodeUID == g.NodeUID
+		})
+		if holds {
+			steps = append(steps, fmt.Sprintf("  - only if the machine of node %s stays and its etcd with it: %s", g.Node, settleCommand(clusterID(t.cluster), g.NodeUID)))
+		}
+	}
+	return steps
+}
+
+func settleCommand(id v1alpha1.ClusterID, uid types.UID) string {
+	return fmt.Sprintf("kubectl annotate --overwrite etcdcluster %s %s=%s", id, SettleAnnotation, uid)
+}
+
+// cannotSee explains that nobody answered: who was asked and what they said.
+func (t target) cannotSee(members []v1alpha1.MemberID) string {
+	id := clusterID(t.cluster)
+	lines := []string{fmt.Sprintf("cannot see etcd cluster %s, of which node %s holds %s: no agent that was asked gave a member list that a quorum confirmed; whether quorum would be lost is not known",
+		id, t.Node, join(members))}
+	for _, b := range distinctNodes(t.cluster.Spec.Members) {
+		lines = append(lines, "  node "+b.Node+": "+t.silence(b))
+	}
+	if len(t.cluster.Spec.Members) == 0 {
+		lines = append(lines, "  nobody could be asked: no member is bound to a Node yet (the webhook's leader does that within seconds of an agent's announcement)")
+	}
+	return strings.Join(append(lines, nextSteps,
+		"  - see what the agents say: kubectl describe node "+t.Node+" (condition "+EtcdMemberCondition+"), and their logs; then delete the node again",
+		"    (if this etcd is kube-apiserver's own, your request came through it, so it has quorum: suspect the agents' certificates and the network)",
+		fmt.Sprintf("  - only if this etcd cluster exists no more anywhere: kubectl delete etcdcluster %s", id),
+		breakGlassStep(t.Request)), "\n")
+}
+
+// roll says in one line what came of asking every observer.
+func (s sight) roll() string {
+	var words []string
+	for _, b := range distinctNodes(s.cluster.Spec.Members) {
+		words = append(words, "node "+b.Node+" "+s.silence(b))
+	}
+	return strings.Join(words, ", ")
+}
+
+// silence says what came of asking the observer of one binding.
+func (s sight) silence(b v1alpha1.Binding) string {
+	if n := s.nodes[b.Node]; n.Known && n.UID != b.NodeUID {
+		return "is gone, and its agent with it"
+	}
+	for _, o := range observers(s.cluster) {
+		if o.Node != b.Node {
+			continue
+		}
+		if slices.ContainsFunc(s.answers, func(a v1alpha1.Observation) bool { return a.Node == o.Node }) {
+			if o.Problem == "" {
+				return "its agent answered without a confirmed member list"
+			}
+			return "its agent answered: " + clip(o.Problem)
+		}
+		return fmt.Sprintf("its agent has not answered; it was last heard at %s", o.Time.UTC().Format(time.RFC3339))
+	}
+	return "its agent has never been heard"
+}
+
+// disputed explains that two Nodes claim a member.
+func (t target) disputed(members []v1alpha1.MemberID) string {
+	lines := []string{fmt.Sprintf("node %s announces %s of etcd cluster %s, which another Node has: deleting the wrong one would lose a member without counting it",
+		t.Node, join(members), clusterID(t.cluster))}
+	for _, id := range members {
+		lines = append(lines, fmt.Sprintf("  %s is bound to node %s, which exists", id, t.bindings[id].Node))
+	}
+	return strings.Join(append(lines, nextSteps,
+		"  - if the other Node is a leftover of the same host, delete that one first",
+		breakGlassStep(t.Request)), "\n")
+}
+
+// breakGlassStep is the last step of every refusal.
+func breakGlassStep(r Request) string {
+	return fmt.Sprintf(`  - last of all, against the verdict (needs the verb breakglass on etcdclusters; recorded with your name):
+    kubectl annotate --overwrite node %s %s='{"uid":"%s","until":"'$(date -u -d +30min +%%FT%%TZ)'","reason":"say why"}'`,
+		r.Node, BreakGlassAnnotation, r.UID)
+}
+
+func title(s seat) string {
+	if s.Name == "" {
+		return string(s.ID)
+	}
+	return fmt.Sprintf("%s (%s)", oneLine(s.Name), s.ID)
+}
+
+func names(seats []seat) string {
+	var titles []string
+	for _, s := range seats {
+		titles = append(titles, title(s))
+	}
+	return strings.Join(titles, ", ")
+}
+
+func join(members []v1alpha1.MemberID) string {
+	words := make([]string, len(members))
+	for i, m := range members {
+		words[i] = string(m)
+	}
+	if len(words) == 1 {
+		return "member " + words[0]
+	}
+	return "members " + strings.Join(words, ", ")
+}
+
+func distinctNodes(bindings []v1alpha1.Binding) []v1alpha1.Binding {
+	var found []v1alpha1.Binding
+	for _, b := range bindings {
+		if !slices.ContainsFunc(found, func(f v1alpha1.Binding) bool { return f.Node == b.Node && f.NodeUID == b.NodeUID }) {
+			found = append(found, b)
+		}
+	}
+	slices.SortFunc(found, func(a, b v1alpha1.Binding) int { return strings.Compare(a.Node, b.Node) })
+	return found
+}
+
+// many counts things in words: `1 voter`, `3 voters`.
+func many(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// left says how many healthy voters would remain.
+func left(n int) string {
+	switch n {
+	case 0:
+		return "none would be left that is proven healthy"
+	case 1:
+		return "only 1 would be left that is proven healthy"
+	}
+	return fmt.Sprintf("only %d would be left that are proven healthy", n)
+}

@@ -1,0 +1,98 @@
+package protect
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+// standing is what a member counts for.
+type standing int
+
+// The standings. All but learner are voters, or count as voters.
+const (
+	learner standing = iota
+	onNode
+	lost
+	unproven
+	healthy
+)
+
+// seat is one member of a list and what it counts for.
+type seat struct {
+	v1alpha1.MemberStatus
+	standing standing
+	// why explains lost and unproven.
+	why string
+	// promoted says that it is a learner which counts as a voter, since it may be promoted while it is doomed.
+	promoted bool
+}
+
+// tally is the arithmetic under one list.
+type tally struct {
+	seats []seat
+	// voters, healthy and quorum are those of Verdict; hopeful is healthy if every silent observer proved all that it could.
+	voters, healthy, hopeful, quorum int
+	// need is how many must be healthy elsewhere.
+	need int
+}
+
+// count does the loss arithmetic under one list: the Node's deletion removes nobody from the list, so that the voters are
+// the current ones, and whoever is on the node or given up counts among them as dead.
+func (s sight) count(o v1alpha1.Observation, on []v1alpha1.MemberID, tolerance int) tally {
+	var t tally
+	for _, m := range o.Members {
+		taken := s.seat(m, slices.Contains(on, m.ID))
+		t.seats = append(t.seats, taken)
+		if taken.standing == learner {
+			continue
+		}
+		t.voters++
+		switch {
+		case taken.standing == healthy:
+			t.healthy++
+			t.hopeful++
+		case taken.standing == unproven && m.Name != "" && !s.corrupt[m.ID]:
+			t.hopeful++
+		}
+	}
+	t.quorum = t.voters/2 + 1
+	t.need = t.quorum + max(0, tolerance)
+	return t
+}
+
+func (s sight) seat(m v1alpha1.MemberStatus, here bool) seat {
+	given := s.givenUp(m.ID)
+	switch {
+	case here:
+		return seat{MemberStatus: m, standing: onNode, promoted: m.Learner}
+	case given != "":
+		return seat{MemberStatus: m, standing: lost, why: given, promoted: m.Learner}
+	case m.Learner:
+		return seat{MemberStatus: m, standing: learner}
+	case s.corrupt[m.ID]:
+		return seat{MemberStatus: m, standing: unproven, why: "it has raised the alarm CORRUPT: its data differ from the others'"}
+	case m.Name == "":
+		return seat{MemberStatus: m, standing: unproven, why: "it was added and has never started"}
+	case s.proven[m.ID]:
+		return seat{MemberStatus: m, standing: healthy}
+	}
+	return seat{MemberStatus: m, standing: unproven, why: s.doubt(m.ID)}
+}
+
+// safe says that quorum is kept without the node.
+func (t tally) safe() bool { return t.healthy >= t.need }
+
+// hopeless says that no further proof can make it safe.
+func (t tally) hopeless() bool { return t.hopeful < t.need }
+
+// with returns the seats of one standing.
+func (t tally) with(s standing) []seat {
+	var found []seat
+	for _, taken := range t.seats {
+		if taken.standing == s {
+			found = append(found, taken)
+		}
+	}
+	return found
+}

@@ -1,0 +1,91 @@
+package readiness
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// State is how a node stands with Holdfast.
+type State string
+
+// The states.
+const (
+	// Held: the cordon (or the taint) is ours.
+	Held State = "held"
+	// Releasing: the cordon is off, the condition NetworkUnavailable may still be ours.
+	Releasing State = "releasing"
+	// Released: nothing on the node is ours.
+	Released State = "released"
+	// Overridden: somebody else ended the hold; nothing on the node is ours.
+	Overridden State = "overridden"
+)
+
+// Record is what HoldAnnotation says: who closed the node, in which boot, and why. The cordon is one bit without an
+// owner; this is the owner.
+type Record struct {
+	State State
+	// BootID is the boot in which the state was entered; empty if the writer could not know it.
+	BootID string
+	// Since is when the state was entered, in UTC and whole seconds. Zero if the writer had no clock, as the born-held
+	// policy has none. It is for people; no decision is made from it.
+	Since time.Time
+	// Reason is one word, such as Rebooted.
+	Reason string
+	// Taint is the key of the taint that the node is held by; empty if it is held by cordon. A release follows this and
+	// not the policy, so that a node held under an older policy is still let go.
+	Taint string
+}
+
+type wireRecord struct {
+	State  State  `json:"state"`
+	BootID string `json:"bootID,omitempty"`
+	Since  string `json:"since,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Taint  string `json:"taint,omitempty"`
+}
+
+// ParseRecord reads the value of HoldAnnotation. Fields that it does not know are passed over. On an error nothing may be
+// concluded: neither that the node is held nor that it is not.
+func ParseRecord(value string) (Record, error) {
+	var w wireRecord
+	if err := json.Unmarshal([]byte(value), &w); err != nil {
+		return Record{}, fmt.Errorf("reading hold record: %w", err)
+	}
+	switch w.State {
+	case Held, Releasing, Released, Overridden:
+	default:
+		return Record{}, fmt.Errorf("reading hold record: state %q is none of held, releasing, released, overridden", w.State)
+	}
+	r := Record{State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint}
+	if w.Since == "" {
+		return r, nil
+	}
+	since, err := time.Parse(time.RFC3339, w.Since)
+	if err != nil {
+		return Record{}, fmt.Errorf("reading hold record: since: %w", err)
+	}
+	r.Since = since.UTC().Truncate(time.Second)
+	if year := r.Since.Year(); year < 1 || year > 9999 {
+		return Record{}, errors.New("reading hold record: since lies outside of the years that can be written")
+	}
+	return r, nil
+}
+
+// Format returns the record as the value of HoldAnnotation.
+func (r Record) Format() string {
+	w := wireRecord{State: r.State, BootID: r.BootID, Reason: r.Reason, Taint: r.Taint}
+	if !r.Since.IsZero() {
+		w.Since = r.Since.UTC().Format(time.RFC3339)
+	}
+	out, err := json.Marshal(w)
+	if err != nil {
+		panic(err) // a struct of strings always marshals
+	}
+	return string(out)
+}
+
+// fresh says that the node has not been in service since it was created, as far as the record tells: the hold began with
+// the node. Only then is NetworkUnavailable part of the hold.
+func (r Record) fresh() bool { return r.State == Held && r.Reason != Rebooted }
