@@ -19,7 +19,8 @@ import (
 const ownNode = `{
   "metadata": {
     "labels": {"holdfast.dev/etcd-member": "true", "stackpoint.io/role": "worker", "env": "prod"},
-    "annotations": {"holdfast.dev/marks": "x", "karpenter.sh/do-not-disrupt": "true", "example.org/a": "b"}
+    "annotations": {"holdfast.dev/marks": "x", "karpenter.sh/do-not-disrupt": "true", "example.org/a": "b"},
+    "finalizers": ["example.org/keep"]
   },
   "spec": {"taints": [
     {"key": "holdfast.dev/held", "effect": "NoSchedule"},
@@ -46,7 +47,7 @@ func testAgentNodes(t *testing.T, server *testenv.APIServer) {
 	_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(ownNode), metav1.PatchOptions{})
 	require.NoError(t, err)
 	defer func() {
-		_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
+		_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(`{"metadata":{"labels":null,"finalizers":null}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}()
 
@@ -84,7 +85,8 @@ func testAgentNodes(t *testing.T, server *testenv.APIServer) {
 		"a lookalike label":             {patch: `{"metadata":{"labels":{"holdfast.dev.example.org/x":"y"}}}`, want: badLabel},
 		"an annotation of others":       {patch: `{"metadata":{"annotations":{"example.org/a":"c"}}}`, want: badNote + "example.org/a"},
 		"an annotation of others off":   {patch: `{"metadata":{"annotations":{"example.org/a":null}}}`, want: badNote + "example.org/a"},
-		"a finalizer":                   {patch: `{"metadata":{"finalizers":["example.org/x"]}}`, want: badMeta},
+		"a finalizer":                   {patch: `{"metadata":{"finalizers":["example.org/keep","example.org/x"]}}`, want: badMeta},
+		"a finalizer off":               {patch: `{"metadata":{"finalizers":null}}`, want: badMeta},
 		"an owner":                      {patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"y"}]}}`, want: badMeta},
 		"the provider's ID":             {patch: `{"spec":{"providerID":"aws:///i-1"}}`, want: badSpec},
 		"the pods' network":             {patch: `{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}`, want: badSpec},
@@ -126,6 +128,7 @@ func testAgentStatus(t *testing.T, server *testenv.APIServer, agent *kubernetes.
 		"the kubelet's word":   {patch: `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, want: "NetworkUnavailable only, not Ready"},
 		"a condition taken":    {patch: `{"status":{"conditions":[{"type":"DiskPressure","$patch":"delete"}]}}`, want: "NetworkUnavailable only, not DiskPressure"},
 		"an address":           {patch: `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.9"}]}}`, want: "status an agent may change conditions only"},
+		"no address":           {patch: `{"status":{"addresses":null}}`, want: "status an agent may change conditions only"},
 		"capacity":             {patch: `{"status":{"capacity":{"example.org/gpu":"8"}}}`, want: "status an agent may change conditions only"},
 		"the boot":             {patch: `{"status":{"nodeInfo":{"bootID":"x"}}}`, want: "status an agent may change conditions only"},
 		"a label by this door": {patch: `{"metadata":{"labels":{"stackpoint.io/role":"x"}}}`, want: "labels or annotations through a Node's status"},

@@ -3,6 +3,7 @@
 package manifests_test
 
 import (
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,9 +23,13 @@ const soon, poll = 20 * time.Second, 20 * time.Millisecond
 func TestInstalled(t *testing.T) {
 	server := testenv.NewInstalledAPIServer(t)
 	t.Run("strict dry run", func(t *testing.T) {
-		out, err := server.Kubectl(t.Context(), "apply", "-k", ".", "--dry-run=server", "--validate=strict", "--server-side")
+		overlays, err := filepath.Glob("overlays/*")
 		require.NoError(t, err)
-		require.NotContains(t, out, "Warning")
+		for _, dir := range append(overlays, ".") {
+			out, err := server.Kubectl(t.Context(), "apply", "-k", dir, "--dry-run=server", "--validate=strict", "--server-side")
+			require.NoError(t, err)
+			require.NotContains(t, out, "Warning")
+		}
 	})
 	t.Run("expressions fit their types", func(t *testing.T) { testTypeChecks(t, server) })
 	t.Run("configuration reaches the webhook", func(t *testing.T) { testWebhookConfiguration(t, server) })

@@ -1,7 +1,6 @@
 package manifests_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -20,7 +19,7 @@ func requireVerdict(t *testing.T, want string, err error) {
 	}
 	require.ErrorContains(t, err, "ValidatingAdmissionPolicy")
 	status := new(apierrors.StatusError)
-	require.True(t, errors.As(err, &status))
+	require.ErrorAs(t, err, &status)
 	var causes []string
 	for _, cause := range status.ErrStatus.Details.Causes {
 		causes = append(causes, cause.Message)

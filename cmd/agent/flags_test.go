@@ -109,9 +109,8 @@ func TestFailuresHaveStatusOne(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no kubeconfig":  {[]string{"--kubeconfig=/nowhere/admin.conf"}, "/nowhere/admin.conf"},
-		"no host":        {[]string{"--kubeconfig=testdata/kubeconfig", "--host-root=/nowhere"}, "/nowhere"},
-		"address in use": {[]string{"--kubeconfig=testdata/kubeconfig", "--host-root=" + t.TempDir(), "--health-listen=192.0.2.1:1"}, "listening for --health-listen"},
+		"no kubeconfig": {[]string{"--kubeconfig=/nowhere/admin.conf"}, "/nowhere/admin.conf"},
+		"no host":       {[]string{"--kubeconfig=testdata/kubeconfig", "--host-root=/nowhere"}, "/nowhere"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

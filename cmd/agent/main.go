@@ -8,10 +8,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"k8s.io/klog/v2"
 )
 
 // usageError is a mistake on the command line: what was given, and what to give instead.
@@ -23,29 +26,37 @@ func misused(format string, args ...any) error { return usageError{fmt.Sprintf(f
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := program{out: os.Stdout, errOut: os.Stderr, bridge: klog.SetSlogLogger}.command(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
 
+// program is what a command line runs in.
+type program struct {
+	out, errOut io.Writer
+	// bridge makes the libraries that log through klog log through this logger. They have one for the whole process,
+	// which is therefore main's to set.
+	bridge func(*slog.Logger)
+}
+
 // command runs one command line and returns its exit status: 0 for success, 1 for failure, 2 for a mistake in the line.
-func command(ctx context.Context, args []string, out, errOut io.Writer) int {
-	err := dispatch(ctx, args, out, errOut)
+func (p program) command(ctx context.Context, args []string) int {
+	err := p.dispatch(ctx, args)
 	var misuse usageError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &misuse):
-		fmt.Fprintf(errOut, "agent: %v\nRun `agent --help` to see what can be said.\n", err)
+		fmt.Fprintf(p.errOut, "agent: %v\nRun `agent --help` to see what can be said.\n", err)
 		return 2
 	}
-	fmt.Fprintf(errOut, "agent: %v\n", err)
+	fmt.Fprintf(p.errOut, "agent: %v\n", err)
 	return 1
 }
 
-func dispatch(ctx context.Context, args []string, out, errOut io.Writer) error {
+func (p program) dispatch(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		fmt.Fprint(errOut, usage())
+		fmt.Fprint(p.errOut, usage())
 		return misused("say what to do: run, inspect or version")
 	}
 	name, rest := args[0], args[1:]
@@ -53,20 +64,22 @@ func dispatch(ctx context.Context, args []string, out, errOut io.Writer) error {
 	case "run":
 		cfg, err := parse(rest)
 		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(out, usage())
+			fmt.Fprint(p.out, usage())
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		return run(ctx, cfg, errOut)
+		log := logger(cfg, p.errOut).With("node", cfg.node)
+		p.bridge(log.With("library", "client-go"))
+		return run(ctx, cfg, log)
 	case "inspect":
-		return inspect(ctx, rest, out, errOut)
+		return inspect(ctx, rest, p.out, p.errOut)
 	case "version", "--version", "-version":
-		fmt.Fprintln(out, "holdfast agent "+version())
+		fmt.Fprintln(p.out, "holdfast agent "+version())
 		return nil
 	case "help", "--help", "-help", "-h":
-		fmt.Fprint(out, usage())
+		fmt.Fprint(p.out, usage())
 		return nil
 	}
 	return misused("there is no command %q; say run, inspect or version", name)

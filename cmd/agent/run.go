@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,7 +17,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 
 	"github.com/holdfast-dev/holdfast/internal/agent"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
@@ -24,13 +24,15 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 )
 
-// shutdownBudget is how long answers that are under way may take when the agent ends.
-const shutdownBudget = 2 * time.Second
+const (
+	// shutdownBudget is how long answers that are under way may take when the agent ends.
+	shutdownBudget = 2 * time.Second
+	// healthRetry is how long to wait for a port that somebody else has.
+	healthRetry = 10 * time.Second
+)
 
 // run builds the agent and works until the context ends, which is success.
-func run(ctx context.Context, cfg config, errOut io.Writer) error {
-	log := logger(cfg, errOut).With("node", cfg.node)
-	klog.SetSlogLogger(log.With("library", "client-go"))
+func run(ctx context.Context, cfg config, log *slog.Logger) error {
 	prober := etcdprobe.New(etcdprobe.Options{Timeout: cfg.probeTimeout})
 	defer prober.Close()
 	made, err := build(cfg, prober, log)
@@ -41,7 +43,7 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return made.Run(running) })
 	if cfg.healthListen != "" {
-		group.Go(func() error { return serveHealth(running, cfg.healthListen, made.Healthy) })
+		group.Go(func() error { return serveHealth(running, cfg.healthListen, made.Healthy, log) })
 	}
 	err = group.Wait()
 	if ctx.Err() != nil {
@@ -115,12 +117,33 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	}
 	// A release is two writes and an event; the limits only stop a runaway loop.
 	config.QPS, config.Burst = 20, 40
-	config.UserAgent = "holdfast-agent/" + version()
+	config.UserAgent = "holdfast-agent/" + strings.Fields(version())[0]
 	return config, nil
 }
 
-// serveHealth answers /healthz until the context ends: 200 while the agent's loop turns, 503 otherwise.
-func serveHealth(ctx context.Context, address string, healthy func(time.Time) error) error {
+// serveHealth answers /healthz until the context ends: 200 while the agent's loop turns, 503 otherwise. A port that
+// somebody else has is asked for again and again; what the agent is for does not depend on it.
+func serveHealth(ctx context.Context, address string, healthy func(time.Time) error, log *slog.Logger) error {
+	said := ""
+	for {
+		err := answerHealth(ctx, address, healthy)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if text := err.Error(); text != said {
+			said = text
+			log.ErrorContext(ctx, "the health endpoint cannot be served, trying again", "address", address, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(healthRetry):
+		}
+	}
+}
+
+// answerHealth serves until it fails or the context ends.
+func answerHealth(ctx context.Context, address string, healthy func(time.Time) error) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("listening for --health-listen: %w", err)

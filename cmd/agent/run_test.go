@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,167 +20,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/agent"
+	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/testenv"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
+	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// soon is the bound for what takes milliseconds on an idle machine.
-const soon = 30 * time.Second
-
-// site is a real API server with the shipped manifests, and agents with the rights that those give them.
-type site struct {
-	*testenv.APIServer
-	t        *testing.T
-	clusters *agent.Clusters
-}
-
-func startSite(t *testing.T) site {
-	t.Helper()
-	server := testenv.NewInstalledAPIServer(t)
-	client, err := rest.HTTPClientFor(server.Admin())
-	require.NoError(t, err)
-	clusters, err := agent.NewClusters(server.Admin(), client)
-	require.NoError(t, err)
-	return site{server, t, clusters}
-}
-
-// transcript is what an agent writes to its standard error.
-type transcript struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (tr *transcript) Write(p []byte) (int, error) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.text.Write(p)
-}
-
-func (tr *transcript) String() string {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return tr.text.String()
-}
-
-// run is `agent run` for a node until the test ends, which it must do in good order.
-func (s site) run(node, root string, flags ...string) *transcript {
-	s.t.Helper()
-	config, err := s.ServiceAccountConfig(s.t.Context(), "holdfast-system", "holdfast-agent", node)
-	require.NoError(s.t, err)
-	kubeconfig := filepath.Join(s.t.TempDir(), "kubeconfig")
-	require.NoError(s.t, testenv.WriteKubeconfig(kubeconfig, config))
-	args := append([]string{
-		"run", "--node=" + node, "--kubeconfig=" + kubeconfig, "--host-root=" + root, "--health-listen=",
-		"--trust-durable-subnet-file", "--log-format=text",
-	}, flags...)
-	said := &transcript{}
-	ctx, cancel := context.WithCancel(s.t.Context())
-	status := make(chan int, 1)
-	go func() { status <- command(ctx, args, io.Discard, said) }()
-	s.t.Cleanup(func() {
-		cancel()
-		code := <-status
-		if s.t.Failed() {
-			s.t.Logf("the agent of %s said:\n%s", node, said)
-		}
-		require.Zero(s.t, code, "an agent that is asked to end has not failed")
-	})
-	return said
-}
-
-func (s site) node(name string) *corev1.Node {
-	s.t.Helper()
-	n, err := s.Client().CoreV1().Nodes().Get(s.t.Context(), name, metav1.GetOptions{})
-	require.NoError(s.t, err)
-	return n
-}
-
-// until waits for a Node to be as wanted, by watching it.
-func (s site) until(name, what string, wanted func(*corev1.Node) bool) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
-	defer cancel()
-	events, err := s.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
-	require.NoError(s.t, err)
-	defer events.Stop()
-	for e := range events.ResultChan() {
-		if n, ok := e.Object.(*corev1.Node); ok && wanted(n) {
-			return
-		}
-	}
-	require.Failf(s.t, "the node did not become as wanted", "%s: %s: %+v", name, what, s.node(name))
-}
-
-// entries are the observations in the one EtcdCluster there is, by node.
-func (s site) entries() map[string]v1alpha1.Observation {
-	s.t.Helper()
-	list, err := s.clusters.List(s.t.Context(), metav1.ListOptions{})
-	require.NoError(s.t, err)
-	found := map[string]v1alpha1.Observation{}
-	for _, c := range list.Items {
-		for _, o := range c.Status.Observations {
-			found[o.Node] = o
-		}
-	}
-	return found
-}
-
-// ask writes a nonce as the webhook does and waits for the answers of these nodes.
-func (s site) ask(cluster v1alpha1.ClusterID, nonce string, within time.Duration, nodes ...string) {
-	s.t.Helper()
-	_, err := s.Kubectl(s.t.Context(), "patch", "etcdcluster", string(cluster), "--type=merge", "-p", `{"spec":{"nonce":"`+nonce+`"}}`)
-	require.NoError(s.t, err)
-	began := time.Now()
-	require.Eventually(s.t, func() bool {
-		found := s.entries()
-		for _, node := range nodes {
-			if found[node].Nonce != nonce {
-				return false
-			}
-		}
-		return true
-	}, within, 5*time.Millisecond, "answers to %q", nonce)
-	s.t.Logf("%d answers after %s", len(nodes), time.Since(began).Round(time.Millisecond))
-}
-
-func is(n *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == of {
-			return c
-		}
-	}
-	return corev1.NodeCondition{}
-}
-
-// put places a file into a host.
-func put(t *testing.T, root, path, text string, mode os.FileMode) {
-	t.Helper()
-	at := filepath.Join(root, path)
-	require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
-	require.NoError(t, os.WriteFile(at+".new", []byte(text), mode))
-	require.NoError(t, os.Rename(at+".new", at))
-}
-
-// flannel makes the host's network work, subnet file last, as flannel and its init containers do.
-func flannel(t *testing.T, root string) {
-	t.Helper()
-	for _, plugin := range strings.Fields("flannel portmap bridge host-local loopback") {
-		put(t, root, "/opt/cni/bin/"+plugin, "#!/bin/sh\n", 0o755)
-	}
-	put(t, root, "/etc/cni/net.d/10-flannel.conflist", `{"name":"cbr0","cniVersion":"0.3.1","plugins":[
-		{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}`, 0o644)
-	put(t, root, "/run/flannel/subnet.env", "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", 0o644)
-}
-
-func bootID(i int) string { return fmt.Sprintf("6f6b9d3c-1f2b-4c3f-9d3e-%012d", i) }
-
-func TestANodeIsReleasedWhenItsNetworkWorks(t *testing.T) {
+// TestRun has one API server for all, since one with the manifests takes seconds to start.
+func TestRun(t *testing.T) {
 	s := startSite(t)
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, site)
+	}{
+		{"a node is released when its network works", released},
+		{"etcd outside Kubernetes", etcdOutsideKubernetes},
+		{"an agent outlives its node", outlivesItsNode},
+		{"a machine of SPC is labelled", labelled},
+	} {
+		t.Run(part.name, func(t *testing.T) { s := s; s.t = t; part.run(t, s) })
+	}
+}
+
+func released(t *testing.T, s site) {
 	root := t.TempDir()
 	put(t, root, "/proc/sys/kernel/random/boot_id", bootID(1)+"\n", 0o444)
 	node, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "worker-1", InternalIP: "192.0.2.1", BootID: bootID(1)})
@@ -198,14 +66,13 @@ func TestANodeIsReleasedWhenItsNetworkWorks(t *testing.T) {
 		return is(n, corev1.NodeNetworkUnavailable).Status == corev1.ConditionFalse
 	})
 
-	answer, err := http.Get("http://" + address + "/healthz") //nolint:noctx // a test's own server
+	answer, err := http.Get("http://" + address + "/healthz")
 	require.NoError(t, err)
 	require.NoError(t, answer.Body.Close())
 	require.Equal(t, http.StatusOK, answer.StatusCode)
 }
 
-func TestEtcdOutsideKubernetes(t *testing.T) {
-	s := startSite(t)
+func etcdOutsideKubernetes(t *testing.T, s site) {
 	etcd := testenv.NewEtcd(t, testenv.EtcdOptions{Members: 3, TLS: true, BootID: bootID})
 	var nodes []string
 	for i, m := range etcd.Members() {
@@ -268,11 +135,10 @@ func TestEtcdOutsideKubernetes(t *testing.T) {
 	require.Eventually(t, func() bool { return len(s.entries()) == 2 }, soon, 20*time.Millisecond, "the entry of a member that is gone")
 }
 
-func TestAnAgentOutlivesItsNode(t *testing.T) {
-	s := startSite(t)
+func outlivesItsNode(t *testing.T, s site) {
 	root := t.TempDir()
 	put(t, root, "/proc/sys/kernel/random/boot_id", bootID(1)+"\n", 0o444)
-	first, kubelet, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "worker-1", BootID: bootID(1)})
+	first, kubelet, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "worker-2", BootID: bootID(1)})
 	require.NoError(t, err)
 	require.NotEqual(t, types.UID(""), first.UID)
 	config := s.Admin() // the token of a pod ends with its Node; an administrator's does not
@@ -291,4 +157,58 @@ func TestAnAgentOutlivesItsNode(t *testing.T) {
 	require.NoError(t, err)
 	put(t, root, "/proc/sys/kernel/random/boot_id", bootID(2)+"\n", 0o444)
 	s.until(first.Name, "held anew", held(second.UID))
+}
+
+func labelled(t *testing.T, s site) {
+	root := t.TempDir()
+	put(t, root, "/proc/sys/kernel/random/boot_id", bootID(1)+"\n", 0o444)
+	node, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "worker-3", InternalIP: "192.0.2.3", BootID: bootID(1)})
+	require.NoError(t, err)
+	said := s.run(node.Name, root, "--spc-inventory=holdfast-system/machines")
+	require.Eventually(t, func() bool { return strings.Contains(said.String(), "has not been read yet") }, soon, 10*time.Millisecond)
+
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	require.NoError(t, json.NewEncoder(zip).Encode(spc.Inventory{Organization: 1, Cluster: 2, Records: []spc.Record{
+		{PK: 3, Cluster: 2, InstanceID: "spc2-worker-3", GroupName: "autoscaled", PrivateIP: "192.0.2.3", State: "running"},
+	}}))
+	require.NoError(t, zip.Close())
+	_, err = s.Client().CoreV1().ConfigMaps("holdfast-system").Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "machines"}, BinaryData: map[string][]byte{spcapi.InventoryKey: packed.Bytes()},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.until(node.Name, "labelled", func(n *corev1.Node) bool { return n.Labels[spc.InstanceIDLabel] == "spc2-worker-3" })
+	require.Equal(t, "autoscaled", s.node(node.Name).Labels[spc.NodeGroupLabel])
+}
+
+func TestHealth(t *testing.T) {
+	var ill error
+	log, said := slog.New(slog.NewTextHandler(t.Output(), nil)), &transcript{}
+	address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	var mu sync.Mutex
+	go func() {
+		ended <- serveHealth(ctx, address, func(time.Time) error { mu.Lock(); defer mu.Unlock(); return ill }, log)
+	}()
+	ask := func() int {
+		answer, err := http.Get("http://" + address + "/healthz")
+		if err != nil {
+			return 0
+		}
+		defer func() { require.NoError(t, answer.Body.Close()) }()
+		return answer.StatusCode
+	}
+	require.Eventually(t, func() bool { return ask() == http.StatusOK }, soon, 10*time.Millisecond)
+	mu.Lock()
+	ill = errors.New("the node loop has not turned for 1m")
+	mu.Unlock()
+	require.Equal(t, http.StatusServiceUnavailable, ask())
+
+	taken, other := make(chan error, 1), slog.New(slog.NewTextHandler(said, nil))
+	go func() { taken <- serveHealth(ctx, address, func(time.Time) error { return nil }, other) }()
+	require.Eventually(t, func() bool { return strings.Contains(said.String(), "cannot be served") }, soon, 10*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.ErrorIs(t, <-taken, context.Canceled)
 }

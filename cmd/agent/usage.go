@@ -18,8 +18,8 @@ Which node
   --host-root=DIR                 where the host's / is mounted (default /)
 
 Holding a node until its network works
-  --hold-mode=cordon|taint        how a node is held (default cordon). cluster-autoscaler and Karpenter that know a startup
-                                  taint, and Cilium, which fights for the condition NetworkUnavailable, want taint
+  --hold-mode=cordon|taint        how a node is held (default cordon). Autoscalers that know a startup taint want taint,
+                                  and so does Cilium, which fights for the condition NetworkUnavailable
   --hold-taint-key=KEY            the taint's key, with --hold-mode=taint
   --hold-unrecorded               hold a node that is not ready and has no hold record: for clusters without the
                                   born-held policy

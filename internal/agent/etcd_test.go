@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -36,18 +35,12 @@ func unmarked(n *corev1.Node) bool {
 	return !labelled && status(n, protect.EtcdMemberCondition) == corev1.ConditionFalse
 }
 
-// leader makes the EtcdCluster as the webhook's leader does.
+// leader makes the EtcdCluster as the webhook's leader does, or asks in it.
 func (c cluster) leader(t *testing.T, nonce string) {
 	t.Helper()
-	_, err := c.Kubectl(t.Context(), "create", "-f", manifest(t, `{
+	_, err := c.Kubectl(t.Context(), "apply", "--server-side", "-f", manifest(t, `{
 		"apiVersion": "holdfast.dev/v1alpha1", "kind": "EtcdCluster",
 		"metadata": {"name": "`+string(testCluster)+`"}, "spec": {"ledger": 0, "nonce": "`+nonce+`"}}`))
-	require.NoError(t, err)
-}
-
-func (c cluster) ask(t *testing.T, nonce string) {
-	t.Helper()
-	_, err := c.Kubectl(t.Context(), "patch", "etcdcluster", string(testCluster), "--type=merge", "-p", `{"spec":{"nonce":"`+nonce+`"}}`)
 	require.NoError(t, err)
 }
 
@@ -65,9 +58,7 @@ func (r *rig) entries() map[string]v1alpha1.Observation {
 	return found
 }
 
-func TestEtcdOnTheNode(t *testing.T) {
-	c := startCluster(t)
-
+func etcdOnTheNode(t *testing.T, c cluster) {
 	t.Run("a member is marked with its reasons, and what a person had set outlives it", func(t *testing.T) {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-1", Annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"}}}
 		c.register(t, n)
@@ -118,7 +109,7 @@ func TestEtcdOnTheNode(t *testing.T) {
 		require.Equal(t, testMember, entry.Members[0].ID)
 		require.False(t, entry.Time.IsZero())
 
-		c.ask(t, "second")
+		c.leader(t, "second")
 		began := time.Now()
 		require.Eventually(t, answered("second"), 2*time.Second, 5*time.Millisecond)
 		t.Logf("answered after %s", time.Since(began))
@@ -129,21 +120,41 @@ func TestEtcdOnTheNode(t *testing.T) {
 	})
 }
 
-func TestTheAPIServerHangs(t *testing.T) {
-	c := startCluster(t)
-	c.register(t, bornHeld("n1"))
-	r := start(t, c, "n1", holdsMember)
-	c.until(t, r.name, "marked", marked)
-	c.leader(t, "before")
-	require.Eventually(t, func() bool { return r.entries()["n1"].Nonce == "before" }, soon, 10*time.Millisecond)
+func serverIsAway(t *testing.T, c cluster) {
+	tests := []struct {
+		name           string
+		leave, returns func() error
+	}{
+		{
+			name:    "it-hangs",
+			leave:   func() error { return c.Process().Pause() },
+			returns: func() error { return c.Process().Resume() },
+		},
+		{
+			name:    "it-is-killed-and-started-again",
+			leave:   func() error { return c.Process().Kill() },
+			returns: func() error { return c.Restart(t.Context()) },
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c.register(t, bornHeld(test.name))
+			r := start(t, c, test.name, holdsMember)
+			c.until(t, r.name, "marked", marked)
+			c.leader(t, "before-"+test.name)
+			require.Eventually(t, func() bool { return r.entries()[r.name].Nonce == "before-"+test.name }, soon, 10*time.Millisecond)
 
-	require.NoError(t, c.Process().Pause())
-	r.host(func(r *rig) { r.facts = open() })
-	require.Eventually(t, func() bool { return strings.Contains(r.said(), "not as it should be, trying again") }, soon, 50*time.Millisecond)
-	require.NoError(t, r.agent.Healthy(time.Now()))
-	require.NoError(t, c.Process().Resume())
+			require.NoError(t, test.leave())
+			r.host(func(r *rig) { r.facts = open() })
+			require.Eventually(t, func() bool { return strings.Contains(r.said(), "not as it should be, trying again") }, soon, 50*time.Millisecond)
+			require.NoError(t, r.agent.Healthy(time.Now()))
+			require.NoError(t, test.returns())
 
-	c.until(t, r.name, "released", func(n *corev1.Node) bool { return !n.Spec.Unschedulable && n.UID != types.UID("") })
-	c.ask(t, "after")
-	require.Eventually(t, func() bool { return r.entries()["n1"].Nonce == "after" }, soon, 10*time.Millisecond)
+			c.until(t, r.name, "released", released)
+			c.leader(t, "after-"+test.name)
+			require.Eventually(t, func() bool { return r.entries()[r.name].Nonce == "after-"+test.name }, soon, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Contains(r.said(), "the node is as it should be again") }, soon, 10*time.Millisecond)
+			require.LessOrEqual(t, strings.Count(r.said(), "level=WARN"), 8, "each failure is said once:\n%s", r.said())
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,14 +17,14 @@ import (
 func TestEventsWaitForTheServerAndNothingWaitsForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := record(t)
-		var posted []*corev1.Event
-		down := true
+		posted, up := latest[[]*corev1.Event]{}, atomic.Bool{}
 		h := &herald{node: testNode, log: log, queue: make(chan *corev1.Event, eventQueue), post: func(ctx context.Context, e *corev1.Event) error {
-			if down {
+			if !up.Load() {
 				<-ctx.Done() // the server is away and nothing says so
 				return context.Cause(ctx)
 			}
-			posted = append(posted, e)
+			before, _ := posted.take()
+			posted.put(append(before, e))
 			return nil
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -39,13 +40,14 @@ func TestEventsWaitForTheServerAndNothingWaitsForThem(t *testing.T) {
 		require.Zero(t, time.Since(began), "telling waits for nobody")
 		require.Equal(t, 2, strings.Count(said(), "too many are waiting"), "one is on its way, the queue is full")
 
-		require.NoError(t, pause(t.Context(), 7*time.Second))
-		down = false
-		require.NoError(t, pause(t.Context(), time.Minute))
-		require.Len(t, posted, eventQueue+1)
-		require.Equal(t, "Node", posted[0].InvolvedObject.Kind)
-		require.Equal(t, node.UID, posted[0].InvolvedObject.UID)
-		require.Equal(t, "Released", posted[0].Reason)
+		elapse(t, 7*time.Second)
+		up.Store(true)
+		elapse(t, time.Minute)
+		told, _ := posted.take()
+		require.Len(t, told, eventQueue+1)
+		require.Equal(t, "Node", told[0].InvolvedObject.Kind)
+		require.Equal(t, node.UID, told[0].InvolvedObject.UID)
+		require.Equal(t, "Released", told[0].Reason)
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 	})

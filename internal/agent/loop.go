@@ -142,7 +142,7 @@ func (l *loop) current(ctx context.Context) (*corev1.Node, error) {
 	node, there, known := l.own.one(l.cfg.Node)
 	if !there {
 		if known && l.said.absent.changed("absent") {
-			l.cfg.Log.InfoContext(ctx, "waiting for the node to register", "node", l.cfg.Node)
+			l.cfg.Log.InfoContext(ctx, "waiting for the node to register")
 		}
 		return nil, nil
 	}

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -13,11 +15,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-func TestNodeLoop(t *testing.T) {
+// TestAtAnAPIServer has one API server for all that needs one, since each takes seconds to start.
+func TestAtAnAPIServer(t *testing.T) {
 	c := startCluster(t)
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, cluster)
+	}{
+		{"node loop", nodeLoop},
+		{"etcd on the node", etcdOnTheNode},
+		{"a server that is ill", serverIsIll},
+		{"a server that is away", serverIsAway},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(t, c) })
+	}
+}
+
+func nodeLoop(t *testing.T, c cluster) {
 	t.Run("a node born held is released within milliseconds of its network", func(t *testing.T) {
 		c.register(t, bornHeld("born-held"))
 		r := start(t, c, "born-held", nil)
@@ -96,8 +114,7 @@ func TestNodeLoop(t *testing.T) {
 	})
 }
 
-func TestNodeLoopBearsAServerThatIsIll(t *testing.T) {
-	c := startCluster(t)
+func serverIsIll(t *testing.T, c cluster) {
 	tests := []struct {
 		name   string
 		status int
@@ -128,6 +145,46 @@ func TestNodeLoopBearsAServerThatIsIll(t *testing.T) {
 			require.NoError(t, r.agent.Healthy(time.Now()))
 		})
 	}
+
+	t.Run("reading fails", func(t *testing.T) {
+		c.register(t, bornHeld("unread"))
+		tries := atomic.Int64{}
+		r := start(t, c, "unread", func(r *rig) {
+			r.facts = open()
+			r.fault.set(func(req *http.Request) int {
+				if req.URL.Path != "/api/v1/nodes" || tries.Add(1) > 6 {
+					return 0
+				}
+				return http.StatusInternalServerError
+			})
+		})
+		c.until(t, r.name, "released", released)
+		require.Equal(t, 1, strings.Count(r.said(), "the api server does not show its objects"), r.said())
+		require.Equal(t, 1, strings.Count(r.said(), "the api server shows its objects again"), r.said())
+	})
+
+	t.Run("a label that somebody's policy refuses keeps no node held", func(t *testing.T) {
+		c.register(t, bornHeld("refused"))
+		r := start(t, c, "refused", func(r *rig) {
+			holdsMember(r)
+			r.fault.set(func(req *http.Request) int {
+				if req.Method != http.MethodPatch || !strings.Contains(req.URL.Path, "/nodes/refused") {
+					return 0
+				}
+				body, err := io.ReadAll(req.Body)
+				if err != nil || strings.Contains(string(body), protect.EtcdMemberLabel) {
+					return http.StatusForbidden
+				}
+				req.Body = io.NopCloser(bytes.NewReader(body))
+				return 0
+			})
+		})
+		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
+		r.host(func(r *rig) { r.facts = open() })
+		c.until(t, r.name, "released", released)
+		require.Contains(t, r.said(), "the node is not as it should be")
+		require.NotContains(t, r.said(), "the node is as it should be again", "it is not protected, and that is not all right")
+	})
 
 	t.Run("the release waits for no event", func(t *testing.T) {
 		c.register(t, bornHeld("mute"))

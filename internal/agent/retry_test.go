@@ -27,6 +27,13 @@ func record(t *testing.T) (*slog.Logger, func() string) {
 	}), nil)), func() string { text, _ := lines.take(); return text }
 }
 
+// elapse lets time pass in a bubble, and everybody else come to rest.
+func elapse(t *testing.T, d time.Duration) {
+	t.Helper()
+	require.NoError(t, pause(t.Context(), d))
+	synctest.Wait()
+}
+
 type writer func([]byte)
 
 func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }

@@ -193,10 +193,12 @@ func TestHangingLocalMemberIsObservedThroughTheOthers(t *testing.T) {
 	require.True(t, seen.Linearizable)
 	require.Equal(t, answer.Ref.Member, seen.LocalMember)
 
-	again := p.Identify(t.Context(), sighting(local))
+	several := sighting(local)
+	several.Credentials = append(several.Credentials, admin(etcd.Member(1)), admin(etcd.Member(3)))
+	again := p.Identify(t.Context(), several)
 	require.False(t, again.Answered())
 	require.False(t, again.Removed)
-	require.Equal(t, local.ClientURL+": no answer within 1.5s", again.Problem)
+	require.Equal(t, local.ClientURL+": no answer within 1.5s", again.Problem, "no other credential would fare better")
 
 	require.NoError(t, local.Resume())
 	require.Equal(t, answer.Ref, identified(t, p, local).Ref)
@@ -233,9 +235,17 @@ func TestMembershipChanges(t *testing.T) {
 	gone = p.Identify(t.Context(), sighting(removed))
 	require.Equal(t, protect.Answer{Ref: before.Ref, Name: "etcd3", Removed: true}, gone)
 	require.False(t, prober(t).Identify(t.Context(), sighting(removed)).Removed, "nothing is known of one that never answered")
+	running := sighting(removed)
+	running.PID = 1
+	require.False(t, p.Identify(t.Context(), running).Removed, "a process that runs may be about to join anew")
 
-	_, err = etcd.AddVoterUnstarted(t.Context())
+	// Added again on the same host under another ID: the host is a member's again, though nothing has started there.
+	client, err := etcd.Client(t.Context())
 	require.NoError(t, err)
+	defer func() { _ = client.Close() }()
+	_, err = client.MemberAdd(t.Context(), []string{removed.PeerURL})
+	require.NoError(t, err)
+	require.False(t, p.Identify(t.Context(), sighting(removed)).Removed)
 	eventually(t, p, local, answer, map[string]string{
 		"etcd1": "healthy", "etcd2": "healthy", "etcd4": "healthy", "unnamed": "it was added and has never started",
 	})

@@ -158,7 +158,8 @@ func dial(t target, files loaded, timeout time.Duration) (*session, error) {
 		grpc.WithTransportCredentials(security),
 		grpc.WithNoProxy(), // a proxy of the environment is meant for the internet, and would see etcd's traffic
 		grpc.WithDisableServiceConfig(),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: timeout}),
+		// Longer than any question, so that silence is always told as the question's deadline.
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * timeout}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", t.url, err)

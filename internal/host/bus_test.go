@@ -28,8 +28,9 @@ type bus struct {
 	listener net.Listener
 	units    map[string]map[string]any
 
-	mu    sync.Mutex // guards peers
+	mu    sync.Mutex // guards peers and rules
 	peers []*godbus.Conn
+	rules []string
 }
 
 // startBus listens at the host's bus socket and marks the host as one that systemd started.
@@ -130,10 +131,14 @@ func (b *bus) export(peer *godbus.Conn) {
 			panic(err)
 		}
 	}
-	ok := func(string) *godbus.Error { return nil }
 	table(map[string]any{
-		"Hello":    func() (string, *godbus.Error) { return ":1.1", nil },
-		"AddMatch": ok, "RemoveMatch": ok,
+		"Hello": func() (string, *godbus.Error) { return ":1.1", nil },
+		"AddMatch": func(rule string) *godbus.Error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.rules = append(b.rules, rule)
+			return nil
+		},
 	}, "/org/freedesktop/DBus", "org.freedesktop.DBus")
 	table(map[string]any{
 		"Subscribe":           func() *godbus.Error { return nil },
@@ -282,11 +287,14 @@ func TestWatchHearsSystemd(t *testing.T) {
 		t.Helper()
 		before := count.Load()
 		require.Eventually(t, func() bool {
-			b.emit("etcd.service") // again and again: whether the watch has begun cannot be seen from here
-			return count.Load() > before+1
+			b.emit("etcd.service")         // again and again: whether the watch has begun cannot be seen from here
+			return count.Load() > before+5 // more than the watches cause when they begin
 		}, 2*time.Second, 10*time.Millisecond, why)
 	}
 	more("a unit changes")
+	b.mu.Lock()
+	require.Contains(t, b.rules, "type='signal',path='/org/freedesktop/systemd1/unit/etcd_2eservice',interface='org.freedesktop.DBus.Properties'")
+	b.mu.Unlock()
 	b.stop()
 	b = startBus(t, root, nil)
 	require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.peers) > 0 }, 5*time.Second, 10*time.Millisecond, "the watch connects again")

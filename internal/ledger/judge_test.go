@@ -3,14 +3,18 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -36,6 +40,8 @@ func TestJudge(t *testing.T) {
 		{"a node without the label is answered from the cache", unlabelledNode},
 		{"an API server that is away refuses with words of its own", away},
 		{"a dead node does not make everybody wait", deadNode},
+		{"a node of two clusters needs both, and is granted in both or none", twoClusters},
+		{"a cache that has not started is an error and no answer", coldCache},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, config, 0x10+i)
@@ -52,6 +58,13 @@ func judge(t *testing.T, b *Book, q protect.Question) protect.Ruling {
 	r, err := b.Judge(ctx, q)
 	require.NoError(t, err)
 	return r
+}
+
+func counted(t *testing.T, c prometheus.Metric) float64 {
+	t.Helper()
+	m := &dto.Metric{}
+	require.NoError(t, c.Write(m))
+	return m.GetCounter().GetValue()
 }
 
 func oneOfThree(t *testing.T, w *world) {
@@ -76,6 +89,9 @@ func oneOfThree(t *testing.T, w *world) {
 	require.False(t, r.Allowed)
 	require.Equal(t, protect.QuorumWouldBeLost, r.Reason)
 	require.Len(t, w.now().Spec.Grants, 1)
+	require.InDelta(t, 1, counted(t, b.metrics.verdicts.WithLabelValues("allowed", "QuorumKept")), 0)
+	require.InDelta(t, 1, counted(t, b.metrics.verdicts.WithLabelValues("refused", "QuorumWouldBeLost")), 0)
+	require.InDelta(t, 2, counted(t, b.metrics.asks), 1)
 
 	// One DELETE calls the webhook several times: each allow renews the one grant.
 	old := w.now().DeepCopy()
@@ -118,9 +134,7 @@ func race(t *testing.T, w *world) {
 	}
 	conflicts := 0.0
 	for _, b := range books {
-		m := &dto.Metric{}
-		require.NoError(t, b.metrics.conflicts.Write(m))
-		conflicts += m.GetCounter().GetValue()
+		conflicts += counted(t, b.metrics.conflicts)
 	}
 	require.Positive(t, conflicts, "nobody has raced")
 }
@@ -278,7 +292,12 @@ func dryRun(t *testing.T, w *world) {
 
 	w.observe()
 	require.NoError(t, w.client.Patch(t.Context(), w.object(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"nonce":"last"}}`))))
-	require.Eventually(t, func() bool { return len(w.now().Status.Observations) == 3 }, eventually, often)
+	require.Eventually(t, func() bool {
+		c := w.object()
+		err := w.client.Get(t.Context(), client.ObjectKeyFromObject(c), c)
+		return err == nil && len(c.Status.Observations) == 3 &&
+			!slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Nonce != "last" })
+	}, eventually, often)
 	r = judge(t, b, q)
 	require.True(t, r.Allowed, r.Message)
 	require.Contains(t, r.Message, "dry run: judged from what was last seen")
@@ -351,4 +370,44 @@ func deadNode(t *testing.T, w *world) {
 	r := judge(t, b, w.question(2)) // the dead machine is the one to be replaced
 	require.True(t, r.Allowed, r.Message)
 	require.Less(t, time.Since(begun), 4*time.Second)
+}
+
+func twoClusters(t *testing.T, w *world) {
+	other := &world{
+		t: t, config: w.config, scheme: w.scheme, client: w.client, id: w.id + "b", nodes: w.nodes,
+		silent: map[string]bool{}, blind: map[string]bool{},
+	}
+	for i := range w.nodes {
+		other.list = append(other.list, v1alpha1.MemberStatus{ID: other.member(i), Name: "events", Healthy: i != 2})
+	}
+	other.bound()
+	t.Cleanup(func() { require.NoError(t, w.client.Delete(context.WithoutCancel(t.Context()), other.object())) })
+	w.observe()
+	other.observe()
+	b := w.book()
+
+	r := judge(t, b, w.question(0)) // the other cluster's m2 is down, and loses its quorum without m0
+	require.False(t, r.Allowed)
+	require.Equal(t, protect.QuorumWouldBeLost, r.Reason)
+	require.Len(t, r.Verdicts, 2)
+	require.Contains(t, r.Message, string(other.id))
+	require.Empty(t, w.now().Spec.Grants, "what one cluster refuses must not block the other's nodes")
+	require.Empty(t, other.now().Spec.Grants)
+
+	r = judge(t, b, w.question(2))
+	require.True(t, r.Allowed, r.Message)
+	require.NotNil(t, grantFor(w.now(), w.nodes[2].UID))
+	require.NotNil(t, grantFor(other.now(), w.nodes[2].UID))
+}
+
+func coldCache(t *testing.T, w *world) {
+	cold, err := cache.New(w.config, cache.Options{Scheme: w.scheme})
+	require.NoError(t, err)
+	b, err := New(t.Context(), Options{
+		Client: w.client, Reader: w.client, Cache: cold, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(t, err)
+	r, err := b.JudgeUnlabelled(t.Context(), w.question(0))
+	require.Error(t, err)
+	require.Equal(t, protect.Ruling{}, r)
 }

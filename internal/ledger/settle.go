@@ -20,10 +20,10 @@ type proof struct {
 	since, last time.Time
 }
 
-// ending is that every look since then found a reason to end a grant. The wording of the reason may change, since it
-// counts time.
+// ending is a reason to end a grant, that every look since then has found.
 type ending struct {
 	granted metav1.Time
+	why     string
 	since   time.Time
 }
 
@@ -62,20 +62,18 @@ func (l *Leader) settle(ctx context.Context, v protect.View, m *memory) error {
 	}
 	grants, found := v.Cluster.Spec.Grants, map[types.UID]ending{}
 	var over []v1alpha1.Grant
-	var whys []string
 	for _, g := range v.Cluster.Spec.Grants {
 		settled, why := protect.Settle(v, g, protect.SettleEvidence{Now: now, Node: v.Nodes[g.Node], ProvenSince: since})
 		if !settled {
 			continue
 		}
 		e, ok := m.ending[g.NodeUID]
-		if !ok || !e.granted.Equal(&g.Time) {
-			e = ending{granted: g.Time, since: now} // A grant that was renewed starts anew.
+		if !ok || e.why != why || !e.granted.Equal(&g.Time) {
+			e = ending{granted: g.Time, why: why, since: now} // Another reason, or a renewed grant, starts anew.
 		}
 		found[g.NodeUID] = e
 		if now.Sub(e.since) >= l.o.SettleAfter {
-			over, whys = append(over, g), append(whys, why)
-			grants = withoutGrant(grants, g.NodeUID)
+			over, grants = append(over, g), withoutGrant(grants, g.NodeUID)
 		}
 	}
 	m.ending = found
@@ -86,8 +84,8 @@ func (l *Leader) settle(ctx context.Context, v protect.View, m *memory) error {
 	if err != nil {
 		return err
 	}
-	for i, g := range over {
-		l.settled(made, g, whys[i])
+	for _, g := range over {
+		l.settled(made, g, found[g.NodeUID].why)
 		delete(m.ending, g.NodeUID)
 	}
 	return nil

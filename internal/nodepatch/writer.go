@@ -99,8 +99,7 @@ func rebased(decided, newest *corev1.Node, d Desired) (Patch, error) {
 }
 
 func onlyStatusMoved(a, b *corev1.Node) bool {
-	return a.UID == b.UID &&
-		a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+	return a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
 		equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations) &&
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)

@@ -143,6 +143,16 @@ func TestWriter(t *testing.T) {
 		}
 	})
 
+	t.Run("deleted-before-the-status", func(t *testing.T) {
+		n, _ := register(t)
+		patch(t, n.Name, `{"metadata":{"finalizers":["holdfast.test/stay"]}}`)
+		n = read(t, n.Name)
+		require.NoError(t, nodes.Delete(t.Context(), n.Name, metav1.DeleteOptions{}))
+		_, err := writer.Apply(t.Context(), n, hold())
+		require.True(t, apierrors.IsConflict(err), "%v", err)
+		require.False(t, read(t, n.Name).Spec.Unschedulable)
+	})
+
 	t.Run("heartbeats-are-no-conflict", func(t *testing.T) {
 		n, kubelet := register(t)
 		require.NoError(t, testenv.Heartbeat(t.Context(), kubelet, n.Name, true))

@@ -138,9 +138,9 @@ func (k *Keeper) adopt(l look) {
 		k.expiry.Set(float64(served.Leaf.NotAfter.Unix()))
 		k.log.Info("serving a new certificate", "serial", served.Leaf.SerialNumber.Text(16), "until", served.Leaf.NotAfter)
 	}
-	switch {
-	case why == before:
-	case why == "":
+	switch why {
+	case before:
+	case "":
 		k.log.Info("the API server trusts the serving certificate")
 	default:
 		k.log.Warn("the API server cannot call this webhook", "reason", why)

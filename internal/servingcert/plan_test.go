@@ -66,23 +66,28 @@ func TestDecide(t *testing.T) {
 		},
 		"at two thirds": {
 			look{now: begin.Add(leafValidity * 2 / 3), content: content{ca: ca, pair: pair}, webhooks: both(ca.cert), trustedSince: begin},
-			makePair, "the serving certificate ends 2026-07-30T12:00:00Z", time.Time{},
+			makePair, "the serving certificate ends 2026-07-30T12:00:00Z",
+			time.Time{},
 		},
 		"expired while nobody was there, no time to settle": {
 			look{now: begin.Add(leafValidity), content: content{ca: ca, pair: pair}, webhooks: both(ca.cert), trustedSince: begin.Add(leafValidity)},
-			makePair, "the serving certificate ends 2026-07-30T12:00:00Z", time.Time{},
+			makePair, "the serving certificate ends 2026-07-30T12:00:00Z",
+			time.Time{},
 		},
 		"other names": {
 			look{now: begin.Add(settle), content: content{ca: ca, pair: foreign}, webhooks: both(ca.cert), trustedSince: begin},
-			makePair, "the serving certificate is not for holdfast-webhook", time.Time{},
+			makePair, "the serving certificate is not for holdfast-webhook",
+			time.Time{},
 		},
 		"the authority at two thirds": {
 			look{now: begin, content: content{ca: old, pair: oldPair}, webhooks: both(old.cert), trustedSince: begin},
-			makeAuthority, "the authority ends 2027-05-01T12:00:00Z", time.Time{},
+			makeAuthority, "the authority ends 2027-05-01T12:00:00Z",
+			time.Time{},
 		},
 		"a new authority, not yet in the bundle": {
 			look{now: begin, content: rotating, webhooks: both(old.cert)},
-			writeBundle, "a webhook does not trust exactly the authorities of the secret", time.Time{},
+			writeBundle, "a webhook does not trust exactly the authorities of the secret",
+			time.Time{},
 		},
 		"a new authority, in the bundle a moment ago": {
 			look{now: begin.Add(time.Minute), content: rotating, webhooks: both(ca.cert, old.cert), trustedSince: begin},
@@ -94,7 +99,8 @@ func TestDecide(t *testing.T) {
 		},
 		"a new authority that every API server knows": {
 			look{now: begin.Add(settle), content: rotating, webhooks: both(ca.cert, old.cert), trustedSince: begin},
-			makePair, "the serving certificate is signed by a previous authority", time.Time{},
+			makePair, "the serving certificate is signed by a previous authority",
+			time.Time{},
 		},
 		"the old authority may have signed what is served": {
 			look{now: begin.Add(settle), content: rotated, webhooks: both(ca.cert, old.cert), trustedSince: begin},
@@ -105,7 +111,8 @@ func TestDecide(t *testing.T) {
 				now: begin.Add(leafValidity + settle), content: content{ca: ca, previous: rotated.previous, pair: pairAt(t, ca, begin.Add(leafValidity/2))},
 				webhooks: both(ca.cert, old.cert), trustedSince: begin,
 			},
-			dropPrevious, "what the previous authorities signed has expired", time.Time{},
+			dropPrevious, "what the previous authorities signed has expired",
+			time.Time{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

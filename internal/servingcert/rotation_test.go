@@ -88,7 +88,7 @@ func (r *replica) write(test *testing.T, w *world, t terms) {
 // years, and asks at every moment whether each API server trusts what each ready replica serves.
 func TestNoCallFailsWhateverTheOrder(t *testing.T) {
 	terms := terms{ca: 40 * 24 * time.Hour, leaf: 9 * 24 * time.Hour, settle: time.Hour, names: names("w", "n")}
-	for seed := range uint64(4) {
+	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 7))
 			w := &world{now: epoch(), webhooks: [][]byte{nil, nil}}

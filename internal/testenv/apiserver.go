@@ -32,7 +32,7 @@ const (
 type APIServerOptions struct {
 	// Dir holds keys, certificates, kubeconfigs, logs and the data of its etcd.
 	Dir string
-	// Log is told what is started and stopped; nil means nobody.
+	// Log is told what is ready and in effect; nil means nobody.
 	Log *slog.Logger
 }
 

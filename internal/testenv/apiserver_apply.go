@@ -42,7 +42,7 @@ func (s *APIServer) KubectlAs(ctx context.Context, kubeconfig string, args ...st
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, binary, args...) //nolint:gosec // the callers are tests
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + s.opts.Dir, "KUBECACHEDIR=" + filepath.Join(s.opts.Dir, "kubectl")}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

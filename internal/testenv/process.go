@@ -1,6 +1,3 @@
-// Package testenv starts the real servers that Holdfast's tests and demo run against: etcd clusters laid out as installers
-// lay them out, and a kube-apiserver. Nothing in it imitates a server. What it starts dies with the process that started
-// it, however that ends.
 package testenv
 
 import (

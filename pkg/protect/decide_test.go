@@ -168,6 +168,38 @@ func TestDecide(t *testing.T) {
 		"two members of three on one node": {
 			world: voters(3).rebound(1, 0), members: ids("a", "b"), reason: QuorumWouldBeLost,
 		},
+		"neither bound nor announced any more, but granted before": {
+			world: voters(3).granted(0).unbound(0), request: func(r *Request) { r.Announced, r.Addresses = nil, nil },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"announced for another cluster": {
+			world: voters(3), request: func(r *Request) { *r = Request{Node: "w9", UID: "u9", Announced: []MemberRef{{"abc", "a"}}} },
+			allowed: true, reason: NothingToProtect,
+		},
+		"127.0.0.1 is everybody's address": {
+			world: voters(3).unbound(0).unbound(1).unbound(2).bound(3).urlsOfAll("https://127.0.0.1:2379", "https://[::1]:2379", "https://localhost:2379", "https://0.0.0.0:2379"),
+			request: func(r *Request) {
+				r.Announced, r.Addresses = nil, []string{"127.0.0.1", "::1", "localhost", "0.0.0.0"}
+			},
+			allowed: true, reason: NothingToProtect,
+		},
+		"a list with a member twice takes the worse of both": {
+			world:   voters(3).twice(2, func(m *v1alpha1.MemberStatus) { m.Healthy = false }).silent(1, 2),
+			members: ids("a"), reason: QuorumWouldBeLost, says: "of 3 voters",
+		},
+		"a list with a voter that is a learner as well": {
+			world:   voters(3).twice(0, func(m *v1alpha1.MemberStatus) { m.Learner = true }).sick(1),
+			members: ids("a"), reason: QuorumWouldBeLost, says: "of 3 voters",
+		},
+		"two members on a node that is granted for one": {
+			world: voters(5).rebound(2, 1).sick(3).granted(1), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd3 (c): given up",
+		},
+		"a granted member that is bound no more": {
+			world: voters(3).granted(1).unbound(1), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd2 (b): given up",
+		},
+		"a granted member that is bound to another Node already": {
+			world: voters(4).learner(3).granted(1).rebound(1, 3), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd2 (b): given up",
+		},
 		"asked again under its own grant": {
 			world: voters(3).granted(0), members: ids("a"), allowed: true, reason: QuorumKept,
 		},
@@ -188,6 +220,32 @@ func TestDecide(t *testing.T) {
 }
 
 func ids(members ...v1alpha1.MemberID) []v1alpha1.MemberID { return members }
+
+// twice lists member i a second time, with a change.
+func (w *world) twice(i int, change func(*v1alpha1.MemberStatus)) *world {
+	for o := range w.Cluster.Status.Observations {
+		m := member(i)
+		change(&m)
+		w.Cluster.Status.Observations[o].Members = append(w.Cluster.Status.Observations[o].Members, m)
+	}
+	return w
+}
+
+// bound binds a member that no list has.
+func (w *world) bound(i int) *world {
+	w.Cluster.Status.Observations = append(w.Cluster.Status.Observations, *w.Cluster.Status.Observations[0].DeepCopy())
+	last := &w.Cluster.Status.Observations[len(w.Cluster.Status.Observations)-1]
+	last.Node, last.NodeUID, last.LocalMember = node(i), uid(i), id(i)
+	w.bind(i)
+	return w
+}
+
+func (w *world) urlsOfAll(urls ...string) *world {
+	for i := range 3 {
+		w.urls(i, urls...)
+	}
+	return w
+}
 
 // unconfirmed makes observers answer with a list that no quorum confirmed.
 func (w *world) unconfirmed(observers ...int) *world {
@@ -236,7 +294,10 @@ func TestFinal(t *testing.T) {
 		"nobody has answered yet":                    {voters(3).silent(0, 1, 2), false},
 		"everybody has answered that they are blind": {voters(3).blind(0, 1, 2), true},
 		"one is blind, the others silent":            {voters(3).blind(0).silent(1, 2), false},
-		"the unread node's agent may yet answer":     {voters(3).silent(0, 1, 2).state(1, func(n *NodeState) { n.Known = false }), false},
+		"the unread node's agent may yet answer":     {voters(3).blind(0, 2).silent(1).state(1, func(n *NodeState) { *n = NodeState{} }), false},
+		"the gone node's agent will not answer":      {voters(3).blind(0, 2).silent(1).state(1, func(n *NodeState) { n.UID = "" }), true},
+		"who is corrupt stays corrupt":               {voters(3).inList(0, 2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} }).silent(1), true},
+		"who never started will not in time":         {voters(3).everywhere(2, func(m *v1alpha1.MemberStatus) { m.Name = "" }).silent(1), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := Decide(c.world.View, deletion(0))

@@ -30,10 +30,6 @@ func (w *world) register(ctx context.Context, node, ip string, ready bool) error
 			return err
 		}
 	}
-	volatile := filepath.Join(w.volatile, node)
-	if err := errors.Join(os.MkdirAll(volatile, 0o755), os.Symlink(volatile, filepath.Join(w.host(node), "run"))); err != nil {
-		return err
-	}
 	_, _, err := w.api.AddNode(ctx, testenv.NodeSpec{Name: node, InternalIP: ip, BootID: boot(node), Ready: ready})
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv"
@@ -24,7 +25,7 @@ const (
 
 // world is everything that runs.
 type world struct {
-	// dir holds it all; volatile lies on a tmpfs and plays every host's /run.
+	// dir holds it all but the hosts of workers, which are in volatile, on a tmpfs.
 	dir, volatile string
 	api           *testenv.APIServer
 	etcd          *testenv.Etcd
@@ -84,8 +85,14 @@ func (w *world) close(ctx context.Context, well bool) error {
 	return err
 }
 
-// host is the directory that plays the root of a node's host.
-func (w *world) host(node string) string { return filepath.Join(w.dir, "hosts", node) }
+// host is the directory that plays the root of a node's host. A worker's lies on a tmpfs, where its /run must be; etcd
+// would fill a small tmpfs with the space that it sets aside for its log.
+func (w *world) host(node string) string {
+	if strings.HasPrefix(node, "worker") {
+		return filepath.Join(w.volatile, node)
+	}
+	return filepath.Join(w.dir, "hosts", node)
+}
 
 // startAgent starts the built agent for a node, with the token that a DaemonSet's pod would have there.
 func (w *world) startAgent(ctx context.Context, node string) error {

@@ -1,0 +1,203 @@
+package etcdprobe
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+const fakeCluster, fakeMember = 0xcdf818194e3a8c32, 0x3a1575389de83a83
+
+// server is an etcd that does what a real one of this version cannot be brought to do.
+type server struct {
+	pb.UnimplementedKVServer
+	pb.UnimplementedClusterServer
+	pb.UnimplementedMaintenanceServer
+	url string
+	// ranges answers the n-th read, from 1.
+	ranges func(n int32) error
+	reads  atomic.Int32
+	header *pb.ResponseHeader
+}
+
+func (s *server) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if err := s.ranges(s.reads.Add(1)); err != nil {
+		return nil, err
+	}
+	return &pb.RangeResponse{Header: s.header}, nil
+}
+
+// MemberList answers from what it knows itself whatever is asked, as servers up to 3.4 do.
+func (s *server) MemberList(context.Context, *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+	return &pb.MemberListResponse{Header: s.header, Members: []*pb.Member{{ID: fakeMember, Name: "fake", ClientURLs: []string{s.url}}}}, nil
+}
+
+func (s *server) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	return &pb.StatusResponse{Header: s.header, Version: "3.4.33", Leader: fakeMember}, nil
+}
+
+func (s *server) Alarm(context.Context, *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+	return nil, rpctypes.ErrGRPCNoLeader
+}
+
+func serve(t *testing.T, ranges func(int32) error) *server {
+	t.Helper()
+	return serveAs(t, &pb.ResponseHeader{ClusterId: fakeCluster, MemberId: fakeMember}, ranges)
+}
+
+func serveAs(t *testing.T, header *pb.ResponseHeader, ranges func(int32) error) *server {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &server{url: "http://" + listener.Addr().String(), ranges: ranges, header: header}
+	g := grpc.NewServer()
+	pb.RegisterKVServer(g, s)
+	pb.RegisterClusterServer(g, s)
+	pb.RegisterMaintenanceServer(g, s)
+	var serving errgroup.Group
+	serving.Go(func() error { return g.Serve(listener) })
+	t.Cleanup(func() {
+		g.Stop()
+		require.NoError(t, serving.Wait())
+	})
+	return s
+}
+
+func (s *server) sighting() protect.Sighting {
+	return protect.Sighting{Where: "fake", PID: 1, Config: protect.Config{ListenClientURLs: []string{s.url}}}
+}
+
+func probe(t *testing.T) *Prober {
+	t.Helper()
+	p := New(Options{Timeout: 500 * time.Millisecond})
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestListOfAnOldServerIsConfirmedByAReadBeforeIt(t *testing.T) {
+	s := serve(t, func(int32) error { return rpctypes.ErrGRPCTimeout })
+	p := probe(t)
+	answer := p.Identify(t.Context(), s.sighting())
+	require.Equal(t, reference(fakeCluster, fakeMember), answer.Ref)
+	seen := p.Observe(t.Context(), s.sighting(), answer)
+	require.False(t, seen.Linearizable, "a server up to 3.4 lists members without asking anybody")
+	require.Contains(t, seen.Problem, "request timed out")
+	require.Len(t, seen.Members, 1)
+	require.False(t, seen.Members[0].Healthy)
+}
+
+func TestElectionIsNotDeath(t *testing.T) {
+	s := serve(t, func(n int32) error {
+		if n%2 == 1 {
+			return rpctypes.ErrGRPCLeaderChanged
+		}
+		return nil
+	})
+	seen := probe(t).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
+	require.True(t, seen.Linearizable)
+	require.True(t, seen.Members[0].Healthy)
+	require.Equal(t, "the alarms are unknown: no leader", seen.Problem)
+}
+
+func TestLooksPileUpNoConnections(t *testing.T) {
+	s := serve(t, func(int32) error { return nil })
+	p := probe(t)
+	for range 5 {
+		require.True(t, p.Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)}).Members[0].Healthy)
+	}
+	require.LessOrEqual(t, len(p.pool.idle[target{url: s.url}]), 2, "one for the member, one for the alarms")
+}
+
+func TestLastingElectionProvesNothing(t *testing.T) {
+	s := serve(t, func(int32) error { return rpctypes.ErrGRPCLeaderChanged })
+	seen := probe(t).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
+	require.False(t, seen.Linearizable)
+	require.False(t, seen.Members[0].Healthy)
+	require.Equal(t, s.url+": leader changed", seen.Members[0].Reason)
+	require.EqualValues(t, 4, s.reads.Load(), "each question is asked twice and no more")
+}
+
+func TestAnswersOfStrangersProveNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		header *pb.ResponseHeader
+		want   string
+	}{
+		"another cluster": {&pb.ResponseHeader{ClusterId: 0xbad, MemberId: fakeMember}, "it belongs to cluster bad, not cdf818194e3a8c32"},
+		"another member":  {&pb.ResponseHeader{ClusterId: fakeCluster, MemberId: 0xbad}, "it is member bad, not 3a1575389de83a83"},
+		"nobody":          {nil, "the answer does not say who gave it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveAs(t, c.header, func(int32) error { return nil })
+			p := probe(t)
+			seen := p.Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
+			require.False(t, seen.Linearizable)
+			require.Contains(t, seen.Problem, c.want)
+			status := p.member(t.Context(), s.sighting(), fakeCluster, &pb.Member{ID: fakeMember, Name: "fake", ClientURLs: []string{s.url}}, target{})
+			require.False(t, status.Healthy)
+			require.Equal(t, s.url+": "+c.want, status.Reason)
+		})
+	}
+}
+
+func TestWayThatWorkedIsTriedFirst(t *testing.T) {
+	s := serve(t, func(int32) error { return nil })
+	seen := s.sighting()
+	seen.Config.ListenClientURLs = []string{"http://127.0.0.1:1", s.url}
+	p := probe(t)
+	require.Equal(t, []target{{url: "http://127.0.0.1:1"}, {url: s.url}}, p.localWays(seen))
+	require.True(t, p.Identify(t.Context(), seen).Answered())
+	require.Equal(t, []target{{url: s.url}, {url: "http://127.0.0.1:1"}}, p.localWays(seen))
+}
+
+func TestObservingWhatNeverAnsweredSaysSo(t *testing.T) {
+	seen := probe(t).Observe(t.Context(), protect.Sighting{}, protect.Answer{Problem: "connection refused"})
+	require.Equal(t, "the local member has not said who it is: connection refused", seen.Problem)
+	require.Empty(t, seen.Members)
+	require.Equal(t, "no client URL of it is known", probe(t).Identify(t.Context(), protect.Sighting{}).Problem)
+}
+
+func TestConnectionsAreKeptWhileTheyWork(t *testing.T) {
+	s := serve(t, func(n int32) error {
+		if n == 3 {
+			return rpctypes.ErrGRPCCorrupt
+		}
+		return nil
+	})
+	p := newPool(500 * time.Millisecond)
+	t.Cleanup(p.close)
+	way := target{url: s.url}
+	var conns []*grpc.ClientConn
+	ask := func(ctx context.Context, conn *grpc.ClientConn) error {
+		conns = append(conns, conn)
+		return read(ctx, conn, fakeCluster, fakeMember, false)
+	}
+	require.NoError(t, p.call(t.Context(), way, ask))
+	require.NoError(t, p.call(t.Context(), way, ask))
+	require.Len(t, conns, 2)
+	require.Same(t, conns[0], conns[1])
+
+	// One that fails is not used again.
+	require.ErrorContains(t, p.call(t.Context(), way, ask), "corrupt cluster")
+	require.Equal(t, connectivity.Shutdown, conns[0].GetState())
+	require.NoError(t, p.call(t.Context(), way, ask))
+	require.NotSame(t, conns[0], conns[len(conns)-1])
+
+	// One that no look has used for long goes when another comes back.
+	idle := p.idle[way][0]
+	idle.lastUsed = idle.lastUsed.Add(-idleLife - time.Second)
+	other := serve(t, func(int32) error { return nil })
+	require.NoError(t, p.call(t.Context(), target{url: other.url}, ask))
+	require.NotContains(t, p.idle, way)
+	require.Equal(t, connectivity.Shutdown, idle.conn.GetState())
+}
