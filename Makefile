@@ -68,9 +68,9 @@ lint: bin/golangci-lint bin/controller-gen ## Lint, and check that generated fil
 		|| { echo "generated files are stale: run make generate and commit"; exit 1; }
 
 .PHONY: demo
-demo: $(SERVERS) build ## The main job, told as it happens, on real parts: no Docker, no root
+demo: $(SERVERS) build ## The main job, told as it happens, on real parts: no Docker, no root (KEEP=1 leaves it running)
 	@go build -o bin/holdfast-demo ./test/demo
-	@exec bin/holdfast-demo
+	@exec bin/holdfast-demo $(if $(KEEP),-keep)
 
 .PHONY: check
 check: test lint demo ## What CI runs

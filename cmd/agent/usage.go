@@ -24,8 +24,8 @@ Holding a node until its network works
   --hold-unrecorded               hold a node that is not ready and has no hold record: for clusters without the
                                   born-held policy
   --gates=auto|LIST               what must be there before a node is released (default auto: cni, and flannel where
-                                  the CNI configuration names it). A list of cni, flannel, network-plugin asks for those on
-                                  every node as well
+                                  the CNI configuration names it). A list of cni, flannel, network-plugin asks for
+                                  those on every node as well
   --flannel-subnet-file=FILE      flannel's subnet file (default /run/flannel/subnet.env)
   --trust-durable-subnet-file     take a subnet file that does not lie on a tmpfs for one of this boot
   --cni-conf-dir=DIR              CNI configurations (default /etc/cni/net.d)

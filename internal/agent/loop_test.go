@@ -43,6 +43,13 @@ func nodeLoop(t *testing.T, c cluster) {
 			return condition(n, readiness.NetworkHeld).Reason == readiness.WaitingForCNI
 		})
 		r.told("Held")
+		reads := atomic.Int64{}
+		r.fault.set(func(req *http.Request) int {
+			if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/nodes/born-held") {
+				reads.Add(1)
+			}
+			return 0
+		})
 		began := time.Now()
 		r.host(func(r *rig) { r.facts = open() })
 		c.until(t, r.name, "uncordoned", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
@@ -54,6 +61,7 @@ func nodeLoop(t *testing.T, c cluster) {
 				status(n, readiness.NetworkHeld) == corev1.ConditionFalse
 		})
 		r.told("Released")
+		require.Zero(t, reads.Load(), "the second write goes by the answer to the first and loses no race")
 	})
 
 	t.Run("somebody's own cordon stays", func(t *testing.T) {
@@ -119,10 +127,12 @@ func serverIsIll(t *testing.T, c cluster) {
 		name   string
 		status int
 		times  int64
+		// atLeast is the sum of the pauses: 50 ms, 100 ms, 200 ms, …
+		atLeast time.Duration
 	}{
-		{"conflict", http.StatusConflict, 12}, // a lost race is run again at once, five times
-		{"too many requests", http.StatusTooManyRequests, 5},
-		{"internal error", http.StatusInternalServerError, 5},
+		{"conflict", http.StatusConflict, 12, 150 * time.Millisecond}, // a lost race is run again at once, five times
+		{"too many requests", http.StatusTooManyRequests, 5, 1550 * time.Millisecond},
+		{"internal error", http.StatusInternalServerError, 5, 1550 * time.Millisecond},
 	}
 	for i, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -130,15 +140,18 @@ func serverIsIll(t *testing.T, c cluster) {
 			c.register(t, bornHeld(name))
 			r := start(t, c, name, nil)
 			c.until(t, name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
-			tries := atomic.Int64{}
+			tries, first := atomic.Int64{}, atomic.Int64{}
 			r.fault.set(func(req *http.Request) int {
 				if req.Method != http.MethodPatch || tries.Add(1) > test.times {
 					return 0
 				}
+				first.CompareAndSwap(0, time.Now().UnixNano())
+				r.events.ring() // a busy host is no reason to ask a server that is ill more often
 				return test.status
 			})
 			r.host(func(r *rig) { r.facts = open() })
 			c.until(t, name, "released", released)
+			require.Greater(t, time.Since(time.Unix(0, first.Load())), test.atLeast)
 			require.Greater(t, tries.Load(), test.times)
 			require.Equal(t, 1, strings.Count(r.said(), "not as it should be, trying again"), r.said())
 			require.Eventually(t, func() bool { return strings.Contains(r.said(), "as it should be again") }, soon, 10*time.Millisecond)

@@ -188,6 +188,10 @@ func TestWhatAHostWithoutAProcessShows(t *testing.T) {
 			host:    files{"/var/lib/etcd": loop},
 			unknown: []string{"the data directory /var/lib/etcd: following"},
 		},
+		"unreadable member": {
+			host:    files{"/var/lib/etcd/member": loop},
+			unknown: []string{"the data directory /var/lib/etcd: following"},
+		},
 		"unreadable environment file": {
 			host:    files{"/etc/systemd/system/etcd.service": unitFile, "/etc/etcd.env/a": "a directory"},
 			unknown: []string{"systemd unit etcd.service: environment file /etc/etcd.env: not a regular file"},

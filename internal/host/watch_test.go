@@ -67,6 +67,16 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(root, "run/flannel/subnet.env")))
 	eventually("the file goes from the directory that came back", absent)
 
+	for range 10 {
+		require.NoError(t, os.RemoveAll(filepath.Join(root, "run/flannel")))
+		add(t, root, files{"/run/flannel/keep": ""})
+		eventually("the directory is replaced by another at once", absent)
+		add(t, root, files{"/run/flannel/subnet.env": subnet})
+		eventually("a file in the directory that took its place", present)
+	}
+	require.NoError(t, os.Remove(filepath.Join(root, "run/flannel/subnet.env")))
+	eventually("it goes again", absent)
+
 	add(t, root, files{"/etc/cni/net.d/10-flannel.conflist": `{"name":"cbr0","plugins":[{"type":"flannel"}]}`})
 	eventually("a file below two directories that did not exist", func(s seen) bool { return len(s.facts.Conflist.Plugins) == 4 })
 	executables := func(n int) func(seen) bool {

@@ -36,7 +36,7 @@ func applied(t *testing.T, n *corev1.Node, p Patch) *corev1.Node {
 // TestPlanOnRandomNodes checks that the plan makes what is desired, makes it once, and leaves everything else alone.
 func TestPlanOnRandomNodes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for round := range 3000 {
+	for round := range 1000 {
 		n, d := randomNode(random), randomDesired(random)
 		patches, err := Plan(n, d, noon())
 		require.NoError(t, err)

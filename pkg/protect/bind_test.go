@@ -49,6 +49,9 @@ func TestBind(t *testing.T) {
 			world: voters(3).neverBound().blind(0, 1, 2), claims: claims(1),
 			refused: []string{"node w1 announces member a of etcd cluster cdf818194e3a8c32, and is not bound to it: no confirmed member list of an observer has it"},
 		},
+		"a new cluster with lists that no quorum confirmed": {
+			world: voters(1).neverBound().unconfirmed(0), claims: claims(1), refused: []string{"no confirmed member list of an observer has it"},
+		},
 		"a new cluster, listed by a Node that announces nothing": {
 			world: voters(3).neverBound().blind(0, 1), claims: claims(2), refused: []string{"w1 announces", "w2 announces"},
 		},

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -14,10 +15,11 @@ import (
 )
 
 func main() {
+	keep := flag.Bool("keep", false, "after the story leave everything running until Ctrl-C, and say how to reach it")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Stdout)
-	if err != nil {
+	if err := run(ctx, *keep, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
 		stop()
 		os.Exit(1)
@@ -25,7 +27,7 @@ func main() {
 }
 
 // run tells the story and returns an error if anything in it was not as expected.
-func run(ctx context.Context, out io.Writer) (err error) {
+func run(ctx context.Context, keep bool, out io.Writer) (err error) {
 	s := &story{out: out}
 	w, err := newWorld(out)
 	if err != nil {
@@ -39,10 +41,13 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	} {
 		if err := scene(ctx, w, s); err != nil {
 			if ctx.Err() != nil {
-				return errors.New("interrupted; everything that was started is being stopped")
+				return errors.New("interrupted; everything that was started has been stopped")
 			}
 			return err
 		}
+	}
+	if keep {
+		w.invite(ctx)
 	}
 	return s.end()
 }

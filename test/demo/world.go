@@ -185,3 +185,20 @@ func (w *world) until(ctx context.Context, what string, ask func(context.Context
 		}
 	}
 }
+
+// invite says how to go on by hand, and waits for Ctrl-C.
+func (w *world) invite(ctx context.Context) {
+	kubectl, err := testenv.Binary("kubectl")
+	if err != nil {
+		kubectl = "kubectl"
+	}
+	fmt.Fprintf(w.out, "\n── The cluster is yours until Ctrl-C\n\n   export KUBECONFIG=%s\n   alias kubectl=%s\n\n   the processes, to stop and continue with kill -STOP and -CONT:\n",
+		w.api.Kubeconfig(), kubectl)
+	for _, m := range w.etcd.Members() {
+		fmt.Fprintf(w.out, "     %-10s %d\n", m.Name, m.PID())
+	}
+	for i, p := range w.webhooks {
+		fmt.Fprintf(w.out, "     webhook-%d  %d\n", i+1, p.PID())
+	}
+	<-ctx.Done()
+}
