@@ -212,7 +212,7 @@ func setting(key string, value *string) string {
 func holds(has *bool) string {
 	switch {
 	case has == nil:
-		return "and whether it holds a member is unknown"
+		return "whether it holds a member is unknown"
 	case *has:
 		return "holds a member"
 	}

@@ -254,18 +254,3 @@ func replaceByDirectory(t *testing.T, root, path string) {
 	require.NoError(t, os.Remove(filepath.Join(root, path)))
 	require.NoError(t, os.Mkdir(filepath.Join(root, path), 0o755))
 }
-
-func TestTheOperatorsCredentialIsTriedFirst(t *testing.T) {
-	etcd := testenv.NewEtcd(t, testenv.EtcdOptions{TLS: true, BootID: func(int) string { return bootID }})
-	member := etcd.Member(1)
-	add(t, member.Root, files{"/root/mine.pem": "x", "/root/mine-key.pem": "x"})
-	named := protect.Credential{CA: "/etc/ssl/etcd/ssl/ca.pem", Cert: "/root/mine.pem", Key: "/root/mine-key.pem", Origin: "--etcd-cert"}
-	h, err := host.New(host.Options{Root: member.Root, EtcdCredential: &named})
-	require.NoError(t, err)
-	found, _ := h.Etcd(t.Context())
-	require.Len(t, found, 1)
-	require.Equal(t, protect.Credential{
-		CA: member.Files.CA, Cert: filepath.Join(member.Root, "root/mine.pem"), Key: filepath.Join(member.Root, "root/mine-key.pem"), Origin: "--etcd-cert",
-	}, found[0].Credentials[0])
-	require.Equal(t, "ETCDCTL_CERT in /etc/etcd.env", found[0].Credentials[1].Origin)
-}

@@ -75,7 +75,7 @@ const errNoServer = constError("no container in it runs etcd")
 func (s *scan) readPod(file string, flags, env settings) {
 	root := s.host.root
 	told, err := precedence(flags, env, root.read)
-	found := server{Sighting: protect.Sighting{Source: protect.StaticPod, InCluster: true, Config: told.config("/")}}
+	found := server{Sighting: protect.Sighting{Source: protect.StaticPod, InCluster: true, Config: told.config("/", true)}}
 	named := found.Config.DataDir
 	found.look(root, root.locate)
 	for i := range s.found {

@@ -74,12 +74,8 @@ func parseSubnetFile(data []byte, file *readiness.SubnetFile) error {
 	file.Network, file.Subnet = env["FLANNEL_NETWORK"], env["FLANNEL_SUBNET"]
 	file.IPv6Network, file.IPv6Subnet = env["FLANNEL_IPV6_NETWORK"], env["FLANNEL_IPV6_SUBNET"]
 	file.MTU = env["FLANNEL_MTU"]
-	masq, complete := env["FLANNEL_IPMASQ"]
-	if !complete {
-		return fmt.Errorf("parsing %s: FLANNEL_IPMASQ, its last line, is missing: the file is half-written", file.Path)
-	}
-	if _, err := strconv.ParseBool(masq); err != nil {
-		return fmt.Errorf("parsing %s: FLANNEL_IPMASQ is %q, not true or false: the file is half-written", file.Path, masq)
+	if masq := env["FLANNEL_IPMASQ"]; masq != "true" && masq != "false" {
+		return fmt.Errorf("parsing %s: the last line, FLANNEL_IPMASQ=true or =false, is missing or cut off: the file is half-written", file.Path)
 	}
 	if file.Subnet == "" && file.IPv6Subnet == "" {
 		return fmt.Errorf("parsing %s: neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is set", file.Path)

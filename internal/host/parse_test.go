@@ -141,12 +141,12 @@ func TestUnits(t *testing.T) {
 func TestATreeIsNeverLeft(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "a/b"), 0o755))
-	for link, target := range map[string]string{"abs": "/a/b", "up": "../../../../a", "a/rel": "b", "chain": "abs", "self": "self", "gone": "/nowhere/x"} {
+	for link, target := range map[string]string{"abs": "/a/b", "up": "../../../../a", "a/rel": "b", "chain": "abs", "self": "self", "gone": "/nowhere/x", "out": "/nowhere/../../../x"} {
 		require.NoError(t, os.Symlink(target, filepath.Join(root, link)))
 	}
 	for path, want := range map[string]string{
 		"/": "", "/a/b": "/a/b", "a/./b": "/a/b", "/abs/c": "/a/b/c", "/up/b": "/a/b", "/a/rel": "/a/b", "/chain": "/a/b",
-		"/../../a": "/a", "/abs/../x": "/x", "/gone": "/nowhere/x", "/a/missing/../../abs": "/a/b",
+		"/../../a": "/a", "/abs/../x": "/x", "/gone": "/nowhere/x", "/a/missing/../../abs": "/a/b", "/out": "/nowhere",
 	} {
 		at, err := tree(root).locate(path)
 		require.NoError(t, err)
@@ -158,6 +158,7 @@ func TestATreeIsNeverLeft(t *testing.T) {
 
 func FuzzTree(f *testing.F) {
 	f.Add("/a/b", "../../x")
+	f.Add("0", "missing/../..")
 	f.Fuzz(func(t *testing.T, path, target string) {
 		root := t.TempDir()
 		if strings.ContainsRune(path+target, 0) || os.Symlink(target, filepath.Join(root, "link")) != nil {
@@ -188,7 +189,7 @@ func FuzzEnvFile(f *testing.F) {
 func FuzzFlags(f *testing.F) {
 	f.Add("--name=a --data-dir /d", "n", "/d")
 	f.Fuzz(func(t *testing.T, line, name, dir string) {
-		told := flagSettings(strings.Split(line, " ")).config("/work")
+		told := flagSettings(strings.Split(line, " ")).config("/work", true)
 		require.True(t, filepath.IsAbs(told.DataDir))
 		require.NotEmpty(t, told.Name)
 		exact := flagSettings([]string{"--name=" + name, "--pre-vote", "-data-dir", dir})
@@ -206,7 +207,7 @@ func FuzzConfigFile(f *testing.F) {
 			require.Nil(t, told)
 			return
 		}
-		require.True(t, filepath.IsAbs(told.config("").DataDir))
+		require.True(t, filepath.IsAbs(told.config("/", true).DataDir))
 	})
 }
 

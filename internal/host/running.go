@@ -39,10 +39,7 @@ func (s *scan) running(p process) server {
 	if err != nil {
 		sighting.Problems = append(sighting.Problems, err.Error())
 	}
-	sighting.Config = told.config(p.workDir)
-	if named := told.settings["data-dir"]; named == "" && (env == nil || err != nil) || !filepath.IsAbs(named) && p.workDir == "" {
-		sighting.Config.DataDir = "" // the default, or what it is relative to, would be a guess
-	}
+	sighting.Config = told.config(p.workDir, env != nil && err == nil)
 	found := server{Sighting: sighting}
 	found.look(files, find)
 	found.Config.File = located(find, told.file)

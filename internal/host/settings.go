@@ -149,19 +149,25 @@ func ctl(env settings) settings {
 // defaultName is the name of a member that was given none.
 const defaultName = "default"
 
-// config returns what Holdfast reads of the settings, with etcd's defaults (embed/config.go, NewConfig). The data
-// directory is as the server names it, made absolute with the server's working directory.
-func (s settings) config(workingDir string) protect.Config {
+// config returns what Holdfast reads of the settings, with etcd's defaults (embed/config.go, NewConfig) if the settings
+// are complete: of a server whose settings could be read in part only, a default would be a guess, and a probe of
+// localhost might be answered by another server. The data directory is as the server names it, made absolute with the
+// server's working directory, and empty if that is needed and not known.
+func (s settings) config(workDir string, complete bool) protect.Config {
 	or := func(value, byDefault string) string {
-		if value == "" {
+		if value == "" && complete {
 			return byDefault
 		}
 		return value
 	}
 	name := or(s["name"], defaultName)
 	dir := or(s["data-dir"], name+".etcd")
-	if !filepath.IsAbs(dir) {
-		dir = filepath.Join("/", workingDir, dir)
+	switch {
+	case filepath.IsAbs(dir) || dir == "":
+	case workDir == "":
+		dir = ""
+	default:
+		dir = filepath.Join("/", workDir, dir)
 	}
 	return protect.Config{
 		Name:                name,

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -47,7 +48,7 @@ func (s *scan) stopped(unit service) (found server, unread []string) {
 	if err != nil {
 		unread = append(unread, err.Error())
 	}
-	found.Sighting = protect.Sighting{Source: protect.DataDirectory, Unit: unit.name, Config: told.config(unit.workDir)}
+	found.Sighting = protect.Sighting{Source: protect.DataDirectory, Unit: unit.name, Config: told.config(cmp.Or(unit.workDir, "/"), true)}
 	named := found.Config.DataDir
 	found.look(root, root.locate)
 	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", named, unit.name)
@@ -82,7 +83,7 @@ func (f server) same(other server) bool {
 	if f.dir != nil && other.dir != nil {
 		return os.SameFile(f.dir, other.dir)
 	}
-	return f.Config.Name != defaultName && f.Config.Name == other.Config.Name &&
+	return f.Config.Name != defaultName && f.Config.Name != "" && f.Config.Name == other.Config.Name &&
 		slices.Equal(f.Config.InitialPeerURLs, other.Config.InitialPeerURLs)
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -51,6 +52,9 @@ func (t tree) locate(path string) (string, error) {
 			at = next
 			continue
 		case absent(err):
+			if slices.Contains(rest, "..") {
+				return next, nil // what is not there has nothing beside it either: this way is as closed as the whole
+			}
 			return filepath.Join(append([]string{next}, rest...)...), nil
 		case err != nil:
 			return "", fmt.Errorf("following %q: %w", path, plain(err))

@@ -177,7 +177,7 @@ func (w *dirWatch) follow(event fsnotify.Event) (changed bool, err error) {
 		return false, nil
 	}
 	_, watched := w.at[event.Name]
-	if watched && !event.Has(fsnotify.Create) { // its watch is gone, or has moved away with it
+	if watched { // another directory may be there now, and the watch is gone with the one that was
 		_ = w.events.Remove(event.Name)
 		delete(w.at, event.Name)
 	}

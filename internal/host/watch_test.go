@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,13 +68,10 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(root, "run/flannel/subnet.env")))
 	eventually("the file goes from the directory that came back", absent)
 
-	for range 10 {
-		require.NoError(t, os.RemoveAll(filepath.Join(root, "run/flannel")))
-		add(t, root, files{"/run/flannel/keep": ""})
-		eventually("the directory is replaced by another at once", absent)
-		add(t, root, files{"/run/flannel/subnet.env": subnet})
-		eventually("a file in the directory that took its place", present)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(root, "run/other"), 0o755))
+	require.NoError(t, syscall.Rename(filepath.Join(root, "run/other"), filepath.Join(root, "run/flannel"))) // os.Rename spares directories
+	add(t, root, files{"/run/flannel/subnet.env": subnet})
+	eventually("a file in another directory that took the place of the first", present)
 	require.NoError(t, os.Remove(filepath.Join(root, "run/flannel/subnet.env")))
 	eventually("it goes again", absent)
 
@@ -123,7 +121,7 @@ func TestWatchPassesOverWhatDoesNotMatter(t *testing.T) {
 		add(t, root, files{"/etc/systemd/system/ssh.service": "x", "/run/flannel/other": "x", "/etc/other": "x", "/var/other": "x"})
 		require.NoError(t, os.Remove(filepath.Join(root, "etc/systemd/system/ssh.service")))
 	}
-	require.LessOrEqual(t, count.Load(), int32(1+1), "all of it at most makes one stand-in move")
+	require.LessOrEqual(t, count.Load(), int32(1+2), "at most /var, which is new, is told of, twice if it was found before its event came")
 	add(t, root, files{"/etc/systemd/system/etcd.service": "x"})
 	require.Eventually(t, func() bool { return count.Load() > 1 }, time.Second, time.Millisecond)
 	cancel()

@@ -41,7 +41,7 @@ func TestJudge(t *testing.T) {
 		{"an API server that is away refuses with words of its own", away},
 		{"a dead node does not make everybody wait", deadNode},
 		{"a node of two clusters needs both, and is granted in both or none", twoClusters},
-		{"a cache that has not started is an error and no answer", coldCache},
+		{"a cache that has not started decides nothing", coldCache},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, config, 0x10+i)
@@ -212,7 +212,7 @@ func stale(t *testing.T, w *world) {
 
 func conflict(t *testing.T, w *world) {
 	w.observe()
-	b := w.book()
+	b := w.book(func(o *Options) { o.ShareWithin = time.Millisecond }) // so that asking again would show
 	question := w.question(0)
 	c := w.now()
 	l, err := b.look(t.Context(), question.Request, c)
@@ -410,4 +410,18 @@ func coldCache(t *testing.T, w *world) {
 	r, err := b.JudgeUnlabelled(t.Context(), w.question(0))
 	require.Error(t, err)
 	require.Equal(t, protect.Ruling{}, r)
+
+	// What decides about a labelled node is read from the API server, so that no stalled watch can hide a deletion.
+	require.NoError(t, w.client.Patch(t.Context(), w.object(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"nonce":"last"}}`))))
+	for i, n := range w.nodes {
+		require.NoError(t, w.answer(t.Context(), n, w.member(i), "last"))
+	}
+	q := w.question(0)
+	q.DryRun = true
+	r = judge(t, b, q)
+	require.True(t, r.Allowed, r.Message)
+	w.delete(1)
+	r = judge(t, b, q)
+	require.False(t, r.Allowed)
+	require.Contains(t, r.Message, "is gone")
 }

@@ -142,7 +142,7 @@ func TestTombstones(t *testing.T) {
 	}{
 		"gone":            {voters(3).state(1, gone), []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b")}}},
 		"registered anew": {voters(3).state(1, func(n *NodeState) { n.UID = "u2-again" }), []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b")}}},
-		"not read":        {voters(3).state(1, func(n *NodeState) { n.Known = false }), nil},
+		"not read":        {voters(3).state(1, func(n *NodeState) { *n = NodeState{} }), nil},
 		"being deleted":   {voters(3).state(1, func(n *NodeState) { n.Deleting = true }), nil},
 		"granted":         {voters(3).state(1, gone).granted(1), nil},
 		"two members":     {voters(3).rebound(2, 1).state(1, gone), []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b", "c")}}},
@@ -176,6 +176,9 @@ func TestF12AHostThatStaysIsSettledByHand(t *testing.T) {
 	_, bindings, ok = SettledByHand(lives.Cluster, "u1", lives.Nodes)
 	require.True(t, ok)
 	require.Len(t, bindings, 3, "the binding of a Node that exists stays")
+	lives.state(0, func(n *NodeState) { *n = NodeState{} })
+	_, bindings, _ = SettledByHand(lives.Cluster, "u1", lives.Nodes)
+	require.Len(t, bindings, 3, "so does that of one that could not be read")
 	_, _, ok = SettledByHand(lives.Cluster, "u2", lives.Nodes)
 	require.False(t, ok, "no such grant")
 }

@@ -97,7 +97,7 @@ func (t target) recover(c tally) []string {
 	here := c.with(onNode)
 	rest := c.voters - len(here)
 	switch {
-	case rest > 0 && c.healthy >= rest/2+1+c.need-c.quorum:
+	case c.healthy >= rest/2+1+c.need-c.quorum:
 		for _, seat := range here {
 			steps = append(steps, fmt.Sprintf("  - or, if this node is to go for good, take its member out first (etcd checks that it can): etcdctl member remove %s", seat.ID))
 		}

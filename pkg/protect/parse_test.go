@@ -107,8 +107,8 @@ func TestParseAnnouncement(t *testing.T) {
 
 func TestFormatAnnouncement(t *testing.T) {
 	require.Equal(t, "[]", FormatAnnouncement(nil))
-	written := FormatAnnouncement([]MemberRef{{"b", "2"}, {"a", "1"}, {"b", "2"}, {"", "x"}})
-	require.Equal(t, `[{"cluster":"a","member":"1"},{"cluster":"b","member":"2"}]`, written)
+	want := `[{"cluster":"a","member":"1"},{"cluster":"b","member":"2"}]`
+	require.Empty(t, strings.TrimPrefix(want, FormatAnnouncement([]MemberRef{{"b", "2"}, {"a", "1"}, {"b", "2"}, {"", "x"}})), "these very bytes, or the annotation is written again and again")
 	var many []MemberRef
 	for i := range 40 {
 		many = append(many, MemberRef{"ffffffffffffffff", member(i % 5).ID}, MemberRef{"eeeeeeeeeeeeeeee", v1alpha1.MemberID(fmt.Sprintf("f%x", i))})

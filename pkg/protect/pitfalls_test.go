@@ -8,8 +8,9 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// Each test is a trace of docs/pitfalls, as far as it can be told without a ledger; F1, F11 and F12 are in settle_test.go,
-// F13's claims in bind_test.go.
+// Each test is a trace by which an earlier draft of this design lost quorum or got stuck, as far as it can be told without
+// a ledger. The F numbers are those of the list of such traces; more of F1 and F11 is in settle_test.go, of F12 and F13 in
+// bind_test.go.
 
 func refuses(t *testing.T, w *world, r Request, says string) {
 	t.Helper()

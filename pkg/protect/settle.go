@@ -107,6 +107,6 @@ func (s sight) selfProven(id v1alpha1.MemberID) bool {
 	b := s.bindings[id]
 	return !s.corrupt[id] && slices.ContainsFunc(s.answers, func(o v1alpha1.Observation) bool {
 		m, found := listed(o, id)
-		return o.Node == b.Node && o.NodeUID == b.NodeUID && o.LocalMember == id && found && m.Healthy
+		return o.Node == b.Node && o.NodeUID == b.NodeUID && found && m.Healthy
 	})
 }

@@ -1,0 +1,133 @@
+package host_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+func TestSystemdKnowsWhatTheFilesDoNot(t *testing.T) {
+	root := layOut(t, files{
+		"/run/elsewhere/etcd-blue.service": "[Service]\nExecStart=/usr/bin/etcd --data-dir=/srv/blue\n",
+		"/srv/blue/member/snap/db":         "x",
+		"/var/lib/etcd/member/snap/db":     "x",
+	})
+	process(t, root, 812, shown{line: []string{"etcd", "--data-dir=/var/lib/etcd"}})
+	startBus(t, root, map[string]map[string]any{
+		"etcd-blue.service": {"FragmentPath": "/run/elsewhere/etcd-blue.service", "MainPID": uint32(0), "DropInPaths": []string{}},
+		"etcd.service":      {"FragmentPath": "/run/elsewhere/gone", "MainPID": uint32(812)},
+	})
+	look := at(t, root).Look(t.Context())
+	require.Empty(t, look.Unknown)
+	require.Empty(t, look.Notes)
+	require.Len(t, look.Found, 2)
+	require.Equal(t, protect.SystemdUnit, look.Found[0].Source)
+	require.Equal(t, "etcd.service", look.Found[0].Unit, "by systemd's MainPID")
+	require.Equal(t, "data directory /srv/blue of systemd unit etcd-blue.service, which does not run", look.Found[1].Where)
+}
+
+func TestABusThatIsAway(t *testing.T) {
+	booted := files{"/run/systemd/system/keep": ""}
+	for name, c := range map[string]struct {
+		host    func(t *testing.T) string
+		unknown string
+		note    string
+	}{
+		"no systemd": {host: func(t *testing.T) string { return layOut(t, nil) }, note: "this host was not started by it"},
+		"no bus":     {host: func(t *testing.T) string { return layOut(t, booted) }, note: "this host has no system bus"},
+		"a socket that nobody listens at": {
+			host: func(t *testing.T) string {
+				root := layOut(t, booted)
+				add(t, root, files{"/run/dbus/system_bus_socket": "x"})
+				return root
+			},
+			unknown: "systemd over D-Bus: connecting to the bus: ",
+		},
+		"a bus that hangs up": {
+			host: func(t *testing.T) string {
+				root := layOut(t, booted)
+				b := startBus(t, root, nil)
+				b.stop()
+				listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))
+				require.NoError(t, err)
+				var serving errgroup.Group
+				serving.Go(func() error {
+					for {
+						conn, err := listener.Accept()
+						if err != nil {
+							return nil
+						}
+						_ = conn.Close()
+					}
+				})
+				t.Cleanup(func() { require.NoError(t, listener.Close()); require.NoError(t, serving.Wait()) })
+				return root
+			},
+			unknown: "systemd over D-Bus: connecting to the bus: ",
+		},
+		"a bus that never answers": {
+			host: func(t *testing.T) string {
+				root := layOut(t, booted)
+				require.NoError(t, os.MkdirAll(filepath.Join(root, "run/dbus"), 0o755))
+				listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, listener.Close()) })
+				return root
+			},
+			unknown: "systemd over D-Bus: connecting to the bus: ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			look := at(t, c.host(t)).Look(t.Context())
+			require.Empty(t, look.Found)
+			if c.unknown == "" {
+				require.Empty(t, look.Unknown)
+				require.Len(t, look.Notes, 1)
+				require.Contains(t, look.Notes[0], c.note)
+				return
+			}
+			require.Empty(t, look.Notes)
+			require.Len(t, look.Unknown, 1)
+			require.Contains(t, look.Unknown[0], c.unknown)
+		})
+	}
+}
+
+func TestWatchHearsSystemd(t *testing.T) {
+	root := layOut(t, nil)
+	b := startBus(t, root, map[string]map[string]any{"etcd.service": {"MainPID": uint32(0)}})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var count atomic.Int32
+	var watching errgroup.Group
+	h := at(t, root)
+	watching.Go(func() error { return h.Watch(ctx, func() { count.Add(1) }) })
+	t.Cleanup(func() {
+		cancel()
+		require.ErrorIs(t, watching.Wait(), context.Canceled)
+	})
+	more := func(why string) {
+		t.Helper()
+		before := count.Load()
+		require.Eventually(t, func() bool {
+			b.emit("etcd.service")         // again and again: whether the watch has begun cannot be seen from here
+			return count.Load() > before+5 // more than the watches cause when they begin
+		}, 2*time.Second, 10*time.Millisecond, why)
+	}
+	more("a unit changes")
+	b.mu.Lock()
+	require.Contains(t, b.rules, "type='signal',path='/org/freedesktop/systemd1/unit/etcd_2eservice',interface='org.freedesktop.DBus.Properties'")
+	b.mu.Unlock()
+	b.stop()
+	b = startBus(t, root, nil)
+	require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.peers) > 0 }, 5*time.Second, 10*time.Millisecond, "the watch connects again")
+	more("a unit changes after the bus came back")
+}
