@@ -26,7 +26,8 @@ type sight struct {
 	answers []v1alpha1.Observation
 	// lists are those of the answers whose member list was confirmed by a quorum.
 	lists []v1alpha1.Observation
-	// proven are the members that some answer proves healthy, corrupt those that some answer says are corrupt.
+	// proven are the members that some answer proves healthy as voters (a learner is asked for a read of its own data only,
+	// which says nothing about the voter that it may be by now), corrupt those that some answer says are corrupt.
 	proven, corrupt map[v1alpha1.MemberID]bool
 }
 
@@ -50,7 +51,7 @@ func look(v View) sight {
 			s.lists = append(s.lists, o)
 		}
 		for _, m := range o.Members {
-			s.proven[m.ID] = s.proven[m.ID] || m.Healthy
+			s.proven[m.ID] = s.proven[m.ID] || (m.Healthy && !m.Learner)
 			s.corrupt[m.ID] = s.corrupt[m.ID] || slices.Contains(m.Alarms, corruptAlarm)
 		}
 	}
