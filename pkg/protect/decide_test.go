@@ -274,10 +274,8 @@ func TestDecideWithoutACluster(t *testing.T) {
 // A learner answers a read of its own data without a quorum. While the members learn of its promotion one after the other,
 // one observer may still list it as the healthy learner that it was.
 func TestALearnersHealthProvesNothingOfTheVoterThatItIsNow(t *testing.T) {
-	w := voters(3)
-	w.inList(0, 2, func(m *v1alpha1.MemberStatus) { m.Healthy = false })
-	w.inList(1, 2, func(m *v1alpha1.MemberStatus) { m.Learner = true })
-	w.inList(2, 2, func(m *v1alpha1.MemberStatus) { m.Healthy = false })
+	w := voters(4).sick(3)
+	w.inList(1, 3, func(m *v1alpha1.MemberStatus) { m.Learner, m.Healthy = true, true })
 	v := Decide(w.View, deletion(0))
 	require.False(t, v.Allowed, v.Message)
 	require.Equal(t, QuorumWouldBeLost, v.Reason)
