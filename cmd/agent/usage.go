@@ -35,7 +35,7 @@ Holding a node until its network works
   --network-plugin-marker=FILE    the marker: a file that holds the boot ID (default /run/holdfast/network_plugin.done)
 
 Protecting etcd
-  --protect-static-pods=BOOL      protect etcd in a static pod too (default true): RKE2 stops it when its node is deleted
+  --protect-static-pods=BOOL      protect etcd in a static pod too (default true): RKE2 stops it when its Node goes
   --etcd-ca=FILE --etcd-cert=FILE --etcd-key=FILE
                                   a client certificate for etcd, tried before those that are found on the host;
                                   all three together

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,20 +18,35 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
+// burst is how many questions about one cluster may follow each other at once: one of the leader's, say, and the deletion
+// that happens to come right after it.
+const burst = 2
+
 // asker asks the agents of a cluster to look again, by writing a new nonce, and collects what counts as an answer.
+//
+// Every question means a probe of every member by every agent, so that they are paced, and those who wait for the next one
+// share it. A question that is being written already is not shared: the agents may look before the newcomer's request was
+// made, and a member list from before a request says nothing about a member that was removed in between.
 type asker struct {
 	client client.Writer
-	share  time.Duration
+	pace   time.Duration
 	asks   prometheus.Counter
 
-	mu sync.Mutex // guards open, and everything in its asks but the channel written
-	// open are the questions by the object's UID that somebody waits on or may still share, the latest one last.
-	open map[types.UID][]*ask
+	mu sync.Mutex // guards queues, and everything in their asks but the channel written
+	// queues are by the object's UID.
+	queues map[types.UID]*queue
+}
+
+// queue are the questions about one cluster that somebody uses, the latest one last.
+type queue struct {
+	turns *rate.Limiter
+	open  []*ask
 }
 
 // ask is one question to the agents of one cluster.
 type ask struct {
-	begun time.Time
+	// begun says that the nonce is being written, or was.
+	begun bool
 	users int
 	// written is closed when the nonce was written or could not be; err says which.
 	written chan struct{}
@@ -55,12 +71,13 @@ type sight struct {
 	changed <-chan struct{}
 }
 
-// ask puts the question, or joins one that is younger than share. Whoever got an ask gives it back with release.
+// ask puts a question, or joins one that waits for its turn. Whoever got an ask gives it back with release.
 func (a *asker) ask(ctx context.Context, c *v1alpha1.EtcdCluster) (*ask, error) {
 	for {
-		q, mine := a.join(c.UID)
+		q, turns := a.join(c.UID)
+		mine := turns != nil
 		if mine {
-			a.write(ctx, c, q)
+			a.write(ctx, c, q, turns)
 		}
 		select {
 		case <-q.written:
@@ -79,35 +96,48 @@ func (a *asker) ask(ctx context.Context, c *v1alpha1.EtcdCluster) (*ask, error) 
 	}
 }
 
-// join returns the question to wait for, and whether the caller is the one to write it.
-func (a *asker) join(uid types.UID) (q *ask, mine bool) {
+// join returns the question to wait for. Turns are not nil if the caller is the one to write it.
+func (a *asker) join(uid types.UID) (*ask, *rate.Limiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if open := a.open[uid]; len(open) > 0 {
-		last := open[len(open)-1]
-		if last.err == nil && time.Since(last.begun) < a.share {
+	line := a.queues[uid]
+	if line == nil {
+		line = &queue{turns: rate.NewLimiter(rate.Every(a.pace), burst)}
+		a.queues[uid] = line
+	}
+	if len(line.open) > 0 {
+		if last := line.open[len(line.open)-1]; !last.begun {
 			last.users++
-			return last, false
+			return last, nil
 		}
 	}
-	q = &ask{begun: time.Now(), users: 1, written: make(chan struct{}), changed: make(chan struct{})}
-	a.open[uid] = append(slices.DeleteFunc(a.open[uid], func(o *ask) bool { return o.users == 0 }), q)
-	return q, true
+	q := &ask{users: 1, written: make(chan struct{}), changed: make(chan struct{})}
+	line.open = append(line.open, q)
+	return q, line.turns
 }
 
-// release gives an ask back. The latest one is kept, since it may be shared yet.
+// release gives an ask back.
 func (a *asker) release(uid types.UID, q *ask) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	q.users--
-	open := a.open[uid]
-	if q.users == 0 && (q.err != nil || open[len(open)-1] != q) {
-		a.open[uid] = slices.DeleteFunc(open, func(o *ask) bool { return o == q })
+	if q.users == 0 {
+		line := a.queues[uid]
+		line.open = slices.DeleteFunc(line.open, func(o *ask) bool { return o == q })
 	}
 }
 
-// write writes the nonce. The patch is blind: whoever asks at the same moment asks the same thing.
-func (a *asker) write(ctx context.Context, c *v1alpha1.EtcdCluster, q *ask) {
+// write waits for the question's turn and writes the nonce. The patch is blind: whoever asks at the same moment asks the
+// same thing.
+func (a *asker) write(ctx context.Context, c *v1alpha1.EtcdCluster, q *ask, turns *rate.Limiter) {
+	defer close(q.written)
+	waited := turns.Wait(ctx)
+	a.mu.Lock()
+	q.begun, q.err = true, waited
+	a.mu.Unlock()
+	if waited != nil {
+		return
+	}
 	a.asks.Inc()
 	nonce := rand.Text() // 130 random bits
 	written := &v1alpha1.EtcdCluster{}
@@ -121,7 +151,6 @@ func (a *asker) write(ctx context.Context, c *v1alpha1.EtcdCluster, q *ask) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	defer close(q.written)
 	if err != nil {
 		q.err = fmt.Errorf("writing the nonce: %w", err)
 		return
@@ -137,8 +166,13 @@ func (a *asker) write(ctx context.Context, c *v1alpha1.EtcdCluster, q *ask) {
 func (a *asker) seen(c *v1alpha1.EtcdCluster) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, q := range a.open[c.UID] {
+	line := a.queues[c.UID]
+	if line == nil {
+		return
+	}
+	for _, q := range line.open {
 		switch {
+		case !q.begun:
 		case q.err != nil:
 		case q.latest == nil:
 			q.early = append(q.early, c)

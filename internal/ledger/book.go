@@ -20,8 +20,8 @@ import (
 const FieldManager = "holdfast-webhook"
 
 const (
-	defaultWait        = 3 * time.Second
-	defaultShareWithin = 500 * time.Millisecond
+	defaultWait = 3 * time.Second
+	defaultPace = 500 * time.Millisecond
 )
 
 // Options are what a Book needs. Client, Reader, Cache, Log and Registerer must be set.
@@ -35,9 +35,9 @@ type Options struct {
 	Cache cache.Cache
 	// Wait is how long a verdict waits for observers at most. Default 3 s.
 	Wait time.Duration
-	// ShareWithin is for how long requests share one question to the agents, and so the least time between two
-	// questions about one cluster. Default 500 ms: two a second.
-	ShareWithin time.Duration
+	// Pace is the time between two questions to the agents of one cluster, when more than two come at once. Default 500 ms:
+	// two a second. Requests that wait for the next question share it.
+	Pace time.Duration
 	// MinRemainingTolerance is how many more voters must be expendable after a deletion. Default 0.
 	MinRemainingTolerance int
 	Log                   *slog.Logger
@@ -65,13 +65,13 @@ func New(ctx context.Context, o Options) (*Book, error) {
 	if o.Wait == 0 {
 		o.Wait = defaultWait
 	}
-	if o.ShareWithin == 0 {
-		o.ShareWithin = defaultShareWithin
+	if o.Pace == 0 {
+		o.Pace = defaultPace
 	}
 	b := &Book{
 		client: o.Client, reader: o.Reader, cache: o.Cache, wait: o.Wait, tolerance: o.MinRemainingTolerance,
 		log: o.Log, metrics: m,
-		asker: &asker{client: o.Client, share: o.ShareWithin, asks: m.asks, open: map[types.UID][]*ask{}},
+		asker: &asker{client: o.Client, pace: o.Pace, asks: m.asks, queues: map[types.UID]*queue{}},
 	}
 	if err := follow(ctx, o.Cache, &v1alpha1.EtcdCluster{}, b.asker.seen); err != nil {
 		return nil, err

@@ -52,9 +52,10 @@ func oneOfThree(t *testing.T, w *world) {
 	require.InDelta(t, 2, counted(t, b.metrics.asks), 1)
 
 	// One DELETE calls the webhook several times: each allow renews the one grant.
-	old := w.now().DeepCopy()
+	young := w.now()
+	old := young.DeepCopy()
 	old.Spec.Grants[0].Time = metav1.NewTime(time.Now().Add(-time.Hour))
-	require.NoError(t, w.client.Update(t.Context(), old))
+	require.NoError(t, w.client.Patch(t.Context(), old, client.MergeFrom(young)))
 	r = judge(t, b, w.question(0))
 	require.True(t, r.Allowed, r.Message)
 	c = w.now()
@@ -104,7 +105,7 @@ func (w *world) forgive(c *v1alpha1.EtcdCluster) error {
 
 func conflict(t *testing.T, w *world) {
 	w.observe()
-	b := w.book(func(o *Options) { o.ShareWithin = time.Millisecond }) // so that asking again would show
+	b := w.book(func(o *Options) { o.Pace = time.Millisecond }) // so that asking again would show
 	question := w.question(0)
 	c := w.now()
 	l, err := b.look(t.Context(), question.Request, c)

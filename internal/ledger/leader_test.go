@@ -48,7 +48,7 @@ func (w *world) reign(change ...func(*LeaderOptions)) *reign {
 		c(&o)
 	}
 	var err error
-	r.leader, err = NewLeader(w.t.Context(), w.book(func(o *Options) { o.Wait, o.ShareWithin = time.Second, time.Millisecond }), o)
+	r.leader, err = NewLeader(w.t.Context(), w.book(func(o *Options) { o.Wait, o.Pace = time.Second, time.Millisecond }), o)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { r.leader.forget(nil) })
 	return r
