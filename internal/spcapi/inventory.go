@@ -20,8 +20,8 @@ const (
 	maxInventory = 64 << 20
 )
 
-// encode compresses an inventory. Equal inventories give equal bytes.
-func encode(i *spc.Inventory) ([]byte, error) {
+// Encode compresses an inventory. Equal inventories give equal bytes.
+func Encode(i *spc.Inventory) ([]byte, error) {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	if err := errors.Join(json.NewEncoder(w).Encode(i), w.Close()); err != nil {

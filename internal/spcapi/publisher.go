@@ -72,7 +72,7 @@ func (p *Publisher) publish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	packed, err := encode(inventory)
+	packed, err := Encode(inventory)
 	if err != nil {
 		return err
 	}
