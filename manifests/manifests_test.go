@@ -38,6 +38,7 @@ func TestInstalled(t *testing.T) {
 	t.Run("agent on nodes", func(t *testing.T) { testAgentNodes(t, server) })
 	t.Run("agent on observations", func(t *testing.T) { testAgentObservations(t, server) })
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
+	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
 }
 
 // TestInstallationLeavesTheFleetAlone: nodes that are there before are not written, nor are those of a cluster from which
@@ -82,7 +83,7 @@ func testTypeChecks(t *testing.T, server *testenv.APIServer) {
 	require.Eventually(t, func() bool {
 		policies, err := server.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Len(t, policies.Items, 3)
+		require.Len(t, policies.Items, 4)
 		for i := range policies.Items {
 			if checked := policies.Items[i].Status.TypeChecking; checked == nil {
 				return false

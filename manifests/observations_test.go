@@ -1,7 +1,12 @@
 package manifests_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,6 +73,7 @@ func testAgentObservations(t *testing.T, server *testenv.APIServer) {
 		require.Contains(t, string(text), `"u2"`)
 		require.NotContains(t, string(text), `"u1"`)
 	})
+	t.Run("no entry fills the object", func(t *testing.T) { testLimits(t, own) })
 	t.Run("the spec is not an agent's", func(t *testing.T) {
 		grant := `,"spec":{"ledger":7}}`
 		require.True(t, isForbidden(apply(t.Context(), own, "holdfast/own", "", grant, true)), "RBAC")
@@ -77,6 +83,47 @@ func testAgentObservations(t *testing.T, server *testenv.APIServer) {
 		})
 		requireVerdict(t, "the status of an EtcdCluster only", apply(t.Context(), almighty, "holdfast/own", "", grant, true))
 	})
+}
+
+// testLimits publishes the largest entry that agents make, and such as exceed it in one thing.
+func testLimits(t *testing.T, own *kubernetes.Clientset) {
+	url := "https://" + strings.Repeat("u", 292)
+	for name, test := range map[string]struct {
+		uid, url, alarm string
+		urls, members   int
+		want            string
+	}{
+		"the largest":      {},
+		"a member more":    {members: 21, want: "must have at most 20 items"},
+		"a URL more":       {urls: 17, want: "must have at most 16 items"},
+		"a longer URL":     {url: url + "u", want: "may not be more than 300"},
+		"no URL":           {url: "https://\u00e4", want: "should match"},
+		"a longer alarm":   {alarm: strings.Repeat("A", 33), want: "may not be more than 32"},
+		"no UID of a Node": {uid: strings.Repeat("a", 37), want: "may not be more than 36"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			urls := slices.Repeat([]string{cmp.Or(test.url, url)}, cmp.Or(test.urls, 16))
+			var members []map[string]any
+			for i := range cmp.Or(test.members, 20) {
+				members = append(members, map[string]any{
+					"id": fmt.Sprintf("%x", i+1), "name": strings.Repeat("n", 512), "peerURLs": urls, "clientURLs": urls,
+					"reason": strings.Repeat("r", 1024), "alarms": []string{cmp.Or(test.alarm, strings.Repeat("A", 32))},
+				})
+			}
+			entry := map[string]any{
+				"node": "own", "nodeUID": cmp.Or(test.uid, strings.Repeat("a", 36)), "time": "2026-01-02T03:04:05Z",
+				"problem": strings.Repeat("p", 1024), "members": members,
+			}
+			text, err := json.Marshal(entry)
+			require.NoError(t, err)
+			err = apply(t.Context(), own, "holdfast/own", "status", `,"status":{"observations":[`+string(text)+`]}}`, true)
+			if test.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, test.want)
+			}
+		})
+	}
 }
 
 // apply applies a body to the EtcdCluster as a field manager, with force, as agents do.

@@ -153,7 +153,9 @@ type EtcdClusterStatus struct {
 type Observation struct {
 	// Node is the observer's Node.
 	// +kubebuilder:validation:MaxLength=253
-	Node    string    `json:"node"`
+	Node string `json:"node"`
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=36
 	NodeUID types.UID `json:"nodeUID"`
 	// Nonce is the spec's nonce as read before the look began.
 	//
@@ -171,6 +173,11 @@ type Observation struct {
 	//
 	// +optional
 	Linearizable bool `json:"linearizable,omitempty"`
+	// AlarmsUnknown says that the cluster was not asked for its alarms or did not answer: an empty list of alarms says
+	// nothing then. A member with the alarm CORRUPT goes on answering reads.
+	//
+	// +optional
+	AlarmsUnknown bool `json:"alarmsUnknown,omitempty"`
 	// Problem is why the observer could not see, empty if it could.
 	//
 	// +optional
@@ -180,16 +187,17 @@ type Observation struct {
 	//
 	// +optional
 	Leader MemberID `json:"leader,omitempty"`
-	// Members is the cluster's member list.
+	// Members is the cluster's member list, whole or not at all.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=id
-	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:MaxItems=20
 	Members []MemberStatus `json:"members,omitempty"`
 }
 
-// MemberStatus is one member as an observer saw it.
+// MemberStatus is one member as an observer saw it. Its limits, and those of Observation, keep one agent from filling the
+// object to etcd's limit of 1.5 MiB, which would keep grants from being written. Agents leave out what exceeds them.
 type MemberStatus struct {
 	ID MemberID `json:"id"`
 	// Name is empty if the member was added and has never started.
@@ -199,9 +207,13 @@ type MemberStatus struct {
 	Name string `json:"name,omitempty"`
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=300
+	// +kubebuilder:validation:items:Pattern=`^[!-~]*$`
 	PeerURLs []string `json:"peerURLs,omitempty"`
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=300
+	// +kubebuilder:validation:items:Pattern=`^[!-~]*$`
 	ClientURLs []string `json:"clientURLs,omitempty"`
 	// +optional
 	Learner bool `json:"learner,omitempty"`
@@ -217,5 +229,6 @@ type MemberStatus struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=32
 	Alarms []string `json:"alarms,omitempty"`
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ type config struct {
 type raw struct {
 	config
 	holdMode, taintKey, gates   string
-	binDirs                     string
+	confDirs, binDirs           string
 	etcdCA, etcdCert, etcdKey   string
 	inventory, level, logFormat string
 }
@@ -54,8 +55,8 @@ func flags(r *raw) *flag.FlagSet {
 	set.StringVar(&r.gates, "gates", "auto", "")
 	set.StringVar(&r.host.SubnetFile, "flannel-subnet-file", "/run/flannel/subnet.env", "")
 	set.BoolVar(&r.policy.TrustDurableSubnetFile, "trust-durable-subnet-file", false, "")
-	set.StringVar(&r.host.CNIConfDir, "cni-conf-dir", "/etc/cni/net.d", "")
-	set.StringVar(&r.binDirs, "cni-bin-dir", "/opt/cni/bin,/usr/lib/cni,/usr/libexec/cni", "")
+	set.StringVar(&r.confDirs, "cni-conf-dir", "", "")
+	set.StringVar(&r.binDirs, "cni-bin-dir", "", "")
 	set.StringVar(&r.host.Marker, "network-plugin-marker", "/run/holdfast/network_plugin.done", "")
 	set.StringVar(&r.policy.NetworkPluginLabel, "network-plugin-label", "", "")
 	set.BoolVar(&r.staticPods, "protect-static-pods", true, "")
@@ -104,14 +105,19 @@ func checkNode(r *raw) error {
 }
 
 func checkHost(r *raw) error {
-	r.host.CNIBinDirs = strings.Split(r.binDirs, ",")
+	r.host.CNIConfDirs, r.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
+	if r.confDirs != "" {
+		r.host.CNIConfDirs = strings.Split(r.confDirs, ",")
+	}
+	if r.binDirs != "" {
+		r.host.CNIBinDirs = strings.Split(r.binDirs, ",")
+	}
 	paths := append([]flagged{
 		{"--host-root", r.host.Root},
 		{"--flannel-subnet-file", r.host.SubnetFile},
-		{"--cni-conf-dir", r.host.CNIConfDir},
 		{"--network-plugin-marker", r.host.Marker},
-	}, each("--cni-bin-dir", r.host.CNIBinDirs)...)
-	return absolute(paths)
+	}, each("--cni-conf-dir", r.host.CNIConfDirs)...)
+	return absolute(append(paths, each("--cni-bin-dir", r.host.CNIBinDirs)...))
 }
 
 // flagged is a value with the flag that it was given by.
@@ -149,10 +155,20 @@ func checkHold(r *raw) error {
 		if problems := validation.IsQualifiedName(r.taintKey); len(problems) > 0 {
 			return misused("--hold-taint-key=%q cannot be the key of a taint: %s", r.taintKey, problems[0])
 		}
+		if prefix, _, _ := strings.Cut(r.taintKey, "/"); !slices.Contains(taintPrefixes(), prefix) {
+			return misused("--hold-taint-key=%q is refused by the policy holdfast-agent-nodes, which lets the agent set keys of %s only; "+
+				"choose one of those, such as readiness.k8s.io/network", r.taintKey, strings.Join(taintPrefixes(), ", "))
+		}
 		r.policy.TaintKey = r.taintKey
 		return nil
 	}
 	return misused("--hold-mode=%q is not known; choose cordon or taint", r.holdMode)
+}
+
+// taintPrefixes are the prefixes of keys that manifests/base/policies/agent-nodes.yaml lets an agent set. A further one is
+// added in both places, or every write of the agent's is refused.
+func taintPrefixes() []string {
+	return []string{"holdfast.dev", "readiness.k8s.io", "startup-taint.cluster-autoscaler.kubernetes.io"}
 }
 
 func checkGates(r *raw) error {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"flag"
 	"log/slog"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/internal/host"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -27,9 +30,9 @@ func TestParse(t *testing.T) {
 		"label with value":    {[]string{"--network-plugin-label=built-by=ansible"}, func(c *config) { c.policy.NetworkPluginLabel = "built-by=ansible" }},
 		"label without value": {[]string{"--network-plugin-label=built-by"}, func(c *config) { c.policy.NetworkPluginLabel = "built-by" }},
 		"other paths": {
-			[]string{"--flannel-subnet-file=/a", "--cni-conf-dir=/b", "--cni-bin-dir=/c,/d", "--network-plugin-marker=/e"},
+			[]string{"--flannel-subnet-file=/a", "--cni-conf-dir=/b,/f", "--cni-bin-dir=/c,/d", "--network-plugin-marker=/e"},
 			func(c *config) {
-				c.host.SubnetFile, c.host.CNIConfDir, c.host.CNIBinDirs, c.host.Marker = "/a", "/b", []string{"/c", "/d"}, "/e"
+				c.host.SubnetFile, c.host.CNIConfDirs, c.host.CNIBinDirs, c.host.Marker = "/a", []string{"/b", "/f"}, []string{"/c", "/d"}, "/e"
 			},
 		},
 		"without the policy": {
@@ -51,8 +54,8 @@ func TestParse(t *testing.T) {
 				node: "n1", staticPods: true, probeTimeout: 1500 * time.Millisecond, tick: 10 * time.Second,
 				healthListen: "127.0.0.1:9878", logJSON: true,
 			}
-			want.host.Root, want.host.SubnetFile, want.host.CNIConfDir = "/", "/run/flannel/subnet.env", "/etc/cni/net.d"
-			want.host.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
+			want.host.CNIConfDirs, want.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
 			want.host.Marker = "/run/holdfast/network_plugin.done"
 			test.want(&want)
 			got, err := parse(append([]string{"--node=n1"}, test.args...))
@@ -81,6 +84,8 @@ func TestMistakesAreAnsweredWithASentenceAndStatusTwo(t *testing.T) {
 		"no such hold mode":      {[]string{"run", "--node=n1", "--hold-mode=drain"}, "choose cordon or taint"},
 		"taint without key":      {[]string{"run", "--node=n1", "--hold-mode=taint"}, "--hold-mode=taint needs --hold-taint-key"},
 		"key without taint":      {[]string{"run", "--node=n1", "--hold-taint-key=a/b"}, "add --hold-mode=taint"},
+		"refused taint":          {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=example.org/network"}, "is refused by the policy holdfast-agent-nodes"},
+		"taint without prefix":   {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=network"}, "is refused by the policy holdfast-agent-nodes"},
 		"no taint's key":         {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=a b"}, "cannot be the key of a taint"},
 		"no such gate":           {[]string{"run", "--node=n1", "--gates=cni,dns"}, `gate "dns" is not known`},
 		"no label":               {[]string{"run", "--node=n1", "--network-plugin-label==yes"}, "is not key=value"},
@@ -133,7 +138,20 @@ func TestHelpAndVersion(t *testing.T) {
 	require.True(t, strings.HasPrefix(out.String(), "holdfast agent "), out.String())
 }
 
+func TestThePolicyLetsEveryTaintThatTheFlagTakes(t *testing.T) {
+	policy, err := os.ReadFile("../../manifests/base/policies/agent-nodes.yaml")
+	require.NoError(t, err)
+	var prefixes []string
+	for _, prefix := range taintPrefixes() {
+		prefixes = append(prefixes, strings.ReplaceAll(prefix, ".", "[.]"))
+	}
+	require.Equal(t, 2, strings.Count(string(policy), `"^(`+strings.Join(prefixes, "|")+`)/"`), "to set and to take away")
+}
+
 func TestUsageExplainsEveryFlag(t *testing.T) {
+	for _, dir := range slices.Concat(host.CNIConfDirs(), host.CNIBinDirs()) {
+		require.Contains(t, usage(), dir)
+	}
 	flags(&raw{}).VisitAll(func(f *flag.Flag) {
 		require.Contains(t, usage(), " --"+f.Name, "usage.go does not explain --%s", f.Name)
 		if f.DefValue != "" && f.DefValue != "false" {

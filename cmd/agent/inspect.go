@@ -30,7 +30,7 @@ nothing, and works without root: what only root may read is then shown as unknow
 
 The rest are the flags of agent run, for what they change of the decision:
   --gates=auto|LIST  --network-plugin-label=KEY=VALUE  --network-plugin-marker=FILE
-  --flannel-subnet-file=FILE  --trust-durable-subnet-file  --cni-conf-dir=DIR  --cni-bin-dir=DIR,...
+  --flannel-subnet-file=FILE  --trust-durable-subnet-file  --cni-conf-dir=DIR,...  --cni-bin-dir=DIR,...
   --protect-static-pods=BOOL  --etcd-ca=FILE --etcd-cert=FILE --etcd-key=FILE  --probe-timeout=DURATION
 
 Exit status: 0 done, also if something is unknown; 1 failed; 2 a mistake on the command line.

@@ -171,6 +171,9 @@ func (r report) hold(policy readiness.Policy) holdReport {
 		}},
 		Spec: corev1.NodeSpec{Unschedulable: true},
 	}
+	if key, value, _ := strings.Cut(policy.NetworkPluginLabel, "="); key != "" {
+		node.Labels = map[string]string{key: value} // else the flag would change nothing
+	}
 	if policy.TaintKey != "" {
 		node.Spec.Taints = []corev1.Taint{{Key: policy.TaintKey, Effect: corev1.TaintEffectNoSchedule}}
 	}

@@ -131,6 +131,18 @@ func TestInspectAHostWithoutEtcd(t *testing.T) {
 	require.NotContains(t, text, "annotation")
 }
 
+func TestInspectAsksForTheMarkerOfTheLabel(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "proc/sys/kernel/random/boot_id"), "boot-1\n")
+	write(t, filepath.Join(root, "etc/cni/net.d/1.conflist"), `{"name":"x","plugins":[{"type":"ptp"}]}`)
+	write(t, filepath.Join(root, "opt/cni/bin/ptp"), "x")
+	for _, label := range []string{"built-by=ansible", "built-by"} {
+		text := inspected(t, "--host-root="+root, "--network-plugin-label="+label)
+		require.Contains(t, text, "  if it is held      would stay held: ")
+		require.Contains(t, text, "/run/holdfast/network_plugin.done")
+	}
+}
+
 func TestInspectSaysWhatItCouldNotSee(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.Symlink("proc", filepath.Join(root, "proc")))

@@ -140,6 +140,9 @@ func (p page) network(f readiness.Facts) {
 	default:
 		p.row(2, "CNI", fmt.Sprintf("%s, network %q", c.Path, c.Name))
 	}
+	for i, path := range c.PassedOver {
+		p.row(4, map[bool]string{true: "passed over"}[i == 0], path+", which comes with a package")
+	}
 	for i, plugin := range c.Plugins {
 		said := plugin.Type
 		if plugin.NeededBy != "" {

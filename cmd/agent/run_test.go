@@ -39,6 +39,7 @@ func TestRun(t *testing.T) {
 		{"etcd outside Kubernetes", etcdOutsideKubernetes},
 		{"an agent outlives its node", outlivesItsNode},
 		{"a machine of SPC is labelled", labelled},
+		{"the webhook is down", webhookIsDown},
 	} {
 		t.Run(part.name, func(t *testing.T) { s := s; s.t = t; part.run(t, s) })
 	}

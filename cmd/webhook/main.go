@@ -12,6 +12,10 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	// The image holds this program and nothing else: these are the authorities by which it knows the SPC API, where the
+	// system has none.
+	_ "golang.org/x/crypto/x509roots/fallback"
 )
 
 // usageError is a mistake on the command line: what was given, and what to give instead.

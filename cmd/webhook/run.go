@@ -36,6 +36,10 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 		return err
 	}
 	log.InfoContext(ctx, "webhook starting", "version", version(), "api_server", api.Host)
+	if cfg.clientCAFile == "" {
+		log.WarnContext(ctx, "callers of the webhook are not authenticated, whoever reaches its port can have grants written",
+			"listen", cfg.listen, "advice", "set --client-ca-file, or let in the API server alone by a NetworkPolicy")
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 

@@ -100,6 +100,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.lookout = &lookout{
 		etcd: cfg.Etcd, identify: cfg.Identify, pods: cfg.StaticPods, log: cfg.Log, woken: newBell(), told: a.nodeChanged,
+		patience: lookPatience,
 	}
 	a.reporter = &reporter{
 		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Publish,
@@ -108,7 +109,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.loop = &loop{
 		cfg: cfg, own: a.nodes, clusters: a.clusters, evidence: &a.lookout.evidence,
-		writer: nodepatch.NewWriter(cfg.Nodes), tell: a.herald.tell, woken: newBell(),
+		blind: a.lookout.blind, writer: nodepatch.NewWriter(cfg.Nodes), tell: a.herald.tell, woken: newBell(),
 	}
 	return a, nil
 }
@@ -133,8 +134,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Healthy returns an error that says how long the node loop has not turned, if that is too long for one that lives.
-func (a *Agent) Healthy(now time.Time) error { return a.loop.healthy(now) }
+// Healthy returns an error that says how long the node loop has not turned, or the host has not been looked at, if that is
+// too long for an agent that lives.
+func (a *Agent) Healthy(now time.Time) error {
+	err := a.loop.healthy(now)
+	if blind := a.lookout.blind(now); blind != "" {
+		err = errors.Join(err, errors.New(blind))
+	}
+	return err
+}
 
 func (a *Agent) hostChanged() {
 	a.loop.woken.ring()

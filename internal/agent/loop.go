@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,7 @@ type loop struct {
 	own      *mirror[*corev1.Node]
 	clusters *mirror[*v1alpha1.EtcdCluster]
 	evidence *latest[protect.HostEvidence]
+	blind    func(now time.Time) string
 	writer   *nodepatch.Writer
 	tell     func(context.Context, *corev1.Node, event)
 	woken    bell
@@ -173,6 +175,7 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 	if seen, ever := l.evidence.take(); ever {
 		s.evidence = &seen
 	}
+	s.blind = l.blind(began)
 	if s.spc {
 		s.inventory = l.cfg.Inventory()
 	}
@@ -181,13 +184,7 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 		return false, err
 	}
 	l.say(ctx, node, o)
-	after, err := l.writer.Apply(ctx, node, o.all)
-	if after == node && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) {
-		// Somebody's policy refuses a label or an annotation of ours. That must not keep a node held.
-		var urgent error
-		after, urgent = l.writer.Apply(ctx, node, o.urgent)
-		err = errors.Join(err, urgent)
-	}
+	after, err := l.write(ctx, node, o)
 	l.reread = apierrors.IsConflict(err)
 	if after.ResourceVersion == node.ResourceVersion {
 		return false, err
@@ -201,6 +198,23 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 		}
 	}
 	return true, err
+}
+
+// write writes the outcome. A policy or a webhook of somebody's may refuse a part of it, with whatever status it likes.
+// That must neither keep a node held nor leave a member unguarded: what is refused together is tried in its parts. A
+// server that has not answered, or has too much to do, is not asked more often for that.
+func (l *loop) write(ctx context.Context, node *corev1.Node, o outcome) (*corev1.Node, error) {
+	after, err := l.writer.Apply(ctx, node, o.all)
+	for _, part := range []nodepatch.Desired{o.urgent, o.rest} {
+		var answered apierrors.APIStatus
+		if after != node || !errors.As(err, &answered) || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || reflect.DeepEqual(part, o.all) {
+			return after, err
+		}
+		var refused error
+		after, refused = l.writer.Apply(ctx, node, part)
+		err = errors.Join(err, refused)
+	}
+	return after, err
 }
 
 // say logs the decisions that changed, and tells of a doubt about the machine, which is not written anywhere.

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -132,7 +133,7 @@ func serverIsIll(t *testing.T, c cluster) {
 	}{
 		{"conflict", http.StatusConflict, 12, 150 * time.Millisecond}, // a lost race is run again at once, five times
 		{"too many requests", http.StatusTooManyRequests, 5, 1550 * time.Millisecond},
-		{"internal error", http.StatusInternalServerError, 5, 1550 * time.Millisecond},
+		{"internal error", http.StatusInternalServerError, 15, 1550 * time.Millisecond}, // each pass tries all, and each part alone
 	}
 	for i, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -176,28 +177,32 @@ func serverIsIll(t *testing.T, c cluster) {
 		require.Equal(t, 1, strings.Count(r.said(), "the api server shows its objects again"), r.said())
 	})
 
-	t.Run("a label that somebody's policy refuses keeps no node held", func(t *testing.T) {
-		c.register(t, bornHeld("refused"))
-		r := start(t, c, "refused", func(r *rig) {
-			holdsMember(r)
-			r.fault.set(func(req *http.Request) int {
-				if req.Method != http.MethodPatch || !strings.Contains(req.URL.Path, "/nodes/refused") {
-					return 0
-				}
-				body, err := io.ReadAll(req.Body)
-				if err != nil || strings.Contains(string(body), protect.EtcdMemberLabel) {
-					return http.StatusForbidden
-				}
-				req.Body = io.NopCloser(bytes.NewReader(body))
-				return 0
+	for i, code := range []int{http.StatusBadRequest, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusTeapot} {
+		t.Run(fmt.Sprintf("a label that somebody refuses with %d keeps no node held", code), func(t *testing.T) {
+			name := fmt.Sprintf("refused-%d", i)
+			c.register(t, bornHeld(name))
+			r := start(t, c, name, func(r *rig) {
+				holdsMember(r)
+				refuse(r, code, protect.EtcdMemberLabel)
 			})
+			c.until(t, name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
+			r.host(func(r *rig) { r.facts = open() })
+			c.until(t, name, "released", released)
+			require.Contains(t, r.said(), "the node is not as it should be")
+			require.NotContains(t, r.said(), "the node is as it should be again", "it is not protected, and that is not all right")
 		})
-		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
-		r.host(func(r *rig) { r.facts = open() })
-		c.until(t, r.name, "released", released)
-		require.Contains(t, r.said(), "the node is not as it should be")
-		require.NotContains(t, r.said(), "the node is as it should be again", "it is not protected, and that is not all right")
-	})
+		t.Run(fmt.Sprintf("a hold that somebody refuses with %d leaves no member unguarded", code), func(t *testing.T) {
+			name := fmt.Sprintf("unheld-%d", i)
+			c.register(t, bornHeld(name))
+			r := start(t, c, name, func(r *rig) {
+				holdsMember(r)
+				r.facts = open()
+				refuse(r, code, readiness.HoldAnnotation)
+			})
+			c.until(t, name, "labelled", isMember)
+			require.Eventually(t, func() bool { return strings.Contains(r.said(), "the node is not as it should be") }, soon, 10*time.Millisecond)
+		})
+	}
 
 	t.Run("the release waits for no event", func(t *testing.T) {
 		c.register(t, bornHeld("mute"))
@@ -224,4 +229,19 @@ func TestALoopThatDoesNotTurnIsIll(t *testing.T) {
 	l.turned.Store(now.UnixNano())
 	require.NoError(t, l.healthy(now.Add(29*time.Second)))
 	require.ErrorContains(t, l.healthy(now.Add(31*time.Second)), "has not turned for 31s")
+}
+
+// refuse answers writes to the agent's Node that name something with a status, as a policy or a webhook of somebody's does.
+func refuse(r *rig, code int, named string) {
+	r.fault.set(func(req *http.Request) int {
+		if req.Method != http.MethodPatch || !strings.HasSuffix(req.URL.Path, "/nodes/"+r.name) {
+			return 0
+		}
+		body, err := io.ReadAll(req.Body)
+		if err != nil || strings.Contains(string(body), named) {
+			return code
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		return 0
+	})
 }

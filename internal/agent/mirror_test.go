@@ -101,7 +101,7 @@ func TestAWatchThatStandsStillKeepsNoNodeHeld(t *testing.T) {
 			},
 			own:      &mirror[*corev1.Node]{changed: func() {}, log: discard(), objects: map[string]*corev1.Node{}},
 			clusters: &mirror[*v1alpha1.EtcdCluster]{changed: func() {}, log: discard(), objects: map[string]*v1alpha1.EtcdCluster{}},
-			evidence: &latest[protect.HostEvidence]{}, writer: nodepatch.NewWriter(server),
+			evidence: &latest[protect.HostEvidence]{}, blind: func(time.Time) string { return "" }, writer: nodepatch.NewWriter(server),
 			tell: func(context.Context, *corev1.Node, event) {}, woken: newBell(),
 		}
 		require.NoError(t, (&reflected[*corev1.Node]{l.own}).Replace([]any{old}, "5"))

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,8 @@ const (
 	lookGap   = 250 * time.Millisecond
 	// lookBudget bounds one look: a bus that hangs costs a look, never the loop.
 	lookBudget = 20 * time.Second
+	// lookPatience is how old the last look may be. The budget does not end a read of a file system that hangs.
+	lookPatience = 5 * time.Minute
 )
 
 // latest is a value that one goroutine replaces and others read.
@@ -53,10 +57,23 @@ type lookout struct {
 	woken    bell
 	told     func()
 	evidence latest[protect.HostEvidence]
+	// patience is how old the last look may be; looked is when it ended, in Unix nanoseconds, or when the first began.
+	patience time.Duration
+	looked   atomic.Int64
+}
+
+// blind says since when no look at the host has ended, empty if that is not too long.
+func (l *lookout) blind(now time.Time) string {
+	last := l.looked.Load()
+	if since := time.Unix(0, last); last != 0 && now.Sub(since) > l.patience {
+		return fmt.Sprintf("no look at the host has ended since %s: a file system of it, or a process, hangs", since.UTC().Format(time.RFC3339))
+	}
+	return ""
 }
 
 // run looks whenever it is woken and every minute, until the context ends.
 func (l *lookout) run(ctx context.Context) error {
+	l.looked.Store(time.Now().UnixNano())
 	for {
 		before, ever := l.evidence.take()
 		seen := l.look(ctx)
@@ -67,6 +84,7 @@ func (l *lookout) run(ctx context.Context) error {
 			l.report(ctx, seen)
 		}
 		l.evidence.put(seen)
+		l.looked.Store(time.Now().UnixNano())
 		l.told()
 		if pause(ctx, lookGap) != nil {
 			return context.Cause(ctx)

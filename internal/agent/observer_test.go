@@ -146,3 +146,34 @@ func TestSubjects(t *testing.T) {
 		})
 	}
 }
+
+func TestALookThatDoesNotEndIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _ := record(t)
+		hangs, looks := make(chan struct{}), atomic.Int64{}
+		l := &lookout{
+			etcd: func(context.Context) ([]protect.Sighting, []string) {
+				if looks.Add(1) == 3 {
+					<-hangs // a read that no context ends
+				}
+				return nil, nil
+			},
+			log: log, woken: newBell(), told: func() {}, patience: lookPatience,
+		}
+		require.Empty(t, l.blind(time.Now()), "it has not begun")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- l.run(ctx) }()
+		elapse(t, 4*time.Minute)
+		require.Equal(t, int64(3), looks.Load())
+		require.Empty(t, l.blind(time.Now()))
+		elapse(t, 4*time.Minute)
+		require.Contains(t, l.blind(time.Now()), "no look at the host has ended since 2000-01-01T00:0")
+		require.ErrorContains(t, (&Agent{loop: &loop{}, lookout: l}).Healthy(time.Now()), "no look at the host has ended since")
+		close(hangs)
+		elapse(t, time.Second)
+		require.Empty(t, l.blind(time.Now()))
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}

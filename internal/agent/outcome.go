@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +22,9 @@ type situation struct {
 	policy readiness.Policy
 	// evidence is nil until the host was looked at: then nothing is said about etcd.
 	evidence *protect.HostEvidence
-	known    protect.Known
+	// blind says why the evidence is out of date, empty if it is not.
+	blind string
+	known protect.Known
 	// spc says that there is an inventory to match against, nil while it has not been read.
 	spc       bool
 	inventory *spc.Inventory
@@ -32,25 +37,47 @@ type outcome struct {
 	protection *protect.Protection
 	match      *spc.Match
 	report     spc.Report
-	// urgent is the hold alone, all is everything.
-	urgent, all nodepatch.Desired
+	// urgent is the hold alone, rest is everything but the hold, all is both.
+	urgent, rest, all nodepatch.Desired
 }
 
 // decide puts the decisions together into one description of the Node.
 func decide(s situation) (outcome, error) {
 	o := outcome{hold: readiness.Decide(s.node, s.facts, s.policy, s.now)}
-	o.urgent = held(o.hold)
-	o.all = held(o.hold)
-	if s.evidence != nil {
+	o.urgent = legible(held(o.hold))
+	o.rest = nodepatch.Desired{Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	switch {
+	case s.blind != "":
+		p := protect.Unseen(s.known, s.blind)
+		o.protection = &p
+		o.rest.Conditions = append(o.rest.Conditions, member(p))
+	case s.evidence != nil:
 		p := protect.Assess(*s.evidence, s.known)
 		o.protection = &p
-		annotations, labels := protect.Marks(p, s.node.Annotations, s.node.Labels)
-		maps.Copy(o.all.Annotations, annotations)
-		maps.Copy(o.all.Labels, labels)
-		o.all.Conditions = append(o.all.Conditions, member(p))
+		o.rest.Annotations, o.rest.Labels = protect.Marks(p, s.node.Annotations, s.node.Labels)
+		if glass, err := protect.ParseBreakGlass(s.node.Annotations[protect.BreakGlassAnnotation], s.node.UID, s.now); err == nil && o.rest.Labels[protect.EtcdMemberLabel] != nil {
+			// Who may break the glass has taken the label off, since the webhook does not answer. Until that has run out,
+			// the label would only undo it.
+			delete(o.rest.Labels, protect.EtcdMemberLabel)
+			p.Message += fmt.Sprintf("; label %s is left off until %s, by annotation %s: %s",
+				protect.EtcdMemberLabel, glass.Until.UTC().Format(time.RFC3339), protect.BreakGlassAnnotation, glass.Reason)
+		}
+		o.rest.Conditions = append(o.rest.Conditions, member(p))
 	}
+	err := o.record(s)
+	o.rest = legible(o.rest)
+	o.all = o.urgent
+	o.all.Annotations, o.all.Labels = maps.Clone(o.urgent.Annotations), maps.Clone(o.urgent.Labels)
+	maps.Copy(o.all.Annotations, o.rest.Annotations)
+	maps.Copy(o.all.Labels, o.rest.Labels)
+	o.all.Conditions = slices.Concat(o.urgent.Conditions, o.rest.Conditions)
+	return o, err
+}
+
+// record adds what follows from the inventory of SPC.
+func (o *outcome) record(s situation) error {
 	if !s.spc {
-		return o, nil
+		return nil
 	}
 	match := spc.Find(s.node, s.inventory)
 	o.match = &match
@@ -60,12 +87,34 @@ func decide(s situation) (outcome, error) {
 	}
 	report, err := spc.Reported(s.node, match, organization)
 	if err != nil {
-		return o, err
+		return err
 	}
 	o.report = report
-	maps.Copy(o.all.Annotations, report.Annotations)
-	maps.Copy(o.all.Labels, report.Labels)
-	return o, nil
+	maps.Copy(o.rest.Annotations, report.Annotations)
+	maps.Copy(o.rest.Labels, report.Labels)
+	return nil
+}
+
+// longestMessage is the most, in bytes, that is said in a condition: a file or a server names things as it likes.
+const longestMessage = 4096
+
+// legible makes texts such that the API server stores them as they are: it replaces what is no UTF-8, and a text that
+// comes back other than it was written would be written for ever.
+func legible(d nodepatch.Desired) nodepatch.Desired {
+	for key, value := range d.Annotations {
+		if value != nil {
+			valid := strings.ToValidUTF8(*value, "\uFFFD")
+			d.Annotations[key] = &valid
+		}
+	}
+	for i := range d.Conditions {
+		message := strings.ToValidUTF8(d.Conditions[i].Message, "\uFFFD")
+		if len(message) > longestMessage {
+			message = strings.ToValidUTF8(message[:longestMessage], "") + "…"
+		}
+		d.Conditions[i].Message = message
+	}
+	return d
 }
 
 // held is what a decision about the hold asks of the Node.

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"encoding/json"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
@@ -82,4 +86,80 @@ func TestNews(t *testing.T) {
 			require.Equal(t, []event{{corev1.EventTypeNormal, test.want, "why"}}, got)
 		})
 	}
+}
+
+func TestABrokenGlassKeepsTheLabelOff(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	const valid = `{"uid":"uid-1","until":"2026-11-20T12:30:00Z","reason":"the webhook is gone"}`
+	for name, c := range map[string]struct {
+		glass string
+		label string
+		want  bool // the label is put there
+	}{
+		"whole":            {want: true},
+		"broken":           {glass: valid},
+		"broken, labelled": {glass: valid, label: "true"},
+		"expired":          {glass: `{"uid":"uid-1","until":"2026-11-20T11:59:59Z","reason":"x"}`, want: true},
+		"of another node":  {glass: `{"uid":"uid-2","until":"2026-11-20T12:30:00Z","reason":"x"}`, want: true},
+		"without a reason": {glass: `{"uid":"uid-1","until":"2026-11-20T12:30:00Z"}`, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := bornHeld("n1")
+			n.UID, n.Labels = "uid-1", map[string]string{}
+			if c.glass != "" {
+				n.Annotations[protect.BreakGlassAnnotation] = c.glass
+			}
+			if c.label != "" {
+				n.Labels[protect.EtcdMemberLabel] = c.label
+			}
+			o, err := decide(situation{node: n, facts: open(), evidence: &protect.HostEvidence{Found: []protect.Found{local(812)}}, now: now})
+			require.NoError(t, err)
+			_, put := o.all.Labels[protect.EtcdMemberLabel]
+			require.Equal(t, c.want, put)
+			require.Contains(t, o.all.Annotations, protect.BecauseAnnotation, "only the label stays off")
+			message := conditionOf(o, protect.EtcdMemberCondition).Message
+			require.Equal(t, name == "broken", strings.Contains(message, "is left off until 2026-11-20T12:30:00Z, by annotation holdfast.dev/break-glass: the webhook is gone"), message)
+		})
+	}
+}
+
+func TestAHostThatCannotBeLookedAtChangesNoMark(t *testing.T) {
+	n := bornHeld("n1")
+	n.Labels = map[string]string{protect.EtcdMemberLabel: "true"}
+	s := situation{node: n, facts: open(), evidence: &protect.HostEvidence{}, blind: "it hangs", known: protect.Known{ClustersKnown: true, Protected: true}, now: time.Now()}
+	o, err := decide(s)
+	require.NoError(t, err)
+	require.Empty(t, o.rest.Labels, "the last look, which proved that there is no member, is too old to go by")
+	require.Empty(t, o.rest.Annotations)
+	condition := conditionOf(o, protect.EtcdMemberCondition)
+	require.Equal(t, corev1.ConditionUnknown, condition.Status)
+	require.Equal(t, "it hangs; the node stays protected", condition.Message)
+	require.NotNil(t, o.all.Unschedulable, "the hold goes its own way")
+}
+
+func TestWhatIsNoTextIsWrittenOnce(t *testing.T) {
+	found := local(812)
+	found.Where, found.Problems = "unit \xff", []string{strings.Repeat("\u00e4", 3000)}
+	facts := closed()
+	facts.Conflist.Directory = "/etc/cni/\xfe"
+	n := bornHeld("n1")
+	n.UID, n.ResourceVersion, n.Annotations["x"] = "uid-1", "1", "y"
+	o, err := decide(situation{node: n, facts: facts, evidence: &protect.HostEvidence{Found: []protect.Found{found}, Unknown: []string{"a\xff" + strings.Repeat("b", 9000)}}, now: time.Now()})
+	require.NoError(t, err)
+	patches, err := nodepatch.Plan(n, o.all, time.Now())
+	require.NoError(t, err)
+	require.NotEmpty(t, patches)
+	stored := n.DeepCopy()
+	stored.Labels = map[string]string{}
+	for _, p := range patches { // as the API server merges them
+		var body corev1.Node
+		require.NoError(t, json.Unmarshal(p.Body, &body))
+		maps.Copy(stored.Annotations, body.Annotations)
+		maps.Copy(stored.Labels, body.Labels)
+		stored.Status.Conditions = append(body.Status.Conditions, stored.Status.Conditions...)
+	}
+	again, err := nodepatch.Plan(stored, o.all, time.Now())
+	require.NoError(t, err)
+	require.Empty(t, again)
+	require.LessOrEqual(t, len(conditionOf(o, protect.EtcdMemberCondition).Message), longestMessage+len("…"))
 }

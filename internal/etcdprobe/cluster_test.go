@@ -94,6 +94,7 @@ func TestEveryMemberIsProvenByItsOwnAnswer(t *testing.T) {
 		seen := p.Observe(t.Context(), sighting(m), answer)
 		require.Empty(t, seen.Problem)
 		require.True(t, seen.Linearizable)
+		require.False(t, seen.AlarmsUnknown)
 		require.Equal(t, answer.Ref.Member, seen.LocalMember)
 		require.Equal(t, map[string]string{"etcd1": "healthy", "etcd2": "healthy", "etcd3": "healthy"}, health(seen))
 		require.Contains(t, []string{etcd.Member(1).HexID(), etcd.Member(2).HexID(), etcd.Member(3).HexID()}, string(seen.Leader))

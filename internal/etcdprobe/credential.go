@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -45,7 +44,7 @@ func load(t target) (loaded, error) {
 	hash := sha256.New()
 	if t.credential.CA != "" {
 		var text []byte
-		if text, err = os.ReadFile(t.credential.CA); err != nil {
+		if text, err = readFile(t.credential.CA); err != nil {
 			return loaded{}, fmt.Errorf("reading the CA: %w", err)
 		}
 		found.config.RootCAs = x509.NewCertPool()
@@ -59,11 +58,11 @@ func load(t target) (loaded, error) {
 		found.print = fingerprint(hash.Sum(nil))
 		return found, nil
 	}
-	cert, err := os.ReadFile(t.credential.Cert)
+	cert, err := readFile(t.credential.Cert)
 	if err != nil {
 		return loaded{}, fmt.Errorf("reading the client certificate: %w", err)
 	}
-	key, err := os.ReadFile(t.credential.Key)
+	key, err := readFile(t.credential.Key)
 	if err != nil {
 		return loaded{}, fmt.Errorf("reading the client key: %w", err)
 	}

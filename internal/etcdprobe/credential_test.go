@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,23 +57,34 @@ func TestCredentialsThatFailSayWhy(t *testing.T) {
 	swapped.Key, swapped.Origin = expired.Key, "swapped"
 	empty.CA, empty.Origin = filepath.Join(w.dir, "empty.pem"), "empty"
 	require.NoError(t, os.WriteFile(empty.CA, nil, 0o600))
+	// What a pod may put where its server's certificates are said to be.
+	pipe, huge, device := good, good, good
+	pipe.CA, pipe.Origin = filepath.Join(w.dir, "pipe"), "pipe"
+	require.NoError(t, syscall.Mkfifo(pipe.CA, 0o600))
+	huge.Cert, huge.Origin = filepath.Join(w.dir, "huge"), "huge"
+	require.NoError(t, os.WriteFile(huge.Cert, nil, 0o600))
+	require.NoError(t, os.Truncate(huge.Cert, 400<<20))
+	device.Key, device.Origin = "/dev/zero", "device"
 	anonymous := protect.Credential{CA: m.Files.CA, Origin: "anonymous"}
 
 	for name, c := range map[string]struct {
 		credentials []protect.Credential
 		want        []string
 	}{
-		"expired":                {[]protect.Credential{expired}, []string{"(expired): ", "the client certificate expired on 2024-02-29T12:00:00Z"}},
-		"not valid yet":          {[]protect.Credential{early}, []string{"(early): ", "the client certificate is not valid before 2124-02-29T12:00:00Z"}},
-		"of another authority":   {[]protect.Credential{foreign}, []string{"(foreign): ", "remote error: tls: unknown certificate authority"}},
-		"trusts another server":  {[]protect.Credential{distrustful}, []string{"(distrustful): ", "x509: certificate signed by unknown authority"}},
-		"the key is missing":     {[]protect.Credential{keyless}, []string{"(keyless): reading the client key: ", "no such file or directory"}},
-		"the key is another's":   {[]protect.Credential{swapped}, []string{"(swapped): reading the client certificate ", "private key does not match public key"}},
-		"the authority is empty": {[]protect.Credential{empty}, []string{"(empty): reading the CA: there is no certificate in "}},
-		"no client certificate":  {[]protect.Credential{anonymous}, []string{"(anonymous): ", "remote error: tls: certificate required"}},
-		"none at all":            {nil, []string{"(no client certificate): ", "x509: certificate signed by unknown authority"}},
-		"all fail":               {[]protect.Credential{foreign, expired}, []string{"(foreign): ", "; ", "(expired): "}},
-		"the second is good":     {[]protect.Credential{expired, good}, nil},
+		"expired":                 {[]protect.Credential{expired}, []string{"(expired): ", "the client certificate expired on 2024-02-29T12:00:00Z"}},
+		"not valid yet":           {[]protect.Credential{early}, []string{"(early): ", "the client certificate is not valid before 2124-02-29T12:00:00Z"}},
+		"of another authority":    {[]protect.Credential{foreign}, []string{"(foreign): ", "remote error: tls: unknown certificate authority"}},
+		"trusts another server":   {[]protect.Credential{distrustful}, []string{"(distrustful): ", "x509: certificate signed by unknown authority"}},
+		"the key is missing":      {[]protect.Credential{keyless}, []string{"(keyless): reading the client key: ", "no such file or directory"}},
+		"the key is another's":    {[]protect.Credential{swapped}, []string{"(swapped): reading the client certificate ", "private key does not match public key"}},
+		"the authority is empty":  {[]protect.Credential{empty}, []string{"(empty): reading the CA: there is no certificate in "}},
+		"the authority is a pipe": {[]protect.Credential{pipe}, []string{"(pipe): reading the CA: ", "not a regular file"}},
+		"the certificate is huge": {[]protect.Credential{huge}, []string{"(huge): reading the client certificate: ", "larger than a mebibyte"}},
+		"the key is a device":     {[]protect.Credential{device}, []string{"(device): reading the client key: ", "not a regular file"}},
+		"no client certificate":   {[]protect.Credential{anonymous}, []string{"(anonymous): ", "remote error: tls: certificate required"}},
+		"none at all":             {nil, []string{"(no client certificate): ", "x509: certificate signed by unknown authority"}},
+		"all fail":                {[]protect.Credential{foreign, expired}, []string{"(foreign): ", "; ", "(expired): "}},
+		"the second is good":      {[]protect.Credential{expired, good}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sighting(m)

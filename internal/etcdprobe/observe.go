@@ -3,6 +3,7 @@ package etcdprobe
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -16,14 +17,22 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
-// maxURLs is how many URLs of a member an observation takes.
-const maxURLs = 16
+// The schema's limits of an observation (api/v1alpha1). What it would refuse is left out or shortened here, so that one
+// odd value does not keep the whole observation from being published.
+const (
+	// maxMembers is how many members a list may have. A longer one is no list at all: one that lacks members says that
+	// the quorum is smaller than it is.
+	maxMembers = 20
+	// maxURLs is how many URLs of a member an observation takes, longestURL how many characters of ASCII each may have.
+	maxURLs, longestURL = 16, 300
+	longestName         = 512
+)
 
 // Observe looks at the cluster of the member that a sighting turned out to be: it gets the member list confirmed by a
 // quorum, then asks every member at once through that member's own URLs. It ends within twice the Prober's timeout,
 // whatever hangs. Node, NodeUID and Nonce are left to the caller.
 func (p *Prober) Observe(ctx context.Context, s protect.Sighting, a protect.Answer) v1alpha1.Observation {
-	o := v1alpha1.Observation{LocalMember: a.Ref.Member}
+	o := v1alpha1.Observation{LocalMember: a.Ref.Member, AlarmsUnknown: true}
 	cluster, member, err := numbers(a.Ref)
 	if err != nil {
 		o.Time, o.Problem = metav1.Now(), "the local member has not said who it is: "+clip(a.Problem)
@@ -42,6 +51,11 @@ func (p *Prober) Observe(ctx context.Context, s protect.Sighting, a protect.Answ
 			way = known.way
 		}
 		p.remember(s, a.Ref, way, list.members)
+	}
+	if len(list.members) > maxMembers {
+		o.Linearizable, o.Time = false, metav1.Now()
+		o.Problem = fmt.Sprintf("the cluster has %d members, and no more than %d can be published", len(list.members), maxMembers)
+		return o
 	}
 	p.look(ctx, s, cluster, list, &o)
 	o.Time = metav1.Now()
@@ -67,8 +81,9 @@ func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, l
 	for i, m := range members {
 		o.Members[i].Alarms = alarmsOf(alarms, m.ID)
 	}
+	o.AlarmsUnknown = !o.Linearizable || unheard != nil
 	if unheard != nil {
-		// The cluster was seen all the same: only alarms are missing, and nobody counts on them.
+		// The cluster was seen all the same. Whether a member is corrupt is for somebody else's answer to say.
 		o.Problem = clip("the alarms are unknown: " + unheard.Error())
 	}
 }
@@ -76,8 +91,8 @@ func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, l
 // member asks one member whether it lives.
 func (p *Prober) member(ctx context.Context, s protect.Sighting, cluster uint64, m *pb.Member, worked target) v1alpha1.MemberStatus {
 	status := v1alpha1.MemberStatus{
-		ID: v1alpha1.MemberID(hex(m.ID)), Name: m.Name, Learner: m.IsLearner,
-		PeerURLs: m.PeerURLs[:min(len(m.PeerURLs), maxURLs)], ClientURLs: m.ClientURLs[:min(len(m.ClientURLs), maxURLs)],
+		ID: v1alpha1.MemberID(hex(m.ID)), Name: nameOf(m), Learner: m.IsLearner,
+		PeerURLs: publishable(m.PeerURLs), ClientURLs: publishable(m.ClientURLs),
 	}
 	if m.Name == "" && len(m.ClientURLs) == 0 {
 		status.Reason = "it was added and has never started"
@@ -108,6 +123,20 @@ func (p *Prober) member(ctx context.Context, s protect.Sighting, cluster uint64,
 		status.Reason = clip(strings.Join(why, "; "))
 	}
 	return status
+}
+
+// nameOf returns the member's name as far as it can be published.
+func nameOf(m *pb.Member) string {
+	return strings.ToValidUTF8(m.Name[:min(len(m.Name), longestName)], "")
+}
+
+// publishable returns the URLs that an observation takes. A URL is left out whole: the beginning of one names another
+// host.
+func publishable(urls []string) []string {
+	fit := slices.DeleteFunc(slices.Clone(urls), func(url string) bool {
+		return len(url) > longestURL || strings.ContainsFunc(url, func(r rune) bool { return r < '!' || r > '~' })
+	})
+	return fit[:min(len(fit), maxURLs)]
 }
 
 // prove reads from a member under one URL, with each credential until one is taken.

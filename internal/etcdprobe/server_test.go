@@ -3,6 +3,7 @@ package etcdprobe
 import (
 	"context"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
@@ -25,6 +27,8 @@ type server struct {
 	pb.UnimplementedClusterServer
 	pb.UnimplementedMaintenanceServer
 	url string
+	// others are in the member list besides the server itself.
+	others []*pb.Member
 	// ranges answers the n-th read, from 1.
 	ranges func(n int32) error
 	reads  atomic.Int32
@@ -40,7 +44,7 @@ func (s *server) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, er
 
 // MemberList answers from what it knows itself whatever is asked, as servers up to 3.4 do.
 func (s *server) MemberList(context.Context, *pb.MemberListRequest) (*pb.MemberListResponse, error) {
-	return &pb.MemberListResponse{Header: s.header, Members: []*pb.Member{{ID: fakeMember, Name: "fake", ClientURLs: []string{s.url}}}}, nil
+	return &pb.MemberListResponse{Header: s.header, Members: append([]*pb.Member{{ID: fakeMember, Name: "fake", ClientURLs: []string{s.url}}}, s.others...)}, nil
 }
 
 func (s *server) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
@@ -108,6 +112,42 @@ func TestElectionIsNotDeath(t *testing.T) {
 	require.True(t, seen.Linearizable)
 	require.True(t, seen.Members[0].Healthy)
 	require.Equal(t, "the alarms are unknown: no leader", seen.Problem)
+	require.True(t, seen.AlarmsUnknown, "an empty list of alarms must not be taken for the answer that there are none")
+}
+
+func TestListThatCannotBePublishedWholeIsNone(t *testing.T) {
+	s := serve(t, func(int32) error { return nil })
+	for i := range uint64(maxMembers) {
+		s.others = append(s.others, &pb.Member{ID: i + 1})
+	}
+	observe := func() v1alpha1.Observation {
+		return probe(t).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
+	}
+	seen := observe()
+	require.False(t, seen.Linearizable, "a list that lacks members says that the quorum is smaller than it is")
+	require.Empty(t, seen.Members)
+	require.True(t, seen.AlarmsUnknown)
+	require.Equal(t, "the cluster has 21 members, and no more than 20 can be published", seen.Problem)
+	s.others = s.others[1:]
+	seen = observe()
+	require.True(t, seen.Linearizable)
+	require.Len(t, seen.Members, maxMembers)
+}
+
+func TestOddValuesOfAMemberAreLeftOut(t *testing.T) {
+	longest := "https://" + strings.Repeat("a", longestURL-len("https://"))
+	urls := []string{longest + "a", "https://10.0.0.1:2379", "https://b\u00fccher:2379", "https://a b", longest}
+	for range 2 * maxURLs {
+		urls = append(urls, "https://10.0.0.2:2379")
+	}
+	odd := &pb.Member{ID: 2, Name: strings.Repeat("a", longestName-1) + "\u00fc", PeerURLs: urls}
+	status := probe(t).member(t.Context(), protect.Sighting{}, fakeCluster, odd, target{})
+	require.Equal(t, strings.Repeat("a", longestName-1), status.Name)
+	require.Equal(t, []string{"https://10.0.0.1:2379", longest, "https://10.0.0.2:2379"}, status.PeerURLs[:3])
+	require.Len(t, status.PeerURLs, maxURLs)
+	require.Empty(t, status.ClientURLs)
+	require.Len(t, odd.PeerURLs, len(urls))
+	require.Equal(t, longest+"a", odd.PeerURLs[0], "what was left out is still there to be asked")
 }
 
 func TestLooksPileUpNoConnections(t *testing.T) {
@@ -123,6 +163,7 @@ func TestLastingElectionProvesNothing(t *testing.T) {
 	s := serve(t, func(int32) error { return rpctypes.ErrGRPCLeaderChanged })
 	seen := probe(t).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
 	require.False(t, seen.Linearizable)
+	require.True(t, seen.AlarmsUnknown, "nobody was asked for them")
 	require.False(t, seen.Members[0].Healthy)
 	require.Equal(t, s.url+": leader changed", seen.Members[0].Reason)
 	require.EqualValues(t, 4, s.reads.Load(), "each question is asked twice and no more")

@@ -3,50 +3,90 @@ package host
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// conflist reads the CNI configuration that decides: the first file by name that ends in .conf, .conflist or .json. As in
-// containerd (go-cni opts.go, loadFromConfDir), one that does not parse is not passed over: it may be the right one, half
-// written, with some other package's bridge network waiting behind it.
+// conflist reads the CNI configuration that decides, of the first directory that has one: the first file by name that ends
+// in .conf, .conflist or .json. As in containerd (go-cni opts.go, loadFromConfDir), one that does not parse is not passed
+// over: it may be the right one, half written, with some other package's bridge network waiting behind it. What such
+// packages install themselves is passed over: it stands in for the cluster's network, which is not there yet.
 func (h *Host) conflist() readiness.Conflist {
-	list := readiness.Conflist{Directory: h.opts.CNIConfDir}
-	entries, err := h.list(list.Directory)
-	if err != nil {
-		list.Problem = err.Error()
-		return list
+	list := readiness.Conflist{Directory: strings.Join(h.opts.CNIConfDirs, ", ")}
+	for _, dir := range h.opts.CNIConfDirs {
+		entries, err := h.list(dir)
+		if err != nil {
+			list.Problem = err.Error()
+			return list
+		}
+		var paths []string
+		for _, entry := range entries {
+			path := filepath.Join(dir, entry.Name())
+			switch {
+			case entry.IsDir() || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)):
+			case matchesAny(packaged(), entry.Name()):
+				list.PassedOver = append(list.PassedOver, path)
+			default:
+				paths = append(paths, path)
+			}
+		}
+		if len(paths) > 0 {
+			list.Directory = dir
+			h.readConflists(&list, paths)
+			return list
+		}
 	}
-	first := slices.IndexFunc(entries, func(e os.DirEntry) bool {
-		return !e.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name()))
-	})
-	if first < 0 {
-		list.Presence = readiness.Absent
-		return list
-	}
-	list.Path = filepath.Join(list.Directory, entries[first].Name())
+	list.Presence = readiness.Absent
+	return list
+}
+
+// packaged are patterns of the names of configurations that packages bring along: podman's, CRI-O's, and those of the loopback
+// device alone.
+func packaged() []string {
+	return []string{"87-podman*.conflist", "*crio-bridge*", "*-loopback*"}
+}
+
+// readConflists reads the first configuration, which the runtime takes, and of the others those that name flannel: a meta
+// plugin in the first, such as Multus, may hand on to them without naming more than a path.
+func (h *Host) readConflists(list *readiness.Conflist, paths []string) {
+	list.Path = paths[0]
 	data, err := h.root.read(list.Path)
 	if err != nil {
 		list.Problem = fmt.Sprintf("reading %s: %v", list.Path, plain(err))
-		return list
+		return
 	}
 	list.Presence = readiness.Present
 	name, plugins, err := h.parseConflist(list.Path, data)
 	if err != nil {
 		list.Problem = fmt.Sprintf("parsing %s: %v", list.Path, err)
-		return list
+		return
 	}
 	list.Name = name
-	for _, p := range needed(plugins) {
+	all := needed(plugins, "")
+	for _, path := range paths[1:] {
+		data, err := h.root.read(path)
+		if err != nil {
+			continue // the runtime does not read it either
+		}
+		if _, plugins, err := h.parseConflist(path, data); err == nil {
+			if more := needed(plugins, filepath.Base(path)); names(more, "flannel") {
+				all = append(all, slices.DeleteFunc(more, func(p readiness.Plugin) bool { return names(all, p.Type) })...)
+			}
+		}
+	}
+	for _, p := range all {
 		p.Executable, p.Problem = h.executable(p.Type)
 		list.Plugins = append(list.Plugins, p)
 	}
-	return list
+}
+
+func names(plugins []readiness.Plugin, kind string) bool {
+	return slices.ContainsFunc(plugins, func(p readiness.Plugin) bool { return p.Type == kind })
 }
 
 func (h *Host) parseConflist(path string, data []byte) (string, []*libcni.PluginConfig, error) {
@@ -100,19 +140,24 @@ func (h *Host) pluginFiles(dir string) ([]*libcni.PluginConfig, error) {
 	return plugins, nil
 }
 
-// needed lists the programs that the plugins need, each once: themselves, the IPAM plugins they name, and what flannel
-// calls without naming it (flannel cni-plugin flannel.go: delegate bridge, IPAM host-local; the runtime itself calls
-// loopback for every pod).
-func needed(plugins []*libcni.PluginConfig) []readiness.Plugin {
+// needed lists the programs that the plugins need, each once: themselves (which by names, if the configuration that decides
+// does not), those that they hand on to, the IPAM plugins they name, and what flannel calls without naming it (flannel
+// cni-plugin flannel.go: delegate bridge, IPAM host-local; the runtime itself calls loopback for every pod).
+func needed(plugins []*libcni.PluginConfig, by string) []readiness.Plugin {
 	var all []readiness.Plugin
 	need := func(name, by string) {
-		same := func(p readiness.Plugin) bool { return p.Type == name }
-		if name != "" && !slices.ContainsFunc(all, same) {
+		if name != "" && !names(all, name) {
 			all = append(all, readiness.Plugin{Type: name, NeededBy: by})
 		}
 	}
 	for _, p := range plugins {
-		need(p.Network.Type, "")
+		need(p.Network.Type, by)
+	}
+	for _, p := range plugins {
+		for _, inner := range handedOn(p.Bytes) {
+			need(inner.Network.Type, p.Network.Type)
+			plugins = append(plugins, inner)
+		}
 	}
 	for _, p := range plugins {
 		kind := p.Network.Type
@@ -124,6 +169,26 @@ func needed(plugins []*libcni.PluginConfig) []readiness.Plugin {
 		need(bridge, kind)
 		need(ipam, kind)
 		need("loopback", kind)
+	}
+	return all
+}
+
+// handedOn returns the plugins that a meta plugin such as Multus calls, at any depth (multus-cni pkg/types, NetConf: each of
+// the delegates is a plugin or a list of plugins).
+func handedOn(conf []byte) []*libcni.PluginConfig {
+	var outer struct {
+		Delegates []json.RawMessage `json:"delegates"`
+		Plugins   []json.RawMessage `json:"plugins"`
+	}
+	if json.Unmarshal(conf, &outer) != nil {
+		return nil // of an odd shape: no delegates that could be named
+	}
+	var all []*libcni.PluginConfig
+	for _, raw := range slices.Concat(outer.Delegates, outer.Plugins) {
+		if plugin, err := libcni.NetworkPluginConfFromBytes(raw); err == nil { // a list has no type of its own
+			all = append(all, plugin)
+		}
+		all = append(all, handedOn(raw)...)
 	}
 	return all
 }

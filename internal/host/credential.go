@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
@@ -36,9 +38,8 @@ func (h *Host) credentials(t settings, envOrigin string, find func(string) (stri
 		}
 	}
 	named("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY", ctlOrigin+envOrigin)
-	server := located(find, t["cert-file"])
-	if server != "" {
-		for _, c := range beside(server) {
+	if located(find, t["cert-file"]) != "" {
+		for _, c := range beside(t["cert-file"], find) {
 			add(c)
 		}
 	}
@@ -82,31 +83,58 @@ func located(find func(string) (string, error), named string) string {
 	return at
 }
 
-// beside returns the clients' pairs of the layouts that lie beside the server's certificate. kubespray makes one
-// admin certificate for each member and may leave those of others there: the one that shares the member's name is first.
-func beside(server string) []protect.Credential {
+// beside returns the clients' pairs of the layouts that lie beside the server's certificate, by the names that the server
+// has for them: a link among them leads to where it leads the server. kubespray makes one admin certificate for each
+// member and may leave those of others there: the one that shares the member's name is first.
+func beside(server string, find func(string) (string, error)) []protect.Credential {
 	var all []protect.Credential
 	dir, member := filepath.Dir(server), afterDash(server)
 	for _, l := range layouts() {
 		for _, client := range l.clients {
-			certs, err := filepath.Glob(filepath.Join(escapeGlob(dir), client.cert))
-			if err != nil {
-				continue // only a malformed pattern, and the table has none
-			}
+			certs := matching(dir, client.cert, find)
 			slices.SortStableFunc(certs, func(a, b string) int {
 				return -cmp.Compare(b2i(afterDash(a) == member), b2i(afterDash(b) == member))
 			})
-			for _, cert := range certs {
-				key := keyOf(cert)
-				ca := filepath.Join(dir, client.ca)
-				if key == "" || missing(key) || missing(ca) {
+			for _, named := range certs {
+				cert, key := located(find, named), located(find, keyOf(named))
+				ca := located(find, filepath.Join(dir, client.ca))
+				if cert == "" || key == "" || ca == "" {
 					continue
 				}
-				all = append(all, protect.Credential{CA: ca, Cert: cert, Key: key, Origin: l.name + "'s " + filepath.Base(cert)})
+				all = append(all, protect.Credential{CA: ca, Cert: cert, Key: key, Origin: l.name + "'s " + filepath.Base(named)})
 			}
 		}
 	}
 	return all
+}
+
+// mostNames is how many names of a directory are looked through: one of certificates has a few dozen.
+const mostNames = 4096
+
+// matching returns the names below dir that fit the pattern, of which only the last part may be one.
+func matching(dir, pattern string, find func(string) (string, error)) []string {
+	wanted := filepath.Join(dir, pattern)
+	if !strings.Contains(pattern, "*") {
+		return []string{wanted}
+	}
+	at, err := find(filepath.Dir(wanted))
+	if err != nil {
+		return nil
+	}
+	f, err := os.OpenFile(at, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()      // nothing was written
+	names, _ := f.Readdirnames(mostNames) // what was read before an error counts
+	var found []string
+	for _, name := range names {
+		if fits, err := filepath.Match(filepath.Base(pattern), name); fits && err == nil {
+			found = append(found, filepath.Join(filepath.Dir(wanted), name))
+		}
+	}
+	slices.Sort(found)
+	return found
 }
 
 // afterDash is the part of a file's name that kubespray takes from the inventory: member-<host>.pem, admin-<host>.pem.
@@ -131,13 +159,4 @@ func keyOf(cert string) string {
 		return name + ".key"
 	}
 	return ""
-}
-
-func missing(at string) bool {
-	_, err := os.Stat(at)
-	return absent(err)
-}
-
-func escapeGlob(dir string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }

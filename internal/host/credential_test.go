@@ -86,3 +86,23 @@ func TestTheOperatorsCredentialIsTriedFirst(t *testing.T) {
 	}, found[0].Credentials[0])
 	require.Equal(t, "ETCDCTL_CERT in /etc/etcd.env", found[0].Credentials[1].Origin)
 }
+
+func TestLinksBesideACertificateLeadWhereTheyLeadTheServer(t *testing.T) {
+	const dir = "/etc/ssl/etcd/ssl/"
+	root := layOut(t, files{
+		"/containers/c1/secret/ca.pem": "x", "/containers/c1/secret/cert.pem": "x", "/containers/c1/secret/key.pem": "x",
+		"/containers/c1" + dir + "member-n1.pem": "x", "/containers/c1" + dir + "ca.pem": "-> /secret/ca.pem",
+		"/containers/c1" + dir + "admin-n1.pem": "-> /secret/cert.pem", "/containers/c1" + dir + "admin-n1-key.pem": "-> /secret/key.pem",
+		"/secret/ca.pem": "another's", "/secret/cert.pem": "another's", "/secret/key.pem": "another's",
+	})
+	process(t, root, 812, shown{
+		line: []string{"etcd"}, root: "/containers/c1", cgroup: "/docker/" + containerID,
+		env: map[string]string{"ETCD_DATA_DIR": "/data", "ETCD_CERT_FILE": dir + "member-n1.pem"},
+	})
+	found, _ := at(t, root).Etcd(t.Context())
+	require.Len(t, found, 1)
+	inside := filepath.Join(root, "proc/812/root/secret")
+	require.Equal(t, []protect.Credential{{
+		CA: filepath.Join(inside, "ca.pem"), Cert: filepath.Join(inside, "cert.pem"), Key: filepath.Join(inside, "key.pem"), Origin: "kubespray's admin-n1.pem",
+	}}, found[0].Credentials)
+}

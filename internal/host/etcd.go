@@ -35,6 +35,7 @@ func (h *Host) Look(ctx context.Context) Look {
 	s.readStopped()
 	s.readManifests()
 	s.readDataDirs()
+	s.noteWorkloads()
 	slices.Sort(s.unknown)
 	look := Look{Unknown: slices.Compact(s.unknown), Notes: s.notes}
 	for _, found := range s.found {
@@ -49,8 +50,10 @@ type scan struct {
 	host     *Host
 	services []service
 	found    []server
-	unknown  []string
-	notes    []string
+	// workloads are servers in ordinary pods, which are no part of the host.
+	workloads []server
+	unknown   []string
+	notes     []string
 }
 
 // server is a sighting with what tells it from others: the data directory, which etcd locks, so that no two servers
@@ -58,6 +61,8 @@ type scan struct {
 type server struct {
 	protect.Sighting
 	dir fs.FileInfo
+	// named is the data directory by the server's own name for it.
+	named string
 }
 
 func (s *scan) readUnits(ctx context.Context) {

@@ -254,3 +254,19 @@ func replaceByDirectory(t *testing.T, root, path string) {
 	require.NoError(t, os.Remove(filepath.Join(root, path)))
 	require.NoError(t, os.Mkdir(filepath.Join(root, path), 0o755))
 }
+
+func TestTwoServersOfTwoClustersOnOneHost(t *testing.T) {
+	root := layOut(t, files{"/var/lib/etcd/member/snap/db": "x", "/var/lib/etcd-events/member/snap/db": "x"})
+	env := func(name, dir string) map[string]string {
+		return map[string]string{"ETCD_NAME": name, "ETCD_DATA_DIR": dir}
+	}
+	process(t, root, 812, shown{line: []string{"etcd"}, env: env("etcd1", "/var/lib/etcd"), cgroup: "/system.slice/etcd.service"})
+	process(t, root, 813, shown{line: []string{"etcd"}, env: env("etcd1-events", "/var/lib/etcd-events"), cgroup: "/system.slice/etcd-events.service"})
+	found, unknown := at(t, root).Etcd(t.Context())
+	require.Empty(t, unknown)
+	units := map[string]string{}
+	for _, s := range found {
+		units[s.Unit] = s.Config.Name
+	}
+	require.Equal(t, map[string]string{"etcd.service": "etcd1", "etcd-events.service": "etcd1-events"}, units)
+}

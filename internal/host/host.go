@@ -20,9 +20,9 @@ type Options struct {
 	Root string
 	// SubnetFile is flannel's subnet file. Default /run/flannel/subnet.env.
 	SubnetFile string
-	// CNIConfDir is the directory of CNI configurations. Default /etc/cni/net.d.
-	CNIConfDir string
-	// CNIBinDirs are the directories of CNI plugins. Default /opt/cni/bin, /usr/lib/cni, /usr/libexec/cni.
+	// CNIConfDirs are the directories of CNI configurations, of which the first that has one counts. Default CNIConfDirs.
+	CNIConfDirs []string
+	// CNIBinDirs are the directories of CNI plugins. Default CNIBinDirs.
 	CNIBinDirs []string
 	// Marker is the file that the last task of the network_plugin role writes. Default /run/holdfast/network_plugin.done.
 	Marker string
@@ -58,11 +58,11 @@ func New(o Options) (*Host, error) {
 	if o.SubnetFile == "" {
 		o.SubnetFile = "/run/flannel/subnet.env"
 	}
-	if o.CNIConfDir == "" {
-		o.CNIConfDir = "/etc/cni/net.d"
+	if len(o.CNIConfDirs) == 0 {
+		o.CNIConfDirs = CNIConfDirs()
 	}
 	if len(o.CNIBinDirs) == 0 {
-		o.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+		o.CNIBinDirs = CNIBinDirs()
 	}
 	if o.Marker == "" {
 		o.Marker = "/run/holdfast/network_plugin.done"
@@ -71,4 +71,15 @@ func New(o Options) (*Host, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Host{opts: o, root: tree(root), log: o.Log}, nil
+}
+
+// CNIConfDirs are the directories in which CNI configurations are looked for: everybody's, and k3s' own.
+func CNIConfDirs() []string {
+	return []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
+}
+
+// CNIBinDirs are the directories in which CNI plugins are looked for: everybody's, distributions', and k3s' own, of which
+// data/cni came in 2024 (k3s pull request 10868).
+func CNIBinDirs() []string {
+	return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin"}
 }

@@ -76,13 +76,9 @@ func (s *scan) readPod(file string, flags, env settings) {
 	root := s.host.root
 	told, err := precedence(flags, env, root.read)
 	found := server{Sighting: protect.Sighting{Source: protect.StaticPod, InCluster: true, Config: told.config("/", true)}}
-	named := found.Config.DataDir
 	found.look(root, root.locate)
-	for i := range s.found {
-		if known := &s.found[i]; known.same(found) {
-			known.Source, known.InCluster, known.Where = protect.StaticPod, true, "static pod "+filepath.Base(file)
-			return
-		}
+	if s.runs(found, file) {
+		return
 	}
 	if err != nil {
 		found.Problems = append(found.Problems, err.Error())
@@ -93,8 +89,28 @@ func (s *scan) readPod(file string, flags, env settings) {
 	if found.HasData == nil || !*found.HasData {
 		return
 	}
-	found.Where = fmt.Sprintf("data directory %s of static pod %s, which does not run", named, filepath.Base(file))
+	found.Where = fmt.Sprintf("data directory %s of static pod %s, which does not run", found.named, filepath.Base(file))
 	found.Config.File = located(root.locate, told.file)
 	found.Credentials = s.host.credentials(told.settings, file, root.locate)
 	s.found = append(s.found, found)
+}
+
+// runs says whether a server of the manifest runs, and marks it as the static pod that it is. A workload may have the
+// name and the URLs of another, so every match counts, and one that pretends takes nothing from the one that is.
+func (s *scan) runs(pod server, file string) bool {
+	s.workloads = slices.DeleteFunc(s.workloads, func(w server) bool {
+		is := w.dir != nil && w.same(pod)
+		if is {
+			s.found = append(s.found, w)
+		}
+		return is
+	})
+	runs := false
+	for i := range s.found {
+		if known := &s.found[i]; known.same(pod) {
+			known.Source, known.InCluster, known.Where = protect.StaticPod, true, "static pod "+filepath.Base(file)
+			runs = true
+		}
+	}
+	return runs
 }

@@ -94,19 +94,20 @@ func TestNothingBlocks(t *testing.T) {
 }
 
 func TestConflist(t *testing.T) {
-	const dir = "/etc/cni/net.d/"
+	const dir, k3s = "/etc/cni/net.d/", "/var/lib/rancher/k3s/agent/etc/cni/net.d/"
 	for name, c := range map[string]struct {
 		host     files
 		presence readiness.Presence
 		path     string
 		plugins  []string
+		passed   []string
 		problem  string
 	}{
 		"no directory":     {presence: readiness.Absent},
 		"no configuration": {host: files{dir + "README": "x", dir + "10.conflist.d/a": "x", dir + "5.conf/a": "x"}, presence: readiness.Absent},
 		"flannel": {
 			host:     files{dir + "10-flannel.conflist": flannelCNI, dir + "99-loopback.conf": `{"type":"loopback"}`},
-			presence: readiness.Present, path: dir + "10-flannel.conflist",
+			presence: readiness.Present, path: dir + "10-flannel.conflist", passed: []string{dir + "99-loopback.conf"},
 			plugins: []string{"flannel<", "portmap<", "bridge<flannel", "host-local<flannel", "loopback<flannel"},
 		},
 		"flannel with a delegate of its own": {
@@ -126,8 +127,56 @@ func TestConflist(t *testing.T) {
 			},
 			presence: readiness.Present, path: dir + "1.conflist", plugins: []string{"ptp<", "tuning<"},
 		},
+		"Multus before flannel": {
+			host: files{
+				dir + "00-multus.conf": `{"name":"m","type":"multus","delegates":[{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]},` +
+					`{"type":"macvlan","ipam":{"type":"whereabouts"}}]}`,
+			},
+			presence: readiness.Present, path: dir + "00-multus.conf",
+			plugins: []string{
+				"multus<", "flannel<multus", "portmap<multus", "macvlan<multus", "bridge<flannel", "host-local<flannel", "loopback<flannel",
+				"whereabouts<macvlan",
+			},
+		},
+		"Multus that names flannel's file": {
+			host: files{
+				dir + "00-multus.conf":      `{"name":"m","type":"multus","clusterNetwork":"/etc/cni/net.d/10-flannel.conflist"}`,
+				dir + "10-flannel.conflist": flannelCNI, dir + "20-other.conf": `{"name":"o","type":"ptp"}`, dir + "30-broken.conf": "{",
+			},
+			presence: readiness.Present, path: dir + "00-multus.conf",
+			plugins: []string{
+				"multus<", "flannel<10-flannel.conflist", "portmap<10-flannel.conflist", "bridge<flannel", "host-local<flannel", "loopback<flannel",
+			},
+		},
+		"delegates of an odd shape": {
+			host:     files{dir + "00-x.conf": `{"name":"x","type":"x","delegates":"10-flannel"}`},
+			presence: readiness.Present, path: dir + "00-x.conf", plugins: []string{"x<"},
+		},
+		"only what packages bring along": {
+			host: files{
+				dir + "87-podman-bridge.conflist": `{"name":"podman","plugins":[{"type":"bridge"}]}`, dir + "99-loopback.conf": `{"type":"loopback"}`,
+				dir + "100-crio-bridge.conflist": `{"name":"crio","plugins":[{"type":"bridge"}]}`, dir + "200-loopback.conflist": `{"name":"lo"}`,
+			},
+			presence: readiness.Absent,
+			passed: []string{
+				dir + "100-crio-bridge.conflist", dir + "200-loopback.conflist", dir + "87-podman-bridge.conflist", dir + "99-loopback.conf",
+			},
+		},
+		"flannel behind what packages bring along": {
+			host: files{
+				dir + "100-crio-bridge.conflist": `{"name":"crio","plugins":[{"type":"bridge"}]}`,
+				dir + "11-flannel.conflist":      `{"name":"f","plugins":[{"type":"flannel"}]}`,
+			},
+			presence: readiness.Present, path: dir + "11-flannel.conflist", passed: []string{dir + "100-crio-bridge.conflist"},
+			plugins: []string{"flannel<", "bridge<flannel", "host-local<flannel", "loopback<flannel"},
+		},
+		"k3s": {
+			host:     files{k3s + "10-flannel.conflist": `{"name":"f","plugins":[{"type":"bandwidth"}]}`, dir + "87-podman-bridge.conflist": "{"},
+			presence: readiness.Present, path: k3s + "10-flannel.conflist", passed: []string{dir + "87-podman-bridge.conflist"},
+			plugins: []string{"bandwidth<"},
+		},
 		"half-written before another": {
-			host:     files{dir + "10-flannel.conflist": flannelCNI[:40], dir + "100-crio-bridge.conflist": `{"name":"x","plugins":[{"type":"bridge"}]}`},
+			host:     files{dir + "10-flannel.conflist": flannelCNI[:40], dir + "20-bridge.conflist": `{"name":"x","plugins":[{"type":"bridge"}]}`},
 			presence: readiness.Present, path: dir + "10-flannel.conflist", problem: "parsing " + dir + "10-flannel.conflist",
 		},
 		"empty":                {host: files{dir + "10.conflist": ""}, presence: readiness.Present, path: dir + "10.conflist", problem: "unexpected end"},
@@ -139,6 +188,7 @@ func TestConflist(t *testing.T) {
 			got := at(t, layOut(t, c.host)).Network(t.Context()).Conflist
 			require.Equal(t, c.presence, got.Presence)
 			require.Equal(t, c.path, got.Path)
+			require.Equal(t, c.passed, got.PassedOver)
 			var plugins []string
 			for _, p := range got.Plugins {
 				plugins = append(plugins, p.Type+"<"+p.NeededBy)
@@ -167,6 +217,8 @@ func TestPluginsAreLookedForAsTheRuntimeDoes(t *testing.T) {
 		"a directory":             {host: files{"/opt/cni/bin/bridge/a": "x"}, executable: readiness.Absent, problem: "not executable"},
 		"not executable":          {host: files{"/opt/cni/bin/bridge": "-> /etc/cni/net.d/1.conflist"}, executable: readiness.Absent, problem: "not executable"},
 		"unreadable":              {host: files{"/opt/cni/bin": loop}, executable: readiness.Unknown, problem: "too many levels"},
+		"k3s":                     {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": "x", "/var/lib/rancher/k3s/data/cni/bridge": "-> ../0a/bin/bridge"}, executable: readiness.Present},
+		"an older k3s":            {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": "x", "/var/lib/rancher/k3s/data/current": "-> 0a"}, executable: readiness.Present},
 		"unreadable, but further": {host: files{"/opt/cni/bin": loop, "/usr/libexec/cni/bin/b": "x", "/usr/libexec/cni/bridge": "-> bin/b"}, executable: readiness.Present},
 	} {
 		t.Run(name, func(t *testing.T) {

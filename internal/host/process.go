@@ -168,6 +168,8 @@ type placement struct {
 	unit      string
 	container bool
 	pod       bool
+	// static says that the pod came from a file or a URL of the kubelet's and not from the API server.
+	static bool
 }
 
 // add reads one cgroup path. The innermost name decides: a node of a test cluster is itself a container, or even a pod,
@@ -176,10 +178,10 @@ func (p *placement) add(cgroup string) {
 	var here placement
 	for _, name := range strings.Split(cgroup, "/") {
 		switch {
-		case strings.Contains(name, "kubepods"):
-			here = placement{pod: true}
+		case strings.Contains(name, "kubepods"), podUID(name) != "":
+			here = placement{pod: true, static: isStaticUID(podUID(name))}
 		case isContainerGroup(name):
-			here = placement{container: true, pod: here.pod}
+			here = placement{container: true, pod: here.pod, static: here.static}
 		case strings.HasSuffix(name, ".service") && !isRuntimeUnit(name):
 			here = placement{unit: name}
 		}
@@ -188,6 +190,23 @@ func (p *placement) add(cgroup string) {
 		*p = here
 	}
 }
+
+// podUID is the pod's UID in the name of its group: `pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with underscores.
+func podUID(name string) string {
+	at := strings.LastIndex(name, "pod")
+	if at < 0 {
+		return ""
+	}
+	uid := strings.TrimSuffix(name[at+len("pod"):], ".slice")
+	if hex := strings.NewReplacer("-", "", "_", "").Replace(uid); len(hex) != 32 || strings.Trim(hex, "0123456789abcdef") != "" {
+		return ""
+	}
+	return uid
+}
+
+// isStaticUID says that the kubelet made the UID, as the digest of a static pod (pkg/kubelet/config/common.go,
+// applyDefaults): the API server's have separators, and nobody else can choose one.
+func isStaticUID(uid string) bool { return len(uid) == 32 }
 
 func isRuntimeUnit(name string) bool {
 	switch name {

@@ -48,6 +48,9 @@ func process(t *testing.T, root string, pid int, p shown) {
 	})
 }
 
+// podID is the UID of a pod of the API server's, as systemd's names of groups have it.
+const podID = "12345678_1234_1234_1234_123456789abc"
+
 const containerID = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 func TestAServerByWhatItsProcessShows(t *testing.T) {
@@ -133,9 +136,34 @@ func TestAServerByWhatItsProcessShows(t *testing.T) {
 			},
 			source: protect.SystemdUnit, where: "systemd unit etcd-member.service", unit: "etcd-member.service", dir: "/proc/812/root/data",
 		},
-		"pod": {
+		"pod on the host's data": {
 			host: data, process: shown{line: flags, cgroup: "/kubepods.slice/kubepods-pod1.slice/cri-containerd-" + containerID + ".scope"},
 			source: protect.Container, where: "container, process 812", pod: true, dir: "/var/lib/etcd",
+		},
+		"static pod by its UID": {
+			host: files{"/containers/c1/data/member/wal/0.wal": "x"},
+			process: shown{
+				line: []string{"etcd", "--data-dir=/data"}, root: "/containers/c1",
+				cgroup: "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0123456789abcdef0123456789abcdef.slice/cri-containerd-" + containerID + ".scope",
+			},
+			source: protect.StaticPod, where: "static pod, process 812", pod: true, dir: "/proc/812/root/data",
+		},
+		"static pod as the agent's own cgroup namespace shows it": {
+			host:    files{"/containers/c1/data/member/wal/0.wal": "x"},
+			process: shown{line: []string{"etcd", "--data-dir=/data"}, root: "/containers/c1", cgroup: "/../../pod0123456789abcdef0123456789abcdef/" + containerID},
+			source:  protect.StaticPod, where: "static pod, process 812", pod: true, dir: "/proc/812/root/data",
+		},
+		"static pod of RKE2": {
+			host: files{
+				"/var/lib/rancher/rke2/server/db/etcd/config":         "name: s1\ndata-dir: /var/lib/rancher/rke2/server/db/etcd\n",
+				"/var/lib/rancher/rke2/server/db/etcd/member/snap/db": "x",
+				"/var/lib/rancher/rke2/agent/pod-manifests/etcd.yaml": "spec: {containers: [{command: [etcd], args: [--config-file=/var/lib/rancher/rke2/server/db/etcd/config]}]}",
+			},
+			process: shown{
+				line:   []string{"etcd", "--config-file=/var/lib/rancher/rke2/server/db/etcd/config"},
+				cgroup: "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + podID + ".slice/cri-containerd-" + containerID + ".scope",
+			},
+			source: protect.StaticPod, where: "static pod etcd.yaml", pod: true, dir: "/var/lib/rancher/rke2/server/db/etcd",
 		},
 		"static pod": {
 			host:    files{"/var/lib/etcd/member/wal/0.wal": "x", "/etc/kubernetes/manifests/etcd.yaml": "spec: {containers: [{command: [etcd, --data-dir=/var/lib/etcd]}]}"},
@@ -259,20 +287,4 @@ func TestAProcessThatCannotBeReadIsUnknown(t *testing.T) {
 	require.Empty(t, found)
 	require.Len(t, unknown, 1)
 	require.Contains(t, unknown[0], "process 812: ")
-}
-
-func TestTwoServersOfTwoClustersOnOneHost(t *testing.T) {
-	root := layOut(t, files{"/var/lib/etcd/member/snap/db": "x", "/var/lib/etcd-events/member/snap/db": "x"})
-	env := func(name, dir string) map[string]string {
-		return map[string]string{"ETCD_NAME": name, "ETCD_DATA_DIR": dir}
-	}
-	process(t, root, 812, shown{line: []string{"etcd"}, env: env("etcd1", "/var/lib/etcd"), cgroup: "/system.slice/etcd.service"})
-	process(t, root, 813, shown{line: []string{"etcd"}, env: env("etcd1-events", "/var/lib/etcd-events"), cgroup: "/system.slice/etcd-events.service"})
-	found, unknown := at(t, root).Etcd(t.Context())
-	require.Empty(t, unknown)
-	units := map[string]string{}
-	for _, s := range found {
-		units[s.Unit] = s.Config.Name
-	}
-	require.Equal(t, map[string]string{"etcd.service": "etcd1", "etcd-events.service": "etcd1-events"}, units)
 }

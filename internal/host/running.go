@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -11,7 +12,38 @@ func (s *scan) readProcesses() {
 	processes, unread := s.host.processes()
 	s.unknown = append(s.unknown, unread...)
 	for _, p := range processes {
-		s.found = append(s.found, s.running(p))
+		found := s.running(p)
+		if s.isWorkload(p, found) {
+			s.workloads = append(s.workloads, found)
+			continue
+		}
+		s.found = append(s.found, found)
+	}
+}
+
+// isWorkload says that a server is what any user of the cluster can run: a pod of the API server's, on data of its own.
+// Who may make pods could otherwise make the node undeletable. A static pod that cannot be told by its UID has its data on
+// the host, under the name that it has there (kubeadm, RKE2), and mounting that takes the rights of the host's
+// administrator. A pod of which the kernel does not tell enough is no workload for sure.
+func (s *scan) isWorkload(p process, found server) bool {
+	if !p.place.pod || p.place.static || len(p.unread) > 0 || found.Unit != "" {
+		return false
+	}
+	if _, err := p.files.stat("/"); err != nil {
+		return false
+	}
+	if found.dir == nil {
+		return true
+	}
+	onHost, err := s.host.root.stat(found.named)
+	return absent(err) || err == nil && !os.SameFile(onHost, found.dir)
+}
+
+// noteWorkloads tells of what was left out.
+func (s *scan) noteWorkloads() {
+	for _, f := range s.workloads {
+		s.notes = append(s.notes, fmt.Sprintf("process %d is etcd in an ordinary pod with data of its own: "+
+			"it is no static pod, does not guard the node, and is not asked", f.PID))
 	}
 }
 
@@ -52,6 +84,9 @@ func (s *scan) running(p process) server {
 		found.setUnit(p.place.unit)
 	case p.place.container || p.place.pod:
 		found.Source, found.Where = protect.Container, fmt.Sprintf("container, process %d", p.pid)
+		if p.place.static {
+			found.Source, found.Where = protect.StaticPod, fmt.Sprintf("static pod, process %d", p.pid)
+		}
 	}
 	return found
 }
@@ -63,7 +98,7 @@ func (f *server) setUnit(name string) {
 // look opens the data directory and makes its path the agent's.
 func (f *server) look(files tree, find func(string) (string, error)) {
 	named := f.Config.DataDir
-	if named == "" {
+	if f.named = named; named == "" {
 		return
 	}
 	if at, err := find(named); err == nil {

@@ -3,10 +3,13 @@ package host
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -19,6 +22,9 @@ const (
 	// retryFirst and retryMost bound the wait before a watch that failed is tried again.
 	retryFirst = time.Second
 	retryMost  = time.Minute
+	// rearm is how often the watches are compared with the host. Nothing tells of a link or a mount on the way to a directory
+	// that leads elsewhere from now on.
+	rearm = 2 * time.Second
 )
 
 // Watch calls notify whenever something that Network or Etcd looks at may have changed, at once and then at most every
@@ -105,8 +111,8 @@ type target struct {
 // renaming another over it takes the watch of the old one away with it.
 func (h *Host) targets() []target {
 	file := func(path string) target { return target{filepath.Dir(path), []string{filepath.Base(path)}} }
-	all := []target{file(h.opts.SubnetFile), {dir: h.opts.CNIConfDir}, file(h.opts.Marker), file(busSocket)}
-	for _, dir := range h.opts.CNIBinDirs {
+	all := []target{file(h.opts.SubnetFile), file(h.opts.Marker), file(busSocket)}
+	for _, dir := range slices.Concat(h.opts.CNIConfDirs, h.opts.CNIBinDirs) {
 		all = append(all, target{dir: dir})
 	}
 	units := serverUnits()
@@ -134,13 +140,16 @@ func (h *Host) watchFiles(ctx context.Context, wake, up func()) error {
 		return err
 	}
 	defer func() { _ = events.Close() }() // nothing to lose
-	w := dirWatch{root: h.root, events: events, targets: h.targets()}
+	w := dirWatch{root: h.root, events: events, targets: h.targets(), at: map[string]watched{}}
 	if _, err = w.arm(); err != nil {
 		return err
 	}
 	up()
 	wake() // what changed while nobody watched
+	compare := time.NewTicker(rearm)
+	defer compare.Stop()
 	for {
+		mattered, moved := false, false
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -148,14 +157,18 @@ func (h *Host) watchFiles(ctx context.Context, wake, up func()) error {
 			wake() // too many events at once: some are lost
 			return err
 		case event := <-events.Events:
-			mattered := w.matters(event.Name)
-			moved, err := w.follow(event)
-			if moved || mattered || err != nil {
-				wake()
+			mattered = w.matters(event.Name)
+			if mattered || w.mayMove(event) {
+				moved, err = w.arm()
 			}
-			if err != nil {
-				return err
-			}
+		case <-compare.C:
+			moved, err = w.arm()
+		}
+		if moved || mattered || err != nil {
+			wake()
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -165,90 +178,107 @@ type dirWatch struct {
 	root    tree
 	events  *fsnotify.Watcher
 	targets []target
-	// at are the directories watched now, each with the patterns of the names in it that matter.
-	at map[string][]string
-	// standIns are those of them that stand in for a target below that does not exist.
-	standIns map[string]bool
+	// at are the directories watched now, by path without links.
+	at map[string]watched
 }
 
-// follow moves the watches if the event may have made or taken away a directory on the way to a target.
-func (w *dirWatch) follow(event fsnotify.Event) (changed bool, err error) {
+// watched is a directory with a watch, or that ought to have one.
+type watched struct {
+	// names are patterns of the names in it that matter.
+	names []string
+	// standIn says that it stands in for a target below that does not exist.
+	standIn bool
+	// device and inode say which directory it is: a watch stays with that, whatever is at its path later.
+	device, inode uint64
+}
+
+// mayMove says whether the event may have made or taken away a directory on the way to a target.
+func (w *dirWatch) mayMove(event fsnotify.Event) bool {
 	if !event.Has(fsnotify.Create) && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Rename) {
-		return false, nil
+		return false
 	}
-	_, watched := w.at[event.Name]
-	if watched { // another directory may be there now, and the watch is gone with the one that was
+	if _, found := w.at[event.Name]; found { // another directory may be there now, and the watch is gone with the one that was
 		_ = w.events.Remove(event.Name)
 		delete(w.at, event.Name)
+		return true
 	}
-	if !watched && !w.standIns[filepath.Dir(event.Name)] {
-		return false, nil
-	}
-	return w.arm()
+	return w.at[filepath.Dir(event.Name)].standIn
 }
 
-// arm watches what ought to be watched now and says whether that changed.
+// arm watches what ought to be watched now and says whether that changed. All that is to go goes first: two watches on one
+// directory are one, under the name of the first.
 func (w *dirWatch) arm() (changed bool, err error) {
 	for {
-		want, standIns := w.wanted()
-		for dir := range w.at {
-			if _, wanted := want[dir]; !wanted {
+		want := w.wanted()
+		for dir, has := range w.at {
+			if is, wanted := want[dir]; !wanted || is.device != has.device || is.inode != has.inode {
 				_ = w.events.Remove(dir) // it may be gone, and its watch with it
+				delete(w.at, dir)
 				changed = true
 			}
 		}
 		added := false
-		for dir := range want {
-			if _, watched := w.at[dir]; watched {
-				continue
+		for dir, is := range want {
+			if _, has := w.at[dir]; !has {
+				err := w.events.Add(dir)
+				added, changed = true, true
+				if absent(err) {
+					continue
+				}
+				if err != nil {
+					return true, fmt.Errorf("watching %s: %w", dir, plain(err))
+				}
 			}
-			added, changed = true, true
-			if err := w.events.Add(dir); err != nil && !absent(err) {
-				return true, fmt.Errorf("watching %s: %w", dir, plain(err))
-			}
+			w.at[dir] = is
 		}
-		w.at, w.standIns = want, standIns
 		if !added {
 			return changed, nil
 		} // else look again: something may have been made before the watch was there
 	}
 }
 
-// wanted are the directories to watch for the targets as the host is now, and those of them that are stand-ins.
-func (w *dirWatch) wanted() (at map[string][]string, standIns map[string]bool) {
-	at, standIns = map[string][]string{}, map[string]bool{}
+// wanted are the directories to watch for the targets as the host is now.
+func (w *dirWatch) wanted() map[string]watched {
+	at := map[string]watched{}
 	for _, t := range w.targets {
-		dir, exists := nearest(w.root, t.dir)
+		dir, info, exists := nearest(w.root, t.dir)
+		if info == nil {
+			continue // not even the host's root can be looked at
+		}
+		is := at[dir]
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			is.device, is.inode = stat.Dev, stat.Ino
+		}
 		switch {
 		case !exists:
-			standIns[dir] = true
-			at[dir] = append(at[dir], t.names[:0]...)
+			is.standIn = true
 		case len(t.names) == 0:
-			at[dir] = append(at[dir], "*")
+			is.names = append(is.names, "*")
 		default:
-			at[dir] = append(at[dir], t.names...)
+			is.names = append(is.names, t.names...)
 		}
+		at[dir] = is
 	}
-	return at, standIns
+	return at
 }
 
 // matters says whether a path with an event is one of those that are looked at.
 func (w *dirWatch) matters(path string) bool {
-	names := w.at[filepath.Dir(path)]
-	return matchesAny(names, filepath.Base(path)) || len(w.at[path]) > 0
+	return matchesAny(w.at[filepath.Dir(path)].names, filepath.Base(path)) || len(w.at[path].names) > 0
 }
 
 // nearest returns the directory to watch for dir: itself, or the nearest one above it that exists. What cannot be
 // followed is watched as far as it can be.
-func nearest(root tree, dir string) (at string, exists bool) {
+func nearest(root tree, dir string) (at string, info fs.FileInfo, exists bool) {
 	for above := dir; ; above = filepath.Dir(above) {
-		if info, err := root.stat(above); err == nil && info.IsDir() {
-			if at, err := root.locate(above); err == nil {
-				return at, above == dir
+		if at, err := root.locate(above); err == nil {
+			at, err = filepath.EvalSymlinks(at) // in the agent's own root they are left in place
+			if info, statErr := os.Lstat(at); err == nil && statErr == nil && info.IsDir() {
+				return at, info, above == dir
 			}
 		}
 		if above == "/" || above == "." {
-			return string(root), above == dir
+			return string(root), nil, false
 		}
 	}
 }

@@ -44,7 +44,7 @@ func watching(t *testing.T, root string) (eventually func(why string, is func(se
 		require.Eventually(t, func() bool {
 			s := last.Load()
 			return s != nil && is(*s)
-		}, time.Second, 2*time.Millisecond, why)
+		}, 5*time.Second, 2*time.Millisecond, why)
 	}
 	eventually("the watch begins", func(seen) bool { return true })
 	return eventually
@@ -106,6 +106,35 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 func rename(t *testing.T, root, from, to string) {
 	t.Helper()
 	require.NoError(t, os.Rename(filepath.Join(root, from), filepath.Join(root, to)))
+}
+
+// TestWatchFollowsWhatItsPathsLeadTo changes what lies on the way to a directory, of which no watch on the directory tells.
+func TestWatchFollowsWhatItsPathsLeadTo(t *testing.T) {
+	conflist := func(kind string) string { return `{"name":"n","plugins":[{"type":"` + kind + `"}]}` }
+	root := layOut(t, files{
+		"/opt/cni/1/bin/keep": "", "/opt/cni/2/bin/ptp": "x", "/opt/cni/bin": "-> 1/bin",
+		"/etc/cni/net.d/10-a.conflist": conflist("ptp"), "/etc/other/net.d/10-a.conflist": conflist("macvlan"),
+	})
+	eventually := watching(t, root)
+	plugin := func(kind string, executable readiness.Presence) func(seen) bool {
+		return func(s seen) bool {
+			p := s.facts.Conflist.Plugins
+			return len(p) == 1 && p[0].Type == kind && p[0].Executable == executable
+		}
+	}
+	eventually("at first", plugin("ptp", readiness.Absent))
+
+	require.NoError(t, os.Symlink("2/bin", filepath.Join(root, "opt/cni/new")))
+	rename(t, root, "/opt/cni/new", "/opt/cni/bin")
+	eventually("what the link names now", plugin("ptp", readiness.Present))
+	require.NoError(t, os.Remove(filepath.Join(root, "opt/cni/2/bin/ptp")))
+	eventually("a plugin goes from what the link names now", plugin("ptp", readiness.Absent))
+
+	rename(t, root, "/etc/cni", "/etc/old")
+	rename(t, root, "/etc/other", "/etc/cni")
+	eventually("the directory above is another", plugin("macvlan", readiness.Absent))
+	add(t, root, files{"/etc/cni/net.d/09-b.conflist": conflist("tuning")})
+	eventually("a configuration in the directory that is there now", plugin("tuning", readiness.Absent))
 }
 
 func TestWatchPassesOverWhatDoesNotMatter(t *testing.T) {

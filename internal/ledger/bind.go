@@ -14,33 +14,44 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
+// madeForAnnotation on an EtcdCluster names the Node at whose word it was made.
+const madeForAnnotation = "holdfast.dev/made-for"
+
 // create makes the EtcdClusters that are announced and missing. An empty object protects nobody's node and refuses
-// nobody's deletion until Bind finds a claim good; all it lets agents do is publish.
+// nobody's deletion until Bind finds a claim good; all it lets agents do is publish. How many a Node can have made is
+// bounded, or one that lies could use up the room of all.
 func (l *Leader) create(ctx context.Context, have []*v1alpha1.EtcdCluster, n census) error {
 	var errs []error
-	count := len(have)
+	count, madeFor := len(have), map[string]int{}
+	for _, c := range have {
+		madeFor[c.Annotations[madeForAnnotation]]++
+	}
 	for _, id := range n.announcedClusters() {
 		if slices.ContainsFunc(have, func(c *v1alpha1.EtcdCluster) bool { return c.Name == string(id) }) {
 			continue
 		}
-		if count >= l.o.MaxClusters {
-			if l.said.new("create/"+string(id), "too many") {
+		c := &v1alpha1.EtcdCluster{}
+		c.Name = string(id)
+		announcers := n.announcers(c)
+		at := slices.IndexFunc(announcers, func(node string) bool { return madeFor[node] < l.o.MaxClustersPerNode })
+		if at < 0 || count >= l.o.MaxClusters {
+			if l.said.new("create/"+c.Name, "too many") {
 				l.log.Warn("an announced etcd cluster gets no object, there are too many already; delete those that are no more",
-					"etcd_cluster", id, "objects", count)
+					"etcd_cluster", id, "announced_by", announcers, "objects", count, "limit", l.o.MaxClusters, "limit_per_node", l.o.MaxClustersPerNode)
 			}
 			continue
 		}
-		c := &v1alpha1.EtcdCluster{}
-		c.Name = string(id)
+		c.Annotations = map[string]string{madeForAnnotation: announcers[at]}
 		switch err := l.book.client.Create(ctx, c, client.FieldOwner(FieldManager)); {
 		case apierrors.IsAlreadyExists(err):
 		case err != nil:
 			errs = append(errs, fmt.Errorf("creating etcd cluster %s: %w", id, err))
 			continue
 		default:
-			l.log.Info("made an object for an announced etcd cluster", "etcd_cluster", id)
+			l.log.Info("made an object for an announced etcd cluster", "etcd_cluster", id, "announced_by", announcers[at])
 		}
 		count++
+		madeFor[announcers[at]]++
 	}
 	return errors.Join(errs...)
 }

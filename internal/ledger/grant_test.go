@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -135,6 +136,48 @@ func conflict(t *testing.T, w *world) {
 	_, err = b.grant(t.Context(), w.question(1), l.sight.cluster, asked, protect.Decide)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), w.now().Spec.Ledger)
+}
+
+// brokenGlassOldList breaks the glass while the last list that anybody gave is older than the members on the nodes.
+func brokenGlassOldList(t *testing.T, w *world) {
+	list := slices.Clone(w.list)
+	w.see(func() { w.list = list[1:] })
+	require.NoError(t, w.client.Patch(t.Context(), w.object(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"nonce":"old"}}`))))
+	for i, n := range w.nodes {
+		require.NoError(t, w.answer(t.Context(), n, w.member(i), "old"))
+	}
+	force := func(q protect.Question, judge func(context.Context, protect.Question) (protect.Ruling, error)) {
+		q.BreakGlass = &protect.BreakGlass{UID: q.Request.UID, Until: time.Now().Add(time.Hour), Reason: "the host burns"}
+		r, err := judge(t.Context(), q)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+	}
+	b := w.book()
+	force(w.question(0), b.Judge)
+	g := grantFor(w.now(), w.nodes[0].UID)
+	require.NotNil(t, g, "a list without it is no proof that it is gone")
+	require.Equal(t, []v1alpha1.MemberID{w.member(0)}, g.Members)
+
+	// A node that neither label nor binding nor announcement knows of: two others list a member at its address.
+	w.see(func() {
+		w.list = append(list, v1alpha1.MemberStatus{ID: "4", Name: "etcd4", PeerURLs: []string{"https://10.97.0.4:2380"}})
+	})
+	for i, n := range w.nodes {
+		require.NoError(t, w.answer(t.Context(), n, w.member(i), "old"))
+	}
+	q := w.question(2)
+	extra := w.register("extra-"+string(w.id), "10.97.0.4", "4")
+	t.Cleanup(func() { require.NoError(t, w.client.Delete(context.WithoutCancel(t.Context()), extra)) })
+	q.Request = protect.Request{Node: extra.Name, UID: extra.UID, Addresses: []string{"10.97.0.4"}}
+	require.Eventually(t, func() bool {
+		r, err := b.JudgeUnlabelled(t.Context(), q)
+		require.NoError(t, err)
+		return !r.Allowed
+	}, eventually, often)
+	force(q, b.JudgeUnlabelled)
+	g = grantFor(w.now(), extra.UID)
+	require.NotNil(t, g)
+	require.Equal(t, []v1alpha1.MemberID{"4"}, g.Members)
 }
 
 func brokenGlass(t *testing.T, w *world) {

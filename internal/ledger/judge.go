@@ -60,6 +60,7 @@ func (b *Book) JudgeUnlabelled(ctx context.Context, q protect.Question) (protect
 	}
 	answer := ruling([]protect.Verdict{protect.UnlabelledVerdict(all, q.Request)})
 	if !answer.Allowed && q.BreakGlass != nil {
+		q.Request.Labelled = true // What goes with it is told by its addresses too.
 		if answer, err = b.breakGlass(ctx, q, protect.Involved(all, q.Request)); err != nil {
 			answer = cannotDecide(q, err)
 		}
@@ -185,20 +186,13 @@ func (b *Book) breakGlass(ctx context.Context, q protect.Question, involved []*v
 		return answer, nil
 	}
 	for _, c := range involved {
-		verdict, err := b.grant(ctx, q, c, func() []string { return lastAsked(c) }, allowAnyway)
+		verdict, err := b.grant(ctx, q, c, func() []string { return lastAsked(c) }, protect.Force)
 		if err != nil {
 			return protect.Ruling{}, err
 		}
 		answer.Verdicts = append(answer.Verdicts, verdict)
 	}
 	return answer, nil
-}
-
-// allowAnyway takes from the verdict only which members go with the node.
-func allowAnyway(v protect.View, r protect.Request) protect.Verdict {
-	verdict := protect.Decide(v, r)
-	verdict.Allowed, verdict.Reason, verdict.Final = true, protect.BreakGlassUsed, true
-	return verdict
 }
 
 // ruling sums verdicts up. Refusals come first and alone: what was allowed does not help who was refused.

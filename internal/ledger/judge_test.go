@@ -32,6 +32,7 @@ func TestJudge(t *testing.T) {
 		{"an answer from before the question does not count", stale},
 		{"a grant that came first is counted without asking again", conflict},
 		{"a broken glass allows and is recorded", brokenGlass},
+		{"a broken glass is recorded whatever an old list lacks", brokenGlassOldList},
 		{"a dry run asks nobody and writes nothing", dryRun},
 		{"a request for a node that is not there records nothing", madeUp},
 		{"a labelled node of no cluster is refused", unattributed},

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,32 +17,78 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
-// restoreLabels puts the label back on Nodes that hold a bound member. Without it the deletion of the Node is judged by
+// restoreLabels puts the label on Nodes that hold a member and lack it. Without it the deletion of the Node is judged by
 // an entry that may be ignored.
 func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, n census) error {
 	var errs []error
 	for _, b := range c.Spec.Members {
-		node, ok := n[b.Node]
-		if !ok || node.UID != b.NodeUID || node.DeletionTimestamp != nil || labelled(node.Node) {
-			continue
-		}
-		// The UID makes it fail on a Node that registered anew under this name.
-		body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"uid": b.NodeUID, "labels": map[string]string{protect.EtcdMemberLabel: protect.EtcdMemberLabelValue},
-		}})
-		if err == nil {
-			target := &corev1.Node{}
-			target.Name = b.Node
-			err = l.book.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
-		}
-		switch {
-		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		case err != nil:
-			errs = append(errs, fmt.Errorf("restoring the label of node %q: %w", b.Node, err))
-		default:
-			l.log.Warn("put the label back on a node that holds a member", "node", b.Node, "etcd_cluster", c.Name, "member", b.MemberID)
-			l.o.Tell(c, "LabelRestored", fmt.Sprintf("node %s holds member %s and had lost the label %s", b.Node, b.MemberID, protect.EtcdMemberLabel))
+		if r, ok := n[b.Node]; ok && r.UID == b.NodeUID && lacksLabel(r.Node) {
+			errs = append(errs, l.label(ctx, c, r.Node, "it is bound to member "+string(b.MemberID)))
 		}
 	}
+	for _, node := range unseenNodes(c, n) {
+		errs = append(errs, l.label(ctx, c, node, "two other nodes list a member at its address, and its own agent has not looked yet"))
+	}
 	return errors.Join(errs...)
+}
+
+func lacksLabel(node *corev1.Node) bool { return node.DeletionTimestamp == nil && !labelled(node) }
+
+// unseenNodes returns, sorted, the Nodes that hold a member by what others list, before their own agents have said so. An
+// agent that has looked and found nothing knows better: it would take the label off again.
+func unseenNodes(c *v1alpha1.EtcdCluster, n census) []*corev1.Node {
+	if !listsUnbound(c) {
+		return nil // Most often so, which spares comparing the addresses of all nodes.
+	}
+	all := []*v1alpha1.EtcdCluster{c}
+	var found []*corev1.Node
+	for name, r := range n {
+		if !lacksLabel(r.Node) || saysNone(r.Node) || slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == name }) {
+			continue
+		}
+		claim := claimOf(r.Node)
+		if !protect.UnlabelledVerdict(all, protect.Request{Node: name, UID: r.UID, Addresses: claim.Addresses}).Allowed {
+			found = append(found, r.Node)
+		}
+	}
+	slices.SortFunc(found, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	return found
+}
+
+// listsUnbound says whether some list has a member that no Node is bound to.
+func listsUnbound(c *v1alpha1.EtcdCluster) bool {
+	return slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
+		return slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool {
+			return !slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m.ID })
+		})
+	})
+}
+
+// saysNone says whether the Node's agent has found no member there.
+func saysNone(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == protect.EtcdMemberCondition && c.Status == corev1.ConditionFalse
+	})
+}
+
+// label puts the label on a Node.
+func (l *Leader) label(ctx context.Context, c *v1alpha1.EtcdCluster, node *corev1.Node, why string) error {
+	// The UID makes it fail on a Node that registered anew under this name.
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": node.UID, "labels": map[string]string{protect.EtcdMemberLabel: protect.EtcdMemberLabelValue},
+	}})
+	if err == nil {
+		target := &corev1.Node{}
+		target.Name = node.Name
+		err = l.book.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
+	}
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("putting the label on node %q: %w", node.Name, err)
+	}
+	l.log.Warn("put the label on a node that holds a member", "node", node.Name, "etcd_cluster", c.Name, "reason", why)
+	l.o.Tell(c, "LabelRestored", fmt.Sprintf("node %s lacked the label %s: %s", node.Name, protect.EtcdMemberLabel, why))
+	return nil
 }

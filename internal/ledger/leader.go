@@ -31,8 +31,10 @@ type LeaderOptions struct {
 	Pause time.Duration
 	// SettleAfter is for how long the reason to end a grant must hold. Default 30 s.
 	SettleAfter time.Duration
-	// MaxClusters is how many EtcdClusters are made from announcements. Default 16.
+	// MaxClusters is how many EtcdClusters there may be for one more to be made from an announcement. Default 16.
 	MaxClusters int
+	// MaxClustersPerNode is how many of them are made at the word of one Node. Default 2: kOps runs two etcd clusters.
+	MaxClustersPerNode int
 	// Tell makes an event of what was settled or bound; nil makes none. It is called from several goroutines.
 	Tell func(c *v1alpha1.EtcdCluster, reason, message string)
 	// Now is the clock. Default time.Now.
@@ -45,6 +47,7 @@ func (o LeaderOptions) withDefaults() LeaderOptions {
 	setDefault(&o.Pause, time.Second)
 	setDefault(&o.SettleAfter, 30*time.Second)
 	setDefault(&o.MaxClusters, 16)
+	setDefault(&o.MaxClustersPerNode, 2)
 	if o.Tell == nil {
 		o.Tell = func(*v1alpha1.EtcdCluster, string, string) {}
 	}
@@ -84,6 +87,8 @@ type memory struct {
 	scene string
 	// proven is since when each bound member is proven healthy by its own agent.
 	proven map[v1alpha1.MemberID]proof
+	// noticed are the sightings of the open grants, by Node UID.
+	noticed map[types.UID]sighting
 	// ending are the grants that the last look found a reason to end.
 	ending map[types.UID]ending
 	said   changes
@@ -238,7 +243,7 @@ func (l *Leader) tend(ctx context.Context, c *v1alpha1.EtcdCluster, n census, m 
 	if l.due(c, scene, m) {
 		errs = append(errs, l.look(ctx, c, n, scene, m))
 	}
-	return errors.Join(append(errs, l.restoreLabels(ctx, c, n), l.summarise(ctx, c, n, m))...)
+	return errors.Join(append(errs, l.restoreLabels(ctx, c, n), l.sweep(ctx, c, n), l.summarise(ctx, c, n, m))...)
 }
 
 // due says whether it is time to ask the agents again.

@@ -2,21 +2,18 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
 // reign is a Leader whose rounds and clock the test drives.
@@ -111,7 +108,15 @@ func (r *reign) grant(i int, ago time.Duration) {
 
 func (r *reign) granted(i int) bool { return grantFor(r.now(), r.nodes[i].UID) != nil }
 
-func bindingOf(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) types.UID { return nodeUIDOf(c, id) }
+// bindingOf returns the UID of the Node that the member is bound to.
+func bindingOf(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) types.UID {
+	for _, b := range c.Spec.Members {
+		if b.MemberID == id {
+			return b.NodeUID
+		}
+	}
+	return ""
+}
 
 func TestLeader(t *testing.T) {
 	config := newServer(t)
@@ -122,6 +127,8 @@ func TestLeader(t *testing.T) {
 		{"announcements become an object, bindings and a summary", fromAnnouncements},
 		{"a claim to a member that lives elsewhere is refused", falseClaim},
 		{"no more objects are made than allowed", tooMany},
+		{"one node has no more objects made than its share, whatever it announces in turn", tooManyOfOne},
+		{"what a node that is gone has seen is removed, unless it is bound", swept},
 		{"a node that vanishes without a grant leaves one, and its binding stands", tombstone},
 		{"a node that registers anew is bound after the tombstone, and settles after twenty minutes", reborn},
 		{"a gap in the proofs starts the twenty minutes anew", gap},
@@ -130,6 +137,7 @@ func TestLeader(t *testing.T) {
 		{"a node that lives on is settled, a renewed grant is not", unharmed},
 		{"an operator settles by name", byHand},
 		{"a label that was taken off comes back", relabelled},
+		{"a node whose agent has not looked yet is labelled by what two others list", unannounced},
 		{"nobody's answer leaves no number in the summary", unseen},
 		{"the loop wakes by itself and ends with its context", running},
 	} {
@@ -185,19 +193,6 @@ func falseClaim(t *testing.T, w *world) {
 	require.Equal(t, before.Spec.Members, w.now().Spec.Members)
 }
 
-func tooMany(t *testing.T, w *world) {
-	r := w.reign(func(o *LeaderOptions) { o.MaxClusters = 1 })
-	r.until("one object", func(*v1alpha1.EtcdCluster) bool { return true })
-	extra := w.register("extra-"+string(w.id), "10.99.0.3", "1")
-	t.Cleanup(func() { require.NoError(t, w.client.Delete(context.WithoutCancel(t.Context()), extra)) })
-	body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, protect.AnnouncementAnnotation, `[{"cluster":"eeee","member":"1"}]`)
-	require.NoError(t, w.client.Patch(t.Context(), extra, client.RawPatch(types.MergePatchType, []byte(body))))
-	r.until("the log to say so", func(*v1alpha1.EtcdCluster) bool { return r.leader.said["create/eeee"] != "" })
-	list := &v1alpha1.EtcdClusterList{}
-	require.NoError(t, w.client.List(t.Context(), list))
-	require.Len(t, list.Items, 1)
-}
-
 func tombstone(t *testing.T, w *world) {
 	w.observe()
 	r := w.reign()
@@ -212,23 +207,6 @@ func tombstone(t *testing.T, w *world) {
 	require.Equal(t, w.nodes[0].UID, bindingOf(c, w.member(0)), "a tombstone's binding stays")
 	require.Contains(t, r.told(), "Tombstone")
 	require.False(t, judge(t, r.leader.book, w.question(1)).Allowed, "m0 still answers, but its node is gone")
-}
-
-// rebirth registers the i-th node anew: same name and address, another UID.
-func relabelled(t *testing.T, w *world) {
-	w.observe()
-	r := w.reign()
-	r.bindAll()
-	body := fmt.Sprintf(`{"metadata":{"labels":{%q:null,"somebody":"elses"}}}`, protect.EtcdMemberLabel)
-	require.NoError(t, w.client.Patch(t.Context(), w.nodes[0].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body))))
-	node := &corev1.Node{}
-	r.until("the label", func(*v1alpha1.EtcdCluster) bool {
-		return w.client.Get(t.Context(), client.ObjectKeyFromObject(w.nodes[0]), node) == nil && labelled(node)
-	})
-	require.Equal(t, "elses", node.Labels["somebody"])
-	require.Equal(t, w.nodes[0].UID, node.UID)
-	require.Contains(t, r.told(), "LabelRestored")
-	require.Len(t, w.now().Spec.Members, 3)
 }
 
 func unseen(t *testing.T, w *world) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -102,4 +103,67 @@ func TestSceneIgnoresWhatEveryLookChanges(t *testing.T) {
 	granted := c.DeepCopy()
 	granted.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u"}}
 	require.NotEqual(t, before, sceneOf(granted, n, []string{"1", "2"}))
+}
+
+func TestRowOfProofs(t *testing.T) {
+	begun := time.Now()
+	view := func(node types.UID, nonce string, healthy bool) protect.View {
+		c := &v1alpha1.EtcdCluster{}
+		c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: node}}
+		c.Status.Observations = []v1alpha1.Observation{{
+			Node: "n", NodeUID: node, Nonce: nonce, Linearizable: true, LocalMember: "a",
+			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: healthy}},
+		}}
+		return protect.View{Cluster: c, Asked: []string{"now"}}
+	}
+	proven, sick, silent, other := view("u", "now", true), view("u", "now", false), view("u", "before", true), view("v", "now", true)
+	type step struct {
+		after time.Duration
+		view  protect.View
+	}
+	for name, test := range map[string]struct {
+		steps []step
+		want  time.Duration // when the row began, -1 if there is none
+	}{
+		"looks in a row":                       {[]step{{0, proven}, {time.Minute, proven}, {time.Minute, proven}}, 0},
+		"an answer without proof":              {[]step{{0, proven}, {time.Minute, sick}}, -1},
+		"proof after an answer without":        {[]step{{0, proven}, {time.Minute, sick}, {time.Minute, proven}}, 2 * time.Minute},
+		"one silent look":                      {[]step{{0, proven}, {time.Minute, silent}, {time.Minute, proven}}, 0},
+		"silence that lasts":                   {[]step{{0, proven}, {time.Minute, silent}, {time.Minute, silent}, {time.Second, silent}}, -1},
+		"proof after silence that lasted":      {[]step{{0, proven}, {time.Minute, silent}, {time.Minute, silent}, {time.Second, proven}}, 121 * time.Second},
+		"silence does not prolong itself":      {[]step{{0, proven}, {110 * time.Second, silent}, {20 * time.Second, silent}}, -1},
+		"no looks for long":                    {[]step{{0, proven}, {121 * time.Second, proven}}, 121 * time.Second},
+		"another Node":                         {[]step{{0, proven}, {time.Minute, other}}, time.Minute},
+		"silence of somebody never proven yet": {[]step{{0, silent}}, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, now := &memory{}, begun
+			for _, s := range test.steps {
+				now = now.Add(s.after)
+				m.remember(s.view, now, 2*time.Minute)
+			}
+			row, there := m.proven["a"]
+			require.Equal(t, test.want >= 0, there)
+			if there {
+				require.Equal(t, test.want, row.since.Sub(begun))
+			}
+		})
+	}
+}
+
+func TestGrantIsAsYoungAsEitherClockSays(t *testing.T) {
+	now := time.Now()
+	m := &memory{}
+	grant := func(ago time.Duration) v1alpha1.Grant {
+		return v1alpha1.Grant{NodeUID: "u", Time: metav1.NewTime(now.Add(-ago))}
+	}
+	slow, fast := grant(time.Hour), grant(-time.Hour)
+	m.notice([]v1alpha1.Grant{slow}, now)
+	m.notice([]v1alpha1.Grant{slow}, now.Add(time.Minute))
+	require.Equal(t, now, m.dated(slow).Time.Time, "the writer's clock is an hour behind")
+	m.notice([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
+	require.Equal(t, fast.Time, m.dated(fast).Time, "the writer's clock is an hour ahead")
+	m.notice(nil, now)
+	m.notice([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
+	require.Equal(t, now.Add(3*time.Minute), m.dated(slow).Time.Time, "a grant that is written again is a new one")
 }

@@ -14,10 +14,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
-// proof is an unbroken row of looks at which the agent of a member's own Node proved it healthy.
+// proof is an unbroken row of looks at which the agent of a member's own Node proved it healthy. Last is the last one.
 type proof struct {
 	node        types.UID
 	since, last time.Time
+}
+
+// sighting is when the leader first saw a grant of this time, by its own clock.
+type sighting struct {
+	granted metav1.Time
+	first   time.Time
 }
 
 // ending is a reason to end a grant, that every look since then has found.
@@ -27,35 +33,62 @@ type ending struct {
 	since   time.Time
 }
 
-// remember takes the answers to the last question into the rows of proofs. A look without an answer of the member's own
-// agent breaks its row, and so does a time without looks longer than gap.
+// remember takes the answers to the last question into the rows of proofs. An answer of the member's own agent that does
+// not prove it breaks its row. Silence does not, an agent may restart or come late, until it has lasted longer than gap.
 func (m *memory) remember(v protect.View, now time.Time, gap time.Duration) {
 	proven := map[v1alpha1.MemberID]proof{}
-	for _, id := range protect.SelfProven(v) {
-		node := nodeUIDOf(v.Cluster, id)
-		p, ok := m.proven[id]
-		if !ok || p.node != node || now.Sub(p.last) > gap {
-			p = proof{node: node, since: now}
+	healthy := protect.SelfProven(v)
+	for _, b := range v.Cluster.Spec.Members {
+		p, ok := m.proven[b.MemberID]
+		unbroken := ok && p.node == b.NodeUID && now.Sub(p.last) <= gap
+		switch {
+		case slices.Contains(healthy, b.MemberID):
+			if !unbroken {
+				p = proof{node: b.NodeUID, since: now}
+			}
+			p.last = now
+			proven[b.MemberID] = p
+		case unbroken && !answered(v, b):
+			proven[b.MemberID] = p
 		}
-		p.last = now
-		proven[id] = p
 	}
 	m.proven, m.lookedAt = proven, now
 }
 
-// nodeUIDOf returns the UID of the Node that the member is bound to.
-func nodeUIDOf(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) types.UID {
-	for _, b := range c.Spec.Members {
-		if b.MemberID == id {
-			return b.NodeUID
+// answered says whether the agent of the binding's Node has answered the question.
+func answered(v protect.View, b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(v.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
+		return o.Node == b.Node && o.NodeUID == b.NodeUID && slices.Contains(v.Asked, o.Nonce)
+	})
+}
+
+// notice remembers when each grant was first seen as it is now. Its time is by the clock of the replica that wrote it,
+// which may be far behind the leader's.
+func (m *memory) notice(grants []v1alpha1.Grant, now time.Time) {
+	noticed := make(map[types.UID]sighting, len(grants))
+	for _, g := range grants {
+		s, ok := m.noticed[g.NodeUID]
+		if !ok || !s.granted.Equal(&g.Time) {
+			s = sighting{granted: g.Time, first: now}
 		}
+		noticed[g.NodeUID] = s
 	}
-	return ""
+	m.noticed = noticed
+}
+
+// dated returns the grant with the later of its own time and that of its first sight, so that what is counted from it
+// has passed by either clock.
+func (m *memory) dated(g v1alpha1.Grant) v1alpha1.Grant {
+	if first := m.noticed[g.NodeUID].first; first.After(g.Time.Time) {
+		g.Time = metav1.NewTime(first)
+	}
+	return g
 }
 
 // settle ends the grants whose reason to end has held long enough, at every look since it was first found.
 func (l *Leader) settle(ctx context.Context, v protect.View, m *memory) error {
 	now := l.o.Now()
+	m.notice(v.Cluster.Spec.Grants, now)
 	since := make(map[v1alpha1.MemberID]time.Time, len(m.proven))
 	for id, p := range m.proven {
 		since[id] = p.since
@@ -63,7 +96,7 @@ func (l *Leader) settle(ctx context.Context, v protect.View, m *memory) error {
 	grants, found := v.Cluster.Spec.Grants, map[types.UID]ending{}
 	var over []v1alpha1.Grant
 	for _, g := range v.Cluster.Spec.Grants {
-		settled, why := protect.Settle(v, g, protect.SettleEvidence{Now: now, Node: v.Nodes[g.Node], ProvenSince: since})
+		settled, why := protect.Settle(v, m.dated(g), protect.SettleEvidence{Now: now, Node: v.Nodes[g.Node], ProvenSince: since})
 		if !settled {
 			continue
 		}

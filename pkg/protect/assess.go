@@ -94,9 +94,18 @@ func Assess(ev HostEvidence, k Known) Protection {
 	return Protection{Membership: HoldsNot, Reason: NotMember, Message: notMember(ev, k)}
 }
 
+// Unseen is the protection of a node whose host cannot be looked at, and why: what was written stays as it is.
+func Unseen(k Known, why string) Protection {
+	message := why
+	if k.Protected {
+		message += "; the node stays protected"
+	}
+	return Protection{Reason: NotKnown, Announce: sortRefs(k.Announced), Message: message}
+}
+
 // holding is the protection of a node on which something was found.
 func holding(ev HostEvidence, held []Found, unknown []string, k Known) Protection {
-	announce := keep(ev, held, k)
+	announce := keep(ev, held, unknown, k)
 	p := Protection{Membership: Holds, Reason: reason(held, announce), Announce: announce}
 	var because, details []string
 	for _, f := range held {
@@ -105,7 +114,7 @@ func holding(ev HostEvidence, held []Found, unknown []string, k Known) Protectio
 		details = append(details, troubles(f)...)
 	}
 	slices.Sort(because)
-	p.Because = strings.Join(slices.Compact(because), "; ")
+	p.Because = bounded(strings.Join(slices.Compact(because), "; "))
 	for _, u := range unknown {
 		details = append(details, "could not be looked at: "+u)
 	}
@@ -124,24 +133,29 @@ func stillBound(bound []MemberRef, ev HostEvidence, unknown []string, k Known) P
 	for _, u := range unknown {
 		details = append(details, "could not be looked at: "+u)
 	}
-	p := Protection{Membership: Holds, Reason: Unverified, Because: strings.Join(because, "; "), Announce: keep(ev, nil, k)}
+	p := Protection{Membership: Holds, Reason: Unverified, Because: strings.Join(because, "; "), Announce: keep(ev, nil, unknown, k)}
 	p.Message = message(p.Because, bound, details, k)
 	return p
 }
 
 // keep returns what to announce while the node holds a member: who answered, and who was announced before and has not
 // provably left. A member that does not answer now is a member all the same.
-func keep(ev HostEvidence, held []Found, k Known) []MemberRef {
+func keep(ev HostEvidence, held []Found, unknown []string, k Known) []MemberRef {
 	var refs []MemberRef
 	for _, f := range held {
 		if f.Answered() {
 			refs = append(refs, f.Ref)
 		}
 	}
+	silent := slices.ContainsFunc(held, func(f Found) bool { return !f.Answered() })
 	for _, ref := range k.Announced {
 		i := slices.IndexFunc(k.Clusters, func(c v1alpha1.EtcdCluster) bool { return clusterID(&c) == ref.Cluster })
 		removed := slices.ContainsFunc(ev.Found, func(f Found) bool { return f.Removed && f.Ref == ref })
-		if !removed && (i < 0 || !Departed(&k.Clusters[i], ref.Member)) {
+		var c *v1alpha1.EtcdCluster
+		if i >= 0 {
+			c = &k.Clusters[i]
+		}
+		if !removed && !outlived(c, ref.Member, silent) && !replaced(c, ref.Member, silent || len(unknown) > 0 || !k.ClustersKnown) {
 			refs = append(refs, ref)
 		}
 	}

@@ -1,7 +1,9 @@
 package protect
 
 import (
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -188,4 +190,21 @@ func TestDeparted(t *testing.T) {
 	require.False(t, Departed(voters(3).unbound(0).Cluster, "a"), "still listed")
 	require.True(t, Departed(voters(3).removed(0).unbound(0).Cluster, "a"))
 	require.False(t, Departed(voters(3).removed(0).unbound(0).unconfirmed(1, 2).Cluster, "a"), "no confirmed list")
+}
+
+func TestWhatAProcessCallsItsFilesIsWrittenLegiblyAndInBounds(t *testing.T) {
+	where := "container \xff " + strings.Repeat("\u00e4", 4096)
+	p := Assess(HostEvidence{Found: []Found{{Sighting: Sighting{Source: Container, Where: where, PID: 7}}}}, Known{ClustersKnown: true})
+	require.Equal(t, Holds, p.Membership)
+	require.True(t, utf8.ValidString(p.Because))
+	require.Less(t, len(p.Because), 1100)
+}
+
+func TestUnseenChangesNothing(t *testing.T) {
+	ref := MemberRef{Cluster: "c", Member: "a"}
+	p := Unseen(Known{Protected: true, Announced: []MemberRef{ref}}, "the host hangs")
+	require.Equal(t, Protection{Reason: NotKnown, Announce: []MemberRef{ref}, Message: "the host hangs; the node stays protected"}, p)
+	annotations, labels := Marks(p, map[string]string{BecauseAnnotation: "x"}, map[string]string{EtcdMemberLabel: "true"})
+	require.Empty(t, annotations)
+	require.Empty(t, labels)
 }

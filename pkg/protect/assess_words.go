@@ -24,6 +24,16 @@ func introduce(f Found, ref MemberRef, name string) string {
 	return "etcd server that has not said who it is, " + where
 }
 
+// bounded cuts a sentence that is written into several annotations: what a process names its files is as long as it likes.
+func bounded(text string) string {
+	const most = 1024
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
 func describeMember(ref MemberRef, name string) string {
 	if name == "" {
 		return string(ref.Member)

@@ -25,17 +25,20 @@ type NodeClaim struct {
 //
 // A binding makes a node an observer, whose word counts, so that a claim alone makes none: the member's URLs must name an
 // address of that Node and of no other, or, if they name no Node's (127.0.0.1, an access address), a bound observer must
-// list the member. In a cluster without bindings the claimants' own lists stand in for that.
+// list the member. In a cluster without bindings the claimants' own lists stand in for that (founding).
 //
 // The binding of a Node that exists is never overridden. That of a Node which is gone (a tombstone) passes to a valid
 // claim of another Node once a grant names the member, so that what was on the old Node stays lost until the grant ends
-// (Tombstones makes that grant). A binding goes only when a confirmed list in answer to one of the nonces asked is there
-// and none of them has the member.
+// (Tombstones makes that grant). Without an address that tells, it passes only to a Node of the old one's name: names are
+// the kubelets' own, while any agent can announce a member whose host is gone. A binding goes only when the confirmed
+// lists in answer to one of the nonces asked lack the member, and more than one Node says so, or nobody could contradict.
 func Bind(c *v1alpha1.EtcdCluster, claims []NodeClaim, asked []string) (bindings []v1alpha1.Binding, refused []string) {
-	b := binder{cluster: c, nodes: claims, lists: urlLists(c, claims)}
-	fresh := slices.DeleteFunc(answersTo(c, asked), func(o v1alpha1.Observation) bool { return !confirmed(o) })
+	b := binder{cluster: c, nodes: claims}
+	b.lists, b.awaited = urlLists(c, claims)
+	s := look(View{Cluster: c, Asked: asked, Nodes: statesOf(c, claims)})
+	fresh := s.lists
 	for _, old := range c.Spec.Members {
-		if len(fresh) > 0 && !listedByAny(fresh, old.MemberID) {
+		if s.conclusive() && !listedByAny(fresh, old.MemberID) {
 			continue
 		}
 		bindings = append(bindings, old)
@@ -63,25 +66,29 @@ type binder struct {
 	cluster *v1alpha1.EtcdCluster
 	nodes   []NodeClaim
 	lists   []v1alpha1.Observation
+	// awaited says what a cluster without bindings waits for, empty if nothing.
+	awaited string
 }
 
 // urlLists returns the lists that say where members live: those of bound observers, or, in a cluster without bindings,
-// those of the claimants. Old ones count as well, since where a member lives does not go stale by silence.
-func urlLists(c *v1alpha1.EtcdCluster, claims []NodeClaim) []v1alpha1.Observation {
+// those that found it. Old ones count as well, since where a member lives does not go stale by silence.
+func urlLists(c *v1alpha1.EtcdCluster, claims []NodeClaim) (lists []v1alpha1.Observation, awaited string) {
 	if len(c.Spec.Members) > 0 {
-		return slices.DeleteFunc(observers(c), func(o v1alpha1.Observation) bool { return !confirmed(o) })
+		return confirmedOf(observers(c)), ""
 	}
-	var lists []v1alpha1.Observation
-	for _, o := range c.Status.Observations {
-		claims := slices.ContainsFunc(claims, func(n NodeClaim) bool {
-			return n.Node == o.Node && n.UID == o.NodeUID && n.announces(clusterID(c), o.LocalMember)
-		})
-		if claims && confirmed(o) {
-			o.Members = distinct(o.Members)
-			lists = append(lists, o)
-		}
+	return founding(c, claims)
+}
+
+// statesOf returns the states of the bound Nodes as far as claims tell: those that are not among them are gone.
+func statesOf(c *v1alpha1.EtcdCluster, claims []NodeClaim) map[string]NodeState {
+	states := map[string]NodeState{}
+	for _, b := range c.Spec.Members {
+		states[b.Node] = NodeState{Known: true}
 	}
-	return lists
+	for _, n := range claims {
+		states[n.Node] = NodeState{Known: true, UID: n.UID, Deleting: n.Deleting}
+	}
+	return states
 }
 
 func (n NodeClaim) announces(c v1alpha1.ClusterID, m v1alpha1.MemberID) bool {
@@ -129,9 +136,12 @@ func (b binder) bind(id v1alpha1.MemberID, bindings []v1alpha1.Binding, i int) (
 	at, isListed := b.livesOn(id)
 	switch {
 	case !isListed:
-		return refuse("no confirmed member list of an observer has it")
+		return refuse("no confirmed member list of an observer has it" + b.awaited)
 	case len(at) == 0 && len(claimants) > 1:
 		return refuse("its URLs name no Node's address, and several Nodes announce it")
+	case len(at) == 0 && i >= 0 && claimants[0].Node != bindings[i].Node:
+		return refuse(fmt.Sprintf("its URLs name no Node's address, and its node %s is gone: only a Node of that name can take it over, or any once the grant for UID %s is settled by hand (annotation %s)",
+			bindings[i].Node, bindings[i].NodeUID, SettleAnnotation))
 	case len(at) == 0:
 	case len(at) > 1:
 		return refuse("its URLs name addresses of several Nodes")
@@ -153,13 +163,18 @@ func (b binder) livesOn(id v1alpha1.MemberID) (at []NodeClaim, isListed bool) {
 			continue
 		}
 		isListed = true
-		for _, n := range b.nodes {
-			if livesAt(m, n.Addresses) && !slices.ContainsFunc(at, func(a NodeClaim) bool { return a.UID == n.UID }) {
+		for _, n := range nodesAt(m, b.nodes) {
+			if !slices.ContainsFunc(at, func(a NodeClaim) bool { return a.UID == n.UID }) {
 				at = append(at, n)
 			}
 		}
 	}
 	return at, isListed
+}
+
+// nodesAt returns the Nodes of which one of the member's URLs names an address.
+func nodesAt(m v1alpha1.MemberStatus, nodes []NodeClaim) []NodeClaim {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n NodeClaim) bool { return !livesAt(m, n.Addresses) })
 }
 
 func (b binder) exists(old v1alpha1.Binding) bool {

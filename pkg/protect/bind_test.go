@@ -43,7 +43,7 @@ func TestBind(t *testing.T) {
 		},
 		"a new cluster, of which one claimant has a list": {
 			world: voters(3).neverBound().blind(0, 1), claims: claims(3),
-			want: map[v1alpha1.MemberID]types.UID{"a": "u1", "b": "u2", "c": "u3"},
+			refused: []string{"of 3 members 1 are claimed with the same list", "w2", "w3"},
 		},
 		"a new cluster that nobody lists": {
 			world: voters(3).neverBound().blind(0, 1, 2), claims: claims(1),

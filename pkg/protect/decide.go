@@ -1,13 +1,18 @@
 package protect
 
-import "github.com/holdfast-dev/holdfast/api/v1alpha1"
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
 
 // Decide judges the deletion of a Node for one etcd cluster. Deleting a Node removes no member from the list, so that
 // the question is how many voters would be lost, not how many would remain in a smaller cluster:
 //
 //	allow ⇔ voters proven healthy that are neither on the node nor lost already ≥ ⌊voters/2⌋+1 (+ MinRemainingTolerance)
 //
-// under every member list that a bound observer gave in answer to this question and that a quorum confirmed.
+// under every member list that a bound observer, or the node's own agent, gave in answer to this question and that a quorum
+// confirmed. Health is proven by bound observers alone.
 func Decide(v View, r Request) Verdict {
 	if v.Cluster == nil {
 		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given to decide from"}
@@ -18,7 +23,7 @@ func Decide(v View, r Request) Verdict {
 	}
 	var worst *tally
 	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
-	for _, list := range t.lists {
+	for _, list := range slices.Concat(t.lists, t.own) {
 		on := t.on(list)
 		for _, m := range list.Members {
 			contested[m.ID] = contested[m.ID] || t.contested[m.ID]
@@ -45,10 +50,23 @@ func Decide(v View, r Request) Verdict {
 	return verdict
 }
 
+// Force is the verdict for a deletion that is wanted whatever Decide says: allowed, with every member that may be on the
+// node by all that was ever said, since the lists may be older than the member.
+func Force(v View, r Request) Verdict {
+	verdict := Decide(v, r)
+	members := map[v1alpha1.MemberID]bool{}
+	for _, id := range slices.Concat(verdict.Members, look(v).target(r).known()) {
+		members[id] = true
+	}
+	verdict.Members = sorted(members)
+	verdict.Allowed, verdict.Reason, verdict.Final = true, BreakGlassUsed, true
+	return verdict
+}
+
 // judge turns the worst count into a verdict. Nil says that no list has a member that is on the node.
 func (t target) judge(worst *tally) Verdict {
 	if worst == nil {
-		return Verdict{Allowed: true, Reason: NothingToProtect, Final: true, Message: t.nothing()}
+		return Verdict{Allowed: true, Reason: NothingToProtect, Final: t.conclusive(), Message: t.nothing(), Warning: t.alone()}
 	}
 	verdict := Verdict{Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum}
 	if worst.safe() {

@@ -124,26 +124,30 @@ func TestDecide(t *testing.T) {
 			world: voters(3).unbound(0), members: ids("a"), allowed: true, reason: QuorumKept,
 		},
 		"not bound, not announced, found by its address": {
-			world: voters(3).unbound(0), request: func(r *Request) { r.Announced = nil },
+			world: voters(3).unbound(0), request: func(r *Request) { r.Node, r.UID, r.Announced = "w9", "u9", nil },
 			members: ids("a"), allowed: true, reason: QuorumKept,
 		},
 		"found by an IPv4 address written as IPv6": {
-			world: voters(3).unbound(0), request: func(r *Request) { r.Announced, r.Addresses = nil, []string{"::ffff:10.0.0.1"} },
+			world: voters(3).unbound(0), request: func(r *Request) {
+				r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, []string{"::ffff:10.0.0.1"}
+			},
 			members: ids("a"), allowed: true, reason: QuorumKept,
 		},
 		"found by a host name": {
 			world: voters(3).unbound(0).everywhere(0, func(m *v1alpha1.MemberStatus) {
 				m.PeerURLs, m.ClientURLs = nil, []string{"https://ETCD-1.example.org:2379"}
 			}),
-			request: func(r *Request) { r.Announced, r.Addresses = nil, []string{"etcd-1.example.org"} },
+			request: func(r *Request) {
+				r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, []string{"etcd-1.example.org"}
+			},
 			members: ids("a"), allowed: true, reason: QuorumKept,
 		},
 		"an address does not tell on a node without the label": {
-			world: voters(3).unbound(0), request: func(r *Request) { r.Announced, r.Labelled = nil, false },
+			world: voters(3).unbound(0), request: func(r *Request) { r.Node, r.UID, r.Announced, r.Labelled = "w9", "u9", nil, false },
 			allowed: true, reason: NothingToProtect,
 		},
 		"an address of a member that is bound elsewhere does not tell": {
-			world: voters(3).unbound(0).sick(2), request: func(r *Request) { r.Announced, r.Addresses = nil, []string{address(1)} },
+			world: voters(3).unbound(0).sick(2), request: func(r *Request) { r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, []string{address(1)} },
 			allowed: true, reason: NothingToProtect,
 		},
 		"the host joined again: a new member at its address, the old one bound and gone": {
@@ -179,7 +183,7 @@ func TestDecide(t *testing.T) {
 		"127.0.0.1 is everybody's address": {
 			world: voters(3).unbound(0).unbound(1).unbound(2).bound(3).urlsOfAll("https://127.0.0.1:2379", "https://[::1]:2379", "https://localhost:2379", "https://0.0.0.0:2379"),
 			request: func(r *Request) {
-				r.Announced, r.Addresses = nil, []string{"127.0.0.1", "::1", "localhost", "0.0.0.0"}
+				r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, []string{"127.0.0.1", "::1", "localhost", "0.0.0.0"}
 			},
 			allowed: true, reason: NothingToProtect,
 		},
@@ -199,6 +203,41 @@ func TestDecide(t *testing.T) {
 		},
 		"a granted member that is bound to another Node already": {
 			world: voters(4).learner(3).granted(1).rebound(1, 3), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd2 (b): given up",
+		},
+		"not bound, not announced, but its own agent sees it there": {
+			world: voters(3).unbound(0).sick(2), request: func(r *Request) { r.Announced, r.Addresses, r.Labelled = nil, nil, false },
+			reason: QuorumWouldBeLost, members: ids("a"),
+		},
+		"its own agent, not bound, claims what another Node has": {
+			world: voters(3).unbound(0).localMember(0, "b"), request: func(r *Request) { r.Announced, r.Addresses = nil, nil },
+			allowed: true, reason: NothingToProtect,
+		},
+		"what its own agent published is of another Node of the name": {
+			world: voters(3).unbound(0), request: func(r *Request) { *r = Request{Node: "w1", UID: "u1-again"} },
+			allowed: true, reason: NothingToProtect,
+		},
+		"its own agent, not bound, has it in a list, and those who are bound have not": {
+			world: voters(3).unbound(0).removedFrom(1, 0).removedFrom(2, 0).sick(2), reason: QuorumWouldBeLost, members: ids("a"),
+			says: "of 3 voters 2 must live",
+		},
+		"the list of its own agent, not bound, is old": {
+			world: voters(3).unbound(0).removedFrom(1, 0).removedFrom(2, 0).sick(2).silent(0), allowed: true, reason: NothingToProtect,
+		},
+		"a named member, and one more at its address": {
+			world:  voters(4).unbound(3).sick(1).everywhere(3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://10.0.0.1:2390"} }),
+			reason: QuorumWouldBeLost, members: ids("a", "d"), says: "of 4 voters 3 must live, and only 1",
+		},
+		"nobody could read the alarms": {
+			world: voters(3).alarmsUnknown(0, 1, 2), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd2 (b): not proven healthy: nobody who answered could read etcd's alarms",
+		},
+		"one who answered has read the alarms": {
+			world: voters(3).alarmsUnknown(0, 1), members: ids("a"), allowed: true, reason: QuorumKept,
+		},
+		"who read the alarms does not answer this question": {
+			world: voters(3).alarmsUnknown(0, 1).silent(2), members: ids("a"), reason: QuorumWouldBeLost, says: "could read etcd's alarms",
+		},
+		"who has no list has read no alarms": {
+			world: voters(3).alarmsUnknown(0, 1).blind(2), members: ids("a"), reason: QuorumWouldBeLost, says: "could read etcd's alarms",
 		},
 		"asked again under its own grant": {
 			world: voters(3).granted(0), members: ids("a"), allowed: true, reason: QuorumKept,
@@ -221,48 +260,16 @@ func TestDecide(t *testing.T) {
 
 func ids(members ...v1alpha1.MemberID) []v1alpha1.MemberID { return members }
 
-// twice lists member i a second time, with a change.
-func (w *world) twice(i int, change func(*v1alpha1.MemberStatus)) *world {
-	for o := range w.Cluster.Status.Observations {
-		m := member(i)
-		change(&m)
-		w.Cluster.Status.Observations[o].Members = append(w.Cluster.Status.Observations[o].Members, m)
-	}
-	return w
-}
-
-// bound binds a member that no list has.
-func (w *world) bound(i int) *world {
-	w.Cluster.Status.Observations = append(w.Cluster.Status.Observations, *w.Cluster.Status.Observations[0].DeepCopy())
-	last := &w.Cluster.Status.Observations[len(w.Cluster.Status.Observations)-1]
-	last.Node, last.NodeUID, last.LocalMember = node(i), uid(i), id(i)
-	w.bind(i)
-	return w
-}
-
-func (w *world) urlsOfAll(urls ...string) *world {
-	for i := range 3 {
-		w.urls(i, urls...)
-	}
-	return w
-}
-
-// unconfirmed makes observers answer with a list that no quorum confirmed.
-func (w *world) unconfirmed(observers ...int) *world {
-	for _, i := range observers {
-		w.observer(i).Linearizable = false
-	}
-	return w
-}
-
-// rebound binds member i to the node of member to.
-func (w *world) rebound(i, to int) *world {
-	for b := range w.Cluster.Spec.Members {
-		if w.Cluster.Spec.Members[b].MemberID == id(i) {
-			w.Cluster.Spec.Members[b].Node, w.Cluster.Spec.Members[b].NodeUID = node(to), uid(to)
-		}
-	}
-	return w
+func TestForceNamesEverythingThatMayBeLost(t *testing.T) {
+	r := deletion(0)
+	r.Announced = append(r.Announced, MemberRef{clusterX, "f"}) // f has joined since the last answers
+	v := Force(voters(3).View, r)
+	require.True(t, v.Allowed)
+	require.True(t, v.Final)
+	require.Equal(t, BreakGlassUsed, v.Reason)
+	require.Equal(t, ids("a", "f"), v.Members)
+	require.Equal(t, ids("a", "f"), Force(voters(3).removed(0).View, r).Members)
+	require.Equal(t, ids("a"), Force(voters(3).blind(0, 1, 2).View, deletion(0)).Members)
 }
 
 func TestDecideWithoutACluster(t *testing.T) {

@@ -151,6 +151,11 @@ func TestMoreTroubleNeverAllows(t *testing.T) {
 		"an alarm": func(r *rand.Rand, w *world, n int) {
 			w.inList(r.Intn(n), r.Intn(n), func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} })
 		},
+		"alarms that were not read": func(r *rand.Rand, w *world, n int) { w.alarmsUnknown(r.Intn(n)) },
+		"an unbound list of the node's own agent": func(_ *rand.Rand, w *world, n int) {
+			w.Cluster.Spec.Members = slices.DeleteFunc(w.Cluster.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == id(0) })
+			w.observer(0).LocalMember = id(n - 1)
+		},
 		"a node in trouble": func(r *rand.Rand, w *world, n int) {
 			i := r.Intn(n)
 			w.state(i, func(s *NodeState) {

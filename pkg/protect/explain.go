@@ -18,6 +18,15 @@ func (t target) nothing() string {
 	return fmt.Sprintf("no member of etcd cluster %s is on node %s", clusterID(t.cluster), t.Node)
 }
 
+// alone warns that nobody but one Node says that nothing is lost.
+func (t target) alone() string {
+	if t.conclusive() {
+		return ""
+	}
+	return fmt.Sprintf("that no member of etcd cluster %s is on node %s rests on the word of node %s alone, nobody else has answered",
+		clusterID(t.cluster), t.Node, t.lists[0].Node)
+}
+
 func (t target) kept(c tally) string {
 	return fmt.Sprintf("etcd cluster %s keeps its quorum without node %s: of %s %d must live, and %d are proven healthy elsewhere",
 		clusterID(t.cluster), t.Node, many(c.voters, "voter"), c.quorum, c.healthy)

@@ -177,3 +177,61 @@ func deletion(i int) Request {
 		Node: node(i), UID: uid(i), Labelled: true, Addresses: []string{address(i), node(i)}, Announced: []MemberRef{{clusterX, id(i)}},
 	}
 }
+
+// twice lists member i a second time, with a change.
+func (w *world) twice(i int, change func(*v1alpha1.MemberStatus)) *world {
+	for o := range w.Cluster.Status.Observations {
+		m := member(i)
+		change(&m)
+		w.Cluster.Status.Observations[o].Members = append(w.Cluster.Status.Observations[o].Members, m)
+	}
+	return w
+}
+
+// bound binds a member that no list has.
+func (w *world) bound(i int) *world {
+	w.Cluster.Status.Observations = append(w.Cluster.Status.Observations, *w.Cluster.Status.Observations[0].DeepCopy())
+	last := &w.Cluster.Status.Observations[len(w.Cluster.Status.Observations)-1]
+	last.Node, last.NodeUID, last.LocalMember = node(i), uid(i), id(i)
+	w.bind(i)
+	return w
+}
+
+func (w *world) urlsOfAll(urls ...string) *world {
+	for i := range 3 {
+		w.urls(i, urls...)
+	}
+	return w
+}
+
+// unconfirmed makes observers answer with a list that no quorum confirmed.
+func (w *world) unconfirmed(observers ...int) *world {
+	for _, i := range observers {
+		w.observer(i).Linearizable = false
+	}
+	return w
+}
+
+// alarmsUnknown makes observers answer without having read the alarms.
+func (w *world) alarmsUnknown(observers ...int) *world {
+	for _, i := range observers {
+		w.observer(i).AlarmsUnknown = true
+	}
+	return w
+}
+
+// localMember makes an observer say that this member is its own.
+func (w *world) localMember(o int, m v1alpha1.MemberID) *world {
+	w.observer(o).LocalMember = m
+	return w
+}
+
+// rebound binds member i to the node of member to.
+func (w *world) rebound(i, to int) *world {
+	for b := range w.Cluster.Spec.Members {
+		if w.Cluster.Spec.Members[b].MemberID == id(i) {
+			w.Cluster.Spec.Members[b].Node, w.Cluster.Spec.Members[b].NodeUID = node(to), uid(to)
+		}
+	}
+	return w
+}

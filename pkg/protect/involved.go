@@ -9,14 +9,12 @@ import (
 )
 
 // Involved returns the clusters that may have a member on the node, sorted by cluster ID: by binding, announcement or
-// earlier grant; if none of them says anything and the node is labelled, by the addresses in the lists of bound
-// observers. What other Nodes say is never a reason, so that nobody can involve a node but itself and the leader.
+// earlier grant, and if the node is labelled also by its addresses in the lists of bound observers on two Nodes. What one
+// other Node says is never a reason, so that no single one can involve a node but itself and the leader.
 func Involved(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
-	found := choose(clusters, func(c *v1alpha1.EtcdCluster) bool { return puts(c, r) })
-	if len(found) == 0 && r.Labelled {
-		found = choose(clusters, func(c *v1alpha1.EtcdCluster) bool { return addresses(c, r) })
-	}
-	return found
+	return choose(clusters, func(c *v1alpha1.EtcdCluster) bool {
+		return puts(c, r) || (r.Labelled && len(listedAt(c, r.Addresses)) > 0)
+	})
 }
 
 func choose(clusters []*v1alpha1.EtcdCluster, involved func(*v1alpha1.EtcdCluster) bool) []*v1alpha1.EtcdCluster {
@@ -37,11 +35,26 @@ func puts(c *v1alpha1.EtcdCluster, r Request) bool {
 		slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return r.UID != "" && g.NodeUID == r.UID })
 }
 
-// addresses says that a member of the cluster has an address of the node.
-func addresses(c *v1alpha1.EtcdCluster, r Request) bool {
-	return slices.ContainsFunc(observers(c), func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return livesAt(m, r.Addresses) })
-	})
+// listedAt returns, sorted, the members that bound observers on two Nodes at least list at one of these addresses. If two
+// have answered the last question, the older lists of those that are silent tell nothing.
+func listedAt(c *v1alpha1.EtcdCluster, addresses []string) []v1alpha1.MemberID {
+	lists := confirmedOf(observers(c))
+	if latest := confirmedOf(answersTo(c, []string{c.Spec.Nonce})); len(latest) > 1 {
+		lists = latest
+	}
+	says := map[v1alpha1.MemberID]int{}
+	for _, o := range lists {
+		for _, m := range o.Members {
+			if livesAt(m, addresses) {
+				says[m.ID]++
+			}
+		}
+	}
+	found := map[v1alpha1.MemberID]bool{}
+	for id, n := range says {
+		found[id] = n > 1
+	}
+	return sorted(found)
 }
 
 // Missing refuses for every cluster that the node announces and that has no EtcdCluster, sorted by cluster ID: there is
@@ -80,28 +93,6 @@ func Unattributed(r Request) Verdict {
 		nextSteps,
 		fmt.Sprintf("  - see what its agent says: kubectl describe node %s (condition %s); an agent that runs and finds no etcd takes the label off by itself", r.Node, EtcdMemberCondition),
 		fmt.Sprintf("  - only if you know that no etcd with data is on it, and no agent runs there: kubectl label node %s %s-", r.Node, EtcdMemberLabel),
-		breakGlassStep(r),
-	}, "\n")}
-}
-
-// UnlabelledVerdict answers for a node without the label, at once and from what is known already: nobody is asked. A
-// node that holds a member is refused because its label is missing; only with the label is it judged.
-func UnlabelledVerdict(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
-	for _, c := range choose(clusters, func(c *v1alpha1.EtcdCluster) bool { return puts(c, r) }) {
-		return unlabelled(clusterID(c), look(View{Cluster: c}).target(r).known(), r)
-	}
-	for _, a := range r.Announced {
-		return unlabelled(a.Cluster, []v1alpha1.MemberID{a.Member}, r)
-	}
-	return Verdict{Allowed: true, Reason: NothingToProtect, Final: true, Message: fmt.Sprintf("no etcd member is known on node %s", r.Node)}
-}
-
-func unlabelled(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Request) Verdict {
-	return Verdict{Reason: UnknownMember, Cluster: id, Members: members, Final: true, Message: strings.Join([]string{
-		fmt.Sprintf("node %s holds a member of etcd cluster %s, but its label %s is missing, without which its deletion is not judged", r.Node, id, EtcdMemberLabel),
-		nextSteps,
-		"  - wait some seconds and delete the node again: the webhook's leader puts the label back",
-		fmt.Sprintf("  - or put it back yourself: kubectl label node %s %s=%s", r.Node, EtcdMemberLabel, EtcdMemberLabelValue),
 		breakGlassStep(r),
 	}, "\n")}
 }

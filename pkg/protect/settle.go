@@ -71,8 +71,12 @@ func Settle(v View, g v1alpha1.Grant, e SettleEvidence) (settled bool, why strin
 // ended says whether one member of a grant is no longer lost with its Node: it has left every list, or it lives on
 // another Node.
 func (s sight) ended(id v1alpha1.MemberID, g v1alpha1.Grant, e SettleEvidence) (how string, done bool) {
-	if !listedByAny(s.lists, id) {
+	switch {
+	case listedByAny(s.lists, id):
+	case s.conclusive():
 		return fmt.Sprintf("member %s has left the member list", id), true
+	default:
+		return fmt.Sprintf("member %s has left the list of node %s, and nobody else has answered", id, s.lists[0].Node), false
 	}
 	b, bound := s.bindings[id]
 	if !bound || b.NodeUID == g.NodeUID || gone(b.Node, b.NodeUID, s.nodes[b.Node]) != "" {
@@ -105,7 +109,7 @@ func SelfProven(v View) []v1alpha1.MemberID {
 
 func (s sight) selfProven(id v1alpha1.MemberID) bool {
 	b := s.bindings[id]
-	return !s.corrupt[id] && slices.ContainsFunc(s.answers, func(o v1alpha1.Observation) bool {
+	return s.alarmsRead && !s.corrupt[id] && slices.ContainsFunc(s.answers, func(o v1alpha1.Observation) bool {
 		m, found := listed(o, id)
 		return o.Node == b.Node && o.NodeUID == b.NodeUID && found && m.Healthy
 	})

@@ -20,6 +20,7 @@ const corruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
 // answer this question.
 type sight struct {
 	cluster  *v1alpha1.EtcdCluster
+	asked    []string
 	nodes    map[string]NodeState
 	bindings map[v1alpha1.MemberID]v1alpha1.Binding
 	// answers are the observations of bound observers that carry a nonce of this question, by node.
@@ -29,11 +30,15 @@ type sight struct {
 	// proven are the members that some answer proves healthy as voters (a learner is asked for a read of its own data only,
 	// which says nothing about the voter that it may be by now), corrupt those that some answer says are corrupt.
 	proven, corrupt map[v1alpha1.MemberID]bool
+	// alarmsRead says that some answer with a confirmed list has read the alarms. Until then nothing is proven: a corrupt
+	// member still answers reads.
+	alarmsRead bool
 }
 
 func look(v View) sight {
 	s := sight{
 		cluster:  v.Cluster,
+		asked:    v.Asked,
 		nodes:    v.Nodes,
 		bindings: map[v1alpha1.MemberID]v1alpha1.Binding{},
 		proven:   map[v1alpha1.MemberID]bool{},
@@ -46,10 +51,9 @@ func look(v View) sight {
 		s.bindings[b.MemberID] = b
 	}
 	s.answers = answersTo(s.cluster, v.Asked)
+	s.lists = confirmedOf(s.answers)
+	s.alarmsRead = slices.ContainsFunc(s.lists, func(o v1alpha1.Observation) bool { return !o.AlarmsUnknown })
 	for _, o := range s.answers {
-		if confirmed(o) {
-			s.lists = append(s.lists, o)
-		}
 		for _, m := range o.Members {
 			s.proven[m.ID] = s.proven[m.ID] || (m.Healthy && !m.Learner)
 			s.corrupt[m.ID] = s.corrupt[m.ID] || slices.Contains(m.Alarms, corruptAlarm)
@@ -90,6 +94,16 @@ func answersTo(c *v1alpha1.EtcdCluster, asked []string) []v1alpha1.Observation {
 
 // confirmed says that the observation has a member list that a quorum confirmed.
 func confirmed(o v1alpha1.Observation) bool { return o.Linearizable && len(o.Members) > 0 }
+
+func confirmedOf(all []v1alpha1.Observation) []v1alpha1.Observation {
+	return slices.DeleteFunc(slices.Clone(all), func(o v1alpha1.Observation) bool { return !confirmed(o) })
+}
+
+// conclusive says that what the fresh lists lack has left: more than one Node says so, or nobody who could contradict is
+// silent. One Node may have been bound by its own claim alone.
+func (s sight) conclusive() bool {
+	return len(s.lists) > 1 || (len(s.lists) == 1 && len(s.pending()) == 0)
+}
 
 // distinct merges entries of the same member to the worse of both: a voter, never started, not proven, every alarm. The
 // API server keeps such lists out; this keeps the arithmetic right without it.

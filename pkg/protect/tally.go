@@ -74,6 +74,8 @@ func (s sight) seat(m v1alpha1.MemberStatus, here bool) seat {
 		return seat{MemberStatus: m, standing: unproven, why: "it has raised the alarm CORRUPT: its data differ from the others'"}
 	case m.Name == "":
 		return seat{MemberStatus: m, standing: unproven, why: "it was added and has never started"}
+	case s.proven[m.ID] && !s.alarmsRead:
+		return seat{MemberStatus: m, standing: unproven, why: "nobody who answered could read etcd's alarms, so that its data may be corrupt"}
 	case s.proven[m.ID]:
 		return seat{MemberStatus: m, standing: healthy}
 	}

@@ -10,11 +10,14 @@ import (
 type target struct {
 	sight
 	Request
-	// named are members that a binding, the announcement or an earlier grant puts on the node.
+	// named are members that a binding, the announcement, the node's own agent or an earlier grant puts on the node.
 	named map[v1alpha1.MemberID]bool
 	// contested are members that the node announces and that are bound to another Node which exists. One of the two is
 	// wrong, and which cannot be told from here.
 	contested map[v1alpha1.MemberID]bool
+	// own is the fresh confirmed list of the node's own agent, if nothing binds it: it proves nothing, and counts against the
+	// deletion of its own node alone.
+	own []v1alpha1.Observation
 }
 
 func (s sight) target(r Request) target {
@@ -34,6 +37,16 @@ func (s sight) target(r Request) target {
 			t.named[a.Member] = true
 		}
 	}
+	for _, o := range ownOf(s.cluster, r) {
+		if o.LocalMember != "" && !s.livesElsewhere(o.LocalMember, r) {
+			t.named[o.LocalMember] = true
+		}
+		observes := slices.ContainsFunc(s.lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
+		if confirmed(o) && o.Nonce != "" && slices.Contains(s.asked, o.Nonce) && !observes {
+			o.Members = distinct(o.Members)
+			t.own = append(t.own, o)
+		}
+	}
 	for _, g := range s.cluster.Spec.Grants {
 		for _, id := range g.Members {
 			if r.UID != "" && g.NodeUID == r.UID && !s.livesElsewhere(id, r) {
@@ -42,6 +55,13 @@ func (s sight) target(r Request) target {
 		}
 	}
 	return t
+}
+
+// ownOf returns what the agent of the request's very Node published, bound or not.
+func ownOf(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation {
+	return slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
+		return r.UID == "" || o.Node != r.Node || o.NodeUID != r.UID
+	})
 }
 
 // boundTo says that the binding is to the request's node. A Node that was registered anew under its old name, or that is
@@ -57,26 +77,20 @@ func (s sight) livesElsewhere(id v1alpha1.MemberID, r Request) bool {
 	return bound && !boundTo(b, r) && n.Known && n.UID == b.NodeUID
 }
 
-// on returns the members of a list that are on the node. Addresses decide only on a labelled node, and only if nothing
-// better does: they are what a node says of itself. They do also if the named members have all left the list, since a
-// host that has joined again has a new member ID at its old address.
+// on returns the members of a list that are on the node: those that are named, and on a labelled node also those at one of
+// its addresses, unless they are bound to another Node which exists. A host that has joined again has a new member ID at
+// its old address, and its old one may still be in the list.
 func (t target) on(o v1alpha1.Observation) []v1alpha1.MemberID {
-	var named, addressed []v1alpha1.MemberID
+	var found []v1alpha1.MemberID
 	for _, m := range o.Members {
-		switch {
-		case t.named[m.ID]:
-			named = append(named, m.ID)
-		case t.Labelled && livesAt(m, t.Addresses) && !t.livesElsewhere(m.ID, t.Request):
-			addressed = append(addressed, m.ID)
+		if t.named[m.ID] || (t.Labelled && livesAt(m, t.Addresses) && !t.livesElsewhere(m.ID, t.Request)) {
+			found = append(found, m.ID)
 		}
 	}
-	if len(named) > 0 {
-		return named
-	}
-	return addressed
+	return found
 }
 
-// known returns every member that may be on the node by all that was ever said, for when nobody answers.
+// known returns every member that may be on the node by all that was ever said, for when nobody answers or nobody is asked.
 func (t target) known() []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for id := range t.named {
@@ -85,11 +99,9 @@ func (t target) known() []v1alpha1.MemberID {
 	for id := range t.contested {
 		found[id] = true
 	}
-	if len(found) == 0 {
-		for _, o := range observers(t.cluster) {
-			for _, id := range t.on(o) {
-				found[id] = true
-			}
+	for _, o := range observers(t.cluster) {
+		for _, id := range t.on(o) {
+			found[id] = true
 		}
 	}
 	return sorted(found)

@@ -33,7 +33,7 @@ const (
 	WaitingForOthers = "WaitingForOthers"
 	// CordonedByOthers says that the node would be held if it were not cordoned by somebody else already.
 	CordonedByOthers = "CordonedByOthers"
-	// NotHeld says that nothing is held and nothing is missing.
+	// NotHeld says that nothing is held. GatesDoNotFit, below, is the other reason for that.
 	NotHeld = "NotHeld"
 	// RecordUnreadable says that the value of HoldAnnotation is not a Record.
 	RecordUnreadable = "RecordUnreadable"
@@ -43,7 +43,7 @@ const (
 
 // Reasons of a Record: why the node is in its state.
 const (
-	// NewNode is the reason that the born-held policy writes.
+	// NewNode is the reason that the born-held policy writes, and the agent for a node that came with the policy's taint.
 	NewNode = "NewNode"
 	// NotReadyYet is the reason of a hold by the agent on a node that has no record and is not Ready.
 	NotReadyYet = "NotReadyYet"
@@ -54,8 +54,12 @@ const (
 	NetworkReady = "NetworkReady"
 	// KeptCordoned is the reason of a release that left the cordon, as KeepCordonedAnnotation asks.
 	KeptCordoned = "KeptCordoned"
-	// FirstSeen is the reason of the record of a node that was there before Holdfast.
+	// FirstSeen is the reason of the record of a node that came without a record and was not held: it was Ready, or nothing
+	// called for a hold.
 	FirstSeen = "FirstSeen"
+	// GatesDoNotFit is the reason of the record of a node that was Ready when first seen although gates were closed, and of
+	// the condition NetworkHeld while that stands. Such a node is not held after a reboot either.
+	GatesDoNotFit = "GatesDoNotFit"
 	// Exempt is the reason of the record of a node that HoldLabel exempts.
 	Exempt = "Exempt"
 	// EndedByLabel is the reason of an override by HoldLabel.
@@ -69,6 +73,8 @@ const (
 	EventHeld       = "Held"
 	EventReleased   = "Released"
 	EventOverridden = "HoldOverridden"
+	// EventGatesDoNotFit is told once, when the node is first seen.
+	EventGatesDoNotFit = "GatesDoNotFit"
 )
 
 // Names of the gates, in the order in which they are asked.

@@ -91,6 +91,8 @@ func TestDecide(t *testing.T) {
 	bornHeld := recorded(Held, thisBoot, NewNode)
 	released := recorded(Released, thisBoot, NetworkReady)
 	before := recorded(Released, otherBoot, NetworkReady)
+	isReady := conditioned(corev1.NodeReady, yes, "KubeletReady")
+	misfit, misfitBefore := recorded(Released, thisBoot, GatesDoNotFit), recorded(Released, otherBoot, GatesDoNotFit)
 	for name, c := range map[string]struct {
 		node   *corev1.Node
 		facts  Facts
@@ -108,9 +110,20 @@ func TestDecide(t *testing.T) {
 			Policy{HoldUnrecorded: true},
 			outcome{"held NotReadyYet", "on", yes, true, WaitingForFlannel, EventHeld},
 		},
-		"unrecorded, Ready, policy holds":      {node(conditioned(corev1.NodeReady, yes, "KubeletReady")), closed(), Policy{HoldUnrecorded: true}, outcome{record: "released FirstSeen", reason: NotHeld}},
+		"unrecorded, Ready, policy holds":      {node(isReady), closed(), Policy{HoldUnrecorded: true}, outcome{record: "released GatesDoNotFit", reason: GatesDoNotFit, event: EventGatesDoNotFit}},
 		"unrecorded, gates open, policy holds": {node(), ready(), Policy{HoldUnrecorded: true}, outcome{record: "released FirstSeen", reason: NotHeld}},
 		"unrecorded, cordoned, policy holds":   {node(cordoned), closed(), Policy{HoldUnrecorded: true}, outcome{record: "released FirstSeen", reason: NotHeld}},
+
+		// A node that works without what the gates wait for.
+		"Ready with closed gates":          {node(isReady), closed(), Policy{}, outcome{record: "released GatesDoNotFit", reason: GatesDoNotFit, event: EventGatesDoNotFit}},
+		"Ready with unknown gates":         {node(isReady), Facts{BootID: thisBoot}, Policy{}, outcome{record: "released GatesDoNotFit", reason: GatesDoNotFit, event: EventGatesDoNotFit}},
+		"Ready with open gates":            {node(isReady), ready(), Policy{}, outcome{record: "released FirstSeen", reason: NotHeld}},
+		"Ready with closed gates, exempt":  {node(isReady, exempt), closed(), Policy{}, outcome{record: "released Exempt", reason: NotHeld}},
+		"gates do not fit, next look":      {node(isReady, misfit), closed(), Policy{}, outcome{reason: GatesDoNotFit}},
+		"gates do not fit, rebooted":       {node(misfitBefore), closed(), Policy{}, outcome{reason: GatesDoNotFit}},
+		"gates did not fit, and fit now":   {node(isReady, misfit), ready(), Policy{}, outcome{record: "released NetworkReady", reason: NotHeld}},
+		"gates fit since they were opened": {node(misfitBefore), ready(), Policy{}, outcome{record: "released NetworkReady", reason: NotHeld}},
+		"our condition on a misfit":        {node(isReady, ours), closed(), Policy{}, outcome{record: "released GatesDoNotFit", unavailable: no, reason: GatesDoNotFit, event: EventGatesDoNotFit}},
 
 		// Held.
 		"born held, first look":                    {node(bornHeld, cordoned, ours), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel, event: EventHeld}},
@@ -188,40 +201,12 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestDecideByTaint(t *testing.T) {
-	const key = "readiness.k8s.io/holdfast"
-	policy := Policy{TaintKey: key}
-	own := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
-	heldByTaint := annotated(HoldAnnotation, Record{State: Held, BootID: thisBoot, Reason: NewNode, Taint: key}.Format())
-
-	d := Decide(node(recorded(Released, otherBoot, NetworkReady), cordoned), closed(), policy, noon())
-	require.Equal(t, []corev1.Taint{own}, d.AddTaints, "somebody's cordon does not stand in for our taint")
-	require.Equal(t, key, d.Record.Taint)
-	require.Nil(t, d.Unschedulable)
-
-	d = Decide(node(heldByTaint, tainted(key), conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, CiliumIsUp)), closed(), policy, noon())
-	require.Len(t, d.Conditions, 1, "NetworkUnavailable is no part of a hold by taint")
-	require.True(t, d.Held)
-
-	held := node(heldByTaint, cordoned, tainted(corev1.TaintNodeUnschedulable), tainted(key), tainted("dedicated"))
-	for name, p := range map[string]Policy{"same policy": policy, "policy has become cordon": {}} {
-		d = Decide(held, ready(), p, noon())
-		require.Equal(t, []corev1.Taint{own}, d.RemoveTaints, name)
-		require.Nil(t, d.Unschedulable, "%s: the cordon is somebody else's", name)
-		require.Equal(t, Released, d.Record.State, name)
-		require.Empty(t, d.Record.Taint, name)
-	}
-
-	bornWithout := recorded(Held, thisBoot, NewNode)
-	d = Decide(node(bornWithout, tainted(key), cordoned), ready(), policy, noon())
-	require.Equal(t, []corev1.Taint{own}, d.RemoveTaints, "a born-held record may leave the taint's key out")
-	require.Nil(t, d.Unschedulable)
-
-	d = Decide(node(bornWithout, cordoned), ready(), policy, noon())
-	require.False(t, *d.Unschedulable, "held by cordon before the policy became taint")
-
-	d = Decide(node(heldByTaint), closed(), policy, noon())
-	require.Equal(t, Overridden, d.Record.State)
+func TestMisfitSaysWhatToDo(t *testing.T) {
+	d := Decide(node(conditioned(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady")), closed(), Policy{}, noon())
+	require.Contains(t, d.Message, "/run/flannel/subnet.env")
+	require.Contains(t, d.Message, "--cni-conf-dir")
+	require.Equal(t, d.Message, d.Event.Message)
+	require.Equal(t, corev1.EventTypeWarning, d.Event.Type)
 }
 
 func TestReleaseTakesLeftoverTaints(t *testing.T) {

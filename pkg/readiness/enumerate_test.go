@@ -25,20 +25,21 @@ func TestEveryDecision(t *testing.T) {
 func oneStep(w *world, d Decision, after *corev1.Node) error {
 	closedBefore, taintedBefore := w.node.Spec.Unschedulable, hasTaint(w.node, holdTaint)
 	closedAfter, taintedAfter := after.Spec.Unschedulable, hasTaint(after, holdTaint)
-	opens := closedBefore && !closedAfter || taintedBefore && !taintedAfter
+	uncordons, untaints := closedBefore && !closedAfter, taintedBefore && !taintedAfter
+	opens := uncordons || untaints
 	before, now := condition(w.node, corev1.NodeNetworkUnavailable), condition(after, corev1.NodeNetworkUnavailable)
 	raised := now != nil && now.Status == corev1.ConditionTrue && (before == nil || before.Status != corev1.ConditionTrue)
 	lowered := before != nil && before.Status == corev1.ConditionTrue && now.Status != corev1.ConditionTrue
 	switch {
-	case opens && !w.mayOpen():
+	case uncordons && !w.mayOpen(), untaints && !w.mayOpen() && !w.opened():
 		return fmt.Errorf("opens a node that it may not open")
-	case closedBefore && !closedAfter && w.byTaint():
+	case uncordons && w.byTaint():
 		return fmt.Errorf("takes off a cordon although the hold is by taint")
-	case taintedBefore && !taintedAfter && !w.byTaint():
-		return fmt.Errorf("takes off a taint although the hold is by cordon")
+	case untaints && !w.byTaint() && w.policy.TaintKey == "":
+		return fmt.Errorf("takes off a taint that is neither the record's nor the policy's")
 	case (w.unreadable || w.facts.BootID == "" && (w.record == nil || w.record.State != Releasing)) && (d.Record != nil || len(d.Conditions) != 1 || opens || d.Conditions[0].Status != corev1.ConditionUnknown):
 		return fmt.Errorf("acts on what it could not read")
-	case (!closedBefore && closedAfter || !taintedBefore && taintedAfter) && (w.open || w.exempt || d.Record == nil || d.Record.State != Held || !d.Held):
+	case (!closedBefore && closedAfter || !taintedBefore && taintedAfter) && (w.open || w.exempt || w.misfit() || d.Record == nil || d.Record.State != Held || !d.Held):
 		return fmt.Errorf("closes a node without need or without a record")
 	case d.Held && d.Record == nil && (w.record == nil || w.record.State != Held):
 		return fmt.Errorf("says held without a record")
@@ -114,6 +115,9 @@ func atRest(w *world, end *corev1.Node) error {
 	}
 	if w.held() && !w.open && !w.exempt && (r.State != Held || !w.shut(end)) {
 		return fmt.Errorf("released with a closed gate")
+	}
+	if (w.mayOpen() || w.opened()) && w.policy.TaintKey != "" && hasTaint(end, holdTaint) {
+		return fmt.Errorf("the policy's taint stays behind")
 	}
 	if !w.mayOpen() {
 		return nil

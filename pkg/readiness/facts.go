@@ -31,7 +31,8 @@ type Facts struct {
 	BootID string `json:"bootID,omitempty"`
 	// Subnet is flannel's subnet file.
 	Subnet SubnetFile `json:"subnet"`
-	// Conflist is the CNI configuration that the runtime takes: the first one by file name, also if it does not parse.
+	// Conflist is the CNI configuration that the runtime takes: the first one by file name, also if it does not parse. Those
+	// that a runtime's own package installs do not count.
 	Conflist Conflist `json:"conflist"`
 	// Marker is the file by which the network_plugin role says that it has finished.
 	Marker Marker `json:"marker"`
@@ -56,12 +57,14 @@ type SubnetFile struct {
 
 // Conflist is one CNI network configuration list.
 type Conflist struct {
-	// Directory is where it was looked for.
+	// Directory is where it was found, or where it was looked for: several with commas between them.
 	Directory string   `json:"directory"`
 	Path      string   `json:"path,omitempty"`
 	Presence  Presence `json:"presence"`
 	Name      string   `json:"name,omitempty"`
 	Plugins   []Plugin `json:"plugins,omitempty"`
+	// PassedOver are configurations that come with a package, and so do not show that the cluster's network is there.
+	PassedOver []string `json:"passedOver,omitempty"`
 	// Problem is why the directory could not be read or why no file in it parses.
 	Problem string `json:"problem,omitempty"`
 }
@@ -70,7 +73,8 @@ type Conflist struct {
 type Plugin struct {
 	// Type is the program's name: flannel, portmap, bridge.
 	Type string `json:"type"`
-	// NeededBy is the plugin that calls it if the conflist does not name it itself: flannel calls bridge and host-local.
+	// NeededBy is the plugin that calls it if the conflist does not name it itself, flannel of bridge and host-local, or
+	// another conflist in the same directory that does.
 	NeededBy string `json:"neededBy,omitempty"`
 	// Executable says whether the program is there and may be executed.
 	Executable Presence `json:"executable"`

@@ -54,6 +54,9 @@ func missingCNI(c Conflist) string {
 		return fmt.Sprintf("a CNI configuration that can be read in %s (%s)", c.Directory, c.Problem)
 	case c.Presence == Unknown:
 		return fmt.Sprintf("a CNI configuration in %s, which could not be looked at", c.Directory)
+	case c.Presence == Absent && len(c.PassedOver) > 0:
+		return fmt.Sprintf("a CNI configuration in %s (%s comes with a package; if it is the cluster's network, rename it)",
+			c.Directory, strings.Join(c.PassedOver, ", "))
 	case c.Presence == Absent:
 		return fmt.Sprintf("a CNI configuration in %s", c.Directory)
 	case len(c.Plugins) == 0:

@@ -67,6 +67,15 @@ func TestGates(t *testing.T) {
 			Policy{},
 			map[string]string{"cni": "/etc/cni/net.d"},
 		},
+		"no conflist but a package's": {
+			with(func(f *Facts) {
+				f.Conflist = Conflist{Directory: "/d", Presence: Absent, PassedOver: []string{"/d/100-crio-bridge.conflist"}}
+				f.Subnet.Presence = Absent
+			}),
+			nil, nil,
+			Policy{},
+			map[string]string{"cni": "/d/100-crio-bridge.conflist comes with a package"},
+		},
 		"no conflist, flannel seen": {
 			with(func(f *Facts) { f.Conflist.Presence = Absent; f.Conflist.Plugins = nil }), nil, nil,
 			Policy{},

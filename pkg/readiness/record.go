@@ -33,8 +33,8 @@ type Record struct {
 	Since time.Time
 	// Reason is one word, such as Rebooted.
 	Reason string
-	// Taint is the key of the taint that the node is held by; empty if it is held by cordon. A release follows this and
-	// not the policy, so that a node held under an older policy is still let go.
+	// Taint is the key of the taint that the node is held by; empty if it is held by cordon. A release follows this,
+	// whatever the policy says by then, so that a node held under an older policy is still let go.
 	Taint string
 }
 

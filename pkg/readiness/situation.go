@@ -53,14 +53,24 @@ func (s situation) keepCordoned() bool {
 }
 
 // taintKey is the key of the taint that this node is held by, or would be; empty for the cordon. Of a hold that stands the
-// record knows it, whatever the policy has become since; only where the record names no taint (a born-held policy may
-// leave it out) and the node has the policy's, the hold is by that.
+// record knows it, whatever the policy has become since: one that names no taint is a hold by cordon.
 func (s situation) taintKey() string {
-	key := s.policy.TaintKey
-	if s.record.State != Held || (s.record.Taint == "" && hasTaint(s.node, key)) {
-		return key
+	if s.record.State == Held {
+		return s.record.Taint
 	}
-	return s.record.Taint
+	return s.policy.TaintKey
+}
+
+// holdTaints are the taints on the node that are ours: that of the record, and any of the policy's key, which a kubelet
+// or a startup taint of Karpenter may have put there for us.
+func (s situation) holdTaints() []corev1.Taint {
+	var taints []corev1.Taint
+	for _, t := range s.node.Spec.Taints {
+		if t.Key != "" && t.Effect == corev1.TaintEffectNoSchedule && (t.Key == s.record.Taint || t.Key == s.policy.TaintKey) {
+			taints = append(taints, corev1.Taint{Key: t.Key, Effect: t.Effect})
+		}
+	}
+	return taints
 }
 
 // shut says whether that by which the node is held, or would be, is in place, whoever put it there.

@@ -20,18 +20,51 @@ func (s situation) bootUnknown() Decision {
 	return d
 }
 
-// first meets a node without a record. It was there before Holdfast, or nothing holds nodes at birth; only if the policy
-// asks for it, and the node is not Ready, is it held: then nothing runs there that a hold could disturb.
+// first meets a node without a record. One that has the taint of the policy's key is held already. Any other was there
+// before Holdfast, or nothing holds nodes at birth; only if the policy asks for it, and the node is not Ready, is it held:
+// then nothing runs there that a hold could disturb.
 func (s situation) first() Decision {
 	ready := condition(s.node, corev1.NodeReady)
 	inService := ready != nil && ready.Status == corev1.ConditionTrue
-	if s.policy.HoldUnrecorded && !inService && s.mayHold() {
+	switch {
+	case s.policy.TaintKey != "" && hasTaint(s.node, s.policy.TaintKey):
+		return s.adopt()
+	case s.policy.HoldUnrecorded && !inService && s.mayHold():
 		return s.hold(NotReadyYet)
-	}
-	if s.exempt() {
+	case s.exempt():
 		return s.end(Released, Exempt)
+	case inService && !s.open():
+		return s.misfit()
 	}
 	return s.end(Released, FirstSeen)
+}
+
+// adopt takes over a hold that began with the Node: its kubelet registered it with the taint of the policy's key, or
+// Karpenter did. Nobody else will ever take that off.
+func (s situation) adopt() Decision {
+	s.record = *s.next(Held, NewNode)
+	s.record.Taint = s.policy.TaintKey
+	record := s.record
+	d := s.held()
+	if d.Record == nil {
+		d.Record = &record
+	}
+	return d
+}
+
+// misfit records that the node is Ready while gates are closed: it works without what they wait for. They ask for the
+// wrong things there, or look in the wrong places, and a hold by them after a reboot would never end.
+func (s situation) misfit() Decision {
+	d := s.unfit()
+	d.Record = s.next(Released, GatesDoNotFit)
+	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGatesDoNotFit, Message: d.Message}
+	return d
+}
+
+func (s situation) unfit() Decision {
+	return s.clear(s.decide(corev1.ConditionFalse, GatesDoNotFit,
+		"not held, nor after a reboot until the gates have been open once: when first seen the node was Ready without what they wait for. "+
+			"Compare the agent's --gates, --cni-conf-dir, --cni-bin-dir and --flannel-subnet-file with the node; missing: "+s.missing))
 }
 
 // mayHold says that a hold is called for and that nobody is in its way. What somebody else has closed stays theirs.
@@ -117,6 +150,7 @@ func (s situation) handOver() Decision {
 func (s situation) override() Decision {
 	d := s.end(Overridden, EndedByHand)
 	d.StatusFirst = true
+	d.RemoveTaints = s.holdTaints()
 	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: s.withMissing(d.Message)}
 	return d
 }
@@ -133,12 +167,11 @@ func (s situation) release() Decision {
 	if s.ours() {
 		d.Record.State = Releasing
 	}
-	if key := s.taintKey(); key != "" {
-		d.RemoveTaints = append([]corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}, s.leftovers(false)...)
-		return d
+	byCordon := s.record.Taint == ""
+	if byCordon {
+		d.Unschedulable = new(false)
 	}
-	d.Unschedulable = new(false)
-	d.RemoveTaints = s.leftovers(true)
+	d.RemoveTaints = append(s.holdTaints(), s.leftovers(byCordon)...)
 	return d
 }
 
@@ -176,7 +209,7 @@ func restMessage(reason string) string {
 	case KeptCordoned:
 		return "not held; what closes the node was left because of annotation " + KeepCordonedAnnotation
 	case FirstSeen:
-		return "not held: the node was in service before Holdfast saw it"
+		return "not held: the node was Ready when first seen, or nothing called for a hold"
 	case Exempt:
 		return fmt.Sprintf("not held, as label %s=%s asks", HoldLabel, HoldNever)
 	case EndedByLabel:
@@ -196,9 +229,13 @@ func (s situation) withMissing(message string) string {
 
 // settled looks after a node on which nothing is held: in the boot of the record it is left alone, whatever happens; in
 // another it is held if its network is not there yet, by cordon alone, since an old node that looks unready alarms
-// autoscalers.
+// autoscalers. Where the gates do not fit, it is not held until they have been open once, which proves that they do.
 func (s situation) settled() Decision {
 	switch {
+	case s.record.Reason == GatesDoNotFit && s.open():
+		return s.end(Released, NetworkReady)
+	case s.record.Reason == GatesDoNotFit:
+		return s.unfit()
 	case s.record.BootID == s.facts.BootID:
 		return s.rest(s.record.Reason)
 	case s.open():

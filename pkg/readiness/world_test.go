@@ -40,6 +40,7 @@ func onNode(name string, change func(*corev1.Node)) option {
 func records() []option {
 	options := []option{
 		{"no record", func(*world) {}},
+		onNode("no record, Ready", conditioned(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady")),
 		{"unreadable record", func(w *world) { w.node.Annotations[HoldAnnotation] = `{"state":"hel`; w.unreadable = true }},
 	}
 	for _, r := range []Record{
@@ -49,10 +50,11 @@ func records() []option {
 		{State: Releasing, Reason: NetworkReady},
 		{State: Releasing, Reason: EndedByLabel},
 		{State: Released, Reason: NetworkReady},
+		{State: Released, Reason: GatesDoNotFit},
 		{State: Overridden, Reason: EndedByHand},
 	} {
 		for _, boot := range []string{thisBoot, otherBoot, ""} {
-			if boot == "" && (r.State == Releasing || r.State == Overridden || r.Reason == Rebooted) {
+			if boot == "" && (r.State == Releasing || r.State == Overridden || r.Reason == Rebooted || r.Reason == GatesDoNotFit) {
 				continue // only the agent enters these states, and never without a boot ID
 			}
 			r.BootID = boot
@@ -91,7 +93,12 @@ func dimensions() [][]option {
 		},
 		{none, {"exempt", func(w *world) { exempt(w.node); w.exempt = true }}},
 		{none, {"keep-cordoned", func(w *world) { w.node.Annotations[KeepCordonedAnnotation] = "yes"; w.keep = true }}},
-		{none, {"by taint", func(w *world) { w.policy.TaintKey = holdTaint }}, {"hold unrecorded", func(w *world) { w.policy.HoldUnrecorded = true }}},
+		{
+			none,
+			{"by taint", func(w *world) { w.policy.TaintKey = holdTaint }},
+			{"hold unrecorded", func(w *world) { w.policy.HoldUnrecorded = true }},
+			{"by taint, hold unrecorded", func(w *world) { w.policy = Policy{TaintKey: holdTaint, HoldUnrecorded: true} }},
+		},
 	}
 }
 
@@ -124,20 +131,32 @@ func worlds() iter.Seq[*world] {
 	}
 }
 
-// byTaint says whether a hold of this world is by taint.
+// registered says whether the Node came with the policy's taint: a hold that has no record yet.
+func (w *world) registered() bool {
+	return w.record == nil && !w.unreadable && w.policy.TaintKey != "" && hasTaint(w.node, holdTaint)
+}
+
+// byTaint says whether a hold of this world is by taint: the record says so, or there is none yet.
 func (w *world) byTaint() bool {
-	if w.record.Taint != "" {
-		return true
-	}
-	return w.policy.TaintKey != "" && hasTaint(w.node, holdTaint)
+	return w.registered() || w.record != nil && w.record.Taint != ""
 }
 
 // held says whether the world begins with a hold of ours that nobody has ended.
 func (w *world) held() bool {
-	if w.record == nil || w.record.State != Held {
-		return false
+	return w.registered() || w.record != nil && w.record.State == Held && w.shut(w.node)
+}
+
+// misfit says whether the Node works without what its closed gates wait for: it is recorded, or is seen now.
+func (w *world) misfit() bool {
+	if w.record != nil {
+		return w.record.Reason == GatesDoNotFit
 	}
-	return w.shut(w.node)
+	return condition(w.node, corev1.NodeReady) != nil
+}
+
+// opened says whether somebody has ended a hold of ours by hand.
+func (w *world) opened() bool {
+	return w.record != nil && w.record.State == Held && !w.shut(w.node) && w.facts.BootID != ""
 }
 
 // shut says whether a Node of this world is closed by that which its hold is by.

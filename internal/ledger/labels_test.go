@@ -1,0 +1,66 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+)
+
+func relabelled(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	body := fmt.Sprintf(`{"metadata":{"labels":{%q:null,"somebody":"elses"}}}`, protect.EtcdMemberLabel)
+	require.NoError(t, w.client.Patch(t.Context(), w.nodes[0].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body))))
+	node := &corev1.Node{}
+	r.until("the label", func(*v1alpha1.EtcdCluster) bool {
+		return w.client.Get(t.Context(), client.ObjectKeyFromObject(w.nodes[0]), node) == nil && labelled(node)
+	})
+	require.Equal(t, "elses", node.Labels["somebody"])
+	require.Equal(t, w.nodes[0].UID, node.UID)
+	require.Contains(t, r.told(), "LabelRestored")
+	require.Len(t, w.now().Spec.Members, 3)
+}
+
+func unannounced(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	bare := func(name, address string) *corev1.Node {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + string(w.id)}}
+		require.NoError(t, w.client.Create(t.Context(), node))
+		t.Cleanup(func() { require.NoError(t, w.client.Delete(context.WithoutCancel(t.Context()), node)) })
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+		require.NoError(t, w.client.Status().Update(t.Context(), node))
+		return node
+	}
+	isLabelled := func(node *corev1.Node) bool {
+		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(node), node))
+		return labelled(node)
+	}
+	fourth, looked, worker := bare("fourth", "10.98.0.4"), bare("looked", "10.98.0.5"), bare("worker", "10.98.0.6")
+	looked.Status.Conditions = []corev1.NodeCondition{{Type: protect.EtcdMemberCondition, Status: corev1.ConditionFalse}}
+	require.NoError(t, w.client.Status().Update(t.Context(), looked))
+	w.see(func() {
+		w.list = append(slices.Clone(w.list),
+			v1alpha1.MemberStatus{ID: "4", Name: "etcd4", PeerURLs: []string{"https://10.98.0.4:2380"}},
+			v1alpha1.MemberStatus{ID: "5", Name: "etcd5", PeerURLs: []string{"https://10.98.0.5:2380"}})
+	})
+	r.pass(2 * time.Minute)
+	r.until("the label", func(*v1alpha1.EtcdCluster) bool { return isLabelled(fourth) })
+	require.Contains(t, r.told(), "LabelRestored")
+	r.looks(1, 2*time.Minute)
+	require.False(t, isLabelled(looked), "its agent would take the label off again")
+	require.False(t, isLabelled(worker))
+}

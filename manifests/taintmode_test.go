@@ -1,0 +1,76 @@
+package manifests_test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv"
+)
+
+// TestTaintMode holds the overlay against a real API server: what the policy writes, and that the agent may undo it.
+func TestTaintMode(t *testing.T) {
+	server := testenv.NewAPIServer(t)
+	require.NoError(t, server.Apply(t.Context(), "overlays/taint-mode"))
+	key := agentsTaintKey(t, "overlays/taint-mode")
+	own := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+	gpu := corev1.Taint{Key: "example.org/gpu", Effect: corev1.TaintEffectNoSchedule}
+	evicting := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute}
+	for name, c := range map[string]struct{ with, want []corev1.Taint }{
+		"no taints":               {nil, []corev1.Taint{own}},
+		"others":                  {[]corev1.Taint{gpu}, []corev1.Taint{gpu, own}},
+		"the kubelet sets it too": {[]corev1.Taint{own, gpu}, []corev1.Taint{own, gpu}},
+		"another effect":          {[]corev1.Taint{evicting}, []corev1.Taint{evicting, own}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "born", Ready: true, Taints: c.with})
+			require.NoError(t, err)
+			defer remove(t, server, "born")
+			// NodeRestriction and the like add taints of their own, such as not-ready.
+			foreign := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") }
+			require.Equal(t, c.want, slices.DeleteFunc(slices.Clone(node.Spec.Taints), foreign))
+			require.False(t, node.Spec.Unschedulable, "the cordon is people's alone")
+			require.Nil(t, condition(node, corev1.NodeNetworkUnavailable))
+			record := holdRecord(t, node)
+			require.Equal(t, "held", record["state"])
+			require.Equal(t, key, record["taint"])
+			require.Equal(t, node.Status.NodeInfo.BootID, record["bootID"])
+
+			release, err := json.Marshal(map[string]any{
+				"metadata": map[string]any{"annotations": map[string]string{"holdfast.dev/hold": `{"state":"released"}`}},
+				"spec":     map[string]any{"taints": slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t == own })},
+			})
+			require.NoError(t, err)
+			agent := clientOf(t, serviceAccount(t, server, "holdfast-agent", "born"))
+			node, err = agent.CoreV1().Nodes().Patch(t.Context(), "born", types.MergePatchType, release, metav1.PatchOptions{})
+			require.NoError(t, err)
+			require.NotContains(t, node.Spec.Taints, own)
+		})
+	}
+}
+
+// agentsTaintKey returns the key that an overlay gives the agent, after checking that it holds by taint.
+func agentsTaintKey(t *testing.T, overlay string) string {
+	t.Helper()
+	kubectl, err := testenv.Binary("kubectl")
+	require.NoError(t, err)
+	out, err := exec.CommandContext(t.Context(), kubectl, "kustomize", overlay).Output()
+	require.NoError(t, err)
+	args := one[appsv1.DaemonSet](t, strings.Split(string(out), "\n---\n"), "DaemonSet", "holdfast-agent").Spec.Template.Spec.Containers[0].Args
+	require.Contains(t, args, "--hold-mode=taint")
+	for _, arg := range args {
+		if key, found := strings.CutPrefix(arg, "--hold-taint-key="); found {
+			return key
+		}
+	}
+	require.Fail(t, "no taint key", "%v", args)
+	panic("unreachable")
+}
