@@ -22,17 +22,25 @@ import (
 func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, n census) error {
 	var errs []error
 	for _, b := range c.Spec.Members {
-		if r, ok := n[b.Node]; ok && r.UID == b.NodeUID && lacksLabel(r.Node) {
+		if r, ok := n[b.Node]; ok && r.UID == b.NodeUID && l.lacksLabel(r.Node) {
 			errs = append(errs, l.label(ctx, c, r.Node, "it is bound to member "+string(b.MemberID)))
 		}
 	}
 	for _, node := range unseenNodes(c, n) {
+		if !l.lacksLabel(node) {
+			continue
+		}
 		errs = append(errs, l.label(ctx, c, node, "two other nodes list a member at its address, and its own agent has not looked yet"))
 	}
 	return errors.Join(errs...)
 }
 
-func lacksLabel(node *corev1.Node) bool { return node.DeletionTimestamp == nil && !labelled(node) }
+// lacksLabel says whether the label is to be put on the Node. Not while somebody with the right to do so has broken the
+// glass for it: taking the label off is how a node is deleted when the webhook cannot be reached.
+func (l *Leader) lacksLabel(node *corev1.Node) bool {
+	_, unbroken := protect.ParseBreakGlass(node.Annotations[protect.BreakGlassAnnotation], node.UID, l.o.Now())
+	return node.DeletionTimestamp == nil && !labelled(node) && unbroken != nil
+}
 
 // unseenNodes returns, sorted, the Nodes that hold a member by what others list, before their own agents have said so. An
 // agent that has looked and found nothing knows better: it would take the label off again.
@@ -43,7 +51,7 @@ func unseenNodes(c *v1alpha1.EtcdCluster, n census) []*corev1.Node {
 	all := []*v1alpha1.EtcdCluster{c}
 	var found []*corev1.Node
 	for name, r := range n {
-		if !lacksLabel(r.Node) || saysNone(r.Node) || slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == name }) {
+		if labelled(r.Node) || saysNone(r.Node) || slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == name }) {
 			continue
 		}
 		claim := claimOf(r.Node)

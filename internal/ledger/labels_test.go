@@ -2,7 +2,7 @@ package ledger
 
 import (
 	"context"
-	"fmt"
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -21,8 +21,18 @@ func relabelled(t *testing.T, w *world) {
 	w.observe()
 	r := w.reign()
 	r.bindAll()
-	body := fmt.Sprintf(`{"metadata":{"labels":{%q:null,"somebody":"elses"}}}`, protect.EtcdMemberLabel)
-	require.NoError(t, w.client.Patch(t.Context(), w.nodes[0].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body))))
+	glass, err := json.Marshal(protect.BreakGlass{UID: w.nodes[1].UID, Until: time.Now().Add(time.Minute), Reason: "the webhook is down"})
+	require.NoError(t, err)
+	patch := func(i int, body map[string]any) {
+		text, err := json.Marshal(map[string]any{"metadata": body})
+		require.NoError(t, err)
+		require.NoError(t, w.client.Patch(t.Context(), w.nodes[i].DeepCopy(), client.RawPatch(types.MergePatchType, text)))
+	}
+	patch(1, map[string]any{
+		"labels":      map[string]any{protect.EtcdMemberLabel: nil},
+		"annotations": map[string]any{protect.BreakGlassAnnotation: string(glass)},
+	})
+	patch(0, map[string]any{"labels": map[string]any{protect.EtcdMemberLabel: nil, "somebody": "elses"}})
 	node := &corev1.Node{}
 	r.until("the label", func(*v1alpha1.EtcdCluster) bool {
 		return w.client.Get(t.Context(), client.ObjectKeyFromObject(w.nodes[0]), node) == nil && labelled(node)
@@ -31,6 +41,9 @@ func relabelled(t *testing.T, w *world) {
 	require.Equal(t, w.nodes[0].UID, node.UID)
 	require.Contains(t, r.told(), "LabelRestored")
 	require.Len(t, w.now().Spec.Members, 3)
+
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.nodes[1]), node))
+	require.False(t, labelled(node), "somebody with the right to do so broke the glass and took it off")
 }
 
 func unannounced(t *testing.T, w *world) {

@@ -143,8 +143,8 @@ func (w *world) observe() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	g, ctx := errgroup.WithContext(ctx)
-	for i := range w.nodes {
-		g.Go(func() error { return w.agent(ctx, i) })
+	for i, node := range w.nodes {
+		g.Go(func() error { return w.agent(ctx, node.Name, w.member(i)) })
 	}
 	w.t.Cleanup(func() {
 		cancel()
@@ -154,16 +154,16 @@ func (w *world) observe() {
 
 // agent plays the agent of one node. It looks every few milliseconds, as nothing else wakes it when the world changes
 // what it sees.
-func (w *world) agent(ctx context.Context, i int) error {
+func (w *world) agent(ctx context.Context, name string, local v1alpha1.MemberID) error {
 	answered := ""
 	for {
 		c, node := w.object(), &corev1.Node{}
 		err := w.client.Get(ctx, client.ObjectKeyFromObject(c), c)
 		if err == nil {
-			err = w.client.Get(ctx, client.ObjectKey{Name: w.nodes[i].Name}, node)
+			err = w.client.Get(ctx, client.ObjectKey{Name: name}, node)
 		}
 		if err == nil && c.Spec.Nonce+string(node.UID) != answered {
-			if w.answer(ctx, node, w.member(i), c.Spec.Nonce) == nil {
+			if w.answer(ctx, node, local, c.Spec.Nonce) == nil {
 				answered = c.Spec.Nonce + string(node.UID)
 			}
 		}
