@@ -26,7 +26,6 @@ type MemberID string
 // +kubebuilder:printcolumn:name="Healthy",type=integer,JSONPath=`.status.healthy`
 // +kubebuilder:printcolumn:name="Quorum",type=integer,JSONPath=`.status.quorum`
 // +kubebuilder:printcolumn:name="May-Lose",type=integer,JSONPath=`.status.mayLose`
-// +kubebuilder:printcolumn:name="Grants",type=string,JSONPath=`.spec.grants[*].node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type EtcdCluster struct {
 	metav1.TypeMeta   `json:",inline"`
