@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/holdfast-dev/holdfast/internal/agent"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
@@ -101,24 +100,14 @@ func build(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Agent
 
 // restConfig says how to reach the API server.
 func restConfig(kubeconfig string) (*rest.Config, error) {
-	var config *rest.Config
-	var err error
-	if kubeconfig == "" {
-		config, err = rest.InClusterConfig()
-	} else {
-		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
-		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	}
-	switch {
-	case errors.Is(err, rest.ErrNotInCluster):
-		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE, or use `agent inspect`, which needs no cluster")
-	case err != nil:
-		return nil, fmt.Errorf("reading how to reach the API server: %w", err)
-	}
 	// A release is two writes and an event; the limits only stop a runaway loop.
-	config.QPS, config.Burst = 20, 40
-	config.UserAgent = "holdfast-agent/" + strings.Fields(version())[0]
-	return config, nil
+	config, err := apiaccess.Config(apiaccess.Options{
+		Kubeconfig: kubeconfig, UserAgent: "holdfast-agent/" + version(), QPS: 20, Burst: 40,
+	})
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE, or use `agent inspect`, which needs no cluster")
+	}
+	return config, err
 }
 
 // serveHealth answers /healthz until the context ends: 200 while the agent's loop turns, 503 otherwise. A port that

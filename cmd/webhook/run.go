@@ -16,10 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 )
 
 // run builds the webhook and works until the context ends, which is success.
@@ -84,25 +85,15 @@ func logger(cfg config, w io.Writer) *slog.Logger {
 
 // restConfig says how to reach the API server.
 func restConfig(kubeconfig string) (*rest.Config, error) {
-	var config *rest.Config
-	var err error
-	if kubeconfig == "" {
-		config, err = rest.InClusterConfig()
-	} else {
-		rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
-		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	}
-	switch {
-	case errors.Is(err, rest.ErrNotInCluster):
-		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE")
-	case err != nil:
-		return nil, fmt.Errorf("reading how to reach the API server: %w", err)
-	}
 	// client-go's own limit of five requests a second would use up a review's eight seconds in line; the API server
 	// protects itself.
-	config.QPS, config.Burst = 200, 400
-	config.UserAgent = "holdfast-webhook/" + version()
-	return config, nil
+	config, err := apiaccess.Config(apiaccess.Options{
+		Kubeconfig: kubeconfig, UserAgent: "holdfast-webhook/" + version(), QPS: 200, Burst: 400,
+	})
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE")
+	}
+	return config, err
 }
 
 // ports are the listeners; those that are not wanted are nil.

@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-dev/holdfast/internal/smallfile"
 )
 
 // verdictWait is how long a server may take to reject a certificate: it only has to look at it.
@@ -44,7 +46,7 @@ func load(t target) (loaded, error) {
 	hash := sha256.New()
 	if t.credential.CA != "" {
 		var text []byte
-		if text, err = readFile(t.credential.CA); err != nil {
+		if text, err = smallfile.Read(t.credential.CA); err != nil {
 			return loaded{}, fmt.Errorf("reading the CA: %w", err)
 		}
 		found.config.RootCAs = x509.NewCertPool()
@@ -58,11 +60,11 @@ func load(t target) (loaded, error) {
 		found.print = fingerprint(hash.Sum(nil))
 		return found, nil
 	}
-	cert, err := readFile(t.credential.Cert)
+	cert, err := smallfile.Read(t.credential.Cert)
 	if err != nil {
 		return loaded{}, fmt.Errorf("reading the client certificate: %w", err)
 	}
-	key, err := readFile(t.credential.Key)
+	key, err := smallfile.Read(t.credential.Key)
 	if err != nil {
 		return loaded{}, fmt.Errorf("reading the client key: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-envparse"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-dev/holdfast/internal/smallfile"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -29,7 +30,7 @@ func (h *Host) Network(_ context.Context) readiness.Facts {
 
 // bootID is empty if it could not be read.
 func (h *Host) bootID() string {
-	data, err := readFile(h.proc("sys/kernel/random/boot_id"))
+	data, err := smallfile.Read(h.proc("sys/kernel/random/boot_id"))
 	if err != nil {
 		return ""
 	}
@@ -47,7 +48,7 @@ func (h *Host) subnetFile() readiness.SubnetFile {
 	at, err := h.root.locate(file.Path)
 	if err == nil {
 		var data []byte
-		if data, err = readFile(at); err == nil {
+		if data, err = smallfile.Read(at); err == nil {
 			file.Presence = readiness.Present
 			file.Volatile = volatile(at)
 			if err = parseSubnetFile(data, &file); err != nil {

@@ -3,7 +3,6 @@ package host
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/holdfast-dev/holdfast/internal/smallfile"
 )
 
 // tree is a directory whose contents are looked up as if it were the root directory. The host's root is one, and so is
@@ -20,11 +19,8 @@ import (
 // and take a member for absent.
 type tree string
 
-// Limits that keep a look short. Linux follows at most 40 links (path_resolution(7)).
-const (
-	maxLinks    = 40
-	maxFileSize = 1 << 20
-)
+// maxLinks keeps a look short, as it does Linux's own (path_resolution(7)).
+const maxLinks = 40
 
 // locate returns the path by which the agent opens path in the tree. What does not exist is no error here.
 func (t tree) locate(path string) (string, error) {
@@ -76,7 +72,7 @@ func (t tree) read(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readFile(at)
+	return smallfile.Read(at)
 }
 
 // stat returns what is at path, links followed.
@@ -96,38 +92,10 @@ func (t tree) host(at string) string {
 	return at
 }
 
-func readFile(at string) ([]byte, error) {
-	f, err := os.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // nothing was written
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: at, Err: errNotRegular}
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxFileSize {
-		return nil, &fs.PathError{Op: "read", Path: at, Err: errTooLarge}
-	}
-	return data, nil
-}
-
 // constError is an error that is a constant.
 type constError string
 
 func (e constError) Error() string { return string(e) }
-
-const (
-	errNotRegular = constError("not a regular file")
-	errTooLarge   = constError("larger than a mebibyte")
-)
 
 // absent says that err proves that there is no such file. Every other error proves nothing.
 func absent(err error) bool {
