@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -108,4 +109,20 @@ func sources(t *testing.T) map[string][]string {
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	return found
+}
+
+// Each module that we name ourselves earns its place in one line of docs/decisions.md.
+func TestEveryDirectDependencyIsExplained(t *testing.T) {
+	mod, err := os.ReadFile("go.mod")
+	require.NoError(t, err)
+	decisions, err := os.ReadFile("docs/decisions.md")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(mod)) {
+		module, isRequired := strings.CutPrefix(line, "\t")
+		if !isRequired || strings.Contains(line, "// indirect") {
+			continue
+		}
+		module, _, _ = strings.Cut(module, " ")
+		require.Contains(t, string(decisions), "`"+module+"`", "docs/decisions.md says nothing of %s", module)
+	}
 }

@@ -75,14 +75,14 @@ func with(a, b map[string]string) map[string]string {
 func TestTheOperatorsCredentialIsTriedFirst(t *testing.T) {
 	etcd := testenv.NewEtcd(t, testenv.EtcdOptions{TLS: true, BootID: func(int) string { return bootID }})
 	member := etcd.Member(1)
-	add(t, member.Root, files{"/root/mine.pem": "x", "/root/mine-key.pem": "x"})
-	named := protect.Credential{CA: "/etc/ssl/etcd/ssl/ca.pem", Cert: "/root/mine.pem", Key: "/root/mine-key.pem", Origin: "--etcd-cert"}
+	add(t, member.Root, files{"/etc/operator/mine.pem": "x", "/etc/operator/mine-key.pem": "x"})
+	named := protect.Credential{CA: "/etc/ssl/etcd/ssl/ca.pem", Cert: "/etc/operator/mine.pem", Key: "/etc/operator/mine-key.pem", Origin: "--etcd-cert"}
 	h, err := host.New(host.Options{Root: member.Root, EtcdCredential: &named})
 	require.NoError(t, err)
 	found, _ := h.Etcd(t.Context())
 	require.Len(t, found, 1)
 	require.Equal(t, protect.Credential{
-		CA: member.Files.CA, Cert: filepath.Join(member.Root, "root/mine.pem"), Key: filepath.Join(member.Root, "root/mine-key.pem"), Origin: "--etcd-cert",
+		CA: member.Files.CA, Cert: filepath.Join(member.Root, "etc/operator/mine.pem"), Key: filepath.Join(member.Root, "etc/operator/mine-key.pem"), Origin: "--etcd-cert",
 	}, found[0].Credentials[0])
 	require.Equal(t, "ETCDCTL_CERT in /etc/etcd.env", found[0].Credentials[1].Origin)
 }
