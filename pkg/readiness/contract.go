@@ -25,10 +25,12 @@ const (
 
 // Reasons of the condition NetworkHeld.
 const (
-	// WaitingForFlannel, WaitingForCNI and WaitingForNetworkPlugin name the first gate that is closed.
+	// These name the first gate that is closed.
 	WaitingForFlannel       = "WaitingForFlannel"
 	WaitingForCNI           = "WaitingForCNI"
 	WaitingForNetworkPlugin = "WaitingForNetworkPlugin"
+	WaitingForUnit          = "WaitingForUnit"
+	WaitingForCondition     = "WaitingForCondition"
 	// WaitingForOthers says that the network is ready and that a mark of somebody else forbids to uncordon.
 	WaitingForOthers = "WaitingForOthers"
 	// CordonedByOthers says that the node would be held if it were not cordoned by somebody else already.
@@ -47,9 +49,13 @@ const (
 	NewNode = "NewNode"
 	// NotReadyYet is the reason of a hold by the agent on a node that has no record and is not Ready.
 	NotReadyYet = "NotReadyYet"
-	// Rebooted is the reason of a hold by the agent on a node that had been in service in an earlier boot. It is the only
-	// reason under which a hold leaves NetworkUnavailable alone.
-	Rebooted = "Rebooted"
+	// Rebooted is the reason of a hold by the agent on a node that had been in service in an earlier boot, GoingDown of one
+	// on a node whose host is shutting down, and of the condition NetworkHeld as long as it is. These are the reasons under
+	// which a hold leaves NetworkUnavailable alone.
+	Rebooted  = "Rebooted"
+	GoingDown = "GoingDown"
+	// CalledOff is the reason of a release because the host does not go down after all.
+	CalledOff = "CalledOff"
 	// NetworkReady is the reason of a release.
 	NetworkReady = "NetworkReady"
 	// KeptCordoned is the reason of a release that left the cordon, as KeepCordonedAnnotation asks.
@@ -82,7 +88,30 @@ const (
 	GateCNI           = "cni"
 	GateFlannel       = "flannel"
 	GateNetworkPlugin = "network-plugin"
+	// GateUnit and GateCondition are beginnings of names: a systemd unit follows the one, the type of a condition of the
+	// Node the other.
+	GateUnit      = "unit:"
+	GateCondition = "condition:"
 )
+
+// Annotations by which autoscalers are asked to leave a node alone. A hold sets those that nobody has set, and takes off
+// what it has set. They are the same that guard a node with etcd (pkg/protect).
+const (
+	clusterAutoscalerAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	karpenterAnnotation         = "karpenter.sh/do-not-disrupt"
+	escalatorAnnotation         = "atlassian.com/no-delete"
+	castAIAnnotation            = "autoscaling.cast.ai/removal-disabled"
+)
+
+// scaleDownMarks are those annotations with the values that a hold sets, as the born-held policy has them too.
+func scaleDownMarks() map[string]string {
+	return map[string]string{
+		clusterAutoscalerAnnotation: "true",
+		karpenterAnnotation:         "true",
+		escalatorAnnotation:         "held by Holdfast until its network works",
+		castAIAnnotation:            "true",
+	}
+}
 
 // flannelPlugin is the type by which a conflist names flannel's CNI plugin.
 const flannelPlugin = "flannel"

@@ -10,6 +10,8 @@ import (
 type Decision struct {
 	// Record is to be written at HoldAnnotation, in the same write as Unschedulable and the taints; nil leaves it.
 	Record *Record
+	// Annotations are the marks for autoscalers that come and go with a hold, nil for one that goes. They travel with Record.
+	Annotations map[string]*string
 	// Unschedulable sets the cordon; nil leaves it.
 	Unschedulable *bool
 	AddTaints     []corev1.Taint
@@ -42,20 +44,14 @@ type Event struct {
 // Decide says what is to become of the node. It reads nothing but its arguments; now is only written down.
 func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
 	s := look(n, f, p, now)
-	value, recorded := n.Annotations[HoldAnnotation]
-	if recorded {
-		record, err := ParseRecord(value)
-		if err != nil {
-			return s.unreadable(err)
-		}
-		s.record = record
-	}
 	switch {
+	case s.unread != nil:
+		return s.unreadable(s.unread)
 	case s.record.State == Releasing:
 		return s.finish()
 	case f.BootID == "":
 		return s.bootUnknown()
-	case !recorded:
+	case !s.recorded:
 		return s.first()
 	case s.record.State == Held:
 		return s.held()

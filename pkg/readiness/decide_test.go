@@ -126,15 +126,15 @@ func TestDecide(t *testing.T) {
 		"our condition on a misfit":        {node(isReady, ours), closed(), Policy{}, outcome{record: "released GatesDoNotFit", unavailable: no, reason: GatesDoNotFit, event: EventGatesDoNotFit}},
 
 		// Held.
-		"born held, first look":                    {node(bornHeld, cordoned, ours), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel, event: EventHeld}},
+		"born held, first look":                    {node(bornHeld, cordoned, ours), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
 		"held, next look":                          {node(bornHeld, cordoned, ours, conditioned(NetworkHeld, yes, WaitingForFlannel)), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
-		"held, nothing could be looked at":         {node(bornHeld, cordoned, ours), Facts{BootID: thisBoot}, Policy{}, outcome{held: true, reason: WaitingForCNI, event: EventHeld}},
-		"H4: flannel clears the condition early":   {node(bornHeld, cordoned, conditioned(unavailable, no, "FlannelIsUp")), closed(), Policy{}, outcome{unavailable: yes, held: true, reason: WaitingForFlannel, event: EventHeld}},
-		"born held without the condition":          {node(bornHeld, cordoned), closed(), Policy{}, outcome{unavailable: yes, held: true, reason: WaitingForFlannel, event: EventHeld}},
-		"H5: Cilium is not fought":                 {node(bornHeld, cordoned, conditioned(unavailable, no, CiliumIsUp)), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel, event: EventHeld}},
-		"the condition is true by another":         {node(bornHeld, cordoned, conditioned(unavailable, yes, "NoRouteCreated")), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel, event: EventHeld}},
+		"held, nothing could be looked at":         {node(bornHeld, cordoned, ours), Facts{BootID: thisBoot}, Policy{}, outcome{held: true, reason: WaitingForCNI}},
+		"H4: flannel clears the condition early":   {node(bornHeld, cordoned, conditioned(unavailable, no, "FlannelIsUp")), closed(), Policy{}, outcome{unavailable: yes, held: true, reason: WaitingForFlannel}},
+		"born held without the condition":          {node(bornHeld, cordoned), closed(), Policy{}, outcome{unavailable: yes, held: true, reason: WaitingForFlannel}},
+		"H5: Cilium is not fought":                 {node(bornHeld, cordoned, conditioned(unavailable, no, CiliumIsUp)), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
+		"the condition is true by another":         {node(bornHeld, cordoned, conditioned(unavailable, yes, "NoRouteCreated")), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
 		"held after a reboot leaves the condition": {node(recorded(Held, thisBoot, Rebooted), cordoned), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel, event: EventHeld}},
-		"born held in a boot that is over":         {node(recorded(Held, otherBoot, NewNode), cordoned, ours), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel, event: EventHeld}},
+		"born held in a boot that is over":         {node(recorded(Held, otherBoot, NewNode), cordoned, ours), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
 
 		// Released.
 		"all open":                            {node(bornHeld, cordoned, ours), ready(), Policy{}, outcome{"releasing NetworkReady", "off", no, false, NotHeld, EventReleased}},
@@ -149,7 +149,7 @@ func TestDecide(t *testing.T) {
 		},
 		"exempted while held":          {node(bornHeld, cordoned, ours, exempt), closed(), Policy{}, outcome{"releasing EndedByLabel", "off", no, false, NotHeld, EventOverridden}},
 		"keep-cordoned":                {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), ready(), Policy{}, outcome{"released KeptCordoned", "", no, false, NotHeld, EventReleased}},
-		"keep-cordoned while closed":   {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel, event: EventHeld}},
+		"keep-cordoned while closed":   {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
 		"crash between the two writes": {node(recorded(Releasing, thisBoot, NetworkReady), ours), ready(), Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},
 		"crash, then gates closed":     {node(recorded(Releasing, thisBoot, NetworkReady), ours), closed(), Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},
 		"crash, then somebody cordons": {node(recorded(Releasing, thisBoot, NetworkReady), cordoned, ours), ready(), Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},

@@ -2,6 +2,7 @@ package readiness
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,7 @@ func oneStep(w *world, d Decision, after *corev1.Node) error {
 	raised := now != nil && now.Status == corev1.ConditionTrue && (before == nil || before.Status != corev1.ConditionTrue)
 	lowered := before != nil && before.Status == corev1.ConditionTrue && now.Status != corev1.ConditionTrue
 	switch {
-	case uncordons && !w.mayOpen(), untaints && !w.mayOpen() && !w.opened():
+	case uncordons && !w.mayOpen(), untaints && !w.mayOpen() && !w.opened() && !w.unheld():
 		return fmt.Errorf("opens a node that it may not open")
 	case uncordons && w.byTaint():
 		return fmt.Errorf("takes off a cordon although the hold is by taint")
@@ -51,6 +52,27 @@ func oneStep(w *world, d Decision, after *corev1.Node) error {
 		return fmt.Errorf("does not explain itself")
 	case !hasTaint(after, "dedicated") || hasTaint(w.node, "medik8s.io/drain") != hasTaint(after, "medik8s.io/drain"):
 		return fmt.Errorf("touches somebody else's taint")
+	case after.Annotations[clusterAutoscalerAnnotation] != "true":
+		return fmt.Errorf("touches somebody else's mark for autoscalers")
+	}
+	return marksFollow(w, after)
+}
+
+// marksFollow checks that the marks for autoscalers that a hold has set, and no others, come and go with it.
+func marksFollow(w *world, after *corev1.Node) error {
+	r, err := ParseRecord(after.Annotations[HoldAnnotation])
+	for key := range scaleDownMarks() {
+		_, there := after.Annotations[key]
+		_, before := w.node.Annotations[key]
+		listed := err == nil && slices.Contains(r.Marks, key)
+		switch {
+		case there && !before && !listed:
+			return fmt.Errorf("sets %s without a record of it", key)
+		case listed && (!there || key == clusterAutoscalerAnnotation):
+			return fmt.Errorf("lists %s, which it has not set", key)
+		case there && key == karpenterAnnotation && err == nil && r.State != Held:
+			return fmt.Errorf("%s outlives the hold", key)
+		}
 	}
 	return nil
 }

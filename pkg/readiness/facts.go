@@ -36,6 +36,10 @@ type Facts struct {
 	Conflist Conflist `json:"conflist"`
 	// Marker is the file by which the network_plugin role says that it has finished.
 	Marker Marker `json:"marker"`
+	// Units are the systemd units that the policy waits for (Policy.Units).
+	Units []Unit `json:"units,omitempty"`
+	// GoingDown says that the host is shutting down, by logind's PrepareForShutdown.
+	GoingDown bool `json:"goingDown,omitempty"`
 }
 
 // SubnetFile is flannel's subnet file (/run/flannel/subnet.env), written by flanneld when it has its lease
@@ -88,5 +92,19 @@ type Marker struct {
 	Presence Presence `json:"presence"`
 	// BootID is the file's content, trimmed.
 	BootID  string `json:"bootID,omitempty"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// Unit is a systemd unit as systemd has it in memory. Nothing of that survives a reboot, so that it is of this boot.
+type Unit struct {
+	Name string `json:"name"`
+	// Presence says whether there is such a unit; Unknown if systemd could not be asked.
+	Presence Presence `json:"presence"`
+	// ActiveState, SubState and Result are systemd's own words: active, exited, success. Only services have a result.
+	ActiveState string `json:"activeState,omitempty"`
+	SubState    string `json:"subState,omitempty"`
+	Result      string `json:"result,omitempty"`
+	// Ran says that its main process has come to an end in this boot (ExecMainExitTimestampMonotonic is above zero).
+	Ran     bool   `json:"ran,omitempty"`
 	Problem string `json:"problem,omitempty"`
 }

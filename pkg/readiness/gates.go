@@ -20,14 +20,24 @@ type Gate struct {
 	Missing string
 }
 
-// Gates looks at each gate that this node has to pass, in a fixed order. What could not be read keeps its gate shut.
-func Gates(n *corev1.Node, f Facts, p Policy) []Gate {
+// look looks at each gate that this node has to pass, in a fixed order. What could not be read keeps its gate shut.
+//
+// The network_plugin role runs when Ansible builds the node and never after, and what it leaves behind lies on disk. So its
+// marker, which is of one boot, is asked for until the node has been in service, and not again after a reboot.
+func (s situation) look() []Gate {
+	f, p := s.facts, s.policy
 	gates := []Gate{gate(GateCNI, WaitingForCNI, missingCNI(f.Conflist))}
 	if wantsFlannel(f, p) {
-		gates = append(gates, gate(GateFlannel, WaitingForFlannel, missingFlannel(n, f.Subnet, p)))
+		gates = append(gates, gate(GateFlannel, WaitingForFlannel, missingFlannel(s.node, f.Subnet, p)))
 	}
-	if p.forces(GateNetworkPlugin) || matches(n.Labels, p.NetworkPluginLabel) {
+	if (p.forces(GateNetworkPlugin) || matches(s.node.Labels, p.NetworkPluginLabel)) && !s.served() {
 		gates = append(gates, gate(GateNetworkPlugin, WaitingForNetworkPlugin, missingMarker(f)))
+	}
+	for _, unit := range p.named(GateUnit) {
+		gates = append(gates, gate(GateUnit+unit, WaitingForUnit, missingUnit(f.Units, unit)))
+	}
+	for _, kind := range p.named(GateCondition) {
+		gates = append(gates, gate(GateCondition+kind, WaitingForCondition, s.missingCondition(corev1.NodeConditionType(kind))))
 	}
 	return gates
 }

@@ -172,7 +172,7 @@ func TestGates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: c.cidrs}}
 			n.Labels = c.labels
-			gates := Gates(n, c.facts, c.policy)
+			gates := Decide(n, c.facts, c.policy, noon()).Gates
 			require.Len(t, gates, len(c.want), "%+v", gates)
 			for _, g := range gates {
 				missing, asked := c.want[g.Name]
@@ -188,7 +188,7 @@ func TestGates(t *testing.T) {
 
 func TestGateOfAnOldPodCIDRField(t *testing.T) {
 	n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.244.9.0/24"}}
-	gates := Gates(n, ready(), Policy{})
+	gates := Decide(n, ready(), Policy{}, noon()).Gates
 	require.False(t, gates[1].Open)
 	require.Contains(t, gates[1].Missing, "10.244.9.0/24")
 }
@@ -201,6 +201,14 @@ func TestPolicyValidate(t *testing.T) {
 		"zero":           {Policy{}, ""},
 		"forced":         {Policy{Force: []string{GateCNI, GateFlannel, GateNetworkPlugin}}, ""},
 		"unknown gate":   {Policy{Force: []string{"calico"}}, `gate "calico"`},
+		"named":          {Policy{Force: []string{"unit:network-plugin.service", "unit:getty@tty1.service", "condition:example.org/Network"}}, ""},
+		"no unit":        {Policy{Force: []string{"unit:"}}, "whole name"},
+		"half a unit":    {Policy{Force: []string{"unit:network-plugin"}}, "whole name"},
+		"many units":     {Policy{Force: []string{"unit:network-*.service"}}, "whole name"},
+		"unit by path":   {Policy{Force: []string{"unit:/etc/systemd/system/x.service"}}, "whole name"},
+		"no condition":   {Policy{Force: []string{"condition:"}}, "type of one condition"},
+		"status too":     {Policy{Force: []string{"condition:Network=True"}}, "type of one condition"},
+		"waits for self": {Policy{Force: []string{"condition:NetworkHeld"}}, "cannot wait for what it says itself"},
 		"label":          {Policy{NetworkPluginLabel: "built-by=ansible"}, ""},
 		"label's key":    {Policy{NetworkPluginLabel: "ansible"}, ""},
 		"label, no key":  {Policy{NetworkPluginLabel: "=ansible"}, "no key"},

@@ -14,10 +14,11 @@ type Policy struct {
 	// fights for NetworkUnavailable. Empty holds by cordon.
 	TaintKey string
 	// Force names gates that are asked on every node, besides those that the node calls for: GateFlannel,
-	// GateNetworkPlugin. GateCNI is always asked.
+	// GateNetworkPlugin, GateUnit with the name of a unit, GateCondition with the type of a condition. GateCNI is always
+	// asked.
 	Force []string
-	// NetworkPluginLabel, `key` or `key=value`, is the label of nodes that Ansible builds: they wait for the marker of the
-	// network_plugin role. Empty asks for no marker.
+	// NetworkPluginLabel, `key` or `key=value`, is the label of nodes that Ansible builds: until they have been released
+	// once, they wait for the marker of the network_plugin role. Empty asks for no marker.
 	NetworkPluginLabel string
 	// TrustDurableSubnetFile accepts a subnet file that does not provably lie on a tmpfs, and so may be of an earlier boot.
 	TrustDurableSubnetFile bool
@@ -30,8 +31,15 @@ type Policy struct {
 func (p Policy) Validate() error {
 	known := []string{GateCNI, GateFlannel, GateNetworkPlugin}
 	for _, name := range p.Force {
-		if !slices.Contains(known, name) {
-			return fmt.Errorf("gate %q is not known; choose from %s", name, strings.Join(known, ", "))
+		unit, isUnit := strings.CutPrefix(name, GateUnit)
+		kind, isCondition := strings.CutPrefix(name, GateCondition)
+		switch {
+		case isUnit && badUnit(unit) != "":
+			return fmt.Errorf("gate %q: %s", name, badUnit(unit))
+		case isCondition && badCondition(kind) != "":
+			return fmt.Errorf("gate %q: %s", name, badCondition(kind))
+		case !isUnit && !isCondition && !slices.Contains(known, name):
+			return fmt.Errorf("gate %q is not known; choose from %s, %sNAME.service, %sTYPE", name, strings.Join(known, ", "), GateUnit, GateCondition)
 		}
 	}
 	if problem := badTaintKey(p.TaintKey); problem != "" {
@@ -51,6 +59,40 @@ func badTaintKey(key string) string {
 		return "belongs to somebody else; choose one of your own"
 	}
 	return ""
+}
+
+// badUnit says what is wrong with the name of a unit. A pattern would be true of units that do not exist yet.
+func badUnit(name string) string {
+	dot := strings.LastIndexByte(name, '.')
+	if dot <= 0 || dot == len(name)-1 || strings.ContainsAny(name, "/*?[] \t\n") {
+		return "write the whole name of one systemd unit, such as network-plugin.service"
+	}
+	return ""
+}
+
+// badCondition says what is wrong with the type of a condition.
+func badCondition(kind string) string {
+	switch {
+	case kind == NetworkHeld:
+		return "a hold cannot wait for what it says itself"
+	case kind == "" || strings.ContainsAny(kind, "= \t\n"):
+		return "write the type of one condition of Nodes, such as condition:NetworkUnavailable"
+	}
+	return ""
+}
+
+// Units are the systemd units that are waited for; whoever looks at the host looks at them.
+func (p Policy) Units() []string { return p.named(GateUnit) }
+
+// named returns what follows the prefix in the names of the gates that are forced, each once.
+func (p Policy) named(prefix string) []string {
+	var found []string
+	for _, gate := range p.Force {
+		if name, is := strings.CutPrefix(gate, prefix); is && !slices.Contains(found, name) {
+			found = append(found, name)
+		}
+	}
+	return found
 }
 
 func (p Policy) forces(gate string) bool { return slices.Contains(p.Force, gate) }

@@ -36,6 +36,21 @@ type Record struct {
 	// Taint is the key of the taint that the node is held by; empty if it is held by cordon. A release follows this,
 	// whatever the policy says by then, so that a node held under an older policy is still let go.
 	Taint string
+	// Marks are the annotations for autoscalers that the hold has set, in order; its end takes them off.
+	Marks []string
+	// NetworkUp is the reason with which somebody said, in the boot of the record, that NetworkUnavailable is false while
+	// other gates were closed. It is kept because the hold then sets the condition again, over what was said.
+	NetworkUp string
+	// Stamps are those of the conditions that are waited for, by type, as they stood when the record was written or the host
+	// went down.
+	Stamps map[string]Stamp
+}
+
+// Stamp is when a condition of the Node was written, and in which boot that was noted first. If it still stands so in
+// another boot, it says nothing about that one.
+type Stamp struct {
+	At     string `json:"at"`
+	BootID string `json:"bootID"`
 }
 
 type wireRecord struct {
@@ -44,6 +59,10 @@ type wireRecord struct {
 	Since  string `json:"since,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	Taint  string `json:"taint,omitempty"`
+
+	Marks     []string         `json:"marks,omitempty"`
+	NetworkUp string           `json:"networkUp,omitempty"`
+	Stamps    map[string]Stamp `json:"stamps,omitempty"`
 }
 
 // ParseRecord reads the value of HoldAnnotation. Fields that it does not know are passed over. On an error nothing may be
@@ -58,7 +77,13 @@ func ParseRecord(value string) (Record, error) {
 	default:
 		return Record{}, fmt.Errorf("reading hold record: state %q is none of held, releasing, released, overridden", w.State)
 	}
-	r := Record{State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint}
+	r := Record{State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint, Marks: w.Marks, NetworkUp: w.NetworkUp, Stamps: w.Stamps}
+	if len(r.Marks) == 0 {
+		r.Marks = nil
+	}
+	if len(r.Stamps) == 0 {
+		r.Stamps = nil
+	}
 	if w.Since == "" {
 		return r, nil
 	}
@@ -75,7 +100,7 @@ func ParseRecord(value string) (Record, error) {
 
 // Format returns the record as the value of HoldAnnotation.
 func (r Record) Format() string {
-	w := wireRecord{State: r.State, BootID: r.BootID, Reason: r.Reason, Taint: r.Taint}
+	w := wireRecord{State: r.State, BootID: r.BootID, Reason: r.Reason, Taint: r.Taint, Marks: r.Marks, NetworkUp: r.NetworkUp, Stamps: r.Stamps}
 	if !r.Since.IsZero() {
 		w.Since = r.Since.UTC().Format(time.RFC3339)
 	}
@@ -88,4 +113,6 @@ func (r Record) Format() string {
 
 // fresh says that the node has not been in service since it was created, as far as the record tells: the hold began with
 // the node. Only then is NetworkUnavailable part of the hold.
-func (r Record) fresh() bool { return r.State == Held && r.Reason != Rebooted }
+func (r Record) fresh() bool {
+	return r.State == Held && r.Reason != Rebooted && r.Reason != GoingDown
+}

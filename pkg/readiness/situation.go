@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,14 +15,26 @@ type situation struct {
 	facts  Facts
 	policy Policy
 	now    time.Time
-	record Record
-	gates  []Gate
+	// record is the zero value if there is none, which recorded says, or if it could not be read, for which unread is why.
+	record   Record
+	recorded bool
+	unread   error
+	gates    []Gate
 	// missing says what the closed gates wait for; empty if all are open.
 	missing string
+	// calledOff says that the node was closed because its host went down, and that the host is still in the same boot. It
+	// had been let go in this boot before, and once is enough. Only who sees the host can say so.
+	calledOff bool
 }
 
 func look(n *corev1.Node, f Facts, p Policy, now time.Time) situation {
-	s := situation{node: n, facts: f, policy: p, now: now, gates: Gates(n, f, p)}
+	s := situation{node: n, facts: f, policy: p, now: now}
+	if value, found := n.Annotations[HoldAnnotation]; found {
+		s.recorded = true
+		s.record, s.unread = ParseRecord(value)
+	}
+	s.calledOff = s.record.Reason == GoingDown && s.record.BootID == f.BootID && !f.GoingDown
+	s.gates = s.look()
 	var missing []string
 	for _, g := range s.gates {
 		if !g.Open {
@@ -73,12 +86,27 @@ func (s situation) holdTaints() []corev1.Taint {
 	return taints
 }
 
-// shut says whether that by which the node is held, or would be, is in place, whoever put it there.
+// served says that the node has been in service, as far as it can be told: a hold that began with the Node has ended, or
+// it was Ready before Holdfast knew it.
+func (s situation) served() bool {
+	if s.recorded {
+		return !s.record.fresh()
+	}
+	ready := condition(s.node, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue && len(s.holdTaints()) == 0
+}
+
+// closedByOthers says that the node is closed by that by which it would be held, and not by us: of the cordon nobody can
+// tell whose it is, and so it is somebody's. The taint is nobody's but ours.
+func (s situation) closedByOthers() bool { return s.taintKey() == "" && s.node.Spec.Unschedulable }
+
+// shut says whether that by which the node is held, or would be, is in place. A cordon under a hold of ours may have become
+// somebody else's all the same.
 func (s situation) shut() bool {
 	if key := s.taintKey(); key != "" {
 		return hasTaint(s.node, key)
 	}
-	return s.node.Spec.Unschedulable
+	return s.node.Spec.Unschedulable && (s.record.State != Held || cordonedBy(s.node) == "")
 }
 
 // mark names the mark of somebody who is deleting, draining or rebooting the node; empty if there is none.
@@ -99,7 +127,34 @@ func (s situation) mark() string {
 
 // next is a record of this boot, entered now.
 func (s situation) next(state State, reason string) *Record {
-	return &Record{State: state, BootID: s.facts.BootID, Since: s.now.UTC().Truncate(time.Second), Reason: reason}
+	return &Record{
+		State: state, BootID: s.facts.BootID, Since: s.now.UTC().Truncate(time.Second), Reason: reason, Stamps: s.stamps(),
+	}
+}
+
+// guard asks autoscalers to leave the node alone while it is held: it returns the annotations that nobody has set, and
+// enters them in the record, so that they go with the hold and no other does.
+func (s situation) guard(r *Record) map[string]*string {
+	marks := scaleDownMarks()
+	set := map[string]*string{}
+	for _, key := range slices.Sorted(maps.Keys(marks)) {
+		if _, there := s.node.Annotations[key]; !there {
+			set[key] = new(marks[key])
+			r.Marks = append(r.Marks, key)
+		}
+	}
+	return set
+}
+
+// unguard takes off what the record says that the hold has set, unless somebody has given it another value since.
+func (s situation) unguard() map[string]*string {
+	gone := map[string]*string{}
+	for _, key := range s.record.Marks {
+		if value, known := scaleDownMarks()[key]; known && s.node.Annotations[key] == value {
+			gone[key] = nil
+		}
+	}
+	return gone
 }
 
 // ours says that NetworkUnavailable stands at True by us.
@@ -151,20 +206,4 @@ func (s situation) leftovers(uncordoned bool) []corev1.Taint {
 		}
 	}
 	return taints
-}
-
-func condition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == kind {
-			return &n.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-// hasTaint says whether the node has a NoSchedule taint of this key.
-func hasTaint(n *corev1.Node, key string) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
-	})
 }

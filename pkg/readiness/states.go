@@ -20,56 +20,12 @@ func (s situation) bootUnknown() Decision {
 	return d
 }
 
-// first meets a node without a record. One that has the taint of the policy's key is held already. Any other was there
-// before Holdfast, or nothing holds nodes at birth; only if the policy asks for it, and the node is not Ready, is it held:
-// then nothing runs there that a hold could disturb.
-func (s situation) first() Decision {
-	ready := condition(s.node, corev1.NodeReady)
-	inService := ready != nil && ready.Status == corev1.ConditionTrue
-	switch {
-	case s.policy.TaintKey != "" && hasTaint(s.node, s.policy.TaintKey):
-		return s.adopt()
-	case s.policy.HoldUnrecorded && !inService && s.mayHold():
-		return s.hold(NotReadyYet)
-	case s.exempt():
-		return s.end(Released, Exempt)
-	case inService && !s.open():
-		return s.misfit()
-	}
-	return s.end(Released, FirstSeen)
-}
+// mayHold says that a hold is called for and that nobody is in its way.
+func (s situation) mayHold() bool { return !s.open() && s.mayClose() }
 
-// adopt takes over a hold that began with the Node: its kubelet registered it with the taint of the policy's key, or
-// Karpenter did. Nobody else will ever take that off.
-func (s situation) adopt() Decision {
-	s.record = *s.next(Held, NewNode)
-	s.record.Taint = s.policy.TaintKey
-	record := s.record
-	d := s.held()
-	if d.Record == nil {
-		d.Record = &record
-	}
-	return d
-}
-
-// misfit records that the node is Ready while gates are closed: it works without what they wait for. They ask for the
-// wrong things there, or look in the wrong places, and a hold by them after a reboot would never end.
-func (s situation) misfit() Decision {
-	d := s.unfit()
-	d.Record = s.next(Released, GatesDoNotFit)
-	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGatesDoNotFit, Message: d.Message}
-	return d
-}
-
-func (s situation) unfit() Decision {
-	return s.clear(s.decide(corev1.ConditionFalse, GatesDoNotFit,
-		"not held, nor after a reboot until the gates have been open once: when first seen the node was Ready without what they wait for. "+
-			"Compare the agent's --gates, --cni-conf-dir, --cni-bin-dir and --flannel-subnet-file with the node; missing: "+s.missing))
-}
-
-// mayHold says that a hold is called for and that nobody is in its way. What somebody else has closed stays theirs.
-func (s situation) mayHold() bool {
-	return !s.open() && !s.exempt() && !s.shut() && s.node.DeletionTimestamp == nil
+// mayClose says that nobody is in the way of a hold. What somebody else has closed stays theirs.
+func (s situation) mayClose() bool {
+	return !s.exempt() && !s.closedByOthers() && s.node.DeletionTimestamp == nil
 }
 
 // hold closes the node, with the record that says so in the same write.
@@ -78,13 +34,17 @@ func (s situation) hold(reason string) Decision {
 	s.record.Taint = s.policy.TaintKey
 	d := s.keep()
 	record := s.record
-	d.Record = &record
+	if d.Record != nil {
+		record = *d.Record
+	}
+	d.Record, d.Annotations = &record, s.guard(&record)
 	if key := record.Taint; key != "" {
 		d.AddTaints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
 		d.Unschedulable = new(true)
 	}
-	d.StatusFirst = record.fresh()
+	// What the network plugin said must be written down before it is written over.
+	d.StatusFirst = record.fresh() && record.NetworkUp == ""
 	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
 	return d
 }
@@ -94,7 +54,7 @@ func (s situation) held() Decision {
 	switch mark := s.mark(); {
 	case !s.shut():
 		return s.override()
-	case !s.open() && !s.exempt():
+	case (!s.open() && !s.calledOff || s.facts.GoingDown) && !s.exempt():
 		return s.keep()
 	case s.keepCordoned():
 		return s.handOver()
@@ -108,9 +68,15 @@ func (s situation) held() Decision {
 // CNI has cleared it early: flannel does so once, with gates still closed, and an autoscaler that sees a node Ready and
 // cordoned buys another.
 func (s situation) keep() Decision {
-	d := s.decide(corev1.ConditionTrue, s.waitingFor(), "waiting for "+s.missing)
-	d.Held = true
-	if before := condition(s.node, NetworkHeld); before == nil || before.Status != corev1.ConditionTrue {
+	reason, message := s.waitingFor(), "waiting for "+s.missing
+	if s.facts.GoingDown {
+		reason, message = GoingDown, "the host is going down; held until the network of its next boot works"
+	}
+	d := s.decide(corev1.ConditionTrue, reason, message)
+	d.Held, d.Record = true, s.noted()
+	// Of a hold that began with the node the condition tells, and the event of its end: a node's life is to cost the API
+	// server little, and most nodes' is this.
+	if before := condition(s.node, NetworkHeld); s.record.Reason != NewNode && (before == nil || before.Status != corev1.ConditionTrue) {
 		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
 	}
 	if !s.record.fresh() || s.taintKey() != "" {
@@ -118,6 +84,11 @@ func (s situation) keep() Decision {
 	}
 	c := condition(s.node, corev1.NodeNetworkUnavailable)
 	if c == nil || (c.Status != corev1.ConditionTrue && c.Reason != CiliumIsUp) {
+		if plugin := s.cleared(); plugin != "" {
+			record := s.record
+			record.NetworkUp, record.BootID = plugin, s.facts.BootID
+			d.Record = &record
+		}
 		d.Conditions = append(d.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: HeldByHoldfast,
 			Message: "Holdfast holds this node until its network works; see condition NetworkHeld",
@@ -151,16 +122,24 @@ func (s situation) override() Decision {
 	d := s.end(Overridden, EndedByHand)
 	d.StatusFirst = true
 	d.RemoveTaints = s.holdTaints()
-	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: s.withMissing(d.Message)}
+	message := s.withMissing(d.Message)
+	if by := cordonedBy(s.node); by != "" && s.node.Spec.Unschedulable {
+		message += "; the cordon that stands is not Holdfast's, " + by + " set it"
+	}
+	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: message}
 	return d
 }
 
 // release opens the node. The cordon goes first and the condition after it, for the other order would show the node Ready
 // and cordoned; in between the record says releasing, so that whoever comes after a crash knows what is left to do.
 func (s situation) release() Decision {
-	d := s.end(Released, NetworkReady)
+	reason := NetworkReady
+	if s.calledOff {
+		reason = CalledOff
+	}
+	d := s.end(Released, reason)
 	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
-	if !s.open() {
+	if !s.open() && !s.calledOff {
 		d = s.end(Overridden, EndedByLabel)
 		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: s.withMissing(d.Message)}
 	}
@@ -183,7 +162,7 @@ func (s situation) finish() Decision {
 		state = Overridden
 	}
 	d := s.end(state, s.record.Reason)
-	d.Record.BootID = s.record.BootID
+	d.Record.BootID, d.Record.Stamps = s.record.BootID, s.record.Stamps
 	d.StatusFirst = true
 	d.RemoveTaints = s.leftovers(!s.node.Spec.Unschedulable)
 	return d
@@ -192,7 +171,7 @@ func (s situation) finish() Decision {
 // end is the part that all ends of a hold have in common: nothing on the node is ours any more, and the record says why.
 func (s situation) end(state State, reason string) Decision {
 	d := s.rest(reason)
-	d.Record = s.next(state, reason)
+	d.Record, d.Annotations = s.next(state, reason), s.unguard()
 	return d
 }
 
@@ -206,6 +185,8 @@ func restMessage(reason string) string {
 	switch reason {
 	case NetworkReady:
 		return "not held: the network of this boot is ready"
+	case CalledOff:
+		return "not held: the host was going down and has not"
 	case KeptCordoned:
 		return "not held; what closes the node was left because of annotation " + KeepCordonedAnnotation
 	case FirstSeen:
@@ -216,6 +197,8 @@ func restMessage(reason string) string {
 		return fmt.Sprintf("not held: label %s=%s ended the hold", HoldLabel, HoldNever)
 	case EndedByHand:
 		return "not held: somebody opened the node while it was held"
+	case Overdue:
+		return "not held: the hold had lasted too long, so the webhook's leader ended it (--on-stuck-hold=release)"
 	}
 	return "not held in this boot"
 }
@@ -227,15 +210,31 @@ func (s situation) withMissing(message string) string {
 	return message + "; it had still been waiting for " + s.missing
 }
 
-// settled looks after a node on which nothing is held: in the boot of the record it is left alone, whatever happens; in
-// another it is held if its network is not there yet, by cordon alone, since an old node that looks unready alarms
-// autoscalers. Where the gates do not fit, it is not held until they have been open once, which proves that they do.
+// settled looks after a node on which nothing is held. A taint of the policy's key there was put back by somebody who takes
+// it for a part of the Node: Karpenter does that when it registers a node that was released before (karpenter#1772).
 func (s situation) settled() Decision {
+	d := s.unheld()
+	if !d.Held {
+		d.RemoveTaints = s.holdTaints()
+	}
+	if d.Record == nil {
+		d.Record = s.noted()
+	}
+	return d
+}
+
+// unheld decides about a node on which nothing is held. In the boot of the record it is left alone, whatever happens, until
+// the host goes down: after a reboot its kubelet is Ready before any pod of a DaemonSet runs there. In another boot it is
+// held if its network is not there yet, by cordon alone, since an old node that looks unready alarms autoscalers. Where the
+// gates do not fit, it is not held until they have been open once, which proves that they do.
+func (s situation) unheld() Decision {
 	switch {
 	case s.record.Reason == GatesDoNotFit && s.open():
 		return s.end(Released, NetworkReady)
 	case s.record.Reason == GatesDoNotFit:
 		return s.unfit()
+	case s.record.BootID == s.facts.BootID && s.facts.GoingDown && s.mayClose():
+		return s.hold(GoingDown)
 	case s.record.BootID == s.facts.BootID:
 		return s.rest(s.record.Reason)
 	case s.open():

@@ -1,6 +1,8 @@
 package readiness
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,7 +60,8 @@ func TestNodeThatRegisteredWithTheTaint(t *testing.T) {
 			n := node(tainted(key), tainted("dedicated"), conditioned(corev1.NodeReady, status, "Kubelet"))
 			waiting, err := settle(&world{facts: closed(), policy: policy}, n, idle)
 			require.NoError(t, err)
-			require.Equal(t, Record{State: Held, BootID: thisBoot, Since: noon(), Reason: NewNode, Taint: key}.Format(), waiting.Annotations[HoldAnnotation])
+			marks := slices.Sorted(maps.Keys(scaleDownMarks()))
+			require.Equal(t, Record{State: Held, BootID: thisBoot, Since: noon(), Reason: NewNode, Taint: key, Marks: marks}.Format(), waiting.Annotations[HoldAnnotation])
 			require.True(t, hasTaint(waiting, key))
 			require.False(t, waiting.Spec.Unschedulable)
 			require.Equal(t, corev1.ConditionTrue, condition(waiting, NetworkHeld).Status)
@@ -74,4 +77,38 @@ func TestNodeThatRegisteredWithTheTaint(t *testing.T) {
 	d := Decide(node(tainted(key)), closed(), Policy{}, noon())
 	require.Equal(t, FirstSeen, d.Record.Reason, "without the key in the policy the taint is somebody else's")
 	require.Empty(t, d.RemoveTaints)
+}
+
+// TestTaintThatIsPutBackIsTakenOff: Karpenter restores the startup taints of a NodePool when it registers a Node, also one
+// that was released before (karpenter#1772).
+func TestTaintThatIsPutBackIsTakenOff(t *testing.T) {
+	const key = "readiness.k8s.io/holdfast"
+	policy := Policy{TaintKey: key}
+	own := []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
+	for name, c := range map[string]struct {
+		node  *corev1.Node
+		facts Facts
+	}{
+		"after the release":                 {node(recorded(Released, thisBoot, NetworkReady), tainted(key)), ready()},
+		"after the release, gates closed":   {node(recorded(Released, thisBoot, NetworkReady), tainted(key)), closed()},
+		"after an override":                 {node(recorded(Overridden, thisBoot, EndedByHand), tainted(key)), closed()},
+		"where the gates do not fit":        {node(recorded(Released, thisBoot, GatesDoNotFit), tainted(key)), closed()},
+		"in another boot, gates open":       {node(recorded(Released, otherBoot, NetworkReady), tainted(key)), ready()},
+		"on a node that is to be left open": {node(recorded(Released, otherBoot, NetworkReady), tainted(key), exempt), closed()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Decide(c.node, c.facts, policy, noon())
+			require.Equal(t, own, d.RemoveTaints)
+			require.False(t, d.Held)
+			require.Nil(t, d.Unschedulable)
+		})
+	}
+
+	d := Decide(node(recorded(Released, otherBoot, NetworkReady), tainted(key)), closed(), policy, noon())
+	require.Equal(t, Held, d.Record.State, "in another boot with gates closed it is the hold that is called for")
+	require.Equal(t, key, d.Record.Taint)
+	require.Empty(t, d.RemoveTaints)
+
+	d = Decide(node(recorded(Released, thisBoot, NetworkReady), tainted(key)), ready(), Policy{}, noon())
+	require.Empty(t, d.RemoveTaints, "without the key in the policy the taint is somebody else's")
 }

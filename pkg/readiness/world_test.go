@@ -45,6 +45,7 @@ func records() []option {
 	}
 	for _, r := range []Record{
 		{State: Held, Reason: NewNode},
+		{State: Held, Reason: NewNode, Marks: []string{karpenterAnnotation}},
 		{State: Held, Reason: Rebooted},
 		{State: Held, Reason: NewNode, Taint: holdTaint},
 		{State: Releasing, Reason: NetworkReady},
@@ -61,6 +62,9 @@ func records() []option {
 			options = append(options, option{r.Format(), func(w *world) {
 				record := r
 				w.node.Annotations[HoldAnnotation], w.record = r.Format(), &record
+				for _, key := range r.Marks {
+					w.node.Annotations[key] = scaleDownMarks()[key]
+				}
 			}})
 		}
 	}
@@ -108,7 +112,7 @@ func worlds() iter.Seq[*world] {
 		all := dimensions()
 		choice := make([]int, len(all))
 		for {
-			w := &world{node: node(tainted("dedicated")), facts: ready()}
+			w := &world{node: node(tainted("dedicated"), annotated(clusterAutoscalerAnnotation, "true")), facts: ready()}
 			for i, options := range all {
 				options[choice[i]].set(w)
 				w.name += options[choice[i]].name + "|"
@@ -154,6 +158,11 @@ func (w *world) misfit() bool {
 	return condition(w.node, corev1.NodeReady) != nil
 }
 
+// unheld says whether the world begins after a hold of ours, or without one that ever was.
+func (w *world) unheld() bool {
+	return w.record != nil && (w.record.State == Released || w.record.State == Overridden)
+}
+
 // opened says whether somebody has ended a hold of ours by hand.
 func (w *world) opened() bool {
 	return w.record != nil && w.record.State == Held && !w.shut(w.node) && w.facts.BootID != ""
@@ -195,13 +204,24 @@ func write(n *corev1.Node, d Decision, between func(*corev1.Node)) (half, whole 
 		if d.Record != nil {
 			n.Annotations[HoldAnnotation] = d.Record.Format()
 		}
+		for key, value := range d.Annotations {
+			if value == nil {
+				delete(n.Annotations, key)
+			} else {
+				n.Annotations[key] = *value
+			}
+		}
 		if d.Unschedulable != nil {
 			n.Spec.Unschedulable = *d.Unschedulable
 		}
 		for _, gone := range d.RemoveTaints {
 			n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&gone) })
 		}
-		n.Spec.Taints = append(n.Spec.Taints, d.AddTaints...)
+		for _, added := range d.AddTaints {
+			if !hasTaint(n, added.Key) {
+				n.Spec.Taints = append(n.Spec.Taints, added)
+			}
+		}
 	}
 	status := func(n *corev1.Node) {
 		for _, c := range d.Conditions {
@@ -248,6 +268,6 @@ func settle(w *world, n *corev1.Node, between func(*corev1.Node)) (*corev1.Node,
 }
 
 func same(a, b *corev1.Node) bool {
-	return a.Annotations[HoldAnnotation] == b.Annotations[HoldAnnotation] && a.Spec.Unschedulable == b.Spec.Unschedulable &&
+	return maps.Equal(a.Annotations, b.Annotations) && a.Spec.Unschedulable == b.Spec.Unschedulable &&
 		slices.Equal(a.Spec.Taints, b.Spec.Taints) && slices.Equal(a.Status.Conditions, b.Status.Conditions)
 }

@@ -1,0 +1,137 @@
+package readiness
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// bornByCordon is a Node as the born-held policy makes it, bornByTaint one of the overlay taint-mode.
+func bornByCordon(boot int) *corev1.Node {
+	return node(cordoned, conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, HeldByHoldfast), annotated(karpenterAnnotation, "true"),
+		holding(Record{State: Held, BootID: bootName(boot), Reason: NewNode, Marks: []string{karpenterAnnotation}}))
+}
+
+func bornByTaint(boot int) *corev1.Node {
+	return node(tainted(holdTaint), annotated(karpenterAnnotation, "true"),
+		holding(Record{State: Held, BootID: bootName(boot), Reason: NewNode, Taint: holdTaint, Marks: []string{karpenterAnnotation}}))
+}
+
+func bootName(boot int) string { return fmt.Sprintf("boot-%d", boot) }
+
+func set(n *corev1.Node, status corev1.ConditionStatus, reason string, at time.Time) {
+	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, LastHeartbeatTime: metav1.NewTime(at)}
+	if before := condition(n, c.Type); before != nil {
+		*before = c
+		return
+	}
+	n.Status.Conditions = append(n.Status.Conditions, c)
+}
+
+// host are the steps of the machine and of its network plugin.
+func host() map[string]func(*scene) {
+	return map[string]func(*scene){
+		"gates open":  func(s *scene) { s.open = true },
+		"gates close": func(s *scene) { s.open = false },
+		"reboot": func(s *scene) {
+			if s.boot < lastBoot {
+				s.boot, s.open, s.up, s.going = s.boot+1, false, false, false
+			}
+		},
+		"the plugin clears NetworkUnavailable": func(s *scene) {
+			s.up = true
+			set(s.n, corev1.ConditionFalse, "FlannelIsUp", noon().Add(time.Duration(s.boot)*time.Hour))
+		},
+	}
+}
+
+// shutdown are the steps of logind.
+func shutdown() map[string]func(*scene) {
+	return map[string]func(*scene){
+		"host goes down":        func(s *scene) { s.going = true },
+		"shutdown is cancelled": func(s *scene) { s.going = false },
+	}
+}
+
+// people are the steps of those who cordon, uncordon and delete.
+func people(born func(int) *corev1.Node) map[string]func(*scene) {
+	return map[string]func(*scene){
+		"kubectl cordon": func(s *scene) {
+			if !s.n.Spec.Unschedulable { // otherwise kubectl writes nothing
+				s.n.Spec.Unschedulable, s.n.ManagedFields, s.cordon = true, nil, other
+				owns("kubectl", "", `{"f:spec":{"f:unschedulable":{}}}`)(s.n)
+			}
+		},
+		"kubectl uncordon": func(s *scene) { s.n.Spec.Unschedulable, s.n.ManagedFields, s.cordon = false, nil, "" },
+		"the Node is made anew": func(s *scene) {
+			s.n, s.cordon, s.ended, s.up = born(s.boot), "", 0, false
+			if s.n.Spec.Unschedulable {
+				s.cordon = us
+			}
+		},
+	}
+}
+
+// drains are the steps of those who drain, and of those who write NetworkUnavailable.
+func drains() map[string]func(*scene) {
+	return map[string]func(*scene){
+		"a drain begins": func(s *scene) {
+			if !hasTaint(s.n, "medik8s.io/drain") {
+				tainted("medik8s.io/drain")(s.n)
+			}
+		},
+		"a drain ends": func(s *scene) {
+			s.n.Spec.Taints = slices.DeleteFunc(s.n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "medik8s.io/drain" })
+		},
+		"status by hand":     func(s *scene) { set(s.n, corev1.ConditionFalse, "ByHand", time.Time{}) },
+		"the plugin is down": func(s *scene) { s.up = false; set(s.n, corev1.ConditionTrue, "CalicoIsDown", time.Time{}) },
+	}
+}
+
+// wishes are what people may write on a Node.
+func wishes() map[string]func(*scene) {
+	return map[string]func(*scene){
+		"hold=never":         func(s *scene) { exempt(s.n) },
+		"hold=never goes":    func(s *scene) { delete(s.n.Labels, HoldLabel) },
+		"keep-cordoned":      func(s *scene) { s.n.Annotations[KeepCordonedAnnotation] = "" },
+		"keep-cordoned goes": func(s *scene) { delete(s.n.Annotations, KeepCordonedAnnotation) },
+	}
+}
+
+func (p play) with(all ...map[string]func(*scene)) play {
+	p.steps = map[string]func(*scene){}
+	for _, some := range all {
+		maps.Copy(p.steps, some)
+	}
+	return p
+}
+
+// TestEveryHistory walks through every order in which these steps can come, however long.
+func TestEveryHistory(t *testing.T) {
+	network := []string{GateCondition + string(corev1.NodeNetworkUnavailable)}
+	putBack := map[string]func(*scene){"Karpenter puts the taint back": func(s *scene) {
+		if !hasTaint(s.n, holdTaint) {
+			tainted(holdTaint)(s.n)
+		}
+	}}
+	cordon, taint := play{born: bornByCordon}, play{born: bornByTaint, policy: Policy{TaintKey: holdTaint}}
+	word := play{born: bornByCordon, policy: Policy{Force: network}, cleanly: true}
+	for name, p := range map[string]play{
+		"cordon, people, shutdown":    cordon.with(host(), people(bornByCordon), shutdown()),
+		"cordon, drains":              cordon.with(host(), drains()),
+		"cordon, wishes":              cordon.with(host(), wishes()),
+		"taint, people":               taint.with(host(), people(bornByTaint), putBack),
+		"taint, drains, shutdown":     taint.with(host(), drains(), shutdown()),
+		"taint, wishes":               taint.with(host(), wishes(), putBack),
+		"waits for the plugin's word": word.with(host(), people(bornByCordon), shutdown()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Logf("%d states", explore(t, p))
+		})
+	}
+}
