@@ -2,7 +2,7 @@ package spc
 
 import (
 	"fmt"
-	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,15 +17,19 @@ const (
 	Unknown Outcome = iota
 	// Missing: no live record matches.
 	Missing
+	// Gone: none does, and the record that the node's labels name is gone or going.
+	Gone
 	// Matched: exactly one does, on every piece of evidence that says anything.
 	Matched
-	// Conflict: evidence points to several records, or to one that is gone.
+	// Conflict: evidence points to several records, or contradicts itself.
 	Conflict
 )
 
 // Match is the answer for one node.
 type Match struct {
 	Outcome Outcome
+	// Organization is the number of the organization whose list was searched.
+	Organization int64
 	// Record is the node's record, nil unless Matched.
 	Record *Record
 	// Evidence names what agreed: "provider_node_id", "private_ip".
@@ -34,119 +38,206 @@ type Match struct {
 	Message string
 }
 
+// The names of evidence are those of the record's fields.
+const (
+	byProvider   = "provider_node_id"
+	byPrivateIP  = "private_ip"
+	byInstanceID = "instance_id"
+	byPublicIP   = "public_ip"
+)
+
 // clue is one way to recognise a record. The order is the one in which people would trust them.
 type clue struct {
-	name string
-	is   func(Record) bool
+	name  string
+	found []int
 }
 
-// Find looks for the record of a node. A nil inventory is Unknown.
+// Find looks for the record of a node.
 //
-// A label that names a record is checked and never believed alone: it may be left over from another machine.
-func Find(n *corev1.Node, inventory *Inventory) Match {
-	if inventory == nil {
-		return Match{Outcome: Unknown, Message: "the list of SPC machines has not been read yet"}
+// Labels that name a record are checked and never believed alone: they may be left over from another machine. A record
+// whose instance ID another one has too is not taken, since an autoscaler could not tell them apart.
+func (x *Index) Find(n *corev1.Node) Match {
+	switch {
+	case x == nil:
+		return Match{Message: "the list of SPC machines has not been read yet"}
+	case n.CreationTimestamp.After(x.inventory.AsOf):
+		return Match{Message: "the list of SPC machines was asked for before the node was there; it is asked for again within about a minute"}
 	}
-	var candidate *Record
-	var evidence []string
-	for _, c := range clues(n) {
-		found := live(inventory.Records, c.is)
+	m := x.search(n)
+	m.Organization = x.inventory.Organization
+	return m
+}
+
+func (x *Index) search(n *corev1.Node) Match {
+	at, evidence := -1, []string(nil)
+	for _, c := range x.clues(n) {
 		switch {
-		case len(found) == 0:
+		case len(c.found) == 0:
 			continue
-		case len(found) > 1:
-			return conflict("%d live SPC records match by %s: %s", len(found), c.name, instances(found))
-		case candidate != nil && candidate.PK != found[0].PK:
+		case len(c.found) > 1:
+			return conflict("%d live SPC records match by %s: %s; ask SPC which of them is real", len(c.found), c.name, x.instances(c.found))
+		case at >= 0 && at != c.found[0]:
 			return conflict("by %s the node is SPC instance %s, by %s it is %s",
-				strings.Join(evidence, " and "), candidate.InstanceID, c.name, found[0].InstanceID)
+				strings.Join(evidence, " and "), x.instances([]int{at}), c.name, x.instances(c.found))
 		}
-		candidate = &found[0]
+		at = c.found[0]
 		evidence = append(evidence, c.name)
 	}
-	claimed, byLabel := labelClue(n)
-	if candidate == nil {
-		if byLabel {
-			return conflict("its labels name SPC %s, and neither provider ID nor address nor name of any live record agrees", claimed.name)
-		}
-		return Match{Outcome: Missing, Message: "no live SPC record has its provider ID, addresses or name"}
+	if at < 0 {
+		return x.unmatched(n)
 	}
-	if byLabel && !claimed.is(*candidate) {
-		return conflict("its labels name SPC %s, but by %s it is instance %s (node_id %d)",
-			claimed.name, strings.Join(evidence, " and "), candidate.InstanceID, candidate.PK)
+	r := x.records[at]
+	if doubt := x.doubt(n, r, evidence); doubt != "" {
+		return conflict("%s", doubt)
 	}
 	return Match{
-		Outcome: Matched, Record: candidate, Evidence: evidence,
-		Message: fmt.Sprintf("SPC instance %s (node_id %d, state %s), by %s",
-			candidate.InstanceID, candidate.PK, candidate.State, strings.Join(evidence, ", ")),
+		Outcome: Matched, Record: &r, Evidence: evidence,
+		Message: fmt.Sprintf("SPC instance %s (node_id %d, state %s), by %s", r.InstanceID, r.PK, said(r), strings.Join(evidence, ", ")),
 	}
+}
+
+// clues returns the live records that what the node itself shows points to. An empty field points to nothing.
+func (x *Index) clues(n *corev1.Node) []clue {
+	// A record that has no machine yet is recognised by its name alone by nobody: the node must be another's.
+	named := slices.DeleteFunc(look(x.byName, names(n)...), func(at int) bool { return x.unmade(at) })
+	return []clue{
+		{byProvider, look(x.byProvider, providerName(n)...)},
+		{byPrivateIP, look(x.byPrivate, addresses(n, corev1.NodeInternalIP)...)},
+		{byInstanceID, named},
+		{byPublicIP, look(x.byPublic, addresses(n, corev1.NodeExternalIP)...)},
+	}
+}
+
+func (x *Index) unmade(at int) bool {
+	return x.records[at].Phase() == Starting && !x.records[at].Made()
+}
+
+func providerName(n *corev1.Node) []string {
+	if id := lastSegment(n.Spec.ProviderID); id != "" {
+		return []string{id}
+	}
+	return nil
+}
+
+func names(n *corev1.Node) []string {
+	found := []string{strings.ToLower(n.Name)}
+	if host := strings.ToLower(n.Labels[corev1.LabelHostname]); host != "" {
+		found = append(found, host)
+	}
+	return found
+}
+
+// unmatched says what is known of a node that nothing points to.
+func (x *Index) unmatched(n *corev1.Node) Match {
+	if claimed, _ := labelClaim(n); claimed.instance != "" || claimed.node != "" {
+		gone := ""
+		for _, r := range x.records {
+			switch {
+			case !claimed.fits(r):
+			case r.Live():
+				return conflict("its labels name SPC %s, and neither provider ID nor address nor name of that record is the node's; "+
+					"if the labels are of another machine, take them off: %s", claimed, remedy(n))
+			default:
+				gone = fmt.Sprintf(": its state is %s", r.State)
+			}
+		}
+		if gone == "" {
+			gone = ": it is not in the list any more"
+		}
+		return Match{Outcome: Gone, Message: "its machine is gone from SPC, " + claimed.String() + gone}
+	}
+	if waiting := look(x.byName, names(n)...); len(waiting) > 0 {
+		return Match{Outcome: Missing, Message: fmt.Sprintf("SPC instance %s has its name, and no machine yet (state %s)",
+			x.instances(waiting[:1]), said(x.records[waiting[0]]))}
+	}
+	return Match{Outcome: Missing, Message: "no live SPC record has its provider ID, addresses or name"}
+}
+
+// doubt says what speaks against a record that the evidence points to.
+func (x *Index) doubt(n *corev1.Node, r Record, evidence []string) string {
+	by := strings.Join(evidence, " and ")
+	if claimed, says := labelClaim(n); says && !claimed.fits(r) {
+		return fmt.Sprintf("its labels name SPC %s, but by %s it is %s (node_id %d, cluster %d); if the labels are of a machine that it "+
+			"was before, take them off: %s", claimed, by, r.InstanceID, r.PK, r.Cluster, remedy(n))
+	}
+	if r.InstanceID == "" {
+		return fmt.Sprintf("by %s it is SPC node_id %d, which has no instance ID", by, r.PK)
+	}
+	if same := x.ids[r.InstanceID]; len(same) > 1 {
+		return fmt.Sprintf("by %s it is SPC instance %s, and %d records have that instance ID: %s", by, r.InstanceID, len(same), x.instances(same))
+	}
+	if controlPlane(n) && strings.EqualFold(r.Role, "worker") {
+		return fmt.Sprintf("by %s it is SPC instance %s, whose role is worker, and the node is one of the control plane", by, r.InstanceID)
+	}
+	if slices.Contains(evidence, byProvider) {
+		return "" // the cloud's own name for the machine
+	}
+	if id := lastSegment(n.Spec.ProviderID); contradict(id, lastSegment(r.ProviderNodeID)) {
+		return fmt.Sprintf("by %s it is SPC instance %s, which is %s at the cloud, and the node is %s", by, r.InstanceID, r.ProviderNodeID, id)
+	}
+	if internal := addresses(n, corev1.NodeInternalIP); len(evidence) == 1 && evidence[0] == byPublicIP && len(internal) > 0 && r.PrivateIP != "" {
+		return fmt.Sprintf("by %s it is SPC instance %s, whose private address %s is not the node's", by, r.InstanceID, r.PrivateIP)
+	}
+	if elsewhere(n, r) {
+		return fmt.Sprintf("by %s it is SPC instance %s in %s, and the node is in %s",
+			by, r.InstanceID, strings.Join(locations(r), ", "), strings.Join(places(n), ", "))
+	}
+	return ""
 }
 
 func conflict(format string, args ...any) Match {
 	return Match{Outcome: Conflict, Message: fmt.Sprintf(format, args...)}
 }
 
-// clues returns what the node itself shows. Each compares canonical forms; an empty field recognises nothing.
-func clues(n *corev1.Node) []clue {
-	provider := n.Spec.ProviderID[strings.LastIndex(n.Spec.ProviderID, "/")+1:]
-	internal, external := addresses(n, corev1.NodeInternalIP), addresses(n, corev1.NodeExternalIP)
-	names := map[string]bool{strings.ToLower(n.Name): true, strings.ToLower(n.Labels[corev1.LabelHostname]): true}
-	delete(names, "")
-	return []clue{
-		{"provider_node_id", func(r Record) bool { return provider != "" && strings.EqualFold(r.ProviderNodeID, provider) }},
-		{"private_ip", func(r Record) bool { a, ok := canonical(r.PrivateIP); return ok && internal[a] }},
-		{"instance_id", func(r Record) bool { return names[strings.ToLower(r.InstanceID)] }},
-		{"public_ip", func(r Record) bool { a, ok := canonical(r.PublicIP); return ok && external[a] }},
-	}
+// claim is what the labels that are there already say.
+type claim struct{ instance, node, cluster string }
+
+func labelClaim(n *corev1.Node) (claim, bool) {
+	c := claim{n.Labels[InstanceIDLabel], n.Labels[NodeIDLabel], n.Labels[ClusterIDLabel]}
+	return c, c != claim{}
 }
 
-// labelClue returns what the labels that are there already say, and whether they say anything.
-func labelClue(n *corev1.Node) (clue, bool) {
-	instance, node := n.Labels[InstanceIDLabel], n.Labels[NodeIDLabel]
-	if instance == "" && node == "" {
-		return clue{}, false
-	}
-	return clue{
-		name: strings.TrimSpace("instance " + instance + " (node_id " + node + ")"),
-		is: func(r Record) bool {
-			return (instance == "" || instance == labelValue(r.InstanceID)) && (node == "" || node == strconv.FormatInt(r.PK, 10))
-		},
-	}, true
+func (c claim) fits(r Record) bool {
+	return (c.instance == "" || c.instance == r.InstanceID) && (c.node == "" || c.node == strconv.FormatInt(r.PK, 10)) &&
+		(c.cluster == "" || c.cluster == strconv.FormatInt(r.Cluster, 10))
 }
 
-func live(records []Record, is func(Record) bool) []Record {
-	var found []Record
-	for _, r := range records {
-		if r.Live() && is(r) {
-			found = append(found, r)
+func (c claim) String() string {
+	var said []string
+	for _, part := range []struct{ name, value string }{{"instance", c.instance}, {"node_id", c.node}, {"cluster", c.cluster}} {
+		if part.value != "" {
+			said = append(said, part.name+" "+part.value)
 		}
 	}
-	return found
+	return strings.Join(said, ", ")
 }
 
-func instances(records []Record) string {
-	names := make([]string, 0, len(records))
-	for _, r := range records {
-		names = append(names, fmt.Sprintf("%s (node_id %d)", r.InstanceID, r.PK))
+// remedy is the command that takes the labels off.
+func remedy(n *corev1.Node) string {
+	return fmt.Sprintf("kubectl label node %s %s- %s- %s- %s- %s- %s- %s- %s-", n.Name, InstanceIDLabel, NodeIDLabel, NodeGroupLabel,
+		NodePoolLabel, RoleLabel, ClusterIDLabel, PrivateIPLabel, SizeLabel)
+}
+
+// said is the record's state with what else the API says of it.
+func said(r Record) string {
+	state := r.State
+	if state == "" {
+		state = "unnamed"
+	}
+	if r.IsFailed && r.State != "failed" {
+		return state + ", failed"
+	}
+	return state
+}
+
+func (x *Index) instances(at []int) string {
+	names := make([]string, 0, len(at))
+	for _, i := range at[:min(len(at), 5)] {
+		r := x.records[i]
+		names = append(names, fmt.Sprintf("%s (node_id %d, %s)", r.InstanceID, r.PK, said(r)))
+	}
+	if more := len(at) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, ", ")
-}
-
-func addresses(n *corev1.Node, of corev1.NodeAddressType) map[netip.Addr]bool {
-	found := map[netip.Addr]bool{}
-	for _, a := range n.Status.Addresses {
-		if addr, ok := canonical(a.Address); ok && a.Type == of {
-			found[addr] = true
-		}
-	}
-	return found
-}
-
-// canonical reads an address in any of its spellings: IPv4 in IPv6, with a prefix length, with a zone.
-func canonical(s string) (netip.Addr, bool) {
-	s, _, _ = strings.Cut(strings.TrimSpace(s), "/")
-	addr, err := netip.ParseAddr(s)
-	if err != nil || addr.IsUnspecified() {
-		return netip.Addr{}, false
-	}
-	return addr.Unmap().WithZone(""), true
 }
