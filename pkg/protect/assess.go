@@ -62,13 +62,15 @@ type Protection struct {
 	Message string
 	// Announce are the members to announce, sorted.
 	Announce []MemberRef
+	// Unverified is where the servers are of which nothing says which member they are.
+	Unverified []string
 }
 
 // Assess says whether the node holds a member. Everything that looks like one protects the node until it has provably
 // left: a server without an answer, a stopped one with data, a member that the others still count on. Absence needs a
 // complete look (docs/architecture.md, "Unknown is a value").
 func Assess(ev HostEvidence, k Known) Protection {
-	var held []Found
+	var held, doubtful []Found
 	unknown := slices.Clone(ev.Unknown)
 	for _, f := range ev.Found {
 		switch {
@@ -76,13 +78,14 @@ func Assess(ev HostEvidence, k Known) Protection {
 		case f.Running(), f.Answered(), f.HasData != nil && *f.HasData:
 			held = append(held, f)
 		case f.HasData == nil:
+			doubtful = append(doubtful, f)
 			unknown = append(unknown, fmt.Sprintf("whether %s has the data of a member: %s", f.Where, reasons(f.Problems)))
 		}
 	}
 	bound := bindingsOn(k)
 	switch {
 	case len(held) > 0:
-		return holding(ev, held, unknown, k)
+		return holding(ev, held, doubtful, unknown, k)
 	case len(bound) > 0:
 		return stillBound(bound, ev, unknown, k)
 	case !k.ClustersKnown:
@@ -103,10 +106,12 @@ func Unseen(k Known, why string) Protection {
 	return Protection{Reason: NotKnown, Announce: sortRefs(k.Announced), Message: message}
 }
 
-// holding is the protection of a node on which something was found.
-func holding(ev HostEvidence, held []Found, unknown []string, k Known) Protection {
+// holding is the protection of a node on which something was found. The doubtful are stopped servers that may have the data
+// of a member.
+func holding(ev HostEvidence, held, doubtful []Found, unknown []string, k Known) Protection {
 	announce := keep(ev, held, unknown, k)
-	p := Protection{Membership: Holds, Reason: reason(held, announce), Announce: announce}
+	p := Protection{Membership: Holds, Announce: announce, Unverified: unverified(slices.Concat(held, doubtful), announce, k)}
+	p.Reason = reason(held, announce, p.Unverified)
 	var because, details []string
 	for _, f := range held {
 		ref, name := identify(f, held, announce, k)
@@ -171,8 +176,8 @@ func Departed(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
 }
 
 // reason picks the condition's reason: the strongest source among the servers that are verified; a node whose servers
-// have never said who they are is Unverified, unless none of them runs.
-func reason(held []Found, announce []MemberRef) string {
+// have never said who they are is Unverified, unless none of them runs; and so is one of which some have not.
+func reason(held []Found, announce []MemberRef, unverified []string) string {
 	rank := []Source{SystemdUnit, Container, Process, StaticPod, DataDirectory}
 	best := func(of []Found) string {
 		for _, s := range rank {
@@ -186,6 +191,9 @@ func reason(held []Found, announce []MemberRef) string {
 				}
 			}
 		}
+		return Unverified
+	}
+	if slices.ContainsFunc(held, func(f Found) bool { return f.Running() && slices.Contains(unverified, f.Where) }) {
 		return Unverified
 	}
 	if answered := slices.DeleteFunc(slices.Clone(held), func(f Found) bool { return !f.Answered() }); len(answered) > 0 {
@@ -203,16 +211,14 @@ func identify(f Found, held []Found, announce []MemberRef, k Known) (MemberRef, 
 	if f.Answered() {
 		return f.Ref, f.Name
 	}
-	open := slices.DeleteFunc(slices.Clone(announce), func(r MemberRef) bool {
-		return slices.ContainsFunc(held, func(h Found) bool { return h.Ref == r })
-	})
+	open := unaccounted(held, announce)
 	silent := 0
 	for _, h := range held {
 		if !h.Answered() {
 			silent++
 		}
 	}
-	if len(open) == 1 && silent == 1 {
+	if len(open) == 1 && silent == 1 && !otherName(f, open[0], k) {
 		return open[0], nameOf(open[0], k)
 	}
 	return MemberRef{}, ""

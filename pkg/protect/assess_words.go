@@ -60,7 +60,7 @@ func nameOf(ref MemberRef, k Known) string {
 func troubles(f Found) []string {
 	var words []string
 	if f.Running() && !f.Answered() {
-		words = append(words, fmt.Sprintf("%s did not answer: %s", oneLine(f.Where), cmp.Or(clip(f.Problem), "it was not asked")))
+		words = append(words, fmt.Sprintf("%s did not answer: %s", oneLine(f.Where), cmp.Or(bounded(oneLine(f.Problem)), "it was not asked")))
 	}
 	for _, p := range f.Problems {
 		words = append(words, fmt.Sprintf("%s: %s", oneLine(f.Where), clip(p)))

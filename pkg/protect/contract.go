@@ -8,6 +8,9 @@ const (
 	EtcdMemberLabelValue = "true"
 	// AnnouncementAnnotation is a JSON list of MemberRef: the members that answered on this node.
 	AnnouncementAnnotation = "holdfast.dev/etcd"
+	// UnverifiedAnnotation is a JSON list of strings: where on this node there are etcd servers that have never said who
+	// they are. Not there if there is none.
+	UnverifiedAnnotation = "holdfast.dev/etcd-unverified"
 	// BecauseAnnotation is one sentence for people: why the node is protected.
 	BecauseAnnotation = "holdfast.dev/protected-because"
 	// MarksAnnotation lists the autoscaler annotations that Holdfast itself set, sorted and separated by commas. Only

@@ -76,18 +76,18 @@ func TestDecide(t *testing.T) {
 		},
 		"another voter was added and never started": {
 			world: voters(4).everywhere(3, func(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs = "", nil }), reason: QuorumWouldBeLost,
-			members: ids("a"), says: "d: not proven healthy: it was added and has never started",
+			members: ids("a"), says: "https://10.0.0.4:2380 (d) on node w4: not proven healthy: it was added and has never started",
 		},
 		"a voter is corrupt by the word of one observer": {
 			world:   voters(3).inList(1, 2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} }),
-			members: ids("a"), reason: QuorumWouldBeLost, says: "etcd3 (c): not proven healthy: it has raised the alarm CORRUPT",
+			members: ids("a"), reason: QuorumWouldBeLost, says: "etcd3 (c) on node w3: not proven healthy: it has raised the alarm CORRUPT",
 		},
 		"a full database costs no quorum": {
 			world:   voters(3).everywhere(2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"NOSPACE"} }),
 			members: ids("a"), allowed: true, reason: QuorumKept,
 		},
 		"a healthy learner elsewhere is no voter": {
-			world: voters(4).learner(3).sick(2), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd4 (d): learner, has no vote",
+			world: voters(4).learner(3).sick(2), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd4 (d) on node w4: learner, has no vote",
 		},
 		"a sick learner elsewhere does no harm": {
 			world: voters(4).learner(3).sick(3), members: ids("a"), allowed: true, reason: QuorumKept,
@@ -166,6 +166,11 @@ func TestDecide(t *testing.T) {
 			request: func(r *Request) { r.Node, r.UID, r.Addresses = "w9", "u9", nil },
 			members: ids("a"), allowed: true, reason: QuorumKept,
 		},
+		"announced here, and bound to another Node that could not be read": {
+			world:   voters(3).state(0, func(n *NodeState) { n.Known = false }),
+			request: func(r *Request) { r.Node, r.UID, r.Addresses = "w9", "u9", nil },
+			members: ids("a"), allowed: true, reason: QuorumKept,
+		},
 		"two members on one node": {
 			world: voters(5).rebound(1, 0), members: ids("a", "b"), allowed: true, reason: QuorumKept,
 		},
@@ -173,7 +178,7 @@ func TestDecide(t *testing.T) {
 			world: voters(3).rebound(1, 0), members: ids("a", "b"), reason: QuorumWouldBeLost,
 		},
 		"neither bound nor announced any more, but granted before": {
-			world: voters(3).granted(0).unbound(0), request: func(r *Request) { r.Announced, r.Addresses = nil, nil },
+			world: voters(3).granted(0).unbound(0).localMember(0, ""), request: func(r *Request) { r.Announced, r.Addresses = nil, nil },
 			members: ids("a"), allowed: true, reason: QuorumKept,
 		},
 		"announced for another cluster": {
@@ -228,7 +233,7 @@ func TestDecide(t *testing.T) {
 			reason: QuorumWouldBeLost, members: ids("a", "d"), says: "of 4 voters 3 must live, and only 1",
 		},
 		"nobody could read the alarms": {
-			world: voters(3).alarmsUnknown(0, 1, 2), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd2 (b): not proven healthy: nobody who answered could read etcd's alarms",
+			world: voters(3).alarmsUnknown(0, 1, 2), members: ids("a"), reason: QuorumWouldBeLost, says: "etcd2 (b) on node w2: not proven healthy: nobody who answered could read etcd's alarms",
 		},
 		"one who answered has read the alarms": {
 			world: voters(3).alarmsUnknown(0, 1), members: ids("a"), allowed: true, reason: QuorumKept,

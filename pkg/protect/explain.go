@@ -6,13 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
-
-// nextSteps heads the list of what a person can do.
-const nextSteps = "what to do, the safest first:"
 
 func (t target) nothing() string {
 	return fmt.Sprintf("no member of etcd cluster %s is on node %s", clusterID(t.cluster), t.Node)
@@ -36,12 +31,17 @@ func (t target) kept(c tally) string {
 func (t target) warning(c tally) string {
 	var words []string
 	if c.healthy == c.quorum {
-		words = append(words, fmt.Sprintf("after node %s is gone, etcd cluster %s can lose no further voter until %s has left the member list (etcdctl member remove) and a new member has joined",
-			t.Node, clusterID(t.cluster), names(c.with(onNode))))
+		words = append(words, fmt.Sprintf("after node %s is gone, etcd cluster %s can lose no further voter until %s left the member list (%s) and a new member has joined",
+			t.Node, clusterID(t.cluster), namesHave(c.with(onNode)), removals(c.with(onNode))))
+	}
+	for _, seat := range c.with(onNode) {
+		if seat.why != "" {
+			words = append(words, fmt.Sprintf("%s on node %s is not proven healthy as it is", title(seat), t.Node))
+		}
 	}
 	for _, seat := range c.seats {
 		if slices.Contains(seat.Alarms, noSpaceAlarm) {
-			words = append(words, fmt.Sprintf("%s has raised the alarm NOSPACE: etcd cluster %s takes no writes until its database is compacted", title(seat), clusterID(t.cluster)))
+			words = append(words, fmt.Sprintf("%s has raised the alarm NOSPACE: etcd cluster %s takes no writes until its database is compacted and defragmented, and the alarm disarmed", title(seat), clusterID(t.cluster)))
 		}
 	}
 	return strings.Join(words, "; ")
@@ -49,29 +49,46 @@ func (t target) warning(c tally) string {
 
 // refusal explains a quorum that would be lost: the arithmetic, every member, and the way out.
 func (t target) refusal(c tally) string {
-	first := fmt.Sprintf("deleting node %s would cost etcd cluster %s its quorum: of %s %d must live, and %s",
-		t.Node, clusterID(t.cluster), many(c.voters, "voter"), c.quorum, left(c.healthy))
+	what := fmt.Sprintf("would cost etcd cluster %s its quorum", clusterID(t.cluster))
+	spare, while := "", ""
 	if c.need > c.quorum {
-		first = fmt.Sprintf("deleting node %s would leave etcd cluster %s too close to losing its quorum: of %s %d must live and %d more must be expendable, and %s",
-			t.Node, clusterID(t.cluster), many(c.voters, "voter"), c.quorum, c.need-c.quorum, left(c.healthy))
+		what = fmt.Sprintf("would leave etcd cluster %s too close to losing its quorum", clusterID(t.cluster))
+		spare = fmt.Sprintf(" and %d more must be expendable", c.need-c.quorum)
 	}
-	lines := []string{first}
+	if dead := c.removable(); c.safeWithout(dead) {
+		while = fmt.Sprintf(" while %s %s in its member list", names(dead), isOrAre(len(dead)))
+	}
+	lines := []string{fmt.Sprintf("deleting node %s %s%s: of %s %d must live%s, and %s",
+		t.Node, what, while, many(c.voters, "voter"), c.quorum, spare, left(c.healthy))}
 	for _, seat := range c.seats {
-		lines = append(lines, "  "+title(seat)+": "+fate(seat))
+		lines = append(lines, "  "+title(seat)+where(seat)+": "+fate(seat))
 	}
 	lines = append(lines, nextSteps)
-	lines = append(lines, t.recover(c)...)
+	lines = append(lines, t.await(c)...)
+	lines = append(lines, t.mend(c)...)
+	lines = append(lines, t.makeRoom(c)...)
 	lines = append(lines, t.settle(c)...)
 	return strings.Join(append(lines, breakGlassStep(t.Request)), "\n")
+}
+
+// where says where a member runs, unless its fate says so.
+func where(s seat) string {
+	if s.node == "" || s.standing == onNode || s.standing == lost {
+		return ""
+	}
+	return " on node " + s.node
 }
 
 func fate(s seat) string {
 	as := ""
 	if s.promoted {
-		as = " (a learner, but it may be promoted while it is doomed, and counts as a voter)"
+		as = " (a learner: it counts as a voter, since it may be promoted before it is gone)"
 	}
 	switch s.standing {
 	case onNode:
+		if s.why != "" {
+			as += ", and not proven healthy: " + s.why
+		}
 		return "on this node" + as
 	case lost:
 		return "given up: " + s.why + as
@@ -82,56 +99,6 @@ func fate(s seat) string {
 	case learner:
 	}
 	return "learner, has no vote"
-}
-
-// recover lists the steps that mend etcd itself.
-func (t target) recover(c tally) []string {
-	var steps []string
-	dead := append(c.with(unproven), c.with(lost)...)
-	without := c.voters - len(dead)
-	enough := len(dead) > 0 && c.healthy >= without/2+1+c.need-c.quorum
-	for _, seat := range dead {
-		step := fmt.Sprintf("start %s again if it is down; if it is gone for good: etcdctl member remove %s", title(seat), seat.ID)
-		if seat.standing == lost {
-			step = fmt.Sprintf("once %s is gone for good: etcdctl member remove %s", title(seat), seat.ID)
-		}
-		if !enough {
-			step += ", then let a new member join"
-		}
-		steps = append(steps, "  - "+step)
-	}
-	if enough {
-		steps = append(steps, fmt.Sprintf("    (with %s out of the list, this deletion is allowed)", names(dead)))
-	}
-	here := c.with(onNode)
-	rest := c.voters - len(here)
-	switch {
-	case c.healthy >= rest/2+1+c.need-c.quorum:
-		for _, seat := range here {
-			steps = append(steps, fmt.Sprintf("  - or, if this node is to go for good, take its member out first (etcd checks that it can): etcdctl member remove %s", seat.ID))
-		}
-	case len(dead) == 0:
-		steps = append(steps, "  - let more members join first and become voters, until the cluster can lose what is on this node")
-	}
-	return steps
-}
-
-// settle lists the commands that end grants, for deletions that will not happen after all.
-func (t target) settle(c tally) []string {
-	var steps []string
-	for _, g := range t.cluster.Spec.Grants {
-		holds := slices.ContainsFunc(c.with(lost), func(s seat) bool {
-			return slices.Contains(g.Members, s.ID) || t.bindings[s.ID].NodeUID == g.NodeUID
-		})
-		if holds {
-			steps = append(steps, fmt.Sprintf("  - only if the machine of node %s stays and its etcd with it: %s", g.Node, settleCommand(clusterID(t.cluster), g.NodeUID)))
-		}
-	}
-	return steps
-}
-
-func settleCommand(id v1alpha1.ClusterID, uid types.UID) string {
-	return fmt.Sprintf("kubectl annotate --overwrite etcdcluster %s %s=%s", id, SettleAnnotation, uid)
 }
 
 // cannotSee explains that nobody answered: who was asked and what they said.
@@ -148,6 +115,7 @@ func (t target) cannotSee(members []v1alpha1.MemberID) string {
 	return strings.Join(append(lines, nextSteps,
 		"  - see what the agents say: kubectl describe node "+t.Node+" (condition "+EtcdMemberCondition+"), and their logs; then delete the node again",
 		"    (if this etcd is kube-apiserver's own, your request came through it, so it has quorum: suspect the agents' certificates and the network)",
+		"  - if etcd has lost its quorum already, keep this node, also if its member is dead: its disk may be what the cluster is restored from",
 		fmt.Sprintf("  - only if this etcd cluster exists no more anywhere: kubectl delete etcdcluster %s", id),
 		breakGlassStep(t.Request)), "\n")
 }
@@ -193,18 +161,15 @@ func (t target) disputed(members []v1alpha1.MemberID) string {
 		breakGlassStep(t.Request)), "\n")
 }
 
-// breakGlassStep is the last step of every refusal.
-func breakGlassStep(r Request) string {
-	return fmt.Sprintf(`  - last of all, against the verdict (needs the verb breakglass on etcdclusters; recorded with your name):
-    kubectl annotate --overwrite node %s %s='{"uid":"%s","until":"'$(date -u -d +30min +%%FT%%TZ)'","reason":"say why"}'`,
-		r.Node, BreakGlassAnnotation, r.UID)
-}
-
+// title names a member for people: by its name, or by where it was to be if it has none yet.
 func title(s seat) string {
-	if s.Name == "" {
-		return string(s.ID)
+	switch {
+	case s.Name != "":
+		return fmt.Sprintf("%s (%s)", clip(s.Name), s.ID)
+	case len(s.PeerURLs) > 0:
+		return fmt.Sprintf("%s (%s)", clip(s.PeerURLs[0]), s.ID)
 	}
-	return fmt.Sprintf("%s (%s)", oneLine(s.Name), s.ID)
+	return string(s.ID)
 }
 
 func names(seats []seat) string {
@@ -213,6 +178,21 @@ func names(seats []seat) string {
 		titles = append(titles, title(s))
 	}
 	return strings.Join(titles, ", ")
+}
+
+func isOrAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// namesHave names members as the subject of a sentence in the perfect tense.
+func namesHave(seats []seat) string {
+	if len(seats) == 1 {
+		return names(seats) + " has"
+	}
+	return names(seats) + " have"
 }
 
 func join(members []v1alpha1.MemberID) string {

@@ -2,6 +2,7 @@ package protect
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -19,7 +20,7 @@ const (
 
 func noon() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
 
-// world is an etcd cluster whose members a, b, c, … run on the nodes w1, w2, w3, … (UIDs u1, u2, u3, …), whose agents all
+// world is an etcd cluster whose members a, b, c, … (1, 2, … after f) run on the nodes w1, w2, w3, … (UIDs u1, u2, u3, …), whose agents all
 // answer and prove every member healthy. Tests then break it.
 type world struct {
 	View
@@ -44,7 +45,7 @@ func voters(n int) *world {
 	return w
 }
 
-func id(i int) v1alpha1.MemberID { return v1alpha1.MemberID(fmt.Sprintf("%c", 'a'+i)) }
+func id(i int) v1alpha1.MemberID { return v1alpha1.MemberID("abcdef123456789"[i : i+1]) }
 func node(i int) string          { return fmt.Sprintf("w%d", i+1) }
 func uid(i int) types.UID        { return types.UID(fmt.Sprintf("u%d", i+1)) }
 func address(i int) string       { return fmt.Sprintf("10.0.0.%d", i+1) }
@@ -234,4 +235,10 @@ func (w *world) rebound(i, to int) *world {
 		}
 	}
 	return w
+}
+
+// copyOf is a view that shares nothing with the one it was made from.
+func copyOf(v View) View {
+	v.Cluster, v.Nodes = v.Cluster.DeepCopy(), maps.Clone(v.Nodes)
+	return v
 }

@@ -53,6 +53,9 @@ func founding(c *v1alpha1.EtcdCluster, nodes []NodeClaim) (lists []v1alpha1.Obse
 func factions(c *v1alpha1.EtcdCluster, nodes []NodeClaim) []*faction {
 	var found []*faction
 	for _, o := range confirmedOf(c.Status.Observations) {
+		if !sane(o) {
+			continue
+		}
 		i := slices.IndexFunc(nodes, func(n NodeClaim) bool {
 			return n.Node == o.Node && n.UID == o.NodeUID && n.announces(clusterID(c), o.LocalMember)
 		})

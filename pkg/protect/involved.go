@@ -57,8 +57,9 @@ func listedAt(c *v1alpha1.EtcdCluster, addresses []string) []v1alpha1.MemberID {
 	return sorted(found)
 }
 
-// Missing refuses for every cluster that the node announces and that has no EtcdCluster, sorted by cluster ID: there is
-// nothing to decide from, and nowhere to keep a grant.
+// Missing refuses for what cannot be judged at all: every cluster that the node announces and that has no EtcdCluster,
+// sorted by cluster ID, where there is nothing to decide from and nowhere to keep a grant; and, last, servers on the node
+// that have never said who they are.
 func Missing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 	absent := map[v1alpha1.ClusterID][]v1alpha1.MemberID{}
 	for _, a := range r.Announced {
@@ -72,6 +73,9 @@ func Missing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 		verdicts = append(verdicts, Verdict{Reason: CannotSee, Cluster: id, Members: members, Final: true, Message: missing(id, members, r)})
 	}
 	slices.SortFunc(verdicts, func(a, b Verdict) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
+	if v := unidentified(clusters, r); v != nil {
+		verdicts = append(verdicts, *v)
+	}
 	return verdicts
 }
 

@@ -37,7 +37,9 @@ func Marks(p Protection, annotations, labels map[string]string) (setAnnotations,
 
 func put(p Protection, annotations map[string]string) map[string]*string {
 	own, marks := ownMarks(annotations), autoscalerMarks(p.Because)
-	wanted := map[string]*string{BecauseAnnotation: value(p.Because), AnnouncementAnnotation: nil, MarksAnnotation: nil}
+	wanted := map[string]*string{
+		BecauseAnnotation: value(p.Because), AnnouncementAnnotation: nil, UnverifiedAnnotation: nil, MarksAnnotation: nil,
+	}
 	for _, key := range slices.Sorted(maps.Keys(marks)) {
 		if _, there := annotations[key]; there && !slices.Contains(own, key) {
 			continue
@@ -54,11 +56,14 @@ func put(p Protection, annotations map[string]string) map[string]*string {
 	if len(p.Announce) > 0 {
 		wanted[AnnouncementAnnotation] = value(FormatAnnouncement(p.Announce))
 	}
+	if len(p.Unverified) > 0 {
+		wanted[UnverifiedAnnotation] = value(FormatUnverified(p.Unverified))
+	}
 	return wanted
 }
 
 func takeOff(annotations map[string]string) map[string]*string {
-	wanted := map[string]*string{BecauseAnnotation: nil, AnnouncementAnnotation: nil, MarksAnnotation: nil}
+	wanted := map[string]*string{BecauseAnnotation: nil, AnnouncementAnnotation: nil, UnverifiedAnnotation: nil, MarksAnnotation: nil}
 	for _, key := range ownMarks(annotations) {
 		wanted[key] = nil
 	}

@@ -151,3 +151,28 @@ func TestOverruled(t *testing.T) {
 		`somebody has set annotation cluster-autoscaler.kubernetes.io/scale-down-disabled to "True", which does not protect this node: remove it, and Holdfast sets it`,
 	}, Overruled(map[string]string{ClusterAutoscalerAnnotation: "True", EscalatorAnnotation: "", KarpenterAnnotation: "false", MarksAnnotation: KarpenterAnnotation}))
 }
+
+func FuzzMarks(f *testing.F) {
+	f.Add(KarpenterAnnotation+","+EscalatorAnnotation, "true", "false", true)
+	f.Add(",,x,"+BreakGlassAnnotation, "", "x", false)
+	f.Fuzz(func(t *testing.T, record, karpenter, escalator string, holdsIt bool) {
+		before := map[string]string{MarksAnnotation: record, KarpenterAnnotation: karpenter, EscalatorAnnotation: escalator, BreakGlassAnnotation: "{}", record: "x"}
+		p := Protection{Membership: HoldsNot}
+		if holdsIt {
+			p = holds()
+		}
+		changes, _ := Marks(p, before, nil)
+		after := apply(before, changes)
+		again, _ := Marks(p, after, nil)
+		require.Empty(t, again)
+		ours := []string{BecauseAnnotation, AnnouncementAnnotation, UnverifiedAnnotation, MarksAnnotation, ClusterAutoscalerAnnotation, KarpenterAnnotation, EscalatorAnnotation, CastAIAnnotation}
+		for key := range changes {
+			require.Contains(t, ours, key)
+			if value, mark := autoscalerMarks("")[key]; mark && !strings.Contains(record, key) {
+				is, there := before[key]
+				require.False(t, there, "%s was %q before, not %q, and is nobody's of ours", key, is, value)
+			}
+		}
+		Overruled(before)
+	})
+}

@@ -9,7 +9,7 @@ import (
 )
 
 // Each test is a trace by which an earlier draft of this design lost quorum or got stuck, as far as it can be told without
-// a ledger. The F numbers are those of the list of such traces; more of F1 and F11 is in settle_test.go, of F12 and F13 in
+// a ledger. The F numbers are those of docs/verdict.md; more of F1 and F11 is in settle_test.go, of F12 and F13 in
 // bind_test.go.
 
 func refuses(t *testing.T, w *world, r Request, says string) {
@@ -77,7 +77,7 @@ func TestF3AnUnlabelledNodeIsAnsweredWithoutAsking(t *testing.T) {
 
 func TestF4OnlyAnswersToThisQuestionProveHealth(t *testing.T) {
 	w := voters(3).silent(1, 2).inList(0, 1, func(m *v1alpha1.MemberStatus) { m.Healthy = false })
-	refuses(t, w, deletion(0), "etcd2 (b): not proven healthy")
+	refuses(t, w, deletion(0), "etcd2 (b) on node w2: not proven healthy")
 	never := voters(3)
 	for i := range never.Cluster.Status.Observations {
 		never.Cluster.Status.Observations[i].Nonce = ""
@@ -110,7 +110,7 @@ func TestF9ADoomedLearnerCountsAsAVoter(t *testing.T) {
 	w := voters(4).learner(3)
 	allows(t, w, deletion(3))
 	refuses(t, w.granted(3), deletion(0), "etcd4 (d): given up")
-	refuses(t, voters(4).learner(3).granted(0), deletion(3), "a learner, but it may be promoted")
+	refuses(t, voters(4).learner(3).granted(0), deletion(3), "a learner: it counts as a voter")
 }
 
 func TestF12ADeadMemberThatNobodyRemovedIsNamed(t *testing.T) {

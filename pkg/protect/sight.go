@@ -69,13 +69,12 @@ func clusterID(c *v1alpha1.EtcdCluster) v1alpha1.ClusterID {
 	return v1alpha1.ClusterID(c.Name)
 }
 
-// observers returns the observations of bound observers, old ones included, each member once, sorted by node.
+// observers returns the observations of bound observers, old ones included, each member once, sorted by node. What cannot
+// be a member list is left out (Unheard says what).
 func observers(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	var found []v1alpha1.Observation
 	for _, o := range c.Status.Observations {
-		if o.NodeUID != "" && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-			return b.Node == o.Node && b.NodeUID == o.NodeUID
-		}) {
+		if standingOf(c, o) == "" && sane(o) {
 			o.Members = distinct(o.Members)
 			found = append(found, o)
 		}
@@ -147,18 +146,23 @@ func listedByAny(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
 	})
 }
 
-// givenUp says why a member counts as lost already, empty if it does not.
-func (s sight) givenUp(id v1alpha1.MemberID) string {
+// givenUp says why a member counts as lost already, in words that are empty if it does not.
+func (s sight) givenUp(id v1alpha1.MemberID) (of cause, why string) {
 	b, bound := s.bindings[id]
 	for _, g := range s.cluster.Spec.Grants {
 		if slices.Contains(g.Members, id) || (bound && b.NodeUID == g.NodeUID) {
-			return describe(g)
+			return doomed, describe(g)
 		}
 	}
-	if !bound {
-		return ""
+	switch {
+	case !bound:
+		return noProof, ""
+	case !s.nodes[b.Node].Known:
+		of = nodeUnread
+	default:
+		of = doomed
 	}
-	return gone(b.Node, b.NodeUID, s.nodes[b.Node])
+	return of, gone(b.Node, b.NodeUID, s.nodes[b.Node])
 }
 
 // gone says why what ran on the Node of this UID counts as lost, empty if it does not.
@@ -203,8 +207,26 @@ func (s sight) pending() []string {
 	return nodes
 }
 
-// doubt says why nobody has proved the member healthy, in the words of its own node's agent if it answered.
+// doubt says why nobody has proved the member healthy, in the words of its own node's agent if it answered, and whether
+// that one has: of a member that listens to its own host alone, nobody else can.
 func (s sight) doubt(id v1alpha1.MemberID) string {
+	said := s.doubted(id)
+	b, bound := s.bindings[id]
+	if !bound {
+		return said + "; no agent is known on its own host"
+	}
+	by := func(o v1alpha1.Observation) bool { return o.Node == b.Node && o.NodeUID == b.NodeUID }
+	if slices.ContainsFunc(s.answers, by) {
+		return said
+	}
+	heard := slices.IndexFunc(s.cluster.Status.Observations, by)
+	if heard < 0 {
+		return said + "; its own node's agent has never been heard"
+	}
+	return fmt.Sprintf("%s; its own node's agent has not answered and was last heard at %s", said, s.cluster.Status.Observations[heard].Time.UTC().Format(time.RFC3339))
+}
+
+func (s sight) doubted(id v1alpha1.MemberID) string {
 	words := ""
 	for _, o := range s.answers {
 		m, found := listed(o, id)

@@ -18,12 +18,28 @@ const (
 	healthy
 )
 
+// cause is what a member that does not count as healthy suffers from, which decides what is to be done about it.
+type cause int
+
+// The causes. The first ones go with unproven, the last ones with lost.
+const (
+	noProof cause = iota
+	corruptData
+	neverStarted
+	alarmsUnread
+	nodeUnread
+	doomed
+)
+
 // seat is one member of a list and what it counts for.
 type seat struct {
 	v1alpha1.MemberStatus
 	standing standing
-	// why explains lost and unproven.
-	why string
+	// node is where it is bound, empty if it is bound nowhere.
+	node string
+	// why explains lost and unproven, and also why one that is on the node is not healthy; cause sorts it.
+	why   string
+	cause cause
 	// promoted says that it is a learner which counts as a voter, since it may be promoted while it is doomed.
 	promoted bool
 }
@@ -62,24 +78,33 @@ func (s sight) count(o v1alpha1.Observation, on []v1alpha1.MemberID, tolerance i
 }
 
 func (s sight) seat(m v1alpha1.MemberStatus, here bool) seat {
-	given := s.givenUp(m.ID)
+	taken := seat{MemberStatus: m, standing: unproven, node: s.bindings[m.ID].Node}
+	given, why := s.givenUp(m.ID)
 	switch {
-	case here:
-		return seat{MemberStatus: m, standing: onNode, promoted: m.Learner}
-	case given != "":
-		return seat{MemberStatus: m, standing: lost, why: given, promoted: m.Learner}
-	case m.Learner:
-		return seat{MemberStatus: m, standing: learner}
+	case !here && why != "":
+		taken.standing, taken.cause, taken.why, taken.promoted = lost, given, why, m.Learner
+		return taken
+	case !here && m.Learner:
+		taken.standing = learner
+		return taken
 	case s.corrupt[m.ID]:
-		return seat{MemberStatus: m, standing: unproven, why: "it has raised the alarm CORRUPT: its data differ from the others'"}
+		taken.cause, taken.why = corruptData, "it has raised the alarm CORRUPT: its data differ from the others'"
 	case m.Name == "":
-		return seat{MemberStatus: m, standing: unproven, why: "it was added and has never started"}
+		taken.cause, taken.why = neverStarted, "it was added and has never started"
 	case s.proven[m.ID] && !s.alarmsRead:
-		return seat{MemberStatus: m, standing: unproven, why: "nobody who answered could read etcd's alarms, so that its data may be corrupt"}
-	case s.proven[m.ID]:
-		return seat{MemberStatus: m, standing: healthy}
+		taken.cause, taken.why = alarmsUnread, "nobody who answered could read etcd's alarms, so that its data may be corrupt"
+	case s.proven[m.ID], here && m.Learner:
+		taken.standing = healthy
+	default:
+		taken.why = s.doubt(m.ID)
 	}
-	return seat{MemberStatus: m, standing: unproven, why: s.doubt(m.ID)}
+	if here {
+		taken.standing, taken.promoted = onNode, m.Learner
+		if taken.cause == alarmsUnread {
+			taken.why = ""
+		}
+	}
+	return taken
 }
 
 // safe says that quorum is kept without the node.

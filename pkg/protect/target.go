@@ -60,7 +60,7 @@ func (s sight) target(r Request) target {
 // ownOf returns what the agent of the request's very Node published, bound or not.
 func ownOf(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation {
 	return slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
-		return r.UID == "" || o.Node != r.Node || o.NodeUID != r.UID
+		return r.UID == "" || o.Node != r.Node || o.NodeUID != r.UID || !sane(o)
 	})
 }
 

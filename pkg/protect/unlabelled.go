@@ -11,19 +11,22 @@ import (
 // UnlabelledVerdict answers for a node without the label, at once and from what is known already: nobody is asked. A
 // node that holds a member is refused because its label is missing; only with the label is it judged. So is a node of
 // which the bound observers on two others list an unbound member at one of its addresses: its own agent has not said so
-// yet.
+// yet. And so is one whose agent sees a server there that has never said who it is.
 func UnlabelledVerdict(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	for _, c := range choose(clusters, func(c *v1alpha1.EtcdCluster) bool { return puts(c, r) }) {
 		members, namesakes := heldBy(c, r)
 		if len(members) > 0 || !slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return boundTo(b, r) }) {
-			return unlabelled(clusterID(c), members, namesakes, r)
+			return unlabelled(memberOf(clusterID(c)), clusterID(c), members, namesakes, r)
 		}
 	}
 	for _, a := range r.Announced {
-		return unlabelled(a.Cluster, []v1alpha1.MemberID{a.Member}, nil, r)
+		return unlabelled(memberOf(a.Cluster), a.Cluster, []v1alpha1.MemberID{a.Member}, nil, r)
 	}
 	for _, c := range choose(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(unseenAt(c, r)) > 0 }) {
-		return unlabelled(clusterID(c), unseenAt(c, r), unseenAt(c, r), r)
+		return unlabelled(memberOf(clusterID(c)), clusterID(c), unseenAt(c, r), unseenAt(c, r), r)
+	}
+	if len(r.Unverified) > 0 {
+		return unlabelled(fmt.Sprintf("an etcd server that has never said who it is (%s)", places(r.Unverified)), "", nil, nil, r)
 	}
 	return Verdict{Allowed: true, Reason: NothingToProtect, Final: true, Message: fmt.Sprintf("no etcd member is known on node %s", r.Node)}
 }
@@ -64,13 +67,15 @@ func unseenAt(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.MemberID {
 	})
 }
 
+func memberOf(id v1alpha1.ClusterID) string { return fmt.Sprintf("a member of etcd cluster %s", id) }
+
 // unlabelled refuses for want of the label. Of the doubtful members, the node's name or address alone says that they are
 // there.
-func unlabelled(id v1alpha1.ClusterID, members, doubtful []v1alpha1.MemberID, r Request) Verdict {
+func unlabelled(what string, id v1alpha1.ClusterID, members, doubtful []v1alpha1.MemberID, r Request) Verdict {
 	steps := []string{
-		fmt.Sprintf("node %s holds a member of etcd cluster %s, but its label %s is missing, without which its deletion is not judged", r.Node, id, EtcdMemberLabel),
+		fmt.Sprintf("node %s holds %s, but its label %s is missing, without which its deletion is not judged", r.Node, what, EtcdMemberLabel),
 		nextSteps,
-		"  - wait some seconds and delete the node again: the webhook's leader puts the label back",
+		"  - wait some seconds and delete the node again: Holdfast puts the label back",
 		fmt.Sprintf("  - or put it back yourself: kubectl label node %s %s=%s", r.Node, EtcdMemberLabel, EtcdMemberLabelValue),
 	}
 	for _, m := range doubtful {

@@ -39,6 +39,8 @@ type Request struct {
 	Labelled bool
 	// Announced are the members that the Node's agent announced on it.
 	Announced []MemberRef
+	// Unverified is where on the node there are servers that have never said who they are, by the Node's agent.
+	Unverified []string
 	// Addresses are the Node's status.addresses, all of them.
 	Addresses []string
 }
