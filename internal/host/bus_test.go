@@ -112,6 +112,8 @@ func greet(conn io.ReadWriter) (*bufio.Reader, error) {
 			answer = "REJECTED EXTERNAL\r\n"
 		case line == "AUTH EXTERNAL", strings.HasPrefix(line, "DATA"):
 			answer = "OK 0123456789abcdef0123456789abcdef\r\n"
+		case line == "NEGOTIATE_UNIX_FD":
+			answer = "AGREE_UNIX_FD\r\n"
 		}
 		if _, err := io.WriteString(conn, answer); err != nil {
 			return nil, err

@@ -48,8 +48,13 @@ func (h *Host) credentials(t settings, envOrigin string, find func(string) (stri
 	return all
 }
 
-// ctlOrigin begins the origin of a pair that the host names for etcdctl.
-const ctlOrigin = "ETCDCTL_CERT in "
+const (
+	// ctlOrigin begins the origin of a pair that the host names for etcdctl.
+	ctlOrigin = "ETCDCTL_CERT in "
+	// besideOrigin begins the origin of a pair that was found where distributions keep one for clients. Of which distribution
+	// it is cannot be told from the name: several have the same.
+	besideOrigin = "client certificate "
+)
 
 // prefer puts c before all others but the operator's, and takes a later mention of the same files away.
 func (h *Host) prefer(all []protect.Credential, c protect.Credential) []protect.Credential {
@@ -101,7 +106,7 @@ func beside(server string, find func(string) (string, error)) []protect.Credenti
 				if cert == "" || key == "" || ca == "" {
 					continue
 				}
-				all = append(all, protect.Credential{CA: ca, Cert: cert, Key: key, Origin: l.name + "'s " + filepath.Base(named)})
+				all = append(all, protect.Credential{CA: ca, Cert: cert, Key: key, Origin: besideOrigin + filepath.Base(named)})
 			}
 		}
 	}

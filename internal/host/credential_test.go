@@ -33,11 +33,11 @@ func TestCredentials(t *testing.T) {
 	}{
 		"kubespray": {
 			host: all, env: server,
-			want: []string{"admin-n1.pem kubespray's admin-n1.pem", "admin-a0.pem kubespray's admin-a0.pem", "member-n1.pem the server's own certificate", "peer.pem the server's peer certificate"},
+			want: []string{"admin-n1.pem client certificate admin-n1.pem", "admin-a0.pem client certificate admin-a0.pem", "member-n1.pem the server's own certificate", "peer.pem the server's peer certificate"},
 		},
 		"named for etcdctl": {
 			host: all, env: with(server, map[string]string{"ETCDCTL_CACERT": dir + "ca.pem", "ETCDCTL_CERT": dir + "admin-a0.pem", "ETCDCTL_KEY": dir + "admin-a0-key.pem"}),
-			want: []string{"admin-a0.pem ETCDCTL_CERT in the environment of process 812", "admin-n1.pem kubespray's admin-n1.pem", "member-n1.pem the server's own certificate", "peer.pem the server's peer certificate"},
+			want: []string{"admin-a0.pem ETCDCTL_CERT in the environment of process 812", "admin-n1.pem client certificate admin-n1.pem", "member-n1.pem the server's own certificate", "peer.pem the server's peer certificate"},
 		},
 		"kubeadm": {
 			host: kubeadm,
@@ -45,7 +45,7 @@ func TestCredentials(t *testing.T) {
 				"ETCD_DATA_DIR": "/var/lib/etcd", "ETCD_TRUSTED_CA_FILE": "/etc/kubernetes/pki/etcd/ca.crt",
 				"ETCD_CERT_FILE": "/etc/kubernetes/pki/etcd/server.crt", "ETCD_KEY_FILE": "/etc/kubernetes/pki/etcd/server.key",
 			},
-			want: []string{"healthcheck-client.crt kubeadm's healthcheck-client.crt", "server.crt the server's own certificate"},
+			want: []string{"healthcheck-client.crt client certificate healthcheck-client.crt", "server.crt the server's own certificate"},
 		},
 		"named and not there": {env: server, want: nil},
 	} {
@@ -103,6 +103,6 @@ func TestLinksBesideACertificateLeadWhereTheyLeadTheServer(t *testing.T) {
 	require.Len(t, found, 1)
 	inside := filepath.Join(root, "proc/812/root/secret")
 	require.Equal(t, []protect.Credential{{
-		CA: filepath.Join(inside, "ca.pem"), Cert: filepath.Join(inside, "cert.pem"), Key: filepath.Join(inside, "key.pem"), Origin: "kubespray's admin-n1.pem",
+		CA: filepath.Join(inside, "ca.pem"), Cert: filepath.Join(inside, "cert.pem"), Key: filepath.Join(inside, "key.pem"), Origin: "client certificate admin-n1.pem",
 	}}, found[0].Credentials)
 }

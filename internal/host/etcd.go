@@ -36,6 +36,7 @@ func (h *Host) Look(ctx context.Context) Look {
 	s.readManifests()
 	s.readDataDirs()
 	s.noteWorkloads()
+	h.traces.learn(&s)
 	slices.Sort(s.unknown)
 	look := Look{Unknown: slices.Compact(s.unknown), Notes: s.notes}
 	for _, found := range s.found {

@@ -26,6 +26,8 @@ type Options struct {
 	CNIBinDirs []string
 	// Marker is the file that the last task of the network_plugin role writes. Default /run/holdfast/network_plugin.done.
 	Marker string
+	// Units are systemd units that somebody waits for, by their whole names. Default none.
+	Units []string
 	// EtcdCredential is a credential that the operator named; it is tried before all others. Its paths are the host's.
 	EtcdCredential *protect.Credential
 	// Log is told what changes. Default: nothing is logged.
@@ -37,6 +39,10 @@ type Host struct {
 	opts Options
 	root tree
 	log  *slog.Logger
+	// traces are the places that looks have led to.
+	traces *traces
+	// shutdown is whether the host is going down, as logind last said.
+	shutdown shutdown
 }
 
 // New returns a Host after checking that its root is a directory.
@@ -70,7 +76,7 @@ func New(o Options) (*Host, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Host{opts: o, root: tree(root), log: o.Log}, nil
+	return &Host{opts: o, root: tree(root), log: o.Log, traces: newTraces()}, nil
 }
 
 // CNIConfDirs are the directories in which CNI configurations are looked for: everybody's, and k3s' own.

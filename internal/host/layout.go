@@ -11,20 +11,14 @@ type layout struct {
 	dataDirs []string
 	// envFiles hold its settings. They are read by way of the unit that names them, and here only watched.
 	envFiles []string
+	// config is the configuration file of the server on dataDirs, for a unit that does not name it.
+	config string
 	// manifests are static pods.
 	manifests []string
-	// embedded is a program that has etcd inside.
-	embedded embedded
+	// program is what etcd belongs to, where that has a data directory of its own.
+	program program
 	// clients are client certificates beside the server's certificate, the likeliest first.
 	clients []pair
-}
-
-// embedded is a program that runs etcd in its own process.
-type embedded struct {
-	// program and role are as in `k3s server`.
-	program, role string
-	// dataDir is the default of its --data-dir, and config the etcd configuration below it.
-	dataDir, config string
 }
 
 // pair is a client certificate by its place relative to the server's certificate. The key's name follows from the
@@ -57,30 +51,28 @@ func layouts() []layout {
 			clients:   []pair{{"ca.crt", "healthcheck-client.crt"}, {"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
 		{
-			name:     "k3s",
-			units:    []string{"k3s.service"},
-			dataDirs: []string{"/var/lib/rancher/k3s/server/db/etcd"},
-			embedded: embedded{"k3s", "server", "/var/lib/rancher/k3s", "server/db/etcd/config"},
-			clients:  []pair{{"server-ca.crt", "client.crt"}},
+			name:    "k3s",
+			units:   []string{"k3s.service"},
+			program: rancher("k3s", ""),
+			clients: []pair{{"server-ca.crt", "client.crt"}},
 		},
 		{
-			name:      "RKE2",
-			units:     []string{"rke2-server.service"},
-			manifests: []string{"/var/lib/rancher/rke2/agent/pod-manifests/etcd.yaml"},
-			dataDirs:  []string{"/var/lib/rancher/rke2/server/db/etcd"},
-			clients:   []pair{{"server-ca.crt", "client.crt"}, {"server-ca.crt", "server-client.crt"}},
+			name:    "RKE2",
+			units:   []string{"rke2-server.service"},
+			program: rancher("rke2", "agent/pod-manifests/etcd.yaml"),
 		},
 		{
-			name:     "k0s",
-			units:    []string{"k0scontroller.service"},
-			dataDirs: []string{"/var/lib/k0s/etcd"},
-			clients:  []pair{{"ca.crt", "../apiserver-etcd-client.crt"}},
+			name:    "k0s",
+			units:   []string{"k0scontroller.service"},
+			program: program{name: "k0s", role: "controller", dataDir: "/var/lib/k0s", etcdDir: "etcd"},
+			clients: []pair{{"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
 		{
 			name:     "package",
 			units:    []string{"etcd.service", "etcd2.service", "etcd-member.service"},
 			dataDirs: []string{"/var/lib/etcd/default", "/var/lib/etcd/default.etcd", "/var/lib/etcd2"},
 			envFiles: []string{"/etc/default/etcd", "/etc/etcd/etcd.conf", "/etc/etcd/etcd.env"},
+			clients:  []pair{{"ca.pem", "client.pem"}},
 		},
 		{
 			name:    "etcdadm",
@@ -89,9 +81,16 @@ func layouts() []layout {
 		},
 		{
 			name:     "snap",
-			units:    []string{"snap.etcd.etcd.service", "snap.microk8s.daemon-etcd.service"},
+			units:    []string{"snap.etcd.etcd.service"},
 			dataDirs: []string{"/var/snap/etcd/current", "/var/snap/etcd/common"},
+			config:   "/var/snap/etcd/common/etcd.conf.yml",
 			clients:  []pair{{"ca.crt", "client.crt"}},
+		},
+		{
+			// By default microk8s has dqlite, which is no etcd and whose directory is no member's.
+			name:     "microk8s",
+			units:    []string{"snap.microk8s.daemon-etcd.service"},
+			dataDirs: []string{"/var/snap/microk8s/common/var/run/etcd"},
 		},
 		{
 			name:    "Talos",

@@ -29,7 +29,7 @@ type manifest struct {
 // still have its data.
 func (s *scan) readManifests() {
 	for _, l := range layouts() {
-		for _, file := range l.manifests {
+		for _, file := range s.place(l).manifests {
 			data, err := s.host.root.read(file)
 			if absent(err) {
 				continue

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-envparse"
 	"golang.org/x/sys/unix"
@@ -18,13 +19,17 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// Network says what the host shows of its network. It reads a handful of small files and never blocks.
-func (h *Host) Network(_ context.Context) readiness.Facts {
+// Network says what the host shows of its network. It reads a handful of small files, and asks systemd if there are units
+// that somebody waits for.
+func (h *Host) Network(ctx context.Context) readiness.Facts {
 	return readiness.Facts{
 		BootID:   h.bootID(),
 		Subnet:   h.subnetFile(),
 		Conflist: h.conflist(),
 		Marker:   h.marker(),
+		Units:    h.awaited(ctx),
+
+		GoingDown: h.shutdown.is(time.Now()),
 	}
 }
 

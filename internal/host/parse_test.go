@@ -69,10 +69,10 @@ func TestSettingsAreFoundBehindAUnitsCommand(t *testing.T) {
 		"another image": {exec: "/usr/bin/docker run -v /var/lib/etcd redis"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args, files, server := serverCommand(c.exec, env)
-			require.Equal(t, c.server, server)
-			require.Equal(t, c.args, slices.Clip(append([]string(nil), args...)))
-			require.Equal(t, c.env, files)
+			found := serverCommand(commandLine(c.exec, env), env)
+			require.Equal(t, c.server, found.server)
+			require.Equal(t, c.args, slices.Clip(append([]string(nil), found.args...)))
+			require.Equal(t, c.env, found.envFiles)
 		})
 	}
 }
@@ -82,8 +82,8 @@ func TestPlacement(t *testing.T) {
 	for cgroup, want := range map[string]placement{
 		"/": {},
 		"/user.slice/user-1000.slice/session-3.scope":      {},
-		"/system.slice/etcd.service":                       {unit: "etcd.service"},
-		"/../../system.slice/etcd.service":                 {unit: "etcd.service"},
+		"/system.slice/etcd.service":                       {units: []string{"etcd.service"}},
+		"/../../system.slice/etcd.service":                 {units: []string{"etcd.service"}},
 		"/system.slice/docker.service":                     {},
 		"/user.slice/user@1000.service":                    {},
 		"/system.slice/docker-" + id + ".scope":            {container: true},
@@ -91,7 +91,7 @@ func TestPlacement(t *testing.T) {
 		"/machine.slice/libpod-" + id + ".scope/container": {container: true},
 		"/kubepods/burstable/pod1/" + id:                   {pod: true, container: true},
 		"/kubepods.slice/kubepods-besteffort.slice/kubepods-pod1.slice/crio-" + id + ".scope":      {pod: true, container: true},
-		"/docker/" + id + "/system.slice/etcd.service":                                             {unit: "etcd.service"},
+		"/docker/" + id + "/system.slice/etcd.service":                                             {units: []string{"etcd.service"}},
 		"/kubepods/pod1/" + id + "/docker/" + id + "/kubelet.slice/kubelet-kubepods.slice/x.scope": {pod: true},
 		"/k3s.service/kubepods/pod1/" + id:                                                         {pod: true, container: true},
 	} {
@@ -107,7 +107,7 @@ func TestPlacementKeepsWhatAnotherHierarchyTold(t *testing.T) {
 	var p placement
 	p.add("/system.slice/etcd.service")
 	p.add("/")
-	require.Equal(t, "etcd.service", p.unit)
+	require.Equal(t, "etcd.service", p.unit())
 }
 
 func TestUnits(t *testing.T) {
@@ -133,7 +133,9 @@ func TestUnits(t *testing.T) {
 	}}, units)
 	unit := h.service("etcd@blue.service", units["etcd@blue.service"])
 	require.Equal(t, service{
-		name: "etcd@blue.service", args: []string{"--name=etcd@blue.service"}, server: true, workDir: "/work", envFile: "/etc/etcd.env",
+		name: "etcd@blue.service", files: units["etcd@blue.service"], line: []string{"/usr/bin/etcd", "--name=etcd@blue.service"},
+		command: command{args: []string{"--name=etcd@blue.service"}, server: true},
+		workDir: "/work", envFile: "/etc/etcd.env", settingsFiles: []string{"/missing", "/etc/etcd.env"},
 		env: map[string]string{"ETCD_NAME": "blue", "ETCD_DATA_DIR": "/third", "A": "1"},
 	}, unit)
 }
@@ -229,9 +231,9 @@ func FuzzSubnetFile(f *testing.F) {
 func FuzzUnitCommand(f *testing.F) {
 	f.Add("/bin/bash -c \"exec /usr/bin/etcd $OPTS\"", "--name=a")
 	f.Fuzz(func(t *testing.T, exec, opts string) {
-		args, _, server := serverCommand(exec, map[string]string{"OPTS": opts})
-		if !server {
-			require.Empty(t, args)
+		env := map[string]string{"OPTS": opts}
+		if found := serverCommand(commandLine(exec, env), env); !found.server {
+			require.Equal(t, command{}, found)
 		}
 	})
 }

@@ -98,6 +98,12 @@ func TestAServerByWhatItsProcessShows(t *testing.T) {
 				require.Equal(t, "etcd.yml", filepath.Base(c.File))
 			},
 		},
+		"and so does one that a variable names": {
+			host:    files{"/etc/etcd.yml": "name: n2\ndata-dir: /srv/etcd\n", "/srv/etcd/member/snap/db": "x"},
+			process: shown{line: flags, env: map[string]string{"ETCD_CONFIG_FILE": "/etc/etcd.yml"}},
+			source:  protect.Process, where: "etcd process 812", dir: "/srv/etcd",
+			config: func(t *testing.T, c protect.Config) { require.Equal(t, "n2", c.Name) },
+		},
 		"the default data directory": {
 			host: files{"/var/lib/n9.etcd/member/snap/db": "x"}, process: shown{line: []string{"./etcd", "-name", "n9"}},
 			source: protect.Process, where: "etcd process 812", dir: "/var/lib/n9.etcd",

@@ -80,8 +80,8 @@ func (s *scan) running(p process) server {
 	switch {
 	case unit != nil:
 		found.setUnit(unit.name)
-	case p.place.unit != "":
-		found.setUnit(p.place.unit)
+	case p.place.unit() != "":
+		found.setUnit(p.place.unit())
 	case p.place.container || p.place.pod:
 		found.Source, found.Where = protect.Container, fmt.Sprintf("container, process %d", p.pid)
 		if p.place.static {
@@ -131,11 +131,19 @@ func holdsMember(files tree, dir string) (bool, error) {
 	return false, nil
 }
 
+// serviceOf returns the host's unit that runs the process: the one that systemd names for it, or the outermost that its
+// cgroup names and that the host has.
 func (s *scan) serviceOf(p process) *service {
 	for i := range s.services {
-		unit := &s.services[i]
-		if unit.mainPID == p.pid || unit.name == p.place.unit {
-			return unit
+		if s.services[i].mainPID == p.pid {
+			return &s.services[i]
+		}
+	}
+	for _, name := range p.place.units {
+		for i := range s.services {
+			if s.services[i].name == name {
+				return &s.services[i]
+			}
 		}
 	}
 	return nil

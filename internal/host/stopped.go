@@ -3,7 +3,9 @@ package host
 import (
 	"cmp"
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -43,19 +45,21 @@ func (s *scan) readStopped() {
 // stopped describes a unit's server by the unit's files alone. Unless something was unread, HasData is known.
 func (s *scan) stopped(unit service) (found server, unread []string) {
 	root := s.host.root
-	told, err := precedence(flagSettings(unit.args), envSettings(unit.env), root.read)
+	outside := func(named string) (string, error) { return root.locate(unit.outside(named)) }
+	read := func(named string) ([]byte, error) { return root.read(unit.outside(named)) }
+	told, err := precedence(flagSettings(unit.args), envSettings(unit.env), read)
 	unread = unit.unread
 	if err != nil {
 		unread = append(unread, err.Error())
 	}
 	found.Sighting = protect.Sighting{Source: protect.DataDirectory, Unit: unit.name, Config: told.config(cmp.Or(unit.workDir, "/"), true)}
-	named := found.Config.DataDir
+	found.Config.DataDir = unit.outside(found.Config.DataDir)
 	found.look(root, root.locate)
-	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", named, unit.name)
-	if found.Config.File = located(root.locate, told.file); told.file == "" {
+	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", found.named, unit.name)
+	if found.Config.File = located(outside, told.file); told.file == "" {
 		found.Config.File = located(root.locate, unit.envFile)
 	}
-	found.Credentials = s.host.credentials(told.settings, unit.envFile, root.locate)
+	found.Credentials = s.host.credentials(told.settings, unit.envFile, outside)
 	unread = append(unread, found.Problems...)
 	found.Problems = nil
 	return found, unread
@@ -90,12 +94,18 @@ func (f server) same(other server) bool {
 // readDataDirs looks where etcd's data lies by the layouts, for members that nothing else told of.
 func (s *scan) readDataDirs() {
 	unread := "\x00" // a directory that could not be looked at hides what lies below it: told once
-	for _, l := range layouts() {
-		for _, dir := range l.dataDirs {
+	seenBefore := layout{dataDirs: s.host.traces.knownDataDirs()}
+	for _, l := range append(layouts(), seenBefore) {
+		at := s.place(l)
+		for _, dir := range at.dataDirs {
 			if strings.HasPrefix(dir+"/", unread+"/") {
 				continue
 			}
-			if err := s.readDataDir(l, dir); err != nil {
+			config := at.config
+			if l.program.config != "" {
+				config = path.Join(dir, l.program.config)
+			}
+			if err := s.readDataDir(l, dir, config); err != nil {
 				unread = dir
 				s.unknown = append(s.unknown, fmt.Sprintf("the data directory %s: %v", dir, plain(err)))
 			}
@@ -103,7 +113,7 @@ func (s *scan) readDataDirs() {
 	}
 }
 
-func (s *scan) readDataDir(l layout, dir string) error {
+func (s *scan) readDataDir(l layout, dir, config string) error {
 	root := s.host.root
 	info, err := root.stat(dir)
 	if absent(err) {
@@ -121,8 +131,9 @@ func (s *scan) readDataDir(l layout, dir string) error {
 	}
 	found := server{dir: info, Sighting: protect.Sighting{
 		Source: protect.DataDirectory, Where: "data directory " + dir, HasData: &has,
-		Config: protect.Config{DataDir: located(root.locate, dir)},
 	}}
+	found.configure(s.host, config, info)
+	found.Config.DataDir = located(root.locate, dir)
 	for _, unit := range s.services {
 		if slices.Contains(l.units, unit.name) {
 			found.Unit = unit.name
@@ -130,9 +141,27 @@ func (s *scan) readDataDir(l layout, dir string) error {
 			break
 		}
 	}
-	if !strings.Contains(found.Where, "(") {
+	if found.Unit == "" {
 		found.Where += ", with no server running on it"
 	}
 	s.found = append(s.found, found)
 	return nil
+}
+
+// configure adds what a layout's configuration file tells of the server on a data directory, if it is that server's. The
+// data speaks for itself: a file that cannot be read takes nothing from it.
+func (f *server) configure(h *Host, file string, dir fs.FileInfo) {
+	if file == "" {
+		return
+	}
+	told, err := precedence(settings{"config-file": file}, nil, h.root.read)
+	if err != nil {
+		return
+	}
+	if its, err := h.root.stat(told.settings["data-dir"]); err != nil || !os.SameFile(its, dir) {
+		return
+	}
+	f.Config = told.config("/", true)
+	f.Config.File = located(h.root.locate, file)
+	f.Credentials = h.credentials(told.settings, file, h.root.locate)
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -103,13 +104,19 @@ func TestABusThatIsAway(t *testing.T) {
 }
 
 func TestWatchHearsSystemd(t *testing.T) {
-	root := layOut(t, nil)
+	root := layOut(t, files{"/etc/systemd/system/my-etcd.service": "[Service]\nExecStart=/usr/bin/etcd\n"})
 	b := startBus(t, root, map[string]map[string]any{"etcd.service": {"MainPID": uint32(0)}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var count atomic.Int32
 	var watching errgroup.Group
 	h := at(t, root)
-	watching.Go(func() error { return h.Watch(ctx, func() { count.Add(1) }) })
+	watching.Go(func() error {
+		return h.Watch(ctx, func() {
+			if count.Add(1) == 1 {
+				h.Look(ctx) // which finds a unit that no layout has
+			}
+		})
+	})
 	t.Cleanup(func() {
 		cancel()
 		require.ErrorIs(t, watching.Wait(), context.Canceled)
@@ -120,12 +127,18 @@ func TestWatchHearsSystemd(t *testing.T) {
 		require.Eventually(t, func() bool {
 			b.emit("etcd.service")         // again and again: whether the watch has begun cannot be seen from here
 			return count.Load() > before+5 // more than the watches cause when they begin
-		}, 2*time.Second, 10*time.Millisecond, why)
+		}, 5*time.Second, 10*time.Millisecond, why)
 	}
 	more("a unit changes")
-	b.mu.Lock()
-	require.Contains(t, b.rules, "type='signal',path='/org/freedesktop/systemd1/unit/etcd_2eservice',interface='org.freedesktop.DBus.Properties'")
-	b.mu.Unlock()
+	asked := func(unit string) func() bool {
+		return func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return slices.Contains(b.rules, "type='signal',path='/org/freedesktop/systemd1/unit/"+unit+"_2eservice',interface='org.freedesktop.DBus.Properties'")
+		}
+	}
+	require.True(t, asked("etcd")())
+	require.Eventually(t, asked("my_2detcd"), 2*time.Second, 10*time.Millisecond, "a unit that a look found")
 	b.stop()
 	b = startBus(t, root, nil)
 	require.Eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.peers) > 0 }, 5*time.Second, 10*time.Millisecond, "the watch connects again")

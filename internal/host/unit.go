@@ -26,13 +26,16 @@ type service struct {
 	name string
 	// mainPID is 0 if systemd was not asked or runs none.
 	mainPID int
-	// args are the server's arguments, and env its variables, as far as the unit's files tell.
-	args    []string
+	// files are the unit's own, and settingsFiles those that they name, whether they are there or not.
+	files, settingsFiles []string
+	// line is what the unit starts, in words.
+	line []string
+	// command is the etcd server in it. Units without one are those of programs that contain or start etcd.
+	command
+	// env are its variables, as far as the unit's files tell. envFile is the file that has etcd's.
 	env     map[string]string
 	envFile string
 	workDir string
-	// server says that the unit's command is an etcd server; units without it are those of programs that contain one.
-	server bool
 	// unread is why its settings are not known, empty if they are.
 	unread []string
 }
@@ -41,11 +44,13 @@ type service struct {
 type fragment struct {
 	environment, envFiles []string
 	exec, workDir         string
+	// before are the commands that systemd runs first.
+	before []string
 }
 
 // service reads a unit from its files. A file that is listed and gone has vanished meanwhile.
 func (h *Host) service(name string, files []string) service {
-	s := service{name: name, env: map[string]string{}}
+	s := service{name: name, files: files, env: map[string]string{}}
 	var all fragment
 	for _, file := range files {
 		data, err := h.root.read(file)
@@ -74,12 +79,33 @@ func (h *Host) service(name string, files []string) service {
 		s.readEnvFile(h, expand.Replace(file))
 	}
 	s.workDir = strings.TrimPrefix(expand.Replace(all.workDir), "-")
-	var more []string
-	s.args, more, s.server = serverCommand(expand.Replace(all.exec), s.env)
-	for _, file := range more {
+	s.line = commandLine(expand.Replace(all.exec), s.env)
+	s.command = serverCommand(s.line, s.env)
+	if !s.server && len(s.line) > 0 && isEngine(path.Base(s.line[0])) {
+		for _, before := range all.before { // which may have started the container that the unit's command follows
+			if c := serverCommand(commandLine(expand.Replace(before), s.env), s.env); c.server {
+				s.command = c
+			}
+		}
+	}
+	for _, file := range s.envFiles {
 		s.readEnvFile(h, file)
 	}
 	return s
+}
+
+// outside returns the host's name for a path of the server's.
+func (s *service) outside(named string) string {
+	longest := ""
+	for inside := range s.volumes {
+		if strings.HasPrefix(named+"/", inside+"/") && len(inside) > len(longest) {
+			longest = inside
+		}
+	}
+	if longest == "" {
+		return named
+	}
+	return path.Join(s.volumes[longest], strings.TrimPrefix(named, longest))
 }
 
 func (f *fragment) add(options []*sdunit.UnitOption) {
@@ -99,6 +125,8 @@ func (f *fragment) add(options []*sdunit.UnitOption) {
 			list(&f.envFiles, o.Value)
 		case "ExecStart":
 			f.exec = o.Value
+		case "ExecStartPre":
+			list(&f.before, o.Value)
 		case "WorkingDirectory":
 			f.workDir = o.Value
 		}
@@ -112,6 +140,7 @@ func (s *service) readEnvFile(h *Host, file string) {
 	if !filepath.IsAbs(file) {
 		return
 	}
+	s.settingsFiles = append(s.settingsFiles, file)
 	data, err := h.root.read(file)
 	if absent(err) {
 		return
@@ -164,12 +193,27 @@ func (h *Host) unitFiles(patterns []string) (files map[string][]string, unread [
 			}
 		}
 	}
+	maps.DeleteFunc(files, func(name string, its []string) bool { return h.isAlias(name, its[0], files) })
 	for name := range files {
 		for _, conf := range slices.Sorted(maps.Keys(dropIns[name])) {
 			files[name] = append(files[name], dropIns[name][conf])
 		}
 	}
 	return files, unread
+}
+
+// isAlias says that a unit file is a link to that of another unit, which is the same unit (systemd.unit(5)). An
+// instance is a unit of its own.
+func (h *Host) isAlias(name, file string, files map[string][]string) bool {
+	at, err := h.root.locate(file)
+	if err != nil {
+		return false
+	}
+	if at, err = filepath.EvalSymlinks(at); err != nil { // in the agent's own root links are left in place
+		return false
+	}
+	other := filepath.Base(at)
+	return other != name && !strings.Contains(name, "@") && len(files[other]) > 0
 }
 
 // masked says that a unit is a link to /dev/null. It cannot start then, but the weaker unit file behind it still tells

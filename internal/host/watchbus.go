@@ -18,8 +18,8 @@ const (
 // errBusLost ends a watch of the bus.
 const errBusLost = constError("the connection to the system bus was lost")
 
-// watchBus wakes when one of the units of the layouts changes its state, and when unit files change. Others are not
-// asked for: a busy host starts and ends units all the time.
+// watchBus wakes when a unit of the layouts, or one that a look found, changes its state, and when unit files change. Others
+// are not asked for: a busy host starts and ends units all the time.
 func (h *Host) watchBus(ctx context.Context, wake, up func()) error {
 	conn, err := h.dial(ctx)
 	if err != nil {
@@ -28,7 +28,11 @@ func (h *Host) watchBus(ctx context.Context, wake, up func()) error {
 	defer func() { _ = conn.Close() }() // nothing to lose
 	signals := make(chan *godbus.Signal, 16)
 	conn.Signal(signals)
+	heard := map[string]bool{}
 	if err := h.subscribe(ctx, conn); err != nil {
+		return err
+	}
+	if err := h.hear(ctx, conn, heard); err != nil {
 		return err
 	}
 	up()
@@ -37,6 +41,11 @@ func (h *Host) watchBus(ctx context.Context, wake, up func()) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-h.traces.newUnits:
+			if err := h.hear(ctx, conn, heard); err != nil {
+				return err
+			}
+			wake() // what changed while nobody listened to them
 		case _, open := <-signals:
 			if !open {
 				wake()
@@ -54,14 +63,6 @@ func (h *Host) subscribe(ctx context.Context, conn *godbus.Conn) error {
 		{godbus.WithMatchInterface(systemdManager), godbus.WithMatchMember("UnitFilesChanged")},
 		{godbus.WithMatchInterface(systemdManager), godbus.WithMatchMember("Reloading")},
 	}
-	for _, l := range layouts() {
-		for _, unit := range l.units {
-			path := godbus.ObjectPath(systemdPath + "/unit/" + dbus.PathBusEscape(unit))
-			rules = append(rules, []godbus.MatchOption{
-				godbus.WithMatchObjectPath(path), godbus.WithMatchInterface("org.freedesktop.DBus.Properties"),
-			})
-		}
-	}
 	for _, rule := range rules {
 		if err := conn.AddMatchSignalContext(ctx, rule...); err != nil {
 			return fmt.Errorf("asking the system bus for signals: %w", err)
@@ -74,6 +75,28 @@ func (h *Host) subscribe(ctx context.Context, conn *godbus.Conn) error {
 	}
 	if err != nil {
 		return fmt.Errorf("asking systemd for signals: %w", err)
+	}
+	return nil
+}
+
+// hear asks for the signals of the units of the layouts, of those that were found besides, and of those that are waited for.
+// heard are those that were asked for.
+func (h *Host) hear(ctx context.Context, conn *godbus.Conn, heard map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	units := append(h.traces.knownUnits(), h.opts.Units...)
+	for _, l := range layouts() {
+		units = append(units, l.units...)
+	}
+	for _, unit := range units {
+		if heard[unit] {
+			continue
+		}
+		path := godbus.ObjectPath(systemdPath + "/unit/" + dbus.PathBusEscape(unit))
+		if err := conn.AddMatchSignalContext(ctx, godbus.WithMatchObjectPath(path), godbus.WithMatchInterface("org.freedesktop.DBus.Properties")); err != nil {
+			return fmt.Errorf("asking the system bus for signals of %s: %w", unit, err)
+		}
+		heard[unit] = true
 	}
 	return nil
 }

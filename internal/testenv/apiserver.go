@@ -112,6 +112,8 @@ func (s *APIServer) args() []string {
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--profiling=false",
+		"--audit-policy-file=" + s.path("audit-policy.yaml"),
+		"--audit-log-path=" + s.path("audit.log"),
 	}
 }
 
@@ -144,6 +146,7 @@ func (s *APIServer) makeKeys() error {
 		ca.Write(s.path("ca.crt")),
 		serving.Write(s.path("apiserver.crt"), s.path("apiserver.key")),
 		writeFile(s.path("sa.key"), signing, 0o600),
+		writeFile(s.path("audit-policy.yaml"), []byte(auditPolicy), 0o600),
 		WriteKubeconfig(s.Kubeconfig(), s.admin),
 	)
 }

@@ -1,0 +1,160 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	godbus "github.com/godbus/dbus/v5"
+)
+
+const (
+	logindName    = "org.freedesktop.login1"
+	logindPath    = "/org/freedesktop/login1"
+	logindManager = logindName + ".Manager"
+)
+
+// shutdown is what logind says of the host's shutdown, and the inhibitor that delays it (logind's inhibitor locks, type
+// `shutdown`, mode `delay`). logind itself goes on after InhibitDelayMaxSec, 5 s by default, whatever happens here.
+type shutdown struct {
+	mu        sync.Mutex // guards what follows
+	going     bool
+	inhibitor *os.File
+	// lost is when the bus was lost; zero while somebody listens to logind.
+	lost time.Time
+}
+
+// hearsay is how long it counts that the host is going down after the bus was lost. The bus goes with the host; but if
+// the shutdown was called off meanwhile, nobody would ever hear of it, and a node must not be held for that.
+const hearsay = time.Minute
+
+// set notes whether the host goes down, and says whether that is news.
+func (s *shutdown) set(going bool) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.going != going
+	s.going, s.lost = going, time.Time{}
+	return changed
+}
+
+func (s *shutdown) lose(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = now
+}
+
+func (s *shutdown) is(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.going && (s.lost.IsZero() || now.Sub(s.lost) < hearsay)
+}
+
+// take replaces the inhibitor; nil only lets go of the one there is.
+func (s *shutdown) take(inhibitor *os.File) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.inhibitor
+	s.inhibitor = inhibitor
+	if before == nil {
+		return nil
+	}
+	return before.Close()
+}
+
+// LetGo ends the delay of a shutdown that Network has told of, if there is one: what had to be done before is done.
+func (h *Host) LetGo() error {
+	if !h.shutdown.is(time.Now()) {
+		return nil
+	}
+	if err := h.shutdown.take(nil); err != nil {
+		return fmt.Errorf("ending the delay of the shutdown: %w", err)
+	}
+	return nil
+}
+
+// watchShutdown wakes when the host begins to go down, or does not go down after all. The shutdown waits until LetGo.
+func (h *Host) watchShutdown(ctx context.Context, wake, up func()) (err error) {
+	conn, err := h.dial(ctx)
+	if err != nil {
+		return fmt.Errorf("connecting to the system bus: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // nothing to lose
+	signals := make(chan *godbus.Signal, 16)
+	conn.Signal(signals)
+	if err := h.followShutdown(ctx, conn); err != nil {
+		return err
+	}
+	defer func() {
+		h.shutdown.lose(time.Now())
+		_ = h.shutdown.take(nil) // a delay that nobody ends only costs time
+	}()
+	up()
+	wake() // it may be going down since before
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case signal, open := <-signals:
+			if !open {
+				return errBusLost
+			}
+			going, told := goingDown(signal)
+			if !told || !h.shutdown.set(going) {
+				continue
+			}
+			wake()
+			if going {
+				continue
+			}
+			if err := h.inhibit(ctx, conn); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// goingDown reads logind's signal PrepareForShutdown.
+func goingDown(s *godbus.Signal) (going, told bool) {
+	if s.Name != logindManager+".PrepareForShutdown" || len(s.Body) != 1 {
+		return false, false
+	}
+	going, told = s.Body[0].(bool)
+	return going, told
+}
+
+// followShutdown asks for the signal, then for the delay, then whether the host is going down already: in this order
+// nothing is missed.
+func (h *Host) followShutdown(ctx context.Context, conn *godbus.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	err := conn.AddMatchSignalContext(ctx, godbus.WithMatchInterface(logindManager), godbus.WithMatchMember("PrepareForShutdown"))
+	if err != nil {
+		return fmt.Errorf("asking the system bus for logind's signals: %w", err)
+	}
+	if err := h.inhibit(ctx, conn); err != nil {
+		return err
+	}
+	var going bool
+	const property = "PreparingForShutdown"
+	err = conn.Object(logindName, logindPath).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, logindManager, property).Store(&going)
+	if err != nil {
+		return fmt.Errorf("asking logind whether the host is going down: %w", err)
+	}
+	h.shutdown.set(going)
+	return nil
+}
+
+// inhibit makes a shutdown wait for LetGo.
+func (h *Host) inhibit(ctx context.Context, conn *godbus.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	var inhibitor godbus.UnixFD
+	err := conn.Object(logindName, logindPath).CallWithContext(ctx, logindManager+".Inhibit", 0,
+		"shutdown", "holdfast-agent", "the node is cordoned before it goes down", "delay").Store(&inhibitor)
+	if err != nil {
+		return fmt.Errorf("asking logind to delay a shutdown: %w", err)
+	}
+	return h.shutdown.take(os.NewFile(uintptr(inhibitor), "logind inhibitor"))
+}
