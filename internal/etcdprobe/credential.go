@@ -30,6 +30,8 @@ type loaded struct {
 	print  fingerprint
 	// warning is what a look at the certificate alone shows to be wrong with it, empty if nothing.
 	warning string
+	// notAfter is until when the client's certificate is valid, zero if there is none.
+	notAfter time.Time
 }
 
 // load reads the files of a target's credential. They are read for every question, so a renewed certificate counts from
@@ -79,6 +81,9 @@ func load(t target) (loaded, error) {
 	// holds against the certificate. Certificates would silently send none.
 	found.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	found.warning = validity(pair.Leaf, time.Now())
+	if pair.Leaf != nil {
+		found.notAfter = pair.Leaf.NotAfter
+	}
 	return found, nil
 }
 

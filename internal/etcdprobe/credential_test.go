@@ -65,6 +65,11 @@ func TestCredentialsThatFailSayWhy(t *testing.T) {
 	require.NoError(t, os.WriteFile(huge.Cert, nil, 0o600))
 	require.NoError(t, os.Truncate(huge.Cert, 400<<20))
 	device.Key, device.Origin = "/dev/zero", "device"
+	// The usual server pair, which was not made for clients.
+	servers, err := etcd.CA().Issue(testenv.CertOptions{CommonName: "server", Server: true})
+	require.NoError(t, err)
+	serving := protect.Credential{CA: m.Files.CA, Cert: filepath.Join(w.dir, "server.pem"), Key: filepath.Join(w.dir, "server-key.pem"), Origin: "serving"}
+	require.NoError(t, servers.Write(serving.Cert, serving.Key))
 	anonymous := protect.Credential{CA: m.Files.CA, Origin: "anonymous"}
 
 	for name, c := range map[string]struct {
@@ -84,6 +89,8 @@ func TestCredentialsThatFailSayWhy(t *testing.T) {
 		"no client certificate":   {[]protect.Credential{anonymous}, []string{"(anonymous): ", "remote error: tls: certificate required"}},
 		"none at all":             {nil, []string{"(no client certificate): ", "x509: certificate signed by unknown authority"}},
 		"all fail":                {[]protect.Credential{foreign, expired}, []string{"(foreign): ", "; ", "(expired): "}},
+		"not for clients":         {[]protect.Credential{serving}, []string{"(serving): ", "remote error: tls: "}},
+		"not for clients, then":   {[]protect.Credential{serving, keyless, good}, nil},
 		"the second is good":      {[]protect.Credential{expired, good}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +137,34 @@ func TestRenewedCertificatesCountAtTheNextLook(t *testing.T) {
 	require.Contains(t, p.Identify(t.Context(), s).Problem, "x509: certificate signed by unknown authority")
 	require.NoError(t, etcd.CA().Write(w.trust))
 	require.Empty(t, p.Identify(t.Context(), s).Problem)
+}
+
+func TestAServerThatDemandsAUserSaysSo(t *testing.T) {
+	t.Parallel()
+	etcd := testenv.NewEtcd(t, testenv.EtcdOptions{})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	client, err := etcd.Client(ctx)
+	require.NoError(t, err)
+	defer func() { _ = client.Close() }()
+	_, err = client.UserAdd(ctx, "root", "secret")
+	require.NoError(t, err)
+	_, err = client.RoleAdd(ctx, "root")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(ctx, "root", "root")
+	require.NoError(t, err)
+	ref := identified(t, prober(t), etcd.Member(1)).Ref
+	_, err = client.AuthEnable(ctx)
+	require.NoError(t, err)
+
+	said := prober(t).Identify(t.Context(), sighting(etcd.Member(1)))
+	require.False(t, said.Answered())
+	require.False(t, said.Removed)
+	require.Contains(t, said.Problem, "user name is empty (authentication is on: the certificate's common name must be a user of this etcd); name a client certificate")
+	seen := prober(t).Observe(t.Context(), sighting(etcd.Member(1)), protect.Answer{Ref: ref})
+	require.False(t, seen.Linearizable)
+	require.Empty(t, seen.Members)
+	require.True(t, seen.AlarmsUnknown)
 }
 
 func TestRefusalForWantOfPermissionIsAnAnswer(t *testing.T) {

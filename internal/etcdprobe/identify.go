@@ -39,7 +39,7 @@ func (p *Prober) Identify(ctx context.Context, s protect.Sighting) protect.Answe
 	if len(tried.steps) == 0 {
 		return protect.Answer{Problem: "no client URL of it is known"}
 	}
-	return protect.Answer{Problem: tried.String()}
+	return protect.Answer{Problem: tried.advice()}
 }
 
 // localWays are the ways to the server behind a sighting, the one that worked last first.
@@ -57,11 +57,11 @@ func (p *Prober) identifyAt(ctx context.Context, way target, s protect.Sighting)
 		return protect.Answer{}, err
 	}
 	cluster, member := status.Header.ClusterId, status.Header.MemberId
-	answer := protect.Answer{Ref: reference(cluster, member), Name: s.Config.Name, Learner: status.IsLearner}
+	answer := protect.Answer{Ref: reference(cluster, member), Name: named(s.Config.Name), Learner: status.IsLearner}
 	// Who it is stands; the list adds its name, and whether it still belongs there.
 	list := p.listAt(ctx, way, cluster, member)
 	if own := find(list.members, member); own != nil {
-		answer.Name, answer.Learner = own.Name, own.IsLearner
+		answer.Name, answer.Learner = named(own.Name), own.IsLearner
 	}
 	answer.Removed = list.err == nil && find(list.members, member) == nil
 	p.remember(s, answer.Ref, way, list.members)
@@ -76,7 +76,7 @@ func (p *Prober) status(ctx context.Context, way target) (*pb.StatusResponse, er
 		var err error
 		got, err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
 		if err == nil && (got.Header == nil || got.Header.ClusterId == 0 || got.Header.MemberId == 0) {
-			err = fmt.Errorf("the answer does not say who gave it")
+			err = strangerError{"the answer does not say who gave it"}
 		}
 		return err
 	})
@@ -110,7 +110,7 @@ func (p *Prober) removedBefore(ctx context.Context, s protect.Sighting) (protect
 			return protect.Answer{}, false
 		}
 	}
-	return protect.Answer{Ref: known.ref, Name: s.Config.Name, Removed: true}, true
+	return protect.Answer{Ref: known.ref, Name: named(s.Config.Name), Removed: true}, true
 }
 
 func find(members []*pb.Member, id uint64) *pb.Member {

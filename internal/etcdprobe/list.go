@@ -3,6 +3,7 @@ package etcdprobe
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
@@ -47,7 +49,7 @@ func (p *Prober) listAt(ctx context.Context, way target, cluster, member uint64)
 		}
 		list.leader = status.Leader
 		servers := pb.NewClusterClient(conn)
-		if old, unheard := servers.MemberList(ctx, &pb.MemberListRequest{}); unheard == nil {
+		if old, unheard := servers.MemberList(ctx, &pb.MemberListRequest{}); unheard == nil && sound(old.Members) == nil {
 			list.members = old.Members
 		}
 		// Servers up to 3.4 answer every member list from what they know themselves. After a linearizable read that is
@@ -62,10 +64,35 @@ func (p *Prober) listAt(ctx context.Context, way target, cluster, member uint64)
 		if err = sameServer(now.Header, cluster, member); err != nil {
 			return err
 		}
+		if err = sound(now.Members); err != nil {
+			return err
+		}
 		list.members = now.Members
 		return nil
 	})
 	return list
+}
+
+// sound returns an error if a member list cannot be one, or cannot be published whole. Half of it would be none: a list
+// that lacks members says that the quorum is smaller than it is.
+func sound(members []*pb.Member) error {
+	if len(members) == 0 {
+		return errors.New("it lists no members")
+	}
+	if len(members) > maxMembers {
+		return fmt.Errorf("it lists %d members, and no more than %d can be published", len(members), maxMembers)
+	}
+	seen := map[uint64]bool{}
+	for _, m := range members {
+		switch {
+		case m == nil || m.ID == 0:
+			return errors.New("it lists a member with ID 0")
+		case seen[m.ID]:
+			return fmt.Errorf("it lists member %x twice", m.ID)
+		}
+		seen[m.ID] = true
+	}
+	return nil
 }
 
 // list gets the member list from the local member, and from the other members that are known if that one fails or takes
@@ -122,10 +149,9 @@ func (p *Prober) listLocal(ctx context.Context, s protect.Sighting, cluster, mem
 		}
 		tried.add(way, list.err)
 	}
-	if len(tried.steps) == 0 {
-		tried.steps = []string{"no client URL of it is known"}
+	if best.err = errors.New("no client URL of it is known"); len(tried.steps) > 0 {
+		best.err = errors.New(tried.String())
 	}
-	best.err = errors.New(tried.String())
 	return best
 }
 
@@ -166,5 +192,10 @@ func (p *Prober) memberWays(s protect.Sighting, m *pb.Member, worked target) []t
 	if i := slices.Index(credentials, worked.credential); i > 0 {
 		credentials = slices.Concat(credentials[i:i+1], credentials[:i], credentials[i+1:])
 	}
-	return ways(memberURLs(m), credentials)
+	urls := memberURLs(m)
+	if known, _ := p.recall(s); known.ref.Member == v1alpha1.MemberID(hex(m.ID)) {
+		// The local member can also be asked where it listens: what it advertises may lead nowhere, or to another.
+		urls = unique(append(urls, localURLs(s)...))
+	}
+	return ways(urls, credentials)
 }

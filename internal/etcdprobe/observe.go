@@ -3,7 +3,6 @@ package etcdprobe
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -20,17 +19,17 @@ import (
 // The schema's limits of an observation (api/v1alpha1). What it would refuse is left out or shortened here, so that one
 // odd value does not keep the whole observation from being published.
 const (
-	// maxMembers is how many members a list may have. A longer one is no list at all: one that lacks members says that
-	// the quorum is smaller than it is.
-	maxMembers = 20
+	// maxMembers is how many members a list may have; maxAlarms how many alarms a member.
+	maxMembers, maxAlarms = 20, 8
 	// maxURLs is how many URLs of a member an observation takes, longestURL how many characters of ASCII each may have.
 	maxURLs, longestURL = 16, 300
 	longestName         = 512
 )
 
 // Observe looks at the cluster of the member that a sighting turned out to be: it gets the member list confirmed by a
-// quorum, then asks every member at once through that member's own URLs. It ends within twice the Prober's timeout,
-// whatever hangs. Node, NodeUID and Nonce are left to the caller.
+// quorum, and asks every member at once through that member's own URLs, those that are known from before without waiting
+// for the list. With a member that hangs it takes the Prober's timeout, and never more than twice that. Node, NodeUID and
+// Nonce are left to the caller.
 func (p *Prober) Observe(ctx context.Context, s protect.Sighting, a protect.Answer) v1alpha1.Observation {
 	o := v1alpha1.Observation{LocalMember: a.Ref.Member, AlarmsUnknown: true}
 	cluster, member, err := numbers(a.Ref)
@@ -38,6 +37,9 @@ func (p *Prober) Observe(ctx context.Context, s protect.Sighting, a protect.Answ
 		o.Time, o.Problem = metav1.Now(), "the local member has not said who it is: "+clip(a.Problem)
 		return o
 	}
+	known, _ := p.recall(s)
+	early := p.ahead(ctx, s, cluster, known)
+	defer early.end()
 	list, local := p.list(ctx, s, cluster, member)
 	if local.leader != 0 {
 		o.Leader = v1alpha1.MemberID(hex(local.leader))
@@ -47,23 +49,17 @@ func (p *Prober) Observe(ctx context.Context, s protect.Sighting, a protect.Answ
 	} else {
 		way := list.way
 		if local.err != nil {
-			known, _ := p.recall(s)
 			way = known.way
 		}
 		p.remember(s, a.Ref, way, list.members)
 	}
-	if len(list.members) > maxMembers {
-		o.Linearizable, o.Time = false, metav1.Now()
-		o.Problem = fmt.Sprintf("the cluster has %d members, and no more than %d can be published", len(list.members), maxMembers)
-		return o
-	}
-	p.look(ctx, s, cluster, list, &o)
+	p.look(ctx, s, cluster, list, early, &o)
 	o.Time = metav1.Now()
 	return o
 }
 
 // look asks all members of a list, and one of them for the alarms.
-func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, list listing, o *v1alpha1.Observation) {
+func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, list listing, early *round, o *v1alpha1.Observation) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	members := slices.SortedFunc(slices.Values(list.members), func(a, b *pb.Member) int { return strings.Compare(hex(a.ID), hex(b.ID)) })
@@ -72,10 +68,16 @@ func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, l
 	var unheard error
 	var asking sync.WaitGroup
 	for i, m := range members {
-		asking.Go(func() { o.Members[i] = p.member(ctx, s, cluster, m, list.way) })
+		asking.Go(func() {
+			status, ok := early.answer(m)
+			if !ok {
+				status = p.member(ctx, s, cluster, m, list.way)
+			}
+			o.Members[i] = status
+		})
 	}
 	if o.Linearizable {
-		asking.Go(func() { alarms, unheard = p.alarms(ctx, list.way) })
+		asking.Go(func() { alarms, unheard = p.alarms(ctx, list.way, cluster) })
 	}
 	asking.Wait()
 	for i, m := range members {
@@ -90,10 +92,7 @@ func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, l
 
 // member asks one member whether it lives.
 func (p *Prober) member(ctx context.Context, s protect.Sighting, cluster uint64, m *pb.Member, worked target) v1alpha1.MemberStatus {
-	status := v1alpha1.MemberStatus{
-		ID: v1alpha1.MemberID(hex(m.ID)), Name: nameOf(m), Learner: m.IsLearner,
-		PeerURLs: publishable(m.PeerURLs), ClientURLs: publishable(m.ClientURLs),
-	}
+	status := describe(m)
 	if m.Name == "" && len(m.ClientURLs) == 0 {
 		status.Reason = "it was added and has never started"
 		return status
@@ -125,9 +124,18 @@ func (p *Prober) member(ctx context.Context, s protect.Sighting, cluster uint64,
 	return status
 }
 
-// nameOf returns the member's name as far as it can be published.
-func nameOf(m *pb.Member) string {
-	return strings.ToValidUTF8(m.Name[:min(len(m.Name), longestName)], "")
+// describe is what a member list says of a member, as far as it can be published.
+func describe(m *pb.Member) v1alpha1.MemberStatus {
+	return v1alpha1.MemberStatus{
+		ID: v1alpha1.MemberID(hex(m.ID)), Name: named(m.Name), Learner: m.IsLearner,
+		PeerURLs: publishable(m.PeerURLs), ClientURLs: publishable(m.ClientURLs),
+	}
+}
+
+// named is a name as far as it can be published.
+func named(name string) string {
+	name = oneLine(name)
+	return strings.ToValidUTF8(name[:min(len(name), longestName)], "")
 }
 
 // publishable returns the URLs that an observation takes. A URL is left out whole: the beginning of one names another
@@ -176,14 +184,15 @@ func read(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64, le
 }
 
 // alarms lists the alarms of the cluster. It goes through the raft log, so it needs a quorum.
-func (p *Prober) alarms(ctx context.Context, way target) ([]*pb.AlarmMember, error) {
+func (p *Prober) alarms(ctx context.Context, way target, cluster uint64) ([]*pb.AlarmMember, error) {
 	var found []*pb.AlarmMember
 	err := p.pool.call(ctx, way, func(ctx context.Context, conn *grpc.ClientConn) error {
 		answer, err := pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
-		if err == nil {
-			found = answer.Alarms
+		if err != nil {
+			return err
 		}
-		return err
+		found = answer.Alarms
+		return sameServer(answer.Header, cluster, 0)
 	})
 	return found, err
 }
@@ -195,6 +204,10 @@ func alarmsOf(alarms []*pb.AlarmMember, member uint64) []string {
 			found = append(found, a.Alarm.String())
 		}
 	}
+	slices.Sort(found) // names come after numbers that have none
+	slices.Reverse(found)
+	found = slices.Compact(found)
+	found = found[:min(len(found), maxAlarms)]
 	slices.Sort(found)
 	return found
 }

@@ -21,6 +21,9 @@ const (
 	// idleLife is how long an unused connection is kept: agents look every minute, and what no look has used for five
 	// belongs to a member that is gone or to a credential that is no longer named.
 	idleLife = 5 * time.Minute
+	// longestLife is how long a connection is used at all. Servers judge a certificate when a connection is made and never
+	// again: one that was revoked, or whose authority is no longer trusted, is found out by the next.
+	longestLife = 10 * time.Minute
 	// electionPause is waited before a question that met an election is asked again.
 	electionPause = 100 * time.Millisecond
 )
@@ -32,6 +35,8 @@ const (
 // (client/v3/options.go, WaitForReady) and so hides why it is dead, and it retries up to a hundred times.
 type pool struct {
 	timeout time.Duration
+	// count is told what became of every question.
+	count func(outcome)
 
 	mu     sync.Mutex // guards idle and closed
 	idle   map[target][]*session
@@ -43,12 +48,12 @@ type session struct {
 	target target
 	conn   *grpc.ClientConn
 	// print is the fingerprint of the credential's files when it was made.
-	print    fingerprint
-	lastUsed time.Time
+	print          fingerprint
+	made, lastUsed time.Time
 }
 
-func newPool(timeout time.Duration) *pool {
-	return &pool{timeout: timeout, idle: map[target][]*session{}}
+func newPool(timeout time.Duration, count func(outcome)) *pool {
+	return &pool{timeout: timeout, count: count, idle: map[target][]*session{}}
 }
 
 // call asks one server. What fails on a kept connection because that had died meanwhile is asked again on a new one, and
@@ -56,16 +61,19 @@ func newPool(timeout time.Duration) *pool {
 func (p *pool) call(ctx context.Context, t target, ask func(context.Context, *grpc.ClientConn) error) error {
 	files, err := load(t)
 	if err != nil {
-		return err
+		p.count(unreadable)
+		return &failure{words: oneLine(err.Error()), outcome: unreadable, cause: err}
 	}
 	s, kept, err := p.take(t, files)
 	if err != nil {
+		p.count(failed)
 		return err
 	}
 	err = ask(ctx, s.conn)
 	if kept && status.Code(err) == codes.Unavailable && !election(err) {
 		closeConn(s)
 		if s, err = dial(t, files, p.timeout); err != nil {
+			p.count(failed)
 			return err
 		}
 		err = ask(ctx, s.conn)
@@ -75,14 +83,19 @@ func (p *pool) call(ctx context.Context, t target, ask func(context.Context, *gr
 	}
 	if err != nil {
 		closeConn(s)
-		return explain(verdict(ctx, t, files, err), p.timeout, files.warning)
+		why := explain(verdict(ctx, t, files, err), p.timeout, files.warning)
+		if status.Code(err) != codes.Canceled { // it was not needed any more
+			p.count(why.outcome)
+		}
+		return why
 	}
+	p.count(answered)
 	p.give(s)
 	return nil
 }
 
-// take returns the kept connection of a target, or a new one. A kept one is used only if it is up and its certificates
-// are still the ones on the disk.
+// take returns the kept connection of a target, or a new one. A kept one is used only if it is up and not too old, and its
+// certificates are still the ones on the disk and would still do.
 func (p *pool) take(t target, files loaded) (s *session, kept bool, err error) {
 	p.mu.Lock()
 	closed := p.closed
@@ -94,7 +107,7 @@ func (p *pool) take(t target, files loaded) (s *session, kept bool, err error) {
 	if closed {
 		return nil, false, errors.New("the prober has been closed")
 	}
-	if kept && s.print == files.print && s.conn.GetState() == connectivity.Ready {
+	if kept && s.print == files.print && files.warning == "" && time.Since(s.made) < longestLife && s.conn.GetState() == connectivity.Ready {
 		return s, true, nil
 	}
 	if kept {
@@ -164,7 +177,7 @@ func dial(t target, files loaded, timeout time.Duration) (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", t.url, err)
 	}
-	return &session{target: t, conn: conn, print: files.print}, nil
+	return &session{target: t, conn: conn, print: files.print, made: time.Now()}, nil
 }
 
 func closeConn(s *session) { _ = s.conn.Close() } // the only error is that it is closed already

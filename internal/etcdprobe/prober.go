@@ -8,6 +8,7 @@ package etcdprobe
 
 import (
 	"cmp"
+	"maps"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type Options struct {
 type Prober struct {
 	timeout time.Duration
 	pool    *pool
+	metrics *metrics
 
 	mu    sync.Mutex // guards known
 	known map[string]memory
@@ -43,12 +45,17 @@ type memory struct {
 	way target
 	// members is the last member list, empty if there never was one.
 	members []*pb.Member
+	// notAfter is until when the client certificate of the way is valid, as last read.
+	notAfter time.Time
+	// asked is when the server was last asked for, whether it answered or not.
+	asked time.Time
 }
 
 // New returns a Prober. It connects to nothing yet.
 func New(opts Options) *Prober {
 	timeout := cmp.Or(opts.Timeout, defaultTimeout)
-	return &Prober{timeout: timeout, pool: newPool(timeout), known: map[string]memory{}}
+	m := newMetrics()
+	return &Prober{timeout: timeout, pool: newPool(timeout, m.asked), metrics: m, known: map[string]memory{}}
 }
 
 // Close drops all connections: those that are in use when their question has been answered.
@@ -58,7 +65,20 @@ func (p *Prober) recall(s protect.Sighting) (memory, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m, ok := p.known[identity(s)]
+	if ok {
+		m.asked = time.Now()
+		p.known[identity(s)] = m
+	}
 	return m, ok
+}
+
+// inUse is what is remembered of the servers that are still asked for.
+func (p *Prober) inUse() map[string]memory {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := maps.Clone(p.known)
+	maps.DeleteFunc(found, func(_ string, m memory) bool { return time.Since(m.asked) > idleLife })
+	return found
 }
 
 // remember keeps how a server was reached, and the member list if there is one.
@@ -68,7 +88,7 @@ func (p *Prober) remember(s protect.Sighting, ref protect.MemberRef, way target,
 	if before := p.known[identity(s)]; before.ref == ref && len(members) == 0 {
 		members = before.members
 	}
-	p.known[identity(s)] = memory{ref: ref, way: way, members: members}
+	p.known[identity(s)] = memory{ref: ref, way: way, members: members, asked: time.Now()}
 }
 
 // identity is what stays the same of one server from look to look, whether its process or only its data is seen.

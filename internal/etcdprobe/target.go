@@ -84,19 +84,25 @@ func reachable(raw string) []string {
 // memberURLs are the URLs under which a member can be asked. One that advertises a loopback address to everybody is also
 // tried at the host of its peer URLs, which others must be able to reach.
 func memberURLs(m *pb.Member) []string {
-	found := slices.Clone(m.ClientURLs)
-	for _, raw := range m.ClientURLs {
+	// A member list names servers elsewhere. What it says to be a socket of this host, or is no URL, is nobody.
+	found := slices.DeleteFunc(slices.Clone(m.ClientURLs), func(raw string) bool {
+		u, err := url.Parse(raw)
+		return err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https"
+	})
+	found = found[:min(len(found), maxURLs)]
+	for _, raw := range slices.Clone(found) {
 		u, err := url.Parse(raw)
 		if err != nil || !isLoopback(raw) {
 			continue
 		}
-		for _, peer := range m.PeerURLs {
+		for _, peer := range m.PeerURLs[:min(len(m.PeerURLs), maxURLs)] {
 			if host := hostOf(peer); host != "" {
 				found = append(found, withHost(u, host))
 			}
 		}
 	}
-	return unique(found)
+	found = unique(found)
+	return found[:min(len(found), maxURLs)]
 }
 
 // isLoopback says that a URL means the host of whoever reads it.
