@@ -20,4 +20,7 @@ type Desired struct {
 	Conditions []corev1.NodeCondition
 	// StatusFirst writes the conditions before the rest (a hold), otherwise after it (a release).
 	StatusFirst bool
+	// Guarded writes the conditions under the Node's resourceVersion as well if nothing else is written with them. It is for
+	// who speaks for somebody that may speak for himself any moment.
+	Guarded bool
 }

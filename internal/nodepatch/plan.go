@@ -26,15 +26,15 @@ type Patch struct {
 // Plan returns the writes that make the Node as desired, in their order; nil if it is so already.
 //
 // Metadata and spec go in a JSON merge patch that carries the Node's resourceVersion: the cordon and the record that owns
-// it belong together, and the list of taints is written whole. Conditions go in a strategic merge patch that carries none,
-// for it touches nothing but the conditions that it names, and the kubelet writes its own every few seconds. A condition
-// whose status, reason and message stand already is not written again for its heartbeat.
+// it belong together, and the list of taints is written whole. Conditions go in a strategic merge patch that carries none
+// unless it is asked to, for it touches nothing but the conditions that it names, and the kubelet writes its own every few
+// seconds. A condition whose status, reason and message stand already is not written again for its heartbeat.
 func Plan(node *corev1.Node, d Desired, now time.Time) ([]Patch, error) {
 	main, err := mainPatch(node, d)
 	if err != nil {
 		return nil, fmt.Errorf("planning patch of node %q: %w", node.Name, err)
 	}
-	status, err := statusPatch(node, d.Conditions, now)
+	status, err := statusPatch(node, d.Conditions, d.Guarded && len(main) == 0, now)
 	if err != nil {
 		return nil, fmt.Errorf("planning status patch of node %q: %w", node.Name, err)
 	}
@@ -79,7 +79,7 @@ func mainPatch(node *corev1.Node, d Desired) ([]Patch, error) {
 
 // statusPatch returns the write of the conditions that differ, or nothing. It carries the Node's UID, so that it cannot
 // land on another Node of the same name.
-func statusPatch(node *corev1.Node, wanted []corev1.NodeCondition, now time.Time) ([]Patch, error) {
+func statusPatch(node *corev1.Node, wanted []corev1.NodeCondition, guarded bool, now time.Time) ([]Patch, error) {
 	var changed []corev1.NodeCondition
 	for _, c := range wanted {
 		before := condition(node, c.Type)
@@ -97,8 +97,15 @@ func statusPatch(node *corev1.Node, wanted []corev1.NodeCondition, now time.Time
 		return nil, nil
 	}
 	patch := map[string]any{"status": map[string]any{"conditions": changed}}
+	metadata := map[string]any{}
 	if node.UID != "" {
-		patch["metadata"] = map[string]any{"uid": node.UID}
+		metadata["uid"] = node.UID
+	}
+	if guarded {
+		metadata["resourceVersion"] = node.ResourceVersion
+	}
+	if len(metadata) > 0 {
+		patch["metadata"] = metadata
 	}
 	body, err := json.Marshal(patch)
 	if err != nil {

@@ -12,21 +12,30 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // FieldManager is the name under which the agent's writes stand in managedFields.
 const FieldManager = "holdfast-agent"
 
-// Writer writes Nodes. It never reads one and never tries again: on a conflict its caller decides anew.
-type Writer struct {
-	nodes typedcorev1.NodeInterface
-	now   func() time.Time
+// Patcher is the client that a Writer writes through.
+type Patcher interface {
+	Patch(ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
 }
 
-// NewWriter returns a Writer that writes through nodes.
-func NewWriter(nodes typedcorev1.NodeInterface) *Writer {
-	return &Writer{nodes: nodes, now: time.Now}
+// Writer writes Nodes. It never reads one and never tries again: on a conflict its caller decides anew.
+type Writer struct {
+	nodes   Patcher
+	manager string
+	now     func() time.Time
+}
+
+// NewWriter returns a Writer that writes through nodes, as FieldManager.
+func NewWriter(nodes Patcher) *Writer { return NewWriterAs(FieldManager, nodes) }
+
+// NewWriterAs is NewWriter under another name in managedFields.
+func NewWriterAs(manager string, nodes Patcher) *Writer {
+	return &Writer{nodes: nodes, manager: manager, now: time.Now}
 }
 
 // Apply makes the Node as desired, in at most one write to the Node and one to its status, and returns it as the server
@@ -59,7 +68,7 @@ func (w *Writer) send(ctx context.Context, name string, patch Patch) (*corev1.No
 	if patch.Subresource != "" {
 		subresources = []string{patch.Subresource}
 	}
-	node, err := w.nodes.Patch(ctx, name, patch.Type, patch.Body, metav1.PatchOptions{FieldManager: FieldManager}, subresources...)
+	node, err := w.nodes.Patch(ctx, name, patch.Type, patch.Body, metav1.PatchOptions{FieldManager: w.manager}, subresources...)
 	if isOtherNode(err) {
 		err = conflict(name, err)
 	}
