@@ -8,149 +8,173 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
 const (
+	// requestTimeout bounds one request with its answer.
 	requestTimeout = 30 * time.Second
 	// maxBody bounds one answer: 15,000 nodes of about 1 KiB each, doubled.
 	maxBody = 32 << 20
+	// maxDetail bounds what is read of an answer that is an error.
+	maxDetail = 64 << 10
 )
-
-// Options say which cluster to read, and how.
-type Options struct {
-	// BaseURL is the API's address, with or without a trailing slash: https://api.stackpoint.io.
-	BaseURL string
-	// TokenFile holds the API token. It is read anew for every request, so that a rotated one is taken up.
-	TokenFile string
-	// Organization and Cluster are the API's numbers.
-	Organization, Cluster int64
-	// Transport is what requests go through; nil is http.DefaultTransport, which honours the proxy variables.
-	Transport http.RoundTripper
-}
 
 // Client reads the SPC API.
 type Client struct {
 	options Options
-	nodes   string
 	http    *http.Client
-}
-
-// StatusError is an answer of the API other than success.
-type StatusError struct {
-	Code int
-	// Detail is the API's own explanation, empty if it gave none.
-	Detail string
-	// RetryAfter is how long the API asks to be left alone, 0 if it does not say.
-	RetryAfter time.Duration
-}
-
-// Error says what the status means for the person who set Holdfast up.
-func (e *StatusError) Error() string {
-	text := fmt.Sprintf("the SPC API answered %d %s", e.Code, http.StatusText(e.Code))
-	if e.Detail != "" {
-		text += ": " + e.Detail
-	}
-	switch e.Code {
-	case http.StatusUnauthorized:
-		text += "; put a valid token of an organization owner in the token file"
-	case http.StatusForbidden:
-		text += "; the token must belong to an owner of the organization"
-	case http.StatusNotFound:
-		text += "; check the organization and cluster numbers"
-	}
-	return text
 }
 
 // NewClient returns a client. Errors say which option is wrong.
 func NewClient(o Options) (*Client, error) {
-	base, err := url.Parse(o.BaseURL)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("parsing the SPC API's URL: %w", err)
-	case (base.Scheme != "https" && base.Scheme != "http") || base.Host == "":
-		return nil, fmt.Errorf("the SPC API's URL must be http(s)://host[/path], not %q", o.BaseURL)
-	case o.TokenFile == "":
-		return nil, errors.New("the SPC API needs a token file")
-	case o.Organization <= 0 || o.Cluster <= 0:
-		return nil, errors.New("the SPC API needs the numbers of the organization and the cluster, both above 0")
+	if err := o.check(); err != nil {
+		return nil, err
 	}
-	nodes := strings.TrimRight(o.BaseURL, "/") + "/orgs/" + strconv.FormatInt(o.Organization, 10) +
-		"/clusters/" + strconv.FormatInt(o.Cluster, 10) + "/nodes"
-	return &Client{options: o, nodes: nodes, http: &http.Client{Transport: o.Transport, Timeout: requestTimeout}}, nil
+	transport, err := o.transport()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{options: o, http: &http.Client{
+		Transport: transport, Timeout: requestTimeout,
+		// The token goes where it was meant to go and nowhere else, not even to the same host without TLS.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
 }
 
-// Inventory lists the cluster's machines. The error never holds the token; a *StatusError is one that the API sent.
-func (c *Client) Inventory(ctx context.Context) (*spc.Inventory, error) {
-	token, err := os.ReadFile(c.options.TokenFile)
+// Answer is all that a refresh reads.
+type Answer struct {
+	Organization int64
+	Machines     []spc.Record
+	Pools        []spc.Pool
+	Cluster      spc.Cluster
+	// Partial is why pools or cluster are not known, nil if they are. The machines are known.
+	Partial error
+}
+
+// Refresh reads the cluster's machines, its pools and the cluster: three requests. The error never holds the token; a
+// *StatusError is one that the API sent.
+func (c *Client) Refresh(ctx context.Context) (Answer, error) {
+	s, err := c.options.settings()
 	if err != nil {
-		return nil, fmt.Errorf("reading the SPC token: %w", err)
+		return Answer{}, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.nodes, nil)
+	a := Answer{Organization: s.organization}
+	if a.Machines, err = c.machines(ctx, s); err != nil {
+		return Answer{}, err
+	}
+	var pools, cluster error
+	a.Pools, pools = c.pools(ctx, s)
+	a.Cluster, cluster = c.cluster(ctx, s)
+	a.Partial = errors.Join(pools, cluster)
+	a.Cluster.PK = s.cluster
+	return a, nil
+}
+
+// machines lists the cluster's nodes.
+func (c *Client) machines(ctx context.Context, s settings) ([]spc.Record, error) {
+	records := []spc.Record{}
+	err := c.get(ctx, s, "/nodes", func(body io.Reader) error {
+		return list(body, "nodes", func(entry json.RawMessage) error {
+			var r spc.Record
+			if err := json.Unmarshal(entry, &r); err != nil {
+				return err
+			}
+			if err := sound(&r, s.cluster); err != nil {
+				return err
+			}
+			records = append(records, r)
+			return nil
+		})
+	})
+	return records, err
+}
+
+// pools lists the node pools. The API of 2016 has none, and says so by 404.
+func (c *Client) pools(ctx context.Context, s settings) ([]spc.Pool, error) {
+	pools := []spc.Pool{}
+	err := c.get(ctx, s, "/nodepools", func(body io.Reader) error {
+		return list(body, "node pools", func(entry json.RawMessage) error {
+			var p spc.Pool
+			if err := json.Unmarshal(entry, &p); err != nil {
+				return err
+			}
+			pools = append(pools, p)
+			return nil
+		})
+	})
+	if status := new(StatusError); errors.As(err, &status) && status.Code == http.StatusNotFound {
+		return nil, nil
+	}
+	return pools, err
+}
+
+func (c *Client) cluster(ctx context.Context, s settings) (spc.Cluster, error) {
+	var cluster spc.Cluster
+	err := c.get(ctx, s, "", func(body io.Reader) error {
+		if err := json.NewDecoder(body).Decode(&cluster); err != nil {
+			return unreadable("cluster", err)
+		}
+		if cluster.PK != s.cluster {
+			return fmt.Errorf("the SPC API's answer is of cluster %d, asked for %d; is the URL that of the API?", cluster.PK, s.cluster)
+		}
+		return nil
+	})
+	return cluster, err
+}
+
+// get asks for something below the cluster and has the answer read if it is one of success.
+func (c *Client) get(ctx context.Context, s settings, what string, read func(io.Reader) error) error {
+	err := c.ask(ctx, s, what, read)
+	return redacted(err, s.token)
+}
+
+func (c *Client) ask(ctx context.Context, s settings, what string, read func(io.Reader) error) error {
+	where := s.base + "/orgs/" + strconv.FormatInt(s.organization, 10) + "/clusters/" + strconv.FormatInt(s.cluster, 10) + what
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
-		return nil, fmt.Errorf("asking the SPC API: %w", err)
+		return fmt.Errorf("asking the SPC API: %w", err)
 	}
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "Bearer "+s.token)
+	request.Header.Set("Content-Type", "application/json") // the SDKs send it with every request
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", "holdfast")
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("asking the SPC API: %w", err)
+		return fmt.Errorf("asking the SPC API: %w", unreachable(err))
 	}
 	defer response.Body.Close() //nolint:errcheck // the body was read to its end or is given up
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody+1))
-	if err != nil {
-		return nil, fmt.Errorf("reading the SPC API's answer: %w", err)
-	}
 	if response.StatusCode != http.StatusOK {
-		return nil, &StatusError{Code: response.StatusCode, Detail: detail(body), RetryAfter: retryAfter(response.Header)}
+		return refusal(response, s.token)
 	}
-	if len(body) > maxBody {
-		return nil, fmt.Errorf("the SPC API's answer is larger than %d MiB", maxBody>>20)
+	return read(&bounded{from: response.Body, left: maxBody})
+}
+
+// unreachable says in words what a timeout is.
+func unreachable(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) && failed.Timeout() {
+		return fmt.Errorf("%s did not answer in time; is there a proxy or a firewall between? (%w)", failed.URL, failed.Err)
 	}
-	records, err := parse(body)
+	return err
+}
+
+// plain says that the token travels unencrypted to another host.
+func (c *Client) plain() bool {
+	s, err := c.options.settings()
 	if err != nil {
-		return nil, err
+		return false // which the refresh will tell
 	}
-	return &spc.Inventory{Organization: c.options.Organization, Cluster: c.options.Cluster, Records: records}, nil
-}
-
-// parse reads the list of nodes. An answer that is no list is an error, so that it never counts as an empty cluster.
-func parse(body []byte) ([]spc.Record, error) {
-	var records []spc.Record
-	if err := json.Unmarshal(body, &records); err != nil {
-		return nil, fmt.Errorf("the SPC API's answer is not a list of nodes (%w); is the URL that of the API?", err)
+	at, err := url.Parse(s.base)
+	if err != nil || at.Scheme != "http" {
+		return false
 	}
-	if records == nil {
-		return nil, errors.New("the SPC API's answer is null, not a list of nodes")
-	}
-	return records, nil
-}
-
-// detail returns the explanation in an error's body, if it is one of the API's.
-func detail(body []byte) string {
-	var answer struct {
-		Detail string `json:"detail"`
-	}
-	if json.Unmarshal(body, &answer) != nil {
-		return ""
-	}
-	return answer.Detail
-}
-
-// retryAfter reads the header of RFC 9110 §10.2.3 in its form of seconds, the only one that the API uses.
-func retryAfter(h http.Header) time.Duration {
-	seconds, err := strconv.Atoi(h.Get("Retry-After"))
-	if err != nil || seconds < 0 {
-		return 0
-	}
-	return time.Duration(seconds) * time.Second
+	ip := net.ParseIP(at.Hostname())
+	return at.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback())
 }

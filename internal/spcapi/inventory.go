@@ -23,7 +23,10 @@ const (
 // Encode compresses an inventory. Equal inventories give equal bytes.
 func Encode(i *spc.Inventory) ([]byte, error) {
 	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
+	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return nil, fmt.Errorf("compressing the SPC inventory: %w", err)
+	}
 	if err := errors.Join(json.NewEncoder(w).Encode(i), w.Close()); err != nil {
 		return nil, fmt.Errorf("compressing the SPC inventory: %w", err)
 	}

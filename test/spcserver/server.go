@@ -1,11 +1,14 @@
-// Package spcserver is a conforming server of the part of the StackPointCloud API that Holdfast reads, for tests and the
-// demo. The API itself is no longer to be had; docs/decisions.md says where its behaviour was taken from.
+// Package spcserver is a conforming server of the StackPointCloud API as far as autoscalers and Holdfast use it, for tests
+// and the demo: its lists, its errors, and the life of a machine from draft to deleted. The API itself is no longer to be
+// had; docs/spc.md says where its behaviour was taken from.
 package spcserver
 
 import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/holdfast-dev/holdfast/pkg/spc"
@@ -15,12 +18,17 @@ import (
 type Server struct {
 	Token                 string
 	Organization, Cluster string
+	// Generation is which of the API's four forms of the node object is served; the zero value is the latest.
+	Generation Generation
 
 	state struct {
 		sync.Mutex
 		nodes    []spc.Record
+		pools    []spc.Pool
+		stuck    map[int64]bool
 		failure  http.HandlerFunc
 		requests int
+		logs     []map[string]any
 	}
 }
 
@@ -31,7 +39,21 @@ func (s *Server) SetNodes(nodes ...spc.Record) {
 	s.state.nodes = slices.DeleteFunc(slices.Clone(nodes), func(r spc.Record) bool { return r.State == "deleted" })
 }
 
-// Fail makes every request end in h, until it is called with nil.
+// Nodes returns the cluster's machines as they are.
+func (s *Server) Nodes() []spc.Record {
+	s.state.Lock()
+	defer s.state.Unlock()
+	return slices.Clone(s.state.nodes)
+}
+
+// SetPools replaces the cluster's node pools.
+func (s *Server) SetPools(pools ...spc.Pool) {
+	s.state.Lock()
+	defer s.state.Unlock()
+	s.state.pools = slices.Clone(pools)
+}
+
+// Fail makes every request end in h, until it is called with nil. Failures has those that the API is known for.
 func (s *Server) Fail(h http.HandlerFunc) {
 	s.state.Lock()
 	defer s.state.Unlock()
@@ -45,34 +67,122 @@ func (s *Server) Requests() int {
 	return s.state.requests
 }
 
-// ServeHTTP answers GET /orgs/{org}/clusters/{cluster}/nodes as the API did, errors included (Django REST Framework's
-// texts with knox's tokens).
+// route is one path of the API; {name} matches any one segment, which handle gets in order.
+type route struct {
+	method, path string
+	handle       func(w http.ResponseWriter, r *http.Request, args []string)
+}
+
+func (s *Server) routes() []route {
+	const cluster = "orgs/{o}/clusters/{c}"
+	return []route{
+		{http.MethodGet, "rest-auth/user/", s.user},
+		{http.MethodGet, "userprofile/{name}", s.user},
+		{http.MethodGet, "orgs", s.organizations},
+		{http.MethodGet, "orgs/{o}", s.organization},
+		{http.MethodGet, "orgs/{o}/clusters", s.clusters},
+		{http.MethodGet, cluster, s.cluster},
+		{http.MethodGet, cluster + "/nodes", s.listNodes},
+		{http.MethodGet, cluster + "/nodes/{n}", s.getNode},
+		{http.MethodDelete, cluster + "/nodes/{n}", s.deleteNode},
+		{http.MethodGet, cluster + "/nodes/{n}/can_delete", s.canDelete},
+		{http.MethodPost, cluster + "/add_node", s.addNode},
+		{http.MethodGet, cluster + "/nodepools", s.listPools},
+		{http.MethodPost, cluster + "/nodepools", s.createPool},
+		{http.MethodGet, cluster + "/nodepools/{p}", s.getPool},
+		{http.MethodPost, cluster + "/nodepools/{p}", s.updatePool},
+		{http.MethodDelete, cluster + "/nodepools/{p}", s.deletePool},
+		{http.MethodPost, cluster + "/nodepools/{p}/add", s.addToPool},
+		{http.MethodGet, cluster + "/logs", s.listLogs},
+		{http.MethodPost, cluster + "/buildlogs", s.addLog},
+		{http.MethodGet, cluster + "/volumes", s.volumes},
+	}
+}
+
+// ServeHTTP answers as the API did, errors included (Django REST Framework's texts with knox's tokens).
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.state.Lock()
 	s.state.requests++
-	failure, nodes := s.state.failure, s.state.nodes
+	failure := s.state.failure
 	s.state.Unlock()
-	path := "/orgs/" + s.Organization + "/clusters/" + s.Cluster + "/nodes"
-	switch {
-	case failure != nil:
+	if failure != nil {
 		failure(w, r)
-	case r.Header.Get("Authorization") == "":
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		answer(w, http.StatusUnauthorized, map[string]string{"detail": "Authentication credentials were not provided."})
-	case r.Header.Get("Authorization") != "Bearer "+s.Token:
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		answer(w, http.StatusUnauthorized, map[string]string{"detail": "Invalid token."})
-	case r.URL.Path != path:
-		answer(w, http.StatusNotFound, map[string]string{"detail": "Not found."})
-	case r.Method != http.MethodGet:
-		answer(w, http.StatusMethodNotAllowed, map[string]string{"detail": `Method "` + r.Method + `" not allowed.`})
-	default:
-		answer(w, http.StatusOK, append([]spc.Record{}, nodes...))
+		return
 	}
+	if problem := s.unauthorized(r.Header.Get("Authorization")); problem != "" {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		refuse(w, http.StatusUnauthorized, problem)
+		return
+	}
+	known := false
+	for _, to := range s.routes() {
+		args, is := match(to.path, r.URL.Path)
+		known = known || is
+		switch {
+		case !is || to.method != r.Method:
+		case len(args) > 0 && strings.HasPrefix(to.path, "orgs/") && args[0] != s.Organization,
+			len(args) > 1 && args[1] != s.Cluster:
+			refuse(w, http.StatusNotFound, "Not found.")
+			return
+		default:
+			to.handle(w, r, args)
+			return
+		}
+	}
+	if known {
+		refuse(w, http.StatusMethodNotAllowed, `Method "`+r.Method+`" not allowed.`)
+		return
+	}
+	refuse(w, http.StatusNotFound, "Not found.")
+}
+
+// unauthorized is knox's answer to a header, empty if it is good.
+func (s *Server) unauthorized(header string) string {
+	kind, token, _ := strings.Cut(header, " ")
+	switch {
+	case !strings.EqualFold(kind, "bearer"):
+		return "Authentication credentials were not provided."
+	case token == "":
+		return "Invalid token header. No credentials provided."
+	case strings.Contains(token, " "):
+		return "Invalid token header. Token string should not contain spaces."
+	case token != s.Token:
+		return "Invalid token."
+	}
+	return ""
+}
+
+func match(pattern, path string) (args []string, is bool) {
+	want, have := strings.Split(pattern, "/"), strings.Split(strings.TrimPrefix(path, "/"), "/")
+	if len(want) != len(have) {
+		return nil, false
+	}
+	for i, segment := range want {
+		switch {
+		case strings.HasPrefix(segment, "{") && have[i] != "":
+			args = append(args, have[i])
+		case segment != have[i]:
+			return nil, false
+		}
+	}
+	return args, true
+}
+
+func refuse(w http.ResponseWriter, code int, detail string) {
+	answer(w, code, map[string]string{"detail": detail})
 }
 
 func answer(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body)
+}
+
+// number reads a path's number; the API's numbers are above 0.
+func number(s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+// console is what the program prints.
+type console struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.Write(p)
+}
+
+func (c *console) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.String()
+}
+
+func TestRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &console{}
+	var group errgroup.Group
+	group.Go(func() error {
+		return run(ctx, []string{"-listen=127.0.0.1:0", "-step=10ms", "-workers=2", "-form=3"}, out)
+	})
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "/nodes\n") }, 10*time.Second, 5*time.Millisecond)
+	base, _, _ := strings.Cut(out.String(), "\n")
+	require.Eventually(t, func() bool {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/orgs/6/clusters/504/nodes", nil)
+		require.NoError(t, err)
+		request.Header.Set("Authorization", "Bearer a12f59e2788386a302c5d199b5506725")
+		answer, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		return strings.Count(string(body), `"state":"running"`) == 3
+	}, 10*time.Second, 10*time.Millisecond)
+	cancel()
+	require.NoError(t, group.Wait())
+}
+
+func TestMistakes(t *testing.T) {
+	for args, says := range map[string]string{
+		"-form=4": "choose 0 to 3", "-fail=often": "-help names all", "-listen=nowhere:0:0": "listening for -listen", "-nonsense": "not defined",
+	} {
+		require.ErrorContains(t, run(t.Context(), []string{args}, io.Discard), says)
+	}
+}
