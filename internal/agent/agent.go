@@ -14,13 +14,13 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
@@ -29,12 +29,25 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// Config is what an Agent works with. All of it is needed but Inventory and FollowInventory.
+// Nodes is a client for Nodes, of which the agent touches its own alone.
+type Nodes interface {
+	nodepatch.Patcher
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Node, error)
+	List(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// Events is a client for Events.
+type Events interface {
+	Create(ctx context.Context, event *corev1.Event, o metav1.CreateOptions) (*corev1.Event, error)
+}
+
+// Config is what an Agent works with. All of it is needed but LetGo, Inventory and FollowInventory.
 type Config struct {
 	// Node is the name of the agent's own Node, the only one that it touches.
 	Node     string
-	Nodes    typedcorev1.NodeInterface
-	Events   typedcorev1.EventInterface
+	Nodes    Nodes
+	Events   Events
 	Clusters *Clusters
 
 	// Network and Etcd say what the host shows. Network is called often and must be fast.
@@ -43,14 +56,18 @@ type Config struct {
 	// Watch calls notify whenever the host may have changed, until the context ends. If it fails it is started again;
 	// meanwhile the tick has to do.
 	Watch func(ctx context.Context, notify func()) error
+	// LetGo ends the delay of a shutdown that Network has told of: the Node is written. Nil where nothing is delayed.
+	LetGo func() error
 	// Identify asks an etcd server who it is, Observe looks at its whole cluster. They bound themselves.
 	Identify func(context.Context, protect.Sighting) protect.Answer
 	Observe  func(context.Context, protect.Sighting, protect.Answer) v1alpha1.Observation
 
 	// Inventory is the list of SPC machines as last read, nil before the first; FollowInventory keeps it up to date and
 	// calls notify when it changed. Both are nil where there is no SPC.
-	Inventory       func() *spc.Inventory
+	Inventory       func() *spc.Index
 	FollowInventory func(ctx context.Context, notify func()) error
+	// WithholdGroup says that a node which holds etcd, or may, is not labelled with its SPC group.
+	WithholdGroup bool
 
 	Policy readiness.Policy
 	// StaticPods says that etcd which Kubernetes itself runs is protected too.
@@ -69,6 +86,7 @@ type Agent struct {
 	lookout  *lookout
 	reporter *reporter
 	herald   *herald
+	metrics  *metrics
 }
 
 // New returns an Agent that does nothing before Run.
@@ -79,7 +97,7 @@ func New(cfg Config) (*Agent, error) {
 	case cfg.Tick <= 0:
 		return nil, fmt.Errorf("making an agent: tick %s is not above zero", cfg.Tick)
 	}
-	a := &Agent{cfg: cfg, herald: newHerald(cfg)}
+	a := &Agent{cfg: cfg, herald: newHerald(cfg), metrics: newMetrics()}
 	a.nodes = &mirror[*corev1.Node]{
 		log: cfg.Log.With("resource", "nodes"), objects: map[string]*corev1.Node{},
 		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -91,7 +109,8 @@ func New(cfg Config) (*Agent, error) {
 		changed: a.nodeChanged,
 	}
 	a.clusters = &mirror[*v1alpha1.EtcdCluster]{
-		log: cfg.Log.With("resource", v1alpha1.Resource), objects: map[string]*v1alpha1.EtcdCluster{},
+		wanted: newBell(),
+		log:    cfg.Log.With("resource", v1alpha1.Resource), objects: map[string]*v1alpha1.EtcdCluster{},
 		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return cfg.Clusters.List(ctx, o)
 		},
@@ -100,12 +119,13 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.lookout = &lookout{
 		etcd: cfg.Etcd, identify: cfg.Identify, pods: cfg.StaticPods, log: cfg.Log, woken: newBell(), told: a.nodeChanged,
-		patience: lookPatience,
+		patience: lookPatience, metrics: a.metrics,
 	}
 	a.reporter = &reporter{
 		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Publish,
 		own: a.nodes, clusters: a.clusters, evidence: &a.lookout.evidence, pods: cfg.StaticPods, log: cfg.Log,
 		woken: newBell(), finished: make(chan round, roundsAtOnce), topics: map[v1alpha1.ClusterID]*topic{},
+		metrics: a.metrics,
 	}
 	a.loop = &loop{
 		cfg: cfg, own: a.nodes, clusters: a.clusters, evidence: &a.lookout.evidence,
@@ -117,7 +137,7 @@ func New(cfg Config) (*Agent, error) {
 // Run works until the context ends, and returns its cause.
 func (a *Agent) Run(ctx context.Context) error {
 	parts := []func(context.Context) error{
-		a.nodes.run, a.clusters.run, a.loop.run, a.lookout.run, a.reporter.run, a.herald.run,
+		a.nodes.run, a.clusters.runWanted, a.loop.run, a.lookout.run, a.reporter.run, a.herald.run,
 		func(ctx context.Context) error {
 			return persist(ctx, a.cfg.Log.With("watch", "host"), a.cfg.Watch, a.hostChanged)
 		},
@@ -132,6 +152,20 @@ func (a *Agent) Run(ctx context.Context) error {
 		group.Go(func() error { return part(ctx) })
 	}
 	return group.Wait()
+}
+
+// Describe and Collect make the Agent a prometheus.Collector of the numbers of its etcd side.
+func (a *Agent) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range a.metrics.collectors() {
+		c.Describe(to)
+	}
+}
+
+// Collect sends the numbers as they are now.
+func (a *Agent) Collect(to chan<- prometheus.Metric) {
+	for _, c := range a.metrics.collectors() {
+		c.Collect(to)
+	}
 }
 
 // Healthy returns an error that says how long the node loop has not turned, or the host has not been looked at, if that is

@@ -66,6 +66,8 @@ type rig struct {
 	answer    protect.Answer
 	seen      v1alpha1.Observation
 	events    bell
+	// letGo gets the Node's cordon as it was each time that the agent let the host go down.
+	letGo chan bool
 }
 
 // fault stands between the agent and the API server and breaks what nothing real breaks at will.
@@ -112,7 +114,7 @@ func (readCloser) Close() error { return nil }
 func start(t *testing.T, c cluster, name string, prepare func(*rig)) *rig {
 	t.Helper()
 	log, said := record(t)
-	r := &rig{cluster: c, t: t, name: name, said: said, events: newBell(), fault: &fault{}, facts: closed()}
+	r := &rig{cluster: c, t: t, name: name, said: said, events: newBell(), fault: &fault{}, facts: closed(), letGo: make(chan bool, 8)}
 	if prepare != nil {
 		prepare(r)
 	}
@@ -124,9 +126,15 @@ func start(t *testing.T, c cluster, name string, prepare func(*rig)) *rig {
 	require.NoError(t, err)
 	clusters, err := NewClusters(config, client)
 	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
 	r.agent, err = New(Config{
 		Node: name, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
 		Network: func(context.Context) readiness.Facts { r.mu.Lock(); defer r.mu.Unlock(); return r.facts },
+		LetGo: func() error {
+			n, err := c.nodes.Get(ctx, name, metav1.GetOptions{})
+			r.letGo <- err == nil && n.Spec.Unschedulable
+			return err
+		},
 		Etcd: func(context.Context) ([]protect.Sighting, []string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -155,7 +163,6 @@ func start(t *testing.T, c cluster, name string, prepare func(*rig)) *rig {
 		StaticPods: true, Tick: 10 * time.Second, Log: log,
 	})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.agent.Run(ctx) }()
 	t.Cleanup(func() {

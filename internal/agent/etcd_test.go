@@ -91,6 +91,19 @@ func etcdOnTheNode(t *testing.T, c cluster) {
 		r.told("EtcdMemberGone")
 	})
 
+	t.Run("what was tried in vain is said whole", func(t *testing.T) {
+		c.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "closed-1"}})
+		tried := "https://127.0.0.1:2379" + strings.Repeat(" (a certificate): it does not take it;", 20) + " name a client certificate"
+		r := start(t, c, "closed-1", func(r *rig) {
+			holdsMember(r)
+			r.answer = protect.Answer{Problem: tried}
+		})
+		c.until(t, r.name, "protected and unverified", func(n *corev1.Node) bool {
+			said := condition(n, protect.EtcdMemberCondition)
+			return marked(n) && said.Reason == protect.Unverified && strings.Contains(said.Message, tried)
+		})
+	})
+
 	t.Run("what is seen is published beside what others see, and a question is answered", func(t *testing.T) {
 		c.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-1"}})
 		c.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-2"}})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
-	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
 const (
@@ -47,6 +45,8 @@ type loop struct {
 	written   *corev1.Node // as the server answered our last write
 	writtenAt time.Time
 	reread    bool // the copy from the watch is known to be old
+	down      bool // the host is going down, as the last step saw
+	letDown   bool // and nothing here keeps it from doing so any more
 	said      sayings
 }
 
@@ -69,6 +69,7 @@ func (l *loop) run(ctx context.Context) error {
 		l.report(ctx, err)
 		woken := l.woken
 		if err == nil {
+			l.letGo(ctx)
 			delays = retries()
 			timer.Reset(jittered(l.cfg.Tick))
 		} else {
@@ -81,6 +82,20 @@ func (l *loop) run(ctx context.Context) error {
 		case <-woken:
 		case <-timer.C:
 		}
+	}
+}
+
+// letGo lets the host go down once the Node has been written for it. If it cannot be, the host goes down all the same,
+// when its own patience ends.
+func (l *loop) letGo(ctx context.Context) {
+	if !l.down || l.letDown || l.cfg.LetGo == nil {
+		l.letDown = l.letDown && l.down
+		return
+	}
+	l.letDown = true
+	l.cfg.Log.InfoContext(ctx, "the node is written for its host to go down")
+	if err := l.cfg.LetGo(); err != nil {
+		l.cfg.Log.WarnContext(ctx, "the host waits with going down until its patience ends", "err", err)
 	}
 }
 
@@ -166,14 +181,17 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 	}
 	began := time.Now()
 	s := situation{
-		node: node, facts: l.cfg.Network(ctx), policy: l.cfg.Policy, spc: l.cfg.Inventory != nil, now: began,
+		node: node, facts: l.cfg.Network(ctx), policy: l.cfg.Policy, spc: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, now: began,
+	}
+	l.down = s.facts.GoingDown
+	l.letDown = l.letDown && l.down // a shutdown that was called off in between is another one
+	seen, ever := l.evidence.take()
+	if ever {
+		s.evidence = &seen
 	}
 	var unread error
-	if s.known, unread = known(node, l.clusters, l.cfg.StaticPods); unread != nil && l.said.unread.changed(unread.Error()) {
+	if s.known, unread = known(node, seen, l.clusters, l.cfg.StaticPods); unread != nil && l.said.unread.changed(unread.Error()) {
 		l.cfg.Log.WarnContext(ctx, "the announcement on the node cannot be read, it is written anew", "err", unread)
-	}
-	if seen, ever := l.evidence.take(); ever {
-		s.evidence = &seen
 	}
 	s.blind = l.blind(began)
 	if s.spc {
@@ -183,7 +201,7 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 	if err != nil {
 		return false, err
 	}
-	l.say(ctx, node, o)
+	l.say(ctx, o)
 	after, err := l.write(ctx, node, o)
 	l.reread = apierrors.IsConflict(err)
 	if after.ResourceVersion == node.ResourceVersion {
@@ -217,8 +235,8 @@ func (l *loop) write(ctx context.Context, node *corev1.Node, o outcome) (*corev1
 	return after, err
 }
 
-// say logs the decisions that changed, and tells of a doubt about the machine, which is not written anywhere.
-func (l *loop) say(ctx context.Context, node *corev1.Node, o outcome) {
+// say logs the decisions that changed.
+func (l *loop) say(ctx context.Context, o outcome) {
 	if l.said.hold.changed(fmt.Sprint(o.hold.Held, o.hold.Reason, o.hold.Message)) {
 		l.cfg.Log.InfoContext(ctx, "network decided", "held", o.hold.Held, "reason", o.hold.Reason, "message", o.hold.Message)
 	}
@@ -228,15 +246,7 @@ func (l *loop) say(ctx context.Context, node *corev1.Node, o outcome) {
 	if o.match == nil {
 		return
 	}
-	kept := strings.Join(o.report.Kept, ", ")
-	if !l.said.machine.changed(o.match.Message + kept) {
-		return
-	}
-	l.cfg.Log.InfoContext(ctx, "spc record decided", "message", o.match.Message, "kept", o.report.Kept)
-	switch {
-	case o.match.Outcome == spc.Conflict:
-		l.tell(ctx, node, event{kind: corev1.EventTypeWarning, reason: "SPCConflict", message: o.match.Message})
-	case kept != "":
-		l.tell(ctx, node, event{kind: corev1.EventTypeWarning, reason: "SPCConflict", message: "labels left as they are: " + kept})
+	if l.said.machine.changed(o.match.Message + o.report.Problem) {
+		l.cfg.Log.InfoContext(ctx, "spc record decided", "message", o.match.Message, "problem", o.report.Problem)
 	}
 }

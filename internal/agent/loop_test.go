@@ -28,6 +28,7 @@ func TestAtAnAPIServer(t *testing.T) {
 		run  func(*testing.T, cluster)
 	}{
 		{"node loop", nodeLoop},
+		{"a host that goes down", hostGoesDown},
 		{"etcd on the node", etcdOnTheNode},
 		{"a server that is ill", serverIsIll},
 		{"a server that is away", serverIsAway},
@@ -43,7 +44,6 @@ func nodeLoop(t *testing.T, c cluster) {
 		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool {
 			return condition(n, readiness.NetworkHeld).Reason == readiness.WaitingForCNI
 		})
-		r.told("Held")
 		reads := atomic.Int64{}
 		r.fault.set(func(req *http.Request) int {
 			if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/nodes/born-held") {

@@ -24,6 +24,8 @@ type mirror[T object] struct {
 	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	changed func()
 	log     *slog.Logger
+	// wanted rings when somebody needs the objects; nil if they are needed anyway.
+	wanted bell
 
 	mu      sync.Mutex // guards what follows
 	objects map[string]T
@@ -48,6 +50,16 @@ func (m *mirror[T]) one(name string) (found T, there, known bool) {
 	defer m.mu.Unlock()
 	found, there = m.objects[name]
 	return found, there, m.synced
+}
+
+// runWanted keeps the copy from when it is wanted until the context ends.
+func (m *mirror[T]) runWanted(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-m.wanted:
+	}
+	return m.run(ctx)
 }
 
 // run keeps the copy until the context ends.

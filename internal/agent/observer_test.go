@@ -1,81 +1,13 @@
 package agent
 
 import (
-	"context"
-	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
-
-func TestLooksComeOnEventsAtMostFourASecondAndEveryMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, _ := record(t)
-		looks := atomic.Int64{}
-		l := &lookout{
-			etcd: func(context.Context) ([]protect.Sighting, []string) {
-				looks.Add(1)
-				return nil, nil
-			},
-			log: log, woken: newBell(), told: func() {},
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- l.run(ctx) }()
-		for range 100 { // a storm of one second
-			elapse(t, 10*time.Millisecond)
-			l.woken.ring()
-		}
-		storm := looks.Load()
-		require.LessOrEqual(t, storm, int64(5))
-		require.GreaterOrEqual(t, storm, int64(4))
-		elapse(t, 10*time.Minute)
-		require.InDelta(t, 10+1, looks.Load()-storm, 1)
-		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
-	})
-}
-
-func TestALookAsksAllServersAtOnceAndIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, said := record(t)
-		told := atomic.Int64{}
-		l := &lookout{
-			etcd: func(context.Context) ([]protect.Sighting, []string) {
-				return []protect.Sighting{{Where: "a"}, {Where: "b"}, {Where: "pod", InCluster: true}}, []string{"the bus: refused"}
-			},
-			identify: func(ctx context.Context, s protect.Sighting) protect.Answer {
-				if s.Where == "b" && pause(ctx, time.Second) == nil {
-					return protect.Answer{Name: "b"}
-				}
-				<-ctx.Done() // a server that takes the connection and never answers, and a probe without a budget
-				return protect.Answer{Problem: s.Where + " does not answer"}
-			},
-			log: log, woken: newBell(), told: func() { told.Add(1) },
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- l.run(ctx) }()
-		elapse(t, lookBudget+time.Second)
-		seen, ever := l.evidence.take()
-		require.True(t, ever)
-		require.Equal(t, int64(1), told.Load())
-		require.Equal(t, []string{"the bus: refused"}, seen.Unknown)
-		require.Equal(t, "a does not answer", seen.Found[0].Problem)
-		require.Equal(t, "b", seen.Found[1].Name, "one that answers does not wait for one that hangs")
-		require.Empty(t, seen.Found[2].Problem, "what Kubernetes runs is not asked unless it is to be protected")
-		elapse(t, 10*time.Minute)
-		require.Equal(t, 1, strings.Count(said(), "a does not answer"), "what is seen is logged when it changes")
-		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
-	})
-}
 
 func TestSubjects(t *testing.T) {
 	const events = v1alpha1.ClusterID("e1")
@@ -145,35 +77,4 @@ func TestSubjects(t *testing.T) {
 			require.Equal(t, test.want, got)
 		})
 	}
-}
-
-func TestALookThatDoesNotEndIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, _ := record(t)
-		hangs, looks := make(chan struct{}), atomic.Int64{}
-		l := &lookout{
-			etcd: func(context.Context) ([]protect.Sighting, []string) {
-				if looks.Add(1) == 3 {
-					<-hangs // a read that no context ends
-				}
-				return nil, nil
-			},
-			log: log, woken: newBell(), told: func() {}, patience: lookPatience,
-		}
-		require.Empty(t, l.blind(time.Now()), "it has not begun")
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- l.run(ctx) }()
-		elapse(t, 4*time.Minute)
-		require.Equal(t, int64(3), looks.Load())
-		require.Empty(t, l.blind(time.Now()))
-		elapse(t, 4*time.Minute)
-		require.Contains(t, l.blind(time.Now()), "no look at the host has ended since 2000-01-01T00:0")
-		require.ErrorContains(t, (&Agent{loop: &loop{}, lookout: l}).Healthy(time.Now()), "no look at the host has ended since")
-		close(hangs)
-		elapse(t, time.Second)
-		require.Empty(t, l.blind(time.Now()))
-		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
-	})
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/openstack"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
@@ -27,8 +29,10 @@ type situation struct {
 	known protect.Known
 	// spc says that there is an inventory to match against, nil while it has not been read.
 	spc       bool
-	inventory *spc.Inventory
-	now       time.Time
+	inventory *spc.Index
+	// withholdGroup says that a node which holds etcd, or may, is not labelled with its SPC group.
+	withholdGroup bool
+	now           time.Time
 }
 
 // outcome is what follows from a situation, each part with its explanation.
@@ -37,6 +41,7 @@ type outcome struct {
 	protection *protect.Protection
 	match      *spc.Match
 	report     spc.Report
+	openstack  openstack.Identity
 	// urgent is the hold alone, rest is everything but the hold, all is both.
 	urgent, rest, all nodepatch.Desired
 }
@@ -54,7 +59,8 @@ func decide(s situation) (outcome, error) {
 	case s.evidence != nil:
 		p := protect.Assess(*s.evidence, s.known)
 		o.protection = &p
-		o.rest.Annotations, o.rest.Labels = protect.Marks(p, s.node.Annotations, s.node.Labels)
+		// From the annotations as the hold leaves them: a mark for autoscalers that goes with it is set anew on an etcd node.
+		o.rest.Annotations, o.rest.Labels = protect.Marks(p, changed(s.node.Annotations, o.urgent.Annotations), s.node.Labels)
 		if glass, err := protect.ParseBreakGlass(s.node.Annotations[protect.BreakGlassAnnotation], s.node.UID, s.now); err == nil && o.rest.Labels[protect.EtcdMemberLabel] != nil {
 			// Who may break the glass has taken the label off, since the webhook does not answer. Until that has run out,
 			// the label would only undo it.
@@ -64,7 +70,7 @@ func decide(s situation) (outcome, error) {
 		}
 		o.rest.Conditions = append(o.rest.Conditions, member(p))
 	}
-	err := o.record(s)
+	err := errors.Join(o.record(s), o.identify(s.node))
 	o.rest = legible(o.rest)
 	o.all = o.urgent
 	o.all.Annotations, o.all.Labels = maps.Clone(o.urgent.Annotations), maps.Clone(o.urgent.Labels)
@@ -74,25 +80,20 @@ func decide(s situation) (outcome, error) {
 	return o, err
 }
 
-// record adds what follows from the inventory of SPC.
-func (o *outcome) record(s situation) error {
-	if !s.spc {
-		return nil
+// changed returns annotations as they are once the changes are written.
+func changed(annotations map[string]string, changes map[string]*string) map[string]string {
+	after := maps.Clone(annotations)
+	for key, value := range changes {
+		switch {
+		case value == nil:
+			delete(after, key)
+		case after == nil:
+			after = map[string]string{key: *value}
+		default:
+			after[key] = *value
+		}
 	}
-	match := spc.Find(s.node, s.inventory)
-	o.match = &match
-	organization := int64(0)
-	if s.inventory != nil {
-		organization = s.inventory.Organization
-	}
-	report, err := spc.Reported(s.node, match, organization)
-	if err != nil {
-		return err
-	}
-	o.report = report
-	maps.Copy(o.rest.Annotations, report.Annotations)
-	maps.Copy(o.rest.Labels, report.Labels)
-	return nil
+	return after
 }
 
 // longestMessage is the most, in bytes, that is said in a condition: a file or a server names things as it likes.
@@ -124,6 +125,7 @@ func held(d readiness.Decision) nodepatch.Desired {
 		Unschedulable: d.Unschedulable, AddTaints: d.AddTaints, RemoveTaints: d.RemoveTaints,
 		Conditions: append([]corev1.NodeCondition(nil), d.Conditions...), StatusFirst: d.StatusFirst,
 	}
+	maps.Copy(desired.Annotations, d.Annotations)
 	if d.Record != nil {
 		record := d.Record.Format()
 		desired.Annotations[readiness.HoldAnnotation] = &record
@@ -160,10 +162,7 @@ func (o outcome) news(before, after *corev1.Node) []event {
 	case labelled:
 		found = append(found, event{kind: corev1.EventTypeNormal, reason: "EtcdMemberGone", message: p.Message})
 	}
-	if value := after.Annotations[spc.NodeAnnotation]; value != before.Annotations[spc.NodeAnnotation] && o.match != nil {
-		found = append(found, event{kind: corev1.EventTypeNormal, reason: "SPCMatched", message: o.match.Message})
-	}
-	return found
+	return append(found, o.machineNews(before, after)...)
 }
 
 func isMember(n *corev1.Node) bool {

@@ -19,7 +19,7 @@ import (
 
 func TestDecidePutsEverythingIntoOneWrite(t *testing.T) {
 	host := &protect.HostEvidence{Found: []protect.Found{local(812)}}
-	machines := &spc.Inventory{Organization: 7, Records: []spc.Record{{PK: 1, Cluster: 2, InstanceID: "born", State: "running"}}}
+	machines := spc.NewIndex(&spc.Inventory{Organization: 7, Records: []spc.Record{{PK: 1, Cluster: 2, InstanceID: "born", State: "running"}}})
 	s := situation{node: bornHeld("born"), facts: open(), evidence: host, spc: true, inventory: machines, now: time.Now()}
 	s.node.UID = "uid-1"
 

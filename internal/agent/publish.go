@@ -21,6 +21,9 @@ import (
 const (
 	// publishEvery is how often an entry is written although nothing changed: its time says that the observer lives.
 	publishEvery = time.Minute
+	// turnTime is how long a node leaves to each one before it to answer the same question: about as long as one write and
+	// the grant that follows from it take.
+	turnTime = 25 * time.Millisecond
 	// roundsAtOnce bounds the probes that run beside each other. A member that hangs costs its round the whole of its
 	// budget, and the question that comes next must not wait for it.
 	roundsAtOnce = 4
@@ -42,6 +45,8 @@ type round struct {
 	cluster  v1alpha1.ClusterID
 	number   int
 	question question
+	// turn is how long after the beginning of the look the answer is due at the earliest.
+	turn time.Duration
 	// beat says that the entry is written even if it is what was written last.
 	beat bool
 	seen v1alpha1.Observation
@@ -54,6 +59,7 @@ type topic struct {
 	beat     time.Time // when the entry is due again
 	retry    time.Time // when what failed is due again, zero if nothing did
 	delays   wait.Backoff
+	silence  wait.Backoff // the delays while the cluster cannot be seen
 	written  round
 	trouble  said
 }
@@ -69,6 +75,7 @@ type reporter struct {
 	evidence *latest[protect.HostEvidence]
 	pods     bool
 	log      *slog.Logger
+	metrics  *metrics
 
 	woken    bell
 	finished chan round
@@ -103,7 +110,7 @@ func (r *reporter) ask(ctx context.Context, rounds *errgroup.Group) time.Duratio
 		return publishEvery
 	}
 	// What is announced wrongly is announced anew by the loop that writes the Node, and logged there.
-	k, _ := known(node, r.clusters, r.pods)
+	k, _ := known(node, seen, r.clusters, r.pods)
 	r.subjects = subjects(seen, r.subjects, k.Announced, r.pods)
 	if protect.Assess(seen, k).Membership == protect.HoldsNot {
 		r.retire(ctx)
@@ -121,17 +128,17 @@ func (r *reporter) ask(ctx context.Context, rounds *errgroup.Group) time.Duratio
 		}
 		// The nonce is read here, before the look begins: what is seen later answers it, what was seen before does not.
 		asked := question{object: object.UID, nonce: object.Spec.Nonce, node: node.UID, subject: s}
-		next = min(next, r.due(ctx, rounds, cluster, t, asked))
+		next = min(next, r.due(ctx, rounds, cluster, t, asked, turnOf(r.node, object)))
 	}
 	return next
 }
 
 // due starts a round if one is due, and returns in how long the next one will be.
-func (r *reporter) due(ctx context.Context, rounds *errgroup.Group, cluster v1alpha1.ClusterID, t *topic, asked question) time.Duration {
+func (r *reporter) due(ctx context.Context, rounds *errgroup.Group, cluster v1alpha1.ClusterID, t *topic, asked question, turn time.Duration) time.Duration {
 	now := time.Now()
 	beat := !now.Before(t.beat)
 	if beat || !reflect.DeepEqual(asked, t.question) || (!t.retry.IsZero() && !now.Before(t.retry)) {
-		this := round{cluster: cluster, number: t.number + 1, question: asked, beat: beat}
+		this := round{cluster: cluster, number: t.number + 1, question: asked, beat: beat, turn: turn}
 		if !rounds.TryGo(func() error { r.round(ctx, this); return nil }) {
 			return publishEvery // a round that ends makes room, and wakes
 		}
@@ -151,9 +158,17 @@ func (r *reporter) due(ctx context.Context, rounds *errgroup.Group, cluster v1al
 func (r *reporter) round(ctx context.Context, this round) {
 	budget, cancel := context.WithTimeout(ctx, roundBudget)
 	defer cancel()
+	turn := time.NewTimer(this.turn)
+	defer turn.Stop()
+	began := time.Now()
 	this.seen = r.observe(budget, this.question.subject.sighting, this.question.subject.answer)
 	this.seen.Node, this.seen.NodeUID, this.seen.Nonce = r.node, this.question.node, this.question.nonce
 	this.seen.Time = metav1.Now()
+	r.metrics.observed(time.Since(began))
+	select {
+	case <-turn.C:
+	case <-ctx.Done():
+	}
 	select {
 	case r.finished <- this:
 	case <-ctx.Done():
@@ -165,6 +180,13 @@ func (r *reporter) write(ctx context.Context, done round) {
 	t := r.topic(done.cluster)
 	if done.number < t.written.number {
 		return
+	}
+	if done.seen.Problem == "" {
+		t.silence = silences()
+	} else if done.number == t.number {
+		// A certificate that is being replaced this moment, an election, a server that is just starting: it may be over
+		// long before the next minute.
+		t.retry = time.Now().Add(t.silence.Step())
 	}
 	if !done.beat && done.question.object == t.written.question.object && same(done.seen, t.written.seen) {
 		return
@@ -180,7 +202,9 @@ func (r *reporter) write(ctx context.Context, done round) {
 				"member", done.seen.LocalMember, "members", len(done.seen.Members), "problem", done.seen.Problem)
 		}
 		t.written, t.delays = done, retries()
+		r.metrics.wrote(result(done.seen))
 	default:
+		r.metrics.wrote(publishFailed)
 		t.retry = time.Now().Add(t.delays.Step())
 		if apierrors.IsNotFound(err) {
 			t.retry = time.Time{} // its return wakes
@@ -189,6 +213,19 @@ func (r *reporter) write(ctx context.Context, done round) {
 			r.log.WarnContext(ctx, "what is seen of the etcd cluster cannot be published, trying again", "err", err)
 		}
 	}
+}
+
+// turnOf says when a node answers, counted from the beginning of its look. All answers go into one object, where those that
+// come together are in each other's way: the API server repeats each write that lost a race, at the cost of a new one, and
+// so delays the grant, which most often waits for the first answer alone.
+func turnOf(node string, c *v1alpha1.EtcdCluster) time.Duration {
+	before := map[string]bool{}
+	for _, b := range c.Spec.Members {
+		if b.Node < node {
+			before[b.Node] = true
+		}
+	}
+	return time.Duration(len(before)) * turnTime
 }
 
 // retire takes the node's entries out of every EtcdCluster: its member is gone for good.
@@ -216,7 +253,7 @@ func (r *reporter) retire(ctx context.Context) {
 func (r *reporter) topic(cluster v1alpha1.ClusterID) *topic {
 	t, there := r.topics[cluster]
 	if !there {
-		t = &topic{delays: retries(), trouble: said{last: "new"}}
+		t = &topic{delays: retries(), silence: silences(), trouble: said{last: "new"}}
 		r.topics[cluster] = t
 	}
 	return t
@@ -229,6 +266,14 @@ func hasEntry(c *v1alpha1.EtcdCluster, node string) bool {
 		}
 	}
 	return false
+}
+
+// result is how an observation that was published is counted.
+func result(o v1alpha1.Observation) string {
+	if o.Problem != "" {
+		return publishedProblem
+	}
+	return publishedWhole
 }
 
 // same says whether two observations differ in nothing but their time.

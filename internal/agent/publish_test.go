@@ -142,6 +142,34 @@ func TestAFailedWriteIsSaidOnceAndTriedAgain(t *testing.T) {
 	})
 }
 
+// Certificates that are being replaced, an election, a server that is just starting: over before the next minute.
+func TestAClusterThatCannotBeSeenIsLookedAtAgainSoon(t *testing.T) {
+	looks, ill := atomic.Int64{}, atomic.Bool{}
+	ill.Store(true)
+	play(t, func(context.Context, *stage) v1alpha1.Observation {
+		if looks.Add(1); ill.Load() {
+			return v1alpha1.Observation{Problem: "private key does not match public key"}
+		}
+		return v1alpha1.Observation{Linearizable: true}
+	}, func(s *stage) {
+		s.cluster("c1", "a")
+		s.wait(500 * time.Millisecond)
+		require.Equal(t, int64(1), looks.Load())
+		ill.Store(false)
+		s.wait(time.Second)
+		require.Equal(t, []string{"a", "a"}, s.nonces(), "the question is answered after all")
+		require.Empty(t, s.written()[1].obs.Problem)
+		s.wait(10 * time.Second)
+		require.Equal(t, int64(2), looks.Load(), "and nobody is asked without need")
+
+		ill.Store(true)
+		s.wait(10 * time.Minute)
+		before := looks.Load()
+		s.wait(10 * time.Minute)
+		require.LessOrEqual(t, looks.Load()-before, int64(22), "a trouble that lasts is not looked at ever faster")
+	})
+}
+
 func TestAnObjectThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	play(t, atOnce, func(s *stage) {
 		require.NoError(t, (&reflected[*v1alpha1.EtcdCluster]{s.clusters}).Replace(nil, ""))
