@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
@@ -40,6 +41,8 @@ func TestJudgedDeletions(t *testing.T) {
 		warnings []string
 		event    string
 		glass    bool
+
+		unverified []string
 	}{
 		"allowed": {
 			path: EtcdNodePath, ruling: kept, allowed: true, code: 200, message: "2 of 3 stay", warnings: kept.Warnings,
@@ -48,6 +51,14 @@ func TestJudgedDeletions(t *testing.T) {
 		"refused": {
 			path: EtcdNodePath, ruling: lost, code: 403, message: lost.Message,
 			event: "Warning DeletionRefused user alice may not delete this node: " + lost.Message,
+		},
+		"a server there has never said who it is": {
+			path: EtcdNodePath, node: with(func(n *corev1.Node) { n.Annotations[protect.UnverifiedAnnotation] = `["process 9"]` }), unverified: []string{"process 9"},
+			ruling: lost, code: 403, message: lost.Message, event: "Warning DeletionRefused user alice may not delete this node: " + lost.Message,
+		},
+		"unlabelled, and a server there has never said who it is": {
+			path: NodePath, node: with(func(n *corev1.Node) { n.Annotations[protect.UnverifiedAnnotation] = `["process 9"]` }), unverified: []string{"process 9"},
+			ruling: lost, code: 403, message: lost.Message, event: "Warning DeletionRefused user alice may not delete this node: " + lost.Message,
 		},
 		"deletecollection sends no name": {
 			path: EtcdNodePath, change: func(r *admissionv1.AdmissionRequest) { r.Name = "" }, ruling: lost, code: 403, message: lost.Message,
@@ -130,6 +141,8 @@ func TestJudgedDeletions(t *testing.T) {
 			require.Equal(t, "uid-1", string(q.Request.UID))
 			require.Equal(t, []string{"10.0.0.1", "n1"}, q.Request.Addresses)
 			require.Equal(t, c.glass, q.BreakGlass != nil)
+			require.Equal(t, c.unverified, q.Request.Unverified)
+			require.Equal(t, name == "dry run makes no event", q.DryRun)
 			if _, broken := s.live.Annotations[protect.BreakGlassAnnotation]; !broken {
 				require.Equal(t, []protect.MemberRef{{Cluster: "cd", Member: "3a"}}, q.Request.Announced)
 			}
@@ -139,13 +152,37 @@ func TestJudgedDeletions(t *testing.T) {
 	}
 }
 
+// TestEveryReviewOfOneDeletionIsJudged: the API server asks anew whenever the Node was written meanwhile, and under
+// preconditions at every try, each time with another request UID. Each answer must write the grant anew.
+func TestEveryReviewOfOneDeletionIsJudged(t *testing.T) {
+	s := newSite(t)
+	s.ruling = protect.Ruling{Allowed: true, Reason: protect.QuorumKept}
+	written := etcdNode()
+	for i := range 3 {
+		written.ResourceVersion = fmt.Sprint(i)
+		got := s.post(EtcdNodePath, deletion(written, func(r *admissionv1.AdmissionRequest) {
+			r.UID = types.UID(fmt.Sprint("review-", i))
+			r.Options.Raw = []byte(`{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1","preconditions":{"uid":"uid-1"}}`)
+		}))
+		require.True(t, got.Allowed)
+		require.EqualValues(t, fmt.Sprint("review-", i), got.UID)
+	}
+	require.Len(t, s.asked, 3)
+	for _, q := range s.asked {
+		require.EqualValues(t, "uid-1", q.Request.UID, "the key of them all")
+	}
+	s.ruling = protect.Ruling{Reason: protect.QuorumWouldBeLost, Message: "no"}
+	require.False(t, s.post(EtcdNodePath, deletion(written, nil)).Allowed, "what was allowed before is no reason")
+}
+
 func TestDeletionsThatAreNotJudged(t *testing.T) {
 	deleting := etcdNode()
 	deleting.DeletionTimestamp, deleting.Finalizers = &metav1.Time{Time: time.Now()}, []string{"karpenter.sh/termination"}
 	reborn := etcdNode()
 	reborn.UID = "uid-2"
-	garbled := etcdNode()
+	garbled, unverified := etcdNode(), etcdNode()
 	garbled.Annotations[protect.AnnouncementAnnotation] = `[{"cluster":"0"`
+	unverified.Annotations[protect.UnverifiedAnnotation] = `[7]`
 
 	for name, c := range map[string]struct {
 		path    string
@@ -165,6 +202,7 @@ func TestDeletionsThatAreNotJudged(t *testing.T) {
 		"a forged UID":                        {path: EtcdNodePath, review: deletion(etcdNode(), nil), live: reborn, code: 409, message: `there is no Node "n1" with UID uid-1 any more.`, reads: 1},
 		"the Node cannot be read":             {path: EtcdNodePath, review: deletion(etcdNode(), nil), liveErr: errors.New("etcdserver: no leader"), code: 503, message: `the Node "n1" cannot be read: etcdserver: no leader.`, reads: 1},
 		"an announcement that cannot be read": {path: EtcdNodePath, review: deletion(etcdNode(), nil), live: garbled, code: 503, message: `what node "n1" says of its etcd members cannot be read: `, reads: 1},
+		"servers that cannot be read":         {path: EtcdNodePath, review: deletion(etcdNode(), nil), live: unverified, code: 503, message: `what node "n1" says of its etcd members cannot be read: parsing annotation holdfast.dev/etcd-unverified`, reads: 1},
 		"garbage":                             {path: EtcdNodePath, review: "{", code: 400, message: "couldn't get version/kind"},
 		"no request":                          {path: EtcdNodePath, review: `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, code: 400, message: `this review is not about the deletion of a Node: the operation is ""`},
 		"an update":                           {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update }), code: 400, message: `this review is not about the deletion of a Node: the operation is "UPDATE"`},

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -87,43 +88,74 @@ func TestWhatIsToldOfAnswers(t *testing.T) {
 	}, counts)
 }
 
-// FuzzReviews looks for a review that brings the process down, or that the fail-closed entry lets pass without a ruling.
+// FuzzReviews looks for a review that brings the process down, or that either entry answers otherwise than the Judge does.
 func FuzzReviews(f *testing.F) {
-	for _, change := range []func(*admissionv1.AdmissionRequest){
-		nil, func(r *admissionv1.AdmissionRequest) { r.Name = "" }, func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = []byte("null") },
+	deleting := etcdNode()
+	deleting.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	dry := true
+	for node, change := range map[*corev1.Node]func(*admissionv1.AdmissionRequest){
+		etcdNode(): nil, deleting: nil,
+		etcdNode(): func(r *admissionv1.AdmissionRequest) { r.Name = "" },
+		etcdNode(): func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = []byte("null") },
+		etcdNode(): func(r *admissionv1.AdmissionRequest) { r.DryRun, r.Operation = &dry, admissionv1.Update },
 	} {
-		raw, err := json.Marshal(deletion(etcdNode(), change))
+		raw, err := json.Marshal(deletion(node, change))
 		require.NoError(f, err)
-		f.Add(raw)
+		for says := range 4 {
+			f.Add(raw, byte(says))
+		}
 	}
-	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`))
+	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`), byte(1))
+	var asked []protect.Question
+	var ruling protect.Ruling
+	var live *corev1.Node
+	ask := func(_ context.Context, q protect.Question) (protect.Ruling, error) {
+		asked = append(asked, q)
+		return ruling, nil
+	}
 	gate, err := New(Options{
-		Judge: judge{
-			labelled: func(_ context.Context, q protect.Question) (protect.Ruling, error) {
-				if q.Request.Node == "" || q.Request.UID == "" {
-					return protect.Ruling{Allowed: true}, nil
-				}
-				return protect.Ruling{}, nil
-			},
-			unlabelled: func(context.Context, protect.Question) (protect.Ruling, error) { return protect.Ruling{}, nil },
-		},
-		Node:   func(context.Context, string) (*corev1.Node, error) { return etcdNode(), nil },
+		Judge:  judge{labelled: ask, unlabelled: ask},
+		Node:   func(context.Context, string) (*corev1.Node, error) { return live, nil },
 		Events: &record.FakeRecorder{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(f, err)
 	mux := http.NewServeMux()
 	require.NoError(f, gate.Mount(mux))
-	f.Fuzz(func(t *testing.T, body []byte) {
+	f.Fuzz(func(t *testing.T, body []byte, says byte) {
+		ruling.Allowed, live = says&1 == 1, etcdNode()
+		if says&2 == 2 {
+			live = deleting
+		}
+		about := aboutNode(body)
 		for _, path := range []string{EtcdNodePath, NodePath} {
+			asked = nil
 			request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body))
 			request.Header.Set("Content-Type", "application/json")
 			recorder := httptest.NewRecorder()
 			mux.ServeHTTP(recorder, request)
 			var review admissionv1.AdmissionReview
 			require.NoError(t, json.Unmarshal(recorder.Body.Bytes(), &review))
-			if path == EtcdNodePath && review.Response.Allowed {
-				require.Contains(t, string(body), "deletionTimestamp")
+			require.NotNil(t, review.Response)
+			judged := len(asked) == 1 && asked[0].Request.Node == about.Name && asked[0].Request.UID == about.UID
+			isDeleting := about.DeletionTimestamp != nil || (path == EtcdNodePath && says&2 == 2 && about.UID == live.UID)
+			switch {
+			case path == EtcdNodePath && review.Response.Allowed:
+				require.True(t, isDeleting || (judged && ruling.Allowed), "nobody judged")
+			case path == NodePath && !review.Response.Allowed && about.Name != "":
+				require.True(t, judged && !ruling.Allowed, "an ordinary node depends on us: %s", recorder.Body)
 			}
+			require.LessOrEqual(t, len(asked), 1)
 		}
 	})
+}
+
+// aboutNode is the Node that a review is about, read without any of the Gate's care.
+func aboutNode(body []byte) corev1.Node {
+	var review struct {
+		Request struct {
+			OldObject corev1.Node `json:"oldObject"`
+		} `json:"request"`
+	}
+	_ = json.Unmarshal(body, &review)
+	return review.Request.OldObject
 }

@@ -54,8 +54,8 @@ func parse(req admissionv1.AdmissionRequest) (review, error) {
 }
 
 // question is what the Judge is asked about the Node. The problem says why a break-glass annotation does not count,
-// empty if there is none or if it does. An announcement that cannot be read comes back as the error, with a question
-// that announces nothing.
+// empty if there is none or if it does. What cannot be read of the agent's word about its members comes back as the
+// error, with a question that lacks it.
 func question(r review, labelled bool, now time.Time) (q protect.Question, problem string, err error) {
 	q = protect.Question{
 		Request: protect.Request{Node: r.node.Name, UID: r.node.UID, Labelled: labelled},
@@ -74,5 +74,8 @@ func question(r review, labelled bool, now time.Time) (q protect.Question, probl
 		}
 	}
 	q.Request.Announced, err = protect.ParseAnnouncement(r.node.Annotations[protect.AnnouncementAnnotation])
+	if err == nil {
+		q.Request.Unverified, err = protect.ParseUnverified(r.node.Annotations[protect.UnverifiedAnnotation])
+	}
 	return q, problem, err
 }
