@@ -29,6 +29,7 @@ type config struct {
 	tick             time.Duration
 	healthListen     string
 	inventory        types.NamespacedName // empty without SPC
+	withholdGroup    bool
 	logLevel         slog.Level
 	logJSON          bool
 }
@@ -67,6 +68,7 @@ func flags(r *raw) *flag.FlagSet {
 	set.DurationVar(&r.tick, "tick", 10*time.Second, "")
 	set.StringVar(&r.healthListen, "health-listen", "127.0.0.1:9878", "")
 	set.StringVar(&r.inventory, "spc-inventory", "", "")
+	set.BoolVar(&r.withholdGroup, "spc-withhold-group", true, "")
 	set.StringVar(&r.level, "log-level", "info", "")
 	set.StringVar(&r.logFormat, "log-format", "json", "")
 	return set
@@ -183,6 +185,7 @@ func checkGates(r *raw) error {
 	if err := r.policy.Validate(); err != nil {
 		return misused("--gates=%q: %v, or auto for those that the node's own CNI calls for", r.gates, err)
 	}
+	r.host.Units = r.policy.Units()
 	return nil
 }
 

@@ -27,6 +27,10 @@ func TestParse(t *testing.T) {
 		"another host":        {[]string{"--host-root=/host", "--kubeconfig=agent.conf"}, func(c *config) { c.host.Root, c.kubeconfig = "/host", "agent.conf" }},
 		"taint":               {[]string{"--hold-mode=taint", "--hold-taint-key=readiness.k8s.io/network"}, func(c *config) { c.policy.TaintKey = "readiness.k8s.io/network" }},
 		"gates on every node": {[]string{"--gates=cni,flannel"}, func(c *config) { c.policy.Force = []string{readiness.GateCNI, readiness.GateFlannel} }},
+		"named gates": {[]string{"--gates=unit:a.service,condition:NetworkUnavailable,unit:b.target"}, func(c *config) {
+			c.policy.Force = []string{"unit:a.service", "condition:NetworkUnavailable", "unit:b.target"}
+			c.host.Units = []string{"a.service", "b.target"}
+		}},
 		"label with value":    {[]string{"--network-plugin-label=built-by=ansible"}, func(c *config) { c.policy.NetworkPluginLabel = "built-by=ansible" }},
 		"label without value": {[]string{"--network-plugin-label=built-by"}, func(c *config) { c.policy.NetworkPluginLabel = "built-by" }},
 		"other paths": {
@@ -46,13 +50,14 @@ func TestParse(t *testing.T) {
 		"times":     {[]string{"--probe-timeout=1s", "--tick=1m"}, func(c *config) { c.probeTimeout, c.tick = time.Second, time.Minute }},
 		"no health": {[]string{"--health-listen="}, func(c *config) { c.healthListen = "" }},
 		"spc":       {[]string{"--spc-inventory=holdfast-system/machines"}, func(c *config) { c.inventory = types.NamespacedName{Namespace: "holdfast-system", Name: "machines"} }},
+		"spc group": {[]string{"--spc-withhold-group=false"}, func(c *config) { c.withholdGroup = false }},
 		"output":    {[]string{"--log-level=warn", "--log-format=text"}, func(c *config) { c.logLevel, c.logJSON = slog.LevelWarn, false }},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			want := config{
 				node: "n1", staticPods: true, probeTimeout: 1500 * time.Millisecond, tick: 10 * time.Second,
-				healthListen: "127.0.0.1:9878", logJSON: true,
+				healthListen: "127.0.0.1:9878", logJSON: true, withholdGroup: true,
 			}
 			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
 			want.host.CNIConfDirs, want.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
@@ -87,6 +92,7 @@ func TestMistakesAreAnsweredWithASentenceAndStatusTwo(t *testing.T) {
 		"refused taint":          {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=example.org/network"}, "is refused by the policy holdfast-agent-nodes"},
 		"taint without prefix":   {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=network"}, "is refused by the policy holdfast-agent-nodes"},
 		"no taint's key":         {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=a b"}, "cannot be the key of a taint"},
+		"no unit's name":         {[]string{"run", "--node=n1", "--gates=unit:network"}, "write the whole name of one systemd unit"},
 		"no such gate":           {[]string{"run", "--node=n1", "--gates=cni,dns"}, `gate "dns" is not known`},
 		"no label":               {[]string{"run", "--node=n1", "--network-plugin-label==yes"}, "is not key=value"},
 		"half a certificate":     {[]string{"run", "--node=n1", "--etcd-cert=/cert"}, "go together"},

@@ -27,6 +27,8 @@ nothing, and works without root: what only root may read is then shown as unknow
   -o text|json                    for people (default) or for machines
   --ask-etcd=BOOL                 ask the etcd found here who it is and how its cluster stands (default true)
   --host-root=DIR                 where the host's / is mounted (default /)
+  --provider-id=ID                the Node's spec.providerID, to compare with what an OpenStack machine calls itself;
+                                  without it what the kubelet was told or cloud-init has noted is taken
 
 The rest are the flags of agent run, for what they change of the decision:
   --gates=auto|LIST  --network-plugin-label=KEY=VALUE  --network-plugin-marker=FILE
@@ -40,8 +42,9 @@ Exit status: 0 done, also if something is unknown; 1 failed; 2 a mistake on the 
 // inspection is the command line of `agent inspect`.
 type inspection struct {
 	raw
-	output string
-	ask    bool
+	output     string
+	ask        bool
+	providerID string
 }
 
 func inspectFlags(i *inspection) *flag.FlagSet {
@@ -49,6 +52,7 @@ func inspectFlags(i *inspection) *flag.FlagSet {
 	set.SetOutput(io.Discard)
 	set.StringVar(&i.output, "o", "text", "")
 	set.BoolVar(&i.ask, "ask-etcd", true, "")
+	set.StringVar(&i.providerID, "provider-id", "", "")
 	offered := map[string]bool{}
 	for _, name := range []string{
 		"host-root", "gates", "network-plugin-label", "network-plugin-marker", "flannel-subnet-file", "trust-durable-subnet-file",
@@ -135,6 +139,7 @@ func look(ctx context.Context, machine *host.Host, asked inspection) report {
 		}
 		seen.Etcd.Found = append(seen.Etcd.Found, found)
 	}
+	seen.OpenStack = describeMachine(machine.Machine(), asked.providerID)
 	seen.Decision = seen.decide(asked)
 	return seen
 }

@@ -23,6 +23,8 @@ type report struct {
 	Etcd     etcdReport      `json:"etcd"`
 	Network  readiness.Facts `json:"network"`
 	Decision decisionReport  `json:"decision"`
+	// OpenStack is nil on machines of other clouds.
+	OpenStack *openstackReport `json:"openstack,omitempty"`
 }
 
 type hostReport struct {

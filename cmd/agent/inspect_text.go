@@ -35,6 +35,7 @@ func (r report) print(out io.Writer) error {
 	p.host(r.Host)
 	p.etcd(r.Etcd)
 	p.network(r.Network)
+	p.machine(r.OpenStack)
 	p.decision(r)
 	if err := p.Flush(); err != nil {
 		return fmt.Errorf("printing the report: %w", err)
@@ -157,6 +158,13 @@ func (p page) network(f readiness.Facts) {
 		marker = "unknown: " + f.Marker.Problem
 	}
 	p.row(2, "network_plugin", marker)
+	for _, u := range f.Units {
+		state := strings.TrimSpace(u.Presence.String() + " " + u.ActiveState + " " + u.SubState)
+		if u.Problem != "" {
+			state = "unknown: " + u.Problem
+		}
+		p.row(2, "unit", u.Name+" "+state)
+	}
 }
 
 func subnet(s readiness.SubnetFile) string {

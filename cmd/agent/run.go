@@ -10,10 +10,11 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/agent"
@@ -39,10 +40,14 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 		return err
 	}
 	log.InfoContext(ctx, "agent starting", "version", version())
+	numbers, err := metrics(made, prober)
+	if err != nil {
+		return err
+	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return made.Run(running) })
 	if cfg.healthListen != "" {
-		group.Go(func() error { return serveHealth(running, cfg.healthListen, made.Healthy, log) })
+		group.Go(func() error { return serveHealth(running, cfg.healthListen, made.Healthy, numbers, log) })
 	}
 	err = group.Wait()
 	if ctx.Err() != nil {
@@ -50,6 +55,17 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 		return nil
 	}
 	return err
+}
+
+// metrics answers with the numbers of the agent's parts, and with what its process uses.
+func metrics(parts ...prometheus.Collector) (http.Handler, error) {
+	all := prometheus.NewRegistry()
+	for _, part := range append(parts, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
+		if err := all.Register(part); err != nil {
+			return nil, fmt.Errorf("registering metrics: %w", err)
+		}
+	}
+	return promhttp.HandlerFor(all, promhttp.HandlerOpts{}), nil
 }
 
 func logger(cfg config, w io.Writer) *slog.Logger {
@@ -73,12 +89,9 @@ func build(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Agent
 	if err != nil {
 		return nil, err
 	}
-	protobuf := rest.CopyConfig(config)
-	protobuf.ContentType = runtime.ContentTypeProtobuf
-	protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	core, err := typedcorev1.NewForConfigAndClient(protobuf, client)
+	core, err := apiaccess.NewCore(config, client)
 	if err != nil {
-		return nil, fmt.Errorf("making a client for nodes: %w", err)
+		return nil, err
 	}
 	cfg.host.Log = log
 	machine, err := host.New(cfg.host)
@@ -87,13 +100,13 @@ func build(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Agent
 	}
 	parts := agent.Config{
 		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network: machine.Network, Etcd: machine.Etcd, Watch: machine.Watch,
+		Network: machine.Network, LetGo: machine.LetGo, Etcd: machine.Etcd, Watch: machine.Watch,
 		Identify: prober.Identify, Observe: prober.Observe,
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}
 	if cfg.inventory.Name != "" {
 		reader := &spcapi.Reader{ConfigMaps: core.ConfigMaps(cfg.inventory.Namespace), Name: cfg.inventory.Name, Log: log}
-		parts.Inventory, parts.FollowInventory = reader.Latest, reader.Run
+		parts.Inventory, parts.FollowInventory, parts.WithholdGroup = reader.Latest, reader.Run, cfg.withholdGroup
 	}
 	return agent.New(parts)
 }
@@ -110,12 +123,12 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return config, err
 }
 
-// serveHealth answers /healthz until the context ends: 200 while the agent's loop turns, 503 otherwise. A port that
-// somebody else has is asked for again and again; what the agent is for does not depend on it.
-func serveHealth(ctx context.Context, address string, healthy func(time.Time) error, log *slog.Logger) error {
+// serveHealth answers /healthz until the context ends: 200 while the agent's loop turns, 503 otherwise; and /metrics. A port
+// that somebody else has is asked for again and again; what the agent is for does not depend on it.
+func serveHealth(ctx context.Context, address string, healthy func(time.Time) error, numbers http.Handler, log *slog.Logger) error {
 	said := ""
 	for {
-		err := answerHealth(ctx, address, healthy)
+		err := answerHealth(ctx, address, healthy, numbers)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -132,7 +145,7 @@ func serveHealth(ctx context.Context, address string, healthy func(time.Time) er
 }
 
 // answerHealth serves until it fails or the context ends.
-func answerHealth(ctx context.Context, address string, healthy func(time.Time) error) error {
+func answerHealth(ctx context.Context, address string, healthy func(time.Time) error, numbers http.Handler) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("listening for --health-listen: %w", err)
@@ -145,6 +158,7 @@ func answerHealth(ctx context.Context, address string, healthy func(time.Time) e
 		}
 		fmt.Fprintln(w, "ok")
 	})
+	mux.Handle("GET /metrics", numbers)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.Serve(listener) })

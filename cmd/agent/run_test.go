@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -37,7 +35,9 @@ func TestRun(t *testing.T) {
 	}{
 		{"a node is released when its network works", released},
 		{"etcd outside Kubernetes", etcdOutsideKubernetes},
+		{"etcd is started", etcdIsStarted},
 		{"an agent outlives its node", outlivesItsNode},
+		{"a node's life costs few requests", fewRequests},
 		{"a machine of SPC is labelled", labelled},
 		{"the webhook is down", webhookIsDown},
 	} {
@@ -71,6 +71,14 @@ func released(t *testing.T, s site) {
 	require.NoError(t, err)
 	require.NoError(t, answer.Body.Close())
 	require.Equal(t, http.StatusOK, answer.StatusCode)
+	answer, err = http.Get("http://" + address + "/metrics")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, answer.Body.Close()) }()
+	numbers, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	for _, name := range []string{"holdfast_agent_look_duration_seconds_count", "holdfast_agent_etcd_questions_total", "process_cpu_seconds_total"} {
+		require.Contains(t, string(numbers), name)
+	}
 }
 
 func etcdOutsideKubernetes(t *testing.T, s site) {
@@ -88,7 +96,8 @@ func etcdOutsideKubernetes(t *testing.T, s site) {
 	}
 	for _, m := range etcd.Members() {
 		s.until(m.Node, "marked", func(n *corev1.Node) bool {
-			return n.Labels[protect.EtcdMemberLabel] == "true" && is(n, protect.EtcdMemberCondition).Status == corev1.ConditionTrue
+			return n.Labels[protect.EtcdMemberLabel] == "true" && is(n, protect.EtcdMemberCondition).Status == corev1.ConditionTrue &&
+				n.Annotations[protect.AnnouncementAnnotation] != ""
 		})
 		n := s.node(m.Node)
 		require.Contains(t, n.Annotations[protect.BecauseAnnotation], m.HexID())
@@ -168,18 +177,30 @@ func labelled(t *testing.T, s site) {
 	said := s.run(node.Name, root, "--spc-inventory=holdfast-system/machines")
 	require.Eventually(t, func() bool { return strings.Contains(said.String(), "has not been read yet") }, soon, 10*time.Millisecond)
 
-	var packed bytes.Buffer
-	zip := gzip.NewWriter(&packed)
-	require.NoError(t, json.NewEncoder(zip).Encode(spc.Inventory{Organization: 1, Cluster: 2, Records: []spc.Record{
-		{PK: 3, Cluster: 2, InstanceID: "spc2-worker-3", GroupName: "autoscaled", PrivateIP: "192.0.2.3", State: "running"},
-	}}))
-	require.NoError(t, zip.Close())
-	_, err = s.Client().CoreV1().ConfigMaps("holdfast-system").Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "machines"}, BinaryData: map[string][]byte{spcapi.InventoryKey: packed.Bytes()},
+	machine := spc.Record{PK: 3, Cluster: 2, InstanceID: "spc2-worker-3", GroupName: "autoscaled", PrivateIP: "192.0.2.3", State: "running"}
+	list := spc.Inventory{Organization: 1, Cluster: 2, AsOf: node.CreationTimestamp.UTC(), Records: []spc.Record{machine}}
+	lists := s.Client().CoreV1().ConfigMaps("holdfast-system")
+	packed, err := spcapi.Encode(&list)
+	require.NoError(t, err)
+	published, err := lists.Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "machines"}, BinaryData: map[string][]byte{spcapi.InventoryKey: packed},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.until(node.Name, "labelled", func(n *corev1.Node) bool { return n.Labels[spc.InstanceIDLabel] == "spc2-worker-3" })
-	require.Equal(t, "autoscaled", s.node(node.Name).Labels[spc.NodeGroupLabel])
+	s.until(node.Name, "in its group", func(n *corev1.Node) bool { return n.Labels[spc.NodeGroupLabel] == "autoscaled" })
+
+	// Its build has failed, of which an autoscaler learns nothing, and kubectl describe does.
+	list.Records[0].State, list.Records[0].IsFailed = "building", true
+	published.BinaryData[spcapi.InventoryKey], err = spcapi.Encode(&list)
+	require.NoError(t, err)
+	_, err = lists.Update(t.Context(), published, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		described, err := s.Kubectl(t.Context(), "describe", "node", node.Name)
+		require.NoError(t, err)
+		return strings.Contains(described, "holdfast.dev/spc-problem: SPC says that its machine spc2-worker-3 (node_id 3) has failed (state building, failed)") &&
+			strings.Contains(described, "SPCMachineFailed")
+	}, soon, 100*time.Millisecond)
 }
 
 func TestHealth(t *testing.T) {
@@ -190,7 +211,7 @@ func TestHealth(t *testing.T) {
 	ended := make(chan error, 1)
 	var mu sync.Mutex
 	go func() {
-		ended <- serveHealth(ctx, address, func(time.Time) error { mu.Lock(); defer mu.Unlock(); return ill }, log)
+		ended <- serveHealth(ctx, address, func(time.Time) error { mu.Lock(); defer mu.Unlock(); return ill }, http.NotFoundHandler(), log)
 	}()
 	ask := func() int {
 		answer, err := http.Get("http://" + address + "/healthz")
@@ -207,7 +228,9 @@ func TestHealth(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, ask())
 
 	taken, other := make(chan error, 1), slog.New(slog.NewTextHandler(said, nil))
-	go func() { taken <- serveHealth(ctx, address, func(time.Time) error { return nil }, other) }()
+	go func() {
+		taken <- serveHealth(ctx, address, func(time.Time) error { return nil }, http.NotFoundHandler(), other)
+	}()
 	require.Eventually(t, func() bool { return strings.Contains(said.String(), "cannot be served") }, soon, 10*time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)

@@ -167,12 +167,18 @@ func put(t *testing.T, root, path, text string, mode os.FileMode) {
 // flannel makes the host's network work, subnet file last, as flannel and its init containers do.
 func flannel(t *testing.T, root string) {
 	t.Helper()
+	flannelButSubnet(t, root)
+	put(t, root, "/run/flannel/subnet.env", "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", 0o644)
+}
+
+// flannelButSubnet is what flannel's init containers leave.
+func flannelButSubnet(t *testing.T, root string) {
+	t.Helper()
 	for _, plugin := range strings.Fields("flannel portmap bridge host-local loopback") {
 		put(t, root, "/opt/cni/bin/"+plugin, "#!/bin/sh\n", 0o755)
 	}
 	put(t, root, "/etc/cni/net.d/10-flannel.conflist", `{"name":"cbr0","cniVersion":"0.3.1","plugins":[
 		{"type":"flannel","delegate":{"hairpinMode":true,"isDefaultGateway":true}},{"type":"portmap","capabilities":{"portMappings":true}}]}`, 0o644)
-	put(t, root, "/run/flannel/subnet.env", "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n", 0o644)
 }
 
 func bootID(i int) string { return fmt.Sprintf("6f6b9d3c-1f2b-4c3f-9d3e-%012d", i) }

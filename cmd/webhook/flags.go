@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // config is the command line, checked.
@@ -23,6 +24,8 @@ type config struct {
 
 	observerWait time.Duration
 	tolerance    int
+
+	holds readiness.Patience
 
 	listen, metricsListen, healthListen string
 	service, webhookConfiguration       string
@@ -42,7 +45,7 @@ type config struct {
 // raw is the command line as it was written.
 type raw struct {
 	config
-	level, logFormat string
+	level, logFormat, onStuckHold string
 }
 
 // flags declares every flag. Their help is in usage.go, by topic and in order of use.
@@ -55,6 +58,9 @@ func flags(r *raw) *flag.FlagSet {
 	set.DurationVar(&r.leaseDuration, "lease-duration", time.Minute, "")
 	set.DurationVar(&r.observerWait, "observer-wait", 3*time.Second, "")
 	set.IntVar(&r.tolerance, "min-remaining-tolerance", 0, "")
+	set.DurationVar(&r.holds.Agent, "agent-missing-after", 2*time.Minute, "")
+	set.DurationVar(&r.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
+	set.StringVar(&r.onStuckHold, "on-stuck-hold", keepStuck, "")
 	set.StringVar(&r.listen, "listen", ":9443", "")
 	set.StringVar(&r.metricsListen, "metrics-listen", ":8080", "")
 	set.StringVar(&r.healthListen, "health-listen", ":8081", "")
@@ -70,6 +76,8 @@ func flags(r *raw) *flag.FlagSet {
 	set.StringVar(&r.spc.TokenFile, "spc-token-file", "", "")
 	set.Int64Var(&r.spc.Organization, "spc-organization", 0, "")
 	set.Int64Var(&r.spc.Cluster, "spc-cluster", 0, "")
+	set.StringVar(&r.spc.SecretDir, "spc-secret-dir", "", "")
+	set.StringVar(&r.spc.CAFile, "spc-ca-file", "", "")
 	set.StringVar(&r.spcInventory, "spc-inventory", "holdfast-spc-inventory", "")
 	set.StringVar(&r.level, "log-level", "info", "")
 	set.StringVar(&r.logFormat, "log-format", "json", "")
@@ -90,7 +98,7 @@ func parse(args []string) (config, error) {
 	if set.NArg() > 0 {
 		return config{}, misused("%q is not a flag; everything that the webhook takes is a flag, such as --namespace=NAME", set.Arg(0))
 	}
-	for _, check := range []func(*raw) error{checkNames, checkTimes, checkAddresses, checkClientCA, checkSPC, checkOutput} {
+	for _, check := range []func(*raw) error{checkNames, checkTimes, checkHolds, checkAddresses, checkClientCA, checkSPC, checkOutput} {
 		if err := check(&r); err != nil {
 			return config{}, err
 		}
@@ -134,6 +142,25 @@ func checkTimes(r *raw) error {
 	return nil
 }
 
+// What --on-stuck-hold may be.
+const (
+	keepStuck    = "keep"
+	releaseStuck = "release"
+)
+
+func checkHolds(r *raw) error {
+	switch {
+	case r.onStuckHold != keepStuck && r.onStuckHold != releaseStuck:
+		return misused("--on-stuck-hold=%q is not known; choose keep or release", r.onStuckHold)
+	case r.holds.Agent < time.Second || r.holds.Hold > 24*time.Hour:
+		return misused("--agent-missing-after=%s --stuck-hold-after=%s: choose between 1s and 24h", r.holds.Agent, r.holds.Hold)
+	case r.holds.Hold <= r.holds.Agent:
+		return misused("--stuck-hold-after=%s is not more than --agent-missing-after=%s", r.holds.Hold, r.holds.Agent)
+	}
+	r.holds.Release, r.holds.Namespace = r.onStuckHold == releaseStuck, r.namespace
+	return nil
+}
+
 func checkAddresses(r *raw) error {
 	for _, a := range []struct {
 		flag, value string
@@ -173,20 +200,6 @@ func readPool(file string) (*x509.CertPool, error) {
 		return nil, errors.New("there is no certificate in it")
 	}
 	return pool, nil
-}
-
-func checkSPC(r *raw) error {
-	if r.spc == (spcapi.Options{}) {
-		return nil
-	}
-	if r.spc.BaseURL == "" {
-		return misused("--spc-token-file, --spc-organization and --spc-cluster have no effect without --spc-url")
-	}
-	if _, err := spcapi.NewClient(r.spc); err != nil {
-		return misused("--spc-url=%q, --spc-token-file=%q, --spc-organization=%d, --spc-cluster=%d: %v",
-			r.spc.BaseURL, r.spc.TokenFile, r.spc.Organization, r.spc.Cluster, err)
-	}
-	return nil
 }
 
 func checkOutput(r *raw) error {

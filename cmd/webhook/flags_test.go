@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 func TestParseDefaults(t *testing.T) {
@@ -22,6 +23,7 @@ func TestParseDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config{
 		namespace: "holdfast-system", leaderElect: true, leaseDuration: time.Minute, observerWait: 3 * time.Second,
+		holds:  readiness.Patience{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen: ":9443", metricsListen: ":8080", healthListen: ":8081", service: "holdfast-webhook", webhookConfiguration: "holdfast",
 		tlsSecret: "holdfast-webhook-tls", caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, certSettle: 10 * time.Minute,
 		spcInventory: "holdfast-spc-inventory", logJSON: true,
@@ -40,8 +42,15 @@ func TestParse(t *testing.T) {
 		"nowhere for people":    {"--metrics-listen= --health-listen=", func(c *config) { c.metricsListen, c.healthListen = "", "" }},
 		"one replica, in words": {"--leader-elect=false --log-format=text --log-level=debug", func(c *config) { c.leaderElect, c.logJSON, c.logLevel = false, false, slog.LevelDebug }},
 		"a client certificate":  {"--client-ca-file=" + ca + " --client-name=apiserver", func(c *config) { c.clientCAFile, c.clientName = ca, "apiserver" }},
+		"stuck holds end": {"--on-stuck-hold=release --agent-missing-after=1m --stuck-hold-after=20m --namespace=hf", func(c *config) {
+			c.namespace = "hf"
+			c.holds = readiness.Patience{Agent: time.Minute, Hold: 20 * time.Minute, Release: true, Namespace: "hf"}
+		}},
 		"spc": {"--spc-url=https://api.example.org --spc-token-file=/t --spc-organization=7 --spc-cluster=9", func(c *config) {
 			c.spc = spcapi.Options{BaseURL: "https://api.example.org", TokenFile: "/t", Organization: 7, Cluster: 9}
+		}},
+		"spc by its autoscaler's Secret": {"--spc-secret-dir=/s --spc-cluster=9", func(c *config) {
+			c.spc = spcapi.Options{SecretDir: "/s", Cluster: 9}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,6 +74,10 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{"--observer-wait=6s", "--observer-wait=6s: choose between 100ms and 5s"},
 		{"--observer-wait=0", "--observer-wait=0s: choose between 100ms and 5s"},
 		{"--min-remaining-tolerance=-1", "--min-remaining-tolerance=-1: choose between 0 and 9"},
+		{"--on-stuck-hold=maybe", `--on-stuck-hold="maybe" is not known; choose keep or release`},
+		{"--agent-missing-after=0s", "--agent-missing-after=0s --stuck-hold-after=10m0s: choose between 1s and 24h"},
+		{"--stuck-hold-after=25h", "--agent-missing-after=2m0s --stuck-hold-after=25h0m0s: choose between 1s and 24h"},
+		{"--stuck-hold-after=2m", "--stuck-hold-after=2m0s is not more than --agent-missing-after=2m0s"},
 		{"--lease-duration=1s", "--lease-duration=1s: choose between 3s and 10m"},
 		{"--namespace=", `--namespace="" cannot be a name in Kubernetes: `},
 		{"--namespace=a.b", `--namespace="a.b" cannot be a name in Kubernetes: `},
@@ -82,9 +95,11 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{"--client-name=x", `--client-name="x" has no effect without --client-ca-file`},
 		{"--client-ca-file=/nowhere", `--client-ca-file="/nowhere" cannot be used: open /nowhere`},
 		{"--client-ca-file=" + empty, "cannot be used: there is no certificate in it"},
-		{"--spc-cluster=9", "--spc-token-file, --spc-organization and --spc-cluster have no effect without --spc-url"},
-		{"--spc-url=ftp://x --spc-token-file=/t --spc-organization=7 --spc-cluster=9", `the SPC API's URL must be http(s)://host[/path], not "ftp://x"`},
-		{"--spc-url=https://x", "the SPC API needs a token file"},
+		{"--spc-cluster=9", "--spc-ca-file have no effect without --spc-token-file or --spc-secret-dir"},
+		{"--spc-secret-dir=/s --spc-ca-file=/nowhere", "reading the SPC API's certificate authorities: open /nowhere"},
+		{"--spc-token-file=" + strings.Repeat("a1", 32), "what is given as the token's file looks like a token"},
+		{"--spc-url=ftp://x --spc-token-file=/t --spc-organization=7 --spc-cluster=9", `the SPC API's URL must be http(s)://host[/path]`},
+		{"--spc-token-file=/t --spc-organization=7 --spc-cluster=9", "the SPC API needs a URL such as"},
 		{"--log-level=loud", `--log-level="loud" is not known; choose debug, info, warn or error`},
 		{"--log-format=xml", `--log-format="xml" is not known; choose json or text`},
 	} {
@@ -94,6 +109,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 			require.Empty(t, out.String())
 			require.Contains(t, errOut.String(), c.says)
 			require.Contains(t, errOut.String(), "Run `webhook --help`")
+			require.NotContains(t, errOut.String(), "a1a1a1a1", "a token that is in the wrong place")
 		})
 	}
 }

@@ -115,8 +115,9 @@ func newCluster(t *testing.T) *cluster {
 	c.api, err = client.New(c.Admin(), client.Options{Scheme: objects})
 	require.NoError(t, err)
 	var addresses []string
+	secret := machines(t)
 	for i := range 2 {
-		c.replicas = append(c.replicas, startReplica(t, c.APIServer, fmt.Sprint("webhook-", i)))
+		c.replicas = append(c.replicas, startReplica(t, c.APIServer, fmt.Sprint("webhook-", i), "--spc-secret-dir="+secret))
 		addresses = append(addresses, c.replicas[i].address)
 	}
 	proxy, err := c.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", addresses...)
@@ -221,6 +222,7 @@ func TestWebhookAtAnAPIServer(t *testing.T) {
 	require.NoError(t, c.api.Update(t.Context(), going))
 	require.NoError(t, c.api.Delete(t.Context(), going))
 
+	c.tellsOfMachines(t)
 	c.endsWell(t)
 }
 

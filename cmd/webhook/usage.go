@@ -22,6 +22,12 @@ Judging deletions
   --observer-wait=DURATION        how long a verdict waits for the agents at most (default 3s; the API server waits 10s)
   --min-remaining-tolerance=N     how many more voters must be expendable after a deletion (default 0: quorum is enough)
 
+Watching holds
+  --agent-missing-after=DURATION  how long a new node may be held before its agent has looked at it (default 2m)
+  --stuck-hold-after=DURATION     how long a hold may last (default 10m: cluster-autoscaler gives a node up after 15m)
+  --on-stuck-hold=keep|release    what becomes of one that lasts longer (default keep). release opens the node although
+                                  nobody has seen its network work, or an agent says what is missing
+
 Being called by the API server
   --listen=ADDRESS                where the API server calls (default :9443)
   --service=NAME                  the Service by which it calls; the certificate is for its names (default holdfast-webhook)
@@ -38,12 +44,16 @@ Being called by the API server
                                   Holdfast refuse more than it should, never allow more
   --client-name=NAME              the name that the client certificate must carry, as common name or DNS name
 
-StackPointCloud, all four together or none
+StackPointCloud: a token, a URL and two numbers, each by its flag or from the Secret
+  --spc-secret-dir=DIR            where the Secret of SPC's autoscaler is mounted: api-token, api-url, organization-id and
+                                  cluster-id, read anew for every refresh
+  --spc-token-file=FILE           holds a token of an organization owner; read anew for every refresh
   --spc-url=URL                   the SPC API, such as https://api.stackpoint.io
-  --spc-token-file=FILE           holds a token of an organization owner; read anew for every request
   --spc-organization=N            the number of the organization
   --spc-cluster=N                 the number of the cluster
-  --spc-inventory=NAME            the ConfigMap in --namespace that the agents read (default holdfast-spc-inventory)
+  --spc-ca-file=FILE              certificate authorities to trust for the SPC API beside the public ones
+  --spc-inventory=NAME            the ConfigMap in --namespace that the agents read (default holdfast-spc-inventory);
+                                  NAME-status tells people how it stands
 
 Running
   --metrics-listen=ADDRESS        where /metrics answers (default :8080); empty for nowhere
@@ -51,6 +61,8 @@ Running
   --log-level=LEVEL               debug, info, warn or error (default info)
   --log-format=json|text          (default json)
 
-The webhook reads no environment variables of its own.
+With a token, SPC_API_BASE_URL (or SPC_BASE_API_URL), ORGANIZATION_ID and CLUSTER_ID stand in for flags that are not given,
+as SPC's autoscaler reads them; a token is taken from files only. A proxy is taken from HTTPS_PROXY and NO_PROXY. The
+webhook reads no other environment variables of its own.
 `
 }

@@ -29,9 +29,9 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/holdwatch"
 	"github.com/holdfast-dev/holdfast/internal/ledger"
 	"github.com/holdfast-dev/holdfast/internal/servingcert"
-	"github.com/holdfast-dev/holdfast/internal/spcapi"
 )
 
 const (
@@ -77,7 +77,7 @@ func work(ctx context.Context, s setup, tellReady func(func() error)) error {
 	if err != nil {
 		return err
 	}
-	if err := publishing(s, m, core); err != nil {
+	if err := errors.Join(publishing(s, m, core, recorder), watching(ctx, s, m, core, recorder)); err != nil {
 		return err
 	}
 	keeper, err := newKeeper(s, m)
@@ -161,18 +161,20 @@ func judging(ctx context.Context, s setup, m manager.Manager, recorder record.Ev
 	return mux, gate.Mount(mux)
 }
 
-// publishing adds the SPC inventory to the leader's work if there is an SPC API.
-func publishing(s setup, m manager.Manager, core typedcorev1.CoreV1Interface) error {
-	if s.spc.BaseURL == "" {
-		return nil
-	}
-	api, err := spcapi.NewClient(s.spc)
+// watching adds the watch of holds. It runs in every replica, and acts in the one that leads.
+func watching(ctx context.Context, s setup, m manager.Manager, core typedcorev1.CoreV1Interface, recorder record.EventRecorder) error {
+	watcher, err := holdwatch.New(ctx, holdwatch.Options{
+		Cache: m.GetCache(), Nodes: core.Nodes(), ConfigMaps: core.ConfigMaps(s.namespace), Elected: m.Elected(),
+		Patience: s.holds, Tell: func(about *corev1.ObjectReference, kind, reason, message string) {
+			recorder.Event(about, kind, reason, message)
+		},
+		Log: s.log, Registerer: s.registry,
+	})
 	if err != nil {
 		return err
 	}
-	publisher := &spcapi.Publisher{Client: api, ConfigMaps: core.ConfigMaps(s.namespace), Name: s.spcInventory, Log: s.log}
-	if err := m.Add(leading(publisher.Run)); err != nil {
-		return fmt.Errorf("adding the SPC inventory: %w", err)
+	if err := m.Add(everywhere(watcher.Run)); err != nil {
+		return fmt.Errorf("adding the watch of holds: %w", err)
 	}
 	return nil
 }
