@@ -2,11 +2,12 @@ package manifests_test
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,10 +15,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 func testBornHeld(t *testing.T, server *testenv.APIServer) {
 	t.Run("at no instant schedulable", func(t *testing.T) { testNoInstant(t, server) })
+	t.Run("marks for autoscalers", func(t *testing.T) { testBornMarks(t, server) })
 	kubelets := rest.ImpersonationConfig{UserName: "system:node", Groups: []string{"system:nodes", "system:masters"}}
 	for name, test := range map[string]struct {
 		spec testenv.NodeSpec
@@ -78,51 +81,98 @@ func testBornHeld(t *testing.T, server *testenv.APIServer) {
 		require.NoError(t, err)
 		defer remove(t, server, "born")
 		require.True(t, node.Spec.Unschedulable)
-		require.JSONEq(t, `{"state":"held","reason":"NewNode"}`, node.Annotations["holdfast.dev/hold"])
+		record := parsedRecord(t, node)
+		record.Marks = nil
+		require.Equal(t, readiness.Record{State: readiness.Held, Reason: readiness.NewNode}, record)
 	})
 	t.Run("a boot ID that is none cannot forge the record", func(t *testing.T) {
 		node, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "born", BootID: `","state":"released","x":"`})
 		require.NoError(t, err)
 		defer remove(t, server, "born")
-		record := holdRecord(t, node)
-		require.Equal(t, "held", record["state"])
-		require.NotContains(t, record, "bootID")
-		require.NotContains(t, record, "x")
+		require.Equal(t, readiness.Held, parsedRecord(t, node).State)
+		require.Empty(t, parsedRecord(t, node).BootID)
+		require.NotContains(t, node.Annotations["holdfast.dev/hold"], `"x"`)
 	})
 }
 
-// testNoInstant watches from before the creation: what a watcher is told is all that ever was.
+// testBornMarks: a node that nobody uses yet must not be taken for one that is not needed, and what somebody has set on it
+// is neither changed nor taken for ours.
+func testBornMarks(t *testing.T, server *testenv.APIServer) {
+	const autoscaler, karpenter, escalator, cast = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt",
+		"atlassian.com/no-delete", "autoscaling.cast.ai/removal-disabled"
+	free, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "born"})
+	require.NoError(t, err)
+	remove(t, server, "born")
+	require.ElementsMatch(t, []string{autoscaler, karpenter, escalator, cast}, parsedRecord(t, free).Marks)
+	open := readiness.Decide(free, ready(free), readiness.Policy{}, time.Now())
+	for _, key := range []string{autoscaler, karpenter, escalator, cast} {
+		require.NotEmpty(t, free.Annotations[key])
+		require.Contains(t, open.Annotations, key)
+		require.Nil(t, open.Annotations[key], "the agent takes off what the policy has set")
+	}
+
+	taken, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "born", Annotations: map[string]string{autoscaler: "false", escalator: "mine"}})
+	require.NoError(t, err)
+	remove(t, server, "born")
+	require.Equal(t, "false", taken.Annotations[autoscaler])
+	require.Equal(t, "mine", taken.Annotations[escalator])
+	require.ElementsMatch(t, []string{karpenter, cast}, parsedRecord(t, taken).Marks)
+}
+
+// ready is a host on which the network of a Node works.
+func ready(node *corev1.Node) readiness.Facts {
+	return readiness.Facts{
+		BootID: node.Status.NodeInfo.BootID,
+		Conflist: readiness.Conflist{
+			Presence: readiness.Present, Path: "/etc/cni/net.d/10-x.conflist", Plugins: []readiness.Plugin{{Type: "x", Executable: readiness.Present}},
+		},
+	}
+}
+
+// testNoInstant watches from before the creation: what a watcher is told is all that ever was. Many nodes join at once, each
+// with its own kubelet, Ready from the first moment.
 func testNoInstant(t *testing.T, server *testenv.APIServer) {
+	const many, atOnce, end = 64, 8, "example.org/end"
 	nodes := server.Client().CoreV1().Nodes()
 	list, err := nodes.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	seen, err := nodes.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion, FieldSelector: "metadata.name=watched"})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*soon)
+	defer cancel()
+	seen, err := nodes.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	require.NoError(t, err)
 	defer seen.Stop()
 
-	created, kubelet, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "watched", Ready: true})
-	require.NoError(t, err)
-	defer remove(t, server, "watched")
-	require.NoError(t, testenv.Heartbeat(t.Context(), kubelet, "watched", true))
-	end := []byte(`{"metadata":{"annotations":{"example.org/end":"true"}}}`)
-	_, err = nodes.Patch(t.Context(), "watched", types.MergePatchType, end, metav1.PatchOptions{})
-	require.NoError(t, err)
-
-	for first := true; ; first = false {
-		select {
-		case event := <-seen.ResultChan():
-			node, ok := event.Object.(*corev1.Node)
-			require.True(t, ok, "%v", event.Object)
-			require.Equal(t, first, event.Type == watch.Added)
-			requireBornHeld(t, node)
-			require.Equal(t, created.Status.NodeInfo.BootID, holdRecord(t, node)["bootID"])
-			if node.Annotations["example.org/end"] != "" {
-				return
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce + 1)
+	for i := range many {
+		name := fmt.Sprintf("watched-%d", i)
+		defer remove(t, server, name)
+		group.Go(func() error {
+			_, kubelet, err := server.AddNode(ctx, testenv.NodeSpec{Name: name, Ready: true})
+			if err != nil {
+				return err
 			}
-		case <-time.After(soon):
-			require.Fail(t, "the watch is silent")
+			if err := testenv.Heartbeat(ctx, kubelet, name, true); err != nil {
+				return err
+			}
+			_, err = nodes.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+end+`":"true"}}}`), metav1.PatchOptions{})
+			return err
+		})
+	}
+	known, ended := map[string]bool{}, map[string]bool{}
+	for len(ended) < many {
+		event, open := <-seen.ResultChan()
+		require.True(t, open, "the watch has ended; %d of %d nodes were seen to their end", len(ended), many)
+		node, ok := event.Object.(*corev1.Node)
+		require.True(t, ok, "%v", event.Object)
+		require.Equal(t, !known[node.Name], event.Type == watch.Added)
+		known[node.Name] = true
+		requireBornHeld(t, node)
+		if node.Annotations[end] != "" {
+			ended[node.Name] = true
 		}
 	}
+	require.NoError(t, group.Wait())
 }
 
 func requireBornHeld(t *testing.T, node *corev1.Node) {
@@ -135,19 +185,19 @@ func requireBornHeld(t *testing.T, node *corev1.Node) {
 	require.Contains(t, unavailable.Message, "spec.nodeName="+node.Name)
 	require.WithinDuration(t, time.Now(), unavailable.LastTransitionTime.Time, time.Minute)
 	require.NotNil(t, condition(node, corev1.NodeReady), "the kubelet's conditions stay")
-	record := holdRecord(t, node)
-	require.Equal(t, "held", record["state"])
-	require.Equal(t, "NewNode", record["reason"])
-	require.Equal(t, node.Status.NodeInfo.BootID, record["bootID"])
-	since, err := time.Parse(time.RFC3339, record["since"])
-	require.NoError(t, err)
-	require.WithinDuration(t, time.Now(), since, time.Minute)
+	record := parsedRecord(t, node)
+	require.Equal(t, readiness.Held, record.State)
+	require.Equal(t, readiness.NewNode, record.Reason)
+	require.Empty(t, record.Taint)
+	require.Equal(t, node.Status.NodeInfo.BootID, record.BootID)
+	require.WithinDuration(t, time.Now(), record.Since, time.Minute)
 }
 
-func holdRecord(t *testing.T, node *corev1.Node) map[string]string {
+// parsedRecord reads the record as the agent does.
+func parsedRecord(t *testing.T, node *corev1.Node) readiness.Record {
 	t.Helper()
-	record := map[string]string{}
-	require.NoError(t, json.Unmarshal([]byte(node.Annotations["holdfast.dev/hold"]), &record))
+	record, err := readiness.ParseRecord(node.Annotations[readiness.HoldAnnotation])
+	require.NoError(t, err)
 	return record
 }
 

@@ -1,7 +1,6 @@
 package manifests_test
 
 import (
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -13,8 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/yaml"
-
-	"github.com/holdfast-dev/holdfast/internal/testenv"
 )
 
 // TestOnlyWhereTheAgentRunsANodeIsHeld compares, as data, the node affinity of the DaemonSet with the objects that the
@@ -122,11 +119,7 @@ func TestImagesAreTheUsers(t *testing.T) {
 // built returns the documents that `kubectl kustomize` makes of what is shipped.
 func built(t *testing.T) []string {
 	t.Helper()
-	kubectl, err := testenv.Binary("kubectl")
-	require.NoError(t, err)
-	out, err := exec.CommandContext(t.Context(), kubectl, "kustomize", ".").Output()
-	require.NoError(t, err)
-	return strings.Split(string(out), "\n---\n")
+	return kustomized(t, ".")
 }
 
 func kind(t *testing.T, document string) metav1.PartialObjectMetadata {

@@ -89,30 +89,40 @@ func testAgentObservations(t *testing.T, server *testenv.APIServer) {
 func testLimits(t *testing.T, own *kubernetes.Clientset) {
 	url := "https://" + strings.Repeat("u", 292)
 	for name, test := range map[string]struct {
-		uid, url, alarm string
-		urls, members   int
-		want            string
+		uid, url, alarm, id, own, nonce string
+		urls, members                   int
+		want                            string
 	}{
-		"the largest":      {},
-		"a member more":    {members: 21, want: "must have at most 20 items"},
-		"a URL more":       {urls: 17, want: "must have at most 16 items"},
-		"a longer URL":     {url: url + "u", want: "may not be more than 300"},
-		"no URL":           {url: "https://\u00e4", want: "should match"},
-		"a longer alarm":   {alarm: strings.Repeat("A", 33), want: "may not be more than 32"},
-		"no UID of a Node": {uid: strings.Repeat("a", 37), want: "may not be more than 36"},
+		"the largest":       {},
+		"a member more":     {members: 21, want: "must have at most 20 items"},
+		"a URL more":        {urls: 17, want: "must have at most 16 items"},
+		"a longer URL":      {url: url + "u", want: "may not be more than 300"},
+		"no URL":            {url: "https://\u00e4", want: "should match"},
+		"a longer alarm":    {alarm: strings.Repeat("A", 33), want: "may not be more than 32"},
+		"a member of ID 0":  {id: "0", want: "should match"},
+		"a member of no ID": {id: "etcd1", want: "should match"},
+		"a member twice":    {id: "2", want: "duplicate"},
+		"its own of ID 0":   {own: "0", want: "should match"},
+		"a longer nonce":    {nonce: strings.Repeat("n", 65), want: "may not be more than 64"},
+		"no UID of a Node":  {uid: strings.Repeat("a", 37), want: "may not be more than 36"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			urls := slices.Repeat([]string{cmp.Or(test.url, url)}, cmp.Or(test.urls, 16))
 			var members []map[string]any
 			for i := range cmp.Or(test.members, 20) {
+				id := fmt.Sprintf("%x", i+1)
+				if i == 0 {
+					id = cmp.Or(test.id, id)
+				}
 				members = append(members, map[string]any{
-					"id": fmt.Sprintf("%x", i+1), "name": strings.Repeat("n", 512), "peerURLs": urls, "clientURLs": urls,
+					"id": id, "name": strings.Repeat("n", 512), "peerURLs": urls, "clientURLs": urls,
 					"reason": strings.Repeat("r", 1024), "alarms": []string{cmp.Or(test.alarm, strings.Repeat("A", 32))},
 				})
 			}
 			entry := map[string]any{
 				"node": "own", "nodeUID": cmp.Or(test.uid, strings.Repeat("a", 36)), "time": "2026-01-02T03:04:05Z",
 				"problem": strings.Repeat("p", 1024), "members": members,
+				"localMember": cmp.Or(test.own, "1"), "nonce": cmp.Or(test.nonce, "n"),
 			}
 			text, err := json.Marshal(entry)
 			require.NoError(t, err)

@@ -30,7 +30,7 @@ func testRoles(t *testing.T, server *testenv.APIServer) {
 		},
 		"holdfast-webhook": {
 			may: []string{
-				"get nodes", "list nodes", "watch nodes", "patch nodes",
+				"get nodes", "list nodes", "watch nodes", "patch nodes", "patch nodes/status",
 				"get etcdclusters.holdfast.dev", "list etcdclusters.holdfast.dev", "watch etcdclusters.holdfast.dev",
 				"create etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev/status",
 				"create events default/", "create secrets holdfast-system/", "get secrets holdfast-system/holdfast-webhook-tls",
@@ -42,7 +42,7 @@ func testRoles(t *testing.T, server *testenv.APIServer) {
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
 			},
 			mayNot: []string{
-				"delete nodes", "create nodes", "patch nodes/status", "delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
+				"delete nodes", "create nodes", "update nodes", "update nodes/status", "delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
 				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
 				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-break-glass",

@@ -2,25 +2,29 @@ package manifests_test
 
 import (
 	"encoding/json"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // TestTaintMode holds the overlay against a real API server: what the policy writes, and that the agent may undo it.
 func TestTaintMode(t *testing.T) {
 	server := testenv.NewAPIServer(t)
-	require.NoError(t, server.Apply(t.Context(), "overlays/taint-mode"))
-	key := agentsTaintKey(t, "overlays/taint-mode")
+	for _, overlay := range []string{"overlays/taint-mode", "overlays/taint-mode-cluster-autoscaler"} {
+		require.NoError(t, server.Apply(t.Context(), overlay))
+		t.Run(overlay, func(t *testing.T) { testTaintMode(t, server, agentsTaintKey(t, overlay)) })
+	}
+}
+
+func testTaintMode(t *testing.T, server *testenv.APIServer, key string) {
 	own := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
 	gpu := corev1.Taint{Key: "example.org/gpu", Effect: corev1.TaintEffectNoSchedule}
 	evicting := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute}
@@ -39,10 +43,11 @@ func TestTaintMode(t *testing.T) {
 			require.Equal(t, c.want, slices.DeleteFunc(slices.Clone(node.Spec.Taints), foreign))
 			require.False(t, node.Spec.Unschedulable, "the cordon is people's alone")
 			require.Nil(t, condition(node, corev1.NodeNetworkUnavailable))
-			record := holdRecord(t, node)
-			require.Equal(t, "held", record["state"])
-			require.Equal(t, key, record["taint"])
-			require.Equal(t, node.Status.NodeInfo.BootID, record["bootID"])
+			record := parsedRecord(t, node)
+			require.Equal(t, readiness.Held, record.State)
+			require.Equal(t, key, record.Taint)
+			require.Equal(t, node.Status.NodeInfo.BootID, record.BootID)
+			require.Len(t, record.Marks, 4)
 
 			release, err := json.Marshal(map[string]any{
 				"metadata": map[string]any{"annotations": map[string]string{"holdfast.dev/hold": `{"state":"released"}`}},
@@ -60,11 +65,7 @@ func TestTaintMode(t *testing.T) {
 // agentsTaintKey returns the key that an overlay gives the agent, after checking that it holds by taint.
 func agentsTaintKey(t *testing.T, overlay string) string {
 	t.Helper()
-	kubectl, err := testenv.Binary("kubectl")
-	require.NoError(t, err)
-	out, err := exec.CommandContext(t.Context(), kubectl, "kustomize", overlay).Output()
-	require.NoError(t, err)
-	args := one[appsv1.DaemonSet](t, strings.Split(string(out), "\n---\n"), "DaemonSet", "holdfast-agent").Spec.Template.Spec.Containers[0].Args
+	args := agentArgs(t, kustomized(t, overlay))
 	require.Contains(t, args, "--hold-mode=taint")
 	for _, arg := range args {
 		if key, found := strings.CutPrefix(arg, "--hold-taint-key="); found {

@@ -121,7 +121,12 @@ func (b *Book) grant(
 		if err := exists(view.Nodes[q.Request.Node], q.Request); err != nil {
 			return protect.Verdict{}, err
 		}
-		_, err := b.patch(ctx, c, replaceGrants(c, withGrant(c.Spec.Grants, grantOf(q, verdict))))
+		ops := replaceGrants(c, withGrant(c.Spec.Grants, grantOf(q, verdict)))
+		if named := c.Annotations[protect.SettleAnnotation]; named == string(q.Request.UID) {
+			// What an operator said of an earlier deletion of this Node is not said of this one.
+			ops = append(ops, withoutSettlement(named)...)
+		}
+		_, err := b.patch(ctx, c, ops)
 		if err == nil {
 			return verdict, nil
 		}

@@ -162,9 +162,23 @@ func (b *Book) look(ctx context.Context, r protect.Request, c *v1alpha1.EtcdClus
 		select {
 		case <-l.sight.changed:
 		case <-waiting.Done():
-			return l, nil
+			return b.lastLook(ctx, l, view, r), nil
 		}
 	}
+}
+
+// lastLook decides once more, from what the API server has by now: a watch that hangs must not hide answers.
+func (b *Book) lastLook(ctx context.Context, l look, v protect.View, r protect.Request) look {
+	if _, err := b.cluster(ctx, v.Cluster.Name); err != nil {
+		return l
+	}
+	now := b.asker.sight(l.ask)
+	if now.cluster == l.sight.cluster {
+		return l
+	}
+	v = b.view(ctx, now.cluster, now.asked, r.Node)
+	l.sight, l.verdict = now, protect.Decide(v, r)
+	return l
 }
 
 // patience is how long to wait for observers.

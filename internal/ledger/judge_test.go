@@ -41,6 +41,8 @@ func TestJudge(t *testing.T) {
 		{"a dead node does not make everybody wait", deadNode},
 		{"a node of two clusters needs both, and is granted in both or none", twoClusters},
 		{"a cache that has not started decides nothing", coldCache},
+		{"a tolerance that is asked for is kept", tolerance},
+		{"a server that never said who it is refuses without asking", unverified},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, config, 0x10+i)

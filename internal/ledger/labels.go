@@ -91,8 +91,8 @@ func (l *Leader) label(ctx context.Context, c *v1alpha1.EtcdCluster, node *corev
 		err = l.book.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
 	}
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
+		return nil // Another UID is an invalid change of an immutable field.
 	case err != nil:
 		return fmt.Errorf("putting the label on node %q: %w", node.Name, err)
 	}

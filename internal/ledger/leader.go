@@ -199,6 +199,7 @@ func (l *Leader) round(ctx context.Context) error {
 	errs := []error{l.create(ctx, cached, residents)}
 
 	l.forget(cached)
+	l.heed(cached)
 	failed := make([]error, len(cached))
 	var g errgroup.Group
 	g.SetLimit(clustersAtOnce)

@@ -15,6 +15,7 @@ type metrics struct {
 	asks       prometheus.Counter
 	conflicts  prometheus.Counter
 	openGrants prometheus.Gauge
+	ignored    *prometheus.GaugeVec
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -32,9 +33,13 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		openGrants: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_open_grants", Help: "Allowed deletions that are not settled, as the leader sees them.",
 		}),
+		ignored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_observations_ignored",
+			Help: "Observations of agents of which something is not heard, by reason, as the leader sees them.",
+		}, []string{"reason"}),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.verdicts, m.asks, m.conflicts, m.openGrants} {
+	for _, c := range []prometheus.Collector{m.verdicts, m.asks, m.conflicts, m.openGrants, m.ignored} {
 		errs = append(errs, r.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -140,9 +140,7 @@ func (l *Leader) settleByHand(ctx context.Context, cached *v1alpha1.EtcdCluster)
 	if ok {
 		ops = slices.Concat(replaceGrants(c, grants), replaceBindings(c, bindings))
 	}
-	annotation := "/metadata/annotations/" + strings.ReplaceAll(protect.SettleAnnotation, "/", "~1")
-	made, err := l.book.patch(ctx, c, append(ops,
-		operation{Op: "test", Path: annotation, Value: named}, operation{Op: "remove", Path: annotation}))
+	made, err := l.book.patch(ctx, c, append(ops, withoutSettlement(named)...))
 	switch {
 	case err != nil:
 		return l.again(err)
@@ -153,6 +151,12 @@ func (l *Leader) settleByHand(ctx context.Context, cached *v1alpha1.EtcdCluster)
 		l.settled(made, c.Spec.Grants[at], "an operator named it in the annotation "+protect.SettleAnnotation)
 	}
 	return nil
+}
+
+// withoutSettlement takes the annotation off by which an operator names a grant, on condition that it names this one.
+func withoutSettlement(named string) []operation {
+	annotation := "/metadata/annotations/" + strings.ReplaceAll(protect.SettleAnnotation, "/", "~1")
+	return []operation{{Op: "test", Path: annotation, Value: named}, {Op: "remove", Path: annotation}}
 }
 
 // settled tells that a grant has ended.

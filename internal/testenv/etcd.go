@@ -13,7 +13,9 @@ import (
 
 const (
 	clientPort, peerPort = 2379, 2380
-	clusterToken         = "k8s_etcd"
+	// eventsClientPort and eventsPeerPort are those of kubespray's second etcd.
+	eventsClientPort, eventsPeerPort = 2383, 2382
+	clusterToken                     = "k8s_etcd"
 )
 
 // EtcdOptions say what cluster to start. Member numbers i start at 1, as the names etcd1, etcd2, … do.
@@ -38,6 +40,9 @@ type EtcdOptions struct {
 	// Strict leaves etcd's own guard on membership changes on: they are refused until every member has been connected
 	// for five seconds. Off, changes need not wait.
 	Strict bool
+	// Events makes the cluster the second one on its hosts, laid out as kubespray lays out the etcd of events: other ports,
+	// and "etcd-events" in the place of "etcd" in all paths.
+	Events bool
 	// Settings are further ETCD_* variables, of all members. They win over ours.
 	Settings map[string]string
 }
@@ -108,7 +113,7 @@ func (e *Etcd) startAll(ctx context.Context) error {
 		if err := m.layOut("new"); err != nil {
 			return err
 		}
-		if err := m.launch(); err != nil {
+		if err := m.Launch(); err != nil {
 			return err
 		}
 	}

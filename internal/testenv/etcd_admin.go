@@ -73,11 +73,16 @@ func (e *Etcd) MemberIDs(ctx context.Context) (map[string]uint64, error) {
 
 // AddLearner adds a learner, starts it and waits until it answers.
 func (e *Etcd) AddLearner(ctx context.Context) (*Member, error) {
-	m, err := e.add(ctx, (*clientv3.Client).MemberAddAsLearner)
+	m, err := e.AddLearnerUnstarted(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return m, m.Start(ctx)
+}
+
+// AddLearnerUnstarted adds a learner to the member list and starts nothing.
+func (e *Etcd) AddLearnerUnstarted(ctx context.Context) (*Member, error) {
+	return e.add(ctx, (*clientv3.Client).MemberAddAsLearner)
 }
 
 // AddVoterUnstarted adds a voter to the member list and starts nothing: from now on it counts, and it is not there.
@@ -127,10 +132,16 @@ func (e *Etcd) RemoveMember(ctx context.Context, m *Member) error {
 	if err != nil {
 		return fmt.Errorf("removing %s: %w", m.Name, err)
 	}
+	e.Forget(m)
+	return nil
+}
+
+// Forget takes a member out of what those who join are told. RemoveMember does it; whoever removes a member by a client of
+// his own does it himself.
+func (e *Etcd) Forget(m *Member) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.seen, m.Name)
-	return nil
 }
 
 // administer calls etcd, again while it says that it is not ready for a membership change yet.

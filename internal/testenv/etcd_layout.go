@@ -11,24 +11,25 @@ import (
 	"strings"
 )
 
-// The paths that kubespray gives etcd on a host, roles/etcd/templates/etcd.env.j2 and etcd-host.service.j2.
+// The paths that kubespray gives etcd on a host, roles/etcd/templates/etcd.env.j2 and etcd-host.service.j2, with the name of
+// the etcd in the place of %s: etcd or etcd-events.
 const (
-	envFile  = "/etc/etcd.env"
-	unitFile = "/etc/systemd/system/etcd.service"
-	certDir  = "/etc/ssl/etcd/ssl"
-	dataDir  = "/var/lib/etcd"
+	envFile  = "/etc/%s.env"
+	unitFile = "/etc/systemd/system/%s.service"
+	certDir  = "/etc/ssl/%s/ssl"
+	dataDir  = "/var/lib/%s"
 	bootFile = "/proc/sys/kernel/random/boot_id"
 )
 
 // unit is the systemd unit: no flags, everything stands in the environment file.
 const unit = `[Unit]
-Description=etcd
+Description=%[1]s
 After=network.target
 
 [Service]
 Type=notify
 User=root
-EnvironmentFile=-/etc/etcd.env
+EnvironmentFile=-/etc/%[1]s.env
 ExecStart=/usr/local/bin/etcd
 NotifyAccess=all
 Restart=always
@@ -49,8 +50,9 @@ type MemberFiles struct {
 }
 
 // kubesprayFiles returns the files as the host itself names them.
-func kubesprayFiles(node string) MemberFiles {
-	in := func(name string) string { return filepath.Join(certDir, name) }
+func (m *Member) kubesprayFiles() MemberFiles {
+	node, dir := m.Node, m.etcd.path(certDir)
+	in := func(name string) string { return filepath.Join(dir, name) }
 	return MemberFiles{
 		CA: in("ca.pem"), Cert: in("member-" + node + ".pem"), Key: in("member-" + node + "-key.pem"),
 		AdminCert: in("admin-" + node + ".pem"), AdminKey: in("admin-" + node + "-key.pem"),
@@ -75,8 +77,8 @@ func (m *Member) layOut(state string) error {
 	env := strings.Join(lines(hostView), "\n") + "\n"
 	err := errors.Join(
 		os.MkdirAll(m.DataDir(), 0o700),
-		writeFile(filepath.Join(m.Root, envFile), []byte(env), 0o640),
-		writeFile(filepath.Join(m.Root, unitFile), []byte(unit), 0o644),
+		writeFile(filepath.Join(m.Root, m.etcd.path(envFile)), []byte(env), 0o640),
+		writeFile(filepath.Join(m.Root, m.etcd.path(unitFile)), fmt.Appendf(nil, unit, m.etcd.name()), 0o644),
 	)
 	if m.etcd.opts.BootID != nil {
 		err = errors.Join(err, writeFile(filepath.Join(m.Root, bootFile), []byte(m.etcd.opts.BootID(m.number)+"\n"), 0o444))
@@ -109,13 +111,13 @@ func (m *Member) founder() bool { return m.number <= m.etcd.opts.Members }
 func (m *Member) settings(root, state string) map[string]string {
 	s := map[string]string{
 		"ETCD_NAME":                        m.Name,
-		"ETCD_DATA_DIR":                    filepath.Join("/", root, dataDir),
+		"ETCD_DATA_DIR":                    filepath.Join("/", root, m.etcd.path(dataDir)),
 		"ETCD_ADVERTISE_CLIENT_URLS":       strings.Join(m.advertise, ","),
 		"ETCD_INITIAL_ADVERTISE_PEER_URLS": m.PeerURL,
 		"ETCD_LISTEN_CLIENT_URLS":          strings.Join(m.listen, ","),
 		"ETCD_LISTEN_PEER_URLS":            m.PeerURL,
 		"ETCD_INITIAL_CLUSTER":             m.etcd.initialCluster(),
-		"ETCD_INITIAL_CLUSTER_TOKEN":       clusterToken,
+		"ETCD_INITIAL_CLUSTER_TOKEN":       clusterToken + m.etcd.opts.suffix(),
 		"ETCD_INITIAL_CLUSTER_STATE":       state,
 		"ETCD_METRICS":                     "basic",
 		"ETCD_LOG_LEVEL":                   "warn",
@@ -126,7 +128,7 @@ func (m *Member) settings(root, state string) map[string]string {
 		"ETCDCTL_ENDPOINTS":                m.ClientURL,
 	}
 	if m.etcd.opts.TLS {
-		files := kubesprayFiles(m.Node).under(filepath.Join("/", root))
+		files := m.kubesprayFiles().under(filepath.Join("/", root))
 		maps.Copy(s, map[string]string{
 			"ETCD_TRUSTED_CA_FILE": files.CA, "ETCD_CERT_FILE": files.Cert, "ETCD_KEY_FILE": files.Key,
 			"ETCD_CLIENT_CERT_AUTH":     "true",
@@ -137,6 +139,27 @@ func (m *Member) settings(root, state string) map[string]string {
 	}
 	maps.Copy(s, m.etcd.opts.Settings)
 	return s
+}
+
+func (o EtcdOptions) suffix() string {
+	if o.Events {
+		return "-events"
+	}
+	return ""
+}
+
+// name is what the etcd is called on its hosts.
+func (e *Etcd) name() string { return "etcd" + e.opts.suffix() }
+
+// path puts the name into one of the paths above.
+func (e *Etcd) path(format string) string { return fmt.Sprintf(format, e.name()) }
+
+// ports are those for clients and for peers.
+func (o EtcdOptions) ports() (client, peer int) {
+	if o.Events {
+		return eventsClientPort, eventsPeerPort
+	}
+	return clientPort, peerPort
 }
 
 // initialCluster lists the members as a joining one must name them.

@@ -50,10 +50,11 @@ func (e *Etcd) newMember(number int) *Member {
 		scheme = "https"
 	}
 	ip, node := e.opts.IP(number), e.opts.Node(number)
+	client, peer := e.opts.ports()
 	url := func(port int) string { return scheme + "://" + net.JoinHostPort(ip, strconv.Itoa(port)) }
 	m := &Member{
 		Name: fmt.Sprintf("etcd%d", number), Node: node, Root: e.opts.HostRoot(number), IP: ip,
-		ClientURL: url(clientPort), PeerURL: url(peerPort),
+		ClientURL: url(client), PeerURL: url(peer),
 		etcd: e, number: number, logFile: filepath.Join(e.opts.Dir, fmt.Sprintf("etcd%d.log", number)),
 	}
 	m.listen, m.advertise = []string{m.ClientURL}, []string{m.ClientURL}
@@ -62,13 +63,13 @@ func (e *Etcd) newMember(number int) *Member {
 		m.ClientURL = m.listen[0]
 	}
 	if e.opts.TLS {
-		m.Files = kubesprayFiles(node).under(m.Root)
+		m.Files = m.kubesprayFiles().under(m.Root)
 	}
 	return m
 }
 
-// launch starts the process, without waiting until it serves.
-func (m *Member) launch() error {
+// Launch starts the process of a member that is down, without waiting until it serves.
+func (m *Member) Launch() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.process != nil && m.process.Running() {
@@ -90,7 +91,7 @@ func (m *Member) launch() error {
 
 // Start starts a member that is down, or was added and never started, and waits until it serves.
 func (m *Member) Start(ctx context.Context) error {
-	if err := m.launch(); err != nil {
+	if err := m.Launch(); err != nil {
 		return err
 	}
 	return m.WaitReady(ctx)
@@ -163,7 +164,7 @@ func (m *Member) ID() uint64 {
 func (m *Member) HexID() string { return strconv.FormatUint(m.ID(), 16) }
 
 // DataDir returns the data directory as it can be opened.
-func (m *Member) DataDir() string { return filepath.Join(m.Root, dataDir) }
+func (m *Member) DataDir() string { return filepath.Join(m.Root, m.etcd.path(dataDir)) }
 
 // PID returns the ID of the running process, 0 if none runs.
 func (m *Member) PID() int {
