@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,33 +16,22 @@ import (
 func clusterBefore(ctx context.Context, w *world, s *story) (err error) {
 	s.scene("A cluster without Holdfast")
 	s.note("starting kube-apiserver v1.36.3")
-	if w.api, err = testenv.StartAPIServer(ctx, testenv.APIServerOptions{Dir: filepath.Join(w.dir, "apiserver")}); err != nil {
-		return err
-	}
-	if _, err = w.api.StartControllers("node-ipam-controller"); err != nil {
+	if err = w.Start(ctx, "node-ipam-controller"); err != nil {
 		return err
 	}
 	s.note("starting an etcd of three members with TLS outside it, laid out as kubespray does, one member to a node")
-	if w.net, err = testenv.HoldLoopback(); err != nil {
-		return err
-	}
-	w.etcd, err = testenv.StartEtcd(ctx, testenv.EtcdOptions{
-		Dir: filepath.Join(w.dir, "etcd"), Members: 3, TLS: true, Strict: true, IP: w.net.IP,
-		HostRoot: func(i int) string { return w.host(fmt.Sprintf("etcd-%d", i)) },
-		BootID:   func(i int) string { return boot(fmt.Sprintf("etcd-%d", i)) },
-	})
-	if err != nil {
+	if w.etcd, err = w.StartEtcd(ctx, testenv.EtcdOptions{Members: 3, Strict: true}); err != nil {
 		return err
 	}
 	for i := range 3 {
-		if err := w.register(ctx, fmt.Sprintf("etcd-%d", i+1), w.net.IP(i+1), true); err != nil {
+		if err := w.register(ctx, fmt.Sprintf("etcd-%d", i+1), w.Net.IP(i+1), true); err != nil {
 			return err
 		}
 	}
-	if err := w.register(ctx, "worker-1", w.net.IP(101), true); err != nil {
+	if err := w.register(ctx, "worker-1", workerIP, true); err != nil {
 		return err
 	}
-	nodes, err := w.api.Kubectl(ctx, "get", "nodes")
+	nodes, err := w.API.Kubectl(ctx, "get", "nodes")
 	s.show("kubectl get nodes", nodes)
 	return err
 }
@@ -53,43 +39,27 @@ func clusterBefore(ctx context.Context, w *world, s *story) (err error) {
 // install puts Holdfast on the running cluster.
 func install(ctx context.Context, w *world, s *story) error {
 	s.scene("Holdfast is installed on the running cluster")
-	root, err := testenv.RepositoryRoot()
-	if err != nil {
-		return err
-	}
 	begun := time.Now()
-	if err := w.api.Apply(ctx, filepath.Join(root, "manifests")); err != nil {
+	if err := w.Install(ctx); err != nil {
 		return err
 	}
 	s.show("kubectl apply -k manifests/", "(all of it in effect after "+took(begun)+")")
 	w.spc = &spcserver.Server{Token: spcToken, Organization: "111", Cluster: "23391"}
 	w.spc.SetNodes(spc.Record{
 		PK: 91192, Cluster: 23391, InstanceID: "netatt9dgn-worker-1", Role: "worker", State: "running", Size: "c4.xlarge",
-		PrivateIP: w.net.IP(101), GroupName: "autoscaling-netatt9dgn-pool-1", PoolName: "Default Worker Pool",
+		PrivateIP: workerIP, GroupName: "autoscaling-netatt9dgn-pool-1", PoolName: "Default Worker Pool",
 	})
-	w.spcURL = httptest.NewServer(w.spc)
-	if err := os.WriteFile(filepath.Join(w.dir, "spc-token"), []byte(spcToken), 0o600); err != nil {
-		return err
-	}
-	var backends []string
-	for _, name := range []string{"webhook-1", "webhook-2"} {
-		address, err := w.startWebhook(ctx, name)
-		if err != nil {
-			return err
-		}
-		backends = append(backends, address)
-	}
-	if w.service, err = w.api.ServeService(ctx, namespace, "holdfast-webhook", backends...); err != nil {
+	if err := w.startWebhooks(ctx); err != nil {
 		return err
 	}
 	for _, node := range []string{"etcd-1", "etcd-2", "etcd-3", "worker-1"} {
-		if err := w.startAgent(ctx, node); err != nil {
+		if err := w.StartAgent(ctx, node); err != nil {
 			return err
 		}
 	}
 	s.note("two webhooks and an agent on each node have been started")
-	if err := w.until(ctx, "every agent to report", func(ctx context.Context) error {
-		out, err := w.api.Kubectl(ctx, "get", "nodes", "-o",
+	if err := w.Until(ctx, "every agent to report", func(ctx context.Context) error {
+		out, err := w.API.Kubectl(ctx, "get", "nodes", "-o",
 			`jsonpath={range .items[*]}{.status.conditions[?(@.type=="NetworkHeld")].status} {end}`)
 		if err == nil && len(strings.Fields(out)) != 4 {
 			err = fmt.Errorf("the condition NetworkHeld is on %d nodes of 4", len(strings.Fields(out)))
@@ -98,7 +68,7 @@ func install(ctx context.Context, w *world, s *story) error {
 	}); err != nil {
 		return err
 	}
-	nodes, err := w.api.Kubectl(ctx, "get", "nodes")
+	nodes, err := w.API.Kubectl(ctx, "get", "nodes")
 	s.show("kubectl get nodes", nodes)
 	s.step(err == nil && !strings.Contains(nodes, "SchedulingDisabled"),
 		"no node that was there before is cordoned", describeCordons(nodes))
@@ -109,8 +79,8 @@ func install(ctx context.Context, w *world, s *story) error {
 func protected(ctx context.Context, w *world, s *story) error {
 	s.scene("Why a node is protected")
 	var table string
-	if err := w.until(ctx, "the etcd cluster's summary", func(ctx context.Context) (err error) {
-		table, err = w.api.Kubectl(ctx, "get", "etcdclusters")
+	if err := w.Until(ctx, "the etcd cluster's summary", func(ctx context.Context) (err error) {
+		table, err = w.API.Kubectl(ctx, "get", "etcdclusters")
 		return errors.Join(err, contains(strings.Join(strings.Fields(table), " "), " 3 3 2 1 "))
 	}); err != nil {
 		return err
@@ -120,8 +90,8 @@ func protected(ctx context.Context, w *world, s *story) error {
 
 	because := "etcd member etcd1 (" + w.etcd.Member(1).HexID() + ") of cluster "
 	var described string
-	err := w.until(ctx, "etcd-1 to be protected", func(ctx context.Context) (err error) {
-		described, err = w.api.Kubectl(ctx, "describe", "node", "etcd-1")
+	err := w.Until(ctx, "etcd-1 to be protected", func(ctx context.Context) (err error) {
+		described, err = w.API.Kubectl(ctx, "describe", "node", "etcd-1")
 		return errors.Join(err, contains(described, "scale-down-disabled: true"), contains(described, because),
 			contains(described, "3 voters"))
 	})
@@ -135,8 +105,8 @@ func protected(ctx context.Context, w *world, s *story) error {
 func machines(ctx context.Context, w *world, s *story) error {
 	s.scene("Which machine a node is")
 	var out string
-	err := w.until(ctx, "worker-1 to be matched with its SPC record", func(ctx context.Context) (err error) {
-		out, err = w.api.Kubectl(ctx, "get", "node", "worker-1", "-L", "stackpoint.io/instance_id,stackpoint.io/node_group")
+	err := w.Until(ctx, "worker-1 to be matched with its SPC record", func(ctx context.Context) (err error) {
+		out, err = w.API.Kubectl(ctx, "get", "node", "worker-1", "-L", "stackpoint.io/instance_id,stackpoint.io/node_group")
 		return errors.Join(err, contains(out, "netatt9dgn-worker-1"), contains(out, "autoscaling-netatt9dgn-pool-1"))
 	})
 	s.show("kubectl get node worker-1 -L stackpoint.io/instance_id,stackpoint.io/node_group", out)
@@ -155,7 +125,7 @@ func ordinary(ctx context.Context, w *world, s *story) error {
 // learner deletes the node of a learner.
 func learner(ctx context.Context, w *world, s *story) error {
 	s.scene("A learner's node goes")
-	if err := w.register(ctx, "etcd-4", w.net.IP(4), true); err != nil {
+	if err := w.register(ctx, "etcd-4", w.Net.IP(4), true); err != nil {
 		return err
 	}
 	s.note("adding etcd4 to the cluster as a learner, on the new node etcd-4 (etcd refuses for the first seconds of a cluster)")
@@ -163,11 +133,11 @@ func learner(ctx context.Context, w *world, s *story) error {
 	if err != nil {
 		return err
 	}
-	if err := w.startAgent(ctx, "etcd-4"); err != nil {
+	if err := w.StartAgent(ctx, "etcd-4"); err != nil {
 		return err
 	}
-	if err := w.until(ctx, "the learner to be bound to its node", func(ctx context.Context) error {
-		out, err := w.api.Kubectl(ctx, "get", "etcdclusters", "-o", "jsonpath={.items[0].spec.members[*].memberID}")
+	if err := w.Until(ctx, "the learner to be bound to its node", func(ctx context.Context) error {
+		out, err := w.API.Kubectl(ctx, "get", "etcdclusters", "-o", "jsonpath={.items[0].spec.members[*].memberID}")
 		return errors.Join(err, contains(out, m.HexID()))
 	}); err != nil {
 		return err
@@ -188,7 +158,7 @@ func deletions(ctx context.Context, w *world, s *story) error {
 	out, err = w.deleteNode(ctx, s, "etcd-2")
 	refused := err != nil && strings.Contains(out, "quorum") && strings.Contains(out, "etcdctl member remove "+w.etcd.Member(1).HexID())
 	s.step(refused, "refused: of three voters one is given up already; the message says which, and what to do next", brief(out))
-	left, err := w.api.Kubectl(ctx, "get", "nodes", "-o", "name")
+	left, err := w.API.Kubectl(ctx, "get", "nodes", "-o", "name")
 	s.step(err == nil && strings.Contains(left, "node/etcd-2") && !strings.Contains(left, "node/etcd-1\n"),
 		"etcd-2 is still there, etcd-1 is not", strings.Join(strings.Fields(left), " "))
 	return nil
@@ -197,21 +167,21 @@ func deletions(ctx context.Context, w *world, s *story) error {
 // newNode registers a node and lets its network come up.
 func newNode(ctx context.Context, w *world, s *story) error {
 	s.scene("A new node is born cordoned, and released when its network works")
-	if err := w.register(ctx, "worker-2", w.net.IP(102), false); err != nil {
+	if err := w.register(ctx, "worker-2", secondWorkerIP, false); err != nil {
 		return err
 	}
-	nodes, err := w.api.Kubectl(ctx, "get", "node", "worker-2")
+	nodes, err := w.API.Kubectl(ctx, "get", "node", "worker-2")
 	s.show("kubectl get node worker-2", nodes)
 	s.step(err == nil && strings.Contains(nodes, "SchedulingDisabled"), "cordoned in the write that creates it, before any agent runs", describeCordons(nodes))
-	if err := w.startAgent(ctx, "worker-2"); err != nil {
+	if err := w.StartAgent(ctx, "worker-2"); err != nil {
 		return err
 	}
 	if err := w.layCNI("worker-2"); err != nil {
 		return err
 	}
 	var described string
-	err = w.until(ctx, "the condition to name flannel", func(ctx context.Context) (err error) {
-		described, err = w.api.Kubectl(ctx, "describe", "node", "worker-2")
+	err = w.Until(ctx, "the condition to name flannel", func(ctx context.Context) (err error) {
+		described, err = w.API.Kubectl(ctx, "describe", "node", "worker-2")
 		return errors.Join(err, contains(described, "WaitingForFlannel"))
 	})
 	s.show("kubectl describe node worker-2", excerpt(described, "Type ", "----", "NetworkHeld", "NetworkUnavailable"))
@@ -222,7 +192,7 @@ func newNode(ctx context.Context, w *world, s *story) error {
 	if err != nil {
 		return err
 	}
-	nodes, err = w.api.Kubectl(ctx, "get", "node", "worker-2")
+	nodes, err = w.API.Kubectl(ctx, "get", "node", "worker-2")
 	s.show("kubectl get node worker-2", nodes)
 	s.step(err == nil && !strings.Contains(nodes, "SchedulingDisabled") && delay < time.Second, "released, within a second",
 		fmt.Sprintf("schedulable %.1f ms after the file was there", float64(delay.Microseconds())/1000))
