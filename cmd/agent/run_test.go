@@ -141,7 +141,11 @@ func etcdOutsideKubernetes(t *testing.T, s site) {
 	})
 	n := s.node(third.Node)
 	require.Equal(t, "true", n.Annotations[protect.ClusterAutoscalerAnnotation], "a person had set this one")
-	require.NotContains(t, n.Annotations, protect.KarpenterAnnotation)
+	require.NotContains(t, n.Annotations, protect.BecauseAnnotation)
+	require.NotContains(t, n.Annotations, protect.MarksAnnotation)
+	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
+	require.NoError(t, err)
+	require.Contains(t, record.Marks, protect.KarpenterAnnotation, "what is left is the hold's: this host has no network yet")
 	require.Eventually(t, func() bool { return len(s.entries()) == 2 }, soon, 20*time.Millisecond, "the entry of a member that is gone")
 }
 

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/test/site"
+)
+
+func TestQuantiles(t *testing.T) {
+	var hundred times
+	for i := range 100 {
+		hundred = append(hundred, time.Duration(100-i)*time.Millisecond)
+	}
+	require.Equal(t, 51*time.Millisecond, hundred.median())
+	require.Equal(t, 100*time.Millisecond, hundred.p99())
+	require.Equal(t, 100*time.Millisecond, hundred.quantile(1))
+	require.Equal(t, 7*time.Millisecond, times{7 * time.Millisecond}.p99())
+	require.Zero(t, times{}.median())
+}
+
+func TestTableCountsMissedTargets(t *testing.T) {
+	var out strings.Builder
+	table := &table{out: &out}
+	table.add(row{what: "information"})
+	table.add(row{what: "good", target: "≤ 1"})
+	table.add(row{what: "bad", target: "≤ 1", missed: true})
+	require.Equal(t, 1, table.print())
+	require.Regexp(t, `(?m)^good .*ok$`, out.String())
+	require.Regexp(t, `(?m)^bad .*MISSED$`, out.String())
+	require.Equal(t, 1, strings.Count(out.String()[strings.Index(out.String(), "what "):], "ok"))
+}
+
+func TestAnswersAreReadFromTheLogsOnce(t *testing.T) {
+	s := &stage{Site: &site.Site{Dir: t.TempDir()}}
+	file := filepath.Join(s.Dir, "webhook-1.log")
+	line := `msg="node deletion allowed" node=etcd-1 dry_run=false path=/validate-etcd-node verdict=allowed reason=QuorumKept took=43.2ms message="x"` + "\n"
+	require.NoError(t, os.WriteFile(file, []byte("starting\n"+line+strings.Replace(line, "etcd-node", "node", 1)), 0o600))
+	said := logs{read: map[string]int{}}
+	got, err := said.news(s)
+	require.NoError(t, err)
+	require.Equal(t, []given{{"allowed", "QuorumKept", 43200 * time.Microsecond}}, got)
+	got, err = said.news(s)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	require.Equal(t, map[string]int{"allowed A": 2, "refused B": 1}, count([]given{{"allowed", "A", 0}, {"refused", "B", 0}, {"allowed", "A", 0}}))
+}
+
+func TestMomentsOfAVerdict(t *testing.T) {
+	version := func(nonce string, ledger int64, answered ...string) *v1alpha1.EtcdCluster {
+		c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Nonce: nonce, Ledger: ledger}}
+		for _, nonce := range answered {
+			c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{Nonce: nonce})
+		}
+		return c
+	}
+	before := version("old", 3, "old", "old")
+	var j judged
+	for i, now := range []*v1alpha1.EtcdCluster{
+		version("old", 3, "old"), version("new", 3, "old", "old"), version("new", 3, "new", "old"), version("new", 3, "new", "new"), version("new", 4, "new", "new"),
+	} {
+		j.see(time.Duration(i), before, now)
+	}
+	require.Equal(t, judged{asked: 1, answered: 2, granted: 4}, j)
+}
+
+func TestCPUOfALook(t *testing.T) {
+	got, err := cpuPerLook("goos: linux\nBenchmarkLook-2   \t      20\t  80077876 ns/op\t        20.35 cpu-ms/op\nPASS\n")
+	require.NoError(t, err)
+	require.Equal(t, 20350*time.Microsecond, got)
+	_, err = cpuPerLook("PASS\n")
+	require.ErrorContains(t, err, "no cpu-ms/op")
+}
