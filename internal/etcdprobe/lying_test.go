@@ -86,6 +86,20 @@ func TestAlarmsAreTheClustersOwn(t *testing.T) {
 	valid(t, seen)
 }
 
+// TestAlarmsOfAnOldServer: servers up to 3.4 answer without saying who they are.
+func TestAlarmsOfAnOldServer(t *testing.T) {
+	s := serve(t, func(int32) error { return nil })
+	s.alarms = &pb.AlarmResponse{}
+	seen := probe(t).Observe(t.Context(), s.sighting(), own())
+	require.False(t, seen.AlarmsUnknown, seen.Problem)
+	require.Empty(t, seen.Problem)
+	require.Empty(t, seen.Members[0].Alarms)
+
+	s.alarms = &pb.AlarmResponse{Alarms: []*pb.AlarmMember{{Alarm: pb.AlarmType_CORRUPT}}}
+	seen = probe(t).Observe(t.Context(), s.sighting(), own())
+	require.Equal(t, []string{"CORRUPT"}, seen.Members[0].Alarms, "an alarm of no member is everybody's")
+}
+
 // What is advertised may lead nowhere from anywhere: then the member's own agent is the one that can prove it (F6).
 func TestTheLocalMemberIsProvenWhereItListens(t *testing.T) {
 	s := serve(t, func(int32) error { return nil })

@@ -183,7 +183,9 @@ func read(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64, le
 	return sameServer(answer.Header, cluster, member)
 }
 
-// alarms lists the alarms of the cluster. It goes through the raft log, so it needs a quorum.
+// alarms lists the alarms of the cluster. It goes through the raft log, so it needs a quorum. Servers up to 3.4 do not say
+// who answers (server/etcdserver/api/v3rpc/maintenance.go fills the header since 3.5): they are asked for their name on
+// the same connection.
 func (p *Prober) alarms(ctx context.Context, way target, cluster uint64) ([]*pb.AlarmMember, error) {
 	var found []*pb.AlarmMember
 	err := p.pool.call(ctx, way, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -192,15 +194,25 @@ func (p *Prober) alarms(ctx context.Context, way target, cluster uint64) ([]*pb.
 			return err
 		}
 		found = answer.Alarms
-		return sameServer(answer.Header, cluster, 0)
+		header := answer.Header
+		if header == nil {
+			status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
+			if err != nil {
+				return err
+			}
+			header = status.Header
+		}
+		return sameServer(header, cluster, 0)
 	})
 	return found, err
 }
 
+// alarmsOf are the alarms of one member, and those of no member: etcd raises CORRUPT for member 0 where it cannot tell
+// whose data are the wrong ones (server/etcdserver/corrupt.go), and then nobody's can be relied on.
 func alarmsOf(alarms []*pb.AlarmMember, member uint64) []string {
 	var found []string
 	for _, a := range alarms {
-		if a.MemberID == member && a.Alarm != pb.AlarmType_NONE {
+		if (a.MemberID == member || a.MemberID == 0) && a.Alarm != pb.AlarmType_NONE {
 			found = append(found, a.Alarm.String())
 		}
 	}
