@@ -33,7 +33,7 @@ func FormatUnverified(where []string) string {
 	}
 	places := make([]string, min(len(where), mostAnnounced))
 	for i := range places {
-		places[i] = clip(strings.ToValidUTF8(where[i], "\uFFFD"))
+		places[i] = place(where[i])
 	}
 	slices.Sort(places)
 	text, err := json.Marshal(places)
@@ -45,15 +45,17 @@ func FormatUnverified(where []string) string {
 
 // unverified returns where the servers are of which nothing says which member they are: they do not answer, and no
 // announced member that is unaccounted for can be told to be theirs. A member that was announced by its own answer is
-// still known when it hangs; one that never answered may be of a cluster that nobody has heard of.
+// still known when it hangs; one that never answered may be of a cluster that nobody has heard of. One that stands as
+// such on the Node already is no announced member for want of another: it leaves by its own answer, or by its name.
 func unverified(found []Found, announced []MemberRef, k Known) []string {
 	open := unaccounted(found, announced)
+	stands := written(k)
 	left := slices.DeleteFunc(slices.Clone(found), func(f Found) bool { return f.Answered() })
 	// The surest first: the same name; then a name that nothing contradicts; then no name at all.
 	for _, fits := range []func(f Found, r MemberRef) bool{
 		func(f Found, r MemberRef) bool { return toldName(f) != "" && nameOf(r, k) == toldName(f) },
-		func(f Found, r MemberRef) bool { return toldName(f) != "" && nameOf(r, k) == "" },
-		func(f Found, _ MemberRef) bool { return toldName(f) == "" },
+		func(f Found, r MemberRef) bool { return !stands(f) && toldName(f) != "" && nameOf(r, k) == "" },
+		func(f Found, _ MemberRef) bool { return !stands(f) && toldName(f) == "" },
 	} {
 		left = slices.DeleteFunc(left, func(f Found) bool {
 			at := slices.IndexFunc(open, func(r MemberRef) bool { return fits(f, r) })
@@ -69,6 +71,15 @@ func unverified(found []Found, announced []MemberRef, k Known) []string {
 	}
 	return where
 }
+
+// written tells the servers that UnverifiedAnnotation names. One that cannot be read may name any.
+func written(k Known) func(Found) bool {
+	before, err := ParseUnverified(k.Annotations[UnverifiedAnnotation])
+	return func(f Found) bool { return err != nil || slices.Contains(before, place(f.Where)) }
+}
+
+// place is how the annotation names the place of a server.
+func place(where string) string { return clip(strings.ToValidUTF8(where, "\uFFFD")) }
 
 // unaccounted returns the announced members that no server has answered to be.
 func unaccounted(found []Found, announced []MemberRef) []MemberRef {
@@ -93,8 +104,9 @@ func toldName(f Found) string {
 }
 
 // unidentified refuses for servers on the node that have never said who they are, unless as many members as there are such
-// servers are known to be there by something else than the node's own word: a binding, or an unbound member that two
-// others list at its address. Those are judged like any. Nil if there is nothing to refuse.
+// servers are known to be there by something else than the node's own word: a binding to this very Node, or an unbound
+// member that two others list at its address. Those are judged like any. What was bound to an earlier Node of the name may
+// have gone with another machine. Nil if there is nothing to refuse.
 func unidentified(clusters []*v1alpha1.EtcdCluster, r Request) *Verdict {
 	known := map[MemberRef]bool{}
 	for _, c := range clusters {
@@ -102,7 +114,7 @@ func unidentified(clusters []*v1alpha1.EtcdCluster, r Request) *Verdict {
 			continue
 		}
 		for _, b := range c.Spec.Members {
-			if boundTo(b, r) {
+			if b.Node == r.Node && b.NodeUID == r.UID {
 				known[MemberRef{Cluster: clusterID(c), Member: b.MemberID}] = true
 			}
 		}

@@ -18,12 +18,14 @@ func eventsServer() Found {
 	return f
 }
 
+// named is a server that was told a name.
+func named(f Found, name string) Found {
+	f.Config.Name = name
+	return f
+}
+
 func TestServersThatNothingTellsApart(t *testing.T) {
 	a := MemberRef{clusterX, "a"}
-	named := func(f Found, name string) Found {
-		f.Config.Name = name
-		return f
-	}
 	for name, c := range map[string]struct {
 		found     []Found
 		announced []MemberRef
@@ -65,8 +67,34 @@ func TestServersThatNothingTellsApart(t *testing.T) {
 	require.Equal(t, map[string]*string{UnverifiedAnnotation: nil}, annotations)
 }
 
+// A server that stands as unverified does not become the member that was announced beside it when that one has left.
+func TestWhoNeverAnsweredIsNotExplainedByWhoHasLeft(t *testing.T) {
+	gone := MemberRef{clusterX, "f"}
+	for name, c := range map[string]struct {
+		found      Found
+		annotation string
+		want       []string
+	}{
+		"it stands already":                 {eventsServer(), FormatUnverified([]string{eventsUnit}), []string{eventsUnit}},
+		"and its name is not known":         {named(eventsServer(), "%m"), FormatUnverified([]string{eventsUnit}), []string{eventsUnit}},
+		"the annotation cannot be read":     {eventsServer(), "[", []string{eventsUnit}},
+		"another stands there":              {eventsServer(), FormatUnverified([]string{"process 9"}), nil},
+		"nothing stands: it may be the one": {eventsServer(), "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Assess(HostEvidence{Found: []Found{c.found}}, Known{
+				Node: "w9", UID: "u9", ClustersKnown: true, Announced: []MemberRef{gone}, Clusters: []v1alpha1.EtcdCluster{here()},
+				Annotations: map[string]string{UnverifiedAnnotation: c.annotation},
+			})
+			require.Equal(t, c.want, p.Unverified, p.Message)
+		})
+	}
+}
+
 func TestAServerThatNobodyKnowsIsNotDeleted(t *testing.T) {
 	events := []string{eventsUnit}
+	earlier := voters(3).Cluster
+	earlier.Spec.Members[0].NodeUID = "u0-of-before"
 	ofOthers := voters(4).unbound(3).Cluster // d lives at w4, and its own agent has not said so
 	for name, c := range map[string]struct {
 		cluster    *v1alpha1.EtcdCluster
@@ -83,6 +111,7 @@ func TestAServerThatNobodyKnowsIsNotDeleted(t *testing.T) {
 		"listed at its address, and one more unknown": {ofOthers, 3, false, append(events, "process 9"), true},
 		"listed at its address by one, and silent":    {voters(4).unbound(3).blind(1, 2).Cluster, 3, false, events, true},
 		"nothing is known to be there, and a server":  {voters(3).Cluster, 8, false, events, true},
+		"a member of an earlier Node of the name":     {earlier, 0, false, events, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := deletion(c.node)
