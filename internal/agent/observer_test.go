@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -75,6 +77,35 @@ func TestSubjects(t *testing.T) {
 				test.want = map[v1alpha1.ClusterID]v1alpha1.MemberID{}
 			}
 			require.Equal(t, test.want, got)
+		})
+	}
+}
+
+// TestWhoIsConcernedByEtcdClusters: whoever may have to do with one reads them before anything is said of its membership.
+func TestWhoIsConcernedByEtcdClusters(t *testing.T) {
+	found := protect.HostEvidence{Found: []protect.Found{{}}}
+	for name, c := range map[string]struct {
+		labels, annotations map[string]string
+		seen                protect.HostEvidence
+		want                bool
+	}{
+		"an ordinary worker":                  {want: false},
+		"a worker with annotations of others": {annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"}, want: false},
+		"a place could not be looked at":      {seen: protect.HostEvidence{Unknown: []string{"the process table"}}, want: false},
+		"the host shows etcd":                 {seen: found, want: true},
+		"the label":                           {labels: map[string]string{protect.EtcdMemberLabel: protect.EtcdMemberLabelValue}, want: true},
+		"the announcement":                    {annotations: map[string]string{protect.AnnouncementAnnotation: "["}, want: true},
+		"a server that never answered":        {annotations: map[string]string{protect.UnverifiedAnnotation: ""}, want: true},
+		"marks":                               {annotations: map[string]string{protect.MarksAnnotation: ""}, want: true},
+		"the sentence":                        {annotations: map[string]string{protect.BecauseAnnotation: ""}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, Annotations: c.annotations}}
+			require.Equal(t, c.want, concerned(n, c.seen))
+			clusters := &mirror[*v1alpha1.EtcdCluster]{wanted: newBell()}
+			k, _ := known(n, c.seen, clusters, true)
+			require.Equal(t, !c.want, k.ClustersKnown, "until they are read, nothing is concluded")
+			require.Len(t, clusters.wanted, map[bool]int{true: 1}[c.want], "and then they are read")
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
@@ -76,7 +77,9 @@ func New(o Options) (*Host, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Host{opts: o, root: tree(root), log: o.Log, traces: newTraces()}, nil
+	h := &Host{opts: o, root: tree(root), log: o.Log, traces: newTraces()}
+	h.shutdown.lose(time.Now()) // logind has yet to be heard
+	return h, nil
 }
 
 // CNIConfDirs are the directories in which CNI configurations are looked for: everybody's, and k3s' own.

@@ -195,6 +195,9 @@ func (l *logind) inhibit(what, who, _, mode string) (godbus.UnixFD, *godbus.Erro
 	if l.ended {
 		return 0, godbus.MakeFailedError(io.EOF)
 	}
+	if l.going { // logind-dbus.c, method_inhibit
+		return 0, godbus.NewError("org.freedesktop.login1.OperationInProgress", nil)
+	}
 	ours, theirs, err := os.Pipe()
 	if err != nil {
 		return 0, godbus.MakeFailedError(err)

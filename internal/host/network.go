@@ -22,15 +22,15 @@ import (
 // Network says what the host shows of its network. It reads a handful of small files, and asks systemd if there are units
 // that somebody waits for.
 func (h *Host) Network(ctx context.Context) readiness.Facts {
-	return readiness.Facts{
+	facts := readiness.Facts{
 		BootID:   h.bootID(),
 		Subnet:   h.subnetFile(),
 		Conflist: h.conflist(),
 		Marker:   h.marker(),
 		Units:    h.awaited(ctx),
-
-		GoingDown: h.shutdown.is(time.Now()),
 	}
+	facts.GoingDown, facts.StaysUp, facts.AwaitsWord = h.shutdown.say(time.Now())
+	return facts
 }
 
 // bootID is empty if it could not be read.

@@ -29,8 +29,8 @@ type process struct {
 	configFile string
 	// program is the name for people.
 	program string
-	// unread is what could not be read of it.
-	unread []string
+	// unread is what the kernel did not tell of it, garbled what its own files do not tell.
+	unread, garbled []string
 }
 
 // processes returns the etcd servers that run, and why the process table does not tell about all of them.
@@ -172,7 +172,7 @@ func (h *Host) embeds(p *process, comm, exe string, line []string) bool {
 		}
 		dir, err := e.etcd(line[1:], p.files)
 		if err != nil {
-			p.unread = append(p.unread, err.Error())
+			p.garbled = append(p.garbled, err.Error())
 		}
 		config := path.Join(dir, e.config)
 		if _, err := p.files.stat(config); absent(err) {

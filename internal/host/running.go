@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
@@ -51,7 +52,7 @@ func (s *scan) noteWorkloads() {
 // been edited since it started, fill in only for what could not be read.
 func (s *scan) running(p process) server {
 	h := s.host
-	sighting := protect.Sighting{PID: p.pid, InCluster: p.place.pod, Problems: p.unread}
+	sighting := protect.Sighting{PID: p.pid, InCluster: p.place.pod, Problems: slices.Concat(p.unread, p.garbled)}
 	unit := s.serviceOf(p)
 	env, envOrigin := p.env, fmt.Sprintf("the environment of process %d", p.pid)
 	if env == nil && unit != nil {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -22,33 +23,44 @@ type shutdown struct {
 	mu        sync.Mutex // guards what follows
 	going     bool
 	inhibitor *os.File
-	// lost is when the bus was lost; zero while somebody listens to logind.
-	lost time.Time
+	// deaf is since when nobody listens to logind; zero while somebody does.
+	deaf time.Time
 }
 
-// hearsay is how long it counts that the host is going down after the bus was lost. The bus goes with the host; but if
-// the shutdown was called off meanwhile, nobody would ever hear of it, and a node must not be held for that.
+// hearsay is how long what logind last said counts after the bus was lost, and how long its word is awaited. The bus goes
+// with the host; but if the shutdown was called off meanwhile, nobody would ever hear of it, and a node must not be held
+// for that.
 const hearsay = time.Minute
 
-// set notes whether the host goes down, and says whether that is news.
+// set notes what logind says, and whether that is news.
 func (s *shutdown) set(going bool) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed = s.going != going
-	s.going, s.lost = going, time.Time{}
+	s.going, s.deaf = going, time.Time{}
 	return changed
 }
 
+// lose notes that nobody listens to logind from now on, unless nobody does already.
 func (s *shutdown) lose(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lost = now
+	if s.deaf.IsZero() {
+		s.deaf = now
+	}
 }
 
-func (s *shutdown) is(now time.Time) bool {
+// say is what is known of the host's course.
+func (s *shutdown) say(now time.Time) (going, stays, awaited bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.going && (s.lost.IsZero() || now.Sub(s.lost) < hearsay)
+	switch {
+	case s.deaf.IsZero():
+		return s.going, !s.going, false
+	case now.Sub(s.deaf) < hearsay:
+		return s.going, false, !s.going
+	}
+	return false, false, false
 }
 
 // take replaces the inhibitor; nil only lets go of the one there is.
@@ -65,7 +77,7 @@ func (s *shutdown) take(inhibitor *os.File) error {
 
 // LetGo ends the delay of a shutdown that Network has told of, if there is one: what had to be done before is done.
 func (h *Host) LetGo() error {
-	if !h.shutdown.is(time.Now()) {
+	if going, _, _ := h.shutdown.say(time.Now()); !going {
 		return nil
 	}
 	if err := h.shutdown.take(nil); err != nil {
@@ -83,13 +95,13 @@ func (h *Host) watchShutdown(ctx context.Context, wake, up func()) (err error) {
 	defer func() { _ = conn.Close() }() // nothing to lose
 	signals := make(chan *godbus.Signal, 16)
 	conn.Signal(signals)
-	if err := h.followShutdown(ctx, conn); err != nil {
-		return err
-	}
 	defer func() {
 		h.shutdown.lose(time.Now())
 		_ = h.shutdown.take(nil) // a delay that nobody ends only costs time
 	}()
+	if err := h.followShutdown(ctx, conn); err != nil {
+		return err
+	}
 	up()
 	wake() // it may be going down since before
 	for {
@@ -124,7 +136,7 @@ func goingDown(s *godbus.Signal) (going, told bool) {
 	return going, told
 }
 
-// followShutdown asks for the signal, then for the delay, then whether the host is going down already: in this order
+// followShutdown asks for the signal, then whether the host is going down already, then for the delay: in this order
 // nothing is missed.
 func (h *Host) followShutdown(ctx context.Context, conn *godbus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, busTimeout)
@@ -133,9 +145,6 @@ func (h *Host) followShutdown(ctx context.Context, conn *godbus.Conn) error {
 	if err != nil {
 		return fmt.Errorf("asking the system bus for logind's signals: %w", err)
 	}
-	if err := h.inhibit(ctx, conn); err != nil {
-		return err
-	}
 	var going bool
 	const property = "PreparingForShutdown"
 	err = conn.Object(logindName, logindPath).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, logindManager, property).Store(&going)
@@ -143,16 +152,20 @@ func (h *Host) followShutdown(ctx context.Context, conn *godbus.Conn) error {
 		return fmt.Errorf("asking logind whether the host is going down: %w", err)
 	}
 	h.shutdown.set(going)
-	return nil
+	return h.inhibit(ctx, conn)
 }
 
-// inhibit makes a shutdown wait for LetGo.
+// inhibit makes a shutdown wait for LetGo. One that has begun cannot be delayed any more, and is told by the signal.
 func (h *Host) inhibit(ctx context.Context, conn *godbus.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
 	var inhibitor godbus.UnixFD
 	err := conn.Object(logindName, logindPath).CallWithContext(ctx, logindManager+".Inhibit", 0,
 		"shutdown", "holdfast-agent", "the node is cordoned before it goes down", "delay").Store(&inhibitor)
+	var refused godbus.Error
+	if errors.As(err, &refused) && refused.Name == logindName+".OperationInProgress" {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("asking logind to delay a shutdown: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -79,6 +80,16 @@ func saysNone(node *corev1.Node) bool {
 	})
 }
 
+// otherNode says that a Node registered anew under the name: another UID is an invalid change of an immutable field. Any
+// other refusal is one.
+func otherNode(err error) bool {
+	var refused *apierrors.StatusError
+	if !errors.As(err, &refused) || refused.ErrStatus.Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(refused.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
 // label puts the label on a Node.
 func (l *Leader) label(ctx context.Context, c *v1alpha1.EtcdCluster, node *corev1.Node, why string) error {
 	// The UID makes it fail on a Node that registered anew under this name.
@@ -91,8 +102,8 @@ func (l *Leader) label(ctx context.Context, c *v1alpha1.EtcdCluster, node *corev
 		err = l.book.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
 	}
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		return nil // Another UID is an invalid change of an immutable field.
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), otherNode(err):
+		return nil
 	case err != nil:
 		return fmt.Errorf("putting the label on node %q: %w", node.Name, err)
 	}
