@@ -21,6 +21,9 @@ const (
 	// CiliumIsUp is Cilium's reason. It is put back whenever somebody changes it (cilium pkg/k8s/watchers and operator,
 	// issue 16857), so that setting the condition again would never end.
 	CiliumIsUp = "CiliumIsUp"
+	// RouteCreated is the reason of the cloud providers' route controller. It writes it as long as the condition is not False
+	// and never after (cloud-provider controllers/route, updateNetworkingCondition).
+	RouteCreated = "RouteCreated"
 )
 
 // Reasons of the condition NetworkHeld.
@@ -101,6 +104,13 @@ const (
 	karpenterAnnotation         = "karpenter.sh/do-not-disrupt"
 	escalatorAnnotation         = "atlassian.com/no-delete"
 	castAIAnnotation            = "autoscaling.cast.ai/removal-disabled"
+)
+
+// What the agent says of etcd on a Node (pkg/protect, MarksAnnotation and EtcdMemberCondition). The marks that the first
+// lists guard a member, and are no longer the hold's.
+const (
+	etcdMarksAnnotation = "holdfast.dev/marks"
+	etcdMemberCondition = "EtcdMember"
 )
 
 // scaleDownMarks are those annotations with the values that a hold sets, as the born-held policy has them too.

@@ -38,8 +38,15 @@ type Facts struct {
 	Marker Marker `json:"marker"`
 	// Units are the systemd units that the policy waits for (Policy.Units).
 	Units []Unit `json:"units,omitempty"`
-	// GoingDown says that the host is shutting down, by logind's PrepareForShutdown.
-	GoingDown bool `json:"goingDown,omitempty"`
+	// Etcd says whether etcd is on the host, Unknown until somebody has looked for it. No hold depends on it; the marks for
+	// autoscalers do, which have to stay on a node with etcd.
+	Etcd Presence `json:"-"`
+	// GoingDown says that the host is shutting down, by logind's PrepareForShutdown, and StaysUp that it is not. AwaitsWord
+	// says that neither is known and will be in a moment: the agent has just started, or the bus was lost. None of the three
+	// means that nobody will say.
+	GoingDown  bool `json:"goingDown,omitempty"`
+	StaysUp    bool `json:"staysUp,omitempty"`
+	AwaitsWord bool `json:"awaitsWord,omitempty"`
 }
 
 // SubnetFile is flannel's subnet file (/run/flannel/subnet.env), written by flanneld when it has its lease

@@ -23,7 +23,8 @@ type Gate struct {
 // look looks at each gate that this node has to pass, in a fixed order. What could not be read keeps its gate shut.
 //
 // The network_plugin role runs when Ansible builds the node and never after, and what it leaves behind lies on disk. So its
-// marker, which is of one boot, is asked for until the node has been in service, and not again after a reboot.
+// marker, which is of one boot, is asked for until the node has been in service, and not again after a reboot. One that was
+// seen before a reboot under the same hold is as good.
 func (s situation) look() []Gate {
 	f, p := s.facts, s.policy
 	gates := []Gate{gate(GateCNI, WaitingForCNI, missingCNI(f.Conflist))}
@@ -31,7 +32,7 @@ func (s situation) look() []Gate {
 		gates = append(gates, gate(GateFlannel, WaitingForFlannel, missingFlannel(s.node, f.Subnet, p)))
 	}
 	if (p.forces(GateNetworkPlugin) || matches(s.node.Labels, p.NetworkPluginLabel)) && !s.served() {
-		gates = append(gates, gate(GateNetworkPlugin, WaitingForNetworkPlugin, missingMarker(f)))
+		gates = append(gates, gate(GateNetworkPlugin, WaitingForNetworkPlugin, s.missingMarker()))
 	}
 	for _, unit := range p.named(GateUnit) {
 		gates = append(gates, gate(GateUnit+unit, WaitingForUnit, missingUnit(f.Units, unit)))
@@ -158,9 +159,11 @@ func podCIDRs(n *corev1.Node) []string {
 	return n.Spec.PodCIDRs
 }
 
-func missingMarker(f Facts) string {
-	m := f.Marker
+func (s situation) missingMarker() string {
+	f, m := s.facts, s.facts.Marker
 	switch {
+	case s.record.NetworkBuilt:
+		return ""
 	case m.Problem != "":
 		return fmt.Sprintf("a marker of the network_plugin role that can be read at %s (%s)", m.Path, m.Problem)
 	case m.Presence == Unknown:

@@ -64,11 +64,18 @@ func (s situation) missingCondition(kind corev1.NodeConditionType) string {
 }
 
 // stale says that a condition is provably of another boot: it stands as it stood when that was noted in the record. Times
-// are compared for being the same and never for order, so that no clock has to be right. Cilium writes its condition once
-// for a Node, not once for a boot, and guards reboots by a taint of its own (cilium operator/watchers, node_taint.go).
+// are compared for being the same and never for order, so that no clock has to be right. Of who writes the condition once
+// for a Node, and not once for a boot, the same time is no proof of anything.
 func (s situation) stale(c *corev1.NodeCondition) bool {
 	before, noted := s.record.Stamps[string(c.Type)]
-	return noted && before.At == stamp(c) && before.BootID != s.facts.BootID && c.Reason != CiliumIsUp
+	return noted && before.At == stamp(c) && before.BootID != s.facts.BootID && !standing(c)
+}
+
+// standing says that NetworkUnavailable has its writer's last word about the Node, boots or not. Cilium puts it back whenever
+// it is changed, and guards reboots by a taint of its own (cilium operator/watchers, node_taint.go). A route lies in the
+// cloud, where no reboot of the node takes it away; its controller too writes its word again whenever it does not stand.
+func standing(c *corev1.NodeCondition) bool {
+	return c.Type == corev1.NodeNetworkUnavailable && (c.Reason == CiliumIsUp || c.Reason == RouteCreated)
 }
 
 // stamp is when a condition was written last, empty if its writer has not said so.
@@ -103,12 +110,13 @@ func (s situation) stamps() map[string]Stamp {
 	return found
 }
 
-// cleared is the reason with which the network plugin says that NetworkUnavailable is false, if that is waited for and has
-// not been written down yet; empty otherwise.
+// cleared is the reason with which the network plugin says in this boot that NetworkUnavailable is false, empty if it does
+// not. It is written down whether or not that is waited for: who writes over it may be the leader, who does not know the
+// agent's gates.
 func (s situation) cleared() string {
 	const kind = corev1.NodeNetworkUnavailable
 	c := condition(s.node, kind)
-	if !s.policy.forces(GateCondition+string(kind)) || c == nil || c.Status != corev1.ConditionFalse || s.missingCondition(kind) != "" {
+	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast || s.missingCondition(kind) != "" {
 		return ""
 	}
 	if c.Reason == "" {

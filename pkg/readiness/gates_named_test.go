@@ -105,6 +105,8 @@ func TestConditionGate(t *testing.T) {
 		"written in this boot":             {network, rebooted, written(unavailable, no, "CalicoIsUp", noon().Add(time.Minute)), ""},
 		"by a clock that went back":        {network, rebooted, written(unavailable, no, "CalicoIsUp", noon().Add(-100*time.Hour)), ""},
 		"Cilium writes it once for a Node": {network, rebooted, written(unavailable, no, CiliumIsUp, noon()), ""},
+		"a route is written once as well":  {network, rebooted, written(unavailable, no, RouteCreated, noon()), ""},
+		"another's word of that name":      {storage, rebooted, written("StorageReady", yes, RouteCreated, noon()), "it stands as it was written"},
 		"noted as the host went down":      {storage, onTheWayDown, written("StorageReady", yes, "Up", noon()), "it stands as it was written"},
 		"written since the host went down": {storage, onTheWayDown, written("StorageReady", yes, "Up", noon().Add(time.Second)), ""},
 		"noted in this boot":               {storage, Record{State: Held, BootID: otherBoot, Reason: Rebooted, Stamps: ofThis}, written("StorageReady", yes, "Up", noon()), ""},
@@ -165,7 +167,12 @@ func TestWhatThePluginSaysIsNotForgotten(t *testing.T) {
 		})
 	}
 	d := Decide(node(recorded(Held, thisBoot, NewNode), cordoned, said), closed(), Policy{}, noon())
-	require.Nil(t, d.Record, "nobody waits for the condition")
+	require.Equal(t, "FlannelIsUp", d.Record.NetworkUp, "whoever waits for it: gates are flags, and flags change")
+	for _, reason := range []string{CiliumIsUp, RouteCreated} {
+		d = Decide(node(recorded(Held, thisBoot, NewNode), cordoned, conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, reason)), closed(), policy, noon())
+		require.Nil(t, d.Record, "%s is not written over", reason)
+		require.Len(t, d.Conditions, 1, "%s would be put back, and that would never end", reason)
+	}
 	d = Decide(node(recorded(Held, thisBoot, NewNode), cordoned, conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, "")), closed(), policy, noon())
 	require.NotEmpty(t, d.Record.NetworkUp, "a reason is no must")
 }
@@ -235,6 +242,23 @@ func TestTheMarkerIsAskedForUntilTheNodeHasServed(t *testing.T) {
 			require.Equal(t, c.asked, d.Held)
 		})
 	}
+
+	// Ansible has finished in the boot before, with flannel not there yet, and does not come back.
+	built := with(func(f *Facts) { f.Marker.Presence, f.Marker.BootID, f.Subnet.Presence = Present, thisBoot, Absent })
+	for how, n := range map[string]*corev1.Node{"born held": node(recorded(Held, thisBoot, NewNode), cordoned), "held by the agent": node()} {
+		for range 2 {
+			_, n = write(n, Decide(n, built, policy, noon()), func(*corev1.Node) {})
+			require.True(t, n.Spec.Unschedulable, how)
+		}
+		require.Nil(t, Decide(n, built, policy, noon()).Record, "%s: noted once", how)
+		next := with(func(f *Facts) { f.BootID = otherBoot })
+		require.False(t, Decide(n, next, policy, noon()).Held, how)
+		next.Subnet.Presence = Absent
+		require.True(t, Decide(n, next, policy, noon()).Held, "%s: the other gates are asked as ever", how)
+	}
+	stale := with(func(f *Facts) { f.Marker.Presence, f.Marker.BootID = Present, otherBoot })
+	require.Nil(t, Decide(node(recorded(Held, thisBoot, NewNode), cordoned, conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, HeldByHoldfast)), stale, policy, noon()).Record, "what nobody has seen in its own boot is no word")
+
 	byTaint := Policy{TaintKey: holdTaint, Force: []string{GateNetworkPlugin}}
 	require.True(t, Decide(node(tainted(holdTaint), isReady), ready(), byTaint, noon()).Held, "a node that registered with the taint has not served, Ready or not")
 }

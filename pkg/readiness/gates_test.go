@@ -29,6 +29,7 @@ func ready() Facts {
 			},
 		},
 		Marker: Marker{Path: "/run/holdfast/network_plugin.done", Presence: Absent},
+		Etcd:   Absent,
 	}
 }
 

@@ -33,13 +33,13 @@ func set(n *corev1.Node, status corev1.ConditionStatus, reason string, at time.T
 	n.Status.Conditions = append(n.Status.Conditions, c)
 }
 
-// host are the steps of the machine and of its network plugin.
-func host() map[string]func(*scene) {
+// host are the steps of the machine, up to the last boot, and of its network plugin.
+func host(last int) map[string]func(*scene) {
 	return map[string]func(*scene){
 		"gates open":  func(s *scene) { s.open = true },
 		"gates close": func(s *scene) { s.open = false },
 		"reboot": func(s *scene) {
-			if s.boot < lastBoot {
+			if s.boot < last {
 				s.boot, s.open, s.up, s.going = s.boot+1, false, false, false
 			}
 		},
@@ -103,6 +103,28 @@ func wishes() map[string]func(*scene) {
 	}
 }
 
+// etcd are the steps of who looks for etcd and guards it, as pkg/protect does: what the hold has lent is taken over.
+func etcd() map[string]func(*scene) {
+	return map[string]func(*scene){
+		"the look hangs": func(s *scene) { s.unseen = true },
+		"the look is done": func(s *scene) {
+			s.unseen = false
+			_, there := s.n.Annotations[karpenterAnnotation]
+			switch lent := slices.Contains(Lent(s.n.Annotations), karpenterAnnotation); {
+			case s.member && (lent || !there):
+				s.n.Annotations[karpenterAnnotation], s.n.Annotations[etcdMarksAnnotation] = "true", karpenterAnnotation
+			case !s.member && s.n.Annotations[etcdMarksAnnotation] != "":
+				delete(s.n.Annotations, etcdMarksAnnotation)
+				if !lent {
+					delete(s.n.Annotations, karpenterAnnotation)
+				}
+			}
+		},
+		"etcd comes": func(s *scene) { s.member, s.unseen = true, true },
+		"etcd goes":  func(s *scene) { s.member, s.unseen = false, true },
+	}
+}
+
 func (p play) with(all ...map[string]func(*scene)) play {
 	p.steps = map[string]func(*scene){}
 	for _, some := range all {
@@ -122,13 +144,15 @@ func TestEveryHistory(t *testing.T) {
 	cordon, taint := play{born: bornByCordon}, play{born: bornByTaint, policy: Policy{TaintKey: holdTaint}}
 	word := play{born: bornByCordon, policy: Policy{Force: network}, cleanly: true}
 	for name, p := range map[string]play{
-		"cordon, people, shutdown":    cordon.with(host(), people(bornByCordon), shutdown()),
-		"cordon, drains":              cordon.with(host(), drains()),
-		"cordon, wishes":              cordon.with(host(), wishes()),
-		"taint, people":               taint.with(host(), people(bornByTaint), putBack),
-		"taint, drains, shutdown":     taint.with(host(), drains(), shutdown()),
-		"taint, wishes":               taint.with(host(), wishes(), putBack),
-		"waits for the plugin's word": word.with(host(), people(bornByCordon), shutdown()),
+		"cordon, people, shutdown":    cordon.with(host(1), people(bornByCordon), shutdown()),
+		"cordon, drains":              cordon.with(host(1), drains()),
+		"cordon, wishes":              cordon.with(host(1), wishes()),
+		"taint, people":               taint.with(host(1), people(bornByTaint), putBack),
+		"taint, drains":               taint.with(host(1), drains()),
+		"taint, shutdown":             taint.with(host(1), shutdown()),
+		"taint, wishes":               taint.with(host(1), wishes(), putBack),
+		"cordon, etcd":                cordon.with(host(1), etcd()),
+		"waits for the plugin's word": word.with(host(2), people(bornByCordon)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Logf("%d states", explore(t, p))

@@ -15,10 +15,7 @@ import (
 // same. What is really so (whose the cordon is, whether the network works) the scene knows beside the Node, from the steps
 // themselves; the agent knows the Node and its facts alone.
 
-const (
-	us, other = "us", "other"
-	lastBoot  = 2
-)
+const us, other = "us", "other"
 
 // scene is one state of the world.
 type scene struct {
@@ -29,6 +26,8 @@ type scene struct {
 	open, going bool
 	// up says that the network plugin has said in this boot that the network is there.
 	up bool
+	// unseen says that nobody has looked for etcd, member that it is there.
+	unseen, member bool
 	// cordon says whose the cordon is: nobody's if there is none, us or other.
 	cordon string
 	// ended is the boot after which the last hold ended, plus one; 0 if none has.
@@ -48,7 +47,13 @@ type play struct {
 
 func (s scene) facts() Facts {
 	f := ready()
-	f.BootID, f.GoingDown = bootName(s.boot), s.going
+	f.BootID, f.GoingDown, f.StaysUp = bootName(s.boot), s.going, !s.going
+	if s.member {
+		f.Etcd = Present
+	}
+	if s.unseen {
+		f.Etcd = Unknown
+	}
 	if !s.open {
 		f.Subnet.Presence = Absent
 	}
@@ -64,8 +69,8 @@ func (s scene) copy() *scene {
 
 func (s scene) String() string {
 	var b strings.Builder
-	fmt.Fprint(&b, s.boot, s.open, s.going, s.up, s.cordon, s.ended, s.n.Spec.Unschedulable, len(s.n.ManagedFields))
-	for _, key := range []string{HoldAnnotation, KeepCordonedAnnotation, karpenterAnnotation} {
+	fmt.Fprint(&b, s.boot, s.open, s.going, s.up, s.cordon, s.ended, s.unseen, s.member, s.n.Spec.Unschedulable, len(s.n.ManagedFields))
+	for _, key := range []string{HoldAnnotation, KeepCordonedAnnotation, karpenterAnnotation, etcdMarksAnnotation} {
 		if value, there := s.n.Annotations[key]; there {
 			b.WriteString(" " + key + "=" + value)
 		}
@@ -116,6 +121,8 @@ func (p play) wrote(s *scene, facts Facts, after *corev1.Node) error {
 		return fmt.Errorf("releases before the gates")
 	case opens && blocked && p.record(before).State == Held && p.record(after).State != Overridden:
 		return fmt.Errorf("opens a node that somebody keeps closed")
+	case (s.unseen || s.member) && before.Annotations[karpenterAnnotation] == "true" && after.Annotations[karpenterAnnotation] == "":
+		return fmt.Errorf("takes off a mark that may guard a member")
 	case !before.Spec.Unschedulable && after.Spec.Unschedulable && p.record(after).State != Held:
 		return fmt.Errorf("cordons without a record")
 	}
@@ -143,6 +150,9 @@ func (p play) wrote(s *scene, facts Facts, after *corev1.Node) error {
 func (p play) network(s scene) bool {
 	return s.open && (s.up || len(p.policy.named(GateCondition)) == 0)
 }
+
+// guards says that the marks stand for a member of etcd, and that the record for it is there.
+func (s scene) guards() bool { return s.n.Annotations[etcdMarksAnnotation] != "" }
 
 func (s scene) blocked() bool {
 	_, keep := s.n.Annotations[KeepCordonedAnnotation]
@@ -177,7 +187,9 @@ func (p play) rests(s *scene, facts Facts) error {
 		return fmt.Errorf("our NetworkUnavailable stands in state %s", r.State)
 	case closed && r.State != Held:
 		return fmt.Errorf("the node is closed by us in state %s", r.State)
-	case marked && r.State != Held:
+	case !marked && s.guards():
+		return fmt.Errorf("a member without marks")
+	case marked && r.State != Held && facts.Etcd == Absent && !s.guards():
 		return fmt.Errorf("our marks for autoscalers stand in state %s", r.State)
 	case r.State == Releasing:
 		return fmt.Errorf("a release is not finished")
@@ -226,13 +238,12 @@ func explore(t *testing.T, p play) int {
 				p.steps[name](s)
 			}
 			lifecycle(s.n)
-			past := append(slices.Clone(at.past), name)
 			if err != nil {
-				require.NoError(t, err, "%s\n%s", strings.Join(past, "\n"), s)
+				require.NoError(t, err, "%s\n%s\n%s", strings.Join(at.past, "\n"), name, s)
 			}
 			if key := s.String(); !seen[key] {
 				seen[key] = true
-				next = append(next, found{s, past})
+				next = append(next, found{s, append(slices.Clone(at.past), name)})
 			}
 		}
 	}

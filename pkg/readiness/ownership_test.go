@@ -3,7 +3,9 @@ package readiness
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -87,6 +89,102 @@ func TestMarksForAutoscalersComeAndGoWithTheHold(t *testing.T) {
 	require.Empty(t, d.Annotations, "while the hold stands for somebody, they stand too")
 }
 
+// TestMarksStayUntilSomebodyHasLookedForEtcd follows holds that end while nobody can say whether the node holds etcd: the
+// end does not wait for that, and the marks do.
+func TestMarksStayUntilSomebodyHasLookedForEtcd(t *testing.T) {
+	all := slices.Sorted(maps.Keys(scaleDownMarks()))
+	marked := func(n *corev1.Node) { maps.Copy(n.Annotations, scaleDownMarks()) }
+	held := holding(Record{State: Held, BootID: thisBoot, Reason: NewNode, Marks: all})
+	p := patience()
+	p.Release = true
+	unseen, agent := with(func(f *Facts) { f.Etcd = Unknown }), func(n *corev1.Node) Decision {
+		return Decide(n, with(func(f *Facts) { f.Etcd = Unknown }), Policy{}, noon())
+	}
+	leader := func(n *corev1.Node) Decision { return Attend(n, time.Hour, p, noon()).Decision }
+	for name, c := range map[string]struct {
+		node *corev1.Node
+		ends func(*corev1.Node) Decision
+	}{
+		"released":                           {node(held, marked, cordoned), agent},
+		"opened by somebody":                 {node(held, marked), agent},
+		"left cordoned":                      {node(held, marked, cordoned, annotated(KeepCordonedAnnotation, "")), agent},
+		"given up by the leader":             {node(held, marked, cordoned), leader},
+		"given up, the last word is unknown": {node(held, marked, cordoned, conditioned(etcdMemberCondition, corev1.ConditionUnknown, "NotKnown")), leader},
+		"opened by somebody, without agent":  {node(held, marked), leader},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := c.ends(c.node)
+			require.NotEqual(t, Held, d.Record.State)
+			require.False(t, d.Held)
+			_, ended := write(c.node, d, func(*corev1.Node) {})
+			ended, err := settle(&world{facts: unseen}, ended, func(*corev1.Node) {})
+			require.NoError(t, err)
+			require.Equal(t, all, Lent(ended.Annotations))
+
+			_, clean := write(ended, Decide(ended, ready(), Policy{}, noon()), func(*corev1.Node) {})
+			require.Equal(t, []string{HoldAnnotation}, slices.DeleteFunc(slices.Sorted(maps.Keys(clean.Annotations)), func(k string) bool { return k == KeepCordonedAnnotation }))
+			require.Empty(t, Lent(clean.Annotations))
+			require.Nil(t, Decide(clean, ready(), Policy{}, noon()).Record)
+
+			rebooted := with(func(f *Facts) { f.Etcd, f.BootID, f.Subnet.Presence = Unknown, otherBoot, Absent })
+			if d := Decide(ended, rebooted, Policy{}, noon()); d.Held {
+				require.Equal(t, all, d.Record.Marks, "the next hold has them as its own")
+			}
+
+			member := clone(ended)
+			member.Annotations[etcdMarksAnnotation] = "x," + karpenterAnnotation
+			for _, etcd := range []Presence{Unknown, Absent, Present} {
+				d := Decide(member, with(func(f *Facts) { f.Etcd = etcd }), Policy{}, noon())
+				require.NotContains(t, d.Annotations, karpenterAnnotation, "it guards a member now")
+				require.NotContains(t, d.Record.Marks, karpenterAnnotation)
+				require.Equal(t, etcd == Absent, len(d.Record.Marks) == 0)
+			}
+		})
+	}
+	member := node(held, marked, cordoned, annotated(etcdMarksAnnotation, karpenterAnnotation), conditioned(etcdMemberCondition, corev1.ConditionFalse, "NoMember"))
+	d := leader(member)
+	require.NotContains(t, d.Annotations, karpenterAnnotation, "nor does the leader take off what guards a member")
+	require.Contains(t, d.Annotations, clusterAutoscalerAnnotation)
+}
+
+// TestAnUnreadableRecordLeavesNothingBehind: what is to be done by hand is all said.
+func TestAnUnreadableRecordLeavesNothingBehind(t *testing.T) {
+	broken := annotated(HoldAnnotation, "held")
+	byTaint := Policy{TaintKey: holdTaint}
+	for name, c := range map[string]struct {
+		n      *corev1.Node
+		policy Policy
+		want   []string
+	}{
+		"bare": {node(broken, cordoned), Policy{}, []string{"kubectl annotate node n1 holdfast.dev/hold-", "kubectl uncordon n1"}},
+		"with marks": {
+			node(broken, cordoned, annotated(escalatorAnnotation, scaleDownMarks()[escalatorAnnotation]), annotated(karpenterAnnotation, "true"), annotated(castAIAnnotation, "yes")),
+			Policy{},
+			[]string{"kubectl annotate node n1 holdfast.dev/hold-", "kubectl annotate node n1 atlassian.com/no-delete- karpenter.sh/do-not-disrupt-", "kubectl uncordon n1"},
+		},
+		"with marks of a member": {
+			node(broken, cordoned, annotated(karpenterAnnotation, "true"), annotated(etcdMarksAnnotation, karpenterAnnotation)),
+			Policy{},
+			[]string{"kubectl annotate node n1 holdfast.dev/hold-", "kubectl uncordon n1"},
+		},
+		"by taint":                       {node(broken, tainted(holdTaint)), byTaint, []string{"kubectl annotate node n1 holdfast.dev/hold-", "kubectl taint node n1 readiness.k8s.io/holdfast:NoSchedule-"}},
+		"by another taint, or by cordon": {node(broken, cordoned), byTaint, []string{"kubectl annotate node n1 holdfast.dev/hold-", "kubectl uncordon n1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Decide(c.n, ready(), c.policy, noon())
+			var commands []string
+			for i, part := range strings.Split(d.Message, "`") {
+				if i%2 == 1 {
+					commands = append(commands, part)
+				}
+			}
+			require.Equal(t, c.want, commands)
+			require.Nil(t, d.Record)
+			require.Empty(t, d.Annotations)
+		})
+	}
+}
+
 // TestNoClockDecides: the time is written down and nothing else.
 func TestNoClockDecides(t *testing.T) {
 	for w := range worlds() {
@@ -95,8 +193,10 @@ func TestNoClockDecides(t *testing.T) {
 		}
 		a := Decide(w.node, w.facts, w.policy, noon())
 		b := Decide(w.node, w.facts, w.policy, noon().AddDate(-50, 0, 0))
-		if b.Record != nil {
-			b.Record.Since = noon()
+		for _, r := range []*Record{a.Record, b.Record} {
+			if r != nil {
+				r.Since = time.Time{}
+			}
 		}
 		require.Equal(t, a, b, w.name)
 	}

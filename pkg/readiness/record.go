@@ -36,11 +36,15 @@ type Record struct {
 	// Taint is the key of the taint that the node is held by; empty if it is held by cordon. A release follows this,
 	// whatever the policy says by then, so that a node held under an older policy is still let go.
 	Taint string
-	// Marks are the annotations for autoscalers that the hold has set, in order; its end takes them off.
+	// Marks are the annotations for autoscalers that the hold has set, in order. Its end takes them off; if it is not known by
+	// then whether the node holds etcd, they stay here until it is.
 	Marks []string
 	// NetworkUp is the reason with which somebody said, in the boot of the record, that NetworkUnavailable is false while
 	// other gates were closed. It is kept because the hold then sets the condition again, over what was said.
 	NetworkUp string
+	// NetworkBuilt says that the marker of the network_plugin role was there, in this boot or an earlier one of the hold, while
+	// other gates were closed. A reboot takes the marker away, and nobody writes it again.
+	NetworkBuilt bool
 	// Stamps are those of the conditions that are waited for, by type, as they stood when the record was written or the host
 	// went down.
 	Stamps map[string]Stamp
@@ -60,9 +64,10 @@ type wireRecord struct {
 	Reason string `json:"reason,omitempty"`
 	Taint  string `json:"taint,omitempty"`
 
-	Marks     []string         `json:"marks,omitempty"`
-	NetworkUp string           `json:"networkUp,omitempty"`
-	Stamps    map[string]Stamp `json:"stamps,omitempty"`
+	Marks        []string         `json:"marks,omitempty"`
+	NetworkUp    string           `json:"networkUp,omitempty"`
+	NetworkBuilt bool             `json:"networkBuilt,omitempty"`
+	Stamps       map[string]Stamp `json:"stamps,omitempty"`
 }
 
 // ParseRecord reads the value of HoldAnnotation. Fields that it does not know are passed over. On an error nothing may be
@@ -77,7 +82,10 @@ func ParseRecord(value string) (Record, error) {
 	default:
 		return Record{}, fmt.Errorf("reading hold record: state %q is none of held, releasing, released, overridden", w.State)
 	}
-	r := Record{State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint, Marks: w.Marks, NetworkUp: w.NetworkUp, Stamps: w.Stamps}
+	r := Record{
+		State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint,
+		Marks: w.Marks, NetworkUp: w.NetworkUp, NetworkBuilt: w.NetworkBuilt, Stamps: w.Stamps,
+	}
 	if len(r.Marks) == 0 {
 		r.Marks = nil
 	}
@@ -100,7 +108,10 @@ func ParseRecord(value string) (Record, error) {
 
 // Format returns the record as the value of HoldAnnotation.
 func (r Record) Format() string {
-	w := wireRecord{State: r.State, BootID: r.BootID, Reason: r.Reason, Taint: r.Taint, Marks: r.Marks, NetworkUp: r.NetworkUp, Stamps: r.Stamps}
+	w := wireRecord{
+		State: r.State, BootID: r.BootID, Reason: r.Reason, Taint: r.Taint,
+		Marks: r.Marks, NetworkUp: r.NetworkUp, NetworkBuilt: r.NetworkBuilt, Stamps: r.Stamps,
+	}
 	if !r.Since.IsZero() {
 		w.Since = r.Since.UTC().Format(time.RFC3339)
 	}
@@ -109,6 +120,26 @@ func (r Record) Format() string {
 		panic(err) // a struct of strings always marshals
 	}
 	return string(out)
+}
+
+// Lent are the marks for autoscalers that a hold has put among these annotations: its record lists them, and nobody has given
+// them another value since. None are if the record cannot be read.
+func Lent(annotations map[string]string) []string {
+	r, err := ParseRecord(annotations[HoldAnnotation])
+	if err != nil {
+		return nil
+	}
+	return r.lent(annotations)
+}
+
+func (r Record) lent(annotations map[string]string) []string {
+	var found []string
+	for _, key := range r.Marks {
+		if value, known := scaleDownMarks()[key]; known && annotations[key] == value {
+			found = append(found, key)
+		}
+	}
+	return found
 }
 
 // fresh says that the node has not been in service since it was created, as far as the record tells: the hold began with

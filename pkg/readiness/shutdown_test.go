@@ -60,7 +60,11 @@ func TestAHoldOnTheWayDown(t *testing.T) {
 		after Facts
 		held  bool
 	}{
-		"called off":                       {after: ready()},
+		"called off":                       {after: with(func(f *Facts) { f.StaysUp = true })},
+		"called off, gates closed":         {after: with(func(f *Facts) { f.StaysUp, f.Subnet.Presence = true, Absent })},
+		"the agent starts in the middle":   {after: with(func(f *Facts) { f.AwaitsWord = true }), held: true},
+		"nobody will say, gates open":      {after: ready()},
+		"nobody will say, gates closed":    {after: closed(), held: true},
 		"next boot, network not there yet": {after: with(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), held: true},
 		"next boot, network there":         {after: with(func(f *Facts) { f.BootID = otherBoot })},
 	} {

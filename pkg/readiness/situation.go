@@ -25,6 +25,8 @@ type situation struct {
 	// calledOff says that the node was closed because its host went down, and that the host is still in the same boot. It
 	// had been let go in this boot before, and once is enough. Only who sees the host can say so.
 	calledOff bool
+	// goesDown says that the host is going down, or had been and may still be: whoever has just come waits for logind's word.
+	goesDown bool
 }
 
 func look(n *corev1.Node, f Facts, p Policy, now time.Time) situation {
@@ -33,7 +35,9 @@ func look(n *corev1.Node, f Facts, p Policy, now time.Time) situation {
 		s.recorded = true
 		s.record, s.unread = ParseRecord(value)
 	}
-	s.calledOff = s.record.Reason == GoingDown && s.record.BootID == f.BootID && !f.GoingDown
+	closedForIt := s.record.State == Held && s.record.Reason == GoingDown && s.record.BootID == f.BootID
+	s.calledOff = closedForIt && f.StaysUp
+	s.goesDown = f.GoingDown || closedForIt && f.AwaitsWord
 	s.gates = s.look()
 	var missing []string
 	for _, g := range s.gates {
@@ -128,33 +132,45 @@ func (s situation) mark() string {
 // next is a record of this boot, entered now.
 func (s situation) next(state State, reason string) *Record {
 	return &Record{
-		State: state, BootID: s.facts.BootID, Since: s.now.UTC().Truncate(time.Second), Reason: reason, Stamps: s.stamps(),
+		State: state, BootID: s.facts.BootID, Since: s.now.UTC().Truncate(time.Second), Reason: reason, Stamps: s.stamps(), Marks: s.lent(),
 	}
 }
 
 // guard asks autoscalers to leave the node alone while it is held: it returns the annotations that nobody has set, and
 // enters them in the record, so that they go with the hold and no other does.
 func (s situation) guard(r *Record) map[string]*string {
-	marks := scaleDownMarks()
+	marks, lent := scaleDownMarks(), r.Marks
 	set := map[string]*string{}
+	r.Marks = nil
 	for _, key := range slices.Sorted(maps.Keys(marks)) {
-		if _, there := s.node.Annotations[key]; !there {
+		_, there := s.node.Annotations[key]
+		if !there {
 			set[key] = new(marks[key])
+		}
+		if !there || slices.Contains(lent, key) {
 			r.Marks = append(r.Marks, key)
 		}
 	}
 	return set
 }
 
-// unguard takes off what the record says that the hold has set, unless somebody has given it another value since.
-func (s situation) unguard() map[string]*string {
-	gone := map[string]*string{}
-	for _, key := range s.record.Marks {
-		if value, known := scaleDownMarks()[key]; known && s.node.Annotations[key] == value {
-			gone[key] = nil
-		}
+// lent are the marks of the record that are the hold's and nobody else's: those that guard a member of etcd by now are not.
+func (s situation) lent() []string {
+	guarding := strings.Split(s.node.Annotations[etcdMarksAnnotation], ",")
+	return slices.DeleteFunc(s.record.lent(s.node.Annotations), func(key string) bool { return slices.Contains(guarding, key) })
+}
+
+// unguard takes off what the hold has set. Where nobody can say that there is no etcd it takes off nothing: the marks are
+// left, in the record too, until it can be said or until they guard the member.
+func (s situation) unguard() (gone map[string]*string, left []string) {
+	gone = map[string]*string{}
+	if s.facts.Etcd != Absent {
+		return gone, s.lent()
 	}
-	return gone
+	for _, key := range s.lent() {
+		gone[key] = nil
+	}
+	return gone, nil
 }
 
 // ours says that NetworkUnavailable stands at True by us.

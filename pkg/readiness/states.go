@@ -2,15 +2,32 @@ package readiness
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 // unreadable changes nothing: a record that cannot be read may say that the cordon is ours, or that it is not.
 func (s situation) unreadable(err error) Decision {
-	return s.decide(corev1.ConditionUnknown, RecordUnreadable, fmt.Sprintf(
-		"%v. Nothing is changed until it is gone: `kubectl annotate node %s %s-`, and `kubectl uncordon %s` if the node is to take pods",
-		err, s.node.Name, HoldAnnotation, s.node.Name))
+	message := fmt.Sprintf("%v. Nothing is changed until it is gone: `kubectl annotate node %s %s-`", err, s.node.Name, HoldAnnotation)
+	if marks := s.perhapsLent(); len(marks) > 0 {
+		message += fmt.Sprintf(". A hold sets these annotations too, and nobody else takes them off; of them leave those out that you have set: "+
+			"`kubectl annotate node %s %s-`", s.node.Name, strings.Join(marks, "- "))
+	}
+	free := "kubectl uncordon " + s.node.Name
+	if key := s.policy.TaintKey; key != "" && hasTaint(s.node, key) {
+		free = fmt.Sprintf("kubectl taint node %s %s:%s-", s.node.Name, key, corev1.TaintEffectNoSchedule)
+	}
+	return s.decide(corev1.ConditionUnknown, RecordUnreadable, message+fmt.Sprintf(". If the node is to take pods: `%s`", free))
+}
+
+// perhapsLent are the marks that stand on the node as a hold would have set them, in order. Without a record only a person
+// can say of most of them whose they are.
+func (s situation) perhapsLent() []string {
+	s.record.Marks = slices.Sorted(maps.Keys(scaleDownMarks()))
+	return s.lent()
 }
 
 // bootUnknown changes nothing: without the boot ID a reboot cannot be told from a restart of the agent.
@@ -54,7 +71,7 @@ func (s situation) held() Decision {
 	switch mark := s.mark(); {
 	case !s.shut():
 		return s.override()
-	case (!s.open() && !s.calledOff || s.facts.GoingDown) && !s.exempt():
+	case (!s.open() && !s.calledOff || s.goesDown) && !s.exempt():
 		return s.keep()
 	case s.keepCordoned():
 		return s.handOver()
@@ -69,11 +86,14 @@ func (s situation) held() Decision {
 // cordoned buys another.
 func (s situation) keep() Decision {
 	reason, message := s.waitingFor(), "waiting for "+s.missing
-	if s.facts.GoingDown {
+	if s.goesDown {
 		reason, message = GoingDown, "the host is going down; held until the network of its next boot works"
 	}
 	d := s.decide(corev1.ConditionTrue, reason, message)
 	d.Held, d.Record = true, s.noted()
+	if !s.record.NetworkBuilt && slices.ContainsFunc(s.gates, func(g Gate) bool { return g.Name == GateNetworkPlugin && g.Open }) {
+		s.note(&d).NetworkBuilt = true
+	}
 	// Of a hold that began with the node the condition tells, and the event of its end: a node's life is to cost the API
 	// server little, and most nodes' is this.
 	if before := condition(s.node, NetworkHeld); s.record.Reason != NewNode && (before == nil || before.Status != corev1.ConditionTrue) {
@@ -83,11 +103,10 @@ func (s situation) keep() Decision {
 		return s.clear(d)
 	}
 	c := condition(s.node, corev1.NodeNetworkUnavailable)
-	if c == nil || (c.Status != corev1.ConditionTrue && c.Reason != CiliumIsUp) {
+	if c == nil || (c.Status != corev1.ConditionTrue && !standing(c)) {
 		if plugin := s.cleared(); plugin != "" {
-			record := s.record
+			record := s.note(&d)
 			record.NetworkUp, record.BootID = plugin, s.facts.BootID
-			d.Record = &record
 		}
 		d.Conditions = append(d.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: HeldByHoldfast,
@@ -95,6 +114,15 @@ func (s situation) keep() Decision {
 		})
 	}
 	return d
+}
+
+// note is the record that the decision writes, which is that of the node if it writes none yet.
+func (s situation) note(d *Decision) *Record {
+	if d.Record == nil {
+		record := s.record
+		d.Record = &record
+	}
+	return d.Record
 }
 
 // standBack keeps the cordon for somebody who is deleting, draining or rebooting the node, and the record with it: kured
@@ -171,7 +199,8 @@ func (s situation) finish() Decision {
 // end is the part that all ends of a hold have in common: nothing on the node is ours any more, and the record says why.
 func (s situation) end(state State, reason string) Decision {
 	d := s.rest(reason)
-	d.Record, d.Annotations = s.next(state, reason), s.unguard()
+	d.Record = s.next(state, reason)
+	d.Annotations, d.Record.Marks = s.unguard()
 	return d
 }
 
@@ -217,8 +246,13 @@ func (s situation) settled() Decision {
 	if !d.Held {
 		d.RemoveTaints = s.holdTaints()
 	}
-	if d.Record == nil {
-		d.Record = s.noted()
+	if d.Record != nil {
+		return d
+	}
+	d.Record = s.noted()
+	// The end of the hold has left its marks, since nobody had looked for etcd.
+	if gone, left := s.unguard(); !slices.Equal(left, s.record.Marks) {
+		s.note(&d).Marks, d.Annotations = left, gone
 	}
 	return d
 }

@@ -80,6 +80,9 @@ func Attend(n *corev1.Node, age time.Duration, p Patience, now time.Time) Attent
 		s.facts.BootID = record.BootID
 	}
 	a := Attention{Agent: s.attended()}
+	if c := condition(n, etcdMemberCondition); c != nil && c.Status == corev1.ConditionFalse {
+		s.facts.Etcd = Absent // An agent has looked.
+	}
 	late := age >= p.Agent
 	switch {
 	case record.State == Releasing:
@@ -107,6 +110,9 @@ func Attend(n *corev1.Node, age time.Duration, p Patience, now time.Time) Attent
 		a.Decision, a.Event = s.alone(AgentMissing, AgentMissing, p.Agent.String(), p)
 	default:
 		a.Standing = Waiting
+	}
+	if r := a.Decision.Record; r != nil && r.Stamps == nil {
+		r.Stamps = record.Stamps // Which conditions are waited for the leader does not know.
 	}
 	return a
 }
@@ -167,7 +173,7 @@ func (s situation) giveUp(p Patience) Decision {
 	if d.Record == nil || d.Record.Reason != NetworkReady {
 		return d // Left cordoned, as somebody asked.
 	}
-	d.Record.Reason, d.Record.Stamps = Overdue, s.record.Stamps
+	d.Record.Reason = Overdue
 	d.Message = restMessage(Overdue)
 	d.Conditions[0].Message = d.Message
 	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGivenUp, Message: fmt.Sprintf(

@@ -75,8 +75,9 @@ func TestAttend(t *testing.T) {
 		"a moment before":                {born(), agentLate - 1, release, attended{standing: Waiting}},
 		"no agent":                       {born(), agentLate, release, attended{standing: Unattended, reason: AgentMissing, told: AgentMissing}},
 		"no agent, said before":          {born(conditioned(NetworkHeld, yes, AgentMissing)), agentLate, keep, attended{standing: Unattended, reason: AgentMissing, told: AgentMissing}},
-		"no agent, flannel clears early": {node(recorded(Held, thisBoot, NewNode), cordoned, conditioned(unavailable, no, "FlannelIsUp")), agentLate, keep, attended{standing: Unattended, reason: AgentMissing, unavailable: yes, told: AgentMissing}},
+		"no agent, flannel clears early": {node(recorded(Held, thisBoot, NewNode), cordoned, conditioned(unavailable, no, "FlannelIsUp")), agentLate, keep, attended{standing: Unattended, record: "held NewNode", reason: AgentMissing, unavailable: yes, told: AgentMissing}},
 		"no agent, Cilium":               {node(recorded(Held, thisBoot, NewNode), cordoned, conditioned(unavailable, no, CiliumIsUp)), agentLate, keep, attended{standing: Unattended, reason: AgentMissing, told: AgentMissing}},
+		"no agent, a route controller":   {node(recorded(Held, thisBoot, NewNode), cordoned, conditioned(unavailable, no, RouteCreated)), agentLate, keep, attended{standing: Unattended, reason: AgentMissing, told: AgentMissing}},
 		"no agent, taint mode":           {node(heldByTaint("holdfast.dev/held"), tainted("holdfast.dev/held")), agentLate, keep, attended{standing: Unattended, reason: AgentMissing, told: AgentMissing}},
 		"an agent waits":                 {born(looked), holdLate - 1, release, attended{standing: Waiting, agent: true}},
 		"what was said on the way down is of the last boot": {
@@ -153,9 +154,44 @@ func TestGivenUpLikeAnyRelease(t *testing.T) {
 	p.Release = true
 	mark := "karpenter.sh/do-not-disrupt"
 	held := Record{State: Held, BootID: thisBoot, Reason: GoingDown, Marks: []string{mark}, Stamps: map[string]Stamp{"StorageReady": {At: "x"}}}
-	d := Attend(node(annotated(HoldAnnotation, held.Format()), annotated(mark, "true"), cordoned), time.Hour, p, noon()).Decision
+	noEtcd := conditioned(etcdMemberCondition, corev1.ConditionFalse, "NoMember")
+	d := Attend(node(holding(held), annotated(mark, "true"), cordoned, noEtcd), time.Hour, p, noon()).Decision
 	require.Equal(t, map[string]*string{mark: nil}, d.Annotations)
+	require.Empty(t, d.Record.Marks)
 	require.Equal(t, held.Stamps, d.Record.Stamps)
+}
+
+// What was noted of conditions stays for the next boot however the leader ends a hold.
+func TestLeaderForgetsNoStamp(t *testing.T) {
+	noted := map[string]Stamp{"StorageReady": {At: "x", BootID: otherBoot}}
+	hold := holding(Record{State: Held, BootID: thisBoot, Reason: Rebooted, Stamps: noted})
+	p := patience()
+	p.Release = true
+	for name, n := range map[string]*corev1.Node{
+		"given up":            node(hold, cordoned),
+		"opened by somebody":  node(hold),
+		"ended by the label":  node(hold, cordoned, exempt),
+		"left cordoned":       node(hold, cordoned, annotated(KeepCordonedAnnotation, "")),
+		"a release, finished": node(holding(Record{State: Releasing, BootID: thisBoot, Reason: Overdue, Stamps: noted})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Attend(n, time.Hour, p, noon()).Decision
+			require.NotEqual(t, Held, d.Record.State)
+			require.Equal(t, noted, d.Record.Stamps)
+		})
+	}
+}
+
+// The leader does not know the agent's gates: what it writes over is noted, and opens the gate of an agent that comes later.
+func TestLeaderForgetsNoWord(t *testing.T) {
+	n := node(recorded(Held, thisBoot, NewNode), booted(thisBoot), cordoned, conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, "CalicoIsUp"))
+	d := Attend(n, 2*time.Minute, patience(), noon()).Decision
+	require.Equal(t, "CalicoIsUp", d.Record.NetworkUp)
+	_, n = write(n, d, func(*corev1.Node) {})
+	require.Equal(t, HeldByHoldfast, condition(n, corev1.NodeNetworkUnavailable).Reason)
+	require.Nil(t, Attend(n, 3*time.Minute, patience(), noon()).Decision.Record, "noted once")
+	later := Decide(n, ready(), Policy{Force: []string{"condition:NetworkUnavailable"}}, noon())
+	require.Equal(t, Releasing, later.Record.State, later.Message)
 }
 
 // What is said in a condition is the same in every round, or it would be written in every round.

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -106,20 +107,32 @@ func dimensions() [][]option {
 	}
 }
 
+// repeats says that a combination decides nothing that another does not: an agent that does not know its boot decides
+// nothing that a wish or a mark could change, and of nodes with a record none is a matter of HoldUnrecorded.
+func repeats(options []string) bool {
+	bootless, wished := options[1] != "", options[6]+options[7]+options[8] != ""
+	unrecorded := strings.Contains(options[9], "hold unrecorded")
+	return bootless && wished || unrecorded && strings.HasPrefix(options[0], "{")
+}
+
 // worlds yields every combination of the dimensions. The Nodes have the taints that their bit and conditions call for.
 func worlds() iter.Seq[*world] {
 	return func(yield func(*world) bool) {
 		all := dimensions()
-		choice := make([]int, len(all))
+		choice, names := make([]int, len(all)), make([]string, len(all))
 		for {
-			w := &world{node: node(tainted("dedicated"), annotated(clusterAutoscalerAnnotation, "true")), facts: ready()}
 			for i, options := range all {
-				options[choice[i]].set(w)
-				w.name += options[choice[i]].name + "|"
+				names[i] = options[choice[i]].name
 			}
-			lifecycle(w.node)
-			if !yield(w) {
-				return
+			if !repeats(names) {
+				w := &world{node: node(tainted("dedicated"), annotated(clusterAutoscalerAnnotation, "true")), facts: ready(), name: strings.Join(names, "|")}
+				for i, options := range all {
+					options[choice[i]].set(w)
+				}
+				lifecycle(w.node)
+				if !yield(w) {
+					return
+				}
 			}
 			i := 0
 			for ; i < len(all); i++ {
