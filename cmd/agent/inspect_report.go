@@ -109,7 +109,7 @@ func (r report) decide(asked inspection) decisionReport {
 		Protect: protectReport{HoldsMember: word(held.Membership), Reason: held.Reason, Message: held.Message},
 		Hold:    r.hold(asked.policy),
 	}
-	decision.Protect.Annotations, decision.Protect.Labels = protect.Marks(held, nil, nil)
+	decision.Protect.Annotations, decision.Protect.Labels = protect.Marks(held, nil, nil, nil)
 	if held.Membership == protect.Holds {
 		decision.Deletion = r.deletions()
 	}

@@ -48,19 +48,24 @@ type outcome struct {
 
 // decide puts the decisions together into one description of the Node.
 func decide(s situation) (outcome, error) {
-	o := outcome{hold: readiness.Decide(s.node, s.facts, s.policy, s.now)}
-	o.urgent = legible(held(o.hold))
-	o.rest = nodepatch.Desired{Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	var o outcome
 	switch {
 	case s.blind != "":
 		p := protect.Unseen(s.known, s.blind)
 		o.protection = &p
-		o.rest.Conditions = append(o.rest.Conditions, member(p))
 	case s.evidence != nil:
 		p := protect.Assess(*s.evidence, s.known)
 		o.protection = &p
-		// From the annotations as the hold leaves them: a mark for autoscalers that goes with it is set anew on an etcd node.
-		o.rest.Annotations, o.rest.Labels = protect.Marks(p, changed(s.node.Annotations, o.urgent.Annotations), s.node.Labels)
+	}
+	s.facts.Etcd = etcd(o.protection)
+	o.hold = readiness.Decide(s.node, s.facts, s.policy, s.now)
+	o.urgent = legible(held(o.hold))
+	o.rest = nodepatch.Desired{Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	if o.protection != nil {
+		p := *o.protection
+		// From the annotations as the hold leaves them, which say which marks for autoscalers are still the hold's.
+		left := changed(s.node.Annotations, o.urgent.Annotations)
+		o.rest.Annotations, o.rest.Labels = protect.Marks(p, left, s.node.Labels, readiness.Lent(left))
 		if glass, err := protect.ParseBreakGlass(s.node.Annotations[protect.BreakGlassAnnotation], s.node.UID, s.now); err == nil && o.rest.Labels[protect.EtcdMemberLabel] != nil {
 			// Who may break the glass has taken the label off, since the webhook does not answer. Until that has run out,
 			// the label would only undo it.
@@ -78,6 +83,21 @@ func decide(s situation) (outcome, error) {
 	maps.Copy(o.all.Labels, o.rest.Labels)
 	o.all.Conditions = slices.Concat(o.urgent.Conditions, o.rest.Conditions)
 	return o, err
+}
+
+// etcd is what the hold has to know of a protection, nil if nothing is known yet.
+func etcd(p *protect.Protection) readiness.Presence {
+	if p == nil {
+		return readiness.Unknown
+	}
+	switch p.Membership {
+	case protect.Holds:
+		return readiness.Present
+	case protect.HoldsNot:
+		return readiness.Absent
+	case protect.MembershipUnknown:
+	}
+	return readiness.Unknown
 }
 
 // changed returns annotations as they are once the changes are written.

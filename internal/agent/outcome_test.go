@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,17 +125,116 @@ func TestABrokenGlassKeepsTheLabelOff(t *testing.T) {
 }
 
 func TestAHostThatCannotBeLookedAtChangesNoMark(t *testing.T) {
-	n := bornHeld("n1")
+	n := bornMarked("n1")
 	n.Labels = map[string]string{protect.EtcdMemberLabel: "true"}
 	s := situation{node: n, facts: open(), evidence: &protect.HostEvidence{}, blind: "it hangs", known: protect.Known{ClustersKnown: true, Protected: true}, now: time.Now()}
 	o, err := decide(s)
 	require.NoError(t, err)
+	require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(o.all.Annotations)), "nor does the end of the hold take any off")
 	require.Empty(t, o.rest.Labels, "the last look, which proved that there is no member, is too old to go by")
 	require.Empty(t, o.rest.Annotations)
 	condition := conditionOf(o, protect.EtcdMemberCondition)
 	require.Equal(t, corev1.ConditionUnknown, condition.Status)
 	require.Equal(t, "it hangs; the node stays protected", condition.Message)
 	require.NotNil(t, o.all.Unschedulable, "the hold goes its own way")
+}
+
+// bornMarked is a node that was born held with the marks for autoscalers that the policy sets.
+func bornMarked(name string) *corev1.Node {
+	n := bornHeld(name)
+	record := readiness.Record{State: readiness.Held, BootID: testBoot, Reason: readiness.NewNode}
+	for key, value := range map[string]string{
+		protect.ClusterAutoscalerAnnotation: "true", protect.KarpenterAnnotation: "true", protect.CastAIAnnotation: "true",
+		protect.EscalatorAnnotation: "held by Holdfast until its network works",
+	} {
+		n.Annotations[key] = value
+		record.Marks = append(record.Marks, key)
+	}
+	n.Annotations[readiness.HoldAnnotation] = record.Format()
+	return n
+}
+
+// TestMarksOutliveTheHoldForAMember follows the marks of a hold through its end, by whom and whenever it comes.
+func TestMarksOutliveTheHoldForAMember(t *testing.T) {
+	marks := []string{protect.EscalatorAnnotation, protect.CastAIAnnotation, protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation}
+	etcd, none := &protect.HostEvidence{Found: []protect.Found{local(812)}}, &protect.HostEvidence{}
+	known := protect.Known{ClustersKnown: true}
+	apply := func(n *corev1.Node, s situation) *corev1.Node {
+		s.node, s.known, s.now = n, known, time.Now()
+		o, err := decide(s)
+		require.NoError(t, err)
+		return written(n, o.all)
+	}
+	given := func(n *corev1.Node) *corev1.Node {
+		d := readiness.Attend(n, time.Hour, readiness.Patience{Release: true}, time.Now()).Decision
+		require.NotNil(t, d.Unschedulable)
+		return written(n, held(d))
+	}
+	for name, c := range map[string]struct {
+		ends func(*corev1.Node) *corev1.Node
+		// lent says that the record has them still when the hold has ended.
+		lent bool
+	}{
+		"the agent's first pass, before its first look": {ends: func(n *corev1.Node) *corev1.Node { return apply(n, situation{facts: open()}) }, lent: true},
+		"an agent that is blind": {ends: func(n *corev1.Node) *corev1.Node {
+			return apply(n, situation{facts: open(), evidence: none, blind: "it hangs"})
+		}, lent: true},
+		"the leader, without an agent": {ends: given, lent: true},
+		"the leader, after the agent has found etcd": {ends: func(n *corev1.Node) *corev1.Node {
+			return given(apply(n, situation{facts: closed(), evidence: etcd}))
+		}},
+		"the agent, and etcd is there": {ends: func(n *corev1.Node) *corev1.Node {
+			return apply(n, situation{facts: open(), evidence: etcd})
+		}, lent: true},
+		"the agent, after it has found etcd": {ends: func(n *corev1.Node) *corev1.Node {
+			return apply(apply(n, situation{facts: closed(), evidence: etcd}), situation{facts: open(), evidence: etcd})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ended := c.ends(bornMarked("n1"))
+			require.False(t, ended.Spec.Unschedulable)
+			for _, key := range marks {
+				require.Contains(t, ended.Annotations, key)
+			}
+			record, err := readiness.ParseRecord(ended.Annotations[readiness.HoldAnnotation])
+			require.NoError(t, err)
+			require.Equal(t, c.lent, len(record.Marks) > 0)
+
+			member := ended
+			for range 2 {
+				member = apply(member, situation{facts: open(), evidence: etcd})
+			}
+			require.Equal(t, strings.Join(marks, ","), member.Annotations[protect.MarksAnnotation])
+			require.NotContains(t, member.Annotations[readiness.HoldAnnotation], "marks")
+			for name, n := range map[string]*corev1.Node{"no member after all": ended, "no member any more": member} {
+				for range 2 {
+					n = apply(n, situation{facts: open(), evidence: none})
+				}
+				require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(n.Annotations)), name)
+				require.NotContains(t, n.Annotations[readiness.HoldAnnotation], "marks", name)
+			}
+		})
+	}
+
+	// A member that goes while the node is held leaves it the hold's marks.
+	n := apply(apply(bornMarked("n1"), situation{facts: closed(), evidence: etcd}), situation{facts: closed(), evidence: none})
+	require.Equal(t, []string{protect.CastAIAnnotation, protect.ClusterAutoscalerAnnotation, readiness.HoldAnnotation, protect.KarpenterAnnotation}, slices.Sorted(maps.Keys(n.Annotations)))
+	n = apply(n, situation{facts: open(), evidence: none})
+	require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(n.Annotations)))
+}
+
+// written is the Node with the cordon, the annotations, the labels and the conditions that are asked for.
+func written(n *corev1.Node, d nodepatch.Desired) *corev1.Node {
+	n = n.DeepCopy()
+	n.Annotations, n.Labels = changed(n.Annotations, d.Annotations), changed(n.Labels, d.Labels)
+	if d.Unschedulable != nil {
+		n.Spec.Unschedulable = *d.Unschedulable
+	}
+	for _, c := range d.Conditions {
+		n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(is corev1.NodeCondition) bool { return is.Type == c.Type })
+		n.Status.Conditions = append(n.Status.Conditions, c)
+	}
+	return n
 }
 
 func TestWhatIsNoTextIsWrittenOnce(t *testing.T) {

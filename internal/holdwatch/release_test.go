@@ -78,10 +78,20 @@ func openedByHalves(t *testing.T, s *site) {
 	require.Equal(t, readiness.Overridden, record(t, free).State)
 	require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
 	require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
-	require.NotContains(t, free.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled")
+	require.Contains(t, free.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled", "nobody has looked for etcd")
 	require.Len(t, w.told("Node n1", readiness.EventOverridden), 1)
 	w.pass(time.Hour)
 	require.Equal(t, free.ResourceVersion, s.node("n1").ResourceVersion)
+	s.agentTakesOffTheMarks("n1")
+}
+
+// agentTakesOffTheMarks has the agent of a node that was released come, and find that there is no etcd.
+func (s *site) agentTakesOffTheMarks(name string) {
+	s.t.Helper()
+	after := s.agentSees(name, readiness.Facts{Etcd: readiness.Absent})
+	require.NotContains(s.t, after.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled")
+	require.Empty(s.t, record(s.t, after).Marks)
+	require.False(s.t, after.Spec.Unschedulable)
 }
 
 func overdueKept(t *testing.T, s *site) {
@@ -119,9 +129,10 @@ func overdueReleased(t *testing.T, s *site) {
 		require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
 		r := record(t, free)
 		require.Equal(t, []any{readiness.Released, readiness.Overdue, free.Status.NodeInfo.BootID}, []any{r.State, r.Reason, r.BootID})
-		require.NotContains(t, free.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled")
+		require.Contains(t, free.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled", "nobody has looked for etcd")
 		require.Len(t, w.told("Node "+name, readiness.EventGivenUp), 1)
 		require.Equal(t, free.ResourceVersion, s.agent(name, false).ResourceVersion, "the agent leaves it alone, and has nothing to add")
+		s.agentTakesOffTheMarks(name)
 	}
 	require.True(t, s.node("n3").Spec.Unschedulable, "somebody is deleting it")
 	require.Equal(t, 2, w.metric("holds_given_up_total", ""))

@@ -204,7 +204,7 @@ func TestUnseenChangesNothing(t *testing.T) {
 	ref := MemberRef{Cluster: "c", Member: "a"}
 	p := Unseen(Known{Protected: true, Announced: []MemberRef{ref}}, "the host hangs")
 	require.Equal(t, Protection{Reason: NotKnown, Announce: []MemberRef{ref}, Message: "the host hangs; the node stays protected"}, p)
-	annotations, labels := Marks(p, map[string]string{BecauseAnnotation: "x"}, map[string]string{EtcdMemberLabel: "true"})
+	annotations, labels := Marks(p, map[string]string{BecauseAnnotation: "x"}, map[string]string{EtcdMemberLabel: "true"}, nil)
 	require.Empty(t, annotations)
 	require.Empty(t, labels)
 }

@@ -22,26 +22,28 @@ func autoscalerMarks(because string) map[string]string {
 //
 // An autoscaler's annotation that was there before is somebody's and is left alone, whatever its value (Overruled names
 // those that do not protect). Those that Holdfast sets are recorded in MarksAnnotation, put back if they are taken off,
-// and only those are removed again (autoscaler#4919: one that nobody owns is never removed by anybody).
-func Marks(p Protection, annotations, labels map[string]string) (setAnnotations, setLabels map[string]*string) {
+// and only those are removed again (autoscaler#4919: one that nobody owns is never removed by anybody). Lent are those that
+// a hold has set: a member takes them over, so that they outlive the hold, and while a hold lists them they outlive the
+// member.
+func Marks(p Protection, annotations, labels map[string]string, lent []string) (setAnnotations, setLabels map[string]*string) {
 	var wanted, wantedLabels map[string]*string
 	switch p.Membership {
 	case Holds:
-		wanted, wantedLabels = put(p, annotations), map[string]*string{EtcdMemberLabel: value(EtcdMemberLabelValue)}
+		wanted, wantedLabels = put(p, annotations, lent), map[string]*string{EtcdMemberLabel: value(EtcdMemberLabelValue)}
 	case HoldsNot:
-		wanted, wantedLabels = takeOff(annotations), map[string]*string{EtcdMemberLabel: nil}
+		wanted, wantedLabels = takeOff(annotations, lent), map[string]*string{EtcdMemberLabel: nil}
 	case MembershipUnknown:
 	}
 	return differences(annotations, wanted), differences(labels, wantedLabels)
 }
 
-func put(p Protection, annotations map[string]string) map[string]*string {
+func put(p Protection, annotations map[string]string, lent []string) map[string]*string {
 	own, marks := ownMarks(annotations), autoscalerMarks(p.Because)
 	wanted := map[string]*string{
 		BecauseAnnotation: value(p.Because), AnnouncementAnnotation: nil, UnverifiedAnnotation: nil, MarksAnnotation: nil,
 	}
 	for _, key := range slices.Sorted(maps.Keys(marks)) {
-		if _, there := annotations[key]; there && !slices.Contains(own, key) {
+		if _, there := annotations[key]; there && !slices.Contains(own, key) && !slices.Contains(lent, key) {
 			continue
 		}
 		wanted[key] = value(marks[key])
@@ -62,10 +64,12 @@ func put(p Protection, annotations map[string]string) map[string]*string {
 	return wanted
 }
 
-func takeOff(annotations map[string]string) map[string]*string {
+func takeOff(annotations map[string]string, lent []string) map[string]*string {
 	wanted := map[string]*string{BecauseAnnotation: nil, AnnouncementAnnotation: nil, UnverifiedAnnotation: nil, MarksAnnotation: nil}
 	for _, key := range ownMarks(annotations) {
-		wanted[key] = nil
+		if !slices.Contains(lent, key) {
+			wanted[key] = nil
+		}
 	}
 	return wanted
 }

@@ -38,6 +38,7 @@ func TestMarks(t *testing.T) {
 		p                 Protection
 		before, after     map[string]string
 		labels, newLabels map[string]string
+		lent              []string
 	}{
 		"a new member":                  {p: holds(), before: map[string]string{"x": "y"}, after: with(ours, "x", "y"), newLabels: label},
 		"nothing to do":                 {p: holds(), before: ours, after: ours, labels: label, newLabels: label},
@@ -57,13 +58,29 @@ func TestMarks(t *testing.T) {
 		"gone":                      {p: Protection{Membership: HoldsNot}, before: with(ours, "x", "y"), after: map[string]string{"x": "y"}, labels: label, newLabels: map[string]string{}},
 		"gone, and somebody's stay": {p: Protection{Membership: HoldsNot}, before: with(ours, MarksAnnotation, KarpenterAnnotation), after: map[string]string{ClusterAutoscalerAnnotation: "true", CastAIAnnotation: "true", EscalatorAnnotation: "etcd member etcd1 (a)"}, newLabels: nil},
 		"never held":                {p: Protection{Membership: HoldsNot}, before: map[string]string{KarpenterAnnotation: "true"}, after: map[string]string{KarpenterAnnotation: "true"}},
+		"a hold has set them, and the member takes them over": {
+			p: holds(), lent: []string{CastAIAnnotation, ClusterAutoscalerAnnotation, EscalatorAnnotation, KarpenterAnnotation},
+			before: map[string]string{ClusterAutoscalerAnnotation: "true", KarpenterAnnotation: "true", CastAIAnnotation: "true", EscalatorAnnotation: "held"}, after: ours,
+			newLabels: label,
+		},
+		"a hold has set some": {
+			p: holds(), lent: []string{KarpenterAnnotation},
+			before:    map[string]string{ClusterAutoscalerAnnotation: "true", KarpenterAnnotation: "true"},
+			after:     with(ours, MarksAnnotation, strings.ReplaceAll(all, ","+ClusterAutoscalerAnnotation, "")),
+			newLabels: label,
+		},
+		"unknown takes nothing over": {p: Protection{}, lent: []string{KarpenterAnnotation}, before: map[string]string{KarpenterAnnotation: "true"}, after: map[string]string{KarpenterAnnotation: "true"}},
+		"gone, and a hold has use for one": {
+			p: Protection{Membership: HoldsNot}, lent: []string{KarpenterAnnotation},
+			before: ours, after: map[string]string{KarpenterAnnotation: "true"}, labels: label, newLabels: map[string]string{},
+		},
 		"a forged record gives no leave": {
 			p: Protection{Membership: HoldsNot}, before: map[string]string{MarksAnnotation: "x," + BreakGlassAnnotation, "x": "y", BreakGlassAnnotation: "{}"},
 			after: map[string]string{"x": "y", BreakGlassAnnotation: "{}"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			annotations, labels := Marks(c.p, c.before, c.labels)
+			annotations, labels := Marks(c.p, c.before, c.labels, c.lent)
 			require.Equal(t, orEmpty(c.after), apply(c.before, annotations))
 			require.Equal(t, orEmpty(c.newLabels), apply(c.labels, labels))
 			for key, v := range annotations {
@@ -106,9 +123,9 @@ func TestMarksProperties(t *testing.T) {
 			}
 		}
 		p := []Protection{{}, holds(), {Membership: HoldsNot}}[r.Intn(3)]
-		changes, _ := Marks(p, before, nil)
+		changes, _ := Marks(p, before, nil, nil)
 		after := apply(before, changes)
-		again, _ := Marks(p, after, nil)
+		again, _ := Marks(p, after, nil, nil)
 		require.Empty(t, again, "a second look changes nothing: %v", before)
 		own := ownMarks(before)
 		for key := range changes {
@@ -128,7 +145,7 @@ func TestMarksProperties(t *testing.T) {
 			for key := range autoscalerMarks("") {
 				require.Contains(t, after, key)
 			}
-			gone, _ := Marks(Protection{Membership: HoldsNot}, after, nil)
+			gone, _ := Marks(Protection{Membership: HoldsNot}, after, nil, nil)
 			for key := range autoscalerMarks("") {
 				_, there := before[key]
 				left := apply(after, gone)
@@ -161,9 +178,9 @@ func FuzzMarks(f *testing.F) {
 		if holdsIt {
 			p = holds()
 		}
-		changes, _ := Marks(p, before, nil)
+		changes, _ := Marks(p, before, nil, nil)
 		after := apply(before, changes)
-		again, _ := Marks(p, after, nil)
+		again, _ := Marks(p, after, nil, nil)
 		require.Empty(t, again)
 		ours := []string{BecauseAnnotation, AnnouncementAnnotation, UnverifiedAnnotation, MarksAnnotation, ClusterAutoscalerAnnotation, KarpenterAnnotation, EscalatorAnnotation, CastAIAnnotation}
 		for key := range changes {

@@ -16,7 +16,7 @@ func marked(t *testing.T, ev HostEvidence, before []MemberRef, clusters ...v1alp
 		annotations[AnnouncementAnnotation] = FormatAnnouncement(before)
 	}
 	p := Assess(ev, Known{Node: "w1", UID: "u1", ClustersKnown: true, Clusters: clusters, Announced: before, Protected: true})
-	setAnnotations, setLabels := Marks(p, annotations, labels)
+	setAnnotations, setLabels := Marks(p, annotations, labels, nil)
 	annotations, labels = apply(annotations, setAnnotations), apply(labels, setLabels)
 	announced, err := ParseAnnouncement(annotations[AnnouncementAnnotation])
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func TestServersThatNothingTellsApart(t *testing.T) {
 			})
 			require.Equal(t, c.want, p.Unverified)
 			require.Equal(t, c.reason, p.Reason)
-			annotations, _ := Marks(p, map[string]string{UnverifiedAnnotation: "old"}, nil)
+			annotations, _ := Marks(p, map[string]string{UnverifiedAnnotation: "old"}, nil, nil)
 			if c.want == nil {
 				require.Nil(t, annotations[UnverifiedAnnotation])
 				require.Contains(t, annotations, UnverifiedAnnotation, "it is taken off")
@@ -63,7 +63,7 @@ func TestServersThatNothingTellsApart(t *testing.T) {
 			require.Equal(t, c.want, again)
 		})
 	}
-	annotations, _ := Marks(Protection{Membership: HoldsNot}, map[string]string{UnverifiedAnnotation: "old"}, nil)
+	annotations, _ := Marks(Protection{Membership: HoldsNot}, map[string]string{UnverifiedAnnotation: "old"}, nil, nil)
 	require.Equal(t, map[string]*string{UnverifiedAnnotation: nil}, annotations)
 }
 

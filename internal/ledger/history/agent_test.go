@@ -24,6 +24,8 @@ type agent struct {
 	silent, blind bool
 	looks         []*look
 	began         int
+	// beat is when it began to look at a cluster last: it does so every minute.
+	beat map[v1alpha1.ClusterID]time.Time
 	// asked is the last question that it began a look for, and written the number of the look that it published last.
 	asked   map[v1alpha1.ClusterID]question
 	written map[v1alpha1.ClusterID]int
@@ -61,7 +63,7 @@ type look struct {
 func newAgent(w *world, h *host) *agent {
 	return &agent{
 		host: h, clusters: newMirror(&w.api.clusters), asked: map[v1alpha1.ClusterID]question{}, written: map[v1alpha1.ClusterID]int{},
-		list: map[v1alpha1.ClusterID][]v1alpha1.MemberStatus{},
+		list: map[v1alpha1.ClusterID][]v1alpha1.MemberStatus{}, beat: map[v1alpha1.ClusterID]time.Time{},
 	}
 }
 
@@ -77,12 +79,12 @@ func (a *agent) due(e *etcd) (question, bool) {
 		return question{}, false
 	}
 	q := question{object: c.UID, node: a.host.node, nonce: c.Spec.Nonce, member: m.id}
-	return q, a.asked[e.id] != q
+	return q, a.asked[e.id] != q || time.Since(a.beat[e.id]) > time.Minute
 }
 
 // begin reads the nonce, before anything else.
 func (a *agent) begin(e *etcd, q question) *look {
-	a.asked[e.id] = q
+	a.asked[e.id], a.beat[e.id] = q, time.Now()
 	a.began++
 	l := &look{agent: a, etcd: e, question: q, number: a.began}
 	l.seen = v1alpha1.Observation{
@@ -219,7 +221,7 @@ func (a *agent) writeNode(w *world) bool {
 			retired = retired || err == nil
 		}
 	}
-	annotations, labels := protect.Marks(p, n.Annotations, n.Labels)
+	annotations, labels := protect.Marks(p, n.Annotations, n.Labels, nil)
 	if len(annotations)+len(labels) == 0 {
 		return retired
 	}

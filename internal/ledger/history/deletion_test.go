@@ -142,7 +142,12 @@ func (w *world) doom(d *deletion, r *review, reason protect.Reason) {
 	}
 	made := &doom{
 		uid: r.node.UID, node: r.node.Name, host: d.host, turn: r.turn, forgiven: map[v1alpha1.ClusterID]bool{},
-		members: slices.Concat(r.before.announced, r.before.bound[r.node.UID]),
+		members: slices.Clone(r.before.bound[r.node.UID]),
+	}
+	for _, ref := range r.before.announced { // without a grant, only bindings tell what went with a Node
+		if r.turn[ref.Cluster] > 0 {
+			made.members = append(made.members, ref)
+		}
 	}
 	if d.doom != nil { // another call for the same request: what stood, stands
 		d.doom.over = true

@@ -72,9 +72,10 @@ func (w *world) machineStarts() {
 	}
 }
 
-// vanishes deletes a Node of which the webhook is not asked.
+// vanishes deletes a Node of which the webhook is not asked. Not while an operator's word of its last deletion lies there
+// unread: the leader, which reads it in a second or two, would take it for this one.
 func (w *world) vanishes() {
-	h, ok := one(w, w.hosts, func(h *host) bool { return h.node != "" })
+	h, ok := one(w, w.hosts, func(h *host) bool { return h.node != "" && !w.named(h.node) })
 	if !ok {
 		return
 	}
@@ -84,6 +85,14 @@ func (w *world) vanishes() {
 		w.fail("deleting a Node: %v", err)
 	}
 	w.kubelets()
+}
+
+// named says that an operator has named the Node's grant, and the leader has not read it.
+func (w *world) named(uid types.UID) bool {
+	return slices.ContainsFunc(w.etcds, func(e *etcd) bool {
+		c := w.api.clusters.objects[string(e.id)]
+		return c != nil && c.Annotations[protect.SettleAnnotation] == string(uid)
+	})
 }
 
 // lose dooms a machine without a grant.
@@ -187,15 +196,16 @@ func (w *world) settles() {
 	if !ok {
 		return
 	}
-	for _, d := range w.dooms {
-		if d.uid == g.NodeUID {
-			d.over, d.host.kept = true, true
-		}
-	}
 	w.settle(c, g.NodeUID)
 }
 
+// settle has an operator name a grant: the machine of that Node stays, he promises.
 func (w *world) settle(c *v1alpha1.EtcdCluster, uid types.UID) {
+	for _, d := range w.dooms {
+		if d.uid == uid {
+			d.over, d.host.kept = true, true
+		}
+	}
 	body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, protect.SettleAnnotation, uid)
 	_, err := w.api.patchCluster(c.Name, types.MergePatchType, []byte(body))
 	w.say("an operator settles the grant for Node UID %s in %s: %s", uid, c.Name, outcome(err))

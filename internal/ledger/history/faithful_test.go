@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -97,6 +98,9 @@ func (p *pair) step() {
 // classOf is what the webhook tells errors apart by.
 func classOf(t *testing.T, err error) string {
 	t.Helper()
+	if field := "metadata.uid"; apierrors.HasStatusCause(err, metav1.CauseTypeFieldValueInvalid) && strings.Contains(err.Error(), field) {
+		return "invalid " + field
+	}
 	for class, is := range map[string]func(error) bool{
 		"not found": apierrors.IsNotFound, "exists": apierrors.IsAlreadyExists, "conflict": apierrors.IsConflict, "invalid": apierrors.IsInvalid,
 	} {

@@ -50,6 +50,11 @@ func (w *world) backsUp() {
 		w.gate.answer(c)
 	}
 	w.downFor(time.Duration(10+w.choose(30)) * time.Second)
+	for _, r := range w.replicas { // what they have received they have heard of by now
+		r.caches.clusters.tell(len(w.api.clusters.log))
+		r.caches.nodes.tell(len(w.api.nodes.log))
+		r.caches.clusters.cut, r.caches.nodes.cut = true, true
+	}
 	w.api.restore(*w.saved)
 	for _, e := range w.etcds {
 		w.api.unbind(e.id)
@@ -248,10 +253,16 @@ func (w *world) stallsOrNot() {
 	}
 }
 
-// skewed sets the clock of a replica.
+// skewed starts a replica again with another clock. A clock that is set while a process runs is nothing to it: Go measures
+// what passes between two moments by a clock that nobody sets.
 func (w *world) skewed() {
-	r := w.replicas[w.choose(len(w.replicas))]
-	ahead := time.Duration(w.choose(40)-20) * time.Minute
+	i := w.choose(len(w.replicas))
+	led := w.replicas[i].leading
+	w.restart(i)
+	r, ahead := w.replicas[i], time.Duration(w.choose(40)-20)*time.Minute
 	r.skew.Store(int64(ahead))
-	w.say("the clock of webhook %d is ahead by %s", r.number, ahead)
+	w.say("webhook %d is started again, with a clock that is ahead by %s", r.number, ahead)
+	if led {
+		r.lead()
+	}
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
@@ -50,7 +51,6 @@ func (w *world) mends() {
 	w.held, w.late = nil, nil
 	for _, r := range w.replicas {
 		r.deafToNodes, r.deafToClusters = false, false
-		r.skew.Store(0)
 	}
 	w.leads()
 	for _, h := range w.hosts {
@@ -100,6 +100,9 @@ func (w *world) operates() {
 				}
 			}
 		}
+		for _, m := range e.left {
+			m.wiped = true
+		}
 		c, err := w.api.cluster(string(e.id))
 		if err != nil {
 			continue
@@ -141,19 +144,34 @@ func (w *world) expendable(h *host) bool {
 	holds := false
 	for _, e := range w.etcds {
 		m := e.of(h)
+		if m == nil && slices.ContainsFunc(e.left, func(l *member) bool { return l.host == h }) && !w.seen(e) {
+			return false // nobody can say that it has left
+		}
 		if m == nil {
 			continue
 		}
 		holds = true
 		others := countOf(e.voters(), func(o *member) bool { return o != m && o.alive() })
-		if m.learner || !e.hasQuorum() || others < quorumOf(len(e.voters())) || !e.seen() {
+		if m.learner || !e.hasQuorum() || others < quorumOf(len(e.voters())) || !w.seen(e) {
 			return false
 		}
 	}
 	return holds && h.node != "" && !h.killed
 }
 
-// seen says that somebody can be asked: a member of the cluster has a Node.
-func (e *etcd) seen() bool {
-	return slices.ContainsFunc(e.members, func(m *member) bool { return m.host.node != "" && m.alive() })
+// seen says that somebody can be asked: one of those who are heard is still a member, or nobody is heard yet. Where every
+// member was replaced before any of the old ones had published a list with a new one, an operator must help.
+func (w *world) seen(e *etcd) bool {
+	c := w.api.clusters.objects[string(e.id)]
+	if !e.hasQuorum() {
+		return false
+	}
+	if c == nil || len(c.Spec.Members) == 0 {
+		return slices.ContainsFunc(e.members, func(m *member) bool { return m.host.node != "" && m.alive() })
+	}
+	return slices.ContainsFunc(e.members, func(m *member) bool {
+		return m.alive() && m.host.node != "" && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+			return b.MemberID == m.id && b.NodeUID == m.host.node
+		})
+	})
 }

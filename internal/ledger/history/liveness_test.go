@@ -151,7 +151,6 @@ func TestAMachineThatStaysWithoutItsNodeIsSettledByHand(t *testing.T) {
 		s.refused(s.hosts[1], "kubectl annotate --overwrite etcdcluster c1 holdfast.dev/settle="+string(uid))
 		c, err := s.api.cluster("c1")
 		require.NoError(t, err)
-		s.dooms[0].over, s.hosts[0].kept = true, true
 		s.settle(c, uid)
 		s.calm(5 * time.Second)
 		s.patiently(s.hosts[1])

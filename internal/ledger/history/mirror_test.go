@@ -27,6 +27,8 @@ type mirror[T client.Object] struct {
 	at      int
 	told    map[string]T
 	toldAt  int
+	// cut says that its watch has ended with the API server: what it has not heard of it never will, and lists anew.
+	cut bool
 
 	handlers []toolscache.ResourceEventHandler
 }
@@ -57,6 +59,10 @@ func (m *mirror[T]) behind() (held, told int) { return len(m.table.log) - m.at, 
 
 // hold has the cache take the next n versions.
 func (m *mirror[T]) hold(n int) {
+	if m.cut {
+		m.skip()
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for ; n > 0 && m.at < len(m.table.log); n-- {
@@ -97,8 +103,10 @@ func (m *mirror[T]) tell(n int) {
 
 // skip has the cache list anew: the versions in between are never heard of.
 func (m *mirror[T]) skip() {
-	m.hold(len(m.table.log))
-	m.toldAt = m.at
+	m.mu.Lock()
+	m.objects, m.cut = maps.Clone(m.table.objects), false
+	m.at, m.toldAt = len(m.table.log), len(m.table.log)
+	m.mu.Unlock()
 	for _, name := range sortedKeys(m.told) {
 		if _, there := m.objects[name]; !there {
 			for _, h := range m.handlers {

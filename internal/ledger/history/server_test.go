@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -166,7 +167,8 @@ func (f face) patched(kind types.PatchType, body []byte, resource schema.GroupRe
 		return face{}, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "PATCH", resource, f.Metadata.Name, err.Error(), 0, false)
 	}
 	if made.Metadata.UID != f.Metadata.UID {
-		return face{}, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "PATCH", resource, f.Metadata.Name, "metadata.uid: field is immutable", 0, false)
+		uid := field.Invalid(field.NewPath("metadata", "uid"), made.Metadata.UID, "field is immutable")
+		return face{}, apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, f.Metadata.Name, field.ErrorList{uid})
 	}
 	return made, nil
 }
