@@ -10,7 +10,7 @@
 // The world knows the truth, which the code under test never sees. Whenever a deletion is allowed, the truth says whether
 // every etcd cluster keeps its quorum even if everything that was allowed comes to pass (check_test.go).
 //
-// The fixed histories are always played, and some random ones. More of them, or one of them told in full:
+// The fixed histories are always played. Random ones, or one of them told in full:
 //
 //	go test ./internal/ledger/history -run TestHistories -histories 10000
 //	go test ./internal/ledger/history -run TestHistories -seed 7 -v

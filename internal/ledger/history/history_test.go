@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Int("histories", 10, "how many random histories to play, besides the fixed ones")
+	flag.Int("histories", 0, "how many random histories to play, besides the fixed ones")
 	flag.Uint64("seed", 0, "play the history of this seed alone, and tell it in full")
 	flag.Int("shrink", 400, "how many shorter histories to try when one has failed")
 	flag.Int("steps", 250, "how many steps a history has")
