@@ -119,10 +119,10 @@ func testBornMarks(t *testing.T, server *testenv.APIServer) {
 	require.ElementsMatch(t, []string{karpenter, cast}, parsedRecord(t, taken).Marks)
 }
 
-// ready is a host on which the network of a Node works.
+// ready is a host on which the network of a Node works, and no etcd.
 func ready(node *corev1.Node) readiness.Facts {
 	return readiness.Facts{
-		BootID: node.Status.NodeInfo.BootID,
+		BootID: node.Status.NodeInfo.BootID, Etcd: readiness.Absent,
 		Conflist: readiness.Conflist{
 			Presence: readiness.Present, Path: "/etc/cni/net.d/10-x.conflist", Plugins: []readiness.Plugin{{Type: "x", Executable: readiness.Present}},
 		},
