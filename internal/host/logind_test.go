@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	godbus "github.com/godbus/dbus/v5"
 	"github.com/stretchr/testify/require"
@@ -22,6 +24,7 @@ type logind struct {
 	outside, inside net.Listener
 	// serving are the connections, delaying the inhibitors that somebody holds.
 	serving, delaying errgroup.Group
+	delays            atomic.Int32
 	// inhibited gets the arguments of each Inhibit, released a word for each inhibitor that was closed.
 	inhibited, released chan string
 
@@ -59,6 +62,7 @@ func startLogind(t *testing.T, root string, going bool) *logind {
 		l.hangUp()
 		require.NoError(t, l.serving.Wait())
 		l.end()
+		require.Eventually(t, func() bool { return l.delays.Load() == 0 }, 5*time.Second, 10*time.Millisecond, "every inhibitor is given back")
 		require.NoError(t, l.delaying.Wait())
 	})
 	return l
@@ -202,7 +206,9 @@ func (l *logind) inhibit(what, who, _, mode string) (godbus.UnixFD, *godbus.Erro
 	if err != nil {
 		return 0, godbus.MakeFailedError(err)
 	}
+	l.delays.Add(1)
 	l.delaying.Go(func() error {
+		defer l.delays.Add(-1)
 		_, _ = io.ReadAll(ours)
 		l.released <- who
 		return ours.Close()

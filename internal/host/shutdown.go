@@ -88,11 +88,17 @@ func (h *Host) LetGo() error {
 
 // watchShutdown wakes when the host begins to go down, or does not go down after all. The shutdown waits until LetGo.
 func (h *Host) watchShutdown(ctx context.Context, wake, up func()) (err error) {
-	conn, err := h.dial(ctx)
+	// The end of ctx does not end the connection: an answer with a descriptor that came just then would be lost, and with
+	// it the means to end the delay.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	dialled := context.AfterFunc(ctx, end)
+	conn, err := h.dial(life)
 	if err != nil {
 		return fmt.Errorf("connecting to the system bus: %w", err)
 	}
 	defer func() { _ = conn.Close() }() // nothing to lose
+	dialled()
 	signals := make(chan *godbus.Signal, 16)
 	conn.Signal(signals)
 	defer func() {
@@ -120,7 +126,7 @@ func (h *Host) watchShutdown(ctx context.Context, wake, up func()) (err error) {
 			if going {
 				continue
 			}
-			if err := h.inhibit(ctx, conn); err != nil {
+			if err := h.inhibit(conn); err != nil {
 				return err
 			}
 		}
@@ -152,16 +158,23 @@ func (h *Host) followShutdown(ctx context.Context, conn *godbus.Conn) error {
 		return fmt.Errorf("asking logind whether the host is going down: %w", err)
 	}
 	h.shutdown.set(going)
-	return h.inhibit(ctx, conn)
+	return h.inhibit(conn)
 }
 
 // inhibit makes a shutdown wait for LetGo. One that has begun cannot be delayed any more, and is told by the signal.
-func (h *Host) inhibit(ctx context.Context, conn *godbus.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, busTimeout)
-	defer cancel()
+func (h *Host) inhibit(conn *godbus.Conn) error {
+	call := conn.Object(logindName, logindPath).Go(logindManager+".Inhibit", 0, make(chan *godbus.Call, 1),
+		"shutdown", "holdfast-agent", "the node is cordoned before it goes down", "delay")
+	patience := time.NewTimer(busTimeout)
+	defer patience.Stop()
+	select {
+	case <-call.Done:
+	case <-patience.C:
+		_ = conn.Close() // which ends the call
+		<-call.Done
+	}
 	var inhibitor godbus.UnixFD
-	err := conn.Object(logindName, logindPath).CallWithContext(ctx, logindManager+".Inhibit", 0,
-		"shutdown", "holdfast-agent", "the node is cordoned before it goes down", "delay").Store(&inhibitor)
+	err := call.Store(&inhibitor)
 	var refused godbus.Error
 	if errors.As(err, &refused) && refused.Name == logindName+".OperationInProgress" {
 		return nil
