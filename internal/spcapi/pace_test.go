@@ -22,6 +22,12 @@ import (
 // since a real one has no time but everybody's.
 func paced(t *testing.T, so time.Duration, answer func(n int) http.HandlerFunc, api *fake.Clientset) []time.Duration {
 	t.Helper()
+	return pacedBeside(t, so, answer, api, func() []*corev1.Node { return nil })
+}
+
+// pacedBeside is paced in a cluster that has these Nodes.
+func pacedBeside(t *testing.T, so time.Duration, answer func(n int) http.HandlerFunc, api *fake.Clientset, nodes func() []*corev1.Node) []time.Duration {
+	t.Helper()
 	var began []time.Duration
 	file := written(t, "token", token)
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +51,7 @@ func paced(t *testing.T, so time.Duration, answer func(n int) http.HandlerFunc, 
 		require.NoError(t, err)
 		publisher := &spcapi.Publisher{
 			Client: client, ConfigMaps: api.CoreV1().ConfigMaps(namespace), Name: inventory, Metrics: spcapi.NewMetrics(),
-			Nodes: func(context.Context) ([]*corev1.Node, error) { return nil, nil }, Log: slog.New(slog.DiscardHandler),
+			Nodes: func(context.Context) ([]*corev1.Node, error) { return nodes(), nil }, Log: slog.New(slog.DiscardHandler),
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), so)
 		defer cancel()
@@ -159,4 +165,26 @@ func TestANewLeaderKeepsTheList(t *testing.T) {
 	require.Equal(t, "1h0m0s old", status.Data["age"])
 	require.Equal(t, "1999-12-31T23:00:00Z", status.Data["succeeded"])
 	require.Contains(t, status.Data["problem"], "answered 500")
+}
+
+// TestTheListGrowsNoOlderWhenTheNewestNodeGoes: or the Nodes that were matched with it would have to wait for another.
+func TestTheListGrowsNoOlderWhenTheNewestNodeGoes(t *testing.T) {
+	api := fake.NewClientset()
+	old, young := time.Date(2026, 8, 1, 10, 0, 0, 0, time.UTC), time.Date(2026, 8, 1, 11, 0, 0, 0, time.UTC)
+	born := func(at time.Time) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: at.Format("15"), CreationTimestamp: metav1.NewTime(at)}}
+	}
+	rounds := 0
+	began := pacedBeside(t, 3*time.Minute, func(int) http.HandlerFunc { return nil }, api, func() []*corev1.Node {
+		if rounds++; rounds == 1 {
+			return []*corev1.Node{born(old), born(young)}
+		}
+		return []*corev1.Node{born(old)}
+	})
+	require.Greater(t, len(began), 1)
+	made, err := api.CoreV1().ConfigMaps(namespace).Get(t.Context(), inventory, metav1.GetOptions{})
+	require.NoError(t, err)
+	read, err := spcapi.Decode(made)
+	require.NoError(t, err)
+	require.True(t, young.Equal(read.AsOf), "as of %s", read.AsOf)
 }
