@@ -18,6 +18,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -106,6 +107,7 @@ func FuzzReviews(f *testing.F) {
 		}
 	}
 	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`), byte(1))
+	f.Add([]byte(`{"apiVersion":"a/b/c","kind":"AdmissionReview","request":{"operation":"DELETE","oldObject":{"metadata":{"name":"n1"}}}}`), byte(2))
 	var asked []protect.Question
 	var ruling protect.Ruling
 	var live *corev1.Node
@@ -149,13 +151,16 @@ func FuzzReviews(f *testing.F) {
 	})
 }
 
-// aboutNode is the Node that a review is about, read without any of the Gate's care.
-func aboutNode(body []byte) corev1.Node {
-	var review struct {
-		Request struct {
-			OldObject corev1.Node `json:"oldObject"`
-		} `json:"request"`
+// aboutNode is the Node that a review is about, read without any of the Gate's care; none if no API server could have sent
+// the review, since the webhook's library refuses those before they reach the Gate.
+func aboutNode(body []byte) (node corev1.Node) {
+	var review admissionv1.AdmissionReview
+	if json.Unmarshal(body, &review) != nil || review.Request == nil {
+		return node
 	}
-	_ = json.Unmarshal(body, &review)
-	return review.Request.OldObject
+	if _, err := schema.ParseGroupVersion(review.APIVersion); err != nil {
+		return node
+	}
+	_ = json.Unmarshal(review.Request.OldObject.Raw, &node)
+	return node
 }
