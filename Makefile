@@ -80,6 +80,17 @@ bench: $(SERVERS) build ## Measure what was promised about speed, on real parts 
 	@go build -o bin/holdfast-bench ./test/bench
 	@exec bin/holdfast-bench -only='$(ONLY)' $(if $(STRICT),-strict)
 
+# Each target by itself, since go test fuzzes one at a time. What fails is kept below testdata/fuzz of its package.
+FUZZTIME ?= 20s
+.PHONY: fuzz
+fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ONLY=FuzzFlags for some, a regular expression)
+	@set -o pipefail; for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+		for name in $$(sed -nE 's/^func (Fuzz[A-Za-z]+).*/\1/p' $$file | grep -E '$(ONLY)'); do \
+			echo "$$name of $$(dirname $$file)"; \
+			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file) | tail -n 3 || exit 1; \
+		done; \
+	done
+
 .PHONY: check
 check: test lint demo ## What CI runs
 
