@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,10 +20,14 @@ import (
 const (
 	// passBudget bounds one pass, its writes included.
 	passBudget = 10 * time.Second
-	// stepsPerPass bounds the writes that follow from each other, and those that lose a race. A release takes two.
+	// stepsPerPass bounds the decisions that follow from each other, and those that lose a race. A release takes two: one that
+	// writes, and one that finds nothing left to write.
 	stepsPerPass = 5
 	// trustOwn is how long the server's answer to our own write is preferred to an older copy from the watch.
 	trustOwn = 10 * time.Second
+	// newcomer is how long an agent that has just started keeps what stands on its Node about etcd, while the EtcdClusters
+	// are read for the first time. That takes milliseconds if the API server lets it.
+	newcomer = 5 * time.Second
 	// patience is the least time without a pass after which the loop counts as stuck: one pass and one pause at their
 	// longest, and some.
 	patience = 30 * time.Second
@@ -40,7 +43,8 @@ type loop struct {
 	writer   *nodepatch.Writer
 	tell     func(context.Context, *corev1.Node, event)
 	woken    bell
-	turned   atomic.Int64 // when the last pass ended, in Unix nanoseconds
+	turned   latest[time.Time] // when the last pass ended
+	began    time.Time         // when run did
 
 	written   *corev1.Node // as the server answered our last write
 	writtenAt time.Time
@@ -59,13 +63,15 @@ type sayings struct {
 // run makes a pass whenever it is woken and at every tick, until the context ends. After a failure only time wakes it:
 // a server that is ill is not asked more often because the host is busy.
 func (l *loop) run(ctx context.Context) error {
-	l.turned.Store(time.Now().UnixNano())
+	l.began = time.Now()
+	l.turned.put(l.began)
 	delays := retries()
 	timer := time.NewTimer(l.cfg.Tick)
 	defer timer.Stop()
 	for {
+		began := time.Now()
 		err := l.pass(ctx)
-		l.turned.Store(time.Now().UnixNano())
+		l.turned.put(time.Now())
 		l.report(ctx, err)
 		woken := l.woken
 		if err == nil {
@@ -74,7 +80,9 @@ func (l *loop) run(ctx context.Context) error {
 			timer.Reset(jittered(l.cfg.Tick))
 		} else {
 			woken = nil
-			timer.Reset(delays.Step())
+			// From the beginning of what failed: a request that hung has been pause enough, and whoever waits for the server's
+			// return as long again waits longer than a tick.
+			timer.Reset(delays.Step() - time.Since(began))
 		}
 		select {
 		case <-ctx.Done():
@@ -100,8 +108,9 @@ func (l *loop) letGo(ctx context.Context) {
 }
 
 func (l *loop) healthy(now time.Time) error {
-	still := now.Sub(time.Unix(0, l.turned.Load()))
-	if limit := max(3*l.cfg.Tick, patience); l.turned.Load() != 0 && still > limit {
+	last, ever := l.turned.take()
+	still := now.Sub(last)
+	if limit := max(3*l.cfg.Tick, patience); ever && still > limit {
 		return fmt.Errorf("the node loop has not turned for %s, more than %s", still.Round(time.Second), limit)
 	}
 	return nil
@@ -193,6 +202,9 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 	if s.known, unread = known(node, seen, l.clusters, l.cfg.StaticPods); unread != nil && l.said.unread.changed(unread.Error()) {
 		l.cfg.Log.WarnContext(ctx, "the announcement on the node cannot be read, it is written anew", "err", unread)
 	}
+	if ever && !s.known.ClustersKnown && l.stands(node, seen, began) {
+		s.evidence = nil
+	}
 	s.blind = l.blind(began)
 	if s.spc {
 		s.inventory = l.cfg.Inventory()
@@ -216,6 +228,14 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 		}
 	}
 	return true, err
+}
+
+// stands says that what an agent before this one has written about etcd is left for a moment, until the EtcdClusters have
+// been read: else every update of the agent would write each Node of a member twice. A server found on a Node without marks
+// waits for nothing.
+func (l *loop) stands(node *corev1.Node, seen protect.HostEvidence, now time.Time) bool {
+	said := condition(node, protect.EtcdMemberCondition).Status != ""
+	return said && (isMember(node) || len(seen.Found) == 0) && now.Sub(l.began) < newcomer
 }
 
 // write writes the outcome. A policy or a webhook of somebody's may refuse a part of it, with whatever status it likes.

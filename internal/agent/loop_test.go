@@ -30,6 +30,7 @@ func TestAtAnAPIServer(t *testing.T) {
 		{"node loop", nodeLoop},
 		{"a host that goes down", hostGoesDown},
 		{"etcd on the node", etcdOnTheNode},
+		{"an agent that is started anew", startedAnew},
 		{"a server that is ill", serverIsIll},
 		{"a server that is away", serverIsAway},
 	} {
@@ -226,7 +227,7 @@ func TestALoopThatDoesNotTurnIsIll(t *testing.T) {
 	l := &loop{cfg: Config{Tick: 10 * time.Second, Log: discard()}}
 	now := time.Now()
 	require.NoError(t, l.healthy(now), "it has not begun")
-	l.turned.Store(now.UnixNano())
+	l.turned.put(now)
 	require.NoError(t, l.healthy(now.Add(29*time.Second)))
 	require.ErrorContains(t, l.healthy(now.Add(31*time.Second)), "has not turned for 31s")
 }

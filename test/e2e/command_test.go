@@ -62,6 +62,18 @@ func (c *cluster) refused(t *testing.T, args ...string) string {
 	return out
 }
 
+// denied runs kubectl, which a verdict has to refuse, and returns what it says. A replica may have gone with the Node that was
+// deleted just before: whom the API server cannot reach refuses too, but is asked again.
+func (c *cluster) denied(t *testing.T, args ...string) string {
+	t.Helper()
+	var said string
+	c.eventually(t, "a verdict on kubectl "+strings.Join(args, " "), soon, func(context.Context) (bool, string) {
+		said = c.refused(t, args...)
+		return !strings.Contains(said, "failed calling webhook"), said
+	})
+	return said
+}
+
 // on runs a shell script on a node.
 func (c *cluster) on(t *testing.T, node, script string) string {
 	t.Helper()

@@ -26,6 +26,7 @@ func TestHoldfast(t *testing.T) {
 		{"marks follow etcd as it is stopped, disabled and started, and what people wrote stays", following},
 		{"a learner joins, is promoted and is removed, and the marks follow", learner},
 		{"a worker that joins without its network takes no pod, nor does it after a reboot", joining},
+		{"a worker that is told to reboot is held before it goes down", goingDown},
 		{"kubespray's marker is the last gate", marker},
 		{"whoever drains, cordons or uncordons is left alone", people},
 		{"all nodes are deleted twice at once, and quorum survives", storm},
@@ -34,6 +35,7 @@ func TestHoldfast(t *testing.T) {
 		{"certificates are replaced and no request is refused for it", rotation},
 		{"an update of the agent changes no node", update},
 		{"an agent's token is good for its own node only", rights},
+		{"neither a liar on a worker nor a forged question costs a member", lies},
 		{"uninstalled, it leaves nothing behind", uninstall},
 	} {
 		start, ran := time.Now(), false

@@ -36,7 +36,7 @@ func deletions(t *testing.T, c *cluster) {
 	require.Equal(t, "kubernetes-admin", grants[0].User)
 
 	for _, how := range [][]string{{"--dry-run=server"}, nil} {
-		said := c.refused(t, append([]string{"delete", "node", second}, how...)...)
+		said := c.denied(t, append([]string{"delete", "node", second}, how...)...)
 		for _, words := range []string{
 			"deleting node " + second + " would cost etcd cluster " + was.Name + " its quorum: of 3 voters 2 must live, and only 1 would be left that is proven healthy",
 			"given up: the deletion of its node " + first + " was allowed to kubernetes-admin at ", "on node " + c.worker(3) + ": healthy",
@@ -77,7 +77,7 @@ func gone(t *testing.T, c *cluster) {
 	ours, stopped := c.worker(1), c.worker(3)
 	c.on(t, stopped, "systemctl stop etcd")
 	id := c.etcd.id(t, 1, 3)
-	said := c.refused(t, "delete", "node", ours)
+	said := c.denied(t, "delete", "node", ours)
 	require.Contains(t, said, "of 3 voters 2 must live, and only 1 would be left that is proven healthy")
 	require.Regexp(t, `etcd3 \(`+id+`\) on node `+stopped+`: not proven healthy: `, said)
 	require.Contains(t, said, "etcdctl member remove "+id)
@@ -85,7 +85,7 @@ func gone(t *testing.T, c *cluster) {
 
 	c.etcd.ctl(t, 1, "member remove "+id)
 	c.until(t, stopped, "is an ordinary node again", long, unmarked)
-	require.Contains(t, c.refused(t, "delete", "node", ours), "of 2 voters 2 must live, and only 1 would be left")
+	require.Contains(t, c.denied(t, "delete", "node", ours), "of 2 voters 2 must live, and only 1 would be left")
 	c.kubectl(t, "delete", "node", stopped)
 	c.on(t, stopped, "systemctl disable etcd 2>/dev/null; rm -rf /var/lib/etcd")
 	c.back(t, stopped)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -86,15 +87,7 @@ func found(t *testing.T, c *cluster) {
 		c.until(t, c.worker(number), "says what it holds", soon, func(n *corev1.Node) bool {
 			return strings.HasSuffix(condition(n, protect.EtcdMemberCondition).Message, "has 3 voters, 3 healthy, and may lose 1 more")
 		})
-		text := c.kubectl(t, "describe", "node", c.worker(number))
-		for _, line := range []string{
-			"cluster-autoscaler.kubernetes.io/scale-down-disabled: true", "karpenter.sh/do-not-disrupt: true",
-			"autoscaling.cast.ai/removal-disabled: true", "holdfast.dev/etcd-member=true",
-			fmt.Sprintf("holdfast.dev/protected-because: etcd member etcd%d (%s) of cluster ", number, c.etcd.id(t, 1, number)),
-			", systemd unit etcd.service", "EtcdMember           True", "SystemdUnit", "EtcdMemberFound",
-		} {
-			require.Contains(t, text, line)
-		}
+		c.described(t, number)
 	}
 	table := strings.Split(strings.TrimSpace(c.kubectl(t, "get", "etcdclusters")), "\n")
 	require.Len(t, table, 3, "the control plane's etcd and ours: %v", table)
@@ -102,6 +95,39 @@ func found(t *testing.T, c *cluster) {
 	rows := strings.Join(table, "\n")
 	require.Regexp(t, `(?m)^[0-9a-f]+ +3 +3 +2 +1 `, rows)
 	require.Regexp(t, `(?m)^[0-9a-f]+ +1 +1 +1 +0 `, rows)
+}
+
+// described compares what kubectl describe says of an etcd node, as far as it comes from Holdfast, to the letter.
+func (c *cluster) described(t *testing.T, number int) {
+	t.Helper()
+	cluster := c.etcdCluster(t).Name
+	member := fmt.Sprintf("etcd member etcd%d (%s) of cluster %s, systemd unit etcd.service", number, c.etcd.id(t, 1, number), cluster)
+	times := regexp.MustCompile(`[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} \+0000 `)
+	ours := regexp.MustCompile(`^(holdfast\.dev/(etcd|protected)|[a-z.-]+/(no-delete|scale-down-disabled|do-not-disrupt|removal-disabled)|EtcdMember|NetworkHeld)`)
+	var said []string
+	for line := range strings.Lines(c.kubectl(t, "describe", "node", c.worker(number))) {
+		line = strings.TrimPrefix(strings.TrimPrefix(line, "Labels:"), "Annotations:")
+		if line = strings.Join(strings.Fields(line), " "); ours.MatchString(line) {
+			said = append(said, times.ReplaceAllString(line, ""))
+		}
+	}
+	require.ElementsMatch(t, []string{ // the order of conditions is that in which they first came
+		"holdfast.dev/etcd-member=true",
+		"atlassian.com/no-delete: " + member,
+		"autoscaling.cast.ai/removal-disabled: true",
+		"cluster-autoscaler.kubernetes.io/scale-down-disabled: true",
+		fmt.Sprintf(`holdfast.dev/etcd: [{"cluster":%q,"member":%q}]`, cluster, c.etcd.id(t, 1, number)),
+		// kubectl breaks the value of holdfast.dev/marks off.
+		"atlassian.com/no-delete,autoscaling.cast.ai/removal-disabled,cluster-autoscaler.kubernetes.io/scale-down-disabled,karpenter.sh/do-not-disr...",
+		"holdfast.dev/protected-because: " + member,
+		"karpenter.sh/do-not-disrupt: true",
+		"NetworkHeld False NotHeld not held: the node was Ready when first seen, or nothing called for a hold",
+		"EtcdMember True SystemdUnit " + member + "; cluster " + cluster + " has 3 voters, 3 healthy, and may lose 1 more",
+	}, said)
+	c.eventually(t, "the event that a member was found", soon, func(ctx context.Context) (bool, string) {
+		out, err := c.try(ctx, c.tool("kubectl"), "get", "events", "--field-selector", "reason=EtcdMemberFound,involvedObject.name="+c.worker(number))
+		return err == nil && strings.Contains(out, "systemd unit etcd.service"), out
+	})
 }
 
 // startAndWatch starts etcd's unit on a node and returns how long after the process the annotation was there. Nodes and

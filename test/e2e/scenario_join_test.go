@@ -145,7 +145,7 @@ func (c *cluster) neverOpenBefore(t *testing.T, name, since string) {
 		n, ok := event.Object.(*corev1.Node)
 		require.True(t, ok, "%v", event.Object)
 		if state(n) != readiness.Held {
-			require.Contains(t, []readiness.State{readiness.Releasing, readiness.Released}, state(n))
+			require.Equal(t, readiness.Released, state(n))
 			t.Logf("born held, and held in all %d versions until it was released after %s", versions, time.Since(born).Round(time.Second))
 			return
 		}
