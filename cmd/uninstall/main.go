@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -50,10 +51,14 @@ func run(ctx context.Context, kubeconfig string, out io.Writer) error {
 	}
 	var failed []error
 	for _, node := range list.Items {
-		changed, err := cleanNode(ctx, client, node.Name)
+		changed, stays, err := cleanNode(ctx, client, node.Name)
 		switch {
+		case apierrors.IsNotFound(err): // deleted meanwhile
 		case err != nil:
 			failed = append(failed, err)
+		case stays != "":
+			fmt.Fprintf(out, "node %s: everything of Holdfast's is taken off; it was held and stays closed, since %s; afterwards: kubectl uncordon %s\n",
+				node.Name, stays, node.Name)
 		case changed:
 			fmt.Fprintf(out, "node %s: everything of Holdfast's is taken off\n", node.Name)
 		}
@@ -61,17 +66,21 @@ func run(ctx context.Context, kubeconfig string, out io.Writer) error {
 	return errors.Join(failed...)
 }
 
-// cleanNode cleans one Node, and says whether there was anything to clean. A Node that changes meanwhile is read again.
-func cleanNode(ctx context.Context, client kubernetes.Interface, name string) (changed bool, err error) {
+// cleanNode cleans one Node, and says whether there was anything to clean, and why it stays closed if it does. A Node that
+// changes meanwhile is read again.
+func cleanNode(ctx context.Context, client kubernetes.Interface, name string) (changed bool, stays string, err error) {
 	nodes := client.CoreV1().Nodes()
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		node, err := nodes.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("reading node %s: %w", name, err)
 		}
-		patches, err := clean(node, time.Now())
+		patches, closed, err := clean(node, time.Now())
 		if err != nil {
 			return err
+		}
+		if closed != "" { // The first write takes the record off, without which a second look knows of no hold.
+			stays = closed
 		}
 		for _, p := range patches {
 			var subresources []string
@@ -85,5 +94,5 @@ func cleanNode(ctx context.Context, client kubernetes.Interface, name string) (c
 		}
 		return nil
 	})
-	return changed, err
+	return changed, stays, err
 }

@@ -18,9 +18,9 @@ import (
 )
 
 // clean returns the writes that take everything off a Node that Holdfast has put there, and open it if Holdfast holds it.
-// What people write for Holdfast (the label by which a node is never held, keep-cordoned, break-glass) is theirs, and stays.
+// Stays says why a node that was held is left closed, if it is. What people write for Holdfast (the label by which a node is never held, keep-cordoned, break-glass) is theirs, and stays.
 // An unreadable record ends nothing: the error says what to do by hand.
-func clean(node *corev1.Node, now time.Time) ([]nodepatch.Patch, error) {
+func clean(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, stays string, err error) {
 	d := nodepatch.Desired{Labels: map[string]*string{protect.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
 	for _, key := range []string{
 		readiness.HoldAnnotation, protect.AnnouncementAnnotation, protect.UnverifiedAnnotation, protect.BecauseAnnotation,
@@ -29,15 +29,15 @@ func clean(node *corev1.Node, now time.Time) ([]nodepatch.Patch, error) {
 		d.Annotations[key] = nil
 	}
 	takeOff(d.Annotations, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
-	if err := endHold(node, &d); err != nil {
-		return nil, err
+	if stays, err = endHold(node, &d); err != nil {
+		return nil, "", err
 	}
 	if text, found := node.Annotations[spc.NodeAnnotation]; found {
 		var written struct {
 			Labels []string `json:"labels"`
 		}
 		if err := json.Unmarshal([]byte(text), &written); err != nil {
-			return nil, fmt.Errorf("reading annotation %s of node %s, which lists the labels to take off: %w; take off those of stackpoint.io/ that "+
+			return nil, "", fmt.Errorf("reading annotation %s of node %s, which lists the labels to take off: %w; take off those of stackpoint.io/ that "+
 				"are not yours, then: kubectl annotate node %s %s-", spc.NodeAnnotation, node.Name, err, node.Name, spc.NodeAnnotation)
 		}
 		for _, key := range written.Labels {
@@ -46,37 +46,37 @@ func clean(node *corev1.Node, now time.Time) ([]nodepatch.Patch, error) {
 			}
 		}
 	}
-	patches, err := nodepatch.Plan(node, d, now)
+	patches, err = nodepatch.Plan(node, d, now)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return append(patches, conditions(node)...), nil
+	return append(patches, conditions(node)...), stays, nil
 }
 
-// endHold opens a node that Holdfast holds, by the record and by nothing else: the cordon is one bit without an owner.
-func endHold(node *corev1.Node, d *nodepatch.Desired) error {
+// endHold opens a node that Holdfast holds, by the record and by nothing else, unless somebody else wants it closed.
+func endHold(node *corev1.Node, d *nodepatch.Desired) (stays string, err error) {
 	text, found := node.Annotations[readiness.HoldAnnotation]
 	if !found {
-		return nil
+		return "", nil
 	}
 	record, err := readiness.ParseRecord(text)
 	if err != nil {
-		return fmt.Errorf("%w of node %s, so that nobody knows whose its cordon is; if it is to take pods: kubectl uncordon %s; then: "+
+		return "", fmt.Errorf("%w of node %s, so that nobody knows whose its cordon is; if it is to take pods: kubectl uncordon %s; then: "+
 			"kubectl annotate node %s %s-", err, node.Name, node.Name, node.Name, readiness.HoldAnnotation)
 	}
 	takeOff(d.Annotations, record.Marks) // A hold that has ended may have left them.
 	if record.State != readiness.Held {
-		return nil
+		return "", nil
 	}
-	_, keep := node.Annotations[readiness.KeepCordonedAnnotation]
+	stays = readiness.Leave(node, record)
 	switch {
-	case keep:
+	case stays != "":
 	case record.Taint != "":
 		d.RemoveTaints = []corev1.Taint{{Key: record.Taint, Effect: corev1.TaintEffectNoSchedule}}
 	default:
 		d.Unschedulable = new(false)
 	}
-	return nil
+	return stays, nil
 }
 
 // takeOff names annotations that are to go, of those that Holdfast may set for autoscalers.

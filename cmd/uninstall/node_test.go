@@ -12,7 +12,7 @@ import (
 )
 
 func TestClean(t *testing.T) {
-	for name, test := range map[string]struct{ before, after string }{
+	for name, test := range map[string]struct{ before, after, stays string }{
 		"a node that Holdfast has never seen": {
 			before: `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
 			after:  `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
@@ -37,6 +37,21 @@ func TestClean(t *testing.T) {
 		"held, and to stay cordoned": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}","holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
 			after:  `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
+			stays:  "annotation holdfast.dev/keep-cordoned",
+		},
+		"held, and cordoned by somebody meanwhile": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"},
+				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{},
+				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},"spec":{"unschedulable":true}}`,
+			stays: "kubectl-cordon has cordoned it",
+		},
+		"held, while an autoscaler deletes it": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"}},
+				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{}},
+				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
+			stays: "taint ToBeDeletedByClusterAutoscaler",
 		},
 		"released, and cordoned by somebody since": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"released\"}"},"labels":{"holdfast.dev/hold":"never"}},"spec":{"unschedulable":true},
@@ -58,8 +73,9 @@ func TestClean(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			patches, err := clean(nodeOf(t, test.before), time.Now())
+			patches, stays, err := clean(nodeOf(t, test.before), time.Now())
 			require.NoError(t, err)
+			require.Equal(t, test.stays, stays)
 			after := []byte(test.before)
 			for _, p := range patches {
 				if p.Subresource == "" {
@@ -73,7 +89,7 @@ func TestClean(t *testing.T) {
 			require.NoError(t, json.Unmarshal(after, &got))
 			require.NoError(t, json.Unmarshal([]byte(test.after), &want))
 			require.Equal(t, pretty(t, want), pretty(t, got))
-			again, err := clean(&got, time.Now())
+			again, _, err := clean(&got, time.Now())
 			require.NoError(t, err)
 			require.Empty(t, again, "what is clean stays as it is")
 		})
@@ -88,7 +104,7 @@ func TestWhatCannotBeReadIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := nodeOf(t, `{"metadata":{"name":"n","resourceVersion":"1"},"spec":{"unschedulable":true}}`)
 			node.Annotations = map[string]string{test.annotation: test.value}
-			patches, err := clean(node, time.Now())
+			patches, _, err := clean(node, time.Now())
 			require.ErrorContains(t, err, test.advice)
 			require.Empty(t, patches)
 		})
