@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -40,7 +41,7 @@ func command(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprint(out, usage())
 		return 0
 	case err == nil && cfg.version:
-		fmt.Fprintln(out, "holdfast webhook "+version())
+		fmt.Fprintln(out, "holdfast webhook "+built())
 		return 0
 	case err == nil:
 		err = run(ctx, cfg, errOut)
@@ -57,8 +58,15 @@ func command(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return 1
 }
 
-// version is what the Go toolchain recorded of the build.
-func version() string {
+// version is that of the images, with the commit; the Makefile has the linker write it. Any other build knows what the Go
+// toolchain recorded.
+var version string
+
+// built says which build this is.
+func built() string {
+	if version != "" {
+		return version + " " + runtime.Version()
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
