@@ -35,25 +35,6 @@ func TestOnlyWhereTheAgentRunsANodeIsHeld(t *testing.T) {
 	require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, agent.Spec.Template.Spec.Tolerations)
 }
 
-// TestAgentHasNoMorePowerThanItUses pins what the pod may do to its host.
-func TestAgentHasNoMorePowerThanItUses(t *testing.T) {
-	pod := one[appsv1.DaemonSet](t, built(t), "DaemonSet", "holdfast-agent").Spec.Template.Spec
-	require.Len(t, pod.Containers, 1)
-	security := pod.Containers[0].SecurityContext
-	require.Equal(t, &corev1.Capabilities{
-		Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"SYS_PTRACE", "DAC_READ_SEARCH"},
-	}, security.Capabilities)
-	require.True(t, *security.ReadOnlyRootFilesystem)
-	require.False(t, *security.AllowPrivilegeEscalation)
-	require.Nil(t, security.Privileged)
-	require.Equal(t, corev1.SeccompProfileTypeRuntimeDefault, security.SeccompProfile.Type)
-	require.Equal(t, corev1.DNSDefault, pod.DNSPolicy)
-	require.True(t, pod.HostNetwork)
-	for _, mount := range pod.Containers[0].VolumeMounts {
-		require.True(t, mount.ReadOnly, mount.Name)
-	}
-}
-
 // TestEveryDeletionCallsExactlyOneWebhook: the two entries divide all Nodes, and both reach the port of the Service.
 func TestEveryDeletionCallsExactlyOneWebhook(t *testing.T) {
 	shipped := built(t)

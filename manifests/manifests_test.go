@@ -3,7 +3,6 @@
 package manifests_test
 
 import (
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -23,17 +22,15 @@ const soon, poll = 20 * time.Second, 20 * time.Millisecond
 func TestInstalled(t *testing.T) {
 	server := testenv.NewInstalledAPIServer(t)
 	t.Run("strict dry run", func(t *testing.T) {
-		overlays, err := filepath.Glob("overlays/*")
-		require.NoError(t, err)
-		for _, dir := range append(overlays, ".") {
-			out, err := server.Kubectl(t.Context(), "apply", "-k", dir, "--dry-run=server", "--validate=strict", "--server-side")
-			require.NoError(t, err)
-			require.NotContains(t, out, "Warning")
+		for _, dir := range append(overlays(t), ".") {
+			t.Run(dir, func(t *testing.T) { testStrictDryRun(t, server, dir) })
 		}
 	})
+	t.Run("powers of the pods", func(t *testing.T) { testPodSecurity(t, server) })
 	t.Run("expressions fit their types", func(t *testing.T) { testTypeChecks(t, server) })
 	t.Run("configuration reaches the webhook", func(t *testing.T) { testWebhookConfiguration(t, server) })
 	t.Run("roles", func(t *testing.T) { testRoles(t, server) })
+	t.Run("flow control", func(t *testing.T) { testFlowControl(t, server) })
 	t.Run("born held", func(t *testing.T) { testBornHeld(t, server) })
 	t.Run("agent on nodes", func(t *testing.T) { testAgentNodes(t, server) })
 	t.Run("agent on observations", func(t *testing.T) { testAgentObservations(t, server) })

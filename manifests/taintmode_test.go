@@ -15,12 +15,15 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// TestTaintMode holds the overlay against a real API server: what the policy writes, and that the agent may undo it.
+// TestTaintMode holds each overlay that holds by taint against a real API server: what the policy writes, and that the agent
+// may undo it.
 func TestTaintMode(t *testing.T) {
 	server := testenv.NewAPIServer(t)
-	for _, overlay := range []string{"overlays/taint-mode", "overlays/taint-mode-cluster-autoscaler"} {
-		require.NoError(t, server.Apply(t.Context(), overlay))
-		t.Run(overlay, func(t *testing.T) { testTaintMode(t, server, agentsTaintKey(t, overlay)) })
+	for _, overlay := range overlays(t) {
+		if key := promises()[overlay].taintKey; key != "" {
+			require.NoError(t, server.Apply(t.Context(), overlay))
+			t.Run(overlay, func(t *testing.T) { testTaintMode(t, server, key) })
+		}
 	}
 }
 
@@ -60,18 +63,4 @@ func testTaintMode(t *testing.T, server *testenv.APIServer, key string) {
 			require.NotContains(t, node.Spec.Taints, own)
 		})
 	}
-}
-
-// agentsTaintKey returns the key that an overlay gives the agent, after checking that it holds by taint.
-func agentsTaintKey(t *testing.T, overlay string) string {
-	t.Helper()
-	args := agentArgs(t, kustomized(t, overlay))
-	require.Contains(t, args, "--hold-mode=taint")
-	for _, arg := range args {
-		if key, found := strings.CutPrefix(arg, "--hold-taint-key="); found {
-			return key
-		}
-	}
-	require.Fail(t, "no taint key", "%v", args)
-	panic("unreachable")
 }

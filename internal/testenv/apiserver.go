@@ -34,6 +34,9 @@ type APIServerOptions struct {
 	Dir string
 	// Log is told what is ready and in effect; nil means nobody.
 	Log *slog.Logger
+	// EmulatedVersion has the API server behave like an older one, "1.33" being the oldest: it serves the APIs of that
+	// version, and takes new CEL expressions only as far as that version knew them. Empty means its own.
+	EmulatedVersion string
 }
 
 // APIServer is a real kube-apiserver on loopback with an etcd of its own. RBAC, the Node authorizer and the default
@@ -96,7 +99,7 @@ func (s *APIServer) start(ctx context.Context) error {
 
 func (s *APIServer) args() []string {
 	ip := s.net.IP(apiServerHost)
-	return []string{
+	args := []string{
 		"--bind-address=" + ip,
 		"--advertise-address=" + ip,
 		"--secure-port=" + apiServerPort,
@@ -115,6 +118,10 @@ func (s *APIServer) args() []string {
 		"--audit-policy-file=" + s.path("audit-policy.yaml"),
 		"--audit-log-path=" + s.path("audit.log"),
 	}
+	if s.opts.EmulatedVersion != "" {
+		args = append(args, "--emulated-version="+s.opts.EmulatedVersion)
+	}
+	return args
 }
 
 // makeKeys writes what the API server needs to know itself and others.

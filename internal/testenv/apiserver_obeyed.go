@@ -23,16 +23,22 @@ type canary struct {
 // Obeyed returns when every policy and webhook configuration that was there when it was called is obeyed. The API
 // server learns of each kind by a watch, in the order of writing. So it has caught up with all that came before when it
 // obeys a canary, written last, of the same kind: a mutating policy with a parameter, a validating policy and a webhook,
-// each for one ConfigMap that only ever exists as a dry run. The canaries are deleted afterwards.
+// each for one ConfigMap that only ever exists as a dry run. The canaries are deleted afterwards. An API server that
+// emulates an older one has no mutating policies.
 func (s *APIServer) Obeyed(ctx context.Context) (err error) {
 	c := canary{s, "canary-" + utilrand.String(10)}
 	defer func() { err = errors.Join(err, c.remove(context.WithoutCancel(ctx))) }()
-	for _, write := range []func(context.Context) error{c.mutating, c.validating, c.webhook} {
+	type step = func(context.Context) error
+	writes, proofs := []step{c.validating, c.webhook}, []step{c.validates, c.calls}
+	if s.opts.EmulatedVersion == "" {
+		writes, proofs = append(writes, c.mutating), append(proofs, c.mutates)
+	}
+	for _, write := range writes {
 		if err := write(ctx); err != nil {
 			return fmt.Errorf("writing a canary: %w", err)
 		}
 	}
-	for _, obeyed := range []func(context.Context) error{c.mutates, c.validates, c.calls} {
+	for _, obeyed := range proofs {
 		if err := poll(ctx, s.process, obeyed); err != nil {
 			return err
 		}

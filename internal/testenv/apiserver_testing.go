@@ -13,9 +13,17 @@ import (
 // server's log is in its output.
 func NewAPIServer(t testing.TB) *APIServer {
 	t.Helper()
+	return NewEmulatingAPIServer(t, "")
+}
+
+// NewEmulatingAPIServer is NewAPIServer that behaves as an older version does: see APIServerOptions.EmulatedVersion.
+func NewEmulatingAPIServer(t testing.TB, version string) *APIServer {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	server, err := StartAPIServer(ctx, APIServerOptions{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	server, err := StartAPIServer(ctx, APIServerOptions{
+		Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), EmulatedVersion: version,
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
