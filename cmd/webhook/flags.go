@@ -55,7 +55,7 @@ func flags(r *raw) *flag.FlagSet {
 	set.StringVar(&r.kubeconfig, "kubeconfig", "", "")
 	set.StringVar(&r.namespace, "namespace", "holdfast-system", "")
 	set.BoolVar(&r.leaderElect, "leader-elect", true, "")
-	set.DurationVar(&r.leaseDuration, "lease-duration", time.Minute, "")
+	set.DurationVar(&r.leaseDuration, "lease-duration", 15*time.Second, "")
 	set.DurationVar(&r.observerWait, "observer-wait", 3*time.Second, "")
 	set.IntVar(&r.tolerance, "min-remaining-tolerance", 0, "")
 	set.DurationVar(&r.holds.Agent, "agent-missing-after", 2*time.Minute, "")

@@ -16,7 +16,7 @@ The cluster
   --namespace=NAME                where Holdfast lives: the Service, the Secret, the Lease and the SPC inventory
                                   (default holdfast-system)
   --leader-elect=BOOL             lead only with the Lease holdfast-webhook (default true); false leads at once
-  --lease-duration=DURATION       how long a leader that cannot reach the API server stays one (default 60s)
+  --lease-duration=DURATION       how long a leader that cannot reach the API server stays one (default 15s)
 
 Judging deletions
   --observer-wait=DURATION        how long a verdict waits for the agents at most (default 3s; the API server waits 10s)
