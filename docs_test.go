@@ -46,6 +46,43 @@ func TestDocumentsAgreeWithWhatIsShipped(t *testing.T) {
 	require.Greater(t, pages, 10)
 }
 
+// Every metric stands in a page, and every metric in a page is one.
+func TestMetricsAreDocumented(t *testing.T) {
+	metric := regexp.MustCompile(`holdfast_[a-z]+(?:_[a-z]+)+`)
+	documented, made := map[string]bool{}, map[string]bool{}
+	for _, page := range []string{"docs/operations.md", "docs/spc.md"} {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, name := range metric.FindAllString(string(text), -1) {
+			documented[name] = true
+		}
+	}
+	for _, dir := range []string{"internal", "cmd"} {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			for _, name := range regexp.MustCompile(`"holdfast_[a-z_]+"`).FindAllString(string(text), -1) {
+				made[strings.Trim(name, `"`)] = true
+			}
+			for _, name := range regexp.MustCompile(`gauge\("([a-z_]+)"`).FindAllStringSubmatch(string(text), -1) {
+				made["holdfast_spc_"+name[1]] = true
+			}
+			return nil
+		}))
+	}
+	delete(made, "holdfast_spc_") // the prefix
+	require.Greater(t, len(made), 25)
+	for name := range made {
+		require.True(t, documented[name], "no page tells of metric %s", name)
+	}
+	for name := range documented {
+		require.True(t, made[name], "a page tells of metric %s, which there is not", name)
+	}
+}
+
 // The Ansible files are what people run: they parse, each task has a name and one module of Ansible's own, and they write
 // the marker and the unit that the agent looks for.
 func TestAnsibleFiles(t *testing.T) {

@@ -233,7 +233,7 @@ func checkInventory(r *raw) error {
 	}
 	namespace, name, ok := strings.Cut(r.inventory, "/")
 	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return misused("--spc-inventory=%q is not namespace/name of the ConfigMap that the webhook writes, such as holdfast/spc-inventory", r.inventory)
+		return misused("--spc-inventory=%q is not namespace/name of the ConfigMap that the webhook writes, such as holdfast-system/holdfast-spc-inventory", r.inventory)
 	}
 	r.config.inventory = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil

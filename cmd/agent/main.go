@@ -1,5 +1,5 @@
 // Command agent is Holdfast's part on every node: it protects the node while it holds etcd, holds it until its network
-// works, and labels it with its SPC record. `agent --help` says the rest.
+// works, and labels it with its SPC record. `holdfast-agent --help` says the rest.
 package main
 
 import (
@@ -54,7 +54,7 @@ func (p program) command(ctx context.Context, args []string) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &misuse):
-		fmt.Fprintf(p.errOut, "agent: %v\nRun `agent --help` to see what can be said.\n", err)
+		fmt.Fprintf(p.errOut, "agent: %v\nRun `holdfast-agent --help` to see what can be said.\n", err)
 		return 2
 	}
 	fmt.Fprintf(p.errOut, "agent: %v\n", err)

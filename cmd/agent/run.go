@@ -118,7 +118,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		Kubeconfig: kubeconfig, UserAgent: "holdfast-agent/" + built(), QPS: 20, Burst: 40,
 	})
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE, or use `agent inspect`, which needs no cluster")
+		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE, or use `holdfast-agent inspect`, which needs no cluster")
 	}
 	return config, err
 }

@@ -5,10 +5,10 @@ func usage() string {
 	return `Holdfast's agent keeps one Kubernetes node: it protects the node while etcd runs on it outside Kubernetes, holds a
 new node until its network works, and labels it with its SPC record.
 
-  agent run --node=NAME [flags]   work until SIGTERM; what the DaemonSet runs
-  agent inspect [flags]           print what is seen on this host and what would be done; needs no cluster
-  agent version                   print the version
-  agent --help                    print this
+  holdfast-agent run --node=NAME [flags]   work until SIGTERM; what the DaemonSet runs
+  holdfast-agent inspect [flags]           print what is seen on this host and what would be done; needs no cluster
+  holdfast-agent version                   print the version
+  holdfast-agent --help                    print this
 
 Exit status: 0 done, 1 failed, 2 a mistake on the command line.
 
