@@ -90,7 +90,7 @@ func TestAnsibleFiles(t *testing.T) {
 	require.NoError(t, err)
 	files, err := filepath.Glob("docs/ansible/*.yml")
 	require.NoError(t, err)
-	require.Len(t, files, 3)
+	require.Len(t, files, 4)
 	written := map[string]bool{}
 	for _, file := range files {
 		for _, task := range tasksOf(t, file) {
