@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/internal/testenv"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -68,7 +67,7 @@ func theFleetKeepsItsSpec(t *testing.T, s site) {
 			require.Equal(t, before.Spec, after.Spec, spec.Name)
 			wrote := false
 			for _, entry := range after.ManagedFields {
-				if entry.Manager == nodepatch.FieldManager {
+				if entry.Manager == readiness.FieldManager {
 					wrote = true
 					require.NotContains(t, entry.FieldsV1.GetRawString(), `"f:spec"`, spec.Name)
 				}
@@ -76,7 +75,6 @@ func theFleetKeepsItsSpec(t *testing.T, s site) {
 			require.True(t, wrote, "the agent is known by its name")
 		}
 	}
-	require.Equal(t, readiness.FieldManager, nodepatch.FieldManager, "whose cordon it is, is told by this name")
 }
 
 // somebodyReplacesTheCordon with the real kubectl, while the agent's image cannot be pulled, say.

@@ -59,7 +59,7 @@ func decide(s situation) (outcome, error) {
 	}
 	s.facts.Etcd = etcd(o.protection)
 	o.hold = readiness.Decide(s.node, s.facts, s.policy, s.now)
-	o.urgent = legible(held(o.hold))
+	o.urgent = legible(nodepatch.OfHold(o.hold))
 	o.rest = nodepatch.Desired{Labels: map[string]*string{}, Annotations: map[string]*string{}}
 	if o.protection != nil {
 		p := *o.protection
@@ -136,21 +136,6 @@ func legible(d nodepatch.Desired) nodepatch.Desired {
 		d.Conditions[i].Message = message
 	}
 	return d
-}
-
-// held is what a decision about the hold asks of the Node.
-func held(d readiness.Decision) nodepatch.Desired {
-	desired := nodepatch.Desired{
-		Labels: map[string]*string{}, Annotations: map[string]*string{},
-		Unschedulable: d.Unschedulable, AddTaints: d.AddTaints, RemoveTaints: d.RemoveTaints,
-		Conditions: append([]corev1.NodeCondition(nil), d.Conditions...), StatusFirst: d.StatusFirst,
-	}
-	maps.Copy(desired.Annotations, d.Annotations)
-	if d.Record != nil {
-		record := d.Record.Format()
-		desired.Annotations[readiness.HoldAnnotation] = &record
-	}
-	return desired
 }
 
 // member is the condition that says whether the node holds a member.

@@ -125,7 +125,7 @@ func TestABrokenGlassKeepsTheLabelOff(t *testing.T) {
 }
 
 func TestAHostThatCannotBeLookedAtChangesNoMark(t *testing.T) {
-	n := bornMarked("n1")
+	n := bornMarked()
 	n.Labels = map[string]string{protect.EtcdMemberLabel: "true"}
 	s := situation{node: n, facts: open(), evidence: &protect.HostEvidence{}, blind: "it hangs", known: protect.Known{ClustersKnown: true, Protected: true}, now: time.Now()}
 	o, err := decide(s)
@@ -140,8 +140,8 @@ func TestAHostThatCannotBeLookedAtChangesNoMark(t *testing.T) {
 }
 
 // bornMarked is a node that was born held with the marks for autoscalers that the policy sets.
-func bornMarked(name string) *corev1.Node {
-	n := bornHeld(name)
+func bornMarked() *corev1.Node {
+	n := bornHeld("n1")
 	record := readiness.Record{State: readiness.Held, BootID: testBoot, Reason: readiness.NewNode}
 	for key, value := range map[string]string{
 		protect.ClusterAutoscalerAnnotation: "true", protect.KarpenterAnnotation: "true", protect.CastAIAnnotation: "true",
@@ -168,7 +168,7 @@ func TestMarksOutliveTheHoldForAMember(t *testing.T) {
 	given := func(n *corev1.Node) *corev1.Node {
 		d := readiness.Attend(n, time.Hour, readiness.Patience{Release: true}, time.Now()).Decision
 		require.NotNil(t, d.Unschedulable)
-		return written(n, held(d))
+		return written(n, nodepatch.OfHold(d))
 	}
 	for name, c := range map[string]struct {
 		ends func(*corev1.Node) *corev1.Node
@@ -191,7 +191,7 @@ func TestMarksOutliveTheHoldForAMember(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ended := c.ends(bornMarked("n1"))
+			ended := c.ends(bornMarked())
 			require.False(t, ended.Spec.Unschedulable)
 			for _, key := range marks {
 				require.Contains(t, ended.Annotations, key)
@@ -217,7 +217,7 @@ func TestMarksOutliveTheHoldForAMember(t *testing.T) {
 	}
 
 	// A member that goes while the node is held leaves it the hold's marks.
-	n := apply(apply(bornMarked("n1"), situation{facts: closed(), evidence: etcd}), situation{facts: closed(), evidence: none})
+	n := apply(apply(bornMarked(), situation{facts: closed(), evidence: etcd}), situation{facts: closed(), evidence: none})
 	require.Equal(t, []string{protect.CastAIAnnotation, protect.ClusterAutoscalerAnnotation, readiness.HoldAnnotation, protect.KarpenterAnnotation}, slices.Sorted(maps.Keys(n.Annotations)))
 	n = apply(n, situation{facts: open(), evidence: none})
 	require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(n.Annotations)))

@@ -3,7 +3,6 @@ package holdwatch
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -87,14 +86,7 @@ func (w *Watcher) write(ctx context.Context, node *corev1.Node, a readiness.Atte
 
 // desired is what a decision asks of the Node. An agent that speaks up between our look and our write is not spoken over.
 func desired(d readiness.Decision) nodepatch.Desired {
-	wanted := nodepatch.Desired{
-		Unschedulable: d.Unschedulable, AddTaints: d.AddTaints, RemoveTaints: d.RemoveTaints,
-		Conditions: d.Conditions, StatusFirst: d.StatusFirst, Guarded: true, Annotations: map[string]*string{},
-	}
-	maps.Copy(wanted.Annotations, d.Annotations)
-	if d.Record != nil {
-		record := d.Record.Format()
-		wanted.Annotations[readiness.HoldAnnotation] = &record
-	}
+	wanted := nodepatch.OfHold(d)
+	wanted.Guarded = true
 	return wanted
 }

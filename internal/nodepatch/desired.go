@@ -3,7 +3,14 @@
 // Plan is pure. It names nothing that Desired does not name, so that keys of others stay exactly as they are.
 package nodepatch
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
 
 // Desired is what the agent wants of its Node. Whatever it does not name is left alone.
 type Desired struct {
@@ -23,4 +30,20 @@ type Desired struct {
 	// Guarded writes the conditions under the Node's resourceVersion as well if nothing else is written with them. It is for
 	// who speaks for somebody that may speak for himself any moment.
 	Guarded bool
+}
+
+// OfHold is what a decision about a hold asks of the Node, the record in the same write as what it speaks for. It shares
+// nothing with the decision, so that its maps may be added to.
+func OfHold(d readiness.Decision) Desired {
+	wanted := Desired{
+		Labels: map[string]*string{}, Annotations: map[string]*string{},
+		Unschedulable: d.Unschedulable, AddTaints: slices.Clone(d.AddTaints), RemoveTaints: slices.Clone(d.RemoveTaints),
+		Conditions: slices.Clone(d.Conditions), StatusFirst: d.StatusFirst,
+	}
+	maps.Copy(wanted.Annotations, d.Annotations)
+	if d.Record != nil {
+		record := d.Record.Format()
+		wanted.Annotations[readiness.HoldAnnotation] = &record
+	}
+	return wanted
 }

@@ -13,10 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// FieldManager is the name under which the agent's writes stand in managedFields.
-const FieldManager = "holdfast-agent"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
 
 // Patcher is the client that a Writer writes through.
 type Patcher interface {
@@ -30,8 +29,8 @@ type Writer struct {
 	now     func() time.Time
 }
 
-// NewWriter returns a Writer that writes through nodes, as FieldManager.
-func NewWriter(nodes Patcher) *Writer { return NewWriterAs(FieldManager, nodes) }
+// NewWriter returns a Writer that writes through nodes, as the agent of a node (readiness.FieldManager).
+func NewWriter(nodes Patcher) *Writer { return NewWriterAs(readiness.FieldManager, nodes) }
 
 // NewWriterAs is NewWriter under another name in managedFields.
 func NewWriterAs(manager string, nodes Patcher) *Writer {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // interrupted lets something happen right after our write of the status.
@@ -86,7 +87,7 @@ func TestWriter(t *testing.T) {
 		require.Equal(t, "true", held.Labels["holdfast.dev/etcd-member"])
 		require.Equal(t, corev1.ConditionTrue, condition(held, corev1.NodeNetworkUnavailable).Status)
 		require.Equal(t, append(slices.Clone(before.Spec.Taints), hold().AddTaints...), held.Spec.Taints, "taints of others stay, in their order")
-		require.True(t, slices.ContainsFunc(held.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == FieldManager }))
+		require.True(t, slices.ContainsFunc(held.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == readiness.FieldManager }))
 		for _, c := range before.Status.Conditions {
 			require.Equal(t, c, *condition(held, c.Type), "conditions of the kubelet stay")
 		}
