@@ -137,6 +137,8 @@ func (s site) watched(name string) (mayOpen func(), tooEarly func() bool) {
 // same end.
 func TestAgentIsKilledAtEveryPointOfAHold(t *testing.T) {
 	s := startSite(t)
+	_, err := s.StartControllers("node-lifecycle-controller") // which puts a taint back between the two writes of a release
+	require.NoError(t, err)
 	rebooted := readiness.Record{State: readiness.Released, BootID: bootID(8), Reason: readiness.NetworkReady}.Format()
 	for name, prepare := range map[string]func(*testing.T, string){
 		"born held": func(t *testing.T, node string) {
@@ -198,6 +200,7 @@ func (s site) killAt(t *testing.T, node string, writes int, before bool, prepare
 			s.until(node, "released", ended)
 		}
 		killed = dead()
+		require.Eventually(t, func() bool { return len(leftovers(s.node(node))) == 0 }, soon, 5*time.Millisecond, "nothing that followed from the hold keeps pods away")
 		for key := range s.node(node).Annotations {
 			require.NotContains(t, key, "scale-down-disabled")
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv"
@@ -34,6 +36,7 @@ func TestWatcher(t *testing.T) {
 		{"no clock but the API server's makes a hold old", skewedClocks},
 		{"a new boot is a new hold", rebooted},
 		{"a release that crashed is finished", crashed},
+		{"a leader that crashes leaves its release to the next", crashedLeader},
 		{"the parameter is taken away, and not fought over", outbreak},
 		{"few stuck nodes leave the parameter", tooFew},
 		// The last, for the controller that it starts goes on writing Nodes.
@@ -236,7 +239,7 @@ func crashed(t *testing.T, s *site) {
 	w := s.watch(0)
 	s.born("n1")
 	s.agent("n1", false)
-	half := readiness.Record{State: readiness.Releasing, BootID: s.node("n1").Status.NodeInfo.BootID, Reason: readiness.NetworkReady}
+	half := readiness.Record{State: readiness.Released, BootID: s.node("n1").Status.NodeInfo.BootID, Reason: readiness.NetworkReady}
 	_, err := s.Kubectl(t.Context(), "annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+half.Format())
 	require.NoError(t, err)
 	_, err = s.Kubectl(t.Context(), "uncordon", "n1")
@@ -245,6 +248,43 @@ func crashed(t *testing.T, s *site) {
 	require.Equal(t, corev1.ConditionTrue, condition(s.node("n1"), corev1.NodeNetworkUnavailable).Status)
 	require.Equal(t, 1, w.metric("holds", "ending"))
 	w.pass(time.Minute)
-	require.Equal(t, corev1.ConditionFalse, condition(s.node("n1"), corev1.NodeNetworkUnavailable).Status)
-	require.Equal(t, readiness.Released, record(t, s.node("n1")).State)
+	after := s.node("n1")
+	require.Equal(t, corev1.ConditionFalse, condition(after, corev1.NodeNetworkUnavailable).Status)
+	require.Equal(t, readiness.NotHeld, condition(after, readiness.NetworkHeld).Reason)
+	require.Equal(t, 0, w.metric("holds", "ending"))
+	require.Equal(t, after.ResourceVersion, s.agent("n1", false).ResourceVersion, "an agent that comes later has nothing to add")
+}
+
+// crashedLeader: the leader opens a node on which no agent has ever looked, and its second write fails. Whoever leads next
+// owes what is left, at once.
+func crashedLeader(t *testing.T, s *site) {
+	w := s.watch(0, releasing, func(o *Options) { o.Nodes = halfWriter{o.Nodes} })
+	s.born("n1")
+	w.rounds(1)
+	w.ahead += 11 * time.Minute
+	require.Error(t, w.round(t.Context()))
+	half := s.node("n1")
+	require.False(t, half.Spec.Unschedulable)
+	require.Equal(t, readiness.Released, record(t, half).State)
+	require.Equal(t, corev1.ConditionTrue, condition(half, corev1.NodeNetworkUnavailable).Status)
+	require.Len(t, w.told("Node n1", readiness.EventGivenUp), 1, "it is open, and that is told")
+
+	next := s.watch(0)
+	next.pass(30 * time.Second)
+	free := s.node("n1")
+	require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
+	require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
+	require.Empty(t, next.stories)
+	next.pass(time.Hour)
+	require.Equal(t, free.ResourceVersion, s.node("n1").ResourceVersion)
+}
+
+// halfWriter is an API server that is gone for every write of conditions.
+type halfWriter struct{ typedcorev1.NodeInterface }
+
+func (h halfWriter) Patch(ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+	if len(sub) > 0 {
+		return nil, syscall.ECONNREFUSED
+	}
+	return h.NodeInterface.Patch(ctx, name, kind, body, o)
 }

@@ -20,7 +20,7 @@ type Decision struct {
 	// Conditions always has NetworkHeld, and NetworkUnavailable if it is ours to set or to clear. Times are the writer's.
 	Conditions []corev1.NodeCondition
 	// StatusFirst says that the conditions are written before the rest: a fresh node must not look Ready and cordoned,
-	// even for a moment, and a record that says that all is done is written last.
+	// even for a moment, and where somebody else ended the hold the record that says so is written last.
 	StatusFirst bool
 	// Held says that the node is held by us, now or as soon as this decision is written.
 	Held bool
@@ -47,8 +47,6 @@ func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
 	switch {
 	case s.unread != nil:
 		return s.unreadable(s.unread)
-	case s.record.State == Releasing:
-		return s.finish()
 	case f.BootID == "":
 		return s.bootUnknown()
 	case !s.recorded:

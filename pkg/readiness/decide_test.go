@@ -139,7 +139,7 @@ func TestDecide(t *testing.T) {
 		"born held in a boot that is over":         {node(recorded(Held, otherBoot, NewNode), cordoned, ours), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
 
 		// Released.
-		"all open":                            {node(bornHeld, cordoned, ours), ready(), Policy{}, outcome{"releasing NetworkReady", "off", no, false, NotHeld, EventReleased}},
+		"all open":                            {node(bornHeld, cordoned, ours), ready(), Policy{}, outcome{"released NetworkReady", "off", no, false, NotHeld, EventReleased}},
 		"all open, condition never ours":      {node(bornHeld, cordoned), ready(), Policy{}, outcome{"released NetworkReady", "off", "", false, NotHeld, EventReleased}},
 		"all open, condition true by another": {node(bornHeld, cordoned, conditioned(unavailable, yes, "CalicoIsDown")), ready(), Policy{}, outcome{"released NetworkReady", "off", "", false, NotHeld, EventReleased}},
 		"born held without a boot ID":         {node(recorded(Held, "", NewNode), cordoned), ready(), Policy{}, outcome{"released NetworkReady", "off", "", false, NotHeld, EventReleased}},
@@ -149,13 +149,25 @@ func TestDecide(t *testing.T) {
 			Policy{},
 			outcome{"released NetworkReady", "off", "", false, NotHeld, EventReleased},
 		},
-		"exempted while held":          {node(bornHeld, cordoned, ours, exempt), closed(), Policy{}, outcome{"releasing EndedByLabel", "off", no, false, NotHeld, EventOverridden}},
-		"keep-cordoned":                {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), ready(), Policy{}, outcome{"released KeptCordoned", "", no, false, NotHeld, EventReleased}},
-		"keep-cordoned while closed":   {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
-		"crash between the two writes": {node(recorded(Releasing, thisBoot, NetworkReady), ours), ready(), Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},
-		"crash, then gates closed":     {node(recorded(Releasing, thisBoot, NetworkReady), ours), closed(), Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},
-		"crash, then somebody cordons": {node(recorded(Releasing, thisBoot, NetworkReady), cordoned, ours), ready(), Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},
-		"crash, then no boot ID":       {node(recorded(Releasing, thisBoot, NetworkReady), ours), Facts{}, Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},
+		"exempted while held":                    {node(bornHeld, cordoned, ours, exempt), closed(), Policy{}, outcome{"overridden EndedByLabel", "off", no, false, NotHeld, EventOverridden}},
+		"keep-cordoned":                          {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), ready(), Policy{}, outcome{"released KeptCordoned", "", no, false, NotHeld, EventReleased}},
+		"keep-cordoned while closed":             {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), closed(), Policy{}, outcome{held: true, reason: WaitingForFlannel}},
+		"crash between the two writes":           {node(released, ours), ready(), Policy{}, outcome{unavailable: no, reason: NotHeld}},
+		"crash, then gates closed":               {node(released, ours), closed(), Policy{}, outcome{unavailable: no, reason: NotHeld}},
+		"crash, then somebody cordons":           {node(released, cordoned, ours), ready(), Policy{}, outcome{unavailable: no, reason: NotHeld}},
+		"crash, then no boot ID":                 {node(released, ours), Facts{}, Policy{}, outcome{unavailable: no, reason: BootUnknown}},
+		"crash of an override, then no boot ID":  {node(recorded(Overridden, thisBoot, EndedByLabel), ours), Facts{}, Policy{}, outcome{unavailable: no, reason: BootUnknown}},
+		"crash of an override by label":          {node(recorded(Overridden, thisBoot, EndedByLabel), exempt, ours), closed(), Policy{}, outcome{unavailable: no, reason: NotHeld}},
+		"crash, then the host goes down":         {node(released, ours), with(func(f *Facts) { f.GoingDown = true }), Policy{}, outcome{"held GoingDown", "on", no, true, GoingDown, EventHeld}},
+		"crash, cordoned, then it goes down":     {node(released, cordoned, ours), with(func(f *Facts) { f.GoingDown = true }), Policy{}, outcome{unavailable: no, reason: NotHeld}},
+		"crash, rebooted, gates open":            {node(before, ours), ready(), Policy{}, outcome{record: "released NetworkReady", unavailable: no, reason: NotHeld}},
+		"crash, rebooted, gates closed":          {node(before, ours), closed(), Policy{}, outcome{"held Rebooted", "on", no, true, WaitingForFlannel, EventHeld}},
+		"crash, rebooted, exempt":                {node(before, ours, exempt), closed(), Policy{}, outcome{record: "released Exempt", unavailable: no, reason: NotHeld}},
+		"crash, rebooted under another's cordon": {node(before, ours, cordoned), closed(), Policy{}, outcome{unavailable: no, reason: CordonedByOthers}},
+		"crash, rebooted, being deleted":         {node(before, ours, deleting), closed(), Policy{}, outcome{unavailable: no, reason: NotHeld}},
+		"crash without a boot in the record":     {node(recorded(Released, "", NetworkReady), ours), closed(), Policy{}, outcome{record: "released FirstSeen", unavailable: no, reason: NotHeld}},
+		"crash, and the record is taken away":    {node(ours), closed(), Policy{}, outcome{record: "released FirstSeen", unavailable: no, reason: NotHeld}},
+		"crash, and another's word stands":       {node(released, conditioned(unavailable, yes, "CalicoIsDown")), ready(), Policy{}, outcome{reason: NotHeld}},
 
 		// Somebody else's decision.
 		"H2: uncordoned while held":              {node(bornHeld, ours), closed(), Policy{}, outcome{record: "overridden EndedByHand", unavailable: no, reason: NotHeld, event: EventOverridden}},
@@ -209,61 +221,6 @@ func TestMisfitSaysWhatToDo(t *testing.T) {
 	require.Contains(t, d.Message, "--cni-conf-dir")
 	require.Equal(t, d.Message, d.Event.Message)
 	require.Equal(t, corev1.EventTypeWarning, d.Event.Type)
-}
-
-func TestReleaseTakesLeftoverTaints(t *testing.T) {
-	leftovers := []func(*corev1.Node){
-		recorded(Held, thisBoot, NewNode), cordoned, tainted("dedicated"),
-		tainted(corev1.TaintNodeUnschedulable), tainted(corev1.TaintNodeNetworkUnavailable), tainted(corev1.TaintNodeNotReady),
-	}
-	keys := func(n *corev1.Node) (found []string) {
-		for _, taint := range Decide(n, ready(), Policy{}, noon()).RemoveTaints {
-			found = append(found, taint.Key)
-		}
-		return found
-	}
-	unavailable := func(reason string, status corev1.ConditionStatus) func(*corev1.Node) {
-		return conditioned(corev1.NodeNetworkUnavailable, status, reason)
-	}
-	both := []string{corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable}
-	require.Equal(t, both, keys(node(append(leftovers, unavailable(HeldByHoldfast, corev1.ConditionTrue))...)))
-	require.Equal(t, both, keys(node(append(leftovers, unavailable("FlannelIsUp", corev1.ConditionFalse))...)))
-	require.Equal(t, both[:1], keys(node(append(leftovers, unavailable("CalicoIsDown", corev1.ConditionTrue))...)),
-		"a taint that somebody else's condition stands for stays")
-
-	finishing := []func(*corev1.Node){
-		recorded(Releasing, thisBoot, NetworkReady), tainted(corev1.TaintNodeUnschedulable), tainted(corev1.TaintNodeNetworkUnavailable),
-	}
-	require.Equal(t, both, keys(node(finishing...)))
-	require.Equal(t, both[1:], keys(node(append(finishing, cordoned)...)), "a cordon set again is somebody else's, and so is its taint")
-}
-
-func TestOrderOfWrites(t *testing.T) {
-	ours := conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, HeldByHoldfast)
-	bornHeld := recorded(Held, thisBoot, NewNode)
-	for name, c := range map[string]struct {
-		node        *corev1.Node
-		facts       Facts
-		policy      Policy
-		statusFirst bool
-	}{
-		"hold of a fresh node: never cordoned and Ready": {node(), closed(), Policy{HoldUnrecorded: true}, true},
-		"release: never cordoned and Ready":              {node(bornHeld, cordoned, ours), ready(), Policy{}, false},
-		"release by label: the same":                     {node(bornHeld, cordoned, ours, exempt), closed(), Policy{}, false},
-		"end of a release: the record last":              {node(recorded(Releasing, thisBoot, NetworkReady), ours), ready(), Policy{}, true},
-		"override: the record last":                      {node(bornHeld, ours), closed(), Policy{}, true},
-		"hand-over of the cordon: the record last":       {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), ready(), Policy{}, true},
-		"hold after a reboot: the cordon at once":        {node(recorded(Released, otherBoot, NetworkReady)), closed(), Policy{}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.statusFirst, Decide(c.node, c.facts, c.policy, noon()).StatusFirst)
-		})
-	}
-}
-
-func TestFinishLeavesTheBoot(t *testing.T) {
-	d := Decide(node(recorded(Releasing, otherBoot, NetworkReady)), ready(), Policy{}, noon())
-	require.Equal(t, otherBoot, d.Record.BootID, "what is finished belongs to the boot that it began in, and this boot is judged next")
 }
 
 func TestMessagesSayWhatToDo(t *testing.T) {

@@ -196,9 +196,6 @@ func TestStampsAreTakenAtTheEndOfABoot(t *testing.T) {
 	require.Equal(t, Released, Decide(n, ready(), policy, noon()).Record.State)
 
 	then := map[string]Stamp{"StorageReady": {"then", otherBoot}}
-	half := node(holding(Record{State: Releasing, BootID: otherBoot, Reason: NetworkReady, Stamps: then}), up)
-	require.Equal(t, then, Decide(half, ready(), policy, noon()).Record.Stamps, "a release that is finished in a later boot leaves the note of its own")
-
 	goingDown := with(func(f *Facts) { f.GoingDown = true })
 	noted = map[string]Stamp{"StorageReady": {"2026-08-01T12:00:00Z", thisBoot}}
 	for name, r := range map[string]Record{

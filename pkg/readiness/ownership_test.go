@@ -185,19 +185,25 @@ func TestAnUnreadableRecordLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestNoClockDecides: the time is written down and nothing else.
+// TestNoClockDecides: the time is written down and nothing else, by the agent and by the leader.
 func TestNoClockDecides(t *testing.T) {
+	p := patience()
+	p.Release = true
 	for w := range worlds() {
 		if w.keep || w.exempt || w.marked {
 			continue
 		}
-		a := Decide(w.node, w.facts, w.policy, noon())
-		b := Decide(w.node, w.facts, w.policy, noon().AddDate(-50, 0, 0))
-		for _, r := range []*Record{a.Record, b.Record} {
-			if r != nil {
-				r.Since = time.Time{}
+		for how, decide := range map[string]func(now time.Time) Decision{
+			"agent":  func(now time.Time) Decision { return Decide(w.node, w.facts, w.policy, now) },
+			"leader": func(now time.Time) Decision { return Attend(w.node, p.Hold, p, now).Decision },
+		} {
+			a, b := decide(noon()), decide(noon().AddDate(-50, 0, 0))
+			for _, r := range []*Record{a.Record, b.Record} {
+				if r != nil {
+					r.Since = time.Time{}
+				}
 			}
+			require.Equal(t, a, b, "%s: %s", how, w.name)
 		}
-		require.Equal(t, a, b, w.name)
 	}
 }

@@ -14,11 +14,10 @@ type State string
 const (
 	// Held: the cordon (or the taint) is ours.
 	Held State = "held"
-	// Releasing: the cordon is off, the condition NetworkUnavailable may still be ours.
-	Releasing State = "releasing"
-	// Released: nothing on the node is ours.
+	// Released: nothing closes the node for us. Conditions of ours that still say otherwise are what a release has left that
+	// was cut short, and are cleared by whoever comes next.
 	Released State = "released"
-	// Overridden: somebody else ended the hold; nothing on the node is ours.
+	// Overridden: the same, and it was somebody else who ended the hold.
 	Overridden State = "overridden"
 )
 
@@ -78,9 +77,9 @@ func ParseRecord(value string) (Record, error) {
 		return Record{}, fmt.Errorf("reading hold record: %w", err)
 	}
 	switch w.State {
-	case Held, Releasing, Released, Overridden:
+	case Held, Released, Overridden:
 	default:
-		return Record{}, fmt.Errorf("reading hold record: state %q is none of held, releasing, released, overridden", w.State)
+		return Record{}, fmt.Errorf("reading hold record: state %q is none of held, released, overridden", w.State)
 	}
 	r := Record{
 		State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint,

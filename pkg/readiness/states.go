@@ -30,11 +30,15 @@ func (s situation) perhapsLent() []string {
 	return s.lent()
 }
 
-// bootUnknown changes nothing: without the boot ID a reboot cannot be told from a restart of the agent.
+// bootUnknown decides nothing: without the boot ID a reboot cannot be told from a restart of the agent. But what a hold that
+// has ended has left is a lie in every boot.
 func (s situation) bootUnknown() Decision {
-	d := s.decide(corev1.ConditionUnknown, BootUnknown, "this boot's ID (/proc/sys/kernel/random/boot_id) could not be read, so nothing is changed")
+	d := s.decide(corev1.ConditionUnknown, BootUnknown, "this boot's ID (/proc/sys/kernel/random/boot_id) could not be read, so nothing is decided")
 	d.Held = s.record.State == Held
-	return d
+	if !s.recorded || d.Held {
+		return d
+	}
+	return s.clear(d)
 }
 
 // mayHold says that a hold is called for and that nobody is in its way.
@@ -158,8 +162,10 @@ func (s situation) override() Decision {
 	return d
 }
 
-// release opens the node. The cordon goes first and the condition after it, for the other order would show the node Ready
-// and cordoned; in between the record says releasing, so that whoever comes after a crash knows what is left to do.
+// release opens the node in two writes. The cordon goes first, with the record that says that it has gone, and the conditions
+// after it, for the other order would show the node Ready and cordoned. What a crash in between leaves is told by the
+// conditions: in no state but held do they stand for anything, and so whoever comes next clears them (settled, bootUnknown,
+// Attend).
 func (s situation) release() Decision {
 	reason := NetworkReady
 	if s.calledOff {
@@ -171,28 +177,11 @@ func (s situation) release() Decision {
 		d = s.end(Overridden, EndedByLabel)
 		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: s.withMissing(d.Message)}
 	}
-	if s.ours() {
-		d.Record.State = Releasing
-	}
 	byCordon := s.record.Taint == ""
 	if byCordon {
 		d.Unschedulable = new(false)
 	}
 	d.RemoveTaints = append(s.holdTaints(), s.leftovers(byCordon)...)
-	return d
-}
-
-// finish ends a release, by this agent or by one that crashed. The cordon is off since the record says releasing: a bit that
-// is set again is somebody else's. It needs nothing from the host, and leaves the record its boot.
-func (s situation) finish() Decision {
-	state := Released
-	if s.record.Reason == EndedByLabel {
-		state = Overridden
-	}
-	d := s.end(state, s.record.Reason)
-	d.Record.BootID, d.Record.Stamps = s.record.BootID, s.record.Stamps
-	d.StatusFirst = true
-	d.RemoveTaints = s.leftovers(!s.node.Spec.Unschedulable)
 	return d
 }
 
@@ -209,7 +198,8 @@ func (s situation) rest(reason string) Decision {
 	return s.clear(s.decide(corev1.ConditionFalse, NotHeld, restMessage(reason)))
 }
 
-// restMessage depends on nothing but the record, so that the condition is not written again once all is done.
+// restMessage depends on nothing but the record, so that the condition is not written again once all is done, and reads the
+// same whoever writes it after a crash.
 func restMessage(reason string) string {
 	switch reason {
 	case NetworkReady:

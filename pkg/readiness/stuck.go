@@ -26,7 +26,7 @@ type Standing string
 const (
 	// Waiting is a hold as it should be: young, or being looked after by an agent.
 	Waiting Standing = "waiting"
-	// Ending is a release or an override that is not written down to its end.
+	// Ending is a release or an override that is not written to its end.
 	Ending Standing = "ending"
 	// BehindOthers is a hold on a node that somebody else is deleting, draining or rebooting.
 	BehindOthers Standing = "behind_others"
@@ -85,10 +85,10 @@ func Attend(n *corev1.Node, age time.Duration, p Patience, now time.Time) Attent
 	}
 	late := age >= p.Agent
 	switch {
-	case record.State == Releasing:
+	case record.State != Held && s.unfinished():
 		a.Standing = Ending
 		if late || record.Reason == Overdue { // The leader's own release, whose end it owes.
-			a.Decision = s.finish()
+			a.Decision = s.rest(record.Reason)
 		}
 	case record.State != Held:
 	case !s.shut():
@@ -130,6 +130,13 @@ func (s situation) attended() bool {
 	return true
 }
 
+// unfinished says that a condition still speaks of a hold that the record says has ended: the second write of a release is
+// missing.
+func (s situation) unfinished() bool {
+	c := condition(s.node, NetworkHeld)
+	return s.ours() || c != nil && c.Status == corev1.ConditionTrue
+}
+
 // unreachable says that the kubelet is silent (node lifecycle controller, NodeStatusUnknown).
 func (s situation) unreachable() bool {
 	ready := condition(s.node, corev1.NodeReady)
@@ -148,6 +155,10 @@ func (s situation) alone(reason, event, age string, p Patience) (Decision, *Even
 		"an agent, for none has looked at this node in %s. See why with `%s`. To release the node by hand: `%s`",
 		age, lookAtPod(p.Namespace, s.node.Name), ManualRelease(s.node))).held()
 	d.Event = nil
+	if c := condition(s.node, NetworkHeld); c != nil && c.Reason == GoingDown {
+		// This is of the boot before. Were the record of this boot first, it would pass for the word of an agent that has come.
+		d.Record, d.Conditions = nil, d.Conditions[:1]
+	}
 	return d, &Event{Type: corev1.EventTypeWarning, Reason: event, Message: d.Message}
 }
 

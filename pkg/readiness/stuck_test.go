@@ -92,8 +92,8 @@ func TestAttend(t *testing.T) {
 		// A hold has ten.
 		"overdue without an agent":       {born(conditioned(NetworkHeld, yes, AgentMissing)), holdLate, keep, attended{standing: Stuck, reason: Overdue, told: EventOverdue}},
 		"overdue, agent waits":           {born(looked), holdLate, keep, attended{standing: Stuck, agent: true, told: EventOverdue}},
-		"given up without an agent":      {born(), holdLate, release, attended{standing: Stuck, record: "releasing Overdue", cordon: "off", reason: NotHeld, unavailable: no, event: EventGivenUp}},
-		"given up, agent waits":          {born(looked), holdLate, release, attended{standing: Stuck, agent: true, record: "releasing Overdue", cordon: "off", reason: NotHeld, unavailable: no, event: EventGivenUp}},
+		"given up without an agent":      {born(), holdLate, release, attended{standing: Stuck, record: "released Overdue", cordon: "off", reason: NotHeld, unavailable: no, event: EventGivenUp}},
+		"given up, agent waits":          {born(looked), holdLate, release, attended{standing: Stuck, agent: true, record: "released Overdue", cordon: "off", reason: NotHeld, unavailable: no, event: EventGivenUp}},
 		"given up, condition never ours": {node(recorded(Held, thisBoot, Rebooted), cordoned), holdLate, release, attended{standing: Stuck, record: "released Overdue", cordon: "off", reason: NotHeld, event: EventGivenUp}},
 		"given up, taint mode":           {node(heldByTaint("holdfast.dev/held"), tainted("holdfast.dev/held")), holdLate, release, attended{standing: Stuck, record: "released Overdue", reason: NotHeld, event: EventGivenUp}},
 		"given up but keep-cordoned":     {born(annotated(KeepCordonedAnnotation, "")), holdLate, release, attended{standing: Stuck, record: "released KeptCordoned", reason: NotHeld, unavailable: no, event: EventReleased}},
@@ -105,12 +105,16 @@ func TestAttend(t *testing.T) {
 		"not ready for want of a CNI":   {born(conditioned(corev1.NodeReady, no, "KubeletNotReady")), agentLate, release, attended{standing: Unattended, reason: AgentMissing, told: AgentMissing}},
 
 		// What an agent would do without looking at the host.
-		"released by the leader, crash":         {node(recorded(Releasing, thisBoot, Overdue), booted(thisBoot), ours), 0, keep, attended{standing: Ending, record: "released Overdue", reason: NotHeld, unavailable: no}},
-		"an agent is at it":                     {node(recorded(Releasing, thisBoot, NetworkReady), looked, ours), agentLate - 1, keep, attended{standing: Ending, agent: true}},
-		"an agent crashed at it":                {node(recorded(Releasing, thisBoot, NetworkReady), looked, ours), agentLate, keep, attended{standing: Ending, agent: true, record: "released NetworkReady", reason: NotHeld, unavailable: no}},
+		"released by the leader, crash":         {node(recorded(Released, thisBoot, Overdue), booted(thisBoot), ours), 0, keep, attended{standing: Ending, reason: NotHeld, unavailable: no}},
+		"released by the leader, crash, taint":  {node(recorded(Released, thisBoot, Overdue), conditioned(NetworkHeld, yes, Overdue)), 0, keep, attended{standing: Ending, reason: NotHeld}},
+		"an agent is at it":                     {node(recorded(Released, thisBoot, NetworkReady), looked, ours), agentLate - 1, keep, attended{standing: Ending, agent: true}},
+		"an agent crashed at it":                {node(recorded(Released, thisBoot, NetworkReady), looked, ours), agentLate, keep, attended{standing: Ending, agent: true, reason: NotHeld, unavailable: no}},
+		"an agent crashed at it, not fresh":     {node(recorded(Released, thisBoot, NetworkReady), looked), agentLate, keep, attended{standing: Ending, agent: true, reason: NotHeld}},
+		"an agent crashed at an override":       {node(recorded(Overridden, thisBoot, EndedByLabel), looked, ours, exempt), agentLate, keep, attended{standing: Ending, agent: true, reason: NotHeld, unavailable: no}},
+		"an agent that knows no boot":           {node(recorded(Released, thisBoot, NetworkReady), conditioned(NetworkHeld, unknown, BootUnknown)), time.Hour, release, attended{agent: true}},
 		"H2: uncordoned, the agent's turn":      {node(recorded(Held, thisBoot, NewNode), ours), agentLate - 1, keep, attended{standing: Ending}},
 		"H2: uncordoned, and no agent":          {node(recorded(Held, thisBoot, NewNode), ours), agentLate, keep, attended{standing: Ending, record: "overridden EndedByHand", reason: NotHeld, unavailable: no, event: EventOverridden}},
-		"a label ends it, and no agent":         {born(exempt), agentLate, keep, attended{standing: Ending, record: "releasing EndedByLabel", cordon: "off", reason: NotHeld, unavailable: no, event: EventOverridden}},
+		"a label ends it, and no agent":         {born(exempt), agentLate, keep, attended{standing: Ending, record: "overridden EndedByLabel", cordon: "off", reason: NotHeld, unavailable: no, event: EventOverridden}},
 		"a label ends it, the agent's turn":     {born(exempt), agentLate - 1, keep, attended{standing: Waiting}},
 		"a label ends it, but somebody drains":  {born(exempt, tainted("medik8s.io/drain")), agentLate, keep, attended{standing: BehindOthers}},
 		"uncordoned by who deletes the machine": {node(recorded(Held, thisBoot, NewNode), ours, deleting), agentLate, keep, attended{standing: Ending, record: "overridden EndedByHand", reason: NotHeld, unavailable: no, event: EventOverridden}},
@@ -168,11 +172,10 @@ func TestLeaderForgetsNoStamp(t *testing.T) {
 	p := patience()
 	p.Release = true
 	for name, n := range map[string]*corev1.Node{
-		"given up":            node(hold, cordoned),
-		"opened by somebody":  node(hold),
-		"ended by the label":  node(hold, cordoned, exempt),
-		"left cordoned":       node(hold, cordoned, annotated(KeepCordonedAnnotation, "")),
-		"a release, finished": node(holding(Record{State: Releasing, BootID: thisBoot, Reason: Overdue, Stamps: noted})),
+		"given up":           node(hold, cordoned),
+		"opened by somebody": node(hold),
+		"ended by the label": node(hold, cordoned, exempt),
+		"left cordoned":      node(hold, cordoned, annotated(KeepCordonedAnnotation, "")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Attend(n, time.Hour, p, noon()).Decision
@@ -191,7 +194,7 @@ func TestLeaderForgetsNoWord(t *testing.T) {
 	require.Equal(t, HeldByHoldfast, condition(n, corev1.NodeNetworkUnavailable).Reason)
 	require.Nil(t, Attend(n, 3*time.Minute, patience(), noon()).Decision.Record, "noted once")
 	later := Decide(n, ready(), Policy{Force: []string{"condition:NetworkUnavailable"}}, noon())
-	require.Equal(t, Releasing, later.Record.State, later.Message)
+	require.Equal(t, Released, later.Record.State, later.Message)
 }
 
 // What is said in a condition is the same in every round, or it would be written in every round.
@@ -265,6 +268,6 @@ func TestManualRelease(t *testing.T) {
 func TestBornHeld(t *testing.T) {
 	require.True(t, BornHeld(node(recorded(Held, thisBoot, NewNode))))
 	require.False(t, BornHeld(node(recorded(Held, thisBoot, Rebooted))))
-	require.False(t, BornHeld(node(recorded(Releasing, thisBoot, NewNode))))
+	require.False(t, BornHeld(node(recorded(Released, thisBoot, NewNode))))
 	require.False(t, BornHeld(node()))
 }

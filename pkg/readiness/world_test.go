@@ -49,14 +49,13 @@ func records() []option {
 		{State: Held, Reason: NewNode, Marks: []string{karpenterAnnotation}},
 		{State: Held, Reason: Rebooted},
 		{State: Held, Reason: NewNode, Taint: holdTaint},
-		{State: Releasing, Reason: NetworkReady},
-		{State: Releasing, Reason: EndedByLabel},
 		{State: Released, Reason: NetworkReady},
 		{State: Released, Reason: GatesDoNotFit},
 		{State: Overridden, Reason: EndedByHand},
+		{State: Overridden, Reason: EndedByLabel},
 	} {
 		for _, boot := range []string{thisBoot, otherBoot, ""} {
-			if boot == "" && (r.State == Releasing || r.State == Overridden || r.Reason == Rebooted || r.Reason == GatesDoNotFit) {
+			if boot == "" && (r.State == Overridden || r.Reason == Rebooted || r.Reason == GatesDoNotFit) {
 				continue // only the agent enters these states, and never without a boot ID
 			}
 			r.BootID = boot
