@@ -2,11 +2,14 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -17,8 +20,10 @@ const (
 	eventQueue = 32
 	// eventBudget is how long one attempt at posting an event may take.
 	eventBudget = 5 * time.Second
-	// eventAttempts is how often an event is tried. What it says stands in the Node's conditions as well.
+	// eventAttempts is how often an event is tried that the server refuses, eventPatience for how long one is for which there
+	// is no server. What it says stands in the Node's conditions as well.
 	eventAttempts = 5
+	eventPatience = 10 * time.Minute
 )
 
 // event is one Kubernetes Event on the agent's Node.
@@ -75,16 +80,20 @@ func (h *herald) run(ctx context.Context) error {
 }
 
 func (h *herald) deliver(ctx context.Context, e *corev1.Event) error {
-	delays := retries()
-	for attempt := 1; ; attempt++ {
+	delays, began, refused := retries(), time.Now(), 0
+	for {
 		budget, cancel := context.WithTimeout(ctx, eventBudget)
 		err := h.post(budget, e)
 		cancel()
 		if err == nil {
 			return nil
 		}
-		if attempt == eventAttempts {
-			return fmt.Errorf("posting event %q after %d attempts: %w", e.Reason, attempt, err)
+		var answer apierrors.APIStatus
+		if errors.As(err, &answer) && answer.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err) {
+			refused++
+		}
+		if refused == eventAttempts || time.Since(began) > eventPatience {
+			return fmt.Errorf("posting event %q: %w", e.Reason, err)
 		}
 		if pause(ctx, delays.Step()) != nil {
 			return context.Cause(ctx)

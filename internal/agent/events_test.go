@@ -5,13 +5,16 @@ import (
 	"errors"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func TestEventsWaitForTheServerAndNothingWaitsForThem(t *testing.T) {
@@ -54,18 +57,34 @@ func TestEventsWaitForTheServerAndNothingWaitsForThem(t *testing.T) {
 }
 
 func TestAnEventThatNobodyTakesIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, said := record(t)
-		attempts := 0
-		h := &herald{node: testNode, log: log, queue: make(chan *corev1.Event, eventQueue), post: func(context.Context, *corev1.Event) error {
-			attempts++
-			return errors.New("events is forbidden")
-		}}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		h.tell(ctx, &corev1.Node{}, event{corev1.EventTypeNormal, "Held", "waiting"})
-		require.ErrorIs(t, h.run(ctx), context.DeadlineExceeded)
-		require.Equal(t, eventAttempts, attempts)
-		require.Equal(t, 1, strings.Count(said(), "events is forbidden"))
-	})
+	events := schema.GroupResource{Resource: "events"}
+	for name, c := range map[string]struct {
+		err             error
+		atLeast, atMost int
+		within          time.Duration
+	}{
+		"it is refused":             {apierrors.NewForbidden(events, "", errors.New("no")), eventAttempts, eventAttempts, 2 * time.Second},
+		"there is no server":        {syscall.ECONNREFUSED, 60, 100, eventPatience + slowTick},
+		"the server is ill":         {apierrors.NewInternalError(errors.New("etcd has no leader")), 60, 100, eventPatience + slowTick},
+		"the server is overwhelmed": {apierrors.NewTooManyRequests("later", 1), 60, 100, eventPatience + slowTick},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log, said := record(t)
+				attempts, last, began := 0, time.Time{}, time.Now()
+				h := &herald{node: testNode, log: log, queue: make(chan *corev1.Event, eventQueue), post: func(context.Context, *corev1.Event) error {
+					attempts, last = attempts+1, time.Now()
+					return c.err
+				}}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				h.tell(ctx, &corev1.Node{}, event{corev1.EventTypeNormal, "Held", "waiting"})
+				require.ErrorIs(t, h.run(ctx), context.DeadlineExceeded)
+				require.GreaterOrEqual(t, attempts, c.atLeast)
+				require.LessOrEqual(t, attempts, c.atMost)
+				require.Less(t, last.Sub(began), c.within)
+				require.Equal(t, 1, strings.Count(said(), c.err.Error()))
+			})
+		})
+	}
 }

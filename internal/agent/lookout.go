@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,7 +32,8 @@ const (
 	asksAtOnce = 16
 )
 
-// latest is a value that one goroutine replaces and others read.
+// latest is a value that one goroutine replaces and others read. Of a time it keeps the monotonic reading: ages by it are
+// right whatever becomes of the wall clock.
 type latest[T any] struct {
 	mu    sync.Mutex
 	value T
@@ -66,9 +66,9 @@ type lookout struct {
 	woken    bell
 	told     func()
 	evidence latest[protect.HostEvidence]
-	// patience is how old the last look may be; looked is when it ended, in Unix nanoseconds, or when the first began.
+	// patience is how old the last look may be; looked is when it ended, or when the first began.
 	patience time.Duration
-	looked   atomic.Int64
+	looked   latest[time.Time]
 
 	// What follows belongs to the goroutine of run.
 	look    int        // the number of the last look
@@ -96,8 +96,7 @@ type reply struct {
 
 // blind says since when no look at the host has ended, empty if that is not too long.
 func (l *lookout) blind(now time.Time) string {
-	last := l.looked.Load()
-	if since := time.Unix(0, last); last != 0 && now.Sub(since) > l.patience {
+	if since, ever := l.looked.take(); ever && now.Sub(since) > l.patience {
 		return fmt.Sprintf("no look at the host has ended since %s: a file system of it, or a process, hangs", since.UTC().Format(time.RFC3339))
 	}
 	return ""
@@ -109,7 +108,7 @@ func (l *lookout) run(ctx context.Context) error {
 	asking.SetLimit(asksAtOnce)
 	l.answers = make(chan reply, asksAtOnce)
 	l.delays = silences()
-	l.looked.Store(time.Now().UnixNano())
+	l.looked.put(time.Now())
 	for {
 		if l.survey(ctx, asking); ctx.Err() != nil {
 			break
@@ -134,7 +133,7 @@ func (l *lookout) survey(ctx context.Context, asking *errgroup.Group) {
 	if ctx.Err() != nil {
 		return
 	}
-	l.looked.Store(time.Now().UnixNano())
+	l.looked.put(time.Now())
 	l.metrics.looked(time.Since(began), len(unknown))
 	before := l.asked
 	l.asked, l.unknown = nil, unknown

@@ -16,9 +16,10 @@ func retries() wait.Backoff {
 	return wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.25, Steps: 10, Cap: 8 * time.Second}
 }
 
-// jittered spreads d by a tenth to either side, so that agents that were started together do not act together.
+// jittered shortens d by up to a fifth, so that agents that were started together do not act together, and none later than
+// was promised.
 func jittered(d time.Duration) time.Duration {
-	return wait.Jitter(d*9/10, 2.0/9)
+	return wait.Jitter(d*4/5, 1.0/4)
 }
 
 // bell wakes one waiting goroutine. Rings before it listens become one.
