@@ -33,8 +33,22 @@ func set(n *corev1.Node, status corev1.ConditionStatus, reason string, at time.T
 	n.Status.Conditions = append(n.Status.Conditions, c)
 }
 
-// host are the steps of the machine, up to the last boot, and of its network plugin.
+// host are the steps of the machine, up to the last boot, and of its network plugin, which says what it has to say once the
+// kubelet has told its boot.
 func host(last int) map[string]func(*scene) {
+	steps := machine(last)
+	steps["the plugin clears NetworkUnavailable"] = func(s *scene) {
+		s.up = true
+		if s.n.Status.NodeInfo.BootID != "" {
+			s.n.Status.NodeInfo.BootID = bootName(s.boot)
+		}
+		set(s.n, corev1.ConditionFalse, "FlannelIsUp", noon().Add(time.Duration(s.boot)*time.Hour))
+	}
+	return steps
+}
+
+// machine are the steps of the machine alone.
+func machine(last int) map[string]func(*scene) {
 	return map[string]func(*scene){
 		"gates open":  func(s *scene) { s.open = true },
 		"gates close": func(s *scene) { s.open = false },
@@ -42,10 +56,6 @@ func host(last int) map[string]func(*scene) {
 			if s.boot < last {
 				s.boot, s.open, s.up, s.going = s.boot+1, false, false, false
 			}
-		},
-		"the plugin clears NetworkUnavailable": func(s *scene) {
-			s.up = true
-			set(s.n, corev1.ConditionFalse, "FlannelIsUp", noon().Add(time.Duration(s.boot)*time.Hour))
 		},
 	}
 }
@@ -60,6 +70,21 @@ func shutdown() map[string]func(*scene) {
 
 // people are the steps of those who cordon, uncordon and delete.
 func people(born func(int) *corev1.Node) map[string]func(*scene) {
+	steps := cordons()
+	steps["the Node is made anew"] = func(s *scene) { s.anew(born(s.boot)) }
+	return steps
+}
+
+// anew puts another Node in the place of this one.
+func (s *scene) anew(n *corev1.Node) {
+	s.n, s.cordon, s.ended, s.up = n, "", 0, false
+	if s.n.Spec.Unschedulable {
+		s.cordon = us
+	}
+}
+
+// cordons are the steps of those who cordon and uncordon.
+func cordons() map[string]func(*scene) {
 	return map[string]func(*scene){
 		"kubectl cordon": func(s *scene) {
 			if !s.n.Spec.Unschedulable { // otherwise kubectl writes nothing
@@ -68,12 +93,6 @@ func people(born func(int) *corev1.Node) map[string]func(*scene) {
 			}
 		},
 		"kubectl uncordon": func(s *scene) { s.n.Spec.Unschedulable, s.n.ManagedFields, s.cordon = false, nil, "" },
-		"the Node is made anew": func(s *scene) {
-			s.n, s.cordon, s.ended, s.up = born(s.boot), "", 0, false
-			if s.n.Spec.Unschedulable {
-				s.cordon = us
-			}
-		},
 	}
 }
 
@@ -130,6 +149,12 @@ func (p play) with(all ...map[string]func(*scene)) play {
 	for _, some := range all {
 		maps.Copy(p.steps, some)
 	}
+	p.actors = agents()
+	return p
+}
+
+func (p play) and(more ...actor) play {
+	p.actors = slices.Concat(p.actors, more)
 	return p
 }
 
@@ -143,19 +168,34 @@ func TestEveryHistory(t *testing.T) {
 	}}
 	cordon, taint := play{born: bornByCordon}, play{born: bornByTaint, policy: Policy{TaintKey: holdTaint}}
 	word := play{born: bornByCordon, policy: Policy{Force: network}, cleanly: true}
+	watched, heard := cordon, word
+	watched.born, heard.born = reporting(bornByCordon), reporting(bornByCordon)
+	unrecorded := watched
+	unrecorded.policy.HoldUnrecorded = true
 	for name, p := range map[string]play{
-		"cordon, people, shutdown":    cordon.with(host(1), people(bornByCordon), shutdown()),
-		"cordon, drains":              cordon.with(host(1), drains()),
-		"cordon, wishes":              cordon.with(host(1), wishes()),
-		"taint, people":               taint.with(host(1), people(bornByTaint), putBack),
-		"taint, drains":               taint.with(host(1), drains()),
-		"taint, shutdown":             taint.with(host(1), shutdown()),
-		"taint, wishes":               taint.with(host(1), wishes(), putBack),
-		"cordon, etcd":                cordon.with(host(1), etcd()),
-		"waits for the plugin's word": word.with(host(2), people(bornByCordon)),
+		"cordon, people, shutdown":          cordon.with(host(1), people(bornByCordon), shutdown()),
+		"cordon, shutdown, hard of hearing": cordon.with(machine(1), cordons(), shutdown()).and(hardOfHearing()...),
+		"cordon, drains":                    cordon.with(host(1), drains()),
+		"cordon, wishes":                    cordon.with(host(1), wishes()),
+		"taint, people":                     taint.with(host(1), people(bornByTaint), putBack),
+		"taint, drains":                     taint.with(host(1), drains()),
+		"taint, shutdown":                   taint.with(host(1), shutdown()),
+		"taint, wishes":                     taint.with(host(1), wishes(), putBack),
+		"cordon, etcd":                      cordon.with(host(1), etcd()),
+		"waits for the plugin's word":       word.with(host(2), people(bornByCordon)),
+
+		"the leader, shutdown":                        watched.with(machine(1), kubelet(), shutdown()).and(leaders()...),
+		"the leader, people":                          watched.with(machine(1), kubelet(), cordons()).and(leaders()...),
+		"the leader, drains":                          cordon.with(machine(1), drains()).and(leaders()...),
+		"the leader, wishes":                          cordon.with(machine(1), wishes()).and(leaders()...),
+		"the leader, taint, people":                   taint.with(machine(1), cordons(), putBack).and(leaders()...),
+		"the leader, the plugin's word":               heard.with(host(1), kubelet()).and(leaders()...),
+		"the leader, the parameter":                   watched.with(machine(1), kubelet(), parameter(watched.born)).and(leaders()...),
+		"the leader, the parameter, agents that hold": unrecorded.with(machine(1), kubelet(), parameter(watched.born)).and(leaders()...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Logf("%d states", explore(t, p))
+			states, transitions := explore(t, p)
+			t.Logf("%d states, %d transitions", states, transitions)
 		})
 	}
 }

@@ -30,19 +30,35 @@ type scene struct {
 	unseen, member bool
 	// cordon says whose the cordon is: nobody's if there is none, us or other.
 	cordon string
+	// unborn says that the policy's parameter is away, so that the next Node is not born held.
+	unborn bool
 	// ended is the boot after which the last hold ended, plus one; 0 if none has.
 	ended int
 }
 
-// play is one set of rules: a policy, and the steps that others take.
+// play is one set of rules: a policy, those of ours who work, and the steps that others take.
 type play struct {
 	policy Policy
 	born   func(boot int) *corev1.Node
+	actors []actor
 	steps  map[string]func(*scene)
 	// cleanly says that logind tells the agent of every reboot.
 	cleanly bool
 	// parsed are the records that were read before.
 	parsed map[string]Record
+}
+
+// actor is one of ours at work until nothing is left to do. What it writes is checked, and how it leaves the Node.
+type actor struct {
+	name string
+	work func(play, *scene) error
+}
+
+// author is who has written: an agent with its facts, or the leader.
+type author struct {
+	facts Facts
+	// leader says that it is the leader; overdue that it may end a hold whatever the gates.
+	leader, overdue bool
 }
 
 func (s scene) facts() Facts {
@@ -69,13 +85,18 @@ func (s scene) copy() *scene {
 
 func (s scene) String() string {
 	var b strings.Builder
-	fmt.Fprint(&b, s.boot, s.open, s.going, s.up, s.cordon, s.ended, s.unseen, s.member, s.n.Spec.Unschedulable, len(s.n.ManagedFields))
+	b.WriteByte('0' + byte(s.boot))
+	b.WriteByte('0' + byte(s.ended))
+	for _, bit := range []bool{s.open, s.going, s.up, s.unseen, s.member, s.unborn, s.n.Spec.Unschedulable, len(s.n.ManagedFields) > 0} {
+		b.WriteString(map[bool]string{true: "+", false: "-"}[bit])
+	}
+	b.WriteString(s.cordon)
 	for _, key := range []string{HoldAnnotation, KeepCordonedAnnotation, karpenterAnnotation, etcdMarksAnnotation} {
 		if value, there := s.n.Annotations[key]; there {
 			b.WriteString(" " + key + "=" + value)
 		}
 	}
-	b.WriteString(" " + s.n.Labels[HoldLabel])
+	b.WriteString(" " + s.n.Labels[HoldLabel] + " " + s.n.Status.NodeInfo.BootID)
 	for i := range s.n.Spec.Taints {
 		b.WriteString(" " + s.n.Spec.Taints[i].Key)
 	}
@@ -86,52 +107,70 @@ func (s scene) String() string {
 	return b.String()
 }
 
-// pass is the agent at work until nothing is left to do, or killed after the first of its writes.
-func (p play) pass(s *scene, facts Facts, killed bool) error {
+// work writes what is decided until nothing is left to do, which done says, or until it is killed after the first write.
+func (p play) work(s *scene, by author, killed bool, decide func(*corev1.Node) Decision) (done bool, err error) {
 	for range 5 {
-		d := Decide(s.n, facts, p.policy, noon())
+		d := decide(s.n)
+		if asksNothing(s.n, d) {
+			return true, nil
+		}
 		half, whole := write(s.n, d, func(*corev1.Node) {})
 		for _, after := range []*corev1.Node{half, whole} {
-			if err := p.wrote(s, facts, after); err != nil {
-				return err
+			if same(s.n, after) {
+				continue
 			}
-			if killed && !same(s.n, half) {
-				return nil
+			if err := p.wrote(s, by, after); err != nil {
+				return false, err
 			}
-		}
-		if d.Record == nil && d.Event == nil && same(half, whole) {
-			return p.rests(s, facts)
+			if killed {
+				return false, nil
+			}
 		}
 	}
-	return fmt.Errorf("the agent does not come to rest")
+	return false, fmt.Errorf("it does not come to rest")
 }
 
-// wrote takes over one write of the agent's and checks what must hold of it.
-func (p play) wrote(s *scene, facts Facts, after *corev1.Node) error {
-	before, blocked := s.n, s.blocked()
+// asksNothing says that a decision leaves the Node as it is.
+func asksNothing(n *corev1.Node, d Decision) bool {
+	changed := slices.ContainsFunc(d.Conditions, func(c corev1.NodeCondition) bool {
+		before := condition(n, c.Type)
+		return before == nil || *before != c
+	})
+	return !changed && d.Record == nil && d.Event == nil && d.Unschedulable == nil && len(d.Annotations)+len(d.AddTaints)+len(d.RemoveTaints) == 0
+}
+
+// wrote takes over one write of ours and checks what must hold of it.
+func (p play) wrote(s *scene, by author, after *corev1.Node) error {
+	before, blocked := s.n, p.blocked(s, by)
 	after.ManagedFields, after.Labels = s.n.ManagedFields, s.n.Labels
 	s.n = after
-	called := p.record(before).Reason == GoingDown && p.record(before).BootID == bootName(s.boot) && !s.going
-	may := p.network(*s) || called || before.Labels[HoldLabel] == HoldNever
+	was, is := p.record(before), p.record(after)
+	called := was.Reason == GoingDown && was.BootID == bootName(s.boot) && !s.going
+	may := by.overdue || before.Labels[HoldLabel] == HoldNever || !by.leader && (p.network(*s) || called)
 	opens := before.Spec.Unschedulable && !after.Spec.Unschedulable || hasTaint(before, holdTaint) && !hasTaint(after, holdTaint)
+	byHand := is.State == Overridden && is.Reason == EndedByHand
 	switch {
 	case before.Spec.Unschedulable && !after.Spec.Unschedulable && s.cordon != us:
 		return fmt.Errorf("uncordons what somebody else has cordoned")
-	case opens && p.record(before).State == Held && p.record(after).State != Overridden && !may:
+	case opens && was.State == Held && !byHand && !may:
 		return fmt.Errorf("releases before the gates")
-	case opens && blocked && p.record(before).State == Held && p.record(after).State != Overridden:
+	case opens && blocked && was.State == Held && !byHand:
 		return fmt.Errorf("opens a node that somebody keeps closed")
+	case opens && was.State == Held && is.State == Held:
+		return fmt.Errorf("opens a node in another write than its record")
 	case (s.unseen || s.member) && before.Annotations[karpenterAnnotation] == "true" && after.Annotations[karpenterAnnotation] == "":
 		return fmt.Errorf("takes off a mark that may guard a member")
-	case !before.Spec.Unschedulable && after.Spec.Unschedulable && p.record(after).State != Held:
+	case !before.Spec.Unschedulable && after.Spec.Unschedulable && is.State != Held:
 		return fmt.Errorf("cordons without a record")
-	}
-	closes := p.record(before).State != Held && p.record(after).State == Held
-	if closes && s.ended == s.boot+1 && !facts.GoingDown {
+	case was.State != Held && is.State == Held && by.leader:
+		return fmt.Errorf("the leader holds a node")
+	case was.State != Held && is.State == Held && s.ended == s.boot+1 && !by.facts.GoingDown:
 		return fmt.Errorf("holds a second time in one boot")
+	case by.leader && is.State == Held && p.spoken(before, s.cordon) && said(after).Status == corev1.ConditionTrue && said(before) != said(after):
+		return fmt.Errorf("the leader speaks over an agent")
 	}
-	if p.record(before).State == Held && p.record(after).State != Held {
-		s.ended = s.boot + 1
+	if was.State == Held && is.State != Held {
+		s.ended = bootNumber(is.BootID) + 1
 		if s.n.Spec.Unschedulable && s.cordon == us {
 			s.cordon = other // handed over, by keep-cordoned
 		}
@@ -154,9 +193,14 @@ func (p play) network(s scene) bool {
 // guards says that the marks stand for a member of etcd, and that the record for it is there.
 func (s scene) guards() bool { return s.n.Annotations[etcdMarksAnnotation] != "" }
 
-func (s scene) blocked() bool {
+// blocked says that somebody wants the node closed, as far as the author can know: what logind says the leader never hears,
+// and who waits for its word keeps what was closed for it.
+func (p play) blocked(s *scene, by author) bool {
+	r := p.record(s.n)
 	_, keep := s.n.Annotations[KeepCordonedAnnotation]
-	return keep || hasTaint(s.n, "medik8s.io/drain") || s.going && s.n.Labels[HoldLabel] != HoldNever
+	closedForIt := r.State == Held && r.Reason == GoingDown && r.BootID == bootName(s.boot)
+	down := by.facts.GoingDown || by.facts.AwaitsWord && closedForIt
+	return keep || hasTaint(s.n, "medik8s.io/drain") || down && s.n.Labels[HoldLabel] != HoldNever
 }
 
 func (p play) record(n *corev1.Node) Record {
@@ -172,80 +216,55 @@ func (p play) record(n *corev1.Node) Record {
 	return r
 }
 
-// rests checks what must hold when the agent has nothing left to do.
-func (p play) rests(s *scene, facts Facts) error {
-	if facts.BootID == "" {
-		return nil
-	}
-	r := p.record(s.n)
-	c := condition(s.n, corev1.NodeNetworkUnavailable)
-	ours := c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
-	closed := s.cordon == us || p.policy.TaintKey != "" && hasTaint(s.n, holdTaint)
-	_, marked := s.n.Annotations[karpenterAnnotation]
-	switch {
-	case ours && r.State != Held:
-		return fmt.Errorf("our NetworkUnavailable stands in state %s", r.State)
-	case closed && r.State != Held:
-		return fmt.Errorf("the node is closed by us in state %s", r.State)
-	case !marked && s.guards():
-		return fmt.Errorf("a member without marks")
-	case marked && r.State != Held && facts.Etcd == Absent && !s.guards():
-		return fmt.Errorf("our marks for autoscalers stand in state %s", r.State)
-	case r.State == Releasing:
-		return fmt.Errorf("a release is not finished")
-	case r.State == Held && p.network(*s) && !s.blocked():
-		return fmt.Errorf("a held node whose gates are open is not released")
-	case r.State == Held && s.cordon == other && p.policy.TaintKey == "":
-		return fmt.Errorf("a cordon of somebody else's counts as ours")
-	}
-	return nil
-}
-
-// explore walks through all histories and returns how many states there are. It fails with the shortest history that
-// breaks a rule.
-func explore(t *testing.T, p play) int {
+// explore walks through all histories and returns how many states there are, and how many steps between them. It fails with
+// the shortest history that breaks a rule.
+func explore(t *testing.T, p play) (states, transitions int) {
 	t.Helper()
 	type found struct {
-		s    *scene
-		past []string
+		s      *scene
+		by     string
+		before *found
 	}
 	p.parsed = map[string]Record{}
-	names := slices.Sorted(maps.Keys(p.steps))
 	first := &scene{n: p.born(0)}
 	if first.n.Spec.Unschedulable {
 		first.cordon = us
 	}
-	seen, next := map[string]bool{first.String(): true}, []found{{s: first}}
+	all := slices.Clone(p.actors)
+	for _, name := range slices.Sorted(maps.Keys(p.steps)) {
+		all = append(all, actor{name, func(p play, s *scene) error {
+			if name == "reboot" && p.cleanly {
+				s.going = true
+				if err := agents()[0].work(p, s); err != nil {
+					return err
+				}
+			}
+			p.steps[name](s)
+			return nil
+		}})
+	}
+	seen, next := map[string]bool{first.String(): true}, []*found{{s: first}}
 	for len(next) > 0 {
 		at := next[0]
 		next = next[1:]
-		for _, name := range append([]string{"agent", "agent is killed", "agent without boot ID"}, names...) {
-			s, err := at.s.copy(), error(nil)
-			switch name {
-			case "agent":
-				err = p.pass(s, s.facts(), false)
-			case "agent is killed":
-				err = p.pass(s, s.facts(), true)
-			case "agent without boot ID":
-				facts := s.facts()
-				facts.BootID = ""
-				err = p.pass(s, facts, false)
-			default:
-				if name == "reboot" && p.cleanly {
-					s.going = true
-					err = p.pass(s, s.facts(), false)
-				}
-				p.steps[name](s)
-			}
+		for _, a := range all {
+			s := at.s.copy()
+			err := a.work(p, s)
 			lifecycle(s.n)
 			if err != nil {
-				require.NoError(t, err, "%s\n%s\n%s", strings.Join(at.past, "\n"), name, s)
+				past := a.name
+				for f := at; f.before != nil; f = f.before {
+					past = f.by + "\n" + past
+				}
+				require.NoError(t, err, "%s\n%s", past, s)
 			}
+			transitions++
 			if key := s.String(); !seen[key] {
 				seen[key] = true
-				next = append(next, found{s, append(slices.Clone(at.past), name)})
+				next = append(next, &found{s, a.name, at})
 			}
 		}
+		at.s = nil // of the past only the names are told
 	}
-	return len(seen)
+	return len(seen), transitions
 }

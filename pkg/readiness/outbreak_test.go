@@ -1,6 +1,8 @@
 package readiness
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,4 +44,83 @@ func TestOutbreak(t *testing.T) {
 			require.Equal(t, c.off || why != "", c.o.Widespread())
 		})
 	}
+}
+
+// fleet is a cluster with a parameter, in a history of which the test knows everything.
+type fleet struct {
+	now time.Time
+	// nodes is how many there are, stuck when those were born that are held without an agent.
+	nodes int
+	stuck []time.Time
+	// parameter is when it was made, zero if it is away; put says that a person has put it back while nodes were stuck.
+	parameter time.Time
+	put       bool
+	// taken is when this leader's process took it away last; zero if it has not.
+	taken time.Time
+}
+
+// look is the leader's, and says whether it takes the parameter away.
+func (f *fleet) look(t *testing.T) bool {
+	t.Helper()
+	if f.parameter.IsZero() {
+		return false
+	}
+	const counts = 6 * time.Minute
+	o := Outbreak{Nodes: f.nodes, Parameter: f.parameter, Now: f.now}
+	for _, born := range f.stuck {
+		if f.now.Sub(born) >= counts {
+			o.Stuck = append(o.Stuck, born)
+		}
+	}
+	if !f.taken.IsZero() {
+		o.Taken = f.now.Sub(f.taken)
+	}
+	wide := len(o.Stuck) >= 3 && len(o.Stuck) > f.nodes/10
+	lately := !f.taken.IsZero() && f.now.Sub(f.taken) < time.Hour
+	older := slices.ContainsFunc(o.Stuck, func(born time.Time) bool { return born.Before(f.parameter) })
+	fought := f.put && older && f.now.Sub(f.parameter) < time.Hour
+	off, why := o.SwitchOff()
+	require.Equal(t, wide && !lately && !fought, off, "%+v: %s", o, why)
+	require.Equal(t, wide, why != "", "what is widespread is said")
+	return off
+}
+
+// TestEveryOutbreak lets nodes be born, agents come, people put the parameter back and leaders restart in any order: it is
+// taken away as soon as holds without an agent are widespread, whoever leads, and never against somebody who has just put it
+// back over them.
+func TestEveryOutbreak(t *testing.T) {
+	looks, taken, left := 0, 0, 0
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		f := &fleet{now: noon(), nodes: 4 + r.IntN(40), parameter: noon()}
+		for range 60 {
+			f.now = f.now.Add(time.Second + time.Duration(r.IntN(900))*time.Second)
+			switch r.IntN(8) {
+			case 0, 1, 2:
+				f.nodes++
+				if !f.parameter.IsZero() {
+					f.stuck = append(f.stuck, f.now)
+				}
+			case 3:
+				f.stuck = f.stuck[min(len(f.stuck), r.IntN(4)):]
+			case 4:
+				f.taken = time.Time{} // another leader
+			case 5:
+				if f.parameter.IsZero() {
+					f.parameter, f.put = f.now, len(f.stuck) > 0
+				}
+			default:
+				looks++
+				switch off := f.look(t); {
+				case off:
+					f.taken, f.parameter, f.put = f.now, time.Time{}, false
+					taken++
+				case len(f.stuck) > 2:
+					left++
+				}
+			}
+		}
+	}
+	t.Logf("%d looks, of which %d took the parameter away and %d left it on although three nodes were stuck", looks, taken, left)
+	require.Greater(t, min(taken, left), 1000)
 }
