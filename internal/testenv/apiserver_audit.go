@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 )
 
 // auditPolicy logs what the programs of the cluster ask for, and nothing else.
@@ -30,6 +31,8 @@ type Request struct {
 	UserAgent                   string
 	// Code is the status of the answer.
 	Code int
+	// Answered is when the API server had given the whole answer; for a watch, when it began to.
+	Answered time.Time
 }
 
 // Requests returns what the service account has asked the API server for, in the order of the answers. A watch counts
@@ -49,6 +52,7 @@ func (s *APIServer) Requests(user string) ([]Request, error) {
 			}
 			ObjectRef struct{ Resource, Subresource, Name string }
 			Response  struct{ Code int } `json:"responseStatus"`
+			Stage     time.Time          `json:"stageTimestamp"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return nil, fmt.Errorf("reading the audit log: %w", err)
@@ -56,6 +60,7 @@ func (s *APIServer) Requests(user string) ([]Request, error) {
 		r := Request{
 			ID: e.AuditID, User: e.User.Username, Verb: e.Verb, UserAgent: e.UserAgent, Code: e.Response.Code,
 			Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource, Name: e.ObjectRef.Name,
+			Answered: e.Stage,
 		}
 		if nodes := e.User.Extra["authentication.kubernetes.io/node-name"]; len(nodes) > 0 {
 			r.Node = nodes[0]
