@@ -19,11 +19,11 @@ func testBreakGlass(t *testing.T, server *testenv.APIServer) {
 		defer remove(t, server, name)
 	}
 	nodes := server.Client().CoreV1().Nodes()
-	guarded := `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true","env":"prod"},"annotations":{"holdfast.dev/break-glass":"old"}}}`
+	guarded := `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true","env":"prod"},"annotations":{"holdfast.dev/break-glass":"old","holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]"}}}`
 	_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(guarded), metav1.PatchOptions{})
 	require.NoError(t, err)
 	defer func() {
-		_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
+		_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(`{"metadata":{"labels":null,"annotations":null}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}()
 
@@ -40,6 +40,10 @@ func testBreakGlass(t *testing.T, server *testenv.APIServer) {
 	}
 	const (
 		glass, label = "annotation holdfast.dev/break-glass allows", "label holdfast.dev/etcd-member guards"
+		claim        = "annotations holdfast.dev/etcd and holdfast.dev/etcd-unverified say"
+		takeClaim    = `{"metadata":{"annotations":{"holdfast.dev/etcd":null}}}`
+		takeDoubt    = `{"metadata":{"annotations":{"holdfast.dev/etcd-unverified":null}}}`
+		changeClaim  = `{"metadata":{"annotations":{"holdfast.dev/etcd":"[{}]"}}}`
 		breakIt      = `{"metadata":{"annotations":{"holdfast.dev/break-glass":"new"}}}`
 		mendIt       = `{"metadata":{"annotations":{"holdfast.dev/break-glass":null}}}`
 		takeIt       = `{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`
@@ -63,6 +67,17 @@ func testBreakGlass(t *testing.T, server *testenv.APIServer) {
 		{user: "patcher", does: "takes all labels", patch: takeAll, want: label},
 		{user: "patcher", does: "gives the label", node: "other", patch: giveIt},
 		{user: "patcher", does: "writes something else", patch: elsewhere},
+		{user: "patcher", does: "takes the announcement", patch: takeClaim, want: claim},
+		{user: "patcher", does: "takes the announcement through the status", patch: takeClaim, status: true, want: claim},
+		{user: "patcher", does: "takes what is unverified", patch: takeDoubt, want: claim},
+		{user: "patcher", does: "changes the announcement", patch: changeClaim, want: claim},
+		{user: "patcher", does: "announces where nothing is", node: "other", patch: changeClaim},
+		{user: "kubelet", does: "takes the announcement", patch: takeClaim, want: claim},
+		{user: "agent", does: "takes the announcement", patch: takeClaim},
+		{user: "agent", does: "takes what is unverified", patch: takeDoubt},
+		{user: "webhook", does: "takes the announcement", patch: takeClaim, want: claim},
+		{user: "breaker", does: "takes the announcement", patch: takeClaim},
+		{user: "admin", does: "takes what is unverified", patch: takeDoubt},
 		{user: "kubelet", does: "breaks it", patch: breakIt, want: glass},
 		{user: "kubelet", does: "breaks it through the status", patch: breakIt, status: true, want: glass},
 		{user: "kubelet", does: "takes the label", patch: takeIt, want: label},
