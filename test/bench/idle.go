@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -33,24 +32,21 @@ func idle(ctx context.Context, s *stage, t *table) error {
 		return err
 	}
 	t.note("leaving the agents alone for %s", idleTime)
-	begun, timer := time.Now(), time.NewTimer(idleTime)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
+	begun := time.Now()
+	if err := leave(ctx, idleTime); err != nil {
+		return err
 	}
 	after, err := cpuTime(pid)
 	if err != nil {
 		return err
 	}
-	memory, err := memoryOf(pid)
+	used, err := memoryOf(pid)
 	if err != nil {
 		return err
 	}
 	share := (after - before).Seconds() / time.Since(begun).Seconds()
 	t.add(row{
-		what:   fmt.Sprintf("idle agent on an etcd node; memory %s, of which anonymous %s", memory["VmRSS"], memory["RssAnon"]),
+		what:   fmt.Sprintf("idle agent on an etcd node; memory %s", used),
 		median: fmt.Sprintf("%.2f %% of a core", share*100), target: "≤ 0.5 %", missed: share > idleTarget,
 	})
 	return nil
@@ -70,22 +66,6 @@ func cpuTime(pid int) (time.Duration, error) {
 	user, err := strconv.Atoi(fields[11])
 	system, err2 := strconv.Atoi(fields[12])
 	return time.Duration(user+system) * time.Second / ticksPerSecond, errors.Join(err, err2)
-}
-
-// memoryOf reads the sizes in /proc/<pid>/status.
-func memoryOf(pid int) (map[string]string, error) {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }() // it was only read
-	found := map[string]string{}
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if name, size, ok := strings.Cut(lines.Text(), ":"); ok {
-			found[name] = strings.TrimSpace(size)
-		}
-	}
-	return found, nil
 }
 
 // look runs the benchmark of looking at a host, which lives beside the code that looks.

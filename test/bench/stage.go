@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/site"
 )
 
-// stage is a cluster with Holdfast on it and an etcd of some members, one to a node.
+// stage is a cluster with Holdfast on it and an etcd of some members, one to a node, or of none.
 type stage struct {
 	*site.Site
 	members  int
@@ -30,7 +30,11 @@ type stage struct {
 
 func newStage(ctx context.Context, members int, t *table) (_ *stage, err error) {
 	begun := time.Now()
-	t.note("starting kube-apiserver, an etcd of %d members with TLS, two webhooks and %d agents", members, members)
+	if members == 0 {
+		t.note("starting kube-apiserver with the manifests")
+	} else {
+		t.note("starting kube-apiserver, an etcd of %d members with TLS, two webhooks and %d agents", members, members)
+	}
 	s := &stage{members: members}
 	if s.Site, err = site.New(site.Options{Name: "bench", Out: t.out}); err != nil {
 		return nil, err
@@ -42,10 +46,30 @@ func newStage(ctx context.Context, members int, t *table) (_ *stage, err error) 
 	return s, nil
 }
 
-func (s *stage) start(ctx context.Context) (err error) {
-	if err = s.Start(ctx); err != nil {
+func (s *stage) start(ctx context.Context) error {
+	if err := s.Start(ctx); err != nil {
 		return err
 	}
+	admin := s.API.Admin()
+	admin.WarningHandler = rest.NoWarnings{}
+	client, err := rest.HTTPClientFor(admin)
+	if err != nil {
+		return err
+	}
+	if s.clusters, err = agent.NewClusters(admin, client); err != nil {
+		return err
+	}
+	if s.nodes, err = kubernetes.NewForConfigAndClient(admin, client); err != nil {
+		return err
+	}
+	if s.members == 0 {
+		return s.Install(ctx)
+	}
+	return s.startEtcd(ctx)
+}
+
+// startEtcd starts the etcd, and all that runs beside it.
+func (s *stage) startEtcd(ctx context.Context) (err error) {
 	if s.etcd, err = s.StartEtcd(ctx, testenv.EtcdOptions{Members: s.members}); err != nil {
 		return err
 	}
@@ -64,18 +88,6 @@ func (s *stage) start(ctx context.Context) (err error) {
 		if err = s.StartAgent(ctx, node(i+1)); err != nil {
 			return err
 		}
-	}
-	admin := s.API.Admin()
-	admin.WarningHandler = rest.NoWarnings{}
-	client, err := rest.HTTPClientFor(admin)
-	if err != nil {
-		return err
-	}
-	if s.clusters, err = agent.NewClusters(admin, client); err != nil {
-		return err
-	}
-	if s.nodes, err = kubernetes.NewForConfigAndClient(admin, client); err != nil {
-		return err
 	}
 	if s.stub, err = s.startStub(ctx); err != nil {
 		return err

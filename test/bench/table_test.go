@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/testenv"
 	"github.com/holdfast-dev/holdfast/test/site"
 )
 
@@ -76,4 +77,33 @@ func TestCPUOfALook(t *testing.T) {
 	require.Equal(t, 20350*time.Microsecond, got)
 	_, err = cpuPerLook("PASS\n")
 	require.ErrorContains(t, err, "no cpu-ms/op")
+}
+
+func TestReleasesAreFoundInTheAuditLog(t *testing.T) {
+	signal := time.Now()
+	patch := func(node string, after time.Duration, subresource string) testenv.Request {
+		return testenv.Request{Node: node, Verb: "patch", Resource: "nodes", Subresource: subresource, Code: 200, Answered: signal.Add(after)}
+	}
+	requests := []testenv.Request{
+		patch("a", -time.Second, "status"), patch("b", 3*time.Millisecond, ""), patch("a", 7*time.Millisecond, ""), patch("a", 9*time.Millisecond, "status"),
+	}
+	got, err := acknowledged(map[string]time.Time{"a": signal}, requests)
+	require.NoError(t, err)
+	require.Equal(t, times{7 * time.Millisecond}, got)
+	for what, wrong := range map[string]testenv.Request{
+		"no release of node c": patch("a", time.Millisecond, ""),
+		"not opened by":        patch("c", time.Millisecond, "status"),
+	} {
+		_, err = acknowledged(map[string]time.Time{"c": signal}, append(requests, wrong))
+		require.ErrorContains(t, err, what)
+	}
+}
+
+func TestMemoryOfAProcess(t *testing.T) {
+	got, err := parseMemory("00400000-7fff0000 ---p 00000000 00:00 0    [rollup]\nRss:   28672 kB\nPss:   9000 kB\nAnonymous:  7680 kB\nLazyFree:  0 kB\n")
+	require.NoError(t, err)
+	require.Equal(t, usage{resident: 28 << 20, anonymous: 7680 << 10}, got)
+	require.Equal(t, "28.0 MiB, anonymous 7.5", got.String())
+	_, err = parseMemory("Rss:  1 kB\n")
+	require.ErrorContains(t, err, "says nothing of it")
 }
