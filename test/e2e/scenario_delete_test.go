@@ -89,7 +89,7 @@ func gone(t *testing.T, c *cluster) {
 	c.kubectl(t, "delete", "node", stopped)
 	c.on(t, stopped, "systemctl disable etcd 2>/dev/null; rm -rf /var/lib/etcd")
 	c.back(t, stopped)
-	require.True(t, unmarked(c.node(t, stopped)))
+	c.until(t, stopped, "has nothing of ours", soon, unmarked)
 
 	c.etcd.ctl(t, 1, "member add etcd3 --peer-urls=https://"+c.etcd.address(t, 3)+":2380")
 	c.etcd.layOut(t, 3, "existing", 1, 2, 3)

@@ -62,5 +62,5 @@ func learner(t *testing.T, c *cluster) {
 	})
 	require.Equal(t, "true", n.Annotations[protect.KarpenterAnnotation], "it was set by a person")
 	c.kubectl(t, "annotate", "node", name, protect.KarpenterAnnotation+"-")
-	require.True(t, unmarked(c.node(t, name)))
+	c.until(t, name, "has nothing of ours left", soon, unmarked)
 }
