@@ -45,11 +45,16 @@ func (h *Host) conflist() readiness.Conflist {
 	return list
 }
 
-// packaged are patterns of the names of configurations that packages bring along: podman's, CRI-O's, and those of the loopback
-// device alone.
+// packaged are patterns of the names of configurations that packages bring along: podman's, CRI-O's (11-crio-ipv4-bridge and
+// 100-crio-bridge), nerdctl's, and those of the loopback device alone.
 func packaged() []string {
-	return []string{"87-podman*.conflist", "*crio-bridge*", "*-loopback*"}
+	return []string{"87-podman*.conflist", "*crio*bridge*", "nerdctl-*", "*-loopback*"}
 }
+
+// borrowed is the name of containerd's sample network (script/setup/install-cni), under which containerd also writes the
+// cluster's own where it has a template for it (update_runtime_config.go, cniConfigFileName): GKE's nodes and kubenet. The
+// name tells nothing, then; that the network was made for this very node does.
+func borrowed(name string) bool { return strings.HasPrefix(name, "10-containerd-net.") }
 
 // readConflists reads the first configuration, which the runtime takes, and of the others those that name flannel: a meta
 // plugin in the first, such as Multus, may hand on to them without naming more than a path.
@@ -66,7 +71,8 @@ func (h *Host) readConflists(list *readiness.Conflist, paths []string) {
 		list.Problem = fmt.Sprintf("parsing %s: %v", list.Path, err)
 		return
 	}
-	list.Name = name
+	list.Name, list.Bridged = name, bridged(plugins[0])
+	list.Borrowed = borrowed(filepath.Base(list.Path))
 	all := needed(plugins, "")
 	for _, path := range paths[1:] {
 		data, err := h.root.read(path)
@@ -189,6 +195,41 @@ func handedOn(conf []byte) []*libcni.PluginConfig {
 			all = append(all, plugin)
 		}
 		all = append(all, handedOn(raw)...)
+	}
+	return all
+}
+
+// bridged returns the subnets of the network that pods are first given if it is a plain bridge, with addresses by host-local
+// (plugins/ipam/host-local/backend/allocator, IPAMConfig: one range inline, or sets of ranges). A meta plugin's first delegate
+// is the cluster's network.
+func bridged(main *libcni.PluginConfig) []string {
+	for {
+		inner := handedOn(main.Bytes)
+		if len(inner) == 0 {
+			break
+		}
+		main = inner[0]
+	}
+	if main.Network.Type != "bridge" || main.Network.IPAM.Type != "host-local" {
+		return nil
+	}
+	type subnet struct {
+		Subnet string `json:"subnet"`
+	}
+	var conf struct {
+		IPAM struct {
+			subnet
+			Ranges [][]subnet `json:"ranges"`
+		} `json:"ipam"`
+	}
+	if json.Unmarshal(main.Bytes, &conf) != nil {
+		return nil // of an odd shape: host-local's own complaint
+	}
+	var all []string
+	for _, s := range append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.subnet) {
+		if s.Subnet != "" {
+			all = append(all, s.Subnet)
+		}
 	}
 	return all
 }

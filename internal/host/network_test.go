@@ -15,6 +15,8 @@ import (
 
 const (
 	goodSubnet = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+	// script is the least that is a program.
+	script     = "#!/bin/sh\n"
 	flannelCNI = `{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true}},{"type":"portmap"}]}`
 )
 
@@ -170,6 +172,11 @@ func TestConflist(t *testing.T) {
 			presence: readiness.Present, path: dir + "11-flannel.conflist", passed: []string{dir + "100-crio-bridge.conflist"},
 			plugins: []string{"flannel<", "bridge<flannel", "host-local<flannel", "loopback<flannel"},
 		},
+		"CRI-O's and nerdctl's": {
+			host:     files{dir + "11-crio-ipv4-bridge.conflist": "{", dir + "10-crio-bridge.conf": "{", dir + "nerdctl-bridge.conflist": "{", dir + "nerdctl-x.conflist": "{"},
+			presence: readiness.Absent,
+			passed:   []string{dir + "10-crio-bridge.conf", dir + "11-crio-ipv4-bridge.conflist", dir + "nerdctl-bridge.conflist", dir + "nerdctl-x.conflist"},
+		},
 		"k3s": {
 			host:     files{k3s + "10-flannel.conflist": `{"name":"f","plugins":[{"type":"bandwidth"}]}`, dir + "87-podman-bridge.conflist": "{"},
 			presence: readiness.Present, path: k3s + "10-flannel.conflist", passed: []string{dir + "87-podman-bridge.conflist"},
@@ -211,15 +218,18 @@ func TestPluginsAreLookedForAsTheRuntimeDoes(t *testing.T) {
 		problem    string
 	}{
 		"nowhere":                 {executable: readiness.Absent},
-		"first directory":         {host: files{"/opt/cni/bin/bridge": "x"}, executable: readiness.Present},
-		"second directory":        {host: files{"/usr/lib/cni/bin/x": "", "/usr/lib/cni/bridge": "-> bin/x2", "/usr/lib/cni/bin/x2": "x"}, executable: readiness.Present},
+		"first directory":         {host: files{"/opt/cni/bin/bridge": script}, executable: readiness.Present},
+		"second directory":        {host: files{"/usr/lib/cni/bin/x": "", "/usr/lib/cni/bridge": "-> bin/x2", "/usr/lib/cni/bin/x2": script}, executable: readiness.Present},
 		"empty: being unpacked":   {host: files{"/opt/cni/bin/bridge": ""}, executable: readiness.Absent, problem: "is empty"},
+		"one byte":                {host: files{"/opt/cni/bin/bridge": "x"}, executable: readiness.Absent, problem: "neither an ELF program nor a script"},
+		"the beginning of ELF":    {host: files{"/opt/cni/bin/bridge": "\x7fELF\x02\x01\x01"}, executable: readiness.Absent, problem: "/opt/cni/bin/bridge is not a whole ELF program"},
+		"zeros":                   {host: files{"/opt/cni/bin/bridge": strings.Repeat("\x00", 4096)}, executable: readiness.Absent, problem: "neither"},
 		"a directory":             {host: files{"/opt/cni/bin/bridge/a": "x"}, executable: readiness.Absent, problem: "not executable"},
 		"not executable":          {host: files{"/opt/cni/bin/bridge": "-> /etc/cni/net.d/1.conflist"}, executable: readiness.Absent, problem: "not executable"},
 		"unreadable":              {host: files{"/opt/cni/bin": loop}, executable: readiness.Unknown, problem: "too many levels"},
-		"k3s":                     {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": "x", "/var/lib/rancher/k3s/data/cni/bridge": "-> ../0a/bin/bridge"}, executable: readiness.Present},
-		"an older k3s":            {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": "x", "/var/lib/rancher/k3s/data/current": "-> 0a"}, executable: readiness.Present},
-		"unreadable, but further": {host: files{"/opt/cni/bin": loop, "/usr/libexec/cni/bin/b": "x", "/usr/libexec/cni/bridge": "-> bin/b"}, executable: readiness.Present},
+		"k3s":                     {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": script, "/var/lib/rancher/k3s/data/cni/bridge": "-> ../0a/bin/bridge"}, executable: readiness.Present},
+		"an older k3s":            {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": script, "/var/lib/rancher/k3s/data/current": "-> 0a"}, executable: readiness.Present},
+		"unreadable, but further": {host: files{"/opt/cni/bin": loop, "/usr/libexec/cni/bin/b": script, "/usr/libexec/cni/bridge": "-> bin/b"}, executable: readiness.Present},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := layOut(t, conf)

@@ -74,6 +74,11 @@ type Conflist struct {
 	Presence  Presence `json:"presence"`
 	Name      string   `json:"name,omitempty"`
 	Plugins   []Plugin `json:"plugins,omitempty"`
+	// Bridged are the subnets of a plain bridge with host-local addresses, if that is the network that pods are given. Packages
+	// install such bridges too, with subnets of their own choice.
+	Bridged []string `json:"bridged,omitempty"`
+	// Borrowed says that the configuration has a name under which packages install theirs and runtimes write the cluster's.
+	Borrowed bool `json:"borrowed,omitempty"`
 	// PassedOver are configurations that come with a package, and so do not show that the cluster's network is there.
 	PassedOver []string `json:"passedOver,omitempty"`
 	// Problem is why the directory could not be read or why no file in it parses.

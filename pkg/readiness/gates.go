@@ -27,7 +27,7 @@ type Gate struct {
 // seen before a reboot under the same hold is as good.
 func (s situation) look() []Gate {
 	f, p := s.facts, s.policy
-	gates := []Gate{gate(GateCNI, WaitingForCNI, missingCNI(f.Conflist))}
+	gates := []Gate{gate(GateCNI, WaitingForCNI, missingCNI(s.node, f.Conflist))}
 	if wantsFlannel(f, p) {
 		gates = append(gates, gate(GateFlannel, WaitingForFlannel, missingFlannel(s.node, f.Subnet, p)))
 	}
@@ -59,7 +59,7 @@ func wantsFlannel(f Facts, p Policy) bool {
 	return slices.ContainsFunc(f.Conflist.Plugins, func(p Plugin) bool { return p.Type == flannelPlugin })
 }
 
-func missingCNI(c Conflist) string {
+func missingCNI(n *corev1.Node, c Conflist) string {
 	switch {
 	case c.Problem != "":
 		return fmt.Sprintf("a CNI configuration that can be read in %s (%s)", c.Directory, c.Problem)
@@ -80,7 +80,7 @@ func missingCNI(c Conflist) string {
 		}
 	}
 	if len(missing) == 0 {
-		return ""
+		return missingBridge(n, c)
 	}
 	return fmt.Sprintf("CNI plugins of %s: %s", c.Path, strings.Join(missing, ", "))
 }
@@ -127,6 +127,30 @@ func whyStale(volatile Presence) string {
 		return "the file lies on a disk and may be of an earlier boot; put it on a tmpfs such as /run, or let the policy trust it"
 	}
 	return "it could not be told whether the file lies on a tmpfs"
+}
+
+// missingBridge asks of a plain bridge whether it was made for this node: a bridge that some package has installed looks like
+// the cluster's but for its subnet. One that shares a subnet with the node's podCIDRs is the cluster's, be it wider (minikube's)
+// or one family of two. Where Kubernetes gives out no podCIDRs nothing can be compared; but what runtimes write under a
+// package's name has the podCIDR in it, and waits for one.
+func missingBridge(n *corev1.Node, c Conflist) string {
+	cidrs := podCIDRs(n)
+	if len(c.Bridged) == 0 || len(cidrs) == 0 && !c.Borrowed {
+		return ""
+	}
+	for _, cidr := range cidrs {
+		given, err := netip.ParsePrefix(cidr)
+		for _, subnet := range c.Bridged {
+			if its, bad := netip.ParsePrefix(subnet); err == nil && bad == nil && its.Overlaps(given) {
+				return ""
+			}
+		}
+	}
+	if len(cidrs) == 0 {
+		return fmt.Sprintf("podCIDRs of the node that show whose network %s is: a package's bridge has the same name", c.Path)
+	}
+	return fmt.Sprintf("a CNI configuration of the cluster's: %s is a bridge with %s outside the node's podCIDRs %s, as packages install them; "+
+		"remove it, or give it the node's podCIDR if it is the cluster's network", c.Path, strings.Join(c.Bridged, ", "), strings.Join(cidrs, ", "))
 }
 
 // missingSubnet checks one subnet of the file against the CIDRs that Kubernetes gave the node. A node without any (flannel

@@ -33,6 +33,16 @@ func ready() Facts {
 	}
 }
 
+// bridge returns the facts of a host with a plain bridge.
+func bridge(borrowed bool, subnets ...string) Facts {
+	f := calico()
+	f.Conflist = Conflist{
+		Directory: "/etc/cni/net.d", Path: "/etc/cni/net.d/10-net.conflist", Presence: Present, Bridged: subnets, Borrowed: borrowed,
+		Plugins: []Plugin{{Type: "bridge", Executable: Present}, {Type: "host-local", NeededBy: "bridge", Executable: Present}},
+	}
+	return f
+}
+
 func with(change func(*Facts)) Facts {
 	f := ready()
 	change(&f)
@@ -62,7 +72,26 @@ func TestGates(t *testing.T) {
 		"all there, no podCIDR":       {ready(), nil, nil, Policy{}, map[string]string{"cni": "", "flannel": ""}},
 		"another CNI":                 {calico(), nil, nil, Policy{}, map[string]string{"cni": ""}},
 		"another CNI, flannel forced": {calico(), nil, nil, Policy{Force: []string{GateFlannel}}, map[string]string{"cni": "", "flannel": "/run/flannel/subnet.env"}},
-		"nothing was looked at":       {Facts{}, nil, nil, Policy{}, map[string]string{"cni": "could not be looked at"}},
+		"a package's bridge": {
+			bridge(false, "10.85.0.0/16", "1100:200::/24"), dual, nil,
+			Policy{},
+			map[string]string{"cni": "10.85.0.0/16, 1100:200::/24 outside the node's podCIDRs 10.244.3.0/24, fd00:3::/64"},
+		},
+		"a package's bridge before flannel, which was seen": {
+			with(func(f *Facts) { f.Conflist = bridge(false, "10.88.0.0/16").Conflist }), flannel4, nil,
+			Policy{},
+			map[string]string{"cni": "10.88.0.0/16"},
+		},
+		"a bridge, podCIDRs not given out":               {bridge(false, "10.85.0.0/16"), nil, nil, Policy{}, map[string]string{"cni": ""}},
+		"a bridge under a package's name, no podCIDR":    {bridge(true, "10.88.0.0/16"), nil, nil, Policy{}, map[string]string{"cni": "whose network"}},
+		"a package's bridge under a package's name":      {bridge(true, "10.88.0.0/16"), flannel4, nil, Policy{}, map[string]string{"cni": "10.88.0.0/16"}},
+		"kubenet, by containerd's template":              {bridge(true, "10.244.3.0/24"), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
+		"a bridge of the node's podCIDR":                 {bridge(false, "10.244.3.0/24"), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
+		"a bridge wider than the podCIDR, as minikube's": {bridge(false, "10.244.0.0/16"), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
+		"a bridge of one family":                         {bridge(false, "fd00:3::/64"), dual, nil, Policy{}, map[string]string{"cni": ""}},
+		"a bridge with no subnet of its own":             {bridge(false), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
+		"a bridge whose subnet is none":                  {bridge(false, "usePodCidr"), flannel4, nil, Policy{}, map[string]string{"cni": "usePodCidr"}},
+		"nothing was looked at":                          {Facts{}, nil, nil, Policy{}, map[string]string{"cni": "could not be looked at"}},
 		"no conflist, flannel unseen": {
 			with(func(f *Facts) { f.Conflist.Presence = Absent; f.Conflist.Plugins = nil; f.Subnet.Presence = Absent }), nil, nil,
 			Policy{},
