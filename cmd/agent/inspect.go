@@ -130,7 +130,7 @@ func look(ctx context.Context, machine *host.Host, asked inspection) report {
 	seen.Etcd = etcdReport{Found: []foundReport{}, Unknown: shown.Unknown, Notes: shown.Notes}
 	for _, sighting := range shown.Found {
 		found := foundReport{Found: protect.Found{Sighting: sighting}}
-		if asked.ask && sighting.Running() {
+		if asked.ask && (asked.staticPods || !sighting.InCluster) { // whom the agent asks: one that runs may show no process
 			found.Answer = prober.Identify(ctx, sighting)
 		}
 		if found.Answered() && !found.Removed {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -116,13 +117,18 @@ func TestInspectBesideARunningMember(t *testing.T) {
 	require.NotContains(t, text, "break-glass", "nobody was refused")
 
 	require.Contains(t, inspected(t, "--host-root="+member.Root, "--ask-etcd=false"), "it was not asked")
+
+	require.NoError(t, os.Remove(filepath.Join(member.Root, "proc", strconv.Itoa(member.PID()))))
+	text = inspected(t, "--host-root="+member.Root)
+	require.Contains(t, text, "  found              data directory /var/lib/etcd of systemd unit etcd.service, which does not run\n")
+	require.Contains(t, text, "    answers          as member etcd1 (", "whose process is not seen is asked all the same, as the agent does")
 }
 
 func TestInspectAHostWithoutEtcd(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "proc/sys/kernel/random/boot_id"), "boot-1\n")
 	write(t, filepath.Join(root, "etc/cni/net.d/1.conflist"), `{"name":"x","plugins":[{"type":"ptp"}]}`)
-	write(t, filepath.Join(root, "opt/cni/bin/ptp"), "x")
+	write(t, filepath.Join(root, "opt/cni/bin/ptp"), "#!/bin/sh\n")
 	text := inspected(t, "--host-root="+root)
 	require.Contains(t, text, "  found              none\n")
 	require.Contains(t, text, "  protect the node   no: no etcd member is on this node\n")
@@ -135,7 +141,7 @@ func TestInspectAsksForTheMarkerOfTheLabel(t *testing.T) {
 	root := t.TempDir()
 	write(t, filepath.Join(root, "proc/sys/kernel/random/boot_id"), "boot-1\n")
 	write(t, filepath.Join(root, "etc/cni/net.d/1.conflist"), `{"name":"x","plugins":[{"type":"ptp"}]}`)
-	write(t, filepath.Join(root, "opt/cni/bin/ptp"), "x")
+	write(t, filepath.Join(root, "opt/cni/bin/ptp"), "#!/bin/sh\n")
 	for _, label := range []string{"built-by=ansible", "built-by"} {
 		text := inspected(t, "--host-root="+root, "--network-plugin-label="+label)
 		require.Contains(t, text, "  if it is held      would stay held: ")

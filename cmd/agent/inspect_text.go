@@ -86,12 +86,12 @@ func (p page) found(f foundReport) {
 	switch {
 	case f.Answered():
 		p.row(4, "answers", fmt.Sprintf("as member %s (%s) of cluster %s%s", or(f.Name, "unnamed"), f.Ref.Member, f.Ref.Cluster, manner(f.Answer)))
+	case f.Problem != "" && !f.Running():
+		p.row(4, "does not answer", "it does not run, as far as the host shows: "+f.Problem)
 	case f.Problem != "":
 		p.row(4, "does not answer", f.Problem)
-	case !f.Running():
-		p.row(4, "does not answer", "it does not run")
 	default:
-		p.row(4, "does not answer", "it was not asked (--ask-etcd=false)")
+		p.row(4, "does not answer", "it was not asked (--ask-etcd=false"+map[bool]string{true: " or --protect-static-pods=false"}[f.InCluster]+")")
 	}
 	if f.Observation != nil {
 		p.cluster(*f.Observation)

@@ -77,11 +77,15 @@ func (p *Prober) inUse() map[string]memory {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	found := maps.Clone(p.known)
-	maps.DeleteFunc(found, func(_ string, m memory) bool { return time.Since(m.asked) > idleLife })
+	maps.DeleteFunc(found, unused)
 	return found
 }
 
-// remember keeps how a server was reached, and the member list if there is one.
+// unused says that nobody has asked for a server for so long that it is gone.
+func unused(_ string, m memory) bool { return time.Since(m.asked) > idleLife }
+
+// remember keeps how a server was reached, and the member list if there is one. It forgets the servers that nobody has
+// asked for since: a container has a data directory of another name each time that it is started.
 func (p *Prober) remember(s protect.Sighting, ref protect.MemberRef, way target, members []*pb.Member) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,6 +93,7 @@ func (p *Prober) remember(s protect.Sighting, ref protect.MemberRef, way target,
 		members = before.members
 	}
 	p.known[identity(s)] = memory{ref: ref, way: way, members: members, asked: time.Now()}
+	maps.DeleteFunc(p.known, unused)
 }
 
 // identity is what stays the same of one server from look to look, whether its process or only its data is seen.

@@ -47,6 +47,7 @@ func (h *Host) dial(ctx context.Context) (*godbus.Conn, error) {
 type loaded struct {
 	mainPID int
 	files   []string
+	masked  bool
 }
 
 // loadedUnits asks systemd for its units. A note says why there is nobody to ask: a host without systemd, or without a bus.
@@ -89,6 +90,9 @@ func loadedUnit(properties map[string]any) loaded {
 	var l loaded
 	if pid, ok := properties["MainPID"].(uint32); ok {
 		l.mainPID = int(pid)
+	}
+	if state, ok := properties["LoadState"].(string); ok {
+		l.masked = state == "masked"
 	}
 	if file, ok := properties["FragmentPath"].(string); ok && file != "" {
 		l.files = append(l.files, file)

@@ -82,25 +82,26 @@ func (w *dirWatch) arm() (changed bool, err error) {
 
 // wanted are the directories to watch for the targets as the host is now.
 func (w *dirWatch) wanted() map[string]watched {
-	at := map[string]watched{}
+	at, found := map[string]watched{}, map[string]spot{}
 	for _, t := range w.targets() {
-		dir, info, exists := nearest(w.root, t.dir)
-		if info == nil {
+		near := nearest(w.root, t.dir, found)
+		if near.info == nil {
 			continue // not even the host's root can be looked at
 		}
+		dir := near.at
 		is := at[dir]
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		if stat, ok := near.info.Sys().(*syscall.Stat_t); ok {
 			is.device, is.inode = stat.Dev, stat.Ino
 		}
 		switch {
-		case !exists:
+		case !near.exists:
 			is.standIn = true
 		case len(t.names) == 0:
 			is.names = append(is.names, "*")
 		default:
 			is.names = append(is.names, t.names...)
 		}
-		if exists {
+		if near.exists {
 			is.starts = append(is.starts, t.starts...)
 		}
 		at[dir] = is
@@ -118,18 +119,49 @@ func (w *dirWatch) starts(event fsnotify.Event) bool {
 	return event.Has(fsnotify.Create) && matchesAny(w.at[filepath.Dir(event.Name)].starts, filepath.Base(event.Name))
 }
 
+// spot is a directory to watch, and whether it is the one that was asked for.
+type spot struct {
+	at     string
+	info   fs.FileInfo
+	exists bool
+}
+
 // nearest returns the directory to watch for dir: itself, or the nearest one above it that exists. What cannot be
-// followed is watched as far as it can be.
-func nearest(root tree, dir string) (at string, info fs.FileInfo, exists bool) {
-	for above := dir; ; above = filepath.Dir(above) {
-		if at, err := root.locate(above); err == nil {
-			at, err = filepath.EvalSymlinks(at) // in the agent's own root they are left in place
-			if info, statErr := os.Lstat(at); err == nil && statErr == nil && info.IsDir() {
-				return at, info, above == dir
-			}
-		}
-		if above == "/" || above == "." {
-			return string(root), nil, false
-		}
+// followed is watched as far as it can be. Most targets are not there and have the ways to them in common, and this is done
+// every few seconds on every node: found keeps what was found before, for one look.
+func nearest(root tree, dir string, found map[string]spot) spot {
+	if known, done := found[dir]; done {
+		return known
 	}
+	near := open(root, dir)
+	switch {
+	case near.info != nil:
+	case dir == "/" || dir == ".":
+		near.at = string(root)
+	default:
+		near = nearest(root, filepath.Dir(dir), found)
+		near.exists = false
+	}
+	found[dir] = near
+	return near
+}
+
+// open looks at one directory. Without one there is no info.
+func open(root tree, dir string) spot {
+	at, err := root.locate(dir)
+	if err == nil && root == "/" { // there, links are left in place
+		at, err = filepath.EvalSymlinks(at)
+	}
+	if err != nil {
+		return spot{}
+	}
+	look := os.Lstat
+	if at == string(root) { // which may be a link itself
+		look = os.Stat
+	}
+	info, err := look(at)
+	if err != nil || !info.IsDir() {
+		return spot{}
+	}
+	return spot{at, info, true}
 }

@@ -42,6 +42,27 @@ func TestAWatchThatFailedIsTriedAgain(t *testing.T) {
 	}
 }
 
+// Somebody may name the host's root by a link. What is not there yet is seen to come all the same.
+func TestTheRootIsALink(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "root")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
+	require.NoError(t, os.Symlink("real", root))
+	var added []string
+	w := dirWatch{
+		root: tree(root), remove: func(string) error { return nil }, at: map[string]watched{},
+		targets: func() []target { return []target{{dir: "/srv/data"}} },
+		add:     func(dir string) error { added = append(added, dir); return nil },
+	}
+	_, err := w.arm()
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "srv/data"), 0o755))
+	changed, err := w.arm()
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Equal(t, []string{root, filepath.Join(root, "srv/data")}, added)
+}
+
 func TestAWatchThatCannotBeIsTold(t *testing.T) {
 	w := dirWatch{
 		root: tree(t.TempDir()), remove: func(string) error { return nil }, at: map[string]watched{},

@@ -52,9 +52,11 @@ type scan struct {
 	services []service
 	found    []server
 	// workloads are servers in ordinary pods, which are no part of the host.
-	workloads []server
+	workloads []workload
 	unknown   []string
 	notes     []string
+	// settingsFiles are those of programs around etcd.
+	settingsFiles []string
 }
 
 // server is a sighting with what tells it from others: the data directory, which etcd locks, so that no two servers
@@ -76,7 +78,7 @@ func (s *scan) readUnits(ctx context.Context) {
 		s.notes = append(s.notes, note+"; processes, unit files and data directories were looked at instead")
 	}
 	for name, unit := range units {
-		if len(unit.files) > 0 {
+		if len(unit.files) > 0 && !unit.masked { // what a mask hides on the disk still tells where a member has its data
 			files[name] = unit.files
 		}
 	}
@@ -86,4 +88,5 @@ func (s *scan) readUnits(ctx context.Context) {
 		found.mainPID = units[name].mainPID
 		s.services = append(s.services, found)
 	}
+	s.addInstances()
 }

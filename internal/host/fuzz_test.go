@@ -3,10 +3,10 @@ package host
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	sdunit "github.com/coreos/go-systemd/v22/unit"
 	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 )
@@ -14,11 +14,23 @@ import (
 func FuzzUnitFile(f *testing.F) {
 	f.Add("[Service]\nEnvironment=ETCD_NAME=%m \"A=b c\"\nExecStartPre=/usr/bin/docker run --env-file /e -v /a:/b etcd\nExecStart=docker logs -f etcd\n", "A=1\n")
 	f.Add("[Service]\nExecStart=\nExecStart=/bin/bash -c \"GOMAXPROCS=$(nproc) /usr/bin/etcd --name=\\\"${A}\\\"\"\n[Service]\nEnvironmentFile=", "")
+	f.Add("[Service]\nExecStart=/usr/bin/etcd \\\n# --old \\\n  --data-dir /d", "")
 	f.Fuzz(func(t *testing.T, text, env string) {
-		options, err := sdunit.DeserializeOptions(strings.NewReader(text))
+		options, err := unitOptions([]byte(text))
 		if err != nil {
+			require.Regexp(t, `^line [0-9]+: it begins a section and does not end with a bracket, so that systemd does not load the file$`, err.Error())
 			return
 		}
+		commented, err := unitOptions([]byte("# first\n" + strings.ReplaceAll(strings.TrimPrefix(text, "\ufeff"), "\n", "\n # comment \\\n")))
+		require.NoError(t, err)
+		require.Equal(t, options, commented, "comments are nothing wherever they stand")
+		var again strings.Builder
+		for _, o := range options {
+			again.WriteString("[" + o.section + "]\n" + o.name + "=" + o.value + "\n")
+		}
+		written, err := unitOptions([]byte(again.String()))
+		require.NoError(t, err)
+		require.Equal(t, options, written)
 		var all fragment
 		all.add(options)
 		variables := parseEnvFile([]byte(env))
@@ -37,6 +49,47 @@ func FuzzUnitFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzUnit is a whole look at the data of a stopped member, whose unit says anything before it says where that is.
+func FuzzUnit(f *testing.F) {
+	f.Add("Environment=ETCD_NAME=%i A=${B}\nEnvironmentFile=-/d/*.env\nStateDirectory=a:b\nWorkingDirectory=~", "etcd.service")
+	f.Add("ExecStartPre=/usr/bin/docker run -v a:/d -e A etcd\nRootDirectory=/srv\n", "etcd@.service")
+	f.Add("ExecStart=/bin/sh -c '. /d; etcd'\n", "etcd-a@b.service")
+	root := f.TempDir()
+	for _, dir := range []string{"proc", "d/member/wal", "etc/systemd/system", "usr/lib/systemd/system"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			f.Fatal(err)
+		}
+	}
+	h, err := New(Options{Root: root})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text, name string) {
+		if !matchesAny([]string{"etcd*.service"}, name) || filepath.Base(name) != name || len(name) > 100 || strings.ContainsAny(name, "\x00\n") {
+			return
+		}
+		file := filepath.Join(root, "etc/systemd/system", name)
+		require.NoError(t, os.WriteFile(file, []byte("[Service]\n"+text+"\n\n[Service]\nExecStart=/usr/bin/etcd --data-dir=/d\n"), 0o600))
+		defer func() { require.NoError(t, os.Remove(file)) }()
+		s := scan{host: h}
+		s.readUnits(t.Context())
+		s.readStopped()
+		for _, unit := range s.services {
+			if len(unit.volumes) > 0 || unit.env["ETCD_CONFIG_FILE"] != "" {
+				return // they may well put it elsewhere
+			}
+		}
+		require.NotEmpty(t, append(slices.Clone(s.unknown), places(s.found)...), "neither found nor unknown")
+	})
+}
+
+func places(found []server) (all []string) {
+	for _, f := range found {
+		all = append(all, f.named)
+	}
+	return all
 }
 
 func FuzzManifest(f *testing.F) {
@@ -85,19 +138,21 @@ func FuzzMounts(f *testing.F) {
 
 // FuzzProgramSettings reads what k3s reads besides its command line.
 func FuzzProgramSettings(f *testing.F) {
-	f.Add("data-dir: /srv/k3s\n", "server --data-dir=/x -d /y")
-	f.Add("data-dir: [", "--debug server")
+	f.Add("data-dir: /srv/k3s\n", "d: /srv/k3s", "server --data-dir=/x -d /y", "/z")
+	f.Add("data-dir: [", "a: &a [*a]", "--debug server", "")
 	root := f.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "etc/rancher/k3s"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, "etc/rancher/k3s/config.yaml.d"), 0o755); err != nil {
 		f.Fatal(err)
 	}
-	f.Fuzz(func(t *testing.T, text, args string) {
+	f.Fuzz(func(t *testing.T, text, dropIn, args, env string) {
 		require.NoError(t, os.WriteFile(filepath.Join(root, "etc/rancher/k3s/config.yaml"), []byte(text), 0o600))
-		p := program{role: "server", dataDir: "/var/lib/rancher/k3s", settings: "/etc/rancher/k3s/config.yaml", etcdDir: "server/db/etcd"}
-		dir, err := p.etcd(strings.Fields(args), tree(root))
-		require.True(t, filepath.IsAbs(dir))
-		if err != nil {
-			require.Equal(t, "/var/lib/rancher/k3s/server/db/etcd", dir)
+		require.NoError(t, os.WriteFile(filepath.Join(root, "etc/rancher/k3s/config.yaml.d/a.yml"), []byte(dropIn), 0o600))
+		homes, _, err := rancher("k3s", "").told(start{args: strings.Fields(args), env: map[string]string{"K3S_DATA_DIR": env}}, tree(root))
+		for _, home := range homes {
+			require.True(t, filepath.IsAbs(home), home)
+		}
+		if filepath.IsAbs(env) && err == nil {
+			require.NotEmpty(t, homes)
 		}
 	})
 }

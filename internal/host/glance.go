@@ -17,6 +17,7 @@ import (
 // a whole look at each of 2,000 processes would cost more than all the rest of a look at the host.
 type glance struct {
 	table *os.File
+	// names are those of programs with etcd inside.
 	names []string
 	buf   [4096]byte
 }
@@ -26,7 +27,7 @@ func newGlance(dir string) (*glance, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := []string{"etcd", "etcd2"}
+	var names []string
 	for _, l := range layouts() {
 		if l.program.embeds {
 			names = append(names, l.program.name, l.program.comm())
@@ -78,7 +79,10 @@ func (g *glance) mayServe(pid int) (bool, error) {
 	return g.known(string(called)), nil
 }
 
-func (g *glance) known(program string) bool { return slices.Contains(g.names, path.Base(program)) }
+func (g *glance) known(program string) bool {
+	base := path.Base(program)
+	return isServerName(base) || slices.Contains(g.names, base)
+}
 
 // read returns the beginning of a file of the table. It is overwritten by the next one.
 func (g *glance) read(name string) ([]byte, error) {

@@ -105,6 +105,9 @@ func serverUnits() []string {
 	patterns := []string{"*etcd*.service"}
 	for _, l := range layouts() {
 		patterns = append(patterns, l.units...)
+		if l.program.name != "" { // k3s-<name>.service, if the installer was given one
+			patterns = append(patterns, l.program.name+"*.service")
+		}
 	}
 	return patterns
 }

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
@@ -52,12 +50,12 @@ func (s *scan) readManifests() {
 // names, so that the paths in it are the host's.
 func podSettings(data []byte) (flags, env settings, err error) {
 	var pod manifest
-	if err := yaml.Unmarshal(data, &pod); err != nil {
+	if err := decodeYAML(data, &pod); err != nil {
 		return nil, nil, err
 	}
 	for _, c := range pod.Spec.Containers {
 		line := slices.Concat(c.Command, c.Args)
-		at := slices.IndexFunc(line, func(word string) bool { return path.Base(word) == "etcd" })
+		at := slices.IndexFunc(line, func(word string) bool { return isServerName(path.Base(word)) })
 		if at < 0 || isNoServer(line[at+1:]) {
 			continue
 		}
@@ -98,10 +96,10 @@ func (s *scan) readPod(file string, flags, env settings) {
 // runs says whether a server of the manifest runs, and marks it as the static pod that it is. A workload may have the
 // name and the URLs of another, so every match counts, and one that pretends takes nothing from the one that is.
 func (s *scan) runs(pod server, file string) bool {
-	s.workloads = slices.DeleteFunc(s.workloads, func(w server) bool {
-		is := w.dir != nil && w.same(pod)
+	s.workloads = slices.DeleteFunc(s.workloads, func(w workload) bool {
+		is := w.is(pod)
 		if is {
-			s.found = append(s.found, w)
+			s.found = append(s.found, s.running(*w.process))
 		}
 		return is
 	})

@@ -58,14 +58,17 @@ type mounts struct{ inside, host []*procfs.MountInfo }
 
 // mountsOf reads both tables. A host that does not show them is one whose containers' files are known by the names that
 // the containers have for them.
-func (h *Host) mountsOf(proc procfs.Proc) mounts {
+func (h *Host) mountsOf(pid int) mounts {
 	var m mounts
-	var err error
-	if m.inside, err = proc.MountInfo(); err != nil {
-		return mounts{}
-	}
 	table, err := procfs.NewFS(h.proc(""))
 	if err != nil {
+		return mounts{}
+	}
+	proc, err := table.Proc(pid)
+	if err != nil {
+		return mounts{}
+	}
+	if m.inside, err = proc.MountInfo(); err != nil {
 		return mounts{}
 	}
 	first, err := table.Proc(1)

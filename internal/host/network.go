@@ -3,7 +3,6 @@ package host
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -122,32 +121,6 @@ func (h *Host) marker() readiness.Marker {
 		marker.Problem = fmt.Sprintf("reading %s: %v", marker.Path, plain(err))
 	}
 	return marker
-}
-
-// executable looks for a CNI plugin as the runtime does: the first directory that has it.
-func (h *Host) executable(name string) (readiness.Presence, string) {
-	if name == "" || strings.ContainsRune(name, '/') {
-		return readiness.Absent, fmt.Sprintf("%q is not a program's name", name)
-	}
-	var unread error
-	for _, dir := range h.opts.CNIBinDirs {
-		info, err := h.root.stat(filepath.Join(dir, name))
-		switch {
-		case absent(err):
-		case err != nil:
-			unread = errors.Join(unread, fmt.Errorf("looking at %s: %w", filepath.Join(dir, name), plain(err)))
-		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-			return readiness.Absent, filepath.Join(dir, name) + " is not executable"
-		case info.Size() == 0:
-			return readiness.Absent, filepath.Join(dir, name) + " is empty"
-		default:
-			return readiness.Present, ""
-		}
-	}
-	if unread != nil {
-		return readiness.Unknown, unread.Error()
-	}
-	return readiness.Absent, ""
 }
 
 // list returns what is in a directory of the host, sorted by name; nothing if there is no such directory.

@@ -54,7 +54,7 @@ func TestSettingsAreFoundBehindAUnitsCommand(t *testing.T) {
 		"prefixed":              {"-@/usr/bin/etcd", nil, nil, true},
 		"variable of words":     {"/usr/bin/etcd $OPTS", []string{"--name=a", "--data-dir=/d"}, nil, true},
 		"variable in a word":    {"/usr/bin/etcd --data-dir=${DIR}", []string{"--data-dir=/my dir"}, nil, true},
-		"unknown variable":      {"/usr/bin/etcd $NO --data-dir=${NO}", []string{"--data-dir="}, nil, true},
+		"unknown variable":      {"/usr/bin/etcd $NO --data-dir=${NO}", []string{"--data-dir=" + gap("$NO")}, nil, true},
 		"data directory's name": {"/usr/bin/etcd --data-dir=/srv/etcd", []string{"--data-dir=/srv/etcd"}, nil, true},
 		"shell":                 {`/bin/bash -c "GOMAXPROCS=$(nproc) exec /usr/bin/etcd --name=\"${ETCD_NAME}\""`, []string{"--name=b"}, nil, true},
 		"shell with options":    {`/bin/sh -ec 'exec /usr/local/bin/etcd --name a'`, []string{"--name", "a"}, nil, true},
@@ -134,7 +134,7 @@ func TestUnits(t *testing.T) {
 	unit := h.service("etcd@blue.service", units["etcd@blue.service"])
 	require.Equal(t, service{
 		name: "etcd@blue.service", files: units["etcd@blue.service"], line: []string{"/usr/bin/etcd", "--name=etcd@blue.service"},
-		command: command{args: []string{"--name=etcd@blue.service"}, server: true},
+		command: command{args: []string{"--name=etcd@blue.service"}, server: true, sure: true},
 		workDir: "/work", envFile: "/etc/etcd.env", settingsFiles: []string{"/missing", "/etc/etcd.env"},
 		env: map[string]string{"ETCD_NAME": "blue", "ETCD_DATA_DIR": "/third", "A": "1"},
 	}, unit)
@@ -230,10 +230,16 @@ func FuzzSubnetFile(f *testing.F) {
 
 func FuzzUnitCommand(f *testing.F) {
 	f.Add("/bin/bash -c \"exec /usr/bin/etcd $OPTS\"", "--name=a")
+	f.Add("/bin/sh -c 'cd /a && A=$(b `c`) etcd $OPTS; d'", "--data-dir=${B}")
+	f.Add("/usr/bin/docker run -e A=b -v c:/d --mount type=bind,src=/e,dst=/f quay.io/coreos/etcd:v3 sh -c 'etcd'", "")
 	f.Fuzz(func(t *testing.T, exec, opts string) {
 		env := map[string]string{"OPTS": opts}
-		if found := serverCommand(commandLine(exec, env), env); !found.server {
+		found := serverCommand(commandLine(exec, env), env)
+		if !found.server {
 			require.Equal(t, command{}, found)
+		}
+		for _, arg := range found.args {
+			require.Equal(t, len(gaps(arg)) == 0, fillGaps(arg, "") == arg, "%q", arg)
 		}
 	})
 }

@@ -25,31 +25,35 @@ type process struct {
 	files tree
 	// mounts tell what the directories of another mount namespace are called on the host.
 	mounts mounts
-	// configFile is set for a program that contains etcd: what its etcd was told stands there.
+	// within is the program that contains this etcd, nil for etcd itself. What its etcd was told stands in configFile.
+	within     *program
 	configFile string
+	// exe is the program's file, as far as that is known.
+	exe string
 	// program is the name for people.
 	program string
 	// unread is what the kernel did not tell of it, garbled what its own files do not tell.
 	unread, garbled []string
 }
 
-// processes returns the etcd servers that run, and why the process table does not tell about all of them.
-func (h *Host) processes() (found []process, unread []string) {
+// processes calls found for each process that may be an etcd server, one after the other: what a process shows of itself
+// may have megabytes, and anybody's pod can show some. It returns why the process table does not tell about all of them.
+func (h *Host) processes(found func(process)) (unread []string) {
 	table, err := procfs.NewFS(h.proc(""))
 	if err != nil {
-		return nil, []string{fmt.Sprintf("the process table %s: %v", h.proc(""), err)}
+		return []string{fmt.Sprintf("the process table %s: %v", h.proc(""), err)}
 	}
 	glance, err := newGlance(h.proc(""))
 	if err != nil {
-		return nil, []string{fmt.Sprintf("the process table %s: %v", h.proc(""), plain(err))}
+		return []string{fmt.Sprintf("the process table %s: %v", h.proc(""), plain(err))}
 	}
 	defer glance.close()
 	pids, err := glance.pids()
 	if err != nil {
-		return nil, []string{fmt.Sprintf("the process table %s: %v", h.proc(""), plain(err))}
+		return []string{fmt.Sprintf("the process table %s: %v", h.proc(""), plain(err))}
 	}
 	if len(pids) == 0 && h.bootID() == "" {
-		return nil, []string{fmt.Sprintf("the process table %s is empty: mount the host's root with all that is mounted below it", h.proc(""))}
+		return []string{fmt.Sprintf("the process table %s is empty: mount the host's root with all that is mounted below it", h.proc(""))}
 	}
 	for _, pid := range pids {
 		may, err := glance.mayServe(pid)
@@ -62,10 +66,10 @@ func (h *Host) processes() (found []process, unread []string) {
 		case err != nil:
 			unread = append(unread, fmt.Sprintf("process %d: %v", pid, plain(err)))
 		case may:
-			found = append(found, p)
+			found(p)
 		}
 	}
-	return found, unread
+	return unread
 }
 
 // gone says that a process ended while it was looked at.
@@ -92,11 +96,13 @@ func (h *Host) process(table procfs.FS, pid int) (p process, is bool, err error)
 	if err != nil && !errors.Is(err, fs.ErrPermission) {
 		return p, false, err
 	}
-	p = process{pid: pid, args: line[1:], program: "etcd", files: tree(h.proc(strconv.Itoa(pid) + "/root"))}
+	exe = strings.TrimSuffix(exe, deleted)
+	p = process{pid: pid, args: line[1:], exe: exe, program: "etcd", files: tree(h.proc(strconv.Itoa(pid) + "/root"))}
 	if !isEtcd(comm, exe, line) {
-		if !h.embeds(&p, comm, exe, line) {
+		if p.within = around(comm, exe, line); p.within == nil {
 			return p, false, nil
 		}
+		p.program = p.within.name
 	}
 	return p, true, h.complete(&p, proc)
 }
@@ -117,9 +123,6 @@ func (h *Host) complete(p *process, proc procfs.Proc) error {
 	for _, cgroup := range cgroups {
 		p.place.add(cgroup.Path)
 	}
-	if !h.sameRoot(*p) {
-		p.mounts = h.mountsOf(proc)
-	}
 	env, err := proc.Environ()
 	if gone(err) {
 		return err
@@ -129,22 +132,46 @@ func (h *Host) complete(p *process, proc procfs.Proc) error {
 		return nil
 	}
 	p.env = map[string]string{}
+	ours := variablePrefixes()
 	for _, variable := range env {
-		if name, value, ok := strings.Cut(variable, "="); ok {
-			p.env[name] = value
+		name, value, ok := strings.Cut(variable, "=")
+		if ok && slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			p.env[strings.Clone(name)] = strings.Clone(value) // a part of a string keeps the whole of it
 		}
 	}
 	return nil
 }
 
-// isServerName says whether a program of this name is etcd. CoreOS had etcd2 beside the first one.
-func isServerName(name string) bool { return name == "etcd" || name == "etcd2" }
+// variablePrefixes begin the names of the variables that are settings of etcd, etcdctl or a program around etcd.
+func variablePrefixes() []string {
+	prefixes := []string{"ETCD"}
+	for _, l := range layouts() {
+		prefixes = append(prefixes, nonempty(l.program.variables)...)
+	}
+	return prefixes
+}
+
+// around returns the program with etcd inside that a process runs, by the layouts; nil if it runs none.
+func around(comm, exe string, line []string) *program {
+	base, called := path.Base(exe), path.Base(line[0])
+	for _, l := range layouts() {
+		p := l.program
+		if !p.embeds || (base != p.name && called != p.name && comm != p.comm()) {
+			continue
+		}
+		// Its arguments are hidden, all but the role, which may stand in the program's own name then.
+		if comm == p.comm() || slices.Contains(line[1:], p.role) || strings.HasSuffix(line[0], " "+p.role) {
+			return &p
+		}
+	}
+	return nil
+}
 
 // isEtcd says whether a process is an etcd server: by the program it runs, by its name, or by the name it was called by,
 // since each of them may be another's in a package of somebody's own. A shell or a container engine that starts etcd is
 // not etcd.
 func isEtcd(comm, exe string, line []string) bool {
-	exe = path.Base(strings.TrimSuffix(exe, deleted))
+	exe = path.Base(exe)
 	if isShell(exe) || isEngine(exe) || isNoServer(line[1:]) {
 		return false
 	}
@@ -157,29 +184,3 @@ func isEtcd(comm, exe string, line []string) bool {
 
 // deleted is what the kernel adds to the path of a program that was replaced while it runs.
 const deleted = " (deleted)"
-
-// embeds says whether the process is a program with etcd inside, by the layouts, and where that etcd's configuration is.
-func (h *Host) embeds(p *process, comm, exe string, line []string) bool {
-	base := path.Base(strings.TrimSuffix(exe, deleted))
-	called := path.Base(line[0])
-	for _, l := range layouts() {
-		e := l.program
-		if !e.embeds || (base != e.name && called != e.name && comm != e.comm()) {
-			continue
-		}
-		if comm != e.comm() && !slices.Contains(line[1:], e.role) && !strings.HasSuffix(line[0], " "+e.role) {
-			continue
-		}
-		dir, err := e.etcd(line[1:], p.files)
-		if err != nil {
-			p.garbled = append(p.garbled, err.Error())
-		}
-		config := path.Join(dir, e.config)
-		if _, err := p.files.stat(config); absent(err) {
-			continue // it keeps its data elsewhere than in an etcd of its own
-		}
-		p.configFile, p.program, p.args = config, e.name, nil
-		return true
-	}
-	return false
-}

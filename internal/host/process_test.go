@@ -227,20 +227,21 @@ func TestAServerByWhatItsProcessShows(t *testing.T) {
 
 func TestWhatIsNoServer(t *testing.T) {
 	for name, p := range map[string]shown{
-		"gateway":           {line: []string{"/usr/local/bin/etcd", "gateway", "start"}},
-		"proxy":             {line: []string{"etcd", "grpc-proxy", "start"}},
-		"etcdctl":           {comm: "etcdctl", exe: "/usr/local/bin/etcdctl", line: []string{"etcdctl", "endpoint", "health"}},
-		"a shell around it": {comm: "etcd", exe: "/usr/bin/bash", line: []string{"/bin/bash", "/usr/local/bin/etcd"}},
-		"a shell with -c":   {comm: "bash", exe: "/usr/bin/bash", line: []string{"/bin/bash", "-c", "exec /usr/bin/etcd"}},
-		"docker run":        {comm: "docker", exe: "/usr/bin/docker", line: []string{"/usr/bin/docker", "run", "quay.io/coreos/etcd:v3"}},
-		"an ended one":      {line: nil},
-		"k3s on its own database": {
-			comm: "k3s-server", exe: "/usr/local/bin/k3s", line: []string{"k3s", "server"},
-		},
-		"k3s agent": {comm: "k3s-agent", exe: "/usr/local/bin/k3s", line: []string{"k3s", "agent"}},
+		"gateway":                           {line: []string{"/usr/local/bin/etcd", "gateway", "start"}},
+		"proxy":                             {line: []string{"etcd", "grpc-proxy", "start"}},
+		"etcdctl":                           {comm: "etcdctl", exe: "/usr/local/bin/etcdctl", line: []string{"etcdctl", "endpoint", "health"}},
+		"a shell around it":                 {comm: "etcd", exe: "/usr/bin/bash", line: []string{"/bin/bash", "/usr/local/bin/etcd"}},
+		"a shell with -c":                   {comm: "bash", exe: "/usr/bin/bash", line: []string{"/bin/bash", "-c", "exec /usr/bin/etcd"}},
+		"docker run":                        {comm: "docker", exe: "/usr/bin/docker", line: []string{"/usr/bin/docker", "run", "quay.io/coreos/etcd:v3"}},
+		"an ended one":                      {line: nil},
+		"k3s on its own database":           {comm: "k3s-server", exe: "/var/lib/rancher/k3s/data/1/bin/k3s", line: []string{"k3s", "server"}},
+		"k3s on its own database elsewhere": {comm: "k3s-server", exe: "/srv/k3s/data/1/bin/k3s", line: []string{"k3s", "server"}},
+		"a backup":                          {comm: "etcd-backup", exe: "/usr/local/bin/etcd-backup", line: []string{"etcd-backup"}},
+		"an exporter":                       {comm: "etcd_exporter", exe: "/usr/local/bin/etcd_exporter", line: []string{"etcd_exporter"}},
+		"k3s agent":                         {comm: "k3s-agent", exe: "/usr/local/bin/k3s", line: []string{"k3s", "agent"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			root := layOut(t, nil)
+			root := layOut(t, files{"/var/lib/rancher/k3s/server/db/state.db": "x", "/srv/k3s/server/db/state.db": "x"})
 			process(t, root, 812, p)
 			if p.line == nil {
 				add(t, root, files{"/proc/813": "-> 999999"}) // and one that has vanished altogether

@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -10,48 +9,34 @@ import (
 )
 
 func (s *scan) readProcesses() {
-	processes, unread := s.host.processes()
-	s.unknown = append(s.unknown, unread...)
-	for _, p := range processes {
-		found := s.running(p)
-		if s.isWorkload(p, found) {
-			s.workloads = append(s.workloads, found)
-			continue
+	s.unknown = append(s.unknown, s.host.processes(s.readProcess)...)
+}
+
+func (s *scan) readProcess(p process) {
+	if w, is := s.workload(p); is {
+		if w.dir != nil || p.within == nil {
+			s.workloads = append(s.workloads, w)
 		}
-		s.found = append(s.found, found)
+		return
 	}
-}
-
-// isWorkload says that a server is what any user of the cluster can run: a pod of the API server's, on data of its own.
-// Who may make pods could otherwise make the node undeletable. A static pod that cannot be told by its UID has its data on
-// the host, under the name that it has there (kubeadm, RKE2), and mounting that takes the rights of the host's
-// administrator. A pod of which the kernel does not tell enough is no workload for sure.
-func (s *scan) isWorkload(p process, found server) bool {
-	if !p.place.pod || p.place.static || len(p.unread) > 0 || found.Unit != "" {
-		return false
+	if p.within != nil && !s.findWithin(&p) {
+		return
 	}
-	if _, err := p.files.stat("/"); err != nil {
-		return false
+	found := s.running(p)
+	if s.mayBeWorkload(p) && (found.dir == nil || !s.isTheHosts(found.named, found.dir)) {
+		s.workloads = append(s.workloads, workload{pid: p.pid, dir: found.dir})
+		return
 	}
-	if found.dir == nil {
-		return true
-	}
-	onHost, err := s.host.root.stat(found.named)
-	return absent(err) || err == nil && !os.SameFile(onHost, found.dir)
-}
-
-// noteWorkloads tells of what was left out.
-func (s *scan) noteWorkloads() {
-	for _, f := range s.workloads {
-		s.notes = append(s.notes, fmt.Sprintf("process %d is etcd in an ordinary pod with data of its own: "+
-			"it is no static pod, does not guard the node, and is not asked", f.PID))
-	}
+	s.found = append(s.found, found)
 }
 
 // running describes a server that runs. Its own arguments and environment are the truth; the unit's files, which may have
 // been edited since it started, fill in only for what could not be read.
 func (s *scan) running(p process) server {
 	h := s.host
+	if !h.sameRoot(p) {
+		p.mounts = h.mountsOf(p.pid)
+	}
 	sighting := protect.Sighting{PID: p.pid, InCluster: p.place.pod, Problems: slices.Concat(p.unread, p.garbled)}
 	unit := s.serviceOf(p)
 	env, envOrigin := p.env, fmt.Sprintf("the environment of process %d", p.pid)

@@ -1,13 +1,12 @@
 package host
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
@@ -68,7 +67,7 @@ func envSettings(env map[string]string) settings {
 func fileSettings(data []byte) (settings, error) {
 	var file map[string]any
 	exact := func(d *json.Decoder) *json.Decoder { d.UseNumber(); return d } // a name may be 1000000, which is not 1e+06
-	if err := yaml.Unmarshal(data, &file, exact); err != nil {
+	if err := decodeYAML(data, &file, exact); err != nil {
 		return nil, err
 	}
 	told := settings{}
@@ -115,10 +114,7 @@ type told struct {
 // precedence puts the sources together as etcd does: a configuration file silences all flags and variables, otherwise
 // flags win over variables (etcdmain/config.go, parse). ETCDCTL_* variables are no part of that and always stay.
 func precedence(flags, env settings, read func(path string) ([]byte, error)) (told, error) {
-	path := flags["config-file"]
-	if path == "" {
-		path = env["config-file"]
-	}
+	path := configFile(flags, env)
 	if path == "" {
 		all := maps.Clone(env)
 		maps.Copy(all, flags)
@@ -135,6 +131,9 @@ func precedence(flags, env settings, read func(path string) ([]byte, error)) (to
 	maps.Copy(file, ctl(env))
 	return told{settings: file, file: path}, nil
 }
+
+// configFile is the configuration file that a server was told of, empty if it has none.
+func configFile(flags, env settings) string { return cmp.Or(flags["config-file"], env["config-file"]) }
 
 func ctl(env settings) settings {
 	kept := settings{}

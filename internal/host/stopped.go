@@ -32,7 +32,8 @@ func (s *scan) readStopped() {
 			s.unknown = append(s.unknown, fmt.Sprintf("systemd unit %s: %s", unit.name, reason))
 		}
 		switch {
-		case len(unread) > 0:
+		case len(unread) > 0 || found.HasData == nil:
+		case !*found.HasData && (unit.guessed || !unit.sure):
 		case !*found.HasData:
 			s.notes = append(s.notes, fmt.Sprintf("systemd unit %s does not run, and its data directory %s holds no member",
 				unit.name, s.host.root.host(found.Config.DataDir)))
@@ -40,6 +41,7 @@ func (s *scan) readStopped() {
 			s.found = append(s.found, found)
 		}
 	}
+	s.readWrapped()
 }
 
 // stopped describes a unit's server by the unit's files alone. Unless something was unread, HasData is known.
@@ -48,14 +50,23 @@ func (s *scan) stopped(unit service) (found server, unread []string) {
 	outside := func(named string) (string, error) { return root.locate(unit.outside(named)) }
 	read := func(named string) ([]byte, error) { return root.read(unit.outside(named)) }
 	told, err := precedence(flagSettings(unit.args), envSettings(unit.env), read)
-	unread = unit.unread
-	if err != nil {
-		unread = append(unread, err.Error())
-	}
+	unread = slices.Clone(unit.unread)
 	found.Sighting = protect.Sighting{Source: protect.DataDirectory, Unit: unit.name, Config: told.config(cmp.Or(unit.workDir, "/"), true)}
 	found.Config.DataDir = unit.outside(found.Config.DataDir)
-	found.look(root, root.locate)
+	if found.named = found.Config.DataDir; len(gaps(found.named)) == 0 {
+		found.look(root, root.locate)
+	}
+	doubt := unit.doubt(told, found)
+	switch {
+	case err != nil && len(gaps(told.file)) == 0:
+		unread = append(unread, err.Error())
+	case doubt != "" && (found.HasData == nil || !*found.HasData) && !s.mayRun(unit):
+		unread = append(unread, doubt+"; name its data directory by its whole path on the host, or remove the unit if its member is gone")
+	}
 	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", found.named, unit.name)
+	for name, value := range told.settings {
+		told.settings[name] = fillGaps(value, "")
+	}
 	if found.Config.File = located(outside, told.file); told.file == "" {
 		found.Config.File = located(root.locate, unit.envFile)
 	}
@@ -63,6 +74,37 @@ func (s *scan) stopped(unit service) (found server, unread []string) {
 	unread = append(unread, found.Problems...)
 	found.Problems = nil
 	return found, unread
+}
+
+// mayRun says that systemd has the unit running, and that a server was found that may be the unit's: in a container, say, which
+// is no part of the unit.
+func (s *scan) mayRun(unit service) bool {
+	return unit.mainPID != 0 && slices.ContainsFunc(s.found, func(f server) bool { return f.PID != 0 && f.Unit == "" && !f.InCluster })
+}
+
+// readWrapped looks where the variables of a unit say that etcd's data is, if it is not seen to start etcd: a script of
+// somebody's own may. Backups and the like have the same variables, so that they tell of a member only if one is there.
+func (s *scan) readWrapped() {
+	for _, unit := range s.services {
+		dir := unit.env["ETCD_DATA_DIR"]
+		if unit.server || !path.IsAbs(dir) || len(gaps(dir)) > 0 {
+			continue
+		}
+		found := server{Sighting: protect.Sighting{Source: protect.DataDirectory, Unit: unit.name}}
+		found.Config = envSettings(unit.env).config("/", true)
+		found.look(s.host.root, s.host.root.locate)
+		for _, problem := range found.Problems {
+			s.unknown = append(s.unknown, fmt.Sprintf("systemd unit %s: %s", unit.name, problem))
+		}
+		known := slices.ContainsFunc(s.found, func(f server) bool { return f.same(found) })
+		if known || found.HasData == nil || !*found.HasData {
+			continue
+		}
+		found.Where = fmt.Sprintf("data directory %s, which ETCD_DATA_DIR of systemd unit %s names", found.named, unit.name)
+		found.Config.File = located(s.host.root.locate, unit.envFile)
+		found.Credentials = s.host.credentials(envSettings(unit.env), unit.envFile, s.host.root.locate)
+		s.found = append(s.found, found)
+	}
 }
 
 // join adds what a unit's files tell of a server that was found already. Its own settings stand; the files add the unit's

@@ -36,6 +36,37 @@ func TestSystemdKnowsWhatTheFilesDoNot(t *testing.T) {
 	require.Equal(t, "data directory /srv/blue of systemd unit etcd-blue.service, which does not run", look.Found[1].Where)
 }
 
+// A masked unit that another one refers to stays in systemd's memory, with nothing for a file.
+func TestAMaskedUnitIsWhatItHides(t *testing.T) {
+	for name, c := range map[string]struct{ fragment, hidden, data string }{
+		"systemd names the device":  {fragment: "/dev/null", hidden: "/usr/lib/systemd/system", data: "/srv/etcd"},
+		"systemd names the link":    {fragment: "/etc/systemd/system/etcd.service", hidden: "/usr/lib/systemd/system", data: "/srv/etcd"},
+		"a host that was taken out": {fragment: "/dev/null", hidden: "/usr/lib/systemd/system"},
+		"nothing is left behind it": {fragment: "/dev/null", hidden: "/usr/share/doc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := layOut(t, files{
+				"/dev/null/as-little-a-file": "", "/etc/systemd/system/etcd.service": "-> /dev/null",
+				c.hidden + "/etcd.service": "[Service]\nExecStart=/usr/bin/etcd --data-dir=/srv/etcd\n",
+			})
+			if c.data != "" {
+				add(t, root, files{c.data + "/member/snap/db": "x"})
+			}
+			startBus(t, root, map[string]map[string]any{
+				"etcd.service": {"FragmentPath": c.fragment, "LoadState": "masked", "MainPID": uint32(0), "DropInPaths": []string{}},
+			})
+			look := at(t, root).Look(t.Context())
+			require.Empty(t, look.Unknown)
+			if c.data == "" {
+				require.Empty(t, look.Found)
+				return
+			}
+			require.Len(t, look.Found, 1)
+			require.Equal(t, "data directory /srv/etcd of systemd unit etcd.service, which does not run", look.Found[0].Where)
+		})
+	}
+}
+
 func TestABusThatIsAway(t *testing.T) {
 	booted := files{"/run/systemd/system/keep": ""}
 	for name, c := range map[string]struct {

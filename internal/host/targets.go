@@ -50,6 +50,9 @@ func (h *Host) targets() []target {
 		if l.program.manifest != "" {
 			files = append(files, path.Join(l.program.dataDir, l.program.manifest))
 		}
+		if l.program.settings != "" {
+			all = append(all, target{dir: l.program.settings + ".d"})
+		}
 		for _, file := range slices.Concat(files, nonempty(l.config, l.program.settings)) {
 			all = append(all, fileTarget(file))
 		}

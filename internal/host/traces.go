@@ -28,33 +28,31 @@ func newTraces() *traces {
 
 // learn adds what a look has found.
 func (t *traces) learn(s *scan) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	files, units := false, false
+	var files, dataDirs, units []string
 	for _, unit := range s.services {
-		units = remember(&t.units, unit.name) || units
-		for _, file := range slices.Concat(unit.files, unit.settingsFiles) {
-			files = remember(&t.files, file) || files
-		}
+		units = append(units, unit.name)
+		files = slices.Concat(files, unit.files, unit.settingsFiles)
 	}
+	files = append(files, s.settingsFiles...)
 	for _, f := range s.found {
 		if dir := s.ownName(f.Config.DataDir); dir != "" && !f.InCluster { // what a pod leaves behind is Kubernetes' business
-			files = remember(&t.dataDirs, dir) || files
+			dataDirs = append(dataDirs, dir)
 		}
 		named := []string{f.Config.File}
 		for _, c := range f.Credentials {
 			named = append(named, c.CA, c.Cert, c.Key)
 		}
 		for _, at := range named {
-			if file := s.ownName(at); file != "" {
-				files = remember(&t.files, file) || files
-			}
+			files = append(files, nonempty(s.ownName(at))...)
 		}
 	}
-	if files {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	newFiles, newDirs := remember(&t.files, files), remember(&t.dataDirs, dataDirs)
+	if newFiles || newDirs {
 		ring(t.newFiles)
 	}
-	if units {
+	if remember(&t.units, units) {
 		ring(t.newUnits)
 	}
 }
@@ -69,16 +67,25 @@ func (s *scan) ownName(at string) string {
 	return "/" + name
 }
 
-// remember says whether the name is new. Of too many, the oldest goes.
-func remember(all *[]string, name string) bool {
-	if slices.Contains(*all, name) {
-		return false
+// remember adds the names that a look has found, and says whether one of them is new. Of too many, the oldest goes that
+// this look has not found: one that would only come back with the next look makes no room for another of the same, and is
+// no news then.
+func remember(all *[]string, found []string) (news bool) {
+	for _, name := range found {
+		if slices.Contains(*all, name) {
+			continue
+		}
+		if len(*all) == mostTraces {
+			at := slices.IndexFunc(*all, func(old string) bool { return !slices.Contains(found, old) })
+			if at < 0 {
+				return news
+			}
+			*all = slices.Delete(*all, at, at+1)
+		}
+		*all = append(*all, name)
+		news = true
 	}
-	if len(*all) == mostTraces {
-		*all = slices.Delete(*all, 0, 1)
-	}
-	*all = append(*all, name)
-	return true
+	return news
 }
 
 func ring(bell chan<- struct{}) {

@@ -63,7 +63,9 @@ func TestWatchFollowsWhatLooksHaveLedTo(t *testing.T) {
 		"/srv/conf/blue.env":                  "ETCD_DATA_DIR=/srv/blue\nETCD_CONFIG_FILE=/srv/yaml/etcd.yml\n",
 		"/srv/yaml/etcd.yml":                  "data-dir: /srv/blue\nclient-transport-security: {cert-file: /srv/tls/c.crt, key-file: /srv/tls/c.key, trusted-ca-file: /srv/tls/ca.crt}\n",
 		"/srv/blue/member/snap/db":            "x",
-		"/srv/tls/c.crt":                      "x", "/srv/tls/c.key": "x", "/srv/tls/ca.crt": "x",
+		"/etc/systemd/system/k3s.service":     "[Service]\nExecStart=/usr/local/bin/k3s server --config=/srv/k3s/own.yaml\n",
+		"/srv/k3s/keep":                       "", "/etc/rancher/k3s/config.yaml.d/keep": "",
+		"/srv/tls/c.crt": "x", "/srv/tls/c.key": "x", "/srv/tls/ca.crt": "x",
 	})
 	told := counting(t, at(t, root))
 	told("the environment file", func() { add(t, root, files{"/srv/conf/blue.env": "ETCD_CONFIG_FILE=/srv/yaml/etcd.yml\n"}) })
@@ -72,6 +74,9 @@ func TestWatchFollowsWhatLooksHaveLedTo(t *testing.T) {
 		add(t, root, files{"/srv/yaml/.new": "data-dir: /srv/blue\n"})
 		rename(t, root, "/srv/yaml/.new", "/srv/yaml/etcd.yml")
 	})
+	told("the configuration file of k3s", func() { add(t, root, files{"/srv/k3s/own.yaml": "token: x\n"}) })
+	told("a drop-in of it", func() { add(t, root, files{"/srv/k3s/own.yaml.d/10.yaml": "token: x\n"}) })
+	told("a drop-in of the usual one", func() { add(t, root, files{"/etc/rancher/k3s/config.yaml.d/10.yaml": "token: x\n"}) })
 	told("a certificate is renewed", func() { add(t, root, files{"/srv/tls/.new": "y"}); rename(t, root, "/srv/tls/.new", "/srv/tls/c.crt") })
 	told("the authority is renewed", func() { add(t, root, files{"/srv/tls/ca.crt": "y"}) })
 	told("etcd tries its data directory", func() { add(t, root, files{"/srv/blue/.touch": ""}) })

@@ -3,12 +3,15 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/internal/smallfile"
 )
@@ -73,6 +76,25 @@ func (t tree) read(path string) ([]byte, error) {
 		return nil, err
 	}
 	return smallfile.Read(at)
+}
+
+// names returns the names in a directory of the tree, sorted.
+func (t tree) names(dir string) ([]string, error) {
+	at, err := t.locate(dir)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(at, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	names, err := f.Readdirnames(mostNames)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	slices.Sort(names)
+	return names, err
 }
 
 // stat returns what is at path, links followed.

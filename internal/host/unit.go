@@ -1,25 +1,13 @@
 package host
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	sdunit "github.com/coreos/go-systemd/v22/unit"
 )
-
-// unitDirs are systemd's directories of system units, the strongest first (systemd.unit(5)).
-func unitDirs() []string {
-	return []string{
-		"/etc/systemd/system", "/run/systemd/system", "/run/systemd/transient", "/run/systemd/generator",
-		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
-	}
-}
 
 // service is what a systemd unit says of the etcd server that it runs.
 type service struct {
@@ -35,7 +23,13 @@ type service struct {
 	// env are its variables, as far as the unit's files tell. envFile is the file that has etcd's.
 	env     map[string]string
 	envFile string
-	workDir string
+	// perInstance are files with settings that a template has for each of its instances, with a gap for it.
+	perInstance []string
+	workDir     string
+	// guessed says that it is an instance of a template of which nothing tells but its files.
+	guessed bool
+	// inRoot is what gives it a root directory that is not the host's, empty if nothing does.
+	inRoot string
 	// unread is why its settings are not known, empty if they are.
 	unread []string
 }
@@ -46,6 +40,11 @@ type fragment struct {
 	exec, workDir         string
 	// before are the commands that systemd runs first.
 	before []string
+	// binds are the host's directories that the unit has under other names, and root is what it has for its root directory.
+	binds []string
+	root  string
+	// dirs are the directories that systemd makes for it, by the variable that names them.
+	dirs map[string][]string
 }
 
 // service reads a unit from its files. A file that is listed and gone has vanished meanwhile.
@@ -61,7 +60,7 @@ func (h *Host) service(name string, files []string) service {
 			s.unread = append(s.unread, fmt.Sprintf("unit file %s: %v", file, plain(err)))
 			continue
 		}
-		options, err := sdunit.DeserializeOptions(bytes.NewReader(data))
+		options, err := unitOptions(data)
 		if err != nil {
 			s.unread = append(s.unread, fmt.Sprintf("unit file %s: %v", file, err))
 			continue
@@ -69,6 +68,7 @@ func (h *Host) service(name string, files []string) service {
 		all.add(options)
 	}
 	expand := h.specifiers(name)
+	s.setDirectories(all.dirs, expand)
 	for _, line := range all.environment {
 		for _, assignment := range words(expand.Replace(line)) {
 			variable, value, _ := strings.Cut(assignment, "=")
@@ -76,7 +76,7 @@ func (h *Host) service(name string, files []string) service {
 		}
 	}
 	for _, file := range all.envFiles {
-		s.readEnvFile(h, expand.Replace(file))
+		s.readEnvFiles(h, expand.Replace(file))
 	}
 	s.workDir = strings.TrimPrefix(expand.Replace(all.workDir), "-")
 	s.line = commandLine(expand.Replace(all.exec), s.env)
@@ -89,58 +89,133 @@ func (h *Host) service(name string, files []string) service {
 		}
 	}
 	for _, file := range s.envFiles {
-		s.readEnvFile(h, file)
+		s.readEnvFiles(h, file)
 	}
+	maps.Copy(s.env, s.command.env)
+	s.setRoot(all, expand)
 	return s
+}
+
+// setDirectories sets the variables for the directories that systemd makes (systemd.exec(5), StateDirectory=).
+func (s *service) setDirectories(dirs map[string][]string, expand *strings.Replacer) {
+	for _, d := range []struct{ name, parent, variable string }{
+		{"StateDirectory", "/var/lib", "STATE_DIRECTORY"},
+		{"CacheDirectory", "/var/cache", "CACHE_DIRECTORY"},
+		{"LogsDirectory", "/var/log", "LOGS_DIRECTORY"},
+		{"RuntimeDirectory", "/run", "RUNTIME_DIRECTORY"},
+		{"ConfigurationDirectory", "/etc", "CONFIGURATION_DIRECTORY"},
+	} {
+		var all []string
+		for _, line := range dirs[d.name] {
+			for _, dir := range words(expand.Replace(line)) {
+				dir, _, _ = strings.Cut(dir, ":") // what follows is another name for it
+				all = append(all, path.Join(d.parent, dir))
+			}
+		}
+		if len(all) > 0 {
+			s.env[d.variable] = strings.Join(all, ":")
+		}
+	}
+}
+
+// setRoot says under which names the unit has the host's files (systemd.exec(5), RootDirectory= and BindPaths=).
+func (s *service) setRoot(all fragment, expand *strings.Replacer) {
+	if s.inRoot = all.root; s.inRoot == "" && s.root != "" {
+		s.inRoot = s.root
+	}
+	for _, line := range all.binds {
+		for _, bind := range words(expand.Replace(line)) {
+			source, rest, renamed := strings.Cut(strings.TrimPrefix(bind, "-"), ":")
+			if target, _, _ := strings.Cut(rest, ":"); renamed && target != "" && !s.engine {
+				if s.volumes == nil {
+					s.volumes = map[string]string{}
+				}
+				s.volumes[path.Clean(target)] = source
+			}
+		}
+	}
 }
 
 // outside returns the host's name for a path of the server's.
 func (s *service) outside(named string) string {
+	inside := s.volume(named)
+	if inside == "" {
+		return named
+	}
+	return path.Join(s.volumes[inside], strings.TrimPrefix(named, inside))
+}
+
+// volume returns the server's name for the volume that a path of its own lies in, empty if it lies in none.
+func (s *service) volume(named string) string {
 	longest := ""
 	for inside := range s.volumes {
 		if strings.HasPrefix(named+"/", inside+"/") && len(inside) > len(longest) {
 			longest = inside
 		}
 	}
-	if longest == "" {
-		return named
-	}
-	return path.Join(s.volumes[longest], strings.TrimPrefix(named, longest))
+	return longest
 }
 
-func (f *fragment) add(options []*sdunit.UnitOption) {
+func (f *fragment) add(options []option) {
 	list := func(to *[]string, value string) {
 		if *to = append(*to, value); value == "" {
 			*to = nil
 		}
 	}
 	for _, o := range options {
-		if o.Section != "Service" {
+		if o.section != "Service" {
 			continue
 		}
-		switch o.Name {
+		switch o.name {
 		case "Environment":
-			list(&f.environment, o.Value)
+			list(&f.environment, o.value)
 		case "EnvironmentFile":
-			list(&f.envFiles, o.Value)
+			list(&f.envFiles, o.value)
 		case "ExecStart":
-			f.exec = o.Value
+			f.exec = o.value
 		case "ExecStartPre":
-			list(&f.before, o.Value)
+			list(&f.before, o.value)
 		case "WorkingDirectory":
-			f.workDir = o.Value
+			f.workDir = o.value
+		case "BindPaths", "BindReadOnlyPaths":
+			list(&f.binds, o.value)
+		case "RootDirectory", "RootImage":
+			if f.root = ""; o.value != "" && o.value != "/" {
+				f.root = o.name + "="
+			}
+		case "StateDirectory", "CacheDirectory", "LogsDirectory", "RuntimeDirectory", "ConfigurationDirectory":
+			if f.dirs == nil {
+				f.dirs = map[string][]string{}
+			}
+			dirs := f.dirs[o.name]
+			list(&dirs, o.value)
+			f.dirs[o.name] = dirs
 		}
 	}
 }
 
-// readEnvFile adds a file's variables; they win over those set before (systemd.exec(5), EnvironmentFile=). A missing file
-// is a dash's business with systemd; to us it says nothing either way.
-func (s *service) readEnvFile(h *Host, file string) {
-	file = strings.TrimPrefix(unquote(file), "-")
-	if !filepath.IsAbs(file) {
+// readEnvFiles adds the variables of a file, or of those that a pattern names; they win over those set before (systemd.exec(5),
+// EnvironmentFile=). A missing file is a dash's business with systemd; to us it says nothing either way.
+func (s *service) readEnvFiles(h *Host, pattern string) {
+	pattern = strings.TrimPrefix(unquote(pattern), "-")
+	if !filepath.IsAbs(pattern) {
 		return
 	}
-	s.settingsFiles = append(s.settingsFiles, file)
+	s.settingsFiles = append(s.settingsFiles, fillGaps(pattern, "*"))
+	if len(gaps(pattern)) > 0 {
+		s.perInstance = append(s.perInstance, pattern)
+		return
+	}
+	matches, err := h.glob(pattern)
+	if err != nil {
+		s.unread = append(s.unread, fmt.Sprintf("environment files %s: %v", pattern, plain(err)))
+	}
+	for _, file := range matches {
+		s.readEnvFile(h, file)
+	}
+}
+
+func (s *service) readEnvFile(h *Host, file string) {
 	data, err := h.root.read(file)
 	if absent(err) {
 		return
@@ -156,93 +231,29 @@ func (s *service) readEnvFile(h *Host, file string) {
 	}
 }
 
-// specifiers replaces those of systemd's specifiers that etcd's units use (systemd.unit(5)).
-func (h *Host) specifiers(name string) *strings.Replacer {
-	line := func(file string) string {
-		data, err := h.root.read(file)
-		if err != nil {
-			return ""
-		}
-		return strings.TrimSpace(string(data))
+// glob returns what on the host a pattern names, sorted. What is no pattern names itself, whether it is there or not.
+func (h *Host) glob(pattern string) ([]string, error) {
+	if !strings.ContainsAny(pattern, "*?[") {
+		return []string{pattern}, nil
 	}
-	prefix := strings.TrimSuffix(name, path.Ext(name))
-	_, instance, _ := strings.Cut(prefix, "@")
-	return strings.NewReplacer("%%", "%", "%n", name, "%N", prefix, "%p", strings.TrimSuffix(prefix, "@"+instance),
-		"%i", instance, "%H", line("/etc/hostname"), "%m", line("/etc/machine-id"))
-}
-
-// unitFiles returns the files of every unit on disk whose name matches, by unit: the strongest unit file first, then its
-// drop-ins in systemd's order.
-func (h *Host) unitFiles(patterns []string) (files map[string][]string, unread []string) {
-	files = map[string][]string{}
-	dropIns := map[string]map[string]string{}
-	for _, dir := range unitDirs() {
+	dirs, err := h.glob(path.Dir(pattern))
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, dir := range dirs {
 		entries, err := h.list(dir)
 		if err != nil {
-			unread = append(unread, fmt.Sprintf("the unit files: %v", err))
-			continue
+			return nil, err
 		}
 		for _, entry := range entries {
-			name, isDropIn := strings.CutSuffix(entry.Name(), ".d")
-			switch {
-			case !matchesAny(patterns, name):
-			case !isDropIn && files[name] == nil && !h.masked(filepath.Join(dir, name)):
-				files[name] = []string{filepath.Join(dir, name)}
-			case isDropIn:
-				unread = append(unread, h.dropIns(dropIns, name, filepath.Join(dir, entry.Name()))...)
+			hidden := strings.HasPrefix(entry.Name(), ".") && !strings.HasPrefix(path.Base(pattern), ".")
+			if !hidden && matchesAny([]string{path.Base(pattern)}, entry.Name()) {
+				all = append(all, path.Join(dir, entry.Name()))
 			}
 		}
 	}
-	maps.DeleteFunc(files, func(name string, its []string) bool { return h.isAlias(name, its[0], files) })
-	for name := range files {
-		for _, conf := range slices.Sorted(maps.Keys(dropIns[name])) {
-			files[name] = append(files[name], dropIns[name][conf])
-		}
-	}
-	return files, unread
-}
-
-// isAlias says that a unit file is a link to that of another unit, which is the same unit (systemd.unit(5)). An
-// instance is a unit of its own.
-func (h *Host) isAlias(name, file string, files map[string][]string) bool {
-	at, err := h.root.locate(file)
-	if err != nil {
-		return false
-	}
-	if at, err = filepath.EvalSymlinks(at); err != nil { // in the agent's own root links are left in place
-		return false
-	}
-	other := filepath.Base(at)
-	return other != name && !strings.Contains(name, "@") && len(files[other]) > 0
-}
-
-// masked says that a unit is a link to /dev/null. It cannot start then, but the weaker unit file behind it still tells
-// where a member has its data.
-func (h *Host) masked(file string) bool {
-	at, err := h.root.locate(file)
-	if err != nil {
-		return false
-	}
-	info, err := os.Stat(at)
-	return strings.HasSuffix(at, "/dev/null") || err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// dropIns notes the drop-ins in dir; one of the same name in a stronger directory has been noted before and stays.
-func (h *Host) dropIns(all map[string]map[string]string, unit, dir string) (unread []string) {
-	entries, err := h.list(dir)
-	if err != nil {
-		return []string{fmt.Sprintf("the unit files: %v", err)}
-	}
-	if all[unit] == nil {
-		all[unit] = map[string]string{}
-	}
-	confs := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return filepath.Ext(e.Name()) != ".conf" })
-	for _, conf := range confs {
-		if all[unit][conf.Name()] == "" {
-			all[unit][conf.Name()] = filepath.Join(dir, conf.Name())
-		}
-	}
-	return nil
+	return all, nil
 }
 
 func matchesAny(patterns []string, name string) bool {

@@ -88,7 +88,7 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 			return count == n
 		}
 	}
-	add(t, root, files{"/opt/cni/bin/flannel": "x", "/opt/cni/bin/bridge": "x"})
+	add(t, root, files{"/opt/cni/bin/flannel": script, "/opt/cni/bin/bridge": script})
 	eventually("plugins appear", executables(2))
 	require.NoError(t, os.Chmod(filepath.Join(root, "opt/cni/bin/bridge"), 0o644))
 	eventually("one may not be executed any more", executables(1))
@@ -112,7 +112,7 @@ func rename(t *testing.T, root, from, to string) {
 func TestWatchFollowsWhatItsPathsLeadTo(t *testing.T) {
 	conflist := func(kind string) string { return `{"name":"n","plugins":[{"type":"` + kind + `"}]}` }
 	root := layOut(t, files{
-		"/opt/cni/1/bin/keep": "", "/opt/cni/2/bin/ptp": "x", "/opt/cni/bin": "-> 1/bin",
+		"/opt/cni/1/bin/keep": "", "/opt/cni/2/bin/ptp": script, "/opt/cni/bin": "-> 1/bin",
 		"/etc/cni/net.d/10-a.conflist": conflist("ptp"), "/etc/other/net.d/10-a.conflist": conflist("macvlan"),
 	})
 	eventually := watching(t, root)

@@ -1,10 +1,15 @@
 package host_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestAnOrdinaryPodIsNoPartOfTheHost(t *testing.T) {
@@ -48,4 +53,69 @@ func TestAnOrdinaryPodIsNoPartOfTheHost(t *testing.T) {
 			require.Contains(t, strings.Join(look.Notes, "\n"), "process 812 is etcd in an ordinary pod")
 		})
 	}
+}
+
+// The agent has 128 MiB, and an ordinary pod may have anything in its files, arguments and variables.
+func TestAnOrdinaryPodCostsLittleMemory(t *testing.T) {
+	bomb := "a: &a " + strings.Repeat("x", 50<<10) + "\nb: [" + strings.TrimSuffix(strings.Repeat("*a,", 3000), ",") + "]\n"
+	variables := map[string]string{}
+	for i := range 8 {
+		variables[fmt.Sprintf("ETCD_NAME%d", i)] = strings.Repeat("x", 120<<10)
+	}
+	for name, c := range map[string]struct {
+		process shown
+		count   int
+	}{
+		"a configuration file":        {shown{line: []string{"etcd", "--config-file=/bomb.yaml"}}, 1},
+		"one that a variable names":   {shown{line: []string{"etcd"}, env: map[string]string{"ETCD_CONFIG_FILE": "/bomb.yaml"}}, 1},
+		"the settings of a k3s":       {shown{comm: "k3s-server", exe: "/bin/k3s", line: []string{"k3s", "server"}}, 1},
+		"variables of many processes": {shown{line: []string{"etcd", "--data-dir=/data"}, env: variables}, 60},
+		"arguments of many processes": {shown{line: []string{"etcd", "--data-dir=/data", "--name=" + strings.Repeat("x", 900<<10)}}, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := layOut(t, files{"/containers/c1/bomb.yaml": bomb, "/containers/c1/data/member/wal/0.wal": "x", "/containers/c1/etc/rancher/k3s/config.yaml": bomb})
+			c.process.root = "/containers/c1"
+			c.process.cgroup = "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + podID + ".slice/cri-containerd-" + containerID + ".scope"
+			for i := range c.count {
+				process(t, root, 4000+i, c.process)
+			}
+			h := at(t, root)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			look := h.Look(t.Context())
+			runtime.ReadMemStats(&after)
+			require.Empty(t, look.Found)
+			require.Empty(t, look.Unknown)
+			require.Less(t, len(look.Notes), 12, "not one for each of many")
+			if c.count == 1 {
+				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20), "bytes allocated")
+				return
+			}
+			require.Less(t, int64(after.HeapInuse)-int64(before.HeapInuse), int64(40<<20), "bytes in use, of %d MiB that are shown", c.count)
+		})
+	}
+}
+
+// Whatever a file of an ordinary pod has in it, nothing has when nobody opens it.
+func TestNoSettingsOfAnOrdinaryPodAreRead(t *testing.T) {
+	root := layOut(t, files{"/containers/c1/etc/etcd.yml": "data-dir: /data\n", "/containers/c1/data/member/wal/0.wal": "x"})
+	process(t, root, 812, shown{
+		line: []string{"etcd", "--config-file=/etc/etcd.yml"}, root: "/containers/c1",
+		cgroup: "/kubepods/burstable/pod" + podID + "/" + containerID,
+	})
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(watch)) }()
+	file := filepath.Join(root, "containers/c1/etc/etcd.yml")
+	_, err = unix.InotifyAddWatch(watch, file, unix.IN_OPEN)
+	require.NoError(t, err)
+	look := at(t, root).Look(t.Context())
+	require.Empty(t, look.Found)
+	require.Contains(t, strings.Join(look.Notes, "\n"), "process 812 is etcd in an ordinary pod")
+	_, err = unix.Read(watch, make([]byte, 4096))
+	require.ErrorIs(t, err, unix.EAGAIN, "nobody has opened it")
+	_, err = os.ReadFile(file)
+	require.NoError(t, err)
+	_, err = unix.Read(watch, make([]byte, 4096))
+	require.NoError(t, err, "or it would have been seen")
 }
