@@ -41,9 +41,7 @@ func (g *Gate) etcdNode(ctx context.Context, r review) answer {
 	r.node = live
 	q, problem, err := question(r, true, time.Now())
 	if err != nil && q.BreakGlass == nil {
-		// A member that is misread is a member that is not protected.
-		return cannotDecide(fmt.Sprintf("what node %q says of its etcd members cannot be read: %v. Its holdfast agent writes it anew within a minute; see its log if it does not.", r.node.Name, err)).
-			about(problem)
+		return cannotDecide(protect.Garbled(q.Request, err).Message).about(problem)
 	}
 	ruling, err := g.judge.Judge(ctx, q)
 	if err != nil {

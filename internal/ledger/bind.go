@@ -58,7 +58,7 @@ func (l *Leader) create(ctx context.Context, have []*v1alpha1.EtcdCluster, n cen
 
 // tombstones grants what was deleted without a grant: a Node that is gone takes its members with it, whoever allowed it.
 func (l *Leader) tombstones(ctx context.Context, v protect.View) (*v1alpha1.EtcdCluster, error) {
-	gone := protect.Tombstones(v.Cluster, v.Nodes)
+	gone := protect.Tombstones(v)
 	if len(gone) == 0 {
 		return v.Cluster, nil
 	}

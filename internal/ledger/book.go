@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -114,8 +116,35 @@ func clusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdCluster,
 }
 
 // view brings a View of one version of the object together with the live states of all Nodes that matter to it.
-func (b *Book) view(ctx context.Context, c *v1alpha1.EtcdCluster, asked []string, also ...string) protect.View {
-	return protect.View{
-		Cluster: c, Asked: asked, Nodes: b.states(ctx, append(nodesOf(c), also...)), MinRemainingTolerance: b.tolerance,
+func (b *Book) view(ctx context.Context, c *v1alpha1.EtcdCluster, asked []string, also ...string) (protect.View, error) {
+	placed, err := b.placed(ctx, c)
+	if err != nil {
+		return protect.View{}, err
 	}
+	names := slices.Concat(nodesOf(c), nodesAt(placed), also)
+	return protect.View{
+		Cluster: c, Asked: asked, Nodes: b.states(ctx, names), Placed: placed, MinRemainingTolerance: b.tolerance,
+	}, nil
+}
+
+// placed says at which Nodes' addresses the members are that are bound to none. The addresses may be the cache's, since
+// they stay with a Node for its life; what becomes of such a Node is then read live like any other's.
+func (b *Book) placed(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
+	if len(protect.Unbound(c)) == 0 {
+		return nil, nil // Most often so, which spares comparing the addresses of all nodes.
+	}
+	nodes := &corev1.NodeList{}
+	err := b.cache.List(ctx, nodes, client.UnsafeDisableDeepCopy) // They are only read.
+	if err != nil {
+		*nodes = corev1.NodeList{}
+		err = b.reader.List(ctx, nodes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes for the addresses of members that are bound to none: %w", err)
+	}
+	claims := make([]protect.NodeClaim, len(nodes.Items))
+	for i := range nodes.Items {
+		claims[i] = addressesOf(&nodes.Items[i])
+	}
+	return protect.Placed(c, claims), nil
 }

@@ -110,11 +110,29 @@ func (n census) claims(nodes map[string]live) ([]protect.NodeClaim, error) {
 	return found, nil
 }
 
-func claimOf(node *corev1.Node) protect.NodeClaim {
+// placed says at which Nodes' addresses the members are that are bound to none.
+func (n census) placed(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
+	if len(protect.Unbound(c)) == 0 {
+		return nil // Most often so, which spares comparing the addresses of all nodes.
+	}
+	var all []protect.NodeClaim
+	for _, r := range n {
+		all = append(all, addressesOf(r.Node))
+	}
+	return protect.Placed(c, all)
+}
+
+// addressesOf is a Node that claims nothing.
+func addressesOf(node *corev1.Node) protect.NodeClaim {
 	claim := protect.NodeClaim{Node: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil}
 	for _, a := range node.Status.Addresses {
 		claim.Addresses = append(claim.Addresses, a.Address)
 	}
+	return claim
+}
+
+func claimOf(node *corev1.Node) protect.NodeClaim {
+	claim := addressesOf(node)
 	// An announcement that cannot be read claims nothing; the census has logged it.
 	claim.Announced, _ = announcedOn(node)
 	return claim

@@ -113,7 +113,10 @@ func (b *Book) grant(
 	decide func(protect.View, protect.Request) protect.Verdict,
 ) (protect.Verdict, error) {
 	for {
-		view := b.view(ctx, c, asked(), q.Request.Node)
+		view, err := b.view(ctx, c, asked(), q.Request.Node)
+		if err != nil {
+			return protect.Verdict{}, err
+		}
 		verdict := decide(view, q.Request)
 		if !verdict.Allowed || len(verdict.Members) == 0 {
 			return verdict, nil
@@ -126,8 +129,7 @@ func (b *Book) grant(
 			// What an operator said of an earlier deletion of this Node is not said of this one.
 			ops = append(ops, withoutSettlement(named)...)
 		}
-		_, err := b.patch(ctx, c, ops)
-		if err == nil {
+		if _, err = b.patch(ctx, c, ops); err == nil {
 			return verdict, nil
 		}
 		if !errors.Is(err, errConflict) {

@@ -46,7 +46,7 @@ func (b *Book) judge(ctx context.Context, q protect.Question) (protect.Ruling, e
 		return protect.Ruling{Allowed: true, Reason: protect.NothingToProtect}, nil
 	}
 	if q.DryRun {
-		return b.dryRun(ctx, q, involved), nil
+		return b.dryRun(ctx, q, involved)
 	}
 	return b.askAndGrant(ctx, q, involved)
 }
@@ -70,14 +70,18 @@ func (b *Book) JudgeUnlabelled(ctx context.Context, q protect.Question) (protect
 }
 
 // dryRun answers from what is there: nobody is asked and nothing is written.
-func (b *Book) dryRun(ctx context.Context, q protect.Question, involved []*v1alpha1.EtcdCluster) protect.Ruling {
+func (b *Book) dryRun(ctx context.Context, q protect.Question, involved []*v1alpha1.EtcdCluster) (protect.Ruling, error) {
 	verdicts := make([]protect.Verdict, len(involved))
 	for i, c := range involved {
-		verdicts[i] = protect.Decide(b.view(ctx, c, lastAsked(c), q.Request.Node), q.Request)
+		view, err := b.view(ctx, c, lastAsked(c), q.Request.Node)
+		if err != nil {
+			return protect.Ruling{}, err
+		}
+		verdicts[i] = protect.Decide(view, q.Request)
 	}
 	answer := ruling(verdicts)
 	answer.Message = "dry run: judged from what was last seen, the agents were not asked to look again: " + answer.Message
-	return answer
+	return answer, nil
 }
 
 // lastAsked accepts the answers to the last question that anybody asked.
@@ -109,9 +113,11 @@ func (b *Book) askAndGrant(ctx context.Context, q protect.Question, involved []*
 	}()
 	g, asking := errgroup.WithContext(ctx)
 	for i, c := range involved {
-		g.Go(func() (err error) {
-			looks[i], err = b.look(asking, q.Request, c)
-			return err
+		g.Go(func() error {
+			return caught(func() (err error) {
+				looks[i], err = b.look(asking, q.Request, c)
+				return err
+			})
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -151,8 +157,10 @@ func (b *Book) look(ctx context.Context, r protect.Request, c *v1alpha1.EtcdClus
 	var view protect.View
 	for {
 		l.sight = b.asker.sight(question)
-		if view.Cluster == nil || !slices.Equal(view.Cluster.Spec.Members, l.sight.cluster.Spec.Members) {
-			view = b.view(waiting, l.sight.cluster, nil, r.Node)
+		if view.Cluster == nil || moved(view.Cluster, l.sight.cluster) {
+			if view, err = b.view(waiting, l.sight.cluster, nil, r.Node); err != nil {
+				return l, err
+			}
 		}
 		view.Cluster, view.Asked = l.sight.cluster, l.sight.asked
 		l.verdict = protect.Decide(view, r)
@@ -167,6 +175,11 @@ func (b *Book) look(ctx context.Context, r protect.Request, c *v1alpha1.EtcdClus
 	}
 }
 
+// moved says whether other Nodes matter to one version of the object than to the other.
+func moved(a, b *v1alpha1.EtcdCluster) bool {
+	return !slices.Equal(a.Spec.Members, b.Spec.Members) || !slices.Equal(protect.Unbound(a), protect.Unbound(b))
+}
+
 // lastLook decides once more, from what the API server has by now: a watch that hangs must not hide answers.
 func (b *Book) lastLook(ctx context.Context, l look, v protect.View, r protect.Request) look {
 	if _, err := b.cluster(ctx, v.Cluster.Name); err != nil {
@@ -176,7 +189,10 @@ func (b *Book) lastLook(ctx context.Context, l look, v protect.View, r protect.R
 	if now.cluster == l.sight.cluster {
 		return l
 	}
-	v = b.view(ctx, now.cluster, now.asked, r.Node)
+	v, err := b.view(ctx, now.cluster, now.asked, r.Node)
+	if err != nil {
+		return l
+	}
 	l.sight, l.verdict = now, protect.Decide(v, r)
 	return l
 }

@@ -39,6 +39,7 @@ func TestJudge(t *testing.T) {
 		{"a node without the label is answered from the cache", unlabelledNode},
 		{"an API server that is away refuses with words of its own", away},
 		{"a dead node does not make everybody wait", deadNode},
+		{"a member that is bound nowhere goes with the node at whose address it is", placedOnly},
 		{"a node of two clusters needs both, and is granted in both or none", twoClusters},
 		{"a cache that has not started decides nothing", coldCache},
 		{"a tolerance that is asked for is kept", tolerance},
@@ -206,6 +207,27 @@ func deadNode(t *testing.T, w *world) {
 	require.Less(t, time.Since(begun), 4*time.Second)
 }
 
+// placedOnly: the agent on the third node has never run, and the two others list its member at the node's address.
+func placedOnly(t *testing.T, w *world) {
+	c := w.now()
+	c.Spec.Members = c.Spec.Members[:2]
+	require.NoError(t, w.client.Update(t.Context(), c))
+	w.see(func() { w.silent[w.nodes[2].Name] = true })
+	w.observe()
+	b := w.book()
+	taint := func(body string) {
+		require.NoError(t, w.client.Patch(t.Context(), w.nodes[2].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body))))
+	}
+	taint(`{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`)
+	r := judge(t, b, w.question(0))
+	require.False(t, r.Allowed, r.Message)
+	require.Contains(t, r.Message, "its node "+w.nodes[2].Name+" is about to be deleted (taint ToBeDeletedByClusterAutoscaler)")
+	require.Empty(t, w.now().Spec.Grants)
+	taint(`{"spec":{"taints":null}}`)
+	r = judge(t, b, w.question(0))
+	require.True(t, r.Allowed, r.Message)
+}
+
 func coldCache(t *testing.T, w *world) {
 	cold, err := cache.New(w.config, cache.Options{Scheme: w.scheme})
 	require.NoError(t, err)
@@ -226,6 +248,22 @@ func coldCache(t *testing.T, w *world) {
 	q.DryRun = true
 	r = judge(t, b, q)
 	require.True(t, r.Allowed, r.Message)
+
+	// So are the addresses of nodes, if a member is bound to none.
+	c := w.now()
+	c.Spec.Members = c.Spec.Members[:2]
+	require.NoError(t, w.client.Update(t.Context(), c))
+	taint := func(body string) {
+		require.NoError(t, w.client.Patch(t.Context(), w.nodes[2].DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body))))
+	}
+	taint(`{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`)
+	r = judge(t, b, q)
+	require.False(t, r.Allowed)
+	require.Contains(t, r.Message, "is about to be deleted")
+	taint(`{"spec":{"taints":null}}`)
+	r = judge(t, b, q)
+	require.True(t, r.Allowed, r.Message)
+
 	w.delete(1)
 	r = judge(t, b, q)
 	require.False(t, r.Allowed)

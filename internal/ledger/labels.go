@@ -20,18 +20,23 @@ import (
 
 // restoreLabels puts the label on Nodes that hold a member and lack it. Without it the deletion of the Node is judged by
 // an entry that may be ignored.
-func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, n census) error {
+func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, n census, m *memory) error {
 	var errs []error
 	for _, b := range c.Spec.Members {
 		if r, ok := n[b.Node]; ok && r.UID == b.NodeUID && l.lacksLabel(r.Node) {
 			errs = append(errs, l.label(ctx, c, r.Node, "it is bound to member "+string(b.MemberID)))
 		}
 	}
-	for _, node := range unseenNodes(c, n) {
-		if !l.lacksLabel(node) {
+	for _, h := range unseenNodes(c, n) {
+		key, members := "unseen/"+string(h.UID), words(h.members)
+		if !l.lacksLabel(h.Node) || (saysNone(h.Node) && m.said[key] == members) {
 			continue
 		}
-		errs = append(errs, l.label(ctx, c, node, "two other nodes list a member at its address, and its own agent has not looked yet"))
+		err := l.label(ctx, c, h.Node, "two other nodes list a member at its address, and its own agent has not said so yet")
+		if err == nil {
+			m.said[key] = members
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -43,34 +48,32 @@ func (l *Leader) lacksLabel(node *corev1.Node) bool {
 	return node.DeletionTimestamp == nil && !labelled(node) && unbroken != nil
 }
 
+// holder is a Node that holds members by what others list.
+type holder struct {
+	*corev1.Node
+	members []v1alpha1.MemberID
+}
+
 // unseenNodes returns, sorted, the Nodes that hold a member by what others list, before their own agents have said so. An
-// agent that has looked and found nothing knows better: it would take the label off again.
-func unseenNodes(c *v1alpha1.EtcdCluster, n census) []*corev1.Node {
-	if !listsUnbound(c) {
+// agent that has looked and found nothing may know better, and takes the label off again; or it has looked before there was
+// anything, and is dead. So such a Node is labelled once for the members that are listed there.
+func unseenNodes(c *v1alpha1.EtcdCluster, n census) []holder {
+	if len(protect.Unbound(c)) == 0 {
 		return nil // Most often so, which spares comparing the addresses of all nodes.
 	}
 	all := []*v1alpha1.EtcdCluster{c}
-	var found []*corev1.Node
+	var found []holder
 	for name, r := range n {
-		if labelled(r.Node) || saysNone(r.Node) || slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == name }) {
+		if labelled(r.Node) || slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == name }) {
 			continue
 		}
-		claim := claimOf(r.Node)
-		if !protect.UnlabelledVerdict(all, protect.Request{Node: name, UID: r.UID, Addresses: claim.Addresses}).Allowed {
-			found = append(found, r.Node)
+		claim := addressesOf(r.Node)
+		if v := protect.UnlabelledVerdict(all, protect.Request{Node: name, UID: r.UID, Addresses: claim.Addresses}); !v.Allowed {
+			found = append(found, holder{Node: r.Node, members: v.Members})
 		}
 	}
-	slices.SortFunc(found, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(found, func(a, b holder) int { return strings.Compare(a.Name, b.Name) })
 	return found
-}
-
-// listsUnbound says whether some list has a member that no Node is bound to.
-func listsUnbound(c *v1alpha1.EtcdCluster) bool {
-	return slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool {
-			return !slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m.ID })
-		})
-	})
 }
 
 // saysNone says whether the Node's agent has found no member there.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -73,7 +74,10 @@ func unannounced(t *testing.T, w *world) {
 	r.pass(2 * time.Minute)
 	r.until("the label", func(*v1alpha1.EtcdCluster) bool { return isLabelled(fourth) })
 	require.Contains(t, r.told(), "LabelRestored")
+	r.until("the label, since its agent may have looked before there was anything, and be dead", func(*v1alpha1.EtcdCluster) bool { return isLabelled(looked) })
+	require.NoError(t, w.client.Patch(t.Context(), looked, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, protect.EtcdMemberLabel))))
 	r.looks(1, 2*time.Minute)
-	require.False(t, isLabelled(looked), "its agent would take the label off again")
+	require.NoError(t, r.leader.round(t.Context()))
+	require.False(t, isLabelled(looked), "its agent lives, and knows better")
 	require.False(t, isLabelled(worker))
 }

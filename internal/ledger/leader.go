@@ -208,7 +208,7 @@ func (l *Leader) round(ctx context.Context) error {
 		open += len(c.Spec.Grants)
 		m := l.memories[c.UID]
 		g.Go(func() error {
-			failed[i] = l.tend(ctx, c, residents, m)
+			failed[i] = caught(func() error { return l.tend(ctx, c, residents, m) })
 			return nil
 		})
 	}
@@ -238,13 +238,13 @@ func (l *Leader) forget(but []*v1alpha1.EtcdCluster) {
 func (l *Leader) tend(ctx context.Context, c *v1alpha1.EtcdCluster, n census, m *memory) error {
 	var errs []error
 	if _, asked := c.Annotations[protect.SettleAnnotation]; asked {
-		errs = append(errs, l.settleByHand(ctx, c))
+		errs = append(errs, l.settleByHand(ctx, c, m))
 	}
 	scene := sceneOf(c, n, l.seenBy(m))
 	if l.due(c, scene, m) {
 		errs = append(errs, l.look(ctx, c, n, scene, m))
 	}
-	return errors.Join(append(errs, l.restoreLabels(ctx, c, n), l.sweep(ctx, c, n), l.summarise(ctx, c, n, m))...)
+	return errors.Join(append(errs, l.restoreLabels(ctx, c, n, m), l.sweep(ctx, c, n), l.summarise(ctx, c, n, m))...)
 }
 
 // due says whether it is time to ask the agents again.

@@ -2,18 +2,21 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
 // reign is a Leader whose rounds and clock the test drives.
@@ -130,6 +133,8 @@ func TestLeader(t *testing.T) {
 		{"one node has no more objects made than its share, whatever it announces in turn", tooManyOfOne},
 		{"what a node that is gone has seen is removed, unless it is bound", swept},
 		{"a node that vanishes without a grant leaves one, and its binding stands", tombstone},
+		{"a node that goes after its member has left is no loss", leftFirst},
+		{"a dead node of a cluster that is no more goes by the steps of its refusals", retired},
 		{"a node that registers anew is bound after the tombstone, and settles after twenty minutes", reborn},
 		{"a gap in the proofs starts the twenty minutes anew", gap},
 		{"a member that has left the list is settled and unbound", left},
@@ -207,6 +212,47 @@ func tombstone(t *testing.T, w *world) {
 	require.Equal(t, w.nodes[0].UID, bindingOf(c, w.member(0)), "a tombstone's binding stays")
 	require.Contains(t, r.told(), "Tombstone")
 	require.False(t, judge(t, r.leader.book, w.question(1)).Allowed, "m0 still answers, but its node is gone")
+}
+
+// leftFirst is kubespray's order: the member leaves, the host is reset, its Node goes.
+func leftFirst(t *testing.T, w *world) {
+	w.observe()
+	r := w.reign()
+	r.bindAll()
+	w.see(func() { w.list, w.silent[w.nodes[0].Name] = w.list[1:], true })
+	ruling := judge(t, r.leader.book, w.question(0))
+	require.True(t, ruling.Allowed, ruling.Message)
+	require.Equal(t, protect.NothingToProtect, ruling.Reason)
+	w.delete(0)
+	c := r.until("its binding to end", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
+	require.Empty(t, c.Spec.Grants)
+	require.NotContains(t, r.told(), "Tombstone")
+}
+
+func retired(t *testing.T, w *world) {
+	r := w.reign() // and no agent
+	made := r.until("an object", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" })
+	q := w.question(0)
+	refused := judge(t, r.leader.book, q)
+	require.Contains(t, refused.Message, "kubectl annotate node "+q.Request.Node+" holdfast.dev/etcd-, and then kubectl delete etcdcluster "+made.Name)
+	for _, node := range w.nodes {
+		require.NoError(t, w.client.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, protect.AnnouncementAnnotation))))
+	}
+	require.NoError(t, w.client.Delete(t.Context(), made))
+	q.Request.Announced = nil
+	require.Eventually(t, func() bool {
+		require.NoError(t, r.leader.round(t.Context()))
+		var err error // as long as the cache still has the object: its nonce cannot be written
+		refused, err = r.leader.book.Judge(t.Context(), q)
+		return err == nil && refused.Reason == protect.UnknownMember
+	}, eventually, often)
+	require.Contains(t, refused.Message, "kubectl label node "+q.Request.Node+" holdfast.dev/etcd-member-")
+	require.NoError(t, r.leader.round(t.Context()))
+	require.True(t, apierrors.IsNotFound(w.client.Get(t.Context(), client.ObjectKeyFromObject(made), w.object())), "it is not made anew")
+	q.Request.Labelled = false
+	ruling, err := r.leader.book.JudgeUnlabelled(t.Context(), q)
+	require.NoError(t, err)
+	require.True(t, ruling.Allowed, ruling.Message)
 }
 
 func unseen(t *testing.T, w *world) {

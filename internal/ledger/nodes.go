@@ -79,12 +79,18 @@ func statesOf(nodes map[string]live) map[string]protect.NodeState {
 
 // nodesOf names the Nodes that the cluster's bindings and grants are about.
 func nodesOf(c *v1alpha1.EtcdCluster) []string {
-	var names []string
-	for _, b := range c.Spec.Members {
-		names = append(names, b.Node)
-	}
+	names := nodesAt(c.Spec.Members)
 	for _, g := range c.Spec.Grants {
 		names = append(names, g.Node)
+	}
+	return names
+}
+
+// nodesAt names the Nodes of these bindings.
+func nodesAt(bindings []v1alpha1.Binding) []string {
+	names := make([]string, len(bindings))
+	for i, b := range bindings {
+		names[i] = b.Node
 	}
 	return names
 }

@@ -157,12 +157,15 @@ func TestGrantIsAsYoungAsEitherClockSays(t *testing.T) {
 	grant := func(ago time.Duration) v1alpha1.Grant {
 		return v1alpha1.Grant{NodeUID: "u", Time: metav1.NewTime(now.Add(-ago))}
 	}
-	slow, fast := grant(time.Hour), grant(-time.Hour)
+	slow, ahead, fast := grant(time.Hour), grant(-aheadAtMost), grant(-time.Hour)
 	m.notice([]v1alpha1.Grant{slow}, now)
 	m.notice([]v1alpha1.Grant{slow}, now.Add(time.Minute))
 	require.Equal(t, now, m.dated(slow).Time.Time, "the writer's clock is an hour behind")
+	m.notice([]v1alpha1.Grant{ahead}, now)
+	require.Equal(t, ahead.Time, m.dated(ahead).Time, "the writer's clock is a little ahead")
+	require.Equal(t, fast.Time, (&memory{}).dated(fast).Time, "never seen yet")
 	m.notice([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
-	require.Equal(t, fast.Time, m.dated(fast).Time, "the writer's clock is an hour ahead")
+	require.Equal(t, now.Add(2*time.Minute), m.dated(fast).Time.Time, "the writer's clock is an hour ahead, and the grant would outlive its deletion by that")
 	m.notice(nil, now)
 	m.notice([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
 	require.Equal(t, now.Add(3*time.Minute), m.dated(slow).Time.Time, "a grant that is written again is a new one")

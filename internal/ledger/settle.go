@@ -14,6 +14,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
+// aheadAtMost is how far a grant may be dated ahead of its first sight: clocks that are kept differ by less.
+const aheadAtMost = time.Minute
+
 // proof is an unbroken row of looks at which the agent of a member's own Node proved it healthy. Last is the last one.
 type proof struct {
 	node        types.UID
@@ -77,9 +80,12 @@ func (m *memory) notice(grants []v1alpha1.Grant, now time.Time) {
 }
 
 // dated returns the grant with the later of its own time and that of its first sight, so that what is counted from it
-// has passed by either clock.
+// has passed by either clock. One that is dated further ahead than a write takes was written by a clock that is wrong, or
+// the leader's is: it was there at its first sight, and by the leader's clock, which runs on evenly while the process lives,
+// what is counted from there has passed.
 func (m *memory) dated(g v1alpha1.Grant) v1alpha1.Grant {
-	if first := m.noticed[g.NodeUID].first; first.After(g.Time.Time) {
+	first := m.noticed[g.NodeUID].first
+	if !first.IsZero() && (first.After(g.Time.Time) || g.Time.Sub(first) > aheadAtMost) {
 		g.Time = metav1.NewTime(first)
 	}
 	return g
@@ -124,8 +130,9 @@ func (l *Leader) settle(ctx context.Context, v protect.View, m *memory) error {
 	return nil
 }
 
-// settleByHand ends the grant that an operator names by its Node UID, and takes the annotation off in the same patch.
-func (l *Leader) settleByHand(ctx context.Context, cached *v1alpha1.EtcdCluster) error {
+// settleByHand ends the grant that an operator names by its Node UID, and takes the annotation off in the same patch. One
+// that is too young it leaves, and takes the annotation off all the same: what was said before a deletion is not said of it.
+func (l *Leader) settleByHand(ctx context.Context, cached *v1alpha1.EtcdCluster, m *memory) error {
 	c, err := l.book.cluster(ctx, cached.Name)
 	if err != nil {
 		return err
@@ -136,8 +143,11 @@ func (l *Leader) settleByHand(ctx context.Context, cached *v1alpha1.EtcdCluster)
 	}
 	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return string(g.NodeUID) == named })
 	grants, bindings, ok := protect.SettledByHand(c, types.UID(named), l.book.states(ctx, nodesOf(c)))
+	now := l.o.Now()
+	m.notice(c.Spec.Grants, now)
+	young := at >= 0 && now.Sub(m.dated(c.Spec.Grants[at]).Time.Time) < protect.ByHandAfter
 	var ops []operation
-	if ok {
+	if ok && !young {
 		ops = slices.Concat(replaceGrants(c, grants), replaceBindings(c, bindings))
 	}
 	made, err := l.book.patch(ctx, c, append(ops, withoutSettlement(named)...))
@@ -147,6 +157,11 @@ func (l *Leader) settleByHand(ctx context.Context, cached *v1alpha1.EtcdCluster)
 	case !ok || at < 0:
 		l.log.Warn("an operator named a grant that is not there", "etcd_cluster", c.Name, "node_uid", named)
 		l.o.Tell(made, "NoSuchGrant", fmt.Sprintf("there is no grant for node UID %q", named))
+	case young:
+		g := c.Spec.Grants[at]
+		l.log.Warn("an operator named a grant that is too young to be settled by hand", "etcd_cluster", c.Name, "node", g.Node, "node_uid", named)
+		l.o.Tell(made, "GrantTooYoung", fmt.Sprintf("the grant for node %s (UID %s) stays: the deletion that it allows may be under way. "+
+			"See what becomes of the node, and name the grant again in %s", g.Node, named, protect.ByHandAfter))
 	default:
 		l.settled(made, c.Spec.Grants[at], "an operator named it in the annotation "+protect.SettleAnnotation)
 	}

@@ -27,8 +27,10 @@ func (l *Leader) summarise(ctx context.Context, cached *v1alpha1.EtcdCluster, n 
 		return nil // Nothing was asked yet, and so nothing is known.
 	}
 	s := l.book.asker.sight(m.ask)
+	placed := n.placed(s.cluster)
 	sum := protect.Summarise(protect.View{
-		Cluster: s.cluster, Asked: s.asked, Nodes: n.states(nodesOf(s.cluster)), MinRemainingTolerance: l.book.tolerance,
+		Cluster: s.cluster, Asked: s.asked, Nodes: n.states(append(nodesOf(s.cluster), nodesAt(placed)...)), Placed: placed,
+		MinRemainingTolerance: l.book.tolerance,
 	})
 	wanted := statusOf(sum, s.cluster.Status.Conditions, metav1.NewTime(l.o.Now()))
 	have := s.cluster.Status.DeepCopy()

@@ -29,9 +29,11 @@ type NodeClaim struct {
 //
 // The binding of a Node that exists is never overridden. That of a Node which is gone (a tombstone) passes to a valid
 // claim of another Node once a grant names the member, so that what was on the old Node stays lost until the grant ends
-// (Tombstones makes that grant). Without an address that tells, it passes only to a Node of the old one's name: names are
-// the kubelets' own, while any agent can announce a member whose host is gone. A binding goes only when the confirmed
-// lists in answer to one of the nonces asked lack the member, and more than one Node says so, or nobody could contradict.
+// (Tombstones makes that grant). It passes only to a Node of the old one's name: names are the kubelets' own, while any
+// agent can announce a member whose host is gone, and any kubelet write the address that nobody has any more into its own
+// Node. A host that comes back under another name waits until an operator settles the grant, which ends the binding too. A
+// binding goes only when the confirmed lists in answer to one of the nonces asked lack the member, and more than one Node
+// says so, or nobody could contradict.
 func Bind(c *v1alpha1.EtcdCluster, claims []NodeClaim, asked []string) (bindings []v1alpha1.Binding, refused []string) {
 	b := binder{cluster: c, nodes: claims}
 	b.lists, b.awaited = urlLists(c, claims)
@@ -132,6 +134,12 @@ func (b binder) bind(id v1alpha1.MemberID, bindings []v1alpha1.Binding, i int) (
 		if !granted(b.cluster, bindings[i]) {
 			return refuse(fmt.Sprintf("its node %s is gone, and no grant says so yet", bindings[i].Node))
 		}
+		heir := slices.IndexFunc(claimants, func(n NodeClaim) bool { return n.Node == bindings[i].Node })
+		if heir < 0 {
+			return refuse(fmt.Sprintf("its node %s is gone: only a Node of that name can take it over, or any once the grant for UID %s is settled by hand (annotation %s)",
+				bindings[i].Node, bindings[i].NodeUID, SettleAnnotation))
+		}
+		claimants = claimants[heir : heir+1]
 	}
 	at, isListed := b.livesOn(id)
 	switch {
@@ -139,9 +147,6 @@ func (b binder) bind(id v1alpha1.MemberID, bindings []v1alpha1.Binding, i int) (
 		return refuse("no confirmed member list of an observer has it" + b.awaited)
 	case len(at) == 0 && len(claimants) > 1:
 		return refuse("its URLs name no Node's address, and several Nodes announce it")
-	case len(at) == 0 && i >= 0 && claimants[0].Node != bindings[i].Node:
-		return refuse(fmt.Sprintf("its URLs name no Node's address, and its node %s is gone: only a Node of that name can take it over, or any once the grant for UID %s is settled by hand (annotation %s)",
-			bindings[i].Node, bindings[i].NodeUID, SettleAnnotation))
 	case len(at) == 0:
 	case len(at) > 1:
 		return refuse("its URLs name addresses of several Nodes")

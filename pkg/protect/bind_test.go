@@ -135,7 +135,7 @@ func TestBind(t *testing.T) {
 
 func TestTombstones(t *testing.T) {
 	gone := func(n *NodeState) { n.UID = "" }
-	require.Empty(t, Tombstones(voters(3).Cluster, voters(3).Nodes))
+	require.Empty(t, Tombstones(voters(3).View))
 	for name, c := range map[string]struct {
 		world *world
 		want  []v1alpha1.Grant
@@ -150,6 +150,14 @@ func TestTombstones(t *testing.T) {
 			voters(3).rebound(2, 1).state(1, gone).granted(1),
 			[]v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b", "c"), User: "alice", Time: grantFor(1).Time}},
 		},
+		"gone, and its member had been removed": {voters(3).state(1, gone).removed(1).silent(1), nil},
+		"gone, and one list lacks its member":   {voters(3).state(1, gone).removedFrom(0, 1), []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b")}}},
+		"gone, and one voice alone says that its member was removed": {
+			voters(3).state(1, gone).removed(1).silent(1, 2), []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b")}},
+		},
+		"gone, and old lists lack its member": {
+			voters(3).state(1, gone).removed(1).silent(0, 1, 2), []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b")}},
+		},
 		"two nodes": {
 			voters(3).state(2, gone).state(1, gone),
 			[]v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: ids("b")}, {NodeUID: "u3", Node: "w3", Members: ids("c")}},
@@ -157,7 +165,7 @@ func TestTombstones(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := c.world.Cluster.DeepCopy()
-			require.Equal(t, c.want, Tombstones(c.world.Cluster, c.world.Nodes))
+			require.Equal(t, c.want, Tombstones(c.world.View))
 			require.Equal(t, before, c.world.Cluster)
 		})
 	}
@@ -165,11 +173,11 @@ func TestTombstones(t *testing.T) {
 
 func TestF12AHostThatStaysIsSettledByHand(t *testing.T) {
 	w := voters(3).state(0, func(n *NodeState) { n.UID = "" }).granted(0)
-	refuses(t, w, deletion(1), "only if the machine of node w1 stays and its etcd with it: kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u1")
+	refuses(t, w, deletion(1), "not before 2026-05-01T12:01:00Z, and only if etcd1 (a) lives on, there or on another machine that stays: kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u1")
 	grants, bindings, ok := SettledByHand(w.Cluster, "u1", w.Nodes)
 	require.True(t, ok)
 	w.Cluster.Spec.Grants, w.Cluster.Spec.Members = grants, bindings
-	require.Empty(t, Tombstones(w.Cluster, w.Nodes), "the grant does not come back")
+	require.Empty(t, Tombstones(w.View), "the grant does not come back")
 	allows(t, w, deletion(1))
 
 	lives := voters(3).granted(0)

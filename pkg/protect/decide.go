@@ -40,6 +40,9 @@ func Decide(v View, r Request) Verdict {
 		}
 	}
 	verdict := t.judge(worst)
+	if again := t.rejoined(); worst == nil && len(again) > 0 {
+		verdict = t.unclear(again)
+	}
 	if verdict.Allowed && len(sorted(contested)) > 0 {
 		verdict = t.dispute(sorted(contested))
 	}

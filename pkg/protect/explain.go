@@ -91,6 +91,9 @@ func fate(s seat) string {
 		}
 		return "on this node" + as
 	case lost:
+		if s.lives {
+			as += "; it still answers, so its etcd runs on"
+		}
 		return "given up: " + s.why + as
 	case unproven:
 		return "not proven healthy: " + s.why
@@ -112,11 +115,15 @@ func (t target) cannotSee(members []v1alpha1.MemberID) string {
 	if len(t.cluster.Spec.Members) == 0 {
 		lines = append(lines, "  nobody could be asked: no member is bound to a Node yet (the webhook's leader does that within seconds of an agent's announcement)")
 	}
+	retire := fmt.Sprintf("kubectl delete etcdcluster %s", id)
+	if slices.ContainsFunc(t.Announced, func(a MemberRef) bool { return a.Cluster == id }) {
+		retire = fmt.Sprintf("kubectl annotate node %s %s-, and then %s (the other way round it is made anew)", t.Node, AnnouncementAnnotation, retire)
+	}
 	return strings.Join(append(lines, nextSteps,
 		"  - see what the agents say: kubectl describe node "+t.Node+" (condition "+EtcdMemberCondition+"), and their logs; then delete the node again",
 		"    (if this etcd is kube-apiserver's own, your request came through it, so it has quorum: suspect the agents' certificates and the network)",
 		"  - if etcd has lost its quorum already, keep this node, also if its member is dead: its disk may be what the cluster is restored from",
-		fmt.Sprintf("  - only if this etcd cluster exists no more anywhere: kubectl delete etcdcluster %s", id),
+		"  - only if this etcd cluster exists no more anywhere: "+retire,
 		breakGlassStep(t.Request)), "\n")
 }
 

@@ -65,6 +65,31 @@ func TestStepsThatAreSaidToHelpDo(t *testing.T) {
 	require.NotContains(t, Decide(voters(3).dead(1).View, deletion(0)).Message, "this deletion is allowed)", "two would be left of two")
 }
 
+// A member that answers though it was given up lives somewhere: nobody is told to take it out of etcd, and what is told
+// makes it count again.
+func TestAMemberThatHasMovedIsSettledAndNotRemoved(t *testing.T) {
+	w := movedAway()
+	message := Decide(w.View, deletion(0)).Message
+	require.NotContains(t, message, "etcdctl member remove b")
+	require.Contains(t, message, "etcd2 (b) still answers")
+	require.Contains(t, message, "only if etcd2 (b) lives on, there or on another machine that stays: kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u2")
+	require.Contains(t, Decide(voters(3).granted(1).dead(1).View, deletion(0)).Message, "etcdctl member remove b", "it does not answer")
+
+	nodes := []NodeClaim{claims(3)[0], claims(3)[2], {Node: "w2b", UID: "u2b", Addresses: []string{address(1)}, Announced: []MemberRef{{clusterX, "b"}}}}
+	w.Cluster.Spec.Grants, w.Cluster.Spec.Members, _ = SettledByHand(w.Cluster, "u2", w.Nodes)
+	w.Cluster.Spec.Members, _ = Bind(w.Cluster, nodes, w.Asked)
+	require.EqualValues(t, "u2b", bound(w.Cluster.Spec.Members)["b"])
+	allows(t, w, deletion(0))
+}
+
+// A Node that an autoscaler has marked is not said to count again.
+func TestNobodyWaitsForANodeThatIsMarked(t *testing.T) {
+	w := voters(3).granted(1)
+	require.Contains(t, Decide(w.View, deletion(0)).Message, "if it stays, wait")
+	w.state(1, func(n *NodeState) { n.DeletionTaint = "ToBeDeletedByClusterAutoscaler" })
+	require.NotContains(t, Decide(w.View, deletion(0)).Message, "if it stays, wait")
+}
+
 func TestNamesArePrintedAsTheyAre(t *testing.T) {
 	w := voters(4).dead(1).everywhere(1, func(m *v1alpha1.MemberStatus) { m.Name = "50%d%s" })
 	message := Decide(w.View, deletion(0)).Message

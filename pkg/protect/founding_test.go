@@ -159,18 +159,26 @@ func TestTakingOverAMemberWhoseNodeIsGone(t *testing.T) {
 		return func(w *world) *world { return w.urls(1, "https://"+host+":2380") }
 	}
 	same := func(w *world) *world { return w }
+	settledByHand := func(w *world) *world {
+		grants, bindings, ok := SettledByHand(w.Cluster, "u2", map[string]NodeState{"w2": {Known: true}})
+		require.True(t, ok)
+		w.Cluster.Spec.Grants, w.Cluster.Spec.Members = grants, bindings
+		return w
+	}
 	for name, c := range map[string]struct {
 		world    func(*world) *world
 		claimant NodeClaim
 		want     types.UID
 		refused  string
 	}{
-		"a worker, no Node has the address": {same, NodeClaim{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}, "u2", "only a Node of that name"},
-		"a worker, loopback":                {addressOf("127.0.0.1"), NodeClaim{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}, "u2", "only a Node of that name"},
-		"the host under a new name":         {same, NodeClaim{Node: "renamed", UID: "u9", Addresses: []string{address(1)}}, "u9", ""},
-		"the host under its old name":       {same, NodeClaim{Node: "w2", UID: "u2-again", Addresses: []string{address(1)}}, "u2-again", ""},
-		"under its old name, loopback":      {addressOf("127.0.0.1"), NodeClaim{Node: "w2", UID: "u2-again", Addresses: []string{address(1)}}, "u2-again", ""},
-		"under its old name, elsewhere":     {addressOf("192.168.7.2"), NodeClaim{Node: "w2", UID: "u2-again", Addresses: []string{address(1)}}, "u2-again", ""},
+		"a worker, no Node has the address":          {same, NodeClaim{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}, "u2", "only a Node of that name"},
+		"a worker, loopback":                         {addressOf("127.0.0.1"), NodeClaim{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}, "u2", "only a Node of that name"},
+		"a worker that has forged the address":       {same, NodeClaim{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99", address(1)}}, "u2", "only a Node of that name"},
+		"the host under a new name":                  {same, NodeClaim{Node: "renamed", UID: "u9", Addresses: []string{address(1)}}, "u2", "only a Node of that name can take it over, or any once the grant for UID u2 is settled by hand"},
+		"the host under a new name, settled by hand": {settledByHand, NodeClaim{Node: "renamed", UID: "u9", Addresses: []string{address(1)}}, "u9", ""},
+		"the host under its old name":                {same, NodeClaim{Node: "w2", UID: "u2-again", Addresses: []string{address(1)}}, "u2-again", ""},
+		"under its old name, loopback":               {addressOf("127.0.0.1"), NodeClaim{Node: "w2", UID: "u2-again", Addresses: []string{address(1)}}, "u2-again", ""},
+		"under its old name, elsewhere":              {addressOf("192.168.7.2"), NodeClaim{Node: "w2", UID: "u2-again", Addresses: []string{address(1)}}, "u2-again", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := c.world(voters(3).granted(1))
@@ -183,6 +191,25 @@ func TestTakingOverAMemberWhoseNodeIsGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A worker with a lost root announces the member of a deleted Node, and writes that Node's address into its own. Bound, it
+// would be heard, and could prove the dead healthy.
+func TestAForgedAddressMakesNoObserver(t *testing.T) {
+	w := voters(5).granted(2).state(2, goneNode).dead(1, 2)
+	refuses(t, w, deletion(0), "of 5 voters 3 must live, and only 2")
+	all := claims(5)
+	worker, lie := intruder(2, member(0), member(1), member(2), member(3), member(4))
+	worker.Addresses = append(worker.Addresses, address(2))
+	w.Cluster.Spec.Members, _ = Bind(w.Cluster, []NodeClaim{all[0], all[1], all[3], all[4], worker}, w.Asked)
+	w.Nodes["worker"] = NodeState{Known: true, UID: "uw"}
+	refuses(t, w.with(lie), deletion(0), "of 5 voters 3 must live, and only 2")
+
+	again := all[2]
+	again.UID = "u3-again"
+	worker.Addresses = worker.Addresses[:1]
+	bindings, _ := Bind(w.Cluster, []NodeClaim{all[0], all[1], again, all[3], all[4], worker}, w.Asked)
+	require.EqualValues(t, "u3-again", bound(bindings)["c"], "who announces it as well does not keep it from its own host")
 }
 
 func TestOneVoiceUnbindsNobodyWhileAnotherMayContradict(t *testing.T) {

@@ -240,7 +240,8 @@ func survive(v View, r Request) {
 	Summarise(v)
 	SelfProven(v)
 	Unheard(v.Cluster, noon())
-	Tombstones(v.Cluster, v.Nodes)
+	Tombstones(v)
+	Placed(v.Cluster, claims)
 	Bind(v.Cluster, claims, v.Asked)
 	for _, g := range v.Cluster.Spec.Grants {
 		Settle(v, g, SettleEvidence{Now: noon(), Node: v.Nodes[g.Node]})

@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -28,6 +29,8 @@ func situations() map[string]Verdict {
 	unnamed := deletion(0)
 	unnamed.Unverified = []string{eventsUnit}
 	clusters := []*v1alpha1.EtcdCluster{voters(3).Cluster}
+	forgotten := deletion(0)
+	forgotten.Announced = nil
 	return map[string]Verdict{
 		"one of three is dead":                            of(voters(3).dead(1)),
 		"one of four is dead":                             of(voters(4).dead(1)),
@@ -37,7 +40,11 @@ func situations() map[string]Verdict {
 		"three of five are dead, and it is one of them":   of(voters(5).dead(0, 1, 2)),
 		"two of five are dead, and one is given up":       of(voters(5).dead(1, 2).granted(3)),
 		"another one was allowed a moment ago":            of(voters(3).granted(1)),
+		"another one lives on elsewhere":                  of(movedAway()),
 		"another one vanished":                            of(voters(3).state(1, gone)),
+		"another one vanished, and its machine is off":    of(voters(3).state(1, gone).noticed(1).dead(1)),
+		"one that is bound nowhere is to be scaled down":  of(voters(3).unbound(2).silent(2).placedAt(2, 2).state(2, func(n *NodeState) { n.DeletionTaint = "ToBeDeletedByClusterAutoscaler" })),
+		"it may have joined again":                        of(rejoinedWorld()),
 		"another one vanished, and it was noticed":        of(voters(3).state(1, gone).noticed(1)),
 		"another one was forced":                          of(voters(3).forced(1)),
 		"another one is about to be scaled down":          of(voters(3).state(1, func(n *NodeState) { n.DeletionTaint = "ToBeDeletedByClusterAutoscaler" })),
@@ -57,7 +64,9 @@ func situations() map[string]Verdict {
 		"nobody sees, and the others are gone":            of(voters(3).silent(0).state(1, gone).state(2, gone)),
 		"nobody is bound":                                 of(voters(3).neverBound()),
 		"two nodes claim one member":                      Decide(voters(3).View, Request{Node: "w9", UID: "u9", Labelled: true, Announced: []MemberRef{{clusterX, "a"}}}),
+		"nobody sees, and it announces nothing":           Decide(voters(3).silent(0, 1, 2).View, forgotten),
 		"its object is missing":                           Missing(nil, deletion(0))[0],
+		"what its agent has written cannot be read":       Garbled(deletion(0), errors.New("parsing annotation holdfast.dev/etcd: unexpected end of JSON input")),
 		"a server has never said who it is":               Missing(clusters, unnamed)[0],
 		"labelled, and nothing says why":                  Unattributed(Request{Node: "w9", UID: "u9", Labelled: true}),
 		"the label is missing":                            UnlabelledVerdict(clusters, Request{Node: "w1", UID: "u1"}),
@@ -97,6 +106,16 @@ func TestMessages(t *testing.T) {
 	files, err := filepath.Glob("testdata/messages/*.txt")
 	require.NoError(t, err)
 	require.ElementsMatch(t, known, files, "a message that nobody gets any more")
+}
+
+// movedAway is a cluster of three whose member b has moved to a Node of another name, w2b, after its own was deleted.
+func movedAway() *world {
+	w := voters(3).granted(1).state(1, goneNode)
+	w.Nodes["w2b"] = NodeState{Known: true, UID: "u2b"}
+	w.with(*w.observer(1).DeepCopy()).silent(1)
+	last := &w.Cluster.Status.Observations[3]
+	last.Node, last.NodeUID = "w2b", "u2b"
+	return w
 }
 
 // noticed is the grant that the leader writes for a Node which is gone without one.

@@ -16,9 +16,7 @@ func outlived(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, silent bool) bool {
 
 // unclaimed says that some list has a member that is bound to no Node.
 func unclaimed(c *v1alpha1.EtcdCluster) bool {
-	return slices.ContainsFunc(confirmedOf(observers(c)), func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return !binds(c, m.ID) })
-	})
+	return len(Unbound(c)) > 0
 }
 
 // replaced says that a member which was announced is no more, because all that was found here is somebody else and the

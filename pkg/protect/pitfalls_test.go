@@ -36,7 +36,7 @@ func TestF2ANodeThatIsGoneWithoutAGrantIsLost(t *testing.T) {
 		change func(*NodeState)
 		says   string
 	}{
-		"gone":           {func(n *NodeState) { n.UID = "" }, "given up: its node w2 is gone\n"},
+		"gone":           {func(n *NodeState) { n.UID = "" }, "given up: its node w2 is gone; it still answers, so its etcd runs on\n"},
 		"name used anew": {func(n *NodeState) { n.UID = "u2-again" }, "the Node that has the name now is another"},
 		"being deleted":  {func(n *NodeState) { n.Deleting = true }, "its node w2 is being deleted"},
 		"tainted": {

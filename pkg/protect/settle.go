@@ -16,6 +16,9 @@ const (
 	// RebornAfter is how long a member must be proven on its new Node: longer than cluster-autoscaler waits before it
 	// terminates an instance whose Node has vanished (--max-node-provision-time, 15 minutes by default).
 	RebornAfter = 20 * time.Minute
+	// ByHandAfter is how old a grant must be to be settled by hand: the API server's request timeout (60 s by default). An
+	// operator who names a younger one may mean an earlier deletion of the Node, while this one is under way.
+	ByHandAfter = time.Minute
 )
 
 // SettleEvidence is what settling a grant rests on besides the View.

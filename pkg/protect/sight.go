@@ -23,6 +23,8 @@ type sight struct {
 	asked    []string
 	nodes    map[string]NodeState
 	bindings map[v1alpha1.MemberID]v1alpha1.Binding
+	// placed is where members are that have no binding.
+	placed []v1alpha1.Binding
 	// answers are the observations of bound observers that carry a nonce of this question, by node.
 	answers []v1alpha1.Observation
 	// lists are those of the answers whose member list was confirmed by a quorum.
@@ -40,6 +42,7 @@ func look(v View) sight {
 		cluster:  v.Cluster,
 		asked:    v.Asked,
 		nodes:    v.Nodes,
+		placed:   v.Placed,
 		bindings: map[v1alpha1.MemberID]v1alpha1.Binding{},
 		proven:   map[v1alpha1.MemberID]bool{},
 		corrupt:  map[v1alpha1.MemberID]bool{},
@@ -146,23 +149,30 @@ func listedByAny(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
 	})
 }
 
-// givenUp says why a member counts as lost already, in words that are empty if it does not.
-func (s sight) givenUp(id v1alpha1.MemberID) (of cause, why string) {
-	b, bound := s.bindings[id]
+// givenUp says why a member counts as lost already, in words that are empty if it does not, and with which Node. One that is
+// bound nowhere goes with the Nodes that it is placed at as a bound one goes with its own.
+func (s sight) givenUp(id v1alpha1.MemberID) (of cause, node, why string) {
 	for _, g := range s.cluster.Spec.Grants {
-		if slices.Contains(g.Members, id) || (bound && b.NodeUID == g.NodeUID) {
-			return doomed, describe(g)
+		if s.granted(id, g) {
+			return doomed, s.bindings[id].Node, describe(g)
 		}
 	}
-	switch {
-	case !bound:
-		return noProof, ""
-	case !s.nodes[b.Node].Known:
-		of = nodeUnread
-	default:
-		of = doomed
+	for _, h := range s.homes(id) {
+		n := s.nodes[h.Node]
+		if why := gone(h.Node, h.NodeUID, n); why != "" {
+			if n.Known {
+				return doomed, h.Node, why
+			}
+			return nodeUnread, h.Node, why
+		}
 	}
-	return of, gone(b.Node, b.NodeUID, s.nodes[b.Node])
+	return noProof, "", ""
+}
+
+// granted says that the grant gives the member up: it names it, or it is for a Node where the member is.
+func (s sight) granted(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+	return slices.Contains(g.Members, id) ||
+		slices.ContainsFunc(s.homes(id), func(h v1alpha1.Binding) bool { return h.NodeUID == g.NodeUID })
 }
 
 // gone says why what ran on the Node of this UID counts as lost, empty if it does not.

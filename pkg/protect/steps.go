@@ -15,10 +15,10 @@ import (
 const nextSteps = "what to do, the safest first:"
 
 // removable are the members that may be taken out of the list once they are known to be gone for good. One that could not
-// be judged for want of an answer is none.
+// be judged for want of an answer is none, and neither is one that answers though it was given up.
 func (t tally) removable() []seat {
 	return slices.DeleteFunc(append(t.with(unproven), t.with(lost)...), func(s seat) bool {
-		return s.cause == alarmsUnread || s.cause == nodeUnread
+		return s.cause == alarmsUnread || s.cause == nodeUnread || s.lives
 	})
 }
 
@@ -41,9 +41,14 @@ func (t target) await(c tally) []string {
 	if slices.ContainsFunc(c.seats, func(s seat) bool { return s.cause == alarmsUnread && s.standing == unproven }) {
 		steps = append(steps, fmt.Sprintf("  - delete the node again in a moment; if this lasts, see what the agents say of the alarms: kubectl get etcdcluster %s -o yaml (status.observations, problem)", clusterID(t.cluster)))
 	}
-	for _, g := range t.granted(c) {
-		if n := t.nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting {
+	for _, g := range t.openGrants(c) {
+		if n := t.nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting && n.DeletionTaint == "" {
 			steps = append(steps, fmt.Sprintf("  - node %s is still there; if it stays, wait: it counts again within a minute of %s", g.Node, g.Time.Add(UnharmedAfter).UTC().Format(time.RFC3339)))
+		}
+	}
+	for _, seat := range c.with(lost) {
+		if seat.lives && seat.cause != nodeUnread {
+			steps = append(steps, fmt.Sprintf("  - %s still answers: if its machine is to go, wait until it has gone; deleting node %s again then says what is left to do", title(seat), t.Node))
 		}
 	}
 	return steps
@@ -105,20 +110,29 @@ func (t target) makeRoom(c tally) []string {
 	return steps
 }
 
-// granted returns the grants by which members of the tally are given up.
-func (t target) granted(c tally) []v1alpha1.Grant {
+// openGrants returns the grants by which members of the tally are given up.
+func (t target) openGrants(c tally) []v1alpha1.Grant {
 	return slices.DeleteFunc(slices.Clone(t.cluster.Spec.Grants), func(g v1alpha1.Grant) bool {
-		return !slices.ContainsFunc(c.with(lost), func(s seat) bool {
-			return slices.Contains(g.Members, s.ID) || t.bindings[s.ID].NodeUID == g.NodeUID
-		})
+		return len(t.givenUpBy(g, c)) == 0
 	})
 }
 
-// settle lists the commands that end grants, for deletions that will not happen after all.
+// givenUpBy returns the members of the tally that are given up by a grant.
+func (t target) givenUpBy(g v1alpha1.Grant, c tally) []seat {
+	return slices.DeleteFunc(c.with(lost), func(s seat) bool { return !t.granted(s.ID, g) })
+}
+
+// settle lists the commands that end grants, for deletions that will not happen after all and members that live elsewhere.
 func (t target) settle(c tally) []string {
 	var steps []string
-	for _, g := range t.granted(c) {
-		steps = append(steps, fmt.Sprintf("  - only if the machine of node %s stays and its etcd with it: %s", g.Node, settleCommand(clusterID(t.cluster), g.NodeUID)))
+	for _, g := range t.openGrants(c) {
+		members := t.givenUpBy(g, c)
+		live := "lives"
+		if len(members) > 1 {
+			live = "live"
+		}
+		steps = append(steps, fmt.Sprintf("  - not before %s, and only if %s %s on, there or on another machine that stays: %s",
+			g.Time.Add(ByHandAfter).UTC().Format(time.RFC3339), names(members), live, settleCommand(clusterID(t.cluster), g.NodeUID)))
 	}
 	return steps
 }

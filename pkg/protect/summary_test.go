@@ -14,7 +14,7 @@ func TestSummarise(t *testing.T) {
 		"well":    {voters(3), Summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"}},
 		"one out": {voters(3).sick(1), Summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b) not proven healthy: connection refused (seen from node w2)"}},
 		"below":   {voters(3).sick(1, 2).blind(1, 2), Summary{3, 1, 2, 0, true, "3 voters, 1 healthy, quorum 2; etcd2 (b) not proven healthy: connection refused (seen from node w1); etcd3 (c) not proven healthy: connection refused (seen from node w1)"}},
-		"granted": {voters(5).granted(4), Summary{5, 4, 3, 1, true, "5 voters, 4 healthy, quorum 3; etcd5 (e) given up: the deletion of its node w5 was allowed to alice at 2026-05-01T12:00:00Z"}},
+		"granted": {voters(5).granted(4), Summary{5, 4, 3, 1, true, "5 voters, 4 healthy, quorum 3; etcd5 (e) given up: the deletion of its node w5 was allowed to alice at 2026-05-01T12:00:00Z; it still answers, so its etcd runs on"}},
 		"a learner": {
 			voters(4).learner(3), Summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"},
 		},

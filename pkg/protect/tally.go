@@ -42,6 +42,8 @@ type seat struct {
 	cause cause
 	// promoted says that it is a learner which counts as a voter, since it may be promoted while it is doomed.
 	promoted bool
+	// lives says of a lost one that it answers all the same: the machine has not gone yet, or it runs on another.
+	lives bool
 }
 
 // tally is the arithmetic under one list.
@@ -79,10 +81,14 @@ func (s sight) count(o v1alpha1.Observation, on []v1alpha1.MemberID, tolerance i
 
 func (s sight) seat(m v1alpha1.MemberStatus, here bool) seat {
 	taken := seat{MemberStatus: m, standing: unproven, node: s.bindings[m.ID].Node}
-	given, why := s.givenUp(m.ID)
+	given, node, why := s.givenUp(m.ID)
 	switch {
 	case !here && why != "":
-		taken.standing, taken.cause, taken.why, taken.promoted = lost, given, why, m.Learner
+		taken.standing, taken.cause, taken.node, taken.why, taken.promoted = lost, given, node, why, m.Learner
+		taken.lives = slices.ContainsFunc(s.answers, func(o v1alpha1.Observation) bool {
+			seen, found := listed(o, m.ID)
+			return found && seen.Healthy
+		})
 		return taken
 	case !here && m.Learner:
 		taken.standing = learner

@@ -11,14 +11,19 @@ import (
 // Tombstones returns the grants that are to be written for bound Nodes that are gone without one: what ran there counts
 // as lost, and must go on counting when the binding passes to another Node. They are in the order of Node UIDs, without
 // user, and the time is the writer's to set. A grant that exists and lacks members comes back with them, otherwise as it
-// is: a grant replaces the one of the same Node UID.
+// is: a grant replaces the one of the same Node UID. What had left its cluster before its Node went is not lost: Bind ends
+// its binding.
 //
 // The states must be from reads that no cache answered. A Node that could not be read is no tombstone.
-func Tombstones(c *v1alpha1.EtcdCluster, nodes map[string]NodeState) []v1alpha1.Grant {
+func Tombstones(v View) []v1alpha1.Grant {
+	if v.Cluster == nil {
+		return nil
+	}
+	c, s := v.Cluster, look(v)
 	var found []v1alpha1.Grant
 	for _, b := range c.Spec.Members {
-		n := nodes[b.Node]
-		if !n.Known || n.UID == b.NodeUID || granted(c, b) {
+		n, left := v.Nodes[b.Node], s.conclusive() && !listedByAny(s.lists, b.MemberID)
+		if left || !n.Known || n.UID == b.NodeUID || granted(c, b) {
 			continue
 		}
 		i := slices.IndexFunc(found, func(g v1alpha1.Grant) bool { return g.NodeUID == b.NodeUID })

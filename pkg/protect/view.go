@@ -25,8 +25,10 @@ type View struct {
 	// Asked are the nonces of this question: the one that was written for it, and those seen in the object at later
 	// versions. An observation that carries another one is from before the question.
 	Asked []string
-	// Nodes are the live states of the bound Nodes, by name.
+	// Nodes are the live states, by name, of the Nodes that members are bound to or placed at, and of those that grants name.
 	Nodes map[string]NodeState
+	// Placed is what Placed returns: where members are that are bound to no Node.
+	Placed []v1alpha1.Binding
 	// MinRemainingTolerance is how many more voters must be expendable after the deletion (default 0).
 	MinRemainingTolerance int
 }

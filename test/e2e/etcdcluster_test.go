@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
+
+const settleAnnotation = "holdfast.dev/settle"
 
 // ours returns the EtcdCluster of our units, and not that of the control plane's etcd.
 func (c *cluster) ours(ctx context.Context) (*v1alpha1.EtcdCluster, string, error) {
@@ -47,22 +50,23 @@ func (c *cluster) etcdCluster(t *testing.T) *v1alpha1.EtcdCluster {
 	return found
 }
 
-// settle ends every open grant by hand, as an operator does who knows that the machines are there.
+// settle ends every open grant by hand, as an operator does who knows that the machines are there. A grant that is too young
+// to be settled so is named again and again.
 func (c *cluster) settle(t *testing.T) {
 	t.Helper()
 	for _, grant := range c.etcdCluster(t).Spec.Grants {
-		c.kubectl(t, "annotate", "--overwrite", "etcdcluster", c.etcdCluster(t).Name, "holdfast.dev/settle="+string(grant.NodeUID))
 		c.eventually(t, "the grant for node "+grant.Node+" is settled", long, func(ctx context.Context) (bool, string) {
 			found, text, err := c.ours(ctx)
 			if err != nil {
 				return false, err.Error()
 			}
-			for _, g := range found.Spec.Grants {
-				if g.NodeUID == grant.NodeUID {
-					return false, text
-				}
+			if !slices.ContainsFunc(found.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == grant.NodeUID }) {
+				return true, ""
 			}
-			return true, ""
+			if found.Annotations[settleAnnotation] == "" {
+				c.kubectl(t, "annotate", "--overwrite", "etcdcluster", found.Name, settleAnnotation+"="+string(grant.NodeUID))
+			}
+			return false, text
 		})
 	}
 }

@@ -17,8 +17,8 @@ import (
 const (
 	// Namespace is where Holdfast is installed.
 	Namespace = "holdfast-system"
-	// Patience is how long anything may take that is not timed.
-	Patience = time.Minute
+	// Patience is how long anything may take that is not timed: more than a grant must be old to be settled by hand.
+	Patience = 2 * time.Minute
 	// askEvery is how often Until asks.
 	askEvery = 100 * time.Millisecond
 )

@@ -22,8 +22,10 @@ type agent struct {
 	clusters *mirror[*v1alpha1.EtcdCluster]
 	// silent says that it is not running, blind that it finds no certificate.
 	silent, blind bool
-	looks         []*look
-	began         int
+	// placeless says that the members' URLs name no Node's address.
+	placeless bool
+	looks     []*look
+	began     int
 	// beat is when it began to look at a cluster last: it does so every minute.
 	beat map[v1alpha1.ClusterID]time.Time
 	// asked is the last question that it began a look for, and written the number of the look that it published last.
@@ -62,7 +64,7 @@ type look struct {
 
 func newAgent(w *world, h *host) *agent {
 	return &agent{
-		host: h, clusters: newMirror(&w.api.clusters), asked: map[v1alpha1.ClusterID]question{}, written: map[v1alpha1.ClusterID]int{},
+		host: h, placeless: w.profile.placeless, clusters: newMirror(&w.api.clusters), asked: map[v1alpha1.ClusterID]question{}, written: map[v1alpha1.ClusterID]int{},
 		list: map[v1alpha1.ClusterID][]v1alpha1.MemberStatus{}, beat: map[v1alpha1.ClusterID]time.Time{},
 	}
 }
@@ -108,9 +110,13 @@ func (l *look) list() {
 	}
 	l.seen.Linearizable, l.seen.AlarmsUnknown = true, false
 	for _, m := range l.etcd.members {
-		status := v1alpha1.MemberStatus{ID: m.id, Learner: m.learner, PeerURLs: []string{"https://" + m.host.address + ":2380"}}
+		address := m.host.address
+		if l.agent.placeless {
+			address = "etcd." + m.host.name + ".example.org"
+		}
+		status := v1alpha1.MemberStatus{ID: m.id, Learner: m.learner, PeerURLs: []string{"https://" + address + ":2380"}}
 		if m.started {
-			status.Name, status.ClientURLs = "etcd-"+string(m.id), []string{"https://" + m.host.address + ":2379"}
+			status.Name, status.ClientURLs = "etcd-"+string(m.id), []string{"https://" + address + ":2379"}
 		}
 		l.seen.Members = append(l.seen.Members, status)
 	}

@@ -108,11 +108,21 @@ func (w *world) operates() {
 			continue
 		}
 		for _, g := range c.Spec.Grants {
-			if slices.ContainsFunc(w.hosts, func(h *host) bool { return h.kept && h.name == g.Node }) && w.maySettle(g.NodeUID) {
-				w.settle(c, g.NodeUID)
-				w.calm(20 * time.Second)
-			}
+			w.insists(c.Name, g)
 		}
+	}
+}
+
+// insists has an operator name the grant of a machine that stays until it has ended: one that is too young is left.
+func (w *world) insists(cluster string, g v1alpha1.Grant) {
+	for range 8 {
+		c, err := w.api.cluster(cluster)
+		if err != nil || !slices.ContainsFunc(c.Spec.Grants, func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }) ||
+			!slices.ContainsFunc(w.hosts, func(h *host) bool { return h.kept && h.name == g.Node }) || !w.maySettle(g.NodeUID) {
+			return
+		}
+		w.settle(c, g.NodeUID)
+		w.calm(20 * time.Second)
 	}
 }
 

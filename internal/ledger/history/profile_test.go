@@ -42,7 +42,9 @@ type profile struct {
 	faults  bool
 	// heals says that all trouble ends at last, and that what is safe must go through then.
 	heals bool
-	has   [features]bool
+	// placeless says that the members' URLs name no address of any Node.
+	placeless bool
+	has       [features]bool
 	// call, hear and commit weigh how soon calls are served, caches hear, and allowed deletions happen.
 	call, hear, commit, deletions int
 }
@@ -60,6 +62,7 @@ func anyProfile(c *choices) profile {
 	for f := range p.has {
 		p.has[f] = c.of(3) == 1
 	}
+	p.placeless = c.chance(6)
 	if p.has[jumps] = c.of(3) > 0; p.careful {
 		for _, f := range []feature{crashes, outages, vanishing, taints, labels, glass, objects, restores} {
 			p.has[f] = false

@@ -236,3 +236,24 @@ func TestEveryGrantCounts(t *testing.T) {
 		s.refused(s.hosts[0], "given up")
 	})
 }
+
+// A host whose agent is down joins again at an address that is no Node's: nobody knows of its new member.
+func TestAHostThatJoinedAgainUnseenKeepsItsNode(t *testing.T) {
+	onStage(t, 3, []int{3}, func(s *stage) {
+		for _, h := range s.hosts {
+			h.agent.placeless = true
+		}
+		s.calm(2 * time.Minute)
+		s.hosts[0].agent.silent = true
+		s.removed(s.hosts[0])
+		s.joinsOn(s.etcds[0], s.hosts[0], true)
+		s.calm(2 * time.Minute)
+		d := s.allows(s.hosts[1])
+		s.refused(s.hosts[0], "etcd may have joined again here")
+		s.commit(d)
+		s.refused(s.hosts[0], "etcd may have joined again here")
+		s.hosts[0].agent.silent = false
+		s.calm(10 * time.Second)
+		s.refused(s.hosts[0], "would cost etcd cluster c1 its quorum")
+	})
+}
