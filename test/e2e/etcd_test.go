@@ -136,8 +136,8 @@ func (e *etcd) promote(t *testing.T, asked int, id string) {
 	})
 }
 
-// id returns the ID of a member in hex, as the member on another node has it.
-func (e *etcd) id(t *testing.T, asked, number int) string {
+// id returns the ID of a member in hex, as the first member's list has it.
+func (e *etcd) id(t *testing.T, number int) string {
 	t.Helper()
 	var list struct {
 		Members []struct {
@@ -145,7 +145,7 @@ func (e *etcd) id(t *testing.T, asked, number int) string {
 			PeerURLs []string `json:"peerURLs"`
 		} `json:"members"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(e.ctl(t, asked, "member list -w json")), &list))
+	require.NoError(t, json.Unmarshal([]byte(e.ctl(t, 1, "member list -w json")), &list))
 	for _, m := range list.Members {
 		if len(m.PeerURLs) == 1 && m.PeerURLs[0] == "https://"+e.address(t, number)+":2380" {
 			return strconv.FormatUint(m.ID, 16)

@@ -76,7 +76,7 @@ func (c *cluster) glass(t *testing.T, name string) {
 func gone(t *testing.T, c *cluster) {
 	ours, stopped := c.worker(1), c.worker(3)
 	c.on(t, stopped, "systemctl stop etcd")
-	id := c.etcd.id(t, 1, 3)
+	id := c.etcd.id(t, 3)
 	said := c.denied(t, "delete", "node", ours)
 	require.Contains(t, said, "of 3 voters 2 must live, and only 1 would be left that is proven healthy")
 	require.Regexp(t, `etcd3 \(`+id+`\) on node `+stopped+`: not proven healthy: `, said)

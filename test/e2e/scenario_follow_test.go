@@ -51,7 +51,7 @@ func learner(t *testing.T, c *cluster) {
 	require.NotContains(t, n.Annotations[protect.MarksAnnotation], protect.KarpenterAnnotation)
 	c.healthy(t, 3)
 
-	id := c.etcd.id(t, 1, 4)
+	id := c.etcd.id(t, 4)
 	c.etcd.promote(t, 1, id)
 	c.healthy(t, 4)
 	c.etcd.ctl(t, 1, "member remove "+id)

@@ -101,7 +101,7 @@ func found(t *testing.T, c *cluster) {
 func (c *cluster) described(t *testing.T, number int) {
 	t.Helper()
 	cluster := c.etcdCluster(t).Name
-	member := fmt.Sprintf("etcd member etcd%d (%s) of cluster %s, systemd unit etcd.service", number, c.etcd.id(t, 1, number), cluster)
+	member := fmt.Sprintf("etcd member etcd%d (%s) of cluster %s, systemd unit etcd.service", number, c.etcd.id(t, number), cluster)
 	times := regexp.MustCompile(`[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} \+0000 `)
 	ours := regexp.MustCompile(`^(holdfast\.dev/(etcd|protected)|[a-z.-]+/(no-delete|scale-down-disabled|do-not-disrupt|removal-disabled)|EtcdMember|NetworkHeld)`)
 	var said []string
@@ -116,7 +116,7 @@ func (c *cluster) described(t *testing.T, number int) {
 		"atlassian.com/no-delete: " + member,
 		"autoscaling.cast.ai/removal-disabled: true",
 		"cluster-autoscaler.kubernetes.io/scale-down-disabled: true",
-		fmt.Sprintf(`holdfast.dev/etcd: [{"cluster":%q,"member":%q}]`, cluster, c.etcd.id(t, 1, number)),
+		fmt.Sprintf(`holdfast.dev/etcd: [{"cluster":%q,"member":%q}]`, cluster, c.etcd.id(t, number)),
 		// kubectl breaks the value of holdfast.dev/marks off.
 		"atlassian.com/no-delete,autoscaling.cast.ai/removal-disabled,cluster-autoscaler.kubernetes.io/scale-down-disabled,karpenter.sh/do-not-disr...",
 		"holdfast.dev/protected-because: " + member,
