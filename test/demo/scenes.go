@@ -156,7 +156,8 @@ func deletions(ctx context.Context, w *world, s *story) error {
 
 	s.scene("The second etcd node does not")
 	out, err = w.deleteNode(ctx, s, "etcd-2")
-	refused := err != nil && strings.Contains(out, "quorum") && strings.Contains(out, "etcdctl member remove "+w.etcd.Member(1).HexID())
+	refused := err != nil && strings.Contains(out, "quorum") && strings.Contains(out, "what to do, the safest first") &&
+		strings.Contains(out, "("+w.etcd.Member(1).HexID()+"): given up: the deletion of its node etcd-1 was allowed")
 	s.step(refused, "refused: of three voters one is given up already; the message says which, and what to do next", brief(out))
 	left, err := w.API.Kubectl(ctx, "get", "nodes", "-o", "name")
 	s.step(err == nil && strings.Contains(left, "node/etcd-2") && !strings.Contains(left, "node/etcd-1\n"),
