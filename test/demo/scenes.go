@@ -96,7 +96,7 @@ func protected(ctx context.Context, w *world, s *story) error {
 			contains(described, "3 voters"))
 	})
 	s.show("kubectl describe node etcd-1", excerpt(described, "holdfast.dev/", "scale-down", "do-not-disrupt", "no-delete",
-		"removal-disabled", "Type ", "----", "EtcdMember"))
+		"removal-disabled", "Type ", underConditions, "EtcdMember"))
 	s.step(err == nil, "annotations for every autoscaler, and the member by name and ID, its unit, and how many voters may be lost", outcome(err))
 	return nil
 }
@@ -121,6 +121,9 @@ func ordinary(ctx context.Context, w *world, s *story) error {
 	s.step(err == nil, "deleted: there is no etcd on it", brief(out))
 	return nil
 }
+
+// underConditions is in the line below the head of the table of conditions, and of no other table of kubectl describe.
+const underConditions = "-----------------"
 
 // learner deletes the node of a learner.
 func learner(ctx context.Context, w *world, s *story) error {
@@ -185,7 +188,7 @@ func newNode(ctx context.Context, w *world, s *story) error {
 		described, err = w.API.Kubectl(ctx, "describe", "node", "worker-2")
 		return errors.Join(err, contains(described, "WaitingForFlannel"))
 	})
-	s.show("kubectl describe node worker-2", excerpt(described, "Type ", "----", "NetworkHeld", "NetworkUnavailable"))
+	s.show("kubectl describe node worker-2", excerpt(described, "Type ", underConditions, "NetworkHeld", "NetworkUnavailable"))
 	s.step(err == nil, "the CNI is there; the condition says that flannel's subnet file is missing", outcome(err))
 
 	s.note("flanneld writes /run/flannel/subnet.env")

@@ -53,45 +53,42 @@ func (s *Server) shown(records []spc.Record) []map[string]any {
 	return list
 }
 
-func (s *Server) getNode(w http.ResponseWriter, _ *http.Request, args []string) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	at := s.find(number(args[2]))
-	if at < 0 {
-		refuse(w, http.StatusNotFound, "Not found.")
-		return
+// one answers about the record that the path names, which handle is given the place of, with the state locked.
+func (s *Server) one(find func(int64) int, handle func(http.ResponseWriter, *http.Request, int)) func(http.ResponseWriter, *http.Request, []string) {
+	return func(w http.ResponseWriter, r *http.Request, args []string) {
+		s.state.Lock()
+		defer s.state.Unlock()
+		at := find(number(args[2]))
+		if at < 0 {
+			refuse(w, http.StatusNotFound, "Not found.")
+			return
+		}
+		handle(w, r, at)
 	}
+}
+
+func (s *Server) getNode(w http.ResponseWriter, _ *http.Request, at int) {
 	answer(w, http.StatusOK, s.node(s.state.nodes[at]))
 }
 
 const essential = "Initial master node is essential to the cluster and can't be removed."
 
-func (s *Server) canDelete(w http.ResponseWriter, _ *http.Request, args []string) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	switch at := s.find(number(args[2])); {
-	case at < 0:
-		refuse(w, http.StatusNotFound, "Not found.")
-	case s.initial(at):
+func (s *Server) canDelete(w http.ResponseWriter, _ *http.Request, at int) {
+	if s.initial(at) {
 		refuse(w, http.StatusBadRequest, essential)
-	default:
-		answer(w, http.StatusOK, map[string]bool{"eligible": true})
+		return
 	}
+	answer(w, http.StatusOK, map[string]bool{"eligible": true})
 }
 
-func (s *Server) deleteNode(w http.ResponseWriter, _ *http.Request, args []string) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	switch at := s.find(number(args[2])); {
-	case at < 0:
-		refuse(w, http.StatusNotFound, "Not found.")
-	case s.initial(at):
+func (s *Server) deleteNode(w http.ResponseWriter, _ *http.Request, at int) {
+	if s.initial(at) {
 		refuse(w, http.StatusBadRequest, essential)
-	default:
-		s.state.nodes[at].State = "deleting"
-		delete(s.state.stuck, s.state.nodes[at].PK)
-		w.WriteHeader(http.StatusNoContent)
+		return
 	}
+	s.state.nodes[at].State = "deleting"
+	delete(s.state.stuck, s.state.nodes[at].PK)
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // addition is the body of the two ways to add machines.
@@ -122,19 +119,11 @@ func (s *Server) addNode(w http.ResponseWriter, r *http.Request, _ []string) {
 	s.make(w, asked, -1)
 }
 
-func (s *Server) addToPool(w http.ResponseWriter, r *http.Request, args []string) {
+func (s *Server) addToPool(w http.ResponseWriter, r *http.Request, at int) {
 	var asked addition
-	if !read(w, r, &asked) {
-		return
+	if read(w, r, &asked) {
+		s.make(w, asked, at)
 	}
-	s.state.Lock()
-	defer s.state.Unlock()
-	at := s.findPool(number(args[2]))
-	if at < 0 {
-		refuse(w, http.StatusNotFound, "Not found.")
-		return
-	}
-	s.make(w, asked, at)
 }
 
 func (s *Server) make(w http.ResponseWriter, asked addition, pool int) {
@@ -171,14 +160,8 @@ func (s *Server) listPools(w http.ResponseWriter, _ *http.Request, _ []string) {
 	answer(w, http.StatusOK, list)
 }
 
-func (s *Server) getPool(w http.ResponseWriter, _ *http.Request, args []string) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	if at := s.findPool(number(args[2])); at >= 0 {
-		answer(w, http.StatusOK, s.pool(s.state.pools[at]))
-		return
-	}
-	refuse(w, http.StatusNotFound, "Not found.")
+func (s *Server) getPool(w http.ResponseWriter, _ *http.Request, at int) {
+	answer(w, http.StatusOK, s.pool(s.state.pools[at]))
 }
 
 func (s *Server) createPool(w http.ResponseWriter, r *http.Request, _ []string) {
@@ -197,14 +180,7 @@ func (s *Server) createPool(w http.ResponseWriter, r *http.Request, _ []string) 
 	answer(w, http.StatusAccepted, s.pool(p))
 }
 
-func (s *Server) updatePool(w http.ResponseWriter, r *http.Request, args []string) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	at := s.findPool(number(args[2]))
-	if at < 0 {
-		refuse(w, http.StatusNotFound, "Not found.")
-		return
-	}
+func (s *Server) updatePool(w http.ResponseWriter, r *http.Request, at int) {
 	p := s.state.pools[at]
 	if read(w, r, &p) {
 		p.PK, p.InstanceID = s.state.pools[at].PK, s.state.pools[at].InstanceID
@@ -213,14 +189,7 @@ func (s *Server) updatePool(w http.ResponseWriter, r *http.Request, args []strin
 	}
 }
 
-func (s *Server) deletePool(w http.ResponseWriter, _ *http.Request, args []string) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	at := s.findPool(number(args[2]))
-	if at < 0 {
-		refuse(w, http.StatusNotFound, "Not found.")
-		return
-	}
+func (s *Server) deletePool(w http.ResponseWriter, _ *http.Request, at int) {
 	s.state.pools = slices.Delete(s.state.pools, at, at+1)
 	w.WriteHeader(http.StatusNoContent)
 }
