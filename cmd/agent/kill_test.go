@@ -40,7 +40,7 @@ type executioner struct {
 	before bool
 
 	mu     sync.Mutex // guards what follows
-	left   int        // how many writes are to be let through
+	left   int        // how many writes are to be let through; -1 as soon as the one is there at which it is killed
 	victim *testenv.Process
 	killed bool
 }
@@ -63,6 +63,12 @@ func (e *executioner) due() bool {
 	defer e.mu.Unlock()
 	e.left--
 	return e.left == -1
+}
+
+func (e *executioner) struck() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.left < 0
 }
 
 // proxy serves the agent of a node on loopback in plain HTTP, over which client-go sends no token.
@@ -199,7 +205,10 @@ func (s site) killAt(t *testing.T, node string, writes int, before bool, prepare
 			s.launch(node, root, &executioner{left: 1 << 20})
 			s.until(node, "released", ended)
 		}
-		killed = dead()
+		// The last write may show the end of the hold before the agent that made it is dead.
+		if killed = e.struck(); killed {
+			require.Eventually(t, dead, soon, 5*time.Millisecond)
+		}
 		require.Eventually(t, func() bool { return len(leftovers(s.node(node))) == 0 }, soon, 5*time.Millisecond, "nothing that followed from the hold keeps pods away")
 		for key := range s.node(node).Annotations {
 			require.NotContains(t, key, "scale-down-disabled")
