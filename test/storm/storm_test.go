@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -129,7 +130,8 @@ func start(t *testing.T) *storm {
 	s.startEtcd(t, "five", false, 1, 2, 3, 4, 5)
 	s.startEtcd(t, "three", true, 4, 5, 6)
 	for node := range s.nodes {
-		require.NoError(t, s.register(ctx, node))
+		_, err = s.register(ctx, node)
+		require.NoError(t, err)
 	}
 	require.NoError(t, s.Install(ctx))
 	require.NoError(t, s.StartWebhooks(ctx))
@@ -176,13 +178,13 @@ func (s *storm) startEtcd(t *testing.T, name string, events bool, on ...int) {
 }
 
 // register makes a Node of a machine.
-func (s *storm) register(ctx context.Context, node string) error {
+func (s *storm) register(ctx context.Context, node string) (*corev1.Node, error) {
 	made, err := s.Register(ctx, node, s.Net.IP(s.nodes[node]), true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uids[node] = made.UID
-	return nil
+	return made, nil
 }

@@ -4,12 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
 // hurt kills members of a cluster and makes them hang, and lets them go on a little later, until the weather ends.
@@ -115,7 +123,8 @@ func (s *storm) replace(ctx context.Context, node string, random *rand.Rand) err
 			return err
 		}
 	}
-	if err := s.register(ctx, node); err != nil {
+	made, err := s.register(ctx, node)
+	if err != nil {
 		return err
 	}
 	for c := range dead {
@@ -126,12 +135,35 @@ func (s *storm) replace(ctx context.Context, node string, random *rand.Rand) err
 	if err := s.StartAgent(ctx, node); err != nil && s.there(node) {
 		return err
 	}
+	if there, err := s.announced(ctx, node, made.UID, slices.Collect(maps.Keys(dead))); err != nil || !there {
+		return err
+	}
 	for c := range dead {
 		if err := s.calmly(c, func() error { return s.promote(ctx, c, node) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// announced waits until a Node names its members of these clusters, and says whether it is still there then. Until it does,
+// its deletion is that of an ordinary node: it leaves nothing behind by which a member that is promoted later would be known
+// to be lost. So the operator promotes no sooner (docs/operations.md, "Adding and replacing members").
+func (s *storm) announced(ctx context.Context, node string, uid types.UID, clusters []*cluster) (there bool, err error) {
+	err = s.Until(ctx, fmt.Sprintf("node %s to name its members of %d clusters", node, len(clusters)), func(ctx context.Context) error {
+		n, err := s.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if there = err == nil && n.UID == uid; !there {
+			return client.IgnoreNotFound(err)
+		}
+		said := n.Annotations[protect.AnnouncementAnnotation]
+		for _, c := range clusters {
+			if id := fmt.Sprintf("%x", c.id(c.member(node)).number); !strings.Contains(said, strconv.Quote(id)) {
+				return fmt.Errorf("it says %q, member %s of %s is not among them", said, id, c.name)
+			}
+		}
+		return nil
+	})
+	return there, err
 }
 
 // there says whether the Node is there as far as is known: nobody has been allowed to delete it.
