@@ -91,7 +91,7 @@ fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ON
 	@set -o pipefail; for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
 		for name in $$(sed -nE 's/^func (Fuzz[A-Za-z]+).*/\1/p' $$file | grep -E '$(ONLY)'); do \
 			echo "$$name of $$(dirname $$file)"; \
-			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file) | tail -n 3 || exit 1; \
+			go test -toolexec $(CURDIR)/tools/fuzz/compile -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file) | tail -n 3 || exit 1; \
 		done; \
 	done
 
