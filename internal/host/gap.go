@@ -7,8 +7,8 @@ import (
 )
 
 // A gap stands in a setting for what the files of a unit do not tell: a variable that none of them sets, a specifier that
-// only systemd can replace. It is a mark around the name of that, of characters which no file can hold. systemd has nothing
-// in its place, or something that cannot be known from here.
+// only systemd can replace. It is a mark around the name of that, of characters which no text holds. systemd has nothing in
+// its place, or something that cannot be known from here.
 const gapBegins, gapEnds = "\x00", "\x01"
 
 func gap(name string) string { return gapBegins + name + gapEnds }
@@ -16,7 +16,8 @@ func gap(name string) string { return gapBegins + name + gapEnds }
 // gaps returns the names of the gaps in a setting.
 func gaps(s string) []string {
 	var names []string
-	for part := range strings.SplitSeq(s, gapBegins) {
+	_, rest, _ := strings.Cut(s, gapBegins)
+	for part := range strings.SplitSeq(rest, gapBegins) {
 		if name, _, is := strings.Cut(part, gapEnds); is && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -26,13 +27,18 @@ func gaps(s string) []string {
 
 // fillGaps replaces each gap by what stands for it.
 func fillGaps(s, by string) string {
-	first, rest, _ := strings.Cut(s, gapBegins)
+	filled, rest, begins := strings.Cut(s, gapBegins)
+	if !begins {
+		return s
+	}
 	for part := range strings.SplitSeq(rest, gapBegins) {
 		if _, after, is := strings.Cut(part, gapEnds); is {
-			first += by + after
+			filled += by + after
+		} else {
+			filled += gapBegins + part
 		}
 	}
-	return first
+	return filled
 }
 
 // value returns a variable of a unit's, or a gap.

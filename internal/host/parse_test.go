@@ -232,6 +232,7 @@ func FuzzUnitCommand(f *testing.F) {
 	f.Add("/bin/bash -c \"exec /usr/bin/etcd $OPTS\"", "--name=a")
 	f.Add("/bin/sh -c 'cd /a && A=$(b `c`) etcd $OPTS; d'", "--data-dir=${B}")
 	f.Add("/usr/bin/docker run -e A=b -v c:/d --mount type=bind,src=/e,dst=/f quay.io/coreos/etcd:v3 sh -c 'etcd'", "")
+	f.Add("etcd \x01", "a\x00b")
 	f.Fuzz(func(t *testing.T, exec, opts string) {
 		env := map[string]string{"OPTS": opts}
 		found := serverCommand(commandLine(exec, env), env)
