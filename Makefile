@@ -88,10 +88,11 @@ bench: $(SERVERS) build ## Measure what was promised about speed, on real parts 
 FUZZTIME ?= 20s
 .PHONY: fuzz
 fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ONLY=FuzzFlags for some, a regular expression)
-	@set -o pipefail; for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+	@for file in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
 		for name in $$(sed -nE 's/^func (Fuzz[A-Za-z]+).*/\1/p' $$file | grep -E '$(ONLY)'); do \
 			echo "$$name of $$(dirname $$file)"; \
-			go test -toolexec $(CURDIR)/tools/fuzz/compile -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file) | tail -n 3 || exit 1; \
+			found=$$(go test -toolexec $(CURDIR)/tools/fuzz/compile -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file) 2>&1) \
+				|| { echo "$$found"; exit 1; }; tail -n 3 <<< "$$found"; \
 		done; \
 	done
 

@@ -15,6 +15,7 @@ func FuzzUnitFile(f *testing.F) {
 	f.Add("[Service]\nEnvironment=ETCD_NAME=%m \"A=b c\"\nExecStartPre=/usr/bin/docker run --env-file /e -v /a:/b etcd\nExecStart=docker logs -f etcd\n", "A=1\n")
 	f.Add("[Service]\nExecStart=\nExecStart=/bin/bash -c \"GOMAXPROCS=$(nproc) /usr/bin/etcd --name=\\\"${A}\\\"\"\n[Service]\nEnvironmentFile=", "")
 	f.Add("[Service]\nExecStart=/usr/bin/etcd \\\n# --old \\\n  --data-dir /d", "")
+	f.Add("[Service]\nExecStart=\\ ", "")
 	f.Fuzz(func(t *testing.T, text, env string) {
 		options, err := unitOptions([]byte(text))
 		if err != nil {
@@ -26,7 +27,7 @@ func FuzzUnitFile(f *testing.F) {
 		require.Equal(t, options, commented, "comments are nothing wherever they stand")
 		var again strings.Builder
 		for _, o := range options {
-			again.WriteString("[" + o.section + "]\n" + o.name + "=" + o.value + "\n")
+			again.WriteString("[" + o.section + "]\n" + o.name + "=" + o.value + " \n") // a backslash before the space joins no lines
 		}
 		written, err := unitOptions([]byte(again.String()))
 		require.NoError(t, err)
