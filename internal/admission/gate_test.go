@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
@@ -117,7 +118,12 @@ func FuzzReviews(f *testing.F) {
 	}
 	gate, err := New(Options{
 		Judge:  judge{labelled: ask, unlabelled: ask},
-		Node:   func(context.Context, string) (*corev1.Node, error) { return live, nil },
+		Node: func(_ context.Context, name string) (*corev1.Node, error) {
+			if name != live.Name {
+				return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
+			}
+			return live, nil
+		},
 		Events: &record.FakeRecorder{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(f, err)
