@@ -150,7 +150,7 @@ uninstall: ## Take Holdfast off the cluster of KUBECONFIG: nodes that it holds a
 		$(KUBECTL) delete --ignore-not-found mutatingadmissionpolicybindings,mutatingadmissionpolicies holdfast-born-held; fi
 	$(KUBECTL) delete --ignore-not-found validatingwebhookconfigurations holdfast
 	$(KUBECTL) delete --ignore-not-found validatingadmissionpolicybindings,validatingadmissionpolicies \
-		holdfast-agent-nodes holdfast-agent-observations holdfast-break-glass holdfast-grants
+		holdfast-nodes holdfast-agent-observations holdfast-grants
 	$(KUBECTL) -n holdfast-system delete --ignore-not-found --cascade=foreground --timeout=5m daemonset/holdfast-agent deployment/holdfast-webhook
 	bin/holdfast-uninstall
 	$(KUBECTL) delete --ignore-not-found --timeout=5m -k manifests/overlays/without-born-held

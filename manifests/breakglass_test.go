@@ -119,11 +119,14 @@ func testBreakGlass(t *testing.T, server *testenv.APIServer) {
 // testBrokenPolicy has the policy's own expressions fail: what it guards is refused then, everything else passes.
 func testBrokenPolicy(t *testing.T, server *testenv.APIServer) {
 	policies := server.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	whole, err := policies.Get(t.Context(), "holdfast-break-glass", metav1.GetOptions{})
+	whole, err := policies.Get(t.Context(), "holdfast-nodes", metav1.GetOptions{})
 	require.NoError(t, err)
 	broken := whole.DeepCopy()
 	for i := range broken.Spec.Variables {
-		broken.Spec.Variables[i].Expression = "dyn(object).nothing.of.the.kind == true"
+		switch v := &broken.Spec.Variables[i]; v.Name {
+		case "mayBreakGlass", "breaksGlass", "takesLabel", "takesAnnouncement":
+			v.Expression = "dyn(object).nothing.of.the.kind == true"
+		}
 	}
 	_, err = policies.Update(t.Context(), broken, metav1.UpdateOptions{})
 	require.NoError(t, err)
@@ -137,7 +140,7 @@ func testBrokenPolicy(t *testing.T, server *testenv.APIServer) {
 	require.NoError(t, err)
 	remove(t, server, "late")
 
-	current, err := policies.Get(t.Context(), "holdfast-break-glass", metav1.GetOptions{})
+	current, err := policies.Get(t.Context(), "holdfast-nodes", metav1.GetOptions{})
 	require.NoError(t, err)
 	current.Spec = whole.Spec
 	_, err = policies.Update(t.Context(), current, metav1.UpdateOptions{})

@@ -71,7 +71,7 @@ func TestEveryPolicyIsBound(t *testing.T) {
 			bound.Insert(binding.Spec.PolicyName)
 		}
 	}
-	require.Len(t, policies, 4)
+	require.Len(t, policies, 3)
 	require.Equal(t, policies, bound)
 }
 

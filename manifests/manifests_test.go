@@ -80,7 +80,7 @@ func testTypeChecks(t *testing.T, server *testenv.APIServer) {
 	require.Eventually(t, func() bool {
 		policies, err := server.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Len(t, policies.Items, 4)
+		require.Len(t, policies.Items, 3)
 		for i := range policies.Items {
 			if checked := policies.Items[i].Status.TypeChecking; checked == nil {
 				return false

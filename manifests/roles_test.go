@@ -45,7 +45,7 @@ func testRoles(t *testing.T, server *testenv.APIServer) {
 				"delete nodes", "create nodes", "update nodes", "update nodes/status", "delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
 				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
-				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-break-glass",
+				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-nodes",
 				"delete configmaps holdfast-system/other", "get configmaps kube-system/x", "create pods holdfast-system/",
 			},
 		},

@@ -158,7 +158,7 @@ func checkHold(r *raw) error {
 			return misused("--hold-taint-key=%q cannot be the key of a taint: %s", r.taintKey, problems[0])
 		}
 		if prefix, _, _ := strings.Cut(r.taintKey, "/"); !slices.Contains(taintPrefixes(), prefix) {
-			return misused("--hold-taint-key=%q is refused by the policy holdfast-agent-nodes, which lets the agent set keys of %s only; "+
+			return misused("--hold-taint-key=%q is refused by the policy holdfast-nodes, which lets the agent set keys of %s only; "+
 				"choose one of those, such as readiness.k8s.io/network", r.taintKey, strings.Join(taintPrefixes(), ", "))
 		}
 		r.policy.TaintKey = r.taintKey
@@ -167,7 +167,7 @@ func checkHold(r *raw) error {
 	return misused("--hold-mode=%q is not known; choose cordon or taint", r.holdMode)
 }
 
-// taintPrefixes are the prefixes of keys that manifests/base/policies/agent-nodes.yaml lets an agent set. A further one is
+// taintPrefixes are the prefixes of keys that manifests/base/policies/nodes.yaml lets an agent set. A further one is
 // added in both places, or every write of the agent's is refused.
 func taintPrefixes() []string {
 	return []string{"holdfast.dev", "readiness.k8s.io", "startup-taint.cluster-autoscaler.kubernetes.io"}

@@ -89,8 +89,8 @@ func TestMistakesAreAnsweredWithASentenceAndStatusTwo(t *testing.T) {
 		"no such hold mode":      {[]string{"run", "--node=n1", "--hold-mode=drain"}, "choose cordon or taint"},
 		"taint without key":      {[]string{"run", "--node=n1", "--hold-mode=taint"}, "--hold-mode=taint needs --hold-taint-key"},
 		"key without taint":      {[]string{"run", "--node=n1", "--hold-taint-key=a/b"}, "add --hold-mode=taint"},
-		"refused taint":          {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=example.org/network"}, "is refused by the policy holdfast-agent-nodes"},
-		"taint without prefix":   {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=network"}, "is refused by the policy holdfast-agent-nodes"},
+		"refused taint":          {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=example.org/network"}, "is refused by the policy holdfast-nodes"},
+		"taint without prefix":   {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=network"}, "is refused by the policy holdfast-nodes"},
 		"no taint's key":         {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=a b"}, "cannot be the key of a taint"},
 		"no unit's name":         {[]string{"run", "--node=n1", "--gates=unit:network"}, "write the whole name of one systemd unit"},
 		"no such gate":           {[]string{"run", "--node=n1", "--gates=cni,dns"}, `gate "dns" is not known`},
@@ -145,7 +145,7 @@ func TestHelpAndVersion(t *testing.T) {
 }
 
 func TestThePolicyLetsEveryTaintThatTheFlagTakes(t *testing.T) {
-	policy, err := os.ReadFile("../../manifests/base/policies/agent-nodes.yaml")
+	policy, err := os.ReadFile("../../manifests/base/policies/nodes.yaml")
 	require.NoError(t, err)
 	var prefixes []string
 	for _, prefix := range taintPrefixes() {

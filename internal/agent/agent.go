@@ -106,7 +106,7 @@ func New(cfg Config) (*Agent, error) {
 		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return cfg.Nodes.Watch(ctx, only(cfg.Node, o))
 		},
-		changed: a.nodeChanged,
+		changed: a.ownChanged,
 	}
 	a.clusters = &mirror[*v1alpha1.EtcdCluster]{
 		wanted: newBell(),
@@ -181,6 +181,14 @@ func (a *Agent) Healthy(now time.Time) error {
 func (a *Agent) hostChanged() {
 	a.loop.woken.ring()
 	a.lookout.woken.ring()
+}
+
+// ownChanged is nodeChanged, but for the echo of the loop's own last write, of which it has the answer.
+func (a *Agent) ownChanged() {
+	if node, there, _ := a.nodes.one(a.cfg.Node); !there || !a.loop.wrote(node) {
+		a.loop.woken.ring()
+	}
+	a.reporter.woken.ring()
 }
 
 func (a *Agent) nodeChanged() {

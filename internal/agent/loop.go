@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 const (
@@ -44,6 +45,7 @@ type loop struct {
 	tell     func(context.Context, *corev1.Node, event)
 	woken    bell
 	turned   latest[time.Time] // when the last pass ended
+	answered latest[string]    // the resourceVersion that the server gave to our last write
 	began    time.Time         // when run did
 
 	written   *corev1.Node // as the server answered our last write
@@ -129,20 +131,26 @@ func (l *loop) report(ctx context.Context, err error) {
 }
 
 // pass looks, decides and writes until there is nothing left to write. Who loses a race decides anew at once, for the
-// next write of others may be far; only who keeps losing waits.
+// next write of others may be far; only who keeps losing waits. Whether a write has left anything to write is decided from
+// the same look at the host: what has happened there meanwhile has rung for a pass of its own.
 func (l *loop) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, passBudget)
 	defer cancel()
 	var lost error
+	var facts *readiness.Facts
 	for range stepsPerPass {
 		node, err := l.current(ctx)
 		if node == nil || err != nil {
 			return err
 		}
-		changed, err := l.step(ctx, node)
+		if facts == nil {
+			seen := l.cfg.Network(ctx)
+			facts = &seen
+		}
+		changed, err := l.step(ctx, node, *facts)
 		switch {
 		case apierrors.IsConflict(err):
-			lost = err
+			lost, facts = err, nil
 		case err != nil || !changed:
 			return err
 		}
@@ -178,19 +186,25 @@ func (l *loop) current(ctx context.Context) (*corev1.Node, error) {
 	return node, nil
 }
 
+// wrote says that a Node is what the last write made of it.
+func (l *loop) wrote(node *corev1.Node) bool {
+	version, ever := l.answered.take()
+	return ever && version == node.ResourceVersion
+}
+
 func newer(a, b *corev1.Node) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return err == nil && order > 0
 }
 
 // step decides once and writes what follows. It returns whether the Node changed.
-func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err error) {
+func (l *loop) step(ctx context.Context, node *corev1.Node, facts readiness.Facts) (changed bool, err error) {
 	if uid := string(node.UID); l.said.uid != uid {
 		l.said = sayings{uid: uid, trouble: l.said.trouble}
 	}
 	began := time.Now()
 	s := situation{
-		node: node, facts: l.cfg.Network(ctx), policy: l.cfg.Policy, spc: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, now: began,
+		node: node, facts: facts, policy: l.cfg.Policy, spc: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, now: began,
 	}
 	l.down = s.facts.GoingDown
 	l.letDown = l.letDown && l.down // a shutdown that was called off in between is another one
@@ -220,6 +234,7 @@ func (l *loop) step(ctx context.Context, node *corev1.Node) (changed bool, err e
 		return false, err
 	}
 	l.written, l.writtenAt = after, time.Now()
+	l.answered.put(after.ResourceVersion)
 	l.cfg.Log.InfoContext(ctx, "node written", "held", o.hold.Held, "took", time.Since(began))
 	for _, e := range o.news(node, after) {
 		// A write of two halves of which the second failed is decided, and told, twice.

@@ -232,6 +232,39 @@ func TestALoopThatDoesNotTurnIsIll(t *testing.T) {
 	require.ErrorContains(t, l.healthy(now.Add(31*time.Second)), "has not turned for 31s")
 }
 
+func TestTheEchoOfAWriteWakesNobody(t *testing.T) {
+	a := &Agent{cfg: Config{Node: testNode}, loop: &loop{woken: newBell()}, reporter: &reporter{woken: newBell()}}
+	a.nodes = &mirror[*corev1.Node]{objects: map[string]*corev1.Node{}, changed: a.ownChanged}
+	rang := func(b bell) bool {
+		select {
+		case <-b:
+			return true
+		default:
+			return false
+		}
+	}
+	node := func(version string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, ResourceVersion: version}}
+	}
+	from := &reflected[*corev1.Node]{a.nodes}
+	for _, step := range []struct {
+		what  string
+		event func() error
+		wakes bool
+	}{
+		{"before any write", func() error { return from.Add(node("6")) }, true},
+		{"before the answer to the write", func() error { return from.Update(node("7")) }, true},
+		{"the echo", func() error { a.loop.answered.put("8"); return from.Update(node("8")) }, false},
+		{"somebody's write after it", func() error { return from.Update(node("9")) }, true},
+		{"an older copy from a new list", func() error { return from.Replace([]any{node("7")}, "") }, true},
+		{"its end", func() error { return from.Delete(node("8")) }, true},
+	} {
+		require.NoError(t, step.event())
+		require.Equal(t, step.wakes, rang(a.loop.woken), step.what)
+		require.True(t, rang(a.reporter.woken), "%s: the reporter did not make the write", step.what)
+	}
+}
+
 // refuse answers writes to the agent's Node that name something with a status, as a policy or a webhook of somebody's does.
 func refuse(r *rig, code int, named string) {
 	r.fault.set(func(req *http.Request) int {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -44,14 +45,28 @@ func fleet(ctx context.Context, s *stage, t *table) (err error) {
 	if err := f.register(ctx); err != nil {
 		return err
 	}
+	// A thousand heaps in one: no agent alone would collect any garbage in these seconds.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	t.note("starting %d agents", fleetSize)
+	last, err := f.live(ctx, t)
+	if err != nil {
+		return err
+	}
+	// The same Nodes, as they are after all that, and nobody who would answer.
 	begun := time.Now()
 	if err := f.patchAll(ctx); err != nil {
 		return err
 	}
 	patched := time.Since(begun)
-	t.add(row{what: fmt.Sprintf("%d bare patches by an administrator, %d at once", fleetSize, floodAtOnce), median: ms(patched)})
+	t.add(row{
+		what: fmt.Sprintf("%d bare patches by an administrator, %d at once", fleetSize, floodAtOnce), median: ms(patched),
+		ratio: fmt.Sprintf("the last release ×%.1f", last.Seconds()/patched.Seconds()),
+	})
+	return nil
+}
 
-	t.note("starting %d agents", fleetSize)
+// live starts the agents, has them release their nodes, and stops them. It returns when the last node was open.
+func (f *agents) live(ctx context.Context, t *table) (last time.Duration, err error) {
 	running, stop := context.WithCancel(ctx)
 	group, running := errgroup.WithContext(running)
 	defer func() {
@@ -61,15 +76,15 @@ func fleet(ctx context.Context, s *stage, t *table) (err error) {
 		}
 	}()
 	if err := f.start(running, group); err != nil {
-		return err
+		return 0, err
 	}
-	if err := s.waiting(ctx, fleetHost+"-", fleetSize); err != nil {
-		return err
+	if err := f.stage.waiting(ctx, fleetHost+"-", fleetSize); err != nil {
+		return 0, err
 	}
 	if err := leave(ctx, 2*time.Second); err != nil {
-		return err
+		return 0, err
 	}
-	return f.release(ctx, t, patched)
+	return f.release(ctx, t)
 }
 
 // agents are the fleet.
@@ -80,29 +95,29 @@ type agents struct {
 	bells bells
 }
 
-// release gives the signal and waits for all.
-func (f *agents) release(ctx context.Context, t *table, patched time.Duration) error {
+// release gives the signal and waits for all. It returns when the last node was open.
+func (f *agents) release(ctx context.Context, t *table) (last time.Duration, err error) {
 	signalled, err := f.stage.signal(fleetHost)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var taken times
 	for _, a := range f.list {
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		case <-time.After(time.Minute):
-			return fmt.Errorf("%s was not opened within a minute; see fleet.log", a.name)
+			return 0, fmt.Errorf("%s was not opened within a minute; see fleet.log", a.name)
 		case at := <-a.opened:
 			taken = append(taken, at.Sub(signalled))
 		}
 	}
-	last := taken.quantile(1)
+	last = taken.quantile(1)
 	r := taken.row("a fleet is released by one signal")
-	r.ratio = fmt.Sprintf("last %s, ×%.1f; %d answers \"too many requests\"", ms(last), last.Seconds()/patched.Seconds(), f.throttled())
+	r.ratio = fmt.Sprintf("last %s; %d answers \"too many requests\"", ms(last), f.throttled())
 	r.target, r.missed = "last ≤ 3 s", last > fleetTarget
 	t.add(r)
-	return f.settled(ctx, t, signalled)
+	return last, f.settled(ctx, t, signalled)
 }
 
 // settled waits until the fleet has nothing more to write.
@@ -114,7 +129,7 @@ func (f *agents) settled(ctx context.Context, t *table, signalled time.Time) err
 		}
 		open := 0
 		for i := range list.Items {
-			if strings.HasPrefix(list.Items[i].Name, fleetHost+"-") && released(&list.Items[i]) {
+			if strings.HasPrefix(list.Items[i].Name, fleetHost+"-") && released(&list.Items[i]) && told(&list.Items[i]) {
 				open++
 			}
 		}

@@ -76,6 +76,12 @@ func released(n *corev1.Node) bool {
 	return err == nil && record.State == readiness.Released && !n.Spec.Unschedulable
 }
 
+// told says that the conditions of a Node have followed its release.
+func told(n *corev1.Node) bool {
+	return condition(n, readiness.NetworkHeld).Status == corev1.ConditionFalse &&
+		condition(n, corev1.NodeNetworkUnavailable).Status == corev1.ConditionFalse
+}
+
 func condition(n *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == of {
