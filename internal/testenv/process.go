@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // stopGrace is how long a process has to end after SIGTERM before it is killed.
@@ -162,8 +163,24 @@ func (p *Process) Kill() error {
 }
 
 // Pause stops the process with SIGSTOP: its sockets stay open, the kernel still accepts connections for it, and nothing
-// answers. This is what a hanging machine looks like from afar.
-func (p *Process) Pause() error { return p.signal(syscall.SIGSTOP) }
+// answers. This is what a hanging machine looks like from afar. It returns when every thread has stopped: the signal
+// reaches one of them, and until that one has been on a CPU, which may take a loaded machine a tenth of a second, the others
+// go on and answer. A process that has ended is not waited for.
+func (p *Process) Pause() error {
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		err := unix.Waitid(unix.P_PID, p.process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err == nil, errors.Is(err, unix.ECHILD):
+			return nil
+		default:
+			return fmt.Errorf("waiting for %s to stop: %w", p.name, err)
+		}
+	}
+}
 
 // Resume lets a paused process go on.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }

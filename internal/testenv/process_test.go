@@ -92,7 +92,7 @@ func TestProcessStopsPausesAndTells(t *testing.T) {
 	require.Eventually(t, func() bool { return p.LogTail(5) == "hello" }, 10*time.Second, 10*time.Millisecond)
 	require.NoError(t, p.Exited())
 	require.NoError(t, p.Pause())
-	require.Eventually(t, func() bool { return state(p.PID()) == "T" }, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, "T", state(p.PID()))
 	require.True(t, p.Running())
 	require.NoError(t, p.Resume())
 	require.Eventually(t, func() bool { return state(p.PID()) != "T" }, 10*time.Second, 10*time.Millisecond)
