@@ -28,10 +28,10 @@ func (s *Site) StartAgent(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	agent, err := s.start("agent of "+node, name+".agent.log", s.opts.Agent, "holdfast-agent", append([]string{
+	agent, err := s.start("agent of "+node, name+".agent.log", s.opts.Agent, "holdfast-agent", []string{
 		"run", "--node=" + node, "--kubeconfig=" + kubeconfig, "--host-root=" + s.Host(node), "--health-listen=",
 		"--spc-inventory=" + Namespace + "/holdfast-spc-inventory", "--log-format=text",
-	}, s.opts.AgentFlags...))
+	})
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (w *Webhook) Start(flags ...string) error {
 	process, err := w.site.start(w.name, w.name+".log", w.site.opts.Webhook, "holdfast-webhook", slices.Concat([]string{
 		"--kubeconfig=" + w.kubeconfig, "--namespace=" + Namespace, "--listen=" + w.address(),
 		"--metrics-listen=", "--health-listen=", "--log-format=text",
-	}, w.site.opts.WebhookFlags, flags))
+	}, flags))
 	if err != nil {
 		return err
 	}

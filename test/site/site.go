@@ -31,8 +31,6 @@ type Options struct {
 	Out io.Writer
 	// Agent and Webhook are the programs; empty means bin/holdfast-agent and bin/holdfast-webhook.
 	Agent, Webhook string
-	// AgentFlags and WebhookFlags are added to the command lines.
-	AgentFlags, WebhookFlags []string
 }
 
 // Site is everything that runs.

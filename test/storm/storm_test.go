@@ -116,8 +116,6 @@ func start(t *testing.T) *storm {
 	}
 	s.Site, err = site.New(site.Options{
 		Name: "storm", Out: t.Output(), Agent: filepath.Join(bin, "agent"), Webhook: filepath.Join(bin, "webhook"),
-		// A leader that is killed is replaced within seconds.
-		WebhookFlags: []string{"--lease-duration=6s"},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.WithoutCancel(t.Context()), !t.Failed())) })

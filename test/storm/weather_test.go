@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -132,9 +133,9 @@ func (s *storm) replace(ctx context.Context, node string, random *rand.Rand) err
 			return err
 		}
 	}
-	if err := s.StartAgent(ctx, node); err != nil && s.there(node) {
+	if err := s.StartAgent(ctx, node); err != nil && !apierrors.IsNotFound(err) {
 		return err
-	}
+	} // else the Node is gone again, and the agent has no token for it
 	if there, err := s.announced(ctx, node, made.UID, slices.Collect(maps.Keys(dead))); err != nil || !there {
 		return err
 	}
