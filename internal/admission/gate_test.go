@@ -117,7 +117,7 @@ func FuzzReviews(f *testing.F) {
 		return ruling, nil
 	}
 	gate, err := New(Options{
-		Judge:  judge{labelled: ask, unlabelled: ask},
+		Judge: judge{labelled: ask, unlabelled: ask},
 		Node: func(_ context.Context, name string) (*corev1.Node, error) {
 			if name != live.Name {
 				return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
