@@ -115,15 +115,15 @@ func (t target) cannotSee(members []v1alpha1.MemberID) string {
 	if len(t.cluster.Spec.Members) == 0 {
 		lines = append(lines, "  nobody could be asked: no member is bound to a Node yet (the webhook's leader does that within seconds of an agent's announcement)")
 	}
-	retire := fmt.Sprintf("kubectl delete etcdcluster %s", id)
+	needs, retire := "", fmt.Sprintf("kubectl delete etcdcluster %s", id)
 	if slices.ContainsFunc(t.Announced, func(a MemberRef) bool { return a.Cluster == id }) {
-		retire = fmt.Sprintf("kubectl annotate node %s %s-, and then %s (the other way round it is made anew)", t.Node, AnnouncementAnnotation, retire)
+		needs, retire = asBreaker, fmt.Sprintf("kubectl annotate node %s %s-, and then %s (the other way round it is made anew)", t.Node, AnnouncementAnnotation, retire)
 	}
 	return strings.Join(append(lines, nextSteps,
 		"  - see what the agents say: kubectl describe node "+t.Node+" (condition "+EtcdMemberCondition+"), and their logs; then delete the node again",
 		"    (if this etcd is kube-apiserver's own, your request came through it, so it has quorum: suspect the agents' certificates and the network)",
 		"  - if etcd has lost its quorum already, keep this node, also if its member is dead: its disk may be what the cluster is restored from",
-		"  - only if this etcd cluster exists no more anywhere: "+retire,
+		"  - only if this etcd cluster exists no more anywhere"+needs+": "+retire,
 		breakGlassStep(t.Request)), "\n")
 }
 

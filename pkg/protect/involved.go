@@ -85,7 +85,7 @@ func missing(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Request) stri
 		nextSteps,
 		"  - wait: the webhook's leader makes the object within seconds of the announcement; see that one webhook is up and leads, then delete the node again",
 		"  - if it makes none because there are too many (its log says so): kubectl get etcdclusters, and kubectl delete etcdcluster those that exist no more; the others it makes at its next look",
-		fmt.Sprintf("  - only if this etcd cluster exists no more anywhere: kubectl annotate node %s %s-", r.Node, AnnouncementAnnotation),
+		fmt.Sprintf("  - only if this etcd cluster exists no more anywhere%s: kubectl annotate node %s %s-", asBreaker, r.Node, AnnouncementAnnotation),
 		breakGlassStep(r),
 	}, "\n")
 }
@@ -97,7 +97,7 @@ func Unattributed(r Request) Verdict {
 		fmt.Sprintf("node %s is labelled as holding an etcd member (%s), and nothing says which: no EtcdCluster has a member there and the node announces none", r.Node, EtcdMemberLabel),
 		nextSteps,
 		fmt.Sprintf("  - see what its agent says: kubectl describe node %s (condition %s); an agent that runs and finds no etcd takes the label off by itself", r.Node, EtcdMemberCondition),
-		fmt.Sprintf("  - only if you know that no etcd with data is on it, and no agent runs there: kubectl label node %s %s-", r.Node, EtcdMemberLabel),
+		fmt.Sprintf("  - only if you know that no etcd with data is on it, and no agent runs there%s: kubectl label node %s %s-", asBreaker, r.Node, EtcdMemberLabel),
 		breakGlassStep(r),
 	}, "\n")}
 }
@@ -109,7 +109,7 @@ func Garbled(r Request, problem error) Verdict {
 		fmt.Sprintf("what node %q says of its etcd members cannot be read: %v", r.Node, problem),
 		nextSteps,
 		"  - delete the node again in a minute: its holdfast agent writes it anew; see that agent's log if it does not",
-		fmt.Sprintf("  - only if no agent runs there, and you know that no etcd with data is on it: kubectl annotate node %s %s- %s-", r.Node, AnnouncementAnnotation, UnverifiedAnnotation),
+		fmt.Sprintf("  - only if no agent runs there, and you know that no etcd with data is on it%s: kubectl annotate node %s %s- %s-", asBreaker, r.Node, AnnouncementAnnotation, UnverifiedAnnotation),
 		breakGlassStep(r),
 	}, "\n")}
 }

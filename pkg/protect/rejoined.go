@@ -57,7 +57,7 @@ func (t target) unclear(members []v1alpha1.MemberID) Verdict {
 		fmt.Sprintf("  - if %s runs on another machine: see that an agent runs there; within seconds of its announcement this node is judged without it", join(members)),
 	}
 	if slices.ContainsFunc(t.Announced, func(a MemberRef) bool { return a.Cluster == clusterID(t.cluster) }) {
-		lines = append(lines, fmt.Sprintf("  - only if you know that no etcd with data is on this machine any more: kubectl annotate node %s %s-, and delete the node again in a minute", t.Node, AnnouncementAnnotation))
+		lines = append(lines, fmt.Sprintf("  - only if you know that no etcd with data is on this machine any more%s: kubectl annotate node %s %s-, and delete the node again in a minute", asBreaker, t.Node, AnnouncementAnnotation))
 	}
 	return Verdict{Reason: UnknownMember, Final: len(t.pending()) == 0, Message: strings.Join(append(lines, breakGlassStep(t.Request)), "\n")}
 }

@@ -150,6 +150,9 @@ func removals(seats []seat) string {
 	return strings.Join(commands, ", then ")
 }
 
+// asBreaker says who may take off what guards a Node: manifests/base/policies/nodes.yaml.
+const asBreaker = " (needs the verb breakglass on etcdclusters)"
+
 // breakGlassStep is the last step of every refusal.
 func breakGlassStep(r Request) string {
 	return fmt.Sprintf(`  - last of all, against the verdict (needs the verb breakglass on etcdclusters; recorded with your name), and then delete the node again:
