@@ -103,6 +103,19 @@ func testAgentNodes(t *testing.T, server *testenv.APIServer) {
 		})
 	}
 	t.Run("status", func(t *testing.T) { testAgentStatus(t, server, agent) })
+	t.Run("a write to one half does nothing to the other", func(t *testing.T) {
+		was, err := nodes.Get(t.Context(), "own", metav1.GetOptions{})
+		require.NoError(t, err)
+		for _, test := range []struct{ patch, subresource string }{
+			{`{"spec":{"providerID":"aws:///i-1","podCIDR":"10.9.0.0/24"}}`, "status"},
+			{`{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.9"}],"capacity":{"example.org/gpu":"8"}}}`, ""},
+		} {
+			now, err := agent.CoreV1().Nodes().Patch(t.Context(), "own", types.MergePatchType, []byte(test.patch), metav1.PatchOptions{}, test.subresource)
+			require.NoError(t, err)
+			require.Equal(t, was.Spec, now.Spec)
+			require.Equal(t, was.Status, now.Status)
+		}
+	})
 	t.Run("no other verb, whatever RBAC says", func(t *testing.T) {
 		almighty := as(t, server, rest.ImpersonationConfig{
 			UserName: "system:serviceaccount:holdfast-system:holdfast-agent", Groups: []string{"system:masters"},

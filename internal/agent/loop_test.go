@@ -66,6 +66,32 @@ func nodeLoop(t *testing.T, c cluster) {
 		require.Zero(t, reads.Load(), "the second write goes by the answer to the first and loses no race")
 	})
 
+	t.Run("who loses a race looks at the host again before it decides anew", func(t *testing.T) {
+		c.register(t, bornHeld("lost-race"))
+		r := start(t, c, "lost-race", nil)
+		c.until(t, r.name, "held with a reason", func(n *corev1.Node) bool {
+			return condition(n, readiness.NetworkHeld).Reason == readiness.WaitingForCNI
+		})
+		lost := make(chan struct{})
+		r.fault.set(func(req *http.Request) int {
+			if req.Method != http.MethodPatch || !strings.HasSuffix(req.URL.Path, "/nodes/lost-race") {
+				return 0
+			}
+			r.fault.set(nil)
+			r.mu.Lock()
+			r.facts = closed() // and nothing rings
+			r.mu.Unlock()
+			close(lost)
+			return http.StatusConflict
+		})
+		r.host(func(r *rig) { r.facts = open() })
+		<-lost
+		require.Never(t, func() bool {
+			n, err := c.nodes.Get(t.Context(), r.name, metav1.GetOptions{})
+			return err != nil || !n.Spec.Unschedulable
+		}, 500*time.Millisecond, 10*time.Millisecond, "it was released by what the host had shown before")
+	})
+
 	t.Run("somebody's own cordon stays", func(t *testing.T) {
 		n := bornHeld("own-cordon")
 		n.Annotations = nil
