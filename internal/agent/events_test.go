@@ -31,7 +31,7 @@ func TestEventsWaitForTheServerAndNothingWaitsForThem(t *testing.T) {
 			return nil
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
+		ended := make(chan error, 1)
 		go func() { ended <- h.run(ctx) }()
 
 		began := time.Now()

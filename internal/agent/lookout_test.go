@@ -24,13 +24,15 @@ type vigil struct {
 	// host is what a look shows, unread what it cannot read.
 	host   latest[[]protect.Sighting]
 	unread latest[[]string]
+	begun  bell
 }
 
-// watchOver runs a lookout until the bubble ends.
+// watchOver runs a lookout until the bubble ends. Its first look comes when act first waits, and so sees what act showed
+// before, whichever goroutine the scheduler runs first.
 func watchOver(t *testing.T, identify func(context.Context, protect.Sighting) protect.Answer, act func(*vigil)) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := record(t)
-		v := &vigil{t: t, said: said}
+		v := &vigil{t: t, said: said, begun: newBell()}
 		v.lookout = &lookout{
 			etcd: func(context.Context) ([]protect.Sighting, []string) {
 				v.looks.Add(1)
@@ -41,8 +43,11 @@ func watchOver(t *testing.T, identify func(context.Context, protect.Sighting) pr
 			identify: identify, log: log, woken: newBell(), told: func() { v.tells.Add(1) }, patience: lookPatience,
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- v.run(ctx) }()
+		ended := make(chan error, 1) // nobody takes it if act fails
+		go func() {
+			<-v.begun
+			ended <- v.run(ctx)
+		}()
 		act(v)
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
@@ -55,7 +60,10 @@ func (v *vigil) shows(found ...protect.Sighting) {
 	v.woken.ring()
 }
 
-func (v *vigil) wait(d time.Duration) { elapse(v.t, d) }
+func (v *vigil) wait(d time.Duration) {
+	v.begun.ring()
+	elapse(v.t, d)
+}
 
 // answers are what the servers have said, by where they are: the member, or the problem.
 func (v *vigil) answers() map[string]string {
@@ -232,7 +240,7 @@ func TestALookThatDoesNotEndIsTold(t *testing.T) {
 		}
 		require.Empty(t, l.blind(time.Now()), "it has not begun")
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
+		ended := make(chan error, 1)
 		go func() { ended <- l.run(ctx) }()
 		elapse(t, 4*time.Minute)
 		require.Equal(t, int64(3), looks.Load())
@@ -257,7 +265,7 @@ func TestAnAgentThatEndsTellsNothing(t *testing.T) {
 			log:  log, woken: newBell(), told: func() {},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
+		ended := make(chan error, 1)
 		go func() { ended <- l.run(ctx) }()
 		elapse(t, time.Second)
 		cancel()

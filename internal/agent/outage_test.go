@@ -203,7 +203,7 @@ func TestNoEventIsNeeded(t *testing.T) {
 	t.Run("the watch of the host fails, again and again", func(t *testing.T) {
 		alone(t, bornHeld(testNode), readiness.Policy{}, func(l *lonely) {
 			ctx, cancel := context.WithCancel(l.t.Context())
-			ended := make(chan error)
+			ended := make(chan error, 1)
 			starts := 0
 			go func() {
 				ended <- persist(ctx, discard(), func(context.Context, func()) error {

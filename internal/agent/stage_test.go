@@ -66,7 +66,7 @@ func play(t *testing.T, observe func(context.Context, *stage) v1alpha1.Observati
 		}}, ""))
 		s.see(local(1))
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
+		ended := make(chan error, 1)
 		go func() { ended <- s.run(ctx) }()
 		act(s)
 		cancel()
