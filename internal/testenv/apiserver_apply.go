@@ -18,6 +18,13 @@ import (
 // effect: every CustomResourceDefinition is served, every admission policy and webhook configuration is obeyed.
 func (s *APIServer) Apply(ctx context.Context, dir string) error {
 	begun := time.Now()
+	root, err := RepositoryRoot()
+	if err != nil {
+		return err
+	}
+	if err := Reads(filepath.Join(root, "manifests"), dir); err != nil { // an overlay reads what lies beside it
+		return err
+	}
 	if _, err := s.Kubectl(ctx, "apply", "--server-side", "-k", dir); err != nil {
 		return err
 	}

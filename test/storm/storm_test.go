@@ -103,6 +103,9 @@ func start(t *testing.T) *storm {
 	t.Helper()
 	root, err := testenv.RepositoryRoot()
 	require.NoError(t, err)
+	for _, dir := range []string{"api", "cmd", "internal", "pkg"} {
+		require.NoError(t, testenv.Reads(filepath.Join(root, dir)))
+	}
 	bin := t.TempDir()
 	for name, dir := range map[string]string{"agent": "./cmd/agent", "webhook": "./cmd/webhook"} {
 		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, name), dir)
