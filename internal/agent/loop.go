@@ -29,6 +29,10 @@ const (
 	// newcomer is how long an agent that has just started keeps what stands on its Node about etcd, while the EtcdClusters
 	// are read for the first time. That takes milliseconds if the API server lets it.
 	newcomer = 5 * time.Second
+	// firstLook is how long an agent that has just started waits for its first look for etcd before it explains why its Node
+	// is held, or not, as it found it: both are conditions, and go into one write. The look takes a tenth of a second if
+	// nothing on the host hangs.
+	firstLook = 5 * time.Second
 	// patience is the least time without a pass after which the loop counts as stuck: one pass and one pause at their
 	// longest, and some.
 	patience = 30 * time.Second
@@ -228,6 +232,9 @@ func (l *loop) step(ctx context.Context, node *corev1.Node, facts readiness.Fact
 		return false, err
 	}
 	l.say(ctx, o)
+	if !ever && o.hold.Record == nil && began.Sub(l.began) < firstLook {
+		o = o.unexplained()
+	}
 	after, err := l.write(ctx, node, o)
 	l.reread = apierrors.IsConflict(err)
 	if after.ResourceVersion == node.ResourceVersion {

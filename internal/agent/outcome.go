@@ -85,6 +85,14 @@ func decide(s situation) (outcome, error) {
 	return o, err
 }
 
+// unexplained is the outcome without the condition that only tells of the hold; what follows from it stays.
+func (o outcome) unexplained() outcome {
+	tells := func(c corev1.NodeCondition) bool { return c.Type == readiness.NetworkHeld }
+	o.urgent.Conditions = slices.DeleteFunc(slices.Clone(o.urgent.Conditions), tells)
+	o.all.Conditions = slices.DeleteFunc(slices.Clone(o.all.Conditions), tells)
+	return o
+}
+
 // etcd is what the hold has to know of a protection, nil if nothing is known yet.
 func etcd(p *protect.Protection) readiness.Presence {
 	if p == nil {
