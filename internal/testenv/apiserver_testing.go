@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// NewAPIServer starts a kube-apiserver for a test and stops it when the test ends. If the test has failed, the end of the
-// server's log is in its output.
+// NewAPIServer starts a kube-apiserver for a test and stops it when the test ends. If the test has failed, the ends of
+// the logs of the server and of its etcd are in its output.
 func NewAPIServer(t testing.TB) *APIServer {
 	t.Helper()
 	return NewEmulatingAPIServer(t, "")
@@ -28,6 +28,7 @@ func NewEmulatingAPIServer(t testing.TB, version string) *APIServer {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of the log of kube-apiserver:\n%s", server.LogTail(30))
+			t.Logf("the end of the log of its etcd:\n%s", server.etcd.Member(1).LogTail(15))
 		}
 		require.NoError(t, server.Stop(context.WithoutCancel(t.Context())))
 	})

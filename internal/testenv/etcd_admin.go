@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -123,9 +124,14 @@ func (e *Etcd) Promote(ctx context.Context, m *Member) error {
 	return m.WaitReady(ctx)
 }
 
-// RemoveMember takes a member off the list. Its process ends by itself soon after.
+// RemoveMember takes a member off the list. Its process ends by itself soon after, which may be before it has answered: so
+// the others are asked, if there are any.
 func (e *Etcd) RemoveMember(ctx context.Context, m *Member) error {
-	err := e.administer(ctx, func(ctx context.Context, client *clientv3.Client) error {
+	others := slices.DeleteFunc(e.Endpoints(), func(url string) bool { return url == m.ClientURL })
+	if len(others) == 0 {
+		others = e.Endpoints()
+	}
+	err := e.administerVia(ctx, others, func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MemberRemove(ctx, m.ID())
 		return err
 	})
@@ -146,9 +152,13 @@ func (e *Etcd) Forget(m *Member) {
 
 // administer calls etcd, again while it says that it is not ready for a membership change yet.
 func (e *Etcd) administer(ctx context.Context, call func(context.Context, *clientv3.Client) error) error {
+	return e.administerVia(ctx, e.Endpoints(), call)
+}
+
+func (e *Etcd) administerVia(ctx context.Context, endpoints []string, call func(context.Context, *clientv3.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	client, err := e.Client(ctx)
+	client, err := e.client(ctx, endpoints)
 	if err != nil {
 		return err
 	}
