@@ -70,6 +70,6 @@ func statusOf(sum protect.Summary, before []metav1.Condition, now metav1.Time) v
 }
 
 func count(n int) *int32 {
-	c := int32(n) // A member list has at most a hundred entries.
+	c := int32(n) // A member list has at most twenty entries.
 	return &c
 }

@@ -37,7 +37,7 @@ type NodeClaim struct {
 func Bind(c *v1alpha1.EtcdCluster, claims []NodeClaim, asked []string) (bindings []v1alpha1.Binding, refused []string) {
 	b := binder{cluster: c, nodes: claims}
 	b.lists, b.awaited = urlLists(c, claims)
-	s := look(View{Cluster: c, Asked: asked, Nodes: statesOf(c, claims)})
+	s := newSight(View{Cluster: c, Asked: asked, Nodes: statesOf(c, claims)})
 	fresh := s.lists
 	for _, old := range c.Spec.Members {
 		if s.conclusive() && !listedByAny(fresh, old.MemberID) {

@@ -24,7 +24,7 @@ const (
 	EtcdMemberCondition = "EtcdMember"
 )
 
-// Annotations by which autoscalers are told to leave a node alone (sources: docs/node-contract.md).
+// Annotations by which autoscalers are told to leave a node alone (see docs/node-contract.md).
 const (
 	// ClusterAutoscalerAnnotation is honoured by cluster-autoscaler 0.6.1 and later, and only with the exact value
 	// "true" (core/scaledown/eligibility/eligibility.go, HasNoScaleDownAnnotation).

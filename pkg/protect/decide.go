@@ -17,7 +17,7 @@ func Decide(v View, r Request) Verdict {
 	if v.Cluster == nil {
 		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given to decide from"}
 	}
-	t := look(v).target(r)
+	t := newSight(v).target(r)
 	if len(t.lists) == 0 {
 		return t.blind()
 	}
@@ -54,11 +54,13 @@ func Decide(v View, r Request) Verdict {
 }
 
 // Force is the verdict for a deletion that is wanted whatever Decide says: allowed, with every member that may be on the
-// node by all that was ever said, since the lists may be older than the member.
+// node by all that was ever said, since the lists may be older than the member, or newer than what is known of the node.
 func Force(v View, r Request) Verdict {
 	verdict := Decide(v, r)
+	t := newSight(v).target(r)
+	t.lists = confirmedOf(observers(t.cluster)) // etcd may be away
 	members := map[v1alpha1.MemberID]bool{}
-	for _, id := range slices.Concat(verdict.Members, look(v).target(r).known()) {
+	for _, id := range slices.Concat(verdict.Members, t.known(), t.rejoined()) {
 		members[id] = true
 	}
 	verdict.Members = sorted(members)

@@ -210,7 +210,7 @@ func finalRefusalsStay(t *testing.T, v View, r Request, verdict Verdict) {
 		return
 	}
 	v = copyOf(v)
-	pending := look(v).pending()
+	pending := newSight(v).pending()
 	var all []v1alpha1.MemberStatus
 	for _, o := range v.Cluster.Status.Observations {
 		all = append(all, o.Members...)

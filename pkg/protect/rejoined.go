@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// rejoined returns, sorted, the members that may be on the node although nothing puts them there, when everything that was
-// there has left its lists: a host whose member was removed may have joined again under another ID, at an address that is
+// rejoined returns, sorted, the members that may be on the node although nothing puts them there, by lists that everything
+// which was there has left: a host whose member was removed may have joined again under another ID, at an address that is
 // no Node's, and until its own agent says so nobody is bound to that ID. Every member that is bound to no Node may be it,
 // but one that is placed at another Node which exists, and one that ran beside what was on the node.
 func (t target) rejoined() []v1alpha1.MemberID {
@@ -18,6 +18,9 @@ func (t target) rejoined() []v1alpha1.MemberID {
 	}
 	found := map[v1alpha1.MemberID]bool{}
 	for _, o := range t.lists {
+		if slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return t.named[m.ID] }) {
+			continue
+		}
 		for _, m := range o.Members {
 			found[m.ID] = !binds(t.cluster, m.ID) && !t.placedElsewhere(m.ID) && !t.ranBeside(m.ID)
 		}

@@ -80,6 +80,39 @@ func TestWhoMayHaveJoinedAgainIsNotDeleted(t *testing.T) {
 	allows(t, rejoinedWorld(), Request{Node: "w9", UID: "u9", Labelled: true})
 }
 
+// Who breaks the glass for such a node gives up the member that may be on it: the next deletion must not count it.
+func TestAForcedDeletionGivesUpWhoMayHaveJoinedAgain(t *testing.T) {
+	unasked, rebound := rejoinedWorld(), rejoinedWorld()
+	unasked.Asked = nil
+	rebound.bind(3)
+	for name, c := range map[string]struct {
+		world *world
+		gives []v1alpha1.MemberID
+	}{
+		"its agent is silent":             {rejoinedWorld(), ids("a", "d")},
+		"etcd is away":                    {unasked, ids("a", "d")},
+		"it ran beside the one that is":   {external(), ids("a")},
+		"the one that was here is sick":   {external().inList(0, 0, func(m *v1alpha1.MemberStatus) { m.Healthy = false }), ids("a", "d")},
+		"the one that was here is listed": {voters(4).unbound(3).sick(0), ids("a")},
+		"all others are bound":            {voters(3).removed(0).silent(0), ids("a")},
+		"it is placed at another Node":    {rejoinedWorld().placedAt(3, 3), ids("a")},
+		"another Node is bound to it":     {rebound, ids("a")},
+		"it is well":                      {voters(3), ids("a")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := Force(c.world.View, deletion(0))
+			require.True(t, v.Allowed)
+			require.Equal(t, c.gives, v.Members)
+		})
+	}
+	w := rejoinedWorld()
+	w.Cluster.Spec.Grants = append(w.Cluster.Spec.Grants, v1alpha1.Grant{
+		Node: node(0), NodeUID: uid(0), Members: Force(w.View, deletion(0)).Members, User: "anna", BreakGlass: true,
+	})
+	w.state(0, goneNode)
+	require.False(t, Decide(w.View, deletion(1)).Allowed, "d dies with the machine of w1")
+}
+
 // The trace by which two of three were lost.
 func TestTwoDeletionsAroundAMemberThatHasJoinedAgain(t *testing.T) {
 	w := rejoinedWorld()

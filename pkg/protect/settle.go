@@ -37,7 +37,7 @@ func Settle(v View, g v1alpha1.Grant, e SettleEvidence) (settled bool, why strin
 	if v.Cluster == nil {
 		return false, "there is no EtcdCluster to settle it in"
 	}
-	s := look(v)
+	s := newSight(v)
 	if e.Node.Known && e.Node.UID == g.NodeUID && !e.Node.Deleting {
 		if e.Now.Sub(g.Time.Time) >= UnharmedAfter {
 			return true, fmt.Sprintf("node %s still lives, more than %s after its deletion was last allowed", g.Node, UnharmedAfter)
@@ -103,7 +103,7 @@ func (s sight) ended(id v1alpha1.MemberID, g v1alpha1.Grant, e SettleEvidence) (
 // question, sorted: what SettleEvidence.ProvenSince is fed with.
 func SelfProven(v View) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
-	s := look(v)
+	s := newSight(v)
 	for id := range s.bindings {
 		found[id] = s.selfProven(id)
 	}

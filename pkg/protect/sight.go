@@ -37,7 +37,7 @@ type sight struct {
 	alarmsRead bool
 }
 
-func look(v View) sight {
+func newSight(v View) sight {
 	s := sight{
 		cluster:  v.Cluster,
 		asked:    v.Asked,

@@ -22,7 +22,7 @@ func Summarise(v View) Summary {
 	if v.Cluster == nil {
 		return Summary{Message: "no EtcdCluster"}
 	}
-	s := look(v)
+	s := newSight(v)
 	if len(s.lists) == 0 {
 		if len(s.cluster.Spec.Members) == 0 {
 			return Summary{Message: "no member is bound to a Node yet, so that nobody can be asked"}

@@ -19,7 +19,7 @@ func Tombstones(v View) []v1alpha1.Grant {
 	if v.Cluster == nil {
 		return nil
 	}
-	c, s := v.Cluster, look(v)
+	c, s := v.Cluster, newSight(v)
 	var found []v1alpha1.Grant
 	for _, b := range c.Spec.Members {
 		n, left := v.Nodes[b.Node], s.conclusive() && !listedByAny(s.lists, b.MemberID)

@@ -35,7 +35,7 @@ func UnlabelledVerdict(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 // A member that is bound to an earlier Node of the same name and given up with it is not among them: it counts as lost
 // whatever becomes of the namesake, which may be another machine without etcd.
 func heldBy(c *v1alpha1.EtcdCluster, r Request) (members, namesakes []v1alpha1.MemberID) {
-	t := look(View{Cluster: c}).target(r)
+	t := newSight(View{Cluster: c}).target(r)
 	for _, id := range t.known() {
 		b := t.bindings[id]
 		switch {
