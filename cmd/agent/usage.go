@@ -21,7 +21,7 @@ Holding a node until its network works
   --hold-mode=cordon|taint        how a node is held (default cordon). Autoscalers that know a startup taint want taint,
                                   and so does Cilium, which fights for the condition NetworkUnavailable
   --hold-taint-key=KEY            the taint's key, with --hold-mode=taint: of holdfast.dev/, readiness.k8s.io/ or
-                                  startup-taint.cluster-autoscaler.kubernetes.io/, as the policy of the agent lets it
+                                  startup-taint.cluster-autoscaler.kubernetes.io/, as policy holdfast-nodes lets it
   --hold-unrecorded               hold a node that is not ready and has no hold record: for clusters without the
                                   born-held policy
   --gates=auto|LIST               what must be there before a node is released (default auto: cni, and flannel where
@@ -33,8 +33,9 @@ Holding a node until its network works
   --trust-durable-subnet-file     take a subnet file that does not lie on a tmpfs for one of this boot
   --cni-conf-dir=DIR,...          CNI configurations; the first directory with one counts (default /etc/cni/net.d and
                                   k3s' /var/lib/rancher/k3s/agent/etc/cni/net.d)
-  --cni-bin-dir=DIR,...           CNI plugins (default /opt/cni/bin, /usr/lib/cni, /usr/libexec/cni and k3s'
-                                  /var/lib/rancher/k3s/data/cni and /var/lib/rancher/k3s/data/current/bin)
+  --cni-bin-dir=DIR,...           CNI plugins (default /opt/cni/bin, /usr/lib/cni, /usr/libexec/cni, k3s'
+                                  /var/lib/rancher/k3s/data/cni and /var/lib/rancher/k3s/data/current/bin, and GKE's
+                                  /home/kubernetes/bin)
   --network-plugin-label=KEY=VALUE
                                   nodes with this label also wait for the marker of the network_plugin role, until
                                   they have been released once
@@ -60,6 +61,6 @@ Running
   --log-format=json|text          (default json)
 
 Paths other than --host-root and --kubeconfig are those of the host. No setting comes from an environment variable;
-only the way to the API server does, as in every pod (KUBERNETES_SERVICE_HOST, HTTPS_PROXY).
+only the way to the API server does, as in every pod (KUBERNETES_SERVICE_HOST, HTTPS_PROXY), and Go's GOGC.
 `
 }

@@ -167,7 +167,9 @@ func needed(plugins []*libcni.PluginConfig, by string) []readiness.Plugin {
 	}
 	for _, p := range plugins {
 		kind := p.Network.Type
-		need(p.Network.IPAM.Type, kind)
+		if !within(kind, p.Network.IPAM.Type) {
+			need(p.Network.IPAM.Type, kind)
+		}
 		if kind != "flannel" {
 			continue
 		}
@@ -178,6 +180,10 @@ func needed(plugins []*libcni.PluginConfig, by string) []readiness.Plugin {
 	}
 	return all
 }
+
+// within says that a plugin gives out addresses by itself under a name that is no program's: AKS' azure-vnet asks a service on
+// the node for them (azure-container-networking cni/network/network.go, invokers by ipam.type).
+func within(plugin, ipam string) bool { return plugin == "azure-vnet" && ipam == "azure-cns" }
 
 // handedOn returns the plugins that a meta plugin such as Multus calls, at any depth (multus-cni pkg/types, NetConf: each of
 // the delegates is a plugin or a list of plugins).

@@ -87,8 +87,11 @@ func CNIConfDirs() []string {
 	return []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
 }
 
-// CNIBinDirs are the directories in which CNI plugins are looked for: everybody's, distributions', and k3s' own, of which
-// data/cni came in 2024 (k3s pull request 10868).
+// CNIBinDirs are the directories in which CNI plugins are looked for: everybody's, distributions', k3s' own, of which
+// data/cni came in 2024 (k3s pull request 10868), and the bin_dir of GKE's containerd.
 func CNIBinDirs() []string {
-	return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin"}
+	return []string{
+		"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin",
+		"/home/kubernetes/bin",
+	}
 }

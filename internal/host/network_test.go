@@ -122,6 +122,16 @@ func TestConflist(t *testing.T) {
 			presence: readiness.Present, path: dir + "87-podman.json",
 			plugins: []string{"bridge<", "host-local<bridge"},
 		},
+		"Azure's, whose addresses come from a service": {
+			host: files{dir + "15-azure-swift-overlay.conflist": `{"name":"azure","cniVersion":"0.3.0","plugins":[` +
+				`{"type":"azure-vnet","mode":"transparent","ipam":{"type":"azure-cns","mode":"overlay"}},{"type":"portmap"}]}`},
+			presence: readiness.Present, path: dir + "15-azure-swift-overlay.conflist", plugins: []string{"azure-vnet<", "portmap<"},
+		},
+		"Azure's older one, whose addresses come from a program": {
+			host: files{dir + "10-azure.conflist": `{"name":"azure","cniVersion":"0.3.0","plugins":[` +
+				`{"type":"azure-vnet","mode":"transparent","ipam":{"type":"azure-vnet-ipam"}},{"type":"portmap"}]}`},
+			presence: readiness.Present, path: dir + "10-azure.conflist", plugins: []string{"azure-vnet<", "portmap<", "azure-vnet-ipam<azure-vnet"},
+		},
 		"plugins beside the list": {
 			host: files{
 				dir + "1.conflist":  `{"name":"net","cniVersion":"1.1.0","plugins":[{"type":"ptp"}]}`,

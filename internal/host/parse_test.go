@@ -114,7 +114,7 @@ func TestUnits(t *testing.T) {
 	root := t.TempDir()
 	for path, text := range map[string]string{
 		"etc/systemd/system/etcd@blue.service":               "[Unit]\nEnvironment=ETCD_NAME=wrong-section\n[Service]\nEnvironment=ETCD_NAME=%i ETCD_DATA_DIR=/first\nEnvironment='ETCD_DATA_DIR=/second'\nEnvironmentFile=-/missing\nEnvironmentFile=/etc/%p.env\nExecStart=/old\nExecStart=\nExecStart=/usr/bin/etcd --name=%n\n",
-		"etc/systemd/system/etcd@blue.service.d/20.conf":     "[Service]\nWorkingDirectory=/work\n",
+		"etc/systemd/system/etcd@blue.service.d/20.conf":     "[Service]\nWorkingDirectory=/srv/etcd\n",
 		"usr/lib/systemd/system/etcd@blue.service.d/20.conf": "[Service]\nWorkingDirectory=/hidden\n",
 		"usr/lib/systemd/system/etcd@blue.service.d/10.conf": "[Service]\nEnvironment=A=1\n",
 		"usr/lib/systemd/system/etcd@blue.service":           "[Service]\nExecStart=/weaker\n",
@@ -135,7 +135,7 @@ func TestUnits(t *testing.T) {
 	require.Equal(t, service{
 		name: "etcd@blue.service", files: units["etcd@blue.service"], line: []string{"/usr/bin/etcd", "--name=etcd@blue.service"},
 		command: command{args: []string{"--name=etcd@blue.service"}, server: true, sure: true},
-		workDir: "/work", envFile: "/etc/etcd.env", settingsFiles: []string{"/missing", "/etc/etcd.env"},
+		workDir: "/srv/etcd", envFile: "/etc/etcd.env", settingsFiles: []string{"/missing", "/etc/etcd.env"},
 		env: map[string]string{"ETCD_NAME": "blue", "ETCD_DATA_DIR": "/third", "A": "1"},
 	}, unit)
 }
@@ -191,7 +191,7 @@ func FuzzEnvFile(f *testing.F) {
 func FuzzFlags(f *testing.F) {
 	f.Add("--name=a --data-dir /d", "n", "/d")
 	f.Fuzz(func(t *testing.T, line, name, dir string) {
-		told := flagSettings(strings.Split(line, " ")).config("/work", true)
+		told := flagSettings(strings.Split(line, " ")).config("/srv/etcd", true)
 		require.True(t, filepath.IsAbs(told.DataDir))
 		require.NotEmpty(t, told.Name)
 		exact := flagSettings([]string{"--name=" + name, "--pre-vote", "-data-dir", dir})

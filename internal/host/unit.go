@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -120,9 +121,7 @@ func (s *service) setDirectories(dirs map[string][]string, expand *strings.Repla
 
 // setRoot says under which names the unit has the host's files (systemd.exec(5), RootDirectory= and BindPaths=).
 func (s *service) setRoot(all fragment, expand *strings.Replacer) {
-	if s.inRoot = all.root; s.inRoot == "" && s.root != "" {
-		s.inRoot = s.root
-	}
+	s.inRoot = cmp.Or(all.root, s.root)
 	for _, line := range all.binds {
 		for _, bind := range words(expand.Replace(line)) {
 			source, rest, renamed := strings.Cut(strings.TrimPrefix(bind, "-"), ":")
@@ -157,41 +156,43 @@ func (s *service) volume(named string) string {
 }
 
 func (f *fragment) add(options []option) {
-	list := func(to *[]string, value string) {
-		if *to = append(*to, value); value == "" {
-			*to = nil
-		}
-	}
 	for _, o := range options {
 		if o.section != "Service" {
 			continue
 		}
 		switch o.name {
 		case "Environment":
-			list(&f.environment, o.value)
+			f.environment = extended(f.environment, o.value)
 		case "EnvironmentFile":
-			list(&f.envFiles, o.value)
+			f.envFiles = extended(f.envFiles, o.value)
 		case "ExecStart":
 			f.exec = o.value
 		case "ExecStartPre":
-			list(&f.before, o.value)
+			f.before = extended(f.before, o.value)
 		case "WorkingDirectory":
 			f.workDir = o.value
 		case "BindPaths", "BindReadOnlyPaths":
-			list(&f.binds, o.value)
+			f.binds = extended(f.binds, o.value)
 		case "RootDirectory", "RootImage":
-			if f.root = ""; o.value != "" && o.value != "/" {
+			f.root = ""
+			if o.value != "" && o.value != "/" {
 				f.root = o.name + "="
 			}
 		case "StateDirectory", "CacheDirectory", "LogsDirectory", "RuntimeDirectory", "ConfigurationDirectory":
 			if f.dirs == nil {
 				f.dirs = map[string][]string{}
 			}
-			dirs := f.dirs[o.name]
-			list(&dirs, o.value)
-			f.dirs[o.name] = dirs
+			f.dirs[o.name] = extended(f.dirs[o.name], o.value)
 		}
 	}
+}
+
+// extended is a setting that lists what its lines say; an empty line takes back those before it.
+func extended(values []string, value string) []string {
+	if value == "" {
+		return nil
+	}
+	return append(values, value)
 }
 
 // readEnvFiles adds the variables of a file, or of those that a pattern names; they win over those set before (systemd.exec(5),
