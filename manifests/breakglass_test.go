@@ -86,7 +86,7 @@ func testBreakGlass(t *testing.T, server *testenv.APIServer) {
 		{user: "agent", does: "breaks it", patch: breakIt, want: glass},
 		{user: "agent", does: "takes the label", patch: takeIt},
 		{user: "webhook", does: "breaks it", patch: breakIt, want: glass},
-		{user: "webhook", does: "takes the label", patch: takeIt},
+		{user: "webhook", does: "takes the label", patch: takeIt, want: label},
 		{user: "webhook", does: "gives the label", node: "other", patch: giveIt},
 		{user: "breaker", does: "breaks it", patch: breakIt},
 		{user: "breaker", does: "takes the label", patch: takeIt},
