@@ -11,11 +11,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"syscall"
 
 	"k8s.io/klog/v2"
+
+	"github.com/holdfast-dev/holdfast/internal/buildinfo"
 )
 
 // usageError is a mistake on the command line: what was given, and what to give instead.
@@ -83,7 +84,7 @@ func (p program) dispatch(ctx context.Context, args []string) error {
 	case "inspect":
 		return inspect(ctx, rest, p.out, p.errOut)
 	case "version", "--version", "-version":
-		fmt.Fprintln(p.out, "holdfast agent "+built())
+		fmt.Fprintln(p.out, "holdfast agent "+buildinfo.Version(version))
 		return nil
 	case "help", "--help", "-help", "-h":
 		fmt.Fprint(p.out, usage())
@@ -95,24 +96,3 @@ func (p program) dispatch(ctx context.Context, args []string) error {
 // version is that of the images, with the commit; the Makefile has the linker write it. Any other build knows what the Go
 // toolchain recorded.
 var version string
-
-// built says which build this is.
-func built() string {
-	if version != "" {
-		return version + " " + runtime.Version()
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	revision, modified := "", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = " " + s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = " with changes"
-		}
-	}
-	return info.Main.Version + revision + modified + " " + info.GoVersion
-}

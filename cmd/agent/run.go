@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/agent"
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/buildinfo"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
@@ -39,7 +40,7 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "agent starting", "version", built())
+	log.InfoContext(ctx, "agent starting", "version", buildinfo.Version(version))
 	numbers, err := metrics(made, prober)
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func build(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Agent
 func restConfig(kubeconfig string) (*rest.Config, error) {
 	// A release is two writes and an event; the limits only stop a runaway loop.
 	config, err := apiaccess.Config(apiaccess.Options{
-		Kubeconfig: kubeconfig, UserAgent: "holdfast-agent/" + built(), QPS: 20, Burst: 40,
+		Kubeconfig: kubeconfig, UserAgent: "holdfast-agent/" + buildinfo.Version(version), QPS: 20, Burst: 40,
 	})
 	if errors.Is(err, rest.ErrNotInCluster) {
 		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE, or use `holdfast-agent inspect`, which needs no cluster")

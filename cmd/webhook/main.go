@@ -1,5 +1,5 @@
 // Command webhook is Holdfast's part beside the API server: it judges deletions of Nodes in every replica, and in the
-// one that leads it settles what was allowed and publishes the SPC inventory. `webhook --help` says the rest.
+// one that leads it settles what was allowed and publishes the SPC inventory. `holdfast-webhook --help` says the rest.
 package main
 
 import (
@@ -10,13 +10,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"syscall"
 
 	// The image holds this program and nothing else: these are the authorities by which it knows the SPC API, where the
 	// system has none.
 	_ "golang.org/x/crypto/x509roots/fallback"
+
+	"github.com/holdfast-dev/holdfast/internal/buildinfo"
 )
 
 // usageError is a mistake on the command line: what was given, and what to give instead.
@@ -41,7 +41,7 @@ func command(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprint(out, usage())
 		return 0
 	case err == nil && cfg.version:
-		fmt.Fprintln(out, "holdfast webhook "+built())
+		fmt.Fprintln(out, "holdfast webhook "+buildinfo.Version(version))
 		return 0
 	case err == nil:
 		err = run(ctx, cfg, errOut)
@@ -51,7 +51,7 @@ func command(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &misuse):
-		fmt.Fprintf(errOut, "webhook: %v\nRun `webhook --help` to see what can be said.\n", err)
+		fmt.Fprintf(errOut, "webhook: %v\nRun `holdfast-webhook --help` to see what can be said.\n", err)
 		return 2
 	}
 	fmt.Fprintf(errOut, "webhook: %v\n", err)
@@ -61,24 +61,3 @@ func command(ctx context.Context, args []string, out, errOut io.Writer) int {
 // version is that of the images, with the commit; the Makefile has the linker write it. Any other build knows what the Go
 // toolchain recorded.
 var version string
-
-// built says which build this is.
-func built() string {
-	if version != "" {
-		return version + " " + runtime.Version()
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	revision := ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = " " + s.Value + revision
-		case s.Key == "vcs.modified" && s.Value == "true":
-			revision += " with changes"
-		}
-	}
-	return info.Main.Version + revision + " " + info.GoVersion
-}

@@ -21,6 +21,7 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/buildinfo"
 )
 
 // run builds the webhook and works until the context ends, which is success.
@@ -36,7 +37,7 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "webhook starting", "version", built(), "api_server", api.Host)
+	log.InfoContext(ctx, "webhook starting", "version", buildinfo.Version(version), "api_server", api.Host)
 	if cfg.clientCAFile == "" {
 		log.WarnContext(ctx, "callers of the webhook are not authenticated, whoever reaches its port can have grants written",
 			"listen", cfg.listen, "advice", "set --client-ca-file, or let in the API server alone by a NetworkPolicy")
@@ -88,7 +89,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	// client-go's own limit of five requests a second would use up a review's eight seconds in line; the API server
 	// protects itself.
 	config, err := apiaccess.Config(apiaccess.Options{
-		Kubeconfig: kubeconfig, UserAgent: "holdfast-webhook/" + built(), QPS: 200, Burst: 400,
+		Kubeconfig: kubeconfig, UserAgent: "holdfast-webhook/" + buildinfo.Version(version), QPS: 200, Burst: 400,
 	})
 	if errors.Is(err, rest.ErrNotInCluster) {
 		return nil, errors.New("this is no pod of a cluster; give --kubeconfig=FILE")
