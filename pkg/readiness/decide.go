@@ -43,7 +43,7 @@ type Event struct {
 
 // Decide says what is to become of the node. It reads nothing but its arguments; now is only written down.
 func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
-	s := look(n, f, p, now)
+	s := newSituation(n, f, p, now)
 	switch {
 	case s.unread != nil:
 		return s.unreadable(s.unread)

@@ -20,12 +20,12 @@ type Gate struct {
 	Missing string
 }
 
-// look looks at each gate that this node has to pass, in a fixed order. What could not be read keeps its gate shut.
+// askedGates looks at each gate that this node has to pass, in a fixed order. What could not be read keeps its gate shut.
 //
 // The network_plugin role runs when Ansible builds the node and never after, and what it leaves behind lies on disk. So its
 // marker, which is of one boot, is asked for until the node has been in service, and not again after a reboot. One that was
 // seen before a reboot under the same hold is as good.
-func (s situation) look() []Gate {
+func (s situation) askedGates() []Gate {
 	f, p := s.facts, s.policy
 	gates := []Gate{gate(GateCNI, WaitingForCNI, missingCNI(s.node, f.Conflist))}
 	if wantsFlannel(f, p) {
@@ -124,7 +124,7 @@ func missingFlannel(n *corev1.Node, s SubnetFile, p Policy) string {
 
 func whyStale(volatile Presence) string {
 	if volatile == Absent {
-		return "the file lies on a disk and may be of an earlier boot; put it on a tmpfs such as /run, or let the policy trust it"
+		return "the file lies on a disk and may be of an earlier boot; put it on a tmpfs such as /run, or give the agent --trust-durable-subnet-file"
 	}
 	return "it could not be told whether the file lies on a tmpfs"
 }

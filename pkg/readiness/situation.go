@@ -29,7 +29,7 @@ type situation struct {
 	goesDown bool
 }
 
-func look(n *corev1.Node, f Facts, p Policy, now time.Time) situation {
+func newSituation(n *corev1.Node, f Facts, p Policy, now time.Time) situation {
 	s := situation{node: n, facts: f, policy: p, now: now}
 	if value, found := n.Annotations[HoldAnnotation]; found {
 		s.recorded = true
@@ -38,7 +38,7 @@ func look(n *corev1.Node, f Facts, p Policy, now time.Time) situation {
 	closedForIt := s.record.State == Held && s.record.Reason == GoingDown && s.record.BootID == f.BootID
 	s.calledOff = closedForIt && f.StaysUp
 	s.goesDown = f.GoingDown || closedForIt && f.AwaitsWord
-	s.gates = s.look()
+	s.gates = s.askedGates()
 	var missing []string
 	for _, g := range s.gates {
 		if !g.Open {
@@ -173,8 +173,8 @@ func (s situation) unguard() (gone map[string]*string, left []string) {
 	return gone, nil
 }
 
-// ours says that NetworkUnavailable stands at True by us.
-func (s situation) ours() bool {
+// unavailableByUs says that NetworkUnavailable stands at True by us.
+func (s situation) unavailableByUs() bool {
 	c := condition(s.node, corev1.NodeNetworkUnavailable)
 	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
 }
@@ -192,7 +192,7 @@ func (s situation) decide(status corev1.ConditionStatus, reason, message string)
 // clear sets NetworkUnavailable to False if it stands at True by us. In every state but held it is a lie that nobody
 // else would ever correct, and a NoSchedule taint with it.
 func (s situation) clear(d Decision) Decision {
-	if s.ours() {
+	if s.unavailableByUs() {
 		d.Conditions = append(d.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReleasedByHoldfast,
 			Message: "Holdfast holds this node no more; see condition NetworkHeld",
@@ -216,7 +216,7 @@ func (s situation) leftovers(uncordoned bool) []corev1.Taint {
 				taints = append(taints, t)
 			}
 		case corev1.TaintNodeNetworkUnavailable:
-			if unavailable == nil || unavailable.Status == corev1.ConditionFalse || s.ours() {
+			if unavailable == nil || unavailable.Status == corev1.ConditionFalse || s.unavailableByUs() {
 				taints = append(taints, t)
 			}
 		}

@@ -134,7 +134,7 @@ func (s situation) attended() bool {
 // missing.
 func (s situation) unfinished() bool {
 	c := condition(s.node, NetworkHeld)
-	return s.ours() || c != nil && c.Status == corev1.ConditionTrue
+	return s.unavailableByUs() || c != nil && c.Status == corev1.ConditionTrue
 }
 
 // unreachable says that the kubelet is silent (node lifecycle controller, NodeStatusUnknown).
@@ -218,7 +218,7 @@ func ManualRelease(n *corev1.Node) string {
 	unavailable := condition(n, corev1.NodeNetworkUnavailable)
 	byOthers := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason != HeldByHoldfast
 	partOfHold := err == nil && record.fresh() && record.Taint == "" && !byOthers
-	if !partOfHold && !(situation{node: n}).ours() {
+	if !partOfHold && !(situation{node: n}).unavailableByUs() {
 		return command
 	}
 	return command + fmt.Sprintf(` && kubectl patch node %s --subresource=status --type=strategic -p '{"status":{"conditions":[`+
