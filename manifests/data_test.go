@@ -1,6 +1,8 @@
 package manifests_test
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -75,8 +77,13 @@ func TestEveryPolicyIsBound(t *testing.T) {
 	require.Equal(t, policies, bound)
 }
 
-// TestImagesAreTheUsers: each of our images can be renamed by the name that `make images` gives it.
+// TestImagesAreTheUsers: each of our images can be renamed by the name that `make images` gives it, and has the tag that it
+// gives them; so has what the end-to-end tests load, and the README.
 func TestImagesAreTheUsers(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^VERSION +:= (v\S+)$`).FindStringSubmatch(string(makefile))
+	require.Len(t, version, 2)
 	var images []string
 	for _, document := range built(t) {
 		var pod corev1.PodSpec
@@ -89,12 +96,21 @@ func TestImagesAreTheUsers(t *testing.T) {
 		for _, container := range pod.Containers {
 			name, tag, tagged := strings.Cut(container.Image, ":")
 			require.True(t, tagged)
-			require.NotEqual(t, "latest", tag)
+			require.Equal(t, version[1], tag)
 			images = append(images, name)
 		}
 	}
 	slices.Sort(images)
 	require.Equal(t, []string{"holdfast-agent", "holdfast-webhook"}, images)
+	for _, file := range []string{"../test/e2e/cluster_test.go", "../README.md"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		named := regexp.MustCompile(`holdfast-(?:agent|webhook|\$part):(v[\d.]+)`).FindAllStringSubmatch(string(text), -1)
+		require.NotEmpty(t, named, file)
+		for _, tag := range named {
+			require.Equal(t, version[1], tag[1], file)
+		}
+	}
 }
 
 // built returns the documents that `kubectl kustomize` makes of what is shipped.

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// config is the command line of `agent run`, checked.
+// config is the command line of `holdfast-agent run`, checked.
 type config struct {
 	node, kubeconfig string
 	host             host.Options
@@ -43,9 +43,9 @@ type raw struct {
 	inventory, level, logFormat string
 }
 
-// flags declares every flag of `agent run`. Their help is in usage.go, by topic and in order of use.
+// flags declares every flag of `holdfast-agent run`. Their help is in usage.go, by topic and in order of use.
 func flags(r *raw) *flag.FlagSet {
-	set := flag.NewFlagSet("agent run", flag.ContinueOnError)
+	set := flag.NewFlagSet("holdfast-agent run", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&r.node, "node", "", "")
 	set.StringVar(&r.kubeconfig, "kubeconfig", "", "")
@@ -74,7 +74,7 @@ func flags(r *raw) *flag.FlagSet {
 	return set
 }
 
-// parse reads the command line of `agent run`. Every error says what to write instead, but flag.ErrHelp, which is no
+// parse reads the command line of `holdfast-agent run`. Every error says what to write instead, but flag.ErrHelp, which is no
 // mistake.
 func parse(args []string) (config, error) {
 	var r raw
@@ -86,7 +86,7 @@ func parse(args []string) (config, error) {
 		return config{}, misused("%v", err)
 	}
 	if set.NArg() > 0 {
-		return config{}, misused("%q is not a flag; everything that `agent run` takes is a flag, such as --node=NAME", set.Arg(0))
+		return config{}, misused("%q is not a flag; everything that `holdfast-agent run` takes is a flag, such as --node=NAME", set.Arg(0))
 	}
 	for _, check := range []func(*raw) error{checkNode, checkHost, checkHold, checkGates, checkEtcd, checkTimes, checkOutput, checkInventory} {
 		if err := check(&r); err != nil {

@@ -17,12 +17,12 @@ import (
 // inspectBudget is how long an inspection may take, whatever hangs.
 const inspectBudget = 15 * time.Second
 
-// inspectUsage explains `agent inspect`; a flag that it does not explain fails a test.
+// inspectUsage explains `holdfast-agent inspect`; a flag that it does not explain fails a test.
 func inspectUsage() string {
-	return `agent inspect prints what the agent sees on this host, what it would decide, and why. It needs no cluster, changes
+	return `holdfast-agent inspect prints what the agent sees on this host, what it would decide, and why. It needs no cluster, changes
 nothing, and works without root: what only root may read is then shown as unknown.
 
-  agent inspect [flags]
+  holdfast-agent inspect [flags]
 
   -o text|json                    for people (default) or for machines
   --ask-etcd=BOOL                 ask the etcd found here who it is and how its cluster stands (default true)
@@ -30,7 +30,7 @@ nothing, and works without root: what only root may read is then shown as unknow
   --provider-id=ID                the Node's spec.providerID, to compare with what an OpenStack machine calls itself;
                                   without it what the kubelet was told or cloud-init has noted is taken
 
-The rest are the flags of agent run, for what they change of the decision:
+The rest are the flags of holdfast-agent run, for what they change of the decision:
   --gates=auto|LIST  --network-plugin-label=KEY=VALUE  --network-plugin-marker=FILE
   --flannel-subnet-file=FILE  --trust-durable-subnet-file  --cni-conf-dir=DIR,...  --cni-bin-dir=DIR,...
   --protect-static-pods=BOOL  --etcd-ca=FILE --etcd-cert=FILE --etcd-key=FILE  --probe-timeout=DURATION
@@ -39,7 +39,7 @@ Exit status: 0 done, also if something is unknown; 1 failed; 2 a mistake on the 
 `
 }
 
-// inspection is the command line of `agent inspect`.
+// inspection is the command line of `holdfast-agent inspect`.
 type inspection struct {
 	raw
 	output     string
@@ -48,7 +48,7 @@ type inspection struct {
 }
 
 func inspectFlags(i *inspection) *flag.FlagSet {
-	set := flag.NewFlagSet("agent inspect", flag.ContinueOnError)
+	set := flag.NewFlagSet("holdfast-agent inspect", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&i.output, "o", "text", "")
 	set.BoolVar(&i.ask, "ask-etcd", true, "")
@@ -75,10 +75,10 @@ func parseInspect(args []string) (inspection, error) {
 	case errors.Is(err, flag.ErrHelp):
 		return i, err
 	case err != nil:
-		return i, misused("%v; `agent inspect --help` names all flags", err)
+		return i, misused("%v; `holdfast-agent inspect --help` names all flags", err)
 	}
 	if set.NArg() > 0 {
-		return i, misused("%q is not a flag; everything that `agent inspect` takes is a flag, such as -o json", set.Arg(0))
+		return i, misused("%q is not a flag; everything that `holdfast-agent inspect` takes is a flag, such as -o json", set.Arg(0))
 	}
 	if i.output != "text" && i.output != "json" {
 		return i, misused("-o %q is not known; choose text or json", i.output)

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// report is what `agent inspect` prints. Its JSON is read by machines: keys are only added.
+// report is what `holdfast-agent inspect` prints. Its JSON is read by machines: keys are only added.
 type report struct {
 	Host     hostReport      `json:"host"`
 	Etcd     etcdReport      `json:"etcd"`

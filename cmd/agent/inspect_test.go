@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 )
 
-// inspected runs `agent inspect` and returns what it prints.
+// inspected runs `holdfast-agent inspect` and returns what it prints.
 func inspected(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer

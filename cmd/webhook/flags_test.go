@@ -108,7 +108,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 			require.Equal(t, 2, command(t.Context(), strings.Fields(c.args), &out, &errOut))
 			require.Empty(t, out.String())
 			require.Contains(t, errOut.String(), c.says)
-			require.Contains(t, errOut.String(), "Run `webhook --help`")
+			require.Contains(t, errOut.String(), "Run `holdfast-webhook --help`")
 			require.NotContains(t, errOut.String(), "a1a1a1a1", "a token that is in the wrong place")
 		})
 	}

@@ -5,16 +5,16 @@ func usage() string {
 	return `Holdfast's webhook refuses to delete a Kubernetes node whose loss would cost an etcd cluster its quorum. Run two
 replicas: each judges deletions, and one of them leads and does the slow work.
 
-  webhook [flags]                 work until SIGTERM; what the Deployment runs
-  webhook --version               print the version
-  webhook --help                  print this
+  holdfast-webhook [flags]        work until SIGTERM; what the Deployment runs
+  holdfast-webhook --version      print the version
+  holdfast-webhook --help         print this
 
 Exit status: 0 done, 1 failed, 2 a mistake on the command line.
 
 The cluster
   --kubeconfig=FILE               how to reach the API server; empty takes the pod's service account
   --namespace=NAME                where Holdfast lives: the Service, the Secret, the Lease and the SPC inventory
-                                  (default holdfast-system)
+                                  (default holdfast-system; the shipped policies know no other)
   --leader-elect=BOOL             lead only with the Lease holdfast-webhook (default true); false leads at once
   --lease-duration=DURATION       how long a leader that cannot reach the API server stays one (default 15s)
 

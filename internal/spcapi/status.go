@@ -100,7 +100,7 @@ func lines(all []string) string {
 	return strings.Join(all, "\n")
 }
 
-// places is the table of seed 002: where each machine is seen.
+// places is the table of docs/spc.md (The three places): where each machine is seen.
 func places(sightings map[spc.Sighting]int) string {
 	rows := []string{fmt.Sprintf("%-10s %-10s %-11s %s", "SPC", "CLOUD", "KUBERNETES", "MACHINES")}
 	all := slices.SortedFunc(maps.Keys(sightings), func(a, b spc.Sighting) int {
