@@ -59,7 +59,7 @@ func TestTheServerIsAwayInTheMiddleOfAHold(t *testing.T) {
 			back := time.Now()
 			s.until(node, "free", free)
 			t.Logf("released %s after the server was back", time.Since(back))
-			require.Less(t, time.Since(back), slowTick)
+			require.Less(t, time.Since(back), slowTick+2*time.Second, "one pause of the loop, and what a release takes")
 		})
 	}
 	t.Run("its address has moved and nothing says so", func(t *testing.T) { s := s; s.t = t; connectionDies(t, s) })

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/testenv"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -62,7 +65,7 @@ func released(t *testing.T, s site) {
 	s.until(node.Name, "released", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 	took := time.Since(began)
 	t.Logf("released %s after the last file was there", took)
-	require.Less(t, took, 2*time.Second)
+	require.Less(t, took, 5*time.Second, "half a tick")
 	s.until(node.Name, "NetworkUnavailable is cleared", func(n *corev1.Node) bool {
 		return is(n, corev1.NodeNetworkUnavailable).Status == corev1.ConditionFalse
 	})
@@ -114,7 +117,15 @@ func etcdOutsideKubernetes(t *testing.T, s site) {
 	_, err = s.Kubectl(t.Context(), "create", "-f", object)
 	require.NoError(t, err)
 
-	s.ask(cluster, "all-well", 2*time.Second, nodes...)
+	healthy := func() bool {
+		return !slices.ContainsFunc(slices.Collect(maps.Values(s.entries())), func(o v1alpha1.Observation) bool {
+			return !o.Linearizable || slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return !m.Healthy })
+		})
+	}
+	s.ask(cluster, "all-well", 5*time.Second, nodes...)
+	for again := 0; again < 3 && !healthy(); again++ { // an election may have been on
+		s.ask(cluster, fmt.Sprint("all-well-", again), 5*time.Second, nodes...)
+	}
 	for _, node := range nodes {
 		entry := s.entries()[node]
 		require.True(t, entry.Linearizable, entry.Problem)
@@ -127,10 +138,10 @@ func etcdOutsideKubernetes(t *testing.T, s site) {
 	// A member that hangs is what takes longest: it accepts connections and never answers (F5).
 	third := etcd.Member(3)
 	require.NoError(t, third.Pause())
-	s.ask(cluster, "one-hangs", 3*time.Second, nodes[:2]...)
+	s.ask(cluster, "one-hangs", 5*time.Second, nodes[:2]...)
 	require.NoError(t, third.Resume())
 	require.NoError(t, third.WaitReady(t.Context()))
-	s.ask(cluster, "all-well-again", 3*time.Second, nodes...)
+	s.ask(cluster, "all-well-again", 5*time.Second, nodes...)
 
 	require.NoError(t, etcd.RemoveMember(t.Context(), third))
 	require.NoError(t, third.Kill())

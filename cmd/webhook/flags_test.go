@@ -119,7 +119,7 @@ func TestHelpExplainsEveryFlag(t *testing.T) {
 	require.Equal(t, 0, command(t.Context(), []string{"--help"}, &out, &errOut))
 	require.Empty(t, errOut.String())
 	flags(&raw{}).VisitAll(func(f *flag.Flag) {
-		require.Regexp(t, `(?m)^  (webhook )?--`+f.Name+`[= ]`, out.String())
+		require.Regexp(t, `(?m)^  (holdfast-webhook )?--`+f.Name+`[= ]`, out.String())
 	})
 	out.Reset()
 	require.Equal(t, 0, command(t.Context(), []string{"--version"}, &out, &errOut))

@@ -62,7 +62,7 @@ func startReplica(t *testing.T, server *testenv.APIServer, name string, args ...
 		Name: name, Path: self, LogFile: filepath.Join(t.TempDir(), "log"),
 		Args: append([]string{
 			asWebhook, "--kubeconfig=" + kubeconfig, "--listen=" + r.address, "--health-listen=" + r.health,
-			"--metrics-listen=" + r.metrics, "--log-format=text", "--lease-duration=6s",
+			"--metrics-listen=" + r.metrics, "--log-format=text",
 		}, args...),
 	})
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func newCluster(t *testing.T) *cluster {
 	var addresses []string
 	secret := machines(t)
 	for i := range 2 {
-		c.replicas = append(c.replicas, startReplica(t, c.APIServer, fmt.Sprint("webhook-", i), "--spc-secret-dir="+secret))
+		c.replicas = append(c.replicas, startReplica(t, c.APIServer, fmt.Sprint("webhook-", i), "--spc-secret-dir="+secret, "--observer-wait=2s"))
 		addresses = append(addresses, c.replicas[i].address)
 	}
 	proxy, err := c.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", addresses...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -157,11 +158,7 @@ func TestHealthBeforeTheAPIServerIsThere(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c,
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], contexts: [{name: c, context: {cluster: c}}]}`), 0o600))
-	health := net.JoinHostPort("127.0.0.1", "0")
-	listener, err := net.Listen("tcp", health)
-	require.NoError(t, err)
-	health = listener.Addr().String()
-	require.NoError(t, listener.Close())
+	health := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	cfg, err := parse([]string{"--kubeconfig=" + kubeconfig, "--listen=127.0.0.1:0", "--metrics-listen=", "--health-listen=" + health})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,7 +14,7 @@ Exit status: 0 done, 1 failed, 2 a mistake on the command line.
 The cluster
   --kubeconfig=FILE               how to reach the API server; empty takes the pod's service account
   --namespace=NAME                where Holdfast lives: the Service, the Secret, the Lease and the SPC inventory
-                                  (default holdfast-system; the shipped policies know no other)
+                                  (default holdfast-system). The shipped policies know no other
   --leader-elect=BOOL             lead only with the Lease holdfast-webhook (default true); false leads at once
   --lease-duration=DURATION       how long a leader that cannot reach the API server stays one (default 15s)
 

@@ -22,11 +22,12 @@ func TestOpenPortIsWarnedOf(t *testing.T) {
 		"a certificate is demanded": {"ca.pem", false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 			require.NoError(t, testenv.WriteKubeconfig(kubeconfig, &rest.Config{Host: "http://127.0.0.1:1"}))
 			cfg := config{kubeconfig: kubeconfig, listen: "127.0.0.1:0", clientCAFile: test.clientCA}
 			// There is no API server, so that it waits until it is ended.
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			var log bytes.Buffer
 			require.NoError(t, run(ctx, cfg, &log))

@@ -57,7 +57,7 @@ func nodeLoop(t *testing.T, c cluster) {
 		c.until(t, r.name, "uncordoned", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 		took := time.Since(began)
 		t.Logf("released %s after the host showed its network", took)
-		require.Less(t, took, 2*time.Second)
+		require.Less(t, took, 5*time.Second, "half a tick")
 		c.until(t, r.name, "free of all of the hold", func(n *corev1.Node) bool {
 			return released(n) && status(n, corev1.NodeNetworkUnavailable) == corev1.ConditionFalse &&
 				status(n, readiness.NetworkHeld) == corev1.ConditionFalse
@@ -215,7 +215,7 @@ func serverIsIll(t *testing.T, c cluster) {
 			c.until(t, name, "held with a reason", func(n *corev1.Node) bool { return status(n, readiness.NetworkHeld) == corev1.ConditionTrue })
 			r.host(func(r *rig) { r.facts = open() })
 			c.until(t, name, "released", released)
-			require.Contains(t, r.said(), "the node is not as it should be")
+			require.Eventually(t, func() bool { return strings.Contains(r.said(), "the node is not as it should be") }, soon, 10*time.Millisecond)
 			require.NotContains(t, r.said(), "the node is as it should be again", "it is not protected, and that is not all right")
 		})
 		t.Run(fmt.Sprintf("a hold that somebody refuses with %d leaves no member unguarded", code), func(t *testing.T) {
@@ -245,7 +245,7 @@ func serverIsIll(t *testing.T, c cluster) {
 		began := time.Now()
 		r.host(func(r *rig) { r.facts = open() })
 		c.until(t, r.name, "released", released)
-		require.Less(t, time.Since(began), 2*time.Second)
+		require.Less(t, time.Since(began), 5*time.Second, "half a tick")
 	})
 }
 

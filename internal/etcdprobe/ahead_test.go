@@ -11,7 +11,7 @@ import (
 )
 
 // afterElection is a server that gives the list only when an election is over, and an identified prober of it.
-func afterElection(t *testing.T, election time.Duration, others ...*pb.Member) (*server, *Prober) {
+func afterElection(t *testing.T, o Options, election time.Duration, others ...*pb.Member) (*server, *Prober) {
 	t.Helper()
 	s := serve(t, func(n int32) error {
 		if n > 1 { // the first is Identify's
@@ -20,7 +20,7 @@ func afterElection(t *testing.T, election time.Duration, others ...*pb.Member) (
 		return nil
 	})
 	s.others = others
-	p := probe(t)
+	p := probe(t, o)
 	require.Equal(t, own().Ref, p.Identify(t.Context(), s.sighting()).Ref)
 	return s, p
 }
@@ -30,13 +30,14 @@ func TestAMemberThatHangsCostsItsTimeoutOnce(t *testing.T) {
 	hung, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // it takes connections, and that is all
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, hung.Close()) })
-	s, p := afterElection(t, time.Second, &pb.Member{ID: 7, Name: "hung", ClientURLs: []string{"http://" + hung.Addr().String()}})
+	const patience, election = 4 * time.Second, 2 * time.Second
+	s, p := afterElection(t, Options{Timeout: patience}, election, &pb.Member{ID: 7, Name: "hung", ClientURLs: []string{"http://" + hung.Addr().String()}})
 	began := time.Now()
 	seen := p.Observe(t.Context(), s.sighting(), own())
-	require.Less(t, time.Since(began), defaultTimeout+700*time.Millisecond)
+	require.Less(t, time.Since(began), patience+election-500*time.Millisecond)
 	require.True(t, seen.Linearizable, seen.Problem)
 	require.Equal(t, []bool{true, false}, []bool{seen.Members[0].Healthy, seen.Members[1].Healthy})
-	require.Contains(t, seen.Members[1].Reason, "no answer within 1.5s")
+	require.Contains(t, seen.Members[1].Reason, "no answer within 4s")
 }
 
 func TestWhatFailedDuringTheElectionIsAskedAgain(t *testing.T) {
@@ -46,7 +47,7 @@ func TestWhatFailedDuringTheElectionIsAskedAgain(t *testing.T) {
 		}
 		return nil
 	})
-	s, p := afterElection(t, 300*time.Millisecond, &pb.Member{ID: 7, Name: "other", ClientURLs: []string{other.url}})
+	s, p := afterElection(t, Options{}, 300*time.Millisecond, &pb.Member{ID: 7, Name: "other", ClientURLs: []string{other.url}})
 	other.list = append([]*pb.Member{{ID: fakeMember, Name: "fake", ClientURLs: []string{s.url}}}, s.others...)
 	seen := p.Observe(t.Context(), s.sighting(), own())
 	require.True(t, seen.Members[1].Healthy, seen.Members[1].Reason)
@@ -63,7 +64,7 @@ func TestAMemberThatHasChangedIsAskedAsWhatItIsNow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			other := serveAs(t, &pb.ResponseHeader{ClusterId: fakeCluster, MemberId: 7}, func(int32) error { return nil })
 			was := pb.Member{ID: 7, Name: "other", ClientURLs: []string{other.url}, IsLearner: true}
-			s, p := afterElection(t, 300*time.Millisecond, &was)
+			s, p := afterElection(t, Options{}, 300*time.Millisecond, &was)
 			is := was
 			s.others = nil
 			if change != nil {

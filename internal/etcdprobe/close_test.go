@@ -25,9 +25,9 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 	require.NoError(t, hanging.Pause())
 	before := settled(t)
 
-	p := etcdprobe.New(etcdprobe.Options{Timeout: 300 * time.Millisecond})
+	p := etcdprobe.New(etcdprobe.Options{Timeout: timeout})
 	answer := identified(t, p, local)
-	for range 5 {
+	for range 3 {
 		require.Len(t, p.Observe(t.Context(), sighting(local), answer).Members, 3)
 	}
 	p.Close()

@@ -30,7 +30,7 @@ func TestListsThatCannotBeAreNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, func(int32) error { return nil })
 			s.list = c.list
-			p := probe(t)
+			p := probe(t, Options{})
 			answer := p.Identify(t.Context(), s.sighting())
 			require.Equal(t, own().Ref, answer.Ref, "who it is stands")
 			require.False(t, answer.Removed, "what is no list says of nobody that he has left")
@@ -58,7 +58,7 @@ func TestWhatAServerSaysStaysOneLineOfText(t *testing.T) {
 		return status.Error(codes.Unknown, "one\nholdfast: etcd member removed\x1b[2J\x00"+strings.Repeat("w", 10_000))
 	})
 	s.others = []*pb.Member{{ID: 7, Name: "etcd\n2\x1b[2J\x7f\u202e", ClientURLs: []string{"unix:///run/containerd/containerd.sock", "http://", "::", s.url}}}
-	p := probe(t)
+	p := probe(t, Options{})
 	seen := p.Observe(t.Context(), s.sighting(), p.Identify(t.Context(), s.sighting()))
 	valid(t, seen)
 	require.Contains(t, seen.Problem, "one holdfast: etcd member removed [2J w")
@@ -70,7 +70,7 @@ func TestWhatAServerSaysStaysOneLineOfText(t *testing.T) {
 func TestAlarmsAreTheClustersOwn(t *testing.T) {
 	s := serve(t, func(int32) error { return nil })
 	s.alarms = &pb.AlarmResponse{Header: &pb.ResponseHeader{ClusterId: 0xbad, MemberId: 1}}
-	seen := probe(t).Observe(t.Context(), s.sighting(), own())
+	seen := probe(t, Options{}).Observe(t.Context(), s.sighting(), own())
 	require.True(t, seen.AlarmsUnknown, "another cluster's silence is no all-clear")
 	require.Equal(t, "the alarms are unknown: it belongs to cluster bad, not cdf818194e3a8c32", seen.Problem)
 
@@ -78,7 +78,7 @@ func TestAlarmsAreTheClustersOwn(t *testing.T) {
 	for i := range 100 {
 		s.alarms.Alarms = append(s.alarms.Alarms, &pb.AlarmMember{MemberID: fakeMember, Alarm: pb.AlarmType(i % 50)})
 	}
-	seen = probe(t).Observe(t.Context(), s.sighting(), own())
+	seen = probe(t, Options{}).Observe(t.Context(), s.sighting(), own())
 	require.False(t, seen.AlarmsUnknown)
 	require.Len(t, seen.Members[0].Alarms, maxAlarms)
 	require.Contains(t, seen.Members[0].Alarms, "CORRUPT")
@@ -90,13 +90,13 @@ func TestAlarmsAreTheClustersOwn(t *testing.T) {
 func TestAlarmsOfAnOldServer(t *testing.T) {
 	s := serve(t, func(int32) error { return nil })
 	s.alarms = &pb.AlarmResponse{}
-	seen := probe(t).Observe(t.Context(), s.sighting(), own())
+	seen := probe(t, Options{}).Observe(t.Context(), s.sighting(), own())
 	require.False(t, seen.AlarmsUnknown, seen.Problem)
 	require.Empty(t, seen.Problem)
 	require.Empty(t, seen.Members[0].Alarms)
 
 	s.alarms = &pb.AlarmResponse{Alarms: []*pb.AlarmMember{{Alarm: pb.AlarmType_CORRUPT}}}
-	seen = probe(t).Observe(t.Context(), s.sighting(), own())
+	seen = probe(t, Options{}).Observe(t.Context(), s.sighting(), own())
 	require.Equal(t, []string{"CORRUPT"}, seen.Members[0].Alarms, "an alarm of no member is everybody's")
 }
 
@@ -104,7 +104,7 @@ func TestAlarmsOfAnOldServer(t *testing.T) {
 func TestTheLocalMemberIsProvenWhereItListens(t *testing.T) {
 	s := serve(t, func(int32) error { return nil })
 	s.list = []*pb.Member{{ID: fakeMember, Name: "fake", ClientURLs: []string{"http://192.0.2.1:2379"}}}
-	p := probe(t)
+	p := probe(t, Options{})
 	seen := p.Observe(t.Context(), s.sighting(), p.Identify(t.Context(), s.sighting()))
 	require.True(t, seen.Members[0].Healthy, seen.Members[0].Reason)
 

@@ -90,16 +90,16 @@ func (s *server) sighting() protect.Sighting {
 	return protect.Sighting{Where: "fake", PID: 1, Config: protect.Config{ListenClientURLs: []string{s.url}}}
 }
 
-func probe(t *testing.T) *Prober {
+func probe(t *testing.T, o Options) *Prober {
 	t.Helper()
-	p := New(Options{})
+	p := New(o)
 	t.Cleanup(p.Close)
 	return p
 }
 
 func TestListOfAnOldServerIsConfirmedByAReadBeforeIt(t *testing.T) {
 	s := serve(t, func(int32) error { return rpctypes.ErrGRPCTimeout })
-	p := probe(t)
+	p := probe(t, Options{})
 	answer := p.Identify(t.Context(), s.sighting())
 	require.Equal(t, reference(fakeCluster, fakeMember), answer.Ref)
 	seen := p.Observe(t.Context(), s.sighting(), answer)
@@ -116,7 +116,7 @@ func TestElectionIsNotDeath(t *testing.T) {
 		}
 		return nil
 	})
-	seen := probe(t).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
+	seen := probe(t, Options{}).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
 	require.True(t, seen.Linearizable)
 	require.True(t, seen.Members[0].Healthy)
 	require.Equal(t, "the alarms are unknown: no leader", seen.Problem)
@@ -129,7 +129,7 @@ func TestListThatCannotBePublishedWholeIsNone(t *testing.T) {
 		s.others = append(s.others, &pb.Member{ID: i + 1})
 	}
 	observe := func() v1alpha1.Observation {
-		return probe(t).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
+		return probe(t, Options{}).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
 	}
 	seen := observe()
 	require.False(t, seen.Linearizable, "a list that lacks members says that the quorum is smaller than it is")
@@ -149,7 +149,7 @@ func TestOddValuesOfAMemberAreLeftOut(t *testing.T) {
 		urls = append(urls, "https://10.0.0.2:2379")
 	}
 	odd := &pb.Member{ID: 2, Name: strings.Repeat("a", longestName-1) + "\u00fc", PeerURLs: urls}
-	status := probe(t).member(t.Context(), protect.Sighting{}, fakeCluster, odd, target{})
+	status := probe(t, Options{}).member(t.Context(), protect.Sighting{}, fakeCluster, odd, target{})
 	require.Equal(t, strings.Repeat("a", longestName-1), status.Name)
 	require.Equal(t, []string{"https://10.0.0.1:2379", longest, "https://10.0.0.2:2379"}, status.PeerURLs[:3])
 	require.Len(t, status.PeerURLs, maxURLs)
@@ -160,7 +160,7 @@ func TestOddValuesOfAMemberAreLeftOut(t *testing.T) {
 
 func TestLooksPileUpNoConnections(t *testing.T) {
 	s := serve(t, func(int32) error { return nil })
-	p := probe(t)
+	p := probe(t, Options{})
 	for range 5 {
 		require.True(t, p.Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)}).Members[0].Healthy)
 	}
@@ -169,7 +169,7 @@ func TestLooksPileUpNoConnections(t *testing.T) {
 
 func TestLastingElectionProvesNothing(t *testing.T) {
 	s := serve(t, func(int32) error { return rpctypes.ErrGRPCLeaderChanged })
-	seen := probe(t).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
+	seen := probe(t, Options{}).Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
 	require.False(t, seen.Linearizable)
 	require.True(t, seen.AlarmsUnknown, "nobody was asked for them")
 	require.False(t, seen.Members[0].Healthy)
@@ -188,7 +188,7 @@ func TestAnswersOfStrangersProveNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serveAs(t, c.header, func(int32) error { return nil })
-			p := probe(t)
+			p := probe(t, Options{})
 			seen := p.Observe(t.Context(), s.sighting(), protect.Answer{Ref: reference(fakeCluster, fakeMember)})
 			require.False(t, seen.Linearizable)
 			require.Contains(t, seen.Problem, c.want)
@@ -203,17 +203,17 @@ func TestWayThatWorkedIsTriedFirst(t *testing.T) {
 	s := serve(t, func(int32) error { return nil })
 	seen := s.sighting()
 	seen.Config.ListenClientURLs = []string{"http://127.0.0.1:1", s.url}
-	p := probe(t)
+	p := probe(t, Options{})
 	require.Equal(t, []target{{url: "http://127.0.0.1:1"}, {url: s.url}}, p.localWays(seen))
 	require.True(t, p.Identify(t.Context(), seen).Answered())
 	require.Equal(t, []target{{url: s.url}, {url: "http://127.0.0.1:1"}}, p.localWays(seen))
 }
 
 func TestObservingWhatNeverAnsweredSaysSo(t *testing.T) {
-	seen := probe(t).Observe(t.Context(), protect.Sighting{}, protect.Answer{Problem: "connection refused"})
+	seen := probe(t, Options{}).Observe(t.Context(), protect.Sighting{}, protect.Answer{Problem: "connection refused"})
 	require.Equal(t, "the local member has not said who it is: connection refused", seen.Problem)
 	require.Empty(t, seen.Members)
-	require.Equal(t, "no client URL of it is known", probe(t).Identify(t.Context(), protect.Sighting{}).Problem)
+	require.Equal(t, "no client URL of it is known", probe(t, Options{}).Identify(t.Context(), protect.Sighting{}).Problem)
 }
 
 func TestConnectionsAreKeptWhileTheyWork(t *testing.T) {

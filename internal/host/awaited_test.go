@@ -79,5 +79,5 @@ func TestWatchHearsUnitsThatAreWaitedFor(t *testing.T) {
 		return slices.Contains(b.rules, "type='signal',path='/org/freedesktop/systemd1/unit/mine_2eservice',interface='org.freedesktop.DBus.Properties'")
 	}, 5*time.Second, 10*time.Millisecond)
 	before := count.Load()
-	require.Eventually(t, func() bool { b.emit("mine.service"); return count.Load() > before+5 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { b.emit("mine.service"); return count.Load() > before+5 }, 20*time.Second, 10*time.Millisecond)
 }

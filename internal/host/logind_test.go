@@ -62,7 +62,7 @@ func startLogind(t *testing.T, root string, going bool) *logind {
 		l.hangUp()
 		require.NoError(t, l.serving.Wait())
 		l.end()
-		require.Eventually(t, func() bool { return l.delays.Load() == 0 }, 5*time.Second, 10*time.Millisecond, "every inhibitor is given back")
+		require.Eventually(t, func() bool { return l.delays.Load() == 0 }, 20*time.Second, 10*time.Millisecond, "every inhibitor is given back")
 		require.NoError(t, l.delaying.Wait())
 	})
 	return l

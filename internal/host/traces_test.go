@@ -52,7 +52,7 @@ func counting(t *testing.T, h *host.Host) (told func(why string, cause func())) 
 		next.Store(before + 1)
 		began := time.Now()
 		cause()
-		require.Eventually(t, func() bool { return count.Load() > before }, time.Second, 5*time.Millisecond, why)
+		require.Eventually(t, func() bool { return count.Load() > before }, 20*time.Second, 5*time.Millisecond, why)
 		require.Less(t, time.Unix(0, first.Load()).Sub(began), time.Second, why)
 	}
 }

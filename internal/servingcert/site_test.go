@@ -161,7 +161,7 @@ func (s *site) call(ctx context.Context) error {
 func (s *site) startServing(t *testing.T) ([]*Keeper, *x509.Certificate) {
 	t.Helper()
 	s.configure(t)
-	keepers := s.start(t, 2, terms{ca: 15 * time.Second, leaf: 6 * time.Second, settle: 2 * time.Second})
+	keepers := s.start(t, 2, terms{ca: 30 * time.Second, leaf: 12 * time.Second, settle: 4 * time.Second})
 	s.serve(t, keepers)
 	require.Eventually(t, func() bool { return allReady(keepers)() && s.call(t.Context()) == nil }, soon, 20*time.Millisecond)
 	return keepers, read(s.secret(t).Data, nil).ca.cert

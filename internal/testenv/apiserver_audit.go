@@ -42,6 +42,7 @@ func (s *APIServer) Requests(user string) ([]Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log: %w", err)
 	}
+	data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line may be half written
 	var found []Request
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
 		var e struct {

@@ -88,7 +88,7 @@ func TestChildOutlivesTheThreadThatAskedForIt(t *testing.T) {
 }
 
 func TestProcessStopsPausesAndTells(t *testing.T) {
-	p := start(t, `echo $WORD; trap 'echo bye; exit 3' TERM; while :; do sleep 0.05; done`)
+	p := start(t, `trap 'echo bye; exit 3' TERM; echo $WORD; while :; do sleep 0.05; done`)
 	require.Eventually(t, func() bool { return p.LogTail(5) == "hello" }, 10*time.Second, 10*time.Millisecond)
 	require.NoError(t, p.Exited())
 	require.NoError(t, p.Pause())

@@ -79,7 +79,7 @@ func (s *storm) crash(ctx context.Context, left *atomic.Int64) error {
 		return err
 	}
 	s.mu.Lock()
-	s.outages[0].to = time.Now()
+	s.outages[0].to = time.Now().Add(time.Second) // until the API server has noticed that its connection is gone
 	s.mu.Unlock()
 	_ = pause(ctx, 3*time.Second) // the storm may end before
 	return webhook.Start()
