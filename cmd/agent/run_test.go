@@ -122,9 +122,9 @@ func etcdOutsideKubernetes(t *testing.T, s site) {
 			return !o.Linearizable || slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return !m.Healthy })
 		})
 	}
-	s.ask(cluster, "all-well", 5*time.Second, nodes...)
+	s.ask(cluster, "all-well", nodes...)
 	for again := 0; again < 3 && !healthy(); again++ { // an election may have been on
-		s.ask(cluster, fmt.Sprint("all-well-", again), 5*time.Second, nodes...)
+		s.ask(cluster, fmt.Sprint("all-well-", again), nodes...)
 	}
 	for _, node := range nodes {
 		entry := s.entries()[node]
@@ -138,10 +138,10 @@ func etcdOutsideKubernetes(t *testing.T, s site) {
 	// A member that hangs is what takes longest: it accepts connections and never answers (F5).
 	third := etcd.Member(3)
 	require.NoError(t, third.Pause())
-	s.ask(cluster, "one-hangs", 5*time.Second, nodes[:2]...)
+	s.ask(cluster, "one-hangs", nodes[:2]...)
 	require.NoError(t, third.Resume())
 	require.NoError(t, third.WaitReady(t.Context()))
-	s.ask(cluster, "all-well-again", 5*time.Second, nodes...)
+	s.ask(cluster, "all-well-again", nodes...)
 
 	require.NoError(t, etcd.RemoveMember(t.Context(), third))
 	require.NoError(t, third.Kill())
