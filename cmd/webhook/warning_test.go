@@ -22,12 +22,11 @@ func TestOpenPortIsWarnedOf(t *testing.T) {
 		"a certificate is demanded": {"ca.pem", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 			require.NoError(t, testenv.WriteKubeconfig(kubeconfig, &rest.Config{Host: "http://127.0.0.1:1"}))
 			cfg := config{kubeconfig: kubeconfig, listen: "127.0.0.1:0", clientCAFile: test.clientCA}
 			// There is no API server, so that it waits until it is ended.
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			var log bytes.Buffer
 			require.NoError(t, run(ctx, cfg, &log))
