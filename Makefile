@@ -139,7 +139,7 @@ images-check: ## Build the images of HEAD twice, in two places, and compare (FRE
 
 .PHONY: e2e
 e2e: images bin/etcd bin/etcdctl bin/kubectl $(if $(shell command -v kind),,bin/kind) ## The whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG takes one, KIND_NODE_IMAGE)
-	go test -tags e2e -count=1 -timeout 25m -v ./test/e2e
+	go test -tags e2e -count=1 -timeout 80m -v ./test/e2e
 
 # In this order: no node is born held and no deletion is judged any more, then nobody is there to put back what is taken off.
 KUBECTL ?= kubectl

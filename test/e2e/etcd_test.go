@@ -124,7 +124,7 @@ func (e *etcd) ctl(t *testing.T, number int, command string) string {
 
 func (e *etcd) tryCtl(ctx context.Context, number int, command string) (string, error) {
 	return e.c.try(ctx, "docker", "exec", e.c.worker(number), "sh", "-ec",
-		"set -a; . /etc/etcd.env; unset ETCD_NAME; exec etcdctl --command-timeout=5s "+command)
+		"set -a; . /etc/etcd.env; unset ETCD_NAME; exec etcdctl --command-timeout=30s "+command)
 }
 
 // promote makes a learner a voter as soon as it has caught up.

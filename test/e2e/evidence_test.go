@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -33,6 +34,9 @@ func (c *cluster) saveEvidence(ctx context.Context, t *testing.T) {
 		}
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(out), 0o600); err != nil {
 			t.Logf("%s is not saved: %v", file, err)
+		}
+		if lines := strings.Split(strings.TrimSpace(out), "\n"); file == "agents.log" || file == "webhook.log" || file == "events.txt" {
+			t.Logf("the end of %s:\n%s", file, strings.Join(lines[max(0, len(lines)-30):], "\n"))
 		}
 	}
 	t.Logf("what there was to see is saved in %s", dir)

@@ -18,7 +18,12 @@ import (
 func (c *cluster) strip(t *testing.T, name string) {
 	t.Helper()
 	c.on(t, name, `systemctl stop kubelet
-		crictl rmp --force --all > /dev/null 2>&1 || true
+		for attempt in 1 2 3 4 5; do
+			crictl --timeout 60s rmp --force --all > /dev/null 2>&1 || true
+			[ -n "$(crictl --timeout 60s pods -q)" ] || break
+			sleep 1
+		done
+		[ -z "$(crictl --timeout 60s pods -q)" ]
 		for link in cni0 flannel.1; do ip link delete $link 2>/dev/null || true; done
 		rm -rf /run/flannel/subnet.env /etc/cni/net.d/10-flannel.conflist /opt/cni/bin/flannel /var/lib/cni`)
 	// A pod that the API server still has would go on where it was, and not install flannel's plugin again.

@@ -75,7 +75,7 @@ func joining(t *testing.T, c *cluster) {
 
 	boot := c.node(t, name).Status.NodeInfo.BootID
 	c.flannelKeepsOff(t, name)
-	c.run(t, "docker", "restart", name)
+	c.run(t, "docker", "restart", "--time=60", name)
 	n := c.waits(t, name, readiness.WaitingForFlannel)
 	require.NotEqual(t, boot, n.Status.NodeInfo.BootID)
 	c.deploy(t, "late", name, 10)
@@ -100,7 +100,10 @@ func (c *cluster) ownBootID(t *testing.T, name string) {
 	file := t.TempDir() + "/unit"
 	write(t, file, bootUnit)
 	c.run(t, "docker", "cp", file, name+":/etc/systemd/system/e2e-boot-id.service")
-	c.on(t, name, "systemctl daemon-reload; systemctl enable e2e-boot-id 2>/dev/null")
+	// What does not end when it is told to would hold a reboot up for a minute and a half, systemd's default.
+	c.on(t, name, `mkdir -p /etc/systemd/system.conf.d
+		printf '[Manager]\nDefaultTimeoutStopSec=15s\n' > /etc/systemd/system.conf.d/e2e.conf
+		systemctl daemon-reload; systemctl enable e2e-boot-id 2>/dev/null`)
 }
 
 // alone checks that a held node has none but the pods of its DaemonSets, and that those of the application wait.

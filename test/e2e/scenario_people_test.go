@@ -14,7 +14,7 @@ import (
 // people drain, cordon and uncordon a worker, after a hold and during one.
 func people(t *testing.T, c *cluster) {
 	name := c.worker(4)
-	c.kubectl(t, "drain", name, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=60s")
+	c.kubectl(t, "drain", name, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=5m")
 	c.kubectl(t, "-n", namespace, "delete", "pod", "-l", "app.kubernetes.io/name=holdfast-agent", "--field-selector", "spec.nodeName="+name)
 	c.rolledOut(t, namespace, "daemonset/holdfast-agent")
 	c.stays(t, name, "is drained, by an admin", func(n *corev1.Node) bool { return n.Spec.Unschedulable && state(n) == readiness.Released })
@@ -35,7 +35,7 @@ func people(t *testing.T, c *cluster) {
 	t.Log("drained while it is held, to stay so")
 	c.newcomer(t, name)
 	c.kubectl(t, "annotate", "node", name, readiness.KeepCordonedAnnotation+"=repairs")
-	c.kubectl(t, "drain", name, "--ignore-daemonsets", "--force", "--timeout=60s")
+	c.kubectl(t, "drain", name, "--ignore-daemonsets", "--force", "--timeout=5m")
 	require.Equal(t, readiness.Held, state(c.node(t, name)))
 	c.flannelComes(t)
 	c.until(t, name, "is handed over to whoever drained it", long, func(n *corev1.Node) bool {

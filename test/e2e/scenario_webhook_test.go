@@ -28,14 +28,10 @@ func partition(t *testing.T, c *cluster) {
 	c.on(t, cut, "iptables -I INPUT ! -i lo -j DROP; iptables -I OUTPUT ! -o lo -j DROP")
 	defer c.on(t, cut, "iptables -D INPUT ! -i lo -j DROP; iptables -D OUTPUT ! -o lo -j DROP")
 	// A replica of the webhook may be on that host: then the API server hears of it first.
-	c.eventually(t, "the verdict says what it cannot see", long, func(ctx context.Context) (bool, string) {
-		out, err := c.try(ctx, c.tool("kubectl"), "delete", "node", asked)
-		require.Error(t, err, "a node was deleted while another one could not be seen: %s", out)
-		return strings.Contains(out, "etcd2 ("), out
-	})
-	said := c.denied(t, "delete", "node", asked)
-	require.Contains(t, said, "of 3 voters 2 must live, and only 1 would be left that is proven healthy")
-	require.Regexp(t, `etcd2 \([0-9a-f]+\) on node `+cut+`: not proven healthy: .*its own node's agent has not answered and was last heard at 20`, said)
+	c.denied(t, []string{
+		"of 3 voters 2 must live, and only 1 would be left that is proven healthy",
+		`etcd2 \([0-9a-f]+\) on node ` + cut + `: not proven healthy: .*its own node's agent has not answered and was last heard at 20`,
+	}, "delete", "node", asked)
 	require.True(t, marked(c.node(t, cut)))
 }
 
@@ -43,9 +39,13 @@ func partition(t *testing.T, c *cluster) {
 func without(t *testing.T, c *cluster) {
 	c.kubectl(t, "-n", namespace, "scale", "deployment/holdfast-webhook", "--replicas=0")
 	c.kubectl(t, "-n", namespace, "delete", "pod", "-l", "app.kubernetes.io/name=holdfast-webhook", "--force", "--grace-period=0", "--ignore-not-found")
+	unanswered := 0
 	c.eventually(t, "the API server notices that nobody answers", long, func(ctx context.Context) (bool, string) {
 		out, err := c.try(ctx, c.tool("kubectl"), "delete", "node", c.worker(1), "--dry-run=server")
-		return err != nil && strings.Contains(out, `failed calling webhook "etcd-nodes.holdfast.dev"`), out
+		if unanswered++; err == nil || !strings.Contains(out, `failed calling webhook "etcd-nodes.holdfast.dev"`) {
+			unanswered = 0
+		}
+		return unanswered == 3, out // one of them may have met a connection that was just closed, and the next another replica
 	})
 	require.Contains(t, c.refused(t, "delete", "node", c.worker(1)), `failed calling webhook "etcd-nodes.holdfast.dev"`)
 	c.strip(t, c.worker(4))
