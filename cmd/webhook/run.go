@@ -55,14 +55,14 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 					return (*check)()
 				}
 				return errors.New("waiting for the API server")
-			}), 0, log)
+			}), log)
 		})
 	}
 	if ports.metrics != nil {
 		all := prometheus.Gatherers{registry, crmetrics.Registry}
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
-		group.Go(func() error { return serve(running, ports.metrics, mux, 0, log) })
+		group.Go(func() error { return serve(running, ports.metrics, mux, log) })
 	}
 	group.Go(func() error {
 		return work(running, setup{config: cfg, api: api, log: log, registry: registry, listener: ports.webhook},

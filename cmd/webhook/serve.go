@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,24 +17,11 @@ import (
 // shutdownBudget is how long answers that are under way may take when the webhook ends: reviews have 8 s.
 const shutdownBudget = 9 * time.Second
 
-// farewell is how long the API server has to close its connections itself when the webhook ends.
-const farewell = time.Second
-
-// serve answers on the listener until ctx ends, for as long as leave says after that, and then until what is under way has been
-// answered. The requests' contexts do not end with ctx, so that a review is not cut off.
-//
-// In the time of leave whoever asks is told to ask elsewhere from now on. A connection that is kept and idle is closed in the
-// end whether its client is just sending something or not; and a review that is lost so is lost for good, since the API
-// server repeats none.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler, leave time.Duration, log *slog.Logger) error {
-	var leaving atomic.Bool
+// serve answers on the listener until ctx ends, and then until what is under way has been answered. The requests'
+// contexts do not end with ctx, so that a review is not cut off.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
 	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if leaving.Load() {
-				w.Header().Set("Connection", "close")
-			}
-			handler.ServeHTTP(w, r)
-		}),
+		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      20 * time.Second,
@@ -52,10 +38,6 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, lea
 	})
 	group.Go(func() error {
 		<-running.Done()
-		leaving.Store(true)
-		if ctx.Err() != nil { // else nobody is served any more
-			<-time.After(leave)
-		}
 		budget, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownBudget)
 		defer cancel()
 		if err := server.Shutdown(budget); err != nil {

@@ -100,7 +100,7 @@ func call(t *testing.T, rules *tls.Config, serving *testenv.CA, sent []tls.Certi
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error {
-		return serve(ctx, tls.NewListener(listener, rules), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), 0, slog.New(slog.DiscardHandler))
+		return serve(ctx, tls.NewListener(listener, rules), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), slog.New(slog.DiscardHandler))
 	})
 	roots := x509.NewCertPool()
 	require.True(t, roots.AppendCertsFromPEM(serving.PEM()))
@@ -119,31 +119,6 @@ func call(t *testing.T, rules *tls.Config, serving *testenv.CA, sent []tls.Certi
 	return failed
 }
 
-// A connection that the webhook closed by itself might take a review with it that is on its way.
-func TestWhoLeavesHasItsClientsCloseTheirConnections(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	var g errgroup.Group
-	g.Go(func() error {
-		return serve(ctx, listener, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), 2*time.Second, slog.New(slog.DiscardHandler))
-	})
-	transport := &http.Transport{}
-	ask := func() (closes bool) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String(), http.NoBody)
-		require.NoError(t, err)
-		response, err := transport.RoundTrip(request)
-		require.NoError(t, err)
-		require.Equal(t, http.StatusOK, response.StatusCode)
-		require.NoError(t, response.Body.Close())
-		return response.Close
-	}
-	require.False(t, ask())
-	cancel()
-	require.Eventually(t, ask, soon, time.Millisecond, "answered, and told to close")
-	require.ErrorIs(t, g.Wait(), context.Canceled)
-}
-
 func TestServeAnswersWhatIsUnderWay(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -158,7 +133,7 @@ func TestServeAnswersWhatIsUnderWay(t *testing.T) {
 			case <-r.Context().Done():
 				http.Error(w, "cut off", http.StatusInternalServerError)
 			}
-		}), 0, slog.New(slog.DiscardHandler))
+		}), slog.New(slog.DiscardHandler))
 	})
 	g.Go(func() error {
 		code, text := fetch(t, "http://"+listener.Addr().String())

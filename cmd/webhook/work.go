@@ -102,7 +102,7 @@ func work(ctx context.Context, s setup, tellReady func(func() error)) error {
 	group.Go(func() error { return m.Start(running) })
 	group.Go(func() error { return keeper.Run(running) })
 	group.Go(func() error {
-		return serve(running, tls.NewListener(s.listener, tlsConfig(s.config, keeper.GetCertificate)), entries, farewell, s.log)
+		return serve(running, tls.NewListener(s.listener, tlsConfig(s.config, keeper.GetCertificate)), entries, s.log)
 	})
 	return group.Wait()
 }
