@@ -239,6 +239,7 @@ func TestPluginsAreLookedForAsTheRuntimeDoes(t *testing.T) {
 		"unreadable":              {host: files{"/opt/cni/bin": loop}, executable: readiness.Unknown, problem: "too many levels"},
 		"k3s":                     {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": script, "/var/lib/rancher/k3s/data/cni/bridge": "-> ../0a/bin/bridge"}, executable: readiness.Present},
 		"an older k3s":            {host: files{"/var/lib/rancher/k3s/data/0a/bin/bridge": script, "/var/lib/rancher/k3s/data/current": "-> 0a"}, executable: readiness.Present},
+		"GKE":                     {host: files{"/home/kubernetes/bin/bridge": script}, executable: readiness.Present},
 		"unreadable, but further": {host: files{"/opt/cni/bin": loop, "/usr/libexec/cni/bin/b": script, "/usr/libexec/cni/bridge": "-> bin/b"}, executable: readiness.Present},
 	} {
 		t.Run(name, func(t *testing.T) {
