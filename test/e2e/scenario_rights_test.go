@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -110,9 +111,11 @@ func (c *cluster) stolen(t *testing.T, node string) *kubernetes.Clientset {
 	t.Helper()
 	pods, err := c.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=holdfast-agent", FieldSelector: "spec.nodeName=" + node})
 	require.NoError(t, err)
-	require.Len(t, pods.Items, 1)
+	// After an update the pod of before may still be there, on its way out.
+	live := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	require.Len(t, live, 1)
 	config := rest.AnonymousClientConfig(c.config)
-	config.BearerToken = strings.TrimSpace(c.on(t, node, "cat /var/lib/kubelet/pods/"+string(pods.Items[0].UID)+"/volumes/kubernetes.io~projected/kube-api-access-*/token"))
+	config.BearerToken = strings.TrimSpace(c.on(t, node, "cat /var/lib/kubelet/pods/"+string(live[0].UID)+"/volumes/kubernetes.io~projected/kube-api-access-*/token"))
 	client, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	return client
