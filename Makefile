@@ -1,4 +1,5 @@
-# Holdfast's targets; `make` alone lists them. Everything that they need is built from pinned Go modules into bin/.
+# Holdfast's targets; `make` lists them. They build the tools that they need from pinned Go
+# modules into bin/.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 export CGO_ENABLED ?= 0
@@ -10,12 +11,13 @@ K8S_LDFLAGS := -s -w -X $(k8s_x).gitVersion=$(KUBERNETES) -X $(k8s_x).gitMajor=1
 SERVERS := bin/kube-apiserver bin/kube-controller-manager bin/kubectl bin/etcd bin/etcdctl
 
 .PHONY: help
-help: ## Say what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# ---- tools ----------------------------------------------------------------------------------------------------------
-# Each tool is a module of its own under tools/, so that no tool's dependencies move another's or ours.
-# tool MODULE PACKAGE: build one tool with a line of progress before and a line with the time it took after.
+# ---- tools ---------------------------------------------------------------------------------------
+# Each tool is a module of its own in tools/, so that its dependencies do not change those of other
+# tools or of Holdfast.
+# tool MODULE,PACKAGE,LDFLAGS builds one tool. It prints a line before, and one with the duration.
 define tool
 	@mkdir -p bin; start=$$SECONDS; echo "building $@ (the first time may take minutes)"; \
 	go build -C tools/$(1) -buildvcs=false -ldflags "$(3)" -o $(CURDIR)/$@ $(2) && echo "built $@ in $$((SECONDS-start)) s"
@@ -39,16 +41,24 @@ bin/kind: tools/kind/go.mod tools/kind/go.sum
 bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	$(call tool,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,-s -w)
 
+# Vale parses Go comments with tree-sitter, which is C: two dozen parsers, compiled without
+# optimization to save minutes.
+C_COMPILER := $(shell command -v gcc || command -v clang)
+bin/vale: export CGO_ENABLED = 1
+bin/vale: export CGO_CFLAGS = -O0 -w
+bin/vale: tools/vale/go.mod tools/vale/go.sum
+	$(call tool,vale,github.com/vale-cli/vale/v3/cmd/vale,-s -w)
+
 .PHONY: tools
 tools: $(SERVERS) bin/controller-gen bin/golangci-lint ## Build the servers and tools that tests, demo and lint use
 
-# ---- code -----------------------------------------------------------------------------------------------------------
+# ---- code ----------------------------------------------------------------------------------------
 .PHONY: generate
 generate: bin/controller-gen ## Write deep copies and the CRD from the types in api/
 	bin/controller-gen object paths=./api/... crd:allowDangerousTypes=false output:crd:dir=manifests/base/crd
 
-# grpc's page of traces is a template, which calls methods by name, and for that the linker would keep every method there is:
-# without it an agent is a sixth smaller, on disk and in memory.
+# gRPC's page of traces is a template that calls methods by name, so the linker would keep every
+# method. Without that page the agent is a sixth smaller, on disk and in memory.
 TAGS := grpcnotrace
 
 .PHONY: build
@@ -57,34 +67,51 @@ build: ## Build agent and webhook into bin/
 	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-agent ./cmd/agent
 	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-webhook ./cmd/webhook
 
-# The race detector needs a C compiler; without one the tests run without it, and say so.
-RACE := $(if $(shell command -v gcc || command -v clang),-race)
+# The race detector needs a C compiler. Without one the tests run without it and report that.
+RACE := $(if $(C_COMPILER),-race)
 
 .PHONY: test
 test: export CGO_ENABLED = $(if $(RACE),1,0)
-test: $(SERVERS) ## Unit and integration tests: real etcd, real kube-apiserver, race detector
+test: $(SERVERS) ## Run unit and integration tests: real etcd, real kube-apiserver, race detector
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	go test $(RACE) -timeout 9m ./...
 
 .PHONY: lint
-lint: bin/golangci-lint bin/controller-gen ## Lint, and check that generated files and go.mod are what they should be
+lint: bin/golangci-lint bin/controller-gen prose ## Lint code and language, and check that generated files and go.mod are up to date
 	bin/golangci-lint run ./...
 	bin/golangci-lint fmt --diff ./...
 	@go mod tidy -diff
 	@$(MAKE) --no-print-directory generate && git diff --exit-code -- api manifests/base/crd \
 		|| { echo "generated files are stale: run make generate and commit"; exit 1; }
 
+# The rules are in tools/vale/styles/Holdfast. They apply to comments in Go, not to strings.
+LEVEL ?= error
+.PHONY: prose
+prose: $(if $(C_COMPILER),bin/vale) ## Check the language of Markdown and Go comments (LEVEL=warning lists vague words as well)
+	@$(if $(C_COMPILER),git ls-files -z '*.md' '*.go' ':!*/zz_generated.*' \
+		| xargs -0 bin/vale --config=tools/vale/vale.ini --no-global --output=line --minAlertLevel=$(LEVEL),\
+		echo "no C compiler: the language is not checked")
+
+.PHONY: style
+style: ## Measure how the code reads: function length, comment width, names (DIR=../other for another tree)
+	@go run ./tools/style $(DIR)
+
+.PHONY: demo-programs
+demo-programs: build
+	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-demo ./test/demo
+
+# To measure the first run of a new user, in a clone without bin/:
+# GOCACHE=$(mktemp -d) GOMODCACHE=$(mktemp -d) make demo
 .PHONY: demo
-demo: $(SERVERS) build ## The main job, told as it happens, on real parts: no Docker, no root (KEEP=1 leaves it running)
-	@go build -o bin/holdfast-demo ./test/demo
-	@exec bin/holdfast-demo $(if $(KEEP),-keep)
+demo: ## Show the main features on real servers; no Docker, no root (V=1 prints all commands, KEEP=1 keeps the cluster running)
+	@TAGS=$(TAGS) exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep)
 
 .PHONY: bench
-bench: $(SERVERS) build ## Measure what was promised about speed, on real parts (ONLY=verdict,hung for a part; STRICT=1 fails if a target is missed)
+bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; STRICT=1 fails if a target is missed)
 	@go build -o bin/holdfast-bench ./test/bench
 	@exec bin/holdfast-bench -only='$(ONLY)' $(if $(STRICT),-strict)
 
-# Each target by itself, since go test fuzzes one at a time. What fails is kept below testdata/fuzz of its package.
+# go test fuzzes one target at a time. It keeps failing inputs in testdata/fuzz of the package.
 FUZZTIME ?= 20s
 .PHONY: fuzz
 fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ONLY=FuzzFlags for some, a regular expression)
@@ -97,10 +124,10 @@ fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ON
 	done
 
 .PHONY: check
-check: test lint demo ## What CI runs, but for e2e, which needs Docker
+check: test lint demo ## Run what CI runs, except e2e, which needs Docker
 
-# The same commit makes the same images, whoever builds them and where: one toolchain, no paths, no time but the commit's.
-# REVISION and SOURCE_DATE_EPOCH are to be given where there is no git.
+# The same commit makes the same images on every machine: one toolchain, no paths, and no time but
+# that of the commit. Without git, set REVISION and SOURCE_DATE_EPOCH.
 GO_IMAGES := go1.26.8
 ARCH ?= $(shell go env GOARCH)
 REVISION ?= $(shell git rev-parse HEAD)$(if $(shell git status --porcelain),-changed)
@@ -124,9 +151,9 @@ image-files: bin/pack-image
 	done
 
 .PHONY: images
-images: image-files ## Build the container images holdfast-agent and holdfast-webhook (FROM scratch) into bin/images; Docker takes them
+images: image-files ## Build the container images holdfast-agent and holdfast-webhook (FROM scratch) into bin/images, and load them into Docker
 	@$(if $(shell command -v docker),for part in agent webhook; do docker load -q -i bin/images/holdfast-$$part.tar || exit 1; done, \
-		echo "no docker: the images are in bin/images/*.tar, for crane push or skopeo copy docker-archive:FILE")
+		echo "no docker: the images are in bin/images/*.tar; push them with crane push or skopeo copy docker-archive:FILE")
 
 .PHONY: images-check
 images-check: ## Build the images of HEAD twice, in two places, and compare (FRESH=1: the second time with an empty build cache)
@@ -138,13 +165,14 @@ images-check: ## Build the images of HEAD twice, in two places, and compare (FRE
 	echo "the same images twice"
 
 .PHONY: e2e
-e2e: images bin/etcd bin/etcdctl bin/kubectl $(if $(shell command -v kind),,bin/kind) ## The whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG takes one, KIND_NODE_IMAGE)
+e2e: images bin/etcd bin/etcdctl bin/kubectl $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
 	go test -tags e2e -count=1 -timeout 80m -v ./test/e2e
 
-# In this order: no node is born held and no deletion is judged any more, then nobody is there to put back what is taken off.
+# The order matters. First nodes are not born held and deletions are not reviewed any more. Then
+# the agents and the webhook stop, because they would restore what holdfast-uninstall removes.
 KUBECTL ?= kubectl
 .PHONY: uninstall
-uninstall: ## Take Holdfast off the cluster of KUBECONFIG: nodes that it holds are opened, and what it wrote on Nodes goes
+uninstall: ## Remove Holdfast from the cluster of KUBECONFIG: open held nodes and remove its keys from Nodes
 	go build -o bin/holdfast-uninstall ./cmd/uninstall
 	if $(KUBECTL) get mutatingadmissionpolicies > /dev/null 2>&1; then \
 		$(KUBECTL) delete --ignore-not-found mutatingadmissionpolicybindings,mutatingadmissionpolicies holdfast-born-held; fi

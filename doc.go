@@ -1,3 +1,3 @@
-// Package holdfast keeps Kubernetes nodes that matter: see README.md. It holds no code but tests:
-// of the import arrows, and of what the documents say.
+// Package holdfast contains only tests of the whole module: the permitted imports, the names and
+// comments, and the documents. README.md describes the project.
 package holdfast

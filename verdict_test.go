@@ -15,16 +15,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// docs/verdict.md and docs/holding.md name, for each rule, where it is and the tests that fail without it. What they name
-// must exist.
-func TestEveryRuleOfTheVerdictHasItsTests(t *testing.T) {
+// TestRules checks that the files and tests exist that docs/verdict.md and docs/holding.md name
+// for each rule.
+func TestRules(t *testing.T) {
 	tests, words := testsOf(t)
 	for page, atLeast := range map[string]int{"docs/verdict.md": 45, "docs/holding.md": 37} {
-		t.Run(page, func(t *testing.T) { ruled(t, page, atLeast, tests, words) })
+		t.Run(page, func(t *testing.T) { testRules(t, page, atLeast, tests, words) })
 	}
 }
 
-func ruled(t *testing.T, page string, atLeast int, tests map[string]bool, words map[string]map[string]bool) {
+func testRules(t *testing.T, page string, atLeast int, tests map[string]bool, words map[string]map[string]bool) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	named := regexp.MustCompile("`(\\w+)\\.((?:Test|Fuzz)\\w+)`(?: \"([^\"]+)\")?")
@@ -48,8 +48,9 @@ func ruled(t *testing.T, page string, atLeast int, tests map[string]bool, words 
 	require.Greater(t, rows, atLeast)
 }
 
-// testsOf returns the tests of this module, as package.Test, and by package every string that its test files contain.
-// A package is called by the last part of its path, or by its own name where that is another.
+// testsOf returns the tests of this module, as package.Test, and by package all strings in its
+// test files. The name of a package is the last part of its path, or the name in its package
+// clause if they differ.
 func testsOf(t *testing.T) (tests map[string]bool, words map[string]map[string]bool) {
 	t.Helper()
 	tests, words = map[string]bool{}, map[string]map[string]bool{}

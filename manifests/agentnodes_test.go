@@ -1,21 +1,19 @@
 package manifests_test
 
 import (
-	"context"
+	"cmp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// ownNode is the Node of the agent under test, on which every rule has something to guard.
+// ownNode is the Node of the agent under test. Each rule has something to guard on it.
 const ownNode = `{
   "metadata": {
     "labels": {"holdfast.dev/etcd-member": "true", "stackpoint.io/role": "worker", "env": "prod"},
@@ -31,156 +29,167 @@ const ownNode = `{
   ]}
 }`
 
-// taints is a patch that sets the whole list, as any write of taints must, to the foreign ones and what is given.
-func taints(more string) string {
+// taints returns a patch that keeps the foreign taints of ownNode and adds others. A write of
+// taints replaces the whole list.
+func taints(added string) string {
 	return `{"spec":{"taints":[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute"},
-		{"key":"example.org/gpu","value":"yes","effect":"NoSchedule"}` + more + `]}}`
+		{"key":"example.org/gpu","value":"yes","effect":"NoSchedule"}` + added + `]}}`
 }
 
-func testAgentNodes(t *testing.T, server *testenv.APIServer) {
-	for _, name := range []string{"own", "other"} {
-		_, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: name})
-		require.NoError(t, err)
-		defer remove(t, server, name)
-	}
-	nodes := server.Client().CoreV1().Nodes()
-	_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(ownNode), metav1.PatchOptions{})
-	require.NoError(t, err)
-	defer func() {
-		_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(`{"metadata":{"labels":null,"finalizers":null}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
-	}()
+func testAgentNodes(t *testing.T, server *apiserver.Server) {
+	addNodes(t, server, "own", "other")
+	patchNode(t, server, "own", ownNode)
+	defer patchNode(t, server, "own", `{"metadata":{"labels":null,"finalizers":null}}`)
+	agent := serviceAccount(t, server, "holdfast-agent", "own")
+	unbound := serviceAccount(t, server, "holdfast-agent", "")
 
-	const (
-		wrongNode, noNode = "this one is of node own", "this one is of node <none>"
-		badLabel, badNote = "labels of holdfast.dev/ and stackpoint.io/ only, not ", "the marks for autoscalers only, not "
-		badTaint, tookOff = "with effect NoSchedule, not ", "take away the taints of a hold only, not "
-		badMeta, badSpec  = "labels and annotations only", "unschedulable and taints only"
-	)
-	agent := clientOf(t, serviceAccount(t, server, "holdfast-agent", "own"))
-	onPod := clientOf(t, podToken(t, server, "own"))
-	unbound := clientOf(t, serviceAccount(t, server, "holdfast-agent", ""))
-	for name, test := range map[string]struct {
-		as    *kubernetes.Clientset
-		node  string
-		patch string
-		want  string
-	}{
-		"labels":                        {patch: `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true","stackpoint.io/instance_id":"4711"}}}`},
-		"own labels off":                {patch: `{"metadata":{"labels":{"holdfast.dev/etcd-member":null,"stackpoint.io/role":null}}}`},
-		"hold record and cordon":        {patch: `{"metadata":{"annotations":{"holdfast.dev/hold":"{}"}},"spec":{"unschedulable":true}}`},
-		"uncordon":                      {patch: `{"metadata":{"annotations":{"holdfast.dev/hold":"{}"}},"spec":{"unschedulable":null}}`},
-		"autoscalers' marks":            {patch: `{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true","atlassian.com/no-delete":"x","autoscaling.cast.ai/removal-disabled":"true"}}}`},
-		"marks off":                     {patch: `{"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null,"holdfast.dev/marks":null}}}`},
-		"taints of a hold off":          {patch: taints("")},
-		"a taint of another hold":       {patch: taints(`,{"key":"readiness.k8s.io/network","effect":"NoSchedule"},{"key":"startup-taint.cluster-autoscaler.kubernetes.io/x","effect":"NoSchedule"}`)},
-		"with the token of its pod":     {as: onPod, patch: `{"metadata":{"labels":{"stackpoint.io/instance_id":"4711"}}}`},
-		"another Node":                  {node: "other", patch: `{"metadata":{"labels":{"stackpoint.io/role":"x"}}}`, want: wrongNode},
-		"another Node, from its pod":    {as: onPod, node: "other", patch: `{"metadata":{"labels":{"stackpoint.io/role":"x"}}}`, want: wrongNode},
-		"with a token bound to nothing": {as: unbound, patch: `{"metadata":{"labels":{"stackpoint.io/role":"x"}}}`, want: noNode},
-		"a label of others":             {patch: `{"metadata":{"labels":{"env":"test"}}}`, want: badLabel + "env"},
-		"a label of others off":         {patch: `{"metadata":{"labels":{"env":null}}}`, want: badLabel + "env"},
-		"all labels off":                {patch: `{"metadata":{"labels":null}}`, want: badLabel},
-		"a label that kubelet may not":  {patch: `{"metadata":{"labels":{"node-restriction.kubernetes.io/tier":"db"}}}`, want: badLabel + "node-restriction.kubernetes.io/tier"},
-		"a lookalike label":             {patch: `{"metadata":{"labels":{"holdfast.dev.example.org/x":"y"}}}`, want: badLabel},
-		"an annotation of others":       {patch: `{"metadata":{"annotations":{"example.org/a":"c"}}}`, want: badNote + "example.org/a"},
-		"an annotation of others off":   {patch: `{"metadata":{"annotations":{"example.org/a":null}}}`, want: badNote + "example.org/a"},
-		"a finalizer":                   {patch: `{"metadata":{"finalizers":["example.org/keep","example.org/x"]}}`, want: badMeta},
-		"a finalizer off":               {patch: `{"metadata":{"finalizers":null}}`, want: badMeta},
-		"an owner":                      {patch: `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"y"}]}}`, want: badMeta},
-		"the provider's ID":             {patch: `{"spec":{"providerID":"aws:///i-1"}}`, want: badSpec},
-		"the pods' network":             {patch: `{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}`, want: badSpec},
-		"a foreign taint":               {patch: taints(`,{"key":"node.kubernetes.io/out-of-service","effect":"NoSchedule"}`), want: badTaint + "node.kubernetes.io/out-of-service:NoSchedule"},
-		"a taint that evicts":           {patch: taints(`,{"key":"holdfast.dev/held","effect":"NoExecute"}`), want: badTaint},
-		"the taint of an absent host":   {patch: taints(`,{"key":"node.kubernetes.io/network-unavailable","effect":"NoSchedule","value":"x"}`), want: badTaint},
-		"a foreign taint off":           {patch: `{"spec":{"taints":[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute"}]}}`, want: tookOff + "example.org/gpu"},
-		"a foreign taint changed":       {patch: `{"spec":{"taints":[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute"},{"key":"example.org/gpu","effect":"NoSchedule"}]}}`, want: badTaint},
-		"all taints off":                {patch: `{"spec":{"taints":null}}`, want: tookOff},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := or(test.as, agent)
-			requireVerdict(t, test.want, patchDry(t.Context(), client, orName(test.node), test.patch))
-		})
-	}
-	t.Run("status", func(t *testing.T) { testAgentStatus(t, server, agent) })
-	t.Run("a write to one half does nothing to the other", func(t *testing.T) {
-		was, err := nodes.Get(t.Context(), "own", metav1.GetOptions{})
-		require.NoError(t, err)
-		for _, test := range []struct{ patch, subresource string }{
-			{`{"spec":{"providerID":"aws:///i-1","podCIDR":"10.9.0.0/24"}}`, "status"},
-			{`{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.9"}],"capacity":{"example.org/gpu":"8"}}}`, ""},
-		} {
-			now, err := agent.CoreV1().Nodes().Patch(t.Context(), "own", types.MergePatchType, []byte(test.patch), metav1.PatchOptions{}, test.subresource)
-			require.NoError(t, err)
-			require.Equal(t, was.Spec, now.Spec)
-			require.Equal(t, was.Status, now.Status)
-		}
-	})
-	t.Run("no other verb, whatever RBAC says", func(t *testing.T) {
-		almighty := as(t, server, rest.ImpersonationConfig{
-			UserName: "system:serviceaccount:holdfast-system:holdfast-agent", Groups: []string{"system:masters"},
-			Extra: map[string][]string{"authentication.kubernetes.io/node-name": {"own"}},
-		})
+	t.Run("identity", func(t *testing.T) { testAgentIdentity(t, server, agent, unbound) })
+	t.Run("allowed", func(t *testing.T) { testAgentAllowed(t, agent) })
+	t.Run("refused", func(t *testing.T) { testAgentRefused(t, agent) })
+	t.Run("status", func(t *testing.T) { testAgentStatus(t, agent, unbound) })
+	t.Run("subresource", func(t *testing.T) { testAgentSubresource(t, server, agent) })
+	t.Run("other verbs", func(t *testing.T) {
 		dry := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
-		require.ErrorContains(t, almighty.CoreV1().Nodes().Delete(t.Context(), "own", dry), "neither creates nor deletes")
-		require.True(t, isForbidden(agent.CoreV1().Nodes().Delete(t.Context(), "own", dry)))
+		err := unrestrictedAgent(t, server).CoreV1().Nodes().Delete(t.Context(), "own", dry)
+		require.ErrorContains(t, err, "neither creates nor deletes")
+		require.True(t, apierrors.IsForbidden(agent.CoreV1().Nodes().Delete(t.Context(), "own", dry)))
 	})
 }
 
-func testAgentStatus(t *testing.T, server *testenv.APIServer, agent *kubernetes.Clientset) {
-	unbound := clientOf(t, serviceAccount(t, server, "holdfast-agent", ""))
+// testAgentIdentity checks that a token is valid only for the Node that it is bound to.
+func testAgentIdentity(t *testing.T, server *apiserver.Server, agent, unbound *kubernetes.Clientset) {
+	const wrongNode, noNode = "this one is of node own", "this one is of node <none>"
+	pod := podToken(t, server, "own")
+	role, id := labels(`{"stackpoint.io/role":"x"}`), labels(`{"stackpoint.io/instance_id":"4711"}`)
 	for name, test := range map[string]struct {
-		as          *kubernetes.Clientset
-		node, patch string
-		want        string
+		as                *kubernetes.Clientset
+		node, patch, want string
 	}{
-		"its conditions": {patch: `{"status":{"conditions":[{"type":"EtcdMember","status":"True"},{"type":"NetworkHeld","status":"True"},
-			{"type":"NetworkUnavailable","status":"False"}]}}`},
-		"another Node":         {node: "other", patch: `{"status":{"conditions":[{"type":"EtcdMember","status":"True"}]}}`, want: "this one is of node own"},
-		"a token of no node":   {as: unbound, patch: `{"status":{"conditions":[{"type":"EtcdMember","status":"True"}]}}`, want: "this one is of node <none>"},
-		"the kubelet's word":   {patch: `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, want: "NetworkUnavailable only, not Ready"},
-		"a condition taken":    {patch: `{"status":{"conditions":[{"type":"DiskPressure","$patch":"delete"}]}}`, want: "NetworkUnavailable only, not DiskPressure"},
-		"an address":           {patch: `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.9"}]}}`, want: "status an agent may change conditions only"},
-		"no address":           {patch: `{"status":{"addresses":null}}`, want: "status an agent may change conditions only"},
-		"capacity":             {patch: `{"status":{"capacity":{"example.org/gpu":"8"}}}`, want: "status an agent may change conditions only"},
-		"the boot":             {patch: `{"status":{"nodeInfo":{"bootID":"x"}}}`, want: "status an agent may change conditions only"},
-		"a label by this door": {patch: `{"metadata":{"labels":{"stackpoint.io/role":"x"}}}`, want: "labels or annotations through a Node's status"},
-		"a foreign label":      {patch: `{"metadata":{"labels":{"env":"x"}}}`, want: "labels of holdfast.dev/"},
-		"an annotation":        {patch: `{"metadata":{"annotations":{"holdfast.dev/hold":"x"}}}`, want: "labels or annotations through a Node's status"},
+		"token of its pod":                 {as: pod, patch: id},
+		"other Node":                       {node: "other", patch: role, want: wrongNode},
+		"other Node with token of its pod": {as: pod, node: "other", patch: role, want: wrongNode},
+		"unbound token":                    {as: unbound, patch: role, want: noNode},
 	} {
 		t.Run(name, func(t *testing.T) {
-			requireVerdict(t, test.want, patchDry(t.Context(), or(test.as, agent), orName(test.node), test.patch, "status"))
+			err := patchDry(t.Context(), cmp.Or(test.as, agent), cmp.Or(test.node, "own"), test.patch)
+			requireVerdict(t, test.want, err)
 		})
 	}
 }
 
-// podToken returns what the kubelet of a node gives the agent's pod there: a token that is bound to the pod.
-func podToken(t *testing.T, server *testenv.APIServer, node string) *rest.Config {
-	t.Helper()
-	client := server.Client().CoreV1()
-	pod, err := client.Pods("holdfast-system").Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-agent-"},
-		Spec: corev1.PodSpec{
-			NodeName: node, ServiceAccountName: "holdfast-agent", Containers: []corev1.Container{{Name: "agent", Image: "holdfast-agent"}},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-	}}
-	made, err := client.ServiceAccounts("holdfast-system").CreateToken(t.Context(), "holdfast-agent", request, metav1.CreateOptions{})
-	require.NoError(t, err)
-	config := rest.AnonymousClientConfig(server.Admin())
-	config.BearerToken = made.Status.Token
-	return config
+func testAgentAllowed(t *testing.T, agent *kubernetes.Clientset) {
+	const marks = `{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true","atlassian.com/no-delete":"x",` +
+		`"autoscaling.cast.ai/removal-disabled":"true"}`
+	const otherTaints = `,{"key":"readiness.k8s.io/network","effect":"NoSchedule"},` +
+		`{"key":"startup-taint.cluster-autoscaler.kubernetes.io/x","effect":"NoSchedule"}`
+	record := `{"metadata":{"annotations":{"holdfast.dev/hold":"{}"}},"spec":{"unschedulable":`
+	for name, patch := range map[string]string{
+		"labels":                labels(`{"holdfast.dev/etcd-member":"true","stackpoint.io/instance_id":"4711"}`),
+		"own labels removed":    labels(`{"holdfast.dev/etcd-member":null,"stackpoint.io/role":null}`),
+		"record and cordon":     record + `true}}`,
+		"uncordon":              record + `null}}`,
+		"marks":                 annotations(marks),
+		"marks removed":         annotations(`{"karpenter.sh/do-not-disrupt":null,"holdfast.dev/marks":null}`),
+		"taints of hold absent": taints(""),
+		"taints of other holds": taints(otherTaints),
+	} {
+		t.Run(name, func(t *testing.T) { requireVerdict(t, "", patchDry(t.Context(), agent, "own", patch)) })
+	}
 }
 
-// patchDry patches a Node, strategically, without effect: policies see it all the same.
-func patchDry(ctx context.Context, client *kubernetes.Clientset, node, patch string, subresource ...string) error {
-	kind := types.StrategicMergePatchType
-	if len(subresource) == 0 {
-		kind = types.MergePatchType
+func testAgentRefused(t *testing.T, agent *kubernetes.Clientset) {
+	const (
+		badLabel    = "labels of holdfast.dev/ and stackpoint.io/ only, not "
+		badNote     = "the marks for autoscalers only, not "
+		badTaint    = "with effect NoSchedule, not "
+		removed     = "take away the taints of a hold only, not "
+		badMeta     = "labels and annotations only"
+		badSpec     = "unschedulable and taints only"
+		tier        = "node-restriction.kubernetes.io/tier"
+		outage      = "node.kubernetes.io/out-of-service"
+		unavailable = "node.kubernetes.io/network-unavailable"
+		unreachable = `{"key":"node.kubernetes.io/unreachable","effect":"NoExecute"}`
+		noSchedule  = ":NoSchedule"
+		owner       = `{"apiVersion":"v1","kind":"Pod","name":"x","uid":"y"}`
+	)
+	for name, test := range map[string]struct{ patch, want string }{
+		"foreign label":         {labels(`{"env":"test"}`), badLabel + "env"},
+		"foreign label removed": {labels(`{"env":null}`), badLabel + "env"},
+		"all labels removed":    {labels(`null`), badLabel},
+		"restricted label":      {labels(`{"` + tier + `":"db"}`), badLabel + tier},
+		"similar label":         {labels(`{"holdfast.dev.example.org/x":"y"}`), badLabel},
+		"annotation of others":  {annotations(`{"example.org/a":"c"}`), badNote + "example.org/a"},
+		"annotation removed":    {annotations(`{"example.org/a":null}`), badNote + "example.org/a"},
+		"finalizer":             {`{"metadata":{"finalizers":["example.org/keep","example.org/x"]}}`, badMeta},
+		"finalizer removed":     {`{"metadata":{"finalizers":null}}`, badMeta},
+		"owner":                 {`{"metadata":{"ownerReferences":[` + owner + `]}}`, badMeta},
+		"provider ID":           {`{"spec":{"providerID":"aws:///i-1"}}`, badSpec},
+		"pod CIDR":              {`{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}`, badSpec},
+		"foreign taint":         {taints(`,{"key":"` + outage + `","effect":"NoSchedule"}`), badTaint + outage + noSchedule},
+		"evicting taint":        {taints(`,{"key":"holdfast.dev/held","effect":"NoExecute"}`), badTaint},
+		"taint with value":      {taints(`,{"key":"` + unavailable + `","effect":"NoSchedule","value":"x"}`), badTaint},
+		"foreign taint removed": {`{"spec":{"taints":[` + unreachable + `]}}`, removed + "example.org/gpu"},
+		"foreign taint changed": {
+			`{"spec":{"taints":[` + unreachable + `,{"key":"example.org/gpu","effect":"NoSchedule"}]}}`, badTaint,
+		},
+		"all taints removed": {`{"spec":{"taints":null}}`, removed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireVerdict(t, test.want, patchDry(t.Context(), agent, "own", test.patch))
+		})
 	}
-	_, err := client.CoreV1().Nodes().Patch(ctx, node, kind, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresource...)
-	return err
+}
+
+func testAgentStatus(t *testing.T, agent, unbound *kubernetes.Clientset) {
+	const (
+		conditionsOnly = "status an agent may change conditions only"
+		throughStatus  = "labels or annotations through a Node's status"
+		notReady       = "NetworkUnavailable only, not Ready"
+		notPressure    = "NetworkUnavailable only, not DiskPressure"
+	)
+	status := func(patch string) string { return `{"status":{` + patch + `}}` }
+	etcdMember := status(`"conditions":[{"type":"EtcdMember","status":"True"}]`)
+	for name, test := range map[string]struct {
+		as                *kubernetes.Clientset
+		node, patch, want string
+	}{
+		"its conditions": {patch: status(`"conditions":[{"type":"EtcdMember","status":"True"},
+			{"type":"NetworkHeld","status":"True"},{"type":"NetworkUnavailable","status":"False"}]`)},
+		"other Node":        {node: "other", patch: etcdMember, want: "this one is of node own"},
+		"unbound token":     {as: unbound, patch: etcdMember, want: "this one is of node <none>"},
+		"condition Ready":   {patch: status(`"conditions":[{"type":"Ready","status":"True"}]`), want: notReady},
+		"condition removed": {patch: status(`"conditions":[{"type":"DiskPressure","$patch":"delete"}]`), want: notPressure},
+		"address": {
+			patch: status(`"addresses":[{"type":"InternalIP","address":"192.0.2.9"}]`), want: conditionsOnly,
+		},
+		"addresses removed": {patch: status(`"addresses":null`), want: conditionsOnly},
+		"capacity":          {patch: status(`"capacity":{"example.org/gpu":"8"}`), want: conditionsOnly},
+		"boot ID":           {patch: status(`"nodeInfo":{"bootID":"x"}`), want: conditionsOnly},
+		"own label":         {patch: labels(`{"stackpoint.io/role":"x"}`), want: throughStatus},
+		"foreign label":     {patch: labels(`{"env":"x"}`), want: "labels of holdfast.dev/"},
+		"annotation":        {patch: annotations(`{"holdfast.dev/hold":"x"}`), want: throughStatus},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, node := cmp.Or(test.as, agent), cmp.Or(test.node, "own")
+			requireVerdict(t, test.want, patchDry(t.Context(), client, node, test.patch, "status"))
+		})
+	}
+}
+
+// testAgentSubresource checks that a write to the status does not change the spec, and a write
+// to the Node does not change the status.
+func testAgentSubresource(t *testing.T, server *apiserver.Server, agent *kubernetes.Clientset) {
+	before, err := server.Client().CoreV1().Nodes().Get(t.Context(), "own", metav1.GetOptions{})
+	require.NoError(t, err)
+	const addresses = `"addresses":[{"type":"InternalIP","address":"192.0.2.9"}]`
+	for _, test := range []struct{ patch, subresource string }{
+		{`{"spec":{"providerID":"aws:///i-1","podCIDR":"10.9.0.0/24"}}`, "status"},
+		{`{"status":{` + addresses + `,"capacity":{"example.org/gpu":"8"}}}`, ""},
+	} {
+		after, err := agent.CoreV1().Nodes().Patch(t.Context(), "own", types.MergePatchType,
+			[]byte(test.patch), metav1.PatchOptions{}, test.subresource)
+		require.NoError(t, err)
+		require.Equal(t, before.Spec, after.Spec)
+		require.Equal(t, before.Status, after.Status)
+	}
 }

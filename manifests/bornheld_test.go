@@ -2,7 +2,10 @@ package manifests_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,31 +17,32 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-func testBornHeld(t *testing.T, server *testenv.APIServer) {
-	t.Run("at no instant schedulable", func(t *testing.T) { testNoInstant(t, server) })
-	t.Run("marks for autoscalers", func(t *testing.T) { testBornMarks(t, server) })
+func testBornHeld(t *testing.T, server *apiserver.Server) {
+	t.Run("never schedulable", func(t *testing.T) { testNeverSchedulable(t, server) })
+	t.Run("marks", func(t *testing.T) { testBornMarks(t, server) })
 	kubelets := rest.ImpersonationConfig{UserName: "system:node", Groups: []string{"system:nodes", "system:masters"}}
+	systemMasters := []string{"system:masters"}
 	for name, test := range map[string]struct {
-		spec testenv.NodeSpec
+		spec apiserver.NodeSpec
 		as   *rest.ImpersonationConfig
 		held bool
 	}{
-		"a worker":                        {held: true},
-		"ready as it registers":           {spec: testenv.NodeSpec{Ready: true}, held: true},
-		"with taints of its own":          {spec: testenv.NodeSpec{Taints: []corev1.Taint{{Key: "example.org/gpu", Effect: "NoSchedule"}}}, held: true},
-		"kubelets that share one name":    {as: &kubelets, held: true},
-		"a value that opts out of none":   {spec: labelled("holdfast.dev/hold", "sometimes"), held: true},
-		"another type of node":            {spec: labelled("type", "bare-metal"), held: true},
-		"opted out":                       {spec: labelled("holdfast.dev/hold", "never")},
-		"Windows":                         {spec: testenv.NodeSpec{OS: "windows"}},
-		"a virtual kubelet":               {spec: labelled("type", "virtual-kubelet")},
-		"Fargate":                         {spec: labelled("eks.amazonaws.com/compute-type", "fargate")},
-		"created by who is no kubelet":    {as: &rest.ImpersonationConfig{UserName: "cloud-controller", Groups: []string{"system:masters"}}},
-		"a kubelet's name, not its group": {as: &rest.ImpersonationConfig{UserName: "system:node:x", Groups: []string{"system:masters"}}},
+		"worker":                {held: true},
+		"Ready at once":         {spec: apiserver.NodeSpec{Ready: true}, held: true},
+		"taints of its own":     {spec: apiserver.NodeSpec{Taints: []corev1.Taint{gpu()}}, held: true},
+		"shared kubelet name":   {as: &kubelets, held: true},
+		"unknown opt-out":       {spec: labelled("holdfast.dev/hold", "sometimes"), held: true},
+		"other node type":       {spec: labelled("type", "bare-metal"), held: true},
+		"opted out":             {spec: labelled("holdfast.dev/hold", "never")},
+		"Windows":               {spec: apiserver.NodeSpec{OS: "windows"}},
+		"virtual kubelet":       {spec: labelled("type", "virtual-kubelet")},
+		"Fargate":               {spec: labelled("eks.amazonaws.com/compute-type", "fargate")},
+		"cloud controller":      {as: &rest.ImpersonationConfig{UserName: "cloud-controller", Groups: systemMasters}},
+		"kubelet without group": {as: &rest.ImpersonationConfig{UserName: "system:node:x", Groups: systemMasters}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.spec.Name = "born"
@@ -48,7 +52,7 @@ func testBornHeld(t *testing.T, server *testenv.APIServer) {
 				config = server.Admin()
 				config.Impersonate = *test.as
 			}
-			node, err := testenv.RegisterNode(t.Context(), config, test.spec)
+			node, err := apiserver.RegisterNode(t.Context(), config, test.spec)
 			require.NoError(t, err)
 			t.Cleanup(func() { remove(t, server, node.Name) })
 			if !test.held {
@@ -63,7 +67,7 @@ func testBornHeld(t *testing.T, server *testenv.APIServer) {
 			}
 		})
 	}
-	t.Run("somebody's cordon is not taken over", func(t *testing.T) {
+	t.Run("existing cordon", func(t *testing.T) {
 		client := as(t, server, kubelets)
 		node, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "born", Labels: map[string]string{"kubernetes.io/os": "linux"}},
@@ -73,7 +77,7 @@ func testBornHeld(t *testing.T, server *testenv.APIServer) {
 		defer remove(t, server, "born")
 		require.NotContains(t, node.Annotations, "holdfast.dev/hold")
 	})
-	t.Run("a kubelet that reports nothing", func(t *testing.T) {
+	t.Run("empty status", func(t *testing.T) {
 		client := as(t, server, kubelets)
 		node, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "born", Labels: map[string]string{"kubernetes.io/os": "linux"}},
@@ -85,8 +89,9 @@ func testBornHeld(t *testing.T, server *testenv.APIServer) {
 		record.Marks = nil
 		require.Equal(t, readiness.Record{State: readiness.Held, Reason: readiness.NewNode}, record)
 	})
-	t.Run("a boot ID that is none cannot forge the record", func(t *testing.T) {
-		node, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "born", BootID: `","state":"released","x":"`})
+	t.Run("forged boot ID", func(t *testing.T) {
+		spec := apiserver.NodeSpec{Name: "born", BootID: `","state":"released","x":"`}
+		node, _, err := server.AddNode(t.Context(), spec)
 		require.NoError(t, err)
 		defer remove(t, server, "born")
 		require.Equal(t, readiness.Held, parsedRecord(t, node).State)
@@ -95,12 +100,17 @@ func testBornHeld(t *testing.T, server *testenv.APIServer) {
 	})
 }
 
-// testBornMarks: a node that nobody uses yet must not be taken for one that is not needed, and what somebody has set on it
-// is neither changed nor taken for ours.
-func testBornMarks(t *testing.T, server *testenv.APIServer) {
-	const autoscaler, karpenter, escalator, cast = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt",
-		"atlassian.com/no-delete", "autoscaling.cast.ai/removal-disabled"
-	free, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "born"})
+// testBornMarks checks that a new node gets the marks that keep autoscalers from removing it
+// as unneeded. The policy does not change annotations that the Node has already, and does not
+// list them in the record.
+func testBornMarks(t *testing.T, server *apiserver.Server) {
+	const (
+		autoscaler = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+		karpenter  = "karpenter.sh/do-not-disrupt"
+		escalator  = "atlassian.com/no-delete"
+		cast       = "autoscaling.cast.ai/removal-disabled"
+	)
+	free, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "born"})
 	require.NoError(t, err)
 	remove(t, server, "born")
 	require.ElementsMatch(t, []string{autoscaler, karpenter, escalator, cast}, parsedRecord(t, free).Marks)
@@ -108,10 +118,11 @@ func testBornMarks(t *testing.T, server *testenv.APIServer) {
 	for _, key := range []string{autoscaler, karpenter, escalator, cast} {
 		require.NotEmpty(t, free.Annotations[key])
 		require.Contains(t, open.Annotations, key)
-		require.Nil(t, open.Annotations[key], "the agent takes off what the policy has set")
+		require.Nil(t, open.Annotations[key], "the agent removes the marks that the policy has set")
 	}
 
-	taken, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "born", Annotations: map[string]string{autoscaler: "false", escalator: "mine"}})
+	existing := map[string]string{autoscaler: "false", escalator: "mine"}
+	taken, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "born", Annotations: existing})
 	require.NoError(t, err)
 	remove(t, server, "born")
 	require.Equal(t, "false", taken.Annotations[autoscaler])
@@ -119,19 +130,20 @@ func testBornMarks(t *testing.T, server *testenv.APIServer) {
 	require.ElementsMatch(t, []string{karpenter, cast}, parsedRecord(t, taken).Marks)
 }
 
-// ready is a host on which the network of a Node works, and no etcd.
+// ready returns the facts of a host with a working network and without etcd.
 func ready(node *corev1.Node) readiness.Facts {
 	return readiness.Facts{
 		BootID: node.Status.NodeInfo.BootID, Etcd: readiness.Absent,
 		Conflist: readiness.Conflist{
-			Presence: readiness.Present, Path: "/etc/cni/net.d/10-x.conflist", Plugins: []readiness.Plugin{{Type: "x", Executable: readiness.Present}},
+			Presence: readiness.Present, Path: "/etc/cni/net.d/10-x.conflist",
+			Plugins: []readiness.Plugin{{Type: "x", Executable: readiness.Present}},
 		},
 	}
 }
 
-// testNoInstant watches from before the creation: what a watcher is told is all that ever was. Many nodes join at once, each
-// with its own kubelet, Ready from the first moment.
-func testNoInstant(t *testing.T, server *testenv.APIServer) {
+// testNeverSchedulable watches Nodes from before their creation. A watch delivers every state
+// of an object. Many nodes join in parallel, each Ready at once and with its own kubelet.
+func testNeverSchedulable(t *testing.T, server *apiserver.Server) {
 	const many, atOnce, end = 64, 8, "example.org/end"
 	nodes := server.Client().CoreV1().Nodes()
 	list, err := nodes.List(t.Context(), metav1.ListOptions{})
@@ -148,21 +160,22 @@ func testNoInstant(t *testing.T, server *testenv.APIServer) {
 		name := fmt.Sprintf("watched-%d", i)
 		defer remove(t, server, name)
 		group.Go(func() error {
-			_, kubelet, err := server.AddNode(ctx, testenv.NodeSpec{Name: name, Ready: true})
+			_, kubelet, err := server.AddNode(ctx, apiserver.NodeSpec{Name: name, Ready: true})
 			if err != nil {
 				return err
 			}
-			if err := testenv.Heartbeat(ctx, kubelet, name, true); err != nil {
+			if err := apiserver.Heartbeat(ctx, kubelet, name, true); err != nil {
 				return err
 			}
-			_, err = nodes.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+end+`":"true"}}}`), metav1.PatchOptions{})
+			last := []byte(annotations(`{"` + end + `":"true"}`))
+			_, err = nodes.Patch(ctx, name, types.MergePatchType, last, metav1.PatchOptions{})
 			return err
 		})
 	}
 	known, ended := map[string]bool{}, map[string]bool{}
 	for len(ended) < many {
 		event, open := <-seen.ResultChan()
-		require.True(t, open, "the watch has ended; %d of %d nodes were seen to their end", len(ended), many)
+		require.True(t, open, "the watch has ended after %d of %d nodes", len(ended), many)
 		node, ok := event.Object.(*corev1.Node)
 		require.True(t, ok, "%v", event.Object)
 		require.Equal(t, !known[node.Name], event.Type == watch.Added)
@@ -193,7 +206,7 @@ func requireBornHeld(t *testing.T, node *corev1.Node) {
 	require.WithinDuration(t, time.Now(), record.Since, time.Minute)
 }
 
-// parsedRecord reads the record as the agent does.
+// parsedRecord parses the record with the agent's parser.
 func parsedRecord(t *testing.T, node *corev1.Node) readiness.Record {
 	t.Helper()
 	record, err := readiness.ParseRecord(node.Annotations[readiness.HoldAnnotation])
@@ -201,12 +214,60 @@ func parsedRecord(t *testing.T, node *corev1.Node) readiness.Record {
 	return record
 }
 
-func labelled(key, value string) testenv.NodeSpec {
-	return testenv.NodeSpec{Labels: map[string]string{key: value}}
+func labelled(key, value string) apiserver.NodeSpec {
+	return apiserver.NodeSpec{Labels: map[string]string{key: value}}
 }
 
-func remove(t *testing.T, server *testenv.APIServer, node string) {
-	t.Helper()
-	ctx := context.WithoutCancel(t.Context()) // cleanups run after the end of the test's own context
-	require.NoError(t, server.Client().CoreV1().Nodes().Delete(ctx, node, metav1.DeleteOptions{}))
+func gpu() corev1.Taint {
+	return corev1.Taint{Key: "example.org/gpu", Effect: corev1.TaintEffectNoSchedule}
+}
+
+// TestTaintMode tests each overlay that holds by a taint: the write of the policy, and that
+// the agent may remove the taint.
+func TestTaintMode(t *testing.T) {
+	server := apiserver.New(t)
+	for _, overlay := range overlays(t) {
+		if key := expectedChanges()[overlay].taintKey; key != "" {
+			require.NoError(t, server.Apply(t.Context(), overlay))
+			t.Run(overlay, func(t *testing.T) { testTaintMode(t, server, key) })
+		}
+	}
+}
+
+func testTaintMode(t *testing.T, server *apiserver.Server, key string) {
+	own := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+	evicting := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute}
+	for name, c := range map[string]struct{ with, want []corev1.Taint }{
+		"no taints":      {nil, []corev1.Taint{own}},
+		"other taint":    {[]corev1.Taint{gpu()}, []corev1.Taint{gpu(), own}},
+		"set by kubelet": {[]corev1.Taint{own, gpu()}, []corev1.Taint{own, gpu()}},
+		"other effect":   {[]corev1.Taint{evicting}, []corev1.Taint{evicting, own}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "born", Ready: true, Taints: c.with})
+			require.NoError(t, err)
+			defer remove(t, server, "born")
+			// Plugins of the API server add taints such as not-ready.
+			foreign := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") }
+			require.Equal(t, c.want, slices.DeleteFunc(slices.Clone(node.Spec.Taints), foreign))
+			require.False(t, node.Spec.Unschedulable, "only people use the cordon")
+			require.Nil(t, condition(node, corev1.NodeNetworkUnavailable))
+			record := parsedRecord(t, node)
+			require.Equal(t, readiness.Held, record.State)
+			require.Equal(t, key, record.Taint)
+			require.Equal(t, node.Status.NodeInfo.BootID, record.BootID)
+			require.Len(t, record.Marks, 4)
+
+			isOwn := func(t corev1.Taint) bool { return t == own }
+			release, err := json.Marshal(map[string]any{
+				"metadata": map[string]any{"annotations": map[string]string{"holdfast.dev/hold": `{"state":"released"}`}},
+				"spec":     map[string]any{"taints": slices.DeleteFunc(node.Spec.Taints, isOwn)},
+			})
+			require.NoError(t, err)
+			agent := serviceAccount(t, server, "holdfast-agent", "born").CoreV1().Nodes()
+			node, err = agent.Patch(t.Context(), "born", types.MergePatchType, release, metav1.PatchOptions{})
+			require.NoError(t, err)
+			require.NotContains(t, node.Spec.Taints, own)
+		})
+	}
 }

@@ -1,123 +1,125 @@
 package manifests_test
 
 import (
+	"cmp"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-func testBreakGlass(t *testing.T, server *testenv.APIServer) {
-	for _, name := range []string{"own", "other"} {
-		_, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: name})
-		require.NoError(t, err)
-		defer remove(t, server, name)
-	}
-	nodes := server.Client().CoreV1().Nodes()
-	guarded := `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true","env":"prod"},"annotations":{"holdfast.dev/break-glass":"old","holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]"}}}`
-	_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(guarded), metav1.PatchOptions{})
-	require.NoError(t, err)
-	defer func() {
-		_, err := nodes.Patch(t.Context(), "own", types.MergePatchType, []byte(`{"metadata":{"labels":null,"annotations":null}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
-	}()
+const removeLabel = `{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`
+
+func testBreakGlass(t *testing.T, server *apiserver.Server) {
+	addNodes(t, server, "own", "other")
+	patchNode(t, server, "own", labels(`{"holdfast.dev/etcd-member":"true","env":"prod"}`))
+	patchNode(t, server, "own", annotations(
+		`{"holdfast.dev/break-glass":"old","holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]"}`))
+	defer patchNode(t, server, "own", `{"metadata":{"labels":null,"annotations":null}}`)
 
 	kubelet, err := server.Kubelet("own")
 	require.NoError(t, err)
 	users := map[string]*kubernetes.Clientset{
 		"kubelet": clientOf(t, kubelet),
 		"admin":   server.Client(),
-		// An autoscaler, a cloud controller, a person: whoever may patch Nodes and their status.
+		// An autoscaler, a cloud controller or a person with permission to patch Nodes and
+		// their status.
 		"patcher": patcher(t, server, "patcher"),
 		"breaker": patcher(t, server, "breaker", "holdfast-breakglass"),
-		"agent":   clientOf(t, serviceAccount(t, server, "holdfast-agent", "own")),
-		"webhook": clientOf(t, serviceAccount(t, server, "holdfast-webhook", "")),
+		"agent":   serviceAccount(t, server, "holdfast-agent", "own"),
+		"webhook": serviceAccount(t, server, "holdfast-webhook", ""),
 	}
 	const (
-		glass, label = "annotation holdfast.dev/break-glass allows", "label holdfast.dev/etcd-member guards"
-		claim        = "annotations holdfast.dev/etcd and holdfast.dev/etcd-unverified say"
-		takeClaim    = `{"metadata":{"annotations":{"holdfast.dev/etcd":null}}}`
-		takeDoubt    = `{"metadata":{"annotations":{"holdfast.dev/etcd-unverified":null}}}`
-		changeClaim  = `{"metadata":{"annotations":{"holdfast.dev/etcd":"[{}]"}}}`
-		breakIt      = `{"metadata":{"annotations":{"holdfast.dev/break-glass":"new"}}}`
-		mendIt       = `{"metadata":{"annotations":{"holdfast.dev/break-glass":null}}}`
-		takeIt       = `{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`
-		loosenIt     = `{"metadata":{"labels":{"holdfast.dev/etcd-member":"false"}}}`
-		takeAll      = `{"metadata":{"labels":null}}`
-		giveIt       = `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true"}}}`
-		elsewhere    = `{"metadata":{"labels":{"env":"test"},"annotations":{"example.org/x":"y"}}}`
+		glass    = "annotation holdfast.dev/break-glass allows"
+		guard    = "label holdfast.dev/etcd-member guards"
+		announce = "annotations holdfast.dev/etcd and holdfast.dev/etcd-unverified say"
 	)
+	patches := map[string]string{
+		"override":            annotations(`{"holdfast.dev/break-glass":"new"}`),
+		"override removed":    annotations(`{"holdfast.dev/break-glass":null}`),
+		"label":               labels(`{"holdfast.dev/etcd-member":"true"}`),
+		"label changed":       labels(`{"holdfast.dev/etcd-member":"false"}`),
+		"label removed":       removeLabel,
+		"labels removed":      labels(`null`),
+		"announcement":        annotations(`{"holdfast.dev/etcd":"[{}]"}`),
+		"announcement gone":   annotations(`{"holdfast.dev/etcd":null}`),
+		"unverified gone":     annotations(`{"holdfast.dev/etcd-unverified":null}`),
+		"unrelated keys only": `{"metadata":{"labels":{"env":"test"},"annotations":{"example.org/x":"y"}}}`,
+	}
 	for _, test := range []struct {
-		user, does, node, patch string
-		status                  bool
-		want                    string
+		user, patch, node, subresource, want string
 	}{
-		{user: "patcher", does: "breaks it", patch: breakIt, want: glass},
-		{user: "patcher", does: "breaks it where it was whole", node: "other", patch: breakIt, want: glass},
-		{user: "patcher", does: "breaks it through the status", patch: breakIt, status: true, want: glass},
-		{user: "patcher", does: "mends it", patch: mendIt},
-		{user: "patcher", does: "takes the label", patch: takeIt, want: label},
-		{user: "patcher", does: "takes the label through the status", patch: takeIt, status: true, want: label},
-		{user: "patcher", does: "changes the label", patch: loosenIt, want: label},
-		{user: "patcher", does: "takes all labels", patch: takeAll, want: label},
-		{user: "patcher", does: "gives the label", node: "other", patch: giveIt},
-		{user: "patcher", does: "writes something else", patch: elsewhere},
-		{user: "patcher", does: "takes the announcement", patch: takeClaim, want: claim},
-		{user: "patcher", does: "takes the announcement through the status", patch: takeClaim, status: true, want: claim},
-		{user: "patcher", does: "takes what is unverified", patch: takeDoubt, want: claim},
-		{user: "patcher", does: "changes the announcement", patch: changeClaim, want: claim},
-		{user: "patcher", does: "announces where nothing is", node: "other", patch: changeClaim},
-		{user: "kubelet", does: "takes the announcement", patch: takeClaim, want: claim},
-		{user: "agent", does: "takes the announcement", patch: takeClaim},
-		{user: "agent", does: "takes what is unverified", patch: takeDoubt},
-		{user: "webhook", does: "takes the announcement", patch: takeClaim, want: claim},
-		{user: "breaker", does: "takes the announcement", patch: takeClaim},
-		{user: "admin", does: "takes what is unverified", patch: takeDoubt},
-		{user: "kubelet", does: "breaks it", patch: breakIt, want: glass},
-		{user: "kubelet", does: "breaks it through the status", patch: breakIt, status: true, want: glass},
-		{user: "kubelet", does: "takes the label", patch: takeIt, want: label},
-		{user: "kubelet", does: "takes the label through the status", patch: takeIt, status: true, want: label},
-		{user: "kubelet", does: "writes something else", patch: elsewhere},
-		{user: "agent", does: "breaks it", patch: breakIt, want: glass},
-		{user: "agent", does: "takes the label", patch: takeIt},
-		{user: "webhook", does: "breaks it", patch: breakIt, want: glass},
-		{user: "webhook", does: "takes the label", patch: takeIt, want: label},
-		{user: "webhook", does: "gives the label", node: "other", patch: giveIt},
-		{user: "breaker", does: "breaks it", patch: breakIt},
-		{user: "breaker", does: "takes the label", patch: takeIt},
-		{user: "admin", does: "breaks it", patch: breakIt},
-		{user: "admin", does: "takes the label", patch: takeIt},
+		{user: "patcher", patch: "override", want: glass},
+		{user: "patcher", patch: "override", node: "other", want: glass},
+		{user: "patcher", patch: "override", subresource: "status", want: glass},
+		{user: "patcher", patch: "override removed"},
+		{user: "patcher", patch: "label removed", want: guard},
+		{user: "patcher", patch: "label removed", subresource: "status", want: guard},
+		{user: "patcher", patch: "label changed", want: guard},
+		{user: "patcher", patch: "labels removed", want: guard},
+		{user: "patcher", patch: "label", node: "other"},
+		{user: "patcher", patch: "unrelated keys only"},
+		{user: "patcher", patch: "announcement gone", want: announce},
+		{user: "patcher", patch: "announcement gone", subresource: "status", want: announce},
+		{user: "patcher", patch: "unverified gone", want: announce},
+		{user: "patcher", patch: "announcement", want: announce},
+		{user: "patcher", patch: "announcement", node: "other"},
+		{user: "kubelet", patch: "announcement gone", want: announce},
+		{user: "agent", patch: "announcement gone"},
+		{user: "agent", patch: "unverified gone"},
+		{user: "webhook", patch: "announcement gone", want: announce},
+		{user: "breaker", patch: "announcement gone"},
+		{user: "admin", patch: "unverified gone"},
+		{user: "kubelet", patch: "override", want: glass},
+		{user: "kubelet", patch: "override", subresource: "status", want: glass},
+		{user: "kubelet", patch: "label removed", want: guard},
+		{user: "kubelet", patch: "label removed", subresource: "status", want: guard},
+		{user: "kubelet", patch: "unrelated keys only"},
+		{user: "agent", patch: "override", want: glass},
+		{user: "agent", patch: "label removed"},
+		{user: "webhook", patch: "override", want: glass},
+		{user: "webhook", patch: "label removed", want: guard},
+		{user: "webhook", patch: "label", node: "other"},
+		{user: "breaker", patch: "override"},
+		{user: "breaker", patch: "label removed"},
+		{user: "admin", patch: "override"},
+		{user: "admin", patch: "label removed"},
 	} {
-		t.Run(test.user+" "+test.does, func(t *testing.T) {
+		node := cmp.Or(test.node, "own")
+		t.Run(test.user+"/"+test.patch+"/"+node+test.subresource, func(t *testing.T) {
 			var subresource []string
-			if test.status {
-				subresource = []string{"status"}
+			if test.subresource != "" {
+				subresource = []string{test.subresource}
 			}
-			requireVerdict(t, test.want, patchDry(t.Context(), users[test.user], orName(test.node), test.patch, subresource...))
+			err := patchDry(t.Context(), users[test.user], node, patches[test.patch], subresource...)
+			requireVerdict(t, test.want, err)
 		})
 	}
-	t.Run("kubelet is born with a broken glass", func(t *testing.T) {
-		_, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "forger", Annotations: map[string]string{"holdfast.dev/break-glass": "{}"}})
+	t.Run("kubelet/registers with override", func(t *testing.T) {
+		override := map[string]string{"holdfast.dev/break-glass": "{}"}
+		_, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "forger", Annotations: override})
 		requireVerdict(t, glass, err)
 	})
-	t.Run("kubelet is born with the label", func(t *testing.T) {
-		_, _, err := server.AddNode(t.Context(), testenv.NodeSpec{Name: "keen", Labels: map[string]string{"holdfast.dev/etcd-member": "true"}})
+	t.Run("kubelet/registers with label", func(t *testing.T) {
+		label := map[string]string{"holdfast.dev/etcd-member": "true"}
+		_, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "early", Labels: label})
 		require.NoError(t, err)
-		require.NoError(t, patchDry(t.Context(), users["admin"], "keen", takeIt))
-		_, err = nodes.Patch(t.Context(), "keen", types.MergePatchType, []byte(takeAll), metav1.PatchOptions{})
-		require.NoError(t, err)
-		remove(t, server, "keen")
+		require.NoError(t, patchDry(t.Context(), users["admin"], "early", removeLabel))
+		patchNode(t, server, "early", labels(`null`))
+		remove(t, server, "early")
 	})
-	t.Run("kubelets live on beside a policy that cannot be evaluated", func(t *testing.T) { testBrokenPolicy(t, server) })
+	t.Run("broken policy", func(t *testing.T) { testBrokenPolicy(t, server) })
 }
 
-// testBrokenPolicy has the policy's own expressions fail: what it guards is refused then, everything else passes.
-func testBrokenPolicy(t *testing.T, server *testenv.APIServer) {
+// testBrokenPolicy makes the expressions of the policy fail. The API server then refuses the
+// guarded writes and accepts all others, those of kubelets included.
+func testBrokenPolicy(t *testing.T, server *apiserver.Server) {
 	policies := server.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	whole, err := policies.Get(t.Context(), "holdfast-nodes", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -130,13 +132,13 @@ func testBrokenPolicy(t *testing.T, server *testenv.APIServer) {
 	}
 	_, err = policies.Update(t.Context(), broken, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	require.NoError(t, server.Obeyed(t.Context()))
-	err = patchDry(t.Context(), server.Client(), "own", `{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`)
+	require.NoError(t, server.WaitForPolicies(t.Context()))
+	err = patchDry(t.Context(), server.Client(), "own", removeLabel)
 	require.ErrorContains(t, err, "no such key")
 	kubelet, err := server.Kubelet("own")
 	require.NoError(t, err)
-	require.NoError(t, testenv.Heartbeat(t.Context(), kubelet, "own", true))
-	_, _, err = server.AddNode(t.Context(), testenv.NodeSpec{Name: "late"})
+	require.NoError(t, apiserver.Heartbeat(t.Context(), kubelet, "own", true))
+	_, _, err = server.AddNode(t.Context(), apiserver.NodeSpec{Name: "late"})
 	require.NoError(t, err)
 	remove(t, server, "late")
 
@@ -145,31 +147,83 @@ func testBrokenPolicy(t *testing.T, server *testenv.APIServer) {
 	current.Spec = whole.Spec
 	_, err = policies.Update(t.Context(), current, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	require.NoError(t, server.Obeyed(t.Context()))
+	require.NoError(t, server.WaitForPolicies(t.Context()))
 }
 
-// patcher returns a user who may patch Nodes, and has further cluster roles.
-func patcher(t *testing.T, server *testenv.APIServer, name string, roles ...string) *kubernetes.Clientset {
+// patcher returns a user with permission to patch Nodes, and with further cluster roles.
+func patcher(t *testing.T, server *apiserver.Server, name string, roles ...string) *kubernetes.Clientset {
 	t.Helper()
-	rbac := server.Client().RbacV1()
-	_, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Verbs: []string{"patch"}}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	nodes := []string{"nodes", "nodes/status"}
+	createRole(t, server, name, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: nodes, Verbs: []string{"patch"}})
 	for _, role := range append(roles, name) {
-		_, err := rbac.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name + "-" + role},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		bindRole(t, server, role, "User", name)
 	}
 	user, err := server.User(name)
 	require.NoError(t, err)
 	client := clientOf(t, user)
-	require.Eventually(t, func() bool { // the authorizer learns of bindings by a watch
-		return patchDry(t.Context(), client, "own", `{"metadata":{"labels":{"example.org/x":"y"}}}`) == nil
+	require.Eventually(t, func() bool { // the authorizer reads bindings through a watch
+		return patchDry(t.Context(), client, "own", labels(`{"example.org/x":"y"}`)) == nil
 	}, soon, poll)
 	return client
+}
+
+// testGrants deletes EtcdClusters with and without grants, by name and as a collection.
+func testGrants(t *testing.T, server *apiserver.Server) {
+	const (
+		head    = `{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"labels":{"mine":"yes"},"name":`
+		granted = head + `"ab01"},"spec":{"grants":[` +
+			`{"node":"etcd-1","nodeUID":"u1","members":["1"],"time":"2026-01-02T03:04:05Z"}]}}`
+		free    = head + `"ab02"},"spec":{"members":[{"memberID":"1","node":"etcd-1","nodeUID":"u1"}]}}`
+		refused = "EtcdCluster ab01 has open grants"
+	)
+	admin := server.Client().RESTClient()
+	for _, body := range []string{granted, free} {
+		require.NoError(t, admin.Post().AbsPath(clusterPath).Body([]byte(body)).Do(t.Context()).Error())
+	}
+	createRole(t, server, "cluster-remover", rbacv1.PolicyRule{
+		APIGroups: []string{"holdfast.dev"}, Resources: []string{"etcdclusters"},
+		Verbs: []string{"delete", "deletecollection"},
+	})
+	bindRole(t, server, "cluster-remover", "User", "cluster-remover")
+	remover := as(t, server, rest.ImpersonationConfig{UserName: "cluster-remover"})
+	deleteDry := func(client *kubernetes.Clientset, name string) error {
+		request := client.RESTClient().Delete().AbsPath(clusterPath, name).Param("dryRun", "All")
+		return request.Do(t.Context()).Error()
+	}
+	patchCluster := func(patch string) {
+		request := admin.Patch("application/merge-patch+json").AbsPath(clusterPath, "ab01").Body([]byte(patch))
+		require.NoError(t, request.Do(t.Context()).Error())
+	}
+	require.Eventually(t, func() bool { return deleteDry(remover, "ab02") == nil }, soon, poll, "an object without grants")
+	requireVerdict(t, refused, deleteDry(remover, "ab01"))
+	require.ErrorContains(t, deleteDry(remover, "ab01"), "(nodes etcd-1)")
+	require.ErrorContains(t, deleteDry(remover, "ab01"), "kubectl annotate etcdcluster ab01 holdfast.dev/settle=")
+	requireVerdict(t, refused, remover.RESTClient().Delete().AbsPath(clusterPath).Param("labelSelector", "mine=yes").
+		Param("dryRun", "All").Do(t.Context()).Error())
+
+	breaker := as(t, server, rest.ImpersonationConfig{
+		UserName: "cluster-remover", Groups: []string{"glass-breakers"},
+	})
+	bindRole(t, server, "holdfast-breakglass", "Group", "glass-breakers")
+	for _, client := range []*kubernetes.Clientset{breaker, server.Client()} {
+		require.ErrorContains(t, deleteDry(client, "ab01"), "holdfast.dev/break-glass=", "the message has the command")
+	}
+	override := func(uid string) { patchCluster(annotations(`{"holdfast.dev/break-glass":"` + uid + `"}`)) }
+	override("of another object")
+	require.ErrorContains(t, deleteDry(server.Client(), "ab01"), refused)
+	object, err := admin.Get().AbsPath(clusterPath, "ab01").Do(t.Context()).Raw()
+	require.NoError(t, err)
+	var found metav1.PartialObjectMetadata
+	require.NoError(t, json.Unmarshal(object, &found))
+	override(string(found.UID))
+	require.NoError(t, deleteDry(breaker, "ab01"), "has the verb and the annotation")
+	require.NoError(t, deleteDry(server.Client(), "ab01"))
+	requireVerdict(t, refused, deleteDry(remover, "ab01"))
+
+	// Without grants, no verb is needed.
+	patchCluster(`{"spec":{"grants":null}}`)
+	require.NoError(t, deleteDry(remover, "ab01"))
+	for _, name := range []string{"ab01", "ab02"} {
+		require.NoError(t, remover.RESTClient().Delete().AbsPath(clusterPath, name).Do(t.Context()).Error())
+	}
 }

@@ -10,17 +10,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 )
 
-// testWebhookConfiguration checks which entry of the shipped configuration calls which path, and what becomes of a deletion
-// when nobody answers. Who answers here refuses everything and says where it was asked.
-func testWebhookConfiguration(t *testing.T, server *testenv.APIServer) {
+// testWebhookConfiguration checks which entry of the configuration calls which path, and the
+// result of a deletion without an answer. The server of the test refuses every review and
+// returns the path of the request.
+func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 	for name, label := range map[string]string{"etcd": "true", "odd": "maybe", "worker": ""} {
-		spec := testenv.NodeSpec{Name: name}
+		spec := apiserver.NodeSpec{Name: name}
 		if label != "" {
 			spec.Labels = map[string]string{"holdfast.dev/etcd-member": label}
 		}
@@ -30,7 +35,7 @@ func testWebhookConfiguration(t *testing.T, server *testenv.APIServer) {
 	nodes, admin := server.Client().CoreV1().Nodes(), metav1.DeleteOptions{}
 	require.ErrorContains(t, nodes.Delete(t.Context(), "etcd", admin), "etcd-nodes.holdfast.dev", "fails closed")
 
-	ca, err := testenv.NewCA("holdfast-webhook")
+	ca, err := pki.NewCA("holdfast-webhook")
 	require.NoError(t, err)
 	var dry atomic.Bool
 	listener := refuser(t, ca, &dry)
@@ -38,18 +43,22 @@ func testWebhookConfiguration(t *testing.T, server *testenv.APIServer) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, proxy.Close()) }()
 
-	// As the webhook fills it in, with its own identity and rights.
+	// Write the bundle as the webhook does, with its identity and permissions.
 	trust, err := json.Marshal([]map[string]any{
 		{"name": "etcd-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
 		{"name": "other-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
 	})
 	require.NoError(t, err)
-	webhook := clientOf(t, serviceAccount(t, server, "holdfast-webhook", "")).AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	_, err = webhook.Patch(t.Context(), "holdfast", types.StrategicMergePatchType, []byte(`{"webhooks":`+string(trust)+`}`), metav1.PatchOptions{})
+	webhook := serviceAccount(t, server, "holdfast-webhook", "").
+		AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	bundles := []byte(`{"webhooks":` + string(trust) + `}`)
+	_, err = webhook.Patch(t.Context(), "holdfast", types.StrategicMergePatchType, bundles, metav1.PatchOptions{})
 	require.NoError(t, err)
-	require.NoError(t, server.Obeyed(t.Context()))
+	require.NoError(t, server.WaitForPolicies(t.Context()))
 
-	for node, path := range map[string]string{"etcd": "/validate-etcd-node", "odd": "/validate-node", "worker": "/validate-node"} {
+	for node, path := range map[string]string{
+		"etcd": "/validate-etcd-node", "odd": "/validate-node", "worker": "/validate-node",
+	} {
 		err := nodes.Delete(t.Context(), node, admin)
 		require.ErrorContains(t, err, "refused at "+path)
 		require.False(t, dry.Load())
@@ -57,10 +66,11 @@ func testWebhookConfiguration(t *testing.T, server *testenv.APIServer) {
 		require.ErrorContains(t, err, "refused at "+path)
 		require.True(t, dry.Load())
 	}
-	err = nodes.DeleteCollection(t.Context(), admin, metav1.ListOptions{LabelSelector: "holdfast.dev/etcd-member=true"})
+	withEtcd := metav1.ListOptions{LabelSelector: "holdfast.dev/etcd-member=true"}
+	err = nodes.DeleteCollection(t.Context(), admin, withEtcd)
 	require.ErrorContains(t, err, "refused at /validate-etcd-node")
 
-	// Installing again leaves what the webhook has filled in.
+	// A second installation keeps the bundle.
 	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-k", ".")
 	require.NoError(t, err)
 	again, err := webhook.Get(t.Context(), "holdfast", metav1.GetOptions{})
@@ -74,30 +84,60 @@ func testWebhookConfiguration(t *testing.T, server *testenv.APIServer) {
 	require.NoError(t, nodes.Delete(t.Context(), "odd", admin), "fails open")
 	err = nodes.Delete(t.Context(), "etcd", admin)
 	require.ErrorContains(t, err, "etcd-nodes.holdfast.dev", "fails closed")
-	_, err = nodes.Patch(t.Context(), "etcd", types.MergePatchType, []byte(`{"metadata":{"labels":null}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	patchNode(t, server, "etcd", labels(`null`))
 	remove(t, server, "etcd")
 }
 
 // refuser serves the names of the Service over TLS, refuses every review, and returns its address.
-func refuser(t *testing.T, ca *testenv.CA, dry *atomic.Bool) string {
+func refuser(t *testing.T, ca *pki.CA, dry *atomic.Bool) string {
 	t.Helper()
-	pair, err := ca.Issue(testenv.CertOptions{Server: true, Hosts: []string{"holdfast-webhook.holdfast-system.svc"}})
+	pair, err := ca.Issue(pki.CertOptions{Server: true, Hosts: []string{"holdfast-webhook.holdfast-system.svc"}})
 	require.NoError(t, err)
 	certificate, err := pair.TLS()
 	require.NoError(t, err)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		review := &admissionv1.AdmissionReview{}
 		if err := json.NewDecoder(r.Body).Decode(review); err != nil || review.Request.OldObject.Raw == nil {
-			http.Error(w, "this is no review of a deletion", http.StatusBadRequest)
+			http.Error(w, "the request is not a review of a deletion", http.StatusBadRequest)
 			return
 		}
 		dry.Store(*review.Request.DryRun)
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Result: &metav1.Status{Message: "refused at " + r.URL.Path}}
-		_ = json.NewEncoder(w).Encode(review) // the API server tells what it did not hear
+		result := &metav1.Status{Message: "refused at " + r.URL.Path}
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Result: result}
+		_ = json.NewEncoder(w).Encode(review) // the API server reports an incomplete answer
 	}))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()
+}
+
+// TestWebhookEntries checks that every deletion of a Node calls exactly one entry, and that
+// both entries call the port of the Service.
+func TestWebhookEntries(t *testing.T) {
+	shipped := kustomized(t, ".")
+	service := one[corev1.Service](t, shipped, "Service", "holdfast-webhook")
+	pods := one[appsv1.Deployment](t, shipped, "Deployment", "holdfast-webhook").Spec.Template
+	require.Equal(t, pods.Labels["app.kubernetes.io/name"], service.Spec.Selector["app.kubernetes.io/name"])
+	hooks := webhookEntries(t, shipped)
+	require.Len(t, hooks, 2)
+	closed, open := hooks[0].ObjectSelector.MatchExpressions, hooks[1].ObjectSelector.MatchExpressions
+	require.Equal(t, metav1.LabelSelectorOpIn, closed[0].Operator)
+	require.Equal(t, metav1.LabelSelectorOpNotIn, open[0].Operator)
+	closed[0].Operator = metav1.LabelSelectorOpNotIn
+	require.Equal(t, open, closed)
+	require.Equal(t, hooks[0].Rules, hooks[1].Rules)
+	for _, hook := range hooks {
+		require.Equal(t, service.Namespace, hook.ClientConfig.Service.Namespace)
+		require.Equal(t, service.Name, hook.ClientConfig.Service.Name)
+		require.Equal(t, service.Spec.Ports[0].Port, *hook.ClientConfig.Service.Port)
+		require.Empty(t, hook.ClientConfig.CABundle)
+	}
+}
+
+// webhookEntries returns the entries of the webhook configuration.
+func webhookEntries(t *testing.T, documents []string) []registrationv1.ValidatingWebhook {
+	t.Helper()
+	const kind = "ValidatingWebhookConfiguration"
+	return one[registrationv1.ValidatingWebhookConfiguration](t, documents, kind, "holdfast").Webhooks
 }

@@ -1,5 +1,8 @@
-// Package v1alpha1 holds EtcdCluster, the one object in which agents publish what they see of an etcd cluster and the
-// webhook keeps what it has allowed.
+// Package v1alpha1 contains the custom resource EtcdCluster. The agents publish their
+// observations of an etcd cluster in its status, and the webhook records bindings and allowed
+// deletions in its spec.
+//
+// AddToScheme registers the types with a scheme.
 //
 // +kubebuilder:object:generate=true
 // +groupName=holdfast.dev

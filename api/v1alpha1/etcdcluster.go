@@ -2,8 +2,32 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
+
+const (
+	// Group is the API group of Holdfast's own objects, and the prefix of its keys on Nodes.
+	Group = "holdfast.dev"
+	// Version is the API version of this package.
+	Version = "v1alpha1"
+	// Resource is the plural name of the resource EtcdCluster.
+	Resource = "etcdclusters"
+)
+
+// GroupVersion returns the group and version of this package.
+func GroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: Group, Version: Version}
+}
+
+// AddToScheme registers the types of this package, and the options of list and watch, with a
+// scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion(), &EtcdCluster{}, &EtcdClusterList{})
+	metav1.AddToGroupVersion(s, GroupVersion())
+	return nil
+}
 
 // ClusterID is an etcd cluster ID as etcdctl prints it: lower-case hex, no prefix, no padding.
 // It is also the name of the EtcdCluster object.
@@ -16,22 +40,25 @@ type ClusterID string
 // +kubebuilder:validation:Pattern=`^[1-9a-f][0-9a-f]{0,15}$`
 type MemberID string
 
-// EtcdCluster is what Holdfast knows of one etcd cluster that runs on nodes of this Kubernetes cluster. It is named by
-// its cluster ID in hex. The spec belongs to the webhook, each entry of status.observations to the agent of its node.
+// EtcdCluster describes one etcd cluster that runs on nodes of this Kubernetes cluster. Its name is
+// the cluster ID in hex. The webhook writes the spec, and the agent of each node writes its own
+// entry of status.observations.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=etcdc
+//
 // +kubebuilder:printcolumn:name="Voters",type=integer,JSONPath=`.status.voters`
 // +kubebuilder:printcolumn:name="Healthy",type=integer,JSONPath=`.status.healthy`
 // +kubebuilder:printcolumn:name="Quorum",type=integer,JSONPath=`.status.quorum`
+//
 // +kubebuilder:printcolumn:name="May-Lose",type=integer,JSONPath=`.status.mayLose`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type EtcdCluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is written by the webhook alone.
+	// Spec is written only by the webhook.
 	//
 	// +optional
 	// +kubebuilder:default={}
@@ -49,17 +76,18 @@ type EtcdClusterList struct {
 	Items           []EtcdCluster `json:"items"`
 }
 
-// EtcdClusterSpec is written by the webhook alone.
+// EtcdClusterSpec contains the bindings and grants of the cluster. Only the webhook writes it.
 type EtcdClusterSpec struct {
-	// Nonce asks the agents to look again: a random word that they echo in their observations. What does not carry it
-	// was seen before the question and proves nothing about health.
+	// Nonce requests new observations from the agents. It is a random string that they copy into their
+	// observations. An observation without it may have begun before the request and proves nothing
+	// about health.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce,omitempty"`
 
-	// Members are the bindings of members to Nodes. They outlive the Node (a binding whose Node is gone is a tombstone:
-	// that member counts as lost) and go when the member has left the member list.
+	// Members are the bindings of members to Nodes. A binding outlives its Node: it is then a
+	// tombstone, and its member counts as lost. It ends when the member has left the member list.
 	//
 	// +optional
 	// +listType=map
@@ -67,7 +95,7 @@ type EtcdClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	Members []Binding `json:"members,omitempty"`
 
-	// Grants are deletions that were allowed and are not settled: their members count as lost.
+	// Grants are deletions that were allowed and are not resolved. Their members count as lost.
 	//
 	// +optional
 	// +listType=map
@@ -75,25 +103,25 @@ type EtcdClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	Grants []Grant `json:"grants,omitempty"`
 
-	// Ledger rises by one with every change of Grants and with nothing else. A writer tests the value that its decision
-	// was made from, so that no two decisions can be made from the same grants.
+	// Ledger rises by one with every change of the grants, and only then. Each writer tests the
+	// value on which its decision is based, so that no two decisions are based on the same grants.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Ledger int64 `json:"ledger"`
 }
 
-// Binding says on which Node a member runs.
+// Binding records on which Node a member runs.
 type Binding struct {
 	MemberID MemberID `json:"memberID"`
 	// Node is the Node's name.
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
-	// NodeUID is the UID of that very Node; one that registers again under the same name has another.
+	// NodeUID is the UID of that Node. A Node that registers again with the same name has another UID.
 	NodeUID types.UID `json:"nodeUID"`
 }
 
-// Grant is one allowed deletion of a Node that holds members of this cluster.
+// Grant records one allowed deletion of a Node that holds members of this cluster.
 type Grant struct {
 	NodeUID types.UID `json:"nodeUID"`
 	// +kubebuilder:validation:MaxLength=253
@@ -102,22 +130,24 @@ type Grant struct {
 	//
 	// +listType=set
 	Members []MemberID `json:"members"`
-	// Time is when the deletion was last allowed: every call that allows renews it.
+	// Time is when the deletion was last allowed. Each call that allows the deletion renews it.
 	Time metav1.Time `json:"time"`
-	// User is who asked for the deletion. Empty if a deletion was found that nobody had asked about.
+	// User is the user who requested the deletion. It is empty if the Node was gone without a request.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	User string `json:"user,omitempty"`
-	// BreakGlass says that the deletion was allowed against the verdict.
+	// BreakGlass means that the deletion was allowed against the verdict.
 	//
 	// +optional
 	BreakGlass bool `json:"breakGlass,omitempty"`
 }
 
-// EtcdClusterStatus holds what the agents saw, and the summary that the webhook's leader makes of it.
+// EtcdClusterStatus contains the observations of the agents and the summary by the webhook's
+// leader.
 type EtcdClusterStatus struct {
-	// Observations has one entry per node whose agent sees a local member, written by that agent alone.
+	// Observations has one entry for each node whose agent observes a local member. Only that agent
+	// writes the entry.
 	//
 	// +optional
 	// +listType=map
@@ -125,19 +155,19 @@ type EtcdClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=100
 	Observations []Observation `json:"observations,omitempty"`
 
-	// Voters is the number of voting members, unstarted ones included.
+	// Voters is the number of voting members, including those that never started.
 	//
 	// +optional
 	Voters *int32 `json:"voters,omitempty"`
-	// Healthy is the number of voters proven healthy and not given up.
+	// Healthy is the number of voters that are proven healthy and not lost.
 	//
 	// +optional
 	Healthy *int32 `json:"healthy,omitempty"`
-	// Quorum is the number of voters that must live.
+	// Quorum is the number of voters that must be healthy.
 	//
 	// +optional
 	Quorum *int32 `json:"quorum,omitempty"`
-	// MayLose is how many healthy voters may still be lost, never below zero.
+	// MayLose is the number of healthy voters that may still be lost, never below zero.
 	//
 	// +optional
 	MayLose *int32 `json:"mayLose,omitempty"`
@@ -148,7 +178,7 @@ type EtcdClusterStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Observation is what the agent of one node saw of the cluster.
+// Observation is the report of the agent of one node about the cluster.
 type Observation struct {
 	// Node is the observer's Node.
 	// +kubebuilder:validation:MaxLength=253
@@ -156,39 +186,41 @@ type Observation struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=36
 	NodeUID types.UID `json:"nodeUID"`
-	// Nonce is the spec's nonce as read before the look began.
+	// Nonce is the nonce of the spec, read before the observation began.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce,omitempty"`
-	// Time is when the look ended, by the observer's clock. For people: no decision compares it.
+	// Time is when the observation ended, by the observer's clock. It informs people; no decision
+	// compares it.
 	Time metav1.Time `json:"time"`
 	// LocalMember is the member that runs on the observer's node.
 	//
 	// +optional
 	LocalMember MemberID `json:"localMember,omitempty"`
-	// Linearizable says that the member list was confirmed by a quorum at the time of the look. A list that was not is
-	// history, and no decision is made from it.
+	// Linearizable means that a quorum confirmed the member list at the time of the observation. No
+	// decision uses a list that is not confirmed.
 	//
 	// +optional
 	Linearizable bool `json:"linearizable,omitempty"`
-	// AlarmsUnknown says that the cluster was not asked for its alarms or did not answer: an empty list of alarms says
-	// nothing then. A member with the alarm CORRUPT goes on answering reads.
+	// AlarmsUnknown means that the alarms of the cluster were not read. An empty list of alarms proves
+	// nothing then: a member with the alarm CORRUPT still answers reads.
 	//
 	// +optional
 	AlarmsUnknown bool `json:"alarmsUnknown,omitempty"`
-	// Problem is why the observer could not see, empty if it could.
+	// Problem is the reason why the agent could not observe the cluster, empty if it could.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Problem string `json:"problem,omitempty"`
-	// Leader is the raft leader as the local member named it, empty if it knew none.
+	// Leader is the raft leader according to the local member, empty if that member knew none.
 	//
 	// +optional
 	Leader MemberID `json:"leader,omitempty"`
-	// Members is the cluster's member list, whole or not at all. It is atomic, since one agent writes all of it: as a list by
-	// key the API server would keep account of the owner of every field of every member in every observation, which doubles
-	// the object's size, and with it what each write costs while a deletion waits.
+	// Members is the complete member list of the cluster, or empty. It is atomic, because one agent
+	// writes all of it. With a list by key, the API server would track the owner of every field of
+	// every member in every observation. This would double the size of the object, and with it the
+	// cost of each write while a deletion waits.
 	//
 	// +optional
 	// +listType=atomic
@@ -196,11 +228,12 @@ type Observation struct {
 	Members []MemberStatus `json:"members,omitempty"`
 }
 
-// MemberStatus is one member as an observer saw it. Its limits, and those of Observation, keep one agent from filling the
-// object to etcd's limit of 1.5 MiB, which would keep grants from being written. Agents leave out what exceeds them.
+// MemberStatus is one member as an observer reports it. Its limits, and those of Observation,
+// prevent one agent from filling the object up to etcd's limit of 1.5 MiB, because then no grant
+// could be written. Agents omit what exceeds the limits.
 type MemberStatus struct {
 	ID MemberID `json:"id"`
-	// Name is empty if the member was added and has never started.
+	// Name is empty if the member was added but never started.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
@@ -217,8 +250,8 @@ type MemberStatus struct {
 	ClientURLs []string `json:"clientURLs,omitempty"`
 	// +optional
 	Learner bool `json:"learner,omitempty"`
-	// Healthy says that this very member answered a linearizable read (its ID and the cluster's ID stood in the
-	// answer). False proves nothing: Reason says why there is no proof.
+	// Healthy means that this member itself answered a linearizable read: the answer contained its ID
+	// and the cluster's ID. False proves nothing; Reason explains why there is no proof.
 	//
 	// +optional
 	Healthy bool `json:"healthy,omitempty"`

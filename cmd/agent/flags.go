@@ -1,10 +1,8 @@
 package main
 
 import (
-	"errors"
+	"cmp"
 	"flag"
-	"io"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
@@ -14,12 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/host"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// config is the command line of `holdfast-agent run`, checked.
+// config holds the checked flags of `holdfast-agent run`.
 type config struct {
 	node, kubeconfig string
 	host             host.Options
@@ -30,211 +29,202 @@ type config struct {
 	healthListen     string
 	inventory        types.NamespacedName // empty without SPC
 	withholdGroup    bool
-	logLevel         slog.Level
-	logJSON          bool
+	log              cli.LogOptions
 }
 
-// raw is the command line as it was written.
-type raw struct {
+// flags holds the flags of `holdfast-agent run` as they were written.
+type flags struct {
 	config
-	holdMode, taintKey, gates   string
-	confDirs, binDirs           string
-	etcdCA, etcdCert, etcdKey   string
-	inventory, level, logFormat string
+	holdMode, taintKey, gates string
+	confDirs, binDirs         string
+	etcdCA, etcdCert, etcdKey string
+	spcInventory              string
+	logFlags                  cli.LogFlags
 }
 
-// flags declares every flag of `holdfast-agent run`. Their help is in usage.go, by topic and in order of use.
-func flags(r *raw) *flag.FlagSet {
-	set := flag.NewFlagSet("holdfast-agent run", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	set.StringVar(&r.node, "node", "", "")
-	set.StringVar(&r.kubeconfig, "kubeconfig", "", "")
-	set.StringVar(&r.host.Root, "host-root", "/", "")
-	set.StringVar(&r.holdMode, "hold-mode", "cordon", "")
-	set.StringVar(&r.taintKey, "hold-taint-key", "", "")
-	set.BoolVar(&r.policy.HoldUnrecorded, "hold-unrecorded", false, "")
-	set.StringVar(&r.gates, "gates", "auto", "")
-	set.StringVar(&r.host.SubnetFile, "flannel-subnet-file", "/run/flannel/subnet.env", "")
-	set.BoolVar(&r.policy.TrustDurableSubnetFile, "trust-durable-subnet-file", false, "")
-	set.StringVar(&r.confDirs, "cni-conf-dir", "", "")
-	set.StringVar(&r.binDirs, "cni-bin-dir", "", "")
-	set.StringVar(&r.host.Marker, "network-plugin-marker", "/run/holdfast/network_plugin.done", "")
-	set.StringVar(&r.policy.NetworkPluginLabel, "network-plugin-label", "", "")
-	set.BoolVar(&r.staticPods, "protect-static-pods", true, "")
-	set.StringVar(&r.etcdCA, "etcd-ca", "", "")
-	set.StringVar(&r.etcdCert, "etcd-cert", "", "")
-	set.StringVar(&r.etcdKey, "etcd-key", "", "")
-	set.DurationVar(&r.probeTimeout, "probe-timeout", 1500*time.Millisecond, "")
-	set.DurationVar(&r.tick, "tick", 10*time.Second, "")
-	set.StringVar(&r.healthListen, "health-listen", "127.0.0.1:9878", "")
-	set.StringVar(&r.inventory, "spc-inventory", "", "")
-	set.BoolVar(&r.withholdGroup, "spc-withhold-group", true, "")
-	set.StringVar(&r.level, "log-level", "info", "")
-	set.StringVar(&r.logFormat, "log-format", "json", "")
+// flagSet declares every flag of `holdfast-agent run`. Their help is in usage.go.
+func (f *flags) flagSet() *flag.FlagSet {
+	set := cli.NewFlagSet("holdfast-agent run")
+	set.StringVar(&f.node, "node", "", "")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "")
+	set.StringVar(&f.host.Root, "host-root", "/", "")
+	set.StringVar(&f.holdMode, "hold-mode", "cordon", "")
+	set.StringVar(&f.taintKey, "hold-taint-key", "", "")
+	set.BoolVar(&f.policy.HoldUnrecorded, "hold-unrecorded", false, "")
+	set.StringVar(&f.gates, "gates", "auto", "")
+	set.StringVar(&f.host.SubnetFile, "flannel-subnet-file", "/run/flannel/subnet.env", "")
+	set.BoolVar(&f.policy.TrustDurableSubnetFile, "trust-durable-subnet-file", false, "")
+	set.StringVar(&f.confDirs, "cni-conf-dir", "", "")
+	set.StringVar(&f.binDirs, "cni-bin-dir", "", "")
+	set.StringVar(&f.host.Marker, "network-plugin-marker", "/run/holdfast/network_plugin.done", "")
+	set.StringVar(&f.policy.NetworkPluginLabel, "network-plugin-label", "", "")
+	set.BoolVar(&f.staticPods, "protect-static-pods", true, "")
+	set.StringVar(&f.etcdCA, "etcd-ca", "", "")
+	set.StringVar(&f.etcdCert, "etcd-cert", "", "")
+	set.StringVar(&f.etcdKey, "etcd-key", "", "")
+	set.DurationVar(&f.probeTimeout, "probe-timeout", 1500*time.Millisecond, "")
+	set.DurationVar(&f.tick, "tick", 10*time.Second, "")
+	set.StringVar(&f.healthListen, "health-listen", "127.0.0.1:9878", "")
+	set.StringVar(&f.spcInventory, "spc-inventory", "", "")
+	set.BoolVar(&f.withholdGroup, "spc-withhold-group", true, "")
+	f.logFlags.AddTo(set)
 	return set
 }
 
-// parse reads the command line of `holdfast-agent run`. Every error says what to write instead, but flag.ErrHelp, which is no
-// mistake.
+// parse returns the checked flags of `holdfast-agent run`, a usage error, or flag.ErrHelp.
 func parse(args []string) (config, error) {
-	var r raw
-	set := flags(&r)
-	switch err := set.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
+	var f flags
+	if err := cli.ParseFlags(f.flagSet(), args, "--node=NAME"); err != nil {
 		return config{}, err
-	case err != nil:
-		return config{}, misused("%v", err)
 	}
-	if set.NArg() > 0 {
-		return config{}, misused("%q is not a flag; everything that `holdfast-agent run` takes is a flag, such as --node=NAME", set.Arg(0))
-	}
-	for _, check := range []func(*raw) error{checkNode, checkHost, checkHold, checkGates, checkEtcd, checkTimes, checkOutput, checkInventory} {
-		if err := check(&r); err != nil {
+	for _, check := range []func(*flags) error{
+		checkNode, checkHost, checkHold, checkGates, checkEtcd, checkTimes, checkOutput, checkInventory,
+	} {
+		if err := check(&f); err != nil {
 			return config{}, err
 		}
 	}
-	return r.config, nil
+	return f.config, nil
 }
 
-func checkNode(r *raw) error {
-	if r.node == "" {
-		return misused("--node is missing: give the name of the node that the agent runs on (in a DaemonSet: --node=$(NODE_NAME), from spec.nodeName)")
+func checkNode(f *flags) error {
+	if f.node == "" {
+		return cli.UsageErrorf("--node is required: the name of the node on which the agent runs " +
+			"(in a DaemonSet: --node=$(NODE_NAME), from spec.nodeName)")
 	}
-	if problems := validation.IsDNS1123Subdomain(r.node); len(problems) > 0 {
-		return misused("--node=%q cannot be the name of a node: %s", r.node, problems[0])
+	if problems := validation.IsDNS1123Subdomain(f.node); len(problems) > 0 {
+		return cli.UsageErrorf("--node=%q is not a valid node name: %s", f.node, problems[0])
 	}
 	return nil
 }
 
-func checkHost(r *raw) error {
-	r.host.CNIConfDirs, r.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
-	if r.confDirs != "" {
-		r.host.CNIConfDirs = strings.Split(r.confDirs, ",")
+func checkHost(f *flags) error {
+	f.host.CNIConfDirs, f.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
+	if f.confDirs != "" {
+		f.host.CNIConfDirs = strings.Split(f.confDirs, ",")
 	}
-	if r.binDirs != "" {
-		r.host.CNIBinDirs = strings.Split(r.binDirs, ",")
+	if f.binDirs != "" {
+		f.host.CNIBinDirs = strings.Split(f.binDirs, ",")
 	}
-	paths := append([]flagged{
-		{"--host-root", r.host.Root},
-		{"--flannel-subnet-file", r.host.SubnetFile},
-		{"--network-plugin-marker", r.host.Marker},
-	}, each("--cni-conf-dir", r.host.CNIConfDirs)...)
-	return absolute(append(paths, each("--cni-bin-dir", r.host.CNIBinDirs)...))
+	return cmp.Or(
+		checkAbsolute("--host-root", f.host.Root),
+		checkAbsolute("--flannel-subnet-file", f.host.SubnetFile),
+		checkAbsolute("--network-plugin-marker", f.host.Marker),
+		checkAbsolute("--cni-conf-dir", f.host.CNIConfDirs...),
+		checkAbsolute("--cni-bin-dir", f.host.CNIBinDirs...),
+	)
 }
 
-// flagged is a value with the flag that it was given by.
-type flagged struct{ flag, value string }
-
-func each(name string, values []string) []flagged {
-	var found []flagged
-	for _, v := range values {
-		found = append(found, flagged{name, v})
-	}
-	return found
-}
-
-func absolute(paths []flagged) error {
-	for _, p := range paths {
-		if !filepath.IsAbs(p.value) {
-			return misused("%s=%q is not an absolute path; give it from / on, as the host has it", p.flag, p.value)
+func checkAbsolute(name string, paths ...string) error {
+	for _, path := range paths {
+		if !filepath.IsAbs(path) {
+			return cli.UsageErrorf("%s=%q is not an absolute path; write the full path, beginning with /", name, path)
 		}
 	}
 	return nil
 }
 
-func checkHold(r *raw) error {
-	switch r.holdMode {
+func checkHold(f *flags) error {
+	switch f.holdMode {
 	case "cordon":
-		if r.taintKey != "" {
-			return misused("--hold-taint-key=%q has no effect with --hold-mode=cordon; add --hold-mode=taint or leave the key out", r.taintKey)
+		if f.taintKey != "" {
+			return cli.UsageErrorf("--hold-taint-key=%q has no effect with --hold-mode=cordon; "+
+				"add --hold-mode=taint, or remove the key", f.taintKey)
 		}
 		return nil
 	case "taint":
-		if r.taintKey == "" {
-			return misused("--hold-mode=taint needs --hold-taint-key: a key that your autoscaler takes for a startup taint, " +
-				"such as readiness.k8s.io/network (Karpenter) or startup-taint.cluster-autoscaler.kubernetes.io/network")
+		if f.taintKey == "" {
+			return cli.UsageErrorf("--hold-mode=taint requires --hold-taint-key: a key that your autoscaler treats as " +
+				"a startup taint, such as readiness.k8s.io/network (Karpenter) or " +
+				"startup-taint.cluster-autoscaler.kubernetes.io/network")
 		}
-		if problems := validation.IsQualifiedName(r.taintKey); len(problems) > 0 {
-			return misused("--hold-taint-key=%q cannot be the key of a taint: %s", r.taintKey, problems[0])
+		if problems := validation.IsQualifiedName(f.taintKey); len(problems) > 0 {
+			return cli.UsageErrorf("--hold-taint-key=%q is not a valid taint key: %s", f.taintKey, problems[0])
 		}
-		if prefix, _, _ := strings.Cut(r.taintKey, "/"); !slices.Contains(taintPrefixes(), prefix) {
-			return misused("--hold-taint-key=%q is refused by the policy holdfast-nodes, which lets the agent set keys of %s only; "+
-				"choose one of those, such as readiness.k8s.io/network", r.taintKey, strings.Join(taintPrefixes(), ", "))
+		if prefix, _, _ := strings.Cut(f.taintKey, "/"); !slices.Contains(taintPrefixes(), prefix) {
+			return cli.UsageErrorf("policy holdfast-nodes refuses --hold-taint-key=%q; use a key of %s, "+
+				"such as readiness.k8s.io/network", f.taintKey, strings.Join(taintPrefixes(), ", "))
 		}
-		r.policy.TaintKey = r.taintKey
+		f.policy.TaintKey = f.taintKey
 		return nil
 	}
-	return misused("--hold-mode=%q is not known; choose cordon or taint", r.holdMode)
+	return cli.UsageErrorf("--hold-mode=%q is unknown; use cordon or taint", f.holdMode)
 }
 
-// taintPrefixes are the prefixes of keys that manifests/base/policies/nodes.yaml lets an agent set. A further one is
-// added in both places, or every write of the agent's is refused.
+// taintPrefixes returns the key prefixes that manifests/base/policies/nodes.yaml lets an
+// agent set. A new prefix must be added in both places, or the policy refuses every write
+// of the agent.
 func taintPrefixes() []string {
 	return []string{"holdfast.dev", "readiness.k8s.io", "startup-taint.cluster-autoscaler.kubernetes.io"}
 }
 
-func checkGates(r *raw) error {
-	if r.gates != "auto" {
-		r.policy.Force = strings.Split(r.gates, ",")
+func checkGates(f *flags) error {
+	if f.gates != "auto" {
+		f.policy.Force = strings.Split(f.gates, ",")
 	}
-	if key, value, _ := strings.Cut(r.policy.NetworkPluginLabel, "="); r.policy.NetworkPluginLabel != "" {
+	if key, value, _ := strings.Cut(f.policy.NetworkPluginLabel, "="); f.policy.NetworkPluginLabel != "" {
 		if problems := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(problems) > 0 {
-			return misused("--network-plugin-label=%q is not key=value: %s", r.policy.NetworkPluginLabel, problems[0])
+			return cli.UsageErrorf("--network-plugin-label=%q is not a label key=value: %s",
+				f.policy.NetworkPluginLabel, problems[0])
 		}
 	}
-	if err := r.policy.Validate(); err != nil {
-		return misused("--gates=%q: %v, or auto for those that the node's own CNI calls for", r.gates, err)
+	if err := f.policy.Validate(); err != nil {
+		return cli.UsageErrorf("--gates=%q: %v; auto selects the gates that the node's CNI configuration needs", f.gates, err)
 	}
-	r.host.Units = r.policy.Units()
+	f.host.Units = f.policy.Units()
 	return nil
 }
 
-func checkEtcd(r *raw) error {
-	if r.etcdCA == "" && r.etcdCert == "" && r.etcdKey == "" {
+func checkEtcd(f *flags) error {
+	if f.etcdCA == "" && f.etcdCert == "" && f.etcdKey == "" {
 		return nil
 	}
-	if r.etcdCA == "" || r.etcdCert == "" || r.etcdKey == "" {
-		return misused("--etcd-ca, --etcd-cert and --etcd-key go together; give all three, or none for the agent to find them on the host")
+	if f.etcdCA == "" || f.etcdCert == "" || f.etcdKey == "" {
+		return cli.UsageErrorf("--etcd-ca, --etcd-cert and --etcd-key belong together; set all three, " +
+			"or none to use the certificates on the host")
 	}
-	r.host.EtcdCredential = &protect.Credential{CA: r.etcdCA, Cert: r.etcdCert, Key: r.etcdKey, Origin: "--etcd-cert"}
-	return absolute([]flagged{{"--etcd-ca", r.etcdCA}, {"--etcd-cert", r.etcdCert}, {"--etcd-key", r.etcdKey}})
+	f.host.EtcdCredential = &evidence.Credential{CA: f.etcdCA, Cert: f.etcdCert, Key: f.etcdKey, Origin: "--etcd-cert"}
+	return cmp.Or(
+		checkAbsolute("--etcd-ca", f.etcdCA),
+		checkAbsolute("--etcd-cert", f.etcdCert),
+		checkAbsolute("--etcd-key", f.etcdKey),
+	)
 }
 
-func checkTimes(r *raw) error {
-	if r.probeTimeout < 100*time.Millisecond || r.probeTimeout > 2*time.Second {
-		return misused("--probe-timeout=%s: choose between 100ms and 2s; the webhook waits 3s for the answer", r.probeTimeout)
+func checkTimes(f *flags) error {
+	if f.probeTimeout < 100*time.Millisecond || f.probeTimeout > 2*time.Second {
+		return cli.UsageErrorf("--probe-timeout=%s is out of range; use 100ms to 2s, because the webhook waits 3s",
+			f.probeTimeout)
 	}
-	if r.tick < time.Second || r.tick > 10*time.Minute {
-		return misused("--tick=%s: choose between 1s and 10m; events wake the agent anyway", r.tick)
-	}
-	return nil
-}
-
-func checkOutput(r *raw) error {
-	if err := r.logLevel.UnmarshalText([]byte(r.level)); err != nil {
-		return misused("--log-level=%q is not known; choose debug, info, warn or error", r.level)
-	}
-	if r.logFormat != "json" && r.logFormat != "text" {
-		return misused("--log-format=%q is not known; choose json or text", r.logFormat)
-	}
-	r.logJSON = r.logFormat == "json"
-	if r.healthListen == "" {
-		return nil
-	}
-	if _, err := net.ResolveTCPAddr("tcp", r.healthListen); err != nil {
-		return misused("--health-listen=%q is not an address and port such as 127.0.0.1:9878, nor empty for none: %v", r.healthListen, err)
+	if f.tick < time.Second || f.tick > 10*time.Minute {
+		return cli.UsageErrorf("--tick=%s is out of range; use 1s to 10m", f.tick)
 	}
 	return nil
 }
 
-func checkInventory(r *raw) error {
-	if r.inventory == "" {
+func checkOutput(f *flags) (err error) {
+	if f.log, err = f.logFlags.Options(); err != nil {
+		return err
+	}
+	if f.healthListen == "" {
 		return nil
 	}
-	namespace, name, ok := strings.Cut(r.inventory, "/")
+	if _, err := net.ResolveTCPAddr("tcp", f.healthListen); err != nil {
+		return cli.UsageErrorf("--health-listen=%q is not an address with a port, such as 127.0.0.1:9878, and not empty: %v",
+			f.healthListen, err)
+	}
+	return nil
+}
+
+func checkInventory(f *flags) error {
+	if f.spcInventory == "" {
+		return nil
+	}
+	namespace, name, ok := strings.Cut(f.spcInventory, "/")
 	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return misused("--spc-inventory=%q is not namespace/name of the ConfigMap that the webhook writes, such as holdfast-system/holdfast-spc-inventory", r.inventory)
+		return cli.UsageErrorf("--spc-inventory=%q is not the namespace/name of a ConfigMap; use that of the webhook, "+
+			"such as holdfast-system/holdfast-spc-inventory", f.spcInventory)
 	}
-	r.config.inventory = types.NamespacedName{Namespace: namespace, Name: name}
+	f.inventory = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/host"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -23,41 +24,82 @@ func TestParse(t *testing.T) {
 		args []string
 		want func(*config)
 	}{
-		"the least":           {nil, func(*config) {}},
-		"another host":        {[]string{"--host-root=/host", "--kubeconfig=agent.conf"}, func(c *config) { c.host.Root, c.kubeconfig = "/host", "agent.conf" }},
-		"taint":               {[]string{"--hold-mode=taint", "--hold-taint-key=readiness.k8s.io/network"}, func(c *config) { c.policy.TaintKey = "readiness.k8s.io/network" }},
-		"gates on every node": {[]string{"--gates=cni,flannel"}, func(c *config) { c.policy.Force = []string{readiness.GateCNI, readiness.GateFlannel} }},
+		"defaults": {nil, func(*config) {}},
+		"other host": {
+			[]string{"--host-root=/host", "--kubeconfig=agent.conf"},
+			func(c *config) {
+				c.host.Root, c.kubeconfig = "/host", "agent.conf"
+			},
+		},
+		"taint": {
+			taintFlags("readiness.k8s.io/network"),
+			func(c *config) {
+				c.policy.TaintKey = "readiness.k8s.io/network"
+			},
+		},
+		"forced gates": {
+			[]string{"--gates=cni,flannel"},
+			func(c *config) {
+				c.policy.Force = []string{readiness.GateCNI, readiness.GateFlannel}
+			},
+		},
 		"named gates": {[]string{"--gates=unit:a.service,condition:NetworkUnavailable,unit:b.target"}, func(c *config) {
 			c.policy.Force = []string{"unit:a.service", "condition:NetworkUnavailable", "unit:b.target"}
 			c.host.Units = []string{"a.service", "b.target"}
 		}},
-		"label with value":    {[]string{"--network-plugin-label=built-by=ansible"}, func(c *config) { c.policy.NetworkPluginLabel = "built-by=ansible" }},
-		"label without value": {[]string{"--network-plugin-label=built-by"}, func(c *config) { c.policy.NetworkPluginLabel = "built-by" }},
+		"label with value": {
+			[]string{"--network-plugin-label=built-by=ansible"},
+			func(c *config) {
+				c.policy.NetworkPluginLabel = "built-by=ansible"
+			},
+		},
+		"label without value": {
+			[]string{"--network-plugin-label=built-by"},
+			func(c *config) {
+				c.policy.NetworkPluginLabel = "built-by"
+			},
+		},
 		"other paths": {
 			[]string{"--flannel-subnet-file=/a", "--cni-conf-dir=/b,/f", "--cni-bin-dir=/c,/d", "--network-plugin-marker=/e"},
 			func(c *config) {
-				c.host.SubnetFile, c.host.CNIConfDirs, c.host.CNIBinDirs, c.host.Marker = "/a", []string{"/b", "/f"}, []string{"/c", "/d"}, "/e"
+				c.host.SubnetFile, c.host.Marker = "/a", "/e"
+				c.host.CNIConfDirs, c.host.CNIBinDirs = []string{"/b", "/f"}, []string{"/c", "/d"}
 			},
 		},
-		"without the policy": {
+		"no policy": {
 			[]string{"--hold-unrecorded", "--trust-durable-subnet-file"},
 			func(c *config) { c.policy.HoldUnrecorded, c.policy.TrustDurableSubnetFile = true, true },
 		},
 		"no static pods": {[]string{"--protect-static-pods=false"}, func(c *config) { c.staticPods = false }},
-		"a certificate": {[]string{"--etcd-ca=/ca", "--etcd-cert=/cert", "--etcd-key=/key"}, func(c *config) {
-			c.host.EtcdCredential = &protect.Credential{CA: "/ca", Cert: "/cert", Key: "/key", Origin: "--etcd-cert"}
+		"certificate": {certificateFlags("/ca", "/cert", "/key"), func(c *config) {
+			c.host.EtcdCredential = &evidence.Credential{CA: "/ca", Cert: "/cert", Key: "/key", Origin: "--etcd-cert"}
 		}},
-		"times":     {[]string{"--probe-timeout=1s", "--tick=1m"}, func(c *config) { c.probeTimeout, c.tick = time.Second, time.Minute }},
+		"times": {
+			[]string{"--probe-timeout=1s", "--tick=1m"},
+			func(c *config) {
+				c.probeTimeout, c.tick = time.Second, time.Minute
+			},
+		},
 		"no health": {[]string{"--health-listen="}, func(c *config) { c.healthListen = "" }},
-		"spc":       {[]string{"--spc-inventory=holdfast-system/machines"}, func(c *config) { c.inventory = types.NamespacedName{Namespace: "holdfast-system", Name: "machines"} }},
+		"spc": {
+			[]string{"--spc-inventory=holdfast-system/machines"},
+			func(c *config) {
+				c.inventory = types.NamespacedName{Namespace: "holdfast-system", Name: "machines"}
+			},
+		},
 		"spc group": {[]string{"--spc-withhold-group=false"}, func(c *config) { c.withholdGroup = false }},
-		"output":    {[]string{"--log-level=warn", "--log-format=text"}, func(c *config) { c.logLevel, c.logJSON = slog.LevelWarn, false }},
+		"output": {
+			[]string{"--log-level=warn", "--log-format=text"},
+			func(c *config) {
+				c.log = cli.LogOptions{Level: slog.LevelWarn}
+			},
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			want := config{
 				node: "n1", staticPods: true, probeTimeout: 1500 * time.Millisecond, tick: 10 * time.Second,
-				healthListen: "127.0.0.1:9878", logJSON: true, withholdGroup: true,
+				healthListen: "127.0.0.1:9878", log: cli.LogOptions{JSON: true}, withholdGroup: true,
 			}
 			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
 			want.host.CNIConfDirs, want.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
@@ -70,55 +112,73 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestMistakesAreAnsweredWithASentenceAndStatusTwo(t *testing.T) {
-	tests := map[string]struct {
-		args []string
-		says string
+func TestUsageErrors(t *testing.T) {
+	for name, test := range map[string]struct {
+		flags []string // in addition to run --node=n1
+		want  string
 	}{
-		"nothing":                {nil, "say what to do"},
-		"no such command":        {[]string{"walk"}, `no command "walk"`},
-		"no node":                {[]string{"run"}, "--node is missing"},
-		"no node's name":         {[]string{"run", "--node=N 1"}, "cannot be the name of a node"},
-		"no such flag":           {[]string{"run", "--nod=n1"}, "flag provided but not defined: -nod"},
-		"no flag at all":         {[]string{"run", "--node=n1", "now"}, `"now" is not a flag`},
-		"no bool":                {[]string{"run", "--node=n1", "--protect-static-pods=perhaps"}, "perhaps"},
-		"no duration":            {[]string{"run", "--node=n1", "--tick=soon"}, "soon"},
-		"relative root":          {[]string{"run", "--node=n1", "--host-root=host"}, "--host-root=\"host\" is not an absolute path"},
-		"relative plugin":        {[]string{"run", "--node=n1", "--cni-bin-dir=/opt/cni/bin,bin"}, "--cni-bin-dir=\"bin\" is not an absolute path"},
-		"empty subnet file":      {[]string{"run", "--node=n1", "--flannel-subnet-file="}, "--flannel-subnet-file"},
-		"no such hold mode":      {[]string{"run", "--node=n1", "--hold-mode=drain"}, "choose cordon or taint"},
-		"taint without key":      {[]string{"run", "--node=n1", "--hold-mode=taint"}, "--hold-mode=taint needs --hold-taint-key"},
-		"key without taint":      {[]string{"run", "--node=n1", "--hold-taint-key=a/b"}, "add --hold-mode=taint"},
-		"refused taint":          {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=example.org/network"}, "is refused by the policy holdfast-nodes"},
-		"taint without prefix":   {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=network"}, "is refused by the policy holdfast-nodes"},
-		"no taint's key":         {[]string{"run", "--node=n1", "--hold-mode=taint", "--hold-taint-key=a b"}, "cannot be the key of a taint"},
-		"no unit's name":         {[]string{"run", "--node=n1", "--gates=unit:network"}, "write the whole name of one systemd unit"},
-		"no such gate":           {[]string{"run", "--node=n1", "--gates=cni,dns"}, `gate "dns" is not known`},
-		"no label":               {[]string{"run", "--node=n1", "--network-plugin-label==yes"}, "is not key=value"},
-		"half a certificate":     {[]string{"run", "--node=n1", "--etcd-cert=/cert"}, "go together"},
-		"relative certificate":   {[]string{"run", "--node=n1", "--etcd-ca=ca", "--etcd-cert=/cert", "--etcd-key=/key"}, "--etcd-ca=\"ca\" is not an absolute path"},
-		"probes take too long":   {[]string{"run", "--node=n1", "--probe-timeout=5s"}, "choose between 100ms and 2s"},
-		"ticks come too often":   {[]string{"run", "--node=n1", "--tick=1ms"}, "choose between 1s and 10m"},
-		"no such level":          {[]string{"run", "--node=n1", "--log-level=loud"}, "choose debug, info, warn or error"},
-		"no such format":         {[]string{"run", "--node=n1", "--log-format=xml"}, "choose json or text"},
-		"no address":             {[]string{"run", "--node=n1", "--health-listen=here"}, "is not an address and port"},
-		"no ConfigMap":           {[]string{"run", "--node=n1", "--spc-inventory=machines"}, "is not namespace/name"},
-		"mistake of inspect too": {[]string{"inspect", "--gates=dns"}, `gate "dns" is not known`},
-	}
-	for name, test := range tests {
+		"invalid node":         {[]string{"--node=N 1"}, "is not a valid node name"},
+		"unknown flag":         {[]string{"--nod=n1"}, "flag provided but not defined: -nod"},
+		"argument":             {[]string{"now"}, `unexpected argument "now"; holdfast-agent run has flags only`},
+		"invalid bool":         {[]string{"--protect-static-pods=perhaps"}, "perhaps"},
+		"invalid duration":     {[]string{"--tick=soon"}, "soon"},
+		"relative root":        {[]string{"--host-root=host"}, `--host-root="host" is not an absolute path`},
+		"relative plugin":      {[]string{"--cni-bin-dir=/opt/cni/bin,bin"}, `--cni-bin-dir="bin" is not an absolute path`},
+		"empty subnet file":    {[]string{"--flannel-subnet-file="}, "--flannel-subnet-file"},
+		"unknown hold mode":    {[]string{"--hold-mode=drain"}, "use cordon or taint"},
+		"taint without key":    {[]string{"--hold-mode=taint"}, "--hold-mode=taint requires --hold-taint-key"},
+		"key without taint":    {[]string{"--hold-taint-key=a/b"}, "add --hold-mode=taint"},
+		"refused taint":        {taintFlags("example.org/network"), "policy holdfast-nodes refuses --hold-taint-key"},
+		"taint without prefix": {taintFlags("network"), "policy holdfast-nodes refuses --hold-taint-key"},
+		"invalid taint":        {taintFlags("a b"), "is not a valid taint key"},
+		"invalid unit":         {[]string{"--gates=unit:network"}, "write the full name of one systemd unit"},
+		"unknown gate":         {[]string{"--gates=cni,dns"}, `unknown gate "dns"`},
+		"invalid label":        {[]string{"--network-plugin-label==yes"}, "is not a label key=value"},
+		"one certificate":      {[]string{"--etcd-cert=/cert"}, "belong together"},
+		"relative certificate": {certificateFlags("ca", "/cert", "/key"), `--etcd-ca="ca" is not an absolute path`},
+		"long probe":           {[]string{"--probe-timeout=5s"}, "use 100ms to 2s"},
+		"short tick":           {[]string{"--tick=1ms"}, "use 1s to 10m"},
+		"unknown level":        {[]string{"--log-level=loud"}, "use debug, info, warn or error"},
+		"unknown format":       {[]string{"--log-format=xml"}, "use json or text"},
+		"invalid address":      {[]string{"--health-listen=here"}, "is not an address with a port"},
+		"invalid ConfigMap":    {[]string{"--spc-inventory=machines"}, "is not the namespace/name"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			var out, errOut bytes.Buffer
-			require.Equal(t, 2, command(t.Context(), test.args, &out, &errOut), errOut.String())
-			require.Contains(t, errOut.String(), test.says)
-			require.Empty(t, out.String())
+			requireUsageError(t, append([]string{"run", "--node=n1"}, test.flags...), test.want)
 		})
+	}
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no command":       {nil, "a command is required"},
+		"unknown command":  {[]string{"walk"}, `unknown command "walk"`},
+		"missing node":     {[]string{"run"}, "--node is required"},
+		"error of inspect": {[]string{"inspect", "--gates=dns"}, `unknown gate "dns"`},
+	} {
+		t.Run(name, func(t *testing.T) { requireUsageError(t, test.args, test.want) })
 	}
 }
 
-func TestFailuresHaveStatusOne(t *testing.T) {
+func requireUsageError(t *testing.T, args []string, want string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	require.Equal(t, 2, execute(t.Context(), args, &out, &errOut), errOut.String())
+	require.Contains(t, errOut.String(), want)
+	require.Contains(t, errOut.String(), "--help` for usage.")
+	require.Empty(t, out.String())
+}
+
+func taintFlags(key string) []string { return []string{"--hold-mode=taint", "--hold-taint-key=" + key} }
+
+func certificateFlags(ca, cert, key string) []string {
+	return []string{"--etcd-ca=" + ca, "--etcd-cert=" + cert, "--etcd-key=" + key}
+}
+
+func TestFailures(t *testing.T) {
 	tests := map[string]struct {
 		args []string
-		says string
+		want string
 	}{
 		"no kubeconfig": {[]string{"--kubeconfig=/nowhere/admin.conf"}, "/nowhere/admin.conf"},
 		"no host":       {[]string{"--kubeconfig=testdata/kubeconfig", "--host-root=/nowhere"}, "/nowhere"},
@@ -126,8 +186,9 @@ func TestFailuresHaveStatusOne(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			require.Equal(t, 1, command(t.Context(), append([]string{"run", "--node=n1"}, test.args...), &out, &errOut), errOut.String())
-			require.Contains(t, errOut.String(), test.says)
+			args := append([]string{"run", "--node=n1"}, test.args...)
+			require.Equal(t, 1, execute(t.Context(), args, &out, &errOut), errOut.String())
+			require.Contains(t, errOut.String(), test.want)
 		})
 	}
 }
@@ -135,36 +196,37 @@ func TestFailuresHaveStatusOne(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"-h"}, {"help"}, {"run", "--help"}} {
 		var out, errOut bytes.Buffer
-		require.Zero(t, command(t.Context(), args, &out, &errOut), "%v", args)
-		require.Equal(t, usage(), out.String())
+		require.Zero(t, execute(t.Context(), args, &out, &errOut), "%v", args)
+		require.Equal(t, usage, out.String())
 		require.Empty(t, errOut.String())
 	}
 	var out, errOut bytes.Buffer
-	require.Zero(t, command(t.Context(), []string{"version"}, &out, &errOut))
+	require.Zero(t, execute(t.Context(), []string{"version"}, &out, &errOut))
 	require.True(t, strings.HasPrefix(out.String(), "holdfast agent "), out.String())
 }
 
-func TestThePolicyLetsEveryTaintThatTheFlagTakes(t *testing.T) {
+func TestTaintPrefixes(t *testing.T) {
 	policy, err := os.ReadFile("../../manifests/base/policies/nodes.yaml")
 	require.NoError(t, err)
 	var prefixes []string
 	for _, prefix := range taintPrefixes() {
 		prefixes = append(prefixes, strings.ReplaceAll(prefix, ".", "[.]"))
 	}
-	require.Equal(t, 2, strings.Count(string(policy), `"^(`+strings.Join(prefixes, "|")+`)/"`), "to set and to take away")
+	pattern := `"^(` + strings.Join(prefixes, "|") + `)/"`
+	require.Equal(t, 2, strings.Count(string(policy), pattern), "one rule to set and one to remove a taint")
 }
 
-func TestUsageExplainsEveryFlag(t *testing.T) {
+func TestUsage(t *testing.T) {
 	for _, dir := range slices.Concat(host.CNIConfDirs(), host.CNIBinDirs()) {
-		require.Contains(t, usage(), dir)
+		require.Contains(t, usage, dir)
 	}
-	flags(&raw{}).VisitAll(func(f *flag.Flag) {
-		require.Contains(t, usage(), " --"+f.Name, "usage.go does not explain --%s", f.Name)
+	new(flags).flagSet().VisitAll(func(f *flag.Flag) {
+		require.Contains(t, usage, " --"+f.Name, "usage.go does not explain --%s", f.Name)
 		if f.DefValue != "" && f.DefValue != "false" {
-			require.Contains(t, usage(), "default "+f.DefValue, "usage.go does not give the default of --%s", f.Name)
+			require.Contains(t, usage, "default "+f.DefValue, "usage.go does not give the default of --%s", f.Name)
 		}
 	})
-	for _, line := range strings.Split(usage(), "\n") {
+	for _, line := range strings.Split(usage, "\n") {
 		require.LessOrEqual(t, len(line), 120, line)
 	}
 }

@@ -11,187 +11,198 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// TestHolds has one API server for holds whose beginning is not the policy's.
+// TestHolds has the holds that do not begin and end as usual.
 func TestHolds(t *testing.T) {
-	s := startSite(t)
-	for _, part := range []struct {
-		name string
-		run  func(*testing.T, site)
-	}{
-		{"the fleet that was there keeps its spec", theFleetKeepsItsSpec},
-		{"somebody opens a held node and closes it while no agent looks", somebodyReplacesTheCordon},
-		{"a node is uncordoned by hand in both subresources", uncordonedInBothSubresources},
-		{"an etcd node keeps its marks when the hold goes", anEtcdNodeKeepsItsMarks},
-		{"without the policy", withoutThePolicy}, // the last: it takes the parameter away
-	} {
-		t.Run(part.name, func(t *testing.T) { s := s; s.t = t; part.run(t, s) })
+	newFixture(t).runTests([]fixtureTest{
+		{"existing nodes", testExistingNodes},
+		{"replaced cordon", testReplacedCordon},
+		{"released by hand", testReleasedByHand},
+		{"etcd node", testHoldOfEtcdNode},
+		{"without the policy", testWithoutPolicy}, // The last one: it deletes the policy's parameter.
+	})
+}
+
+// holdState returns the state in the hold record of a Node, or an empty one.
+func holdState(n *corev1.Node) readiness.State {
+	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
+	if err != nil {
+		return ""
 	}
+	return record.State
 }
 
-// bare makes a host that has booted, with nothing on it.
-func (s site) bare(boot int) string {
-	root := s.t.TempDir()
-	put(s.t, root, "/proc/sys/kernel/random/boot_id", bootID(boot)+"\n", 0o444)
-	return root
+// isHeldNode reports whether an agent holds the Node.
+func isHeldNode(n *corev1.Node) bool {
+	return n.Spec.Unschedulable && condition(n, readiness.NetworkHeld).Status == corev1.ConditionTrue
 }
 
-// theFleetKeepsItsSpec: Nodes that were there before Holdfast, in any state. The API server's own book-keeping shows that
-// the agent has written nothing of their spec.
-func theFleetKeepsItsSpec(t *testing.T, s site) {
-	for name, spec := range map[string]testenv.NodeSpec{
+// isReleasedNode reports whether a hold has ended completely.
+func isReleasedNode(n *corev1.Node) bool {
+	return holdState(n) == readiness.Released && !n.Spec.Unschedulable &&
+		condition(n, readiness.NetworkHeld).Status == corev1.ConditionFalse &&
+		condition(n, corev1.NodeNetworkUnavailable).Status != corev1.ConditionTrue
+}
+
+// testExistingNodes has Nodes in any state that exist before Holdfast. The managed fields
+// of the API server show that the agent does not write their spec.
+func testExistingNodes(t *testing.T, f fixture) {
+	for name, spec := range map[string]apiserver.NodeSpec{
 		"old-serving":  {Ready: true},
 		"old-unready":  {},
 		"old-tainted":  {Ready: true, Taints: []corev1.Taint{{Key: "example.org/gpu", Effect: "NoSchedule"}}},
 		"old-cordoned": {Ready: true},
 	} {
-		for state, prepare := range map[string]func(string){"works": func(root string) { flannel(t, root) }, "waits": func(string) {}} {
-			spec.Name, spec.BootID = name+"-"+state, bootID(1)
-			_, err := testenv.RegisterNode(t.Context(), s.Admin(), spec)
+		for _, network := range []string{"ready", "missing"} {
+			spec.Name, spec.BootID = name+"-"+network, bootID(1)
+			_, err := apiserver.RegisterNode(t.Context(), f.Admin(), spec)
 			require.NoError(t, err)
 			if name == "old-cordoned" {
-				_, err := s.Kubectl(t.Context(), "cordon", spec.Name)
-				require.NoError(t, err)
+				f.kubectl("cordon", spec.Name)
 			}
-			before := s.node(spec.Name)
-			root := s.bare(1)
-			prepare(root)
-			s.run(spec.Name, root)
-			s.until(spec.Name, "seen", func(n *corev1.Node) bool {
-				return n.Annotations[readiness.HoldAnnotation] != "" && is(n, readiness.NetworkHeld).Status == corev1.ConditionFalse
+			before := f.node(spec.Name)
+			root := newHost(t, 1)
+			if network == "ready" {
+				installFlannel(t, root)
+			}
+			f.startAgent(spec.Name, root)
+			f.waitFor(spec.Name, "observed", func(n *corev1.Node) bool {
+				return n.Annotations[readiness.HoldAnnotation] != "" &&
+					condition(n, readiness.NetworkHeld).Status == corev1.ConditionFalse
 			})
-			after := s.node(spec.Name)
+			after := f.node(spec.Name)
 			require.Equal(t, before.Spec, after.Spec, spec.Name)
-			wrote := false
+			hasWritten := false
 			for _, entry := range after.ManagedFields {
 				if entry.Manager == readiness.FieldManager {
-					wrote = true
+					hasWritten = true
 					require.NotContains(t, entry.FieldsV1.GetRawString(), `"f:spec"`, spec.Name)
 				}
 			}
-			require.True(t, wrote, "the agent is known by its name")
+			require.True(t, hasWritten, "the agent's field manager is not in the managed fields")
 		}
 	}
 }
 
-// somebodyReplacesTheCordon with the real kubectl, while the agent's image cannot be pulled, say.
-func somebodyReplacesTheCordon(t *testing.T, s site) {
-	_, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "replaced", BootID: bootID(2)})
-	require.NoError(t, err)
-	for _, verb := range []string{"cordon", "uncordon", "cordon"} { // the first writes nothing
-		_, err = s.Kubectl(t.Context(), verb, "replaced")
-		require.NoError(t, err)
+// testReplacedCordon replaces Holdfast's cordon with the real kubectl while no agent runs.
+func testReplacedCordon(t *testing.T, f fixture) {
+	f.addNode(apiserver.NodeSpec{Name: "replaced", BootID: bootID(2)})
+	for _, verb := range []string{"cordon", "uncordon", "cordon"} { // The first one writes nothing.
+		f.kubectl(verb, "replaced")
 	}
-	root := s.bare(2)
-	flannel(t, root)
-	s.run("replaced", root)
-	s.until("replaced", "known as somebody's", func(n *corev1.Node) bool {
-		r, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
-		return err == nil && r.State == readiness.Overridden && is(n, corev1.NodeNetworkUnavailable).Status == corev1.ConditionFalse
+	root := newHost(t, 2)
+	installFlannel(t, root)
+	f.startAgent("replaced", root)
+	f.waitFor("replaced", "overridden", func(n *corev1.Node) bool {
+		return holdState(n) == readiness.Overridden &&
+			condition(n, corev1.NodeNetworkUnavailable).Status == corev1.ConditionFalse
 	})
-	require.True(t, s.node("replaced").Spec.Unschedulable, "it is not the agent's to lift")
+	require.True(t, f.node("replaced").Spec.Unschedulable, "the agent removed the cordon of a person")
 
-	_, _, err = s.AddNode(t.Context(), testenv.NodeSpec{Name: "not-replaced", BootID: bootID(2)})
-	require.NoError(t, err)
-	_, err = s.Kubectl(t.Context(), "cordon", "not-replaced")
-	require.NoError(t, err)
-	s.run("not-replaced", root)
-	s.until("not-replaced", "released", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
+	f.addNode(apiserver.NodeSpec{Name: "not-replaced", BootID: bootID(2)})
+	f.kubectl("cordon", "not-replaced")
+	f.startAgent("not-replaced", root)
+	f.waitFor("not-replaced", "released", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 }
 
-// uncordonedInBothSubresources is the release by hand where no agent runs (README). The agent that comes later agrees.
-func uncordonedInBothSubresources(t *testing.T, s site) {
-	_, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "by-hand", BootID: bootID(3)})
+// testReleasedByHand releases a node by hand while no agent runs (README). The agent that
+// starts later accepts it.
+func testReleasedByHand(t *testing.T, f fixture) {
+	f.addNode(apiserver.NodeSpec{Name: "by-hand", BootID: bootID(3)})
+	f.kubectl("uncordon", "by-hand")
+	cleared := []byte(`{"status":{"conditions":[
+		{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHand","message":""}]}}`)
+	nodes := f.Client().CoreV1().Nodes()
+	_, err := nodes.Patch(t.Context(), "by-hand", types.StrategicMergePatchType, cleared, metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
-	_, err = s.Kubectl(t.Context(), "uncordon", "by-hand")
-	require.NoError(t, err)
-	cleared := []byte(`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHand","message":""}]}}`)
-	_, err = s.Client().CoreV1().Nodes().Patch(t.Context(), "by-hand", types.StrategicMergePatchType, cleared, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
-	s.run("by-hand", s.bare(3))
-	// The marks stay until the host has been looked at for etcd, which may be a moment later.
-	s.until("by-hand", "recorded, and without the marks of the hold", func(n *corev1.Node) bool {
-		r, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
-		return err == nil && r.State == readiness.Overridden && n.Annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"] == ""
+	f.startAgent("by-hand", newHost(t, 3))
+	// The marks stay until the agent has searched the host for etcd, which can be a
+	// moment later.
+	f.waitFor("by-hand", "overridden, without marks", func(n *corev1.Node) bool {
+		return holdState(n) == readiness.Overridden && n.Annotations[protect.ClusterAutoscalerAnnotation] == ""
 	})
-	n := s.node("by-hand")
+	n := f.node("by-hand")
 	require.False(t, n.Spec.Unschedulable)
-	require.Equal(t, "ReleasedByHand", is(n, corev1.NodeNetworkUnavailable).Reason)
+	require.Equal(t, "ReleasedByHand", condition(n, corev1.NodeNetworkUnavailable).Reason)
 }
 
-// anEtcdNodeKeepsItsMarks: a hold and a member both want autoscalers to leave the node alone. When the hold goes, no
-// instant is without the mark.
-func anEtcdNodeKeepsItsMarks(t *testing.T, s site) {
+// testHoldOfEtcdNode checks that a Node with a hold and a member keeps its mark for
+// autoscalers in every version when the hold ends, because both need the mark.
+func testHoldOfEtcdNode(t *testing.T, f fixture) {
 	const mark = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-	etcd := testenv.NewEtcd(t, testenv.EtcdOptions{Members: 1, TLS: true, BootID: bootID})
+	etcd := etcd.New(t, etcd.Options{Members: 1, TLS: true, BootID: bootID})
 	m := etcd.Member(1)
-	_, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: m.Node, InternalIP: m.IP, BootID: bootID(1)})
-	require.NoError(t, err)
-	events, err := s.Client().CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + m.Node})
+	f.addNode(apiserver.NodeSpec{Name: m.Node, InternalIP: m.IP, BootID: bootID(1)})
+	options := metav1.ListOptions{FieldSelector: "metadata.name=" + m.Node}
+	events, err := f.Client().CoreV1().Nodes().Watch(t.Context(), options)
 	require.NoError(t, err)
 	defer events.Stop()
-	s.run(m.Node, m.Root)
-	flannelled := false
-	end := time.After(soon)
+	f.startAgent(m.Node, m.Root)
+	hasNetwork := false
+	timeout := time.After(soon)
 	for {
 		select {
 		case e := <-events.ResultChan():
 			n, ok := e.Object.(*corev1.Node)
 			require.True(t, ok)
 			require.Equal(t, "true", n.Annotations[mark], "%v", n.Annotations)
-			if n.Labels["holdfast.dev/etcd-member"] == "true" && !flannelled {
-				flannelled = true
-				flannel(t, m.Root)
+			if n.Labels[observation.EtcdMemberLabel] == "true" && !hasNetwork {
+				hasNetwork = true
+				installFlannel(t, m.Root)
 			}
 			if !n.Spec.Unschedulable {
-				require.Contains(t, strings.Split(n.Annotations["holdfast.dev/marks"], ","), mark, "from now on it stands for the member")
+				marks := strings.Split(n.Annotations[protect.MarksAnnotation], ",")
+				require.Contains(t, marks, mark, "the member does not own the mark")
 				return
 			}
-		case <-end:
-			require.Fail(t, "it was not released", "%+v", s.node(m.Node))
+		case <-timeout:
+			require.Fail(t, "the node was not released", "%+v", f.node(m.Node))
 		}
 	}
 }
 
-// withoutThePolicy follows overlays/without-born-held, as on Kubernetes before 1.36: kubelets register with a taint, or the
-// agent alone holds what is not Ready yet.
-func withoutThePolicy(t *testing.T, s site) {
-	require.NoError(t, s.Client().CoreV1().ConfigMaps("holdfast-system").Delete(t.Context(), "holdfast-born-held", metav1.DeleteOptions{}))
+// testWithoutPolicy follows overlays/without-born-held, as before Kubernetes 1.36:
+// kubelets register with a taint, or the agent alone holds nodes that are not Ready yet.
+func testWithoutPolicy(t *testing.T, f fixture) {
+	configMaps := f.Client().CoreV1().ConfigMaps("holdfast-system")
+	require.NoError(t, configMaps.Delete(t.Context(), "holdfast-born-held", metav1.DeleteOptions{}))
 	own := corev1.Taint{Key: "holdfast.dev/held", Effect: corev1.TaintEffectNoSchedule}
-	specs := map[string]testenv.NodeSpec{
-		"registers-with-the-taint": {Taints: []corev1.Taint{own}, Ready: true, BootID: bootID(4)},
-		"registers-without":        {BootID: bootID(4)},
-	}
-	flags := map[string][]string{
-		"registers-with-the-taint": {"--hold-unrecorded", "--hold-mode=taint", "--hold-taint-key=" + own.Key},
-		"registers-without":        {"--hold-unrecorded"},
-	}
-	for name, spec := range specs {
-		spec.Name = name
-		require.Eventually(t, func() bool { // until the API server has heard that the parameter is gone
-			n, _, err := s.AddNode(t.Context(), spec)
-			require.NoError(t, err)
+	for name, test := range map[string]struct {
+		spec  apiserver.NodeSpec
+		flags []string
+	}{
+		"registers-with-taint": {
+			apiserver.NodeSpec{Taints: []corev1.Taint{own}, Ready: true, BootID: bootID(4)},
+			[]string{"--hold-unrecorded", "--hold-mode=taint", "--hold-taint-key=" + own.Key},
+		},
+		"registers-without-taint": {apiserver.NodeSpec{BootID: bootID(4)}, []string{"--hold-unrecorded"}},
+	} {
+		test.spec.Name = name
+		// Until the API server has observed that the parameter is gone, a new node is
+		// born held.
+		require.Eventually(t, func() bool {
+			n := f.addNode(test.spec)
 			if n.Annotations[readiness.HoldAnnotation] != "" {
-				require.NoError(t, s.Client().CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}))
+				require.NoError(t, f.Client().CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}))
 			}
 			return n.Annotations[readiness.HoldAnnotation] == ""
 		}, soon, 20*time.Millisecond)
-		root := s.bare(4)
-		s.run(name, root, flags[name]...)
-		closed := func(n *corev1.Node) bool {
-			tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == own.Key })
-			return tainted || n.Spec.Unschedulable
+		root := newHost(t, 4)
+		f.startAgent(name, root, test.flags...)
+		isClosed := func(n *corev1.Node) bool {
+			isTainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == own.Key })
+			return isTainted || n.Spec.Unschedulable
 		}
-		s.until(name, "held", func(n *corev1.Node) bool {
-			r, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
-			return err == nil && r.State == readiness.Held && closed(n)
-		})
-		flannel(t, root)
-		s.until(name, "released", func(n *corev1.Node) bool {
-			return !closed(n) && is(n, corev1.NodeNetworkUnavailable).Status != corev1.ConditionTrue
+		f.waitFor(name, "held", func(n *corev1.Node) bool { return holdState(n) == readiness.Held && isClosed(n) })
+		installFlannel(t, root)
+		f.waitFor(name, "released", func(n *corev1.Node) bool {
+			return !isClosed(n) && condition(n, corev1.NodeNetworkUnavailable).Status != corev1.ConditionTrue
 		})
 	}
 }

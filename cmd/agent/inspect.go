@@ -2,144 +2,180 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// inspectBudget is how long an inspection may take, whatever hangs.
+// inspectBudget limits the time of an inspection.
 const inspectBudget = 15 * time.Second
 
-// inspectUsage explains `holdfast-agent inspect`; a flag that it does not explain fails a test.
-func inspectUsage() string {
-	return `holdfast-agent inspect prints what the agent sees on this host, what it would decide, and why. It needs no cluster, changes
-nothing, and works without root: what only root may read is then shown as unknown.
+// inspectUsage is the help of `holdfast-agent inspect`. A test checks that it explains every
+// flag.
+const inspectUsage = `holdfast-agent inspect prints what the agent observes on this host, what it would decide, and why.
+It needs no cluster and changes nothing. Run it as root: what only root can read is unknown to other users.
 
   holdfast-agent inspect [flags]
 
-  -o text|json                    for people (default) or for machines
-  --ask-etcd=BOOL                 ask the etcd found here who it is and how its cluster stands (default true)
-  --host-root=DIR                 where the host's / is mounted (default /)
-  --provider-id=ID                the Node's spec.providerID, to compare with what an OpenStack machine calls itself;
-                                  without it what the kubelet was told or cloud-init has noted is taken
+  -o text|json                    format of the output: text for people (default), JSON for scripts (described in
+                                  docs/inspect.md)
+  -v                              also print the labels and annotations that the agent would write. JSON always has
+                                  them
+  --exit-code                     show the result in the exit code
+  --ask-etcd=BOOL                 probe the etcd servers on this host for their identity and the state of their
+                                  cluster (default true)
+  --host-root=DIR                 directory where the host's / is mounted (default /)
+  --provider-id=ID                the Node's spec.providerID, to compare with the IDs of an OpenStack machine. If empty,
+                                  inspect uses the kubelet's flag or cloud-init's instance ID
 
-The rest are the flags of holdfast-agent run, for what they change of the decision:
+These flags of holdfast-agent run change the decisions too:
   --gates=auto|LIST  --network-plugin-label=KEY=VALUE  --network-plugin-marker=FILE
   --flannel-subnet-file=FILE  --trust-durable-subnet-file  --cni-conf-dir=DIR,...  --cni-bin-dir=DIR,...
   --protect-static-pods=BOOL  --etcd-ca=FILE --etcd-cert=FILE --etcd-key=FILE  --probe-timeout=DURATION
 
-Exit status: 0 done, also if something is unknown; 1 failed; 2 a mistake on the command line.
+Exit codes: 0 success, whatever the result is; 1 failure; 2 usage error. With --exit-code, the first of these that
+applies:
+  10  the host holds an etcd member
+  11  it is unknown whether the host holds an etcd member
+  12  a held node would stay held
+   0  none of these: the host holds no etcd member, and a held node would be released
 `
+
+// inspectFlags holds the flags of `holdfast-agent inspect`.
+type inspectFlags struct {
+	flags
+	output      string
+	isVerbose   bool
+	setExitCode bool
+	askEtcd     bool
+	providerID  string
 }
 
-// inspection is the command line of `holdfast-agent inspect`.
-type inspection struct {
-	raw
-	output     string
-	ask        bool
-	providerID string
-}
-
-func inspectFlags(i *inspection) *flag.FlagSet {
-	set := flag.NewFlagSet("holdfast-agent inspect", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	set.StringVar(&i.output, "o", "text", "")
-	set.BoolVar(&i.ask, "ask-etcd", true, "")
-	set.StringVar(&i.providerID, "provider-id", "", "")
-	offered := map[string]bool{}
-	for _, name := range []string{
-		"host-root", "gates", "network-plugin-label", "network-plugin-marker", "flannel-subnet-file", "trust-durable-subnet-file",
-		"cni-conf-dir", "cni-bin-dir", "protect-static-pods", "etcd-ca", "etcd-cert", "etcd-key", "probe-timeout",
-	} {
-		offered[name] = true
+// inheritedFlags returns the flags of `holdfast-agent run` that `holdfast-agent inspect`
+// has too.
+func inheritedFlags() []string {
+	return []string{
+		"host-root", "gates", "network-plugin-label", "network-plugin-marker", "flannel-subnet-file",
+		"trust-durable-subnet-file", "cni-conf-dir", "cni-bin-dir", "protect-static-pods", "etcd-ca", "etcd-cert",
+		"etcd-key", "probe-timeout",
 	}
-	flags(&i.raw).VisitAll(func(f *flag.Flag) {
-		if offered[f.Name] {
-			set.Var(f.Value, f.Name, "")
-		}
-	})
+}
+
+func (i *inspectFlags) flagSet() *flag.FlagSet {
+	set, run := cli.NewFlagSet("holdfast-agent inspect"), i.flags.flagSet()
+	set.StringVar(&i.output, "o", "text", "")
+	set.BoolVar(&i.isVerbose, "v", false, "")
+	set.BoolVar(&i.setExitCode, "exit-code", false, "")
+	set.BoolVar(&i.askEtcd, "ask-etcd", true, "")
+	set.StringVar(&i.providerID, "provider-id", "", "")
+	for _, name := range inheritedFlags() {
+		set.Var(run.Lookup(name).Value, name, "")
+	}
 	return set
 }
 
-func parseInspect(args []string) (inspection, error) {
-	var i inspection
-	set := inspectFlags(&i)
-	switch err := set.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
+func parseInspect(args []string) (inspectFlags, error) {
+	var i inspectFlags
+	if err := cli.ParseFlags(i.flagSet(), args, "-o json"); err != nil {
 		return i, err
-	case err != nil:
-		return i, misused("%v; `holdfast-agent inspect --help` names all flags", err)
-	}
-	if set.NArg() > 0 {
-		return i, misused("%q is not a flag; everything that `holdfast-agent inspect` takes is a flag, such as -o json", set.Arg(0))
 	}
 	if i.output != "text" && i.output != "json" {
-		return i, misused("-o %q is not known; choose text or json", i.output)
+		return i, cli.UsageErrorf("-o %q is unknown; use text or json", i.output)
 	}
-	for _, check := range []func(*raw) error{checkHost, checkGates, checkEtcd, checkTimes} {
-		if err := check(&i.raw); err != nil {
+	for _, check := range []func(*flags) error{checkHost, checkGates, checkEtcd, checkTimes} {
+		if err := check(&i.flags); err != nil {
 			return i, err
 		}
 	}
 	return i, nil
 }
 
-// inspect prints what the agent sees on this host and what it would do.
-func inspect(ctx context.Context, args []string, out, _ io.Writer) error {
-	asked, err := parseInspect(args)
+// inspect prints what the agent observes on this host, and what it would do.
+func inspect(ctx context.Context, args []string, out io.Writer) error {
+	options, err := parseInspect(args)
 	if errors.Is(err, flag.ErrHelp) {
-		_, err = io.WriteString(out, inspectUsage())
+		_, err = io.WriteString(out, inspectUsage)
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	machine, err := host.New(asked.host)
+	machine, err := host.New(options.host)
 	if err != nil {
-		return misused("--host-root: %v", err)
+		return cli.UsageErrorf("--host-root: %v", err)
+	}
+	if err := checkHostRoot(options.host.Root); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, inspectBudget)
 	defer cancel()
-	seen := look(ctx, machine, asked)
-	if asked.output == "text" {
-		return seen.print(out)
+	r := observeHost(ctx, machine, options)
+	if options.output == "json" {
+		err = r.writeJSON(out)
+	} else {
+		err = r.writeText(out, options.isVerbose)
 	}
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(seen); err != nil {
-		return fmt.Errorf("printing the report: %w", err)
+	switch {
+	case err != nil:
+		return fmt.Errorf("writing the report: %w", err)
+	case options.setExitCode && r.Result != resultClear:
+		return cli.ExitWith(r.Result.exitCode())
 	}
 	return nil
 }
 
-// look takes the host as it is now, and decides as the agent would.
-func look(ctx context.Context, machine *host.Host, asked inspection) report {
-	prober := etcdprobe.New(etcdprobe.Options{Timeout: asked.probeTimeout})
+// checkHostRoot returns a usage error if root is not the root of a host. Without this
+// check, an inspection of a wrong directory would report a host without etcd.
+func checkHostRoot(root string) error {
+	problem := ""
+	if _, err := os.Lstat(filepath.Join(root, "etc")); errors.Is(err, fs.ErrNotExist) {
+		problem = "it has no etc directory"
+	}
+	switch entries, err := os.ReadDir(filepath.Join(root, "proc")); {
+	case errors.Is(err, fs.ErrNotExist):
+		problem = "it has no proc directory"
+	case err == nil && len(entries) == 0:
+		problem = "its proc directory is empty, so the mounts below / are missing"
+	}
+	if problem == "" {
+		return nil
+	}
+	return cli.UsageErrorf("--host-root=%s is not the root of a host: %s; in a pod, use the directory where "+
+		"a hostPath volume mounts the host's /; on the host itself, omit the flag", root, problem)
+}
+
+// observeHost reads the host, probes the etcd servers on it, and decides as the agent would.
+func observeHost(ctx context.Context, machine *host.Host, options inspectFlags) report {
+	prober := etcdprobe.New(etcdprobe.Options{Timeout: options.probeTimeout})
 	defer prober.Close()
-	seen := report{Host: describeHost(asked.host.Root), Network: machine.Network(ctx)}
-	seen.Host.BootID = seen.Network.BootID
-	shown := machine.Look(ctx)
-	seen.Etcd = etcdReport{Found: []foundReport{}, Unknown: shown.Unknown, Notes: shown.Notes}
-	for _, sighting := range shown.Found {
-		found := foundReport{Found: protect.Found{Sighting: sighting}}
-		if asked.ask && (asked.staticPods || !sighting.InCluster) { // whom the agent asks: one that runs may show no process
-			found.Answer = prober.Identify(ctx, sighting)
+	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: machine.Network(ctx)}
+	r.Host.BootID = r.Network.BootID
+	look := machine.Findings(ctx)
+	r.Etcd = etcdReport{Found: []foundReport{}, Unknown: look.Unknown, Notes: look.Notes}
+	for _, sighting := range look.Found {
+		found := foundReport{FoundServer: evidence.FoundServer{Server: sighting}}
+		// Like the agent, probe a server whose process is not visible too.
+		if options.askEtcd && (options.staticPods || !sighting.InCluster) {
+			found.Identity = prober.Identify(ctx, sighting)
 		}
-		if found.Answered() && !found.Removed {
-			observation := prober.Observe(ctx, sighting, found.Answer)
+		if found.HasAnswered() && !found.Removed {
+			observation := prober.Observe(ctx, sighting, found.Identity)
 			found.Observation = &observation
 		}
-		seen.Etcd.Found = append(seen.Etcd.Found, found)
+		r.Etcd.Found = append(r.Etcd.Found, found)
 	}
-	seen.OpenStack = describeMachine(machine.Machine(), asked.providerID)
-	seen.Decision = seen.decide(asked)
-	return seen
+	r.OpenStack = describeMachine(machine.Machine(), options.providerID)
+	r.Decision = r.decide(options)
+	r.Result, r.Conclusion = r.Decision.conclude()
+	return r
 }

@@ -13,12 +13,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/pkg/openstack"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// report is what `holdfast-agent inspect` prints. Its JSON is read by machines: keys are only added.
+// reportVersion is the version of the report's JSON. It changes when a key is removed or
+// gets another meaning. New keys do not change it.
+const reportVersion = 1
+
+// report is the output of `holdfast-agent inspect`. Scripts read its JSON, which
+// docs/inspect.md describes.
 type report struct {
+	Version int          `json:"version"`
+	Result  reportResult `json:"result"`
+	// Conclusion is the result in a sentence.
+	Conclusion string `json:"conclusion"`
+
 	Host     hostReport      `json:"host"`
 	Etcd     etcdReport      `json:"etcd"`
 	Network  readiness.Facts `json:"network"`
@@ -27,11 +42,27 @@ type report struct {
 	OpenStack *openstackReport `json:"openstack,omitempty"`
 }
 
+// reportResult is the result of an inspection in one word.
+type reportResult string
+
+const (
+	resultHoldsEtcd   reportResult = "HoldsEtcd"
+	resultEtcdUnknown reportResult = "EtcdUnknown"
+	resultStaysHeld   reportResult = "StaysHeld" // no etcd, but a held node would stay held
+	resultClear       reportResult = "Clear"     // none of the others
+)
+
+// exitCode returns the exit code with --exit-code. It differs from the exit codes of
+// every command.
+func (r reportResult) exitCode() int {
+	return map[reportResult]int{resultHoldsEtcd: 10, resultEtcdUnknown: 11, resultStaysHeld: 12, resultClear: 0}[r]
+}
+
 type hostReport struct {
 	Name   string `json:"name"`
 	Root   string `json:"root"`
 	BootID string `json:"bootID,omitempty"`
-	// UserID is whose eyes these are: others than root's see less.
+	// UserID is the user that runs the inspection. Only root can read everything.
 	UserID int `json:"userID"`
 }
 
@@ -41,9 +72,9 @@ type etcdReport struct {
 	Notes   []string      `json:"notes,omitempty"`
 }
 
-// foundReport is one server with what it said, and what it said of its cluster.
+// foundReport is one etcd server, its answer, and what it reported about its cluster.
 type foundReport struct {
-	protect.Found
+	evidence.FoundServer
 	Observation *v1alpha1.Observation `json:"observation,omitempty"`
 }
 
@@ -62,11 +93,12 @@ type protectReport struct {
 	Labels      map[string]*string `json:"labels,omitempty"`
 }
 
-// deletionReport is what would become of a request to delete this host's node, as this host alone sees its cluster.
+// deletionReport is the decision on a request to delete this host's node, based on this
+// host's view of the cluster.
 type deletionReport struct {
 	Cluster v1alpha1.ClusterID `json:"cluster"`
 	Allowed bool               `json:"allowed"`
-	Reason  protect.Reason     `json:"reason"`
+	Reason  quorum.Reason      `json:"reason"`
 	Voters  int                `json:"voters"`
 	Healthy int                `json:"healthyElsewhere"`
 	Quorum  int                `json:"quorum"`
@@ -75,7 +107,7 @@ type deletionReport struct {
 }
 
 type holdReport struct {
-	// Release says that a node which is held now would be released.
+	// Release reports whether a node that is held now would be released.
 	Release bool         `json:"release"`
 	Reason  string       `json:"reason"`
 	Message string       `json:"message"`
@@ -88,6 +120,15 @@ type gateReport struct {
 	Missing string `json:"missing,omitempty"`
 }
 
+// openstackReport compares the names of an OpenStack machine that Magnum's autoscaler
+// compares.
+type openstackReport struct {
+	openstack.Identity
+	// Source is the origin of the provider ID.
+	Source string   `json:"source,omitempty"`
+	Unread []string `json:"unread,omitempty"`
+}
+
 func describeHost(root string) hostReport {
 	name, err := os.Hostname()
 	if err != nil {
@@ -96,42 +137,97 @@ func describeHost(root string) hostReport {
 	return hostReport{Name: name, Root: root, UserID: os.Geteuid()}
 }
 
-// decide decides as the agent would on the Node of a host that looks like this. There is no cluster to ask: it is a Node
-// that nobody has written on but the born-held policy.
-func (r report) decide(asked inspection) decisionReport {
-	evidence := protect.HostEvidence{Unknown: r.Etcd.Unknown}
+// describeMachine returns nil if the machine is not one of OpenStack. The provider ID is
+// a field of the Node, which an inspection does not read. So it is the given ID, else the
+// kubelet's flag, else the ID that the cloud provider derives from cloud-init's instance
+// ID.
+func describeMachine(m host.Machine, given string) *openstackReport {
+	id, source := given, "--provider-id"
+	if id == "" {
+		id, source = m.ProviderID, "the kubelet's --provider-id"
+	}
+	if id == "" && m.OpenStack && m.InstanceID != "" {
+		id, source = "openstack:///"+m.InstanceID, "cloud-init's instance ID"
+	}
+	if !m.OpenStack && !openstack.IsProviderID(id) {
+		return nil
+	}
+	if id == "" {
+		source = ""
+	}
+	return &openstackReport{Identity: openstack.Identify(id, m.SystemUUID, m.MachineID), Source: source, Unread: m.Unread}
+}
+
+// decide returns the agent's decisions for a host in this state. Because an inspection
+// reads no cluster, it assumes a new Node that only the born-held policy has written to.
+func (r report) decide(options inspectFlags) decisionReport {
+	scan := evidence.Scan{Unknown: r.Etcd.Unknown}
 	for _, found := range r.Etcd.Found {
-		evidence.Found = append(evidence.Found, found.Found)
+		scan.Found = append(scan.Found, found.FoundServer)
 	}
-	known := protect.Known{Node: r.Host.Name, ClustersKnown: true, StaticPods: asked.staticPods}
-	held := protect.Assess(evidence, known)
+	known := protect.Inputs{Node: r.Host.Name, ClustersKnown: true, StaticPods: options.staticPods}
+	assessment := protect.Assess(scan, known)
 	decision := decisionReport{
-		Protect: protectReport{HoldsMember: word(held.Membership), Reason: held.Reason, Message: held.Message},
-		Hold:    r.hold(asked.policy),
+		Protect: protectReport{
+			HoldsMember: membershipWord(assessment.Membership), Reason: assessment.Reason, Message: assessment.Message,
+		},
+		Hold: r.decideHold(options.policy),
 	}
-	decision.Protect.Annotations, decision.Protect.Labels = protect.Marks(held, nil, nil, nil)
-	if held.Membership == protect.Holds {
-		decision.Deletion = r.deletions()
+	decision.Protect.Annotations, decision.Protect.Labels = protect.Marks(assessment, nil, nil, nil)
+	if assessment.Membership == protect.MemberPresent {
+		decision.Deletion = r.decideDeletions()
 	}
 	return decision
 }
 
-func word(m protect.Membership) string {
+func membershipWord(m protect.Membership) string {
 	switch m {
-	case protect.Holds:
+	case protect.MemberPresent:
 		return "true"
-	case protect.HoldsNot:
+	case protect.MemberAbsent:
 		return "false"
 	case protect.MembershipUnknown:
 	}
 	return "unknown"
 }
 
-// deletions asks the webhook's question of each cluster with a member here, with this host for its only observer.
-func (r report) deletions() []deletionReport {
-	const question = "inspect"
-	uid := types.UID(question)
-	request := protect.Request{Node: r.Host.Name, UID: uid, Labelled: true}
+// conclude returns the result, and one line that summarizes the decisions. Etcd comes
+// first, because the loss of a member is permanent.
+func (d decisionReport) conclude() (result reportResult, conclusion string) {
+	hold := "A held node would be released."
+	result = resultClear
+	if !d.Hold.Release {
+		hold = fmt.Sprintf("A held node would stay held (%s).", d.Hold.Reason)
+		result = resultStaysHeld
+	}
+	switch d.Protect.HoldsMember {
+	case "true":
+		return resultHoldsEtcd, "This host holds an etcd member; " + d.concludeDeletion() + ". " + hold
+	case "unknown":
+		return resultEtcdUnknown, "It is unknown whether this host holds an etcd member. " + hold
+	}
+	return result, "This host holds no etcd member. " + hold
+}
+
+// concludeDeletion summarizes the decisions on the deletion of the node: every cluster
+// must allow it.
+func (d decisionReport) concludeDeletion() string {
+	isRefused := func(deletion deletionReport) bool { return !deletion.Allowed }
+	switch {
+	case len(d.Deletion) == 0:
+		return "whether its node can be deleted is unknown"
+	case slices.ContainsFunc(d.Deletion, isRefused):
+		return "deleting its node would be refused"
+	}
+	return "deleting its node would be allowed"
+}
+
+// decideDeletions decides as the webhook does, for each cluster with a member on this
+// host. This host is the only observer.
+func (r report) decideDeletions() []deletionReport {
+	const nonce = "inspect"
+	uid := types.UID(nonce)
+	request := quorum.Request{Node: r.Host.Name, UID: uid, Labelled: true}
 	clusters := map[v1alpha1.ClusterID]*v1alpha1.EtcdCluster{}
 	for _, found := range r.Etcd.Found {
 		if found.Observation == nil {
@@ -143,44 +239,48 @@ func (r report) deletions() []deletionReport {
 			clusters[found.Ref.Cluster] = cluster
 		}
 		request.Announced = append(request.Announced, found.Ref)
-		cluster.Spec.Members = append(cluster.Spec.Members, v1alpha1.Binding{MemberID: found.Ref.Member, Node: r.Host.Name, NodeUID: uid})
-		seen := *found.Observation
-		seen.Node, seen.NodeUID, seen.Nonce = r.Host.Name, uid, question
+		cluster.Spec.Members = append(cluster.Spec.Members,
+			v1alpha1.Binding{MemberID: found.Ref.Member, Node: r.Host.Name, NodeUID: uid})
+		observation := *found.Observation
+		observation.Node, observation.NodeUID, observation.Nonce = r.Host.Name, uid, nonce
 		if len(cluster.Status.Observations) == 0 || !cluster.Status.Observations[0].Linearizable {
-			cluster.Status.Observations = []v1alpha1.Observation{seen}
+			cluster.Status.Observations = []v1alpha1.Observation{observation}
 		}
 	}
-	var verdicts []deletionReport
+	var reports []deletionReport
 	for _, id := range slices.Sorted(maps.Keys(clusters)) {
-		v := protect.Decide(protect.View{
-			Cluster: clusters[id], Asked: []string{question},
-			Nodes: map[string]protect.NodeState{r.Host.Name: {Known: true, UID: uid}},
+		verdict := quorum.Decide(quorum.View{
+			Cluster: clusters[id], Nonces: []string{nonce},
+			Nodes: map[string]observation.NodeState{r.Host.Name: {Known: true, UID: uid}},
 		}, request)
-		message, _, _ := strings.Cut(v.Message, "\n") // what to do about a refusal is for the one who was refused
-		verdicts = append(verdicts, deletionReport{
-			Cluster: id, Allowed: v.Allowed, Reason: v.Reason,
-			Voters: v.Voters, Healthy: v.Healthy, Quorum: v.Quorum, Message: message, Warning: v.Warning,
+		// The further lines of a refusal tell a person whose request was refused what to do.
+		message, _, _ := strings.Cut(verdict.Message, "\n")
+		reports = append(reports, deletionReport{
+			Cluster: id, Allowed: verdict.Allowed, Reason: verdict.Reason, Voters: verdict.Voters,
+			Healthy: verdict.Healthy, Quorum: verdict.Quorum, Message: message, Warning: verdict.Warning,
 		})
 	}
-	return verdicts
+	return reports
 }
 
-// hold decides on a Node that was born held in this boot.
-func (r report) hold(policy readiness.Policy) holdReport {
+// decideHold decides for a Node that was born held in this boot.
+func (r report) decideHold(policy readiness.Policy) holdReport {
+	record := fmt.Sprintf(`{"state":%q,"bootID":%q,"reason":%q}`, readiness.Held, r.Network.BootID, readiness.NewNode)
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: r.Host.Name, Annotations: map[string]string{
-			readiness.HoldAnnotation: fmt.Sprintf(`{"state":%q,"bootID":%q,"reason":%q}`, readiness.Held, r.Network.BootID, readiness.NewNode),
-		}},
-		Spec: corev1.NodeSpec{Unschedulable: true},
+		ObjectMeta: metav1.ObjectMeta{Name: r.Host.Name, Annotations: map[string]string{readiness.HoldAnnotation: record}},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
 	}
+	// Without the label --network-plugin-label has no effect.
 	if key, value, _ := strings.Cut(policy.NetworkPluginLabel, "="); key != "" {
-		node.Labels = map[string]string{key: value} // else the flag would change nothing
+		node.Labels = map[string]string{key: value}
 	}
 	if policy.TaintKey != "" {
 		node.Spec.Taints = []corev1.Taint{{Key: policy.TaintKey, Effect: corev1.TaintEffectNoSchedule}}
 	}
 	d := readiness.Decide(node, r.Network, policy, time.Time{})
-	hold := holdReport{Release: !d.Held && r.Network.BootID != "", Reason: d.Reason, Message: d.Message, Gates: []gateReport{}}
+	hold := holdReport{
+		Release: !d.Held && r.Network.BootID != "", Reason: d.Reason, Message: d.Message, Gates: []gateReport{},
+	}
 	for _, g := range d.Gates {
 		hold.Gates = append(hold.Gates, gateReport{Name: g.Name, Open: g.Open, Missing: g.Missing})
 	}

@@ -8,41 +8,37 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// inspected runs `holdfast-agent inspect` and returns what it prints.
-func inspected(t *testing.T, args ...string) string {
+// runInspect runs `holdfast-agent inspect`, which must succeed, and returns its output.
+func runInspect(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	require.Zero(t, command(t.Context(), append([]string{"inspect"}, args...), &out, &errOut), errOut.String())
+	require.Zero(t, execute(t.Context(), append([]string{"inspect"}, args...), &out, &errOut), errOut.String())
 	require.Empty(t, errOut.String())
 	return out.String()
 }
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
-}
-
-func TestInspectBesideARunningMember(t *testing.T) {
-	etcd := testenv.NewEtcd(t, testenv.EtcdOptions{Members: 3, TLS: true, BootID: func(int) string { return "boot-1" }})
+func TestInspectRunningMember(t *testing.T) {
+	etcd := etcd.New(t, etcd.Options{Members: 3, TLS: true, BootID: func(int) string { return "boot-1" }})
 	member := etcd.Member(1)
-	write(t, filepath.Join(member.Root, "etc/cni/net.d/10-flannel.conflist"), `{"name":"cbr0","plugins":[{"type":"flannel"}]}`)
+	writeHostFile(t, member.Root, "etc/cni/net.d/10-flannel.conflist", `{"name":"cbr0","plugins":[{"type":"flannel"}]}`)
 	require.NoError(t, etcd.Member(3).Kill())
 
-	var seen struct {
+	var observed struct {
 		Host struct{ BootID string }
 		Etcd struct {
 			Found []struct {
-				Sighting    protect.Sighting
-				Answer      protect.Answer
+				Sighting    evidence.Server
+				Answer      evidence.Identity
 				Observation struct {
 					Linearizable bool
 					Members      []struct {
@@ -74,12 +70,12 @@ func TestInspectBesideARunningMember(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, json.Unmarshal([]byte(inspected(t, "--host-root="+member.Root, "-o=json")), &seen))
-	require.Equal(t, "boot-1", seen.Host.BootID)
-	require.Empty(t, seen.Etcd.Unknown)
-	require.Len(t, seen.Etcd.Found, 1)
-	found := seen.Etcd.Found[0]
-	require.Equal(t, protect.SystemdUnit, found.Sighting.Source)
+	require.NoError(t, json.Unmarshal([]byte(runInspect(t, "--host-root="+member.Root, "-o=json")), &observed))
+	require.Equal(t, "boot-1", observed.Host.BootID)
+	require.Empty(t, observed.Etcd.Unknown)
+	require.Len(t, observed.Etcd.Found, 1)
+	found := observed.Etcd.Found[0]
+	require.Equal(t, evidence.SystemdUnit, found.Sighting.Source)
 	require.Equal(t, member.PID(), found.Sighting.PID)
 	require.Equal(t, member.HexID(), string(found.Answer.Ref.Member))
 	require.True(t, found.Observation.Linearizable)
@@ -87,105 +83,212 @@ func TestInspectBesideARunningMember(t *testing.T) {
 	for _, m := range found.Observation.Members {
 		require.Equal(t, m.ID != etcd.Member(3).HexID(), m.Healthy, m.ID)
 	}
-	require.Equal(t, "true", seen.Decision.Protect.HoldsMember)
-	require.Equal(t, "SystemdUnit", seen.Decision.Protect.Reason)
-	require.Equal(t, map[string]string{protect.EtcdMemberLabel: "true"}, seen.Decision.Protect.Labels)
-	require.Len(t, seen.Decision.Deletion, 1)
-	require.False(t, seen.Decision.Deletion[0].Allowed, "one is dead already")
-	require.Equal(t, 3, seen.Decision.Deletion[0].Voters)
-	require.Equal(t, 1, seen.Decision.Deletion[0].HealthyElsewhere)
-	require.Equal(t, 2, seen.Decision.Deletion[0].Quorum)
-	require.Equal(t, "present", seen.Network.Conflist.Presence)
-	require.Equal(t, "absent", seen.Network.Conflist.Plugins[0].Executable)
-	require.False(t, seen.Decision.Hold.Release)
-	require.Equal(t, "WaitingForCNI", seen.Decision.Hold.Reason)
+	require.Equal(t, "true", observed.Decision.Protect.HoldsMember)
+	require.Equal(t, "SystemdUnit", observed.Decision.Protect.Reason)
+	require.Equal(t, map[string]string{observation.EtcdMemberLabel: "true"}, observed.Decision.Protect.Labels)
+	require.Len(t, observed.Decision.Deletion, 1)
+	require.False(t, observed.Decision.Deletion[0].Allowed, "one member is dead already")
+	require.Equal(t, 3, observed.Decision.Deletion[0].Voters)
+	require.Equal(t, 1, observed.Decision.Deletion[0].HealthyElsewhere)
+	require.Equal(t, 2, observed.Decision.Deletion[0].Quorum)
+	require.Equal(t, "present", observed.Network.Conflist.Presence)
+	require.Equal(t, "absent", observed.Network.Conflist.Plugins[0].Executable)
+	require.False(t, observed.Decision.Hold.Release)
+	require.Equal(t, "WaitingForCNI", observed.Decision.Hold.Reason)
 
-	text := inspected(t, "--host-root="+member.Root)
+	text := runInspect(t, "--host-root="+member.Root)
 	for _, line := range []string{
-		"  found              systemd unit etcd.service, process ",
+		"This host holds an etcd member; deleting its node would be refused. A held node would stay held (WaitingForCNI).\n",
+		"  server             systemd unit etcd.service, process ",
 		"    name             etcd1\n",
-		"    answers          as member etcd1 (" + member.HexID() + ") of cluster " + string(found.Answer.Ref.Cluster) + "\n",
-		"not proven healthy: ",
+		"    answer           member etcd1 (" + member.HexID() + ") of cluster " + string(found.Answer.Ref.Cluster) + "\n",
+		"not confirmed healthy: ",
 		"  protect the node   yes: etcd member etcd1",
-		"    annotation       cluster-autoscaler.kubernetes.io/scale-down-disabled=true\n",
-		"  its deletion       refused (QuorumWouldBeLost), as this host alone sees it: ",
-		"  if it is held      would stay held: waiting for CNI plugins",
+		"  delete the node    refused from the view of this host (QuorumWouldBeLost): ",
+		"  release if held    no: waiting for CNI plugins",
 		"    gate flannel     closed, waiting for flannel's subnet file /run/flannel/subnet.env\n",
 	} {
 		require.Contains(t, text, line)
 	}
-	require.NotContains(t, text, "break-glass", "nobody was refused")
+	require.NotContains(t, text, "break-glass", "advice for a person whose request was refused")
 
-	require.Contains(t, inspected(t, "--host-root="+member.Root, "--ask-etcd=false"), "it was not asked")
+	require.Contains(t, runInspect(t, "--host-root="+member.Root, "--ask-etcd=false"), "not probed")
 
 	require.NoError(t, os.Remove(filepath.Join(member.Root, "proc", strconv.Itoa(member.PID()))))
-	text = inspected(t, "--host-root="+member.Root)
-	require.Contains(t, text, "  found              data directory /var/lib/etcd of systemd unit etcd.service, which does not run\n")
-	require.Contains(t, text, "    answers          as member etcd1 (", "whose process is not seen is asked all the same, as the agent does")
+	text = runInspect(t, "--host-root="+member.Root)
+	require.Contains(t, text,
+		"  server             data directory /var/lib/etcd of systemd unit etcd.service, which does not run\n")
+	require.Contains(t, text, "    answer           member etcd1 (", "a server without a visible process is not probed")
 }
 
-func TestInspectAHostWithoutEtcd(t *testing.T) {
+// newReadyHost returns the root of a host whose network works.
+func newReadyHost(t *testing.T) string {
+	t.Helper()
 	root := t.TempDir()
-	write(t, filepath.Join(root, "proc/sys/kernel/random/boot_id"), "boot-1\n")
-	write(t, filepath.Join(root, "etc/cni/net.d/1.conflist"), `{"name":"x","plugins":[{"type":"ptp"}]}`)
-	write(t, filepath.Join(root, "opt/cni/bin/ptp"), "#!/bin/sh\n")
-	text := inspected(t, "--host-root="+root)
-	require.Contains(t, text, "  found              none\n")
+	setBootID(t, root, "boot-1")
+	writeHostFile(t, root, "etc/cni/net.d/1.conflist", `{"name":"x","plugins":[{"type":"ptp"}]}`)
+	writeHostFile(t, root, "opt/cni/bin/ptp", "#!/bin/sh\n")
+	return root
+}
+
+func TestInspectWithoutEtcd(t *testing.T) {
+	text := runInspect(t, "--host-root="+newReadyHost(t))
+	require.Contains(t, text, "  server             none found\n")
 	require.Contains(t, text, "  protect the node   no: no etcd member is on this node\n")
-	require.Contains(t, text, "  if it is held      would be released: ")
-	require.NotContains(t, text, "its deletion")
+	require.Contains(t, text, "  release if held    yes: ")
+	require.NotContains(t, text, "delete the node")
 	require.NotContains(t, text, "annotation")
+	require.NotContains(t, text, "writes")
 }
 
-func TestInspectAsksForTheMarkerOfTheLabel(t *testing.T) {
-	root := t.TempDir()
-	write(t, filepath.Join(root, "proc/sys/kernel/random/boot_id"), "boot-1\n")
-	write(t, filepath.Join(root, "etc/cni/net.d/1.conflist"), `{"name":"x","plugins":[{"type":"ptp"}]}`)
-	write(t, filepath.Join(root, "opt/cni/bin/ptp"), "#!/bin/sh\n")
-	for _, label := range []string{"built-by=ansible", "built-by"} {
-		text := inspected(t, "--host-root="+root, "--network-plugin-label="+label)
-		require.Contains(t, text, "  if it is held      would stay held: ")
-		require.Contains(t, text, "/run/holdfast/network_plugin.done")
-	}
-}
-
-func TestInspectSaysWhatItCouldNotSee(t *testing.T) {
-	root := t.TempDir()
-	require.NoError(t, os.Symlink("proc", filepath.Join(root, "proc")))
-	text := inspected(t, "--host-root="+root)
-	require.Contains(t, text, "  boot               unknown")
-	require.Contains(t, text, "  unknown            the process table")
-	require.Contains(t, text, "  protect the node   nothing changes, for it is unknown: ")
-	require.Contains(t, text, "  if it is held      would stay held: ")
-}
-
-func TestInspectRefusesMistakes(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		want string
+func TestInspectExitCode(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare    func(root string)
+		code       int
+		conclusion string
 	}{
-		"unknown flag":   {[]string{"--nod"}, "-nod"},
-		"flag of run":    {[]string{"--node=a"}, "-node"},
-		"output":         {[]string{"-o=yaml"}, "choose text or json"},
-		"word":           {[]string{"all"}, "is not a flag"},
-		"root":           {[]string{"--host-root=/does/not/exist"}, "--host-root"},
-		"relative":       {[]string{"--cni-conf-dir=etc"}, "not an absolute path"},
-		"gate":           {[]string{"--gates=moon"}, "moon"},
-		"one of three":   {[]string{"--etcd-ca=/a"}, "go together"},
-		"probe too long": {[]string{"--probe-timeout=1m"}, "--probe-timeout"},
+		"clear": {func(string) {}, 0, "This host holds no etcd member. A held node would be released."},
+		"etcd": {func(root string) {
+			writeHostFile(t, root, "etc/systemd/system/etcd.service",
+				"[Service]\nExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd\n")
+			writeHostFile(t, root, "var/lib/etcd/member/snap/db", "")
+		}, 10, "This host holds an etcd member; whether its node can be deleted is unknown. A held node would be released."},
+		"unknown": {func(root string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(root, "proc")))
+			require.NoError(t, os.Symlink("proc", filepath.Join(root, "proc")))
+		}, 11, "It is unknown whether this host holds an etcd member. A held node would stay held (BootUnknown)."},
+		"stays held": {func(root string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(root, "opt")))
+		}, 12, "This host holds no etcd member. A held node would stay held (WaitingForCNI)."},
 	} {
 		t.Run(name, func(t *testing.T) {
+			root := newReadyHost(t)
+			test.prepare(root)
 			var out, errOut bytes.Buffer
-			require.Equal(t, 2, command(t.Context(), append([]string{"inspect"}, c.args...), &out, &errOut))
-			require.Contains(t, errOut.String(), c.want)
-			require.Empty(t, out.String())
+			args := []string{"inspect", "--host-root=" + root, "--exit-code"}
+			require.Equal(t, test.code, execute(t.Context(), args, &out, &errOut), errOut.String())
+			firstLine, _, _ := strings.Cut(out.String(), "\n")
+			require.Equal(t, test.conclusion, firstLine)
+			require.Empty(t, errOut.String())
+			require.Contains(t, runInspect(t, "--host-root="+root), test.conclusion, "the exit code is 0 without --exit-code")
 		})
 	}
 }
 
-func TestInspectExplainsItsFlags(t *testing.T) {
-	help := inspected(t, "--help")
-	inspectFlags(&inspection{}).VisitAll(func(f *flag.Flag) {
+func TestConcludeDeletion(t *testing.T) {
+	for name, test := range map[string]struct {
+		deletions []deletionReport
+		want      string
+	}{
+		"no observation": {nil, "whether its node can be deleted is unknown"},
+		"allowed":        {[]deletionReport{{Allowed: true}, {Allowed: true}}, "deleting its node would be allowed"},
+		"one refused":    {[]deletionReport{{Allowed: true}, {}}, "deleting its node would be refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, decisionReport{Deletion: test.deletions}.concludeDeletion())
+		})
+	}
+}
+
+func TestInspectNetworkPluginLabel(t *testing.T) {
+	root := newReadyHost(t)
+	for _, label := range []string{"built-by=ansible", "built-by"} {
+		text := runInspect(t, "--host-root="+root, "--network-plugin-label="+label)
+		require.Contains(t, text, "  release if held    no: ")
+		require.Contains(t, text, "/run/holdfast/network_plugin.done")
+	}
+}
+
+func TestInspectUnknown(t *testing.T) {
+	root := t.TempDir()
+	writeHostFile(t, root, "etc/machine-id", "")
+	require.NoError(t, os.Symlink("proc", filepath.Join(root, "proc")))
+	text := runInspect(t, "--host-root="+root)
+	require.Contains(t, text, "  boot ID            unknown")
+	require.Contains(t, text, "  unknown            the process table")
+	require.Contains(t, text, "  protect the node   unknown, so nothing changes: ")
+	require.Contains(t, text, "  release if held    no: ")
+}
+
+func TestInspectOpenStack(t *testing.T) {
+	const uuid, other = "0fa7b6c2-63fa-4d54-ba5e-5f3c5f4d1e11", "17ab3ae7-1a81-43e6-98ec-b6ffd04f91d3"
+	root := newReadyHost(t)
+	require.NotContains(t, runInspect(t, "--host-root="+root), "\nOpenStack\n")
+	writeHostFile(t, root, "sys/class/dmi/id/product_name", "OpenStack Compute\n")
+	writeHostFile(t, root, "sys/class/dmi/id/product_uuid", "0FA7B6C2-63FA-4D54-BA5E-5F3C5F4D1E11\n")
+	writeHostFile(t, root, "etc/machine-id", "0fa7b6c263fa4d54ba5e5f3c5f4d1e11\n")
+	text := runInspect(t, "--host-root="+root)
+	require.Contains(t, text, "\nOpenStack\n  provider ID        unknown; set --provider-id=")
+	require.Contains(t, text, "  Magnum             the IDs differ: the provider ID is not known")
+
+	writeHostFile(t, root, "var/lib/cloud/data/instance-id", uuid+"\n")
+	text = runInspect(t, "--host-root="+root)
+	for _, line := range []string{
+		"  provider ID        " + uuid + " (from cloud-init's instance ID)\n",
+		"  system UUID        " + uuid + "\n", "  machine ID         " + uuid + "\n",
+		"  Magnum             the IDs agree: all agree on " + uuid + "\n",
+	} {
+		require.Contains(t, text, line)
+	}
+
+	var observed struct {
+		OpenStack struct {
+			ProviderID, SystemUUID, MachineID, Message, Source string
+			Agree                                              bool
+		}
+	}
+	output := runInspect(t, "--host-root="+root, "-o=json", "--provider-id=openstack:///"+other)
+	require.NoError(t, json.Unmarshal([]byte(output), &observed))
+	require.Equal(t, other, observed.OpenStack.ProviderID)
+	require.Equal(t, uuid, observed.OpenStack.SystemUUID)
+	require.Equal(t, "--provider-id", observed.OpenStack.Source)
+	require.False(t, observed.OpenStack.Agree)
+	require.Contains(t, observed.OpenStack.Message, "deletes no machine or another one")
+}
+
+func TestInspectUsageErrors(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"unknown flag":    {[]string{"--nod"}, "-nod"},
+		"flag of run":     {[]string{"--node=a"}, "-node"},
+		"output":          {[]string{"-o=yaml"}, "use text or json"},
+		"argument":        {[]string{"all"}, "unexpected argument"},
+		"root":            {[]string{"--host-root=/does/not/exist"}, "--host-root"},
+		"relative path":   {[]string{"--cni-conf-dir=etc"}, "not an absolute path"},
+		"gate":            {[]string{"--gates=moon"}, "moon"},
+		"one certificate": {[]string{"--etcd-ca=/a"}, "belong together"},
+		"probe timeout":   {[]string{"--probe-timeout=1m"}, "--probe-timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireUsageError(t, append([]string{"inspect"}, test.args...), test.want)
+			requireUsageError(t, append([]string{"inspect"}, test.args...), "Run `holdfast-agent inspect --help`")
+		})
+	}
+}
+
+func TestInspectHostRoot(t *testing.T) {
+	for name, test := range map[string]struct{ create, want string }{
+		"empty":      {"", "it has no proc"},
+		"no proc":    {"etc", "it has no proc"},
+		"no etc":     {"proc/1", "it has no etc"},
+		"empty proc": {"etc proc", "its proc directory is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for _, dir := range strings.Fields(test.create) {
+				require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+			}
+			requireUsageError(t, []string{"inspect", "--host-root=" + root},
+				"--host-root="+root+" is not the root of a host: "+test.want)
+		})
+	}
+}
+
+func TestInspectHelp(t *testing.T) {
+	help := runInspect(t, "--help")
+	new(inspectFlags).flagSet().VisitAll(func(f *flag.Flag) {
 		if len(f.Name) > 1 {
 			require.Contains(t, help, "--"+f.Name)
 			return
@@ -194,10 +297,11 @@ func TestInspectExplainsItsFlags(t *testing.T) {
 	})
 }
 
-func TestInspectReportsAPrinterThatFails(t *testing.T) {
+func TestInspectWriteError(t *testing.T) {
 	read, write := io.Pipe()
 	require.NoError(t, read.Close())
 	for _, output := range []string{"text", "json"} {
-		require.ErrorContains(t, inspect(t.Context(), []string{"-o", output, "--host-root=" + t.TempDir()}, write, io.Discard), "printing the report")
+		err := inspect(t.Context(), []string{"-o", output, "--host-root=" + newReadyHost(t)}, write)
+		require.ErrorContains(t, err, "writing the report")
 	}
 }

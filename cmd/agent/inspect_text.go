@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -9,113 +11,142 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// page is a report being laid out: sections of rows, each a label and what is to be said of it.
-type page struct{ *bufio.Writer }
+// writeJSON writes the report for scripts.
+func (r report) writeJSON(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(r)
+}
 
-func (p page) section(title string) { fmt.Fprintf(p, "\n%s\n", title) }
+// reportWriter writes a report as sections of rows. A row has a label and values.
+type reportWriter struct {
+	*bufio.Writer
+	isVerbose bool
+}
 
-// row prints a label and one line for each value; rows without values are left out.
-func (p page) row(indent int, label string, values ...string) {
+// writeText writes the report for people.
+func (r report) writeText(out io.Writer, isVerbose bool) error {
+	w := reportWriter{bufio.NewWriter(out), isVerbose}
+	fmt.Fprintln(w, r.Conclusion)
+	fmt.Fprintln(w, "These are the agent's observations and decisions. Nothing was changed.")
+	w.host(r.Host)
+	w.etcd(r.Etcd)
+	w.network(r.Network)
+	w.openstack(r.OpenStack)
+	w.decision(r.Decision)
+	return w.Flush()
+}
+
+func (w reportWriter) section(title string) { fmt.Fprintf(w, "\n%s\n", title) }
+
+// row writes one line for each line of each value, the first with the label. It skips
+// empty values.
+func (w reportWriter) row(indent int, label string, values ...string) {
 	for _, value := range values {
 		for line := range strings.Lines(value) {
-			fmt.Fprintf(p, "%*s%-*s %s\n", indent, "", 20-indent, label, strings.TrimSpace(line))
+			fmt.Fprintf(w, "%*s%-*s %s\n", indent, "", 20-indent, label, strings.TrimSpace(line))
 			label = ""
 		}
 	}
 }
 
-// print lays the report out for people.
-func (r report) print(out io.Writer) error {
-	p := page{bufio.NewWriter(out)}
-	fmt.Fprintln(p, "What Holdfast's agent sees on this host, and what it would do. Nothing was changed.")
-	p.host(r.Host)
-	p.etcd(r.Etcd)
-	p.network(r.Network)
-	p.machine(r.OpenStack)
-	p.decision(r)
-	if err := p.Flush(); err != nil {
-		return fmt.Errorf("printing the report: %w", err)
-	}
-	return nil
-}
-
-func (p page) host(h hostReport) {
-	p.section("Host")
-	p.row(2, "name", h.Name)
-	p.row(2, "root", h.Root)
-	p.row(2, "boot", or(h.BootID, "unknown: /proc/sys/kernel/random/boot_id could not be read"))
+func (w reportWriter) host(h hostReport) {
+	w.section("Host")
+	w.row(2, "name", h.Name)
+	w.row(2, "root", h.Root)
+	w.row(2, "boot ID", cmp.Or(h.BootID, "unknown: cannot read /proc/sys/kernel/random/boot_id"))
+	user := "root"
 	if h.UserID != 0 {
-		p.row(2, "seen by", fmt.Sprintf("user %d: what only root may read is shown as unknown; run it with sudo to see all", h.UserID))
-		return
+		user = fmt.Sprintf("%d; what only root can read is unknown; run it with sudo", h.UserID)
 	}
-	p.row(2, "seen by", "root")
+	w.row(2, "user", user)
 }
 
-func (p page) etcd(e etcdReport) {
-	p.section("etcd")
+func (w reportWriter) etcd(e etcdReport) {
+	w.section("etcd")
 	if len(e.Found) == 0 {
-		p.row(2, "found", "none")
+		w.row(2, "server", "none found")
 	}
 	for _, found := range e.Found {
-		p.found(found)
+		w.server(found)
 	}
-	p.row(2, "unknown", e.Unknown...)
-	p.row(2, "note", e.Notes...)
+	w.row(2, "unknown", e.Unknown...)
+	w.row(2, "note", e.Notes...)
 }
 
-func (p page) found(f foundReport) {
+func (w reportWriter) server(f foundReport) {
 	where := f.Where
-	if f.Running() && !strings.Contains(where, "process") {
+	if f.IsRunning() && !strings.Contains(where, "process") {
 		where += fmt.Sprintf(", process %d", f.PID)
 	}
-	p.row(2, "found", where)
-	p.row(4, "source", string(f.Source)+map[bool]string{true: ", run by Kubernetes itself"}[f.InCluster])
-	p.row(4, "name", orNone(f.Config.Name)...)
-	p.row(4, "data", orNone(strings.Trim(f.Config.DataDir+", "+holds(f.HasData), ", "))...)
-	p.row(4, "clients at", orNone(strings.Join(f.Config.ListenClientURLs, ", "))...)
-	p.row(4, "peers at", orNone(strings.Join(f.Config.InitialPeerURLs, ", "))...)
-	p.row(4, "settings from", orNone(f.Config.File)...)
-	for i, c := range f.Credentials {
-		p.row(4, map[bool]string{true: "certificates"}[i == 0], fmt.Sprintf("%s (%s)", c.Cert, c.Origin))
+	source := string(f.Source)
+	if f.InCluster {
+		source += ", run by Kubernetes"
 	}
-	p.row(4, "unread", f.Problems...)
-	switch {
-	case f.Answered():
-		p.row(4, "answers", fmt.Sprintf("as member %s (%s) of cluster %s%s", or(f.Name, "unnamed"), f.Ref.Member, f.Ref.Cluster, manner(f.Answer)))
-	case f.Problem != "" && !f.Running():
-		p.row(4, "does not answer", "it does not run, as far as the host shows: "+f.Problem)
-	case f.Problem != "":
-		p.row(4, "does not answer", f.Problem)
-	default:
-		p.row(4, "does not answer", "it was not asked (--ask-etcd=false"+map[bool]string{true: " or --protect-static-pods=false"}[f.InCluster]+")")
+	w.row(2, "server", where)
+	w.row(4, "source", source)
+	w.row(4, "name", f.Config.Name)
+	w.row(4, "data", strings.Trim(f.Config.DataDir+", "+dataState(f.HasData), ", "))
+	w.row(4, "client URLs", strings.Join(f.Config.ListenClientURLs, ", "))
+	w.row(4, "peer URLs", strings.Join(f.Config.InitialPeerURLs, ", "))
+	w.row(4, "configuration", f.Config.File)
+	var certificates []string
+	for _, c := range f.Credentials {
+		certificates = append(certificates, fmt.Sprintf("%s (%s)", c.Cert, c.Origin))
 	}
+	w.row(4, "certificates", certificates...)
+	w.row(4, "unreadable", f.Problems...)
+	w.answer(f)
 	if f.Observation != nil {
-		p.cluster(*f.Observation)
+		w.cluster(*f.Observation)
 	}
 }
 
-func manner(a protect.Answer) string {
+func (w reportWriter) answer(f foundReport) {
 	switch {
-	case a.Removed:
-		return ", which has removed it"
-	case a.Learner:
-		return ", as a learner"
+	case f.HasAnswered():
+		state := ""
+		if f.Removed {
+			state = ", removed from the cluster"
+		} else if f.Learner {
+			state = ", a learner"
+		}
+		w.row(4, "answer", fmt.Sprintf("member %s (%s) of cluster %s%s",
+			cmp.Or(f.Name, "unnamed"), f.Ref.Member, f.Ref.Cluster, state))
+	case f.Problem != "" && !f.IsRunning():
+		w.row(4, "no answer", "no process found: "+f.Problem)
+	case f.Problem != "":
+		w.row(4, "no answer", f.Problem)
+	case f.InCluster:
+		w.row(4, "no answer", "not probed (--ask-etcd=false or --protect-static-pods=false)")
+	default:
+		w.row(4, "no answer", "not probed (--ask-etcd=false)")
 	}
-	return ""
 }
 
-func (p page) cluster(o v1alpha1.Observation) {
-	if !o.Linearizable {
-		p.row(4, "cluster", or(o.Problem, "its member list was not confirmed by a quorum"))
+func dataState(hasData *bool) string {
+	switch {
+	case hasData == nil:
+		return "unknown whether it contains a member"
+	case *hasData:
+		return "contains a member"
 	}
-	for i, m := range o.Members {
+	return "contains no member"
+}
+
+func (w reportWriter) cluster(o v1alpha1.Observation) {
+	if !o.Linearizable {
+		w.row(4, "cluster", cmp.Or(o.Problem, "the member list is not confirmed by a quorum"))
+	}
+	var members []string
+	for _, m := range o.Members {
 		state := "healthy"
 		if !m.Healthy {
-			state = "not proven healthy: " + or(m.Reason, "no reason given")
+			state = "not confirmed healthy: " + cmp.Or(m.Reason, "no reason given")
 		}
 		if m.Learner {
 			state += ", learner"
@@ -126,121 +157,150 @@ func (p page) cluster(o v1alpha1.Observation) {
 		if len(m.Alarms) > 0 {
 			state += ", alarm " + strings.Join(m.Alarms, ", ")
 		}
-		p.row(4, map[bool]string{true: "members"}[i == 0], fmt.Sprintf("%-16s %-10s %s  %s", m.ID, or(m.Name, "unstarted"), strings.Join(m.PeerURLs, ","), state))
+		members = append(members, fmt.Sprintf("%-16s %-10s %s  %s",
+			m.ID, cmp.Or(m.Name, "unstarted"), strings.Join(m.PeerURLs, ","), state))
 	}
+	w.row(4, "members", members...)
 }
 
-func (p page) network(f readiness.Facts) {
-	p.section("Network")
+func (w reportWriter) network(f readiness.Facts) {
+	w.section("Network")
 	c := f.Conflist
 	switch {
 	case c.Problem != "":
-		p.row(2, "CNI", "unknown: "+c.Problem)
+		w.row(2, "CNI", "unknown: "+c.Problem)
 	case c.Presence == readiness.Absent:
-		p.row(2, "CNI", "no configuration in "+c.Directory)
+		w.row(2, "CNI", "no configuration in "+c.Directory)
 	default:
-		p.row(2, "CNI", fmt.Sprintf("%s, network %q", c.Path, c.Name))
+		w.row(2, "CNI", fmt.Sprintf("%s, network %q", c.Path, c.Name))
 	}
-	for i, path := range c.PassedOver {
-		p.row(4, map[bool]string{true: "passed over"}[i == 0], path+", which comes with a package")
+	var ignored, plugins []string
+	for _, path := range c.Ignored {
+		ignored = append(ignored, path+" (installed by a package)")
 	}
-	for i, plugin := range c.Plugins {
-		said := plugin.Type
-		if plugin.NeededBy != "" {
-			said += ", called by " + plugin.NeededBy
-		}
-		state := map[readiness.Presence]string{readiness.Present: "executable", readiness.Absent: "missing", readiness.Unknown: "unknown"}[plugin.Executable]
-		p.row(4, map[bool]string{true: "plugins"}[i == 0], strings.TrimSuffix(fmt.Sprintf("%s: %s (%s", said, state, plugin.Problem), " (")+map[bool]string{true: ")"}[plugin.Problem != ""])
+	for _, plugin := range c.Plugins {
+		plugins = append(plugins, describePlugin(plugin))
 	}
-	p.row(2, "flannel", subnet(f.Subnet))
+	w.row(4, "ignored", ignored...)
+	w.row(4, "plugins", plugins...)
+	w.row(2, "flannel", describeSubnetFile(f.Subnet))
 	marker := f.Marker.Path + " " + f.Marker.Presence.String()
 	if f.Marker.Problem != "" {
 		marker = "unknown: " + f.Marker.Problem
 	}
-	p.row(2, "network_plugin", marker)
+	w.row(2, "network_plugin", marker)
 	for _, u := range f.Units {
 		state := strings.TrimSpace(u.Presence.String() + " " + u.ActiveState + " " + u.SubState)
 		if u.Problem != "" {
 			state = "unknown: " + u.Problem
 		}
-		p.row(2, "unit", u.Name+" "+state)
+		w.row(2, "unit", u.Name+" "+state)
 	}
 }
 
-func subnet(s readiness.SubnetFile) string {
+func describePlugin(p readiness.Plugin) string {
+	text := p.Type
+	if p.NeededBy != "" {
+		text += ", called by " + p.NeededBy
+	}
+	text += map[readiness.Presence]string{
+		readiness.Present: ": executable",
+		readiness.Absent:  ": missing",
+		readiness.Unknown: ": unknown",
+	}[p.Executable]
+	if p.Problem != "" {
+		text += " (" + p.Problem + ")"
+	}
+	return text
+}
+
+func describeSubnetFile(s readiness.SubnetFile) string {
 	switch {
 	case s.Problem != "":
 		return "unknown: " + s.Problem
 	case s.Presence != readiness.Present:
 		return s.Path + " " + s.Presence.String()
 	}
-	where := map[readiness.Presence]string{
-		readiness.Present: "on a tmpfs, so of this boot",
-		readiness.Absent:  "on a disk, so perhaps of an earlier boot",
-		readiness.Unknown: "whether on a tmpfs is unknown",
+	age := map[readiness.Presence]string{
+		readiness.Present: "on a tmpfs, so written in this boot",
+		readiness.Absent:  "on a disk, so possibly from an earlier boot",
+		readiness.Unknown: "unknown whether on a tmpfs",
 	}[s.Volatile]
-	subnets := strings.Join(slices.DeleteFunc([]string{s.Subnet, s.IPv6Subnet}, func(s string) bool { return s == "" }), ", ")
-	return fmt.Sprintf("%s: subnet %s, MTU %s, %s", s.Path, subnets, s.MTU, where)
+	subnets := slices.DeleteFunc([]string{s.Subnet, s.IPv6Subnet}, func(s string) bool { return s == "" })
+	return fmt.Sprintf("%s: subnet %s, MTU %s, %s", s.Path, strings.Join(subnets, ", "), s.MTU, age)
 }
 
-func (p page) decision(r report) {
-	d := r.Decision
-	p.section("Decision")
-	said := map[string]string{"true": "yes: ", "false": "no: ", "unknown": "nothing changes, for it is unknown: "}[d.Protect.HoldsMember]
-	p.row(2, "protect the node", said+d.Protect.Message)
-	for _, key := range slices.Sorted(maps.Keys(d.Protect.Labels)) {
-		p.row(4, "label", setting(key, d.Protect.Labels[key]))
+func (w reportWriter) openstack(o *openstackReport) {
+	if o == nil {
+		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(d.Protect.Annotations)) {
-		p.row(4, "annotation", setting(key, d.Protect.Annotations[key]))
+	w.section("OpenStack")
+	id := cmp.Or(o.ProviderID, "unknown; set --provider-id=$(kubectl get node NAME -o jsonpath={.spec.providerID})")
+	if o.Source != "" {
+		id = fmt.Sprintf("%s (from %s)", id, o.Source)
 	}
+	w.row(2, "provider ID", id)
+	w.row(2, "system UUID", cmp.Or(o.SystemUUID, "unknown"))
+	w.row(2, "machine ID", cmp.Or(o.MachineID, "unknown"))
+	w.row(2, "unreadable", o.Unread...)
+	agreement := "the IDs differ: "
+	if o.Agree {
+		agreement = "the IDs agree: "
+	}
+	w.row(2, "Magnum", agreement+o.Message)
+}
+
+func (w reportWriter) decision(d decisionReport) {
+	w.section("Decision")
+	protection := map[string]string{
+		"true": "yes: ", "false": "no: ", "unknown": "unknown, so nothing changes: ",
+	}[d.Protect.HoldsMember]
+	w.row(2, "protect the node", protection+d.Protect.Message)
+	w.changes(d.Protect.Labels, d.Protect.Annotations)
 	for _, deletion := range d.Deletion {
-		said := map[bool]string{true: "allowed", false: "refused"}[deletion.Allowed]
-		p.row(2, "its deletion", fmt.Sprintf("%s (%s), as this host alone sees it: %s", said, deletion.Reason, deletion.Message))
-		p.row(4, "warning", orNone(deletion.Warning)...)
+		verdict := "refused"
+		if deletion.Allowed {
+			verdict = "allowed"
+		}
+		w.row(2, "delete the node", fmt.Sprintf("%s from the view of this host (%s): %s",
+			verdict, deletion.Reason, deletion.Message))
+		w.row(4, "warning", deletion.Warning)
 	}
-	said = "would stay held: "
+	release := "no: "
 	if d.Hold.Release {
-		said = "would be released: "
+		release = "yes: "
 	}
-	p.row(2, "if it is held", said+d.Hold.Message)
+	w.row(2, "release if held", release+d.Hold.Message)
 	for _, g := range d.Hold.Gates {
 		state := "open"
 		if !g.Open {
 			state = "closed, waiting for " + g.Missing
 		}
-		p.row(4, "gate "+g.Name, state)
+		w.row(4, "gate "+g.Name, state)
 	}
 }
 
-func setting(key string, value *string) string {
+// changes writes what the agent would write to the Node: every key, or without -v only
+// how many there are.
+func (w reportWriter) changes(labels, annotations map[string]*string) {
+	if !w.isVerbose {
+		if len(labels)+len(annotations) > 0 {
+			w.row(4, "writes", fmt.Sprintf("labels: %d, annotations: %d (shown with -v)", len(labels), len(annotations)))
+		}
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		w.row(4, "label", describeChange(key, labels[key]))
+	}
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		w.row(4, "annotation", describeChange(key, annotations[key]))
+	}
+}
+
+// describeChange describes a label or annotation that is set, or removed if the value is nil.
+func describeChange(key string, value *string) string {
 	if value == nil {
 		return key + " (removed)"
 	}
 	return key + "=" + *value
-}
-
-func holds(has *bool) string {
-	switch {
-	case has == nil:
-		return "whether it holds a member is unknown"
-	case *has:
-		return "holds a member"
-	}
-	return "holds no member"
-}
-
-func or(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
-}
-
-// orNone is no row for an empty value.
-func orNone(value string) []string {
-	if value == "" {
-		return nil
-	}
-	return []string{value}
 }

@@ -19,141 +19,145 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// beAnAgent in the environment makes the test binary the agent: a process of its own that can be killed.
-const beAnAgent = "HOLDFAST_TEST_AGENT"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(beAnAgent) != "" {
-		os.Exit(command(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
-	}
-	os.Exit(m.Run())
-}
-
-// executioner stands between an agent and the API server and kills the agent at one of its writes to the Node: before the
-// server has it, or after, when the agent has not heard of it.
-type executioner struct {
+// killingProxy is a proxy between an agent and the API server. It kills the agent at one
+// of its writes to the Node: before the API server has received the write, or after, when
+// the agent has no response yet.
+type killingProxy struct {
 	next   http.Handler
 	before bool
 
-	mu     sync.Mutex // guards what follows
-	left   int        // how many writes are to be let through; -1 as soon as the one is there at which it is killed
-	victim *testenv.Process
+	mu sync.Mutex // guards the fields below
+	// Number of writes to pass on; negative after the write at which the agent is killed.
+	left   int
+	agent  *process.Process
 	killed bool
 }
 
-func (e *executioner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/nodes/") || !e.due() {
-		e.next.ServeHTTP(w, r)
+func (p *killingProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/nodes/") || !p.countWrite() {
+		p.next.ServeHTTP(w, r)
 		return
 	}
-	if !e.before {
-		e.next.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
+	if !p.before {
+		p.next.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.killed = e.victim.Kill() == nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.killed = p.agent.Kill() == nil
 }
 
-func (e *executioner) due() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.left--
-	return e.left == -1
+// countWrite returns true for the write at which the agent is killed.
+func (p *killingProxy) countWrite() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left--
+	return p.left == -1
 }
 
-func (e *executioner) struck() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.left < 0
+func (p *killingProxy) hasReachedWrite() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.left < 0
 }
 
-// proxy serves the agent of a node on loopback in plain HTTP, over which client-go sends no token.
-func (s site) proxy(e *executioner, node string) string {
-	s.t.Helper()
-	config, err := s.ServiceAccountConfig(s.t.Context(), "holdfast-system", "holdfast-agent", node)
-	require.NoError(s.t, err)
+func (p *killingProxy) hasKilled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.killed
+}
+
+// start serves the agent of a node on loopback. It uses plain HTTP, over which client-go
+// sends no token.
+func (p *killingProxy) start(f fixture, node string) string {
+	f.t.Helper()
+	config, err := f.ServiceAccountConfig(f.t.Context(), "holdfast-system", "holdfast-agent", node)
+	require.NoError(f.t, err)
 	target, err := url.Parse(config.Host)
-	require.NoError(s.t, err)
+	require.NoError(f.t, err)
 	transport, err := rest.TransportFor(config)
-	require.NoError(s.t, err)
-	e.next = &httputil.ReverseProxy{
+	require.NoError(f.t, err)
+	p.next = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1,
-		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {}, // the agent is dead: nobody listens
+		// The agent is dead and reads no response.
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {},
 	}
-	server := httptest.NewServer(e)
-	s.t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	server := httptest.NewServer(p)
+	f.t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	return server.URL
 }
 
-// launch starts an agent in a process of its own, with the executioner before the API server.
-func (s site) launch(node, root string, e *executioner) *testenv.Process {
-	s.t.Helper()
-	dir := s.t.TempDir()
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	require.NoError(s.t, testenv.WriteKubeconfig(kubeconfig, &rest.Config{Host: s.proxy(e, node)}))
+// startAgentProcess starts an agent in a process of its own, behind the proxy.
+func (f fixture) startAgentProcess(node, root string, p *killingProxy) *process.Process {
+	f.t.Helper()
 	self, err := os.Executable()
-	require.NoError(s.t, err)
-	process, err := testenv.StartProcess(testenv.ProcessOptions{
-		Name: "agent", Path: self, Env: []string{beAnAgent + "=1"}, Dir: dir, LogFile: filepath.Join(dir, "log"), Args: []string{
-			"run", "--node=" + node, "--kubeconfig=" + kubeconfig, "--host-root=" + root, "--health-listen=", "--trust-durable-subnet-file",
-		},
+	require.NoError(f.t, err)
+	dir := f.t.TempDir()
+	process, err := process.Start(process.Options{
+		Name: "agent", Path: self, Env: []string{agentEnv + "=1"}, Dir: dir, LogFile: filepath.Join(dir, "log"),
+		Args: agentArgs(node, f.kubeconfig(&rest.Config{Host: p.start(f, node)}), root),
 	})
-	require.NoError(s.t, err)
-	s.t.Cleanup(func() {
-		require.NoError(s.t, process.Kill())
-		if s.t.Failed() {
-			s.t.Logf("the agent of %s said:\n%s", node, process.LogTail(20))
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() {
+		require.NoError(f.t, process.Kill())
+		if f.t.Failed() {
+			f.t.Logf("log of the agent of %s:\n%s", node, process.LogTail(20))
 		}
 	})
 	return process
 }
 
-// watched follows a Node from its creation on and says whether it ever was open before it might.
-func (s site) watched(name string) (mayOpen func(), tooEarly func() bool) {
-	s.t.Helper()
-	ctx, cancel := context.WithCancel(s.t.Context())
-	events, err := s.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: "0"})
-	require.NoError(s.t, err)
+// watchForEarlyRelease watches a Node from its creation. wasEarly returns whether a held
+// Node was open before the call of allow.
+func (f fixture) watchForEarlyRelease(name string) (allow func(), wasEarly func() bool) {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(f.t.Context())
+	options := metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: "0"}
+	events, err := f.Client().CoreV1().Nodes().Watch(ctx, options)
+	require.NoError(f.t, err)
 	var mu sync.Mutex
-	may, early, ended := false, false, make(chan struct{})
+	isAllowed, early, ended := false, false, make(chan struct{})
 	go func() {
 		defer close(ended)
-		held := false
+		wasHeld := false
 		for e := range events.ResultChan() {
 			n, ok := e.Object.(*corev1.Node)
 			if !ok {
 				continue
 			}
 			mu.Lock()
-			early = early || held && !n.Spec.Unschedulable && !may
+			early = early || wasHeld && !n.Spec.Unschedulable && !isAllowed
 			mu.Unlock()
-			held = held || n.Spec.Unschedulable
+			wasHeld = wasHeld || n.Spec.Unschedulable
 		}
 	}()
-	s.t.Cleanup(func() { cancel(); events.Stop(); <-ended })
-	return func() { mu.Lock(); defer mu.Unlock(); may = true }, func() bool { mu.Lock(); defer mu.Unlock(); return early }
+	f.t.Cleanup(func() { cancel(); events.Stop(); <-ended })
+	allow = func() { mu.Lock(); defer mu.Unlock(); isAllowed = true }
+	wasEarly = func() bool { mu.Lock(); defer mu.Unlock(); return early }
+	return allow, wasEarly
 }
 
-// TestAgentIsKilledAtEveryPointOfAHold runs a hold from its beginning to its end, again and again, and kills the agent with
-// SIGKILL at its first write, its second, until there is none left. Another agent is started each time, and comes to the
-// same end.
-func TestAgentIsKilledAtEveryPointOfAHold(t *testing.T) {
-	s := startSite(t)
-	_, err := s.StartControllers("node-lifecycle-controller") // which puts a taint back between the two writes of a release
+// TestKillDuringHold runs a hold from its beginning to its end, and kills the agent with
+// SIGKILL at its first write. It repeats this with the second write and so on, until the
+// agent makes no further write. Each time another agent starts, and must reach the same
+// end.
+func TestKillDuringHold(t *testing.T) {
+	f := newFixture(t)
+	// It puts a taint back between the two writes of a release.
+	_, err := f.StartControllers("node-lifecycle-controller")
 	require.NoError(t, err)
 	rebooted := readiness.Record{State: readiness.Released, BootID: bootID(8), Reason: readiness.NetworkReady}.Format()
-	for name, prepare := range map[string]func(*testing.T, string){
+	for name, createNode := range map[string]func(*testing.T, string){
 		"born held": func(t *testing.T, node string) {
-			_, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: node, BootID: bootID(9)})
-			require.NoError(t, err)
+			f.with(t).addNode(apiserver.NodeSpec{Name: node, BootID: bootID(9)})
 		},
 		"held after a reboot": func(t *testing.T, node string) {
-			_, err := testenv.RegisterNode(t.Context(), s.Admin(), testenv.NodeSpec{
+			_, err := apiserver.RegisterNode(t.Context(), f.Admin(), apiserver.NodeSpec{
 				Name: node, BootID: bootID(9), Annotations: map[string]string{readiness.HoldAnnotation: rebooted},
 			})
 			require.NoError(t, err)
@@ -162,57 +166,58 @@ func TestAgentIsKilledAtEveryPointOfAHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, before := range []bool{true, false} {
 				writes := 0
-				for s.killAt(t, fmt.Sprintf("%s-%t-%d", strings.ReplaceAll(name, " ", "-"), before, writes), writes, before, prepare) {
+				node := func() string { return fmt.Sprintf("%s-%t-%d", strings.ReplaceAll(name, " ", "-"), before, writes) }
+				for f.killAtWrite(t, node(), writes, before, createNode) {
 					writes++
 				}
-				require.GreaterOrEqual(t, writes, 3, "a hold that is begun or explained, ended, and its conditions")
+				require.GreaterOrEqual(t, writes, 3, "a hold needs at least: begin or explain, end, conditions")
 			}
 		})
 	}
 }
 
-// killAt says whether there was such a write.
-func (s site) killAt(t *testing.T, node string, writes int, before bool, prepare func(*testing.T, string)) (killed bool) {
-	t.Run(fmt.Sprintf("write %d, before the server has it: %t", writes+1, before), func(t *testing.T) {
-		s.t = t
-		root := t.TempDir()
-		put(t, root, "/proc/sys/kernel/random/boot_id", bootID(9)+"\n", 0o444)
-		prepare(t, node)
-		mayOpen, tooEarly := s.watched(node)
-		e := &executioner{before: before, left: writes}
-		e.mu.Lock()
-		e.victim = s.launch(node, root, e)
-		e.mu.Unlock()
-		held := func(n *corev1.Node) bool {
-			return n.Spec.Unschedulable && is(n, readiness.NetworkHeld).Status == corev1.ConditionTrue
+// killAtWrite returns whether the agent made the write at which it is to be killed.
+func (f fixture) killAtWrite(
+	t *testing.T, node string, writes int, before bool, createNode func(*testing.T, string),
+) (reached bool) {
+	t.Run(fmt.Sprintf("write %d, before=%t", writes+1, before), func(t *testing.T) {
+		f := f.with(t)
+		root := newHost(t, 9)
+		createNode(t, node)
+		allow, wasEarly := f.watchForEarlyRelease(node)
+		p := &killingProxy{before: before, left: writes}
+		p.mu.Lock()
+		p.agent = f.startAgentProcess(node, root, p)
+		p.mu.Unlock()
+		startSecond := func() { f.startAgentProcess(node, root, &killingProxy{left: 1 << 20}) }
+		require.Eventually(t, func() bool { return p.hasKilled() || isHeldNode(f.node(node)) }, soon, 5*time.Millisecond)
+		// Read this once: a write can be visible before the agent that made it is dead.
+		hasSecond := p.hasKilled()
+		if hasSecond {
+			startSecond()
+			f.waitFor(node, "held", isHeldNode)
 		}
-		dead := func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.killed }
-		require.Eventually(t, func() bool { return dead() || held(s.node(node)) }, soon, 5*time.Millisecond)
-		again := dead() // asked once: a write may show before the agent that made it is dead
-		if again {
-			s.launch(node, root, &executioner{left: 1 << 20})
-			s.until(node, "held", held)
+		require.False(t, wasEarly(), "the node was released before its network worked")
+		allow()
+		installFlannel(t, root)
+		// In this state the agent has nothing left to write. An agent that starts with
+		// open gates can release the node before it has searched for etcd. Until then the
+		// marks for autoscalers stay.
+		isDone := func(n *corev1.Node) bool {
+			_, marked := n.Annotations[protect.ClusterAutoscalerAnnotation]
+			return isReleasedNode(n) && etcdCondition(n).Status == corev1.ConditionFalse &&
+				len(controllerTaints(n)) == 0 && !marked
 		}
-		require.False(t, tooEarly(), "it was open before its network was there")
-		mayOpen()
-		flannel(t, root)
-		// Nothing is left to write then. An agent that starts with its gates open may release before it has looked for etcd, and
-		// until it has, the marks for autoscalers stay.
-		ended := func(n *corev1.Node) bool {
-			r, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
-			_, marked := n.Annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"]
-			return err == nil && r.State == readiness.Released && !n.Spec.Unschedulable && is(n, readiness.NetworkHeld).Status == corev1.ConditionFalse &&
-				is(n, corev1.NodeNetworkUnavailable).Status != corev1.ConditionTrue && is(n, protect.EtcdMemberCondition).Status == corev1.ConditionFalse &&
-				len(leftovers(n)) == 0 && !marked
+		require.Eventually(t, func() bool {
+			return p.hasKilled() && !hasSecond || isDone(f.node(node))
+		}, soon, 5*time.Millisecond)
+		if reached = p.hasReachedWrite(); reached {
+			require.Eventually(t, p.hasKilled, soon, 5*time.Millisecond)
 		}
-		require.Eventually(t, func() bool { return dead() && !again || ended(s.node(node)) }, soon, 5*time.Millisecond)
-		if killed = e.struck(); killed {
-			require.Eventually(t, dead, soon, 5*time.Millisecond)
+		if reached && !hasSecond {
+			startSecond()
 		}
-		if killed && !again {
-			s.launch(node, root, &executioner{left: 1 << 20})
-		}
-		s.until(node, "released", ended)
+		f.waitFor(node, "released", isDone)
 	})
-	return killed
+	return reached
 }

@@ -1,5 +1,6 @@
-// Command agent is Holdfast's part on every node: it protects the node while it holds etcd, holds it until its network
-// works, and labels it with its SPC record. `holdfast-agent --help` says the rest.
+// Command agent runs on every node. It protects the node while etcd runs on the host,
+// holds a new node until its network works, and labels the node with its SPC record. See
+// `holdfast-agent --help`.
 package main
 
 import (
@@ -9,90 +10,210 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/holdfast-dev/holdfast/internal/buildinfo"
+	"github.com/holdfast-dev/holdfast/internal/agent"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
+	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/internal/spcapi"
 )
 
-// usageError is a mistake on the command line: what was given, and what to give instead.
-type usageError struct{ text string }
+const (
+	// gcPercent is half of Go's default. The agent keeps little and allocates little, so
+	// a smaller heap costs it no time.
+	gcPercent = 50
+	// healthDrain limits how long the agent waits for running requests to its health
+	// endpoint.
+	healthDrain = 2 * time.Second
+	// healthRetry is the delay between two attempts to listen on a port that is in use.
+	healthRetry = 10 * time.Second
+)
 
-func (e usageError) Error() string { return e.text }
-
-func misused(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+// version is the version of the image with its commit. The Makefile has the linker set
+// it; in other builds it is empty (see cli.Version).
+var version string
 
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := program{out: os.Stdout, errOut: os.Stderr, bridge: klog.SetSlogLogger}.command(ctx, os.Args[1:])
-	stop()
-	os.Exit(code)
+	os.Exit(cli.Run(func(ctx context.Context, args []string, out, errOut io.Writer) int {
+		return commandLine{out, errOut, klog.SetSlogLogger}.execute(ctx, args)
+	}))
 }
 
-// gcPercent is half of Go's own: an agent keeps little and makes little garbage, so that a smaller heap costs it nothing.
-const gcPercent = 50
-
-// program is what a command line runs in.
-type program struct {
+// commandLine executes the arguments of holdfast-agent.
+type commandLine struct {
 	out, errOut io.Writer
-	// bridge makes the libraries that log through klog log through this logger. They have one for the whole process,
-	// which is therefore main's to set.
-	bridge func(*slog.Logger)
+	// setKlogLogger gives klog its logger. klog has one for the whole process, so only
+	// main passes klog.SetSlogLogger.
+	setKlogLogger func(*slog.Logger)
 }
 
-// command runs one command line and returns its exit status: 0 for success, 1 for failure, 2 for a mistake in the line.
-func (p program) command(ctx context.Context, args []string) int {
-	err := p.dispatch(ctx, args)
-	var misuse usageError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &misuse):
-		fmt.Fprintf(p.errOut, "agent: %v\nRun `holdfast-agent --help` to see what can be said.\n", err)
-		return 2
+// execute returns the exit code.
+func (c commandLine) execute(ctx context.Context, args []string) int {
+	help := "holdfast-agent --help"
+	if len(args) > 0 && args[0] == "inspect" {
+		help = "holdfast-agent inspect --help"
 	}
-	fmt.Fprintf(p.errOut, "agent: %v\n", err)
-	return 1
+	return cli.ExitCode(c.errOut, "agent", help, c.dispatch(ctx, args))
 }
 
-func (p program) dispatch(ctx context.Context, args []string) error {
+func (c commandLine) dispatch(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		fmt.Fprint(p.errOut, usage())
-		return misused("say what to do: run, inspect or version")
+		fmt.Fprint(c.errOut, usage)
+		return cli.UsageErrorf("a command is required: run, inspect or version")
 	}
-	name, rest := args[0], args[1:]
-	switch name {
+	switch name, rest := args[0], args[1:]; name {
 	case "run":
 		cfg, err := parse(rest)
 		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(p.out, usage())
+			fmt.Fprint(c.out, usage)
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		log := logger(cfg, p.errOut).With("node", cfg.node)
-		p.bridge(log.With("library", "client-go"))
+		log := cfg.log.NewLogger(c.errOut).With("node", cfg.node)
+		c.setKlogLogger(log.With("library", "client-go"))
 		return run(ctx, cfg, log)
 	case "inspect":
-		return inspect(ctx, rest, p.out, p.errOut)
+		return inspect(ctx, rest, c.out)
 	case "version", "--version", "-version":
-		fmt.Fprintln(p.out, "holdfast agent "+buildinfo.Version(version))
+		fmt.Fprintln(c.out, "holdfast agent "+cli.Version(version))
 		return nil
 	case "help", "--help", "-help", "-h":
-		fmt.Fprint(p.out, usage())
+		fmt.Fprint(c.out, usage)
 		return nil
+	default:
+		return cli.UsageErrorf("unknown command %q; use run, inspect or version", name)
 	}
-	return misused("there is no command %q; say run, inspect or version", name)
 }
 
-// version is that of the images, with the commit; the Makefile has the linker write it. Any other build knows what the Go
-// toolchain recorded.
-var version string
+// run starts the agent and waits until ctx ends, which is success.
+func run(ctx context.Context, cfg config, log *slog.Logger) error {
+	prober := etcdprobe.New(etcdprobe.Options{Timeout: cfg.probeTimeout})
+	defer prober.Close()
+	nodeAgent, err := newAgent(cfg, prober, log)
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "agent starting", "version", cli.Version(version))
+	metrics, err := metricsHandler(nodeAgent, prober)
+	if err != nil {
+		return err
+	}
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return nodeAgent.Run(running) })
+	if cfg.healthListen != "" {
+		group.Go(func() error { return serveHealth(running, cfg.healthListen, nodeAgent.Healthy, metrics, log) })
+	}
+	err = group.Wait()
+	if ctx.Err() != nil {
+		log.InfoContext(context.WithoutCancel(ctx), "agent stopped")
+		return nil
+	}
+	return err
+}
+
+func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Agent, error) {
+	config, err := restConfig(cfg.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("creating a client for the API server: %w", err)
+	}
+	clusters, err := agent.NewClusters(config, client)
+	if err != nil {
+		return nil, err
+	}
+	core, err := apiaccess.NewCore(config, client)
+	if err != nil {
+		return nil, err
+	}
+	cfg.host.Log = log
+	machine, err := host.New(cfg.host)
+	if err != nil {
+		return nil, err
+	}
+	parts := agent.Config{
+		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
+		Network: machine.Network, AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: machine.Watch,
+		Identify: prober.Identify, Observe: prober.Observe,
+		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
+	}
+	if cfg.inventory.Name != "" {
+		reader := &spcapi.Reader{ConfigMaps: core.ConfigMaps(cfg.inventory.Namespace), Name: cfg.inventory.Name, Log: log}
+		parts.Inventory, parts.FollowInventory, parts.WithholdGroup = reader.Latest, reader.Run, cfg.withholdGroup
+	}
+	return agent.New(parts)
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	// A release takes two writes and an event. The limits only stop a loop that runs away.
+	config, err := apiaccess.Config(apiaccess.Options{
+		Kubeconfig: kubeconfig, UserAgent: "holdfast-agent/" + cli.Version(version), QPS: 20, Burst: 40,
+	})
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("the agent does not run in a pod; set --kubeconfig=FILE, " +
+			"or use `holdfast-agent inspect`, which needs no cluster")
+	}
+	return config, err
+}
+
+// metricsHandler serves the metrics of the agent's parts and of its process.
+func metricsHandler(parts ...prometheus.Collector) (http.Handler, error) {
+	registry := prometheus.NewRegistry()
+	for _, part := range append(parts, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
+		if err := registry.Register(part); err != nil {
+			return nil, fmt.Errorf("registering metrics: %w", err)
+		}
+	}
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), nil
+}
+
+// serveHealth serves /metrics, and /healthz with status 200 while the node loop runs and
+// 503 otherwise. It ends with ctx. If the port is taken, it keeps retrying; the agent
+// works without its health endpoint.
+func serveHealth(
+	ctx context.Context, address string, healthy func(time.Time) error, metrics http.Handler, log *slog.Logger,
+) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return healthy(time.Now()) }))
+	mux.Handle("GET /metrics", metrics)
+	var logged loop.LogOnce
+	for {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err == nil {
+			err = cli.Serve(ctx, listener, mux, healthDrain, log)
+		} else {
+			err = fmt.Errorf("listening on --health-listen: %w", err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if logged.Changed("", err.Error()) {
+			log.ErrorContext(ctx, "failed to serve the health endpoint; retrying", "address", address, "err", err)
+		}
+		if err := loop.Wait(ctx, healthRetry, nil); err != nil {
+			return err
+		}
+	}
+}

@@ -1,5 +1,6 @@
-// Command uninstall takes everything off the Nodes of a cluster that Holdfast has put there, and opens those that it holds.
-// `make uninstall` runs it, between stopping Holdfast and deleting the rest of it; docs/operations.md has the order.
+// Command uninstall removes what Holdfast has put on the Nodes of a cluster, and releases
+// the Nodes that Holdfast holds. `make uninstall` runs it after it stops Holdfast, and
+// before it deletes the other objects. See docs/operations.md.
 package main
 
 import (
@@ -9,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,32 +17,40 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
-func main() {
-	kubeconfig := flag.String("kubeconfig", "", "how to reach the API server; empty takes KUBECONFIG, or else ~/.kube/config")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	err := run(ctx, *kubeconfig, os.Stdout)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+func main() { os.Exit(cli.Run(execute)) }
+
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
+	set := cli.NewFlagSet("holdfast-uninstall")
+	kubeconfig := set.String("kubeconfig", "", "kubeconfig `FILE`; if empty, that of KUBECONFIG, else ~/.kube/config")
+	err := cli.ParseFlags(set, args, "--kubeconfig=FILE")
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		set.SetOutput(out)
+		set.Usage()
+		return cli.ExitSuccess
+	case err == nil:
+		err = run(ctx, *kubeconfig, out)
 	}
+	return cli.ExitCode(errOut, "uninstall", "holdfast-uninstall --help", err)
 }
 
-// run cleans every Node that it can. The error names those that are left.
+// run cleans every Node that it can. The error names the Nodes that are left.
 func run(ctx context.Context, kubeconfig string, out io.Writer) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return fmt.Errorf("reading how to reach the API server: %w", err)
+		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	config.QPS, config.Burst = 50, 100
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
+		return fmt.Errorf("creating a client: %w", err)
 	}
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -51,48 +58,53 @@ func run(ctx context.Context, kubeconfig string, out io.Writer) error {
 	}
 	var failed []error
 	for _, node := range list.Items {
-		changed, stays, err := cleanNode(ctx, client, node.Name)
+		changed, closedBy, err := cleanNode(ctx, client, node.Name)
 		switch {
-		case apierrors.IsNotFound(err): // deleted meanwhile
+		case apierrors.IsNotFound(err): // deleted in the meantime
 		case err != nil:
 			failed = append(failed, err)
-		case stays != "":
-			fmt.Fprintf(out, "node %s: everything of Holdfast's is taken off; it was held and stays closed, since %s; afterwards: kubectl uncordon %s\n",
-				node.Name, stays, node.Name)
+		case closedBy != "":
+			fmt.Fprintf(out, "node %s: cleaned; it was held and stays closed (%s); to open it: kubectl uncordon %s\n",
+				node.Name, closedBy, node.Name)
 		case changed:
-			fmt.Fprintf(out, "node %s: everything of Holdfast's is taken off\n", node.Name)
+			fmt.Fprintf(out, "node %s: cleaned\n", node.Name)
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// cleanNode cleans one Node, and says whether there was anything to clean, and why it stays closed if it does. A Node that
-// changes meanwhile is read again.
-func cleanNode(ctx context.Context, client kubernetes.Interface, name string) (changed bool, stays string, err error) {
+// cleanNode cleans one Node, and retries if the Node changes in the meantime. It returns
+// whether it changed anything, and closedBy as planCleanup does.
+func cleanNode(
+	ctx context.Context, client kubernetes.Interface, name string,
+) (changed bool, closedBy string, err error) {
 	nodes := client.CoreV1().Nodes()
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		node, err := nodes.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("reading node %s: %w", name, err)
 		}
-		patches, closed, err := clean(node, time.Now())
+		patches, reason, err := planCleanup(node, time.Now())
 		if err != nil {
 			return err
 		}
-		if closed != "" { // The first write takes the record off, without which a second look knows of no hold.
-			stays = closed
+		// The first write removes the hold record. A retry finds no hold, so keep the
+		// first reason.
+		if reason != "" {
+			closedBy = reason
 		}
 		for _, p := range patches {
 			var subresources []string
 			if p.Subresource != "" {
 				subresources = []string{p.Subresource}
 			}
-			if _, err := nodes.Patch(ctx, name, p.Type, p.Body, metav1.PatchOptions{FieldManager: "holdfast-uninstall"}, subresources...); err != nil {
+			options := metav1.PatchOptions{FieldManager: "holdfast-uninstall"}
+			if _, err := nodes.Patch(ctx, name, p.Type, p.Body, options, subresources...); err != nil {
 				return fmt.Errorf("patching node %s: %w", name, err)
 			}
 			changed = true
 		}
 		return nil
 	})
-	return changed, stays, err
+	return changed, closedBy, err
 }

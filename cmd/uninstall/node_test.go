@@ -11,71 +11,95 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-func TestClean(t *testing.T) {
-	for name, test := range map[string]struct{ before, after, stays string }{
-		"a node that Holdfast has never seen": {
-			before: `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
-			after:  `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
+func TestPlanCleanup(t *testing.T) {
+	for name, test := range map[string]struct{ before, after, closedBy string }{
+		"unknown to Holdfast": {
+			before: `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},
+				"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},
+				"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
 		},
-		"released before anybody had looked for etcd": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"released\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
+		"released with marks": {
+			before: `{"metadata":{"resourceVersion":"1",
+				"annotations":{"holdfast.dev/hold":"{\"state\":\"released\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
 				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}},
+				"spec":{"unschedulable":true}}`,
 		},
-		"held by cordon, with marks of the hold": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","holdfast.dev/hold":"{\"state\":\"held\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
-				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true,"taints":[{"key":"x","effect":"NoSchedule"}]},
-				"status":{"conditions":[{"type":"NetworkUnavailable","status":"True","reason":"HeldByHoldfast"},{"type":"Ready","status":"True"},{"type":"NetworkHeld","status":"True"}]}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":false,"taints":[{"key":"x","effect":"NoSchedule"}]},
+		"held by cordon": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b",
+				"holdfast.dev/hold":"{\"state\":\"held\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
+				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true,
+				"taints":[{"key":"x","effect":"NoSchedule"}]},
+				"status":{"conditions":[{"type":"NetworkUnavailable","status":"True","reason":"HeldByHoldfast"},
+				{"type":"Ready","status":"True"},{"type":"NetworkHeld","status":"True"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","atlassian.com/no-delete":"mine"}},
+				"spec":{"unschedulable":false,"taints":[{"key":"x","effect":"NoSchedule"}]},
 				"status":{"conditions":[{"type":"Ready","status":"True"}]}}`,
 		},
 		"held by taint": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\",\"taint\":\"readiness.k8s.io/x\"}"}},
-				"spec":{"unschedulable":true,"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"},{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{}},"spec":{"unschedulable":true,"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
+			before: `{"metadata":{"resourceVersion":"1",
+				"annotations":{"holdfast.dev/hold":"{\"state\":\"held\",\"taint\":\"readiness.k8s.io/x\"}"}},
+				"spec":{"unschedulable":true,"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"},
+				{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{}},"spec":{"unschedulable":true,
+				"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
 		},
-		"held, and to stay cordoned": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}","holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
-			after:  `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
-			stays:  "annotation holdfast.dev/keep-cordoned",
+		"keep-cordoned": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}",
+				"holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
+				"spec":{"unschedulable":true}}`,
+			closedBy: "annotation holdfast.dev/keep-cordoned",
 		},
-		"held, and cordoned by somebody meanwhile": {
+		"replaced cordon": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"},
-				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},"spec":{"unschedulable":true}}`,
+				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
+				"spec":{"unschedulable":true}}`,
 			after: `{"metadata":{"resourceVersion":"1","annotations":{},
-				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},"spec":{"unschedulable":true}}`,
-			stays: "kubectl-cordon has cordoned it",
+				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
+				"spec":{"unschedulable":true}}`,
+			closedBy: "cordoned by kubectl-cordon",
 		},
-		"held, while an autoscaler deletes it": {
+		"held, being deleted": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"}},
 				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
 			after: `{"metadata":{"resourceVersion":"1","annotations":{}},
 				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
-			stays: "taint ToBeDeletedByClusterAutoscaler",
+			closedBy: "taint ToBeDeletedByClusterAutoscaler",
 		},
-		"released, and cordoned by somebody since": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"released\"}"},"labels":{"holdfast.dev/hold":"never"}},"spec":{"unschedulable":true},
+		"cordoned after release": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"released\"}"},
+				"labels":{"holdfast.dev/hold":"never"}},"spec":{"unschedulable":true},
 				"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHoldfast"}]}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{},"labels":{"holdfast.dev/hold":"never"}},"spec":{"unschedulable":true},"status":{"conditions":[]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{},"labels":{"holdfast.dev/hold":"never"}},
+				"spec":{"unschedulable":true},"status":{"conditions":[]}}`,
 		},
-		"with etcd, where Karpenter's annotation is somebody's": {
-			before: `{"metadata":{"resourceVersion":"1","labels":{"holdfast.dev/etcd-member":"true"},"annotations":{"holdfast.dev/marks":"atlassian.com/no-delete,example.org/x",
-				"atlassian.com/no-delete":"etcd","karpenter.sh/do-not-disrupt":"true","example.org/x":"y","holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]",
+		"etcd, foreign annotation": {
+			before: `{"metadata":{"resourceVersion":"1","labels":{"holdfast.dev/etcd-member":"true"},
+				"annotations":{"holdfast.dev/marks":"atlassian.com/no-delete,example.org/x",
+				"atlassian.com/no-delete":"etcd","karpenter.sh/do-not-disrupt":"true","example.org/x":"y",
+				"holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]",
 				"holdfast.dev/protected-because":"etcd","holdfast.dev/openstack":"{}"}},
-				"status":{"conditions":[{"type":"EtcdMember","status":"True"},{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`,
-			after: `{"metadata":{"resourceVersion":"1","labels":{},"annotations":{"karpenter.sh/do-not-disrupt":"true","example.org/x":"y"}},
+				"status":{"conditions":[{"type":"EtcdMember","status":"True"},{"type":"NetworkUnavailable","status":"False",
+				"reason":"FlannelIsUp"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","labels":{},"annotations":{"karpenter.sh/do-not-disrupt":"true",
+				"example.org/x":"y"}},
 				"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`,
 		},
-		"labelled for SPC, one of the labels by somebody else": {
-			before: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/role":"worker","stackpoint.io/size":"mine","example.org/x":"y"},"annotations":{
-				"holdfast.dev/spc-node":"{\"labels\":[\"stackpoint.io/role\",\"example.org/x\"]}","holdfast.dev/spc-problem":"x"}}}`,
-			after: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/size":"mine","example.org/x":"y"},"annotations":{}}}`,
+		"SPC, foreign label": {
+			before: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/role":"worker",
+				"stackpoint.io/size":"mine","example.org/x":"y"},"annotations":{
+				"holdfast.dev/spc-node":"{\"labels\":[\"stackpoint.io/role\",\"example.org/x\"]}",
+				"holdfast.dev/spc-problem":"x"}}}`,
+			after: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/size":"mine","example.org/x":"y"},
+				"annotations":{}}}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			patches, stays, err := clean(nodeOf(t, test.before), time.Now())
+			patches, closedBy, err := planCleanup(parseNode(t, test.before), time.Now())
 			require.NoError(t, err)
-			require.Equal(t, test.stays, stays)
+			require.Equal(t, test.closedBy, closedBy)
 			after := []byte(test.before)
 			for _, p := range patches {
 				if p.Subresource == "" {
@@ -88,38 +112,39 @@ func TestClean(t *testing.T) {
 			var got, want corev1.Node
 			require.NoError(t, json.Unmarshal(after, &got))
 			require.NoError(t, json.Unmarshal([]byte(test.after), &want))
-			require.Equal(t, pretty(t, want), pretty(t, got))
-			again, _, err := clean(&got, time.Now())
+			require.Equal(t, format(t, want), format(t, got))
+			again, _, err := planCleanup(&got, time.Now())
 			require.NoError(t, err)
-			require.Empty(t, again, "what is clean stays as it is")
+			require.Empty(t, again, "a second cleanup has patches")
 		})
 	}
 }
 
-func TestWhatCannotBeReadIsLeft(t *testing.T) {
+func TestUnreadableRecord(t *testing.T) {
 	for name, test := range map[string]struct{ annotation, value, advice string }{
-		"the record of a hold": {"holdfast.dev/hold", "{", "kubectl annotate node n holdfast.dev/hold-"},
-		"the labels of SPC":    {"holdfast.dev/spc-node", "{", "kubectl annotate node n holdfast.dev/spc-node-"},
+		"hold": {"holdfast.dev/hold", "{", "kubectl annotate node n holdfast.dev/hold-"},
+		"SPC":  {"holdfast.dev/spc-node", "{", "kubectl annotate node n holdfast.dev/spc-node-"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := nodeOf(t, `{"metadata":{"name":"n","resourceVersion":"1"},"spec":{"unschedulable":true}}`)
+			node := parseNode(t, `{"metadata":{"name":"n","resourceVersion":"1"},"spec":{"unschedulable":true}}`)
 			node.Annotations = map[string]string{test.annotation: test.value}
-			patches, _, err := clean(node, time.Now())
+			patches, _, err := planCleanup(node, time.Now())
 			require.ErrorContains(t, err, test.advice)
 			require.Empty(t, patches)
 		})
 	}
 }
 
-func nodeOf(t *testing.T, text string) *corev1.Node {
+// parseNode parses a Node in JSON.
+func parseNode(t *testing.T, text string) *corev1.Node {
 	t.Helper()
 	node := new(corev1.Node)
 	require.NoError(t, json.Unmarshal([]byte(text), node))
 	return node
 }
 
-// pretty is a Node as text, in which an empty map is like none.
-func pretty(t *testing.T, n corev1.Node) string {
+// format formats a Node. An empty map and no map have the same text.
+func format(t *testing.T, n corev1.Node) string {
 	t.Helper()
 	if n.Labels == nil {
 		n.Labels = map[string]string{}

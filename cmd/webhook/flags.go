@@ -1,22 +1,19 @@
 package main
 
 import (
-	"crypto/x509"
-	"errors"
 	"flag"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// config is the command line, checked.
+// config holds the checked flags.
 type config struct {
 	kubeconfig, namespace string
 	leaderElect           bool
@@ -25,7 +22,7 @@ type config struct {
 	observerWait time.Duration
 	tolerance    int
 
-	holds readiness.Patience
+	holds readiness.Timeouts
 
 	listen, metricsListen, healthListen string
 	service, webhookConfiguration       string
@@ -37,178 +34,186 @@ type config struct {
 	spc          spcapi.Options
 	spcInventory string
 
-	logLevel slog.Level
-	logJSON  bool
-	version  bool
+	log     cli.LogOptions
+	version bool
 }
 
-// raw is the command line as it was written.
-type raw struct {
+// flags holds the flags as they were written.
+type flags struct {
 	config
-	level, logFormat, onStuckHold string
+	onStuckHold string
+	logFlags    cli.LogFlags
 }
 
-// flags declares every flag. Their help is in usage.go, by topic and in order of use.
-func flags(r *raw) *flag.FlagSet {
-	set := flag.NewFlagSet("webhook", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	set.StringVar(&r.kubeconfig, "kubeconfig", "", "")
-	set.StringVar(&r.namespace, "namespace", "holdfast-system", "")
-	set.BoolVar(&r.leaderElect, "leader-elect", true, "")
-	set.DurationVar(&r.leaseDuration, "lease-duration", 15*time.Second, "")
-	set.DurationVar(&r.observerWait, "observer-wait", 3*time.Second, "")
-	set.IntVar(&r.tolerance, "min-remaining-tolerance", 0, "")
-	set.DurationVar(&r.holds.Agent, "agent-missing-after", 2*time.Minute, "")
-	set.DurationVar(&r.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
-	set.StringVar(&r.onStuckHold, "on-stuck-hold", keepStuck, "")
-	set.StringVar(&r.listen, "listen", ":9443", "")
-	set.StringVar(&r.metricsListen, "metrics-listen", ":8080", "")
-	set.StringVar(&r.healthListen, "health-listen", ":8081", "")
-	set.StringVar(&r.service, "service", "holdfast-webhook", "")
-	set.StringVar(&r.webhookConfiguration, "webhook-configuration", "holdfast", "")
-	set.StringVar(&r.tlsSecret, "tls-secret", "holdfast-webhook-tls", "")
-	set.DurationVar(&r.caValidity, "ca-validity", 5*365*24*time.Hour, "")
-	set.DurationVar(&r.certValidity, "cert-validity", 90*24*time.Hour, "")
-	set.DurationVar(&r.certSettle, "cert-settle", 10*time.Minute, "")
-	set.StringVar(&r.clientCAFile, "client-ca-file", "", "")
-	set.StringVar(&r.clientName, "client-name", "", "")
-	set.StringVar(&r.spc.BaseURL, "spc-url", "", "")
-	set.StringVar(&r.spc.TokenFile, "spc-token-file", "", "")
-	set.Int64Var(&r.spc.Organization, "spc-organization", 0, "")
-	set.Int64Var(&r.spc.Cluster, "spc-cluster", 0, "")
-	set.StringVar(&r.spc.SecretDir, "spc-secret-dir", "", "")
-	set.StringVar(&r.spc.CAFile, "spc-ca-file", "", "")
-	set.StringVar(&r.spcInventory, "spc-inventory", "holdfast-spc-inventory", "")
-	set.StringVar(&r.level, "log-level", "info", "")
-	set.StringVar(&r.logFormat, "log-format", "json", "")
-	set.BoolVar(&r.version, "version", false, "")
+// flagSet declares every flag. Their help is in usage.go.
+func (f *flags) flagSet() *flag.FlagSet {
+	set := cli.NewFlagSet("holdfast-webhook")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "")
+	set.StringVar(&f.namespace, "namespace", "holdfast-system", "")
+	set.BoolVar(&f.leaderElect, "leader-elect", true, "")
+	set.DurationVar(&f.leaseDuration, "lease-duration", 15*time.Second, "")
+	set.DurationVar(&f.observerWait, "observer-wait", 3*time.Second, "")
+	set.IntVar(&f.tolerance, "min-remaining-tolerance", 0, "")
+	set.DurationVar(&f.holds.Agent, "agent-missing-after", 2*time.Minute, "")
+	set.DurationVar(&f.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
+	set.StringVar(&f.onStuckHold, "on-stuck-hold", keepStuck, "")
+	set.StringVar(&f.listen, "listen", ":9443", "")
+	set.StringVar(&f.metricsListen, "metrics-listen", ":8080", "")
+	set.StringVar(&f.healthListen, "health-listen", ":8081", "")
+	set.StringVar(&f.service, "service", "holdfast-webhook", "")
+	set.StringVar(&f.webhookConfiguration, "webhook-configuration", "holdfast", "")
+	set.StringVar(&f.tlsSecret, "tls-secret", "holdfast-webhook-tls", "")
+	set.DurationVar(&f.caValidity, "ca-validity", 5*365*24*time.Hour, "")
+	set.DurationVar(&f.certValidity, "cert-validity", 90*24*time.Hour, "")
+	set.DurationVar(&f.certSettle, "cert-settle", 10*time.Minute, "")
+	set.StringVar(&f.clientCAFile, "client-ca-file", "", "")
+	set.StringVar(&f.clientName, "client-name", "", "")
+	set.StringVar(&f.spc.BaseURL, "spc-url", "", "")
+	set.StringVar(&f.spc.TokenFile, "spc-token-file", "", "")
+	set.Int64Var(&f.spc.Organization, "spc-organization", 0, "")
+	set.Int64Var(&f.spc.Cluster, "spc-cluster", 0, "")
+	set.StringVar(&f.spc.SecretDir, "spc-secret-dir", "", "")
+	set.StringVar(&f.spc.CAFile, "spc-ca-file", "", "")
+	set.StringVar(&f.spcInventory, "spc-inventory", "holdfast-spc-inventory", "")
+	f.logFlags.AddTo(set)
+	set.BoolVar(&f.version, "version", false, "")
 	return set
 }
 
-// parse reads the command line. Every error says what to write instead, but flag.ErrHelp, which is no mistake.
+// parse returns the checked flags, a usage error, or flag.ErrHelp.
 func parse(args []string) (config, error) {
-	var r raw
-	set := flags(&r)
-	switch err := set.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
+	var f flags
+	if err := cli.ParseFlags(f.flagSet(), args, "--namespace=NAME"); err != nil {
 		return config{}, err
-	case err != nil:
-		return config{}, misused("%v", err)
 	}
-	if set.NArg() > 0 {
-		return config{}, misused("%q is not a flag; everything that the webhook takes is a flag, such as --namespace=NAME", set.Arg(0))
-	}
-	for _, check := range []func(*raw) error{checkNames, checkTimes, checkHolds, checkAddresses, checkClientCA, checkSPC, checkOutput} {
-		if err := check(&r); err != nil {
+	for _, check := range []func(*flags) error{
+		checkNames, checkTimes, checkHolds, checkAddresses, checkClientCA, checkSPC, checkLog,
+	} {
+		if err := check(&f); err != nil {
 			return config{}, err
 		}
 	}
-	return r.config, nil
+	return f.config, nil
 }
 
-func checkNames(r *raw) error {
+func checkNames(f *flags) error {
 	for _, n := range []struct {
 		flag, value string
 		problems    func(string) []string
 	}{
-		{"--namespace", r.namespace, validation.IsDNS1123Label},
-		{"--service", r.service, validation.IsDNS1035Label},
-		{"--webhook-configuration", r.webhookConfiguration, validation.IsDNS1123Subdomain},
-		{"--tls-secret", r.tlsSecret, validation.IsDNS1123Subdomain},
-		{"--spc-inventory", r.spcInventory, validation.IsDNS1123Subdomain},
+		{"--namespace", f.namespace, validation.IsDNS1123Label},
+		{"--service", f.service, validation.IsDNS1035Label},
+		{"--webhook-configuration", f.webhookConfiguration, validation.IsDNS1123Subdomain},
+		{"--tls-secret", f.tlsSecret, validation.IsDNS1123Subdomain},
+		{"--spc-inventory", f.spcInventory, validation.IsDNS1123Subdomain},
 	} {
 		if problems := n.problems(n.value); len(problems) > 0 {
-			return misused("%s=%q cannot be a name in Kubernetes: %s", n.flag, n.value, problems[0])
+			return cli.UsageErrorf("%s=%q is not a valid Kubernetes name: %s", n.flag, n.value, problems[0])
 		}
 	}
 	return nil
 }
 
-func checkTimes(r *raw) error {
+func checkTimes(f *flags) error {
 	switch {
-	case r.observerWait < 100*time.Millisecond || r.observerWait > 5*time.Second:
-		return misused("--observer-wait=%s: choose between 100ms and 5s; the webhook answers within 8s, and needs some of it to write", r.observerWait)
-	case r.tolerance < 0 || r.tolerance > 9:
-		return misused("--min-remaining-tolerance=%d: choose between 0 and 9; with three voters anything above 0 refuses every deletion", r.tolerance)
-	case r.leaseDuration < 3*time.Second || r.leaseDuration > 10*time.Minute:
-		return misused("--lease-duration=%s: choose between 3s and 10m", r.leaseDuration)
-	case r.caValidity <= 0 || r.certValidity <= 0 || r.certSettle <= 0:
-		return misused("--ca-validity, --cert-validity and --cert-settle must be above 0")
-	case r.certValidity > r.caValidity/2:
-		return misused("--cert-validity=%s is more than half of --ca-validity=%s; the certificate could outlive its authority", r.certValidity, r.caValidity)
-	case r.certSettle > r.certValidity/3:
-		return misused("--cert-settle=%s is more than a third of --cert-validity=%s; the certificate would expire while it is being renewed", r.certSettle, r.certValidity)
+	case f.observerWait < 100*time.Millisecond || f.observerWait > 5*time.Second:
+		return cli.UsageErrorf("--observer-wait=%s is out of range; use 100ms to 5s, because a review takes 8s at most",
+			f.observerWait)
+	case f.tolerance < 0 || f.tolerance > 9:
+		return cli.UsageErrorf("--min-remaining-tolerance=%d is out of range; use 0 to 9; "+
+			"with three voters every value above 0 refuses every deletion", f.tolerance)
+	case f.leaseDuration < 3*time.Second || f.leaseDuration > 10*time.Minute:
+		return cli.UsageErrorf("--lease-duration=%s is out of range; use 3s to 10m", f.leaseDuration)
+	case f.caValidity <= 0 || f.certValidity <= 0 || f.certSettle <= 0:
+		return cli.UsageErrorf("--ca-validity, --cert-validity and --cert-settle must be above 0")
+	case f.certValidity > f.caValidity/2:
+		return cli.UsageErrorf("--cert-validity=%s is more than half of --ca-validity=%s; "+
+			"the certificate could be valid longer than its authority", f.certValidity, f.caValidity)
+	case f.certSettle > f.certValidity/3:
+		return cli.UsageErrorf("--cert-settle=%s is more than a third of --cert-validity=%s; "+
+			"the certificate would expire during its renewal", f.certSettle, f.certValidity)
 	}
 	return nil
 }
 
-// What --on-stuck-hold may be.
+// The values of --on-stuck-hold.
 const (
 	keepStuck    = "keep"
 	releaseStuck = "release"
 )
 
-func checkHolds(r *raw) error {
+func checkHolds(f *flags) error {
 	switch {
-	case r.onStuckHold != keepStuck && r.onStuckHold != releaseStuck:
-		return misused("--on-stuck-hold=%q is not known; choose keep or release", r.onStuckHold)
-	case r.holds.Agent < time.Second || r.holds.Hold > 24*time.Hour:
-		return misused("--agent-missing-after=%s --stuck-hold-after=%s: choose between 1s and 24h", r.holds.Agent, r.holds.Hold)
-	case r.holds.Hold <= r.holds.Agent:
-		return misused("--stuck-hold-after=%s is not more than --agent-missing-after=%s", r.holds.Hold, r.holds.Agent)
+	case f.onStuckHold != keepStuck && f.onStuckHold != releaseStuck:
+		return cli.UsageErrorf("--on-stuck-hold=%q is unknown; use keep or release", f.onStuckHold)
+	case f.holds.Agent < time.Second || f.holds.Hold > 24*time.Hour:
+		return cli.UsageErrorf("--agent-missing-after=%s --stuck-hold-after=%s are out of range; use 1s to 24h",
+			f.holds.Agent, f.holds.Hold)
+	case f.holds.Hold <= f.holds.Agent:
+		return cli.UsageErrorf("--stuck-hold-after=%s must be longer than --agent-missing-after=%s",
+			f.holds.Hold, f.holds.Agent)
 	}
-	r.holds.Release, r.holds.Namespace = r.onStuckHold == releaseStuck, r.namespace
+	f.holds.Release, f.holds.Namespace = f.onStuckHold == releaseStuck, f.namespace
 	return nil
 }
 
-func checkAddresses(r *raw) error {
+func checkAddresses(f *flags) error {
 	for _, a := range []struct {
 		flag, value string
 		optional    bool
-	}{{"--listen", r.listen, false}, {"--metrics-listen", r.metricsListen, true}, {"--health-listen", r.healthListen, true}} {
+	}{
+		{"--listen", f.listen, false},
+		{"--metrics-listen", f.metricsListen, true},
+		{"--health-listen", f.healthListen, true},
+	} {
 		if a.value == "" && a.optional {
 			continue
 		}
 		if _, err := net.ResolveTCPAddr("tcp", a.value); err != nil || a.value == "" {
-			return misused("%s=%q is not an address and port such as :9443 or 10.0.0.1:9443", a.flag, a.value)
+			return cli.UsageErrorf("%s=%q is not an address with a port, such as :9443 or 10.0.0.1:9443", a.flag, a.value)
 		}
 	}
 	return nil
 }
 
-func checkClientCA(r *raw) error {
-	if r.clientCAFile == "" {
-		if r.clientName != "" {
-			return misused("--client-name=%q has no effect without --client-ca-file; add the file or leave the name out", r.clientName)
+func checkClientCA(f *flags) error {
+	if f.clientCAFile == "" {
+		if f.clientName != "" {
+			return cli.UsageErrorf("--client-name=%q has no effect without --client-ca-file; "+
+				"add the file, or remove the name", f.clientName)
 		}
 		return nil
 	}
-	if _, err := readPool(r.clientCAFile); err != nil {
-		return misused("--client-ca-file=%q cannot be used: %v", r.clientCAFile, err)
+	if _, err := readCertPool(f.clientCAFile); err != nil {
+		return cli.UsageErrorf("--client-ca-file=%q is not usable: %v", f.clientCAFile, err)
 	}
 	return nil
 }
 
-// readPool reads the certificates of a file.
-func readPool(file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
+// isSPCConfigured reports whether there is an SPC API: its token is required.
+func isSPCConfigured(o spcapi.Options) bool { return o.TokenFile != "" || o.SecretDir != "" }
+
+// checkSPC completes the flags from the environment and checks them. Its errors never
+// repeat a value: the value may be the token, in the wrong flag.
+func checkSPC(f *flags) error {
+	if !isSPCConfigured(f.spc) {
+		if f.spc != (spcapi.Options{}) {
+			return cli.UsageErrorf("--spc-url, --spc-organization, --spc-cluster and --spc-ca-file have no effect " +
+				"without --spc-token-file or --spc-secret-dir")
+		}
+		return nil
+	}
+	var err error
+	if f.spc, err = f.spc.WithEnvironment(os.Getenv); err == nil {
+		_, err = spcapi.NewClient(f.spc)
+	}
 	if err != nil {
-		return nil, err
+		return cli.UsageErrorf("the --spc-* flags: %v", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("there is no certificate in it")
-	}
-	return pool, nil
+	return nil
 }
 
-func checkOutput(r *raw) error {
-	if err := r.logLevel.UnmarshalText([]byte(r.level)); err != nil {
-		return misused("--log-level=%q is not known; choose debug, info, warn or error", r.level)
-	}
-	if r.logFormat != "json" && r.logFormat != "text" {
-		return misused("--log-format=%q is not known; choose json or text", r.logFormat)
-	}
-	r.logJSON = r.logFormat == "json"
-	return nil
+func checkLog(f *flags) (err error) {
+	f.log, err = f.logFlags.Options()
+	return err
 }

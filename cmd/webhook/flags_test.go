@@ -13,8 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -23,33 +24,51 @@ func TestParseDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config{
 		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
-		holds:  readiness.Patience{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
-		listen: ":9443", metricsListen: ":8080", healthListen: ":8081", service: "holdfast-webhook", webhookConfiguration: "holdfast",
-		tlsSecret: "holdfast-webhook-tls", caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, certSettle: 10 * time.Minute,
-		spcInventory: "holdfast-spc-inventory", logJSON: true,
+		holds:  readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
+		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
+		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
+		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, certSettle: 10 * time.Minute,
+		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},
 	}, got)
 }
 
 func TestParse(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.crt")
-	authority, err := testenv.NewCA("kube-apiserver")
+	authority, err := pki.NewCA("kube-apiserver")
 	require.NoError(t, err)
 	require.NoError(t, authority.Write(ca))
 	for name, c := range map[string]struct {
 		args string
 		want func(*config)
 	}{
-		"nowhere for people":    {"--metrics-listen= --health-listen=", func(c *config) { c.metricsListen, c.healthListen = "", "" }},
-		"one replica, in words": {"--leader-elect=false --log-format=text --log-level=debug", func(c *config) { c.leaderElect, c.logJSON, c.logLevel = false, false, slog.LevelDebug }},
-		"a client certificate":  {"--client-ca-file=" + ca + " --client-name=apiserver", func(c *config) { c.clientCAFile, c.clientName = ca, "apiserver" }},
-		"stuck holds end": {"--on-stuck-hold=release --agent-missing-after=1m --stuck-hold-after=20m --namespace=hf", func(c *config) {
+		"no health ports": {
+			"--metrics-listen= --health-listen=",
+			func(c *config) {
+				c.metricsListen, c.healthListen = "", ""
+			},
+		},
+		"no Lease, text log": {
+			"--leader-elect=false --log-format=text --log-level=debug",
+			func(c *config) {
+				c.leaderElect, c.log = false, cli.LogOptions{Level: slog.LevelDebug}
+			},
+		},
+		"client CA": {
+			"--client-ca-file=" + ca + " --client-name=apiserver",
+			func(c *config) {
+				c.clientCAFile, c.clientName = ca, "apiserver"
+			},
+		},
+		"release stuck holds": {"--on-stuck-hold=release --agent-missing-after=1m " +
+			"--stuck-hold-after=20m --namespace=hf", func(c *config) {
 			c.namespace = "hf"
-			c.holds = readiness.Patience{Agent: time.Minute, Hold: 20 * time.Minute, Release: true, Namespace: "hf"}
+			c.holds = readiness.Timeouts{Agent: time.Minute, Hold: 20 * time.Minute, Release: true, Namespace: "hf"}
 		}},
-		"spc": {"--spc-url=https://api.example.org --spc-token-file=/t --spc-organization=7 --spc-cluster=9", func(c *config) {
+		"spc": {"--spc-url=https://api.example.org --spc-token-file=/t " +
+			"--spc-organization=7 --spc-cluster=9", func(c *config) {
 			c.spc = spcapi.Options{BaseURL: "https://api.example.org", TokenFile: "/t", Organization: 7, Cluster: 9}
 		}},
-		"spc by its autoscaler's Secret": {"--spc-secret-dir=/s --spc-cluster=9", func(c *config) {
+		"spc by Secret": {"--spc-secret-dir=/s --spc-cluster=9", func(c *config) {
 			c.spc = spcapi.Options{SecretDir: "/s", Cluster: 9}
 		}},
 	} {
@@ -64,84 +83,87 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestMistakesOnTheCommandLine(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.crt")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
-	for _, c := range []struct{ args, says string }{
+	for _, c := range []struct{ args, want string }{
 		{"--nonsense", "flag provided but not defined: -nonsense"},
-		{"serve", `"serve" is not a flag; everything that the webhook takes is a flag, such as --namespace=NAME`},
+		{"serve", `unexpected argument "serve"; holdfast-webhook has flags only, such as --namespace=NAME`},
 		{"--observer-wait=soon", `invalid value "soon" for flag -observer-wait`},
-		{"--observer-wait=6s", "--observer-wait=6s: choose between 100ms and 5s"},
-		{"--observer-wait=0", "--observer-wait=0s: choose between 100ms and 5s"},
-		{"--min-remaining-tolerance=-1", "--min-remaining-tolerance=-1: choose between 0 and 9"},
-		{"--on-stuck-hold=maybe", `--on-stuck-hold="maybe" is not known; choose keep or release`},
-		{"--agent-missing-after=0s", "--agent-missing-after=0s --stuck-hold-after=10m0s: choose between 1s and 24h"},
-		{"--stuck-hold-after=25h", "--agent-missing-after=2m0s --stuck-hold-after=25h0m0s: choose between 1s and 24h"},
-		{"--stuck-hold-after=2m", "--stuck-hold-after=2m0s is not more than --agent-missing-after=2m0s"},
-		{"--lease-duration=1s", "--lease-duration=1s: choose between 3s and 10m"},
-		{"--namespace=", `--namespace="" cannot be a name in Kubernetes: `},
-		{"--namespace=a.b", `--namespace="a.b" cannot be a name in Kubernetes: `},
-		{"--service=9", `--service="9" cannot be a name in Kubernetes: `},
-		{"--webhook-configuration=A", `--webhook-configuration="A" cannot be a name in Kubernetes: `},
-		{"--tls-secret=a/b", `--tls-secret="a/b" cannot be a name in Kubernetes: `},
-		{"--spc-inventory=_", `--spc-inventory="_" cannot be a name in Kubernetes: `},
-		{"--listen=", `--listen="" is not an address and port`},
-		{"--listen=9443", `--listen="9443" is not an address and port`},
-		{"--metrics-listen=:http-alt-x", `--metrics-listen=":http-alt-x" is not an address and port`},
-		{"--health-listen=x:99999", `--health-listen="x:99999" is not an address and port`},
+		{"--observer-wait=6s", "--observer-wait=6s is out of range; use 100ms to 5s"},
+		{"--observer-wait=0", "--observer-wait=0s is out of range; use 100ms to 5s"},
+		{"--min-remaining-tolerance=-1", "--min-remaining-tolerance=-1 is out of range; use 0 to 9"},
+		{"--on-stuck-hold=maybe", `--on-stuck-hold="maybe" is unknown; use keep or release`},
+		{"--agent-missing-after=0s", "--agent-missing-after=0s --stuck-hold-after=10m0s are out of range; use 1s to 24h"},
+		{"--stuck-hold-after=25h", "--agent-missing-after=2m0s --stuck-hold-after=25h0m0s are out of range; use 1s to 24h"},
+		{"--stuck-hold-after=2m", "--stuck-hold-after=2m0s must be longer than --agent-missing-after=2m0s"},
+		{"--lease-duration=1s", "--lease-duration=1s is out of range; use 3s to 10m"},
+		{"--namespace=", `--namespace="" is not a valid Kubernetes name: `},
+		{"--namespace=a.b", `--namespace="a.b" is not a valid Kubernetes name: `},
+		{"--service=9", `--service="9" is not a valid Kubernetes name: `},
+		{"--webhook-configuration=A", `--webhook-configuration="A" is not a valid Kubernetes name: `},
+		{"--tls-secret=a/b", `--tls-secret="a/b" is not a valid Kubernetes name: `},
+		{"--spc-inventory=_", `--spc-inventory="_" is not a valid Kubernetes name: `},
+		{"--listen=", `--listen="" is not an address with a port`},
+		{"--listen=9443", `--listen="9443" is not an address with a port`},
+		{"--metrics-listen=:http-alt-x", `--metrics-listen=":http-alt-x" is not an address with a port`},
+		{"--health-listen=x:99999", `--health-listen="x:99999" is not an address with a port`},
 		{"--ca-validity=0", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
 		{"--cert-validity=30000h", "--cert-validity=30000h0m0s is more than half of --ca-validity=43800h0m0s"},
 		{"--cert-validity=1h --cert-settle=21m", "--cert-settle=21m0s is more than a third of --cert-validity=1h0m0s"},
 		{"--client-name=x", `--client-name="x" has no effect without --client-ca-file`},
-		{"--client-ca-file=/nowhere", `--client-ca-file="/nowhere" cannot be used: open /nowhere`},
-		{"--client-ca-file=" + empty, "cannot be used: there is no certificate in it"},
+		{"--client-ca-file=/nowhere", `--client-ca-file="/nowhere" is not usable: open /nowhere`},
+		{"--client-ca-file=" + empty, "is not usable: the file contains no certificate"},
 		{"--spc-cluster=9", "--spc-ca-file have no effect without --spc-token-file or --spc-secret-dir"},
 		{"--spc-secret-dir=/s --spc-ca-file=/nowhere", "reading the SPC API's certificate authorities: open /nowhere"},
-		{"--spc-token-file=" + strings.Repeat("a1", 32), "what is given as the token's file looks like a token"},
-		{"--spc-url=ftp://x --spc-token-file=/t --spc-organization=7 --spc-cluster=9", `the SPC API's URL must be http(s)://host[/path]`},
+		{"--spc-token-file=" + strings.Repeat("a1", 32), "the name of the token file looks like a token"},
+		{
+			"--spc-url=ftp://x --spc-token-file=/t --spc-organization=7 --spc-cluster=9",
+			`the SPC API's URL must be http(s)://host[/path]`,
+		},
 		{"--spc-token-file=/t --spc-organization=7 --spc-cluster=9", "the SPC API needs a URL such as"},
-		{"--log-level=loud", `--log-level="loud" is not known; choose debug, info, warn or error`},
-		{"--log-format=xml", `--log-format="xml" is not known; choose json or text`},
+		{"--log-level=loud", `--log-level="loud" is unknown; use debug, info, warn or error`},
+		{"--log-format=xml", `--log-format="xml" is unknown; use json or text`},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			require.Equal(t, 2, command(t.Context(), strings.Fields(c.args), &out, &errOut))
+			require.Equal(t, 2, execute(t.Context(), strings.Fields(c.args), &out, &errOut))
 			require.Empty(t, out.String())
-			require.Contains(t, errOut.String(), c.says)
+			require.Contains(t, errOut.String(), c.want)
 			require.Contains(t, errOut.String(), "Run `holdfast-webhook --help`")
-			require.NotContains(t, errOut.String(), "a1a1a1a1", "a token that is in the wrong place")
+			require.NotContains(t, errOut.String(), "a1a1a1a1", "the error repeats a token")
 		})
 	}
 }
 
-func TestHelpExplainsEveryFlag(t *testing.T) {
+func TestHelp(t *testing.T) {
 	var out, errOut bytes.Buffer
-	require.Equal(t, 0, command(t.Context(), []string{"--help"}, &out, &errOut))
+	require.Equal(t, 0, execute(t.Context(), []string{"--help"}, &out, &errOut))
 	require.Empty(t, errOut.String())
-	flags(&raw{}).VisitAll(func(f *flag.Flag) {
+	new(flags).flagSet().VisitAll(func(f *flag.Flag) {
 		require.Regexp(t, `(?m)^  (holdfast-webhook )?--`+f.Name+`[= ]`, out.String())
 	})
 	out.Reset()
-	require.Equal(t, 0, command(t.Context(), []string{"--version"}, &out, &errOut))
+	require.Equal(t, 0, execute(t.Context(), []string{"--version"}, &out, &errOut))
 	require.True(t, strings.HasPrefix(out.String(), "holdfast webhook "), out.String())
 }
 
-func TestFailuresExitWithOne(t *testing.T) {
+func TestFailures(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, taken.Close()) })
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c,
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], contexts: [{name: c, context: {cluster: c}}]}`), 0o600))
-	for name, c := range map[string]struct{ args, says string }{
-		"no cluster":          {"", "this is no pod of a cluster; give --kubeconfig=FILE"},
-		"no such kubeconfig":  {"--kubeconfig=/nowhere", "reading how to reach the API server: "},
-		"a port that is used": {"--kubeconfig=" + kubeconfig + " --listen=127.0.0.1:0 --metrics-listen=" + taken.Addr().String(), "listening for --metrics-listen: "},
+	for name, c := range map[string]struct{ args, want string }{
+		"no cluster":         {"", "the webhook does not run in a pod; set --kubeconfig=FILE"},
+		"missing kubeconfig": {"--kubeconfig=/nowhere", "reading the configuration of the API server: "},
+		"port in use": {
+			"--kubeconfig=" + unreachableAPI(t) + " --listen=127.0.0.1:0 --metrics-listen=" + taken.Addr().String(),
+			"listening on --metrics-listen: ",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			require.Equal(t, 1, command(t.Context(), strings.Fields(c.args), &out, &errOut))
-			require.Contains(t, errOut.String(), "webhook: "+c.says)
+			require.Equal(t, 1, execute(t.Context(), strings.Fields(c.args), &out, &errOut))
+			require.Contains(t, errOut.String(), "webhook: "+c.want)
 		})
 	}
 }

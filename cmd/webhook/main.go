@@ -1,5 +1,6 @@
-// Command webhook is Holdfast's part beside the API server: it judges deletions of Nodes in every replica, and in the
-// one that leads it settles what was allowed and publishes the SPC inventory. `holdfast-webhook --help` says the rest.
+// Command webhook runs beside the API server. Every replica reviews deletions of Nodes.
+// The leader also ends grants, watches holds and publishes the SPC inventory. See
+// `holdfast-webhook --help`.
 package main
 
 import (
@@ -8,56 +9,167 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
+	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
+	"sync/atomic"
+	"time"
 
-	// The image holds this program and nothing else: these are the authorities by which it knows the SPC API, where the
-	// system has none.
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	// The image contains this program only. These are the certificate authorities for the
+	// SPC API where the system has none.
 	_ "golang.org/x/crypto/x509roots/fallback"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/holdfast-dev/holdfast/internal/buildinfo"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
-// usageError is a mistake on the command line: what was given, and what to give instead.
-type usageError struct{ text string }
+// drainTime limits how long the webhook waits for running requests on shutdown. A review
+// takes 8 s at most.
+const drainTime = 9 * time.Second
 
-func (e usageError) Error() string { return e.text }
+// version is the version of the image with its commit. The Makefile has the linker set
+// it; in other builds it is empty (see cli.Version).
+var version string
 
-func misused(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+func main() { os.Exit(cli.Run(execute)) }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
-
-// command runs one command line and returns its exit status: 0 for success, 1 for failure, 2 for a mistake in the line.
-func command(ctx context.Context, args []string, out, errOut io.Writer) int {
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	cfg, err := parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(out, usage())
-		return 0
+		fmt.Fprint(out, usage)
+		return cli.ExitSuccess
 	case err == nil && cfg.version:
-		fmt.Fprintln(out, "holdfast webhook "+buildinfo.Version(version))
-		return 0
+		fmt.Fprintln(out, "holdfast webhook "+cli.Version(version))
 	case err == nil:
 		err = run(ctx, cfg, errOut)
 	}
-	var misuse usageError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &misuse):
-		fmt.Fprintf(errOut, "webhook: %v\nRun `holdfast-webhook --help` to see what can be said.\n", err)
-		return 2
-	}
-	fmt.Fprintf(errOut, "webhook: %v\n", err)
-	return 1
+	return cli.ExitCode(errOut, "webhook", "holdfast-webhook --help", err)
 }
 
-// version is that of the images, with the commit; the Makefile has the linker write it. Any other build knows what the Go
-// toolchain recorded.
-var version string
+// run starts the webhook and waits until ctx ends, which is success.
+func run(ctx context.Context, cfg config, errOut io.Writer) error {
+	log := cfg.log.NewLogger(errOut)
+	klog.SetSlogLogger(log.With("library", "client-go"))
+	crlog.SetLogger(logr.FromSlogHandler(log.With("library", "controller-runtime").Handler()))
+	api, err := restConfig(cfg.kubeconfig)
+	if err != nil {
+		return err
+	}
+	ports, err := openListeners(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "webhook starting", "version", cli.Version(version), "api_server", api.Host)
+	if cfg.clientCAFile == "" {
+		log.WarnContext(ctx, "the webhook does not authenticate its clients; every client of its port can cause grants",
+			"listen", cfg.listen, "advice", "set --client-ca-file, or allow only the API server with a NetworkPolicy")
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	// Serve health from the start: a webhook that waits for the API server is alive, but
+	// not ready.
+	var ready atomic.Pointer[func() error]
+	group, running := errgroup.WithContext(ctx)
+	if ports.health != nil {
+		group.Go(func() error {
+			return cli.Serve(running, ports.health, healthHandler(&ready), drainTime, log)
+		})
+	}
+	if ports.metrics != nil {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{registry, crmetrics.Registry},
+			promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
+		group.Go(func() error { return cli.Serve(running, ports.metrics, mux, drainTime, log) })
+	}
+	group.Go(func() error {
+		server := webhookServer{config: cfg, api: api, log: log, registry: registry, listener: ports.webhook}
+		return server.run(running, func(check func() error) { ready.Store(&check) })
+	})
+	err = errors.Join(group.Wait(), ports.close())
+	if ctx.Err() != nil {
+		log.InfoContext(context.WithoutCancel(ctx), "webhook stopped")
+		return nil
+	}
+	return err
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	// client-go's default of five requests per second would make a review wait for most
+	// of its 8 s. The API server has its own limits.
+	config, err := apiaccess.Config(apiaccess.Options{
+		Kubeconfig: kubeconfig, UserAgent: "holdfast-webhook/" + cli.Version(version), QPS: 200, Burst: 400,
+	})
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, errors.New("the webhook does not run in a pod; set --kubeconfig=FILE")
+	}
+	return config, err
+}
+
+// healthHandler serves /healthz, which always succeeds because a restart does not bring
+// the API server back, and /readyz, which runs the check in ready.
+func healthHandler(ready *atomic.Pointer[func() error]) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return nil }))
+	mux.HandleFunc("GET /readyz", cli.CheckHandler(func() error {
+		if check := ready.Load(); check != nil {
+			return (*check)()
+		}
+		return errors.New("waiting for the API server")
+	}))
+	return mux
+}
+
+// listeners are the open ports. A port that is not wanted is nil.
+type listeners struct{ webhook, metrics, health net.Listener }
+
+// openListeners opens all ports before anything else starts, to report a port that is in
+// use immediately.
+func openListeners(ctx context.Context, cfg config) (listeners, error) {
+	var l listeners
+	for _, port := range []struct {
+		flag, address string
+		listener      *net.Listener
+	}{
+		{"--listen", cfg.listen, &l.webhook},
+		{"--metrics-listen", cfg.metricsListen, &l.metrics},
+		{"--health-listen", cfg.healthListen, &l.health},
+	} {
+		if port.address == "" {
+			continue
+		}
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", port.address)
+		if err != nil {
+			return listeners{}, errors.Join(fmt.Errorf("listening on %s: %w", port.flag, err), l.close())
+		}
+		*port.listener = listener
+	}
+	return l, nil
+}
+
+// close closes the listeners that no server has closed.
+func (l listeners) close() error {
+	var errs []error
+	for _, listener := range []net.Listener{l.webhook, l.metrics, l.health} {
+		if listener == nil {
+			continue
+		}
+		if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,68 +1,76 @@
 package main
 
-// usage explains the whole program; a flag that it does not explain fails a test.
-func usage() string {
-	return `Holdfast's webhook refuses to delete a Kubernetes node whose loss would cost an etcd cluster its quorum. Run two
-replicas: each judges deletions, and one of them leads and does the slow work.
+// usage is the help of the program. A test checks that it explains every flag.
+const usage = `Holdfast's webhook refuses to delete a Kubernetes node if an etcd cluster would lose quorum without
+it. Run two replicas. Both review deletions. One of them is the leader and does the background work.
 
-  holdfast-webhook [flags]        work until SIGTERM; what the Deployment runs
+  holdfast-webhook [flags]        work until SIGTERM; the command of the Deployment
   holdfast-webhook --version      print the version
-  holdfast-webhook --help         print this
+  holdfast-webhook --help         print this help
 
-Exit status: 0 done, 1 failed, 2 a mistake on the command line.
+Exit codes: 0 success, 1 failure, 2 usage error.
 
-The cluster
-  --kubeconfig=FILE               how to reach the API server; empty takes the pod's service account
-  --namespace=NAME                where Holdfast lives: the Service, the Secret, the Lease and the SPC inventory
-                                  (default holdfast-system). The shipped policies know no other
-  --leader-elect=BOOL             lead only with the Lease holdfast-webhook (default true); false leads at once
-  --lease-duration=DURATION       how long a leader that cannot reach the API server stays one (default 15s)
+Cluster
+  --kubeconfig=FILE               kubeconfig for the API server. If empty, the webhook uses the service account of
+                                  its pod
+  --namespace=NAME                namespace of Holdfast: of its Service, Secret, Lease and SPC inventory
+                                  (default holdfast-system). The shipped policies work only with the default
+  --leader-elect=BOOL             lead only with the Lease holdfast-webhook (default true). With false, lead
+                                  immediately
+  --lease-duration=DURATION       how long a leader that cannot reach the API server stays the leader (default 15s)
 
-Judging deletions
-  --observer-wait=DURATION        how long a verdict waits for the agents at most (default 3s; the API server waits 10s)
-  --min-remaining-tolerance=N     how many more voters must be expendable after a deletion (default 0: quorum is enough)
+Reviewing deletions
+  --observer-wait=DURATION        how long a review waits for the agents at most (default 3s). The API server waits
+                                  10s for the review
+  --min-remaining-tolerance=N     how many more voters an etcd cluster must be able to lose after a deletion
+                                  (default 0: the cluster only keeps quorum)
 
 Watching holds
-  --agent-missing-after=DURATION  how long a new node may be held before its agent has looked at it (default 2m)
-  --stuck-hold-after=DURATION     how long a hold may last (default 10m: cluster-autoscaler gives a node up after 15m)
-  --on-stuck-hold=keep|release    what becomes of one that lasts longer (default keep). release opens the node although
-                                  nobody has seen its network work, or an agent says what is missing
+  --agent-missing-after=DURATION  how long a new node may be held before its agent has observed it (default 2m)
+  --stuck-hold-after=DURATION     how long a hold may last (default 10m; cluster-autoscaler waits 15m for a node)
+  --on-stuck-hold=keep|release    what the leader does with a hold that lasts longer (default keep). With release, it
+                                  releases the node although no agent has reported a working network, or an agent
+                                  reports what is missing
 
-Being called by the API server
-  --listen=ADDRESS                where the API server calls (default :9443)
-  --service=NAME                  the Service by which it calls; the certificate is for its names (default holdfast-webhook)
-  --webhook-configuration=NAME    the ValidatingWebhookConfiguration that is to trust the certificate (default holdfast)
-  --tls-secret=NAME               the Secret that holds the certificate and its authority; made if it is not there
-                                  (default holdfast-webhook-tls)
-  --ca-validity=DURATION          how long the certificate authority lasts (default 43800h, 5 years)
-  --cert-validity=DURATION        how long the serving certificate lasts (default 2160h, 90 days); at most half of that
-  --cert-settle=DURATION          how long every API server is given to read a new certificate authority before a
-                                  certificate of it is served (default 10m); at most a third of --cert-validity
-  --client-ca-file=FILE           demand a client certificate of this authority from whoever calls. The API server sends
-                                  one if its --admission-control-config-file names a kubeconfig for webhooks. Without
-                                  this flag a NetworkPolicy must keep others from the port: a forged question can make
-                                  Holdfast refuse more than it should, never allow more
-  --client-name=NAME              the name that the client certificate must carry, as common name or DNS name
+Serving the API server
+  --listen=ADDRESS                address for the requests of the API server (default :9443)
+  --service=NAME                  Service of the webhook (default holdfast-webhook). The certificate is valid for its
+                                  names
+  --webhook-configuration=NAME    ValidatingWebhookConfiguration that receives the certificate authority
+                                  (default holdfast)
+  --tls-secret=NAME               Secret with the certificate and its authority (default holdfast-webhook-tls). The
+                                  webhook creates a missing Secret
+  --ca-validity=DURATION          validity of the certificate authority (default 43800h, 5 years)
+  --cert-validity=DURATION        validity of the serving certificate (default 2160h, 90 days); at most half of
+                                  --ca-validity
+  --cert-settle=DURATION          how long the webhook waits before it uses a new certificate authority (default 10m;
+                                  at most a third of --cert-validity). In this time every API server must read the
+                                  new authority
+  --client-ca-file=FILE           require a client certificate of this authority. The API server sends one if its
+                                  --admission-control-config-file names a kubeconfig for webhooks. Without this flag,
+                                  use a NetworkPolicy to allow only the API server: a forged request can make
+                                  Holdfast refuse more deletions than necessary, but never allow more
+  --client-name=NAME              name that the client certificate must have, as common name or DNS name
 
-StackPointCloud: a token, a URL and two numbers, each by its flag or from the Secret
-  --spc-secret-dir=DIR            where the Secret of SPC's autoscaler is mounted: api-token, api-url, organization-id and
-                                  cluster-id, read anew for every refresh
-  --spc-token-file=FILE           holds a token of an organization owner; read anew for every refresh
-  --spc-url=URL                   the SPC API, such as https://api.stackpoint.io
-  --spc-organization=N            the number of the organization
-  --spc-cluster=N                 the number of the cluster
-  --spc-ca-file=FILE              certificate authorities to trust for the SPC API beside the public ones
-  --spc-inventory=NAME            the ConfigMap in --namespace that the agents read (default holdfast-spc-inventory);
-                                  NAME-status tells people how it stands
+StackPointCloud: a token, a URL and two numbers, each from its flag or from the Secret
+  --spc-secret-dir=DIR            directory where the Secret of SPC's autoscaler is mounted, with api-token, api-url,
+                                  organization-id and cluster-id. The webhook reads it for every refresh
+  --spc-token-file=FILE           file with a token of an organization owner. The webhook reads it for every refresh
+  --spc-url=URL                   URL of the SPC API, such as https://api.stackpoint.io
+  --spc-organization=N            number of the organization
+  --spc-cluster=N                 number of the cluster
+  --spc-ca-file=FILE              more certificate authorities for the SPC API, in addition to the public ones
+  --spc-inventory=NAME            ConfigMap for the agents, in --namespace (default holdfast-spc-inventory). For
+                                  people, NAME-status shows its state
 
 Running
-  --metrics-listen=ADDRESS        where /metrics answers (default :8080); empty for nowhere
-  --health-listen=ADDRESS         where /healthz and /readyz answer (default :8081); empty for nowhere
+  --metrics-listen=ADDRESS        address for /metrics (default :8080). If empty, the webhook does not serve it
+  --health-listen=ADDRESS         address for /healthz and /readyz (default :8081). If empty, the webhook does not
+                                  serve them
   --log-level=LEVEL               debug, info, warn or error (default info)
-  --log-format=json|text          (default json)
+  --log-format=json|text          format of the log (default json)
 
-With a token, SPC_API_BASE_URL (or SPC_BASE_API_URL), ORGANIZATION_ID and CLUSTER_ID stand in for flags that are not given,
-as SPC's autoscaler reads them; a token is taken from files only. A proxy is taken from HTTPS_PROXY and NO_PROXY. The
-webhook reads no other environment variables of its own.
+With a token, the environment variables SPC_API_BASE_URL (or SPC_BASE_API_URL), ORGANIZATION_ID and CLUSTER_ID
+replace missing flags, as in SPC's autoscaler. The webhook reads a token from files only. It uses the proxy in
+HTTPS_PROXY and NO_PROXY, and reads no other environment variables of its own.
 `
-}

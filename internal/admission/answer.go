@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -11,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 // Reasons of the events on the Node.
@@ -20,41 +21,41 @@ const (
 	allowedEvent = "DeletionAllowed"
 )
 
-// answer is what the API server is told. The zero value refuses.
+// An answer is a Decision with what the API server, the log and the events need in addition.
+// The zero value refuses.
 type answer struct {
-	allowed bool
+	quorum.Decision
 	// code is the HTTP status of a refusal.
-	code     int32
-	reason   protect.Reason
-	message  string
-	warnings []string
-	// err is why nothing could be decided, for the log.
+	code int32
+	// err is the reason for which no decision was possible, for the log.
 	err error
-	// routine answers are not worth a line or an event: the second and later reviews of one deletion.
-	routine bool
-	// unproven answers are about a Node that nobody has looked for: no event.
-	unproven bool
+	// isRoutine marks an answer that needs no log line and no event: the second and later reviews
+	// of one deletion.
+	isRoutine bool
+	// isUnproven marks an answer about a Node whose existence is not confirmed: it makes no event.
+	isUnproven bool
 }
 
-// about adds what is wrong with the break-glass annotation.
-func (a answer) about(problem string) answer {
+// withProblem adds the problem of the break-glass annotation.
+func (a answer) withProblem(problem string) answer {
 	switch {
 	case problem == "":
-	case a.allowed:
-		a.warnings = append(a.warnings, problem)
+	case a.Allowed:
+		a.Warnings = append(a.Warnings, problem)
 	default:
-		a.message += "\n" + problem
+		a.Message += "\n" + problem
 	}
 	return a
 }
 
 func (a answer) response() admission.Response {
-	result := &metav1.Status{Code: http.StatusOK, Message: a.message}
-	if !a.allowed {
+	result := &metav1.Status{Code: http.StatusOK, Message: a.Message}
+	if !a.Allowed {
 		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, statusReason(a.code)
 	}
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
-		Allowed: a.allowed, Result: result, Warnings: a.warnings, AuditAnnotations: map[string]string{"reason": string(a.reason)},
+		Allowed: a.Allowed, Result: result, Warnings: a.Warnings,
+		AuditAnnotations: map[string]string{"reason": string(a.Reason)},
 	}}
 }
 
@@ -73,72 +74,74 @@ func statusReason(code int32) metav1.StatusReason {
 	}
 }
 
-// tell counts the answer, logs it, and makes the event. The recorder queues: no answer waits for it.
-func (g *Gate) tell(path string, r review, a answer, took time.Duration) {
+// record counts the answer, logs it, and makes the event. The event recorder has a queue, so
+// no answer waits for it.
+func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	verdict := "refused"
-	if a.allowed {
+	if a.Allowed {
 		verdict = "allowed"
 	}
-	g.metrics.answers.WithLabelValues(path, verdict, string(a.reason)).Inc()
-	g.metrics.took.WithLabelValues(path).Observe(took.Seconds())
+	h.metrics.answers.WithLabelValues(path, verdict, string(a.Reason)).Inc()
+	h.metrics.duration.WithLabelValues(path).Observe(took.Seconds())
 
-	// Thirty workers that are scaled down are thirty answers that nobody needs to read.
-	if a.routine || (a.allowed && path == NodePath && a.reason == protect.NothingToProtect) {
+	// The deletion of an ordinary node needs no log line: there are many when workers are scaled down.
+	if a.isRoutine || (a.Allowed && path == NodePath && a.Reason == quorum.NothingToProtect) {
 		return
 	}
-	log := g.log.With("node", r.node.Name, "node_uid", r.node.UID, "user", r.user, "request_uid", r.id, "dry_run", r.dryRun,
-		"path", path, "verdict", verdict, "reason", a.reason, "took", took)
+	log := h.log.With("node", r.node.Name, "node_uid", r.node.UID, "user", r.user, "request_uid", r.id,
+		"dry_run", r.dryRun, "path", path, "verdict", verdict, "reason", a.Reason, "took", took)
 	if a.err != nil {
 		log = log.With("err", a.err)
 	}
 	switch {
-	case !a.allowed:
-		log.Warn("node deletion refused", "message", a.message)
-	case a.unproven:
-		log.Warn("node deletion allowed unseen", "warnings", a.warnings)
+	case !a.Allowed:
+		log.Warn("node deletion refused", "message", a.Message)
+	case a.isUnproven:
+		log.Warn("node deletion allowed without a decision", "warnings", a.Warnings)
 	default:
-		log.Info("node deletion allowed", "message", a.message, "warnings", a.warnings)
+		log.Info("node deletion allowed", "message", a.Message, "warnings", a.Warnings)
 	}
-	if r.dryRun || a.unproven || a.reason == nodeGone {
+	if r.dryRun || a.isUnproven || a.Reason == nodeGone {
 		return
 	}
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
 	switch {
-	case !a.allowed:
-		g.events.Eventf(node, corev1.EventTypeWarning, refusedEvent, "user %s may not delete this node: %s", r.user, a.message)
-	case a.reason == protect.BreakGlassUsed:
-		g.events.Eventf(node, corev1.EventTypeWarning, allowedEvent, "user %s deletes this node by breaking the glass: %s", r.user, a.message)
+	case !a.Allowed:
+		h.events.Eventf(node, corev1.EventTypeWarning, refusedEvent,
+			"user %s may not delete this node: %s", r.user, a.Message)
+	case a.Reason == quorum.BreakGlassUsed:
+		h.events.Eventf(node, corev1.EventTypeWarning, allowedEvent,
+			"user %s deletes this node with a break-glass override: %s", r.user, a.Message)
 	default:
-		g.events.Eventf(node, corev1.EventTypeNormal, allowedEvent, "user %s may delete this node: %s", r.user, a.message)
+		h.events.Eventf(node, corev1.EventTypeNormal, allowedEvent, "user %s may delete this node: %s", r.user, a.Message)
 	}
 }
 
 type metrics struct {
-	answers *prometheus.CounterVec
-	took    *prometheus.HistogramVec
-	open    prometheus.Gauge
+	answers  *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inFlight prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_webhook_admissions_total",
-			Help: "Answers to deletions of Nodes, by entry, verdict and reason. One deletion may ask several times.",
+			Help: "Answers to reviews of Node deletions, by path, verdict and reason. One deletion can cause several reviews.",
 		}, []string{"path", "verdict", "reason"}),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_webhook_admission_duration_seconds",
-			Help:    "Time to answer a deletion of a Node, by entry.",
+			Help:    "Time to answer a review of a Node deletion, by path.",
 			Buckets: []float64{.005, .02, .1, .5, 1, 2, 3, 5, 8, 10},
 		}, []string{"path"}),
-		open: prometheus.NewGauge(prometheus.GaugeOpts{
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_admissions_in_flight",
-			Help: "Deletions of Nodes that are being judged.",
+			Help: "Reviews of Node deletions in progress.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.answers, m.took, m.open} {
-		if err := r.Register(c); err != nil {
-			return metrics{}, fmt.Errorf("registering the metrics of the admission entries: %w", err)
-		}
+	err := errors.Join(r.Register(m.answers), r.Register(m.duration), r.Register(m.inFlight))
+	if err != nil {
+		return metrics{}, fmt.Errorf("registering the metrics of the admission entries: %w", err)
 	}
 	return m, nil
 }

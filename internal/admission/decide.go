@@ -8,117 +8,132 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// Reasons of answers that are about the review and not about etcd, beside those of package protect.
+// Reasons of answers that are about the review and not about etcd, in addition to those of
+// package quorum.
 const (
-	badReview protect.Reason = "BadReview"
-	nodeGone  protect.Reason = "NodeGone"
-	panicked  protect.Reason = "Panicked"
-	// notKnown: the entry for other nodes could not find out anything, and lets pass as the API server would without us.
-	notKnown protect.Reason = "NotKnown"
+	badReview quorum.Reason = "BadReview"
+	nodeGone  quorum.Reason = "NodeGone"
+	panicked  quorum.Reason = "Panicked"
+	// notKnown: the entry for other nodes could read nothing. It allows, as the API server does
+	// without the webhook.
+	notKnown quorum.Reason = "NotKnown"
 )
 
-// etcdNode decides about a node with the etcd label.
-func (g *Gate) etcdNode(ctx context.Context, r review) answer {
+// decideEtcdNode decides about a node with the etcd label.
+func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 	if r.node.DeletionTimestamp != nil {
 		return alreadyDeleting()
 	}
-	// Whoever reaches this port can send a review. One that names no living Node must not leave a grant behind, and what
-	// else it says of the Node is taken from the Node.
-	live, err := g.node(ctx, r.node.Name)
+	// Any client that reaches the port can send a review. A review of a Node that does not exist
+	// must not leave a grant, and its other fields are taken from the live Node.
+	live, err := h.node(ctx, r.node.Name)
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
-		return cannotDecide(fmt.Sprintf("the Node %q cannot be read: %v. Try again; if this lasts, see whether the API server answers.", r.node.Name, err))
+		return answerCannotDecide(fmt.Sprintf(
+			"Node %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.",
+			r.node.Name, err))
 	case err != nil || live.UID != r.node.UID:
-		a := refuse(nodeGone, fmt.Sprintf("there is no Node %q with UID %s any more. Look again with `kubectl get node %s`; nothing was allowed.", r.node.Name, r.node.UID, r.node.Name))
+		a := refuse(nodeGone, fmt.Sprintf(
+			"Node %q with UID %s no longer exists. Check with `kubectl get node %s`; nothing was allowed.",
+			r.node.Name, r.node.UID, r.node.Name))
 		a.code = http.StatusConflict
 		return a
 	case live.DeletionTimestamp != nil:
 		return alreadyDeleting()
 	}
 	r.node = live
-	q, problem, err := question(r, true, time.Now())
-	if err != nil && q.BreakGlass == nil {
-		return cannotDecide(protect.Garbled(q.Request, err).Message).about(problem)
+	req, problem, err := newRequest(r, true, time.Now())
+	if err != nil && req.BreakGlass == nil {
+		return answerCannotDecide(quorum.RefuseUnparsable(req, err).Message).withProblem(problem)
 	}
-	ruling, err := g.judge.Judge(ctx, q)
+	decision, err := h.reviewer.Review(ctx, req)
 	if err != nil {
-		return undecided(r, ruling, err).about(problem)
+		return undecided(r, decision, err).withProblem(problem)
 	}
-	return judged(ruling).about(problem)
+	return decided(decision).withProblem(problem)
 }
 
-// otherNode decides about a node without the etcd label. It reads nothing but the cache behind the Judge, unless
-// somebody has broken the glass.
-func (g *Gate) otherNode(ctx context.Context, r review) answer {
+// decideOtherNode decides about a node without the etcd label. It makes no request to the API
+// server unless the Node carries a break-glass annotation.
+func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
 	if r.node.DeletionTimestamp != nil {
 		return alreadyDeleting()
 	}
-	// An announcement that cannot be read is no reason to refuse: the bindings say what is known of this node.
-	q, problem, _ := question(r, false, time.Now())
-	if q.BreakGlass != nil {
+	// An announcement that cannot be parsed is no reason to refuse: the bindings are enough here.
+	req, problem, _ := newRequest(r, false, time.Now())
+	if req.BreakGlass != nil {
 		// It becomes a grant, so a forged one must not count.
-		live, err := g.node(ctx, r.node.Name)
-		if err != nil || live.UID != r.node.UID || live.Annotations[protect.BreakGlassAnnotation] != r.node.Annotations[protect.BreakGlassAnnotation] {
-			q.BreakGlass, problem = nil, "The break-glass annotation does not count: it could not be confirmed that the Node carries it. Try again."
+		live, err := h.node(ctx, r.node.Name)
+		if err != nil || live.UID != r.node.UID ||
+			live.Annotations[quorum.BreakGlassAnnotation] != r.node.Annotations[quorum.BreakGlassAnnotation] {
+			req.BreakGlass = nil
+			problem = "The break-glass annotation is ignored: Holdfast could not confirm that the Node has it. Try again."
 		}
 	}
-	ruling, err := g.judge.JudgeUnlabelled(ctx, q)
+	decision, err := h.reviewer.ReviewUnlabelled(ctx, req)
 	switch {
-	case err != nil && ruling.Reason != "":
-		return undecided(r, ruling, err).about(problem)
+	case err != nil && decision.Reason != "":
+		return undecided(r, decision, err).withProblem(problem)
 	case err != nil:
-		a := allowBlind(http.StatusServiceUnavailable, notKnown, fmt.Sprintf("holdfast cannot read what it knows of etcd: %v", err))
+		why := fmt.Sprintf("holdfast cannot read its EtcdClusters: %v", err)
+		a := allowUndecided(http.StatusServiceUnavailable, notKnown, why)
 		a.err = err
 		return a
 	}
-	return judged(ruling).about(problem)
+	return decided(decision).withProblem(problem)
 }
 
 func alreadyDeleting() answer {
-	return answer{allowed: true, reason: protect.Deleting, routine: true}
+	return answer{Decision: quorum.Decision{Allowed: true, Reason: quorum.Deleting}, isRoutine: true}
 }
 
-func judged(r protect.Ruling) answer {
-	a := answer{allowed: r.Allowed, reason: r.Reason, message: r.Message, warnings: r.Warnings, code: http.StatusForbidden}
-	if r.Reason == protect.CannotDecide {
+func decided(d quorum.Decision) answer {
+	a := answer{Decision: d, code: http.StatusForbidden}
+	if d.Reason == quorum.CannotDecide {
 		a.code = http.StatusServiceUnavailable
 	}
 	return a
 }
 
-// undecided refuses although there may be no ruling at all.
-func undecided(r review, ruling protect.Ruling, err error) answer {
-	message := ruling.Message
-	if message == "" || ruling.Allowed {
-		message = fmt.Sprintf("holdfast cannot decide whether node %q may be deleted: %v. Try again; if this lasts, see the log of the holdfast webhook.", r.node.Name, err)
+// undecided refuses after an error, also if the reviewer returned no refusal: its interface does
+// not promise one.
+func undecided(r review, d quorum.Decision, err error) answer {
+	message := d.Message
+	if message == "" || d.Allowed {
+		message = fmt.Sprintf("holdfast cannot decide whether node %q may be deleted: %v. "+
+			"Try again; if the problem persists, see the log of the Holdfast webhook.", r.node.Name, err)
 	}
-	a := cannotDecide(message)
+	a := answerCannotDecide(message)
 	a.err = err
 	return a
 }
 
-func cannotDecide(message string) answer {
-	a := refuse(protect.CannotDecide, message)
+func answerCannotDecide(message string) answer {
+	a := refuse(quorum.CannotDecide, message)
 	a.code = http.StatusServiceUnavailable
 	return a
 }
 
-func refuse(reason protect.Reason, message string) answer {
-	return answer{reason: reason, message: message, code: http.StatusForbidden}
+func refuse(reason quorum.Reason, message string) answer {
+	return answer{Decision: quorum.Decision{Reason: reason, Message: message}, code: http.StatusForbidden}
 }
 
-func refuseBlind(code int32, reason protect.Reason, why string) answer {
-	a := refuse(reason, why+". Deletions of nodes with the label "+protect.EtcdMemberLabel+" are refused while this is so.")
-	a.code, a.unproven = code, true
+// refuseUndecided is the fallback of the entry that fails closed.
+func refuseUndecided(code int32, reason quorum.Reason, why string) answer {
+	a := refuse(reason, why+". Until this is resolved, deletions of nodes with the label "+
+		observation.EtcdMemberLabel+" are refused.")
+	a.code, a.isUnproven = code, true
 	return a
 }
 
-func allowBlind(_ int32, reason protect.Reason, why string) answer {
+// allowUndecided is the fallback of the entry that fails open.
+func allowUndecided(_ int32, reason quorum.Reason, why string) answer {
+	warning := why + ". The node does not have the label " + observation.EtcdMemberLabel + ", so its deletion is allowed."
 	return answer{
-		allowed: true, reason: reason, unproven: true,
-		warnings: []string{why + ". The node does not carry the label " + protect.EtcdMemberLabel + ", so its deletion is allowed."},
+		Decision: quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}}, isUnproven: true,
 	}
 }

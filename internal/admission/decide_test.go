@@ -14,176 +14,212 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-func TestJudgedDeletions(t *testing.T) {
+// The beginnings of the events on Nodes.
+const (
+	refusedPrefix  = "Warning DeletionRefused user alice may not delete this node: "
+	overridePrefix = "Warning DeletionAllowed user alice deletes this node with a break-glass override: "
+)
+
+func cannotDecideMessage(err string) string {
+	return `holdfast cannot decide whether node "n1" may be deleted: ` + err +
+		". Try again; if the problem persists, see the log of the Holdfast webhook."
+}
+
+func TestReviewedDeletions(t *testing.T) {
 	soon := time.Now().Add(time.Minute).UTC().Truncate(time.Second)
-	glass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"host burnt down"}`, soon.Format(time.RFC3339))
-	wrongGlass := strings.Replace(glass, "uid-1", "uid-0", 1)
+	breakGlass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"host is gone"}`, soon.Format(time.RFC3339))
+	wrongBreakGlass := strings.Replace(breakGlass, "uid-1", "uid-0", 1)
 	with := func(change func(*corev1.Node)) *corev1.Node {
 		node := etcdNode()
 		change(node)
 		return node
 	}
-	kept := protect.Ruling{Allowed: true, Reason: protect.QuorumKept, Message: "2 of 3 stay", Warnings: []string{"no further one may be lost"}}
-	lost := protect.Ruling{Reason: protect.QuorumWouldBeLost, Message: "1 of 3 would stay; remove the member first"}
+	kept := quorum.Decision{
+		Allowed: true, Reason: quorum.QuorumKept, Message: "2 of 3 stay",
+		Warnings: []string{"no further one may be lost"},
+	}
+	lost := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay; remove the member first"}
 
 	for name, c := range map[string]struct {
 		path     string
-		node     *corev1.Node // in the review and live
+		node     *corev1.Node // in the review and in the API server
 		change   func(*admissionv1.AdmissionRequest)
-		ruling   protect.Ruling
+		decision quorum.Decision
 		err      error
 		allowed  bool
 		code     int32
 		message  string
 		warnings []string
 		event    string
-		glass    bool
+		override bool
 
 		unverified []string
 	}{
 		"allowed": {
-			path: EtcdNodePath, ruling: kept, allowed: true, code: 200, message: "2 of 3 stay", warnings: kept.Warnings,
+			path: EtcdNodePath, decision: kept, allowed: true, code: 200, message: "2 of 3 stay", warnings: kept.Warnings,
 			event: "Normal DeletionAllowed user alice may delete this node: 2 of 3 stay",
 		},
 		"refused": {
-			path: EtcdNodePath, ruling: lost, code: 403, message: lost.Message,
-			event: "Warning DeletionRefused user alice may not delete this node: " + lost.Message,
+			path: EtcdNodePath, decision: lost, code: 403, message: lost.Message,
+			event: refusedPrefix + lost.Message,
 		},
-		"a server there has never said who it is": {
-			path: EtcdNodePath, node: with(func(n *corev1.Node) { n.Annotations[protect.UnverifiedAnnotation] = `["process 9"]` }), unverified: []string{"process 9"},
-			ruling: lost, code: 403, message: lost.Message, event: "Warning DeletionRefused user alice may not delete this node: " + lost.Message,
+		"unverified server": {
+			path:       EtcdNodePath,
+			node:       with(func(n *corev1.Node) { n.Annotations[observation.UnverifiedAnnotation] = `["process 9"]` }),
+			unverified: []string{"process 9"},
+			decision:   lost, code: 403, message: lost.Message, event: refusedPrefix + lost.Message,
 		},
-		"unlabelled, and a server there has never said who it is": {
-			path: NodePath, node: with(func(n *corev1.Node) { n.Annotations[protect.UnverifiedAnnotation] = `["process 9"]` }), unverified: []string{"process 9"},
-			ruling: lost, code: 403, message: lost.Message, event: "Warning DeletionRefused user alice may not delete this node: " + lost.Message,
+		"unlabelled, unverified server": {
+			path:       NodePath,
+			node:       with(func(n *corev1.Node) { n.Annotations[observation.UnverifiedAnnotation] = `["process 9"]` }),
+			unverified: []string{"process 9"},
+			decision:   lost, code: 403, message: lost.Message, event: refusedPrefix + lost.Message,
 		},
-		"deletecollection sends no name": {
-			path: EtcdNodePath, change: func(r *admissionv1.AdmissionRequest) { r.Name = "" }, ruling: lost, code: 403, message: lost.Message,
-			event: "Warning DeletionRefused user alice may not delete this node: " + lost.Message,
+		"deletecollection": {
+			path: EtcdNodePath, change: func(r *admissionv1.AdmissionRequest) { r.Name = "" }, decision: lost, code: 403,
+			message: lost.Message,
+			event:   refusedPrefix + lost.Message,
 		},
-		"dry run makes no event": {
-			path: EtcdNodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes }, ruling: kept,
+		"dry run": {
+			path: EtcdNodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes }, decision: kept,
 			allowed: true, code: 200, message: "2 of 3 stay", warnings: kept.Warnings,
 		},
-		"the judge fails": {
+		"reviewer error": {
 			path: EtcdNodePath, err: errors.New("listing EtcdClusters: timeout"), code: 503,
-			message: `holdfast cannot decide whether node "n1" may be deleted: listing EtcdClusters: timeout. Try again; if this lasts, see the log of the holdfast webhook.`,
-			event:   `Warning DeletionRefused user alice may not delete this node: holdfast cannot decide whether node "n1" may be deleted: listing EtcdClusters: timeout. Try again; if this lasts, see the log of the holdfast webhook.`,
+			message: cannotDecideMessage("listing EtcdClusters: timeout"),
+			event:   refusedPrefix + cannotDecideMessage("listing EtcdClusters: timeout"),
 		},
-		"the judge fails and says allowed": {
-			path: EtcdNodePath, ruling: kept, err: errors.New("writing the grant: conflict"), code: 503,
-			message: `holdfast cannot decide whether node "n1" may be deleted: writing the grant: conflict. Try again; if this lasts, see the log of the holdfast webhook.`,
-			event:   `Warning DeletionRefused user alice may not delete this node: holdfast cannot decide whether node "n1" may be deleted: writing the grant: conflict. Try again; if this lasts, see the log of the holdfast webhook.`,
+		"reviewer error with an allow": {
+			path: EtcdNodePath, decision: kept, err: errors.New("writing the grant: conflict"), code: 503,
+			message: cannotDecideMessage("writing the grant: conflict"),
+			event:   refusedPrefix + cannotDecideMessage("writing the grant: conflict"),
 		},
-		"the judge fails with a sentence": {
-			path: EtcdNodePath, ruling: protect.Ruling{Reason: protect.CannotDecide, Message: "holdfast cannot decide"}, err: errors.New("no"), code: 503,
-			message: "holdfast cannot decide", event: "Warning DeletionRefused user alice may not delete this node: holdfast cannot decide",
+		"reviewer error with a refusal": {
+			path: EtcdNodePath, decision: quorum.Decision{Reason: quorum.CannotDecide, Message: "holdfast cannot decide"},
+			err: errors.New("no"), code: 503,
+			message: "holdfast cannot decide", event: refusedPrefix + "holdfast cannot decide",
 		},
-		"the glass is broken": {
-			path: EtcdNodePath, node: with(func(n *corev1.Node) { n.Annotations[protect.BreakGlassAnnotation] = glass }),
-			ruling: protect.Ruling{Allowed: true, Reason: protect.BreakGlassUsed, Message: "until noon"}, allowed: true, code: 200, message: "until noon", glass: true,
-			event: "Warning DeletionAllowed user alice deletes this node by breaking the glass: until noon",
+		"break-glass override": {
+			path: EtcdNodePath, node: with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass }),
+			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, allowed: true,
+			code: 200, message: "until noon", override: true,
+			event: overridePrefix + "until noon",
 		},
-		"the glass is broken and the announcement with it": {
+		"break-glass override, invalid announcement": {
 			path: EtcdNodePath, node: with(func(n *corev1.Node) {
-				n.Annotations = map[string]string{protect.BreakGlassAnnotation: glass, protect.AnnouncementAnnotation: "["}
+				n.Annotations = map[string]string{quorum.BreakGlassAnnotation: breakGlass, observation.AnnouncementAnnotation: "["}
 			}),
-			ruling: protect.Ruling{Allowed: true, Reason: protect.BreakGlassUsed, Message: "until noon"}, allowed: true, code: 200, message: "until noon", glass: true,
-			event: "Warning DeletionAllowed user alice deletes this node by breaking the glass: until noon",
+			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, allowed: true,
+			code: 200, message: "until noon", override: true,
+			event: overridePrefix + "until noon",
 		},
-		"a break-glass of another node is named in the refusal": {
-			path: EtcdNodePath, node: with(func(n *corev1.Node) { n.Annotations[protect.BreakGlassAnnotation] = wrongGlass }),
-			ruling: lost, code: 403, message: lost.Message + "\nThe break-glass annotation on this node does not count: ", event: "Warning DeletionRefused ",
+		"break-glass override of another node": {
+			path:     EtcdNodePath,
+			node:     with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = wrongBreakGlass }),
+			decision: lost, code: 403, message: lost.Message + "\nThe break-glass annotation on this node is ignored: ",
+			event: refusedPrefix,
 		},
-		"unlabelled, nothing there": {
-			path: NodePath, ruling: protect.Ruling{Allowed: true, Reason: protect.NothingToProtect}, allowed: true, code: 200,
+		"unlabelled": {
+			path: NodePath, decision: quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, allowed: true, code: 200,
 		},
-		"unlabelled, a member there": {
-			path: NodePath, ruling: protect.Ruling{Reason: protect.UnknownMember, Message: "label missing"}, code: 403, message: "label missing",
-			event: "Warning DeletionRefused user alice may not delete this node: label missing",
+		"unlabelled with a member": {
+			path: NodePath, decision: quorum.Decision{Reason: quorum.UnknownMember, Message: "label missing"}, code: 403,
+			message: "label missing",
+			event:   refusedPrefix + "label missing",
 		},
-		"unlabelled, cache not read": {
+		"unlabelled, unreadable cache": {
 			path: NodePath, err: errors.New("cache not started"), allowed: true, code: 200,
-			warnings: []string{"holdfast cannot read what it knows of etcd: cache not started. The node does not carry the label holdfast.dev/etcd-member, so its deletion is allowed."},
+			warnings: []string{"holdfast cannot read its EtcdClusters: cache not started. " +
+				"The node does not have the label holdfast.dev/etcd-member, so its deletion is allowed."},
 		},
-		"unlabelled, a member there and the grant not written": {
-			path: NodePath, ruling: protect.Ruling{Reason: protect.CannotDecide, Message: "the grant could not be written"}, err: errors.New("no"), code: 503,
-			message: "the grant could not be written", event: "Warning DeletionRefused user alice may not delete this node: the grant could not be written",
+		"unlabelled with a member, failed grant": {
+			path: NodePath, decision: quorum.Decision{Reason: quorum.CannotDecide, Message: "the grant could not be written"},
+			err: errors.New("no"), code: 503,
+			message: "the grant could not be written", event: refusedPrefix + "the grant could not be written",
 		},
-		"unlabelled, the glass is broken": {
-			path: NodePath, node: with(func(n *corev1.Node) { n.Annotations[protect.BreakGlassAnnotation] = glass }),
-			ruling: protect.Ruling{Allowed: true, Reason: protect.BreakGlassUsed, Message: "until noon"}, allowed: true, code: 200, message: "until noon", glass: true,
-			event: "Warning DeletionAllowed user alice deletes this node by breaking the glass: until noon",
+		"unlabelled, break-glass override": {
+			path: NodePath, node: with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass }),
+			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, allowed: true,
+			code: 200, message: "until noon", override: true,
+			event: overridePrefix + "until noon",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
+			f := newFixture(t)
 			if c.node != nil {
-				s.live = c.node
+				f.live = c.node
 			}
-			s.ruling, s.err = c.ruling, c.err
-			got := s.post(c.path, deletion(s.live, c.change))
+			f.decision, f.err = c.decision, c.err
+			got := f.post(c.path, deletionReview(f.live, c.change))
 			require.Equal(t, "review-1", string(got.UID))
 			require.Equal(t, c.allowed, got.Allowed)
 			require.Equal(t, c.code, got.Result.Code)
 			require.True(t, strings.HasPrefix(got.Result.Message, c.message), got.Result.Message)
 			require.Equal(t, c.warnings, got.Warnings)
-			event := s.event()
-			require.True(t, event == c.event || strings.HasSuffix(c.event, " ") && strings.HasPrefix(event, c.event), event)
+			event := f.event()
+			require.True(t, event == c.event || c.event == refusedPrefix && strings.HasPrefix(event, refusedPrefix), event)
 
-			require.Len(t, s.asked, 1)
-			q := s.asked[0]
-			require.Equal(t, "alice", q.User)
-			require.Equal(t, "n1", q.Request.Node)
-			require.Equal(t, "uid-1", string(q.Request.UID))
-			require.Equal(t, []string{"10.0.0.1", "n1"}, q.Request.Addresses)
-			require.Equal(t, c.glass, q.BreakGlass != nil)
-			require.Equal(t, c.unverified, q.Request.Unverified)
-			require.Equal(t, name == "dry run makes no event", q.DryRun)
-			if _, broken := s.live.Annotations[protect.BreakGlassAnnotation]; !broken {
-				require.Equal(t, []protect.MemberRef{{Cluster: "cd", Member: "3a"}}, q.Request.Announced)
+			require.Len(t, f.requests, 1)
+			req := f.requests[0]
+			require.Equal(t, "alice", req.User)
+			require.Equal(t, "n1", req.Node)
+			require.Equal(t, "uid-1", string(req.UID))
+			require.Equal(t, []string{"10.0.0.1", "n1"}, req.Addresses)
+			require.Equal(t, c.override, req.BreakGlass != nil)
+			require.Equal(t, c.unverified, req.Unverified)
+			require.Equal(t, name == "dry run", req.DryRun)
+			if _, broken := f.live.Annotations[quorum.BreakGlassAnnotation]; !broken {
+				require.Equal(t, []evidence.MemberRef{{Cluster: "cd", Member: "3a"}}, req.Announced)
 			}
 			limit := map[string]time.Duration{EtcdNodePath: 8 * time.Second, NodePath: 2 * time.Second}[c.path]
-			require.InDelta(t, limit.Seconds(), s.left.Seconds(), 1)
+			require.InDelta(t, limit.Seconds(), f.timeLeft.Seconds(), 1)
 		})
 	}
 }
 
-// TestEveryReviewOfOneDeletionIsJudged: the API server asks anew whenever the Node was written meanwhile, and under
-// preconditions at every try, each time with another request UID. Each answer must write the grant anew.
-func TestEveryReviewOfOneDeletionIsJudged(t *testing.T) {
-	s := newSite(t)
-	s.ruling = protect.Ruling{Allowed: true, Reason: protect.QuorumKept}
+// The API server calls the webhook again if the Node changed in the meantime, and for every
+// attempt under preconditions, each time with a new request UID. Each allow must renew the
+// grant.
+func TestRepeatedReviews(t *testing.T) {
+	f := newFixture(t)
+	f.decision = quorum.Decision{Allowed: true, Reason: quorum.QuorumKept}
 	written := etcdNode()
 	for i := range 3 {
 		written.ResourceVersion = fmt.Sprint(i)
-		got := s.post(EtcdNodePath, deletion(written, func(r *admissionv1.AdmissionRequest) {
+		got := f.post(EtcdNodePath, deletionReview(written, func(r *admissionv1.AdmissionRequest) {
 			r.UID = types.UID(fmt.Sprint("review-", i))
 			r.Options.Raw = []byte(`{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1","preconditions":{"uid":"uid-1"}}`)
 		}))
 		require.True(t, got.Allowed)
 		require.EqualValues(t, fmt.Sprint("review-", i), got.UID)
 	}
-	require.Len(t, s.asked, 3)
-	for _, q := range s.asked {
-		require.EqualValues(t, "uid-1", q.Request.UID, "the key of them all")
+	require.Len(t, f.requests, 3)
+	for _, req := range f.requests {
+		require.EqualValues(t, "uid-1", req.UID, "all reviews have the same Node UID")
 	}
-	s.ruling = protect.Ruling{Reason: protect.QuorumWouldBeLost, Message: "no"}
-	require.False(t, s.post(EtcdNodePath, deletion(written, nil)).Allowed, "what was allowed before is no reason")
+	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
+	require.False(t, f.post(EtcdNodePath, deletionReview(written, nil)).Allowed, "an earlier allow does not count")
 }
 
-func TestDeletionsThatAreNotJudged(t *testing.T) {
+func TestUnreviewedDeletions(t *testing.T) {
 	deleting := etcdNode()
 	deleting.DeletionTimestamp, deleting.Finalizers = &metav1.Time{Time: time.Now()}, []string{"karpenter.sh/termination"}
-	reborn := etcdNode()
-	reborn.UID = "uid-2"
-	garbled, unverified := etcdNode(), etcdNode()
-	garbled.Annotations[protect.AnnouncementAnnotation] = `[{"cluster":"0"`
-	unverified.Annotations[protect.UnverifiedAnnotation] = `[7]`
+	replaced := etcdNode()
+	replaced.UID = "uid-2"
+	invalid, unverified := etcdNode(), etcdNode()
+	invalid.Annotations[observation.AnnouncementAnnotation] = `[{"cluster":"0"`
+	unverified.Annotations[observation.UnverifiedAnnotation] = `[7]`
 
+	const notNodeDeletion = "this review is not about the deletion of a Node: "
+	plain := deletionReview(etcdNode(), nil)
+	changedReview := func(change func(*admissionv1.AdmissionRequest)) admissionv1.AdmissionReview {
+		return deletionReview(etcdNode(), change)
+	}
 	for name, c := range map[string]struct {
 		path    string
 		review  any
@@ -195,32 +231,100 @@ func TestDeletionsThatAreNotJudged(t *testing.T) {
 		warning string
 		reads   int
 	}{
-		"deleted already":                     {path: EtcdNodePath, review: deletion(deleting, nil), live: deleting, allowed: true, code: 200},
-		"deleted already, unlabelled":         {path: NodePath, review: deletion(deleting, nil), live: deleting, allowed: true, code: 200},
-		"deleted in the meantime":             {path: EtcdNodePath, review: deletion(etcdNode(), nil), live: deleting, allowed: true, code: 200, reads: 1},
-		"a Node that is not there":            {path: EtcdNodePath, review: deletion(etcdNode(), nil), code: 409, message: `there is no Node "n1" with UID uid-1 any more.`, reads: 1},
-		"a forged UID":                        {path: EtcdNodePath, review: deletion(etcdNode(), nil), live: reborn, code: 409, message: `there is no Node "n1" with UID uid-1 any more.`, reads: 1},
-		"the Node cannot be read":             {path: EtcdNodePath, review: deletion(etcdNode(), nil), liveErr: errors.New("etcdserver: no leader"), code: 503, message: `the Node "n1" cannot be read: etcdserver: no leader.`, reads: 1},
-		"an announcement that cannot be read": {path: EtcdNodePath, review: deletion(etcdNode(), nil), live: garbled, code: 503, message: `what node "n1" says of its etcd members cannot be read: `, reads: 1},
-		"servers that cannot be read":         {path: EtcdNodePath, review: deletion(etcdNode(), nil), live: unverified, code: 503, message: `what node "n1" says of its etcd members cannot be read: parsing annotation holdfast.dev/etcd-unverified`, reads: 1},
-		"garbage":                             {path: EtcdNodePath, review: "{", code: 400, message: "couldn't get version/kind"},
-		"no request":                          {path: EtcdNodePath, review: `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, code: 400, message: `this review is not about the deletion of a Node: the operation is ""`},
-		"an update":                           {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update }), code: 400, message: `this review is not about the deletion of a Node: the operation is "UPDATE"`},
-		"a Pod":                               {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.Kind.Kind = "Pod" }), code: 400, message: `this review is not about the deletion of a Node: the kind is "Pod"`},
-		"a Node of another group":             {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.Kind.Group = "metrics.k8s.io" }), code: 400, message: `this review is not about the deletion of a Node: the kind is "Node" of group "metrics.k8s.io"`},
-		"a subresource":                       {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }), code: 400, message: `this review is not about the deletion of a Node: it is about the subresource "status"`},
-		"no old object":                       {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = nil }), code: 400, message: "this review is not about the deletion of a Node: it has no old object"},
-		"an old object that is no Node":       {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = []byte(`{"spec":7}`) }), code: 400, message: "this review is not about the deletion of a Node: parsing the old object: "},
-		"an old object without a name":        {path: EtcdNodePath, review: deletion(&corev1.Node{}, nil), code: 400, message: "this review is not about the deletion of a Node: the old object has no name or no UID"},
-		"two names":                           {path: EtcdNodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.Name = "n2" }), code: 400, message: `this review is not about the deletion of a Node: it names "n2", and its old object is "n1"`},
-		"an update, unlabelled":               {path: NodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update }), allowed: true, code: 200, warning: `this review is not about the deletion of a Node: the operation is "UPDATE". `},
-		"no old object, unlabelled":           {path: NodePath, review: deletion(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = nil }), allowed: true, code: 200, warning: "this review is not about the deletion of a Node: it has no old object. "},
+		"already deleting": {
+			path: EtcdNodePath, review: deletionReview(deleting, nil), live: deleting,
+			allowed: true, code: 200,
+		},
+		"already deleting, unlabelled": {
+			path: NodePath, review: deletionReview(deleting, nil), live: deleting,
+			allowed: true, code: 200,
+		},
+		"deleting in the meantime": {
+			path: EtcdNodePath, review: plain, live: deleting, allowed: true, code: 200,
+			reads: 1,
+		},
+		"missing Node": {
+			path: EtcdNodePath, review: plain, code: 409,
+			message: `Node "n1" with UID uid-1 no longer exists.`, reads: 1,
+		},
+		"forged UID": {
+			path: EtcdNodePath, review: plain, live: replaced, code: 409,
+			message: `Node "n1" with UID uid-1 no longer exists.`, reads: 1,
+		},
+		"unreadable Node": {
+			path: EtcdNodePath, review: plain, liveErr: errors.New("etcdserver: no leader"),
+			code: 503, message: `Node "n1" cannot be read: etcdserver: no leader.`, reads: 1,
+		},
+		"invalid announcement": {
+			path: EtcdNodePath, review: plain, live: invalid, code: 503,
+			message: `the etcd members that node "n1" announces cannot be read: `, reads: 1,
+		},
+		"invalid list of servers": {
+			path: EtcdNodePath, review: plain, live: unverified, code: 503,
+			message: `the etcd members that node "n1" announces cannot be read: parsing annotation holdfast.dev/etcd-unverified`,
+			reads:   1,
+		},
+		"invalid JSON": {path: EtcdNodePath, review: "{", code: 400, message: "couldn't get version/kind"},
+		"no request": {
+			path:   EtcdNodePath,
+			review: `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, code: 400,
+			message: notNodeDeletion + `the operation is ""`,
+		},
+		"update": {
+			path:   EtcdNodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update }), code: 400,
+			message: notNodeDeletion + `the operation is "UPDATE"`,
+		},
+		"Pod": {
+			path:   EtcdNodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.Kind.Kind = "Pod" }), code: 400,
+			message: notNodeDeletion + `the kind is "Pod"`,
+		},
+		"Node of another group": {
+			path:   EtcdNodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.Kind.Group = "metrics.k8s.io" }), code: 400,
+			message: notNodeDeletion + `the kind is "Node" of group "metrics.k8s.io"`,
+		},
+		"subresource": {
+			path:   EtcdNodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }), code: 400,
+			message: notNodeDeletion + `it is about the subresource "status"`,
+		},
+		"no old object": {
+			path:   EtcdNodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = nil }), code: 400,
+			message: notNodeDeletion + "it has no old object",
+		},
+		"invalid old object": {
+			path:   EtcdNodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = []byte(`{"spec":7}`) }), code: 400,
+			message: notNodeDeletion + "parsing the old object: ",
+		},
+		"old object without a name": {
+			path: EtcdNodePath, review: deletionReview(&corev1.Node{}, nil), code: 400,
+			message: notNodeDeletion + "the old object has no name or no UID",
+		},
+		"different names": {
+			path:   EtcdNodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.Name = "n2" }), code: 400,
+			message: notNodeDeletion + `it names "n2", but its old object is "n1"`,
+		},
+		"update, unlabelled": {
+			path:   NodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update }), allowed: true,
+			code: 200, warning: notNodeDeletion + `the operation is "UPDATE". `,
+		},
+		"no old object, unlabelled": {
+			path:   NodePath,
+			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = nil }), allowed: true, code: 200,
+			warning: notNodeDeletion + "it has no old object. ",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
-			s.live, s.liveErr = c.live, c.liveErr
-			s.ruling = protect.Ruling{Allowed: true, Reason: protect.NothingToProtect}
-			got := s.post(c.path, c.review)
+			f := newFixture(t)
+			f.live, f.liveErr = c.live, c.liveErr
+			f.decision = quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}
+			got := f.post(c.path, c.review)
 			require.Equal(t, c.allowed, got.Allowed)
 			require.Equal(t, c.code, got.Result.Code)
 			require.True(t, strings.HasPrefix(got.Result.Message, c.message), got.Result.Message)
@@ -228,9 +332,9 @@ func TestDeletionsThatAreNotJudged(t *testing.T) {
 			if c.warning != "" {
 				require.True(t, strings.HasPrefix(got.Warnings[0], c.warning), got.Warnings)
 			}
-			require.Empty(t, s.asked, "nobody may be asked, since a question may write a grant")
-			require.Equal(t, c.reads, s.reads)
-			if event := s.event(); c.code != http.StatusServiceUnavailable {
+			require.Empty(t, f.requests, "a review could write a grant")
+			require.Equal(t, c.reads, f.reads)
+			if event := f.event(); c.code != http.StatusServiceUnavailable {
 				require.Empty(t, event)
 			}
 		})

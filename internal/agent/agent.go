@@ -1,10 +1,17 @@
-// Package agent runs what happens on one node: it looks at the host, decides, and writes the Node and the node's entry in
-// each EtcdCluster.
+// Package agent protects the node on which it runs. It observes the host, decides, and writes
+// two objects: its own Node, and the entry of its node in each EtcdCluster.
 //
-// Two things run beside each other and share nothing but the last evidence. The node loop is the one writer of the Node
-// and does nothing slow, so that a node is released within milliseconds of its network. The lookout and the reporter
-// look for etcd and ask it, which may take seconds when etcd is ill. Both are woken by events, and look at everything
-// once in a while whatever happens, so that a lost event costs a tick and nothing else.
+// It has two paths, which run side by side and share nothing but the latest evidence:
+//
+//   - nodeloop.go gathers the facts of the host, calls the pure decisions (decide.go), and
+//     writes the Node through package nodepatch. It is the only writer of the Node. It does
+//     nothing slow, so that a node is released within milliseconds of its network.
+//   - scanner.go finds the etcd servers of the host and identifies them. publish.go probes the
+//     cluster of each local member (members.go), and publishes the observation in
+//     EtcdCluster.status. These steps can take seconds if etcd is ill.
+//
+// Events wake all loops. Each loop also runs at an interval, so that a lost event costs one
+// interval and nothing else.
 package agent
 
 import (
@@ -20,16 +27,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// Nodes is a client for Nodes, of which the agent touches its own alone.
+// Nodes is a client for Nodes. The agent uses it for its own Node only.
 type Nodes interface {
 	nodepatch.Patcher
 	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Node, error)
@@ -42,37 +51,42 @@ type Events interface {
 	Create(ctx context.Context, event *corev1.Event, o metav1.CreateOptions) (*corev1.Event, error)
 }
 
-// Config is what an Agent works with. All of it is needed but LetGo, Inventory and FollowInventory.
+// Config describes an Agent. Every field is required, except AllowShutdown, Inventory and
+// FollowInventory.
 type Config struct {
-	// Node is the name of the agent's own Node, the only one that it touches.
+	// Node is the name of the agent's own Node, the only Node that the agent reads and writes.
 	Node     string
 	Nodes    Nodes
 	Events   Events
 	Clusters *Clusters
 
-	// Network and Etcd say what the host shows. Network is called often and must be fast.
+	// Network returns the facts about the host's network. It is called often and must be fast.
 	Network func(context.Context) readiness.Facts
-	Etcd    func(context.Context) (found []protect.Sighting, unknown []string)
-	// Watch calls notify whenever the host may have changed, until the context ends. If it fails it is started again;
-	// meanwhile the tick has to do.
+	// Etcd returns the etcd servers of the host, and the places that could not be read.
+	Etcd func(context.Context) (found []evidence.Server, unknown []string)
+	// Watch calls notify whenever the host may have changed, until the context ends. If Watch
+	// fails, the agent starts it again; until then the tick replaces it.
 	Watch func(ctx context.Context, notify func()) error
-	// LetGo ends the delay of a shutdown that Network has told of: the Node is written. Nil where nothing is delayed.
-	LetGo func() error
-	// Identify asks an etcd server who it is, Observe looks at its whole cluster. They bound themselves.
-	Identify func(context.Context, protect.Sighting) protect.Answer
-	Observe  func(context.Context, protect.Sighting, protect.Answer) v1alpha1.Observation
+	// AllowShutdown ends the delay of a shutdown that Network has reported. The agent calls it
+	// when the Node is written. It is nil where no shutdown is delayed.
+	AllowShutdown func() error
+	// Identify requests the identity of an etcd server. Observe probes its whole cluster. Both
+	// limit their own time.
+	Identify func(context.Context, evidence.Server) evidence.Identity
+	Observe  func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
 
-	// Inventory is the list of SPC machines as last read, nil before the first; FollowInventory keeps it up to date and
-	// calls notify when it changed. Both are nil where there is no SPC.
+	// Inventory returns the latest list of SPC machines, or nil before the first one.
+	// FollowInventory keeps the list up to date, and calls notify after each change. Both are
+	// nil where there is no SPC.
 	Inventory       func() *spc.Index
 	FollowInventory func(ctx context.Context, notify func()) error
-	// WithholdGroup says that a node which holds etcd, or may, is not labelled with its SPC group.
+	// WithholdGroup keeps the label with the SPC group off a node that holds etcd, or may.
 	WithholdGroup bool
 
 	Policy readiness.Policy
-	// StaticPods says that etcd which Kubernetes itself runs is protected too.
+	// StaticPods extends the protection to etcd servers that Kubernetes itself runs.
 	StaticPods bool
-	// Tick is how often the Node is looked at if nothing happens.
+	// Tick is the time between two passes of the node loop if no event wakes it.
 	Tick time.Duration
 	Log  *slog.Logger
 }
@@ -80,12 +94,12 @@ type Config struct {
 // Agent is the agent of one node.
 type Agent struct {
 	cfg      Config
-	nodes    *mirror[*corev1.Node]
-	clusters *mirror[*v1alpha1.EtcdCluster]
-	loop     *loop
-	lookout  *lookout
-	reporter *reporter
-	herald   *herald
+	nodes    *store[*corev1.Node]
+	clusters *store[*v1alpha1.EtcdCluster]
+	nodeLoop *nodeLoop
+	scanner  *etcdScanner
+	reporter *clusterReporter
+	recorder *eventRecorder
 	metrics  *metrics
 }
 
@@ -93,43 +107,34 @@ type Agent struct {
 func New(cfg Config) (*Agent, error) {
 	switch {
 	case cfg.Node == "":
-		return nil, errors.New("making an agent: the name of its node is empty")
+		return nil, errors.New("creating the agent: the node name is empty")
 	case cfg.Tick <= 0:
-		return nil, fmt.Errorf("making an agent: tick %s is not above zero", cfg.Tick)
+		return nil, fmt.Errorf("creating the agent: tick %s is not positive", cfg.Tick)
 	}
-	a := &Agent{cfg: cfg, herald: newHerald(cfg), metrics: newMetrics()}
-	a.nodes = &mirror[*corev1.Node]{
-		log: cfg.Log.With("resource", "nodes"), objects: map[string]*corev1.Node{},
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return cfg.Nodes.List(ctx, only(cfg.Node, o))
-		},
-		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return cfg.Nodes.Watch(ctx, only(cfg.Node, o))
-		},
-		changed: a.ownChanged,
+	a := &Agent{cfg: cfg, recorder: newEventRecorder(cfg), metrics: newMetrics()}
+	a.nodes = newStore[*corev1.Node](cfg.Log.With("resource", "nodes"), a.onNodeChange)
+	a.nodes.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return cfg.Nodes.List(ctx, selectNode(cfg.Node, o))
 	}
-	a.clusters = &mirror[*v1alpha1.EtcdCluster]{
-		wanted: newBell(),
-		log:    cfg.Log.With("resource", v1alpha1.Resource), objects: map[string]*v1alpha1.EtcdCluster{},
-		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return cfg.Clusters.List(ctx, o)
-		},
-		watch:   cfg.Clusters.Watch,
-		changed: a.nodeChanged, // what the clusters say of this node's members is part of the evidence
+	a.nodes.watch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		return cfg.Nodes.Watch(ctx, selectNode(cfg.Node, o))
 	}
-	a.lookout = &lookout{
-		etcd: cfg.Etcd, identify: cfg.Identify, pods: cfg.StaticPods, log: cfg.Log, woken: newBell(), told: a.nodeChanged,
-		patience: lookPatience, metrics: a.metrics,
+	// The reports of the clusters about the members of this node are part of the evidence.
+	a.clusters = newStore[*v1alpha1.EtcdCluster](cfg.Log.With("resource", v1alpha1.Resource), a.onEvidenceChange)
+	a.clusters.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return cfg.Clusters.List(ctx, o)
 	}
-	a.reporter = &reporter{
+	a.clusters.watch = cfg.Clusters.Watch
+	a.scanner = newEtcdScanner(cfg, a.metrics, a.onEvidenceChange)
+	a.reporter = &clusterReporter{
 		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Publish,
-		own: a.nodes, clusters: a.clusters, evidence: &a.lookout.evidence, pods: cfg.StaticPods, log: cfg.Log,
-		woken: newBell(), finished: make(chan round, roundsAtOnce), topics: map[v1alpha1.ClusterID]*topic{},
+		nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staticPods: cfg.StaticPods, log: cfg.Log,
+		wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes), reports: map[v1alpha1.ClusterID]*clusterReport{},
 		metrics: a.metrics,
 	}
-	a.loop = &loop{
-		cfg: cfg, own: a.nodes, clusters: a.clusters, evidence: &a.lookout.evidence,
-		blind: a.lookout.blind, writer: nodepatch.NewWriter(cfg.Nodes), tell: a.herald.tell, woken: newBell(),
+	a.nodeLoop = &nodeLoop{
+		cfg: cfg, nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staleReason: a.scanner.staleReason,
+		writer: nodepatch.NewWriter(cfg.Nodes), recordEvent: a.recorder.record, wake: loop.NewSignal(),
 	}
 	return a, nil
 }
@@ -137,14 +142,14 @@ func New(cfg Config) (*Agent, error) {
 // Run works until the context ends, and returns its cause.
 func (a *Agent) Run(ctx context.Context) error {
 	parts := []func(context.Context) error{
-		a.nodes.run, a.clusters.runWanted, a.loop.run, a.lookout.run, a.reporter.run, a.herald.run,
+		a.nodes.run, a.clusters.runWhenWanted, a.nodeLoop.run, a.scanner.run, a.reporter.run, a.recorder.run,
 		func(ctx context.Context) error {
-			return persist(ctx, a.cfg.Log.With("watch", "host"), a.cfg.Watch, a.hostChanged)
+			return keepWatching(ctx, a.cfg.Log.With("watch", "host"), a.cfg.Watch, a.onHostChange)
 		},
 	}
 	if a.cfg.FollowInventory != nil {
 		parts = append(parts, func(ctx context.Context) error {
-			return persist(ctx, a.cfg.Log.With("watch", "spc"), a.cfg.FollowInventory, a.loop.woken.ring)
+			return keepWatching(ctx, a.cfg.Log.With("watch", "spc"), a.cfg.FollowInventory, a.nodeLoop.wake.Notify)
 		})
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -154,78 +159,79 @@ func (a *Agent) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Describe and Collect make the Agent a prometheus.Collector of the numbers of its etcd side.
+// Describe implements prometheus.Collector. The metrics are those of the etcd path.
 func (a *Agent) Describe(to chan<- *prometheus.Desc) {
 	for _, c := range a.metrics.collectors() {
 		c.Describe(to)
 	}
 }
 
-// Collect sends the numbers as they are now.
+// Collect implements prometheus.Collector.
 func (a *Agent) Collect(to chan<- prometheus.Metric) {
 	for _, c := range a.metrics.collectors() {
 		c.Collect(to)
 	}
 }
 
-// Healthy returns an error that says how long the node loop has not turned, or the host has not been looked at, if that is
-// too long for an agent that lives.
+// Healthy returns an error if the node loop has not made a pass for too long, or if no scan of
+// the host has ended for too long.
 func (a *Agent) Healthy(now time.Time) error {
-	err := a.loop.healthy(now)
-	if blind := a.lookout.blind(now); blind != "" {
-		err = errors.Join(err, errors.New(blind))
+	err := a.nodeLoop.checkProgress(now)
+	if stale := a.scanner.staleReason(now); stale != "" {
+		err = errors.Join(err, errors.New(stale))
 	}
 	return err
 }
 
-func (a *Agent) hostChanged() {
-	a.loop.woken.ring()
-	a.lookout.woken.ring()
+func (a *Agent) onHostChange() {
+	a.nodeLoop.wake.Notify()
+	a.scanner.wake.Notify()
 }
 
-// ownChanged is nodeChanged, but for the echo of the loop's own last write, of which it has the answer.
-func (a *Agent) ownChanged() {
-	if node, there, _ := a.nodes.one(a.cfg.Node); !there || !a.loop.wrote(node) {
-		a.loop.woken.ring()
+// onNodeChange wakes the node loop, unless the change is the loop's own last write: the loop
+// has the answer to its write already. It always wakes the reporter.
+func (a *Agent) onNodeChange() {
+	if node, exists, _ := a.nodes.get(a.cfg.Node); !exists || !a.nodeLoop.isOwnWrite(node) {
+		a.nodeLoop.wake.Notify()
 	}
-	a.reporter.woken.ring()
+	a.reporter.wake.Notify()
 }
 
-func (a *Agent) nodeChanged() {
-	a.loop.woken.ring()
-	a.reporter.woken.ring()
+func (a *Agent) onEvidenceChange() {
+	a.nodeLoop.wake.Notify()
+	a.reporter.wake.Notify()
 }
 
-func only(node string, o metav1.ListOptions) metav1.ListOptions {
+func selectNode(node string, o metav1.ListOptions) metav1.ListOptions {
 	o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, node).String()
 	return o
 }
 
-// steady is how long something must have worked for its next failure to count as the first.
-const steady = time.Minute
-
-// persist runs a watch and starts it again when it fails, ever more slowly. Each start notifies, since nobody watched
-// before it.
-func persist(ctx context.Context, log *slog.Logger, watch func(context.Context, func()) error, notify func()) error {
-	delays, trouble := retries(), said{}
-	for {
-		began := time.Now()
+// keepWatching runs a watch, and restarts it when it fails. It calls notify before each start,
+// because a change between two watches causes no event.
+func keepWatching(
+	ctx context.Context, log *slog.Logger, watch func(context.Context, func()) error, notify func(),
+) error {
+	run := func(ctx context.Context) error {
 		notify()
-		err := watch(ctx, notify)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := watch(ctx, notify); err != nil {
+			return err
 		}
-		if err == nil {
-			err = errors.New("it ended by itself")
-		}
-		if time.Since(began) > steady {
-			delays, trouble = retries(), said{}
-		}
-		if trouble.changed(cause(err)) {
-			log.WarnContext(ctx, "watching failed, trying again; the tick goes on", "err", err)
-		}
-		if pause(ctx, delays.Step()) != nil {
-			return context.Cause(ctx)
-		}
+		return errors.New("the watch ended without an error")
 	}
+	return loop.KeepRunning(ctx, retryBackoff(), run, func(err error) {
+		log.WarnContext(ctx, "watch failed; polling until it works again", "err", err)
+	})
+}
+
+// retryBackoff describes the delays between attempts after a failure: they begin with 50 ms,
+// double, and never exceed 10 s, which is a cap of 8 s with a quarter of jitter on top.
+func retryBackoff() wait.Backoff {
+	return wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.25, Steps: 10, Cap: 8 * time.Second}
+}
+
+// jittered shortens d by up to a fifth, so that agents that started together do not act
+// together. It never lengthens d.
+func jittered(d time.Duration) time.Duration {
+	return wait.Jitter(d*4/5, 1.0/4)
 }

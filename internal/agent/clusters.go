@@ -18,14 +18,14 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// Clusters is a client for EtcdClusters: it reads them and writes one node's entry.
+// Clusters is a client for EtcdClusters. It reads them, and writes the entry of one node.
 type Clusters struct {
 	rest rest.Interface
-	// parameters encodes options of list, watch and patch.
+	// parameters encodes the options of list, watch and patch requests.
 	parameters runtime.ParameterCodec
 }
 
-// NewClusters returns a client that shares the HTTP client of the agent's others.
+// NewClusters returns a client that uses an existing HTTP client.
 func NewClusters(config *rest.Config, client *http.Client) (*Clusters, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -35,14 +35,14 @@ func NewClusters(config *rest.Config, client *http.Client) (*Clusters, error) {
 	own.GroupVersion, own.APIPath = &version, "/apis"
 	own.ContentType, own.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	made, err := rest.RESTClientForConfigAndClient(own, client)
+	restClient, err := rest.RESTClientForConfigAndClient(own, client)
 	if err != nil {
-		return nil, fmt.Errorf("making a client for %s: %w", version, err)
+		return nil, fmt.Errorf("creating a client for %s: %w", version, err)
 	}
-	return &Clusters{rest: made, parameters: runtime.NewParameterCodec(scheme)}, nil
+	return &Clusters{rest: restClient, parameters: runtime.NewParameterCodec(scheme)}, nil
 }
 
-// List reads EtcdClusters.
+// List lists EtcdClusters.
 func (c *Clusters) List(ctx context.Context, o metav1.ListOptions) (*v1alpha1.EtcdClusterList, error) {
 	list := &v1alpha1.EtcdClusterList{}
 	err := c.rest.Get().Resource(v1alpha1.Resource).VersionedParams(&o, c.parameters).Do(ctx).Into(list)
@@ -55,10 +55,13 @@ func (c *Clusters) Watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	return c.rest.Get().Resource(v1alpha1.Resource).VersionedParams(&o, c.parameters).Watch(ctx)
 }
 
-// Publish writes the entry of one node in the status of an EtcdCluster, or takes it out if the observation is nil.
-// Server-side apply keeps the entries of others: each node's field manager owns its own and no other.
-func (c *Clusters) Publish(ctx context.Context, cluster v1alpha1.ClusterID, node string, o *v1alpha1.Observation) error {
-	body, err := json.Marshal(entry(cluster, o))
+// Publish writes the entry of one node in the status of an EtcdCluster, or removes the entry if
+// the observation is nil. Server-side apply keeps the entries of other nodes, because the field
+// manager of each node owns the entry of that node only.
+func (c *Clusters) Publish(
+	ctx context.Context, cluster v1alpha1.ClusterID, node string, o *v1alpha1.Observation,
+) error {
+	body, err := json.Marshal(observationPatch(cluster, o))
 	if err != nil {
 		return fmt.Errorf("encoding an observation: %w", err)
 	}
@@ -72,20 +75,21 @@ func (c *Clusters) Publish(ctx context.Context, cluster v1alpha1.ClusterID, node
 	return nil
 }
 
-// entry is the apply configuration of one observation: the type itself would claim every field that it always encodes.
-func entry(cluster v1alpha1.ClusterID, o *v1alpha1.Observation) map[string]any {
-	applied := map[string]any{
+// observationPatch returns the apply configuration of one observation. The type EtcdCluster is
+// not used, because it always encodes some fields, and the patch would claim them.
+func observationPatch(cluster v1alpha1.ClusterID, o *v1alpha1.Observation) map[string]any {
+	patch := map[string]any{
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "EtcdCluster",
 		"metadata": map[string]any{"name": string(cluster)},
 	}
 	if o != nil {
-		applied["status"] = map[string]any{"observations": []v1alpha1.Observation{*o}}
+		patch["status"] = map[string]any{"observations": []v1alpha1.Observation{*o}}
 	}
-	return applied
+	return patch
 }
 
-// FieldManager is the manager of one node's entry. Names of nodes reach 253 bytes and those of managers 128, hence the
-// hash.
+// FieldManager returns the field manager of one node's entry. The name of a node can have 253
+// bytes and the name of a manager only 128, so the field manager contains a hash.
 func FieldManager(node string) string {
 	sum := sha256.Sum256([]byte(node))
 	return "holdfast/" + hex.EncodeToString(sum[:8])

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -11,105 +12,87 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// holdsMember lets the host show a member that answers.
-func holdsMember(r *rig) {
-	r.sightings = []protect.Sighting{{Source: protect.SystemdUnit, Where: "systemd unit etcd.service", Unit: "etcd.service", PID: 812}}
-	r.answer = protect.Answer{Ref: protect.MemberRef{Cluster: testCluster, Member: testMember}, Name: "etcd1"}
-	r.seen = v1alpha1.Observation{
+// holdsMember gives the host a member that answers.
+func holdsMember(f *fixture) {
+	f.sightings = []evidence.Server{
+		{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", Unit: "etcd.service", PID: 812},
+	}
+	f.answer = evidence.Identity{Ref: evidence.MemberRef{Cluster: testCluster, Member: testMember}, Name: "etcd1"}
+	f.observation = v1alpha1.Observation{
 		LocalMember: testMember, Linearizable: true, Leader: testMember,
 		Members: []v1alpha1.MemberStatus{{ID: testMember, Name: "etcd1", Healthy: true}},
 	}
 }
 
-// found lets nothing of etcd be on the host, provably.
-func holdsNothing(r *rig) { r.sightings, r.unknown = nil, nil }
+// holdsNothing removes etcd from the host. A scan proves it.
+func holdsNothing(f *fixture) { f.sightings, f.unknown = nil, nil }
 
-func marked(n *corev1.Node) bool {
-	return n.Labels[protect.EtcdMemberLabel] == "true" && status(n, protect.EtcdMemberCondition) == corev1.ConditionTrue
+func isMarked(n *corev1.Node) bool {
+	return n.Labels[observation.EtcdMemberLabel] == "true" &&
+		status(n, observation.EtcdMemberCondition) == corev1.ConditionTrue
 }
 
-func unmarked(n *corev1.Node) bool {
-	_, labelled := n.Labels[protect.EtcdMemberLabel]
-	return !labelled && status(n, protect.EtcdMemberCondition) == corev1.ConditionFalse
+func isUnmarked(n *corev1.Node) bool {
+	_, labeled := n.Labels[observation.EtcdMemberLabel]
+	return !labeled && status(n, observation.EtcdMemberCondition) == corev1.ConditionFalse
 }
 
-// leader makes the EtcdCluster as the webhook's leader does, or asks in it.
-func (c cluster) leader(t *testing.T, nonce string) {
-	t.Helper()
-	_, err := c.Kubectl(t.Context(), "apply", "--server-side", "-f", manifest(t, `{
-		"apiVersion": "holdfast.dev/v1alpha1", "kind": "EtcdCluster",
-		"metadata": {"name": "`+string(testCluster)+`"}, "spec": {"ledger": 0, "nonce": "`+nonce+`"}}`))
-	require.NoError(t, err)
-}
+func testEtcd(t *testing.T, s testServer) {
+	t.Run("marks", func(t *testing.T) {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: "etcd-1", Annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"},
+		}}
+		s.register(t, n)
+		f := start(t, s, n.Name, holdsMember)
+		s.until(t, f.name, "marked", isMarked)
+		marked := s.get(t, f.name)
+		require.Contains(t, marked.Annotations[protect.BecauseAnnotation], string(testMember))
+		require.Contains(t, condition(marked, observation.EtcdMemberCondition).Message, "systemd unit etcd.service")
+		require.JSONEq(t, `[{"cluster":"cdf818194e3a8c32","member":"3a1575389de83a83"}]`,
+			marked.Annotations[observation.AnnouncementAnnotation])
+		require.Equal(t, "true", marked.Annotations[protect.KarpenterAnnotation])
+		require.Contains(t, f.event("EtcdMemberFound"), string(testMember))
 
-// entries reads the observations, by node.
-func (r *rig) entries() map[string]v1alpha1.Observation {
-	r.t.Helper()
-	list, err := r.agent.cfg.Clusters.List(r.t.Context(), metav1.ListOptions{})
-	require.NoError(r.t, err)
-	found := map[string]v1alpha1.Observation{}
-	for _, c := range list.Items {
-		for _, o := range c.Status.Observations {
-			found[o.Node] = o
-		}
-	}
-	return found
-}
+		patch(t, s.nodes, f.name, `{"metadata":{"labels":{"`+observation.EtcdMemberLabel+`":null}}}`)
+		s.until(t, f.name, "marked again", isMarked)
 
-func etcdOnTheNode(t *testing.T, c cluster) {
-	t.Run("a member is marked with its reasons, and what a person had set outlives it", func(t *testing.T) {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-1", Annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"}}}
-		c.register(t, n)
-		r := start(t, c, n.Name, holdsMember)
-		c.until(t, r.name, "marked", marked)
-		after, err := c.nodes.Get(t.Context(), r.name, metav1.GetOptions{})
-		require.NoError(t, err)
-		require.Contains(t, after.Annotations[protect.BecauseAnnotation], string(testMember))
-		require.Contains(t, condition(after, protect.EtcdMemberCondition).Message, "systemd unit etcd.service")
-		require.JSONEq(t, `[{"cluster":"cdf818194e3a8c32","member":"3a1575389de83a83"}]`, after.Annotations[protect.AnnouncementAnnotation])
-		require.Equal(t, "true", after.Annotations[protect.KarpenterAnnotation])
-		require.Contains(t, r.told("EtcdMemberFound"), string(testMember))
+		f.host(func(f *fixture) { f.sightings, f.unknown = nil, []string{"the process table: permission denied"} })
+		f.requireLog("permission denied")
+		require.True(t, isMember(s.get(t, f.name)), "a place that cannot be read ends no protection")
 
-		patch(t, c.nodes, r.name, `{"metadata":{"labels":{"`+protect.EtcdMemberLabel+`":null}}}`)
-		c.until(t, r.name, "marked again", marked)
-
-		r.host(func(r *rig) { r.sightings, r.unknown = nil, []string{"the process table: permission denied"} })
-		require.Eventually(t, func() bool { return strings.Contains(r.said(), "permission denied") }, soon, 10*time.Millisecond)
-		blind, err := c.nodes.Get(t.Context(), r.name, metav1.GetOptions{})
-		require.NoError(t, err)
-		require.Equal(t, "true", blind.Labels[protect.EtcdMemberLabel], "what cannot be looked at unprotects nothing")
-
-		r.host(holdsNothing)
-		c.until(t, r.name, "unmarked", unmarked)
-		after, err = c.nodes.Get(t.Context(), r.name, metav1.GetOptions{})
-		require.NoError(t, err)
-		require.Equal(t, "true", after.Annotations[protect.ClusterAutoscalerAnnotation], "a person has set this one")
-		require.NotContains(t, after.Annotations, protect.KarpenterAnnotation)
-		require.NotContains(t, after.Annotations, protect.AnnouncementAnnotation)
-		r.told("EtcdMemberGone")
+		f.host(holdsNothing)
+		s.until(t, f.name, "unmarked", isUnmarked)
+		unmarked := s.get(t, f.name)
+		require.Equal(t, "true", unmarked.Annotations[protect.ClusterAutoscalerAnnotation], "this mark was set by hand")
+		require.NotContains(t, unmarked.Annotations, protect.KarpenterAnnotation)
+		require.NotContains(t, unmarked.Annotations, observation.AnnouncementAnnotation)
+		f.event("EtcdMemberGone")
 	})
 
-	t.Run("what was tried in vain is said whole", func(t *testing.T) {
-		c.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "closed-1"}})
-		tried := "https://127.0.0.1:2379" + strings.Repeat(" (a certificate): it does not take it;", 20) + " name a client certificate"
-		r := start(t, c, "closed-1", func(r *rig) {
-			holdsMember(r)
-			r.answer = protect.Answer{Problem: tried}
+	t.Run("all attempts are in the condition", func(t *testing.T) {
+		s.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "closed-1"}})
+		attempts := "https://127.0.0.1:2379" +
+			strings.Repeat(" (a certificate): it does not take it;", 20) + " name a client certificate"
+		f := start(t, s, "closed-1", func(f *fixture) {
+			holdsMember(f)
+			f.answer = evidence.Identity{Problem: attempts}
 		})
-		c.until(t, r.name, "protected and unverified", func(n *corev1.Node) bool {
-			said := condition(n, protect.EtcdMemberCondition)
-			return marked(n) && said.Reason == protect.Unverified && strings.Contains(said.Message, tried)
+		s.until(t, f.name, "protected and unverified", func(n *corev1.Node) bool {
+			c := condition(n, observation.EtcdMemberCondition)
+			return isMarked(n) && c.Reason == protect.ReasonUnverified && strings.Contains(c.Message, attempts)
 		})
 	})
 
-	t.Run("what is seen is published beside what others see, and a question is answered", func(t *testing.T) {
-		c.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-1"}})
-		c.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-2"}})
-		one, two := start(t, c, "observer-1", holdsMember), start(t, c, "observer-2", holdsMember)
-		require.Eventually(t, func() bool { return strings.Contains(one.said(), "waiting for the webhook's leader") }, soon, 10*time.Millisecond)
-		c.leader(t, "first")
+	t.Run("observations", func(t *testing.T) {
+		s.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-1"}})
+		s.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-2"}})
+		one, two := start(t, s, "observer-1", holdsMember), start(t, s, "observer-2", holdsMember)
+		one.requireLog("waiting for the webhook's leader")
+		s.applyCluster(t, "first")
 		answered := func(nonce string) func() bool {
 			return func() bool {
 				found := one.entries()
@@ -122,52 +105,93 @@ func etcdOnTheNode(t *testing.T, c cluster) {
 		require.Equal(t, testMember, entry.Members[0].ID)
 		require.False(t, entry.Time.IsZero())
 
-		c.leader(t, "second")
+		s.applyCluster(t, "second")
 		began := time.Now()
 		require.Eventually(t, answered("second"), soon, 5*time.Millisecond)
 		t.Logf("answered after %s", time.Since(began))
 
 		two.host(holdsNothing)
-		require.Eventually(t, func() bool { return len(one.entries()) == 1 }, soon, 10*time.Millisecond, "the entry of a member that is gone")
+		isWithdrawn := func() bool { return len(one.entries()) == 1 }
+		require.Eventually(t, isWithdrawn, soon, 10*time.Millisecond)
 		require.Contains(t, one.entries(), "observer-1")
 	})
 }
 
-func serverIsAway(t *testing.T, c cluster) {
-	tests := []struct {
-		name           string
-		leave, returns func() error
+// testRestart stops an agent and starts the next one, as every update does.
+func testRestart(t *testing.T, s testServer) {
+	const summary = "has 1 voter, 1 healthy, and may lose 0 more"
+	s.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "updated-1"}})
+	s.applyCluster(t, "recreated")
+	_, err := s.Kubectl(t.Context(), "patch", "etcdcluster", string(testCluster), "--subresource=status",
+		"--type=merge", "-p", `{"status":{"voters":1,"healthy":1,"quorum":1,"mayLose":0}}`)
+	require.NoError(t, err)
+	t.Run("first agent", func(t *testing.T) {
+		start(t, s, "updated-1", holdsMember)
+		s.until(t, "updated-1", "marked, with the state of its cluster", func(n *corev1.Node) bool {
+			return isMarked(n) && strings.Contains(condition(n, observation.EtcdMemberCondition).Message, summary)
+		})
+	})
+	before := s.get(t, "updated-1")
+
+	t.Run("next agent writes nothing", func(t *testing.T) {
+		start(t, s, "updated-1", holdsMember).requireLog(summary) // It decides with the EtcdClusters.
+		require.Equal(t, before.ResourceVersion, s.get(t, "updated-1").ResourceVersion)
+	})
+
+	t.Run("EtcdClusters unreadable", func(t *testing.T) {
+		f := start(t, s, "updated-1", func(f *fixture) {
+			holdsNothing(f)
+			f.transport.set(func(req *http.Request) int {
+				if strings.Contains(req.URL.Path, "etcdclusters") {
+					return http.StatusForbidden
+				}
+				return 0
+			})
+		})
+		require.Eventually(t, func() bool { return strings.Contains(f.logs(), "decided about etcd membership") },
+			2*clustersGrace+f.agent.cfg.Tick, 10*time.Millisecond)
+		require.True(t, isMember(s.get(t, "updated-1")), "a cluster that cannot be read ends no protection")
+	})
+}
+
+func testServerAway(t *testing.T, s testServer) {
+	for _, c := range []struct {
+		name            string
+		leave, comeBack func() error
 	}{
 		{
-			name:    "it-hangs",
-			leave:   func() error { return c.Process().Pause() },
-			returns: func() error { return c.Process().Resume() },
+			name:     "paused",
+			leave:    func() error { return s.Process().Pause() },
+			comeBack: func() error { return s.Process().Resume() },
 		},
 		{
-			name:    "it-is-killed-and-started-again",
-			leave:   func() error { return c.Process().Kill() },
-			returns: func() error { return c.Restart(t.Context()) },
+			name:     "killed",
+			leave:    func() error { return s.Process().Kill() },
+			comeBack: func() error { return s.Restart(t.Context()) },
 		},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			c.register(t, bornHeld(test.name))
-			r := start(t, c, test.name, holdsMember)
-			c.until(t, r.name, "marked", marked)
-			c.leader(t, "before-"+test.name)
-			require.Eventually(t, func() bool { return r.entries()[r.name].Nonce == "before-"+test.name }, soon, 10*time.Millisecond)
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			name := "away-" + c.name
+			isAnswered := func(f *fixture, nonce string) func() bool {
+				return func() bool { return f.entries()[f.name].Nonce == nonce }
+			}
+			s.register(t, bornHeld(name))
+			f := start(t, s, name, holdsMember)
+			s.until(t, f.name, "marked", isMarked)
+			s.applyCluster(t, "before-"+name)
+			require.Eventually(t, isAnswered(f, "before-"+name), soon, 10*time.Millisecond)
 
-			require.NoError(t, test.leave())
-			r.host(func(r *rig) { r.facts = open() })
-			require.Eventually(t, func() bool { return strings.Contains(r.said(), "not as it should be, trying again") }, soon, 50*time.Millisecond)
-			require.NoError(t, r.agent.Healthy(time.Now()))
-			require.NoError(t, test.returns())
+			require.NoError(t, c.leave())
+			f.host(func(f *fixture) { f.facts = openNetwork() })
+			f.requireLog("failed to reconcile the Node; retrying")
+			require.NoError(t, f.agent.Healthy(time.Now()))
+			require.NoError(t, c.comeBack())
 
-			c.until(t, r.name, "released", released)
-			c.leader(t, "after-"+test.name)
-			require.Eventually(t, func() bool { return r.entries()[r.name].Nonce == "after-"+test.name }, soon, 10*time.Millisecond)
-			require.Eventually(t, func() bool { return strings.Contains(r.said(), "the node is as it should be again") }, soon, 10*time.Millisecond)
-			require.LessOrEqual(t, strings.Count(r.said(), "level=WARN"), 8, "each failure is said once:\n%s", r.said())
+			s.until(t, f.name, "released", isReleased)
+			s.applyCluster(t, "after-"+name)
+			require.Eventually(t, isAnswered(f, "after-"+name), soon, 10*time.Millisecond)
+			f.requireLog("the Node is reconciled again")
+			require.LessOrEqual(t, strings.Count(f.logs(), "level=WARN"), 8, "each failure is logged once:\n%s", f.logs())
 		})
 	}
 }

@@ -11,104 +11,104 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/loop"
 )
 
 const (
-	component = "holdfast-agent"
-	// eventQueue is how many events may wait while the API server is slow. More than a few never do: each is a change
-	// that was written to the Node before.
-	eventQueue = 32
-	// eventBudget is how long one attempt at posting an event may take.
-	eventBudget = 5 * time.Second
-	// eventAttempts is how often an event is tried that the server refuses, eventPatience for how long one is for which there
-	// is no server. What it says stands in the Node's conditions as well.
+	eventComponent = "holdfast-agent"
+	// eventQueueSize is how many events can wait while the API server is slow. Few ever wait:
+	// each event follows a change that was written to the Node.
+	eventQueueSize = 32
+	// eventTimeout limits one attempt to create an event.
+	eventTimeout = 5 * time.Second
+	// eventAttempts limits the attempts for an event that the server refuses. eventMaxAge limits
+	// the attempts while no server answers. The conditions of the Node have the same content.
 	eventAttempts = 5
-	eventPatience = 10 * time.Minute
+	eventMaxAge   = 10 * time.Minute
 )
 
-// event is one Kubernetes Event on the agent's Node.
-type event struct{ kind, reason, message string }
+// nodeEvent is the content of one Event about the agent's Node.
+type nodeEvent struct{ kind, reason, message string }
 
-// herald posts events, one after the other, beside the loops: a slow API server delays the telling and never the doing.
-type herald struct {
-	node  string
-	post  func(context.Context, *corev1.Event) error
-	log   *slog.Logger
-	queue chan *corev1.Event
+// An eventRecorder creates events, one after the other, in a goroutine of its own: a slow API
+// server delays events and nothing else.
+type eventRecorder struct {
+	node   string
+	create func(context.Context, *corev1.Event) error
+	log    *slog.Logger
+	queue  chan *corev1.Event
 }
 
-func newHerald(cfg Config) *herald {
-	return &herald{
-		node: cfg.Node, log: cfg.Log, queue: make(chan *corev1.Event, eventQueue),
-		post: func(ctx context.Context, e *corev1.Event) error {
+func newEventRecorder(cfg Config) *eventRecorder {
+	return &eventRecorder{
+		node: cfg.Node, log: cfg.Log, queue: make(chan *corev1.Event, eventQueueSize),
+		create: func(ctx context.Context, e *corev1.Event) error {
 			_, err := cfg.Events.Create(ctx, e, metav1.CreateOptions{})
 			return err
 		},
 	}
 }
 
-// tell queues an event about the Node and returns at once.
-func (h *herald) tell(ctx context.Context, n *corev1.Node, e event) {
+// record queues an event about the Node. It never blocks.
+func (r *eventRecorder) record(ctx context.Context, n *corev1.Node, e nodeEvent) {
 	now := metav1.Now()
-	made := &corev1.Event{
+	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: "holdfast-", Namespace: metav1.NamespaceDefault},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID},
 		Reason:         e.reason, Message: e.message, Type: e.kind,
-		Source:         corev1.EventSource{Component: component, Host: h.node},
+		Source:         corev1.EventSource{Component: eventComponent, Host: r.node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-		ReportingController: "holdfast.dev/agent", ReportingInstance: h.node,
+		ReportingController: "holdfast.dev/agent", ReportingInstance: r.node,
 	}
 	select {
-	case h.queue <- made:
+	case r.queue <- event:
 	default:
-		h.log.WarnContext(ctx, "dropping an event, too many are waiting", "reason", e.reason, "message", e.message)
+		r.log.WarnContext(ctx, "dropped an event; the queue is full", "reason", e.reason, "message", e.message)
 	}
 }
 
-// run posts what is queued until the context ends.
-func (h *herald) run(ctx context.Context) error {
+// run creates the queued events until the context ends.
+func (r *eventRecorder) run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case e := <-h.queue:
-			if err := h.deliver(ctx, e); err != nil && ctx.Err() == nil {
-				h.log.WarnContext(ctx, "dropping an event", "reason", e.Reason, "message", e.Message, "err", err)
+		case e := <-r.queue:
+			if err := r.deliver(ctx, e); err != nil && ctx.Err() == nil {
+				r.log.WarnContext(ctx, "failed to create an event; dropped it",
+					"reason", e.Reason, "message", e.Message, "err", err)
 			}
 		}
 	}
 }
 
-func (h *herald) deliver(ctx context.Context, e *corev1.Event) error {
-	delays, began, refused := retries(), time.Now(), 0
+// deliver creates an event. It retries until the limits are reached.
+func (r *eventRecorder) deliver(ctx context.Context, e *corev1.Event) error {
+	retry, began, refused := loop.NewRetry(retryBackoff()), time.Now(), 0
 	for {
-		budget, cancel := context.WithTimeout(ctx, eventBudget)
-		err := h.post(budget, e)
+		attempt, cancel := context.WithTimeout(ctx, eventTimeout)
+		err := r.create(attempt, e)
 		cancel()
 		if err == nil {
 			return nil
 		}
-		var answer apierrors.APIStatus
-		if errors.As(err, &answer) && answer.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err) {
+		if isRefusal(err) {
 			refused++
 		}
-		if refused == eventAttempts || time.Since(began) > eventPatience {
-			return fmt.Errorf("posting event %q: %w", e.Reason, err)
+		if refused == eventAttempts || time.Since(began) > eventMaxAge {
+			return fmt.Errorf("creating event %q: %w", e.Reason, err)
 		}
-		if pause(ctx, delays.Step()) != nil {
-			return context.Cause(ctx)
+		if err := retry.Wait(ctx); err != nil {
+			return err
 		}
 	}
 }
 
-// pause waits, or returns why not.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+// isRefusal reports whether the server has answered that it does not accept the request, now or
+// later.
+func isRefusal(err error) bool {
+	var answer apierrors.APIStatus
+	return errors.As(err, &answer) && answer.Status().Code < http.StatusInternalServerError &&
+		!apierrors.IsTooManyRequests(err)
 }

@@ -17,73 +17,76 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestEventsWaitForTheServerAndNothingWaitsForThem(t *testing.T) {
+// TestEventQueue records events while the server is away.
+func TestEventQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, said := record(t)
-		posted, up := latest[[]*corev1.Event]{}, atomic.Bool{}
-		h := &herald{node: testNode, log: log, queue: make(chan *corev1.Event, eventQueue), post: func(ctx context.Context, e *corev1.Event) error {
+		log, logs := recordLog(t)
+		created, up := latest[[]*corev1.Event]{}, atomic.Bool{}
+		r := newEventRecorder(Config{Node: testNode, Log: log})
+		r.create = func(ctx context.Context, e *corev1.Event) error {
 			if !up.Load() {
-				<-ctx.Done() // the server is away and nothing says so
+				<-ctx.Done() // the server is away, and its connections hang
 				return context.Cause(ctx)
 			}
-			before, _ := posted.take()
-			posted.put(append(before, e))
+			before, _ := created.get()
+			created.set(append(before, e))
 			return nil
-		}}
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- h.run(ctx) }()
+		go func() { ended <- r.run(ctx) }()
 
 		began := time.Now()
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "uid-1"}}
-		for range eventQueue + 3 {
-			h.tell(ctx, node, event{corev1.EventTypeNormal, "Released", "the network works"})
+		for range eventQueueSize + 3 {
+			r.record(ctx, node, nodeEvent{corev1.EventTypeNormal, "Released", "the network works"})
 			synctest.Wait()
 		}
-		require.Zero(t, time.Since(began), "telling waits for nobody")
-		require.Equal(t, 2, strings.Count(said(), "too many are waiting"), "one is on its way, the queue is full")
+		require.Zero(t, time.Since(began), "record does not block")
+		require.Equal(t, 2, strings.Count(logs(), "the queue is full"), "one is in progress, the queue is full")
 
 		elapse(t, 7*time.Second)
 		up.Store(true)
 		elapse(t, time.Minute)
-		told, _ := posted.take()
-		require.Len(t, told, eventQueue+1)
-		require.Equal(t, "Node", told[0].InvolvedObject.Kind)
-		require.Equal(t, node.UID, told[0].InvolvedObject.UID)
-		require.Equal(t, "Released", told[0].Reason)
+		events, _ := created.get()
+		require.Len(t, events, eventQueueSize+1)
+		require.Equal(t, "Node", events[0].InvolvedObject.Kind)
+		require.Equal(t, node.UID, events[0].InvolvedObject.UID)
+		require.Equal(t, "Released", events[0].Reason)
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 	})
 }
 
-func TestAnEventThatNobodyTakesIsGivenUp(t *testing.T) {
-	events := schema.GroupResource{Resource: "events"}
+func TestEventLimits(t *testing.T) {
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no"))
 	for name, c := range map[string]struct {
 		err             error
 		atLeast, atMost int
 		within          time.Duration
 	}{
-		"it is refused":             {apierrors.NewForbidden(events, "", errors.New("no")), eventAttempts, eventAttempts, 2 * time.Second},
-		"there is no server":        {syscall.ECONNREFUSED, 60, 100, eventPatience + slowTick},
-		"the server is ill":         {apierrors.NewInternalError(errors.New("etcd has no leader")), 60, 100, eventPatience + slowTick},
-		"the server is overwhelmed": {apierrors.NewTooManyRequests("later", 1), 60, 100, eventPatience + slowTick},
+		"refused":           {refused, eventAttempts, eventAttempts, 2 * time.Second},
+		"no server":         {syscall.ECONNREFUSED, 60, 100, eventMaxAge + slowTick},
+		"internal error":    {apierrors.NewInternalError(errors.New("etcd has no leader")), 60, 100, eventMaxAge + slowTick},
+		"too many requests": {apierrors.NewTooManyRequests("later", 1), 60, 100, eventMaxAge + slowTick},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				log, said := record(t)
+				log, logs := recordLog(t)
 				attempts, last, began := 0, time.Time{}, time.Now()
-				h := &herald{node: testNode, log: log, queue: make(chan *corev1.Event, eventQueue), post: func(context.Context, *corev1.Event) error {
+				r := newEventRecorder(Config{Node: testNode, Log: log})
+				r.create = func(context.Context, *corev1.Event) error {
 					attempts, last = attempts+1, time.Now()
 					return c.err
-				}}
+				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
-				h.tell(ctx, &corev1.Node{}, event{corev1.EventTypeNormal, "Held", "waiting"})
-				require.ErrorIs(t, h.run(ctx), context.DeadlineExceeded)
+				r.record(ctx, &corev1.Node{}, nodeEvent{corev1.EventTypeNormal, "Held", "waiting"})
+				require.ErrorIs(t, r.run(ctx), context.DeadlineExceeded)
 				require.GreaterOrEqual(t, attempts, c.atLeast)
 				require.LessOrEqual(t, attempts, c.atMost)
 				require.Less(t, last.Sub(began), c.within)
-				require.Equal(t, 1, strings.Count(said(), c.err.Error()))
+				require.Equal(t, 1, strings.Count(logs(), c.err.Error()))
 			})
 		})
 	}

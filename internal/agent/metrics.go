@@ -5,79 +5,81 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// metrics are the numbers of the agent's side of etcd. A nil one counts nothing.
+// metrics are the metrics of the etcd path. A nil *metrics counts nothing.
 type metrics struct {
-	looks        prometheus.Histogram
-	unreadable   prometheus.Gauge
-	servers      *prometheus.GaugeVec
-	observations prometheus.Histogram
-	published    *prometheus.CounterVec
+	scans      prometheus.Histogram
+	unreadable prometheus.Gauge
+	servers    *prometheus.GaugeVec
+	probes     prometheus.Histogram
+	published  *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
 	m := &metrics{
-		looks: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "holdfast_agent_look_duration_seconds", Help: "How long a look at the host for etcd took, without asking etcd.",
+		scans: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "holdfast_agent_look_duration_seconds",
+			Help:    "Duration of a scan of the host for etcd, without the requests to etcd.",
 			Buckets: []float64{.005, .02, .05, .2, 1, 5},
 		}),
 		unreadable: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_agent_unreadable_places",
-			Help: "Places of the host that the last look could not read. Until it is 0 the absence of etcd is not proven.",
+			Help: "Places of the host that the last scan could not read. Only 0 can prove the absence of etcd.",
 		}),
 		servers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_agent_etcd_servers", Help: "The etcd servers on this host, by what they say of themselves.",
+			Name: "holdfast_agent_etcd_servers",
+			Help: "etcd servers on this host, by state: member, removed, unverified or stopped.",
 		}, []string{"state"}),
-		observations: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "holdfast_agent_observation_duration_seconds", Help: "How long a look at all members of an etcd cluster took.",
+		probes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "holdfast_agent_observation_duration_seconds", Help: "Duration of a probe of all members of an etcd cluster.",
 			Buckets: []float64{.02, .05, .2, .5, 1.6, 3.2},
 		}),
 		published: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_agent_observations_total",
-			Help: "Observations of etcd clusters that were due to be published: published without or with a problem, or failed.",
+			Help: "Observations due to be published, by result: published, problem (published with a problem) or failed.",
 		}, []string{"result"}),
 	}
-	for _, result := range []string{publishedWhole, publishedProblem, publishFailed} {
+	for _, result := range []string{resultPublished, resultProblem, resultFailed} {
 		m.published.WithLabelValues(result)
 	}
 	return m
 }
 
-// The results of publishing an observation.
+// The values of the label "result".
 const (
-	publishedWhole   = "published"
-	publishedProblem = "problem"
-	publishFailed    = "failed"
+	resultPublished = "published"
+	resultProblem   = "problem"
+	resultFailed    = "failed"
 )
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.looks, m.unreadable, m.servers, m.observations, m.published}
+	return []prometheus.Collector{m.scans, m.unreadable, m.servers, m.probes, m.published}
 }
 
-// looked counts a look at the host.
-func (m *metrics) looked(took time.Duration, unreadable int) {
+// observeScan counts a scan of the host.
+func (m *metrics) observeScan(took time.Duration, unreadable int) {
 	if m == nil {
 		return
 	}
-	m.looks.Observe(took.Seconds())
+	m.scans.Observe(took.Seconds())
 	m.unreadable.Set(float64(unreadable))
 }
 
-// found counts the servers on the host.
-func (m *metrics) found(seen protect.HostEvidence) {
+// countServers counts the servers on the host.
+func (m *metrics) countServers(evidence evidence.Scan) {
 	if m == nil {
 		return
 	}
 	states := map[string]int{"member": 0, "removed": 0, "unverified": 0, "stopped": 0}
-	for _, f := range seen.Found {
+	for _, f := range evidence.Found {
 		switch {
 		case f.Removed:
 			states["removed"]++
-		case f.Answered():
+		case f.HasAnswered():
 			states["member"]++
-		case f.Running():
+		case f.IsRunning():
 			states["unverified"]++
 		default:
 			states["stopped"]++
@@ -88,15 +90,15 @@ func (m *metrics) found(seen protect.HostEvidence) {
 	}
 }
 
-// observed counts a look at a cluster.
-func (m *metrics) observed(took time.Duration) {
+// observeProbe counts a probe of a cluster.
+func (m *metrics) observeProbe(took time.Duration) {
 	if m != nil {
-		m.observations.Observe(took.Seconds())
+		m.probes.Observe(took.Seconds())
 	}
 }
 
-// wrote counts an attempt at publishing.
-func (m *metrics) wrote(result string) {
+// countPublished counts an attempt to publish an observation.
+func (m *metrics) countPublished(result string) {
 	if m != nil {
 		m.published.WithLabelValues(result).Inc()
 	}

@@ -5,270 +5,253 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// slowTick is the default of --tick, and within what time a held node is released whatever was lost.
-const slowTick = 10 * time.Second
-
-// lonely is an agent in a bubble whose host tells it nothing by itself: no inotify, no D-Bus.
-type lonely struct {
-	t     *testing.T
-	api   *remote
-	agent *Agent
-	facts latest[readiness.Facts]
-}
-
-// alone runs an agent of a node that is held, and then what happens to it.
-func alone(t *testing.T, node *corev1.Node, policy readiness.Policy, act func(*lonely)) {
-	synctest.Test(t, func(t *testing.T) {
-		node.UID, node.ResourceVersion = "uid-1", "5"
-		l := &lonely{t: t, api: &remote{node: node}}
-		l.facts.put(closed())
-		var err error
-		l.agent, err = New(Config{
-			Node: node.Name, Nodes: l.api, Events: l.api, Clusters: &Clusters{},
-			Network: func(context.Context) readiness.Facts { f, _ := l.facts.take(); return f },
-			Etcd:    func(context.Context) ([]protect.Sighting, []string) { return nil, nil },
-			Watch:   func(ctx context.Context, _ func()) error { <-ctx.Done(); return context.Cause(ctx) },
-			Policy:  policy, Tick: slowTick, Log: discard(),
-		})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		ended := make(chan error, 1)
-		go func() { ended <- l.agent.Run(ctx) }()
-		elapse(t, 5*time.Second)
-		require.Equal(t, corev1.ConditionTrue, status(l.node(), readiness.NetworkHeld), "it is held, and says why")
-		act(l)
-		cancel()
-		l.api.locked(func() { l.api.away = refuses })
-		require.ErrorIs(t, <-ended, context.Canceled)
-		elapse(t, time.Minute) // what hangs ends
-	})
-}
-
-func (l *lonely) node() (n *corev1.Node) {
-	l.api.locked(func() { n = l.api.node.DeepCopy() })
-	return n
-}
-
-// free says that nothing of a hold is left.
-func free(n *corev1.Node) bool {
-	return released(n) && !n.Spec.Unschedulable && status(n, corev1.NodeNetworkUnavailable) == corev1.ConditionFalse &&
-		status(n, readiness.NetworkHeld) == corev1.ConditionFalse
-}
-
-// within waits for the Node to be as wanted and returns how long that took.
-func (l *lonely) within(limit time.Duration, wanted func(*corev1.Node) bool) time.Duration {
-	l.t.Helper()
-	began := time.Now()
-	for !wanted(l.node()) {
-		require.LessOrEqual(l.t, time.Since(began), limit, "%+v", l.node())
-		elapse(l.t, 10*time.Millisecond)
-	}
-	return time.Since(began)
-}
-
-// outage lets so much time pass while the server is away, in which no request is answered and the agent counts as alive, and
-// brings the server back.
-func (l *lonely) outage(lasts time.Duration) {
-	l.t.Helper()
+// outage lets time pass while the server is away, and then brings it back. No request may be
+// answered, and the agent must stay healthy.
+func (f *bubbleFixture) outage(lasts time.Duration) {
+	f.t.Helper()
 	answered, failed := 0, 0
-	l.api.locked(func() { answered, failed = l.api.answered, l.api.failed })
-	before := l.node()
-	for began := time.Now(); time.Since(began) < lasts; elapse(l.t, 100*time.Millisecond) {
-		require.NoError(l.t, l.agent.Healthy(time.Now()))
+	f.api.locked(func() { answered, failed = f.api.answered, f.api.failed })
+	before := f.node()
+	for began := time.Now(); time.Since(began) < lasts; elapse(f.t, 100*time.Millisecond) {
+		require.NoError(f.t, f.agent.Healthy(time.Now()))
 	}
-	require.Equal(l.t, before, l.node())
-	l.api.locked(func() {
-		require.Equal(l.t, answered, l.api.answered, "not one request was answered")
-		require.Greater(l.t, l.api.failed, failed+2, "and some were made")
-		require.Less(l.t, l.api.failed, failed+60, "but not many")
-		l.api.away = nil
+	require.Equal(f.t, before, f.node())
+	f.api.locked(func() {
+		require.Equal(f.t, answered, f.api.answered, "no request is answered")
+		require.Greater(f.t, f.api.failed, failed+2, "some requests are made")
+		require.Less(f.t, f.api.failed, failed+60, "few requests are made")
+		f.api.away = nil
 	})
 }
 
-// TestTheServerIsAwayForAMinute in the middle of a hold and in the middle of a release. Of the lengths, each a bit longer
-// than the last, some end just when a request has begun to hang.
-func TestTheServerIsAwayForAMinute(t *testing.T) {
-	for how, away := range map[string]func(context.Context) error{"it refuses connections": refuses, "it hangs": hangs} {
-		for name, leave := range map[string]func(*lonely, func()){
-			"before the gates open": func(l *lonely, goes func()) {
-				l.api.locked(goes)
-				elapse(l.t, 20*time.Second)
-				l.facts.put(open())
+// TestOutage takes the server away in the middle of a hold, and in the middle of a release. The
+// outages have different lengths, so that some of them end just when a request begins to hang.
+func TestOutage(t *testing.T) {
+	uncordoned := func(n *corev1.Node) bool { return !n.Spec.Unschedulable }
+	for kind, away := range map[string]func(context.Context) error{"refused": refuses, "hangs": hangs} {
+		for moment, leave := range map[string]func(f *bubbleFixture, leave func()){
+			"before the gates open": func(f *bubbleFixture, leave func()) {
+				f.api.locked(leave)
+				elapse(f.t, 20*time.Second)
+				f.facts.set(openNetwork())
 			},
-			"between the two writes of a release": func(l *lonely, goes func()) {
-				l.api.locked(func() {
-					l.api.wrote = func(*corev1.Node) error { goes(); return nil }
-				})
-				l.facts.put(open())
-				l.within(slowTick, func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
-				require.True(l.t, released(l.node()))
-				require.Equal(l.t, corev1.ConditionTrue, status(l.node(), corev1.NodeNetworkUnavailable), "the second is still to come")
+			"between two writes": func(f *bubbleFixture, leave func()) {
+				f.api.locked(func() { f.api.afterWrite = func(*corev1.Node) error { leave(); return nil } })
+				f.facts.set(openNetwork())
+				f.within(slowTick, uncordoned)
+				require.True(f.t, isReleased(f.node()))
+				require.Equal(f.t, corev1.ConditionTrue, status(f.node(), corev1.NodeNetworkUnavailable))
 			},
-			"with the answer to the first": func(l *lonely, goes func()) {
-				l.api.locked(func() {
-					l.api.wrote = func(*corev1.Node) error { goes(); return context.DeadlineExceeded }
+			"answer lost": func(f *bubbleFixture, leave func()) {
+				f.api.locked(func() {
+					f.api.afterWrite = func(*corev1.Node) error { leave(); return context.DeadlineExceeded }
 				})
-				l.facts.put(open())
-				l.within(slowTick, func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
+				f.facts.set(openNetwork())
+				f.within(slowTick, uncordoned)
 			},
 		} {
-			t.Run(how+" "+name, func(t *testing.T) {
+			t.Run(kind+" "+moment, func(t *testing.T) {
 				longest := time.Duration(0)
 				for i := range 12 {
-					alone(t, bornHeld(testNode), readiness.Policy{}, func(l *lonely) {
-						leave(l, func() { l.api.wrote = nil; l.api.goes(away, how == "it hangs") })
-						l.outage(time.Minute + time.Duration(i)*900*time.Millisecond)
-						longest = max(longest, l.within(slowTick+50*time.Millisecond, free))
-						elapse(l.t, time.Minute)
-						require.True(l.t, free(l.node()))
-						if name != "with the answer to the first" { // Who has not heard that it was the one cannot tell of it.
-							require.Equal(l.t, []string{readiness.EventReleased}, l.api.told, "it is told once")
+					whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+						leave(f, func() { f.api.afterWrite = nil; f.api.leave(away, kind == "hangs") })
+						f.outage(time.Minute + time.Duration(i)*900*time.Millisecond)
+						longest = max(longest, f.within(slowTick+50*time.Millisecond, isFree))
+						elapse(f.t, time.Minute)
+						require.True(f.t, isFree(f.node()))
+						if moment != "answer lost" { // otherwise the agent does not know its write
+							require.Equal(f.t, []string{readiness.EventReleased}, f.api.eventReasons, "the event is recorded once")
 						}
 					})
 				}
-				t.Logf("released at most %s after the server was back", longest)
+				t.Logf("released at most %s after the return of the server", longest)
 			})
 		}
 	}
 }
 
-// TestNoEventIsNeeded: the network comes and the host tells nothing of it, and what others do to the Node comes at last by no
-// watch either.
-func TestNoEventIsNeeded(t *testing.T) {
-	t.Run("the host's are lost", func(t *testing.T) {
+// TestLostEvents opens the network of a host that causes no event. In some cases the watch of
+// the Node is silent too.
+func TestLostEvents(t *testing.T) {
+	t.Run("inotify", func(t *testing.T) {
 		for i := range 20 {
-			alone(t, bornHeld(testNode), readiness.Policy{}, func(l *lonely) {
-				elapse(l.t, time.Duration(i)*700*time.Millisecond)
-				l.facts.put(open())
-				l.within(slowTick, free)
+			whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+				elapse(f.t, time.Duration(i)*700*time.Millisecond)
+				f.facts.set(openNetwork())
+				f.within(slowTick, isFree)
 			})
 		}
 	})
 
-	t.Run("systemd's are lost: a unit finishes", func(t *testing.T) {
-		unit := readiness.Unit{Name: "network-plugin.service", Presence: readiness.Present, ActiveState: "activating", SubState: "start"}
-		works := func(u readiness.Unit) readiness.Facts {
-			f := open()
-			f.Units = []readiness.Unit{u}
-			return f
+	t.Run("systemd", func(t *testing.T) {
+		unit := readiness.Unit{
+			Name: "network-plugin.service", Presence: readiness.Present, ActiveState: "activating", SubState: "start",
 		}
-		alone(t, bornHeld(testNode), readiness.Policy{Force: []string{readiness.GateUnit + unit.Name}}, func(l *lonely) {
-			l.facts.put(works(unit))
-			elapse(l.t, time.Minute)
-			require.Equal(l.t, readiness.WaitingForUnit, condition(l.node(), readiness.NetworkHeld).Reason)
+		withUnit := func(u readiness.Unit) readiness.Facts {
+			facts := openNetwork()
+			facts.Units = []readiness.Unit{u}
+			return facts
+		}
+		whileHeld(t, readiness.Policy{Force: []string{readiness.GateUnit + unit.Name}}, func(f *bubbleFixture) {
+			f.facts.set(withUnit(unit))
+			elapse(f.t, time.Minute)
+			require.Equal(f.t, readiness.WaitingForUnit, condition(f.node(), readiness.NetworkHeld).Reason)
 			unit.ActiveState, unit.SubState = "active", "exited"
-			l.facts.put(works(unit))
-			l.within(slowTick, free)
+			f.facts.set(withUnit(unit))
+			f.within(slowTick, isFree)
 		})
 	})
 
-	t.Run("logind's are lost: a shutdown is called off", func(t *testing.T) {
-		alone(t, bornHeld(testNode), readiness.Policy{}, func(l *lonely) {
-			going, stays := open(), open()
+	t.Run("logind", func(t *testing.T) {
+		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+			going, stays := openNetwork(), openNetwork()
 			going.GoingDown, stays.StaysUp = true, true
-			l.facts.put(going)
-			elapse(l.t, time.Minute)
-			require.Equal(l.t, readiness.GoingDown, condition(l.node(), readiness.NetworkHeld).Reason)
-			l.facts.put(stays)
-			l.within(slowTick, free)
+			f.facts.set(going)
+			elapse(f.t, time.Minute)
+			require.Equal(f.t, readiness.GoingDown, condition(f.node(), readiness.NetworkHeld).Reason)
+			f.facts.set(stays) // the shutdown is cancelled
+			f.within(slowTick, isFree)
 		})
 	})
 
-	t.Run("the host's are lost, and a change of the Node with them", func(t *testing.T) {
-		alone(t, bornHeld(testNode), readiness.Policy{}, func(l *lonely) {
-			l.api.locked(func() {
-				l.api.mute = true
-				moved := l.api.node.DeepCopy()
-				moved.Annotations["somebody/else"] = "was here"
-				l.api.becomes(moved)
+	t.Run("watch of the Node", func(t *testing.T) {
+		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+			f.api.locked(func() {
+				f.api.silent = true
+				changed := f.api.node.DeepCopy()
+				changed.Annotations["example.org/other"] = "was here"
+				f.api.update(changed)
 			})
-			l.facts.put(open())
-			l.within(slowTick, free)
-			require.Equal(l.t, "was here", l.node().Annotations["somebody/else"])
+			f.facts.set(openNetwork())
+			f.within(slowTick, isFree)
+			require.Equal(f.t, "was here", f.node().Annotations["example.org/other"])
 		})
 	})
 
-	t.Run("the watch of the host fails, again and again", func(t *testing.T) {
-		alone(t, bornHeld(testNode), readiness.Policy{}, func(l *lonely) {
-			ctx, cancel := context.WithCancel(l.t.Context())
+	t.Run("watch of the host fails", func(t *testing.T) {
+		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+			ctx, cancel := context.WithCancel(f.t.Context())
 			ended := make(chan error, 1)
 			starts := 0
 			go func() {
-				ended <- persist(ctx, discard(), func(context.Context, func()) error {
+				ended <- keepWatching(ctx, discardLog(), func(context.Context, func()) error {
 					starts++
-					return fmt.Errorf("no inotify and no bus, for the time %d", starts)
-				}, l.agent.hostChanged)
+					return fmt.Errorf("no inotify and no bus, attempt %d", starts)
+				}, f.agent.onHostChange)
 			}()
-			elapse(l.t, time.Minute)
-			l.facts.put(open())
-			l.within(slowTick, free)
+			elapse(f.t, time.Minute)
+			f.facts.set(openNetwork())
+			f.within(slowTick, isFree)
 			cancel()
-			require.ErrorIs(l.t, <-ended, context.Canceled)
+			require.ErrorIs(f.t, <-ended, context.Canceled)
 		})
 	})
 }
 
-// TestNoWallClockIsMeasuredBy: whoever sets a host's clock makes no pass and no look older. What a time is compared with is
-// the monotonic clock, as long as nobody strips it of that reading; a bubble has none, so this is in the time of all others.
-func TestNoWallClockIsMeasuredBy(t *testing.T) {
-	l := &loop{
-		cfg: Config{Node: testNode, Tick: slowTick, Log: discard()}, woken: newBell(),
-		own: &mirror[*corev1.Node]{changed: func() {}, log: discard(), objects: map[string]*corev1.Node{}},
+// TestFirstScan starts an agent on a node. A new Node gets one write for its hold and for etcd,
+// not one for each.
+func TestFirstScan(t *testing.T) {
+	record := readiness.Record{State: readiness.Released, BootID: testBoot, Reason: readiness.NetworkReady}
+	settled := bornHeld(testNode)
+	settled.Annotations[readiness.HoldAnnotation] = record.Format()
+	settled.Spec.Unschedulable, settled.Status.Conditions = false, nil
+	rebooted := settled.DeepCopy()
+	record.BootID = "the last boot"
+	rebooted.Annotations[readiness.HoldAnnotation] = record.Format()
+	rebooted.Status = bornHeld(testNode).Status
+	cleared := bornHeld(testNode)
+	cleared.Status.Conditions[0].Status = corev1.ConditionFalse // by flannel, without an agent
+
+	const quick, endless = 80 * time.Millisecond, time.Hour
+	for name, c := range map[string]struct {
+		node         *corev1.Node
+		scanTakes    time.Duration
+		facts        readiness.Facts
+		after        time.Duration
+		held, member corev1.ConditionStatus
+		unavailable  corev1.ConditionStatus
+		cordoned     bool
+		version      string // empty if it does not matter
+	}{
+		"held Node": {
+			node: bornHeld(testNode), scanTakes: quick, facts: closedNetwork(), after: time.Second, version: "6",
+			held: corev1.ConditionTrue, member: corev1.ConditionFalse, unavailable: corev1.ConditionTrue, cordoned: true,
+		},
+		"released Node": {
+			node: settled, scanTakes: quick, facts: closedNetwork(), after: time.Second, version: "6",
+			held: corev1.ConditionFalse, member: corev1.ConditionFalse,
+		},
+		"scan hangs": {
+			node: bornHeld(testNode), scanTakes: endless, facts: closedNetwork(), after: time.Second, version: "5",
+			unavailable: corev1.ConditionTrue, cordoned: true,
+		},
+		"hold is explained without the scan": {
+			node: bornHeld(testNode), scanTakes: endless, facts: closedNetwork(), after: time.Second + slowTick,
+			held: corev1.ConditionTrue, unavailable: corev1.ConditionTrue, cordoned: true,
+		},
+		"new hold does not wait": {
+			node: rebooted, scanTakes: endless, facts: closedNetwork(), after: 100 * time.Millisecond,
+			held: corev1.ConditionTrue, unavailable: corev1.ConditionFalse, cordoned: true,
+		},
+		"consequences of a hold do not wait": {
+			node: cleared, scanTakes: endless, facts: closedNetwork(), after: 100 * time.Millisecond,
+			unavailable: corev1.ConditionTrue, cordoned: true,
+		},
+		"release does not wait": {
+			node: bornHeld(testNode), scanTakes: endless, facts: openNetwork(), after: 100 * time.Millisecond,
+			held: corev1.ConditionFalse, unavailable: corev1.ConditionFalse,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			prepare := func(f *bubbleFixture) { f.scanTakes = c.scanTakes; f.facts.set(c.facts) }
+			inBubble(t, c.node, prepare, func(f *bubbleFixture) {
+				elapse(f.t, c.after)
+				n := f.node()
+				require.Equal(f.t, c.held, status(n, readiness.NetworkHeld))
+				require.Equal(f.t, c.member, status(n, observation.EtcdMemberCondition))
+				require.Equal(f.t, c.unavailable, status(n, corev1.NodeNetworkUnavailable))
+				require.Equal(f.t, c.cordoned, n.Spec.Unschedulable)
+				if c.version != "" {
+					require.Equal(f.t, c.version, n.ResourceVersion)
+				}
+			})
+		})
 	}
-	o := &lookout{
-		etcd: func(context.Context) ([]protect.Sighting, []string) { return nil, nil }, patience: lookPatience,
-		log: discard(), woken: newBell(), told: func() {},
+}
+
+// TestMonotonicClock checks that a change of the wall clock makes no pass and no scan older.
+// Times are compared by their monotonic reading. A bubble has no monotonic clock, so this test
+// runs in real time.
+func TestMonotonicClock(t *testing.T) {
+	l := &nodeLoop{
+		cfg: Config{Node: testNode, Tick: slowTick, Log: discardLog()}, wake: loop.NewSignal(),
+		nodes: newStore[*corev1.Node](discardLog(), func() {}),
 	}
+	s := newEtcdScanner(Config{
+		Etcd: func(context.Context) ([]evidence.Server, []string) { return nil, nil }, Log: discardLog(),
+	}, nil, func() {})
 	ctx, cancel := context.WithCancel(t.Context())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.run(ctx) })
-	group.Go(func() error { return o.run(ctx) })
-	noted := func(of *latest[time.Time]) func() bool {
-		return func() bool { at, ever := of.take(); return ever && strings.Contains(at.String(), " m=") }
+	group.Go(func() error { return s.run(ctx) })
+	isMonotonic := func(of *latest[time.Time]) func() bool {
+		return func() bool { at, known := of.get(); return known && strings.Contains(at.String(), " m=") }
 	}
-	require.Eventually(t, noted(&l.turned), soon, time.Millisecond)
-	require.Eventually(t, noted(&o.looked), soon, time.Millisecond)
+	require.Eventually(t, isMonotonic(&l.lastPass), soon, time.Millisecond)
+	require.Eventually(t, isMonotonic(&s.lastScan), soon, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, group.Wait(), context.Canceled)
-	require.Contains(t, l.began.String(), " m=")
-}
-
-// TestAClockThatIsSetChangesNothing: the same Node and host by clocks that are hours apart.
-func TestAClockThatIsSetChangesNothing(t *testing.T) {
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	for name, s := range map[string]situation{
-		"held, gates closed":     {node: bornMarked(), facts: closed(), evidence: &protect.HostEvidence{}},
-		"held, gates open":       {node: bornMarked(), facts: open(), evidence: &protect.HostEvidence{}},
-		"held, etcd on the host": {node: bornMarked(), facts: open(), evidence: &protect.HostEvidence{Found: []protect.Found{local(812)}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var all []outcome
-			for _, off := range []time.Duration{0, -9 * time.Hour, 9 * time.Hour} {
-				s.now = now.Add(off)
-				o, err := decide(s)
-				require.NoError(t, err)
-				if o.hold.Record != nil {
-					require.Equal(t, s.now, o.hold.Record.Since, "it is written down")
-					o.hold.Record.Since = time.Time{}
-				}
-				delete(o.urgent.Annotations, readiness.HoldAnnotation)
-				delete(o.all.Annotations, readiness.HoldAnnotation)
-				all = append(all, o)
-			}
-			require.Equal(t, all[0], all[1])
-			require.Equal(t, all[0], all[2])
-		})
-	}
+	require.Contains(t, l.started.String(), " m=")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"reflect"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -12,272 +13,275 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 const (
-	// publishEvery is how often an entry is written although nothing changed: its time says that the observer lives.
-	publishEvery = time.Minute
-	// turnTime is how long a node leaves to each one before it to answer the same question: about as long as one write and
-	// the grant that follows from it take.
-	turnTime = 25 * time.Millisecond
-	// roundsAtOnce bounds the probes that run beside each other. A member that hangs costs its round the whole of its
-	// budget, and the question that comes next must not wait for it.
-	roundsAtOnce = 4
-	// roundBudget bounds one round whatever the probe does, publishBudget one write.
-	roundBudget   = 6 * time.Second
-	publishBudget = 5 * time.Second
+	// publishInterval is the time between two writes of an entry that does not change. The time
+	// in the entry shows that its observer is alive.
+	publishInterval = time.Minute
+	// writeSlot is the time that a node leaves to each node before it to answer the same nonce.
+	// One write and the grant that follows from it take about as long.
+	writeSlot = 25 * time.Millisecond
+	// maxProbes limits the probes that run side by side. The probe of a member that hangs takes
+	// the whole timeout, and must not delay the answer to the next nonce.
+	maxProbes = 4
+	// probeTimeout limits one probe, whatever Config.Observe does. publishTimeout limits one
+	// write.
+	probeTimeout   = 6 * time.Second
+	publishTimeout = 5 * time.Second
 )
 
-// question is all that the next look at a cluster depends on. A new look is due when it changes.
-type question struct {
-	object  types.UID
-	nonce   string
-	node    types.UID
-	subject subject
+// probeInputs is everything that a probe of a cluster depends on. A change makes a new probe
+// due.
+type probeInputs struct {
+	clusterUID types.UID
+	nonce      string
+	nodeUID    types.UID
+	member     localMember
 }
 
-// round is one look at one cluster.
-type round struct {
-	cluster  v1alpha1.ClusterID
-	number   int
-	question question
-	// turn is how long after the beginning of the look the answer is due at the earliest.
-	turn time.Duration
-	// beat says that the entry is written even if it is what was written last.
-	beat bool
-	seen v1alpha1.Observation
+// clusterProbe is one probe of one cluster, with its result.
+type clusterProbe struct {
+	cluster v1alpha1.ClusterID
+	number  int
+	inputs  probeInputs
+	// writeDelay is the least time between the start of the probe and the write of its result.
+	writeDelay time.Duration
+	// heartbeat makes the reporter write the entry even if it has not changed.
+	heartbeat   bool
+	observation v1alpha1.Observation
 }
 
-// topic is what the reporter knows of its entry in one EtcdCluster.
-type topic struct {
-	question question
-	number   int
-	beat     time.Time // when the entry is due again
-	retry    time.Time // when what failed is due again, zero if nothing did
-	delays   wait.Backoff
-	silence  wait.Backoff // the delays while the cluster cannot be seen
-	written  round
-	trouble  said
+// clusterReport is the state of the node's entry in one EtcdCluster.
+type clusterReport struct {
+	inputs        probeInputs // of the latest probe
+	number        int         // of the latest probe
+	nextHeartbeat time.Time
+	retryAt       time.Time   // zero if nothing failed
+	publishRetry  *loop.Retry // while the entry cannot be written
+	probeRetry    *loop.Retry // while the cluster cannot be observed
+	written       clusterProbe
+	logged        loop.LogOnce
 }
 
-// reporter publishes what the agent sees of the clusters of its local members, and answers when the webhook asks.
-// All its state belongs to the one goroutine of run; rounds only probe, and hand back what they saw.
-type reporter struct {
-	node     string
-	observe  func(context.Context, protect.Sighting, protect.Answer) v1alpha1.Observation
-	publish  func(context.Context, v1alpha1.ClusterID, string, *v1alpha1.Observation) error
-	own      *mirror[*corev1.Node]
-	clusters *mirror[*v1alpha1.EtcdCluster]
-	evidence *latest[protect.HostEvidence]
-	pods     bool
-	log      *slog.Logger
-	metrics  *metrics
+// A clusterReporter publishes observations of the clusters of the local members, and answers
+// the nonces of the webhook. Its state belongs to the goroutine of run. The goroutines of the
+// probes only probe, and return their results.
+type clusterReporter struct {
+	node       string
+	observe    func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
+	publish    func(context.Context, v1alpha1.ClusterID, string, *v1alpha1.Observation) error
+	nodes      *store[*corev1.Node]
+	clusters   *store[*v1alpha1.EtcdCluster]
+	evidence   *latest[evidence.Scan]
+	staticPods bool
+	log        *slog.Logger
+	metrics    *metrics
 
-	woken    bell
-	finished chan round
-	topics   map[v1alpha1.ClusterID]*topic
-	subjects map[v1alpha1.ClusterID]subject
+	wake    loop.Signal
+	results chan clusterProbe
+	reports map[v1alpha1.ClusterID]*clusterReport
+	members map[v1alpha1.ClusterID]localMember
 }
 
-// run asks and publishes until the context ends.
-func (r *reporter) run(ctx context.Context) error {
-	rounds, ctx := errgroup.WithContext(ctx)
-	rounds.SetLimit(roundsAtOnce)
-	timer := time.NewTimer(publishEvery)
+// run probes and publishes until the context ends.
+func (r *clusterReporter) run(ctx context.Context) error {
+	probes, ctx := errgroup.WithContext(ctx)
+	probes.SetLimit(maxProbes)
+	timer := time.NewTimer(publishInterval)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		timer.Reset(r.ask(ctx, rounds))
+		timer.Reset(r.startProbes(ctx, probes))
 		select {
 		case <-ctx.Done():
-		case <-r.woken:
+		case <-r.wake:
 		case <-timer.C:
-		case done := <-r.finished:
-			r.write(ctx, done)
+		case result := <-r.results:
+			r.publishResult(ctx, result)
 		}
 	}
-	return errors.Join(rounds.Wait(), context.Cause(ctx))
+	return errors.Join(probes.Wait(), context.Cause(ctx))
 }
 
-// ask starts the rounds that are due, and returns in how long the next one will be.
-func (r *reporter) ask(ctx context.Context, rounds *errgroup.Group) time.Duration {
-	seen, looked := r.evidence.take()
-	node, there, _ := r.own.one(r.node)
-	if !looked || !there {
-		return publishEvery
+// startProbes starts the probes that are due, and returns the time until the next one is due.
+func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Group) time.Duration {
+	evidence, scanned := r.evidence.get()
+	node, exists, _ := r.nodes.get(r.node)
+	if !scanned || !exists {
+		return publishInterval
 	}
-	// What is announced wrongly is announced anew by the loop that writes the Node, and logged there.
-	k, _ := known(node, seen, r.clusters, r.pods)
-	r.subjects = subjects(seen, r.subjects, k.Announced, r.pods)
-	if protect.Assess(seen, k).Membership == protect.HoldsNot {
-		r.retire(ctx)
-		return publishEvery
+	// The node loop logs and replaces an announcement that cannot be read.
+	known, _ := gatherKnown(node, evidence, r.clusters, r.staticPods)
+	r.members = localMembers(evidence, r.members, known.Announced, r.staticPods)
+	if protect.Assess(evidence, known).Membership == protect.MemberAbsent {
+		r.withdrawEntries(ctx)
+		return publishInterval
 	}
-	next := publishEvery
-	for cluster, s := range r.subjects {
-		object, exists, _ := r.clusters.one(string(cluster))
-		t := r.topic(cluster)
+	next := publishInterval
+	for id, member := range r.members {
+		cluster, exists, _ := r.clusters.get(string(id))
+		report := r.report(id)
 		if !exists {
-			if t.trouble.changed("absent") {
-				r.log.InfoContext(ctx, "waiting for the webhook's leader to make the etcdcluster", "cluster", cluster)
+			if report.logged.Changed("entry", "no cluster") {
+				r.log.InfoContext(ctx, "waiting for the webhook's leader to create the EtcdCluster", "cluster", id)
 			}
 			continue
 		}
-		// The nonce is read here, before the look begins: what is seen later answers it, what was seen before does not.
-		asked := question{object: object.UID, nonce: object.Spec.Nonce, node: node.UID, subject: s}
-		next = min(next, r.due(ctx, rounds, cluster, t, asked, turnOf(r.node, object)))
+		// The nonce must be read before the probe begins. An observation that began earlier does
+		// not answer it.
+		inputs := probeInputs{clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member}
+		probe := clusterProbe{cluster: id, inputs: inputs, writeDelay: writeDelayOf(r.node, cluster)}
+		next = min(next, r.startIfDue(ctx, probes, report, probe))
 	}
 	return next
 }
 
-// due starts a round if one is due, and returns in how long the next one will be.
-func (r *reporter) due(ctx context.Context, rounds *errgroup.Group, cluster v1alpha1.ClusterID, t *topic, asked question, turn time.Duration) time.Duration {
+// startIfDue starts the probe if it is due, and returns the time until the next one is due.
+func (r *clusterReporter) startIfDue(
+	ctx context.Context, probes *errgroup.Group, report *clusterReport, p clusterProbe,
+) time.Duration {
 	now := time.Now()
-	beat := !now.Before(t.beat)
-	if beat || !reflect.DeepEqual(asked, t.question) || (!t.retry.IsZero() && !now.Before(t.retry)) {
-		this := round{cluster: cluster, number: t.number + 1, question: asked, beat: beat, turn: turn}
-		if !rounds.TryGo(func() error { r.round(ctx, this); return nil }) {
-			return publishEvery // a round that ends makes room, and wakes
+	p.heartbeat = !now.Before(report.nextHeartbeat)
+	isRetry := !report.retryAt.IsZero() && !now.Before(report.retryAt)
+	if p.heartbeat || isRetry || !reflect.DeepEqual(p.inputs, report.inputs) {
+		p.number = report.number + 1
+		if !probes.TryGo(func() error { r.probe(ctx, p); return nil }) {
+			return publishInterval // A probe that ends makes room, and wakes the reporter.
 		}
-		t.question, t.number, t.retry = asked, this.number, time.Time{}
-		if beat {
-			t.beat = now.Add(jittered(publishEvery))
+		report.inputs, report.number, report.retryAt = p.inputs, p.number, time.Time{}
+		if p.heartbeat {
+			report.nextHeartbeat = now.Add(jittered(publishInterval))
 		}
 	}
-	next := t.beat.Sub(now)
-	if !t.retry.IsZero() {
-		next = min(next, t.retry.Sub(now))
+	next := report.nextHeartbeat.Sub(now)
+	if !report.retryAt.IsZero() {
+		next = min(next, report.retryAt.Sub(now))
 	}
 	return max(next, 0)
 }
 
-// round looks at one cluster and hands back what it saw.
-func (r *reporter) round(ctx context.Context, this round) {
-	budget, cancel := context.WithTimeout(ctx, roundBudget)
+// probe observes one cluster and returns the result through the channel.
+func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
+	probeContext, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	turn := time.NewTimer(this.turn)
-	defer turn.Stop()
 	began := time.Now()
-	this.seen = r.observe(budget, this.question.subject.sighting, this.question.subject.answer)
-	this.seen.Node, this.seen.NodeUID, this.seen.Nonce = r.node, this.question.node, this.question.nonce
-	this.seen.Time = metav1.Now()
-	r.metrics.observed(time.Since(began))
-	select {
-	case <-turn.C:
-	case <-ctx.Done():
+	p.observation = r.observe(probeContext, p.inputs.member.sighting, p.inputs.member.answer)
+	p.observation.Node, p.observation.NodeUID, p.observation.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
+	p.observation.Time = metav1.Now()
+	r.metrics.observeProbe(time.Since(began))
+	if loop.Wait(ctx, p.writeDelay-time.Since(began), nil) != nil {
+		return
 	}
 	select {
-	case r.finished <- this:
+	case r.results <- p:
 	case <-ctx.Done():
 	}
 }
 
-// write publishes a round if it says anything new. One that was overtaken by a later one is history.
-func (r *reporter) write(ctx context.Context, done round) {
-	t := r.topic(done.cluster)
-	if done.number < t.written.number {
+// publishResult publishes the result of a probe if it contains anything new. It drops a result
+// that is older than the written one.
+func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
+	report := r.report(p.cluster)
+	if p.number < report.written.number {
 		return
 	}
-	if done.seen.Problem == "" {
-		t.silence = silences()
-	} else if done.number == t.number {
-		// A certificate that is being replaced this moment, an election, a server that is just starting: it may be over
-		// long before the next minute.
-		t.retry = time.Now().Add(t.silence.Step())
+	if p.observation.Problem == "" {
+		report.probeRetry.Reset()
+	} else if p.number == report.number {
+		// The cause may be the replacement of a certificate, an election, or a server that is
+		// starting. It can be over long before the next heartbeat.
+		report.retryAt = time.Now().Add(report.probeRetry.Next())
 	}
-	if !done.beat && done.question.object == t.written.question.object && same(done.seen, t.written.seen) {
+	if !p.heartbeat && p.inputs.clusterUID == report.written.inputs.clusterUID &&
+		isSameObservation(p.observation, report.written.observation) {
 		return
 	}
-	budget, cancel := context.WithTimeout(ctx, publishBudget)
+	writeContext, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	err := r.publish(budget, done.cluster, r.node, &done.seen)
+	err := r.publish(writeContext, p.cluster, r.node, &p.observation)
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
-		if t.trouble.changed("") {
-			r.log.InfoContext(ctx, "publishing what is seen of the etcd cluster", "cluster", done.cluster,
-				"member", done.seen.LocalMember, "members", len(done.seen.Members), "problem", done.seen.Problem)
+		if report.logged.Changed("entry", "published") {
+			r.log.InfoContext(ctx, "published an observation of the etcd cluster", "cluster", p.cluster,
+				"member", p.observation.LocalMember, "members", len(p.observation.Members), "problem", p.observation.Problem)
 		}
-		t.written, t.delays = done, retries()
-		r.metrics.wrote(result(done.seen))
+		report.written = p
+		report.publishRetry.Reset()
+		r.metrics.countPublished(resultLabel(p.observation))
 	default:
-		r.metrics.wrote(publishFailed)
-		t.retry = time.Now().Add(t.delays.Step())
+		r.metrics.countPublished(resultFailed)
+		report.retryAt = time.Now().Add(report.publishRetry.Next())
 		if apierrors.IsNotFound(err) {
-			t.retry = time.Time{} // its return wakes
+			report.retryAt = time.Time{} // The watch wakes the reporter when the object exists again.
 		}
-		if t.trouble.changed(cause(err)) {
-			r.log.WarnContext(ctx, "what is seen of the etcd cluster cannot be published, trying again", "err", err)
+		if report.logged.ChangedError("entry", err) {
+			r.log.WarnContext(ctx, "failed to publish an observation of the etcd cluster; retrying", "err", err)
 		}
 	}
 }
 
-// turnOf says when a node answers, counted from the beginning of its look. All answers go into one object, where those that
-// come together are in each other's way: the API server repeats each write that lost a race, at the cost of a new one, and
-// so delays the grant, which most often waits for the first answer alone.
-func turnOf(node string, c *v1alpha1.EtcdCluster) time.Duration {
+// writeDelayOf returns the least time between the start of a node's probe and its write. All
+// nodes write into one object, where simultaneous writes conflict. The API server repeats each
+// write that loses, which costs time and delays the grant. Most often the grant needs only the
+// first answer.
+func writeDelayOf(node string, c *v1alpha1.EtcdCluster) time.Duration {
 	before := map[string]bool{}
 	for _, b := range c.Spec.Members {
 		if b.Node < node {
 			before[b.Node] = true
 		}
 	}
-	return time.Duration(len(before)) * turnTime
+	return time.Duration(len(before)) * writeSlot
 }
 
-// retire takes the node's entries out of every EtcdCluster: its member is gone for good.
-func (r *reporter) retire(ctx context.Context) {
-	objects, _ := r.clusters.all()
-	for _, o := range objects {
-		cluster := v1alpha1.ClusterID(o.Name)
-		if !hasEntry(o, r.node) {
+// withdrawEntries removes the node's entries from all EtcdClusters, because the node provably
+// holds no member any more.
+func (r *clusterReporter) withdrawEntries(ctx context.Context) {
+	clusters, _ := r.clusters.all()
+	for _, c := range clusters {
+		if !slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == r.node }) {
 			continue
 		}
-		budget, cancel := context.WithTimeout(ctx, publishBudget)
-		err := r.publish(budget, cluster, r.node, nil)
+		id := v1alpha1.ClusterID(c.Name)
+		writeContext, cancel := context.WithTimeout(ctx, publishTimeout)
+		err := r.publish(writeContext, id, r.node, nil)
 		cancel()
-		t := r.topic(cluster)
 		switch {
 		case err == nil || apierrors.IsNotFound(err):
-			delete(r.topics, cluster)
-			r.log.InfoContext(ctx, "entry taken out of the etcdcluster, the member is gone", "cluster", cluster)
-		case ctx.Err() == nil && t.trouble.changed(cause(err)):
-			r.log.WarnContext(ctx, "the entry of a member that is gone cannot be taken out, trying again", "err", err)
+			delete(r.reports, id)
+			r.log.InfoContext(ctx, "removed the entry from the EtcdCluster; the node holds no member", "cluster", id)
+		case ctx.Err() == nil && r.report(id).logged.ChangedError("entry", err):
+			r.log.WarnContext(ctx, "failed to remove the entry from the EtcdCluster; retrying", "err", err)
 		}
 	}
 }
 
-func (r *reporter) topic(cluster v1alpha1.ClusterID) *topic {
-	t, there := r.topics[cluster]
-	if !there {
-		t = &topic{delays: retries(), silence: silences(), trouble: said{last: "new"}}
-		r.topics[cluster] = t
+// report returns the state of the entry in a cluster. It creates the state on the first use.
+func (r *clusterReporter) report(cluster v1alpha1.ClusterID) *clusterReport {
+	report, exists := r.reports[cluster]
+	if !exists {
+		report = &clusterReport{publishRetry: loop.NewRetry(retryBackoff()), probeRetry: loop.NewRetry(identifyBackoff())}
+		r.reports[cluster] = report
 	}
-	return t
+	return report
 }
 
-func hasEntry(c *v1alpha1.EtcdCluster, node string) bool {
-	for _, o := range c.Status.Observations {
-		if o.Node == node {
-			return true
-		}
-	}
-	return false
-}
-
-// result is how an observation that was published is counted.
-func result(o v1alpha1.Observation) string {
+// resultLabel returns the value of the label "result" for a published observation.
+func resultLabel(o v1alpha1.Observation) string {
 	if o.Problem != "" {
-		return publishedProblem
+		return resultProblem
 	}
-	return publishedWhole
+	return resultPublished
 }
 
-// same says whether two observations differ in nothing but their time.
-func same(a, b v1alpha1.Observation) bool {
+// isSameObservation reports whether two observations differ in their time only.
+func isSameObservation(a, b v1alpha1.Observation) bool {
 	a.Time, b.Time = metav1.Time{}, metav1.Time{}
 	return reflect.DeepEqual(a, b)
 }

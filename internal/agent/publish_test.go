@@ -4,230 +4,244 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-func atOnce(context.Context, *stage) v1alpha1.Observation {
+// reporterFixture is a clusterReporter in a bubble, with fakes around it.
+type reporterFixture struct {
+	*clusterReporter
+	t    *testing.T
+	logs func() string
+	// entries are the published entries. If refused is set, publishing fails with this error.
+	entries latest[[]publishedEntry]
+	refused latest[error]
+}
+
+type publishedEntry struct {
+	at          time.Duration
+	observation *v1alpha1.Observation
+}
+
+// runReporter runs a reporter whose probes are made by observe, and then act.
+func runReporter(
+	t *testing.T, observe func(context.Context, *reporterFixture) v1alpha1.Observation, act func(*reporterFixture),
+) {
+	synctest.Test(t, func(t *testing.T) {
+		log, logs := recordLog(t)
+		f := &reporterFixture{t: t, logs: logs}
+		began := time.Now()
+		f.clusterReporter = &clusterReporter{
+			node: testNode, staticPods: true, log: log, wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes),
+			reports: map[v1alpha1.ClusterID]*clusterReport{}, evidence: &latest[evidence.Scan]{},
+			observe: func(ctx context.Context, _ evidence.Server, a evidence.Identity) v1alpha1.Observation {
+				o := observe(ctx, f)
+				o.LocalMember = a.Ref.Member
+				return o
+			},
+			publish: func(_ context.Context, _ v1alpha1.ClusterID, _ string, o *v1alpha1.Observation) error {
+				if err, _ := f.refused.get(); err != nil {
+					return err
+				}
+				f.entries.set(append(f.published(), publishedEntry{time.Since(began), o}))
+				return nil
+			},
+		}
+		f.nodes = newStore[*corev1.Node](log, f.wake.Notify)
+		f.clusters = newStore[*v1alpha1.EtcdCluster](log, f.wake.Notify)
+		replace(t, f.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "uid-1"}})
+		f.setEvidence(foundMember(1))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.run(ctx) }()
+		act(f)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}
+
+// setEvidence ends a scan of the host with this result.
+func (f *reporterFixture) setEvidence(found ...evidence.FoundServer) {
+	f.evidence.set(evidence.Scan{Found: found})
+	f.wake.Notify()
+}
+
+// setCluster delivers the EtcdCluster through the watch.
+func (f *reporterFixture) setCluster(uid types.UID, nonce string, entries ...v1alpha1.Observation) {
+	replace(f.t, f.clusters, &v1alpha1.EtcdCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: uid},
+		Spec:       v1alpha1.EtcdClusterSpec{Nonce: nonce},
+		Status:     v1alpha1.EtcdClusterStatus{Observations: entries},
+	})
+}
+
+func (f *reporterFixture) wait(d time.Duration) { elapse(f.t, d) }
+
+func (f *reporterFixture) published() []publishedEntry {
+	entries, _ := f.entries.get()
+	return entries
+}
+
+// nonces returns the published nonces, in order. "withdrawn" stands for a removed entry.
+func (f *reporterFixture) nonces() []string {
+	var found []string
+	for _, e := range f.published() {
+		if e.observation == nil {
+			found = append(found, "withdrawn")
+			continue
+		}
+		found = append(found, e.observation.Nonce)
+	}
+	return found
+}
+
+func healthyCluster(context.Context, *reporterFixture) v1alpha1.Observation {
 	return v1alpha1.Observation{Linearizable: true}
 }
 
-func TestAnEntryIsWrittenWhenAskedOnChangeAndEveryMinute(t *testing.T) {
+// TestReporter checks that an entry is written for each nonce, on each change, and every minute.
+func TestReporter(t *testing.T) {
 	problem := latest[string]{}
-	play(t, func(context.Context, *stage) v1alpha1.Observation {
-		said, _ := problem.take()
-		return v1alpha1.Observation{Problem: said}
-	}, func(s *stage) {
-		s.cluster("c1", "a")
-		s.wait(0)
-		require.Equal(t, []string{"a"}, s.nonces())
-		require.Equal(t, testNode, s.written()[0].obs.Node)
-		require.Equal(t, types.UID("uid-1"), s.written()[0].obs.NodeUID)
-		require.Equal(t, testMember, s.written()[0].obs.LocalMember)
+	runReporter(t, func(context.Context, *reporterFixture) v1alpha1.Observation {
+		text, _ := problem.get()
+		return v1alpha1.Observation{Problem: text}
+	}, func(f *reporterFixture) {
+		f.setCluster("c1", "a")
+		f.wait(0)
+		require.Equal(t, []string{"a"}, f.nonces())
+		require.Equal(t, testNode, f.published()[0].observation.Node)
+		require.Equal(t, types.UID("uid-1"), f.published()[0].observation.NodeUID)
+		require.Equal(t, testMember, f.published()[0].observation.LocalMember)
 
-		s.cluster("c1", "b")
-		s.wait(0)
-		require.Equal(t, []string{"a", "b"}, s.nonces(), "what is seen has not changed, but it was asked for")
+		f.setCluster("c1", "b")
+		f.wait(0)
+		require.Equal(t, []string{"a", "b"}, f.nonces(), "a new nonce needs an answer, even without a change")
 
-		s.see(local(2))
-		s.wait(0)
-		require.Len(t, s.written(), 2, "another process of the same member changes nothing that is published")
+		f.setEvidence(foundMember(2))
+		f.wait(0)
+		require.Len(t, f.published(), 2, "a new process of the same member changes no published field")
 
-		problem.put("etcd is ill")
-		s.see(local(3))
-		s.wait(0)
-		require.Len(t, s.written(), 3, "a change is published at once")
+		problem.set("etcd is ill")
+		f.setEvidence(foundMember(3))
+		f.wait(0)
+		require.Len(t, f.published(), 3, "a change is published immediately")
 
-		s.wait(10 * time.Minute)
-		require.InDelta(t, 13, len(s.written()), 1, "an entry is written every minute")
+		f.wait(10 * time.Minute)
+		require.InDelta(t, 13, len(f.published()), 1, "an entry is written every minute")
 
-		s.cluster("c2", "b")
-		s.wait(0)
-		last := s.written()[len(s.written())-1]
-		require.Equal(t, 10*time.Minute, last.at, "an object made anew has no entry yet")
+		f.setCluster("c2", "b")
+		f.wait(0)
+		last := f.published()[len(f.published())-1]
+		require.Equal(t, 10*time.Minute, last.at, "a new object of the same name has no entry yet")
 	})
 }
 
-// A probe of a dead member takes all of its budget, and the webhook asks twice a second at most (F5).
-func TestAMemberThatHangsDelaysNoAnswerBeyondTheProbesBudget(t *testing.T) {
-	const budget = 1500 * time.Millisecond
-	play(t, func(ctx context.Context, _ *stage) v1alpha1.Observation {
-		_ = pause(ctx, budget)
-		return v1alpha1.Observation{Linearizable: true}
-	}, func(s *stage) {
-		asked := map[string]time.Duration{}
-		for i, nonce := range strings.Fields("a b c d e f g h i j k l") {
-			asked[nonce] = time.Duration(i) * 500 * time.Millisecond
-			s.cluster("c1", nonce)
-			s.wait(500 * time.Millisecond)
-		}
-		s.wait(budget)
-		require.Len(t, s.written(), len(asked))
-		for _, w := range s.written() {
-			require.Equal(t, asked[w.obs.Nonce]+budget, w.at, "nonce %s", w.obs.Nonce)
-		}
+func TestReporterFailedWrite(t *testing.T) {
+	t.Run("server error", func(t *testing.T) {
+		runReporter(t, healthyCluster, func(f *reporterFixture) {
+			f.refused.set(apierrors.NewInternalError(errors.New("etcdserver: request timed out")))
+			f.setCluster("c1", "a")
+			f.wait(30 * time.Second)
+			require.Equal(t, 1, strings.Count(f.logs(), "failed to publish"), f.logs())
+			f.refused.set(nil)
+			f.wait(10 * time.Second)
+			require.Equal(t, []string{"a"}, f.nonces())
+		})
+	})
+
+	// The watch may be behind the write.
+	t.Run("deleted cluster", func(t *testing.T) {
+		runReporter(t, healthyCluster, func(f *reporterFixture) {
+			f.refused.set(apierrors.NewNotFound(schema.GroupResource{Resource: v1alpha1.Resource}, string(testCluster)))
+			f.setCluster("c1", "a")
+			f.wait(time.Second)
+			f.refused.set(nil)
+			f.wait(2 * time.Minute)
+			require.NotEmpty(t, f.published())
+		})
+	})
+
+	t.Run("absent cluster", func(t *testing.T) {
+		runReporter(t, healthyCluster, func(f *reporterFixture) {
+			replace(t, f.clusters)
+			f.wait(5 * time.Minute)
+			require.Empty(t, f.published())
+			require.Equal(t, 1, strings.Count(f.logs(), "waiting for the webhook's leader"))
+			f.setCluster("c1", "a")
+			f.wait(0)
+			require.Equal(t, []string{"a"}, f.nonces())
+		})
 	})
 }
 
-func TestLooksAreBoundedAndTheLastQuestionIsAnswered(t *testing.T) {
-	running, most := atomic.Int64{}, atomic.Int64{}
-	play(t, func(ctx context.Context, _ *stage) v1alpha1.Observation {
-		most.Store(max(most.Load(), running.Add(1)))
-		_ = pause(ctx, time.Second)
-		running.Add(-1)
-		return v1alpha1.Observation{}
-	}, func(s *stage) {
-		for i := range 50 {
-			s.cluster("c1", strings.Repeat("x", i+1))
-			s.wait(time.Millisecond)
-		}
-		s.wait(3 * time.Second)
-		require.Equal(t, int64(roundsAtOnce), most.Load())
-		require.Equal(t, strings.Repeat("x", 50), s.written()[len(s.written())-1].obs.Nonce)
+// TestReporterWithdraw checks that an entry is removed only after a proof that the host holds no
+// member.
+func TestReporterWithdraw(t *testing.T) {
+	runReporter(t, healthyCluster, func(f *reporterFixture) {
+		f.setCluster("c1", "a", v1alpha1.Observation{Node: "another"}, v1alpha1.Observation{Node: testNode})
+		f.wait(0)
+		f.evidence.set(evidence.Scan{Unknown: []string{"the process table: permission denied"}})
+		f.wake.Notify()
+		f.wait(5 * time.Minute)
+		require.Equal(t, []string{"a"}, f.nonces(), "the member may be where the scan could not read")
+
+		f.refused.set(errors.New("the server is away"))
+		f.setEvidence()
+		f.wait(0)
+		require.Equal(t, []string{"a"}, f.nonces())
+		f.refused.set(nil)
+		f.wait(2 * time.Minute)
+		require.Equal(t, "withdrawn", f.nonces()[1])
+
+		before := len(f.published())
+		f.setCluster("c1", "b", v1alpha1.Observation{Node: "another"})
+		f.wait(5 * time.Minute)
+		require.Len(t, f.published(), before, "the entries of other nodes stay")
 	})
 }
 
-// Server-side apply knows no order: what was asked for first must not replace what was asked for later (F4).
-func TestALookThatWasOvertakenIsNotPublished(t *testing.T) {
-	looks := atomic.Int64{}
-	play(t, func(ctx context.Context, _ *stage) v1alpha1.Observation {
-		if looks.Add(1) == 1 {
-			_ = pause(ctx, 3*time.Second)
-		}
-		return v1alpha1.Observation{}
-	}, func(s *stage) {
-		s.cluster("c1", "slow")
-		s.wait(time.Millisecond)
-		s.cluster("c1", "fast")
-		s.wait(10 * time.Second)
-		require.Equal(t, []string{"fast"}, s.nonces())
-	})
-}
-
-// The nonce that is published is the one that was there before the look began, whatever comes meanwhile (F4).
-func TestALookAnswersTheQuestionThatItBeganWith(t *testing.T) {
-	looks := atomic.Int64{}
-	play(t, func(ctx context.Context, s *stage) v1alpha1.Observation {
-		look := looks.Add(1)
-		if look == 1 {
-			s.cluster("c1", "during")
-		}
-		_ = pause(ctx, time.Duration(look)*time.Second)
-		return v1alpha1.Observation{}
-	}, func(s *stage) {
-		s.cluster("c1", "before")
-		s.wait(time.Minute / 2)
-		require.Equal(t, []string{"before", "during"}, s.nonces())
-	})
-}
-
-func TestAFailedWriteIsSaidOnceAndTriedAgain(t *testing.T) {
-	play(t, atOnce, func(s *stage) {
-		s.refused.put(apierrors.NewInternalError(errors.New("etcdserver: request timed out")))
-		s.cluster("c1", "a")
-		s.wait(30 * time.Second)
-		require.Equal(t, 1, strings.Count(s.said(), "cannot be published"), s.said())
-		s.refused.put(nil)
-		s.wait(10 * time.Second)
-		require.Equal(t, []string{"a"}, s.nonces())
-	})
-}
-
-// Certificates that are being replaced, an election, a server that is just starting: over before the next minute.
-func TestAClusterThatCannotBeSeenIsLookedAtAgainSoon(t *testing.T) {
-	looks, ill := atomic.Int64{}, atomic.Bool{}
-	ill.Store(true)
-	play(t, func(context.Context, *stage) v1alpha1.Observation {
-		if looks.Add(1); ill.Load() {
-			return v1alpha1.Observation{Problem: "private key does not match public key"}
-		}
-		return v1alpha1.Observation{Linearizable: true}
-	}, func(s *stage) {
-		s.cluster("c1", "a")
-		s.wait(500 * time.Millisecond)
-		require.Equal(t, int64(1), looks.Load())
-		ill.Store(false)
-		s.wait(time.Second)
-		require.Equal(t, []string{"a", "a"}, s.nonces(), "the question is answered after all")
-		require.Empty(t, s.written()[1].obs.Problem)
-		s.wait(10 * time.Second)
-		require.Equal(t, int64(2), looks.Load(), "and nobody is asked without need")
-
-		ill.Store(true)
-		s.wait(10 * time.Minute)
-		before := looks.Load()
-		s.wait(10 * time.Minute)
-		require.LessOrEqual(t, looks.Load()-before, int64(22), "a trouble that lasts is not looked at ever faster")
-	})
-}
-
-func TestAnObjectThatIsNotThereYetIsWaitedFor(t *testing.T) {
-	play(t, atOnce, func(s *stage) {
-		require.NoError(t, (&reflected[*v1alpha1.EtcdCluster]{s.clusters}).Replace(nil, ""))
-		s.wait(5 * time.Minute)
-		require.Empty(t, s.written())
-		require.Equal(t, 1, strings.Count(s.said(), "waiting for the webhook's leader"))
-		s.cluster("c1", "a")
-		s.wait(0)
-		require.Equal(t, []string{"a"}, s.nonces())
-	})
-}
-
-// The watch may be ahead of, or behind, what the write finds.
-func TestAnObjectThatIsGoneIsWaitedFor(t *testing.T) {
-	play(t, atOnce, func(s *stage) {
-		s.refused.put(apierrors.NewNotFound(schema.GroupResource{Resource: v1alpha1.Resource}, string(testCluster)))
-		s.cluster("c1", "a")
-		s.wait(time.Second)
-		s.refused.put(nil)
-		s.wait(2 * time.Minute)
-		require.NotEmpty(t, s.written())
-	})
-}
-
-func TestAServerThatFallsSilentIsStillReportedOn(t *testing.T) {
-	play(t, atOnce, func(s *stage) {
-		s.cluster("c1", "a")
-		s.wait(0)
-		hung := local(1)
-		hung.Answer = protect.Answer{Problem: "no answer within 1.5 s"}
-		s.see(hung)
-		s.cluster("c1", "b")
-		s.wait(0)
-		require.Equal(t, []string{"a", "b"}, s.nonces())
-		require.Equal(t, testMember, s.written()[1].obs.LocalMember)
-	})
-}
-
-func TestAnEntryIsTakenOutOnlyWhenTheMemberHasProvablyGone(t *testing.T) {
-	play(t, atOnce, func(s *stage) {
-		s.cluster("c1", "a", v1alpha1.Observation{Node: "another"}, v1alpha1.Observation{Node: testNode})
-		s.wait(0)
-		s.evidence.put(protect.HostEvidence{Unknown: []string{"the process table: permission denied"}})
-		s.woken.ring()
-		s.wait(5 * time.Minute)
-		require.Equal(t, []string{"a"}, s.nonces(), "it may be there and not be seen")
-
-		s.refused.put(errors.New("the server is away"))
-		s.see()
-		s.wait(0)
-		require.Equal(t, []string{"a"}, s.nonces())
-		s.refused.put(nil)
-		s.wait(2 * time.Minute)
-		require.Equal(t, "taken out", s.nonces()[1])
-
-		before := len(s.written())
-		s.cluster("c1", "b", v1alpha1.Observation{Node: "another"})
-		s.wait(5 * time.Minute)
-		require.Len(t, s.written(), before, "the entries of others are theirs")
-	})
+// TestWriteDelay checks when a node writes its answer. The cluster has members on these nodes.
+func TestWriteDelay(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes  []string
+		probe  time.Duration
+		wantAt time.Duration
+	}{
+		"first node":              {[]string{testNode, testNode + "-b"}, time.Millisecond, time.Millisecond},
+		"third node":              {[]string{"0", "1", testNode}, time.Millisecond, 2 * writeSlot},
+		"two members on one node": {[]string{"0", "0", testNode}, time.Millisecond, writeSlot},
+		"slow probe":              {[]string{"0", testNode}, 10 * writeSlot, 10 * writeSlot},
+		"unbound node":            {[]string{"0"}, time.Millisecond, writeSlot},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runReporter(t, func(ctx context.Context, _ *reporterFixture) v1alpha1.Observation {
+				_ = pause(ctx, c.probe)
+				return v1alpha1.Observation{Linearizable: true}
+			}, func(f *reporterFixture) {
+				cluster := &v1alpha1.EtcdCluster{
+					ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"}, Spec: v1alpha1.EtcdClusterSpec{Nonce: "a"},
+				}
+				for _, node := range c.nodes {
+					binding := v1alpha1.Binding{Node: node, NodeUID: types.UID("uid of " + node)}
+					cluster.Spec.Members = append(cluster.Spec.Members, binding)
+				}
+				replace(t, f.clusters, cluster)
+				f.wait(time.Minute / 2)
+				require.Len(t, f.published(), 1)
+				require.Equal(t, c.wantAt, f.published()[0].at)
+			})
+		})
+	}
 }

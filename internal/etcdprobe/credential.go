@@ -14,118 +14,119 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/holdfast-dev/holdfast/internal/smallfile"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
-// verdictWait is how long a server may take to reject a certificate: it only has to look at it.
-const verdictWait = 500 * time.Millisecond
+// rejectionTimeout is the time that a server has to reject a client certificate.
+const rejectionTimeout = 500 * time.Millisecond
 
-// fingerprint stands for the content of a credential's files.
+// fingerprint is a hash of the content of a credential's files.
 type fingerprint [sha256.Size]byte
 
-// loaded is a credential as its files are now.
-type loaded struct {
-	// config is nil for a plain target.
-	config *tls.Config
-	print  fingerprint
-	// warning is what a look at the certificate alone shows to be wrong with it, empty if nothing.
+// loadedCredential is a credential with the current content of its files.
+type loadedCredential struct {
+	// config is nil for an endpoint without TLS.
+	config      *tls.Config
+	fingerprint fingerprint
+	// warning describes why the client certificate is not valid now, empty if it is valid.
 	warning string
-	// notAfter is until when the client's certificate is valid, zero if there is none.
+	// notAfter is the expiry of the client certificate, zero if there is none.
 	notAfter time.Time
 }
 
-// load reads the files of a target's credential. They are read for every question, so a renewed certificate counts from
-// the next look on, the authority's as well.
-func load(t target) (loaded, error) {
-	if !t.secure() {
-		return loaded{}, nil
+// loadCredential reads the files of an endpoint's credential. It is called for every request,
+// so a renewed client certificate or CA takes effect with the next probe.
+func loadCredential(e endpoint) (loadedCredential, error) {
+	if !e.usesTLS() {
+		return loadedCredential{}, nil
 	}
-	u, err := url.Parse(t.url)
+	u, err := url.Parse(e.url)
 	if err != nil {
-		return loaded{}, fmt.Errorf("parsing %q: %w", t.url, err)
+		return loadedCredential{}, fmt.Errorf("parsing %q: %w", e.url, err)
 	}
-	found := loaded{config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
-	hash := sha256.New()
-	if t.credential.CA != "" {
-		var text []byte
-		if text, err = smallfile.Read(t.credential.CA); err != nil {
-			return loaded{}, fmt.Errorf("reading the CA: %w", err)
+	loaded := loadedCredential{config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
+	hash := sha256.New() // Write never returns an error
+	if e.credential.CA != "" {
+		var ca []byte
+		if ca, err = hostfs.ReadFile(e.credential.CA); err != nil {
+			return loadedCredential{}, fmt.Errorf("reading the CA: %w", err)
 		}
-		found.config.RootCAs = x509.NewCertPool()
-		if !found.config.RootCAs.AppendCertsFromPEM(text) {
-			return loaded{}, fmt.Errorf("reading the CA: there is no certificate in %s", t.credential.CA)
+		loaded.config.RootCAs = x509.NewCertPool()
+		if !loaded.config.RootCAs.AppendCertsFromPEM(ca) {
+			return loadedCredential{}, fmt.Errorf("reading the CA: no certificate in %s", e.credential.CA)
 		}
-		_, _ = hash.Write(text) // a hash never fails
+		_, _ = hash.Write(ca)
 	}
 	_, _ = hash.Write([]byte{0})
-	if t.credential.Cert == "" {
-		found.print = fingerprint(hash.Sum(nil))
-		return found, nil
+	if e.credential.Cert == "" {
+		loaded.fingerprint = fingerprint(hash.Sum(nil))
+		return loaded, nil
 	}
-	cert, err := smallfile.Read(t.credential.Cert)
+	cert, err := hostfs.ReadFile(e.credential.Cert)
 	if err != nil {
-		return loaded{}, fmt.Errorf("reading the client certificate: %w", err)
+		return loadedCredential{}, fmt.Errorf("reading the client certificate: %w", err)
 	}
-	key, err := smallfile.Read(t.credential.Key)
+	key, err := hostfs.ReadFile(e.credential.Key)
 	if err != nil {
-		return loaded{}, fmt.Errorf("reading the client key: %w", err)
+		return loadedCredential{}, fmt.Errorf("reading the client key: %w", err)
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return loaded{}, fmt.Errorf("reading the client certificate %s: %w", t.credential.Cert, err)
+		return loadedCredential{}, fmt.Errorf("reading the client certificate %s: %w", e.credential.Cert, err)
 	}
 	_, _ = hash.Write(cert)
 	_, _ = hash.Write(key)
-	found.print = fingerprint(hash.Sum(nil))
-	// Always this pair, even if the server's list of authorities does not name its issuer: then the server says what it
-	// holds against the certificate. Certificates would silently send none.
-	found.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-	found.warning = validity(pair.Leaf, time.Now())
-	if pair.Leaf != nil {
-		found.notAfter = pair.Leaf.NotAfter
+	loaded.fingerprint = fingerprint(hash.Sum(nil))
+	// tls.Config.Certificates would silently send no certificate if the server's list of
+	// accepted CAs lacks the issuer. GetClientCertificate always sends it, so the server
+	// responds with the reason for its rejection.
+	loaded.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	if pair.Leaf != nil { // GODEBUG=x509keypairleaf=0 leaves it out.
+		loaded.warning = validityProblem(pair.Leaf, time.Now())
+		loaded.notAfter = pair.Leaf.NotAfter
 	}
-	return found, nil
+	return loaded, nil
 }
 
-// verdict returns what the server holds against the client's certificate, or the error that the question failed with. In
-// TLS 1.3 a server judges the certificate when the client has finished its handshake and is sending already, so gRPC sees
-// the verdict or a broken pipe, as chance will have it. A client that sends nothing always sees the verdict.
-func verdict(ctx context.Context, t target, files loaded, failed error) error {
-	if files.config == nil || status.Code(failed) != codes.Unavailable || !broken(failed) {
-		return failed
+// tlsRejection returns the TLS alert with which the server rejects the client certificate, or
+// the error of the failed request if there is no alert. In TLS 1.3 the client may send data
+// before the server has verified the certificate, so gRPC sees either the alert or a broken
+// connection. A client that only reads always sees the alert.
+func tlsRejection(ctx context.Context, e endpoint, credential loadedCredential, requestErr error) error {
+	if credential.config == nil || status.Code(requestErr) != codes.Unavailable || !isConnectionLost(requestErr) {
+		return requestErr
 	}
-	u, err := url.Parse(t.url)
+	u, err := url.Parse(e.url)
 	if err != nil {
-		return failed
+		return requestErr
 	}
-	ctx, cancel := context.WithTimeout(ctx, verdictWait)
+	ctx, cancel := context.WithTimeout(ctx, rejectionTimeout)
 	defer cancel()
-	conn, err := (&tls.Dialer{Config: files.config}).DialContext(ctx, "tcp", u.Host)
+	conn, err := (&tls.Dialer{Config: credential.config}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
-		return failed
+		return requestErr
 	}
-	defer func() { _ = conn.Close() }() // nothing was sent
+	defer func() { _ = conn.Close() }() // read-only
 	deadline, _ := ctx.Deadline()
 	if err = conn.SetReadDeadline(deadline); err != nil {
-		return failed
+		return requestErr
 	}
 	if _, err = conn.Read(make([]byte, 1)); err != nil && strings.Contains(err.Error(), "tls: ") {
-		return errors.New(plain(err.Error()))
+		return errors.New(simplifyMessage(err.Error()))
 	}
-	return failed
+	return requestErr
 }
 
-// broken says that a connection ended without a word.
-func broken(err error) bool {
+// isConnectionLost reports whether the server closed the connection without a response.
+func isConnectionLost(err error) bool {
 	message := err.Error()
-	return strings.Contains(message, "broken pipe") || strings.Contains(message, "connection reset") || strings.Contains(message, "EOF")
+	return strings.Contains(message, "broken pipe") || strings.Contains(message, "connection reset") ||
+		strings.Contains(message, "EOF")
 }
 
-// validity says in words what is wrong with the dates of a certificate.
-func validity(leaf *x509.Certificate, now time.Time) string {
+// validityProblem describes why a certificate is not valid at a time, empty if it is valid.
+func validityProblem(leaf *x509.Certificate, now time.Time) string {
 	switch {
-	case leaf == nil:
-		return ""
 	case now.After(leaf.NotAfter):
 		return "the client certificate expired on " + leaf.NotAfter.UTC().Format(time.RFC3339)
 	case now.Before(leaf.NotBefore):

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the numbers of a Prober.
+// metrics are the metrics of a Prober.
 type metrics struct {
 	questions *prometheus.CounterVec
 	expiry    *prometheus.Desc
@@ -15,11 +15,11 @@ type metrics struct {
 func newMetrics() *metrics {
 	m := &metrics{
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_agent_etcd_questions_total", Help: "Questions to etcd servers, by what became of them.",
+			Name: "holdfast_agent_etcd_questions_total", Help: "Requests to etcd servers, by outcome.",
 		}, []string{"outcome"}),
 		expiry: prometheus.NewDesc("holdfast_agent_etcd_certificate_expiry_timestamp_seconds",
-			"When the client certificate that opened the etcd on this host last expires: the first, if there are several. "+
-				"Absent if none was needed yet or none was taken.", nil, nil),
+			"Expiry of the client certificate that last worked with etcd on this host, in seconds since the epoch; "+
+				"the earliest if there are several. Absent while no certificate has worked.", nil, nil),
 	}
 	for _, o := range outcomes() {
 		m.questions.WithLabelValues(string(o))
@@ -27,39 +27,40 @@ func newMetrics() *metrics {
 	return m
 }
 
-func (m *metrics) asked(o outcome) { m.questions.WithLabelValues(string(o)).Inc() }
+func (m *metrics) countOutcome(o probeOutcome) { m.questions.WithLabelValues(string(o)).Inc() }
 
-// Describe and Collect make the Prober a prometheus.Collector.
-func (p *Prober) Describe(to chan<- *prometheus.Desc) {
-	p.metrics.questions.Describe(to)
-	to <- p.metrics.expiry
+// Describe implements prometheus.Collector.
+func (p *Prober) Describe(ch chan<- *prometheus.Desc) {
+	p.metrics.questions.Describe(ch)
+	ch <- p.metrics.expiry
 }
 
-// Collect sends the numbers as they are now.
-func (p *Prober) Collect(to chan<- prometheus.Metric) {
-	p.metrics.questions.Collect(to)
-	if first := p.expiry(); !first.IsZero() {
-		to <- prometheus.MustNewConstMetric(p.metrics.expiry, prometheus.GaugeValue, float64(first.Unix()))
+// Collect implements prometheus.Collector.
+func (p *Prober) Collect(ch chan<- prometheus.Metric) {
+	p.metrics.questions.Collect(ch)
+	if expiry := p.earliestExpiry(); !expiry.IsZero() {
+		ch <- prometheus.MustNewConstMetric(p.metrics.expiry, prometheus.GaugeValue, float64(expiry.Unix()))
 	}
 }
 
-// expiry is when the first of the client certificates in use expires, zero if none is. The files are read anew, so that a
-// renewed certificate counts at once.
-func (p *Prober) expiry() time.Time {
-	var first time.Time
-	for who, m := range p.inUse() {
-		if files, err := load(m.way); err == nil {
-			m.notAfter = files.notAfter
+// earliestExpiry returns the earliest expiry of the client certificates in use, zero if there
+// are none. It reads the files again, so that a renewed certificate counts immediately. If a
+// file cannot be read, the last known expiry counts.
+func (p *Prober) earliestExpiry() time.Time {
+	var earliest time.Time
+	for key, entry := range p.recentServers() {
+		if credential, err := loadCredential(entry.endpoint); err == nil {
+			entry.notAfter = credential.notAfter
 			p.mu.Lock()
-			if now := p.known[who]; now.way == m.way {
-				now.notAfter = m.notAfter
-				p.known[who] = now
+			if current := p.cache[key]; current.endpoint == entry.endpoint {
+				current.notAfter = entry.notAfter
+				p.cache[key] = current
 			}
 			p.mu.Unlock()
 		}
-		if !m.notAfter.IsZero() && (first.IsZero() || m.notAfter.Before(first)) {
-			first = m.notAfter
+		if !entry.notAfter.IsZero() && (earliest.IsZero() || entry.notAfter.Before(earliest)) {
+			earliest = entry.notAfter
 		}
 	}
-	return first
+	return earliest
 }

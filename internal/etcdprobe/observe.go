@@ -13,188 +13,207 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// The schema's limits of an observation (api/v1alpha1). What it would refuse is left out or shortened here, so that one
-// odd value does not keep the whole observation from being published.
+// The limits of an observation in the CRD's schema (api/v1alpha1). Values beyond a limit are
+// dropped or shortened here; otherwise the API server would reject the whole observation.
 const (
-	// maxMembers is how many members a list may have; maxAlarms how many alarms a member.
-	maxMembers, maxAlarms = 20, 8
-	// maxURLs is how many URLs of a member an observation takes, longestURL how many characters of ASCII each may have.
-	maxURLs, longestURL = 16, 300
-	longestName         = 512
+	maxMembers    = 20
+	maxAlarms     = 8   // of one member
+	maxURLs       = 16  // peer URLs, and client URLs, of one member
+	maxURLLength  = 300 // in ASCII characters
+	maxNameLength = 512
 )
 
-// Observe looks at the cluster of the member that a sighting turned out to be: it gets the member list confirmed by a
-// quorum, and asks every member at once through that member's own URLs, those that are known from before without waiting
-// for the list. With a member that hangs it takes the Prober's timeout, and never more than twice that. Node, NodeUID and
-// Nonce are left to the caller.
-func (p *Prober) Observe(ctx context.Context, s protect.Sighting, a protect.Answer) v1alpha1.Observation {
-	o := v1alpha1.Observation{LocalMember: a.Ref.Member, AlarmsUnknown: true}
-	cluster, member, err := numbers(a.Ref)
+// Observe reports the health of every member of a local server's cluster. It fetches a
+// member list that a quorum confirms, and probes all members in parallel through their own
+// URLs. Members that are cached from before are probed without waiting for the list. If a
+// member hangs, Observe takes the Prober's timeout, and never more than twice that. The
+// caller sets Node, NodeUID and Nonce.
+func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity evidence.Identity) v1alpha1.Observation {
+	o := v1alpha1.Observation{LocalMember: identity.Ref.Member, AlarmsUnknown: true}
+	cluster, member, err := parseRef(identity.Ref)
 	if err != nil {
-		o.Time, o.Problem = metav1.Now(), "the local member has not said who it is: "+clip(a.Problem)
+		o.Time, o.Problem = metav1.Now(), "the local member is not identified: "+truncate(identity.Problem)
 		return o
 	}
-	known, _ := p.recall(s)
-	early := p.ahead(ctx, s, cluster, known)
-	defer early.end()
-	list, local := p.list(ctx, s, cluster, member)
-	if local.leader != 0 {
-		o.Leader = v1alpha1.MemberID(hex(local.leader))
+	local := identifiedServer{server, cluster, member}
+	cached, _ := p.cached(server)
+	early := p.startPrefetch(ctx, local, cached)
+	defer early.stop()
+	list, own := p.fetchMembers(ctx, local)
+	if own.leader != 0 {
+		o.Leader = v1alpha1.MemberID(hexID(own.leader))
 	}
 	if o.Linearizable = list.err == nil; !o.Linearizable {
-		o.Problem = clip("no member list confirmed by a quorum: " + list.err.Error())
+		o.Problem = truncate("no quorum confirmed the member list: " + list.err.Error())
 	} else {
-		way := list.way
-		if local.err != nil {
-			way = known.way
+		worked := list.endpoint
+		if own.err != nil { // the list came from another member
+			worked = cached.endpoint
 		}
-		p.remember(s, a.Ref, way, list.members)
+		p.updateCache(server, identity.Ref, worked, list.members)
 	}
-	p.look(ctx, s, cluster, list, early, &o)
+	p.probeMembers(ctx, local, list, early, &o)
 	o.Time = metav1.Now()
 	return o
 }
 
-// look asks all members of a list, and one of them for the alarms.
-func (p *Prober) look(ctx context.Context, s protect.Sighting, cluster uint64, list listing, early *round, o *v1alpha1.Observation) {
+// probeMembers probes all members of a list in parallel, and fetches the cluster's alarms.
+func (p *Prober) probeMembers(
+	ctx context.Context, local identifiedServer, list memberList, early *prefetch, o *v1alpha1.Observation,
+) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	members := slices.SortedFunc(slices.Values(list.members), func(a, b *pb.Member) int { return strings.Compare(hex(a.ID), hex(b.ID)) })
+	members := slices.SortedFunc(slices.Values(list.members), func(a, b *pb.Member) int {
+		return strings.Compare(hexID(a.ID), hexID(b.ID))
+	})
 	o.Members = make([]v1alpha1.MemberStatus, len(members))
 	var alarms []*pb.AlarmMember
-	var unheard error
-	var asking sync.WaitGroup
+	var alarmsErr error
+	var probes sync.WaitGroup
 	for i, m := range members {
-		asking.Go(func() {
-			status, ok := early.answer(m)
+		probes.Go(func() {
+			status, ok := early.result(m)
 			if !ok {
-				status = p.member(ctx, s, cluster, m, list.way)
+				status = p.probeMember(ctx, local, m, list.endpoint)
 			}
 			o.Members[i] = status
 		})
 	}
 	if o.Linearizable {
-		asking.Go(func() { alarms, unheard = p.alarms(ctx, list.way, cluster) })
+		probes.Go(func() { alarms, alarmsErr = p.listAlarms(ctx, list.endpoint, local.cluster) })
 	}
-	asking.Wait()
+	probes.Wait()
 	for i, m := range members {
-		o.Members[i].Alarms = alarmsOf(alarms, m.ID)
+		o.Members[i].Alarms = alarmsOfMember(alarms, m.ID)
 	}
-	o.AlarmsUnknown = !o.Linearizable || unheard != nil
-	if unheard != nil {
-		// The cluster was seen all the same. Whether a member is corrupt is for somebody else's answer to say.
-		o.Problem = clip("the alarms are unknown: " + unheard.Error())
+	o.AlarmsUnknown = !o.Linearizable || alarmsErr != nil
+	if alarmsErr != nil {
+		// The rest of the observation is valid. Another agent's observation may have the alarms.
+		o.Problem = truncate("the alarms are unknown: " + alarmsErr.Error())
 	}
 }
 
-// member asks one member whether it lives.
-func (p *Prober) member(ctx context.Context, s protect.Sighting, cluster uint64, m *pb.Member, worked target) v1alpha1.MemberStatus {
-	status := describe(m)
+// probeMember probes one member through all of its URLs in parallel. One success is enough.
+func (p *Prober) probeMember(
+	ctx context.Context, local identifiedServer, m *pb.Member, worked endpoint,
+) v1alpha1.MemberStatus {
+	status := newMemberStatus(m)
 	if m.Name == "" && len(m.ClientURLs) == 0 {
 		status.Reason = "it was added and has never started"
 		return status
 	}
-	byURL := map[string][]target{}
+	byURL := map[string][]endpoint{}
 	var urls []string
-	for _, way := range p.memberWays(s, m, worked) {
-		if byURL[way.url] == nil {
-			urls = append(urls, way.url)
+	for _, e := range p.memberEndpoints(local.server, m, worked) {
+		if byURL[e.url] == nil {
+			urls = append(urls, e.url)
 		}
-		byURL[way.url] = append(byURL[way.url], way)
+		byURL[e.url] = append(byURL[e.url], e)
 	}
-	proven := make([]bool, len(urls))
-	why := make([]string, len(urls))
+	healthy := make([]bool, len(urls))
+	reasons := make([]string, len(urls))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var asking sync.WaitGroup
+	var probes sync.WaitGroup
 	for i, url := range urls {
-		asking.Go(func() {
-			if proven[i], why[i] = p.prove(ctx, byURL[url], cluster, m); proven[i] {
-				cancel() // one proof is enough
+		probes.Go(func() {
+			if healthy[i], reasons[i] = p.probeURL(ctx, byURL[url], local.cluster, m); healthy[i] {
+				cancel()
 			}
 		})
 	}
-	asking.Wait()
-	if status.Healthy = slices.Contains(proven, true); !status.Healthy {
-		status.Reason = clip(strings.Join(why, "; "))
+	probes.Wait()
+	if status.Healthy = slices.Contains(healthy, true); !status.Healthy {
+		status.Reason = truncate(strings.Join(reasons, "; "))
 	}
 	return status
 }
 
-// describe is what a member list says of a member, as far as it can be published.
-func describe(m *pb.Member) v1alpha1.MemberStatus {
-	return v1alpha1.MemberStatus{
-		ID: v1alpha1.MemberID(hex(m.ID)), Name: named(m.Name), Learner: m.IsLearner,
-		PeerURLs: publishable(m.PeerURLs), ClientURLs: publishable(m.ClientURLs),
-	}
-}
-
-// named is a name as far as it can be published.
-func named(name string) string {
-	name = oneLine(name)
-	return strings.ToValidUTF8(name[:min(len(name), longestName)], "")
-}
-
-// publishable returns the URLs that an observation takes. A URL is left out whole: the beginning of one names another
-// host.
-func publishable(urls []string) []string {
-	fit := slices.DeleteFunc(slices.Clone(urls), func(url string) bool {
-		return len(url) > longestURL || strings.ContainsFunc(url, func(r rune) bool { return r < '!' || r > '~' })
-	})
-	return fit[:min(len(fit), maxURLs)]
-}
-
-// prove reads from a member under one URL, with each credential until one is taken.
-func (p *Prober) prove(ctx context.Context, ways []target, cluster uint64, m *pb.Member) (proven bool, why string) {
-	var tried trail
-	for _, way := range ways {
-		err := p.pool.call(ctx, way, func(ctx context.Context, conn *grpc.ClientConn) error {
-			return read(ctx, conn, cluster, m.ID, m.IsLearner)
+// probeURL reads from a member at one URL. It tries each credential until one is accepted.
+func (p *Prober) probeURL(
+	ctx context.Context, endpoints []endpoint, cluster uint64, m *pb.Member,
+) (healthy bool, reason string) {
+	var failed attempts
+	for _, e := range endpoints {
+		err := p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return readKey(ctx, conn, cluster, m.ID, m.IsLearner)
 		})
 		if err == nil {
 			return true, ""
 		}
-		if tried.add(way, err); tried.hopeless(way.url) {
+		if failed.add(e, err); failed.isUnreachable(e.url) {
 			break
 		}
 	}
-	return false, tried.String()
+	return false, failed.String()
 }
 
-// read makes one server read a key, and checks that it was that server. A voter reads with the consent of a quorum; a
-// learner can only read what it has. One that refuses for want of permission has answered: etcd gets its quorum's consent
-// first and looks at permissions then (server/etcdserver/v3_server.go, Range). The refusal names nobody, so it is asked
-// for its name on the same connection.
-func read(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64, learner bool) error {
-	answer, err := pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{Key: []byte(probeKey), Limit: 1, KeysOnly: true, Serializable: learner})
+// newMemberStatus returns the fields of a member status that come from the member list.
+func newMemberStatus(m *pb.Member) v1alpha1.MemberStatus {
+	return v1alpha1.MemberStatus{
+		ID: v1alpha1.MemberID(hexID(m.ID)), Name: publishableName(m.Name), Learner: m.IsLearner,
+		PeerURLs: publishableURLs(m.PeerURLs), ClientURLs: publishableURLs(m.ClientURLs),
+	}
+}
+
+// publishableName returns a name without control characters, shortened to the schema's limit.
+func publishableName(name string) string {
+	name = singleLine(name)
+	return strings.ToValidUTF8(name[:min(len(name), maxNameLength)], "")
+}
+
+// publishableURLs returns the URLs that fit the schema. It drops a URL that is too long and
+// does not shorten it: the beginning of a URL may name another host.
+func publishableURLs(urls []string) []string {
+	fit := slices.DeleteFunc(slices.Clone(urls), func(url string) bool {
+		return len(url) > maxURLLength || strings.ContainsFunc(url, func(r rune) bool { return r < '!' || r > '~' })
+	})
+	return fit[:min(len(fit), maxURLs)]
+}
+
+// probeKey is the key that readKey reads. The key need not exist. etcdctl and etcd's own
+// /health read the same key, so roles that permit those checks permit this one.
+const probeKey = "health"
+
+// readKey makes one member serve a read, and verifies that this member responded. A voter
+// serves a linearizable read, which needs a quorum. A learner can only serve a serializable
+// read, from its own data.
+//
+// A "permission denied" response is proof as well: etcd confirms the read index with a quorum
+// before it checks permissions (server/etcdserver/v3_server.go, Range). That response has no
+// header, so readKey then requests the server's status on the same connection.
+func readKey(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64, learner bool) error {
+	response, err := pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{
+		Key: []byte(probeKey), Limit: 1, KeysOnly: true, Serializable: learner,
+	})
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
 		var status *pb.StatusResponse
 		if status, err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}); err == nil {
-			err = sameServer(status.Header, cluster, member)
+			err = checkHeader(status.Header, cluster, member)
 		}
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	return sameServer(answer.Header, cluster, member)
+	return checkHeader(response.Header, cluster, member)
 }
 
-// alarms lists the alarms of the cluster. It goes through the raft log, so it needs a quorum. Servers up to 3.4 do not say
-// who answers (server/etcdserver/api/v3rpc/maintenance.go fills the header since 3.5): they are asked for their name on
-// the same connection.
-func (p *Prober) alarms(ctx context.Context, way target, cluster uint64) ([]*pb.AlarmMember, error) {
-	var found []*pb.AlarmMember
-	err := p.pool.call(ctx, way, func(ctx context.Context, conn *grpc.ClientConn) error {
-		answer, err := pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
+// listAlarms returns the cluster's alarms. The request goes through the raft log, so it needs
+// a quorum. Servers up to 3.4 send no header (server/etcdserver/api/v3rpc/maintenance.go fills
+// it since 3.5); listAlarms then requests the server's status on the same connection.
+func (p *Prober) listAlarms(ctx context.Context, e endpoint, cluster uint64) ([]*pb.AlarmMember, error) {
+	var alarms []*pb.AlarmMember
+	err := p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
+		response, err := pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
 		if err != nil {
 			return err
 		}
-		found = answer.Alarms
-		header := answer.Header
+		alarms = response.Alarms
+		header := response.Header
 		if header == nil {
 			status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
 			if err != nil {
@@ -202,24 +221,80 @@ func (p *Prober) alarms(ctx context.Context, way target, cluster uint64) ([]*pb.
 			}
 			header = status.Header
 		}
-		return sameServer(header, cluster, 0)
+		return checkHeader(header, cluster, 0)
 	})
-	return found, err
+	return alarms, err
 }
 
-// alarmsOf are the alarms of one member, and those of no member: etcd raises CORRUPT for member 0 where it cannot tell
-// whose data are the wrong ones (server/etcdserver/corrupt.go), and then nobody's can be relied on.
-func alarmsOf(alarms []*pb.AlarmMember, member uint64) []string {
-	var found []string
+// alarmsOfMember returns the names of one member's alarms, with those of member 0: etcd raises
+// CORRUPT for member 0 if it cannot tell which member's data is wrong
+// (server/etcdserver/corrupt.go), and then no member's data can be trusted.
+func alarmsOfMember(alarms []*pb.AlarmMember, member uint64) []string {
+	var names []string
 	for _, a := range alarms {
 		if (a.MemberID == member || a.MemberID == 0) && a.Alarm != pb.AlarmType_NONE {
-			found = append(found, a.Alarm.String())
+			names = append(names, a.Alarm.String())
 		}
 	}
-	slices.Sort(found) // names come after numbers that have none
-	slices.Reverse(found)
-	found = slices.Compact(found)
-	found = found[:min(len(found), maxAlarms)]
-	slices.Sort(found)
-	return found
+	// An unknown alarm type prints as a number, which sorts before the names. In reverse order
+	// the limit drops the numbers first.
+	slices.Sort(names)
+	slices.Reverse(names)
+	names = slices.Compact(names)
+	names = names[:min(len(names), maxAlarms)]
+	slices.Sort(names)
+	return names
+}
+
+// A prefetch probes the members of a cached list while Observe waits for a new list. Without
+// it, a hanging member would cost its timeout after the time that the list takes during an
+// election, and the sum exceeds the three seconds that the webhook waits.
+type prefetch struct {
+	members map[uint64]*prefetchedMember
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// prefetchedMember is the probe of one member. status and timedOut are set once done is closed.
+type prefetchedMember struct {
+	member *pb.Member
+	status v1alpha1.MemberStatus
+	// timedOut reports whether the probe used the whole timeout.
+	timedOut bool
+	done     chan struct{}
+}
+
+// startPrefetch starts to probe the cached members. The caller must call stop.
+func (p *Prober) startPrefetch(ctx context.Context, local identifiedServer, cached cachedServer) *prefetch {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	f := &prefetch{members: map[uint64]*prefetchedMember{}, cancel: cancel}
+	for _, m := range cached.members {
+		entry := &prefetchedMember{member: m, done: make(chan struct{})}
+		f.members[m.ID] = entry
+		f.running.Go(func() {
+			defer close(entry.done)
+			entry.status = p.probeMember(ctx, local, m, cached.endpoint)
+			entry.timedOut = ctx.Err() != nil
+		})
+	}
+	return f
+}
+
+// result waits for the probe of a member and returns its status. ok is false if the member
+// has to be probed again: the new list describes it differently, or the probe failed before
+// its timeout. Such a failure may be due to an election that is over now.
+func (f *prefetch) result(m *pb.Member) (status v1alpha1.MemberStatus, ok bool) {
+	entry := f.members[m.ID]
+	if entry == nil || entry.member.Name != m.Name || entry.member.IsLearner != m.IsLearner ||
+		!slices.Equal(entry.member.ClientURLs, m.ClientURLs) || !slices.Equal(entry.member.PeerURLs, m.PeerURLs) {
+		return status, false
+	}
+	<-entry.done
+	return entry.status, entry.status.Healthy || entry.timedOut
+}
+
+// stop cancels the probes that still run, and waits for them to return.
+func (f *prefetch) stop() {
+	f.cancel()
+	f.running.Wait()
 }

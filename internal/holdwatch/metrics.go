@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// metrics are the numbers of a Watcher. Only the leader's are other than zero.
+// metrics are the metrics of a Watcher. Only the leader has values other than zero.
 type metrics struct {
 	holds                *prometheus.GaugeVec
 	oldest               prometheus.Gauge
@@ -19,16 +19,20 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		holds: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_webhook_holds", Help: "Nodes that are held, as the leader sees them. Those in state agent_missing or overdue need attention.",
+			Name: "holdfast_webhook_holds",
+			Help: "Held nodes by state, as the leader observes them. States agent_missing and overdue need attention.",
 		}, []string{"state"}),
 		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_webhook_oldest_hold_seconds", Help: "Age of the oldest hold, as the leader sees it; 0 if nothing is held.",
+			Name: "holdfast_webhook_oldest_hold_seconds",
+			Help: "Age of the oldest hold, as the leader observes it; 0 if no node is held.",
 		}),
 		givenUp: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_webhook_holds_given_up_total", Help: "Holds that were ended because they had lasted too long (--on-stuck-hold=release).",
+			Name: "holdfast_webhook_holds_given_up_total",
+			Help: "Holds that the leader ended because they exceeded their time limit (--on-stuck-hold=release).",
 		}),
 		switchedOff: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_webhook_born_held_switched_off_total", Help: "Times that the born-held policy's parameter was taken away.",
+			Name: "holdfast_webhook_born_held_switched_off_total",
+			Help: "Times that the leader deleted the parameter of the born-held policy.",
 		}),
 	}
 	var errs []error
@@ -38,13 +42,13 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
-	m.show(tally{})
+	m.update(holdCounts{})
 	return m, nil
 }
 
-func (m *metrics) show(t tally) {
-	for _, s := range readiness.Standings() {
-		m.holds.WithLabelValues(string(s)).Set(float64(t.standings[s]))
+func (m *metrics) update(counts holdCounts) {
+	for _, s := range readiness.HoldStates() {
+		m.holds.WithLabelValues(string(s)).Set(float64(counts.states[s]))
 	}
-	m.oldest.Set(t.oldest.Seconds())
+	m.oldest.Set(counts.oldest.Seconds())
 }

@@ -14,108 +14,113 @@ import (
 
 // Reasons of events about the parameter.
 const (
-	// EventSwitchedOff says that nodes are not born held any more.
+	// EventSwitchedOff means that new nodes are no longer born held.
 	EventSwitchedOff = "BornHeldSwitchedOff"
-	// EventLeftOn says that they still are, although too many are stuck.
+	// EventLeftOn means that new nodes are still born held, although too many nodes are stuck.
 	EventLeftOn = "BornHeldLeftOn"
 )
 
-// tally is what a round counts.
-type tally struct {
-	nodes     int
-	standings map[readiness.Standing]int
-	// oldest is the age of the oldest hold that has not ended.
+// holdCounts are the numbers of one check of all nodes.
+type holdCounts struct {
+	nodes  int
+	states map[readiness.HoldState]int
+	// oldest is the age of the oldest hold.
 	oldest time.Duration
-	// stuck are the times of birth of the nodes that count towards the parameter.
+	// stuck are the creation times of the nodes that count as stuck.
 	stuck []time.Time
 }
 
-// count sums up how the Nodes stand. Those that are not in the shape in which they were last seen in the cache are young.
-func (w *Watcher) count(nodes []corev1.Node, now time.Time) tally {
-	t := tally{nodes: len(nodes), standings: map[readiness.Standing]int{}}
+// countHolds counts the Nodes by the state of their hold. A Node whose hold has changed since
+// the last check is too young to count.
+func (w *Watcher) countHolds(nodes []corev1.Node, now time.Time) holdCounts {
+	counts := holdCounts{nodes: len(nodes), states: map[readiness.HoldState]int{}}
 	for i := range nodes {
 		node := &nodes[i]
-		if seen := w.sightings[node.UID]; seen == nil || seen.shape != shapeOf(node) {
+		if tracked := w.tracked[node.UID]; tracked == nil || tracked.holdKey != holdKeyOf(node) {
 			continue
 		}
-		age := w.age(node, now)
-		a := readiness.Attend(node, age, w.o.Patience, now)
-		if a.Standing == "" {
+		age := w.holdAge(node, now)
+		check := readiness.CheckHold(node, age, w.options.Timeouts, now)
+		if check.State == "" {
 			continue
 		}
-		t.standings[a.Standing]++
-		t.oldest = max(t.oldest, age)
-		missing := !a.Agent && (a.Standing == readiness.Unattended || a.Standing == readiness.Stuck)
-		if missing && age >= w.spread() && readiness.BornHeld(node) {
-			t.stuck = append(t.stuck, node.CreationTimestamp.Time)
+		counts.states[check.State]++
+		counts.oldest = max(counts.oldest, age)
+		isLate := check.State == readiness.HoldAgentMissing || check.State == readiness.HoldOverdue
+		if isLate && !check.AgentSeen && age >= w.stuckAge() && readiness.IsBornHeld(node) {
+			counts.stuck = append(counts.stuck, node.CreationTimestamp.Time)
 		}
 	}
-	return t
+	return counts
 }
 
-// mindParameter takes the born-held policy's parameter away when too many nodes are stuck. As long as they are not, it
-// asks nothing of the API server.
-func (w *Watcher) mindParameter(ctx context.Context, counts tally, now time.Time) error {
-	o := readiness.Outbreak{Nodes: counts.nodes, Stuck: counts.stuck, Now: w.clock.at(now)}
-	if !o.Widespread() {
-		w.saidParameter = ""
+// checkParameter deletes the parameter of the born-held policy if too many nodes are stuck.
+// Otherwise it sends no request to the API server.
+func (w *Watcher) checkParameter(ctx context.Context, counts holdCounts, now time.Time) error {
+	hold := readiness.MassHold{Nodes: counts.nodes, StuckCreated: counts.stuck, Now: w.clock.timeAt(now)}
+	if !hold.IsWidespread() {
+		w.reportedParameter = ""
 		return nil
 	}
-	parameter, err := w.o.ConfigMaps.Get(ctx, Parameter, metav1.GetOptions{})
+	parameter, err := w.options.ConfigMaps.Get(ctx, Parameter, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("reading the parameter of the born-held policy: %w", err)
 	}
-	o.Parameter = parameter.CreationTimestamp.Time
-	if !w.taken.IsZero() {
-		o.Taken = now.Sub(w.taken)
+	hold.ParameterCreated = parameter.CreationTimestamp.Time
+	if !w.parameterRemoved.IsZero() {
+		hold.SinceRemoved = now.Sub(w.parameterRemoved)
 	}
-	yes, why := o.SwitchOff()
-	if !yes {
-		if w.saidParameter != string(parameter.UID) {
-			w.saidParameter = string(parameter.UID)
-			w.tellParameter(ctx, parameter, EventLeftOn, fmt.Sprintf("%s. New nodes are still born held; to stop that: `kubectl -n %s delete configmap %s`",
-				why, parameter.Namespace, Parameter))
-		}
-		return nil
+	ok, why := hold.CanRemoveParameter()
+	if ok {
+		return w.removeParameter(ctx, parameter, hold, now)
 	}
-	return w.takeParameter(ctx, parameter, o, now)
+	if w.reportedParameter != string(parameter.UID) {
+		w.reportedParameter = string(parameter.UID)
+		w.reportParameter(ctx, parameter, EventLeftOn, fmt.Sprintf("%s. New nodes are still born held. "+
+			"To stop that: `kubectl -n %s delete configmap %s`", why, parameter.Namespace, Parameter))
+	}
+	return nil
 }
 
-// takeParameter counts again by what the API server has, since the cache may be old, and takes the parameter away.
-func (w *Watcher) takeParameter(ctx context.Context, parameter *corev1.ConfigMap, o readiness.Outbreak, now time.Time) error {
-	nodes, err := w.o.Nodes.List(ctx, metav1.ListOptions{})
+// removeParameter counts again with Nodes from the API server, because the cache may be stale,
+// and deletes the parameter.
+func (w *Watcher) removeParameter(
+	ctx context.Context, parameter *corev1.ConfigMap, hold readiness.MassHold, now time.Time,
+) error {
+	nodes, err := w.options.Nodes.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("counting the nodes that are held without an agent: %w", err)
+		return fmt.Errorf("listing nodes to count holds without an agent: %w", err)
 	}
-	counts := w.count(nodes.Items, now)
-	o.Nodes, o.Stuck = counts.nodes, counts.stuck
-	yes, why := o.SwitchOff()
-	if !yes {
-		return nil // The next round decides with a newer cache.
+	counts := w.countHolds(nodes.Items, now)
+	hold.Nodes, hold.StuckCreated = counts.nodes, counts.stuck
+	ok, why := hold.CanRemoveParameter()
+	if !ok {
+		return nil // The next check decides with a newer cache.
 	}
-	err = w.o.ConfigMaps.Delete(ctx, Parameter, metav1.DeleteOptions{
+	err = w.options.ConfigMaps.Delete(ctx, Parameter, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &parameter.UID, ResourceVersion: &parameter.ResourceVersion},
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // Somebody was faster, and the next round looks anew.
+		return nil // Another client was faster; the next check handles it.
 	}
 	if err != nil {
-		return fmt.Errorf("taking away the parameter of the born-held policy: %w", err)
+		return fmt.Errorf("deleting the parameter of the born-held policy: %w", err)
 	}
-	w.taken = now
+	w.parameterRemoved = now
 	w.metrics.switchedOff.Inc()
-	w.tellParameter(ctx, parameter, EventSwitchedOff, fmt.Sprintf(
-		"%s, so new nodes are not born held any more. See why with `kubectl -n %s get pods -o wide`. When agents run again: `kubectl -n %s create configmap %s`",
+	w.reportParameter(ctx, parameter, EventSwitchedOff, fmt.Sprintf("%s. New nodes are no longer born held. "+
+		"To see why agents are missing: `kubectl -n %s get pods -o wide`. "+
+		"When agents run again: `kubectl -n %s create configmap %s`",
 		why, parameter.Namespace, parameter.Namespace, Parameter))
 	return nil
 }
 
-func (w *Watcher) tellParameter(ctx context.Context, parameter *corev1.ConfigMap, reason, message string) {
-	w.o.Log.ErrorContext(ctx, "too many nodes are held without an agent", "decision", reason, "message", message)
-	w.o.Tell(&corev1.ObjectReference{
+func (w *Watcher) reportParameter(ctx context.Context, parameter *corev1.ConfigMap, reason, message string) {
+	w.options.Log.ErrorContext(ctx, "too many nodes are held without an agent", "decision", reason, "message", message)
+	w.options.RecordEvent(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "ConfigMap", Namespace: parameter.Namespace, Name: parameter.Name, UID: parameter.UID,
 	}, corev1.EventTypeWarning, reason, message)
 }

@@ -8,93 +8,96 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bornLater says whether nodes are still born held, as soon as the API server has heard of the last change.
-func (s *site) bornLater(held bool) {
-	s.t.Helper()
-	require.NoError(s.t, s.Obeyed(s.t.Context()))
-	require.Equal(s.t, held, s.born("later").Spec.Unschedulable)
-	s.remove("later")
+// requireBornHeld checks whether a new node is born held, after the API server has observed the
+// last change of the parameter.
+func (f *fixture) requireBornHeld(held bool) {
+	f.t.Helper()
+	require.NoError(f.t, f.WaitForPolicies(f.t.Context()))
+	require.Equal(f.t, held, f.createHeldNode("later").Spec.Unschedulable)
+	f.deleteNode("later")
 }
 
-func outbreak(t *testing.T, s *site) {
-	w := s.watch(0)
+func testMassHold(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
 	for i := range 12 {
-		s.born(fmt.Sprintf("n%d", i))
+		f.createHeldNode(fmt.Sprintf("n%d", i))
 	}
 	for i := 3; i < 12; i++ {
-		s.agent(fmt.Sprintf("n%d", i), true)
+		f.runAgent(fmt.Sprintf("n%d", i), true)
 	}
-	s.agent("n3", true)
-	w.pass(5*time.Minute + 30*time.Second)
-	require.NotNil(t, s.parameter(), "an image may take so long")
-	first := s.parameter()
-	w.pass(time.Minute)
-	require.Nil(t, s.parameter(), "a quarter of the nodes are held without an agent")
-	told := w.told("ConfigMap "+Parameter, EventSwitchedOff)
-	require.Len(t, told, 1)
-	require.Contains(t, told[0], "3 of 12 nodes")
+	f.runAgent("n3", true)
+	w.advance(5*time.Minute + 30*time.Second)
+	require.NotNil(t, f.parameter(), "pulling an image may take this long")
+	first := f.parameter()
+	w.advance(time.Minute)
+	require.Nil(t, f.parameter(), "a quarter of the nodes are held without an agent")
+	messages := w.eventMessages("ConfigMap "+Parameter, EventSwitchedOff)
+	require.Len(t, messages, 1)
+	require.Contains(t, messages[0], "3 of 12 nodes")
 	require.Equal(t, 1, w.metric("born_held_switched_off_total", ""))
-	require.True(t, s.node("n0").Spec.Unschedulable, "those that are held stay so")
-	s.bornLater(false)
+	require.True(t, f.node("n0").Spec.Unschedulable, "held nodes stay held")
+	f.requireBornHeld(false)
 
-	// Put back as the event says, while the nodes are still stuck.
-	lines := quoted(told[0])
+	// The parameter is restored with the command from the event, while nodes are still stuck.
+	lines := commandsIn(messages[0])
 	require.Len(t, lines, 2)
-	s.paste(lines[0])
-	stuck := s.node("n2").CreationTimestamp
-	require.Eventually(t, func() bool { return time.Now().Unix() > stuck.Unix() }, eventually, often, "timestamps count whole seconds")
-	s.paste(lines[1])
-	second := s.parameter()
+	f.runShell(lines[0])
+	stuck := f.node("n2").CreationTimestamp
+	require.Eventually(t, func() bool { return time.Now().Unix() > stuck.Unix() }, timeout, pollInterval,
+		"timestamps have whole seconds")
+	f.runShell(lines[1])
+	second := f.parameter()
 	require.NotEqual(t, first.UID, second.UID)
-	s.bornLater(true)
-	w.pass(30 * time.Minute)
-	require.NotNil(t, s.parameter())
-	left := w.told("ConfigMap "+Parameter, EventLeftOn)
-	require.Len(t, left, 1, "said once")
+	f.requireBornHeld(true)
+	w.advance(30 * time.Minute)
+	require.NotNil(t, f.parameter())
+	left := w.eventMessages("ConfigMap "+Parameter, EventLeftOn)
+	require.Len(t, left, 1, "reported once")
 	require.Contains(t, left[0], "kubectl -n holdfast-system delete configmap "+Parameter)
 
-	// A leader that has just started remembers nothing, and does not fight either. After an hour it asks anew.
-	next := s.watch(0)
-	next.pass(30 * time.Minute)
-	require.NotNil(t, s.parameter())
-	require.Len(t, next.told("ConfigMap "+Parameter, EventLeftOn), 1)
-	next.pass(31 * time.Minute)
-	require.Nil(t, s.parameter())
-	require.Len(t, next.told("ConfigMap "+Parameter, EventSwitchedOff), 1)
+	// A new leader has no state, and also leaves the parameter. After an hour it decides again.
+	next := f.startLeader(0)
+	next.advance(30 * time.Minute)
+	require.NotNil(t, f.parameter())
+	require.Len(t, next.eventMessages("ConfigMap "+Parameter, EventLeftOn), 1)
+	next.advance(31 * time.Minute)
+	require.Nil(t, f.parameter())
+	require.Len(t, next.eventMessages("ConfigMap "+Parameter, EventSwitchedOff), 1)
 
-	// One that remembers does not fight over nodes that were born since.
-	s.paste(lines[1])
-	require.NoError(t, s.Obeyed(t.Context()))
+	// The first leader knows when it deleted the parameter, and does not delete it again because of
+	// nodes that were created since.
+	f.runShell(lines[1])
+	require.NoError(t, f.WaitForPolicies(t.Context()))
 	for i := range 3 {
-		s.remove(fmt.Sprintf("n%d", i))
-		require.True(t, s.born(fmt.Sprintf("m%d", i)).Spec.Unschedulable)
+		f.deleteNode(fmt.Sprintf("n%d", i))
+		require.True(t, f.createHeldNode(fmt.Sprintf("m%d", i)).Spec.Unschedulable)
 	}
-	w.pass(7 * time.Minute)
-	require.NotNil(t, s.parameter())
-	require.Len(t, w.told("ConfigMap "+Parameter, EventLeftOn), 2)
-	w.pass(31 * time.Minute)
-	require.Nil(t, s.parameter())
-	require.Len(t, w.told("ConfigMap "+Parameter, EventSwitchedOff), 2)
+	w.advance(7 * time.Minute)
+	require.NotNil(t, f.parameter())
+	require.Len(t, w.eventMessages("ConfigMap "+Parameter, EventLeftOn), 2)
+	w.advance(31 * time.Minute)
+	require.Nil(t, f.parameter())
+	require.Len(t, w.eventMessages("ConfigMap "+Parameter, EventSwitchedOff), 2)
 
-	s.paste(lines[1])
-	require.NoError(t, s.Obeyed(t.Context()))
+	f.runShell(lines[1])
+	require.NoError(t, f.WaitForPolicies(t.Context()))
 	for i := range 3 {
-		s.remove(fmt.Sprintf("m%d", i))
+		f.deleteNode(fmt.Sprintf("m%d", i))
 	}
-	w.pass(2 * time.Hour)
-	require.NotNil(t, s.parameter(), "nothing is stuck any more")
+	w.advance(2 * time.Hour)
+	require.NotNil(t, f.parameter(), "no node is stuck any more")
 }
 
-func tooFew(t *testing.T, s *site) {
-	w := s.watch(0)
+func testFewStuckNodes(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
-		s.born(name)
+		f.createHeldNode(name)
 	}
-	s.agent("n3", false)
-	s.agent("n4", true)
-	s.goDown("n4")
-	s.boot("n4", "the-next")
-	w.pass(time.Hour)
+	f.runAgent("n3", false)
+	f.runAgent("n4", true)
+	f.shutDown("n4")
+	f.reportBoot("n4", "the-next")
+	w.advance(time.Hour)
 	require.Equal(t, 4, w.metric("holds", "overdue"))
-	require.NotNil(t, s.parameter(), "two that were born held are without an agent; one has an agent, which waits, and one was in service")
+	require.NotNil(t, f.parameter(), "only two nodes count: n3 has an agent, and n4 was in service")
 }

@@ -11,130 +11,132 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-func printedRelease(t *testing.T, s *site) {
-	_, err := s.StartControllers("node-lifecycle-controller")
+const scaleDownMark = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+
+func testPrintedCommand(t *testing.T, f *fixture) {
+	_, err := f.StartControllers("node-lifecycle-controller")
 	require.NoError(t, err)
-	w := s.watch(0)
-	s.born("n1")
-	closedFor := func() (keys []string) {
-		for _, taint := range s.node("n1").Spec.Taints {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
+	closingTaints := func() (keys []string) {
+		for _, taint := range f.node("n1").Spec.Taints {
 			if taint.Key == corev1.TaintNodeUnschedulable || taint.Key == corev1.TaintNodeNetworkUnavailable {
 				keys = append(keys, taint.Key)
 			}
 		}
 		return keys
 	}
-	require.Eventually(t, func() bool { return len(closedFor()) == 2 }, eventually, often)
-	require.Eventually(t, func() bool { // The controller writes as it likes, in between.
-		w.pass(3 * time.Minute)
-		return condition(s.node("n1"), readiness.NetworkHeld).Reason != ""
-	}, eventually, often)
-	lines := quoted(condition(s.node("n1"), readiness.NetworkHeld).Message)
+	require.Eventually(t, func() bool { return len(closingTaints()) == 2 }, timeout, pollInterval)
+	require.Eventually(t, func() bool { // The controller may write between a read and a write.
+		w.advance(3 * time.Minute)
+		return condition(f.node("n1"), readiness.NetworkHeld).Reason != ""
+	}, timeout, pollInterval)
+	lines := commandsIn(condition(f.node("n1"), readiness.NetworkHeld).Message)
 	require.Len(t, lines, 2)
-	s.paste(lines[0])
-	require.Equal(t, readiness.ManualRelease(s.node("n1")), lines[1])
-	s.paste(lines[1])
+	f.runShell(lines[0])
+	require.Equal(t, readiness.ReleaseCommand(f.node("n1")), lines[1])
+	f.runShell(lines[1])
 
-	free := s.node("n1")
+	free := f.node("n1")
 	require.False(t, free.Spec.Unschedulable)
 	require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
-	require.Eventually(t, func() bool { return len(closedFor()) == 0 }, eventually, often, "nothing keeps pods away")
+	require.Eventually(t, func() bool { return len(closingTaints()) == 0 }, timeout, pollInterval, "pods can be scheduled")
 
-	overridden := s.agent("n1", false)
+	overridden := f.runAgent("n1", false)
 	require.Equal(t, readiness.Overridden, record(t, overridden).State)
-	require.False(t, overridden.Spec.Unschedulable, "the agent that comes later respects it")
+	require.False(t, overridden.Spec.Unschedulable, "a later agent respects the override")
 }
 
-func printedReleaseOfTaint(t *testing.T, s *site) {
-	w := s.watch(0)
-	s.born("n1")
+func testPrintedTaintCommand(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
 	const key = "readiness.k8s.io/holdfast"
-	_, err := s.Kubectl(t.Context(), "uncordon", "n1")
-	require.NoError(t, err)
-	_, err = s.Kubectl(t.Context(), "taint", "node", "n1", key+"=x:NoSchedule", "example.org/mine:NoSchedule")
-	require.NoError(t, err)
-	held := readiness.Record{State: readiness.Held, BootID: s.node("n1").Status.NodeInfo.BootID, Reason: readiness.NewNode, Taint: key}
-	_, err = s.Kubectl(t.Context(), "annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
-	require.NoError(t, err)
-	w.pass(3 * time.Minute)
-	lines := quoted(condition(s.node("n1"), readiness.NetworkHeld).Message)
+	f.kubectl("uncordon", "n1")
+	f.kubectl("taint", "node", "n1", key+"=x:NoSchedule", "example.org/mine:NoSchedule")
+	held := readiness.Record{
+		State: readiness.Held, BootID: f.node("n1").Status.NodeInfo.BootID, Reason: readiness.NewNode, Taint: key,
+	}
+	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
+	w.advance(3 * time.Minute)
+	lines := commandsIn(condition(f.node("n1"), readiness.NetworkHeld).Message)
 	require.Len(t, lines, 2)
-	s.paste(lines[1])
-	free := s.node("n1")
-	require.False(t, slices.ContainsFunc(free.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key }))
-	require.True(t, slices.ContainsFunc(free.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "example.org/mine" }))
-	require.Equal(t, readiness.Overridden, record(t, s.agent("n1", false)).State)
+	f.runShell(lines[1])
+	hasTaint := func(key string) bool {
+		return slices.ContainsFunc(f.node("n1").Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
+	}
+	require.False(t, hasTaint(key))
+	require.True(t, hasTaint("example.org/mine"))
+	require.Equal(t, readiness.Overridden, record(t, f.runAgent("n1", false)).State)
 }
 
-// Plain kubectl uncordon leaves NetworkUnavailable, with which no pod comes.
-func openedByHalves(t *testing.T, s *site) {
-	w := s.watch(0)
-	s.born("n1")
-	w.pass(3 * time.Minute)
-	_, err := s.Kubectl(t.Context(), "uncordon", "n1")
-	require.NoError(t, err)
-	w.rounds(2)
-	free := s.node("n1")
+// testPartlyOpened: kubectl uncordon leaves NetworkUnavailable, which keeps pods away.
+func testPartlyOpened(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
+	w.advance(3 * time.Minute)
+	f.kubectl("uncordon", "n1")
+	w.checkNodesTimes(2)
+	free := f.node("n1")
 	require.Equal(t, readiness.Overridden, record(t, free).State)
 	require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
 	require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
-	require.Contains(t, free.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled", "nobody has looked for etcd")
-	require.Len(t, w.told("Node n1", readiness.EventOverridden), 1)
-	w.pass(time.Hour)
-	require.Equal(t, free.ResourceVersion, s.node("n1").ResourceVersion)
-	s.agentTakesOffTheMarks("n1")
+	require.Contains(t, free.Annotations, scaleDownMark, "no agent has scanned for etcd")
+	require.Len(t, w.eventMessages("Node n1", readiness.EventOverridden), 1)
+	w.advance(time.Hour)
+	require.Equal(t, free.ResourceVersion, f.node("n1").ResourceVersion)
+	f.requireMarksRemoved("n1")
 }
 
-// agentTakesOffTheMarks has the agent of a node that was released come, and find that there is no etcd.
-func (s *site) agentTakesOffTheMarks(name string) {
-	s.t.Helper()
-	after := s.agentSees(name, readiness.Facts{Etcd: readiness.Absent})
-	require.NotContains(s.t, after.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled")
-	require.Empty(s.t, record(s.t, after).Marks)
-	require.False(s.t, after.Spec.Unschedulable)
+// requireMarksRemoved runs the agent of a released node, which detects that there is no etcd.
+func (f *fixture) requireMarksRemoved(name string) {
+	f.t.Helper()
+	after := f.runAgentWithFacts(name, readiness.Facts{Etcd: readiness.Absent})
+	require.NotContains(f.t, after.Annotations, scaleDownMark)
+	require.Empty(f.t, record(f.t, after).Marks)
+	require.False(f.t, after.Spec.Unschedulable)
 }
 
-func overdueKept(t *testing.T, s *site) {
-	w := s.watch(0)
-	s.born("n1")
-	waiting := s.agent("n1", false)
-	w.pass(9 * time.Minute)
-	require.Empty(t, w.stories)
-	w.pass(2 * time.Minute)
-	w.pass(time.Hour)
-	messages := w.told("Node n1", readiness.EventOverdue)
+func testOverdueKept(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
+	waiting := f.runAgent("n1", false)
+	w.advance(9 * time.Minute)
+	require.Empty(t, w.events)
+	w.advance(2 * time.Minute)
+	w.advance(time.Hour)
+	messages := w.eventMessages("Node n1", readiness.EventOverdue)
 	require.Len(t, messages, 1)
 	require.Contains(t, messages[0], condition(waiting, readiness.NetworkHeld).Message)
 	require.Equal(t, 1, w.metric("holds", "overdue"))
-	require.Equal(t, waiting.ResourceVersion, s.node("n1").ResourceVersion)
+	require.Equal(t, waiting.ResourceVersion, f.node("n1").ResourceVersion)
 }
 
-func overdueReleased(t *testing.T, s *site) {
-	w := s.watch(0, releasing)
+func testOverdueReleased(t *testing.T, f *fixture) {
+	w := f.startLeader(0, releasing)
 	for _, name := range []string{"n1", "n2", "n3"} {
-		s.born(name)
+		f.createHeldNode(name)
 	}
-	s.agent("n2", false)
-	_, err := s.Kubectl(t.Context(), "taint", "node", "n3", "ToBeDeletedByClusterAutoscaler=1:NoSchedule")
-	require.NoError(t, err)
-	w.pass(9 * time.Minute)
+	f.runAgent("n2", false)
+	f.kubectl("taint", "node", "n3", "ToBeDeletedByClusterAutoscaler=1:NoSchedule")
+	w.advance(9 * time.Minute)
 	for _, name := range []string{"n1", "n2", "n3"} {
-		require.True(t, s.node(name).Spec.Unschedulable)
+		require.True(t, f.node(name).Spec.Unschedulable)
 	}
-	w.pass(time.Minute)
+	w.advance(time.Minute)
 	for _, name := range []string{"n1", "n2"} {
-		free := s.node(name)
+		free := f.node(name)
 		require.False(t, free.Spec.Unschedulable)
 		require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
 		require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
 		r := record(t, free)
-		require.Equal(t, []any{readiness.Released, readiness.Overdue, free.Status.NodeInfo.BootID}, []any{r.State, r.Reason, r.BootID})
-		require.Contains(t, free.Annotations, "cluster-autoscaler.kubernetes.io/scale-down-disabled", "nobody has looked for etcd")
-		require.Len(t, w.told("Node "+name, readiness.EventGivenUp), 1)
-		require.Equal(t, free.ResourceVersion, s.agent(name, false).ResourceVersion, "the agent leaves it alone, and has nothing to add")
-		s.agentTakesOffTheMarks(name)
+		require.Equal(t, []any{readiness.Released, readiness.Overdue, free.Status.NodeInfo.BootID},
+			[]any{r.State, r.Reason, r.BootID})
+		require.Contains(t, free.Annotations, scaleDownMark, "no agent has scanned for etcd")
+		require.Len(t, w.eventMessages("Node "+name, readiness.EventGivenUp), 1)
+		require.Equal(t, free.ResourceVersion, f.runAgent(name, false).ResourceVersion, "the agent changes nothing")
+		f.requireMarksRemoved(name)
 	}
-	require.True(t, s.node("n3").Spec.Unschedulable, "somebody is deleting it")
+	require.True(t, f.node("n3").Spec.Unschedulable, "an autoscaler is deleting it")
 	require.Equal(t, 2, w.metric("holds_given_up_total", ""))
 	require.Equal(t, 1, w.metric("holds", "behind_others"))
 }

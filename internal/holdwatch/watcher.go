@@ -1,8 +1,9 @@
-// Package holdwatch watches the holds of all nodes from outside of them: it is loud where no agent looks after a hold or
-// where one lasts, ends holds that last too long if it is told to, and stops nodes from being born held when too many of
-// them are stuck.
+// Package holdwatch watches the holds of all nodes from the webhook. It reports holds without
+// an agent and holds that exceed their time limit, ends the latter if configured to, and stops
+// nodes from being born held when too many of them are stuck.
 //
-// What to say and to do is decided by pkg/readiness. Here are the ages, the writes and the telling.
+// pkg/readiness decides what to report and to write. This package measures ages, writes Nodes
+// and records events.
 package holdwatch
 
 import (
@@ -19,66 +20,71 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// FieldManager is the name under which the watcher's writes stand in managedFields.
+// FieldManager is the name of the watcher in managedFields.
 const FieldManager = "holdfast-webhook"
 
-// Parameter is the name of the ConfigMap whose presence has nodes born held: manifests/base/policies/born-held.yaml.
+// Parameter is the name of the ConfigMap that enables the born-held policy
+// (manifests/base/policies/born-held.yaml).
 const Parameter = "holdfast-born-held"
 
-// Options are what a Watcher works with. All are needed but Now.
+// Options are the dependencies and settings of a Watcher. Only Now is optional.
 type Options struct {
-	// Cache has the Nodes.
+	// Cache contains the Nodes.
 	Cache cache.Cache
-	// Nodes and ConfigMaps are clients without a cache, ConfigMaps of the namespace where the parameter is.
+	// Nodes and ConfigMaps are clients without a cache. ConfigMaps is for the namespace of the
+	// parameter.
 	Nodes      typedcorev1.NodeInterface
 	ConfigMaps typedcorev1.ConfigMapInterface
-	// Elected is closed once this replica leads. Until then it counts ages and does nothing else.
+	// Elected is closed once this replica leads. Until then the Watcher only measures ages.
 	Elected <-chan struct{}
-	// Patience says how old a hold may get.
-	Patience readiness.Patience
-	// Tell makes an event. It must not block.
-	Tell       func(about *corev1.ObjectReference, kind, reason, message string)
-	Log        *slog.Logger
-	Registerer prometheus.Registerer
+	// Timeouts are the time limits for holds.
+	Timeouts readiness.Timeouts
+	// RecordEvent records an event. It must not block.
+	RecordEvent func(about *corev1.ObjectReference, kind, reason, message string)
+	Log         *slog.Logger
+	Registerer  prometheus.Registerer
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
 
-// Watcher watches holds. It runs in every replica, so that a new leader knows the ages that the last one knew; only the
-// one that leads says and does anything. Its memory belongs to the goroutine of Run.
+// Watcher watches holds. It runs in every replica, so that a new leader knows the ages. Only
+// the leader reports and writes. Its state belongs to the goroutine of Run.
 type Watcher struct {
-	o       Options
+	options Options
 	writer  *nodepatch.Writer
 	metrics *metrics
 	clock   serverClock
-	// sightings are by the Node's UID: a Node made anew is another one.
-	sightings map[types.UID]*sighting
-	// leadingSince is zero as long as this replica does not lead.
+	// tracked is keyed by the Node's UID: a recreated Node is another Node.
+	tracked map[types.UID]*trackedNode
+	// leadingSince is zero until this replica leads.
 	leadingSince time.Time
-	// taken is when this replica took the parameter away; zero if it never did.
-	taken time.Time
-	// saidRound and saidParameter are the last things said of the round and of the parameter.
-	saidRound, saidParameter string
+	// parameterRemoved is when this replica deleted the parameter, zero if it never did.
+	parameterRemoved time.Time
+	// logged holds the error of the last check of all nodes. reportedParameter is the UID of the
+	// parameter about which EventLeftOn was recorded last.
+	logged            loop.LogOnce
+	reportedParameter string
 }
 
-// sighting is what is remembered of one recorded Node.
-type sighting struct {
-	// shape is the record and the boot; since is when the Node was first seen in it.
-	shape string
-	since time.Time
-	// told is the last standing that was told.
-	told readiness.Standing
+// trackedNode is the state that the Watcher keeps about one Node with a record.
+type trackedNode struct {
+	// holdKey identifies the record and the boot. since is when they were first observed.
+	holdKey string
+	since   time.Time
+	// reported is the last state that was reported.
+	reported readiness.HoldState
 }
 
-// New returns a Watcher that does nothing before Run.
+// New returns a Watcher. It does nothing before Run.
 func New(ctx context.Context, o Options) (*Watcher, error) {
-	if o.Patience.Agent <= 0 || o.Patience.Hold <= o.Patience.Agent {
-		return nil, fmt.Errorf("watching holds: %s for an agent and %s for a hold: the second must be more than the first, and both above zero",
-			o.Patience.Agent, o.Patience.Hold)
+	if o.Timeouts.Agent <= 0 || o.Timeouts.Hold <= o.Timeouts.Agent {
+		return nil, fmt.Errorf("watching holds: agent timeout %s and hold timeout %s: both must be positive, "+
+			"and the second must be longer", o.Timeouts.Agent, o.Timeouts.Hold)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -91,38 +97,42 @@ func New(ctx context.Context, o Options) (*Watcher, error) {
 		return nil, fmt.Errorf("opening the informer for Nodes: %w", err)
 	}
 	return &Watcher{
-		o: o, metrics: m, writer: nodepatch.NewWriterAs(FieldManager, o.Nodes), sightings: map[types.UID]*sighting{},
+		options: o, metrics: m, writer: nodepatch.NewWriterAs(FieldManager, o.Nodes), tracked: map[types.UID]*trackedNode{},
 		clock: serverClock{configMaps: o.ConfigMaps},
 	}, nil
 }
 
-// tick is the time between two rounds: 10 s where an agent has two minutes.
-func (w *Watcher) tick() time.Duration { return max(w.o.Patience.Agent/12, 100*time.Millisecond) }
+// interval is the time between two checks: 10 s if an agent has two minutes.
+func (w *Watcher) interval() time.Duration {
+	return max(w.options.Timeouts.Agent/12, 100*time.Millisecond)
+}
 
-// grace is for how long a new leader does nothing. When the API server comes back after an outage that ended the last
-// leader, agents have the same outage behind them, and need a moment to release what is ready.
-func (w *Watcher) grace() time.Duration { return w.o.Patience.Agent / 4 }
+// leaderGrace is how long a new leader does nothing. After an outage of the API server that
+// ended the last leader, the agents also need time to release nodes that are ready.
+func (w *Watcher) leaderGrace() time.Duration { return w.options.Timeouts.Agent / 4 }
 
-// spread is the age at which a node that is held without an agent counts towards the parameter. Sooner it may be waiting
-// for its image; later an autoscaler may be buying the next.
-func (w *Watcher) spread() time.Duration { return (w.o.Patience.Agent + w.o.Patience.Hold) / 2 }
+// stuckAge is the age at which a node that is held without an agent counts as stuck. Earlier,
+// it may be waiting for its image; later, an autoscaler may already be buying the next node.
+func (w *Watcher) stuckAge() time.Duration {
+	return (w.options.Timeouts.Agent + w.options.Timeouts.Hold) / 2
+}
 
-// Run works until ctx ends, and then returns nil as the manager's runnables do.
+// Run checks all nodes periodically until ctx ends, and then returns nil like the manager's
+// runnables.
 func (w *Watcher) Run(ctx context.Context) error {
-	if !w.o.Cache.WaitForCacheSync(ctx) {
+	if !w.options.Cache.WaitForCacheSync(ctx) {
 		return nil
 	}
-	ticker := time.NewTicker(w.tick())
+	ticker := time.NewTicker(w.interval())
 	defer ticker.Stop()
 	for {
 		text := ""
-		if err := w.round(ctx); err != nil && ctx.Err() == nil {
+		if err := w.checkNodes(ctx); err != nil && ctx.Err() == nil {
 			text = err.Error()
 		}
-		if text != w.saidRound && text != "" {
-			w.o.Log.ErrorContext(ctx, "watching holds is incomplete, the next round tries again", "err", text)
+		if w.logged.Changed("", text) && text != "" {
+			w.options.Log.ErrorContext(ctx, "failed to check all holds; retrying", "err", text)
 		}
-		w.saidRound = text
 		select {
 		case <-ctx.Done():
 			return nil
@@ -131,38 +141,40 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// round looks at every Node once. What fails on one stops no other.
-func (w *Watcher) round(ctx context.Context) error {
+// checkNodes checks every Node once. An error on one node does not stop the check of the
+// others.
+func (w *Watcher) checkNodes(ctx context.Context) error {
 	nodes := &corev1.NodeList{}
-	if err := w.o.Cache.List(ctx, nodes); err != nil {
+	if err := w.options.Cache.List(ctx, nodes); err != nil {
 		return fmt.Errorf("listing nodes: %w", err)
 	}
-	now := w.o.Now()
-	w.remember(nodes.Items, now)
-	if !w.leads(now) {
+	now := w.options.Now()
+	w.trackNodes(nodes.Items, now)
+	if !w.isLeading(now) {
 		return nil
 	}
-	errs := []error{w.learnClock(ctx, nodes.Items, now)}
-	counts := w.count(nodes.Items, now)
-	w.metrics.show(counts)
-	if now.Sub(w.leadingSince) < w.grace() {
+	errs := []error{w.readServerTime(ctx, nodes.Items, now)}
+	counts := w.countHolds(nodes.Items, now)
+	w.metrics.update(counts)
+	if now.Sub(w.leadingSince) < w.leaderGrace() {
 		return errors.Join(errs...)
 	}
 	for i := range nodes.Items {
-		if node := &nodes.Items[i]; w.sightings[node.UID] != nil {
-			errs = append(errs, w.attend(ctx, node, now))
+		if node := &nodes.Items[i]; w.tracked[node.UID] != nil {
+			errs = append(errs, w.checkHold(ctx, node, now))
 		}
 	}
-	return errors.Join(append(errs, w.mindParameter(ctx, counts, now))...)
+	return errors.Join(append(errs, w.checkParameter(ctx, counts, now))...)
 }
 
-// leads says whether this replica leads. One that does goes on until its process ends.
-func (w *Watcher) leads(now time.Time) bool {
+// isLeading reports whether this replica leads. A leader stays the leader until its process
+// ends.
+func (w *Watcher) isLeading(now time.Time) bool {
 	if !w.leadingSince.IsZero() {
 		return true
 	}
 	select {
-	case <-w.o.Elected:
+	case <-w.options.Elected:
 		w.leadingSince = now
 		return true
 	default:
@@ -170,27 +182,29 @@ func (w *Watcher) leads(now time.Time) bool {
 	}
 }
 
-// remember notes which Nodes are new or have changed their shape, and forgets those that are gone.
-func (w *Watcher) remember(nodes []corev1.Node, now time.Time) {
-	kept := make(map[types.UID]*sighting, len(w.sightings))
+// trackNodes starts the age of Nodes whose hold is new or has changed, and drops Nodes that no
+// longer exist.
+func (w *Watcher) trackNodes(nodes []corev1.Node, now time.Time) {
+	kept := make(map[types.UID]*trackedNode, len(w.tracked))
 	for i := range nodes {
 		node := &nodes[i]
-		shape := shapeOf(node)
-		if shape == "" {
+		key := holdKeyOf(node)
+		if key == "" {
 			continue
 		}
-		seen := w.sightings[node.UID]
-		if seen == nil || seen.shape != shape {
-			seen = &sighting{shape: shape, since: now}
+		tracked := w.tracked[node.UID]
+		if tracked == nil || tracked.holdKey != key {
+			tracked = &trackedNode{holdKey: key, since: now}
 		}
-		kept[node.UID] = seen
+		kept[node.UID] = tracked
 	}
-	w.sightings = kept
+	w.tracked = kept
 }
 
-// shapeOf is what a hold's age counts for: the state that the record tells, and the boot that the kubelet reports. What
-// else is written into a record while a hold lasts does not make it younger. It is empty for a Node without a record.
-func shapeOf(node *corev1.Node) string {
+// holdKeyOf identifies a hold for its age: the state in the record, and the boot that the
+// kubelet reports. Other changes of the record during a hold do not make the hold younger. The
+// key is empty for a Node without a record.
+func holdKeyOf(node *corev1.Node) string {
 	value, recorded := node.Annotations[readiness.HoldAnnotation]
 	if !recorded {
 		return ""
@@ -202,56 +216,63 @@ func shapeOf(node *corev1.Node) string {
 	return fmt.Sprint(record.State, record.Reason, record.Since, node.Status.NodeInfo.BootID)
 }
 
-// age is for how long the Node has been in its shape: as long as this replica has seen it so, which no clock can falsify.
-// A node that was born held may be older than that, which the API server knows by one clock alone.
-func (w *Watcher) age(node *corev1.Node, now time.Time) time.Duration {
-	age := now.Sub(w.sightings[node.UID].since)
-	if server := w.clock.at(now); !server.IsZero() && readiness.BornHeld(node) {
+// holdAge returns how long the hold has existed: as long as this replica has observed it,
+// which does not depend on a wall clock. A node that was born held may be older; its age is
+// measured by the API server's clock alone.
+func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
+	age := now.Sub(w.tracked[node.UID].since)
+	if server := w.clock.timeAt(now); !server.IsZero() && readiness.IsBornHeld(node) {
 		age = max(age, server.Sub(node.CreationTimestamp.Time))
 	}
 	return age
 }
 
-// learnClock asks the API server for its time once, when the first node that was born held is there to be judged by it.
-func (w *Watcher) learnClock(ctx context.Context, nodes []corev1.Node, now time.Time) error {
+// readServerTime reads the API server's time once, when the first node that was born held
+// appears.
+func (w *Watcher) readServerTime(ctx context.Context, nodes []corev1.Node, now time.Time) error {
 	for i := range nodes {
-		if readiness.BornHeld(&nodes[i]) {
-			return w.clock.learn(ctx, now)
+		if readiness.IsBornHeld(&nodes[i]) {
+			return w.clock.read(ctx, now)
 		}
 	}
 	return nil
 }
 
-// reference is the Node as events know it.
-func reference(node *corev1.Node) *corev1.ObjectReference {
+// nodeReference returns the reference to a Node for events.
+func nodeReference(node *corev1.Node) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }
 
-// serverClock is the API server's clock. Ages by it are the same whatever this machine's clock says.
+// serverClock is the API server's clock. Ages by this clock do not depend on the clock of this
+// machine.
 type serverClock struct {
 	configMaps typedcorev1.ConfigMapInterface
-	// stamp is what the API server wrote at our time asked; both are zero as long as it was not heard.
-	stamp, asked time.Time
+	// serverTime is the API server's time at the local time readAt. Both are zero until it is
+	// read.
+	serverTime, readAt time.Time
 }
 
-// at returns the API server's time, to a second, zero if it is not known.
-func (c *serverClock) at(now time.Time) time.Time {
-	if c.asked.IsZero() {
+// timeAt returns the API server's time at a local time, to the second, or zero if it is not
+// known.
+func (c *serverClock) timeAt(now time.Time) time.Time {
+	if c.readAt.IsZero() {
 		return time.Time{}
 	}
-	return c.stamp.Add(now.Sub(c.asked))
+	return c.serverTime.Add(now.Sub(c.readAt))
 }
 
-// learn has the API server stamp an object that it does not keep, as it stamped the Nodes.
-func (c *serverClock) learn(ctx context.Context, now time.Time) error {
-	if !c.asked.IsZero() {
+// read creates an object in a dry run. The API server sets its creation time like that of
+// Nodes.
+func (c *serverClock) read(ctx context.Context, now time.Time) error {
+	if !c.readAt.IsZero() {
 		return nil
 	}
-	made, err := c.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-clock-"}},
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-clock-"}}
+	created, err := c.configMaps.Create(ctx, object,
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: FieldManager})
 	if err != nil {
-		return fmt.Errorf("asking the API server for its time: %w", err)
+		return fmt.Errorf("reading the API server's time: %w", err)
 	}
-	c.stamp, c.asked = made.CreationTimestamp.Time, now
+	c.serverTime, c.readAt = created.CreationTimestamp.Time, now
 	return nil
 }

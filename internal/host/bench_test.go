@@ -12,61 +12,63 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdfast-dev/holdfast/internal/host"
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/hosttest"
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 )
 
-// BenchmarkLook is one full look at a member's host with 2,000 processes besides. They are 200 real ones, each shown ten
-// times: what is read of them, the kernel makes anew for each. It reports the CPU time of a look, the kernel's included.
-func BenchmarkLook(b *testing.B) {
-	etcd := testenv.NewEtcd(b, testenv.EtcdOptions{TLS: true, BootID: func(int) string { return bootID }})
-	h, err := host.New(host.Options{Root: crowded(b, etcd.Member(1).Root)})
-	require.NoError(b, err)
-	before := cpu(b)
+// BenchmarkFindings scans the host of a member with 2,000 other processes. They are 200 real
+// ones with ten entries each, and the kernel generates the files of each entry. The reported
+// CPU time includes the kernel's.
+func BenchmarkFindings(b *testing.B) {
+	etcd := etcd.New(b, etcd.Options{TLS: true, BootID: bootID})
+	h := newHost(b, etcd.Member(1).Root)
+	addProcesses(b, etcd.Member(1).Root)
+	before := cpuTime(b)
 	for b.Loop() {
-		look := h.Look(b.Context())
-		require.Len(b, look.Found, 1)
-		require.Empty(b, look.Unknown)
+		findings := h.Findings(b.Context())
+		require.Len(b, findings.Found, 1)
+		require.Empty(b, findings.Unknown)
 	}
-	b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 }
 
-// BenchmarkIdleWatch is what watching costs while nothing happens, in thousandths of a core.
+// BenchmarkIdleWatch reports the cost of watching a host without changes, in thousandths of a
+// core.
 func BenchmarkIdleWatch(b *testing.B) {
-	etcd := testenv.NewEtcd(b, testenv.EtcdOptions{TLS: true, BootID: func(int) string { return bootID }})
-	h, err := host.New(host.Options{Root: etcd.Member(1).Root})
-	require.NoError(b, err)
-	h.Look(b.Context())
+	etcd := etcd.New(b, etcd.Options{TLS: true, BootID: bootID})
+	h := newHost(b, etcd.Member(1).Root)
+	h.Findings(b.Context())
 	for b.Loop() {
-		before, began := cpu(b), time.Now()
+		before, began := cpuTime(b), time.Now()
 		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
 		require.ErrorIs(b, h.Watch(ctx, func() {}), context.DeadlineExceeded)
 		cancel()
-		b.ReportMetric(1000*(cpu(b)-before).Seconds()/time.Since(began).Seconds(), "millicores")
+		b.ReportMetric(1000*(cpuTime(b)-before).Seconds()/time.Since(began).Seconds(), "millicores")
 	}
 }
 
-// crowded adds 2,000 processes to a host's process table.
-func crowded(b *testing.B, root string) string {
+// addProcesses adds 2,000 processes to a host's process table.
+func addProcesses(b *testing.B, root string) {
 	b.Helper()
 	sleep, err := exec.LookPath("sleep")
 	require.NoError(b, err)
 	for i := range 200 {
-		process := exec.CommandContext(b.Context(), sleep, "600") // and not for ever, should nobody end it
+		process := exec.CommandContext(b.Context(), sleep, "600") // in case the cleanup does not run
 		require.NoError(b, process.Start())
-		b.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() }) // Wait tells of the signal
+		b.Cleanup(func() { _ = process.Process.Kill(); _ = process.Wait() }) // Wait reports the signal
 		for j := range 10 {
 			link := filepath.Join(root, "proc", fmt.Sprint(1_000_000+10*i+j))
 			require.NoError(b, os.Symlink(fmt.Sprintf("/proc/%d", process.Process.Pid), link))
 		}
 	}
-	return root
 }
 
-// cpu is the time that this process has had on processors.
-func cpu(b *testing.B) time.Duration {
+// cpuTime returns the CPU time that this process has used.
+func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
+
+func bootID(int) string { return hosttest.BootID }

@@ -1,97 +1,115 @@
-// Package host says what the host shows of etcd and of its network: processes, systemd units, files.
-//
-// It looks and never decides. What cannot be read is reported as unread, with the reason, and never as absent. It asks
-// etcd nothing: whether a server is a member, and of which cluster, is internal/etcdprobe's question.
+// Package host observes one host: its network, its etcd servers, its shutdown, and the names
+// of its machine. It is the agent's view of packages nodenet, etcddetect and systemd.
 package host
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/internal/etcddetect"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/nodenet"
+	"github.com/holdfast-dev/holdfast/internal/systemd"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// Options says where on the host to look. Every path but Root is the host's own, as a program on the host would open
-// it; empty ones have defaults.
+// Options are the places to observe. All paths but Root are the host's own, as a program on
+// the host opens them. Empty options have defaults.
 type Options struct {
-	// Root is where the host's root directory is mounted. Default "/".
+	// Root is the mount point of the host's root directory. Default "/".
 	Root string
 	// SubnetFile is flannel's subnet file. Default /run/flannel/subnet.env.
 	SubnetFile string
-	// CNIConfDirs are the directories of CNI configurations, of which the first that has one counts. Default CNIConfDirs.
+	// CNIConfDirs are the directories of CNI configurations. The first one with a
+	// configuration counts. Default CNIConfDirs.
 	CNIConfDirs []string
 	// CNIBinDirs are the directories of CNI plugins. Default CNIBinDirs.
 	CNIBinDirs []string
-	// Marker is the file that the last task of the network_plugin role writes. Default /run/holdfast/network_plugin.done.
+	// Marker is the file that the last task of the network_plugin role writes. Default
+	// /run/holdfast/network_plugin.done.
 	Marker string
-	// Units are systemd units that somebody waits for, by their whole names. Default none.
+	// Units are the full names of the systemd units that the operator waits for. Default
+	// none.
 	Units []string
-	// EtcdCredential is a credential that the operator named; it is tried before all others. Its paths are the host's.
-	EtcdCredential *protect.Credential
-	// Log is told what changes. Default: nothing is logged.
+	// EtcdCredential is the operator's credential. It is tried before all others. Its paths
+	// are the host's.
+	EtcdCredential *evidence.Credential
+	// Log receives changes of the watches. Default: nothing is logged.
 	Log *slog.Logger
 }
 
-// Host looks at one host.
+// A Host is one observed host.
 type Host struct {
-	opts Options
-	root tree
-	log  *slog.Logger
-	// traces are the places that looks have led to.
-	traces *traces
-	// shutdown is whether the host is going down, as logind last said.
-	shutdown shutdown
+	root     hostfs.Root
+	network  nodenet.Network
+	etcd     *etcddetect.Detector
+	shutdown *systemd.ShutdownMonitor
+	log      *slog.Logger
 }
 
-// New returns a Host after checking that its root is a directory.
+// New returns a Host after a check that its root is a directory.
 func New(o Options) (*Host, error) {
 	if o.Root == "" {
 		o.Root = "/"
 	}
-	root, err := filepath.Abs(o.Root)
+	dir, err := filepath.Abs(o.Root)
 	if err != nil {
-		return nil, fmt.Errorf("finding the host root %q: %w", o.Root, err)
+		return nil, fmt.Errorf("resolving the host root %q: %w", o.Root, err)
 	}
-	info, err := os.Stat(root)
+	info, err := os.Stat(dir)
 	if err != nil {
-		return nil, fmt.Errorf("opening the host root: %w; name the directory where the host's / is mounted", err)
+		return nil, fmt.Errorf("opening the host root: %w; set it to the directory where the host's / is mounted", err)
 	}
 	if !info.IsDir() {
-		return nil, fmt.Errorf("opening the host root %q: not a directory; name the directory where the host's / is mounted", root)
-	}
-	if o.SubnetFile == "" {
-		o.SubnetFile = "/run/flannel/subnet.env"
-	}
-	if len(o.CNIConfDirs) == 0 {
-		o.CNIConfDirs = CNIConfDirs()
-	}
-	if len(o.CNIBinDirs) == 0 {
-		o.CNIBinDirs = CNIBinDirs()
-	}
-	if o.Marker == "" {
-		o.Marker = "/run/holdfast/network_plugin.done"
+		return nil, fmt.Errorf("opening the host root %q: not a directory; "+
+			"set it to the directory where the host's / is mounted", dir)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	h := &Host{opts: o, root: tree(root), log: o.Log, traces: newTraces()}
-	h.shutdown.lose(time.Now()) // logind has yet to be heard
-	return h, nil
-}
-
-// CNIConfDirs are the directories in which CNI configurations are looked for: everybody's, and k3s' own.
-func CNIConfDirs() []string {
-	return []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
-}
-
-// CNIBinDirs are the directories in which CNI plugins are looked for: everybody's, distributions', k3s' own, of which
-// data/cni came in 2024 (k3s pull request 10868), and the bin_dir of GKE's containerd.
-func CNIBinDirs() []string {
-	return []string{
-		"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin",
-		"/home/kubernetes/bin",
+	root := hostfs.Root(dir)
+	network := nodenet.Network{
+		Root: root, SubnetFile: o.SubnetFile, Marker: o.Marker,
+		CNIConfDirs: o.CNIConfDirs, CNIBinDirs: o.CNIBinDirs, Units: o.Units,
 	}
+	return &Host{
+		root:     root,
+		network:  network.WithDefaults(),
+		etcd:     etcddetect.New(root, o.EtcdCredential),
+		shutdown: systemd.NewShutdownMonitor(root),
+		log:      o.Log,
+	}, nil
 }
+
+// CNIConfDirs returns the default directories of CNI configurations.
+func CNIConfDirs() []string { return nodenet.CNIConfDirs() }
+
+// CNIBinDirs returns the default directories of CNI plugins.
+func CNIBinDirs() []string { return nodenet.CNIBinDirs() }
+
+// Network returns the facts about the host's network and its shutdown. It reads a few small
+// files, and the states of the awaited units if there are any.
+func (h *Host) Network(ctx context.Context) readiness.Facts {
+	facts := h.network.Facts(ctx)
+	facts.GoingDown, facts.StaysUp, facts.AwaitsLogind = h.shutdown.State(time.Now())
+	return facts
+}
+
+// Etcd returns the etcd servers of the host, running or stopped, and the places that could
+// not be read. While a place is unknown, the absence of etcd is not proven.
+func (h *Host) Etcd(ctx context.Context) (found []evidence.Server, unknown []string) {
+	findings := h.etcd.Detect(ctx)
+	return findings.Found, findings.Unknown
+}
+
+// Findings returns the results of Etcd with notes for people.
+func (h *Host) Findings(ctx context.Context) etcddetect.Findings { return h.etcd.Detect(ctx) }
+
+// EndShutdownDelay lets a shutdown proceed that Network has reported. It does nothing while
+// the host stays up.
+func (h *Host) EndShutdownDelay() error { return h.shutdown.EndDelay() }

@@ -4,32 +4,35 @@ import (
 	"strings"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
-// Machine is what the host itself knows of the machine that it is.
+// A Machine has the names that the host knows for its machine.
 type Machine struct {
-	// OpenStack says that the firmware calls the machine one of OpenStack's.
+	// OpenStack is set if the firmware names OpenStack.
 	OpenStack bool
-	// ProviderID is what the kubelet was told to call the machine, empty if it was not.
+	// ProviderID is the kubelet's --provider-id, or "" if it has none.
 	ProviderID string
-	// InstanceID is the cloud's name for the machine as cloud-init noted it, from which OpenStack's cloud provider makes
-	// the provider ID (openstack:///<instance ID>).
+	// InstanceID is the cloud's name for the machine as cloud-init recorded it. OpenStack's
+	// cloud provider makes the provider ID from it (openstack:///<instance ID>).
 	InstanceID string
-	// SystemUUID is the firmware's, MachineID that of machine-id(5): the kubelet reports both.
+	// SystemUUID is the firmware's, MachineID that of machine-id(5). The kubelet reports
+	// both.
 	SystemUUID, MachineID string
-	// Unread is what there is and could not be read, with the reason.
+	// Unread are the files that exist and could not be read, with the reason.
 	Unread []string
 }
 
-// Machine looks up what the machine is called.
+// Machine reads the names of the machine.
 func (h *Host) Machine() Machine {
 	var m Machine
 	first := func(paths ...string) string {
 		for _, path := range paths {
-			text, err := h.root.read(path)
+			text, err := h.root.ReadFile(path)
 			if err != nil {
-				if !absent(err) {
-					m.Unread = append(m.Unread, path+": "+plain(err).Error())
+				if !hostfs.IsAbsent(err) {
+					m.Unread = append(m.Unread, path+": "+hostfs.Reason(err).Error())
 				}
 				continue
 			}
@@ -40,17 +43,19 @@ func (h *Host) Machine() Machine {
 		return ""
 	}
 	const dmi = "/sys/class/dmi/id/"
-	m.OpenStack = strings.Contains(first(dmi+"sys_vendor")+first(dmi+"product_name")+first(dmi+"chassis_asset_tag"), "OpenStack")
+	firmware := first(dmi+"sys_vendor") + first(dmi+"product_name") + first(dmi+"chassis_asset_tag")
+	m.OpenStack = strings.Contains(firmware, "OpenStack")
 	m.InstanceID = first("/var/lib/cloud/data/instance-id")
 	m.SystemUUID = first(dmi + "product_uuid")
 	m.MachineID = first("/etc/machine-id", "/var/lib/dbus/machine-id")
-	m.ProviderID = h.toldProviderID()
+	m.ProviderID = kubeletProviderID(h.root.Proc(""))
 	return m
 }
 
-// toldProviderID is the kubelet's --provider-id, empty if it runs without or not at all.
-func (h *Host) toldProviderID() string {
-	table, err := procfs.NewFS(h.proc(""))
+// kubeletProviderID returns the --provider-id of the kubelet in a process table, or "" if the
+// kubelet has none or does not run.
+func kubeletProviderID(dir string) string {
+	table, err := procfs.NewFS(dir)
 	if err != nil {
 		return ""
 	}
@@ -64,10 +69,10 @@ func (h *Host) toldProviderID() string {
 			continue
 		}
 		for i, word := range line {
-			name, value, inOne := strings.Cut(strings.TrimLeft(word, "-"), "=")
+			name, value, joined := strings.Cut(strings.TrimLeft(word, "-"), "=")
 			switch {
 			case name != "provider-id" || !strings.HasPrefix(word, "-"):
-			case inOne:
+			case joined:
 				return value
 			case i+1 < len(line):
 				return line[i+1]

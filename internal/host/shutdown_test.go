@@ -1,110 +1,96 @@
 package host_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/internal/hosttest"
 )
 
-// watched runs Watch until the test ends, and returns a channel with a word for each call of notify.
-func watched(t *testing.T, h *host.Host) <-chan struct{} {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	told := make(chan struct{}, 1024)
-	var watching errgroup.Group
-	watching.Go(func() error { return h.Watch(ctx, func() { told <- struct{}{} }) })
-	t.Cleanup(func() {
-		cancel()
-		require.ErrorIs(t, watching.Wait(), context.Canceled)
-	})
-	return told
-}
+const inhibitCall = "shutdown holdfast-agent delay"
 
-// down waits until the facts say whether the host goes down, looking only when told to.
-func down(t *testing.T, h *host.Host, told <-chan struct{}, want bool) {
+// requireGoingDown waits until the facts report whether the host goes down. It reads them
+// only after notifications.
+func requireGoingDown(t *testing.T, h *host.Host, notified <-chan struct{}, want bool) {
 	t.Helper()
 	deadline := time.NewTimer(10 * time.Second)
 	defer deadline.Stop()
 	for h.Network(t.Context()).GoingDown != want {
 		select {
-		case <-told:
+		case <-notified:
 		case <-deadline.C:
-			require.Fail(t, "the facts did not become as wanted", "going down: %v", want)
+			require.Fail(t, "wrong facts", "want going down: %v", want)
 		}
 	}
 }
 
-func next(t *testing.T, words <-chan string) string {
+func receive(t *testing.T, values <-chan string) string {
 	t.Helper()
 	select {
-	case word := <-words:
-		return word
+	case value := <-values:
+		return value
 	case <-time.After(10 * time.Second):
-		require.Fail(t, "nothing came")
+		require.Fail(t, "nothing received")
 		return ""
 	}
 }
 
-func TestAShutdownWaitsUntilItIsLetGo(t *testing.T) {
-	root := layOut(t, nil)
-	l := startLogind(t, root, false)
-	h := at(t, root)
-	told := watched(t, h)
+func TestShutdownDelay(t *testing.T) {
+	root := hosttest.New(t, nil)
+	l := hosttest.StartLogind(t, root, false)
+	h := newHost(t, root)
+	notified := notifications(t, h)
 
-	require.Equal(t, "shutdown holdfast-agent delay", next(t, l.inhibited))
-	down(t, h, told, false)
-	require.NoError(t, h.LetGo())
-	require.Empty(t, l.released, "nothing is let go of while the host stays up")
+	require.Equal(t, inhibitCall, receive(t, l.Inhibited))
+	requireGoingDown(t, h, notified, false)
+	require.NoError(t, h.EndShutdownDelay())
+	require.Empty(t, l.Released, "the inhibitor stays while the host stays up")
 
-	l.say(t, true)
-	down(t, h, told, true)
-	require.Empty(t, l.released)
-	require.NoError(t, h.LetGo())
-	require.Equal(t, "holdfast-agent", next(t, l.released))
-	require.NoError(t, h.LetGo(), "twice is once")
+	l.EmitGoingDown(true)
+	requireGoingDown(t, h, notified, true)
+	require.Empty(t, l.Released)
+	require.NoError(t, h.EndShutdownDelay())
+	require.Equal(t, "holdfast-agent", receive(t, l.Released))
+	require.NoError(t, h.EndShutdownDelay(), "a second call does nothing")
 
-	l.say(t, false)
-	down(t, h, told, false)
-	require.Equal(t, "shutdown holdfast-agent delay", next(t, l.inhibited), "the next shutdown is delayed too")
+	l.EmitGoingDown(false)
+	requireGoingDown(t, h, notified, false)
+	require.Equal(t, inhibitCall, receive(t, l.Inhibited), "the next shutdown is delayed too")
 }
 
-func TestAnAgentThatStartsWhileTheHostGoesDown(t *testing.T) {
-	root := layOut(t, nil)
-	l := startLogind(t, root, true)
-	h := at(t, root)
-	require.True(t, h.Network(t.Context()).AwaitsWord, "until logind was heard nothing is known")
-	told := watched(t, h)
-	down(t, h, told, true)
-	require.Empty(t, l.inhibited, "what has begun is not delayed any more")
-	require.NoError(t, h.LetGo())
+func TestStartDuringShutdown(t *testing.T) {
+	root := hosttest.New(t, nil)
+	l := hosttest.StartLogind(t, root, true)
+	h := newHost(t, root)
+	require.True(t, h.Network(t.Context()).AwaitsLogind, "unknown until logind reports")
+	notified := notifications(t, h)
+	requireGoingDown(t, h, notified, true)
+	require.Empty(t, l.Inhibited, "a shutdown that has begun is not delayed")
+	require.NoError(t, h.EndShutdownDelay())
 
-	l.say(t, false)
-	down(t, h, told, false)
+	l.EmitGoingDown(false)
+	requireGoingDown(t, h, notified, false)
 	require.True(t, h.Network(t.Context()).StaysUp)
-	require.Equal(t, "shutdown holdfast-agent delay", next(t, l.inhibited))
+	require.Equal(t, inhibitCall, receive(t, l.Inhibited))
 }
 
-func TestAShutdownThatIsHeardOfNoMore(t *testing.T) {
-	root := layOut(t, nil)
-	l := startLogind(t, root, false)
-	h := at(t, root)
-	told := watched(t, h)
-	require.NotEmpty(t, next(t, l.inhibited))
-	l.say(t, true)
-	down(t, h, told, true)
+func TestLostConnectionToLogind(t *testing.T) {
+	root := hosttest.New(t, nil)
+	l := hosttest.StartLogind(t, root, false)
+	h := newHost(t, root)
+	notified := notifications(t, h)
+	require.NotEmpty(t, receive(t, l.Inhibited))
+	l.EmitGoingDown(true)
+	requireGoingDown(t, h, notified, true)
 
-	l.hangUp()
-	require.Equal(t, "holdfast-agent", next(t, l.released), "a delay that nobody ends only costs time")
-	require.True(t, h.Network(t.Context()).GoingDown, "the bus goes with the host")
+	l.Disconnect()
+	require.Equal(t, "holdfast-agent", receive(t, l.Released), "without a connection the delay ends")
+	require.True(t, h.Network(t.Context()).GoingDown, "the bus ends before the host")
 
-	l.mu.Lock()
-	l.going = false
-	l.mu.Unlock()
-	require.NotEmpty(t, next(t, l.inhibited), "the watch connects again")
-	down(t, h, told, false)
+	l.SetGoingDown(false)
+	require.NotEmpty(t, receive(t, l.Inhibited), "the watch connects again")
+	requireGoingDown(t, h, notified, false)
 }

@@ -1,6 +1,8 @@
-// Package nodepatch turns what a Node should look like into patches, and is the only writer of Nodes.
+// Package nodepatch turns the desired state of a Node into patches, and writes them. It is the
+// only writer of Nodes.
 //
-// Plan is pure. It names nothing that Desired does not name, so that keys of others stay exactly as they are.
+// Plan is pure. Its patches name nothing that Desired does not name, so that the keys of other
+// writers stay exactly as they are.
 package nodepatch
 
 import (
@@ -12,28 +14,31 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// Desired is what the agent wants of its Node. Whatever it does not name is left alone.
+// Desired describes a Node. Everything that it does not name stays unchanged.
 type Desired struct {
-	// Labels and Annotations to set; a nil value removes the key.
+	// Labels and Annotations are set. A nil value removes the key.
 	Labels      map[string]*string
 	Annotations map[string]*string
-	// Unschedulable sets spec.unschedulable; nil leaves it.
+	// Unschedulable sets spec.unschedulable. If it is nil, the field stays unchanged.
 	Unschedulable *bool
-	// AddTaints are set, RemoveTaints (matched by key and effect) taken off. The list in the API is atomic
-	// (listType=atomic), so that both travel with the taints of others in one write.
+	// AddTaints are set, and RemoveTaints are removed. Taints match by key and effect. The list in
+	// the API is atomic (listType=atomic), so that a write contains the taints of others too.
 	AddTaints    []corev1.Taint
 	RemoveTaints []corev1.Taint
-	// Conditions to set, matched by type. LastTransitionTime and LastHeartbeatTime are the writer's.
+	// Conditions are set, matched by type. The Writer sets LastTransitionTime and
+	// LastHeartbeatTime.
 	Conditions []corev1.NodeCondition
-	// StatusFirst writes the conditions before the rest (a hold), otherwise after it (a release).
+	// StatusFirst writes the conditions before the rest, as a hold needs. Otherwise they are
+	// written after the rest, as a release needs.
 	StatusFirst bool
-	// Guarded writes the conditions under the Node's resourceVersion as well if nothing else is written with them. It is for
-	// who speaks for somebody that may speak for himself any moment.
+	// Guarded adds the Node's resourceVersion to the write of the conditions if nothing else is
+	// written. The leader needs it: it writes on behalf of an agent that may write at any moment.
 	Guarded bool
 }
 
-// OfHold is what a decision about a hold asks of the Node, the record in the same write as what it speaks for. It shares
-// nothing with the decision, so that its maps may be added to.
+// OfHold returns the Node that a decision about a hold describes. The record of the hold is part
+// of the same write as the state that it records. The result shares no memory with the decision,
+// so that the caller can add to its maps.
 func OfHold(d readiness.Decision) Desired {
 	wanted := Desired{
 		Labels: map[string]*string{}, Annotations: map[string]*string{},

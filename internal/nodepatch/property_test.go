@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// applied returns the Node after a patch, worked out by the libraries that the API server uses.
-func applied(t *testing.T, n *corev1.Node, p Patch) *corev1.Node {
+// applyLocally returns the Node after a patch. It uses the libraries that the API server uses.
+func applyLocally(t *testing.T, n *corev1.Node, p Patch) *corev1.Node {
 	t.Helper()
 	before, err := json.Marshal(n)
 	require.NoError(t, err)
@@ -33,7 +33,8 @@ func applied(t *testing.T, n *corev1.Node, p Patch) *corev1.Node {
 	return &result
 }
 
-// TestPlanOnRandomNodes checks that the plan makes what is desired, makes it once, and leaves everything else alone.
+// TestPlanOnRandomNodes checks that a plan makes the Node as desired, that no second plan is
+// needed, and that everything else stays unchanged.
 func TestPlanOnRandomNodes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 1000 {
@@ -43,14 +44,14 @@ func TestPlanOnRandomNodes(t *testing.T) {
 		require.LessOrEqual(t, len(patches), 2)
 		after := n
 		for _, p := range patches {
-			after = applied(t, after, p)
+			after = applyLocally(t, after, p)
 		}
 		name := fmt.Sprintf("round %d: %+v on %+v", round, d, n)
 		requireDesired(t, d, after, name)
 		again, err := Plan(after, d, noon().Add(1))
 		require.NoError(t, err)
 		require.Empty(t, again, name)
-		require.Equal(t, foreign(t, n, d), foreign(t, after, d), name)
+		require.Equal(t, undesiredParts(t, n, d), undesiredParts(t, after, d), name)
 	}
 }
 
@@ -69,21 +70,25 @@ func requireDesired(t *testing.T, d Desired, n *corev1.Node, name string) {
 		require.Contains(t, n.Spec.Taints, want, name)
 	}
 	for _, gone := range d.RemoveTaints {
-		kept := slices.ContainsFunc(d.AddTaints, func(a corev1.Taint) bool { return a.Key == gone.Key && a.Effect == gone.Effect })
-		found := slices.ContainsFunc(n.Spec.Taints, func(a corev1.Taint) bool { return a.Key == gone.Key && a.Effect == gone.Effect })
-		require.Equal(t, kept, found, name)
+		require.Equal(t, containsTaint(d.AddTaints, gone), containsTaint(n.Spec.Taints, gone), name)
 	}
 	for _, want := range d.Conditions {
 		i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == want.Type })
 		require.GreaterOrEqual(t, i, 0, name)
 		got := n.Status.Conditions[i]
-		require.Equal(t, said(want.Type, want.Status, want.Reason, want.Message), said(got.Type, got.Status, got.Reason, got.Message), name)
+		require.Equal(t, newCondition(want.Type, want.Status, want.Reason, want.Message),
+			newCondition(got.Type, got.Status, got.Reason, got.Message), name)
 		require.False(t, got.LastTransitionTime.IsZero(), name)
 	}
 }
 
-// foreign returns the Node as text without what the desire names.
-func foreign(t *testing.T, n *corev1.Node, d Desired) string {
+// containsTaint reports whether the list has a taint with the same key and effect.
+func containsTaint(taints []corev1.Taint, t corev1.Taint) bool {
+	return slices.ContainsFunc(taints, func(a corev1.Taint) bool { return a.Key == t.Key && a.Effect == t.Effect })
+}
+
+// undesiredParts returns the Node as text, without the parts that Desired names.
+func undesiredParts(t *testing.T, n *corev1.Node, d Desired) string {
 	t.Helper()
 	n = n.DeepCopy()
 	for key := range d.Labels {
@@ -96,12 +101,12 @@ func foreign(t *testing.T, n *corev1.Node, d Desired) string {
 		n.Spec.Unschedulable = false
 	}
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(a corev1.Taint) bool {
-		return slices.ContainsFunc(slices.Concat(d.AddTaints, d.RemoveTaints), func(b corev1.Taint) bool { return a.Key == b.Key && a.Effect == b.Effect })
+		return containsTaint(d.AddTaints, a) || containsTaint(d.RemoveTaints, a)
 	})
 	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(a corev1.NodeCondition) bool {
 		return slices.ContainsFunc(d.Conditions, func(b corev1.NodeCondition) bool { return a.Type == b.Type })
 	})
-	// Strategic merge puts conditions that are new before those that stand; their order says nothing.
+	// A strategic merge puts new conditions before the others. Their order has no meaning.
 	slices.SortFunc(n.Status.Conditions, func(a, b corev1.NodeCondition) int { return len(a.Type) - len(b.Type) })
 	text, err := json.Marshal(n)
 	require.NoError(t, err)
@@ -109,7 +114,7 @@ func foreign(t *testing.T, n *corev1.Node, d Desired) string {
 }
 
 func randomNode(r *rand.Rand) *corev1.Node {
-	n := node()
+	n := testNode()
 	n.Labels, n.Annotations = map[string]string{"foreign": "l"}, map[string]string{"foreign": "a"}
 	for _, key := range []string{"a", "b", "c"} {
 		if r.IntN(2) == 0 {
@@ -124,7 +129,7 @@ func randomNode(r *rand.Rand) *corev1.Node {
 	n.Status.Conditions = nil
 	for _, kind := range []corev1.NodeConditionType{"A", "BB", "CCC"} {
 		if r.IntN(2) == 0 {
-			n.Status.Conditions = append(n.Status.Conditions, stamped(kind, pick(r, corev1.ConditionTrue, corev1.ConditionFalse), pick(r, "R", "S"), "m"))
+			n.Status.Conditions = append(n.Status.Conditions, oldCondition(kind, randomStatus(r), pick(r, "R", "S"), "m"))
 		}
 	}
 	return n
@@ -144,17 +149,21 @@ func randomDesired(r *rand.Rand) Desired {
 	d.Unschedulable = pick(r, nil, new(true), new(false))
 	for _, kind := range []corev1.NodeConditionType{"A", "BB", "CCC", "DDDD"} {
 		if r.IntN(2) == 0 {
-			d.Conditions = append(d.Conditions, said(kind, pick(r, corev1.ConditionTrue, corev1.ConditionFalse), pick(r, "R", "S"), "m"))
+			d.Conditions = append(d.Conditions, newCondition(kind, randomStatus(r), pick(r, "R", "S"), "m"))
 		}
 	}
 	return d
 }
 
+func randomStatus(r *rand.Rand) corev1.ConditionStatus {
+	return pick(r, corev1.ConditionTrue, corev1.ConditionFalse)
+}
+
 func randomTaints(r *rand.Rand) (taints []corev1.Taint) {
 	for _, key := range []string{"t", "u", "v"} {
-		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+		for _, effect := range []corev1.TaintEffect{noSchedule, noExecute} {
 			if r.IntN(3) == 0 {
-				taints = append(taints, taint(key, pick(r, "", "x"), effect))
+				taints = append(taints, newTaint(key, pick(r, "", "x"), effect))
 			}
 		}
 	}

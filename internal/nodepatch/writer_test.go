@@ -13,17 +13,19 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// interrupted lets something happen right after our write of the status.
-type interrupted struct {
+// interruptedClient calls a function directly after each write of the status.
+type interruptedClient struct {
 	typedcorev1.NodeInterface
 	then func()
 }
 
-func (i interrupted) Patch(ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+func (i interruptedClient) Patch(
+	ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, sub ...string,
+) (*corev1.Node, error) {
 	n, err := i.NodeInterface.Patch(ctx, name, kind, body, o, sub...)
 	if slices.Contains(sub, "status") {
 		i.then()
@@ -31,8 +33,8 @@ func (i interrupted) Patch(ctx context.Context, name string, kind types.PatchTyp
 	return n, err
 }
 
-// hold is what the agent wants of a fresh node, with a label beside it.
-func hold() Desired {
+// desiredHold returns what the agent writes to a new Node, and a label.
+func desiredHold() Desired {
 	return Desired{
 		StatusFirst:   true,
 		Labels:        map[string]*string{"holdfast.dev/etcd-member": new("true")},
@@ -40,28 +42,30 @@ func hold() Desired {
 		Unschedulable: new(true),
 		AddTaints:     []corev1.Taint{{Key: "holdfast.test/wait", Effect: corev1.TaintEffectNoSchedule}},
 		Conditions: []corev1.NodeCondition{
-			said("NetworkHeld", corev1.ConditionTrue, "WaitingForCNI", "waiting"),
-			said(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, "HeldByHoldfast", "held"),
+			newCondition("NetworkHeld", corev1.ConditionTrue, "WaitingForCNI", "waiting"),
+			newCondition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, "HeldByHoldfast", "held"),
 		},
 	}
 }
 
-func release() Desired {
+func desiredRelease() Desired {
 	return Desired{
 		Annotations:   map[string]*string{"holdfast.dev/hold": new(`{"state":"released"}`)},
 		Unschedulable: new(false),
 		RemoveTaints:  []corev1.Taint{{Key: "holdfast.test/wait", Effect: corev1.TaintEffectNoSchedule}},
-		Conditions:    []corev1.NodeCondition{said(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, "ReleasedByHoldfast", "released")},
+		Conditions: []corev1.NodeCondition{
+			newCondition(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, "ReleasedByHoldfast", "released"),
+		},
 	}
 }
 
 func TestWriter(t *testing.T) {
-	server := testenv.NewAPIServer(t)
+	server := apiserver.New(t)
 	nodes := server.Client().CoreV1().Nodes()
 	writer := NewWriter(nodes)
 	register := func(t *testing.T) (*corev1.Node, *rest.Config) {
 		name := "n" + t.Name()[len("TestWriter/"):]
-		n, kubelet, err := server.AddNode(t.Context(), testenv.NodeSpec{
+		n, kubelet, err := server.AddNode(t.Context(), apiserver.NodeSpec{
 			Name: name, Taints: []corev1.Taint{{Key: "dedicated", Value: "etcd", Effect: corev1.TaintEffectNoExecute}},
 		})
 		require.NoError(t, err)
@@ -79,55 +83,57 @@ func TestWriter(t *testing.T) {
 
 	t.Run("hold-and-release", func(t *testing.T) {
 		before, kubelet := register(t)
-		held, err := writer.Apply(t.Context(), before, hold())
+		held, err := writer.Apply(t.Context(), before, desiredHold())
 		require.NoError(t, err)
 		require.Equal(t, read(t, before.Name), held, "the newest Node is returned")
 		require.True(t, held.Spec.Unschedulable)
 		require.JSONEq(t, `{"state":"held"}`, held.Annotations["holdfast.dev/hold"])
 		require.Equal(t, "true", held.Labels["holdfast.dev/etcd-member"])
-		require.Equal(t, corev1.ConditionTrue, condition(held, corev1.NodeNetworkUnavailable).Status)
-		require.Equal(t, append(slices.Clone(before.Spec.Taints), hold().AddTaints...), held.Spec.Taints, "taints of others stay, in their order")
-		require.True(t, slices.ContainsFunc(held.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == readiness.FieldManager }))
+		require.Equal(t, corev1.ConditionTrue, findCondition(held, corev1.NodeNetworkUnavailable).Status)
+		taints := slices.Concat(before.Spec.Taints, desiredHold().AddTaints)
+		require.Equal(t, taints, held.Spec.Taints, "the taints of others stay, in their order")
+		isOwn := func(f metav1.ManagedFieldsEntry) bool { return f.Manager == readiness.FieldManager }
+		require.True(t, slices.ContainsFunc(held.ManagedFields, isOwn))
 		for _, c := range before.Status.Conditions {
-			require.Equal(t, c, *condition(held, c.Type), "conditions of the kubelet stay")
+			require.Equal(t, c, *findCondition(held, c.Type), "the conditions of the kubelet stay")
 		}
 
-		again, err := writer.Apply(t.Context(), held, hold())
+		again, err := writer.Apply(t.Context(), held, desiredHold())
 		require.NoError(t, err)
 		require.Same(t, held, again, "nothing is left to write")
 
-		require.NoError(t, testenv.Heartbeat(t.Context(), kubelet, before.Name, true))
-		beaten := read(t, before.Name)
-		require.Equal(t, condition(held, "NetworkHeld"), condition(beaten, "NetworkHeld"))
-		free, err := writer.Apply(t.Context(), beaten, release())
+		require.NoError(t, apiserver.Heartbeat(t.Context(), kubelet, before.Name, true))
+		held = read(t, before.Name)
+		require.Equal(t, findCondition(again, "NetworkHeld"), findCondition(held, "NetworkHeld"))
+		free, err := writer.Apply(t.Context(), held, desiredRelease())
 		require.NoError(t, err)
 		require.False(t, free.Spec.Unschedulable)
 		require.Equal(t, before.Spec.Taints, free.Spec.Taints)
-		require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
-		require.Equal(t, corev1.ConditionTrue, condition(free, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionFalse, findCondition(free, corev1.NodeNetworkUnavailable).Status)
+		require.Equal(t, corev1.ConditionTrue, findCondition(free, corev1.NodeReady).Status)
 	})
 
-	t.Run("somebody-was-faster", func(t *testing.T) {
+	t.Run("earlier-write", func(t *testing.T) {
 		n, _ := register(t)
 		patch(t, n.Name, `{"spec":{"taints":[{"key":"theirs","effect":"NoSchedule"}]}}`)
 		moved := read(t, n.Name)
-		_, err := writer.Apply(t.Context(), n, Desired{Unschedulable: new(true), AddTaints: hold().AddTaints})
+		_, err := writer.Apply(t.Context(), n, Desired{Unschedulable: new(true), AddTaints: desiredHold().AddTaints})
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		require.Equal(t, moved, read(t, n.Name))
 	})
 
-	t.Run("somebody-comes-between", func(t *testing.T) {
+	t.Run("write-between", func(t *testing.T) {
 		n, _ := register(t)
-		between := NewWriter(interrupted{nodes, func() { patch(t, n.Name, `{"spec":{"unschedulable":true}}`) }})
-		after, err := between.Apply(t.Context(), n, hold())
+		between := NewWriter(interruptedClient{nodes, func() { patch(t, n.Name, `{"spec":{"unschedulable":true}}`) }})
+		after, err := between.Apply(t.Context(), n, desiredHold())
 		require.True(t, apierrors.IsConflict(err), "%v", err)
-		require.Equal(t, corev1.ConditionTrue, condition(after, "NetworkHeld").Status, "the status was written and is returned")
+		require.Equal(t, corev1.ConditionTrue, findCondition(after, "NetworkHeld").Status, "the write of the status counts")
 		now := read(t, n.Name)
-		require.NotContains(t, now.Annotations, "holdfast.dev/hold", "a cordon by somebody else is not recorded as ours")
+		require.NotContains(t, now.Annotations, "holdfast.dev/hold", "the cordon of another writer gets no record")
 		require.Equal(t, n.Spec.Taints, now.Spec.Taints)
 	})
 
-	t.Run("somebody-came-before-the-status", func(t *testing.T) {
+	t.Run("unseen-write", func(t *testing.T) {
 		n, _ := register(t)
 		for name, body := range map[string]string{
 			"annotation": `{"metadata":{"annotations":{"holdfast.dev/keep-cordoned":""}}}`,
@@ -136,48 +142,50 @@ func TestWriter(t *testing.T) {
 		} {
 			n = read(t, n.Name)
 			patch(t, n.Name, body)
-			d := hold()
+			d := desiredHold()
 			d.Conditions[0].Message = "waiting, and not for " + name
 			_, err := writer.Apply(t.Context(), n, d)
-			require.True(t, apierrors.IsConflict(err), "the answer to our write of the status shows the %s that we had not seen: %v", name, err)
+			require.True(t, apierrors.IsConflict(err), "the answer to the write of the status has a new %s: %v", name, err)
 			require.False(t, read(t, n.Name).Spec.Unschedulable)
 		}
 	})
 
-	t.Run("deleted-before-the-status", func(t *testing.T) {
+	t.Run("deletion", func(t *testing.T) {
 		n, _ := register(t)
 		patch(t, n.Name, `{"metadata":{"finalizers":["holdfast.test/stay"]}}`)
 		n = read(t, n.Name)
 		require.NoError(t, nodes.Delete(t.Context(), n.Name, metav1.DeleteOptions{}))
-		_, err := writer.Apply(t.Context(), n, hold())
+		_, err := writer.Apply(t.Context(), n, desiredHold())
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		require.False(t, read(t, n.Name).Spec.Unschedulable)
 	})
 
-	t.Run("heartbeats-are-no-conflict", func(t *testing.T) {
+	t.Run("heartbeat", func(t *testing.T) {
 		n, kubelet := register(t)
-		require.NoError(t, testenv.Heartbeat(t.Context(), kubelet, n.Name, true))
-		held, err := writer.Apply(t.Context(), n, hold())
-		require.NoError(t, err, "a heartbeat before the status is written changes nothing that was decided from")
+		require.NoError(t, apiserver.Heartbeat(t.Context(), kubelet, n.Name, true))
+		held, err := writer.Apply(t.Context(), n, desiredHold())
+		require.NoError(t, err, "the decision does not depend on a heartbeat")
 		require.True(t, held.Spec.Unschedulable)
-		require.Equal(t, corev1.ConditionTrue, condition(held, corev1.NodeReady).Status, "the kubelet's newer condition stays")
+		require.Equal(t, corev1.ConditionTrue, findCondition(held, corev1.NodeReady).Status, "the newer condition stays")
 	})
 
-	t.Run("another-node-of-the-name", func(t *testing.T) {
+	t.Run("other-node", func(t *testing.T) {
 		n, _ := register(t)
 		require.NoError(t, nodes.Delete(t.Context(), n.Name, metav1.DeleteOptions{}))
 		fresh, _ := register(t)
-		for name, d := range map[string]Desired{"bit": {Unschedulable: new(true)}, "status": {Conditions: hold().Conditions}} {
+		for name, d := range map[string]Desired{
+			"cordon": {Unschedulable: new(true)}, "status": {Conditions: desiredHold().Conditions},
+		} {
 			_, err := writer.Apply(t.Context(), n, d)
 			require.True(t, apierrors.IsConflict(err), "%s: %v", name, err)
 		}
 		require.Equal(t, fresh, read(t, n.Name))
 	})
 
-	t.Run("the-node-is-gone", func(t *testing.T) {
+	t.Run("no-node", func(t *testing.T) {
 		n, _ := register(t)
 		require.NoError(t, nodes.Delete(t.Context(), n.Name, metav1.DeleteOptions{}))
-		after, err := writer.Apply(t.Context(), n, hold())
+		after, err := writer.Apply(t.Context(), n, desiredHold())
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 		require.Same(t, n, after)
 	})

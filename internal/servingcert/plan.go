@@ -10,225 +10,246 @@ import (
 	"time"
 )
 
-// step is the next thing to do, at most one write.
-type step int
+// rotationStep is the next step of a rotation. Each step makes at most one write.
+type rotationStep int
 
 const (
-	// idle: nothing to do before the plan's time.
-	idle step = iota + 1
-	// makeAuthority writes a new authority to the Secret. The serving pair stays.
-	makeAuthority
-	// writeBundle makes every webhook of the configuration trust the Secret's authorities, and nothing else.
-	writeBundle
-	// makePair writes a new serving pair, signed by the current authority.
-	makePair
-	// dropPrevious forgets the authorities that have signed nothing valid any more.
-	dropPrevious
+	// stepWait does nothing until the plan's nextCheck.
+	stepWait rotationStep = iota + 1
+	// stepCreateCA writes a new CA to the Secret. The serving certificate stays.
+	stepCreateCA
+	// stepWriteBundle sets the caBundle of every webhook to the Secret's CAs.
+	stepWriteBundle
+	// stepIssueServing writes a new serving certificate of the current CA to the Secret.
+	stepIssueServing
+	// stepDropPrevious removes the previous CAs from the Secret, once all certificates that
+	// they have signed are expired.
+	stepDropPrevious
 )
 
-// terms are the validities, and how long a bundle must have stood before anything is served under it.
-type terms struct {
-	ca, leaf, settle time.Duration
-	names            []string
+// String returns the step's name for the log.
+func (s rotationStep) String() string {
+	return [...]string{
+		"none", "wait", "create CA", "write caBundles", "issue serving certificate", "drop previous CAs",
+	}[s]
 }
 
-// renewal is when a certificate of this validity is replaced: at two thirds.
-func renewal(c *x509.Certificate, validity time.Duration) time.Time {
+// rotationPolicy is the part of Options that decisions depend on.
+type rotationPolicy struct {
+	caValidity, leafValidity, settle time.Duration
+	dnsNames                         []string
+}
+
+// renewalTime returns when a certificate is replaced: after two thirds of its validity.
+func renewalTime(c *x509.Certificate, validity time.Duration) time.Time {
 	return c.NotAfter.Add(-validity / 3)
 }
 
-// look is everything that a plan is made from.
-type look struct {
+// rotationState is the input of a decision.
+type rotationState struct {
 	now     time.Time
-	content content
-	// webhooks are the caBundles of the configuration's webhooks; empty if there is no configuration.
-	webhooks [][]byte
-	// served is what this replica hands out.
+	content secretContent
+	// caBundles are those of all webhooks, empty if the configuration does not exist.
+	caBundles [][]byte
+	// served is the certificate that this replica serves.
 	served *tls.Certificate
-	// trustedSince is when the current authority was first seen in all webhooks, zero if it is not there.
+	// trustedSince is when this replica first found the current CA in all caBundles, zero if
+	// one lacks it.
 	trustedSince time.Time
 }
 
-// trust is since when this replica has seen an authority in the bundle of every webhook.
-type trust struct {
-	ca    *x509.Certificate
-	since time.Time
-}
-
-// seen is the trust after a look.
-func (t trust) seen(l look) trust {
-	ca := l.content.ca
-	switch {
-	case ca == nil || !holds(l.bundle(), ca.cert):
-		return trust{}
-	case t.ca != nil && t.ca.Equal(ca.cert):
-		return t
-	}
-	return trust{ca: ca.cert, since: l.now}
-}
-
-// bundle are the certificates that all webhooks of the configuration trust.
-func (l look) bundle() []*x509.Certificate {
-	if len(l.webhooks) == 0 {
+// trustedByAll returns the certificates that all caBundles have in common.
+func (s rotationState) trustedByAll() []*x509.Certificate {
+	if len(s.caBundles) == 0 {
 		return nil
 	}
-	common := decodeCerts(l.webhooks[0])
-	for _, w := range l.webhooks[1:] {
-		certs := decodeCerts(w)
-		common = slices.DeleteFunc(common, func(c *x509.Certificate) bool { return !holds(certs, c) })
+	common := decodeCerts(s.caBundles[0])
+	for _, b := range s.caBundles[1:] {
+		certs := decodeCerts(b)
+		common = slices.DeleteFunc(common, func(c *x509.Certificate) bool { return !containsCert(certs, c) })
 	}
 	return common
 }
 
-// anywhere are the certificates that some webhook of the configuration trusts.
-func (l look) anywhere() []*x509.Certificate {
+// trustedByAny returns the certificates of all caBundles.
+func (s rotationState) trustedByAny() []*x509.Certificate {
 	var certs []*x509.Certificate
-	for _, w := range l.webhooks {
-		certs = append(certs, decodeCerts(w)...)
+	for _, b := range s.caBundles {
+		certs = append(certs, decodeCerts(b)...)
 	}
 	return certs
 }
 
-// works says whether an API server accepts the pair now.
-func (l look) works(pair *tls.Certificate) bool {
-	return pair != nil && l.now.Before(pair.Leaf.NotAfter) && trustedBy(pair, l.bundle())
+// isAccepted reports whether an API server accepts a serving certificate now.
+func (s rotationState) isAccepted(serving *tls.Certificate) bool {
+	return serving != nil && s.now.Before(serving.Leaf.NotAfter) && isTrustedBy(serving, s.trustedByAll())
 }
 
-// plan is what to do next and why.
-type plan struct {
-	step step
-	why  string
-	// again is when to look again if nothing happens before.
-	again time.Time
+// caTrust records since when a CA has been in all caBundles.
+type caTrust struct {
+	ca    *x509.Certificate
+	since time.Time
 }
 
-// decide says what to do next. The order keeps every call answered: an authority is in the bundle of all webhooks
-// before it signs what is served, and leaves it when nothing valid that it signed can be left.
-func decide(l look, t terms) plan {
-	ca, pair := l.content.ca, l.content.pair
-	if why := authorityDue(l, t); why != "" {
-		return plan{step: makeAuthority, why: why}
-	}
-	if len(l.webhooks) == 0 {
-		return plan{step: idle, why: "there is no webhook to be trusted by", again: renewal(ca.cert, t.ca)}
-	}
-	if want := l.content.bundle(); slices.ContainsFunc(l.webhooks, func(w []byte) bool { return !bytes.Equal(w, want) }) {
-		return plan{step: writeBundle, why: "a webhook does not trust exactly the authorities of the secret"}
-	}
-	why := pairDue(l, t)
-	settled := l.trustedSince.Add(t.settle)
-	// Someone who has nothing that works gains nothing by waiting for every API server to have read the bundle.
-	patient := (l.works(pair) || l.works(l.served)) && l.now.Before(settled)
+// update returns the record for a new state.
+func (t caTrust) update(s rotationState) caTrust {
+	ca := s.content.ca
 	switch {
-	case why != "" && patient:
-		return plan{step: idle, why: "waiting until every API server has read the bundle", again: settled}
-	case why != "":
-		return plan{step: makePair, why: why}
+	case ca == nil || !containsCert(s.trustedByAll(), ca.cert):
+		return caTrust{}
+	case t.ca != nil && t.ca.Equal(ca.cert):
+		return t
 	}
-	again := earliest(renewal(ca.cert, t.ca), renewal(pair.Leaf, t.leaf))
-	if serve(l, t) != pair {
-		again = earliest(again, settled)
-	}
-	if len(l.content.previous) == 0 {
-		return plan{step: idle, why: "nothing is due", again: again}
-	}
-	over := ca.since().Add(t.settle + t.leaf)
-	if !l.now.Before(over) {
-		return plan{step: dropPrevious, why: "what the previous authorities signed has expired"}
-	}
-	return plan{step: idle, why: "the previous authorities may have signed what is served", again: earliest(again, over)}
+	return caTrust{ca: ca.cert, since: s.now}
 }
 
-// advance is the Secret's content after the step.
-func advance(l look, s step, t terms) (content, error) {
-	next := l.content
-	switch s {
-	case makeAuthority:
-		ca, err := newAuthority(l.now, t.ca)
+// rotationPlan is the next step and its reason.
+type rotationPlan struct {
+	step   rotationStep
+	reason string
+	// nextCheck is the time of the next decision if no event comes before.
+	nextCheck time.Time
+}
+
+// planRotation returns the next step. The order of the steps ensures that no call fails: a CA
+// is in all caBundles before a certificate of it is served, and stays there until all its
+// certificates are expired.
+func planRotation(s rotationState, policy rotationPolicy) rotationPlan {
+	ca, serving := s.content.ca, s.content.serving
+	if reason := caRenewalReason(s, policy); reason != "" {
+		return rotationPlan{step: stepCreateCA, reason: reason}
+	}
+	caRenewal := renewalTime(ca.cert, policy.caValidity)
+	if len(s.caBundles) == 0 {
+		return rotationPlan{step: stepWait, reason: "no webhook is configured", nextCheck: caRenewal}
+	}
+	want := s.content.caBundle()
+	if slices.ContainsFunc(s.caBundles, func(b []byte) bool { return !bytes.Equal(b, want) }) {
+		return rotationPlan{step: stepWriteBundle, reason: "the caBundle of a webhook differs from the CAs in the Secret"}
+	}
+	reason := servingRenewalReason(s, policy)
+	settled := s.trustedSince.Add(policy.settle)
+	// Waiting for the API servers to read the caBundles only helps if calls succeed meanwhile.
+	mustWait := s.now.Before(settled) && (s.isAccepted(serving) || s.isAccepted(s.served))
+	switch {
+	case reason != "" && mustWait:
+		reason = "waiting until every API server has read the caBundles"
+		return rotationPlan{step: stepWait, reason: reason, nextCheck: settled}
+	case reason != "":
+		return rotationPlan{step: stepIssueServing, reason: reason}
+	}
+	nextCheck := earliest(caRenewal, renewalTime(serving.Leaf, policy.leafValidity))
+	if selectServing(s, policy) != serving {
+		nextCheck = earliest(nextCheck, settled)
+	}
+	if len(s.content.previous) == 0 {
+		return rotationPlan{step: stepWait, reason: "no step is due", nextCheck: nextCheck}
+	}
+	// By then, all serving certificates of the previous CAs are expired.
+	end := ca.createdAt().Add(policy.settle + policy.leafValidity)
+	if !s.now.Before(end) {
+		return rotationPlan{step: stepDropPrevious, reason: "all certificates of the previous CAs have expired"}
+	}
+	reason = "a served certificate may be from a previous CA"
+	return rotationPlan{step: stepWait, reason: reason, nextCheck: earliest(nextCheck, end)}
+}
+
+// applyStep returns the Secret's content after a step.
+func applyStep(s rotationState, step rotationStep, policy rotationPolicy) (secretContent, error) {
+	next := s.content
+	switch step {
+	case stepCreateCA:
+		ca, err := newCA(s.now, policy.caValidity)
 		if err != nil {
-			return content{}, err
+			return secretContent{}, err
 		}
-		return next.succeed(ca, l.anywhere(), l.now), nil
-	case makePair:
-		// Names that the last certificate had stay, so that two replicas with different flags do not take turns.
-		wanted := slices.Clone(t.names)
-		if next.pair != nil {
-			wanted = append(wanted, next.pair.Leaf.DNSNames...)
+		return next.withNewCA(ca, s.trustedByAny(), s.now), nil
+	case stepIssueServing:
+		// Keep the names of the last certificate; otherwise two replicas with different flags
+		// would replace each other's certificate.
+		dnsNames := slices.Clone(policy.dnsNames)
+		if next.serving != nil {
+			dnsNames = append(dnsNames, next.serving.Leaf.DNSNames...)
 		}
-		slices.Sort(wanted)
-		pair, err := next.ca.newPair(l.now, t.leaf, slices.Compact(wanted))
+		slices.Sort(dnsNames)
+		serving, err := next.ca.issueServing(s.now, policy.leafValidity, slices.Compact(dnsNames))
 		if err != nil {
-			return content{}, err
+			return secretContent{}, err
 		}
-		next.pair = pair
+		next.serving = serving
 		return next, nil
-	case dropPrevious:
+	case stepDropPrevious:
 		next.previous = nil
 		return next, nil
 	default:
-		return content{}, fmt.Errorf("the step %q does not change the secret", s)
+		return secretContent{}, fmt.Errorf("step %q does not change the Secret", step)
 	}
 }
 
-// authorityDue says why a new authority is needed, empty if it is not.
-func authorityDue(l look, t terms) string {
-	ca := l.content.ca
+// caRenewalReason returns why a new CA is needed, empty if it is not.
+func caRenewalReason(s rotationState, policy rotationPolicy) string {
+	ca := s.content.ca
 	switch {
-	case ca == nil && len(l.content.problems) > 0:
-		return "the secret cannot be used: " + strings.Join(l.content.problems, "; ")
+	case ca == nil && len(s.content.problems) > 0:
+		return "the Secret is unusable: " + strings.Join(s.content.problems, "; ")
 	case ca == nil:
-		return "the secret holds no authority"
-	case !l.now.Before(renewal(ca.cert, t.ca)):
-		return fmt.Sprintf("the authority ends %s", ca.cert.NotAfter.Format(time.RFC3339))
+		return "the Secret has no CA"
+	case !s.now.Before(renewalTime(ca.cert, policy.caValidity)):
+		return fmt.Sprintf("the CA expires on %s", ca.cert.NotAfter.Format(time.RFC3339))
 	}
 	return ""
 }
 
-// pairDue says why a new serving pair is needed, empty if it is not.
-func pairDue(l look, t terms) string {
-	pair := l.content.pair
+// servingRenewalReason returns why a new serving certificate is needed, empty if it is not.
+func servingRenewalReason(s rotationState, policy rotationPolicy) string {
+	serving := s.content.serving
 	switch {
-	case pair == nil && len(l.content.problems) > 0:
-		return "the secret's serving certificate cannot be used: " + strings.Join(l.content.problems, "; ")
-	case pair == nil:
-		return "the secret holds no serving certificate"
-	case !l.content.ca.issued(pair):
-		return "the serving certificate is signed by a previous authority"
-	case !l.now.Before(renewal(pair.Leaf, t.leaf)):
-		return fmt.Sprintf("the serving certificate ends %s", pair.Leaf.NotAfter.Format(time.RFC3339))
+	case serving == nil && len(s.content.problems) > 0:
+		return "the Secret's serving certificate is unusable: " + strings.Join(s.content.problems, "; ")
+	case serving == nil:
+		return "the Secret has no serving certificate"
+	case !s.content.ca.hasIssued(serving):
+		return "the serving certificate is from a previous CA"
+	case !s.now.Before(renewalTime(serving.Leaf, policy.leafValidity)):
+		return fmt.Sprintf("the serving certificate expires on %s", serving.Leaf.NotAfter.Format(time.RFC3339))
 	}
-	for _, name := range t.names {
-		if !slices.Contains(pair.Leaf.DNSNames, name) {
-			return fmt.Sprintf("the serving certificate is not for %s", name)
+	for _, name := range policy.dnsNames {
+		if !slices.Contains(serving.Leaf.DNSNames, name) {
+			return fmt.Sprintf("the serving certificate is not valid for %s", name)
 		}
 	}
 	return ""
 }
 
-// serve chooses what this replica hands out: the Secret's pair, unless the one in use works and that one may not yet
-// work with every API server. (Another replica that had nothing may have made it without waiting.)
-func serve(l look, t terms) *tls.Certificate {
-	pair := l.content.pair
-	sure := l.works(pair) && !l.now.Before(l.trustedSince.Add(t.settle))
-	if pair == nil || (!sure && l.works(l.served)) {
-		return l.served
+// selectServing returns the certificate that this replica serves: the Secret's, or the current
+// one as long as it is accepted and an API server might not accept the Secret's yet. (A replica
+// without any certificate issues one without waiting for the API servers.)
+func selectServing(s rotationState, policy rotationPolicy) *tls.Certificate {
+	serving := s.content.serving
+	isSettled := s.isAccepted(serving) && !s.now.Before(s.trustedSince.Add(policy.settle))
+	if serving == nil || (!isSettled && s.isAccepted(s.served)) {
+		return s.served
 	}
-	return pair
+	return serving
 }
 
-// trouble says why a call by an API server would fail, empty if it would not.
-func trouble(l look, served *tls.Certificate) string {
+// unreadyReason returns why calls by an API server fail, empty if they succeed.
+func unreadyReason(s rotationState, served *tls.Certificate) string {
 	switch {
-	case len(l.webhooks) == 0:
-		return "there is no webhook configuration to write the certificate authority to"
+	case len(s.caBundles) == 0:
+		return "no webhook is configured"
 	case served == nil:
-		return "there is no serving certificate yet"
-	case !l.now.Before(served.Leaf.NotAfter):
-		return fmt.Sprintf("the serving certificate has expired on %s", served.Leaf.NotAfter.Format(time.RFC3339))
-	case !trustedBy(served, l.bundle()):
+		return "no serving certificate exists yet"
+	case !s.now.Before(served.Leaf.NotAfter):
+		return expiredReason(served)
+	case !isTrustedBy(served, s.trustedByAll()):
 		return "the webhook configuration does not trust the serving certificate yet"
 	}
 	return ""
+}
+
+func expiredReason(serving *tls.Certificate) string {
+	return "the serving certificate expired on " + serving.Leaf.NotAfter.Format(time.RFC3339)
 }
 
 func earliest(a, b time.Time) time.Time {
@@ -236,9 +257,4 @@ func earliest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// String names the step for the log.
-func (s step) String() string {
-	return [...]string{"none", "idle", "make authority", "write bundle", "make serving pair", "drop previous authorities"}[s]
 }

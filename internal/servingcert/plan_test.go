@@ -9,152 +9,130 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const (
-	caValidity   = 5 * 365 * 24 * time.Hour
-	leafValidity = 90 * 24 * time.Hour
-	settle       = 10 * time.Minute
-)
-
-func testTerms() terms {
-	return terms{ca: caValidity, leaf: leafValidity, settle: settle, names: names("holdfast-webhook", "holdfast-system")}
-}
-
-func epoch() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
-
-func authorityAt(t *testing.T, now time.Time) *authority {
-	t.Helper()
-	ca, err := newAuthority(now, caValidity)
+func TestPlanRotation(t *testing.T) {
+	start := epoch()
+	ca, old := newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
+	serving, oldServing := issueAt(t, ca, start), issueAt(t, old, start.Add(-time.Hour))
+	otherNames, err := ca.issueServing(start, testLeafValidity, []string{"other.default.svc"})
 	require.NoError(t, err)
-	return ca
-}
-
-func pairAt(t *testing.T, ca *authority, now time.Time) *tls.Certificate {
-	t.Helper()
-	pair, err := ca.newPair(now, leafValidity, testTerms().names)
-	require.NoError(t, err)
-	return pair
-}
-
-func TestDecide(t *testing.T) {
-	begin := epoch()
-	ca, old := authorityAt(t, begin), authorityAt(t, begin.Add(-4*365*24*time.Hour))
-	pair, oldPair := pairAt(t, ca, begin), pairAt(t, old, begin.Add(-time.Hour))
-	foreign, err := ca.newPair(begin, leafValidity, []string{"other.default.svc"})
-	require.NoError(t, err)
-	both := func(certs ...*x509.Certificate) [][]byte {
-		return [][]byte{encodeCerts(certs...), encodeCerts(certs...)}
+	previous := []*x509.Certificate{old.cert}
+	onlyCA, complete := secretContent{ca: ca}, secretContent{ca: ca, serving: serving}
+	rotating := secretContent{ca: ca, previous: previous, serving: oldServing}
+	rotated := secretContent{ca: ca, previous: previous, serving: serving}
+	renewed := secretContent{ca: ca, previous: previous, serving: issueAt(t, ca, start.Add(testLeafValidity/2))}
+	damaged := secretContent{problems: []string{"ca.key: no PEM"}}
+	renewal, end := start.Add(testLeafValidity*2/3), start.Add(testLeafValidity)
+	minute, settled := start.Add(time.Minute), start.Add(testSettle)
+	// at returns a state with two webhooks that trust the CAs since the start.
+	at := func(now time.Time, content secretContent, cas ...*certAuthority) rotationState {
+		var bundle []byte
+		for _, ca := range cas {
+			bundle = append(bundle, encodeCerts(ca.cert)...)
+		}
+		return rotationState{now: now, content: content, caBundles: [][]byte{bundle, bundle}, trustedSince: start}
 	}
-	rotating := content{ca: ca, previous: []*x509.Certificate{old.cert}, pair: oldPair}
-	rotated := content{ca: ca, previous: []*x509.Certificate{old.cert}, pair: pair}
+	unconfigured := rotationState{now: start, content: onlyCA}
+	oneWebhook := at(start, complete, ca)
+	oneWebhook.caBundles[1] = nil
+	notSettled := at(end, complete, ca)
+	notSettled.trustedSince = end
+	lostSecret := at(minute, secretContent{ca: ca, previous: previous}, ca, old)
+	lostSecret.served = oldServing
+	const (
+		differs = "the caBundle of a webhook differs from the CAs in the Secret"
+		expires = "the serving certificate expires on 2026-07-30T12:00:00Z"
+		waiting = "waiting until every API server has read the caBundles"
+	)
+	never := time.Time{}
 
 	for name, c := range map[string]struct {
-		look  look
-		step  step
-		why   string
-		again time.Time
+		state     rotationState
+		step      rotationStep
+		reason    string
+		nextCheck time.Time
 	}{
-		"nothing there":       {look{now: begin, webhooks: both()}, makeAuthority, "the secret holds no authority", time.Time{}},
-		"a damaged secret":    {look{now: begin, content: content{problems: []string{"ca.crt and ca.key: no PEM"}}}, makeAuthority, "the secret cannot be used: ca.crt and ca.key: no PEM", time.Time{}},
-		"no configuration":    {look{now: begin, content: content{ca: ca}}, idle, "there is no webhook to be trusted by", begin.Add(caValidity * 2 / 3)},
-		"an authority, first": {look{now: begin, content: content{ca: ca}, webhooks: [][]byte{nil, nil}}, writeBundle, "a webhook does not trust exactly the authorities of the secret", time.Time{}},
-		"one webhook behind":  {look{now: begin, content: content{ca: ca, pair: pair}, webhooks: [][]byte{encodeCerts(ca.cert), nil}}, writeBundle, "a webhook does not trust exactly the authorities of the secret", time.Time{}},
-		"trusted, no pair":    {look{now: begin, content: content{ca: ca}, webhooks: both(ca.cert), trustedSince: begin}, makePair, "the secret holds no serving certificate", time.Time{}},
-		"all well":            {look{now: begin, content: content{ca: ca, pair: pair}, webhooks: both(ca.cert), trustedSince: begin}, idle, "nothing is due", begin.Add(leafValidity * 2 / 3)},
-		"just before two thirds": {
-			look{now: begin.Add(leafValidity*2/3 - time.Second), content: content{ca: ca, pair: pair}, webhooks: both(ca.cert), trustedSince: begin},
-			idle, "nothing is due", begin.Add(leafValidity * 2 / 3),
+		"empty Secret":           {at(start, secretContent{}), stepCreateCA, "the Secret has no CA", never},
+		"damaged Secret":         {at(start, damaged), stepCreateCA, "the Secret is unusable: ca.key: no PEM", never},
+		"no configuration":       {unconfigured, stepWait, "no webhook is configured", start.Add(testCAValidity * 2 / 3)},
+		"first CA":               {at(start, onlyCA), stepWriteBundle, differs, never},
+		"one webhook without CA": {oneWebhook, stepWriteBundle, differs, never},
+		"no serving certificate": {at(start, onlyCA, ca), stepIssueServing, "the Secret has no serving certificate", never},
+		"nothing due":            {at(start, complete, ca), stepWait, "no step is due", renewal},
+		"before the renewal":     {at(renewal.Add(-time.Second), complete, ca), stepWait, "no step is due", renewal},
+		"renewal":                {at(renewal, complete, ca), stepIssueServing, expires, never},
+		"expired, not settled":   {notSettled, stepIssueServing, expires, never},
+		"other DNS names": {
+			at(settled, secretContent{ca: ca, serving: otherNames}, ca),
+			stepIssueServing, "the serving certificate is not valid for holdfast-webhook", never,
 		},
-		"at two thirds": {
-			look{now: begin.Add(leafValidity * 2 / 3), content: content{ca: ca, pair: pair}, webhooks: both(ca.cert), trustedSince: begin},
-			makePair, "the serving certificate ends 2026-07-30T12:00:00Z",
-			time.Time{},
+		"CA renewal": {
+			at(start, secretContent{ca: old, serving: oldServing}, old),
+			stepCreateCA, "the CA expires on 2027-05-01T12:00:00Z", never,
 		},
-		"expired while nobody was there, no time to settle": {
-			look{now: begin.Add(leafValidity), content: content{ca: ca, pair: pair}, webhooks: both(ca.cert), trustedSince: begin.Add(leafValidity)},
-			makePair, "the serving certificate ends 2026-07-30T12:00:00Z",
-			time.Time{},
+		"new CA, not in the caBundles": {at(start, rotating, old), stepWriteBundle, differs, never},
+		"new CA, not settled":          {at(minute, rotating, ca, old), stepWait, waiting, settled},
+		"lost Secret, still accepted":  {lostSecret, stepWait, waiting, settled},
+		"new CA, settled": {
+			at(settled, rotating, ca, old), stepIssueServing, "the serving certificate is from a previous CA", never,
 		},
-		"other names": {
-			look{now: begin.Add(settle), content: content{ca: ca, pair: foreign}, webhooks: both(ca.cert), trustedSince: begin},
-			makePair, "the serving certificate is not for holdfast-webhook",
-			time.Time{},
+		"previous CA in use": {
+			at(settled, rotated, ca, old), stepWait, "a served certificate may be from a previous CA", renewal,
 		},
-		"the authority at two thirds": {
-			look{now: begin, content: content{ca: old, pair: oldPair}, webhooks: both(old.cert), trustedSince: begin},
-			makeAuthority, "the authority ends 2027-05-01T12:00:00Z",
-			time.Time{},
-		},
-		"a new authority, not yet in the bundle": {
-			look{now: begin, content: rotating, webhooks: both(old.cert)},
-			writeBundle, "a webhook does not trust exactly the authorities of the secret",
-			time.Time{},
-		},
-		"a new authority, in the bundle a moment ago": {
-			look{now: begin.Add(time.Minute), content: rotating, webhooks: both(ca.cert, old.cert), trustedSince: begin},
-			idle, "waiting until every API server has read the bundle", begin.Add(settle),
-		},
-		"a lost secret, while we still serve what works": {
-			look{now: begin.Add(time.Minute), content: content{ca: ca, previous: rotating.previous}, served: oldPair, webhooks: both(ca.cert, old.cert), trustedSince: begin},
-			idle, "waiting until every API server has read the bundle", begin.Add(settle),
-		},
-		"a new authority that every API server knows": {
-			look{now: begin.Add(settle), content: rotating, webhooks: both(ca.cert, old.cert), trustedSince: begin},
-			makePair, "the serving certificate is signed by a previous authority",
-			time.Time{},
-		},
-		"the old authority may have signed what is served": {
-			look{now: begin.Add(settle), content: rotated, webhooks: both(ca.cert, old.cert), trustedSince: begin},
-			idle, "the previous authorities may have signed what is served", begin.Add(leafValidity * 2 / 3),
-		},
-		"the old authority is over": {
-			look{
-				now: begin.Add(leafValidity + settle), content: content{ca: ca, previous: rotated.previous, pair: pairAt(t, ca, begin.Add(leafValidity/2))},
-				webhooks: both(ca.cert, old.cert), trustedSince: begin,
-			},
-			dropPrevious, "what the previous authorities signed has expired",
-			time.Time{},
+		"previous CA unused": {
+			at(end.Add(testSettle), renewed, ca, old),
+			stepDropPrevious, "all certificates of the previous CAs have expired", never,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := decide(c.look, testTerms())
-			require.Equal(t, c.step.String(), p.step.String(), p.why)
-			require.Equal(t, c.why, p.why)
-			require.True(t, c.again.Equal(p.again), "again at %s", p.again)
+			plan := planRotation(c.state, testPolicy())
+			require.Equal(t, c.step.String(), plan.step.String(), plan.reason)
+			require.Equal(t, c.reason, plan.reason)
+			require.True(t, c.nextCheck.Equal(plan.nextCheck), "next check at %s", plan.nextCheck)
 		})
 	}
 }
 
-func TestServe(t *testing.T) {
-	begin := epoch()
-	ca, next := authorityAt(t, begin), authorityAt(t, begin)
-	pair, nextPair := pairAt(t, ca, begin), pairAt(t, next, begin)
+func TestSelectServing(t *testing.T) {
+	const notTrusted = "the webhook configuration does not trust the serving certificate yet"
+	start := epoch()
+	ca, nextCA := newCAAt(t, start), newCAAt(t, start)
+	current, next := issueAt(t, ca, start), issueAt(t, nextCA, start)
 	for name, c := range map[string]struct {
 		served, secret *tls.Certificate
-		trusts         *authority
+		trusted        *certAuthority // nil for both CAs
 		now, since     time.Time
 		want           *tls.Certificate
-		trouble        string
+		unready        string
 	}{
-		"nothing yet":                     {nil, nil, ca, begin, begin, nil, "there is no serving certificate yet"},
-		"the first":                       {nil, pair, ca, begin, begin, pair, ""},
-		"the first, not trusted yet":      {nil, nextPair, ca, begin, time.Time{}, nextPair, "the webhook configuration does not trust the serving certificate yet"},
-		"the next":                        {pair, nextPair, next, begin, begin.Add(-settle), nextPair, ""},
-		"the next, not trusted yet":       {pair, nextPair, ca, begin, time.Time{}, pair, ""},
-		"the next, trusted a moment ago":  {pair, nextPair, nil, begin, begin.Add(time.Second - settle), pair, ""},
-		"the secret is gone":              {pair, nil, ca, begin, begin, pair, ""},
-		"the one in use has expired":      {pair, nextPair, ca, begin.Add(leafValidity), time.Time{}, nextPair, "the serving certificate has expired on 2026-07-30T12:00:00Z"},
-		"neither is trusted, take theirs": {pair, nextPair, authorityAt(t, begin), begin, time.Time{}, nextPair, "the webhook configuration does not trust the serving certificate yet"},
+		"no certificate":     {nil, nil, ca, start, start, nil, "no serving certificate exists yet"},
+		"first":              {nil, current, ca, start, start, current, ""},
+		"first, not trusted": {nil, next, ca, start, time.Time{}, next, notTrusted},
+		"next":               {current, next, nextCA, start, start.Add(-testSettle), next, ""},
+		"next, not trusted":  {current, next, ca, start, time.Time{}, current, ""},
+		"next, not settled":  {current, next, nil, start, start.Add(time.Second - testSettle), current, ""},
+		"lost Secret":        {current, nil, ca, start, start, current, ""},
+		"both not trusted":   {current, next, newCAAt(t, start), start, time.Time{}, next, notTrusted},
+		"expired in use": {
+			current, next, ca, start.Add(testLeafValidity),
+			time.Time{},
+			next,
+			"the serving certificate expired on 2026-07-30T12:00:00Z",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bundle := encodeCerts(ca.cert, next.cert)
-			if c.trusts != nil {
-				bundle = encodeCerts(c.trusts.cert)
+			bundle := encodeCerts(ca.cert, nextCA.cert)
+			if c.trusted != nil {
+				bundle = encodeCerts(c.trusted.cert)
 			}
-			l := look{now: c.now, content: content{ca: ca, pair: c.secret}, served: c.served, webhooks: [][]byte{bundle}, trustedSince: c.since}
-			got := serve(l, testTerms())
+			s := rotationState{
+				now: c.now, content: secretContent{ca: ca, serving: c.secret}, served: c.served,
+				caBundles: [][]byte{bundle}, trustedSince: c.since,
+			}
+			got := selectServing(s, testPolicy())
 			require.Same(t, c.want, got)
-			require.Equal(t, c.trouble, trouble(l, got))
+			require.Equal(t, c.unready, unreadyReason(s, got))
 		})
 	}
-	require.Equal(t, "there is no webhook configuration to write the certificate authority to", trouble(look{now: begin}, pair))
+	require.Equal(t, "no webhook is configured",
+		unreadyReason(rotationState{now: start}, current))
 }

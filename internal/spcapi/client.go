@@ -1,5 +1,9 @@
-// Package spcapi reads the machines of a cluster from the StackPointCloud (SPC) API and carries them to the agents: one
-// process asks the API with the one token and publishes an inventory, the agents read that.
+// Package spcapi reads the machines of a cluster from the StackPointCloud (SPC) API and
+// makes them available to the agents.
+//
+// One process runs a [Publisher]. It reads the API through a [Client] with the only token
+// and publishes the inventory in a ConfigMap. Each agent follows the ConfigMap with a
+// [Reader].
 package spcapi
 
 import (
@@ -18,11 +22,11 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request with its answer.
+	// requestTimeout limits the time of one request including its response.
 	requestTimeout = 30 * time.Second
-	// maxBody bounds one answer: 15,000 nodes of about 1 KiB each, doubled.
+	// maxBody limits the size of a response: 15,000 nodes of about 1 KiB each, doubled.
 	maxBody = 32 << 20
-	// maxDetail bounds what is read of an answer that is an error.
+	// maxDetail limits how much of an error response is read.
 	maxDetail = 64 << 10
 )
 
@@ -32,61 +36,62 @@ type Client struct {
 	http    *http.Client
 }
 
-// NewClient returns a client. Errors say which option is wrong.
+// NewClient returns a client, or an error that names the wrong option.
 func NewClient(o Options) (*Client, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	transport, err := o.transport()
+	transport, err := o.newTransport()
 	if err != nil {
 		return nil, err
 	}
 	return &Client{options: o, http: &http.Client{
 		Transport: transport, Timeout: requestTimeout,
-		// The token goes where it was meant to go and nowhere else, not even to the same host without TLS.
+		// The client sends the token to the configured URL only. A redirect might lead to the
+		// same host without TLS.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// Answer is all that a refresh reads.
-type Answer struct {
+// RefreshResult holds all data of one refresh.
+type RefreshResult struct {
 	Organization int64
 	Machines     []spc.Record
 	Pools        []spc.Pool
 	Cluster      spc.Cluster
-	// Partial is why pools or cluster are not known, nil if they are. The machines are known.
+	// Partial is the reason why Pools or Cluster are unknown, or nil. The machines are known
+	// in both cases.
 	Partial error
 }
 
-// Refresh reads the cluster's machines, its pools and the cluster: three requests. The error never holds the token; a
-// *StatusError is one that the API sent.
-func (c *Client) Refresh(ctx context.Context) (Answer, error) {
-	s, err := c.options.settings()
+// Refresh reads the cluster's machines, its pools and the cluster in three requests. The
+// error never contains the token. It is a *StatusError if the API responded with an error.
+func (c *Client) Refresh(ctx context.Context) (RefreshResult, error) {
+	s, err := c.options.readSettings()
 	if err != nil {
-		return Answer{}, err
+		return RefreshResult{}, err
 	}
-	a := Answer{Organization: s.organization}
-	if a.Machines, err = c.machines(ctx, s); err != nil {
-		return Answer{}, err
+	a := RefreshResult{Organization: s.organization}
+	if a.Machines, err = c.listMachines(ctx, s); err != nil {
+		return RefreshResult{}, err
 	}
 	var pools, cluster error
-	a.Pools, pools = c.pools(ctx, s)
-	a.Cluster, cluster = c.cluster(ctx, s)
+	a.Pools, pools = c.listPools(ctx, s)
+	a.Cluster, cluster = c.getCluster(ctx, s)
 	a.Partial = errors.Join(pools, cluster)
 	a.Cluster.PK = s.cluster
 	return a, nil
 }
 
-// machines lists the cluster's nodes.
-func (c *Client) machines(ctx context.Context, s settings) ([]spc.Record, error) {
+func (c *Client) listMachines(ctx context.Context, s refreshSettings) ([]spc.Record, error) {
 	records := []spc.Record{}
 	err := c.get(ctx, s, "/nodes", func(body io.Reader) error {
-		return list(body, "nodes", func(entry json.RawMessage) error {
+		return decodeList(body, "nodes", func(entry json.RawMessage) error {
 			var r spc.Record
 			if err := json.Unmarshal(entry, &r); err != nil {
 				return err
 			}
-			if err := sound(&r, s.cluster); err != nil {
+			if err := checkRecord(&r, s.cluster); err != nil {
 				return err
 			}
 			records = append(records, r)
@@ -96,11 +101,11 @@ func (c *Client) machines(ctx context.Context, s settings) ([]spc.Record, error)
 	return records, err
 }
 
-// pools lists the node pools. The API of 2016 has none, and says so by 404.
-func (c *Client) pools(ctx context.Context, s settings) ([]spc.Pool, error) {
+// listPools lists the node pools. The API of 2016 has none and responds with 404.
+func (c *Client) listPools(ctx context.Context, s refreshSettings) ([]spc.Pool, error) {
 	pools := []spc.Pool{}
 	err := c.get(ctx, s, "/nodepools", func(body io.Reader) error {
-		return list(body, "node pools", func(entry json.RawMessage) error {
+		return decodeList(body, "node pools", func(entry json.RawMessage) error {
 			var p spc.Pool
 			if err := json.Unmarshal(entry, &p); err != nil {
 				return err
@@ -115,31 +120,33 @@ func (c *Client) pools(ctx context.Context, s settings) ([]spc.Pool, error) {
 	return pools, err
 }
 
-func (c *Client) cluster(ctx context.Context, s settings) (spc.Cluster, error) {
+func (c *Client) getCluster(ctx context.Context, s refreshSettings) (spc.Cluster, error) {
 	var cluster spc.Cluster
 	err := c.get(ctx, s, "", func(body io.Reader) error {
 		if err := json.NewDecoder(body).Decode(&cluster); err != nil {
-			return unreadable("cluster", err)
+			return decodeError("cluster", err)
 		}
 		if cluster.PK != s.cluster {
-			return fmt.Errorf("the SPC API's answer is of cluster %d, asked for %d; is the URL that of the API?", cluster.PK, s.cluster)
+			return fmt.Errorf("the SPC API returned cluster %d instead of %d; check the URL",
+				cluster.PK, s.cluster)
 		}
 		return nil
 	})
 	return cluster, err
 }
 
-// get asks for something below the cluster and has the answer read if it is one of success.
-func (c *Client) get(ctx context.Context, s settings, what string, read func(io.Reader) error) error {
-	err := c.ask(ctx, s, what, read)
-	return redacted(err, s.token)
+// get requests a path below the cluster and calls read with the body of a successful
+// response.
+func (c *Client) get(ctx context.Context, s refreshSettings, path string, read func(io.Reader) error) error {
+	return redactError(c.send(ctx, s, path, read), s.token)
 }
 
-func (c *Client) ask(ctx context.Context, s settings, what string, read func(io.Reader) error) error {
-	where := s.base + "/orgs/" + strconv.FormatInt(s.organization, 10) + "/clusters/" + strconv.FormatInt(s.cluster, 10) + what
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+func (c *Client) send(ctx context.Context, s refreshSettings, path string, read func(io.Reader) error) error {
+	organization, cluster := strconv.FormatInt(s.organization, 10), strconv.FormatInt(s.cluster, 10)
+	target := s.base + "/orgs/" + organization + "/clusters/" + cluster + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
-		return fmt.Errorf("asking the SPC API: %w", err)
+		return fmt.Errorf("calling the SPC API: %w", err)
 	}
 	request.Header.Set("Authorization", "Bearer "+s.token)
 	request.Header.Set("Content-Type", "application/json") // the SDKs send it with every request
@@ -147,29 +154,29 @@ func (c *Client) ask(ctx context.Context, s settings, what string, read func(io.
 	request.Header.Set("User-Agent", "holdfast")
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("asking the SPC API: %w", unreachable(err))
+		return fmt.Errorf("calling the SPC API: %w", explainTimeout(err))
 	}
-	defer response.Body.Close() //nolint:errcheck // the body was read to its end or is given up
+	defer response.Body.Close() //nolint:errcheck // the body is read to its end or not needed
 	if response.StatusCode != http.StatusOK {
-		return refusal(response, s.token)
+		return newStatusError(response, s.token)
 	}
-	return read(&bounded{from: response.Body, left: maxBody})
+	return read(&limitedReader{from: response.Body, left: maxBody})
 }
 
-// unreachable says in words what a timeout is.
-func unreachable(err error) error {
+// explainTimeout adds the likely cause to a timeout.
+func explainTimeout(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) && failed.Timeout() {
-		return fmt.Errorf("%s did not answer in time; is there a proxy or a firewall between? (%w)", failed.URL, failed.Err)
+		return fmt.Errorf("%s did not respond in time; check for a proxy or a firewall (%w)", failed.URL, failed.Err)
 	}
 	return err
 }
 
-// plain says that the token travels unencrypted to another host.
-func (c *Client) plain() bool {
-	s, err := c.options.settings()
+// isTokenUnencrypted reports whether the token is sent to another host without TLS.
+func (c *Client) isTokenUnencrypted() bool {
+	s, err := c.options.readSettings()
 	if err != nil {
-		return false // which the refresh will tell
+		return false // the refresh reports the error
 	}
 	at, err := url.Parse(s.base)
 	if err != nil || at.Scheme != "http" {

@@ -3,24 +3,37 @@ package spcapi
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
 const (
-	// InventoryKey is the key of the inventory in the ConfigMap's binary data: JSON, compressed with gzip.
+	// InventoryKey is the key of the inventory in the ConfigMap's binary data: JSON,
+	// compressed with gzip.
 	InventoryKey = "inventory.json.gz"
-	// maxInventory bounds what is decompressed.
+	// maxInventory limits the size of the decompressed inventory.
 	maxInventory = 64 << 20
+	// watchTime is the minimum duration that a Reader requests for its watch.
+	watchTime = 4 * time.Hour
 )
 
-// Encode compresses an inventory. Equal inventories give equal bytes.
+// Encode compresses an inventory. Equal inventories result in equal bytes.
 func Encode(i *spc.Inventory) ([]byte, error) {
 	var packed bytes.Buffer
 	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
@@ -33,10 +46,10 @@ func Encode(i *spc.Inventory) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-// Decode reads the inventory out of the ConfigMap that a Publisher wrote.
+// Decode returns the inventory in a ConfigMap that a Publisher wrote.
 func Decode(m *corev1.ConfigMap) (*spc.Inventory, error) {
-	packed, there := m.BinaryData[InventoryKey]
-	if !there {
+	packed, exists := m.BinaryData[InventoryKey]
+	if !exists {
 		return nil, fmt.Errorf("the ConfigMap %s/%s has no key %s", m.Namespace, m.Name, InventoryKey)
 	}
 	r, err := gzip.NewReader(bytes.NewReader(packed))
@@ -48,4 +61,74 @@ func Decode(m *corev1.ConfigMap) (*spc.Inventory, error) {
 		return nil, fmt.Errorf("reading the SPC inventory: %w", err)
 	}
 	return &inventory, nil
+}
+
+// ConfigMapReader is a client for the ConfigMaps of the inventory's namespace.
+type ConfigMapReader interface {
+	List(ctx context.Context, o metav1.ListOptions) (*corev1.ConfigMapList, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// Reader follows the inventory's ConfigMap.
+type Reader struct {
+	ConfigMaps ConfigMapReader
+	Name       string
+	Log        *slog.Logger
+
+	latest struct {
+		sync.Mutex
+		index *spc.Index
+	}
+}
+
+// Latest returns the inventory that was read last, or nil if none has been read.
+func (r *Reader) Latest() *spc.Index {
+	r.latest.Lock()
+	defer r.latest.Unlock()
+	return r.latest.index
+}
+
+// Run follows the ConfigMap until ctx ends and returns the cause. It calls notify after
+// each change. If the ConfigMap is deleted or cannot be read, the last inventory stays: the
+// loss of the list does not change the machines.
+func (r *Reader) Run(ctx context.Context, notify func()) error {
+	// The watches of an informer last five to ten minutes by default. These last for hours, to
+	// save requests, and end at different times on different nodes.
+	seconds := int64((watchTime + rand.N(watchTime)).Seconds())
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, r.Name).String()
+	changed := func(obj any) {
+		m, ok := obj.(*corev1.ConfigMap)
+		if !ok {
+			return
+		}
+		inventory, err := Decode(m)
+		if err != nil {
+			r.Log.Warn("failed to decode spc inventory; using the last one", "err", err)
+			return
+		}
+		index := spc.NewIndex(inventory)
+		r.latest.Lock()
+		r.latest.index = index
+		r.latest.Unlock()
+		notify()
+	}
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = selector
+				return r.ConfigMaps.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.FieldSelector, o.TimeoutSeconds = selector, &seconds
+				return r.ConfigMaps.Watch(ctx, o)
+			},
+		},
+		ObjectType: &corev1.ConfigMap{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    changed,
+			UpdateFunc: func(_, obj any) { changed(obj) },
+		},
+	})
+	controller.RunWithContext(ctx)
+	return context.Cause(ctx)
 }

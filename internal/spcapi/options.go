@@ -13,27 +13,30 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-dev/holdfast/internal/smallfile"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
-// Options say which cluster to read, and how.
+// Options describe the cluster to read and the way to the API.
 type Options struct {
-	// BaseURL is the API's address, with or without a trailing slash: https://api.stackpoint.io.
+	// BaseURL is the API's address, with or without a trailing slash:
+	// https://api.stackpoint.io.
 	BaseURL string
-	// TokenFile holds the API token. It is read anew for every refresh, so that a rotated one is taken up.
+	// TokenFile contains the API token. It is read for every refresh, so that a rotated token
+	// takes effect.
 	TokenFile string
 	// Organization and Cluster are the API's numbers.
 	Organization, Cluster int64
-	// SecretDir is where the Secret of SPC's autoscaler is mounted: files api-token, api-url, organization-id and
-	// cluster-id, read anew for every refresh. What the fields above say goes before it.
+	// SecretDir is the mount point of the Secret of SPC's autoscaler. Its files api-token,
+	// api-url, organization-id and cluster-id are read for every refresh. The fields above
+	// have precedence.
 	SecretDir string
-	// CAFile holds certificate authorities to trust beside the system's.
+	// CAFile contains certificate authorities to trust in addition to the system's.
 	CAFile string
-	// Transport is what requests go through. Nil honours the proxy variables and CAFile.
+	// Transport sends the requests. The default respects the proxy variables and CAFile.
 	Transport http.RoundTripper
 }
 
-// The names of the Secret's keys, as SPC's autoscaler has them.
+// The keys of the Secret of SPC's autoscaler.
 const (
 	keyToken        = "api-token"
 	keyURL          = "api-url"
@@ -41,16 +44,17 @@ const (
 	keyCluster      = "cluster-id"
 )
 
-// settings are the options of one refresh, read and checked.
-type settings struct {
+// refreshSettings holds the options of one refresh after reading the files.
+type refreshSettings struct {
 	base                  string
 	organization, cluster int64
 	token                 string
 }
 
-// WithEnvironment fills what the options do not say from the variables that SPC's autoscaler reads. Its documentation and
-// its code spell that of the URL differently; the code's goes first. The token is not taken from the environment, where
-// every child process and debugger sees it.
+// WithEnvironment fills empty options from the variables of SPC's autoscaler. For the URL,
+// the documentation and the code of the autoscaler have different names, and the name in
+// the code has precedence. The token is not read from the environment, which is visible to
+// every child process and debugger.
 func (o Options) WithEnvironment(getenv func(string) string) (Options, error) {
 	if o.BaseURL == "" {
 		o.BaseURL = strings.TrimSpace(getenv("SPC_API_BASE_URL"))
@@ -63,7 +67,7 @@ func (o Options) WithEnvironment(getenv func(string) string) (Options, error) {
 		if *to != 0 || text == "" {
 			continue
 		}
-		n, err := number(text)
+		n, err := parseNumber(text)
 		if err != nil {
 			return o, fmt.Errorf("the environment variable %s: %w", name, err)
 		}
@@ -72,14 +76,15 @@ func (o Options) WithEnvironment(getenv func(string) string) (Options, error) {
 	return o, nil
 }
 
-// check says what is wrong with the options themselves; what stands in files is for each refresh to find out.
+// check validates the options themselves. The content of files is validated by each
+// refresh.
 func (o Options) check() error {
 	switch {
 	case o.TokenFile == "" && o.SecretDir == "":
 		return errors.New("the SPC API needs a token file, or the directory of a Secret with " + keyToken)
-	case looksLikeToken(o.TokenFile):
-		return errors.New("what is given as the token's file looks like a token; write it to a file, name that, and have the token replaced, " +
-			"since a command line is no secret")
+	case isLikelyToken(o.TokenFile):
+		return errors.New("the name of the token file looks like a token; write the token to a file, pass the name of " +
+			"that file, and replace the token, because a command line is not secret")
 	case o.Organization < 0 || o.Cluster < 0,
 		o.SecretDir == "" && (o.Organization == 0 || o.Cluster == 0):
 		return errors.New("the SPC API needs the numbers of the organization and the cluster, both above 0")
@@ -91,8 +96,9 @@ func (o Options) check() error {
 	return nil
 }
 
-// looksLikeToken says that a file's name is more likely a token: SPC's have 64 hexadecimal digits.
-func looksLikeToken(name string) bool {
+// isLikelyToken reports whether a file name is more likely a token. SPC's tokens have 64
+// hexadecimal digits.
+func isLikelyToken(name string) bool {
 	return len(name) >= 32 && strings.Trim(strings.ToLower(name), "0123456789abcdef") == ""
 }
 
@@ -100,21 +106,23 @@ func checkURL(base string) error {
 	parsed, err := url.Parse(base)
 	switch {
 	case err != nil:
-		return errors.New("the SPC API's URL cannot be read; it must be http(s)://host[/path]")
+		return errors.New("the SPC API's URL cannot be parsed; it must be http(s)://host[/path]")
 	case parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "":
-		return errors.New("the SPC API's URL must be http(s)://host[/path] and nothing else; a token belongs in the token file")
+		return errors.New("the SPC API's URL must be http(s)://host[/path] and nothing else; " +
+			"a token belongs in the token file")
 	case (parsed.Scheme != "https" && parsed.Scheme != "http") || parsed.Host == "":
-		return errors.New("the SPC API's URL must be http(s)://host[/path]") // not quoted: it may be the token, in the wrong place
+		// The message does not quote the URL, which may be the token in the wrong place.
+		return errors.New("the SPC API's URL must be http(s)://host[/path]")
 	}
 	return nil
 }
 
-// settings reads what one refresh needs.
-func (o Options) settings() (settings, error) {
-	s := settings{base: o.BaseURL, organization: o.Organization, cluster: o.Cluster}
+// readSettings returns the settings of one refresh.
+func (o Options) readSettings() (refreshSettings, error) {
+	s := refreshSettings{base: o.BaseURL, organization: o.Organization, cluster: o.Cluster}
 	var err error
 	if s.base == "" {
-		if s.base, err = o.key(keyURL); err != nil {
+		if s.base, err = o.readKey(keyURL); err != nil {
 			return s, err
 		}
 		if err = checkURL(s.base); err != nil {
@@ -125,26 +133,26 @@ func (o Options) settings() (settings, error) {
 		if *to != 0 {
 			continue
 		}
-		text, err := o.key(key)
+		text, err := o.readKey(key)
 		if err != nil {
 			return s, err
 		}
-		if *to, err = number(text); err != nil {
+		if *to, err = parseNumber(text); err != nil {
 			return s, fmt.Errorf("key %s: %w", key, err)
 		}
 	}
 	s.base = strings.TrimRight(s.base, "/")
-	s.token, err = o.token()
+	s.token, err = o.readToken()
 	return s, err
 }
 
-// token reads the token. No error quotes it.
-func (o Options) token() (string, error) {
+// readToken returns the token. Its errors never quote the token.
+func (o Options) readToken() (string, error) {
 	file := o.TokenFile
 	if file == "" {
 		file = filepath.Join(o.SecretDir, keyToken)
 	}
-	text, err := smallfile.Read(file)
+	text, err := hostfs.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("reading the SPC token: %w", err)
 	}
@@ -153,20 +161,21 @@ func (o Options) token() (string, error) {
 	case token == "":
 		return "", fmt.Errorf("the SPC token's file %s is empty; put a token of an organization owner into it", file)
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return "", fmt.Errorf("the SPC token's file %s holds more than one word, or what is no text; put the token into it and nothing else", file)
+		return "", fmt.Errorf("the SPC token's file %s contains more than one word, or binary data; put only the token "+
+			"into it", file)
 	}
 	return token, nil
 }
 
-func (o Options) key(name string) (string, error) {
-	text, err := smallfile.Read(filepath.Join(o.SecretDir, name))
+func (o Options) readKey(name string) (string, error) {
+	text, err := hostfs.ReadFile(filepath.Join(o.SecretDir, name))
 	if err != nil {
 		return "", fmt.Errorf("reading key %s of the SPC Secret: %w", name, err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
-func number(text string) (int64, error) {
+func parseNumber(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 {
 		return 0, errors.New("it must be a number above 0")
@@ -174,8 +183,9 @@ func number(text string) (int64, error) {
 	return n, nil
 }
 
-// transport is net/http's default one, which honours the proxy variables, with its own authorities and patience.
-func (o Options) transport() (http.RoundTripper, error) {
+// newTransport returns a transport like net/http's default one, which respects the proxy
+// variables, with CAFile and shorter timeouts.
+func (o Options) newTransport() (http.RoundTripper, error) {
 	if o.Transport != nil {
 		return o.Transport, nil
 	}
@@ -191,7 +201,7 @@ func (o Options) transport() (http.RoundTripper, error) {
 	if o.CAFile == "" {
 		return made, nil
 	}
-	text, err := smallfile.Read(o.CAFile)
+	text, err := hostfs.ReadFile(o.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the SPC API's certificate authorities: %w", err)
 	}
@@ -200,7 +210,7 @@ func (o Options) transport() (http.RoundTripper, error) {
 		return nil, fmt.Errorf("reading the system's certificate authorities: %w", err)
 	}
 	if !roots.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("there is no certificate in %s", o.CAFile)
+		return nil, fmt.Errorf("%s contains no certificate", o.CAFile)
 	}
 	made.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	return made, nil

@@ -1,27 +1,39 @@
 package spcapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
+// StatusSuffix ends the name of the ConfigMap with the status of the inventory.
+const StatusSuffix = "-status"
+
 const (
-	// interval is the time between two refreshes: the API's own autoscaler asks at most once a minute.
-	interval = time.Minute
-	// longest is how many intervals apart refreshes are at most while they fail, unless the API asks for more.
-	longest = 10
-	// spread is the share of a pause that chance adds to it. It never takes anything off.
-	spread = 0.1
+	// refreshInterval is the time between two refreshes. The API's own autoscaler also sends
+	// at most one request a minute.
+	refreshInterval = time.Minute
+	// maxIntervals is the longest pause after failed refreshes, in intervals. The API can
+	// request a longer one.
+	maxIntervals = 10
+	// jitter is the share of a pause that is added at random. The pause never becomes shorter.
+	jitter = 0.1
+	// maxPacked is the size limit of a ConfigMap (core validation: 1 MiB of data) with a
+	// reserve for its metadata.
+	maxPacked = 1<<20 - 16<<10
 )
 
 // ConfigMapWriter is a client for the ConfigMaps of the inventory's namespace.
@@ -31,86 +43,110 @@ type ConfigMapWriter interface {
 	Update(ctx context.Context, m *corev1.ConfigMap, o metav1.UpdateOptions) (*corev1.ConfigMap, error)
 }
 
-// Publisher asks the API once a minute, keeps the inventory's ConfigMap as the API last told, and takes the census of the
-// machines. It must run in one process at a time.
+// Publisher reads the API once a minute, publishes the inventory in a ConfigMap, and
+// compares the machines with the Nodes. Run only one Publisher at a time.
 type Publisher struct {
 	Client     *Client
 	ConfigMaps ConfigMapWriter
-	// Name is the inventory's ConfigMap. Beside it is one for people, whose name ends in StatusSuffix.
+	// Name is the name of the inventory's ConfigMap. A second ConfigMap, with StatusSuffix,
+	// has the status for operators.
 	Name string
 	// Nodes lists the cluster's Nodes.
 	Nodes func(context.Context) ([]*corev1.Node, error)
-	// Tell makes a warning event about the inventory's ConfigMap. Nil tells nobody.
-	Tell    func(about *corev1.ConfigMap, reason, message string)
-	Metrics *Metrics
-	Log     *slog.Logger
-	// Interval is for tests; 0 means a minute.
+	// RecordEvent records a warning event about the inventory's ConfigMap. It may be nil.
+	RecordEvent func(about *corev1.ConfigMap, reason, message string)
+	Metrics     *Metrics
+	Log         *slog.Logger
+	// Interval is for tests. 0 means a minute.
 	Interval time.Duration
 }
 
-// Run publishes until ctx ends, and returns its cause. While the API cannot be read the last list stays as it is.
+// Run publishes until ctx ends and returns the cause. While the API cannot be read, the
+// last list stays.
 func (p *Publisher) Run(ctx context.Context) error {
-	r := &run{Publisher: p, every: p.Interval}
+	r := &publisherRun{Publisher: p, every: p.Interval}
 	if r.every == 0 {
-		r.every = interval
+		r.every = refreshInterval
 	}
-	r.delays = r.backoff()
-	defer p.Metrics.rest()
-	if p.Client.plain() {
-		p.Log.WarnContext(ctx, "the spc token travels unencrypted, the url begins with http", "advice", "give the https:// url of the api")
+	r.retry = loop.NewRetry(wait.Backoff{
+		Duration: r.every, Factor: 2, Jitter: jitter, Steps: 64, Cap: maxIntervals * r.every,
+	})
+	defer p.Metrics.stopLeading()
+	if p.Client.isTokenUnencrypted() {
+		p.Log.WarnContext(ctx, "sending the spc token unencrypted; the url begins with http",
+			"advice", "use the https:// url of the api")
 	}
 	for pause := r.resume(ctx); ; {
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
+		if err := loop.Wait(ctx, pause, nil); err != nil {
+			return err
 		}
-		err := r.round(ctx)
+		err := r.refreshAndReport(ctx)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		pause = r.next(err)
+		pause = r.nextPause(err)
 	}
 }
 
-// run is a Publisher at work. What it remembers is of use to itself; what its successor needs stands in the ConfigMaps.
-type run struct {
+// publisherRun is the state of a running Publisher. The next leader resumes from the
+// ConfigMaps, not from this state.
+type publisherRun struct {
 	*Publisher
-	every  time.Duration
-	delays wait.Backoff
+	every time.Duration
+	retry *loop.Retry
 
-	published *spc.Inventory // as it stands in the ConfigMap
-	index     *spc.Index     // of the last good list
-	answer    Answer         // the last good one
-	success   time.Time      // when that was asked for
-	absences  spc.Absences
-	up        bool   // a refresh has succeeded
-	failure   string // as last said
-	partial   string
-	told      map[string]bool
+	published    *spc.Inventory // the content of the ConfigMap
+	index        *spc.Index     // of the last good list
+	result       RefreshResult  // of the last good refresh
+	success      time.Time      // of the last good refresh
+	absences     spc.Absences
+	hasSucceeded bool   // a refresh of this run has succeeded
+	failure      string // the last one that was logged
+	partial      string
+	reported     map[string]bool
 }
 
-func (r *run) backoff() wait.Backoff {
-	return wait.Backoff{Duration: r.every, Factor: 2, Jitter: spread, Steps: 64, Cap: longest * r.every}
-}
-
-// next is how long to leave the API alone after a refresh that ended with err.
-func (r *run) next(err error) time.Duration {
+// nextPause returns the pause after a refresh that ended with err.
+func (r *publisherRun) nextPause(err error) time.Duration {
 	if err == nil {
-		r.delays = r.backoff()
-		return wait.Jitter(r.every, spread)
+		r.retry.Reset()
+		return wait.Jitter(r.every, jitter)
 	}
-	pause := r.delays.Step()
+	pause := r.retry.Next()
 	if status := new(StatusError); errors.As(err, &status) && status.RetryAfter > pause {
-		pause = wait.Jitter(status.RetryAfter, spread)
+		pause = wait.Jitter(status.RetryAfter, jitter)
 	}
 	return pause
 }
 
-// round is one refresh with all that follows from it.
-func (r *run) round(ctx context.Context) error {
+// resume reads the ConfigMaps of an earlier leader and returns the rest of its pause.
+func (r *publisherRun) resume(ctx context.Context) time.Duration {
+	if have, err := r.ConfigMaps.Get(ctx, r.Name, metav1.GetOptions{}); err == nil {
+		if inventory, err := Decode(have); err == nil {
+			r.published, r.index = inventory, spc.NewIndex(inventory)
+		}
+	}
+	have, err := r.ConfigMaps.Get(ctx, r.Name+StatusSuffix, metav1.GetOptions{})
+	if err != nil {
+		return 0
+	}
+	if at, err := time.Parse(time.RFC3339, have.Data[statusSucceeded]); err == nil {
+		r.success = at
+	}
+	attempted, err := time.Parse(time.RFC3339, have.Data[statusAttempted])
+	if err != nil {
+		return 0
+	}
+	left := r.every - time.Since(attempted)
+	if left > r.every { // the time is in the future: a clock is wrong
+		return 0
+	}
+	return left
+}
+
+// refreshAndReport refreshes the inventory once and updates the logs, events, metrics and
+// status.
+func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 	began := time.Now()
 	nodes, err := r.Nodes(ctx)
 	if err == nil {
@@ -119,40 +155,47 @@ func (r *run) round(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	r.Metrics.refreshed(err)
-	r.say(ctx, err)
-	var census *spc.Census
+	r.Metrics.countRefresh(err)
+	r.reportRefresh(ctx, err)
+	var summary *spc.Summary
 	if r.index != nil && nodes != nil {
-		taken, absences := spc.Take(r.index, r.answer.Pools, nodes, r.absences, began)
-		census, r.absences = &taken, absences
-		r.tellCensus(ctx, taken)
+		now, absences := spc.Summarize(r.index, r.result.Pools, nodes, r.absences, began)
+		summary, r.absences = &now, absences
+		r.reportSummary(ctx, now)
 	}
-	r.Metrics.show(census, r.success)
-	if failed := r.writeStatus(ctx, status{attempted: began, success: r.success, failure: err, partial: r.answer.Partial, cluster: r.answer.Cluster, census: census}); failed != nil && ctx.Err() == nil {
-		r.Log.WarnContext(ctx, "spc status is not written", "err", failed)
+	r.Metrics.setSummary(summary, r.success)
+	status := inventoryStatus{
+		attempted: began, success: r.success, failure: err, partial: r.result.Partial, cluster: r.result.Cluster,
+		summary: summary,
+	}
+	if failed := r.writeStatus(ctx, status); failed != nil && ctx.Err() == nil {
+		r.Log.WarnContext(ctx, "failed to write spc status", "err", failed)
 	}
 	return err
 }
 
-// refresh reads the API and publishes what it says.
-func (r *run) refresh(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
-	answer, err := r.Client.Refresh(ctx)
+// refresh reads the API and publishes the list.
+func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
+	result, err := r.Client.Refresh(ctx)
 	if err != nil {
 		return err
 	}
-	inventory := &spc.Inventory{Organization: answer.Organization, Cluster: answer.Cluster.PK, AsOf: newest(nodes), Records: publishable(answer.Machines)}
-	if before := r.published; before != nil && before.AsOf.After(inventory.AsOf) {
-		inventory.AsOf = before.AsOf // the newest Node has gone
+	inventory := &spc.Inventory{
+		Organization: result.Organization, Cluster: result.Cluster.PK, AsOf: newestCreation(nodes),
+		Records: withoutCreated(result.Machines),
 	}
-	if answer.Partial != nil {
-		answer.Pools = r.answer.Pools // nothing better is known
-		if answer.Cluster.Name == "" {
-			answer.Cluster = r.answer.Cluster
+	if before := r.published; before != nil && before.AsOf.After(inventory.AsOf) {
+		inventory.AsOf = before.AsOf // the newest Node was deleted
+	}
+	if result.Partial != nil {
+		result.Pools = r.result.Pools // keep the last known values
+		if result.Cluster.Name == "" {
+			result.Cluster = r.result.Cluster
 		}
 	}
 	full := *inventory
-	full.Records = answer.Machines
-	r.index, r.answer, r.success = spc.NewIndex(&full), answer, now
+	full.Records = result.Machines
+	r.index, r.result, r.success = spc.NewIndex(&full), result, now
 	if err := r.publish(ctx, inventory); err != nil {
 		return err
 	}
@@ -160,8 +203,8 @@ func (r *run) refresh(ctx context.Context, nodes []*corev1.Node, now time.Time) 
 	return nil
 }
 
-// newest is the creation time of the newest Node.
-func newest(nodes []*corev1.Node) time.Time {
+// newestCreation returns the creation time of the newest Node.
+func newestCreation(nodes []*corev1.Node) time.Time {
 	var at time.Time
 	for _, n := range nodes {
 		if n.CreationTimestamp.After(at) {
@@ -171,8 +214,9 @@ func newest(nodes []*corev1.Node) time.Time {
 	return at.UTC()
 }
 
-// publishable are the records as agents need them, without what changes for no reason of theirs or takes much room.
-func publishable(records []spc.Record) []spc.Record {
+// withoutCreated returns the records without their creation times. The agents do not need
+// them, and they take much space.
+func withoutCreated(records []spc.Record) []spc.Record {
 	slim := make([]spc.Record, 0, len(records))
 	for _, r := range records {
 		r.Created = ""
@@ -181,32 +225,86 @@ func publishable(records []spc.Record) []spc.Record {
 	return slim
 }
 
-// say logs and tells what became of a refresh, when that changes.
-func (r *run) say(ctx context.Context, err error) {
+// publish writes the inventory's ConfigMap if the inventory has changed.
+func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory) error {
+	packed, err := Encode(inventory)
+	if err != nil {
+		return err
+	}
+	r.Metrics.setBytes(len(packed))
+	if len(packed) > maxPacked {
+		return fmt.Errorf("the list of %d SPC machines has %d KiB after compression, too much for a ConfigMap; "+
+			"the last list stays in use", len(inventory.Records), len(packed)>>10)
+	}
+	data := map[string][]byte{InventoryKey: packed}
+	have, err := r.ConfigMaps.Get(ctx, r.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: r.Name}, BinaryData: data}
+		_, err = r.ConfigMaps.Create(ctx, want, metav1.CreateOptions{})
+	case err != nil:
+	case bytes.Equal(have.BinaryData[InventoryKey], packed):
+		return nil
+	default:
+		have.Data, have.BinaryData = nil, data
+		_, err = r.ConfigMaps.Update(ctx, have, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("publishing the SPC inventory: %w", err)
+	}
+	return nil
+}
+
+// writeStatus writes the status into a ConfigMap of its own, which does not wake the
+// agents.
+func (r *publisherRun) writeStatus(ctx context.Context, s inventoryStatus) error {
+	name, data := r.Name+StatusSuffix, s.data()
+	have, err := r.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+		_, err = r.ConfigMaps.Create(ctx, want, metav1.CreateOptions{})
+	case err == nil && !maps.Equal(have.Data, data):
+		have.Data = data
+		_, err = r.ConfigMaps.Update(ctx, have, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return nil
+}
+
+// reportRefresh logs the result of a refresh and records an event, if the result has
+// changed.
+func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
 	switch {
 	case err != nil && err.Error() != r.failure:
 		r.failure = err.Error()
-		r.Log.WarnContext(ctx, "spc inventory is not refreshed, the last list stays", "err", err, "list_age", age(r.success, time.Now()))
-		r.tell("SPCNotRefreshed", fmt.Sprintf("the list of machines is not refreshed, the last one stays (%s): %s", age(r.success, time.Now()), r.failure))
-	case err == nil && (r.failure != "" || !r.up):
-		r.failure, r.up = "", true
-		r.Log.InfoContext(ctx, "spc inventory is up to date", "machines", len(r.answer.Machines), "cluster", r.answer.Cluster.Name, "provider", r.answer.Cluster.Provider)
+		listAge := formatAge(r.success, time.Now())
+		r.Log.WarnContext(ctx, "failed to refresh spc inventory; using the last list", "err", err, "list_age", listAge)
+		r.recordEvent("SPCNotRefreshed", fmt.Sprintf("failed to refresh the list of machines; the last list stays in use "+
+			"(%s): %s", listAge, r.failure))
+	case err == nil && (r.failure != "" || !r.hasSucceeded):
+		r.failure, r.hasSucceeded = "", true
+		r.Log.InfoContext(ctx, "refreshed spc inventory", "machines", len(r.result.Machines),
+			"cluster", r.result.Cluster.Name, "provider", r.result.Cluster.Provider)
 	}
 	partial := ""
-	if r.answer.Partial != nil {
-		partial = strings.ReplaceAll(r.answer.Partial.Error(), "\n", "; ")
+	if r.result.Partial != nil {
+		partial = strings.ReplaceAll(r.result.Partial.Error(), "\n", "; ")
 	}
 	if partial != r.partial && partial != "" {
-		r.Log.WarnContext(ctx, "spc node pools or cluster cannot be read, the machines can", "err", r.answer.Partial)
+		r.Log.WarnContext(ctx, "failed to read spc node pools or cluster; the machines are up to date",
+			"err", r.result.Partial)
 	}
 	r.partial = partial
 }
 
-func (r *run) tell(reason, message string) {
-	if r.Tell == nil {
+func (r *publisherRun) recordEvent(reason, message string) {
+	if r.RecordEvent == nil {
 		return
 	}
 	about := &corev1.ConfigMap{}
 	about.Name = r.Name
-	r.Tell(about, reason, message)
+	r.RecordEvent(about, reason, message)
 }

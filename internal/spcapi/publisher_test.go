@@ -1,241 +1,93 @@
 package spcapi_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
+	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 	"github.com/holdfast-dev/holdfast/test/spcserver"
 )
 
-const (
-	namespace = "holdfast-system"
-	inventory = "holdfast-spc-inventory"
-	soon      = 20 * time.Second
-)
-
-// said collects everything that leaves the publisher: logs, events.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
-func (s *said) tell(about *corev1.ConfigMap, reason, message string) {
-	fmt.Fprintf(s, "event on %s: %s: %s\n", about.Name, reason, message)
-}
-
-// scrape is what /metrics would show.
-func scrape(t require.TestingT, m *spcapi.Metrics) string {
-	registry := prometheus.NewRegistry()
-	require.NoError(t, registry.Register(m))
-	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	require.Equal(t, http.StatusOK, answer.Code, answer.Body.String())
-	return answer.Body.String()
-}
-
-// site is an API server with Holdfast's rights, and an SPC server.
-type site struct {
-	*testenv.APIServer
-	spc     *spcserver.Server
-	options spcapi.Options
-	said    said
-	metrics *spcapi.Metrics
-	asked   atomic.Int32 // requests of agents to the API server
-}
-
-// TestWithAnAPIServer shares one among all that need it. Each leaves it as it was.
-func TestWithAnAPIServer(t *testing.T) {
-	server := testenv.NewInstalledAPIServer(t)
-	for name, test := range map[string]func(*testing.T, *site){
-		"the inventory reaches the agents":              testReachesTheAgents,
-		"a large inventory":                             testALargeInventory,
-		"a machine that never becomes a node is told":   testNeverANode,
-		"the token is nowhere":                          testTheTokenIsNowhere,
-		"nodes without a machine and machines with two": testNodesWithoutAMachine,
+// The tests share an API server, which takes seconds to start.
+func TestPublisher(t *testing.T) {
+	server := apiserver.NewInstalled(t)
+	for name, test := range map[string]func(*testing.T, *fixture){
+		"agents read the inventory":  testAgentsRead,
+		"large inventory":            testLargeInventory,
+		"machine without a node":     testMachineWithoutNode,
+		"nodes without a machine":    testNodesWithoutMachine,
+		"no output contains a token": testTokenStaysSecret,
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := &site{APIServer: server, metrics: spcapi.NewMetrics()}
-			s.spc, s.options = serve(t)
-			t.Cleanup(func() {
-				ctx := context.WithoutCancel(t.Context())
-				require.NoError(t, server.Client().CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-				for _, name := range []string{inventory, inventory + spcapi.StatusSuffix} {
-					require.NoError(t, server.Client().CoreV1().ConfigMaps(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
-				}
-			})
-			test(t, s)
-		})
+		t.Run(name, func(t *testing.T) { test(t, newFixture(t, server)) })
 	}
 }
 
-func (s *site) configMaps(t *testing.T, account, node string) typedcorev1.ConfigMapInterface {
-	t.Helper()
-	config, err := s.ServiceAccountConfig(t.Context(), namespace, account, node)
-	require.NoError(t, err)
-	if node != "" {
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, &s.asked} })
-	}
-	return configMapsOf(t, config)
-}
-
-func configMapsOf(t *testing.T, config *rest.Config) typedcorev1.ConfigMapInterface {
-	t.Helper()
-	client, err := typedcorev1.NewForConfig(config)
-	require.NoError(t, err)
-	return client.ConfigMaps(namespace)
-}
-
-type counting struct {
-	next  http.RoundTripper
-	count *atomic.Int32
-}
-
-func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.count.Add(1)
-	return c.next.RoundTrip(r)
-}
-
-func (s *site) publisher(t *testing.T, o spcapi.Options) *spcapi.Publisher {
-	client, err := spcapi.NewClient(o)
-	require.NoError(t, err)
-	return &spcapi.Publisher{
-		Client: client, ConfigMaps: s.configMaps(t, "holdfast-webhook", ""), Name: inventory, Metrics: s.metrics, Tell: s.said.tell,
-		Log: slog.New(slog.NewTextHandler(&s.said, nil)), Interval: 20 * time.Millisecond, Nodes: s.nodes,
-	}
-}
-
-func (s *site) nodes(ctx context.Context) ([]*corev1.Node, error) {
-	list, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	var nodes []*corev1.Node
-	for i := range list.Items {
-		nodes = append(nodes, &list.Items[i])
-	}
-	return nodes, nil
-}
-
-// running runs the parts until the test ends.
-func running(t *testing.T, parts ...func(context.Context) error) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
-	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range parts {
-		group.Go(func() error { return part(ctx) })
-	}
-	over := errors.New("the test is over")
-	t.Cleanup(func() {
-		cancel(over)
-		require.ErrorIs(t, group.Wait(), over)
-	})
-}
-
-// refreshed waits for so many more refreshes to have begun, and so one less to have ended.
-func (s *site) refreshed(t *testing.T, more int) {
-	t.Helper()
-	before := s.spc.Requests()
-	require.Eventually(t, func() bool { return s.spc.Requests() > before+3*more }, soon, 5*time.Millisecond)
-}
-
-func (s *site) status(t *testing.T) map[string]string {
-	t.Helper()
-	m, err := s.Client().CoreV1().ConfigMaps(namespace).Get(t.Context(), inventory+spcapi.StatusSuffix, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	require.NoError(t, err)
-	return m.Data
-}
-
-// testReachesTheAgents publishes with the webhook's rights and reads with an agent's, as they are shipped.
-func testReachesTheAgents(t *testing.T, s *site) {
-	_, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "worker-1"})
+// testAgentsRead publishes with the shipped RBAC of the webhook and reads with that of an
+// agent.
+func testAgentsRead(t *testing.T, s *fixture) {
+	_, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: "worker-1"})
 	require.NoError(t, err)
 	changes := &atomic.Int32{}
-	reader := &spcapi.Reader{ConfigMaps: s.configMaps(t, "holdfast-agent", "worker-1"), Name: inventory, Log: slog.New(slog.DiscardHandler)}
-	require.Nil(t, reader.Latest(), "nothing was read yet, which is not an empty list")
-	running(t, s.publisher(t, s.options).Run, func(ctx context.Context) error {
+	reader := s.reader(t, "worker-1")
+	require.Nil(t, reader.Latest(), "an unread list is not an empty list")
+	runUntilTestEnds(t, s.publisher(t).Run, func(ctx context.Context) error {
 		return reader.Run(ctx, func() { changes.Add(1) })
 	})
 
 	first := spc.Record{PK: 1, Cluster: 23391, InstanceID: "a", State: "building"}
 	s.spc.SetNodes(first)
-	reads(t, reader, first)
+	waitForRecord(t, reader, first)
 	ready := spc.Record{PK: 1, Cluster: 23391, InstanceID: "a", State: "running"}
 	s.spc.SetNodes(ready)
-	reads(t, reader, ready)
+	waitForRecord(t, reader, ready)
 
-	settled, asked := changes.Load(), s.asked.Load()
-	s.refreshed(t, 5)
-	require.Equal(t, settled, changes.Load(), "a list that has not changed is not written again")
-	require.Equal(t, asked, s.asked.Load(), "an agent asks the API server for nothing while the list stands")
+	changesBefore, requestsBefore := changes.Load(), s.agentRequests.Load()
+	s.waitForRefreshes(t, 5)
+	require.Equal(t, changesBefore, changes.Load(), "an unchanged list was written again")
+	require.Equal(t, requestsBefore, s.agentRequests.Load(), "an agent sent a request although the list had not changed")
 
-	// A young node makes the list younger than itself, and nothing else does.
+	// A new Node makes AsOf later, and nothing makes it earlier.
 	before := reader.Latest().Inventory().AsOf
-	young, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "worker-2"})
+	young, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: "worker-2"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		at := reader.Latest().Inventory().AsOf
 		return !at.Before(young.CreationTimestamp.Time) && !at.Before(before)
 	}, soon, 5*time.Millisecond)
 	require.NoError(t, s.Client().CoreV1().Nodes().Delete(t.Context(), "worker-2", metav1.DeleteOptions{}))
-	s.refreshed(t, 3)
-	require.False(t, reader.Latest().Inventory().AsOf.Before(young.CreationTimestamp.Time), "it does not grow older again")
+	s.waitForRefreshes(t, 3)
+	require.False(t, reader.Latest().Inventory().AsOf.Before(young.CreationTimestamp.Time), "AsOf became earlier")
 
 	s.spc.Fail(spcserver.Failures()["500"])
 	require.Eventually(t, func() bool {
-		return strings.Contains(s.status(t)["problem"], "answered 500")
+		return strings.Contains(s.status(t)["problem"], "responded with 500")
 	}, soon, 5*time.Millisecond)
-	reads(t, reader, ready)
+	waitForRecord(t, reader, ready)
 
-	// Somebody deletes the list: machines do not change because it was lost.
-	require.NoError(t, s.Client().CoreV1().ConfigMaps(namespace).Delete(t.Context(), inventory, metav1.DeleteOptions{}))
-	reads(t, reader, ready)
+	// The agents keep the list when its ConfigMap is deleted.
+	configMaps := s.Client().CoreV1().ConfigMaps(namespace)
+	require.NoError(t, configMaps.Delete(t.Context(), inventory, metav1.DeleteOptions{}))
+	waitForRecord(t, reader, ready)
 	s.spc.Fail(nil)
 	require.Eventually(t, func() bool {
-		_, err := s.Client().CoreV1().ConfigMaps(namespace).Get(t.Context(), inventory, metav1.GetOptions{})
+		_, err := configMaps.Get(t.Context(), inventory, metav1.GetOptions{})
 		return err == nil && s.status(t)["problem"] == ""
 	}, soon, 5*time.Millisecond)
 }
 
-// reads waits until the reader has exactly this record.
-func reads(t *testing.T, r *spcapi.Reader, want spc.Record) {
+// waitForRecord waits until the reader has exactly this record.
+func waitForRecord(t *testing.T, r *spcapi.Reader, want spc.Record) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		got := r.Latest().Inventory()
@@ -244,28 +96,26 @@ func reads(t *testing.T, r *spcapi.Reader, want spc.Record) {
 	}, soon, 5*time.Millisecond)
 }
 
-func configMap(packed []byte) *corev1.ConfigMap {
-	return &corev1.ConfigMap{BinaryData: map[string][]byte{spcapi.InventoryKey: packed}}
-}
-
-// A cluster of 15,000 machines must fit into one ConfigMap, whose limit is 1 MiB, and reach the agents through the API
-// server with all of it.
-func testALargeInventory(t *testing.T, s *site) {
-	_, _, err := s.AddNode(t.Context(), testenv.NodeSpec{Name: "worker-1"})
+// A cluster of 15,000 machines fits into one ConfigMap, whose limit is 1 MiB, and reaches
+// the agents completely.
+func testLargeInventory(t *testing.T, s *fixture) {
+	_, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: "worker-1"})
 	require.NoError(t, err)
 	var machines []spc.Record
 	for i := range 15000 {
 		machines = append(machines, spc.Record{
-			PK: int64(90000 + i), Cluster: 23391, Pool: 1224, PoolName: "Default Worker Pool", InstanceID: fmt.Sprintf("netatt9dgn-worker-%d", i),
-			ProviderNodeID: fmt.Sprintf("i-0%016x", uint64(i)*0x9e3779b97f4a7c15), Role: "worker", GroupName: "autoscaling-netatt9dgn-pool-1",
-			PrivateIP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), PublicIP: fmt.Sprintf("198.%d.%d.%d", i*7919>>16&255, i*7919>>8&255, i*7919&255),
-			Location: "us-west-2:us-west-2a", Zone: "us-west-2a", Size: "c4.xlarge", State: "running",
+			PK: int64(90000 + i), Cluster: 23391, Pool: 1224, PoolName: "Default Worker Pool", Role: "worker",
+			InstanceID:     fmt.Sprintf("netatt9dgn-worker-%d", i),
+			ProviderNodeID: fmt.Sprintf("i-0%016x", uint64(i)*0x9e3779b97f4a7c15), GroupName: "autoscaling-netatt9dgn-pool-1",
+			PrivateIP: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255),
+			PublicIP:  fmt.Sprintf("198.%d.%d.%d", i*7919>>16&255, i*7919>>8&255, i*7919&255),
+			Location:  "us-west-2:us-west-2a", Zone: "us-west-2a", Size: "c4.xlarge", State: "running",
 			Created: time.Date(2019, 1, 1, 0, 0, i, i*7919, time.UTC).Format(time.RFC3339Nano),
 		})
 	}
 	s.spc.SetNodes(machines...)
-	reader := &spcapi.Reader{ConfigMaps: s.configMaps(t, "holdfast-agent", "worker-1"), Name: inventory, Log: slog.New(slog.DiscardHandler)}
-	running(t, s.publisher(t, s.options).Run, func(ctx context.Context) error { return reader.Run(ctx, func() {}) })
+	reader := s.reader(t, "worker-1")
+	runUntilTestEnds(t, s.publisher(t).Run, func(ctx context.Context) error { return reader.Run(ctx, func() {}) })
 	require.Eventually(t, func() bool {
 		return reader.Latest() != nil && len(reader.Latest().Inventory().Records) == len(machines)
 	}, 2*soon, 20*time.Millisecond)
@@ -282,4 +132,121 @@ func testALargeInventory(t *testing.T, s *site) {
 		return strings.Contains(s.status(t)["machines-without-a-node"], "and 14900 more")
 	}, soon, 20*time.Millisecond)
 	require.Less(t, len(fmt.Sprint(s.status(t))), 64<<10)
+}
+
+// An autoscaler waits for a machine that stays in draft. Only Holdfast reports it.
+func testMachineWithoutNode(t *testing.T, s *fixture) {
+	pool := spc.Pool{PK: 108, Name: "Default Worker Pool", InstanceID: "spcp-pool-1", Autoscaled: true, MaxCount: 5}
+	empty := spc.Pool{PK: 109, InstanceID: "spcp-pool-2", Autoscaled: true, MaxCount: 5}
+	s.spc.SetPools(pool, empty)
+	now := time.Now().UTC()
+	long := now.Add(-16 * time.Minute).Format(time.RFC3339Nano)
+	up := spc.Record{
+		PK: 1, InstanceID: "spcp-worker-1", GroupName: pool.Group(), PrivateIP: "192.0.2.1", State: "running", Created: long,
+	}
+	s.spc.SetNodes(
+		up,
+		spc.Record{PK: 2, InstanceID: "spcp-worker-2", GroupName: pool.Group(), State: "draft", Created: long},
+		spc.Record{
+			PK: 3, InstanceID: "spcp-worker-3", GroupName: pool.Group(), State: "draft",
+			Created: now.Format(time.RFC3339Nano),
+		},
+	)
+	_, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{
+		Name: "worker-1", InternalIP: "192.0.2.1", Ready: true, Labels: map[string]string{spc.NodeGroupLabel: pool.Group()},
+	})
+	require.NoError(t, err)
+	runUntilTestEnds(t, s.publisher(t).Run)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		metrics := scrape(c, s.metrics)
+		for _, line := range []string{
+			`holdfast_spc_machines_never_nodes 1`,
+			`holdfast_spc_nodes_without_machine 0`,
+			`holdfast_spc_machines{cloud="alive",kubernetes="ready",spc="up"} 1`,
+			`holdfast_spc_machines{cloud="none",kubernetes="none",spc="starting"} 2`,
+			`holdfast_spc_group_machines{group="autoscaling-spcp-pool-1",phase="starting"} 2`,
+			`holdfast_spc_group_nodes{group="autoscaling-spcp-pool-1"} 1`,
+			`holdfast_spc_group_machines{group="autoscaling-spcp-pool-2",phase="up"} 0`,
+			`holdfast_spc_refreshes_total{result="ok"} `,
+		} {
+			require.Contains(c, metrics, line)
+		}
+	}, soon, 10*time.Millisecond)
+	require.Regexp(t, `event on holdfast-spc-inventory: SPCMachineNeverNode: SPC machine spcp-worker-2 \(node_id 2, `+
+		`group autoscaling-spcp-pool-1\): state draft, no node since `, s.output.String())
+	require.NotContains(t, s.output.String(), "spcp-worker-3")
+	require.Eventually(t, func() bool { return s.status(t)["places"] != "" }, soon, 10*time.Millisecond)
+	status := s.status(t)
+	require.Contains(t, status["machines-without-a-node"], "spcp-worker-2")
+	require.Equal(t, "Misty Fire (spci1r, aws, running)", status["cluster"])
+	require.Equal(t, "autoscaling-spcp-pool-1: machines 2 starting, 1 up; nodes 1\n"+
+		"autoscaling-spcp-pool-2: machines 0; nodes 0", status["groups"])
+	require.Contains(t, status["places"], "starting   none       none        2")
+
+	s.waitForRefreshes(t, 2)
+	require.Equal(t, 1, strings.Count(s.output.String(), "SPCMachineNeverNode"), "the event was repeated")
+	s.spc.SetNodes(s.spc.Nodes()[0])
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		require.Contains(c, scrape(c, s.metrics), "holdfast_spc_machines_never_nodes 0")
+	}, soon, 10*time.Millisecond)
+}
+
+// One Node matches no machine, and two Nodes match the same one.
+func testNodesWithoutMachine(t *testing.T, s *fixture) {
+	s.spc.SetNodes(spc.Record{PK: 1, InstanceID: "a", PrivateIP: "192.0.2.1", State: "running"})
+	for name, ip := range map[string]string{"old-name": "192.0.2.1", "new-name": "192.0.2.1", "unlisted": "192.0.2.9"} {
+		_, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: name, InternalIP: ip})
+		require.NoError(t, err)
+	}
+	_, err := s.Kubectl(t.Context(), "label", "node", "unlisted", spc.InstanceIDLabel+"=b")
+	require.NoError(t, err)
+	runUntilTestEnds(t, s.publisher(t).Run)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		metrics := scrape(c, s.metrics)
+		require.Contains(c, metrics, "holdfast_spc_machines_with_several_nodes 1")
+		require.Contains(c, metrics, "holdfast_spc_nodes_without_machine 1")
+		output := s.output.String()
+		require.Contains(c, output, "SPCMachineDoubled: several Nodes match SPC instance a: new-name, old-name")
+		require.Contains(c, output, "SPCNodeWithoutMachine: node unlisted: its machine no longer exists in SPC, instance b: "+
+			"it is no longer in the list")
+	}, soon, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return s.status(t)["machines-with-several-nodes"] == "a: new-name, old-name"
+	}, soon, 10*time.Millisecond)
+}
+
+// No failure makes the token appear in logs, events, metrics or ConfigMaps.
+func testTokenStaysSecret(t *testing.T, s *fixture) {
+	s.spc.SetNodes(spc.Record{PK: 1, InstanceID: "a", State: "draft", Created: "2016-09-27T22:09:57.091286Z"})
+	runUntilTestEnds(t, s.publisher(t).Run)
+	require.Eventually(t, func() bool { return strings.HasSuffix(s.status(t)["age"], " old") }, soon, 5*time.Millisecond)
+	failures := spcserver.Failures()
+	for _, name := range []string{"echo", "redirect", "401", "html", "truncated", "types", "500"} {
+		s.spc.Fail(failures[name])
+		before := s.spc.Requests()
+		require.Eventually(t, func() bool { return s.spc.Requests() > before+1 }, soon, 5*time.Millisecond)
+	}
+	for _, text := range []string{"", token + " " + token} {
+		require.NoError(t, os.WriteFile(s.options.TokenFile, []byte(text), 0o600))
+		reports := func() int { return strings.Count(s.output.String(), "the SPC token's file") }
+		before := reports()
+		require.Eventually(t, func() bool { return reports() > before }, soon, 5*time.Millisecond)
+	}
+	all := s.output.String() + scrape(t, s.metrics)
+	maps, err := s.Client().CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, m := range maps.Items {
+		all += m.String()
+		if m.Name == inventory {
+			list, err := spcapi.Decode(&m)
+			require.NoError(t, err)
+			require.Len(t, list.Records, 1, "the last good list was lost")
+		}
+	}
+	require.Contains(t, all, "<the token>", "no failure quoted the token")
+	require.Contains(t, all, "SPCNotRefreshed")
+	require.NotContains(t, all, token)
+	require.NotContains(t, all, token[:16])
+	require.Regexp(t, `holdfast_spc_inventory_age_seconds [0-9.e-]+`, all)
+	require.Contains(t, s.status(t), "age")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// The keys of the status.
+// The keys of the status that are read again or have several lines.
 const (
 	statusAttempted = "attempted"
 	statusSucceeded = "succeeded"
@@ -20,24 +20,25 @@ const (
 	statusProblem   = "problem"
 )
 
-// mostLines bounds each list of the status, mostTold the events of one round.
 const (
-	mostLines = 100
-	mostTold  = 10
+	// maxStatusLines limits each list of the status.
+	maxStatusLines = 100
+	// maxEvents limits the events after one refresh.
+	maxEvents = 10
 )
 
-// status is what there is to tell of the inventory.
-type status struct {
+// inventoryStatus describes the inventory for operators.
+type inventoryStatus struct {
 	attempted, success time.Time
 	failure, partial   error
 	cluster            spc.Cluster
-	census             *spc.Census
+	summary            *spc.Summary
 }
 
-// data is the status in words.
-func (s status) data() map[string]string {
+// data returns the data of the status ConfigMap.
+func (s inventoryStatus) data() map[string]string {
 	data := map[string]string{statusAttempted: s.attempted.UTC().Format(time.RFC3339)}
-	data[statusAge] = age(s.success, s.attempted)
+	data[statusAge] = formatAge(s.success, s.attempted)
 	if !s.success.IsZero() {
 		data[statusSucceeded] = s.success.UTC().Format(time.RFC3339)
 	}
@@ -48,44 +49,45 @@ func (s status) data() map[string]string {
 		}
 	}
 	data[statusProblem] = strings.Join(problems, "\n")
-	if s.cluster.Name != "" {
-		data["cluster"] = fmt.Sprintf("%s (%s, %s, %s)", s.cluster.Name, s.cluster.InstanceID, s.cluster.Provider, s.cluster.State)
+	if c := s.cluster; c.Name != "" {
+		data["cluster"] = fmt.Sprintf("%s (%s, %s, %s)", c.Name, c.InstanceID, c.Provider, c.State)
 	}
-	if s.census == nil {
+	if s.summary == nil {
 		return data
 	}
-	data["places"] = places(s.census.Sightings)
-	data["groups"] = groups(s.census.Groups)
-	var late []string
-	for _, l := range s.census.Late {
-		late = append(late, lateLine(l))
+	data["places"] = formatMachines(s.summary.Machines)
+	data["groups"] = formatGroups(s.summary.Groups)
+	var unfinished []string
+	for _, m := range s.summary.Unfinished {
+		unfinished = append(unfinished, describeUnfinished(m))
 	}
-	data["machines-without-a-node"] = lines(late)
-	data["nodes-without-a-machine"] = lines(pairs(s.census.Machineless))
-	data["nodes-in-doubt"] = lines(pairs(s.census.Doubtful))
+	data["machines-without-a-node"] = joinLines(unfinished)
+	data["nodes-without-a-machine"] = joinLines(sortedPairs(s.summary.NodesWithoutMachine))
+	data["nodes-in-doubt"] = joinLines(sortedPairs(s.summary.NodesInDoubt))
+	several := s.summary.MachinesWithSeveralNodes
 	var doubled []string
-	for _, instance := range slices.Sorted(maps.Keys(s.census.Doubled)) {
-		doubled = append(doubled, instance+": "+strings.Join(s.census.Doubled[instance], ", "))
+	for _, instance := range slices.Sorted(maps.Keys(several)) {
+		doubled = append(doubled, instance+": "+strings.Join(several[instance], ", "))
 	}
-	data["machines-with-several-nodes"] = lines(doubled)
+	data["machines-with-several-nodes"] = joinLines(doubled)
 	return data
 }
 
-// age says how old the last good list is.
-func age(success, now time.Time) string {
+// formatAge returns the age of the last good list.
+func formatAge(success, now time.Time) string {
 	if success.IsZero() {
 		return "never read"
 	}
 	return now.Sub(success).Round(time.Second).String() + " old"
 }
 
-func lateLine(l spc.Late) string {
-	r := l.Record
+func describeUnfinished(m spc.UnfinishedMachine) string {
+	r := m.Record
 	return fmt.Sprintf("%s (node_id %d, group %s): state %s, no node since %s", r.InstanceID, r.PK,
-		cmp.Or(r.GroupName, "none"), cmp.Or(r.State, "unnamed"), l.Since.UTC().Format(time.RFC3339))
+		cmp.Or(r.GroupName, "none"), cmp.Or(r.State, "unnamed"), m.Since.UTC().Format(time.RFC3339))
 }
 
-func pairs(of map[string]string) []string {
+func sortedPairs(of map[string]string) []string {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		found = append(found, name+": "+of[name])
@@ -93,61 +95,66 @@ func pairs(of map[string]string) []string {
 	return found
 }
 
-func lines(all []string) string {
-	if more := len(all) - mostLines; more > 0 {
-		all = append(slices.Clone(all[:mostLines]), fmt.Sprintf("and %d more", more))
+func joinLines(all []string) string {
+	if more := len(all) - maxStatusLines; more > 0 {
+		all = append(slices.Clone(all[:maxStatusLines]), fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(all, "\n")
 }
 
-// places is the table of docs/spc.md (The three places): where each machine is seen.
-func places(sightings map[spc.Sighting]int) string {
+// formatMachines returns the number of machines in each state, as a table. docs/spc.md
+// explains the states.
+func formatMachines(machines map[spc.MachineState]int) string {
 	rows := []string{fmt.Sprintf("%-10s %-10s %-11s %s", "SPC", "CLOUD", "KUBERNETES", "MACHINES")}
-	all := slices.SortedFunc(maps.Keys(sightings), func(a, b spc.Sighting) int {
+	all := slices.SortedFunc(maps.Keys(machines), func(a, b spc.MachineState) int {
 		return cmp.Or(cmp.Compare(a.SPC, b.SPC), cmp.Compare(a.Cloud, b.Cloud), cmp.Compare(a.Kubernetes, b.Kubernetes))
 	})
 	for _, s := range all {
-		rows = append(rows, fmt.Sprintf("%-10s %-10s %-11s %d", s.SPC, s.Cloud, s.Kubernetes, sightings[s]))
+		rows = append(rows, fmt.Sprintf("%-10s %-10s %-11s %d", s.SPC, s.Cloud, s.Kubernetes, machines[s]))
 	}
 	return strings.Join(rows, "\n")
 }
 
-func groups(counts map[string]spc.GroupCount) string {
+func formatGroups(counts map[string]spc.GroupCount) string {
 	rows := []string{}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		words := []string{}
+		phases := []string{}
 		for _, phase := range spc.Phases() {
 			if n := counts[name].Phases[phase]; n > 0 {
-				words = append(words, fmt.Sprintf("%d %s", n, phase))
+				phases = append(phases, fmt.Sprintf("%d %s", n, phase))
 			}
 		}
-		rows = append(rows, fmt.Sprintf("%s: machines %s; nodes %d", name, cmp.Or(strings.Join(words, ", "), "0"), counts[name].Nodes))
+		rows = append(rows, fmt.Sprintf("%s: machines %s; nodes %d",
+			name, cmp.Or(strings.Join(phases, ", "), "0"), counts[name].Nodes))
 	}
-	return lines(rows)
+	return joinLines(rows)
 }
 
-// tellCensus tells what the census has found that the last one had not.
-func (r *run) tellCensus(ctx context.Context, c spc.Census) {
+// reportSummary records an event for each problem that the last summary did not have.
+func (r *publisherRun) reportSummary(ctx context.Context, c spc.Summary) {
 	found := map[string]bool{}
-	news := func(reason, message string) {
+	report := func(reason, message string) {
 		found[reason+message] = true
-		if !r.told[reason+message] && len(found) <= mostTold {
-			r.tell(reason, message)
+		if !r.reported[reason+message] && len(found) <= maxEvents {
+			r.recordEvent(reason, message)
 		}
 	}
-	for _, l := range c.Late {
-		news("SPCMachineNeverNode", "SPC machine "+lateLine(l)+"; look at it in SPC, an autoscaler waits for it in vain")
+	for _, m := range c.Unfinished {
+		report("SPCMachineNeverNode",
+			"SPC machine "+describeUnfinished(m)+"; check it in SPC, because an autoscaler waits for it")
 	}
-	for _, instance := range slices.Sorted(maps.Keys(c.Doubled)) {
-		news("SPCMachineDoubled", fmt.Sprintf("SPC instance %s is the machine of several Nodes: %s; delete the Node that is left over "+
-			"with kubectl, for an autoscaler that removes it deletes the machine", instance, strings.Join(c.Doubled[instance], ", ")))
+	for _, instance := range slices.Sorted(maps.Keys(c.MachinesWithSeveralNodes)) {
+		report("SPCMachineDoubled", fmt.Sprintf("several Nodes match SPC instance %s: %s; delete the obsolete Node with "+
+			"kubectl, because an autoscaler would delete the machine as well",
+			instance, strings.Join(c.MachinesWithSeveralNodes[instance], ", ")))
 	}
-	for _, line := range pairs(c.Machineless) {
-		news("SPCNodeWithoutMachine", "node "+line)
+	for _, line := range sortedPairs(c.NodesWithoutMachine) {
+		report("SPCNodeWithoutMachine", "node "+line)
 	}
-	if !maps.Equal(found, r.told) {
-		r.Log.InfoContext(ctx, "spc census has changed", "machines_never_nodes", len(c.Late), "nodes_without_machine", len(c.Machineless),
-			"nodes_in_doubt", len(c.Doubtful), "machines_with_several_nodes", len(c.Doubled))
+	if !maps.Equal(found, r.reported) {
+		r.Log.InfoContext(ctx, "spc problems have changed", "machines_never_nodes", len(c.Unfinished),
+			"nodes_without_machine", len(c.NodesWithoutMachine), "nodes_in_doubt", len(c.NodesInDoubt),
+			"machines_with_several_nodes", len(c.MachinesWithSeveralNodes))
 	}
-	r.told = found
+	r.reported = found
 }

@@ -1,7 +1,8 @@
-// Package openstack compares the names that one OpenStack machine has in different places.
+// Package openstack compares the identifiers of a Node's OpenStack machine.
 //
-// Magnum's autoscaler finds a node's machine by one of them and deletes it by another. Where they differ it deletes
-// nothing, or another machine. It is pure.
+// [Identify] returns the [Identity] of a Node and explains a difference. Magnum's
+// autoscaler finds the machine of a Node by one identifier and deletes it by another. If
+// they differ, it deletes no machine or the wrong one. The package is pure: it does no I/O.
 package openstack
 
 import (
@@ -12,56 +13,68 @@ import (
 // Annotation holds an Identity as compact JSON, on Nodes that run on OpenStack.
 const Annotation = "holdfast.dev/openstack"
 
-// scheme begins the provider IDs of OpenStack's cloud provider: openstack:///<uuid> or openstack://<region>/<uuid>.
+// scheme begins the provider IDs of OpenStack's cloud provider: openstack:///<uuid> or
+// openstack://<region>/<uuid>.
 const scheme = "openstack://"
 
-// Identity is what a node's machine is called. The identifiers are UUIDs in lower case with hyphens; one that is not a
-// UUID is as it was found, one that is not known is empty.
+// Identity holds the identifiers of a Node's machine. UUIDs are in lower case with hyphens.
+// An identifier that is not a UUID stays as it was found. An unknown identifier is empty.
 type Identity struct {
-	// ProviderID is the last part of spec.providerID, by which cluster-autoscaler has found the node group since mid-2020.
+	// ProviderID is the last part of spec.providerID. Since mid-2020 cluster-autoscaler finds
+	// the node group by it.
 	ProviderID string `json:"providerID"`
-	// SystemUUID is status.nodeInfo.systemUUID, the firmware's, by which it has had the machine deleted since then.
+	// SystemUUID is the firmware's UUID in status.nodeInfo.systemUUID. Since mid-2020
+	// cluster-autoscaler deletes the machine by it.
 	SystemUUID string `json:"systemUUID"`
-	// MachineID is status.nodeInfo.machineID, by which it did before (1.15, 1.16).
+	// MachineID is status.nodeInfo.machineID. Earlier versions (1.15, 1.16) delete the machine
+	// by it.
 	MachineID string `json:"machineID"`
-	// Agree says that all that are known, and at least the first two, are the same UUID.
+	// Agree is set if ProviderID and SystemUUID are known and all known identifiers are the
+	// same UUID.
 	Agree bool `json:"agree"`
-	// Message says it in a sentence, with what follows from a difference.
+	// Message describes the result in a sentence, with the effect of a difference.
 	Message string `json:"message"`
 }
 
-// Is says whether a provider ID is of OpenStack.
-func Is(providerID string) bool { return strings.HasPrefix(providerID, scheme) }
+// IsProviderID reports whether a provider ID is one of OpenStack.
+func IsProviderID(providerID string) bool { return strings.HasPrefix(providerID, scheme) }
 
-// Identify compares the identifiers of a node.
+// Identify compares the identifiers of a Node.
 func Identify(providerID, systemUUID, machineID string) Identity {
 	last := strings.TrimSpace(providerID)
-	if Is(last) {
+	if IsProviderID(last) {
 		last = last[strings.LastIndex(last, "/")+1:]
 	}
-	i := Identity{ProviderID: canonical(last), SystemUUID: canonical(systemUUID), MachineID: canonical(machineID)}
+	i := Identity{
+		ProviderID: canonicalUUID(last), SystemUUID: canonicalUUID(systemUUID), MachineID: canonicalUUID(machineID),
+	}
 	switch {
 	case i.ProviderID == "":
-		i.Message = "the provider ID is not known: cluster-autoscaler finds no group for the node before it has one"
+		i.Message = "the provider ID is not known: cluster-autoscaler finds no group for the node without it"
 	case i.SystemUUID == "":
-		i.Message = "the system UUID is not known, by which cluster-autoscaler has the machine deleted"
+		i.Message = "the system UUID is not known: cluster-autoscaler deletes the machine by it"
 	case i.ProviderID == i.SystemUUID && (i.MachineID == "" || i.MachineID == i.ProviderID):
 		i.Agree, i.Message = true, "all agree on "+i.ProviderID
 	case i.ProviderID == i.SystemUUID:
-		i.Message = fmt.Sprintf("provider ID and system UUID agree on %s, the machine ID is %s: cluster-autoscaler before mid-2020 "+
-			"(1.15, 1.16) deletes by the machine ID and finds no machine, later versions work", i.ProviderID, i.MachineID)
-	case i.ProviderID == swapped(i.SystemUUID):
-		i.Message = fmt.Sprintf("the system UUID %s is the provider ID %s with its first three parts in the other byte order, as some "+
-			"firmware tells it: cluster-autoscaler deletes by the system UUID and finds no machine", i.SystemUUID, i.ProviderID)
+		i.Message = fmt.Sprintf("provider ID and system UUID agree on %s, but the machine ID is %s: cluster-autoscaler "+
+			"before mid-2020 (1.15, 1.16) deletes by the machine ID and finds no machine; later versions work",
+			i.ProviderID, i.MachineID)
+	case i.ProviderID == swapByteOrder(i.SystemUUID):
+		i.Message = fmt.Sprintf("the system UUID %s is the provider ID %s with its first three parts in the other byte "+
+			"order, as some firmware reports it: cluster-autoscaler deletes by the system UUID and finds no machine",
+			i.SystemUUID, i.ProviderID)
 	default:
-		i.Message = fmt.Sprintf("the provider ID is %s and the system UUID %s: cluster-autoscaler finds the group by the first and "+
-			"deletes by the second, so that the node's machine stays, or another one goes", i.ProviderID, i.SystemUUID)
+		i.Message = fmt.Sprintf("the provider ID is %s, but the system UUID is %s: cluster-autoscaler finds the group by "+
+			"the first and deletes by the second, so it deletes no machine or another one",
+			i.ProviderID, i.SystemUUID)
 	}
 	return i
 }
 
-// canonical writes a UUID in lower case with hyphens, whatever it came with; machine-id(5) has none.
-func canonical(id string) string {
+// canonicalUUID returns a UUID in lower case with hyphens. The UUID may come without
+// hyphens, as in machine-id(5), or in braces. Other texts are returned trimmed and in lower
+// case.
+func canonicalUUID(id string) string {
 	id = strings.ToLower(strings.TrimSpace(id))
 	digits := strings.ReplaceAll(strings.Trim(id, "{}"), "-", "")
 	if len(digits) != 32 || strings.Trim(digits, "0123456789abcdef") != "" {
@@ -70,19 +83,19 @@ func canonical(id string) string {
 	return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:]
 }
 
-// swapped turns the first three parts of a UUID around, byte by byte: SMBIOS 2.6 and later has them little-endian, older
-// firmware not.
-func swapped(id string) string {
+// swapByteOrder reverses the bytes of each of the first three parts of a UUID. SMBIOS 2.6
+// and later stores them little-endian, older firmware does not.
+func swapByteOrder(id string) string {
 	digits := strings.ReplaceAll(id, "-", "")
 	if len(digits) != 32 {
 		return id
 	}
-	turned := func(from, to int) string {
+	reversed := func(from, to int) string {
 		var s strings.Builder
 		for at := to - 2; at >= from; at -= 2 {
 			s.WriteString(digits[at : at+2])
 		}
 		return s.String()
 	}
-	return canonical(turned(0, 8) + turned(8, 12) + turned(12, 16) + digits[16:])
+	return canonicalUUID(reversed(0, 8) + reversed(8, 12) + reversed(12, 16) + digits[16:])
 }

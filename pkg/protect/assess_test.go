@@ -8,156 +8,144 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-func unitServer() Found {
-	return Found{
-		Sighting: Sighting{Source: SystemdUnit, Where: "systemd unit etcd.service", Unit: "etcd.service", PID: 812},
-		Answer:   Answer{Ref: MemberRef{clusterX, "a"}, Name: "etcd1"},
-	}
-}
-
-func (f Found) silent() Found {
-	f.Answer = Answer{Problem: "no client certificate was accepted: tried /etc/ssl/etcd/ssl/admin-w1.pem"}
-	return f
-}
-
-func (f Found) stopped(data *bool) Found {
-	f.PID, f.Answer, f.HasData = 0, Answer{}, data
-	return f
-}
-
-func (f Found) removed() Found {
-	f.Removed = true
-	return f
-}
-
-func yes(b bool) *bool { return &b }
-
-// elsewhere is a cluster that binds nothing to w9, the node of these tests.
-func elsewhere() v1alpha1.EtcdCluster { return *voters(3).Cluster }
-
-// here is a cluster that binds member a to w9.
-func here() v1alpha1.EtcdCluster {
-	c := elsewhere()
-	c.Spec.Members[0].Node, c.Spec.Members[0].NodeUID = "w9", "u9"
-	return c
-}
-
 func TestAssess(t *testing.T) {
-	announced := []MemberRef{{clusterX, "a"}}
-	events := Found{
-		Sighting: Sighting{Source: Process, Where: "process 99", PID: 99},
-		Answer:   Answer{Ref: MemberRef{"abc", "f"}, Name: "etcd1-events"},
+	const memberA = "etcd member etcd1 (a) of cluster cdf818194e3a8c32"
+	const unitA, unread = memberA + ", " + etcdUnit, "the process table: permission denied"
+	events := evidence.FoundServer{
+		Server:   evidence.Server{Source: evidence.Process, Where: "process 99", PID: 99},
+		Identity: evidence.Identity{Ref: withEvents(nil)[0], Name: "etcd1-events"},
 	}
-	pod := Found{Sighting: Sighting{Source: StaticPod, Where: "static pod etcd", PID: 7, InCluster: true}, Answer: Answer{Ref: MemberRef{"abc", "f"}}}
+	pod := evidence.FoundServer{
+		Server:   evidence.Server{Source: evidence.StaticPod, Where: "static pod etcd", PID: 7, InCluster: true},
+		Identity: evidence.Identity{Ref: withEvents(nil)[0]},
+	}
+	unreadable := stopped(unitServer(), nil)
+	unreadable.Problems = []string{"permission denied"}
+	announced := func(members []evidence.MemberRef) func(*Inputs) {
+		return func(in *Inputs) { in.Announced, in.Protected = members, true }
+	}
+	bound := func(in *Inputs) { in.Clusters = []v1alpha1.EtcdCluster{boundCluster()} }
 	for name, c := range map[string]struct {
-		found      []Found
+		found      []evidence.FoundServer
 		unknown    []string
-		known      func(*Known)
+		change     func(*Inputs)
 		membership Membership
 		reason     string
 		because    string
-		says       []string
-		announce   []MemberRef
+		contains   []string
+		announce   []evidence.MemberRef
 	}{
-		"a member answers": {
-			found: []Found{unitServer()}, membership: Holds, reason: "SystemdUnit", announce: announced,
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service",
+		"answers": {
+			found: []evidence.FoundServer{unitServer()}, membership: MemberPresent, reason: "SystemdUnit",
+			because: unitA, announce: refs("a"),
 		},
 		"two clusters": {
-			found: []Found{unitServer(), events}, membership: Holds, reason: "SystemdUnit", announce: []MemberRef{{"abc", "f"}, {clusterX, "a"}},
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service; etcd member etcd1-events (f) of cluster abc, process 99",
+			found: []evidence.FoundServer{unitServer(), events}, membership: MemberPresent, reason: "SystemdUnit",
+			because: unitA + "; etcd member etcd1-events (f) of cluster abc, process 99", announce: withEvents(refs("a")),
 		},
 		"never answered": {
-			found: []Found{unitServer().silent()}, membership: Holds, reason: "Unverified",
-			because: "etcd server that has not said who it is, systemd unit etcd.service",
-			says:    []string{"systemd unit etcd.service did not answer: no client certificate was accepted: tried /etc/ssl/etcd/ssl/admin-w1.pem"},
+			found: []evidence.FoundServer{unanswered(unitServer())}, membership: MemberPresent, reason: "Unverified",
+			because: "unverified etcd server, " + etcdUnit,
+			contains: []string{
+				etcdUnit + " did not answer: no client certificate was accepted: tried /etc/ssl/etcd/ssl/admin-w1.pem",
+			},
 		},
 		"answered before, hangs now": {
-			found: []Found{unitServer().silent()}, known: func(k *Known) { k.Announced = announced }, membership: Holds, reason: "SystemdUnit", announce: announced,
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service", says: []string{"did not answer"},
+			found: []evidence.FoundServer{unanswered(unitServer())}, change: announced(refs("a")),
+			membership: MemberPresent, reason: "SystemdUnit", because: unitA,
+			contains: []string{"did not answer"}, announce: refs("a"),
 		},
-		"one answers, the other hangs": {
-			found: []Found{unitServer(), events.silentAs("process 99")}, known: func(k *Known) { k.Announced = []MemberRef{{"abc", "f"}, {clusterX, "a"}} },
-			membership: Holds, reason: "SystemdUnit", announce: []MemberRef{{"abc", "f"}, {clusterX, "a"}},
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service; etcd member f of cluster abc, process 99",
+		"one answers, one hangs": {
+			found:  []evidence.FoundServer{unitServer(), unansweredAt(events, "process 99")},
+			change: announced(withEvents(refs("a"))), membership: MemberPresent, reason: "SystemdUnit",
+			because: unitA + "; etcd member f of cluster abc, process 99", announce: withEvents(refs("a")),
 		},
-		"stopped, with data, known": {
-			found: []Found{unitServer().stopped(yes(true))}, known: func(k *Known) { k.Announced = announced }, membership: Holds, reason: "DataDirectory", announce: announced,
-			because: "stopped etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service",
+		"stopped, data, announced": {
+			found: []evidence.FoundServer{stopped(unitServer(), new(true))}, change: announced(refs("a")),
+			membership: MemberPresent, reason: "DataDirectory", because: "stopped " + unitA, announce: refs("a"),
 		},
-		"stopped, with data, never known": {
-			found: []Found{unitServer().stopped(yes(true))}, membership: Holds, reason: "DataDirectory",
-			because: "stopped etcd server with the data of a member, systemd unit etcd.service",
+		"stopped, data, never announced": {
+			found: []evidence.FoundServer{stopped(unitServer(), new(true))}, membership: MemberPresent,
+			reason: "DataDirectory", because: "stopped etcd server with the data of a member, " + etcdUnit,
 		},
 		"installed, never started": {
-			found: []Found{unitServer().stopped(yes(false))}, membership: HoldsNot, reason: "NotMember",
+			found: []evidence.FoundServer{stopped(unitServer(), new(false))}, membership: MemberAbsent, reason: "NotMember",
 		},
-		"stopped, and the data cannot be read": {
-			found: []Found{unitServer().stopped(nil).problem("permission denied")}, known: func(k *Known) { k.Announced, k.Protected = announced, true },
-			membership: MembershipUnknown, reason: "Unknown", announce: announced,
-			says: []string{"stays protected: whether systemd unit etcd.service has the data of a member: permission denied"},
+		"stopped, unreadable data": {
+			found: []evidence.FoundServer{unreadable}, change: announced(refs("a")), reason: "Unknown", announce: refs("a"),
+			contains: []string{"stays protected: the data directory of " + etcdUnit + ": permission denied"},
 		},
-		"nothing":            {membership: HoldsNot, reason: "NotMember", says: []string{"no etcd member is on this node"}},
-		"an incomplete look": {unknown: []string{"the process table: permission denied"}, membership: MembershipUnknown, reason: "Unknown", says: []string{"the process table: permission denied"}},
-		"a member and an incomplete look": {
-			found: []Found{unitServer()}, unknown: []string{"the process table: permission denied"}, membership: Holds, reason: "SystemdUnit", announce: announced,
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service", says: []string{"could not be looked at: the process table"},
+		"nothing": {
+			membership: MemberAbsent, reason: "NotMember", contains: []string{"no etcd member is on this node"},
 		},
-		"the clusters are not known": {known: func(k *Known) { k.ClustersKnown = false }, membership: MembershipUnknown, reason: "Unknown", says: []string{"EtcdClusters"}},
+		"incomplete scan": {unknown: []string{unread}, reason: "Unknown", contains: []string{unread}},
+		"answers, incomplete scan": {
+			found: []evidence.FoundServer{unitServer()}, unknown: []string{unread}, membership: MemberPresent,
+			reason: "SystemdUnit", because: unitA, contains: []string{"could not be read: " + unread},
+			announce: refs("a"),
+		},
+		"clusters not known": {
+			change: func(in *Inputs) { in.ClustersKnown = false }, reason: "Unknown", contains: []string{"EtcdClusters"},
+		},
 		"removed": {
-			found: []Found{unitServer().removed()}, known: func(k *Known) { k.Announced, k.Protected = announced, true },
-			membership: HoldsNot, reason: "NotMember", says: []string{"1 member found here left the member list"},
+			found: []evidence.FoundServer{removedServer(unitServer())}, change: announced(refs("a")),
+			membership: MemberAbsent, reason: "NotMember",
+			contains: []string{"1 member found on this node has left its cluster"},
 		},
-		"removed, and one of another cluster": {
-			found: []Found{unitServer().removed(), events}, known: func(k *Known) { k.Announced = announced }, membership: Holds, reason: "Process",
-			announce: []MemberRef{{"abc", "f"}}, because: "etcd member etcd1-events (f) of cluster abc, process 99",
+		"removed, another cluster": {
+			found: []evidence.FoundServer{removedServer(unitServer()), events}, change: announced(refs("a")),
+			membership: MemberPresent, reason: "Process",
+			because: "etcd member etcd1-events (f) of cluster abc, process 99", announce: withEvents(nil),
 		},
-		"nothing, but still bound": {
-			known: func(k *Known) { k.Clusters, k.Announced = []v1alpha1.EtcdCluster{here()}, announced }, membership: Holds, reason: "Unverified", announce: announced,
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, by its EtcdCluster",
-			says:    []string{"etcdctl member remove a", "kubectl delete etcdcluster cdf818194e3a8c32"},
+		"nothing, bound": {
+			change:     func(in *Inputs) { bound(in); in.Announced = refs("a") },
+			membership: MemberPresent, reason: "Unverified", because: memberA + ", bound to this node", announce: refs("a"),
+			contains: []string{"etcdctl member remove a", "kubectl delete etcdcluster cdf818194e3a8c32"},
 		},
-		"removed, but still bound": {
-			found: []Found{unitServer().removed()}, known: func(k *Known) { k.Clusters = []v1alpha1.EtcdCluster{here()} },
-			membership: Holds, reason: "Unverified", because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, by its EtcdCluster",
+		"removed, bound": {
+			found: []evidence.FoundServer{removedServer(unitServer())}, change: bound,
+			membership: MemberPresent, reason: "Unverified", because: memberA + ", bound to this node",
 		},
-		"bound under the same name before": {
-			known:      func(k *Known) { k.Clusters, k.UID = []v1alpha1.EtcdCluster{here()}, "u9-again" },
-			membership: HoldsNot, reason: "NotMember",
+		"bound to an earlier Node": {
+			change: func(in *Inputs) { bound(in); in.UID = "u9-again" }, membership: MemberAbsent, reason: "NotMember",
 		},
 		"a static pod": {
-			found: []Found{pod}, known: func(k *Known) { k.StaticPods = true }, membership: Holds, reason: "StaticPod", announce: []MemberRef{{"abc", "f"}},
-			because: "etcd member f of cluster abc, static pod etcd",
+			found: []evidence.FoundServer{pod}, change: func(in *Inputs) { in.StaticPods = true },
+			membership: MemberPresent, reason: "StaticPod",
+			because: "etcd member f of cluster abc, static pod etcd", announce: withEvents(nil),
 		},
-		"a static pod that is not to count": {
-			found: []Found{pod}, membership: HoldsNot, reason: "NotMember", says: []string{"1 etcd static pod found here"},
+		"a static pod that does not count": {
+			found: []evidence.FoundServer{pod}, membership: MemberAbsent, reason: "NotMember",
+			contains: []string{"1 etcd static pod found on this node and not protected"},
 		},
 		"joined again with a new ID": {
-			found: []Found{unitServer()}, known: func(k *Known) { k.Announced = []MemberRef{{clusterX, "e"}} },
-			membership: Holds, reason: "SystemdUnit", announce: announced,
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service",
+			found: []evidence.FoundServer{unitServer()}, change: announced(refs("e")),
+			membership: MemberPresent, reason: "SystemdUnit", because: unitA, announce: refs("a"),
 		},
-		"somebody's annotation does not protect": {
-			found: []Found{unitServer()}, known: func(k *Known) { k.Annotations = map[string]string{KarpenterAnnotation: "false"} },
-			membership: Holds, reason: "SystemdUnit", announce: announced,
-			because: "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service",
-			says:    []string{`somebody has set annotation karpenter.sh/do-not-disrupt to "false"`},
+		"ineffective annotation": {
+			found:      []evidence.FoundServer{unitServer()},
+			change:     func(in *Inputs) { in.Annotations = map[string]string{KarpenterAnnotation: "false"} },
+			membership: MemberPresent, reason: "SystemdUnit", because: unitA, announce: refs("a"),
+			contains: []string{`annotation karpenter.sh/do-not-disrupt has the value "false"`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := Known{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{elsewhere()}}
-			if c.known != nil {
-				c.known(&k)
+			in := Inputs{
+				Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{unboundCluster()},
 			}
-			p := Assess(HostEvidence{Found: c.found, Unknown: c.unknown}, k)
+			if c.change != nil {
+				c.change(&in)
+			}
+			p := Assess(evidence.Scan{Found: c.found, Unknown: c.unknown}, in)
 			require.Equal(t, c.membership, p.Membership, p.Message)
 			require.Equal(t, c.reason, p.Reason)
 			require.Equal(t, c.because, p.Because)
 			require.Equal(t, c.announce, p.Announce)
-			require.Contains(t, p.Message, c.because)
-			for _, words := range c.says {
+			for _, words := range append(c.contains, c.because) {
 				require.Contains(t, p.Message, words)
 			}
 			require.NotEmpty(t, p.Message)
@@ -165,46 +153,31 @@ func TestAssess(t *testing.T) {
 	}
 }
 
-func (f Found) silentAs(where string) Found {
-	f = f.silent()
-	f.Where = where
-	return f
+func TestAssessHealth(t *testing.T) {
+	c := boundCluster()
+	c.Status.Voters, c.Status.Healthy, c.Status.MayLose = new(int32(3)), new(int32(3)), new(int32(1))
+	in := Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{c}}
+	require.Equal(t, "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service; "+
+		"cluster cdf818194e3a8c32 has 3 voters, 3 healthy, and may lose 1 more", Assess(scanOf(unitServer()), in).Message)
 }
 
-func (f Found) problem(p string) Found {
-	f.Problems = []string{p}
-	return f
-}
-
-func TestAssessGivesTheClustersNumbers(t *testing.T) {
-	number := func(n int32) *int32 { return &n }
-	c := here()
-	c.Status.Voters, c.Status.Healthy, c.Status.MayLose = number(3), number(3), number(1)
-	p := Assess(HostEvidence{Found: []Found{unitServer()}}, Known{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{c}})
-	require.Equal(t, "etcd member etcd1 (a) of cluster cdf818194e3a8c32, systemd unit etcd.service; cluster cdf818194e3a8c32 has 3 voters, 3 healthy, and may lose 1 more", p.Message)
-}
-
-func TestDeparted(t *testing.T) {
-	require.False(t, Departed(voters(3).Cluster, "a"), "bound and listed")
-	require.False(t, Departed(voters(3).removed(0).Cluster, "a"), "still bound")
-	require.False(t, Departed(voters(3).unbound(0).Cluster, "a"), "still listed")
-	require.True(t, Departed(voters(3).removed(0).unbound(0).Cluster, "a"))
-	require.False(t, Departed(voters(3).removed(0).unbound(0).unconfirmed(1, 2).Cluster, "a"), "no confirmed list")
-}
-
-func TestWhatAProcessCallsItsFilesIsWrittenLegiblyAndInBounds(t *testing.T) {
+// The name of a container is chosen by others: it may be long and contain invalid characters.
+func TestAssessLongNames(t *testing.T) {
 	where := "container \xff " + strings.Repeat("\u00e4", 4096)
-	p := Assess(HostEvidence{Found: []Found{{Sighting: Sighting{Source: Container, Where: where, PID: 7}}}}, Known{ClustersKnown: true})
-	require.Equal(t, Holds, p.Membership)
+	server := evidence.FoundServer{Server: evidence.Server{Source: evidence.Container, Where: where, PID: 7}}
+	p := Assess(scanOf(server), Inputs{ClustersKnown: true})
+	require.Equal(t, MemberPresent, p.Membership)
 	require.True(t, utf8.ValidString(p.Because))
 	require.Less(t, len(p.Because), 1100)
 }
 
-func TestUnseenChangesNothing(t *testing.T) {
-	ref := MemberRef{Cluster: "c", Member: "a"}
-	p := Unseen(Known{Protected: true, Announced: []MemberRef{ref}}, "the host hangs")
-	require.Equal(t, Protection{Reason: NotKnown, Announce: []MemberRef{ref}, Message: "the host hangs; the node stays protected"}, p)
-	annotations, labels := Marks(p, map[string]string{BecauseAnnotation: "x"}, map[string]string{EtcdMemberLabel: "true"}, nil)
+func TestAssessWithoutScan(t *testing.T) {
+	p := AssessWithoutScan(Inputs{Protected: true, Announced: refs("a")}, "the host hangs")
+	require.Equal(t, Protection{
+		Reason: ReasonUnknown, Announce: refs("a"), Message: "the host hangs; the node stays protected",
+	}, p)
+	label := map[string]string{observation.EtcdMemberLabel: "true"}
+	annotations, labels := Marks(p, map[string]string{BecauseAnnotation: "x"}, label, nil)
 	require.Empty(t, annotations)
 	require.Empty(t, labels)
 }

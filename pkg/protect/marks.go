@@ -5,9 +5,35 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// autoscalerMarks are the annotations that autoscalers read, with the values that a protected node should have.
+// Keys that Holdfast writes on a Node that holds etcd; see docs/node-contract.md.
+const (
+	// BecauseAnnotation explains to people in one sentence why the node is protected.
+	BecauseAnnotation = "holdfast.dev/protected-because"
+	// MarksAnnotation lists the autoscaler annotations that Holdfast itself set, sorted and separated
+	// by commas. Holdfast removes only these. An annotation that a person set before is not in the
+	// list and stays.
+	MarksAnnotation = "holdfast.dev/marks"
+)
+
+// Annotations that keep autoscalers away from a node (see docs/node-contract.md).
+const (
+	// ClusterAutoscalerAnnotation is supported by cluster-autoscaler 0.6.1 and later, and only with
+	// the exact value "true" (core/scaledown/eligibility/eligibility.go, HasNoScaleDownAnnotation).
+	ClusterAutoscalerAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	// KarpenterAnnotation blocks voluntary disruption by Karpenter 0.32 and later (statenode.go).
+	KarpenterAnnotation = "karpenter.sh/do-not-disrupt"
+	// EscalatorAnnotation is the annotation of Atlassian Escalator. Every value that is not empty
+	// counts, and is the reason.
+	EscalatorAnnotation = "atlassian.com/no-delete"
+	// CastAIAnnotation is the annotation of CAST AI.
+	CastAIAnnotation = "autoscaling.cast.ai/removal-disabled"
+)
+
+// autoscalerMarks returns the autoscaler annotations of a protected node with their values.
 func autoscalerMarks(because string) map[string]string {
 	return map[string]string{
 		ClusterAutoscalerAnnotation: "true",
@@ -17,104 +43,117 @@ func autoscalerMarks(because string) map[string]string {
 	}
 }
 
-// Marks returns what has to change among a Node's annotations and labels for p to stand there; nil removes a key. Only
-// differences are returned. While membership is unknown, nothing changes.
+// Marks returns the changes to the Node's annotations and labels that p requires; nil removes a
+// key. While the membership is unknown, nothing changes.
 //
-// An autoscaler's annotation that was there before is somebody's and is left alone, whatever its value (Overruled names
-// those that do not protect). Those that Holdfast sets are recorded in MarksAnnotation, put back if they are taken off,
-// and only those are removed again (autoscaler#4919: one that nobody owns is never removed by anybody). Lent are those that
-// a hold has set: a member takes them over, so that they outlive the hold, and while a hold lists them they outlive the
-// member.
-func Marks(p Protection, annotations, labels map[string]string, lent []string) (setAnnotations, setLabels map[string]*string) {
+// An autoscaler annotation that another program or a person set before stays unchanged, whatever
+// its value. The condition's message names those that do not protect the node. The annotations that
+// Holdfast sets are recorded in MarksAnnotation. Holdfast restores them if they are removed, and
+// removes only them (autoscaler#4919: an annotation without an owner is never removed).
+//
+// ownedByHold are the autoscaler annotations that a hold has set. A member takes them over, so that
+// they outlive the hold. While the hold owns them, they also outlive the member.
+func Marks(
+	p Protection, annotations, labels map[string]string, ownedByHold []string,
+) (setAnnotations, setLabels map[string]*string) {
 	var wanted, wantedLabels map[string]*string
 	switch p.Membership {
-	case Holds:
-		wanted, wantedLabels = put(p, annotations, lent), map[string]*string{EtcdMemberLabel: value(EtcdMemberLabelValue)}
-	case HoldsNot:
-		wanted, wantedLabels = takeOff(annotations, lent), map[string]*string{EtcdMemberLabel: nil}
+	case MemberPresent:
+		wanted = addMarks(p, annotations, ownedByHold)
+		wantedLabels = map[string]*string{observation.EtcdMemberLabel: new(observation.EtcdMemberLabelValue)}
+	case MemberAbsent:
+		wanted = removeMarks(annotations, ownedByHold)
+		wantedLabels = map[string]*string{observation.EtcdMemberLabel: nil}
 	case MembershipUnknown:
 	}
 	return differences(annotations, wanted), differences(labels, wantedLabels)
 }
 
-func put(p Protection, annotations map[string]string, lent []string) map[string]*string {
-	own, marks := ownMarks(annotations), autoscalerMarks(p.Because)
-	wanted := map[string]*string{
-		BecauseAnnotation: value(p.Because), AnnouncementAnnotation: nil, UnverifiedAnnotation: nil, MarksAnnotation: nil,
+// noMarks returns the keys of Holdfast's own annotations, all of them to be removed.
+func noMarks() map[string]*string {
+	return map[string]*string{
+		BecauseAnnotation: nil, MarksAnnotation: nil,
+		observation.AnnouncementAnnotation: nil, observation.UnverifiedAnnotation: nil,
 	}
+}
+
+func addMarks(p Protection, annotations map[string]string, ownedByHold []string) map[string]*string {
+	recorded, marks, wanted := recordedMarks(annotations), autoscalerMarks(p.Because), noMarks()
+	wanted[BecauseAnnotation] = &p.Because
 	for _, key := range slices.Sorted(maps.Keys(marks)) {
-		if _, there := annotations[key]; there && !slices.Contains(own, key) && !slices.Contains(lent, key) {
+		_, exists := annotations[key]
+		if exists && !slices.Contains(recorded, key) && !slices.Contains(ownedByHold, key) {
 			continue
 		}
-		wanted[key] = value(marks[key])
-		if !slices.Contains(own, key) {
-			own = append(own, key)
+		wanted[key] = new(marks[key])
+		if !slices.Contains(recorded, key) {
+			recorded = append(recorded, key)
 		}
 	}
-	if len(own) > 0 {
-		slices.Sort(own)
-		wanted[MarksAnnotation] = value(strings.Join(own, ","))
+	if len(recorded) > 0 {
+		slices.Sort(recorded)
+		wanted[MarksAnnotation] = new(strings.Join(recorded, ","))
 	}
 	if len(p.Announce) > 0 {
-		wanted[AnnouncementAnnotation] = value(FormatAnnouncement(p.Announce))
+		wanted[observation.AnnouncementAnnotation] = new(observation.FormatAnnouncement(p.Announce))
 	}
 	if len(p.Unverified) > 0 {
-		wanted[UnverifiedAnnotation] = value(FormatUnverified(p.Unverified))
+		wanted[observation.UnverifiedAnnotation] = new(observation.FormatUnverified(p.Unverified))
 	}
 	return wanted
 }
 
-func takeOff(annotations map[string]string, lent []string) map[string]*string {
-	wanted := map[string]*string{BecauseAnnotation: nil, AnnouncementAnnotation: nil, UnverifiedAnnotation: nil, MarksAnnotation: nil}
-	for _, key := range ownMarks(annotations) {
-		if !slices.Contains(lent, key) {
+func removeMarks(annotations map[string]string, ownedByHold []string) map[string]*string {
+	wanted := noMarks()
+	for _, key := range recordedMarks(annotations) {
+		if !slices.Contains(ownedByHold, key) {
 			wanted[key] = nil
 		}
 	}
 	return wanted
 }
 
-// ownMarks returns the autoscalers' annotations that Holdfast has set, by its record. What else stands in the record was
-// not written by Holdfast and is no leave to touch anything.
-func ownMarks(annotations map[string]string) []string {
-	var own []string
+// recordedMarks returns the autoscaler annotations that Holdfast has set, according to
+// MarksAnnotation. It ignores all other keys in that annotation, because Holdfast did not write
+// them.
+func recordedMarks(annotations map[string]string) []string {
+	var recorded []string
 	marks := autoscalerMarks("")
 	for key := range strings.SplitSeq(annotations[MarksAnnotation], ",") {
-		if _, known := marks[key]; known && !slices.Contains(own, key) {
-			own = append(own, key)
+		if _, isMark := marks[key]; isMark && !slices.Contains(recorded, key) {
+			recorded = append(recorded, key)
 		}
 	}
-	slices.Sort(own)
-	return own
+	slices.Sort(recorded)
+	return recorded
 }
 
-// Overruled says, for each autoscaler's annotation that somebody else has set to a value which does not protect the
-// node, which one it is and what it should be.
-func Overruled(annotations map[string]string) []string {
+// ineffectiveMarks describes the autoscaler annotations that Holdfast did not set and whose value
+// does not protect the node.
+func ineffectiveMarks(annotations map[string]string) []string {
 	var found []string
-	own := ownMarks(annotations)
+	recorded := recordedMarks(annotations)
 	for key, want := range autoscalerMarks("") {
-		is, there := annotations[key]
-		protects := is == want
+		value, exists := annotations[key]
+		protects := value == want
 		if key == EscalatorAnnotation {
-			protects = is != ""
+			protects = value != ""
 		}
-		if there && !protects && !slices.Contains(own, key) {
-			found = append(found, fmt.Sprintf("somebody has set annotation %s to %q, which does not protect this node: remove it, and Holdfast sets it", key, clip(is)))
+		if exists && !protects && !slices.Contains(recorded, key) {
+			found = append(found, fmt.Sprintf("annotation %s has the value %q, which does not protect this node: "+
+				"remove the annotation, and Holdfast sets the right value", key, observation.Clip(value)))
 		}
 	}
 	slices.Sort(found)
 	return found
 }
 
-func value(s string) *string { return &s }
-
-// differences keeps of the wanted keys those that are not as wanted yet.
-func differences(is map[string]string, wanted map[string]*string) map[string]*string {
+// differences returns the wanted keys whose current value differs.
+func differences(current map[string]string, wanted map[string]*string) map[string]*string {
 	changes := map[string]*string{}
 	for key, want := range wanted {
-		have, there := is[key]
-		if (want == nil && there) || (want != nil && (!there || have != *want)) {
+		value, exists := current[key]
+		if (want == nil && exists) || (want != nil && (!exists || value != *want)) {
 			changes[key] = want
 		}
 	}

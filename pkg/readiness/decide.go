@@ -1,30 +1,39 @@
 package readiness
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Decision is what a Node should look like and why. What it does not name is left alone.
+// Decision states what a Node should look like and why. Fields that are not set leave the Node
+// unchanged.
 type Decision struct {
-	// Record is to be written at HoldAnnotation, in the same write as Unschedulable and the taints; nil leaves it.
+	// Record is the new value of HoldAnnotation, in the same write as Unschedulable and the
+	// taints; nil leaves it.
 	Record *Record
-	// Annotations are the marks for autoscalers that come and go with a hold, nil for one that goes. They travel with Record.
+	// Annotations are the marks for autoscalers to set, or to remove if the value is nil. They
+	// are written together with Record.
 	Annotations map[string]*string
 	// Unschedulable sets the cordon; nil leaves it.
 	Unschedulable *bool
 	AddTaints     []corev1.Taint
 	// RemoveTaints are matched by key and effect.
 	RemoveTaints []corev1.Taint
-	// Conditions always has NetworkHeld, and NetworkUnavailable if it is ours to set or to clear. Times are the writer's.
+	// Conditions always contains NetworkHeld. It contains NetworkUnavailable if Holdfast has
+	// to set or clear that condition. The writer sets the times.
 	Conditions []corev1.NodeCondition
-	// StatusFirst says that the conditions are written before the rest: a fresh node must not look Ready and cordoned,
-	// even for a moment, and where somebody else ended the hold the record that says so is written last.
+	// StatusFirst is true if the conditions have to be written before the rest: a new node
+	// must never be Ready and cordoned, and if another client has ended the hold, the record
+	// is written last.
 	StatusFirst bool
-	// Held says that the node is held by us, now or as soon as this decision is written.
+	// Held is whether Holdfast holds the node once this decision is written.
 	Held bool
-	// Event is to be told once, after the writes have succeeded; nil if nothing happened.
+	// Event is to be recorded once, after the writes have succeeded; nil if there is none.
 	Event *Event
 	// Reason and Message are those of the condition NetworkHeld.
 	Reason  string
@@ -41,18 +50,193 @@ type Event struct {
 	Message string
 }
 
-// Decide says what is to become of the node. It reads nothing but its arguments; now is only written down.
+// Decide returns what the Node should look like. It depends only on its arguments, and on now
+// only for the time in the record.
 func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
-	s := newSituation(n, f, p, now)
+	e := newEvaluation(n, f, p, now)
 	switch {
-	case s.unread != nil:
-		return s.unreadable(s.unread)
+	case e.parseErr != nil:
+		return e.decideUnreadable(e.parseErr)
 	case f.BootID == "":
-		return s.bootUnknown()
-	case !s.recorded:
-		return s.first()
-	case s.record.State == Held:
-		return s.held()
+		return e.decideBootUnknown()
+	case !e.recorded:
+		return e.decideFirst()
+	case e.record.State == Held:
+		return e.decideHeld()
 	}
-	return s.settled()
+	return e.decideNotHeld()
+}
+
+// newDecision returns a decision with the condition NetworkHeld, which every decision has.
+func (e holdEvaluation) newDecision(status corev1.ConditionStatus, reason, message string) Decision {
+	return Decision{
+		Conditions: []corev1.NodeCondition{{Type: NetworkHeld, Status: status, Reason: reason, Message: message}},
+		Reason:     reason,
+		Message:    message,
+		Gates:      e.gates,
+	}
+}
+
+// clearUnavailable adds NetworkUnavailable=False if Holdfast has set the condition to True. In
+// every state but held, that value is wrong, no other component corrects it, and it causes a
+// NoSchedule taint.
+func (e holdEvaluation) clearUnavailable(d Decision) Decision {
+	if e.isUnavailableByHoldfast() {
+		d.Conditions = append(d.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReleasedByHoldfast,
+			Message: "Holdfast no longer holds this node; see condition NetworkHeld",
+		})
+	}
+	return d
+}
+
+// decideUnreadable changes nothing: an unreadable record may or may not claim the cordon.
+func (e holdEvaluation) decideUnreadable(err error) Decision {
+	message := fmt.Sprintf("%v. Holdfast does not change this node until the record is removed: "+
+		"`kubectl annotate node %s %s-`", err, e.node.Name, HoldAnnotation)
+	if marks := e.possibleMarks(); len(marks) > 0 {
+		message += fmt.Sprintf(". A hold also sets these annotations, and no other component removes them; "+
+			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(marks, "- "))
+	}
+	free := "kubectl uncordon " + e.node.Name
+	if key := e.policy.TaintKey; key != "" && hasTaint(e.node, key) {
+		free = fmt.Sprintf("kubectl taint node %s %s:%s-", e.node.Name, key, corev1.TaintEffectNoSchedule)
+	}
+	return e.newDecision(corev1.ConditionUnknown, RecordUnreadable,
+		message+fmt.Sprintf(". To let the node accept pods: `%s`", free))
+}
+
+// possibleMarks returns the marks on the node with the values that a hold sets, sorted.
+// Without a record, only a person can tell who set them.
+func (e holdEvaluation) possibleMarks() []string {
+	e.record.Marks = slices.Sorted(maps.Keys(scaleDownMarks()))
+	return e.ownedMarks()
+}
+
+// decideBootUnknown decides nothing: without the boot ID, a reboot looks like a restart of the
+// agent. But a condition that an ended hold has left is wrong in every boot.
+func (e holdEvaluation) decideBootUnknown() Decision {
+	d := e.newDecision(corev1.ConditionUnknown, BootUnknown,
+		"the boot ID (/proc/sys/kernel/random/boot_id) could not be read, so no decision was made")
+	d.Held = e.record.State == Held
+	if !e.recorded || d.Held {
+		return d
+	}
+	return e.clearUnavailable(d)
+}
+
+// decideFirst decides about a node without a record. A node with the taint of the policy's key
+// is already held. Any other node is older than Holdfast, or no policy holds nodes at birth.
+// Such a node is held only if the policy asks for that and the node is not Ready, because then
+// it runs nothing that a hold could disturb.
+func (e holdEvaluation) decideFirst() Decision {
+	ready := findCondition(e.node, corev1.NodeReady)
+	inService := ready != nil && ready.Status == corev1.ConditionTrue
+	switch {
+	case e.policy.TaintKey != "" && hasTaint(e.node, e.policy.TaintKey):
+		return e.adoptTaint()
+	case e.policy.HoldUnrecorded && !inService && e.canHold():
+		return e.startHold(NotReadyYet)
+	case e.isExempt():
+		return e.endHold(Released, Exempt)
+	case inService && !e.isOpen():
+		return e.recordGatesMismatch()
+	}
+	return e.endHold(Released, FirstSeen)
+}
+
+// adoptTaint takes over a hold that began with the Node: its kubelet registered it with the
+// taint of the policy's key, or Karpenter set the taint. No other component removes that
+// taint.
+func (e holdEvaluation) adoptTaint() Decision {
+	e.record = *e.newRecord(Held, NewNode)
+	e.record.Taint = e.policy.TaintKey
+	d := e.decideHeld()
+	if !d.Held {
+		return d
+	}
+	record := e.record
+	if d.Record != nil {
+		record = *d.Record
+	}
+	d.Record, d.Annotations = &record, e.setMarks(&record)
+	return d
+}
+
+// recordGatesMismatch records that the node is Ready although gates are closed. The node works
+// without what the gates require. They are wrong for this node or inspect the wrong places,
+// and a hold after a reboot would never end.
+func (e holdEvaluation) recordGatesMismatch() Decision {
+	d := e.gatesMismatch()
+	d.Record = e.newRecord(Released, GatesDoNotFit)
+	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGatesDoNotFit, Message: d.Message}
+	return d
+}
+
+func (e holdEvaluation) gatesMismatch() Decision {
+	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, GatesDoNotFit,
+		"not held: the node was Ready when first observed, although gates were closed. It is not held after a "+
+			"reboot until all gates have been open once. Compare the agent's --gates, --cni-conf-dir, "+
+			"--cni-bin-dir and --flannel-subnet-file with the node; missing: "+e.missing))
+}
+
+// decideNotHeld decides about a node that is not held. If the node has a taint with the
+// policy's key, another component has restored it as a part of the Node: Karpenter does that
+// when it registers a node that was already released (karpenter#1772).
+func (e holdEvaluation) decideNotHeld() Decision {
+	d := e.decideForBoot()
+	if !d.Held {
+		d.RemoveTaints = e.holdTaints()
+	}
+	if d.Record != nil {
+		return d
+	}
+	d.Record = e.stampedRecord()
+	// The end of the hold has left its marks if the scan for etcd had not finished.
+	if gone, left := e.clearMarks(); !slices.Equal(left, e.record.Marks) {
+		e.recordToWrite(&d).Marks, d.Annotations = left, gone
+	}
+	return d
+}
+
+// decideForBoot decides whether a node that is not held has to be held.
+//
+// In the boot of its record it is left alone until the host shuts down: after a reboot, its
+// kubelet is Ready before any pod of a DaemonSet runs. In another boot it is held if its
+// network is not ready, but only by cordon, because an old node that is not Ready alarms
+// autoscalers. After a mismatch of gates it is not held until all gates have been open once,
+// which proves that they are right for the node.
+func (e holdEvaluation) decideForBoot() Decision {
+	switch {
+	case e.record.Reason == GatesDoNotFit && e.isOpen():
+		return e.endHold(Released, NetworkReady)
+	case e.record.Reason == GatesDoNotFit:
+		return e.gatesMismatch()
+	case e.record.BootID == e.facts.BootID && e.facts.GoingDown && e.canClose():
+		return e.startHold(GoingDown)
+	case e.record.BootID == e.facts.BootID:
+		return e.leaveAlone(e.record.Reason)
+	case e.isOpen():
+		return e.endHold(Released, NetworkReady)
+	case e.isExempt():
+		return e.endHold(Released, Exempt)
+	case e.record.BootID == "":
+		return e.endHold(Released, FirstSeen)
+	case e.canHold():
+		return e.startHold(Rebooted)
+	case e.node.DeletionTimestamp != nil:
+		return e.leaveAlone("")
+	}
+	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, CordonedByOthers,
+		"not held: the node was already cordoned when it came up from a reboot. When it is uncordoned, it is "+
+			"held if this is still missing: "+e.missing))
+}
+
+// canHold reports whether a hold is needed and allowed.
+func (e holdEvaluation) canHold() bool { return !e.isOpen() && e.canClose() }
+
+// canClose reports whether a hold is allowed. A node that another client has closed is left to
+// that client.
+func (e holdEvaluation) canClose() bool {
+	return !e.isExempt() && !e.isClosedByOthers() && e.node.DeletionTimestamp == nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -11,74 +12,79 @@ import (
 
 func TestEveryDecision(t *testing.T) {
 	count := 0
-	for w := range worlds() {
+	for c := range decisionCases() {
 		count++
-		d := Decide(w.node, w.facts, w.policy, noon())
-		_, after := write(w.node, d, func(*corev1.Node) {})
-		if err := oneStep(w, d, after); err != nil {
-			require.NoError(t, err, "%s\n%+v", w.name, d)
+		d := Decide(c.node, c.facts, c.policy, noon())
+		if err := c.checkDecision(d, writeAll(c.node, d)); err != nil {
+			require.NoError(t, err, "%s\n%+v", c.name, d)
 		}
 	}
 	t.Logf("%d decisions", count)
 	require.Greater(t, count, 40_000, "the enumeration has lost a dimension")
 }
 
-// oneStep checks what must hold of every single decision.
-func oneStep(w *world, d Decision, after *corev1.Node) error {
-	closedBefore, taintedBefore := w.node.Spec.Unschedulable, hasTaint(w.node, holdTaint)
-	closedAfter, taintedAfter := after.Spec.Unschedulable, hasTaint(after, holdTaint)
-	uncordons, untaints := closedBefore && !closedAfter, taintedBefore && !taintedAfter
-	opens := uncordons || untaints
-	before, now := condition(w.node, corev1.NodeNetworkUnavailable), condition(after, corev1.NodeNetworkUnavailable)
-	raised := now != nil && now.Status == corev1.ConditionTrue && (before == nil || before.Status != corev1.ConditionTrue)
-	lowered := before != nil && before.Status == corev1.ConditionTrue && now.Status != corev1.ConditionTrue
+// checkDecision checks the rules for every single decision.
+func (c *decisionCase) checkDecision(d Decision, after *corev1.Node) error {
+	cordonedBefore, taintedBefore := c.node.Spec.Unschedulable, hasTaint(c.node, holdTaint)
+	cordonedAfter, taintedAfter := after.Spec.Unschedulable, hasTaint(after, holdTaint)
+	uncordons, untaints := cordonedBefore && !cordonedAfter, taintedBefore && !taintedAfter
+	opens, closes := uncordons || untaints, !cordonedBefore && cordonedAfter || !taintedBefore && taintedAfter
+	before := findCondition(c.node, corev1.NodeNetworkUnavailable)
+	now := findCondition(after, corev1.NodeNetworkUnavailable)
+	wasTrue := before != nil && before.Status == corev1.ConditionTrue
+	raises := now != nil && now.Status == corev1.ConditionTrue && !wasTrue
+	lowers := wasTrue && now.Status != corev1.ConditionTrue
+	isUndecided := d.Conditions[0].Status == corev1.ConditionUnknown
+	acts := d.Record != nil || opens || lowers && !c.hasEnded() || raises || !isUndecided
+	canClose := !c.open && !c.exempt && !c.isMismatch() && d.Record != nil && d.Record.State == Held && d.Held
+	isRestored := before != nil && before.Reason == CiliumIsUp
 	switch {
-	case uncordons && !w.mayOpen(), untaints && !w.mayOpen() && !w.opened() && !w.unheld():
-		return fmt.Errorf("opens a node that it may not open")
-	case uncordons && w.byTaint():
-		return fmt.Errorf("takes off a cordon although the hold is by taint")
-	case untaints && !w.byTaint() && w.policy.TaintKey == "":
-		return fmt.Errorf("takes off a taint that is neither the record's nor the policy's")
-	case (w.unreadable || w.facts.BootID == "") && (d.Record != nil || opens || d.Conditions[0].Status != corev1.ConditionUnknown || lowered && !w.unheld() || raised):
-		return fmt.Errorf("acts on what it could not read")
-	case (!closedBefore && closedAfter || !taintedBefore && taintedAfter) && (w.open || w.exempt || w.misfit() || d.Record == nil || d.Record.State != Held || !d.Held):
+	case uncordons && !c.canOpen(), untaints && !c.canOpen() && !c.isOverridden() && !c.hasEnded():
+		return fmt.Errorf("opens a node that must stay closed")
+	case uncordons && c.isByTaint():
+		return fmt.Errorf("uncordons a node that is held by taint")
+	case untaints && !c.isByTaint() && c.policy.TaintKey == "":
+		return fmt.Errorf("removes a taint that is neither the record's nor the policy's")
+	case (c.unreadable || c.facts.BootID == "") && acts:
+		return fmt.Errorf("acts on unreadable input")
+	case closes && !canClose:
 		return fmt.Errorf("closes a node without need or without a record")
-	case d.Held && d.Record == nil && (w.record == nil || w.record.State != Held):
-		return fmt.Errorf("says held without a record")
-	case lowered && before.Reason != HeldByHoldfast:
-		return fmt.Errorf("clears somebody else's condition")
-	case raised && (before != nil && before.Reason == CiliumIsUp || w.open || !d.Held || !after.Spec.Unschedulable || reasonAfter(after) == Rebooted):
-		return fmt.Errorf("raises NetworkUnavailable where it is no part of the hold")
+	case d.Held && d.Record == nil && (c.record == nil || c.record.State != Held):
+		return fmt.Errorf("reports a hold without a record")
+	case lowers && before.Reason != HeldByHoldfast:
+		return fmt.Errorf("clears another component's condition")
+	case raises && (isRestored || c.open || !d.Held || !after.Spec.Unschedulable || recordReason(after) == Rebooted):
+		return fmt.Errorf("sets NetworkUnavailable although it is not part of the hold")
 	case d.Conditions[0].Type != NetworkHeld || d.Message == "" || d.Reason == "":
-		return fmt.Errorf("does not explain itself")
-	case !hasTaint(after, "dedicated") || hasTaint(w.node, "medik8s.io/drain") != hasTaint(after, "medik8s.io/drain"):
-		return fmt.Errorf("touches somebody else's taint")
+		return fmt.Errorf("has no explanation")
+	case !hasTaint(after, "dedicated") || hasTaint(c.node, "medik8s.io/drain") != hasTaint(after, "medik8s.io/drain"):
+		return fmt.Errorf("changes another component's taint")
 	case after.Annotations[clusterAutoscalerAnnotation] != "true":
-		return fmt.Errorf("touches somebody else's mark for autoscalers")
+		return fmt.Errorf("changes another component's mark")
 	}
-	return marksFollow(w, after)
+	return c.checkMarks(after)
 }
 
-// marksFollow checks that the marks for autoscalers that a hold has set, and no others, come and go with it.
-func marksFollow(w *world, after *corev1.Node) error {
+// checkMarks checks that exactly the marks that a hold has set are removed at its end.
+func (c *decisionCase) checkMarks(after *corev1.Node) error {
 	r, err := ParseRecord(after.Annotations[HoldAnnotation])
 	for key := range scaleDownMarks() {
 		_, there := after.Annotations[key]
-		_, before := w.node.Annotations[key]
+		_, before := c.node.Annotations[key]
 		listed := err == nil && slices.Contains(r.Marks, key)
 		switch {
 		case there && !before && !listed:
-			return fmt.Errorf("sets %s without a record of it", key)
+			return fmt.Errorf("sets %s without listing it in the record", key)
 		case listed && (!there || key == clusterAutoscalerAnnotation):
 			return fmt.Errorf("lists %s, which it has not set", key)
 		case there && key == karpenterAnnotation && err == nil && r.State != Held:
-			return fmt.Errorf("%s outlives the hold", key)
+			return fmt.Errorf("keeps %s after the hold", key)
 		}
 	}
 	return nil
 }
 
-func reasonAfter(n *corev1.Node) string {
+func recordReason(n *corev1.Node) string {
 	r, err := ParseRecord(n.Annotations[HoldAnnotation])
 	if err != nil {
 		return ""
@@ -86,76 +92,99 @@ func reasonAfter(n *corev1.Node) string {
 	return r.Reason
 }
 
-// TestEveryDecisionComesToRest runs each world to its end, also with the lifecycle controller busy between our two writes and
-// after them, and also after a crash between them, which may not make a difference.
-func TestEveryDecisionComesToRest(t *testing.T) {
-	idle := func(*corev1.Node) {}
-	for w := range worlds() {
-		if w.unknown || w.keep && w.exempt || w.marked && (w.keep || w.exempt) {
-			continue // these come to rest as those with a closed gate or with one of both; TestEveryDecision has them too
+// TestEveryDecisionSettles applies decisions in each case until nothing changes. The result
+// must be the same if the node lifecycle controller writes between the two writes, and after a
+// crash between them.
+func TestEveryDecisionSettles(t *testing.T) {
+	for c := range decisionCases() {
+		if c.unknown || c.keep && c.exempt || c.marked && (c.keep || c.exempt) {
+			continue // these settle like cases that are not skipped; TestEveryDecision has all
 		}
-		end, err := settle(w, w.node, idle)
+		end, err := settle(c.node, c.facts, c.policy, unchanged)
 		if err == nil {
-			err = atRest(w, end)
+			err = c.checkSettled(end)
 		}
 		if err != nil {
-			require.NoError(t, err, w.name)
+			require.NoError(t, err, c.name)
 		}
-		d := Decide(w.node, w.facts, w.policy, noon())
+		d := Decide(c.node, c.facts, c.policy, noon())
 		if d.Record == nil {
-			continue // one write at most
+			continue // at most one write
 		}
-		half, _ := write(w.node, d, idle)
+		half, _ := write(c.node, d, unchanged)
 		for how, run := range map[string]func() (*corev1.Node, error){
 			"lifecycle controller between the writes": func() (*corev1.Node, error) {
-				n, err := settle(w, w.node, lifecycle)
-				lifecycle(n)
+				n, err := settle(c.node, c.facts, c.policy, updateTaints)
+				updateTaints(n)
 				return n, err
 			},
-			"crash between the writes": func() (*corev1.Node, error) { return settle(w, half, idle) },
+			"crash between the writes": func() (*corev1.Node, error) { return settle(half, c.facts, c.policy, unchanged) },
 		} {
 			other, err := run()
 			if err == nil {
-				err = atRest(w, other)
+				err = c.checkSettled(other)
 			}
-			if err != nil || other.Spec.Unschedulable != end.Spec.Unschedulable || reasonAfter(other) != reasonAfter(end) {
-				require.NoError(t, err, "%s %s", w.name, how)
-				require.Equal(t, end, other, "%s %s", w.name, how)
+			if err != nil || other.Spec.Unschedulable != end.Spec.Unschedulable || recordReason(other) != recordReason(end) {
+				require.NoError(t, err, "%s %s", c.name, how)
+				require.Equal(t, end, other, "%s %s", c.name, how)
 			}
 		}
 	}
 }
 
-// atRest checks what must hold when nothing is left to do.
-func atRest(w *world, end *corev1.Node) error {
+// checkSettled checks the rules for a Node that no longer changes.
+func (c *decisionCase) checkSettled(end *corev1.Node) error {
 	r, err := ParseRecord(end.Annotations[HoldAnnotation])
 	if err != nil {
 		return nil
 	}
-	unavailable := condition(end, corev1.NodeNetworkUnavailable)
-	ours := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason == HeldByHoldfast
-	if r.State != Held && ours {
-		return fmt.Errorf("our NetworkUnavailable stays behind in state %s", r.State)
+	condition := findCondition(end, corev1.NodeNetworkUnavailable)
+	isTrue := condition != nil && condition.Status == corev1.ConditionTrue
+	isByHoldfast := isTrue && condition.Reason == HeldByHoldfast
+	if r.State != Held && isByHoldfast {
+		return fmt.Errorf("leaves NetworkUnavailable in state %s", r.State)
 	}
-	if w.facts.BootID == "" {
+	if c.facts.BootID == "" {
 		return nil
 	}
-	if w.held() && !w.open && !w.exempt && (r.State != Held || !w.shut(end)) {
-		return fmt.Errorf("released with a closed gate")
+	if c.isHeld() && !c.open && !c.exempt && (r.State != Held || !c.isClosed(end)) {
+		return fmt.Errorf("releases a node with a closed gate")
 	}
-	if (w.mayOpen() || w.opened()) && w.policy.TaintKey != "" && hasTaint(end, holdTaint) {
-		return fmt.Errorf("the policy's taint stays behind")
+	if (c.canOpen() || c.isOverridden()) && c.policy.TaintKey != "" && hasTaint(end, holdTaint) {
+		return fmt.Errorf("leaves the policy's taint")
 	}
-	if !w.mayOpen() {
+	if !c.canOpen() {
 		return nil
 	}
 	switch {
-	case r.State == Held, w.shut(end), ours:
-		return fmt.Errorf("stranded in state %s", r.State)
+	case r.State == Held, c.isClosed(end), isByHoldfast:
+		return fmt.Errorf("strands the node in state %s", r.State)
 	case !end.Spec.Unschedulable && hasTaint(end, corev1.TaintNodeUnschedulable):
-		return fmt.Errorf("the cordon's taint stays behind")
-	case (unavailable == nil || unavailable.Status != corev1.ConditionTrue) && hasTaint(end, corev1.TaintNodeNetworkUnavailable):
-		return fmt.Errorf("the condition's taint stays behind")
+		return fmt.Errorf("leaves the cordon's taint")
+	case !isTrue && hasTaint(end, corev1.TaintNodeNetworkUnavailable):
+		return fmt.Errorf("leaves the condition's taint")
 	}
 	return nil
+}
+
+// TestClockIndependence: the agent and the leader write the time, but do not decide by it.
+func TestClockIndependence(t *testing.T) {
+	timeouts := releasingTimeouts()
+	for c := range decisionCases() {
+		if c.keep || c.exempt || c.marked {
+			continue
+		}
+		for how, decide := range map[string]func(now time.Time) Decision{
+			"agent":  func(now time.Time) Decision { return Decide(c.node, c.facts, c.policy, now) },
+			"leader": func(now time.Time) Decision { return CheckHold(c.node, timeouts.Hold, timeouts, now).Decision },
+		} {
+			a, b := decide(noon()), decide(noon().AddDate(-50, 0, 0))
+			for _, r := range []*Record{a.Record, b.Record} {
+				if r != nil {
+					r.Since = time.Time{}
+				}
+			}
+			require.Equal(t, a, b, "%s: %s", how, c.name)
+		}
+	}
 }

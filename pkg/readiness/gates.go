@@ -10,47 +10,50 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Gate is one thing that must be there before a node is released.
+// Gate is one requirement for the release of a node.
 type Gate struct {
 	Name string
 	Open bool
-	// Reason is the word for the condition NetworkHeld while the gate is closed.
+	// Reason is the reason of the condition NetworkHeld while this is the first closed gate.
 	Reason string
-	// Missing says exactly what is missing, empty if the gate is open.
+	// Missing states exactly what is missing. It is empty if the gate is open.
 	Missing string
 }
 
-// askedGates looks at each gate that this node has to pass, in a fixed order. What could not be read keeps its gate shut.
+// evaluateGates returns the gates that this node has to pass, in a fixed order.
 //
-// The network_plugin role runs when Ansible builds the node and never after, and what it leaves behind lies on disk. So its
-// marker, which is of one boot, is asked for until the node has been in service, and not again after a reboot. One that was
-// seen before a reboot under the same hold is as good.
-func (s situation) askedGates() []Gate {
-	f, p := s.facts, s.policy
-	gates := []Gate{gate(GateCNI, WaitingForCNI, missingCNI(s.node, f.Conflist))}
-	if wantsFlannel(f, p) {
-		gates = append(gates, gate(GateFlannel, WaitingForFlannel, missingFlannel(s.node, f.Subnet, p)))
+// The network_plugin role runs only when Ansible builds the node, and its result stays on
+// disk. Its marker is valid for one boot. Therefore the marker is required until the node has
+// been in service, and not again after a reboot. A marker that was observed before a reboot
+// under the same hold also counts.
+func (e holdEvaluation) evaluateGates() []Gate {
+	f, p := e.facts, e.policy
+	gates := []Gate{newGate(GateCNI, WaitingForCNI, missingCNI(e.node, f.Conflist))}
+	if isFlannelNeeded(f, p) {
+		gates = append(gates, newGate(GateFlannel, WaitingForFlannel, missingFlannel(e.node, f.Subnet, p)))
 	}
-	if (p.forces(GateNetworkPlugin) || matches(s.node.Labels, p.NetworkPluginLabel)) && !s.served() {
-		gates = append(gates, gate(GateNetworkPlugin, WaitingForNetworkPlugin, s.missingMarker()))
+	if (p.isForced(GateNetworkPlugin) || hasLabel(e.node.Labels, p.NetworkPluginLabel)) && !e.hasServed() {
+		gates = append(gates, newGate(GateNetworkPlugin, WaitingForNetworkPlugin, e.missingMarker()))
 	}
-	for _, unit := range p.named(GateUnit) {
-		gates = append(gates, gate(GateUnit+unit, WaitingForUnit, missingUnit(f.Units, unit)))
+	for _, unit := range p.gateNames(GateUnit) {
+		gates = append(gates, newGate(GateUnit+unit, WaitingForUnit, missingUnit(f.Units, unit)))
 	}
-	for _, kind := range p.named(GateCondition) {
-		gates = append(gates, gate(GateCondition+kind, WaitingForCondition, s.missingCondition(corev1.NodeConditionType(kind))))
+	for _, kind := range p.gateNames(GateCondition) {
+		missing := e.missingCondition(corev1.NodeConditionType(kind))
+		gates = append(gates, newGate(GateCondition+kind, WaitingForCondition, missing))
 	}
 	return gates
 }
 
-func gate(name, reason, missing string) Gate {
+func newGate(name, reason, missing string) Gate {
 	return Gate{Name: name, Open: missing == "", Reason: reason, Missing: missing}
 }
 
-// wantsFlannel says whether flannel's gate is asked. As long as no conflist can be read nobody can say which CNI the node
-// will have; the CNI gate is shut then, and flannel's is shown with it if flannel has been seen to run.
-func wantsFlannel(f Facts, p Policy) bool {
-	if p.forces(GateFlannel) {
+// isFlannelNeeded reports whether flannel's gate is evaluated. Without a readable conflist the
+// node's CNI is unknown. The CNI gate is closed then, and flannel's gate is shown as well if
+// flannel has written its subnet file.
+func isFlannelNeeded(f Facts, p Policy) bool {
+	if p.isForced(GateFlannel) {
 		return true
 	}
 	if f.Conflist.Presence != Present || f.Conflist.Problem != "" {
@@ -62,16 +65,16 @@ func wantsFlannel(f Facts, p Policy) bool {
 func missingCNI(n *corev1.Node, c Conflist) string {
 	switch {
 	case c.Problem != "":
-		return fmt.Sprintf("a CNI configuration that can be read in %s (%s)", c.Directory, c.Problem)
+		return fmt.Sprintf("a readable CNI configuration in %s (%s)", c.Directory, c.Problem)
 	case c.Presence == Unknown:
-		return fmt.Sprintf("a CNI configuration in %s, which could not be looked at", c.Directory)
-	case c.Presence == Absent && len(c.PassedOver) > 0:
-		return fmt.Sprintf("a CNI configuration in %s (%s comes with a package; if it is the cluster's network, rename it)",
-			c.Directory, strings.Join(c.PassedOver, ", "))
+		return fmt.Sprintf("a CNI configuration in %s (the directory could not be checked)", c.Directory)
+	case c.Presence == Absent && len(c.Ignored) > 0:
+		return fmt.Sprintf("a CNI configuration in %s (%s, which a package installed, is ignored; "+
+			"if it configures the cluster's network, rename it)", c.Directory, strings.Join(c.Ignored, ", "))
 	case c.Presence == Absent:
 		return fmt.Sprintf("a CNI configuration in %s", c.Directory)
 	case len(c.Plugins) == 0:
-		return fmt.Sprintf("a plugin in the CNI configuration %s: it names none", c.Path)
+		return fmt.Sprintf("a plugin in the CNI configuration %s, which lists none", c.Path)
 	}
 	var missing []string
 	for _, plugin := range c.Plugins {
@@ -94,24 +97,52 @@ func missingPlugin(p Plugin) string {
 	case p.Problem != "":
 		return s + ": " + p.Problem
 	case p.Executable == Unknown:
-		return s + " could not be looked at"
+		return s + " could not be checked"
 	}
-	return s + " is not there or not executable"
+	return s + " is missing or not executable"
+}
+
+// missingBridge checks whether a plain bridge was configured for this node: a bridge that a
+// package installed differs from the cluster's only in its subnet. A bridge that shares a
+// subnet with the node's podCIDRs is the cluster's, even if it is wider (minikube) or covers
+// one of two address families. Without podCIDRs there is nothing to compare. But a
+// configuration that a runtime writes under a package's name contains the podCIDR, so it has
+// to wait for one.
+func missingBridge(n *corev1.Node, c Conflist) string {
+	cidrs := podCIDRs(n)
+	if len(c.BridgeSubnets) == 0 || len(cidrs) == 0 && !c.AmbiguousName {
+		return ""
+	}
+	for _, cidr := range cidrs {
+		given, err := netip.ParsePrefix(cidr)
+		for _, subnet := range c.BridgeSubnets {
+			if bridge, bad := netip.ParsePrefix(subnet); err == nil && bad == nil && bridge.Overlaps(given) {
+				return ""
+			}
+		}
+	}
+	if len(cidrs) == 0 {
+		return fmt.Sprintf("podCIDRs of the node, to check whether %s configures the cluster's network: "+
+			"packages install a bridge under the same name", c.Path)
+	}
+	return fmt.Sprintf("the cluster's CNI configuration: %s is a bridge with subnets %s outside the node's "+
+		"podCIDRs %s, as packages install; remove it, or give it the node's podCIDR if it configures the "+
+		"cluster's network", c.Path, strings.Join(c.BridgeSubnets, ", "), strings.Join(cidrs, ", "))
 }
 
 func missingFlannel(n *corev1.Node, s SubnetFile, p Policy) string {
 	switch {
 	case s.Problem != "":
-		return fmt.Sprintf("a flannel subnet file that can be read at %s (%s)", s.Path, s.Problem)
+		return fmt.Sprintf("a readable flannel subnet file at %s (%s)", s.Path, s.Problem)
 	case s.Presence == Unknown:
-		return fmt.Sprintf("flannel's subnet file %s, which could not be looked at", s.Path)
+		return fmt.Sprintf("flannel's subnet file %s (the file could not be checked)", s.Path)
 	case s.Presence == Absent:
 		return fmt.Sprintf("flannel's subnet file %s", s.Path)
 	case s.Volatile != Present && !p.TrustDurableSubnetFile:
-		return fmt.Sprintf("proof that flannel wrote %s in this boot: %s", s.Path, whyStale(s.Volatile))
+		return fmt.Sprintf("proof that flannel wrote %s in this boot: %s", s.Path, staleReason(s.Volatile))
 	}
 	if mtu, err := strconv.Atoi(s.MTU); err != nil || mtu <= 0 {
-		return fmt.Sprintf("an MTU in flannel's subnet file %s (FLANNEL_MTU=%q)", s.Path, s.MTU)
+		return fmt.Sprintf("a valid MTU in flannel's subnet file %s (FLANNEL_MTU=%q)", s.Path, s.MTU)
 	}
 	if s.Subnet == "" && s.IPv6Subnet == "" {
 		return fmt.Sprintf("a subnet in flannel's subnet file %s", s.Path)
@@ -122,46 +153,23 @@ func missingFlannel(n *corev1.Node, s SubnetFile, p Policy) string {
 	return missingSubnet(n, "FLANNEL_IPV6_SUBNET", s.IPv6Subnet, netip.Addr.Is6)
 }
 
-func whyStale(volatile Presence) string {
+func staleReason(volatile Presence) string {
 	if volatile == Absent {
-		return "the file lies on a disk and may be of an earlier boot; put it on a tmpfs such as /run, or give the agent --trust-durable-subnet-file"
+		return "the file is on a disk and may be from an earlier boot; put it on a tmpfs such as /run, " +
+			"or set the agent's flag --trust-durable-subnet-file"
 	}
-	return "it could not be told whether the file lies on a tmpfs"
+	return "it is unknown whether the file is on a tmpfs"
 }
 
-// missingBridge asks of a plain bridge whether it was made for this node: a bridge that some package has installed looks like
-// the cluster's but for its subnet. One that shares a subnet with the node's podCIDRs is the cluster's, be it wider (minikube's)
-// or one family of two. Where Kubernetes gives out no podCIDRs nothing can be compared; but what runtimes write under a
-// package's name has the podCIDR in it, and waits for one.
-func missingBridge(n *corev1.Node, c Conflist) string {
-	cidrs := podCIDRs(n)
-	if len(c.Bridged) == 0 || len(cidrs) == 0 && !c.Borrowed {
-		return ""
-	}
-	for _, cidr := range cidrs {
-		given, err := netip.ParsePrefix(cidr)
-		for _, subnet := range c.Bridged {
-			if its, bad := netip.ParsePrefix(subnet); err == nil && bad == nil && its.Overlaps(given) {
-				return ""
-			}
-		}
-	}
-	if len(cidrs) == 0 {
-		return fmt.Sprintf("podCIDRs of the node that show whose network %s is: a package's bridge has the same name", c.Path)
-	}
-	return fmt.Sprintf("a CNI configuration of the cluster's: %s is a bridge with %s outside the node's podCIDRs %s, as packages install them; "+
-		"remove it, or give it the node's podCIDR if it is the cluster's network", c.Path, strings.Join(c.Bridged, ", "), strings.Join(cidrs, ", "))
-}
-
-// missingSubnet checks one subnet of the file against the CIDRs that Kubernetes gave the node. A node without any (flannel
-// with etcd as its store) is not checked.
+// missingSubnet compares one subnet of the file with the node's podCIDRs. A node without
+// podCIDRs (flannel with etcd as its store) is not checked.
 func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Addr) bool) string {
 	if value == "" {
 		return ""
 	}
 	subnet, err := netip.ParsePrefix(value)
 	if err != nil || !family(subnet.Addr()) {
-		return fmt.Sprintf("a valid %s: %q is none", variable, value)
+		return fmt.Sprintf("a valid %s (found %q)", variable, value)
 	}
 	cidrs := podCIDRs(n)
 	if len(cidrs) == 0 {
@@ -173,7 +181,7 @@ func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Add
 			return ""
 		}
 	}
-	return fmt.Sprintf("a %s inside the node's podCIDRs %s: %s is not", variable, strings.Join(cidrs, ", "), value)
+	return fmt.Sprintf("a %s inside the node's podCIDRs %s (found %s)", variable, strings.Join(cidrs, ", "), value)
 }
 
 func podCIDRs(n *corev1.Node) []string {
@@ -183,27 +191,86 @@ func podCIDRs(n *corev1.Node) []string {
 	return n.Spec.PodCIDRs
 }
 
-func (s situation) missingMarker() string {
-	f, m := s.facts, s.facts.Marker
+func (e holdEvaluation) missingMarker() string {
+	f, m := e.facts, e.facts.Marker
 	switch {
-	case s.record.NetworkBuilt:
+	case e.record.NetworkBuilt:
 		return ""
 	case m.Problem != "":
-		return fmt.Sprintf("a marker of the network_plugin role that can be read at %s (%s)", m.Path, m.Problem)
+		return fmt.Sprintf("a readable marker of the network_plugin role at %s (%s)", m.Path, m.Problem)
 	case m.Presence == Unknown:
-		return fmt.Sprintf("the network_plugin role's marker %s, which could not be looked at", m.Path)
+		return fmt.Sprintf("the network_plugin role's marker %s (the file could not be checked)", m.Path)
 	case m.Presence == Absent:
 		return fmt.Sprintf("the network_plugin role's marker %s", m.Path)
 	case f.BootID == "":
-		return "this boot's ID, which could not be read, to check the network_plugin role's marker against"
+		return "the boot ID, which could not be read, to check the network_plugin role's marker"
 	case m.BootID != f.BootID:
-		return fmt.Sprintf("a marker of the network_plugin role from this boot: %s says %q, this boot is %q", m.Path, m.BootID, f.BootID)
+		return fmt.Sprintf("a marker of the network_plugin role from this boot: %s contains %q, this boot is %q",
+			m.Path, m.BootID, f.BootID)
 	}
 	return ""
 }
 
-// matches says whether the labels have `key` or `key=value`. An empty selector matches nothing.
-func matches(labels map[string]string, selector string) bool {
+// missingUnit returns what a systemd unit has not done yet. An active unit has done its work:
+// a unit of type oneshot becomes active only then (systemd.service(5)) and stays active with
+// RemainAfterExit=yes. Without that setting it becomes inactive again, and Ran is set.
+func missingUnit(units []Unit, name string) string {
+	i := slices.IndexFunc(units, func(u Unit) bool { return u.Name == name })
+	if i < 0 {
+		return fmt.Sprintf("systemd unit %s, which was not checked", name)
+	}
+	u := units[i]
+	switch {
+	case u.Problem != "" && u.Presence == Present:
+		return fmt.Sprintf("systemd unit %s (%s)", name, u.Problem)
+	case u.Problem != "":
+		return fmt.Sprintf("systemd unit %s, which could not be checked (%s)", name, u.Problem)
+	case u.Presence == Unknown:
+		return fmt.Sprintf("systemd unit %s, which could not be checked", name)
+	case u.Presence == Absent:
+		return fmt.Sprintf("systemd unit %s, which does not exist", name)
+	case u.ActiveState == "active":
+		return ""
+	case u.ActiveState == "failed":
+		return fmt.Sprintf("systemd unit %s to succeed: it failed (%s); to see why: `journalctl -b -u %s`",
+			name, u.Result, name)
+	case u.ActiveState == "inactive" && u.Ran && u.Result == "success":
+		return ""
+	case u.ActiveState == "inactive":
+		return fmt.Sprintf("systemd unit %s, which has not run in this boot", name)
+	}
+	return fmt.Sprintf("systemd unit %s to finish: it is %s (%s)", name, u.ActiveState, u.SubState)
+}
+
+// missingCondition returns how a condition of the Node differs from its required status: False
+// for NetworkUnavailable, True for any other type. A condition that Holdfast itself has
+// written proves nothing.
+func (e holdEvaluation) missingCondition(kind corev1.NodeConditionType) string {
+	want := corev1.ConditionTrue
+	if kind == corev1.NodeNetworkUnavailable {
+		want = corev1.ConditionFalse
+	}
+	c := findCondition(e.node, kind)
+	switch {
+	case c == nil:
+		return fmt.Sprintf("condition %s=%s, which is not set", kind, want)
+	case kind == corev1.NodeNetworkUnavailable && (c.Reason == HeldByHoldfast || c.Reason == ReleasedByHoldfast):
+		if e.record.State == Held && e.record.NetworkUp != "" && e.record.BootID == e.facts.BootID && e.facts.BootID != "" {
+			return ""
+		}
+		return fmt.Sprintf("condition %s=%s from the network plugin: only Holdfast has written it", kind, want)
+	case c.Status != want:
+		return fmt.Sprintf("condition %s=%s: it is %s (%s: %s)", kind, want, c.Status, c.Reason, c.Message)
+	case e.isStale(c):
+		return fmt.Sprintf("condition %s=%s from this boot: it was last written at %s, in an earlier boot",
+			kind, want, lastWritten(c))
+	}
+	return ""
+}
+
+// hasLabel reports whether the labels contain `key` or `key=value`. An empty selector matches
+// nothing.
+func hasLabel(labels map[string]string, selector string) bool {
 	if selector == "" {
 		return false
 	}

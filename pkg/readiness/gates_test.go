@@ -7,218 +7,210 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-const (
-	thisBoot  = "3f2c6f0e-boot-b"
-	otherBoot = "9a1d7b44-boot-a"
-)
-
-// ready returns the facts of a host on which all that flannel needs is there.
-func ready() Facts {
-	return Facts{
-		BootID: thisBoot,
-		Subnet: SubnetFile{
-			Path: "/run/flannel/subnet.env", Presence: Present, Volatile: Present,
-			Network: "10.244.0.0/16", Subnet: "10.244.3.1/24", MTU: "1450",
-		},
-		Conflist: Conflist{
-			Directory: "/etc/cni/net.d", Path: "/etc/cni/net.d/10-flannel.conflist", Presence: Present, Name: "cbr0",
-			Plugins: []Plugin{
-				{Type: "flannel", Executable: Present},
-				{Type: "bridge", NeededBy: "flannel", Executable: Present},
-				{Type: "portmap", Executable: Present},
-			},
-		},
-		Marker: Marker{Path: "/run/holdfast/network_plugin.done", Presence: Absent},
-		Etcd:   Absent,
-	}
-}
-
-// bridge returns the facts of a host with a plain bridge.
-func bridge(borrowed bool, subnets ...string) Facts {
-	f := calico()
-	f.Conflist = Conflist{
-		Directory: "/etc/cni/net.d", Path: "/etc/cni/net.d/10-net.conflist", Presence: Present, Bridged: subnets, Borrowed: borrowed,
-		Plugins: []Plugin{{Type: "bridge", Executable: Present}, {Type: "host-local", NeededBy: "bridge", Executable: Present}},
-	}
-	return f
-}
-
-func with(change func(*Facts)) Facts {
-	f := ready()
-	change(&f)
-	return f
-}
-
-// calico returns the facts of a host whose CNI is not flannel.
-func calico() Facts {
-	return with(func(f *Facts) {
-		f.Subnet = SubnetFile{Path: "/run/flannel/subnet.env", Presence: Absent}
-		f.Conflist.Path = "/etc/cni/net.d/10-calico.conflist"
-		f.Conflist.Plugins = []Plugin{{Type: "calico", Executable: Present}}
-	})
-}
-
 func TestGates(t *testing.T) {
-	flannel4 := []string{"10.244.3.0/24"}
+	ipv4 := []string{"10.244.3.0/24"}
 	dual := []string{"10.244.3.0/24", "fd00:3::/64"}
-	for name, c := range map[string]struct {
+	ansible := Policy{NetworkPluginLabel: "built-by=ansible"}
+	marker := Policy{Force: []string{GateNetworkPlugin}}
+	flannel := Policy{Force: []string{GateFlannel}}
+	subnet := func(change func(*SubnetFile)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Subnet) }) }
+	conflist := func(change func(*Conflist)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Conflist) }) }
+	// Without a usable conflist. Only the first has flannel's subnet file.
+	noConflist := conflist(func(c *Conflist) { c.Presence, c.Plugins = Absent, nil })
+	withoutFlannel := func(c Conflist) Facts {
+		return readyFactsWith(func(f *Facts) { f.Conflist, f.Subnet.Presence = c, Absent })
+	}
+	for _, c := range []struct {
+		name   string
 		facts  Facts
 		cidrs  []string
-		labels map[string]string
 		policy Policy
-		want   map[string]string // each gate that is asked, and a part of what it misses
+		// cni and flannel are parts of what the gates miss: "" if the gate is open, "-" if it
+		// is not evaluated.
+		cni, flannel string
 	}{
-		"all there":                   {ready(), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": ""}},
-		"all there, no podCIDR":       {ready(), nil, nil, Policy{}, map[string]string{"cni": "", "flannel": ""}},
-		"another CNI":                 {calico(), nil, nil, Policy{}, map[string]string{"cni": ""}},
-		"another CNI, flannel forced": {calico(), nil, nil, Policy{Force: []string{GateFlannel}}, map[string]string{"cni": "", "flannel": "/run/flannel/subnet.env"}},
-		"a package's bridge": {
-			bridge(false, "10.85.0.0/16", "1100:200::/24"), dual, nil,
+		{"all present", readyFacts(), ipv4, Policy{}, "", ""},
+		{"all present, no podCIDR", readyFacts(), nil, Policy{}, "", ""},
+		{"another CNI", calicoFacts(), nil, Policy{}, "", "-"},
+		{"another CNI, flannel forced", calicoFacts(), nil, flannel, "", "/run/flannel/subnet.env"},
+		{
+			"package's bridge", bridgeFacts(false, "10.85.0.0/16", "1100:200::/24"), dual,
 			Policy{},
-			map[string]string{"cni": "10.85.0.0/16, 1100:200::/24 outside the node's podCIDRs 10.244.3.0/24, fd00:3::/64"},
+			"10.85.0.0/16, 1100:200::/24 outside the node's podCIDRs 10.244.3.0/24, fd00:3::/64", "-",
 		},
-		"a package's bridge before flannel, which was seen": {
-			with(func(f *Facts) { f.Conflist = bridge(false, "10.88.0.0/16").Conflist }), flannel4, nil,
+		{
+			"package's bridge before flannel",
+			conflist(func(c *Conflist) { *c = bridgeFacts(false, "10.88.0.0/16").Conflist }), ipv4,
 			Policy{},
-			map[string]string{"cni": "10.88.0.0/16"},
+			"10.88.0.0/16", "-",
 		},
-		"a bridge, podCIDRs not given out":               {bridge(false, "10.85.0.0/16"), nil, nil, Policy{}, map[string]string{"cni": ""}},
-		"a bridge under a package's name, no podCIDR":    {bridge(true, "10.88.0.0/16"), nil, nil, Policy{}, map[string]string{"cni": "whose network"}},
-		"a package's bridge under a package's name":      {bridge(true, "10.88.0.0/16"), flannel4, nil, Policy{}, map[string]string{"cni": "10.88.0.0/16"}},
-		"kubenet, by containerd's template":              {bridge(true, "10.244.3.0/24"), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
-		"a bridge of the node's podCIDR":                 {bridge(false, "10.244.3.0/24"), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
-		"a bridge wider than the podCIDR, as minikube's": {bridge(false, "10.244.0.0/16"), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
-		"a bridge of one family":                         {bridge(false, "fd00:3::/64"), dual, nil, Policy{}, map[string]string{"cni": ""}},
-		"a bridge with no subnet of its own":             {bridge(false), flannel4, nil, Policy{}, map[string]string{"cni": ""}},
-		"a bridge whose subnet is none":                  {bridge(false, "usePodCidr"), flannel4, nil, Policy{}, map[string]string{"cni": "usePodCidr"}},
-		"nothing was looked at":                          {Facts{}, nil, nil, Policy{}, map[string]string{"cni": "could not be looked at"}},
-		"no conflist, flannel unseen": {
-			with(func(f *Facts) { f.Conflist.Presence = Absent; f.Conflist.Plugins = nil; f.Subnet.Presence = Absent }), nil, nil,
+		{"bridge, no podCIDR", bridgeFacts(false, "10.85.0.0/16"), nil, Policy{}, "", "-"},
+		{"ambiguous bridge, no podCIDR", bridgeFacts(true, "10.88.0.0/16"), nil, Policy{}, "podCIDRs of the node", "-"},
+		{"package's bridge, ambiguous", bridgeFacts(true, "10.88.0.0/16"), ipv4, Policy{}, "10.88.0.0/16", "-"},
+		{"kubenet by containerd's template", bridgeFacts(true, "10.244.3.0/24"), ipv4, Policy{}, "", "-"},
+		{"bridge with the podCIDR", bridgeFacts(false, "10.244.3.0/24"), ipv4, Policy{}, "", "-"},
+		{"wider bridge, like minikube's", bridgeFacts(false, "10.244.0.0/16"), ipv4, Policy{}, "", "-"},
+		{"bridge of one family", bridgeFacts(false, "fd00:3::/64"), dual, Policy{}, "", "-"},
+		{"bridge without a subnet", bridgeFacts(false), ipv4, Policy{}, "", "-"},
+		{"bridge with an invalid subnet", bridgeFacts(false, "usePodCidr"), ipv4, Policy{}, "usePodCidr", "-"},
+		{"nothing checked", Facts{}, nil, Policy{}, "could not be checked", "-"},
+		{"no conflist, no flannel", withoutFlannel(noConflist.Conflist), nil, Policy{}, "/etc/cni/net.d", "-"},
+		{
+			"only a package's conflist",
+			withoutFlannel(Conflist{Directory: "/d", Presence: Absent, Ignored: []string{"/d/100-crio-bridge.conflist"}}),
+			nil,
 			Policy{},
-			map[string]string{"cni": "/etc/cni/net.d"},
+			"/d/100-crio-bridge.conflist, which a package installed", "-",
 		},
-		"no conflist but a package's": {
-			with(func(f *Facts) {
-				f.Conflist = Conflist{Directory: "/d", Presence: Absent, PassedOver: []string{"/d/100-crio-bridge.conflist"}}
-				f.Subnet.Presence = Absent
-			}),
-			nil, nil,
+		{"no conflist, flannel present", noConflist, nil, Policy{}, "/etc/cni/net.d", ""},
+		{
+			"no conflist, flannel forced", withoutFlannel(Conflist{Presence: Absent}), nil, flannel,
+			"a CNI configuration", "subnet.env",
+		},
+		{
+			"unparsable conflist",
+			withoutFlannel(Conflist{Presence: Present, Problem: "parsing 10-flannel.conflist: unexpected end"}),
+			nil,
 			Policy{},
-			map[string]string{"cni": "/d/100-crio-bridge.conflist comes with a package"},
+			"unexpected end", "-",
 		},
-		"no conflist, flannel seen": {
-			with(func(f *Facts) { f.Conflist.Presence = Absent; f.Conflist.Plugins = nil }), nil, nil,
+		{"unchecked conflist directory", Facts{Conflist: Conflist{Directory: "/d"}}, nil, Policy{}, "/d", "-"},
+		{"conflist without plugins", conflist(func(c *Conflist) { c.Plugins = nil }), nil, Policy{}, "lists none", "-"},
+		{
+			"missing delegate", conflist(func(c *Conflist) { c.Plugins[1].Executable = Absent }), ipv4,
 			Policy{},
-			map[string]string{"cni": "/etc/cni/net.d", "flannel": ""},
+			"bridge (called by flannel) is missing", "",
 		},
-		"no conflist, flannel forced": {
-			with(func(f *Facts) { f.Conflist = Conflist{Presence: Absent}; f.Subnet.Presence = Absent }), nil, nil,
-			Policy{Force: []string{GateFlannel}},
-			map[string]string{"cni": "a CNI configuration", "flannel": "subnet.env"},
-		},
-		"conflist does not parse": {
-			with(func(f *Facts) {
-				f.Conflist.Problem = "parsing 10-flannel.conflist: unexpected end"
-				f.Conflist.Plugins = nil
-				f.Subnet.Presence = Absent
-			}),
-			nil, nil,
+		{
+			"unchecked plugin", conflist(func(c *Conflist) { c.Plugins[2].Executable = Unknown }), ipv4,
 			Policy{},
-			map[string]string{"cni": "unexpected end"},
+			"portmap could not be checked", "",
 		},
-		"conflist directory not looked at": {with(func(f *Facts) { f.Conflist = Conflist{Directory: "/d"}; f.Subnet = SubnetFile{} }), nil, nil, Policy{}, map[string]string{"cni": "/d"}},
-		"conflist without plugins":         {with(func(f *Facts) { f.Conflist.Plugins = nil }), nil, nil, Policy{}, map[string]string{"cni": "names none"}},
-		"a delegate is missing": {
-			with(func(f *Facts) { f.Conflist.Plugins[1].Executable = Absent }), flannel4, nil,
+		{
+			"unreadable plugin", conflist(func(c *Conflist) {
+				c.Plugins[2].Executable, c.Plugins[2].Problem = Unknown, "permission denied"
+			}), ipv4, Policy{}, "portmap: permission denied", "",
+		},
+		{"no subnet file", closedFacts(), ipv4, Policy{}, "", "/run/flannel/subnet.env"},
+		{
+			"unchecked subnet file", subnet(func(s *SubnetFile) { s.Presence = Unknown }), ipv4,
 			Policy{},
-			map[string]string{"cni": "bridge (called by flannel) is not there", "flannel": ""},
+			"", "could not be checked",
 		},
-		"a plugin could not be looked at": {
-			with(func(f *Facts) { f.Conflist.Plugins[2].Executable = Unknown }), flannel4, nil,
+		{"partial subnet file", subnet(func(s *SubnetFile) { s.Problem = "no MTU" }), ipv4, Policy{}, "", "(no MTU)"},
+		{"subnet file on a disk", subnet(func(s *SubnetFile) { s.Volatile = Absent }), ipv4, Policy{}, "", "earlier boot"},
+		{
+			"subnet file perhaps on a disk", subnet(func(s *SubnetFile) { s.Volatile = Unknown }), ipv4,
 			Policy{},
-			map[string]string{"cni": "portmap could not be looked at", "flannel": ""},
+			"", "it is unknown whether",
 		},
-		"a plugin that could not be read, and why": {
-			with(func(f *Facts) {
-				f.Conflist.Plugins[2].Executable = Unknown
-				f.Conflist.Plugins[2].Problem = "permission denied"
-			}), flannel4, nil,
+		{
+			"subnet file on a disk, trusted", subnet(func(s *SubnetFile) { s.Volatile = Absent }), ipv4,
+			Policy{TrustDurableSubnetFile: true},
+			"", "",
+		},
+		{
+			"subnet of another node", subnet(func(s *SubnetFile) { s.Subnet = "10.244.4.1/24" }), ipv4,
 			Policy{},
-			map[string]string{"cni": "portmap: permission denied", "flannel": ""},
+			"", "10.244.4.1/24",
 		},
-		"subnet file missing":              {with(func(f *Facts) { f.Subnet.Presence = Absent }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "/run/flannel/subnet.env"}},
-		"subnet file not looked at":        {with(func(f *Facts) { f.Subnet.Presence = Unknown }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "could not be looked at"}},
-		"subnet file half written":         {with(func(f *Facts) { f.Subnet.Problem = "half-written" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "half-written"}},
-		"subnet file on a disk":            {with(func(f *Facts) { f.Subnet.Volatile = Absent }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "earlier boot"}},
-		"subnet file perhaps on a disk":    {with(func(f *Facts) { f.Subnet.Volatile = Unknown }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "could not be told"}},
-		"subnet file on a disk, trusted":   {with(func(f *Facts) { f.Subnet.Volatile = Absent }), flannel4, nil, Policy{TrustDurableSubnetFile: true}, map[string]string{"cni": "", "flannel": ""}},
-		"subnet of another node":           {with(func(f *Facts) { f.Subnet.Subnet = "10.244.4.1/24" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "10.244.4.1/24"}},
-		"subnet wider than the podCIDR":    {with(func(f *Facts) { f.Subnet.Subnet = "10.244.3.1/23" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "10.244.3.1/23"}},
-		"subnet narrower than the podCIDR": {with(func(f *Facts) { f.Subnet.Subnet = "10.244.3.1/25" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": ""}},
-		"podCIDR that does not parse":      {ready(), []string{"10.244.3.0"}, nil, Policy{}, map[string]string{"cni": "", "flannel": "podCIDRs"}},
-		"subnet that does not parse":       {with(func(f *Facts) { f.Subnet.Subnet = "10.244.3" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": `"10.244.3"`}},
-		"no subnet":                        {with(func(f *Facts) { f.Subnet.Subnet = "" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "a subnet"}},
-		"no MTU":                           {with(func(f *Facts) { f.Subnet.MTU = "" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "MTU"}},
-		"an MTU of nought":                 {with(func(f *Facts) { f.Subnet.MTU = "0" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "MTU"}},
-		"dual-stack":                       {with(func(f *Facts) { f.Subnet.IPv6Subnet = "fd00:3::1/64" }), dual, nil, Policy{}, map[string]string{"cni": "", "flannel": ""}},
-		"dual-stack, flannel has only one": {ready(), dual, nil, Policy{}, map[string]string{"cni": "", "flannel": ""}},
-		"dual-stack, IPv6 of another node": {with(func(f *Facts) { f.Subnet.IPv6Subnet = "fd00:4::1/64" }), dual, nil, Policy{}, map[string]string{"cni": "", "flannel": "fd00:4::1/64"}},
-		"IPv6 alone":                       {with(func(f *Facts) { f.Subnet.Subnet, f.Subnet.IPv6Subnet = "", "fd00:3::1/64" }), dual[1:], nil, Policy{}, map[string]string{"cni": "", "flannel": ""}},
-		"families mixed up":                {with(func(f *Facts) { f.Subnet.Subnet, f.Subnet.IPv6Subnet = "", "10.244.3.1/24" }), flannel4, nil, Policy{}, map[string]string{"cni": "", "flannel": "FLANNEL_IPV6_SUBNET"}},
-		"not built by Ansible":             {ready(), nil, map[string]string{"built-by": "hand"}, Policy{NetworkPluginLabel: "built-by=ansible"}, map[string]string{"cni": "", "flannel": ""}},
-		"built by Ansible, no marker": {
-			ready(), nil,
-			map[string]string{"built-by": "ansible"},
-			Policy{NetworkPluginLabel: "built-by=ansible"},
-			map[string]string{"cni": "", "flannel": "", "network-plugin": "network_plugin.done"},
+		{
+			"subnet wider than the podCIDR", subnet(func(s *SubnetFile) { s.Subnet = "10.244.3.1/23" }), ipv4,
+			Policy{},
+			"", "10.244.3.1/23",
 		},
-		"the label's key is enough": {
-			with(func(f *Facts) { f.Marker.Presence, f.Marker.BootID = Present, thisBoot }), nil,
-			map[string]string{"ansible": ""},
-			Policy{NetworkPluginLabel: "ansible"},
-			map[string]string{"cni": "", "flannel": "", "network-plugin": ""},
+		{"subnet inside the podCIDR", subnet(func(s *SubnetFile) { s.Subnet = "10.244.3.1/25" }), ipv4, Policy{}, "", ""},
+		{"invalid podCIDR", readyFacts(), []string{"10.244.3.0"}, Policy{}, "", "podCIDRs"},
+		{"invalid subnet", subnet(func(s *SubnetFile) { s.Subnet = "10.244.3" }), ipv4, Policy{}, "", `"10.244.3"`},
+		{"no subnet", subnet(func(s *SubnetFile) { s.Subnet = "" }), ipv4, Policy{}, "", "a subnet"},
+		{"no MTU", subnet(func(s *SubnetFile) { s.MTU = "" }), ipv4, Policy{}, "", "MTU"},
+		{"MTU 0", subnet(func(s *SubnetFile) { s.MTU = "0" }), ipv4, Policy{}, "", "MTU"},
+		{"dual-stack", subnet(func(s *SubnetFile) { s.IPv6Subnet = "fd00:3::1/64" }), dual, Policy{}, "", ""},
+		{"dual-stack, one subnet", readyFacts(), dual, Policy{}, "", ""},
+		{
+			"dual-stack, IPv6 of another node", subnet(func(s *SubnetFile) { s.IPv6Subnet = "fd00:4::1/64" }), dual,
+			Policy{},
+			"", "fd00:4::1/64",
 		},
-		"marker of an earlier boot": {
-			with(func(f *Facts) { f.Marker.Presence, f.Marker.BootID = Present, otherBoot }), nil, nil,
-			Policy{Force: []string{GateNetworkPlugin}},
-			map[string]string{"cni": "", "flannel": "", "network-plugin": otherBoot},
+		{
+			"IPv6 only", subnet(func(s *SubnetFile) { s.Subnet, s.IPv6Subnet = "", "fd00:3::1/64" }), dual[1:],
+			Policy{},
+			"", "",
 		},
-		"marker not looked at": {
-			with(func(f *Facts) { f.Marker.Presence = Unknown }), nil, nil,
-			Policy{Force: []string{GateNetworkPlugin}},
-			map[string]string{"cni": "", "flannel": "", "network-plugin": "could not be looked at"},
-		},
-		"marker unreadable": {
-			with(func(f *Facts) { f.Marker = Marker{Presence: Present, BootID: thisBoot, Problem: "input/output error"} }), nil, nil,
-			Policy{Force: []string{GateNetworkPlugin}},
-			map[string]string{"cni": "", "flannel": "", "network-plugin": "input/output error"},
-		},
-		"an empty marker on a host without a boot ID": {
-			with(func(f *Facts) { f.BootID = ""; f.Marker = Marker{Presence: Present} }), nil, nil,
-			Policy{Force: []string{GateNetworkPlugin}},
-			map[string]string{"cni": "", "flannel": "", "network-plugin": "could not be read"},
+		{
+			"wrong family", subnet(func(s *SubnetFile) { s.Subnet, s.IPv6Subnet = "", "10.244.3.1/24" }), ipv4,
+			Policy{},
+			"", "FLANNEL_IPV6_SUBNET",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: c.cidrs}}
-			n.Labels = c.labels
-			gates := Decide(n, c.facts, c.policy, noon()).Gates
-			require.Len(t, gates, len(c.want), "%+v", gates)
-			for _, g := range gates {
-				missing, asked := c.want[g.Name]
-				require.True(t, asked, "%+v", g)
-				require.Equal(t, missing == "", g.Open, "%+v", g)
-				require.Equal(t, g.Open, g.Missing == "", "%+v", g)
-				require.Contains(t, g.Missing, missing)
-				require.NotEmpty(t, g.Reason)
+		t.Run(c.name, func(t *testing.T) {
+			want := map[string]string{GateCNI: c.cni, GateFlannel: c.flannel}
+			if c.flannel == "-" {
+				delete(want, GateFlannel)
 			}
+			requireGates(t, &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: c.cidrs}}, c.facts, c.policy, want)
+		})
+	}
+
+	present := func(m Marker) Facts {
+		m.Presence = Present
+		return readyFactsWith(func(f *Facts) { f.Marker = m })
+	}
+	for _, c := range []struct {
+		name    string
+		facts   Facts
+		label   string
+		policy  Policy
+		missing string // a part of what the network-plugin gate misses, "-" if it is not evaluated
+	}{
+		{"not built by Ansible", readyFacts(), "hand", ansible, "-"},
+		{"built by Ansible, no marker", readyFacts(), "ansible", ansible, "network_plugin.done"},
+		{"only the label's key", present(Marker{BootID: thisBoot}), "", Policy{NetworkPluginLabel: "built-by"}, ""},
+		{"marker of an earlier boot", present(Marker{BootID: otherBoot}), "", marker, otherBoot},
+		{
+			"unchecked marker", readyFactsWith(func(f *Facts) { f.Marker.Presence = Unknown }), "", marker,
+			"could not be checked",
+		},
+		{
+			"unreadable marker", present(Marker{BootID: thisBoot, Problem: "input/output error"}), "", marker,
+			"input/output error",
+		},
+		{
+			"empty marker, no boot ID",
+			readyFactsWith(func(f *Facts) { f.BootID = ""; f.Marker = Marker{Presence: Present} }), "", marker,
+			"could not be read",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			want := map[string]string{GateCNI: "", GateFlannel: "", GateNetworkPlugin: c.missing}
+			if c.missing == "-" {
+				delete(want, GateNetworkPlugin)
+			}
+			n := &corev1.Node{}
+			n.Labels = map[string]string{"built-by": c.label}
+			requireGates(t, n, c.facts, c.policy, want)
 		})
 	}
 }
 
-func TestGateOfAnOldPodCIDRField(t *testing.T) {
+// requireGates checks which gates are evaluated, and a part of what each gate misses.
+func requireGates(t *testing.T, n *corev1.Node, f Facts, p Policy, want map[string]string) {
+	t.Helper()
+	gates := Decide(n, f, p, noon()).Gates
+	require.Len(t, gates, len(want), "%+v", gates)
+	for _, g := range gates {
+		missing, evaluated := want[g.Name]
+		require.True(t, evaluated, "%+v", g)
+		require.Equal(t, missing == "", g.Open, "%+v", g)
+		require.Equal(t, g.Open, g.Missing == "", "%+v", g)
+		require.Contains(t, g.Missing, missing)
+		require.NotEmpty(t, g.Reason)
+	}
+}
+
+func TestGatesPodCIDRField(t *testing.T) {
 	n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.244.9.0/24"}}
-	gates := Decide(n, ready(), Policy{}, noon()).Gates
+	gates := Decide(n, readyFacts(), Policy{}, noon()).Gates
 	require.False(t, gates[1].Open)
 	require.Contains(t, gates[1].Missing, "10.244.9.0/24")
 }
@@ -228,24 +220,25 @@ func TestPolicyValidate(t *testing.T) {
 		policy Policy
 		err    string
 	}{
-		"zero":           {Policy{}, ""},
-		"forced":         {Policy{Force: []string{GateCNI, GateFlannel, GateNetworkPlugin}}, ""},
-		"unknown gate":   {Policy{Force: []string{"calico"}}, `gate "calico"`},
-		"named":          {Policy{Force: []string{"unit:network-plugin.service", "unit:getty@tty1.service", "condition:example.org/Network"}}, ""},
-		"no unit":        {Policy{Force: []string{"unit:"}}, "whole name"},
-		"half a unit":    {Policy{Force: []string{"unit:network-plugin"}}, "whole name"},
-		"many units":     {Policy{Force: []string{"unit:network-*.service"}}, "whole name"},
-		"unit by path":   {Policy{Force: []string{"unit:/etc/systemd/system/x.service"}}, "whole name"},
-		"no condition":   {Policy{Force: []string{"condition:"}}, "type of one condition"},
-		"status too":     {Policy{Force: []string{"condition:Network=True"}}, "type of one condition"},
-		"waits for self": {Policy{Force: []string{"condition:NetworkHeld"}}, "cannot wait for what it says itself"},
-		"label":          {Policy{NetworkPluginLabel: "built-by=ansible"}, ""},
-		"label's key":    {Policy{NetworkPluginLabel: "ansible"}, ""},
-		"label, no key":  {Policy{NetworkPluginLabel: "=ansible"}, "no key"},
-		"taint key":      {Policy{TaintKey: "readiness.k8s.io/holdfast"}, ""},
-		"taint, not key": {Policy{TaintKey: "a=b:NoSchedule"}, "taint key"},
-		"foreign cordon": {Policy{TaintKey: "node.kubernetes.io/unschedulable"}, "taint key"},
-		"foreign mark":   {Policy{TaintKey: "ToBeDeletedByClusterAutoscaler"}, "taint key"},
+		"zero":                {Policy{}, ""},
+		"forced":              {Policy{Force: []string{GateCNI, GateFlannel, GateNetworkPlugin}}, ""},
+		"unknown gate":        {Policy{Force: []string{"calico"}}, `gate "calico"`},
+		"unit":                {Policy{Force: []string{"unit:network-plugin.service", "unit:getty@tty1.service"}}, ""},
+		"condition":           {Policy{Force: []string{"condition:example.org/Network"}}, ""},
+		"empty unit":          {Policy{Force: []string{"unit:"}}, "full name"},
+		"unit without suffix": {Policy{Force: []string{"unit:network-plugin"}}, "full name"},
+		"unit pattern":        {Policy{Force: []string{"unit:network-*.service"}}, "full name"},
+		"unit path":           {Policy{Force: []string{"unit:/etc/systemd/system/x.service"}}, "full name"},
+		"empty condition":     {Policy{Force: []string{"condition:"}}, "type of one Node condition"},
+		"condition status":    {Policy{Force: []string{"condition:Network=True"}}, "type of one Node condition"},
+		"own condition":       {Policy{Force: []string{"condition:NetworkHeld"}}, "cannot wait for its own condition"},
+		"label":               {Policy{NetworkPluginLabel: "built-by=ansible"}, ""},
+		"label key":           {Policy{NetworkPluginLabel: "ansible"}, ""},
+		"label without key":   {Policy{NetworkPluginLabel: "=ansible"}, "no key"},
+		"taint key":           {Policy{TaintKey: "readiness.k8s.io/holdfast"}, ""},
+		"whole taint":         {Policy{TaintKey: "a=b:NoSchedule"}, "taint key"},
+		"cordon's taint":      {Policy{TaintKey: "node.kubernetes.io/unschedulable"}, "taint key"},
+		"foreign taint":       {Policy{TaintKey: "ToBeDeletedByClusterAutoscaler"}, "taint key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.policy.Validate()

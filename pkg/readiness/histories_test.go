@@ -1,7 +1,6 @@
 package readiness
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -11,190 +10,233 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bornByCordon is a Node as the born-held policy makes it, bornByTaint one of the overlay taint-mode.
+// modelSteps are steps of the model by name.
+type modelSteps = map[string]func(*modelState)
+
+// bornByCordon returns a Node as the born-held policy creates it. bornByTaint returns a Node
+// of the overlay taint-mode.
 func bornByCordon(boot int) *corev1.Node {
-	return node(cordoned, conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, HeldByHoldfast), annotated(karpenterAnnotation, "true"),
-		holding(Record{State: Held, BootID: bootName(boot), Reason: NewNode, Marks: []string{karpenterAnnotation}}))
+	return bornHeldNode(boot, "", cordoned, unavailable(HeldByHoldfast))
 }
 
-func bornByTaint(boot int) *corev1.Node {
-	return node(tainted(holdTaint), annotated(karpenterAnnotation, "true"),
-		holding(Record{State: Held, BootID: bootName(boot), Reason: NewNode, Taint: holdTaint, Marks: []string{karpenterAnnotation}}))
+func bornByTaint(boot int) *corev1.Node { return bornHeldNode(boot, holdTaint, tainted(holdTaint)) }
+
+func bornHeldNode(boot int, taint string, options ...nodeOption) *corev1.Node {
+	r := Record{State: Held, BootID: bootName(boot), Reason: NewNode, Taint: taint, Marks: []string{karpenterAnnotation}}
+	return node(append(options, annotated(karpenterAnnotation, "true"), recordedAs(r))...)
 }
 
-func bootName(boot int) string { return fmt.Sprintf("boot-%d", boot) }
+// reporting returns Nodes whose kubelet has reported its boot at the registration.
+func reporting(newNode func(int) *corev1.Node) func(int) *corev1.Node {
+	return func(boot int) *corev1.Node {
+		n := newNode(boot)
+		booted(bootName(boot))(n)
+		return n
+	}
+}
 
-func set(n *corev1.Node, status corev1.ConditionStatus, reason string, at time.Time) {
-	c := corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, LastHeartbeatTime: metav1.NewTime(at)}
-	if before := condition(n, c.Type); before != nil {
+func setUnavailable(n *corev1.Node, status corev1.ConditionStatus, reason string, at time.Time) {
+	c := corev1.NodeCondition{
+		Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, LastHeartbeatTime: metav1.NewTime(at),
+	}
+	if before := findCondition(n, c.Type); before != nil {
 		*before = c
 		return
 	}
 	n.Status.Conditions = append(n.Status.Conditions, c)
 }
 
-// host are the steps of the machine, up to the last boot, and of its network plugin, which says what it has to say once the
-// kubelet has told its boot.
-func host(last int) map[string]func(*scene) {
-	steps := machine(last)
-	steps["the plugin clears NetworkUnavailable"] = func(s *scene) {
+// hostSteps are the steps of the machine and of its network plugin. The plugin reports after
+// the kubelet has reported its boot.
+func hostSteps(lastBoot int) modelSteps {
+	steps := machineSteps(lastBoot)
+	steps["the plugin clears NetworkUnavailable"] = func(s *modelState) {
 		s.up = true
 		if s.n.Status.NodeInfo.BootID != "" {
 			s.n.Status.NodeInfo.BootID = bootName(s.boot)
 		}
-		set(s.n, corev1.ConditionFalse, "FlannelIsUp", noon().Add(time.Duration(s.boot)*time.Hour))
+		setUnavailable(s.n, corev1.ConditionFalse, "FlannelIsUp", noon().Add(time.Duration(s.boot)*time.Hour))
 	}
 	return steps
 }
 
-// machine are the steps of the machine alone.
-func machine(last int) map[string]func(*scene) {
-	return map[string]func(*scene){
-		"gates open":  func(s *scene) { s.open = true },
-		"gates close": func(s *scene) { s.open = false },
-		"reboot": func(s *scene) {
-			if s.boot < last {
+// machineSteps are the steps of the machine alone, up to its last boot.
+func machineSteps(lastBoot int) modelSteps {
+	return modelSteps{
+		"gates open":  func(s *modelState) { s.open = true },
+		"gates close": func(s *modelState) { s.open = false },
+		"reboot": func(s *modelState) {
+			if s.boot < lastBoot {
 				s.boot, s.open, s.up, s.going = s.boot+1, false, false, false
 			}
 		},
 	}
 }
 
-// shutdown are the steps of logind.
-func shutdown() map[string]func(*scene) {
-	return map[string]func(*scene){
-		"host goes down":        func(s *scene) { s.going = true },
-		"shutdown is cancelled": func(s *scene) { s.going = false },
+// logindSteps are the signals of logind.
+func logindSteps() modelSteps {
+	return modelSteps{
+		"shutdown":              func(s *modelState) { s.going = true },
+		"shutdown is cancelled": func(s *modelState) { s.going = false },
 	}
 }
 
-// people are the steps of those who cordon, uncordon and delete.
-func people(born func(int) *corev1.Node) map[string]func(*scene) {
-	steps := cordons()
-	steps["the Node is made anew"] = func(s *scene) { s.anew(born(s.boot)) }
+// kubeletSteps has the kubelet report its boot some time after the boot began.
+func kubeletSteps() modelSteps {
+	return modelSteps{
+		"the kubelet reports its boot": func(s *modelState) { s.n.Status.NodeInfo.BootID = bootName(s.boot) },
+	}
+}
+
+// peopleSteps are cordons, uncordons, and the replacement of the Node.
+func peopleSteps(newNode func(int) *corev1.Node) modelSteps {
+	steps := cordonSteps()
+	steps["the Node is recreated"] = func(s *modelState) { s.recreate(newNode(s.boot)) }
 	return steps
 }
 
-// anew puts another Node in the place of this one.
-func (s *scene) anew(n *corev1.Node) {
-	s.n, s.cordon, s.ended, s.up = n, "", 0, false
+// recreate replaces the Node with another one.
+func (s *modelState) recreate(n *corev1.Node) {
+	s.n, s.cordon, s.ended, s.up = n, "", "", false
 	if s.n.Spec.Unschedulable {
-		s.cordon = us
+		s.cordon = byHoldfast
 	}
 }
 
-// cordons are the steps of those who cordon and uncordon.
-func cordons() map[string]func(*scene) {
-	return map[string]func(*scene){
-		"kubectl cordon": func(s *scene) {
+func cordonSteps() modelSteps {
+	return modelSteps{
+		"kubectl cordon": func(s *modelState) {
 			if !s.n.Spec.Unschedulable { // otherwise kubectl writes nothing
-				s.n.Spec.Unschedulable, s.n.ManagedFields, s.cordon = true, nil, other
-				owns("kubectl", "", `{"f:spec":{"f:unschedulable":{}}}`)(s.n)
+				s.n.Spec.Unschedulable, s.n.ManagedFields, s.cordon = true, nil, byOther
+				owned("kubectl", "", `{"f:spec":{"f:unschedulable":{}}}`)(s.n)
 			}
 		},
-		"kubectl uncordon": func(s *scene) { s.n.Spec.Unschedulable, s.n.ManagedFields, s.cordon = false, nil, "" },
+		"kubectl uncordon": func(s *modelState) { s.n.Spec.Unschedulable, s.n.ManagedFields, s.cordon = false, nil, "" },
 	}
 }
 
-// drains are the steps of those who drain, and of those who write NetworkUnavailable.
-func drains() map[string]func(*scene) {
-	return map[string]func(*scene){
-		"a drain begins": func(s *scene) {
+// drainSteps are drains, and writes of NetworkUnavailable by other components.
+func drainSteps() modelSteps {
+	return modelSteps{
+		"a drain begins": func(s *modelState) {
 			if !hasTaint(s.n, "medik8s.io/drain") {
 				tainted("medik8s.io/drain")(s.n)
 			}
 		},
-		"a drain ends": func(s *scene) {
-			s.n.Spec.Taints = slices.DeleteFunc(s.n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "medik8s.io/drain" })
+		"a drain ends": func(s *modelState) {
+			isDrain := func(t corev1.Taint) bool { return t.Key == "medik8s.io/drain" }
+			s.n.Spec.Taints = slices.DeleteFunc(s.n.Spec.Taints, isDrain)
 		},
-		"status by hand":     func(s *scene) { set(s.n, corev1.ConditionFalse, "ByHand", time.Time{}) },
-		"the plugin is down": func(s *scene) { s.up = false; set(s.n, corev1.ConditionTrue, "CalicoIsDown", time.Time{}) },
+		"status by hand": func(s *modelState) { setUnavailable(s.n, corev1.ConditionFalse, "ByHand", time.Time{}) },
+		"the plugin is down": func(s *modelState) {
+			s.up = false
+			setUnavailable(s.n, corev1.ConditionTrue, "CalicoIsDown", time.Time{})
+		},
 	}
 }
 
-// wishes are what people may write on a Node.
-func wishes() map[string]func(*scene) {
-	return map[string]func(*scene){
-		"hold=never":         func(s *scene) { exempt(s.n) },
-		"hold=never goes":    func(s *scene) { delete(s.n.Labels, HoldLabel) },
-		"keep-cordoned":      func(s *scene) { s.n.Annotations[KeepCordonedAnnotation] = "" },
-		"keep-cordoned goes": func(s *scene) { delete(s.n.Annotations, KeepCordonedAnnotation) },
+// requestSteps are the label and the annotation by which people control holds.
+func requestSteps() modelSteps {
+	return modelSteps{
+		"hold=never":               func(s *modelState) { exempt(s.n) },
+		"hold=never is removed":    func(s *modelState) { delete(s.n.Labels, HoldLabel) },
+		"keep-cordoned":            func(s *modelState) { s.n.Annotations[KeepCordonedAnnotation] = "" },
+		"keep-cordoned is removed": func(s *modelState) { delete(s.n.Annotations, KeepCordonedAnnotation) },
 	}
 }
 
-// etcd are the steps of who looks for etcd and guards it, as pkg/protect does: what the hold has lent is taken over.
-func etcd() map[string]func(*scene) {
-	return map[string]func(*scene){
-		"the look hangs": func(s *scene) { s.unseen = true },
-		"the look is done": func(s *scene) {
-			s.unseen = false
+// etcdSteps scan for etcd and guard a member like pkg/protect does: the marks of the hold are
+// taken over.
+func etcdSteps() modelSteps {
+	return modelSteps{
+		"the scan hangs": func(s *modelState) { s.unscanned = true },
+		"the scan finishes": func(s *modelState) {
+			s.unscanned = false
 			_, there := s.n.Annotations[karpenterAnnotation]
-			switch lent := slices.Contains(Lent(s.n.Annotations), karpenterAnnotation); {
-			case s.member && (lent || !there):
+			switch isOwned := slices.Contains(OwnedMarks(s.n.Annotations), karpenterAnnotation); {
+			case s.member && (isOwned || !there):
 				s.n.Annotations[karpenterAnnotation], s.n.Annotations[etcdMarksAnnotation] = "true", karpenterAnnotation
 			case !s.member && s.n.Annotations[etcdMarksAnnotation] != "":
 				delete(s.n.Annotations, etcdMarksAnnotation)
-				if !lent {
+				if !isOwned {
 					delete(s.n.Annotations, karpenterAnnotation)
 				}
 			}
 		},
-		"etcd comes": func(s *scene) { s.member, s.unseen = true, true },
-		"etcd goes":  func(s *scene) { s.member, s.unseen = false, true },
+		"etcd appears":    func(s *modelState) { s.member, s.unscanned = true, true },
+		"etcd disappears": func(s *modelState) { s.member, s.unscanned = false, true },
 	}
 }
 
-func (p play) with(all ...map[string]func(*scene)) play {
-	p.steps = map[string]func(*scene){}
-	for _, some := range all {
-		maps.Copy(p.steps, some)
+// parameterSteps delete and restore the parameter of the born-held policy.
+func parameterSteps(newNode func(int) *corev1.Node) modelSteps {
+	return modelSteps{
+		"the parameter is deleted":  func(s *modelState) { s.removed = true },
+		"the parameter is restored": func(s *modelState) { s.removed = false },
+		"the Node is recreated": func(s *modelState) {
+			if s.removed {
+				s.recreate(node(booted(bootName(s.boot))))
+				return
+			}
+			s.recreate(newNode(s.boot))
+		},
 	}
-	p.actors = agents()
-	return p
 }
 
-func (p play) and(more ...actor) play {
-	p.actors = slices.Concat(p.actors, more)
-	return p
+func (m holdModel) with(steps ...modelSteps) holdModel {
+	m.steps = modelSteps{}
+	for _, some := range steps {
+		maps.Copy(m.steps, some)
+	}
+	m.actors = agents()
+	return m
 }
 
-// TestEveryHistory walks through every order in which these steps can come, however long.
+func (m holdModel) and(more []modelActor) holdModel {
+	m.actors = slices.Concat(m.actors, more)
+	return m
+}
+
+// TestEveryHistory visits every order of these steps, of any length.
 func TestEveryHistory(t *testing.T) {
-	network := []string{GateCondition + string(corev1.NodeNetworkUnavailable)}
-	putBack := map[string]func(*scene){"Karpenter puts the taint back": func(s *scene) {
+	restored := modelSteps{"Karpenter restores the taint": func(s *modelState) {
 		if !hasTaint(s.n, holdTaint) {
 			tainted(holdTaint)(s.n)
 		}
 	}}
-	cordon, taint := play{born: bornByCordon}, play{born: bornByTaint, policy: Policy{TaintKey: holdTaint}}
-	word := play{born: bornByCordon, policy: Policy{Force: network}, cleanly: true}
-	watched, heard := cordon, word
-	watched.born, heard.born = reporting(bornByCordon), reporting(bornByCordon)
-	unrecorded := watched
-	unrecorded.policy.HoldUnrecorded = true
-	for name, p := range map[string]play{
-		"cordon, people, shutdown":          cordon.with(host(1), people(bornByCordon), shutdown()),
-		"cordon, shutdown, hard of hearing": cordon.with(machine(1), cordons(), shutdown()).and(hardOfHearing()...),
-		"cordon, drains":                    cordon.with(host(1), drains()),
-		"cordon, wishes":                    cordon.with(host(1), wishes()),
-		"taint, people":                     taint.with(host(1), people(bornByTaint), putBack),
-		"taint, drains":                     taint.with(host(1), drains()),
-		"taint, shutdown":                   taint.with(host(1), shutdown()),
-		"taint, wishes":                     taint.with(host(1), wishes(), putBack),
-		"cordon, etcd":                      cordon.with(host(1), etcd()),
-		"waits for the plugin's word":       word.with(host(2), people(bornByCordon)),
+	network := Policy{Force: []string{GateCondition + string(corev1.NodeNetworkUnavailable)}}
+	cordon := holdModel{newNode: bornByCordon}
+	taint := holdModel{newNode: bornByTaint, policy: Policy{TaintKey: holdTaint}}
+	plugin := holdModel{newNode: bornByCordon, policy: network, announced: true}
+	reported := holdModel{newNode: reporting(bornByCordon)}
+	reportedPlugin := holdModel{newNode: reporting(bornByCordon), policy: network, announced: true}
+	unrecorded := holdModel{newNode: reporting(bornByCordon), policy: Policy{HoldUnrecorded: true}}
+	recreated := parameterSteps(reporting(bornByCordon))
+	host, machine, kubelet, cordons, logind := hostSteps(1), machineSteps(1), kubeletSteps(), cordonSteps(), logindSteps()
+	drains, requests := drainSteps(), requestSteps()
+	for name, m := range map[string]holdModel{
+		"cordon, people, shutdown":     cordon.with(host, peopleSteps(bornByCordon), logind),
+		"cordon, shutdown, uninformed": cordon.with(machine, cordons, logind).and(uninformedAgents()),
+		"cordon, drains":               cordon.with(host, drains),
+		"cordon, requests":             cordon.with(host, requests),
+		"taint, people":                taint.with(host, peopleSteps(bornByTaint), restored),
+		"taint, drains":                taint.with(host, drains),
+		"taint, shutdown":              taint.with(host, logind),
+		"taint, requests":              taint.with(host, requests, restored),
+		"cordon, etcd":                 cordon.with(host, etcdSteps()),
+		"plugin's condition":           plugin.with(hostSteps(2), peopleSteps(bornByCordon)),
 
-		"the leader, shutdown":                        watched.with(machine(1), kubelet(), shutdown()).and(leaders()...),
-		"the leader, people":                          watched.with(machine(1), kubelet(), cordons()).and(leaders()...),
-		"the leader, drains":                          cordon.with(machine(1), drains()).and(leaders()...),
-		"the leader, wishes":                          cordon.with(machine(1), wishes()).and(leaders()...),
-		"the leader, taint, people":                   taint.with(machine(1), cordons(), putBack).and(leaders()...),
-		"the leader, the plugin's word":               heard.with(host(1), kubelet()).and(leaders()...),
-		"the leader, the parameter":                   watched.with(machine(1), kubelet(), parameter(watched.born)).and(leaders()...),
-		"the leader, the parameter, agents that hold": unrecorded.with(machine(1), kubelet(), parameter(watched.born)).and(leaders()...),
+		"leader, shutdown":              reported.with(machine, kubelet, logind).and(leaders()),
+		"leader, people":                reported.with(machine, kubelet, cordons).and(leaders()),
+		"leader, drains":                cordon.with(machine, drains).and(leaders()),
+		"leader, requests":              cordon.with(machine, requests).and(leaders()),
+		"leader, taint, people":         taint.with(machine, cordons, restored).and(leaders()),
+		"leader, plugin's condition":    reportedPlugin.with(host, kubelet).and(leaders()),
+		"leader, parameter":             reported.with(machine, kubelet, recreated).and(leaders()),
+		"leader, parameter, unrecorded": unrecorded.with(machine, kubelet, recreated).and(leaders()),
 	} {
 		t.Run(name, func(t *testing.T) {
-			states, transitions := explore(t, p)
+			states, transitions := explore(t, m)
 			t.Logf("%d states, %d transitions", states, transitions)
 		})
 	}

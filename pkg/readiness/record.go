@@ -4,53 +4,60 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
-// State is how a node stands with Holdfast.
+// State is the state of a node in its Record.
 type State string
 
 // The states.
 const (
-	// Held: the cordon (or the taint) is ours.
+	// Held: the cordon (or the taint) is Holdfast's.
 	Held State = "held"
-	// Released: nothing closes the node for us. Conditions of ours that still say otherwise are what a release has left that
-	// was cut short, and are cleared by whoever comes next.
+	// Released: Holdfast does not keep the node closed. A condition by Holdfast that still
+	// reports a hold was left by an interrupted release; the next decision clears it.
 	Released State = "released"
-	// Overridden: the same, and it was somebody else who ended the hold.
+	// Overridden: like Released, but another client ended the hold.
 	Overridden State = "overridden"
 )
 
-// Record is what HoldAnnotation says: who closed the node, in which boot, and why. The cordon is one bit without an
-// owner; this is the owner.
+// Record is the value of HoldAnnotation: who closed the node, in which boot, and why. The
+// cordon is a single bit without an owner; the Record states the owner.
 type Record struct {
 	State State
-	// BootID is the boot in which the state was entered; empty if the writer could not know it.
+	// BootID is the boot in which the state was entered, empty if the writer did not know it.
 	BootID string
-	// Since is when the state was entered, in UTC and whole seconds. Zero if the writer had no clock, as the born-held
-	// policy has none. It is for people; no decision is made from it.
+	// Since is when the state was entered, in UTC and whole seconds. It is zero if the writer
+	// had no clock, like the born-held policy. It is for people; no decision depends on it.
 	Since time.Time
 	// Reason is one word, such as Rebooted.
 	Reason string
-	// Taint is the key of the taint that the node is held by; empty if it is held by cordon. A release follows this,
-	// whatever the policy says by then, so that a node held under an older policy is still let go.
+	// Taint is the key of the taint that holds the node, empty for a hold by cordon. A release
+	// follows this field even if the policy has changed, so a node that was held under an
+	// older policy is still released.
 	Taint string
-	// Marks are the annotations for autoscalers that the hold has set, in order. Its end takes them off; if it is not known by
-	// then whether the node holds etcd, they stay here until it is.
+	// Marks are the annotations for autoscalers that the hold has set, sorted. The end of the
+	// hold removes them. If it is not known then whether the node has etcd, they stay listed
+	// until it is known.
 	Marks []string
-	// NetworkUp is the reason with which somebody said, in the boot of the record, that NetworkUnavailable is false while
-	// other gates were closed. It is kept because the hold then sets the condition again, over what was said.
+	// NetworkUp is the reason with which the network plugin set NetworkUnavailable to False in
+	// the boot of the record while other gates were closed. It is kept because the hold then
+	// sets the condition again and overwrites the plugin's value.
 	NetworkUp string
-	// NetworkBuilt says that the marker of the network_plugin role was there, in this boot or an earlier one of the hold, while
-	// other gates were closed. A reboot takes the marker away, and nobody writes it again.
+	// NetworkBuilt is true if the marker of the network_plugin role was present while other
+	// gates were closed, in this boot or an earlier boot of the hold. A reboot removes the
+	// marker, and the role does not run again.
 	NetworkBuilt bool
-	// Stamps are those of the conditions that are waited for, by type, as they stood when the record was written or the host
-	// went down.
+	// Stamps are the write times of the conditions that gates wait for, by type, as of the
+	// last write of the record or the shutdown of the host.
 	Stamps map[string]Stamp
 }
 
-// Stamp is when a condition of the Node was written, and in which boot that was noted first. If it still stands so in
-// another boot, it says nothing about that one.
+// Stamp is the time at which a condition of the Node was written, and the boot in which that
+// time was first recorded. If the time is unchanged in another boot, the condition is stale.
 type Stamp struct {
 	At     string `json:"at"`
 	BootID string `json:"bootID"`
@@ -69,8 +76,8 @@ type wireRecord struct {
 	Stamps       map[string]Stamp `json:"stamps,omitempty"`
 }
 
-// ParseRecord reads the value of HoldAnnotation. Fields that it does not know are passed over. On an error nothing may be
-// concluded: neither that the node is held nor that it is not.
+// ParseRecord parses the value of HoldAnnotation and ignores unknown fields. After an error
+// nothing may be concluded: neither that the node is held nor that it is not.
 func ParseRecord(value string) (Record, error) {
 	var w wireRecord
 	if err := json.Unmarshal([]byte(value), &w); err != nil {
@@ -79,7 +86,7 @@ func ParseRecord(value string) (Record, error) {
 	switch w.State {
 	case Held, Released, Overridden:
 	default:
-		return Record{}, fmt.Errorf("reading hold record: state %q is none of held, released, overridden", w.State)
+		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", w.State)
 	}
 	r := Record{
 		State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint,
@@ -100,7 +107,7 @@ func ParseRecord(value string) (Record, error) {
 	}
 	r.Since = since.UTC().Truncate(time.Second)
 	if year := r.Since.Year(); year < 1 || year > 9999 {
-		return Record{}, errors.New("reading hold record: since lies outside of the years that can be written")
+		return Record{}, errors.New("reading hold record: since: the year must be between 1 and 9999")
 	}
 	return r, nil
 }
@@ -121,17 +128,18 @@ func (r Record) Format() string {
 	return string(out)
 }
 
-// Lent are the marks for autoscalers that a hold has put among these annotations: its record lists them, and nobody has given
-// them another value since. None are if the record cannot be read.
-func Lent(annotations map[string]string) []string {
+// OwnedMarks returns the marks for autoscalers among these annotations that belong to a hold:
+// its record lists them, and their values have not been changed. It returns none if the record
+// cannot be read.
+func OwnedMarks(annotations map[string]string) []string {
 	r, err := ParseRecord(annotations[HoldAnnotation])
 	if err != nil {
 		return nil
 	}
-	return r.lent(annotations)
+	return r.ownedMarks(annotations)
 }
 
-func (r Record) lent(annotations map[string]string) []string {
+func (r Record) ownedMarks(annotations map[string]string) []string {
 	var found []string
 	for _, key := range r.Marks {
 		if value, known := scaleDownMarks()[key]; known && annotations[key] == value {
@@ -141,8 +149,86 @@ func (r Record) lent(annotations map[string]string) []string {
 	return found
 }
 
-// fresh says that the node has not been in service since it was created, as far as the record tells: the hold began with
-// the node. Only then is NetworkUnavailable part of the hold.
-func (r Record) fresh() bool {
+// isFirstHold reports whether the node is held and, according to the record, has not been in
+// service since it was created. Only then is NetworkUnavailable part of the hold.
+func (r Record) isFirstHold() bool {
 	return r.State == Held && r.Reason != Rebooted && r.Reason != GoingDown
+}
+
+// isStale reports whether a condition was provably written in another boot: its write time
+// equals the time in the record. Times are only compared for equality, so no clock has to be
+// right. An equal time proves nothing if the writer sets the condition once for each Node
+// instead of once for each boot.
+func (e holdEvaluation) isStale(c *corev1.NodeCondition) bool {
+	before, found := e.record.Stamps[string(c.Type)]
+	return found && before.At == lastWritten(c) && before.BootID != e.facts.BootID && !isBootIndependent(c)
+}
+
+// isBootIndependent reports whether the value of NetworkUnavailable stays valid across
+// reboots. Cilium restores its value after every change, and guards reboots with a taint of
+// its own (cilium operator/watchers, node_taint.go). A route is in the cloud, where no reboot
+// of the node removes it, and the route controller also restores its value.
+func isBootIndependent(c *corev1.NodeCondition) bool {
+	return c.Type == corev1.NodeNetworkUnavailable && (c.Reason == CiliumIsUp || c.Reason == RouteCreated)
+}
+
+// lastWritten returns when a condition was last written, empty if it has no time.
+func lastWritten(c *corev1.NodeCondition) string {
+	last := c.LastTransitionTime
+	if c.LastHeartbeatTime.After(last.Time) {
+		last = c.LastHeartbeatTime
+	}
+	if last.IsZero() {
+		return ""
+	}
+	return last.UTC().Format(time.RFC3339)
+}
+
+// currentStamps returns the stamps of all conditions that gates wait for, nil if there are
+// none. A time that is already in the record keeps the boot of that record.
+func (e holdEvaluation) currentStamps() map[string]Stamp {
+	var found map[string]Stamp
+	for _, kind := range e.policy.gateNames(GateCondition) {
+		c := findCondition(e.node, corev1.NodeConditionType(kind))
+		if c == nil || lastWritten(c) == "" {
+			continue
+		}
+		if found == nil {
+			found = map[string]Stamp{}
+		}
+		found[kind] = Stamp{At: lastWritten(c), BootID: e.facts.BootID}
+		if before := e.record.Stamps[kind]; before.At == lastWritten(c) {
+			found[kind] = before
+		}
+	}
+	return found
+}
+
+// stampedRecord returns the record with current stamps if the host is shutting down and the
+// record does not have them yet. The next boot starts with this record and needs the stamps to
+// detect stale conditions. After a power failure they may be missing; a condition without a
+// stamp is accepted.
+func (e holdEvaluation) stampedRecord() *Record {
+	now := e.currentStamps()
+	if !e.facts.GoingDown || maps.Equal(now, e.record.Stamps) {
+		return nil
+	}
+	record := e.record
+	record.Stamps = now
+	return &record
+}
+
+// clearedReason returns the reason with which the network plugin set NetworkUnavailable to
+// False in this boot, empty if it did not. The reason is recorded even if no gate waits for
+// it, because the leader may overwrite the condition and does not know the agent's gates.
+func (e holdEvaluation) clearedReason() string {
+	const kind = corev1.NodeNetworkUnavailable
+	c := findCondition(e.node, kind)
+	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast || e.missingCondition(kind) != "" {
+		return ""
+	}
+	if c.Reason == "" {
+		return "Unnamed"
+	}
+	return c.Reason
 }

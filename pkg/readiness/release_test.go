@@ -1,6 +1,9 @@
 package readiness
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,29 +11,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestReleaseTakesLeftoverTaints(t *testing.T) {
-	leftovers := []func(*corev1.Node){
+func TestLeftoverTaints(t *testing.T) {
+	leftovers := []nodeOption{
 		recorded(Held, thisBoot, NewNode), cordoned, tainted("dedicated"),
-		tainted(corev1.TaintNodeUnschedulable), tainted(corev1.TaintNodeNetworkUnavailable), tainted(corev1.TaintNodeNotReady),
+		tainted(corev1.TaintNodeUnschedulable), tainted(corev1.TaintNodeNetworkUnavailable),
+		tainted(corev1.TaintNodeNotReady),
 	}
-	keys := func(n *corev1.Node) (found []string) {
-		for _, taint := range Decide(n, ready(), Policy{}, noon()).RemoveTaints {
+	keys := func(condition nodeOption) (found []string) {
+		n := node(append(leftovers, condition)...)
+		for _, taint := range Decide(n, readyFacts(), Policy{}, noon()).RemoveTaints {
 			found = append(found, taint.Key)
 		}
 		return found
 	}
-	unavailable := func(reason string, status corev1.ConditionStatus) func(*corev1.Node) {
-		return conditioned(corev1.NodeNetworkUnavailable, status, reason)
-	}
 	both := []string{corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable}
-	require.Equal(t, both, keys(node(append(leftovers, unavailable(HeldByHoldfast, corev1.ConditionTrue))...)))
-	require.Equal(t, both, keys(node(append(leftovers, unavailable("FlannelIsUp", corev1.ConditionFalse))...)))
-	require.Equal(t, both[:1], keys(node(append(leftovers, unavailable("CalicoIsDown", corev1.ConditionTrue))...)),
-		"a taint that somebody else's condition stands for stays")
+	require.Equal(t, both, keys(unavailable(HeldByHoldfast)))
+	require.Equal(t, both, keys(available("FlannelIsUp")))
+	require.Equal(t, both[:1], keys(unavailable("CalicoIsDown")), "the taint belongs to another component's condition")
 }
 
-func TestOrderOfWrites(t *testing.T) {
-	ours := conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, HeldByHoldfast)
+func TestWriteOrder(t *testing.T) {
+	raised, keep := unavailable(HeldByHoldfast), annotated(KeepCordonedAnnotation, "")
 	bornHeld := recorded(Held, thisBoot, NewNode)
 	for name, c := range map[string]struct {
 		node        *corev1.Node
@@ -38,12 +39,14 @@ func TestOrderOfWrites(t *testing.T) {
 		policy      Policy
 		statusFirst bool
 	}{
-		"hold of a fresh node: never cordoned and Ready": {node(), closed(), Policy{HoldUnrecorded: true}, true},
-		"release: never cordoned and Ready":              {node(bornHeld, cordoned, ours), ready(), Policy{}, false},
-		"release by label: the same":                     {node(bornHeld, cordoned, ours, exempt), closed(), Policy{}, false},
-		"override: the record last":                      {node(bornHeld, ours), closed(), Policy{}, true},
-		"hand-over of the cordon: the record last":       {node(bornHeld, cordoned, ours, annotated(KeepCordonedAnnotation, "")), ready(), Policy{}, true},
-		"hold after a reboot: the cordon at once":        {node(recorded(Released, otherBoot, NetworkReady)), closed(), Policy{}, false},
+		"first hold: never cordoned and Ready": {node(), closedFacts(), Policy{HoldUnrecorded: true}, true},
+		"release: never cordoned and Ready":    {node(bornHeld, cordoned, raised), readyFacts(), Policy{}, false},
+		"release by label":                     {node(bornHeld, cordoned, raised, exempt), closedFacts(), Policy{}, false},
+		"override: record last":                {node(bornHeld, raised), closedFacts(), Policy{}, true},
+		"kept cordon: record last":             {node(bornHeld, cordoned, raised, keep), readyFacts(), Policy{}, true},
+		"hold after a reboot: cordon first": {
+			node(recorded(Released, otherBoot, NetworkReady)), closedFacts(), Policy{}, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.statusFirst, Decide(c.node, c.facts, c.policy, noon()).StatusFirst)
@@ -51,61 +54,246 @@ func TestOrderOfWrites(t *testing.T) {
 	}
 }
 
-// TestAReleaseIsTwoWrites: the first is all but the conditions, the second nothing but them, and then nothing is left to say.
-// After a crash in between the conditions become word for word what they would have become.
-func TestAReleaseIsTwoWrites(t *testing.T) {
-	ours := conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, HeldByHoldfast)
+// TestReleaseIsTwoWrites: the first write contains everything except the conditions, the
+// second only the conditions, and no third write follows. After a crash between the two, the
+// conditions become exactly the same.
+func TestReleaseIsTwoWrites(t *testing.T) {
+	raised := unavailable(HeldByHoldfast)
 	waiting := conditioned(NetworkHeld, corev1.ConditionTrue, WaitingForFlannel)
-	giving := patience()
-	giving.Release = true
+	shutdown := conditioned(NetworkHeld, corev1.ConditionTrue, GoingDown)
+	bornHeld := recorded(Held, thisBoot, NewNode)
 	for name, c := range map[string]struct {
 		node *corev1.Node
 		ends func(*corev1.Node) Decision
 	}{
-		"by its network": {
-			node(recorded(Held, thisBoot, NewNode), cordoned, ours, waiting),
-			func(n *corev1.Node) Decision { return Decide(n, ready(), Policy{}, noon()) },
+		"network ready": {
+			node(bornHeld, cordoned, raised, waiting),
+			func(n *corev1.Node) Decision { return Decide(n, readyFacts(), Policy{}, noon()) },
 		},
-		"by the label": {
-			node(recorded(Held, thisBoot, NewNode), cordoned, ours, waiting, exempt),
-			func(n *corev1.Node) Decision { return Decide(n, closed(), Policy{}, noon()) },
+		"label": {
+			node(bornHeld, cordoned, raised, waiting, exempt),
+			func(n *corev1.Node) Decision { return Decide(n, closedFacts(), Policy{}, noon()) },
 		},
-		"by a shutdown that was called off": {
-			node(recorded(Held, thisBoot, GoingDown), cordoned, ours, conditioned(NetworkHeld, corev1.ConditionTrue, GoingDown)),
+		"cancelled shutdown": {
+			node(recorded(Held, thisBoot, GoingDown), cordoned, raised, shutdown),
 			func(n *corev1.Node) Decision {
-				return Decide(n, with(func(f *Facts) { f.StaysUp = true }), Policy{}, noon())
+				return Decide(n, readyFactsWith(func(f *Facts) { f.StaysUp = true }), Policy{}, noon())
 			},
 		},
-		"by the leader": {
-			node(recorded(Held, thisBoot, NewNode), booted(thisBoot), cordoned, ours, waiting),
-			func(n *corev1.Node) Decision { return Attend(n, time.Hour, giving, noon()).Decision },
+		"leader": {
+			node(bornHeld, booted(thisBoot), cordoned, raised, waiting),
+			func(n *corev1.Node) Decision { return CheckHold(n, time.Hour, releasingTimeouts(), noon()).Decision },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := c.ends(c.node)
 			require.False(t, d.StatusFirst)
-			half, whole := write(c.node, d, func(*corev1.Node) {})
+			half, whole := write(c.node, d, unchanged)
 			require.False(t, half.Spec.Unschedulable)
 			require.Equal(t, c.node.Status, half.Status)
 			record, err := ParseRecord(half.Annotations[HoldAnnotation])
 			require.NoError(t, err)
 			require.NotEqual(t, Held, record.State)
-			rest := func(n *corev1.Node, by string) *corev1.Node {
-				var d Decision
+			finish := func(n *corev1.Node, by string) *corev1.Node {
+				d := Decide(n, closedFacts(), Policy{}, noon())
 				if by == "leader" {
-					d = Attend(n, time.Hour, patience(), noon()).Decision
-				} else {
-					d = Decide(n, closed(), Policy{}, noon())
+					d = CheckHold(n, time.Hour, testTimeouts(), noon()).Decision
 				}
 				require.Nil(t, d.Record, by)
-				require.Nil(t, d.Event, "it is told once")
-				_, after := write(n, d, func(*corev1.Node) {})
-				return after
+				require.Nil(t, d.Event, "the event is recorded once")
+				return writeAll(n, d)
 			}
 			for _, by := range []string{"agent", "leader"} {
-				require.Equal(t, whole, rest(half, by), by)
-				require.Equal(t, whole, rest(whole, by), "the %s has nothing to add", by)
+				require.Equal(t, whole, finish(half, by), by)
+				require.Equal(t, whole, finish(whole, by), "the %s changes nothing", by)
 			}
 		})
 	}
+}
+
+// TestShutdown: at a shutdown an open node is closed, a closed node stays closed, and cordons
+// of other clients do not change.
+func TestShutdown(t *testing.T) {
+	inService, inServiceBefore := recorded(Released, thisBoot, NetworkReady), recorded(Released, otherBoot, NetworkReady)
+	bornHeld, forShutdown := recorded(Held, thisBoot, NewNode), recorded(Held, thisBoot, GoingDown)
+	isExempt, mismatched := recorded(Released, thisBoot, Exempt), recorded(Released, thisBoot, GatesDoNotFit)
+	for _, c := range []struct {
+		name   string
+		node   *corev1.Node
+		facts  Facts
+		policy Policy
+		// cordon is "on", "off", or empty if it does not change. record is the new record's
+		// reason.
+		cordon, record string
+		held           bool
+	}{
+		{"in service", node(inService), readyFacts(), Policy{}, "on", GoingDown, true},
+		{"overridden", node(recorded(Overridden, thisBoot, EndedByHand)), readyFacts(), Policy{}, "on", GoingDown, true},
+		{"held, gates open", node(bornHeld, cordoned), readyFacts(), Policy{}, "", "", true},
+		{"held, gates closed", node(bornHeld, cordoned), closedFacts(), Policy{}, "", "", true},
+		{"held for the shutdown", node(forShutdown, cordoned), readyFacts(), Policy{}, "", "", true},
+		{"uncordoned since", node(forShutdown), readyFacts(), Policy{}, "", EndedByHand, false},
+		{"cordoned by another", node(inService, cordoned), readyFacts(), Policy{}, "", "", false},
+		{"exempt", node(isExempt, exempt), readyFacts(), Policy{}, "", "", false},
+		{"held, exempt since", node(forShutdown, cordoned, exempt), readyFacts(), Policy{}, "off", NetworkReady, false},
+		{"being deleted", node(inService, deleting), readyFacts(), Policy{}, "", "", false},
+		{"gates mismatch", node(mismatched), closedFacts(), Policy{}, "", "", false},
+		{"no record", node(), readyFacts(), Policy{HoldUnrecorded: true}, "", FirstSeen, false},
+		{"boot unknown", node(inService), bootlessFacts(), Policy{}, "", "", false},
+		{"another boot, gates open", node(inServiceBefore), readyFacts(), Policy{}, "", NetworkReady, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.facts.GoingDown = true
+			d := Decide(c.node, c.facts, c.policy, noon())
+			require.Equal(t, c.held, d.Held, d.Message)
+			require.Equal(t, c.cordon, outcomeOf(t, d).cordon, d.Message)
+			record := ""
+			if d.Record != nil {
+				record = d.Record.Reason
+			}
+			require.Equal(t, c.record, record, d.Message)
+			isNew := strings.Contains(c.node.Annotations[HoldAnnotation], NewNode)
+			for _, condition := range d.Conditions {
+				require.True(t, isNew || condition.Reason != HeldByHoldfast, "an old node that is not Ready alarms autoscalers")
+			}
+		})
+	}
+}
+
+// TestShutdownHold follows a hold through a cancelled shutdown, and another through the next
+// boot.
+func TestShutdownHold(t *testing.T) {
+	for name, c := range map[string]struct {
+		after Facts
+		held  bool
+	}{
+		"cancelled":               {readyFactsWith(func(f *Facts) { f.StaysUp = true }), false},
+		"cancelled, gates closed": {readyFactsWith(func(f *Facts) { f.StaysUp, f.Subnet.Presence = true, Absent }), false},
+		"agent restarts":          {readyFactsWith(func(f *Facts) { f.AwaitsLogind = true }), true},
+		"no logind, gates open":   {readyFacts(), false},
+		"no logind, gates closed": {closedFacts(), true},
+		"next boot, gates closed": {readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), true},
+		"next boot, gates open":   {readyFactsWith(func(f *Facts) { f.BootID = otherBoot }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node(recorded(Released, thisBoot, NetworkReady))
+			d := Decide(n, shutdownFacts(), Policy{}, noon())
+			require.Equal(t, GoingDown, d.Reason)
+			require.Contains(t, d.Message, "shutting down")
+			require.Equal(t, EventHeld, d.Event.Reason)
+			n.Annotations[HoldAnnotation] = d.Record.Format()
+			n.Spec.Unschedulable = *d.Unschedulable
+
+			d = Decide(n, c.after, Policy{}, noon())
+			require.Equal(t, c.held, d.Held, d.Message)
+			require.Equal(t, c.held, d.Unschedulable == nil, "released in one decision")
+		})
+	}
+}
+
+func TestDecideByTaint(t *testing.T) {
+	policy := Policy{TaintKey: holdTaint}
+	own := []corev1.Taint{{Key: holdTaint, Effect: corev1.TaintEffectNoSchedule}}
+	byTaint, byCordon := heldByTaint(holdTaint), recorded(Held, thisBoot, NewNode)
+
+	d := Decide(node(recorded(Released, otherBoot, NetworkReady), cordoned), closedFacts(), policy, noon())
+	require.Equal(t, own, d.AddTaints, "another client's cordon does not replace the taint")
+	require.Equal(t, holdTaint, d.Record.Taint)
+	require.Nil(t, d.Unschedulable)
+
+	d = Decide(node(byTaint, tainted(holdTaint), available(CiliumIsUp)), closedFacts(), policy, noon())
+	require.Len(t, d.Conditions, 1, "NetworkUnavailable is not part of a hold by taint")
+	require.True(t, d.Held)
+
+	n := node(byTaint, cordoned, tainted(corev1.TaintNodeUnschedulable), tainted(holdTaint), tainted("dedicated"))
+	for name, p := range map[string]Policy{"same policy": policy, "policy changed to cordon": {}} {
+		d = Decide(n, readyFacts(), p, noon())
+		require.Equal(t, own, d.RemoveTaints, name)
+		require.Nil(t, d.Unschedulable, "%s: the cordon belongs to another client", name)
+		require.Equal(t, Released, d.Record.State, name)
+		require.Empty(t, d.Record.Taint, name)
+	}
+
+	d = Decide(node(byCordon, tainted(holdTaint), cordoned, tainted("dedicated")), readyFacts(), policy, noon())
+	require.False(t, *d.Unschedulable, "a record without a taint is a hold by cordon, even if the kubelet set the taint")
+	require.Equal(t, own, d.RemoveTaints, "the policy's taint belongs to Holdfast")
+
+	d = Decide(node(byCordon, cordoned), readyFacts(), policy, noon())
+	require.False(t, *d.Unschedulable, "held by cordon before the policy changed to taint")
+	require.Empty(t, d.RemoveTaints)
+
+	d = Decide(node(byCordon, tainted(holdTaint)), closedFacts(), policy, noon())
+	require.Equal(t, Overridden, d.Record.State, "another client uncordoned the node")
+	require.Equal(t, own, d.RemoveTaints, "the taint would still keep pods away")
+
+	d = Decide(node(byTaint), closedFacts(), policy, noon())
+	require.Equal(t, Overridden, d.Record.State)
+}
+
+// TestRegisteredWithTaint follows the setup in manifests/overlays/without-born-held.
+func TestRegisteredWithTaint(t *testing.T) {
+	const key = "holdfast.dev/held"
+	policy := Policy{TaintKey: key, HoldUnrecorded: true}
+	for _, status := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
+		t.Run("Ready "+string(status), func(t *testing.T) {
+			n := node(tainted(key), tainted("dedicated"), conditioned(corev1.NodeReady, status, "Kubelet"))
+			waiting, err := settle(n, closedFacts(), policy, unchanged)
+			require.NoError(t, err)
+			held := Record{State: Held, BootID: thisBoot, Since: noon(), Reason: NewNode, Taint: key}
+			held.Marks = slices.Sorted(maps.Keys(scaleDownMarks()))
+			require.Equal(t, held.Format(), waiting.Annotations[HoldAnnotation])
+			require.True(t, hasTaint(waiting, key))
+			require.False(t, waiting.Spec.Unschedulable)
+			require.Equal(t, corev1.ConditionTrue, findCondition(waiting, NetworkHeld).Status)
+			for how, begin := range map[string]*corev1.Node{"held first": waiting, "gates already open": n} {
+				end, err := settle(begin, readyFacts(), policy, unchanged)
+				require.NoError(t, err, how)
+				require.False(t, hasTaint(end, key), how)
+				require.True(t, hasTaint(end, "dedicated"), how)
+				released := Record{State: Released, BootID: thisBoot, Since: noon(), Reason: NetworkReady}
+				require.Equal(t, released.Format(), end.Annotations[HoldAnnotation], how)
+			}
+		})
+	}
+	d := Decide(node(tainted(key)), closedFacts(), Policy{}, noon())
+	require.Equal(t, FirstSeen, d.Record.Reason, "a taint that is not in the policy belongs to another component")
+	require.Empty(t, d.RemoveTaints)
+}
+
+// TestRestoredTaint: Karpenter restores the startup taints of a NodePool when it registers a
+// Node, even if the Node was already released (karpenter#1772).
+func TestRestoredTaint(t *testing.T) {
+	policy := Policy{TaintKey: holdTaint}
+	own := []corev1.Taint{{Key: holdTaint, Effect: corev1.TaintEffectNoSchedule}}
+	restored := func(state State, boot, reason string) *corev1.Node {
+		return node(recorded(state, boot, reason), tainted(holdTaint))
+	}
+	isExempt := restored(Released, otherBoot, NetworkReady)
+	exempt(isExempt)
+	for name, c := range map[string]struct {
+		node  *corev1.Node
+		facts Facts
+	}{
+		"released":                 {restored(Released, thisBoot, NetworkReady), readyFacts()},
+		"released, gates closed":   {restored(Released, thisBoot, NetworkReady), closedFacts()},
+		"overridden":               {restored(Overridden, thisBoot, EndedByHand), closedFacts()},
+		"gates mismatch":           {restored(Released, thisBoot, GatesDoNotFit), closedFacts()},
+		"another boot, gates open": {restored(Released, otherBoot, NetworkReady), readyFacts()},
+		"another boot, exempt":     {isExempt, closedFacts()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Decide(c.node, c.facts, policy, noon())
+			require.Equal(t, own, d.RemoveTaints)
+			require.False(t, d.Held)
+			require.Nil(t, d.Unschedulable)
+		})
+	}
+
+	d := Decide(restored(Released, otherBoot, NetworkReady), closedFacts(), policy, noon())
+	require.Equal(t, Held, d.Record.State, "in another boot with closed gates, the node has to be held")
+	require.Equal(t, holdTaint, d.Record.Taint)
+	require.Empty(t, d.RemoveTaints)
+
+	d = Decide(restored(Released, thisBoot, NetworkReady), readyFacts(), Policy{}, noon())
+	require.Empty(t, d.RemoveTaints, "a taint that is not in the policy belongs to another component")
 }

@@ -4,22 +4,27 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
-// Index is an Inventory made ready for searching. A nil Index is a list that has not been read.
+// Index is an Inventory prepared for lookups. A nil Index stands for a list that has not
+// been read.
 type Index struct {
 	inventory *Inventory
-	// records are the inventory's without repetitions.
+	// records are those of the inventory without repetitions.
 	records []Record
-	// The maps of evidence hold live records only; the addresses of one that is gone may be another's by now.
+	// The evidence maps hold live records only: another machine may already have the addresses
+	// of a machine that was deleted.
 	byProvider, byName  map[string][]int
 	byPrivate, byPublic map[netip.Addr][]int
-	// ids holds all records by their exact instance ID: that is how an autoscaler finds the one to delete, and it does not
-	// ask whether the record is live.
+	// ids holds all records by their exact instance ID. An autoscaler finds the machine to
+	// delete by that ID and does not check that the record is live.
 	ids map[string][]int
 }
 
-// NewIndex returns the index of an inventory, nil for nil. The inventory must not change afterwards.
+// NewIndex returns the index of an inventory, or nil for nil. Do not change the inventory
+// later.
 func NewIndex(i *Inventory) *Index {
 	if i == nil {
 		return nil
@@ -37,7 +42,7 @@ func NewIndex(i *Inventory) *Index {
 		at := len(x.records)
 		x.records = append(x.records, r)
 		x.ids[r.InstanceID] = append(x.ids[r.InstanceID], at)
-		if !r.Live() {
+		if !r.IsLive() {
 			continue
 		}
 		if id := lastSegment(r.ProviderNodeID); id != "" {
@@ -47,13 +52,13 @@ func NewIndex(i *Inventory) *Index {
 			name := strings.ToLower(r.InstanceID)
 			x.byName[name] = append(x.byName[name], at)
 		}
-		file(x.byPrivate, canonical(r.PrivateIP), at)
-		file(x.byPublic, canonical(r.PublicIP), at)
+		addPositions(x.byPrivate, parseAddresses(r.PrivateIP), at)
+		addPositions(x.byPublic, parseAddresses(r.PublicIP), at)
 	}
 	return x
 }
 
-// Inventory returns what was indexed, nil for a nil Index.
+// Inventory returns the indexed inventory, or nil for a nil Index.
 func (x *Index) Inventory() *Inventory {
 	if x == nil {
 		return nil
@@ -61,16 +66,16 @@ func (x *Index) Inventory() *Inventory {
 	return x.inventory
 }
 
-func file(under map[netip.Addr][]int, keys []netip.Addr, at int) {
+func addPositions(to map[netip.Addr][]int, keys []netip.Addr, at int) {
 	for _, key := range keys {
-		if !slices.Contains(under[key], at) {
-			under[key] = append(under[key], at)
+		if !slices.Contains(to[key], at) {
+			to[key] = append(to[key], at)
 		}
 	}
 }
 
-// look returns the records under any of the keys, each once.
-func look[K comparable](in map[K][]int, keys ...K) []int {
+// positionsOf returns the records under any of the keys, each once.
+func positionsOf[K comparable](in map[K][]int, keys ...K) []int {
 	var found []int
 	for _, key := range keys {
 		for _, at := range in[key] {
@@ -80,4 +85,43 @@ func look[K comparable](in map[K][]int, keys ...K) []int {
 		}
 	}
 	return found
+}
+
+// nodeAddresses returns a Node's addresses of one type, of both IP families.
+func nodeAddresses(n *corev1.Node, of corev1.NodeAddressType) []netip.Addr {
+	var found []netip.Addr
+	for _, a := range n.Status.Addresses {
+		if a.Type == of {
+			found = append(found, parseAddresses(a.Address)...)
+		}
+	}
+	return found
+}
+
+// parseAddresses returns the addresses in a text in canonical form. It accepts IPv4 in
+// IPv6, a prefix length, a zone, and several addresses with commas between them. It leaves
+// out addresses that every host has, such as loopback and link-local ones, because they
+// identify no machine.
+func parseAddresses(text string) []netip.Addr {
+	var found []netip.Addr
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == ';' }) {
+		word, _, _ = strings.Cut(word, "/")
+		addr, err := netip.ParseAddr(word)
+		if err != nil {
+			continue
+		}
+		addr = addr.Unmap().WithZone("")
+		if addr.IsUnspecified() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
+			continue
+		}
+		found = append(found, addr)
+	}
+	return found
+}
+
+// lastSegment returns the part of a provider ID after the last slash, in lower case. For
+// aws:///us-west-2a/i-0769aa it returns i-0769aa.
+func lastSegment(id string) string {
+	id = strings.TrimSpace(id)
+	return strings.ToLower(id[strings.LastIndex(id, "/")+1:])
 }

@@ -3,13 +3,13 @@ package spc
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Outcome is what became of the search for a node's record. The zero value is Unknown: there was no list to search.
+// Outcome is the result of the search for a Node's record. The zero value is Unknown: there
+// was no list to search.
 type Outcome int
 
 // The outcomes.
@@ -17,28 +17,29 @@ const (
 	Unknown Outcome = iota
 	// Missing: no live record matches.
 	Missing
-	// Gone: none does, and the record that the node's labels name is gone or going.
+	// Gone: no live record matches, and the record that the Node's labels name is deleted or
+	// being deleted.
 	Gone
-	// Matched: exactly one does, on every piece of evidence that says anything.
+	// Matched: all evidence that points to a record points to the same one.
 	Matched
 	// Conflict: evidence points to several records, or contradicts itself.
 	Conflict
 )
 
-// Match is the answer for one node.
+// Match describes the outcome for one Node.
 type Match struct {
 	Outcome Outcome
 	// Organization is the number of the organization whose list was searched.
 	Organization int64
-	// Record is the node's record, nil unless Matched.
+	// Record is the Node's record. It is nil unless the outcome is Matched.
 	Record *Record
-	// Evidence names what agreed: "provider_node_id", "private_ip".
+	// Evidence lists the fields that matched, for example "provider_node_id" and "private_ip".
 	Evidence []string
 	// Message explains the outcome in one sentence.
 	Message string
 }
 
-// The names of evidence are those of the record's fields.
+// Evidence has the names of the record's JSON fields.
 const (
 	byProvider   = "provider_node_id"
 	byPrivateIP  = "private_ip"
@@ -46,22 +47,24 @@ const (
 	byPublicIP   = "public_ip"
 )
 
-// clue is one way to recognise a record. The order is the one in which people would trust them.
-type clue struct {
-	name  string
-	found []int
+// fieldMatch holds the positions of the records that match by one field.
+type fieldMatch struct {
+	field     string
+	positions []int
 }
 
-// Find looks for the record of a node.
+// Find returns the record that the Node's provider ID, addresses and name point to.
 //
-// Labels that name a record are checked and never believed alone: they may be left over from another machine. A record
-// whose instance ID another one has too is not taken, since an autoscaler could not tell them apart.
+// Labels that name a record can only contradict a match: they may be left over from another
+// machine. A record does not match if another record has the same instance ID, because an
+// autoscaler cannot distinguish the two.
 func (x *Index) Find(n *corev1.Node) Match {
 	switch {
 	case x == nil:
 		return Match{Message: "the list of SPC machines has not been read yet"}
 	case n.CreationTimestamp.After(x.inventory.AsOf):
-		return Match{Message: "the list of SPC machines was asked for before the node was there; it is asked for again within about a minute"}
+		return Match{Message: "the list of SPC machines is older than the node; " +
+			"Holdfast reads it again within about a minute"}
 	}
 	m := x.search(n)
 	m.Organization = x.inventory.Organization
@@ -70,56 +73,60 @@ func (x *Index) Find(n *corev1.Node) Match {
 
 func (x *Index) search(n *corev1.Node) Match {
 	at, evidence := -1, []string(nil)
-	for _, c := range x.clues(n) {
+	for _, c := range x.fieldMatches(n) {
 		switch {
-		case len(c.found) == 0:
+		case len(c.positions) == 0:
 			continue
-		case len(c.found) > 1:
-			return conflict("%d live SPC records match by %s: %s; ask SPC which of them is real", len(c.found), c.name, x.instances(c.found))
-		case at >= 0 && at != c.found[0]:
-			return conflict("by %s the node is SPC instance %s, by %s it is %s",
-				strings.Join(evidence, " and "), x.instances([]int{at}), c.name, x.instances(c.found))
+		case len(c.positions) > 1:
+			return newConflict("%d live SPC records match by %s: %s; find out from SPC which one is correct",
+				len(c.positions), c.field, x.describeRecords(c.positions))
+		case at >= 0 && at != c.positions[0]:
+			return newConflict("by %s the node is SPC instance %s, by %s it is %s",
+				strings.Join(evidence, " and "), x.describeRecords([]int{at}), c.field,
+				x.describeRecords(c.positions))
 		}
-		at = c.found[0]
-		evidence = append(evidence, c.name)
+		at = c.positions[0]
+		evidence = append(evidence, c.field)
 	}
 	if at < 0 {
-		return x.unmatched(n)
+		return x.explainMissing(n)
 	}
 	r := x.records[at]
-	if doubt := x.doubt(n, r, evidence); doubt != "" {
-		return conflict("%s", doubt)
+	if reason := x.conflictReason(n, r, evidence); reason != "" {
+		return newConflict("%s", reason)
 	}
 	return Match{
 		Outcome: Matched, Record: &r, Evidence: evidence,
-		Message: fmt.Sprintf("SPC instance %s (node_id %d, state %s), by %s", r.InstanceID, r.PK, said(r), strings.Join(evidence, ", ")),
+		Message: fmt.Sprintf("SPC instance %s (node_id %d, state %s), by %s",
+			r.InstanceID, r.PK, describeState(r), strings.Join(evidence, ", ")),
 	}
 }
 
-// clues returns the live records that what the node itself shows points to. An empty field points to nothing.
-func (x *Index) clues(n *corev1.Node) []clue {
-	// A record that has no machine yet is recognised by its name alone by nobody: the node must be another's.
-	named := slices.DeleteFunc(look(x.byName, names(n)...), func(at int) bool { return x.unmade(at) })
-	return []clue{
-		{byProvider, look(x.byProvider, providerName(n)...)},
-		{byPrivateIP, look(x.byPrivate, addresses(n, corev1.NodeInternalIP)...)},
+// fieldMatches returns the live records that match the Node by each field, the most
+// trustworthy field first. An empty field matches nothing.
+func (x *Index) fieldMatches(n *corev1.Node) []fieldMatch {
+	// A record without a machine cannot be the Node's, even if it has the same name.
+	named := slices.DeleteFunc(positionsOf(x.byName, nameKeys(n)...), x.isWithoutMachine)
+	return []fieldMatch{
+		{byProvider, positionsOf(x.byProvider, providerKeys(n)...)},
+		{byPrivateIP, positionsOf(x.byPrivate, nodeAddresses(n, corev1.NodeInternalIP)...)},
 		{byInstanceID, named},
-		{byPublicIP, look(x.byPublic, addresses(n, corev1.NodeExternalIP)...)},
+		{byPublicIP, positionsOf(x.byPublic, nodeAddresses(n, corev1.NodeExternalIP)...)},
 	}
 }
 
-func (x *Index) unmade(at int) bool {
-	return x.records[at].Phase() == Starting && !x.records[at].Made()
+func (x *Index) isWithoutMachine(at int) bool {
+	return x.records[at].Phase() == Starting && !x.records[at].HasMachine()
 }
 
-func providerName(n *corev1.Node) []string {
+func providerKeys(n *corev1.Node) []string {
 	if id := lastSegment(n.Spec.ProviderID); id != "" {
 		return []string{id}
 	}
 	return nil
 }
 
-func names(n *corev1.Node) []string {
+func nameKeys(n *corev1.Node) []string {
 	found := []string{strings.ToLower(n.Name)}
 	if host := strings.ToLower(n.Labels[corev1.LabelHostname]); host != "" {
 		found = append(found, host)
@@ -127,99 +134,39 @@ func names(n *corev1.Node) []string {
 	return found
 }
 
-// unmatched says what is known of a node that nothing points to.
-func (x *Index) unmatched(n *corev1.Node) Match {
-	if claimed, _ := labelClaim(n); claimed.instance != "" || claimed.node != "" {
+// explainMissing returns the match of a Node for which there is no evidence.
+func (x *Index) explainMissing(n *corev1.Node) Match {
+	if claimed, _ := claimOf(n); claimed.instance != "" || claimed.node != "" {
 		gone := ""
 		for _, r := range x.records {
 			switch {
-			case !claimed.fits(r):
-			case r.Live():
-				return conflict("its labels name SPC %s, and neither provider ID nor address nor name of that record is the node's; "+
-					"if the labels are of another machine, take them off: %s", claimed, remedy(n))
+			case !claimed.isFor(r):
+			case r.IsLive():
+				return newConflict("its labels name SPC %s, but the provider ID, the addresses and the name of that record "+
+					"do not match; if the labels belong to another machine, remove them: %s",
+					claimed, removeLabelsCommand(n))
 			default:
 				gone = fmt.Sprintf(": its state is %s", r.State)
 			}
 		}
 		if gone == "" {
-			gone = ": it is not in the list any more"
+			gone = ": it is no longer in the list"
 		}
-		return Match{Outcome: Gone, Message: "its machine is gone from SPC, " + claimed.String() + gone}
+		return Match{Outcome: Gone, Message: "its machine no longer exists in SPC, " + claimed.String() + gone}
 	}
-	if waiting := look(x.byName, names(n)...); len(waiting) > 0 {
-		return Match{Outcome: Missing, Message: fmt.Sprintf("SPC instance %s has its name, and no machine yet (state %s)",
-			x.instances(waiting[:1]), said(x.records[waiting[0]]))}
+	if waiting := positionsOf(x.byName, nameKeys(n)...); len(waiting) > 0 {
+		return Match{Outcome: Missing, Message: fmt.Sprintf("SPC instance %s has its name but no machine yet (state %s)",
+			x.describeRecords(waiting[:1]), describeState(x.records[waiting[0]]))}
 	}
 	return Match{Outcome: Missing, Message: "no live SPC record has its provider ID, addresses or name"}
 }
 
-// doubt says what speaks against a record that the evidence points to.
-func (x *Index) doubt(n *corev1.Node, r Record, evidence []string) string {
-	by := strings.Join(evidence, " and ")
-	if claimed, says := labelClaim(n); says && !claimed.fits(r) {
-		return fmt.Sprintf("its labels name SPC %s, but by %s it is %s (node_id %d, cluster %d); if the labels are of a machine that it "+
-			"was before, take them off: %s", claimed, by, r.InstanceID, r.PK, r.Cluster, remedy(n))
-	}
-	if r.InstanceID == "" {
-		return fmt.Sprintf("by %s it is SPC node_id %d, which has no instance ID", by, r.PK)
-	}
-	if same := x.ids[r.InstanceID]; len(same) > 1 {
-		return fmt.Sprintf("by %s it is SPC instance %s, and %d records have that instance ID: %s", by, r.InstanceID, len(same), x.instances(same))
-	}
-	if controlPlane(n) && strings.EqualFold(r.Role, "worker") {
-		return fmt.Sprintf("by %s it is SPC instance %s, whose role is worker, and the node is one of the control plane", by, r.InstanceID)
-	}
-	if slices.Contains(evidence, byProvider) {
-		return "" // the cloud's own name for the machine
-	}
-	if id := lastSegment(n.Spec.ProviderID); contradict(id, lastSegment(r.ProviderNodeID)) {
-		return fmt.Sprintf("by %s it is SPC instance %s, which is %s at the cloud, and the node is %s", by, r.InstanceID, r.ProviderNodeID, id)
-	}
-	if internal := addresses(n, corev1.NodeInternalIP); len(evidence) == 1 && evidence[0] == byPublicIP && len(internal) > 0 && r.PrivateIP != "" {
-		return fmt.Sprintf("by %s it is SPC instance %s, whose private address %s is not the node's", by, r.InstanceID, r.PrivateIP)
-	}
-	if elsewhere(n, r) {
-		return fmt.Sprintf("by %s it is SPC instance %s in %s, and the node is in %s",
-			by, r.InstanceID, strings.Join(locations(r), ", "), strings.Join(places(n), ", "))
-	}
-	return ""
-}
-
-func conflict(format string, args ...any) Match {
+func newConflict(format string, args ...any) Match {
 	return Match{Outcome: Conflict, Message: fmt.Sprintf(format, args...)}
 }
 
-// claim is what the labels that are there already say.
-type claim struct{ instance, node, cluster string }
-
-func labelClaim(n *corev1.Node) (claim, bool) {
-	c := claim{n.Labels[InstanceIDLabel], n.Labels[NodeIDLabel], n.Labels[ClusterIDLabel]}
-	return c, c != claim{}
-}
-
-func (c claim) fits(r Record) bool {
-	return (c.instance == "" || c.instance == r.InstanceID) && (c.node == "" || c.node == strconv.FormatInt(r.PK, 10)) &&
-		(c.cluster == "" || c.cluster == strconv.FormatInt(r.Cluster, 10))
-}
-
-func (c claim) String() string {
-	var said []string
-	for _, part := range []struct{ name, value string }{{"instance", c.instance}, {"node_id", c.node}, {"cluster", c.cluster}} {
-		if part.value != "" {
-			said = append(said, part.name+" "+part.value)
-		}
-	}
-	return strings.Join(said, ", ")
-}
-
-// remedy is the command that takes the labels off.
-func remedy(n *corev1.Node) string {
-	return fmt.Sprintf("kubectl label node %s %s- %s- %s- %s- %s- %s- %s- %s-", n.Name, InstanceIDLabel, NodeIDLabel, NodeGroupLabel,
-		NodePoolLabel, RoleLabel, ClusterIDLabel, PrivateIPLabel, SizeLabel)
-}
-
-// said is the record's state with what else the API says of it.
-func said(r Record) string {
+// describeState returns the record's state, with the API's failure flag.
+func describeState(r Record) string {
 	state := r.State
 	if state == "" {
 		state = "unnamed"
@@ -230,11 +177,11 @@ func said(r Record) string {
 	return state
 }
 
-func (x *Index) instances(at []int) string {
+func (x *Index) describeRecords(at []int) string {
 	names := make([]string, 0, len(at))
 	for _, i := range at[:min(len(at), 5)] {
 		r := x.records[i]
-		names = append(names, fmt.Sprintf("%s (node_id %d, %s)", r.InstanceID, r.PK, said(r)))
+		names = append(names, fmt.Sprintf("%s (node_id %d, %s)", r.InstanceID, r.PK, describeState(r)))
 	}
 	if more := len(at) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))

@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// Record is one node as the SPC API tells it: the fields that all four generations of the API's node object share, and
-// the later ones that identify it. Their names are the API's own.
+// Record is one machine as the SPC API returns it. It has the fields that all four
+// generations of the API's node object share, and the later ones that identify a machine.
+// The JSON names are the API's own.
 type Record struct {
 	PK      int64 `json:"pk"`
 	Cluster int64 `json:"cluster"`
-	// Pool is 0 for a master, for which the API has null.
+	// Pool is 0 for a master. The API has null there.
 	Pool           int64  `json:"pool,omitempty"`
 	PoolName       string `json:"pool_name,omitempty"`
 	InstanceID     string `json:"instance_id"`
@@ -24,30 +25,31 @@ type Record struct {
 	Size           string `json:"size,omitempty"`
 	State          string `json:"state"`
 	IsFailed       bool   `json:"is_failed,omitempty"`
-	// Created is RFC 3339. It is not published to the agents, who have no use for it.
+	// Created is RFC 3339. It is not published to the agents, which do not need it.
 	Created string `json:"created,omitempty"`
 }
 
-// Phase is what a state means.
+// Phase groups the states of the SPC API.
 type Phase string
 
 // The phases.
 const (
-	// Starting: draft or building. What goes wrong in SPC's builds mostly leaves a machine here for good.
+	// Starting: draft or building. Most failures of SPC's builds leave a machine in this
+	// phase.
 	Starting Phase = "starting"
 	// Up: provisioned or running.
 	Up     Phase = "up"
 	Failed Phase = "failed"
-	// Going: deleting or deleted. Its addresses may be another's by now.
+	// Going: deleting or deleted. Another machine may already have its addresses.
 	Going Phase = "going"
 	// Other is a state that the API does not document. It counts as live.
 	Other Phase = "other"
 )
 
-// Phases are all of them.
+// Phases returns all phases of a listed machine.
 func Phases() []Phase { return []Phase{Starting, Up, Failed, Going, Other} }
 
-// Phase returns what the record's state means.
+// Phase returns the phase of the record's state.
 func (r Record) Phase() Phase {
 	switch state := strings.ToLower(strings.TrimSpace(r.State)); {
 	case state == "deleting" || state == "deleted":
@@ -62,15 +64,15 @@ func (r Record) Phase() Phase {
 	return Other
 }
 
-// Live says that the machine has not gone and is not going.
-func (r Record) Live() bool { return r.Phase() != Going }
+// IsLive reports whether the machine is neither deleted nor being deleted.
+func (r Record) IsLive() bool { return r.Phase() != Going }
 
-// Made says that the API knows something of the machine that only its cloud can have given it.
-func (r Record) Made() bool {
+// HasMachine reports whether the record has a value that only the cloud can have assigned.
+func (r Record) HasMachine() bool {
 	return r.ProviderNodeID != "" || r.PrivateIP != "" || r.PublicIP != ""
 }
 
-// Pool is one node pool as the SPC API tells it. The API of 2016 has none.
+// Pool is one node pool as the SPC API returns it. The API of 2016 has none.
 type Pool struct {
 	PK         int64  `json:"pk"`
 	Name       string `json:"name"`
@@ -84,7 +86,8 @@ type Pool struct {
 	State      string `json:"state"`
 }
 
-// Group is the name of the pool's autoscaling group, as the SPC provider of cluster-autoscaler forms it.
+// Group returns the name of the pool's autoscaling group, as the SPC provider of
+// cluster-autoscaler forms it.
 func (p Pool) Group() string {
 	if p.InstanceID == "" {
 		return ""
@@ -92,7 +95,7 @@ func (p Pool) Group() string {
 	return "autoscaling-" + p.InstanceID
 }
 
-// Cluster is the cluster as the SPC API tells it.
+// Cluster is the cluster as the SPC API returns it.
 type Cluster struct {
 	PK         int64  `json:"pk"`
 	Name       string `json:"name"`
@@ -102,13 +105,15 @@ type Cluster struct {
 	IsFailed   bool   `json:"is_failed"`
 }
 
-// Inventory is the list of a cluster's machines, as the leader publishes it and agents read it.
+// Inventory is the list of a cluster's machines. The leader publishes it and the agents
+// read it.
 type Inventory struct {
 	Organization int64 `json:"organization"`
 	Cluster      int64 `json:"cluster"`
-	// AsOf is the creation time of a Node: every Node created until then was there before SPC was asked for this list. A
-	// younger one may have an address that the list still shows for the machine which had it before. Being the time of a
-	// Node and not of the list, it stands still while neither machines nor Nodes come, and the list with it.
+	// AsOf is the creation time of a Node. Every Node created until then existed before the
+	// list was requested. The list may show the address of a younger Node for the machine that
+	// had the address before. AsOf is the time of a Node and not of the list, so that the list
+	// stays equal while neither machines nor Nodes are added.
 	AsOf    time.Time `json:"as_of"`
 	Records []Record  `json:"records"`
 }

@@ -5,28 +5,46 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
+// Labels of a matched Node. The SPC provider of cluster-autoscaler reads InstanceIDLabel
+// and NodeGroupLabel. SPC's own node builds set the others as well. See
+// docs/node-contract.md.
+const (
+	InstanceIDLabel = "stackpoint.io/instance_id"
+	NodeIDLabel     = "stackpoint.io/node_id"
+	NodeGroupLabel  = "stackpoint.io/node_group"
+	NodePoolLabel   = "stackpoint.io/node_pool"
+	RoleLabel       = "stackpoint.io/role"
+	ClusterIDLabel  = "stackpoint.io/cluster_id"
+	PrivateIPLabel  = "stackpoint.io/private_ip"
+	SizeLabel       = "stackpoint.io/size"
+)
+
+// Annotations of a Node.
 const (
 	// NodeAnnotation holds the record and the evidence that matched, as compact JSON.
 	NodeAnnotation = "holdfast.dev/spc-node"
-	// ProblemAnnotation says in a sentence for people what is wrong between the node and SPC. It goes when that does.
+	// ProblemAnnotation describes a problem between the Node and SPC in a sentence. It is
+	// removed when the problem ends.
 	ProblemAnnotation = "holdfast.dev/spc-problem"
 )
 
 const (
-	// Settling is how long after its creation a node may be without a machine before that is a problem: the list is read
-	// once a minute, and the API may be a little behind.
-	Settling = 5 * time.Minute
-	// Building is how long a machine may be on its way, seen from SPC or from Kubernetes, before that is a problem.
-	Building = 15 * time.Minute
+	// MissingAfter is the age at which a Node without a machine becomes a problem. The list is
+	// read once a minute, and the API may be a little behind.
+	MissingAfter = 5 * time.Minute
+	// UnfinishedAfter is how long a machine may take to become a Node before that is a
+	// problem.
+	UnfinishedAfter = 15 * time.Minute
 )
 
-// Reasons of a Report's problem, which are the reasons of the events that tell of it.
+// Reasons of a Report's problem. The events about the problem have the same reasons.
 const (
 	ReasonConflict   = "SPCConflict"
 	ReasonMissing    = "SPCMachineMissing"
@@ -39,134 +57,144 @@ const (
 	ReasonGrouped    = "SPCProtectedNodeInGroup"
 )
 
-// Terms are what a report depends on beside the node and its match.
+// Terms are the inputs of a Report beside the Node and its Match.
 type Terms struct {
 	Now time.Time
-	// Withhold says why the node gets no node_group label, empty if it may have one. Protected says that the reason is
-	// known to hold, so that a label which is there is a problem and ours is taken off.
-	Withhold  string
+	// Withhold is the reason why the Node gets no node_group label. It is empty if the Node
+	// may have one.
+	Withhold string
+	// Protected is set if the reason in Withhold is known to be true. Then an existing
+	// node_group label is removed if Holdfast set it, and is a problem otherwise.
 	Protected bool
 }
 
-// Report is what to write on the node for a Match. Only keys that are to be added, taken off (nil) or, in the case of our
-// own annotations, changed are named.
+// Report describes what to write on the Node for a Match. It contains only the keys to add
+// or remove (nil) and, for Holdfast's own annotations, those to change.
 type Report struct {
 	Labels      map[string]*string
 	Annotations map[string]*string
-	// Problem is the sentence for people, Reason its kind; empty without a problem.
+	// Problem is a sentence for people and Reason its kind. Both are empty if there is no
+	// problem.
 	Problem, Reason string
 }
 
-// annotated is the value of NodeAnnotation.
-type annotated struct {
+// nodeAnnotation is the value of NodeAnnotation.
+type nodeAnnotation struct {
 	Organization int64 `json:"org"`
 	Record
 	Evidence []string `json:"evidence"`
-	// Labels are those that Holdfast set; the others were there.
+	// Labels are the labels that Holdfast set. The others existed before.
 	Labels []string `json:"labels,omitempty"`
-	// Withheld says which label was not set, and why.
+	// Withheld is the label that was not set, with the reason.
 	Withheld string `json:"withheld,omitempty"`
 }
 
-// Reported returns what is missing on the node of the labels and annotations that follow from m. Nothing but the problem
-// follows from a match that is not certain, and what was written for an earlier one stays: the machine has not changed
-// because a list could not be read. A label that has another value is left as it is.
-func Reported(n *corev1.Node, m Match, t Terms) (Report, error) {
+// NewReport returns the labels and annotations that the Node lacks for its Match. It never
+// changes a label that has another value.
+//
+// A Match other than Matched results in a problem at most. Labels and annotations of an
+// earlier Match stay, because a list that cannot be read does not change the machine.
+func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 	report := Report{Labels: map[string]*string{}, Annotations: map[string]*string{}}
 	switch m.Outcome {
 	case Unknown:
 		return report, nil
 	case Matched:
-		if err := report.match(n, m, t); err != nil {
+		if err := report.addMatch(n, m, t); err != nil {
 			return report, err
 		}
 	case Conflict:
-		report.problem(ReasonConflict, m.Message)
+		report.addProblem(ReasonConflict, m.Message)
 	case Gone:
-		report.problem(ReasonGone, m.Message)
+		report.addProblem(ReasonGone, m.Message)
 	case Missing:
-		if age(n, t.Now) >= Settling {
-			report.problem(ReasonMissing, m.Message)
+		if nodeAge(n, t.Now) >= MissingAfter {
+			report.addProblem(ReasonMissing, m.Message)
 		}
 	}
-	report.annotate(n, ProblemAnnotation, report.Problem)
+	report.setAnnotation(n, ProblemAnnotation, report.Problem)
 	return report, nil
 }
 
-// match reports a certain match.
-func (p *Report) match(n *corev1.Node, m Match, t Terms) error {
+// addMatch adds the labels, the annotation and the problems of a certain match.
+func (p *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
 	r := *m.Record
-	values, owned, withheld := labelSet(r), ours(n, r), ""
+	values, owned, withheld := recordLabels(r), ownedLabels(n, r), ""
 	if t.Withhold != "" && r.GroupName != "" {
-		if have, there := n.Labels[NodeGroupLabel]; !there {
+		if have, exists := n.Labels[NodeGroupLabel]; !exists {
 			withheld = "node_group: " + t.Withhold
 		} else if t.Protected {
 			withheld = "node_group: " + t.Withhold
-			p.ungroup(n, have, owned)
+			p.removeGroup(n, have, owned)
 		}
 		delete(values, NodeGroupLabel)
 	}
 	var kept []string
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		have, there := n.Labels[key]
+		have, exists := n.Labels[key]
 		switch value := values[key]; {
 		case value == "" || have == value:
-		case there:
-			kept = append(kept, fmt.Sprintf("%s=%s (SPC says %s)", key, have, value))
+		case exists:
+			kept = append(kept, fmt.Sprintf("%s=%s (SPC has %s)", key, have, value))
 		default:
 			p.Labels[key], owned[key] = &value, true
 		}
 	}
 	if len(kept) > 0 {
-		p.problem(ReasonLabel, "labels left as they are: "+strings.Join(kept, ", "))
+		p.addProblem(ReasonLabel, "labels not changed: "+strings.Join(kept, ", "))
 	}
-	p.doubts(n, r, t)
+	p.addMachineProblems(n, r, t)
 	r.Created = ""
-	text, err := json.Marshal(annotated{
-		Organization: m.Organization, Record: r, Evidence: m.Evidence, Labels: slices.Sorted(maps.Keys(owned)), Withheld: withheld,
+	text, err := json.Marshal(nodeAnnotation{
+		Organization: m.Organization, Record: r, Evidence: m.Evidence, Labels: slices.Sorted(maps.Keys(owned)),
+		Withheld: withheld,
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the SPC record: %w", err)
 	}
-	p.annotate(n, NodeAnnotation, string(text))
+	p.setAnnotation(n, NodeAnnotation, string(text))
 	return nil
 }
 
-// ungroup takes the group off a protected node if Holdfast put it there, and otherwise says what it means.
-func (p *Report) ungroup(n *corev1.Node, group string, owned map[string]bool) {
+// removeGroup removes the group label of a protected Node if Holdfast set it. Otherwise it
+// adds a problem.
+func (p *Report) removeGroup(n *corev1.Node, group string, owned map[string]bool) {
 	if owned[NodeGroupLabel] {
 		delete(owned, NodeGroupLabel)
 		p.Labels[NodeGroupLabel] = nil
 		return
 	}
-	p.problem(ReasonGrouped, fmt.Sprintf("the node is protected and has %s=%s, which Holdfast did not set: to SPC's autoscaler 0.4 "+
-		"it is one that may be removed; take it off with kubectl label node %s %s-", NodeGroupLabel, group, n.Name, NodeGroupLabel))
+	p.addProblem(ReasonGrouped, fmt.Sprintf("the node is protected but has %s=%s, which Holdfast did not set: SPC's "+
+		"autoscaler 0.4 may remove such a node; remove the label with kubectl label node %s %s-",
+		NodeGroupLabel, group, n.Name, NodeGroupLabel))
 }
 
-// doubts says what is wrong with a machine that is certainly the node's.
-func (p *Report) doubts(n *corev1.Node, r Record, t Terms) {
+// addMachineProblems adds the problems of the machine that matches.
+func (p *Report) addMachineProblems(n *corev1.Node, r Record, t Terms) {
 	for _, id := range []struct{ name, value string }{{"instance ID", r.InstanceID}, {"group", r.GroupName}} {
-		if id.value != exactly(id.value) {
-			p.problem(ReasonUnfit, fmt.Sprintf("no label can hold the %s %q as it is, and an autoscaler would look for another", id.name, id.value))
+		if id.value != exactLabelValue(id.value) {
+			p.addProblem(ReasonUnfit, fmt.Sprintf("the %s %q is not a valid label value; an autoscaler would not find "+
+				"an adapted one, so Holdfast sets no label", id.name, id.value))
 		}
 	}
+	machine := fmt.Sprintf("its machine %s (node_id %d)", r.InstanceID, r.PK)
 	switch r.Phase() {
 	case Failed:
-		p.problem(ReasonFailed, fmt.Sprintf("SPC says that its machine %s (node_id %d) has failed (state %s)", r.InstanceID, r.PK, said(r)))
+		p.addProblem(ReasonFailed, fmt.Sprintf("SPC reports that %s has failed (state %s)", machine, describeState(r)))
 	case Starting:
-		if age(n, t.Now) >= Building {
-			p.problem(ReasonUnfinished, fmt.Sprintf("SPC still says that its machine %s (node_id %d) is in state %s, a quarter of an hour and more "+
-				"after the node came: its build has most likely failed", r.InstanceID, r.PK, said(r)))
+		if nodeAge(n, t.Now) >= UnfinishedAfter {
+			p.addProblem(ReasonUnfinished, fmt.Sprintf("SPC still reports that %s is in state %s, more than 15 minutes "+
+				"after the node joined: its build has probably failed", machine, describeState(r)))
 		}
 	case Other:
-		p.problem(ReasonState, fmt.Sprintf("SPC says that its machine %s (node_id %d) is in state %s, which is none that SPC documents; "+
-			"it counts as one that lives", r.InstanceID, r.PK, said(r)))
-	case Up, Going, NotSeen:
+		p.addProblem(ReasonState, fmt.Sprintf("SPC reports that %s is in state %s, which SPC does not document; the "+
+			"machine counts as live", machine, describeState(r)))
+	case Up, Going, NotListed:
 	}
 }
 
-// problem adds a sentence. The first one's reason is the report's.
-func (p *Report) problem(reason, text string) {
+// addProblem adds a sentence. The reason of the first one becomes the report's.
+func (p *Report) addProblem(reason, text string) {
 	if p.Problem == "" {
 		p.Reason, p.Problem = reason, text
 		return
@@ -174,30 +202,73 @@ func (p *Report) problem(reason, text string) {
 	p.Problem += "; " + text
 }
 
-// annotate sets an annotation of ours, or takes it off if there is nothing to say.
-func (p *Report) annotate(n *corev1.Node, key, value string) {
-	switch have, there := n.Annotations[key]; {
+// setAnnotation sets an annotation of Holdfast, or removes it if the value is empty.
+func (p *Report) setAnnotation(n *corev1.Node, key, value string) {
+	switch have, exists := n.Annotations[key]; {
 	case value != "" && value != have:
 		p.Annotations[key] = &value
-	case value == "" && there:
+	case value == "" && exists:
 		p.Annotations[key] = nil
 	}
 }
 
-// ours returns the labels on the node that Holdfast set for this machine and that nobody has changed since.
-func ours(n *corev1.Node, r Record) map[string]bool {
+// ownedLabels returns the Node's labels that Holdfast set for this machine and that still
+// have the same values.
+func ownedLabels(n *corev1.Node, r Record) map[string]bool {
 	owned := map[string]bool{}
-	var before annotated
+	var before nodeAnnotation
 	if json.Unmarshal([]byte(n.Annotations[NodeAnnotation]), &before) != nil || before.PK != r.PK {
 		return owned
 	}
-	values := labelSet(before.Record)
+	values := recordLabels(before.Record)
 	for _, key := range before.Labels {
-		if have, there := n.Labels[key]; there && have == values[key] {
+		if have, exists := n.Labels[key]; exists && have == values[key] {
 			owned[key] = true
 		}
 	}
 	return owned
 }
 
-func age(n *corev1.Node, now time.Time) time.Duration { return now.Sub(n.CreationTimestamp.Time) }
+func nodeAge(n *corev1.Node, now time.Time) time.Duration { return now.Sub(n.CreationTimestamp.Time) }
+
+// recordLabels returns the labels of a record. The value is "" if the record has none.
+//
+// The instance ID and the group are also "" if they are not valid label values. An
+// autoscaler compares them exactly, and an adapted value might be that of another machine
+// or group. The group is never derived from other fields: with the SPC provider 0.4, a Node
+// with a node_group label may be removed.
+func recordLabels(r Record) map[string]string {
+	return map[string]string{
+		InstanceIDLabel: exactLabelValue(r.InstanceID),
+		NodeIDLabel:     strconv.FormatInt(r.PK, 10),
+		NodeGroupLabel:  exactLabelValue(r.GroupName),
+		NodePoolLabel:   labelValue(r.PoolName),
+		RoleLabel:       labelValue(r.Role),
+		ClusterIDLabel:  strconv.FormatInt(r.Cluster, 10),
+		PrivateIPLabel:  labelValue(r.PrivateIP),
+		SizeLabel:       labelValue(r.Size),
+	}
+}
+
+// exactLabelValue returns s if it is a valid label value, otherwise "".
+func exactLabelValue(s string) string {
+	if labelValue(s) == s {
+		return s
+	}
+	return ""
+}
+
+// labelValue converts a text to a label value as SPC's own builds did. Invalid characters
+// become hyphens ("Default Worker Pool" becomes Default-Worker-Pool). The result has at
+// most 63 bytes and a letter or digit at both ends.
+func labelValue(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_', r == '-':
+			return r
+		}
+		return '-'
+	}, strings.TrimSpace(s))
+	s = strings.TrimLeft(s, "-_.")
+	return strings.TrimRight(s[:min(len(s), 63)], "-_.")
+}

@@ -18,55 +18,60 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/test/fixture"
 )
 
 const (
 	fleetSize   = 1000
 	fleetTarget = 3 * time.Second
-	// preparing is how many nodes are made at once, and how many agents are started: a fleet grows, it does not begin.
-	preparing = 8
-	// fleetHost is the node on whose host all of them look.
+	// fleetParallelism limits the nodes and the agents that are created at the same time.
+	fleetParallelism = 8
+	// fleetHost is the node whose host all agents observe.
 	fleetHost = "worker-fleet"
 )
 
-// fleet measures how long it takes until all of 1,000 nodes are open whose hosts give the last signal at one moment. The
-// agents are those of cmd/agent, each with a token and a connection of its own, but in one process. They share what their
-// kernel gives to each user 128 times and not 1,000, an instance of inotify: one watch of one host rings for all.
-func fleet(ctx context.Context, s *stage, t *table) (err error) {
-	log, err := os.Create(filepath.Join(s.Dir, "fleet.log"))
+// measureFleet measures the time from the last host signal, at the same moment on 1,000 nodes,
+// until all nodes are released. The agents are those of cmd/agent, each with its own token and
+// connection, but in one process. They share one inotify watch of one host, because the kernel
+// allows a user 128 inotify instances by default.
+func measureFleet(ctx context.Context, b *benchCluster, t *resultTable) (err error) {
+	log, err := os.Create(filepath.Join(b.Dir, "fleet.log"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	f := &agents{stage: s, log: slog.New(slog.NewTextHandler(log, nil)), list: make([]*fleetAgent, fleetSize)}
-	klog.SetSlogLogger(f.log) // where client-go tells of every request that had to wait
-	t.note("registering %d nodes", fleetSize)
+	f := &agentFleet{cluster: b, log: slog.New(slog.NewTextHandler(log, nil)), list: make([]*fleetAgent, fleetSize)}
+	klog.SetSlogLogger(f.log) // client-go logs each delayed request
+	t.progress("registering %d nodes", fleetSize)
 	if err := f.register(ctx); err != nil {
 		return err
 	}
-	// A thousand heaps in one: no agent alone would collect any garbage in these seconds.
+	// The process has the heap of 1,000 agents. A single agent would not collect garbage in
+	// these seconds.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	t.note("starting %d agents", fleetSize)
-	last, err := f.live(ctx, t)
+	t.progress("starting %d agents", fleetSize)
+	last, err := f.run(ctx, t)
 	if err != nil {
 		return err
 	}
-	// The same Nodes, as they are after all that, and nobody who would answer.
+	// The same number of patches of the same Nodes, without agents.
 	begun := time.Now()
 	if err := f.patchAll(ctx); err != nil {
 		return err
 	}
 	patched := time.Since(begun)
-	t.add(row{
-		what: fmt.Sprintf("%d bare patches by an administrator, %d at once", fleetSize, floodAtOnce), median: ms(patched),
-		ratio: fmt.Sprintf("the last release ×%.1f", last.Seconds()/patched.Seconds()),
+	t.add(resultRow{
+		what:   fmt.Sprintf("%d bare patches by an administrator, %d at a time", fleetSize, floodAtOnce),
+		median: ms(patched),
+		ratio:  fmt.Sprintf("the last release ×%.1f", last.Seconds()/patched.Seconds()),
 	})
 	return nil
 }
 
-// live starts the agents, has them release their nodes, and stops them. It returns when the last node was open.
-func (f *agents) live(ctx context.Context, t *table) (last time.Duration, err error) {
+// run starts the agents, measures the release of their nodes, and stops the agents. It returns
+// the time until the last node was released.
+func (f *agentFleet) run(ctx context.Context, t *resultTable) (last time.Duration, err error) {
 	running, stop := context.WithCancel(ctx)
 	group, running := errgroup.WithContext(running)
 	defer func() {
@@ -78,93 +83,96 @@ func (f *agents) live(ctx context.Context, t *table) (last time.Duration, err er
 	if err := f.start(running, group); err != nil {
 		return 0, err
 	}
-	if err := f.stage.waiting(ctx, fleetHost+"-", fleetSize); err != nil {
+	if err := f.cluster.waitForHeld(ctx, fleetHost+"-", fleetSize); err != nil {
 		return 0, err
 	}
-	if err := leave(ctx, 2*time.Second); err != nil {
+	if err := fixture.Wait(ctx, 2*time.Second); err != nil {
 		return 0, err
 	}
 	return f.release(ctx, t)
 }
 
-// agents are the fleet.
-type agents struct {
-	stage *stage
-	log   *slog.Logger
-	list  []*fleetAgent
-	bells bells
+// An agentFleet is the set of agents.
+type agentFleet struct {
+	cluster *benchCluster
+	log     *slog.Logger
+	list    []*fleetAgent
+	watch   sharedWatch
 }
 
-// release gives the signal and waits for all. It returns when the last node was open.
-func (f *agents) release(ctx context.Context, t *table) (last time.Duration, err error) {
-	signalled, err := f.stage.signal(fleetHost)
+// release writes the last host signal and returns the time until the last node was released.
+func (f *agentFleet) release(ctx context.Context, t *resultTable) (last time.Duration, err error) {
+	signalled, err := f.cluster.writeSubnetFile(fleetHost)
 	if err != nil {
 		return 0, err
 	}
-	var taken times
+	var taken durations
 	for _, a := range f.list {
 		select {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		case <-time.After(time.Minute):
-			return 0, fmt.Errorf("%s was not opened within a minute; see fleet.log", a.name)
+			return 0, fmt.Errorf("node %s was not released within a minute; see fleet.log", a.name)
 		case at := <-a.opened:
 			taken = append(taken, at.Sub(signalled))
 		}
 	}
 	last = taken.quantile(1)
-	r := taken.row("a fleet is released by one signal")
-	r.ratio = fmt.Sprintf("last %s; %d answers \"too many requests\"", ms(last), f.throttled())
+	r := taken.row("release of a fleet after one signal")
+	r.ratio = fmt.Sprintf("last %s; %d responses \"too many requests\"", ms(last), f.throttledAnswers())
 	r.target, r.missed = "last ≤ 3 s", last > fleetTarget
 	t.add(r)
-	return last, f.settled(ctx, t, signalled)
+	return last, f.waitForConditions(ctx, t, signalled)
 }
 
-// settled waits until the fleet has nothing more to write.
-func (f *agents) settled(ctx context.Context, t *table, signalled time.Time) error {
-	err := f.stage.Until(ctx, "all that follows the releases to be written", func(ctx context.Context) error {
-		list, err := f.stage.nodes.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+// waitForConditions waits until the agents have written all conditions that follow a release.
+func (f *agentFleet) waitForConditions(ctx context.Context, t *resultTable, signalled time.Time) error {
+	err := f.cluster.WaitUntil(ctx, "the conditions that follow the releases", func(ctx context.Context) error {
+		list, err := f.cluster.nodes.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return err
 		}
 		open := 0
 		for i := range list.Items {
-			if strings.HasPrefix(list.Items[i].Name, fleetHost+"-") && released(&list.Items[i]) && told(&list.Items[i]) {
+			if strings.HasPrefix(list.Items[i].Name, fleetHost+"-") && isReleased(&list.Items[i]) &&
+				hasReleasedConditions(&list.Items[i]) {
 				open++
 			}
 		}
 		if open < len(f.list) {
-			return fmt.Errorf("it is on %d", open)
+			return fmt.Errorf("%d nodes have them", open)
 		}
 		return nil
 	})
-	t.add(row{what: "  until all that follows is written too", median: ms(time.Since(signalled))})
+	t.add(resultRow{what: "  until all conditions are written", median: ms(time.Since(signalled))})
 	return err
 }
 
-// register makes the nodes, each by its own kubelet and held from birth, and the host.
-func (f *agents) register(ctx context.Context) error {
-	if err := f.stage.born(ctx, fleetHost); err != nil {
+// register lays out the host and registers the nodes, each with its own kubelet's identity and
+// held from birth.
+func (f *agentFleet) register(ctx context.Context) error {
+	if err := f.cluster.registerHeld(ctx, fleetHost); err != nil {
 		return err
 	}
-	boot, err := os.ReadFile(filepath.Join(f.stage.Host(fleetHost), "proc/sys/kernel/random/boot_id"))
+	boot, err := os.ReadFile(filepath.Join(f.cluster.HostRoot(fleetHost), "proc/sys/kernel/random/boot_id"))
 	if err != nil {
 		return err
 	}
-	return f.each(ctx, func(i int) error {
+	return f.forEach(ctx, func(i int) error {
 		f.list[i] = &fleetAgent{name: fmt.Sprintf("%s-%d", fleetHost, i+1), opened: make(chan time.Time, 1)}
-		_, _, err := f.stage.API.AddNode(ctx, testenv.NodeSpec{Name: f.list[i].name, InternalIP: "192.0.2.1", BootID: string(boot[:len(boot)-1])})
+		_, _, err := f.cluster.API.AddNode(ctx,
+			apiserver.NodeSpec{Name: f.list[i].name, InternalIP: "192.0.2.1", BootID: string(boot[:len(boot)-1])})
 		return err
 	})
 }
 
 // patchAll patches every node once, as fast as one client can.
-func (f *agents) patchAll(ctx context.Context) error {
+func (f *agentFleet) patchAll(ctx context.Context) error {
 	var group errgroup.Group
 	group.SetLimit(floodAtOnce)
 	for _, a := range f.list {
 		group.Go(func() error {
-			_, err := f.stage.nodes.CoreV1().Nodes().Patch(ctx, a.name, types.MergePatchType,
+			_, err := f.cluster.nodes.CoreV1().Nodes().Patch(ctx, a.name, types.MergePatchType,
 				[]byte(`{"metadata":{"annotations":{"bench.holdfast.dev/patched":"true"}}}`), metav1.PatchOptions{})
 			return err
 		})
@@ -172,14 +180,14 @@ func (f *agents) patchAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// start starts the watch of the host, and the agents.
-func (f *agents) start(ctx context.Context, group *errgroup.Group) error {
-	watched, err := host.New(host.Options{Root: f.stage.Host(fleetHost)})
+// start starts the watch of the host and the agents.
+func (f *agentFleet) start(ctx context.Context, group *errgroup.Group) error {
+	watched, err := host.New(host.Options{Root: f.cluster.HostRoot(fleetHost)})
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return watched.Watch(ctx, f.bells.ring) })
-	return f.each(ctx, func(i int) error {
+	group.Go(func() error { return watched.Watch(ctx, f.watch.notifyAll) })
+	return f.forEach(ctx, func(i int) error {
 		prober := etcdprobe.New(etcdprobe.Options{})
 		made, err := f.build(ctx, f.list[i], prober)
 		if err != nil {
@@ -193,10 +201,10 @@ func (f *agents) start(ctx context.Context, group *errgroup.Group) error {
 	})
 }
 
-// each does something for every agent, for a few at a time.
-func (f *agents) each(ctx context.Context, do func(i int) error) error {
+// forEach calls do for every agent, for a few agents at a time.
+func (f *agentFleet) forEach(ctx context.Context, do func(i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(preparing)
+	group.SetLimit(fleetParallelism)
 	for i := range f.list {
 		group.Go(func() error {
 			if ctx.Err() != nil {
@@ -208,7 +216,7 @@ func (f *agents) each(ctx context.Context, do func(i int) error) error {
 	return group.Wait()
 }
 
-func (f *agents) throttled() (answers int64) {
+func (f *agentFleet) throttledAnswers() (answers int64) {
 	for _, a := range f.list {
 		answers += a.throttled.Load()
 	}

@@ -17,26 +17,27 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
-	"github.com/holdfast-dev/holdfast/test/site"
+	"github.com/holdfast-dev/holdfast/test/fixture"
 )
 
-// fleetAgent is one agent of a fleet.
+// A fleetAgent is one agent of a fleet.
 type fleetAgent struct {
 	name string
-	// opened is told once, when the API server has acknowledged the patch that opens the node.
+	// opened receives the time at which the API server acknowledged the patch that releases the
+	// node.
 	opened    chan time.Time
 	throttled atomic.Int64
 }
 
-// build makes an agent as cmd/agent does, with the same limits of its requests.
-func (f *agents) build(ctx context.Context, a *fleetAgent, prober *etcdprobe.Prober) (*agent.Agent, error) {
-	config, err := f.stage.API.ServiceAccountConfig(ctx, site.Namespace, "holdfast-agent", a.name)
+// build creates an agent like cmd/agent, with the same rate limits.
+func (f *agentFleet) build(ctx context.Context, a *fleetAgent, prober *etcdprobe.Prober) (*agent.Agent, error) {
+	config, err := f.cluster.API.ServiceAccountConfig(ctx, fixture.Namespace, "holdfast-agent", a.name)
 	if err != nil {
 		return nil, err
 	}
 	config.QPS, config.Burst = 20, 40
-	config.Dial = new(net.Dialer).DialContext // or all would share one connection
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &throttleCount{next, &a.throttled} })
+	config.Dial = new(net.Dialer).DialContext // otherwise all agents would share one connection
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &throttleCounter{next, &a.throttled} })
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -50,45 +51,46 @@ func (f *agents) build(ctx context.Context, a *fleetAgent, prober *etcdprobe.Pro
 		return nil, err
 	}
 	log := f.log.With("node", a.name)
-	machine, err := host.New(host.Options{Root: f.stage.Host(fleetHost), Log: log})
+	machine, err := host.New(host.Options{Root: f.cluster.HostRoot(fleetHost), Log: log})
 	if err != nil {
 		return nil, err
 	}
 	return agent.New(agent.Config{
-		Node: a.name, Nodes: &fleetNodes{core.Nodes(), a}, Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network: machine.Network, LetGo: machine.LetGo, Etcd: machine.Etcd, Watch: f.bells.watch,
+		Node: a.name, Nodes: &releaseRecorder{core.Nodes(), a}, Events: core.Events(metav1.NamespaceDefault),
+		Clusters: clusters,
+		Network:  machine.Network, AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: f.watch.watch,
 		Identify: prober.Identify, Observe: prober.Observe, StaticPods: true, Tick: 10 * time.Second, Log: log,
 	})
 }
 
-// fleetNodes notes when the node is open.
-type fleetNodes struct {
+// A releaseRecorder records the release of the node.
+type releaseRecorder struct {
 	*apiaccess.Nodes
 	agent *fleetAgent
 }
 
 // Patch patches the Node.
-func (n *fleetNodes) Patch(
+func (n *releaseRecorder) Patch(
 	ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, subresources ...string,
 ) (*corev1.Node, error) {
 	node, err := n.Nodes.Patch(ctx, name, kind, body, o, subresources...)
 	if err == nil && !node.Spec.Unschedulable {
 		select {
 		case n.agent.opened <- time.Now():
-		default: // told already
+		default: // recorded before
 		}
 	}
 	return node, err
 }
 
-// throttleCount counts the answers that say that the server has too much to do. The client asks again by itself.
-type throttleCount struct {
+// A throttleCounter counts responses with status 429. The client retries by itself.
+type throttleCounter struct {
 	next  http.RoundTripper
 	count *atomic.Int64
 }
 
 // RoundTrip sends a request.
-func (c *throttleCount) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *throttleCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := c.next.RoundTrip(r)
 	if err == nil && answer.StatusCode == http.StatusTooManyRequests {
 		c.count.Add(1)
@@ -96,24 +98,24 @@ func (c *throttleCount) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// bells pass the word of one watch on to many.
-type bells struct {
-	mu  sync.Mutex // guards all
-	all []func()
+// A sharedWatch distributes the notifications of one watch.
+type sharedWatch struct {
+	mu        sync.Mutex // guards notifiers
+	notifiers []func()
 }
 
-func (b *bells) ring() {
+func (b *sharedWatch) notifyAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, notify := range b.all {
+	for _, notify := range b.notifiers {
 		notify()
 	}
 }
 
-// watch is an agent's watch of its host.
-func (b *bells) watch(ctx context.Context, notify func()) error {
+// watch stands for an agent's own watch of its host.
+func (b *sharedWatch) watch(ctx context.Context, notify func()) error {
 	b.mu.Lock()
-	b.all = append(b.all, notify)
+	b.notifiers = append(b.notifiers, notify)
 	b.mu.Unlock()
 	<-ctx.Done()
 	return context.Cause(ctx)

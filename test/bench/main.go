@@ -1,6 +1,6 @@
-// The bench measures what Holdfast promises about speed, on the real parts: a kube-apiserver with the shipped manifests, etcd
-// with TLS, the built agents and webhooks. Every ratio is made from two measurements of one run, so that it says as much on
-// a slow machine as on a fast one.
+// The bench measures the speed of Holdfast on real servers: a kube-apiserver with the shipped
+// manifests, etcd with TLS, and the built agents and webhooks. Both parts of a ratio are
+// measured in the same run, so that the ratio is valid on slow machines too.
 package main
 
 import (
@@ -14,11 +14,14 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"text/tabwriter"
+	"time"
 )
 
 func main() {
-	only := flag.String("only", "", "measure these alone, comma-separated: "+strings.Join(names(), ", "))
-	strict := flag.Bool("strict", false, "fail if a target was missed")
+	only := flag.String("only", "",
+		"comma-separated `names` of measurements, by default all: "+strings.Join(names(), ", "))
+	strict := flag.Bool("strict", false, "exit with an error if a target is missed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -29,32 +32,33 @@ func main() {
 	}
 }
 
-// measurement is one thing to measure.
+// A measurement is one entry of the list of measurements.
 type measurement struct {
 	name string
-	// members is how many members the etcd has that it needs, one to a node; 0 means that a cluster without etcd nodes
-	// will do, alone that it needs none at all.
+	// members is the number of etcd members that the measurement needs, one per node. It is 0
+	// for a cluster without etcd nodes, and noCluster if the measurement needs no cluster.
 	members int
-	measure func(context.Context, *stage, *table) error
+	measure func(context.Context, *benchCluster, *resultTable) error
 }
 
-// alone is the number of members of a measurement that needs no cluster.
-const alone = -1
+// noCluster marks a measurement that needs no cluster.
+const noCluster = -1
 
-// measurements are in the order of their stages, since a stage takes half a minute to set up.
+// measurements returns all measurements. Those with the same number of members are adjacent,
+// because starting a cluster takes half a minute.
 func measurements() []measurement {
 	return []measurement{
-		{"look", alone, look},
-		{"release", 0, release},
-		{"memory", 0, memory},
-		{"fleet", 0, fleet},
-		{"idle", 3, idle},
-		{"ordinary", 3, ordinary},
-		{"flood", 3, flood},
-		{"verdict", 3, verdict},
-		{"hung", 3, hung},
-		{"seven", 7, verdict},
-		{"burst", 7, burst},
+		{"scan", noCluster, measureScan},
+		{"release", 0, measureRelease},
+		{"memory", 0, measureMemory},
+		{"fleet", 0, measureFleet},
+		{"idle", 3, measureIdle},
+		{"ordinary", 3, measureOrdinary},
+		{"flood", 3, measureFlood},
+		{"verdict", 3, measureVerdict},
+		{"hung", 3, measureHung},
+		{"seven", 7, measureVerdict},
+		{"burst", 7, measureBurst},
 	}
 }
 
@@ -66,18 +70,18 @@ func names() []string {
 	return all
 }
 
-// run measures what was asked for and prints the table.
+// run runs the selected measurements and prints the table.
 func run(ctx context.Context, only string, strict bool, out io.Writer) error {
 	wanted := strings.FieldsFunc(only, func(r rune) bool { return r == ',' || r == ' ' })
 	for _, name := range wanted {
 		if !slices.Contains(names(), name) {
-			return fmt.Errorf("there is no measurement %q, only %s", name, strings.Join(names(), ", "))
+			return fmt.Errorf("unknown measurement %q, want some of %s", name, strings.Join(names(), ", "))
 		}
 	}
-	t := &table{out: out}
+	t := &resultTable{out: out}
 	if err := measureAll(ctx, wanted, t); err != nil {
 		if ctx.Err() != nil {
-			return errors.New("interrupted; everything that was started has been stopped")
+			return errors.New("interrupted; all processes have been stopped")
 		}
 		return err
 	}
@@ -87,33 +91,103 @@ func run(ctx context.Context, only string, strict bool, out io.Writer) error {
 	return nil
 }
 
-func measureAll(ctx context.Context, wanted []string, t *table) (err error) {
-	var s *stage
+func measureAll(ctx context.Context, wanted []string, t *resultTable) (err error) {
+	var b *benchCluster
 	defer func() {
-		if s != nil {
-			err = errors.Join(err, s.Close(context.WithoutCancel(ctx), err == nil))
+		if b != nil {
+			err = errors.Join(err, b.Close(context.WithoutCancel(ctx), err == nil))
 		}
 	}()
 	for _, m := range measurements() {
 		if len(wanted) > 0 && !slices.Contains(wanted, m.name) {
 			continue
 		}
-		if m.members != alone && (s == nil || s.members != m.members) {
-			if s != nil {
-				old := s
-				s = nil
+		if m.members != noCluster && (b == nil || b.members != m.members) {
+			if b != nil {
+				old := b
+				b = nil
 				if err := old.Close(ctx, true); err != nil {
 					return err
 				}
 			}
-			if s, err = newStage(ctx, m.members, t); err != nil {
+			if b, err = newBenchCluster(ctx, m.members, t); err != nil {
 				return err
 			}
 		}
-		t.note("measuring %s", m.name)
-		if err := m.measure(ctx, s, t); err != nil {
+		t.progress("measuring %s", m.name)
+		if err := m.measure(ctx, b, t); err != nil {
 			return fmt.Errorf("measuring %s: %w", m.name, err)
 		}
 	}
 	return nil
 }
+
+// A table collects the results.
+type resultTable struct {
+	out  io.Writer
+	rows []resultRow
+}
+
+// A row is one line of the table. It may have no target.
+type resultRow struct {
+	what, median, p99, ratio, target string
+	missed                           bool
+}
+
+// progress prints what the bench does.
+func (t *resultTable) progress(format string, args ...any) {
+	fmt.Fprintf(t.out, "… "+format+"\n", args...)
+}
+
+// add adds a row to the table and prints it.
+func (t *resultTable) add(r resultRow) {
+	t.rows = append(t.rows, r)
+	fmt.Fprintf(t.out, "  %s: %s %s %s %s\n", r.what, r.median, r.p99, r.ratio, r.outcome())
+}
+
+func (r resultRow) outcome() string {
+	switch {
+	case r.target == "":
+		return ""
+	case r.missed:
+		return "MISSED"
+	}
+	return "ok"
+}
+
+// print prints all rows and returns the number of missed targets.
+func (t *resultTable) print() int {
+	missed := 0
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nwhat\tmedian\tp99\tratio\ttarget\t")
+	for _, r := range t.rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.what, r.median, r.p99, r.ratio, r.target, r.outcome())
+		if r.missed {
+			missed++
+		}
+	}
+	_ = w.Flush() // a write error of a terminal or a buffer cannot be reported
+	return missed
+}
+
+// durations are the durations of repeated operations.
+type durations []time.Duration
+
+// quantile returns the duration that the given share of the operations does not exceed.
+func (d durations) quantile(share float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(d))
+	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))]
+}
+
+func (d durations) median() time.Duration { return d.quantile(0.5) }
+func (d durations) p99() time.Duration    { return d.quantile(0.99) }
+
+// row returns a row with the median and the 99th percentile.
+func (d durations) row(what string) resultRow {
+	return resultRow{what: fmt.Sprintf("%s (n=%d)", what, len(d)), median: ms(d.median()), p99: ms(d.p99())}
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }

@@ -15,9 +15,10 @@ const (
 	floodAtOnce   = 64
 )
 
-// ordinary compares deletions of nodes without etcd with those that an empty webhook answers, in turn. A dry run takes the
-// same way through the API server and both webhooks, up to the write to etcd; real deletions are measured too.
-func ordinary(ctx context.Context, s *stage, t *table) error {
+// measureOrdinary compares deletions of nodes without etcd with deletions that an empty webhook
+// reviews, alternately. It measures dry runs, which take the same path through the API server
+// and both webhooks except for the write to etcd, and real deletions.
+func measureOrdinary(ctx context.Context, b *benchCluster, t *resultTable) error {
 	for _, kind := range []struct {
 		what   string
 		dryRun bool
@@ -29,34 +30,34 @@ func ordinary(ctx context.Context, s *stage, t *table) error {
 		if !kind.dryRun {
 			count = kind.pairs
 		}
-		judged, err := s.workers(ctx, "worker-judged", count, nil)
+		judged, err := b.createWorkers(ctx, "worker-judged", count, nil)
 		if err != nil {
 			return err
 		}
-		empty, err := s.workers(ctx, "worker-empty", count, map[string]string{emptyLabel: "true"})
+		empty, err := b.createWorkers(ctx, "worker-empty", count, map[string]string{emptyLabel: "true"})
 		if err != nil {
 			return err
 		}
-		var with, without times
+		var with, without durations
 		for i := range kind.pairs {
 			for _, one := range []struct {
 				name  string
-				taken *times
+				taken *durations
 			}{{judged[i%count], &with}, {empty[i%count], &without}} {
-				took, err := s.delete(ctx, one.name, kind.dryRun)
+				took, err := b.delete(ctx, one.name, kind.dryRun)
 				if err != nil {
 					return fmt.Errorf("deleting node %s: %w", one.name, err)
 				}
 				*one.taken = append(*one.taken, took)
 			}
 		}
-		t.add(without.row("deletion answered by an empty webhook, " + kind.what))
+		t.add(without.row("deletion reviewed by an empty webhook, " + kind.what))
 		r, ratio := with.row("deletion of a node without etcd, "+kind.what), float64(with.p99())/float64(without.p99())
 		r.ratio = fmt.Sprintf("p99 ×%.2f (median ×%.2f)", ratio, float64(with.median())/float64(without.median()))
 		r.target, r.missed = "p99 ≤ ×2", ratio > 2
 		t.add(r)
 		if kind.dryRun {
-			if err := s.clear(ctx, append(judged, empty...)); err != nil {
+			if err := b.deleteAll(ctx, append(judged, empty...)); err != nil {
 				return err
 			}
 		}
@@ -64,42 +65,43 @@ func ordinary(ctx context.Context, s *stage, t *table) error {
 	return nil
 }
 
-func (s *stage) clear(ctx context.Context, names []string) error {
+func (b *benchCluster) deleteAll(ctx context.Context, names []string) error {
 	for _, name := range names {
-		if _, err := s.delete(ctx, name, false); err != nil {
+		if _, err := b.delete(ctx, name, false); err != nil {
 			return fmt.Errorf("deleting node %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// flood deletes a thousand nodes without etcd, 64 at once.
-func flood(ctx context.Context, s *stage, t *table) error {
-	t.note("creating %d nodes", floodSize)
-	names, err := s.workers(ctx, "worker-flood", floodSize, nil)
+// measureFlood deletes 1,000 nodes without etcd, 64 at a time.
+func measureFlood(ctx context.Context, b *benchCluster, t *resultTable) error {
+	t.progress("creating %d nodes", floodSize)
+	names, err := b.createWorkers(ctx, "worker-flood", floodSize, nil)
 	if err != nil {
 		return err
 	}
-	taken, failed := make(times, len(names)), make([]error, len(names))
+	taken, failed := make(durations, len(names)), make([]error, len(names))
 	var clients errgroup.Group
 	clients.SetLimit(floodAtOnce)
 	begun := time.Now()
 	for i, name := range names {
 		clients.Go(func() error {
-			taken[i], failed[i] = s.delete(ctx, name, false)
+			taken[i], failed[i] = b.delete(ctx, name, false)
 			return nil
 		})
 	}
-	_ = clients.Wait() // nothing above returns an error
+	_ = clients.Wait() // the functions return no error
 	rate := float64(len(names)) / time.Since(begun).Seconds()
 	errs := 0
 	for i, err := range failed {
 		if err != nil {
 			errs++
-			t.note("deleting node %s: %v", names[i], err)
+			t.progress("deleting node %s: %v", names[i], err)
 		}
 	}
-	r := taken.row(fmt.Sprintf("%d deletions of nodes without etcd, %d at once, %.0f a second", floodSize, floodAtOnce, rate))
+	r := taken.row(fmt.Sprintf("%d deletions of nodes without etcd, %d at a time, %.0f per second",
+		floodSize, floodAtOnce, rate))
 	r.ratio, r.target, r.missed = fmt.Sprintf("%d errors", errs), "0 errors", errs > 0
 	t.add(r)
 	return nil

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -16,175 +19,183 @@ import (
 
 const (
 	verdicts = 40
-	// apart is the time between two verdicts. The agents are asked twice a second at most, and the leader of the webhooks
-	// asks them as well after each grant.
-	apart = 1200 * time.Millisecond
-	// verdictTarget is for the median with three healthy members.
+	// verdictInterval is the time between two deletions. Agents observe twice a second at most,
+	// and after each grant the webhook's leader also requests an observation.
+	verdictInterval = 1200 * time.Millisecond
+	// verdictTarget limits the median with three healthy members.
 	verdictTarget = 50 * time.Millisecond
-	// hungVerdicts are judged while a member hangs. hungTarget is the 1.5 s that a probe may take and what the rest of a
-	// verdict may take.
+	// hungVerdicts is the number of deletions while a member hangs. hungTarget is the timeout
+	// of a probe, 1.5 s, and time for the rest of a review.
 	hungVerdicts = 8
 	hungTarget   = 1500*time.Millisecond + 2*verdictTarget
 )
 
-// judged is one verdict.
-type judged struct {
-	given
-	// whole is how long the client waited.
-	whole time.Duration
-	// The others are when what was there, as somebody sees it who watches the EtcdCluster: the nonce, the first answer to it,
-	// the grant.
-	asked, answered, granted time.Duration
+// A verdictSample has the times of one deletion.
+type verdictSample struct {
+	loggedAnswer
+	// total is the duration of the client's request.
+	total time.Duration
+	// The times at which a watch of the EtcdCluster reports the nonce, the first observation
+	// with it, and the grant.
+	nonceAt, observedAt, grantedAt time.Duration
 }
 
-// verdict measures deletions of a node with etcd that are allowed: ask, look, probe, publish, grant.
-func verdict(ctx context.Context, s *stage, t *table) error {
-	all, err := s.judge(ctx, verdicts, node(1), "allowed")
+// measureVerdict measures allowed deletions of an etcd node: nonce, probes, observations and
+// grant.
+func measureVerdict(ctx context.Context, b *benchCluster, t *resultTable) error {
+	all, err := b.sampleVerdicts(ctx, verdicts, nodeName(1), "allowed")
 	if err != nil {
 		return err
 	}
-	var whole, own times
-	parts := [4]times{}
+	var total, own durations
+	parts := [4]durations{}
 	for _, j := range all {
-		whole, own = append(whole, j.whole), append(own, j.took)
+		total, own = append(total, j.total), append(own, j.took)
 		at := time.Duration(0)
-		for i, end := range []time.Duration{j.asked, j.answered, j.granted, j.whole} {
+		for i, end := range []time.Duration{j.nonceAt, j.observedAt, j.grantedAt, j.total} {
 			parts[i], at = append(parts[i], end-at), end
 		}
 	}
-	r := whole.row(fmt.Sprintf("full verdict over %d healthy TLS members, allowed", s.members))
-	if s.members == 3 {
-		r.target, r.missed = "median ≤ 50 ms", whole.median() > verdictTarget
+	r := total.row(fmt.Sprintf("full review with %d healthy TLS members, allowed", b.members))
+	if b.members == 3 {
+		r.target, r.missed = "median ≤ 50 ms", total.median() > verdictTarget
 	}
 	t.add(r)
 	for i, what := range []string{
-		"request → the nonce is there", "nonce → the first agent has answered", "first answer → the grant is there", "grant → the client has its answer",
+		"request → nonce", "nonce → first observation", "first observation → grant", "grant → response to the client",
 	} {
 		t.add(parts[i].row("  " + what))
 	}
-	t.add(own.row("  all of it as the webhook sees it"))
+	t.add(own.row("  whole review, as the webhook logs it"))
 	return nil
 }
 
-// hung measures verdicts while a member hangs: over its own node, which may go, and over another, which may not.
-func hung(ctx context.Context, s *stage, t *table) (err error) {
-	if err := s.settleAll(ctx); err != nil {
+// measureHung measures deletions while a member hangs: of its own node, which is allowed, and
+// of another node, which is refused.
+func measureHung(ctx context.Context, b *benchCluster, t *resultTable) (err error) {
+	if err := b.resolveGrants(ctx); err != nil {
 		return err
 	}
-	if err := s.etcd.Member(3).Pause(); err != nil {
+	if err := b.etcd.Member(3).Pause(); err != nil {
 		return err
 	}
 	defer func() {
-		if resumed := s.etcd.Member(3).Resume(); err == nil {
+		if resumed := b.etcd.Member(3).Resume(); err == nil {
 			err = resumed
 		}
 	}()
 	for _, one := range []struct{ what, node, verdict string }{
-		{"a healthy member's node, refused", node(1), "refused"},
-		{"the hung member's own node, allowed", node(3), "allowed"},
+		{"a healthy member's node, refused", nodeName(1), "refused"},
+		{"the hung member's own node, allowed", nodeName(3), "allowed"},
 	} {
-		all, err := s.judge(ctx, hungVerdicts, one.node, one.verdict)
+		all, err := b.sampleVerdicts(ctx, hungVerdicts, one.node, one.verdict)
 		if err != nil {
 			return err
 		}
-		var whole times
+		var total durations
 		for _, j := range all {
-			whole = append(whole, j.whole)
+			total = append(total, j.total)
 		}
-		r := whole.row("one of 3 members hangs: " + one.what)
-		r.target, r.missed = "median ≤ "+ms(hungTarget), whole.median() > hungTarget
+		r := total.row("one of 3 members hangs: " + one.what)
+		r.target, r.missed = "median ≤ "+ms(hungTarget), total.median() > hungTarget
 		t.add(r)
 	}
 	return nil
 }
 
-// settleAll ends all grants, as an operator does whose nodes live.
-func (s *stage) settleAll(ctx context.Context) error {
-	return s.Until(ctx, "all grants to be settled", func(ctx context.Context) error {
-		c, err := s.cluster(ctx)
+// resolveGrants resolves all grants, like an operator whose nodes still exist.
+func (b *benchCluster) resolveGrants(ctx context.Context) error {
+	return b.WaitUntil(ctx, "the resolution of all grants", func(ctx context.Context) error {
+		c, err := b.etcdCluster(ctx)
 		if err != nil || len(c.Spec.Grants) == 0 {
 			return err
 		}
-		_, err = s.API.Kubectl(ctx, "annotate", "--overwrite", "etcdcluster", c.Name, "holdfast.dev/settle="+string(c.Spec.Grants[0].NodeUID))
+		_, err = b.API.Kubectl(ctx, "annotate", "--overwrite", "etcdcluster", c.Name,
+			"holdfast.dev/settle="+string(c.Spec.Grants[0].NodeUID))
 		return errors.Join(err, fmt.Errorf("%d grants are open", len(c.Spec.Grants)))
 	})
 }
 
-// judge deletes a node again and again, which the stub prevents, and expects the same verdict each time.
-func (s *stage) judge(ctx context.Context, times int, name, expected string) ([]judged, error) {
-	c, err := s.cluster(ctx)
+// sampleVerdicts deletes a node repeatedly and expects the same verdict each time. The stub
+// keeps the node.
+func (b *benchCluster) sampleVerdicts(ctx context.Context, count int, name, expected string) ([]verdictSample, error) {
+	c, err := b.etcdCluster(ctx)
 	if err != nil {
 		return nil, err
 	}
-	changes, err := s.clusters.Watch(ctx, metav1.ListOptions{ResourceVersion: c.ResourceVersion})
+	changes, err := b.clusters.Watch(ctx, metav1.ListOptions{ResourceVersion: c.ResourceVersion})
 	if err != nil {
 		return nil, err
 	}
 	defer changes.Stop()
-	said := logs{read: map[string]int{}}
-	if _, err := said.news(s); err != nil {
+	answers := answerLog{offsets: map[string]int{}}
+	if _, err := answers.readNew(b); err != nil {
 		return nil, err
 	}
-	tick := time.NewTicker(apart)
+	tick := time.NewTicker(verdictInterval)
 	defer tick.Stop()
-	var all []judged
-	for len(all) < times {
+	var all []verdictSample
+	for len(all) < count {
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-tick.C:
 		}
-		var j judged
-		j, c = s.once(ctx, name, changes, c)
-		answers, err := said.news(s)
+		var j verdictSample
+		j, c = b.sampleVerdict(ctx, name, changes, c)
+		found, err := answers.readNew(b)
 		switch {
 		case err != nil:
 			return nil, err
-		case len(answers) == 0:
-			return nil, fmt.Errorf("the deletion of %s was not answered; see the logs of the webhooks", name)
-		case len(answers) > 1:
-			continue // the Node was written meanwhile, so that the API server asked again: two verdicts in one
-		case answers[0].verdict != expected:
-			return nil, fmt.Errorf("the deletion of %s was %s (%s), want %s; see the logs of the webhooks", name, answers[0].verdict, answers[0].reason, expected)
+		case len(found) == 0:
+			return nil, fmt.Errorf("no webhook logged the deletion of %s; see the logs of the webhooks", name)
+		case len(found) > 1:
+			continue // the Node changed meanwhile, and the API server called the webhook twice
+		case found[0].verdict != expected:
+			return nil, fmt.Errorf("the deletion of %s was %s (%s), want %s; see the logs of the webhooks", name,
+				found[0].verdict, found[0].reason, expected)
 		}
-		j.given = answers[0]
+		j.loggedAnswer = found[0]
 		all = append(all, j)
 	}
 	return all, nil
 }
 
-// once deletes a node and notes when the EtcdCluster, which is c before, shows what.
-func (s *stage) once(ctx context.Context, name string, changes watch.Interface, c *v1alpha1.EtcdCluster) (judged, *v1alpha1.EtcdCluster) {
-	var j judged
+// sampleVerdict deletes a node and records the changes of the EtcdCluster. c is its version
+// before the deletion.
+func (b *benchCluster) sampleVerdict(ctx context.Context, name string, changes watch.Interface,
+	c *v1alpha1.EtcdCluster,
+) (verdictSample, *v1alpha1.EtcdCluster) {
+	var j verdictSample
 	var deleting errgroup.Group
 	answered := make(chan struct{})
-	before := skip(changes, c)
+	before := drain(changes, c)
 	c = before
 	begun := time.Now()
 	deleting.Go(func() error {
 		defer close(answered)
-		j.whole, _ = s.delete(ctx, name, false) // the stub has refused it; what Holdfast said is in its log
+		j.total, _ = b.delete(ctx, name, false) // the stub refuses it; Holdfast's answer is in its log
 		return nil
 	})
-	var seen judged
+	var seen verdictSample
 	for open := true; open; {
 		select {
 		case <-answered:
 			open = false
 		case e := <-changes.ResultChan():
 			if now, ok := e.Object.(*v1alpha1.EtcdCluster); ok {
-				seen.see(time.Since(begun), before, now)
+				seen.record(time.Since(begun), before, now)
 				c = now
 			}
 		}
 	}
-	_ = deleting.Wait() // it returns no error
-	seen.whole = j.whole
+	_ = deleting.Wait() // the function returns no error
+	seen.total = j.total
 	return seen, c
 }
 
-// skip reads what still comes of the last verdict, and returns the newest version.
-func skip(changes watch.Interface, c *v1alpha1.EtcdCluster) *v1alpha1.EtcdCluster {
+// drain reads the remaining changes of the previous deletion and returns the newest version.
+func drain(changes watch.Interface, c *v1alpha1.EtcdCluster) *v1alpha1.EtcdCluster {
 	const silence = 50 * time.Millisecond
 	timer := time.NewTimer(silence)
 	defer timer.Stop()
@@ -203,8 +214,8 @@ func skip(changes watch.Interface, c *v1alpha1.EtcdCluster) *v1alpha1.EtcdCluste
 	}
 }
 
-// see notes what a version of the EtcdCluster shows that the one before the request did not.
-func (j *judged) see(at time.Duration, before, now *v1alpha1.EtcdCluster) {
+// record records what a version of the EtcdCluster shows for the first time.
+func (j *verdictSample) record(at time.Duration, before, now *v1alpha1.EtcdCluster) {
 	if now.Spec.Nonce == before.Spec.Nonce {
 		return
 	}
@@ -213,7 +224,89 @@ func (j *judged) see(at time.Duration, before, now *v1alpha1.EtcdCluster) {
 			*moment = at
 		}
 	}
-	note(&j.asked, true)
-	note(&j.answered, slices.ContainsFunc(now.Status.Observations, func(o v1alpha1.Observation) bool { return o.Nonce == now.Spec.Nonce }))
-	note(&j.granted, now.Spec.Ledger > before.Spec.Ledger)
+	note(&j.nonceAt, true)
+	hasNonce := func(o v1alpha1.Observation) bool { return o.Nonce == now.Spec.Nonce }
+	note(&j.observedAt, slices.ContainsFunc(now.Status.Observations, hasNonce))
+	note(&j.grantedAt, now.Spec.Ledger > before.Spec.Ledger)
+}
+
+// A loggedAnswer is an answer in a webhook's log. The client cannot see Holdfast's answer,
+// because the API server returns only one refusal, and the stub's is the first.
+type loggedAnswer struct {
+	verdict, reason string
+	took            time.Duration
+}
+
+// An answerLog remembers the offsets up to which the webhooks' logs have been read.
+type answerLog struct{ offsets map[string]int }
+
+// readNew returns the answers about etcd nodes since the last call. A webhook logs an answer
+// before sending it.
+func (l *answerLog) readNew(b *benchCluster) ([]loggedAnswer, error) {
+	pattern := regexp.MustCompile(`path=/validate-etcd-node verdict=(\w+) reason=(\w+) took=(\S+)`)
+	files, err := filepath.Glob(filepath.Join(b.Dir, "webhook-*.log"))
+	if err != nil {
+		return nil, err
+	}
+	var found []loggedAnswer
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading the logs of the webhooks: %w", err)
+		}
+		for _, match := range pattern.FindAllStringSubmatch(string(text[l.offsets[file]:]), -1) {
+			took, err := time.ParseDuration(match[3])
+			if err != nil {
+				return nil, fmt.Errorf("reading the logs of the webhooks: %w", err)
+			}
+			found = append(found, loggedAnswer{match[1], match[2], took})
+		}
+		l.offsets[file] = len(text)
+	}
+	return found, nil
+}
+
+// countAnswers counts answers by verdict and reason.
+func countAnswers(answers []loggedAnswer) map[string]int {
+	sums := map[string]int{}
+	for _, a := range answers {
+		sums[a.verdict+" "+a.reason]++
+	}
+	return sums
+}
+
+// answerLimit is the API server's timeout for the webhook.
+const answerLimit = 10 * time.Second
+
+// measureBurst deletes nodes of an etcd cluster of seven members, several within a second.
+func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
+	answers := answerLog{offsets: map[string]int{}}
+	for _, size := range []int{1, 3, 10, 30} {
+		if _, err := answers.readNew(b); err != nil {
+			return err
+		}
+		taken := make(durations, size)
+		var clients errgroup.Group
+		pace := time.NewTicker(time.Second / time.Duration(size))
+		for i := range size {
+			clients.Go(func() error {
+				taken[i], _ = b.delete(ctx, nodeName(i%b.members+1), false) // the stub refuses it
+				return nil
+			})
+			<-pace.C
+		}
+		pace.Stop()
+		_ = clients.Wait() // the functions return no error
+		found, err := answers.readNew(b)
+		if err != nil {
+			return err
+		}
+		sums := countAnswers(found)
+		decided := sums["allowed QuorumKept"] + sums["refused QuorumWouldBeLost"]
+		r := taken.row(fmt.Sprintf("%d deletions of nodes of 7 members within a second", size))
+		r.ratio = fmt.Sprintf("%v, longest %s", sums, ms(taken.quantile(1)))
+		r.target, r.missed = "all decided", decided < size || taken.quantile(1) >= answerLimit
+		t.add(r)
+	}
+	return nil
 }

@@ -1,6 +1,6 @@
-// The demo runs Holdfast's main job on real parts and tells it as it happens: a real kube-apiserver, a real etcd of three
-// members outside it, the built agent once per node and the built webhook twice. It needs no Docker and no root, and
-// leaves no process behind.
+// The demo shows the main features of Holdfast on real servers: a kube-apiserver, an etcd
+// cluster of three members outside Kubernetes, the agent on each node and two replicas of the
+// webhook. It needs no Docker and no root, and stops every process that it started.
 package main
 
 import (
@@ -12,42 +12,49 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() {
-	keep := flag.Bool("keep", false, "after the story leave everything running until Ctrl-C, and say how to reach it")
+	keep := flag.Bool("keep", false, "after the last step, keep everything running until Ctrl-C")
+	verbose := flag.Bool("v", false, "print each command with its output")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *keep, os.Stdout); err != nil {
+	if err := run(ctx, os.Stdout, *keep, *verbose); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-// run tells the story and returns an error if anything in it was not as expected.
-func run(ctx context.Context, keep bool, out io.Writer) (err error) {
-	s := &story{out: out}
-	w, err := newWorld(out)
+// run runs all steps and returns an error if a step was not as expected.
+func run(ctx context.Context, out io.Writer, keep, verbose bool) (err error) {
+	begun := time.Now()
+	d, err := newDemo(out, verbose)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, w.close(context.WithoutCancel(ctx), err == nil))
+		err = errors.Join(err, d.close(context.WithoutCancel(ctx), err == nil))
 	}()
-	for _, scene := range []func(context.Context, *world, *story) error{
-		clusterBefore, install, protected, machines, ordinary, learner, deletions, newNode,
+	for _, section := range []func(context.Context) error{
+		d.startCluster, d.install, d.explainProtection, d.identifyMachines, d.deleteWorker,
+		d.deleteLearner, d.deleteEtcdNodes, d.holdNewNode,
 	} {
-		if err := scene(ctx, w, s); err != nil {
+		if err := section(ctx); err != nil {
 			if ctx.Err() != nil {
-				return errors.New("interrupted; everything that was started has been stopped")
+				return errors.New("interrupted; all processes have been stopped")
 			}
+			d.printDetails()
 			return err
 		}
 	}
+	err = d.summarize(time.Since(begun))
 	if keep {
-		w.invite(ctx)
+		d.waitForInterrupt(ctx)
+	} else {
+		d.printNextSteps()
 	}
-	return s.end()
+	return err
 }

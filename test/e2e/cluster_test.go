@@ -18,33 +18,38 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
 
 const (
-	// nodeImage is what kind v0.33.0 published for itself; KIND_NODE_IMAGE is taken instead if it is set.
+	// nodeImage is the node image that kind v0.33.0 published. KIND_NODE_IMAGE overrides it.
 	nodeImage = "kindest/node:v1.36.4@sha256:099e049362a1526b2db71494e1947aae99bd16290d7c895f2b7ea312e3cbfaed"
 	namespace = "holdfast-system"
-	// soon is for what takes a moment on a machine that does nothing else, long for pods and nodes that have to come up.
-	soon, long = 2 * time.Minute, 8 * time.Minute
+	// shortTimeout limits operations that take a moment on an idle machine. longTimeout limits
+	// the start of pods and nodes.
+	shortTimeout, longTimeout = 2 * time.Minute, 8 * time.Minute
 )
 
-// cluster is a kind cluster. Its first three workers run etcd, the last one is there to join.
-type cluster struct {
+// A kindCluster is a kind cluster. Its first three workers run etcd, the last one joins in the
+// tests.
+type kindCluster struct {
 	name, kubeconfig string
 	root, tools      string
 	config           *rest.Config
 	client           *kubernetes.Clientset
-	etcd             *etcd
+	etcd             *etcdUnits
 }
 
-// newCluster makes a cluster with a pod network, or takes the one of E2E_KUBECONFIG. It is deleted in the end unless
-// E2E_KEEP is set or it was there before.
-func newCluster(t *testing.T) *cluster {
+// newKindCluster creates a cluster with a pod network, or uses the one of E2E_KUBECONFIG. It
+// deletes a cluster that it created, unless E2E_KEEP is set.
+func newKindCluster(t *testing.T) *kindCluster {
 	t.Helper()
-	root, err := testenv.RepositoryRoot()
+	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
-	c := &cluster{name: "holdfast-e2e", root: root, tools: filepath.Join(root, "bin"), kubeconfig: os.Getenv("E2E_KUBECONFIG")}
+	c := &kindCluster{
+		name: "holdfast-e2e", root: root, tools: filepath.Join(root, "bin"),
+		kubeconfig: os.Getenv("E2E_KUBECONFIG"),
+	}
 	if c.kubeconfig == "" {
 		c.create(t)
 	}
@@ -54,27 +59,30 @@ func newCluster(t *testing.T) *cluster {
 		}
 	})
 	c.connect(t)
-	c.load(t)
+	c.loadImages(t)
 	c.kubectl(t, "apply", "-f", "flannel.yaml")
-	c.kubectl(t, "-n", "kube-flannel", "wait", "--for=jsonpath={.status.numberReady}=5", "daemonset/flannel", "--timeout", long.String())
-	c.eventually(t, "all nodes are Ready, and flannel has written what it writes", long, func(ctx context.Context) (bool, string) {
+	c.kubectl(t, "-n", "kube-flannel", "wait", "--for=jsonpath={.status.numberReady}=5", "daemonset/flannel",
+		"--timeout", longTimeout.String())
+	c.waitFor(t, "5 Ready nodes with flannel's annotations", longTimeout, func(ctx context.Context) (bool, string) {
 		nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
 		for _, n := range nodes.Items {
-			if !conditionIs(&n, corev1.NodeReady, corev1.ConditionTrue) || !conditionIs(&n, corev1.NodeNetworkUnavailable, corev1.ConditionFalse) ||
-				strings.Contains(fmt.Sprint(n.Spec.Taints), "node.kubernetes.io/") || n.Annotations["flannel.alpha.coreos.com/public-ip"] == "" {
+			if !conditionIs(&n, corev1.NodeReady, corev1.ConditionTrue) ||
+				!conditionIs(&n, corev1.NodeNetworkUnavailable, corev1.ConditionFalse) ||
+				strings.Contains(fmt.Sprint(n.Spec.Taints), "node.kubernetes.io/") ||
+				n.Annotations["flannel.alpha.coreos.com/public-ip"] == "" {
 				return false, describe(&n)
 			}
 		}
-		return len(nodes.Items) == 5, "not all have joined"
+		return len(nodes.Items) == 5, "a node is missing"
 	})
-	c.etcd = &etcd{c: c}
+	c.etcd = &etcdUnits{c: c}
 	return c
 }
 
-func (c *cluster) create(t *testing.T) {
+func (c *kindCluster) create(t *testing.T) {
 	t.Helper()
 	image := os.Getenv("KIND_NODE_IMAGE")
 	if image == "" {
@@ -86,24 +94,26 @@ func (c *cluster) create(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if os.Getenv("E2E_KEEP") != "" {
-			t.Logf("kept: E2E_KUBECONFIG=%s; delete it with: kind delete cluster --name %s", c.kubeconfig, c.name)
+			t.Logf("kept the cluster: E2E_KUBECONFIG=%s; delete it with: kind delete cluster --name %s", c.kubeconfig,
+				c.name)
 			return
 		}
-		for range 3 { // Docker gives up on a container whose end takes long
-			_, err := c.try(context.WithoutCancel(t.Context()), c.tool("kind"), "delete", "cluster", "--name", c.name, "--kubeconfig", c.kubeconfig)
+		for range 3 { // Docker gives up on a container that stops slowly
+			_, err := c.tryRun(context.WithoutCancel(t.Context()), c.tool("kind"), "delete", "cluster", "--name",
+				c.name, "--kubeconfig", c.kubeconfig)
 			if err == nil {
 				return
 			}
-			t.Logf("the cluster is not deleted: %v", err)
+			t.Logf("failed to delete the cluster: %v", err)
 		}
 	})
 	start := time.Now()
 	c.run(t, c.tool("kind"), "create", "cluster", "--name", c.name, "--image", image, "--config", "cluster.yaml",
 		"--kubeconfig", c.kubeconfig, "--wait", "0s")
-	t.Logf("cluster created in %s", time.Since(start).Round(time.Second))
+	t.Logf("created the cluster in %s", time.Since(start).Round(time.Second))
 }
 
-func (c *cluster) connect(t *testing.T) {
+func (c *kindCluster) connect(t *testing.T) {
 	t.Helper()
 	var err error
 	c.config, err = clientcmd.BuildConfigFromFlags("", c.kubeconfig)
@@ -112,31 +122,37 @@ func (c *cluster) connect(t *testing.T) {
 	c.config.WarningHandler = rest.NoWarnings{}
 	c.client, err = kubernetes.NewForConfig(c.config)
 	require.NoError(t, err)
-	controlPlane, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/control-plane"})
+	controlPlane, err := c.client.CoreV1().Nodes().List(t.Context(),
+		metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/control-plane"})
 	require.NoError(t, err)
 	require.Len(t, controlPlane.Items, 1)
 	c.name = strings.TrimSuffix(controlPlane.Items[0].Name, "-control-plane")
 }
 
-// load brings the images onto the nodes: ours, which `make images` has built, and that of the tests' own pods.
-func (c *cluster) load(t *testing.T) {
+// loadImages loads images onto the nodes: Holdfast's, which `make images` builds, and that of
+// the tests' own pods.
+func (c *kindCluster) loadImages(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
-	c.run(t, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "echo"), "./echo")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nCOPY echo /echo\nENTRYPOINT [\"/echo\"]\n"), 0o600))
+	c.run(t, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "echo"),
+		"./echo")
+	require.NoError(t,
+		os.WriteFile(filepath.Join(dir, "Dockerfile"),
+			[]byte("FROM scratch\nCOPY echo /echo\nENTRYPOINT [\"/echo\"]\n"), 0o600))
 	c.run(t, "env", "DOCKER_BUILDKIT=0", "docker", "build", "-q", "-t", "holdfast-e2e-echo:v1", dir)
-	c.run(t, c.tool("kind"), "load", "docker-image", "holdfast-agent:v0.1.0", "holdfast-webhook:v0.1.0", "holdfast-e2e-echo:v1", "--name", c.name)
+	c.run(t, c.tool("kind"), "load", "docker-image", "holdfast-agent:v0.1.0", "holdfast-webhook:v0.1.0",
+		"holdfast-e2e-echo:v1", "--name", c.name)
 }
 
-// worker returns the name of a worker, from 1.
-func (c *cluster) worker(i int) string {
+// worker returns the name of a worker, starting at 1.
+func (c *kindCluster) worker(i int) string {
 	return c.name + "-worker" + map[bool]string{true: "", false: string(rune('0' + i))}[i == 1]
 }
 
-func (c *cluster) controlPlane() string { return c.name + "-control-plane" }
+func (c *kindCluster) controlPlane() string { return c.name + "-control-plane" }
 
 // node reads a Node.
-func (c *cluster) node(t *testing.T, name string) *corev1.Node {
+func (c *kindCluster) node(t *testing.T, name string) *corev1.Node {
 	t.Helper()
 	n, err := c.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -149,9 +165,47 @@ func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeConditi
 			return c
 		}
 	}
-	return corev1.NodeCondition{Type: kind, Message: "(there is no such condition)"}
+	return corev1.NodeCondition{Type: kind, Message: "(no such condition)"}
 }
 
 func conditionIs(n *corev1.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus) bool {
 	return condition(n, kind).Status == status
+}
+
+// saveEvidence saves the state of the cluster after a failure, and logs the directory.
+func (c *kindCluster) saveEvidence(ctx context.Context, t *testing.T) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "holdfast-e2e-"+time.Now().Format("150405")+"-")
+	if err != nil {
+		t.Logf("failed to save the state: %v", err)
+		return
+	}
+	for file, args := range map[string][]string{
+		"nodes.txt":        {"describe", "nodes"},
+		"nodes.yaml":       {"get", "nodes", "-o", "yaml"},
+		"pods.txt":         {"get", "pods", "-A", "-o", "wide"},
+		"events.txt":       {"get", "events", "-A", "--sort-by=.lastTimestamp"},
+		"etcdclusters.yml": {"get", "etcdclusters", "-o", "yaml"},
+		"agents.log": {
+			"-n", namespace, "logs", "-l", "app.kubernetes.io/name=holdfast-agent", "--prefix",
+			"--tail=-1", "--max-log-requests=20",
+		},
+		"webhook.log": {
+			"-n", namespace, "logs", "-l", "app.kubernetes.io/name=holdfast-webhook", "--prefix",
+			"--tail=-1",
+		},
+	} {
+		out, err := c.tryRun(ctx, c.tool("kubectl"), args...)
+		if err != nil {
+			out += "\n" + err.Error()
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(out), 0o600); err != nil {
+			t.Logf("failed to save %s: %v", file, err)
+		}
+		if lines := strings.Split(strings.TrimSpace(out), "\n"); file == "agents.log" || file == "webhook.log" ||
+			file == "events.txt" {
+			t.Logf("end of %s:\n%s", file, strings.Join(lines[max(0, len(lines)-30):], "\n"))
+		}
+	}
+	t.Logf("saved the state in %s", dir)
 }

@@ -19,20 +19,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// patience is how long one command may take; the longest are the creation of the cluster, and make uninstall, which builds.
-const patience = 15 * time.Minute
+// commandTimeout limits one command. The longest are the creation of the cluster and make
+// uninstall, which builds a program.
+const commandTimeout = 15 * time.Minute
 
-// tool returns a program: that of PATH, or the one that the Makefile builds.
-func (c *cluster) tool(name string) string {
+// tool returns the path of a program on PATH, or of the one that the Makefile builds.
+func (c *kindCluster) tool(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path
 	}
 	return filepath.Join(c.tools, name)
 }
 
-// try runs a command and returns all that it says.
-func (c *cluster) try(ctx context.Context, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// tryRun runs a command and returns its output.
+func (c *kindCluster) tryRun(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	command := exec.CommandContext(ctx, name, args...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig)
@@ -43,64 +44,67 @@ func (c *cluster) try(ctx context.Context, name string, args ...string) (string,
 	return string(out), nil
 }
 
-// run runs a command that has to succeed.
-func (c *cluster) run(t *testing.T, name string, args ...string) string {
+// run runs a command that must succeed.
+func (c *kindCluster) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	out, err := c.try(t.Context(), name, args...)
+	out, err := c.tryRun(t.Context(), name, args...)
 	require.NoError(t, err)
 	return out
 }
 
-// kubectl runs kubectl, which has to succeed; refused runs one that has not to.
-func (c *cluster) kubectl(t *testing.T, args ...string) string {
+// kubectl runs kubectl, which must succeed.
+func (c *kindCluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	return c.run(t, c.tool("kubectl"), args...)
 }
 
-func (c *cluster) refused(t *testing.T, args ...string) string {
+// kubectlFails runs kubectl, which must fail, and returns its output.
+func (c *kindCluster) kubectlFails(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := c.try(t.Context(), c.tool("kubectl"), args...)
-	require.Error(t, err, "kubectl %s was to be refused", strings.Join(args, " "))
+	out, err := c.tryRun(t.Context(), c.tool("kubectl"), args...)
+	require.Error(t, err, "kubectl %s must fail", strings.Join(args, " "))
 	return out
 }
 
-// denied runs kubectl, which has to be refused, until the refusal says all that these expressions match. Others are heard
-// while a replica has gone with the Node that was deleted just before, during an election, and by dry runs while the agents
-// are being asked. A deletion that is allowed fails at once.
-func (c *cluster) denied(t *testing.T, said []string, args ...string) {
+// waitForRefusal runs kubectl until its error matches all patterns. Other errors are possible
+// after the deletion of a replica's Node, during an election, and for dry runs while agents
+// observe. The test fails if kubectl succeeds.
+func (c *kindCluster) waitForRefusal(t *testing.T, patterns []string, args ...string) {
 	t.Helper()
 	var all []*regexp.Regexp
-	for _, words := range said {
+	for _, words := range patterns {
 		all = append(all, regexp.MustCompile(words))
 	}
-	c.eventually(t, "a verdict on kubectl "+strings.Join(args, " "), long, func(context.Context) (bool, string) {
-		heard := c.refused(t, args...)
-		return !slices.ContainsFunc(all, func(words *regexp.Regexp) bool { return !words.MatchString(heard) }), heard
+	c.waitFor(t, "a refusal of kubectl "+strings.Join(args, " "), longTimeout, func(context.Context) (bool, string) {
+		answer := c.kubectlFails(t, args...)
+		return !slices.ContainsFunc(all, func(words *regexp.Regexp) bool { return !words.MatchString(answer) }), answer
 	})
 }
 
-// on runs a shell script on a node.
-func (c *cluster) on(t *testing.T, node, script string) string {
+// runOn runs a shell script on a node.
+func (c *kindCluster) runOn(t *testing.T, node, script string) string {
 	t.Helper()
 	return c.run(t, "docker", "exec", node, "sh", "-ec", script)
 }
 
-// rolledOut waits until a workload is as it should be.
-func (c *cluster) rolledOut(t *testing.T, namespace, workload string) {
+// waitForRollout waits until the rollout of a workload is complete.
+func (c *kindCluster) waitForRollout(t *testing.T, namespace, workload string) {
 	t.Helper()
-	c.kubectl(t, "-n", namespace, "rollout", "status", workload, "--timeout", long.String())
+	c.kubectl(t, "-n", namespace, "rollout", "status", workload, "--timeout", longTimeout.String())
 }
 
-// eventually waits until the check says yes. The check says what it saw instead.
-func (c *cluster) eventually(t *testing.T, what string, limit time.Duration, check func(context.Context) (bool, string)) {
+// waitFor waits until check returns true. The string that check returns describes the state.
+func (c *kindCluster) waitFor(t *testing.T, what string, limit time.Duration,
+	check func(context.Context) (bool, string),
+) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		looking, stop := context.WithTimeout(t.Context(), soon)
-		ok, saw := check(looking)
+		checking, stop := context.WithTimeout(t.Context(), shortTimeout)
+		ok, state := check(checking)
 		stop()
 		if ok {
 			return
@@ -108,16 +112,18 @@ func (c *cluster) eventually(t *testing.T, what string, limit time.Duration, che
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			require.FailNow(t, "waited "+limit.String()+" for this in vain: "+what, saw)
+			require.FailNow(t, "timeout after "+limit.String()+" waiting for "+what, state)
 		}
 	}
 }
 
-// until waits until a Node is as the check wants it, and returns it.
-func (c *cluster) until(t *testing.T, name, what string, limit time.Duration, check func(*corev1.Node) bool) *corev1.Node {
+// waitForNode waits until check returns true for a Node, and returns the Node.
+func (c *kindCluster) waitForNode(t *testing.T, name, what string, limit time.Duration,
+	check func(*corev1.Node) bool,
+) *corev1.Node {
 	t.Helper()
 	var found *corev1.Node
-	c.eventually(t, "node "+name+" "+what, limit, func(ctx context.Context) (bool, string) {
+	c.waitFor(t, "node "+name+" "+what, limit, func(ctx context.Context) (bool, string) {
 		n, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -128,7 +134,7 @@ func (c *cluster) until(t *testing.T, name, what string, limit time.Duration, ch
 	return found
 }
 
-// describe is what there is to know of a Node in a test that fails.
+// describe returns a description of a Node for a test failure.
 func describe(n *corev1.Node) string {
 	lines := []string{fmt.Sprintf("node %s: unschedulable=%t taints=%v", n.Name, n.Spec.Unschedulable, n.Spec.Taints)}
 	for _, entries := range []map[string]string{n.Labels, n.Annotations} {

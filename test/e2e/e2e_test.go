@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package e2e_test runs the whole system on a kind cluster: real kubelets, systemd, flannel, and etcd as units of the nodes.
-// `make e2e` runs it. Nothing here is faked, and nothing waits without a deadline.
+// Package e2e_test tests the whole system on a kind cluster: real kubelets, systemd, flannel,
+// and etcd as systemd units of the nodes. `make e2e` runs it. It uses no fakes, and every wait
+// has a deadline.
 package e2e_test
 
 import (
@@ -11,32 +12,33 @@ import (
 	"time"
 )
 
-// TestHoldfast runs the scenarios on one cluster in their order, each from where the one before left it. The first that
-// fails is the last that runs: the cluster is then as it was when it failed, and what there is to see is saved.
+// TestHoldfast runs the scenarios in order on one cluster. Each starts with the state that the
+// previous one left. After a failure, no other scenario runs, so that the state of the cluster
+// is kept, and that state is saved.
 func TestHoldfast(t *testing.T) {
-	c := newCluster(t)
+	c := newKindCluster(t)
 	for _, scenario := range []struct {
 		name string
-		run  func(*testing.T, *cluster)
+		run  func(*testing.T, *kindCluster)
 	}{
-		{"it is installed on a cluster that runs, and touches none of its nodes", install},
-		{"etcd is found within a second, and people see why a node is protected", found},
-		{"of three etcd nodes one may go, and the next may not", deletions},
-		{"a member that stops protects its node until it has left", gone},
-		{"marks follow etcd as it is stopped, disabled and started, and what people wrote stays", following},
-		{"a learner joins, is promoted and is removed, and the marks follow", learner},
-		{"a worker that joins without its network takes no pod, nor does it after a reboot", joining},
-		{"a worker that is told to reboot is held before it goes down", goingDown},
-		{"kubespray's marker is the last gate", marker},
-		{"whoever drains, cordons or uncordons is left alone", people},
-		{"all nodes are deleted twice at once, and quorum survives", storm},
-		{"an etcd host without a network is not taken for a healthy one", partition},
-		{"without the webhook only ordinary nodes can be deleted", without},
-		{"certificates are replaced and no request is refused for it", rotation},
-		{"an update of the agent changes no node", update},
-		{"an agent's token is good for its own node only", rights},
-		{"neither a liar on a worker nor a forged question costs a member", lies},
-		{"uninstalled, it leaves nothing behind", uninstall},
+		{"install on a running cluster", scenarioInstall},
+		{"detect and describe etcd", scenarioDetectEtcd},
+		{"delete etcd nodes", scenarioDeleteEtcdNodes},
+		{"replace a stopped member", scenarioReplaceMember},
+		{"stop, disable and start etcd", scenarioStopEtcd},
+		{"add, promote and remove a learner", scenarioLearner},
+		{"hold a new worker without network", scenarioJoin},
+		{"hold a worker before its reboot", scenarioReboot},
+		{"wait for the marker of kubespray", scenarioMarker},
+		{"respect drain, cordon and uncordon", scenarioCordon},
+		{"delete all nodes twice at once", scenarioDeleteAll},
+		{"isolate an etcd host", scenarioPartition},
+		{"stop the webhook", scenarioNoWebhook},
+		{"rotate certificates", scenarioRotation},
+		{"update the agents", scenarioUpdate},
+		{"limit the rights of an agent", scenarioAgentRights},
+		{"reject false observations and forged reviews", scenarioFalseObservations},
+		{"uninstall", scenarioUninstall},
 	} {
 		start, ran := time.Now(), false
 		passed := t.Run(scenario.name, func(t *testing.T) {
@@ -44,9 +46,10 @@ func TestHoldfast(t *testing.T) {
 			scenario.run(t, c)
 		})
 		if !ran {
-			continue // -run asked for others
+			continue // not selected by -run
 		}
-		fmt.Fprintf(os.Stdout, "%s  %5.1f s  %s\n", map[bool]string{true: "pass", false: "FAIL"}[passed], time.Since(start).Seconds(), scenario.name)
+		fmt.Fprintf(os.Stdout, "%s  %5.1f s  %s\n", map[bool]string{true: "pass", false: "FAIL"}[passed],
+			time.Since(start).Seconds(), scenario.name)
 		if !passed {
 			return
 		}

@@ -5,9 +5,11 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,73 +17,48 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv"
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
+	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 )
 
-// unit is etcd's unit as kubespray writes it: all settings stand in /etc/etcd.env.
-const unit = `[Unit]
-Description=etcd
-After=network.target
-
-[Service]
-Type=notify
-User=root
-EnvironmentFile=/etc/etcd.env
-ExecStart=/usr/local/bin/etcd
-NotifyAccess=all
-Restart=always
-RestartSec=10s
-LimitNOFILE=40000
-
-[Install]
-WantedBy=multi-user.target
-`
-
-// certs is where kubespray puts certificates and keys.
-const certs = "/etc/ssl/etcd/ssl/"
-
-// etcd is a cluster of systemd units on nodes, outside Kubernetes, in kubespray's layout and with its TLS.
-type etcd struct {
-	c         *cluster
-	authority *testenv.CA
+// etcdUnits is an etcd cluster outside Kubernetes: systemd units on nodes, with kubespray's
+// layout and TLS.
+type etcdUnits struct {
+	c         *kindCluster
+	authority *pki.CA
 }
 
-func newEtcd(t *testing.T, c *cluster) *etcd {
+func newEtcdUnits(t *testing.T, c *kindCluster) *etcdUnits {
 	t.Helper()
-	authority, err := testenv.NewCA("etcd-ca")
+	authority, err := pki.NewCA("etcd-ca")
 	require.NoError(t, err)
-	return &etcd{c: c, authority: authority}
+	return &etcdUnits{c: c, authority: authority}
 }
 
-// equip brings etcd and certificates for it onto a node. Members are numbered as the workers are.
-func (e *etcd) equip(t *testing.T, number int) {
+// installFiles copies etcd and its certificates to a node. Members have the numbers of the
+// workers.
+func (e *etcdUnits) installFiles(t *testing.T, number int) {
 	t.Helper()
 	node, root := e.c.worker(number), t.TempDir()
-	ip, dir := e.address(t, number), filepath.Join(root, certs)
-	member, err := e.authority.Issue(testenv.CertOptions{CommonName: "etcd-member-" + node, Server: true, Client: true, Hosts: []string{"localhost", node, "127.0.0.1", ip}})
-	require.NoError(t, err)
-	admin, err := e.authority.Issue(testenv.CertOptions{CommonName: "etcd-admin-" + node, Client: true})
-	require.NoError(t, err)
-	require.NoError(t, e.authority.Write(filepath.Join(dir, "ca.pem")))
-	require.NoError(t, member.Write(filepath.Join(dir, "member-"+node+".pem"), filepath.Join(dir, "member-"+node+"-key.pem")))
-	require.NoError(t, admin.Write(filepath.Join(dir, "admin-"+node+".pem"), filepath.Join(dir, "admin-"+node+"-key.pem")))
+	require.NoError(t, etcd.KubesprayFiles(root, "etcd", node).Write(e.authority, node, e.address(t, number)))
 	e.c.run(t, "docker", "cp", filepath.Join(root, "etc"), node+":/")
 	for _, program := range []string{"etcd", "etcdctl"} {
 		e.c.run(t, "docker", "cp", filepath.Join(e.c.tools, program), node+":/usr/local/bin/"+program)
 	}
-	e.c.on(t, node, "chown -R root:root /etc/ssl/etcd; chmod 0700 "+certs)
+	e.c.runOn(t, node, "chown -R root:root /etc/ssl/etcd; chmod 0700 /etc/ssl/etcd/ssl")
 }
 
-// layOut writes settings and unit of a member that is one of these, as kubespray does before it starts it. Its data is empty.
-func (e *etcd) layOut(t *testing.T, number int, state string, members ...int) {
+// layOut writes the settings and the unit of a member, with these initial members, like
+// kubespray. The data directory is empty.
+func (e *etcdUnits) layOut(t *testing.T, number int, state string, members ...int) {
 	t.Helper()
 	node, name, root := e.c.worker(number), "etcd"+strconv.Itoa(number), t.TempDir()
-	ip := e.address(t, number)
+	ip, files := e.address(t, number), etcd.KubesprayFiles("/", "etcd", node)
 	var initial []string
 	for _, m := range members {
 		initial = append(initial, fmt.Sprintf("etcd%d=https://%s:2380", m, e.address(t, m)))
 	}
-	pair := func(use, what string) string { return certs + use + "-" + node + what + ".pem" }
 	write(t, filepath.Join(root, "etc/etcd.env"), strings.Join([]string{
 		"ETCD_NAME=" + name, "ETCD_DATA_DIR=/var/lib/etcd",
 		"ETCD_ADVERTISE_CLIENT_URLS=https://" + ip + ":2379",
@@ -91,53 +68,54 @@ func (e *etcd) layOut(t *testing.T, number int, state string, members ...int) {
 		"ETCD_INITIAL_CLUSTER=" + strings.Join(initial, ","), "ETCD_INITIAL_CLUSTER_STATE=" + state,
 		"ETCD_INITIAL_CLUSTER_TOKEN=k8s_etcd", "ETCD_HEARTBEAT_INTERVAL=100", "ETCD_ELECTION_TIMEOUT=1000",
 		"ETCD_UNSAFE_NO_FSYNC=true", "ETCD_STRICT_RECONFIG_CHECK=false", "ETCD_LOG_LEVEL=warn",
-		"ETCD_TRUSTED_CA_FILE=" + certs + "ca.pem", "ETCD_CLIENT_CERT_AUTH=true",
-		"ETCD_CERT_FILE=" + pair("member", ""), "ETCD_KEY_FILE=" + pair("member", "-key"),
-		"ETCD_PEER_TRUSTED_CA_FILE=" + certs + "ca.pem", "ETCD_PEER_CLIENT_CERT_AUTH=true",
-		"ETCD_PEER_CERT_FILE=" + pair("member", ""), "ETCD_PEER_KEY_FILE=" + pair("member", "-key"),
-		"ETCDCTL_ENDPOINTS=https://127.0.0.1:2379", "ETCDCTL_CACERT=" + certs + "ca.pem",
-		"ETCDCTL_CERT=" + pair("admin", ""), "ETCDCTL_KEY=" + pair("admin", "-key"),
+		"ETCD_TRUSTED_CA_FILE=" + files.CA, "ETCD_CLIENT_CERT_AUTH=true",
+		"ETCD_CERT_FILE=" + files.Cert, "ETCD_KEY_FILE=" + files.Key,
+		"ETCD_PEER_TRUSTED_CA_FILE=" + files.CA, "ETCD_PEER_CLIENT_CERT_AUTH=true",
+		"ETCD_PEER_CERT_FILE=" + files.Cert, "ETCD_PEER_KEY_FILE=" + files.Key,
+		"ETCDCTL_ENDPOINTS=https://127.0.0.1:2379", "ETCDCTL_CACERT=" + files.CA,
+		"ETCDCTL_CERT=" + files.AdminCert, "ETCDCTL_KEY=" + files.AdminKey,
 	}, "\n")+"\n")
-	write(t, filepath.Join(root, "etc/systemd/system/etcd.service"), unit)
+	write(t, filepath.Join(root, "etc/systemd/system/etcd.service"), etcd.Unit("etcd"))
 	e.c.run(t, "docker", "cp", filepath.Join(root, "etc"), node+":/")
-	e.c.on(t, node, "chown root:root /etc/etcd.env; rm -rf /var/lib/etcd; mkdir -m 0700 /var/lib/etcd; systemctl daemon-reload; systemctl enable etcd 2>/dev/null")
+	e.c.runOn(t, node, "chown root:root /etc/etcd.env; rm -rf /var/lib/etcd; mkdir -m 0700 /var/lib/etcd; "+
+		"systemctl daemon-reload; systemctl enable etcd 2>/dev/null")
 }
 
-func (e *etcd) address(t *testing.T, number int) string {
+func (e *etcdUnits) address(t *testing.T, number int) string {
 	t.Helper()
 	for _, a := range e.c.node(t, e.c.worker(number)).Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
 			return a.Address
 		}
 	}
-	require.FailNow(t, "the node has no address", e.c.worker(number))
+	require.FailNow(t, "the node has no internal IP", e.c.worker(number))
 	return ""
 }
 
-// ctl runs etcdctl on a member's node, as its administrator does.
-func (e *etcd) ctl(t *testing.T, number int, command string) string {
+// etcdctl runs etcdctl on a member's node, with the administrator's certificate.
+func (e *etcdUnits) etcdctl(t *testing.T, number int, command string) string {
 	t.Helper()
-	out, err := e.tryCtl(t.Context(), number, command)
+	out, err := e.tryEtcdctl(t.Context(), number, command)
 	require.NoError(t, err)
 	return out
 }
 
-func (e *etcd) tryCtl(ctx context.Context, number int, command string) (string, error) {
-	return e.c.try(ctx, "docker", "exec", e.c.worker(number), "sh", "-ec",
+func (e *etcdUnits) tryEtcdctl(ctx context.Context, number int, command string) (string, error) {
+	return e.c.tryRun(ctx, "docker", "exec", e.c.worker(number), "sh", "-ec",
 		"set -a; . /etc/etcd.env; unset ETCD_NAME; exec etcdctl --command-timeout=30s "+command)
 }
 
 // promote makes a learner a voter as soon as it has caught up.
-func (e *etcd) promote(t *testing.T, asked int, id string) {
+func (e *etcdUnits) promote(t *testing.T, number int, id string) {
 	t.Helper()
-	e.c.eventually(t, "learner "+id+" has caught up", soon, func(ctx context.Context) (bool, string) {
-		_, err := e.tryCtl(ctx, asked, "member promote "+id)
+	e.c.waitFor(t, "learner "+id+" to catch up", shortTimeout, func(ctx context.Context) (bool, string) {
+		_, err := e.tryEtcdctl(ctx, number, "member promote "+id)
 		return err == nil, fmt.Sprint(err)
 	})
 }
 
-// id returns the ID of a member in hex, as the first member's list has it.
-func (e *etcd) id(t *testing.T, number int) string {
+// memberID returns the ID of a member in hex, from the first member's list.
+func (e *etcdUnits) memberID(t *testing.T, number int) string {
 	t.Helper()
 	var list struct {
 		Members []struct {
@@ -145,7 +123,7 @@ func (e *etcd) id(t *testing.T, number int) string {
 			PeerURLs []string `json:"peerURLs"`
 		} `json:"members"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(e.ctl(t, 1, "member list -w json")), &list))
+	require.NoError(t, json.Unmarshal([]byte(e.etcdctl(t, 1, "member list -w json")), &list))
 	for _, m := range list.Members {
 		if len(m.PeerURLs) == 1 && m.PeerURLs[0] == "https://"+e.address(t, number)+":2380" {
 			return strconv.FormatUint(m.ID, 16)
@@ -159,4 +137,64 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+const settleAnnotation = "holdfast.dev/settle"
+
+// findEtcdCluster returns the EtcdCluster of the systemd units, not that of the control plane's
+// etcd.
+func (c *kindCluster) findEtcdCluster(ctx context.Context) (*v1alpha1.EtcdCluster, string, error) {
+	out, err := c.client.RESTClient().Get().AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters").DoRaw(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	var list v1alpha1.EtcdClusterList
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil, "", fmt.Errorf("reading EtcdClusters: %w", err)
+	}
+	for i := range list.Items {
+		found := &list.Items[i]
+		for _, m := range found.Spec.Members {
+			if m.Node == c.controlPlane() {
+				found = nil
+				break
+			}
+		}
+		if found != nil && len(found.Spec.Members) > 0 {
+			found.ManagedFields = nil
+			return found, pretty(found), nil
+		}
+	}
+	return nil, "", errors.New("found no EtcdCluster with members on workers")
+}
+
+func (c *kindCluster) etcdCluster(t *testing.T) *v1alpha1.EtcdCluster {
+	t.Helper()
+	found, _, err := c.findEtcdCluster(t.Context())
+	require.NoError(t, err)
+	return found
+}
+
+// resolveGrants resolves every open grant, like an operator after a check that the machines
+// still exist. It retries while a grant is too young.
+func (c *kindCluster) resolveGrants(t *testing.T) {
+	t.Helper()
+	for _, grant := range c.etcdCluster(t).Spec.Grants {
+		c.waitFor(t, "the resolution of the grant for node "+grant.Node, longTimeout,
+			func(ctx context.Context) (bool, string) {
+				found, text, err := c.findEtcdCluster(ctx)
+				if err != nil {
+					return false, err.Error()
+				}
+				if !slices.ContainsFunc(found.Spec.Grants,
+					func(g v1alpha1.Grant) bool { return g.NodeUID == grant.NodeUID }) {
+					return true, ""
+				}
+				if found.Annotations[settleAnnotation] == "" {
+					c.kubectl(t, "annotate", "--overwrite", "etcdcluster", found.Name,
+						settleAnnotation+"="+string(grant.NodeUID))
+				}
+				return false, text
+			})
+	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// strip makes a node one that has never been in a cluster, as far as its network goes: its kubelet is stopped, its pods are
-// gone, and so is what flannel has left on the disk.
-func (c *cluster) strip(t *testing.T, name string) {
+// resetNode resets the network of a node to that of a new one: it stops the kubelet and deletes
+// the pods and flannel's files.
+func (c *kindCluster) resetNode(t *testing.T, name string) {
 	t.Helper()
-	c.on(t, name, `systemctl stop kubelet
+	c.runOn(t, name, `systemctl stop kubelet
 		for attempt in 1 2 3 4 5; do
 			crictl --timeout 60s rmp --force --all > /dev/null 2>&1 || true
 			[ -n "$(crictl --timeout 60s pods -q)" ] || break
@@ -26,55 +26,60 @@ func (c *cluster) strip(t *testing.T, name string) {
 		[ -z "$(crictl --timeout 60s pods -q)" ]
 		for link in cni0 flannel.1; do ip link delete $link 2>/dev/null || true; done
 		rm -rf /run/flannel/subnet.env /etc/cni/net.d/10-flannel.conflist /opt/cni/bin/flannel /var/lib/cni`)
-	// A pod that the API server still has would go on where it was, and not install flannel's plugin again.
-	c.kubectl(t, "-n", "kube-flannel", "delete", "pods", "--field-selector", "spec.nodeName="+name, "--force", "--grace-period=0")
+	// A pod that still exists in the API would continue, and not install flannel's plugin
+	// again.
+	c.kubectl(t, "-n", "kube-flannel", "delete", "pods", "--field-selector", "spec.nodeName="+name, "--force",
+		"--grace-period=0")
 }
 
-// join starts the kubelets of nodes that were stripped and deleted, and waits until their Nodes are there.
-func (c *cluster) join(t *testing.T, names ...string) {
+// startKubelets starts the kubelets of nodes that were reset and deleted, and waits for their
+// Nodes.
+func (c *kindCluster) startKubelets(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		c.on(t, name, "systemctl start kubelet")
+		c.runOn(t, name, "systemctl start kubelet")
 	}
 	for _, name := range names {
-		c.until(t, name, "registers", long, func(*corev1.Node) bool { return true })
+		c.waitForNode(t, name, "to register", longTimeout, func(*corev1.Node) bool { return true })
 	}
 }
 
-// back brings nodes that were deleted into the cluster again, and etcd's books in order.
-func (c *cluster) back(t *testing.T, names ...string) {
+// rejoin adds deleted nodes to the cluster again and resolves their grants.
+func (c *kindCluster) rejoin(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		c.strip(t, name)
+		c.resetNode(t, name)
 	}
-	c.join(t, names...)
+	c.startKubelets(t, names...)
 	for _, name := range names {
-		c.released(t, name)
+		c.waitForRelease(t, name)
 	}
-	c.wholeWebhook(t)
-	c.settle(t)
+	c.waitForWebhook(t)
+	c.resolveGrants(t)
 }
 
-// released waits until a node has been released, and can take pods.
-func (c *cluster) released(t *testing.T, name string) {
+// waitForRelease waits until a node is released and accepts pods.
+func (c *kindCluster) waitForRelease(t *testing.T, name string) {
 	t.Helper()
-	c.until(t, name, "is released", long, func(n *corev1.Node) bool {
-		return state(n) == readiness.Released && !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 &&
-			conditionIs(n, corev1.NodeReady, corev1.ConditionTrue) && conditionIs(n, readiness.NetworkHeld, corev1.ConditionFalse)
+	c.waitForNode(t, name, "to be released", longTimeout, func(n *corev1.Node) bool {
+		return holdState(n) == readiness.Released && !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 &&
+			conditionIs(n, corev1.NodeReady, corev1.ConditionTrue) &&
+			conditionIs(n, readiness.NetworkHeld, corev1.ConditionFalse)
 	})
 }
 
-// waits waits until a node is held for this reason.
-func (c *cluster) waits(t *testing.T, name, reason string) *corev1.Node {
+// waitForHold waits until a node is held for the given reason.
+func (c *kindCluster) waitForHold(t *testing.T, name, reason string) *corev1.Node {
 	t.Helper()
-	return c.until(t, name, "is held, "+reason, long, func(n *corev1.Node) bool {
+	return c.waitForNode(t, name, "to be held: "+reason, longTimeout, func(n *corev1.Node) bool {
 		held := condition(n, readiness.NetworkHeld)
-		return state(n) == readiness.Held && n.Spec.Unschedulable && held.Status == corev1.ConditionTrue && held.Reason == reason
+		return holdState(n) == readiness.Held && n.Spec.Unschedulable && held.Status == corev1.ConditionTrue &&
+			held.Reason == reason
 	})
 }
 
-// state is that of a Node's hold record, empty if there is none that can be read.
-func state(n *corev1.Node) readiness.State {
+// holdState returns the state in a Node's hold record, or "" without a valid record.
+func holdState(n *corev1.Node) readiness.State {
 	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
 	if err != nil {
 		return ""
@@ -82,32 +87,36 @@ func state(n *corev1.Node) readiness.State {
 	return record.State
 }
 
-// flannelKeepsOff has flannel run on all nodes but this one, where its pod goes if there is one.
-func (c *cluster) flannelKeepsOff(t *testing.T, name string) {
+// excludeFlannel removes flannel from a node and keeps it off that node.
+func (c *kindCluster) excludeFlannel(t *testing.T, name string) {
 	t.Helper()
 	c.kubectl(t, "-n", "kube-flannel", "patch", "daemonset", "flannel", "--type=json", "-p", fmt.Sprintf(
-		`[{"op":"replace","path":"/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions/0/values","value":[%q]}]`, name))
-	c.eventually(t, "flannel leaves node "+name, long, func(ctx context.Context) (bool, string) {
-		pods, err := c.client.CoreV1().Pods("kube-flannel").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
+		`[{"op":"replace","path":"/spec/template/spec/affinity/nodeAffinity/`+
+			`requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/`+
+			`matchExpressions/0/values","value":[%q]}]`,
+		name))
+	c.waitFor(t, "flannel to leave node "+name, longTimeout, func(ctx context.Context) (bool, string) {
+		pods, err := c.client.CoreV1().Pods("kube-flannel").List(ctx,
+			metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
 		if err != nil {
 			return false, err.Error()
 		}
-		return len(pods.Items) == 0, "its pod is still there"
+		return len(pods.Items) == 0, "its pod still exists"
 	})
 }
 
-// flannelComes lets flannel run everywhere.
-func (c *cluster) flannelComes(t *testing.T) {
+// restoreFlannel runs flannel on all nodes.
+func (c *kindCluster) restoreFlannel(t *testing.T) {
 	t.Helper()
 	c.kubectl(t, "apply", "-f", "flannel.yaml")
 }
 
-// newcomer has a worker join anew while flannel keeps off it, and waits until it is held for that.
-func (c *cluster) newcomer(t *testing.T, name string) {
+// joinHeld resets a worker and lets it join again without flannel, and waits until it is held.
+func (c *kindCluster) joinHeld(t *testing.T, name string) {
 	t.Helper()
-	c.flannelKeepsOff(t, name)
-	c.strip(t, name)
+	c.excludeFlannel(t, name)
+	c.resetNode(t, name)
 	c.kubectl(t, "delete", "node", name)
-	c.join(t, name)
-	c.waits(t, name, readiness.WaitingForCNI)
+	c.startKubelets(t, name)
+	c.waitForHold(t, name, readiness.WaitingForCNI)
 }

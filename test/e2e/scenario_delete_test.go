@@ -14,51 +14,62 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// deletions deletes one etcd node after the other. Only who may break the glass gets further than one.
-func deletions(t *testing.T, c *cluster) {
+// Parts of Holdfast's refusals.
+const (
+	quorumRefusal     = "would break quorum of etcd cluster"
+	oneOfThreeHealthy = "2 of 3 voters must be healthy, and only 1 would remain"
+)
+
+// scenarioDeleteEtcdNodes deletes one etcd node after the other. The second deletion needs a
+// break-glass override.
+func scenarioDeleteEtcdNodes(t *testing.T, c *kindCluster) {
 	first, second := c.worker(1), c.worker(2)
 	was := c.etcdCluster(t)
-	// Not at the first attempt if the agents are being asked just then: a dry run asks nobody, and does not wait for them.
-	c.eventually(t, "a dry run is allowed", soon, func(ctx context.Context) (bool, string) {
-		out, err := c.try(ctx, c.tool("kubectl"), "delete", "node", first, "--dry-run=server")
-		return err == nil, out
-	})
+	// A dry run may be refused while agents observe: it requests no observation and does not
+	// wait for one.
+	c.deleteNode(t, shortTimeout, first, "--dry-run=server")
 	require.Equal(t, was.Spec.Ledger, c.etcdCluster(t).Spec.Ledger, "a dry run must not be granted")
 	require.Empty(t, c.etcdCluster(t).Spec.Grants)
 
 	uid := c.node(t, first).UID
-	c.allowed(t, first)
+	c.deleteNode(t, longTimeout, first)
 	grants := c.etcdCluster(t).Spec.Grants
 	require.Len(t, grants, 1)
 	require.Equal(t, uid, grants[0].NodeUID)
 	require.Equal(t, "kubernetes-admin", grants[0].User)
 
 	for _, how := range [][]string{{"--dry-run=server"}, nil} {
-		c.denied(t, []string{
-			"deleting node " + second + " would cost etcd cluster " + was.Name + " its quorum: of 3 voters 2 must live, and only 1 would be left that is proven healthy",
-			"given up: the deletion of its node " + first + " was allowed to kubernetes-admin at ", "on node " + c.worker(3) + ": healthy",
+		c.waitForRefusal(t, []string{
+			"deleting node " + second + " would break quorum of etcd cluster " + was.Name + ": " + oneOfThreeHealthy,
+			"counts as lost: the deletion of its node " + first + " by kubernetes-admin was allowed at ",
+			"on node " + c.worker(3) + ": healthy",
 		}, append([]string{"delete", "node", second}, how...)...)
 	}
-	c.glass(t, second)
-	c.back(t, first, second)
-	c.healthy(t, 3)
+	c.checkBreakGlass(t, second)
+	c.rejoin(t, first, second)
+	c.waitForHealthy(t, 3)
 }
 
-// glass breaks the glass for a node: who lacks the verb cannot, who has it can.
-func (c *cluster) glass(t *testing.T, name string) {
+// checkBreakGlass sets a break-glass override for a node: only a user with the verb can.
+func (c *kindCluster) checkBreakGlass(t *testing.T, name string) {
 	t.Helper()
 	c.kubectl(t, "create", "clusterrole", "e2e-patches-nodes", "--verb=get,patch", "--resource=nodes")
 	c.kubectl(t, "create", "clusterrolebinding", "e2e-patches-nodes", "--clusterrole=e2e-patches-nodes", "--user=alice")
 	defer c.kubectl(t, "delete", "clusterrolebinding,clusterrole", "e2e-patches-nodes")
-	value := fmt.Sprintf(`{"uid":%q,"until":%q,"reason":"an exercise"}`, c.node(t, name).UID, time.Now().UTC().Add(20*time.Minute).Format(time.RFC3339))
-	annotate := []string{"annotate", "--overwrite", "node", name, protect.BreakGlassAnnotation + "=" + value}
-	c.denied(t, []string{`only users with the verb "breakglass"`}, append(annotate, "--as=alice")...) // once her role is known
-	require.Contains(t, c.refused(t, "label", "node", name, protect.EtcdMemberLabel+"-", "--as=alice"), `only users with the verb "breakglass"`)
+	value := fmt.Sprintf(`{"uid":%q,"until":%q,"reason":"an exercise"}`, c.node(t, name).UID,
+		time.Now().UTC().Add(20*time.Minute).Format(time.RFC3339))
+	annotate := []string{"annotate", "--overwrite", "node", name, quorum.BreakGlassAnnotation + "=" + value}
+	// The authorizer learns of her role with a delay.
+	c.waitForRefusal(t, []string{`only users with the verb "breakglass"`}, append(annotate, "--as=alice")...)
+	require.Contains(t, c.kubectlFails(t, "label", "node", name, observation.EtcdMemberLabel+"-", "--as=alice"),
+		`only users with the verb "breakglass"`)
 
 	c.kubectl(t, annotate...)
-	c.allowed(t, name)
+	c.deleteNode(t, longTimeout, name)
 	grants := c.etcdCluster(t).Spec.Grants
 	require.Len(t, grants, 2)
 	for _, g := range grants {
@@ -66,70 +77,77 @@ func (c *cluster) glass(t *testing.T, name string) {
 	}
 }
 
-// allowed deletes a node, which has to be allowed, if not at the first attempt: an election may be on.
-func (c *cluster) allowed(t *testing.T, name string) {
+// deleteNode deletes a node. It retries, because an election may be in progress, or agents observe.
+func (c *kindCluster) deleteNode(t *testing.T, limit time.Duration, name string, flags ...string) {
 	t.Helper()
-	c.eventually(t, "node "+name+" may be deleted", long, func(ctx context.Context) (bool, string) {
-		out, err := c.try(ctx, c.tool("kubectl"), "delete", "node", name)
+	c.waitFor(t, "node "+name+" to be deleted", limit, func(ctx context.Context) (bool, string) {
+		out, err := c.tryRun(ctx, c.tool("kubectl"), append([]string{"delete", "node", name}, flags...)...)
 		return err == nil, out
 	})
 }
 
-// gone stops a member, removes it, and deletes its node. Then a member comes in its place.
-func gone(t *testing.T, c *cluster) {
+// scenarioReplaceMember stops a member, removes it, and deletes its node. Then a new member
+// replaces it.
+func scenarioReplaceMember(t *testing.T, c *kindCluster) {
 	ours, stopped := c.worker(1), c.worker(3)
-	c.on(t, stopped, "systemctl stop etcd")
-	id := c.etcd.id(t, 3)
-	c.denied(t, []string{
-		"of 3 voters 2 must live, and only 1 would be left that is proven healthy",
-		`etcd3 \(` + id + `\) on node ` + stopped + `: not proven healthy: `, "etcdctl member remove " + id,
+	c.runOn(t, stopped, "systemctl stop etcd")
+	id := c.etcd.memberID(t, 3)
+	c.waitForRefusal(t, []string{
+		oneOfThreeHealthy,
+		`etcd3 \(` + id + `\) on node ` + stopped + `: not confirmed healthy: `, "etcdctl member remove " + id,
 	}, "delete", "node", ours)
-	require.Equal(t, "true", c.node(t, stopped).Labels[protect.EtcdMemberLabel])
+	require.Equal(t, "true", c.node(t, stopped).Labels[observation.EtcdMemberLabel])
 
-	c.etcd.ctl(t, 1, "member remove "+id)
-	c.until(t, stopped, "is an ordinary node again", long, unmarked)
-	c.denied(t, []string{"of 2 voters 2 must live, and only 1 would be left"}, "delete", "node", ours)
-	c.allowed(t, stopped)
-	c.on(t, stopped, "systemctl disable etcd 2>/dev/null; rm -rf /var/lib/etcd")
-	c.back(t, stopped)
-	c.until(t, stopped, "has nothing of ours", soon, unmarked)
+	c.etcd.etcdctl(t, 1, "member remove "+id)
+	c.waitForNode(t, stopped, "to be an ordinary node again", longTimeout, isUnmarked)
+	c.waitForRefusal(t, []string{"2 of 2 voters must be healthy, and only 1 would remain"}, "delete", "node", ours)
+	c.deleteNode(t, longTimeout, stopped)
+	c.runOn(t, stopped, "systemctl disable etcd 2>/dev/null; rm -rf /var/lib/etcd")
+	c.rejoin(t, stopped)
+	c.waitForNode(t, stopped, "to have no marks", shortTimeout, isUnmarked)
 
-	c.etcd.ctl(t, 1, "member add etcd3 --peer-urls=https://"+c.etcd.address(t, 3)+":2380")
+	c.etcd.etcdctl(t, 1, "member add etcd3 --peer-urls=https://"+c.etcd.address(t, 3)+":2380")
 	c.etcd.layOut(t, 3, "existing", 1, 2, 3)
-	c.on(t, stopped, "systemctl start etcd")
-	c.until(t, stopped, "is protected again", soon, marked)
-	c.healthy(t, 3)
+	c.runOn(t, stopped, "systemctl start etcd")
+	c.waitForNode(t, stopped, "to be protected again", shortTimeout, isMarked)
+	c.waitForHealthy(t, 3)
 }
 
-// marked and unmarked say whether a Node has all of our marks, or none.
-func marked(n *corev1.Node) bool {
-	return n.Labels[protect.EtcdMemberLabel] == "true" && n.Annotations[protect.ClusterAutoscalerAnnotation] == "true" &&
+// isMarked reports whether a Node has all marks of Holdfast.
+func isMarked(n *corev1.Node) bool {
+	return n.Labels[observation.EtcdMemberLabel] == "true" &&
+		n.Annotations[protect.ClusterAutoscalerAnnotation] == "true" &&
 		n.Annotations[protect.KarpenterAnnotation] == "true" && n.Annotations[protect.EscalatorAnnotation] != "" &&
-		n.Annotations[protect.CastAIAnnotation] == "true" && conditionIs(n, protect.EtcdMemberCondition, corev1.ConditionTrue)
+		n.Annotations[protect.CastAIAnnotation] == "true" &&
+		conditionIs(n, observation.EtcdMemberCondition, corev1.ConditionTrue)
 }
 
-func unmarked(n *corev1.Node) bool {
+// isUnmarked reports whether a Node has no marks of Holdfast.
+func isUnmarked(n *corev1.Node) bool {
 	for _, key := range []string{
-		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation, protect.EscalatorAnnotation, protect.CastAIAnnotation,
-		protect.AnnouncementAnnotation, protect.BecauseAnnotation, protect.MarksAnnotation, protect.UnverifiedAnnotation,
+		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation, protect.EscalatorAnnotation,
+		protect.CastAIAnnotation,
+		observation.AnnouncementAnnotation, protect.BecauseAnnotation, protect.MarksAnnotation,
+		observation.UnverifiedAnnotation,
 	} {
 		if _, there := n.Annotations[key]; there {
 			return false
 		}
 	}
-	return n.Labels[protect.EtcdMemberLabel] == "" && conditionIs(n, protect.EtcdMemberCondition, corev1.ConditionFalse)
+	return n.Labels[observation.EtcdMemberLabel] == "" &&
+		conditionIs(n, observation.EtcdMemberCondition, corev1.ConditionFalse)
 }
 
-// storm deletes all nodes from two terminals at once.
-func storm(t *testing.T, c *cluster) {
+// scenarioDeleteAll deletes all nodes from two terminals at the same time.
+func scenarioDeleteAll(t *testing.T, c *kindCluster) {
 	before := c.nodes(t)
 	group, ctx := errgroup.WithContext(t.Context())
-	said := make([]string, 2)
-	for i := range said {
+	answers := make([]string, 2)
+	for i := range answers {
 		group.Go(func() error {
 			var err error
-			if said[i], err = c.try(ctx, c.tool("kubectl"), "delete", "nodes", "--all"); err == nil {
-				return fmt.Errorf("all nodes were deleted: %s", said[i])
+			if answers[i], err = c.tryRun(ctx, c.tool("kubectl"), "delete", "nodes", "--all"); err == nil {
+				return fmt.Errorf("all nodes were deleted: %s", answers[i])
 			}
 			return nil
 		})
@@ -145,16 +163,71 @@ func storm(t *testing.T, c *cluster) {
 			}
 		}
 	}
-	require.Contains(t, left, c.controlPlane(), "its etcd has one voter")
-	require.Contains(t, lost, c.worker(4), "an ordinary node is nobody's to keep")
-	require.Len(t, lostEtcd, 1, "of three voters one may go: %s", strings.Join(said, "\n"))
-	require.Contains(t, strings.Join(said, "\n"), "would cost etcd cluster")
+	require.Contains(t, left, c.controlPlane(), "its etcd has only one voter")
+	require.Contains(t, lost, c.worker(4), "the deletion of an ordinary node must be allowed")
+	require.Len(t, lostEtcd, 1, "one of three voters may be lost: %s", strings.Join(answers, "\n"))
+	require.Contains(t, strings.Join(answers, "\n"), quorumRefusal)
 	for number := 1; number <= 3; number++ {
 		if c.worker(number) != lostEtcd[0] {
-			c.etcd.ctl(t, number, "put e2e survives")
+			c.etcd.etcdctl(t, number, "put e2e survives")
 			break
 		}
 	}
-	c.back(t, lost...)
-	c.healthy(t, 3)
+	c.rejoin(t, lost...)
+	c.waitForHealthy(t, 3)
+}
+
+// scenarioStopEtcd stops, disables and starts a member. Its marks stay, and come back after a
+// user has removed them.
+func scenarioStopEtcd(t *testing.T, c *kindCluster) {
+	name := c.worker(2)
+	c.runOn(t, name, "systemctl stop etcd")
+	c.waitForNode(t, name, "to show that its member is down", shortTimeout, func(n *corev1.Node) bool {
+		require.True(t, isMarked(n) || condition(n, observation.EtcdMemberCondition).Status == corev1.ConditionTrue,
+			describe(n))
+		return isMarked(n) && n.Annotations[observation.AnnouncementAnnotation] != "" && c.healthyVoters(t) == 2
+	})
+	c.runOn(t, name, "systemctl disable etcd 2>/dev/null")
+	c.kubectl(t, "annotate", "node", name, protect.KarpenterAnnotation+"-", protect.ClusterAutoscalerAnnotation+"-")
+	c.waitForNode(t, name, "to have its marks again, with etcd stopped and disabled", shortTimeout, isMarked)
+	c.runOn(t, name, "systemctl enable etcd 2>/dev/null; systemctl start etcd")
+	c.waitForHealthy(t, 3)
+	require.True(t, isMarked(c.node(t, name)))
+}
+
+// healthyVoters returns the number of healthy voters in the summary, or -1.
+func (c *kindCluster) healthyVoters(t *testing.T) int32 {
+	t.Helper()
+	if healthy := c.etcdCluster(t).Status.Healthy; healthy != nil {
+		return *healthy
+	}
+	return -1
+}
+
+// scenarioLearner adds a fourth member like kubespray, as a learner, and removes it again. An
+// annotation that a user set before is not Holdfast's, and stays.
+func scenarioLearner(t *testing.T, c *kindCluster) {
+	name := c.worker(4)
+	c.kubectl(t, "annotate", "node", name, protect.KarpenterAnnotation+"=true")
+	c.etcd.etcdctl(t, 1, "member add etcd4 --learner --peer-urls=https://"+c.etcd.address(t, 4)+":2380")
+	c.etcd.layOut(t, 4, "existing", 1, 2, 3, 4)
+	c.runOn(t, name, "systemctl start etcd")
+	n := c.waitForNode(t, name, "to be protected for its learner", shortTimeout, func(n *corev1.Node) bool {
+		return isMarked(n) && n.Annotations[observation.AnnouncementAnnotation] != ""
+	})
+	require.NotContains(t, n.Annotations[protect.MarksAnnotation], protect.KarpenterAnnotation)
+	c.waitForHealthy(t, 3)
+
+	id := c.etcd.memberID(t, 4)
+	c.etcd.promote(t, 1, id)
+	c.waitForHealthy(t, 4)
+	c.etcd.etcdctl(t, 1, "member remove "+id)
+	c.waitForHealthy(t, 3)
+	c.runOn(t, name, "systemctl disable --now etcd 2>/dev/null; rm -rf /var/lib/etcd")
+	n = c.waitForNode(t, name, "to be an ordinary node again", longTimeout, func(n *corev1.Node) bool {
+		return n.Labels[observation.EtcdMemberLabel] == "" && n.Annotations[protect.ClusterAutoscalerAnnotation] == ""
+	})
+	require.Equal(t, "true", n.Annotations[protect.KarpenterAnnotation], "a user set it")
+	c.kubectl(t, "annotate", "node", name, protect.KarpenterAnnotation+"-")
+	c.waitForNode(t, name, "to have no marks", shortTimeout, isUnmarked)
 }

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// bootUnit gives a node a boot ID of its own: the nodes of kind share their machine's.
+	// bootUnit gives a node its own boot ID. Otherwise the nodes of kind have that of their
+	// machine.
 	bootUnit = `[Unit]
 Before=containerd.service kubelet.service
 DefaultDependencies=no
@@ -26,13 +27,14 @@ After=local-fs.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/bin/sh -ec 'cat /proc/sys/kernel/random/uuid > /run/e2e-boot-id; mount --bind /run/e2e-boot-id /proc/sys/kernel/random/boot_id'
+ExecStart=/bin/sh -ec 'cat /proc/sys/kernel/random/uuid > /run/e2e-boot-id; \
+  mount --bind /run/e2e-boot-id /proc/sys/kernel/random/boot_id'
 
 [Install]
 WantedBy=multi-user.target
 `
-	// crowd is pods that can run on one node only, and wait for it; peer is one on another node.
-	crowd = `apiVersion: apps/v1
+	// deploymentTemplate is a Deployment whose pods can run on one node only.
+	deploymentTemplate = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: %s, namespace: default}
 spec:
@@ -52,104 +54,109 @@ spec:
 `
 )
 
-// joining has a worker join while flannel keeps off it. Fifty pods wait for that node alone.
-func joining(t *testing.T, c *cluster) {
+// scenarioJoin lets a worker join without flannel. Fifty pods wait for that node.
+func scenarioJoin(t *testing.T, c *kindCluster) {
 	name := c.worker(4)
 	c.deploy(t, "peer", c.worker(1), 1)
 	c.ownBootID(t, name)
-	c.flannelKeepsOff(t, name)
-	c.strip(t, name)
+	c.excludeFlannel(t, name)
+	c.resetNode(t, name)
 	c.kubectl(t, "delete", "node", name)
 	c.deploy(t, "crowd", name, 50)
 	before, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	c.on(t, name, "systemctl restart e2e-boot-id")
-	c.join(t, name)
-	c.waits(t, name, readiness.WaitingForCNI)
-	c.alone(t, name, "crowd", 50)
+	c.runOn(t, name, "systemctl restart e2e-boot-id")
+	c.startKubelets(t, name)
+	c.waitForHold(t, name, readiness.WaitingForCNI)
+	c.requireNoAppPods(t, name, "crowd", 50)
 
-	c.flannelComes(t)
-	c.released(t, name)
-	c.neverOpenBefore(t, name, before.ResourceVersion)
-	c.talk(t, "crowd", 50)
+	c.restoreFlannel(t)
+	c.waitForRelease(t, name)
+	c.requireHeldUntilRelease(t, name, before.ResourceVersion)
+	c.requirePodTraffic(t, "crowd", 50)
 
 	boot := c.node(t, name).Status.NodeInfo.BootID
-	c.flannelKeepsOff(t, name)
+	c.excludeFlannel(t, name)
 	c.run(t, "docker", "restart", "--time=60", name)
-	n := c.waits(t, name, readiness.WaitingForFlannel)
+	n := c.waitForHold(t, name, readiness.WaitingForFlannel)
 	require.NotEqual(t, boot, n.Status.NodeInfo.BootID)
 	c.deploy(t, "late", name, 10)
-	c.alone(t, name, "late", 10)
-	c.flannelComes(t)
-	c.released(t, name)
-	c.talk(t, "late", 10)
-	c.talk(t, "crowd", 50)
+	c.requireNoAppPods(t, name, "late", 10)
+	c.restoreFlannel(t)
+	c.waitForRelease(t, name)
+	c.requirePodTraffic(t, "late", 10)
+	c.requirePodTraffic(t, "crowd", 50)
 	c.kubectl(t, "delete", "deployment", "late", "crowd", "--cascade=foreground")
 }
 
-func (c *cluster) deploy(t *testing.T, name, node string, replicas int) {
+func (c *kindCluster) deploy(t *testing.T, name, node string, replicas int) {
 	t.Helper()
 	file := t.TempDir() + "/deployment.yaml"
-	write(t, file, fmt.Sprintf(crowd, name, replicas, name, name, node))
+	write(t, file, fmt.Sprintf(deploymentTemplate, name, replicas, name, name, node))
 	c.kubectl(t, "apply", "-f", file)
 }
 
-// ownBootID gives a node a boot ID of its own, a new one at each boot.
-func (c *cluster) ownBootID(t *testing.T, name string) {
+// ownBootID gives a node its own boot ID, which changes at each boot.
+func (c *kindCluster) ownBootID(t *testing.T, name string) {
 	t.Helper()
 	file := t.TempDir() + "/unit"
 	write(t, file, bootUnit)
 	c.run(t, "docker", "cp", file, name+":/etc/systemd/system/e2e-boot-id.service")
-	// What does not end when it is told to would hold a reboot up for a minute and a half, systemd's default.
-	c.on(t, name, `mkdir -p /etc/systemd/system.conf.d
+	// Otherwise a process that ignores SIGTERM delays a reboot by systemd's default of 90 s.
+	c.runOn(t, name, `mkdir -p /etc/systemd/system.conf.d
 		printf '[Manager]\nDefaultTimeoutStopSec=15s\n' > /etc/systemd/system.conf.d/e2e.conf
 		systemctl daemon-reload; systemctl enable e2e-boot-id 2>/dev/null`)
 }
 
-// alone checks that a held node has none but the pods of its DaemonSets, and that those of the application wait.
-func (c *cluster) alone(t *testing.T, name, app string, waiting int) {
+// requireNoAppPods checks that only pods of DaemonSets run on a held node, and that the
+// application's pods wait.
+func (c *kindCluster) requireNoAppPods(t *testing.T, name, app string, waiting int) {
 	t.Helper()
-	c.eventually(t, "the scheduler has looked at all pods of "+app, soon, func(ctx context.Context) (bool, string) {
+	c.waitFor(t, "the scheduler to try all pods of "+app, shortTimeout, func(ctx context.Context) (bool, string) {
 		pods, err := c.client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 		if err != nil {
 			return false, err.Error()
 		}
-		looked := 0
+		observed := 0
 		for _, p := range pods.Items {
-			require.Empty(t, p.Spec.NodeName, "pod %s is bound although its node is held", p.Name)
-			for _, seen := range p.Status.Conditions {
-				if seen.Type == corev1.PodScheduled && seen.Reason == corev1.PodReasonUnschedulable {
-					looked++
+			require.Empty(t, p.Spec.NodeName, "pod %s is bound to a held node", p.Name)
+			for _, found := range p.Status.Conditions {
+				if found.Type == corev1.PodScheduled && found.Reason == corev1.PodReasonUnschedulable {
+					observed++
 				}
 			}
 		}
-		return looked == waiting, fmt.Sprintf("at %d of %d", looked, waiting)
+		return observed == waiting, fmt.Sprintf("%d of %d", observed, waiting)
 	})
-	pods, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
+	pods, err := c.client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
 	require.NoError(t, err)
 	for _, p := range pods.Items {
 		owned := len(p.OwnerReferences) == 1 && p.OwnerReferences[0].Kind == "DaemonSet"
-		require.True(t, owned || p.CreationTimestamp.Time.Before(c.node(t, name).CreationTimestamp.Time) || p.Labels["app"] == "crowd",
+		require.True(t, owned || p.CreationTimestamp.Time.Before(c.node(t, name).CreationTimestamp.Time) ||
+			p.Labels["app"] == "crowd",
 			"pod %s/%s is on a held node", p.Namespace, p.Name)
 	}
 }
 
-// neverOpenBefore reads what the API server told of the node since it registered: it was held in every version of it until
-// it was released.
-func (c *cluster) neverOpenBefore(t *testing.T, name, since string) {
+// requireHeldUntilRelease watches all versions of a Node since its registration, and checks
+// that it was held in each of them until its release.
+func (c *kindCluster) requireHeldUntilRelease(t *testing.T, name, since string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), shortTimeout)
 	defer cancel()
-	watch, err := c.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: since})
+	watch, err := c.client.CoreV1().Nodes().Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: since})
 	require.NoError(t, err)
 	defer watch.Stop()
 	versions, born := 0, time.Time{}
 	for event := range watch.ResultChan() {
 		n, ok := event.Object.(*corev1.Node)
 		require.True(t, ok, "%v", event.Object)
-		if state(n) != readiness.Held {
-			require.Equal(t, readiness.Released, state(n))
-			t.Logf("born held, and held in all %d versions until it was released after %s", versions, time.Since(born).Round(time.Second))
+		if holdState(n) != readiness.Held {
+			require.Equal(t, readiness.Released, holdState(n))
+			t.Logf("held in all %d versions from its creation to its release after %s", versions,
+				time.Since(born).Round(time.Second))
 			return
 		}
 		if versions == 0 {
@@ -159,15 +166,17 @@ func (c *cluster) neverOpenBefore(t *testing.T, name, since string) {
 		versions++
 		require.True(t, n.Spec.Unschedulable, describe(n))
 	}
-	require.FailNow(t, "the watch ended before the node was released")
+	require.FailNow(t, "the watch ended before the release")
 }
 
-// talk waits until all pods of an application run, and has one of them reach a pod on another node, and be reached.
-func (c *cluster) talk(t *testing.T, app string, want int) {
+// requirePodTraffic waits until all pods of an application run. It checks traffic from one of
+// them to a pod on another node, and back.
+func (c *kindCluster) requirePodTraffic(t *testing.T, app string, want int) {
 	t.Helper()
-	c.rolledOut(t, "default", "deployment/"+app)
-	c.rolledOut(t, "default", "deployment/peer")
-	pods, err := c.client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app in (peer, " + app + ")"})
+	c.waitForRollout(t, "default", "deployment/"+app)
+	c.waitForRollout(t, "default", "deployment/peer")
+	pods, err := c.client.CoreV1().Pods("default").List(t.Context(),
+		metav1.ListOptions{LabelSelector: "app in (peer, " + app + ")"})
 	require.NoError(t, err)
 	ip, named := map[string]string{}, map[string]string{}
 	running := 0
@@ -179,35 +188,40 @@ func (c *cluster) talk(t *testing.T, app string, want int) {
 	}
 	require.Equal(t, want+1, running)
 	for from, to := range map[string]string{app: "peer", "peer": app} {
-		c.eventually(t, "a pod of "+from+" reaches one of "+to, soon, func(ctx context.Context) (bool, string) {
-			out, err := c.try(ctx, c.tool("kubectl"), "get", "--raw", "/api/v1/namespaces/default/pods/"+named[from]+":8080/proxy/?ask="+ip[to]+":8080")
+		c.waitFor(t, "a pod of "+from+" to reach one of "+to, shortTimeout, func(ctx context.Context) (bool, string) {
+			out, err := c.tryRun(ctx, c.tool("kubectl"), "get", "--raw",
+				"/api/v1/namespaces/default/pods/"+named[from]+":8080/proxy/?ask="+ip[to]+":8080")
 			return err == nil && strings.TrimSpace(out) == "hello", out
 		})
 	}
 }
 
-// marker has a worker join that kubespray builds, by its label: its network works, and it waits for the last role.
-func marker(t *testing.T, c *cluster) {
+// scenarioMarker lets a worker join with the label of kubespray's workers: its network works,
+// but it waits for the marker of the last role.
+func scenarioMarker(t *testing.T, c *kindCluster) {
 	name := c.worker(4)
 	const flags, label = "/var/lib/kubelet/kubeadm-flags.env", "--node-labels=e2e.example.org/built-by=kubespray"
-	c.strip(t, name)
+	c.resetNode(t, name)
 	c.kubectl(t, "delete", "node", name)
-	c.on(t, name, `sed -i 's|="|="`+label+` |' `+flags)
-	c.join(t, name)
-	c.until(t, name, "has its network, and waits for kubespray", long, func(n *corev1.Node) bool {
-		return conditionIs(n, corev1.NodeReady, corev1.ConditionTrue) && state(n) == readiness.Held && n.Spec.Unschedulable &&
+	c.runOn(t, name, `sed -i 's|="|="`+label+` |' `+flags)
+	c.startKubelets(t, name)
+	c.waitForNode(t, name, "to have its network and wait for kubespray", longTimeout, func(n *corev1.Node) bool {
+		return conditionIs(n, corev1.NodeReady, corev1.ConditionTrue) && holdState(n) == readiness.Held &&
+			n.Spec.Unschedulable &&
 			condition(n, readiness.NetworkHeld).Reason == readiness.WaitingForNetworkPlugin
 	})
-	c.on(t, name, "mkdir -p /run/holdfast; echo 00000000-0000-4000-8000-000000000000 > /run/holdfast/network_plugin.done")
-	c.stays(t, name, "is held, whatever an earlier boot's marker says", func(n *corev1.Node) bool { return state(n) == readiness.Held && n.Spec.Unschedulable })
-	c.on(t, name, "cat /proc/sys/kernel/random/boot_id > /run/holdfast/network_plugin.done")
-	c.released(t, name)
-	c.on(t, name, `sed -i 's|`+label+` ||' `+flags)
+	c.runOn(t, name,
+		"mkdir -p /run/holdfast; echo 00000000-0000-4000-8000-000000000000 > /run/holdfast/network_plugin.done")
+	c.requireUnchanged(t, name, "held despite the marker of an earlier boot",
+		func(n *corev1.Node) bool { return holdState(n) == readiness.Held && n.Spec.Unschedulable })
+	c.runOn(t, name, "cat /proc/sys/kernel/random/boot_id > /run/holdfast/network_plugin.done")
+	c.waitForRelease(t, name)
+	c.runOn(t, name, `sed -i 's|`+label+` ||' `+flags)
 	c.kubectl(t, "label", "node", name, "e2e.example.org/built-by-")
 }
 
-// stays checks a Node for longer than the agent takes to look again without any event.
-func (c *cluster) stays(t *testing.T, name, what string, check func(*corev1.Node) bool) {
+// requireUnchanged checks a Node for longer than the agent's interval without events.
+func (c *kindCluster) requireUnchanged(t *testing.T, name, what string, check func(*corev1.Node) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
 	defer cancel()
@@ -215,11 +229,54 @@ func (c *cluster) stays(t *testing.T, name, what string, check func(*corev1.Node
 	defer tick.Stop()
 	for {
 		n := c.node(t, name)
-		require.True(t, check(n), "node %s no longer %s\n%s", name, what, describe(n))
+		require.True(t, check(n), "node %s is not %s\n%s", name, what, describe(n))
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// scenarioReboot reboots a worker. The real logind waits for the agent, which holds the node
+// while its kubelet is still Ready. After the boot, that kubelet is Ready again before an agent
+// runs.
+func scenarioReboot(t *testing.T, c *kindCluster) {
+	name := c.worker(4)
+	c.ownBootID(t, name)
+	was := c.node(t, name)
+	require.Contains(t, c.runOn(t, name, "systemd-inhibit --list --no-legend --no-pager"), "holdfast",
+		"the agent must delay the shutdown")
+	ctx, cancel := context.WithTimeout(t.Context(), longTimeout)
+	defer cancel()
+	watch, err := c.client.CoreV1().Nodes().Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: was.ResourceVersion})
+	require.NoError(t, err)
+	defer watch.Stop()
+	started := []string{"inspect", "-f", "{{.State.StartedAt}}", name}
+	before := c.run(t, "docker", started...)
+	c.runOn(t, name, "systemctl reboot")
+	held := false
+	for event := range watch.ResultChan() {
+		n, ok := event.Object.(*corev1.Node)
+		require.True(t, ok, "%v", event.Object)
+		require.True(t, held || conditionIs(n, corev1.NodeReady, corev1.ConditionTrue),
+			"not held while its kubelet was Ready:\n%s", describe(n))
+		if record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation]); err == nil &&
+			record.State == readiness.Held {
+			require.Equal(t, readiness.GoingDown, record.Reason)
+			require.True(t, n.Spec.Unschedulable, describe(n))
+			held = true
+			break
+		}
+	}
+	require.True(t, held, "the node went down without being held")
+
+	// Docker restarts the container, like a machine's firmware.
+	c.waitFor(t, "node "+name+" to boot", longTimeout, func(ctx context.Context) (bool, string) {
+		now, err := c.tryRun(ctx, "docker", started...)
+		return err == nil && now != before, now
+	})
+	c.waitForRelease(t, name)
+	require.NotEqual(t, was.Status.NodeInfo.BootID, c.node(t, name).Status.NodeInfo.BootID)
 }

@@ -2,7 +2,7 @@ package spcserver_test
 
 import (
 	"encoding/json"
-	"io"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -19,38 +19,36 @@ import (
 
 const token = "a12f59e2788386a302c5d199b5506725"
 
-// api is a server with one request after the other.
-type api struct {
+// fixture has a server and sends requests to it.
+type fixture struct {
 	*spcserver.Server
 	t *testing.T
 }
 
-func newAPI(t *testing.T) api {
-	return api{&spcserver.Server{Token: token, Organization: "6", Cluster: "504"}, t}
+func newFixture(t *testing.T) fixture {
+	return fixture{&spcserver.Server{Token: token, Organization: "6", Cluster: "504"}, t}
 }
 
-// ask sends a request and returns status and body.
-func (a api) ask(method, path, body string) (int, string) {
+// request sends a request and returns the status and the body.
+func (a fixture) request(method, path, body string) (int, string) {
 	a.t.Helper()
-	return a.askAs("Bearer "+token, method, path, body)
+	return a.requestAs("Bearer "+token, method, path, body)
 }
 
-func (a api) askAs(who, method, path, body string) (int, string) {
+func (a fixture) requestAs(authorization, method, path, body string) (int, string) {
 	a.t.Helper()
 	request := httptest.NewRequest(method, path, strings.NewReader(body))
-	if who != "" {
-		request.Header.Set("Authorization", who)
+	if authorization != "" {
+		request.Header.Set("Authorization", authorization)
 	}
-	answer := httptest.NewRecorder()
-	a.ServeHTTP(answer, request)
-	text, err := io.ReadAll(answer.Result().Body)
-	require.NoError(a.t, err)
-	return answer.Code, strings.TrimSpace(string(text))
+	response := httptest.NewRecorder()
+	a.ServeHTTP(response, request)
+	return response.Code, strings.TrimSpace(response.Body.String())
 }
 
-func (a api) list(path string) []map[string]any {
+func (a fixture) list(path string) []map[string]any {
 	a.t.Helper()
-	code, body := a.ask(http.MethodGet, path, "")
+	code, body := a.request(http.MethodGet, path, "")
 	require.Equal(a.t, http.StatusOK, code, body)
 	var found []map[string]any
 	require.NoError(a.t, json.Unmarshal([]byte(body), &found))
@@ -59,12 +57,12 @@ func (a api) list(path string) []map[string]any {
 
 const cluster = "/orgs/6/clusters/504"
 
-func TestErrorsAreTheAPIsOwn(t *testing.T) {
-	a := newAPI(t)
+func TestErrors(t *testing.T) {
+	a := newFixture(t)
 	for _, c := range []struct {
-		who, method, path string
-		code              int
-		detail            string
+		authorization, method, path string
+		code                        int
+		detail                      string
 	}{
 		{"", "GET", cluster, 401, "Authentication credentials were not provided."},
 		{"Basic x", "GET", cluster, 401, "Authentication credentials were not provided."},
@@ -79,29 +77,27 @@ func TestErrorsAreTheAPIsOwn(t *testing.T) {
 		{"Bearer " + token, "DELETE", cluster + "/nodes/x", 404, "Not found."},
 		{"Bearer " + token, "PUT", cluster + "/nodes", 405, `Method "PUT" not allowed.`},
 	} {
-		code, body := a.askAs(c.who, c.method, c.path, "")
-		require.Equal(t, c.code, code, "%s %s as %q", c.method, c.path, c.who)
-		require.JSONEq(t, string(must(t, map[string]string{"detail": c.detail})), body)
+		code, body := a.requestAs(c.authorization, c.method, c.path, "")
+		require.Equal(t, c.code, code, "%s %s with Authorization %q", c.method, c.path, c.authorization)
+		require.JSONEq(t, fmt.Sprintf(`{"detail":%q}`, c.detail), body)
 	}
-	for _, path := range []string{"/orgs", "/orgs/6", "/orgs/6/clusters", cluster, cluster + "/logs", cluster + "/volumes", "/rest-auth/user/", "/userprofile/owner"} {
-		code, body := a.ask("GET", path, "")
+	for _, path := range []string{
+		"/orgs", "/orgs/6", "/orgs/6/clusters", cluster, cluster + "/logs", cluster + "/volumes", "/rest-auth/user/",
+		"/userprofile/owner",
+	} {
+		code, body := a.request("GET", path, "")
 		require.Equal(t, http.StatusOK, code, "%s: %s", path, body)
 	}
 }
 
-func must(t *testing.T, v any) []byte {
-	t.Helper()
-	text, err := json.Marshal(v)
-	require.NoError(t, err)
-	return text
-}
-
-// A machine is added to a pool, lives, and is deleted, as an autoscaler does it and sees it.
-func TestTheLifeOfAMachine(t *testing.T) {
-	a := newAPI(t)
-	code, body := a.ask("POST", cluster+"/nodepools", `{"name":"Workers","instance_size":"t2.medium","autoscaled":true,"max_count":5}`)
+// A machine is added to a pool, advances to running, and is deleted, with the requests of
+// an autoscaler.
+func TestMachineStates(t *testing.T) {
+	a := newFixture(t)
+	code, body := a.request("POST", cluster+"/nodepools",
+		`{"name":"Workers","instance_size":"t2.medium","autoscaled":true,"max_count":5}`)
 	require.Equal(t, http.StatusAccepted, code, body)
-	code, body = a.ask("POST", cluster+"/nodepools/1/add", `{"node_count":2,"node_pool":1}`)
+	code, body = a.request("POST", cluster+"/nodepools/1/add", `{"node_count":2,"node_pool":1}`)
 	require.Equal(t, http.StatusCreated, code, body)
 	var made []struct {
 		PK         int64
@@ -119,89 +115,89 @@ func TestTheLifeOfAMachine(t *testing.T) {
 
 	state := func(at int) string { return a.Nodes()[at].State }
 	require.Equal(t, "draft", state(0))
-	a.Step()
+	a.Advance()
 	require.Equal(t, "building", state(0))
 	require.Empty(t, a.Nodes()[0].PrivateIP)
-	a.Stick(made[1].PK, true)
-	a.Step()
+	a.SetStuck(made[1].PK, true)
+	a.Advance()
 	require.Equal(t, "provisioned", state(0))
 	require.NotEmpty(t, a.Nodes()[0].PrivateIP)
 	require.NotEmpty(t, a.Nodes()[0].ProviderNodeID)
-	require.Equal(t, "building", state(1), "left as SPC's failed builds are")
-	a.Step()
+	require.Equal(t, "building", state(1), "a stuck machine advanced")
+	a.Advance()
 	require.Equal(t, "running", state(0))
-	a.Step()
+	a.Advance()
 	require.Equal(t, "running", state(0))
-	a.Break(made[0].PK)
+	a.MarkFailed(made[0].PK)
 	require.Equal(t, true, a.list(cluster + "/nodes")[0]["is_failed"])
 
 	for _, n := range made {
-		code, body = a.ask("GET", cluster+"/nodes/"+number(n.PK)+"/can_delete", "")
+		code, body = a.request("GET", cluster+"/nodes/"+parseID(n.PK)+"/can_delete", "")
 		require.Equal(t, http.StatusOK, code)
 		require.JSONEq(t, `{"eligible":true}`, body)
-		code, body = a.ask("DELETE", cluster+"/nodes/"+number(n.PK), "")
+		code, body = a.request("DELETE", cluster+"/nodes/"+parseID(n.PK), "")
 		require.Equal(t, http.StatusNoContent, code)
 		require.Empty(t, body)
 	}
-	require.Len(t, a.list(cluster+"/nodes"), 2, "accepted is not gone")
-	a.Step()
+	require.Len(t, a.list(cluster+"/nodes"), 2, "a machine that is being deleted is not listed")
+	a.Advance()
 	require.Empty(t, a.list(cluster+"/nodes"))
-	code, _ = a.ask("GET", cluster+"/nodes/"+number(made[0].PK), "")
-	require.Equal(t, http.StatusOK, code, "deleted, for a while")
-	a.Step()
-	code, _ = a.ask("GET", cluster+"/nodes/"+number(made[0].PK), "")
+	code, _ = a.request("GET", cluster+"/nodes/"+parseID(made[0].PK), "")
+	require.Equal(t, http.StatusOK, code, "a deleted machine has no record")
+	a.Advance()
+	code, _ = a.request("GET", cluster+"/nodes/"+parseID(made[0].PK), "")
 	require.Equal(t, http.StatusNotFound, code)
 }
 
-func number(n int64) string { return strconv.FormatInt(n, 10) }
+func parseID(n int64) string { return strconv.FormatInt(n, 10) }
 
-func TestTheFirstMasterIsNotDeleted(t *testing.T) {
-	a := newAPI(t)
-	masters := a.Add(2, spc.Record{Role: "master"})
+func TestInitialMaster(t *testing.T) {
+	a := newFixture(t)
+	masters := a.AddNodes(2, spc.Record{Role: "master"})
 	for _, request := range []struct{ method, path string }{{"GET", "/can_delete"}, {"DELETE", ""}} {
-		code, body := a.ask(request.method, cluster+"/nodes/"+number(masters[0].PK)+request.path, "")
+		code, body := a.request(request.method, cluster+"/nodes/"+parseID(masters[0].PK)+request.path, "")
 		require.Equal(t, http.StatusBadRequest, code)
 		require.Contains(t, body, "Initial master node is essential to the cluster and can't be removed.")
 	}
-	code, _ := a.ask("DELETE", cluster+"/nodes/"+number(masters[1].PK), "")
+	code, _ := a.request("DELETE", cluster+"/nodes/"+parseID(masters[1].PK), "")
 	require.Equal(t, http.StatusNoContent, code)
 }
 
-func TestPoolsAndAdditions(t *testing.T) {
-	a := newAPI(t)
-	code, body := a.ask("POST", cluster+"/add_node", `{"size":"t2.medium","node_count":1,"group":"autoscaling-A0"}`)
+func TestPools(t *testing.T) {
+	a := newFixture(t)
+	code, body := a.request("POST", cluster+"/add_node", `{"size":"t2.medium","node_count":1,"group":"autoscaling-A0"}`)
 	require.Equal(t, http.StatusCreated, code)
 	require.Contains(t, body, `"group_name":"autoscaling-A0"`)
 	require.Contains(t, body, `"pool":null`)
-	code, body = a.ask("POST", cluster+"/add_node", `{"size":"t2.medium"}`)
+	code, body = a.request("POST", cluster+"/add_node", `{"size":"t2.medium"}`)
 	require.Equal(t, http.StatusBadRequest, code)
 	require.JSONEq(t, `{"node_count":["A valid integer is required."]}`, body)
-	code, body = a.ask("POST", cluster+"/add_node", `{`)
+	code, body = a.request("POST", cluster+"/add_node", `{`)
 	require.Equal(t, http.StatusBadRequest, code)
 	require.Contains(t, body, "JSON parse error - ")
-	code, _ = a.ask("POST", cluster+"/nodepools/4/add", `{"node_count":1}`)
+	code, _ = a.request("POST", cluster+"/nodepools/4/add", `{"node_count":1}`)
 	require.Equal(t, http.StatusNotFound, code)
 
 	a.SetPools(spc.Pool{PK: 4, InstanceID: "p", MaxCount: 1})
-	code, _ = a.ask("POST", cluster+"/nodepools/4", `{"autoscaled":true,"min_count":1,"max_count":5,"pk":9}`)
+	code, _ = a.request("POST", cluster+"/nodepools/4", `{"autoscaled":true,"min_count":1,"max_count":5,"pk":9}`)
 	require.Equal(t, http.StatusOK, code)
 	pools := a.list(cluster + "/nodepools")
 	require.InEpsilon(t, 4, pools[0]["pk"], 0)
 	require.InEpsilon(t, 5, pools[0]["max_count"], 0)
-	code, _ = a.ask("DELETE", cluster+"/nodepools/4", "")
+	code, _ = a.request("DELETE", cluster+"/nodepools/4", "")
 	require.Equal(t, http.StatusNoContent, code)
-	code, _ = a.ask("GET", cluster+"/nodepools/4", "")
+	code, _ = a.request("GET", cluster+"/nodepools/4", "")
 	require.Equal(t, http.StatusNotFound, code)
 
-	code, _ = a.ask("POST", cluster+"/buildlogs", `{"event_category":"kubernetes","event_state":"failure"}`)
+	code, _ = a.request("POST", cluster+"/buildlogs", `{"event_category":"kubernetes","event_state":"failure"}`)
 	require.Equal(t, http.StatusOK, code)
 	require.Equal(t, "failure", a.list(cluster + "/logs")[0]["event_state"])
 }
 
-func TestEachGenerationHasItsFields(t *testing.T) {
+func TestGenerations(t *testing.T) {
 	fields := map[spcserver.Generation][]string{}
 	for _, generation := range spcserver.Generations() {
-		a := newAPI(t)
+		a := newFixture(t)
 		a.Generation = generation
 		a.SetNodes(spc.Record{PK: 1, InstanceID: "a", State: "running"})
 		fields[generation] = slices.Sorted(maps.Keys(a.list(cluster + "/nodes")[0]))

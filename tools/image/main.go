@@ -1,6 +1,7 @@
-// Command image packs one statically linked program into a container image that is built FROM scratch. The image depends on
-// the program and the arguments alone: not on the machine, the time or the directory, and no container engine is asked. What
-// it writes is read by `docker load`, `ctr images import`, `crane push` and `skopeo copy docker-archive:`.
+// Command image packs one statically linked program into a container image that is built FROM
+// scratch. The image depends on the program and the arguments only, not on the machine, the
+// time or the directory. No container engine is required. `docker load`, `ctr images import`,
+// `crane push` and `skopeo copy docker-archive:` can read the result.
 package main
 
 import (
@@ -29,26 +30,26 @@ func main() {
 	}
 }
 
-// settings are what the command line says.
-type settings struct {
+// imageOptions are the values of the flags.
+type imageOptions struct {
 	program, tag, arch, out string
-	// epoch is the time of everything in the image, in seconds since 1970.
+	// epoch is the modification time of all files in the image, in seconds since 1970.
 	epoch int64
-	// limit is how large the image may be when it is unpacked, in MiB.
+	// limit is the largest size of the unpacked image, in MiB.
 	limit  int64
 	labels map[string]string
 }
 
 func run(args []string, out io.Writer) error {
-	s := settings{labels: map[string]string{}}
+	s := imageOptions{labels: map[string]string{}}
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	flags.StringVar(&s.program, "program", "", "`file` to pack, which becomes the entry point under its own name")
+	flags.StringVar(&s.program, "program", "", "`file` to pack, the entry point of the image")
 	flags.StringVar(&s.tag, "tag", "", "`name:version` of the image")
-	flags.StringVar(&s.arch, "arch", "", "the program's GOARCH")
+	flags.StringVar(&s.arch, "arch", "", "`GOARCH` of the program")
 	flags.StringVar(&s.out, "out", "", "`file` to write")
-	flags.Int64Var(&s.epoch, "epoch", 0, "time of everything in the image, in `seconds` since 1970")
-	flags.Int64Var(&s.limit, "limit", 40, "refuse an image of more `MiB`, unpacked")
-	flags.Func("label", "`key=value`; may be given again", func(text string) error {
+	flags.Int64Var(&s.epoch, "epoch", 0, "modification time of all files, in `seconds` since 1970")
+	flags.Int64Var(&s.limit, "limit", 40, "largest size of the unpacked image, in `MiB`")
+	flags.Func("label", "label `key=value`; can be repeated", func(text string) error {
 		key, value, ok := strings.Cut(text, "=")
 		if !ok {
 			return errors.New("want key=value")
@@ -62,10 +63,10 @@ func run(args []string, out io.Writer) error {
 	return pack(s, out)
 }
 
-func pack(s settings, out io.Writer) error {
+func pack(s imageOptions, out io.Writer) error {
 	tag, err := name.NewTag(s.tag)
 	if err != nil {
-		return fmt.Errorf("naming the image: %w", err)
+		return fmt.Errorf("parsing the tag: %w", err)
 	}
 	layer, err := layerOf(s)
 	if err != nil {
@@ -73,11 +74,11 @@ func pack(s settings, out io.Writer) error {
 	}
 	image, err := imageOf(s, layer)
 	if err != nil {
-		return fmt.Errorf("making image %s: %w", s.tag, err)
+		return fmt.Errorf("creating image %s: %w", s.tag, err)
 	}
 	id, err := image.ConfigName()
 	if err != nil {
-		return fmt.Errorf("making image %s: %w", s.tag, err)
+		return fmt.Errorf("creating image %s: %w", s.tag, err)
 	}
 	if err := tarball.WriteToFile(s.out, tag, image); err != nil {
 		return fmt.Errorf("writing %s: %w", s.out, err)
@@ -86,8 +87,8 @@ func pack(s settings, out io.Writer) error {
 	return nil
 }
 
-// layerOf returns the file system of the image: the program and nothing else, owned by root.
-func layerOf(s settings) (v1.Layer, error) {
+// layerOf returns the file system of the image. It contains only the program, owned by root.
+func layerOf(s imageOptions) (v1.Layer, error) {
 	program, err := os.ReadFile(s.program)
 	if err != nil {
 		return nil, fmt.Errorf("reading the program: %w", err)
@@ -95,16 +96,20 @@ func layerOf(s settings) (v1.Layer, error) {
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)
 	header := &tar.Header{
-		Typeflag: tar.TypeReg, Name: filepath.Base(s.program), Mode: 0o755, Size: int64(len(program)), ModTime: time.Unix(s.epoch, 0).UTC(),
-		Format: tar.FormatUSTAR,
+		Typeflag: tar.TypeReg, Name: filepath.Base(s.program), Mode: 0o755, Size: int64(len(program)),
+		ModTime: time.Unix(s.epoch, 0).UTC(),
+		Format:  tar.FormatUSTAR,
 	}
 	if err := errors.Join(w.WriteHeader(header), write(w, program), w.Close()); err != nil {
 		return nil, fmt.Errorf("packing the program: %w", err)
 	}
 	if size := int64(files.Len()); size > s.limit<<20 {
-		return nil, fmt.Errorf("packing the program: the image has %d bytes, more than %d MiB; see what the program has come to link (go version -m, go tool nm -size)", size, s.limit)
+		return nil, fmt.Errorf("packing the program: the image has %d bytes, more than %d MiB; "+
+			"inspect the program with go version -m and go tool nm -size", size, s.limit)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(files.Bytes())), nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("packing the program: %w", err)
 	}
@@ -116,7 +121,7 @@ func write(w io.Writer, data []byte) error {
 	return err
 }
 
-func imageOf(s settings, layer v1.Layer) (v1.Image, error) {
+func imageOf(s imageOptions, layer v1.Layer) (v1.Image, error) {
 	created := v1.Time{Time: time.Unix(s.epoch, 0).UTC()}
 	image, err := mutate.Append(empty.Image, mutate.Addendum{
 		Layer: layer, History: v1.History{Created: created, CreatedBy: "holdfast/tools/image"},

@@ -1,5 +1,5 @@
-// The watcher is what the memory of an agent is compared with: a program that keeps one watch on its Node with
-// client-go's typed client, and does nothing.
+// The watcher is the program with which the bench compares the memory of an agent: it only
+// watches its Node with client-go's typed client.
 package main
 
 import (
@@ -24,10 +24,10 @@ func main() {
 	}
 }
 
-// follow reads a Node's changes and forgets them, until the context ends.
+// follow reads and discards the changes of a Node until the context ends.
 func follow(ctx context.Context, args []string) error {
 	if len(args) != 2 {
-		return errors.New("say a kubeconfig and the name of a node")
+		return errors.New("usage: watcher KUBECONFIG NODE")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", args[0])
 	if err != nil {

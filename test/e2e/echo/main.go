@@ -1,4 +1,5 @@
-// Program echo is what the pods of the end-to-end tests run: it says that it is there, and asks another pod on request.
+// Program echo runs in the pods of the end-to-end tests. It responds to requests, and forwards
+// requests to other pods.
 package main
 
 import (
@@ -15,8 +16,8 @@ func main() {
 	log.Fatal(server.ListenAndServe())
 }
 
-// answer says hello; with ?ask=HOST:PORT it hands on what another pod says, with ?post=URL what is answered there to the
-// body of the request.
+// answer responds with "hello". With ?ask=HOST:PORT it returns the response of another pod, and
+// with ?post=URL the response to the body of the request.
 func answer(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	switch {
@@ -36,14 +37,15 @@ func pass(w http.ResponseWriter, r *http.Request, method, url string, body io.Re
 		return
 	}
 	request.Header.Set("Content-Type", "application/json")
-	// Whoever forges a question does not ask whose certificate it is.
-	client := &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // see above
+	// A sender of forged reviews does not verify certificates.
+	insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
+	client := &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{TLSClientConfig: insecure}}
 	response, err := client.Do(request)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
-	defer func() { _ = response.Body.Close() }() // it was read to its end, or the copy below has failed
+	defer func() { _ = response.Body.Close() }() // its body was read, or io.Copy failed
 	if _, err := io.Copy(w, response.Body); err != nil {
 		log.Print(err)
 	}

@@ -1,5 +1,6 @@
-// Command cmd serves a conforming StackPointCloud API with one cluster, whose machines live: draft, building, provisioned,
-// running, and from deleting to gone. `go run ./test/spcserver/cmd -help` says the rest.
+// Command cmd serves an emulated StackPointCloud API with one cluster. Its machines advance
+// through the states draft, building, provisioned and running, and from deleting to
+// removed. `go run ./test/spcserver/cmd -help` lists the flags.
 package main
 
 import (
@@ -24,7 +25,7 @@ import (
 	"github.com/holdfast-dev/holdfast/test/spcserver"
 )
 
-// drainTime is how long answers that are under way may take at the end.
+// drainTime limits the time of open requests at shutdown.
 const drainTime = 2 * time.Second
 
 func main() {
@@ -41,32 +42,36 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	server := &spcserver.Server{}
 	set := flag.NewFlagSet("spcserver", flag.ContinueOnError)
 	set.SetOutput(out)
-	listen := set.String("listen", "127.0.0.1:8000", "where to listen")
-	set.StringVar(&server.Token, "token", "a12f59e2788386a302c5d199b5506725", "the token that is good")
+	listen := set.String("listen", "127.0.0.1:8000", "`address` to listen on")
+	set.StringVar(&server.Token, "token", "a12f59e2788386a302c5d199b5506725", "the valid token")
 	set.StringVar(&server.Organization, "organization", "6", "the number of the organization")
 	set.StringVar(&server.Cluster, "cluster", "504", "the number of the cluster")
-	form := set.Int("form", 0, "which form the node object has: 0 of 2019, 1 of December 2017, 2 of October 2017, 3 of 2016")
-	workers := set.Int("workers", 3, "how many machines there are to begin with, beside one master")
-	every := set.Duration("step", 20*time.Second, "how often machines go on by one state; 0 for never")
-	fail := set.String("fail", "", "answer everything with this failure: "+strings.Join(slices.Sorted(maps.Keys(spcserver.Failures())), ", "))
+	form := set.Int("form", 0, "form of the node object: 0 for 2019, 1 for December 2017, 2 for October 2017, 3 for 2016")
+	workers := set.Int("workers", 3, "number of machines at start, in addition to one master")
+	every := set.Duration("step", 20*time.Second, "time between two states of a machine; 0 for no changes")
+	failures := strings.Join(slices.Sorted(maps.Keys(spcserver.Failures())), ", ")
+	fail := set.String("fail", "", "answer every request with this failure: "+failures)
 	if err := set.Parse(args); err != nil {
 		return err
 	}
 	if *form < 0 || *form >= len(spcserver.Generations()) {
-		return fmt.Errorf("-form=%d is not known; choose 0 to %d", *form, len(spcserver.Generations())-1)
+		return fmt.Errorf("-form=%d is unknown; choose 0 to %d", *form, len(spcserver.Generations())-1)
 	}
 	server.Generation = spcserver.Generation(*form)
 	if *fail != "" {
 		failure, known := spcserver.Failures()[*fail]
 		if !known {
-			return fmt.Errorf("-fail=%q is not known; -help names all", *fail)
+			return fmt.Errorf("-fail=%q is unknown; -help lists all", *fail)
 		}
 		server.Fail(failure)
 	}
-	pool := spc.Pool{PK: 1, Name: "Default Worker Pool", InstanceID: "spcdemo-pool-1", Size: "t2.medium", Autoscaled: true, MaxCount: 10, NodeCount: *workers}
+	pool := spc.Pool{
+		PK: 1, Name: "Default Worker Pool", InstanceID: "spcdemo-pool-1", Size: "t2.medium", Autoscaled: true,
+		MaxCount: 10, NodeCount: *workers,
+	}
 	server.SetPools(pool)
-	server.Add(1, spc.Record{Role: "master", Size: pool.Size})
-	server.Add(*workers, spc.Record{Pool: pool.PK, PoolName: pool.Name, GroupName: pool.Group(), Size: pool.Size})
+	server.AddNodes(1, spc.Record{Role: "master", Size: pool.Size})
+	server.AddNodes(*workers, spc.Record{Pool: pool.PK, PoolName: pool.Name, GroupName: pool.Group(), Size: pool.Size})
 	return serve(ctx, server, *listen, *every, out)
 }
 
@@ -76,7 +81,8 @@ func serve(ctx context.Context, server *spcserver.Server, listen string, every t
 		return fmt.Errorf("listening for -listen: %w", err)
 	}
 	base := "http://" + listener.Addr().String()
-	fmt.Fprintf(out, "%s\ncurl -H 'Authorization: Bearer %s' %s/orgs/%s/clusters/%s/nodes\n", base, server.Token, base, server.Organization, server.Cluster)
+	fmt.Fprintf(out, "%s\ncurl -H 'Authorization: Bearer %s' %s/orgs/%s/clusters/%s/nodes\n",
+		base, server.Token, base, server.Organization, server.Cluster)
 	web := &http.Server{Handler: server, ReadHeaderTimeout: drainTime}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -86,7 +92,7 @@ func serve(ctx context.Context, server *spcserver.Server, listen string, every t
 		return nil
 	})
 	group.Go(func() error {
-		live(ctx, server, every)
+		advanceEvery(ctx, server, every)
 		budget, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 		defer cancel()
 		return web.Shutdown(budget)
@@ -94,8 +100,8 @@ func serve(ctx context.Context, server *spcserver.Server, listen string, every t
 	return group.Wait()
 }
 
-// live moves the machines on until the context ends.
-func live(ctx context.Context, server *spcserver.Server, every time.Duration) {
+// advanceEvery advances the machines until the context ends.
+func advanceEvery(ctx context.Context, server *spcserver.Server, every time.Duration) {
 	if every <= 0 {
 		<-ctx.Done()
 		return
@@ -107,7 +113,7 @@ func live(ctx context.Context, server *spcserver.Server, every time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			server.Step()
+			server.Advance()
 		}
 	}
 }

@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// console is what the program prints.
-type console struct {
+// consoleOutput collects the output of the program.
+type consoleOutput struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (c *console) Write(p []byte) (int, error) {
+func (c *consoleOutput) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.text.Write(p)
 }
 
-func (c *console) String() string {
+func (c *consoleOutput) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.text.String()
@@ -33,12 +33,13 @@ func (c *console) String() string {
 
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	out := &console{}
+	out := &consoleOutput{}
 	var group errgroup.Group
 	group.Go(func() error {
 		return run(ctx, []string{"-listen=127.0.0.1:0", "-step=10ms", "-workers=2", "-form=3"}, out)
 	})
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "/nodes\n") }, 10*time.Second, 5*time.Millisecond)
+	isServing := func() bool { return strings.Contains(out.String(), "/nodes\n") }
+	require.Eventually(t, isServing, 10*time.Second, 5*time.Millisecond)
 	base, _, _ := strings.Cut(out.String(), "\n")
 	require.Eventually(t, func() bool {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/orgs/6/clusters/504/nodes", nil)
@@ -55,10 +56,11 @@ func TestRun(t *testing.T) {
 	require.NoError(t, group.Wait())
 }
 
-func TestMistakes(t *testing.T) {
-	for args, says := range map[string]string{
-		"-form=4": "choose 0 to 3", "-fail=often": "-help names all", "-listen=nowhere:0:0": "listening for -listen", "-nonsense": "not defined",
+func TestInvalidFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"-form=4": "choose 0 to 3", "-fail=often": "-help lists all", "-listen=nowhere:0:0": "listening for -listen",
+		"-nonsense": "not defined",
 	} {
-		require.ErrorContains(t, run(t.Context(), []string{args}, io.Discard), says)
+		require.ErrorContains(t, run(t.Context(), []string{args}, io.Discard), want)
 	}
 }

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+func etcdCondition(n *corev1.Node) corev1.NodeCondition {
+	return condition(n, observation.EtcdMemberCondition)
+}
+
+// isMarked reports whether a Node is marked as a node with an etcd member.
+func isMarked(n *corev1.Node) bool {
+	return n.Labels[observation.EtcdMemberLabel] == "true" && etcdCondition(n).Status == corev1.ConditionTrue
+}
+
+func testEtcd(t *testing.T, f fixture) {
+	etcd := etcd.New(t, etcd.Options{Members: 3, TLS: true, BootID: bootID})
+	var nodes []string
+	for i, m := range etcd.Members() {
+		spec := apiserver.NodeSpec{Name: m.Node, InternalIP: m.IP, BootID: bootID(i + 1)}
+		if i == 2 {
+			spec.Annotations = map[string]string{protect.ClusterAutoscalerAnnotation: "true"}
+		}
+		f.addNode(spec)
+		nodes = append(nodes, m.Node)
+		f.startAgent(m.Node, m.Root)
+	}
+	for _, m := range etcd.Members() {
+		f.waitFor(m.Node, "marked", func(n *corev1.Node) bool {
+			return isMarked(n) && n.Annotations[observation.AnnouncementAnnotation] != ""
+		})
+		n := f.node(m.Node)
+		require.Contains(t, n.Annotations[protect.BecauseAnnotation], m.HexID())
+		require.Equal(t, "true", n.Annotations[protect.ClusterAutoscalerAnnotation])
+	}
+
+	announced, err := observation.ParseAnnouncement(f.node(nodes[0]).Annotations[observation.AnnouncementAnnotation])
+	require.NoError(t, err)
+	require.Len(t, announced, 1)
+	cluster := announced[0].Cluster
+	file := filepath.Join(t.TempDir(), "cluster.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster",
+		"metadata":{"name":"`+string(cluster)+`"},"spec":{"ledger":0,"nonce":"first"}}`), 0o600))
+	f.kubectl("create", "-f", file)
+
+	isHealthy := func() bool {
+		return !slices.ContainsFunc(slices.Collect(maps.Values(f.observations())), func(o v1alpha1.Observation) bool {
+			return !o.Linearizable || slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return !m.Healthy })
+		})
+	}
+	f.requestObservations(cluster, "healthy", nodes...)
+	for retry := 0; retry < 3 && !isHealthy(); retry++ { // There may have been an election.
+		f.requestObservations(cluster, fmt.Sprint("healthy-", retry), nodes...)
+	}
+	for _, node := range nodes {
+		observation := f.observations()[node]
+		require.True(t, observation.Linearizable, observation.Problem)
+		require.Len(t, observation.Members, 3)
+		for _, m := range observation.Members {
+			require.True(t, m.Healthy, "%s of %s: %s", m.ID, node, m.Reason)
+		}
+	}
+
+	// The slowest case is a member that accepts connections and never answers (F5).
+	third := etcd.Member(3)
+	require.NoError(t, third.Pause())
+	f.requestObservations(cluster, "one-hangs", nodes[:2]...)
+	require.NoError(t, third.Resume())
+	require.NoError(t, third.WaitReady(t.Context()))
+	f.requestObservations(cluster, "healthy-again", nodes...)
+
+	require.NoError(t, etcd.RemoveMember(t.Context(), third))
+	require.NoError(t, third.Kill())
+	require.NoError(t, os.RemoveAll(third.DataDir()))
+	f.waitFor(third.Node, "unmarked", func(n *corev1.Node) bool {
+		_, labelled := n.Labels[observation.EtcdMemberLabel]
+		return !labelled && etcdCondition(n).Status == corev1.ConditionFalse
+	})
+	n := f.node(third.Node)
+	require.Equal(t, "true", n.Annotations[protect.ClusterAutoscalerAnnotation], "a person has set this one")
+	require.NotContains(t, n.Annotations, protect.BecauseAnnotation)
+	require.NotContains(t, n.Annotations, protect.MarksAnnotation)
+	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
+	require.NoError(t, err)
+	require.Contains(t, record.Marks, protect.KarpenterAnnotation, "the hold has no mark, but the host has no network yet")
+	require.Eventually(t, func() bool { return len(f.observations()) == 2 }, soon, 20*time.Millisecond,
+		"the observation of the removed member is still there")
+}
+
+// maxMarkDelay limits the time from the start of etcd to the annotation on its Node. The
+// agent wakes from inotify, because the server creates its data directory.
+const maxMarkDelay = time.Second
+
+// testEtcdStart starts one of three etcd servers while the agent runs. The server accepts
+// connections, and answers no request until the others run. The agent must mark the node
+// immediately because of what it observes on the host, and verify the member when the
+// server answers.
+func testEtcdStart(t *testing.T, f fixture) {
+	etcd := etcd.New(t, etcd.Options{
+		Members: 3, TLS: true, BootID: bootID, Node: func(i int) string { return fmt.Sprint("started-", i) },
+	})
+	for _, m := range etcd.Members() {
+		require.NoError(t, m.Kill())
+		require.NoError(t, os.RemoveAll(m.DataDir()))
+	}
+	m := etcd.Member(1)
+	f.addNode(apiserver.NodeSpec{Name: m.Node, InternalIP: m.IP, BootID: bootID(1)})
+	f.startAgent(m.Node, m.Root)
+	hasNoMember := func(n *corev1.Node) bool { return etcdCondition(n).Status == corev1.ConditionFalse }
+	f.waitFor(m.Node, "without a member", hasNoMember)
+
+	var servers *errgroup.Group
+	for range 3 { // Other tests can slow the machine down.
+		servers = &errgroup.Group{}
+		start := time.Now()
+		servers.Go(func() error { return m.Start(t.Context()) })
+		f.waitFor(m.Node, "marked", func(n *corev1.Node) bool {
+			return n.Annotations[protect.ClusterAutoscalerAnnotation] == "true" &&
+				n.Labels[observation.EtcdMemberLabel] == "true"
+		})
+		took := time.Since(start)
+		t.Logf("marked %s after the start of etcd", took.Round(time.Millisecond))
+		if took < maxMarkDelay {
+			break
+		}
+		require.NoError(t, m.Kill())
+		require.Error(t, servers.Wait())
+		require.NoError(t, os.RemoveAll(m.DataDir()))
+		f.waitFor(m.Node, "without a member again", hasNoMember)
+	}
+	require.True(t, m.Running(), "the node was never marked within %s", maxMarkDelay)
+	f.waitFor(m.Node, "unverified", func(n *corev1.Node) bool {
+		return etcdCondition(n).Reason == protect.ReasonUnverified
+	})
+	require.Empty(t, f.node(m.Node).Annotations[observation.AnnouncementAnnotation])
+	f.waitFor(m.Node, "a reason in the message", func(n *corev1.Node) bool {
+		return strings.Contains(etcdCondition(n).Message, "did not answer: "+m.ClientURL)
+	})
+
+	for _, other := range etcd.Members()[1:] {
+		servers.Go(func() error { return other.Start(t.Context()) })
+	}
+	require.NoError(t, servers.Wait())
+	ready := time.Now()
+	f.waitFor(m.Node, "verified", func(n *corev1.Node) bool {
+		c := etcdCondition(n)
+		return strings.Contains(c.Message, m.HexID()) && c.Reason != protect.ReasonUnverified &&
+			n.Annotations[observation.AnnouncementAnnotation] != ""
+	})
+	t.Logf("verified %s after etcd was ready", time.Since(ready).Round(time.Millisecond))
+}
+
+// testWebhookDown runs the commands of the README for a webhook that is down. No webhook
+// runs here.
+func testWebhookDown(t *testing.T, f fixture) {
+	etcd := etcd.New(t, etcd.Options{TLS: true, BootID: bootID})
+	name := "drill-1"
+	f.addNode(apiserver.NodeSpec{Name: name, BootID: bootID(1)})
+	f.startAgent(name, etcd.Member(1).Root, "--tick=1s")
+	f.waitFor(name, "marked", isMarked)
+	config, err := f.User("breaker")
+	require.NoError(t, err)
+	kubeconfig := f.kubeconfig(config)
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	nodes := client.CoreV1().Nodes()
+	f.allowBreakGlass("breaker")
+	require.Eventually(t, func() bool { // The authorizer watches bindings.
+		_, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil
+	}, soon, 20*time.Millisecond)
+
+	err = nodes.Delete(t.Context(), name, metav1.DeleteOptions{})
+	require.ErrorContains(t, err, "etcd-nodes.holdfast.dev", "the webhook does not fail closed")
+	withoutLabel := []byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`)
+	_, err = nodes.Patch(t.Context(), name, types.MergePatchType, withoutLabel, metav1.PatchOptions{})
+	require.NoError(t, err)
+	f.waitFor(name, "marked again, because there is no override", isMarked)
+
+	kubectl, err := process.Binary("kubectl")
+	require.NoError(t, err)
+	commands := readmeCommands(t)
+	shell := func(line string) {
+		line = strings.NewReplacer("NAME", name, "WHY", "the webhook cannot be had").Replace(line)
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+		cmd.Env = []string{
+			"KUBECONFIG=" + kubeconfig, "HOME=" + t.TempDir(), "PATH=" + filepath.Dir(kubectl) + ":" + os.Getenv("PATH"),
+		}
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", line, out)
+	}
+	shell(commands[0])
+	shell(commands[1])
+	f.waitFor(name, "without the label, and with the reason", func(n *corev1.Node) bool {
+		return n.Labels[observation.EtcdMemberLabel] == "" &&
+			strings.Contains(etcdCondition(n).Message, "the webhook cannot be had")
+	})
+	require.Never(t, func() bool { return isMarked(f.node(name)) }, 3*time.Second, 50*time.Millisecond,
+		"the agent put the label back")
+	shell(commands[2])
+	_, err = f.Client().CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	require.ErrorContains(t, err, "not found")
+}
+
+// readmeCommands returns the commands in the README's section about a webhook that is down.
+func readmeCommands(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "**The webhook is down.**")
+	require.True(t, found)
+	_, section, _ = strings.Cut(section, "```sh\n")
+	section, _, _ = strings.Cut(section, "\n```")
+	commands := strings.Split(section, "\n")
+	require.Len(t, commands, 3)
+	return commands
+}
+
+// allowBreakGlass grants a user the shipped role, and the rights of an operator on Nodes.
+func (f fixture) allowBreakGlass(user string) {
+	f.t.Helper()
+	rbac := f.Client().RbacV1()
+	_, err := rbac.ClusterRoles().Create(f.t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "operator"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch", "delete"},
+		}},
+	}, metav1.CreateOptions{})
+	require.NoError(f.t, err)
+	for _, role := range []string{"holdfast-breakglass", "operator"} {
+		_, err := rbac.ClusterRoleBindings().Create(f.t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: user + "-" + role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
+		}, metav1.CreateOptions{})
+		require.NoError(f.t, err)
+	}
+}

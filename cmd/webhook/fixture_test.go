@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// soon is the time limit for events that take milliseconds on an idle machine.
+const soon = 30 * time.Second
+
+// The first argument of the test binary can make it another program: the webhook, as a
+// process with real signals and without a second build, or a program that counts the
+// certificate authorities that it knows.
+const (
+	asWebhook = "as-webhook"
+	asCounter = "as-counter-of-authorities"
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == asWebhook:
+		os.Args = os.Args[1:]
+		main()
+	case len(os.Args) > 1 && os.Args[1] == asCounter:
+		countAuthorities()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// webhookProcess is one replica.
+type webhookProcess struct {
+	*process.Process
+	address, health, metrics string
+}
+
+// startWebhook starts a replica with the rights of its service account.
+func startWebhook(t *testing.T, server *apiserver.Server, name string, args ...string) *webhookProcess {
+	t.Helper()
+	account, err := server.ServiceAccountConfig(t.Context(), "holdfast-system", "holdfast-webhook", "")
+	require.NoError(t, err)
+	w := &webhookProcess{address: freeAddress(t), health: freeAddress(t), metrics: freeAddress(t)}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	w.Process, err = process.Start(process.Options{
+		Name: name, Path: self, LogFile: filepath.Join(t.TempDir(), "log"),
+		Args: append([]string{
+			asWebhook, "--kubeconfig=" + writeKubeconfig(t, account), "--listen=" + w.address, "--health-listen=" + w.health,
+			"--metrics-listen=" + w.metrics, "--log-format=text",
+		}, args...),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("end of the log of %s:\n%s", name, w.LogTail(60))
+		}
+		require.NoError(t, w.Stop(context.WithoutCancel(t.Context())))
+	})
+	return w
+}
+
+func (w *webhookProcess) waitReady(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		require.True(t, w.Running(), "%v", w.Exited())
+		code, _ := fetch(t, "http://"+w.health+"/readyz")
+		return code == http.StatusOK
+	}, soon, 50*time.Millisecond)
+}
+
+func (w *webhookProcess) fetchMetrics(t *testing.T) string {
+	t.Helper()
+	_, text := fetch(t, "http://"+w.metrics+"/metrics")
+	return text
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", loopback.FreePort(t))
+}
+
+func writeKubeconfig(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, apiserver.WriteKubeconfig(path, config))
+	return path
+}
+
+// unreachableAPI returns the kubeconfig of an API server that does not exist.
+func unreachableAPI(t *testing.T) string {
+	t.Helper()
+	return writeKubeconfig(t, &rest.Config{Host: "http://127.0.0.1:1"})
+}
+
+// fetch returns the status and body of a response, or 0 and the error.
+func fetch(t *testing.T, url string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode, string(body)
+}
+
+// fixture is an API server with Holdfast installed, and replicas of the webhook.
+type fixture struct {
+	*apiserver.Server
+	api      client.Client
+	replicas []*webhookProcess
+}
+
+// newFixture starts one replica for each list of arguments, behind the Service of the
+// webhook.
+func newFixture(t *testing.T, replicaArgs ...[]string) *fixture {
+	t.Helper()
+	f := &fixture{Server: apiserver.NewInstalled(t)}
+	objects := runtime.NewScheme()
+	require.NoError(t, corev1.AddToScheme(objects))
+	require.NoError(t, v1alpha1.AddToScheme(objects))
+	var err error
+	f.api, err = client.New(f.Admin(), client.Options{Scheme: objects})
+	require.NoError(t, err)
+	var addresses []string
+	for i, args := range replicaArgs {
+		replica := startWebhook(t, f.Server, fmt.Sprint("webhook-", i), args...)
+		f.replicas, addresses = append(f.replicas, replica), append(addresses, replica.address)
+	}
+	service, err := f.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", addresses...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, service.Close()) })
+	for _, replica := range f.replicas {
+		replica.waitReady(t)
+	}
+	return f
+}
+
+func (f *fixture) addNode(t *testing.T, name string, labels map[string]string) *corev1.Node {
+	t.Helper()
+	node, err := apiserver.RegisterNode(t.Context(), f.Admin(),
+		apiserver.NodeSpec{Name: name, Labels: labels, Ready: true})
+	require.NoError(t, err)
+	return node
+}
+
+func etcdLabel() map[string]string {
+	return map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
+}
+
+func (f *fixture) deleteNode(t *testing.T, node string, args ...string) (string, error) {
+	t.Helper()
+	return f.Kubectl(t.Context(), append([]string{"delete", "node", node, "--wait=false"}, args...)...)
+}
+
+// waitForEvent returns the message of an event on the node.
+func (f *fixture) waitForEvent(t *testing.T, node *corev1.Node, reason string) (message string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		events, err := f.Client().CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, e := range events.Items {
+			if e.InvolvedObject.UID == node.UID && e.Reason == reason {
+				message = e.Message
+				return true
+			}
+		}
+		return false
+	}, soon, 50*time.Millisecond, reason)
+	return message
+}
+
+// leader returns the holder of the Lease, or an empty string.
+func (f *fixture) leader(t *testing.T) string {
+	t.Helper()
+	lease, err := f.Client().CoordinationV1().Leases("holdfast-system").Get(t.Context(), leaseName, metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+func (f *fixture) waitForLeader(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return f.leader(t) != "" }, soon, 50*time.Millisecond)
+}

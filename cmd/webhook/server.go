@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/deletion"
+	"github.com/holdfast-dev/holdfast/internal/holdwatch"
+	"github.com/holdfast-dev/holdfast/internal/leader"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/internal/servingcert"
+	"github.com/holdfast-dev/holdfast/internal/spcapi"
+)
+
+const (
+	leaseName = "holdfast-webhook"
+	// attemptTimeout limits one attempt to reach the API server at the start.
+	attemptTimeout = 5 * time.Second
+)
+
+// webhookServer builds the parts of one replica and runs them.
+type webhookServer struct {
+	config
+	api      *rest.Config
+	log      *slog.Logger
+	registry prometheus.Registerer
+	listener net.Listener
+}
+
+// run waits for the API server, then builds the parts and runs them until ctx ends. It
+// passes setReady a check of whether the replica can answer reviews.
+func (s webhookServer) run(ctx context.Context, setReady func(func() error)) error {
+	if err := waitForAPI(ctx, s.api, s.log); err != nil {
+		return err
+	}
+	objects := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(objects), v1alpha1.AddToScheme(objects)); err != nil {
+		return fmt.Errorf("registering the API types: %w", err)
+	}
+	m, err := s.newManager(objects)
+	if err != nil {
+		return err
+	}
+	// The recorder must outlive ctx: the last reviews are answered after ctx has ended.
+	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)))
+	defer events.Shutdown()
+	core, err := typedcorev1.NewForConfigAndClient(s.api, m.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("creating a client for events: %w", err)
+	}
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: core.Events("")})
+	recorder := events.NewRecorder(objects, corev1.EventSource{Component: "holdfast-webhook"})
+
+	reviews, err := s.addReviewer(ctx, m, recorder)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.addSPCInventory(m, core, recorder), s.addHoldWatcher(ctx, m, core, recorder)); err != nil {
+		return err
+	}
+	certificates, err := s.newRotator(m)
+	if err != nil {
+		return err
+	}
+	var synced atomic.Bool
+	if err := m.Add(everyReplica(func(ctx context.Context) error {
+		synced.Store(true) // The manager starts this function after its caches have synced.
+		<-ctx.Done()
+		return nil
+	})); err != nil {
+		return fmt.Errorf("adding the check for synced caches: %w", err)
+	}
+	setReady(func() error {
+		if !synced.Load() {
+			return errors.New("the caches of Nodes and EtcdClusters have not synced yet")
+		}
+		return certificates.Ready()
+	})
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return m.Start(running) })
+	group.Go(func() error { return certificates.Run(running) })
+	group.Go(func() error {
+		listener := tls.NewListener(s.listener, tlsConfig(s.config, certificates.GetCertificate))
+		return cli.Serve(running, listener, reviews, drainTime, s.log)
+	})
+	return group.Wait()
+}
+
+// everyReplica is a runnable that the manager starts in every replica after the caches
+// have synced.
+type everyReplica func(context.Context) error
+
+// Start runs the function.
+func (f everyReplica) Start(ctx context.Context) error { return f(ctx) }
+
+// NeedLeaderElection returns false: the manager starts the runnable without the Lease.
+func (everyReplica) NeedLeaderElection() bool { return false }
+
+// onLeader returns a runnable that the manager starts in the leader only. The function
+// returns the cause of ctx when ctx ends; that is no error of the runnable.
+func onLeader(run func(context.Context) error) manager.RunnableFunc {
+	return func(ctx context.Context) error {
+		if err := run(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		return nil
+	}
+}
+
+// addReviewer returns the handler of reviews. It adds the leader's loop, which works on
+// the same EtcdClusters.
+func (s webhookServer) addReviewer(
+	ctx context.Context, m manager.Manager, recorder record.EventRecorder,
+) (http.Handler, error) {
+	store, err := clusterstore.New(ctx, clusterstore.Options{
+		Client: m.GetClient(), Reader: m.GetAPIReader(), Cache: m.GetCache(),
+		MinRemainingTolerance: s.tolerance, Registerer: s.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	leaderLoop, err := leader.New(ctx, leader.Options{
+		Store: store, Log: s.log, Registerer: s.registry, Wait: s.observerWait,
+		Event: func(c *v1alpha1.EtcdCluster, reason, message string) {
+			about := &corev1.ObjectReference{
+				APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
+			}
+			recorder.Event(about, corev1.EventTypeNormal, reason, message)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Add(onLeader(leaderLoop.Run)); err != nil {
+		return nil, fmt.Errorf("adding the leader's loop: %w", err)
+	}
+	reviewer, err := deletion.New(deletion.Options{Store: store, Wait: s.observerWait, Registerer: s.registry})
+	if err != nil {
+		return nil, err
+	}
+	handler, err := admission.New(admission.Options{
+		Reviewer: reviewer,
+		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
+			node := &corev1.Node{}
+			return node, m.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
+		},
+		Events: recorder, Log: s.log, Registerer: s.registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	return mux, handler.Mount(mux)
+}
+
+// addHoldWatcher adds the watch of holds. It runs in every replica, and acts in the leader.
+func (s webhookServer) addHoldWatcher(
+	ctx context.Context, m manager.Manager, core typedcorev1.CoreV1Interface, recorder record.EventRecorder,
+) error {
+	watcher, err := holdwatch.New(ctx, holdwatch.Options{
+		Cache: m.GetCache(), Nodes: core.Nodes(), ConfigMaps: core.ConfigMaps(s.namespace), Elected: m.Elected(),
+		Timeouts: s.holds, RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
+			recorder.Event(about, kind, reason, message)
+		},
+		Log: s.log, Registerer: s.registry,
+	})
+	if err != nil {
+		return err
+	}
+	if err := m.Add(everyReplica(watcher.Run)); err != nil {
+		return fmt.Errorf("adding the hold watcher: %w", err)
+	}
+	return nil
+}
+
+// addSPCInventory adds the publisher of the SPC inventory to the leader, if an SPC API is
+// configured.
+func (s webhookServer) addSPCInventory(
+	m manager.Manager, core typedcorev1.CoreV1Interface, recorder record.EventRecorder,
+) error {
+	if !isSPCConfigured(s.spc) {
+		return nil
+	}
+	api, err := spcapi.NewClient(s.spc)
+	if err != nil {
+		return err
+	}
+	metrics := spcapi.NewMetrics()
+	if err := s.registry.Register(metrics); err != nil {
+		return fmt.Errorf("registering the metrics of SPC: %w", err)
+	}
+	publisher := &spcapi.Publisher{
+		Client: api, ConfigMaps: core.ConfigMaps(s.namespace), Name: s.spcInventory, Metrics: metrics, Log: s.log,
+		Nodes: func(ctx context.Context) ([]*corev1.Node, error) {
+			var list corev1.NodeList
+			if err := m.GetClient().List(ctx, &list); err != nil {
+				return nil, fmt.Errorf("listing nodes: %w", err)
+			}
+			nodes := make([]*corev1.Node, 0, len(list.Items))
+			for i := range list.Items {
+				nodes = append(nodes, &list.Items[i])
+			}
+			return nodes, nil
+		},
+		RecordEvent: func(about *corev1.ConfigMap, reason, message string) {
+			about.Namespace = s.namespace
+			recorder.Event(about, corev1.EventTypeWarning, reason, message)
+		},
+	}
+	if err := m.Add(onLeader(publisher.Run)); err != nil {
+		return fmt.Errorf("adding the SPC inventory: %w", err)
+	}
+	return nil
+}
+
+// newRotator returns the rotator of the serving certificate.
+func (s webhookServer) newRotator(m manager.Manager) (*servingcert.Rotator, error) {
+	uncached, err := client.NewWithWatch(s.api, client.Options{
+		Scheme: m.GetScheme(), HTTPClient: m.GetHTTPClient(), Mapper: m.GetRESTMapper(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating a client for the serving certificate: %w", err)
+	}
+	return servingcert.New(servingcert.Options{
+		Client: uncached, Namespace: s.namespace, Secret: s.tlsSecret, Service: s.service,
+		Configuration: s.webhookConfiguration, CAValidity: s.caValidity, LeafValidity: s.certValidity,
+		Settle: s.certSettle, Log: s.log, Registerer: s.registry,
+	})
+}
+
+// newManager returns the manager of caches and leader election. The manager opens no
+// ports: its servers would cut off running reviews on shutdown.
+func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, error) {
+	// These times are long because the API server may use the etcd cluster under review,
+	// which needs seconds to elect a leader. A webhook that stops gives its Lease back,
+	// so the next leader does not wait.
+	renew, retry := s.leaseDuration*2/3, s.leaseDuration/12
+	grace := drainTime
+	m, err := manager.New(s.api, manager.Options{
+		Scheme:         objects,
+		Logger:         logr.FromSlogHandler(s.log.With("library", "controller-runtime").Handler()),
+		Cache:          cache.Options{DefaultTransform: trimCached, ReaderFailOnMissingInformer: true},
+		LeaderElection: s.leaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: s.namespace,
+		LeaderElectionReleaseOnCancel: true, LeaseDuration: &s.leaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
+		GracefulShutdownTimeout: &grace,
+		HealthProbeBindAddress:  "0",
+		Metrics:                 metricsserver.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the manager: %w", err)
+	}
+	return m, nil
+}
+
+// trimCached removes unused fields before an object is cached. The list of images is most
+// of a Node.
+func trimCached(object any) (any, error) {
+	if o, ok := object.(client.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	if n, ok := object.(*corev1.Node); ok {
+		n.Status.Images, n.Status.VolumesAttached, n.Status.VolumesInUse = nil, nil, nil
+	}
+	return object, nil
+}
+
+// waitForAPI waits until the API server serves EtcdClusters, or until ctx ends.
+func waitForAPI(ctx context.Context, api *rest.Config, log *slog.Logger) error {
+	discoveryClient, err := discovery.NewDiscoveryClientForConfig(api)
+	if err != nil {
+		return fmt.Errorf("creating a client for the API server: %w", err)
+	}
+	retry := loop.NewRetry(wait.Backoff{
+		Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 20, Cap: 10 * time.Second,
+	})
+	var logged loop.LogOnce
+	for {
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err := discoveryClient.RESTClient().Get().AbsPath("/apis", v1alpha1.Group, v1alpha1.Version, v1alpha1.Resource).
+			Param("limit", "1").Do(attempt).Error()
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if logged.Changed("", err.Error()) {
+			log.WarnContext(ctx, "failed to list EtcdClusters; retrying", "err", err)
+		}
+		if err := retry.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}

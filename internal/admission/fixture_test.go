@@ -1,0 +1,168 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A fakeReviewer returns what the test sets.
+type fakeReviewer struct {
+	labelled, unlabelled func(ctx context.Context, req quorum.Request) (quorum.Decision, error)
+}
+
+func (r fakeReviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	return r.labelled(ctx, req)
+}
+
+func (r fakeReviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	return r.unlabelled(ctx, req)
+}
+
+// A fixture is a Handler behind HTTP, with one live Node.
+type fixture struct {
+	t        *testing.T
+	url      string
+	events   *record.FakeRecorder
+	log      *bytes.Buffer
+	registry *prometheus.Registry
+	handler  *Handler
+
+	live *corev1.Node // nil if there is none
+	// liveErr is the error of reading the Node.
+	liveErr  error
+	reads    int
+	decision quorum.Decision
+	err      error
+	// panics makes the Reviewer panic.
+	panics   bool
+	requests []quorum.Request
+	timeLeft time.Duration // until the Reviewer's deadline
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{
+		t: t, events: record.NewFakeRecorder(10), log: &bytes.Buffer{}, registry: prometheus.NewRegistry(),
+		live: etcdNode(),
+	}
+	answer := func(labelled bool) func(context.Context, quorum.Request) (quorum.Decision, error) {
+		return func(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+			require.Equal(t, labelled, req.Labelled)
+			deadline, _ := ctx.Deadline()
+			f.requests, f.timeLeft = append(f.requests, req), time.Until(deadline)
+			if f.panics {
+				panic("boom")
+			}
+			return f.decision, f.err
+		}
+	}
+	var err error
+	f.handler, err = New(Options{
+		Reviewer: fakeReviewer{labelled: answer(true), unlabelled: answer(false)},
+		Node: func(_ context.Context, name string) (*corev1.Node, error) {
+			f.reads++
+			switch {
+			case f.liveErr != nil:
+				return nil, f.liveErr
+			case f.live == nil || f.live.Name != name:
+				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, name)
+			}
+			return f.live.DeepCopy(), nil
+		},
+		Events: f.events, Log: slog.New(slog.NewJSONHandler(f.log, nil)), Registerer: f.registry,
+	})
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	require.NoError(t, f.handler.Mount(mux))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	f.url = server.URL
+	return f
+}
+
+func etcdNode() *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n1", UID: "uid-1",
+			Labels:      map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+			Annotations: map[string]string{observation.AnnouncementAnnotation: `[{"cluster":"cd","member":"3a"}]`},
+		},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
+			{Type: corev1.NodeHostName, Address: "n1"},
+		}},
+	}
+}
+
+// deletionReview returns the review of a DELETE as kube-apiserver sends it.
+func deletionReview(node *corev1.Node, change func(*admissionv1.AdmissionRequest)) admissionv1.AdmissionReview {
+	raw, err := json.Marshal(node)
+	if err != nil {
+		panic(err)
+	}
+	no := false
+	request := &admissionv1.AdmissionRequest{
+		UID: "review-1", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Node"},
+		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"}, Name: node.Name,
+		Operation: admissionv1.Delete,
+		UserInfo:  authenticationv1.UserInfo{Username: "alice"}, OldObject: runtime.RawExtension{Raw: raw}, DryRun: &no,
+	}
+	if change != nil {
+		change(request)
+	}
+	return admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{
+		APIVersion: "admission.k8s.io/v1",
+		Kind:       "AdmissionReview",
+	}, Request: request}
+}
+
+func (f *fixture) post(path string, body any) *admissionv1.AdmissionResponse {
+	f.t.Helper()
+	text, isText := body.(string)
+	if !isText {
+		raw, err := json.Marshal(body)
+		require.NoError(f.t, err)
+		text = string(raw)
+	}
+	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.url+path, strings.NewReader(text))
+	require.NoError(f.t, err)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(f.t, err)
+	defer func() { require.NoError(f.t, response.Body.Close()) }()
+	require.Equal(f.t, http.StatusOK, response.StatusCode)
+	var review admissionv1.AdmissionReview
+	require.NoError(f.t, json.NewDecoder(response.Body).Decode(&review))
+	require.NotNil(f.t, review.Response)
+	return review.Response
+}
+
+func (f *fixture) event() string {
+	select {
+	case e := <-f.events.Events:
+		return e
+	default:
+		return ""
+	}
+}

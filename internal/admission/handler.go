@@ -1,0 +1,150 @@
+// Package admission answers the API server's reviews of deletions of Nodes.
+//
+// It has two entries. The entry for nodes with the etcd label fails closed: it refuses, with an
+// explanation, what it cannot parse, read or decide in time. The entry for all other nodes
+// fails open, as the API server does there, so that a cluster without etcd on its nodes never
+// depends on Holdfast. Both entries implement this themselves and leave nothing to
+// failurePolicy: for the API server an error response is a refusal, whatever the policy is
+// (k8s.io/apiserver, plugin/webhook/validating/dispatcher.go).
+//
+// The package does not decide what may be lost. It parses reviews and calls a [Reviewer].
+package admission
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// Paths of the two entries, as in the ValidatingWebhookConfiguration.
+const (
+	// EtcdNodePath is for nodes with the etcd label: failurePolicy Fail, 10 s.
+	EtcdNodePath = "/validate-etcd-node"
+	// NodePath is for all other nodes: failurePolicy Ignore, 3 s.
+	NodePath = "/validate-node"
+)
+
+// The deadlines of the entries are shorter than those of the API server, so that the API server
+// receives an answer.
+const (
+	etcdNodeDeadline = 8 * time.Second
+	nodeDeadline     = 2 * time.Second
+)
+
+// A Reviewer decides about deletions. [deletion.Reviewer] is the one of the webhook.
+//
+// [deletion.Reviewer]: https://pkg.go.dev/github.com/holdfast-dev/holdfast/internal/deletion
+type Reviewer interface {
+	// Review decides for a Node with the etcd label, and has recorded the grant when it allows.
+	// An error comes with a refusal, or with the zero Decision.
+	Review(ctx context.Context, req quorum.Request) (quorum.Decision, error)
+	// ReviewUnlabelled decides for any other Node, immediately. An error with the zero Decision
+	// means that nothing is known of the node. An error with a refusal means that a break-glass
+	// annotation could not override the refusal.
+	ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error)
+}
+
+// Options configure a Handler. All fields are required.
+type Options struct {
+	Reviewer Reviewer
+	// Node reads a Node from the API server, not from a cache.
+	Node func(ctx context.Context, name string) (*corev1.Node, error)
+	// Events records DeletionRefused and DeletionAllowed on the Node. It must not block.
+	Events     record.EventRecorder
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// A Handler serves the two entries.
+type Handler struct {
+	reviewer Reviewer
+	node     func(ctx context.Context, name string) (*corev1.Node, error)
+	events   record.EventRecorder
+	log      *slog.Logger
+	metrics  metrics
+}
+
+// New returns a Handler.
+func New(o Options) (*Handler, error) {
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Handler{reviewer: o.Reviewer, node: o.Node, events: o.Events, log: o.Log, metrics: m}, nil
+}
+
+// Mount adds the entries to the mux.
+func (h *Handler) Mount(mux *http.ServeMux) error {
+	for _, e := range []entry{
+		{path: EtcdNodePath, deadline: etcdNodeDeadline, decide: h.decideEtcdNode, fallback: refuseUndecided},
+		{path: NodePath, deadline: nodeDeadline, decide: h.decideOtherNode, fallback: allowUndecided},
+	} {
+		handler, err := admission.StandaloneWebhook(
+			&admission.Webhook{
+				Handler: admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
+					return h.handle(ctx, e, req)
+				}),
+			},
+			admission.StandaloneOptions{Logger: logr.FromSlogHandler(h.log.Handler()), MetricsPath: e.path},
+		)
+		if err != nil {
+			return fmt.Errorf("mounting %s: %w", e.path, err)
+		}
+		mux.Handle(e.path, handler)
+	}
+	return nil
+}
+
+// An entry is one of the two paths.
+type entry struct {
+	path     string
+	deadline time.Duration
+	decide   func(ctx context.Context, r review) answer
+	// fallback returns the answer if no decision is possible: to a review that cannot be parsed,
+	// or after a panic.
+	fallback func(code int32, reason quorum.Reason, why string) answer
+}
+
+// handle answers one review in all cases, and records the answer.
+func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) admission.Response {
+	h.metrics.inFlight.Inc()
+	defer h.metrics.inFlight.Dec()
+	began := time.Now()
+	r, err := parse(req.AdmissionRequest)
+	var a answer
+	if err != nil {
+		why := fmt.Sprintf("this review is not about the deletion of a Node: %v", err)
+		a = e.fallback(http.StatusBadRequest, badReview, why)
+	} else {
+		a = h.decide(ctx, e, r)
+	}
+	h.record(e.path, r, a, time.Since(began))
+	return a.response()
+}
+
+// decide decides within the deadline of the entry. A panic costs this answer only, not the
+// process with all other answers.
+func (h *Handler) decide(ctx context.Context, e entry, r review) (a answer) {
+	ctx, cancel := context.WithTimeout(ctx, e.deadline)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			h.log.Error("panic while reviewing a deletion",
+				"node", r.node.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			a = e.fallback(http.StatusInternalServerError, panicked,
+				"holdfast failed with an internal error; see the log of the Holdfast webhook, and report the error")
+		}
+	}()
+	return e.decide(ctx, r)
+}

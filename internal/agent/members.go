@@ -1,0 +1,113 @@
+package agent
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// localMember is a member of an etcd cluster on this host.
+type localMember struct {
+	sighting evidence.Server
+	answer   evidence.Identity
+}
+
+// localMembers returns the local members to observe, by cluster. If a server does not answer
+// now, it counts as the member that it was before, or else as the only member that the Node
+// announces and that no other server accounts for. The view of a cluster from this node is most
+// important when the local server is ill.
+func localMembers(
+	scan evidence.Scan, before map[v1alpha1.ClusterID]localMember,
+	announced []evidence.MemberRef, staticPods bool,
+) map[v1alpha1.ClusterID]localMember {
+	members := map[v1alpha1.ClusterID]localMember{}
+	var silent []evidence.FoundServer
+	for _, f := range scan.Found {
+		switch {
+		case f.InCluster && !staticPods, f.Removed:
+		case f.HasAnswered():
+			members[f.Ref.Cluster] = localMember{f.Server, f.Identity}
+		default:
+			silent = append(silent, f)
+		}
+	}
+	for _, f := range silent {
+		for cluster, known := range before {
+			if _, taken := members[cluster]; !taken && isSameServer(known.sighting, f.Server) {
+				members[cluster] = localMember{f.Server, answerAs(f, known.answer.Ref)}
+			}
+		}
+	}
+	var missing []evidence.MemberRef
+	for _, ref := range announced {
+		if _, taken := members[ref.Cluster]; !taken {
+			missing = append(missing, ref)
+		}
+	}
+	if len(silent) == 1 && len(missing) == 1 && len(members) == len(announced)-1 {
+		members[missing[0].Cluster] = localMember{silent[0].Server, answerAs(silent[0], missing[0])}
+	}
+	return members
+}
+
+// isSameServer reports whether two scans found the same server. The first scan can find its
+// process and the second only its data directory.
+func isSameServer(a, b evidence.Server) bool {
+	if a.Config.DataDir != "" && b.Config.DataDir != "" {
+		return a.Config.DataDir == b.Config.DataDir
+	}
+	return a.Where == b.Where
+}
+
+// answerAs returns the answer of a silent server, completed by its known identity.
+func answerAs(f evidence.FoundServer, ref evidence.MemberRef) evidence.Identity {
+	answer := f.Identity
+	answer.Ref = ref
+	return answer
+}
+
+// canBeMember reports whether an EtcdCluster can concern the Node: the host shows etcd, or the
+// Node is marked. The leader labels every Node that a member is bound to. Most nodes belong to
+// no cluster. If they watched the EtcdClusters, each of them would cost the API server a copy
+// of every observation.
+func canBeMember(n *corev1.Node, evidence evidence.Scan) bool {
+	if len(evidence.Found) > 0 || isMember(n) {
+		return true
+	}
+	for _, key := range []string{
+		observation.AnnouncementAnnotation, observation.UnverifiedAnnotation, protect.MarksAnnotation,
+		protect.BecauseAnnotation,
+	} {
+		if _, marked := n.Annotations[key]; marked {
+			return true
+		}
+	}
+	return false
+}
+
+// gatherKnown returns what the assessment of membership needs besides the evidence of the host.
+// An announcement that cannot be read counts as none. When an EtcdCluster can concern the Node
+// for the first time, gatherKnown starts the watch of the EtcdClusters; before that, no
+// EtcdCluster exists for the Node.
+func gatherKnown(
+	n *corev1.Node, evidence evidence.Scan, clusters *store[*v1alpha1.EtcdCluster], staticPods bool,
+) (protect.Inputs, error) {
+	announced, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
+	known := protect.Inputs{
+		Node: n.Name, UID: n.UID, Annotations: n.Annotations, StaticPods: staticPods,
+		Announced: announced,
+		Protected: isMember(n),
+	}
+	objects, synced := clusters.all()
+	known.ClustersKnown = synced || !canBeMember(n, evidence)
+	if !known.ClustersKnown {
+		clusters.wanted.Notify()
+	}
+	for _, o := range objects {
+		known.Clusters = append(known.Clusters, *o)
+	}
+	return known, err
+}

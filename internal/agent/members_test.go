@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+func TestLocalMembers(t *testing.T) {
+	type (
+		found   []evidence.FoundServer
+		refs    []evidence.MemberRef
+		known   map[v1alpha1.ClusterID]localMember
+		members map[v1alpha1.ClusterID]v1alpha1.MemberID
+	)
+	const events = v1alpha1.ClusterID("e1")
+	main := evidence.MemberRef{Cluster: testCluster, Member: testMember}
+	other := evidence.MemberRef{Cluster: events, Member: "b"}
+	answered := func(where string, ref evidence.MemberRef) evidence.FoundServer {
+		return evidence.FoundServer{Server: evidence.Server{Where: where}, Identity: evidence.Identity{Ref: ref}}
+	}
+	silent := func(where string) evidence.FoundServer {
+		return evidence.FoundServer{Server: evidence.Server{Where: where}, Identity: evidence.Identity{Problem: "no answer"}}
+	}
+	removed, staticPod, data := answered("etcd", main), answered("pod", main), silent("data")
+	removed.Removed, staticPod.InCluster = true, true
+	data.Config.DataDir = "/var/lib/etcd"
+	process := localMember{
+		evidence.Server{Where: "etcd", PID: 5, Config: evidence.Config{DataDir: "/var/lib/etcd"}},
+		evidence.Identity{Ref: main},
+	}
+	before := known{testCluster: {evidence.Server{Where: "etcd"}, evidence.Identity{Ref: main}}}
+	one, two := members{testCluster: testMember}, members{testCluster: testMember, events: "b"}
+	for name, c := range map[string]struct {
+		found      found
+		before     known
+		announced  refs
+		staticPods bool
+		want       members
+	}{
+		"nothing":                          {announced: refs{main}},
+		"answered":                         {found: found{answered("etcd", main)}, want: one},
+		"two clusters":                     {found: found{answered("etcd", main), answered("etcd-events", other)}, want: two},
+		"silent, unknown":                  {found: found{silent("etcd")}},
+		"silent, known":                    {found: found{silent("etcd")}, before: before, want: one},
+		"silent, another server was known": {found: found{silent("etcd-events")}, before: before},
+		"stopped, only data left":          {found: found{data}, before: known{testCluster: process}, want: one},
+		"silent, announced, after restart": {found: found{silent("etcd")}, announced: refs{main}, want: one},
+		"one silent, one answered": {
+			found: found{silent("etcd"), answered("etcd-events", other)}, announced: refs{main, other}, want: two,
+		},
+		"two silent, two announced": {found: found{silent("a"), silent("b")}, announced: refs{main, other}},
+		"removed":                   {found: found{removed}, announced: refs{main}},
+		"static pod, not protected": {found: found{staticPod}},
+		"static pod, protected":     {found: found{staticPod}, staticPods: true, want: one},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := members{}
+			for cluster, m := range localMembers(evidence.Scan{Found: c.found}, c.before, c.announced, c.staticPods) {
+				got[cluster] = m.answer.Ref.Member
+			}
+			if c.want == nil {
+				c.want = members{}
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestCanBeMember checks that the EtcdClusters are read before anything is concluded about a
+// Node that one of them can concern.
+func TestCanBeMember(t *testing.T) {
+	for name, c := range map[string]struct {
+		labels, annotations map[string]string
+		evidence            evidence.Scan
+		want                bool
+	}{
+		"worker":                  {want: false},
+		"annotations of others":   {annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"}, want: false},
+		"unreadable place":        {evidence: evidence.Scan{Unknown: []string{"the process table"}}, want: false},
+		"etcd on the host":        {evidence: evidence.Scan{Found: []evidence.FoundServer{{}}}, want: true},
+		"label":                   {labels: map[string]string{observation.EtcdMemberLabel: "true"}, want: true},
+		"announcement":            {annotations: map[string]string{observation.AnnouncementAnnotation: "["}, want: true},
+		"server without identity": {annotations: map[string]string{observation.UnverifiedAnnotation: ""}, want: true},
+		"marks":                   {annotations: map[string]string{protect.MarksAnnotation: ""}, want: true},
+		"explanation":             {annotations: map[string]string{protect.BecauseAnnotation: ""}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, Annotations: c.annotations}}
+			require.Equal(t, c.want, canBeMember(n, c.evidence))
+			clusters := newStore[*v1alpha1.EtcdCluster](discardLog(), func() {})
+			known, _ := gatherKnown(n, c.evidence, clusters, true)
+			require.Equal(t, !c.want, known.ClustersKnown)
+			require.Len(t, clusters.wanted, map[bool]int{true: 1}[c.want], "the clusters are read if they can concern the Node")
+		})
+	}
+}

@@ -1,0 +1,209 @@
+package clusterstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// maxParallelReads bounds the live reads of Nodes that one verdict makes at the same time.
+const maxParallelReads = 16
+
+// A LiveNode is the result of an uncached read of a Node.
+type LiveNode struct {
+	// Node is nil if there is no Node of that name, or if the read failed.
+	Node *corev1.Node
+	Err  error
+}
+
+// State returns the properties of the Node that decisions depend on.
+func (l LiveNode) State() observation.NodeState {
+	switch {
+	case l.Err != nil:
+		return observation.NodeState{}
+	case l.Node == nil:
+		return observation.NodeState{Known: true}
+	}
+	return observation.NodeState{
+		Known: true, UID: l.Node.UID, Deleting: l.Node.DeletionTimestamp != nil, DeletionTaint: deletionTaint(l.Node),
+	}
+}
+
+// deletionTaint returns the key of the taint by which an autoscaler announces that it is about
+// to delete the node. cluster-autoscaler's terminates the machine within seconds without
+// another request (utils/taints, ToBeDeletedTaint). Karpenter's stays from the decision to
+// disrupt until the machine is gone (apis/v1, DisruptedTaintKey); up to Karpenter 1.0 it has
+// another key.
+func deletionTaint(node *corev1.Node) string {
+	for _, t := range node.Spec.Taints {
+		switch t.Key {
+		case "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption":
+			return t.Key
+		}
+	}
+	return ""
+}
+
+// CachedNodes lists all Nodes from the cache.
+func (s *Store) CachedNodes(ctx context.Context) ([]corev1.Node, error) {
+	nodes := &corev1.NodeList{}
+	if err := s.cache.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return nodes.Items, nil
+}
+
+// LiveNodes reads the named Nodes from the API server. A failed read is part of the result.
+func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNode {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	found := make([]LiveNode, len(names))
+	var g errgroup.Group
+	g.SetLimit(maxParallelReads)
+	for i, name := range names {
+		g.Go(func() error {
+			node := &corev1.Node{}
+			switch err := s.reader.Get(ctx, client.ObjectKey{Name: name}, node); {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				found[i].Err = err
+			default:
+				found[i].Node = node
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // The functions above return no error.
+	byName := make(map[string]LiveNode, len(names))
+	for i, name := range names {
+		byName[name] = found[i]
+	}
+	return byName
+}
+
+// LiveStates reads the states of the named Nodes from the API server.
+func (s *Store) LiveStates(ctx context.Context, names []string) map[string]observation.NodeState {
+	return StatesOf(s.LiveNodes(ctx, names))
+}
+
+// StatesOf returns the states of the Nodes.
+func StatesOf(nodes map[string]LiveNode) map[string]observation.NodeState {
+	states := make(map[string]observation.NodeState, len(nodes))
+	for name, l := range nodes {
+		states[name] = l.State()
+	}
+	return states
+}
+
+// NodeNames returns the names of the Nodes in the bindings and grants of the cluster.
+func NodeNames(c *v1alpha1.EtcdCluster) []string {
+	names := BoundNodeNames(c.Spec.Members)
+	for _, g := range c.Spec.Grants {
+		names = append(names, g.Node)
+	}
+	return names
+}
+
+// BoundNodeNames returns the names of the Nodes of these bindings.
+func BoundNodeNames(bindings []v1alpha1.Binding) []string {
+	names := make([]string, len(bindings))
+	for i, b := range bindings {
+		names[i] = b.Node
+	}
+	return names
+}
+
+// View returns one version of the cluster together with the live states of all Nodes that
+// matter to it, and of the additional Nodes named.
+func (s *Store) View(
+	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
+) (quorum.View, error) {
+	placed, err := s.locateUnbound(ctx, c)
+	if err != nil {
+		return quorum.View{}, err
+	}
+	names := slices.Concat(NodeNames(c), BoundNodeNames(placed), additional)
+	return quorum.View{
+		Cluster: c, Nonces: nonces, Nodes: s.LiveStates(ctx, names), Placed: placed, MinRemainingTolerance: s.tolerance,
+	}, nil
+}
+
+// MinRemainingTolerance returns the tolerance that Views carry.
+func (s *Store) MinRemainingTolerance() int { return s.tolerance }
+
+// locateUnbound returns at which Nodes' addresses the unbound members are. The addresses may
+// come from the cache, because a Node keeps its addresses; the state of such a Node is then
+// read live like that of any other.
+func (s *Store) locateUnbound(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
+	if len(observation.Unbound(c)) == 0 {
+		return nil, nil // The usual case. It spares comparing the addresses of all nodes.
+	}
+	nodes := &corev1.NodeList{}
+	err := s.cache.List(ctx, nodes, client.UnsafeDisableDeepCopy) // The Nodes are only read.
+	if err != nil {
+		*nodes = corev1.NodeList{}
+		err = s.reader.List(ctx, nodes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes for the addresses of members that are bound to none: %w", err)
+	}
+	claims := make([]observation.NodeClaim, len(nodes.Items))
+	for i := range nodes.Items {
+		claims[i] = NodeAddresses(&nodes.Items[i])
+	}
+	return quorum.LocateUnbound(c, claims), nil
+}
+
+// NodeAddresses returns the Node with its addresses, as a claim to no member.
+func NodeAddresses(node *corev1.Node) observation.NodeClaim {
+	claim := observation.NodeClaim{Node: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil}
+	for _, a := range node.Status.Addresses {
+		claim.Addresses = append(claim.Addresses, a.Address)
+	}
+	return claim
+}
+
+// LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the
+// patch fail on another Node of the same name; that, and a Node that is gone, is no error.
+func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (labelled bool, err error) {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": node.UID, "labels": map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+	}})
+	if err == nil {
+		target := &corev1.Node{}
+		target.Name = node.Name
+		err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
+	}
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), isOtherNode(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("putting the label on node %q: %w", node.Name, err)
+	}
+	return true, nil
+}
+
+// isOtherNode reports whether a patch failed because another Node has the name now: another
+// UID is an invalid change of an immutable field.
+func isOtherNode(err error) bool {
+	var refused *apierrors.StatusError
+	if !errors.As(err, &refused) || refused.ErrStatus.Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(refused.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Field == "metadata.uid"
+	})
+}

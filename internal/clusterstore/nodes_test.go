@@ -1,0 +1,51 @@
+package clusterstore
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+func TestNodeState(t *testing.T) {
+	now := metav1.NewTime(time.Now())
+	node := func(change func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+		change(n)
+		return n
+	}
+	taint := func(key string) *corev1.Node {
+		return node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "other"}, {Key: key}} })
+	}
+	for name, test := range map[string]struct {
+		read LiveNode
+		want observation.NodeState
+	}{
+		"unreadable": {LiveNode{Err: errors.New("timeout")}, observation.NodeState{}},
+		"absent":     {LiveNode{}, observation.NodeState{Known: true}},
+		"present":    {LiveNode{Node: node(func(*corev1.Node) {})}, observation.NodeState{Known: true, UID: "u"}},
+		"being deleted": {
+			LiveNode{Node: node(func(n *corev1.Node) { n.DeletionTimestamp = &now })},
+			observation.NodeState{Known: true, UID: "u", Deleting: true},
+		},
+		"cluster-autoscaler": {
+			LiveNode{Node: taint("ToBeDeletedByClusterAutoscaler")},
+			observation.NodeState{Known: true, UID: "u", DeletionTaint: "ToBeDeletedByClusterAutoscaler"},
+		},
+		"karpenter": {
+			LiveNode{Node: taint("karpenter.sh/disrupted")},
+			observation.NodeState{Known: true, UID: "u", DeletionTaint: "karpenter.sh/disrupted"},
+		},
+		"deletion candidate": {
+			LiveNode{Node: taint("DeletionCandidateOfClusterAutoscaler")},
+			observation.NodeState{Known: true, UID: "u"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, test.read.State()) })
+	}
+}

@@ -1,0 +1,69 @@
+package clusterstore
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// An Operation is one operation of a JSON patch (RFC 6902).
+type Operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// ReplaceGrants returns the patch that replaces the grants that were decided from c, on
+// condition that they have not changed since. The operation "add" replaces an existing field
+// too, and also works if the field is empty and therefore absent.
+func ReplaceGrants(c *v1alpha1.EtcdCluster, grants []v1alpha1.Grant) []Operation {
+	if grants == nil {
+		grants = []v1alpha1.Grant{}
+	}
+	return []Operation{
+		{Op: "test", Path: "/metadata/uid", Value: c.UID},
+		{Op: "test", Path: "/spec/ledger", Value: c.Spec.Ledger},
+		{Op: "replace", Path: "/spec/ledger", Value: c.Spec.Ledger + 1},
+		{Op: "add", Path: "/spec/grants", Value: grants},
+	}
+}
+
+// ReplaceBindings returns the patch that replaces the bindings of c. An empty list is absent
+// from the object, and tested by null: RFC 6902 has no other test for absence, and the
+// library of the API server accepts this one.
+func ReplaceBindings(c *v1alpha1.EtcdCluster, bindings []v1alpha1.Binding) []Operation {
+	const path = "/spec/members"
+	ops := []Operation{{Op: "test", Path: "/metadata/uid", Value: c.UID}, {Op: "test", Path: path}}
+	if len(c.Spec.Members) > 0 {
+		ops[1].Value = c.Spec.Members
+	}
+	switch {
+	case len(bindings) > 0:
+	case len(c.Spec.Members) > 0:
+		return append(ops, Operation{Op: "remove", Path: path})
+	default:
+		return ops
+	}
+	return append(ops, Operation{Op: "add", Path: path, Value: bindings})
+}
+
+// RemoveResolveAnnotation returns the patch that removes the annotation by which an operator
+// names a grant, on condition that it names this one.
+func RemoveResolveAnnotation(named string) []Operation {
+	annotation := "/metadata/annotations/" + strings.ReplaceAll(quorum.ResolveAnnotation, "/", "~1")
+	return []Operation{{Op: "test", Path: annotation, Value: named}, {Op: "remove", Path: annotation}}
+}
+
+// WithGrant returns the grants with g instead of an older grant for the same Node UID.
+func WithGrant(grants []v1alpha1.Grant, g v1alpha1.Grant) []v1alpha1.Grant {
+	return append(WithoutGrant(grants, g.NodeUID), g)
+}
+
+// WithoutGrant returns the grants without the one for this Node UID.
+func WithoutGrant(grants []v1alpha1.Grant, uid types.UID) []v1alpha1.Grant {
+	return slices.DeleteFunc(slices.Clone(grants), func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
+}

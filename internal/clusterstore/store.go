@@ -1,0 +1,237 @@
+// Package clusterstore is the I/O between the webhook and the API server: it reads, patches
+// and follows EtcdClusters, reads Nodes live, and requests fresh observations from the agents.
+//
+// It decides nothing. [Store.View] collects what a decision of package quorum needs, and the
+// write methods fail with [ErrConflict] if an object is no longer the one that a decision was
+// made from. A Node that cannot be read is a state of its own, never an absent Node.
+package clusterstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// FieldManager is the name under which the webhook writes EtcdClusters and labels.
+const FieldManager = "holdfast-webhook"
+
+// ErrConflict reports that an object changed after the decision that a patch is based on.
+var ErrConflict = errors.New("decided from an older version")
+
+// Options configure a Store. All fields but the times and the tolerance are required.
+type Options struct {
+	// Client writes. It must not throttle requests: client-go's default of five requests per
+	// second uses up the time that the API server gives the webhook.
+	Client client.Client
+	// Reader reads from the API server, never from a cache: a stalled watch must not hide a
+	// deletion.
+	Reader client.Reader
+	// Cache holds EtcdClusters and Nodes, and reports their changes.
+	Cache cache.Cache
+	// ProbeInterval is the time between two probe requests to the agents of one cluster, after
+	// the first two. Requests that wait for the next one share it. Default 500 ms.
+	ProbeInterval time.Duration
+	// MinRemainingTolerance is the number of further voters that must be expendable after a
+	// deletion. Default 0.
+	MinRemainingTolerance int
+	Registerer            prometheus.Registerer
+}
+
+// A Store reads and writes EtcdClusters.
+type Store struct {
+	client    client.Client
+	reader    client.Reader
+	cache     cache.Cache
+	tolerance int
+	requester *ProbeRequester
+	conflicts prometheus.Counter
+}
+
+// New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
+func New(ctx context.Context, o Options) (*Store, error) {
+	probes := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "holdfast_webhook_asks_total", Help: "Probe requests to the agents of etcd clusters.",
+	})
+	conflicts := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "holdfast_webhook_grant_conflicts_total",
+		Help: "Changes of grants that conflicted with another change and were decided again.",
+	})
+	if err := errors.Join(o.Registerer.Register(probes), o.Registerer.Register(conflicts)); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	s := &Store{
+		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
+		requester: newProbeRequester(o.Client, o.ProbeInterval, probes), conflicts: conflicts,
+	}
+	return s, s.Follow(ctx, s.requester.addVersion)
+}
+
+// Follow calls seen for every version of every EtcdCluster that the cache learns of, deleted
+// ones included.
+func (s *Store) Follow(ctx context.Context, seen func(*v1alpha1.EtcdCluster)) error {
+	informer, err := s.cache.GetInformer(ctx, &v1alpha1.EtcdCluster{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("opening the informer for EtcdClusters: %w", err)
+	}
+	call := func(obj any) {
+		if c, ok := obj.(*v1alpha1.EtcdCluster); ok {
+			seen(c)
+		}
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: call, UpdateFunc: func(_, obj any) { call(obj) }, DeleteFunc: call,
+	})
+	if err != nil {
+		return fmt.Errorf("following EtcdClusters: %w", err)
+	}
+	return nil
+}
+
+// FollowNodes calls changed when a Node appears, disappears, or changes such that isChange
+// reports true.
+func (s *Store) FollowNodes(ctx context.Context, isChange func(before, after *corev1.Node) bool, changed func()) error {
+	informer, err := s.cache.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("opening the informer for Nodes: %w", err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			was, ok := before.(*corev1.Node)
+			is, also := after.(*corev1.Node)
+			if ok && also && isChange(was, is) {
+				changed()
+			}
+		},
+		DeleteFunc: func(any) { changed() },
+	})
+	if err != nil {
+		return fmt.Errorf("following Nodes: %w", err)
+	}
+	return nil
+}
+
+// WaitForSync waits until the cache is filled, and reports whether it is.
+func (s *Store) WaitForSync(ctx context.Context) bool { return s.cache.WaitForCacheSync(ctx) }
+
+// LiveClusters lists all EtcdClusters from the API server.
+func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
+	return listClusters(ctx, s.reader)
+}
+
+// CachedClusters lists all EtcdClusters from the cache.
+func (s *Store) CachedClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
+	return listClusters(ctx, s.cache)
+}
+
+func listClusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdCluster, error) {
+	list := &v1alpha1.EtcdClusterList{}
+	if err := from.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing EtcdClusters: %w", err)
+	}
+	found := make([]*v1alpha1.EtcdCluster, len(list.Items))
+	for i := range list.Items {
+		found[i] = &list.Items[i]
+	}
+	return found, nil
+}
+
+// Cluster reads one EtcdCluster from the API server.
+func (s *Store) Cluster(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error) {
+	c := &v1alpha1.EtcdCluster{}
+	if err := s.reader.Get(ctx, client.ObjectKey{Name: name}, c); err != nil {
+		return nil, fmt.Errorf("reading etcd cluster %s: %w", name, err)
+	}
+	s.requester.addVersion(c)
+	return c, nil
+}
+
+// Create creates an EtcdCluster. The error is the API server's.
+func (s *Store) Create(ctx context.Context, c *v1alpha1.EtcdCluster) error {
+	return s.client.Create(ctx, c, client.FieldOwner(FieldManager))
+}
+
+// Patch applies the operations to the EtcdCluster that c is a version of, and returns the
+// version that they made. It fails with ErrConflict if a test operation failed.
+func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operation) (*v1alpha1.EtcdCluster, error) {
+	body, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the change of etcd cluster %s: %w", c.Name, err)
+	}
+	made := &v1alpha1.EtcdCluster{}
+	made.Name = c.Name
+	err = s.client.Patch(ctx, made, client.RawPatch(types.JSONPatchType, body), client.FieldOwner(FieldManager))
+	switch {
+	case err == nil:
+		s.requester.addVersion(made)
+		return made, nil
+	case apierrors.IsConflict(err):
+		s.conflicts.Inc()
+		return nil, ErrConflict
+	case !apierrors.IsInvalid(err):
+		return nil, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err)
+	}
+	// The API server answers 422 both for a failed test and for an object that the schema
+	// forbids (apiserver's handlers/patch.go).
+	now, readErr := s.Cluster(ctx, c.Name)
+	if readErr != nil {
+		return nil, readErr
+	}
+	if isSameTested(now, c) {
+		return nil, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err)
+	}
+	s.conflicts.Inc()
+	return nil, ErrConflict
+}
+
+// isSameTested reports whether everything that a patch may test is equal in both versions.
+func isSameTested(a, b *v1alpha1.EtcdCluster) bool {
+	return a.UID == b.UID && a.Spec.Ledger == b.Spec.Ledger && slices.Equal(a.Spec.Members, b.Spec.Members) &&
+		a.Annotations[quorum.ResolveAnnotation] == b.Annotations[quorum.ResolveAnnotation]
+}
+
+// PatchStatus applies the operations to the status of c. The error is the API server's.
+func (s *Store) PatchStatus(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operation) error {
+	body, err := json.Marshal(ops)
+	if err != nil {
+		return err
+	}
+	target := &v1alpha1.EtcdCluster{}
+	target.Name = c.Name
+	return s.client.Status().Patch(ctx, target, client.RawPatch(types.JSONPatchType, body),
+		client.FieldOwner(FieldManager))
+}
+
+// ApplyStatus applies the fields that status sets, and leaves all others alone. A cluster
+// that is gone is no error.
+func (s *Store) ApplyStatus(ctx context.Context, name string, status v1alpha1.EtcdClusterStatus) error {
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.EtcdCluster{Status: status})
+	if err != nil {
+		return fmt.Errorf("encoding the summary of etcd cluster %s: %w", name, err)
+	}
+	apply := &unstructured.Unstructured{Object: map[string]any{"status": raw["status"]}}
+	apply.SetGroupVersionKind(v1alpha1.GroupVersion().WithKind("EtcdCluster"))
+	apply.SetName(name)
+	err = s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(apply),
+		client.ForceOwnership, client.FieldOwner(FieldManager))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("writing the summary of etcd cluster %s: %w", name, err)
+	}
+	return nil
+}

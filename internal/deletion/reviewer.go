@@ -1,0 +1,202 @@
+// Package deletion reviews deletions of Nodes: a [Reviewer] selects the etcd clusters that may
+// have a member on the Node, requests fresh observations from their agents, decides with
+// package quorum, and writes the grants before it allows.
+//
+// One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
+// probe.go, the grants in grant.go. The package treats what it cannot read as a reason to
+// refuse.
+package deletion
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+const defaultWait = 3 * time.Second
+
+// Options configure a Reviewer. Store and Registerer are required.
+type Options struct {
+	Store *clusterstore.Store
+	// Wait is the longest time that a verdict waits for observations. Default 3 s.
+	Wait       time.Duration
+	Registerer prometheus.Registerer
+}
+
+// A Reviewer reviews deletions of Nodes.
+type Reviewer struct {
+	store    *clusterstore.Store
+	wait     time.Duration
+	verdicts *prometheus.CounterVec
+}
+
+// New returns a Reviewer.
+func New(o Options) (*Reviewer, error) {
+	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_webhook_verdicts_total", Help: "Reviewed deletions of Nodes, by verdict and reason.",
+	}, []string{"verdict", "reason"})
+	if err := o.Registerer.Register(verdicts); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	if o.Wait == 0 {
+		o.Wait = defaultWait
+	}
+	return &Reviewer{store: o.Store, wait: o.Wait, verdicts: verdicts}, nil
+}
+
+// Review decides whether a Node with the etcd label may be deleted. If it may, and members are
+// lost with it, the grants are written before Review returns. An error always comes with a
+// Decision that refuses and contains the error.
+func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	decision, err := r.review(ctx, req)
+	if err != nil {
+		decision = cannotDecide(req, err)
+	}
+	r.count(decision)
+	return decision, err
+}
+
+func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	all, err := r.store.LiveClusters(ctx)
+	if err != nil {
+		return quorum.Decision{}, err
+	}
+	selected := quorum.Select(all, req)
+	if req.BreakGlass != nil {
+		return r.breakGlass(ctx, req, selected)
+	}
+	if missing := quorum.RefuseMissing(all, req); len(missing) > 0 {
+		return combine(missing), nil
+	}
+	if len(selected) == 0 {
+		if req.Labelled {
+			return combine([]quorum.Verdict{quorum.RefuseUnattributed(req)}), nil
+		}
+		return quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, nil
+	}
+	if req.DryRun {
+		return r.dryRun(ctx, req, selected)
+	}
+	return r.probeAndGrant(ctx, req, selected)
+}
+
+// ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and
+// without a probe. An error with the zero Decision means that nothing is known of the Node;
+// the caller decides what follows from that.
+func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	all, err := r.store.CachedClusters(ctx)
+	if err != nil {
+		return quorum.Decision{}, err
+	}
+	decision := combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
+	if !decision.Allowed && req.BreakGlass != nil {
+		req.Labelled = true // The addresses of the Node count too for what is lost with it.
+		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req)); err != nil {
+			decision = cannotDecide(req, err)
+		}
+	}
+	r.count(decision)
+	return decision, err
+}
+
+// dryRun decides from the last observations. It requests no probe and writes nothing.
+func (r *Reviewer) dryRun(
+	ctx context.Context, req quorum.Request, selected []*v1alpha1.EtcdCluster,
+) (quorum.Decision, error) {
+	verdicts := make([]quorum.Verdict, len(selected))
+	for i, c := range selected {
+		view, err := r.store.View(ctx, c, lastNonce(c), req.Node)
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		verdicts[i] = quorum.Decide(view, req)
+	}
+	decision := combine(verdicts)
+	decision.Message = "dry run: decided from the last observations, without a fresh probe: " + decision.Message
+	return decision, nil
+}
+
+// lastNonce accepts the observations that answer the last probe request of any replica.
+func lastNonce(c *v1alpha1.EtcdCluster) []string {
+	if c.Spec.Nonce == "" {
+		return nil
+	}
+	return []string{c.Spec.Nonce}
+}
+
+// breakGlass allows against any verdict, and records the members that are lost with the Node
+// as far as they are known.
+func (r *Reviewer) breakGlass(
+	ctx context.Context, req quorum.Request, selected []*v1alpha1.EtcdCluster,
+) (quorum.Decision, error) {
+	decision := quorum.Decision{
+		Allowed: true, Reason: quorum.BreakGlassUsed,
+		Message: fmt.Sprintf("break-glass override in effect for node %q until %s: %s",
+			req.Node, req.BreakGlass.Until.Format(time.RFC3339), req.BreakGlass.Reason),
+		Warnings: []string{
+			fmt.Sprintf("node %q is deleted without a check that its etcd clusters keep quorum", req.Node),
+		},
+	}
+	if req.DryRun {
+		return decision, nil
+	}
+	for _, c := range selected {
+		verdict, err := r.grant(ctx, req, c, func() []string { return lastNonce(c) }, quorum.Force)
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		decision.Verdicts = append(decision.Verdicts, verdict)
+	}
+	return decision, nil
+}
+
+// combine returns the Decision over all clusters. One refusal refuses. The Decision then
+// contains the refusals only.
+func combine(verdicts []quorum.Verdict) quorum.Decision {
+	decision := quorum.Decision{Allowed: len(verdicts) > 0, Verdicts: verdicts}
+	for _, v := range verdicts {
+		decision.Allowed = decision.Allowed && v.Allowed
+	}
+	var messages []string
+	for _, v := range verdicts {
+		if v.Allowed != decision.Allowed {
+			continue
+		}
+		if decision.Reason == "" {
+			decision.Reason = v.Reason
+		}
+		if v.Message != "" {
+			messages = append(messages, v.Message)
+		}
+		if v.Warning != "" {
+			decision.Warnings = append(decision.Warnings, v.Warning)
+		}
+	}
+	decision.Message = strings.Join(messages, "\n")
+	return decision
+}
+
+// cannotDecide refuses because of a failure of Holdfast, not because of etcd.
+func cannotDecide(req quorum.Request, err error) quorum.Decision {
+	return quorum.Decision{
+		Reason: quorum.CannotDecide,
+		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be deleted: %v. This says nothing about its etcd. "+
+			"Try again; if the problem persists, see the log of the Holdfast webhook.", req.Node, err),
+	}
+}
+
+// count counts the decision.
+func (r *Reviewer) count(d quorum.Decision) {
+	verdict := "refused"
+	if d.Allowed {
+		verdict = "allowed"
+	}
+	r.verdicts.WithLabelValues(verdict, string(d.Reason)).Inc()
+}

@@ -1,0 +1,270 @@
+package etcddetect
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/systemd"
+)
+
+// coreosWrapper is the program with which CoreOS and Flatcar start etcd in a container. It
+// mounts ETCD_SSL_DIR where etcd looks up public authorities, and the data directory at its
+// own path.
+const coreosWrapper = "etcd-wrapper"
+
+// An etcdCommand describes the etcd server that a command line starts.
+type etcdCommand struct {
+	args []string
+	// env are variables that the command itself sets.
+	env map[string]string
+	// envFiles are the environment files that a container engine reads.
+	envFiles []string
+	// volumes are the host's directories by the server's paths for them.
+	volumes map[string]string
+	// engineVolumes are the volumes that the container engine manages. volumes has their
+	// default place.
+	engineVolumes map[string]bool
+	// inContainer is set if a container engine starts it. Only the paths in volumes are the
+	// host's.
+	inContainer bool
+	// rootChange is the program that sets another root directory, or "".
+	rootChange string
+	// afterShell is set if a shell runs other commands before it, which may change the
+	// directory or the variables.
+	afterShell bool
+	// isServer is set if the command names etcd. isCertain is set if it starts etcd, unlike
+	// "systemctl restart etcd".
+	isServer, isCertain bool
+}
+
+// parseCommand finds the etcd server in a unit's command. It understands etcd itself, a shell
+// or env around it, `run` of a container engine, and any program whose last arguments are
+// etcd's command. It does not see what a script starts.
+func parseCommand(line []string, env map[string]string) etcdCommand {
+	if len(line) == 0 {
+		return etcdCommand{}
+	}
+	if text, ok := shellText(line); ok {
+		return parseShellText(text, env)
+	}
+	at := -1
+	for i, word := range line {
+		isName := i > 0 && slices.Contains([]string{"--name", "--hostname", "-v", "-h", "--volume", "-e", "--env"}, line[i-1])
+		if !isName && isServerWord(word, !slices.ContainsFunc(line[:i], isProgram)) {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		return etcdCommand{}
+	}
+	before, args := line[:at], line[at+1:]
+	c := etcdCommand{args: args, env: assignments(before), isServer: true}
+	if dir := env["ETCD_SSL_DIR"]; path.Base(line[at]) == coreosWrapper && dir != "" {
+		c.volumes = map[string]string{"/etc/ssl/certs": dir}
+	}
+	engine := slices.IndexFunc(before, func(word string) bool { return isEngine(path.Base(word)) })
+	switch {
+	case engine >= 0:
+		c = parseEngineCommand(before[engine:], args, env)
+	// The process name after an @: @/usr/bin/etcd etcd.
+	case len(args) > 0 && isServerWord(args[0], false):
+		c.args = args[1:]
+	}
+	if isOtherMode(c.args) {
+		return etcdCommand{}
+	}
+	if at := slices.IndexFunc(before, isRootChanger); at >= 0 {
+		c.rootChange = path.Base(before[at])
+	}
+	hasFlag := slices.ContainsFunc(slices.Collect(maps.Keys(parseFlags(c.args))), isKnownFlag)
+	first := slices.IndexFunc(before, isProgram)
+	c.isCertain = c.isServer && (hasFlag || c.inContainer || first < 0 || isRunner(path.Base(before[first])))
+	return c
+}
+
+// shellText returns the argument of a shell's -c.
+func shellText(line []string) (text string, ok bool) {
+	if len(line) == 0 || !isShell(path.Base(line[0])) {
+		return "", false
+	}
+	for i := 1; i+1 < len(line); i++ {
+		if strings.HasPrefix(line[i], "-") && strings.HasSuffix(line[i], "c") {
+			return line[i+1], true
+		}
+	}
+	return "", false
+}
+
+// parseShellText finds the etcd server in the argument of a shell's -c, and the variables
+// that are set before it.
+func parseShellText(text string, env map[string]string) etcdCommand {
+	before := map[string]string{}
+	expanded := systemd.ExpandShell(replaceSubstitutions(text), env)
+	words := systemd.CommandLine(separateOperators(expanded), env)
+	for i, afterFirst := 0, false; i < len(words); afterFirst = true {
+		end := i
+		for end < len(words) && !isOperator(words[end]) {
+			end++
+		}
+		if c := parseCommand(words[i:end], env); c.isServer {
+			maps.Copy(before, c.env)
+			c.env, c.afterShell = before, c.afterShell || afterFirst
+			return c
+		}
+		maps.Copy(before, assignments(words[i:end]))
+		i = end + 1
+	}
+	return etcdCommand{}
+}
+
+// replaceSubstitutions replaces $(...) and `...` in the text of a shell by a marker.
+func replaceSubstitutions(text string) string {
+	for {
+		at := strings.Index(text, "$(")
+		if at < 0 {
+			break
+		}
+		end, depth := at+2, 1
+		for ; end < len(text) && depth > 0; end++ {
+			depth += strings.Count(text[end:end+1], "(") - strings.Count(text[end:end+1], ")")
+		}
+		text = text[:at] + systemd.Unresolved("output") + text[end:]
+	}
+	parts := strings.Split(text, "`")
+	for i := 1; i < len(parts); i += 2 {
+		parts[i] = systemd.Unresolved("output")
+	}
+	return strings.Join(parts, "")
+}
+
+// assignments returns the variables among words such as NAME=value.
+func assignments(line []string) map[string]string {
+	var found map[string]string
+	for _, word := range line {
+		if name, text, ok := strings.Cut(word, "="); ok && systemd.IsVariableName(name) {
+			if found == nil {
+				found = map[string]string{}
+			}
+			found[name] = text
+		}
+	}
+	return found
+}
+
+// separateOperators puts blanks around the operators that end a command in a shell, unless
+// they are quoted.
+func separateOperators(text string) string {
+	var out strings.Builder
+	var quote byte
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case c == '\\' && quote != '\'' && i+1 < len(text):
+			out.WriteByte(c)
+			i++
+			out.WriteByte(text[i])
+			continue
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote == 0 && (c == '\'' || c == '"'):
+			quote = c
+		case quote == 0 && strings.IndexByte(";&|\n()", c) >= 0:
+			if c == '\n' {
+				c = ';'
+			}
+			out.WriteString(" " + string(c) + " ")
+			continue
+		}
+		out.WriteByte(c)
+	}
+	return out.String()
+}
+
+func isOperator(word string) bool { return len(word) == 1 && strings.Contains(";&|()", word) }
+
+// isProgram reports whether a word before etcd's is a program, and not a variable or a word
+// of the shell.
+func isProgram(word string) bool {
+	name, _, assigned := strings.Cut(word, "=")
+	shellWords := []string{"exec", "env", "command", "nohup", "then", "do", "else"}
+	return (!assigned || !systemd.IsVariableName(name)) && !slices.Contains(shellWords, path.Base(word))
+}
+
+// isRootChanger reports whether a program sets another root directory for the program that it
+// starts.
+func isRootChanger(word string) bool {
+	return slices.Contains([]string{"chroot", "unshare", "nsenter", "bwrap", "proot", "systemd-nspawn"}, path.Base(word))
+}
+
+// isRunner reports whether a program runs the command in its last arguments.
+func isRunner(base string) bool {
+	return isRootChanger(base) || isShell(base) || slices.Contains([]string{
+		"nice", "ionice", "numactl", "taskset", "chrt", "prlimit", "setpriv", "runuser", "sudo", "su", "gosu", "su-exec",
+		"setsid", "stdbuf", "timeout", "time", "dumb-init", "tini", "catatonit", "systemd-inhibit", "systemd-cat",
+	}, base)
+}
+
+func isShell(base string) bool {
+	return slices.Contains([]string{"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox", "env"}, base)
+}
+
+// isServerWord reports whether a word of a command is the etcd program or its image. A path
+// that merely ends in etcd, such as the data directory, is neither. isFirst is set if no
+// program is before the word.
+func isServerWord(word string, isFirst bool) bool {
+	if strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
+		return false
+	}
+	base, _, _ := strings.Cut(path.Base(word), "@")
+	base, _, _ = strings.Cut(base, ":")
+	switch {
+	case base == coreosWrapper:
+		return true
+	case !isServerName(base):
+		return false
+	}
+	if isFirst || strings.Contains(word, "/bin/") || strings.Contains(word, "/sbin/") {
+		return true
+	}
+	// A relative name with a version may be that of a snapshot or a network. With a registry
+	// or a tag it is an image.
+	return !path.IsAbs(word) && (base == "etcd" || base == "etcd2" || strings.ContainsAny(word, "/:@"))
+}
+
+// isOtherMode reports whether the arguments make etcd another program than a server
+// (etcdmain/main.go).
+func isOtherMode(args []string) bool {
+	return len(args) > 0 && (args[0] == "gateway" || args[0] == "grpc-proxy")
+}
+
+// isServerName reports whether a program of this name is etcd. CoreOS had etcd2 next to the
+// first version. A release that is unpacked by hand, or one of several versions, is
+// etcd-v3.5.12 or etcd-v3.5.12-linux-amd64. Any other word after the name makes another
+// program: etcdctl, etcd-backup, etcd_exporter.
+func isServerName(name string) bool {
+	rest, ok := strings.CutPrefix(name, "etcd")
+	if !ok {
+		return false
+	}
+	parts := strings.FieldsFunc(rest, func(r rune) bool { return r == '-' || r == '_' || r == '+' })
+	return !slices.ContainsFunc(parts, func(part string) bool { return !isVersionPart(part) })
+}
+
+// isVersionPart reports whether a part of a name is a version (v3, 3.5.12, rc.1, k3s1) or a
+// platform.
+func isVersionPart(part string) bool {
+	for _, prefix := range []string{"v", "rc", "alpha", "beta", "k3s"} {
+		if rest, ok := strings.CutPrefix(part, prefix); ok {
+			return isNumber(strings.TrimPrefix(rest, "."))
+		}
+	}
+	platforms := []string{"linux", "amd64", "x86", "arm64", "arm", "aarch64", "ppc64le", "s390x"}
+	return isNumber(part) || slices.Contains(platforms, part)
+}
+
+func isNumber(text string) bool {
+	return text != "" && text[0] >= '0' && text[0] <= '9' && strings.Trim(text, "0123456789.") == ""
+}

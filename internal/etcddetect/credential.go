@@ -1,0 +1,164 @@
+package etcddetect
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+const (
+	// ctlOrigin is the prefix of the origin of a pair that the host names for etcdctl.
+	ctlOrigin = "ETCDCTL_CERT in "
+	// clientOrigin is the prefix of the origin of a pair next to the server's, where
+	// distributions keep one for clients. The name does not identify the distribution:
+	// several have the same.
+	clientOrigin = "client certificate "
+)
+
+// credentials returns the client certificates that the server may accept, the most likely
+// first. The order is: the operator's, those that the host names for etcdctl, the
+// distribution's client certificates next to the server's own, and the server's own pairs.
+// etcd accepts the last ones only if they were made for clients too. Pairs that do not exist
+// are left out.
+func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pathFinder) []evidence.Credential {
+	var all []evidence.Credential
+	add := func(c evidence.Credential) {
+		if !slices.ContainsFunc(all, func(o evidence.Credential) bool { return hasSameFiles(o, c) }) {
+			all = append(all, c)
+		}
+	}
+	if c := d.credential; c != nil {
+		own := *c
+		for _, file := range []*string{&own.CA, &own.Cert, &own.Key} {
+			if at, err := d.root.Resolve(*file); *file != "" && err == nil {
+				*file = at
+			}
+		}
+		add(own)
+	}
+	addNamed := func(ca, cert, key, origin string) {
+		c := evidence.Credential{Origin: origin}
+		c.CA, c.Cert = existingPath(find, settings[ca]), existingPath(find, settings[cert])
+		c.Key = existingPath(find, settings[key])
+		if c.Cert != "" && c.Key != "" {
+			add(c)
+		}
+	}
+	addNamed("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY", ctlOrigin+envOrigin)
+	if existingPath(find, settings["cert-file"]) != "" {
+		for _, c := range clientCredentials(settings["cert-file"], find) {
+			add(c)
+		}
+	}
+	addNamed("trusted-ca-file", "cert-file", "key-file", "the server's own certificate")
+	addNamed("peer-trusted-ca-file", "peer-cert-file", "peer-key-file", "the server's peer certificate")
+	return all
+}
+
+// preferCredential moves c before all other credentials but the operator's.
+func (d *Detector) preferCredential(all []evidence.Credential, c evidence.Credential) []evidence.Credential {
+	first := 0
+	if d.credential != nil {
+		first = 1
+	}
+	same := func(o evidence.Credential) bool { return hasSameFiles(o, c) }
+	if slices.ContainsFunc(all[:first], same) {
+		return all
+	}
+	return slices.Concat(all[:first], []evidence.Credential{c}, slices.DeleteFunc(slices.Clone(all[first:]), same))
+}
+
+func hasSameFiles(a, b evidence.Credential) bool {
+	return a.CA == b.CA && a.Cert == b.Cert && a.Key == b.Key
+}
+
+// existingPath returns the agent's path for a path of the server, or "" if the file does not
+// exist.
+func existingPath(find pathFinder, named string) string {
+	if named == "" {
+		return ""
+	}
+	at, err := find(named)
+	if err != nil {
+		return ""
+	}
+	if _, err := os.Stat(at); hostfs.IsAbsent(err) {
+		return ""
+	}
+	return at
+}
+
+// clientCredentials returns the layouts' client certificates next to the server's
+// certificate, by the server's paths: a link leads where it leads the server. kubespray makes
+// one admin certificate for each member and may leave those of others there. The one with the
+// member's name is first.
+func clientCredentials(server string, find pathFinder) []evidence.Credential {
+	var all []evidence.Credential
+	dir, member := filepath.Dir(server), inventoryName(server)
+	rank := func(cert string) int {
+		if inventoryName(cert) == member {
+			return 0
+		}
+		return 1
+	}
+	for _, l := range distroLayouts() {
+		for _, client := range l.clients {
+			certs := matchingFiles(dir, client.cert, find)
+			slices.SortStableFunc(certs, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+			for _, named := range certs {
+				cert, key := existingPath(find, named), existingPath(find, keyFile(named))
+				ca := existingPath(find, filepath.Join(dir, client.ca))
+				if cert == "" || key == "" || ca == "" {
+					continue
+				}
+				origin := clientOrigin + filepath.Base(named)
+				all = append(all, evidence.Credential{CA: ca, Cert: cert, Key: key, Origin: origin})
+			}
+		}
+	}
+	return all
+}
+
+// matchingFiles returns the sorted paths below dir that match a pattern. Only its last part
+// may have wildcards.
+func matchingFiles(dir, pattern string, find pathFinder) []string {
+	wanted := filepath.Join(dir, pattern)
+	if !strings.Contains(pattern, "*") {
+		return []string{wanted}
+	}
+	at, err := find(filepath.Dir(wanted))
+	if err != nil {
+		return nil
+	}
+	names, _ := hostfs.ReadNames(at) // the names before an error count
+	var found []string
+	for _, name := range names {
+		if hostfs.MatchesAny([]string{filepath.Base(pattern)}, name) {
+			found = append(found, filepath.Join(filepath.Dir(wanted), name))
+		}
+	}
+	return found
+}
+
+// inventoryName returns the part of a file's name that kubespray takes from the inventory:
+// member-<host>.pem, admin-<host>.pem.
+func inventoryName(file string) string {
+	_, host, _ := strings.Cut(filepath.Base(file), "-")
+	return host
+}
+
+// keyFile returns the key for a certificate, or "" for a file that is a key itself.
+func keyFile(cert string) string {
+	if name, ok := strings.CutSuffix(cert, ".pem"); ok && !strings.HasSuffix(name, "-key") {
+		return name + "-key.pem"
+	}
+	if name, ok := strings.CutSuffix(cert, ".crt"); ok {
+		return name + ".key"
+	}
+	return ""
+}

@@ -1,0 +1,179 @@
+// Package etcddetect finds the etcd servers of a host in its processes, systemd units, static
+// pods and data directories.
+//
+// It observes and never decides. A place that cannot be read is reported as unknown, with the
+// reason, and never as empty. It does not connect to etcd: package etcdprobe identifies
+// members.
+package etcddetect
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/systemd"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// A Detector finds the etcd servers of one host.
+type Detector struct {
+	root hostfs.Root
+	// credential is the operator's, or nil.
+	credential *evidence.Credential
+	watchlist  *watchlist
+}
+
+// New returns a detector for the host below root. The credential, if any, is tried before all
+// others; its paths are the host's.
+func New(root hostfs.Root, credential *evidence.Credential) *Detector {
+	return &Detector{root: root, credential: credential, watchlist: newWatchlist()}
+}
+
+// Findings are the result of one scan of a host.
+type Findings struct {
+	Found []evidence.Server `json:"found"`
+	// Unknown are the places that could not be read, each with the reason. They may hold
+	// etcd.
+	Unknown []string `json:"unknown,omitempty"`
+	// Notes describe processes and units that resemble an etcd server, and sources that the
+	// scan did not use.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Detect scans the host for etcd servers, running and stopped.
+func (d *Detector) Detect(ctx context.Context) Findings {
+	s := hostScan{Detector: d}
+	s.addUnits(ctx)
+	s.unknown = append(s.unknown, s.forEachProcess(s.addProcess)...)
+	s.addStoppedUnits()
+	s.addScriptUnits()
+	s.addStaticPods()
+	s.addDataDirs()
+	s.notePods()
+	d.watchlist.update(&s)
+	slices.Sort(s.unknown)
+	findings := Findings{Unknown: slices.Compact(s.unknown), Notes: s.notes}
+	for _, found := range s.found {
+		findings.Found = append(findings.Found, found.Server)
+	}
+	return findings
+}
+
+// A hostScan is a scan in progress. One server can be visible as a unit, a process, a
+// manifest and a data directory. The steps run in this order, and a later step adds to the
+// server that an earlier step found.
+type hostScan struct {
+	*Detector
+	units []etcdUnit
+	found []foundServer
+	// pods are servers in ordinary pods, which are not part of the host.
+	pods    []podServer
+	unknown []string
+	notes   []string
+	// settingsFiles are patterns of the settings files of parent programs.
+	settingsFiles []string
+}
+
+func (s *hostScan) addUnknown(format string, args ...any) {
+	s.unknown = append(s.unknown, fmt.Sprintf(format, args...))
+}
+
+func (s *hostScan) addNote(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
+
+// addUnits reads the units that may start etcd. The memory of systemd overrides the files on
+// disk, except for a masked unit: the files that a mask hides still name the data directory.
+func (s *hostScan) addUnits(ctx context.Context) {
+	files, unread := systemd.UnitFiles(s.root, unitPatterns())
+	loaded, note, err := systemd.LoadedUnits(ctx, s.root, unitPatterns())
+	if err != nil {
+		s.addUnknown("systemd over D-Bus: %v", err)
+	}
+	if note != "" {
+		s.addNote("%s; the scan used processes, unit files and data directories instead", note)
+	}
+	for name, unit := range loaded {
+		if len(unit.Files) > 0 && !unit.Masked {
+			files[name] = unit.Files
+		}
+	}
+	s.unknown = append(s.unknown, unread...)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		unit := readUnit(s.root, name, files[name])
+		unit.mainPID = loaded[name].MainPID
+		s.units = append(s.units, unit)
+	}
+	s.addInstances()
+}
+
+// A foundServer is a detected server with its data directory, which identifies it: etcd locks the
+// directory, so that no two servers share one.
+type foundServer struct {
+	evidence.Server
+	// dir is nil if the directory does not exist or cannot be read.
+	dir fs.FileInfo
+	// named is the server's own path for its data directory.
+	named string
+}
+
+func (f *foundServer) setUnit(name string) {
+	f.Source, f.Unit, f.Where = evidence.SystemdUnit, name, "systemd unit "+name
+}
+
+// inspectDataDir checks the data directory for a member, and replaces its path by the
+// agent's.
+func (f *foundServer) inspectDataDir(files hostfs.Root, find pathFinder) {
+	named := f.Config.DataDir
+	if f.named = named; named == "" {
+		return
+	}
+	if at, err := find(named); err == nil {
+		f.Config.DataDir = at
+	}
+	var err error
+	if f.dir, err = files.Stat(named); err != nil && !hostfs.IsAbsent(err) {
+		f.addDataDirProblem(err)
+		return
+	}
+	has, err := hasMember(files, named)
+	if err != nil {
+		f.addDataDirProblem(err)
+		return
+	}
+	f.HasData = &has
+}
+
+func (f *foundServer) addDataDirProblem(err error) {
+	f.Problems = append(f.Problems, fmt.Sprintf("the data directory %s: %v", f.named, hostfs.Reason(err)))
+}
+
+// hasMember reports whether a data directory contains a member. k0s and k3s check the same
+// two paths.
+func hasMember(files hostfs.Root, dir string) (bool, error) {
+	for _, path := range []string{"member/snap/db", "member/wal"} {
+		_, err := files.Stat(filepath.Join(dir, path))
+		if err == nil {
+			return true, nil
+		}
+		if !hostfs.IsAbsent(err) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// isSame reports whether two detections are of one server. They have the same data directory,
+// or the same name and peer URLs, which no two members of a cluster share.
+func (f foundServer) isSame(other foundServer) bool {
+	if f.dir != nil && other.dir != nil {
+		return os.SameFile(f.dir, other.dir)
+	}
+	return f.Config.Name != defaultName && f.Config.Name != "" && f.Config.Name == other.Config.Name &&
+		slices.Equal(f.Config.InitialPeerURLs, other.Config.InitialPeerURLs)
+}

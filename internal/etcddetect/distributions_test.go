@@ -1,0 +1,94 @@
+package etcddetect_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
+	"github.com/holdfast-dev/holdfast/internal/testenv/fakehost"
+	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// TestDistributions lays out every host of testdata/hosts, with its processes and then
+// without, with the data of a real member. cmd/agent starts the servers of the same hosts and
+// probes them.
+func TestDistributions(t *testing.T) {
+	layouts, err := fakehost.Layouts()
+	require.NoError(t, err)
+	require.Greater(t, len(layouts), 20)
+	ca, err := pki.NewCA("etcd-ca")
+	require.NoError(t, err)
+	etcd := etcd.New(t, etcd.Options{})
+	member := etcd.Member(1)
+	require.NoError(t, member.Stop(t.Context()))
+	parts := fakehost.Parts{CA: ca, Hosts: []string{"192.0.2.11"}, Member: member.DataDir()}
+	parts.Addresses = strings.NewReplacer()
+	for name, layout := range layouts {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			require.NoError(t, layout.LayOut(root, parts))
+			require.NoError(t, layout.ShowProcesses(root, parts.Addresses))
+			findings := detect(t, root)
+			require.Empty(t, findings.Unknown)
+			require.Equal(t, layout.Running, describeServers(t, layout, root, findings.Found, layout.Running), "running")
+			for _, found := range findings.Found {
+				require.NotZero(t, found.PID)
+			}
+			require.Len(t, findings.Notes, 1+len(layout.Notes), "after the note about systemd: %q", findings.Notes)
+			for i, note := range layout.Notes {
+				require.Contains(t, findings.Notes[1+i], note)
+			}
+
+			require.NoError(t, layout.HideProcesses(root))
+			findings = detect(t, root)
+			require.Empty(t, findings.Unknown)
+			require.Equal(t, layout.Stopped, describeServers(t, layout, root, findings.Found, layout.Stopped), "stopped")
+			for _, found := range findings.Found {
+				require.Zero(t, found.PID)
+			}
+		})
+	}
+}
+
+// describeServers describes servers as a layout does. Where is set if the layout sets it, and
+// always for a server without a unit.
+func describeServers(
+	t *testing.T, l fakehost.Layout, root string, found []evidence.Server, wanted []fakehost.ExpectedServer,
+) []fakehost.ExpectedServer {
+	t.Helper()
+	path := func(at string) string {
+		if at == "" {
+			return ""
+		}
+		_, err := os.Stat(at)
+		require.NoError(t, err, "the path can be opened")
+		return l.HostPath(root, at)
+	}
+	var all []fakehost.ExpectedServer
+	for i, s := range found {
+		require.Empty(t, s.Problems)
+		require.True(t, *s.HasData, "the data of a real member")
+		require.FileExists(t, filepath.Join(s.Config.DataDir, "member/snap/db"))
+		got := fakehost.ExpectedServer{
+			Source: string(s.Source), Where: s.Where, Unit: s.Unit, InCluster: s.InCluster,
+			Name: s.Config.Name, DataDir: path(s.Config.DataDir), File: path(s.Config.File),
+			Listen: s.Config.ListenClientURLs, Advertise: s.Config.AdvertiseClientURLs, Peer: s.Config.InitialPeerURLs,
+		}
+		if i < len(wanted) && wanted[i].Where == "" && s.Unit != "" {
+			require.Equal(t, "systemd unit "+s.Unit, s.Where)
+			got.Where = ""
+		}
+		for _, c := range s.Credentials {
+			require.FileExists(t, c.Key)
+			credential := fakehost.ExpectedCredential{Origin: c.Origin, CA: path(c.CA), Cert: path(c.Cert)}
+			got.Credentials = append(got.Credentials, credential)
+		}
+		all = append(all, got)
+	}
+	return all
+}

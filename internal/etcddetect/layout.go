@@ -1,0 +1,117 @@
+package etcddetect
+
+// A distroLayout describes one way in which distributions place etcd on hosts. The settings
+// of a process or a unit always override it. To teach the agent a distribution, add a row to
+// distroLayouts.
+type distroLayout struct {
+	name string
+	// units are the units that run it.
+	units []string
+	// dataDirs are data directories. One that contains a member is a member, running or not.
+	dataDirs []string
+	// envFiles contain its settings. They are read through the unit that names them; the
+	// layout only makes them watched.
+	envFiles []string
+	// config is the configuration file of the server on dataDirs, for a unit that does not
+	// name it.
+	config string
+	// manifests are static pods.
+	manifests []string
+	// program is the program that etcd belongs to, if that has its own data directory.
+	program parentProgram
+	// clients are client certificates next to the server's certificate, the most likely
+	// first.
+	clients []clientCert
+}
+
+// A clientCert is a client certificate by its path relative to the server's certificate. The
+// name of the key follows from that of the certificate: x.crt and x.key, x.pem and x-key.pem.
+type clientCert struct {
+	ca, cert string
+}
+
+// distroLayouts returns all layouts (sources: docs of each distribution; kubespray
+// roles/etcd, kubeadm constants.go, k3s pkg/etcd/etcd.go, k0s pkg/constant).
+func distroLayouts() []distroLayout {
+	return []distroLayout{
+		{
+			name:     "kubespray",
+			units:    []string{"etcd.service"},
+			dataDirs: []string{"/var/lib/etcd"},
+			envFiles: []string{"/etc/etcd.env"},
+			clients:  []clientCert{{"ca.pem", "admin-*.pem"}},
+		},
+		{
+			name:     "kubespray events",
+			units:    []string{"etcd-events.service"},
+			dataDirs: []string{"/var/lib/etcd-events"},
+			envFiles: []string{"/etc/etcd-events.env"},
+		},
+		{
+			name:      "kubeadm",
+			manifests: []string{"/etc/kubernetes/manifests/etcd.yaml"},
+			dataDirs:  []string{"/var/lib/etcd"},
+			clients:   []clientCert{{"ca.crt", "healthcheck-client.crt"}, {"ca.crt", "../apiserver-etcd-client.crt"}},
+		},
+		{
+			name:    "k3s",
+			units:   []string{"k3s.service"},
+			program: rancherProgram("k3s", ""),
+			clients: []clientCert{{"server-ca.crt", "client.crt"}},
+		},
+		{
+			name:    "RKE2",
+			units:   []string{"rke2-server.service"},
+			program: rancherProgram("rke2", "agent/pod-manifests/etcd.yaml"),
+		},
+		{
+			name:    "k0s",
+			units:   []string{"k0scontroller.service"},
+			program: parentProgram{name: "k0s", role: "controller", dataDir: "/var/lib/k0s", etcdDir: "etcd"},
+			clients: []clientCert{{"ca.crt", "../apiserver-etcd-client.crt"}},
+		},
+		{
+			name:     "package",
+			units:    []string{"etcd.service", "etcd2.service", "etcd-member.service"},
+			dataDirs: []string{"/var/lib/etcd/default", "/var/lib/etcd/default.etcd", "/var/lib/etcd2"},
+			envFiles: []string{"/etc/default/etcd", "/etc/etcd/etcd.conf", "/etc/etcd/etcd.env"},
+			clients:  []clientCert{{"ca.pem", "client.pem"}},
+		},
+		{
+			name:    "etcdadm",
+			units:   []string{"etcd.service"},
+			clients: []clientCert{{"ca.crt", "etcdctl-etcd-client.crt"}},
+		},
+		{
+			name:     "snap",
+			units:    []string{"snap.etcd.etcd.service"},
+			dataDirs: []string{"/var/snap/etcd/current", "/var/snap/etcd/common"},
+			config:   "/var/snap/etcd/common/etcd.conf.yml",
+			clients:  []clientCert{{"ca.crt", "client.crt"}},
+		},
+		{
+			// By default microk8s has dqlite, which is not etcd, and whose directory contains
+			// no member.
+			name:     "microk8s",
+			units:    []string{"snap.microk8s.daemon-etcd.service"},
+			dataDirs: []string{"/var/snap/microk8s/common/var/run/etcd"},
+		},
+		{
+			name:    "Talos",
+			clients: []clientCert{{"ca.crt", "admin.crt"}},
+		},
+	}
+}
+
+// unitPatterns returns patterns of the units that may run etcd: any with etcd in its name,
+// and those of programs with embedded etcd.
+func unitPatterns() []string {
+	patterns := []string{"*etcd*.service"}
+	for _, l := range distroLayouts() {
+		patterns = append(patterns, l.units...)
+		if l.program.name != "" { // k3s-<name>.service, if the installer was given a name
+			patterns = append(patterns, l.program.name+"*.service")
+		}
+	}
+	return patterns
+}

@@ -1,0 +1,146 @@
+package etcddetect_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-dev/holdfast/internal/etcddetect"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/hosttest"
+)
+
+const ordinaryPod = "process 812 is etcd in an ordinary pod"
+
+func TestOrdinaryPod(t *testing.T) {
+	const (
+		podFile = "/etc/kubernetes/manifests/etcd.yaml"
+		pod     = "spec: {containers: [{command: [etcd, --name=n1, --initial-advertise-peer-urls=https://10.0.0.1:2380, " +
+			"--data-dir=/var/lib/etcd]}]}"
+		data = "/var/lib/etcd/member/wal/0.wal"
+	)
+	impostor := []string{"etcd", "--name=n1", "--initial-advertise-peer-urls=https://10.0.0.1:2380"}
+	unit := service("ExecStart=/usr/local/bin/" + strings.Join(impostor, " ") + " --data-dir=/var/lib/etcd")
+	for name, c := range map[string]struct {
+		host  hosttest.Files
+		line  []string
+		where []string
+	}{
+		"own data": {line: []string{"etcd", "--data-dir=/data"}},
+		"path of the host's data": {
+			host: hosttest.Files{data: "x"}, line: []string{"etcd", "--data-dir=/var/lib/etcd"},
+			where: []string{"data directory /var/lib/etcd, with no server running on it"},
+		},
+		"unreadable directory": {line: []string{"etcd", "--data-dir=/loop"}},
+		"unreadable settings":  {line: []string{"etcd", "--config-file=/loop"}},
+		"impostor of a static pod": {
+			host: hosttest.Files{podFile: pod, data: "x"}, line: impostor,
+			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, which does not run"},
+		},
+		"impostor of a unit": {
+			host: hosttest.Files{unitFile: unit, data: "x"}, line: impostor,
+			where: []string{"data directory /var/lib/etcd of systemd unit etcd.service, which does not run"},
+		},
+		"k3s with invalid settings":   {line: []string{"k3s", "server"}},
+		"impostor without the member": {host: hosttest.Files{podFile: pod}, line: impostor},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, c.host)
+			hosttest.Add(t, root, hosttest.Files{
+				"/containers/c1/data/member/wal/0.wal": "x", "/containers/c1" + data: "x", "/containers/c1/loop": hosttest.Loop,
+				"/containers/c1/etc/rancher/k3s/config.yaml":               "\t[",
+				"/containers/c1/var/lib/rancher/k3s/server/db/etcd/config": "{}",
+			})
+			hosttest.AddProcess(t, root, 812, hosttest.Process{
+				Line: c.line, Comm: c.line[0], Exe: "/bin/" + c.line[0], Root: "/containers/c1",
+				Cgroup: podCgroup("besteffort", hosttest.PodUID),
+			})
+			findings := detect(t, root)
+			require.Empty(t, findings.Unknown)
+			var where []string
+			for _, s := range findings.Found {
+				where = append(where, s.Where)
+			}
+			require.Equal(t, c.where, where)
+			require.Contains(t, strings.Join(findings.Notes, "\n"), ordinaryPod)
+		})
+	}
+}
+
+// The agent has 128 MiB, and an ordinary pod can have any files, arguments and variables.
+func TestOrdinaryPodMemory(t *testing.T) {
+	bomb := "a: &a " + strings.Repeat("x", 50<<10) + "\nb: [" + strings.Repeat("*a,", 3000) + "*a]\n"
+	variables := map[string]string{}
+	for i := range 8 {
+		variables[fmt.Sprintf("ETCD_NAME%d", i)] = strings.Repeat("x", 120<<10)
+	}
+	longName := "--name=" + strings.Repeat("x", 900<<10)
+	for name, c := range map[string]struct {
+		process hosttest.Process
+		count   int
+	}{
+		"configuration file": {hosttest.Process{Line: []string{"etcd", "--config-file=/bomb.yaml"}}, 1},
+		"configuration file in a variable": {
+			hosttest.Process{Line: []string{"etcd"}, Env: map[string]string{"ETCD_CONFIG_FILE": "/bomb.yaml"}}, 1,
+		},
+		"settings of k3s": {hosttest.Process{Comm: "k3s-server", Exe: "/bin/k3s", Line: []string{"k3s", "server"}}, 1},
+		"variables":       {hosttest.Process{Line: []string{"etcd", "--data-dir=/data"}, Env: variables}, 60},
+		"arguments":       {hosttest.Process{Line: []string{"etcd", "--data-dir=/data", longName}}, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				"/containers/c1/bomb.yaml": bomb, "/containers/c1/data/member/wal/0.wal": "x",
+				"/containers/c1/etc/rancher/k3s/config.yaml": bomb,
+			})
+			c.process.Root, c.process.Cgroup = "/containers/c1", podCgroup("besteffort", hosttest.PodUID)
+			for i := range c.count {
+				hosttest.AddProcess(t, root, 4000+i, c.process)
+			}
+			d := etcddetect.New(hostfs.Root(root), nil)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			findings := d.Detect(t.Context())
+			runtime.ReadMemStats(&after)
+			require.Empty(t, findings.Found)
+			require.Empty(t, findings.Unknown)
+			require.Less(t, len(findings.Notes), 12, "fewer notes than processes")
+			if c.count == 1 {
+				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20), "bytes allocated")
+				return
+			}
+			require.Less(t, int64(after.HeapInuse)-int64(before.HeapInuse), int64(40<<20), "bytes in use, %d processes", c.count)
+		})
+	}
+}
+
+// The files of an ordinary pod can have any content, so they must not be opened.
+func TestOrdinaryPodFilesAreNotOpened(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		"/containers/c1/etc/etcd.yml": "data-dir: /data\n", "/containers/c1/data/member/wal/0.wal": "x",
+	})
+	hosttest.AddProcess(t, root, 812, hosttest.Process{
+		Line: []string{"etcd", "--config-file=/etc/etcd.yml"}, Root: "/containers/c1",
+		Cgroup: "/kubepods/burstable/pod" + hosttest.PodUID + "/" + hosttest.ContainerID,
+	})
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Close(watch)) }()
+	file := filepath.Join(root, "containers/c1/etc/etcd.yml")
+	_, err = unix.InotifyAddWatch(watch, file, unix.IN_OPEN)
+	require.NoError(t, err)
+	findings := detect(t, root)
+	require.Empty(t, findings.Found)
+	require.Contains(t, strings.Join(findings.Notes, "\n"), ordinaryPod)
+	_, err = unix.Read(watch, make([]byte, 4096))
+	require.ErrorIs(t, err, unix.EAGAIN, "the file is not opened")
+	_, err = os.ReadFile(file)
+	require.NoError(t, err)
+	_, err = unix.Read(watch, make([]byte, 4096))
+	require.NoError(t, err, "the watch reports an opened file")
+}

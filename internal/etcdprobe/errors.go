@@ -1,0 +1,255 @@
+package etcdprobe
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxTextLength is the length of a reason or problem. The API accepts 1024 characters.
+const maxTextLength = 1000
+
+// probeOutcome classifies the result of a call. It is a label value of a metric.
+type probeOutcome string
+
+const (
+	outcomeAnswered    probeOutcome = "answered"
+	outcomeTimeout     probeOutcome = "timeout"
+	outcomeUnreachable probeOutcome = "unreachable"
+	// outcomeUnreadable: the credential's files cannot be read, or do not match each other.
+	outcomeUnreadable probeOutcome = "unreadable"
+	// outcomeExpired: the client certificate has expired or is not valid yet.
+	outcomeExpired probeOutcome = "expired"
+	// outcomeUntrusted: the client or the server does not accept the other's certificate.
+	outcomeUntrusted probeOutcome = "untrusted"
+	// outcomeForbidden: the server requires a user, and the certificate names none.
+	outcomeForbidden probeOutcome = "forbidden"
+	outcomeElection  probeOutcome = "election"
+	// outcomeStranger: another server than the probed member responded.
+	outcomeStranger probeOutcome = "stranger"
+	outcomeFailed   probeOutcome = "failed"
+)
+
+func outcomes() []probeOutcome {
+	return []probeOutcome{
+		outcomeAnswered, outcomeTimeout, outcomeUnreachable, outcomeUnreadable, outcomeExpired,
+		outcomeUntrusted, outcomeForbidden, outcomeElection, outcomeStranger, outcomeFailed,
+	}
+}
+
+// probeError is the reason for a failed call.
+type probeError struct {
+	message string
+	// unreachable reports whether the server could not be reached at all. Another credential
+	// would fail in the same way.
+	unreachable bool
+	outcome     probeOutcome
+}
+
+func (f *probeError) Error() string { return f.message }
+
+// newProbeError converts an error of a call to one line of text. The text is the same for the
+// same cause: it has no elapsed times and no source ports, so that an observation changes only
+// if the cluster does.
+func newProbeError(err error, timeout time.Duration, warning string) *probeError {
+	f := &probeError{outcome: outcomeFailed}
+	var wrongServer wrongServerError
+	switch got, ok := status.FromError(err); {
+	case ok:
+		f.message = simplifyMessage(got.Message())
+		switch got.Code() {
+		case codes.DeadlineExceeded:
+			f.message, f.unreachable, f.outcome = "no response within "+timeout.String(), true, outcomeTimeout
+		case codes.Canceled:
+			f.message, f.unreachable = "the probe was canceled", true
+		case codes.Unavailable:
+			if f.unreachable = strings.Contains(got.Message(), "Error while dialing"); f.unreachable {
+				f.outcome = outcomeUnreachable
+			}
+		default:
+		}
+	case errors.As(err, &wrongServer):
+		f.message, f.outcome = err.Error(), outcomeStranger
+	default:
+		f.message = simplifyMessage(err.Error())
+	}
+	etcdErr := rpctypes.Error(err)
+	switch {
+	case isElectionError(err):
+		f.outcome = outcomeElection
+	case warning != "" && !f.unreachable:
+		f.outcome = outcomeExpired
+	case strings.Contains(f.message, "tls: "), strings.Contains(f.message, "x509: "):
+		f.outcome = outcomeUntrusted
+	case errors.Is(etcdErr, rpctypes.ErrUserEmpty), errors.Is(etcdErr, rpctypes.ErrPermissionDenied):
+		f.outcome = outcomeForbidden
+		f.message += " (authentication is enabled: the certificate's common name must be an etcd user)"
+	}
+	if warning != "" {
+		f.message += " (" + warning + ")"
+	}
+	return f
+}
+
+// simplifyMessage removes gRPC's wrapping from an error message, and the parts that differ
+// each time for the same cause. It returns one line of text.
+func simplifyMessage(message string) string {
+	wrapping := regexp.MustCompile(`connection error: desc = |transport: |Error while dialing: |` +
+		`authentication handshake failed: |error reading server preface: |etcdserver: |` +
+		`(dial|read|write) (tcp|unix) [^ ]+: |connect: |["\\]`)
+	expiry := regexp.MustCompile(`certificate has expired or is not yet valid: current time \S+ is (after|before) (\S+)`)
+	message = expiry.ReplaceAllStringFunc(wrapping.ReplaceAllString(message, ""), func(match string) string {
+		parts := expiry.FindStringSubmatch(match)
+		if parts[1] == "after" {
+			return "the server's certificate expired on " + parts[2]
+		}
+		return "the server's certificate is not valid before " + parts[2]
+	})
+	return singleLine(message)
+}
+
+// singleLine replaces control characters, line breaks and invalid UTF-8 in a text.
+func singleLine(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// truncate shortens a text to maxTextLength.
+func truncate(text string) string {
+	if len(text) <= maxTextLength {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxTextLength], "") + "…"
+}
+
+// isElectionError reports whether a request failed because the cluster has no leader at the
+// moment. This does not mean that a member is unhealthy.
+func isElectionError(err error) bool {
+	etcdErr := rpctypes.Error(err)
+	return errors.Is(etcdErr, rpctypes.ErrLeaderChanged) || errors.Is(etcdErr, rpctypes.ErrNoLeader) ||
+		errors.Is(etcdErr, rpctypes.ErrTimeoutDueToLeaderFail) || errors.Is(etcdErr, rpctypes.ErrNotLeader)
+}
+
+// wrongServerError reports that another server than the probed member responded.
+type wrongServerError struct{ message string }
+
+func (e wrongServerError) Error() string { return e.message }
+
+// checkHeader returns an error if a response is not from the given member. Member 0 stands for
+// any member of the cluster.
+func checkHeader(header *pb.ResponseHeader, cluster, member uint64) error {
+	switch {
+	case header == nil:
+		return wrongServerError{"responded without its IDs"}
+	case header.ClusterId != cluster:
+		return wrongServerError{fmt.Sprintf("responded as a member of cluster %x, not %x", header.ClusterId, cluster)}
+	case member != 0 && header.MemberId != member:
+		return wrongServerError{fmt.Sprintf("responded as member %x, not %x", header.MemberId, member)}
+	}
+	return nil
+}
+
+// credentialHint is the advice for a server that rejected every credential.
+const credentialHint = "; set --etcd-ca, --etcd-cert and --etcd-key to a client certificate that the server accepts"
+
+// attempts collects the failed attempts to query one server.
+type attempts struct {
+	list []attempt
+	// credentialRejected reports whether an attempt failed because of its credential.
+	credentialRejected bool
+}
+
+// attempt is the failure at one URL, with all credentials for which it was the same.
+type attempt struct {
+	url, message string
+	// origins are the origins of the credentials, empty if the server could not be reached.
+	origins     []string
+	unreachable bool
+}
+
+// add records a failed attempt. It merges attempts with the same URL and the same message.
+func (a *attempts) add(e endpoint, err error) {
+	this := attempt{url: e.url, message: err.Error()}
+	if f := (*probeError)(nil); errors.As(err, &f) {
+		this.unreachable = f.unreachable
+		rejections := []probeOutcome{outcomeUnreadable, outcomeExpired, outcomeUntrusted, outcomeForbidden}
+		a.credentialRejected = a.credentialRejected || slices.Contains(rejections, f.outcome)
+	}
+	if e.credential.Origin != "" && !this.unreachable {
+		this.origins = []string{e.credential.Origin}
+	}
+	for i, other := range a.list {
+		if other.url == this.url && other.message == this.message && len(other.origins) > 0 && len(this.origins) > 0 {
+			a.list[i].origins = append(other.origins, this.origins...)
+			return
+		}
+	}
+	a.list = append(a.list, this)
+}
+
+// isUnreachable reports whether no server was reached at a URL. Further credentials need not
+// be tried there.
+func (a *attempts) isUnreachable(url string) bool {
+	return slices.ContainsFunc(a.list, func(other attempt) bool { return other.unreachable && other.url == url })
+}
+
+// String returns all URLs with their failures. URLs with the same failures share one entry.
+func (a *attempts) String() string {
+	var urls []string
+	messages := map[string][]string{} // by URL
+	for _, each := range a.list {
+		if messages[each.url] == nil {
+			urls = append(urls, each.url)
+		}
+		message := each.message
+		if len(each.origins) > 0 {
+			message = "(" + strings.Join(each.origins, ", ") + "): " + message
+		}
+		messages[each.url] = append(messages[each.url], message)
+	}
+	var entries []string
+	for len(urls) > 0 {
+		var same, rest []string
+		for _, u := range urls {
+			if slices.Equal(messages[u], messages[urls[0]]) {
+				same = append(same, u)
+			} else {
+				rest = append(rest, u)
+			}
+		}
+		message := strings.Join(messages[urls[0]], "; ")
+		if !strings.HasPrefix(message, "(") {
+			same[len(same)-1] += ":"
+		}
+		entries = append(entries, strings.Join(same, ", ")+" "+message)
+		urls = rest
+	}
+	return truncate(strings.Join(entries, "; "))
+}
+
+// withHint returns String, with credentialHint if a credential was rejected. It shortens the
+// failures and never the hint.
+func (a *attempts) withHint() string {
+	text := a.String()
+	if !a.credentialRejected {
+		return text
+	}
+	if limit := maxTextLength - len(credentialHint); len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
+	}
+	return text + credentialHint
+}

@@ -1,0 +1,112 @@
+package etcdprobe
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+func TestSimplifyMessage(t *testing.T) {
+	for name, c := range map[string]struct{ message, want string }{
+		"refused": {
+			`connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:2379: connect: connection refused"`,
+			"connection refused",
+		},
+		"reset": {
+			`connection error: desc = "error reading server preface: ` +
+				`read tcp 127.0.0.1:40312->10.0.0.7:2379: read: connection reset by peer"`,
+			"read: connection reset by peer",
+		},
+		"TLS": {
+			`connection error: desc = "transport: authentication handshake failed: ` +
+				`tls: failed to verify certificate: x509: certificate signed by unknown authority"`,
+			"tls: failed to verify certificate: x509: certificate signed by unknown authority",
+		},
+		"etcd":  {"etcdserver: leader changed", "leader changed"},
+		"other": {"some thing else", "some thing else"},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, simplifyMessage(c.message)) })
+	}
+	require.Len(t, []rune(truncate(string(make([]rune, 3000)))), maxTextLength+1)
+}
+
+// Every message becomes one line of printable text within the API's limit.
+func FuzzSimplifyMessage(f *testing.F) {
+	f.Add("tls: failed to verify certificate: x509: certificate has expired or is not yet valid: " +
+		"current time 2026-11-20T13:50:32Z is after 2026-11-19T00:00:00Z")
+	f.Add(`connection error: desc = "transport: Error while dialing: dial tcp 10.0.0.7:2379: connect: connection refused"`)
+	f.Fuzz(func(t *testing.T, message string) {
+		got := simplifyMessage(message)
+		require.Equal(t, singleLine(got), got)
+		require.LessOrEqual(t, len([]rune(truncate(got))), 1024)
+	})
+}
+
+func TestAttempts(t *testing.T) {
+	refused := &probeError{message: "connection refused", unreachable: true, outcome: outcomeUnreachable}
+	untrusted := &probeError{message: "remote error: tls: unknown certificate authority", outcome: outcomeUntrusted}
+	unreadable := &probeError{
+		message: "reading the client key: open /etc/etcd/key.pem: permission denied", outcome: outcomeUnreadable,
+	}
+	at := func(url, origin string) endpoint {
+		return endpoint{url: url, credential: evidence.Credential{Origin: origin}}
+	}
+	const one, two = "https://127.0.0.1:2379", "https://10.0.0.1:2379"
+	for name, c := range map[string]struct {
+		add  func(*attempts)
+		want string
+		hint bool
+	}{
+		"unreachable": {
+			func(a *attempts) { a.add(at(one, "a"), refused); a.add(at(two, "a"), refused) },
+			one + ", " + two + ": connection refused", false,
+		},
+		"same failures at all URLs": {
+			func(a *attempts) {
+				for _, url := range []string{one, two} {
+					a.add(at(url, "admin"), untrusted)
+					a.add(at(url, "server"), untrusted)
+					a.add(at(url, "peer"), unreadable)
+				}
+			},
+			one + ", " + two + " (admin, server): " + untrusted.message + "; (peer): " + unreadable.message, true,
+		},
+		"different failures": {
+			func(a *attempts) {
+				a.add(at(one, "a"), untrusted)
+				a.add(at(one, "b"), unreadable)
+				a.add(at(two, "a"), refused)
+			},
+			one + " (a): " + untrusted.message + "; (b): " + unreadable.message + "; " + two + ": connection refused", true,
+		},
+		"no credential": {
+			func(a *attempts) { a.add(endpoint{url: one}, errors.New("request timed out")) },
+			one + ": request timed out", false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var a attempts
+			c.add(&a)
+			require.Equal(t, c.want, a.String())
+			if c.hint {
+				c.want += credentialHint
+			}
+			require.Equal(t, c.want, a.withHint())
+		})
+	}
+}
+
+func TestHintIsNotTruncated(t *testing.T) {
+	var a attempts
+	for i := range 100 {
+		a.add(endpoint{url: "https://127.0.0.1:2379", credential: evidence.Credential{Origin: fmt.Sprint("file ", i)}},
+			&probeError{message: strings.Repeat("\u00fc", i), outcome: outcomeUntrusted})
+	}
+	require.LessOrEqual(t, len(a.withHint()), maxTextLength)
+	require.True(t, strings.HasSuffix(a.withHint(), "\u2026"+credentialHint))
+}

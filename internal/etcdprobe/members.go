@@ -1,0 +1,294 @@
+package etcdprobe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// memberList is a cluster's member list as one server returned it.
+type memberList struct {
+	members []*pb.Member
+	// leader is the leader according to the responding server, 0 if it has none.
+	leader uint64
+	// endpoint is the source of the list.
+	endpoint endpoint
+	// err is the reason that no quorum confirmed the list. If it is nil, the list is linearizable.
+	err error
+}
+
+// fetchMembersAt requests the member list from one server. If no quorum confirms the list, it
+// returns the server's own, possibly stale list together with the error. Member 0 stands for
+// any member of the cluster.
+func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member uint64) memberList {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	list := memberList{endpoint: e}
+	list.err = p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
+		status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
+		if err != nil {
+			return err
+		}
+		if err = checkHeader(status.Header, cluster, member); err != nil {
+			return err
+		}
+		if status.IsLearner {
+			return errors.New("the server is a learner and cannot return a linearizable member list")
+		}
+		list.leader = status.Leader
+		client := pb.NewClusterClient(conn)
+		stale, staleErr := client.MemberList(ctx, &pb.MemberListRequest{})
+		if staleErr == nil && validateMembers(stale.Members) == nil {
+			list.members = stale.Members
+		}
+		// Servers up to 3.4 ignore Linearizable and return their own list. After a
+		// linearizable read on the same server, that list is as recent as the read.
+		if err = readKey(ctx, conn, cluster, member, false); err != nil {
+			return err
+		}
+		confirmed, err := client.MemberList(ctx, &pb.MemberListRequest{Linearizable: true})
+		if err != nil {
+			return err
+		}
+		if err = checkHeader(confirmed.Header, cluster, member); err != nil {
+			return err
+		}
+		if err = validateMembers(confirmed.Members); err != nil {
+			return err
+		}
+		list.members = confirmed.Members
+		return nil
+	})
+	return list
+}
+
+// validateMembers returns an error if a member list is invalid or does not fit into an
+// observation. A shortened list is no option: it would make the quorum look smaller than it is.
+func validateMembers(members []*pb.Member) error {
+	if len(members) == 0 {
+		return errors.New("the member list is empty")
+	}
+	if len(members) > maxMembers {
+		return fmt.Errorf("the member list has %d members, at most %d are supported", len(members), maxMembers)
+	}
+	seen := map[uint64]bool{}
+	for _, m := range members {
+		switch {
+		case m == nil || m.ID == 0:
+			return errors.New("the member list has a member with ID 0")
+		case seen[m.ID]:
+			return fmt.Errorf("the member list has member %x twice", m.ID)
+		}
+		seen[m.ID] = true
+	}
+	return nil
+}
+
+// fetchMembers requests the member list from the local server. If that fails, or takes more
+// than a third of the Prober's timeout, it also requests the list from the other cached
+// members. Within the Prober's timeout, it returns the best list and the local server's own.
+func (p *Prober) fetchMembers(ctx context.Context, local identifiedServer) (best, own memberList) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	localFailed := make(chan struct{})
+	var other memberList
+	var requests sync.WaitGroup
+	requests.Go(func() {
+		own = p.fetchMembersFromLocal(ctx, local)
+		if own.err != nil {
+			close(localFailed)
+			return
+		}
+		cancel()
+	})
+	requests.Go(func() {
+		delay := time.NewTimer(p.timeout / 3)
+		defer delay.Stop()
+		select {
+		case <-localFailed:
+		case <-delay.C:
+		case <-ctx.Done():
+			other.err = ctx.Err()
+			return
+		}
+		if other = p.fetchMembersFromOthers(ctx, local); other.err == nil {
+			cancel()
+		}
+	})
+	requests.Wait()
+	if own.err != nil && other.err == nil {
+		return other, own
+	}
+	return own, own
+}
+
+// fetchMembersFromLocal requests the member list from the local server. It tries each
+// endpoint until one returns a confirmed list.
+func (p *Prober) fetchMembersFromLocal(ctx context.Context, local identifiedServer) memberList {
+	var failed attempts
+	var stale memberList
+	for _, e := range p.localEndpoints(local.server) {
+		if failed.isUnreachable(e.url) || ctx.Err() != nil {
+			continue
+		}
+		list := p.fetchMembersAt(ctx, e, local.cluster, local.member)
+		if list.err == nil {
+			return list
+		}
+		if len(list.members) > 0 {
+			stale = list
+		}
+		failed.add(e, list.err)
+	}
+	if stale.err = errors.New("no client URL is known"); len(failed.list) > 0 {
+		stale.err = errors.New(failed.String())
+	}
+	return stale
+}
+
+// fetchMembersFromOthers requests the member list from all other cached members in parallel,
+// and returns the first list that a quorum confirms.
+func (p *Prober) fetchMembersFromOthers(ctx context.Context, local identifiedServer) memberList {
+	cached, _ := p.cached(local.server)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	confirmed := memberList{err: errors.New("no other member returned a confirmed member list")}
+	var requests sync.WaitGroup
+	for _, m := range cached.members {
+		if m.ID == local.member {
+			continue
+		}
+		requests.Go(func() {
+			for _, e := range p.memberEndpoints(local.server, m, cached.endpoint) {
+				list := p.fetchMembersAt(ctx, e, local.cluster, m.ID)
+				if list.err != nil {
+					continue
+				}
+				mu.Lock()
+				confirmed = list
+				mu.Unlock()
+				cancel()
+				return
+			}
+		})
+	}
+	requests.Wait()
+	return confirmed
+}
+
+// memberEndpoints returns the endpoints of a member, with the credential of the endpoint that
+// worked last first.
+func (p *Prober) memberEndpoints(server evidence.Server, m *pb.Member, worked endpoint) []endpoint {
+	credentials := server.Credentials
+	if slices.Contains(credentials, worked.credential) {
+		credentials = withoutDuplicates(append([]evidence.Credential{worked.credential}, credentials...))
+	}
+	urls := memberURLs(m)
+	if cached, _ := p.cached(server); cached.ref.Member == v1alpha1.MemberID(hexID(m.ID)) {
+		// The local member is also probed at its listen URLs, because its advertised URLs may
+		// be unreachable or lead to another server.
+		urls = withoutDuplicates(append(urls, localURLs(server)...))
+	}
+	return pairEndpoints(urls, credentials)
+}
+
+// localURLs returns the URLs to reach a server from its own host, loopback URLs first. For a
+// running server without configured URLs it returns etcd's default.
+func localURLs(server evidence.Server) []string {
+	listen := server.Config.ListenClientURLs
+	if len(listen) == 0 && len(server.Config.AdvertiseClientURLs) == 0 && server.IsRunning() {
+		listen = []string{"http://localhost:2379"}
+	}
+	var urls []string
+	for _, raw := range listen {
+		urls = append(urls, dialableURLs(raw)...)
+	}
+	loopback := slices.DeleteFunc(slices.Clone(urls), func(u string) bool { return !isLoopback(u) })
+	for _, raw := range server.Config.AdvertiseClientURLs {
+		urls = append(urls, dialableURLs(raw)...)
+	}
+	return withoutDuplicates(append(loopback, urls...))
+}
+
+// dialableURLs converts a listen URL to URLs that a client can dial. An unspecified address
+// (0.0.0.0 or ::) becomes the loopback address.
+func dialableURLs(raw string) []string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme == "" {
+		return nil
+	}
+	ip := net.ParseIP(u.Hostname())
+	if ip == nil || !ip.IsUnspecified() {
+		return []string{raw}
+	}
+	urls := []string{withHost(u, "127.0.0.1")}
+	if ip.To4() == nil {
+		urls = append(urls, withHost(u, "::1"))
+	}
+	return urls
+}
+
+// memberURLs returns the URLs to reach a member of a member list. For each client URL with a
+// loopback address it adds URLs with the hosts of the peer URLs, because the other members
+// must be able to reach those.
+func memberURLs(m *pb.Member) []string {
+	var urls, derived []string
+	for _, raw := range m.ClientURLs {
+		u, err := url.Parse(raw)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || len(urls) == maxURLs {
+			continue // the list names servers on other hosts, so a Unix socket is invalid
+		}
+		urls = append(urls, raw)
+		for _, peer := range m.PeerURLs[:min(len(m.PeerURLs), maxURLs)] {
+			if host := hostname(peer); host != "" && isLoopback(raw) {
+				derived = append(derived, withHost(u, host))
+			}
+		}
+	}
+	urls = withoutDuplicates(append(urls, derived...))
+	return urls[:min(len(urls), maxURLs)]
+}
+
+// isLoopback reports whether a URL refers to the host on which it is dialed.
+func isLoopback(raw string) bool {
+	host := hostname(raw)
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
+}
+
+func hostname(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+func withHost(u *url.URL, host string) string {
+	changed := *u
+	changed.Host = net.JoinHostPort(host, u.Port())
+	return changed.String()
+}
+
+// withoutDuplicates returns the items in their order, each only once.
+func withoutDuplicates[T comparable](items []T) []T {
+	var distinct []T
+	for _, item := range items {
+		if !slices.Contains(distinct, item) {
+			distinct = append(distinct, item)
+		}
+	}
+	return distinct
+}

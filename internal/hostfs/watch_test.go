@@ -1,0 +1,73 @@
+package hostfs
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/stretchr/testify/require"
+)
+
+func newDirWatch(root, target string, add func(dir string) error) dirWatch {
+	return dirWatch{
+		root: Root(root), add: add, remove: func(string) error { return nil }, dirs: map[string]watchedDir{},
+		targets: func() []Target { return []Target{{Dir: target}} },
+	}
+}
+
+// A directory can disappear between the comparison that finds it and the watch on it, and
+// reappear with the same inode. A test cannot time that, so here the first attempt to watch
+// fails.
+func TestUpdateRetriesAbsentDirectory(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "srv"), 0o755))
+	events, err := fsnotify.NewWatcher()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, events.Close()) })
+	failures := 1
+	w := newDirWatch(root, "/srv", func(dir string) error {
+		if failures--; failures >= 0 {
+			return &os.PathError{Op: "watch", Path: dir, Err: syscall.ENOENT}
+		}
+		return events.Add(dir)
+	})
+	w.remove = events.Remove
+	changed, err := w.update()
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.NoError(t, os.WriteFile(filepath.Join(root, "srv/file"), nil, 0o644))
+	select {
+	case event := <-events.Events:
+		require.True(t, w.isRelevant(event.Name))
+	case <-time.After(5 * time.Second):
+		require.Fail(t, "nothing is watched")
+	}
+}
+
+// The operator may name the host's root by a link. A target that appears later is watched
+// too.
+func TestUpdateFollowsRootLink(t *testing.T) {
+	dir := t.TempDir()
+	root := filepath.Join(dir, "root")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
+	require.NoError(t, os.Symlink("real", root))
+	var added []string
+	w := newDirWatch(root, "/srv/data", func(dir string) error { added = append(added, dir); return nil })
+	_, err := w.update()
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "srv/data"), 0o755))
+	changed, err := w.update()
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Equal(t, []string{root, filepath.Join(root, "srv/data")}, added)
+}
+
+func TestUpdateReturnsWatchError(t *testing.T) {
+	w := newDirWatch(t.TempDir(), "/", func(string) error { return syscall.ENOSPC })
+	_, err := w.update()
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.Empty(t, w.dirs)
+}

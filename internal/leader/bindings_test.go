@@ -1,0 +1,97 @@
+package leader
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+func falseClaim(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	before := h.bindAll()
+	worker := f.CreateNode("worker-"+string(f.ClusterID), "10.99.0.1", f.MemberID(0))
+	liar := f.CreateNode("liar-"+string(f.ClusterID), "10.99.0.2", "beef")
+	f.DeleteAfterTest(worker)
+	f.DeleteAfterTest(liar)
+	h.reconcileUntil("a refused claim", func(*v1alpha1.EtcdCluster) bool {
+		return strings.Contains(h.log.String(), "refused a node's claim to a member")
+	})
+	h.probeTimes(2, 2*time.Minute)
+	require.Equal(t, before.Spec.Members, f.Cluster().Spec.Members)
+}
+
+func tombstone(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	f.DeleteNode(0)
+	c := h.reconcileUntil("a tombstone", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Grants) == 1 })
+	g := storetest.GrantFor(c, f.Nodes[0].UID)
+	require.NotNil(t, g)
+	require.Equal(t, []v1alpha1.MemberID{f.MemberID(0)}, g.Members)
+	require.Empty(t, g.User)
+	require.WithinDuration(t, time.Now(), g.Time.Time, time.Minute)
+	require.Equal(t, f.Nodes[0].UID, bindingOf(c, f.MemberID(0)), "the binding of a tombstone must stay")
+	require.Contains(t, h.events(), "Tombstone")
+	require.False(t, h.review(t, f.Request(1)).Allowed, "m0 still answers, but its node is gone")
+}
+
+// memberRemovedFirst repeats kubespray's order: the member is removed, the host is reset,
+// the Node is deleted.
+func memberRemovedFirst(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
+	decision := h.review(t, f.Request(0))
+	require.True(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.NothingToProtect, decision.Reason)
+	f.DeleteNode(0)
+	c := h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
+	require.Empty(t, c.Spec.Grants)
+	require.NotContains(t, h.events(), "Tombstone")
+}
+
+func retiredCluster(t *testing.T, f *storetest.Fixture) {
+	h := newHarness(t, f) // without agents
+	made := h.reconcileUntil("an EtcdCluster", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" })
+	q := f.Request(0)
+	refused := h.review(t, q)
+	require.Contains(t, refused.Message,
+		"kubectl annotate node "+q.Node+" holdfast.dev/etcd-, then kubectl delete etcdcluster "+made.Name)
+	for _, node := range f.Nodes {
+		require.NoError(t, f.Client.Patch(t.Context(), node,
+			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`,
+				observation.AnnouncementAnnotation))))
+	}
+	require.NoError(t, f.Client.Delete(t.Context(), made))
+	q.Announced = nil
+	require.Eventually(t, func() bool {
+		err := h.leader.reconcileAll(t.Context())
+		if err != nil {
+			return false // the cache still has the object, and writing the nonce fails
+		}
+		refused, err = h.reviewer.Review(t.Context(), q)
+		return err == nil && refused.Reason == quorum.UnknownMember
+	}, storetest.WaitTimeout, storetest.PollInterval)
+	require.Contains(t, refused.Message, "kubectl label node "+q.Node+" holdfast.dev/etcd-member-")
+	require.NoError(t, h.leader.reconcileAll(t.Context()))
+	require.True(t, apierrors.IsNotFound(f.Client.Get(t.Context(), client.ObjectKeyFromObject(made), f.EmptyCluster())),
+		"the EtcdCluster must not be created again")
+	q.Labelled = false
+	decision, err := h.reviewer.ReviewUnlabelled(t.Context(), q)
+	require.NoError(t, err)
+	require.True(t, decision.Allowed, decision.Message)
+}

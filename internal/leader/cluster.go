@@ -1,0 +1,222 @@
+package leader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A clusterState is what the leader keeps of one cluster between rounds. It is lost with the
+// leadership. All that depends on it then starts from the beginning, and takes longer.
+type clusterState struct {
+	// probe is the last probe request. It stays open, so that every later nonce counts as an
+	// answer to it too.
+	probe    *clusterstore.ProbeRequest
+	probedAt time.Time
+	// fingerprint identifies what the last probe was about. Another one is a reason to probe
+	// immediately.
+	fingerprint string
+	// proven holds since when the own agent of each bound member proves it healthy.
+	proven map[v1alpha1.MemberID]healthProof
+	// grantRecords holds when the leader first read each open grant, by Node UID.
+	grantRecords map[types.UID]grantRecord
+	// ending are the grants for which the last probe found a reason to end.
+	ending map[types.UID]endingGrant
+	logged loop.LogOnce
+	// labelled holds, by Node UID, the listed members for which the leader labelled the Node.
+	labelled map[types.UID]string
+}
+
+func newClusterState() *clusterState {
+	return &clusterState{
+		proven: map[v1alpha1.MemberID]healthProof{}, ending: map[types.UID]endingGrant{}, labelled: map[types.UID]string{},
+	}
+}
+
+// nonces returns the nonces that answer the last probe request.
+func (s *clusterState) nonces() []string {
+	if s.probe == nil {
+		return nil
+	}
+	return s.probe.Result().Nonces
+}
+
+// reconcileCluster does what is due for one cluster.
+func (l *Leader) reconcileCluster(
+	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState,
+) error {
+	var errs []error
+	if _, isSet := c.Annotations[quorum.ResolveAnnotation]; isSet {
+		errs = append(errs, l.resolveByHand(ctx, c, s))
+	}
+	fingerprint := fingerprintOf(c, index, s.nonces())
+	if l.isProbeDue(c, fingerprint, s) {
+		errs = append(errs, l.probeAndWrite(ctx, c, index, fingerprint, s))
+	}
+	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.removeObservations(ctx, c, index),
+		l.writeSummary(ctx, c, index, s))...)
+}
+
+// isProbeDue reports whether it is time to request a probe of the cluster again.
+func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, fingerprint string, s *clusterState) bool {
+	if s.probe == nil || fingerprint != s.fingerprint {
+		return true
+	}
+	every := l.CalmTick
+	if len(c.Spec.Grants) > 0 || hasMemberLeft(c, s.nonces()) {
+		every = l.Tick
+	}
+	return l.Now().Sub(s.probedAt) >= every
+}
+
+// probeAndWrite requests a probe, and then brings grants and bindings up to date from the
+// observations and from Nodes that it reads now.
+func (l *Leader) probeAndWrite(
+	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, fingerprint string, s *clusterState,
+) error {
+	probe, err := l.Store.RequestProbe(ctx, c)
+	if err != nil {
+		return err
+	}
+	if s.probe != nil {
+		s.probe.Release()
+	}
+	s.probe, s.fingerprint = probe, fingerprint
+	result := l.waitForObservations(ctx, probe, index)
+
+	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
+	// Placed stays empty: Bind, Tombstones and Resolve do not use it.
+	view := quorum.View{
+		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: clusterstore.StatesOf(nodes),
+		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
+	}
+	s.addProofs(view, l.Now(), 2*l.CalmTick)
+	claims, err := index.claims(nodes)
+	if err == nil {
+		err = l.writeSpec(ctx, view, claims, s)
+	}
+	if err != nil {
+		s.fingerprint = "" // The next round probes again.
+	}
+	return l.retryOnConflict(err)
+}
+
+// waitForObservations waits until every agent that can be expected to answer has answered, or
+// until the time is up.
+func (l *Leader) waitForObservations(
+	ctx context.Context, probe *clusterstore.ProbeRequest, index nodeIndex,
+) clusterstore.ProbeResult {
+	waiting, cancel := context.WithTimeout(ctx, l.Wait)
+	defer cancel()
+	for {
+		result := probe.Result()
+		if hasAllAnswers(result, index) {
+			return result
+		}
+		select {
+		case <-result.Changed:
+		case <-waiting.Done():
+			return probe.Result()
+		}
+	}
+}
+
+// writeSpec brings the object up to date. Tombstones come before bindings: a member whose Node
+// is gone must have a grant before its binding may change.
+func (l *Leader) writeSpec(
+	ctx context.Context, v quorum.View, claims []observation.NodeClaim, s *clusterState,
+) (err error) {
+	if v.Cluster, err = l.writeTombstones(ctx, v); err != nil {
+		return err
+	}
+	if v.Cluster, err = l.writeBindings(ctx, v, claims, s); err != nil {
+		return err
+	}
+	return l.resolveGrants(ctx, v, s)
+}
+
+// retryOnConflict requests another round immediately if the error is a conflict, which is no
+// failure. It returns all other errors.
+func (l *Leader) retryOnConflict(err error) error {
+	if errors.Is(err, clusterstore.ErrConflict) {
+		l.wake.Notify()
+		return nil
+	}
+	return err
+}
+
+// hasAllAnswers reports whether every observer with an existing Node has answered: those that
+// are bound, and those that announce a member and may be bound next.
+func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
+	expected := index.announcers(result.Cluster)
+	for _, b := range result.Cluster.Spec.Members {
+		if node, ok := index[b.Node]; ok && node.UID == b.NodeUID {
+			expected = append(expected, b.Node)
+		}
+	}
+	for _, name := range expected {
+		if !slices.ContainsFunc(result.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
+			return o.Node == name && o.NodeUID == index[name].UID && slices.Contains(result.Nonces, o.Nonce)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasMemberLeft reports whether an answer to the last probe request lacks a bound member.
+func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
+	for _, o := range c.Status.Observations {
+		if !o.Linearizable || !slices.Contains(nonces, o.Nonce) {
+			continue
+		}
+		for _, b := range c.Spec.Members {
+			if _, isListed := observation.FindMember(o, b.MemberID); !isListed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fingerprintOf returns a comparable form of everything that a probe would act on. Health,
+// nonces and times are not part of it: every probe changes them, and would be the reason for
+// the next one.
+func fingerprintOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) string {
+	type observer struct {
+		Node, UID, Member string
+	}
+	content := struct {
+		Bindings   []v1alpha1.Binding
+		Grants     []v1alpha1.Grant
+		Observers  []observer
+		Nodes      []nodeKey
+		Left       bool
+		Announcers []string
+	}{Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: hasMemberLeft(c, nonces), Announcers: index.announcers(c)}
+	for _, o := range c.Status.Observations {
+		content.Observers = append(content.Observers, observer{o.Node, string(o.NodeUID), string(o.LocalMember)})
+	}
+	names := append(clusterstore.NodeNames(c), content.Announcers...)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if node, ok := index[name]; ok {
+			content.Nodes = append(content.Nodes, keyOf(node.Node))
+		}
+	}
+	text, err := json.Marshal(content)
+	if err != nil {
+		return time.Now().String() // Nothing above can fail to encode. If it does, every round probes.
+	}
+	return string(text)
+}

@@ -1,0 +1,188 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// maxAhead is how far the time of a grant may be ahead of the time at which the leader first
+// read it. Clocks that are synchronized differ by less.
+const maxAhead = time.Minute
+
+// A healthProof is an unbroken series of probes in which the agent of a member's own Node
+// proved it healthy. last is the latest one.
+type healthProof struct {
+	node        types.UID
+	since, last time.Time
+}
+
+// A grantRecord is the time by the leader's clock at which it first read a grant of this time.
+type grantRecord struct {
+	granted metav1.Time
+	first   time.Time
+}
+
+// An endingGrant is a reason to end a grant that every probe since then has found.
+type endingGrant struct {
+	granted metav1.Time
+	why     string
+	since   time.Time
+}
+
+// addProofs adds the observations of the last probe to the series of proofs. An answer of the
+// member's own agent that does not prove it healthy ends the series. A missing answer does not,
+// because an agent may restart or be late, until it is missing for longer than maxGap.
+func (s *clusterState) addProofs(v quorum.View, now time.Time, maxGap time.Duration) {
+	proven := map[v1alpha1.MemberID]healthProof{}
+	healthy := membership.SelfProven(v)
+	for _, b := range v.Cluster.Spec.Members {
+		p, ok := s.proven[b.MemberID]
+		isUnbroken := ok && p.node == b.NodeUID && now.Sub(p.last) <= maxGap
+		switch {
+		case slices.Contains(healthy, b.MemberID):
+			if !isUnbroken {
+				p = healthProof{node: b.NodeUID, since: now}
+			}
+			p.last = now
+			proven[b.MemberID] = p
+		case isUnbroken && !hasAnswered(v, b):
+			proven[b.MemberID] = p
+		}
+	}
+	s.proven, s.probedAt = proven, now
+}
+
+// hasAnswered reports whether the agent of the binding's Node has answered the probe request.
+func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(v.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
+		return o.Node == b.Node && o.NodeUID == b.NodeUID && slices.Contains(v.Nonces, o.Nonce)
+	})
+}
+
+// recordGrants records when each grant was first seen as it is now. The time in the grant is by
+// the clock of the replica that wrote it, which may be far behind the leader's.
+func (s *clusterState) recordGrants(grants []v1alpha1.Grant, now time.Time) {
+	grantRecords := make(map[types.UID]grantRecord, len(grants))
+	for _, g := range grants {
+		record, ok := s.grantRecords[g.NodeUID]
+		if !ok || !record.granted.Equal(&g.Time) {
+			record = grantRecord{granted: g.Time, first: now}
+		}
+		grantRecords[g.NodeUID] = record
+	}
+	s.grantRecords = grantRecords
+}
+
+// withLaterTime returns the grant with the later of its own time and the time at which the
+// leader first read it, so that a duration counted from it has passed by either clock. If a
+// grant is further ahead than a write takes, its time or the leader's clock is wrong. It existed
+// when the leader first read it, so its age counts from there: the leader's clock is monotonic
+// while the process lives.
+func (s *clusterState) withLaterTime(g v1alpha1.Grant) v1alpha1.Grant {
+	first := s.grantRecords[g.NodeUID].first
+	if !first.IsZero() && (first.After(g.Time.Time) || g.Time.Sub(first) > maxAhead) {
+		g.Time = metav1.NewTime(first)
+	}
+	return g
+}
+
+// resolveGrants ends the grants for which a reason to end has held long enough, in every probe
+// since it was first found.
+func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterState) error {
+	now := l.Now()
+	s.recordGrants(v.Cluster.Spec.Grants, now)
+	since := make(map[v1alpha1.MemberID]time.Time, len(s.proven))
+	for id, p := range s.proven {
+		since[id] = p.since
+	}
+	grants, found := v.Cluster.Spec.Grants, map[types.UID]endingGrant{}
+	var ended []v1alpha1.Grant
+	for _, g := range v.Cluster.Spec.Grants {
+		evidence := membership.ResolveEvidence{Now: now, Node: v.Nodes[g.Node], ProvenSince: since}
+		isResolved, why := membership.Resolve(v, s.withLaterTime(g), evidence)
+		if !isResolved {
+			continue
+		}
+		e, ok := s.ending[g.NodeUID]
+		if !ok || e.why != why || !e.granted.Equal(&g.Time) {
+			// The time starts again for another reason or a renewed grant.
+			e = endingGrant{granted: g.Time, why: why, since: now}
+		}
+		found[g.NodeUID] = e
+		if now.Sub(e.since) >= l.ResolveAfter {
+			ended, grants = append(ended, g), clusterstore.WithoutGrant(grants, g.NodeUID)
+		}
+	}
+	s.ending = found
+	if len(ended) == 0 {
+		return nil
+	}
+	made, err := l.Store.Patch(ctx, v.Cluster, clusterstore.ReplaceGrants(v.Cluster, grants))
+	if err != nil {
+		return err
+	}
+	for _, g := range ended {
+		l.reportEnded(made, g, found[g.NodeUID].why)
+		delete(s.ending, g.NodeUID)
+	}
+	return nil
+}
+
+// resolveByHand ends the grant that an operator names by its Node UID, and removes the
+// annotation in the same patch. It removes the annotation of a grant that is too young as well,
+// and leaves the grant: an operator who names it may mean an earlier deletion.
+func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster, s *clusterState) error {
+	c, err := l.Store.Cluster(ctx, cached.Name)
+	if err != nil {
+		return err
+	}
+	named, ok := c.Annotations[quorum.ResolveAnnotation]
+	if !ok {
+		return nil
+	}
+	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return string(g.NodeUID) == named })
+	states := l.Store.LiveStates(ctx, clusterstore.NodeNames(c))
+	grants, bindings, ok := membership.ResolveByHand(c, types.UID(named), states)
+	now := l.Now()
+	s.recordGrants(c.Spec.Grants, now)
+	isYoung := at >= 0 && now.Sub(s.withLaterTime(c.Spec.Grants[at]).Time.Time) < quorum.ResolveByHandAfter
+	var ops []clusterstore.Operation
+	if ok && !isYoung {
+		ops = slices.Concat(clusterstore.ReplaceGrants(c, grants), clusterstore.ReplaceBindings(c, bindings))
+	}
+	made, err := l.Store.Patch(ctx, c, append(ops, clusterstore.RemoveResolveAnnotation(named)...))
+	switch {
+	case err != nil:
+		return l.retryOnConflict(err)
+	case !ok || at < 0:
+		l.Log.Warn("annotation names a grant that does not exist", "etcd_cluster", c.Name, "node_uid", named)
+		l.Event(made, "NoSuchGrant", fmt.Sprintf("there is no grant for node UID %q", named))
+	case isYoung:
+		g := c.Spec.Grants[at]
+		l.Log.Warn("annotation names a grant that is too young to be resolved by hand",
+			"etcd_cluster", c.Name, "node", g.Node, "node_uid", named)
+		l.Event(made, "GrantTooYoung", fmt.Sprintf("the grant for node %s (UID %s) stays: "+
+			"the deletion that it allows may still be in progress. "+
+			"Check the node, and name the grant again in %s", g.Node, named, quorum.ResolveByHandAfter))
+	default:
+		l.reportEnded(made, c.Spec.Grants[at], "an operator named it in the annotation "+quorum.ResolveAnnotation)
+	}
+	return nil
+}
+
+// reportEnded logs the end of a grant and records an event.
+func (l *Leader) reportEnded(c *v1alpha1.EtcdCluster, g v1alpha1.Grant, why string) {
+	l.Log.Info("resolved a grant", "etcd_cluster", c.Name, "node", g.Node, "node_uid", g.NodeUID,
+		"members", g.Members, "granted", g.Time.Time, "reason", why)
+	l.Event(c, "Settled", fmt.Sprintf("the grant for node %s (UID %s) has ended: %s", g.Node, g.NodeUID, why))
+}

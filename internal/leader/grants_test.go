@@ -1,0 +1,160 @@
+package leader
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+func registeredAgain(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	old := f.Nodes[0].UID
+	f.DeleteNode(0)
+	h.registerAgain(0)
+	c := h.reconcileUntil("the new binding",
+		func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, f.MemberID(0)) == f.Nodes[0].UID })
+	require.NotNil(t, storetest.GrantFor(c, old), "the tombstone comes before the new binding and stays")
+	decision := h.review(t, f.Request(1))
+	require.False(t, decision.Allowed, "the machine may still be terminated")
+
+	h.probeTimes(9, time.Minute)
+	f.ChangeAgents(func() { f.Silent[f.Nodes[0].Name] = true })
+	h.probeTimes(1, 30*time.Second) // the agent is late once
+	f.ChangeAgents(func() { f.Silent[f.Nodes[0].Name] = false })
+	h.probeTimes(1, 30*time.Second)
+	h.probeTimes(8, time.Minute)
+	require.NotNil(t, storetest.GrantFor(f.Cluster(), old), "eighteen minutes are not enough")
+	h.probeTimes(4, time.Minute)
+	require.Nil(t, storetest.GrantFor(f.Cluster(), old))
+	require.Contains(t, h.events(), "Settled")
+	decision = h.review(t, f.Request(1))
+	require.True(t, decision.Allowed, decision.Message)
+}
+
+// registerAgain creates the i-th Node again with the same name and address, and another
+// UID.
+func (h *leaderHarness) registerAgain(i int) {
+	h.t.Helper()
+	old := h.Nodes[i]
+	h.Nodes[i] = h.CreateNode(old.Name, old.Status.Addresses[0].Address, h.MemberID(i))
+	require.NotEqual(h.t, old.UID, h.Nodes[i].UID)
+}
+
+func proofGap(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	old := f.Nodes[0].UID
+	f.DeleteNode(0)
+	h.registerAgain(0)
+	h.reconcileUntil("the new binding",
+		func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, f.MemberID(0)) == f.Nodes[0].UID })
+	h.probeTimes(15, time.Minute)
+	f.ChangeAgents(func() { f.Members[0].Healthy = false })
+	h.probeTimes(1, time.Minute)
+	f.ChangeAgents(func() { f.Members[0].Healthy = true })
+	h.probeTimes(10, time.Minute)
+	require.NotNil(t, storetest.GrantFor(f.Cluster(), old), "the agent once did not prove its member healthy")
+	h.probeTimes(2, time.Hour) // a leader that did not run has no proofs
+	require.NotNil(t, storetest.GrantFor(f.Cluster(), old))
+}
+
+func memberRemoved(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	require.True(t, h.review(t, f.Request(0)).Allowed)
+	f.DeleteNode(0)
+	h.probeTimes(3, time.Minute)
+	require.True(t, h.hasGrant(0), "the member is dead, but still listed")
+
+	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
+	h.probeTimes(1, time.Minute)
+	c := h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
+	require.NotNil(t, storetest.GrantFor(c, f.Nodes[0].UID), "one probe is not enough")
+	h.probeTimes(1, 20*time.Second)
+	require.True(t, h.hasGrant(0), "twenty seconds are not enough")
+	h.probeTimes(1, 20*time.Second)
+	require.False(t, h.hasGrant(0))
+	c = f.Cluster()
+	require.Equal(t, int64(2), c.Spec.Ledger)
+	require.False(t, h.review(t, f.Request(1)).Allowed, "a cluster of two voters cannot lose any")
+}
+
+func silentAgents(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	require.True(t, h.review(t, f.Request(0)).Allowed)
+	f.DeleteNode(0)
+	// The last observations are lists without the member, from agents that are silent now.
+	f.ChangeAgents(func() { f.Members = f.Members[1:] })
+	h.probeTimes(1, time.Minute)
+	f.SilenceAgents()
+	h.probeTimes(4, time.Minute)
+	require.True(t, h.hasGrant(0))
+}
+
+func survivingNode(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.grant(0, 4*time.Minute)
+	h.probeTimes(2, 20*time.Second)
+	require.True(t, h.hasGrant(0), "a DELETE may still be in progress")
+	h.probeTimes(4, time.Minute)
+	require.True(t, h.hasGrant(0), "nine minutes have passed by the writer's clock, but not five by the leader's")
+	// Five minutes and five seconds: the first probe that finds the reason.
+	h.probeTimes(1, 25*time.Second)
+	require.True(t, h.hasGrant(0))
+	h.grant(0, 0) // the deletion is allowed again
+	h.probeTimes(3, 30*time.Second)
+	require.True(t, h.hasGrant(0), "a renewed grant starts again")
+	h.probeTimes(6, time.Minute)
+	require.False(t, h.hasGrant(0))
+}
+
+func settledByHand(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.grant(0, 0)
+	h.grant(1, 0)
+	settle := func(uid types.UID) {
+		body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, quorum.ResolveAnnotation, uid)
+		require.NoError(t, f.Client.Patch(t.Context(), f.EmptyCluster(), client.RawPatch(types.MergePatchType, []byte(body))))
+		h.reconcileUntil("the removed annotation",
+			func(c *v1alpha1.EtcdCluster) bool { return c.Annotations[quorum.ResolveAnnotation] == "" })
+	}
+	settle("unknown")
+	require.True(t, h.hasGrant(0))
+	require.Contains(t, h.events(), "NoSuchGrant")
+	settle(f.Nodes[0].UID)
+	require.True(t, h.hasGrant(0), "its deletion may be in progress")
+	require.Contains(t, h.events(), "GrantTooYoung")
+	h.advance(quorum.ResolveByHandAfter)
+	settle(f.Nodes[0].UID)
+	require.False(t, h.hasGrant(0))
+	require.True(t, h.hasGrant(1), "only the named grant ends")
+	require.Contains(t, h.events(), "Settled")
+	require.Equal(t, int64(3), f.Cluster().Spec.Ledger)
+
+	// If the Node is gone, the binding ends with the grant. Otherwise the next round would
+	// write a tombstone.
+	f.DeleteNode(1)
+	settle(f.Nodes[1].UID)
+	h.probeTimes(2, time.Minute)
+	c := f.Cluster()
+	require.Empty(t, c.Spec.Grants)
+	require.Empty(t, bindingOf(c, f.MemberID(1)))
+}

@@ -1,0 +1,226 @@
+// Package leader is the loop of the webhook replica that leads. It creates EtcdClusters from
+// announcements, binds members to Nodes, records grants for Nodes that were deleted without a
+// review, resolves grants, restores labels, and writes the summary of each cluster.
+//
+// Package membership and package quorum decide. This package calls them with what the agents
+// report, and writes the result. Every write tests the version that it was decided from, so two
+// leaders at the same time do no harm; they only request twice as many probes.
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// maxParallelClusters bounds how many clusters are reconciled at the same time. Each may wait
+// for agents that do not answer.
+const maxParallelClusters = 4
+
+// Options configure a Leader. Store, Log and Registerer are required.
+type Options struct {
+	Store      *clusterstore.Store
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Wait is the longest time to wait for observations. Default 3 s.
+	Wait time.Duration
+	// Tick is the time between two rounds if nothing wakes the loop, and between two probes of a
+	// cluster with open grants. Default 15 s.
+	Tick time.Duration
+	// CalmTick is the time between two probes of a cluster that does not change. Default 1 min.
+	CalmTick time.Duration
+	// Pause is the shortest time between two rounds. Default 1 s.
+	Pause time.Duration
+	// ResolveAfter is how long the reason to end a grant must hold. Default 30 s.
+	ResolveAfter time.Duration
+	// MaxClusters is the number of EtcdClusters at which no more are created from announcements.
+	// Default 16.
+	MaxClusters int
+	// MaxClustersPerNode is how many of them are created from the announcements of one Node.
+	// Default 2: kOps runs two etcd clusters.
+	MaxClustersPerNode int
+	// Event records an event on the cluster; nil records none. Several goroutines call it.
+	Event func(c *v1alpha1.EtcdCluster, reason, message string)
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.Wait, 3*time.Second)
+	setDefault(&o.Tick, 15*time.Second)
+	setDefault(&o.CalmTick, time.Minute)
+	setDefault(&o.Pause, time.Second)
+	setDefault(&o.ResolveAfter, 30*time.Second)
+	setDefault(&o.MaxClusters, 16)
+	setDefault(&o.MaxClustersPerNode, 2)
+	if o.Event == nil {
+		o.Event = func(*v1alpha1.EtcdCluster, string, string) {}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// A Leader runs the loop. It must run in one replica at a time.
+type Leader struct {
+	Options
+	metrics *metrics
+	wake    loop.Signal
+	logged  loop.LogOnce
+	// states are by the object's UID: another object of the same name starts without a state.
+	states map[types.UID]*clusterState
+}
+
+// New returns a Leader that follows the EtcdClusters and Nodes of the Store.
+func New(ctx context.Context, o Options) (*Leader, error) {
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	l := &Leader{Options: o.withDefaults(), metrics: m, wake: loop.NewSignal(), states: map[types.UID]*clusterState{}}
+	if err := l.Store.Follow(ctx, func(*v1alpha1.EtcdCluster) { l.wake.Notify() }); err != nil {
+		return nil, err
+	}
+	// Most updates of Nodes are heartbeats. They do not wake the loop.
+	isChange := func(before, after *corev1.Node) bool { return keyOf(before) != keyOf(after) }
+	return l, l.Store.FollowNodes(ctx, isChange, l.wake.Notify)
+}
+
+// Run reconciles until ctx ends, and then returns nil as the runnables of the manager do.
+func (l *Leader) Run(ctx context.Context) error {
+	defer l.keepStates(nil)
+	if !l.Store.WaitForSync(ctx) {
+		return nil
+	}
+	for ctx.Err() == nil {
+		text := ""
+		if err := l.reconcileAll(ctx); err != nil && ctx.Err() == nil {
+			text = err.Error()
+		}
+		if l.logged.Changed("round", text) && text != "" {
+			l.Log.Error("failed to complete a round; retrying in the next one", "err", text)
+		}
+		l.wait(ctx)
+	}
+	return nil
+}
+
+// wait waits for a reason to continue, and at least for Pause.
+func (l *Leader) wait(ctx context.Context) {
+	if loop.Wait(ctx, l.Pause, nil) == nil {
+		_ = loop.Wait(ctx, max(0, l.Tick-l.Pause), l.wake) // The caller checks ctx.
+	}
+}
+
+// reconcileAll reconciles everything once. A failure in one cluster does not stop the others.
+func (l *Leader) reconcileAll(ctx context.Context) error {
+	nodes, err := l.Store.CachedNodes(ctx)
+	if err != nil {
+		return err
+	}
+	cached, err := l.Store.CachedClusters(ctx)
+	if err != nil {
+		return err
+	}
+	index := l.indexNodes(nodes)
+	errs := []error{l.createClusters(ctx, cached, index)}
+
+	l.keepStates(cached)
+	l.updateIgnoredMetric(cached)
+	failed := make([]error, len(cached))
+	var g errgroup.Group
+	g.SetLimit(maxParallelClusters)
+	open := 0
+	for i, c := range cached {
+		open += len(c.Spec.Grants)
+		state := l.states[c.UID]
+		g.Go(func() error {
+			failed[i] = loop.RecoverPanic(func() error { return l.reconcileCluster(ctx, c, index, state) })
+			return nil
+		})
+	}
+	_ = g.Wait() // The functions above return no error.
+	l.metrics.openGrants.Set(float64(open))
+	return errors.Join(append(errs, failed...)...)
+}
+
+// keepStates drops the states of all objects but these, and creates the missing ones.
+func (l *Leader) keepStates(clusters []*v1alpha1.EtcdCluster) {
+	kept := map[types.UID]*clusterState{}
+	for _, c := range clusters {
+		kept[c.UID] = l.states[c.UID]
+		if kept[c.UID] == nil {
+			kept[c.UID] = newClusterState()
+		}
+	}
+	for uid, state := range l.states {
+		if kept[uid] == nil && state.probe != nil {
+			state.probe.Release()
+		}
+	}
+	l.states = kept
+}
+
+// metrics are the gauges of the leader. Other replicas keep the last values they had.
+type metrics struct {
+	openGrants prometheus.Gauge
+	ignored    *prometheus.GaugeVec
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		openGrants: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_open_grants", Help: "Grants that are not resolved, as counted by the leader.",
+		}),
+		ignored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_observations_ignored",
+			Help: "Ignored observations of agents, by reason, as counted by the leader.",
+		}, []string{"reason"}),
+	}
+	if err := errors.Join(r.Register(m.openGrants), r.Register(m.ignored)); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	return m, nil
+}
+
+// updateIgnoredMetric counts the observations that are ignored, and logs them when they
+// change. Every cluster must have a state.
+func (l *Leader) updateIgnoredMetric(clusters []*v1alpha1.EtcdCluster) {
+	counts := map[observation.IgnoredReason]int{}
+	for _, c := range clusters {
+		text := ""
+		for i, ignored := range observation.Ignored(c, l.Now()) {
+			counts[ignored.Reason]++
+			if i > 0 {
+				text += ", "
+			}
+			text += ignored.Node + " " + string(ignored.Reason)
+		}
+		if l.states[c.UID].logged.Changed("unheard", text) && text != "" {
+			l.Log.Info("ignoring observations of agents", "etcd_cluster", c.Name, "ignored", text)
+		}
+	}
+	for _, reason := range observation.IgnoredReasons() {
+		l.metrics.ignored.WithLabelValues(string(reason)).Set(float64(counts[reason]))
+	}
+}

@@ -1,0 +1,253 @@
+package leader
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/internal/deletion"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A leaderHarness is a Leader whose rounds and clock the test controls.
+type leaderHarness struct {
+	*storetest.Fixture
+	t        *testing.T
+	store    *clusterstore.Store
+	leader   *Leader
+	reviewer *deletion.Reviewer
+	log      bytes.Buffer // read only after the rounds have ended
+
+	mu      sync.Mutex // guards the fields below
+	ahead   time.Duration
+	reasons []string
+}
+
+func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *leaderHarness {
+	t.Helper()
+	h := &leaderHarness{Fixture: f, t: t, store: f.OpenStore(
+		func(o *clusterstore.Options) { o.ProbeInterval = time.Millisecond })}
+	o := Options{
+		Store: h.store, Wait: time.Second, Log: slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &h.log), nil)),
+		Registerer: prometheus.NewRegistry(),
+		Now: func() time.Time {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return time.Now().Add(h.ahead)
+		},
+		Event: func(_ *v1alpha1.EtcdCluster, reason, _ string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.reasons = append(h.reasons, reason)
+		},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	var err error
+	h.leader, err = New(t.Context(), o)
+	require.NoError(t, err)
+	h.reviewer, err = deletion.New(deletion.Options{Store: h.store, Registerer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	return h
+}
+
+// review returns the decision of a review that must not fail.
+func (h *leaderHarness) review(t *testing.T, req quorum.Request) quorum.Decision {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	decision, err := h.reviewer.Review(ctx, req)
+	require.NoError(t, err)
+	return decision
+}
+
+func (h *leaderHarness) advance(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ahead += d
+}
+
+func (h *leaderHarness) events() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string{}, h.reasons...)
+}
+
+// reconcileUntil runs rounds of the leader until the object is as wanted. The leader's
+// cache may lag behind the writes of the test.
+func (h *leaderHarness) reconcileUntil(what string, wanted func(*v1alpha1.EtcdCluster) bool) *v1alpha1.EtcdCluster {
+	h.t.Helper()
+	c := h.EmptyCluster()
+	require.Eventually(h.t, func() bool {
+		if err := h.leader.reconcileAll(h.t.Context()); err != nil {
+			h.t.Logf("a round is incomplete: %v", err)
+			return false
+		}
+		err := h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(c), c)
+		return err == nil && wanted(c)
+	}, storetest.WaitTimeout, storetest.PollInterval, what)
+	return c
+}
+
+// probeTimes advances the clock in n steps and makes the leader probe after each.
+func (h *leaderHarness) probeTimes(n int, step time.Duration) {
+	h.t.Helper()
+	for range n {
+		h.advance(step)
+		before := h.Cluster().Spec.Nonce
+		h.reconcileUntil("a probe", func(c *v1alpha1.EtcdCluster) bool { return c.Spec.Nonce != before })
+	}
+}
+
+// bindAll runs the leader until it has bound all three members.
+func (h *leaderHarness) bindAll() *v1alpha1.EtcdCluster {
+	h.t.Helper()
+	return h.reconcileUntil("three bindings", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 3 })
+}
+
+// grant writes a grant for the i-th node, as a review some time ago would have.
+func (h *leaderHarness) grant(i int, ago time.Duration) {
+	h.t.Helper()
+	c := h.Cluster()
+	_, err := h.store.Patch(h.t.Context(), c, clusterstore.ReplaceGrants(c,
+		clusterstore.WithGrant(c.Spec.Grants, v1alpha1.Grant{
+			NodeUID: h.Nodes[i].UID, Node: h.Nodes[i].Name, Members: []v1alpha1.MemberID{h.MemberID(i)},
+			Time: metav1.NewTime(time.Now().Add(-ago)), User: "alice",
+		})))
+	require.NoError(h.t, err)
+}
+
+func (h *leaderHarness) hasGrant(i int) bool {
+	return storetest.GrantFor(h.Cluster(), h.Nodes[i].UID) != nil
+}
+
+// bindingOf returns the UID of the Node that the member is bound to.
+func bindingOf(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) types.UID {
+	for _, b := range c.Spec.Members {
+		if b.MemberID == id {
+			return b.NodeUID
+		}
+	}
+	return ""
+}
+
+func TestLeader(t *testing.T) {
+	config := storetest.NewServer(t)
+	for i, test := range []struct {
+		name string
+		run  func(*testing.T, *storetest.Fixture)
+	}{
+		{"announced cluster", fromAnnouncements},
+		{"false claim", falseClaim},
+		{"cluster limit", clusterLimit},
+		{"cluster limit per node", clusterLimitPerNode},
+		{"observations of a deleted node", removedObservations},
+		{"node deleted without a grant", tombstone},
+		{"node deleted after its member", memberRemovedFirst},
+		{"node of a retired cluster", retiredCluster},
+		{"node registered again", registeredAgain},
+		{"gap in the health proofs", proofGap},
+		{"member removed from etcd", memberRemoved},
+		{"silent agents", silentAgents},
+		{"surviving node and renewed grant", survivingNode},
+		{"grant settled by hand", settledByHand},
+		{"removed label", removedLabel},
+		{"node listed by two others", listedByOthers},
+		{"summary without observations", summaryWithoutObservations},
+		{"running loop", runningLoop},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, storetest.New(t, config, 0x40+i)) })
+	}
+}
+
+func fromAnnouncements(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	c := h.bindAll()
+	for i, n := range f.Nodes {
+		require.Equal(t, n.UID, bindingOf(c, f.MemberID(i)))
+	}
+	require.Empty(t, c.Spec.Grants)
+	require.Contains(t, h.events(), "Bound")
+
+	c = h.reconcileUntil("a summary",
+		func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 1 })
+	require.Equal(t, []int32{3, 3, 2}, []int32{*c.Status.Voters, *c.Status.Healthy, *c.Status.Quorum})
+	require.True(t, meta.IsStatusConditionTrue(c.Status.Conditions, "Visible"))
+	require.Len(t, c.Status.Observations, 3, "the summary must not change the observations")
+
+	// A round without news writes nothing and requests no probe.
+	for range 3 {
+		require.NoError(t, h.leader.reconcileAll(t.Context()))
+	}
+	calm := f.Cluster().ResourceVersion
+	for range 3 {
+		require.NoError(t, h.leader.reconcileAll(t.Context()))
+	}
+	require.Equal(t, calm, f.Cluster().ResourceVersion)
+
+	// The created object answers deletions.
+	decision := h.review(t, f.Request(1))
+	require.True(t, decision.Allowed, decision.Message)
+	h.reconcileUntil("a summary with a loss", func(c *v1alpha1.EtcdCluster) bool {
+		return c.Status.MayLose != nil && *c.Status.MayLose == 0 && *c.Status.Healthy == 2
+	})
+}
+
+func summaryWithoutObservations(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.reconcileUntil("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+	f.ChangeAgents(func() {
+		for _, n := range f.Nodes {
+			f.Blind[n.Name] = true
+		}
+	})
+	h.probeTimes(1, 2*time.Minute)
+	c := h.reconcileUntil("no numbers", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters == nil })
+	require.Nil(t, c.Status.MayLose)
+	condition := meta.FindStatusCondition(c.Status.Conditions, "Visible")
+	require.NotNil(t, condition)
+	require.Equal(t, metav1.ConditionFalse, condition.Status)
+	require.NotEmpty(t, condition.Message)
+}
+
+func runningLoop(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f, func(o *Options) { o.Tick, o.Pause = time.Hour, storetest.PollInterval })
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return h.leader.Run(ctx) })
+	bound := func(uid types.UID) func() bool {
+		return func() bool {
+			c := f.EmptyCluster()
+			err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c)
+			return err == nil && bindingOf(c, f.MemberID(0)) == uid
+		}
+	}
+	require.Eventually(t, bound(f.Nodes[0].UID), storetest.WaitTimeout, storetest.PollInterval)
+	f.DeleteNode(0)
+	require.Eventually(t, func() bool { return len(f.Cluster().Spec.Grants) == 1 }, storetest.WaitTimeout,
+		storetest.PollInterval)
+	h.registerAgain(0)
+	require.Eventually(t, bound(f.Nodes[0].UID), storetest.WaitTimeout, storetest.PollInterval)
+	cancel()
+	require.NoError(t, g.Wait())
+}

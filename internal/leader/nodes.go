@@ -1,0 +1,154 @@
+package leader
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A nodeIndex holds all Nodes of the cache by name.
+type nodeIndex map[string]nodeEntry
+
+// A nodeEntry is one Node with the members that its agent announces.
+type nodeEntry struct {
+	*corev1.Node
+	announced []evidence.MemberRef
+}
+
+// indexNodes parses the announcements, and logs those that it cannot parse.
+func (l *Leader) indexNodes(nodes []corev1.Node) nodeIndex {
+	index := make(nodeIndex, len(nodes))
+	for i := range nodes {
+		node := &nodes[i]
+		announced, err := announcedOn(node)
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if l.logged.Changed("announcement/"+node.Name, text) && text != "" {
+			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", text)
+		}
+		index[node.Name] = nodeEntry{Node: node, announced: announced}
+	}
+	return index
+}
+
+// announcedOn returns the members that the agent announces on its Node. A Node without the
+// label announces nothing: the agent writes both together.
+func announcedOn(node *corev1.Node) ([]evidence.MemberRef, error) {
+	annotation, ok := node.Annotations[observation.AnnouncementAnnotation]
+	if !ok || !isLabelled(node) {
+		return nil, nil
+	}
+	return observation.ParseAnnouncement(annotation)
+}
+
+func isLabelled(node *corev1.Node) bool {
+	return node.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
+}
+
+// announcers returns, sorted, the names of the Nodes that announce a member of the cluster.
+func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
+	var names []string
+	for name, entry := range n {
+		if slices.ContainsFunc(entry.announced, func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// announcedClusters returns, sorted, every cluster that a Node announces.
+func (n nodeIndex) announcedClusters() []v1alpha1.ClusterID {
+	var ids []v1alpha1.ClusterID
+	for _, entry := range n {
+		for _, ref := range entry.announced {
+			ids = append(ids, ref.Cluster)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// states returns the states of the Nodes in the cache: good enough for a summary, never for a
+// decision.
+func (n nodeIndex) states(names []string) map[string]observation.NodeState {
+	states := make(map[string]observation.NodeState, len(names))
+	for _, name := range names {
+		states[name] = clusterstore.LiveNode{Node: n[name].Node}.State()
+	}
+	return states
+}
+
+// claims returns all Nodes as bindings are made from them, sorted by name: the live Nodes as
+// they are now, and the others, of which only the addresses matter, as they are in the cache.
+// It fails if a Node could not be read, because a Node that is not among the claims counts as
+// gone.
+func (n nodeIndex) claims(live map[string]clusterstore.LiveNode) ([]observation.NodeClaim, error) {
+	current := make(map[string]*corev1.Node, len(n))
+	for name, entry := range n {
+		current[name] = entry.Node
+	}
+	for name, l := range live {
+		if l.Err != nil {
+			return nil, fmt.Errorf("reading node %q: %w", name, l.Err)
+		}
+		current[name] = l.Node
+	}
+	var found []observation.NodeClaim
+	for _, node := range current {
+		if node != nil {
+			found = append(found, claimOf(node))
+		}
+	}
+	slices.SortFunc(found, func(a, b observation.NodeClaim) int { return strings.Compare(a.Node, b.Node) })
+	return found, nil
+}
+
+// locateUnbound returns at which Nodes' addresses the unbound members are, by the cache.
+func (n nodeIndex) locateUnbound(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
+	if len(observation.Unbound(c)) == 0 {
+		return nil // The usual case. It spares comparing the addresses of all nodes.
+	}
+	var all []observation.NodeClaim
+	for _, entry := range n {
+		all = append(all, clusterstore.NodeAddresses(entry.Node))
+	}
+	return quorum.LocateUnbound(c, all)
+}
+
+func claimOf(node *corev1.Node) observation.NodeClaim {
+	claim := clusterstore.NodeAddresses(node)
+	// An announcement that cannot be parsed claims nothing; indexNodes logs it.
+	claim.Announced, _ = announcedOn(node)
+	return claim
+}
+
+// A nodeKey contains the parts of a Node that the leader acts on.
+type nodeKey struct {
+	Name, Label, Announcement, Addresses string
+	UID                                  types.UID
+	Deleting                             bool
+}
+
+func keyOf(node *corev1.Node) nodeKey {
+	var addresses []string
+	for _, a := range node.Status.Addresses {
+		addresses = append(addresses, a.Address)
+	}
+	return nodeKey{
+		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
+		Label: node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
+		Addresses: strings.Join(addresses, " "),
+	}
+}

@@ -1,0 +1,189 @@
+package leader
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+func TestClaims(t *testing.T) {
+	n := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "cached"}}}}
+	_, err := n.claims(map[string]clusterstore.LiveNode{"n": {Err: errors.New("timeout")}})
+	require.ErrorContains(t, err, "timeout", "a node that is not among the claims is taken to be gone")
+
+	gone, err := n.claims(map[string]clusterstore.LiveNode{"n": {}})
+	require.NoError(t, err)
+	require.Empty(t, gone, "live reads override the cache")
+
+	cached, err := n.claims(nil)
+	require.NoError(t, err)
+	require.Len(t, cached, 1)
+}
+
+func TestFingerprint(t *testing.T) {
+	n := nodeIndex{}
+	c := &v1alpha1.EtcdCluster{}
+	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
+	c.Status.Observations = []v1alpha1.Observation{{
+		Node: "n", NodeUID: "u", Nonce: "1", Linearizable: true, Members: []v1alpha1.MemberStatus{{ID: "a", Healthy: true}},
+	}}
+	before := fingerprintOf(c, n, []string{"1", "2"})
+	answered := c.DeepCopy()
+	answered.Spec.Nonce = "2"
+	answered.Status.Observations[0].Nonce, answered.Status.Observations[0].Time = "2", metav1.Now()
+	answered.Status.Observations[0].Members[0].Healthy = false
+	require.Equal(t, before, fingerprintOf(answered, n, []string{"1", "2"}),
+		"otherwise each probe would cause the next one")
+
+	left := answered.DeepCopy()
+	left.Status.Observations[0].Members[0].ID = "b"
+	require.NotEqual(t, before, fingerprintOf(left, n, []string{"1", "2"}))
+	left.Status.Observations[0].Nonce = "0"
+	require.Equal(t, before, fingerprintOf(left, n, []string{"1", "2"}), "an old list does not show that a member left")
+
+	granted := c.DeepCopy()
+	granted.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u"}}
+	require.NotEqual(t, before, fingerprintOf(granted, n, []string{"1", "2"}))
+}
+
+func TestHealthProofs(t *testing.T) {
+	begun := time.Now()
+	view := func(node types.UID, nonce string, healthy bool) quorum.View {
+		c := &v1alpha1.EtcdCluster{}
+		c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: node}}
+		c.Status.Observations = []v1alpha1.Observation{{
+			Node: "n", NodeUID: node, Nonce: nonce, Linearizable: true, LocalMember: "a",
+			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: healthy}},
+		}}
+		return quorum.View{Cluster: c, Nonces: []string{"now"}}
+	}
+	proven, sick, silent, other := view("u", "now", true), view("u", "now", false), view("u", "before", true),
+		view("v", "now", true)
+	type step struct {
+		after time.Duration
+		view  quorum.View
+	}
+	for name, test := range map[string]struct {
+		steps []step
+		want  time.Duration // start of the series of proofs, -1 if there is none
+	}{
+		"consecutive proofs":   {[]step{{0, proven}, {time.Minute, proven}, {time.Minute, proven}}, 0},
+		"answer without proof": {[]step{{0, proven}, {time.Minute, sick}}, -1},
+		"proof after an answer without proof": {
+			[]step{{0, proven}, {time.Minute, sick}, {time.Minute, proven}},
+			2 * time.Minute,
+		},
+		"one missing answer": {[]step{{0, proven}, {time.Minute, silent}, {time.Minute, proven}}, 0},
+		"lasting silence": {[]step{
+			{0, proven},
+			{time.Minute, silent},
+			{time.Minute, silent},
+			{time.Second, silent},
+		}, -1},
+		"proof after lasting silence": {[]step{
+			{0, proven},
+			{time.Minute, silent},
+			{time.Minute, silent},
+			{time.Second, proven},
+		}, 121 * time.Second},
+		"repeated silence": {[]step{
+			{0, proven},
+			{110 * time.Second, silent},
+			{20 * time.Second, silent},
+		}, -1},
+		"long time without probes":         {[]step{{0, proven}, {121 * time.Second, proven}}, 121 * time.Second},
+		"another Node":                     {[]step{{0, proven}, {time.Minute, other}}, time.Minute},
+		"silence without an earlier proof": {[]step{{0, silent}}, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, now := &clusterState{}, begun
+			for _, s := range test.steps {
+				now = now.Add(s.after)
+				m.addProofs(s.view, now, 2*time.Minute)
+			}
+			row, there := m.proven["a"]
+			require.Equal(t, test.want >= 0, there)
+			if there {
+				require.Equal(t, test.want, row.since.Sub(begun))
+			}
+		})
+	}
+}
+
+func TestGrantAge(t *testing.T) {
+	now := time.Now()
+	m := &clusterState{}
+	grant := func(ago time.Duration) v1alpha1.Grant {
+		return v1alpha1.Grant{NodeUID: "u", Time: metav1.NewTime(now.Add(-ago))}
+	}
+	slow, ahead, fast := grant(time.Hour), grant(-maxAhead), grant(-time.Hour)
+	m.recordGrants([]v1alpha1.Grant{slow}, now)
+	m.recordGrants([]v1alpha1.Grant{slow}, now.Add(time.Minute))
+	require.Equal(t, now, m.withLaterTime(slow).Time.Time, "the writer's clock is an hour behind")
+	m.recordGrants([]v1alpha1.Grant{ahead}, now)
+	require.Equal(t, ahead.Time, m.withLaterTime(ahead).Time, "the writer's clock is slightly ahead")
+	require.Equal(t, fast.Time, (&clusterState{}).withLaterTime(fast).Time, "the leader has not read the grant yet")
+	m.recordGrants([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
+	require.Equal(t, now.Add(2*time.Minute), m.withLaterTime(fast).Time.Time,
+		"the writer's clock is an hour ahead; its time would keep the grant too long")
+	m.recordGrants(nil, now)
+	m.recordGrants([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
+	require.Equal(t, now.Add(3*time.Minute), m.withLaterTime(slow).Time.Time,
+		"a grant that was removed and written again is new")
+}
+
+func TestIgnoredObservations(t *testing.T) {
+	registry, log := prometheus.NewRegistry(), &bytes.Buffer{}
+	m, err := newMetrics(registry)
+	require.NoError(t, err)
+	l := &Leader{Options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}.withDefaults(), metrics: m}
+	c := &v1alpha1.EtcdCluster{}
+	c.Name, c.UID = "c1", "u"
+	c.Status.Observations = []v1alpha1.Observation{
+		{Node: "liar", NodeUID: "l", Nonce: "n", LocalMember: "0"},
+		{Node: "new", NodeUID: "n"},
+	}
+	l.keepStates([]*v1alpha1.EtcdCluster{c})
+	counted := func() map[string]float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		counts := map[string]float64{}
+		for _, family := range families {
+			if family.GetName() != "holdfast_webhook_observations_ignored" {
+				continue
+			}
+			for _, metric := range family.GetMetric() {
+				if v := metric.GetGauge().GetValue(); v != 0 {
+					counts[metric.GetLabel()[0].GetValue()] = v
+				}
+			}
+		}
+		return counts
+	}
+	for range 2 {
+		l.updateIgnoredMetric([]*v1alpha1.EtcdCluster{c})
+		require.Equal(t, map[string]float64{
+			string(observation.NotBound): 2, string(observation.BadID): 1,
+			string(observation.NeverAsked): 1,
+		}, counted())
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "\n"), "%s", log)
+	require.Contains(t, log.String(), `etcd_cluster=c1 ignored="liar BadID, liar NotBound, new NeverAsked, new NotBound"`)
+	c.Status.Observations = nil
+	l.updateIgnoredMetric([]*v1alpha1.EtcdCluster{c})
+	require.Empty(t, counted())
+}

@@ -1,0 +1,114 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// visibleCondition is the type of the condition that reports whether an agent has observed the
+// cluster recently. Otherwise the summary has no numbers, because old numbers would mislead.
+const visibleCondition = "Visible"
+
+// writeSummary writes the numbers of the cluster and the condition Visible if they changed.
+func (l *Leader) writeSummary(
+	ctx context.Context, cached *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState,
+) error {
+	if s.probe == nil {
+		return nil // There is no answer yet.
+	}
+	result := s.probe.Result()
+	placed := index.locateUnbound(result.Cluster)
+	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(placed)...)
+	summary := quorum.Summarize(quorum.View{
+		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: index.states(names), Placed: placed,
+		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
+	})
+	wanted := statusOf(summary, result.Cluster.Status.Conditions, metav1.NewTime(l.Now()))
+	existing := result.Cluster.Status.DeepCopy()
+	existing.Observations = nil
+	if apiequality.Semantic.DeepEqual(*existing, wanted) {
+		return nil
+	}
+	return l.Store.ApplyStatus(ctx, cached.Name, wanted)
+}
+
+// statusOf returns the part of the status that the leader writes. A condition keeps its time
+// while its status stays.
+func statusOf(summary quorum.Summary, before []metav1.Condition, now metav1.Time) v1alpha1.EtcdClusterStatus {
+	status := v1alpha1.EtcdClusterStatus{Conditions: slices.Clone(before)}
+	condition := metav1.Condition{
+		Type: visibleCondition, Status: metav1.ConditionFalse, Reason: string(quorum.CannotSee),
+		Message: summary.Message, LastTransitionTime: now,
+	}
+	if summary.Known {
+		condition.Status, condition.Reason = metav1.ConditionTrue, "MemberListConfirmed"
+		status.Voters, status.Healthy = count(summary.Voters), count(summary.Healthy)
+		status.Quorum, status.MayLose = count(summary.Quorum), count(summary.MayLose)
+	}
+	meta.SetStatusCondition(&status.Conditions, condition)
+	return status
+}
+
+func count(n int) *int32 {
+	c := int32(n) // A member list has at most twenty entries.
+	return &c
+}
+
+// removeObservations removes the observations of Nodes that are gone. The agent that owns such
+// an entry is gone as well, and the schema allows a hundred entries. The observation of a
+// bound Node stays, because it contains where members were.
+func (l *Leader) removeObservations(ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex) error {
+	var names []string
+	for _, o := range c.Status.Observations {
+		if _, exists := index[o.Node]; !exists && !isBoundObserver(c, o) {
+			names = append(names, o.Node)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	states := l.Store.LiveStates(ctx, names) // The cache may lack a Node that has just registered.
+	ops := []clusterstore.Operation{{Op: "test", Path: "/metadata/uid", Value: c.UID}}
+	var gone []string
+	// A removal moves later entries, so the last entry is removed first.
+	for i, o := range slices.Backward(c.Status.Observations) {
+		if s := states[o.Node]; !s.Known || s.UID != "" || isBoundObserver(c, o) {
+			continue
+		}
+		entry := fmt.Sprintf("/status/observations/%d", i)
+		ops = append(ops, clusterstore.Operation{Op: "test", Path: entry + "/node", Value: o.Node},
+			clusterstore.Operation{Op: "test", Path: entry + "/nodeUID", Value: o.NodeUID},
+			clusterstore.Operation{Op: "remove", Path: entry})
+		gone = append(gone, o.Node)
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	err := l.Store.PatchStatus(ctx, c, ops)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsConflict(err):
+		return nil // The object has changed. The cache will deliver the new version.
+	case err != nil:
+		return fmt.Errorf("removing observations of nodes that are gone from etcd cluster %s: %w", c.Name, err)
+	}
+	l.Log.Info("removed the observations of nodes that are gone", "etcd_cluster", c.Name, "nodes", gone)
+	return nil
+}
+
+// isBoundObserver reports whether a member is bound to the Node of the observation, whether or
+// not the Node exists.
+func isBoundObserver(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
+	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+		return b.Node == o.Node && b.NodeUID == o.NodeUID
+	})
+}

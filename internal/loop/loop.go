@@ -1,0 +1,99 @@
+// Package loop has the parts that every loop of this module needs: a Signal that wakes the
+// loop, a LogOnce that keeps its log short, and a Retry that paces attempts after a failure.
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A Signal wakes one waiting goroutine. Notifications that arrive before the goroutine waits
+// become one. A receive from a nil Signal blocks, which suits a case of a select statement
+// that is switched off.
+type Signal chan struct{}
+
+// NewSignal returns a Signal that is not set.
+func NewSignal() Signal { return make(Signal, 1) }
+
+// Notify sets the signal. It never blocks.
+func (s Signal) Notify() {
+	select {
+	case s <- struct{}{}:
+	default: // It is set already.
+	}
+}
+
+// Wait returns nil after d, or as soon as wake delivers. A nil wake never does. If ctx ends
+// first, Wait returns the cause.
+func Wait(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+	case <-wake:
+	}
+	return nil
+}
+
+// A LogOnce remembers the last logged text of each subject, so that a loop logs a change once
+// instead of logging the same text in every round. The zero value is ready to use. It is not
+// safe for concurrent use.
+type LogOnce struct{ last map[string]string }
+
+// Changed records the text of a subject, such as the last error of a watch, and reports
+// whether the text differs from the one before. The empty text stands for "no failure": it is
+// a change only after another text, and it removes the subject from memory.
+func (o *LogOnce) Changed(subject, text string) bool {
+	if o.last[subject] == text {
+		return false
+	}
+	if text == "" {
+		delete(o.last, subject)
+		return true
+	}
+	if o.last == nil {
+		o.last = map[string]string{}
+	}
+	o.last[subject] = text
+	return true
+}
+
+// ChangedError is Changed with the kind of err as the text. The kind of an error from the API
+// server is its reason, and the kind of a network error is its number: their full texts contain
+// ports and times that never repeat. The kind of any other error is its text.
+func (o *LogOnce) ChangedError(subject string, err error) bool {
+	return o.Changed(subject, kindOf(err))
+}
+
+func kindOf(err error) string {
+	var errno syscall.Errno
+	switch reason := apierrors.ReasonForError(err); {
+	case err == nil:
+		return ""
+	case reason != metav1.StatusReasonUnknown:
+		return string(reason)
+	case errors.As(err, &errno):
+		return errno.Error()
+	}
+	return err.Error()
+}
+
+// RecoverPanic calls f and returns a panic of f as an error. It is for work in a goroutine of
+// its own: a panic there would end the process, because no caller can recover from it.
+func RecoverPanic(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("an error of holdfast's own, please report it: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,243 @@
+package servingcert
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+)
+
+const (
+	testCAValidity   = 5 * 365 * 24 * time.Hour
+	testLeafValidity = 90 * 24 * time.Hour
+	testSettle       = 10 * time.Minute
+
+	serviceName = "holdfast-webhook"
+	secretName  = "holdfast-webhook-tls"
+	waitTime    = 30 * time.Second // limit of one wait
+)
+
+func testPolicy() rotationPolicy {
+	return rotationPolicy{
+		caValidity: testCAValidity, leafValidity: testLeafValidity, settle: testSettle,
+		dnsNames: serviceDNSNames(serviceName, "holdfast-system"),
+	}
+}
+
+func epoch() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
+
+func newCAAt(t *testing.T, now time.Time) *certAuthority {
+	t.Helper()
+	ca, err := newCA(now, testCAValidity)
+	require.NoError(t, err)
+	return ca
+}
+
+func issueAt(t *testing.T, ca *certAuthority, now time.Time) *tls.Certificate {
+	t.Helper()
+	serving, err := ca.issueServing(now, testLeafValidity, testPolicy().dnsNames)
+	require.NoError(t, err)
+	return serving
+}
+
+// fixture is a namespace with a Service, and the name of a webhook configuration.
+type fixture struct {
+	server *apiserver.Server
+	client client.WithWatch
+	name   string // of the namespace and of the configuration
+}
+
+func newFixture(t *testing.T, server *apiserver.Server, name string) *fixture {
+	t.Helper()
+	f := &fixture{server: server, client: newClient(t, server.Admin()), name: name}
+	require.NoError(t, f.client.Create(t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"fixture": name}},
+	}))
+	require.NoError(t, f.client.Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: serviceName},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8443}}},
+	}))
+	return f
+}
+
+func newClient(t *testing.T, config *rest.Config) client.WithWatch {
+	t.Helper()
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
+	require.NoError(t, err)
+	return c
+}
+
+// createConfiguration creates a configuration with two webhooks for new ConfigMaps in the
+// fixture's namespace.
+func (f *fixture) createConfiguration(t *testing.T) {
+	t.Helper()
+	none, port := admissionv1.SideEffectClassNone, int32(8443)
+	configMaps := admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}
+	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: f.name}}
+	for _, n := range []string{"one", "two"} {
+		config.Webhooks = append(config.Webhooks, admissionv1.ValidatingWebhook{
+			Name: n + ".holdfast.dev", SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionv1.WebhookClientConfig{
+				Service: &admissionv1.ServiceReference{Namespace: f.name, Name: serviceName, Port: &port},
+			},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"fixture": f.name}},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: configMaps,
+			}},
+		})
+	}
+	require.NoError(t, f.client.Create(t.Context(), config))
+}
+
+func (f *fixture) configuration(t *testing.T) *admissionv1.ValidatingWebhookConfiguration {
+	t.Helper()
+	config := &admissionv1.ValidatingWebhookConfiguration{}
+	require.NoError(t, f.client.Get(t.Context(), client.ObjectKey{Name: f.name}, config))
+	return config
+}
+
+// caBundles returns the caBundles of the configuration's webhooks.
+func (f *fixture) caBundles(t *testing.T) [][]byte {
+	t.Helper()
+	var bundles [][]byte
+	for _, w := range f.configuration(t).Webhooks {
+		bundles = append(bundles, w.ClientConfig.CABundle)
+	}
+	return bundles
+}
+
+// secret returns the Secret, empty if it does not exist.
+func (f *fixture) secret(t *testing.T) *corev1.Secret {
+	t.Helper()
+	secret := &corev1.Secret{}
+	err := f.client.Get(t.Context(), client.ObjectKey{Namespace: f.name, Name: secretName}, secret)
+	require.NoError(t, client.IgnoreNotFound(err))
+	return secret
+}
+
+// start runs n Rotators until the test ends.
+func (f *fixture) start(t *testing.T, n int, policy rotationPolicy) []*Rotator {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	rotators := make([]*Rotator, n)
+	for i := range rotators {
+		var err error
+		rotators[i], err = New(Options{
+			Client: newClient(t, f.server.Admin()), Namespace: f.name, Secret: secretName, Service: serviceName,
+			Configuration: f.name, CAValidity: policy.caValidity, LeafValidity: policy.leafValidity, Settle: policy.settle,
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)).With("replica", i), Registerer: prometheus.NewRegistry(),
+		})
+		require.NoError(t, err)
+		require.EqualError(t, rotators[i].Ready(), "the serving certificate is not loaded yet")
+		g.Go(func() error { return rotators[i].Run(ctx) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		require.ErrorIs(t, g.Wait(), context.Canceled)
+	})
+	return rotators
+}
+
+func allReady(rotators []*Rotator) func() bool {
+	return func() bool {
+		for _, r := range rotators {
+			if r.Ready() != nil {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// serve starts a webhook server behind the Service for each Rotator. The servers make a new TLS
+// handshake for each call.
+func (f *fixture) serve(t *testing.T, rotators []*Rotator) {
+	t.Helper()
+	allow := admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
+		return admission.Allowed("")
+	})
+	var backends []string
+	for _, r := range rotators {
+		handler, err := admission.StandaloneWebhook(&admission.Webhook{Handler: allow}, admission.StandaloneOptions{})
+		require.NoError(t, err)
+		backend := httptest.NewUnstartedServer(handler)
+		backend.TLS = &tls.Config{GetCertificate: r.GetCertificate}
+		backend.Config.SetKeepAlivesEnabled(false)
+		backend.StartTLS()
+		t.Cleanup(backend.Close)
+		backends = append(backends, backend.Listener.Addr().String())
+	}
+	proxy, err := f.server.ServeService(t.Context(), f.name, serviceName, backends...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+}
+
+// call makes the API server call both webhooks.
+func (f *fixture) call(ctx context.Context) error {
+	_, err := f.server.Client().CoreV1().ConfigMaps(f.name).Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "call-"}},
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// startServing starts two Rotators that rotate within seconds. It returns them and their first
+// CA after the first successful call.
+func (f *fixture) startServing(t *testing.T) ([]*Rotator, *x509.Certificate) {
+	t.Helper()
+	f.createConfiguration(t)
+	rotators := f.start(t, 2, rotationPolicy{
+		caValidity: 30 * time.Second, leafValidity: 12 * time.Second, settle: 4 * time.Second,
+	})
+	f.serve(t, rotators)
+	require.Eventually(t, func() bool { return allReady(rotators)() && f.call(t.Context()) == nil },
+		waitTime, 20*time.Millisecond)
+	return rotators, parseSecret(f.secret(t).Data, nil).ca.cert
+}
+
+func isServedByAll(rotators []*Rotator, serving *tls.Certificate) bool {
+	for _, r := range rotators {
+		if !bytes.Equal(r.servedCert().Certificate[0], serving.Certificate[0]) {
+			return false
+		}
+	}
+	return true
+}
+
+// requireNoFailedCall calls the webhooks until done returns true.
+func (f *fixture) requireNoFailedCall(t *testing.T, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var calls int
+	var g errgroup.Group
+	g.Go(func() error {
+		for ; ctx.Err() == nil; calls++ {
+			if err := f.call(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("call %d: %w", calls, err)
+			}
+		}
+		return nil
+	})
+	require.Eventually(t, done, 2*waitTime, 100*time.Millisecond)
+	cancel()
+	require.NoError(t, g.Wait())
+	require.Greater(t, calls, 20)
+}

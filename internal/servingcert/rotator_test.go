@@ -1,0 +1,161 @@
+package servingcert
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+)
+
+func TestRotator(t *testing.T) {
+	server := apiserver.New(t)
+
+	t.Run("two replicas", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "two-replicas")
+		f.createConfiguration(t)
+		rotators := f.start(t, 2, rotationPolicy{})
+		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
+		first, err := rotators[0].GetCertificate(nil)
+		require.NoError(t, err)
+		second, err := rotators[1].GetCertificate(nil)
+		require.NoError(t, err)
+		require.Equal(t, first.Certificate, second.Certificate)
+		content := parseSecret(f.secret(t).Data, nil)
+		require.Empty(t, content.problems)
+		require.Empty(t, content.previous)
+		require.Equal(t, content.serving.Certificate, first.Certificate)
+		require.Equal(t, [][]byte{content.caBundle(), content.caBundle()}, f.caBundles(t))
+		require.WithinDuration(t, time.Now().Add(90*24*time.Hour), first.Leaf.NotAfter, time.Hour)
+		require.WithinDuration(t, time.Now().Add(5*365*24*time.Hour), content.ca.cert.NotAfter, time.Hour)
+
+		f.serve(t, rotators)
+		require.Eventually(t, func() bool { return f.call(t.Context()) == nil }, waitTime, 20*time.Millisecond)
+	})
+
+	t.Run("removed caBundle", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "removed-bundle")
+		f.createConfiguration(t)
+		rotators := f.start(t, 2, rotationPolicy{})
+		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
+		want := f.caBundles(t)
+		config := f.configuration(t)
+		config.Webhooks[1].ClientConfig.CABundle = nil
+		config.Webhooks[1].Name = "renamed.holdfast.dev"
+		require.NoError(t, f.client.Update(t.Context(), config))
+		require.Eventually(t, func() bool { return bytes.Equal(f.caBundles(t)[1], want[1]) }, waitTime, 20*time.Millisecond)
+		require.Equal(t, want, f.caBundles(t))
+	})
+
+	t.Run("late configuration", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "late-configuration")
+		rotators := f.start(t, 1, rotationPolicy{})
+		require.Eventually(t, func() bool {
+			return strings.HasPrefix(fmt.Sprint(rotators[0].Ready()), "no webhook is configured")
+		}, waitTime, 20*time.Millisecond)
+		_, err := rotators[0].GetCertificate(nil)
+		require.ErrorContains(t, err, "no webhook is configured")
+		f.createConfiguration(t)
+		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
+	})
+
+	t.Run("CA rotation", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "ca-rotation")
+		rotators, first := f.startServing(t)
+		f.requireNoFailedCall(t, func() bool {
+			content := parseSecret(f.secret(t).Data, nil)
+			if content.ca == nil || content.ca.cert.Equal(first) || !content.ca.hasIssued(content.serving) {
+				return false
+			}
+			require.True(t, containsCert(content.previous, first), "the previous CA is still trusted")
+			return isServedByAll(rotators, content.serving)
+		})
+	})
+
+	for name, damage := range map[string]func(*testing.T, *fixture){
+		"overwritten": func(t *testing.T, f *fixture) {
+			secret := f.secret(t)
+			secret.Data = map[string][]byte{
+				caCertEntry: []byte("-----BEGIN"), caKeyEntry: {0}, previousCAEntry: []byte("x"),
+				servingCertEntry: []byte("y"), "other": nil,
+			}
+			require.NoError(t, f.client.Update(t.Context(), secret))
+		},
+		"deleted": func(t *testing.T, f *fixture) {
+			require.NoError(t, f.client.Delete(t.Context(), f.secret(t)))
+		},
+	} {
+		t.Run(name+" Secret", func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, server, name+"-secret")
+			rotators, first := f.startServing(t)
+			damage(t, f)
+			f.requireNoFailedCall(t, func() bool {
+				content := parseSecret(f.secret(t).Data, nil)
+				return content.ca != nil && !content.ca.cert.Equal(first) &&
+					content.ca.hasIssued(content.serving) && isServedByAll(rotators, content.serving)
+			})
+		})
+	}
+}
+
+func TestRunWithoutAPIServer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var requests atomic.Int32
+	failing := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		http.Error(w, "no", http.StatusInternalServerError)
+	})}
+	var g errgroup.Group
+	g.Go(func() error { return failing.Serve(listener) })
+
+	var log bytes.Buffer
+	r, err := New(Options{
+		Client:    newClient(t, &rest.Config{Host: listener.Addr().String(), QPS: -1}),
+		Namespace: "n", Secret: "s", Service: "w", Configuration: "c",
+		Log: slog.New(slog.NewTextHandler(&log, nil)), Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	g.Go(func() error {
+		require.ErrorIs(t, r.Run(ctx), context.Canceled)
+		return nil
+	})
+	require.Eventually(t, func() bool { return requests.Load() > 15 }, waitTime, 10*time.Millisecond)
+	cancel()
+	require.NoError(t, failing.Close())
+	require.ErrorIs(t, g.Wait(), http.ErrServerClosed)
+	require.ErrorContains(t, r.Ready(), "is not loaded yet")
+	require.Equal(t, 1, strings.Count(log.String(), "failed to rotate the serving certificate"), log.String())
+	require.Equal(t, 2, strings.Count(log.String(), "failed to watch for changes"), log.String())
+}
+
+func TestInvalidOptions(t *testing.T) {
+	for name, o := range map[string]Options{
+		"long serving certificate": {CAValidity: time.Hour, LeafValidity: 31 * time.Minute, Settle: time.Second},
+		"long settling":            {CAValidity: time.Hour, LeafValidity: 3 * time.Minute, Settle: 61 * time.Second},
+		"negative":                 {CAValidity: time.Hour, LeafValidity: -time.Minute, Settle: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := New(o)
+			require.ErrorContains(t, err, "cannot be rotated")
+		})
+	}
+}

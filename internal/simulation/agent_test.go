@@ -1,0 +1,287 @@
+package simulation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A simulatedAgent is the agent of one host. It writes its Node by the real rules of
+// pkg/protect. It probes etcd in steps, so that the simulation can change in between.
+type simulatedAgent struct {
+	host *simulatedHost
+	// clusters is the agent's own watch.
+	clusters *simulatedCache[*v1alpha1.EtcdCluster]
+	// A silent agent does not run. A blind agent finds no certificate for etcd.
+	silent, blind bool
+	// hasForeignURLs is true if the members' URLs contain no address of a Node.
+	hasForeignURLs bool
+	probes         []*agentProbe
+	probeCount     int
+	// lastBegun is the time at which the last probe of a cluster began. A cluster is probed at
+	// least once a minute.
+	lastBegun map[v1alpha1.ClusterID]time.Time
+	// lastKey is the key of the last probe that the agent began, and lastPublished the number
+	// of the last probe that it published.
+	lastKey       map[v1alpha1.ClusterID]probeKey
+	lastPublished map[v1alpha1.ClusterID]int
+	// lastList is the last confirmed member list of each cluster.
+	lastList map[v1alpha1.ClusterID][]v1alpha1.MemberStatus
+	// lastInput is what the agent wrote its Node from last. It repeats the check every ten
+	// seconds even if nothing changed.
+	lastInput nodeWriteInput
+}
+
+// A nodeWriteInput identifies the state that the marks of a Node are written from.
+type nodeWriteInput struct {
+	version   string
+	snapshots int
+	at        time.Time
+}
+
+type probeKey struct {
+	object, node types.UID
+	nonce        string
+	member       v1alpha1.MemberID
+}
+
+// An agentProbe is one probe of one cluster.
+type agentProbe struct {
+	agent   *simulatedAgent
+	etcd    *simulatedEtcd
+	key     probeKey
+	number  int
+	result  v1alpha1.Observation
+	hasList bool
+	// remaining are the members that the agent has not probed yet.
+	remaining []v1alpha1.MemberID
+}
+
+func newAgent(sim *simulation, h *simulatedHost) *simulatedAgent {
+	return &simulatedAgent{
+		host: h, hasForeignURLs: sim.profile.foreignURLs, clusters: newSimulatedCache(&sim.api.clusters),
+		lastKey: map[v1alpha1.ClusterID]probeKey{}, lastPublished: map[v1alpha1.ClusterID]int{},
+		lastList: map[v1alpha1.ClusterID][]v1alpha1.MemberStatus{}, lastBegun: map[v1alpha1.ClusterID]time.Time{},
+	}
+}
+
+func (a *simulatedAgent) isWorking() bool {
+	return !a.silent && a.host.up && !a.host.killed && a.host.node != ""
+}
+
+func (a *simulatedAgent) catchUp() { a.clusters.receive(len(a.clusters.table.log)) }
+
+// dueProbe returns the key of the probe that is due, from what the agent's watch has
+// received. The agent observes the member whose data are on its host.
+func (a *simulatedAgent) dueProbe(e *simulatedEtcd) (probeKey, bool) {
+	c, m := a.clusters.get(string(e.id)), e.memberWithDataOn(a.host)
+	if c == nil || m == nil || !m.started {
+		return probeKey{}, false
+	}
+	q := probeKey{object: c.UID, node: a.host.node, nonce: c.Spec.Nonce, member: m.id}
+	return q, a.lastKey[e.id] != q || time.Since(a.lastBegun[e.id]) > time.Minute
+}
+
+// beginProbe reads the nonce before anything else.
+func (a *simulatedAgent) beginProbe(e *simulatedEtcd, q probeKey) *agentProbe {
+	a.lastKey[e.id], a.lastBegun[e.id] = q, time.Now()
+	a.probeCount++
+	l := &agentProbe{agent: a, etcd: e, key: q, number: a.probeCount}
+	l.result = v1alpha1.Observation{
+		Node: a.host.name, NodeUID: q.node, Nonce: q.nonce, LocalMember: q.member, Time: metav1.Now(), AlarmsUnknown: true,
+	}
+	a.probes = append(a.probes, l)
+	return l
+}
+
+// listMembers requests the member list, confirmed by a quorum, from the local member.
+func (l *agentProbe) listMembers() {
+	l.hasList = true
+	local := l.etcd.memberOn(l.agent.host)
+	if l.agent.blind || local == nil || !local.isAlive() || local.learner || !l.etcd.hasQuorum() {
+		l.result.Problem = "no quorum confirmed the member list"
+		if !l.agent.blind { // The agent probes the members that it last knew.
+			l.result.Members = slices.Clone(l.agent.lastList[l.etcd.id])
+			l.remaining = memberIDs(l.result.Members)
+		}
+		return
+	}
+	l.result.Linearizable, l.result.AlarmsUnknown = true, false
+	for _, m := range l.etcd.members {
+		address := m.host.address
+		if l.agent.hasForeignURLs {
+			address = "etcd." + m.host.name + ".example.org"
+		}
+		status := v1alpha1.MemberStatus{ID: m.id, Learner: m.learner, PeerURLs: []string{"https://" + address + ":2380"}}
+		if m.started {
+			status.Name, status.ClientURLs = "etcd-"+string(m.id), []string{"https://" + address + ":2379"}
+		}
+		l.result.Members = append(l.result.Members, status)
+	}
+	l.remaining = memberIDs(l.result.Members)
+	l.agent.lastList[l.etcd.id] = slices.Clone(l.result.Members)
+}
+
+func memberIDs(members []v1alpha1.MemberStatus) []v1alpha1.MemberID {
+	var ids []v1alpha1.MemberID
+	for _, m := range members {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+// probeMember requests a read from one member. A voter needs a quorum for it, a learner
+// does not.
+func (l *agentProbe) probeMember(i int, fails bool) {
+	id := l.remaining[i]
+	l.remaining = slices.Delete(l.remaining, i, i+1)
+	at := slices.IndexFunc(l.result.Members, func(m v1alpha1.MemberStatus) bool { return m.ID == id })
+	in := slices.IndexFunc(l.etcd.members, func(m *simulatedMember) bool { return m.id == id })
+	status := &l.result.Members[at]
+	if in < 0 || fails || !l.etcd.members[in].isAlive() || (!status.Learner && !l.etcd.hasQuorum()) {
+		status.Reason = "it does not answer"
+		return
+	}
+	status.Healthy = true
+}
+
+// complete does the remaining steps of a probe, except publishing it.
+func (l *agentProbe) complete() {
+	if !l.hasList {
+		l.listMembers()
+	}
+	for len(l.remaining) > 0 {
+		l.probeMember(0, false)
+	}
+}
+
+// finish removes the probe from the agent. It returns false if a later probe is published
+// already.
+func (l *agentProbe) finish() bool {
+	a := l.agent
+	a.probes = slices.DeleteFunc(a.probes, func(o *agentProbe) bool { return o == l })
+	if l.number < a.lastPublished[l.etcd.id] {
+		return false
+	}
+	a.lastPublished[l.etcd.id] = l.number
+	return true
+}
+
+func (sim *simulation) publish(l *agentProbe) {
+	if err := sim.api.applyObservation(string(l.etcd.id), l.agent.host.name, &l.result); err != nil {
+		sim.log("agent %s cannot publish: %v", l.agent.host.name, err)
+	}
+}
+
+// scanHost returns the evidence that the host shows.
+func (a *simulatedAgent) scanHost(sim *simulation) evidence.Scan {
+	var ev evidence.Scan
+	for _, e := range sim.etcds {
+		m := e.memberWithDataOn(a.host)
+		if m == nil || !m.started || m.wiped {
+			continue
+		}
+		has := true
+		f := evidence.FoundServer{Server: evidence.Server{
+			Source: evidence.SystemdUnit,
+			Where:  "systemd unit of " + string(e.id), HasData: &has,
+		}}
+		if m.isAlive() && e.memberOn(a.host) == m {
+			f.PID = 1
+			f.Identity = evidence.Identity{
+				Ref: evidence.MemberRef{Cluster: e.id, Member: m.id}, Name: "etcd-" + string(m.id),
+				Learner: m.learner,
+			}
+		} else {
+			f.Problem = "it does not answer"
+		}
+		ev.Found = append(ev.Found, f)
+	}
+	return ev
+}
+
+// writeNode brings the label and the annotations of the Node up to date. It reports whether
+// it wrote anything.
+func (a *simulatedAgent) writeNode(sim *simulation) bool {
+	n, err := sim.api.node(a.host.name)
+	if err != nil || n.UID != a.host.node {
+		return false
+	}
+	this := nodeWriteInput{version: n.ResourceVersion, snapshots: len(sim.snapshots), at: a.lastInput.at}
+	if this == a.lastInput && time.Since(this.at) < 10*time.Second {
+		return false
+	}
+	this.at = time.Now()
+	a.lastInput = this
+	announced, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
+	if err != nil {
+		sim.fail("agent wrote an invalid announcement: %v", err)
+	}
+	k := protect.Inputs{
+		Node: n.Name, UID: n.UID, Announced: announced, Protected: n.Labels[observation.EtcdMemberLabel] != "",
+		Annotations: n.Annotations, ClustersKnown: true,
+	}
+	for _, c := range a.clusters.list() {
+		k.Clusters = append(k.Clusters, *c)
+	}
+	p := protect.Assess(a.scanHost(sim), k)
+	retired := false
+	for _, c := range k.Clusters {
+		at := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == n.Name })
+		if p.Membership == protect.MemberAbsent && at >= 0 {
+			err := sim.api.applyObservation(c.Name, n.Name, nil)
+			retired = retired || err == nil
+		}
+	}
+	annotations, labels := protect.Marks(p, n.Annotations, n.Labels, nil)
+	if len(annotations)+len(labels) == 0 {
+		return retired
+	}
+	sim.log("agent %s updates its Node: %s", a.host.name, formatChanges(annotations, labels))
+	_, err = sim.api.editNode(a.host.name, func(n *corev1.Node) {
+		n.Annotations, n.Labels = applyChanges(n.Annotations, annotations), applyChanges(n.Labels, labels)
+	})
+	if err != nil {
+		sim.fail("agent %s cannot update its Node: %v", a.host.name, err)
+	}
+	return true
+}
+
+func formatChanges(changes ...map[string]*string) string {
+	text := ""
+	for _, c := range changes {
+		for _, key := range []string{observation.AnnouncementAnnotation, observation.EtcdMemberLabel} {
+			if value, changed := c[key]; changed && value != nil {
+				text += fmt.Sprintf(" %s=%s", key, *value)
+			} else if changed {
+				text += fmt.Sprintf(" no %s", key)
+			}
+		}
+	}
+	return text
+}
+
+func applyChanges(have map[string]string, changes map[string]*string) map[string]string {
+	have = maps.Clone(have)
+	if have == nil {
+		have = map[string]string{}
+	}
+	for key, value := range changes {
+		if value == nil {
+			delete(have, key)
+		} else {
+			have[key] = *value
+		}
+	}
+	return have
+}

@@ -1,0 +1,240 @@
+package simulation
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// An objectVersion is one version of an object. Stored objects are never modified.
+type objectVersion[T client.Object] struct {
+	name    string
+	object  T
+	deleted bool
+}
+
+// An objectTable holds the objects of one kind, and all their versions, from which each
+// cache reads at its own pace.
+type objectTable[T client.Object] struct {
+	objects map[string]T
+	log     []objectVersion[T]
+}
+
+func (t *objectTable[T]) put(o T) {
+	t.objects[o.GetName()] = o
+	t.log = append(t.log, objectVersion[T]{name: o.GetName(), object: o})
+}
+
+func (t *objectTable[T]) remove(o T) {
+	delete(t.objects, o.GetName())
+	t.log = append(t.log, objectVersion[T]{name: o.GetName(), object: o, deleted: true})
+}
+
+// A simulatedAPIServer is the part of the API server that the webhook and the agents use.
+// Only the driver calls it.
+type simulatedAPIServer struct {
+	revision     int64
+	createdCount int
+	clusters     objectTable[*v1alpha1.EtcdCluster]
+	nodes        objectTable[*corev1.Node]
+	// bindings has all bindings that ever existed, by Node UID. The webhook removes a binding
+	// when its member has left etcd, and the simulation has the true member lists.
+	bindings map[types.UID]map[evidence.MemberRef]bool
+}
+
+func newSimulatedAPIServer() *simulatedAPIServer {
+	return &simulatedAPIServer{
+		clusters: objectTable[*v1alpha1.EtcdCluster]{objects: map[string]*v1alpha1.EtcdCluster{}},
+		nodes:    objectTable[*corev1.Node]{objects: map[string]*corev1.Node{}},
+		bindings: map[types.UID]map[evidence.MemberRef]bool{},
+	}
+}
+
+func clusterResource() schema.GroupResource {
+	return schema.GroupResource{Group: v1alpha1.GroupVersion().Group, Resource: v1alpha1.Resource}
+}
+
+func nodeResource() schema.GroupResource { return schema.GroupResource{Resource: "nodes"} }
+
+func (s *simulatedAPIServer) setNextVersion(o client.Object) {
+	s.revision++
+	o.SetResourceVersion(strconv.FormatInt(s.revision, 10))
+}
+
+func (s *simulatedAPIServer) setIdentity(o client.Object) {
+	s.createdCount++
+	o.SetUID(types.UID(fmt.Sprintf("u%d", s.createdCount)))
+	o.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
+}
+
+func (s *simulatedAPIServer) cluster(name string) (*v1alpha1.EtcdCluster, error) {
+	c := s.clusters.objects[name]
+	if c == nil {
+		return nil, apierrors.NewNotFound(clusterResource(), name)
+	}
+	return c, nil
+}
+
+func (s *simulatedAPIServer) node(name string) (*corev1.Node, error) {
+	n := s.nodes.objects[name]
+	if n == nil {
+		return nil, apierrors.NewNotFound(nodeResource(), name)
+	}
+	return n, nil
+}
+
+func (s *simulatedAPIServer) createCluster(c *v1alpha1.EtcdCluster) (*v1alpha1.EtcdCluster, error) {
+	if s.clusters.objects[c.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(clusterResource(), c.Name)
+	}
+	c = c.DeepCopy()
+	c.Status = v1alpha1.EtcdClusterStatus{} // only the subresource writes it
+	s.setIdentity(c)
+	s.setNextVersion(c)
+	s.clusters.put(c)
+	s.recordBindings(c)
+	return c, nil
+}
+
+func (s *simulatedAPIServer) createNode(n *corev1.Node) (*corev1.Node, error) {
+	if s.nodes.objects[n.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(nodeResource(), n.Name)
+	}
+	n = n.DeepCopy()
+	s.setIdentity(n)
+	s.setNextVersion(n)
+	s.nodes.put(n)
+	return n, nil
+}
+
+// A patchView is the part of an object that Holdfast's patches read or write, in its JSON
+// form. It has either a spec or a status.
+type patchView struct {
+	Metadata struct {
+		Name        string            `json:"name"`
+		UID         types.UID         `json:"uid"`
+		Labels      map[string]string `json:"labels,omitempty"`
+		Annotations map[string]string `json:"annotations,omitempty"`
+	} `json:"metadata"`
+	Spec   *v1alpha1.EtcdClusterSpec   `json:"spec,omitempty"`
+	Status *v1alpha1.EtcdClusterStatus `json:"status,omitempty"`
+}
+
+func patchViewOf(o client.Object) patchView {
+	var f patchView
+	f.Metadata.Name, f.Metadata.UID = o.GetName(), o.GetUID()
+	f.Metadata.Labels, f.Metadata.Annotations = o.GetLabels(), o.GetAnnotations()
+	return f
+}
+
+// apply applies a JSON patch or a merge patch. Like the API server, it answers 422 if a
+// test fails, if the patch cannot be applied, or if the UID differs.
+func (f patchView) apply(kind types.PatchType, body []byte, resource schema.GroupResource) (patchView, error) {
+	before, err := json.Marshal(f)
+	if err != nil {
+		return patchView{}, err
+	}
+	var after []byte
+	switch kind {
+	case types.JSONPatchType:
+		var patch jsonpatch.Patch
+		if patch, err = jsonpatch.DecodePatch(body); err == nil {
+			after, err = patch.Apply(before)
+		}
+	case types.MergePatchType:
+		after, err = jsonpatch.MergePatch(before, body)
+	default:
+		err = fmt.Errorf("patch type %s is not simulated", kind)
+	}
+	var made patchView
+	if err == nil {
+		err = json.Unmarshal(after, &made)
+	}
+	if err != nil {
+		return patchView{}, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "PATCH", resource,
+			f.Metadata.Name, err.Error(), 0, false)
+	}
+	if made.Metadata.UID != f.Metadata.UID {
+		uid := field.Invalid(field.NewPath("metadata", "uid"), made.Metadata.UID, "field is immutable")
+		return patchView{}, apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource},
+			f.Metadata.Name, field.ErrorList{uid})
+	}
+	return made, nil
+}
+
+// patchCluster patches everything except the status.
+func (s *simulatedAPIServer) patchCluster(
+	name string, kind types.PatchType, body []byte,
+) (*v1alpha1.EtcdCluster, error) {
+	c, err := s.cluster(name)
+	if err != nil {
+		return nil, err
+	}
+	f := patchViewOf(c)
+	f.Spec = &c.Spec
+	made, err := f.apply(kind, body, clusterResource())
+	if err != nil {
+		return nil, err
+	}
+	next := *c
+	next.Labels, next.Annotations = made.Metadata.Labels, made.Metadata.Annotations
+	if next.Spec = (v1alpha1.EtcdClusterSpec{}); made.Spec != nil {
+		next.Spec = *made.Spec
+	}
+	return s.writeCluster(c, &next), nil
+}
+
+// writeCluster stores next as the newest version, unless nothing differs.
+func (s *simulatedAPIServer) writeCluster(c, next *v1alpha1.EtcdCluster) *v1alpha1.EtcdCluster {
+	if equality.Semantic.DeepEqual(c, next) {
+		return c
+	}
+	s.setNextVersion(next)
+	s.clusters.put(next)
+	s.recordBindings(next)
+	return next
+}
+
+func (s *simulatedAPIServer) recordBindings(c *v1alpha1.EtcdCluster) {
+	for _, b := range c.Spec.Members {
+		if s.bindings[b.NodeUID] == nil {
+			s.bindings[b.NodeUID] = map[evidence.MemberRef]bool{}
+		}
+		s.bindings[b.NodeUID][evidence.MemberRef{Cluster: v1alpha1.ClusterID(c.Name), Member: b.MemberID}] = true
+	}
+}
+
+func (s *simulatedAPIServer) patchClusterStatus(
+	name string, kind types.PatchType, body []byte,
+) (*v1alpha1.EtcdCluster, error) {
+	c, err := s.cluster(name)
+	if err != nil {
+		return nil, err
+	}
+	f := patchViewOf(c)
+	f.Status = &c.Status
+	made, err := f.apply(kind, body, clusterResource())
+	if err != nil {
+		return nil, err
+	}
+	next := *c
+	if next.Status = (v1alpha1.EtcdClusterStatus{}); made.Status != nil {
+		next.Status = *made.Status
+	}
+	return s.writeCluster(c, &next), nil
+}

@@ -1,0 +1,208 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
+
+// A simulatedCache is a cache of one kind, as old as the driver lets it be. As with a real
+// informer, its content may be newer than what its handlers received.
+type simulatedCache[T client.Object] struct {
+	table *objectTable[T]
+
+	mu            sync.Mutex // guards objects, which the code under test reads
+	objects       map[string]T
+	received      int
+	notified      map[string]T
+	notifiedCount int
+	// disconnected is true after the API server closed the watch. The cache never receives the
+	// versions that it missed; it lists again.
+	disconnected bool
+
+	handlers []toolscache.ResourceEventHandler
+}
+
+// newSimulatedCache returns a cache that has just listed the objects.
+func newSimulatedCache[T client.Object](t *objectTable[T]) *simulatedCache[T] {
+	return &simulatedCache[T]{
+		table: t, objects: maps.Clone(t.objects), received: len(t.log),
+		notified: maps.Clone(t.objects), notifiedCount: len(t.log),
+	}
+}
+
+func (m *simulatedCache[T]) list() []T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var found []T
+	for _, name := range sortedKeys(m.objects) {
+		found = append(found, m.objects[name])
+	}
+	return found
+}
+
+func (m *simulatedCache[T]) get(name string) T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.objects[name]
+}
+
+// pending returns how many versions the cache has not received, and how many of those that
+// it received its handlers were not notified of.
+func (m *simulatedCache[T]) pending() (held, told int) {
+	return len(m.table.log) - m.received, m.received - m.notifiedCount
+}
+
+// receive stores the next n versions in the cache.
+func (m *simulatedCache[T]) receive(n int) {
+	if m.disconnected {
+		m.relist()
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for ; n > 0 && m.received < len(m.table.log); n-- {
+		v := m.table.log[m.received]
+		m.received++
+		if v.deleted {
+			delete(m.objects, v.name)
+		} else {
+			m.objects[v.name] = v.object
+		}
+	}
+}
+
+// notify calls the handlers for the next n versions that the cache has received.
+func (m *simulatedCache[T]) notify(n int) {
+	for ; n > 0 && m.notifiedCount < m.received; n-- {
+		v := m.table.log[m.notifiedCount]
+		m.notifiedCount++
+		before, there := m.notified[v.name]
+		for _, h := range m.handlers {
+			switch {
+			case v.deleted && there:
+				h.OnDelete(v.object)
+			case v.deleted:
+			case there:
+				h.OnUpdate(before, v.object)
+			default:
+				h.OnAdd(v.object, false)
+			}
+		}
+		if v.deleted {
+			delete(m.notified, v.name)
+		} else {
+			m.notified[v.name] = v.object
+		}
+	}
+}
+
+// relist lists all objects again. The cache and its handlers never receive the versions in
+// between.
+func (m *simulatedCache[T]) relist() {
+	m.mu.Lock()
+	m.objects, m.disconnected = maps.Clone(m.table.objects), false
+	m.received, m.notifiedCount = len(m.table.log), len(m.table.log)
+	m.mu.Unlock()
+	for _, name := range sortedKeys(m.notified) {
+		if _, there := m.objects[name]; !there {
+			for _, h := range m.handlers {
+				h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: name, Obj: m.notified[name]})
+			}
+		}
+	}
+	for _, name := range sortedKeys(m.objects) {
+		before, there := m.notified[name]
+		for _, h := range m.handlers {
+			if there {
+				h.OnUpdate(before, m.objects[name])
+			} else {
+				h.OnAdd(m.objects[name], false)
+			}
+		}
+	}
+	m.notified = maps.Clone(m.objects)
+}
+
+// A simulatedInformer has the methods of cache.Informer that the webhook uses.
+type simulatedInformer[T client.Object] struct {
+	cache.Informer
+	store *simulatedCache[T]
+}
+
+// AddEventHandler registers the handler and calls it for all present objects.
+func (i simulatedInformer[T]) AddEventHandler(
+	h toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.store.handlers = append(i.store.handlers, h)
+	for _, name := range sortedKeys(i.store.notified) {
+		h.OnAdd(i.store.notified[name], true)
+	}
+	return nil, nil
+}
+
+// A replicaCaches has the methods of cache.Cache that the webhook uses.
+type replicaCaches struct {
+	cache.Cache
+	clusters *simulatedCache[*v1alpha1.EtcdCluster]
+	nodes    *simulatedCache[*corev1.Node]
+}
+
+func (c replicaCaches) GetInformer(
+	_ context.Context, obj client.Object, _ ...cache.InformerGetOption,
+) (cache.Informer, error) {
+	switch obj.(type) {
+	case *v1alpha1.EtcdCluster:
+		return simulatedInformer[*v1alpha1.EtcdCluster]{store: c.clusters}, nil
+	case *corev1.Node:
+		return simulatedInformer[*corev1.Node]{store: c.nodes}, nil
+	}
+	return nil, fmt.Errorf("informer for %T is not simulated", obj)
+}
+
+func (c replicaCaches) WaitForCacheSync(context.Context) bool { return true }
+
+// Get reads from the cache.
+func (c replicaCaches) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	switch into := obj.(type) {
+	case *v1alpha1.EtcdCluster:
+		if found := c.clusters.get(key.Name); found != nil {
+			found.DeepCopyInto(into)
+			return nil
+		}
+	case *corev1.Node:
+		if found := c.nodes.get(key.Name); found != nil {
+			found.DeepCopyInto(into)
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not in the cache", key.Name)
+}
+
+// List reads from the cache.
+func (c replicaCaches) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch into := list.(type) {
+	case *v1alpha1.EtcdClusterList:
+		for _, o := range c.clusters.list() {
+			into.Items = append(into.Items, *o.DeepCopy())
+		}
+	case *corev1.NodeList:
+		for _, o := range c.nodes.list() {
+			into.Items = append(into.Items, *o.DeepCopy())
+		}
+	default:
+		return fmt.Errorf("cached List of %T is not simulated", list)
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package simulation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+// An apiClient is the connection of a replica to the API server: the methods of
+// client.Client and client.Reader that the webhook uses. All other methods panic.
+type apiClient struct {
+	client.Client
+	r *simulatedReplica
+}
+
+// sendCall makes one call. It copies the answer only if the caller waited for it.
+func sendCall[T any](
+	ctx context.Context, a apiClient, write bool, what string, do func() (T, error), take func(T),
+) error {
+	if a.r.isCrashed() {
+		return errCrashed
+	}
+	var answer T
+	c := &apiCall{replica: a.r, what: what, write: write}
+	c.do = func() (err error) {
+		answer, err = do()
+		return err
+	}
+	if err := a.r.sim.gate.wait(ctx, c); err != nil {
+		return err
+	}
+	take(answer)
+	return nil
+}
+
+func (a apiClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	s := a.r.sim.api
+	switch into := obj.(type) {
+	case *v1alpha1.EtcdCluster:
+		return sendCall(ctx, a, false, "get etcdcluster "+key.Name,
+			func() (*v1alpha1.EtcdCluster, error) { return s.cluster(key.Name) },
+			func(c *v1alpha1.EtcdCluster) { c.DeepCopyInto(into) })
+	case *corev1.Node:
+		return sendCall(ctx, a, false, "get node "+key.Name, func() (*corev1.Node, error) { return s.node(key.Name) },
+			func(n *corev1.Node) { n.DeepCopyInto(into) })
+	}
+	return fmt.Errorf("Get of %T is not simulated", obj)
+}
+
+func (a apiClient) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	into, ok := list.(*v1alpha1.EtcdClusterList)
+	if !ok {
+		return fmt.Errorf("List of %T is not simulated", list)
+	}
+	return sendCall(ctx, a, false, "list etcdclusters", func() (map[string]*v1alpha1.EtcdCluster, error) {
+		return cloneMap(a.r.sim.api.clusters.objects), nil
+	}, func(found map[string]*v1alpha1.EtcdCluster) { into.Items = copyClusters(found) })
+}
+
+func cloneMap[T any](m map[string]T) map[string]T {
+	c := make(map[string]T, len(m))
+	for k, v := range m {
+		c[k] = v
+	}
+	return c
+}
+
+func copyClusters(found map[string]*v1alpha1.EtcdCluster) []v1alpha1.EtcdCluster {
+	var list []v1alpha1.EtcdCluster
+	for _, name := range sortedKeys(found) {
+		list = append(list, *found[name].DeepCopy())
+	}
+	return list
+}
+
+func (a apiClient) Create(ctx context.Context, obj client.Object, _ ...client.CreateOption) error {
+	c, ok := obj.(*v1alpha1.EtcdCluster)
+	if !ok {
+		return fmt.Errorf("Create of %T is not simulated", obj)
+	}
+	asked := c.DeepCopy()
+	return sendCall(ctx, a, true, "create etcdcluster "+c.Name,
+		func() (*v1alpha1.EtcdCluster, error) { return a.r.sim.api.createCluster(asked) },
+		func(made *v1alpha1.EtcdCluster) { made.DeepCopyInto(c) })
+}
+
+func (a apiClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
+	body, err := patch.Data(obj)
+	if err != nil {
+		return err
+	}
+	name, sim := obj.GetName(), a.r.sim
+	switch into := obj.(type) {
+	case *v1alpha1.EtcdCluster:
+		review, _ := ctx.Value(reviewContextKey{}).(*simulatedReview)
+		return sendCall(ctx, a, true, fmt.Sprintf("patch etcdcluster %s %s", name, patchKind(patch)),
+			func() (*v1alpha1.EtcdCluster, error) {
+				made, err := sim.api.patchCluster(name, patch.Type(), body)
+				if err == nil && review != nil && patch.Type() == types.JSONPatchType {
+					review.recordGrant(sim, v1alpha1.ClusterID(name))
+				}
+				return made, err
+			}, func(made *v1alpha1.EtcdCluster) { made.DeepCopyInto(into) })
+	case *corev1.Node:
+		return sendCall(ctx, a, true, "patch node "+name,
+			func() (*corev1.Node, error) { return sim.api.patchNode(name, patch.Type(), body) },
+			func(made *corev1.Node) { made.DeepCopyInto(into) })
+	}
+	return fmt.Errorf("Patch of %T is not simulated", obj)
+}
+
+// The kinds of patches in the description of a call.
+const (
+	patchWithTests = "(patch with tests)"
+	mergePatch     = "(merge patch)"
+)
+
+func patchKind(p client.Patch) string {
+	if p.Type() == types.JSONPatchType {
+		return patchWithTests
+	}
+	return mergePatch
+}
+
+func (a apiClient) Status() client.SubResourceWriter { return statusClient{r: a.r} }
+
+// A statusClient writes the status subresource.
+type statusClient struct {
+	client.SubResourceWriter
+	r *simulatedReplica
+}
+
+func (a statusClient) Patch(
+	ctx context.Context, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption,
+) error {
+	body, err := patch.Data(obj)
+	if err != nil {
+		return err
+	}
+	name := obj.GetName()
+	return sendCall(ctx, apiClient{r: a.r}, true, "patch the status of etcdcluster "+name,
+		func() (*v1alpha1.EtcdCluster, error) {
+			return a.r.sim.api.patchClusterStatus(name, patch.Type(), body)
+		}, func(*v1alpha1.EtcdCluster) {})
+}
+
+// Apply accepts the result of client.ApplyConfigurationFromUnstructured, which encodes to
+// the JSON of the object.
+func (a statusClient) Apply(
+	ctx context.Context, configuration runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption,
+) error {
+	summary, err := summaryOf(configuration)
+	if err != nil {
+		return err
+	}
+	return sendCall(ctx, apiClient{r: a.r}, true, "apply the summary of etcdcluster "+summary.Name,
+		func() (*v1alpha1.EtcdCluster, error) {
+			return a.r.sim.api.applySummary(summary.Name, summary.Status)
+		}, func(*v1alpha1.EtcdCluster) {})
+}
+
+func summaryOf(configuration runtime.ApplyConfiguration) (*v1alpha1.EtcdCluster, error) {
+	content, ok := configuration.(runtime.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("Apply of %T is not simulated", configuration)
+	}
+	c := &v1alpha1.EtcdCluster{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content.UnstructuredContent(), c); err != nil {
+		return nil, err
+	}
+	if len(c.Status.Observations) > 0 {
+		return nil, fmt.Errorf("the summary of %s contains observations", c.Name)
+	}
+	return c, nil
+}
+
+// errCrashed is the error of all calls of a crashed replica.
+var errCrashed = errors.New("the replica has crashed")
+
+// An apiCall is one request of a replica to the API server. The caller waits until the
+// driver executes and answers it.
+type apiCall struct {
+	replica *simulatedReplica
+	// review is the review that the call belongs to. It is nil for the leader's calls.
+	review *simulatedReview
+	what   string
+	write  bool
+	// do executes the call. The driver may run it after the caller stopped waiting.
+	do    func() error
+	began time.Time
+
+	// done is true after the call was executed or failed; err is the answer.
+	done  bool
+	err   error
+	reply chan struct{}
+	// abandoned is true if the caller stopped waiting. The gate's mutex guards it.
+	abandoned bool
+}
+
+// A callGate holds the calls whose callers wait.
+type callGate struct {
+	mu    sync.Mutex
+	calls []*apiCall
+	// wake signals to the driver that work may be available.
+	wake chan struct{}
+}
+
+func newGate() *callGate { return &callGate{wake: make(chan struct{}, 1)} }
+
+func (g *callGate) signal() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait adds a call and waits for its answer, or for the end of the context.
+func (g *callGate) wait(ctx context.Context, c *apiCall) error {
+	if err := ctx.Err(); err != nil {
+		return err // client-go sends nothing in this case
+	}
+	c.review, _ = ctx.Value(reviewContextKey{}).(*simulatedReview)
+	c.began, c.reply = time.Now(), make(chan struct{})
+	g.mu.Lock()
+	g.calls = append(g.calls, c)
+	g.mu.Unlock()
+	g.signal()
+	select {
+	case <-c.reply:
+		return c.err
+	case <-ctx.Done():
+		g.mu.Lock()
+		c.abandoned = true
+		g.mu.Unlock()
+		return ctx.Err()
+	}
+}
+
+// waiting returns the calls whose callers wait, in an order that does not depend on the
+// scheduling of goroutines. It removes the abandoned calls from the gate.
+func (g *callGate) waiting() (waiting, abandoned []*apiCall) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.calls {
+		if c.abandoned {
+			abandoned = append(abandoned, c)
+		} else {
+			waiting = append(waiting, c)
+		}
+	}
+	g.calls = slices.Clone(waiting)
+	order := func(a, b *apiCall) int {
+		return cmp.Or(a.began.Compare(b.began), cmp.Compare(a.replica.number, b.replica.number),
+			cmp.Compare(a.review.sortKey(), b.review.sortKey()), cmp.Compare(a.what, b.what))
+	}
+	slices.SortStableFunc(waiting, order)
+	slices.SortStableFunc(abandoned, order)
+	return waiting, abandoned
+}
+
+// answer returns the answer of an executed call to its caller.
+func (g *callGate) answer(c *apiCall) {
+	g.mu.Lock()
+	g.calls = slices.DeleteFunc(g.calls, func(o *apiCall) bool { return o == c })
+	g.mu.Unlock()
+	close(c.reply)
+}
+
+func (c *apiCall) carryOut() {
+	c.err, c.done = c.do(), true
+}
+
+// fail sets the error that answers the call.
+func (c *apiCall) fail(err error) { c.err, c.done = err, true }

@@ -1,0 +1,253 @@
+package simulation
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+const (
+	// requestTime is the time that the API server gives one DELETE.
+	requestTime = time.Minute
+	// lateness is the longest time between the last allow and the deletion.
+	lateness = 4 * time.Minute
+)
+
+// A simulatedDeletion is one DELETE of one Node that the API server executes. The API
+// server reads the Node, calls the webhook, and deletes exactly this version of the Node.
+// If the Node changed in the meantime, it starts again.
+type simulatedDeletion struct {
+	number     int
+	name       string
+	host       *simulatedHost
+	dryRun     bool
+	collection bool
+	begun      time.Time
+	calls      int
+	// review is the current call of the webhook, nil if there is none.
+	review *simulatedReview
+	// admitted is the version of the Node that may be deleted, nil if there is none.
+	admitted  *corev1.Node
+	loss      *pendingLoss
+	allowedAt time.Time
+	done      bool
+	// answer is the last message of the webhook. wasAllowed is true if the webhook allowed the
+	// deletion.
+	answer     string
+	wasAllowed bool
+}
+
+func (sim *simulation) startDelete(h *simulatedHost, dryRun, collection bool) *simulatedDeletion {
+	sim.deleteCount++
+	d := &simulatedDeletion{
+		number: sim.deleteCount, name: h.name, host: h, dryRun: dryRun, collection: collection,
+		begun: time.Now(),
+	}
+	sim.deletions = append(sim.deletions, d)
+	sim.log("DELETE %d of Node %s starts%s", d.number, d.name, map[bool]string{true: " (dry run)"}[dryRun])
+	sim.callWebhook(d, sim.choose(len(sim.replicas)))
+	return d
+}
+
+// callWebhook reads the Node and calls the webhook.
+func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
+	n, err := sim.api.node(d.name)
+	if err != nil || d.calls == 5 || time.Since(d.begun) > requestTime {
+		sim.abandon(d, "no further attempt")
+		return
+	}
+	d.calls++
+	d.host = sim.hostOf(n)
+	sim.reviewCount++
+	d.review = &simulatedReview{
+		deletion: d, number: sim.reviewCount, replica: sim.replicas[replica], node: n,
+		labelled:      n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue,
+		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
+	}
+	sim.log("DELETE %d calls webhook %d, labelled %t, UID %s", d.number, replica, d.review.labelled, n.UID)
+	d.review.send(sim)
+}
+
+// abandon ends a deletion that did not happen and never will.
+func (sim *simulation) abandon(d *simulatedDeletion, why string) {
+	sim.log("DELETE %d ends without effect: %s", d.number, why)
+	d.done = true
+	if d.loss != nil {
+		d.loss.over = true
+	}
+}
+
+// collectAnswers handles the answers of all reviews that ended.
+func (sim *simulation) collectAnswers() {
+	for _, d := range slices.Clone(sim.deletions) {
+		if r := d.review; r != nil && r.done.Load() {
+			d.review = nil
+			r.cancel()
+			sim.handleAnswer(d, r)
+		}
+		if !d.done && d.review == nil && !d.allowedAt.IsZero() && time.Since(d.allowedAt) > lateness {
+			sim.abandon(d, "the allow is too old")
+		}
+	}
+	sim.deletions = slices.DeleteFunc(sim.deletions, func(d *simulatedDeletion) bool { return d.done })
+}
+
+func (sim *simulation) handleAnswer(d *simulatedDeletion, r *simulatedReview) {
+	allowed, message := r.answer != nil && r.answer.Allowed, "no answer"
+	reason := quorum.Reason("NoAnswer")
+	if r.answer != nil {
+		reason = quorum.Reason(r.answer.AuditAnnotations["reason"])
+		message = r.answer.Result.Message
+	}
+	if r.problem != "" && !r.replica.isCrashed() {
+		sim.fail("webhook %d returned no valid answer: %s", r.replica.number, r.problem)
+	}
+	if r.replica.isCrashed() {
+		allowed, message = !r.labelled, "no answer" // by the failure policies
+		reason = "NoAnswer"
+	}
+	d.answer, d.wasAllowed = message, allowed
+	if allowed {
+		sim.counts.allowed++
+	} else {
+		sim.counts.refused++
+	}
+	sim.log("DELETE %d: allowed %t, %s: %s", d.number, allowed, reason, firstLine(message))
+	switch {
+	case d.dryRun:
+		d.done = true
+		return
+	case !allowed:
+		if d.loss == nil {
+			d.done = true
+			return
+		}
+		// An earlier call allowed another version of the Node, which cannot be deleted any more.
+		sim.abandon(d, "a later call was refused")
+		return
+	}
+	d.admitted, d.allowedAt = r.node, time.Now()
+	sim.recordAllowed(d, r, reason)
+}
+
+// recordAllowed adds the loss that an allowed deletion may cause, and checks the answer.
+func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, reason quorum.Reason) {
+	if reason == quorum.Deleting {
+		return // The first allow also covers this DELETE.
+	}
+	// A review that relies on an earlier grant writes none.
+	for id, uids := range sim.lastGrant {
+		if _, wrote := r.order[id]; !wrote && uids[r.node.UID] > 0 && sim.hasGrant(id, r.node.UID) {
+			r.order[id] = uids[r.node.UID]
+		}
+	}
+	made := &pendingLoss{
+		uid: r.node.UID, node: r.node.Name, host: d.host, order: r.order, forgiven: map[v1alpha1.ClusterID]bool{},
+		members: slices.Clone(r.before.bound[r.node.UID]),
+	}
+	// Without a grant, only bindings show which members the Node had.
+	for _, ref := range r.before.announced {
+		if r.order[ref.Cluster] > 0 {
+			made.members = append(made.members, ref)
+		}
+	}
+	// This call belongs to the same DELETE and replaces its earlier loss.
+	if d.loss != nil {
+		d.loss.over = true
+	}
+	d.loss = made
+	a := &allowedReview{review: r, loss: made, lastSnapshot: len(sim.snapshots) - 1, otherLosses: sim.pendingLosses()}
+	switch {
+	case reason == quorum.BreakGlassUsed:
+	case !r.labelled:
+		sim.checkUnlabelled(r, reason)
+	default:
+		sim.checkAllowed(a)
+	}
+	sim.losses = append(sim.losses, made)
+}
+
+// checkUnlabelled checks the answers for unlabelled Nodes: a Node with a binding in the
+// replica's own cache must not be deleted.
+func (sim *simulation) checkUnlabelled(r *simulatedReview, reason quorum.Reason) {
+	if reason == "NoAnswer" {
+		return
+	}
+	for _, c := range r.replica.caches.clusters.list() {
+		for _, b := range c.Spec.Members {
+			if b.NodeUID == r.node.UID {
+				sim.fail("unlabelled Node %s was allowed to be deleted although member %s is bound to it", r.node.Name, b.MemberID)
+			}
+		}
+	}
+}
+
+// commit deletes the admitted version of the Node, if it is still the current one.
+func (sim *simulation) commit(d *simulatedDeletion) {
+	n, err := sim.api.node(d.name)
+	switch {
+	case err != nil:
+		sim.abandon(d, "the Node is gone already")
+		return
+	case n.ResourceVersion != d.admitted.ResourceVersion || n.UID != d.admitted.UID:
+		sim.log("DELETE %d finds another version of the Node", d.number)
+		d.admitted = nil
+		sim.callWebhook(d, sim.choose(len(sim.replicas)))
+		return
+	}
+	sim.log("DELETE %d is carried out", d.number)
+	sim.counts.deleted++
+	if err := sim.api.deleteNode(d.name); err != nil {
+		sim.fail("deleting a Node: %v", err)
+	}
+	d.done = true
+	if d.loss != nil {
+		d.loss.happened, d.loss.at = true, time.Now()
+	}
+	sim.syncKubelets()
+}
+
+// syncKubelets records which hosts have lost their Node.
+func (sim *simulation) syncKubelets() {
+	for _, h := range sim.hosts {
+		if n, err := sim.api.node(h.name); h.node != "" && (err != nil || n.UID != h.node) {
+			h.node = ""
+		}
+	}
+}
+
+func (sim *simulation) hostOf(n *corev1.Node) *simulatedHost {
+	for _, h := range sim.hosts {
+		if h.node == n.UID {
+			return h
+		}
+	}
+	return sim.unknownHost(n.UID)
+}
+
+// unknownHost returns the machine of a Node that a restore brought back and that no kubelet
+// uses.
+func (sim *simulation) unknownHost(uid types.UID) *simulatedHost {
+	return &simulatedHost{name: "unknown host of " + string(uid), killed: true}
+}
+
+// hasGrant reports whether the cluster has a grant for the Node.
+func (sim *simulation) hasGrant(id v1alpha1.ClusterID, uid types.UID) bool {
+	c, err := sim.api.cluster(string(id))
+	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
+}
+
+func firstLine(text string) string {
+	for i, c := range text {
+		if c == '\n' {
+			return text[:i]
+		}
+	}
+	return text
+}

@@ -1,0 +1,35 @@
+// Package simulation plays random histories against the real webhook code: two replicas, each
+// with the packages admission, deletion, leader and clusterstore, of which one leads. It
+// simulates everything else: etcd clusters and their machines, the agents, an API server, and
+// time. TestSimulatedAPIServer compares the simulated API server with a real one.
+//
+// # How a history works
+//
+// Every call that the code under test makes outside its own memory waits at a gate
+// (client_test.go). One driver (driver_test.go) picks the next event from one stream of random
+// choices. A call is answered, fails, or is executed although its caller receives an error. A
+// cache receives a change, an agent probes or publishes, a machine is terminated, a replica
+// crashes, or time passes. Therefore every interleaving is possible, and a history can be
+// repeated and shortened from its choices.
+//
+// The simulation knows the true state of etcd, which the code under test never reads. For
+// each allowed deletion, verdict_test.go checks that every etcd cluster keeps its quorum even
+// if all allowed deletions happen. Some histories end with a check that safe deletions are
+// allowed again after all faults (recovery_test.go). The scenarios are fixed histories in
+// which the test decides what happens.
+//
+// # How to run it
+//
+// Each test run plays fifty fixed histories. These commands play random ones in addition, or
+// log one history of a seed:
+//
+//	go test ./internal/simulation -run TestHistories -histories 10000
+//	go test ./internal/simulation -run TestHistories -seed 7 -v
+//
+// # How to read a failed history
+//
+// The test shortens a failed history, and prints its seed, the violated property and one line
+// for each event with its simulated time. Lines of DELETE n belong to one deletion, from its
+// start over its calls of the webhook to its end. Read the lines of the last allowed DELETE
+// first, and then which machines and members changed between the call and the answer.
+package simulation

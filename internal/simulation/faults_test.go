@@ -1,0 +1,278 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// deleteAnyCluster deletes an EtcdCluster. If it has grants, the operator used the
+// break-glass override, so the verdict check ignores all earlier losses in this cluster.
+func (sim *simulation) deleteAnyCluster() {
+	e := sim.pickEtcd()
+	if err := sim.api.deleteCluster(string(e.id)); err != nil {
+		return
+	}
+	sim.log("EtcdCluster %s is deleted", e.id)
+	for _, d := range sim.losses {
+		d.forgiven[e.id] = true
+	}
+	sim.api.forgetBindings(e.id)
+}
+
+// backUpOrRestore backs up the API server's etcd, or restores the backup if there is one.
+// During a restore the API server is down, and all requests fail.
+func (sim *simulation) backUpOrRestore() {
+	if sim.backup == nil {
+		s := sim.api.takeBackup()
+		sim.backup, sim.backupTime = &s, time.Now()
+		sim.log("the API server's etcd is backed up")
+		return
+	}
+	sim.log("the API server stops for a restore")
+	for _, d := range slices.Clone(sim.deletions) {
+		if d.review != nil {
+			d.review.cancel()
+		}
+		d.review = nil
+		sim.abandon(d, "the API server is down")
+	}
+	sim.deletions = nil
+	sim.lateWrites = nil
+	sim.delayedProbes = nil
+	waiting, _ := sim.gate.waiting()
+	for _, c := range waiting {
+		if !c.done {
+			c.fail(fmt.Errorf("connection refused"))
+		}
+		sim.gate.answer(c)
+	}
+	sim.failCallsFor(time.Duration(10+sim.choose(30)) * time.Second)
+	// The handlers process what the caches have received.
+	for _, r := range sim.replicas {
+		r.caches.clusters.notify(len(sim.api.clusters.log))
+		r.caches.nodes.notify(len(sim.api.nodes.log))
+		r.caches.clusters.disconnected, r.caches.nodes.disconnected = true, true
+	}
+	sim.api.restore(*sim.backup)
+	for _, e := range sim.etcds {
+		sim.api.forgetBindings(e.id)
+	}
+	for _, name := range sortedKeys(sim.api.clusters.objects) {
+		sim.api.recordBindings(sim.api.clusters.objects[name])
+	}
+	sim.log("the API server's etcd is restored")
+	sim.losses = slices.DeleteFunc(sim.losses, func(d *pendingLoss) bool {
+		n, err := sim.api.node(d.node)
+		undone := !d.happened || d.at.After(sim.backupTime) || (err == nil && n.UID == d.uid &&
+			n.DeletionTimestamp == nil && len(n.Spec.Taints) == 0)
+		d.over = d.over || undone
+		return d.over
+	})
+	sim.backup = nil
+	sim.reassignNodes()
+}
+
+// failCallsFor lets time pass while every call fails.
+func (sim *simulation) failCallsFor(d time.Duration) {
+	until := time.Now().Add(d)
+	for time.Now().Before(until) {
+		sim.sleep(500 * time.Millisecond)
+		sim.waitForGoroutines()
+		waiting, _ := sim.gate.waiting()
+		for _, c := range waiting {
+			c.fail(fmt.Errorf("connection refused"))
+			sim.gate.answer(c)
+		}
+	}
+	sim.waitForGoroutines()
+}
+
+// reassignNodes assigns to each machine the Node of its name.
+func (sim *simulation) reassignNodes() {
+	for _, h := range sim.hosts {
+		h.node = ""
+	}
+	for _, name := range sortedKeys(sim.api.nodes.objects) {
+		var owner *simulatedHost
+		for _, h := range sim.hosts {
+			if h.name == name && (owner == nil || !h.killed) {
+				owner = h
+			}
+		}
+		if owner != nil {
+			owner.node = sim.api.nodes.objects[name].UID
+		}
+	}
+	for _, h := range sim.hosts {
+		h.agent = newAgent(sim, h)
+	}
+}
+
+func (sim *simulation) crashReplica() {
+	i := sim.choose(len(sim.replicas))
+	led := sim.replicas[i].isLeading
+	sim.log("webhook %d crashes and restarts", i)
+	sim.restartReplica(i)
+	if led && !slices.ContainsFunc(sim.replicas, func(r *simulatedReplica) bool { return r.isLeading }) &&
+		sim.choose(2) == 0 {
+		sim.replicas[sim.choose(len(sim.replicas))].startLeading()
+	}
+}
+
+func (sim *simulation) restartReplica(i int) {
+	old := sim.replicas[i]
+	waiting, _ := sim.gate.waiting()
+	for _, c := range waiting {
+		if c.replica == old && c.write && !c.done && sim.profile.faults {
+			sim.lateWrites = append(sim.lateWrites, c) // the request was sent
+		}
+	}
+	old.crash()
+	sim.collectAnswers()
+	sim.gate.waiting()
+	sim.replicas[i] = sim.startReplica(i)
+}
+
+// ensureLeader starts a leader if there is none.
+func (sim *simulation) ensureLeader() {
+	if !slices.ContainsFunc(sim.replicas, func(r *simulatedReplica) bool { return r.isLeading }) {
+		i := sim.choose(len(sim.replicas))
+		sim.log("webhook %d starts to lead", i)
+		sim.replicas[i].startLeading()
+	}
+}
+
+// startAllLeaders makes every replica lead, as if the old leader had not noticed that it
+// lost the lease.
+func (sim *simulation) startAllLeaders() {
+	for _, r := range sim.replicas {
+		if !r.isLeading {
+			sim.log("webhook %d starts to lead as well", r.number)
+			r.startLeading()
+		}
+	}
+}
+
+func (sim *simulation) breakAgent() {
+	h := sim.hosts[sim.choose(len(sim.hosts))]
+	if sim.choose(3) == 1 {
+		h.agent.blind = true
+	} else {
+		h.agent.silent = true
+	}
+	sim.log("the agent of %s: silent %t, blind %t", h.name, h.agent.silent, h.agent.blind)
+}
+
+func (sim *simulation) repairAgent() {
+	if h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool { return h.agent.silent || h.agent.blind }); ok {
+		sim.log("the agent of %s works again", h.name)
+		h.agent.silent, h.agent.blind = false, false
+	}
+}
+
+// addFinalizer adds Karpenter's finalizer to a Node.
+func (sim *simulation) addFinalizer() {
+	if h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool { return h.node != "" }); ok {
+		_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
+			if n.DeletionTimestamp == nil {
+				n.Finalizers = []string{"karpenter.sh/termination"}
+			}
+		})
+		sim.log("finalizer is added to Node %s: %s", h.name, errorText(err))
+	}
+}
+
+// completeDeletion removes the finalizer of a Node that is being deleted, after terminating
+// its machine.
+func (sim *simulation) completeDeletion() {
+	h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool {
+		n := sim.api.nodes.objects[h.name]
+		return h.node != "" && n != nil && n.DeletionTimestamp != nil
+	})
+	if ok {
+		sim.terminate(h)
+		_, err := sim.api.editNode(h.name, func(n *corev1.Node) { n.Finalizers = nil })
+		sim.log("finalizer of Node %s is removed: %s", h.name, errorText(err))
+		sim.syncKubelets()
+	}
+}
+
+// writeNodeStatus writes a Node, so that the API server calls the webhook again for a
+// DELETE in progress.
+func (sim *simulation) writeNodeStatus() {
+	if h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool { return h.node != "" && !h.killed }); ok {
+		_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+				Message: fmt.Sprint(sim.api.revision),
+			}}
+		})
+		sim.log("the kubelet of %s writes its Node: %s", h.name, errorText(err))
+	}
+}
+
+// terminateMachine terminates the machine of a deleted Node, within a quarter of an hour.
+func (sim *simulation) terminateMachine() {
+	d, ok := pickMatching(sim, sim.pendingLosses(), func(d *pendingLoss) bool {
+		return d.happened && !d.host.killed && !d.host.keptByOperator && time.Since(d.at) < 15*time.Minute
+	})
+	if ok && (!sim.profile.careful || !sim.hasUnstartedMember(d.host)) {
+		sim.terminate(d.host)
+	}
+}
+
+// hasUnstartedMember reports whether the host has a member that has not started yet.
+func (sim *simulation) hasUnstartedMember(h *simulatedHost) bool {
+	for _, e := range sim.etcds {
+		if m := e.memberOn(h); m != nil && !m.started {
+			return true
+		}
+	}
+	return false
+}
+
+func (sim *simulation) terminate(h *simulatedHost) {
+	if !h.killed && !h.keptByOperator {
+		h.killed = true
+		sim.log("machine %s is terminated", h.name)
+	}
+}
+
+func (sim *simulation) advanceAndLog(d time.Duration) {
+	sim.log("all parties work for %s", d)
+	sim.advance(d)
+}
+
+// toggleWatches stops or resumes the watches of a replica. A resumed watch delivers the
+// missed versions or lists again.
+func (sim *simulation) toggleWatches() {
+	r := sim.replicas[sim.choose(len(sim.replicas))]
+	if sim.choose(3) == 1 {
+		r.clusterWatchStalled = !r.clusterWatchStalled
+	} else {
+		r.nodeWatchStalled = !r.nodeWatchStalled
+	}
+	sim.log("webhook %d: Node watch stalled %t, EtcdCluster watch stalled %t", r.number, r.nodeWatchStalled,
+		r.clusterWatchStalled)
+	if !r.nodeWatchStalled && !r.clusterWatchStalled && sim.choose(2) == 1 {
+		r.caches.clusters.relist()
+		r.caches.nodes.relist()
+	}
+}
+
+// skewClock restarts a replica with another clock. Setting the clock during the life of a
+// process would have no effect: Go measures durations with a monotonic clock.
+func (sim *simulation) skewClock() {
+	i := sim.choose(len(sim.replicas))
+	led := sim.replicas[i].isLeading
+	sim.restartReplica(i)
+	r, ahead := sim.replicas[i], time.Duration(sim.choose(40)-20)*time.Minute
+	r.skew.Store(int64(ahead))
+	sim.log("webhook %d restarts with its clock ahead by %s", r.number, ahead)
+	if led {
+		r.startLeading()
+	}
+}

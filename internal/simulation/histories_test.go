@@ -1,0 +1,189 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+)
+
+func TestMain(m *testing.M) {
+	flag.Int("histories", 0, "number of random histories to play, in addition to the fixed ones")
+	flag.Uint64("seed", 0, "play only the history of this seed and log it")
+	flag.Int("shrink", 400, "number of shorter histories to try after a failure")
+	flag.Int("steps", 250, "number of steps of a history")
+	debug.SetGCPercent(400) // histories are short-lived
+	os.Exit(m.Run())
+}
+
+func flagValue[T any](name string) T {
+	value, _ := flag.Lookup(name).Value.(flag.Getter).Get().(T)
+	return value
+}
+
+// A historyResult is the result of one history.
+type historyResult struct {
+	failure string
+	trace   []string
+	taken   []int
+	counts  historyCounts
+}
+
+// A historyCounts counts what happened in a history, to show how much the histories cover.
+type historyCounts struct{ allowed, refused, deleted, recovered int }
+
+// play plays one history.
+func play(t *testing.T, c *choices, steps int, verbose bool) historyResult {
+	var o historyResult
+	synctest.Test(t, func(t *testing.T) {
+		sim := newSimulation(t.Context(), c, randomProfile(c), verbose)
+		sim.run(steps)
+		if sim.profile.recovers && !sim.hasFailed() {
+			sim.checkRecovery()
+		}
+		sim.stop()
+		o = historyResult{failure: sim.failure, trace: sim.trace, taken: slices.Clone(c.taken), counts: sim.counts}
+	})
+	return o
+}
+
+func TestHistories(t *testing.T) {
+	steps := flagValue[int]("steps")
+	if seed := flagValue[uint64]("seed"); seed != 0 {
+		o := play(t, fromSeed(seed), steps, true)
+		t.Log(strings.Join(o.trace, "\n"))
+		if o.failure != "" {
+			report(t, fmt.Sprint("seed ", seed), o, steps)
+		}
+		return
+	}
+	const fixed, lanes = 50, 4
+	random := flagValue[int]("histories")
+	first := rand.Uint64() | 1<<63
+	t.Logf("%d fixed histories, %d random ones with seeds from %d", fixed, random, first)
+	var allowed, refused, deleted, healed atomic.Int64
+	for lane := range lanes {
+		t.Run(fmt.Sprint(lane), func(t *testing.T) {
+			t.Parallel()
+			for i := lane; i < fixed+random; i += lanes {
+				seed := uint64(i + 1)
+				if i >= fixed {
+					seed = first + uint64(i)
+				}
+				o := play(t, fromSeed(seed), steps, false)
+				allowed.Add(int64(o.counts.allowed))
+				refused.Add(int64(o.counts.refused))
+				deleted.Add(int64(o.counts.deleted))
+				healed.Add(int64(o.counts.recovered))
+				if o.failure != "" {
+					report(t, fmt.Sprint("seed ", seed), o, steps)
+					return
+				}
+			}
+		})
+	}
+	t.Cleanup(func() {
+		t.Logf("%d deletions allowed, %d refused, %d carried out; %d recovery checks",
+			allowed.Load(), refused.Load(), deleted.Load(), healed.Load())
+	})
+}
+
+// report shortens a failed history and prints it.
+func report(t *testing.T, name string, o historyResult, steps int) {
+	t.Helper()
+	short := shrink(t, o, steps)
+	t.Errorf("%s: %s\nreplay with -run TestHistories -seed N; the shortest history that fails:\n%s", name, short.failure,
+		strings.Join(short.trace, "\n"))
+}
+
+// shrink removes choices, or sets them to zero, as long as the history still fails.
+func shrink(t *testing.T, o historyResult, steps int) historyResult {
+	best, taken, tries := o, o.taken, 0
+	fails := func(candidate []int) bool {
+		tries++
+		next := play(t, replay(candidate), steps, false)
+		if next.failure != "" {
+			best, taken = next, candidate
+		}
+		return next.failure != ""
+	}
+	for size := len(taken) / 2; size > 0; size /= 2 {
+		for at := 0; at < len(taken) && tries < flagValue[int]("shrink"); {
+			end := min(at+size, len(taken))
+			zeroed := slices.Clone(taken)
+			clear(zeroed[at:end])
+			switch {
+			case fails(slices.Concat(taken[:at], taken[end:])):
+			case slices.Equal(zeroed, taken), fails(zeroed), true:
+				at = end
+			}
+		}
+	}
+	return best
+}
+
+// FuzzHistories lets the fuzzer make the choices: go test -fuzz Histories.
+func FuzzHistories(f *testing.F) {
+	for seed := range uint64(4) {
+		random := rand.NewChaCha8([32]byte{byte(seed)})
+		data := make([]byte, 600)
+		_, _ = random.Read(data) // ChaCha8 never fails
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if o := play(t, fromBytes(data), min(len(data), 250), false); o.failure != "" {
+			t.Errorf("%s\n%s", o.failure, strings.Join(o.trace, "\n"))
+		}
+	})
+}
+
+// A choices is the only source of random decisions. The first option of each decision is
+// the harmless one, so that a history ends calmly when its recorded choices run out.
+type choices struct {
+	next  func(n int) int
+	taken []int
+}
+
+func fromSeed(seed uint64) *choices {
+	random := rand.New(rand.NewPCG(seed, seed^0x9e3779b97f4a7c15))
+	return &choices{next: random.IntN}
+}
+
+// replay repeats the recorded choices, and then always picks the first option.
+func replay(taken []int) *choices {
+	i := -1
+	return &choices{next: func(n int) int {
+		if i++; i >= len(taken) {
+			return 0
+		}
+		return taken[i] % n
+	}}
+}
+
+// fromBytes converts the input of a fuzzer to choices.
+func fromBytes(data []byte) *choices {
+	taken := make([]int, len(data))
+	for i, b := range data {
+		taken[i] = int(b)
+	}
+	return replay(taken)
+}
+
+// pick returns one of the numbers below n.
+func (c *choices) pick(n int) int {
+	if n <= 1 {
+		return 0
+	}
+	i := c.next(n)
+	c.taken = append(c.taken, i)
+	return i
+}
+
+// oneIn returns true in one of n cases.
+func (c *choices) oneIn(n int) bool { return c.pick(n) == n-1 }

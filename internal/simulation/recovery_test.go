@@ -1,0 +1,292 @@
+package simulation
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// checkRecovery ends all faults. Then it requires that a safe deletion is allowed within
+// the time after which grants end. No history may leave a node that can never be deleted.
+func (sim *simulation) checkRecovery() {
+	sim.log("all faults end")
+	sim.profile.faults = false
+	sim.advance(10 * time.Second)
+	for _, d := range slices.Clone(sim.deletions) {
+		if d.admitted != nil && d.review == nil && sim.choose(2) == 1 {
+			sim.commit(d)
+		} else {
+			sim.abandon(d, "no further attempt")
+		}
+	}
+	sim.advance(10 * time.Second)
+	for _, d := range slices.Clone(sim.deletions) {
+		sim.abandon(d, "no further attempt")
+	}
+	sim.recordSnapshot()
+	sim.repairAll()
+	sim.repairMembers()
+	sim.recordSnapshot()
+	limit := 30 * time.Minute
+	if sim.profile.enabled[clockSkews] {
+		limit += 40 * time.Minute
+	}
+	sim.advance(time.Minute) // the leader binds new members
+	sim.checkLiveness(limit)
+}
+
+// repairAll repairs all replicas, agents, machines and members that can be repaired.
+func (sim *simulation) repairAll() {
+	for _, l := range sim.delayedProbes {
+		sim.publish(l)
+	}
+	for _, c := range sim.lateWrites {
+		c.carryOut()
+	}
+	sim.delayedProbes, sim.lateWrites = nil, nil
+	for _, r := range sim.replicas {
+		r.nodeWatchStalled, r.clusterWatchStalled = false, false
+	}
+	sim.ensureLeader()
+	for _, h := range sim.hosts {
+		h.agent.silent, h.agent.blind = false, false
+		if n, err := sim.api.node(h.name); err == nil && h.node == n.UID && n.DeletionTimestamp != nil {
+			sim.terminate(h)
+		}
+		h.up = true
+		_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
+			n.Finalizers, n.Spec.Taints = nil, nil
+			n.Annotations = maps.Clone(n.Annotations)
+			delete(n.Annotations, quorum.BreakGlassAnnotation)
+		})
+		sim.log("Node %s is cleaned up: %s", h.name, errorText(err))
+	}
+	sim.syncKubelets()
+	// Machines of deleted Nodes are terminated, unless an operator guaranteed that they stay.
+	for _, d := range sim.pendingLosses() {
+		if n, err := sim.api.node(d.node); err == nil && n.UID == d.uid {
+			d.over = true
+		} else if d.host.node == "" {
+			sim.terminate(d.host)
+		}
+	}
+	for _, e := range sim.etcds {
+		for _, m := range e.members {
+			m.running = m.started
+		}
+	}
+	for _, h := range sim.hosts {
+		if h.node == "" && !h.killed && !h.keptByOperator {
+			sim.registerNode(h)
+		}
+	}
+}
+
+// repairMembers promotes learners and removes dead and unfinished members, as an operator
+// would.
+func (sim *simulation) repairMembers() {
+	for _, e := range sim.etcds {
+		for _, m := range slices.Clone(e.members) {
+			switch {
+			case m.isAlive() && m.learner:
+				e.promote(m)
+			case !m.isAlive():
+				if e.remove(m) {
+					sim.log("member %s on %s is removed", m.id, m.host.name)
+					m.wiped = true
+				}
+			}
+		}
+		for _, m := range e.removed {
+			m.wiped = true
+		}
+		c, err := sim.api.cluster(string(e.id))
+		if err != nil {
+			continue
+		}
+		for _, g := range c.Spec.Grants {
+			sim.settleUntilDone(c.Name, g)
+		}
+	}
+}
+
+// settleUntilDone lets an operator name the grant of a machine that stays, until the grant
+// ends. The leader does not end a grant that is too young.
+func (sim *simulation) settleUntilDone(cluster string, g v1alpha1.Grant) {
+	for range 8 {
+		c, err := sim.api.cluster(cluster)
+		if err != nil || !slices.ContainsFunc(c.Spec.Grants, func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }) ||
+			!slices.ContainsFunc(sim.hosts, func(h *simulatedHost) bool { return h.keptByOperator && h.name == g.Node }) ||
+			!sim.canSettle(g.NodeUID) {
+			return
+		}
+		sim.settleGrant(c, g.NodeUID)
+		sim.advance(20 * time.Second)
+	}
+}
+
+// checkLiveness requires that a safe deletion is allowed.
+func (sim *simulation) checkLiveness(limit time.Duration) {
+	h, ok := pickMatching(sim, sim.hosts, sim.isExpendable)
+	if !ok {
+		return
+	}
+	sim.counts.recovered++
+	for begun := time.Now(); !sim.hasFailed(); sim.advance(25 * time.Second) {
+		sim.recordSnapshot()
+		d := sim.startDelete(h, false, false)
+		for d.review != nil && !sim.hasFailed() {
+			sim.advance(time.Second)
+		}
+		if d.wasAllowed {
+			sim.abandon(d, "another plugin refuses")
+			return
+		}
+		if time.Since(begun) > limit {
+			sim.fail("Node %s is expendable but still refused after %s: %s", h.name, limit, d.answer)
+		}
+	}
+}
+
+// isExpendable reports whether the machine has a member, and every cluster with a member on
+// it can lose that member.
+func (sim *simulation) isExpendable(h *simulatedHost) bool {
+	holds := false
+	for _, e := range sim.etcds {
+		m := e.memberOn(h)
+		if m == nil && slices.ContainsFunc(e.removed, func(l *simulatedMember) bool { return l.host == h }) &&
+			!sim.isObservable(e) {
+			return false // no confirmed list shows that the member has left
+		}
+		if m == nil {
+			continue
+		}
+		holds = true
+		others := countOf(e.voters(), func(o *simulatedMember) bool { return o != m && o.isAlive() })
+		if m.learner || !e.hasQuorum() || others < quorumOf(len(e.voters())) || !sim.isObservable(e) {
+			return false
+		}
+	}
+	return holds && h.node != "" && !h.killed
+}
+
+// isObservable reports whether a confirmed member list is available: an accepted observer
+// is still a member, or there are no bindings yet. If all members were replaced before any
+// of the old ones published a list with a new one, an operator must help.
+func (sim *simulation) isObservable(e *simulatedEtcd) bool {
+	c := sim.api.clusters.objects[string(e.id)]
+	if !e.hasQuorum() {
+		return false
+	}
+	if c == nil || len(c.Spec.Members) == 0 {
+		return slices.ContainsFunc(e.members, func(m *simulatedMember) bool { return m.host.node != "" && m.isAlive() })
+	}
+	return slices.ContainsFunc(e.members, func(m *simulatedMember) bool {
+		return m.isAlive() && m.host.node != "" && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+			return b.MemberID == m.id && b.NodeUID == m.host.node
+		})
+	})
+}
+
+// sleep lets time pass. Timers fire, and the calls that follow wait at the gate.
+func (sim *simulation) sleep(d time.Duration) {
+	<-time.After(d)
+}
+
+// advance lets time pass while all parties do their work immediately: calls are answered,
+// caches are up to date, agents probe.
+func (sim *simulation) advance(d time.Duration) {
+	until := time.Now().Add(d)
+	for !sim.hasFailed() {
+		synctest.Wait()
+		sim.collectAnswers()
+		if sim.doAllWork() {
+			continue
+		}
+		left := time.Until(until)
+		if left <= 0 {
+			return
+		}
+		ctx, stop := context.WithTimeout(sim.ctx, left)
+		select {
+		case <-sim.gate.wake:
+		case <-ctx.Done():
+		}
+		stop()
+	}
+}
+
+// doAllWork does all available work, and reports whether there was any.
+func (sim *simulation) doAllWork() bool {
+	waiting, abandoned := sim.gate.waiting()
+	for _, c := range abandoned {
+		if c.write && !c.done && sim.profile.faults {
+			sim.lateWrites = append(sim.lateWrites, c)
+		}
+	}
+	worked := false
+	for _, c := range waiting {
+		if sim.isBlocked != nil && sim.isBlocked(c) {
+			continue
+		}
+		worked = true
+		if !c.done {
+			c.carryOut()
+			sim.logCall(c, "")
+		}
+		sim.gate.answer(c)
+	}
+	for _, r := range sim.replicas {
+		if r.isCrashed() {
+			continue
+		}
+		if !r.clusterWatchStalled {
+			worked = deliverAll(r.caches.clusters) || worked
+		}
+		if !r.nodeWatchStalled {
+			worked = deliverAll(r.caches.nodes) || worked
+		}
+	}
+	if worked {
+		return true
+	}
+	for _, h := range sim.hosts {
+		if h.agent.isWorking() {
+			worked = sim.syncAgent(h.agent) || worked
+		}
+	}
+	return worked
+}
+
+func deliverAll[T client.Object](c *simulatedCache[T]) bool {
+	unreceived, unnotified := c.pending()
+	c.receive(unreceived)
+	c.notify(unreceived + unnotified)
+	return unreceived+unnotified > 0
+}
+
+// syncAgent does all due work of an agent: it probes every cluster with a new key, and
+// writes its Node.
+func (sim *simulation) syncAgent(a *simulatedAgent) bool {
+	a.catchUp()
+	worked := a.writeNode(sim)
+	for _, e := range sim.etcds {
+		if q, due := a.dueProbe(e); due {
+			l := a.beginProbe(e, q)
+			l.complete()
+			if l.finish() {
+				sim.publish(l)
+			}
+			worked = true
+		}
+	}
+	return worked
+}

@@ -1,0 +1,236 @@
+package simulation
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/deletion"
+	"github.com/holdfast-dev/holdfast/internal/leader"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// A simulatedReplica is one process of the webhook: the real Handler, Reviewer and Leader,
+// whose calls wait at the gate.
+type simulatedReplica struct {
+	sim    *simulation
+	number int
+	caches replicaCaches
+	mux    *http.ServeMux
+	leader *leader.Leader
+	// A stalled watch delivers nothing. skew is the time by which the replica's clock is
+	// ahead.
+	nodeWatchStalled, clusterWatchStalled bool
+	skew                                  atomic.Int64
+	// isLeading is true if the leader's loop runs here.
+	isLeading bool
+
+	dead       atomic.Bool
+	cancel     context.CancelFunc
+	ctx        context.Context //nolint:containedctx // the lifetime of a simulated process, ended by crash
+	goroutines sync.WaitGroup
+}
+
+func (r *simulatedReplica) isCrashed() bool { return r.dead.Load() }
+
+// startReplica starts a process whose caches have just listed.
+func (sim *simulation) startReplica(number int) *simulatedReplica {
+	r := &simulatedReplica{sim: sim, number: number, mux: http.NewServeMux()}
+	r.caches = replicaCaches{clusters: newSimulatedCache(&sim.api.clusters), nodes: newSimulatedCache(&sim.api.nodes)}
+	r.ctx, r.cancel = context.WithCancel(sim.ctx)
+	connection, registry, log := apiClient{r: r}, prometheus.NewRegistry(), sim.logger(number)
+	store, err := clusterstore.New(r.ctx, clusterstore.Options{
+		Client: connection, Reader: connection, Cache: r.caches,
+		Registerer: registry,
+	})
+	if err != nil {
+		sim.fail("starting a replica: %v", err)
+		return r
+	}
+	now := func() time.Time { return time.Now().Add(time.Duration(r.skew.Load())) }
+	r.leader, err = leader.New(r.ctx, leader.Options{Store: store, Log: log, Registerer: registry, Now: now})
+	if err != nil {
+		sim.fail("creating a leader: %v", err)
+		return r
+	}
+	reviewer, err := deletion.New(deletion.Options{Store: store, Registerer: registry})
+	if err != nil {
+		sim.fail("creating a reviewer: %v", err)
+		return r
+	}
+	gate, err := admission.New(admission.Options{
+		Reviewer: reviewer,
+		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
+			node := &corev1.Node{}
+			return node, connection.Get(ctx, client.ObjectKey{Name: name}, node)
+		},
+		Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
+	})
+	if err == nil {
+		err = gate.Mount(r.mux)
+	}
+	if err != nil {
+		sim.fail("mounting the handler: %v", err)
+	}
+	return r
+}
+
+// logger returns a logger that writes to the log of a verbose history.
+func (sim *simulation) logger(number int) *slog.Logger {
+	if !sim.verbose {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(lineWriter(func(line string) { sim.log("    webhook %d: %s", number, line) }),
+		&slog.HandlerOptions{
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			},
+		}))
+}
+
+// A lineWriter passes on whole lines.
+type lineWriter func(string)
+
+func (l lineWriter) Write(p []byte) (int, error) {
+	l(string(bytes.TrimSuffix(p, []byte("\n"))))
+	return len(p), nil
+}
+
+// startLeading runs the leader's loop until the process ends.
+func (r *simulatedReplica) startLeading() {
+	r.isLeading = true
+	r.goroutines.Go(func() {
+		if err := r.leader.Run(r.ctx); err != nil {
+			r.sim.fail("the leader's loop ended: %v", err)
+		}
+	})
+}
+
+// crash ends the process between two steps. Its later calls have no effect.
+func (r *simulatedReplica) crash() {
+	r.dead.Store(true)
+	r.cancel()
+	r.goroutines.Wait()
+}
+
+// reviewContextKey is the context key of the review that a call belongs to.
+type reviewContextKey struct{}
+
+// A simulatedReview is one call of the webhook by the API server.
+type simulatedReview struct {
+	deletion *simulatedDeletion
+	number   int
+	replica  *simulatedReplica
+	node     *corev1.Node
+	labelled bool
+	// firstSnapshot is the index of the snapshot at the start of the review.
+	firstSnapshot int
+	// before is what Holdfast could know at the start of the review.
+	before deletionKnowledge
+	// order has, by cluster, the position of the review's last grant in the order of all
+	// grants.
+	order map[v1alpha1.ClusterID]int
+
+	cancel  context.CancelFunc
+	done    atomic.Bool
+	answer  *admissionv1.AdmissionResponse
+	problem string
+}
+
+// sortKey returns a number by which calls are sorted.
+func (r *simulatedReview) sortKey() int {
+	if r == nil {
+		return 0
+	}
+	return r.number
+}
+
+func (r *simulatedReview) recordGrant(sim *simulation, c v1alpha1.ClusterID) {
+	sim.grantCount++
+	r.order[c] = sim.grantCount
+	if sim.lastGrant[c] == nil {
+		sim.lastGrant[c] = map[types.UID]int{}
+	}
+	sim.lastGrant[c][r.node.UID] = sim.grantCount
+	if r.deletion.dryRun {
+		sim.fail("a dry run wrote a grant")
+	}
+}
+
+// send sends the review to its replica.
+func (r *simulatedReview) send(sim *simulation) {
+	path := admission.NodePath
+	if r.labelled {
+		path = admission.EtcdNodePath
+	}
+	name := r.node.Name
+	if r.deletion.collection {
+		name = ""
+	}
+	raw, err := json.Marshal(r.node)
+	if err != nil {
+		sim.fail("encoding a Node: %v", err)
+	}
+	body, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Request: &admissionv1.AdmissionRequest{
+			UID: types.UID(fmt.Sprintf("r%d", r.number)), Name: name, Operation: admissionv1.Delete,
+			Kind:     metav1.GroupVersionKind{Version: "v1", Kind: "Node"},
+			Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"},
+			UserInfo: authenticationv1.UserInfo{Username: "alice"}, OldObject: runtime.RawExtension{Raw: raw},
+			DryRun: &r.deletion.dryRun,
+		},
+	})
+	if err != nil {
+		sim.fail("encoding a review: %v", err)
+	}
+	ctx, end := context.WithCancel(context.WithValue(r.replica.ctx, reviewContextKey{}, r))
+	r.cancel = end
+	request := httptest.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	r.replica.goroutines.Go(func() {
+		defer sim.gate.signal()
+		defer r.done.Store(true)
+		recorder, answer := httptest.NewRecorder(), admissionv1.AdmissionReview{}
+		r.replica.mux.ServeHTTP(recorder, request)
+		if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil || answer.Response == nil {
+			r.problem = cmp.Or(recorder.Body.String(), "nothing")
+			return
+		}
+		r.answer = answer.Response
+	})
+}
+
+// A deletionKnowledge is what Holdfast can know about the members of a Node at one moment.
+type deletionKnowledge struct {
+	// bound are the members that are bound to Nodes, by Node UID.
+	bound map[types.UID][]evidence.MemberRef
+	// announced are the members that the Node of the review announces.
+	announced []evidence.MemberRef
+	// losses are the pending losses that only the state of a Node shows, and no grant.
+	losses []*pendingLoss
+}

@@ -1,0 +1,270 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+// A simulation is everything that the code under test can observe, and the true state
+// behind it.
+type simulation struct {
+	ctx       context.Context //nolint:containedctx // the lifetime of the simulation
+	choices   *choices
+	api       *simulatedAPIServer
+	gate      *callGate
+	replicas  []*simulatedReplica
+	hosts     []*simulatedHost
+	etcds     []*simulatedEtcd
+	snapshots []etcdSnapshot
+
+	deletions      []*simulatedDeletion
+	losses         []*pendingLoss
+	allowedReviews []*allowedReview
+	// lastGrant is, by cluster and Node UID, the position of the last grant that a review
+	// wrote.
+	lastGrant                            map[v1alpha1.ClusterID]map[types.UID]int
+	deleteCount, reviewCount, grantCount int
+
+	// lateWrites are writes that may still be executed, although their callers received an
+	// error or stopped waiting.
+	lateWrites []*apiCall
+	// delayedProbes are observations that arrive late and in any order.
+	delayedProbes []*agentProbe
+	// backup is a backup of the API server's etcd, made at backupTime.
+	backup     *apiBackup
+	backupTime time.Time
+
+	profile profile
+	verbose bool
+	// isBlocked reports whether a call must wait. If it is nil, no call waits.
+	isBlocked func(*apiCall) bool
+	counts    historyCounts
+
+	mu      sync.Mutex // guards the fields below: the goroutines of the webhook write log lines
+	trace   []string
+	failure string
+}
+
+// newSimulation returns a simulation in which all members and the webhook run.
+func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *simulation {
+	sim := &simulation{
+		ctx: ctx, choices: c, api: newSimulatedAPIServer(), gate: newGate(), profile: p, verbose: verbose,
+		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{},
+	}
+	for i := range p.hosts {
+		sim.addHost(fmt.Sprintf("n%d", i))
+	}
+	for i, size := range p.clusters {
+		e := &simulatedEtcd{id: v1alpha1.ClusterID([]string{"c1", "c2"}[i])}
+		for j := range size {
+			e.addInitialMember(sim.hosts[(j+i)%len(sim.hosts)])
+		}
+		sim.etcds = append(sim.etcds, e)
+	}
+	sim.recordSnapshot()
+	if p.bound {
+		sim.bindAll()
+	}
+	for _, h := range sim.hosts {
+		h.agent.catchUp()
+		h.agent.writeNode(sim)
+	}
+	for i := range 2 {
+		sim.replicas = append(sim.replicas, sim.startReplica(i))
+	}
+	sim.replicas[0].startLeading()
+	return sim
+}
+
+// addHost adds a machine whose kubelet has registered.
+func (sim *simulation) addHost(name string) *simulatedHost {
+	h := &simulatedHost{name: name, address: fmt.Sprintf("10.0.0.%d", len(sim.hosts)+1), up: true}
+	h.agent = newAgent(sim, h)
+	sim.hosts = append(sim.hosts, h)
+	sim.registerNode(h)
+	return h
+}
+
+// registerNode lets the kubelet of the host create its Node.
+func (sim *simulation) registerNode(h *simulatedHost) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.name}}
+	n.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: h.name},
+		{Type: corev1.NodeInternalIP, Address: h.address},
+	}
+	made, err := sim.api.createNode(n)
+	if err != nil {
+		return // the old Node of that name still exists
+	}
+	h.node, h.registered = made.UID, time.Now()
+	sim.log("machine %s registers as Node %s", h.name, h.node)
+}
+
+// bindAll creates the EtcdClusters that the leader would have written long ago.
+func (sim *simulation) bindAll() {
+	for _, e := range sim.etcds {
+		c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: string(e.id)}}
+		for _, m := range e.members {
+			c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{MemberID: m.id, Node: m.host.name, NodeUID: m.host.node})
+		}
+		if _, err := sim.api.createCluster(c); err != nil {
+			sim.fail("creating an EtcdCluster: %v", err)
+		}
+	}
+}
+
+func (sim *simulation) choose(n int) int { return sim.choices.pick(n) }
+
+func (sim *simulation) log(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	sim.trace = append(sim.trace, time.Now().Format("15:04:05.000 ")+text)
+}
+
+func (sim *simulation) fail(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	sim.log("FAILED: %s", text)
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	if sim.failure == "" {
+		sim.failure = text
+	}
+}
+
+func (sim *simulation) hasFailed() bool {
+	sim.mu.Lock()
+	defer sim.mu.Unlock()
+	return sim.failure != ""
+}
+
+// stop stops all replicas.
+func (sim *simulation) stop() {
+	for _, r := range sim.replicas {
+		r.crash()
+	}
+	synctest.Wait()
+}
+
+// A simulationFeature is one kind of event. Each history has only some of them: a history
+// with all of them would have few longer sequences of the same kind.
+type simulationFeature int
+
+const (
+	memberCrashes       simulationFeature = iota // Members stop and start.
+	machineOutages                               // Machines stop and start.
+	membershipChanges                            // Members join, start, are promoted, are removed.
+	unreviewedDeletions                          // Nodes are deleted without a review.
+	reregistrations                              // Kubelets register again.
+	autoscalerTaints                             // An autoscaler announces a deletion.
+	labelRemovals                                // Labels are removed.
+	newMachines                                  // Machines are added, some under an old name.
+	breakGlass                                   // The break-glass override is used.
+	manualSettling                               // An operator settles grants.
+	clusterDeletions                             // EtcdClusters are deleted.
+	apiRestores                                  // The API server's etcd is restored.
+	replicaCrashes                               // Replicas crash, another replica leads.
+	severalLeaders                               // Both replicas lead.
+	watchStalls                                  // Watches deliver nothing for a while.
+	clockSkews                                   // Clocks differ by minutes.
+	agentFailures                                // Agents are silent or blind.
+	nodeFinalizers                               // Nodes have finalizers.
+	nodeWrites                                   // Nodes change during a review.
+	dryRuns
+	collectionDeletes
+	calmPeriods // All parties work normally for minutes.
+	features
+)
+
+// A profile sets the kind of a history.
+type profile struct {
+	hosts    int
+	clusters []int
+	bound    bool
+	// careful is true if only allowed deletions kill members, and operators check the state
+	// before they act.
+	careful bool
+	faults  bool
+	// recovers is true if all faults end at last, and safe deletions must then succeed.
+	recovers bool
+	// foreignURLs is true if the members' URLs contain no address of a Node.
+	foreignURLs bool
+	enabled     [features]bool
+	// These weights set how soon calls are served, caches receive versions, allowed deletions
+	// are carried out, and new deletions start.
+	call, deliver, commit, deletions int
+}
+
+// randomProfile picks a random profile.
+func randomProfile(c *choices) profile {
+	p := profile{
+		hosts: 3 + c.pick(4), bound: !c.oneIn(8), careful: c.oneIn(4), faults: c.oneIn(2), recovers: c.oneIn(5),
+		call: []int{12, 4, 30}[c.pick(3)], deliver: []int{6, 1, 12}[c.pick(3)], commit: []int{1, 6}[c.pick(2)],
+		deletions: []int{4, 8}[c.pick(2)],
+	}
+	p.clusters = []int{min(p.hosts, []int{3, 3, 5, 2, 4, 1}[c.pick(6)])}
+	if c.oneIn(5) {
+		p.clusters = append(p.clusters, 3)
+	}
+	for f := range p.enabled {
+		p.enabled[f] = c.pick(3) == 1
+	}
+	p.foreignURLs = c.oneIn(6)
+	if p.enabled[calmPeriods] = c.pick(3) > 0; p.careful {
+		for _, f := range []simulationFeature{
+			memberCrashes, machineOutages, unreviewedDeletions, autoscalerTaints,
+			labelRemovals, breakGlass, clusterDeletions, apiRestores,
+		} {
+			p.enabled[f] = false
+		}
+	}
+	return p
+}
+
+// environmentActions returns the events that may happen in the environment of the webhook.
+func (p profile) environmentActions(sim *simulation) []action {
+	var actions []action
+	add := func(f simulationFeature, more ...action) {
+		if p.enabled[f] {
+			actions = append(actions, more...)
+		}
+	}
+	actions = append(actions, sim.deleteActions()...)
+	add(memberCrashes, action{1, sim.stopMember}, action{2, sim.startMember})
+	add(machineOutages, action{1, sim.stopMachine}, action{2, sim.startMachine})
+	add(membershipChanges, action{1, sim.addMember}, action{2, sim.startNewMember}, action{1, sim.promoteMember},
+		action{1, sim.removeMember}, action{1, sim.removeDeadMember})
+	add(unreviewedDeletions, action{1, sim.deleteNodeWithoutReview})
+	add(reregistrations, action{2, sim.registerAgain})
+	add(autoscalerTaints, action{1, sim.toggleTaint})
+	add(labelRemovals, action{1, sim.removeLabel})
+	add(newMachines, action{1, sim.addMachine})
+	add(breakGlass, action{1, sim.useBreakGlass})
+	add(manualSettling, action{2, sim.settleAnyGrant})
+	add(clusterDeletions, action{1, sim.deleteAnyCluster})
+	add(apiRestores, action{1, sim.backUpOrRestore})
+	add(replicaCrashes, action{1, sim.crashReplica}, action{1, sim.ensureLeader})
+	add(severalLeaders, action{1, sim.startAllLeaders})
+	add(watchStalls, action{1, sim.toggleWatches})
+	add(clockSkews, action{1, sim.skewClock})
+	add(agentFailures, action{1, sim.breakAgent}, action{1, sim.repairAgent})
+	add(nodeFinalizers, action{1, sim.addFinalizer}, action{2, sim.completeDeletion})
+	add(nodeWrites, action{2, sim.writeNodeStatus})
+	add(calmPeriods, action{1, func() { sim.advanceAndLog(time.Duration(1+sim.choose(40)) * time.Second) }},
+		action{1, func() {
+			sim.advanceAndLog(time.Duration(30+sim.choose(300)) * time.Second)
+		}})
+	if p.enabled[calmPeriods] && p.enabled[reregistrations] {
+		actions = append(actions, action{1, func() { sim.advanceAndLog(time.Duration(1200+sim.choose(300)) * time.Second) }})
+	}
+	return append(actions, action{1, sim.terminateMachine})
+}

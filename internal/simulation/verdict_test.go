@@ -1,0 +1,215 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A pendingLoss is a machine that may be lost because the deletion of its Node was allowed
+// or happened.
+//
+// It ends when the deletion definitely did not happen, or when an operator guarantees that the
+// machine stays. It also ends when the API server's etcd is restored to an earlier time, or when
+// the same machine has had a new Node for twenty minutes, which by definition undoes the
+// deletion. Machines are terminated within a quarter of an hour of a deletion, or not at all.
+type pendingLoss struct {
+	uid  types.UID
+	node string
+	host *simulatedHost
+	// members are the members that Holdfast could know to be on the machine.
+	members []evidence.MemberRef
+	// order has, by cluster, the position of the grant in the order of all grants.
+	order map[v1alpha1.ClusterID]int
+	// happened is true if the Node is gone, is being deleted, or has an autoscaler's deletion
+	// taint.
+	happened bool
+	at       time.Time
+	over     bool
+	// forgiven are the clusters whose EtcdCluster an authorized user has deleted since.
+	forgiven map[v1alpha1.ClusterID]bool
+}
+
+// reregistrationPeriod is how long the same machine must have had a new Node.
+const reregistrationPeriod = 20 * time.Minute
+
+// pendingLosses returns the losses that have not ended.
+func (sim *simulation) pendingLosses() []*pendingLoss {
+	now := time.Now()
+	sim.losses = slices.DeleteFunc(sim.losses, func(d *pendingLoss) bool {
+		h := d.host
+		if d.happened && h.node != "" && h.node != d.uid && !h.killed {
+			since := d.at
+			if h.registered.After(since) {
+				since = h.registered
+			}
+			d.over = d.over || now.Sub(since) >= reregistrationPeriod
+		}
+		return d.over
+	})
+	return slices.Clone(sim.losses)
+}
+
+func (sim *simulation) isLossPending(h *simulatedHost) bool {
+	return slices.ContainsFunc(sim.pendingLosses(), func(d *pendingLoss) bool { return d.host == h })
+}
+
+// knowledgeAbout returns what Holdfast can know at this moment about the members of a Node.
+func (sim *simulation) knowledgeAbout(node string, uid types.UID) deletionKnowledge {
+	k := deletionKnowledge{bound: map[types.UID][]evidence.MemberRef{}}
+	for uid, refs := range sim.api.bindings {
+		for ref := range refs {
+			if sim.api.clusters.objects[string(ref.Cluster)] != nil {
+				k.bound[uid] = append(k.bound[uid], ref)
+			}
+		}
+	}
+	if n, err := sim.api.node(node); err == nil && n.UID == uid && n.Labels[observation.EtcdMemberLabel] != "" {
+		if refs, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation]); err == nil {
+			k.announced = refs
+		}
+	}
+	for _, d := range sim.pendingLosses() {
+		if d.happened {
+			k.losses = append(k.losses, d)
+		}
+	}
+	return k
+}
+
+// An allowedReview is an allowed deletion, with the state that is needed to check it.
+type allowedReview struct {
+	review *simulatedReview
+	loss   *pendingLoss
+	// lastSnapshot is the index of the last snapshot before the answer.
+	lastSnapshot int
+	// otherLosses are the pending losses at the time of the answer.
+	otherLosses []*pendingLoss
+}
+
+// checkAllowed checks an answer that allows a deletion. It also checks again the earlier
+// answers whose grants come later in the order of grants: such a review had to count this
+// grant.
+func (sim *simulation) checkAllowed(a *allowedReview) {
+	sim.checkQuorumAfter(a, nil)
+	for _, earlier := range sim.allowedReviews {
+		if !earlier.loss.over && earlier.review.deletion != a.review.deletion {
+			sim.checkQuorumAfter(earlier, a.loss)
+		}
+	}
+	sim.allowedReviews = append(sim.allowedReviews, a)
+}
+
+// checkQuorumAfter checks that every cluster keeps its quorum after the allowed deletion.
+func (sim *simulation) checkQuorumAfter(a *allowedReview, late *pendingLoss) {
+	for i, e := range sim.etcds {
+		turn := a.review.order[e.id]
+		if late != nil && (late.order[e.id] == 0 || late.order[e.id] > turn || turn == 0) {
+			continue
+		}
+		others := a.otherLosses
+		if late != nil {
+			others = append(slices.Clone(others), late)
+		}
+		if why := sim.unsafeReason(i, e, a, others); why != "" {
+			sim.fail("deletion %d of Node %s (%s) was allowed, but etcd %s may lose its quorum: %s",
+				a.review.deletion.number, a.review.node.Name, a.review.node.UID, e.id, why)
+		}
+	}
+}
+
+// unsafeReason returns why the answer was right at no moment of the review, or an empty
+// string if it was right at one. Probes cannot reach all members at the same moment, so a
+// member counts if it was alive at any moment of the review.
+func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, others []*pendingLoss) string {
+	here := refsOf(e.id, a.review.before.announced, a.review.before.bound[a.loss.uid])
+	given, names := sim.lostMembers(e, a, others)
+	var why []string
+	for at := a.review.firstSnapshot; at <= a.lastSnapshot; at++ {
+		list := sim.snapshots[at][i]
+		on, voters, left := 0, 0, 0
+		for _, s := range list {
+			mine := s.host == a.loss.host && slices.Contains(here, s.id)
+			if mine {
+				on++
+			}
+			lost := mine || slices.Contains(given, s.id)
+			if s.learner && !lost {
+				continue
+			}
+			voters++
+			if !lost && sim.wasAlive(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
+				left++
+			}
+		}
+		if on == 0 || (left >= quorumOf(voters) && a.review.order[e.id] > 0) {
+			return ""
+		}
+		text := fmt.Sprintf("of %d voters, %d are alive and not lost with %s, but %d are needed", voters, left, names,
+			quorumOf(voters))
+		if a.review.order[e.id] == 0 {
+			text = "the Node has a member, but the review wrote no grant"
+		}
+		if !slices.Contains(why, text) {
+			why = append(why, text)
+		}
+	}
+	return strings.Join(why, "; or ")
+}
+
+// lostMembers returns the members of other machines that are lost or may be, as far as the
+// writer of the review's grant had to know.
+func (sim *simulation) lostMembers(
+	e *simulatedEtcd, a *allowedReview, others []*pendingLoss,
+) (ids []v1alpha1.MemberID, names []string) {
+	for _, d := range others {
+		before := slices.Contains(a.review.before.losses, d) || (d.order[e.id] > 0 && d.order[e.id] < a.review.order[e.id])
+		if d.host == a.loss.host || d.forgiven[e.id] || !before || d.over {
+			continue
+		}
+		found := refsOf(e.id, d.members, a.review.before.bound[d.uid])
+		if len(found) > 0 {
+			names = append(names, d.node)
+		}
+		ids = append(ids, found...)
+	}
+	return ids, names
+}
+
+func refsOf(c v1alpha1.ClusterID, refs ...[]evidence.MemberRef) []v1alpha1.MemberID {
+	var ids []v1alpha1.MemberID
+	for _, ref := range slices.Concat(refs...) {
+		if ref.Cluster == c {
+			ids = append(ids, ref.Member)
+		}
+	}
+	return ids
+}
+
+func (sim *simulation) wasAlive(i int, id v1alpha1.MemberID, from, to int) bool {
+	for at := from; at <= to; at++ {
+		for _, s := range sim.snapshots[at][i] {
+			if s.id == id && s.alive {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// checkAllQuorums checks that every cluster has quorum, in a history in which only allowed
+// deletions terminate machines.
+func (sim *simulation) checkAllQuorums() {
+	for _, e := range sim.etcds {
+		if !e.hasQuorum() {
+			sim.fail("etcd %s has lost its quorum, although only machines of allowed deletions were terminated", e.id)
+		}
+	}
+}

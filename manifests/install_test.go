@@ -1,0 +1,167 @@
+package manifests_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+)
+
+// TestInstalled shares one API server among all tests that restore its state.
+func TestInstalled(t *testing.T) {
+	server := apiserver.NewInstalled(t)
+	t.Run("strict dry run", func(t *testing.T) {
+		for _, dir := range append(overlays(t), ".") {
+			t.Run(dir, func(t *testing.T) { testStrictDryRun(t, server, dir) })
+		}
+	})
+	t.Run("pod security", func(t *testing.T) { testPodSecurity(t, server) })
+	t.Run("expression types", func(t *testing.T) { testTypeChecks(t, server) })
+	t.Run("webhook configuration", func(t *testing.T) { testWebhookConfiguration(t, server) })
+	t.Run("roles", func(t *testing.T) { testRoles(t, server) })
+	t.Run("flow control", func(t *testing.T) { testFlowControl(t, server) })
+	t.Run("born held", func(t *testing.T) { testBornHeld(t, server) })
+	testPolicies(t, server)
+}
+
+// testPolicies tests the policies that all supported versions of Kubernetes have.
+func testPolicies(t *testing.T, server *apiserver.Server) {
+	t.Run("agent on nodes", func(t *testing.T) { testAgentNodes(t, server) })
+	t.Run("agent on observations", func(t *testing.T) { testAgentObservations(t, server) })
+	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
+	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
+}
+
+// TestExistingNodes checks that the installation writes nothing to an existing Node, and that
+// a new node is not held after the parameter of the policy was deleted.
+func TestExistingNodes(t *testing.T) {
+	server := apiserver.New(t)
+	before, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "old", Ready: true})
+	require.NoError(t, err)
+	// The command of the README, without server-side apply.
+	_, err = server.Kubectl(t.Context(), "apply", "-k", ".")
+	require.NoError(t, err)
+	require.NoError(t, server.WaitForPolicies(t.Context()))
+	after, err := server.Client().CoreV1().Nodes().Get(t.Context(), "old", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, before.ResourceVersion, after.ResourceVersion)
+
+	held, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "new", Ready: true})
+	require.NoError(t, err)
+	require.True(t, held.Spec.Unschedulable)
+	parameters := server.Client().CoreV1().ConfigMaps("holdfast-system")
+	require.NoError(t, parameters.Delete(t.Context(), "holdfast-born-held", metav1.DeleteOptions{}))
+	kubelet, err := server.Kubelet("free")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		node, err := apiserver.RegisterNode(t.Context(), kubelet, apiserver.NodeSpec{Name: "free", Ready: true})
+		require.NoError(t, err)
+		if node.Spec.Unschedulable { // the API server has not observed the deletion yet
+			remove(t, server, "free")
+			return false
+		}
+		require.NotContains(t, node.Annotations, "holdfast.dev/hold")
+		require.Nil(t, condition(node, corev1.NodeNetworkUnavailable))
+		return true
+	}, soon, poll)
+}
+
+// testStrictDryRun checks that the API server accepts every object, knows every field, and
+// returns no warning.
+func testStrictDryRun(t *testing.T, server *apiserver.Server, dir string) {
+	out, err := server.Kubectl(t.Context(),
+		"apply", "-k", dir, "--dry-run=server", "--validate=strict", "--server-side")
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, len(kustomized(t, dir)), out)
+	for _, line := range lines {
+		require.True(t, strings.HasSuffix(line, " serverside-applied (server dry run)"), line)
+	}
+}
+
+// testTypeChecks runs the controller that compares the expressions of validating policies
+// with the types that they match, and requires that it reports nothing.
+func testTypeChecks(t *testing.T, server *apiserver.Server) {
+	_, err := server.StartControllers("validatingadmissionpolicy-status-controller")
+	require.NoError(t, err)
+	client := server.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	require.Eventually(t, func() bool {
+		policies, err := client.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Len(t, policies.Items, 3)
+		for i := range policies.Items {
+			checked := policies.Items[i].Status.TypeChecking
+			if checked == nil {
+				return false
+			}
+			require.Empty(t, checked.ExpressionWarnings, policies.Items[i].Name)
+		}
+		return true
+	}, soon, poll)
+}
+
+// TestPolicyBindings checks that each policy has a binding that denies. Without one a policy
+// has no effect.
+func TestPolicyBindings(t *testing.T) {
+	policies, bound := sets.New[string](), sets.New[string]()
+	for _, document := range kustomized(t, ".") {
+		switch kind(t, document).Kind {
+		case "ValidatingAdmissionPolicy":
+			policies.Insert(kind(t, document).Name)
+		case "ValidatingAdmissionPolicyBinding":
+			binding := parsed[admissionv1.ValidatingAdmissionPolicyBinding](t, document)
+			require.Equal(t, []admissionv1.ValidationAction{admissionv1.Deny}, binding.Spec.ValidationActions)
+			require.Nil(t, binding.Spec.MatchResources)
+			bound.Insert(binding.Spec.PolicyName)
+		}
+	}
+	require.Len(t, policies, 3)
+	require.Equal(t, policies, bound)
+}
+
+// TestImages checks that the manifests, the end-to-end tests and the README use the names and
+// the tag that `make images` gives to the images.
+func TestImages(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^VERSION +:= (v\S+)$`).FindStringSubmatch(string(makefile))
+	require.Len(t, version, 2)
+	var images []string
+	for _, document := range kustomized(t, ".") {
+		var pod corev1.PodSpec
+		switch kind(t, document).Kind {
+		case "DaemonSet":
+			pod = parsed[appsv1.DaemonSet](t, document).Spec.Template.Spec
+		case "Deployment":
+			pod = parsed[appsv1.Deployment](t, document).Spec.Template.Spec
+		}
+		for _, container := range pod.Containers {
+			name, tag, tagged := strings.Cut(container.Image, ":")
+			require.True(t, tagged)
+			require.Equal(t, version[1], tag)
+			images = append(images, name)
+		}
+	}
+	slices.Sort(images)
+	require.Equal(t, []string{"holdfast-agent", "holdfast-webhook"}, images)
+	image := regexp.MustCompile(`holdfast-(?:agent|webhook|\$part):(v[\d.]+)`)
+	for _, file := range []string{"../test/e2e/cluster_test.go", "../README.md"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		named := image.FindAllStringSubmatch(string(text), -1)
+		require.NotEmpty(t, named, file)
+		for _, tag := range named {
+			require.Equal(t, version[1], tag[1], file)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package manifests_test
+
+import (
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+)
+
+// TestSecurityContexts checks the permissions of the pods on their nodes, in every overlay.
+func TestSecurityContexts(t *testing.T) {
+	no, yes, root, user := false, true, int64(0), int64(65532)
+	all := []corev1.Capability{"ALL"}
+	confined := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	for _, dir := range append(overlays(t), ".") {
+		shipped := kustomized(t, dir)
+		agent := one[appsv1.DaemonSet](t, shipped, "DaemonSet", "holdfast-agent").Spec.Template.Spec
+		require.Nil(t, agent.SecurityContext)
+		require.Len(t, agent.Containers, 1)
+		require.Equal(t, &corev1.SecurityContext{
+			RunAsUser: &root, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no, SeccompProfile: confined,
+			Capabilities:    &corev1.Capabilities{Drop: all, Add: []corev1.Capability{"SYS_PTRACE", "DAC_READ_SEARCH"}},
+			AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
+			SELinuxOptions:  &corev1.SELinuxOptions{Type: "spc_t"},
+		}, agent.Containers[0].SecurityContext)
+		require.True(t, agent.HostNetwork)
+		require.False(t, agent.HostPID || agent.HostIPC)
+		directory, hostToContainer := corev1.HostPathDirectory, corev1.MountPropagationHostToContainer
+		require.Equal(t, []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: "/", Type: &directory},
+		}}}, agent.Volumes)
+		require.Equal(t, []corev1.VolumeMount{
+			{Name: "host", MountPath: "/host", ReadOnly: true, MountPropagation: &hostToContainer},
+		}, agent.Containers[0].VolumeMounts)
+
+		webhook := one[appsv1.Deployment](t, shipped, "Deployment", "holdfast-webhook").Spec.Template.Spec
+		require.Equal(t, &corev1.PodSecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user, SeccompProfile: confined,
+		}, webhook.SecurityContext)
+		require.Len(t, webhook.Containers, 1)
+		require.Equal(t, &corev1.SecurityContext{
+			ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: all},
+		}, webhook.Containers[0].SecurityContext)
+		require.False(t, webhook.HostNetwork || webhook.HostPID || webhook.HostIPC)
+	}
+}
+
+// testPodSecurity compares the pods with the strictest profile of Pod Security. The webhook
+// causes no warning, and the agent only those that docs/permissions.md explains.
+func testPodSecurity(t *testing.T, server *apiserver.Server) {
+	const namespace = "strict"
+	warn := map[string]string{"pod-security.kubernetes.io/warn": "restricted"}
+	strict := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: warn}}
+	_, err := server.Client().CoreV1().Namespaces().Create(t.Context(), strict, metav1.CreateOptions{})
+	require.NoError(t, err)
+	var warned warnings
+	config := server.Admin()
+	config.WarningHandler = &warned
+	client, dry := clientOf(t, config).AppsV1(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+
+	webhook := one[appsv1.Deployment](t, kustomized(t, "."), "Deployment", "holdfast-webhook")
+	webhook.Namespace = namespace
+	_, err = client.Deployments(namespace).Create(t.Context(), &webhook, dry)
+	require.NoError(t, err)
+	require.Empty(t, warned)
+
+	agent := one[appsv1.DaemonSet](t, kustomized(t, "."), "DaemonSet", "holdfast-agent")
+	agent.Namespace = namespace
+	_, err = client.DaemonSets(namespace).Create(t.Context(), &agent, dry)
+	require.NoError(t, err)
+	require.Len(t, warned, 1)
+	_, against, _ := strings.Cut(warned[0], ": ")
+	require.Equal(t, []string{
+		`forbidden AppArmor profile (container "agent" must not set AppArmor profile type to "Unconfined")`,
+		`host namespaces (hostNetwork=true)`,
+		`probe or lifecycle host (container "agent" uses probe or lifecycle host "127.0.0.1")`,
+		`seLinuxOptions (container "agent" set forbidden securityContext.seLinuxOptions: type "spc_t")`,
+		`unrestricted capabilities (container "agent" must not include "DAC_READ_SEARCH", "SYS_PTRACE"` +
+			` in securityContext.capabilities.add)`,
+		`restricted volume types (volume "host" uses restricted volume type "hostPath")`,
+		`runAsNonRoot != true (pod or container "agent" must set securityContext.runAsNonRoot=true)`,
+		`runAsUser=0 (container "agent" must not set runAsUser=0)`,
+	}, strings.Split(strings.ReplaceAll(against, "), ", ")\n"), "\n"))
+}
+
+// warnings collects the warnings of the API server.
+type warnings []string
+
+var _ rest.WarningHandler = (*warnings)(nil)
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
+
+// TestPermissionsAreExplained checks that the DaemonSet and docs/permissions.md explain each
+// permission of the agent.
+func TestPermissionsAreExplained(t *testing.T) {
+	pod := one[appsv1.DaemonSet](t, kustomized(t, "."), "DaemonSet", "holdfast-agent").Spec.Template.Spec
+	names := map[string]string{ // the name in the page, by the line of the manifest
+		"hostNetwork: true": "`hostNetwork`", "runAsUser: 0": "`runAsUser: 0`",
+		"appArmorProfile: {type: Unconfined}": "`appArmorProfile: Unconfined`, `seLinuxOptions: spc_t`",
+	}
+	for _, capability := range pod.Containers[0].SecurityContext.Capabilities.Add {
+		names["- "+string(capability)] = "`" + string(capability) + "`"
+	}
+	for _, mount := range pod.Containers[0].VolumeMounts {
+		names["- {name: "+mount.Name+", mountPath: "+mount.MountPath] = "`" + mount.MountPath + "`"
+	}
+	shipped, err := os.ReadFile("base/agent.yaml")
+	require.NoError(t, err)
+	page, err := os.ReadFile("../docs/permissions.md")
+	require.NoError(t, err)
+	lines := strings.Split(string(shipped), "\n")
+	for line, name := range names {
+		require.Contains(t, string(page), "| "+name+" |")
+		explained := false
+		for i, text := range lines {
+			if strings.HasPrefix(strings.TrimSpace(text), line) {
+				explained = strings.HasPrefix(strings.TrimSpace(lines[i-1]), "# ")
+			}
+		}
+		require.True(t, explained, "no comment above %q", line)
+	}
+}
+
+// testRoles checks what RBAC permits to each service account. A row has the form
+// "verb resource[/subresource] [namespace/][name]".
+func testRoles(t *testing.T, server *apiserver.Server) {
+	for account, rows := range map[string]struct{ may, mayNot []string }{
+		"holdfast-agent": {
+			may: []string{
+				"get nodes", "list nodes", "watch nodes", "patch nodes", "patch nodes/status",
+				"get etcdclusters.holdfast.dev", "list etcdclusters.holdfast.dev", "watch etcdclusters.holdfast.dev",
+				"patch etcdclusters.holdfast.dev/status", "create events default/", "patch events default/",
+				"list configmaps holdfast-system/", "watch configmaps holdfast-system/",
+			},
+			mayNot: []string{
+				"delete nodes", "create nodes", "update nodes", "update nodes/status", "patch etcdclusters.holdfast.dev",
+				"create etcdclusters.holdfast.dev", "delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
+				"get secrets holdfast-system/holdfast-webhook-tls", "list pods", "get configmaps kube-system/x",
+				"create configmaps holdfast-system/", "create events kube-system/",
+				"create leases.coordination.k8s.io holdfast-system/",
+			},
+		},
+		"holdfast-webhook": {
+			may: []string{
+				"get nodes", "list nodes", "watch nodes", "patch nodes", "patch nodes/status",
+				"get etcdclusters.holdfast.dev", "list etcdclusters.holdfast.dev", "watch etcdclusters.holdfast.dev",
+				"create etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev/status",
+				"create events default/", "create secrets holdfast-system/", "get secrets holdfast-system/holdfast-webhook-tls",
+				"watch secrets holdfast-system/holdfast-webhook-tls", "update secrets holdfast-system/holdfast-webhook-tls",
+				"create leases.coordination.k8s.io holdfast-system/",
+				"update leases.coordination.k8s.io holdfast-system/holdfast-webhook",
+				"create configmaps holdfast-system/", "update configmaps holdfast-system/x",
+				"delete configmaps holdfast-system/holdfast-born-held",
+				"get validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
+				"watch validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
+				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
+			},
+			mayNot: []string{
+				"delete nodes", "create nodes", "update nodes", "update nodes/status",
+				"delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
+				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
+				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
+				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-nodes",
+				"delete configmaps holdfast-system/other", "get configmaps kube-system/x", "create pods holdfast-system/",
+			},
+		},
+	} {
+		for _, row := range rows.may {
+			require.True(t, allowed(t, server, account, row), "%s must be allowed to %s", account, row)
+		}
+		for _, row := range rows.mayNot {
+			require.False(t, allowed(t, server, account, row), "%s must not be allowed to %s", account, row)
+		}
+	}
+}
+
+func allowed(t *testing.T, server *apiserver.Server, account, row string) bool {
+	t.Helper()
+	fields := append(strings.Fields(row), "")
+	resource, subresource, _ := strings.Cut(fields[1], "/")
+	resource, group, _ := strings.Cut(resource, ".")
+	namespace, name, _ := strings.Cut(fields[2], "/")
+	reviews := server.Client().AuthorizationV1().SubjectAccessReviews()
+	review, err := reviews.Create(t.Context(), &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   "system:serviceaccount:holdfast-system:" + account,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:holdfast-system", "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: fields[0], Group: group, Resource: resource, Subresource: subresource,
+				Namespace: namespace, Name: name,
+			},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return review.Status.Allowed
+}
+
+// testFlowControl reads the queue of a request from the header of its response. The agents'
+// requests for Nodes and Events have a queue of their own. Requests that a deletion waits for,
+// of agents or of the webhook, are not in that queue.
+func testFlowControl(t *testing.T, server *apiserver.Server) {
+	levels := server.Client().FlowcontrolV1().PriorityLevelConfigurations()
+	level, err := levels.Get(t.Context(), "holdfast-agents", metav1.GetOptions{})
+	require.NoError(t, err)
+	for _, row := range []struct {
+		account, verb, path string
+		own                 bool
+	}{
+		{"holdfast-agent", http.MethodGet, "/api/v1/nodes", true},
+		{"holdfast-agent", http.MethodPatch, "/api/v1/nodes/none", true},
+		{"holdfast-agent", http.MethodPatch, "/api/v1/nodes/none/status", true},
+		{"holdfast-agent", http.MethodPost, "/api/v1/namespaces/default/events", true},
+		{"holdfast-agent", http.MethodPatch, "/apis/holdfast.dev/v1alpha1/etcdclusters/none/status", false},
+		{"holdfast-webhook", http.MethodGet, "/api/v1/nodes", false},
+	} {
+		config, err := server.ServiceAccountConfig(t.Context(), "holdfast-system", row.account, "")
+		require.NoError(t, err)
+		client, err := rest.HTTPClientFor(config)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { // the API server reads its levels through a watch
+			request, err := http.NewRequestWithContext(t.Context(), row.verb, config.Host+row.path, nil)
+			require.NoError(t, err)
+			response, err := client.Do(request)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			queue := response.Header.Get("X-Kubernetes-Pf-Prioritylevel-Uid")
+			return queue != "" && (queue == string(level.UID)) == row.own
+		}, soon, poll, "%+v", row)
+	}
+}

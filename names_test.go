@@ -1,0 +1,97 @@
+package holdfast
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+// commentColumn is the last column in which a comment may end; a tab is one column wide.
+const commentColumn = 100
+
+// TestTypeNamesAreUnique checks that an unexported type name has one meaning in the whole
+// module, so that a reader who meets the name again knows the type.
+func TestTypeNamesAreUnique(t *testing.T) {
+	common := []string{"cli", "config", "fixture", "flags", "metrics", "options"}
+	places := map[string]map[string]string{} // by name and package
+	eachFile(t, func(files *token.FileSet, name string, file *ast.File) {
+		pkg := path.Dir(name) + " " + file.Name.Name
+		for _, declaration := range file.Decls {
+			general, ok := declaration.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range general.Specs {
+				declared, ok := spec.(*ast.TypeSpec)
+				if !ok || declared.Name.IsExported() || slices.Contains(common, declared.Name.Name) {
+					continue
+				}
+				if places[declared.Name.Name] == nil {
+					places[declared.Name.Name] = map[string]string{}
+				}
+				places[declared.Name.Name][pkg] = files.Position(declared.Pos()).String()
+			}
+		}
+	})
+	require.Greater(t, len(places), 100)
+	var duplicates []string
+	for _, name := range slices.Sorted(maps.Keys(places)) {
+		if len(places[name]) > 1 {
+			duplicates = append(duplicates, name+": "+strings.Join(slices.Sorted(maps.Values(places[name])), ", "))
+		}
+	}
+	if len(duplicates) > 0 { // testify would truncate the list
+		t.Errorf("%d type names are declared in several packages:\n%s", len(duplicates), strings.Join(duplicates, "\n"))
+	}
+}
+
+// TestCommentsEndAtColumn100 checks the width of comments: long lines are hard to read in a
+// diff. Directives may be longer, because they cannot be wrapped.
+func TestCommentsEndAtColumn100(t *testing.T) {
+	var long []string
+	eachFile(t, func(files *token.FileSet, _ string, file *ast.File) {
+		for _, group := range file.Comments {
+			for _, comment := range group.List {
+				directive := strings.HasPrefix(comment.Text, "//") && !strings.HasPrefix(comment.Text, "// ")
+				if directive || strings.HasPrefix(comment.Text, "// +") {
+					continue
+				}
+				start := files.Position(comment.Pos())
+				for i, line := range strings.Split(comment.Text, "\n") {
+					width := utf8.RuneCountInString(line)
+					if i == 0 {
+						width += start.Column - 1
+					}
+					if width > commentColumn {
+						long = append(long, fmt.Sprintf("%s:%d: column %d", start.Filename, start.Line+i, width))
+					}
+				}
+			}
+		}
+	})
+	if len(long) > 0 {
+		t.Errorf("%d lines of comments end after column %d:\n%s", len(long), commentColumn, strings.Join(long, "\n"))
+	}
+}
+
+// eachFile parses every Go file of this module that is not generated.
+func eachFile(t *testing.T, visit func(files *token.FileSet, name string, file *ast.File)) {
+	t.Helper()
+	files := token.NewFileSet()
+	for _, name := range slices.Sorted(maps.Keys(sources(t))) {
+		file, err := parser.ParseFile(files, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		require.NoError(t, err)
+		if !ast.IsGenerated(file) {
+			visit(files, name, file)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package protect
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// describeServer returns in one line what was found and where.
+func describeServer(f evidence.FoundServer, ref evidence.MemberRef, name string) string {
+	where := observation.OneLine(f.Where)
+	isStopped := !f.IsRunning() && !f.HasAnswered()
+	switch {
+	case ref != evidence.MemberRef{} && isStopped:
+		return fmt.Sprintf("stopped etcd member %s of cluster %s, %s", describeMember(ref, name), ref.Cluster, where)
+	case ref != evidence.MemberRef{}:
+		return fmt.Sprintf("etcd member %s of cluster %s, %s", describeMember(ref, name), ref.Cluster, where)
+	case isStopped:
+		return "stopped etcd server with the data of a member, " + where
+	}
+	return "unverified etcd server, " + where
+}
+
+func describeMember(ref evidence.MemberRef, name string) string {
+	if name == "" {
+		return string(ref.Member)
+	}
+	return fmt.Sprintf("%s (%s)", observation.OneLine(name), ref.Member)
+}
+
+// truncate shortens a text that is written into several annotations. The names of a process's files
+// have no limit.
+func truncate(text string) string {
+	const limit = 1024
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "…"
+	}
+	return text
+}
+
+// conditionMessage returns the condition's message of a protected node: why the node is
+// protected, the state of its clusters, the details, and which annotations do not protect it.
+func conditionMessage(because string, refs []evidence.MemberRef, details []string, in Inputs) string {
+	words := []string{because}
+	var described []v1alpha1.ClusterID
+	for _, ref := range refs {
+		for i := range in.Clusters {
+			c := &in.Clusters[i]
+			if observation.ClusterIDOf(c) == ref.Cluster && !slices.Contains(described, ref.Cluster) {
+				described = append(described, ref.Cluster)
+				words = append(words, describeHealth(c)...)
+			}
+		}
+	}
+	words = append(words, details...)
+	return strings.Join(append(words, ineffectiveMarks(in.Annotations)...), "; ")
+}
+
+// describeHealth returns the leader's summary of a cluster, nothing if there is none.
+func describeHealth(c *v1alpha1.EtcdCluster) []string {
+	s := c.Status
+	if s.Voters == nil || s.Healthy == nil || s.MayLose == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("cluster %s has %s, %d healthy, and may lose %d more",
+		observation.ClusterIDOf(c), observation.Plural(int(*s.Voters), "voter"), *s.Healthy, *s.MayLose)}
+}
+
+// describeProblems returns what is wrong with a found server, for the condition's message.
+func describeProblems(f evidence.FoundServer) []string {
+	var words []string
+	where := observation.OneLine(f.Where)
+	if f.IsRunning() && !f.HasAnswered() {
+		problem := cmp.Or(truncate(observation.OneLine(f.Problem)), "it was not queried")
+		words = append(words, fmt.Sprintf("%s did not answer: %s", where, problem))
+	}
+	for _, p := range f.Problems {
+		words = append(words, fmt.Sprintf("%s: %s", where, observation.Clip(p)))
+	}
+	return words
+}
+
+// describeUnread returns the places that could not be read, for the condition's message.
+func describeUnread(unknown []string) []string {
+	var words []string
+	for _, u := range unknown {
+		words = append(words, "could not be read: "+u)
+	}
+	return words
+}
+
+func joinProblems(problems []string) string {
+	if len(problems) == 0 {
+		return "no reason was reported"
+	}
+	return observation.Clip(strings.Join(problems, ", "))
+}
+
+// describeIncompleteScan returns the beginning of the message if the membership is unknown.
+func describeIncompleteScan(in Inputs) string {
+	if in.Protected {
+		return "no etcd was found, but the scan is not complete, so the node stays protected"
+	}
+	return "no etcd was found, but the scan is not complete"
+}
+
+// describeAbsence returns the message of a node without a member, with the servers that do not
+// count.
+func describeAbsence(scan evidence.Scan, in Inputs) string {
+	var removed, inCluster int
+	for _, f := range scan.Found {
+		switch {
+		case f.Removed:
+			removed++
+		case f.InCluster && !in.StaticPods:
+			inCluster++
+		}
+	}
+	words := []string{"no etcd member is on this node"}
+	if removed > 0 {
+		words = append(words, observation.Plural(removed, "member")+" found on this node has left its cluster")
+	}
+	if inCluster > 0 {
+		words = append(words, observation.Plural(inCluster, "etcd static pod")+
+			" found on this node and not protected (--protect-static-pods=false)")
+	}
+	return strings.Join(words, "; ")
+}

@@ -1,0 +1,108 @@
+// Package evidence describes what one scan of a host shows about etcd: the servers that were
+// found, their configuration, the identity with which each of them answered, and the places that
+// could not be read.
+//
+// Begin with Scan. The packages that scan the host and query its servers fill it, and
+// protect.Assess decides from it whether the node holds a member.
+package evidence
+
+import "github.com/holdfast-dev/holdfast/api/v1alpha1"
+
+// Source is the kind of place on the host where an etcd server was found. If a server was found in
+// several places, its source is the strongest one.
+type Source string
+
+// The sources. They are also reasons of the EtcdMember condition.
+const (
+	SystemdUnit   Source = "SystemdUnit"
+	Container     Source = "Container"
+	Process       Source = "Process"
+	DataDirectory Source = "DataDirectory"
+	StaticPod     Source = "StaticPod"
+)
+
+// Server describes one etcd server as the host shows it, before the server is queried.
+type Server struct {
+	Source Source `json:"source"`
+	// Where is the place in words: `systemd unit etcd.service`, `process 812`.
+	Where string `json:"where"`
+	// Unit is the systemd unit, empty if none is known.
+	Unit string `json:"unit,omitempty"`
+	// PID is the etcd process, 0 if no process runs.
+	PID int `json:"pid,omitempty"`
+	// InCluster means that Kubernetes runs the server as a static pod.
+	InCluster bool `json:"inCluster,omitempty"`
+	// Config is the server's configuration. As in etcd, a configuration file replaces flags and
+	// environment, and flags take precedence over the environment.
+	Config Config `json:"config"`
+	// HasData means that the data directory contains a member (member/snap/db or member/wal). It is
+	// nil if the directory could not be read.
+	HasData *bool `json:"hasData,omitempty"`
+	// Credentials are client certificates that the server may accept, the most likely one first.
+	Credentials []Credential `json:"credentials,omitempty"`
+	// Problems describe in words what could not be read of the server.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// IsRunning reports whether the scan found a process of the server.
+func (s Server) IsRunning() bool { return s.PID != 0 }
+
+// Config is the part of an etcd configuration that Holdfast reads. All paths are host paths that
+// the agent can open, whatever mount namespace the server runs in.
+type Config struct {
+	Name                string   `json:"name,omitempty"`
+	DataDir             string   `json:"dataDir,omitempty"`
+	ListenClientURLs    []string `json:"listenClientURLs,omitempty"`
+	AdvertiseClientURLs []string `json:"advertiseClientURLs,omitempty"`
+	InitialPeerURLs     []string `json:"initialPeerURLs,omitempty"`
+	// File is the configuration or environment file that contains the values, empty if all of them
+	// come from flags.
+	File string `json:"file,omitempty"`
+}
+
+// Credential is a set of files for a TLS client. The agent can open all paths as they are. An empty
+// CA means the roots of the system, an empty Cert means no client certificate.
+type Credential struct {
+	CA   string `json:"ca,omitempty"`
+	Cert string `json:"cert,omitempty"`
+	Key  string `json:"key,omitempty"`
+	// Origin is the place that names the files: `ETCDCTL_CERT in /etc/etcd.env`.
+	Origin string `json:"origin"`
+}
+
+// MemberRef names one member of one cluster. The announcement on a Node is a JSON list of them.
+type MemberRef struct {
+	Cluster v1alpha1.ClusterID `json:"cluster"`
+	Member  v1alpha1.MemberID  `json:"member"`
+}
+
+// Identity is the answer of an etcd server to the question which member it is.
+type Identity struct {
+	// Ref names the member. It is zero if the server did not answer.
+	Ref MemberRef `json:"ref"`
+	// Name is the member's name in the member list.
+	Name    string `json:"name,omitempty"`
+	Learner bool   `json:"learner,omitempty"`
+	// Removed means that a linearizable member list of the cluster no longer contains the member.
+	Removed bool `json:"removed,omitempty"`
+	// Problem is the reason why the server did not answer, with each credential that was tried. It
+	// is empty if the server answered.
+	Problem string `json:"problem,omitempty"`
+}
+
+// HasAnswered reports whether the server proved which member it is.
+func (a Identity) HasAnswered() bool { return a.Ref != MemberRef{} }
+
+// FoundServer is a Server with its Identity.
+type FoundServer struct {
+	Server   `json:"sighting"`
+	Identity `json:"answer"`
+}
+
+// Scan is the result of one scan of a host for etcd.
+type Scan struct {
+	Found []FoundServer `json:"found"`
+	// Unknown lists the places that could not be read, each with the reason: `the process table:
+	// permission denied`. While this list is not empty, the absence of etcd is not proven.
+	Unknown []string `json:"unknown,omitempty"`
+}

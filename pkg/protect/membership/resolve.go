@@ -1,0 +1,180 @@
+package membership
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// ResolveEvidence is what Resolve needs besides the View.
+type ResolveEvidence struct {
+	Now time.Time
+	// Node is the state of the grant's Node, from a read without a cache.
+	Node observation.NodeState
+	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
+	// the agent of the Node to which the member is bound has proven it healthy (SelfProven).
+	ProvenSince map[v1alpha1.MemberID]time.Time
+}
+
+// Resolve reports whether a grant has ended, and why, or what is still awaited. The caller removes
+// the grant only after two rounds with the same reason, so the text of a reason does not change
+// from round to round. Silent observers resolve nothing.
+func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
+	if v.Cluster == nil {
+		return false, "the EtcdCluster does not exist"
+	}
+	s := quorum.NewSnapshot(v)
+	isAlive := e.Node.Known && e.Node.UID == g.NodeUID && !e.Node.Deleting
+	if isAlive && e.Now.Sub(g.Time.Time) >= quorum.ResolvePresentAfter {
+		return true, fmt.Sprintf("node %s still exists more than %s after its deletion was last allowed",
+			g.Node, quorum.ResolvePresentAfter)
+	}
+	members := slices.Clone(g.Members)
+	for _, b := range s.Bindings {
+		if b.NodeUID == g.NodeUID && !slices.Contains(members, b.MemberID) {
+			members = append(members, b.MemberID)
+		}
+	}
+	slices.Sort(members)
+	if len(s.Lists) == 0 {
+		return false, "no observer has answered with a confirmed member list"
+	}
+	var ended, awaited []string
+	for _, id := range members {
+		how, isEnded := resolveMember(s, id, g, e)
+		if isEnded {
+			ended = append(ended, how)
+		} else {
+			awaited = append(awaited, how)
+		}
+	}
+	if len(awaited) > 0 {
+		return false, strings.Join(awaited, "; ")
+	}
+	return true, cmp.Or(strings.Join(ended, "; "), "the grant names no member")
+}
+
+// resolveMember reports whether one member of a grant is no longer lost with its Node, because it
+// has left every list or because it runs on another Node, and how.
+func resolveMember(
+	s quorum.Snapshot, id v1alpha1.MemberID, g v1alpha1.Grant, e ResolveEvidence,
+) (how string, isEnded bool) {
+	switch {
+	case observation.IsListedByAny(s.Lists, id):
+	case s.IsConclusive():
+		return fmt.Sprintf("member %s has left the member list", id), true
+	default:
+		return fmt.Sprintf("member %s has left the list of node %s, and no other observer has answered",
+			id, s.Lists[0].Node), false
+	}
+	b, isBound := s.Bindings[id]
+	if !isBound || b.NodeUID == g.NodeUID || quorum.LostReason(b.Node, b.NodeUID, s.Nodes[b.Node]) != "" {
+		return fmt.Sprintf("member %s is still in the member list, and no other Node is known to run it", id), false
+	}
+	since := e.ProvenSince[id]
+	if since.IsZero() || !isSelfProven(s, id) {
+		return fmt.Sprintf("member %s is bound to node %s, whose agent does not prove it healthy", id, b.Node), false
+	}
+	if since.Before(g.Time.Time) {
+		since = g.Time.Time // proofs from before the deletion do not show what happens after it
+	}
+	proven := e.Now.Sub(since)
+	if proven < quorum.ResolveMovedAfter {
+		return fmt.Sprintf("member %s has been proven healthy on node %s for %s of the required %s",
+			id, b.Node, max(0, proven).Round(time.Minute), quorum.ResolveMovedAfter), false
+	}
+	return fmt.Sprintf("member %s has been proven healthy on node %s for more than %s",
+		id, b.Node, quorum.ResolveMovedAfter), true
+}
+
+// SelfProven returns, sorted, the members that the agent of their own bound Node proves healthy in
+// the answer to this probe request. The caller derives ResolveEvidence.ProvenSince from it.
+func SelfProven(v quorum.View) []v1alpha1.MemberID {
+	found := map[v1alpha1.MemberID]bool{}
+	s := quorum.NewSnapshot(v)
+	for id := range s.Bindings {
+		found[id] = isSelfProven(s, id)
+	}
+	return observation.SortedIDs(found)
+}
+
+func isSelfProven(s quorum.Snapshot, id v1alpha1.MemberID) bool {
+	b := s.Bindings[id]
+	return s.AlarmsRead && !s.Corrupt[id] && slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
+		m, found := observation.FindMember(o, id)
+		return o.Node == b.Node && o.NodeUID == b.NodeUID && found && m.Healthy
+	})
+}
+
+// ResolveByHand returns the grants and bindings that remain when an operator resolves the grant
+// of a Node UID. The grant ends. If the Node is gone, its bindings end too: otherwise its members
+// would stay lost, and Tombstones would return the grant again. From then on these members count by
+// probe, like members that never had a Node. A Node that could not be read counts as existing. ok
+// is false if no grant names the UID.
+func ResolveByHand(
+	c *v1alpha1.EtcdCluster, uid types.UID, nodes map[string]observation.NodeState,
+) (grants []v1alpha1.Grant, bindings []v1alpha1.Binding, ok bool) {
+	for _, g := range c.Spec.Grants {
+		if g.NodeUID == uid {
+			ok = true
+			continue
+		}
+		grants = append(grants, *g.DeepCopy())
+	}
+	for _, b := range c.Spec.Members {
+		n := nodes[b.Node]
+		if !ok || b.NodeUID != uid || !n.Known || n.UID == uid {
+			bindings = append(bindings, b)
+		}
+	}
+	return grants, bindings, ok
+}
+
+// Tombstones returns the grants that must be written because a bound Node is gone without one. The
+// members of such a Node are lost, and they must stay lost when the binding passes to another Node.
+// The grants are sorted by Node UID and name no user; the writer sets the time. An existing grant
+// that lacks members is returned with them and otherwise unchanged: it replaces the grant with the
+// same Node UID. A member that left its cluster before its Node went is not lost: Bind ends its
+// binding.
+//
+// The states must come from reads without a cache. A Node that could not be read is no tombstone.
+func Tombstones(v quorum.View) []v1alpha1.Grant {
+	if v.Cluster == nil {
+		return nil
+	}
+	c, s := v.Cluster, quorum.NewSnapshot(v)
+	var found []v1alpha1.Grant
+	for _, b := range c.Spec.Members {
+		n, left := v.Nodes[b.Node], s.IsConclusive() && !observation.IsListedByAny(s.Lists, b.MemberID)
+		if left || !n.Known || n.UID == b.NodeUID || quorum.HasGrant(c, b) {
+			continue
+		}
+		i := slices.IndexFunc(found, func(g v1alpha1.Grant) bool { return g.NodeUID == b.NodeUID })
+		if i < 0 {
+			i = len(found)
+			found = append(found, copyGrant(c, b))
+		}
+		found[i].Members = append(found[i].Members, b.MemberID)
+		slices.Sort(found[i].Members)
+	}
+	slices.SortFunc(found, func(a, b v1alpha1.Grant) int { return cmp.Compare(a.NodeUID, b.NodeUID) })
+	return found
+}
+
+// copyGrant returns a copy of the grant of a binding's Node, or a new grant without members.
+func copyGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) v1alpha1.Grant {
+	for _, g := range c.Spec.Grants {
+		if g.NodeUID == b.NodeUID {
+			return *g.DeepCopy()
+		}
+	}
+	return v1alpha1.Grant{NodeUID: b.NodeUID, Node: b.Node}
+}

@@ -1,0 +1,195 @@
+package membership_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// node returns the state of a Node with this UID, or of one that is gone if the UID is empty.
+func node(uid types.UID) observation.NodeState { return observation.NodeState{Known: true, UID: uid} }
+
+func TestResolve(t *testing.T) {
+	const unharmed, reborn = quorum.ResolvePresentAfter, quorum.ResolveMovedAfter
+	const listed, unproven = "still in the member list", "whose agent does not prove it healthy"
+	const unplaced = "no other Node is known to run it"
+	const left, noList = "member a has left the member list", "no observer has answered with a confirmed member list"
+	voters := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
+	removed := func() *quorumtest.Cluster { return voters().Removed(0) }
+	removedFrom := func(list int) *quorumtest.Cluster { return voters().RemovedFrom(list, 0) }
+	// In moved, w1 is gone and member a runs on w4, whose agent proves it healthy.
+	moved := func() *quorumtest.Cluster {
+		w := voters().Granted(0)
+		w.Nodes["w1"], w.Nodes["w4"] = node(""), node("u4")
+		w.Cluster.Spec.Members[0].Node, w.Cluster.Spec.Members[0].NodeUID = "w4", "u4"
+		w.Cluster.Status.Observations[0].Node, w.Cluster.Status.Observations[0].NodeUID = "w4", "u4"
+		return w
+	}
+	unproved := func(m *v1alpha1.MemberStatus) { m.Healthy = false }
+	noon, never := quorumtest.Noon(), time.Time{}
+	deleting := observation.NodeState{Known: true, UID: "u1", Deleting: true}
+	tainted := func(n *observation.NodeState) { n.DeletionTaint = "ToBeDeleted" }
+	for name, c := range map[string]struct {
+		world      *quorumtest.Cluster
+		after      time.Duration
+		node       observation.NodeState
+		since      time.Time
+		isResolved bool
+		why        string
+	}{
+		"F1b node alive for too short a time": {voters(), unharmed - time.Second, node("u1"), never, false, listed},
+		"node alive after five minutes": {
+			voters(), unharmed, node("u1"), never, true, "node w1 still exists more than 5m0s after",
+		},
+		"node alive, silent agents":     {voters().Silent(0, 1, 2), unharmed, node("u1"), never, true, "still exists"},
+		"node alive, being deleted":     {voters(), time.Hour, deleting, never, false, listed},
+		"F1c node not read":             {voters(), time.Hour, observation.NodeState{UID: "u1"}, never, false, listed},
+		"new node with the name":        {voters(), time.Hour, node("u1-again"), never, false, listed},
+		"grant dated ahead":             {voters(), -time.Hour, node("u1"), never, false, listed},
+		"left every list":               {removed().State(0, quorumtest.Gone), 0, node(""), never, true, left},
+		"left one of three lists":       {removedFrom(1).State(0, quorumtest.Gone), 0, node(""), never, false, listed},
+		"F1e left only old lists":       {removed().Silent(0, 1, 2), 0, node(""), never, false, noList},
+		"F1e listed by the only answer": {removedFrom(1).RemovedFrom(2, 0).Silent(1, 2), 0, node(""), never, false, listed},
+		"left the only answer": {
+			removed().Silent(1, 2).State(0, quorumtest.Gone), 0, node(""), never, false,
+			"member a has left the list of node w1, and no other observer has answered",
+		},
+		"left the only possible answer": {
+			removed().Silent(0, 1).State(0, quorumtest.Gone).State(1, quorumtest.Gone), 0, node(""), never, true,
+			left,
+		},
+		"left an unconfirmed list": {
+			removed().Unconfirmed(0, 1, 2), 0, node(""), never, false, noList,
+		},
+		"second member still listed": {
+			voters().Rebound(1, 0).Removed(0), 0, node(""), never, false, "member b is still in the member list",
+		},
+		"F11 moved for too short a time": {
+			moved(), reborn - time.Second, node(""), noon, false,
+			"member a has been proven healthy on node w4 for 20m0s of the required 20m0s",
+		},
+		"moved 20 minutes ago": {
+			moved(), reborn, node(""), noon, true, "member a has been proven healthy on node w4 for more than 20m0s",
+		},
+		"F11 proven before the deletion": {
+			moved(), time.Minute, node(""), noon.Add(-time.Hour), false, "for 1m0s of the required 20m0s",
+		},
+		"F11 moved, now silent":        {moved().SilentAt(0), reborn, node(""), noon, false, unproven},
+		"moved, proven by others only": {moved().InList(0, 0, unproved), reborn, node(""), noon, false, unproven},
+		"moved, alarms not read":       {moved().AlarmsUnknownToAll(), reborn, node(""), noon, false, unproven},
+		"moved, never proven":          {moved(), reborn, node(""), never, false, unproven},
+		"moved to a node that goes":    {moved().State(3, tainted), reborn, node(""), noon, false, unplaced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := membership.ResolveEvidence{Now: noon.Add(c.after), Node: c.node}
+			if c.since != never {
+				e.ProvenSince = map[v1alpha1.MemberID]time.Time{"a": c.since}
+			}
+			isResolved, why := membership.Resolve(c.world.View, quorumtest.GrantFor(0), e)
+			require.Equal(t, c.isResolved, isResolved, why)
+			require.Contains(t, why, c.why)
+		})
+	}
+}
+
+// F1a: every call that allows the deletion renews the grant.
+func TestResolveRenewedGrant(t *testing.T) {
+	after := func(d time.Duration) membership.ResolveEvidence {
+		return membership.ResolveEvidence{Now: quorumtest.Noon().Add(d), Node: node("u1")}
+	}
+	g := quorumtest.GrantFor(0)
+	_, first := membership.Resolve(quorumtest.Voters(3).View, g, after(6*time.Minute))
+	_, second := membership.Resolve(quorumtest.Voters(3).View, g, after(7*time.Minute))
+	require.Equal(t, first, second, "the caller compares the reasons of two rounds")
+	g.Time.Time = quorumtest.Noon().Add(4 * time.Minute)
+	isResolved, _ := membership.Resolve(quorumtest.Voters(3).View, g, after(6*time.Minute))
+	require.False(t, isResolved)
+}
+
+func TestResolveWithoutMembers(t *testing.T) {
+	g := quorumtest.GrantFor(8)
+	g.Members = nil
+	e := membership.ResolveEvidence{Now: quorumtest.Noon(), Node: node("")}
+	isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, e)
+	require.True(t, isResolved, why)
+	isResolved, _ = membership.Resolve(quorum.View{}, g, membership.ResolveEvidence{})
+	require.False(t, isResolved)
+}
+
+func TestSelfProven(t *testing.T) {
+	require.Equal(t, quorumtest.IDs("a", "b", "c"), membership.SelfProven(quorumtest.Voters(3).View))
+	w := quorumtest.Voters(4).Silent(0).InList(1, 1, func(m *v1alpha1.MemberStatus) { m.Healthy = false })
+	require.Equal(t, quorumtest.IDs("c", "d"), membership.SelfProven(w.View), "proofs of other agents do not count")
+	w.InList(3, 2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} })
+	require.Equal(t, quorumtest.IDs("d"), membership.SelfProven(w.View))
+}
+
+// F12: a host that never comes back does not block deletions for good.
+func TestResolveByHand(t *testing.T) {
+	w := quorumtest.Voters(3).State(0, quorumtest.Gone).Granted(0)
+	quorumtest.RequireRefused(t, w, quorumtest.Deletion(1), "not before 2026-05-01T12:01:00Z, and only if "+
+		"etcd1 (a) keeps running, on the same machine or on another one that stays: kubectl annotate --overwrite "+
+		"etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u1")
+	grants, bindings, ok := membership.ResolveByHand(w.Cluster, "u1", w.Nodes)
+	require.True(t, ok)
+	w.Cluster.Spec.Grants, w.Cluster.Spec.Members = grants, bindings
+	require.Empty(t, membership.Tombstones(w.View), "the grant is not written again")
+	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(1))
+
+	alive := quorumtest.Voters(3).Granted(0)
+	_, bindings, ok = membership.ResolveByHand(alive.Cluster, "u1", alive.Nodes)
+	require.True(t, ok)
+	require.Len(t, bindings, 3, "the binding of an existing Node stays")
+	alive.State(0, func(n *observation.NodeState) { *n = observation.NodeState{} })
+	_, bindings, _ = membership.ResolveByHand(alive.Cluster, "u1", alive.Nodes)
+	require.Len(t, bindings, 3, "the binding of a Node that could not be read stays")
+	_, _, ok = membership.ResolveByHand(alive.Cluster, "u2", alive.Nodes)
+	require.False(t, ok, "no grant has this UID")
+}
+
+func TestTombstones(t *testing.T) {
+	gone := func(i int) *quorumtest.Cluster { return quorumtest.Voters(3).State(i, quorumtest.Gone) }
+	state := func(n observation.NodeState) *quorumtest.Cluster {
+		return quorumtest.Voters(3).State(1, func(old *observation.NodeState) { *old = n })
+	}
+	grant := func(uid types.UID, node string, members ...v1alpha1.MemberID) v1alpha1.Grant {
+		return v1alpha1.Grant{NodeUID: uid, Node: node, Members: members}
+	}
+	both := quorumtest.GrantFor(1)
+	both.Members = quorumtest.IDs("b", "c")
+	lost := []v1alpha1.Grant{grant("u2", "w2", "b")}
+	for name, c := range map[string]struct {
+		world *quorumtest.Cluster
+		want  []v1alpha1.Grant
+	}{
+		"all there":                   {quorumtest.Voters(3), nil},
+		"gone":                        {gone(1), lost},
+		"registered again":            {state(node("u2-again")), lost},
+		"not read":                    {state(observation.NodeState{}), nil},
+		"being deleted":               {state(observation.NodeState{Known: true, UID: "u2", Deleting: true}), nil},
+		"granted":                     {gone(1).Granted(1), nil},
+		"two members":                 {gone(1).Rebound(2, 1), []v1alpha1.Grant{grant("u2", "w2", "b", "c")}},
+		"granted for one of two":      {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
+		"removed before":              {gone(1).Removed(1).Silent(1), nil},
+		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},
+		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), lost},
+		"removed in old answers only": {gone(1).Removed(1).Silent(0, 1, 2), lost},
+		"two nodes": {
+			gone(2).State(1, quorumtest.Gone), []v1alpha1.Grant{grant("u2", "w2", "b"), grant("u3", "w3", "c")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := c.world.Cluster.DeepCopy()
+			require.Equal(t, c.want, membership.Tombstones(c.world.View))
+			require.Equal(t, before, c.world.Cluster, "the argument must not change")
+		})
+	}
+}

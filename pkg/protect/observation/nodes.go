@@ -1,0 +1,87 @@
+package observation
+
+import (
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// NodeClaim is a Node as the leader reads it, with the members that its agent announces.
+type NodeClaim struct {
+	Node      string
+	UID       types.UID
+	Addresses []string
+	Announced []evidence.MemberRef
+	Deleting  bool
+}
+
+// HasAnnounced reports whether the Node announces this member.
+func (n NodeClaim) HasAnnounced(c v1alpha1.ClusterID, m v1alpha1.MemberID) bool {
+	return n.UID != "" && slices.Contains(n.Announced, evidence.MemberRef{Cluster: c, Member: m})
+}
+
+// NodeState is the state of a Node according to a live read without a cache.
+type NodeState struct {
+	// Known is false if the read failed. The other fields mean nothing then, and the members on the
+	// Node count as lost.
+	Known bool
+	// UID is empty if no Node has the name.
+	UID types.UID
+	// Deleting means that the Node has a deletion timestamp.
+	Deleting bool
+	// DeletionTaint is the key of the taint with which an autoscaler announces that it deletes the
+	// Node. It is empty if the Node has no such taint.
+	DeletionTaint string
+}
+
+// NodesAt returns the Nodes that have an address which one of the member's URLs names.
+func NodesAt(m v1alpha1.MemberStatus, nodes []NodeClaim) []NodeClaim {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n NodeClaim) bool { return !IsAtAddress(m, n.Addresses) })
+}
+
+// IsAtAddress reports whether one of the member's URLs names one of these addresses.
+func IsAtAddress(m v1alpha1.MemberStatus, addresses []string) bool {
+	hosts := comparableHosts(m)
+	return slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(hosts, comparableHost(a)) })
+}
+
+// comparableHosts returns the hosts of a member's URLs in the form in which they are compared. It
+// omits hosts that are the same on every machine (127.0.0.1, 0.0.0.0, localhost), because they do
+// not show where a member runs: k0s advertises 127.0.0.1 for all of its members.
+func comparableHosts(m v1alpha1.MemberStatus) []string {
+	var found []string
+	for _, raw := range slices.Concat(m.PeerURLs, m.ClientURLs) {
+		u, err := url.Parse(raw)
+		if err != nil {
+			continue
+		}
+		if h := comparableHost(u.Hostname()); h != "" {
+			found = append(found, h)
+		}
+	}
+	return found
+}
+
+// comparableHost returns the canonical form of an address or host name: an IPv4-mapped IPv6 address
+// as IPv4, an address without a zone, a name in lower case without the final dot. It returns the
+// empty string for a host that is the same on every machine.
+func comparableHost(host string) string {
+	if a, err := netip.ParseAddr(host); err == nil {
+		a = a.Unmap().WithZone("")
+		if a.IsLoopback() || a.IsUnspecified() {
+			return ""
+		}
+		return a.String()
+	}
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	if name == "localhost" {
+		return ""
+	}
+	return name
+}

@@ -1,0 +1,112 @@
+package quorum
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// Decide decides for one etcd cluster whether the Node may be deleted. The deletion of a Node
+// removes no member from the member list. So the question is how many voters would be lost, not
+// how many would remain in a smaller cluster:
+//
+//	allow ⇔ healthy voters ≥ ⌊voters/2⌋+1 (+ MinRemainingTolerance)
+//
+// where a healthy voter is proven healthy, is not on the node, and does not count as lost.
+//
+// The condition must hold for every member list that answers this request and that a quorum
+// confirmed: the lists of bound observers and of the node's own agent. Only bound observers can
+// prove health.
+func Decide(v View, r Request) Verdict {
+	if v.Cluster == nil {
+		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given"}
+	}
+	t := newTarget(NewSnapshot(v), r)
+	if len(t.Lists) == 0 {
+		return t.verdictWithoutList()
+	}
+	var worst *memberTally
+	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
+	for _, list := range slices.Concat(t.Lists, t.ownLists) {
+		onNode := t.membersOnNode(list)
+		for _, m := range list.Members {
+			contested[m.ID] = contested[m.ID] || t.contested[m.ID]
+		}
+		if len(onNode) == 0 {
+			continue
+		}
+		for _, id := range onNode {
+			members[id] = true
+		}
+		if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
+			worst = &tally
+		}
+	}
+	verdict := t.verdictFor(worst)
+	if rejoins := t.possibleRejoins(); worst == nil && len(rejoins) > 0 {
+		verdict = t.refusePossibleRejoin(rejoins)
+	}
+	if disputed := observation.SortedIDs(contested); verdict.Allowed && len(disputed) > 0 {
+		verdict = t.refuseDisputed(disputed)
+	}
+	for id := range contested {
+		members[id] = members[id] || contested[id]
+	}
+	verdict.Cluster, verdict.Members = observation.ClusterIDOf(v.Cluster), observation.SortedIDs(members)
+	return verdict
+}
+
+// Force allows a deletion whatever Decide returns. The verdict names every member that may be on
+// the node according to any source, because the lists and the knowledge of the node may differ in
+// age.
+func Force(v View, r Request) Verdict {
+	verdict := Decide(v, r)
+	t := newTarget(NewSnapshot(v), r)
+	t.Lists = observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, no list is fresh.
+	members := map[v1alpha1.MemberID]bool{}
+	for _, id := range slices.Concat(verdict.Members, t.possibleMembers(), t.possibleRejoins()) {
+		members[id] = true
+	}
+	verdict.Members = observation.SortedIDs(members)
+	verdict.Allowed, verdict.Reason, verdict.Final = true, BreakGlassUsed, true
+	return verdict
+}
+
+// verdictFor turns the worst tally into a verdict. A nil tally means that no list contains a
+// member on the node.
+func (t requestTarget) verdictFor(worst *memberTally) Verdict {
+	if worst == nil {
+		return Verdict{
+			Allowed: true, Reason: NothingToProtect, Final: t.IsConclusive(),
+			Message: t.nothingMessage(), Warning: t.singleSourceWarning(),
+		}
+	}
+	verdict := Verdict{Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum}
+	if worst.isSafe() {
+		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
+		verdict.Message, verdict.Warning = t.keptMessage(*worst), t.keptWarning(*worst)
+		return verdict
+	}
+	verdict.Reason, verdict.Message = QuorumWouldBeLost, t.refusalMessage(*worst)
+	verdict.Final = !worst.canBecomeSafe() || len(t.Pending()) == 0
+	return verdict
+}
+
+// verdictWithoutList decides without any confirmed list. The verdict makes no statement about
+// quorum.
+func (t requestTarget) verdictWithoutList() Verdict {
+	id, members := observation.ClusterIDOf(t.Cluster), t.possibleMembers()
+	if len(members) == 0 {
+		return Verdict{Allowed: true, Reason: NothingToProtect, Cluster: id, Final: true, Message: t.nothingMessage()}
+	}
+	return Verdict{
+		Reason: CannotSee, Cluster: id, Members: members,
+		Final: len(t.Pending()) == 0, Message: t.cannotSeeMessage(members),
+	}
+}
+
+// refuseDisputed refuses because the node announces members that are bound to another Node.
+func (t requestTarget) refuseDisputed(members []v1alpha1.MemberID) Verdict {
+	return Verdict{Reason: UnknownMember, Final: true, Message: t.disputedMessage(members)}
+}

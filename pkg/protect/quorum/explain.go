@@ -1,0 +1,238 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+func (t requestTarget) nothingMessage() string {
+	return fmt.Sprintf("no member of etcd cluster %s is on node %s", observation.ClusterIDOf(t.Cluster), t.Node)
+}
+
+// singleSourceWarning warns that a single Node reports that no member is lost.
+func (t requestTarget) singleSourceWarning() string {
+	if t.IsConclusive() {
+		return ""
+	}
+	return fmt.Sprintf("only node %s reports that no member of etcd cluster %s is on node %s; no other agent has answered",
+		t.Lists[0].Node, observation.ClusterIDOf(t.Cluster), t.Node)
+}
+
+func (t requestTarget) keptMessage(tally memberTally) string {
+	return fmt.Sprintf("etcd cluster %s keeps quorum without node %s: %d of %s must be healthy, and %d would remain",
+		observation.ClusterIDOf(t.Cluster), t.Node, tally.quorum, observation.Plural(tally.voters, "voter"), tally.healthy)
+}
+
+// keptWarning warns about an allowed deletion if the next loss breaks quorum, if the member on
+// the node is unhealthy, or if a database is full.
+func (t requestTarget) keptWarning(tally memberTally) string {
+	var warnings []string
+	id, onNode := observation.ClusterIDOf(t.Cluster), tally.withStatus(statusOnNode)
+	if tally.healthy == tally.quorum {
+		has := "has"
+		if len(onNode) > 1 {
+			has = "have"
+		}
+		warnings = append(warnings, fmt.Sprintf("after the deletion of node %s, etcd cluster %s cannot lose another voter "+
+			"until %s %s left the member list (%s) and a new member has joined",
+			t.Node, id, joinTitles(onNode), has, removeCommands(onNode)))
+	}
+	for _, m := range onNode {
+		if m.reason != "" {
+			warnings = append(warnings, fmt.Sprintf("%s on node %s is not confirmed healthy at present", m.title(), t.Node))
+		}
+	}
+	for _, m := range tally.members {
+		if slices.Contains(m.Alarms, noSpaceAlarm) {
+			warnings = append(warnings, fmt.Sprintf("%s has the alarm NOSPACE: etcd cluster %s accepts no writes "+
+				"until its database is compacted and defragmented, and the alarm is disarmed", m.title(), id))
+		}
+	}
+	return strings.Join(warnings, "; ")
+}
+
+// refusalMessage explains that quorum would be lost: the arithmetic, every member, and the steps.
+func (t requestTarget) refusalMessage(tally memberTally) string {
+	id := observation.ClusterIDOf(t.Cluster)
+	what, reserve, while := fmt.Sprintf("would break quorum of etcd cluster %s", id), "", ""
+	if reserved := tally.required - tally.quorum; reserved > 0 {
+		what = fmt.Sprintf("would leave etcd cluster %s without the required reserve", id)
+		reserve = fmt.Sprintf(" and %d more must be in reserve", reserved)
+	}
+	if dead := tally.removableMembers(); tally.isSafeWithout(dead) {
+		is := "is"
+		if len(dead) > 1 {
+			is = "are"
+		}
+		while = fmt.Sprintf(" while %s %s in its member list", joinTitles(dead), is)
+	}
+	remaining := "none"
+	if tally.healthy > 0 {
+		remaining = fmt.Sprintf("only %d", tally.healthy)
+	}
+	lines := []string{fmt.Sprintf("deleting node %s %s%s: %d of %s must be healthy%s, and %s would remain",
+		t.Node, what, while, tally.quorum, observation.Plural(tally.voters, "voter"), reserve, remaining)}
+	for _, m := range tally.members {
+		lines = append(lines, "  "+m.title()+m.location()+": "+m.description())
+	}
+	return refusalText(t.Request, lines,
+		slices.Concat(t.waitSteps(tally), repairSteps(tally), replaceSteps(tally), t.resolveSteps(tally))...)
+}
+
+// title returns the name and ID of a member. A member without a name has its first peer URL
+// instead.
+func (m memberState) title() string {
+	switch {
+	case m.Name != "":
+		return fmt.Sprintf("%s (%s)", observation.Clip(m.Name), m.ID)
+	case len(m.PeerURLs) > 0:
+		return fmt.Sprintf("%s (%s)", observation.Clip(m.PeerURLs[0]), m.ID)
+	}
+	return string(m.ID)
+}
+
+// location names the node of a member unless its description does.
+func (m memberState) location() string {
+	if m.node == "" || m.status == statusOnNode || m.status == statusLost {
+		return ""
+	}
+	return " on node " + m.node
+}
+
+// description tells how the member counts and why.
+func (m memberState) description() string {
+	detail := ""
+	if m.isPromotable {
+		detail = " (a learner; it counts as a voter because it may be promoted before it is lost)"
+	}
+	switch m.status {
+	case statusOnNode:
+		if m.reason != "" {
+			detail += "; not confirmed healthy: " + m.reason
+		}
+		return "on this node" + detail
+	case statusLost:
+		if m.stillAnswers {
+			detail += "; it still answers, so its etcd is still running"
+		}
+		return "counts as lost: " + m.reason + detail
+	case statusUnproven:
+		return "not confirmed healthy: " + m.reason
+	case statusHealthy:
+		return "healthy"
+	case statusLearner:
+	}
+	return "learner, does not vote"
+}
+
+// Parts of the messages for the reason CannotSee.
+const (
+	quorumUnknown   = "it is not known whether the deletion would break quorum"
+	noConfirmedList = "no agent returned a member list that a quorum confirmed"
+)
+
+// cannotSeeMessage explains that no confirmed member list is available, with the state of each
+// observer.
+func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
+	id := observation.ClusterIDOf(t.Cluster)
+	facts := []string{fmt.Sprintf(
+		"cannot see etcd cluster %s, which has %s on node %s: "+noConfirmedList+"; "+quorumUnknown,
+		id, joinIDs(members), t.Node)}
+	for _, b := range distinctNodes(t.Cluster.Spec.Members) {
+		facts = append(facts, "  node "+b.Node+": "+t.describeObserver(b))
+	}
+	if len(t.Cluster.Spec.Members) == 0 {
+		facts = append(facts, "  no agent to ask: no member is bound to a Node yet "+
+			"(the webhook's leader binds it within seconds of an agent's announcement)")
+	}
+	note, retire := "", fmt.Sprintf("kubectl delete etcdcluster %s", id)
+	if t.announcesMemberOf(id) {
+		note = breakGlassVerbNote
+		retire = fmt.Sprintf("kubectl annotate node %s %s-, then %s (in the other order, the leader creates it again)",
+			t.Node, observation.AnnouncementAnnotation, retire)
+	}
+	return refusalText(t.Request, facts,
+		"check what the agents report: kubectl describe node "+t.Node+
+			" (condition "+observation.EtcdMemberCondition+"), and their logs; then delete the node again\n"+
+			"    (if this is the etcd of kube-apiserver, it has quorum, because your request passed through it: "+
+			"check the agents' certificates and the network)",
+		"if etcd has already lost quorum, keep this node even if its member is dead: "+
+			"the cluster may have to be restored from its disk",
+		"only if this etcd cluster no longer exists anywhere"+note+": "+retire)
+}
+
+// describeObservers describes the state of every observer in one line.
+func (s Snapshot) describeObservers() string {
+	var texts []string
+	for _, b := range distinctNodes(s.Cluster.Spec.Members) {
+		texts = append(texts, "node "+b.Node+": "+s.describeObserver(b))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// describeObserver tells how the observer of one binding answered this request.
+func (s Snapshot) describeObserver(b v1alpha1.Binding) string {
+	if n := s.Nodes[b.Node]; n.Known && n.UID != b.NodeUID {
+		return "it is gone, together with its agent"
+	}
+	for _, o := range observation.Accepted(s.Cluster) {
+		if o.Node != b.Node {
+			continue
+		}
+		if slices.ContainsFunc(s.Answers, func(a v1alpha1.Observation) bool { return a.Node == o.Node }) {
+			if o.Problem == "" {
+				return "its agent answered without a confirmed member list"
+			}
+			return "its agent reports: " + observation.Clip(o.Problem)
+		}
+		return fmt.Sprintf("its agent has not answered; its last report is from %s", o.Time.UTC().Format(time.RFC3339))
+	}
+	return "its agent has never reported"
+}
+
+// disputedMessage explains that the node announces members that are bound to another Node.
+func (t requestTarget) disputedMessage(members []v1alpha1.MemberID) string {
+	facts := []string{fmt.Sprintf("node %s announces %s of etcd cluster %s, but another Node has it: deleting the "+
+		"wrong Node would lose a member without counting it",
+		t.Node, joinIDs(members), observation.ClusterIDOf(t.Cluster))}
+	for _, id := range members {
+		facts = append(facts, fmt.Sprintf("  member %s is bound to node %s, which exists", id, t.Bindings[id].Node))
+	}
+	return refusalText(t.Request, facts, "if the other Node is a leftover of the same host, delete that Node first")
+}
+
+func joinTitles(members []memberState) string {
+	titles := make([]string, len(members))
+	for i, m := range members {
+		titles[i] = m.title()
+	}
+	return strings.Join(titles, ", ")
+}
+
+func joinIDs(members []v1alpha1.MemberID) string {
+	ids := make([]string, len(members))
+	for i, m := range members {
+		ids[i] = string(m)
+	}
+	if len(ids) == 1 {
+		return "member " + ids[0]
+	}
+	return "members " + strings.Join(ids, ", ")
+}
+
+// distinctNodes returns one binding for each Node, sorted by name.
+func distinctNodes(bindings []v1alpha1.Binding) []v1alpha1.Binding {
+	var found []v1alpha1.Binding
+	for _, b := range bindings {
+		if !slices.ContainsFunc(found, func(f v1alpha1.Binding) bool { return f.Node == b.Node && f.NodeUID == b.NodeUID }) {
+			found = append(found, b)
+		}
+	}
+	slices.SortFunc(found, func(a, b v1alpha1.Binding) int { return strings.Compare(a.Node, b.Node) })
+	return found
+}

@@ -1,0 +1,179 @@
+package quorum_test
+
+import (
+	"math/rand"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// The steps of a refusal that promise an allowed deletion.
+var (
+	removeOthers = regexp.MustCompile(`\(without (.*) in the member list, this deletion is allowed\)`)
+	removeOwn    = regexp.MustCompile(`remove its members from the cluster \(etcd checks that this is safe\): (.*)`)
+	addMembers   = regexp.MustCompile(`first add (\d) more members? and wait`)
+	memberIDs    = regexp.MustCompile(`[( ]([0-9a-f])\b[),]?`)
+)
+
+// TestStepsLeadToAllowed follows the steps in the refusals of random clusters.
+func TestStepsLeadToAllowed(t *testing.T) {
+	tried := map[*regexp.Regexp]int{}
+	r := rand.New(rand.NewSource(3))
+	for range 800 {
+		n := 1 + r.Intn(7)
+		cluster := quorumtest.Voters(n)
+		cluster.MinRemainingTolerance = r.Intn(8) / 7
+		for i := range n {
+			switch r.Intn(6) {
+			case 0:
+				cluster.Dead(i)
+			case 1:
+				cluster.Granted(i)
+			case 2:
+				cluster.Learner(i)
+			}
+		}
+		before := quorum.Decide(cluster.View, quorumtest.Deletion(0))
+		if before.Allowed {
+			continue
+		}
+		for _, step := range []*regexp.Regexp{addMembers, removeOthers, removeOwn} {
+			match := step.FindStringSubmatch(before.Message)
+			if match == nil {
+				continue
+			}
+			tried[step]++
+			changed := &quorumtest.Cluster{View: quorumtest.CopyOf(cluster.View)}
+			if step == addMembers {
+				for i := range int(match[1][0] - '0') {
+					for o := range changed.Cluster.Status.Observations {
+						list := &changed.Cluster.Status.Observations[o]
+						list.Members = append(list.Members, quorumtest.Member(n+i))
+					}
+				}
+			} else {
+				for _, m := range memberIDs.FindAllStringSubmatch(match[1], -1) {
+					changed.Removed(strings.Index("abcdef123456789", m[1]))
+				}
+			}
+			after := quorum.Decide(changed.View, quorumtest.Deletion(0))
+			require.True(t, after.Allowed, "%s\nafter: %s", before.Message, match[0])
+		}
+	}
+	require.Greater(t, min(tried[addMembers], tried[removeOthers], tried[removeOwn]), 20, "%v", tried)
+	twoOfTwo := quorum.Decide(quorumtest.Voters(3).Dead(1).View, quorumtest.Deletion(0))
+	require.NotContains(t, twoOfTwo.Message, "this deletion is allowed)")
+}
+
+// A member that counts as lost but still answers runs somewhere. The steps must not remove it from
+// etcd. They must make it count again.
+func TestMovedMember(t *testing.T) {
+	cluster := movedAway()
+	message := quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message
+	require.NotContains(t, message, "etcdctl member remove b")
+	require.Contains(t, message, "etcd2 (b) still answers")
+	require.Contains(t, message, "only if etcd2 (b) keeps running, on the same machine or on another one that stays: "+
+		"kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u2")
+	silent := quorum.Decide(quorumtest.Voters(3).Granted(1).Dead(1).View, quorumtest.Deletion(0))
+	require.Contains(t, silent.Message, "etcdctl member remove b")
+
+	claims := quorumtest.Claims(3)
+	claims[1] = observation.NodeClaim{
+		Node: "w2b", UID: "u2b", Addresses: []string{quorumtest.Address(1)},
+		Announced: []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "b"}},
+	}
+	spec := &cluster.Cluster.Spec
+	spec.Grants, spec.Members, _ = membership.ResolveByHand(cluster.Cluster, "u2", cluster.Nodes)
+	spec.Members, _ = membership.Bind(cluster.Cluster, claims, cluster.Nonces)
+	require.EqualValues(t, "u2b", quorumtest.BoundNodes(spec.Members)["b"])
+	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(0))
+}
+
+// The refusal advises to wait for a Node only if no autoscaler has marked it.
+func TestTaintedNodeIsNotAwaited(t *testing.T) {
+	cluster := quorumtest.Voters(3).Granted(1)
+	require.Contains(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "if it stays, wait")
+	cluster.State(1, func(n *observation.NodeState) { n.DeletionTaint = "ToBeDeletedByClusterAutoscaler" })
+	require.NotContains(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "if it stays, wait")
+}
+
+func TestNamesAreNotFormats(t *testing.T) {
+	cluster := quorumtest.Voters(4).Dead(1).Everywhere(1, func(m *v1alpha1.MemberStatus) { m.Name = "50%d%s" })
+	message := quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message
+	require.Contains(t, message, "while 50%d%s (b) is in its member list")
+	require.NotContains(t, message, "%!")
+}
+
+func TestLongReasonsAreClipped(t *testing.T) {
+	cluster := quorumtest.Voters(3).Everywhere(1, func(m *v1alpha1.MemberStatus) {
+		m.Healthy, m.Reason = false, strings.Repeat("dial tcp:\n refused ", 50)
+	})
+	for line := range strings.SplitSeq(quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "\n") {
+		require.Less(t, len(line), 300)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	warning := func(c *quorumtest.Cluster) string { return quorum.Decide(c.View, quorumtest.Deletion(0)).Warning }
+	require.Contains(t, warning(quorumtest.Voters(3)), "cannot lose another voter until etcd1 (a) has left the member "+
+		"list")
+	require.Contains(t, warning(quorumtest.Voters(4)), "cannot lose another voter")
+	require.Empty(t, warning(quorumtest.Voters(5)))
+	require.Empty(t, warning(quorumtest.Voters(3).Removed(0)))
+	full := quorumtest.Voters(5).Everywhere(2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"NOSPACE"} })
+	require.Contains(t, warning(full), "etcd3 (c) has the alarm NOSPACE")
+	require.Contains(t, warning(quorumtest.Voters(3).Removed(0).Silent(0, 1)), "only node w3 reports")
+}
+
+func TestSummarize(t *testing.T) {
+	refused := " not confirmed healthy: connection refused (reported by node "
+	for name, c := range map[string]struct {
+		cluster *quorumtest.Cluster
+		want    quorum.Summary
+	}{
+		"healthy": {quorumtest.Voters(3), quorum.Summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"}},
+		"one unhealthy": {
+			quorumtest.Voters(3).Unhealthy(1),
+			quorum.Summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b)" + refused + "w2)"},
+		},
+		"below quorum": {
+			quorumtest.Voters(3).Unhealthy(1, 2).WithoutList(1, 2),
+			quorum.Summary{3, 1, 2, 0, true, "3 voters, 1 healthy, quorum 2; etcd2 " +
+				"(b)" + refused + "w1); etcd3 (c)" + refused + "w1)"},
+		},
+		"granted": {
+			quorumtest.Voters(5).Granted(4),
+			quorum.Summary{5, 4, 3, 1, true, "5 voters, 4 healthy, quorum 3; etcd5 (e) counts as lost: the deletion of its " +
+				"node w5 " +
+				"by alice was allowed at 2026-05-01T12:00:00Z; it still answers, so its etcd is still running"},
+		},
+		"learner": {
+			quorumtest.Voters(4).Learner(3), quorum.Summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"},
+		},
+		"smallest margin": {
+			quorumtest.Voters(5).RemovedFrom(2, 4), quorum.Summary{4, 4, 3, 1, true, "4 voters, 4 healthy, quorum 3"},
+		},
+		"no list": {
+			quorumtest.Voters(2).WithoutList(0).Silent(1),
+			quorum.Summary{Message: "no agent returned a member list that a quorum confirmed; " +
+				"node w1: its agent reports: tls: certificate has expired, " +
+				"node w2: its agent has not answered; its last report is from 2026-05-01T12:00:00Z"},
+		},
+		"no binding": {
+			quorumtest.Voters(1).NeverBound(),
+			quorum.Summary{Message: "no member is bound to a Node yet, so no agent can be asked"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.Summarize(c.cluster.View)) })
+	}
+	require.False(t, quorum.Summarize(quorum.View{}).Known)
+}

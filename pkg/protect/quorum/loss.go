@@ -1,0 +1,113 @@
+package quorum
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// LocateUnbound returns the possible Nodes of the members without a binding, sorted. A member may
+// be on every Node that has one of its addresses in a confirmed list of a bound observer. The
+// result makes no Node an observer. It means only that the member is lost if the Node is. The
+// argument contains all Nodes; their announcements do not matter.
+func LocateUnbound(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []v1alpha1.Binding {
+	var found []v1alpha1.Binding
+	for _, o := range observation.Confirmed(observation.Accepted(c)) {
+		for _, m := range o.Members {
+			if observation.IsBound(c, m.ID) {
+				continue
+			}
+			for _, n := range observation.NodesAt(m, nodes) {
+				found = append(found, v1alpha1.Binding{MemberID: m.ID, Node: n.Node, NodeUID: n.UID})
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b v1alpha1.Binding) int {
+		return cmp.Or(cmp.Compare(a.MemberID, b.MemberID), cmp.Compare(a.Node, b.Node))
+	})
+	return slices.Compact(found)
+}
+
+// A memberLoss tells why a member counts as lost. Without a reason, the member is not lost.
+type memberLoss struct {
+	problem healthProblem
+	node    string
+	reason  string
+}
+
+// lossOf returns why the member counts as lost: a grant names it or its Node, or its Node is gone
+// or about to go. A member without a binding is lost with each Node where it may be.
+func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
+	for _, g := range s.Cluster.Spec.Grants {
+		if s.isGranted(id, g) {
+			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g)}
+		}
+	}
+	for _, b := range s.nodesOf(id) {
+		n := s.Nodes[b.Node]
+		if reason := LostReason(b.Node, b.NodeUID, n); reason != "" {
+			problem := problemNodeLost
+			if !n.Known {
+				problem = problemNodeUnread
+			}
+			return memberLoss{problem, b.Node, reason}
+		}
+	}
+	return memberLoss{}
+}
+
+// nodesOf returns the Node that the member is bound to, or else the Nodes where it may be.
+func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
+	if b, bound := s.Bindings[id]; bound {
+		return []v1alpha1.Binding{b}
+	}
+	return slices.DeleteFunc(slices.Clone(s.placed), func(b v1alpha1.Binding) bool { return b.MemberID != id })
+}
+
+// isGranted reports whether the grant covers the member: it names the member, or it is for a Node
+// of the member.
+func (s Snapshot) isGranted(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+	return slices.Contains(g.Members, id) ||
+		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
+}
+
+// HasGrant reports whether a grant for the Node of the binding names the member.
+func HasGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
+		return g.NodeUID == b.NodeUID && slices.Contains(g.Members, b.MemberID)
+	})
+}
+
+// LostReason returns why a member on the Node with this UID counts as lost, or "" if it does not.
+func LostReason(node string, uid types.UID, n observation.NodeState) string {
+	switch {
+	case !n.Known:
+		return fmt.Sprintf("its node %s could not be read", node)
+	case n.UID == "":
+		return fmt.Sprintf("its node %s is gone", node)
+	case n.UID != uid:
+		return fmt.Sprintf("its node %s is gone; a different Node has the name now", node)
+	case n.Deleting:
+		return fmt.Sprintf("its node %s is being deleted", node)
+	case n.DeletionTaint != "":
+		return fmt.Sprintf("its node %s is about to be deleted (taint %s)", node, n.DeletionTaint)
+	}
+	return ""
+}
+
+func describeGrant(g v1alpha1.Grant) string {
+	at := g.Time.UTC().Format(time.RFC3339)
+	switch {
+	case g.User == "":
+		return fmt.Sprintf("its node %s disappeared without a request to Holdfast (detected at %s)", g.Node, at)
+	case g.BreakGlass:
+		return fmt.Sprintf("the deletion of its node %s was forced by %s at %s", g.Node, g.User, at)
+	}
+	return fmt.Sprintf("the deletion of its node %s by %s was allowed at %s", g.Node, g.User, at)
+}

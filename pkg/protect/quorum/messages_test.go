@@ -1,0 +1,139 @@
+package quorum_test
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// TestMain adds the flag -update, with which TestMessages rewrites its golden files.
+func TestMain(m *testing.M) {
+	flag.Bool("update", false, "rewrite testdata/messages")
+	os.Exit(m.Run())
+}
+
+// goldenVerdicts returns a verdict for each situation that a message must explain.
+func goldenVerdicts() map[string]quorum.Verdict {
+	verdicts := map[string]quorum.Verdict{}
+	for name, cluster := range goldenClusters() {
+		verdicts[name] = quorum.Decide(cluster.View, quorumtest.Deletion(0))
+	}
+	clusters := []*v1alpha1.EtcdCluster{quorumtest.Voters(3).Cluster}
+	unverified := quorumtest.Deletion(0)
+	unverified.Unverified = []string{"systemd unit etcd-events.service"}
+	unannounced := quorumtest.Deletion(0)
+	unannounced.Announced = nil
+	twice := quorum.Request{
+		Node: "w9", UID: "u9", Labelled: true, Announced: []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "a"}},
+	}
+	problem := errors.New("parsing annotation holdfast.dev/etcd: unexpected end of JSON input")
+	unknown := quorum.Request{Node: "w9", UID: "u9", Unverified: unverified.Unverified}
+
+	verdicts["two nodes claim one member"] = quorum.Decide(quorumtest.Voters(3).View, twice)
+	verdicts["no list, no announcement"] = quorum.Decide(quorumtest.Voters(3).Silent(0, 1, 2).View, unannounced)
+	verdicts["no EtcdCluster"] = quorum.RefuseMissing(nil, quorumtest.Deletion(0))[0]
+	verdicts["unparsable announcement"] = quorum.RefuseUnparsable(quorumtest.Deletion(0), problem)
+	verdicts["unidentified server"] = quorum.RefuseMissing(clusters, unverified)[0]
+	verdicts["label without a member"] = quorum.RefuseUnattributed(quorum.Request{Node: "w9", UID: "u9", Labelled: true})
+	verdicts["label missing"] = quorum.DecideUnlabelled(clusters, quorum.Request{Node: "w1", UID: "u1"})
+	verdicts["label missing, name reused"] = quorum.DecideUnlabelled(clusters, quorum.Request{Node: "w1", UID: "u1-again"})
+	verdicts["label missing, unidentified server"] = quorum.DecideUnlabelled(clusters, unknown)
+	return verdicts
+}
+
+// goldenClusters returns the clusters in which node w1 is deleted.
+func goldenClusters() map[string]*quorumtest.Cluster {
+	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
+	tolerant := quorumtest.Voters(5).Dead(1)
+	tolerant.MinRemainingTolerance = 1
+	alarm := func(name string) func(*v1alpha1.MemberStatus) {
+		return func(m *v1alpha1.MemberStatus) { m.Alarms = []string{name} }
+	}
+	unstarted := func(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs, m.Healthy = "", nil, false }
+	return map[string]*quorumtest.Cluster{
+		"one of three dead":                        three().Dead(1),
+		"one of four dead":                         quorumtest.Voters(4).Dead(1),
+		"one of five dead, tolerance 1":            tolerant,
+		"two of three dead, with this one":         three().Dead(0, 1).WithoutList(2),
+		"allowed, two of five dead, with this one": quorumtest.Voters(5).Dead(0, 1),
+		"three of five dead, with this one":        quorumtest.Voters(5).Dead(0, 1, 2),
+		"two of five dead, one granted":            quorumtest.Voters(5).Dead(1, 2).Granted(3),
+		"another node granted":                     three().Granted(1),
+		"another member moved":                     movedAway(),
+		"another node gone":                        three().State(1, quorumtest.Gone),
+		"another node gone, machine off":           three().State(1, quorumtest.Gone).Noticed(1).Dead(1),
+		"unbound member on a tainted node":         three().Unbound(2).Silent(2).PlacedAt(2, 2).State(2, tainted),
+		"possible rejoin":                          rejoinedCluster(),
+		"another node gone, detected":              three().State(1, quorumtest.Gone).Noticed(1),
+		"another node forced":                      three().Forced(1),
+		"another node tainted":                     three().State(1, tainted),
+		"another node unread":                      three().State(1, unread),
+		"replaced member not removed":              quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3),
+		"replacement not started":                  quorumtest.Voters(4).Everywhere(3, unstarted),
+		"replacement is a learner":                 quorumtest.Voters(4).Learner(3).Dead(1),
+		"learner on the node, another granted":     quorumtest.Voters(4).Learner(0).Granted(3),
+		"learner granted":                          quorumtest.Voters(4).Learner(3).Granted(3),
+		"another member corrupt":                   three().Everywhere(1, alarm("CORRUPT")),
+		"alarms unread":                            three().AlarmsUnknown(0, 1, 2),
+		"two members on hosts without an agent":    three().Unprovable(1, 2),
+		"one voter":                                quorumtest.Voters(1),
+		"two voters":                               quorumtest.Voters(2),
+		"two members on one node":                  three().Rebound(1, 0),
+		"no list":                                  three().WithoutList(0, 1).Silent(2),
+		"no list, other nodes gone":                three().Silent(0).State(1, quorumtest.Gone).State(2, quorumtest.Gone),
+		"no binding":                               three().NeverBound(),
+		"allowed, three voters":                    three(),
+		"allowed, five voters":                     quorumtest.Voters(5),
+		"allowed, dead member":                     three().Dead(0),
+		"allowed, full database":                   quorumtest.Voters(5).Everywhere(1, alarm("NOSPACE")),
+		"allowed, member removed":                  three().Removed(0),
+		"allowed, member removed, one list":        three().Removed(0).Silent(0, 1),
+	}
+}
+
+// TestMessages compares the complete message and warning of each verdict with its golden file.
+func TestMessages(t *testing.T) {
+	var known []string
+	for name, v := range goldenVerdicts() {
+		file := filepath.Join("testdata", "messages", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
+		known = append(known, file)
+		t.Run(name, func(t *testing.T) {
+			text := v.Message + "\n"
+			if v.Warning != "" {
+				text += "Warning: " + v.Warning + "\n"
+			}
+			if flag.Lookup("update").Value.String() == "true" {
+				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+				require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+			}
+			want, err := os.ReadFile(file)
+			require.NoError(t, err, "go test ./pkg/protect/quorum -run TestMessages -update")
+			require.Equal(t, string(want), text)
+			require.Equal(t, strings.HasPrefix(name, "allowed"), v.Allowed)
+		})
+	}
+	files, err := filepath.Glob("testdata/messages/*.txt")
+	require.NoError(t, err)
+	require.ElementsMatch(t, known, files, "golden files without a verdict")
+}
+
+// movedAway returns a cluster of three whose member b moved to the Node w2b after the deletion of
+// its own Node.
+func movedAway() *quorumtest.Cluster {
+	cluster := quorumtest.Voters(3).Granted(1).State(1, quorumtest.Gone)
+	cluster.Nodes["w2b"] = observation.NodeState{Known: true, UID: "u2b"}
+	moved := *cluster.Observer(1).DeepCopy()
+	moved.Node, moved.NodeUID = "w2b", "u2b"
+	return cluster.Silent(1).With(moved)
+}

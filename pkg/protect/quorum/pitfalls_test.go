@@ -1,0 +1,155 @@
+package quorum_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// Each test is a trace by which an earlier draft of the design lost quorum or blocked deletions.
+// The F numbers are those of docs/verdict.md, which also names the tests in other packages.
+
+func TestF1OldAndNewLists(t *testing.T) {
+	// The granted member was removed, and the grant is resolved. Only the list of w3 shows it.
+	removed := quorumtest.Voters(3).RemovedFrom(2, 1)
+	quorumtest.RequireRefused(t, removed, quorumtest.Deletion(0), "2 of 2 voters must be healthy")
+}
+
+func TestF2NodeGoneWithoutGrant(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*observation.NodeState)
+		text   string
+	}{
+		"gone": {quorumtest.Gone, "counts as lost: its node w2 is gone; it still answers, so its etcd is still " +
+			"running\n"},
+		"name reused":   {func(n *observation.NodeState) { n.UID = "u2-again" }, "a different Node has the name now"},
+		"being deleted": {deleting, "its node w2 is being deleted"},
+		"tainted":       {tainted, "its node w2 is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
+		"unread":        {func(n *observation.NodeState) { n.Known = false }, "its node w2 could not be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			quorumtest.RequireRefused(t, quorumtest.Voters(3).State(1, c.change), quorumtest.Deletion(0), c.text)
+		})
+	}
+	cluster := quorumtest.Voters(3)
+	delete(cluster.Nodes, "w2")
+	quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(0), "its node w2 could not be read")
+	// A member that never had a Node counts if a probe succeeds.
+	quorumtest.RequireAllowed(t, quorumtest.Voters(3).Unbound(1), quorumtest.Deletion(0))
+}
+
+func TestF3UnlabelledWithoutProbe(t *testing.T) {
+	clusters := []*v1alpha1.EtcdCluster{quorumtest.Voters(3).Silent(0, 1, 2).Cluster}
+	announcing := func(cluster v1alpha1.ClusterID) []evidence.MemberRef {
+		return []evidence.MemberRef{{Cluster: cluster, Member: "f"}}
+	}
+	for name, r := range map[string]quorum.Request{
+		"bound":                     {Node: "w1", UID: "u1"},
+		"registered again":          {Node: "w1", UID: "u1-again"},
+		"announced, unbound":        {Node: "w9", UID: "u9", Announced: announcing(quorumtest.ClusterID)},
+		"announced, no EtcdCluster": {Node: "w9", UID: "u9", Announced: announcing("abc")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := quorum.DecideUnlabelled(clusters, r)
+			require.False(t, v.Allowed)
+			require.True(t, v.Final)
+			require.Contains(t, v.Message, "label holdfast.dev/etcd-member is missing")
+			require.NotEmpty(t, v.Members)
+		})
+	}
+	// A worker has the address of a former member.
+	worker := quorum.Request{Node: "w9", UID: "u9", Addresses: []string{quorumtest.Address(0)}}
+	v := quorum.DecideUnlabelled(clusters, worker)
+	require.True(t, v.Allowed)
+	require.Equal(t, quorum.NothingToProtect, v.Reason)
+}
+
+func TestF4EarlierAnswers(t *testing.T) {
+	unhealthy := func(m *v1alpha1.MemberStatus) { m.Healthy = false }
+	cluster := quorumtest.Voters(3).Silent(1, 2).InList(0, 1, unhealthy)
+	quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(0), "etcd2 (b) on node w2: not confirmed healthy")
+	never := quorumtest.Voters(3)
+	for i := range never.Cluster.Status.Observations {
+		never.Cluster.Status.Observations[i].Nonce = ""
+	}
+	never.Nonces = []string{""}
+	require.Equal(t, quorum.CannotSee, quorum.Decide(never.View, quorumtest.Deletion(0)).Reason, "empty nonce")
+}
+
+func TestF6OneProofSuffices(t *testing.T) {
+	cluster := quorumtest.Voters(5)
+	// In k0s every client URL is 127.0.0.1, so each agent reaches only its own member.
+	for o := range 5 {
+		for m := range 5 {
+			cluster.InList(o, m, func(s *v1alpha1.MemberStatus) {
+				s.ClientURLs, s.Healthy = []string{"https://127.0.0.1:2379"}, o == m
+			})
+		}
+	}
+	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(0))
+	quorumtest.RequireAllowed(t, cluster.Silent(1), quorumtest.Deletion(0))
+	quorumtest.RequireRefused(t, cluster.Silent(2), quorumtest.Deletion(0), "only 2 would remain")
+}
+
+func TestF7ObserverWithoutList(t *testing.T) {
+	quorumtest.RequireAllowed(t, quorumtest.Voters(5).WithoutList(1), quorumtest.Deletion(0))
+	// The lists differ, and the deletion is safe for both.
+	quorumtest.RequireAllowed(t, quorumtest.Voters(5).RemovedFrom(3, 4), quorumtest.Deletion(0))
+	differ := quorumtest.Voters(4).RemovedFrom(2, 3).Unhealthy(1)
+	quorumtest.RequireRefused(t, differ, quorumtest.Deletion(0), "3 of 4 voters must be healthy")
+}
+
+func TestF9LostLearner(t *testing.T) {
+	cluster := quorumtest.Voters(4).Learner(3)
+	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(3))
+	quorumtest.RequireRefused(t, cluster.Granted(3), quorumtest.Deletion(0), "etcd4 (d): counts as lost")
+	granted := quorumtest.Voters(4).Learner(3).Granted(0)
+	quorumtest.RequireRefused(t, granted, quorumtest.Deletion(3), "a learner; it counts as a voter")
+}
+
+func TestF12DeadMemberNamed(t *testing.T) {
+	cluster := quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3)
+	quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(0),
+		"etcdctl member remove d\n    (without etcd4 (d) in the member list, this deletion is allowed)")
+	quorumtest.RequireAllowed(t, cluster.Removed(3), quorumtest.Deletion(0))
+}
+
+func TestF13UnboundObserver(t *testing.T) {
+	forged := quorumtest.Voters(3).Unhealthy(1).With(v1alpha1.Observation{
+		Node: "w9", NodeUID: "u9", Nonce: quorumtest.Nonce, LocalMember: "b", Linearizable: true,
+		Members: []v1alpha1.MemberStatus{quorumtest.Member(1), quorumtest.Member(2)},
+	})
+	quorumtest.RequireRefused(t, forged, quorumtest.Deletion(0), "2 of 3 voters must be healthy, and only 1")
+
+	reused := quorumtest.Voters(3).Unhealthy(1)
+	reused.Observer(2).NodeUID = "u3-again"
+	reused.InList(2, 1, func(m *v1alpha1.MemberStatus) { m.Healthy = true })
+	quorumtest.RequireRefused(t, reused, quorumtest.Deletion(0), "only 1 would remain")
+}
+
+func TestF13ForgedCluster(t *testing.T) {
+	forged := &v1alpha1.EtcdCluster{}
+	forged.Name = "bad"
+	forged.Spec.Members = []v1alpha1.Binding{{MemberID: "f", Node: "worker", NodeUID: "uw"}}
+	_, o := quorumtest.Intruder(5, quorumtest.Member(0))
+	forged.Status.Observations = []v1alpha1.Observation{o}
+	cluster := quorumtest.Voters(3).Cluster
+	selected := quorum.Select([]*v1alpha1.EtcdCluster{forged, cluster}, quorumtest.Deletion(0))
+	require.Equal(t, []*v1alpha1.EtcdCluster{cluster}, selected)
+}
+
+func TestF19Tolerance(t *testing.T) {
+	cluster := quorumtest.Voters(5)
+	cluster.MinRemainingTolerance = 1
+	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(0))
+	quorumtest.RequireRefused(t, cluster.Unhealthy(1), quorumtest.Deletion(0),
+		"3 of 5 voters must be healthy and 1 more must be in reserve, and only 3 would remain")
+	cluster.MinRemainingTolerance = -4
+	quorumtest.RequireRefused(t, cluster.Unhealthy(2), quorumtest.Deletion(0), "only 2 would remain")
+}

@@ -1,0 +1,272 @@
+// Package quorumtest builds etcd clusters for the tests of the packages under pkg/protect.
+package quorumtest
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+const (
+	// Nonce is the nonce of the current request. Other observations carry the nonce "before".
+	Nonce = "now"
+	// ClusterID is the name of the EtcdCluster.
+	ClusterID = "cdf818194e3a8c32"
+)
+
+// Noon is the time of all observations and grants.
+func Noon() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
+
+// A Cluster is an etcd cluster with the members a, b, c, … (1, 2, … after f) on the nodes w1, w2,
+// w3, … with the UIDs u1, u2, u3, … Methods change one aspect of it and return the Cluster.
+type Cluster struct {
+	quorum.View
+}
+
+// Voters returns a cluster of n voters. All agents answer and prove every member healthy.
+func Voters(n int) *Cluster {
+	c := &Cluster{quorum.View{
+		Cluster: &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: ClusterID}},
+		Nonces:  []string{Nonce},
+		Nodes:   map[string]observation.NodeState{},
+	}}
+	var members []v1alpha1.MemberStatus
+	for i := range n {
+		members = append(members, Member(i))
+	}
+	for i := range n {
+		c.Bind(i)
+		c.With(v1alpha1.Observation{
+			Node: Node(i), NodeUID: UID(i), Nonce: Nonce, Time: metav1.NewTime(Noon()),
+			LocalMember: ID(i), Linearizable: true, Members: CopyMembers(members),
+		})
+	}
+	return c
+}
+
+// Everywhere changes member i in every list.
+func (c *Cluster) Everywhere(i int, change func(*v1alpha1.MemberStatus)) *Cluster {
+	for o := range c.Cluster.Status.Observations {
+		c.InList(o, i, change)
+	}
+	return c
+}
+
+// InList changes member i in the list of the o-th observation.
+func (c *Cluster) InList(o, i int, change func(*v1alpha1.MemberStatus)) *Cluster {
+	members := c.Cluster.Status.Observations[o].Members
+	for m := range members {
+		if members[m].ID == ID(i) {
+			change(&members[m])
+		}
+	}
+	return c
+}
+
+// Unhealthy makes no observer prove the members healthy.
+func (c *Cluster) Unhealthy(members ...int) *Cluster {
+	for _, i := range members {
+		c.Everywhere(i, func(m *v1alpha1.MemberStatus) { m.Healthy, m.Reason = false, "connection refused" })
+	}
+	return c
+}
+
+// Dead makes the members unhealthy and their agents silent.
+func (c *Cluster) Dead(members ...int) *Cluster { return c.Silent(members...).Unhealthy(members...) }
+
+// Learner makes member i a learner.
+func (c *Cluster) Learner(i int) *Cluster {
+	return c.Everywhere(i, func(m *v1alpha1.MemberStatus) { m.Learner = true })
+}
+
+// URLs sets the URLs of member i.
+func (c *Cluster) URLs(i int, urls ...string) *Cluster {
+	return c.Everywhere(i, func(m *v1alpha1.MemberStatus) { m.PeerURLs, m.ClientURLs = urls, nil })
+}
+
+// URLsOfAll sets the URLs of the first three members.
+func (c *Cluster) URLsOfAll(urls ...string) *Cluster {
+	return c.URLs(0, urls...).URLs(1, urls...).URLs(2, urls...)
+}
+
+// Unprovable moves members to hosts without an agent, where they listen on loopback only.
+func (c *Cluster) Unprovable(members ...int) *Cluster {
+	for _, i := range members {
+		c.Cluster.Status.Observations = slices.DeleteFunc(c.Cluster.Status.Observations,
+			func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
+		c.Unbound(i).Everywhere(i, func(m *v1alpha1.MemberStatus) {
+			m.Healthy, m.Reason = false, "https://127.0.0.1:2379: it is member a, not "+string(m.ID)
+			m.ClientURLs = []string{"https://127.0.0.1:2379"}
+		})
+	}
+	return c
+}
+
+// Removed removes member i from every list.
+func (c *Cluster) Removed(i int) *Cluster {
+	for o := range c.Cluster.Status.Observations {
+		c.RemovedFrom(o, i)
+	}
+	return c
+}
+
+// RemovedFrom removes member i from the list of the o-th observation.
+func (c *Cluster) RemovedFrom(o, i int) *Cluster {
+	list := &c.Cluster.Status.Observations[o]
+	list.Members = slices.DeleteFunc(list.Members, func(m v1alpha1.MemberStatus) bool { return m.ID == ID(i) })
+	return c
+}
+
+// ListedTwice adds a changed copy of member i to every list.
+func (c *Cluster) ListedTwice(i int, change func(*v1alpha1.MemberStatus)) *Cluster {
+	for o := range c.Cluster.Status.Observations {
+		m := Member(i)
+		change(&m)
+		c.Cluster.Status.Observations[o].Members = append(c.Cluster.Status.Observations[o].Members, m)
+	}
+	return c
+}
+
+// Observer returns the observation of node i.
+func (c *Cluster) Observer(i int) *v1alpha1.Observation {
+	at := slices.IndexFunc(c.Cluster.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
+	return &c.Cluster.Status.Observations[at]
+}
+
+// With adds an observation.
+func (c *Cluster) With(o v1alpha1.Observation) *Cluster {
+	c.Cluster.Status.Observations = append(c.Cluster.Status.Observations, o)
+	return c
+}
+
+// Silent makes observers not answer the current request.
+func (c *Cluster) Silent(observers ...int) *Cluster {
+	return c.observers(observers, func(o *v1alpha1.Observation) { o.Nonce = "before" })
+}
+
+// SilentAt makes the o-th observation no answer to the current request.
+func (c *Cluster) SilentAt(o int) *Cluster {
+	c.Cluster.Status.Observations[o].Nonce = "before"
+	return c
+}
+
+// WithoutList makes observers answer with a problem instead of a list.
+func (c *Cluster) WithoutList(observers ...int) *Cluster {
+	return c.observers(observers, func(o *v1alpha1.Observation) {
+		o.Linearizable, o.Members, o.Problem = false, nil, "tls: certificate has expired"
+	})
+}
+
+// Unconfirmed makes observers answer with a list that no quorum confirmed.
+func (c *Cluster) Unconfirmed(observers ...int) *Cluster {
+	return c.observers(observers, func(o *v1alpha1.Observation) { o.Linearizable = false })
+}
+
+// AlarmsUnknown makes observers answer without the alarms.
+func (c *Cluster) AlarmsUnknown(observers ...int) *Cluster {
+	return c.observers(observers, func(o *v1alpha1.Observation) { o.AlarmsUnknown = true })
+}
+
+// AlarmsUnknownToAll makes every observation lack the alarms.
+func (c *Cluster) AlarmsUnknownToAll() *Cluster {
+	for o := range c.Cluster.Status.Observations {
+		c.Cluster.Status.Observations[o].AlarmsUnknown = true
+	}
+	return c
+}
+
+func (c *Cluster) observers(observers []int, change func(*v1alpha1.Observation)) *Cluster {
+	for _, i := range observers {
+		change(c.Observer(i))
+	}
+	return c
+}
+
+// LocalMember makes the observer on node i report this member as its own.
+func (c *Cluster) LocalMember(i int, m v1alpha1.MemberID) *Cluster {
+	c.Observer(i).LocalMember = m
+	return c
+}
+
+// Bind binds member i to its node, which exists.
+func (c *Cluster) Bind(i int) {
+	binding := v1alpha1.Binding{MemberID: ID(i), Node: Node(i), NodeUID: UID(i)}
+	c.Cluster.Spec.Members = append(c.Cluster.Spec.Members, binding)
+	c.Nodes[Node(i)] = observation.NodeState{Known: true, UID: UID(i)}
+}
+
+// Bound binds member i, which no list contains.
+func (c *Cluster) Bound(i int) *Cluster {
+	o := *c.Cluster.Status.Observations[0].DeepCopy()
+	o.Node, o.NodeUID, o.LocalMember = Node(i), UID(i), ID(i)
+	c.Bind(i)
+	return c.With(o)
+}
+
+// Unbound removes the binding and the node of member i.
+func (c *Cluster) Unbound(i int) *Cluster {
+	c.Cluster.Spec.Members = slices.DeleteFunc(c.Cluster.Spec.Members,
+		func(b v1alpha1.Binding) bool { return b.MemberID == ID(i) })
+	delete(c.Nodes, Node(i))
+	return c
+}
+
+// NeverBound removes all bindings.
+func (c *Cluster) NeverBound() *Cluster {
+	c.Cluster.Spec.Members = nil
+	return c
+}
+
+// Rebound binds member i to the node of member to.
+func (c *Cluster) Rebound(i, to int) *Cluster {
+	for b := range c.Cluster.Spec.Members {
+		if c.Cluster.Spec.Members[b].MemberID == ID(i) {
+			c.Cluster.Spec.Members[b].Node, c.Cluster.Spec.Members[b].NodeUID = Node(to), UID(to)
+		}
+	}
+	return c
+}
+
+// PlacedAt places the unbound member i at an existing node.
+func (c *Cluster) PlacedAt(i, node int) *Cluster {
+	c.Placed = append(c.Placed, v1alpha1.Binding{MemberID: ID(i), Node: Node(node), NodeUID: UID(node)})
+	c.Nodes[Node(node)] = observation.NodeState{Known: true, UID: UID(node)}
+	return c
+}
+
+// State changes the state of node i.
+func (c *Cluster) State(i int, change func(*observation.NodeState)) *Cluster {
+	n := c.Nodes[Node(i)]
+	change(&n)
+	c.Nodes[Node(i)] = n
+	return c
+}
+
+// Granted adds the grant for node i.
+func (c *Cluster) Granted(i int) *Cluster { return c.GrantedTo(UID(i), i) }
+
+// GrantedTo adds a grant that names member i for the Node with this UID.
+func (c *Cluster) GrantedTo(node types.UID, i int) *Cluster {
+	g := GrantFor(i)
+	g.NodeUID = node
+	c.Cluster.Spec.Grants = append(c.Cluster.Spec.Grants, g)
+	return c
+}
+
+// Noticed adds the grant that the leader writes when node i is gone without a request.
+func (c *Cluster) Noticed(i int) *Cluster {
+	c.Granted(i).Cluster.Spec.Grants[0].User = ""
+	return c
+}
+
+// Forced adds the grant of a break-glass override for node i.
+func (c *Cluster) Forced(i int) *Cluster {
+	c.Granted(i).Cluster.Spec.Grants[0].BreakGlass = true
+	return c
+}

@@ -1,0 +1,121 @@
+package quorumtest
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// ID returns the ID of member i.
+func ID(i int) v1alpha1.MemberID { return v1alpha1.MemberID("abcdef123456789"[i : i+1]) }
+
+// Node returns the name of node i.
+func Node(i int) string { return fmt.Sprintf("w%d", i+1) }
+
+// UID returns the UID of node i.
+func UID(i int) types.UID { return types.UID(fmt.Sprintf("u%d", i+1)) }
+
+// Address returns the address of node i.
+func Address(i int) string { return fmt.Sprintf("10.0.0.%d", i+1) }
+
+// IDs returns its arguments.
+func IDs(members ...v1alpha1.MemberID) []v1alpha1.MemberID { return members }
+
+// Member returns the healthy member i.
+func Member(i int) v1alpha1.MemberStatus {
+	return v1alpha1.MemberStatus{
+		ID: ID(i), Name: fmt.Sprintf("etcd%d", i+1), Healthy: true,
+		PeerURLs: []string{"https://" + Address(i) + ":2380"}, ClientURLs: []string{"https://" + Address(i) + ":2379"},
+	}
+}
+
+// CopyMembers returns a deep copy.
+func CopyMembers(members []v1alpha1.MemberStatus) []v1alpha1.MemberStatus {
+	var all []v1alpha1.MemberStatus
+	for _, m := range members {
+		all = append(all, *m.DeepCopy())
+	}
+	return all
+}
+
+// CopyOf returns a deep copy of the cluster and nodes of a view.
+func CopyOf(v quorum.View) quorum.View {
+	v.Cluster, v.Nodes = v.Cluster.DeepCopy(), maps.Clone(v.Nodes)
+	return v
+}
+
+// Gone is a change for State: the Node does not exist.
+func Gone(n *observation.NodeState) { n.UID = "" }
+
+// GrantFor returns a grant for the deletion of node i.
+func GrantFor(i int) v1alpha1.Grant {
+	return v1alpha1.Grant{
+		NodeUID: UID(i), Node: Node(i), Members: IDs(ID(i)), Time: metav1.NewTime(Noon()), User: "alice",
+	}
+}
+
+// Deletion returns the request for node i, which is labelled and announces its member.
+func Deletion(i int) quorum.Request {
+	return quorum.Request{
+		Node: Node(i), UID: UID(i), Labelled: true, Addresses: []string{Address(i), Node(i)},
+		Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
+	}
+}
+
+// Claims returns the claims of n nodes, each of which announces its member.
+func Claims(n int) []observation.NodeClaim {
+	var all []observation.NodeClaim
+	for i := range n {
+		all = append(all, observation.NodeClaim{
+			Node: Node(i), UID: UID(i), Addresses: []string{Address(i)},
+			Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
+		})
+	}
+	return all
+}
+
+// Intruder returns the claim and the observation of a worker that claims member i and publishes
+// its own list.
+func Intruder(i int, members ...v1alpha1.MemberStatus) (observation.NodeClaim, v1alpha1.Observation) {
+	claim := observation.NodeClaim{
+		Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"},
+		Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
+	}
+	return claim, v1alpha1.Observation{
+		Node: "worker", NodeUID: "uw", Nonce: Nonce, LocalMember: ID(i), Linearizable: true, Members: members,
+	}
+}
+
+// BoundNodes maps each bound member to its Node's UID.
+func BoundNodes(bindings []v1alpha1.Binding) map[v1alpha1.MemberID]types.UID {
+	found := map[v1alpha1.MemberID]types.UID{}
+	for _, b := range bindings {
+		found[b.MemberID] = b.NodeUID
+	}
+	return found
+}
+
+// RequireRefused requires that Decide refuses because of quorum, with this text in the message.
+func RequireRefused(t *testing.T, c *Cluster, r quorum.Request, text string) {
+	t.Helper()
+	v := quorum.Decide(c.View, r)
+	require.False(t, v.Allowed, v.Message)
+	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason)
+	require.Contains(t, v.Message, text)
+}
+
+// RequireAllowed requires that Decide allows.
+func RequireAllowed(t *testing.T, c *Cluster, r quorum.Request) {
+	t.Helper()
+	v := quorum.Decide(c.View, r)
+	require.True(t, v.Allowed, v.Message)
+}

@@ -1,0 +1,124 @@
+package quorum_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// rejoinedCluster returns a cluster whose URLs are no Node's addresses. Member a was removed, and
+// its host w1 joined again as member d. The agent of w1 is silent, so d is bound to no Node.
+func rejoinedCluster() *quorumtest.Cluster {
+	cluster := quorumtest.Voters(4).Unbound(3)
+	cluster.Cluster.Status.Observations = cluster.Cluster.Status.Observations[:3]
+	for i := range 4 {
+		cluster.URLs(i, fmt.Sprintf("https://203.0.113.%d:2380", i%3+1))
+	}
+	return cluster.Removed(0).Silent(0)
+}
+
+// externalMember returns a cluster whose member d runs on a host that is no Node. Member a was
+// removed, and its agent has been silent since.
+func externalMember() *quorumtest.Cluster {
+	cluster := quorumtest.Voters(4).Unbound(3)
+	cluster.Cluster.Status.Observations = cluster.Cluster.Status.Observations[:3]
+	return cluster.URLs(3, "https://203.0.113.9:2380").RemovedFrom(1, 0).RemovedFrom(2, 0).Silent(0)
+}
+
+func unhealthyMember(m *v1alpha1.MemberStatus) { m.Healthy = false }
+
+func TestPossibleRejoin(t *testing.T) {
+	bound := rejoinedCluster()
+	bound.Bind(3)
+	unbound := rejoinedCluster()
+	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Claims(3), unbound.Nonces)
+	require.Len(t, unbound.Cluster.Spec.Members, 2)
+	answering := rejoinedCluster()
+	answering.Observer(0).Nonce = quorumtest.Nonce
+	answering.RemovedFrom(0, 0)
+	confirming := rejoinedCluster().LocalMember(0, "d")
+	confirming.Observer(0).Nonce = quorumtest.Nonce
+	placed := func() *quorumtest.Cluster { return rejoinedCluster().PlacedAt(3, 3) }
+	unstarted := func(m *v1alpha1.MemberStatus) { m.Name = "" }
+	for name, c := range map[string]struct {
+		cluster *quorumtest.Cluster
+		reason  quorum.Reason
+		members []v1alpha1.MemberID
+	}{
+		"agent silent":                      {rejoinedCluster(), quorum.UnknownMember, nil},
+		"agent silent, binding gone":        {unbound, quorum.UnknownMember, nil},
+		"agent reports no local member yet": {answering, quorum.UnknownMember, nil},
+		"agent reports the new member":      {confirming, quorum.QuorumKept, quorumtest.IDs("d")},
+		"bound to another Node":             {bound, quorum.NothingToProtect, nil},
+		"placed at another Node":            {placed(), quorum.NothingToProtect, nil},
+		"placed at a missing Node":          {placed().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
+		"placed at an unread Node":          {placed().State(3, unread), quorum.UnknownMember, nil},
+		"ran at the same time":              {externalMember(), quorum.NothingToProtect, nil},
+		"ran while the old one was dead":    {externalMember().InList(0, 0, unhealthyMember), quorum.UnknownMember, nil},
+		"only added at the same time":       {externalMember().InList(0, 3, unstarted), quorum.UnknownMember, nil},
+		"all others bound":                  {quorumtest.Voters(3).Removed(0).Silent(0), quorum.NothingToProtect, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := quorum.Decide(c.cluster.View, quorumtest.Deletion(0))
+			require.Equal(t, c.reason, v.Reason, v.Message)
+			require.Equal(t, c.reason != quorum.UnknownMember, v.Allowed)
+			require.Equal(t, c.members, v.Members)
+		})
+	}
+	v := quorum.Decide(rejoinedCluster().View, quorumtest.Deletion(0))
+	require.False(t, v.Final, "the agent may still answer")
+	require.Contains(t, v.Message, "kubectl annotate node w1 holdfast.dev/etcd-,")
+	require.True(t, quorum.Decide(answering.View, quorumtest.Deletion(0)).Final)
+	unannounced := quorumtest.Deletion(0)
+	unannounced.Announced = nil
+	require.NotContains(t, quorum.Decide(answering.View, unannounced).Message, "kubectl annotate node w1 "+
+		"holdfast.dev/etcd-,")
+	other := quorum.Request{Node: "w9", UID: "u9", Labelled: true}
+	require.Empty(t, quorum.Decide(rejoinedCluster().View, other).Members)
+	quorumtest.RequireAllowed(t, rejoinedCluster(), other)
+}
+
+// A forced deletion of such a node gives up the member that may be on it. The next deletion must
+// not count that member.
+func TestForcePossibleRejoin(t *testing.T) {
+	unprobed, bound := rejoinedCluster(), rejoinedCluster()
+	unprobed.Nonces = nil
+	bound.Bind(3)
+	for name, c := range map[string]struct {
+		cluster *quorumtest.Cluster
+		members []v1alpha1.MemberID
+	}{
+		"agent silent":                   {rejoinedCluster(), quorumtest.IDs("a", "d")},
+		"no etcd":                        {unprobed, quorumtest.IDs("a", "d")},
+		"ran at the same time":           {externalMember(), quorumtest.IDs("a")},
+		"ran while the old one was dead": {externalMember().InList(0, 0, unhealthyMember), quorumtest.IDs("a", "d")},
+		"old member still listed":        {quorumtest.Voters(4).Unbound(3).Unhealthy(0), quorumtest.IDs("a")},
+		"all others bound":               {quorumtest.Voters(3).Removed(0).Silent(0), quorumtest.IDs("a")},
+		"placed at another Node":         {rejoinedCluster().PlacedAt(3, 3), quorumtest.IDs("a")},
+		"bound to another Node":          {bound, quorumtest.IDs("a")},
+		"healthy":                        {quorumtest.Voters(3), quorumtest.IDs("a")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := quorum.Force(c.cluster.View, quorumtest.Deletion(0))
+			require.True(t, v.Allowed)
+			require.Equal(t, c.members, v.Members)
+		})
+	}
+	cluster := rejoinedCluster()
+	members := quorum.Force(cluster.View, quorumtest.Deletion(0)).Members
+	cluster.Forced(0).State(0, quorumtest.Gone).Cluster.Spec.Grants[0].Members = members
+	require.False(t, quorum.Decide(cluster.View, quorumtest.Deletion(1)).Allowed, "d is lost with the machine of w1")
+}
+
+// By this trace an earlier draft lost two of three members.
+func TestDeletionsAroundRejoin(t *testing.T) {
+	cluster := rejoinedCluster()
+	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(1))
+	require.False(t, quorum.Decide(cluster.Granted(1).View, quorumtest.Deletion(0)).Allowed)
+}

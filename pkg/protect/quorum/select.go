@@ -1,0 +1,193 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// Select returns the clusters that may have a member on the node, sorted by cluster ID: by
+// binding, announcement or earlier grant, and for a labelled node also by its addresses in the
+// lists of bound observers on two Nodes. The claim of one other Node is never sufficient. So a
+// single Node can involve only itself and the leader.
+func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
+	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool {
+		return hasRecordFor(c, r) || (r.Labelled && len(membersListedAt(c, r.Addresses)) > 0)
+	})
+}
+
+// filterClusters returns the clusters that meet the condition, sorted by cluster ID.
+func filterClusters(
+	clusters []*v1alpha1.EtcdCluster, involved func(*v1alpha1.EtcdCluster) bool,
+) []*v1alpha1.EtcdCluster {
+	var found []*v1alpha1.EtcdCluster
+	for _, c := range clusters {
+		if c != nil && involved(c) {
+			found = append(found, c)
+		}
+	}
+	slices.SortFunc(found, func(a, b *v1alpha1.EtcdCluster) int { return strings.Compare(a.Name, b.Name) })
+	return found
+}
+
+// hasRecordFor reports whether a binding, the announcement or an earlier grant assigns a member
+// of the cluster to the node.
+func hasRecordFor(c *v1alpha1.EtcdCluster, r Request) bool {
+	return hasBinding(c, r) || r.announcesMemberOf(observation.ClusterIDOf(c)) ||
+		slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return r.UID != "" && g.NodeUID == r.UID })
+}
+
+// hasBinding reports whether a member of the cluster is bound to the request's node.
+func hasBinding(c *v1alpha1.EtcdCluster, r Request) bool {
+	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return IsBoundTo(b, r) })
+}
+
+// announcesMemberOf reports whether the node announces a member of the cluster.
+func (r Request) announcesMemberOf(id v1alpha1.ClusterID) bool {
+	return slices.ContainsFunc(r.Announced, func(a evidence.MemberRef) bool { return a.Cluster == id })
+}
+
+// membersListedAt returns, sorted, the members that bound observers on at least two Nodes list at
+// one of these addresses. If two observers answered the last probe request, the older lists of
+// the others do not count.
+func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string) []v1alpha1.MemberID {
+	lists := observation.Confirmed(observation.Accepted(c))
+	if latest := observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})); len(latest) > 1 {
+		lists = latest
+	}
+	observers := map[v1alpha1.MemberID]int{}
+	for _, o := range lists {
+		for _, m := range o.Members {
+			if observation.IsAtAddress(m, addresses) {
+				observers[m.ID]++
+			}
+		}
+	}
+	found := map[v1alpha1.MemberID]bool{}
+	for id, n := range observers {
+		found[id] = n > 1
+	}
+	return observation.SortedIDs(found)
+}
+
+// RefuseMissing refuses where no cluster can be decided on. It returns one verdict for every
+// announced cluster without an EtcdCluster, sorted by cluster ID: there is no data to decide from
+// and no object to record a grant in. The last verdict is for servers on the node that have never
+// identified themselves.
+func RefuseMissing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
+	missing := map[v1alpha1.ClusterID][]v1alpha1.MemberID{}
+	for _, a := range r.Announced {
+		isAnnounced := func(c *v1alpha1.EtcdCluster) bool { return observation.ClusterIDOf(c) == a.Cluster }
+		if !slices.ContainsFunc(clusters, isAnnounced) {
+			missing[a.Cluster] = append(missing[a.Cluster], a.Member)
+		}
+	}
+	var verdicts []Verdict
+	for id, members := range missing {
+		slices.Sort(members)
+		verdicts = append(verdicts, Verdict{
+			Reason: CannotSee, Cluster: id, Members: members, Final: true, Message: missingMessage(id, members, r),
+		})
+	}
+	slices.SortFunc(verdicts, func(a, b Verdict) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
+	if len(r.Unverified) > countVerified(clusters, r) {
+		verdicts = append(verdicts, refuseUnidentified(r))
+	}
+	return verdicts
+}
+
+func missingMessage(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Request) string {
+	fact := fmt.Sprintf("cannot see etcd cluster %s, of which node %s announces %s: it has no EtcdCluster; "+quorumUnknown,
+		id, r.Node, joinIDs(members))
+	return refusalText(r, []string{fact},
+		"wait: the webhook's leader creates the EtcdCluster within seconds of the announcement; "+
+			"check that a webhook replica runs and leads, then delete the node again",
+		"if the leader does not create it because there are too many (see its log): kubectl get etcdclusters, "+
+			"then kubectl delete etcdcluster for those that no longer exist; the leader then creates this one",
+		fmt.Sprintf("only if this etcd cluster no longer exists anywhere%s: kubectl annotate node %s %s-",
+			breakGlassVerbNote, r.Node, observation.AnnouncementAnnotation))
+}
+
+// countVerified returns how many members are on the node according to a source other than the
+// node itself: a binding to this Node, or two observers that list an unbound member at its
+// address. Decide handles those members. A member that was bound to an earlier Node of the same
+// name does not count: it may have gone with another machine.
+func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
+	known := map[evidence.MemberRef]bool{}
+	for _, c := range clusters {
+		if c == nil {
+			continue
+		}
+		for _, b := range c.Spec.Members {
+			if b.Node == r.Node && b.NodeUID == r.UID {
+				known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: b.MemberID}] = true
+			}
+		}
+		for _, id := range unboundMembersAt(c, r) {
+			known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: id}] = true
+		}
+	}
+	for _, a := range r.Announced {
+		delete(known, a)
+	}
+	return len(known)
+}
+
+// refuseUnidentified refuses because of servers on the node that have never identified
+// themselves.
+func refuseUnidentified(r Request) Verdict {
+	fact := fmt.Sprintf("node %s has an etcd server that has never identified itself (%s): "+
+		"its cluster and member ID are unknown, so it is not known what the deletion would break",
+		r.Node, joinPlaces(r.Unverified))
+	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact},
+		fmt.Sprintf("find the cause, and what the agent has tried: kubectl describe node %s (condition %s)",
+			r.Node, observation.EtcdMemberCondition),
+		"give the agent on this node a client certificate that this etcd accepts (--etcd-ca, --etcd-cert, --etcd-key); "+
+			"the agent then identifies the server within seconds, and the deletion can be decided",
+		"if it is a leftover and not a member of any cluster: "+
+			"stop it, move its data directory away, and delete the node again",
+	)}
+}
+
+// joinPlaces lists the first places of unidentified servers.
+func joinPlaces(places []string) string {
+	const limit = 4
+	words := make([]string, min(len(places), limit))
+	for i := range words {
+		words[i] = observation.Clip(places[i])
+	}
+	if len(places) > limit {
+		words = append(words, fmt.Sprintf("and %d more", len(places)-limit))
+	}
+	return strings.Join(words, ", ")
+}
+
+// RefuseUnattributed refuses for a labelled node if no source identifies its member: neither
+// Select nor RefuseMissing returns anything.
+func RefuseUnattributed(r Request) Verdict {
+	fact := fmt.Sprintf("node %s has the label of an etcd member (%s), but its member is unknown: "+
+		"no EtcdCluster has a member there, and the node announces none", r.Node, observation.EtcdMemberLabel)
+	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact},
+		fmt.Sprintf("check what its agent reports: kubectl describe node %s (condition %s); "+
+			"an agent that runs and finds no etcd removes the label", r.Node, observation.EtcdMemberCondition),
+		fmt.Sprintf("only if you know that the node has no etcd with data, and no agent runs there%s: "+
+			"kubectl label node %s %s-", breakGlassVerbNote, r.Node, observation.EtcdMemberLabel),
+	)}
+}
+
+// RefuseUnparsable refuses for a node whose announcement cannot be parsed. A member that is
+// misread would not be protected. The problem describes the error.
+func RefuseUnparsable(r Request, problem error) Verdict {
+	fact := fmt.Sprintf("the etcd members that node %q announces cannot be read: %v", r.Node, problem)
+	return Verdict{Reason: CannotDecide, Final: true, Message: refusalText(r, []string{fact},
+		"delete the node again in a minute: the Holdfast agent of the node rewrites the annotation; "+
+			"if it does not, see the log of that agent",
+		fmt.Sprintf("only if you know that the node has no etcd with data, and no agent runs there%s: "+
+			"kubectl annotate node %s %s- %s-",
+			breakGlassVerbNote, r.Node, observation.AnnouncementAnnotation, observation.UnverifiedAnnotation),
+	)}
+}

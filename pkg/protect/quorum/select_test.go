@@ -1,0 +1,181 @@
+package quorum_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+func TestSelect(t *testing.T) {
+	a, b := quorumtest.Voters(3).Cluster, quorumtest.Voters(3).Cluster
+	a.Name, b.Name = "aaa", "bbb"
+	b.Spec.Members = b.Spec.Members[1:]
+	all := []*v1alpha1.EtcdCluster{b, nil, a}
+	granted := quorumtest.Voters(3).NeverBound().Granted(0).Cluster
+	oneList := quorumtest.Voters(3).WithoutList(0, 1).Cluster
+	oldLists := probed(quorumtest.Voters(4).Removed(3).RemovedFrom(0, 0).RemovedFrom(1, 0).Silent(2, 3))
+	worker := quorum.Request{Node: "x", UID: "ux", Addresses: []string{quorumtest.Address(0)}}
+	atAddress := worker
+	atAddress.Labelled = true
+	bound := quorum.Request{Node: "w1", UID: "u1", Labelled: true}
+	boundAtAddress, announcing := bound, bound
+	boundAtAddress.Addresses = worker.Addresses
+	announcing.Announced = []evidence.MemberRef{{Cluster: "bbb", Member: "a"}}
+	type clusters = []*v1alpha1.EtcdCluster
+	farWorker := quorum.Request{Node: "x", UID: "ux", Addresses: []string{"10.0.0.99"}}
+	for name, c := range map[string]struct {
+		clusters clusters
+		request  quorum.Request
+		want     clusters
+	}{
+		"bound in one":                        {all, bound, clusters{a}},
+		"bound in one, at address in another": {all, boundAtAddress, clusters{a, b}},
+		"bound in one, announced in another":  {all, announcing, clusters{a, b}},
+		"bound in both":                       {all, quorum.Request{Node: "w2", UID: "u2"}, clusters{a, b}},
+		"bound by name only":                  {all, quorum.Request{Node: "w1", UID: "u1-again"}, clusters{a}},
+		"bound by UID only":                   {all, quorum.Request{Node: "renamed", UID: "u1"}, clusters{a}},
+		"earlier grant":                       {clusters{granted}, quorum.Request{Node: "w1", UID: "u1"}, clusters{granted}},
+		"at address":                          {all, atAddress, clusters{a, b}},
+		"at address in one list":              {clusters{oneList}, atAddress, nil},
+		"at address in old lists":             {clusters{oldLists}, atAddress, nil},
+		"at address without the label":        {all, worker, nil},
+		"worker":                              {all, farWorker, nil},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.Select(c.clusters, c.request)) })
+	}
+}
+
+// probed gives the EtcdCluster the nonce of the answers.
+func probed(c *quorumtest.Cluster) *v1alpha1.EtcdCluster {
+	c.Cluster.Spec.Nonce = quorumtest.Nonce
+	return c.Cluster
+}
+
+func TestDecideUnlabelled(t *testing.T) {
+	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
+	same := quorum.Request{Node: "w1", UID: "u1"}
+	reused := quorum.Request{Node: "w1", UID: "u1-again"}
+	announcing := reused
+	announcing.Announced = []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "a"}}
+	second := quorum.Request{Node: "w2", UID: "u2", Addresses: []string{quorumtest.Address(1)}}
+	other := quorum.Request{Node: "w9", UID: "u9", Addresses: []string{quorumtest.Address(0)}}
+	agentless := func() *quorumtest.Cluster {
+		cluster := quorumtest.Voters(3).Unbound(1)
+		cluster.Cluster.Status.Observations = []v1alpha1.Observation{*cluster.Observer(0), *cluster.Observer(2)}
+		return cluster
+	}
+	twoOnNode := three().Rebound(1, 0)
+	inOldLists := quorumtest.Voters(4).Unbound(1).RemovedFrom(0, 1).RemovedFrom(2, 1).Silent(1, 3)
+	probed(inOldLists)
+	for name, c := range map[string]struct {
+		cluster *quorumtest.Cluster
+		request quorum.Request
+		members []v1alpha1.MemberID
+		text    string
+	}{
+		"agent never ran": {agentless(), second, quorumtest.IDs("b"), "kubectl label node w2 " +
+			"holdfast.dev/etcd-member=true"},
+		"agent never ran, others silent":  {agentless().Silent(0, 2), second, quorumtest.IDs("b"), "etcdctl member remove b"},
+		"at address in one list":          {agentless().WithoutList(0), second, nil, ""},
+		"at address in old lists":         {inOldLists, second, nil, ""},
+		"at address, bound elsewhere":     {agentless().Rebound(0, 2), other, nil, ""},
+		"name reused, no grant":           {three().Dead(0), reused, quorumtest.IDs("a"), "etcdctl member remove a"},
+		"name reused, granted":            {three().Dead(0).Granted(0), reused, nil, ""},
+		"name reused, granted, announced": {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
+		"name reused, one of two granted": {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
+		"name reused, both Nodes granted": {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
+		"same Node, granted":              {three().Granted(0), same, quorumtest.IDs("a"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, c.request)
+			require.Equal(t, len(c.members) == 0, v.Allowed, v.Message)
+			require.Equal(t, c.members, v.Members)
+			require.Contains(t, v.Message, c.text)
+			require.True(t, v.Final)
+		})
+	}
+}
+
+func TestRefuseMissing(t *testing.T) {
+	r := quorum.Request{Node: "w1", UID: "u1", Announced: []evidence.MemberRef{
+		{Cluster: quorumtest.ClusterID, Member: "a"},
+		{Cluster: "f", Member: "2"},
+		{Cluster: "e", Member: "3"},
+		{Cluster: "f", Member: "1"},
+	}}
+	verdicts := quorum.RefuseMissing([]*v1alpha1.EtcdCluster{quorumtest.Voters(3).Cluster}, r)
+	require.Len(t, verdicts, 2)
+	require.EqualValues(t, "e", verdicts[0].Cluster)
+	require.Equal(t, quorumtest.IDs("1", "2"), verdicts[1].Members)
+	for _, v := range verdicts {
+		require.False(t, v.Allowed)
+		require.True(t, v.Final)
+		require.Equal(t, quorum.CannotSee, v.Reason)
+		require.Contains(t, v.Message, "it has no EtcdCluster")
+		require.Contains(t, v.Message, `{"uid":"u1"`)
+	}
+}
+
+func TestRefuseUnattributed(t *testing.T) {
+	v := quorum.RefuseUnattributed(quorumtest.Deletion(0))
+	require.False(t, v.Allowed)
+	require.True(t, v.Final)
+	require.Equal(t, quorum.UnknownMember, v.Reason)
+	for _, text := range []string{
+		"its member is unknown", "kubectl label node w1 holdfast.dev/etcd-member-", `{"uid":"u1"`,
+	} {
+		require.Contains(t, v.Message, text)
+	}
+}
+
+func TestUnidentifiedServer(t *testing.T) {
+	one := []string{"systemd unit etcd-events.service"}
+	two := []string{one[0], "process 9"}
+	earlier := quorumtest.Voters(3).Cluster
+	earlier.Spec.Members[0].NodeUID = "u0-of-before"
+	three, four := quorumtest.Voters(3).Cluster, quorumtest.Voters(4).Unbound(3)
+	oneList := quorumtest.Voters(4).Unbound(3).WithoutList(1, 2).Cluster
+	for name, c := range map[string]struct {
+		cluster    *v1alpha1.EtcdCluster
+		node       int
+		announced  bool
+		unverified []string
+		refused    bool
+	}{
+		"announced member only":                 {three, 0, true, nil, false},
+		"announced member and a server":         {three, 0, true, one, true},
+		"bound member, unannounced":             {three, 0, false, one, false},
+		"bound member and a server":             {three, 0, false, two, true},
+		"unbound member at address":             {four.Cluster, 3, false, one, false},
+		"unbound member at address, a server":   {four.Cluster, 3, false, two, true},
+		"unbound member at address in one list": {oneList, 3, false, one, true},
+		"server only":                           {three, 8, false, one, true},
+		"member of an earlier Node":             {earlier, 0, false, one, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := quorumtest.Deletion(c.node)
+			r.Unverified = c.unverified
+			if !c.announced {
+				r.Announced = nil
+			}
+			clusters := []*v1alpha1.EtcdCluster{nil, c.cluster}
+			verdicts := quorum.RefuseMissing(clusters, r)
+			require.Equal(t, c.refused, len(verdicts) > 0, verdicts)
+			if c.refused {
+				v := verdicts[0]
+				require.Equal(t, quorum.Verdict{Reason: quorum.UnknownMember, Final: true, Message: v.Message}, v)
+				require.Contains(t, v.Message, "systemd unit etcd-events.service")
+				require.Contains(t, v.Message, "--etcd-cert")
+				require.Contains(t, v.Message, `"uid":"`+string(r.UID)+`"`)
+			}
+			unlabelled := quorum.Request{Node: "w9", UID: "u9", Unverified: c.unverified}
+			v := quorum.DecideUnlabelled(clusters, unlabelled)
+			require.Equal(t, len(c.unverified) > 0, !v.Allowed, v.Message)
+		})
+	}
+}

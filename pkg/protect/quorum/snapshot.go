@@ -1,0 +1,139 @@
+package quorum
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// CorruptAlarm is the name of the etcd alarm for a member whose data differ from the data of the
+// other members (etcdserverpb.AlarmType). The other alarm, NOSPACE, stops writes but does not
+// affect quorum.
+const CorruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
+
+// A Snapshot is the trusted part of a View: the observations of bound observers only, and of
+// those only the observations that answer this request.
+type Snapshot struct {
+	Cluster  *v1alpha1.EtcdCluster
+	nonces   []string
+	Nodes    map[string]observation.NodeState
+	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
+	// placed are the possible Nodes of members without a binding.
+	placed []v1alpha1.Binding
+	// Answers are the observations of bound observers with a nonce of this request.
+	Answers []v1alpha1.Observation
+	// Lists are the answers whose member list a quorum confirmed.
+	Lists []v1alpha1.Observation
+	// proven contains the members that at least one answer proves healthy as voters. A learner
+	// reads only its own data, so its health proves nothing about the voter that it may be by now.
+	// Corrupt contains the members that at least one answer reports as corrupt.
+	proven, Corrupt map[v1alpha1.MemberID]bool
+	// AlarmsRead reports whether an answer with a confirmed list contains the alarms. Without them
+	// no member is proven healthy, because a corrupt member still answers reads.
+	AlarmsRead bool
+}
+
+// NewSnapshot returns the Snapshot of a View.
+func NewSnapshot(v View) Snapshot {
+	s := Snapshot{
+		Cluster:  v.Cluster,
+		nonces:   v.Nonces,
+		Nodes:    v.Nodes,
+		placed:   v.Placed,
+		Bindings: map[v1alpha1.MemberID]v1alpha1.Binding{},
+		proven:   map[v1alpha1.MemberID]bool{},
+		Corrupt:  map[v1alpha1.MemberID]bool{},
+	}
+	if s.Cluster == nil {
+		s.Cluster = &v1alpha1.EtcdCluster{}
+	}
+	for _, b := range s.Cluster.Spec.Members {
+		s.Bindings[b.MemberID] = b
+	}
+	s.Answers = observation.AcceptedWithNonce(s.Cluster, v.Nonces)
+	s.Lists = observation.Confirmed(s.Answers)
+	s.AlarmsRead = slices.ContainsFunc(s.Lists, func(o v1alpha1.Observation) bool { return !o.AlarmsUnknown })
+	for _, o := range s.Answers {
+		for _, m := range o.Members {
+			s.proven[m.ID] = s.proven[m.ID] || (m.Healthy && !m.Learner)
+			s.Corrupt[m.ID] = s.Corrupt[m.ID] || slices.Contains(m.Alarms, CorruptAlarm)
+		}
+	}
+	return s
+}
+
+// IsConclusive reports whether a member that is missing from the lists has left the cluster: two
+// observers agree, or no other observer can still answer. A single list is not enough, because
+// the claim of its own Node alone may have bound the observer.
+func (s Snapshot) IsConclusive() bool {
+	return len(s.Lists) > 1 || (len(s.Lists) == 1 && len(s.Pending()) == 0)
+}
+
+// Pending returns the sorted Nodes whose observers may still answer: they are bound, have not
+// answered, and are not known to be gone.
+func (s Snapshot) Pending() []string {
+	var nodes []string
+	for _, b := range s.Cluster.Spec.Members {
+		n := s.Nodes[b.Node]
+		if !s.hasAnswered(b) && (!n.Known || n.UID == b.NodeUID) && !slices.Contains(nodes, b.Node) {
+			nodes = append(nodes, b.Node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// hasAnswered reports whether the observer of the binding has answered this request.
+func (s Snapshot) hasAnswered(b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return isFrom(o, b) })
+}
+
+// isFrom reports whether the Node of the binding published the observation.
+func isFrom(o v1alpha1.Observation, b v1alpha1.Binding) bool {
+	return o.Node == b.Node && o.NodeUID == b.NodeUID
+}
+
+// unhealthyReason returns why no answer proves the member healthy. It also tells whether the
+// agent on the member's own node answered, because only that agent can reach a member that
+// listens on the loopback address.
+func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
+	reason := s.probeError(id)
+	b, bound := s.Bindings[id]
+	if !bound {
+		return reason + "; no agent is known on its host"
+	}
+	if s.hasAnswered(b) {
+		return reason
+	}
+	observations := s.Cluster.Status.Observations
+	last := slices.IndexFunc(observations, func(o v1alpha1.Observation) bool { return isFrom(o, b) })
+	if last < 0 {
+		return reason + "; the agent on its node has never reported"
+	}
+	return fmt.Sprintf("%s; the agent on its node has not answered since its report from %s",
+		reason, observations[last].Time.UTC().Format(time.RFC3339))
+}
+
+// probeError returns the error that an observer reports for the member. The error from the
+// member's own node takes precedence.
+func (s Snapshot) probeError(id v1alpha1.MemberID) string {
+	text := ""
+	for _, o := range s.Answers {
+		m, found := observation.FindMember(o, id)
+		if !found {
+			continue
+		}
+		own := o.LocalMember == id
+		if text == "" || own {
+			text = fmt.Sprintf("%s (reported by node %s)", cmp.Or(observation.Clip(m.Reason), "no reason given"), o.Node)
+		}
+		if own {
+			break
+		}
+	}
+	return cmp.Or(text, "no agent that answered has probed it")
+}

@@ -1,0 +1,179 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// refusalText joins the facts, the steps from the safest to the last resort, and the break-glass
+// step.
+func refusalText(r Request, facts []string, steps ...string) string {
+	lines := append(slices.Clone(facts), "what to do, safest first:")
+	for _, step := range steps {
+		lines = append(lines, "  - "+step)
+	}
+	return strings.Join(append(lines, BreakGlassStep(r)), "\n")
+}
+
+// breakGlassVerbNote follows the steps that remove the protection of a Node. The policy in
+// manifests/base/policies/nodes.yaml allows them only with this verb.
+const breakGlassVerbNote = " (needs the verb breakglass on etcdclusters)"
+
+// BreakGlassStep returns the last step of every refusal.
+func BreakGlassStep(r Request) string {
+	return fmt.Sprintf("  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; "+
+		"recorded with your name), then delete the node again:\n    kubectl annotate --overwrite node %s "+
+		`%s='{"uid":"%s","until":"'$(date -u -d +30min +%%FT%%TZ)'","reason":"say why"}'`,
+		r.Node, BreakGlassAnnotation, r.UID)
+}
+
+// removableMembers returns the members that an operator may remove from the list once they are
+// permanently gone. A member is not removable if its state could not be read, or if it still
+// answers although it counts as lost.
+func (t memberTally) removableMembers() []memberState {
+	return slices.DeleteFunc(append(t.withStatus(statusUnproven), t.withStatus(statusLost)...), func(m memberState) bool {
+		return m.problem == problemAlarmsUnread || m.problem == problemNodeUnread || m.stillAnswers
+	})
+}
+
+// isSafeWithout reports whether the deletion would be allowed if these members left the list.
+func (t memberTally) isSafeWithout(removed []memberState) bool {
+	return len(removed) > 0 && t.isSafeWithVoters(t.voters-len(removed), t.healthy)
+}
+
+// waitSteps lists what may resolve itself.
+func (t requestTarget) waitSteps(tally memberTally) []string {
+	var steps, unread []string
+	lost := tally.withStatus(statusLost)
+	for _, m := range lost {
+		if m.problem == problemNodeUnread {
+			unread = append(unread, m.node)
+		}
+	}
+	if len(unread) > 0 {
+		steps = append(steps, fmt.Sprintf("delete the node again in a few seconds: "+
+			"the API server did not return node %s in time", strings.Join(unread, ", ")))
+	}
+	alarmsUnread := func(m memberState) bool { return m.problem == problemAlarmsUnread }
+	if slices.ContainsFunc(tally.withStatus(statusUnproven), alarmsUnread) {
+		steps = append(steps, fmt.Sprintf("delete the node again in a few seconds; "+
+			"if the problem persists, check what the agents report about the alarms: "+
+			"kubectl get etcdcluster %s -o yaml (status.observations, problem)", observation.ClusterIDOf(t.Cluster)))
+	}
+	for _, g := range t.effectiveGrants(tally) {
+		if n := t.Nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting && n.DeletionTaint == "" {
+			steps = append(steps, fmt.Sprintf("node %s still exists; if it stays, wait: "+
+				"its members count again within a minute of %s",
+				g.Node, g.Time.Add(ResolvePresentAfter).UTC().Format(time.RFC3339)))
+		}
+	}
+	for _, m := range lost {
+		if m.stillAnswers && m.problem != problemNodeUnread {
+			steps = append(steps, fmt.Sprintf("%s still answers: if its machine is being removed, "+
+				"wait until it is gone, then delete node %s again to see the remaining steps", m.title(), t.Node))
+		}
+	}
+	return steps
+}
+
+// repairSteps lists the steps that repair or remove unhealthy members.
+func repairSteps(tally memberTally) []string {
+	var steps []string
+	dead := tally.removableMembers()
+	enough := tally.isSafeWithout(dead)
+	for _, m := range dead {
+		step := repairStep(m)
+		if !enough && m.problem != problemCorrupt {
+			step += ", then add a new member"
+		}
+		steps = append(steps, step)
+	}
+	if enough {
+		steps[len(steps)-1] += fmt.Sprintf("\n    (without %s in the member list, this deletion is allowed)",
+			joinTitles(dead))
+	}
+	return steps
+}
+
+func repairStep(m memberState) string {
+	title := m.title() + m.location()
+	switch {
+	case m.status == statusLost:
+		return fmt.Sprintf("once %s is permanently gone: etcdctl member remove %s", title, m.ID)
+	case m.problem == problemCorrupt:
+		return fmt.Sprintf("replace %s: etcdctl member remove %s, empty its data directory, let it join again, "+
+			"then etcdctl alarm disarm", title, m.ID)
+	case m.problem == problemNeverStarted:
+		return fmt.Sprintf("start the new member %s; if it is no longer wanted: etcdctl member remove %s", title, m.ID)
+	case m.node == "":
+		return fmt.Sprintf("start %s if it is down; if it is running, no agent can confirm that: "+
+			"run a Holdfast agent on its host, or make it listen on an address that the agents can reach; "+
+			"if it is permanently gone: etcdctl member remove %s", title, m.ID)
+	}
+	return fmt.Sprintf("start %s if it is down; if it is permanently gone: etcdctl member remove %s", title, m.ID)
+}
+
+// replaceSteps lists the steps after which the cluster does not need the members on the node.
+func replaceSteps(tally memberTally) []string {
+	var steps []string
+	onNode := tally.withStatus(statusOnNode)
+	hasOtherSteps := len(tally.withStatus(statusUnproven))+len(tally.withStatus(statusLost)) > 0
+	if !hasOtherSteps {
+		more, are := 1, "it is a voter"
+		for !tally.isSafeWithVoters(tally.voters+more, tally.healthy+more) {
+			more, are = more+1, "they are voters"
+		}
+		steps = append(steps, fmt.Sprintf("first add %s and wait until %s; then the cluster can lose this node",
+			observation.Plural(more, "more member"), are))
+	}
+	if tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
+		// This step always follows another one.
+		steps = append(steps, fmt.Sprintf("or, if this node is to be removed permanently, "+
+			"first remove its members from the cluster (etcd checks that this is safe): %s", removeCommands(onNode)))
+	}
+	return steps
+}
+
+// removeCommands returns the commands that remove the members from their cluster one by one.
+func removeCommands(members []memberState) string {
+	commands := make([]string, len(members))
+	for i, m := range members {
+		commands[i] = fmt.Sprintf("etcdctl member remove %s", m.ID)
+	}
+	return strings.Join(commands, ", then ")
+}
+
+// resolveSteps lists the commands that resolve grants by hand, for deletions that will not happen
+// and for members that run on another machine.
+func (t requestTarget) resolveSteps(tally memberTally) []string {
+	var steps []string
+	for _, g := range t.effectiveGrants(tally) {
+		members := t.lostBy(g, tally)
+		keeps := "keeps"
+		if len(members) > 1 {
+			keeps = "keep"
+		}
+		steps = append(steps, fmt.Sprintf("not before %s, and only if %s %s running, "+
+			"on the same machine or on another one that stays: kubectl annotate --overwrite etcdcluster %s %s=%s",
+			g.Time.Add(ResolveByHandAfter).UTC().Format(time.RFC3339), joinTitles(members), keeps,
+			observation.ClusterIDOf(t.Cluster), ResolveAnnotation, g.NodeUID))
+	}
+	return steps
+}
+
+// effectiveGrants returns the grants by which members of the tally count as lost.
+func (t requestTarget) effectiveGrants(tally memberTally) []v1alpha1.Grant {
+	return slices.DeleteFunc(slices.Clone(t.Cluster.Spec.Grants), func(g v1alpha1.Grant) bool {
+		return len(t.lostBy(g, tally)) == 0
+	})
+}
+
+// lostBy returns the members of the tally that count as lost by a grant.
+func (t requestTarget) lostBy(g v1alpha1.Grant, tally memberTally) []memberState {
+	return slices.DeleteFunc(tally.withStatus(statusLost), func(m memberState) bool { return !t.isGranted(m.ID, g) })
+}

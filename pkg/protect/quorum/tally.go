@@ -1,0 +1,147 @@
+package quorum
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A memberStatus is how a member counts in the arithmetic.
+type memberStatus int
+
+// The statuses. All members except statusLearner count as voters.
+const (
+	statusLearner memberStatus = iota
+	statusOnNode
+	statusLost
+	statusUnproven
+	statusHealthy
+)
+
+// A healthProblem is why a member does not count as healthy. It selects the steps of a refusal.
+type healthProblem int
+
+// The problems. The first four go with statusUnproven, the last two with statusLost.
+const (
+	problemNoProof healthProblem = iota
+	problemCorrupt
+	problemNeverStarted
+	problemAlarmsUnread
+	problemNodeUnread
+	problemNodeLost
+)
+
+// A memberState is one member of a list and how it counts.
+type memberState struct {
+	v1alpha1.MemberStatus
+	status memberStatus
+	// node is the Node of the member, or empty if it has no binding.
+	node string
+	// reason explains statusLost and statusUnproven. It is also set for an unhealthy member on the
+	// node. problem classifies it.
+	reason  string
+	problem healthProblem
+	// isPromotable marks a learner that counts as a voter: it is about to be lost, and may be
+	// promoted before.
+	isPromotable bool
+	// stillAnswers marks a lost member that answers. Its machine still runs, or it runs on another.
+	stillAnswers bool
+}
+
+// A memberTally is the arithmetic for one member list.
+type memberTally struct {
+	members []memberState
+	// voters, healthy and quorum are those of Verdict. possible is the value of healthy if every
+	// pending observer proved all members that it could.
+	voters, healthy, possible, quorum int
+	// required is how many voters on other nodes must be healthy.
+	required int
+}
+
+// tallyList computes the loss arithmetic for one list. The deletion of a Node removes no member
+// from the list. So all current voters count, and the members that are on the node or lost count
+// as dead.
+func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) memberTally {
+	var t memberTally
+	for _, m := range list.Members {
+		member := s.stateOf(m, slices.Contains(onNode, m.ID))
+		t.members = append(t.members, member)
+		if member.status == statusLearner {
+			continue
+		}
+		t.voters++
+		switch {
+		case member.status == statusHealthy:
+			t.healthy++
+			t.possible++
+		case member.status == statusUnproven && m.Name != "" && !s.Corrupt[m.ID]:
+			t.possible++
+		}
+	}
+	t.quorum = t.voters/2 + 1
+	t.required = t.quorum + max(0, tolerance)
+	return t
+}
+
+// stateOf returns how one member counts. onNode means that the member is on the node of the
+// request.
+func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
+	member := memberState{MemberStatus: m, status: statusUnproven, node: s.Bindings[m.ID].Node}
+	if loss := s.lossOf(m.ID); !onNode && loss.reason != "" {
+		member.status, member.problem, member.node, member.reason = statusLost, loss.problem, loss.node, loss.reason
+		member.isPromotable = m.Learner
+		member.stillAnswers = slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
+			answered, found := observation.FindMember(o, m.ID)
+			return found && answered.Healthy
+		})
+		return member
+	}
+	switch {
+	case !onNode && m.Learner:
+		member.status = statusLearner
+		return member
+	case s.Corrupt[m.ID]:
+		member.problem = problemCorrupt
+		member.reason = "it has the alarm CORRUPT: its data differ from the data of the other members"
+	case m.Name == "":
+		member.problem, member.reason = problemNeverStarted, "it was added, but has never started"
+	case s.proven[m.ID] && !s.AlarmsRead:
+		member.problem = problemAlarmsUnread
+		member.reason = "no agent that answered could read the etcd alarms, so its data may be corrupt"
+	case s.proven[m.ID], onNode && m.Learner:
+		member.status = statusHealthy
+	default:
+		member.reason = s.unhealthyReason(m.ID)
+	}
+	if onNode {
+		member.status, member.isPromotable = statusOnNode, m.Learner
+		if member.problem == problemAlarmsUnread {
+			member.reason = ""
+		}
+	}
+	return member
+}
+
+// isSafe reports whether enough voters remain healthy.
+func (t memberTally) isSafe() bool { return t.healthy >= t.required }
+
+// canBecomeSafe reports whether further proofs can make the tally safe.
+func (t memberTally) canBecomeSafe() bool { return t.possible >= t.required }
+
+// isWorseThan reports whether the tally is further from safe than the other one. A nil tally is
+// better than any.
+func (t memberTally) isWorseThan(other *memberTally) bool {
+	return other == nil || t.healthy-t.required < other.healthy-other.required
+}
+
+// isSafeWithVoters reports whether the tally would be safe if the list had this many voters, and
+// this many of them healthy.
+func (t memberTally) isSafeWithVoters(voters, healthy int) bool {
+	return healthy >= voters/2+1+t.required-t.quorum
+}
+
+// withStatus returns the members with one status.
+func (t memberTally) withStatus(s memberStatus) []memberState {
+	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return m.status != s })
+}

@@ -1,0 +1,116 @@
+package quorum
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A requestTarget is the node of a request from the point of view of one cluster.
+type requestTarget struct {
+	Snapshot
+	Request
+	// named are the members that a binding, the announcement, the node's own agent or an earlier
+	// grant assigns to the node.
+	named map[v1alpha1.MemberID]bool
+	// contested are the members that the node announces but that are bound to another existing
+	// Node. One of the two is wrong; the View does not tell which.
+	contested map[v1alpha1.MemberID]bool
+	// ownLists is the fresh confirmed list of the node's own agent, if no binding makes the agent
+	// an observer. The list proves no health. It can only prevent the deletion of its own node.
+	ownLists []v1alpha1.Observation
+}
+
+// newTarget combines the Snapshot with the request.
+func newTarget(s Snapshot, r Request) requestTarget {
+	t := requestTarget{Snapshot: s, Request: r}
+	t.named, t.contested = map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
+	for _, b := range s.Cluster.Spec.Members {
+		if IsBoundTo(b, r) {
+			t.named[b.MemberID] = true
+		}
+	}
+	for _, a := range r.Announced {
+		if a.Cluster != observation.ClusterIDOf(s.Cluster) {
+			continue
+		}
+		if t.isBoundElsewhere(a.Member) {
+			t.contested[a.Member] = true
+		} else {
+			t.named[a.Member] = true
+		}
+	}
+	for _, o := range ownObservations(s.Cluster, r) {
+		if o.LocalMember != "" && !t.isBoundElsewhere(o.LocalMember) {
+			t.named[o.LocalMember] = true
+		}
+		isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
+		if observation.IsConfirmed(o) && o.Nonce != "" && slices.Contains(s.nonces, o.Nonce) && !isObserver {
+			o.Members = observation.MergeDuplicates(o.Members)
+			t.ownLists = append(t.ownLists, o)
+		}
+	}
+	for _, g := range s.Cluster.Spec.Grants {
+		for _, id := range g.Members {
+			if r.UID != "" && g.NodeUID == r.UID && !t.isBoundElsewhere(id) {
+				t.named[id] = true
+			}
+		}
+	}
+	return t
+}
+
+// ownObservations returns the observations of the agent on the request's Node, whether or not a
+// binding makes the agent an observer.
+func ownObservations(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation {
+	return slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
+		return r.UID == "" || o.Node != r.Node || o.NodeUID != r.UID || !observation.IsValid(o)
+	})
+}
+
+// IsBoundTo reports whether the binding is to the request's node, by name or by UID. A Node that
+// was registered again under its old name is still the host of the member.
+func IsBoundTo(b v1alpha1.Binding, r Request) bool {
+	return b.Node == r.Node || (r.UID != "" && b.NodeUID == r.UID)
+}
+
+// isBoundElsewhere reports whether the member is bound to another Node that exists. A Node that
+// could not be read is not proven to exist.
+func (t requestTarget) isBoundElsewhere(id v1alpha1.MemberID) bool {
+	b, bound := t.Bindings[id]
+	n := t.Nodes[b.Node]
+	return bound && !IsBoundTo(b, t.Request) && n.Known && n.UID == b.NodeUID
+}
+
+// membersOnNode returns the members of a list that are on the node: the named members, and for a
+// labelled node also the members at its addresses that are not bound to another existing Node. A
+// host that joined again has a new member ID at its old address, while its old member ID may
+// still be in the list.
+func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.MemberID {
+	var found []v1alpha1.MemberID
+	for _, m := range list.Members {
+		if t.named[m.ID] || (t.Labelled && observation.IsAtAddress(m, t.Addresses) && !t.isBoundElsewhere(m.ID)) {
+			found = append(found, m.ID)
+		}
+	}
+	return found
+}
+
+// possibleMembers returns all members that may be on the node according to any source, fresh or
+// not. It is for a decision without answers.
+func (t requestTarget) possibleMembers() []v1alpha1.MemberID {
+	found := map[v1alpha1.MemberID]bool{}
+	for id := range t.named {
+		found[id] = true
+	}
+	for id := range t.contested {
+		found[id] = true
+	}
+	for _, o := range observation.Accepted(t.Cluster) {
+		for _, id := range t.membersOnNode(o) {
+			found[id] = true
+		}
+	}
+	return observation.SortedIDs(found)
+}

@@ -1,0 +1,103 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// DecideUnlabelled decides for a node without the etcd label from cached data, without a probe.
+// It refuses because of the missing label; with the label, Decide applies. It refuses for a node
+//
+//   - that has a member by binding, announcement or earlier grant,
+//   - at whose address the bound observers on two other Nodes list an unbound member: its own
+//     agent has not announced the member yet,
+//   - whose agent found a server that has never identified itself.
+func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
+	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasRecordFor(c, r) }) {
+		members, doubtful := recordedMembers(c, r)
+		if len(members) > 0 || !hasBinding(c, r) {
+			return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, doubtful, r)
+		}
+	}
+	for _, a := range r.Announced {
+		return refuseClusterUnlabelled(a.Cluster, []v1alpha1.MemberID{a.Member}, nil, r)
+	}
+	hasUnbound := func(c *v1alpha1.EtcdCluster) bool { return len(unboundMembersAt(c, r)) > 0 }
+	for _, c := range filterClusters(clusters, hasUnbound) {
+		members := unboundMembersAt(c, r)
+		return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, members, r)
+	}
+	if len(r.Unverified) > 0 {
+		return refuseUnlabelled(fmt.Sprintf("an etcd server that has never identified itself "+
+			"(%s)", joinPlaces(r.Unverified)), nil, r)
+	}
+	return Verdict{
+		Allowed: true, Reason: NothingToProtect, Final: true,
+		Message: fmt.Sprintf("no etcd member is known on node %s", r.Node),
+	}
+}
+
+// recordedMembers returns the members that the cluster has on the node. The doubtful ones among
+// them are assigned only by the Node's name. A member of an earlier Node of the same name is not
+// included once a grant covers it: it counts as lost in any case, and the Node that has the name
+// now may be another machine without etcd.
+func recordedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1alpha1.MemberID) {
+	t := newTarget(NewSnapshot(View{Cluster: c}), r)
+	for _, id := range t.possibleMembers() {
+		b := t.Bindings[id]
+		isOfEarlierNode := b.Node == r.Node && b.NodeUID != r.UID
+		switch {
+		case !isOfEarlierNode || t.isAssignedToUID(id):
+			members = append(members, id)
+		case !HasGrant(c, b):
+			members, doubtful = append(members, id), append(doubtful, id)
+		}
+	}
+	return members, doubtful
+}
+
+// isAssignedToUID reports whether the node itself, or a grant for this Node's UID, names the
+// member.
+func (t requestTarget) isAssignedToUID(id v1alpha1.MemberID) bool {
+	own := ownObservations(t.Cluster, t.Request)
+	return slices.Contains(t.Announced, evidence.MemberRef{Cluster: observation.ClusterIDOf(t.Cluster), Member: id}) ||
+		slices.ContainsFunc(own, func(o v1alpha1.Observation) bool { return o.LocalMember == id }) ||
+		slices.ContainsFunc(t.Cluster.Spec.Grants, func(g v1alpha1.Grant) bool {
+			return g.NodeUID == t.UID && slices.Contains(g.Members, id)
+		})
+}
+
+// unboundMembersAt returns the members without a binding that are listed at the node's addresses.
+func unboundMembersAt(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.MemberID {
+	return slices.DeleteFunc(membersListedAt(c, r.Addresses), func(id v1alpha1.MemberID) bool {
+		return observation.IsBound(c, id)
+	})
+}
+
+func refuseClusterUnlabelled(id v1alpha1.ClusterID, members, doubtful []v1alpha1.MemberID, r Request) Verdict {
+	verdict := refuseUnlabelled(fmt.Sprintf("a member of etcd cluster %s", id), doubtful, r)
+	verdict.Cluster, verdict.Members = id, members
+	return verdict
+}
+
+// refuseUnlabelled refuses because the label is missing. Doubtful members are assigned only by
+// the node's name or address.
+func refuseUnlabelled(content string, doubtful []v1alpha1.MemberID, r Request) Verdict {
+	fact := fmt.Sprintf("node %s has %s, but its label %s is missing; Holdfast reviews the deletion only with the label",
+		r.Node, content, observation.EtcdMemberLabel)
+	steps := []string{
+		"wait a few seconds and delete the node again: Holdfast restores the label",
+		fmt.Sprintf("or restore it yourself: kubectl label node %s %s=%s",
+			r.Node, observation.EtcdMemberLabel, observation.EtcdMemberLabelValue),
+	}
+	for _, m := range doubtful {
+		steps = append(steps, fmt.Sprintf("if member %[1]s is not on this machine, but was on one that had its name "+
+			"or address before "+
+			"and is permanently gone: etcdctl member remove %[1]s", m))
+	}
+	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact}, steps...)}
+}

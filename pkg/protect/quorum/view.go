@@ -1,0 +1,131 @@
+package quorum
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A View describes one etcd cluster while a deletion is reviewed. The bindings, grants and
+// observations are from one version of the EtcdCluster.
+type View struct {
+	Cluster *v1alpha1.EtcdCluster
+	// Nonces are the nonces of this request: the nonce that was written for it, and those of later
+	// versions of the object. An observation with another nonce is older than the request.
+	Nonces []string
+	// Nodes maps the name of a Node to its live state. It contains the Nodes of all bindings,
+	// grants and entries of Placed.
+	Nodes map[string]observation.NodeState
+	// Placed is the result of LocateUnbound: the possible Nodes of members without a binding.
+	Placed []v1alpha1.Binding
+	// MinRemainingTolerance is the number of further voters that the cluster must be able to lose
+	// after the deletion. Default 0.
+	MinRemainingTolerance int
+}
+
+// A Request is the deletion of one Node.
+type Request struct {
+	Node string
+	UID  types.UID
+	// Labelled reports whether the Node has the label EtcdMemberLabel.
+	Labelled bool
+	// Announced are the members that the Node's agent announced on the Node.
+	Announced []evidence.MemberRef
+	// Unverified are the places on the host where the Node's agent found servers that have never
+	// identified themselves.
+	Unverified []string
+	// Addresses are all of the Node's status.addresses.
+	Addresses []string
+	// User is the name of the requesting user. The grant records it.
+	User string
+	// DryRun means that nothing may be written. So no probe can be requested.
+	DryRun bool
+	// BreakGlass is the valid override on the Node, or nil.
+	BreakGlass *BreakGlass
+}
+
+// A Reason classifies a Verdict. The set is closed, so it is suitable for a metric label.
+type Reason string
+
+// The reasons of verdicts.
+const (
+	// NothingToProtect: the cluster has no member on the node, or no longer has one.
+	NothingToProtect Reason = "NothingToProtect"
+	// QuorumKept: enough voters on other nodes are proven healthy.
+	QuorumKept Reason = "QuorumKept"
+	// QuorumWouldBeLost: too few voters on other nodes are proven healthy.
+	QuorumWouldBeLost Reason = "QuorumWouldBeLost"
+	// CannotSee: no bound observer answered with a member list that a quorum confirmed.
+	CannotSee Reason = "CannotSee"
+	// UnknownMember: the node has a member or a server, but it is not known which one.
+	UnknownMember Reason = "UnknownMember"
+	// Deleting: the Node is already being deleted.
+	Deleting Reason = "Deleting"
+	// BreakGlassUsed: an authorized user overrode the verdict.
+	BreakGlassUsed Reason = "BreakGlass"
+	// CannotDecide: Holdfast itself failed. An input of the verdict could not be read, or a grant
+	// could not be written. The reason makes no statement about etcd.
+	CannotDecide Reason = "CannotDecide"
+)
+
+// A Verdict is the decision for one cluster. The zero value refuses.
+type Verdict struct {
+	Allowed bool
+	Reason  Reason
+	Cluster v1alpha1.ClusterID
+	// Members are the members on the node. A grant must name all of them. If the list is empty, no
+	// grant is necessary.
+	Members []v1alpha1.MemberID
+	// Voters is the number of current voters. Healthy is the number of voters that are proven
+	// healthy, are not on the node and are not lost. Quorum is ⌊Voters/2⌋+1. All are zero without
+	// a confirmed member list.
+	Voters, Healthy, Quorum int
+	// Final reports whether no further observation can change the verdict.
+	Final bool
+	// Message explains the verdict. The message of a refusal contains the next steps.
+	Message string
+	// Warning is what the user of an allowed deletion should know. It may be empty.
+	Warning string
+}
+
+// A Decision is the answer to a Request over all etcd clusters. The zero value refuses.
+type Decision struct {
+	Allowed bool
+	// Message explains the decision. The message of a refusal contains the next steps.
+	Message string
+	// Warnings are what the user of an allowed deletion should know.
+	Warnings []string
+	// Reason is the reason of the first verdict that agrees with the decision.
+	Reason Reason
+	// Verdicts are the verdicts of the clusters, in the order of cluster ID.
+	Verdicts []Verdict
+}
+
+const (
+	// BreakGlassAnnotation on a Node contains a BreakGlass in JSON. Only a user with the verb
+	// `breakglass` on etcdclusters may write it.
+	BreakGlassAnnotation = "holdfast.dev/break-glass"
+	// ResolveAnnotation on an EtcdCluster names the Node UID of a grant that an operator
+	// resolves by hand. Its key and the event Settled keep their public names: there, to settle
+	// means to resolve.
+	ResolveAnnotation = "holdfast.dev/settle"
+)
+
+const (
+	// ResolvePresentAfter is the time after the last grant for a Node when its continued
+	// existence shows that the deletion failed. It is longer than any DELETE can take: the request
+	// timeout of the API server (60 s by default) and an etcd election after it.
+	ResolvePresentAfter = 5 * time.Minute
+	// ResolveMovedAfter is the time during which a member must be proven healthy on its new Node.
+	// It is longer than the time after which cluster-autoscaler terminates an instance whose Node
+	// has vanished (--max-node-provision-time, 15 minutes by default).
+	ResolveMovedAfter = 20 * time.Minute
+	// ResolveByHandAfter is the minimum age of a grant that is resolved by hand: the request
+	// timeout of the API server (60 s by default). If a grant is younger, the operator may mean an
+	// earlier deletion of the Node while this one is still in progress.
+	ResolveByHandAfter = time.Minute
+)

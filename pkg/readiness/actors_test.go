@@ -1,0 +1,166 @@
+package readiness
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// agents returns an agent, one that is killed after its first write, and one that cannot read
+// the boot ID.
+func agents() []modelActor {
+	return []modelActor{
+		agent("agent", false, func(*Facts) {}), agent("agent, killed", true, func(*Facts) {}),
+		agent("agent without boot ID", false, func(f *Facts) { f.BootID = "" }),
+	}
+}
+
+// uninformedAgents returns agents that do not know whether the host is shutting down: one that
+// waits for logind after its start, and one on a host without logind.
+func uninformedAgents() []modelActor {
+	awaits := func(f *Facts) { f.GoingDown, f.StaysUp, f.AwaitsLogind = false, false, true }
+	return []modelActor{
+		agent("agent, waiting for logind", false, awaits),
+		agent("agent without logind", false, func(f *Facts) { f.GoingDown, f.StaysUp = false, false }),
+	}
+}
+
+func agent(name string, killed bool, change func(*Facts)) modelActor {
+	return modelActor{name, func(m holdModel, s *modelState) error {
+		by := modelWriter{facts: s.facts()}
+		change(&by.facts)
+		decide := func(n *corev1.Node) Decision { return Decide(n, by.facts, m.policy, noon()) }
+		if done, err := m.work(s, by, killed, decide); err != nil || !done {
+			return err
+		}
+		return m.checkAfterAgent(s, by)
+	}}
+}
+
+// hasRaisedUnavailable reports whether NetworkUnavailable is True by Holdfast. It is the model's
+// own check, so that it does not share a defect with the code.
+func hasRaisedUnavailable(s *modelState) bool {
+	c := findCondition(s.n, corev1.NodeNetworkUnavailable)
+	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
+}
+
+// checkAfterAgent checks the rules for a Node on which the agent changes nothing more.
+func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
+	r := m.record(s.n)
+	isByHoldfast := hasRaisedUnavailable(s)
+	closed := s.cordon == byHoldfast || m.policy.TaintKey != "" && hasTaint(s.n, holdTaint)
+	_, marked := s.n.Annotations[karpenterAnnotation]
+	held := findCondition(s.n, NetworkHeld)
+	switch {
+	case held == nil:
+		return fmt.Errorf("no condition NetworkHeld")
+	case isByHoldfast && (r.State == Released || r.State == Overridden):
+		return fmt.Errorf("NetworkUnavailable by Holdfast in state %s", r.State)
+	case by.facts.BootID == "":
+		return nil
+	case (held.Status == corev1.ConditionTrue) != (r.State == Held):
+		return fmt.Errorf("NetworkHeld is %s in state %s", held.Status, r.State)
+	case isByHoldfast && (r.Taint != "" || r.Reason == Rebooted || r.Reason == GoingDown):
+		return fmt.Errorf("NetworkUnavailable although it is not part of the hold")
+	case closed && r.State != Held:
+		return fmt.Errorf("closed by Holdfast in state %s", r.State)
+	case !marked && s.isGuarded():
+		return fmt.Errorf("a member without marks")
+	case marked && r.State != Held && by.facts.Etcd == Absent && !s.isGuarded():
+		return fmt.Errorf("marks of the hold in state %s", r.State)
+	case r.State == Held && m.isNetworkReady(*s) && !m.isBlocked(s, by):
+		return fmt.Errorf("a held node with open gates is not released")
+	case r.State == Held && s.cordon == byOther && m.policy.TaintKey == "":
+		return fmt.Errorf("another client's cordon counts as Holdfast's")
+	}
+	return nil
+}
+
+// leaders returns the webhook's leader at each age of a hold: recent, late, overdue, and
+// overdue with --on-stuck-hold=release. The last one and a late one may be killed after their
+// first write.
+func leaders() []modelActor {
+	t := testTimeouts()
+	return []modelActor{
+		leader("leader", 0, true, false),
+		leader("leader, late", t.Agent, true, false), leader("leader, late, killed", t.Agent, true, true),
+		leader("leader, overdue", t.Hold, false, false),
+		leader("leader, overdue, releases", t.Hold, true, false),
+		leader("leader, overdue, releases, killed", t.Hold, true, true),
+	}
+}
+
+func leader(name string, age time.Duration, release, killed bool) modelActor {
+	return modelActor{name, func(m holdModel, s *modelState) error {
+		timeouts := testTimeouts()
+		timeouts.Release = release
+		by := modelWriter{leader: true, overdue: release && age >= timeouts.Hold}
+		before := m.record(s.n)
+		decide := func(n *corev1.Node) Decision {
+			since := age
+			if m.record(n).State != before.State {
+				since = 0 // another hold
+			}
+			return CheckHold(n, since, timeouts, noon()).Decision
+		}
+		if done, err := m.work(s, by, killed, decide); err != nil || !done || age < timeouts.Agent {
+			return err
+		}
+		return m.checkAfterLeader(s, by)
+	}}
+}
+
+// checkAfterLeader checks the rules for a Node without an agent on which a late leader changes
+// nothing more.
+func (m holdModel) checkAfterLeader(s *modelState, by modelWriter) error {
+	r, held := m.record(s.n), networkHeld(s.n)
+	closed := s.cordon == byHoldfast
+	if r.Taint != "" {
+		closed = hasTaint(s.n, r.Taint)
+	}
+	isReported := held.Reason == AgentMissing || held.Reason == Overdue
+	switch {
+	case r.State == "":
+		return nil // It is unknown whether Holdfast holds the node.
+	case r.State != Held && hasRaisedUnavailable(s):
+		return fmt.Errorf("NetworkUnavailable by Holdfast in state %s", r.State)
+	case r.State != Held && held.Status == corev1.ConditionTrue:
+		return fmt.Errorf("NetworkHeld is True in state %s", r.State)
+	case r.State == Held && !closed:
+		return fmt.Errorf("an overridden hold still counts as a hold")
+	case r.State == Held && m.isBlocked(s, by) && hasTaint(s.n, "medik8s.io/drain"):
+		return nil
+	case r.State == Held && by.overdue:
+		return fmt.Errorf("an overdue hold is not ended")
+	case r.State == Held && s.n.Labels[HoldLabel] == HoldNever:
+		return fmt.Errorf("the label does not end the hold")
+	case r.State == Held && !m.hasReported(s.n, s.cordon) && !isReported:
+		return fmt.Errorf("a missing agent is not reported")
+	}
+	return nil
+}
+
+// hasReported reports whether an agent has written in this boot why the node is held. The
+// leader has nothing to report then.
+func (m holdModel) hasReported(n *corev1.Node, cordon string) bool {
+	r, held := m.record(n), findCondition(n, NetworkHeld)
+	if r.State != Held || held == nil || cordon != byHoldfast && r.Taint == "" {
+		return false
+	}
+	switch held.Reason {
+	case AgentMissing, Overdue:
+		return false
+	case GoingDown:
+		return n.Status.NodeInfo.BootID == "" || r.BootID == n.Status.NodeInfo.BootID
+	}
+	return true
+}
+
+// networkHeld returns the condition NetworkHeld, the zero value if it is not set.
+func networkHeld(n *corev1.Node) corev1.NodeCondition {
+	if c := findCondition(n, NetworkHeld); c != nil {
+		return *c
+	}
+	return corev1.NodeCondition{}
+}

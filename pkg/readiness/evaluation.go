@@ -1,0 +1,265 @@
+package readiness
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// FieldManager is the name of the agent in a Node's managedFields.
+const FieldManager = "holdfast-agent"
+
+// holdEvaluation contains the arguments of Decide and what follows directly from them.
+type holdEvaluation struct {
+	node   *corev1.Node
+	facts  Facts
+	policy Policy
+	now    time.Time
+	// recorded is whether the node has a record. If the record could not be parsed, parseErr
+	// is the reason and record is the zero value.
+	record   Record
+	recorded bool
+	parseErr error
+	gates    []Gate
+	// missing states what the closed gates wait for, empty if all gates are open.
+	missing string
+	// shutdownCancelled is true if the node was closed for a shutdown of its host, and the
+	// host stays up in the same boot. The node was already released in this boot, and one
+	// release per boot is enough. Only the agent can know this.
+	shutdownCancelled bool
+	// shuttingDown is true if the host is shutting down, or was and logind has not reported
+	// yet whether it still is.
+	shuttingDown bool
+}
+
+func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluation {
+	e := holdEvaluation{node: n, facts: f, policy: p, now: now}
+	if value, found := n.Annotations[HoldAnnotation]; found {
+		e.recorded = true
+		e.record, e.parseErr = ParseRecord(value)
+	}
+	closedForIt := e.record.State == Held && e.record.Reason == GoingDown && e.record.BootID == f.BootID
+	e.shutdownCancelled = closedForIt && f.StaysUp
+	e.shuttingDown = f.GoingDown || closedForIt && f.AwaitsLogind
+	e.gates = e.evaluateGates()
+	var missing []string
+	for _, g := range e.gates {
+		if !g.Open {
+			missing = append(missing, g.Missing)
+		}
+	}
+	e.missing = strings.Join(missing, "; ")
+	return e
+}
+
+// isOpen reports whether all gates are open.
+func (e holdEvaluation) isOpen() bool { return e.missing == "" }
+
+// waitReason returns the reason of the first closed gate.
+func (e holdEvaluation) waitReason() string {
+	for _, g := range e.gates {
+		if !g.Open {
+			return g.Reason
+		}
+	}
+	return NotHeld
+}
+
+func (e holdEvaluation) isExempt() bool { return e.node.Labels[HoldLabel] == HoldNever }
+
+func (e holdEvaluation) hasKeepCordoned() bool {
+	_, found := e.node.Annotations[KeepCordonedAnnotation]
+	return found
+}
+
+// taintKey returns the key of the taint that holds this node or would hold it, empty for the
+// cordon. For an existing hold the record decides, even if the policy has changed: a record
+// without a taint is a hold by cordon.
+func (e holdEvaluation) taintKey() string {
+	if e.record.State == Held {
+		return e.record.Taint
+	}
+	return e.policy.TaintKey
+}
+
+// holdTaints returns the node's taints that belong to Holdfast: the record's taint, and any
+// taint with the policy's key, which a kubelet or Karpenter may have set as a startup taint.
+func (e holdEvaluation) holdTaints() []corev1.Taint {
+	var taints []corev1.Taint
+	for _, t := range e.node.Spec.Taints {
+		owned := t.Key == e.record.Taint || t.Key == e.policy.TaintKey
+		if t.Key != "" && t.Effect == corev1.TaintEffectNoSchedule && owned {
+			taints = append(taints, corev1.Taint{Key: t.Key, Effect: t.Effect})
+		}
+	}
+	return taints
+}
+
+// hasServed reports whether the node has been in service: its first hold has ended, or it was
+// Ready before it had a record.
+func (e holdEvaluation) hasServed() bool {
+	if e.recorded {
+		return !e.record.isFirstHold()
+	}
+	ready := findCondition(e.node, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue && len(e.holdTaints()) == 0
+}
+
+// isClosedByOthers reports whether another client has set what a new hold would set. A cordon
+// has no owner, so without a hold it counts as another client's. The taint always belongs to
+// Holdfast.
+func (e holdEvaluation) isClosedByOthers() bool {
+	return e.taintKey() == "" && e.node.Spec.Unschedulable
+}
+
+// isClosed reports whether the cordon or taint that holds the node, or would hold it, is in
+// place. During a hold, a cordon that another client has set does not count.
+func (e holdEvaluation) isClosed() bool {
+	if key := e.taintKey(); key != "" {
+		return hasTaint(e.node, key)
+	}
+	return e.node.Spec.Unschedulable && (e.record.State != Held || cordonOwner(e.node) == "")
+}
+
+// foreignMark returns the mark of another component that is deleting, draining or rebooting
+// the node, empty if there is none.
+func (e holdEvaluation) foreignMark() string {
+	if e.node.DeletionTimestamp != nil {
+		return "the Node is being deleted"
+	}
+	for _, t := range e.node.Spec.Taints {
+		if slices.Contains(foreignTaints(), t.Key) {
+			return "taint " + t.Key
+		}
+	}
+	if _, found := e.node.Annotations[kuredAnnotation]; found {
+		return "annotation " + kuredAnnotation
+	}
+	return ""
+}
+
+// newRecord returns a record of a state that is entered now, in this boot.
+func (e holdEvaluation) newRecord(state State, reason string) *Record {
+	return &Record{
+		State: state, BootID: e.facts.BootID, Since: e.now.UTC().Truncate(time.Second), Reason: reason,
+		Stamps: e.currentStamps(), Marks: e.ownedMarks(),
+	}
+}
+
+// setMarks returns the marks for autoscalers that are not set yet. It lists them in the
+// record, so that exactly these are removed at the end of the hold.
+func (e holdEvaluation) setMarks(r *Record) map[string]*string {
+	marks, owned := scaleDownMarks(), r.Marks
+	set := map[string]*string{}
+	r.Marks = nil
+	for _, key := range slices.Sorted(maps.Keys(marks)) {
+		_, there := e.node.Annotations[key]
+		if !there {
+			set[key] = new(marks[key])
+		}
+		if !there || slices.Contains(owned, key) {
+			r.Marks = append(r.Marks, key)
+		}
+	}
+	return set
+}
+
+// ownedMarks returns the marks that belong only to the hold. Marks that guard an etcd member
+// are not among them.
+func (e holdEvaluation) ownedMarks() []string {
+	guarding := strings.Split(e.node.Annotations[etcdMarksAnnotation], ",")
+	return slices.DeleteFunc(e.record.ownedMarks(e.node.Annotations), func(key string) bool {
+		return slices.Contains(guarding, key)
+	})
+}
+
+// clearMarks returns the marks to remove and those that stay in the record. Unless etcd is
+// known to be absent, all marks stay, until that is known or until they guard a member.
+func (e holdEvaluation) clearMarks() (gone map[string]*string, left []string) {
+	gone = map[string]*string{}
+	if e.facts.Etcd != Absent {
+		return gone, e.ownedMarks()
+	}
+	for _, key := range e.ownedMarks() {
+		gone[key] = nil
+	}
+	return gone, nil
+}
+
+// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
+func (e holdEvaluation) isUnavailableByHoldfast() bool {
+	c := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
+}
+
+// leftoverTaints returns the taints that the node lifecycle controller derived from the hold
+// and would remove only later. Pods are not scheduled before that. A taint is not included if
+// another component still has a reason for it.
+func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
+	var taints []corev1.Taint
+	unavailable := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	for _, t := range e.node.Spec.Taints {
+		if t.Effect != corev1.TaintEffectNoSchedule {
+			continue
+		}
+		switch t.Key {
+		case corev1.TaintNodeUnschedulable:
+			if uncordoned {
+				taints = append(taints, t)
+			}
+		case corev1.TaintNodeNetworkUnavailable:
+			if unavailable == nil || unavailable.Status == corev1.ConditionFalse || e.isUnavailableByHoldfast() {
+				taints = append(taints, t)
+			}
+		}
+	}
+	return taints
+}
+
+// cordonOwner returns the field manager that set the cordon separately from a record, empty if
+// there is none. The agent is not reported. During a hold, such an owner has uncordoned the
+// node and cordoned it again between two runs of the agent. A cordon by the born-held policy
+// has no owner, and a cordon of a cordoned node writes nothing.
+func cordonOwner(n *corev1.Node) string {
+	type fields map[string]json.RawMessage
+	for _, entry := range n.ManagedFields {
+		if entry.Manager == FieldManager || entry.Subresource != "" || entry.FieldsV1 == nil ||
+			!strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
+			continue
+		}
+		var owned struct {
+			Spec     fields `json:"f:spec"`
+			Metadata struct {
+				Annotations fields `json:"f:annotations"`
+			} `json:"f:metadata"`
+		}
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
+			continue // a later format of managedFields proves nothing
+		}
+		_, bit := owned.Spec["f:unschedulable"]
+		if _, record := owned.Metadata.Annotations["f:"+HoldAnnotation]; bit && !record {
+			return entry.Manager
+		}
+	}
+	return ""
+}
+
+func findCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == kind {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// hasTaint reports whether the node has a NoSchedule taint with this key.
+func hasTaint(n *corev1.Node, key string) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
+	})
+}

@@ -1,0 +1,211 @@
+package readiness
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// startHold closes the node and writes the record in the same write.
+func (e holdEvaluation) startHold(reason string) Decision {
+	e.record = *e.newRecord(Held, reason)
+	e.record.Taint = e.policy.TaintKey
+	d := e.keepHold()
+	record := e.record
+	if d.Record != nil {
+		record = *d.Record
+	}
+	d.Record, d.Annotations = &record, e.setMarks(&record)
+	if key := record.Taint; key != "" {
+		d.AddTaints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
+	} else {
+		d.Unschedulable = new(true)
+	}
+	// The network plugin's reason has to be recorded before its condition is overwritten.
+	d.StatusFirst = record.isFirstHold() && record.NetworkUp == ""
+	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
+	return d
+}
+
+// decideHeld decides about a node that is held according to its record.
+func (e holdEvaluation) decideHeld() Decision {
+	switch mark := e.foreignMark(); {
+	case !e.isClosed():
+		return e.recordOverride()
+	case (!e.isOpen() && !e.shutdownCancelled || e.shuttingDown) && !e.isExempt():
+		return e.keepHold()
+	case e.hasKeepCordoned():
+		return e.yieldToCordon()
+	case mark != "":
+		return e.waitForOthers(mark)
+	}
+	return e.release()
+}
+
+// keepHold keeps the node held. During a first hold by cordon, NetworkUnavailable is part of
+// the hold and is set again if a CNI clears it early. flannel clears it once, even with gates
+// still closed, and an autoscaler that observes a Ready and cordoned node buys another one.
+func (e holdEvaluation) keepHold() Decision {
+	reason, message := e.waitReason(), "waiting for "+e.missing
+	if e.shuttingDown {
+		reason, message = GoingDown, "the host is shutting down; the node is held until its network works in the next boot"
+	}
+	d := e.newDecision(corev1.ConditionTrue, reason, message)
+	d.Held, d.Record = true, e.stampedRecord()
+	isBuilt := func(g Gate) bool { return g.Name == GateNetworkPlugin && g.Open }
+	if !e.record.NetworkBuilt && slices.ContainsFunc(e.gates, isBuilt) {
+		e.recordToWrite(&d).NetworkBuilt = true
+	}
+	// A hold that began with the node has no event of its own: most holds are of this kind,
+	// and the condition and the event of the release are enough. This saves requests.
+	before := findCondition(e.node, NetworkHeld)
+	if e.record.Reason != NewNode && (before == nil || before.Status != corev1.ConditionTrue) {
+		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
+	}
+	if !e.record.isFirstHold() || e.taintKey() != "" {
+		return e.clearUnavailable(d)
+	}
+	c := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	if c == nil || (c.Status != corev1.ConditionTrue && !isBootIndependent(c)) {
+		if plugin := e.clearedReason(); plugin != "" {
+			record := e.recordToWrite(&d)
+			record.NetworkUp, record.BootID = plugin, e.facts.BootID
+		}
+		d.Conditions = append(d.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: HeldByHoldfast,
+			Message: "Holdfast holds this node until its network works; see condition NetworkHeld",
+		})
+	}
+	return d
+}
+
+// recordToWrite returns the record that the decision writes, which is a copy of the node's
+// record if the decision has none yet.
+func (e holdEvaluation) recordToWrite(d *Decision) *Record {
+	if d.Record == nil {
+		record := e.record
+		d.Record = &record
+	}
+	return d.Record
+}
+
+// waitForOthers keeps the cordon and the record while another component deletes, drains or
+// reboots the node. kured and others restore the cordon that they found. That cordon was
+// Holdfast's, so without the record the node would stay closed. When the mark is removed, the
+// hold is released; if its owner uncordons the node, that is an override. NetworkUnavailable
+// is cleared at once: the network works, and after the deletion of the agent no component
+// would clear it.
+func (e holdEvaluation) waitForOthers(mark string) Decision {
+	d := e.clearUnavailable(e.newDecision(corev1.ConditionTrue, WaitingForOthers,
+		"the network is ready, but the node is not released yet because of this: "+mark))
+	d.Held = true
+	return d
+}
+
+// yieldToCordon ends a hold and leaves the cordon or taint, as KeepCordonedAnnotation asks.
+func (e holdEvaluation) yieldToCordon() Decision {
+	d := e.endHold(Released, KeptCordoned)
+	d.StatusFirst = true
+	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
+	return d
+}
+
+// recordOverride records that another client ended the hold. It also clears Holdfast's
+// condition: otherwise the node would look open but receive no pods.
+func (e holdEvaluation) recordOverride() Decision {
+	d := e.endHold(Overridden, EndedByHand)
+	d.StatusFirst = true
+	d.RemoveTaints = e.holdTaints()
+	message := e.appendMissing(d.Message)
+	if by := cordonOwner(e.node); by != "" && e.node.Spec.Unschedulable {
+		message += "; the remaining cordon was set by " + by + ", not by Holdfast"
+	}
+	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: message}
+	return d
+}
+
+// release opens the node in two writes. The first removes the cordon and updates the record,
+// the second writes the conditions; in the other order, the node would be Ready and cordoned
+// for a moment. If a crash separates the two, the conditions still report a hold while the
+// record does not. The next decision detects that and clears them (decideNotHeld,
+// decideBootUnknown, CheckHold).
+func (e holdEvaluation) release() Decision {
+	reason := NetworkReady
+	if e.shutdownCancelled {
+		reason = CalledOff
+	}
+	d := e.endHold(Released, reason)
+	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
+	if !e.isOpen() && !e.shutdownCancelled {
+		d = e.endHold(Overridden, EndedByLabel)
+		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: e.appendMissing(d.Message)}
+	}
+	byCordon := e.record.Taint == ""
+	if byCordon {
+		d.Unschedulable = new(false)
+	}
+	d.RemoveTaints = append(e.holdTaints(), e.leftoverTaints(byCordon)...)
+	return d
+}
+
+// endHold is the common part of all ends of a hold: the record states the reason, and marks
+// and conditions of the hold are removed.
+func (e holdEvaluation) endHold(state State, reason string) Decision {
+	d := e.leaveAlone(reason)
+	d.Record = e.newRecord(state, reason)
+	d.Annotations, d.Record.Marks = e.clearMarks()
+	return d
+}
+
+// leaveAlone changes nothing but a condition that a hold has left.
+func (e holdEvaluation) leaveAlone(reason string) Decision {
+	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, NotHeld, notHeldMessage(reason)))
+}
+
+// notHeldMessage depends only on the record. Therefore the condition is not written again in a
+// steady state, and has the same message after a crash.
+func notHeldMessage(reason string) string {
+	switch reason {
+	case NetworkReady:
+		return "not held: the network became ready in this boot"
+	case CalledOff:
+		return "not held: the shutdown of the host was cancelled"
+	case KeptCordoned:
+		return "not held; the cordon or taint stays because of annotation " + KeepCordonedAnnotation
+	case FirstSeen:
+		return "not held: the node was Ready when first observed, or no hold was needed"
+	case Exempt:
+		return fmt.Sprintf("not held: label %s=%s exempts the node", HoldLabel, HoldNever)
+	case EndedByLabel:
+		return fmt.Sprintf("not held: label %s=%s ended the hold", HoldLabel, HoldNever)
+	case EndedByHand:
+		return "not held: another client removed the cordon or taint while the node was held"
+	case Overdue:
+		return "not held: the hold exceeded its time limit, so the webhook's leader ended it (--on-stuck-hold=release)"
+	}
+	return "not held in this boot"
+}
+
+func (e holdEvaluation) appendMissing(message string) string {
+	if e.isOpen() {
+		return message
+	}
+	return message + "; the node was still waiting for " + e.missing
+}
+
+// KeepClosedReason returns why a held node has to stay closed when Holdfast is uninstalled,
+// empty if the node has to be opened. It must be called only for a node that is held.
+func KeepClosedReason(n *corev1.Node, r Record) (stays string) {
+	e := holdEvaluation{node: n, record: r, recorded: true}
+	if e.hasKeepCordoned() {
+		return "annotation " + KeepCordonedAnnotation
+	}
+	if r.Taint != "" {
+		return "" // The taint always belongs to Holdfast.
+	}
+	if by := cordonOwner(n); by != "" && n.Spec.Unschedulable {
+		return "cordoned by " + by
+	}
+	return e.foreignMark()
+}

@@ -1,0 +1,235 @@
+package readiness
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Presence is whether something exists. The zero value is Unknown: it could not be checked.
+type Presence int
+
+// The values of Presence.
+const (
+	Unknown Presence = iota
+	Absent
+	Present
+)
+
+// String returns the presence as a word for messages.
+func (p Presence) String() string {
+	switch p {
+	case Absent:
+		return "absent"
+	case Present:
+		return "present"
+	case Unknown:
+	}
+	return "unknown"
+}
+
+// MarshalText returns the same word for JSON.
+func (p Presence) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// Facts is the result of one inspection of the host. No field comes from a clock.
+type Facts struct {
+	// BootID is /proc/sys/kernel/random/boot_id, empty if it could not be read.
+	BootID string `json:"bootID,omitempty"`
+	// Subnet is flannel's subnet file.
+	Subnet SubnetFile `json:"subnet"`
+	// Conflist is the CNI configuration that the container runtime uses: the first file by
+	// name, even if it cannot be parsed. Files that the runtime's own package installs do not
+	// count.
+	Conflist Conflist `json:"conflist"`
+	// Marker is the file that the network_plugin role writes when it has finished.
+	Marker Marker `json:"marker"`
+	// Units are the systemd units that Policy.Units lists.
+	Units []Unit `json:"units,omitempty"`
+	// Etcd is whether etcd is on the host, Unknown until a scan has finished. Holds do not
+	// depend on it, but marks for autoscalers do: they must stay on a node with etcd.
+	Etcd Presence `json:"-"`
+	// GoingDown is true if the host is shutting down (logind's PrepareForShutdown), StaysUp if
+	// it is not. AwaitsLogind is true if neither is known yet but soon will be: the agent has
+	// just started, or the bus connection was lost. If all three are false, logind is not
+	// available.
+	GoingDown    bool `json:"goingDown,omitempty"`
+	StaysUp      bool `json:"staysUp,omitempty"`
+	AwaitsLogind bool `json:"awaitsWord,omitempty"`
+}
+
+// SubnetFile is flannel's subnet file (/run/flannel/subnet.env). flanneld writes it when it
+// has a lease (flannel pkg/subnet, WriteSubnetFile).
+type SubnetFile struct {
+	Path     string   `json:"path"`
+	Presence Presence `json:"presence"`
+	// Volatile is Present if the file is on a tmpfs and was therefore written in this boot,
+	// and Unknown if the file system could not be determined.
+	Volatile Presence `json:"volatile"`
+	// Network and Subnet are FLANNEL_NETWORK and FLANNEL_SUBNET as written in the file. The
+	// IPv6 fields correspond to the IPv6 variables.
+	Network     string `json:"network,omitempty"`
+	Subnet      string `json:"subnet,omitempty"`
+	IPv6Network string `json:"ipv6Network,omitempty"`
+	IPv6Subnet  string `json:"ipv6Subnet,omitempty"`
+	MTU         string `json:"mtu,omitempty"`
+	// Problem is why the file could not be read or parsed.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Conflist is one CNI network configuration list.
+type Conflist struct {
+	// Directory is the directory that was searched. Several are separated by commas.
+	Directory string   `json:"directory"`
+	Path      string   `json:"path,omitempty"`
+	Presence  Presence `json:"presence"`
+	Name      string   `json:"name,omitempty"`
+	Plugins   []Plugin `json:"plugins,omitempty"`
+	// BridgeSubnets are the subnets of a plain bridge with host-local addresses, if pods use
+	// that network. Packages also install such bridges, with subnets of their own.
+	BridgeSubnets []string `json:"bridged,omitempty"`
+	// AmbiguousName is true if packages install configurations under this name and runtimes
+	// also write the cluster's configuration under it.
+	AmbiguousName bool `json:"borrowed,omitempty"`
+	// Ignored are configurations that come with a package. They do not show that the cluster's
+	// network is ready.
+	Ignored []string `json:"passedOver,omitempty"`
+	// Problem is why the directory could not be read, or why no file in it could be parsed.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Plugin is one program that a conflist needs.
+type Plugin struct {
+	// Type is the program's name, for example flannel, portmap or bridge.
+	Type string `json:"type"`
+	// NeededBy is set for a program that the conflist does not name itself. It is the plugin
+	// that calls the program (flannel calls bridge and host-local), or another conflist in the
+	// same directory that names it.
+	NeededBy string `json:"neededBy,omitempty"`
+	// Executable is whether the program exists and may be executed.
+	Executable Presence `json:"executable"`
+	// Problem is why the program could not be checked.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Marker is a file with the boot ID of the boot in which a task finished.
+type Marker struct {
+	Path     string   `json:"path"`
+	Presence Presence `json:"presence"`
+	// BootID is the trimmed content of the file.
+	BootID  string `json:"bootID,omitempty"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// Unit is the state of a systemd unit in systemd's memory. That state does not survive a
+// reboot, so it always belongs to the current boot.
+type Unit struct {
+	Name string `json:"name"`
+	// Presence is whether the unit exists, Unknown if systemd did not answer.
+	Presence Presence `json:"presence"`
+	// ActiveState, SubState and Result are systemd's own values, for example active, exited
+	// and success. Only services have a result.
+	ActiveState string `json:"activeState,omitempty"`
+	SubState    string `json:"subState,omitempty"`
+	Result      string `json:"result,omitempty"`
+	// Ran is true if the main process has exited in this boot (ExecMainExitTimestampMonotonic
+	// is greater than zero).
+	Ran     bool   `json:"ran,omitempty"`
+	Problem string `json:"problem,omitempty"`
+}
+
+// Policy is the operator's configuration of holds. The zero value holds by cordon and
+// evaluates the gates that the node's own conflist calls for.
+type Policy struct {
+	// TaintKey makes new holds use a NoSchedule taint with this key instead of the cordon. It
+	// is for autoscalers and CNIs that support startup taints
+	// (`startup-taint.cluster-autoscaler.kubernetes.io/…`, `readiness.k8s.io/…`), and for
+	// Cilium, which overwrites NetworkUnavailable. Empty holds by cordon.
+	TaintKey string
+	// Force names gates that are evaluated on every node, in addition to those that the node
+	// calls for: GateFlannel, GateNetworkPlugin, GateUnit with the name of a unit,
+	// GateCondition with the type of a condition. GateCNI is always evaluated.
+	Force []string
+	// NetworkPluginLabel, `key` or `key=value`, is the label of nodes that Ansible builds.
+	// Until their first release, such nodes wait for the marker of the network_plugin role.
+	// Empty requires no marker.
+	NetworkPluginLabel string
+	// TrustDurableSubnetFile accepts a subnet file that is not proven to be on a tmpfs and may
+	// be from an earlier boot.
+	TrustDurableSubnetFile bool
+	// HoldUnrecorded holds a node without a record if it is not Ready and has a closed gate.
+	// It is for clusters without the born-held policy.
+	HoldUnrecorded bool
+}
+
+// Validate returns an error that names the first problem of the policy. It is meant for the
+// person who set the flags.
+func (p Policy) Validate() error {
+	known := []string{GateCNI, GateFlannel, GateNetworkPlugin}
+	for _, name := range p.Force {
+		unit, isUnit := strings.CutPrefix(name, GateUnit)
+		kind, isCondition := strings.CutPrefix(name, GateCondition)
+		switch {
+		case isUnit && unitNameProblem(unit) != "":
+			return fmt.Errorf("gate %q: %s", name, unitNameProblem(unit))
+		case isCondition && conditionTypeProblem(kind) != "":
+			return fmt.Errorf("gate %q: %s", name, conditionTypeProblem(kind))
+		case !isUnit && !isCondition && !slices.Contains(known, name):
+			return fmt.Errorf("unknown gate %q; choose from %s, %sNAME.service, %sTYPE",
+				name, strings.Join(known, ", "), GateUnit, GateCondition)
+		}
+	}
+	if problem := taintKeyProblem(p.TaintKey); problem != "" {
+		return fmt.Errorf("taint key %q %s", p.TaintKey, problem)
+	}
+	if key, _, _ := strings.Cut(p.NetworkPluginLabel, "="); key == "" && p.NetworkPluginLabel != "" {
+		return fmt.Errorf("label %q has no key; write key=value", p.NetworkPluginLabel)
+	}
+	return nil
+}
+
+func taintKeyProblem(key string) string {
+	switch {
+	case strings.ContainsAny(key, "=: \t\n"):
+		return "must be a key without a value and an effect; the effect is always NoSchedule"
+	case strings.HasPrefix(key, "node.kubernetes.io/") || slices.Contains(foreignTaints(), key):
+		return "belongs to another component; choose a different key"
+	}
+	return ""
+}
+
+// unitNameProblem rejects patterns as well: a pattern also matches units that do not exist
+// yet.
+func unitNameProblem(name string) string {
+	dot := strings.LastIndexByte(name, '.')
+	if dot <= 0 || dot == len(name)-1 || strings.ContainsAny(name, "/*?[] \t\n") {
+		return "write the full name of one systemd unit, such as network-plugin.service"
+	}
+	return ""
+}
+
+func conditionTypeProblem(kind string) string {
+	switch {
+	case kind == NetworkHeld:
+		return "a hold cannot wait for its own condition"
+	case kind == "" || strings.ContainsAny(kind, "= \t\n"):
+		return "write the type of one Node condition, such as condition:NetworkUnavailable"
+	}
+	return ""
+}
+
+// Units returns the systemd units that the policy waits for. Facts.Units must contain them.
+func (p Policy) Units() []string { return p.gateNames(GateUnit) }
+
+// gateNames returns what follows the prefix in the names of the forced gates, without
+// duplicates.
+func (p Policy) gateNames(prefix string) []string {
+	var found []string
+	for _, gate := range p.Force {
+		if name, is := strings.CutPrefix(gate, prefix); is && !slices.Contains(found, name) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+func (p Policy) isForced(gate string) bool { return slices.Contains(p.Force, gate) }

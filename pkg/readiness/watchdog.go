@@ -1,0 +1,299 @@
+package readiness
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Reasons and events of the webhook's leader about a hold.
+const (
+	// AgentMissing means that no agent has reported on the node since it is held. AgentMissing
+	// and Overdue are reasons of the condition NetworkHeld, which the leader writes only while
+	// no agent has written it in this boot.
+	AgentMissing = "AgentMissing"
+	// Overdue means that the hold has exceeded its time limit. It is also the reason of a
+	// record that the leader released.
+	Overdue = "Overdue"
+	// EventOverdue and EventGivenUp are reasons of events: the hold has exceeded its time
+	// limit, and the leader ended it because of that.
+	EventOverdue = "HoldOverdue"
+	EventGivenUp = "HoldGivenUp"
+)
+
+// HoldState is the state of a hold in one word, for metrics and logs.
+type HoldState string
+
+// The states of a hold.
+const (
+	// HoldWaiting is a normal hold: recent, or maintained by an agent.
+	HoldWaiting HoldState = "waiting"
+	// HoldEnding is a release or an override whose writes are not complete.
+	HoldEnding HoldState = "ending"
+	// HoldBehindOthers is a hold on a node that another component deletes, drains or reboots.
+	HoldBehindOthers HoldState = "behind_others"
+	// HoldUnreachable is a hold on a node whose kubelet does not report. The hold is not what
+	// keeps pods away.
+	HoldUnreachable HoldState = "unreachable"
+	// HoldAgentMissing is a hold on a node on which no agent has reported.
+	HoldAgentMissing HoldState = "agent_missing"
+	// HoldOverdue is a hold that has exceeded its time limit, with or without an agent.
+	HoldOverdue HoldState = "overdue"
+)
+
+// HoldStates returns all states. A node that Holdfast does not hold has none of them.
+func HoldStates() []HoldState {
+	return []HoldState{HoldWaiting, HoldEnding, HoldBehindOthers, HoldUnreachable, HoldAgentMissing, HoldOverdue}
+}
+
+// Timeouts are the time limits for holds, and what happens after them.
+type Timeouts struct {
+	// Agent is the age of a hold after which an agent must have reported on the node.
+	Agent time.Duration
+	// Hold is the age after which the hold must have ended.
+	Hold time.Duration
+	// Release ends holds of that age, whatever the state of their network.
+	Release bool
+	// Namespace is the namespace of the agents' pods.
+	Namespace string
+}
+
+// HoldCheck is the result of CheckHold.
+type HoldCheck struct {
+	State HoldState
+	// AgentSeen is whether an agent has reported on the node in this boot, as far as the Node
+	// shows.
+	AgentSeen bool
+	// Decision is to be written like an agent's decision. Its zero value changes nothing.
+	Decision Decision
+	// Event is to be recorded once in each state; nil if there is none. Decision may have an
+	// event of its own.
+	Event *Event
+}
+
+// CheckHold returns the state of a node's hold and what to do about a missing agent. Age is
+// how long the hold has been in its current record and boot. CheckHold knows nothing about the
+// host. Until a hold is overdue, it returns only what an agent would do at once without
+// inspecting the host, and only after an agent had time to do it.
+func CheckHold(n *corev1.Node, age time.Duration, t Timeouts, now time.Time) HoldCheck {
+	value, recorded := n.Annotations[HoldAnnotation]
+	record, err := ParseRecord(value)
+	if !recorded || err != nil {
+		return HoldCheck{} // It is unknown whether Holdfast holds the node.
+	}
+	e := holdEvaluation{node: n, now: now, record: record, recorded: true, facts: Facts{BootID: n.Status.NodeInfo.BootID}}
+	if e.facts.BootID == "" {
+		e.facts.BootID = record.BootID
+	}
+	check := HoldCheck{AgentSeen: e.hasAgent()}
+	if c := findCondition(n, etcdMemberCondition); c != nil && c.Status == corev1.ConditionFalse {
+		e.facts.Etcd = Absent // An agent has scanned for etcd.
+	}
+	late := age >= t.Agent
+	switch {
+	case record.State != Held && e.isUnfinished():
+		check.State = HoldEnding
+		if late || record.Reason == Overdue { // The leader finishes its own release at once.
+			check.Decision = e.leaveAlone(record.Reason)
+		}
+	case record.State != Held:
+	case !e.isClosed():
+		check.State = HoldEnding
+		if late {
+			check.Decision = e.decideHeld()
+		}
+	case e.foreignMark() != "":
+		check.State = HoldBehindOthers
+	case e.isUnreachable():
+		check.State = HoldUnreachable
+	case e.isExempt() && late:
+		check.State, check.Decision = HoldEnding, e.withoutAgent(AgentMissing, "its agent").decideHeld()
+	case age >= t.Hold:
+		check.State = HoldOverdue
+		check.Decision, check.Event = e.decideOverdue(t, check.AgentSeen)
+	case late && !check.AgentSeen:
+		check.State = HoldAgentMissing
+		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, t.Agent.String(), t)
+	default:
+		check.State = HoldWaiting
+	}
+	if r := check.Decision.Record; r != nil && r.Stamps == nil {
+		r.Stamps = record.Stamps // The leader does not know for which conditions the gates wait.
+	}
+	return check
+}
+
+// hasAgent reports whether an agent has reported on the node in this boot. The condition
+// NetworkHeld is the first thing that an agent writes. A condition with the reason GoingDown
+// is from the previous boot once the host is up again.
+func (e holdEvaluation) hasAgent() bool {
+	c := findCondition(e.node, NetworkHeld)
+	switch {
+	case c == nil || c.Reason == AgentMissing || c.Reason == Overdue:
+		return false
+	case c.Reason == GoingDown:
+		return e.record.BootID == e.facts.BootID
+	}
+	return true
+}
+
+// isUnfinished reports whether a condition still reports a hold that has ended according to
+// the record: the second write of a release is missing.
+func (e holdEvaluation) isUnfinished() bool {
+	c := findCondition(e.node, NetworkHeld)
+	return e.isUnavailableByHoldfast() || c != nil && c.Status == corev1.ConditionTrue
+}
+
+// isUnreachable reports whether the kubelet has stopped reporting (node lifecycle controller,
+// NodeStatusUnknown).
+func (e holdEvaluation) isUnreachable() bool {
+	ready := findCondition(e.node, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionUnknown
+}
+
+// withoutAgent returns the evaluation with the agent as its only gate, which is closed. The
+// leader observes no other gate.
+func (e holdEvaluation) withoutAgent(reason, agent string) holdEvaluation {
+	e.gates, e.missing = []Gate{{Name: "agent", Reason: reason, Missing: agent}}, agent
+	return e
+}
+
+// reportMissingAgent keeps a node held that has no agent, and writes the condition in the
+// agent's place.
+func (e holdEvaluation) reportMissingAgent(reason, event, age string, t Timeouts) (Decision, *Event) {
+	d := e.withoutAgent(reason, fmt.Sprintf(
+		"an agent: no agent has reported on this node for %s. To see why: `%s`. To release the node by hand: `%s`",
+		age, getPodsCommand(t.Namespace, e.node.Name), ReleaseCommand(e.node))).decideHeld()
+	d.Event = nil
+	if c := findCondition(e.node, NetworkHeld); c != nil && c.Reason == GoingDown {
+		// The condition is from the previous boot. If the record were updated to this boot
+		// first, the condition would look like the report of an agent of this boot.
+		d.Record, d.Conditions = nil, d.Conditions[:1]
+	}
+	return d, &Event{Type: corev1.EventTypeWarning, Reason: event, Message: d.Message}
+}
+
+// decideOverdue decides about a hold that has exceeded its time limit.
+func (e holdEvaluation) decideOverdue(t Timeouts, agent bool) (Decision, *Event) {
+	const kept = ", and --on-stuck-hold=keep keeps it held"
+	switch {
+	case t.Release:
+		return e.releaseOverdue(t), nil
+	case !agent:
+		return e.reportMissingAgent(Overdue, EventOverdue, t.Hold.String()+kept, t)
+	}
+	c := findCondition(e.node, NetworkHeld) // It exists, because an agent has written it.
+	return Decision{}, &Event{Type: corev1.EventTypeWarning, Reason: EventOverdue, Message: fmt.Sprintf(
+		"held for more than %s; the agent's last message: %s. To check the agent: `%s`. To release the node by hand: `%s`",
+		t.Hold.String()+kept, c.Message, getPodsCommand(t.Namespace, e.node.Name), ReleaseCommand(e.node))}
+}
+
+// releaseOverdue releases the node as if there were no gates. The record states that the
+// leader did so; a later agent then leaves the node alone in this boot.
+func (e holdEvaluation) releaseOverdue(t Timeouts) Decision {
+	d := e.decideHeld()
+	if d.Record == nil || d.Record.Reason != NetworkReady {
+		return d // KeepCordonedAnnotation keeps the cordon.
+	}
+	d.Record.Reason = Overdue
+	d.Message = notHeldMessage(Overdue)
+	d.Conditions[0].Message = d.Message
+	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGivenUp, Message: fmt.Sprintf(
+		"released after %s by --on-stuck-hold=release, although no agent has confirmed that its network works. "+
+			"To check the agent: `%s`", t.Hold, getPodsCommand(t.Namespace, e.node.Name))}
+	return d
+}
+
+func getPodsCommand(namespace, node string) string {
+	return fmt.Sprintf("kubectl -n %s get pods -o wide --field-selector spec.nodeName=%s", namespace, node)
+}
+
+// IsBornHeld reports whether the node has been held since its creation, by the policy and not
+// by an agent.
+func IsBornHeld(n *corev1.Node) bool {
+	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	return err == nil && record.State == Held && record.Reason == NewNode
+}
+
+// ReleaseCommand returns the command line that releases a held node. It first removes the
+// cordon or taint, and then the condition that would still keep pods away. A later agent
+// treats this as an override.
+func ReleaseCommand(n *corev1.Node) string {
+	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	command := "kubectl uncordon " + n.Name
+	if err == nil && record.Taint != "" {
+		// The record may contain any text. The key of an existing taint was validated by the
+		// API server and is safe in a shell.
+		if !hasTaint(n, record.Taint) {
+			return "kubectl describe node " + n.Name
+		}
+		command = fmt.Sprintf("kubectl taint node %s %s:%s-", n.Name, record.Taint, corev1.TaintEffectNoSchedule)
+	}
+	unavailable := findCondition(n, corev1.NodeNetworkUnavailable)
+	byOthers := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason != HeldByHoldfast
+	partOfHold := err == nil && record.isFirstHold() && record.Taint == "" && !byOthers
+	if !partOfHold && !(holdEvaluation{node: n}).isUnavailableByHoldfast() {
+		return command
+	}
+	return command + fmt.Sprintf(" && kubectl patch node %s --subresource=status --type=strategic -p "+
+		`'{"status":{"conditions":[{"type":"%s","status":"False","reason":"ReleasedByHand","message":"released by hand"}]}}'`,
+		n.Name, corev1.NodeNetworkUnavailable)
+}
+
+const (
+	// minStuck is the smallest number of nodes that indicates a broken installation instead of
+	// a broken node: in a small cluster, one node is more than a tenth. An autoscaler that
+	// buys one node after the other reaches this number.
+	minStuck = 3
+	// removalInterval is the shortest time between two deletions of the parameter. If a person
+	// or GitOps restores the parameter, the leader reports that once and does not fight it.
+	removalInterval = time.Hour
+)
+
+// MassHold describes the holds without an agent in a cluster, and decides whether nodes
+// continue to be born held. All its times are from the API server's clock.
+type MassHold struct {
+	// Nodes is the number of nodes.
+	Nodes int
+	// StuckCreated are the creation times of the nodes that are held without an agent for long
+	// enough to count.
+	StuckCreated []time.Time
+	// ParameterCreated is the creation time of the policy's parameter.
+	ParameterCreated time.Time
+	// Now is zero if the API server's clock is not known.
+	Now time.Time
+	// SinceRemoved is the time since this process deleted the parameter, zero if it never did.
+	SinceRemoved time.Duration
+}
+
+// IsWidespread reports whether more than a tenth of the nodes, and at least three, are held
+// without an agent.
+func (m MassHold) IsWidespread() bool {
+	return len(m.StuckCreated) >= minStuck && len(m.StuckCreated)*10 > m.Nodes
+}
+
+// CanRemoveParameter reports whether the leader may delete the policy's parameter, and why or
+// why not.
+//
+// A parameter that is younger than a node that was born held without an agent has been
+// restored while nodes were stuck. The objects alone show that, so a new leader observes it as
+// well.
+func (m MassHold) CanRemoveParameter() (ok bool, why string) {
+	stuck := fmt.Sprintf("%d of %d nodes are held and no agent has reported on them", len(m.StuckCreated), m.Nodes)
+	isOlder := func(created time.Time) bool { return created.Before(m.ParameterCreated) }
+	switch {
+	case !m.IsWidespread():
+		return false, ""
+	case m.SinceRemoved > 0 && m.SinceRemoved < removalInterval:
+		return false, fmt.Sprintf("%s; the parameter was deleted for that reason less than %s ago and has been restored",
+			stuck, removalInterval)
+	case !slices.ContainsFunc(m.StuckCreated, isOlder):
+		return true, stuck
+	case m.Now.Sub(m.ParameterCreated) < removalInterval: // An unknown Now is before every time.
+		return false, fmt.Sprintf("%s; the parameter was restored less than %s ago, when some of them were already held",
+			stuck, removalInterval)
+	}
+	return true, stuck + ", even though the parameter was restored"
+}

@@ -1,0 +1,295 @@
+package readiness
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// checkOutcome is the part of a HoldCheck that tables compare.
+type checkOutcome struct {
+	state    HoldState
+	agent    bool
+	decision holdOutcome
+	// event is the reason of the HoldCheck's event. The decision may have another event.
+	event string
+}
+
+// withAgent returns the outcome for a node on which an agent has reported.
+func (o checkOutcome) withAgent() checkOutcome {
+	o.agent = true
+	return o
+}
+
+func checkOutcomeOf(t *testing.T, check HoldCheck) checkOutcome {
+	t.Helper()
+	o := checkOutcome{state: check.State, agent: check.AgentSeen}
+	if len(check.Decision.Conditions) > 0 {
+		o.decision = outcomeOf(t, check.Decision)
+	} else {
+		require.Nil(t, check.Decision.Record)
+		require.Nil(t, check.Decision.Unschedulable)
+		require.Nil(t, check.Decision.Event)
+	}
+	if check.Event != nil {
+		require.Equal(t, corev1.EventTypeWarning, check.Event.Type)
+		o.event = check.Event.Reason
+	}
+	return o
+}
+
+func TestCheckHold(t *testing.T) {
+	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
+	const agentLate, holdLate = 2 * time.Minute, 10 * time.Minute
+	keep, release := testTimeouts(), releasingTimeouts()
+
+	raised := unavailable(HeldByHoldfast)
+	bornHeld, byTaint := recorded(Held, thisBoot, NewNode), heldByTaint(holdTaint)
+	released, givenUp := recorded(Released, thisBoot, NetworkReady), recorded(Released, thisBoot, Overdue)
+	overridden, labelled := recorded(Overridden, thisBoot, EndedByHand), recorded(Overridden, thisBoot, EndedByLabel)
+	reported := conditioned(NetworkHeld, yes, WaitingForFlannel)
+	shutdown := conditioned(NetworkHeld, yes, GoingDown)
+	reportedMissing := conditioned(NetworkHeld, yes, AgentMissing)
+	keptCordoned, drained := annotated(KeepCordonedAnnotation, ""), tainted("medik8s.io/drain")
+	born := func(options ...nodeOption) *corev1.Node {
+		return node(append([]nodeOption{bornHeld, booted(thisBoot), cordoned, raised}, options...)...)
+	}
+
+	waiting, blocked := checkOutcome{state: HoldWaiting}, checkOutcome{state: HoldBehindOthers}
+	missing := checkOutcome{HoldAgentMissing, false, holdOutcome{held: true, reason: AgentMissing}, AgentMissing}
+	missingNoted := missing
+	missingNoted.decision.record, missingNoted.decision.unavailable = "held NewNode", yes
+	overdue := checkOutcome{HoldOverdue, false, holdOutcome{held: true, reason: Overdue}, EventOverdue}
+	overdueWithAgent := checkOutcome{HoldOverdue, true, holdOutcome{}, EventOverdue}
+	ended := func(o holdOutcome) checkOutcome { return checkOutcome{state: HoldOverdue, decision: o} }
+	opened := holdOutcome{"released Overdue", "off", "", false, NotHeld, EventGivenUp}
+	untainted := holdOutcome{record: "released Overdue", reason: NotHeld, event: EventGivenUp}
+	leftCordoned := holdOutcome{record: "released KeptCordoned", reason: NotHeld, event: EventReleased}
+	ending := func(o holdOutcome) checkOutcome { return checkOutcome{state: HoldEnding, decision: o} }
+	notHeld := holdOutcome{reason: NotHeld}
+	byHand := holdOutcome{record: "overridden EndedByHand", reason: NotHeld, event: EventOverridden}
+	byLabel := holdOutcome{"overridden EndedByLabel", "off", "", false, NotHeld, EventOverridden}
+	for _, c := range []struct {
+		name     string
+		node     *corev1.Node
+		age      time.Duration
+		timeouts Timeouts
+		want     checkOutcome
+	}{
+		// Not held by Holdfast.
+		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
+		{"unreadable record", node(cordoned, annotated(HoldAnnotation, "held")), time.Hour, release, checkOutcome{}},
+		{"released", node(released, booted(thisBoot), cordoned), time.Hour, release, checkOutcome{}},
+		{"overridden, cordoned since", node(overridden, cordoned), time.Hour, release, checkOutcome{}},
+
+		// An agent has two minutes.
+		{"just born", born(), 0, release, waiting},
+		{"before the agent timeout", born(), agentLate - 1, release, waiting},
+		{"no agent", born(), agentLate, release, missing},
+		{"no agent, reported before", born(reportedMissing), agentLate, keep, missing},
+		{"no agent, flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), agentLate, keep, missingNoted},
+		{"no agent, Cilium", node(bornHeld, cordoned, available(CiliumIsUp)), agentLate, keep, missing},
+		{"no agent, route controller", node(bornHeld, cordoned, available(RouteCreated)), agentLate, keep, missing},
+		{"no agent, taint mode", node(byTaint, tainted(holdTaint)), agentLate, keep, missing},
+		{"agent waits", born(reported), holdLate - 1, release, waiting.withAgent()},
+		{
+			"condition of the last boot", node(recorded(Held, otherBoot, GoingDown), booted(thisBoot), cordoned, shutdown),
+			agentLate, keep, missing,
+		},
+		{
+			"shutdown in progress", node(recorded(Held, thisBoot, GoingDown), booted(thisBoot), cordoned, shutdown),
+			agentLate, keep, waiting.withAgent(),
+		},
+
+		// A hold has ten minutes.
+		{"overdue, no agent", born(reportedMissing), holdLate, keep, overdue},
+		{"overdue, agent waits", born(reported), holdLate, keep, overdueWithAgent},
+		{"given up, no agent", born(), holdLate, release, ended(opened.clearing())},
+		{"given up, agent waits", born(reported), holdLate, release, ended(opened.clearing()).withAgent()},
+		{"given up, no condition", node(recorded(Held, thisBoot, Rebooted), cordoned), holdLate, release, ended(opened)},
+		{"given up, taint mode", node(byTaint, tainted(holdTaint)), holdLate, release, ended(untainted)},
+		{"given up, keep-cordoned", born(keptCordoned), holdLate, release, ended(leftCordoned.clearing())},
+
+		// The hold is not the cause.
+		{"deleted by cluster-autoscaler", born(tainted("ToBeDeletedByClusterAutoscaler")), time.Hour, release, blocked},
+		{"being deleted", born(deleting), time.Hour, release, blocked},
+		{
+			"unreachable kubelet", born(conditioned(corev1.NodeReady, unknown, "NodeStatusUnknown")), time.Hour, release,
+			checkOutcome{state: HoldUnreachable},
+		},
+		{"not Ready, no CNI", born(conditioned(corev1.NodeReady, no, "KubeletNotReady")), agentLate, release, missing},
+
+		// Outcomes that need no inspection of the host.
+		{"given up, crash", node(givenUp, booted(thisBoot), raised), 0, keep, ending(notHeld.clearing())},
+		{"given up, crash, taint mode", node(givenUp, conditioned(NetworkHeld, yes, Overdue)), 0, keep, ending(notHeld)},
+		{"release in progress", node(released, reported, raised), agentLate - 1, keep, ending(holdOutcome{}).withAgent()},
+		{"release, crash", node(released, reported, raised), agentLate, keep, ending(notHeld.clearing()).withAgent()},
+		{"release, crash, no condition", node(released, reported), agentLate, keep, ending(notHeld).withAgent()},
+		{
+			"override, crash", node(labelled, reported, raised, exempt), agentLate, keep,
+			ending(notHeld.clearing()).withAgent(),
+		},
+		{
+			"agent without a boot ID", node(released, conditioned(NetworkHeld, unknown, BootUnknown)), time.Hour, release,
+			checkOutcome{agent: true},
+		},
+		{"H2: uncordoned", node(bornHeld, raised), agentLate - 1, keep, ending(holdOutcome{})},
+		{"H2: uncordoned, no agent", node(bornHeld, raised), agentLate, keep, ending(byHand.clearing())},
+		{"label, no agent", born(exempt), agentLate, keep, ending(byLabel.clearing())},
+		{"label", born(exempt), agentLate - 1, keep, waiting},
+		{"label, drained", born(exempt, drained), agentLate, keep, blocked},
+		{"uncordoned, being deleted", node(bornHeld, raised, deleting), agentLate, keep, ending(byHand.clearing())},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := c.node.DeepCopy()
+			require.Equal(t, c.want, checkOutcomeOf(t, CheckHold(c.node, c.age, c.timeouts, noon())))
+			require.Equal(t, before, c.node, "CheckHold must not change the Node")
+		})
+	}
+}
+
+// TestAgentRespectsOverdueRelease: after the leader has given up a hold, a later agent leaves
+// the node alone, but only in this boot.
+func TestAgentRespectsOverdueRelease(t *testing.T) {
+	for name, reported := range map[string]string{"boot from the kubelet": thisBoot, "boot from the record": ""} {
+		t.Run(name, func(t *testing.T) {
+			held := node(recorded(Held, thisBoot, NewNode), booted(reported), cordoned)
+			d := CheckHold(held, time.Hour, releasingTimeouts(), noon()).Decision
+			after := node(annotated(HoldAnnotation, d.Record.Format()))
+			later := Decide(after, closedFacts(), Policy{}, noon())
+			require.Nil(t, later.Record)
+			require.False(t, later.Held)
+			require.Equal(t, d.Message, later.Message, "the condition is not written again")
+			rebooted := closedFacts()
+			rebooted.BootID = otherBoot
+			require.True(t, Decide(after, rebooted, Policy{}, noon()).Held)
+		})
+	}
+}
+
+// TestOverdueReleaseMarks: the leader removes the marks of the hold, and keeps the stamps.
+func TestOverdueReleaseMarks(t *testing.T) {
+	held := Record{State: Held, BootID: thisBoot, Reason: GoingDown, Marks: []string{karpenterAnnotation}}
+	held.Stamps = map[string]Stamp{"StorageReady": {At: "x"}}
+	noEtcd := conditioned(etcdMemberCondition, corev1.ConditionFalse, "NoMember")
+	n := node(recordedAs(held), annotated(karpenterAnnotation, "true"), cordoned, noEtcd)
+	d := CheckHold(n, time.Hour, releasingTimeouts(), noon()).Decision
+	require.Equal(t, map[string]*string{karpenterAnnotation: nil}, d.Annotations)
+	require.Empty(t, d.Record.Marks)
+	require.Equal(t, held.Stamps, d.Record.Stamps)
+}
+
+// TestLeaderKeepsStamps: the stamps are kept for the next boot, however the leader ends a
+// hold.
+func TestLeaderKeepsStamps(t *testing.T) {
+	stamps := map[string]Stamp{"StorageReady": {At: "x", BootID: otherBoot}}
+	hold := recordedAs(Record{State: Held, BootID: thisBoot, Reason: Rebooted, Stamps: stamps})
+	for name, n := range map[string]*corev1.Node{
+		"given up":      node(hold, cordoned),
+		"uncordoned":    node(hold),
+		"label":         node(hold, cordoned, exempt),
+		"keep-cordoned": node(hold, cordoned, annotated(KeepCordonedAnnotation, "")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := CheckHold(n, time.Hour, releasingTimeouts(), noon()).Decision
+			require.NotEqual(t, Held, d.Record.State)
+			require.Equal(t, stamps, d.Record.Stamps)
+		})
+	}
+}
+
+// TestLeaderKeepsPluginReason: the leader does not know the agent's gates. It records the
+// reason that it overwrites, and that reason opens the gate of a later agent.
+func TestLeaderKeepsPluginReason(t *testing.T) {
+	n := node(recorded(Held, thisBoot, NewNode), booted(thisBoot), cordoned, available("CalicoIsUp"))
+	d := CheckHold(n, 2*time.Minute, testTimeouts(), noon()).Decision
+	require.Equal(t, "CalicoIsUp", d.Record.NetworkUp)
+	n = writeAll(n, d)
+	require.Equal(t, HeldByHoldfast, findCondition(n, corev1.NodeNetworkUnavailable).Reason)
+	require.Nil(t, CheckHold(n, 3*time.Minute, testTimeouts(), noon()).Decision.Record, "recorded once")
+	later := Decide(n, readyFacts(), Policy{Force: []string{"condition:NetworkUnavailable"}}, noon())
+	require.Equal(t, Released, later.Record.State, later.Message)
+}
+
+// TestCheckHoldIsStable: the condition is the same in every check; otherwise every check would
+// write it.
+func TestCheckHoldIsStable(t *testing.T) {
+	bornHeld := recorded(Held, thisBoot, NewNode)
+	for name, n := range map[string]*corev1.Node{
+		"condition by Holdfast":   node(bornHeld, cordoned, unavailable(HeldByHoldfast)),
+		"cleared by flannel":      node(bornHeld, cordoned, available("FlannelIsUp")),
+		"no condition":            node(bornHeld, cordoned),
+		"condition by Cilium":     node(bornHeld, cordoned, available(CiliumIsUp)),
+		"held by taint":           node(heldByTaint(holdTaint), tainted(holdTaint)),
+		"held before this reboot": node(recorded(Held, otherBoot, GoingDown), booted(thisBoot), cordoned),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, age := range []time.Duration{2 * time.Minute, 10 * time.Minute} {
+				first := CheckHold(n, age, testTimeouts(), noon()).Decision
+				require.NotEmpty(t, first.Conditions)
+				again := n.DeepCopy()
+				again.Status.Conditions = first.Conditions
+				second := CheckHold(again, age+time.Second, testTimeouts(), noon()).Decision
+				require.Equal(t, first.Conditions[0], second.Conditions[0])
+				require.Nil(t, second.Record)
+			}
+		})
+	}
+}
+
+func TestCheckHoldMessages(t *testing.T) {
+	n := node(recorded(Held, thisBoot, NewNode), cordoned)
+	for _, age := range []time.Duration{2 * time.Minute, 10 * time.Minute} {
+		check := CheckHold(n, age, testTimeouts(), noon())
+		require.Contains(t, check.Decision.Message,
+			"kubectl -n holdfast-system get pods -o wide --field-selector spec.nodeName=n1")
+		require.Contains(t, check.Decision.Message, ReleaseCommand(n))
+		require.Equal(t, check.Decision.Message, check.Event.Message)
+	}
+	waiting := n.DeepCopy()
+	waiting.Status.Conditions = []corev1.NodeCondition{{
+		Type: NetworkHeld, Status: corev1.ConditionTrue, Reason: WaitingForCNI, Message: "waiting for the moon",
+	}}
+	check := CheckHold(waiting, 10*time.Minute, testTimeouts(), noon())
+	parts := []string{"10m0s", "waiting for the moon", "--on-stuck-hold=keep", ReleaseCommand(waiting), "get pods"}
+	for _, part := range parts {
+		require.Contains(t, check.Event.Message, part)
+	}
+}
+
+func TestReleaseCommand(t *testing.T) {
+	const status = " && kubectl patch node n1 --subresource=status "
+	const untaint = "kubectl taint node n1 readiness.k8s.io/holdfast:NoSchedule-"
+	born := recorded(Held, thisBoot, NewNode)
+	for name, c := range map[string]struct {
+		node   *corev1.Node
+		begins string
+		status bool
+	}{
+		"born held":                {node(born, cordoned, unavailable(HeldByHoldfast)), "kubectl uncordon n1", true},
+		"born held, cleared early": {node(born, cordoned, available("FlannelIsUp")), "kubectl uncordon n1", true},
+		"condition by another":     {node(born, cordoned, unavailable("NoRouteCreated")), "kubectl uncordon n1", false},
+		"held after a reboot":      {node(recorded(Held, thisBoot, Rebooted), cordoned), "kubectl uncordon n1", false},
+		"taint":                    {node(heldByTaint(holdTaint), tainted(holdTaint)), untaint, false},
+		"taint not on the node":    {node(heldByTaint("x; reboot")), "kubectl describe node n1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ReleaseCommand(c.node)
+			require.True(t, strings.HasPrefix(got, c.begins), got)
+			require.Equal(t, c.status, strings.HasPrefix(got, c.begins+status), got)
+			if !c.status {
+				require.Equal(t, c.begins, got)
+			}
+		})
+	}
+}
+
+func TestIsBornHeld(t *testing.T) {
+	require.True(t, IsBornHeld(node(recorded(Held, thisBoot, NewNode))))
+	require.False(t, IsBornHeld(node(recorded(Held, thisBoot, Rebooted))))
+	require.False(t, IsBornHeld(node(recorded(Released, thisBoot, NewNode))))
+	require.False(t, IsBornHeld(node()))
+}

@@ -1,0 +1,205 @@
+package spc
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// MachineState describes a machine in three places: in SPC (a Phase or NotListed), at its
+// cloud, and in Kubernetes.
+type MachineState struct {
+	SPC        Phase
+	Cloud      CloudState
+	Kubernetes NodeState
+}
+
+// NotListed is the phase of a machine that SPC does not list.
+const NotListed Phase = "none"
+
+// CloudState is the state of a virtual machine. Holdfast has no access to the cloud and
+// infers the state from the record and from the Node.
+type CloudState string
+
+// The states of a virtual machine.
+const (
+	// CloudAlive: its kubelet reports.
+	CloudAlive CloudState = "alive"
+	// CloudMade: SPC has an address or a cloud ID of the machine, or a Node of it exists. It
+	// may or may not run.
+	CloudMade CloudState = "made"
+	// CloudNone: there is no trace of a machine.
+	CloudNone CloudState = "none"
+)
+
+// NodeState is the state of a machine in Kubernetes.
+type NodeState string
+
+// The states of a Node.
+const (
+	NodeReady    NodeState = "ready"
+	NodeNotReady NodeState = "not_ready"
+	NodeAbsent   NodeState = "none"
+)
+
+// Summary describes all machines of the cluster.
+type Summary struct {
+	// Machines counts the machines by their state. It counts each machine once: a record with
+	// its Node, a record without a Node, or a Node without a record.
+	Machines map[MachineState]int
+	// Groups counts the machines and Nodes of each group. It includes the group of a pool
+	// without machines.
+	Groups map[string]GroupCount
+	// Unfinished are the machines that SPC lists and that have had no Node for
+	// UnfinishedAfter, the oldest first.
+	Unfinished []UnfinishedMachine
+	// NodesWithoutMachine are the Nodes that are older than MissingAfter and match no machine.
+	// NodesInDoubt are those with conflicting evidence. Both map the Node's name to the
+	// reason.
+	NodesWithoutMachine, NodesInDoubt map[string]string
+	// MachinesWithSeveralNodes maps the instance ID of a machine to the Nodes that match it.
+	// Such a machine has joined again under another name. To delete the old Node through an
+	// autoscaler is to delete the machine.
+	MachinesWithSeveralNodes map[string][]string
+}
+
+// GroupCount counts the machines of a group in SPC by phase, and the Nodes with the label
+// of the group.
+type GroupCount struct {
+	Phases map[Phase]int
+	Nodes  int
+}
+
+// UnfinishedMachine is a machine that has not become a Node.
+type UnfinishedMachine struct {
+	Record Record
+	Since  time.Time
+}
+
+// Absences maps the node_id of a record to the time since when SPC lists it and Kubernetes
+// has no Node of it.
+type Absences map[int64]time.Time
+
+// Summarize compares an inventory with the Nodes. It returns the absences to pass to the
+// next call.
+//
+// A machine counts as absent since its creation in SPC, or since its Node was last seen.
+// The time therefore does not start again when the leader changes.
+func Summarize(x *Index, pools []Pool, nodes []*corev1.Node, before Absences, now time.Time) (Summary, Absences) {
+	c := Summary{
+		Machines: map[MachineState]int{}, Groups: map[string]GroupCount{}, NodesWithoutMachine: map[string]string{},
+		NodesInDoubt: map[string]string{}, MachinesWithSeveralNodes: map[string][]string{},
+	}
+	for _, p := range pools {
+		if p.Autoscaled && p.Group() != "" {
+			c.groupCount(p.Group())
+		}
+	}
+	for _, n := range nodes {
+		if group := n.Labels[NodeGroupLabel]; group != "" {
+			g := c.groupCount(group)
+			g.Nodes++
+			c.Groups[group] = g
+		}
+	}
+	matched := c.matchNodes(x, nodes, now)
+	after := Absences{}
+	for _, r := range x.records {
+		if r.GroupName != "" {
+			c.groupCount(r.GroupName).Phases[r.Phase()]++
+		}
+		if found := matched[r.PK]; len(found) > 0 {
+			if len(found) > 1 {
+				for _, n := range found {
+					c.MachinesWithSeveralNodes[r.InstanceID] = append(c.MachinesWithSeveralNodes[r.InstanceID], n.Name)
+				}
+			}
+			after[r.PK] = now
+			c.Machines[MachineState{r.Phase(), nodesCloudState(found), nodesState(found)}]++
+			continue
+		}
+		c.Machines[MachineState{r.Phase(), recordCloudState(r), NodeAbsent}]++
+		if !r.IsLive() {
+			continue
+		}
+		after[r.PK] = absentSince(r, before, now)
+		if now.Sub(after[r.PK]) >= UnfinishedAfter {
+			c.Unfinished = append(c.Unfinished, UnfinishedMachine{Record: r, Since: after[r.PK]})
+		}
+	}
+	slices.SortFunc(c.Unfinished, func(a, b UnfinishedMachine) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Record.PK, b.Record.PK))
+	})
+	return c, after
+}
+
+// matchNodes returns the Nodes by the node_id of the record that they match. It counts the
+// others.
+func (c *Summary) matchNodes(x *Index, nodes []*corev1.Node, now time.Time) map[int64][]*corev1.Node {
+	matched := map[int64][]*corev1.Node{}
+	for _, n := range nodes {
+		m := x.Find(n)
+		if m.Outcome == Matched {
+			matched[m.Record.PK] = append(matched[m.Record.PK], n)
+			continue
+		}
+		one := []*corev1.Node{n}
+		c.Machines[MachineState{NotListed, nodesCloudState(one), nodesState(one)}]++
+		switch {
+		case m.Outcome == Conflict:
+			c.NodesInDoubt[n.Name] = m.Message
+		case m.Outcome == Gone, m.Outcome == Missing && nodeAge(n, now) >= MissingAfter:
+			c.NodesWithoutMachine[n.Name] = m.Message
+		}
+	}
+	return matched
+}
+
+// groupCount returns the count of a group, and adds the group if it is new.
+func (c *Summary) groupCount(name string) GroupCount {
+	g, exists := c.Groups[name]
+	if !exists {
+		g.Phases = map[Phase]int{}
+		c.Groups[name] = g
+	}
+	return g
+}
+
+// absentSince returns the remembered time, else the creation time in SPC, else now.
+func absentSince(r Record, before Absences, now time.Time) time.Time {
+	if since, known := before[r.PK]; known {
+		return since
+	}
+	if created, err := time.Parse(time.RFC3339, r.Created); err == nil && created.Before(now) {
+		return created
+	}
+	return now
+}
+
+func recordCloudState(r Record) CloudState {
+	if r.HasMachine() {
+		return CloudMade
+	}
+	return CloudNone
+}
+
+func nodesCloudState(nodes []*corev1.Node) CloudState {
+	if nodesState(nodes) == NodeReady {
+		return CloudAlive
+	}
+	return CloudMade
+}
+
+// nodesState returns NodeReady if any of the Nodes is ready.
+func nodesState(nodes []*corev1.Node) NodeState {
+	for _, n := range nodes {
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				return NodeReady
+			}
+		}
+	}
+	return NodeNotReady
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/test/fixture"
+)
+
+func TestQuantiles(t *testing.T) {
+	var hundred durations
+	for i := range 100 {
+		hundred = append(hundred, time.Duration(100-i)*time.Millisecond)
+	}
+	require.Equal(t, 51*time.Millisecond, hundred.median())
+	require.Equal(t, 100*time.Millisecond, hundred.p99())
+	require.Equal(t, 100*time.Millisecond, hundred.quantile(1))
+	require.Equal(t, 7*time.Millisecond, durations{7 * time.Millisecond}.p99())
+	require.Zero(t, durations{}.median())
+}
+
+func TestTable(t *testing.T) {
+	var out strings.Builder
+	results := &resultTable{out: &out}
+	results.add(resultRow{what: "information"})
+	results.add(resultRow{what: "good", target: "≤ 1"})
+	results.add(resultRow{what: "bad", target: "≤ 1", missed: true})
+	require.Equal(t, 1, results.print())
+	require.Regexp(t, `(?m)^good .*ok$`, out.String())
+	require.Regexp(t, `(?m)^bad .*MISSED$`, out.String())
+	require.Equal(t, 1, strings.Count(out.String()[strings.Index(out.String(), "what "):], "ok"))
+}
+
+func TestAnswerLog(t *testing.T) {
+	b := &benchCluster{Environment: &fixture.Environment{Dir: t.TempDir()}}
+	file := filepath.Join(b.Dir, "webhook-1.log")
+	line := `msg="node deletion allowed" node=etcd-1 dry_run=false path=/validate-etcd-node ` +
+		`verdict=allowed reason=QuorumKept took=43.2ms message="x"` + "\n"
+	text := "starting\n" + line + strings.Replace(line, "etcd-node", "node", 1)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	answers := answerLog{offsets: map[string]int{}}
+	got, err := answers.readNew(b)
+	require.NoError(t, err)
+	require.Equal(t, []loggedAnswer{{"allowed", "QuorumKept", 43200 * time.Microsecond}}, got)
+	got, err = answers.readNew(b)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	require.Equal(t, map[string]int{"allowed A": 2, "refused B": 1},
+		countAnswers([]loggedAnswer{{"allowed", "A", 0}, {"refused", "B", 0}, {"allowed", "A", 0}}))
+}
+
+func TestVerdictSample(t *testing.T) {
+	version := func(nonce string, ledger int64, answered ...string) *v1alpha1.EtcdCluster {
+		c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Nonce: nonce, Ledger: ledger}}
+		for _, nonce := range answered {
+			c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{Nonce: nonce})
+		}
+		return c
+	}
+	before := version("old", 3, "old", "old")
+	var j verdictSample
+	for i, now := range []*v1alpha1.EtcdCluster{
+		version("old", 3, "old"), version("new", 3, "old", "old"), version("new", 3, "new", "old"),
+		version("new", 3, "new", "new"), version("new", 4, "new", "new"),
+	} {
+		j.record(time.Duration(i), before, now)
+	}
+	require.Equal(t, verdictSample{nonceAt: 1, observedAt: 2, grantedAt: 4}, j)
+}
+
+func TestParseScanCost(t *testing.T) {
+	got, err := parseScanCost("goos: linux\n" +
+		"BenchmarkFindings-2   \t      20\t  80077876 ns/op\t        20.35 cpu-ms/op\nPASS\n")
+	require.NoError(t, err)
+	require.Equal(t, 20350*time.Microsecond, got)
+	_, err = parseScanCost("PASS\n")
+	require.ErrorContains(t, err, "no cpu-ms/op")
+}
+
+func TestReleaseTimes(t *testing.T) {
+	signal := time.Now()
+	patch := func(node string, after time.Duration, subresource string) apiserver.Request {
+		return apiserver.Request{
+			Node: node, Verb: "patch", Resource: "nodes", Subresource: subresource, Code: 200,
+			Answered: signal.Add(after),
+		}
+	}
+	requests := []apiserver.Request{
+		patch("a", -time.Second, "status"), patch("b", 3*time.Millisecond, ""), patch("a", 7*time.Millisecond, ""),
+		patch("a", 9*time.Millisecond, "status"),
+	}
+	got, err := releaseTimes(map[string]time.Time{"a": signal}, requests)
+	require.NoError(t, err)
+	require.Equal(t, durations{7 * time.Millisecond}, got)
+	for what, wrong := range map[string]apiserver.Request{
+		"no release of node c": patch("a", time.Millisecond, ""),
+		"is not its release":   patch("c", time.Millisecond, "status"),
+	} {
+		_, err = releaseTimes(map[string]time.Time{"c": signal}, append(requests, wrong))
+		require.ErrorContains(t, err, what)
+	}
+}
+
+func TestParseMemory(t *testing.T) {
+	got, err := parseMemory("00400000-7fff0000 ---p 00000000 00:00 0    [rollup]\n" +
+		"Rss:   28672 kB\nPss:   9000 kB\nAnonymous:  7680 kB\nLazyFree:  0 kB\n")
+	require.NoError(t, err)
+	require.Equal(t, memoryUsage{resident: 28 << 20, anonymous: 7680 << 10}, got)
+	require.Equal(t, "28.0 MiB, anonymous 7.5", got.String())
+	_, err = parseMemory("Rss:  1 kB\n")
+	require.ErrorContains(t, err, "missing Rss or Anonymous")
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/test/fixture"
+)
+
+const (
+	// idleBeforeReading is the time without events before an agent's memory is read.
+	idleBeforeReading = 30 * time.Second
+	residentTarget    = 30 << 20
+	anonymousTarget   = 10 << 20
+)
+
+// A memoryUsage is the memory of a process, in bytes.
+type memoryUsage struct {
+	// resident is all memory, anonymous the part without a file. The kernel can reclaim the
+	// rest.
+	resident, anonymous int64
+}
+
+// measureMemory measures an idle agent on a released worker, and a program that only watches
+// its Node with client-go's typed client.
+func measureMemory(ctx context.Context, b *benchCluster, t *resultTable) error {
+	const name = "worker-memory"
+	if _, err := b.startHeld(ctx, name, 1); err != nil {
+		return err
+	}
+	node := name + "1"
+	if _, err := b.releaseNode(ctx, node); err != nil {
+		return err
+	}
+	watcher, err := b.startWatcher(ctx, node)
+	if err != nil {
+		return err
+	}
+	t.progress("waiting %s without events", idleBeforeReading)
+	if err := fixture.Wait(ctx, idleBeforeReading); err != nil {
+		return err
+	}
+	least, err := readMemory(watcher.PID())
+	if err != nil {
+		return err
+	}
+	used, err := readMemory(b.Agent(node).PID())
+	if err != nil {
+		return err
+	}
+	if err := watcher.Stop(ctx); err != nil {
+		return err
+	}
+	t.add(resultRow{what: "memory of a program that only watches its Node with client-go", median: least.String()})
+	t.add(resultRow{
+		what: "memory of an idle agent on a worker", median: used.String(),
+		ratio: fmt.Sprintf("×%.2f, anonymous ×%.2f", float64(used.resident)/float64(least.resident),
+			float64(used.anonymous)/float64(least.anonymous)),
+		target: "≤ 30 MiB, anonymous ≤ 10", missed: used.resident > residentTarget || used.anonymous > anonymousTarget,
+	})
+	return nil
+}
+
+// startWatcher builds and starts the program to compare with.
+func (b *benchCluster) startWatcher(ctx context.Context, node string) (*process.Process, error) {
+	root, err := process.RepositoryRoot()
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(b.Dir, "watcher")
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", program, "./test/bench/watcher")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building the watcher: %w: %s", err, out)
+	}
+	account, err := b.API.ServiceAccountConfig(ctx, fixture.Namespace, "holdfast-agent", node)
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig := program + ".kubeconfig"
+	if err := apiserver.WriteKubeconfig(kubeconfig, account); err != nil {
+		return nil, err
+	}
+	return process.Start(process.Options{Path: program, Args: []string{kubeconfig, node}, LogFile: program + ".log"})
+}
+
+// readMemory returns the sum over the mappings of a process. The values in /proc/<pid>/status
+// are less exact, because each CPU counts separately.
+func readMemory(pid int) (memoryUsage, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return memoryUsage{}, err
+	}
+	return parseMemory(string(text))
+}
+
+func parseMemory(rollup string) (memoryUsage, error) {
+	var u memoryUsage
+	for line := range strings.Lines(rollup) {
+		fields := strings.Fields(line)
+		into, known := map[string]*int64{"Rss:": &u.resident, "Anonymous:": &u.anonymous}[fields[0]]
+		if !known {
+			continue
+		}
+		size, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return memoryUsage{}, fmt.Errorf("reading the memory of a process: %w", err)
+		}
+		*into = size << 10
+	}
+	if u.resident == 0 || u.anonymous == 0 {
+		return memoryUsage{}, fmt.Errorf("reading the memory of a process: missing Rss or Anonymous in %q", rollup)
+	}
+	return u, nil
+}
+
+func (u memoryUsage) String() string {
+	return fmt.Sprintf("%.1f MiB, anonymous %.1f", float64(u.resident)/(1<<20), float64(u.anonymous)/(1<<20))
+}
+
+const (
+	idleTime = time.Minute
+	// idleTarget limits the CPU usage of an idle agent, as a share of a core.
+	idleTarget = 0.005
+	// scanTarget limits the CPU time of one full scan of a host.
+	scanTarget = 50 * time.Millisecond
+	// ticksPerSecond is the unit in /proc/<pid>/stat (USER_HZ), which is 100 on every Linux
+	// that Go supports.
+	ticksPerSecond = 100
+)
+
+// measureIdle measures the CPU usage of an idle agent on an etcd node.
+func measureIdle(ctx context.Context, b *benchCluster, t *resultTable) error {
+	pid := b.Agent(nodeName(1)).PID()
+	before, err := readCPUTime(pid)
+	if err != nil {
+		return err
+	}
+	t.progress("waiting %s without events", idleTime)
+	begun := time.Now()
+	if err := fixture.Wait(ctx, idleTime); err != nil {
+		return err
+	}
+	after, err := readCPUTime(pid)
+	if err != nil {
+		return err
+	}
+	used, err := readMemory(pid)
+	if err != nil {
+		return err
+	}
+	share := (after - before).Seconds() / time.Since(begun).Seconds()
+	t.add(resultRow{
+		what:   fmt.Sprintf("idle agent on an etcd node; memory %s", used),
+		median: fmt.Sprintf("%.2f %% of a core", share*100), target: "≤ 0.5 %", missed: share > idleTarget,
+	})
+	return nil
+}
+
+// readCPUTime returns the user and system time of a process (proc_pid_stat(5), fields 14 and
+// 15).
+func readCPUTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("reading /proc/%d/stat: %d fields", pid, len(fields))
+	}
+	user, err := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * time.Second / ticksPerSecond, errors.Join(err, err2)
+}
+
+// measureScan runs the benchmark of a host scan, which is in the package internal/host.
+func measureScan(ctx context.Context, _ *benchCluster, t *resultTable) error {
+	root, err := process.RepositoryRoot()
+	if err != nil {
+		return err
+	}
+	run := exec.CommandContext(ctx, "go", "test", "-run=^$", "-bench=^BenchmarkFindings$", "-benchtime=50x",
+		"./internal/host")
+	run.Dir = root
+	out, err := run.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("running the benchmark of internal/host: %w: %s", err, out)
+	}
+	cost, err := parseScanCost(string(out))
+	if err != nil {
+		return err
+	}
+	t.add(resultRow{
+		what: "one full scan of a host with 2,000 processes", median: ms(cost) + " of CPU, mean", target: "≤ 50 ms",
+		missed: cost > scanTarget,
+	})
+	return nil
+}
+
+// parseScanCost returns the CPU time per scan in the benchmark's output.
+func parseScanCost(out string) (time.Duration, error) {
+	found := regexp.MustCompile(`(?m)^BenchmarkFindings\S*\s.*?([0-9.]+) cpu-ms/op`).FindStringSubmatch(out)
+	if found == nil {
+		return 0, fmt.Errorf("reading the benchmark of internal/host: no cpu-ms/op in %q", out)
+	}
+	return time.ParseDuration(found[1] + "ms")
+}

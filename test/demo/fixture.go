@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/test/fixture"
+	"github.com/holdfast-dev/holdfast/test/spcserver"
+)
+
+const (
+	spcToken = "a-token-of-the-demo"
+	// The workers' addresses are not loopback addresses, because Holdfast ignores SPC's record
+	// of a machine with a loopback address, which every machine has.
+	workerIP, secondWorkerIP = "192.0.2.101", "192.0.2.102"
+	// secondWorkerCIDR is the podCIDR of worker-2, from fixture.WriteSubnetFile.
+	secondWorkerCIDR = "10.244.1.0/24"
+)
+
+// A demo is the environment of the demo and its output.
+type demo struct {
+	*fixture.Environment
+	*stepPrinter
+	etcd      *etcd.Cluster
+	spc       *spcserver.Server
+	spcServer *httptest.Server
+}
+
+func newDemo(out io.Writer, verbose bool) (*demo, error) {
+	environment, err := fixture.New(fixture.Options{Name: "demo", Out: out})
+	if err != nil {
+		return nil, err
+	}
+	return &demo{Environment: environment, stepPrinter: &stepPrinter{out: out, verbose: verbose}}, nil
+}
+
+// close stops all processes. It keeps the logs if the demo failed.
+func (d *demo) close(ctx context.Context, succeeded bool) error {
+	if d.spcServer != nil {
+		d.spcServer.Close()
+	}
+	return d.Close(ctx, succeeded)
+}
+
+// startWebhooks starts an SPC API and the webhooks, which publish its records.
+func (d *demo) startWebhooks(ctx context.Context) error {
+	d.spcServer = httptest.NewServer(d.spc)
+	token := filepath.Join(d.Dir, "spc-token")
+	if err := os.WriteFile(token, []byte(spcToken), 0o600); err != nil {
+		return err
+	}
+	return d.StartWebhooks(ctx, "--spc-url="+d.spcServer.URL, "--spc-token-file="+token,
+		"--spc-organization=111", "--spc-cluster=23391")
+}
+
+// kubectl runs kubectl and adds the command and its output to the details of the next step.
+func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, fixture.Timeout)
+	defer cancel()
+	out, err := d.API.Kubectl(ctx, args...)
+	d.show("kubectl "+strings.Join(args, " "), out)
+	return out, err
+}
+
+// setPodCIDR sets a node's podCIDR, as kube-controller-manager does.
+func (d *demo) setPodCIDR(ctx context.Context, node, cidr string) error {
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": cidr, "podCIDRs": []string{cidr}}})
+	if err != nil {
+		return err
+	}
+	nodes := d.API.Client().CoreV1().Nodes()
+	if _, err = nodes.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("setting the podCIDR of node %s: %w", node, err)
+	}
+	return nil
+}
+
+// releaseNode writes flannel's subnet file. It returns the time until a watch reports that the
+// node is schedulable.
+func (d *demo) releaseNode(ctx context.Context, node string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, fixture.Timeout)
+	defer cancel()
+	nodes := d.API.Client().CoreV1().Nodes()
+	n, err := nodes.Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	watch, err := nodes.Watch(ctx, metav1.ListOptions{
+		FieldSelector: "metadata.name=" + node, ResourceVersion: n.ResourceVersion,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer watch.Stop()
+	if err := d.WriteSubnetFile(node); err != nil {
+		return 0, err
+	}
+	written := time.Now()
+	for event := range watch.ResultChan() {
+		if n, ok := event.Object.(*corev1.Node); ok && !n.Spec.Unschedulable {
+			return time.Since(written), nil
+		}
+	}
+	return 0, fmt.Errorf("waiting for the release of node %s: %w", node, errors.Join(d.CheckProcesses(), ctx.Err()))
+}
+
+// printNextSteps prints commands to try after the demo.
+func (d *demo) printNextSteps() {
+	fmt.Fprint(d.out, `
+The demo's cluster has been deleted. To try next:
+
+  make demo V=1      # the same steps, with each kubectl command and its output
+  make demo KEEP=1   # keep the cluster running, and get commands to try on it
+  make build && sudo bin/holdfast-agent inspect   # detect etcd on this host; changes nothing
+
+To install Holdfast on a cluster, see "Install" in README.md.
+`)
+}
+
+// waitForInterrupt prints commands to try on the running cluster and waits for Ctrl-C.
+func (d *demo) waitForInterrupt(ctx context.Context) {
+	kubectl, err := process.Binary("kubectl")
+	if err != nil {
+		kubectl = "kubectl"
+	}
+	fmt.Fprintf(d.out, `
+The cluster runs until Ctrl-C. To try it, paste in another terminal:
+
+  export KUBECONFIG=%s
+  alias kubectl=%s
+
+  kubectl get nodes,etcdclusters
+  kubectl describe node etcd-3      # the condition EtcdMember, and why the node is protected
+  kubectl delete node etcd-3        # refused: etcd-1 counts as lost
+  kubectl get etcdclusters -o yaml  # bindings, grants, and what each agent observed
+
+Pause a process with kill -STOP and continue it with kill -CONT:
+
+`, d.API.Kubeconfig(), kubectl)
+	for _, m := range d.etcd.Members() {
+		if m.Running() {
+			fmt.Fprintf(d.out, "  %-10s %d\n", m.Name, m.PID())
+		}
+	}
+	for i, replica := range d.Webhooks() {
+		fmt.Fprintf(d.out, "  webhook-%d  %d\n", i+1, replica.PID())
+	}
+	<-ctx.Done()
+}
