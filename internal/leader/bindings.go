@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -47,7 +48,9 @@ func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCl
 			continue
 		}
 		c.Annotations = map[string]string{madeForAnnotation: announcers[at]}
-		switch err := l.Store.Create(ctx, c); {
+		switch err := l.createAnnounced(ctx, c, announcers[at]); {
+		case errors.Is(err, errNotAnnounced):
+			continue // The cache will deliver the new version of the Node.
 		case apierrors.IsAlreadyExists(err):
 		case err != nil:
 			errs = append(errs, fmt.Errorf("creating etcd cluster %s: %w", id, err))
@@ -60,6 +63,23 @@ func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCl
 		madeFor[announcers[at]]++
 	}
 	return errors.Join(errs...)
+}
+
+var errNotAnnounced = errors.New("the node no longer announces the etcd cluster")
+
+// createAnnounced creates the EtcdCluster if the Node still announces it. The Node is read without
+// the cache. Otherwise the leader would create an EtcdCluster again that an operator deletes just
+// after the announcement was removed.
+func (l *Leader) createAnnounced(ctx context.Context, c *v1alpha1.EtcdCluster, announcer string) error {
+	live := l.Store.LiveNodes(ctx, []string{announcer})[announcer]
+	if live.Err != nil {
+		return fmt.Errorf("reading node %q: %w", announcer, live.Err)
+	}
+	if live.Node == nil || !slices.ContainsFunc(claimOf(live.Node).Announced,
+		func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name }) {
+		return errNotAnnounced
+	}
+	return l.Store.Create(ctx, c)
 }
 
 // writeTombstones writes grants for Nodes that are gone without one: the members of a deleted

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,12 +72,17 @@ func retiredCluster(t *testing.T, f *storetest.Fixture) {
 	refused := h.review(t, q)
 	require.Contains(t, refused.Message,
 		"kubectl annotate node "+q.Node+" holdfast.dev/etcd-, then kubectl delete etcdcluster "+made.Name)
+	var announcing []corev1.Node
 	for _, node := range f.Nodes {
+		announcing = append(announcing, *node.DeepCopy())
 		require.NoError(t, f.Client.Patch(t.Context(), node,
 			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`,
 				observation.AnnouncementAnnotation))))
 	}
 	require.NoError(t, f.Client.Delete(t.Context(), made))
+	// A cache that still contains the announcements must not create the EtcdCluster again.
+	require.NoError(t, h.leader.createClusters(t.Context(), nil, h.leader.indexNodes(announcing)))
+	require.True(t, apierrors.IsNotFound(f.Client.Get(t.Context(), client.ObjectKeyFromObject(made), f.EmptyCluster())))
 	q.Announced = nil
 	require.Eventually(t, func() bool {
 		err := h.leader.reconcileAll(t.Context())
