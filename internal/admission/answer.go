@@ -29,8 +29,8 @@ type answer struct {
 	code int32
 	// err is the reason for which no decision was possible, for the log.
 	err error
-	// isRoutine marks an answer that needs no log line and no event: the second and later reviews
-	// of one deletion.
+	// isRoutine marks an answer that needs no log line and no event: the Node is already being
+	// deleted.
 	isRoutine bool
 	// isUnproven marks an answer about a Node whose existence is not confirmed: it makes no event.
 	isUnproven bool
@@ -101,7 +101,7 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	default:
 		log.Info("node deletion allowed", "message", a.Message, "warnings", a.Warnings)
 	}
-	if r.dryRun || a.isUnproven || a.Reason == nodeGone {
+	if r.dryRun || a.isUnproven || a.Reason == nodeGone || a.Reason == quorum.Repeated {
 		return
 	}
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}

@@ -45,7 +45,7 @@ func oneOfThreeMembers(t *testing.T, f *storetest.Fixture) {
 	require.InDelta(t, 1, reviewer.counterSum(t, "holdfast_webhook_verdicts_total", "refused", "QuorumWouldBeLost"), 0)
 	require.InDelta(t, 2, reviewer.counterSum(t, "holdfast_webhook_asks_total"), 1)
 
-	// One DELETE may call the webhook several times. Each allow renews its grant.
+	// Each decision that allows renews the grant.
 	young := f.Cluster()
 	old := young.DeepCopy()
 	old.Spec.Grants[0].Time = metav1.NewTime(time.Now().Add(-time.Hour))

@@ -84,7 +84,23 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	if req.DryRun {
 		return r.dryRun(ctx, req, selected)
 	}
+	if decision, isRepeated := repeat(selected, req); isRepeated {
+		return decision, nil
+	}
 	return r.probeAndGrant(ctx, req, selected)
+}
+
+// repeat returns the decision if an earlier review of the same deletion has left a grant in every
+// cluster. The clusters must be live: a cache may contain a grant that is resolved.
+func repeat(selected []*v1alpha1.EtcdCluster, req quorum.Request) (decision quorum.Decision, isRepeated bool) {
+	now := time.Now()
+	verdicts := make([]quorum.Verdict, len(selected))
+	for i, c := range selected {
+		if verdicts[i], isRepeated = quorum.Repeat(c, req, now); !isRepeated {
+			return quorum.Decision{}, false
+		}
+	}
+	return combine(verdicts), isRepeated
 }
 
 // ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and

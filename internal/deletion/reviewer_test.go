@@ -44,6 +44,8 @@ func TestReview(t *testing.T) {
 		{"cold cache", coldCache},
 		{"remaining tolerance", remainingTolerance},
 		{"unverified server", unverifiedServer},
+		{"repeated review", repeatedReview},
+		{"repeated review of two clusters", repeatedReviewOfTwoClusters},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := storetest.New(t, config, 0x10+i)

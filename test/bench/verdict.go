@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 const (
@@ -105,6 +106,11 @@ func measureHung(ctx context.Context, b *benchCluster, t *resultTable) (err erro
 
 // resolveGrants resolves all grants, like an operator whose nodes still exist.
 func (b *benchCluster) resolveGrants(ctx context.Context) error {
+	select { // Earlier, no grant is old enough.
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(quorum.ResolveByHandAfter):
+	}
 	return b.WaitUntil(ctx, "the resolution of all grants", func(ctx context.Context) error {
 		c, err := b.etcdCluster(ctx)
 		if err != nil || len(c.Spec.Grants) == 0 {

@@ -135,7 +135,7 @@ func TestSelfProven(t *testing.T) {
 // F12: a host that never comes back does not block deletions for good.
 func TestResolveByHand(t *testing.T) {
 	w := quorumtest.Voters(3).State(0, quorumtest.Gone).Granted(0)
-	quorumtest.RequireRefused(t, w, quorumtest.Deletion(1), "not before 2026-05-01T12:01:00Z, and only if "+
+	quorumtest.RequireRefused(t, w, quorumtest.Deletion(1), "not before 2026-05-01T12:03:00Z, and only if "+
 		"etcd1 (a) keeps running, on the same machine or on another one that stays: kubectl annotate --overwrite "+
 		"etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u1")
 	grants, bindings, ok := membership.ResolveByHand(w.Cluster, "u1", w.Nodes)

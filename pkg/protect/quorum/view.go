@@ -63,6 +63,8 @@ const (
 	CannotSee Reason = "CannotSee"
 	// UnknownMember: the node has a member or a server, but it is not known which one.
 	UnknownMember Reason = "UnknownMember"
+	// Repeated: an earlier review of the same deletion has allowed it.
+	Repeated Reason = "Repeated"
 	// Deleting: the Node is already being deleted.
 	Deleting Reason = "Deleting"
 	// BreakGlassUsed: an authorized user overrode the verdict.
@@ -124,8 +126,10 @@ const (
 	// It is longer than the time after which cluster-autoscaler terminates an instance whose Node
 	// has vanished (--max-node-provision-time, 15 minutes by default).
 	ResolveMovedAfter = 20 * time.Minute
-	// ResolveByHandAfter is the minimum age of a grant that is resolved by hand: the request
-	// timeout of the API server (60 s by default). If a grant is younger, the operator may mean an
-	// earlier deletion of the Node while this one is still in progress.
-	ResolveByHandAfter = time.Minute
+	// ResolveByHandAfter is the minimum age of a grant that is resolved by hand. If a grant is
+	// younger, the operator may mean an earlier deletion of the Node while this one is still in
+	// progress. A grant answers reviews for RepeatWithin. The last of them may be about a DELETE
+	// that has just begun, which takes up to the request timeout of the API server (60 s by
+	// default). The third minute is for the clocks of the replicas.
+	ResolveByHandAfter = 3 * time.Minute
 )

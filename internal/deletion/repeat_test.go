@@ -1,0 +1,82 @@
+package deletion
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// repeatedReview reviews one deletion again, as the API server does after a write to the Node.
+func repeatedReview(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer, replica := newReviewer(f, 0), newReviewer(f, 0)
+	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
+	first := f.Cluster()
+
+	// The Node is written, and a member elsewhere dies. No fresh review would allow the deletion.
+	f.PatchNode(0, `{"metadata":{"annotations":{"example.com/written":"meanwhile"}}}`)
+	f.ChangeAgents(func() { f.Silent[f.Nodes[1].Name], f.Members[1].Healthy = true, false })
+	begun := time.Now()
+	decision := review(t, replica, f.Request(0))
+	require.Less(t, time.Since(begun), 500*time.Millisecond)
+	require.True(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.Repeated, decision.Reason)
+	require.Len(t, decision.Verdicts, 1)
+	after := f.Cluster()
+	require.Equal(t, first.Spec, after.Spec, "no probe, and no write: the time of the grant stays")
+
+	bob, dryRun := f.Request(0), f.Request(0)
+	bob.User, dryRun.DryRun = "bob", true
+	for _, req := range []quorum.Request{bob, dryRun, f.Request(2)} {
+		decision = review(t, replica, req)
+		require.False(t, decision.Allowed, "%+v", req)
+		require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
+	}
+	ageGrant(t, f, quorum.RepeatWithin)
+	decision = review(t, reviewer, f.Request(0))
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
+}
+
+// ageGrant moves the time of the only grant into the past.
+func ageGrant(t *testing.T, f *storetest.Fixture, age time.Duration) {
+	t.Helper()
+	c := f.Cluster()
+	old := c.DeepCopy()
+	require.Len(t, old.Spec.Grants, 1)
+	old.Spec.Grants[0].Time = metav1.NewTime(old.Spec.Grants[0].Time.Add(-age))
+	require.NoError(t, f.Client.Patch(t.Context(), old, client.MergeFrom(c)))
+}
+
+// repeatedReviewOfTwoClusters: every cluster with a member on the node must have a grant.
+func repeatedReviewOfTwoClusters(t *testing.T, f *storetest.Fixture) {
+	other := f.SecondCluster()
+	f.RunAgents()
+	other.RunAgents()
+	reviewer := newReviewer(f, 0)
+	require.True(t, review(t, reviewer, f.Request(2)).Allowed)
+	decision := review(t, reviewer, f.Request(2))
+	require.Equal(t, quorum.Repeated, decision.Reason, decision.Message)
+	require.Len(t, decision.Verdicts, 2)
+
+	// The grant of the second cluster ends. Another member of it died meanwhile.
+	require.NoError(t, removeGrants(t, other, other.Cluster()))
+	other.ChangeAgents(func() { other.Members[1].Healthy = false })
+	decision = review(t, reviewer, f.Request(2))
+	require.False(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
+
+	// A member that appeared on the node since needs a decision too.
+	c := f.Cluster()
+	c.Spec.Members = append(c.Spec.Members,
+		v1alpha1.Binding{MemberID: "f", Node: f.Nodes[2].Name, NodeUID: f.Nodes[2].UID})
+	_, isRepeated := repeat([]*v1alpha1.EtcdCluster{c}, f.Request(2))
+	require.False(t, isRepeated)
+}
