@@ -23,23 +23,25 @@ const module = "github.com/holdfast-dev/holdfast/"
 // internal/testenv/..., internal/hosttest, test/spcserver and test/fixture.
 const arrows = `
 api/v1alpha1:
+pkg/departure:
 pkg/openstack:
 pkg/protect: api/v1alpha1 pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
 pkg/protect/membership: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
-pkg/protect/observation: api/v1alpha1 pkg/protect/evidence
-pkg/protect/quorum: api/v1alpha1 pkg/protect/evidence pkg/protect/observation
-pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
-pkg/readiness:
+pkg/protect/observation: api/v1alpha1 pkg/departure pkg/protect/evidence
+pkg/protect/quorum: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
+pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
+  pkg/protect/quorum
+pkg/readiness: pkg/departure
 pkg/spc:
 internal/admission: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
-internal/agent: api/v1alpha1 pkg/openstack pkg/protect pkg/protect/evidence pkg/protect/observation
+internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum pkg/readiness pkg/spc internal/loop internal/nodepatch
 internal/apiaccess:
 internal/cli:
-internal/clusterstore: api/v1alpha1 pkg/protect/observation pkg/protect/quorum
-internal/clusterstore/storetest: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
-  internal/clusterstore internal/testenv/apiserver internal/testenv/process
+internal/clusterstore: api/v1alpha1 pkg/departure pkg/protect/observation pkg/protect/quorum
+internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
+  pkg/protect/quorum internal/clusterstore internal/testenv/apiserver internal/testenv/process
 internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
   internal/clusterstore internal/loop
 internal/etcdprobe: internal/loop internal/hostfs api/v1alpha1 pkg/protect/evidence
@@ -68,7 +70,7 @@ internal/testenv/loopback:
 internal/testenv/pki:
 internal/testenv/process:
 cmd/agent: *
-cmd/uninstall: internal/cli internal/nodepatch pkg/openstack pkg/protect pkg/protect/observation
+cmd/uninstall: internal/cli internal/nodepatch pkg/departure pkg/openstack pkg/protect pkg/protect/observation
   pkg/protect/quorum pkg/readiness pkg/spc
 cmd/webhook: *
 manifests: pkg/readiness

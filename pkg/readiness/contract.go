@@ -139,24 +139,3 @@ func scaleDownMarks() map[string]string {
 
 // flannelPlugin is the type of flannel's CNI plugin in a conflist.
 const flannelPlugin = "flannel"
-
-// kuredAnnotation is set on a Node while kured drains and reboots it (kured,
-// KuredRebootInProgressAnnotation).
-const kuredAnnotation = "weave.works/kured-reboot-in-progress"
-
-// foreignTaints returns the keys of taints by which other components announce that they delete
-// or drain a node.
-func foreignTaints() []string {
-	return []string{
-		// cluster-autoscaler, utils/taints ToBeDeletedTaint.
-		// DeletionCandidateOfClusterAutoscaler is not listed: it only marks a candidate.
-		"ToBeDeletedByClusterAutoscaler",
-		// Karpenter since 1.0, pkg/apis/v1 DisruptedTaintKey, and its earlier key.
-		"karpenter.sh/disrupted",
-		"karpenter.sh/disruption",
-		// medik8s' node-maintenance-operator.
-		"medik8s.io/drain",
-		// Elastisys' kubeaware-cloudpool-proxy.
-		"node-about-to-be-drained",
-	}
-}

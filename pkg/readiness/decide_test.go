@@ -144,6 +144,12 @@ func TestDecide(t *testing.T) {
 			"rebooted by kured", node(bornHeld, cordoned, annotated("weave.works/kured-reboot-in-progress", "2026-08-01")),
 			open, byDefault, others,
 		},
+		{"out of service", node(bornHeld, cordoned, tainted("node.kubernetes.io/out-of-service")), open, byDefault, others},
+		{"restarted by medik8s", node(bornHeld, cordoned, tainted("medik8s.io/remediation")), open, byDefault, others},
+		{
+			"announced the shutdown that is over", node(bornHeld, cordoned, annotated("holdfast.dev/shutdown", "{}")),
+			open, byDefault, opened,
+		},
 		{"drained, exempted", node(bornHeld, cordoned, exempt, tainted("medik8s.io/drain")), closed, byDefault, others},
 		{
 			"candidate for deletion", node(bornHeld, cordoned, tainted("DeletionCandidateOfClusterAutoscaler")),

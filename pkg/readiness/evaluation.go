@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 )
 
 // FieldManager is the name of the agent in a Node's managedFields.
@@ -131,13 +133,8 @@ func (e holdEvaluation) foreignMark() string {
 	if e.node.DeletionTimestamp != nil {
 		return "the Node is being deleted"
 	}
-	for _, t := range e.node.Spec.Taints {
-		if slices.Contains(foreignTaints(), t.Key) {
-			return "taint " + t.Key
-		}
-	}
-	if _, found := e.node.Annotations[kuredAnnotation]; found {
-		return "annotation " + kuredAnnotation
+	if m := departure.OfOthers(e.node); m.Class != departure.None {
+		return m.String()
 	}
 	return ""
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 )
 
 // Presence is whether something exists. The zero value is Unknown: it could not be checked.
@@ -191,7 +193,7 @@ func taintKeyProblem(key string) string {
 	switch {
 	case strings.ContainsAny(key, "=: \t\n"):
 		return "must be a key without a value and an effect; the effect is always NoSchedule"
-	case strings.HasPrefix(key, "node.kubernetes.io/") || slices.Contains(foreignTaints(), key):
+	case strings.HasPrefix(key, "node.kubernetes.io/") || departure.IsTaint(key):
 		return "belongs to another component; choose a different key"
 	}
 	return ""

@@ -1,0 +1,227 @@
+// Package departure reads the marks by which programs announce on a Node that its machine goes
+// for good, or is away for a while. The verdict on deletions and the holding of nodes read the
+// same table.
+//
+// A cordon is no such mark: a machine whose Node is cordoned usually stays.
+package departure
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A Class is what a mark announces.
+type Class int
+
+// The classes.
+const (
+	// None is the class of a Node without a mark.
+	None Class = iota
+	// ForAWhile means that the machine is restarted, repaired or maintained, and comes back. A
+	// member on it is not healthy now, even if it still answers.
+	ForAWhile
+	// ForGood means that the machine is about to be removed. A member on it is lost.
+	ForGood
+)
+
+// A Kind is the part of a Node that carries a mark, as kubectl names it.
+type Kind string
+
+// The kinds.
+const (
+	Taint      Kind = "taint"
+	Annotation Kind = "annotation"
+	Label      Kind = "label"
+)
+
+// A Mark is what is announced on one Node. The zero value announces nothing.
+type Mark struct {
+	Class Class
+	Kind  Kind
+	Key   string
+	// Says continues a sentence that begins with the name of the Node.
+	Says string
+	// Since is when the mark was set. It is zero if the mark does not tell.
+	Since time.Time
+}
+
+// String returns the kind, key and time of the mark.
+func (m Mark) String() string {
+	if m.Since.IsZero() {
+		return fmt.Sprintf("%s %s", m.Kind, m.Key)
+	}
+	return fmt.Sprintf("%s %s, since %s", m.Kind, m.Key, m.Since.UTC().Format(time.RFC3339))
+}
+
+// RemoveCommand returns the command that removes the mark from the Node.
+func (m Mark) RemoveCommand(node string) string {
+	verb := string(m.Kind)
+	if m.Kind == Annotation {
+		verb = "annotate"
+	}
+	return fmt.Sprintf("kubectl %s node %s %s-", verb, node, m.Key)
+}
+
+// A markRow is one row of a table.
+type markRow struct {
+	class Class
+	kind  Kind
+	// key is the key of the mark. If it ends with a slash, it is the prefix of the key.
+	key  string
+	says string
+	// ifCordoned limits the row to Nodes that are cordoned as well.
+	ifCordoned bool
+}
+
+// builtIn returns the marks of the programs that Holdfast knows.
+//
+// It does not list marks that name only a candidate: DeletionCandidateOfClusterAutoscaler, and
+// the taint of Escalator, which an etcd node may carry without ever being removed.
+func builtIn() []markRow {
+	const deleted = "is about to be deleted"
+	return []markRow{
+		// cluster-autoscaler terminates the machine within seconds without another request
+		// (utils/taints, ToBeDeletedTaint).
+		{class: ForGood, kind: Taint, key: "ToBeDeletedByClusterAutoscaler", says: deleted},
+		// Karpenter's taint stays from the decision to disrupt until the machine is gone (apis/v1,
+		// DisruptedTaintKey). Up to Karpenter 1.0 it has the second key.
+		{class: ForGood, kind: Taint, key: "karpenter.sh/disrupted", says: deleted},
+		{class: ForGood, kind: Taint, key: "karpenter.sh/disruption", says: deleted},
+		// Elastisys' kubeaware-cloudpool-proxy (NodeAboutToBeDrainedTaint).
+		{class: ForGood, kind: Taint, key: "node-about-to-be-drained", says: deleted},
+		// A person or a program states that the machine is off (core/v1, TaintNodeOutOfService).
+		{class: ForGood, kind: Taint, key: corev1.TaintNodeOutOfService, says: "is out of service"},
+		// GKE, before it preempts a machine or maintains its host.
+		{class: ForGood, kind: Taint, key: "cloud.google.com/impending-node-termination", says: "is about to be terminated"},
+		// aws-node-termination-handler with --taint-node: spot-itn, asg-lifecycle-termination,
+		// rebalance-recommendation, scheduled-maintenance.
+		{class: ForGood, kind: Taint, key: "aws-node-termination-handler/", says: "is about to be interrupted by AWS"},
+		// kured with --annotate-nodes. The annotation alone means that a reboot is wanted, perhaps for
+		// days. kured cordons the node that it drains and reboots, and uncordons it before it removes
+		// the annotation (cmd/kured/main.go, rebootAsRequired).
+		{
+			class: ForAWhile, kind: Annotation, key: "weave.works/kured-reboot-in-progress",
+			says: "is being rebooted by kured", ifCordoned: true,
+		},
+		// medik8s: node-maintenance-operator, self-node-remediation, and fence-agents-remediation with
+		// its earlier key.
+		{
+			class: ForAWhile, kind: Taint, key: "medik8s.io/drain",
+			says: "is under maintenance by node-maintenance-operator",
+		},
+		{
+			class: ForAWhile, kind: Taint, key: "medik8s.io/remediation",
+			says: "is being restarted by self-node-remediation",
+		},
+		{
+			class: ForAWhile, kind: Taint, key: "remediation.medik8s.io/fence-agents-remediation",
+			says: "is being restarted by fence-agents-remediation",
+		},
+		{
+			class: ForAWhile, kind: Taint, key: "medik8s.io/fence-agents-remediation",
+			says: "is being restarted by fence-agents-remediation",
+		},
+	}
+}
+
+// IsTaint reports whether a taint with this key is a mark of another program.
+func IsTaint(key string) bool {
+	return slices.ContainsFunc(builtIn(), func(r markRow) bool { return r.kind == Taint && r.hasKey(key) })
+}
+
+// OfOthers returns the mark of another program on the Node.
+func OfOthers(n *corev1.Node) Mark { return firstMark(n, builtIn()) }
+
+// A Table has the marks that count for the verdict. The zero value has the built-in marks and
+// that of the agent about its own host.
+type Table struct{ added []markRow }
+
+// Add returns the table with another key. A key that ends with a slash stands for all keys with
+// this prefix. A mark ForGood is a taint. A mark ForAWhile is a taint, an annotation or a label.
+// An annotation or label with the value "false" is no mark.
+func (t Table) Add(class Class, key string) Table {
+	kinds, says := []Kind{Taint}, "is marked by --doomed-taint as going for good"
+	if class == ForAWhile {
+		kinds, says = []Kind{Taint, Annotation, Label}, "is marked by --away-mark as away"
+	}
+	added := slices.Clone(t.added)
+	for _, kind := range kinds {
+		added = append(added, markRow{class: class, kind: kind, key: key, says: says})
+	}
+	return Table{added: added}
+}
+
+// Of returns the mark on the Node. A mark ForGood takes precedence.
+func (t Table) Of(n *corev1.Node) Mark {
+	m := firstMark(n, slices.Concat(builtIn(), t.added))
+	if m.Class == None {
+		return shutdownMark(n)
+	}
+	return m
+}
+
+// firstMark returns the first mark of the highest class.
+func firstMark(n *corev1.Node, rows []markRow) Mark {
+	var found Mark
+	for _, r := range rows {
+		if m := r.on(n); m.Class > found.Class {
+			found = m
+		}
+	}
+	return found
+}
+
+// on returns the mark of the row on the Node.
+func (r markRow) on(n *corev1.Node) Mark {
+	if r.ifCordoned && !n.Spec.Unschedulable {
+		return Mark{}
+	}
+	m := Mark{Class: r.class, Kind: r.kind, Says: r.says}
+	switch r.kind {
+	case Taint:
+		for _, t := range n.Spec.Taints {
+			if r.hasKey(t.Key) {
+				m.Key = t.Key
+				if t.TimeAdded != nil {
+					m.Since = t.TimeAdded.UTC()
+				}
+				return m
+			}
+		}
+	case Annotation:
+		return r.among(n.Annotations, m)
+	case Label:
+		return r.among(n.Labels, m)
+	}
+	return Mark{}
+}
+
+// among completes the mark from annotations or labels.
+func (r markRow) among(values map[string]string, m Mark) Mark {
+	for key, value := range values {
+		if r.hasKey(key) && value != "false" && (m.Key == "" || key < m.Key) {
+			m.Key, m.Since = key, parseTime(value)
+		}
+	}
+	if m.Key == "" {
+		return Mark{}
+	}
+	return m
+}
+
+func (r markRow) hasKey(key string) bool {
+	return key == r.key || strings.HasSuffix(r.key, "/") && strings.HasPrefix(key, r.key)
+}
+
+// parseTime returns the time that is the value of a mark, or zero if the value is no time.
+func parseTime(value string) time.Time {
+	at, err := time.Parse(time.RFC3339, value)
+	if err != nil {
+		return time.Time{}
+	}
+	return at.UTC()
+}
