@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/openstack"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -29,7 +30,7 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 	d := nodepatch.Desired{Labels: map[string]*string{observation.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
 	for _, key := range []string{
 		readiness.HoldAnnotation, observation.AnnouncementAnnotation, observation.UnverifiedAnnotation,
-		protect.BecauseAnnotation,
+		protect.BecauseAnnotation, departure.ShutdownAnnotation,
 		protect.MarksAnnotation, spc.NodeAnnotation, spc.ProblemAnnotation, openstack.Annotation,
 	} {
 		d.Annotations[key] = nil

@@ -26,6 +26,10 @@ func TestPlanCleanup(t *testing.T) {
 			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}},
 				"spec":{"unschedulable":true}}`,
 		},
+		"announced shutdown": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","holdfast.dev/shutdown":"{}"}}}`,
+			after:  `{"metadata":{"resourceVersion":"1","annotations":{"a":"b"}}}`,
+		},
 		"held by cordon": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b",
 				"holdfast.dev/hold":"{\"state\":\"held\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/openstack"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -68,6 +69,7 @@ func decide(in nodeInputs) (nodeDecision, error) {
 	if d.protection != nil {
 		d.addProtection(in)
 	}
+	d.addShutdown(in)
 	err := errors.Join(d.addMachine(in), d.addOpenStackIdentity(in.node))
 	d.rest = sanitized(d.rest)
 	d.all = d.urgent
@@ -94,6 +96,23 @@ func (d *nodeDecision) addProtection(in nodeInputs) {
 			glass.Until.UTC().Format(time.RFC3339), observation.EtcdMemberLabel, quorum.BreakGlassAnnotation, glass.Reason)
 	}
 	d.rest.Conditions = append(d.rest.Conditions, memberCondition(p))
+}
+
+// addShutdown announces the shutdown of a host that may hold etcd, so that no other etcd node is
+// deleted meanwhile. It removes the announcement when the host is up again or stays up.
+func (d *nodeDecision) addShutdown(in nodeInputs) {
+	current := in.node.Annotations[departure.ShutdownAnnotation]
+	value := departure.AnnounceShutdown(current, departure.Host{
+		BootID: in.facts.BootID, GoingDown: in.facts.GoingDown, IsAwaited: in.facts.AwaitsLogind,
+		HasEtcd: in.facts.Etcd != readiness.Absent,
+	}, in.now)
+	switch value {
+	case current:
+	case "":
+		d.rest.Annotations[departure.ShutdownAnnotation] = nil
+	default:
+		d.rest.Annotations[departure.ShutdownAnnotation] = &value
+	}
 }
 
 // addMachine adds what follows from the inventory of SPC.

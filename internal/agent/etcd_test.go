@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -28,6 +29,30 @@ func holdsMember(f *fixture) {
 	}
 }
 
+// testShutdownAnnounced checks that the shutdown of a host with etcd is announced before the agent
+// allows it, also on a node that kured has cordoned.
+func testShutdownAnnounced(t *testing.T, s testServer) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-rebooted"}}
+	s.register(t, n)
+	f := start(t, s, n.Name, func(f *fixture) { holdsMember(f); f.facts = openNetwork() })
+	s.until(t, f.name, "marked and not held", func(n *corev1.Node) bool { return isMarked(n) && isReleased(n) })
+	patch(t, s.nodes, f.name, `{"spec":{"unschedulable":true}}`)
+	f.host(func(f *fixture) { f.facts.GoingDown = true })
+	select {
+	case <-f.shutdowns:
+	case <-time.After(soon):
+		require.Fail(t, "the shutdown was not allowed")
+	}
+	announced := departure.Table{}.Of(s.get(t, f.name))
+	require.Equal(t, departure.ShutdownAnnotation, announced.Key)
+	require.WithinDuration(t, time.Now(), announced.Since, time.Minute)
+	f.host(func(f *fixture) { f.facts.GoingDown, f.facts.StaysUp = false, true })
+	s.until(t, f.name, "no longer announced", func(n *corev1.Node) bool {
+		return departure.Table{}.Of(n).Class == departure.None
+	})
+	require.True(t, s.get(t, f.name).Spec.Unschedulable)
+}
+
 // holdsNothing removes etcd from the host. A scan proves it.
 func holdsNothing(f *fixture) { f.sightings, f.unknown = nil, nil }
 
@@ -42,6 +67,7 @@ func isUnmarked(n *corev1.Node) bool {
 }
 
 func testEtcd(t *testing.T, s testServer) {
+	t.Run("shutdown of a cordoned node", func(t *testing.T) { testShutdownAnnounced(t, s) })
 	t.Run("marks", func(t *testing.T) {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: "etcd-1", Annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"},
