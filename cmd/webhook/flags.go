@@ -4,12 +4,16 @@ import (
 	"flag"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -21,6 +25,7 @@ type config struct {
 
 	observerWait time.Duration
 	tolerance    int
+	departures   departure.Table
 
 	holds readiness.Timeouts
 
@@ -41,8 +46,9 @@ type config struct {
 // flags holds the flags as they were written.
 type flags struct {
 	config
-	onStuckHold string
-	logFlags    cli.LogFlags
+	onStuckHold             string
+	doomedTaints, awayMarks []string
+	logFlags                cli.LogFlags
 }
 
 // flagSet declares every flag. Their help is in usage.go.
@@ -54,6 +60,8 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.DurationVar(&f.leaseDuration, "lease-duration", 15*time.Second, "")
 	set.DurationVar(&f.observerWait, "observer-wait", 3*time.Second, "")
 	set.IntVar(&f.tolerance, "min-remaining-tolerance", 0, "")
+	set.Func("doomed-taint", "", appendTo(&f.doomedTaints))
+	set.Func("away-mark", "", appendTo(&f.awayMarks))
 	set.DurationVar(&f.holds.Agent, "agent-missing-after", 2*time.Minute, "")
 	set.DurationVar(&f.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
 	set.StringVar(&f.onStuckHold, "on-stuck-hold", keepStuck, "")
@@ -80,6 +88,14 @@ func (f *flags) flagSet() *flag.FlagSet {
 	return set
 }
 
+// appendTo returns the setter of a flag that may be repeated.
+func appendTo(list *[]string) func(string) error {
+	return func(value string) error {
+		*list = append(*list, value)
+		return nil
+	}
+}
+
 // parse returns the checked flags, a usage error, or flag.ErrHelp.
 func parse(args []string) (config, error) {
 	var f flags
@@ -87,7 +103,7 @@ func parse(args []string) (config, error) {
 		return config{}, err
 	}
 	for _, check := range []func(*flags) error{
-		checkNames, checkTimes, checkHolds, checkAddresses, checkClientCA, checkSPC, checkLog,
+		checkNames, checkTimes, checkDepartures, checkHolds, checkAddresses, checkClientCA, checkSPC, checkLog,
 	} {
 		if err := check(&f); err != nil {
 			return config{}, err
@@ -134,6 +150,63 @@ func checkTimes(f *flags) error {
 			"the certificate would expire during its renewal", f.certSettle, f.certValidity)
 	}
 	return nil
+}
+
+// checkDepartures checks the keys of marks, and adds them to the table.
+func checkDepartures(f *flags) error {
+	for _, key := range f.doomedTaints {
+		if problem := markKeyProblem(key); problem != "" {
+			return cli.UsageErrorf("--doomed-taint=%q %s", key, problem)
+		}
+		f.departures = f.departures.Add(departure.ForGood, key)
+	}
+	for _, key := range f.awayMarks {
+		problem := markKeyProblem(key)
+		if problem == "" && slices.Contains(f.doomedTaints, key) {
+			problem = "is also a --doomed-taint; a node that goes for good is not away for a while"
+		}
+		if problem != "" {
+			return cli.UsageErrorf("--away-mark=%q %s", key, problem)
+		}
+		f.departures = f.departures.Add(departure.ForAWhile, key)
+	}
+	return nil
+}
+
+// markKeyProblem returns why a key cannot be a mark, or an empty string. A mark that Holdfast or
+// Kubernetes sets on nodes that stay would refuse the deletion of every etcd node.
+func markKeyProblem(key string) string {
+	domain, name, _ := strings.Cut(key, "/")
+	isPrefix := strings.HasSuffix(key, "/")
+	problems := validation.IsQualifiedName(key)
+	if isPrefix {
+		problems = validation.IsDNS1123Subdomain(strings.TrimSuffix(key, "/"))
+	}
+	kubernetes := "." + domain
+	ofKubernetes := strings.HasSuffix(kubernetes, ".kubernetes.io") || strings.HasSuffix(kubernetes, ".k8s.io")
+	switch {
+	case strings.ContainsAny(key, "=: "):
+		return "must be a key without a value and an effect, such as example.com/reboot"
+	case len(problems) > 0:
+		return "is neither a key such as example.com/reboot nor a prefix such as example.com/: " + problems[0]
+	case domain == "holdfast.dev" || slices.Contains(setByHoldfast(), key):
+		return "is a key that Holdfast sets itself"
+	case isPrefix && slices.ContainsFunc(setByHoldfast(), func(own string) bool { return strings.HasPrefix(own, key) }):
+		return "matches an annotation that Holdfast sets on etcd nodes; name the whole key"
+	case isPrefix && ofKubernetes:
+		return "matches keys that Kubernetes sets on every node; name the whole key"
+	case domain == "node.kubernetes.io" && name == "unschedulable":
+		return "is the taint of a cordon, which does not say that the machine goes away"
+	}
+	return ""
+}
+
+// setByHoldfast returns the keys of others that Holdfast sets on nodes with etcd.
+func setByHoldfast() []string {
+	return []string{
+		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation,
+		protect.EscalatorAnnotation, protect.CastAIAnnotation,
+	}
 }
 
 // The values of --on-stuck-hold.

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -64,6 +65,13 @@ func TestParse(t *testing.T) {
 			c.namespace = "hf"
 			c.holds = readiness.Timeouts{Agent: time.Minute, Hold: 20 * time.Minute, Release: true, Namespace: "hf"}
 		}},
+		"marks of other programs": {
+			"--doomed-taint=example.com/gone --doomed-taint=NodeGoes --away-mark=example.org/ --away-mark=example.net/repair",
+			func(c *config) {
+				c.departures = departure.Table{}.Add(departure.ForGood, "example.com/gone").Add(departure.ForGood, "NodeGoes").
+					Add(departure.ForAWhile, "example.org/").Add(departure.ForAWhile, "example.net/repair")
+			},
+		},
 		"spc": {"--spc-url=https://api.example.org --spc-token-file=/t " +
 			"--spc-organization=7 --spc-cluster=9", func(c *config) {
 			c.spc = spcapi.Options{BaseURL: "https://api.example.org", TokenFile: "/t", Organization: 7, Cluster: 9}
@@ -93,6 +101,20 @@ func TestUsageErrors(t *testing.T) {
 		{"--observer-wait=6s", "--observer-wait=6s is out of range; use 100ms to 5s"},
 		{"--observer-wait=0", "--observer-wait=0s is out of range; use 100ms to 5s"},
 		{"--min-remaining-tolerance=-1", "--min-remaining-tolerance=-1 is out of range; use 0 to 9"},
+		{"--doomed-taint=", `--doomed-taint="" is neither a key such as example.com/reboot nor a prefix such as`},
+		{"--doomed-taint=a/b/c", `--doomed-taint="a/b/c" is neither a key such as`},
+		{"--doomed-taint=gone:NoSchedule", `--doomed-taint="gone:NoSchedule" must be a key without a value and an effect`},
+		{"--away-mark=example.com/x=true", `--away-mark="example.com/x=true" must be a key without a value and an effect`},
+		{"--away-mark=/", `--away-mark="/" is neither a key such as`},
+		{"--away-mark=UPPER.com/", `--away-mark="UPPER.com/" is neither a key such as`},
+		{"--away-mark=holdfast.dev/etcd", `--away-mark="holdfast.dev/etcd" is a key that Holdfast sets itself`},
+		{"--away-mark=holdfast.dev/", `--away-mark="holdfast.dev/" is a key that Holdfast sets itself`},
+		{"--away-mark=atlassian.com/no-delete", `--away-mark="atlassian.com/no-delete" is a key that Holdfast sets itself`},
+		{"--doomed-taint=karpenter.sh/", `--doomed-taint="karpenter.sh/" matches an annotation that Holdfast sets`},
+		{"--doomed-taint=node.kubernetes.io/", `"node.kubernetes.io/" matches keys that Kubernetes sets on every node`},
+		{"--away-mark=kubernetes.io/", `--away-mark="kubernetes.io/" matches keys that Kubernetes sets on every node`},
+		{"--away-mark=node.kubernetes.io/unschedulable", "is the taint of a cordon, which does not say"},
+		{"--doomed-taint=a.b/c --away-mark=a.b/c", `--away-mark="a.b/c" is also a --doomed-taint`},
 		{"--on-stuck-hold=maybe", `--on-stuck-hold="maybe" is unknown; use keep or release`},
 		{"--agent-missing-after=0s", "--agent-missing-after=0s --stuck-hold-after=10m0s are out of range; use 1s to 24h"},
 		{"--stuck-hold-after=25h", "--agent-missing-after=2m0s --stuck-hold-after=25h0m0s are out of range; use 1s to 24h"},

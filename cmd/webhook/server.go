@@ -141,7 +141,7 @@ func (s webhookServer) addReviewer(
 ) (http.Handler, error) {
 	store, err := clusterstore.New(ctx, clusterstore.Options{
 		Client: m.GetClient(), Reader: m.GetAPIReader(), Cache: m.GetCache(),
-		MinRemainingTolerance: s.tolerance, Registerer: s.registry,
+		MinRemainingTolerance: s.tolerance, Departures: s.departures, Registerer: s.registry,
 	})
 	if err != nil {
 		return nil, err

@@ -24,6 +24,11 @@ Reviewing deletions
                                   10s for the review
   --min-remaining-tolerance=N     how many more voters an etcd cluster must be able to lose after a deletion
                                   (default 0: the cluster only keeps quorum)
+  --doomed-taint=KEY              count members on nodes with this taint as lost, as those on nodes that an autoscaler
+                                  is about to delete. Repeatable. A key that ends with / matches all keys that begin
+                                  with it
+  --away-mark=KEY                 count members on nodes with this taint, annotation or label as not healthy, as those
+                                  on nodes that kured reboots. Repeatable. A key that ends with / matches as above
 
 Watching holds
   --agent-missing-after=DURATION  how long a new node may be held before its agent has observed it (default 2m)

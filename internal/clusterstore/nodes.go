@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -29,8 +30,9 @@ type LiveNode struct {
 	Err  error
 }
 
-// State returns the properties of the Node that decisions depend on.
-func (l LiveNode) State() observation.NodeState {
+// State returns the properties of the Node that decisions depend on. The table has the marks that
+// count.
+func (l LiveNode) State(marks departure.Table) observation.NodeState {
 	switch {
 	case l.Err != nil:
 		return observation.NodeState{}
@@ -38,23 +40,8 @@ func (l LiveNode) State() observation.NodeState {
 		return observation.NodeState{Known: true}
 	}
 	return observation.NodeState{
-		Known: true, UID: l.Node.UID, Deleting: l.Node.DeletionTimestamp != nil, DeletionTaint: deletionTaint(l.Node),
+		Known: true, UID: l.Node.UID, Deleting: l.Node.DeletionTimestamp != nil, Departure: marks.Of(l.Node),
 	}
-}
-
-// deletionTaint returns the key of the taint by which an autoscaler announces that it is about
-// to delete the node. cluster-autoscaler's terminates the machine within seconds without
-// another request (utils/taints, ToBeDeletedTaint). Karpenter's stays from the decision to
-// disrupt until the machine is gone (apis/v1, DisruptedTaintKey); up to Karpenter 1.0 it has
-// another key.
-func deletionTaint(node *corev1.Node) string {
-	for _, t := range node.Spec.Taints {
-		switch t.Key {
-		case "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption":
-			return t.Key
-		}
-	}
-	return ""
 }
 
 // CachedNodes lists all Nodes from the cache.
@@ -96,14 +83,14 @@ func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNo
 
 // LiveStates reads the states of the named Nodes from the API server.
 func (s *Store) LiveStates(ctx context.Context, names []string) map[string]observation.NodeState {
-	return StatesOf(s.LiveNodes(ctx, names))
+	return s.StatesOf(s.LiveNodes(ctx, names))
 }
 
 // StatesOf returns the states of the Nodes.
-func StatesOf(nodes map[string]LiveNode) map[string]observation.NodeState {
+func (s *Store) StatesOf(nodes map[string]LiveNode) map[string]observation.NodeState {
 	states := make(map[string]observation.NodeState, len(nodes))
 	for name, l := range nodes {
-		states[name] = l.State()
+		states[name] = l.State(s.departures)
 	}
 	return states
 }

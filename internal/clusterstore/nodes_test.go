@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -22,6 +23,11 @@ func TestNodeState(t *testing.T) {
 	taint := func(key string) *corev1.Node {
 		return node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "other"}, {Key: key}} })
 	}
+	marked := func(class departure.Class, key, says string) observation.NodeState {
+		return observation.NodeState{
+			Known: true, UID: "u", Departure: departure.Mark{Class: class, Kind: departure.Taint, Key: key, Says: says},
+		}
+	}
 	for name, test := range map[string]struct {
 		read LiveNode
 		want observation.NodeState
@@ -29,23 +35,32 @@ func TestNodeState(t *testing.T) {
 		"unreadable": {LiveNode{Err: errors.New("timeout")}, observation.NodeState{}},
 		"absent":     {LiveNode{}, observation.NodeState{Known: true}},
 		"present":    {LiveNode{Node: node(func(*corev1.Node) {})}, observation.NodeState{Known: true, UID: "u"}},
+		"cordoned": {
+			LiveNode{Node: node(func(n *corev1.Node) { n.Spec.Unschedulable = true })},
+			observation.NodeState{Known: true, UID: "u"},
+		},
 		"being deleted": {
 			LiveNode{Node: node(func(n *corev1.Node) { n.DeletionTimestamp = &now })},
 			observation.NodeState{Known: true, UID: "u", Deleting: true},
 		},
 		"cluster-autoscaler": {
 			LiveNode{Node: taint("ToBeDeletedByClusterAutoscaler")},
-			observation.NodeState{Known: true, UID: "u", DeletionTaint: "ToBeDeletedByClusterAutoscaler"},
+			marked(departure.ForGood, "ToBeDeletedByClusterAutoscaler", "is about to be deleted"),
 		},
-		"karpenter": {
-			LiveNode{Node: taint("karpenter.sh/disrupted")},
-			observation.NodeState{Known: true, UID: "u", DeletionTaint: "karpenter.sh/disrupted"},
+		"medik8s": {
+			LiveNode{Node: taint("medik8s.io/drain")},
+			marked(departure.ForAWhile, "medik8s.io/drain", "is under maintenance by node-maintenance-operator"),
+		},
+		"--doomed-taint": {
+			LiveNode{Node: taint("example.com/gone")},
+			marked(departure.ForGood, "example.com/gone", "is marked by --doomed-taint as going for good"),
 		},
 		"deletion candidate": {
 			LiveNode{Node: taint("DeletionCandidateOfClusterAutoscaler")},
 			observation.NodeState{Known: true, UID: "u"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, test.read.State()) })
+		table := departure.Table{}.Add(departure.ForGood, "example.com/gone")
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, test.read.State(table)) })
 	}
 }

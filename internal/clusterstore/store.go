@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -34,7 +35,8 @@ const FieldManager = "holdfast-webhook"
 // ErrConflict reports that an object changed after the decision that a patch is based on.
 var ErrConflict = errors.New("decided from an older version")
 
-// Options configure a Store. All fields but the times and the tolerance are required.
+// Options configure a Store. All fields but the times, the tolerance and the
+// marks are required.
 type Options struct {
 	// Client writes. It must not throttle requests: client-go's default of five requests per
 	// second uses up the time that the API server gives the webhook.
@@ -50,17 +52,20 @@ type Options struct {
 	// MinRemainingTolerance is the number of further voters that must be expendable after a
 	// deletion. Default 0.
 	MinRemainingTolerance int
-	Registerer            prometheus.Registerer
+	// Departures has the marks on Nodes by which members count as lost or away.
+	Departures departure.Table
+	Registerer prometheus.Registerer
 }
 
 // A Store reads and writes EtcdClusters.
 type Store struct {
-	client    client.Client
-	reader    client.Reader
-	cache     cache.Cache
-	tolerance int
-	requester *ProbeRequester
-	conflicts prometheus.Counter
+	client     client.Client
+	reader     client.Reader
+	cache      cache.Cache
+	tolerance  int
+	departures departure.Table
+	requester  *ProbeRequester
+	conflicts  prometheus.Counter
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -77,7 +82,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
-		requester: newProbeRequester(o.Client, o.ProbeInterval, probes), conflicts: conflicts,
+		departures: o.Departures, requester: newProbeRequester(o.Client, o.ProbeInterval, probes), conflicts: conflicts,
 	}
 	return s, s.Follow(ctx, s.requester.addVersion)
 }

@@ -46,6 +46,8 @@ func TestReview(t *testing.T) {
 		{"unverified server", unverifiedServer},
 		{"repeated review", repeatedReview},
 		{"repeated review of two clusters", repeatedReviewOfTwoClusters},
+		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
+		{"F24 marks of other programs", marksOfOthers},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := storetest.New(t, config, 0x10+i)

@@ -97,7 +97,7 @@ func (l *Leader) probeAndWrite(
 	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
 	// Placed stays empty: Bind, Tombstones and Resolve do not use it.
 	view := quorum.View{
-		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: clusterstore.StatesOf(nodes),
+		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(nodes),
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)

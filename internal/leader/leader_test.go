@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -170,6 +171,7 @@ func TestLeader(t *testing.T) {
 		{"removed label", removedLabel},
 		{"node listed by two others", listedByOthers},
 		{"summary without observations", summaryWithoutObservations},
+		{"summary with marked nodes", summaryWithMarks},
 		{"running loop", runningLoop},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, storetest.New(t, config, 0x40+i)) })
@@ -208,6 +210,30 @@ func fromAnnouncements(t *testing.T, f *storetest.Fixture) {
 	h.reconcileUntil("a summary with a loss", func(c *v1alpha1.EtcdCluster) bool {
 		return c.Status.MayLose != nil && *c.Status.MayLose == 0 && *c.Status.Healthy == 2
 	})
+}
+
+// summaryWithMarks checks that the summary counts as a verdict would: not the member on a node that
+// kured reboots, and not the member on a node that is out of service.
+func summaryWithMarks(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	healthy := func(n int32, text string) {
+		t.Helper()
+		h.reconcileUntil("a summary with this number of healthy members", func(c *v1alpha1.EtcdCluster) bool {
+			visible := meta.FindStatusCondition(c.Status.Conditions, "Visible")
+			return c.Status.Healthy != nil && *c.Status.Healthy == n && strings.Contains(visible.Message, text)
+		})
+	}
+	healthy(3, "")
+	f.PatchNode(0, `{"metadata":{"annotations":{"weave.works/kured-reboot-in-progress":"2026-05-01T11:55:00Z"}},
+		"spec":{"unschedulable":true}}`)
+	healthy(2, "is being rebooted by kured")
+	f.PatchNode(1, `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`)
+	healthy(1, "is out of service (taint node.kubernetes.io/out-of-service)")
+	f.PatchNode(0, `{"spec":{"unschedulable":false}}`)
+	f.PatchNode(1, `{"spec":{"taints":null}}`)
+	healthy(3, "")
 }
 
 func summaryWithoutObservations(t *testing.T, f *storetest.Fixture) {

@@ -80,14 +80,14 @@ func (n nodeIndex) announcedClusters() []v1alpha1.ClusterID {
 	return slices.Compact(ids)
 }
 
-// states returns the states of the Nodes in the cache: good enough for a summary, never for a
+// named returns the Nodes as they are in the cache: good enough for a summary, never for a
 // decision.
-func (n nodeIndex) states(names []string) map[string]observation.NodeState {
-	states := make(map[string]observation.NodeState, len(names))
+func (n nodeIndex) named(names []string) map[string]clusterstore.LiveNode {
+	found := make(map[string]clusterstore.LiveNode, len(names))
 	for _, name := range names {
-		states[name] = clusterstore.LiveNode{Node: n[name].Node}.State()
+		found[name] = clusterstore.LiveNode{Node: n[name].Node}
 	}
-	return states
+	return found
 }
 
 // claims returns all Nodes as bindings are made from them, sorted by name: the live Nodes as

@@ -30,7 +30,7 @@ func (l *Leader) writeSummary(
 	placed := index.locateUnbound(result.Cluster)
 	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(placed)...)
 	summary := quorum.Summarize(quorum.View{
-		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: index.states(names), Placed: placed,
+		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.named(names)), Placed: placed,
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	})
 	wanted := statusOf(summary, result.Cluster.Status.Conditions, metav1.NewTime(l.Now()))

@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -302,6 +303,14 @@ func (f *Fixture) OpenStore(change ...func(*clusterstore.Options)) *clusterstore
 	})
 	require.True(f.t, informers.WaitForCacheSync(ctx))
 	return s
+}
+
+// AddMarks returns a change of the options of a Store: a taint of machines that go for good, and a
+// mark of machines that are away for a while.
+func AddMarks(doomed, away string) func(*clusterstore.Options) {
+	return func(o *clusterstore.Options) {
+		o.Departures = o.Departures.Add(departure.ForGood, doomed).Add(departure.ForAWhile, away)
+	}
 }
 
 // ColdCache returns a cache that has not started.

@@ -36,7 +36,6 @@ func TestResolve(t *testing.T) {
 	unproved := func(m *v1alpha1.MemberStatus) { m.Healthy = false }
 	noon, never := quorumtest.Noon(), time.Time{}
 	deleting := observation.NodeState{Known: true, UID: "u1", Deleting: true}
-	tainted := func(n *observation.NodeState) { n.DeletionTaint = "ToBeDeleted" }
 	for name, c := range map[string]struct {
 		world      *quorumtest.Cluster
 		after      time.Duration
@@ -86,7 +85,7 @@ func TestResolve(t *testing.T) {
 		"moved, proven by others only": {moved().InList(0, 0, unproved), reborn, node(""), noon, false, unproven},
 		"moved, alarms not read":       {moved().AlarmsUnknownToAll(), reborn, node(""), noon, false, unproven},
 		"moved, never proven":          {moved(), reborn, node(""), never, false, unproven},
-		"moved to a node that goes":    {moved().State(3, tainted), reborn, node(""), noon, false, unplaced},
+		"moved to a node that goes":    {moved().State(3, quorumtest.Departing), reborn, node(""), noon, false, unplaced},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := membership.ResolveEvidence{Now: noon.Add(c.after), Node: c.node}

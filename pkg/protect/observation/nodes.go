@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -35,9 +36,9 @@ type NodeState struct {
 	UID types.UID
 	// Deleting means that the Node has a deletion timestamp.
 	Deleting bool
-	// DeletionTaint is the key of the taint with which an autoscaler announces that it deletes the
-	// Node. It is empty if the Node has no such taint.
-	DeletionTaint string
+	// Departure is the mark by which a program announces that the machine goes for good, or is away
+	// for a while.
+	Departure departure.Mark
 }
 
 // NodesAt returns the Nodes that have an address which one of the member's URLs names.

@@ -98,7 +98,7 @@ func (m memberState) title() string {
 
 // location names the node of a member unless its description does.
 func (m memberState) location() string {
-	if m.node == "" || m.status == statusOnNode || m.status == statusLost {
+	if m.node == "" || m.status == statusOnNode || m.status == statusLost || m.status == statusAway {
 		return ""
 	}
 	return " on node " + m.node
@@ -106,9 +106,12 @@ func (m memberState) location() string {
 
 // description tells how the member counts and why.
 func (m memberState) description() string {
-	detail := ""
+	detail, until := "", "it is lost"
+	if m.status == statusAway {
+		until = "its node is away"
+	}
 	if m.isPromotable {
-		detail = " (a learner; it counts as a voter because it may be promoted before it is lost)"
+		detail = fmt.Sprintf(" (a learner; it counts as a voter because it may be promoted before %s)", until)
 	}
 	switch m.status {
 	case statusOnNode:
@@ -121,6 +124,11 @@ func (m memberState) description() string {
 			detail += "; it still answers, so its etcd is still running"
 		}
 		return "counts as lost: " + m.reason + detail
+	case statusAway:
+		if m.stillAnswers {
+			detail += "; it still answers"
+		}
+		return "away for a while: " + m.reason + detail
 	case statusUnproven:
 		return "not confirmed healthy: " + m.reason
 	case statusHealthy:

@@ -33,13 +33,15 @@ func TestStepsLeadToAllowed(t *testing.T) {
 		cluster := quorumtest.Voters(n)
 		cluster.MinRemainingTolerance = r.Intn(8) / 7
 		for i := range n {
-			switch r.Intn(6) {
+			switch r.Intn(7) {
 			case 0:
 				cluster.Dead(i)
 			case 1:
 				cluster.Granted(i)
 			case 2:
 				cluster.Learner(i)
+			case 3:
+				cluster.State(i, quorumtest.Rebooting)
 			}
 		}
 		before := quorum.Decide(cluster.View, quorumtest.Deletion(0))
@@ -102,7 +104,7 @@ func TestMovedMember(t *testing.T) {
 func TestTaintedNodeIsNotAwaited(t *testing.T) {
 	cluster := quorumtest.Voters(3).Granted(1)
 	require.Contains(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "if it stays, wait")
-	cluster.State(1, func(n *observation.NodeState) { n.DeletionTaint = "ToBeDeletedByClusterAutoscaler" })
+	cluster.State(1, quorumtest.Departing)
 	require.NotContains(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "if it stays, wait")
 }
 
@@ -158,6 +160,17 @@ func TestSummarize(t *testing.T) {
 		},
 		"learner": {
 			quorumtest.Voters(4).Learner(3), quorum.Summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"},
+		},
+		"away": {
+			quorumtest.Voters(3).State(1, quorumtest.Rebooting),
+			quorum.Summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b) away for a while: its node w2 is " +
+				"being rebooted by kured (annotation weave.works/kured-reboot-in-progress, since 2026-05-01T11:55:00Z); " +
+				"it still answers"},
+		},
+		"doomed": {
+			quorumtest.Voters(3).State(1, quorumtest.Departing),
+			quorum.Summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b) counts as lost: its node w2 is " +
+				"about to be deleted (taint ToBeDeletedByClusterAutoscaler); it still answers, so its etcd is still running"},
 		},
 		"smallest margin": {
 			quorumtest.Voters(5).RemovedFrom(2, 4), quorum.Summary{4, 4, 3, 1, true, "4 voters, 4 healthy, quorum 3"},

@@ -154,10 +154,14 @@ func (d *byteSource) view() quorum.View {
 	}
 	for range d.choose(9) {
 		node, uid := d.nodeAndUID()
-		v.Nodes[node] = observation.NodeState{
-			Known: d.choose(8) < 7, UID: uid, Deleting: d.choose(8) == 1,
-			DeletionTaint: d.one("", "", "", "", "", "ToBeDeleted"),
+		state := observation.NodeState{Known: d.choose(8) < 7, UID: uid, Deleting: d.choose(8) == 1}
+		switch d.choose(8) {
+		case 1:
+			quorumtest.Departing(&state)
+		case 2:
+			quorumtest.Rebooting(&state)
 		}
+		v.Nodes[node] = state
 	}
 	for range d.choose(5) {
 		node, uid := d.nodeAndUID()

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -62,6 +63,17 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 	return memberLoss{}
 }
 
+// absenceOf returns the mark by which a Node of the member is away for a while, and that Node. The
+// Node is empty if there is none.
+func (s Snapshot) absenceOf(id v1alpha1.MemberID) (node string, mark departure.Mark) {
+	for _, b := range s.nodesOf(id) {
+		if mark := s.Nodes[b.Node].Departure; mark.Class == departure.ForAWhile {
+			return b.Node, mark
+		}
+	}
+	return "", departure.Mark{}
+}
+
 // nodesOf returns the Node that the member is bound to, or else the Nodes where it may be.
 func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
 	if b, bound := s.Bindings[id]; bound {
@@ -95,8 +107,8 @@ func LostReason(node string, uid types.UID, n observation.NodeState) string {
 		return fmt.Sprintf("its node %s is gone; a different Node has the name now", node)
 	case n.Deleting:
 		return fmt.Sprintf("its node %s is being deleted", node)
-	case n.DeletionTaint != "":
-		return fmt.Sprintf("its node %s is about to be deleted (taint %s)", node, n.DeletionTaint)
+	case n.Departure.Class == departure.ForGood:
+		return fmt.Sprintf("its node %s %s (%s)", node, n.Departure.Says, n.Departure)
 	}
 	return ""
 }

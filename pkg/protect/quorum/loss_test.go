@@ -56,7 +56,7 @@ func TestUnboundVoterIsLostWithItsNode(t *testing.T) {
 		change func(*observation.NodeState)
 		text   string
 	}{
-		"tainted":       {tainted, "its node w3 is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
+		"tainted":       {quorumtest.Departing, "its node w3 is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
 		"being deleted": {deleting, "its node w3 is being deleted"},
 		"gone":          {quorumtest.Gone, "its node w3 is gone"},
 		"name reused":   {func(n *observation.NodeState) { n.UID = "u3-again" }, "a different Node has the name now"},
@@ -77,4 +77,3 @@ func TestUnboundVoterIsLostWithItsNode(t *testing.T) {
 // Changes of a NodeState.
 func deleting(n *observation.NodeState) { n.Deleting = true }
 func unread(n *observation.NodeState)   { *n = observation.NodeState{} }
-func tainted(n *observation.NodeState)  { n.DeletionTaint = "ToBeDeletedByClusterAutoscaler" }

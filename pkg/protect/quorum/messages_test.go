@@ -73,11 +73,16 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"another member moved":                     movedAway(),
 		"another node gone":                        three().State(1, quorumtest.Gone),
 		"another node gone, machine off":           three().State(1, quorumtest.Gone).Noticed(1).Dead(1),
-		"unbound member on a tainted node":         three().Unbound(2).Silent(2).PlacedAt(2, 2).State(2, tainted),
+		"unbound member on a tainted node":         unboundOnDepartingNode(),
 		"possible rejoin":                          rejoinedCluster(),
 		"another node gone, detected":              three().State(1, quorumtest.Gone).Noticed(1),
 		"another node forced":                      three().Forced(1),
-		"another node tainted":                     three().State(1, tainted),
+		"another node tainted":                     three().State(1, quorumtest.Departing),
+		"another node rebooted":                    three().State(1, quorumtest.Rebooting),
+		"another node rebooted, member silent":     three().State(1, quorumtest.Rebooting).Dead(1),
+		"another host shuts down":                  three().State(1, quorumtest.ShuttingDown),
+		"learner on a rebooted node":               quorumtest.Voters(4).Learner(3).State(3, quorumtest.Rebooting),
+		"allowed, rebooted node":                   three().State(0, quorumtest.Rebooting),
 		"another node unread":                      three().State(1, unread),
 		"replaced member not removed":              quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3),
 		"replacement not started":                  quorumtest.Voters(4).Everywhere(3, unstarted),
@@ -100,6 +105,12 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"allowed, member removed":                  three().Removed(0),
 		"allowed, member removed, one list":        three().Removed(0).Silent(0, 1),
 	}
+}
+
+// unboundOnDepartingNode returns a cluster of three whose member c is at the address of a node that
+// an autoscaler is about to delete.
+func unboundOnDepartingNode() *quorumtest.Cluster {
+	return quorumtest.Voters(3).Unbound(2).Silent(2).PlacedAt(2, 2).State(2, quorumtest.Departing)
 }
 
 // TestMessages compares the complete message and warning of each verdict with its golden file.

@@ -30,7 +30,7 @@ func TestF2NodeGoneWithoutGrant(t *testing.T) {
 			"running\n"},
 		"name reused":   {func(n *observation.NodeState) { n.UID = "u2-again" }, "a different Node has the name now"},
 		"being deleted": {deleting, "its node w2 is being deleted"},
-		"tainted":       {tainted, "its node w2 is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
+		"tainted":       {quorumtest.Departing, "its node w2 is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
 		"unread":        {func(n *observation.NodeState) { n.Known = false }, "its node w2 could not be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -152,4 +152,44 @@ func TestF19Tolerance(t *testing.T) {
 		"3 of 5 voters must be healthy and 1 more must be in reserve, and only 3 would remain")
 	cluster.MinRemainingTolerance = -4
 	quorumtest.RequireRefused(t, cluster.Unhealthy(2), quorumtest.Deletion(0), "only 2 would remain")
+}
+
+// TestF24AnnouncedAbsence marks another node of three. The member on it still answers, but must not
+// count: kured reboots its node, or an autoscaler deletes it.
+func TestF24AnnouncedAbsence(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*observation.NodeState)
+		texts  []string
+	}{
+		"rebooted by kured": {quorumtest.Rebooting, []string{
+			"wait for etcd2 (b): node w2 is being rebooted by kured",
+			"since 2026-05-01T11:55:00Z); once that is over, delete node w1 again",
+			"kubectl annotate node w2 weave.works/kured-reboot-in-progress-",
+		}},
+		"shutdown of the host": {quorumtest.ShuttingDown, []string{
+			"wait for etcd2 (b): node w2 is shutting down or rebooting (annotation holdfast.dev/shutdown, since ",
+		}},
+		"deleted by an autoscaler": {quorumtest.Departing, []string{"etcd2 (b): counts as lost: its node w2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, text := range c.texts {
+				quorumtest.RequireRefused(t, quorumtest.Voters(3).State(1, c.change), quorumtest.Deletion(0), text)
+			}
+			refused := quorum.Decide(quorumtest.Voters(3).State(1, c.change).View, quorumtest.Deletion(0))
+			require.NotContains(t, refused.Message, "etcdctl member remove b")
+			require.Equal(t, 1, refused.Healthy)
+			require.True(t, refused.Final, "no answer can change it")
+
+			own := quorumtest.Voters(3).State(0, c.change)
+			quorumtest.RequireAllowed(t, own, quorumtest.Deletion(0))
+			quorumtest.RequireAllowed(t, quorumtest.Voters(5).State(1, c.change), quorumtest.Deletion(0))
+			unbound := quorumtest.Voters(3).Unbound(1).PlacedAt(1, 1).State(1, c.change)
+			quorumtest.RequireRefused(t, unbound, quorumtest.Deletion(0), "its node w2")
+		})
+	}
+	// A corrupt member has to be repaired in any case.
+	corrupt := quorumtest.Voters(3).State(1, quorumtest.Rebooting).Everywhere(1, func(m *v1alpha1.MemberStatus) {
+		m.Alarms = []string{"CORRUPT"}
+	})
+	quorumtest.RequireRefused(t, corrupt, quorumtest.Deletion(0), "replace etcd2 (b)")
 }

@@ -42,6 +42,10 @@ func TestMonotone(t *testing.T) {
 				}[r.Intn(4)]
 			})
 		},
+		"node marked": func(r *rand.Rand, cluster *quorumtest.Cluster, n int) {
+			marks := []func(*observation.NodeState){quorumtest.Departing, quorumtest.Rebooting, quorumtest.ShuttingDown}
+			cluster.State(r.Intn(n), marks[r.Intn(len(marks))])
+		},
 		"unbound agent": func(r *rand.Rand, cluster *quorumtest.Cluster, n int) {
 			o := *cluster.Observer(r.Intn(n)).DeepCopy()
 			o.Node, o.NodeUID, o.Nonce, o.Linearizable = "stranger", "stranger", quorumtest.Nonce, true

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -66,7 +67,7 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 			"kubectl get etcdcluster %s -o yaml (status.observations, problem)", observation.ClusterIDOf(t.Cluster)))
 	}
 	for _, g := range t.effectiveGrants(tally) {
-		if n := t.Nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting && n.DeletionTaint == "" {
+		if n := t.Nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting && n.Departure.Class != departure.ForGood {
 			steps = append(steps, fmt.Sprintf("node %s still exists; if it stays, wait: "+
 				"its members count again within a minute of %s",
 				g.Node, g.Time.Add(ResolvePresentAfter).UTC().Format(time.RFC3339)))
@@ -78,7 +79,20 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 				"wait until it is gone, then delete node %s again to see the remaining steps", m.title(), t.Node))
 		}
 	}
+	for _, m := range tally.withStatus(statusAway) {
+		steps = append(steps, t.absenceStep(m))
+	}
 	return steps
+}
+
+// absenceStep returns the step about a member whose node is away for a while.
+func (t requestTarget) absenceStep(m memberState) string {
+	step := fmt.Sprintf("wait for %s: node %s %s (%s); once that is over, delete node %s again",
+		m.title(), m.node, m.absence.Says, m.absence, t.Node)
+	if !m.stillAnswers {
+		step += fmt.Sprintf("; only if node %s never comes back: etcdctl member remove %s", m.node, m.ID)
+	}
+	return step + "\n    (only if that mark is a leftover: " + m.absence.RemoveCommand(m.node) + ")"
 }
 
 // repairSteps lists the steps that repair or remove unhealthy members.
@@ -122,8 +136,8 @@ func repairStep(m memberState) string {
 func replaceSteps(tally memberTally) []string {
 	var steps []string
 	onNode := tally.withStatus(statusOnNode)
-	hasOtherSteps := len(tally.withStatus(statusUnproven))+len(tally.withStatus(statusLost)) > 0
-	if !hasOtherSteps {
+	others := slices.Concat(tally.withStatus(statusUnproven), tally.withStatus(statusLost), tally.withStatus(statusAway))
+	if len(others) == 0 {
 		more, are := 1, "it is a voter"
 		for !tally.isSafeWithVoters(tally.voters+more, tally.healthy+more) {
 			more, are = more+1, "they are voters"

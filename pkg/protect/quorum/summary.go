@@ -41,7 +41,7 @@ func Summarize(v View) Summary {
 	texts := []string{fmt.Sprintf("%s, %d healthy, quorum %d",
 		observation.Plural(worst.voters, "voter"), worst.healthy, worst.quorum)}
 	for _, m := range worst.members {
-		if m.status == statusUnproven || m.status == statusLost {
+		if m.status == statusUnproven || m.status == statusLost || m.status == statusAway {
 			texts = append(texts, m.title()+" "+m.description())
 		}
 	}

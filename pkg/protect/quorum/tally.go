@@ -1,9 +1,11 @@
 package quorum
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -15,6 +17,7 @@ const (
 	statusLearner memberStatus = iota
 	statusOnNode
 	statusLost
+	statusAway
 	statusUnproven
 	statusHealthy
 )
@@ -38,14 +41,17 @@ type memberState struct {
 	status memberStatus
 	// node is the Node of the member, or empty if it has no binding.
 	node string
-	// reason explains statusLost and statusUnproven. It is also set for an unhealthy member on the
-	// node. problem classifies it.
+	// reason explains statusLost, statusAway and statusUnproven. It is also set for an unhealthy
+	// member on the node. problem classifies it, except for statusAway.
 	reason  string
 	problem healthProblem
-	// isPromotable marks a learner that counts as a voter: it is about to be lost, and may be
-	// promoted before.
+	// absence is the mark on the node of a member with statusAway.
+	absence departure.Mark
+	// isPromotable marks a learner that counts as a voter: it is about to be lost or away, and may
+	// be promoted before.
 	isPromotable bool
-	// stillAnswers marks a lost member that answers. Its machine still runs, or it runs on another.
+	// stillAnswers marks a lost or absent member that answers. Its machine still runs, or it runs on
+	// another.
 	stillAnswers bool
 }
 
@@ -91,10 +97,14 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 	if loss := s.lossOf(m.ID); !onNode && loss.reason != "" {
 		member.status, member.problem, member.node, member.reason = statusLost, loss.problem, loss.node, loss.reason
 		member.isPromotable = m.Learner
-		member.stillAnswers = slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
-			answered, found := observation.FindMember(o, m.ID)
-			return found && answered.Healthy
-		})
+		member.stillAnswers = s.isAnswering(m.ID)
+		return member
+	}
+	node, absence := s.absenceOf(m.ID)
+	if !onNode && node != "" && m.Name != "" && !s.Corrupt[m.ID] {
+		member.status, member.node, member.absence = statusAway, node, absence
+		member.reason = fmt.Sprintf("its node %s %s (%s)", node, absence.Says, absence)
+		member.isPromotable, member.stillAnswers = m.Learner, s.isAnswering(m.ID)
 		return member
 	}
 	switch {
@@ -121,6 +131,14 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 		}
 	}
 	return member
+}
+
+// isAnswering reports whether an answer to this request contains the member as healthy.
+func (s Snapshot) isAnswering(id v1alpha1.MemberID) bool {
+	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
+		answered, found := observation.FindMember(o, id)
+		return found && answered.Healthy
+	})
 }
 
 // isSafe reports whether enough voters remain healthy.

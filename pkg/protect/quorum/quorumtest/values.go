@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -55,6 +57,27 @@ func CopyOf(v quorum.View) quorum.View {
 
 // Gone is a change for State: the Node does not exist.
 func Gone(n *observation.NodeState) { n.UID = "" }
+
+// Departing is a change for State: cluster-autoscaler is about to delete the Node.
+func Departing(n *observation.NodeState) {
+	taints := []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
+	n.Departure = departure.OfOthers(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
+}
+
+// Rebooting is a change for State: kured drains and reboots the Node.
+func Rebooting(n *observation.NodeState) {
+	annotations := map[string]string{"weave.works/kured-reboot-in-progress": "2026-05-01T11:55:00Z"}
+	n.Departure = departure.OfOthers(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Annotations: annotations}, Spec: corev1.NodeSpec{Unschedulable: true},
+	})
+}
+
+// ShuttingDown is a change for State: the host of the Node has announced its shutdown.
+func ShuttingDown(n *observation.NodeState) {
+	value := departure.AnnounceShutdown("", departure.Host{BootID: "b1", GoingDown: true, HasEtcd: true}, Noon())
+	annotations := map[string]string{departure.ShutdownAnnotation: value}
+	n.Departure = departure.Table{}.Of(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+}
 
 // GrantFor returns a grant for the deletion of node i.
 func GrantFor(i int) v1alpha1.Grant {
