@@ -69,7 +69,8 @@ func TestHealthProofs(t *testing.T) {
 			Node: "n", NodeUID: node, Nonce: nonce, Linearizable: true, LocalMember: "a",
 			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: healthy}},
 		}}
-		return quorum.View{Cluster: c, Nonces: []string{"now"}}
+		nodes := map[string]observation.NodeState{"n": {Known: true, UID: node}}
+		return quorum.View{Cluster: c, Nonces: []string{"now"}, Nodes: nodes}
 	}
 	proven, sick, silent, other := view("u", "now", true), view("u", "now", false), view("u", "before", true),
 		view("v", "now", true)

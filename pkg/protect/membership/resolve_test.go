@@ -58,8 +58,8 @@ func TestResolve(t *testing.T) {
 		"F1e left only old lists":       {removed().Silent(0, 1, 2), 0, node(""), never, false, noList},
 		"F1e listed by the only answer": {removedFrom(1).RemovedFrom(2, 0).Silent(1, 2), 0, node(""), never, false, listed},
 		"left the only answer": {
-			removed().Silent(1, 2).State(0, quorumtest.Gone), 0, node(""), never, false,
-			"member a has left the list of node w1, and no other observer has answered",
+			removed().Silent(0, 1), 0, node(""), never, false,
+			"member a has left the list of node w3, and no other observer has answered",
 		},
 		"left the only possible answer": {
 			removed().Silent(0, 1).State(0, quorumtest.Gone).State(1, quorumtest.Gone), 0, node(""), never, true,

@@ -16,8 +16,8 @@ import (
 // where a healthy voter is proven healthy, is not on the node, and does not count as lost.
 //
 // The condition must hold for every member list that answers this request and that a quorum
-// confirmed: the lists of bound observers and of the node's own agent. Only bound observers can
-// prove health.
+// confirmed: the lists of bound observers and of the node's own agent. Only bound observers whose
+// Nodes exist can prove health.
 func Decide(v View, r Request) Verdict {
 	if v.Cluster == nil {
 		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given"}
@@ -28,7 +28,7 @@ func Decide(v View, r Request) Verdict {
 	}
 	var worst *memberTally
 	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
-	for _, list := range slices.Concat(t.Lists, t.ownLists) {
+	for _, list := range slices.Concat(t.Lists, t.unproven, t.ownLists) {
 		onNode := t.membersOnNode(list)
 		for _, m := range list.Members {
 			contested[m.ID] = contested[m.ID] || t.contested[m.ID]

@@ -193,3 +193,23 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 	})
 	quorumtest.RequireRefused(t, corrupt, quorumtest.Deletion(0), "replace etcd2 (b)")
 }
+
+// TestF28AnswerOfOtherNode: the writer of an observation chooses its UID. The new owner of the
+// name of a Node that is gone publishes under the UID to which a member is still bound.
+func TestF28AnswerOfOtherNode(t *testing.T) {
+	forge := func() *quorumtest.Cluster {
+		forged := quorumtest.Voters(5).Unhealthy(1)
+		return forged.InList(4, 1, func(m *v1alpha1.MemberStatus) { m.Healthy = true })
+	}
+	quorumtest.RequireAllowed(t, forge(), quorumtest.Deletion(0))
+	for name, state := range map[string]func(*observation.NodeState){
+		"gone":        quorumtest.Gone,
+		"name reused": func(n *observation.NodeState) { n.UID = "u5-again" },
+		"not read":    func(n *observation.NodeState) { n.Known = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			quorumtest.RequireRefused(t, forge().State(4, state), quorumtest.Deletion(0),
+				"3 of 5 voters must be healthy, and only 2 would remain")
+		})
+	}
+}

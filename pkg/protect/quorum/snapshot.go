@@ -24,13 +24,17 @@ type Snapshot struct {
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
 	// placed are the possible Nodes of members without a binding.
 	placed []v1alpha1.Binding
-	// Answers are the observations of bound observers with a nonce of this request.
+	// Answers are the observations of bound observers with a nonce of this request, whose Nodes
+	// exist with the UID of the observation.
 	Answers []v1alpha1.Observation
 	// Lists are the answers whose member list a quorum confirmed.
 	Lists []v1alpha1.Observation
+	// unproven are the confirmed lists of bound observers whose Nodes are not proven to exist with
+	// the UID of the observation. They prove nothing; they can only prevent a deletion.
+	unproven []v1alpha1.Observation
 	// proven contains the members that at least one answer proves healthy as voters. A learner
 	// reads only its own data, so its health proves nothing about the voter that it may be by now.
-	// Corrupt contains the members that at least one answer reports as corrupt.
+	// Corrupt contains the members that at least one answer or unproven list reports as corrupt.
 	proven, Corrupt map[v1alpha1.MemberID]bool
 	// AlarmsRead reports whether an answer with a confirmed list contains the alarms. Without them
 	// no member is proven healthy, because a corrupt member still answers reads.
@@ -54,16 +58,29 @@ func NewSnapshot(v View) Snapshot {
 	for _, b := range s.Cluster.Spec.Members {
 		s.Bindings[b.MemberID] = b
 	}
-	s.Answers = observation.AcceptedWithNonce(s.Cluster, v.Nonces)
+	accepted := observation.AcceptedWithNonce(s.Cluster, v.Nonces)
+	s.Answers = slices.DeleteFunc(slices.Clone(accepted), s.isFromOtherNode)
+	s.unproven = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
+		return !s.isFromOtherNode(o)
+	}))
 	s.Lists = observation.Confirmed(s.Answers)
 	s.AlarmsRead = slices.ContainsFunc(s.Lists, func(o v1alpha1.Observation) bool { return !o.AlarmsUnknown })
-	for _, o := range s.Answers {
+	for _, o := range slices.Concat(s.Answers, s.unproven) {
+		isAnswer := !s.isFromOtherNode(o)
 		for _, m := range o.Members {
-			s.proven[m.ID] = s.proven[m.ID] || (m.Healthy && !m.Learner)
+			s.proven[m.ID] = s.proven[m.ID] || (isAnswer && m.Healthy && !m.Learner)
 			s.Corrupt[m.ID] = s.Corrupt[m.ID] || slices.Contains(m.Alarms, CorruptAlarm)
 		}
 	}
 	return s
+}
+
+// isFromOtherNode reports whether the observation is not proven to be from the live Node of its
+// name. The writer of an observation chooses its UID, and the name may be that of a Node that is
+// gone and of another Node since. So a binding to the UID proves nothing about the writer.
+func (s Snapshot) isFromOtherNode(o v1alpha1.Observation) bool {
+	n := s.Nodes[o.Node]
+	return !n.Known || n.UID != o.NodeUID
 }
 
 // IsConclusive reports whether a member that is missing from the lists has left the cluster: two
