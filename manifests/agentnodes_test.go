@@ -39,7 +39,8 @@ func taints(added string) string {
 func testAgentNodes(t *testing.T, server *apiserver.Server) {
 	addNodes(t, server, "own", "other")
 	patchNode(t, server, "own", ownNode)
-	defer patchNode(t, server, "own", `{"metadata":{"labels":null,"finalizers":null}}`)
+	defer patchNode(t, server, "own", `{"metadata":{"finalizers":null}}`)
+	defer removeProtection(t, server, "own")
 	agent := serviceAccount(t, server, "holdfast-agent", "own")
 	unbound := serviceAccount(t, server, "holdfast-agent", "")
 
@@ -51,14 +52,14 @@ func testAgentNodes(t *testing.T, server *apiserver.Server) {
 	t.Run("other verbs", func(t *testing.T) {
 		dry := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 		err := unrestrictedAgent(t, server).CoreV1().Nodes().Delete(t.Context(), "own", dry)
-		require.ErrorContains(t, err, "neither creates nor deletes")
+		require.ErrorContains(t, err, "an agent may neither create nor delete Nodes")
 		require.True(t, apierrors.IsForbidden(agent.CoreV1().Nodes().Delete(t.Context(), "own", dry)))
 	})
 }
 
 // testAgentIdentity checks that a token is valid only for the Node that it is bound to.
 func testAgentIdentity(t *testing.T, server *apiserver.Server, agent, unbound *kubernetes.Clientset) {
-	const wrongNode, noNode = "this one is of node own", "this one is of node <none>"
+	const wrongNode, noNode = "the Node of this token is own", "the Node of this token is <none>"
 	pod := podToken(t, server, "own")
 	role, id := labels(`{"stackpoint.io/role":"x"}`), labels(`{"stackpoint.io/instance_id":"4711"}`)
 	for name, test := range map[string]struct {
@@ -99,12 +100,12 @@ func testAgentAllowed(t *testing.T, agent *kubernetes.Clientset) {
 
 func testAgentRefused(t *testing.T, agent *kubernetes.Clientset) {
 	const (
-		badLabel    = "labels of holdfast.dev/ and stackpoint.io/ only, not "
-		badNote     = "the marks for autoscalers only, not "
+		badLabel    = "only labels of holdfast.dev/ and stackpoint.io/, not "
+		badNote     = "and the marks for autoscalers, not "
 		badTaint    = "with effect NoSchedule, not "
-		removed     = "take away the taints of a hold only, not "
-		badMeta     = "labels and annotations only"
-		badSpec     = "unschedulable and taints only"
+		removed     = "an agent may remove only the taints of a hold, not "
+		badMeta     = "may change only labels and annotations"
+		badSpec     = "may change only unschedulable and taints"
 		tier        = "node-restriction.kubernetes.io/tier"
 		outage      = "node.kubernetes.io/out-of-service"
 		unavailable = "node.kubernetes.io/network-unavailable"
@@ -142,10 +143,10 @@ func testAgentRefused(t *testing.T, agent *kubernetes.Clientset) {
 
 func testAgentStatus(t *testing.T, agent, unbound *kubernetes.Clientset) {
 	const (
-		conditionsOnly = "status an agent may change conditions only"
-		throughStatus  = "labels or annotations through a Node's status"
-		notReady       = "NetworkUnavailable only, not Ready"
-		notPressure    = "NetworkUnavailable only, not DiskPressure"
+		conditionsOnly = "of the status of a Node an agent may change only conditions"
+		throughStatus  = "labels or annotations through the status of a Node"
+		notReady       = "NetworkHeld, NetworkUnavailable, not Ready"
+		notPressure    = "NetworkHeld, NetworkUnavailable, not DiskPressure"
 	)
 	status := func(patch string) string { return `{"status":{` + patch + `}}` }
 	etcdMember := status(`"conditions":[{"type":"EtcdMember","status":"True"}]`)
@@ -155,8 +156,8 @@ func testAgentStatus(t *testing.T, agent, unbound *kubernetes.Clientset) {
 	}{
 		"its conditions": {patch: status(`"conditions":[{"type":"EtcdMember","status":"True"},
 			{"type":"NetworkHeld","status":"True"},{"type":"NetworkUnavailable","status":"False"}]`)},
-		"other Node":        {node: "other", patch: etcdMember, want: "this one is of node own"},
-		"unbound token":     {as: unbound, patch: etcdMember, want: "this one is of node <none>"},
+		"other Node":        {node: "other", patch: etcdMember, want: "the Node of this token is own"},
+		"unbound token":     {as: unbound, patch: etcdMember, want: "the Node of this token is <none>"},
 		"condition Ready":   {patch: status(`"conditions":[{"type":"Ready","status":"True"}]`), want: notReady},
 		"condition removed": {patch: status(`"conditions":[{"type":"DiskPressure","$patch":"delete"}]`), want: notPressure},
 		"address": {
@@ -166,7 +167,7 @@ func testAgentStatus(t *testing.T, agent, unbound *kubernetes.Clientset) {
 		"capacity":          {patch: status(`"capacity":{"example.org/gpu":"8"}`), want: conditionsOnly},
 		"boot ID":           {patch: status(`"nodeInfo":{"bootID":"x"}`), want: conditionsOnly},
 		"own label":         {patch: labels(`{"stackpoint.io/role":"x"}`), want: throughStatus},
-		"foreign label":     {patch: labels(`{"env":"x"}`), want: "labels of holdfast.dev/"},
+		"foreign label":     {patch: labels(`{"env":"x"}`), want: "only labels of holdfast.dev/"},
 		"annotation":        {patch: annotations(`{"holdfast.dev/hold":"x"}`), want: throughStatus},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,11 +3,14 @@ package manifests_test
 import (
 	"cmp"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -17,11 +20,14 @@ import (
 const removeLabel = `{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`
 
 func testBreakGlass(t *testing.T, server *apiserver.Server) {
-	addNodes(t, server, "own", "other")
+	addNodes(t, server, "own", "other", "open")
 	patchNode(t, server, "own", labels(`{"holdfast.dev/etcd-member":"true","env":"prod"}`))
 	patchNode(t, server, "own", annotations(
 		`{"holdfast.dev/break-glass":"old","holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]"}`))
-	defer patchNode(t, server, "own", `{"metadata":{"labels":null,"annotations":null}}`)
+	defer removeProtection(t, server, "own")
+	patchNode(t, server, "open", labels(`{"holdfast.dev/etcd-member":"true"}`))
+	patchNode(t, server, "open", breakGlass(t, server, "open"))
+	defer removeProtection(t, server, "open")
 
 	kubelet, err := server.Kubelet("own")
 	require.NoError(t, err)
@@ -36,9 +42,9 @@ func testBreakGlass(t *testing.T, server *apiserver.Server) {
 		"webhook": serviceAccount(t, server, "holdfast-webhook", ""),
 	}
 	const (
-		glass    = "annotation holdfast.dev/break-glass allows"
-		guard    = "label holdfast.dev/etcd-member guards"
-		announce = "annotations holdfast.dev/etcd and holdfast.dev/etcd-unverified say"
+		glass    = "may set, change or remove it"
+		guard    = "label holdfast.dev/etcd-member protects node "
+		announce = "annotations holdfast.dev/etcd and holdfast.dev/etcd-unverified name"
 	)
 	patches := map[string]string{
 		"override":            annotations(`{"holdfast.dev/break-glass":"new"}`),
@@ -58,9 +64,12 @@ func testBreakGlass(t *testing.T, server *apiserver.Server) {
 		{user: "patcher", patch: "override", want: glass},
 		{user: "patcher", patch: "override", node: "other", want: glass},
 		{user: "patcher", patch: "override", subresource: "status", want: glass},
-		{user: "patcher", patch: "override removed"},
+		{user: "patcher", patch: "override removed", want: glass},
+		{user: "patcher", patch: "override removed", node: "other"},
+		{user: "patcher", patch: "override removed", subresource: "status", want: glass},
 		{user: "patcher", patch: "label removed", want: guard},
 		{user: "patcher", patch: "label removed", subresource: "status", want: guard},
+		{user: "patcher", patch: "label removed", node: "open", want: guard},
 		{user: "patcher", patch: "label changed", want: guard},
 		{user: "patcher", patch: "labels removed", want: guard},
 		{user: "patcher", patch: "label", node: "other"},
@@ -77,19 +86,30 @@ func testBreakGlass(t *testing.T, server *apiserver.Server) {
 		{user: "breaker", patch: "announcement gone"},
 		{user: "admin", patch: "unverified gone"},
 		{user: "kubelet", patch: "override", want: glass},
+		{user: "kubelet", patch: "override removed", want: glass},
 		{user: "kubelet", patch: "override", subresource: "status", want: glass},
+		{user: "kubelet", patch: "override removed", subresource: "status", want: glass},
 		{user: "kubelet", patch: "label removed", want: guard},
 		{user: "kubelet", patch: "label removed", subresource: "status", want: guard},
 		{user: "kubelet", patch: "unrelated keys only"},
 		{user: "agent", patch: "override", want: glass},
+		{user: "agent", patch: "override removed", want: glass},
 		{user: "agent", patch: "label removed"},
 		{user: "webhook", patch: "override", want: glass},
+		{user: "webhook", patch: "override removed", want: glass},
 		{user: "webhook", patch: "label removed", want: guard},
+		{user: "webhook", patch: "label removed", node: "open", want: guard},
 		{user: "webhook", patch: "label", node: "other"},
 		{user: "breaker", patch: "override"},
-		{user: "breaker", patch: "label removed"},
+		{user: "breaker", patch: "override removed"},
+		{user: "breaker", patch: "label removed", want: guard},
+		{user: "breaker", patch: "label removed", node: "open"},
+		{user: "breaker", patch: "label removed", node: "open", subresource: "status"},
 		{user: "admin", patch: "override"},
-		{user: "admin", patch: "label removed"},
+		{user: "admin", patch: "override removed"},
+		{user: "admin", patch: "label removed", want: guard},
+		{user: "admin", patch: "labels removed", want: guard},
+		{user: "admin", patch: "label removed", node: "open"},
 	} {
 		node := cmp.Or(test.node, "own")
 		t.Run(test.user+"/"+test.patch+"/"+node+test.subresource, func(t *testing.T) {
@@ -110,11 +130,82 @@ func testBreakGlass(t *testing.T, server *apiserver.Server) {
 		label := map[string]string{"holdfast.dev/etcd-member": "true"}
 		_, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "early", Labels: label})
 		require.NoError(t, err)
-		require.NoError(t, patchDry(t.Context(), users["admin"], "early", removeLabel))
-		patchNode(t, server, "early", labels(`null`))
+		removeProtection(t, server, "early")
 		remove(t, server, "early")
 	})
+	t.Run("label removal", func(t *testing.T) { testLabelRemoval(t, server) })
+	t.Run("deletion without label", func(t *testing.T) { testUnlabelledDeletion(t, server) })
 	t.Run("broken policy", func(t *testing.T) { testBrokenPolicy(t, server) })
+}
+
+// testLabelRemoval checks which break-glass annotations permit to remove the label. The API
+// server needs no webhook for that.
+func testLabelRemoval(t *testing.T, server *apiserver.Server) {
+	const refused = "first set the break-glass annotation"
+	uid := nodeUID(t, server, "own")
+	both := func(glass string) string {
+		text, err := json.Marshal(glass)
+		require.NoError(t, err)
+		return `{"metadata":{"labels":{"holdfast.dev/etcd-member":null},"annotations":{"holdfast.dev/break-glass":` +
+			string(text) + `}}}`
+	}
+	spaced := "{\n  \"uid\" : \"" + uid + "\",\t\"reason\": \"x\", \"until\" :\"2026-01-02T03:04:05+01:00\" }"
+	valid := `{"uid":"` + uid + `","until":"2026-01-02T03:04:05Z","reason":"a \"b\""}`
+	for name, test := range map[string]struct{ patch, want string }{
+		"valid":         {patch: both(valid)},
+		"with spaces":   {patch: both(spaced)},
+		"other UID":     {both(strings.Replace(valid, uid, nodeUID(t, server, "other"), 1)), refused},
+		"UID in reason": {both(`{"uid":"x","until":"2026-01-02T03:04:05Z","reason":"\"uid\":\"` + uid + `\""}`), refused},
+		"no UID":        {both(`{"until":"2026-01-02T03:04:05Z","reason":"x"}`), refused},
+		"no end":        {both(`{"uid":"` + uid + `","reason":"x"}`), refused},
+		"malformed end": {both(`{"uid":"` + uid + `","until":"tomorrow","reason":"x"}`), refused},
+		"no reason":     {both(`{"uid":"` + uid + `","until":"2026-01-02T03:04:05Z","reason":" "}`), refused},
+		"no JSON":       {both("yes"), refused},
+		"empty":         {both(""), refused},
+		"removed at once": {
+			`{"metadata":{"labels":{"holdfast.dev/etcd-member":null},"annotations":{"holdfast.dev/break-glass":null}}}`, refused,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireVerdict(t, test.want, patchDry(t.Context(), server.Client(), "own", test.patch))
+		})
+	}
+	err := patchDry(t.Context(), server.Client(), "own", removeLabel)
+	require.ErrorContains(t, err,
+		`kubectl annotate --overwrite node own holdfast.dev/break-glass='{"uid":"`+uid+`","until":"'$(date`)
+}
+
+// testUnlabelledDeletion deletes Nodes with an announcement and without the label. No webhook
+// runs, so that only the policy can refuse.
+func testUnlabelledDeletion(t *testing.T, server *apiserver.Server) {
+	const refused = "node bare holds etcd"
+	addNodes(t, server, "bare")
+	defer removeProtection(t, server, "bare")
+	nodes, dry := server.Client().CoreV1().Nodes(), metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
+	require.NoError(t, nodes.Delete(t.Context(), "bare", dry), "no announcement")
+	for _, key := range []string{"holdfast.dev/etcd", "holdfast.dev/etcd-unverified"} {
+		patchNode(t, server, "bare", annotations(`{"`+key+`":"[]","holdfast.dev/break-glass":null}`))
+		patchNode(t, server, "bare", labels(`{"mine":"yes"}`))
+		requireVerdict(t, refused, nodes.Delete(t.Context(), "bare", dry))
+		err := nodes.DeleteCollection(t.Context(), dry, metav1.ListOptions{LabelSelector: "mine=yes"})
+		requireVerdict(t, refused, err)
+		require.ErrorContains(t, err, "kubectl label --overwrite node bare holdfast.dev/etcd-member=true")
+		patchNode(t, server, "bare", breakGlass(t, server, "other"))
+		requireVerdict(t, refused, nodes.Delete(t.Context(), "bare", dry))
+		patchNode(t, server, "bare", breakGlass(t, server, "bare"))
+		require.NoError(t, nodes.Delete(t.Context(), "bare", dry))
+		patchNode(t, server, "bare", annotations(`{"`+key+`":null}`))
+	}
+
+	// The steps of docs/break-glass.md: annotation, label, deletion. With the label, the API server
+	// calls the webhook, which does not run.
+	patchNode(t, server, "bare", annotations(`{"holdfast.dev/etcd":"[]"}`))
+	patchNode(t, server, "bare", labels(`{"holdfast.dev/etcd-member":"true"}`))
+	require.ErrorContains(t, nodes.Delete(t.Context(), "bare", dry), "etcd-nodes.holdfast.dev")
+	patchNode(t, server, "bare", removeLabel)
+	require.NoError(t, nodes.Delete(t.Context(), "bare", dry))
+	patchNode(t, server, "bare", annotations(`{"holdfast.dev/break-glass":null}`))
+	requireVerdict(t, refused, nodes.Delete(t.Context(), "bare", dry))
 }
 
 // testBrokenPolicy makes the expressions of the policy fail. The API server then refuses the
@@ -126,13 +217,19 @@ func testBrokenPolicy(t *testing.T, server *apiserver.Server) {
 	broken := whole.DeepCopy()
 	for i := range broken.Spec.Variables {
 		switch v := &broken.Spec.Variables[i]; v.Name {
-		case "mayBreakGlass", "breaksGlass", "takesLabel", "takesAnnouncement":
+		case "mayBreakGlass", "changesGlass", "removesLabel", "changesAnnouncement", "deletesUnlabelled":
 			v.Expression = "dyn(object).nothing.of.the.kind == true"
 		}
 	}
-	_, err = policies.Update(t.Context(), broken, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	require.NoError(t, server.WaitForPolicies(t.Context()))
+	replaceSpec := func(spec admissionv1.ValidatingAdmissionPolicySpec) {
+		patch, err := json.Marshal([]map[string]any{{"op": "replace", "path": "/spec", "value": spec}})
+		require.NoError(t, err)
+		_, err = policies.Patch(t.Context(), "holdfast-nodes", types.JSONPatchType, patch, metav1.PatchOptions{})
+		require.NoError(t, err)
+		require.NoError(t, server.WaitForPolicies(t.Context()))
+	}
+	replaceSpec(broken.Spec)
+	defer replaceSpec(whole.Spec)
 	err = patchDry(t.Context(), server.Client(), "own", removeLabel)
 	require.ErrorContains(t, err, "no such key")
 	kubelet, err := server.Kubelet("own")
@@ -141,13 +238,6 @@ func testBrokenPolicy(t *testing.T, server *apiserver.Server) {
 	_, _, err = server.AddNode(t.Context(), apiserver.NodeSpec{Name: "late"})
 	require.NoError(t, err)
 	remove(t, server, "late")
-
-	current, err := policies.Get(t.Context(), "holdfast-nodes", metav1.GetOptions{})
-	require.NoError(t, err)
-	current.Spec = whole.Spec
-	_, err = policies.Update(t.Context(), current, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	require.NoError(t, server.WaitForPolicies(t.Context()))
 }
 
 // patcher returns a user with permission to patch Nodes, and with further cluster roles.

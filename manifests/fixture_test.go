@@ -5,6 +5,7 @@ package manifests_test
 
 import (
 	"context"
+	"encoding/json"
 	"os/exec"
 	"strings"
 	"testing"
@@ -186,6 +187,36 @@ func patchNode(t *testing.T, server *apiserver.Server, node, patch string) {
 	nodes := server.Client().CoreV1().Nodes()
 	_, err := nodes.Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(t, err)
+}
+
+// removeProtection removes the label and the announcements of a Node, as its agent does when the
+// node holds no member any more.
+func removeProtection(t *testing.T, server *apiserver.Server, node string) {
+	t.Helper()
+	patch := []byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null},` +
+		`"annotations":{"holdfast.dev/etcd":null,"holdfast.dev/etcd-unverified":null}}}`)
+	agent := serviceAccount(t, server, "holdfast-agent", node).CoreV1().Nodes()
+	_, err := agent.Patch(t.Context(), node, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// breakGlass returns a patch that sets the break-glass annotation for a Node.
+func breakGlass(t *testing.T, server *apiserver.Server, node string) string {
+	t.Helper()
+	value, err := json.Marshal(map[string]string{
+		"uid": nodeUID(t, server, node), "until": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "reason": "test",
+	})
+	require.NoError(t, err)
+	patch, err := json.Marshal(map[string]string{"holdfast.dev/break-glass": string(value)})
+	require.NoError(t, err)
+	return annotations(string(patch))
+}
+
+func nodeUID(t *testing.T, server *apiserver.Server, node string) string {
+	t.Helper()
+	found, err := server.Client().CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	require.NoError(t, err)
+	return string(found.UID)
 }
 
 // patchDry patches a Node as a dry run, which policies evaluate as any other write. A patch of

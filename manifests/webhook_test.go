@@ -84,7 +84,7 @@ func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 	require.NoError(t, nodes.Delete(t.Context(), "odd", admin), "fails open")
 	err = nodes.Delete(t.Context(), "etcd", admin)
 	require.ErrorContains(t, err, "etcd-nodes.holdfast.dev", "fails closed")
-	patchNode(t, server, "etcd", labels(`null`))
+	removeProtection(t, server, "etcd")
 	remove(t, server, "etcd")
 }
 
@@ -140,4 +140,23 @@ func webhookEntries(t *testing.T, documents []string) []registrationv1.Validatin
 	t.Helper()
 	const kind = "ValidatingWebhookConfiguration"
 	return one[registrationv1.ValidatingWebhookConfiguration](t, documents, kind, "holdfast").Webhooks
+}
+
+// TestWebhookPrefersControlPlane checks that the token of the webhook stays away from workers if
+// there are nodes of the control plane that take its pods, and that it needs no such node.
+func TestWebhookPrefersControlPlane(t *testing.T) {
+	pods := one[appsv1.Deployment](t, kustomized(t, "."), "Deployment", "holdfast-webhook").Spec.Template.Spec
+	terms := pods.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	require.Len(t, terms, 1)
+	const label = "node-role.kubernetes.io/control-plane"
+	require.Equal(t, []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpExists}},
+		terms[0].Preference.MatchExpressions)
+	for _, key := range []string{label, "node-role.kubernetes.io/master"} {
+		require.True(t, tolerated(pods.Tolerations, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}))
+	}
+	for _, term := range pods.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, r := range term.MatchExpressions {
+			require.NotEqual(t, label, r.Key)
+		}
+	}
 }

@@ -196,10 +196,18 @@ func testWebhookDown(t *testing.T, f fixture) {
 
 	err = nodes.Delete(t.Context(), name, metav1.DeleteOptions{})
 	require.ErrorContains(t, err, "etcd-nodes.holdfast.dev", "the webhook does not fail closed")
-	withoutLabel := []byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`)
-	_, err = nodes.Patch(t.Context(), name, types.MergePatchType, withoutLabel, metav1.PatchOptions{})
+	remove := func() error {
+		withoutLabel := []byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`)
+		_, err := nodes.Patch(t.Context(), name, types.MergePatchType, withoutLabel, metav1.PatchOptions{})
+		return err
+	}
+	require.ErrorContains(t, remove(), "first set the break-glass annotation")
+	expired := fmt.Sprintf(`{"metadata":{"annotations":{"holdfast.dev/break-glass":`+
+		`"{\"uid\":\"%s\",\"until\":\"2026-01-02T03:04:05Z\",\"reason\":\"x\"}"}}}`, f.node(name).UID)
+	_, err = nodes.Patch(t.Context(), name, types.MergePatchType, []byte(expired), metav1.PatchOptions{})
 	require.NoError(t, err)
-	f.waitFor(name, "marked again, because there is no override", isMarked)
+	require.NoError(t, remove())
+	f.waitFor(name, "marked again, because the override has expired", isMarked)
 
 	kubectl, err := process.Binary("kubectl")
 	require.NoError(t, err)

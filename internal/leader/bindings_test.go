@@ -92,7 +92,7 @@ func retiredCluster(t *testing.T, f *storetest.Fixture) {
 		refused, err = h.reviewer.Review(t.Context(), q)
 		return err == nil && refused.Reason == quorum.UnknownMember
 	}, storetest.WaitTimeout, storetest.PollInterval)
-	require.Contains(t, refused.Message, "kubectl label node "+q.Node+" holdfast.dev/etcd-member-")
+	require.Contains(t, refused.Message, "kubectl annotate --overwrite node "+q.Node+" holdfast.dev/break-glass=")
 	require.NoError(t, h.leader.reconcileAll(t.Context()))
 	require.True(t, apierrors.IsNotFound(f.Client.Get(t.Context(), client.ObjectKeyFromObject(made), f.EmptyCluster())),
 		"the EtcdCluster must not be created again")

@@ -124,6 +124,7 @@ const (
 const (
 	etcdMarksAnnotation = "holdfast.dev/marks"
 	etcdMemberCondition = "EtcdMember"
+	etcdMemberLabel     = "holdfast.dev/etcd-member"
 )
 
 // scaleDownMarks returns the marks with the values that a hold sets. The born-held policy sets

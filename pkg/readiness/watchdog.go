@@ -88,8 +88,9 @@ func CheckHold(n *corev1.Node, age time.Duration, t Timeouts, now time.Time) Hol
 		e.facts.BootID = record.BootID
 	}
 	check := HoldCheck{AgentSeen: e.hasAgent()}
-	if c := findCondition(n, etcdMemberCondition); c != nil && c.Status == corev1.ConditionFalse {
-		e.facts.Etcd = Absent // An agent has scanned for etcd.
+	c := findCondition(n, etcdMemberCondition)
+	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
+		e.facts.Etcd = Absent // An agent has scanned for etcd, and no other node lists a member here.
 	}
 	late := age >= t.Agent
 	switch {

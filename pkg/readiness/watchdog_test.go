@@ -180,6 +180,10 @@ func TestOverdueReleaseMarks(t *testing.T) {
 	require.Equal(t, map[string]*string{karpenterAnnotation: nil}, d.Annotations)
 	require.Empty(t, d.Record.Marks)
 	require.Equal(t, held.Stamps, d.Record.Stamps)
+
+	// The leader has labelled the node, because two other nodes list a member there.
+	n.Labels[etcdMemberLabel] = "true"
+	require.Empty(t, CheckHold(n, time.Hour, releasingTimeouts(), noon()).Decision.Annotations)
 }
 
 // TestLeaderKeepsStamps: the stamps are kept for the next boot, however the leader ends a

@@ -174,8 +174,6 @@ func RefuseUnattributed(r Request) Verdict {
 	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact},
 		fmt.Sprintf("check what its agent reports: kubectl describe node %s (condition %s); "+
 			"an agent that runs and finds no etcd removes the label", r.Node, observation.EtcdMemberCondition),
-		fmt.Sprintf("only if you know that the node has no etcd with data, and no agent runs there%s: "+
-			"kubectl label node %s %s-", breakGlassVerbNote, r.Node, observation.EtcdMemberLabel),
 	)}
 }
 
