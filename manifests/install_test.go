@@ -39,6 +39,7 @@ func testPolicies(t *testing.T, server *apiserver.Server) {
 	t.Run("agent on nodes", func(t *testing.T) { testAgentNodes(t, server) })
 	t.Run("webhook on nodes", func(t *testing.T) { testWebhookNodes(t, server) })
 	t.Run("agent on observations", func(t *testing.T) { testAgentObservations(t, server) })
+	t.Run("worst observations", func(t *testing.T) { testWorstObservations(t, server) })
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
 	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
 }

@@ -212,6 +212,7 @@ type Observation struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^[ !#-%'-;=?-\[\]-~]*$`
 	Problem string `json:"problem,omitempty"`
 	// Leader is the raft leader according to the local member, empty if that member knew none.
 	//
@@ -228,25 +229,28 @@ type Observation struct {
 	Members []MemberStatus `json:"members,omitempty"`
 }
 
-// MemberStatus is one member as an observer reports it. Its limits, and those of Observation,
-// prevent one agent from filling the object up to etcd's limit of 1.5 MiB, because then no grant
-// could be written. Agents omit what exceeds the limits.
+// MemberStatus is one member as an observer reports it. Its limits, those of Observation, and the
+// policy holdfast-agent-observations prevent agents from filling the object up to etcd's limit of
+// 1.5 MiB, because then no grant could be written. Texts are printable ASCII without the characters
+// " & < > and \, because JSON stores each of these in two or six bytes. Agents replace such
+// characters, and omit or shorten what exceeds the limits.
 type MemberStatus struct {
 	ID MemberID `json:"id"`
 	// Name is empty if the member was added but never started.
 	//
 	// +optional
-	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[ !#-%'-;=?-\[\]-~]*$`
 	Name string `json:"name,omitempty"`
 	// +optional
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=300
-	// +kubebuilder:validation:items:Pattern=`^[!-~]*$`
+	// +kubebuilder:validation:items:Pattern=`^[!#-%'-;=?-\[\]-~]*$`
 	PeerURLs []string `json:"peerURLs,omitempty"`
 	// +optional
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=300
-	// +kubebuilder:validation:items:Pattern=`^[!-~]*$`
+	// +kubebuilder:validation:items:Pattern=`^[!#-%'-;=?-\[\]-~]*$`
 	ClientURLs []string `json:"clientURLs,omitempty"`
 	// +optional
 	Learner bool `json:"learner,omitempty"`
@@ -256,12 +260,14 @@ type MemberStatus struct {
 	// +optional
 	Healthy bool `json:"healthy,omitempty"`
 	// +optional
-	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[ !#-%'-;=?-\[\]-~]*$`
 	Reason string `json:"reason,omitempty"`
 	// Alarms are the alarms raised by this member: CORRUPT, NOSPACE.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:Pattern=`^[0-9A-Z_]*$`
 	Alarms []string `json:"alarms,omitempty"`
 }

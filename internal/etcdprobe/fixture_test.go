@@ -245,28 +245,33 @@ func metricValues(t *testing.T, registry *prometheus.Registry) map[string]float6
 // requireValid checks an observation against the limits of its schema (api/v1alpha1).
 func requireValid(t *testing.T, o v1alpha1.Observation) {
 	t.Helper()
+	length := 0
 	requireText := func(s string, limit int) {
-		require.LessOrEqual(t, len([]rune(s)), limit)
-		require.Equal(t, singleLine(s), s)
+		require.LessOrEqual(t, len(s), limit)
+		require.Equal(t, plain(s), s)
+		length += len(s)
 	}
 	requireText(o.Problem, 1024)
+	length = 0
 	require.LessOrEqual(t, len(o.Members), 20)
 	seen := map[v1alpha1.MemberID]bool{}
 	for _, m := range o.Members {
 		require.Regexp(t, "^[1-9a-f][0-9a-f]{0,15}$", string(m.ID))
 		require.False(t, seen[m.ID], "duplicate member %s", m.ID)
 		seen[m.ID] = true
-		requireText(m.Name, 512)
-		requireText(m.Reason, 1024)
+		requireText(m.Name, 256)
+		requireText(m.Reason, 256)
 		require.LessOrEqual(t, len(m.Alarms), 8)
 		for _, urls := range [][]string{m.PeerURLs, m.ClientURLs} {
-			require.LessOrEqual(t, len(urls), 16)
+			require.LessOrEqual(t, len(urls), 8)
 			for _, u := range urls {
-				require.Regexp(t, "^[!-~]{0,300}$", u)
+				requireText(u, 300)
+				require.NotContains(t, u, " ")
 			}
 		}
 		for _, a := range m.Alarms {
 			requireText(a, 32)
 		}
 	}
+	require.LessOrEqual(t, length, 8000)
 }

@@ -154,7 +154,7 @@ func FuzzMemberList(f *testing.F) {
 				require.NotEmpty(t, u.Host)
 			}
 		}
-		requireValid(t, o)
+		requireValid(t, withinLimits(o))
 	})
 }
 

@@ -16,16 +16,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// The limits of an observation in the CRD's schema (api/v1alpha1). Values beyond a limit are
-// dropped or shortened here; otherwise the API server would reject the whole observation.
-const (
-	maxMembers    = 20
-	maxAlarms     = 8   // of one member
-	maxURLs       = 16  // peer URLs, and client URLs, of one member
-	maxURLLength  = 300 // in ASCII characters
-	maxNameLength = 512
-)
-
 // Observe reports the health of every member of a local server's cluster. It fetches a
 // member list that a quorum confirms, and probes all members in parallel through their own
 // URLs. Members that are cached from before are probed without waiting for the list. If a
@@ -35,8 +25,8 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 	o := v1alpha1.Observation{LocalMember: identity.Ref.Member, AlarmsUnknown: true}
 	cluster, member, err := parseRef(identity.Ref)
 	if err != nil {
-		o.Time, o.Problem = metav1.Now(), "the local member is not identified: "+truncate(identity.Problem)
-		return o
+		o.Time, o.Problem = metav1.Now(), "the local member is not identified: "+identity.Problem
+		return withinLimits(o)
 	}
 	local := identifiedServer{server, cluster, member}
 	cached, _ := p.cached(server)
@@ -47,7 +37,7 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 		o.Leader = v1alpha1.MemberID(hexID(own.leader))
 	}
 	if o.Linearizable = list.err == nil; !o.Linearizable {
-		o.Problem = truncate("no quorum confirmed the member list: " + list.err.Error())
+		o.Problem = "no quorum confirmed the member list: " + list.err.Error()
 	} else {
 		worked := list.endpoint
 		if own.err != nil { // the list came from another member
@@ -57,7 +47,7 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 	}
 	p.probeMembers(ctx, local, list, early, &o)
 	o.Time = metav1.Now()
-	return o
+	return withinLimits(o)
 }
 
 // probeMembers probes all members of a list in parallel, and fetches the cluster's alarms.
@@ -92,7 +82,7 @@ func (p *Prober) probeMembers(
 	o.AlarmsUnknown = !o.Linearizable || alarmsErr != nil
 	if alarmsErr != nil {
 		// The rest of the observation is valid. Another agent's observation may have the alarms.
-		o.Problem = truncate("the alarms are unknown: " + alarmsErr.Error())
+		o.Problem = "the alarms are unknown: " + alarmsErr.Error()
 	}
 }
 
@@ -127,7 +117,7 @@ func (p *Prober) probeMember(
 	}
 	probes.Wait()
 	if status.Healthy = slices.Contains(healthy, true); !status.Healthy {
-		status.Reason = truncate(strings.Join(reasons, "; "))
+		status.Reason = strings.Join(reasons, "; ")
 	}
 	return status
 }
@@ -154,24 +144,9 @@ func (p *Prober) probeURL(
 // newMemberStatus returns the fields of a member status that come from the member list.
 func newMemberStatus(m *pb.Member) v1alpha1.MemberStatus {
 	return v1alpha1.MemberStatus{
-		ID: v1alpha1.MemberID(hexID(m.ID)), Name: publishableName(m.Name), Learner: m.IsLearner,
-		PeerURLs: publishableURLs(m.PeerURLs), ClientURLs: publishableURLs(m.ClientURLs),
+		ID: v1alpha1.MemberID(hexID(m.ID)), Name: m.Name, Learner: m.IsLearner,
+		PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs,
 	}
-}
-
-// publishableName returns a name without control characters, shortened to the schema's limit.
-func publishableName(name string) string {
-	name = singleLine(name)
-	return strings.ToValidUTF8(name[:min(len(name), maxNameLength)], "")
-}
-
-// publishableURLs returns the URLs that fit the schema. It drops a URL that is too long and
-// does not shorten it: the beginning of a URL may name another host.
-func publishableURLs(urls []string) []string {
-	fit := slices.DeleteFunc(slices.Clone(urls), func(url string) bool {
-		return len(url) > maxURLLength || strings.ContainsFunc(url, func(r rune) bool { return r < '!' || r > '~' })
-	})
-	return fit[:min(len(fit), maxURLs)]
 }
 
 // probeKey is the key that readKey reads. The key need not exist. etcdctl and etcd's own

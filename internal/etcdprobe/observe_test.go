@@ -2,6 +2,8 @@ package etcdprobe
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -306,18 +308,63 @@ func TestUntrustedText(t *testing.T) {
 	require.NotContains(t, got.Problem, "\n")
 }
 
-func TestUnpublishableValues(t *testing.T) {
+// TestWithinLimits checks that the API server accepts each observation, whatever etcd returned.
+func TestWithinLimits(t *testing.T) {
 	longest := "https://" + strings.Repeat("a", maxURLLength-len("https://"))
-	urls := []string{longest + "a", "https://10.0.0.1:2379", "https://b\u00fccher:2379", "https://a b", longest}
+	urls := []string{
+		longest + "a", "https://10.0.0.1:2379", "https://b\u00fccher:2379", "https://a b", "https://<x>", longest,
+	}
 	for range 2 * maxURLs {
 		urls = append(urls, "https://10.0.0.2:2379")
 	}
-	m := &pb.Member{ID: 2, Name: strings.Repeat("a", maxNameLength-1) + "\u00fc", PeerURLs: urls}
-	got := newTestProber(t).probeMember(t.Context(), identifiedServer{cluster: fakeCluster}, m, endpoint{})
-	require.Equal(t, strings.Repeat("a", maxNameLength-1), got.Name)
-	require.Equal(t, []string{"https://10.0.0.1:2379", longest, "https://10.0.0.2:2379"}, got.PeerURLs[:3])
-	require.Len(t, got.PeerURLs, maxURLs)
-	require.Empty(t, got.ClientURLs)
-	require.Len(t, m.PeerURLs, len(urls))
-	require.Equal(t, longest+"a", m.PeerURLs[0], "the member list was modified")
+	member := func(m v1alpha1.MemberStatus) v1alpha1.Observation {
+		return v1alpha1.Observation{Linearizable: true, Members: []v1alpha1.MemberStatus{m}}
+	}
+	t.Run("one member", func(t *testing.T) {
+		o := member(v1alpha1.MemberStatus{
+			ID: "2", Name: "etcd\u00fc", PeerURLs: urls, Reason: `reading "a<b>&\c": ` + strings.Repeat("x", 300),
+		})
+		before := *o.DeepCopy()
+		got := withinLimits(o)
+		requireValid(t, got)
+		require.Equal(t, "etcd?", got.Members[0].Name)
+		require.Equal(t, []string{"https://10.0.0.1:2379", longest, "https://10.0.0.2:2379"}, got.Members[0].PeerURLs[:3])
+		require.Len(t, got.Members[0].PeerURLs, maxURLs)
+		require.Empty(t, got.Members[0].ClientURLs)
+		require.Contains(t, got.Members[0].Reason, "reading 'a(b)+/c': xxx")
+		require.True(t, strings.HasSuffix(got.Members[0].Reason, "xxx..."))
+		require.Equal(t, before, o, "the argument was modified")
+	})
+	t.Run("long problem", func(t *testing.T) {
+		requireValid(t, withinLimits(v1alpha1.Observation{Problem: strings.Repeat("\u00fc", 2000)}))
+	})
+	realistic, huge := v1alpha1.Observation{Linearizable: true}, v1alpha1.Observation{Linearizable: true}
+	for i := range maxMembers {
+		m := v1alpha1.MemberStatus{
+			ID: v1alpha1.MemberID(strconv.FormatInt(int64(i+1), 16)), Name: "control-plane-1.cluster.example.org",
+			PeerURLs:   []string{"https://192.0.2.1:2380", "https://control-plane-1.cluster.example.org:2380"},
+			ClientURLs: []string{"https://192.0.2.1:2379", "https://control-plane-1.cluster.example.org:2379"},
+			Reason:     strings.Repeat("connection refused; ", 50), Alarms: []string{"CORRUPT", "NOSPACE"},
+		}
+		realistic.Members = append(realistic.Members, m)
+		m.PeerURLs = slices.Repeat([]string{longest}, maxURLs)
+		huge.Members = append(huge.Members, m)
+	}
+	t.Run("many members", func(t *testing.T) {
+		got := withinLimits(realistic)
+		requireValid(t, got)
+		require.True(t, got.Linearizable)
+		for i, m := range got.Members {
+			require.Equal(t, realistic.Members[i].PeerURLs, m.PeerURLs)
+			require.GreaterOrEqual(t, len(m.Reason), 160, "messages show 160 characters")
+		}
+	})
+	t.Run("list too long", func(t *testing.T) {
+		got := withinLimits(huge)
+		requireValid(t, got)
+		require.Empty(t, got.Members)
+		require.False(t, got.Linearizable)
+		require.True(t, got.AlarmsUnknown)
+		require.Contains(t, got.Problem, "at most 8000 are supported")
+	})
 }

@@ -39,10 +39,10 @@ func scenarioAgentRights(t *testing.T, c *kindCluster) {
 		`{"spec":{"unschedulable":true}}`,
 		`{"metadata":{"annotations":{"holdfast.dev/hold":"x"}}}`,
 	} {
-		require.ErrorContains(t, patch(c.worker(1), body), "this one is of node "+own)
+		require.ErrorContains(t, patch(c.worker(1), body), "the Node of this token is "+own)
 	}
 	require.ErrorContains(t, patch(c.worker(1), `{"metadata":{"annotations":{"x":"y"}}}`, "status"),
-		"this one is of node "+own)
+		"the Node of this token is "+own)
 	require.Error(t, nodes.Delete(t.Context(), own, metav1.DeleteOptions{}))
 	require.ErrorContains(t, patch(own, `{"metadata":{"annotations":{"holdfast.dev/break-glass":"x"}}}`),
 		`verb "breakglass"`)
@@ -54,8 +54,8 @@ func scenarioAgentRights(t *testing.T, c *kindCluster) {
 		return request.Body([]byte(body)).Do(t.Context()).Error()
 	}
 	require.ErrorContains(t, send("/status", `{"status":{"observations":[]}}`),
-		"the agent of node "+own+" may change the observation of that node only")
-	require.ErrorContains(t, send("/status", `{"status":{"healthy":99}}`), "an agent may change observations only")
+		"the agent of node "+own+" may change only the observation of that node")
+	require.ErrorContains(t, send("/status", `{"status":{"healthy":99}}`), "an agent may change only the observations")
 	require.Error(t, send("", `{"spec":{"grants":[]}}`))
 	c.claimMember(t, own, patch)
 	c.compareRights(t)
