@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -97,6 +98,20 @@ func (s testServer) applyCluster(t *testing.T, nonce string) {
 		"metadata": {"name": "`+string(testCluster)+`"}, "spec": {"ledger": 0, "nonce": "`+nonce+`"}}`), 0o600))
 	_, err := s.Kubectl(t.Context(), "apply", "--server-side", "-f", path)
 	require.NoError(t, err)
+}
+
+// patchCluster applies a merge patch to the EtcdCluster or to a subresource of it, and returns the
+// version that it wrote.
+func (s testServer) patchCluster(t *testing.T, subresource, patch string) (version string) {
+	t.Helper()
+	args := []string{"patch", "etcdcluster", string(testCluster), "--type=merge", "-p", patch,
+		"-o", "jsonpath={.metadata.resourceVersion}"}
+	if subresource != "" {
+		args = append(args, "--subresource="+subresource)
+	}
+	version, err := s.Kubectl(t.Context(), args...)
+	require.NoError(t, err)
+	return strings.TrimSpace(version)
 }
 
 // fixture is an agent at a real API server. The test plays the host.
@@ -190,6 +205,28 @@ func (f *fixture) host(change func(*fixture)) {
 	change(f)
 	f.mu.Unlock()
 	f.events.Notify()
+}
+
+// awaitPasses waits until the agent has read the EtcdCluster in this version or a later one, and
+// has made a complete pass of the node loop since.
+func (f *fixture) awaitPasses(version string) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		c, exists, _ := f.agent.clusters.get(string(testCluster))
+		if !exists {
+			return false
+		}
+		order, err := resourceversion.CompareResourceVersion(c.ResourceVersion, version)
+		return err == nil && order >= 0
+	}, soon, time.Millisecond)
+	for range 2 { // The first pass may have begun earlier.
+		began := time.Now()
+		f.events.Notify()
+		require.Eventually(f.t, func() bool {
+			last, _ := f.agent.nodeLoop.lastPass.get()
+			return last.After(began)
+		}, soon, time.Millisecond)
+	}
 }
 
 // requireLog waits until the log contains a text.

@@ -3,10 +3,8 @@ package protect
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -45,31 +43,18 @@ func truncate(text string) string {
 }
 
 // conditionMessage returns the condition's message of a protected node: why the node is
-// protected, the state of its clusters, the details, and which annotations do not protect it.
+// protected, where the state of its clusters is, the details, and which annotations do not protect
+// it.
+//
+// The message contains nothing that a grant, a death or a join of another member changes. Each
+// write of a Node makes the API server review the deletion that is in progress once more.
 func conditionMessage(because string, refs []evidence.MemberRef, details []string, in Inputs) string {
 	words := []string{because}
-	var described []v1alpha1.ClusterID
-	for _, ref := range refs {
-		for i := range in.Clusters {
-			c := &in.Clusters[i]
-			if observation.ClusterIDOf(c) == ref.Cluster && !slices.Contains(described, ref.Cluster) {
-				described = append(described, ref.Cluster)
-				words = append(words, describeHealth(c)...)
-			}
-		}
+	if len(refs) > 0 {
+		words = append(words, "state of the cluster: kubectl get etcdclusters")
 	}
 	words = append(words, details...)
 	return strings.Join(append(words, ineffectiveMarks(in.Annotations)...), "; ")
-}
-
-// describeHealth returns the leader's summary of a cluster, nothing if there is none.
-func describeHealth(c *v1alpha1.EtcdCluster) []string {
-	s := c.Status
-	if s.Voters == nil || s.Healthy == nil || s.MayLose == nil {
-		return nil
-	}
-	return []string{fmt.Sprintf("cluster %s has %s, %d healthy, and may lose %d more",
-		observation.ClusterIDOf(c), observation.Plural(int(*s.Voters), "voter"), *s.Healthy, *s.MayLose)}
 }
 
 // describeProblems returns what is wrong with a found server, for the condition's message.

@@ -94,7 +94,7 @@ func scenarioDetectEtcd(t *testing.T, c *kindCluster) {
 	for number := 1; number <= 3; number++ {
 		c.waitForNode(t, c.worker(number), "to describe its member", shortTimeout, func(n *corev1.Node) bool {
 			return strings.HasSuffix(condition(n, observation.EtcdMemberCondition).Message,
-				"has 3 voters, 3 healthy, and may lose 1 more")
+				"; state of the cluster: kubectl get etcdclusters")
 		})
 		c.requireDescription(t, number)
 	}
@@ -139,8 +139,8 @@ func (c *kindCluster) requireDescription(t *testing.T, number int) {
 		"holdfast.dev/protected-because: " + member,
 		"karpenter.sh/do-not-disrupt: true",
 		"NetworkHeld False NotHeld not held: the node was Ready when first observed, or no hold was needed",
-		"EtcdMember True SystemdUnit " + member + "; cluster " + cluster +
-			" has 3 voters, 3 healthy, and may lose 1 more",
+		"EtcdMember True SystemdUnit " + member +
+			"; state of the cluster: kubectl get etcdclusters",
 	}, said)
 	c.waitFor(t, "the event EtcdMemberFound", shortTimeout, func(ctx context.Context) (bool, string) {
 		out, err := c.tryRun(ctx, c.tool("kubectl"), "get", "events", "--field-selector",
