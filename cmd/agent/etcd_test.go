@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -93,6 +94,7 @@ func testEtcd(t *testing.T, f fixture) {
 	require.NoError(t, third.WaitReady(t.Context()))
 	f.requestObservations(cluster, "healthy-again", nodes...)
 
+	f.requireListChanges(etcd)
 	require.NoError(t, etcd.RemoveMember(t.Context(), third))
 	require.NoError(t, third.Kill())
 	require.NoError(t, os.RemoveAll(third.DataDir()))
@@ -109,6 +111,40 @@ func testEtcd(t *testing.T, f fixture) {
 	require.Contains(t, record.Marks, protect.KarpenterAnnotation, "the hold has no mark, but the host has no network yet")
 	require.Eventually(t, func() bool { return len(f.observations()) == 2 }, soon, 20*time.Millisecond,
 		"the observation of the removed member is still there")
+}
+
+// maxListDelay limits the time from a change of the member list to its publication by all
+// observers. It takes about two seconds, and longer on a machine that runs other tests. Without a
+// reason to probe, an entry is published once a minute.
+const maxListDelay = 15 * time.Second
+
+// requireListChanges adds and removes a learner and a voter. All agents publish the new list,
+// although nobody asks them.
+func (f fixture) requireListChanges(cluster *etcd.Cluster) {
+	f.t.Helper()
+	has := func(o v1alpha1.Observation, m *etcd.Member) bool {
+		return slices.ContainsFunc(o.Members, func(s v1alpha1.MemberStatus) bool { return string(s.ID) == m.HexID() })
+	}
+	for _, add := range []func(context.Context) (*etcd.Member, error){
+		cluster.AddLearnerUnstarted, cluster.AddVoterUnstarted,
+	} {
+		began := time.Now()
+		m, err := add(f.t.Context())
+		require.NoError(f.t, err)
+		require.Eventually(f.t, func() bool {
+			return !slices.ContainsFunc(slices.Collect(maps.Values(f.observations())),
+				func(o v1alpha1.Observation) bool { return !has(o, m) })
+		}, maxListDelay, 10*time.Millisecond, "%s is not in all lists", m.Name)
+		added := time.Since(began)
+		began = time.Now()
+		require.NoError(f.t, cluster.RemoveMember(f.t.Context(), m))
+		require.Eventually(f.t, func() bool {
+			return !slices.ContainsFunc(slices.Collect(maps.Values(f.observations())),
+				func(o v1alpha1.Observation) bool { return has(o, m) })
+		}, maxListDelay, 10*time.Millisecond, "%s is still in a list", m.Name)
+		f.t.Logf("the added member is in all lists after %s, and in none %s after its removal",
+			added.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	}
 }
 
 // maxMarkDelay limits the time from the start of etcd to the annotation on its Node. The

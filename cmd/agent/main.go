@@ -156,7 +156,7 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 	parts := agent.Config{
 		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
 		Network: machine.Network, AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: machine.Watch,
-		Identify: prober.Identify, Observe: prober.Observe,
+		Identify: prober.Identify, Observe: prober.Observe, ListMembers: prober.ListMembers,
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}
 	if cfg.inventory.Name != "" {

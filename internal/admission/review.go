@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -62,6 +63,7 @@ func parse(req admissionv1.AdmissionRequest) (review, error) {
 // announcement that cannot be parsed is returned as the error, with a request that lacks it.
 func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, problem string, err error) {
 	req = quorum.Request{Node: r.node.Name, UID: r.node.UID, Labelled: labelled, User: r.user, DryRun: r.dryRun}
+	req.AgentSilent = !hasReported(r.node)
 	for _, a := range r.node.Status.Addresses {
 		req.Addresses = append(req.Addresses, a.Address)
 	}
@@ -78,4 +80,11 @@ func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, pro
 		req.Unverified, err = observation.ParseUnverified(r.node.Annotations[observation.UnverifiedAnnotation])
 	}
 	return req, problem, err
+}
+
+// hasReported reports whether the agent of the Node has found out whether the node holds a member.
+func hasReported(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == observation.EtcdMemberCondition && c.Status != corev1.ConditionUnknown
+	})
 }

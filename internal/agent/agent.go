@@ -8,7 +8,8 @@
 //     nothing slow, so that a node is released within milliseconds of its network.
 //   - scanner.go finds the etcd servers of the host and identifies them. publish.go probes the
 //     cluster of each local member (members.go), and publishes the observation in
-//     EtcdCluster.status. These steps can take seconds if etcd is ill.
+//     EtcdCluster.status. lists.go notices when a member list has changed. These steps can take
+//     seconds if etcd is ill.
 //
 // Events wake all loops. Each loop also runs at an interval, so that a lost event costs one
 // interval and nothing else.
@@ -74,6 +75,9 @@ type Config struct {
 	// limit their own time.
 	Identify func(context.Context, evidence.Server) evidence.Identity
 	Observe  func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
+	// ListMembers returns the member list as an etcd server stores it. It is called every two
+	// seconds, and limits its own time.
+	ListMembers func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error)
 
 	// Inventory returns the latest list of SPC machines, or nil before the first one.
 	// FollowInventory keeps the list up to date, and calls notify after each change. Both are
@@ -130,7 +134,7 @@ func New(cfg Config) (*Agent, error) {
 		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Publish,
 		nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staticPods: cfg.StaticPods, log: cfg.Log,
 		wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes), reports: map[v1alpha1.ClusterID]*clusterReport{},
-		metrics: a.metrics,
+		lists: listWatcher{read: cfg.ListMembers, changed: a.onListChange}, metrics: a.metrics,
 	}
 	a.nodeLoop = &nodeLoop{
 		cfg: cfg, nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staleReason: a.scanner.staleReason,
@@ -142,7 +146,8 @@ func New(cfg Config) (*Agent, error) {
 // Run works until the context ends, and returns its cause.
 func (a *Agent) Run(ctx context.Context) error {
 	parts := []func(context.Context) error{
-		a.nodes.run, a.clusters.runWhenWanted, a.nodeLoop.run, a.scanner.run, a.reporter.run, a.recorder.run,
+		a.nodes.run, a.clusters.runWhenWanted, a.nodeLoop.run, a.scanner.run, a.reporter.run,
+		a.reporter.lists.run, a.recorder.run,
 		func(ctx context.Context) error {
 			return keepWatching(ctx, a.cfg.Log.With("watch", "host"), a.cfg.Watch, a.onHostChange)
 		},
@@ -201,6 +206,8 @@ func (a *Agent) onEvidenceChange() {
 	a.nodeLoop.wake.Notify()
 	a.reporter.wake.Notify()
 }
+
+func (a *Agent) onListChange() { a.reporter.wake.Notify() }
 
 func selectNode(node string, o metav1.ListOptions) metav1.ListOptions {
 	o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, node).String()

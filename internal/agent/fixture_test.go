@@ -184,6 +184,11 @@ func start(t *testing.T, s testServer, name string, prepare func(*fixture)) *fix
 			defer f.mu.Unlock()
 			return f.observation
 		},
+		ListMembers: func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.observation.Members, nil
+		},
 		StaticPods: true, Tick: 10 * time.Second, Log: log,
 	})
 	require.NoError(t, err)

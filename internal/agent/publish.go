@@ -43,6 +43,8 @@ type probeInputs struct {
 	nonce      string
 	nodeUID    types.UID
 	member     localMember
+	// list is the member list that the local server stores. It is nil until it was read.
+	list []v1alpha1.MemberStatus
 }
 
 // clusterProbe is one probe of one cluster, with its result.
@@ -87,6 +89,7 @@ type clusterReporter struct {
 	results chan clusterProbe
 	reports map[v1alpha1.ClusterID]*clusterReport
 	members map[v1alpha1.ClusterID]localMember
+	lists   listWatcher
 }
 
 // run probes and publishes until the context ends.
@@ -118,6 +121,8 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 	// The node loop logs and replaces an announcement that cannot be read.
 	known, _ := gatherKnown(node, evidence, r.clusters, r.staticPods)
 	r.members = localMembers(evidence, r.members, known.Announced, r.staticPods)
+	r.lists.members.set(r.members)
+	lists, _ := r.lists.lists.get()
 	if protect.Assess(evidence, known).Membership == protect.MemberAbsent {
 		r.withdrawEntries(ctx)
 		return publishInterval
@@ -134,7 +139,9 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 		}
 		// The nonce must be read before the probe begins. An observation that began earlier does
 		// not answer it.
-		inputs := probeInputs{clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member}
+		inputs := probeInputs{
+			clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
+		}
 		probe := clusterProbe{cluster: id, inputs: inputs, writeDelay: writeDelayOf(r.node, cluster)}
 		next = min(next, r.startIfDue(ctx, probes, report, probe))
 	}

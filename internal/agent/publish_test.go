@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,9 @@ type reporterFixture struct {
 	// entries are the published entries. If refused is set, publishing fails with this error.
 	entries latest[[]publishedEntry]
 	refused latest[error]
+	// list is the member list that the local server stores. If unlisted is set, reading it fails.
+	list     latest[[]v1alpha1.MemberStatus]
+	unlisted latest[error]
 }
 
 type publishedEntry struct {
@@ -59,15 +63,25 @@ func runReporter(
 				return nil
 			},
 		}
+		f.lists.read = func(
+			context.Context, evidence.Server, evidence.Identity,
+		) ([]v1alpha1.MemberStatus, error) {
+			list, _ := f.list.get()
+			err, _ := f.unlisted.get()
+			return list, err
+		}
+		f.lists.changed = f.wake.Notify
 		f.nodes = newStore[*corev1.Node](log, f.wake.Notify)
 		f.clusters = newStore[*v1alpha1.EtcdCluster](log, f.wake.Notify)
 		replace(t, f.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "uid-1"}})
 		f.setEvidence(foundMember(1))
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
+		ended := make(chan error, 2)
 		go func() { ended <- f.run(ctx) }()
+		go func() { ended <- f.lists.run(ctx) }()
 		act(f)
 		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
 		require.ErrorIs(t, <-ended, context.Canceled)
 	})
 }
@@ -209,6 +223,45 @@ func TestReporterWithdraw(t *testing.T) {
 		f.setCluster("c1", "b", v1alpha1.Observation{Node: "another"})
 		f.wait(5 * time.Minute)
 		require.Len(t, f.published(), before, "the entries of other nodes stay")
+	})
+}
+
+// TestReporterListChange checks that a change of the local server's list is published soon, and
+// that nothing else is observed because of it (F32).
+func TestReporterListChange(t *testing.T) {
+	probes := atomic.Int64{}
+	runReporter(t, func(_ context.Context, f *reporterFixture) v1alpha1.Observation {
+		probes.Add(1)
+		list, _ := f.list.get()
+		return v1alpha1.Observation{Linearizable: true, Members: list}
+	}, func(f *reporterFixture) {
+		one := []v1alpha1.MemberStatus{{ID: testMember, Name: "etcd1"}}
+		f.list.set(one)
+		f.setCluster("c1", "a")
+		f.wait(10 * time.Second)
+		require.Len(t, f.published(), 1)
+		before := probes.Load()
+		f.wait(10*time.Minute - 10*time.Second)
+		require.InDelta(t, 11, probes.Load()-before, 2, "an unchanged list causes no probe")
+
+		for _, next := range [][]v1alpha1.MemberStatus{
+			append(one[:1:1], v1alpha1.MemberStatus{ID: "2", Learner: true}),
+			append(one[:1:1], v1alpha1.MemberStatus{ID: "2", Learner: true, Name: "etcd2"}),
+			append(one[:1:1], v1alpha1.MemberStatus{ID: "2", Name: "etcd2"}),
+			one,
+		} {
+			count := len(f.published())
+			f.list.set(next)
+			f.wait(listInterval)
+			require.Greater(t, len(f.published()), count, "%+v", next)
+			require.Equal(t, next, f.published()[count].observation.Members)
+		}
+
+		before = probes.Load()
+		f.unlisted.set(errors.New("connection refused"))
+		f.list.set(nil)
+		f.wait(30 * time.Second)
+		require.LessOrEqual(t, probes.Load()-before, int64(1), "a list that cannot be read has not changed")
 	})
 }
 

@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,46 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 		return nil
 	})
 	return list
+}
+
+// ListMembers returns the member list as the local server stores it, sorted by ID. No quorum
+// confirms the list, and it may be stale: it is a hint that a new observation is due, and never
+// evidence. It costs one small request to the endpoint that worked last. Before the first
+// successful query of the server there is none, which is an error.
+func (p *Prober) ListMembers(
+	ctx context.Context, server evidence.Server, identity evidence.Identity,
+) ([]v1alpha1.MemberStatus, error) {
+	cached, ok := p.cached(server)
+	if !ok || cached.ref != identity.Ref {
+		return nil, errors.New("the server has not been queried yet")
+	}
+	cluster, member, err := parseRef(identity.Ref)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	var list []v1alpha1.MemberStatus
+	err = p.conns.call(ctx, cached.endpoint, func(ctx context.Context, conn *grpc.ClientConn) error {
+		// Not linearizable: servers since 3.5 answer from their own data, as those up to 3.4 always do.
+		stored, err := pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{Linearizable: false})
+		if err != nil {
+			return err
+		}
+		if err = checkHeader(stored.Header, cluster, member); err != nil {
+			return err
+		}
+		if err = validateMembers(stored.Members); err != nil {
+			return err
+		}
+		list = make([]v1alpha1.MemberStatus, len(stored.Members))
+		for i, m := range stored.Members {
+			list[i] = newMemberStatus(m)
+		}
+		return nil
+	})
+	slices.SortFunc(list, func(a, b v1alpha1.MemberStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return list, err
 }
 
 // validateMembers returns an error if a member list is invalid or does not fit into an

@@ -2,6 +2,7 @@ package etcdprobe
 
 import (
 	"net/url"
+	"reflect"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -25,6 +27,59 @@ func TestListFromEtcd34(t *testing.T) {
 	require.Contains(t, got.Problem, "request timed out")
 	require.Len(t, got.Members, 1)
 	require.False(t, got.Members[0].Healthy)
+}
+
+// The list of the local server shows each change of the membership: a member that was added, that
+// has started, that was promoted or removed. It needs no quorum.
+func TestListMembers(t *testing.T) {
+	t.Parallel()
+	etcd := etcd.New(t, etcd.Options{Members: 3, TLS: true})
+	p, local := newTestProber(t), etcd.Member(1)
+	_, err := p.ListMembers(t.Context(), foundServer(local), evidence.Identity{Ref: fakeIdentity().Ref})
+	require.ErrorContains(t, err, "has not been queried yet")
+	identity := identify(t, p, local)
+	listed := func() []v1alpha1.MemberStatus {
+		list, err := p.ListMembers(t.Context(), foundServer(local), identity)
+		require.NoError(t, err)
+		return list
+	}
+	before := listed()
+	require.Len(t, before, 3)
+	require.Equal(t, before, listed())
+	requireChange := func(what string, change func() error) {
+		before := listed()
+		require.NoError(t, change(), what)
+		require.Eventually(t, func() bool { return !reflect.DeepEqual(before, listed()) }, 5*time.Second, time.Millisecond, what)
+	}
+	requireChange("added", func() error { _, err := etcd.AddLearnerUnstarted(t.Context()); return err })
+	learner := etcd.Member(4)
+	requireChange("started", func() error { return learner.Start(t.Context()) })
+	requireChange("promoted", func() error { return etcd.Promote(t.Context(), learner) })
+	requireChange("removed", func() error { return etcd.RemoveMember(t.Context(), learner) })
+	require.Equal(t, before, listed())
+
+	require.NoError(t, etcd.Member(2).Kill())
+	require.NoError(t, etcd.Member(3).Kill())
+	require.Equal(t, before, listed(), "without a quorum")
+	require.NoError(t, local.Kill())
+	_, err = p.ListMembers(t.Context(), foundServer(local), identity)
+	require.Error(t, err)
+}
+
+// Another server at the same URL, or one that returns an impossible list, shows no change.
+func TestListMembersOfWrongServer(t *testing.T) {
+	s := newFakeServer(t, nil)
+	p := newTestProber(t)
+	identity := p.Identify(t.Context(), s.found())
+	list, err := p.ListMembers(t.Context(), s.found(), identity)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	s.list = []*pb.Member{{ID: fakeMember, Name: "fake"}, {ID: fakeMember, Name: "fake"}}
+	_, err = p.ListMembers(t.Context(), s.found(), identity)
+	require.ErrorContains(t, err, "twice")
+	s.list, s.header = nil, &pb.ResponseHeader{ClusterId: fakeCluster, MemberId: fakeMember + 1}
+	_, err = p.ListMembers(t.Context(), s.found(), identity)
+	require.Error(t, err)
 }
 
 func TestInvalidList(t *testing.T) {

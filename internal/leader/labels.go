@@ -67,6 +67,7 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 			func(b v1alpha1.Binding) bool { return b.Node == name }) {
 			continue
 		}
+		// AgentSilent is not set: one list is no reason for a label.
 		req := quorum.Request{Node: name, UID: node.UID, Addresses: clusterstore.NodeAddresses(node.Node).Addresses}
 		if v := quorum.DecideUnlabelled(all, req); !v.Allowed {
 			found = append(found, listedHolder{Node: node.Node, members: v.Members})

@@ -13,10 +13,15 @@ import (
 // Select returns the clusters that may have a member on the node, sorted by cluster ID: by
 // binding, announcement or earlier grant, and for a labelled node also by its addresses in the
 // lists of bound observers on two Nodes. The claim of one other Node is never sufficient. So a
-// single Node can involve only itself and the leader.
+// single Node can involve only itself and the leader. With a break-glass override one list is
+// enough, because the override only adds a grant.
 func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
+	observers := 2
+	if r.BreakGlass != nil {
+		observers = 1
+	}
 	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool {
-		return hasRecordFor(c, r) || (r.Labelled && len(membersListedAt(c, r.Addresses)) > 0)
+		return hasRecordFor(c, r) || (r.Labelled && len(membersListedAt(c, r.Addresses, observers)) > 0)
 	})
 }
 
@@ -51,27 +56,32 @@ func (r Request) announcesMemberOf(id v1alpha1.ClusterID) bool {
 	return slices.ContainsFunc(r.Announced, func(a evidence.MemberRef) bool { return a.Cluster == id })
 }
 
-// membersListedAt returns, sorted, the members that bound observers on at least two Nodes list at
-// one of these addresses. If two observers answered the last probe request, the older lists of
-// the others do not count.
-func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string) []v1alpha1.MemberID {
-	lists := observation.Confirmed(observation.Accepted(c))
-	if latest := observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})); len(latest) > 1 {
-		lists = latest
-	}
-	observers := map[v1alpha1.MemberID]int{}
-	for _, o := range lists {
+// membersListedAt returns, sorted, the members that bound observers on at least this many Nodes
+// list at one of these addresses.
+func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int) []v1alpha1.MemberID {
+	nodes := map[v1alpha1.MemberID]int{}
+	for _, o := range currentLists(c) {
 		for _, m := range o.Members {
 			if observation.IsAtAddress(m, addresses) {
-				observers[m.ID]++
+				nodes[m.ID]++
 			}
 		}
 	}
 	found := map[v1alpha1.MemberID]bool{}
-	for id, n := range observers {
-		found[id] = n > 1
+	for id, n := range nodes {
+		found[id] = n >= observers
 	}
 	return observation.SortedIDs(found)
+}
+
+// currentLists returns the confirmed lists of bound observers. If two of them answered the last
+// probe request, the older lists of the others are not among them.
+func currentLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
+	latest := observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))
+	if len(latest) > 1 {
+		return latest
+	}
+	return observation.Confirmed(observation.Accepted(c))
 }
 
 // RefuseMissing refuses where no cluster can be decided on. It returns one verdict for every
@@ -127,7 +137,7 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 				known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: b.MemberID}] = true
 			}
 		}
-		for _, id := range unboundMembersAt(c, r) {
+		for _, id := range unboundMembersAt(c, r, 2) {
 			known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: id}] = true
 		}
 	}

@@ -22,6 +22,8 @@ func TestSelect(t *testing.T) {
 	worker := quorum.Request{Node: "x", UID: "ux", Addresses: []string{quorumtest.Address(0)}}
 	atAddress := worker
 	atAddress.Labelled = true
+	forced := atAddress
+	forced.BreakGlass = &quorum.BreakGlass{}
 	bound := quorum.Request{Node: "w1", UID: "u1", Labelled: true}
 	boundAtAddress, announcing := bound, bound
 	boundAtAddress.Addresses = worker.Addresses
@@ -42,12 +44,19 @@ func TestSelect(t *testing.T) {
 		"earlier grant":                       {clusters{granted}, quorum.Request{Node: "w1", UID: "u1"}, clusters{granted}},
 		"at address":                          {all, atAddress, clusters{a, b}},
 		"at address in one list":              {clusters{oneList}, atAddress, nil},
+		"at address in one list, break-glass": {clusters{oneList}, forced, clusters{oneList}},
 		"at address in old lists":             {clusters{oldLists}, atAddress, nil},
 		"at address without the label":        {all, worker, nil},
 		"worker":                              {all, farWorker, nil},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.Select(c.clusters, c.request)) })
 	}
+}
+
+// unreported returns the request for a node whose agent has not reported.
+func unreported(r quorum.Request) quorum.Request {
+	r.AgentSilent = true
+	return r
 }
 
 // probed gives the EtcdCluster the nonce of the answers.
@@ -63,6 +72,7 @@ func TestDecideUnlabelled(t *testing.T) {
 	announcing := reused
 	announcing.Announced = []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "a"}}
 	second := quorum.Request{Node: "w2", UID: "u2", Addresses: []string{quorumtest.Address(1)}}
+	silent := unreported(second)
 	other := quorum.Request{Node: "w9", UID: "u9", Addresses: []string{quorumtest.Address(0)}}
 	agentless := func() *quorumtest.Cluster {
 		cluster := quorumtest.Voters(3).Unbound(1)
@@ -72,6 +82,8 @@ func TestDecideUnlabelled(t *testing.T) {
 	twoOnNode := three().Rebound(1, 0)
 	inOldLists := quorumtest.Voters(4).Unbound(1).RemovedFrom(0, 1).RemovedFrom(2, 1).Silent(1, 3)
 	probed(inOldLists)
+	ownCluster := quorumtest.Voters(2).Unbound(1)
+	ownCluster.Cluster.Status.Observations = ownCluster.Cluster.Status.Observations[:1]
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		request quorum.Request
@@ -80,16 +92,26 @@ func TestDecideUnlabelled(t *testing.T) {
 	}{
 		"agent never ran": {agentless(), second, quorumtest.IDs("b"), "kubectl label node w2 " +
 			"holdfast.dev/etcd-member=true"},
-		"agent never ran, others silent":  {agentless().Silent(0, 2), second, quorumtest.IDs("b"), "etcdctl member remove b"},
-		"at address in one list":          {agentless().WithoutList(0), second, nil, ""},
-		"at address in old lists":         {inOldLists, second, nil, ""},
-		"at address, bound elsewhere":     {agentless().Rebound(0, 2), other, nil, ""},
-		"name reused, no grant":           {three().Dead(0), reused, quorumtest.IDs("a"), "etcdctl member remove a"},
-		"name reused, granted":            {three().Dead(0).Granted(0), reused, nil, ""},
-		"name reused, granted, announced": {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
-		"name reused, one of two granted": {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
-		"name reused, both Nodes granted": {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
-		"same Node, granted":              {three().Granted(0), same, quorumtest.IDs("a"), ""},
+		"agent never ran, others silent": {agentless().Silent(0, 2), second, quorumtest.IDs("b"), "etcdctl member remove b"},
+		"at address in one list":         {agentless().WithoutList(0), second, nil, ""},
+		"at address in old lists":        {inOldLists, second, nil, ""},
+		"F32 agent silent, one list":     {agentless().WithoutList(0), silent, quorumtest.IDs("b"), "node w3 lists it"},
+		"agent silent, learner in one list": {
+			agentless().WithoutList(0).Learner(1), silent, quorumtest.IDs("b"), "has not reported whether etcd runs here",
+		},
+		"agent silent, the lists differ": {
+			agentless().RemovedFrom(0, 1), silent, quorumtest.IDs("b"), "the list of node w1 does not have it there",
+		},
+		"agent silent, in no list":               {agentless().Removed(1), silent, nil, ""},
+		"agent silent, bound elsewhere":          {agentless().WithoutList(0).Rebound(0, 2), unreported(other), nil, ""},
+		"agent silent, the worker's own cluster": {ownCluster, silent, nil, ""},
+		"at address, bound elsewhere":            {agentless().Rebound(0, 2), other, nil, ""},
+		"name reused, no grant":                  {three().Dead(0), reused, quorumtest.IDs("a"), "etcdctl member remove a"},
+		"name reused, granted":                   {three().Dead(0).Granted(0), reused, nil, ""},
+		"name reused, granted, announced":        {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
+		"name reused, one of two granted":        {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
+		"name reused, both Nodes granted":        {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
+		"same Node, granted":                     {three().Granted(0), same, quorumtest.IDs("a"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, c.request)

@@ -3,6 +3,9 @@ package quorum
 import (
 	"fmt"
 	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -15,7 +18,9 @@ import (
 //   - that has a member by binding, announcement or earlier grant,
 //   - at whose address the bound observers on two other Nodes list an unbound member: its own
 //     agent has not announced the member yet,
-//   - whose agent found a server that has never identified itself.
+//   - whose agent found a server that has never identified itself,
+//   - whose agent has not reported yet, and at whose address one bound observer lists an unbound
+//     member.
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasRecordFor(c, r) }) {
 		members, doubtful := recordedMembers(c, r)
@@ -26,14 +31,17 @@ func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	for _, a := range r.Announced {
 		return refuseClusterUnlabelled(a.Cluster, []v1alpha1.MemberID{a.Member}, nil, r)
 	}
-	hasUnbound := func(c *v1alpha1.EtcdCluster) bool { return len(unboundMembersAt(c, r)) > 0 }
+	hasUnbound := func(c *v1alpha1.EtcdCluster) bool { return len(unboundMembersAt(c, r, 2)) > 0 }
 	for _, c := range filterClusters(clusters, hasUnbound) {
-		members := unboundMembersAt(c, r)
+		members := unboundMembersAt(c, r, 2)
 		return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, members, r)
 	}
 	if len(r.Unverified) > 0 {
 		return refuseUnlabelled(fmt.Sprintf("an etcd server that has never identified itself "+
 			"(%s)", joinPlaces(r.Unverified)), nil, r)
+	}
+	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return isUnreported(c, r) }) {
+		return refuseUnreported(c, r)
 	}
 	return Verdict{
 		Allowed: true, Reason: NothingToProtect, Final: true,
@@ -71,11 +79,57 @@ func (t requestTarget) isAssignedToUID(id v1alpha1.MemberID) bool {
 		})
 }
 
-// unboundMembersAt returns the members without a binding that are listed at the node's addresses.
-func unboundMembersAt(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.MemberID {
-	return slices.DeleteFunc(membersListedAt(c, r.Addresses), func(id v1alpha1.MemberID) bool {
+// unboundMembersAt returns the members without a binding that bound observers on at least this many
+// Nodes list at the node's addresses.
+func unboundMembersAt(c *v1alpha1.EtcdCluster, r Request, observers int) []v1alpha1.MemberID {
+	return slices.DeleteFunc(membersListedAt(c, r.Addresses, observers), func(id v1alpha1.MemberID) bool {
 		return observation.IsBound(c, id)
 	})
+}
+
+// isUnreported reports whether a member of the cluster may be on the node, of which its own agent
+// has not reported yet whether it found one.
+//
+// One list is enough here: the agent of another node notices a member first, and the next deletion
+// may come before a second one does. A false list delays the deletion of such nodes, and of no
+// others, until their agents have reported. Only an etcd host can publish one: a worker can found a
+// cluster of its own, but is then its only observer, and the lists of such a cluster do not count.
+func isUnreported(c *v1alpha1.EtcdCluster, r Request) bool {
+	hosts := map[types.UID]bool{}
+	for _, b := range c.Spec.Members {
+		hosts[b.NodeUID] = true
+	}
+	return r.AgentSilent && len(hosts) > 1 && len(unboundMembersAt(c, r, 1)) > 0
+}
+
+// refuseUnreported refuses because one observer lists members at the node's address.
+func refuseUnreported(c *v1alpha1.EtcdCluster, r Request) Verdict {
+	members := unboundMembersAt(c, r, 1)
+	var with, without []string
+	for _, o := range currentLists(c) {
+		if slices.ContainsFunc(members, func(id v1alpha1.MemberID) bool {
+			m, found := observation.FindMember(o, id)
+			return found && observation.IsAtAddress(m, r.Addresses)
+		}) {
+			with = append(with, o.Node)
+		} else {
+			without = append(without, o.Node)
+		}
+	}
+	fact := fmt.Sprintf("node %s may have %s of etcd cluster %s: node %s lists it at an address of this node, "+
+		"and the agent of this node has not reported whether etcd runs here",
+		r.Node, joinIDs(members), observation.ClusterIDOf(c), strings.Join(with, ", "))
+	if len(without) > 0 {
+		fact += fmt.Sprintf("; the list of node %s does not have it there", strings.Join(without, ", "))
+	}
+	return Verdict{
+		Reason: UnknownMember, Cluster: observation.ClusterIDOf(c), Members: members, Final: true,
+		Message: refusalText(r, []string{fact},
+			fmt.Sprintf("wait until the agent of this node has reported, within seconds of its start, and delete the node "+
+				"again: kubectl describe node %s (condition %s)", r.Node, observation.EtcdMemberCondition),
+			fmt.Sprintf("if no agent can run on this node, find out on another etcd node than %s whether the member "+
+				"is on this machine: etcdctl member list", strings.Join(with, ", "))),
+	}
 }
 
 func refuseClusterUnlabelled(id v1alpha1.ClusterID, members, doubtful []v1alpha1.MemberID, r Request) Verdict {

@@ -38,6 +38,9 @@ type Request struct {
 	// Unverified are the places on the host where the Node's agent found servers that have never
 	// identified themselves.
 	Unverified []string
+	// AgentSilent means that the Node's agent has not reported whether it found a member. It matters
+	// for a node without the label only (DecideUnlabelled).
+	AgentSilent bool
 	// Addresses are all of the Node's status.addresses.
 	Addresses []string
 	// User is the name of the requesting user. The grant records it.
