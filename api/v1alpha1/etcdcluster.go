@@ -198,6 +198,12 @@ type Observation struct {
 	//
 	// +optional
 	LocalMember MemberID `json:"localMember,omitempty"`
+	// NoMember means that a complete scan of the host found no member of the cluster: no server and no
+	// data, or only those of a member that a confirmed list no longer contains. The binding of a
+	// member to this Node then ends as soon as one confirmed list lacks the member.
+	//
+	// +optional
+	NoMember bool `json:"noMember,omitempty"`
 	// Linearizable means that a quorum confirmed the member list at the time of the observation. No
 	// decision uses a list that is not confirmed.
 	//

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -95,9 +96,16 @@ func testEtcd(t *testing.T, f fixture) {
 	f.requestObservations(cluster, "healthy-again", nodes...)
 
 	f.requireListChanges(etcd)
+	bindings := f.bind(cluster, etcd.Members()[:3])
 	require.NoError(t, etcd.RemoveMember(t.Context(), third))
 	require.NoError(t, third.Kill())
 	require.NoError(t, os.RemoveAll(third.DataDir()))
+	f.waitFor(third.Node, "waiting for the leader", func(n *corev1.Node) bool {
+		return isMarked(n) && strings.Contains(etcdCondition(n).Message, "until the webhook's leader has a new list "+
+			"without the member from node etcd-1 or etcd-2")
+	})
+	require.Eventually(t, func() bool { return f.observations()[third.Node].NoMember }, soon, 20*time.Millisecond)
+	f.writeBindings(cluster, bindings[:2])
 	f.waitFor(third.Node, "unmarked", func(n *corev1.Node) bool {
 		_, labelled := n.Labels[observation.EtcdMemberLabel]
 		return !labelled && etcdCondition(n).Status == corev1.ConditionFalse
@@ -145,6 +153,26 @@ func (f fixture) requireListChanges(cluster *etcd.Cluster) {
 		f.t.Logf("the added member is in all lists after %s, and in none %s after its removal",
 			added.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	}
+}
+
+// bind binds members to their Nodes, as the webhook's leader does, and returns the bindings.
+func (f fixture) bind(cluster v1alpha1.ClusterID, members []*etcd.Member) []v1alpha1.Binding {
+	f.t.Helper()
+	var bindings []v1alpha1.Binding
+	for _, m := range members {
+		bindings = append(bindings, v1alpha1.Binding{
+			MemberID: v1alpha1.MemberID(m.HexID()), Node: m.Node, NodeUID: f.node(m.Node).UID,
+		})
+	}
+	f.writeBindings(cluster, bindings)
+	return bindings
+}
+
+func (f fixture) writeBindings(cluster v1alpha1.ClusterID, bindings []v1alpha1.Binding) {
+	f.t.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"members": bindings}})
+	require.NoError(f.t, err)
+	f.kubectl("patch", "etcdcluster", string(cluster), "--type=merge", "-p", string(patch))
 }
 
 // maxMarkDelay limits the time from the start of etcd to the annotation on its Node. The

@@ -45,6 +45,8 @@ type probeInputs struct {
 	member     localMember
 	// list is the member list that the local server stores. It is nil until it was read.
 	list []v1alpha1.MemberStatus
+	// noMember means that a scan proves that the host has no member of the cluster any more.
+	noMember bool
 }
 
 // clusterProbe is one probe of one cluster, with its result.
@@ -127,6 +129,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 		r.withdrawEntries(ctx)
 		return publishInterval
 	}
+	r.reportAbsence(ctx, node, evidence)
 	next := publishInterval
 	for id, member := range r.members {
 		cluster, exists, _ := r.clusters.get(string(id))
@@ -141,6 +144,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 		// not answer it.
 		inputs := probeInputs{
 			clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
+			noMember: protect.HasNoMemberOf(id, evidence),
 		}
 		probe := clusterProbe{cluster: id, inputs: inputs, writeDelay: writeDelayOf(r.node, cluster)}
 		next = min(next, r.startIfDue(ctx, probes, report, probe))
@@ -179,7 +183,7 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	began := time.Now()
 	p.observation = r.observe(probeContext, p.inputs.member.sighting, p.inputs.member.answer)
 	p.observation.Node, p.observation.NodeUID, p.observation.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
-	p.observation.Time = metav1.Now()
+	p.observation.NoMember, p.observation.Time = p.inputs.noMember, metav1.Now()
 	r.metrics.observeProbe(time.Since(began))
 	if loop.Wait(ctx, p.writeDelay-time.Since(began), nil) != nil {
 		return
@@ -265,6 +269,42 @@ func (r *clusterReporter) withdrawEntries(ctx context.Context) {
 			r.log.InfoContext(ctx, "removed the entry from the EtcdCluster; the node holds no member", "cluster", id)
 		case ctx.Err() == nil && r.report(id).logged.ChangedError("entry", err):
 			r.log.WarnContext(ctx, "failed to remove the entry from the EtcdCluster; retrying", "err", err)
+		}
+	}
+}
+
+// reportAbsence reports that the host provably has no member any more of the clusters that bind one
+// to this node, and that no server is left through which they could be observed. The entry keeps
+// its nonce and its last list: it answers nothing, and its list still shows what ran where.
+func (r *clusterReporter) reportAbsence(ctx context.Context, node *corev1.Node, scan evidence.Scan) {
+	clusters, _ := r.clusters.all()
+	for _, c := range clusters {
+		id := v1alpha1.ClusterID(c.Name)
+		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+			return b.Node == node.Name && b.NodeUID == node.UID
+		})
+		if _, isLocal := r.members[id]; isLocal || !isBound || !protect.HasNoMemberOf(id, scan) {
+			continue
+		}
+		entry := v1alpha1.Observation{Node: node.Name, NodeUID: node.UID, AlarmsUnknown: true}
+		for _, o := range c.Status.Observations {
+			if o.Node == node.Name && o.NodeUID == node.UID {
+				entry = *o.DeepCopy()
+			}
+		}
+		if entry.NoMember {
+			continue
+		}
+		entry.NoMember, entry.Time = true, metav1.Now()
+		writeContext, cancel := context.WithTimeout(ctx, publishTimeout)
+		err := r.publish(writeContext, id, r.node, &entry)
+		cancel()
+		switch {
+		case err == nil:
+			delete(r.reports, id)
+			r.log.InfoContext(ctx, "reported that the member which is bound to the node is gone", "cluster", id)
+		case ctx.Err() == nil && r.report(id).logged.ChangedError("entry", err):
+			r.log.WarnContext(ctx, "failed to report that the member is gone; retrying", "err", err)
 		}
 	}
 }

@@ -226,6 +226,59 @@ func TestReporterWithdraw(t *testing.T) {
 	})
 }
 
+// boundHere returns the EtcdCluster with a binding of the local member to the node.
+func boundHere(nonce string, entries ...v1alpha1.Observation) *v1alpha1.EtcdCluster {
+	return &v1alpha1.EtcdCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"},
+		Spec: v1alpha1.EtcdClusterSpec{
+			Nonce: nonce, Members: []v1alpha1.Binding{{MemberID: testMember, Node: testNode, NodeUID: "uid-1"}},
+		},
+		Status: v1alpha1.EtcdClusterStatus{Observations: entries},
+	}
+}
+
+// TestReporterNoMember checks that the agent of a bound node reports that its host is empty, once,
+// and that its entry keeps the last list: it shows what ran where (F30).
+func TestReporterNoMember(t *testing.T) {
+	runReporter(t, func(context.Context, *reporterFixture) v1alpha1.Observation {
+		return v1alpha1.Observation{
+			Linearizable: true, Members: []v1alpha1.MemberStatus{{ID: testMember, Name: "etcd1", Healthy: true}},
+		}
+	}, func(f *reporterFixture) {
+		replace(t, f.clusters, boundHere("a"))
+		f.wake.Notify()
+		f.wait(0)
+		require.Equal(t, []string{"a"}, f.nonces())
+		last := *f.published()[0].observation
+		require.False(t, last.NoMember)
+		f.evidence.set(evidence.Scan{Unknown: []string{"the process table: permission denied"}})
+		f.wait(0)
+		replace(t, f.clusters, boundHere("b", last))
+		f.wait(2 * time.Minute)
+		require.Len(t, f.published(), 1, "the scan is not complete")
+
+		f.refused.set(errors.New("the server is away"))
+		f.setEvidence()
+		f.wait(time.Second)
+		f.refused.set(nil)
+		f.wait(2 * time.Minute)
+		reported := *f.published()[1].observation
+		require.True(t, reported.NoMember)
+		require.Equal(t, "a", reported.Nonce, "it answers no probe request")
+		require.Equal(t, last.Members, reported.Members)
+		count := len(f.published())
+		replace(t, f.clusters, boundHere("c", reported))
+		f.wait(10 * time.Minute)
+		require.Len(t, f.published(), count)
+
+		f.setEvidence(foundMember(2))
+		f.wait(0)
+		again := f.published()[count].observation
+		require.Equal(t, "c", again.Nonce)
+		require.False(t, again.NoMember)
+	})
+}
+
 // TestReporterListChange checks that a change of the local server's list is published soon, and
 // that nothing else is observed because of it (F32).
 func TestReporterListChange(t *testing.T) {

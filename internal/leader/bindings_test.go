@@ -2,6 +2,7 @@ package leader
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,27 @@ func memberRemovedFirst(t *testing.T, f *storetest.Fixture) {
 	c := h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
 	require.Empty(t, c.Spec.Grants)
 	require.NotContains(t, h.events(), "Tombstone")
+}
+
+// emptiedHost has three members, two of them on Nodes. One of these two is removed, and its host is
+// wiped, so that one observer is left (F30).
+func emptiedHost(t *testing.T, f *storetest.Fixture) {
+	f.DeleteNode(2)
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.reconcileUntil("two bindings", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
+	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
+	h.probeTimes(2, 2*time.Minute)
+	c := f.Cluster()
+	require.Len(t, c.Spec.Members, 2, "one list proves nothing")
+
+	own := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == f.Nodes[0].Name })
+	report := fmt.Appendf(nil, `[{"op":"add","path":"/status/observations/%d/noMember","value":true}]`, own)
+	require.NoError(t, f.Client.Status().Patch(t.Context(), c, client.RawPatch(types.JSONPatchType, report)))
+	c = h.reconcileUntil("the binding to end, without another reason to probe",
+		func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 1 })
+	require.Equal(t, f.MemberID(1), c.Spec.Members[0].MemberID)
+	require.Empty(t, c.Spec.Grants)
 }
 
 func retiredCluster(t *testing.T, f *storetest.Fixture) {

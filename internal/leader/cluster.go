@@ -195,6 +195,7 @@ func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
 func fingerprintOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) string {
 	type observer struct {
 		Node, UID, Member string
+		NoMember          bool
 	}
 	content := struct {
 		Bindings   []v1alpha1.Binding
@@ -205,7 +206,7 @@ func fingerprintOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) st
 		Announcers []string
 	}{Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: hasMemberLeft(c, nonces), Announcers: index.announcers(c)}
 	for _, o := range c.Status.Observations {
-		content.Observers = append(content.Observers, observer{o.Node, string(o.NodeUID), string(o.LocalMember)})
+		content.Observers = append(content.Observers, observer{o.Node, string(o.NodeUID), string(o.LocalMember), o.NoMember})
 	}
 	names := append(clusterstore.NodeNames(c), content.Announcers...)
 	slices.Sort(names)

@@ -161,6 +161,7 @@ func TestLeader(t *testing.T) {
 		{"observations of a deleted node", removedObservations},
 		{"node deleted without a grant", tombstone},
 		{"node deleted after its member", memberRemovedFirst},
+		{"F30 member removed, host wiped, one other observer", emptiedHost},
 		{"node of a retired cluster", retiredCluster},
 		{"node registered again", registeredAgain},
 		{"gap in the health proofs", proofGap},

@@ -55,6 +55,10 @@ func TestFingerprint(t *testing.T) {
 	left.Status.Observations[0].Nonce = "0"
 	require.Equal(t, before, fingerprintOf(left, n, []string{"1", "2"}), "an old list does not show that a member left")
 
+	emptied := c.DeepCopy()
+	emptied.Status.Observations[0].NoMember = true
+	require.NotEqual(t, before, fingerprintOf(emptied, n, []string{"1", "2"}))
+
 	granted := c.DeepCopy()
 	granted.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u"}}
 	require.NotEqual(t, before, fingerprintOf(granted, n, []string{"1", "2"}))

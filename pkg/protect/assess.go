@@ -144,9 +144,7 @@ func protectBound(bound []evidence.MemberRef, scan evidence.Scan, unknown []stri
 	for _, ref := range bound {
 		because = append(because, fmt.Sprintf("etcd member %s of cluster %s, bound to this node",
 			describeMember(ref, memberName(ref, in)), ref.Cluster))
-		details = append(details, fmt.Sprintf("no server and no data of member %s was found; the node stays protected "+
-			"until the member is removed (etcdctl member remove %s) or, if the cluster no longer exists, "+
-			"its object is deleted (kubectl delete etcdcluster %s)", ref.Member, ref.Member, ref.Cluster))
+		details = append(details, describeAwaited(ref, HasNoMemberOf(ref.Cluster, scan), in))
 	}
 	p := Protection{
 		Membership: MemberPresent, Reason: ReasonUnverified, Because: strings.Join(because, "; "),

@@ -57,6 +57,53 @@ func conditionMessage(because string, refs []evidence.MemberRef, details []strin
 	return strings.Join(append(words, ineffectiveMarks(in.Annotations)...), "; ")
 }
 
+// describeAwaited returns what has to happen before a node is freed to which a member is bound that
+// was not found there. isGone means that a complete scan proves that the host has no such member.
+// The lists of the other nodes decide; the own list is from the time when the member was here.
+func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
+	if !isGone {
+		return fmt.Sprintf("member %s was not found; the node stays protected until a complete scan of the host "+
+			"shows that neither its server nor its data is here", ref.Member)
+	}
+	fact := fmt.Sprintf("no server and no data of member %s was found; the node stays protected until ", ref.Member)
+	with, without := otherLists(ref, in)
+	switch {
+	case len(with)+len(without) == 0:
+		return fact + fmt.Sprintf("another node reports a confirmed member list without the member: check that the agents "+
+			"of the other etcd nodes run; if the cluster no longer exists, delete its object (kubectl delete etcdcluster %s)",
+			ref.Cluster)
+	case len(with) == 0:
+		return fact + fmt.Sprintf("the webhook's leader has a new list without the member from node %s, within a minute",
+			strings.Join(without, " or "))
+	case len(without) == 0:
+		return fact + fmt.Sprintf("the member is removed (etcdctl member remove %s) or, if the cluster no longer exists, "+
+			"its object is deleted (kubectl delete etcdcluster %s)", ref.Member, ref.Cluster)
+	}
+	return fact + fmt.Sprintf("no new list contains the member: the list of node %s does, that of node %s does not; "+
+		"check that the agents of these nodes run", strings.Join(with, ", "), strings.Join(without, ", "))
+}
+
+// otherLists returns the other nodes whose last confirmed list contains a member, and those whose
+// list does not.
+func otherLists(ref evidence.MemberRef, in Inputs) (with, without []string) {
+	for i := range in.Clusters {
+		if observation.ClusterIDOf(&in.Clusters[i]) != ref.Cluster {
+			continue
+		}
+		for _, o := range observation.Confirmed(observation.Accepted(&in.Clusters[i])) {
+			_, isListed := observation.FindMember(o, ref.Member)
+			switch {
+			case o.Node == in.Node:
+			case isListed:
+				with = append(with, o.Node)
+			default:
+				without = append(without, o.Node)
+			}
+		}
+	}
+	return with, without
+}
+
 // describeProblems returns what is wrong with a found server, for the condition's message.
 func describeProblems(f evidence.FoundServer) []string {
 	var words []string

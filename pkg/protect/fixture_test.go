@@ -58,6 +58,11 @@ func stopped(f evidence.FoundServer, hasData *bool) evidence.FoundServer {
 	return f
 }
 
+func withData(f evidence.FoundServer, hasData *bool) evidence.FoundServer {
+	f.HasData = hasData
+	return f
+}
+
 func removedServer(f evidence.FoundServer) evidence.FoundServer {
 	f.Removed = true
 	return f

@@ -41,6 +41,17 @@ func membersToAnnounce(
 	return observation.SortRefs(refs)
 }
 
+// HasNoMemberOf reports whether a complete scan proves that the host has no member of the cluster.
+// Each server that it found has left its cluster, has no data, or has answered as a member of
+// another cluster.
+func HasNoMemberOf(cluster v1alpha1.ClusterID, scan evidence.Scan) bool {
+	return len(scan.Unknown) == 0 && !slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool {
+		isEmpty := !f.IsRunning() && f.HasData != nil && !*f.HasData
+		isOther := f.HasAnswered() && f.Ref.Cluster != cluster
+		return !f.Removed && !isEmpty && !isOther
+	})
+}
+
 // hasLeft reports whether an announced member has left its cluster and no server here is assumed to
 // be that member.
 //

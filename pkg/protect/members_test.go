@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
@@ -186,4 +187,88 @@ func TestRecordedUnverified(t *testing.T) {
 			require.Equal(t, c.want, p.Unverified, p.Message)
 		})
 	}
+}
+
+func TestHasNoMemberOf(t *testing.T) {
+	other := unitServer()
+	other.Ref = withEvents(nil)[0]
+	for name, c := range map[string]struct {
+		scan evidence.Scan
+		want bool
+	}{
+		"nothing":                  {evidence.Scan{}, true},
+		"left its cluster":         {scanOf(removedServer(unitServer())), true},
+		"no data":                  {scanOf(stopped(unitServer(), new(false))), true},
+		"another cluster":          {scanOf(other), true},
+		"answers":                  {scanOf(other, unitServer()), false},
+		"runs, silent":             {scanOf(unanswered(unitServer())), false},
+		"runs, silent, no data":    {scanOf(withData(unanswered(unitServer()), new(false))), false},
+		"stopped, data":            {scanOf(stopped(unitServer(), new(true))), false},
+		"stopped, data unreadable": {scanOf(stopped(unitServer(), nil)), false},
+		"incomplete scan":          {evidence.Scan{Unknown: []string{"the process table"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, HasNoMemberOf(quorumtest.ClusterID, c.scan)) })
+	}
+}
+
+// The condition of a node that waits to be freed says what it waits for.
+func TestF30Awaited(t *testing.T) {
+	cluster := func() *quorumtest.Cluster { return quorumtest.Voters(3).Silent(0) }
+	for name, c := range map[string]struct {
+		world   *quorumtest.Cluster
+		unknown []string
+		want    string
+		not     string
+	}{
+		"not removed": {cluster(), nil, "until the member is removed (etcdctl member remove a)", "leader"},
+		"removed": {
+			cluster().RemovedFrom(1, 0).RemovedFrom(2, 0), nil,
+			"until the webhook's leader has a new list without the member from node w2 or w3", "member remove",
+		},
+		"lists differ": {
+			cluster().RemovedFrom(1, 0), nil, "the list of node w3 does, that of node w2 does not", "member remove",
+		},
+		"no other list": {
+			cluster().WithoutList(1, 2), nil, "until another node reports a confirmed member list", "member remove",
+		},
+		"incomplete scan": {
+			cluster().Removed(0), []string{"the process table: denied"}, "until a complete scan of the host", "member remove",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Assess(evidence.Scan{Unknown: c.unknown}, Inputs{
+				Node: "w1", UID: "u1", ClustersKnown: true, Protected: true, Announced: refs("a"),
+				Clusters: []v1alpha1.EtcdCluster{*c.world.Cluster},
+			})
+			require.Equal(t, MemberPresent, p.Membership)
+			require.Contains(t, p.Message, c.want)
+			require.NotContains(t, p.Message, c.not)
+		})
+	}
+}
+
+// TestF30FreedNode is the whole way of a node of which the member was removed and the host wiped,
+// in a cluster with one other observer.
+func TestF30FreedNode(t *testing.T) {
+	w := quorumtest.Voters(3).Unbound(2).Silent(0)
+	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+	assess := func() Protection {
+		return Assess(evidence.Scan{}, Inputs{
+			Node: "w1", UID: "u1", ClustersKnown: true, Protected: true, Announced: refs("a"),
+			Clusters: []v1alpha1.EtcdCluster{*w.Cluster},
+		})
+	}
+	bind := func() {
+		w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, quorumtest.Claims(2), w.Nonces)
+	}
+	require.True(t, HasNoMemberOf(quorumtest.ClusterID, evidence.Scan{}))
+	w.Emptied(0)
+	bind()
+	require.Equal(t, MemberPresent, assess().Membership, "the member is still in the list")
+
+	w.RemovedFrom(1, 0)
+	bind()
+	require.Equal(t, MemberAbsent, assess().Membership)
+	_, labels := Marks(assess(), nil, map[string]string{observation.EtcdMemberLabel: "true"}, nil)
+	require.Equal(t, map[string]*string{observation.EtcdMemberLabel: nil}, labels)
 }

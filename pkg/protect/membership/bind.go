@@ -29,7 +29,8 @@ import (
 // resolves the grant, which also ends the binding.
 //
 // A binding ends only if the confirmed lists that carry one of the nonces lack the member, and if
-// these lists come from several Nodes or no other observer could contradict.
+// these lists come from several Nodes, no other observer could contradict, or the agent of the
+// bound Node itself reports that the host has no member any more.
 func Bind(
 	c *v1alpha1.EtcdCluster, claims []observation.NodeClaim, nonces []string,
 ) (bindings []v1alpha1.Binding, refused []string) {
@@ -37,7 +38,7 @@ func Bind(
 	r.lists, r.awaited = urlLists(c, claims)
 	s := quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, claims)})
 	for _, old := range c.Spec.Members {
-		if s.IsConclusive() && !observation.IsListedByAny(s.Lists, old.MemberID) {
+		if hasEnded(s, old) {
 			continue
 		}
 		bindings = append(bindings, old)

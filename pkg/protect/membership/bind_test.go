@@ -209,3 +209,37 @@ func TestUnbindNeedsSecondList(t *testing.T) {
 	bindings, _ = membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces)
 	require.Len(t, bindings, 2, "the Nodes of the other observers are gone")
 }
+
+// Of three members, two are on Nodes. The member of the first one is removed, and its host is
+// wiped: its agent has no server left through which it could publish a second list. Neither its
+// word nor the list of the other observer frees the node alone.
+func TestF30EmptiedHost(t *testing.T) {
+	world := func() *quorumtest.Cluster {
+		w := quorumtest.Voters(3).Unbound(2).Silent(0)
+		w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+		return w
+	}
+	stale := world().RemovedFrom(1, 0).Emptied(0)
+	other := world().RemovedFrom(1, 0).Emptied(0)
+	other.Observer(0).NodeUID = "u1-before"
+	third := quorumtest.Voters(3).RemovedFrom(1, 0).Silent(0, 2).Emptied(0)
+	for name, c := range map[string]struct {
+		world *quorumtest.Cluster
+		nodes int
+		want  string
+	}{
+		"emptied, one list":                       {world().RemovedFrom(1, 0).Emptied(0), 2, "b=u2"},
+		"emptied, one list, third agent silent":   {third, 3, "b=u2 c=u3"},
+		"one list, and the host says nothing":     {world().RemovedFrom(1, 0), 2, "a=u1 b=u2"},
+		"emptied, still listed":                   {world().Emptied(0), 2, "a=u1 b=u2"},
+		"emptied, old list":                       {stale.Silent(1), 2, "a=u1 b=u2"},
+		"emptied, unconfirmed list":               {world().RemovedFrom(1, 0).Emptied(0).Unconfirmed(1), 2, "a=u1 b=u2"},
+		"an earlier Node of the name was emptied": {other, 2, "a=u1 b=u2"},
+		"another host is emptied":                 {world().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bindings, _ := membership.Bind(c.world.Cluster, quorumtest.Claims(c.nodes), c.world.Nonces)
+			require.Equal(t, c.want, uids(bindings))
+		})
+	}
+}

@@ -168,6 +168,11 @@ func (c *Cluster) Unconfirmed(observers ...int) *Cluster {
 	return c.observers(observers, func(o *v1alpha1.Observation) { o.Linearizable = false })
 }
 
+// Emptied makes observers report that their hosts have no member any more.
+func (c *Cluster) Emptied(observers ...int) *Cluster {
+	return c.observers(observers, func(o *v1alpha1.Observation) { o.NoMember = true })
+}
+
 // AlarmsUnknown makes observers answer without the alarms.
 func (c *Cluster) AlarmsUnknown(observers ...int) *Cluster {
 	return c.observers(observers, func(o *v1alpha1.Observation) { o.AlarmsUnknown = true })
