@@ -126,8 +126,8 @@ func testEtcd(t *testing.T, f fixture) {
 // reason to probe, an entry is published once a minute.
 const maxListDelay = 15 * time.Second
 
-// requireListChanges adds and removes a learner and a voter. All agents publish the new list,
-// although nobody asks them.
+// requireListChanges adds and removes a learner and a voter. All agents publish the new list
+// without a new nonce.
 func (f fixture) requireListChanges(cluster *etcd.Cluster) {
 	f.t.Helper()
 	has := func(o v1alpha1.Observation, m *etcd.Member) bool {

@@ -104,8 +104,9 @@ func (s testServer) applyCluster(t *testing.T, nonce string) {
 // version that it wrote.
 func (s testServer) patchCluster(t *testing.T, subresource, patch string) (version string) {
 	t.Helper()
-	args := []string{"patch", "etcdcluster", string(testCluster), "--type=merge", "-p", patch,
-		"-o", "jsonpath={.metadata.resourceVersion}"}
+	args := []string{
+		"patch", "etcdcluster", string(testCluster), "--type=merge", "-p", patch, "-o", "jsonpath={.metadata.resourceVersion}",
+	}
 	if subresource != "" {
 		args = append(args, "--subresource="+subresource)
 	}

@@ -49,7 +49,8 @@ func TestListMembers(t *testing.T) {
 	requireChange := func(what string, change func() error) {
 		before := listed()
 		require.NoError(t, change(), what)
-		require.Eventually(t, func() bool { return !reflect.DeepEqual(before, listed()) }, 5*time.Second, time.Millisecond, what)
+		isChanged := func() bool { return !reflect.DeepEqual(before, listed()) }
+		require.Eventually(t, isChanged, 5*time.Second, time.Millisecond, what)
 	}
 	requireChange("added", func() error { _, err := etcd.AddLearnerUnstarted(t.Context()); return err })
 	learner := etcd.Member(4)

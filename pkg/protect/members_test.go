@@ -211,7 +211,7 @@ func TestHasNoMemberOf(t *testing.T) {
 	}
 }
 
-// The condition of a node that waits to be freed says what it waits for.
+// The condition of a node that is not freed yet names what is awaited.
 func TestF30Awaited(t *testing.T) {
 	cluster := func() *quorumtest.Cluster { return quorumtest.Voters(3).Silent(0) }
 	for name, c := range map[string]struct {

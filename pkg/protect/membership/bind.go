@@ -28,9 +28,9 @@ import (
 // write an unused address into its own Node. A host with a new name waits until an operator
 // resolves the grant, which also ends the binding.
 //
-// A binding ends only if the confirmed lists that carry one of the nonces lack the member, and if
-// these lists come from several Nodes, no other observer could contradict, or the agent of the
-// bound Node itself reports that the host has no member any more.
+// A binding ends only if the confirmed lists that carry one of the nonces lack the member. In
+// addition, these lists must come from several Nodes, or no other observer could contradict, or the
+// agent of the bound Node reports that its host has no member any more.
 func Bind(
 	c *v1alpha1.EtcdCluster, claims []observation.NodeClaim, nonces []string,
 ) (bindings []v1alpha1.Binding, refused []string) {

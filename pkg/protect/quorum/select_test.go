@@ -102,16 +102,16 @@ func TestDecideUnlabelled(t *testing.T) {
 		"agent silent, the lists differ": {
 			agentless().RemovedFrom(0, 1), silent, quorumtest.IDs("b"), "the list of node w1 does not have it there",
 		},
-		"agent silent, in no list":               {agentless().Removed(1), silent, nil, ""},
-		"agent silent, bound elsewhere":          {agentless().WithoutList(0).Rebound(0, 2), unreported(other), nil, ""},
-		"agent silent, the worker's own cluster": {ownCluster, silent, nil, ""},
-		"at address, bound elsewhere":            {agentless().Rebound(0, 2), other, nil, ""},
-		"name reused, no grant":                  {three().Dead(0), reused, quorumtest.IDs("a"), "etcdctl member remove a"},
-		"name reused, granted":                   {three().Dead(0).Granted(0), reused, nil, ""},
-		"name reused, granted, announced":        {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
-		"name reused, one of two granted":        {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
-		"name reused, both Nodes granted":        {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
-		"same Node, granted":                     {three().Granted(0), same, quorumtest.IDs("a"), ""},
+		"agent silent, in no list":           {agentless().Removed(1), silent, nil, ""},
+		"agent silent, bound elsewhere":      {agentless().WithoutList(0).Rebound(0, 2), unreported(other), nil, ""},
+		"agent silent, worker's own cluster": {ownCluster, silent, nil, ""},
+		"at address, bound elsewhere":        {agentless().Rebound(0, 2), other, nil, ""},
+		"name reused, no grant":              {three().Dead(0), reused, quorumtest.IDs("a"), "etcdctl member remove a"},
+		"name reused, granted":               {three().Dead(0).Granted(0), reused, nil, ""},
+		"name reused, granted, announced":    {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
+		"name reused, one of two granted":    {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
+		"name reused, both Nodes granted":    {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
+		"same Node, granted":                 {three().Granted(0), same, quorumtest.IDs("a"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, c.request)
