@@ -66,6 +66,7 @@ internal/testenv/apiserver: internal/testenv/etcd internal/testenv/loopback inte
 internal/testenv/etcd: internal/testenv/fakehost internal/testenv/loopback internal/testenv/pki
   internal/testenv/process
 internal/testenv/fakehost: internal/testenv/pki internal/testenv/process
+internal/testenv/hostnet: internal/testenv/loopback
 internal/testenv/loopback:
 internal/testenv/pki:
 internal/testenv/process:
@@ -79,8 +80,8 @@ test/bench/watcher:
 test/demo: *
 test/e2e: api/v1alpha1 pkg/protect pkg/protect/observation pkg/protect/quorum pkg/readiness
 test/e2e/echo:
-test/fixture: internal/testenv/apiserver internal/testenv/etcd internal/testenv/loopback
-  internal/testenv/process
+test/fixture: internal/testenv/apiserver internal/testenv/etcd internal/testenv/hostnet
+  internal/testenv/loopback internal/testenv/process
 test/spcserver: pkg/spc
 test/spcserver/cmd: pkg/spc test/spcserver
 test/stress: *

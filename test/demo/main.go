@@ -13,12 +13,19 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/hostnet"
 )
 
 func main() {
 	keep := flag.Bool("keep", false, "after the last step, keep everything running until Ctrl-C")
 	verbose := flag.Bool("v", false, "print each command with its output")
 	flag.Parse()
+	if !*keep { // the commands to try then reach the servers from another terminal
+		if status, done := hostnet.Isolate(); done {
+			os.Exit(status)
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Stdout, *keep, *verbose); err != nil {

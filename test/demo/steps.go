@@ -27,6 +27,7 @@ func (d *demo) startCluster(ctx context.Context) (err error) {
 		return err
 	}
 	d.note("kube-apiserver %s runs", version.GitVersion)
+	d.note("the addresses of the nodes are in %s", d.Net)
 	if d.etcd, err = d.StartEtcd(ctx, etcd.Options{Members: 3, Strict: true}); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,13 +61,11 @@ func KubesprayFiles(root, name, node string) MemberFiles {
 	}
 }
 
-// Write issues certificates for a node and its address, and writes the files. The server's
-// names include 127.0.0.1: etcd compares a peer's certificate with the source address of the
-// connection, which is 127.0.0.1 for every 127.a.b.c.
-func (f MemberFiles) Write(ca *pki.CA, node, ip string) error {
+// Write issues certificates for a node and its addresses, and writes the files.
+func (f MemberFiles) Write(ca *pki.CA, node string, ips ...string) error {
 	member, err := ca.Issue(pki.CertOptions{
 		CommonName: "etcd-member-" + node, Server: true, Client: true,
-		Hosts: []string{"localhost", node, "127.0.0.1", ip},
+		Hosts: append([]string{"localhost", node, "127.0.0.1"}, ips...),
 	})
 	if err != nil {
 		return err
@@ -86,7 +85,11 @@ func Unit(name string) string { return fmt.Sprintf(unitTemplate, name) }
 // directory and boot ID.
 func (m *Member) layOut(state string) error {
 	if m.etcd.ca != nil {
-		if err := m.Files.Write(m.etcd.ca, m.Node, m.IP); err != nil {
+		source, err := sourceOf(m.IP)
+		if err == nil {
+			err = m.Files.Write(m.etcd.ca, m.Node, m.IP, source)
+		}
+		if err != nil {
 			return fmt.Errorf("writing certificates of %s: %w", m.Name, err)
 		}
 	}
@@ -105,6 +108,17 @@ func (m *Member) layOut(state string) error {
 		return fmt.Errorf("laying out the host of %s: %w", m.Name, err)
 	}
 	return nil
+}
+
+// sourceOf returns the source address of connections to a member. All members have the same, because
+// they share an interface, and etcd compares the certificate of a peer with it.
+func sourceOf(ip string) (string, error) {
+	connection, err := net.Dial("udp", net.JoinHostPort(ip, "1")) // sends nothing
+	if err != nil {
+		return "", err
+	}
+	source, _, err := net.SplitHostPort(connection.LocalAddr().String())
+	return source, errors.Join(err, connection.Close())
 }
 
 // environment returns the variables of the process: the settings, with paths below the host's
