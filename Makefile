@@ -76,6 +76,14 @@ test: $(SERVERS) ## Run unit and integration tests: real etcd, real kube-apiserv
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	go test $(RACE) -timeout 9m ./...
 
+# Each run has other seeds. The output names them, and SEED=N plays one history again.
+HISTORIES ?= 10000
+WITHIN ?= 3m
+.PHONY: histories
+histories: ## Play random histories against the webhook (HISTORIES=10000 WITHIN=3m; SEED=N plays one again)
+	go test -count=1 -timeout 0 -v -run '^TestHistories$$' ./internal/simulation \
+		$(if $(SEED),-seed $(SEED),-histories $(HISTORIES) -within $(WITHIN))
+
 .PHONY: lint
 lint: bin/golangci-lint bin/controller-gen prose ## Lint code and language, and check that generated files and go.mod are up to date
 	bin/golangci-lint run ./...
@@ -124,7 +132,7 @@ fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ON
 	done
 
 .PHONY: check
-check: test lint demo ## Run what CI runs, except e2e, which needs Docker
+check: test histories lint demo ## Run what CI runs, except e2e, which needs Docker
 
 # The same commit makes the same images on every machine: one toolchain, no paths, and no time but
 # that of the commit. Without git, set REVISION and SOURCE_DATE_EPOCH.

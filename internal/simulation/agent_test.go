@@ -118,10 +118,7 @@ func (l *agentProbe) listMembers() {
 	}
 	l.result.Linearizable, l.result.AlarmsUnknown = true, false
 	for _, m := range l.etcd.members {
-		address := m.host.address
-		if l.agent.hasForeignURLs {
-			address = "etcd." + m.host.name + ".example.org"
-		}
+		address := l.agent.urlHost(m.host)
 		status := v1alpha1.MemberStatus{ID: m.id, Learner: m.learner, PeerURLs: []string{"https://" + address + ":2380"}}
 		if m.started {
 			status.Name, status.ClientURLs = "etcd-"+string(m.id), []string{"https://" + address + ":2379"}
@@ -138,6 +135,14 @@ func memberIDs(members []v1alpha1.MemberStatus) []v1alpha1.MemberID {
 		ids = append(ids, m.ID)
 	}
 	return ids
+}
+
+// urlHost returns the host in the URLs of a member on the machine.
+func (a *simulatedAgent) urlHost(h *simulatedHost) string {
+	if a.hasForeignURLs {
+		return "etcd." + h.name + ".example.org"
+	}
+	return h.address
 }
 
 // probeMember requests a read from one member. A voter needs a quorum for it, a learner

@@ -181,22 +181,48 @@ func (f patchView) apply(kind types.PatchType, body []byte, resource schema.Grou
 func (s *simulatedAPIServer) patchCluster(
 	name string, kind types.PatchType, body []byte,
 ) (*v1alpha1.EtcdCluster, error) {
+	return s.patchPart(name, kind, body, false)
+}
+
+// patchClusterStatus patches the status only.
+func (s *simulatedAPIServer) patchClusterStatus(
+	name string, kind types.PatchType, body []byte,
+) (*v1alpha1.EtcdCluster, error) {
+	return s.patchPart(name, kind, body, true)
+}
+
+func (s *simulatedAPIServer) patchPart(
+	name string, kind types.PatchType, body []byte, status bool,
+) (*v1alpha1.EtcdCluster, error) {
 	c, err := s.cluster(name)
 	if err != nil {
 		return nil, err
 	}
-	f := patchViewOf(c)
-	f.Spec = &c.Spec
-	made, err := f.apply(kind, body, clusterResource())
+	view := patchViewOf(c)
+	if status {
+		view.Status = &c.Status
+	} else {
+		view.Spec = &c.Spec
+	}
+	made, err := view.apply(kind, body, clusterResource())
 	if err != nil {
 		return nil, err
 	}
 	next := *c
-	next.Labels, next.Annotations = made.Metadata.Labels, made.Metadata.Annotations
-	if next.Spec = (v1alpha1.EtcdClusterSpec{}); made.Spec != nil {
-		next.Spec = *made.Spec
+	if status {
+		next.Status = valueOf(made.Status)
+	} else {
+		next.Labels, next.Annotations, next.Spec = made.Metadata.Labels, made.Metadata.Annotations, valueOf(made.Spec)
 	}
 	return s.writeCluster(c, &next), nil
+}
+
+// valueOf returns what the pointer points to, or the zero value.
+func valueOf[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
 }
 
 // writeCluster stores next as the newest version, unless nothing differs.
@@ -217,24 +243,4 @@ func (s *simulatedAPIServer) recordBindings(c *v1alpha1.EtcdCluster) {
 		}
 		s.bindings[b.NodeUID][evidence.MemberRef{Cluster: v1alpha1.ClusterID(c.Name), Member: b.MemberID}] = true
 	}
-}
-
-func (s *simulatedAPIServer) patchClusterStatus(
-	name string, kind types.PatchType, body []byte,
-) (*v1alpha1.EtcdCluster, error) {
-	c, err := s.cluster(name)
-	if err != nil {
-		return nil, err
-	}
-	f := patchViewOf(c)
-	f.Status = &c.Status
-	made, err := f.apply(kind, body, clusterResource())
-	if err != nil {
-		return nil, err
-	}
-	next := *c
-	if next.Status = (v1alpha1.EtcdClusterStatus{}); made.Status != nil {
-		next.Status = *made.Status
-	}
-	return s.writeCluster(c, &next), nil
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -83,7 +84,9 @@ func (m *simulatedCache[T]) receive(n int) {
 	}
 }
 
-// notify calls the handlers for the next n versions that the cache has received.
+// notify calls the handlers for the next n versions that the cache has received. It waits after
+// each call until all goroutines that the call woke are blocked. Otherwise the scheduler would
+// decide how many versions they see, and no history could be replayed.
 func (m *simulatedCache[T]) notify(n int) {
 	for ; n > 0 && m.notifiedCount < m.received; n-- {
 		v := m.table.log[m.notifiedCount]
@@ -99,6 +102,7 @@ func (m *simulatedCache[T]) notify(n int) {
 			default:
 				h.OnAdd(v.object, false)
 			}
+			synctest.Wait()
 		}
 		if v.deleted {
 			delete(m.notified, v.name)
@@ -119,6 +123,7 @@ func (m *simulatedCache[T]) relist() {
 		if _, there := m.objects[name]; !there {
 			for _, h := range m.handlers {
 				h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: name, Obj: m.notified[name]})
+				synctest.Wait()
 			}
 		}
 	}
@@ -130,6 +135,7 @@ func (m *simulatedCache[T]) relist() {
 			} else {
 				h.OnAdd(m.objects[name], false)
 			}
+			synctest.Wait()
 		}
 	}
 	m.notified = maps.Clone(m.objects)

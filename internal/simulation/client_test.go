@@ -206,6 +206,10 @@ type apiCall struct {
 	reply chan struct{}
 	// abandoned is true if the caller stopped waiting. The gate's mutex guards it.
 	abandoned bool
+	// equals are calls that differ from this one in nothing, for example reads of the same Node for
+	// two clusters of one review. The order in which they arrived depends on the scheduler, so they
+	// are executed and answered together.
+	equals []*apiCall
 }
 
 // A callGate holds the calls whose callers wait.
@@ -248,7 +252,7 @@ func (g *callGate) wait(ctx context.Context, c *apiCall) error {
 }
 
 // waiting returns the calls whose callers wait, in an order that does not depend on the
-// scheduling of goroutines. It removes the abandoned calls from the gate.
+// scheduling of goroutines, and equal calls as one. It removes the abandoned calls from the gate.
 func (g *callGate) waiting() (waiting, abandoned []*apiCall) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -260,26 +264,54 @@ func (g *callGate) waiting() (waiting, abandoned []*apiCall) {
 		}
 	}
 	g.calls = slices.Clone(waiting)
-	order := func(a, b *apiCall) int {
-		return cmp.Or(a.began.Compare(b.began), cmp.Compare(a.replica.number, b.replica.number),
-			cmp.Compare(a.review.sortKey(), b.review.sortKey()), cmp.Compare(a.what, b.what))
+	slices.SortStableFunc(waiting, compareCalls)
+	slices.SortStableFunc(abandoned, compareCalls)
+	var distinct []*apiCall
+	for _, c := range waiting {
+		c.equals = nil
+		if last := len(distinct) - 1; last >= 0 && compareCalls(distinct[last], c) == 0 {
+			distinct[last].equals = append(distinct[last].equals, c)
+		} else {
+			distinct = append(distinct, c)
+		}
 	}
-	slices.SortStableFunc(waiting, order)
-	slices.SortStableFunc(abandoned, order)
-	return waiting, abandoned
+	return distinct, abandoned
 }
 
-// answer returns the answer of an executed call to its caller.
+func compareCalls(a, b *apiCall) int {
+	isDone := func(c *apiCall) int {
+		if c.done {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(a.began.Compare(b.began), cmp.Compare(a.replica.number, b.replica.number),
+		cmp.Compare(a.review.sortKey(), b.review.sortKey()), cmp.Compare(a.what, b.what),
+		cmp.Compare(isDone(a), isDone(b)))
+}
+
+// answer returns the answers of an executed call, and of those that equal it, to their callers.
 func (g *callGate) answer(c *apiCall) {
 	g.mu.Lock()
-	g.calls = slices.DeleteFunc(g.calls, func(o *apiCall) bool { return o == c })
+	g.calls = slices.DeleteFunc(g.calls, func(o *apiCall) bool { return o == c || slices.Contains(c.equals, o) })
 	g.mu.Unlock()
 	close(c.reply)
+	for _, e := range c.equals {
+		close(e.reply)
+	}
 }
 
 func (c *apiCall) carryOut() {
 	c.err, c.done = c.do(), true
+	for _, e := range c.equals {
+		e.carryOut()
+	}
 }
 
-// fail sets the error that answers the call.
-func (c *apiCall) fail(err error) { c.err, c.done = err, true }
+// fail sets the error that answers the call and those that equal it.
+func (c *apiCall) fail(err error) {
+	c.err, c.done = err, true
+	for _, e := range c.equals {
+		e.fail(err)
+	}
+}

@@ -23,8 +23,11 @@
 // Each test run plays fifty fixed histories. These commands play random ones in addition, or
 // log one history of a seed:
 //
-//	go test ./internal/simulation -run TestHistories -histories 10000
+//	go test ./internal/simulation -run TestHistories -histories 10000 -within 3m -v
 //	go test ./internal/simulation -run TestHistories -seed 7 -v
+//
+// The flags -with and -without name the features attacks, latenodes and reboots that every
+// history has, or none.
 //
 // # How to read a failed history
 //

@@ -11,6 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestMain(m *testing.M) {
@@ -18,6 +21,9 @@ func TestMain(m *testing.M) {
 	flag.Uint64("seed", 0, "play only the history of this seed and log it")
 	flag.Int("shrink", 400, "number of shorter histories to try after a failure")
 	flag.Int("steps", 250, "number of steps of a history")
+	flag.String("with", "", "features that every history has, separated by commas, for example attacks,reboots")
+	flag.String("without", "", "features that no history has, separated by commas")
+	flag.Duration("within", 0, "time after which no further random history begins; 0 for no limit")
 	debug.SetGCPercent(400) // histories are short-lived
 	os.Exit(m.Run())
 }
@@ -64,10 +70,10 @@ func TestHistories(t *testing.T) {
 		return
 	}
 	const fixed, lanes = 50, 4
-	random := flagValue[int]("histories")
+	random, within, begun := flagValue[int]("histories"), flagValue[time.Duration]("within"), time.Now()
 	first := rand.Uint64() | 1<<63
 	t.Logf("%d fixed histories, %d random ones with seeds from %d", fixed, random, first)
-	var allowed, refused, deleted, healed atomic.Int64
+	var played, allowed, refused, deleted, healed atomic.Int64
 	for lane := range lanes {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
 			t.Parallel()
@@ -76,6 +82,10 @@ func TestHistories(t *testing.T) {
 				if i >= fixed {
 					seed = first + uint64(i)
 				}
+				if i >= fixed && within > 0 && time.Since(begun) > within {
+					return
+				}
+				played.Add(1)
 				o := play(t, fromSeed(seed), steps, false)
 				allowed.Add(int64(o.counts.allowed))
 				refused.Add(int64(o.counts.refused))
@@ -89,8 +99,8 @@ func TestHistories(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() {
-		t.Logf("%d deletions allowed, %d refused, %d carried out; %d recovery checks",
-			allowed.Load(), refused.Load(), deleted.Load(), healed.Load())
+		t.Logf("%d histories in %s: %d deletions allowed, %d refused, %d carried out; %d recovery checks",
+			played.Load(), time.Since(begun).Round(time.Second), allowed.Load(), refused.Load(), deleted.Load(), healed.Load())
 	})
 }
 
@@ -187,3 +197,11 @@ func (c *choices) pick(n int) int {
 
 // oneIn returns true in one of n cases.
 func (c *choices) oneIn(n int) bool { return c.pick(n) == n-1 }
+
+// TestReplay tests that a seed repeats a history exactly, whatever the scheduler does.
+func TestReplay(t *testing.T) {
+	for _, seed := range []uint64{17, 55, 106} {
+		first, second := play(t, fromSeed(seed), 250, false), play(t, fromSeed(seed), 250, false)
+		require.Equal(t, first.trace, second.trace, "seed %d", seed)
+	}
+}

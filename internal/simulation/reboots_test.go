@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
@@ -116,6 +117,32 @@ func (k *simulatedKured) check() {
 	}
 }
 
+// A rebootMark identifies one reboot that a Node announces. It is zero if no Node announces any.
+type rebootMark struct {
+	uid   types.UID
+	since int
+}
+
+// mark returns the reboot that a Node announces now.
+func (k *simulatedKured) mark() rebootMark {
+	if k.host == nil || k.host.node == "" {
+		return rebootMark{}
+	}
+	n, err := k.sim.api.node(k.host.name)
+	if err != nil || n.UID != k.host.node || n.Annotations[kuredAnnotation] == "" || !n.Spec.Unschedulable {
+		return rebootMark{}
+	}
+	return rebootMark{uid: n.UID, since: k.since}
+}
+
+// stop ends the reboot.
+func (k *simulatedKured) stop() {
+	if k.host != nil {
+		k.host.up = true
+		k.uncordon()
+	}
+}
+
 // run lets random actions and the steps of kured happen.
 func (k *simulatedKured) run(steps int) {
 	for range steps {
@@ -150,7 +177,7 @@ func TestHistoriesWithReboots(t *testing.T) {
 			p := randomProfile(c)
 			p.bound, p.careful, p.clusters = true, false, []int{3 + 2*c.pick(2)}
 			p.hosts = p.clusters[0] + c.pick(2)
-			for _, f := range []simulationFeature{membershipChanges, breakGlass, clusterDeletions, apiRestores} {
+			for _, f := range []simulationFeature{membershipChanges, breakGlass, clusterDeletions, apiRestores, reboots} {
 				p.enabled[f] = false
 			}
 			k := &simulatedKured{sim: newSimulation(t.Context(), c, p, false)}

@@ -56,6 +56,8 @@ func (sim *simulation) repairAll() {
 		r.nodeWatchStalled, r.clusterWatchStalled = false, false
 	}
 	sim.ensureLeader()
+	sim.endAttack()
+	sim.kured.stop()
 	for _, h := range sim.hosts {
 		h.agent.silent, h.agent.blind = false, false
 		if n, err := sim.api.node(h.name); err == nil && h.node == n.UID && n.DeletionTimestamp != nil {
@@ -224,7 +226,8 @@ func (sim *simulation) advance(d time.Duration) {
 	}
 }
 
-// doAllWork does all available work, and reports whether there was any.
+// doAllWork does available work, and reports whether there was any. It answers one call at a time,
+// so that the order in which the callers continue does not depend on the scheduler.
 func (sim *simulation) doAllWork() bool {
 	waiting, abandoned := sim.gate.waiting()
 	for _, c := range abandoned {
@@ -232,18 +235,18 @@ func (sim *simulation) doAllWork() bool {
 			sim.lateWrites = append(sim.lateWrites, c)
 		}
 	}
-	worked := false
 	for _, c := range waiting {
 		if sim.isBlocked != nil && sim.isBlocked(c) {
 			continue
 		}
-		worked = true
 		if !c.done {
 			c.carryOut()
 			sim.logCall(c, "")
 		}
 		sim.gate.answer(c)
+		return true
 	}
+	worked := false
 	for _, r := range sim.replicas {
 		if r.isCrashed() {
 			continue

@@ -233,4 +233,6 @@ type deletionKnowledge struct {
 	announced []evidence.MemberRef
 	// losses are the pending losses that only the state of a Node shows, and no grant.
 	losses []*pendingLoss
+	// reboot is the reboot that a Node announces.
+	reboot rebootMark
 }

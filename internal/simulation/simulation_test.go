@@ -3,6 +3,8 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
@@ -42,6 +44,9 @@ type simulation struct {
 	// backup is a backup of the API server's etcd, made at backupTime.
 	backup     *apiBackup
 	backupTime time.Time
+	// attacker is the machine on which an attacker has root, nil if there is none.
+	attacker *simulatedHost
+	kured    *simulatedKured
 
 	profile profile
 	verbose bool
@@ -60,8 +65,11 @@ func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *si
 		ctx: ctx, choices: c, api: newSimulatedAPIServer(), gate: newGate(), profile: p, verbose: verbose,
 		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{},
 	}
+	sim.kured = &simulatedKured{sim: sim}
 	for i := range p.hosts {
-		sim.addHost(fmt.Sprintf("n%d", i))
+		if h := sim.newHost(fmt.Sprintf("n%d", i)); !p.enabled[lateNodes] || !c.oneIn(4) {
+			sim.registerNode(h)
+		}
 	}
 	for i, size := range p.clusters {
 		e := &simulatedEtcd{id: v1alpha1.ClusterID([]string{"c1", "c2"}[i])}
@@ -87,20 +95,23 @@ func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *si
 
 // addHost adds a machine whose kubelet has registered.
 func (sim *simulation) addHost(name string) *simulatedHost {
+	h := sim.newHost(name)
+	sim.registerNode(h)
+	return h
+}
+
+// newHost adds a machine whose kubelet has not registered yet.
+func (sim *simulation) newHost(name string) *simulatedHost {
 	h := &simulatedHost{name: name, address: fmt.Sprintf("10.0.0.%d", len(sim.hosts)+1), up: true}
 	h.agent = newAgent(sim, h)
 	sim.hosts = append(sim.hosts, h)
-	sim.registerNode(h)
 	return h
 }
 
 // registerNode lets the kubelet of the host create its Node.
 func (sim *simulation) registerNode(h *simulatedHost) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.name}}
-	n.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeHostName, Address: h.name},
-		{Type: corev1.NodeInternalIP, Address: h.address},
-	}
+	n.Status.Addresses = nodeAddresses(h)
 	made, err := sim.api.createNode(n)
 	if err != nil {
 		return // the old Node of that name still exists
@@ -109,11 +120,21 @@ func (sim *simulation) registerNode(h *simulatedHost) {
 	sim.log("machine %s registers as Node %s", h.name, h.node)
 }
 
+func nodeAddresses(h *simulatedHost) []corev1.NodeAddress {
+	return []corev1.NodeAddress{
+		{Type: corev1.NodeHostName, Address: h.name},
+		{Type: corev1.NodeInternalIP, Address: h.address},
+	}
+}
+
 // bindAll creates the EtcdClusters that the leader would have written long ago.
 func (sim *simulation) bindAll() {
 	for _, e := range sim.etcds {
 		c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: string(e.id)}}
 		for _, m := range e.members {
+			if m.host.node == "" {
+				continue
+			}
 			c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{MemberID: m.id, Node: m.host.name, NodeUID: m.host.node})
 		}
 		if _, err := sim.api.createCluster(c); err != nil {
@@ -182,8 +203,22 @@ const (
 	dryRuns
 	collectionDeletes
 	calmPeriods // All parties work normally for minutes.
+	attacks     // An attacker on one machine forges what its agent and its kubelet write.
+	lateNodes   // Members start before the kubelets of their machines register.
+	reboots     // kured reboots machines.
 	features
 )
+
+// rareFeatures returns the features of one history in six, with the names by which flags switch them
+// on and off.
+func rareFeatures() map[simulationFeature]string {
+	return map[simulationFeature]string{attacks: "attacks", lateNodes: "latenodes", reboots: "reboots"}
+}
+
+// isListed reports whether the flag lists the name.
+func isListed(name, feature string) bool {
+	return slices.Contains(strings.Split(flagValue[string](name), ","), feature)
+}
 
 // A profile sets the kind of a history.
 type profile struct {
@@ -216,13 +251,17 @@ func randomProfile(c *choices) profile {
 		p.clusters = append(p.clusters, 3)
 	}
 	for f := range p.enabled {
-		p.enabled[f] = c.pick(3) == 1
+		if name, rare := rareFeatures()[simulationFeature(f)]; rare {
+			p.enabled[f] = (c.oneIn(6) || isListed("with", name)) && !isListed("without", name)
+		} else {
+			p.enabled[f] = c.pick(3) == 1
+		}
 	}
 	p.foreignURLs = c.oneIn(6)
 	if p.enabled[calmPeriods] = c.pick(3) > 0; p.careful {
 		for _, f := range []simulationFeature{
 			memberCrashes, machineOutages, unreviewedDeletions, autoscalerTaints,
-			labelRemovals, breakGlass, clusterDeletions, apiRestores,
+			labelRemovals, breakGlass, clusterDeletions, apiRestores, lateNodes, reboots,
 		} {
 			p.enabled[f] = false
 		}
@@ -259,6 +298,9 @@ func (p profile) environmentActions(sim *simulation) []action {
 	add(agentFailures, action{1, sim.breakAgent}, action{1, sim.repairAgent})
 	add(nodeFinalizers, action{1, sim.addFinalizer}, action{2, sim.completeDeletion})
 	add(nodeWrites, action{2, sim.writeNodeStatus})
+	add(attacks, action{3, sim.attack})
+	add(lateNodes, action{1, sim.addLateMachine}, action{1, sim.registerLateNode})
+	add(reboots, action{2, sim.kured.step})
 	add(calmPeriods, action{1, func() { sim.advanceAndLog(time.Duration(1+sim.choose(40)) * time.Second) }},
 		action{1, func() {
 			sim.advanceAndLog(time.Duration(30+sim.choose(300)) * time.Second)

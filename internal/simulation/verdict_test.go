@@ -63,7 +63,7 @@ func (sim *simulation) isLossPending(h *simulatedHost) bool {
 
 // knowledgeAbout returns what Holdfast can know at this moment about the members of a Node.
 func (sim *simulation) knowledgeAbout(node string, uid types.UID) deletionKnowledge {
-	k := deletionKnowledge{bound: map[types.UID][]evidence.MemberRef{}}
+	k := deletionKnowledge{bound: map[types.UID][]evidence.MemberRef{}, reboot: sim.kured.mark()}
 	for uid, refs := range sim.api.bindings {
 		for ref := range refs {
 			if sim.api.clusters.objects[string(ref.Cluster)] != nil {
@@ -131,6 +131,7 @@ func (sim *simulation) checkQuorumAfter(a *allowedReview, late *pendingLoss) {
 func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, others []*pendingLoss) string {
 	here := refsOf(e.id, a.review.before.announced, a.review.before.bound[a.loss.uid])
 	given, names := sim.lostMembers(e, a, others)
+	away := sim.awayMembers(e, a)
 	var why []string
 	for at := a.review.firstSnapshot; at <= a.lastSnapshot; at++ {
 		list := sim.snapshots[at][i]
@@ -145,7 +146,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 				continue
 			}
 			voters++
-			if !lost && sim.wasAlive(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
+			if !lost && !slices.Contains(away, s.id) && sim.wasAlive(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
 				left++
 			}
 		}
@@ -162,6 +163,15 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 		}
 	}
 	return strings.Join(why, "; or ")
+}
+
+// awayMembers returns the members that are bound to a Node whose mark has announced a reboot since
+// before the review.
+func (sim *simulation) awayMembers(e *simulatedEtcd, a *allowedReview) []v1alpha1.MemberID {
+	if r := a.review.before.reboot; r != (rebootMark{}) && r == sim.kured.mark() {
+		return refsOf(e.id, a.review.before.bound[r.uid])
+	}
+	return nil
 }
 
 // lostMembers returns the members of other machines that are lost or may be, as far as the
