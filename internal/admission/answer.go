@@ -121,6 +121,7 @@ type metrics struct {
 	answers  *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight prometheus.Gauge
+	rejected *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) (metrics, error) {
@@ -138,8 +139,12 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 			Name: "holdfast_webhook_admissions_in_flight",
 			Help: "Reviews of Node deletions in progress.",
 		}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_webhook_requests_rejected_total",
+			Help: "Requests and connections that were rejected without a review, by reason.",
+		}, []string{"reason"}),
 	}
-	err := errors.Join(r.Register(m.answers), r.Register(m.duration), r.Register(m.inFlight))
+	err := errors.Join(r.Register(m.answers), r.Register(m.duration), r.Register(m.inFlight), r.Register(m.rejected))
 	if err != nil {
 		return metrics{}, fmt.Errorf("registering the metrics of the admission entries: %w", err)
 	}

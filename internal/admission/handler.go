@@ -11,8 +11,10 @@
 package admission
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -73,6 +76,7 @@ type Handler struct {
 	events   record.EventRecorder
 	log      *slog.Logger
 	metrics  metrics
+	intake   *intake
 }
 
 // New returns a Handler.
@@ -81,14 +85,23 @@ func New(o Options) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handler{reviewer: o.Reviewer, node: o.Node, events: o.Events, log: o.Log, metrics: m}, nil
+	return &Handler{
+		reviewer: o.Reviewer, node: o.Node, events: o.Events, log: o.Log, metrics: m,
+		intake: newIntake(m.rejected),
+	}, nil
 }
 
 // Mount adds the entries to the mux.
 func (h *Handler) Mount(mux *http.ServeMux) error {
 	for _, e := range []entry{
-		{path: EtcdNodePath, deadline: etcdNodeDeadline, decide: h.decideEtcdNode, fallback: refuseUndecided},
-		{path: NodePath, deadline: nodeDeadline, decide: h.decideOtherNode, fallback: allowUndecided},
+		{
+			path: EtcdNodePath, deadline: etcdNodeDeadline, decide: h.decideEtcdNode,
+			fallback: refuseUndecided, rejectBusy: refuseBusy,
+		},
+		{
+			path: NodePath, deadline: nodeDeadline, decide: h.decideOtherNode,
+			fallback: allowUndecided, rejectBusy: deferBusy,
+		},
 	} {
 		handler, err := admission.StandaloneWebhook(
 			&admission.Webhook{
@@ -101,9 +114,32 @@ func (h *Handler) Mount(mux *http.ServeMux) error {
 		if err != nil {
 			return fmt.Errorf("mounting %s: %w", e.path, err)
 		}
-		mux.Handle(e.path, handler)
+		mux.Handle(e.path, h.limit(e, handler))
 	}
 	return nil
+}
+
+// limit passes on the requests that have arrived completely, as many as the entry may review at
+// the same time. Each entry has its own limit: nodes without etcd never wait for reviews of nodes
+// with etcd, which take seconds.
+func (h *Handler) limit(e entry, reviews http.Handler) http.Handler {
+	capacity := semaphore.NewWeighted(maxReviewBytes)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := h.intake.readBody(w, r)
+		if err != nil {
+			h.intake.rejectBody(w, err)
+			return
+		}
+		cost := max(int64(len(body)), minReviewCost)
+		if !capacity.TryAcquire(cost) {
+			h.metrics.rejected.WithLabelValues(busy).Inc()
+			e.rejectBusy(w, body)
+			return
+		}
+		defer capacity.Release(cost)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		reviews.ServeHTTP(w, r)
+	})
 }
 
 // An entry is one of the two paths.
@@ -114,6 +150,8 @@ type entry struct {
 	// fallback returns the answer if no decision is possible: to a review that cannot be parsed,
 	// or after a panic.
 	fallback func(code int32, reason quorum.Reason, why string) answer
+	// rejectBusy answers a request above the limit of the entry.
+	rejectBusy func(w http.ResponseWriter, body []byte)
 }
 
 // handle answers one review in all cases, and records the answer.

@@ -1,0 +1,242 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// paddedReview returns the review of a deletion with a length in bytes.
+func paddedReview(t *testing.T, length int) []byte {
+	t.Helper()
+	raw, err := json.Marshal(deletionReview(etcdNode(), nil))
+	require.NoError(t, err)
+	return append(raw, bytes.Repeat([]byte{' '}, length-len(raw))...)
+}
+
+// send posts a body and returns the response with its text. Without a declared length the
+// body is chunked.
+func (f *fixture) send(path string, body []byte, isDeclared bool) (*http.Response, string) {
+	f.t.Helper()
+	reader := io.Reader(bytes.NewReader(body))
+	if !isDeclared {
+		reader = io.MultiReader(reader)
+	}
+	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.url+path, reader)
+	require.NoError(f.t, err)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(f.t, err)
+	text, err := io.ReadAll(response.Body)
+	require.NoError(f.t, err)
+	require.NoError(f.t, response.Body.Close())
+	return response, string(text)
+}
+
+func (f *fixture) rejected(reason string) float64 {
+	f.t.Helper()
+	families, err := f.registry.Gather()
+	require.NoError(f.t, err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "holdfast_webhook_requests_rejected_total" && m.GetLabel()[0].GetValue() == reason {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+func TestBodyLimit(t *testing.T) {
+	for _, path := range []string{EtcdNodePath, NodePath} {
+		for _, isDeclared := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s declared=%v", path, isDeclared), func(t *testing.T) {
+				f := newFixture(t)
+				f.decision = quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}
+				response, _ := f.send(path, paddedReview(t, 3<<20), isDeclared)
+				require.Equal(t, http.StatusOK, response.StatusCode)
+				require.Len(t, f.requests, 1)
+				response, text := f.send(path, paddedReview(t, 3<<20+1), isDeclared)
+				require.Equal(t, http.StatusRequestEntityTooLarge, response.StatusCode)
+				require.Contains(t, text, "larger than 3145728 bytes")
+				require.Len(t, f.requests, 1)
+				require.EqualValues(t, 1, f.rejected("TooLarge"))
+			})
+		}
+	}
+}
+
+// TestBusyEntry fills one entry with reviews that do not end. The entry must answer the next
+// review at once, and the other entry must review as usual.
+func TestBusyEntry(t *testing.T) {
+	decision := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
+	dry := func(r *admissionv1.AdmissionRequest) { *r.DryRun = true } // without an event
+	for _, path := range []string{EtcdNodePath, NodePath} {
+		t.Run(path, func(t *testing.T) {
+			f := newFixture(t)
+			began, finish := make(chan struct{}), make(chan struct{})
+			end := sync.OnceFunc(func() { close(finish) })
+			t.Cleanup(end)
+			blocked := func(context.Context, quorum.Request) (quorum.Decision, error) {
+				began <- struct{}{}
+				<-finish
+				return decision, nil
+			}
+			atOnce := func(context.Context, quorum.Request) (quorum.Decision, error) { return decision, nil }
+			f.handler.reviewer = fakeReviewer{labelled: blocked, unlabelled: atOnce}
+			other := NodePath
+			if path == NodePath {
+				f.handler.reviewer, other = fakeReviewer{labelled: atOnce, unlabelled: blocked}, EtcdNodePath
+			}
+			var running errgroup.Group
+			const most = maxReviewBytes / minReviewCost
+			for range most {
+				running.Go(func() error {
+					answer := f.post(path, deletionReview(etcdNode(), dry))
+					if answer.Allowed || answer.Result.Message != "no" {
+						return fmt.Errorf("the answer is %v", answer)
+					}
+					return nil
+				})
+				<-began
+			}
+			require.Equal(t, "no", f.post(other, deletionReview(etcdNode(), dry)).Result.Message)
+
+			response, text := f.send(path, paddedReview(t, 10<<10), true)
+			if path == EtcdNodePath {
+				var review admissionv1.AdmissionReview
+				require.NoError(t, json.Unmarshal([]byte(text), &review))
+				require.EqualValues(t, "review-1", review.Response.UID)
+				require.False(t, review.Response.Allowed)
+				require.EqualValues(t, http.StatusTooManyRequests, review.Response.Result.Code)
+				require.Equal(t, metav1.StatusReasonTooManyRequests, review.Response.Result.Reason)
+				require.EqualValues(t, 1, review.Response.Result.Details.RetryAfterSeconds)
+				require.Contains(t, review.Response.Result.Message, "Try again")
+			} else {
+				require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
+				require.Equal(t, "1", response.Header.Get("Retry-After"))
+				require.True(t, response.Close, "the API server would try the same replica again")
+			}
+			require.EqualValues(t, 1, f.rejected("Busy"))
+			end()
+			require.NoError(t, running.Wait())
+		})
+	}
+}
+
+// TestLargeReviewsAreBusy has fewer reviews than an entry reviews at once. Their size counts too.
+func TestLargeReviewsAreBusy(t *testing.T) {
+	f := newFixture(t)
+	began, finish := make(chan struct{}), make(chan struct{})
+	end := sync.OnceFunc(func() { close(finish) })
+	t.Cleanup(end)
+	f.handler.reviewer = fakeReviewer{labelled: func(context.Context, quorum.Request) (quorum.Decision, error) {
+		began <- struct{}{}
+		<-finish
+		return quorum.Decision{}, nil
+	}}
+	var running errgroup.Group
+	for range 2 {
+		running.Go(func() error {
+			f.send(EtcdNodePath, paddedReview(t, maxBody), true)
+			return nil
+		})
+		<-began
+	}
+	_, text := f.send(EtcdNodePath, paddedReview(t, maxBody), true)
+	require.Contains(t, text, "Try again")
+	end()
+	require.NoError(t, running.Wait())
+}
+
+// newLimitedServer serves the fixture's Handler, and closes connections above these limits.
+func (f *fixture) newLimitedServer(conns int, size int64) string {
+	f.t.Helper()
+	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
+	f.handler.intake.maxConns, f.handler.intake.maxBytes = conns, size
+	mux := http.NewServeMux()
+	require.NoError(f.t, f.handler.Mount(mux))
+	server := httptest.NewUnstartedServer(mux)
+	f.handler.LimitConnections(server.Config)
+	server.Start()
+	f.t.Cleanup(server.Close)
+	f.url = server.URL
+	return server.Listener.Addr().String()
+}
+
+// isClosed waits until the server closes the connection, and returns false if it has not.
+func isClosed(t *testing.T, conn net.Conn, within time.Duration) bool {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(within)))
+	_, err := conn.Read(make([]byte, 1))
+	timeout, ok := err.(net.Error) //nolint:errorlint // It is the connection's own error.
+	return !ok || !timeout.Timeout()
+}
+
+// TestWaitingConnections opens more connections than may wait for a request. The server must
+// close the oldest ones and answer reviews on new ones.
+func TestWaitingConnections(t *testing.T) {
+	for name, request := range map[string]string{
+		"no request": "", "half a header": "POST " + EtcdNodePath + " HTTP/1.1\r\nHost",
+		"no body": "POST " + EtcdNodePath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			address := f.newLimitedServer(4, maxWaitingBytes)
+			var open []net.Conn
+			for range 6 {
+				conn, err := net.Dial("tcp", address)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = conn.Close() }) // the server has closed some
+				_, err = io.WriteString(conn, request)
+				require.NoError(t, err)
+				open = append(open, conn)
+			}
+			require.True(t, isClosed(t, open[0], 30*time.Second))
+			require.True(t, isClosed(t, open[1], 30*time.Second))
+			require.False(t, isClosed(t, open[5], 100*time.Millisecond))
+			http.DefaultClient.CloseIdleConnections()
+			require.Equal(t, "no", f.post(EtcdNodePath, deletionReview(etcdNode(), nil)).Result.Message)
+			require.GreaterOrEqual(t, f.rejected("TooSlow"), 3.0)
+		})
+	}
+}
+
+// TestWaitingBytes has clients that send most of a body. The server must close the one that has
+// sent most, and not an older connection that has sent less.
+func TestWaitingBytes(t *testing.T) {
+	f := newFixture(t)
+	address := f.newLimitedServer(100, 1<<20)
+	var open []net.Conn
+	for _, size := range []int{0, 100_000, 500_000, 300_000, 300_000} {
+		conn, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() }) // the server has closed one
+		_, err = io.WriteString(conn, "POST "+EtcdNodePath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"+
+			strings.Repeat(" ", size))
+		require.NoError(t, err)
+		open = append(open, conn)
+	}
+	require.True(t, isClosed(t, open[2], 30*time.Second))
+	for _, i := range []int{0, 1, 3, 4} {
+		require.False(t, isClosed(t, open[i], 50*time.Millisecond))
+	}
+	require.Equal(t, "no", f.post(EtcdNodePath, deletionReview(etcdNode(), nil)).Result.Message)
+	require.EqualValues(t, 1, f.rejected("TooSlow"))
+}
