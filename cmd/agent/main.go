@@ -202,7 +202,7 @@ func serveHealth(
 	for {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err == nil {
-			err = cli.Serve(ctx, listener, mux, healthDrain, log)
+			err = cli.Serve(ctx, cli.NewServer(mux, log), listener, healthDrain)
 		} else {
 			err = fmt.Errorf("listening on --health-listen: %w", err)
 		}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -47,9 +49,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// memoryLimit is GOMEMLIMIT in the manifests.
+const memoryLimit = "GOMEMLIMIT=200MiB"
+
 // webhookProcess is one replica.
 type webhookProcess struct {
 	*process.Process
+	options                  process.Options
 	address, health, metrics string
 }
 
@@ -61,14 +67,14 @@ func startWebhook(t *testing.T, server *apiserver.Server, name string, args ...s
 	w := &webhookProcess{address: freeAddress(t), health: freeAddress(t), metrics: freeAddress(t)}
 	self, err := os.Executable()
 	require.NoError(t, err)
-	w.Process, err = process.Start(process.Options{
-		Name: name, Path: self, LogFile: filepath.Join(t.TempDir(), "log"),
+	w.options = process.Options{
+		Name: name, Path: self, LogFile: filepath.Join(t.TempDir(), "log"), Env: []string{memoryLimit},
 		Args: append([]string{
 			asWebhook, "--kubeconfig=" + writeKubeconfig(t, account), "--listen=" + w.address, "--health-listen=" + w.health,
 			"--metrics-listen=" + w.metrics, "--log-format=text",
 		}, args...),
-	})
-	require.NoError(t, err)
+	}
+	w.start(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("end of the log of %s:\n%s", name, w.LogTail(60))
@@ -76,6 +82,21 @@ func startWebhook(t *testing.T, server *apiserver.Server, name string, args ...s
 		require.NoError(t, w.Stop(context.WithoutCancel(t.Context())))
 	})
 	return w
+}
+
+// start starts the process, also after it has ended, at the same addresses.
+func (w *webhookProcess) start(t *testing.T) {
+	t.Helper()
+	var err error
+	w.Process, err = process.Start(w.options)
+	require.NoError(t, err)
+}
+
+// dial connects to the port for reviews.
+func (w *webhookProcess) dial(ctx context.Context) (net.Conn, error) {
+	//nolint:gosec // The tests send nothing secret.
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}}
+	return dialer.DialContext(ctx, "tcp", w.address)
 }
 
 func (w *webhookProcess) waitReady(t *testing.T) {
@@ -131,6 +152,7 @@ type fixture struct {
 	*apiserver.Server
 	api      client.Client
 	replicas []*webhookProcess
+	service  *apiserver.ServiceProxy
 }
 
 // newFixture starts one replica for each list of arguments, behind the Service of the
@@ -144,18 +166,25 @@ func newFixture(t *testing.T, replicaArgs ...[]string) *fixture {
 	var err error
 	f.api, err = client.New(f.Admin(), client.Options{Scheme: objects})
 	require.NoError(t, err)
-	var addresses []string
 	for i, args := range replicaArgs {
-		replica := startWebhook(t, f.Server, fmt.Sprint("webhook-", i), args...)
-		f.replicas, addresses = append(f.replicas, replica), append(addresses, replica.address)
+		f.replicas = append(f.replicas, startWebhook(t, f.Server, fmt.Sprint("webhook-", i), args...))
 	}
-	service, err := f.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", addresses...)
+	f.service, err = f.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", f.addresses()...)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, service.Close()) })
+	t.Cleanup(func() { require.NoError(t, f.service.Close()) })
 	for _, replica := range f.replicas {
 		replica.waitReady(t)
 	}
 	return f
+}
+
+// addresses returns where the replicas review deletions.
+func (f *fixture) addresses() []string {
+	var addresses []string
+	for _, replica := range f.replicas {
+		addresses = append(addresses, replica.address)
+	}
+	return addresses
 }
 
 func (f *fixture) addNode(t *testing.T, name string, labels map[string]string) *corev1.Node {
@@ -173,6 +202,18 @@ func etcdLabel() map[string]string {
 func (f *fixture) deleteNode(t *testing.T, node string, args ...string) (string, error) {
 	t.Helper()
 	return f.Kubectl(t.Context(), append([]string{"delete", "node", node, "--wait=false"}, args...)...)
+}
+
+// addSilentMember adds a node with the member of a cluster whose agent never answers, so
+// that a review of its deletion waits for the agent.
+func (f *fixture) addSilentMember(t *testing.T, node string) (*corev1.Node, *v1alpha1.EtcdCluster) {
+	t.Helper()
+	silent := f.addNode(t, node, etcdLabel())
+	cluster := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "cd"}, Spec: v1alpha1.EtcdClusterSpec{
+		Nonce: "before", Members: []v1alpha1.Binding{{MemberID: "a1", Node: silent.Name, NodeUID: silent.UID}},
+	}}
+	require.NoError(t, f.api.Create(t.Context(), cluster))
+	return silent, cluster
 }
 
 // waitForEvent returns the message of an event on the node.

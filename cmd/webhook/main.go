@@ -34,9 +34,14 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
-// drainTime limits how long the webhook waits for running requests on shutdown. A review
-// takes 8 s at most.
-const drainTime = 9 * time.Second
+const (
+	// lingerTime is how long the webhook takes new requests after SIGTERM. By then, every API
+	// server has been told to use another replica.
+	lingerTime = time.Second
+	// drainTime limits how long the webhook waits for running requests after that. A review
+	// takes 8 s at most.
+	drainTime = 9 * time.Second
+)
 
 // version is the version of the image with its commit. The Makefile has the linker set
 // it; in other builds it is empty (see cli.Version).
@@ -81,23 +86,26 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	// Serve health from the start: a webhook that waits for the API server is alive, but
-	// not ready.
+	// not ready. It is served to the end, as is all else that reviews need: only the review
+	// server ends with ctx, and ends the group.
 	var ready atomic.Pointer[func() error]
-	group, running := errgroup.WithContext(ctx)
+	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
 	if ports.health != nil {
 		group.Go(func() error {
-			return cli.Serve(running, ports.health, healthHandler(&ready), drainTime, log)
+			return cli.Serve(running, cli.NewServer(healthHandler(ctx, &ready), log), ports.health, drainTime)
 		})
 	}
 	if ports.metrics != nil {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{registry, crmetrics.Registry},
 			promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
-		group.Go(func() error { return cli.Serve(running, ports.metrics, mux, drainTime, log) })
+		group.Go(func() error { return cli.Serve(running, cli.NewServer(mux, log), ports.metrics, drainTime) })
 	}
 	group.Go(func() error {
-		server := webhookServer{config: cfg, api: api, log: log, registry: registry, listener: ports.webhook}
-		return server.run(running, func(check func() error) { ready.Store(&check) })
+		stopping, cancel := withEnd(running, ctx, 0)
+		defer cancel()
+		server := webhookServer{config: cfg, api: api, log: log, registry: registry}
+		return server.run(stopping, func(check func() error) { ready.Store(&check) })
 	})
 	err = errors.Join(group.Wait(), ports.close())
 	if ctx.Err() != nil {
@@ -120,11 +128,14 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 }
 
 // healthHandler serves /healthz, which always succeeds because a restart does not bring
-// the API server back, and /readyz, which runs the check in ready.
-func healthHandler(ready *atomic.Pointer[func() error]) http.Handler {
+// the API server back, and /readyz, which runs the check in ready until ctx ends.
+func healthHandler(ctx context.Context, ready *atomic.Pointer[func() error]) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return nil }))
 	mux.HandleFunc("GET /readyz", cli.CheckHandler(func() error {
+		if ctx.Err() != nil {
+			return errors.New("the webhook is stopping")
+		}
 		if check := ready.Load(); check != nil {
 			return (*check)()
 		}
@@ -133,18 +144,17 @@ func healthHandler(ready *atomic.Pointer[func() error]) http.Handler {
 	return mux
 }
 
-// listeners are the open ports. A port that is not wanted is nil.
-type listeners struct{ webhook, metrics, health net.Listener }
+// listeners are the ports for metrics and health. A port that is not wanted is nil.
+type listeners struct{ metrics, health net.Listener }
 
-// openListeners opens all ports before anything else starts, to report a port that is in
-// use immediately.
+// openListeners opens these ports before anything else starts, to report a port that is in
+// use immediately. The port for reviews is opened when the webhook can review.
 func openListeners(ctx context.Context, cfg config) (listeners, error) {
 	var l listeners
 	for _, port := range []struct {
 		flag, address string
 		listener      *net.Listener
 	}{
-		{"--listen", cfg.listen, &l.webhook},
 		{"--metrics-listen", cfg.metricsListen, &l.metrics},
 		{"--health-listen", cfg.healthListen, &l.health},
 	} {
@@ -163,7 +173,7 @@ func openListeners(ctx context.Context, cfg config) (listeners, error) {
 // close closes the listeners that no server has closed.
 func (l listeners) close() error {
 	var errs []error
-	for _, listener := range []net.Listener{l.webhook, l.metrics, l.health} {
+	for _, listener := range []net.Listener{l.metrics, l.health} {
 		if listener == nil {
 			continue
 		}

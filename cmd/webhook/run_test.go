@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,20 +93,13 @@ func TestRun(t *testing.T) {
 func (f *fixture) checkShutdown(t *testing.T) {
 	t.Helper()
 	f.waitForLeader(t)
-
-	// The agent of this member never answers, so a review waits for it.
-	silent := f.addNode(t, "etcd-1", etcdLabel())
-	cluster := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "cd"}, Spec: v1alpha1.EtcdClusterSpec{
-		Nonce: "before", Members: []v1alpha1.Binding{{MemberID: "a1", Node: silent.Name, NodeUID: silent.UID}},
-	}}
-	require.NoError(t, f.api.Create(t.Context(), cluster))
-
+	silent, cluster := f.addSilentMember(t, "etcd-1")
 	for left := f.replicas; len(left) > 0; {
-		var review errgroup.Group
-		review.Go(func() error {
+		reviewed := make(chan error, 1)
+		go func() {
 			_, err := f.deleteNode(t, silent.Name)
-			return err
-		})
+			reviewed <- err
+		}()
 		var busy *webhookProcess
 		require.Eventually(t, func() bool {
 			for _, replica := range left {
@@ -116,14 +110,18 @@ func (f *fixture) checkShutdown(t *testing.T) {
 			return busy != nil
 		}, soon, 20*time.Millisecond)
 		start := time.Now()
+		require.NoError(t, syscall.Kill(busy.PID(), syscall.SIGTERM))
+		require.Eventually(t, func() bool {
+			code, text := fetch(t, "http://"+busy.health+"/readyz")
+			return code == http.StatusServiceUnavailable && text == "the webhook is stopping\n"
+		}, soon, time.Millisecond)
+		// The agent answers only now: the review still sees its answer.
+		err := f.answerUntilReviewed(t, cluster, silent, reviewed)
+		require.ErrorContains(t, err, "would break quorum", "the running review ended without the answer of the agent")
 		require.NoError(t, busy.Stop(t.Context()))
 		require.Less(t, time.Since(start), 5*time.Second)
 		require.ErrorContains(t, busy.Exited(), "exit status 0")
 		require.Contains(t, busy.LogTail(3), "webhook stopped")
-		err := review.Wait()
-		require.ErrorContains(t, err, `admission webhook "etcd-nodes.holdfast.dev" denied the request`,
-			"the running review has no answer")
-		require.NotContains(t, err.Error(), "cannot decide", "the running review was cut off")
 		left = slices.DeleteFunc(left, func(replica *webhookProcess) bool { return replica == busy })
 		if len(left) > 0 {
 			f.waitForLeader(t)
@@ -137,6 +135,31 @@ func (f *fixture) checkShutdown(t *testing.T) {
 	require.NoError(t, err)
 	_, err = f.deleteNode(t, silent.Name)
 	require.ErrorContains(t, err, "failed calling webhook")
+}
+
+// answerUntilReviewed publishes an observation of a cluster with one voter for each nonce, and
+// returns the result of the review.
+func (f *fixture) answerUntilReviewed(
+	t *testing.T, cluster *v1alpha1.EtcdCluster, node *corev1.Node, reviewed <-chan error,
+) (result error) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		c := &v1alpha1.EtcdCluster{}
+		require.NoError(t, f.api.Get(t.Context(), client.ObjectKeyFromObject(cluster), c))
+		before := c.DeepCopy()
+		c.Status.Observations = []v1alpha1.Observation{{
+			Node: node.Name, NodeUID: node.UID, Nonce: c.Spec.Nonce, Time: metav1.Now(), LocalMember: "a1", Linearizable: true,
+			Members: []v1alpha1.MemberStatus{{ID: "a1", Name: "etcd-1", Healthy: true}},
+		}}
+		require.NoError(t, f.api.Status().Patch(t.Context(), c, client.MergeFrom(before)))
+		select {
+		case result = <-reviewed:
+			return true
+		default:
+			return false
+		}
+	}, soon, 20*time.Millisecond)
+	return result
 }
 
 // TestHoldWatch has a held node and no agent. The leader of the webhook must release the

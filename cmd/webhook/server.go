@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,7 +25,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/admission"
-	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/deletion"
 	"github.com/holdfast-dev/holdfast/internal/holdwatch"
@@ -51,11 +46,11 @@ type webhookServer struct {
 	api      *rest.Config
 	log      *slog.Logger
 	registry prometheus.Registerer
-	listener net.Listener
 }
 
-// run waits for the API server, then builds the parts and runs them until ctx ends. It
-// passes setReady a check of whether the replica can answer reviews.
+// run waits for the API server, then builds the parts and runs them until ctx ends and the
+// last review is answered. It passes setReady a check of whether the replica can answer
+// reviews.
 func (s webhookServer) run(ctx context.Context, setReady func(func() error)) error {
 	if err := waitForAPI(ctx, s.api, s.log); err != nil {
 		return err
@@ -89,27 +84,19 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	if err != nil {
 		return err
 	}
-	var synced atomic.Bool
-	if err := m.Add(everyReplica(func(ctx context.Context) error {
-		synced.Store(true) // The manager starts this function after its caches have synced.
-		<-ctx.Done()
-		return nil
-	})); err != nil {
-		return fmt.Errorf("adding the check for synced caches: %w", err)
+	port := &reviewPort{
+		config: s.config, reviews: reviews, certificates: certificates, log: s.log, synced: make(chan struct{}),
 	}
-	setReady(func() error {
-		if !synced.Load() {
-			return errors.New("the caches of Nodes and EtcdClusters have not synced yet")
-		}
-		return certificates.Ready()
-	})
-	group, running := errgroup.WithContext(ctx)
+	if err := port.addTo(m); err != nil {
+		return err
+	}
+	setReady(port.ready)
+	// Reviews need the caches, the certificate and the leader's loop. These run until the port
+	// is closed, which ends the group.
+	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
 	group.Go(func() error { return m.Start(running) })
 	group.Go(func() error { return certificates.Run(running) })
-	group.Go(func() error {
-		listener := tls.NewListener(s.listener, tlsConfig(s.config, certificates.GetCertificate))
-		return cli.Serve(running, listener, reviews, drainTime, s.log)
-	})
+	group.Go(func() error { return port.serve(ctx, running) })
 	return group.Wait()
 }
 
@@ -138,7 +125,7 @@ func onLeader(run func(context.Context) error) manager.RunnableFunc {
 // the same EtcdClusters.
 func (s webhookServer) addReviewer(
 	ctx context.Context, m manager.Manager, recorder record.EventRecorder,
-) (http.Handler, error) {
+) (*admission.Handler, error) {
 	store, err := clusterstore.New(ctx, clusterstore.Options{
 		Client: m.GetClient(), Reader: m.GetAPIReader(), Cache: m.GetCache(),
 		MinRemainingTolerance: s.tolerance, Departures: s.departures, Registerer: s.registry,
@@ -165,7 +152,7 @@ func (s webhookServer) addReviewer(
 	if err != nil {
 		return nil, err
 	}
-	handler, err := admission.New(admission.Options{
+	return admission.New(admission.Options{
 		Reviewer: reviewer,
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			node := &corev1.Node{}
@@ -173,11 +160,6 @@ func (s webhookServer) addReviewer(
 		},
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
-	if err != nil {
-		return nil, err
-	}
-	mux := http.NewServeMux()
-	return mux, handler.Mount(mux)
 }
 
 // addHoldWatcher adds the watch of holds. It runs in every replica, and acts in the leader.

@@ -105,7 +105,8 @@ func sendRequest(t *testing.T, config *tls.Config, serving *pki.CA, sent []tls.C
 	var g errgroup.Group
 	g.Go(func() error {
 		handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-		return cli.Serve(ctx, tls.NewListener(listener, config), handler, drainTime, slog.New(slog.DiscardHandler))
+		server := cli.NewServer(handler, slog.New(slog.DiscardHandler))
+		return cli.Serve(ctx, server, tls.NewListener(listener, config), drainTime)
 	})
 	roots := x509.NewCertPool()
 	require.True(t, roots.AppendCertsFromPEM(serving.PEM()))

@@ -12,21 +12,25 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// NewServer returns a server with time limits for slow clients.
+func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      20 * time.Second,
+		// client-go closes idle connections after 90 s. A request that meets the server's own
+		// close fails.
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 64 << 10,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelInfo),
+	}
+}
+
 // Serve answers requests on a listener until ctx ends. It then takes no new request, and
 // waits for the requests that are being answered, at most for the time drain. Their
 // contexts do not end with ctx.
-func Serve(
-	ctx context.Context, listener net.Listener, handler http.Handler, drain time.Duration, log *slog.Logger,
-) error {
-	server := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      20 * time.Second,
-		IdleTimeout:       90 * time.Second,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelInfo),
-	}
+func Serve(ctx context.Context, server *http.Server, listener net.Listener, drain time.Duration) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

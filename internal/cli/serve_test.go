@@ -17,6 +17,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, drain time.Duration) error {
+	return cli.Serve(ctx, cli.NewServer(handler, slog.New(slog.DiscardHandler)), listener, drain)
+}
+
 // TestServe ends the context while a request is being answered.
 func TestServe(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -32,7 +36,7 @@ func TestServe(t *testing.T) {
 		}
 	})
 	var server, client errgroup.Group
-	server.Go(func() error { return cli.Serve(ctx, listener, handler, time.Minute, slog.New(slog.DiscardHandler)) })
+	server.Go(func() error { return serve(ctx, listener, handler, time.Minute) })
 	client.Go(func() error {
 		response, err := http.Get("http://" + listener.Addr().String())
 		if err != nil {
@@ -66,9 +70,7 @@ func TestServeDrainTimeout(t *testing.T) {
 	began := make(chan struct{})
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { close(began); <-r.Context().Done() })
 	var server, client errgroup.Group
-	server.Go(func() error {
-		return cli.Serve(ctx, listener, handler, time.Millisecond, slog.New(slog.DiscardHandler))
-	})
+	server.Go(func() error { return serve(ctx, listener, handler, time.Millisecond) })
 	client.Go(func() error {
 		response, err := http.Get("http://" + listener.Addr().String())
 		if err == nil {

@@ -63,6 +63,7 @@ type Rotator struct {
 	policy rotationPolicy
 	log    *slog.Logger
 	expiry prometheus.Gauge
+	loaded chan struct{} // closed when there is a certificate
 
 	mu       sync.Mutex // guards served and notReady
 	served   *tls.Certificate
@@ -84,7 +85,7 @@ func New(o Options) (*Rotator, error) {
 	}
 	r := &Rotator{
 		client: o.Client, secret: types.NamespacedName{Namespace: o.Namespace, Name: o.Secret}, config: o.Configuration,
-		policy: policy, log: o.Log, notReady: "the serving certificate is not loaded yet",
+		policy: policy, log: o.Log, loaded: make(chan struct{}), notReady: "the serving certificate is not loaded yet",
 		expiry: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_serving_certificate_expiry_timestamp_seconds",
 			Help: "Expiry of the serving certificate in use, in seconds since the epoch; 0 if there is none.",
@@ -111,6 +112,10 @@ func (r *Rotator) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	}
 	return r.served, nil
 }
+
+// Loaded returns a channel that is closed when GetCertificate returns a certificate. Before that,
+// every TLS handshake fails.
+func (r *Rotator) Loaded() <-chan struct{} { return r.loaded }
 
 // Ready returns an error with the reason if calls by the API server fail.
 func (r *Rotator) Ready() error {
@@ -141,6 +146,9 @@ func (r *Rotator) updateServed(s rotationState) {
 	r.served, r.notReady = selected, reason
 	r.mu.Unlock()
 	if selected != nil && (previous == nil || !slices.Equal(previous.Certificate[0], selected.Certificate[0])) {
+		if previous == nil {
+			close(r.loaded)
+		}
 		leaf := selected.Leaf
 		r.expiry.Set(float64(leaf.NotAfter.Unix()))
 		r.log.Info("serving a new certificate", "serial", leaf.SerialNumber.Text(16), "not_after", leaf.NotAfter)

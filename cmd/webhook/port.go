@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/internal/servingcert"
+)
+
+// A reviewPort is the port on which the API server requests reviews. It is open only while the
+// replica can answer them: a Service uses another replica if a connection is refused, but not if
+// a handshake or a review fails.
+type reviewPort struct {
+	config
+	reviews      *admission.Handler
+	certificates *servingcert.Rotator
+	log          *slog.Logger
+	synced       chan struct{} // closed when the caches have synced
+	isOpen       atomic.Bool
+}
+
+// addTo makes the manager report when its caches have synced.
+func (p *reviewPort) addTo(m manager.Manager) error {
+	err := m.Add(everyReplica(func(ctx context.Context) error {
+		close(p.synced) // The manager starts this function after its caches have synced.
+		<-ctx.Done()
+		return nil
+	}))
+	if err != nil {
+		return fmt.Errorf("adding the check for synced caches: %w", err)
+	}
+	return nil
+}
+
+// ready returns an error with the reason if the replica cannot answer reviews.
+func (p *reviewPort) ready() error {
+	select {
+	case <-p.synced:
+	default:
+		return errors.New("the caches of Nodes and EtcdClusters have not synced yet")
+	}
+	if err := p.certificates.Ready(); err != nil {
+		return err
+	}
+	if !p.isOpen.Load() {
+		return errors.New("the port for reviews is not open yet")
+	}
+	return nil
+}
+
+// serve opens the port as soon as the replica can answer reviews, and answers them until ctx
+// ends. The API server needs a moment to use another replica, so serve takes new reviews for
+// lingerTime after ctx has ended, and returns when the last one is answered. The context running
+// must live as long: it ends only if a part fails that reviews need.
+func (p *reviewPort) serve(ctx, running context.Context) error {
+	starting, cancel := withEnd(running, ctx, 0)
+	defer cancel()
+	for _, needed := range []<-chan struct{}{p.synced, p.certificates.Loaded()} {
+		select {
+		case <-starting.Done():
+			return context.Cause(starting)
+		case <-needed:
+		}
+	}
+	mux := http.NewServeMux()
+	if err := p.reviews.Mount(mux); err != nil {
+		return err
+	}
+	server := cli.NewServer(closeConnections(ctx, mux), p.log)
+	p.reviews.LimitConnections(server)
+	listener, err := new(net.ListenConfig).Listen(starting, "tcp", p.listen)
+	if err != nil {
+		return fmt.Errorf("listening on --listen: %w", err)
+	}
+	p.isOpen.Store(true)
+	lingering, cancel := withEnd(running, ctx, lingerTime)
+	defer cancel()
+	listener = tls.NewListener(listener, tlsConfig(p.config, p.certificates.GetCertificate))
+	return cli.Serve(lingering, server, listener, drainTime)
+}
+
+// closeConnections closes each connection after its next answer, once ctx has ended. Then few
+// connections are idle when the server closes them: a request that is sent in that moment fails.
+func closeConnections(ctx context.Context, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ctx.Err() != nil {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withEnd returns a context that ends with ctx, and a delay after the context end.
+func withEnd(ctx, end context.Context, delay time.Duration) (context.Context, context.CancelFunc) {
+	merged, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(end, func() {
+		time.AfterFunc(delay, func() { cancel(context.Cause(end)) })
+	})
+	return merged, func() {
+		stop()
+		cancel(nil)
+	}
+}

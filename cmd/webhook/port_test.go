@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/loop"
+)
+
+// TestSlowPosts has 50 clients that send large bodies, a little more than 1 MB/s each. The
+// replica must keep below the memory limit of its pod, and answer the API server as quickly as
+// without them.
+func TestSlowPosts(t *testing.T) {
+	const clients, maxMemory = 50, 200 << 20
+	f := newFixture(t, []string{"--observer-wait=1s"})
+	f.addNode(t, "etcd-9", etcdLabel())
+	f.addNode(t, "worker-1", nil)
+	replica := f.replicas[0]
+	before := f.verdictTime(t)
+	for name, post := range map[string]slowPost{
+		"7 MiB, declared":      {size: 7 << 20, isDeclared: true},
+		"7 MiB, not declared":  {size: 7 << 20},
+		"largest body allowed": {size: 3 << 20, isDeclared: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			var posts errgroup.Group
+			for range clients {
+				posts.Go(func() error {
+					for loop.Wait(ctx, 100*time.Millisecond, nil) == nil {
+						post.send(ctx, replica)
+					}
+					return nil
+				})
+			}
+			peak, rejected := 0, replica.rejected(t)
+			require.Eventually(t, func() bool { // until the clients are at work
+				peak = max(peak, replica.memory(t))
+				return replica.rejected(t) >= rejected+clients || peak > maxMemory
+			}, soon, 20*time.Millisecond)
+			during := f.verdictTime(t)
+			for range 20 {
+				peak = max(peak, replica.memory(t))
+			}
+			stop()
+			require.NoError(t, posts.Wait())
+			t.Logf("a verdict took %s before and %s during the posts; memory %d MiB", before, during, peak>>20)
+			require.Less(t, peak, maxMemory)
+			require.Less(t, during, 3*before+100*time.Millisecond)
+			require.True(t, replica.Running())
+		})
+	}
+}
+
+// verdictTime returns the median time of dry-run deletions, half of a node with etcd and half of
+// a worker. Each must get the verdict of the webhook.
+func (f *fixture) verdictTime(t *testing.T) time.Duration {
+	t.Helper()
+	var times []time.Duration
+	dry := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
+	for range 15 {
+		for _, node := range []string{"etcd-9", "worker-1"} {
+			start := time.Now()
+			err := f.Client().CoreV1().Nodes().Delete(t.Context(), node, dry)
+			times = append(times, time.Since(start))
+			if node == "etcd-9" {
+				require.True(t, apierrors.IsForbidden(err), "%v", err)
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// memory returns the resident memory of the process in bytes.
+func (w *webhookProcess) memory(t *testing.T) int {
+	t.Helper()
+	return int(w.metric(t, "process_resident_memory_bytes"))
+}
+
+// rejected returns how many requests the webhook has not reviewed.
+func (w *webhookProcess) rejected(t *testing.T) int {
+	t.Helper()
+	total := 0.0
+	for _, reason := range []string{"TooLarge", "TooSlow"} {
+		total += w.metric(t, `holdfast_webhook_requests_rejected_total{reason="`+reason+`"}`)
+	}
+	return int(total)
+}
+
+// metric returns the value of a metric, or 0 if there is none.
+func (w *webhookProcess) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(w.fetchMetrics(t))
+	if found == nil {
+		return 0
+	}
+	value, err := strconv.ParseFloat(found[1], 64)
+	require.NoError(t, err)
+	return value
+}
+
+// A slowPost is a request without the last byte of its body.
+type slowPost struct {
+	size       int
+	isDeclared bool // with Content-Length
+}
+
+// send sends the request and keeps the connection until the server closes it or ctx ends.
+func (p slowPost) send(ctx context.Context, replica *webhookProcess) {
+	conn, err := replica.dial(ctx)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }() // the server has closed it in most cases
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	length, start := fmt.Sprintf("Content-Length: %d", p.size), ""
+	if !p.isDeclared {
+		length, start = "Transfer-Encoding: chunked", fmt.Sprintf("%x\r\n", p.size)
+	}
+	_, err = fmt.Fprintf(conn, "POST /validate-etcd-node HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n%s",
+		length, start)
+	part := bytes.Repeat([]byte{' '}, 64<<10)
+	for left := p.size - 1; left > 0 && err == nil; left -= len(part) {
+		if _, err = conn.Write(part[:min(left, len(part))]); err == nil {
+			err = loop.Wait(ctx, 50*time.Millisecond, nil)
+		}
+	}
+	_, _ = io.Copy(io.Discard, conn) // until the end of the connection
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/loop"
+)
+
+// endpointDelay is how long the Service of the tests still sends connections to a replica
+// that has been told to stop, and only to that one, as in a cluster, where each node reads the
+// endpoints with its own delay.
+const endpointDelay = 700 * time.Millisecond
+
+// TestNoConnectionBeforeCertificate connects to a replica from its start on. Until it has a
+// certificate, the connection must be refused, so that the Service uses another replica.
+func TestNoConnectionBeforeCertificate(t *testing.T) {
+	f := newFixture(t)
+	replica := startWebhook(t, f.Server, "webhook")
+	require.Eventually(t, func() bool {
+		conn, err := replica.dial(t.Context())
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return false
+		}
+		require.NoError(t, err, "the replica took a connection before it could serve it")
+		require.NoError(t, conn.Close())
+		return true
+	}, soon, 5*time.Millisecond)
+}
+
+// TestRestartsUnderLoad restarts both replicas, and then kills one, while clients delete nodes
+// with etcd. Each deletion must get the answer that a running webhook gives. Only a kill may cut
+// off the reviews that were under way in that moment.
+func TestRestartsUnderLoad(t *testing.T) {
+	args := []string{"--observer-wait=400ms"}
+	f := newFixture(t, args, args)
+	f.addNode(t, "etcd-9", etcdLabel())
+	f.addSilentMember(t, "etcd-1")
+	f.service.SetBackends(f.replicas[0].address)
+	load := f.startLoad(t)
+
+	for i, replica := range f.replicas {
+		f.service.SetBackends(replica.address)
+		load.waitForMore(t)
+		var endpoints errgroup.Group
+		endpoints.Go(func() error {
+			err := loop.Wait(t.Context(), endpointDelay, nil)
+			f.service.SetBackends(f.replicas[1-i].address)
+			return err
+		})
+		require.NoError(t, replica.Stop(t.Context()))
+		require.ErrorContains(t, replica.Exited(), "exit status 0")
+		require.NoError(t, endpoints.Wait())
+		load.waitForMore(t)
+		replica.start(t)
+		// The Service sends connections here before the replica is ready.
+		f.service.SetBackends(f.addresses()...)
+		replica.waitReady(t)
+	}
+	load.waitForMore(t)
+	require.Empty(t, load.failures(), "a rolling restart cost an answer")
+
+	killed := time.Now()
+	require.NoError(t, f.replicas[0].Kill())
+	// Until the API server knows that its connections are closed.
+	end := time.Now().Add(100 * time.Millisecond)
+	load.waitForMore(t)
+	f.replicas[0].start(t)
+	f.replicas[0].waitReady(t)
+	load.waitForMore(t)
+	for _, failed := range load.failures() {
+		require.True(t, failed.from.Before(end) && failed.to.After(killed), "not under way during the kill: %v", failed)
+	}
+}
+
+// A deletionLoad is a set of clients that delete nodes with etcd until the test ends.
+type deletionLoad struct {
+	mu     sync.Mutex // guards the fields below
+	count  int
+	failed []unanswered
+}
+
+// unanswered is a deletion without a verdict.
+type unanswered struct {
+	node     string
+	from, to time.Time
+	err      error
+}
+
+// startLoad starts clients of the nodes etcd-9, which is refused at once, and etcd-1, whose
+// review waits for an agent.
+func (f *fixture) startLoad(t *testing.T) *deletionLoad {
+	t.Helper()
+	load := &deletionLoad{}
+	ctx, stop := context.WithCancel(t.Context())
+	var clients errgroup.Group
+	for i := range 8 {
+		node := []string{"etcd-9", "etcd-1"}[i%2]
+		clients.Go(func() error {
+			for loop.Wait(ctx, 20*time.Millisecond, nil) == nil {
+				from := time.Now()
+				err := f.Client().CoreV1().Nodes().Delete(context.WithoutCancel(ctx), node, metav1.DeleteOptions{})
+				load.add(unanswered{node: node, from: from, to: time.Now(), err: err})
+			}
+			return nil
+		})
+	}
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, clients.Wait())
+	})
+	return load
+}
+
+func (l *deletionLoad) add(u unanswered) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count++
+	if !apierrors.IsForbidden(u.err) { // the status of every verdict that refuses
+		l.failed = append(l.failed, u)
+	}
+}
+
+func (l *deletionLoad) answered() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
+}
+
+func (l *deletionLoad) failures() []unanswered {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed
+}
+
+// waitForMore waits for 50 more answers.
+func (l *deletionLoad) waitForMore(t *testing.T) {
+	t.Helper()
+	want := l.answered() + 50
+	require.Eventually(t, func() bool { return l.answered() >= want }, soon, 10*time.Millisecond)
+}
+
+// TestManifestTimes checks that the Deployment gives a replica enough time to stop, and the
+// memory limit that the tests use.
+func TestManifestTimes(t *testing.T) {
+	text, err := os.ReadFile("../../manifests/base/webhook.yaml")
+	require.NoError(t, err)
+	var deployment appsv1.Deployment
+	require.NoError(t, yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &deployment))
+	pod := deployment.Spec.Template.Spec
+	container := pod.Containers[0]
+	preStop := time.Duration(container.Lifecycle.PreStop.Sleep.Seconds) * time.Second
+	grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second
+	// After the reviews, the manager has drainTime for the leader's loop and the Lease.
+	require.Less(t, preStop+lingerTime+2*drainTime, grace)
+	name, value, _ := strings.Cut(memoryLimit, "=")
+	require.Contains(t, container.Env, corev1.EnvVar{Name: name, Value: value})
+	limit, err := resource.ParseQuantity(strings.TrimSuffix(value, "B"))
+	require.NoError(t, err)
+	require.Positive(t, container.Resources.Limits.Memory().Cmp(limit))
+}
