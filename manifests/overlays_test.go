@@ -68,7 +68,7 @@ func TestOverlays(t *testing.T) {
 			testOverlay(t, base, kustomized(t, dir), changes)
 			if !changes.notBornHeld {
 				changes.notBornHeld, changes.agent = true, append(changes.agent, "--hold-unrecorded")
-				testOverlay(t, base, kustomized(t, withoutBornHeld(t, dir)), changes)
+				testOverlay(t, base, kustomized(t, withComponent(t, dir, "without-born-held")), changes)
 			}
 		})
 	}
@@ -176,9 +176,9 @@ func TestOverlayDocuments(t *testing.T) {
 	}
 }
 
-// withoutBornHeld returns a kustomization as a user writes it: an overlay with the component
-// on top.
-func withoutBornHeld(t *testing.T, overlay string) string {
+// withComponent returns a kustomization as a user writes it: an overlay with a component on
+// top.
+func withComponent(t *testing.T, overlay, component string) string {
 	t.Helper()
 	dir := t.TempDir()
 	here, err := filepath.Abs(".")
@@ -186,7 +186,7 @@ func withoutBornHeld(t *testing.T, overlay string) string {
 	here, err = filepath.Rel(dir, here)
 	require.NoError(t, err)
 	text := "resources: [" + filepath.Join(here, overlay) + "]\n" +
-		"components: [" + filepath.Join(here, "components/without-born-held") + "]\n"
+		"components: [" + filepath.Join(here, "components", component) + "]\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
 	return dir
 }

@@ -27,7 +27,7 @@ func TestOlderKubernetes(t *testing.T) {
 	require.NoError(t, server.Apply(t.Context(), "overlays/without-born-held"))
 	for _, dir := range overlays(t) {
 		if !expectedChanges()[dir].notBornHeld {
-			dir = withoutBornHeld(t, dir)
+			dir = withComponent(t, dir, "without-born-held")
 		}
 		testStrictDryRun(t, server, dir)
 	}
