@@ -31,6 +31,7 @@ func TestInstalled(t *testing.T) {
 	t.Run("roles", func(t *testing.T) { testRoles(t, server) })
 	t.Run("flow control", func(t *testing.T) { testFlowControl(t, server) })
 	t.Run("born held", func(t *testing.T) { testBornHeld(t, server) })
+	t.Run("worst observations", func(t *testing.T) { testWorstObservations(t, server) })
 	testPolicies(t, server)
 }
 
