@@ -141,6 +141,10 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 	if reason == quorum.Deleting {
 		return // The first allow also covers this DELETE.
 	}
+	// A repeated review is answered by the grant of an earlier one, and is as right as that one was.
+	if first := sim.granting[r.node.UID]; reason == quorum.Repeated && first != nil {
+		r.firstSnapshot, r.before = first.firstSnapshot, first.before
+	}
 	// A review that relies on an earlier grant writes none.
 	for id, uids := range sim.lastGrant {
 		if _, wrote := r.order[id]; !wrote && uids[r.node.UID] > 0 && sim.hasGrant(id, r.node.UID) {

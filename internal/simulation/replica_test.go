@@ -171,7 +171,7 @@ func (r *simulatedReview) sortKey() int {
 
 func (r *simulatedReview) recordGrant(sim *simulation, c v1alpha1.ClusterID) {
 	sim.grantCount++
-	r.order[c] = sim.grantCount
+	r.order[c], sim.granting[r.node.UID] = sim.grantCount, r
 	if sim.lastGrant[c] == nil {
 		sim.lastGrant[c] = map[types.UID]int{}
 	}

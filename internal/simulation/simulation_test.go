@@ -35,6 +35,8 @@ type simulation struct {
 	// wrote.
 	lastGrant                            map[v1alpha1.ClusterID]map[types.UID]int
 	deleteCount, reviewCount, grantCount int
+	// granting has, by Node UID, the last review that wrote a grant.
+	granting map[types.UID]*simulatedReview
 
 	// lateWrites are writes that may still be executed, although their callers received an
 	// error or stopped waiting.
@@ -63,7 +65,7 @@ type simulation struct {
 func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *simulation {
 	sim := &simulation{
 		ctx: ctx, choices: c, api: newSimulatedAPIServer(), gate: newGate(), profile: p, verbose: verbose,
-		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{},
+		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{}, granting: map[types.UID]*simulatedReview{},
 	}
 	sim.kured = &simulatedKured{sim: sim}
 	for i := range p.hosts {
