@@ -26,7 +26,7 @@ import (
 )
 
 func TestRun(t *testing.T) {
-	args := []string{"--spc-secret-dir=" + startSPC(t), "--observer-wait=2s"}
+	args := []string{"--spc-secret-dir=" + startSPC(t), "--observer-wait=5s"}
 	f := newFixture(t, args, args)
 
 	// Workers can be deleted, one by one and as a collection.
@@ -115,9 +115,10 @@ func (f *fixture) checkShutdown(t *testing.T) {
 			code, text := fetch(t, "http://"+busy.health+"/readyz")
 			return code == http.StatusServiceUnavailable && text == "the webhook is stopping\n"
 		}, soon, time.Millisecond)
-		// The agent answers only now: the review still sees its answer.
+		// The agent answers only now. The review sees its answer, and not only at its deadline.
 		err := f.answerUntilReviewed(t, cluster, silent, reviewed)
 		require.ErrorContains(t, err, "would break quorum", "the running review ended without the answer of the agent")
+		require.Less(t, time.Since(start), 3*time.Second, "the running review got no event")
 		require.NoError(t, busy.Stop(t.Context()))
 		require.Less(t, time.Since(start), 5*time.Second)
 		require.ErrorContains(t, busy.Exited(), "exit status 0")
