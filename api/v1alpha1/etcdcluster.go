@@ -121,7 +121,8 @@ type Binding struct {
 	NodeUID types.UID `json:"nodeUID"`
 }
 
-// Grant records one allowed deletion of a Node that holds members of this cluster.
+// Grant records one allowed deletion of a Node that holds members of this cluster. The deletion gives
+// up the machine of the Node: a member that joins again on that machine counts as lost as well.
 type Grant struct {
 	NodeUID types.UID `json:"nodeUID"`
 	// +kubebuilder:validation:MaxLength=253
@@ -141,6 +142,23 @@ type Grant struct {
 	//
 	// +optional
 	BreakGlass bool `json:"breakGlass,omitempty"`
+
+	// MachineID and SystemUUID identify the machine of the Node (status.nodeInfo). They show whether a
+	// younger Node with the same name is the same machine. Empty means unknown.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	MachineID string `json:"machineID,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	SystemUUID string `json:"systemUUID,omitempty"`
+	// Addresses are the hosts at which the machine and its members were reached.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=253
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // EtcdClusterStatus contains the observations of the agents and the summary by the webhook's

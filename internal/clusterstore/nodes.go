@@ -41,6 +41,7 @@ func (l LiveNode) State(marks departure.Table) observation.NodeState {
 	}
 	return observation.NodeState{
 		Known: true, UID: l.Node.UID, Deleting: l.Node.DeletionTimestamp != nil, Departure: marks.Of(l.Node),
+		Machine: observation.NewMachine(l.Node.Status.NodeInfo.MachineID, l.Node.Status.NodeInfo.SystemUUID),
 	}
 }
 

@@ -36,7 +36,7 @@ func (r *Reviewer) grant(
 		if err := requireNode(view.Nodes[req.Node], req); err != nil {
 			return quorum.Verdict{}, err
 		}
-		ops := clusterstore.ReplaceGrants(c, clusterstore.WithGrant(c.Spec.Grants, newGrant(req, verdict)))
+		ops := clusterstore.ReplaceGrants(c, clusterstore.WithGrant(c.Spec.Grants, newGrant(view, req, verdict)))
 		if named := c.Annotations[quorum.ResolveAnnotation]; named == string(req.UID) {
 			// The annotation of an operator is about an earlier deletion of this Node.
 			ops = append(ops, clusterstore.RemoveResolveAnnotation(named)...)
@@ -54,10 +54,13 @@ func (r *Reviewer) grant(
 }
 
 // newGrant returns the grant that the verdict requires.
-func newGrant(req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
+func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
+	machine := view.Nodes[req.Node].Machine
 	return v1alpha1.Grant{
 		NodeUID: req.UID, Node: req.Node, Members: v.Members, Time: metav1.Now(), User: req.User,
 		BreakGlass: req.BreakGlass != nil,
+		MachineID:  machine.MachineID, SystemUUID: machine.SystemUUID,
+		Addresses: quorum.MachineAddresses(view.Cluster, v.Members, req.Addresses),
 	}
 }
 

@@ -95,9 +95,9 @@ func (l *Leader) probeAndWrite(
 	result := l.waitForObservations(ctx, probe, index)
 
 	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
-	// Placed stays empty: Bind, Tombstones and Resolve do not use it.
 	view := quorum.View{
 		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(nodes),
+		Placed:                index.locateUnbound(result.Cluster),
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)

@@ -81,14 +81,52 @@ func memberRemoved(t *testing.T, f *storetest.Fixture) {
 	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
 	h.probeTimes(1, time.Minute)
 	c := h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
-	require.NotNil(t, storetest.GrantFor(c, f.Nodes[0].UID), "one probe is not enough")
+	require.NotNil(t, storetest.GrantFor(c, f.Nodes[0].UID))
 	h.probeTimes(1, 20*time.Second)
-	require.True(t, h.hasGrant(0), "twenty seconds are not enough")
-	h.probeTimes(1, 20*time.Second)
+	require.True(t, h.hasGrant(0), "its machine may join again")
+	h.probeTimes(20, time.Minute)
 	require.False(t, h.hasGrant(0))
 	c = f.Cluster()
 	require.Equal(t, int64(2), c.Spec.Ledger)
 	require.False(t, h.review(t, f.Request(1)).Allowed, "a cluster of two voters cannot lose any")
+}
+
+// machineJoinedAgain repeats what k3s and RKE2 do: the Node is deleted, its member is removed, and
+// the machine joins again under another member ID and with another Node UID.
+func machineJoinedAgain(t *testing.T, f *storetest.Fixture) {
+	info := client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeInfo":{"machineID":"m0","systemUUID":"S0"}}}`))
+	require.NoError(t, f.Client.Status().Patch(t.Context(), f.Nodes[0].DeepCopy(), info))
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	require.True(t, h.review(t, f.Request(0)).Allowed)
+	old, next := f.Nodes[0], f.MemberID(3)
+	g := storetest.GrantFor(f.Cluster(), old.UID)
+	require.Equal(t, []string{"m0", "s0"}, []string{g.MachineID, g.SystemUUID})
+	require.Equal(t, []string{old.Status.Addresses[0].Address}, g.Addresses)
+	f.DeleteNode(0)
+	f.ChangeAgents(func() {
+		f.Members[0].ID, f.Members[0].Name, f.Local[old.Name] = next, "etcd0-again", next
+	})
+	refused := func(why string) {
+		t.Helper()
+		decision := h.review(t, f.Request(1))
+		require.False(t, decision.Allowed, why)
+		require.Contains(t, decision.Message, "it joined again on a machine that may still be removed: the deletion of the "+
+			"machine's earlier node "+old.Name+" by alice was allowed at")
+	}
+	h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
+	refused("no Node has registered yet")
+	f.Nodes[0] = f.CreateNode(old.Name, old.Status.Addresses[0].Address, next)
+	h.reconcileUntil("the new binding",
+		func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, next) == f.Nodes[0].UID })
+	refused("the machine may still be terminated")
+	h.probeTimes(19, time.Minute)
+	refused("nineteen minutes are not enough")
+	h.probeTimes(3, time.Minute)
+	require.Nil(t, storetest.GrantFor(f.Cluster(), old.UID))
+	decision := h.review(t, f.Request(1))
+	require.True(t, decision.Allowed, decision.Message)
 }
 
 func silentAgents(t *testing.T, f *storetest.Fixture) {

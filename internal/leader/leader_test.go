@@ -166,6 +166,7 @@ func TestLeader(t *testing.T) {
 		{"node registered again", registeredAgain},
 		{"gap in the health proofs", proofGap},
 		{"member removed from etcd", memberRemoved},
+		{"F20 machine joined again", machineJoinedAgain},
 		{"silent agents", silentAgents},
 		{"surviving node and renewed grant", survivingNode},
 		{"grant settled by hand", settledByHand},

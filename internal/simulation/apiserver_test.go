@@ -55,13 +55,15 @@ type simulatedAPIServer struct {
 	// bindings has all bindings that ever existed, by Node UID. The webhook removes a binding
 	// when its member has left etcd, and the simulation has the true member lists.
 	bindings map[types.UID]map[evidence.MemberRef]bool
+	// tombstones has the clusters that ever had a tombstone for a Node, by Node UID.
+	tombstones map[types.UID]map[v1alpha1.ClusterID]bool
 }
 
 func newSimulatedAPIServer() *simulatedAPIServer {
 	return &simulatedAPIServer{
 		clusters: objectTable[*v1alpha1.EtcdCluster]{objects: map[string]*v1alpha1.EtcdCluster{}},
 		nodes:    objectTable[*corev1.Node]{objects: map[string]*corev1.Node{}},
-		bindings: map[types.UID]map[evidence.MemberRef]bool{},
+		bindings: map[types.UID]map[evidence.MemberRef]bool{}, tombstones: map[types.UID]map[v1alpha1.ClusterID]bool{},
 	}
 }
 
@@ -107,7 +109,7 @@ func (s *simulatedAPIServer) createCluster(c *v1alpha1.EtcdCluster) (*v1alpha1.E
 	s.setIdentity(c)
 	s.setNextVersion(c)
 	s.clusters.put(c)
-	s.recordBindings(c)
+	s.recordSpec(c)
 	return c, nil
 }
 
@@ -232,15 +234,23 @@ func (s *simulatedAPIServer) writeCluster(c, next *v1alpha1.EtcdCluster) *v1alph
 	}
 	s.setNextVersion(next)
 	s.clusters.put(next)
-	s.recordBindings(next)
+	s.recordSpec(next)
 	return next
 }
 
-func (s *simulatedAPIServer) recordBindings(c *v1alpha1.EtcdCluster) {
+func (s *simulatedAPIServer) recordSpec(c *v1alpha1.EtcdCluster) {
 	for _, b := range c.Spec.Members {
 		if s.bindings[b.NodeUID] == nil {
 			s.bindings[b.NodeUID] = map[evidence.MemberRef]bool{}
 		}
 		s.bindings[b.NodeUID][evidence.MemberRef{Cluster: v1alpha1.ClusterID(c.Name), Member: b.MemberID}] = true
+	}
+	for _, g := range c.Spec.Grants {
+		if s.tombstones[g.NodeUID] == nil {
+			s.tombstones[g.NodeUID] = map[v1alpha1.ClusterID]bool{}
+		}
+		if g.User == "" {
+			s.tombstones[g.NodeUID][v1alpha1.ClusterID(c.Name)] = true
+		}
 	}
 }

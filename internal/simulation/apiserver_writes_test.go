@@ -149,8 +149,11 @@ func replaceObjects[T client.Object](t *objectTable[T], objects map[string]T) {
 	}
 }
 
-// forgetBindings removes the recorded bindings of a cluster.
-func (s *simulatedAPIServer) forgetBindings(id v1alpha1.ClusterID) {
+// forgetSpec removes the recorded bindings and tombstones of a cluster.
+func (s *simulatedAPIServer) forgetSpec(id v1alpha1.ClusterID) {
+	for _, clusters := range s.tombstones {
+		delete(clusters, id)
+	}
 	for _, refs := range s.bindings {
 		maps.DeleteFunc(refs, func(r evidence.MemberRef, _ bool) bool { return r.Cluster == id })
 	}

@@ -12,6 +12,8 @@ import (
 
 type simulatedHost struct {
 	name, address string
+	// systemUUID identifies the machine on its Node, empty if the kubelet reports none.
+	systemUUID string
 	// up is true while the machine runs. A killed machine never runs again.
 	up, killed bool
 	// node is the UID of the Node that the kubelet has registered, empty if there is none.
@@ -33,6 +35,8 @@ type simulatedMember struct {
 	started, running bool
 	// wiped is true if its data are gone from the host.
 	wiped bool
+	// rejoined is true if the distribution added the member without asking.
+	rejoined bool
 }
 
 func (m *simulatedMember) isAlive() bool {
@@ -263,7 +267,13 @@ func (sim *simulation) canRemove(e *simulatedEtcd, m *simulatedMember) bool {
 // survivesWithout reports whether the cluster without m keeps quorum after all pending
 // losses.
 func (sim *simulation) survivesWithout(e *simulatedEtcd, m *simulatedMember) bool {
-	voters, left := 0, 0
+	voters, left := sim.countAfterLosses(e, m)
+	return left >= quorumOf(voters)
+}
+
+// countAfterLosses returns the voters without m, and how many of them are alive after all pending
+// losses.
+func (sim *simulation) countAfterLosses(e *simulatedEtcd, m *simulatedMember) (voters, left int) {
 	for _, o := range e.members {
 		doomed := sim.isLossPending(o.host)
 		if o == m || (o.learner && !doomed) {
@@ -274,7 +284,7 @@ func (sim *simulation) survivesWithout(e *simulatedEtcd, m *simulatedMember) boo
 			left++
 		}
 	}
-	return left >= quorumOf(voters)
+	return voters, left
 }
 
 // removeDeadMember removes a dead member, as an operator does before adding a new one.

@@ -19,7 +19,7 @@ func (sim *simulation) deleteAnyCluster() {
 	for _, d := range sim.losses {
 		d.forgiven[e.id] = true
 	}
-	sim.api.forgetBindings(e.id)
+	sim.api.forgetSpec(e.id)
 }
 
 // backUpOrRestore backs up the API server's etcd, or restores the backup if there is one.
@@ -58,10 +58,10 @@ func (sim *simulation) backUpOrRestore() {
 	}
 	sim.api.restore(*sim.backup)
 	for _, e := range sim.etcds {
-		sim.api.forgetBindings(e.id)
+		sim.api.forgetSpec(e.id)
 	}
 	for _, name := range sortedKeys(sim.api.clusters.objects) {
-		sim.api.recordBindings(sim.api.clusters.objects[name])
+		sim.api.recordSpec(sim.api.clusters.objects[name])
 	}
 	sim.log("the API server's etcd is restored")
 	sim.losses = slices.DeleteFunc(sim.losses, func(d *pendingLoss) bool {
@@ -217,7 +217,7 @@ func (sim *simulation) writeNodeStatus() {
 // terminateMachine terminates the machine of a deleted Node, within a quarter of an hour.
 func (sim *simulation) terminateMachine() {
 	d, ok := pickMatching(sim, sim.pendingLosses(), func(d *pendingLoss) bool {
-		return d.happened && !d.host.killed && !d.host.keptByOperator && time.Since(d.at) < 15*time.Minute
+		return d.happened && !d.host.killed && !d.host.keptByOperator && time.Since(d.at) < terminationPeriod
 	})
 	if ok && (!sim.profile.careful || !sim.hasUnstartedMember(d.host)) {
 		sim.terminate(d.host)

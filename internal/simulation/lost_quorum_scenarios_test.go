@@ -248,6 +248,39 @@ func TestSeveralGrants(t *testing.T) {
 	})
 }
 
+// A distribution removes the member of a deleted Node and lets the machine join again: under a new
+// member ID, and with a Node of the same name. The machine may still be terminated.
+func TestF20MachineJoinsAgain(t *testing.T) {
+	join := func(s *scenario) { s.addMemberOn(s.etcds[0], s.hosts[0], true) }
+	register := func(s *scenario) { s.registerNode(s.hosts[0]) }
+	for name, c := range map[string]struct {
+		first, second func(*scenario)
+		deletion      func(*scenario, *simulatedHost)
+	}{
+		"Node first":              {register, join, (*scenario).deleteWithRetries},
+		"member first":            {join, register, (*scenario).deleteWithRetries},
+		"deleted without a grant": {join, register, func(s *scenario, h *simulatedHost) {
+			s.deleteNodeDirectly(h)
+			s.advance(5 * time.Second)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runScenario(t, 3, []int{3}, func(s *scenario) {
+				c.deletion(s, s.hosts[0])
+				s.removeMemberOn(s.hosts[0])
+				s.advance(time.Minute)
+				c.first(s)
+				s.requireRefused(s.hosts[1], breaksQuorum)
+				c.second(s)
+				s.requireRefused(s.hosts[1], countsLostMember)
+				s.advance(15 * time.Minute)
+				s.requireRefused(s.hosts[1], countsLostMember)
+				s.deleteWithin(s.hosts[1], 7*time.Minute)
+			})
+		})
+	}
+}
+
 // The host rejoins under an address of no Node while its agent is down. No Node announces
 // the new member, so the host may still hold it.
 func TestUnseenRejoin(t *testing.T) {

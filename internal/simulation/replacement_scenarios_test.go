@@ -40,17 +40,29 @@ func TestReplacementGrowingFirst(t *testing.T) {
 	})
 }
 
-// Machines are replaced under the same names, as with Ansible inventories.
+// Machines are replaced under the same names, as with Ansible inventories. A machine that its Node
+// identifies as another one counts at once.
 func TestReplacementSameNames(t *testing.T) {
-	runScenario(t, 3, []int{3}, func(s *scenario) {
-		for i := range 3 {
-			s.deleteWithRetries(s.hosts[i])
-			s.terminateHost(s.hosts[i])
-			s.advance(10 * time.Second)
-			s.removeMemberOn(s.hosts[i])
-			s.addHostWithMember(s.hosts[i].name)
-		}
-	})
+	for name, limit := range map[string]time.Duration{
+		"known machines": 30 * time.Second, "unknown machines": 22 * time.Minute,
+	} {
+		t.Run(name, func(t *testing.T) {
+			runScenario(t, 3, []int{3}, func(s *scenario) {
+				for _, h := range s.hosts {
+					if name == "unknown machines" {
+						s.editNode(h, func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = "" })
+					}
+				}
+				for i := range 3 {
+					s.deleteWithin(s.hosts[i], limit)
+					s.terminateHost(s.hosts[i])
+					s.advance(10 * time.Second)
+					s.removeMemberOn(s.hosts[i])
+					s.addHostWithMember(s.hosts[i].name)
+				}
+			})
+		})
+	}
 }
 
 // kubespray's remove-node drains the node, removes the member and resets the host before it

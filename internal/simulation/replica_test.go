@@ -231,6 +231,8 @@ type deletionKnowledge struct {
 	bound map[types.UID][]evidence.MemberRef
 	// announced are the members that the Node of the review announces.
 	announced []evidence.MemberRef
+	// tombstones are the clusters that have or had a tombstone for a Node, by the UID of the Node.
+	tombstones map[types.UID]map[v1alpha1.ClusterID]bool
 	// losses are the pending losses that only the state of a Node shows, and no grant.
 	losses []*pendingLoss
 	// reboot is the reboot that a Node announces.

@@ -104,7 +104,11 @@ func (sim *simulation) addHost(name string) *simulatedHost {
 
 // newHost adds a machine whose kubelet has not registered yet.
 func (sim *simulation) newHost(name string) *simulatedHost {
-	h := &simulatedHost{name: name, address: fmt.Sprintf("10.0.0.%d", len(sim.hosts)+1), up: true}
+	number := len(sim.hosts) + 1
+	h := &simulatedHost{name: name, address: fmt.Sprintf("10.0.0.%d", number), up: true}
+	if !sim.profile.unknownMachines {
+		h.systemUUID = fmt.Sprintf("machine-%d", number)
+	}
 	h.agent = newAgent(sim, h)
 	sim.hosts = append(sim.hosts, h)
 	return h
@@ -114,6 +118,7 @@ func (sim *simulation) newHost(name string) *simulatedHost {
 func (sim *simulation) registerNode(h *simulatedHost) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.name}}
 	n.Status.Addresses = nodeAddresses(h)
+	n.Status.NodeInfo.SystemUUID = h.systemUUID
 	made, err := sim.api.createNode(n)
 	if err != nil {
 		return // the old Node of that name still exists
@@ -188,6 +193,7 @@ const (
 	membershipChanges                            // Members join, start, are promoted, are removed.
 	unreviewedDeletions                          // Nodes are deleted without a review.
 	reregistrations                              // Kubelets register again.
+	automaticRejoins                             // Machines join again under a new member ID.
 	autoscalerTaints                             // An autoscaler announces a deletion.
 	labelRemovals                                // Labels are removed.
 	newMachines                                  // Machines are added, some under an old name.
@@ -235,6 +241,8 @@ type profile struct {
 	recovers bool
 	// foreignURLs is true if the members' URLs contain no address of a Node.
 	foreignURLs bool
+	// unknownMachines is true if the kubelets do not report which machine they run on.
+	unknownMachines bool
 	enabled     [features]bool
 	// These weights set how soon calls are served, caches receive versions, allowed deletions
 	// are carried out, and new deletions start.
@@ -260,6 +268,7 @@ func randomProfile(c *choices) profile {
 		}
 	}
 	p.foreignURLs = c.oneIn(6)
+	p.unknownMachines = c.oneIn(3)
 	if p.enabled[calmPeriods] = c.pick(3) > 0; p.careful {
 		for _, f := range []simulationFeature{
 			memberCrashes, machineOutages, unreviewedDeletions, autoscalerTaints,
@@ -286,6 +295,8 @@ func (p profile) environmentActions(sim *simulation) []action {
 		action{1, sim.removeMember}, action{1, sim.removeDeadMember})
 	add(unreviewedDeletions, action{1, sim.deleteNodeWithoutReview})
 	add(reregistrations, action{2, sim.registerAgain})
+	add(automaticRejoins, action{2, sim.removeOrphanedMember}, action{2, sim.joinAgain}, action{1, sim.promoteRejoined},
+		action{1, sim.registerAgain})
 	add(autoscalerTaints, action{1, sim.toggleTaint})
 	add(labelRemovals, action{1, sim.removeLabel})
 	add(newMachines, action{1, sim.addMachine})

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,16 @@ type pendingLoss struct {
 	forgiven map[v1alpha1.ClusterID]bool
 }
 
+// terminationPeriod is the longest time between the deletion of a Node and the termination of its
+// machine.
+const terminationPeriod = 15 * time.Minute
+
+// mayBeTerminated reports whether the machine of the loss may still be terminated.
+func (sim *simulation) mayBeTerminated(d *pendingLoss) bool {
+	n, err := sim.api.node(d.node)
+	return !d.happened || time.Since(d.at) < terminationPeriod || (err == nil && n.UID == d.uid)
+}
+
 // reregistrationPeriod is how long the same machine must have had a new Node.
 const reregistrationPeriod = 20 * time.Minute
 
@@ -63,7 +74,10 @@ func (sim *simulation) isLossPending(h *simulatedHost) bool {
 
 // knowledgeAbout returns what Holdfast can know at this moment about the members of a Node.
 func (sim *simulation) knowledgeAbout(node string, uid types.UID) deletionKnowledge {
-	k := deletionKnowledge{bound: map[types.UID][]evidence.MemberRef{}, reboot: sim.kured.mark()}
+	k := deletionKnowledge{
+		bound: map[types.UID][]evidence.MemberRef{}, tombstones: map[types.UID]map[v1alpha1.ClusterID]bool{},
+		reboot: sim.kured.mark(),
+	}
 	for uid, refs := range sim.api.bindings {
 		for ref := range refs {
 			if sim.api.clusters.objects[string(ref.Cluster)] != nil {
@@ -79,6 +93,7 @@ func (sim *simulation) knowledgeAbout(node string, uid types.UID) deletionKnowle
 	for _, d := range sim.pendingLosses() {
 		if d.happened {
 			k.losses = append(k.losses, d)
+			k.tombstones[d.uid] = maps.Clone(sim.api.tombstones[d.uid])
 		}
 	}
 	return k
@@ -130,7 +145,7 @@ func (sim *simulation) checkQuorumAfter(a *allowedReview, late *pendingLoss) {
 // member counts if it was alive at any moment of the review.
 func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, others []*pendingLoss) string {
 	here := refsOf(e.id, a.review.before.announced, a.review.before.bound[a.loss.uid])
-	given, names := sim.lostMembers(e, a, others)
+	given, hosts, names := sim.lostMembers(e, a, others)
 	away := sim.awayMembers(e, a)
 	var why []string
 	for at := a.review.firstSnapshot; at <= a.lastSnapshot; at++ {
@@ -141,7 +156,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 			if mine {
 				on++
 			}
-			lost := mine || slices.Contains(given, s.id)
+			lost := mine || slices.Contains(given, s.id) || slices.Contains(hosts, s.host)
 			if s.learner && !lost {
 				continue
 			}
@@ -175,22 +190,32 @@ func (sim *simulation) awayMembers(e *simulatedEtcd, a *allowedReview) []v1alpha
 }
 
 // lostMembers returns the members of other machines that are lost or may be, as far as the
-// writer of the review's grant had to know.
+// writer of the review's grant had to know. All members of the returned hosts are lost, whatever
+// their IDs: a grant gives up a machine.
 func (sim *simulation) lostMembers(
 	e *simulatedEtcd, a *allowedReview, others []*pendingLoss,
-) (ids []v1alpha1.MemberID, names []string) {
+) (ids []v1alpha1.MemberID, hosts []*simulatedHost, names []string) {
 	for _, d := range others {
-		before := slices.Contains(a.review.before.losses, d) || (d.order[e.id] > 0 && d.order[e.id] < a.review.order[e.id])
+		before := slices.Contains(a.review.before.losses, d) || d.isGrantedBefore(e.id, a.review)
 		if d.host == a.loss.host || d.forgiven[e.id] || !before || d.over {
 			continue
 		}
 		found := refsOf(e.id, d.members, a.review.before.bound[d.uid])
-		if len(found) > 0 {
+		isGivenUp := a.review.before.tombstones[d.uid][e.id] || d.isGrantedBefore(e.id, a.review)
+		if isGivenUp && sim.mayBeTerminated(d) {
+			hosts = append(hosts, d.host)
+		}
+		if len(found) > 0 || isGivenUp {
 			names = append(names, d.node)
 		}
 		ids = append(ids, found...)
 	}
-	return ids, names
+	return ids, hosts, names
+}
+
+// isGrantedBefore reports whether the grant of this loss precedes that of the review.
+func (d *pendingLoss) isGrantedBefore(id v1alpha1.ClusterID, r *simulatedReview) bool {
+	return d.order[id] > 0 && d.order[id] < r.order[id]
 }
 
 func refsOf(c v1alpha1.ClusterID, refs ...[]evidence.MemberRef) []v1alpha1.MemberID {

@@ -4,6 +4,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -68,6 +69,8 @@ type Fixture struct {
 	mu sync.Mutex // guards the fields below
 	// Members is the member list that every agent reports.
 	Members []v1alpha1.MemberStatus
+	// Local has the members that agents report as their own, by name of the Node, if they changed.
+	Local map[string]v1alpha1.MemberID
 	// Silent has the names of the Nodes whose agents do not answer.
 	Silent map[string]bool
 	// Blind has the names of the Nodes whose agents answer without a member list.
@@ -80,7 +83,7 @@ func New(t *testing.T, config *rest.Config, number int) *Fixture {
 	t.Helper()
 	f := &Fixture{
 		t: t, Config: config, scheme: runtime.NewScheme(), ClusterID: v1alpha1.ClusterID(fmt.Sprintf("c%04x", number)),
-		Silent: map[string]bool{}, Blind: map[string]bool{},
+		Local: map[string]v1alpha1.MemberID{}, Silent: map[string]bool{}, Blind: map[string]bool{},
 	}
 	require.NoError(t, corev1.AddToScheme(f.scheme))
 	require.NoError(t, v1alpha1.AddToScheme(f.scheme))
@@ -213,6 +216,7 @@ func (f *Fixture) PublishObservation(
 	ctx context.Context, node *corev1.Node, local v1alpha1.MemberID, nonce string,
 ) error {
 	f.mu.Lock()
+	local = cmp.Or(f.Local[node.Name], local)
 	silent, blind, list := f.Silent[node.Name], f.Blind[node.Name], slices.Clone(f.Members)
 	f.mu.Unlock()
 	if silent {

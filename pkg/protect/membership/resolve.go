@@ -37,18 +37,11 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 		return true, fmt.Sprintf("node %s still exists more than %s after its deletion was last allowed",
 			g.Node, quorum.ResolvePresentAfter)
 	}
-	members := slices.Clone(g.Members)
-	for _, b := range s.Bindings {
-		if b.NodeUID == g.NodeUID && !slices.Contains(members, b.MemberID) {
-			members = append(members, b.MemberID)
-		}
-	}
-	slices.Sort(members)
 	if len(s.Lists) == 0 {
 		return false, "no observer has answered with a confirmed member list"
 	}
 	var ended, awaited []string
-	for _, id := range members {
+	for _, id := range s.GivenUpBy(g) {
 		how, isEnded := resolveMember(s, id, g, e)
 		if isEnded {
 			ended = append(ended, how)
@@ -56,10 +49,30 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 			awaited = append(awaited, how)
 		}
 	}
+	how, isEnded := resolveMachine(g, e)
+	if !isEnded {
+		awaited = append(awaited, how)
+	}
 	if len(awaited) > 0 {
 		return false, strings.Join(awaited, "; ")
 	}
-	return true, cmp.Or(strings.Join(ended, "; "), "the grant names no member")
+	return true, strings.Join(append(ended, how), "; ")
+}
+
+// resolveMachine reports whether no member that joins again can be on the machine that the grant
+// gives up: another machine has the name of its Node, or the time has passed in which a machine is
+// removed after the deletion of its Node.
+func resolveMachine(g v1alpha1.Grant, e ResolveEvidence) (how string, isEnded bool) {
+	switch {
+	case quorum.IsReplaced(g, e.Node):
+		return fmt.Sprintf("node %s is another machine now", g.Node), true
+	case !e.Node.Known || e.Node.UID == g.NodeUID:
+		return fmt.Sprintf("node %s is not known to be gone", g.Node), false
+	case e.Now.Sub(g.Time.Time) < quorum.ResolveMovedAfter:
+		return fmt.Sprintf("the machine of node %s may join again until %s", g.Node,
+			g.Time.Add(quorum.ResolveMovedAfter).UTC().Format(time.RFC3339)), false
+	}
+	return fmt.Sprintf("node %s was gone, and %s have passed", g.Node, quorum.ResolveMovedAfter), true
 }
 
 // resolveMember reports whether one member of a grant is no longer lost with its Node, because it
@@ -164,6 +177,7 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 		}
 		found[i].Members = append(found[i].Members, b.MemberID)
 		slices.Sort(found[i].Members)
+		found[i].Addresses = quorum.MachineAddresses(c, found[i].Members, found[i].Addresses)
 	}
 	slices.SortFunc(found, func(a, b v1alpha1.Grant) int { return cmp.Compare(a.NodeUID, b.NodeUID) })
 	return found

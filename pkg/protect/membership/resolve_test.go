@@ -35,6 +35,16 @@ func TestResolve(t *testing.T) {
 	}
 	unproved := func(m *v1alpha1.MemberStatus) { m.Healthy = false }
 	noon, never := quorumtest.Noon(), time.Time{}
+	// In joined, member a has left, and its machine joined again as member d. Its agent proves it.
+	joined := func() *quorumtest.Cluster { return quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3) }
+	again, other := node("u1-again"), node("u1-again")
+	other.Machine.SystemUUID = "s2"
+	replaced := func() *quorumtest.Cluster {
+		return joined().State(0, func(n *observation.NodeState) { *n = other })
+	}
+	unbound := joined()
+	unbound.Unbound(3).Placed = []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1-again"}}
+	atFive, atTen := noon.Add(5*time.Minute), noon.Add(10*time.Minute)
 	deleting := observation.NodeState{Known: true, UID: "u1", Deleting: true}
 	for name, c := range map[string]struct {
 		world      *quorumtest.Cluster
@@ -53,7 +63,7 @@ func TestResolve(t *testing.T) {
 		"F1c node not read":             {voters(), time.Hour, observation.NodeState{UID: "u1"}, never, false, listed},
 		"new node with the name":        {voters(), time.Hour, node("u1-again"), never, false, listed},
 		"grant dated ahead":             {voters(), -time.Hour, node("u1"), never, false, listed},
-		"left every list":               {removed().State(0, quorumtest.Gone), 0, node(""), never, true, left},
+		"left every list":               {removed().State(0, quorumtest.Gone), reborn, node(""), never, true, left},
 		"left one of three lists":       {removedFrom(1).State(0, quorumtest.Gone), 0, node(""), never, false, listed},
 		"F1e left only old lists":       {removed().Silent(0, 1, 2), 0, node(""), never, false, noList},
 		"F1e listed by the only answer": {removedFrom(1).RemovedFrom(2, 0).Silent(1, 2), 0, node(""), never, false, listed},
@@ -62,7 +72,7 @@ func TestResolve(t *testing.T) {
 			"member a has left the list of node w3, and no other observer has answered",
 		},
 		"left the only possible answer": {
-			removed().Silent(0, 1).State(0, quorumtest.Gone).State(1, quorumtest.Gone), 0, node(""), never, true,
+			removed().Silent(0, 1).State(0, quorumtest.Gone).State(1, quorumtest.Gone), reborn, node(""), never, true,
 			left,
 		},
 		"left an unconfirmed list": {
@@ -86,13 +96,30 @@ func TestResolve(t *testing.T) {
 		"moved, alarms not read":       {moved().AlarmsUnknownToAll(), reborn, node(""), noon, false, unproven},
 		"moved, never proven":          {moved(), reborn, node(""), never, false, unproven},
 		"moved to a node that goes":    {moved().State(3, quorumtest.Departing), reborn, node(""), noon, false, unplaced},
+		"F20 the machine may join again": {
+			removed().State(0, quorumtest.Gone), reborn - time.Second, node(""), never, false,
+			"the machine of node w1 may join again until 2026-05-01T12:20:00Z",
+		},
+		"F20 node not known to be gone": {
+			removed(), reborn, observation.NodeState{}, never, false, "node w1 is not known to be gone",
+		},
+		"F20 node still being deleted":     {removed(), reborn, deleting, never, false, "node w1 is not known to be gone"},
+		"F20 joined again, proven shortly": {joined(), reborn, again, atFive, false, "member d has been proven healthy on node w1 for 15m0s"},
+		"F20 joined again, proven":         {joined(), reborn + 5*time.Minute, again, atFive, true, "member d has been proven healthy"},
+		"F20 joined again, proven before":  {joined(), reborn, again, noon.Add(-time.Hour), true, "member d has been proven healthy"},
+		"F20 joined again, not proven":     {joined(), time.Hour, again, never, false, "member d is bound to node w1, whose agent does"},
+		"F20 joined again, unbound":        {unbound, time.Hour, again, atTen, false, "member d is still in the member list, and no other"},
+		"F20 another machine":              {replaced(), 0, other, never, true, "node w1 is another machine now"},
+		"F20 another machine, not removed": {voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := membership.ResolveEvidence{Now: noon.Add(c.after), Node: c.node}
 			if c.since != never {
-				e.ProvenSince = map[v1alpha1.MemberID]time.Time{"a": c.since}
+				e.ProvenSince = map[v1alpha1.MemberID]time.Time{"a": c.since, "d": c.since}
 			}
-			isResolved, why := membership.Resolve(c.world.View, quorumtest.GrantFor(0), e)
+			g := quorumtest.GrantFor(0)
+			g.SystemUUID = "s1"
+			isResolved, why := membership.Resolve(c.world.View, g, e)
 			require.Equal(t, c.isResolved, isResolved, why)
 			require.Contains(t, why, c.why)
 		})
@@ -116,7 +143,7 @@ func TestResolveRenewedGrant(t *testing.T) {
 func TestResolveWithoutMembers(t *testing.T) {
 	g := quorumtest.GrantFor(8)
 	g.Members = nil
-	e := membership.ResolveEvidence{Now: quorumtest.Noon(), Node: node("")}
+	e := membership.ResolveEvidence{Now: quorumtest.Noon().Add(quorum.ResolveMovedAfter), Node: node("")}
 	isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, e)
 	require.True(t, isResolved, why)
 	isResolved, _ = membership.Resolve(quorum.View{}, g, membership.ResolveEvidence{})
@@ -160,11 +187,16 @@ func TestTombstones(t *testing.T) {
 		return quorumtest.Voters(3).State(1, func(old *observation.NodeState) { *old = n })
 	}
 	grant := func(uid types.UID, node string, members ...v1alpha1.MemberID) v1alpha1.Grant {
-		return v1alpha1.Grant{NodeUID: uid, Node: node, Members: members}
+		g := v1alpha1.Grant{NodeUID: uid, Node: node, Members: members}
+		for _, id := range members {
+			g.Addresses = append(g.Addresses, map[v1alpha1.MemberID]string{"b": "10.0.0.2", "c": "10.0.0.3"}[id])
+		}
+		return g
 	}
 	both := quorumtest.GrantFor(1)
-	both.Members = quorumtest.IDs("b", "c")
+	both.Members, both.Addresses = quorumtest.IDs("b", "c"), []string{"10.0.0.2", "10.0.0.3"}
 	lost := []v1alpha1.Grant{grant("u2", "w2", "b")}
+	unlisted := []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: quorumtest.IDs("b")}}
 	for name, c := range map[string]struct {
 		world *quorumtest.Cluster
 		want  []v1alpha1.Grant
@@ -179,8 +211,8 @@ func TestTombstones(t *testing.T) {
 		"granted for one of two":      {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
 		"removed before":              {gone(1).Removed(1).Silent(1), nil},
 		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},
-		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), lost},
-		"removed in old answers only": {gone(1).Removed(1).Silent(0, 1, 2), lost},
+		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), unlisted},
+		"removed in old answers only": {gone(1).Removed(1).Silent(0, 1, 2), unlisted},
 		"two nodes": {
 			gone(2).State(1, quorumtest.Gone), []v1alpha1.Grant{grant("u2", "w2", "b"), grant("u3", "w3", "c")},
 		},

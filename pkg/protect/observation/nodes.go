@@ -39,6 +39,8 @@ type NodeState struct {
 	// Departure is the mark by which a program announces that the machine goes for good, or is away
 	// for a while.
 	Departure departure.Mark
+	// Machine is the machine that registered the Node.
+	Machine Machine
 }
 
 // NodesAt returns the Nodes that have an address which one of the member's URLs names.

@@ -46,8 +46,11 @@ type memberLoss struct {
 // or about to go. A member without a binding is lost with each Node where it may be.
 func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 	for _, g := range s.Cluster.Spec.Grants {
-		if s.isGranted(id, g) {
-			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g)}
+		switch {
+		case s.isNamed(id, g):
+			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g, "its node")}
+		case s.hasReturned(id, g):
+			return memberLoss{problemMachineGivenUp, g.Node, describeReturn(g)}
 		}
 	}
 	for _, b := range s.nodesOf(id) {
@@ -82,9 +85,13 @@ func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
 	return slices.DeleteFunc(slices.Clone(s.placed), func(b v1alpha1.Binding) bool { return b.MemberID != id })
 }
 
-// isGranted reports whether the grant covers the member: it names the member, or it is for a Node
-// of the member.
+// isGranted reports whether the grant covers the member.
 func (s Snapshot) isGranted(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+	return s.isNamed(id, g) || s.hasReturned(id, g)
+}
+
+// isNamed reports whether the grant names the member, or is for a Node of the member.
+func (s Snapshot) isNamed(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return slices.Contains(g.Members, id) ||
 		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
 }
@@ -113,13 +120,14 @@ func LostReason(node string, uid types.UID, n observation.NodeState) string {
 	return ""
 }
 
-func describeGrant(g v1alpha1.Grant) string {
+// describeGrant explains a grant. node says what the Node of the grant is to the member.
+func describeGrant(g v1alpha1.Grant, node string) string {
 	at := g.Time.UTC().Format(time.RFC3339)
 	switch {
 	case g.User == "":
-		return fmt.Sprintf("its node %s disappeared without a request to Holdfast (detected at %s)", g.Node, at)
+		return fmt.Sprintf("%s %s disappeared without a request to Holdfast (detected at %s)", node, g.Node, at)
 	case g.BreakGlass:
-		return fmt.Sprintf("the deletion of its node %s was forced by %s at %s", g.Node, g.User, at)
+		return fmt.Sprintf("the deletion of %s %s was forced by %s at %s", node, g.Node, g.User, at)
 	}
-	return fmt.Sprintf("the deletion of its node %s by %s was allowed at %s", g.Node, g.User, at)
+	return fmt.Sprintf("the deletion of %s %s by %s was allowed at %s", node, g.Node, g.User, at)
 }

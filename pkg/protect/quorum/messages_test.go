@@ -75,6 +75,7 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"two of five dead, one granted":            quorumtest.Voters(5).Dead(1, 2).Granted(3),
 		"another node granted":                     three().Granted(1),
 		"another member moved":                     movedAway(),
+		"another machine joined again":             quorumtest.Voters(4).Granted(1).JoinedAgain(1, 3),
 		"another node gone":                        three().State(1, quorumtest.Gone),
 		"another node gone, machine off":           three().State(1, quorumtest.Gone).Noticed(1).Dead(1),
 		"unbound member on a tainted node":         unboundOnDepartingNode(),

@@ -24,6 +24,9 @@ type Snapshot struct {
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
 	// placed are the possible Nodes of members without a binding.
 	placed []v1alpha1.Binding
+	// unboundHosts are the hosts of the peer URLs of members without a binding. It is empty if the
+	// cluster has no grant.
+	unboundHosts map[v1alpha1.MemberID][]string
 	// Answers are the observations of bound observers with a nonce of this request, whose Nodes
 	// exist with the UID of the observation.
 	Answers []v1alpha1.Observation
@@ -58,6 +61,7 @@ func NewSnapshot(v View) Snapshot {
 	for _, b := range s.Cluster.Spec.Members {
 		s.Bindings[b.MemberID] = b
 	}
+	s.unboundHosts = unboundHosts(s.Cluster)
 	accepted := observation.AcceptedWithNonce(s.Cluster, v.Nonces)
 	s.Answers = slices.DeleteFunc(slices.Clone(accepted), s.isFromOtherNode)
 	s.unproven = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {

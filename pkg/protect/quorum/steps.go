@@ -74,6 +74,10 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 		}
 	}
 	for _, m := range lost {
+		if m.problem == problemMachineGivenUp {
+			steps = append(steps, fmt.Sprintf("if the machine of node %s stays, wait: %s counts again by itself at the "+
+				"time above", m.node, m.title()))
+		}
 		if m.stillAnswers && m.problem != problemNodeUnread {
 			steps = append(steps, fmt.Sprintf("%s still answers: if its machine is being removed, "+
 				"wait until it is gone, then delete node %s again to see the remaining steps", m.title(), t.Node))

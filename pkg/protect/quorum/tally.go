@@ -25,7 +25,7 @@ const (
 // A healthProblem is why a member does not count as healthy. It selects the steps of a refusal.
 type healthProblem int
 
-// The problems. The first four go with statusUnproven, the last two with statusLost.
+// The problems. The first four go with statusUnproven, the last three with statusLost.
 const (
 	problemNoProof healthProblem = iota
 	problemCorrupt
@@ -33,6 +33,7 @@ const (
 	problemAlarmsUnread
 	problemNodeUnread
 	problemNodeLost
+	problemMachineGivenUp
 )
 
 // A memberState is one member of a list and how it counts.

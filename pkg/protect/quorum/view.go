@@ -125,7 +125,8 @@ const (
 	// existence shows that the deletion failed. It is longer than any DELETE can take: the request
 	// timeout of the API server (60 s by default) and an etcd election after it.
 	ResolvePresentAfter = 5 * time.Minute
-	// ResolveMovedAfter is the time during which a member must be proven healthy on its new Node.
+	// ResolveMovedAfter is the time during which a member must be proven healthy on its new Node,
+	// and during which a machine whose Node was deleted may still be removed.
 	// It is longer than the time after which cluster-autoscaler terminates an instance whose Node
 	// has vanished (--max-node-provision-time, 15 minutes by default).
 	ResolveMovedAfter = 20 * time.Minute

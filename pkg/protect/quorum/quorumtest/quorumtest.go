@@ -245,6 +245,26 @@ func (c *Cluster) PlacedAt(i, node int) *Cluster {
 	return c
 }
 
+// JoinedAgain lets member i leave, and its machine join again as member as: the Node of member i is
+// registered again with another UID, and has its old address.
+func (c *Cluster) JoinedAgain(i, as int) *Cluster {
+	again := UID(i) + "-again"
+	c.Removed(i).Unbound(i).URLs(as, "https://"+Address(i)+":2380")
+	observations := c.Cluster.Status.Observations
+	c.Cluster.Status.Observations = slices.DeleteFunc(observations,
+		func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
+	o := c.Observer(as)
+	o.Node, o.NodeUID = Node(i), again
+	for b := range c.Cluster.Spec.Members {
+		if c.Cluster.Spec.Members[b].MemberID == ID(as) {
+			c.Cluster.Spec.Members[b].Node, c.Cluster.Spec.Members[b].NodeUID = Node(i), again
+		}
+	}
+	delete(c.Nodes, Node(as))
+	c.Nodes[Node(i)] = observation.NodeState{Known: true, UID: again}
+	return c
+}
+
 // State changes the state of node i.
 func (c *Cluster) State(i int, change func(*observation.NodeState)) *Cluster {
 	n := c.Nodes[Node(i)]

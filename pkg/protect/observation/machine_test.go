@@ -1,0 +1,36 @@
+package observation_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+func TestMachine(t *testing.T) {
+	upper := observation.NewMachine("", "4C4C4544-0042")
+	require.False(t, upper.IsOther(observation.NewMachine("", "4c4c4544-0042")), "old kernels print upper case")
+	require.True(t, upper.IsOther(observation.NewMachine("", "4c4c4544-0043")))
+	long := observation.NewMachine(strings.Repeat("a", 129), strings.Repeat("b", 128))
+	require.Equal(t, observation.Machine{SystemUUID: strings.Repeat("b", 128)}, long, "a grant cannot store the other ID")
+}
+
+// The number and length of the addresses are limited, because a kubelet writes them.
+func TestMachineAddresses(t *testing.T) {
+	addresses := []string{strings.Repeat("a", 254), "127.0.0.1", ""}
+	for i := range 20 {
+		addresses = append(addresses, fmt.Sprintf("10.0.0.%d", i+10))
+	}
+	members := []v1alpha1.MemberStatus{{
+		PeerURLs: []string{"https://10.0.0.10:2380"}, ClientURLs: []string{"https://etcd.example.org:2379"},
+	}, {
+		PeerURLs: []string{"https://[::ffff:10.0.0.9]:2380"},
+	}}
+	found := observation.MachineAddresses(members, addresses)
+	require.Len(t, found, 8)
+	require.Equal(t, []string{"10.0.0.10", "10.0.0.9", "10.0.0.11"}, found[:3], "all members may share a client URL")
+}
