@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -69,6 +70,7 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 		deletion: d, number: sim.reviewCount, replica: sim.replicas[replica], node: n,
 		labelled:      n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue,
 		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
+		forgiven: map[v1alpha1.ClusterID]bool{},
 	}
 	sim.log("DELETE %d calls webhook %d, labelled %t, UID %s", d.number, replica, d.review.labelled, n.UID)
 	d.review.send(sim)
@@ -152,7 +154,7 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 		}
 	}
 	made := &pendingLoss{
-		uid: r.node.UID, node: r.node.Name, host: d.host, order: r.order, forgiven: map[v1alpha1.ClusterID]bool{},
+		uid: r.node.UID, node: r.node.Name, host: d.host, order: r.order, forgiven: maps.Clone(r.forgiven),
 		members: slices.Clone(r.before.bound[r.node.UID]),
 	}
 	// Without a grant, only bindings show which members the Node had.

@@ -19,6 +19,11 @@ func (sim *simulation) deleteAnyCluster() {
 	for _, d := range sim.losses {
 		d.forgiven[e.id] = true
 	}
+	for _, d := range sim.deletions {
+		if d.review != nil {
+			d.review.forgiven[e.id] = true
+		}
+	}
 	sim.api.forgetSpec(e.id)
 }
 

@@ -154,6 +154,8 @@ type simulatedReview struct {
 	// order has, by cluster, the position of the review's last grant in the order of all
 	// grants.
 	order map[v1alpha1.ClusterID]int
+	// forgiven are the clusters whose EtcdCluster was deleted during the review.
+	forgiven map[v1alpha1.ClusterID]bool
 
 	cancel  context.CancelFunc
 	done    atomic.Bool
