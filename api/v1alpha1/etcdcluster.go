@@ -121,8 +121,8 @@ type Binding struct {
 	NodeUID types.UID `json:"nodeUID"`
 }
 
-// Grant records one allowed deletion of a Node that holds members of this cluster. The deletion gives
-// up the machine of the Node: a member that joins again on that machine counts as lost as well.
+// Grant records one allowed deletion of a Node that holds members of this cluster. The deletion
+// gives up the machine of the Node: a member that joins again on it counts as lost as well.
 type Grant struct {
 	NodeUID types.UID `json:"nodeUID"`
 	// +kubebuilder:validation:MaxLength=253

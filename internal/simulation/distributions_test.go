@@ -3,8 +3,8 @@ package simulation
 import "slices"
 
 // Distributions such as k3s and RKE2 manage the member of a machine by themselves. When its Node is
-// deleted, they remove its member, wipe its data, and let the machine join again: under a new member
-// ID, and with a Node of the same name and another UID. The steps happen in any order.
+// deleted, they remove its member, wipe its data, and let the machine join again: under a new
+// member ID, and with a Node of the same name and another UID. The steps happen in any order.
 
 // removeOrphanedMember removes the member of a machine whose Node is gone or being deleted.
 func (sim *simulation) removeOrphanedMember() {
@@ -18,9 +18,9 @@ func (sim *simulation) removeOrphanedMember() {
 	}
 }
 
-// joinAgain lets the machine of a removed member join again. Its member starts at once. In a careful
-// history it joins only if the cluster survives all pending losses with one more voter: no verdict
-// can prevent a member from joining.
+// joinAgain lets the machine of a removed member join again. Its member starts at once. In a
+// careful history it joins only if the cluster survives all pending losses with one more voter: no
+// verdict can prevent a member from joining.
 func (sim *simulation) joinAgain() {
 	e := sim.pickEtcd()
 	h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool {

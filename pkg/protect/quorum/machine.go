@@ -30,8 +30,8 @@ func IsReplaced(g v1alpha1.Grant, n observation.NodeState) bool {
 	return n.Known && n.UID != "" && n.UID != g.NodeUID && machine.IsOther(n.Machine)
 }
 
-// unboundHosts returns the hosts of the peer URLs of the members without a binding, according to all
-// confirmed lists of bound observers. Only grants need them.
+// unboundHosts returns the hosts of the peer URLs of the members without a binding, according to
+// all confirmed lists of bound observers. Only grants need them.
 func unboundHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
 	if len(c.Spec.Grants) == 0 {
 		return nil
