@@ -103,14 +103,26 @@ func TestResolve(t *testing.T) {
 		"F20 node not known to be gone": {
 			removed(), reborn, observation.NodeState{}, never, false, "node w1 is not known to be gone",
 		},
-		"F20 node still being deleted":     {removed(), reborn, deleting, never, false, "node w1 is not known to be gone"},
-		"F20 joined again, proven shortly": {joined(), reborn, again, atFive, false, "member d has been proven healthy on node w1 for 15m0s"},
-		"F20 joined again, proven":         {joined(), reborn + 5*time.Minute, again, atFive, true, "member d has been proven healthy"},
-		"F20 joined again, proven before":  {joined(), reborn, again, noon.Add(-time.Hour), true, "member d has been proven healthy"},
-		"F20 joined again, not proven":     {joined(), time.Hour, again, never, false, "member d is bound to node w1, whose agent does"},
-		"F20 joined again, unbound":        {unbound, time.Hour, again, atTen, false, "member d is still in the member list, and no other"},
-		"F20 another machine":              {replaced(), 0, other, never, true, "node w1 is another machine now"},
-		"F20 another machine, not removed": {voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed},
+		"F20 node still being deleted": {removed(), reborn, deleting, never, false, "node w1 is not known to be gone"},
+		"F20 joined again, proven shortly": {
+			joined(), reborn, again, atFive, false, "member d has been proven healthy on node w1 for 15m0s",
+		},
+		"F20 joined again, proven": {
+			joined(), reborn + 5*time.Minute, again, atFive, true, "member d has been proven healthy",
+		},
+		"F20 joined again, proven before": {
+			joined(), reborn, again, noon.Add(-time.Hour), true, "member d has been proven healthy",
+		},
+		"F20 joined again, not proven": {
+			joined(), time.Hour, again, never, false, "member d is bound to node w1, whose agent does",
+		},
+		"F20 joined again, unbound": {
+			unbound, time.Hour, again, atTen, false, "member d is still in the member list, and no other",
+		},
+		"F20 another machine": {replaced(), 0, other, never, true, "node w1 is another machine now"},
+		"F20 another machine, not removed": {
+			voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := membership.ResolveEvidence{Now: noon.Add(c.after), Node: c.node}

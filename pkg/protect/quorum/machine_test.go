@@ -23,10 +23,10 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		c.Cluster.Spec.Members[2].Node, c.Cluster.Spec.Members[2].NodeUID = "w4", "u4"
 		c.Nodes["w4"] = observation.NodeState{Known: true, UID: "u4"}
 	}
-	type machine = observation.Machine
+	machine := observation.NewMachine
 	for name, c := range map[string]struct {
 		change      func(*quorumtest.Cluster)
-		before, now machine
+		before, now observation.Machine
 		addresses   []string
 		isLost      bool
 	}{
@@ -36,16 +36,16 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		"unbound, at another address":        {change: unbound, addresses: []string{"10.0.0.9"}},
 		"grant of the previous version":      {change: unregistered},
 		"bound to a Node of another name":    {change: renamed, addresses: []string{"10.0.0.1"}},
-		"the same hardware":                  {before: machine{"m", "s"}, now: machine{"m", "s"}, isLost: true},
-		"the same hardware, installed again": {before: machine{"m", "s"}, now: machine{"n", "s"}, isLost: true},
-		"other hardware":                     {before: machine{"m", "s"}, now: machine{"n", "t"}},
-		"other hardware, cloned image":       {before: machine{"m", "s"}, now: machine{"m", "t"}},
-		"no hardware UUID, other image":      {before: machine{"m", "s"}, now: machine{"n", ""}},
-		"no hardware UUID, the same image":   {before: machine{"m", ""}, now: machine{"m", "t"}, isLost: true},
-		"unknown before":                     {now: machine{"m", "s"}, isLost: true},
-		"unknown now":                        {before: machine{"m", "s"}, isLost: true},
+		"the same hardware":                  {before: machine("m", "s"), now: machine("m", "s"), isLost: true},
+		"the same hardware, installed again": {before: machine("m", "s"), now: machine("n", "s"), isLost: true},
+		"other hardware":                     {before: machine("m", "s"), now: machine("n", "t")},
+		"other hardware, cloned image":       {before: machine("m", "s"), now: machine("m", "t")},
+		"no hardware UUID, other image":      {before: machine("m", "s"), now: machine("n", "")},
+		"no hardware UUID, the same image":   {before: machine("m", ""), now: machine("m", "t"), isLost: true},
+		"unknown before":                     {now: machine("m", "s"), isLost: true},
+		"unknown now":                        {before: machine("m", "s"), isLost: true},
 		"other hardware at the old address, unbound": {
-			change: unbound, before: machine{"m", "s"}, now: machine{"n", "t"}, addresses: []string{"10.0.0.1"},
+			change: unbound, before: machine("m", "s"), now: machine("n", "t"), addresses: []string{"10.0.0.1"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
