@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -91,8 +90,11 @@ func TestBusyEntry(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			f := newFixture(t)
 			began, finish := make(chan struct{}), make(chan struct{})
-			end := sync.OnceFunc(func() { close(finish) })
-			t.Cleanup(end)
+			var running errgroup.Group
+			defer func() {
+				close(finish)
+				require.NoError(t, running.Wait())
+			}()
 			blocked := func(context.Context, quorum.Request) (quorum.Decision, error) {
 				began <- struct{}{}
 				<-finish
@@ -104,7 +106,6 @@ func TestBusyEntry(t *testing.T) {
 			if path == NodePath {
 				f.handler.reviewer, other = fakeReviewer{labelled: atOnce, unlabelled: blocked}, EtcdNodePath
 			}
-			var running errgroup.Group
 			const most = maxReviewBytes / minReviewCost
 			for range most {
 				running.Go(func() error {
@@ -134,8 +135,6 @@ func TestBusyEntry(t *testing.T) {
 				require.True(t, response.Close, "the API server would try the same replica again")
 			}
 			require.EqualValues(t, 1, f.rejected("Busy"))
-			end()
-			require.NoError(t, running.Wait())
 		})
 	}
 }
@@ -144,14 +143,16 @@ func TestBusyEntry(t *testing.T) {
 func TestLargeReviewsAreBusy(t *testing.T) {
 	f := newFixture(t)
 	began, finish := make(chan struct{}), make(chan struct{})
-	end := sync.OnceFunc(func() { close(finish) })
-	t.Cleanup(end)
+	var running errgroup.Group
+	defer func() {
+		close(finish)
+		require.NoError(t, running.Wait())
+	}()
 	f.handler.reviewer = fakeReviewer{labelled: func(context.Context, quorum.Request) (quorum.Decision, error) {
 		began <- struct{}{}
 		<-finish
 		return quorum.Decision{}, nil
 	}}
-	var running errgroup.Group
 	for range 2 {
 		running.Go(func() error {
 			f.send(EtcdNodePath, paddedReview(t, maxBody), true)
@@ -161,8 +162,6 @@ func TestLargeReviewsAreBusy(t *testing.T) {
 	}
 	_, text := f.send(EtcdNodePath, paddedReview(t, maxBody), true)
 	require.Contains(t, text, "Try again")
-	end()
-	require.NoError(t, running.Wait())
 }
 
 // newLimitedServer serves the fixture's Handler, and closes connections above these limits.
@@ -208,8 +207,8 @@ func TestWaitingConnections(t *testing.T) {
 				require.NoError(t, err)
 				open = append(open, conn)
 			}
-			require.True(t, isClosed(t, open[0], 30*time.Second))
-			require.True(t, isClosed(t, open[1], 30*time.Second))
+			require.True(t, isClosed(t, open[0], 10*time.Second))
+			require.True(t, isClosed(t, open[1], 10*time.Second))
 			require.False(t, isClosed(t, open[5], 100*time.Millisecond))
 			http.DefaultClient.CloseIdleConnections()
 			require.Equal(t, "no", f.post(EtcdNodePath, deletionReview(etcdNode(), nil)).Result.Message)
@@ -233,7 +232,7 @@ func TestWaitingBytes(t *testing.T) {
 		require.NoError(t, err)
 		open = append(open, conn)
 	}
-	require.True(t, isClosed(t, open[2], 30*time.Second))
+	require.True(t, isClosed(t, open[2], 10*time.Second))
 	for _, i := range []int{0, 1, 3, 4} {
 		require.False(t, isClosed(t, open[i], 50*time.Millisecond))
 	}
