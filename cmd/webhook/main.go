@@ -35,8 +35,8 @@ import (
 )
 
 const (
-	// lingerTime is how long the webhook takes new requests after SIGTERM. By then, every API
-	// server has been told to use another replica.
+	// lingerTime is how long the webhook takes new requests after SIGTERM. By then, the
+	// Service sends new connections to another replica.
 	lingerTime = time.Second
 	// drainTime limits how long the webhook waits for running requests after that. A review
 	// takes 8 s at most.

@@ -132,8 +132,7 @@ func (p slowPost) send(ctx context.Context, replica *webhookProcess) {
 	if !p.isDeclared {
 		length, start = "Transfer-Encoding: chunked", fmt.Sprintf("%x\r\n", p.size)
 	}
-	_, err = fmt.Fprintf(conn, "POST /validate-etcd-node HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n%s",
-		length, start)
+	_, err = fmt.Fprintf(conn, "POST /validate-etcd-node HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", length, start)
 	part := bytes.Repeat([]byte{' '}, 64<<10)
 	for left := p.size - 1; left > 0 && err == nil; left -= len(part) {
 		if _, err = conn.Write(part[:min(left, len(part))]); err == nil {

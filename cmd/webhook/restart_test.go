@@ -23,8 +23,8 @@ import (
 )
 
 // endpointDelay is how long the Service of the tests still sends connections to a replica
-// that has been told to stop, and only to that one, as in a cluster, where each node reads the
-// endpoints with its own delay.
+// after SIGTERM, and only to that one, as in a cluster, where each node reads the endpoints with
+// its own delay.
 const endpointDelay = 700 * time.Millisecond
 
 // TestNoConnectionBeforeCertificate connects to a replica from its start on. Until it has a

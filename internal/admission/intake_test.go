@@ -29,9 +29,16 @@ func paddedReview(t *testing.T, length int) []byte {
 	return append(raw, bytes.Repeat([]byte{' '}, length-len(raw))...)
 }
 
-// send posts a body and returns the response with its text. Without a declared length the
-// body is chunked.
-func (f *fixture) send(path string, body []byte, isDeclared bool) (*http.Response, string) {
+// A reply is a response of the server without a review.
+type reply struct {
+	status  int
+	header  http.Header
+	isClose bool // the server closes the connection
+	text    string
+}
+
+// send posts a body and returns the reply. Without a declared length the body is chunked.
+func (f *fixture) send(path string, body []byte, isDeclared bool) reply {
 	f.t.Helper()
 	reader := io.Reader(bytes.NewReader(body))
 	if !isDeclared {
@@ -45,17 +52,19 @@ func (f *fixture) send(path string, body []byte, isDeclared bool) (*http.Respons
 	text, err := io.ReadAll(response.Body)
 	require.NoError(f.t, err)
 	require.NoError(f.t, response.Body.Close())
-	return response, string(text)
+	return reply{
+		status: response.StatusCode, header: response.Header, isClose: response.Close, text: string(text),
+	}
 }
 
-func (f *fixture) rejected(reason string) float64 {
+func (f *fixture) rejected(reason string) int {
 	f.t.Helper()
 	families, err := f.registry.Gather()
 	require.NoError(f.t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			if family.GetName() == "holdfast_webhook_requests_rejected_total" && m.GetLabel()[0].GetValue() == reason {
-				return m.GetCounter().GetValue()
+				return int(m.GetCounter().GetValue())
 			}
 		}
 	}
@@ -68,14 +77,13 @@ func TestBodyLimit(t *testing.T) {
 			t.Run(fmt.Sprintf("%s declared=%v", path, isDeclared), func(t *testing.T) {
 				f := newFixture(t)
 				f.decision = quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}
-				response, _ := f.send(path, paddedReview(t, 3<<20), isDeclared)
-				require.Equal(t, http.StatusOK, response.StatusCode)
+				require.Equal(t, http.StatusOK, f.send(path, paddedReview(t, 3<<20), isDeclared).status)
 				require.Len(t, f.requests, 1)
-				response, text := f.send(path, paddedReview(t, 3<<20+1), isDeclared)
-				require.Equal(t, http.StatusRequestEntityTooLarge, response.StatusCode)
-				require.Contains(t, text, "larger than 3145728 bytes")
+				rejected := f.send(path, paddedReview(t, 3<<20+1), isDeclared)
+				require.Equal(t, http.StatusRequestEntityTooLarge, rejected.status)
+				require.Contains(t, rejected.text, "larger than 3145728 bytes")
 				require.Len(t, f.requests, 1)
-				require.EqualValues(t, 1, f.rejected("TooLarge"))
+				require.Equal(t, 1, f.rejected("TooLarge"))
 			})
 		}
 	}
@@ -119,10 +127,10 @@ func TestBusyEntry(t *testing.T) {
 			}
 			require.Equal(t, "no", f.post(other, deletionReview(etcdNode(), dry)).Result.Message)
 
-			response, text := f.send(path, paddedReview(t, 10<<10), true)
+			rejected := f.send(path, paddedReview(t, 10<<10), true)
 			if path == EtcdNodePath {
 				var review admissionv1.AdmissionReview
-				require.NoError(t, json.Unmarshal([]byte(text), &review))
+				require.NoError(t, json.Unmarshal([]byte(rejected.text), &review))
 				require.EqualValues(t, "review-1", review.Response.UID)
 				require.False(t, review.Response.Allowed)
 				require.EqualValues(t, http.StatusTooManyRequests, review.Response.Result.Code)
@@ -130,11 +138,11 @@ func TestBusyEntry(t *testing.T) {
 				require.EqualValues(t, 1, review.Response.Result.Details.RetryAfterSeconds)
 				require.Contains(t, review.Response.Result.Message, "Try again")
 			} else {
-				require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
-				require.Equal(t, "1", response.Header.Get("Retry-After"))
-				require.True(t, response.Close, "the API server would try the same replica again")
+				require.Equal(t, http.StatusTooManyRequests, rejected.status)
+				require.Equal(t, "1", rejected.header.Get("Retry-After"))
+				require.True(t, rejected.isClose, "the API server would try the same replica again")
 			}
-			require.EqualValues(t, 1, f.rejected("Busy"))
+			require.Equal(t, 1, f.rejected("Busy"))
 		})
 	}
 }
@@ -160,8 +168,7 @@ func TestLargeReviewsAreBusy(t *testing.T) {
 		})
 		<-began
 	}
-	_, text := f.send(EtcdNodePath, paddedReview(t, maxBody), true)
-	require.Contains(t, text, "Try again")
+	require.Contains(t, f.send(EtcdNodePath, paddedReview(t, maxBody), true).text, "Try again")
 }
 
 // newLimitedServer serves the fixture's Handler, and closes connections above these limits.
@@ -212,7 +219,7 @@ func TestWaitingConnections(t *testing.T) {
 			require.False(t, isClosed(t, open[5], 100*time.Millisecond))
 			http.DefaultClient.CloseIdleConnections()
 			require.Equal(t, "no", f.post(EtcdNodePath, deletionReview(etcdNode(), nil)).Result.Message)
-			require.GreaterOrEqual(t, f.rejected("TooSlow"), 3.0)
+			require.GreaterOrEqual(t, f.rejected("TooSlow"), 3)
 		})
 	}
 }
@@ -237,5 +244,5 @@ func TestWaitingBytes(t *testing.T) {
 		require.False(t, isClosed(t, open[i], 50*time.Millisecond))
 	}
 	require.Equal(t, "no", f.post(EtcdNodePath, deletionReview(etcdNode(), nil)).Result.Message)
-	require.EqualValues(t, 1, f.rejected("TooSlow"))
+	require.Equal(t, 1, f.rejected("TooSlow"))
 }
