@@ -55,8 +55,8 @@ func (sim *simulation) isWorker(h *simulatedHost) bool {
 	})
 }
 
-// forgeAnnouncement announces members of other machines on the attacker's Node: current ones, former
-// ones, or ones that never existed.
+// forgeAnnouncement announces members of other machines on the attacker's Node: current ones,
+// former ones, or ones that never existed.
 func (sim *simulation) forgeAnnouncement(h *simulatedHost, e *simulatedEtcd) {
 	h.agent.silent = true // The real agent would correct it.
 	var refs []evidence.MemberRef
@@ -84,8 +84,8 @@ func (sim *simulation) forgeAnnouncement(h *simulatedHost, e *simulatedEtcd) {
 	sim.log("attacker on %s announces %v: %s", h.name, refs, errorText(err))
 }
 
-// publishLies publishes an observation of the attacker. local is the member on its machine, nil on a
-// worker, which claims any member as its own.
+// publishLies publishes an observation of the attacker. local is the member on its machine, nil on
+// a worker, which claims any member as its own.
 func (sim *simulation) publishLies(h *simulatedHost, e *simulatedEtcd, local *simulatedMember) {
 	h.agent.catchUp()
 	c := h.agent.clusters.get(string(e.id))

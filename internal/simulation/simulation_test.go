@@ -217,8 +217,8 @@ const (
 	features
 )
 
-// rareFeatures returns the features of one history in six, with the names by which flags switch them
-// on and off.
+// rareFeatures returns the features of one history in six, with the names by which flags switch
+// them on and off.
 func rareFeatures() map[simulationFeature]string {
 	return map[simulationFeature]string{attacks: "attacks", lateNodes: "latenodes", reboots: "reboots"}
 }

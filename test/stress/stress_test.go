@@ -55,8 +55,8 @@ type stressTest struct {
 	outages []timeSpan
 }
 
-// TestMain runs the tests in a network namespace where the kernel permits one, so that the addresses
-// of the nodes identify hosts.
+// TestMain runs the tests in a network namespace where the kernel permits one, so that the
+// addresses of the nodes identify hosts.
 func TestMain(m *testing.M) {
 	// The namespace has no connection to a module proxy.
 	list := exec.Command("go", "list", "-deps", "../../cmd/agent", "../../cmd/webhook")

@@ -110,8 +110,8 @@ func (m *Member) layOut(state string) error {
 	return nil
 }
 
-// sourceOf returns the source address of connections to a member. All members have the same, because
-// they share an interface, and etcd compares the certificate of a peer with it.
+// sourceOf returns the source address of connections to a member. All members have the same,
+// because they share an interface, and etcd compares the certificate of a peer with it.
 func sourceOf(ip string) (string, error) {
 	connection, err := net.Dial("udp", net.JoinHostPort(ip, "1")) // sends nothing
 	if err != nil {
