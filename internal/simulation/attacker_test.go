@@ -13,13 +13,14 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// attack lets the attacker, who has root on one machine, use the identities of its agent or of its
-// kubelet. A history has at most one such machine, and what it claims differs from one time to the
-// next. It is a worker, or a host of etcd.
+// attack lets an attacker with root on one machine use the identities of its agent or of its
+// kubelet. A history has at most one such machine, and its claims differ from one time to the next.
+// It is a worker, or a host of etcd.
 //
-// What a worker claims must never make Holdfast allow an unsafe deletion. A host of etcd may be
-// believed about the health of members, because its root holds the keys of etcd. So it claims only
-// what can do no more than block deletions: members that do not exist, and that others are dead.
+// The claims of a worker must never make Holdfast allow an unsafe deletion. A host of etcd may be
+// believed about the health of members, because its root holds the keys of etcd. So it makes only
+// claims that can do no more than block deletions: that members exist which do not, and that others
+// are dead.
 func (sim *simulation) attack() {
 	if sim.attacker == nil && !sim.choices.oneIn(3) {
 		return
