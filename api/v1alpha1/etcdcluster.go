@@ -131,8 +131,14 @@ type Grant struct {
 	//
 	// +listType=set
 	Members []MemberID `json:"members"`
-	// Time is when the deletion was last allowed. Each call that allows the deletion renews it.
+	// Time is when the deletion was last allowed. Each decision that allows the deletion renews it.
 	Time metav1.Time `json:"time"`
+	// NodeVersion is the resourceVersion of the Node that was reviewed. A review of another version
+	// may be about the same DELETE.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	NodeVersion string `json:"nodeVersion,omitempty"`
 	// User is the user who requested the deletion. It is empty if the Node was gone without a request.
 	//
 	// +optional

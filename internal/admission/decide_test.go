@@ -208,6 +208,8 @@ func TestRepeatedReviews(t *testing.T) {
 		require.EqualValues(t, "uid-1", req.UID, "all reviews have the same Node UID")
 		require.Equal(t, "alice", req.User)
 	}
+	require.Equal(t, []string{"0", "1", "2"}, []string{f.requests[0].Version, f.requests[1].Version, f.requests[2].Version},
+		"the versions that the API server is about to delete, not the live one")
 	require.Equal(t, 2, strings.Count(f.log.String(), `"reason":"Repeated"`))
 	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
 	require.False(t, f.post(EtcdNodePath, deletionReview(written, nil)).Allowed, "an earlier allow does not count")

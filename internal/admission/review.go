@@ -20,6 +20,8 @@ type review struct {
 	// node is the Node as the API server was about to delete it.
 	node *corev1.Node
 	user string
+	// version is the resourceVersion of that Node. A live read may return a later one.
+	version string
 	// id is the UID of the request. One DELETE makes several reviews, each with its own ID.
 	id     string
 	dryRun bool
@@ -54,7 +56,7 @@ func parse(req admissionv1.AdmissionRequest) (review, error) {
 	case req.Name != "" && req.Name != node.Name:
 		return r, fmt.Errorf("it names %q, but its old object is %q", req.Name, node.Name)
 	}
-	r.node = node
+	r.node, r.version = node, node.ResourceVersion
 	return r, nil
 }
 
@@ -62,7 +64,9 @@ func parse(req admissionv1.AdmissionRequest) (review, error) {
 // annotation does not count; it is empty if there is no annotation, or if it counts. An
 // announcement that cannot be parsed is returned as the error, with a request that lacks it.
 func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, problem string, err error) {
-	req = quorum.Request{Node: r.node.Name, UID: r.node.UID, Labelled: labelled, User: r.user, DryRun: r.dryRun}
+	req = quorum.Request{
+		Node: r.node.Name, UID: r.node.UID, Version: r.version, Labelled: labelled, User: r.user, DryRun: r.dryRun,
+	}
 	req.AgentSilent = !hasReported(r.node)
 	for _, a := range r.node.Status.Addresses {
 		req.Addresses = append(req.Addresses, a.Address)

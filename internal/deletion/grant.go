@@ -58,8 +58,8 @@ func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.G
 	machine := view.Nodes[req.Node].Machine
 	return v1alpha1.Grant{
 		NodeUID: req.UID, Node: req.Node, Members: v.Members, Time: metav1.Now(), User: req.User,
-		BreakGlass: req.BreakGlass != nil,
-		MachineID:  machine.MachineID, SystemUUID: machine.SystemUUID,
+		NodeVersion: req.Version, BreakGlass: req.BreakGlass != nil,
+		MachineID: machine.MachineID, SystemUUID: machine.SystemUUID,
 		Addresses: quorum.MachineAddresses(view.Cluster, v.Members, req.Addresses),
 	}
 }

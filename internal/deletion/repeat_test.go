@@ -18,10 +18,11 @@ func repeatedReview(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer, replica := newReviewer(f, 0), newReviewer(f, 0)
 	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
+	original := f.Request(0)
 	first := f.Cluster()
 
 	// The Node is written, and a member elsewhere dies. No fresh review would allow the deletion.
-	f.PatchNode(0, `{"metadata":{"annotations":{"example.com/written":"meanwhile"}}}`)
+	writeNode(t, f, 0)
 	f.ChangeAgents(func() { f.Silent[f.Nodes[1].Name], f.Members[1].Healthy = true, false })
 	begun := time.Now()
 	decision := review(t, replica, f.Request(0))
@@ -34,7 +35,7 @@ func repeatedReview(t *testing.T, f *storetest.Fixture) {
 
 	bob, dryRun := f.Request(0), f.Request(0)
 	bob.User, dryRun.DryRun = "bob", true
-	for _, req := range []quorum.Request{bob, dryRun, f.Request(2)} {
+	for _, req := range []quorum.Request{bob, dryRun, original, f.Request(2)} {
 		decision = review(t, replica, req)
 		require.False(t, decision.Allowed, "%+v", req)
 		require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
@@ -43,6 +44,13 @@ func repeatedReview(t *testing.T, f *storetest.Fixture) {
 	decision = review(t, reviewer, f.Request(0))
 	require.False(t, decision.Allowed)
 	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
+}
+
+// writeNode writes the Node, so that the API server reviews its deletion again.
+func writeNode(t *testing.T, f *storetest.Fixture, i int) {
+	t.Helper()
+	f.PatchNode(i, `{"metadata":{"annotations":{"example.com/written":"meanwhile"}}}`)
+	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[i]), f.Nodes[i]))
 }
 
 // ageGrant moves the time of the only grant into the past.
@@ -62,6 +70,7 @@ func repeatedReviewOfTwoClusters(t *testing.T, f *storetest.Fixture) {
 	other.RunAgents()
 	reviewer := newReviewer(f, 0)
 	require.True(t, review(t, reviewer, f.Request(2)).Allowed)
+	writeNode(t, f, 2)
 	decision := review(t, reviewer, f.Request(2))
 	require.Equal(t, quorum.Repeated, decision.Reason, decision.Message)
 	require.Len(t, decision.Verdicts, 2)

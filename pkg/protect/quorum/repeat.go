@@ -19,10 +19,11 @@ const RepeatWithin = time.Minute
 // could only take back what the first one promised, at the cost of a DELETE that fails while its
 // members stay lost.
 //
-// The grant answers only for its own user, within RepeatWithin, and if it names every member that
-// the deletion may lose now by any source. A tombstone has no user, and a break-glass grant follows
-// from no decision: neither answers. The caller writes nothing. A grant whose time was renewed here
-// would answer again and again without a decision.
+// The grant answers only for another version of the Node, for its own user, within RepeatWithin,
+// and if it names every member that the deletion may lose now by any source. A review of the same
+// version is about another DELETE: the API server does not review one version twice. A tombstone
+// has no user, and a break-glass grant follows from no decision: neither answers. The caller writes
+// nothing. A grant whose time was renewed here would answer again and again without a decision.
 func Repeat(c *v1alpha1.EtcdCluster, r Request, now time.Time) (v Verdict, isRepeated bool) {
 	if r.UID == "" || r.User == "" || r.DryRun || r.BreakGlass != nil {
 		return Verdict{}, false
@@ -33,7 +34,8 @@ func Repeat(c *v1alpha1.EtcdCluster, r Request, now time.Time) (v Verdict, isRep
 	}
 	g := c.Spec.Grants[at]
 	age := now.Sub(g.Time.Time)
-	if g.User != r.User || g.BreakGlass || age < 0 || age >= RepeatWithin {
+	isRewritten := g.NodeVersion != "" && r.Version != "" && g.NodeVersion != r.Version
+	if !isRewritten || g.User != r.User || g.BreakGlass || age < 0 || age >= RepeatWithin {
 		return Verdict{}, false
 	}
 	// Without the states of Nodes and without fresh observations, more members are possible, and

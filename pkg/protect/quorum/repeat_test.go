@@ -22,22 +22,25 @@ func TestRepeat(t *testing.T) {
 		age      time.Duration
 		repeated bool
 	}{
-		"same user, at once":         {repeated: true},
-		"same user, 59 s later":      {age: 59 * time.Second, repeated: true},
-		"same user, 60 s later":      {age: quorum.RepeatWithin},
-		"grant from the future":      {age: -time.Second},
-		"another user":               {request: func(r *quorum.Request) { r.User = "bob" }},
-		"no user":                    {request: func(r *quorum.Request) { r.User = "" }},
-		"tombstone":                  {grant: func(g *v1alpha1.Grant) { g.User = "" }},
-		"tombstone and no user":      {grant: func(g *v1alpha1.Grant) { g.User = "" }, request: func(r *quorum.Request) { r.User = "" }},
-		"break-glass grant":          {grant: func(g *v1alpha1.Grant) { g.BreakGlass = true }},
-		"break-glass override":       {request: func(r *quorum.Request) { r.BreakGlass = &quorum.BreakGlass{UID: "u1"} }},
-		"dry run":                    {request: func(r *quorum.Request) { r.DryRun = true }},
-		"another Node UID":           {request: func(r *quorum.Request) { r.UID = "u1-again" }},
-		"grant for another Node":     {grant: func(g *v1alpha1.Grant) { g.NodeUID = "u2" }},
-		"a member elsewhere is dead": {cluster: func(c *quorumtest.Cluster) { c.Dead(1) }, repeated: true},
-		"another node was granted":   {cluster: func(c *quorumtest.Cluster) { c.Granted(1) }, repeated: true},
-		"nobody answers":             {cluster: func(c *quorumtest.Cluster) { c.Silent(0, 1, 2) }, repeated: true},
+		"same user, at once":          {repeated: true},
+		"same user, 59 s later":       {age: 59 * time.Second, repeated: true},
+		"same user, 60 s later":       {age: quorum.RepeatWithin},
+		"grant from the future":       {age: -time.Second},
+		"same version of the Node":    {request: func(r *quorum.Request) { r.Version = "7" }},
+		"no version of the Node":      {request: func(r *quorum.Request) { r.Version = "" }},
+		"grant of an earlier release": {grant: func(g *v1alpha1.Grant) { g.NodeVersion = "" }},
+		"another user":                {request: func(r *quorum.Request) { r.User = "bob" }},
+		"no user":                     {request: func(r *quorum.Request) { r.User = "" }},
+		"tombstone":                   {grant: func(g *v1alpha1.Grant) { g.User = "" }},
+		"tombstone and no user":       {grant: func(g *v1alpha1.Grant) { g.User = "" }, request: func(r *quorum.Request) { r.User = "" }},
+		"break-glass grant":           {grant: func(g *v1alpha1.Grant) { g.BreakGlass = true }},
+		"break-glass override":        {request: func(r *quorum.Request) { r.BreakGlass = &quorum.BreakGlass{UID: "u1"} }},
+		"dry run":                     {request: func(r *quorum.Request) { r.DryRun = true }},
+		"another Node UID":            {request: func(r *quorum.Request) { r.UID = "u1-again" }},
+		"grant for another Node":      {grant: func(g *v1alpha1.Grant) { g.NodeUID = "u2" }},
+		"a member elsewhere is dead":  {cluster: func(c *quorumtest.Cluster) { c.Dead(1) }, repeated: true},
+		"another node was granted":    {cluster: func(c *quorumtest.Cluster) { c.Granted(1) }, repeated: true},
+		"nobody answers":              {cluster: func(c *quorumtest.Cluster) { c.Silent(0, 1, 2) }, repeated: true},
 		"a member that the grant lacks": {
 			cluster: func(c *quorumtest.Cluster) { c.Rebound(1, 0) },
 		},
@@ -56,9 +59,10 @@ func TestRepeat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, req := quorumtest.Voters(3), quorumtest.Deletion(0)
-			req.User = "alice"
+			req.User, req.Version = "alice", "8"
 			grant := v1alpha1.Grant{
 				NodeUID: req.UID, Node: req.Node, Members: []v1alpha1.MemberID{"a"}, Time: metav1.NewTime(at), User: "alice",
+				NodeVersion: "7",
 			}
 			if c.cluster != nil {
 				c.cluster(cluster)

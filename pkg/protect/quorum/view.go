@@ -31,6 +31,8 @@ type View struct {
 type Request struct {
 	Node string
 	UID  types.UID
+	// Version is the resourceVersion of the Node that the API server is about to delete.
+	Version string
 	// Labelled reports whether the Node has the label EtcdMemberLabel.
 	Labelled bool
 	// Announced are the members that the Node's agent announced on the Node.
