@@ -37,11 +37,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 			"Node %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.",
 			r.node.Name, err))
 	case err != nil || live.UID != r.node.UID:
-		a := refuse(nodeGone, fmt.Sprintf(
-			"Node %q with UID %s no longer exists. Check with `kubectl get node %s`; nothing was allowed.",
-			r.node.Name, r.node.UID, r.node.Name))
-		a.code = http.StatusConflict
-		return a
+		return answerGone(r)
 	case live.DeletionTimestamp != nil:
 		return alreadyDeleting()
 	}
@@ -85,6 +81,14 @@ func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
 		return a
 	}
 	return decided(decision).withProblem(problem)
+}
+
+func answerGone(r review) answer {
+	a := refuse(nodeGone, fmt.Sprintf(
+		"Node %q with UID %s no longer exists. Check with `kubectl get node %s`; nothing was allowed.",
+		r.node.Name, r.node.UID, r.node.Name))
+	a.code = http.StatusConflict
+	return a
 }
 
 func alreadyDeleting() answer {

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -215,6 +216,42 @@ func TestRepeatedReviews(t *testing.T) {
 	require.False(t, f.post(EtcdNodePath, deletionReview(written, nil)).Allowed, "an earlier allow does not count")
 }
 
+// TestPausedReview refuses after a pause of the process, in which the Node may have gone.
+func TestPausedReview(t *testing.T) {
+	lost := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"}
+	again := etcdNode()
+	again.UID = "uid-2"
+	for name, c := range map[string]struct {
+		after    *corev1.Node // the pause
+		afterErr error
+		code     int32
+		event    string
+	}{
+		"the Node is gone":          {code: 409},
+		"another Node has its name": {after: again, code: 409},
+		"the Node exists":           {after: etcdNode(), code: 403, event: refusedPrefix + lost.Message},
+		"the Node cannot be read":   {afterErr: errors.New("timeout"), code: 403, event: refusedPrefix + lost.Message},
+	} {
+		for _, path := range []string{EtcdNodePath, NodePath} {
+			t.Run(name+", "+path, func(t *testing.T) {
+				f := newFixture(t)
+				f.decision, f.during = lost, func() { f.live, f.liveErr = c.after, c.afterErr }
+				got := f.post(path, deletionReview(etcdNode(), nil))
+				require.False(t, got.Allowed)
+				require.Equal(t, c.code, got.Result.Code)
+				require.Equal(t, c.event, f.event())
+			})
+		}
+	}
+	// The deadline of the entry has passed during the pause.
+	f := newFixture(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.live = nil
+	a := f.handler.decide(ctx, entry{deadline: time.Minute, decide: f.handler.decideEtcdNode}, review{node: etcdNode()})
+	require.Equal(t, nodeGone, a.Reason)
+}
+
 func TestUnreviewedDeletions(t *testing.T) {
 	deleting := etcdNode()
 	deleting.DeletionTimestamp, deleting.Finalizers = &metav1.Time{Time: time.Now()}, []string{"karpenter.sh/termination"}
@@ -262,16 +299,16 @@ func TestUnreviewedDeletions(t *testing.T) {
 		},
 		"unreadable Node": {
 			path: EtcdNodePath, review: plain, liveErr: errors.New("etcdserver: no leader"),
-			code: 503, message: `Node "n1" cannot be read: etcdserver: no leader.`, reads: 1,
+			code: 503, message: `Node "n1" cannot be read: etcdserver: no leader.`, reads: 2,
 		},
 		"invalid announcement": {
 			path: EtcdNodePath, review: plain, live: invalid, code: 503,
-			message: `the etcd members that node "n1" announces cannot be read: `, reads: 1,
+			message: `the etcd members that node "n1" announces cannot be read: `, reads: 2,
 		},
 		"invalid list of servers": {
 			path: EtcdNodePath, review: plain, live: unverified, code: 503,
 			message: `the etcd members that node "n1" announces cannot be read: parsing annotation holdfast.dev/etcd-unverified`,
-			reads:   1,
+			reads:   2,
 		},
 		"invalid JSON": {path: EtcdNodePath, review: "{", code: 400, message: "couldn't get version/kind"},
 		"no request": {

@@ -55,7 +55,9 @@ type fixture struct {
 	decision quorum.Decision
 	err      error
 	// panics makes the Reviewer panic.
-	panics   bool
+	panics bool
+	// during is called while the Reviewer decides.
+	during   func()
 	requests []quorum.Request
 	timeLeft time.Duration // until the Reviewer's deadline
 }
@@ -74,15 +76,20 @@ func newFixture(t *testing.T) *fixture {
 			if f.panics {
 				panic("boom")
 			}
+			if f.during != nil {
+				f.during()
+			}
 			return f.decision, f.err
 		}
 	}
 	var err error
 	f.handler, err = New(Options{
 		Reviewer: fakeReviewer{labelled: answer(true), unlabelled: answer(false)},
-		Node: func(_ context.Context, name string) (*corev1.Node, error) {
+		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			f.reads++
 			switch {
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
 			case f.liveErr != nil:
 				return nil, f.liveErr
 			case f.live == nil || f.live.Name != name:

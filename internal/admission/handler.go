@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -43,6 +44,9 @@ const (
 const (
 	etcdNodeDeadline = 8 * time.Second
 	nodeDeadline     = 2 * time.Second
+	// lastReadTimeout limits the read of a Node after a refusal. It fits between the deadlines of the
+	// entries and those of the API server.
+	lastReadTimeout = 500 * time.Millisecond
 )
 
 // A Reviewer decides about deletions. [deletion.Reviewer] is the one of the webhook.
@@ -184,5 +188,21 @@ func (h *Handler) decide(ctx context.Context, e entry, r review) (a answer) {
 				"holdfast failed with an internal error; see the log of the Holdfast webhook, and report the error")
 		}
 	}()
-	return e.decide(ctx, r)
+	a = e.decide(ctx, r)
+	if !a.Allowed && !a.isUnproven && a.Reason != nodeGone && h.isGone(ctx, r) {
+		a = answerGone(r)
+	}
+	return a
+}
+
+// isGone reports whether the Node of a review that refuses is gone by now. A process that was
+// paused decides long after the API server has given up, and another replica may have allowed the
+// deletion meanwhile. Its refusal would then be an event about a Node that does not exist. The read
+// has its own deadline, because that of the entry may have passed. A Node that cannot be read
+// exists.
+func (h *Handler) isGone(ctx context.Context, r review) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReadTimeout)
+	defer cancel()
+	live, err := h.node(ctx, r.node.Name)
+	return apierrors.IsNotFound(err) || (err == nil && live.UID != r.node.UID)
 }
