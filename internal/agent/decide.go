@@ -256,7 +256,7 @@ func (d nodeDecision) events(before, after *corev1.Node) []nodeEvent {
 	case p == nil || was == is:
 	case is && condition(before, observation.EtcdMemberCondition).Status != corev1.ConditionTrue:
 		// If the condition was true, the label was removed by hand, and is only restored here.
-		found = append(found, nodeEvent{corev1.EventTypeNormal, "EtcdMemberFound", p.Message})
+		found = append(found, nodeEvent{corev1.EventTypeNormal, "EtcdMemberFound", p.FoundMessage()})
 	case was:
 		found = append(found, nodeEvent{corev1.EventTypeNormal, "EtcdMemberGone", p.Message})
 	}

@@ -78,13 +78,20 @@ func TestMemberEvents(t *testing.T) {
 		"absence proven for first time": {before: node("", ""), after: node("", no)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := nodeDecision{protection: &protect.Protection{Message: "why"}}
+			d := nodeDecision{protection: &protect.Protection{
+				Message:  "why", // with the problems of a server that has not been asked yet
+				Announce: []evidence.MemberRef{{Cluster: "cd", Member: "3a"}},
+			}}
 			got := d.events(c.before, c.after)
 			if c.want == "" {
 				require.Empty(t, got)
 				return
 			}
-			require.Equal(t, []nodeEvent{{corev1.EventTypeNormal, c.want, "why"}}, got)
+			message := "why"
+			if c.want == "EtcdMemberFound" {
+				message = "this node is protected: it has etcd member 3a of cluster cd"
+			}
+			require.Equal(t, []nodeEvent{{corev1.EventTypeNormal, c.want, message}}, got)
 		})
 	}
 }

@@ -9,6 +9,25 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
+// FoundMessage returns the message of the event about a node on which a member was found. It states
+// the protection, and not what is still missing: a server that has not been asked yet is no
+// problem. The condition reports problems.
+func (p Protection) FoundMessage() string {
+	var members []string
+	for _, ref := range p.Announce {
+		members = append(members, fmt.Sprintf("etcd member %s of cluster %s", ref.Member, ref.Cluster))
+	}
+	later := fmt.Sprintf("the condition %s names the member as soon as its server has answered",
+		observation.EtcdMemberCondition)
+	switch {
+	case len(members) == 0:
+		return "this node is protected: it has etcd; " + later
+	case len(p.Unverified) > 0:
+		return "this node is protected: it has " + strings.Join(members, ", ") + " and another etcd server; " + later
+	}
+	return "this node is protected: it has " + strings.Join(members, ", ")
+}
+
 // describeServer returns in one line what was found and where.
 func describeServer(f evidence.FoundServer, ref evidence.MemberRef, name string) string {
 	where := observation.OneLine(f.Where)
