@@ -46,7 +46,7 @@ internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg
   internal/clusterstore internal/loop
 internal/etcdprobe: internal/loop internal/hostfs api/v1alpha1 pkg/protect/evidence
 internal/holdwatch: internal/loop pkg/readiness internal/nodepatch
-internal/etcddetect: pkg/protect/evidence internal/hostfs internal/systemd
+internal/etcddetect: api/v1alpha1 pkg/protect/evidence internal/hostfs internal/systemd
 internal/host: internal/loop pkg/protect/evidence pkg/readiness internal/etcddetect internal/hostfs internal/nodenet
   internal/systemd
 internal/hostfs:

@@ -244,6 +244,11 @@ type Observation struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^[ !#-%'-;=?-\[\]-~]*$`
 	Problem string `json:"problem,omitempty"`
+	// Access is how people reach the local member with etcdctl on the observer's host. It completes
+	// the commands in messages; no decision depends on it.
+	//
+	// +optional
+	Access *Access `json:"access,omitempty"`
 	// Leader is the raft leader according to the local member, empty if that member knew none.
 	//
 	// +optional
@@ -257,6 +262,51 @@ type Observation struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=20
 	Members []MemberStatus `json:"members,omitempty"`
+}
+
+// A Distribution is a distribution of Kubernetes with its own way to remove an etcd member.
+//
+// +kubebuilder:validation:Enum=k0s;k3s;kubeadm;kubespray;rke2
+type Distribution string
+
+// The distributions.
+const (
+	DistributionK0s       Distribution = "k0s"
+	DistributionK3s       Distribution = "k3s"
+	DistributionKubeadm   Distribution = "kubeadm"
+	DistributionKubespray Distribution = "kubespray"
+	DistributionRKE2      Distribution = "rke2"
+)
+
+// Access is how people reach a member with etcdctl on its host. The patterns exclude everything
+// that a shell interprets, because people paste the commands that contain these values.
+//
+// +structType=atomic
+type Access struct {
+	// Distribution is empty if it is none of the known ones.
+	//
+	// +optional
+	Distribution Distribution `json:"distribution,omitempty"`
+	// Endpoint is the client URL that the agent uses.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^https?://[0-9A-Za-z.:\[\]-]+$`
+	Endpoint string `json:"endpoint,omitempty"`
+	// CACert, Cert and Key are paths on the host.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^(/[0-9A-Za-z._@+-]+)+$`
+	CACert string `json:"cacert,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^(/[0-9A-Za-z._@+-]+)+$`
+	Cert string `json:"cert,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^(/[0-9A-Za-z._@+-]+)+$`
+	Key string `json:"key,omitempty"`
 }
 
 // MemberStatus is one member as an observer reports it. Its limits, those of Observation, and the

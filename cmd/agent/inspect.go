@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -156,7 +157,7 @@ func checkHostRoot(root string) error {
 
 // observeHost reads the host, probes the etcd servers on it, and decides as the agent would.
 func observeHost(ctx context.Context, machine *host.Host, options inspectFlags) report {
-	prober := etcdprobe.New(etcdprobe.Options{Timeout: options.probeTimeout})
+	prober := etcdprobe.New(etcdprobe.Options{Timeout: options.probeTimeout, HostRoot: hostfs.Root(options.host.Root)})
 	defer prober.Close()
 	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: machine.Network(ctx)}
 	r.Host.BootID = r.Network.BootID

@@ -43,7 +43,7 @@ func sampleReport() report {
 	ref := evidence.MemberRef{Cluster: "2e7e07d88609114b", Member: members[0].ID}
 	var found evidence.FoundServer
 	found.Source, found.Unit, found.PID = evidence.SystemdUnit, "etcd.service", 812
-	found.Where = "systemd unit etcd.service"
+	found.Where, found.Distribution = "systemd unit etcd.service", v1alpha1.DistributionKubespray
 	found.Config = evidence.Config{
 		Name: "etcd1", DataDir: "/var/lib/etcd", File: "/etc/etcd.env", ListenClientURLs: []string{"https://192.0.2.11:2379"},
 		AdvertiseClientURLs: []string{"https://192.0.2.11:2379"}, InitialPeerURLs: []string{"https://192.0.2.11:2380"},
@@ -58,6 +58,10 @@ func sampleReport() report {
 	observation := v1alpha1.Observation{
 		Time:        metav1.NewTime(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)),
 		LocalMember: ref.Member, Leader: members[1].ID, Linearizable: true, Members: members,
+		Access: &v1alpha1.Access{
+			Distribution: v1alpha1.DistributionKubespray, Endpoint: "https://192.0.2.11:2379",
+			CACert: keys + "ca.pem", Cert: keys + "admin-cp-1.pem", Key: keys + "admin-cp-1-key.pem",
+		},
 	}
 	network := readiness.Facts{BootID: bootID(1)}
 	network.Conflist = readiness.Conflist{

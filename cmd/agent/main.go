@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 )
@@ -107,7 +108,7 @@ func (c commandLine) dispatch(ctx context.Context, args []string) error {
 
 // run starts the agent and waits until ctx ends, which is success.
 func run(ctx context.Context, cfg config, log *slog.Logger) error {
-	prober := etcdprobe.New(etcdprobe.Options{Timeout: cfg.probeTimeout})
+	prober := etcdprobe.New(etcdprobe.Options{Timeout: cfg.probeTimeout, HostRoot: hostfs.Root(cfg.host.Root)})
 	defer prober.Close()
 	nodeAgent, err := newAgent(cfg, prober, log)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -125,7 +126,8 @@ func (s *Store) View(
 	}
 	names := slices.Concat(NodeNames(c), BoundNodeNames(placed), additional)
 	return quorum.View{
-		Cluster: c, Nonces: nonces, Nodes: s.LiveStates(ctx, names), Placed: placed, MinRemainingTolerance: s.tolerance,
+		Cluster: c, Nonces: nonces, Nodes: s.LiveStates(ctx, names), Placed: placed, Now: time.Now(),
+		MinRemainingTolerance: s.tolerance,
 	}, nil
 }
 

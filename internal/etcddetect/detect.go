@@ -55,6 +55,7 @@ func (d *Detector) Detect(ctx context.Context) Findings {
 	s.addStaticPods()
 	s.addDataDirs()
 	s.notePods()
+	s.setDistributions()
 	d.watchlist.update(&s)
 	slices.Sort(s.unknown)
 	findings := Findings{Unknown: slices.Compact(s.unknown), Notes: s.notes}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/fakehost"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -38,6 +39,7 @@ func TestDistributions(t *testing.T) {
 			require.Equal(t, layout.Running, describeServers(t, layout, root, findings.Found, layout.Running), "running")
 			for _, found := range findings.Found {
 				require.NotZero(t, found.PID)
+				require.Equal(t, wantedDistribution(name), found.Distribution)
 			}
 			require.Len(t, findings.Notes, 1+len(layout.Notes), "after the note about systemd: %q", findings.Notes)
 			for i, note := range layout.Notes {
@@ -53,6 +55,21 @@ func TestDistributions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// wantedDistribution returns the distribution of the servers of a layout.
+func wantedDistribution(layout string) v1alpha1.Distribution {
+	for _, d := range []v1alpha1.Distribution{
+		v1alpha1.DistributionK0s, v1alpha1.DistributionK3s, v1alpha1.DistributionKubespray, v1alpha1.DistributionRKE2,
+	} {
+		if strings.HasPrefix(layout, string(d)) {
+			return d
+		}
+	}
+	if layout == "kubeadm-stacked" {
+		return v1alpha1.DistributionKubeadm
+	}
+	return ""
 }
 
 // describeServers describes servers as a layout does. Where is set if the layout sets it, and

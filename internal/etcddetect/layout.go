@@ -1,5 +1,7 @@
 package etcddetect
 
+import "github.com/holdfast-dev/holdfast/api/v1alpha1"
+
 // A distroLayout describes one way in which distributions place etcd on hosts. The settings
 // of a process or a unit always override it. To teach the agent a distribution, add a row to
 // distroLayouts.
@@ -17,6 +19,8 @@ type distroLayout struct {
 	config string
 	// manifests are static pods.
 	manifests []string
+	// distribution has its own way to remove a member, or is empty.
+	distribution v1alpha1.Distribution
 	// program is the program that etcd belongs to, if that has its own data directory.
 	program parentProgram
 	// clients are client certificates next to the server's certificate, the most likely
@@ -35,40 +39,46 @@ type clientCert struct {
 func distroLayouts() []distroLayout {
 	return []distroLayout{
 		{
-			name:     "kubespray",
-			units:    []string{"etcd.service"},
-			dataDirs: []string{"/var/lib/etcd"},
-			envFiles: []string{"/etc/etcd.env"},
-			clients:  []clientCert{{"ca.pem", "admin-*.pem"}},
+			name:         "kubespray",
+			distribution: v1alpha1.DistributionKubespray,
+			units:        []string{"etcd.service"},
+			dataDirs:     []string{"/var/lib/etcd"},
+			envFiles:     []string{"/etc/etcd.env"},
+			clients:      []clientCert{{"ca.pem", "admin-*.pem"}},
 		},
 		{
-			name:     "kubespray events",
-			units:    []string{"etcd-events.service"},
-			dataDirs: []string{"/var/lib/etcd-events"},
-			envFiles: []string{"/etc/etcd-events.env"},
+			name:         "kubespray events",
+			distribution: v1alpha1.DistributionKubespray,
+			units:        []string{"etcd-events.service"},
+			dataDirs:     []string{"/var/lib/etcd-events"},
+			envFiles:     []string{"/etc/etcd-events.env"},
 		},
 		{
-			name:      "kubeadm",
-			manifests: []string{"/etc/kubernetes/manifests/etcd.yaml"},
-			dataDirs:  []string{"/var/lib/etcd"},
-			clients:   []clientCert{{"ca.crt", "healthcheck-client.crt"}, {"ca.crt", "../apiserver-etcd-client.crt"}},
+			name:         "kubeadm",
+			distribution: v1alpha1.DistributionKubeadm,
+			manifests:    []string{"/etc/kubernetes/manifests/etcd.yaml"},
+			dataDirs:     []string{"/var/lib/etcd"},
+			clients:      []clientCert{{"ca.crt", "healthcheck-client.crt"}, {"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
 		{
-			name:    "k3s",
-			units:   []string{"k3s.service"},
-			program: rancherProgram("k3s", ""),
-			clients: []clientCert{{"server-ca.crt", "client.crt"}},
+			name:         "k3s",
+			distribution: v1alpha1.DistributionK3s,
+			units:        []string{"k3s.service"},
+			program:      rancherProgram("k3s", ""),
+			clients:      []clientCert{{"server-ca.crt", "client.crt"}},
 		},
 		{
-			name:    "RKE2",
-			units:   []string{"rke2-server.service"},
-			program: rancherProgram("rke2", "agent/pod-manifests/etcd.yaml"),
+			name:         "RKE2",
+			distribution: v1alpha1.DistributionRKE2,
+			units:        []string{"rke2-server.service"},
+			program:      rancherProgram("rke2", "agent/pod-manifests/etcd.yaml"),
 		},
 		{
-			name:    "k0s",
-			units:   []string{"k0scontroller.service"},
-			program: parentProgram{name: "k0s", role: "controller", dataDir: "/var/lib/k0s", etcdDir: "etcd"},
-			clients: []clientCert{{"ca.crt", "../apiserver-etcd-client.crt"}},
+			name:         "k0s",
+			distribution: v1alpha1.DistributionK0s,
+			units:        []string{"k0scontroller.service"},
+			program:      parentProgram{name: "k0s", role: "controller", dataDir: "/var/lib/k0s", etcdDir: "etcd"},
+			clients:      []clientCert{{"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
 		{
 			name:     "package",

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -35,15 +36,18 @@ type Options struct {
 	// Timeout is the time that one member has to respond, 1.5 s if zero. Observe takes at
 	// most twice as long.
 	Timeout time.Duration
+	// HostRoot is where the agent has the host's files. Observations name them by the host's paths.
+	HostRoot hostfs.Root
 }
 
 // A Prober queries etcd servers. It keeps open connections to the members that responded,
 // and caches for each local server the endpoint and the member list that worked last. It is
 // safe for concurrent use. Close releases the connections.
 type Prober struct {
-	timeout time.Duration
-	conns   *connPool
-	metrics *metrics
+	timeout  time.Duration
+	hostRoot hostfs.Root
+	conns    *connPool
+	metrics  *metrics
 
 	mu    sync.Mutex // guards cache
 	cache map[string]cachedServer
@@ -73,10 +77,11 @@ func New(opts Options) *Prober {
 	timeout := cmp.Or(opts.Timeout, defaultTimeout)
 	m := newMetrics()
 	return &Prober{
-		timeout: timeout,
-		conns:   newConnPool(timeout, m.countOutcome),
-		metrics: m,
-		cache:   map[string]cachedServer{},
+		timeout:  timeout,
+		hostRoot: opts.HostRoot,
+		conns:    newConnPool(timeout, m.countOutcome),
+		metrics:  m,
+		cache:    map[string]cachedServer{},
 	}
 }
 

@@ -46,8 +46,25 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	p.probeMembers(ctx, local, list, early, &o)
+	o.Access = p.access(server)
 	o.Time = metav1.Now()
 	return withinLimits(o)
+}
+
+// access returns how people reach a local server: through the endpoint that worked last.
+func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
+	cached, _ := p.cached(server)
+	path := func(at string) string {
+		if at == "" {
+			return ""
+		}
+		return p.hostRoot.HostPath(at)
+	}
+	c := cached.endpoint.credential
+	return evidence.SafeAccess(&v1alpha1.Access{
+		Distribution: server.Distribution, Endpoint: cached.endpoint.url,
+		CACert: path(c.CA), Cert: path(c.Cert), Key: path(c.Key),
+	})
 }
 
 // probeMembers probes all members of a list in parallel, and fetches the cluster's alarms.

@@ -26,6 +26,9 @@ type Server struct {
 	Source Source `json:"source"`
 	// Where is the place in words: `systemd unit etcd.service`, `process 812`.
 	Where string `json:"where"`
+	// Distribution is the distribution that manages the server, empty if it is none of the known ones.
+	// It selects the words of messages, and decides nothing.
+	Distribution v1alpha1.Distribution `json:"distribution,omitempty"`
 	// Unit is the systemd unit, empty if none is known.
 	Unit string `json:"unit,omitempty"`
 	// PID is the etcd process, 0 if no process runs.

@@ -28,19 +28,26 @@ func (t requestTarget) keptMessage(tally memberTally) string {
 		observation.ClusterIDOf(t.Cluster), t.Node, tally.quorum, observation.Plural(tally.voters, "voter"), tally.healthy)
 }
 
-// keptWarning warns about an allowed deletion if the next loss breaks quorum, if the member on
-// the node is unhealthy, or if a database is full.
+// keptWarning tells which members to remove after an allowed deletion. It warns if the next loss
+// breaks quorum, if the member on the node is unhealthy, or if a database is full.
 func (t requestTarget) keptWarning(tally memberTally) string {
-	var warnings []string
 	id, onNode := observation.ClusterIDOf(t.Cluster), tally.withStatus(statusOnNode)
+	warnings := []string{t.removeNext(onNode)}
 	if tally.healthy == tally.quorum {
-		has := "has"
+		it, has := "it", "has"
 		if len(onNode) > 1 {
-			has = "have"
+			it, has = "they", "have"
 		}
-		warnings = append(warnings, fmt.Sprintf("after the deletion of node %s, etcd cluster %s cannot lose another voter "+
-			"until %s %s left the member list (%s) and a new member has joined",
-			t.Node, id, joinTitles(onNode), has, removeCommands(onNode)))
+		joined := ""
+		switch more := tally.missingAfter(onNode); more {
+		case 0:
+		case 1:
+			joined = " and 1 new voter has joined"
+		default:
+			joined = fmt.Sprintf(" and %d new voters have joined", more)
+		}
+		warnings = append(warnings, fmt.Sprintf("until %s %s left the member list%s, etcd cluster %s cannot lose another voter",
+			it, has, joined, id))
 	}
 	for _, m := range onNode {
 		if m.reason != "" {
@@ -54,6 +61,29 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 		}
 	}
 	return strings.Join(warnings, "; ")
+}
+
+// removeNext tells which members to remove after the deletion of the node, before any other member.
+// The list still counts them as voters, so the removal of a healthy member first would cost quorum.
+func (t requestTarget) removeNext(onNode []memberState) string {
+	id, titles := observation.ClusterIDOf(t.Cluster), joinTitles(onNode)
+	if d := t.distributionOf(onNode[0]); removesWithNode(d) {
+		return fmt.Sprintf("%s removes %s from etcd cluster %s after the deletion of node %s: "+
+			"before any other member is removed, check that the member list has changed (%s)",
+			d, titles, id, t.Node, t.etcdctl("member list"))
+	}
+	return fmt.Sprintf("after the deletion of node %s, remove %s from etcd cluster %s, and no other member before (%s)",
+		t.Node, titles, id, joinCommands(onNode, t.removeWithoutNode))
+}
+
+// missingAfter returns how many new voters the cluster needs to be able to lose a voter, once these
+// members have left the list.
+func (t memberTally) missingAfter(left []memberState) int {
+	more := 0
+	for voters := t.voters - len(left); t.healthy+more <= (voters+more)/2+1; {
+		more++
+	}
+	return more
 }
 
 // refusalMessage explains that quorum would be lost: the arithmetic, every member, and the steps.
@@ -81,7 +111,7 @@ func (t requestTarget) refusalMessage(tally memberTally) string {
 		lines = append(lines, "  "+m.title()+m.location()+": "+m.description())
 	}
 	return refusalText(t.Request, lines,
-		slices.Concat(t.waitSteps(tally), repairSteps(tally), replaceSteps(tally), t.resolveSteps(tally))...)
+		slices.Concat(t.waitSteps(tally), t.repairSteps(tally), t.replaceSteps(tally), t.resolveSteps(tally))...)
 }
 
 // title returns the name and ID of a member. A member without a name has its first peer URL

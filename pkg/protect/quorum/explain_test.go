@@ -126,10 +126,21 @@ func TestLongReasonsAreClipped(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	warning := func(c *quorumtest.Cluster) string { return quorum.Decide(c.View, quorumtest.Deletion(0)).Warning }
-	require.Contains(t, warning(quorumtest.Voters(3)), "cannot lose another voter until etcd1 (a) has left the member "+
-		"list")
-	require.Contains(t, warning(quorumtest.Voters(4)), "cannot lose another voter")
-	require.Empty(t, warning(quorumtest.Voters(5)))
+	const (
+		remove = "after the deletion of node w1, remove etcd1 (a) from etcd cluster cdf818194e3a8c32, " +
+			"and no other member before (etcdctl member remove a)"
+		onlyLeave = remove + "; until it has left the member list, etcd cluster cdf818194e3a8c32 cannot lose another voter"
+		andJoin   = remove + "; until it has left the member list and 1 new voter has joined, " +
+			"etcd cluster cdf818194e3a8c32 cannot lose another voter"
+	)
+	require.Equal(t, andJoin, warning(quorumtest.Voters(3)))
+	require.Equal(t, onlyLeave, warning(quorumtest.Voters(4)))
+	require.Equal(t, remove, warning(quorumtest.Voters(5)))
+	require.Equal(t, onlyLeave, warning(quorumtest.Voters(6).Dead(1)))
+	require.Equal(t, onlyLeave, warning(quorumtest.Voters(4).Learner(0)), "a learner on the node")
+	two := warning(quorumtest.Voters(5).Rebound(1, 0))
+	require.Contains(t, two, "(etcdctl member remove a, then etcdctl member remove b)")
+	require.Contains(t, two, "until they have left the member list, etcd cluster")
 	require.Empty(t, warning(quorumtest.Voters(3).Removed(0)))
 	full := quorumtest.Voters(5).Everywhere(2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"NOSPACE"} })
 	require.Contains(t, warning(full), "etcd3 (c) has the alarm NOSPACE")

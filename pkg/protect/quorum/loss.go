@@ -124,8 +124,11 @@ func LostReason(node string, uid types.UID, n observation.NodeState) string {
 func describeGrant(g v1alpha1.Grant, node string) string {
 	at := g.Time.UTC().Format(time.RFC3339)
 	switch {
+	case g.User == "" && g.BreakGlass:
+		return fmt.Sprintf("%s %s was deleted with a break-glass override, and without a review (detected at %s)",
+			node, g.Node, at)
 	case g.User == "":
-		return fmt.Sprintf("%s %s disappeared without a request to Holdfast (detected at %s)", node, g.Node, at)
+		return fmt.Sprintf("%s %s is gone, and its deletion was not reviewed (detected at %s)", node, g.Node, at)
 	case g.BreakGlass:
 		return fmt.Sprintf("the deletion of %s %s was forced by %s at %s", node, g.Node, g.User, at)
 	}

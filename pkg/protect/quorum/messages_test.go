@@ -3,10 +3,12 @@ package quorum_test
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -81,6 +83,25 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"unbound member on a tainted node":         unboundOnDepartingNode(),
 		"possible rejoin":                          rejoinedCluster(),
 		"another node gone, detected":              three().State(1, quorumtest.Gone).Noticed(1),
+		"another node forced without a review":     forcedUnseen(),
+		"another node granted, times in the past":  laterThan(three().Granted(1), quorum.ResolvePresentAfter),
+		"kubespray, one of three dead":             withAccess(three().Dead(1), "kubespray", "/etc/ssl/etcd/ssl/"),
+		"k3s, one of three dead":                   withAccess(three().Dead(1), "k3s", "/var/lib/rancher/k3s/server/tls/etcd/"),
+		"rke2, one of three dead":                  withAccess(three().Dead(1), "rke2", "/var/lib/rancher/rke2/server/tls/etcd/"),
+		"k0s, one of three dead":                   withAccess(three().Dead(1), "k0s", "/var/lib/k0s/pki/"),
+		"kubeadm, one of three dead":               withAccess(three().Dead(1), "kubeadm", "/etc/kubernetes/pki/etcd/"),
+		"package, one of three dead":               withAccess(three().Dead(1), "", "/etc/etcd/pki/"),
+		"forged access, one of three dead":         withAccess(three().Dead(1), "evil", "/etc/$(reboot)/"),
+		"kubespray, another member corrupt":        withAccess(three().Everywhere(1, alarm("CORRUPT")), "kubespray", "/etc/ssl/"),
+		"kubespray, replaced member not removed":   withAccess(quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3), "kubespray", "/etc/ssl/"),
+		"k3s, two voters":                          withAccess(quorumtest.Voters(2), "k3s", "/var/lib/rancher/k3s/server/tls/etcd/"),
+		"kubespray, two voters":                    withAccess(quorumtest.Voters(2), "kubespray", "/etc/ssl/etcd/ssl/"),
+		"allowed, kubespray":                       withAccess(three(), "kubespray", "/etc/ssl/etcd/ssl/"),
+		"allowed, k3s":                             withAccess(three(), "k3s", "/var/lib/rancher/k3s/server/tls/etcd/"),
+		"allowed, k0s":                             withAccess(three(), "k0s", "/var/lib/k0s/pki/"),
+		"allowed, four voters":                     quorumtest.Voters(4),
+		"allowed, six voters, one dead":            quorumtest.Voters(6).Dead(1),
+		"allowed, a learner":                       quorumtest.Voters(4).Learner(0),
 		"another node forced":                      three().Forced(1),
 		"another node tainted":                     three().State(1, quorumtest.Departing),
 		"another node rebooted":                    three().State(1, quorumtest.Rebooting),
@@ -152,4 +173,30 @@ func movedAway() *quorumtest.Cluster {
 	moved := *cluster.Observer(1).DeepCopy()
 	moved.Node, moved.NodeUID = "w2b", "u2b"
 	return cluster.Silent(1).With(moved)
+}
+
+// forcedUnseen returns a cluster of three whose node w2 was deleted with a break-glass override
+// that no review saw.
+func forcedUnseen() *quorumtest.Cluster {
+	cluster := quorumtest.Voters(3).State(1, quorumtest.Gone).Noticed(1).Dead(1)
+	cluster.Cluster.Spec.Grants[0].BreakGlass = true
+	return cluster
+}
+
+// laterThan sets the time of the decision.
+func laterThan(c *quorumtest.Cluster, age time.Duration) *quorumtest.Cluster {
+	c.Now = quorumtest.Noon().Add(age)
+	return c
+}
+
+// withAccess makes every agent report how it reaches its member.
+func withAccess(c *quorumtest.Cluster, d v1alpha1.Distribution, dir string) *quorumtest.Cluster {
+	for i := range c.Cluster.Status.Observations {
+		o := &c.Cluster.Status.Observations[i]
+		o.Access = &v1alpha1.Access{
+			Distribution: d, Endpoint: fmt.Sprintf("https://10.0.0.%s:2379", strings.TrimPrefix(o.Node, "w")),
+			CACert: dir + "ca.crt", Cert: dir + "client.crt", Key: dir + "client.key",
+		}
+	}
+	return c
 }

@@ -22,6 +22,8 @@ type Snapshot struct {
 	nonces   []string
 	Nodes    map[string]observation.NodeState
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
+	// Now is the time of the decision. It selects the words about times that are still to come.
+	Now time.Time
 	// placed are the possible Nodes of members without a binding.
 	placed []v1alpha1.Binding
 	// unboundHosts are the hosts of the peer URLs of members without a binding. It is empty if the
@@ -50,6 +52,7 @@ func NewSnapshot(v View) Snapshot {
 		Cluster:  v.Cluster,
 		nonces:   v.Nonces,
 		Nodes:    v.Nodes,
+		Now:      v.Now,
 		placed:   v.Placed,
 		Bindings: map[v1alpha1.MemberID]v1alpha1.Binding{},
 		proven:   map[v1alpha1.MemberID]bool{},

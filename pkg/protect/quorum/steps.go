@@ -68,9 +68,12 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 	}
 	for _, g := range t.effectiveGrants(tally) {
 		if n := t.Nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting && n.Departure.Class != departure.ForGood {
+			within := "a minute"
+			if at := g.Time.Add(ResolvePresentAfter); t.Now.Before(at) {
+				within += " of " + at.UTC().Format(time.RFC3339)
+			}
 			steps = append(steps, fmt.Sprintf("node %s still exists; if it stays, wait: "+
-				"its members count again within a minute of %s",
-				g.Node, g.Time.Add(ResolvePresentAfter).UTC().Format(time.RFC3339)))
+				"its members count again within %s", g.Node, within))
 		}
 	}
 	for _, m := range lost {
@@ -94,18 +97,18 @@ func (t requestTarget) absenceStep(m memberState) string {
 	step := fmt.Sprintf("wait for %s: node %s %s (%s); once that is over, delete node %s again",
 		m.title(), m.node, m.absence.Says, m.absence, t.Node)
 	if !m.stillAnswers {
-		step += fmt.Sprintf("; only if node %s never comes back: etcdctl member remove %s", m.node, m.ID)
+		step += fmt.Sprintf("; only if node %s never comes back: %s", m.node, t.removeCommand(m))
 	}
 	return step + "\n    (only if that mark is a leftover: " + m.absence.RemoveCommand(m.node) + ")"
 }
 
 // repairSteps lists the steps that repair or remove unhealthy members.
-func repairSteps(tally memberTally) []string {
+func (t requestTarget) repairSteps(tally memberTally) []string {
 	var steps []string
 	dead := tally.removableMembers()
 	enough := tally.isSafeWithout(dead)
 	for _, m := range dead {
-		step := repairStep(m)
+		step := t.repairStep(m)
 		if !enough && m.problem != problemCorrupt {
 			step += ", then add a new member"
 		}
@@ -118,26 +121,26 @@ func repairSteps(tally memberTally) []string {
 	return steps
 }
 
-func repairStep(m memberState) string {
-	title := m.title() + m.location()
+func (t requestTarget) repairStep(m memberState) string {
+	title, remove := m.title()+m.location(), t.removeCommand(m)
 	switch {
 	case m.status == statusLost:
-		return fmt.Sprintf("once %s is permanently gone: etcdctl member remove %s", title, m.ID)
+		return fmt.Sprintf("once %s is permanently gone: %s", title, remove)
 	case m.problem == problemCorrupt:
-		return fmt.Sprintf("replace %s: etcdctl member remove %s, empty its data directory, let it join again, "+
-			"then etcdctl alarm disarm", title, m.ID)
+		return fmt.Sprintf("replace %s: %s, empty its data directory, let it join again, then %s",
+			title, t.removeWithoutNode(m), t.etcdctl("alarm disarm"))
 	case m.problem == problemNeverStarted:
-		return fmt.Sprintf("start the new member %s; if it is no longer wanted: etcdctl member remove %s", title, m.ID)
+		return fmt.Sprintf("start the new member %s; if it is no longer wanted: %s", title, t.removeWithoutNode(m))
 	case m.node == "":
 		return fmt.Sprintf("start %s if it is down; if it is running, no agent can confirm that: "+
 			"run a Holdfast agent on its host, or make it listen on an address that the agents can reach; "+
-			"if it is permanently gone: etcdctl member remove %s", title, m.ID)
+			"if it is permanently gone: %s", title, remove)
 	}
-	return fmt.Sprintf("start %s if it is down; if it is permanently gone: etcdctl member remove %s", title, m.ID)
+	return fmt.Sprintf("start %s if it is down; if it is permanently gone: %s", title, remove)
 }
 
 // replaceSteps lists the steps after which the cluster does not need the members on the node.
-func replaceSteps(tally memberTally) []string {
+func (t requestTarget) replaceSteps(tally memberTally) []string {
 	var steps []string
 	onNode := tally.withStatus(statusOnNode)
 	others := slices.Concat(tally.withStatus(statusUnproven), tally.withStatus(statusLost), tally.withStatus(statusAway))
@@ -152,18 +155,9 @@ func replaceSteps(tally memberTally) []string {
 	if tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
 		// This step always follows another one.
 		steps = append(steps, fmt.Sprintf("or, if this node is to be removed permanently, "+
-			"first remove its members from the cluster (etcd checks that this is safe): %s", removeCommands(onNode)))
+			"first remove its members from the cluster (etcd checks that this is safe): %s", t.removeCommands(onNode)))
 	}
 	return steps
-}
-
-// removeCommands returns the commands that remove the members from their cluster one by one.
-func removeCommands(members []memberState) string {
-	commands := make([]string, len(members))
-	for i, m := range members {
-		commands[i] = fmt.Sprintf("etcdctl member remove %s", m.ID)
-	}
-	return strings.Join(commands, ", then ")
 }
 
 // resolveSteps lists the commands that resolve grants by hand, for deletions that will not happen
@@ -176,10 +170,13 @@ func (t requestTarget) resolveSteps(tally memberTally) []string {
 		if len(members) > 1 {
 			keeps = "keep"
 		}
-		steps = append(steps, fmt.Sprintf("not before %s, and only if %s %s running, "+
+		notBefore := ""
+		if at := g.Time.Add(ResolveByHandAfter); t.Now.Before(at) {
+			notBefore = fmt.Sprintf("not before %s, and ", at.UTC().Format(time.RFC3339))
+		}
+		steps = append(steps, fmt.Sprintf("%sonly if %s %s running, "+
 			"on the same machine or on another one that stays: kubectl annotate --overwrite etcdcluster %s %s=%s",
-			g.Time.Add(ResolveByHandAfter).UTC().Format(time.RFC3339), joinTitles(members), keeps,
-			observation.ClusterIDOf(t.Cluster), ResolveAnnotation, g.NodeUID))
+			notBefore, joinTitles(members), keeps, observation.ClusterIDOf(t.Cluster), ResolveAnnotation, g.NodeUID))
 	}
 	return steps
 }

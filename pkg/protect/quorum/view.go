@@ -22,6 +22,9 @@ type View struct {
 	Nodes map[string]observation.NodeState
 	// Placed is the result of LocateUnbound: the possible Nodes of members without a binding.
 	Placed []v1alpha1.Binding
+	// Now is the time of the decision. No verdict depends on it: it selects the words about times that
+	// are still to come. The zero time is before all of them.
+	Now time.Time
 	// MinRemainingTolerance is the number of further voters that the cluster must be able to lose
 	// after the deletion. Default 0.
 	MinRemainingTolerance int
