@@ -139,7 +139,7 @@ func (s webhookServer) addReviewer(
 			about := &corev1.ObjectReference{
 				APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
 			}
-			recorder.Event(about, corev1.EventTypeNormal, reason, message)
+			recorder.Event(about, leader.EventType(reason), reason, message)
 		},
 	})
 	if err != nil {

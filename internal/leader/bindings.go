@@ -20,6 +20,10 @@ import (
 // madeForAnnotation on an EtcdCluster names the Node whose announcement it was created from.
 const madeForAnnotation = "holdfast.dev/made-for"
 
+// tombstoneEvent is the reason of the event about a Node that is gone although no review allowed
+// its deletion.
+const tombstoneEvent = "Tombstone"
+
 // createClusters creates the EtcdClusters that are announced and missing. An empty object
 // protects no node and refuses no deletion until membership.Bind accepts a claim; it only allows
 // agents to report. The number per Node is bounded, so that one Node cannot use up the limit of
@@ -93,6 +97,7 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 	for _, g := range tombstones {
 		if g.Time.IsZero() {
 			g.Time.Time = l.Now()
+			_, g.BreakGlass = l.overrides.of(g.NodeUID)
 		}
 		grants = clusterstore.WithGrant(grants, g)
 	}
@@ -101,10 +106,10 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 		return nil, err
 	}
 	for _, g := range tombstones {
-		l.Log.Warn("node is gone without a deletion request; its members count as lost",
-			"etcd_cluster", v.Cluster.Name, "node", g.Node, "node_uid", g.NodeUID, "members", g.Members)
-		l.Event(made, "Tombstone", fmt.Sprintf("node %s is gone without a deletion request: %s count as lost until they are "+
-			"removed from etcd or confirmed healthy on a new node", g.Node, joinIDs(g.Members)))
+		message := l.overrides.tombstoneMessage(g)
+		l.Log.Warn("node is gone without a review; its members count as lost",
+			"etcd_cluster", v.Cluster.Name, "node", g.Node, "node_uid", g.NodeUID, "members", g.Members, "message", message)
+		l.Event(made, tombstoneEvent, message)
 	}
 	return made, nil
 }

@@ -87,6 +87,8 @@ type Leader struct {
 	metrics *metrics
 	wake    loop.Signal
 	logged  loop.LogOnce
+	// overrides are the break-glass overrides that Nodes had.
+	overrides overrides
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
 }
@@ -102,7 +104,10 @@ func New(ctx context.Context, o Options) (*Leader, error) {
 		return nil, err
 	}
 	// Most updates of Nodes are heartbeats. They do not wake the loop.
-	isChange := func(before, after *corev1.Node) bool { return keyOf(before) != keyOf(after) }
+	isChange := func(before, after *corev1.Node) bool {
+		l.overrides.record(after, l.Now()) // The Node may be gone before the next round.
+		return keyOf(before) != keyOf(after)
+	}
 	return l, l.Store.FollowNodes(ctx, isChange, l.wake.Notify)
 }
 

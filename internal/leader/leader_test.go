@@ -160,6 +160,7 @@ func TestLeader(t *testing.T) {
 		{"cluster limit per node", clusterLimitPerNode},
 		{"observations of a deleted node", removedObservations},
 		{"node deleted without a grant", tombstone},
+		{"node deleted with break-glass while the webhook was down", unreviewedOverride},
 		{"node deleted after its member", memberRemovedFirst},
 		{"F30 member removed, host wiped, one other observer", emptiedHost},
 		{"node of a retired cluster", retiredCluster},
