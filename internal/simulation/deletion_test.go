@@ -171,7 +171,6 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 	a := &allowedReview{review: r, loss: made, lastSnapshot: len(sim.snapshots) - 1, otherLosses: sim.pendingLosses()}
 	switch {
 	case reason == quorum.BreakGlassUsed:
-	case reason == quorum.Repeated: // The answer that wrote the grant was checked.
 	case !r.labelled:
 		sim.checkUnlabelled(r, reason)
 	default:
