@@ -103,6 +103,15 @@ type EtcdClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	Grants []Grant `json:"grants,omitempty"`
 
+	// DistinctServers records which members without a binding are other servers than a member that is
+	// bound to a Node or announced by one. The host of that member did not become one of them.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=memberID
+	// +kubebuilder:validation:MaxItems=100
+	DistinctServers []DistinctServer `json:"distinctServers,omitempty"`
+
 	// Ledger rises by one with every change of the grants, and only then. Each writer tests the
 	// value on which its decision is based, so that no two decisions are based on the same grants.
 	//
@@ -119,6 +128,44 @@ type Binding struct {
 	Node string `json:"node"`
 	// NodeUID is the UID of that Node. A Node that registers again with the same name has another UID.
 	NodeUID types.UID `json:"nodeUID"`
+	// Basis is what the binding rests on. It decides how far the observations of the Node count. A
+	// binding without a basis is from the bootstrap of the cluster, or from a version without this
+	// field: the observations of its Node count.
+	//
+	// +optional
+	Basis BindingBasis `json:"basis,omitempty"`
+}
+
+// BindingBasis is what a binding rests on.
+//
+// +kubebuilder:validation:Enum=Joined;Claimed;Disputed
+type BindingBasis string
+
+// The bases of bindings.
+const (
+	// BasisBootstrap: the majority of the first lists agreed on where the member runs.
+	BasisBootstrap BindingBasis = ""
+	// BasisJoined: the member joined later, and the lists of observers name an address of this Node
+	// alone. The kubelet of a Node writes its addresses, so what the Node reports counts only together
+	// with another observer.
+	BasisJoined BindingBasis = "Joined"
+	// BasisClaimed: only the Node itself claims the member. The Node is protected, and the member is
+	// lost with it, but the observations of the Node do not count.
+	BasisClaimed BindingBasis = "Claimed"
+	// BasisDisputed: another Node announces the member too, and is as likely to run it. The
+	// observations of neither Node count.
+	BasisDisputed BindingBasis = "Disputed"
+)
+
+// DistinctServer records the members that are other servers than one member.
+type DistinctServer struct {
+	MemberID MemberID `json:"memberID"`
+	// Others are members that a confirmed list contained as started while this member was proven
+	// healthy.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=20
+	Others []MemberID `json:"others"`
 }
 
 // Grant records one allowed deletion of a Node that holds members of this cluster. The deletion

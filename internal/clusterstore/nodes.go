@@ -138,7 +138,7 @@ func (s *Store) MinRemainingTolerance() int { return s.tolerance }
 // come from the cache, because a Node keeps its addresses; the state of such a Node is then
 // read live like that of any other.
 func (s *Store) locateUnbound(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
-	if len(observation.Unbound(c)) == 0 {
+	if len(observation.Unlocated(c)) == 0 {
 		return nil, nil // The usual case. It spares comparing the addresses of all nodes.
 	}
 	nodes := &corev1.NodeList{}

@@ -51,6 +51,19 @@ func ReplaceBindings(c *v1alpha1.EtcdCluster, bindings []v1alpha1.Binding) []Ope
 	return append(ops, Operation{Op: "add", Path: path, Value: bindings})
 }
 
+// ReplaceDistinctServers returns the patch that replaces the records of distinct servers of c. An
+// empty list is absent from the object, as in ReplaceBindings.
+func ReplaceDistinctServers(c *v1alpha1.EtcdCluster, records []v1alpha1.DistinctServer) []Operation {
+	const path = "/spec/distinctServers"
+	switch {
+	case len(records) > 0:
+		return []Operation{{Op: "add", Path: path, Value: records}}
+	case len(c.Spec.DistinctServers) > 0:
+		return []Operation{{Op: "remove", Path: path}}
+	}
+	return nil
+}
+
 // RemoveResolveAnnotation returns the patch that removes the annotation by which an operator
 // names a grant, on condition that it names this one.
 func RemoveResolveAnnotation(named string) []Operation {

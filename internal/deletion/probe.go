@@ -111,7 +111,7 @@ func (r *Reviewer) probeAndDecide(
 // hasSameNodes reports whether the same Nodes matter to both versions of the object.
 func hasSameNodes(a, b *v1alpha1.EtcdCluster) bool {
 	return slices.Equal(a.Spec.Members, b.Spec.Members) &&
-		slices.Equal(observation.Unbound(a), observation.Unbound(b))
+		slices.Equal(observation.Unlocated(a), observation.Unlocated(b))
 }
 
 // decideFromLive decides once more, from the live object: a watch that hangs must not hide

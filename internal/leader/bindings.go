@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
@@ -114,21 +116,26 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 	return made, nil
 }
 
-// writeBindings writes the bindings that follow from the observations and the claims.
+// writeBindings writes the bindings that follow from the observations and the claims, and which
+// members are distinct servers.
 func (l *Leader) writeBindings(
 	ctx context.Context, v quorum.View, claims []observation.NodeClaim, s *clusterState,
 ) (*v1alpha1.EtcdCluster, error) {
 	c := v.Cluster
-	bindings, refused := membership.Bind(c, claims, v.Nonces)
-	if text := strings.Join(refused, "; "); s.logged.Changed("refused", text) && text != "" {
-		l.Log.Warn("refused a node's claim to a member", "etcd_cluster", c.Name, "reason", text)
+	bindings, refused := membership.Bind(c, claims, v.Nonces, l.Now())
+	s.bound = boundConditionOf(bindings, refused)
+	if s.logged.Changed("refused", s.bound.Message) && len(refused) > 0 {
+		l.Log.Warn("refused a node's claim to a member", "etcd_cluster", c.Name, "reason", s.bound.Message)
 	}
-	if slices.Equal(bindings, c.Spec.Members) {
+	areSame := slices.Equal(bindings, c.Spec.Members)
+	distinct := membership.DistinctServers(v, claims)
+	if areSame && apiequality.Semantic.DeepEqual(distinct, c.Spec.DistinctServers) {
 		return c, nil
 	}
-	made, err := l.Store.Patch(ctx, c, clusterstore.ReplaceBindings(c, bindings))
-	if err != nil {
-		return nil, err
+	ops := append(clusterstore.ReplaceBindings(c, bindings), clusterstore.ReplaceDistinctServers(c, distinct)...)
+	made, err := l.Store.Patch(ctx, c, ops)
+	if err != nil || areSame {
+		return made, err
 	}
 	l.Log.Info("bound members to nodes", "etcd_cluster", c.Name, "before", c.Spec.Members, "after", bindings)
 	parts := make([]string, len(bindings))
@@ -137,6 +144,49 @@ func (l *Leader) writeBindings(
 	}
 	l.Event(made, "Bound", "members by node: "+strings.Join(parts, ", "))
 	return made, nil
+}
+
+// boundConditionOf returns the condition that reports whether every claim of a Node to a member is
+// bound. Claims that are refused for the same reason are listed together.
+func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal) metav1.Condition {
+	condition := metav1.Condition{
+		Type: quorum.BoundCondition, Status: metav1.ConditionTrue, Reason: "MembersBound",
+		Message: observation.Plural(len(bindings), "member") + " bound to a Node",
+	}
+	if len(refused) == 0 {
+		if len(bindings) == 0 {
+			condition.Status, condition.Reason = metav1.ConditionFalse, "NothingAnnounced"
+			condition.Message = "no Node announces a member"
+		}
+		return condition
+	}
+	condition.Status, condition.Reason = metav1.ConditionFalse, "ClaimRefused"
+	if len(bindings) == 0 {
+		condition.Reason = "NotBootstrapped"
+	}
+	var reasons []string
+	claims := map[string][]string{}
+	for _, r := range refused {
+		if claims[r.Reason] == nil {
+			reasons = append(reasons, r.Reason)
+		}
+		claims[r.Reason] = append(claims[r.Reason], fmt.Sprintf("node %s to member %s", r.Node, r.Claim.Member))
+	}
+	for i, reason := range reasons {
+		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)
+	}
+	condition.Message = clipTo(strings.Join(reasons, "; "), maxConditionMessage)
+	return condition
+}
+
+// maxConditionMessage limits the message of a condition, which is part of refusals.
+const maxConditionMessage = 2000
+
+func clipTo(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
 func joinIDs(ids []v1alpha1.MemberID) string {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,6 +33,11 @@ func falseClaim(t *testing.T, f *storetest.Fixture) {
 	})
 	h.probeTimes(2, 2*time.Minute)
 	require.Equal(t, before.Spec.Members, f.Cluster().Spec.Members)
+	c := h.reconcileUntil("the condition", func(c *v1alpha1.EtcdCluster) bool {
+		return meta.IsStatusConditionFalse(c.Status.Conditions, quorum.BoundCondition)
+	})
+	require.Contains(t, meta.FindStatusCondition(c.Status.Conditions, quorum.BoundCondition).Message,
+		"the claim of node "+worker.Name+" to member "+string(f.MemberID(0)))
 }
 
 func tombstone(t *testing.T, f *storetest.Fixture) {
@@ -85,6 +91,27 @@ func emptiedHost(t *testing.T, f *storetest.Fixture) {
 		func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 1 })
 	require.Equal(t, f.MemberID(1), c.Spec.Members[0].MemberID)
 	require.Empty(t, c.Spec.Grants)
+}
+
+// distinctServers has a fourth member on a host that is no Node.
+func distinctServers(t *testing.T, f *storetest.Fixture) {
+	external := v1alpha1.MemberStatus{
+		ID: "beef", Name: "external", Healthy: true, PeerURLs: []string{"https://203.0.113.9:2380"},
+	}
+	f.Members = append(f.Members, external)
+	f.RunAgents()
+	h := newHarness(t, f)
+	require.Empty(t, h.reconcileUntil("the object", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" }).Spec.Members)
+	h.advance(time.Minute) // Not all members are claimed, so the leader waits for other Nodes.
+	h.bindAll()
+	c := h.reconcileUntil("the records", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.DistinctServers) == 3 })
+	require.Equal(t, []v1alpha1.MemberID{"beef"}, c.Spec.DistinctServers[0].Others)
+
+	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
+	require.True(t, h.review(t, f.Request(0)).Allowed, "the host of m0 did not become the external member")
+	f.ChangeAgents(func() { f.Members = f.Members[:2] })
+	h.probeTimes(1, 2*time.Minute)
+	h.reconcileUntil("no records", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.DistinctServers) == 0 })
 }
 
 func retiredCluster(t *testing.T, f *storetest.Fixture) {

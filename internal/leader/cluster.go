@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -15,6 +16,10 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
+
+// newClusterTime is the time after its creation in which a cluster without bindings is probed as
+// often as one with open grants: bootstrap waits for a minute.
+const newClusterTime = 2 * time.Minute
 
 // A clusterState is what the leader keeps of one cluster between rounds. It is lost with the
 // leadership. All that depends on it then starts from the beginning, and takes longer.
@@ -32,6 +37,8 @@ type clusterState struct {
 	grantRecords map[types.UID]grantRecord
 	// ending are the grants for which the last probe found a reason to end.
 	ending map[types.UID]endingGrant
+	// bound is the condition about claims after the last probe, without a type before it.
+	bound  metav1.Condition
 	logged loop.LogOnce
 	// labelled holds, by Node UID, the listed members for which the leader labelled the Node.
 	labelled map[types.UID]string
@@ -73,7 +80,8 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, fingerprint string, s *clus
 		return true
 	}
 	every := l.CalmTick
-	if len(c.Spec.Grants) > 0 || hasMemberLeft(c, s.nonces()) {
+	isNew := len(c.Spec.Members) == 0 && l.Now().Sub(c.CreationTimestamp.Time) < newClusterTime
+	if len(c.Spec.Grants) > 0 || isNew || hasMemberLeft(c, s.nonces()) {
 		every = l.Tick
 	}
 	return l.Now().Sub(s.probedAt) >= every

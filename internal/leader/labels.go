@@ -57,7 +57,7 @@ type listedHolder struct {
 // the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
 // leader labels such a Node once for the members that are listed there.
 func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
-	if len(observation.Unbound(c)) == 0 {
+	if len(observation.Unlocated(c)) == 0 {
 		return nil // The usual case. It spares comparing the addresses of all nodes.
 	}
 	all := []*v1alpha1.EtcdCluster{c}

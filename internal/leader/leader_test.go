@@ -163,6 +163,7 @@ func TestLeader(t *testing.T) {
 		{"node deleted with break-glass while the webhook was down", unreviewedOverride},
 		{"node deleted after its member", memberRemovedFirst},
 		{"F30 member removed, host wiped, one other observer", emptiedHost},
+		{"member on a host that is no Node", distinctServers},
 		{"node of a retired cluster", retiredCluster},
 		{"node registered again", registeredAgain},
 		{"gap in the health proofs", proofGap},
@@ -195,6 +196,7 @@ func fromAnnouncements(t *testing.T, f *storetest.Fixture) {
 		func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 1 })
 	require.Equal(t, []int32{3, 3, 2}, []int32{*c.Status.Voters, *c.Status.Healthy, *c.Status.Quorum})
 	require.True(t, meta.IsStatusConditionTrue(c.Status.Conditions, "Visible"))
+	require.True(t, meta.IsStatusConditionTrue(c.Status.Conditions, "Bound"))
 	require.Len(t, c.Status.Observations, 3, "the summary must not change the observations")
 
 	// A round without news writes nothing and requests no probe.

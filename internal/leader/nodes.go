@@ -118,7 +118,7 @@ func (n nodeIndex) claims(live map[string]clusterstore.LiveNode) ([]observation.
 
 // locateUnbound returns at which Nodes' addresses the unbound members are, by the cache.
 func (n nodeIndex) locateUnbound(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
-	if len(observation.Unbound(c)) == 0 {
+	if len(observation.Unlocated(c)) == 0 {
 		return nil // The usual case. It spares comparing the addresses of all nodes.
 	}
 	var all []observation.NodeClaim

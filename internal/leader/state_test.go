@@ -16,6 +16,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -191,4 +193,48 @@ func TestIgnoredObservations(t *testing.T) {
 	c.Status.Observations = nil
 	l.updateIgnoredMetric([]*v1alpha1.EtcdCluster{c})
 	require.Empty(t, counted())
+}
+
+func TestBoundCondition(t *testing.T) {
+	claim := func(node string, member v1alpha1.MemberID, reason string) membership.Refusal {
+		return membership.Refusal{Node: node, Claim: evidence.MemberRef{Cluster: "c", Member: member}, Reason: reason}
+	}
+	bound := []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
+	for name, test := range map[string]struct {
+		bindings []v1alpha1.Binding
+		refused  []membership.Refusal
+		status   metav1.ConditionStatus
+		reason   string
+		message  string
+	}{
+		"bound":   {bound, nil, metav1.ConditionTrue, "MembersBound", "1 member bound to a Node"},
+		"nothing": {nil, nil, metav1.ConditionFalse, "NothingAnnounced", "no Node announces a member"},
+		"not bootstrapped": {
+			nil,
+			[]membership.Refusal{claim("n1", "a", "too few"), claim("n2", "b", "too few")},
+			metav1.ConditionFalse,
+			"NotBootstrapped", "not bound: the claim of node n1 to member a, of node n2 to member b: too few",
+		},
+		"refused": {
+			bound,
+			[]membership.Refusal{claim("n1", "a", "it is bound"), claim("n2", "b", "unlisted")},
+			metav1.ConditionFalse,
+			"ClaimRefused", "not bound: the claim of node n1 to member a: it is bound; " +
+				"not bound: the claim of node n2 to member b: unlisted",
+		},
+		"long": {
+			bound,
+			[]membership.Refusal{claim("n1", "a", strings.Repeat("x", 1<<16))},
+			metav1.ConditionFalse, "ClaimRefused",
+			"not bound: the claim of node n1 to member a: xxx",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := boundConditionOf(test.bindings, test.refused)
+			require.Equal(t, test.status, c.Status)
+			require.Equal(t, test.reason, c.Reason)
+			require.True(t, strings.HasPrefix(c.Message, test.message), c.Message)
+			require.LessOrEqual(t, len(c.Message), maxConditionMessage+len("…"))
+		})
+	}
 }

@@ -19,7 +19,7 @@ import (
 // cluster recently. Otherwise the summary has no numbers, because old numbers would mislead.
 const visibleCondition = "Visible"
 
-// writeSummary writes the numbers of the cluster and the condition Visible if they changed.
+// writeSummary writes the numbers of the cluster and the conditions if they changed.
 func (l *Leader) writeSummary(
 	ctx context.Context, cached *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState,
 ) error {
@@ -33,7 +33,7 @@ func (l *Leader) writeSummary(
 		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.named(names)), Placed: placed,
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	})
-	wanted := statusOf(summary, result.Cluster.Status.Conditions, metav1.NewTime(l.Now()))
+	wanted := statusOf(summary, s.bound, result.Cluster.Status.Conditions, metav1.NewTime(l.Now()))
 	existing := result.Cluster.Status.DeepCopy()
 	existing.Observations = nil
 	if apiequality.Semantic.DeepEqual(*existing, wanted) {
@@ -43,8 +43,10 @@ func (l *Leader) writeSummary(
 }
 
 // statusOf returns the part of the status that the leader writes. A condition keeps its time
-// while its status stays.
-func statusOf(summary quorum.Summary, before []metav1.Condition, now metav1.Time) v1alpha1.EtcdClusterStatus {
+// while its status stays. The condition about claims has no type before the first probe.
+func statusOf(
+	summary quorum.Summary, bound metav1.Condition, before []metav1.Condition, now metav1.Time,
+) v1alpha1.EtcdClusterStatus {
 	status := v1alpha1.EtcdClusterStatus{Conditions: slices.Clone(before)}
 	condition := metav1.Condition{
 		Type: visibleCondition, Status: metav1.ConditionFalse, Reason: string(quorum.CannotSee),
@@ -56,6 +58,10 @@ func statusOf(summary quorum.Summary, before []metav1.Condition, now metav1.Time
 		status.Quorum, status.MayLose = count(summary.Quorum), count(summary.MayLose)
 	}
 	meta.SetStatusCondition(&status.Conditions, condition)
+	if bound.Type != "" {
+		bound.LastTransitionTime = now
+		meta.SetStatusCondition(&status.Conditions, bound)
+	}
 	return status
 }
 

@@ -4,24 +4,49 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// Bind returns the bindings that the cluster should have next, sorted by member, and the reason for
-// each refused claim. The claims are those of all Nodes, including Nodes that announce nothing: an
-// address identifies a Node only if no other Node has it.
+// A Refusal is a claim of a Node to a member that is not bound.
+type Refusal struct {
+	Node   string
+	Claim  evidence.MemberRef
+	Reason string
+}
+
+// String returns the refusal as a sentence.
+func (r Refusal) String() string {
+	return fmt.Sprintf("node %s announces member %s of etcd cluster %s but is not bound to it: %s",
+		r.Node, r.Claim.Member, r.Claim.Cluster, r.Reason)
+}
+
+// Bind returns the bindings that the cluster should have next, sorted by member, and the refused
+// claims. The claims are those of all Nodes, including Nodes that announce nothing: an address
+// identifies a Node only if no other Node has it.
 //
-// A binding makes a node an observer, whose observations are trusted. So an announcement alone
-// binds nothing. The member's URLs must name an address of that Node and of no other Node. If
-// they name no address of any Node (127.0.0.1, an access address), a bound observer must list the
-// member. In a cluster without bindings, the lists of the claimants are used instead (bootstrap).
+// A binding makes a node an observer. So an announcement alone must not do that. The first bindings
+// of a cluster need the agreement of most of its Nodes (bootstrap). Afterwards, the lists of
+// observers must name an address of the Node, and no other Node with that address may announce the
+// member. The observations of such a Node count only together with another observer, because
+// kubelets write the addresses.
 //
-// The binding of a Node that exists is never overridden. If the Node is gone, its binding is a
-// tombstone. A tombstone passes to a valid claim of another Node once a grant names the member, so
-// that the member on the old Node stays lost until the grant ends (Tombstones returns that grant).
+// If the lists name no address of any Node (an access address), and one Node announces the member,
+// the member is bound to that Node, which is thereby protected. The Node is no observer, unless no
+// member of this cluster advertises an address of its Node. As soon as a Node with the address
+// announces the member, it gets the binding.
+//
+// Otherwise the binding of a Node that exists is never overridden. If the Node is gone, its binding
+// is a tombstone. A tombstone passes to a valid claim of another Node once a grant names the
+// member, so that the member on the old Node stays lost until the grant ends (Tombstones returns
+// that grant).
 //
 // A tombstone passes only to a Node with the name of the old one. Only the kubelet of a name can
 // use that name, while any agent can announce a member whose host is gone, and any kubelet can
@@ -32,19 +57,23 @@ import (
 // addition, these lists must come from several Nodes, or no other observer could contradict, or the
 // agent of the bound Node reports that its host has no member any more.
 func Bind(
-	c *v1alpha1.EtcdCluster, claims []observation.NodeClaim, nonces []string,
-) (bindings []v1alpha1.Binding, refused []string) {
-	r := claimReview{cluster: c, nodes: claims}
-	r.lists, r.awaited = urlLists(c, claims)
-	s := quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, claims)})
+	c *v1alpha1.EtcdCluster, claims []observation.NodeClaim, nonces []string, now time.Time,
+) (bindings []v1alpha1.Binding, refused []Refusal) {
+	r := claimReview{
+		cluster: c, nodes: claims,
+		Snapshot: quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, claims)}),
+	}
+	if r.isBootstrap = len(c.Spec.Members) == 0; r.isBootstrap {
+		r.bootstrapLists, r.awaited = bootstrap(c, claims, now)
+	}
 	for _, old := range c.Spec.Members {
-		if hasEnded(s, old) {
+		if hasEnded(r.Snapshot, old) {
 			continue
 		}
-		bindings = append(bindings, old)
+		bindings = append(bindings, r.reassess(old))
 	}
 	for _, id := range r.announcedMembers() {
-		if len(s.Lists) > 0 && !observation.IsListedByAny(s.Lists, id) {
+		if len(r.Lists) > 0 && !observation.IsListedByAny(r.Lists, id) {
 			continue // the member has left; its agent will remove the announcement
 		}
 		var bound *v1alpha1.Binding
@@ -65,16 +94,6 @@ func Bind(
 	return bindings, refused
 }
 
-// urlLists returns the lists whose URLs show where members run: those of bound observers, or, in a
-// cluster without bindings, those of bootstrap. Old lists count as well, because a member does not
-// move when its observer becomes silent.
-func urlLists(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) (lists []v1alpha1.Observation, awaited string) {
-	if len(c.Spec.Members) > 0 {
-		return observation.Confirmed(observation.Accepted(c)), ""
-	}
-	return bootstrap(c, claims)
-}
-
 // nodeStates returns the states of the bound Nodes according to the claims. A Node without a
 // claim is gone.
 func nodeStates(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) map[string]observation.NodeState {
@@ -90,12 +109,14 @@ func nodeStates(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) map[str
 
 // claimReview decides which Nodes the members of a cluster are bound to.
 type claimReview struct {
+	quorum.Snapshot
 	cluster *v1alpha1.EtcdCluster
 	nodes   []observation.NodeClaim
-	// lists are the member lists whose URLs show where members run.
-	lists []v1alpha1.Observation
-	// awaited states what is missing for the first bindings of the cluster, empty if nothing is.
-	awaited string
+	// isBootstrap reports whether the cluster has no bindings yet. bootstrapLists are the lists of its
+	// bootstrap, and awaited states what is missing for it, empty if nothing is.
+	isBootstrap    bool
+	bootstrapLists []v1alpha1.Observation
+	awaited        string
 }
 
 // announcedMembers returns, sorted, the members of this cluster that a Node announces.
@@ -111,11 +132,73 @@ func (r claimReview) announcedMembers() []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
+// reassess returns the binding as the present lists and announcements support it. A binding of the
+// bootstrap stays as it is, and so does that of a Node that is gone.
+func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
+	if b.Basis == v1alpha1.BasisBootstrap || !r.exists(b) {
+		return b
+	}
+	at, isListed := r.nodesOf(b.MemberID)
+	if !isListed {
+		return b
+	}
+	if len(at) == 0 && r.hasForeignURLs() {
+		at = r.nodes // The addresses are no evidence.
+	}
+	isRival := func(n observation.NodeClaim) bool {
+		return n.UID != b.NodeUID && n.HasAnnounced(observation.ClusterIDOf(r.cluster), b.MemberID) && r.countDisputes(n) == 1
+	}
+	isOwn := slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.UID == b.NodeUID })
+	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.NodeClaim) bool { return !isRival(n) })
+	switch {
+	case isOwn && len(rivals) > 0:
+		b.Basis = v1alpha1.BasisDisputed
+	case isOwn:
+		b.Basis = v1alpha1.BasisJoined
+	case len(rivals) == 1:
+		b.Node, b.NodeUID, b.Basis = rivals[0].Node, rivals[0].UID, v1alpha1.BasisJoined
+	default:
+		b.Basis = v1alpha1.BasisClaimed
+	}
+	return b
+}
+
+// countDisputes returns how many members the Node announces that are bound to other Nodes that
+// exist. A host has one member of a cluster. So a Node that announces those of several Nodes is
+// wrong, and does not prevent that they are observers.
+func (r claimReview) countDisputes(n observation.NodeClaim) int {
+	count := 0
+	for _, b := range r.cluster.Spec.Members {
+		if b.NodeUID != n.UID && r.exists(b) && n.HasAnnounced(observation.ClusterIDOf(r.cluster), b.MemberID) {
+			count++
+		}
+	}
+	return count
+}
+
+// exists reports whether the Node of the binding exists.
+func (r claimReview) exists(b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(r.nodes, func(n observation.NodeClaim) bool {
+		return n.Node == b.Node && n.UID == b.NodeUID
+	})
+}
+
+// hasForeignURLs reports whether no observer's member advertises an address of its Node, so that
+// addresses show of no member where it runs. Lists and bindings of the bootstrap decide that, so a
+// Node that joined later cannot.
+func (r claimReview) hasForeignURLs() bool {
+	return !slices.ContainsFunc(r.cluster.Spec.Members, func(b v1alpha1.Binding) bool {
+		at, _ := r.nodesOf(b.MemberID)
+		return observation.IsHeard(b) &&
+			slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.Node == b.Node && n.UID == b.NodeUID })
+	})
+}
+
 // reviewClaims decides the claims to one member, whose current binding may be nil. It returns the
-// new binding, or nil and the reasons for the refused claims.
+// new binding, or nil and the refused claims.
 func (r claimReview) reviewClaims(
 	id v1alpha1.MemberID, bound *v1alpha1.Binding,
-) (next *v1alpha1.Binding, refused []string) {
+) (next *v1alpha1.Binding, refused []Refusal) {
 	var claimants []observation.NodeClaim
 	for _, n := range r.nodes {
 		if n.HasAnnounced(observation.ClusterIDOf(r.cluster), id) && (bound == nil || bound.NodeUID != n.UID) {
@@ -130,14 +213,18 @@ func (r claimReview) reviewClaims(
 		claimants, why = r.selectHeir(*bound, claimants)
 	}
 	if why == "" {
-		i := 0
-		if i, why = r.selectClaimant(id, claimants); why == "" {
-			return &v1alpha1.Binding{MemberID: id, Node: claimants[i].Node, NodeUID: claimants[i].UID}, nil
+		var found v1alpha1.Binding
+		if found, why = r.selectClaimant(id, claimants); why == "" {
+			if bound != nil && bound.Basis == v1alpha1.BasisBootstrap {
+				found.Basis = v1alpha1.BasisBootstrap // Only the host of the old Node has its name.
+			}
+			return &found, nil
 		}
 	}
 	for _, n := range claimants {
-		refused = append(refused, fmt.Sprintf("node %s announces member %s of etcd cluster %s but is not bound to it: %s",
-			n.Node, id, observation.ClusterIDOf(r.cluster), why))
+		refused = append(refused, Refusal{
+			Node: n.Node, Claim: evidence.MemberRef{Cluster: observation.ClusterIDOf(r.cluster), Member: id}, Reason: why,
+		})
 	}
 	return nil, refused
 }
@@ -147,12 +234,16 @@ func (r claimReview) reviewClaims(
 func (r claimReview) selectHeir(
 	bound v1alpha1.Binding, claimants []observation.NodeClaim,
 ) (heirs []observation.NodeClaim, why string) {
-	exists := slices.ContainsFunc(r.nodes, func(n observation.NodeClaim) bool {
-		return n.Node == bound.Node && n.UID == bound.NodeUID
-	})
 	heir := slices.IndexFunc(claimants, func(n observation.NodeClaim) bool { return n.Node == bound.Node })
+	if heir < 0 && bound.Basis == v1alpha1.BasisClaimed {
+		// The Node that is gone had no support for its claim.
+		heir = r.indexAtAddress(bound.MemberID, claimants)
+	}
 	switch {
-	case exists:
+	case r.exists(bound) && bound.Basis == v1alpha1.BasisDisputed:
+		return claimants, fmt.Sprintf("the member is bound to node %s, which exists and is as likely to run it. "+
+			"The observations of these nodes do not count until only one of them announces the member", bound.Node)
+	case r.exists(bound):
 		return claimants, fmt.Sprintf("the member is bound to node %s, which exists", bound.Node)
 	case !quorum.HasGrant(r.cluster, bound):
 		return claimants, fmt.Sprintf("the member's node %s is gone, and the grant for it is not written yet", bound.Node)
@@ -164,41 +255,78 @@ func (r claimReview) selectHeir(
 	return claimants[heir : heir+1], ""
 }
 
-// selectClaimant returns the index of the claimant on whose Node the member runs, or the reason why
-// that is not known.
-func (r claimReview) selectClaimant(id v1alpha1.MemberID, claimants []observation.NodeClaim) (index int, why string) {
-	at, isListed := r.nodesOf(id)
-	switch {
-	case !isListed:
-		return 0, "no confirmed member list of an observer contains the member" + r.awaited
-	case len(at) == 0 && len(claimants) > 1:
-		return 0, "the member's URLs name no address of a Node, and several Nodes announce it"
-	case len(at) == 0:
-		return 0, ""
-	case len(at) > 1:
-		return 0, "the member's URLs name addresses of several Nodes"
+// indexAtAddress returns the index of the only claimant that has an address of the member, -1 if
+// there is none or several.
+func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observation.NodeClaim) int {
+	at, _ := r.nodesOf(id)
+	isAt := func(n observation.NodeClaim) bool {
+		return slices.ContainsFunc(at, func(a observation.NodeClaim) bool { return a.UID == n.UID })
 	}
-	index = slices.IndexFunc(claimants, func(n observation.NodeClaim) bool { return n.UID == at[0].UID })
-	if index < 0 {
-		return 0, fmt.Sprintf("the member's URLs name an address of node %s", at[0].Node)
+	if i := slices.IndexFunc(claimants, isAt); i >= 0 && !slices.ContainsFunc(claimants[i+1:], isAt) {
+		return i
 	}
-	return index, ""
+	return -1
 }
 
-// nodesOf returns the Nodes that have an address which the member's URLs name in any list, and
-// whether a list contains the member.
-func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.NodeClaim, isListed bool) {
-	for _, o := range r.lists {
-		m, found := observation.FindMember(o, id)
-		if !found {
-			continue
-		}
-		isListed = true
-		for _, n := range observation.NodesAt(m, r.nodes) {
-			if !slices.ContainsFunc(at, func(a observation.NodeClaim) bool { return a.UID == n.UID }) {
-				at = append(at, n)
-			}
+// selectClaimant returns the binding to the claimant on whose Node the member runs, or the reason
+// why that is not known. A claimant with an address of the member takes precedence over a Node that
+// only has the address.
+func (r claimReview) selectClaimant(
+	id v1alpha1.MemberID, claimants []observation.NodeClaim,
+) (next v1alpha1.Binding, why string) {
+	at, isListed := r.nodesOf(id)
+	if !isListed {
+		return next, "no confirmed member list of an observer contains the member" + r.awaited
+	}
+	index, basis := r.indexAtAddress(id, claimants), v1alpha1.BasisJoined
+	switch {
+	case index >= 0:
+	case len(at) == 1:
+		return next, fmt.Sprintf("the member's URLs name an address of node %s", at[0].Node)
+	case len(at) > 1:
+		return next, "the member's URLs name addresses of several Nodes: " + joinNodes(at)
+	case len(claimants) > 1:
+		return next, "the member's URLs name no address of a Node, and several Nodes announce it: " + joinNodes(claimants)
+	default:
+		if index = 0; !r.hasForeignURLs() {
+			basis = v1alpha1.BasisClaimed
 		}
 	}
-	return at, isListed
+	n := claimants[index]
+	isOfFounder := func(b v1alpha1.Binding) bool { return b.NodeUID == n.UID && b.Basis == v1alpha1.BasisBootstrap }
+	if r.isBootstrap || slices.ContainsFunc(r.cluster.Spec.Members, isOfFounder) {
+		basis = v1alpha1.BasisBootstrap
+	}
+	return v1alpha1.Binding{MemberID: id, Node: n.Node, NodeUID: n.UID, Basis: basis}, ""
+}
+
+func joinNodes(nodes []observation.NodeClaim) string {
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Node
+	}
+	return strings.Join(names, ", ")
+}
+
+// nodesOf returns the Nodes that have an address which the member's URLs name in a list, and
+// whether a list contains the member. Only lists count on which several observers agree, or which
+// are those of founders.
+func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.NodeClaim, isListed bool) {
+	if r.isBootstrap {
+		return nodesIn(r.bootstrapLists, id, r.cluster, r.nodes)
+	}
+	lists := observation.ListsWith(r.cluster, id)
+	naming := map[types.UID][]v1alpha1.Observation{}
+	for _, o := range lists {
+		m, _ := observation.FindMember(o, id)
+		for _, n := range observation.NodesAt(m, r.nodes) {
+			naming[n.UID] = append(naming[n.UID], o)
+		}
+	}
+	for _, n := range r.nodes {
+		if r.IsCorroborated(naming[n.UID]) {
+			at = append(at, n)
+		}
+	}
+	return at, r.IsCorroborated(lists)
 }

@@ -45,16 +45,14 @@ func ExampleBind() {
 			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "etcd1", PeerURLs: []string{"https://10.0.0.1:2380"}}},
 		}}},
 	}
-	claims := []observation.NodeClaim{
-		claim("node1", "uid1", "a", "10.0.0.1"),
-		claim("node2", "uid2", "a", "10.0.0.2"), // announces the member of node1
-	}
-	cluster.Spec.Members, _ = membership.Bind(cluster, claims, []string{"n1"})
-	bindings, refused := membership.Bind(cluster, claims, []string{"n1"})
+	claims := []observation.NodeClaim{claim("node1", "uid1", "a", "10.0.0.1")}
+	cluster.Spec.Members, _ = membership.Bind(cluster, claims, []string{"n1"}, quorumtest.Noon())
+	claims = append(claims, claim("node2", "uid2", "a", "10.0.0.2")) // announces the member of node1
+	bindings, refused := membership.Bind(cluster, claims, []string{"n1"}, quorumtest.Noon())
 	fmt.Println(bindings)
 	fmt.Println(len(refused), "claim is refused")
 	// Output:
-	// [{a node1 uid1}]
+	// [{a node1 uid1 }]
 	// 1 claim is refused
 }
 
@@ -81,7 +79,8 @@ func TestBind(t *testing.T) {
 		"new cluster": {fresh(), claims(3), unchanged, nil},
 		"new cluster, one list": {
 			fresh().WithoutList(0, 1), claims(3), "",
-			[]string{"of 3 members must be claimed with the same list by the Nodes on which they run, and 1 are", "w2", "w3"},
+			[]string{"more than half of the 3 Nodes that announce it must publish the same confirmed member list; " +
+				"node w1 has published none; node w2 has published none; node w3 lists a, b, c", "w2", "w3"},
 		},
 		"new cluster, no list": {fresh().WithoutList(0, 1, 2), claims(1), "", []string{
 			"node w1 announces member a of etcd cluster cdf818194e3a8c32 but is not bound to it: " +
@@ -126,11 +125,11 @@ func TestBind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := c.world.Cluster.DeepCopy()
-			bindings, refused := membership.Bind(c.world.Cluster, c.claims, c.world.Nonces)
+			bindings, refused := membership.Bind(c.world.Cluster, c.claims, c.world.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))
 			require.Len(t, refused, len(c.refused), "%q", refused)
 			for i, words := range c.refused {
-				require.Contains(t, refused[i], words)
+				require.Contains(t, refused[i].String(), words)
 			}
 			require.Equal(t, before, c.world.Cluster, "the argument must not change")
 		})
@@ -173,11 +172,11 @@ func TestTombstoneTakeover(t *testing.T) {
 			w := quorumtest.Voters(3).Granted(1)
 			c.change(w)
 			claims := slices.Replace(quorumtest.Claims(3), 1, 2, c.claimant)
-			bindings, refused := membership.Bind(w.Cluster, claims, w.Nonces)
+			bindings, refused := membership.Bind(w.Cluster, claims, w.Nonces, quorumtest.Noon())
 			require.Equal(t, "a=u1 b="+c.want+" c=u3", uids(bindings))
 			require.Equal(t, c.refused == "", len(refused) == 0, "%q", refused)
 			if c.refused != "" {
-				require.Contains(t, refused[0], c.refused)
+				require.Contains(t, refused[0].String(), c.refused)
 			}
 		})
 	}
@@ -191,22 +190,22 @@ func TestForgedAddress(t *testing.T) {
 	worker, forged := quorumtest.Intruder(2, members(5)...)
 	worker.Addresses = append(worker.Addresses, quorumtest.Address(2))
 	claims := slices.Replace(quorumtest.Claims(5), 2, 3, worker)
-	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, claims, w.Nonces)
+	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, claims, w.Nonces, quorumtest.Noon())
 	w.Nodes["worker"] = observation.NodeState{Known: true, UID: "uw"}
 	quorumtest.RequireRefused(t, w.With(forged), quorumtest.Deletion(0), "3 of 5 voters must be healthy, and only 2")
 
 	worker.Addresses = worker.Addresses[:1]
 	claims = append(quorumtest.Claims(5), worker)
 	claims[2].UID = "u3-again"
-	bindings, _ := membership.Bind(w.Cluster, claims, w.Nonces)
+	bindings, _ := membership.Bind(w.Cluster, claims, w.Nonces, quorumtest.Noon())
 	require.Contains(t, uids(bindings), "c=u3-again", "the member's own host is bound")
 }
 
 func TestUnbindNeedsSecondList(t *testing.T) {
 	w := quorumtest.Voters(3).Removed(0).Silent(1, 2)
-	bindings, _ := membership.Bind(w.Cluster, quorumtest.Claims(3), w.Nonces)
+	bindings, _ := membership.Bind(w.Cluster, quorumtest.Claims(3), w.Nonces, quorumtest.Noon())
 	require.Len(t, bindings, 3)
-	bindings, _ = membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces)
+	bindings, _ = membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces, quorumtest.Noon())
 	require.Len(t, bindings, 2, "the Nodes of the other observers are gone")
 }
 
@@ -238,7 +237,7 @@ func TestF30EmptiedHost(t *testing.T) {
 		"another host is emptied":                 {world().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bindings, _ := membership.Bind(c.world.Cluster, quorumtest.Claims(c.nodes), c.world.Nonces)
+			bindings, _ := membership.Bind(c.world.Cluster, quorumtest.Claims(c.nodes), c.world.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))
 		})
 	}

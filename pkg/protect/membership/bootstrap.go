@@ -3,6 +3,8 @@ package membership
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -10,131 +12,227 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// candidate is a member list that may become the first one of a cluster.
+const (
+	// publishGrace is the time after the creation of an EtcdCluster in which further Nodes may
+	// announce it and publish a list. Agents need some seconds for that. A Node that registers
+	// later does not prolong it: it counts in the majority whether or not it has published.
+	publishGrace = time.Minute
+	// announceGrace is the time in which the Nodes at the addresses of listed members may announce
+	// them. A Node that has not done so by then has no working agent, or has a forged address.
+	announceGrace = 10 * time.Minute
+	// notBoundYet begins each reason why bootstrap waits.
+	notBoundYet = "; the cluster has no bindings yet: "
+)
+
+// A candidate is a member list that may become the first one of a cluster.
 type candidate struct {
 	members []v1alpha1.MemberID
-	// lists are the observations with these members whose Nodes claim the local member.
+	// lists are the observations with these members whose Nodes announce the local member.
 	lists []v1alpha1.Observation
-	// claimable are the members that a Node could claim: their URLs name a Node, or a Node announces
-	// them. The others run on hosts that are not Nodes, so no claim can be expected for them.
-	claimable map[v1alpha1.MemberID]bool
 }
 
 // bootstrap returns the lists with which a cluster without bindings is bound for the first time.
 // Each of them contains only the member of its own Node. While the cluster cannot be bound,
 // bootstrap returns no list and states what is missing.
 //
-// No observer is trusted yet, so the first claim must not win. A candidate is used if more than
-// half of its claimable members are claimed by the Nodes on which they run, all with the same
-// member IDs, and if no other candidate has as many claims. The majority of the lists decides
-// where a member runs. So a Node that publishes a wrong list can neither take over a member nor
-// keep the member's host from it.
+// No observer is trusted yet, so the first claim must not win. More than half of the Nodes that
+// announce the cluster must publish the same member IDs, and more than half of the members that a
+// Node could claim must be claimed by the Nodes on which they run. The majority of the lists
+// decides where a member runs. So a Node that publishes a wrong list can neither take over a member
+// nor keep the member's host from it. A Node that only has the address of a member, and does not
+// announce it, does not count beside one that does.
 //
-// If only one member of a cluster can be claimed, the decision depends on one Node. That Node is
-// trusted on first use.
-func bootstrap(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) (lists []v1alpha1.Observation, awaited string) {
-	var best *candidate
-	tied := false
-	for _, next := range candidates(c, nodes) {
-		supported := next.supportedLists(nodes)
-		switch {
-		case best == nil || len(supported) > len(lists):
-			best, lists, tied = next, supported, false
-		case len(supported) == len(lists):
-			tied = true
-		}
+// Before publishGrace has passed, the cluster is bound only if nothing more can be awaited: several
+// Nodes agree, and all members and all announcing Nodes are among them. If only one Node announces
+// a cluster, that Node is trusted on first use.
+func bootstrap(
+	c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim, now time.Time,
+) (lists []v1alpha1.Observation, awaited string) {
+	age := now.Sub(c.CreationTimestamp.Time)
+	announcers := announcersOf(c, nodes)
+	candidates := findCandidates(c, announcers)
+	i := slices.IndexFunc(candidates, func(k candidate) bool { return 2*len(k.lists) > len(announcers) })
+	if i < 0 {
+		return nil, notBoundYet + describeCandidates(candidates, announcers)
 	}
+	best := candidates[i]
+	claimable := best.claimable(c, nodes, age < announceGrace)
+	lists, missing := best.locatedLists(c, nodes)
+	isComplete := len(lists) > 1 && len(lists) == len(best.members) && len(best.lists) == len(announcers)
 	switch {
-	case best == nil:
-		return nil, ""
-	case tied:
-		return nil, "; the cluster has no bindings yet, and the Nodes that claim members publish different lists"
-	case 2*len(lists) <= len(best.claimable):
-		return nil, fmt.Sprintf("; the cluster has no bindings yet: more than half of %s must be claimed "+
-			"with the same list by the Nodes on which they run, and %d are",
-			observation.Plural(len(best.claimable), "member"), len(lists))
+	case 2*len(lists) <= len(claimable):
+		return nil, fmt.Sprintf(notBoundYet+"more than half of %s must be claimed by the Nodes on which they run, "+
+			"and %d are%s", observation.Plural(len(claimable), "member"), len(lists), missing)
+	case !isComplete && age < publishGrace:
+		return nil, fmt.Sprintf(notBoundYet+"other Nodes may announce it and publish a list until %s",
+			c.CreationTimestamp.Add(publishGrace).UTC().Format(time.RFC3339))
+	}
+	// A claim without an address is weaker. It waits until the cluster is bound, if the others
+	// suffice.
+	atAddress := slices.DeleteFunc(slices.Clone(lists), func(o v1alpha1.Observation) bool {
+		return len(observation.NodesAt(o.Members[0], nodes)) == 0
+	})
+	if 2*len(atAddress) > len(claimable) {
+		return atAddress, ""
 	}
 	return lists, ""
 }
 
-// candidates groups the claims with a confirmed list by the members of that list.
-func candidates(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []*candidate {
-	var found []*candidate
+// announcersOf returns the Nodes that announce a member of the cluster.
+func announcersOf(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []observation.NodeClaim {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n observation.NodeClaim) bool {
+		for _, a := range n.Announced {
+			if a.Cluster == observation.ClusterIDOf(c) && n.UID != "" {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// findCandidates groups the confirmed lists of announcing Nodes by their members.
+func findCandidates(c *v1alpha1.EtcdCluster, announcers []observation.NodeClaim) []candidate {
+	var found []candidate
 	for _, o := range observation.Confirmed(c.Status.Observations) {
 		if !observation.IsValid(o) {
 			continue
 		}
-		i := slices.IndexFunc(nodes, func(n observation.NodeClaim) bool {
+		isAnnounced := slices.ContainsFunc(announcers, func(n observation.NodeClaim) bool {
 			return n.Node == o.Node && n.UID == o.NodeUID && n.HasAnnounced(observation.ClusterIDOf(c), o.LocalMember)
 		})
 		o.Members = observation.MergeDuplicates(o.Members)
-		m, isListed := observation.FindMember(o, o.LocalMember)
-		if i < 0 || !isListed || !isOnClaimant(c, m, nodes[i], nodes) {
+		if _, isListed := observation.FindMember(o, o.LocalMember); !isAnnounced || !isListed {
 			continue
 		}
 		ids := memberIDs(o)
-		at := slices.IndexFunc(found, func(k *candidate) bool { return slices.Equal(k.members, ids) })
+		at := slices.IndexFunc(found, func(k candidate) bool { return slices.Equal(k.members, ids) })
 		if at < 0 {
 			at = len(found)
-			found = append(found, &candidate{members: ids, claimable: map[v1alpha1.MemberID]bool{}})
-		}
-		for _, m := range o.Members {
-			if len(observation.NodesAt(m, nodes)) > 0 || countAnnouncers(c, m.ID, nodes) > 0 {
-				found[at].claimable[m.ID] = true
-			}
+			found = append(found, candidate{members: ids})
 		}
 		found[at].lists = append(found[at].lists, o)
 	}
 	return found
 }
 
-// isOnClaimant reports whether the member's URLs name the claimant and no other Node. If they
-// name no Node at all, it reports whether the claimant alone announces the member.
-func isOnClaimant(
-	c *v1alpha1.EtcdCluster, m v1alpha1.MemberStatus, claimant observation.NodeClaim, nodes []observation.NodeClaim,
-) bool {
-	at := observation.NodesAt(m, nodes)
-	if len(at) == 0 {
-		return countAnnouncers(c, m.ID, nodes) == 1
+// claimable returns the members that a Node could claim: those that a Node announces, and, if
+// withAddresses is true, those at whose address there is a Node. The others run on hosts that are
+// not Nodes, so no claim can be expected for them.
+func (k candidate) claimable(
+	c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim, withAddresses bool,
+) []v1alpha1.MemberID {
+	found := map[v1alpha1.MemberID]bool{}
+	for _, o := range k.lists {
+		for _, m := range o.Members {
+			found[m.ID] = found[m.ID] || countAnnouncers(c, m.ID, nodes) > 0 ||
+				(withAddresses && len(observation.NodesAt(m, nodes)) > 0)
+		}
 	}
-	return len(at) == 1 && at[0].UID == claimant.UID
+	return observation.SortedIDs(found)
 }
 
 // countAnnouncers returns the number of Nodes that announce a member.
 func countAnnouncers(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID, nodes []observation.NodeClaim) int {
-	count := 0
-	for _, n := range nodes {
-		if n.HasAnnounced(observation.ClusterIDOf(c), id) {
-			count++
-		}
-	}
-	return count
+	return len(slices.DeleteFunc(slices.Clone(nodes), func(n observation.NodeClaim) bool {
+		return !n.HasAnnounced(observation.ClusterIDOf(c), id)
+	}))
 }
 
-// supportedLists returns the claims that most of the candidate's lists confirm. Each of them is
-// reduced to the local member, because a claimant shows only where its own member runs.
-func (k *candidate) supportedLists(nodes []observation.NodeClaim) []v1alpha1.Observation {
-	var found []v1alpha1.Observation
+// locatedLists returns the lists whose local member runs on the Node that published them, by most
+// of the lists, and describes why others are missing. Each list is reduced to the local member,
+// because a claimant shows only where its own member runs.
+func (k candidate) locatedLists(
+	c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim,
+) (found []v1alpha1.Observation, missing string) {
 	for _, o := range k.lists {
 		m, _ := observation.FindMember(o, o.LocalMember)
+		at := nodesFor(c, m, nodes)
+		if len(at) != 1 || at[0].UID != o.NodeUID {
+			missing += fmt.Sprintf("; node %s claims member %s, which %s", o.Node, m.ID, describePlaces(at))
+			continue
+		}
 		agree := 0
 		for _, other := range k.lists {
-			if same, _ := observation.FindMember(other, m.ID); slices.Equal(nodeUIDs(same, nodes), nodeUIDs(m, nodes)) {
+			same, _ := observation.FindMember(other, m.ID)
+			if slices.Equal(nodeUIDs(nodesFor(c, same, nodes)), nodeUIDs(at)) {
 				agree++
 			}
 		}
-		if 2*agree > len(k.lists) {
-			o.Members = []v1alpha1.MemberStatus{m}
-			found = append(found, o)
+		if 2*agree <= len(k.lists) {
+			missing += fmt.Sprintf("; node %s claims member %s, which most lists have elsewhere", o.Node, m.ID)
+			continue
 		}
+		o.Members = []v1alpha1.MemberStatus{m}
+		found = append(found, o)
 	}
-	return found
+	return found, missing
 }
 
-// nodeUIDs returns the UIDs of the Nodes at the member's addresses.
-func nodeUIDs(m v1alpha1.MemberStatus, nodes []observation.NodeClaim) []types.UID {
+// nodesFor returns the Nodes on which a member may run by one list and the announcements: those at
+// its addresses that announce it, or else those at its addresses. If the addresses are those of no
+// Node, it returns the Nodes that announce the member.
+func nodesFor(
+	c *v1alpha1.EtcdCluster, m v1alpha1.MemberStatus, nodes []observation.NodeClaim,
+) []observation.NodeClaim {
+	isAnnounced := func(n observation.NodeClaim) bool { return n.HasAnnounced(observation.ClusterIDOf(c), m.ID) }
+	at := observation.NodesAt(m, nodes)
+	if len(at) == 0 {
+		at = nodes
+	} else if !slices.ContainsFunc(at, isAnnounced) {
+		return at
+	}
+	return slices.DeleteFunc(slices.Clone(at), func(n observation.NodeClaim) bool { return !isAnnounced(n) })
+}
+
+// nodesIn returns the Nodes on which a member may run by the lists of the bootstrap.
+func nodesIn(
+	lists []v1alpha1.Observation, id v1alpha1.MemberID, c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim,
+) (at []observation.NodeClaim, isListed bool) {
+	for _, o := range lists {
+		if m, found := observation.FindMember(o, id); found {
+			return nodesFor(c, m, nodes), true
+		}
+	}
+	return nil, false
+}
+
+// describePlaces describes the Nodes on which a member may run.
+func describePlaces(at []observation.NodeClaim) string {
+	if len(at) == 1 {
+		return "has an address of node " + at[0].Node
+	}
+	return "may run on several Nodes: " + joinNodes(at) + ": remove the address or the announcement from the wrong one"
+}
+
+// describeCandidates describes what each announcing Node lists.
+func describeCandidates(candidates []candidate, announcers []observation.NodeClaim) string {
+	text := fmt.Sprintf("more than half of the %s that announce it must publish the same confirmed member list",
+		observation.Plural(len(announcers), "Node"))
+	for _, n := range announcers {
+		has := "has published none"
+		for _, k := range candidates {
+			isOwn := func(o v1alpha1.Observation) bool { return o.Node == n.Node && o.NodeUID == n.UID }
+			if slices.ContainsFunc(k.lists, isOwn) {
+				has = "lists " + strings.Join(idTexts(k.members), ", ")
+			}
+		}
+		text += fmt.Sprintf("; node %s %s", n.Node, has)
+	}
+	return text + "; if a Node has no member of this etcd cluster, remove its annotation " +
+		observation.AnnouncementAnnotation
+}
+
+func idTexts(ids []v1alpha1.MemberID) []string {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = string(id)
+	}
+	return texts
+}
+
+func nodeUIDs(nodes []observation.NodeClaim) []types.UID {
 	var uids []types.UID
-	for _, n := range observation.NodesAt(m, nodes) {
+	for _, n := range nodes {
 		uids = append(uids, n.UID)
 	}
 	return uids

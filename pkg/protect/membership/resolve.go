@@ -119,12 +119,14 @@ func SelfProven(v quorum.View) []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
+// isSelfProven reports whether the agent on the member's own Node proves it healthy, and whether
+// the proof counts. The agent shows that the member runs on this Node, so it may be one whose other
+// statements do not count.
 func isSelfProven(s quorum.Snapshot, id v1alpha1.MemberID) bool {
-	b := s.Bindings[id]
-	return s.AlarmsRead && !s.Corrupt[id] && slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
-		m, found := observation.FindMember(o, id)
-		return o.Node == b.Node && o.NodeUID == b.NodeUID && found && m.Healthy
-	})
+	isHealthy := func(m v1alpha1.MemberStatus) bool { return m.Healthy }
+	own, isAnswered := s.OwnAnswer(s.Bindings[id])
+	m, found := observation.FindMember(own, id)
+	return s.AlarmsRead && !s.Corrupt[id] && isAnswered && found && m.Healthy && s.Proves(id, isHealthy)
 }
 
 // ResolveByHand returns the grants and bindings that remain when an operator resolves the grant

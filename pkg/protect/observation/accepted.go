@@ -16,12 +16,12 @@ func ClusterIDOf(c *v1alpha1.EtcdCluster) v1alpha1.ClusterID {
 	return v1alpha1.ClusterID(c.Name)
 }
 
-// Accepted returns the valid observations of bound observers, sorted by node. It includes old ones.
+// Accepted returns the valid observations of observers, sorted by node. It includes old ones.
 // Each list contains each member once. Ignored returns the reasons for the others.
 func Accepted(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	var found []v1alpha1.Observation
 	for _, o := range c.Status.Observations {
-		if unboundReason(c, o) == "" && IsValid(o) {
+		if unheardReason(c, o) == "" && IsValid(o) {
 			o.Members = MergeDuplicates(o.Members)
 			found = append(found, o)
 		}
@@ -90,9 +90,10 @@ func IsListedByAny(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
 }
 
 // HasLeft reports whether a member has left the cluster: no binding names it, and no confirmed list
-// of a bound observer contains it. Without a confirmed list this is not proven.
+// of a founder contains it, or, without such a list, of another observer. Without a confirmed list
+// this is not proven.
 func HasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
-	lists := Confirmed(Accepted(c))
+	lists, _ := OfFounders(c, Confirmed(Accepted(c)))
 	return len(lists) > 0 && !IsBound(c, m) && !IsListedByAny(lists, m)
 }
 

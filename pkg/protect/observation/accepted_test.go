@@ -48,6 +48,8 @@ func TestIgnored(t *testing.T) {
 		"nothing":               {func(*quorumtest.Cluster) {}, "", true},
 		"unbound":               {func(w *quorumtest.Cluster) { w.With(unbound) }, "w9 NotBound", true},
 		"same name, other UID":  {second(func(o *v1alpha1.Observation) { o.NodeUID = "u2-again" }), "w2 OtherNode", false},
+		"claimed only":          {func(w *quorumtest.Cluster) { w.Basis(v1alpha1.BasisClaimed, 1) }, "w2 NotHeard", false},
+		"joined later":          {func(w *quorumtest.Cluster) { w.Basis(v1alpha1.BasisJoined, 1) }, "", true},
 		"no UID":                {second(func(o *v1alpha1.Observation) { o.NodeUID = "" }), "w2 OtherNode", false},
 		"no nonce":              {second(func(o *v1alpha1.Observation) { o.Nonce = "" }), "w2 NeverAsked", false},
 		"old nonce":             {func(w *quorumtest.Cluster) { w.Silent(1) }, "", false},
@@ -109,7 +111,7 @@ func TestInvalidLists(t *testing.T) {
 	}
 	w := quorumtest.Voters(1).NeverBound()
 	invalidate(w.Observer(0))
-	bindings, _ := membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces)
+	bindings, _ := membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces, quorumtest.Noon())
 	require.Empty(t, bindings)
 
 	own := quorumtest.Voters(3).Unbound(0)

@@ -20,7 +20,7 @@ const (
 // are a closed set, so that they can label a metric.
 type IgnoredReason string
 
-// The reasons. With one of the first five, the whole observation is ignored as an answer; with the
+// The reasons. With one of the first six, the whole observation is ignored as an answer; with the
 // others, only the named part. The API server already rejects most of these (manifests/base). If it
 // stores one nevertheless, no verdict changes.
 const (
@@ -28,6 +28,8 @@ const (
 	NotBound IgnoredReason = "NotBound"
 	// OtherNode: a member is bound to another Node with the same name.
 	OtherNode IgnoredReason = "OtherNode"
+	// NotHeard: the binding of the Node rests on the claim of the Node alone, or is disputed.
+	NotHeard IgnoredReason = "NotHeard"
 	// NeverAsked: the observation carries no nonce, so it answers no probe request.
 	NeverAsked IgnoredReason = "NeverAsked"
 	// BadID: the ID of a listed or local member is not valid: zero, too long, or not hex.
@@ -46,7 +48,7 @@ const (
 // IgnoredReasons returns all reasons, sorted.
 func IgnoredReasons() []IgnoredReason {
 	all := []IgnoredReason{
-		NotBound, OtherNode, NeverAsked, BadID, TooManyMembers, MemberTwice, OthersMember, TimeAhead,
+		NotBound, OtherNode, NotHeard, NeverAsked, BadID, TooManyMembers, MemberTwice, OthersMember, TimeAhead,
 	}
 	slices.Sort(all)
 	return all
@@ -65,8 +67,9 @@ func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	var found []IgnoredObservation
 	for _, o := range c.Status.Observations {
 		for reason, applies := range map[IgnoredReason]bool{
-			NotBound:       unboundReason(c, o) == NotBound,
-			OtherNode:      unboundReason(c, o) == OtherNode,
+			NotBound:       unheardReason(c, o) == NotBound,
+			OtherNode:      unheardReason(c, o) == OtherNode,
+			NotHeard:       unheardReason(c, o) == NotHeard,
 			NeverAsked:     o.Nonce == "",
 			BadID:          !hasValidIDs(o),
 			TooManyMembers: len(o.Members) > maxMembers,
@@ -87,17 +90,21 @@ func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	return slices.Compact(found)
 }
 
-// unboundReason returns the reason why the observer is not bound, NotBound or OtherNode. It returns
-// the empty string if a member is bound to the observer's Node.
-func unboundReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReason {
+// unheardReason returns the reason why the observer is not heard: NotBound, OtherNode or NotHeard.
+// It returns the empty string if a binding makes the Node an observer.
+func unheardReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReason {
 	reason := NotBound
 	for _, b := range c.Spec.Members {
 		switch {
 		case b.Node != o.Node:
-		case b.NodeUID == o.NodeUID && o.NodeUID != "":
+		case b.NodeUID != o.NodeUID || o.NodeUID == "":
+			if reason != NotHeard {
+				reason = OtherNode
+			}
+		case IsHeard(b):
 			return ""
 		default:
-			reason = OtherNode
+			reason = NotHeard
 		}
 	}
 	return reason

@@ -45,13 +45,30 @@ type NodeState struct {
 
 // NodesAt returns the Nodes that have an address which one of the member's URLs names.
 func NodesAt(m v1alpha1.MemberStatus, nodes []NodeClaim) []NodeClaim {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n NodeClaim) bool { return !IsAtAddress(m, n.Addresses) })
+	hosts := comparableHosts(m)
+	var found []NodeClaim
+	for _, n := range nodes {
+		if hasAddressOf(hosts, n.Addresses) {
+			found = append(found, n)
+		}
+	}
+	return found
 }
 
 // IsAtAddress reports whether one of the member's URLs names one of these addresses.
 func IsAtAddress(m v1alpha1.MemberStatus, addresses []string) bool {
-	hosts := comparableHosts(m)
-	return slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(hosts, comparableHost(a)) })
+	return hasAddressOf(comparableHosts(m), addresses)
+}
+
+func hasAddressOf(hosts, addresses []string) bool {
+	return len(hosts) > 0 &&
+		slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(hosts, comparableHost(a)) })
+}
+
+// IsLocalOnly reports whether a started member advertises only client URLs that are the same on
+// every machine (k0s). Then no agent but its own can reach it.
+func IsLocalOnly(m v1alpha1.MemberStatus) bool {
+	return len(m.ClientURLs) > 0 && len(comparableHosts(v1alpha1.MemberStatus{PeerURLs: m.ClientURLs})) == 0
 }
 
 // comparableHosts returns the hosts of a member's URLs in the form in which they are compared. It

@@ -28,7 +28,8 @@ func Decide(v View, r Request) Verdict {
 	}
 	var worst *memberTally
 	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
-	for _, list := range slices.Concat(t.Lists, t.unproven, t.ownLists) {
+	lists := slices.Concat(t.Lists, t.unproven, t.ownLists)
+	for _, list := range lists {
 		onNode := t.membersOnNode(list)
 		for _, m := range list.Members {
 			contested[m.ID] = contested[m.ID] || t.contested[m.ID]
@@ -40,7 +41,7 @@ func Decide(v View, r Request) Verdict {
 			members[id] = true
 		}
 		if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
-			worst = &tally
+			worst = tally.comparedWith(lists, list)
 		}
 	}
 	verdict := t.verdictFor(worst)

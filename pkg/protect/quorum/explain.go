@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -107,6 +109,9 @@ func (t requestTarget) refusalMessage(tally memberTally) string {
 	}
 	lines := []string{fmt.Sprintf("deleting node %s %s%s: %d of %s must be healthy%s, and %s would remain",
 		t.Node, what, while, tally.quorum, observation.Plural(tally.voters, "voter"), reserve, remaining)}
+	if tally.sources != "" {
+		lines = append(lines, "  "+tally.sources)
+	}
 	for _, m := range tally.members {
 		lines = append(lines, "  "+m.title()+m.location()+": "+m.description())
 	}
@@ -179,14 +184,17 @@ const (
 func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
 	id := observation.ClusterIDOf(t.Cluster)
 	facts := []string{fmt.Sprintf(
-		"cannot see etcd cluster %s, which has %s on node %s: "+noConfirmedList+"; "+quorumUnknown,
-		id, joinIDs(members), t.Node)}
+		"cannot see etcd cluster %s, which has %s on node %s: %s; "+quorumUnknown,
+		id, joinIDs(members), t.Node, t.missingLists())}
 	for _, b := range distinctNodes(t.Cluster.Spec.Members) {
 		facts = append(facts, "  node "+b.Node+": "+t.describeObserver(b))
 	}
 	if len(t.Cluster.Spec.Members) == 0 {
 		facts = append(facts, "  no agent to ask: no member is bound to a Node yet "+
 			"(the webhook's leader binds it within seconds of an agent's announcement)")
+	}
+	if why := unboundMessage(t.Cluster); why != "" {
+		facts = append(facts, "  "+why)
 	}
 	note, retire := "", fmt.Sprintf("kubectl delete etcdcluster %s", id)
 	if t.announcesMemberOf(id) {
@@ -204,6 +212,21 @@ func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
 		"only if this etcd cluster no longer exists anywhere"+note+": "+retire)
 }
 
+// BoundCondition is the type of the condition of an EtcdCluster that reports whether every claim to
+// a member is bound.
+const BoundCondition = "Bound"
+
+// unboundMessage returns the leader's message about claims that are not bound, empty if there is
+// none.
+func unboundMessage(c *v1alpha1.EtcdCluster) string {
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == BoundCondition && condition.Status == metav1.ConditionFalse {
+			return observation.OneLine(condition.Message)
+		}
+	}
+	return ""
+}
+
 // describeObservers describes the state of every observer in one line.
 func (s Snapshot) describeObservers() string {
 	var texts []string
@@ -218,11 +241,19 @@ func (s Snapshot) describeObserver(b v1alpha1.Binding) string {
 	if n := s.Nodes[b.Node]; n.Known && n.UID != b.NodeUID {
 		return "it is gone, together with its agent"
 	}
+	if !slices.ContainsFunc(s.Cluster.Spec.Members, func(other v1alpha1.Binding) bool {
+		return other.Node == b.Node && other.NodeUID == b.NodeUID && observation.IsHeard(other)
+	}) {
+		return s.describeUnheard(b)
+	}
 	for _, o := range observation.Accepted(s.Cluster) {
 		if o.Node != b.Node {
 			continue
 		}
 		if slices.ContainsFunc(s.Answers, func(a v1alpha1.Observation) bool { return a.Node == o.Node }) {
+			if observation.IsConfirmed(o) {
+				return "its agent lists " + describeList(o) + ", and no second observer has answered with the same list"
+			}
 			if o.Problem == "" {
 				return "its agent answered without a confirmed member list"
 			}

@@ -95,7 +95,7 @@ func TestMovedMember(t *testing.T) {
 	}
 	spec := &cluster.Cluster.Spec
 	spec.Grants, spec.Members, _ = membership.ResolveByHand(cluster.Cluster, "u2", cluster.Nodes)
-	spec.Members, _ = membership.Bind(cluster.Cluster, claims, cluster.Nonces)
+	spec.Members, _ = membership.Bind(cluster.Cluster, claims, cluster.Nonces, quorumtest.Noon())
 	require.EqualValues(t, "u2b", quorumtest.BoundNodes(spec.Members)["b"])
 	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(0))
 }

@@ -145,7 +145,11 @@ func (d *byteSource) view() quorum.View {
 	v.Cluster.Name, v.Cluster.Spec.Nonce = quorumtest.ClusterID, quorumtest.Nonce
 	for range d.choose(6) {
 		node, uid := d.nodeAndUID()
-		v.Cluster.Spec.Members = append(v.Cluster.Spec.Members, v1alpha1.Binding{MemberID: d.id(), Node: node, NodeUID: uid})
+		v.Cluster.Spec.Members = append(v.Cluster.Spec.Members, v1alpha1.Binding{
+			MemberID: d.id(), Node: node, NodeUID: uid,
+			Basis: v1alpha1.BindingBasis(d.one("", "", "", string(v1alpha1.BasisJoined), string(v1alpha1.BasisJoined),
+				string(v1alpha1.BasisClaimed), string(v1alpha1.BasisDisputed))),
+		})
 	}
 	for range d.choose(3) {
 		v.Cluster.Spec.Grants = append(v.Cluster.Spec.Grants, v1alpha1.Grant{
@@ -286,8 +290,9 @@ func callAll(v quorum.View, r quorum.Request) {
 	membership.SelfProven(v)
 	observation.Ignored(v.Cluster, quorumtest.Noon())
 	membership.Tombstones(v)
+	membership.DistinctServers(v, claims)
 	quorum.LocateUnbound(v.Cluster, claims)
-	membership.Bind(v.Cluster, claims, v.Nonces)
+	membership.Bind(v.Cluster, claims, v.Nonces, quorumtest.Noon())
 	for _, g := range v.Cluster.Spec.Grants {
 		membership.Resolve(v, g, membership.ResolveEvidence{Now: quorumtest.Noon(), Node: v.Nodes[g.Node]})
 		membership.ResolveByHand(v.Cluster, g.NodeUID, v.Nodes)

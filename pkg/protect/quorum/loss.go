@@ -13,17 +13,15 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// LocateUnbound returns the possible Nodes of the members without a binding, sorted. A member may
-// be on every Node that has one of its addresses in a confirmed list of a bound observer. The
+// LocateUnbound returns the possible Nodes of the members whose binding does not show where they
+// run, sorted. A member may be on every Node that has one of its addresses in a confirmed list. The
 // result makes no Node an observer. It means only that the member is lost if the Node is. The
 // argument contains all Nodes; their announcements do not matter.
 func LocateUnbound(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []v1alpha1.Binding {
 	var found []v1alpha1.Binding
-	for _, o := range observation.Confirmed(observation.Accepted(c)) {
-		for _, m := range o.Members {
-			if observation.IsBound(c, m.ID) {
-				continue
-			}
+	for _, id := range observation.Unlocated(c) {
+		for _, o := range observation.ListsWith(c, id) {
+			m, _ := observation.FindMember(o, id)
 			for _, n := range observation.NodesAt(m, nodes) {
 				found = append(found, v1alpha1.Binding{MemberID: m.ID, Node: n.Node, NodeUID: n.UID})
 			}
@@ -77,12 +75,14 @@ func (s Snapshot) absenceOf(id v1alpha1.MemberID) (node string, mark departure.M
 	return "", departure.Mark{}
 }
 
-// nodesOf returns the Node that the member is bound to, or else the Nodes where it may be.
+// nodesOf returns the Node that the member is bound to, and the Nodes where it may be if no binding
+// shows that.
 func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
+	placed := slices.DeleteFunc(slices.Clone(s.placed), func(b v1alpha1.Binding) bool { return b.MemberID != id })
 	if b, bound := s.Bindings[id]; bound {
-		return []v1alpha1.Binding{b}
+		return append([]v1alpha1.Binding{b}, placed...)
 	}
-	return slices.DeleteFunc(slices.Clone(s.placed), func(b v1alpha1.Binding) bool { return b.MemberID != id })
+	return placed
 }
 
 // isGranted reports whether the grant covers the member.

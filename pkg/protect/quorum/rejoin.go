@@ -40,16 +40,32 @@ func (t requestTarget) isPlacedElsewhere(id v1alpha1.MemberID) bool {
 	})
 }
 
-// ranWithNamed reports whether any list, however old, contains the member as started together
-// with a named member that was proven healthy. Then the two are different servers. If the named
-// member was dead, the same machine may have become the other member.
+// ranWithNamed reports whether the member was started while a named member was proven healthy. Then
+// the two are different servers. If the named member was dead, the same machine may have become the
+// other member. The leader records such members (v1alpha1.DistinctServer), because newer lists
+// replace the list that shows it.
 func (t requestTarget) ranWithNamed(id v1alpha1.MemberID) bool {
-	lists := slices.Concat(observation.Accepted(t.Cluster), ownObservations(t.Cluster, t.Request))
-	return slices.ContainsFunc(observation.Confirmed(lists), func(o v1alpha1.Observation) bool {
-		m, found := observation.FindMember(o, id)
-		return found && m.Name != "" &&
-			slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return t.named[m.ID] && m.Healthy })
-	})
+	if slices.ContainsFunc(t.Cluster.Spec.DistinctServers, func(d v1alpha1.DistinctServer) bool {
+		return t.named[d.MemberID] && slices.Contains(d.Others, id)
+	}) {
+		return true
+	}
+	shows := func(o v1alpha1.Observation) bool {
+		return slices.ContainsFunc(observation.SortedIDs(t.named), func(named v1alpha1.MemberID) bool {
+			return ShowsDistinct(o, named, id)
+		})
+	}
+	lists := slices.DeleteFunc(observation.Accepted(t.Cluster), func(o v1alpha1.Observation) bool { return !shows(o) })
+	return t.IsCorroborated(lists) || slices.ContainsFunc(ownObservations(t.Cluster, t.Request), shows)
+}
+
+// ShowsDistinct reports whether the observation shows that a member and another one are different
+// servers: a confirmed list contains the other one as started, and the member itself is proven
+// healthy.
+func ShowsDistinct(o v1alpha1.Observation, id, other v1alpha1.MemberID) bool {
+	m, isListed := observation.FindMember(o, id)
+	started, isOtherListed := observation.FindMember(o, other)
+	return observation.IsConfirmed(o) && isListed && m.Healthy && isOtherListed && started.Name != "" && id != other
 }
 
 // refusePossibleRejoin refuses because one of these members may be on the node.

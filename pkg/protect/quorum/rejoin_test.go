@@ -37,7 +37,8 @@ func TestPossibleRejoin(t *testing.T) {
 	bound := rejoinedCluster()
 	bound.Bind(3)
 	unbound := rejoinedCluster()
-	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Claims(3), unbound.Nonces)
+	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Claims(3), unbound.Nonces,
+		quorumtest.Noon())
 	require.Len(t, unbound.Cluster.Spec.Members, 2)
 	answering := rejoinedCluster()
 	answering.Observer(0).Nonce = quorumtest.Nonce

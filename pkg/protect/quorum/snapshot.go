@@ -15,8 +15,8 @@ import (
 // affect quorum.
 const CorruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
 
-// A Snapshot is the trusted part of a View: the observations of bound observers only, and of
-// those only the observations that answer this request.
+// A Snapshot is the trusted part of a View: the observations of observers only, and of those only
+// the observations that answer this request. Its statements count by IsCorroborated.
 type Snapshot struct {
 	Cluster  *v1alpha1.EtcdCluster
 	nonces   []string
@@ -29,19 +29,22 @@ type Snapshot struct {
 	// unboundHosts are the hosts of the peer URLs of members without a binding. It is empty if the
 	// cluster has no grant.
 	unboundHosts map[v1alpha1.MemberID][]string
-	// Answers are the observations of bound observers with a nonce of this request, whose Nodes
-	// exist with the UID of the observation.
+	// Answers are the observations of observers with a nonce of this request, whose Nodes exist with
+	// the UID of the observation.
 	Answers []v1alpha1.Observation
-	// Lists are the answers whose member list a quorum confirmed.
+	// Lists are the member lists that count, all confirmed by a quorum: those of founders, and those
+	// that several observers agree on.
 	Lists []v1alpha1.Observation
-	// unproven are the confirmed lists of bound observers whose Nodes are not proven to exist with
-	// the UID of the observation. They prove nothing; they can only prevent a deletion.
+	// areFromFounders reports whether a founder returned one of Lists.
+	areFromFounders bool
+	// unproven are the confirmed lists of founders whose Nodes are not proven to exist with the UID of
+	// the observation. They prove nothing; they can only prevent a deletion.
 	unproven []v1alpha1.Observation
-	// proven contains the members that at least one answer proves healthy as voters. A learner
-	// reads only its own data, so its health proves nothing about the voter that it may be by now.
-	// Corrupt contains the members that at least one answer or unproven list reports as corrupt.
+	// proven contains the members that the answers prove healthy as voters. A learner reads only its
+	// own data, so its health proves nothing about the voter that it may be by now. Corrupt contains
+	// the members that the answers, or unproven lists, report as corrupt.
 	proven, Corrupt map[v1alpha1.MemberID]bool
-	// AlarmsRead reports whether an answer with a confirmed list contains the alarms. Without them
+	// AlarmsRead reports whether the answers with a list contain the alarms. Without them
 	// no member is proven healthy, because a corrupt member still answers reads.
 	AlarmsRead bool
 }
@@ -68,15 +71,17 @@ func NewSnapshot(v View) Snapshot {
 	accepted := observation.AcceptedWithNonce(s.Cluster, v.Nonces)
 	s.Answers = slices.DeleteFunc(slices.Clone(accepted), s.isFromOtherNode)
 	s.unproven = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
-		return !s.isFromOtherNode(o)
+		return !s.isFromOtherNode(o) || !observation.IsFounder(s.Cluster, o)
 	}))
-	s.Lists = observation.Confirmed(s.Answers)
-	s.AlarmsRead = slices.ContainsFunc(s.Lists, func(o v1alpha1.Observation) bool { return !o.AlarmsUnknown })
+	s.Lists, s.areFromFounders = s.selectLists()
+	s.AlarmsRead = s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists),
+		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
 	for _, o := range slices.Concat(s.Answers, s.unproven) {
-		isAnswer := !s.isFromOtherNode(o)
 		for _, m := range o.Members {
-			s.proven[m.ID] = s.proven[m.ID] || (isAnswer && m.Healthy && !m.Learner)
-			s.Corrupt[m.ID] = s.Corrupt[m.ID] || slices.Contains(m.Alarms, CorruptAlarm)
+			s.proven[m.ID] = s.proven[m.ID] ||
+				(m.Healthy && s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }))
+			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) &&
+				(s.isFromOtherNode(o) || s.IsCorroborated(s.answersWith(m.ID, isCorrupt))))
 		}
 	}
 	return s
@@ -90,20 +95,25 @@ func (s Snapshot) isFromOtherNode(o v1alpha1.Observation) bool {
 	return !n.Known || n.UID != o.NodeUID
 }
 
+func isCorrupt(m v1alpha1.MemberStatus) bool { return slices.Contains(m.Alarms, CorruptAlarm) }
+
 // IsConclusive reports whether a member that is missing from the lists has left the cluster: two
 // observers agree, or no other observer can still answer. A single list is not enough, because
 // the claim of its own Node alone may have bound the observer.
 func (s Snapshot) IsConclusive() bool {
-	return len(s.Lists) > 1 || (len(s.Lists) == 1 && len(s.Pending()) == 0)
+	return len(s.Lists) > 1 || (len(s.Lists) == 1 && len(s.pending(s.areFromFounders)) == 0)
 }
 
 // Pending returns the sorted Nodes whose observers may still answer: they are bound, have not
 // answered, and are not known to be gone.
-func (s Snapshot) Pending() []string {
+func (s Snapshot) Pending() []string { return s.pending(false) }
+
+// pending returns the Nodes of Pending, of all observers or of founders only.
+func (s Snapshot) pending(foundersOnly bool) []string {
 	var nodes []string
 	for _, b := range s.Cluster.Spec.Members {
-		n := s.Nodes[b.Node]
-		if !s.hasAnswered(b) && (!n.Known || n.UID == b.NodeUID) && !slices.Contains(nodes, b.Node) {
+		isCandidate := observation.IsHeard(b) && (!foundersOnly || b.Basis == v1alpha1.BasisBootstrap)
+		if isCandidate && !s.hasAnswered(b) && s.mayExist(b) && !slices.Contains(nodes, b.Node) {
 			nodes = append(nodes, b.Node)
 		}
 	}
@@ -111,9 +121,26 @@ func (s Snapshot) Pending() []string {
 	return nodes
 }
 
+// mayExist reports whether the Node of the binding is not known to be gone.
+func (s Snapshot) mayExist(b v1alpha1.Binding) bool {
+	n := s.Nodes[b.Node]
+	return !n.Known || n.UID == b.NodeUID
+}
+
 // hasAnswered reports whether the observer of the binding has answered this request.
 func (s Snapshot) hasAnswered(b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return isFrom(o, b) })
+}
+
+// OwnAnswer returns the answer of the agent on the binding's Node, whether or not it is an
+// observer.
+func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, isAnswered bool) {
+	for _, o := range s.Cluster.Status.Observations {
+		if isFrom(o, b) && b.NodeUID != "" && observation.IsValid(o) && o.Nonce != "" && slices.Contains(s.nonces, o.Nonce) {
+			return o, true
+		}
+	}
+	return v1alpha1.Observation{}, false
 }
 
 // isFrom reports whether the Node of the binding published the observation.
@@ -126,9 +153,15 @@ func isFrom(o v1alpha1.Observation, b v1alpha1.Binding) bool {
 // listens on the loopback address.
 func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
 	reason := s.probeError(id)
+	if alone := s.uncorroborated(id); alone != "" {
+		reason = alone
+	}
 	b, bound := s.Bindings[id]
 	if !bound {
 		return reason + "; no agent is known on its host"
+	}
+	if !observation.IsHeard(b) {
+		return reason + "; " + s.describeUnheard(b)
 	}
 	if s.hasAnswered(b) {
 		return reason

@@ -34,11 +34,11 @@ func BreakGlassStep(r Request) string {
 }
 
 // removableMembers returns the members that an operator may remove from the list once they are
-// permanently gone. A member is not removable if its state could not be read, or if it still
-// answers although it counts as lost.
+// permanently gone. A member is not removable if its state could not be read, if it still answers
+// although it counts as lost, or if another list does not contain it.
 func (t memberTally) removableMembers() []memberState {
 	return slices.DeleteFunc(append(t.withStatus(statusUnproven), t.withStatus(statusLost)...), func(m memberState) bool {
-		return m.problem == problemAlarmsUnread || m.problem == problemNodeUnread || m.stillAnswers
+		return m.problem == problemAlarmsUnread || m.problem == problemNodeUnread || m.stillAnswers || m.isDisputed
 	})
 }
 
@@ -65,6 +65,11 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 		steps = append(steps, fmt.Sprintf("delete the node again in a few seconds; "+
 			"if the problem persists, check what the agents report about the alarms: "+
 			"kubectl get etcdcluster %s -o yaml (status.observations, problem)", observation.ClusterIDOf(t.Cluster)))
+	}
+	if disputed := tally.disputed(); len(disputed) > 0 {
+		steps = append(steps, fmt.Sprintf("delete the node again in a few seconds, because the member list may have just "+
+			"changed; if the lists still differ, find out with `etcdctl member list` whether the cluster has %s, "+
+			"and check the agent of the node that reports otherwise; remove no member before", joinTitles(disputed)))
 	}
 	for _, g := range t.effectiveGrants(tally) {
 		if n := t.Nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting && n.Departure.Class != departure.ForGood {
@@ -144,7 +149,7 @@ func (t requestTarget) replaceSteps(tally memberTally) []string {
 	var steps []string
 	onNode := tally.withStatus(statusOnNode)
 	others := slices.Concat(tally.withStatus(statusUnproven), tally.withStatus(statusLost), tally.withStatus(statusAway))
-	if len(others) == 0 {
+	if len(others)+len(tally.disputed()) == 0 {
 		more, are := 1, "it is a voter"
 		for !tally.isSafeWithVoters(tally.voters+more, tally.healthy+more) {
 			more, are = more+1, "they are voters"
@@ -152,7 +157,7 @@ func (t requestTarget) replaceSteps(tally memberTally) []string {
 		steps = append(steps, fmt.Sprintf("first add %s and wait until %s; then the cluster can lose this node",
 			observation.Plural(more, "more member"), are))
 	}
-	if tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
+	if len(tally.disputed()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
 		// This step always follows another one.
 		steps = append(steps, fmt.Sprintf("or, if this node is to be removed permanently, "+
 			"first remove its members from the cluster (etcd checks that this is safe): %s", t.removeCommands(onNode)))

@@ -30,7 +30,7 @@ func Summarize(v View) Summary {
 		if len(s.Cluster.Spec.Members) == 0 {
 			return Summary{Message: "no member is bound to a Node yet, so no agent can be asked"}
 		}
-		return Summary{Message: noConfirmedList + "; " + s.describeObservers()}
+		return Summary{Message: s.missingLists() + "; " + s.describeObservers()}
 	}
 	var worst *memberTally
 	for _, list := range s.Lists {

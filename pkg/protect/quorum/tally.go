@@ -51,6 +51,8 @@ type memberState struct {
 	// isPromotable marks a learner that counts as a voter: it is about to be lost or away, and may
 	// be promoted before.
 	isPromotable bool
+	// isDisputed marks a member that another list does not contain.
+	isDisputed bool
 	// stillAnswers marks a lost or absent member that answers. Its machine still runs, or it runs on
 	// another.
 	stillAnswers bool
@@ -64,6 +66,8 @@ type memberTally struct {
 	voters, healthy, possible, quorum int
 	// required is how many voters on other nodes must be healthy.
 	required int
+	// sources names the Nodes whose lists differ, empty if all lists agree.
+	sources string
 }
 
 // tallyList computes the loss arithmetic for one list. The deletion of a Node removes no member

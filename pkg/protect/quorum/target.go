@@ -15,7 +15,7 @@ type requestTarget struct {
 	// grant assigns to the node.
 	named map[v1alpha1.MemberID]bool
 	// contested are the members that the node announces but that are bound to another existing
-	// Node. One of the two is wrong; the View does not tell which.
+	// Node. One of the two Nodes is wrong, and it is not known which.
 	contested map[v1alpha1.MemberID]bool
 	// ownLists is the fresh confirmed list of the node's own agent, if no binding makes the agent
 	// an observer. The list proves no health. It can only prevent the deletion of its own node.
@@ -83,14 +83,19 @@ func (t requestTarget) isBoundElsewhere(id v1alpha1.MemberID) bool {
 	return bound && !IsBoundTo(b, t.Request) && n.Known && n.UID == b.NodeUID
 }
 
+// isLocatedElsewhere reports whether the member is known to run on another Node that exists.
+func (t requestTarget) isLocatedElsewhere(id v1alpha1.MemberID) bool {
+	return t.isBoundElsewhere(id) && observation.IsLocated(t.Cluster, id)
+}
+
 // membersOnNode returns the members of a list that are on the node: the named members, and for a
-// labelled node also the members at its addresses that are not bound to another existing Node. A
+// labelled node also the members at its addresses that are not known to run on another Node. A
 // host that joined again has a new member ID at its old address, while its old member ID may
 // still be in the list.
 func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.MemberID {
 	var found []v1alpha1.MemberID
 	for _, m := range list.Members {
-		if t.named[m.ID] || (t.Labelled && observation.IsAtAddress(m, t.Addresses) && !t.isBoundElsewhere(m.ID)) {
+		if t.named[m.ID] || (t.Labelled && observation.IsAtAddress(m, t.Addresses) && !t.isLocatedElsewhere(m.ID)) {
 			found = append(found, m.ID)
 		}
 	}

@@ -79,11 +79,11 @@ func (t requestTarget) isAssignedToUID(id v1alpha1.MemberID) bool {
 		})
 }
 
-// unboundMembersAt returns the members without a binding that bound observers on at least this many
-// Nodes list at the node's addresses.
+// unboundMembersAt returns the members that observers on at least this many Nodes list at the
+// node's addresses, and that no binding shows to run elsewhere.
 func unboundMembersAt(c *v1alpha1.EtcdCluster, r Request, observers int) []v1alpha1.MemberID {
 	return slices.DeleteFunc(membersListedAt(c, r.Addresses, observers), func(id v1alpha1.MemberID) bool {
-		return observation.IsBound(c, id)
+		return observation.IsLocated(c, id)
 	})
 }
 

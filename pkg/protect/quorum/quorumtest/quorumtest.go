@@ -228,6 +228,18 @@ func (c *Cluster) NeverBound() *Cluster {
 	return c
 }
 
+// Basis changes what the bindings of members rest on.
+func (c *Cluster) Basis(basis v1alpha1.BindingBasis, members ...int) *Cluster {
+	for b := range c.Cluster.Spec.Members {
+		for _, i := range members {
+			if c.Cluster.Spec.Members[b].MemberID == ID(i) {
+				c.Cluster.Spec.Members[b].Basis = basis
+			}
+		}
+	}
+	return c
+}
+
 // Rebound binds member i to the node of member to.
 func (c *Cluster) Rebound(i, to int) *Cluster {
 	for b := range c.Cluster.Spec.Members {

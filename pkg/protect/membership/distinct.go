@@ -1,0 +1,73 @@
+package membership
+
+import (
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// maxOthers limits the members of one record, as the schema of v1alpha1.DistinctServer does.
+const maxOthers = 20
+
+// DistinctServers returns which members without a binding are known to be other servers than the
+// members that are bound or announced, sorted. The host of such a member cannot have joined again
+// as one of them.
+//
+// A member stays in a record until it has left the cluster or is bound. A record outlives the
+// binding of its member, which ends when the member is removed, for as long as a Node announces
+// that member.
+func DistinctServers(v quorum.View, claims []observation.NodeClaim) []v1alpha1.DistinctServer {
+	if v.Cluster == nil {
+		return nil
+	}
+	s := quorum.NewSnapshot(v)
+	listed := map[v1alpha1.MemberID]bool{}
+	for _, list := range s.Lists {
+		for _, m := range list.Members {
+			listed[m.ID] = true
+		}
+	}
+	var records []v1alpha1.DistinctServer
+	for _, id := range boundOrAnnounced(v.Cluster, claims) {
+		others := map[v1alpha1.MemberID]bool{}
+		for _, d := range v.Cluster.Spec.DistinctServers {
+			for _, other := range d.Others {
+				others[other] = others[other] || (d.MemberID == id && (listed[other] || !s.IsConclusive()))
+			}
+		}
+		for other := range listed {
+			others[other] = others[other] || isShownDistinct(s, id, other)
+		}
+		for other := range others {
+			others[other] = others[other] && !observation.IsBound(v.Cluster, other)
+		}
+		if found := observation.SortedIDs(others); len(found) > 0 {
+			records = append(records, v1alpha1.DistinctServer{MemberID: id, Others: found[:min(len(found), maxOthers)]})
+		}
+	}
+	return records
+}
+
+// isShownDistinct reports whether the answers show that the two members are different servers.
+func isShownDistinct(s quorum.Snapshot, id, other v1alpha1.MemberID) bool {
+	return s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Answers), func(o v1alpha1.Observation) bool {
+		return !quorum.ShowsDistinct(o, id, other)
+	}))
+}
+
+// boundOrAnnounced returns, sorted, the members of the cluster that are bound to a Node or
+// announced by one.
+func boundOrAnnounced(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) []v1alpha1.MemberID {
+	found := map[v1alpha1.MemberID]bool{}
+	for _, b := range c.Spec.Members {
+		found[b.MemberID] = true
+	}
+	for _, n := range claims {
+		for _, a := range n.Announced {
+			found[a.Member] = found[a.Member] || a.Cluster == observation.ClusterIDOf(c)
+		}
+	}
+	return observation.SortedIDs(found)
+}
