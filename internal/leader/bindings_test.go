@@ -78,6 +78,8 @@ func emptiedHost(t *testing.T, f *storetest.Fixture) {
 	f.DeleteNode(2)
 	f.RunAgents()
 	h := newHarness(t, f)
+	h.reconcileUntil("the object", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" })
+	h.advance(time.Minute) // Not all members are claimed, so the leader waits for other Nodes.
 	h.reconcileUntil("two bindings", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
 	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
 	h.probeTimes(2, 2*time.Minute)
