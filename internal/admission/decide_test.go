@@ -209,7 +209,8 @@ func TestRepeatedReviews(t *testing.T) {
 		require.EqualValues(t, "uid-1", req.UID, "all reviews have the same Node UID")
 		require.Equal(t, "alice", req.User)
 	}
-	require.Equal(t, []string{"0", "1", "2"}, []string{f.requests[0].Version, f.requests[1].Version, f.requests[2].Version},
+	require.Equal(t, []string{"0", "1", "2"},
+		[]string{f.requests[0].Version, f.requests[1].Version, f.requests[2].Version},
 		"the versions that the API server is about to delete, not the live one")
 	require.Equal(t, 2, strings.Count(f.log.String(), `"reason":"Repeated"`))
 	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
@@ -379,7 +380,7 @@ func TestUnreviewedDeletions(t *testing.T) {
 				require.True(t, strings.HasPrefix(got.Warnings[0], c.warning), got.Warnings)
 			}
 			require.Empty(t, f.requests, "a review could write a grant")
-			require.Equal(t, c.reads, f.reads)
+			require.EqualValues(t, c.reads, f.reads.Load())
 			if event := f.event(); c.code != http.StatusServiceUnavailable {
 				require.Empty(t, event)
 			}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,7 +52,7 @@ type fixture struct {
 	live *corev1.Node // nil if there is none
 	// liveErr is the error of reading the Node.
 	liveErr  error
-	reads    int
+	reads    atomic.Int64
 	decision quorum.Decision
 	err      error
 	// panics makes the Reviewer panic.
@@ -86,7 +87,7 @@ func newFixture(t *testing.T) *fixture {
 	f.handler, err = New(Options{
 		Reviewer: fakeReviewer{labelled: answer(true), unlabelled: answer(false)},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
-			f.reads++
+			f.reads.Add(1)
 			switch {
 			case ctx.Err() != nil:
 				return nil, ctx.Err()

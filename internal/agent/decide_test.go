@@ -79,7 +79,7 @@ func TestMemberEvents(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := nodeDecision{protection: &protect.Protection{
-				Message:  "why", // with the problems of a server that has not been asked yet
+				Message:  "why", // with the problems of a server that has not been probed yet
 				Announce: []evidence.MemberRef{{Cluster: "cd", Member: "3a"}},
 			}}
 			got := d.events(c.before, c.after)

@@ -105,7 +105,8 @@ func (s testServer) applyCluster(t *testing.T, nonce string) {
 func (s testServer) patchCluster(t *testing.T, subresource, patch string) (version string) {
 	t.Helper()
 	args := []string{
-		"patch", "etcdcluster", string(testCluster), "--type=merge", "-p", patch, "-o", "jsonpath={.metadata.resourceVersion}",
+		"patch", "etcdcluster", string(testCluster), "--type=merge", "-p", patch,
+		"-o", "jsonpath={.metadata.resourceVersion}",
 	}
 	if subresource != "" {
 		args = append(args, "--subresource="+subresource)

@@ -106,10 +106,7 @@ func distroLayouts() []distroLayout {
 			units:    []string{"snap.microk8s.daemon-etcd.service"},
 			dataDirs: []string{"/var/snap/microk8s/common/var/run/etcd"},
 		},
-		{
-			name:    "Talos",
-			clients: []clientCert{{"ca.crt", "admin.crt"}},
-		},
+		{name: "Talos", clients: []clientCert{{"ca.crt", "admin.crt"}}},
 	}
 }
 

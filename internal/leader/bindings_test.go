@@ -103,7 +103,8 @@ func distinctServers(t *testing.T, f *storetest.Fixture) {
 	f.Members = append(f.Members, external)
 	f.RunAgents()
 	h := newHarness(t, f)
-	require.Empty(t, h.reconcileUntil("the object", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" }).Spec.Members)
+	made := h.reconcileUntil("the object", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" })
+	require.Empty(t, made.Spec.Members)
 	h.advance(time.Minute) // Not all members are claimed, so the leader waits for other Nodes.
 	h.bindAll()
 	c := h.reconcileUntil("the records", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.DistinctServers) == 3 })

@@ -64,8 +64,8 @@ func (o *overrides) tombstoneMessage(g v1alpha1.Grant) string {
 			override.Until.UTC().Format(time.RFC3339), override.Reason)
 	}
 	return fmt.Sprintf("node %s is gone: %s; the audit log of the API server names the users "+
-		"(verbs patch and delete, nodes, %s, UID %s); %s count as lost until they are removed from etcd or confirmed healthy "+
-		"on a new node", g.Node, how, g.Node, g.NodeUID, joinIDs(g.Members))
+		"(verbs patch and delete, nodes, %s, UID %s); %s count as lost until they are removed from etcd or confirmed "+
+		"healthy on a new node", g.Node, how, g.Node, g.NodeUID, joinIDs(g.Members))
 }
 
 // EventType returns the type of the leader's events with this reason: Warning if the reason is one

@@ -194,7 +194,8 @@ func (sim *simulation) recordSnapshot() {
 func (sim *simulation) addMember() {
 	e := sim.pickEtcd()
 	h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool {
-		return h.up && !h.killed && h != sim.attacker && e.memberOn(h) == nil && (!sim.profile.careful || !sim.isLossPending(h))
+		return h.up && !h.killed && h != sim.attacker && e.memberOn(h) == nil &&
+			(!sim.profile.careful || !sim.isLossPending(h))
 	})
 	if !ok {
 		return

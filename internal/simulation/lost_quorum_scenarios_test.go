@@ -257,8 +257,8 @@ func TestF20MachineJoinsAgain(t *testing.T) {
 		first, second func(*scenario)
 		deletion      func(*scenario, *simulatedHost)
 	}{
-		"Node first":              {register, join, (*scenario).deleteWithRetries},
-		"member first":            {join, register, (*scenario).deleteWithRetries},
+		"Node first":   {register, join, (*scenario).deleteWithRetries},
+		"member first": {join, register, (*scenario).deleteWithRetries},
 		"deleted without a grant": {join, register, func(s *scenario, h *simulatedHost) {
 			s.deleteNodeDirectly(h)
 			s.advance(5 * time.Second)

@@ -243,7 +243,7 @@ type profile struct {
 	foreignURLs bool
 	// unknownMachines is true if the kubelets do not report which machine they run on.
 	unknownMachines bool
-	enabled     [features]bool
+	enabled         [features]bool
 	// These weights set how soon calls are served, caches receive versions, allowed deletions
 	// are carried out, and new deletions start.
 	call, deliver, commit, deletions int

@@ -10,7 +10,7 @@ import (
 )
 
 // FoundMessage returns the message of the event about a node on which a member was found. It states
-// the protection, and not what is still missing: a server that has not been asked yet is no
+// the protection, and not what is still missing: a server that has not been probed yet is no
 // problem. The condition reports problems.
 func (p Protection) FoundMessage() string {
 	var members []string

@@ -10,7 +10,7 @@ import (
 )
 
 // TestFoundMessage: the first event on a node with etcd reports the protection, and no problem of a
-// server that has not been asked yet.
+// server that has not been probed yet.
 func TestFoundMessage(t *testing.T) {
 	scan := evidence.Scan{Found: []evidence.FoundServer{{
 		Server: evidence.Server{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", PID: 812},

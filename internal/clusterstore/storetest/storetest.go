@@ -329,7 +329,8 @@ func (f *Fixture) ColdCache() cache.Cache {
 func (f *Fixture) Request(i int) quorum.Request {
 	n := f.Nodes[i]
 	return quorum.Request{
-		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, Labelled: true, Addresses: []string{n.Status.Addresses[0].Address},
+		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, Labelled: true,
+		Addresses: []string{n.Status.Addresses[0].Address},
 		Announced: []evidence.MemberRef{{Cluster: f.ClusterID, Member: f.MemberID(i)}}, User: "alice",
 	}
 }

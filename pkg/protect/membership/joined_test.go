@@ -144,7 +144,7 @@ func TestFounderJoinsAgain(t *testing.T) {
 	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 3))
 }
 
-// One Node that announces the members of several others silences none of them.
+// One Node that announces the members of several others disputes none of them.
 func TestF21DisputeOfSeveral(t *testing.T) {
 	w := quorumtest.Voters(3).Basis(v1alpha1.BasisJoined, 0, 1, 2)
 	worker, _ := quorumtest.Intruder(0)

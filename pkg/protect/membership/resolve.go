@@ -60,8 +60,8 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 }
 
 // resolveMachine reports whether no member that joins again can be on the machine that the grant
-// gives up: another machine has the name of its Node, or the time has passed in which a machine is
-// removed after the deletion of its Node.
+// gives up. Either another machine has the name of its Node, or the time has passed in which a
+// machine is removed after the deletion of its Node.
 func resolveMachine(g v1alpha1.Grant, e ResolveEvidence) (how string, isEnded bool) {
 	switch {
 	case quorum.IsReplaced(g, e.Node):

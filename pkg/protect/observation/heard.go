@@ -13,7 +13,7 @@ func IsHeard(b v1alpha1.Binding) bool {
 }
 
 // IsFounder reports whether the bootstrap of the cluster bound a member to the observer's Node.
-// What such an observer proves or lists counts alone.
+// The proofs and the list of such an observer count alone.
 func IsFounder(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
 	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
 		return b.Basis == v1alpha1.BasisBootstrap && b.Node == o.Node && b.NodeUID == o.NodeUID

@@ -12,7 +12,7 @@ import (
 // IsCorroborated reports whether a statement counts that exactly these observations of observers
 // contain. It counts if a founder makes it, or if observers on two Nodes make it. An observer that
 // joined later may be a Node whose kubelet forged the address of a member, so it needs another
-// one. It does not if no other Node can be asked.
+// one. It needs none if no other Node is bound.
 func (s Snapshot) IsCorroborated(statements []v1alpha1.Observation) bool {
 	for _, o := range statements {
 		if o.Node != statements[0].Node || observation.IsFounder(s.Cluster, o) {

@@ -48,8 +48,8 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 		default:
 			joined = fmt.Sprintf(" and %d new voters have joined", more)
 		}
-		warnings = append(warnings, fmt.Sprintf("until %s %s left the member list%s, etcd cluster %s cannot lose another voter",
-			it, has, joined, id))
+		warnings = append(warnings, fmt.Sprintf(
+			"until %s %s left the member list%s, etcd cluster %s cannot lose another voter", it, has, joined, id))
 	}
 	for _, m := range onNode {
 		if m.reason != "" {

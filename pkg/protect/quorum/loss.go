@@ -120,7 +120,8 @@ func LostReason(node string, uid types.UID, n observation.NodeState) string {
 	return ""
 }
 
-// describeGrant explains a grant. node says what the Node of the grant is to the member.
+// describeGrant explains a grant. node describes the Node of the grant to the
+// reader, for example "its node".
 func describeGrant(g v1alpha1.Grant, node string) string {
 	at := g.Time.UTC().Format(time.RFC3339)
 	switch {

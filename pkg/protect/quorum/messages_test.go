@@ -87,18 +87,18 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"another node forced without a review":     forcedUnseen(),
 		"another node granted, times in the past":  laterThan(three().Granted(1), quorum.ResolvePresentAfter),
 		"kubespray, one of three dead":             withAccess(three().Dead(1), "kubespray", "/etc/ssl/etcd/ssl/"),
-		"k3s, one of three dead":                   withAccess(three().Dead(1), "k3s", "/var/lib/rancher/k3s/server/tls/etcd/"),
-		"rke2, one of three dead":                  withAccess(three().Dead(1), "rke2", "/var/lib/rancher/rke2/server/tls/etcd/"),
+		"k3s, one of three dead":                   withAccess(three().Dead(1), "k3s", k3sPKI),
+		"rke2, one of three dead":                  withAccess(three().Dead(1), "rke2", rke2PKI),
 		"k0s, one of three dead":                   withAccess(three().Dead(1), "k0s", "/var/lib/k0s/pki/"),
 		"kubeadm, one of three dead":               withAccess(three().Dead(1), "kubeadm", "/etc/kubernetes/pki/etcd/"),
 		"package, one of three dead":               withAccess(three().Dead(1), "", "/etc/etcd/pki/"),
 		"forged access, one of three dead":         withAccess(three().Dead(1), "evil", "/etc/$(reboot)/"),
-		"kubespray, another member corrupt":        withAccess(three().Everywhere(1, alarm("CORRUPT")), "kubespray", "/etc/ssl/"),
-		"kubespray, replaced member not removed":   withAccess(quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3), "kubespray", "/etc/ssl/"),
-		"k3s, two voters":                          withAccess(quorumtest.Voters(2), "k3s", "/var/lib/rancher/k3s/server/tls/etcd/"),
+		"kubespray, another member corrupt":        withAccess(anotherCorrupt(), "kubespray", "/etc/ssl/"),
+		"kubespray, replaced member not removed":   withAccess(replacedNotRemoved(), "kubespray", "/etc/ssl/"),
+		"k3s, two voters":                          withAccess(quorumtest.Voters(2), "k3s", k3sPKI),
 		"kubespray, two voters":                    withAccess(quorumtest.Voters(2), "kubespray", "/etc/ssl/etcd/ssl/"),
 		"allowed, kubespray":                       withAccess(three(), "kubespray", "/etc/ssl/etcd/ssl/"),
-		"allowed, k3s":                             withAccess(three(), "k3s", "/var/lib/rancher/k3s/server/tls/etcd/"),
+		"allowed, k3s":                             withAccess(three(), "k3s", k3sPKI),
 		"allowed, k0s":                             withAccess(three(), "k0s", "/var/lib/k0s/pki/"),
 		"allowed, four voters":                     quorumtest.Voters(4),
 		"allowed, six voters, one dead":            quorumtest.Voters(6).Dead(1),
@@ -111,12 +111,12 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"learner on a rebooted node":               quorumtest.Voters(4).Learner(3).State(3, quorumtest.Rebooting),
 		"allowed, rebooted node":                   three().State(0, quorumtest.Rebooting),
 		"another node unread":                      three().State(1, unread),
-		"replaced member not removed":              quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3),
+		"replaced member not removed":              replacedNotRemoved(),
 		"replacement not started":                  quorumtest.Voters(4).Everywhere(3, unstarted),
 		"replacement is a learner":                 quorumtest.Voters(4).Learner(3).Dead(1),
 		"learner on the node, another granted":     quorumtest.Voters(4).Learner(0).Granted(3),
 		"learner granted":                          quorumtest.Voters(4).Learner(3).Granted(3),
-		"another member corrupt":                   three().Everywhere(1, alarm("CORRUPT")),
+		"another member corrupt":                   anotherCorrupt(),
 		"alarms unread":                            three().AlarmsUnknown(0, 1, 2),
 		"two members on hosts without an agent":    three().Unprovable(1, 2),
 		"one voter":                                quorumtest.Voters(1),
@@ -178,6 +178,22 @@ func movedAway() *quorumtest.Cluster {
 	moved.Node, moved.NodeUID = "w2b", "u2b"
 	return cluster.Silent(1).With(moved)
 }
+
+// anotherCorrupt returns a cluster of three in which another member has the alarm CORRUPT.
+func anotherCorrupt() *quorumtest.Cluster {
+	return quorumtest.Voters(3).Everywhere(1, alarmed)
+}
+
+// replacedNotRemoved returns a cluster whose member on a deleted node was replaced but not removed.
+func replacedNotRemoved() *quorumtest.Cluster {
+	return quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3)
+}
+
+// The directories of the certificates of etcd in k3s and RKE2.
+const (
+	k3sPKI  = "/var/lib/rancher/k3s/server/tls/etcd/"
+	rke2PKI = "/var/lib/rancher/rke2/server/tls/etcd/"
+)
 
 // forcedUnseen returns a cluster of three whose node w2 was deleted with a break-glass override
 // that no review saw.
