@@ -145,7 +145,7 @@ func (c *kindCluster) requireDescription(t *testing.T, number int) {
 	c.waitFor(t, "the event EtcdMemberFound", shortTimeout, func(ctx context.Context) (bool, string) {
 		out, err := c.tryRun(ctx, c.tool("kubectl"), "get", "events", "--field-selector",
 			"reason=EtcdMemberFound,involvedObject.name="+c.worker(number))
-		return err == nil && strings.Contains(out, "systemd unit etcd.service"), out
+		return err == nil && strings.Contains(out, "this node is protected: it has etcd"), out
 	})
 }
 

@@ -24,6 +24,8 @@ type NodeSpec struct {
 	InternalIP string
 	// BootID is the boot ID that the kubelet reports, by default a new one.
 	BootID string
+	// SystemUUID identifies the machine. By default the kubelet does not report it.
+	SystemUUID string
 	// Ready is the Ready condition at registration. It is true if the kubelet starts after its
 	// CNI.
 	Ready bool
@@ -86,7 +88,7 @@ func initialNode(spec NodeSpec) *corev1.Node {
 			Addresses:  addresses,
 			Conditions: kubeletConditions(spec.Ready),
 			NodeInfo: corev1.NodeSystemInfo{
-				BootID: spec.BootID, OperatingSystem: spec.OS, Architecture: "amd64",
+				BootID: spec.BootID, SystemUUID: spec.SystemUUID, OperatingSystem: spec.OS, Architecture: "amd64",
 				KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.2.0",
 			},
 		},
