@@ -96,7 +96,8 @@ func scenarioReplaceMember(t *testing.T, c *kindCluster) {
 	id := c.etcd.memberID(t, 3)
 	c.waitForRefusal(t, []string{
 		oneOfThreeHealthy,
-		`etcd3 \(` + id + `\) on node ` + stopped + `: not confirmed healthy: `, "etcdctl member remove " + id,
+		`etcd3 \(` + id + `\) on node ` + stopped + `: not confirmed healthy: `,
+		"ansible-playbook remove-node.yml -e node=" + stopped, // the layout of etcd is that of kubespray
 	}, "delete", "node", ours)
 	require.Equal(t, "true", c.node(t, stopped).Labels[observation.EtcdMemberLabel])
 
