@@ -113,14 +113,14 @@ func (c *kindCluster) answerNonces(
 func (c *kindCluster) publishObservation(ctx context.Context, as *kubernetes.Clientset, cluster string,
 	o *v1alpha1.Observation,
 ) (interrupted bool, err error) {
-	status := map[string]any{}
-	if o != nil {
-		status["observations"] = []v1alpha1.Observation{*o}
-	}
-	body, err := json.Marshal(map[string]any{
+	apply := map[string]any{
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "EtcdCluster",
-		"metadata": map[string]any{"name": cluster}, "status": status,
-	})
+		"metadata": map[string]any{"name": cluster},
+	}
+	if o != nil {
+		apply["status"] = map[string]any{"observations": []v1alpha1.Observation{*o}}
+	}
+	body, err := json.Marshal(apply)
 	if err != nil {
 		return false, err
 	}
