@@ -103,7 +103,7 @@ func (d *demo) explainProtection(ctx context.Context) error {
 	err = d.WaitUntil(ctx, "the protection of etcd-1", func(ctx context.Context) (err error) {
 		described, err = d.API.Kubectl(ctx, "describe", "node", "etcd-1")
 		return errors.Join(err, requireContains(described, "scale-down-disabled: true"),
-			requireContains(described, because), requireContains(described, "3 voters"))
+			requireContains(described, because), requireContains(described, "kubectl get etcdclusters"))
 	})
 	d.show("kubectl describe node etcd-1", excerpt(described, "holdfast.dev/", "scale-down", "do-not-disrupt",
 		"no-delete", "removal-disabled", "Type ", conditionsHeading, "EtcdMember"))
