@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,7 +66,11 @@ func (s *stressTest) deleteEtcd(ctx context.Context, node string) error {
 	}
 	request := timeSpan{from: time.Now()}
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
-	err := s.client.CoreV1().Nodes().Delete(ctx, node, options)
+	// Each DELETE has its own user. Otherwise the webhook could answer it by the grant of the DELETE
+	// of another client, which relies on members that have died since (quorum.Repeat).
+	err := s.client.CoreV1().RESTClient().Delete().Resource("nodes").Name(node).Body(&options).
+		SetHeader(authenticationv1.ImpersonateUserHeader, fmt.Sprintf("client-%d", s.users.Add(1))).
+		SetHeader(authenticationv1.ImpersonateGroupHeader, "system:masters").Do(ctx).Error()
 	request.to = time.Now()
 	if err != nil {
 		return s.recordRefusal("etcd", node, request, err)

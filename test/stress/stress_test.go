@@ -47,6 +47,8 @@ type stressTest struct {
 	nodes map[string]int
 	// toReplace receives a signal when a node's machine must be replaced.
 	toReplace map[string]chan struct{}
+	// users counts the users that have deleted a node.
+	users atomic.Int64
 
 	mu sync.Mutex // guards the fields below
 	// uids maps the existing nodes with etcd to their UIDs.
