@@ -53,7 +53,8 @@ type intake struct {
 	mu       sync.Mutex // guards the fields below
 	waiting  *list.List // of *waitingConn; the first has waited longest
 	elements map[net.Conn]*list.Element
-	bytes    int64 // of all that wait
+	bytes    int64                 // of all that wait
+	closed   map[net.Conn]struct{} // by reject, and not yet by the server
 }
 
 type waitingConn struct {
@@ -67,19 +68,26 @@ func newIntake(rejected *prometheus.CounterVec) *intake {
 	}
 	return &intake{
 		maxConns: maxWaitingConns, maxBytes: maxWaitingBytes, rejected: rejected,
-		waiting: list.New(), elements: map[net.Conn]*list.Element{},
+		waiting: list.New(), elements: map[net.Conn]*list.Element{}, closed: map[net.Conn]struct{}{},
 	}
 }
 
 // setState has the signature of http.Server.ConnState. An open connection begins to wait again.
+// The server reports a connection that reject has closed as active once more if a part of a
+// request has arrived on it.
 func (i *intake) setState(conn net.Conn, state http.ConnState) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.remove(conn)
-	if state != http.StateClosed && state != http.StateHijacked {
-		i.elements[conn] = i.waiting.PushBack(&waitingConn{conn: conn})
-		i.enforceLimits()
+	if state == http.StateClosed || state == http.StateHijacked {
+		delete(i.closed, conn)
+		return
 	}
+	if _, isClosed := i.closed[conn]; isClosed {
+		return
+	}
+	i.elements[conn] = i.waiting.PushBack(&waitingConn{conn: conn})
+	i.enforceLimits()
 }
 
 // addBytes counts a part of a body.
@@ -133,6 +141,7 @@ func received(element *list.Element) *waitingConn {
 func (i *intake) reject(element *list.Element) {
 	conn := received(element).conn
 	i.remove(conn)
+	i.closed[conn] = struct{}{}
 	closeAtOnce(conn)
 	i.rejected.WithLabelValues(tooSlow).Inc()
 }
