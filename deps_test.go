@@ -27,6 +27,7 @@ pkg/departure:
 pkg/openstack:
 pkg/protect: api/v1alpha1 pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
+pkg/protect/guard:
 pkg/protect/membership: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
 pkg/protect/observation: api/v1alpha1 pkg/departure pkg/protect/evidence
 pkg/protect/quorum: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
@@ -106,8 +107,8 @@ func allowedImports() map[string][]string {
 // reads files, uses the network, waits, logs or needs a context.
 func pureImports() []string {
 	return []string{
-		"cmp", "encoding/json", "errors", "fmt", "maps", "math", "net", "net/netip", "net/url", "regexp", "slices", "sort",
-		"strconv", "strings", "time", "unicode",
+		"cmp", "encoding/json", "errors", "fmt", "hash/fnv", "maps", "math", "net", "net/netip", "net/url", "regexp", "slices",
+		"sort", "strconv", "strings", "time", "unicode",
 		"k8s.io/api/core/v1", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/types",
 	}
 }

@@ -191,6 +191,15 @@ type Grant struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	User string `json:"user,omitempty"`
+	// Reason is what was allowed: the deletion of the Node, or a drain of the node, after which its
+	// machine may restart or go. Empty means Deletion.
+	//
+	// +optional
+	Reason GrantReason `json:"reason,omitempty"`
+	// Drained is when the drain was allowed. A later deletion of the same Node keeps it.
+	//
+	// +optional
+	Drained *metav1.Time `json:"drained,omitempty"`
 	// BreakGlass means that the deletion was allowed against the verdict.
 	//
 	// +optional
@@ -213,6 +222,19 @@ type Grant struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	Addresses []string `json:"addresses,omitempty"`
 }
+
+// A GrantReason is what a grant allowed.
+//
+// +kubebuilder:validation:Enum=Deletion;Drain
+type GrantReason string
+
+// The reasons of grants.
+const (
+	// GrantDeletion: the Node may be deleted.
+	GrantDeletion GrantReason = "Deletion"
+	// GrantDrain: the node may be drained.
+	GrantDrain GrantReason = "Drain"
+)
 
 // EtcdClusterStatus contains the observations of the agents and the summary by the webhook's
 // leader.

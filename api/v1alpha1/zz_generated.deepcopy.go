@@ -210,6 +210,10 @@ func (in *Grant) DeepCopyInto(out *Grant) {
 		copy(*out, *in)
 	}
 	in.Time.DeepCopyInto(&out.Time)
+	if in.Drained != nil {
+		in, out := &in.Drained, &out.Drained
+		*out = (*in).DeepCopy()
+	}
 	if in.Addresses != nil {
 		in, out := &in.Addresses, &out.Addresses
 		*out = make([]string, len(*in))

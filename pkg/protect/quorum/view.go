@@ -50,6 +50,9 @@ type Request struct {
 	Addresses []string
 	// User is the name of the requesting user. The grant records it.
 	User string
+	// Drain means that the request is a drain of the node (the eviction of its guard pod), and not
+	// the deletion of the Node.
+	Drain bool
 	// DryRun means that nothing may be written. So no probe can be requested.
 	DryRun bool
 	// BreakGlass is the valid override on the Node, or nil.
