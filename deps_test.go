@@ -107,8 +107,8 @@ func allowedImports() map[string][]string {
 // reads files, uses the network, waits, logs or needs a context.
 func pureImports() []string {
 	return []string{
-		"cmp", "encoding/json", "errors", "fmt", "hash/fnv", "maps", "math", "net", "net/netip", "net/url", "regexp", "slices",
-		"sort", "strconv", "strings", "time", "unicode",
+		"cmp", "encoding/json", "errors", "fmt", "hash/fnv", "maps", "math", "net", "net/netip", "net/url", "regexp",
+		"slices", "sort", "strconv", "strings", "time", "unicode",
 		"k8s.io/api/core/v1", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/types",
 	}
 }
