@@ -261,7 +261,7 @@ func (f *fixture) kubectl(args ...string) {
 	require.NoError(f.t, err)
 }
 
-// runShell runs a command line like an administrator who has pasted it into a shell.
+// runShell runs a command line in a shell, with only kubectl in its PATH.
 func (f *fixture) runShell(line string) {
 	f.t.Helper()
 	shell := exec.CommandContext(f.t.Context(), "/bin/sh", "-c", line)

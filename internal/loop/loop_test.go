@@ -152,8 +152,8 @@ func TestKeepRunning(t *testing.T) {
 
 func TestRecoverPanic(t *testing.T) {
 	err := RecoverPanic(func() error {
-		var nobody []error
-		return nobody[len(nobody)]
+		var empty []error
+		return empty[len(empty)]
 	})
 	require.ErrorContains(t, err, "index out of range [0] with length 0")
 	require.ErrorContains(t, err, "loop_test.go", "the error contains the stack")

@@ -43,7 +43,7 @@ func TestRepeat(t *testing.T) {
 		"grant for another Node":     {grant: func(g *v1alpha1.Grant) { g.NodeUID = "u2" }},
 		"a member elsewhere is dead": {cluster: func(c *quorumtest.Cluster) { c.Dead(1) }, repeated: true},
 		"another node was granted":   {cluster: func(c *quorumtest.Cluster) { c.Granted(1) }, repeated: true},
-		"nobody answers":             {cluster: func(c *quorumtest.Cluster) { c.Silent(0, 1, 2) }, repeated: true},
+		"no agent answers":           {cluster: func(c *quorumtest.Cluster) { c.Silent(0, 1, 2) }, repeated: true},
 		"a member that the grant lacks": {
 			cluster: func(c *quorumtest.Cluster) { c.Rebound(1, 0) },
 		},
