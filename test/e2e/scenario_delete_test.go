@@ -51,7 +51,6 @@ func scenarioDeleteEtcdNodes(t *testing.T, c *kindCluster) {
 	}
 	c.checkBreakGlass(t, second)
 	c.rejoin(t, first, second)
-	c.waitForHealthy(t, 3)
 }
 
 // checkBreakGlass sets a break-glass override for a node: only a user with the verb can.
@@ -92,6 +91,7 @@ func (c *kindCluster) deleteNode(t *testing.T, limit time.Duration, name string,
 // replaces it.
 func scenarioReplaceMember(t *testing.T, c *kindCluster) {
 	ours, stopped := c.worker(1), c.worker(3)
+	c.resolveGrants(t) // of the first deletions
 	c.runOn(t, stopped, "systemctl stop etcd")
 	id := c.etcd.memberID(t, 3)
 	c.waitForRefusal(t, []string{
@@ -107,6 +107,7 @@ func scenarioReplaceMember(t *testing.T, c *kindCluster) {
 	c.deleteNode(t, longTimeout, stopped)
 	c.runOn(t, stopped, "systemctl disable etcd 2>/dev/null; rm -rf /var/lib/etcd")
 	c.rejoin(t, stopped)
+	c.resolveGrants(t)
 	c.waitForNode(t, stopped, "to have no marks", shortTimeout, isUnmarked)
 
 	c.etcd.etcdctl(t, 1, "member add etcd3 --peer-urls=https://"+c.etcd.address(t, 3)+":2380")
@@ -177,7 +178,6 @@ func scenarioDeleteAll(t *testing.T, c *kindCluster) {
 		}
 	}
 	c.rejoin(t, lost...)
-	c.waitForHealthy(t, 3)
 }
 
 // scenarioStopEtcd stops, disables and starts a member. Its marks stay, and come back after a
