@@ -151,6 +151,19 @@ func TestSettledGrantAndLaterGrant(t *testing.T) {
 	})
 }
 
+// An operator names a grant before it may end, and names it again as the leader's event tells.
+func TestSettledTooEarly(t *testing.T) {
+	runScenario(t, 3, []int{3}, func(s *scenario) {
+		d := s.requireAllowed(s.hosts[0])
+		s.commit(d)
+		c, err := s.api.cluster("c1")
+		require.NoError(t, err)
+		s.settleGrant(c, d.loss.uid)
+		s.checkRecovery()
+		require.False(t, s.hasGrant("c1", d.loss.uid))
+	})
+}
+
 // A member that joins on a machine whose deletion is in progress is lost with the machine,
 // although no grant names the member.
 func TestMemberAddedDuringDeletion(t *testing.T) {

@@ -123,10 +123,14 @@ func (sim *simulation) repairMembers() {
 	}
 }
 
-// settleUntilDone lets an operator name the grant of a machine that stays, until the grant
-// ends. The leader does not end a grant that is too young.
+// settlingTime is how long an operator names a grant again. The leader does not end a grant that it
+// has known for less than ResolveByHandAfter, or whose time is at most a minute ahead of its clock
+// and not yet that old.
+const settlingTime = quorum.ResolveByHandAfter + 2*time.Minute
+
+// settleUntilDone lets an operator name the grant of a machine that stays, until the grant ends.
 func (sim *simulation) settleUntilDone(cluster string, g v1alpha1.Grant) {
-	for range 8 {
+	for begun := time.Now(); time.Since(begun) < settlingTime; {
 		c, err := sim.api.cluster(cluster)
 		if err != nil || !slices.ContainsFunc(c.Spec.Grants, func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }) ||
 			!slices.ContainsFunc(sim.hosts, func(h *simulatedHost) bool { return h.keptByOperator && h.name == g.Node }) ||
