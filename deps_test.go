@@ -35,7 +35,7 @@ pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/departure pkg/protect/evidence p
   pkg/protect/quorum
 pkg/readiness: pkg/departure
 pkg/spc:
-internal/admission: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
+internal/admission: api/v1alpha1 pkg/protect/evidence pkg/protect/guard pkg/protect/observation pkg/protect/quorum
 internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum pkg/readiness pkg/spc internal/loop internal/nodepatch
 internal/apiaccess:

@@ -158,6 +158,10 @@ func (s webhookServer) addReviewer(
 			node := &corev1.Node{}
 			return node, m.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
 		},
+		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+			pod := &corev1.Pod{}
+			return pod, m.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
+		},
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
 }

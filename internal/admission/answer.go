@@ -17,8 +17,10 @@ import (
 
 // Reasons of the events on the Node.
 const (
-	refusedEvent = "DeletionRefused"
-	allowedEvent = "DeletionAllowed"
+	refusedEvent      = "DeletionRefused"
+	allowedEvent      = "DeletionAllowed"
+	drainRefusedEvent = "DrainRefused"
+	drainAllowedEvent = "DrainAllowed"
 )
 
 // An answer is a Decision with what the API server, the log and the events need in addition.
@@ -63,6 +65,10 @@ func statusReason(code int32) metav1.StatusReason {
 	switch code {
 	case http.StatusBadRequest:
 		return metav1.StatusReasonBadRequest
+	case http.StatusNotFound:
+		return metav1.StatusReasonNotFound
+	case http.StatusTooManyRequests:
+		return metav1.StatusReasonTooManyRequests
 	case http.StatusConflict:
 		return metav1.StatusReasonConflict
 	case http.StatusServiceUnavailable:
@@ -93,27 +99,39 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	if a.err != nil {
 		log = log.With("err", a.err)
 	}
-	switch {
+	switch isDrain := r.pod != ""; {
+	case !a.Allowed && isDrain:
+		log.Warn("drain refused", "message", a.Message)
 	case !a.Allowed:
 		log.Warn("node deletion refused", "message", a.Message)
 	case a.isUnproven:
 		log.Warn("node deletion allowed without a decision", "warnings", a.Warnings)
+	case isDrain:
+		log.Info("drain allowed", "message", a.Message, "warnings", a.Warnings)
 	default:
 		log.Info("node deletion allowed", "message", a.Message, "warnings", a.Warnings)
 	}
 	if r.dryRun || a.isUnproven || a.Reason == nodeGone || a.Reason == quorum.Repeated {
 		return
 	}
+	h.recordEvent(r, a)
+}
+
+// recordEvent makes the event on the Node.
+func (h *Handler) recordEvent(r review, a answer) {
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
+	refused, allowed, verb := refusedEvent, allowedEvent, r.verb().Base
+	if r.pod != "" {
+		refused, allowed = drainRefusedEvent, drainAllowedEvent
+	}
 	switch {
 	case !a.Allowed:
-		h.events.Eventf(node, corev1.EventTypeWarning, refusedEvent,
-			"user %s may not delete this node: %s", r.user, a.Message)
+		h.events.Eventf(node, corev1.EventTypeWarning, refused, "user %s may not %s this node: %s", r.user, verb, a.Message)
 	case a.Reason == quorum.BreakGlassUsed:
-		h.events.Eventf(node, corev1.EventTypeWarning, allowedEvent,
-			"user %s deletes this node with a break-glass override: %s", r.user, a.Message)
+		h.events.Eventf(node, corev1.EventTypeWarning, allowed,
+			"user %s %ss this node with a break-glass override: %s", r.user, verb, a.Message)
 	default:
-		h.events.Eventf(node, corev1.EventTypeNormal, allowedEvent, "user %s may delete this node: %s", r.user, a.Message)
+		h.events.Eventf(node, corev1.EventTypeNormal, allowed, "user %s may %s this node: %s", r.user, verb, a.Message)
 	}
 }
 
@@ -128,16 +146,16 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_webhook_admissions_total",
-			Help: "Answers to reviews of Node deletions, by path, verdict and reason. One deletion can cause several reviews.",
+			Help: "Answers to reviews, by path, verdict and reason. One deletion can cause several reviews.",
 		}, []string{"path", "verdict", "reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_webhook_admission_duration_seconds",
-			Help:    "Time to answer a review of a Node deletion, by path.",
+			Help:    "Time to answer a review, by path.",
 			Buckets: []float64{.005, .02, .1, .5, 1, 2, 3, 5, 8, 10},
 		}, []string{"path"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_admissions_in_flight",
-			Help: "Reviews of Node deletions in progress.",
+			Help: "Reviews in progress.",
 		}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_webhook_requests_rejected_total",

@@ -84,6 +84,9 @@ func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
 }
 
 func answerGone(r review) answer {
+	if r.pod != "" {
+		return allowUnguarded(nodeGone)
+	}
 	a := refuse(nodeGone, fmt.Sprintf(
 		"Node %q with UID %s no longer exists. Check with `kubectl get node %s`; nothing was allowed.",
 		r.node.Name, r.node.UID, r.node.Name))
@@ -108,8 +111,8 @@ func decided(d quorum.Decision) answer {
 func undecided(r review, d quorum.Decision, err error) answer {
 	message := d.Message
 	if message == "" || d.Allowed {
-		message = fmt.Sprintf("holdfast cannot decide whether node %q may be deleted: %v. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.", r.node.Name, err)
+		message = fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. "+
+			"Try again; if the problem persists, see the log of the Holdfast webhook.", r.node.Name, r.verb().Past, err)
 	}
 	a := answerCannotDecide(message)
 	a.err = err

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -50,6 +51,9 @@ type fixture struct {
 	handler  *Handler
 
 	live *corev1.Node // nil if there is none
+	// pod is the live pod, nil if there is none. podErr is the error of reading it.
+	pod    *corev1.Pod
+	podErr error
 	// liveErr is the error of reading the Node.
 	liveErr  error
 	reads    atomic.Int64
@@ -67,7 +71,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{
 		t: t, events: record.NewFakeRecorder(10), log: &bytes.Buffer{}, registry: prometheus.NewRegistry(),
-		live: etcdNode(),
+		live: etcdNode(), pod: guardPod(),
 	}
 	answer := func(labelled bool) func(context.Context, quorum.Request) (quorum.Decision, error) {
 		return func(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
@@ -98,6 +102,17 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return f.live.DeepCopy(), nil
 		},
+		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+			switch {
+			case ctx.Err() != nil:
+				return nil, ctx.Err()
+			case f.podErr != nil:
+				return nil, f.podErr
+			case f.pod == nil || f.pod.Namespace != namespace || f.pod.Name != name:
+				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+			}
+			return f.pod.DeepCopy(), nil
+		},
 		Events: f.events, Log: slog.New(slog.NewJSONHandler(f.log, nil)), Registerer: f.registry,
 	})
 	require.NoError(t, err)
@@ -121,6 +136,34 @@ func etcdNode() *corev1.Node {
 			{Type: corev1.NodeHostName, Address: "n1"},
 		}},
 	}
+}
+
+// guardPod returns the guard pod of the Node.
+func guardPod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: guard.Namespace, Name: guard.Name("n1")},
+		Spec:       corev1.PodSpec{NodeName: "n1"},
+	}
+}
+
+// evictionReview returns the review of an eviction of the guard pod as kube-apiserver sends it.
+func evictionReview(change func(*admissionv1.AdmissionRequest)) admissionv1.AdmissionReview {
+	no := false
+	request := &admissionv1.AdmissionRequest{
+		UID: "review-1", Kind: metav1.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"},
+		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, SubResource: "eviction",
+		Namespace: guard.Namespace, Name: guard.Name("n1"), Operation: admissionv1.Create,
+		UserInfo: authenticationv1.UserInfo{Username: "alice"}, DryRun: &no,
+		Object: runtime.RawExtension{Raw: []byte(`{"apiVersion":"policy/v1","kind":"Eviction",` +
+			`"metadata":{"name":"holdfast-guard-n1","namespace":"holdfast-system"},"deleteOptions":{}}`)},
+	}
+	if change != nil {
+		change(request)
+	}
+	return admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{
+		APIVersion: "admission.k8s.io/v1",
+		Kind:       "AdmissionReview",
+	}, Request: request}
 }
 
 // deletionReview returns the review of a DELETE as kube-apiserver sends it.

@@ -1,9 +1,10 @@
-// Package admission answers the API server's reviews of deletions of Nodes.
+// Package admission answers the API server's reviews of deletions of Nodes, and of evictions of
+// guard pods.
 //
-// It has two entries. The entry for nodes with the etcd label fails closed: it refuses, with an
-// explanation, what it cannot parse, read or decide in time. The entry for all other nodes
-// fails open, as the API server does there, so that a cluster without etcd on its nodes never
-// depends on Holdfast. Both entries implement this themselves and leave nothing to
+// It has three entries. The entries for nodes with the etcd label and for evictions fail closed:
+// they refuse, with an explanation, what they cannot parse, read or decide in time. The entry for
+// all other nodes fails open, as the API server does there, so that a cluster without etcd on its
+// nodes never depends on Holdfast. The entries implement this themselves and leave nothing to
 // failurePolicy: for the API server an error response is a refusal, whatever the policy is
 // (k8s.io/apiserver, plugin/webhook/validating/dispatcher.go).
 //
@@ -23,6 +24,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
@@ -31,12 +33,14 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// Paths of the two entries, as in the ValidatingWebhookConfiguration.
+// Paths of the entries, as in the ValidatingWebhookConfiguration.
 const (
 	// EtcdNodePath is for nodes with the etcd label: failurePolicy Fail, 10 s.
 	EtcdNodePath = "/validate-etcd-node"
 	// NodePath is for all other nodes: failurePolicy Ignore, 3 s.
 	NodePath = "/validate-node"
+	// EvictionPath is for evictions of guard pods: failurePolicy Fail, 10 s.
+	EvictionPath = "/validate-eviction"
 )
 
 // The deadlines of the entries are shorter than those of the API server, so that the API server
@@ -44,16 +48,18 @@ const (
 const (
 	etcdNodeDeadline = 8 * time.Second
 	nodeDeadline     = 2 * time.Second
+	evictionDeadline = etcdNodeDeadline
 	// lastReadTimeout limits the read of a Node after a refusal. It fits between the deadlines of the
 	// entries and those of the API server.
 	lastReadTimeout = 500 * time.Millisecond
 )
 
-// A Reviewer decides about deletions. [deletion.Reviewer] is the one of the webhook.
+// A Reviewer decides about deletions and drains. [deletion.Reviewer] is the one of the webhook.
 //
 // [deletion.Reviewer]: https://pkg.go.dev/github.com/holdfast-dev/holdfast/internal/deletion
 type Reviewer interface {
-	// Review decides for a Node with the etcd label, and has recorded the grant when it allows.
+	// Review decides for a Node with the etcd label, and for a drain. It has recorded the grant when
+	// it allows.
 	// An error comes with a refusal, or with the zero Decision.
 	Review(ctx context.Context, req quorum.Request) (quorum.Decision, error)
 	// ReviewUnlabelled decides for any other Node, immediately. An error with the zero Decision
@@ -67,16 +73,19 @@ type Options struct {
 	Reviewer Reviewer
 	// Node reads a Node from the API server, not from a cache.
 	Node func(ctx context.Context, name string) (*corev1.Node, error)
-	// Events records DeletionRefused and DeletionAllowed on the Node. It must not block.
+	// Pod reads a pod from the API server, not from a cache.
+	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Events records the answers on the Node. It must not block.
 	Events     record.EventRecorder
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// A Handler serves the two entries.
+// A Handler serves the entries.
 type Handler struct {
 	reviewer Reviewer
 	node     func(ctx context.Context, name string) (*corev1.Node, error)
+	pod      func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	events   record.EventRecorder
 	log      *slog.Logger
 	metrics  metrics
@@ -90,7 +99,7 @@ func New(o Options) (*Handler, error) {
 		return nil, err
 	}
 	return &Handler{
-		reviewer: o.Reviewer, node: o.Node, events: o.Events, log: o.Log, metrics: m,
+		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, events: o.Events, log: o.Log, metrics: m,
 		intake: newIntake(m.rejected),
 	}, nil
 }
@@ -99,12 +108,19 @@ func New(o Options) (*Handler, error) {
 func (h *Handler) Mount(mux *http.ServeMux) error {
 	for _, e := range []entry{
 		{
-			path: EtcdNodePath, deadline: etcdNodeDeadline, decide: h.decideEtcdNode,
+			path: EtcdNodePath, deadline: etcdNodeDeadline, subject: deletionOfNode,
+			parse: parse, decide: h.decideEtcdNode,
 			fallback: refuseUndecided, rejectBusy: refuseBusy,
 		},
 		{
-			path: NodePath, deadline: nodeDeadline, decide: h.decideOtherNode,
+			path: NodePath, deadline: nodeDeadline, subject: deletionOfNode,
+			parse: parse, decide: h.decideOtherNode,
 			fallback: allowUndecided, rejectBusy: deferBusy,
+		},
+		{
+			path: EvictionPath, deadline: evictionDeadline, subject: "eviction of a pod",
+			parse: parseEviction, decide: h.decideEviction,
+			fallback: refuseUndecidedEviction, rejectBusy: refuseBusyEviction,
 		},
 	} {
 		handler, err := admission.StandaloneWebhook(
@@ -146,11 +162,16 @@ func (h *Handler) limit(e entry, reviews http.Handler) http.Handler {
 	})
 }
 
-// An entry is one of the two paths.
+const deletionOfNode = "deletion of a Node"
+
+// An entry is one of the paths.
 type entry struct {
 	path     string
 	deadline time.Duration
-	decide   func(ctx context.Context, r review) answer
+	// subject is what the reviews of the entry are about.
+	subject string
+	parse   func(req admissionv1.AdmissionRequest) (review, error)
+	decide  func(ctx context.Context, r review) answer
 	// fallback returns the answer if no decision is possible: to a review that cannot be parsed,
 	// or after a panic.
 	fallback func(code int32, reason quorum.Reason, why string) answer
@@ -163,11 +184,10 @@ func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) ad
 	h.metrics.inFlight.Inc()
 	defer h.metrics.inFlight.Dec()
 	began := time.Now()
-	r, err := parse(req.AdmissionRequest)
+	r, err := e.parse(req.AdmissionRequest)
 	var a answer
 	if err != nil {
-		why := fmt.Sprintf("this review is not about the deletion of a Node: %v", err)
-		a = e.fallback(http.StatusBadRequest, badReview, why)
+		a = e.fallback(http.StatusBadRequest, badReview, fmt.Sprintf("this review is not about the %s: %v", e.subject, err))
 	} else {
 		a = h.decide(ctx, e, r)
 	}
@@ -182,7 +202,7 @@ func (h *Handler) decide(ctx context.Context, e entry, r review) (a answer) {
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			h.log.Error("panic while reviewing a deletion",
+			h.log.Error("panic during a review",
 				"node", r.node.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			a = e.fallback(http.StatusInternalServerError, panicked,
 				"holdfast failed with an internal error; see the log of the Holdfast webhook, and report the error")

@@ -216,6 +216,14 @@ const busyMessage = "holdfast is busy with other reviews. Try again in a second.
 // refuseBusy refuses a review at the entry that fails closed. Programs that use client-go repeat
 // the deletion by themselves after the time in the answer.
 func refuseBusy(w http.ResponseWriter, body []byte) {
+	writeBusy(w, body, &metav1.StatusDetails{RetryAfterSeconds: 1})
+}
+
+// refuseBusyEviction refuses a review at the entry for evictions. Programs that drain nodes repeat
+// the eviction by themselves. A time in the answer would make client-go repeat it within the call.
+func refuseBusyEviction(w http.ResponseWriter, body []byte) { writeBusy(w, body, nil) }
+
+func writeBusy(w http.ResponseWriter, body []byte, details *metav1.StatusDetails) {
 	var review struct {
 		Request struct {
 			UID types.UID `json:"uid"`
@@ -233,7 +241,7 @@ func refuseBusy(w http.ResponseWriter, body []byte) {
 			UID: review.Request.UID, AuditAnnotations: map[string]string{"reason": busy},
 			Result: &metav1.Status{
 				Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-				Message: busyMessage, Details: &metav1.StatusDetails{RetryAfterSeconds: 1},
+				Message: busyMessage, Details: details,
 			},
 		},
 	})

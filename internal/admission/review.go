@@ -15,17 +15,24 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// A review is a call of the API server about the deletion of one Node.
+// A review is a call of the API server about the deletion of one Node, or about the eviction of one
+// pod.
 type review struct {
-	// node is the Node as the API server was about to delete it.
+	// node is the Node as the API server was about to delete it. For an eviction it is empty until
+	// the pod and its Node have been read.
 	node *corev1.Node
-	user string
+	// namespace and pod name the pod of an eviction. They are empty for the deletion of a Node.
+	namespace, pod string
+	user           string
 	// version is the resourceVersion of that Node. A live read may return a later one.
 	version string
 	// id is the UID of the request. One DELETE makes several reviews, each with its own ID.
 	id     string
 	dryRun bool
 }
+
+// verb returns how texts name what is reviewed.
+func (r review) verb() quorum.Verb { return quorum.Request{Drain: r.pod != ""}.Verb() }
 
 // parse returns the review in an admission request. It returns an error for everything that is
 // not the deletion of a whole Node.
@@ -65,7 +72,8 @@ func parse(req admissionv1.AdmissionRequest) (review, error) {
 // announcement that cannot be parsed is returned as the error, with a request that lacks it.
 func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, problem string, err error) {
 	req = quorum.Request{
-		Node: r.node.Name, UID: r.node.UID, Version: r.version, Labelled: labelled, User: r.user, DryRun: r.dryRun,
+		Node: r.node.Name, UID: r.node.UID, Version: r.version, Labelled: labelled, Drain: r.pod != "", User: r.user,
+		DryRun: r.dryRun,
 	}
 	req.AgentSilent = !hasReported(r.node)
 	for _, a := range r.node.Status.Addresses {

@@ -42,7 +42,8 @@ func (l LiveNode) State(marks departure.Table) observation.NodeState {
 	}
 	return observation.NodeState{
 		Known: true, UID: l.Node.UID, Deleting: l.Node.DeletionTimestamp != nil, Departure: marks.Of(l.Node),
-		Machine: observation.NewMachine(l.Node.Status.NodeInfo.MachineID, l.Node.Status.NodeInfo.SystemUUID),
+		Cordoned: l.Node.Spec.Unschedulable,
+		Machine:  observation.NewMachine(l.Node.Status.NodeInfo.MachineID, l.Node.Status.NodeInfo.SystemUUID),
 	}
 }
 

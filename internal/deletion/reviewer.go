@@ -40,7 +40,7 @@ type Reviewer struct {
 // New returns a Reviewer.
 func New(o Options) (*Reviewer, error) {
 	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_webhook_verdicts_total", Help: "Reviewed deletions of Nodes, by verdict and reason.",
+		Name: "holdfast_webhook_verdicts_total", Help: "Reviewed deletions of Nodes and drains, by verdict and reason.",
 	}, []string{"verdict", "reason"})
 	if err := o.Registerer.Register(verdicts); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
@@ -71,6 +71,15 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	selected := quorum.Select(all, req)
 	if req.BreakGlass != nil {
 		return r.breakGlass(ctx, req, selected)
+	}
+	if req.Drain {
+		node := r.store.LiveStates(ctx, []string{req.Node})[req.Node]
+		if err := requireNode(node, req); err != nil {
+			return quorum.Decision{}, err
+		}
+		if verdict, isRefused := quorum.RefuseOpenNode(node, req); isRefused {
+			return combine([]quorum.Verdict{verdict}), nil
+		}
 	}
 	if missing := quorum.RefuseMissing(all, req); len(missing) > 0 {
 		return combine(missing), nil
@@ -157,7 +166,7 @@ func (r *Reviewer) breakGlass(
 		Message: fmt.Sprintf("break-glass override in effect for node %q until %s: %s",
 			req.Node, req.BreakGlass.Until.Format(time.RFC3339), req.BreakGlass.Reason),
 		Warnings: []string{
-			fmt.Sprintf("node %q is deleted without a check that its etcd clusters keep quorum", req.Node),
+			fmt.Sprintf("node %q is %s without a check that its etcd clusters keep quorum", req.Node, req.Verb().Past),
 		},
 	}
 	if req.DryRun {
@@ -203,8 +212,8 @@ func combine(verdicts []quorum.Verdict) quorum.Decision {
 func cannotDecide(req quorum.Request, err error) quorum.Decision {
 	return quorum.Decision{
 		Reason: quorum.CannotDecide,
-		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be deleted: %v. This says nothing about its etcd. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.", req.Node, err),
+		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. This says nothing about its etcd. "+
+			"Try again; if the problem persists, see the log of the Holdfast webhook.", req.Node, req.Verb().Past, err),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -33,6 +34,8 @@ type clusterState struct {
 	fingerprint string
 	// proven holds since when the own agent of each bound member proves it healthy.
 	proven map[v1alpha1.MemberID]healthProof
+	// returns holds what is known about the return of drained nodes, by Node UID.
+	returns map[types.UID]membership.NodeReturn
 	// grantRecords holds when the leader first read each open grant, by Node UID.
 	grantRecords map[types.UID]grantRecord
 	// ending are the grants for which the last probe found a reason to end.
@@ -109,6 +112,7 @@ func (l *Leader) probeAndWrite(
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)
+	s.addReturns(view, l.Now())
 	claims, err := index.claims(nodes)
 	if err == nil {
 		err = l.writeSpec(ctx, view, claims, s)

@@ -62,6 +62,15 @@ func (s *clusterState) addProofs(v quorum.View, now time.Time, maxGap time.Durat
 	s.proven, s.probedAt = proven, now
 }
 
+// addReturns adds the last probe to what is known about the return of drained nodes.
+func (s *clusterState) addReturns(v quorum.View, now time.Time) {
+	returns := make(map[types.UID]membership.NodeReturn, len(v.Cluster.Spec.Grants))
+	for _, g := range v.Cluster.Spec.Grants {
+		returns[g.NodeUID] = s.returns[g.NodeUID].Next(v, g, now)
+	}
+	s.returns = returns
+}
+
 // hasAnswered reports whether the agent of the binding's Node has answered the probe request.
 func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(v.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
@@ -108,7 +117,9 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 	grants, found := v.Cluster.Spec.Grants, map[types.UID]endingGrant{}
 	var ended []v1alpha1.Grant
 	for _, g := range v.Cluster.Spec.Grants {
-		evidence := membership.ResolveEvidence{Now: now, Node: v.Nodes[g.Node], ProvenSince: since}
+		evidence := membership.ResolveEvidence{
+			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
+		}
 		isResolved, why := membership.Resolve(v, s.withLaterTime(g), evidence)
 		if !isResolved {
 			continue

@@ -140,6 +140,8 @@ type nodeKey struct {
 	Name, Label, Announcement, Addresses string
 	UID                                  types.UID
 	Deleting                             bool
+	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to look at once.
+	Cordoned bool
 }
 
 func keyOf(node *corev1.Node) nodeKey {
@@ -150,6 +152,6 @@ func keyOf(node *corev1.Node) nodeKey {
 	return nodeKey{
 		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
 		Label: node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
-		Addresses: strings.Join(addresses, " "),
+		Addresses: strings.Join(addresses, " "), Cordoned: isLabelled(node) && node.Spec.Unschedulable,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -22,7 +23,11 @@ type ResolveEvidence struct {
 	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
 	// the agent of the Node to which the member is bound has proven it healthy (SelfProven).
 	ProvenSince map[v1alpha1.MemberID]time.Time
+	// Return is what is known about the return of the node, if the grant is for a drain.
+	Return NodeReturn
 }
+
+const noListWhy = "no observer has answered with a confirmed member list"
 
 // Resolve reports whether a grant has ended, and why, or what is still awaited. The caller removes
 // the grant only after two rounds with the same reason, so the text of a reason does not change
@@ -32,13 +37,16 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 		return false, "the EtcdCluster does not exist"
 	}
 	s := quorum.NewSnapshot(v)
+	if g.Drained != nil && e.Node.Known && e.Node.UID == g.NodeUID {
+		return resolveDrained(s, g, e)
+	}
 	isAlive := e.Node.Known && e.Node.UID == g.NodeUID && !e.Node.Deleting
 	if isAlive && e.Now.Sub(g.Time.Time) >= quorum.ResolvePresentAfter {
 		return true, fmt.Sprintf("node %s still exists more than %s after its deletion was last allowed",
 			g.Node, quorum.ResolvePresentAfter)
 	}
 	if len(s.Lists) == 0 {
-		return false, "no observer has answered with a confirmed member list"
+		return false, noListWhy
 	}
 	var ended, awaited []string
 	for _, id := range s.GivenUpBy(g) {
@@ -80,13 +88,8 @@ func resolveMachine(g v1alpha1.Grant, e ResolveEvidence) (how string, isEnded bo
 func resolveMember(
 	s quorum.Snapshot, id v1alpha1.MemberID, g v1alpha1.Grant, e ResolveEvidence,
 ) (how string, isEnded bool) {
-	switch {
-	case observation.IsListedByAny(s.Lists, id):
-	case s.IsConclusive():
-		return fmt.Sprintf("member %s has left the member list", id), true
-	default:
-		return fmt.Sprintf("member %s has left the list of node %s, and no other observer has answered",
-			id, s.Lists[0].Node), false
+	if !observation.IsListedByAny(s.Lists, id) {
+		return resolveUnlisted(s, id)
 	}
 	b, isBound := s.Bindings[id]
 	if !isBound || b.NodeUID == g.NodeUID || quorum.LostReason(b.Node, b.NodeUID, s.Nodes[b.Node]) != "" {
@@ -106,6 +109,15 @@ func resolveMember(
 	}
 	return fmt.Sprintf("member %s has been proven healthy on node %s for more than %s",
 		id, b.Node, quorum.ResolveMovedAfter), true
+}
+
+// resolveUnlisted reports whether a member that no list contains has left its cluster.
+func resolveUnlisted(s quorum.Snapshot, id v1alpha1.MemberID) (how string, isEnded bool) {
+	if s.IsConclusive() {
+		return fmt.Sprintf("member %s has left the member list", id), true
+	}
+	return fmt.Sprintf("member %s has left the list of node %s, and no other observer has answered",
+		id, s.Lists[0].Node), false
 }
 
 // SelfProven returns, sorted, the members that the agent of their own bound Node proves healthy in
@@ -157,8 +169,8 @@ func ResolveByHand(
 // members of such a Node are lost, and they must stay lost when the binding passes to another Node.
 // The grants are sorted by Node UID and name no user; the writer sets the time. An existing grant
 // that lacks members is returned with them and otherwise unchanged: it replaces the grant with the
-// same Node UID. A member that left its cluster before its Node went is not lost: Bind ends its
-// binding.
+// same Node UID. A grant for a drain becomes a tombstone when its Node is gone. A member that left
+// its cluster before its Node went is not lost: Bind ends its binding.
 //
 // The states must come from reads without a cache. A Node that could not be read is no tombstone.
 func Tombstones(v quorum.View) []v1alpha1.Grant {
@@ -181,15 +193,30 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 		slices.Sort(found[i].Members)
 		found[i].Addresses = quorum.MachineAddresses(c, found[i].Members, found[i].Addresses)
 	}
+	for _, g := range c.Spec.Grants {
+		isFound := slices.ContainsFunc(found, func(f v1alpha1.Grant) bool { return f.NodeUID == g.NodeUID })
+		if n := v.Nodes[g.Node]; g.Reason == v1alpha1.GrantDrain && n.Known && n.UID != g.NodeUID && !isFound {
+			found = append(found, asTombstone(*g.DeepCopy()))
+		}
+	}
 	slices.SortFunc(found, func(a, b v1alpha1.Grant) int { return cmp.Compare(a.NodeUID, b.NodeUID) })
 	return found
+}
+
+// asTombstone returns the grant as it must be once its Node is gone. A drain does not allow the
+// deletion of the Node, and its time is not the time from which the machine may join again.
+func asTombstone(g v1alpha1.Grant) v1alpha1.Grant {
+	if g.Reason == v1alpha1.GrantDrain {
+		g.Reason, g.Time, g.User, g.BreakGlass = v1alpha1.GrantDeletion, metav1.Time{}, "", false
+	}
+	return g
 }
 
 // copyGrant returns a copy of the grant of a binding's Node, or a new grant without members.
 func copyGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) v1alpha1.Grant {
 	for _, g := range c.Spec.Grants {
 		if g.NodeUID == b.NodeUID {
-			return *g.DeepCopy()
+			return asTombstone(*g.DeepCopy())
 		}
 	}
 	return v1alpha1.Grant{NodeUID: b.NodeUID, Node: b.Node}

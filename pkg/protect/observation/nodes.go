@@ -1,6 +1,7 @@
 package observation
 
 import (
+	"fmt"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -36,11 +37,27 @@ type NodeState struct {
 	UID types.UID
 	// Deleting means that the Node has a deletion timestamp.
 	Deleting bool
+	// Cordoned means that no pod is scheduled to the Node (spec.unschedulable).
+	Cordoned bool
 	// Departure is the mark by which a program announces that the machine goes for good, or is away
 	// for a while.
 	Departure departure.Mark
 	// Machine is the machine that registered the Node.
 	Machine Machine
+}
+
+// Closed returns how the Node is closed: it is being deleted, a program has marked it, or it is
+// cordoned. It returns the empty string for a Node that is open. The state must be known.
+func (n NodeState) Closed() string {
+	switch {
+	case n.Deleting:
+		return "is being deleted"
+	case n.Departure.Class != departure.None:
+		return fmt.Sprintf("%s (%s)", n.Departure.Says, n.Departure)
+	case n.Cordoned:
+		return "is cordoned"
+	}
+	return ""
 }
 
 // NodesAt returns the Nodes that have an address which one of the member's URLs names.

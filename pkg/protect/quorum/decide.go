@@ -18,7 +18,17 @@ import (
 // The condition must hold for every member list that answers this request and that a quorum
 // confirmed: the lists of bound observers and of the node's own agent. Only bound observers whose
 // Nodes exist can prove health.
+//
+// A drain is decided like a deletion, but only for a node that is closed.
 func Decide(v View, r Request) Verdict {
+	if verdict, isRefused := RefuseOpenNode(v.Nodes[r.Node], r); isRefused {
+		return verdict
+	}
+	return decideClosed(v, r)
+}
+
+// decideClosed decides whether or not the node is closed.
+func decideClosed(v View, r Request) Verdict {
 	if v.Cluster == nil {
 		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given"}
 	}
@@ -27,6 +37,7 @@ func Decide(v View, r Request) Verdict {
 		return t.verdictWithoutList()
 	}
 	var worst *memberTally
+	isOnlyMember := false
 	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
 	lists := slices.Concat(t.Lists, t.unproven, t.ownLists)
 	for _, list := range lists {
@@ -40,12 +51,19 @@ func Decide(v View, r Request) Verdict {
 		for _, id := range onNode {
 			members[id] = true
 		}
+		if t.isOnlyMember(list) {
+			isOnlyMember = true
+			continue
+		}
 		if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
 			worst = tally.comparedWith(lists, list)
 		}
 	}
 	verdict := t.verdictFor(worst)
-	if rejoins := t.possibleRejoins(); worst == nil && len(rejoins) > 0 {
+	if worst == nil && isOnlyMember {
+		verdict = t.allowOnlyMember()
+	}
+	if rejoins := t.possibleRejoins(); worst == nil && !isOnlyMember && len(rejoins) > 0 {
 		verdict = t.refusePossibleRejoin(rejoins)
 	}
 	if disputed := observation.SortedIDs(contested); verdict.Allowed && len(disputed) > 0 {
@@ -62,7 +80,7 @@ func Decide(v View, r Request) Verdict {
 // the node according to any source, because the lists and the knowledge of the node may differ in
 // age.
 func Force(v View, r Request) Verdict {
-	verdict := Decide(v, r)
+	verdict := decideClosed(v, r)
 	t := newTarget(NewSnapshot(v), r)
 	t.Lists = observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, no list is fresh.
 	members := map[v1alpha1.MemberID]bool{}

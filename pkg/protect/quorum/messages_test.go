@@ -56,7 +56,24 @@ func goldenVerdicts() map[string]quorum.Verdict {
 	joining.Cluster.Status.Observations = joining.Cluster.Status.Observations[:3]
 	verdicts["agent has not reported"] = quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{joining.Cluster},
 		quorum.Request{Node: "w4", UID: "u4", Addresses: []string{quorumtest.Address(3)}, AgentSilent: true})
+	addGoldenDrains(verdicts)
 	return verdicts
+}
+
+// addGoldenDrains adds a verdict for each situation that the message of a drain must explain.
+func addGoldenDrains(verdicts map[string]quorum.Verdict) {
+	three := func() *quorumtest.Cluster { return quorumtest.Voters(3).State(0, quorumtest.Cordoned) }
+	for name, cluster := range map[string]*quorumtest.Cluster{
+		"drain, node not closed":            quorumtest.Voters(3),
+		"drain, one of three dead":          three().Dead(1),
+		"drain, another node drained":       three().Drained(1),
+		"drain, two voters":                 quorumtest.Voters(2).State(0, quorumtest.Cordoned),
+		"drain, no list":                    three().WithoutList(0, 1).Silent(2),
+		"allowed, drain":                    three(),
+		"allowed, drain of the only member": quorumtest.Voters(1).State(0, quorumtest.Cordoned),
+	} {
+		verdicts[name] = quorum.Decide(cluster.View, quorumtest.Drain(0))
+	}
 }
 
 // goldenClusters returns the clusters in which node w1 is deleted.

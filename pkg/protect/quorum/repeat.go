@@ -23,9 +23,11 @@ const RepeatWithin = time.Minute
 // and if it names every member that the deletion may lose now by any source. A review of the same
 // version is about another DELETE: the API server does not review one version twice. A tombstone
 // has no user, and a break-glass grant follows from no decision: neither answers. The caller writes
-// nothing. A grant whose time was renewed here would answer again and again without a decision.
+// nothing. A grant whose time was renewed here would answer again and again without a decision. The
+// API server reviews an eviction only once, so drains are always decided, and the grant of a drain
+// answers no deletion.
 func Repeat(c *v1alpha1.EtcdCluster, r Request, now time.Time) (v Verdict, isRepeated bool) {
-	if r.UID == "" || r.User == "" || r.DryRun || r.BreakGlass != nil {
+	if r.UID == "" || r.User == "" || r.Drain || r.DryRun || r.BreakGlass != nil {
 		return Verdict{}, false
 	}
 	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == r.UID })
@@ -35,7 +37,7 @@ func Repeat(c *v1alpha1.EtcdCluster, r Request, now time.Time) (v Verdict, isRep
 	g := c.Spec.Grants[at]
 	age := now.Sub(g.Time.Time)
 	isRewritten := g.NodeVersion != "" && r.Version != "" && g.NodeVersion != r.Version
-	if !isRewritten || g.User != r.User || g.BreakGlass || age < 0 || age >= RepeatWithin {
+	if !isRewritten || g.Reason == v1alpha1.GrantDrain || g.User != r.User || g.BreakGlass || age < 0 || age >= RepeatWithin {
 		return Verdict{}, false
 	}
 	// Without the states of Nodes and without fresh observations, more members are possible, and

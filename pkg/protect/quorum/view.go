@@ -30,7 +30,7 @@ type View struct {
 	MinRemainingTolerance int
 }
 
-// A Request is the deletion of one Node.
+// A Request is the deletion of one Node, or a drain of its node.
 type Request struct {
 	Node string
 	UID  types.UID
@@ -59,6 +59,17 @@ type Request struct {
 	BreakGlass *BreakGlass
 }
 
+// A Verb names in texts what was requested.
+type Verb struct{ Base, Past, Gerund, Noun string }
+
+// Verb returns how texts name the request.
+func (r Request) Verb() Verb {
+	if r.Drain {
+		return Verb{Base: "drain", Past: "drained", Gerund: "draining", Noun: "drain"}
+	}
+	return Verb{Base: "delete", Past: "deleted", Gerund: "deleting", Noun: "deletion"}
+}
+
 // A Reason classifies a Verdict. The set is closed, so it is suitable for a metric label.
 type Reason string
 
@@ -74,6 +85,10 @@ const (
 	CannotSee Reason = "CannotSee"
 	// UnknownMember: the node has a member or a server, but it is not known which one.
 	UnknownMember Reason = "UnknownMember"
+	// NotDraining: a guard pod is evicted, but nothing has closed its node for a drain.
+	NotDraining Reason = "NotDraining"
+	// OnlyMember: the drained node has the only member of its cluster, so there is no quorum to keep.
+	OnlyMember Reason = "OnlyMember"
 	// Repeated: an earlier review of the same deletion has allowed it.
 	Repeated Reason = "Repeated"
 	// Deleting: the Node is already being deleted.
@@ -133,6 +148,9 @@ const (
 	// existence shows that the deletion failed. It is longer than any DELETE can take: the request
 	// timeout of the API server (60 s by default) and an etcd election after it.
 	ResolvePresentAfter = 5 * time.Minute
+	// ResolveReturnedAfter is the time between two looks that both prove a drained member healthy
+	// after its node was opened again.
+	ResolveReturnedAfter = 30 * time.Second
 	// ResolveMovedAfter is the time during which a member must be proven healthy on its new Node,
 	// and during which a machine whose Node was deleted may still be removed.
 	// It is longer than the time after which cluster-autoscaler terminates an instance whose Node

@@ -296,6 +296,12 @@ func (c *Cluster) GrantedTo(node types.UID, i int) *Cluster {
 	return c
 }
 
+// Drained adds the grant for a drain of node i, whose Node is cordoned.
+func (c *Cluster) Drained(i int) *Cluster {
+	c.Cluster.Spec.Grants = append(c.Cluster.Spec.Grants, DrainGrantFor(i))
+	return c.State(i, Cordoned)
+}
+
 // Noticed adds the grant that the leader writes when node i is gone without a request.
 func (c *Cluster) Noticed(i int) *Cluster {
 	c.Granted(i).Cluster.Spec.Grants[0].User = ""

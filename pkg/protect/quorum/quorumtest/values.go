@@ -58,6 +58,9 @@ func CopyOf(v quorum.View) quorum.View {
 // Gone is a change for State: the Node does not exist.
 func Gone(n *observation.NodeState) { n.UID = "" }
 
+// Cordoned is a change for State: no pod is scheduled to the Node.
+func Cordoned(n *observation.NodeState) { n.Cordoned = true }
+
 // Departing is a change for State: cluster-autoscaler is about to delete the Node.
 func Departing(n *observation.NodeState) {
 	taints := []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
@@ -84,6 +87,20 @@ func GrantFor(i int) v1alpha1.Grant {
 	return v1alpha1.Grant{
 		NodeUID: UID(i), Node: Node(i), Members: IDs(ID(i)), Time: metav1.NewTime(Noon()), User: "alice",
 	}
+}
+
+// DrainGrantFor returns a grant for a drain of node i.
+func DrainGrantFor(i int) v1alpha1.Grant {
+	g := GrantFor(i)
+	g.Reason, g.Drained = v1alpha1.GrantDrain, &g.Time
+	return g
+}
+
+// Drain returns the request for a drain of node i.
+func Drain(i int) quorum.Request {
+	r := Deletion(i)
+	r.Drain = true
+	return r
 }
 
 // Deletion returns the request for node i, which is labelled and announces its member.

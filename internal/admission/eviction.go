@@ -1,0 +1,142 @@
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// Reasons of answers to evictions that need no decision.
+const (
+	// notGuard: the pod is not the guard pod of a node. Holdfast has no say in its eviction.
+	notGuard quorum.Reason = "NotGuard"
+	// guardGone: there is no such pod.
+	guardGone quorum.Reason = "GuardGone"
+)
+
+// parseEviction returns the review in an admission request. It returns an error for everything that
+// is not the eviction of a pod.
+func parseEviction(req admissionv1.AdmissionRequest) (review, error) {
+	r := review{
+		node: &corev1.Node{}, namespace: req.Namespace, pod: req.Name,
+		user: req.UserInfo.Username, id: string(req.UID), dryRun: req.DryRun != nil && *req.DryRun,
+	}
+	kind := req.Kind
+	switch {
+	case req.Operation != admissionv1.Create:
+		return r, fmt.Errorf("the operation is %q", req.Operation)
+	case kind.Group != policyv1.GroupName || kind.Kind != "Eviction" || (kind.Version != "v1" && kind.Version != "v1beta1"):
+		return r, fmt.Errorf("the kind is %q of group %q, version %q", kind.Kind, kind.Group, kind.Version)
+	case req.Resource.Group != "" || req.Resource.Resource != "pods" || req.SubResource != "eviction":
+		return r, fmt.Errorf("it is about the resource %q, subresource %q", req.Resource.Resource, req.SubResource)
+	case req.Name == "" || req.Namespace == "":
+		return r, errors.New("it names no pod, or no namespace")
+	case len(req.Object.Raw) == 0:
+		return r, errors.New("it has no object")
+	}
+	// The fields that are read here are the same in both versions.
+	eviction := &policyv1.Eviction{}
+	if err := json.Unmarshal(req.Object.Raw, eviction); err != nil {
+		return r, fmt.Errorf("parsing the object: %w", err)
+	}
+	if eviction.Name != "" && eviction.Name != req.Name {
+		return r, fmt.Errorf("it names %q, but its object is %q", req.Name, eviction.Name)
+	}
+	if o := eviction.DeleteOptions; o != nil && slices.Contains(o.DryRun, metav1.DryRunAll) {
+		r.dryRun = true
+	}
+	return r, nil
+}
+
+// decideEviction decides about the eviction of a pod. Each refusal tells the client to try again,
+// because that is what programs that drain nodes do then; another code ends `kubectl drain`. It
+// names no time to wait: client-go would wait inside the request.
+func (h *Handler) decideEviction(ctx context.Context, r review) answer {
+	if r.namespace != guard.Namespace || !strings.HasPrefix(r.pod, guard.NamePrefix) {
+		return allowUnguarded(notGuard)
+	}
+	pod, err := h.pod(ctx, r.namespace, r.pod)
+	switch {
+	case apierrors.IsNotFound(err):
+		// The answer that the API server would give. An allowed eviction could reach a guard pod that
+		// is created in the meantime.
+		a := refuse(guardGone, fmt.Sprintf("pod %q in namespace %s does not exist", r.pod, r.namespace))
+		a.code, a.isRoutine, a.isUnproven = http.StatusNotFound, true, true
+		return a
+	case err != nil:
+		a := answerCannotDecide(fmt.Sprintf("Pod %q cannot be read: %v. Try again; if the problem persists, "+
+			"check that the API server answers.", r.pod, err))
+		a.isUnproven = true
+		return retriable(a)
+	case pod.Spec.NodeName == "" || r.pod != guard.Name(pod.Spec.NodeName):
+		return allowUnguarded(notGuard)
+	}
+	return retriable(h.decideDrain(ctx, r, pod.Spec.NodeName))
+}
+
+// decideDrain decides about the drain of the node of a guard pod. The name and the node of the pod
+// make it a guard pod; its labels and owners, which users can change, do not matter. It sets the
+// Node of the review.
+func (h *Handler) decideDrain(ctx context.Context, r review, node string) answer {
+	r.node.Name = node
+	live, err := h.node(ctx, node)
+	switch {
+	case apierrors.IsNotFound(err):
+		return allowUnguarded(nodeGone)
+	case err != nil:
+		a := answerCannotDecide(fmt.Sprintf("Node %q cannot be read: %v. Try again; if the problem persists, "+
+			"check that the API server answers.", node, err))
+		a.isUnproven = true
+		return a
+	case live.DeletionTimestamp != nil:
+		return alreadyDeleting() // Its members count as lost already.
+	}
+	live.DeepCopyInto(r.node)
+	req, problem, err := newRequest(r, true, time.Now())
+	if err != nil && req.BreakGlass == nil {
+		return answerCannotDecide(quorum.RefuseUnparsable(req, err).Message).withProblem(problem)
+	}
+	decision, err := h.reviewer.Review(ctx, req)
+	if err != nil {
+		return undecided(r, decision, err).withProblem(problem)
+	}
+	return decided(decision).withProblem(problem)
+}
+
+// allowUnguarded allows an eviction that keeps no drain from anything. It makes no grant.
+func allowUnguarded(reason quorum.Reason) answer {
+	return answer{Decision: quorum.Decision{Allowed: true, Reason: reason}, isRoutine: true}
+}
+
+// retriable returns a refusal with the status that means "try again".
+func retriable(a answer) answer {
+	if !a.Allowed {
+		a.code = http.StatusTooManyRequests
+	}
+	return a
+}
+
+// refuseUndecidedEviction is the fallback of the entry for evictions. A review that is not about an
+// eviction will not become one if it is tried again.
+func refuseUndecidedEviction(code int32, reason quorum.Reason, why string) answer {
+	a := refuse(reason, why+". Until this is resolved, evictions of guard pods are refused.")
+	a.code, a.isUnproven = code, true
+	if code == http.StatusBadRequest {
+		return a
+	}
+	return retriable(a)
+}

@@ -1,0 +1,200 @@
+package membership_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// A look is what the leader finds in one probe of a drained node.
+type look struct {
+	after time.Duration // since the grant
+	world *quorumtest.Cluster
+}
+
+// resolveAfter returns the answer of Resolve at the last of the looks at node w1.
+func resolveAfter(g v1alpha1.Grant, looks []look) (isResolved bool, why string) {
+	var r membership.NodeReturn
+	for _, l := range looks {
+		now := quorumtest.Noon().Add(l.after)
+		r = r.Next(l.world.View, g, now)
+		isResolved, why = membership.Resolve(l.world.View, g, membership.ResolveEvidence{
+			Now: now, Node: l.world.Nodes[g.Node], Return: r,
+		})
+	}
+	return isResolved, why
+}
+
+// everyTenSeconds returns looks at the same world.
+func everyTenSeconds(from time.Duration, n int, world *quorumtest.Cluster) []look {
+	looks := make([]look, n)
+	for i := range looks {
+		looks[i] = look{from + time.Duration(i)*10*time.Second, world}
+	}
+	return looks
+}
+
+func TestF34DrainedNode(t *testing.T) {
+	drained := func() *quorumtest.Cluster { return quorumtest.Voters(3).Drained(0) }
+	open := func() *quorumtest.Cluster {
+		return drained().State(0, func(n *observation.NodeState) { n.Cordoned = false })
+	}
+	down := open().Dead(0)
+	silent := open().Silent(0)
+	unread := open().State(0, func(n *observation.NodeState) { *n = observation.NodeState{} })
+	join := func(parts ...[]look) (all []look) {
+		for _, p := range parts {
+			all = append(all, p...)
+		}
+		return all
+	}
+	const closed, notYet = "node w1 was drained, and is cordoned", "has not yet proven member a healthy twice, 30s apart"
+	for name, c := range map[string]struct {
+		looks      []look
+		isResolved bool
+		why        string
+	}{
+		"cordoned and healthy for an hour": {everyTenSeconds(0, 361, drained()), false, closed},
+		"marked":                           {everyTenSeconds(0, 60, open().State(0, quorumtest.Rebooting)), false, "is being rebooted by kured"},
+		"about to be deleted":              {everyTenSeconds(0, 60, open().State(0, quorumtest.Departing)), false, "is about to be deleted"},
+		"being deleted": {
+			everyTenSeconds(0, 60, open().State(0, func(n *observation.NodeState) { n.Deleting = true })), false, "is being deleted",
+		},
+		"first look":                {everyTenSeconds(0, 1, open()), false, notYet},
+		"open for 30 s":             {everyTenSeconds(0, 4, open()), false, notYet},
+		"open, proven twice":        {everyTenSeconds(0, 5, open()), true, "node w1 is open again; member a has been proven healthy"},
+		"two looks only":            {[]look{{0, open()}, {10 * time.Second, open()}, {40 * time.Second, open()}}, true, "open again"},
+		"one look after the others": {[]look{{0, open()}, {50 * time.Second, open()}}, false, notYet},
+		"F34 uncordoned before etcd is back": {
+			join(everyTenSeconds(0, 5, drained()), everyTenSeconds(time.Minute, 6, down), everyTenSeconds(2*time.Minute, 3, open())),
+			false, notYet,
+		},
+		"silent agent in between": {
+			join(everyTenSeconds(0, 4, open()), everyTenSeconds(40*time.Second, 1, silent), everyTenSeconds(50*time.Second, 3, open())),
+			false, notYet,
+		},
+		"closed in between": {
+			join(everyTenSeconds(0, 4, open()), everyTenSeconds(40*time.Second, 1, drained()), everyTenSeconds(50*time.Second, 4, open())),
+			false, notYet,
+		},
+		"unread in between": {
+			join(everyTenSeconds(0, 4, open()), everyTenSeconds(40*time.Second, 1, unread), everyTenSeconds(50*time.Second, 4, open())),
+			false, notYet,
+		},
+		"leader that did not look": {
+			join(everyTenSeconds(0, 3, open()), everyTenSeconds(time.Hour, 1, open())), false, notYet,
+		},
+		"silent, then proven twice": {
+			join(everyTenSeconds(0, 5, silent), everyTenSeconds(50*time.Second, 5, open())), true, "open again",
+		},
+		"proven by others only": {
+			everyTenSeconds(0, 9, open().InList(0, 0, func(m *v1alpha1.MemberStatus) { m.Healthy = false })), false, notYet,
+		},
+		"alarms not read":     {everyTenSeconds(0, 9, open().AlarmsUnknownToAll()), false, notYet},
+		"no list":             {everyTenSeconds(0, 9, open().Unconfirmed(0, 1, 2)), false, "no observer has answered"},
+		"learner":             {everyTenSeconds(0, 9, open().Learner(0)), true, "open again"},
+		"left":                {everyTenSeconds(0, 1, open().Removed(0)), true, "member a has left the member list"},
+		"left, still closed":  {everyTenSeconds(0, 9, drained().Removed(0)), false, closed},
+		"second member":       {everyTenSeconds(0, 9, open().Rebound(1, 0).Dead(1)), false, "member b healthy twice"},
+		"moved to other node": {everyTenSeconds(0, 9, open().Rebound(0, 3).State(3, func(n *observation.NodeState) { *n = node("u4") })), false, "whose agent does not prove"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for reason, g := range map[string]v1alpha1.Grant{"drain": quorumtest.DrainGrantFor(0), "F35 deletion after a drain": deletionAfterDrain()} {
+				isResolved, why := resolveAfter(g, c.looks)
+				require.Equal(t, c.isResolved, isResolved, "%s: %s", reason, why)
+				require.Contains(t, why, c.why)
+			}
+		})
+	}
+}
+
+// deletionAfterDrain returns the grant for the deletion of a node that was drained before.
+func deletionAfterDrain() v1alpha1.Grant {
+	g := quorumtest.DrainGrantFor(0)
+	g.Reason, g.Drained = v1alpha1.GrantDeletion, &metav1.Time{Time: g.Time.Add(-time.Hour)}
+	return g
+}
+
+// A renewed grant needs new proofs.
+func TestDrainedAgain(t *testing.T) {
+	world := quorumtest.Voters(3)
+	g := quorumtest.DrainGrantFor(0)
+	var r membership.NodeReturn
+	for i := range 5 {
+		r = r.Next(world.View, g, quorumtest.Noon().Add(time.Duration(i)*10*time.Second))
+	}
+	g.Time.Time = quorumtest.Noon().Add(45 * time.Second)
+	now := quorumtest.Noon().Add(50 * time.Second)
+	e := membership.ResolveEvidence{Now: now, Node: node("u1"), Return: r.Next(world.View, g, now)}
+	isResolved, why := membership.Resolve(world.View, g, e)
+	require.False(t, isResolved, why)
+}
+
+// If the Node of a drain is gone, the rules of a deletion apply, from the time at which the leader
+// finds that out.
+func TestF37DrainedNodeGone(t *testing.T) {
+	const reborn = quorum.ResolveMovedAfter
+	gone := quorumtest.Voters(3).Drained(0).State(0, quorumtest.Gone)
+	found := membership.Tombstones(gone.View)
+	require.Len(t, found, 1)
+	require.Equal(t, v1alpha1.GrantDeletion, found[0].Reason)
+	require.True(t, found[0].Time.IsZero(), "the writer sets the time")
+	require.Empty(t, found[0].User)
+	require.NotNil(t, found[0].Drained)
+	require.Equal(t, quorumtest.IDs("a"), found[0].Members)
+
+	again := quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.UID = "u1-again" })
+	require.Len(t, membership.Tombstones(again.View), 1)
+	for name, world := range map[string]*quorumtest.Cluster{
+		"there":    quorumtest.Voters(3).Drained(0),
+		"not read": quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.Known = false }),
+		"deleted":  quorumtest.Voters(3).Granted(0).State(0, quorumtest.Gone),
+	} {
+		require.Empty(t, membership.Tombstones(world.View), name)
+	}
+
+	removed := quorumtest.Voters(3).Removed(0).State(0, quorumtest.Gone)
+	for after, want := range map[time.Duration]bool{reborn - time.Second: false, reborn: true} {
+		e := membership.ResolveEvidence{Now: quorumtest.Noon().Add(after), Node: node("")}
+		isResolved, why := membership.Resolve(removed.View, deletionAfterDrain(), e)
+		require.Equal(t, want, isResolved, why)
+	}
+}
+
+// TestDrainedCombinations enumerates the states of a drained node. Its grant ends only if the Node
+// exists and is open, and its own agent has proven the member.
+func TestDrainedCombinations(t *testing.T) {
+	for bits := range 1 << 6 {
+		is := func(bit int) bool { return bits&(1<<bit) != 0 }
+		known, present, deleting, cordoned, marked, proven := is(0), is(1), is(2), is(3), is(4), is(5)
+		world := quorumtest.Voters(3)
+		world.State(0, func(n *observation.NodeState) {
+			n.Known, n.Deleting, n.Cordoned = known, deleting, cordoned
+			if !present {
+				n.UID = ""
+			}
+			if marked {
+				quorumtest.Rebooting(n)
+			}
+		})
+		if !proven {
+			world.Unhealthy(0)
+		}
+		for _, g := range []v1alpha1.Grant{quorumtest.DrainGrantFor(0), deletionAfterDrain()} {
+			isResolved, why := resolveAfter(g, everyTenSeconds(0, 400, world))
+			want := known && present && !deleting && !cordoned && !marked && proven
+			require.Equal(t, want, isResolved, fmt.Sprintf(
+				"known %t, present %t, deleting %t, cordoned %t, marked %t, proven %t: %s",
+				known, present, deleting, cordoned, marked, proven, why))
+		}
+	}
+}
