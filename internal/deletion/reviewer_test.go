@@ -48,6 +48,14 @@ func TestReview(t *testing.T) {
 		{"repeated review of two clusters", repeatedReviewOfTwoClusters},
 		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
 		{"F24 marks of other programs", marksOfOthers},
+		{"F33 drains of all nodes", drainsOfAllNodes},
+		{"F35 deletion after a drain", deletionAfterDrain},
+		{"F35 drain after a deletion", drainAfterDeletion},
+		{"F36 node not closed", drainOfOpenNode},
+		{"drain, break-glass override", breakGlassDrain},
+		{"drain, dry run", dryRunOfDrain},
+		{"drain, account without a name", drainWithoutName},
+		{"drain of a node without etcd", drainWithoutEtcd},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := storetest.New(t, config, 0x10+i)

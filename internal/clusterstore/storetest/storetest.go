@@ -335,6 +335,19 @@ func (f *Fixture) Request(i int) quorum.Request {
 	}
 }
 
+// Drain returns the request to drain the i-th node, as package admission makes it.
+func (f *Fixture) Drain(i int) quorum.Request {
+	req := f.Request(i)
+	req.Drain, req.Version = true, ""
+	return req
+}
+
+// Cordon closes or opens the i-th Node.
+func (f *Fixture) Cordon(i int, isClosed bool) {
+	f.t.Helper()
+	f.PatchNode(i, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, isClosed))
+}
+
 // DeleteNode deletes the i-th Node without a review.
 func (f *Fixture) DeleteNode(i int) {
 	f.t.Helper()

@@ -3,8 +3,10 @@ package quorum
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -39,4 +41,36 @@ func (t requestTarget) allowOnlyMember() Verdict {
 		Message: fmt.Sprintf("node %s has the only member of etcd cluster %s, so no quorum can be kept", t.Node, id),
 		Warning: fmt.Sprintf("etcd cluster %s is down until node %s is back, and its data are on that node only", id, t.Node),
 	}
+}
+
+// isDrained reports whether the member is lost by the grant of a drain whose Node still exists.
+func (s Snapshot) isDrained(m memberState) bool {
+	return slices.ContainsFunc(s.Cluster.Spec.Grants, func(g v1alpha1.Grant) bool {
+		n := s.Nodes[g.Node]
+		return g.Drained != nil && n.Known && n.UID == g.NodeUID && s.isGranted(m.ID, g)
+	})
+}
+
+// drainedStep tells how a drained node comes back. n is the state of its Node, which exists.
+func (t requestTarget) drainedStep(g v1alpha1.Grant, n observation.NodeState, tally memberTally) string {
+	members := joinTitles(t.lostBy(g, tally))
+	count := "counts"
+	if len(t.lostBy(g, tally)) > 1 {
+		count = "count"
+	}
+	since := "node " + g.Node + " was drained at " + g.Drained.UTC().Format(time.RFC3339)
+	again := fmt.Sprintf("%s %s again when the agent there has proven it healthy twice, %s apart", members, count,
+		ResolveReturnedAfter)
+	switch {
+	case n.Deleting:
+		return fmt.Sprintf("%s and is being deleted: wait until its machine is gone, then %s node %s again to see the "+
+			"remaining steps", since, t.Verb().Base, t.Node)
+	case n.Departure.Class != departure.None:
+		return fmt.Sprintf("%s and %s (%s): wait until it is back, uncordoned and without that mark, and etcd runs there; %s",
+			since, n.Departure.Says, n.Departure, again)
+	case n.Cordoned:
+		return fmt.Sprintf("%s and is still cordoned: wait until it is back; the program that drained it uncordons it, or you "+
+			"do when etcd runs there: kubectl uncordon %s; %s", since, g.Node, again)
+	}
+	return fmt.Sprintf("%s and is open again: wait until etcd runs there; %s", since, again)
 }

@@ -35,7 +35,11 @@ func (t requestTarget) keptMessage(tally memberTally) string {
 func (t requestTarget) keptWarning(tally memberTally) string {
 	id, onNode := observation.ClusterIDOf(t.Cluster), tally.withStatus(statusOnNode)
 	warnings := []string{t.removeNext(onNode)}
-	if tally.healthy == tally.quorum {
+	switch {
+	case tally.healthy == tally.quorum && t.Drain:
+		warnings = append(warnings, fmt.Sprintf("until then, or until its machine is gone and replaced, "+
+			"etcd cluster %s cannot lose another voter", id))
+	case tally.healthy == tally.quorum:
 		it, has := "it", "has"
 		if len(onNode) > 1 {
 			it, has = "they", "have"
@@ -69,6 +73,10 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 // The list still counts them as voters, so the removal of a healthy member first would cost quorum.
 func (t requestTarget) removeNext(onNode []memberState) string {
 	id, titles := observation.ClusterIDOf(t.Cluster), joinTitles(onNode)
+	if t.Drain {
+		return fmt.Sprintf("%s counts as lost from now on; it counts again when node %s is back and open "+
+			"(kubectl uncordon %s), and its agent has proven it healthy", titles, t.Node, t.Node)
+	}
 	if d := t.distributionOf(onNode[0]); removesWithNode(d) {
 		return fmt.Sprintf("%s removes %s from etcd cluster %s after the deletion of node %s: "+
 			"before any other member is removed, check that the member list has changed (%s)",
@@ -107,8 +115,8 @@ func (t requestTarget) refusalMessage(tally memberTally) string {
 	if tally.healthy > 0 {
 		remaining = fmt.Sprintf("only %d", tally.healthy)
 	}
-	lines := []string{fmt.Sprintf("deleting node %s %s%s: %d of %s must be healthy%s, and %s would remain",
-		t.Node, what, while, tally.quorum, observation.Plural(tally.voters, "voter"), reserve, remaining)}
+	lines := []string{fmt.Sprintf("%s node %s %s%s: %d of %s must be healthy%s, and %s would remain",
+		t.Verb().Gerund, t.Node, what, while, tally.quorum, observation.Plural(tally.voters, "voter"), reserve, remaining)}
 	if tally.sources != "" {
 		lines = append(lines, "  "+tally.sources)
 	}
@@ -175,7 +183,7 @@ func (m memberState) description() string {
 
 // Parts of the messages for the reason CannotSee.
 const (
-	quorumUnknown   = "it is not known whether the deletion would break quorum"
+	quorumUnknown   = "it is not known whether the %s would break quorum"
 	noConfirmedList = "no agent returned a member list that a quorum confirmed"
 )
 
@@ -185,7 +193,7 @@ func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
 	id := observation.ClusterIDOf(t.Cluster)
 	facts := []string{fmt.Sprintf(
 		"cannot see etcd cluster %s, which has %s on node %s: %s; "+quorumUnknown,
-		id, joinIDs(members), t.Node, t.missingLists())}
+		id, joinIDs(members), t.Node, t.missingLists(), t.Verb().Noun)}
 	for _, b := range distinctNodes(t.Cluster.Spec.Members) {
 		facts = append(facts, "  node "+b.Node+": "+t.describeObserver(b))
 	}
@@ -204,7 +212,7 @@ func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
 	}
 	return refusalText(t.Request, facts,
 		"check what the agents report: kubectl describe node "+t.Node+
-			" (condition "+observation.EtcdMemberCondition+"), and their logs; then delete the node again\n"+
+			" (condition "+observation.EtcdMemberCondition+"), and their logs; then "+t.again()+"\n"+
 			"    (if this is the etcd of kube-apiserver, it has quorum, because your request passed through it: "+
 			"check the agents' certificates and the network)",
 		"if etcd has already lost quorum, keep this node even if its member is dead: "+
@@ -266,9 +274,9 @@ func (s Snapshot) describeObserver(b v1alpha1.Binding) string {
 
 // disputedMessage explains that the node announces members that are bound to another Node.
 func (t requestTarget) disputedMessage(members []v1alpha1.MemberID) string {
-	facts := []string{fmt.Sprintf("node %s announces %s of etcd cluster %s, but another Node has it: deleting the "+
+	facts := []string{fmt.Sprintf("node %s announces %s of etcd cluster %s, but another Node has it: %s the "+
 		"wrong Node would lose a member without counting it",
-		t.Node, joinIDs(members), observation.ClusterIDOf(t.Cluster))}
+		t.Node, joinIDs(members), observation.ClusterIDOf(t.Cluster), t.Verb().Gerund)}
 	for _, id := range members {
 		facts = append(facts, fmt.Sprintf("  member %s is bound to node %s, which exists", id, t.Bindings[id].Node))
 	}

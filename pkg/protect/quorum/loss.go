@@ -131,7 +131,12 @@ func describeGrant(g v1alpha1.Grant, node string) string {
 	case g.User == "":
 		return fmt.Sprintf("%s %s is gone, and its deletion was not reviewed (detected at %s)", node, g.Node, at)
 	case g.BreakGlass:
-		return fmt.Sprintf("the deletion of %s %s was forced by %s at %s", node, g.Node, g.User, at)
+		return fmt.Sprintf("the %s of %s %s was forced by %s at %s", nounOf(g), node, g.Node, g.User, at)
 	}
-	return fmt.Sprintf("the deletion of %s %s by %s was allowed at %s", node, g.Node, g.User, at)
+	return fmt.Sprintf("the %s of %s %s by %s was allowed at %s", nounOf(g), node, g.Node, g.User, at)
+}
+
+// nounOf names what the grant allowed.
+func nounOf(g v1alpha1.Grant) string {
+	return Request{Drain: g.Reason == v1alpha1.GrantDrain}.Verb().Noun
 }

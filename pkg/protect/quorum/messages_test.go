@@ -64,16 +64,27 @@ func goldenVerdicts() map[string]quorum.Verdict {
 func addGoldenDrains(verdicts map[string]quorum.Verdict) {
 	three := func() *quorumtest.Cluster { return quorumtest.Voters(3).State(0, quorumtest.Cordoned) }
 	for name, cluster := range map[string]*quorumtest.Cluster{
-		"drain, node not closed":            quorumtest.Voters(3),
-		"drain, one of three dead":          three().Dead(1),
-		"drain, another node drained":       three().Drained(1),
-		"drain, two voters":                 quorumtest.Voters(2).State(0, quorumtest.Cordoned),
-		"drain, no list":                    three().WithoutList(0, 1).Silent(2),
-		"allowed, drain":                    three(),
-		"allowed, drain of the only member": quorumtest.Voters(1).State(0, quorumtest.Cordoned),
+		"drain, node not closed":                      quorumtest.Voters(3),
+		"drain, one of three dead":                    three().Dead(1),
+		"drain, another node drained":                 three().Drained(1),
+		"drain, another node drained and open":        three().Drained(1).State(1, func(n *observation.NodeState) { n.Cordoned = false }),
+		"drain, another node drained and marked":      three().Drained(1).State(1, quorumtest.Rebooting).Dead(1),
+		"drain, another node drained and gone":        three().Drained(1).State(1, quorumtest.Gone).Dead(1),
+		"drain, another node deleted after its drain": deletedAfterDrain(three()),
+		"drain, two voters":                           quorumtest.Voters(2).State(0, quorumtest.Cordoned),
+		"drain, no list":                              three().WithoutList(0, 1).Silent(2),
+		"allowed, drain":                              three(),
+		"allowed, drain of the only member":           quorumtest.Voters(1).State(0, quorumtest.Cordoned),
 	} {
 		verdicts[name] = quorum.Decide(cluster.View, quorumtest.Drain(0))
 	}
+}
+
+// deletedAfterDrain adds the grant for the deletion of node w2, which was drained before.
+func deletedAfterDrain(c *quorumtest.Cluster) *quorumtest.Cluster {
+	g := &c.Drained(1).Cluster.Spec.Grants[0]
+	g.Reason, g.Drained = v1alpha1.GrantDeletion, &metav1.Time{Time: g.Time.Add(-time.Hour)}
+	return c
 }
 
 // goldenClusters returns the clusters in which node w1 is deleted.
@@ -94,6 +105,7 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"three of five dead, with this one":        quorumtest.Voters(5).Dead(0, 1, 2),
 		"two of five dead, one granted":            quorumtest.Voters(5).Dead(1, 2).Granted(3),
 		"another node granted":                     three().Granted(1),
+		"another node drained":                     three().Drained(1),
 		"another member moved":                     movedAway(),
 		"another machine joined again":             quorumtest.Voters(4).Granted(1).JoinedAgain(1, 3),
 		"another node gone":                        three().State(1, quorumtest.Gone),

@@ -81,14 +81,14 @@ func (t requestTarget) refusePossibleRejoin(members []v1alpha1.MemberID) Verdict
 		t.Node, cluster, joinIDs(observation.SortedIDs(t.named)), joinIDs(members), are, which, t.Node)
 	steps := []string{
 		fmt.Sprintf("check that the agent of this node runs, and what it reports: "+
-			"kubectl describe node %s (condition %s); then delete the node again", t.Node, observation.EtcdMemberCondition),
+			"kubectl describe node %s (condition %s); then %s", t.Node, observation.EtcdMemberCondition, t.again()),
 		fmt.Sprintf("if %s runs on another machine: check that an agent runs there; within seconds of its announcement, "+
-			"the deletion of this node can be decided without that member", joinIDs(members)),
+			"the %s of this node can be decided without that member", joinIDs(members), t.Verb().Noun),
 	}
 	if t.announcesMemberOf(cluster) {
 		steps = append(steps, fmt.Sprintf("only if you know that this machine no longer has etcd with data%s: "+
-			"kubectl annotate node %s %s-, and delete the node again in a minute",
-			breakGlassVerbNote, t.Node, observation.AnnouncementAnnotation))
+			"kubectl annotate node %s %s-, and %s in a minute",
+			breakGlassVerbNote, t.Node, observation.AnnouncementAnnotation, t.again()))
 	}
 	return Verdict{
 		Reason: UnknownMember, Final: len(t.Pending()) == 0, Message: refusalText(t.Request, []string{fact}, steps...),

@@ -112,10 +112,10 @@ func RefuseMissing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 
 func missingMessage(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Request) string {
 	fact := fmt.Sprintf("cannot see etcd cluster %s, of which node %s announces %s: it has no EtcdCluster; "+quorumUnknown,
-		id, r.Node, joinIDs(members))
+		id, r.Node, joinIDs(members), r.Verb().Noun)
 	return refusalText(r, []string{fact},
 		"wait: the webhook's leader creates the EtcdCluster within seconds of the announcement; "+
-			"check that a webhook replica runs and leads, then delete the node again",
+			"check that a webhook replica runs and leads, then "+r.again(),
 		"if the leader does not create it because there are too many (see its log): kubectl get etcdclusters, "+
 			"then kubectl delete etcdcluster for those that no longer exist; the leader then creates this one",
 		fmt.Sprintf("only if this etcd cluster no longer exists anywhere%s: kubectl annotate node %s %s-",
@@ -151,15 +151,15 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 // themselves.
 func refuseUnidentified(r Request) Verdict {
 	fact := fmt.Sprintf("node %s has an etcd server that has never identified itself (%s): "+
-		"its cluster and member ID are unknown, so it is not known what the deletion would break",
-		r.Node, joinPlaces(r.Unverified))
+		"its cluster and member ID are unknown, so it is not known what the %s would break",
+		r.Node, joinPlaces(r.Unverified), r.Verb().Noun)
 	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact},
 		fmt.Sprintf("find the cause, and what the agent has tried: kubectl describe node %s (condition %s)",
 			r.Node, observation.EtcdMemberCondition),
 		"give the agent on this node a client certificate that this etcd accepts (--etcd-ca, --etcd-cert, --etcd-key); "+
-			"the agent then identifies the server within seconds, and the deletion can be decided",
+			"the agent then identifies the server within seconds, and the "+r.Verb().Noun+" can be decided",
 		"if it is a leftover and not a member of any cluster: "+
-			"stop it, move its data directory away, and delete the node again",
+			"stop it, move its data directory away, and "+r.again(),
 	)}
 }
 
@@ -192,7 +192,7 @@ func RefuseUnattributed(r Request) Verdict {
 func RefuseUnparsable(r Request, problem error) Verdict {
 	fact := fmt.Sprintf("the etcd members that node %q announces cannot be read: %v", r.Node, problem)
 	return Verdict{Reason: CannotDecide, Final: true, Message: refusalText(r, []string{fact},
-		"delete the node again in a minute: the Holdfast agent of the node rewrites the annotation; "+
+		r.again()+" in a minute: the Holdfast agent of the node rewrites the annotation; "+
 			"if it does not, see the log of that agent",
 		fmt.Sprintf("only if you know that the node has no etcd with data, and no agent runs there%s: "+
 			"kubectl annotate node %s %s- %s-",

@@ -15,6 +15,9 @@ import (
 // step.
 func refusalText(r Request, facts []string, steps ...string) string {
 	lines := append(slices.Clone(facts), "what to do, safest first:")
+	if r.Drain {
+		lines[len(facts)] = "what to do, safest first (programs that drain nodes try again by themselves):"
+	}
 	for _, step := range steps {
 		lines = append(lines, "  - "+step)
 	}
@@ -28,9 +31,9 @@ const breakGlassVerbNote = " (needs the verb breakglass on etcdclusters)"
 // BreakGlassStep returns the last step of every refusal.
 func BreakGlassStep(r Request) string {
 	return fmt.Sprintf("  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; "+
-		"recorded with your name), then delete the node again:\n    kubectl annotate --overwrite node %s "+
+		"recorded with your name), then %s:\n    kubectl annotate --overwrite node %s "+
 		`%s='{"uid":"%s","until":"'$(date -u -d +30min +%%FT%%TZ)'","reason":"say why"}'`,
-		r.Node, BreakGlassAnnotation, r.UID)
+		r.again(), r.Node, BreakGlassAnnotation, r.UID)
 }
 
 // removableMembers returns the members that an operator may remove from the list once they are
@@ -57,22 +60,27 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 		}
 	}
 	if len(unread) > 0 {
-		steps = append(steps, fmt.Sprintf("delete the node again in a few seconds: "+
-			"the API server did not return node %s in time", strings.Join(unread, ", ")))
+		steps = append(steps, fmt.Sprintf("%s in a few seconds: "+
+			"the API server did not return node %s in time", t.again(), strings.Join(unread, ", ")))
 	}
 	alarmsUnread := func(m memberState) bool { return m.problem == problemAlarmsUnread }
 	if slices.ContainsFunc(tally.withStatus(statusUnproven), alarmsUnread) {
-		steps = append(steps, fmt.Sprintf("delete the node again in a few seconds; "+
+		steps = append(steps, fmt.Sprintf("%s in a few seconds; "+
 			"if the problem persists, check what the agents report about the alarms: "+
-			"kubectl get etcdcluster %s -o yaml (status.observations, problem)", observation.ClusterIDOf(t.Cluster)))
+			"kubectl get etcdcluster %s -o yaml (status.observations, problem)", t.again(), observation.ClusterIDOf(t.Cluster)))
 	}
 	if disputed := tally.disputed(); len(disputed) > 0 {
-		steps = append(steps, fmt.Sprintf("delete the node again in a few seconds, because the member list may have just "+
+		steps = append(steps, fmt.Sprintf("%s in a few seconds, because the member list may have just "+
 			"changed; if the lists still differ, find out with `etcdctl member list` whether the cluster has %s, "+
-			"and check the agent of the node that reports otherwise; remove no member before", joinTitles(disputed)))
+			"and check the agent of the node that reports otherwise; remove no member before", t.again(), joinTitles(disputed)))
 	}
 	for _, g := range t.effectiveGrants(tally) {
-		if n := t.Nodes[g.Node]; n.Known && n.UID == g.NodeUID && !n.Deleting && n.Departure.Class != departure.ForGood {
+		n := t.Nodes[g.Node]
+		if n.Known && n.UID == g.NodeUID && g.Drained != nil {
+			steps = append(steps, t.drainedStep(g, n, tally))
+			continue
+		}
+		if n.Known && n.UID == g.NodeUID && !n.Deleting && n.Departure.Class != departure.ForGood {
 			within := "a minute"
 			if at := g.Time.Add(ResolvePresentAfter); t.Now.Before(at) {
 				within += " of " + at.UTC().Format(time.RFC3339)
@@ -86,9 +94,9 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 			steps = append(steps, fmt.Sprintf("if the machine of node %s stays, wait: %s counts again by itself at the "+
 				"time above", m.node, m.title()))
 		}
-		if m.stillAnswers && m.problem != problemNodeUnread {
+		if m.stillAnswers && m.problem != problemNodeUnread && !t.isDrained(m) {
 			steps = append(steps, fmt.Sprintf("%s still answers: if its machine is being removed, "+
-				"wait until it is gone, then delete node %s again to see the remaining steps", m.title(), t.Node))
+				"wait until it is gone, then %s node %s again to see the remaining steps", m.title(), t.Verb().Base, t.Node))
 		}
 	}
 	for _, m := range tally.withStatus(statusAway) {
@@ -99,8 +107,8 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 
 // absenceStep returns the step about a member whose node is away for a while.
 func (t requestTarget) absenceStep(m memberState) string {
-	step := fmt.Sprintf("wait for %s: node %s %s (%s); once that is over, delete node %s again",
-		m.title(), m.node, m.absence.Says, m.absence, t.Node)
+	step := fmt.Sprintf("wait for %s: node %s %s (%s); once that is over, %s node %s again",
+		m.title(), m.node, m.absence.Says, m.absence, t.Verb().Base, t.Node)
 	if !m.stillAnswers {
 		step += fmt.Sprintf("; only if node %s never comes back: %s", m.node, t.removeCommand(m))
 	}
@@ -120,8 +128,8 @@ func (t requestTarget) repairSteps(tally memberTally) []string {
 		steps = append(steps, step)
 	}
 	if enough {
-		steps[len(steps)-1] += fmt.Sprintf("\n    (without %s in the member list, this deletion is allowed)",
-			joinTitles(dead))
+		steps[len(steps)-1] += fmt.Sprintf("\n    (without %s in the member list, this %s is allowed)",
+			joinTitles(dead), t.Verb().Noun)
 	}
 	return steps
 }

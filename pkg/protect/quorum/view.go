@@ -70,6 +70,9 @@ func (r Request) Verb() Verb {
 	return Verb{Base: "delete", Past: "deleted", Gerund: "deleting", Noun: "deletion"}
 }
 
+// again asks for another attempt.
+func (r Request) again() string { return r.Verb().Base + " the node again" }
+
 // A Reason classifies a Verdict. The set is closed, so it is suitable for a metric label.
 type Reason string
 

@@ -1,0 +1,184 @@
+package deletion
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// drainsOfAllNodes drains all nodes at the same time, through two replicas.
+func drainsOfAllNodes(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	for i := range f.Nodes {
+		f.Cordon(i, true)
+	}
+	reviewers := []testReviewer{newReviewer(f, 0), newReviewer(f, 0)}
+	decisions := make([]quorum.Decision, 3)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range decisions {
+		g.Go(func() (err error) {
+			bounded, cancel := context.WithTimeout(ctx, 8*time.Second)
+			defer cancel()
+			decisions[i], err = reviewers[i%2].Review(bounded, f.Drain(i))
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	drained := -1
+	for i, d := range decisions {
+		if d.Allowed {
+			require.Equal(t, -1, drained, "two nodes may be drained")
+			drained = i
+		}
+	}
+	require.NotEqual(t, -1, drained, "%+v", decisions)
+	c := f.Cluster()
+	require.Len(t, c.Spec.Grants, 1)
+	grant := c.Spec.Grants[0]
+	require.Equal(t, f.Nodes[drained].UID, grant.NodeUID)
+	require.Equal(t, v1alpha1.GrantDrain, grant.Reason)
+	require.Equal(t, grant.Time, *grant.Drained)
+	require.Equal(t, []v1alpha1.MemberID{f.MemberID(drained)}, grant.Members)
+
+	other := (drained + 1) % 3
+	for _, req := range []quorum.Request{f.Drain(other), f.Request(other)} {
+		refused := review(t, reviewers[0], req)
+		require.False(t, refused.Allowed)
+		require.Contains(t, refused.Message, "the drain of its node "+f.Nodes[drained].Name+" by alice was allowed at ")
+		require.Contains(t, refused.Message, "kubectl uncordon "+f.Nodes[drained].Name)
+	}
+	require.True(t, review(t, reviewers[1], f.Drain(drained)).Allowed, "the drain is tried again")
+	require.Len(t, f.Cluster().Spec.Grants, 1)
+}
+
+func deletionAfterDrain(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	f.Cordon(0, true)
+	require.True(t, review(t, reviewer, f.Drain(0)).Allowed)
+	drain := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+
+	writeNode(t, f, 0)
+	deletion := review(t, reviewer, f.Request(0))
+	require.True(t, deletion.Allowed, deletion.Message)
+	require.Equal(t, quorum.QuorumKept, deletion.Reason, "the drain does not answer for the deletion")
+	c := f.Cluster()
+	require.Len(t, c.Spec.Grants, 1)
+	grant := c.Spec.Grants[0]
+	require.Equal(t, v1alpha1.GrantDeletion, grant.Reason)
+	require.True(t, grant.Drained.Equal(drain.Drained))
+	require.NotEmpty(t, grant.NodeVersion)
+}
+
+// drainAfterDeletion drains a node whose deletion was allowed, as Karpenter does. The grant stays one
+// for a deletion: another review of the DELETE may still come.
+func drainAfterDeletion(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	f.Cordon(0, true)
+	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
+	before := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+	require.Nil(t, before.Drained)
+
+	drain := f.Drain(0)
+	drain.User = "bob"
+	require.True(t, review(t, reviewer, drain).Allowed)
+	after := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+	require.NotNil(t, after.Drained)
+	require.False(t, after.Time.Before(&before.Time))
+	after.Time, after.Drained = before.Time, nil
+	require.Equal(t, before, after)
+
+	writeNode(t, f, 0)
+	require.Equal(t, quorum.Repeated, review(t, reviewer, f.Request(0)).Reason)
+}
+
+func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	for _, isDryRun := range []bool{false, true} {
+		req := f.Drain(0)
+		req.DryRun = isDryRun
+		decision := review(t, reviewer, req)
+		require.False(t, decision.Allowed)
+		require.Equal(t, quorum.NotDraining, decision.Reason)
+	}
+	c := f.Cluster()
+	require.Empty(t, c.Spec.Grants)
+	require.Empty(t, c.Spec.Nonce, "no probe was requested")
+
+	// The node is opened while its drain is decided.
+	f.Cordon(0, true)
+	p, err := reviewer.probeAndDecide(t.Context(), f.Drain(0), f.Cluster())
+	require.NoError(t, err)
+	defer p.request.Release()
+	require.True(t, p.verdict.Allowed)
+	f.Cordon(0, false)
+	nonces := func() []string { return p.request.Result().Nonces }
+	verdict, err := reviewer.grant(t.Context(), f.Drain(0), p.result.Cluster, nonces, quorum.Decide)
+	require.NoError(t, err)
+	require.Equal(t, quorum.NotDraining, verdict.Reason)
+	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+func breakGlassDrain(t *testing.T, f *storetest.Fixture) {
+	f.SilenceAgents()
+	reviewer := newReviewer(f, time.Second)
+	req := f.Drain(0)
+	req.BreakGlass = &quorum.BreakGlass{UID: req.UID, Until: time.Now().Add(time.Hour), Reason: "the host burns"}
+	decision := review(t, reviewer, req)
+	require.True(t, decision.Allowed)
+	require.Equal(t, quorum.BreakGlassUsed, decision.Reason)
+	require.Contains(t, decision.Warnings[0], "is drained without a check")
+	grant := storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+	require.NotNil(t, grant)
+	require.True(t, grant.BreakGlass)
+	require.Equal(t, v1alpha1.GrantDrain, grant.Reason)
+	require.NotNil(t, grant.Drained)
+}
+
+func dryRunOfDrain(t *testing.T, f *storetest.Fixture) {
+	f.WriteNonce("last")
+	f.PublishAll("last")
+	f.Cordon(0, true)
+	before := f.Cluster()
+	req := f.Drain(0)
+	req.DryRun = true
+	decision := review(t, newReviewer(f, 0), req)
+	require.True(t, decision.Allowed, decision.Message)
+	require.Equal(t, before.Spec, f.Cluster().Spec)
+}
+
+// drainWithoutName: a grant without a user is one that no review wrote.
+func drainWithoutName(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	f.Cordon(0, true)
+	req := f.Drain(0)
+	req.User = ""
+	require.True(t, review(t, newReviewer(f, 0), req).Allowed)
+	require.Equal(t, "an account without a name", storetest.GrantFor(f.Cluster(), req.UID).User)
+}
+
+// drainWithoutEtcd: the guard pod of a node that no longer has etcd keeps no drain from going on.
+func drainWithoutEtcd(t *testing.T, f *storetest.Fixture) {
+	node := f.CreateNode("plain-"+string(f.ClusterID), "10.98.0.1", "9")
+	f.DeleteAfterTest(node)
+	f.Nodes = append(f.Nodes, node)
+	f.Cordon(3, true)
+	req := quorum.Request{Node: node.Name, UID: node.UID, Addresses: []string{"10.98.0.1"}, Drain: true, User: "alice"}
+	decision := review(t, newReviewer(f, 0), req)
+	require.True(t, decision.Allowed)
+	require.Equal(t, quorum.NothingToProtect, decision.Reason)
+	require.Empty(t, f.Cluster().Spec.Grants)
+
+	req.Labelled = true
+	decision = review(t, newReviewer(f, 0), req)
+	require.Equal(t, quorum.UnknownMember, decision.Reason)
+}
