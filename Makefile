@@ -62,10 +62,11 @@ generate: bin/controller-gen ## Write deep copies and the CRD from the types in 
 TAGS := grpcnotrace
 
 .PHONY: build
-build: ## Build agent and webhook into bin/
+build: ## Build agent, webhook and the program of guard pods into bin/
 	@mkdir -p bin
 	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-agent ./cmd/agent
 	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-webhook ./cmd/webhook
+	go build -ldflags "-s -w" -o bin/holdfast-guard ./cmd/guard
 
 # The race detector needs a C compiler. Without one the tests run without it and report that.
 RACE := $(if $(C_COMPILER),-race)
@@ -145,13 +146,16 @@ SOURCE := https://github.com/holdfast-dev/holdfast
 bin/pack-image: tools/image/main.go tools/image/go.mod tools/image/go.sum
 	$(call tool,image,.,-s -w)
 
+# The image of the agent also contains the program of guard pods: that image is on every node.
 .PHONY: image-files
 image-files: bin/pack-image
-	@mkdir -p bin/images; for part in agent webhook; do \
+	@mkdir -p bin/images; for part in agent webhook guard; do \
 		GOTOOLCHAIN=$(GO_IMAGES) GOFLAGS= GOEXPERIMENT= GOFIPS140=off GOOS=linux GOARCH=$(ARCH) GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 \
 		go build -tags $(TAGS) -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$(VERSION)+$(REVISION)" \
-			-o bin/images/holdfast-$$part ./cmd/$$part && \
-		bin/pack-image -program bin/images/holdfast-$$part -tag holdfast-$$part:$(VERSION) -arch $(ARCH) -limit 40 \
+			-o bin/images/holdfast-$$part ./cmd/$$part || exit 1; \
+	done
+	@for part in agent webhook; do also=; [ $$part = webhook ] || also="-also bin/images/holdfast-guard"; \
+		bin/pack-image -program bin/images/holdfast-$$part $$also -tag holdfast-$$part:$(VERSION) -arch $(ARCH) -limit 40 \
 			-epoch $(SOURCE_DATE_EPOCH) -label org.opencontainers.image.title=holdfast-$$part \
 			-label org.opencontainers.image.source=$(SOURCE) -label org.opencontainers.image.version=$(VERSION) \
 			-label org.opencontainers.image.revision=$(REVISION) -label org.opencontainers.image.licenses=Apache-2.0 \
@@ -186,7 +190,7 @@ uninstall: ## Remove Holdfast from the cluster of KUBECONFIG: open held nodes an
 		$(KUBECTL) delete --ignore-not-found mutatingadmissionpolicybindings,mutatingadmissionpolicies holdfast-born-held; fi
 	$(KUBECTL) delete --ignore-not-found validatingwebhookconfigurations holdfast
 	$(KUBECTL) delete --ignore-not-found validatingadmissionpolicybindings,validatingadmissionpolicies \
-		holdfast-nodes holdfast-agent-observations holdfast-grants
+		holdfast-nodes holdfast-agent-observations holdfast-grants holdfast-guards holdfast-guard-image
 	$(KUBECTL) -n holdfast-system delete --ignore-not-found --cascade=foreground --timeout=5m daemonset/holdfast-agent deployment/holdfast-webhook
 	bin/holdfast-uninstall
 	$(KUBECTL) delete --ignore-not-found --timeout=5m -k manifests/overlays/without-born-held

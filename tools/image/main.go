@@ -1,5 +1,5 @@
-// Command image packs one statically linked program into a container image that is built FROM
-// scratch. The image depends on the program and the arguments only, not on the machine, the
+// Command image packs statically linked programs into a container image that is built FROM
+// scratch. The image depends on the programs and the arguments only, not on the machine, the
 // time or the directory. No container engine is required. `docker load`, `ctr images import`,
 // `crane push` and `skopeo copy docker-archive:` can read the result.
 package main
@@ -33,6 +33,8 @@ func main() {
 // imageOptions are the values of the flags.
 type imageOptions struct {
 	program, tag, arch, out string
+	// more are further programs in the image.
+	more []string
 	// epoch is the modification time of all files in the image, in seconds since 1970.
 	epoch int64
 	// limit is the largest size of the unpacked image, in MiB.
@@ -44,6 +46,10 @@ func run(args []string, out io.Writer) error {
 	s := imageOptions{labels: map[string]string{}}
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.StringVar(&s.program, "program", "", "`file` to pack, the entry point of the image")
+	flags.Func("also", "another `file` to pack; can be repeated", func(file string) error {
+		s.more = append(s.more, file)
+		return nil
+	})
 	flags.StringVar(&s.tag, "tag", "", "`name:version` of the image")
 	flags.StringVar(&s.arch, "arch", "", "`GOARCH` of the program")
 	flags.StringVar(&s.out, "out", "", "`file` to write")
@@ -87,20 +93,16 @@ func pack(s imageOptions, out io.Writer) error {
 	return nil
 }
 
-// layerOf returns the file system of the image. It contains only the program, owned by root.
+// layerOf returns the file system of the image. It contains only the programs, owned by root.
 func layerOf(s imageOptions) (v1.Layer, error) {
-	program, err := os.ReadFile(s.program)
-	if err != nil {
-		return nil, fmt.Errorf("reading the program: %w", err)
-	}
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)
-	header := &tar.Header{
-		Typeflag: tar.TypeReg, Name: filepath.Base(s.program), Mode: 0o755, Size: int64(len(program)),
-		ModTime: time.Unix(s.epoch, 0).UTC(),
-		Format:  tar.FormatUSTAR,
+	for _, file := range append([]string{s.program}, s.more...) {
+		if err := addProgram(w, file, s.epoch); err != nil {
+			return nil, fmt.Errorf("packing %s: %w", file, err)
+		}
 	}
-	if err := errors.Join(w.WriteHeader(header), write(w, program), w.Close()); err != nil {
+	if err := w.Close(); err != nil {
 		return nil, fmt.Errorf("packing the program: %w", err)
 	}
 	if size := int64(files.Len()); size > s.limit<<20 {
@@ -116,8 +118,20 @@ func layerOf(s imageOptions) (v1.Layer, error) {
 	return layer, nil
 }
 
-func write(w io.Writer, data []byte) error {
-	_, err := w.Write(data)
+func addProgram(w *tar.Writer, file string, epoch int64) error {
+	program, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	err = w.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: filepath.Base(file), Mode: 0o755, Size: int64(len(program)),
+		ModTime: time.Unix(epoch, 0).UTC(),
+		Format:  tar.FormatUSTAR,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(program)
 	return err
 }
 
