@@ -43,6 +43,8 @@ func testPolicies(t *testing.T, server *apiserver.Server) {
 	t.Run("worst observations", func(t *testing.T) { testWorstObservations(t, server) })
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
 	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
+	t.Run("guard pods", func(t *testing.T) { testGuardPods(t, server) })
+	t.Run("evictions", func(t *testing.T) { testEvictions(t, server) })
 }
 
 // TestExistingNodes checks that the installation writes nothing to an existing Node, and that
@@ -101,7 +103,7 @@ func testTypeChecks(t *testing.T, server *apiserver.Server) {
 	require.Eventually(t, func() bool {
 		policies, err := client.List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
-		require.Len(t, policies.Items, 3)
+		require.Len(t, policies.Items, 5)
 		for i := range policies.Items {
 			checked := policies.Items[i].Status.TypeChecking
 			if checked == nil {
@@ -128,7 +130,7 @@ func TestPolicyBindings(t *testing.T) {
 			bound.Insert(binding.Spec.PolicyName)
 		}
 	}
-	require.Len(t, policies, 3)
+	require.Len(t, policies, 5)
 	require.Equal(t, policies, bound)
 }
 

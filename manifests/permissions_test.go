@@ -162,6 +162,7 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"delete configmaps holdfast-system/holdfast-born-held",
 				"get validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
 				"watch validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
+				"create pods holdfast-system/", "delete pods holdfast-system/x", "watch pods holdfast-system/",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
 			},
 			mayNot: []string{
@@ -170,7 +171,9 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
 				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-nodes",
-				"delete configmaps holdfast-system/other", "get configmaps kube-system/x", "create pods holdfast-system/",
+				"delete configmaps holdfast-system/other", "get configmaps kube-system/x", "patch pods holdfast-system/x",
+				"create pods/eviction holdfast-system/x", "create pods/exec holdfast-system/x", "create pods kube-system/",
+				"delete pods default/x", "list pods",
 			},
 		},
 	} {

@@ -47,6 +47,7 @@ func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 	trust, err := json.Marshal([]map[string]any{
 		{"name": "etcd-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
 		{"name": "other-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
+		{"name": "guard-pods.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
 	})
 	require.NoError(t, err)
 	webhook := serviceAccount(t, server, "holdfast-webhook", "").
@@ -113,14 +114,14 @@ func refuser(t *testing.T, ca *pki.CA, dry *atomic.Bool) string {
 }
 
 // TestWebhookEntries checks that every deletion of a Node calls exactly one entry, and that
-// both entries call the port of the Service.
+// all entries call the port of the Service.
 func TestWebhookEntries(t *testing.T) {
 	shipped := kustomized(t, ".")
 	service := one[corev1.Service](t, shipped, "Service", "holdfast-webhook")
 	pods := one[appsv1.Deployment](t, shipped, "Deployment", "holdfast-webhook").Spec.Template
 	require.Equal(t, pods.Labels["app.kubernetes.io/name"], service.Spec.Selector["app.kubernetes.io/name"])
 	hooks := webhookEntries(t, shipped)
-	require.Len(t, hooks, 2)
+	require.Len(t, hooks, 3)
 	closed, open := hooks[0].ObjectSelector.MatchExpressions, hooks[1].ObjectSelector.MatchExpressions
 	require.Equal(t, metav1.LabelSelectorOpIn, closed[0].Operator)
 	require.Equal(t, metav1.LabelSelectorOpNotIn, open[0].Operator)
