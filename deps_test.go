@@ -27,7 +27,7 @@ pkg/departure:
 pkg/openstack:
 pkg/protect: api/v1alpha1 pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
-pkg/protect/guard:
+pkg/protect/guard: api/v1alpha1 pkg/departure pkg/protect/observation
 pkg/protect/membership: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
 pkg/protect/observation: api/v1alpha1 pkg/departure pkg/protect/evidence
 pkg/protect/quorum: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
@@ -46,6 +46,8 @@ internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence
 internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
   internal/clusterstore internal/loop
 internal/etcdprobe: internal/loop internal/hostfs api/v1alpha1 pkg/protect/evidence
+internal/guardpods: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation internal/clusterstore
+  internal/loop
 internal/holdwatch: internal/loop pkg/readiness internal/nodepatch
 internal/etcddetect: api/v1alpha1 pkg/protect/evidence internal/hostfs internal/systemd
 internal/host: internal/loop pkg/protect/evidence pkg/readiness internal/etcddetect internal/hostfs internal/nodenet
@@ -72,8 +74,9 @@ internal/testenv/loopback:
 internal/testenv/pki:
 internal/testenv/process:
 cmd/agent: *
-cmd/uninstall: internal/cli internal/nodepatch pkg/departure pkg/openstack pkg/protect pkg/protect/observation
-  pkg/protect/quorum pkg/readiness pkg/spc
+cmd/guard:
+cmd/uninstall: internal/cli internal/nodepatch pkg/departure pkg/openstack pkg/protect pkg/protect/guard
+  pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
 cmd/webhook: *
 manifests: pkg/readiness
 test/bench: *

@@ -1,5 +1,5 @@
-// Command uninstall removes what Holdfast has put on the Nodes of a cluster, and releases
-// the Nodes that Holdfast holds. `make uninstall` runs it after it stops Holdfast, and
+// Command uninstall removes what Holdfast has put on the Nodes of a cluster, and the guard pods. It
+// releases the Nodes that Holdfast holds. `make uninstall` runs it after it stops Holdfast, and
 // before it deletes the other objects. See docs/operations.md.
 package main
 
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
 func main() { os.Exit(cli.Run(execute)) }
@@ -68,6 +70,30 @@ func run(ctx context.Context, kubeconfig string, out io.Writer) error {
 				node.Name, closedBy, node.Name)
 		case changed:
 			fmt.Fprintf(out, "node %s: cleaned\n", node.Name)
+		}
+	}
+	return errors.Join(append(failed, removeGuards(ctx, client, out))...)
+}
+
+// removeGuards deletes the guard pods. Other pods with their label or their names are not deleted.
+func removeGuards(ctx context.Context, client kubernetes.Interface, out io.Writer) error {
+	pods := client.CoreV1().Pods(guard.Namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: guard.NodeLabel})
+	if err != nil {
+		return fmt.Errorf("listing guard pods: %w", err)
+	}
+	var failed []error
+	for _, pod := range list.Items {
+		if !strings.HasPrefix(pod.Name, guard.NamePrefix) || pod.DeletionTimestamp != nil {
+			continue
+		}
+		uid := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+		switch err := pods.Delete(ctx, pod.Name, uid); {
+		case apierrors.IsNotFound(err): // deleted in the meantime
+		case err != nil:
+			failed = append(failed, fmt.Errorf("deleting guard pod %s: %w", pod.Name, err))
+		default:
+			fmt.Fprintf(out, "guard pod %s: deleted\n", pod.Name)
 		}
 	}
 	return errors.Join(failed...)

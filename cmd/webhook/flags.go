@@ -26,6 +26,7 @@ type config struct {
 	observerWait time.Duration
 	tolerance    int
 	departures   departure.Table
+	guardDrains  bool
 
 	holds readiness.Timeouts
 
@@ -62,6 +63,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.IntVar(&f.tolerance, "min-remaining-tolerance", 0, "")
 	set.Func("doomed-taint", "", appendTo(&f.doomedTaints))
 	set.Func("away-mark", "", appendTo(&f.awayMarks))
+	set.BoolVar(&f.guardDrains, "guard-drains", true, "")
 	set.DurationVar(&f.holds.Agent, "agent-missing-after", 2*time.Minute, "")
 	set.DurationVar(&f.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
 	set.StringVar(&f.onStuckHold, "on-stuck-hold", keepStuck, "")

@@ -27,11 +27,13 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/deletion"
+	"github.com/holdfast-dev/holdfast/internal/guardpods"
 	"github.com/holdfast-dev/holdfast/internal/holdwatch"
 	"github.com/holdfast-dev/holdfast/internal/leader"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
 const (
@@ -73,11 +75,20 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: core.Events("")})
 	recorder := events.NewRecorder(objects, corev1.EventSource{Component: "holdfast-webhook"})
 
-	reviews, err := s.addReviewer(ctx, m, recorder)
+	store, err := clusterstore.New(ctx, clusterstore.Options{
+		Client: m.GetClient(), Reader: m.GetAPIReader(), Cache: m.GetCache(),
+		MinRemainingTolerance: s.tolerance, Departures: s.departures, Registerer: s.registry,
+	})
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.addSPCInventory(m, core, recorder), s.addHoldWatcher(ctx, m, core, recorder)); err != nil {
+	reviews, err := s.addReviewer(ctx, m, store, recorder)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		s.addGuardPods(ctx, m, store, core), s.addSPCInventory(m, core, recorder), s.addHoldWatcher(ctx, m, core, recorder),
+	); err != nil {
 		return err
 	}
 	certificates, err := s.newRotator(m)
@@ -124,15 +135,8 @@ func onLeader(run func(context.Context) error) manager.RunnableFunc {
 // addReviewer returns the handler of reviews. It adds the leader's loop, which works on
 // the same EtcdClusters.
 func (s webhookServer) addReviewer(
-	ctx context.Context, m manager.Manager, recorder record.EventRecorder,
+	ctx context.Context, m manager.Manager, store *clusterstore.Store, recorder record.EventRecorder,
 ) (*admission.Handler, error) {
-	store, err := clusterstore.New(ctx, clusterstore.Options{
-		Client: m.GetClient(), Reader: m.GetAPIReader(), Cache: m.GetCache(),
-		MinRemainingTolerance: s.tolerance, Departures: s.departures, Registerer: s.registry,
-	})
-	if err != nil {
-		return nil, err
-	}
 	leaderLoop, err := leader.New(ctx, leader.Options{
 		Store: store, Log: s.log, Registerer: s.registry, Wait: s.observerWait,
 		Event: func(c *v1alpha1.EtcdCluster, reason, message string) {
@@ -164,6 +168,23 @@ func (s webhookServer) addReviewer(
 		},
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
+}
+
+// addGuardPods adds the loop for guard pods to the leader.
+func (s webhookServer) addGuardPods(
+	ctx context.Context, m manager.Manager, store *clusterstore.Store, core typedcorev1.CoreV1Interface,
+) error {
+	guards, err := guardpods.New(ctx, guardpods.Options{
+		Store: store, Pods: core.Pods(guard.Namespace), Departures: s.departures, Off: !s.guardDrains,
+		Log: s.log, Registerer: s.registry,
+	})
+	if err != nil {
+		return err
+	}
+	if err := m.Add(onLeader(guards.Run)); err != nil {
+		return fmt.Errorf("adding the guard pods: %w", err)
+	}
+	return nil
 }
 
 // addHoldWatcher adds the watch of holds. It runs in every replica, and acts in the leader.

@@ -30,6 +30,11 @@ Reviewing deletions
   --away-mark=KEY                 count members on nodes with this taint, annotation or label as not healthy, as those
                                   on nodes that kured reboots. Repeatable. A key that ends with / matches as above
 
+Drains
+  --guard-drains=BOOL             keep a guard pod on each node with etcd (default true). A drain must evict it, and
+                                  Holdfast reviews that eviction like the deletion of the Node. With false, the webhook
+                                  removes the guard pods, and drains are not reviewed
+
 Watching holds
   --agent-missing-after=DURATION  how long a new node may be held before its agent has observed it (default 2m)
   --stuck-hold-after=DURATION     how long a hold may last (default 10m; cluster-autoscaler waits 15m for a node)

@@ -1,0 +1,230 @@
+package guardpods
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+)
+
+// TestSevenNodes checks that guard pods appear within two seconds, that they are what the policies
+// permit, and that nothing is written afterwards.
+func TestSevenNodes(t *testing.T) {
+	f := newFixture(t)
+	var nodes []*corev1.Node
+	for i := range 7 {
+		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("etcd-%d", i)))
+	}
+	f.start(t, func(o *Options) { o.Tick = 0 })
+	began := time.Now()
+	c := f.addCluster(t, "c1", nodes...)
+	for _, n := range nodes {
+		pod := f.waitForPod(t, n.Name, "")
+		require.Equal(t, n.Name, pod.Spec.NodeName)
+		require.Equal(t, string(n.UID), pod.Annotations[guard.NodeUIDAnnotation])
+		require.Equal(t, c.UID, metav1.GetControllerOf(pod).UID)
+		require.Equal(t, f.image, pod.Spec.Containers[0].Image)
+		require.Equal(t, []corev1.LocalObjectReference{{Name: "registry"}}, pod.Spec.ImagePullSecrets)
+		require.Contains(t, pod.Annotations["kubernetes.io/description"], "It exists to be evicted")
+		require.Empty(t, pod.Spec.Volumes)
+		require.Empty(t, pod.Spec.PriorityClassName)
+	}
+	require.Less(t, time.Since(began), 2*time.Second)
+
+	require.Equal(t, 7, f.writes(t))
+	for i := range 5 { // Probes and observations change the object all the time.
+		before := c.DeepCopy()
+		c.Spec.Nonce = fmt.Sprint("nonce-", i)
+		require.NoError(t, f.client.Patch(t.Context(), c, client.MergeFrom(before)))
+		f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
+	}
+	require.Equal(t, 7, f.writes(t))
+}
+
+// TestController checks the lifecycle of guard pods.
+func TestController(t *testing.T) {
+	f := newFixture(t)
+	var nodes []*corev1.Node
+	for i := range 3 {
+		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("etcd-%d", i)))
+	}
+	c := f.addCluster(t, "c1", nodes...)
+	stop := f.start(t, nil)
+	for _, n := range nodes {
+		f.waitForPod(t, n.Name, "")
+	}
+	t.Run("deleted by a user", func(t *testing.T) {
+		old := f.pod(t, "etcd-0")
+		require.NoError(t, f.admin.Delete(t.Context(), old.Name, metav1.DeleteOptions{}))
+		f.waitForPod(t, "etcd-0", old.UID)
+	})
+	t.Run("F39 drained", func(t *testing.T) { testDrained(t, f, c, nodes[1]) })
+	t.Run("F38 edited", func(t *testing.T) { testEdited(t, f) })
+	t.Run("copied", func(t *testing.T) { testCopied(t, f) })
+	t.Run("ended", func(t *testing.T) { testEnded(t, f) })
+	t.Run("opted out", func(t *testing.T) {
+		f.patchNode(t, "etcd-0", `{"metadata":{"labels":{"holdfast.dev/drain-guard":"never"}}}`)
+		f.waitUntilGone(t, "etcd-0")
+		f.patchNode(t, "etcd-0", `{"metadata":{"labels":{"holdfast.dev/drain-guard":null}}}`)
+		f.waitForPod(t, "etcd-0", "")
+	})
+	t.Run("F38 voters unknown", func(t *testing.T) {
+		f.setVoters(t, c, nil)
+		f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
+		f.setVoters(t, c, new(int32(3)))
+	})
+	t.Run("Node gone", func(t *testing.T) { testNodeGone(t, f) })
+	t.Run("switched off", func(t *testing.T) {
+		stop()
+		f.start(t, func(o *Options) { o.Off = true })
+		for _, n := range nodes {
+			f.waitUntilGone(t, n.Name)
+		}
+	})
+}
+
+func testDrained(t *testing.T, f *fixture, c *v1alpha1.EtcdCluster, node *corev1.Node) {
+	old := f.pod(t, node.Name)
+	f.patchNode(t, node.Name, `{"spec":{"unschedulable":true}}`)
+	f.stays(t, node.Name, old.UID)
+	grants := func(grants ...v1alpha1.Grant) {
+		before := c.DeepCopy()
+		c.Spec.Grants = grants
+		require.NoError(t, f.client.Patch(t.Context(), c, client.MergeFrom(before)))
+	}
+	grants(v1alpha1.Grant{
+		Node: node.Name, NodeUID: node.UID, Members: []v1alpha1.MemberID{"a1"}, Reason: v1alpha1.GrantDrain, Time: metav1.Now(),
+	})
+	require.NoError(t, f.admin.Delete(t.Context(), old.Name, metav1.DeleteOptions{}))
+	f.waitUntilGone(t, node.Name)
+	f.stays(t, node.Name, "")
+	f.patchNode(t, node.Name, `{"spec":{"unschedulable":null}}`)
+	f.stays(t, node.Name, "")
+	grants()
+	f.waitForPod(t, node.Name, "")
+}
+
+func testEdited(t *testing.T, f *fixture) {
+	for name, patch := range map[string]string{
+		"label":      `{"metadata":{"labels":null}}`,
+		"owner":      `{"metadata":{"ownerReferences":null}}`,
+		"annotation": `{"metadata":{"annotations":{"holdfast.dev/node-uid":"other"}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := f.waitForPod(t, "etcd-2", "")
+			_, err := f.admin.Patch(t.Context(), old.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			require.NoError(t, err)
+			again := f.waitForPod(t, "etcd-2", old.UID)
+			require.Contains(t, again.Labels, guard.NodeLabel)
+			require.NotNil(t, metav1.GetControllerOf(again))
+		})
+	}
+}
+
+// testCopied checks that a copy that takes the name of the guard pod of another node is removed,
+// and that other copies are left alone.
+func testCopied(t *testing.T, f *fixture) {
+	copyOf := func(name string) *corev1.Pod {
+		pod := f.pod(t, "etcd-0")
+		pod.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences}
+		made, err := f.admin.Create(t.Context(), pod, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return made
+	}
+	other := copyOf("copy-of-guard")
+	copyOf(guard.Name("no-such-node"))
+	f.waitUntilGone(t, "no-such-node")
+	_, err := f.admin.Get(t.Context(), other.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+}
+
+// testEnded checks that a pod that has ended is replaced, and not more often than once in a while.
+func testEnded(t *testing.T, f *fixture) {
+	end := func(pod *corev1.Pod) {
+		pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "Evicted"
+		_, err := f.admin.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}
+	began, pod := time.Now(), f.pod(t, "etcd-1")
+	for range 3 {
+		end(pod)
+		pod = f.waitForPod(t, "etcd-1", pod.UID)
+	}
+	require.Greater(t, time.Since(began), firstDelay+2*firstDelay)
+}
+
+// testNodeGone deletes a Node that its agent has released, while the leader still has its binding.
+func testNodeGone(t *testing.T, f *fixture) {
+	config, err := f.ServiceAccountConfig(t.Context(), guard.Namespace, "holdfast-agent", "etcd-2")
+	require.NoError(t, err)
+	agent, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	_, err = agent.CoreV1().Nodes().Patch(t.Context(), "etcd-2", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	f.stays(t, "etcd-2", f.pod(t, "etcd-2").UID)
+	require.NoError(t, f.Server.Client().CoreV1().Nodes().Delete(t.Context(), "etcd-2", metav1.DeleteOptions{}))
+	f.waitUntilGone(t, "etcd-2")
+}
+
+// TestWaiting checks that a guard pod waits for the agent of its node, and for the update of the
+// agent, and that a namespace that is being deleted causes neither an error nor a pod.
+func TestWaiting(t *testing.T) {
+	f := newFixture(t)
+	nodes := []*corev1.Node{f.addEtcdNode(t, "etcd-0"), f.addEtcdNode(t, "etcd-1")}
+	current := f.image
+	f.image = "holdfast-agent:old"
+	require.NoError(t, f.admin.Delete(t.Context(), "holdfast-agent-etcd-0", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	f.addAgent(t, "etcd-0")
+	require.NoError(t, f.admin.Delete(t.Context(), "holdfast-agent-etcd-1", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	f.addCluster(t, "c1", nodes...)
+	var log safeBuffer
+	f.start(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	require.Eventually(t, func() bool {
+		return strings.Contains(log.String(), errNoAgent.Error()) &&
+			strings.Contains(log.String(), "a guard pod must have the image of the DaemonSet holdfast-agent")
+	}, soon, poll)
+	f.image = current
+	f.addAgent(t, "etcd-1")
+	f.waitForPod(t, "etcd-1", "")
+	require.Nil(t, f.pod(t, "etcd-0"))
+
+	// The namespace controller does not run, so the namespace stays.
+	namespaces := f.Server.Client().CoreV1().Namespaces()
+	require.NoError(t, namespaces.Delete(t.Context(), guard.Namespace, metav1.DeleteOptions{}))
+	before := strings.Count(log.String(), "level=ERROR")
+	require.NoError(t, f.admin.Delete(t.Context(), guard.Name("etcd-1"), metav1.DeleteOptions{}))
+	f.waitUntilGone(t, "etcd-1")
+	f.stays(t, "etcd-1", "")
+	require.Equal(t, before, strings.Count(log.String(), "level=ERROR"), log.String())
+}
+
+// A safeBuffer is a buffer for the log of another goroutine.
+type safeBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}

@@ -1,0 +1,256 @@
+package guard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// NodeUIDAnnotation is the annotation of guard pods with the UID of their Node. A Node that
+// registers again under the same name is another Node.
+const NodeUIDAnnotation = "holdfast.dev/node-uid"
+
+// An Action is what to do with a guard pod.
+type Action string
+
+// The actions.
+const (
+	// Keep: the pod stays.
+	Keep Action = "Keep"
+	// Wait: the pod is missing, and cannot be created now.
+	Wait Action = "Wait"
+	// Create: the pod is to be created.
+	Create Action = "Create"
+	// Delete: the pod is to be deleted. If it is to be replaced, a later plan creates the new one.
+	Delete Action = "Delete"
+	// Remove: the pod is to be deleted without a grace period, because no kubelet would end it.
+	Remove Action = "Remove"
+)
+
+// IsWrite reports whether the action changes something.
+func (a Action) IsWrite() bool { return a == Create || a == Delete || a == Remove }
+
+// A State is everything that decides about guard pods.
+type State struct {
+	Clusters []*v1alpha1.EtcdCluster
+	Nodes    []*corev1.Node
+	// Pods are pods of Namespace. Those without NamePrefix are ignored.
+	Pods []*corev1.Pod
+	// Departures has the marks of machines that go away.
+	Departures departure.Table
+	// Off means that no node has a guard pod.
+	Off bool
+	// NotBefore has, by Node name, when a guard pod may be created next. It limits how often a
+	// guard pod is replaced that ends again and again.
+	NotBefore map[string]time.Time
+	Now       time.Time
+}
+
+// A Decision is what to do with the guard pod of one node, and why.
+type Decision struct {
+	// Node is the name of the node, and Pod that of the pod.
+	Node, Pod string
+	Action    Action
+	Why       string
+	// Owner is the EtcdCluster that owns a pod to be created.
+	Owner *v1alpha1.EtcdCluster
+	// On is the Node of a pod to be created.
+	On *corev1.Node
+	// Existing is the pod to be deleted.
+	Existing *corev1.Pod
+}
+
+// Plan decides about all guard pods, in the order of their names. It has no decision about a node
+// that neither has a guard pod nor needs one.
+func Plan(s State) []Decision {
+	nodes := make(map[string]*corev1.Node, len(s.Nodes))
+	for _, n := range s.Nodes {
+		nodes[n.Name] = n
+	}
+	pods, isTaken := map[string]*corev1.Pod{}, map[string]bool{}
+	var found []Decision
+	for _, p := range s.Pods {
+		switch {
+		case !strings.HasPrefix(p.Name, NamePrefix):
+		case p.Name != Name(p.Spec.NodeName):
+			isTaken[p.Name] = true
+			found = append(found, misplaced(p))
+		default:
+			pods[p.Spec.NodeName] = p
+		}
+	}
+	for _, name := range s.nodeNames(pods) {
+		d := s.decide(nodes[name], pods[name])
+		if d.Action == Create && isTaken[Name(name)] {
+			d = Decision{Action: Wait, Why: "another pod has its name"}
+		}
+		d.Node, d.Pod = name, Name(name)
+		if d.Action != "" {
+			found = append(found, d)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Decision) int { return cmp.Compare(a.Pod, b.Pod) })
+	return found
+}
+
+// misplaced decides about a pod that has the name of another node's guard pod, or of none. It may
+// be a copy that a user made. It would take the place of the guard pod.
+func misplaced(p *corev1.Pod) Decision {
+	d := Decision{Node: p.Spec.NodeName, Pod: p.Name, Action: Delete, Existing: p}
+	if p.DeletionTimestamp != nil {
+		d.Action, d.Why = Wait, "the pod is being deleted"
+		return d
+	}
+	d.Why = fmt.Sprintf("the pod is on node %q, which does not belong to its name", p.Spec.NodeName)
+	return d
+}
+
+// nodeNames returns the names of all Nodes with a bound member or a guard pod.
+func (s State) nodeNames(pods map[string]*corev1.Pod) []string {
+	var names []string
+	for name := range pods {
+		names = append(names, name)
+	}
+	for _, c := range s.Clusters {
+		for _, b := range c.Spec.Members {
+			names = append(names, b.Node)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// decide decides about the guard pod of one node. Node and pod may be nil.
+func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
+	if pod != nil && node == nil {
+		return Decision{Action: Remove, Why: "its node is gone", Existing: pod}
+	}
+	if node == nil {
+		return Decision{}
+	}
+	need, why, owners := s.needOf(node)
+	switch {
+	case pod == nil && need == needed:
+		if obstacle := s.obstacle(node); obstacle != "" {
+			return Decision{Action: Wait, Why: obstacle}
+		}
+		return Decision{Action: Create, Why: why, Owner: owners[0], On: node}
+	case pod == nil:
+		return Decision{}
+	case pod.DeletionTimestamp != nil:
+		return Decision{Action: Wait, Why: "the pod is being deleted"}
+	case need == unneeded:
+		return Decision{Action: Delete, Why: why, Existing: pod}
+	case need == undecided:
+		return Decision{Action: Keep, Why: why}
+	}
+	defect := defectOf(pod, node, owners)
+	if defect == "" {
+		return Decision{Action: Keep, Why: why}
+	}
+	// Without a new pod, even a defective one is better than none.
+	if obstacle := s.obstacle(node); obstacle != "" {
+		return Decision{Action: Keep, Why: defect + ", but cannot be replaced: " + obstacle}
+	}
+	return Decision{Action: Delete, Why: defect + ", and is replaced", Existing: pod}
+}
+
+// A nodeNeed is whether a node needs a guard pod.
+type nodeNeed int
+
+const (
+	undecided nodeNeed = iota
+	unneeded
+	needed
+)
+
+// needOf returns whether the node needs a guard pod, why, and the clusters that may own it.
+func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v1alpha1.EtcdCluster) {
+	switch {
+	case s.Off:
+		return unneeded, "guard pods are switched off (--guard-drains=false)", nil
+	case node.Labels[NodeLabel] == Never:
+		return unneeded, "the node has the label " + NodeLabel + "=" + Never, nil
+	}
+	isBound, isUnknown := false, false
+	for _, c := range s.Clusters {
+		if !slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+			return b.Node == node.Name && b.NodeUID == node.UID
+		}) {
+			continue
+		}
+		isBound = true
+		switch {
+		case c.Status.Voters == nil || *c.Status.Voters < 1:
+			isUnknown = true
+		case *c.Status.Voters > 1:
+			owners = append(owners, c)
+		}
+	}
+	switch {
+	case len(owners) > 0:
+		return needed, "the node has a member of etcd cluster " + owners[0].Name, owners
+	case isUnknown:
+		return undecided, "the number of voters is not known", nil
+	case isBound:
+		return unneeded, "the etcd cluster has one voter, so it cannot keep quorum without it", nil
+	case node.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue:
+		return undecided, "the node has the label of etcd, but no member is bound to it", nil
+	}
+	return unneeded, "the node has no member", nil
+}
+
+// obstacle returns why no guard pod may be created on the node now, or an empty string. On a node
+// that is being drained, a new pod would have to be evicted again, and some drains would not end.
+func (s State) obstacle(node *corev1.Node) string {
+	mark := s.Departures.Of(node)
+	switch {
+	case node.DeletionTimestamp != nil:
+		return "the node is being deleted"
+	case mark.Class != departure.None:
+		return "the node " + mark.Says
+	case node.Spec.Unschedulable:
+		return "the node is cordoned"
+	}
+	for _, c := range s.Clusters {
+		for _, g := range c.Spec.Grants {
+			if g.NodeUID != node.UID {
+				continue
+			}
+			if g.Reason == v1alpha1.GrantDrain {
+				return "a drain of the node was allowed, and has not ended"
+			}
+			return "the deletion of the node was allowed"
+		}
+	}
+	if at := s.NotBefore[node.Name]; s.Now.Before(at) {
+		return "the last guard pod of the node was created only shortly before"
+	}
+	return ""
+}
+
+// defectOf returns why the pod cannot be the guard pod of the node, or an empty string.
+func defectOf(pod *corev1.Pod, node *corev1.Node, owners []*v1alpha1.EtcdCluster) string {
+	owner := metav1.GetControllerOf(pod)
+	_, isLabelled := pod.Labels[NodeLabel]
+	switch {
+	case pod.Annotations[NodeUIDAnnotation] != string(node.UID):
+		return "the pod belongs to an older node of this name"
+	case !isLabelled:
+		return "the pod does not have the label " + NodeLabel
+	case owner == nil || !slices.ContainsFunc(owners, func(c *v1alpha1.EtcdCluster) bool { return c.UID == owner.UID }):
+		return "the pod is not owned by the etcd cluster of the node"
+	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		return fmt.Sprintf("the pod has ended (%s)", cmp.Or(pod.Status.Reason, string(pod.Status.Phase)))
+	}
+	return ""
+}

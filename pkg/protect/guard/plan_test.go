@@ -1,0 +1,231 @@
+package guard
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// world is a cluster of three voters on the nodes n1 to n3. Only n1 has its Node in the state; it
+// has a guard pod.
+type world struct {
+	State
+	cluster *v1alpha1.EtcdCluster
+	node    *corev1.Node
+	pod     *corev1.Pod
+}
+
+func noon() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
+
+func newWorld() *world {
+	w := &world{
+		cluster: newCluster("c1", 3, "n1", "n2", "n3"),
+		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: "n1", UID: "uid-n1", Labels: map[string]string{observation.EtcdMemberLabel: "true"},
+		}},
+	}
+	w.pod = newPod("n1", "uid-n1", "uid-c1")
+	w.Clusters, w.Now = []*v1alpha1.EtcdCluster{w.cluster}, noon()
+	w.Nodes, w.Pods = []*corev1.Node{w.node}, []*corev1.Pod{w.pod}
+	return w
+}
+
+func newCluster(name string, voters int32, nodes ...string) *v1alpha1.EtcdCluster {
+	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+	c.Status.Voters = &voters
+	for _, n := range nodes {
+		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{Node: n, NodeUID: types.UID("uid-" + n)})
+	}
+	return c
+}
+
+func newPod(node, uid, owner string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: Name(node), Labels: map[string]string{NodeLabel: node}, Annotations: map[string]string{NodeUIDAnnotation: uid},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "EtcdCluster", UID: types.UID(owner), Controller: new(true)}},
+		},
+		Spec:   corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+func withoutPod(w *world)  { w.Pods = nil }
+func withoutNode(w *world) { w.Nodes = nil }
+func cordoned(w *world)    { w.node.Spec.Unschedulable = true }
+func unbound(w *world)     { w.cluster.Spec.Members = w.cluster.Spec.Members[1:] }
+func failed(w *world)      { w.pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} }
+
+func tainted(key string) func(*world) {
+	return func(w *world) { w.node.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}} }
+}
+
+func granted(reason v1alpha1.GrantReason) func(*world) {
+	return func(w *world) { w.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: reason}} }
+}
+
+func secondCluster(voters int32) func(*world) {
+	return func(w *world) { w.Clusters = append(w.Clusters, newCluster("c2", voters, "n1")) }
+}
+
+func TestPlan(t *testing.T) {
+	for name, test := range map[string]struct {
+		change []func(*world)
+		want   Action
+		why    string
+	}{
+		"a pod on an etcd node":         {nil, Keep, "the node has a member of etcd cluster c1"},
+		"no pod on an etcd node":        {[]func(*world){withoutPod}, Create, "the node has a member of etcd cluster c1"},
+		"one voter":                     {[]func(*world){oneVoter}, Delete, "the etcd cluster has one voter"},
+		"one voter, no pod":             {[]func(*world){oneVoter, withoutPod}, "", ""},
+		"one voter, and two of another": {[]func(*world){oneVoter, secondCluster(2), withoutPod}, Create, "etcd cluster c2"},
+		"one voter, another unknown":    {[]func(*world){oneVoter, secondCluster(0)}, Keep, "is not known"},
+		"unknown, and two of another":   {[]func(*world){votersUnknown, secondCluster(2), withoutPod}, Create, "etcd cluster c2"},
+		"voters unknown":                {[]func(*world){votersUnknown}, Keep, "the number of voters is not known"},
+		"voters unknown, no pod":        {[]func(*world){votersUnknown, withoutPod}, "", ""},
+
+		// F39: what is drained stays drained.
+		"F39 cordoned, no pod":          {[]func(*world){cordoned, withoutPod}, Wait, "the node is cordoned"},
+		"cordoned":                      {[]func(*world){cordoned}, Keep, "etcd cluster c1"},
+		"F39 about to be deleted":       {[]func(*world){tainted("karpenter.sh/disrupted"), withoutPod}, Wait, "the node is about to be deleted"},
+		"marked":                        {[]func(*world){tainted("medik8s.io/drain")}, Keep, "etcd cluster c1"},
+		"F39 a mark of a flag":          {[]func(*world){ownMark, withoutPod}, Wait, "--away-mark"},
+		"F39 being deleted":             {[]func(*world){deleting, withoutPod}, Wait, "the node is being deleted"},
+		"being deleted":                 {[]func(*world){deleting}, Keep, "etcd cluster c1"},
+		"F39 drained":                   {[]func(*world){granted(v1alpha1.GrantDrain), withoutPod}, Wait, "a drain of the node was allowed"},
+		"F39 deletion allowed":          {[]func(*world){granted(""), withoutPod}, Wait, "the deletion of the node was allowed"},
+		"drain allowed":                 {[]func(*world){granted(v1alpha1.GrantDrain)}, Keep, "etcd cluster c1"},
+		"F39 drain in another cluster":  {[]func(*world){grantedElsewhere, withoutPod}, Wait, "a drain of the node was allowed"},
+		"grant of an older Node":        {[]func(*world){granted(""), oldGrant, withoutPod}, Create, "etcd cluster c1"},
+		"created shortly before":        {[]func(*world){paced, withoutPod}, Wait, "only shortly before"},
+		"a taint that is no mark":       {[]func(*world){tainted("example.com/gpu"), withoutPod}, Create, "etcd cluster c1"},
+		"the pod is being deleted":      {[]func(*world){podDeleted}, Wait, "the pod is being deleted"},
+		"replaced pod is being deleted": {[]func(*world){podDeleted, failed}, Wait, "the pod is being deleted"},
+
+		"opted out":              {[]func(*world){optedOut}, Delete, "the node has the label holdfast.dev/drain-guard=never"},
+		"opted out, no pod":      {[]func(*world){optedOut, withoutPod}, "", ""},
+		"another value":          {[]func(*world){optedOut, optedIn}, Keep, "etcd cluster c1"},
+		"switched off":           {[]func(*world){switchedOff}, Delete, "switched off"},
+		"switched off, cordoned": {[]func(*world){switchedOff, cordoned}, Delete, "switched off"},
+		"switched off, no pod":   {[]func(*world){switchedOff, withoutPod}, "", ""},
+		"switched off, unknown":  {[]func(*world){switchedOff, votersUnknown}, Delete, "switched off"},
+
+		// F38: only what is known to need no guard pod loses it.
+		"no member any more":          {[]func(*world){unbound, unlabelled}, Delete, "the node has no member"},
+		"no member, cordoned":         {[]func(*world){unbound, unlabelled, cordoned}, Delete, "the node has no member"},
+		"F38 labelled, but not bound": {[]func(*world){unbound}, Keep, "no member is bound to it"},
+		"F38 the EtcdCluster is gone": {[]func(*world){withoutCluster}, Keep, "no member is bound to it"},
+		"labelled, no pod":            {[]func(*world){unbound, withoutPod}, "", ""},
+		"Node gone":                   {[]func(*world){withoutNode}, Remove, "its node is gone"},
+		"Node gone, pod deleted":      {[]func(*world){withoutNode, podDeleted}, Remove, "its node is gone"},
+		"Node gone, no pod":           {[]func(*world){withoutNode, withoutPod}, "", ""},
+		"another Node of this name":   {[]func(*world){newNode}, Keep, "no member is bound to it"},
+		"the same, bound":             {[]func(*world){newNode, rebound}, Delete, "the pod belongs to an older node of this name"},
+		"the same, no annotation":     {[]func(*world){noAnnotation}, Delete, "the pod belongs to an older node of this name"},
+
+		// F38: a pod that cannot be evicted like a guard pod is replaced.
+		"F38 no label":         {[]func(*world){noLabel}, Delete, "the pod does not have the label"},
+		"F38 no owner":         {[]func(*world){noOwner}, Delete, "the pod is not owned by the etcd cluster"},
+		"F38 no controller":    {[]func(*world){noController}, Delete, "the pod is not owned by the etcd cluster"},
+		"F38 another owner":    {[]func(*world){otherOwner}, Delete, "the pod is not owned by the etcd cluster"},
+		"no owner, cordoned":   {[]func(*world){noOwner, cordoned}, Keep, "cannot be replaced: the node is cordoned"},
+		"no owner, unknown":    {[]func(*world){noOwner, votersUnknown}, Keep, "is not known"},
+		"another image":        {[]func(*world){otherImage}, Keep, "etcd cluster c1"},
+		"ended":                {[]func(*world){failed}, Delete, "the pod has ended (Evicted)"},
+		"ended shortly before": {[]func(*world){failed, paced}, Keep, "the pod has ended (Evicted), but cannot be replaced"},
+		"ended, cordoned":      {[]func(*world){failed, cordoned}, Keep, "cannot be replaced: the node is cordoned"},
+		"completed":            {[]func(*world){completed}, Delete, "the pod has ended (Succeeded)"},
+		"on another node":      {[]func(*world){otherNode, withoutNode}, Delete, `the pod is on node "n2"`},
+		"on no node":           {[]func(*world){noNode, withoutNode}, Delete, `the pod is on node ""`},
+		"a pod of another name": {
+			[]func(*world){otherName}, Create, "etcd cluster c1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for _, change := range test.change {
+				change(w)
+			}
+			plan := Plan(w.State)
+			if test.want == "" {
+				require.Empty(t, plan)
+				return
+			}
+			require.Len(t, plan, 1)
+			d := plan[0]
+			require.Equal(t, test.want, d.Action, d.Why)
+			require.Contains(t, d.Why, test.why)
+			require.Equal(t, "holdfast-guard-n1", d.Pod)
+			require.Equal(t, test.want == Create, d.Owner != nil && d.On != nil)
+			require.Equal(t, test.want == Delete || test.want == Remove, d.Existing != nil)
+		})
+	}
+}
+
+func oneVoter(w *world)       { *w.cluster.Status.Voters = 1 }
+func votersUnknown(w *world)  { w.cluster.Status.Voters = nil }
+func deleting(w *world)       { w.node.DeletionTimestamp = new(metav1.NewTime(noon())) }
+func podDeleted(w *world)     { w.pod.DeletionTimestamp = new(metav1.NewTime(noon())) }
+func oldGrant(w *world)       { w.cluster.Spec.Grants[0].NodeUID = "uid-older" }
+func paced(w *world)          { w.NotBefore = map[string]time.Time{"n1": noon().Add(time.Second)} }
+func optedOut(w *world)       { w.node.Labels[NodeLabel] = Never }
+func optedIn(w *world)        { w.node.Labels[NodeLabel] = "always" }
+func switchedOff(w *world)    { w.Off = true }
+func unlabelled(w *world)     { w.node.Labels = nil }
+func withoutCluster(w *world) { w.Clusters = nil }
+func newNode(w *world)        { w.node.UID = "uid-new" }
+func rebound(w *world)        { w.cluster.Spec.Members[0].NodeUID = "uid-new" }
+func noAnnotation(w *world)   { w.pod.Annotations = nil }
+func noLabel(w *world)        { w.pod.Labels = nil }
+func noOwner(w *world)        { w.pod.OwnerReferences = nil }
+func noController(w *world)   { w.pod.OwnerReferences[0].Controller = nil }
+func otherOwner(w *world)     { w.pod.OwnerReferences[0].UID = "uid-other" }
+func otherImage(w *world)     { w.pod.Spec.Containers = []corev1.Container{{Image: "example.org/other"}} }
+func completed(w *world)      { w.pod.Status.Phase = corev1.PodSucceeded }
+func otherNode(w *world)      { w.pod.Spec.NodeName = "n2" }
+func noNode(w *world)         { w.pod.Spec.NodeName = "" }
+func otherName(w *world)      { w.pod.Name = "copy-of-n1" }
+func ownMark(w *world) {
+	w.Departures = w.Departures.Add(departure.ForAWhile, "example.com/reboot")
+	tainted("example.com/reboot")(w)
+}
+
+func grantedElsewhere(w *world) {
+	secondCluster(1)(w)
+	w.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: v1alpha1.GrantDrain}}
+}
+
+// TestPlanOfSeveral checks the order, and that a copy of a guard pod does not hide the missing one.
+func TestPlanOfSeveral(t *testing.T) {
+	w := newWorld()
+	for _, name := range []string{"n3", "n2"} {
+		w.Nodes = append(w.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}})
+	}
+	copied := w.pod.DeepCopy()
+	copied.Spec.NodeName, copied.Name = "n1", Name("n2")
+	w.Pods = append(w.Pods, copied)
+	var got []string
+	for _, d := range Plan(w.State) {
+		got = append(got, d.Pod+" "+string(d.Action))
+	}
+	require.Equal(t, []string{
+		"holdfast-guard-n1 Keep", "holdfast-guard-n2 Delete", "holdfast-guard-n2 Wait", "holdfast-guard-n3 Create",
+	}, got)
+}
+
+func TestName(t *testing.T) {
+	require.Equal(t, "holdfast-guard-etcd-1.example.org", Name("etcd-1.example.org"))
+	long := strings.Repeat("n", 253)
+	require.Len(t, Name(long), 253)
+	require.NotEqual(t, Name(long), Name(long[:252]+"m"))
+	require.True(t, strings.HasPrefix(Name(long), NamePrefix))
+}
