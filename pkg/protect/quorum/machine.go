@@ -30,16 +30,16 @@ func IsReplaced(g v1alpha1.Grant, n observation.NodeState) bool {
 	return n.Known && n.UID != "" && n.UID != g.NodeUID && machine.IsOther(n.Machine)
 }
 
-// unboundHosts returns the hosts of the peer URLs of the members without a binding, according to
-// all confirmed lists of bound observers. Only grants need them.
-func unboundHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
+// unlocatedHosts returns the hosts of the peer URLs of the members whose binding does not show
+// where they run, according to all confirmed lists of observers. Only grants need them.
+func unlocatedHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
 	if len(c.Spec.Grants) == 0 {
 		return nil
 	}
 	found := map[v1alpha1.MemberID][]string{}
 	for _, o := range observation.Confirmed(observation.Accepted(c)) {
 		for _, m := range o.Members {
-			if !observation.IsBound(c, m.ID) {
+			if !observation.IsLocated(c, m.ID) {
 				found[m.ID] = append(found[m.ID], observation.PeerHosts(m)...)
 			}
 		}
@@ -56,16 +56,16 @@ func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 	for id := range s.Bindings {
 		found[id] = s.isGranted(id, g)
 	}
-	for id := range s.unboundHosts {
+	for id := range s.unlocatedHosts {
 		found[id] = s.isGranted(id, g)
 	}
 	return observation.SortedIDs(found)
 }
 
 // hasReturned reports whether the member joined again on the machine that the grant gives up. It is
-// then on a younger Node of the same name, or it is bound to no Node and at an address of the
-// machine: etcd may start before the kubelet registers. A member that is bound to a Node of another
-// name runs on another machine.
+// then on a younger Node of the same name, or it is at an address of the machine, and no binding
+// shows that it runs elsewhere: etcd may start before the kubelet registers. The claim of another
+// Node alone does not show that.
 func (s Snapshot) hasReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	n := s.Nodes[g.Node]
 	if IsReplaced(g, n) {
@@ -75,7 +75,7 @@ func (s Snapshot) hasReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 		return b.Node == g.Node && b.NodeUID != g.NodeUID && b.NodeUID == n.UID
 	}
 	isAtMachine := func(host string) bool { return slices.Contains(g.Addresses, host) }
-	return slices.ContainsFunc(s.nodesOf(id), isOnYounger) || slices.ContainsFunc(s.unboundHosts[id], isAtMachine)
+	return slices.ContainsFunc(s.nodesOf(id), isOnYounger) || slices.ContainsFunc(s.unlocatedHosts[id], isAtMachine)
 }
 
 // describeReturn explains why a member that joined again counts as lost, and until when.

@@ -23,6 +23,9 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		c.Cluster.Spec.Members[2].Node, c.Cluster.Spec.Members[2].NodeUID = "w4", "u4"
 		c.Nodes["w4"] = observation.NodeState{Known: true, UID: "u4"}
 	}
+	claimed := func(basis v1alpha1.BindingBasis) func(*quorumtest.Cluster) {
+		return func(c *quorumtest.Cluster) { renamed(c); c.State(0, quorumtest.Gone).Basis(basis, 3) }
+	}
 	machine := observation.NewMachine
 	for name, c := range map[string]struct {
 		change      func(*quorumtest.Cluster)
@@ -30,12 +33,18 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		addresses   []string
 		isLost      bool
 	}{
-		"bound to the younger Node":          {isLost: true},
-		"placed at the younger Node":         {change: placed, isLost: true},
-		"no Node has registered yet":         {change: unregistered, addresses: []string{"10.0.0.1"}, isLost: true},
-		"unbound, at another address":        {change: unbound, addresses: []string{"10.0.0.9"}},
-		"grant of the previous version":      {change: unregistered},
-		"bound to a Node of another name":    {change: renamed, addresses: []string{"10.0.0.1"}},
+		"bound to the younger Node":       {isLost: true},
+		"placed at the younger Node":      {change: placed, isLost: true},
+		"no Node has registered yet":      {change: unregistered, addresses: []string{"10.0.0.1"}, isLost: true},
+		"unbound, at another address":     {change: unbound, addresses: []string{"10.0.0.9"}},
+		"grant of the previous version":   {change: unregistered},
+		"bound to a Node of another name": {change: renamed, addresses: []string{"10.0.0.1"}},
+		"F44 no Node yet, claimed by a worker": {
+			change: claimed(v1alpha1.BasisClaimed), addresses: []string{"10.0.0.1"}, isLost: true,
+		},
+		"F44 no Node yet, disputed": {
+			change: claimed(v1alpha1.BasisDisputed), addresses: []string{"10.0.0.1"}, isLost: true,
+		},
 		"the same hardware":                  {before: machine("m", "s"), now: machine("m", "s"), isLost: true},
 		"the same hardware, installed again": {before: machine("m", "s"), now: machine("n", "s"), isLost: true},
 		"other hardware":                     {before: machine("m", "s"), now: machine("n", "t")},

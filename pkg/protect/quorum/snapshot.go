@@ -26,9 +26,9 @@ type Snapshot struct {
 	Now time.Time
 	// placed are the possible Nodes of members without a binding.
 	placed []v1alpha1.Binding
-	// unboundHosts are the hosts of the peer URLs of members without a binding. It is empty if the
-	// cluster has no grant.
-	unboundHosts map[v1alpha1.MemberID][]string
+	// unlocatedHosts are the hosts of the peer URLs of members whose binding does not show where they
+	// run. It is empty if the cluster has no grant.
+	unlocatedHosts map[v1alpha1.MemberID][]string
 	// Answers are the observations of observers with a nonce of this request, whose Nodes exist with
 	// the UID of the observation.
 	Answers []v1alpha1.Observation
@@ -67,7 +67,7 @@ func NewSnapshot(v View) Snapshot {
 	for _, b := range s.Cluster.Spec.Members {
 		s.Bindings[b.MemberID] = b
 	}
-	s.unboundHosts = unboundHosts(s.Cluster)
+	s.unlocatedHosts = unlocatedHosts(s.Cluster)
 	accepted := observation.AcceptedWithNonce(s.Cluster, v.Nonces)
 	s.Answers = slices.DeleteFunc(slices.Clone(accepted), s.isFromOtherNode)
 	s.unproven = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
