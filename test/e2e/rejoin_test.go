@@ -44,8 +44,8 @@ func (c *kindCluster) startKubelets(t *testing.T, names ...string) {
 	}
 }
 
-// rejoin adds deleted nodes to the cluster again. Their grants can be resolved by hand a few minutes
-// after the deletion, so a later scenario does that (resolveGrants).
+// rejoin adds deleted nodes to the cluster again. Their grants can be resolved by hand a few
+// minutes after the deletion, so a later scenario does that (resolveGrants).
 func (c *kindCluster) rejoin(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
