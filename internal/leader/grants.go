@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -26,10 +27,12 @@ type healthProof struct {
 	since, last time.Time
 }
 
-// A grantRecord is the time by the leader's clock at which it first read a grant of this time.
+// A grantRecord is the time by the leader's clock at which it first read a grant of this time, and
+// the time at which it first read that the grant's Node is gone.
 type grantRecord struct {
 	granted metav1.Time
 	first   time.Time
+	gone    time.Time
 }
 
 // An endingGrant is a reason to end a grant that every probe since then has found.
@@ -105,6 +108,25 @@ func (s *clusterState) withLaterTime(g v1alpha1.Grant) v1alpha1.Grant {
 	return g
 }
 
+// sinceGone returns the grant with the time at which the leader first read that its Node is gone,
+// if that is later. A finalizer may keep the Node long after the deletion was allowed, and its
+// machine may join again when the Node is gone. A new leader starts again.
+func (s *clusterState) sinceGone(g v1alpha1.Grant, node observation.NodeState, now time.Time) v1alpha1.Grant {
+	record := s.grantRecords[g.NodeUID]
+	switch {
+	case !node.Known:
+	case node.UID == g.NodeUID:
+		record.gone = time.Time{}
+	case record.gone.IsZero():
+		record.gone = now
+	}
+	s.grantRecords[g.NodeUID] = record
+	if record.gone.After(g.Time.Time) {
+		g.Time = metav1.NewTime(record.gone)
+	}
+	return g
+}
+
 // resolveGrants ends the grants for which a reason to end has held long enough, in every probe
 // since it was first found.
 func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterState) error {
@@ -120,7 +142,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 		evidence := membership.ResolveEvidence{
 			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
 		}
-		isResolved, why := membership.Resolve(v, s.withLaterTime(g), evidence)
+		isResolved, why := membership.Resolve(v, s.sinceGone(s.withLaterTime(g), evidence.Node, now), evidence)
 		if !isResolved {
 			continue
 		}

@@ -129,6 +129,39 @@ func machineJoinedAgain(t *testing.T, f *storetest.Fixture) {
 	require.True(t, decision.Allowed, decision.Message)
 }
 
+// heldByFinalizer keeps the Node for half an hour after its deletion was allowed. Its member has
+// left by then. The machine joins again only when the Node is gone.
+func heldByFinalizer(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	f.PatchNode(0, `{"metadata":{"finalizers":["example.com/held"]}}`)
+	require.True(t, h.review(t, f.Request(0)).Allowed)
+	old, next := f.Nodes[0], f.MemberID(3)
+	f.DeleteNode(0)
+	removed := f.Members[0]
+	f.ChangeAgents(func() { f.Members, f.Silent[old.Name] = f.Members[1:], true })
+	h.probeTimes(30, time.Minute)
+	require.True(t, h.hasGrant(0), "the Node still exists")
+	f.PatchNode(0, `{"metadata":{"finalizers":null}}`)
+	h.probeTimes(4, 20*time.Second)
+	require.True(t, h.hasGrant(0), "the machine may join again since the Node is gone")
+	f.ChangeAgents(func() {
+		removed.ID, removed.Name, f.Local[old.Name], f.Silent[old.Name] = next, "etcd0-again", next, false
+		f.Members = append(f.Members, removed)
+	})
+	f.Nodes[0] = f.CreateNode(old.Name, old.Status.Addresses[0].Address, next)
+	h.reconcileUntil("the new binding",
+		func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, next) == f.Nodes[0].UID })
+	decision := h.review(t, f.Request(1))
+	require.False(t, decision.Allowed, "the machine may still be terminated")
+	require.Contains(t, decision.Message, "it joined again on a machine that may still be removed")
+	h.probeTimes(22, time.Minute)
+	require.Nil(t, storetest.GrantFor(f.Cluster(), old.UID))
+	decision = h.review(t, f.Request(1))
+	require.True(t, decision.Allowed, decision.Message)
+}
+
 func silentAgents(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	h := newHarness(t, f)
