@@ -53,6 +53,7 @@ type MemberID string
 // +kubebuilder:printcolumn:name="Quorum",type=integer,JSONPath=`.status.quorum`
 //
 // +kubebuilder:printcolumn:name="May-Lose",type=integer,JSONPath=`.status.mayLose`
+// +kubebuilder:printcolumn:name="Drained",type=string,JSONPath=`.spec.grants[?(@.drained)].node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type EtcdCluster struct {
 	metav1.TypeMeta   `json:",inline"`

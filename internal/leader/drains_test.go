@@ -1,14 +1,18 @@
 package leader
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -29,6 +33,7 @@ func drainedNode(t *testing.T, f *storetest.Fixture) {
 		return visible != nil && *c.Status.MayLose == 0 &&
 			strings.Contains(visible.Message, "the drain of its node "+f.Nodes[0].Name+" by alice was allowed at ")
 	})
+	require.Contains(t, printedRow(t, f), f.Nodes[0].Name)
 	h.probeTimes(20, 15*time.Second)
 	h.probeTimes(10, time.Minute)
 	require.True(t, h.hasGrant(0), "a node that is cordoned is still to restart, however long its member answers")
@@ -51,9 +56,28 @@ func drainedNode(t *testing.T, f *storetest.Fixture) {
 	}
 	require.False(t, h.hasGrant(0))
 	require.Contains(t, h.events(), "Settled")
+	require.NotContains(t, printedRow(t, f), f.Nodes[0].Name)
 	f.Cordon(1, true)
 	next := h.review(t, f.Drain(1))
 	require.True(t, next.Allowed, next.Message)
+}
+
+// printedRow returns what `kubectl get etcdclusters` prints about the cluster.
+func printedRow(t *testing.T, f *storetest.Fixture) []any {
+	t.Helper()
+	transport, err := rest.HTTPClientFor(f.Config)
+	require.NoError(t, err)
+	url := f.Config.Host + "/apis/holdfast.dev/v1alpha1/etcdclusters/" + string(f.ClusterID)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	request.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	response, err := transport.Do(request)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, response.Body.Close()) }()
+	var table metav1.Table
+	require.NoError(t, json.NewDecoder(response.Body).Decode(&table))
+	require.Len(t, table.Rows, 1)
+	return table.Rows[0].Cells
 }
 
 // drainedAndDeleted drains the first node. It is then deleted without a review.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -65,15 +66,31 @@ func truncate(text string) string {
 // protected, where the state of its clusters is, the details, and which annotations do not protect
 // it.
 //
-// The message contains nothing that a grant, a death or a join of another member changes. Each
-// write of a Node makes the API server review the deletion that is in progress once more.
+// The message contains nothing that a grant for another Node, or the death or join of another member
+// changes. Each write of a Node makes the API server review the deletion that is in progress once
+// more.
 func conditionMessage(because string, refs []evidence.MemberRef, details []string, in Inputs) string {
 	words := []string{because}
 	if len(refs) > 0 {
 		words = append(words, "state of the cluster: kubectl get etcdclusters")
 	}
-	words = append(words, details...)
+	words = append(append(words, describeDrain(in)...), details...)
 	return strings.Join(append(words, ineffectiveMarks(in.Annotations)...), "; ")
+}
+
+// describeDrain returns since when this node is drained, and how it comes back. The result is empty
+// for a node that is not.
+func describeDrain(in Inputs) []string {
+	for i := range in.Clusters {
+		for _, g := range in.Clusters[i].Spec.Grants {
+			if g.NodeUID == in.UID && in.UID != "" && g.Drained != nil {
+				return []string{fmt.Sprintf("a drain of this node was allowed at %s: its members count as lost until the node "+
+					"is uncordoned (kubectl uncordon %s) and its agent has proven them healthy",
+					g.Drained.UTC().Format(time.RFC3339), in.Node)}
+			}
+		}
+	}
+	return nil
 }
 
 // describeAwaited returns what has to happen before a node is freed to which a member is bound that

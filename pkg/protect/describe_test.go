@@ -5,8 +5,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
 
 // TestFoundMessage: the first event on a node with etcd reports the protection, and no problem of a
@@ -31,4 +33,23 @@ func TestFoundMessage(t *testing.T) {
 	p = protect.Assess(scan, protect.Inputs{ClustersKnown: true})
 	require.Equal(t, "this node is protected: it has etcd member 3a of cluster cd and another etcd server; "+
 		"the condition EtcdMember names the member as soon as its server has answered", p.FoundMessage())
+}
+
+// The condition of a drained node tells so, and how the node comes back. A grant for the deletion of
+// the node, or for a drain of another one, changes nothing (F31).
+func TestDrainedNode(t *testing.T) {
+	scan := evidence.Scan{Found: []evidence.FoundServer{{
+		Server: evidence.Server{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", PID: 812},
+		Identity: evidence.Identity{
+			Ref: evidence.MemberRef{Cluster: quorumtest.ClusterID, Member: "a"},
+		},
+	}}}
+	message := func(world *quorumtest.Cluster) string {
+		in := protect.Inputs{Node: "w1", UID: "u1", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{*world.Cluster}}
+		return protect.Assess(scan, in).Message
+	}
+	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
+	require.Equal(t, message(three()), message(three().Granted(0).Drained(1)))
+	require.Contains(t, message(three().Drained(0)), "a drain of this node was allowed at 2026-05-01T12:00:00Z: its members "+
+		"count as lost until the node is uncordoned (kubectl uncordon w1) and its agent has proven them healthy")
 }

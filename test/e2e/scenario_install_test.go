@@ -104,7 +104,7 @@ func scenarioDetectEtcd(t *testing.T, c *kindCluster) {
 			table, err := c.tryRun(ctx, c.tool("kubectl"), "get", "etcdclusters")
 			heading, _, _ := strings.Cut(table, "\n")
 			return err == nil &&
-				strings.Join(strings.Fields(heading), " ") == "NAME VOTERS HEALTHY QUORUM MAY-LOSE AGE" &&
+				strings.Join(strings.Fields(heading), " ") == "NAME VOTERS HEALTHY QUORUM MAY-LOSE DRAINED AGE" &&
 				strings.Count(strings.TrimSpace(table), "\n") == 2 && ours.MatchString(table) &&
 				theirs.MatchString(table), table
 		})
