@@ -38,6 +38,14 @@ bin/controller-gen: tools/controller-gen/go.mod tools/controller-gen/go.sum
 bin/kind: tools/kind/go.mod tools/kind/go.sum
 	$(call tool,kind,sigs.k8s.io/kind,-s -w)
 
+# The programs of test/drainers. Karpenter is the newest that builds with the Go version of the other
+# tools; it runs with kwok, its provider without a cloud.
+bin/karpenter: tools/karpenter/go.mod tools/karpenter/go.sum
+	$(call tool,karpenter,sigs.k8s.io/karpenter/kwok,-s -w)
+
+bin/cluster-api: tools/cluster-api/go.mod tools/cluster-api/go.sum
+	$(call tool,cluster-api,sigs.k8s.io/cluster-api/core,-s -w)
+
 bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	$(call tool,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,-s -w)
 
