@@ -260,7 +260,20 @@ func (d nodeDecision) events(before, after *corev1.Node) []nodeEvent {
 	case was:
 		found = append(found, nodeEvent{corev1.EventTypeNormal, "EtcdMemberGone", p.Message})
 	}
+	if d.protection != nil {
+		found = append(found, providerIDEvents(d.protection.ProviderIDProblem, before, after)...)
+	}
 	return append(found, d.machineEvents(before, after)...)
+}
+
+// providerIDEvents returns the event about a problem that the condition did not contain before.
+func providerIDEvents(problem string, before, after *corev1.Node) []nodeEvent {
+	isNew := problem != "" && strings.Contains(condition(after, observation.EtcdMemberCondition).Message, problem) &&
+		!strings.Contains(condition(before, observation.EtcdMemberCondition).Message, problem)
+	if !isNew {
+		return nil
+	}
+	return []nodeEvent{{corev1.EventTypeWarning, "ProviderIDUnusable", problem}}
 }
 
 // machineEvents returns the events about the machine.

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -353,4 +354,38 @@ func TestDecideIgnoresClock(t *testing.T) {
 			require.Equal(t, all[0], all[2])
 		})
 	}
+}
+
+// TestProviderIDEvent checks that the event about an ID that an autoscaler cannot use is recorded
+// with the condition that reports it, and once.
+func TestProviderIDEvent(t *testing.T) {
+	n := bornMarked()
+	n.Labels = map[string]string{"karpenter.sh/nodepool": "etcd"}
+	decideOn := func(n *corev1.Node) (nodeDecision, *corev1.Node) {
+		scan := evidence.Scan{Found: []evidence.FoundServer{foundMember(812)}}
+		known, err := gatherKnown(n, scan, newStore[*v1alpha1.EtcdCluster](discardLog(), func() {}), true)
+		require.NoError(t, err)
+		known.ClustersKnown = true
+		return mustDecide(t, nodeInputs{node: n, facts: openNetwork(), evidence: &scan, known: known, now: time.Now()})
+	}
+	count := func(events []nodeEvent) (found int) {
+		for _, e := range events {
+			if e.reason == "ProviderIDUnusable" {
+				require.Equal(t, corev1.EventTypeWarning, e.kind)
+				require.Contains(t, e.message, "spec.providerID is empty on a node with the label karpenter.sh/nodepool")
+				found++
+			}
+		}
+		return found
+	}
+	d, after := decideOn(n)
+	require.Contains(t, condition(after, observation.EtcdMemberCondition).Message, "spec.providerID is empty")
+	require.Equal(t, 1, count(d.events(n, after)))
+	again, then := decideOn(after)
+	require.Zero(t, count(again.events(after, then)), "a restart repeats no event")
+
+	then.Spec.ProviderID = "kwok://n1"
+	fixed, last := decideOn(then)
+	require.NotContains(t, condition(last, observation.EtcdMemberCondition).Message, "providerID")
+	require.Zero(t, count(fixed.events(then, last)))
 }

@@ -99,7 +99,7 @@ func gatherKnown(
 	known := protect.Inputs{
 		Node: n.Name, UID: n.UID, Annotations: n.Annotations, StaticPods: staticPods,
 		Announced: announced,
-		Protected: isMember(n),
+		Protected: isMember(n), ProviderID: n.Spec.ProviderID, Labels: n.Labels, Taints: n.Spec.Taints,
 	}
 	objects, synced := clusters.all()
 	known.ClustersKnown = synced || !canBeMember(n, evidence)

@@ -73,6 +73,7 @@ func (l *Leader) reconcileCluster(
 	if l.isProbeDue(c, fingerprint, s) {
 		errs = append(errs, l.probeAndWrite(ctx, c, index, fingerprint, s))
 	}
+	l.reportSharedIDs(c, index, s)
 	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.removeObservations(ctx, c, index),
 		l.writeSummary(ctx, c, index, s))...)
 }

@@ -71,7 +71,7 @@ func (o *overrides) tombstoneMessage(g v1alpha1.Grant) string {
 // EventType returns the type of the leader's events with this reason: Warning if the reason is one
 // that people must look into.
 func EventType(reason string) string {
-	if reason == tombstoneEvent {
+	if reason == tombstoneEvent || reason == sharedIDEvent {
 		return corev1.EventTypeWarning
 	}
 	return corev1.EventTypeNormal

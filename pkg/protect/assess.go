@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -47,6 +48,11 @@ type Inputs struct {
 	Protected bool
 	// Annotations are the annotations of the Node, which other programs may have changed. May be nil.
 	Annotations map[string]string
+	// ProviderID, Labels and Taints are those of the Node. They show whether an autoscaler finds its
+	// machine.
+	ProviderID string
+	Labels     map[string]string
+	Taints     []corev1.Taint
 	// Clusters are the cached EtcdClusters. ClustersKnown is false if they could not be read.
 	Clusters      []v1alpha1.EtcdCluster
 	ClustersKnown bool
@@ -66,6 +72,9 @@ type Protection struct {
 	Message string
 	// Announce are the members to announce, sorted.
 	Announce []evidence.MemberRef
+	// ProviderIDProblem is the part of the message that explains why an autoscaler ends the machine in
+	// spite of the protection. It is usually empty.
+	ProviderIDProblem string
 	// Unverified are the places of the servers that cannot be assigned to a member.
 	Unverified []string
 }
@@ -121,7 +130,7 @@ func protectFound(
 ) Protection {
 	announce := membersToAnnounce(scan, held, unknown, in)
 	p := Protection{
-		Membership: MemberPresent, Announce: announce,
+		Membership: MemberPresent, Announce: announce, ProviderIDProblem: providerIDProblem(in),
 		Unverified: unverifiedServers(slices.Concat(held, doubtful), announce, in),
 	}
 	p.Reason = conditionReason(held, announce, p.Unverified)
@@ -148,7 +157,7 @@ func protectBound(bound []evidence.MemberRef, scan evidence.Scan, unknown []stri
 	}
 	p := Protection{
 		Membership: MemberPresent, Reason: ReasonUnverified, Because: strings.Join(because, "; "),
-		Announce: membersToAnnounce(scan, nil, unknown, in),
+		Announce: membersToAnnounce(scan, nil, unknown, in), ProviderIDProblem: providerIDProblem(in),
 	}
 	p.Message = conditionMessage(p.Because, bound, append(details, describeUnread(unknown)...), in)
 	return p

@@ -63,8 +63,8 @@ func truncate(text string) string {
 }
 
 // conditionMessage returns the condition's message of a protected node: why the node is
-// protected, where the state of its clusters is, the details, and which annotations do not protect
-// it.
+// protected, where the state of its clusters is, the details, and why its annotations do not
+// protect it.
 //
 // The message contains nothing that a grant for another Node, or the death or join of another member
 // changes. Each write of a Node makes the API server review the deletion that is in progress once
@@ -75,7 +75,11 @@ func conditionMessage(because string, refs []evidence.MemberRef, details []strin
 		words = append(words, "state of the cluster: kubectl get etcdclusters")
 	}
 	words = append(append(words, describeDrain(in)...), details...)
-	return strings.Join(append(words, ineffectiveMarks(in.Annotations)...), "; ")
+	words = append(words, ineffectiveMarks(in.Annotations)...)
+	if problem := providerIDProblem(in); problem != "" {
+		words = append(words, problem)
+	}
+	return strings.Join(words, "; ")
 }
 
 // describeDrain returns since when this node is drained, and how it comes back. The result is empty
