@@ -15,14 +15,16 @@ import (
 )
 
 // guardPod returns a guard pod as the webhook creates it.
-func guardPod(node, image string) *corev1.Pod {
+func guardPod(image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "holdfast-guard-" + node, Labels: map[string]string{"holdfast.dev/drain-guard": "true"},
+			Name: "holdfast-guard-etcd-1", Labels: map[string]string{"holdfast.dev/drain-guard": "true"},
 		},
 		Spec: corev1.PodSpec{
-			NodeName: node, HostNetwork: true, DNSPolicy: corev1.DNSDefault,
-			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}},
+			NodeName: "etcd-1", HostNetwork: true, DNSPolicy: corev1.DNSDefault,
+			Tolerations: []corev1.Toleration{
+				{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+			},
 			TerminationGracePeriodSeconds: new(int64(1)),
 			ServiceAccountName:            "holdfast-guard", AutomountServiceAccountToken: new(false),
 			EnableServiceLinks: new(false), ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
@@ -52,12 +54,12 @@ func testGuardPods(t *testing.T, server *apiserver.Server) {
 		want   string
 	}{
 		"guard pod":      {change: func(*corev1.Pod) {}},
-		"other name":     {func(p *corev1.Pod) { p.Name = "holdfast-agent-x" }, "only pods whose names begin with holdfast-guard-"},
+		"other name":     {func(p *corev1.Pod) { p.Name = "holdfast-agent-x" }, "only pods whose names begin with"},
 		"generated name": {func(p *corev1.Pod) { p.Name, p.GenerateName = "", "x-" }, "begin with holdfast-guard-"},
 		"no label":       {func(p *corev1.Pod) { p.Labels = nil }, "must have the label holdfast.dev/drain-guard"},
 		"no node":        {func(p *corev1.Pod) { p.Spec.NodeName = "" }, "must name its node"},
-		"other image":    {container(func(c *corev1.Container) { c.Image = "example.org/x" }), "must have the image of the DaemonSet"},
-		"other command":  {container(func(c *corev1.Container) { c.Command = []string{"/holdfast-agent"} }), "must run /holdfast-guard"},
+		"other image":    {container(func(c *corev1.Container) { c.Image = "example.org/x" }), "the image of the DaemonSet"},
+		"other command":  {container(func(c *corev1.Container) { c.Command = []string{"/x"} }), "must run /holdfast-guard"},
 		"no command":     {container(func(c *corev1.Container) { c.Command = nil }), "must run /holdfast-guard"},
 		"arguments":      {container(func(c *corev1.Container) { c.Args = []string{"x"} }), "may not have args"},
 		"environment":    {container(func(c *corev1.Container) { c.EnvFrom = secretEnv() }), "may not have envFrom"},
@@ -73,12 +75,14 @@ func testGuardPods(t *testing.T, server *apiserver.Server) {
 			}}}
 		}, "may not have volumes"},
 		"host PID":      {func(p *corev1.Pod) { p.Spec.HostPID = true }, "may not have hostPID"},
-		"other account": {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "holdfast-agent" }, "the service account holdfast-guard"},
+		"other account": {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "holdfast-agent" }, "the service account"},
 		"token":         {func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = nil }, "without a token"},
 		"other profile": {rights(func(c *corev1.SecurityContext) {
 			c.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
 		}), "without privileges"},
-		"capability":    {rights(func(c *corev1.SecurityContext) { c.Capabilities.Add = []corev1.Capability{"NET_RAW"} }), "without privileges"},
+		"capability": {rights(func(c *corev1.SecurityContext) {
+			c.Capabilities.Add = []corev1.Capability{"NET_RAW"}
+		}), "without privileges"},
 		"writable root": {rights(func(c *corev1.SecurityContext) { c.ReadOnlyRootFilesystem = nil }), "without privileges"},
 		"root":          {func(p *corev1.Pod) { p.Spec.SecurityContext.RunAsNonRoot = nil }, "without privileges"},
 		"root in the container": {
@@ -86,7 +90,7 @@ func testGuardPods(t *testing.T, server *apiserver.Server) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := guardPod("etcd-1", image)
+			pod := guardPod(image)
 			test.change(pod)
 			_, err := webhook.Pods("holdfast-system").Create(t.Context(), pod, metav1.CreateOptions{DryRun: dry})
 			requireVerdict(t, test.want, err)
@@ -99,9 +103,9 @@ func testGuardPods(t *testing.T, server *apiserver.Server) {
 // concern other users.
 func testPodDeletion(t *testing.T, server *apiserver.Server, webhook typedcorev1.CoreV1Interface, image string) {
 	pods := server.Client().CoreV1().Pods("holdfast-system")
-	agent := guardPod("etcd-1", "example.org/agent")
+	agent := guardPod("example.org/agent")
 	agent.Name, agent.Labels, agent.Spec.Containers[0].Command = "agent", nil, nil
-	for _, pod := range []*corev1.Pod{guardPod("etcd-1", image), agent} {
+	for _, pod := range []*corev1.Pod{guardPod(image), agent} {
 		_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
@@ -126,7 +130,7 @@ func testEvictions(t *testing.T, server *apiserver.Server) {
 	}
 	for namespace, names := range pods {
 		for _, name := range names {
-			pod := guardPod("etcd-1", "example.org/x")
+			pod := guardPod("example.org/x")
 			pod.Name, pod.Spec.ServiceAccountName = name, "default"
 			createAccount(t, server, namespace, "default")
 			_, err := server.Client().CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})

@@ -17,7 +17,8 @@ func TestRemoveGuards(t *testing.T) {
 	client := fake.NewClientset(
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: guard.Namespace, Name: guard.Name("etcd-1"), Labels: labels}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: guard.Namespace, Name: guard.Name("etcd-2"), Labels: labels, DeletionTimestamp: &now, Finalizers: []string{"x/y"},
+			Namespace: guard.Namespace, Name: guard.Name("etcd-2"), Labels: labels,
+			DeletionTimestamp: &now, Finalizers: []string{"x/y"},
 		}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: guard.Namespace, Name: "other", Labels: labels}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: guard.Namespace, Name: guard.NamePrefix + "other"}},

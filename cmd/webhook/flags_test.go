@@ -24,9 +24,10 @@ func TestParseDefaults(t *testing.T) {
 	got, err := parse(nil)
 	require.NoError(t, err)
 	require.Equal(t, config{
-		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second, guardDrains: true,
-		holds:  readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
-		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
+		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
+		guardDrains: true,
+		holds:       readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
+		listen:      ":9443", metricsListen: ":8080", healthListen: ":8081",
 		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
 		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, certSettle: 10 * time.Minute,
 		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},

@@ -105,7 +105,8 @@ func testDrained(t *testing.T, f *fixture, c *v1alpha1.EtcdCluster, node *corev1
 		require.NoError(t, f.client.Patch(t.Context(), c, client.MergeFrom(before)))
 	}
 	grants(v1alpha1.Grant{
-		Node: node.Name, NodeUID: node.UID, Members: []v1alpha1.MemberID{"a1"}, Reason: v1alpha1.GrantDrain, Time: metav1.Now(),
+		Node: node.Name, NodeUID: node.UID, Members: []v1alpha1.MemberID{"a1"}, Reason: v1alpha1.GrantDrain,
+		Time: metav1.Now(),
 	})
 	require.NoError(t, f.admin.Delete(t.Context(), old.Name, metav1.DeleteOptions{}))
 	f.waitUntilGone(t, node.Name)
@@ -186,9 +187,9 @@ func TestWaiting(t *testing.T) {
 	nodes := []*corev1.Node{f.addEtcdNode(t, "etcd-0"), f.addEtcdNode(t, "etcd-1")}
 	current := f.image
 	f.image = "holdfast-agent:old"
-	require.NoError(t, f.admin.Delete(t.Context(), "holdfast-agent-etcd-0", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	f.removeAgent(t, "etcd-0")
 	f.addAgent(t, "etcd-0")
-	require.NoError(t, f.admin.Delete(t.Context(), "holdfast-agent-etcd-1", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	f.removeAgent(t, "etcd-1")
 	f.addCluster(t, "c1", nodes...)
 	var log safeBuffer
 	f.start(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })

@@ -54,7 +54,8 @@ func newFixture(t *testing.T) *fixture {
 	var err error
 	f.client, err = client.New(f.Admin(), client.Options{Scheme: scheme(t)})
 	require.NoError(t, err)
-	agents, err := f.Server.Client().AppsV1().DaemonSets(guard.Namespace).Get(t.Context(), "holdfast-agent", metav1.GetOptions{})
+	agents, err := f.Server.Client().AppsV1().DaemonSets(guard.Namespace).
+		Get(t.Context(), "holdfast-agent", metav1.GetOptions{})
 	require.NoError(t, err)
 	f.image = agents.Spec.Template.Spec.Containers[0].Image
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,6 +116,12 @@ func (f *fixture) addAgent(t *testing.T, node string) {
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
+}
+
+func (f *fixture) removeAgent(t *testing.T, node string) {
+	t.Helper()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	require.NoError(t, f.admin.Delete(t.Context(), "holdfast-agent-"+node, now))
 }
 
 // addCluster creates an EtcdCluster with one voter on each node.

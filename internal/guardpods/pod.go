@@ -18,9 +18,9 @@ const (
 	user = 65532
 	// descriptionAnnotation is the annotation by which Kubernetes describes objects to people.
 	descriptionAnnotation = "kubernetes.io/description"
-	description           = "This pod does nothing. It exists to be evicted: a program that drains the node has to evict " +
-		"it, and Holdfast answers the eviction only when the etcd cluster keeps quorum without the node. To let a node be " +
-		"drained without that check, label it: kubectl label node NODE " + guard.NodeLabel + "=" + guard.Never
+	description           = "This pod does nothing. It exists to be evicted: a program that drains the node must evict " +
+		"it, and Holdfast allows that only while the etcd cluster keeps quorum without the node. To drain the node without " +
+		"that check, label it: kubectl label node NODE " + guard.NodeLabel + "=" + guard.Never
 )
 
 // newPod returns the guard pod of a decision. The agent is the pod of the agent on the same node:

@@ -49,10 +49,8 @@ func (c *Controller) paceCreation(node string) {
 // execute executes one decision.
 func (c *Controller) execute(ctx context.Context, d guard.Decision) error {
 	var err error
-	done := "deleted a guard pod"
 	switch d.Action {
 	case guard.Create:
-		done = "created a guard pod"
 		c.paceCreation(d.Node)
 		err = c.create(ctx, d)
 	case guard.Delete:
@@ -75,7 +73,8 @@ func (c *Controller) execute(ctx context.Context, d guard.Decision) error {
 		return fmt.Errorf("guard pod of node %s: %w", d.Node, err)
 	}
 	c.logged.Changed(d.Pod, "")
-	c.Log.InfoContext(ctx, done, "node", d.Node, "pod", d.Pod, "reason", d.Why)
+	c.Log.InfoContext(ctx, "changed a guard pod",
+		"action", string(d.Action), "node", d.Node, "pod", d.Pod, "reason", d.Why)
 	return nil
 }
 

@@ -24,6 +24,11 @@ type world struct {
 	pod     *corev1.Pod
 }
 
+// A change is what is different in a test.
+type change = func(*world)
+
+func by(changes ...change) []change { return changes }
+
 func noon() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
 
 func newWorld() *world {
@@ -65,95 +70,95 @@ func cordoned(w *world)    { w.node.Spec.Unschedulable = true }
 func unbound(w *world)     { w.cluster.Spec.Members = w.cluster.Spec.Members[1:] }
 func failed(w *world)      { w.pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} }
 
-func tainted(key string) func(*world) {
+func tainted(key string) change {
 	return func(w *world) { w.node.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}} }
 }
 
-func granted(reason v1alpha1.GrantReason) func(*world) {
+func granted(reason v1alpha1.GrantReason) change {
 	return func(w *world) { w.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: reason}} }
 }
 
-func secondCluster(voters int32) func(*world) {
+func secondCluster(voters int32) change {
 	return func(w *world) { w.Clusters = append(w.Clusters, newCluster("c2", voters, "n1")) }
 }
 
 func TestPlan(t *testing.T) {
 	for name, test := range map[string]struct {
-		change []func(*world)
+		change []change
 		want   Action
 		why    string
 	}{
 		"a pod on an etcd node":         {nil, Keep, "the node has a member of etcd cluster c1"},
-		"no pod on an etcd node":        {[]func(*world){withoutPod}, Create, "the node has a member of etcd cluster c1"},
-		"one voter":                     {[]func(*world){oneVoter}, Delete, "the etcd cluster has one voter"},
-		"one voter, no pod":             {[]func(*world){oneVoter, withoutPod}, "", ""},
-		"one voter, and two of another": {[]func(*world){oneVoter, secondCluster(2), withoutPod}, Create, "etcd cluster c2"},
-		"one voter, another unknown":    {[]func(*world){oneVoter, secondCluster(0)}, Keep, "is not known"},
-		"unknown, and two of another":   {[]func(*world){votersUnknown, secondCluster(2), withoutPod}, Create, "etcd cluster c2"},
-		"voters unknown":                {[]func(*world){votersUnknown}, Keep, "the number of voters is not known"},
-		"voters unknown, no pod":        {[]func(*world){votersUnknown, withoutPod}, "", ""},
+		"no pod on an etcd node":        {by(withoutPod), Create, "the node has a member of etcd cluster c1"},
+		"one voter":                     {by(oneVoter), Delete, "the etcd cluster has one voter"},
+		"one voter, no pod":             {by(oneVoter, withoutPod), "", ""},
+		"one voter, and two of another": {by(oneVoter, secondCluster(2), withoutPod), Create, "etcd cluster c2"},
+		"one voter, another unknown":    {by(oneVoter, secondCluster(0)), Keep, "is not known"},
+		"unknown, and two of another":   {by(votersUnknown, secondCluster(2), withoutPod), Create, "etcd cluster c2"},
+		"voters unknown":                {by(votersUnknown), Keep, "the number of voters is not known"},
+		"voters unknown, no pod":        {by(votersUnknown, withoutPod), "", ""},
 
 		// F39: what is drained stays drained.
-		"F39 cordoned, no pod":          {[]func(*world){cordoned, withoutPod}, Wait, "the node is cordoned"},
-		"cordoned":                      {[]func(*world){cordoned}, Keep, "etcd cluster c1"},
-		"F39 about to be deleted":       {[]func(*world){tainted("karpenter.sh/disrupted"), withoutPod}, Wait, "the node is about to be deleted"},
-		"marked":                        {[]func(*world){tainted("medik8s.io/drain")}, Keep, "etcd cluster c1"},
-		"F39 a mark of a flag":          {[]func(*world){ownMark, withoutPod}, Wait, "--away-mark"},
-		"F39 being deleted":             {[]func(*world){deleting, withoutPod}, Wait, "the node is being deleted"},
-		"being deleted":                 {[]func(*world){deleting}, Keep, "etcd cluster c1"},
-		"F39 drained":                   {[]func(*world){granted(v1alpha1.GrantDrain), withoutPod}, Wait, "a drain of the node was allowed"},
-		"F39 deletion allowed":          {[]func(*world){granted(""), withoutPod}, Wait, "the deletion of the node was allowed"},
-		"drain allowed":                 {[]func(*world){granted(v1alpha1.GrantDrain)}, Keep, "etcd cluster c1"},
-		"F39 drain in another cluster":  {[]func(*world){grantedElsewhere, withoutPod}, Wait, "a drain of the node was allowed"},
-		"grant of an older Node":        {[]func(*world){granted(""), oldGrant, withoutPod}, Create, "etcd cluster c1"},
-		"created shortly before":        {[]func(*world){paced, withoutPod}, Wait, "only shortly before"},
-		"a taint that is no mark":       {[]func(*world){tainted("example.com/gpu"), withoutPod}, Create, "etcd cluster c1"},
-		"the pod is being deleted":      {[]func(*world){podDeleted}, Wait, "the pod is being deleted"},
-		"replaced pod is being deleted": {[]func(*world){podDeleted, failed}, Wait, "the pod is being deleted"},
+		"F39 cordoned, no pod":          {by(cordoned, withoutPod), Wait, "the node is cordoned"},
+		"cordoned":                      {by(cordoned), Keep, "etcd cluster c1"},
+		"F39 about to be deleted":       {by(tainted("karpenter.sh/disrupted"), withoutPod), Wait, "is about to be deleted"},
+		"marked":                        {by(tainted("medik8s.io/drain")), Keep, "etcd cluster c1"},
+		"F39 a mark of a flag":          {by(ownMark, withoutPod), Wait, "--away-mark"},
+		"F39 being deleted":             {by(deleting, withoutPod), Wait, "the node is being deleted"},
+		"being deleted":                 {by(deleting), Keep, "etcd cluster c1"},
+		"F39 drained":                   {by(granted(v1alpha1.GrantDrain), withoutPod), Wait, "a drain of the node"},
+		"F39 deletion allowed":          {by(granted(""), withoutPod), Wait, "the deletion of the node was allowed"},
+		"drain allowed":                 {by(granted(v1alpha1.GrantDrain)), Keep, "etcd cluster c1"},
+		"F39 drain in another cluster":  {by(grantedElsewhere, withoutPod), Wait, "a drain of the node"},
+		"grant of an older Node":        {by(granted(""), oldGrant, withoutPod), Create, "etcd cluster c1"},
+		"created shortly before":        {by(paced, withoutPod), Wait, "only shortly before"},
+		"a taint that is no mark":       {by(tainted("example.com/gpu"), withoutPod), Create, "etcd cluster c1"},
+		"the pod is being deleted":      {by(podDeleted), Wait, "the pod is being deleted"},
+		"replaced pod is being deleted": {by(podDeleted, failed), Wait, "the pod is being deleted"},
 
-		"opted out":              {[]func(*world){optedOut}, Delete, "the node has the label holdfast.dev/drain-guard=never"},
-		"opted out, no pod":      {[]func(*world){optedOut, withoutPod}, "", ""},
-		"another value":          {[]func(*world){optedOut, optedIn}, Keep, "etcd cluster c1"},
-		"switched off":           {[]func(*world){switchedOff}, Delete, "switched off"},
-		"switched off, cordoned": {[]func(*world){switchedOff, cordoned}, Delete, "switched off"},
-		"switched off, no pod":   {[]func(*world){switchedOff, withoutPod}, "", ""},
-		"switched off, unknown":  {[]func(*world){switchedOff, votersUnknown}, Delete, "switched off"},
+		"opted out":              {by(optedOut), Delete, "the node has the label holdfast.dev/drain-guard=never"},
+		"opted out, no pod":      {by(optedOut, withoutPod), "", ""},
+		"another value":          {by(optedOut, optedIn), Keep, "etcd cluster c1"},
+		"switched off":           {by(switchedOff), Delete, "switched off"},
+		"switched off, cordoned": {by(switchedOff, cordoned), Delete, "switched off"},
+		"switched off, no pod":   {by(switchedOff, withoutPod), "", ""},
+		"switched off, unknown":  {by(switchedOff, votersUnknown), Delete, "switched off"},
 
 		// F38: only what is known to need no guard pod loses it.
-		"no member any more":          {[]func(*world){unbound, unlabelled}, Delete, "the node has no member"},
-		"no member, cordoned":         {[]func(*world){unbound, unlabelled, cordoned}, Delete, "the node has no member"},
-		"F38 labelled, but not bound": {[]func(*world){unbound}, Keep, "no member is bound to it"},
-		"F38 the EtcdCluster is gone": {[]func(*world){withoutCluster}, Keep, "no member is bound to it"},
-		"labelled, no pod":            {[]func(*world){unbound, withoutPod}, "", ""},
-		"Node gone":                   {[]func(*world){withoutNode}, Remove, "its node is gone"},
-		"Node gone, pod deleted":      {[]func(*world){withoutNode, podDeleted}, Remove, "its node is gone"},
-		"Node gone, no pod":           {[]func(*world){withoutNode, withoutPod}, "", ""},
-		"another Node of this name":   {[]func(*world){newNode}, Keep, "no member is bound to it"},
-		"the same, bound":             {[]func(*world){newNode, rebound}, Delete, "the pod belongs to an older node of this name"},
-		"the same, no annotation":     {[]func(*world){noAnnotation}, Delete, "the pod belongs to an older node of this name"},
+		"no member any more":          {by(unbound, unlabelled), Delete, "the node has no member"},
+		"no member, cordoned":         {by(unbound, unlabelled, cordoned), Delete, "the node has no member"},
+		"F38 labelled, but not bound": {by(unbound), Keep, "no member is bound to it"},
+		"F38 the EtcdCluster is gone": {by(withoutCluster), Keep, "no member is bound to it"},
+		"labelled, no pod":            {by(unbound, withoutPod), "", ""},
+		"Node gone":                   {by(withoutNode), Remove, "its node is gone"},
+		"Node gone, pod deleted":      {by(withoutNode, podDeleted), Remove, "its node is gone"},
+		"Node gone, no pod":           {by(withoutNode, withoutPod), "", ""},
+		"another Node of this name":   {by(newNode), Keep, "no member is bound to it"},
+		"the same, bound":             {by(newNode, rebound), Delete, "the pod belongs to an older node of this name"},
+		"the same, no annotation":     {by(noAnnotation), Delete, "the pod belongs to an older node of this name"},
 
 		// F38: a pod that cannot be evicted like a guard pod is replaced.
-		"F38 no label":         {[]func(*world){noLabel}, Delete, "the pod does not have the label"},
-		"F38 no owner":         {[]func(*world){noOwner}, Delete, "the pod is not owned by the etcd cluster"},
-		"F38 no controller":    {[]func(*world){noController}, Delete, "the pod is not owned by the etcd cluster"},
-		"F38 another owner":    {[]func(*world){otherOwner}, Delete, "the pod is not owned by the etcd cluster"},
-		"no owner, cordoned":   {[]func(*world){noOwner, cordoned}, Keep, "cannot be replaced: the node is cordoned"},
-		"no owner, unknown":    {[]func(*world){noOwner, votersUnknown}, Keep, "is not known"},
-		"another image":        {[]func(*world){otherImage}, Keep, "etcd cluster c1"},
-		"ended":                {[]func(*world){failed}, Delete, "the pod has ended (Evicted)"},
-		"ended shortly before": {[]func(*world){failed, paced}, Keep, "the pod has ended (Evicted), but cannot be replaced"},
-		"ended, cordoned":      {[]func(*world){failed, cordoned}, Keep, "cannot be replaced: the node is cordoned"},
-		"completed":            {[]func(*world){completed}, Delete, "the pod has ended (Succeeded)"},
-		"on another node":      {[]func(*world){otherNode, withoutNode}, Delete, `the pod is on node "n2"`},
-		"on no node":           {[]func(*world){noNode, withoutNode}, Delete, `the pod is on node ""`},
+		"F38 no label":         {by(noLabel), Delete, "the pod does not have the label"},
+		"F38 no owner":         {by(noOwner), Delete, "the pod is not owned by the etcd cluster"},
+		"F38 no controller":    {by(noController), Delete, "the pod is not owned by the etcd cluster"},
+		"F38 another owner":    {by(otherOwner), Delete, "the pod is not owned by the etcd cluster"},
+		"no owner, cordoned":   {by(noOwner, cordoned), Keep, "cannot be replaced: the node is cordoned"},
+		"no owner, unknown":    {by(noOwner, votersUnknown), Keep, "is not known"},
+		"another image":        {by(otherImage), Keep, "etcd cluster c1"},
+		"ended":                {by(failed), Delete, "the pod has ended (Evicted)"},
+		"ended shortly before": {by(failed, paced), Keep, "the pod has ended (Evicted), but cannot be replaced"},
+		"ended, cordoned":      {by(failed, cordoned), Keep, "cannot be replaced: the node is cordoned"},
+		"completed":            {by(completed), Delete, "the pod has ended (Succeeded)"},
+		"on another node":      {by(otherNode, withoutNode), Delete, `the pod is on node "n2"`},
+		"on no node":           {by(noNode, withoutNode), Delete, `the pod is on node ""`},
 		"a pod of another name": {
-			[]func(*world){otherName}, Create, "etcd cluster c1",
+			by(otherName), Create, "etcd cluster c1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			for _, change := range test.change {
-				change(w)
+			for _, apply := range test.change {
+				apply(w)
 			}
 			plan := Plan(w.State)
 			if test.want == "" {
