@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -94,9 +93,13 @@ func TestBodyLimit(t *testing.T) {
 func TestBusyEntry(t *testing.T) {
 	decision := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
 	dry := func(r *admissionv1.AdmissionRequest) { *r.DryRun = true } // without an event
-	for _, path := range []string{EtcdNodePath, NodePath} {
+	for _, path := range []string{EtcdNodePath, NodePath, EvictionPath} {
 		t.Run(path, func(t *testing.T) {
 			f := newFixture(t)
+			sent := deletionReview(etcdNode(), dry)
+			if path == EvictionPath {
+				sent = evictionReview(dry)
+			}
 			began, finish := make(chan struct{}), make(chan struct{})
 			var running errgroup.Group
 			defer func() {
@@ -109,7 +112,7 @@ func TestBusyEntry(t *testing.T) {
 				return decision, nil
 			}
 			atOnce := func(context.Context, quorum.Request) (quorum.Decision, error) { return decision, nil }
-			f.handler.reviewer = fakeReviewer{labelled: blocked, unlabelled: atOnce}
+			f.handler.reviewer = fakeReviewer{labelled: blocked, unlabelled: atOnce} // a drain is labelled
 			other := NodePath
 			if path == NodePath {
 				f.handler.reviewer, other = fakeReviewer{labelled: atOnce, unlabelled: blocked}, EtcdNodePath
@@ -117,7 +120,7 @@ func TestBusyEntry(t *testing.T) {
 			const most = maxReviewBytes / minReviewCost
 			for range most {
 				running.Go(func() error {
-					answer := f.post(path, deletionReview(etcdNode(), dry))
+					answer := f.post(path, sent)
 					if answer.Allowed || answer.Result.Message != "no" {
 						return fmt.Errorf("the answer is %v", answer)
 					}
@@ -128,15 +131,16 @@ func TestBusyEntry(t *testing.T) {
 			require.Equal(t, "no", f.post(other, deletionReview(etcdNode(), dry)).Result.Message)
 
 			rejected := f.send(path, paddedReview(t, 10<<10), true)
-			if path == EtcdNodePath {
+			if path != NodePath {
 				var review admissionv1.AdmissionReview
 				require.NoError(t, json.Unmarshal([]byte(rejected.text), &review))
 				require.EqualValues(t, "review-1", review.Response.UID)
-				require.False(t, review.Response.Allowed)
-				require.EqualValues(t, http.StatusTooManyRequests, review.Response.Result.Code)
-				require.Equal(t, metav1.StatusReasonTooManyRequests, review.Response.Result.Reason)
-				require.EqualValues(t, 1, review.Response.Result.Details.RetryAfterSeconds)
 				require.Contains(t, review.Response.Result.Message, "Try again")
+				if path == EtcdNodePath {
+					require.EqualValues(t, 1, review.Response.Result.Details.RetryAfterSeconds)
+					review.Response.Result.Details = nil
+				}
+				requireRetriable(t, review.Response)
 			} else {
 				require.Equal(t, http.StatusTooManyRequests, rejected.status)
 				require.Equal(t, "1", rejected.header.Get("Retry-After"))

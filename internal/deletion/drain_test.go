@@ -77,8 +77,8 @@ func deletionAfterDrain(t *testing.T, f *storetest.Fixture) {
 	require.NotEmpty(t, grant.NodeVersion)
 }
 
-// drainAfterDeletion drains a node whose deletion was allowed, as Karpenter does. The grant stays one
-// for a deletion: another review of the DELETE may still come.
+// drainAfterDeletion drains a node whose deletion was allowed, as Karpenter does. The grant stays
+// one for a deletion: another review of the DELETE may still come.
 func drainAfterDeletion(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer := newReviewer(f, 0)

@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// drainedNode cordons, drains, reboots and uncordons the first node, as kured does: it does not wait
-// until etcd is back.
+// drainedNode cordons, drains, reboots and uncordons the first node, as kured does: it does not
+// wait until etcd is back.
 func drainedNode(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	h := newHarness(t, f)

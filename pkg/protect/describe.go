@@ -66,9 +66,9 @@ func truncate(text string) string {
 // protected, where the state of its clusters is, the details, and why its annotations do not
 // protect it.
 //
-// The message contains nothing that a grant for another Node, or the death or join of another member
-// changes. Each write of a Node makes the API server review the deletion that is in progress once
-// more.
+// The message contains nothing that a grant for another Node, or the death or join of another
+// member changes. Each write of a Node makes the API server review the deletion that is in progress
+// once more.
 func conditionMessage(because string, refs []evidence.MemberRef, details []string, in Inputs) string {
 	words := []string{because}
 	if len(refs) > 0 {

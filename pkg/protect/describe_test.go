@@ -35,8 +35,8 @@ func TestFoundMessage(t *testing.T) {
 		"the condition EtcdMember names the member as soon as its server has answered", p.FoundMessage())
 }
 
-// The condition of a drained node tells so, and how the node comes back. A grant for the deletion of
-// the node, or for a drain of another one, changes nothing (F31).
+// The condition of a drained node tells so, and how the node comes back. A grant for the deletion
+// of the node, or for a drain of another one, changes nothing (F31).
 func TestDrainedNode(t *testing.T) {
 	scan := evidence.Scan{Found: []evidence.FoundServer{{
 		Server: evidence.Server{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", PID: 812},
