@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -134,9 +135,12 @@ func (c *Controller) newInformer() error {
 	return nil
 }
 
-// Run reconciles until ctx ends, and then returns nil as the runnables of the manager do.
+// Run reconciles until ctx ends, and then returns nil as the runnables of the manager do. It must
+// be called at most once.
 func (c *Controller) Run(ctx context.Context) error {
-	go c.pods.RunWithContext(ctx)
+	var informer sync.WaitGroup
+	informer.Go(func() { c.pods.RunWithContext(ctx) })
+	defer informer.Wait()
 	if !toolscache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) || !c.Store.WaitForSync(ctx) {
 		return nil
 	}
