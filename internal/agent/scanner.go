@@ -157,7 +157,9 @@ func (s *etcdScanner) startIdentification(
 		i.done = true
 		return i
 	}
-	i.Identity = evidence.Identity{Problem: "it was just found, and the request for its identity is in progress"}
+	i.Identity = evidence.Identity{
+		Problem: "it was just found, and the request for its identity is in progress", Pending: true,
+	}
 	unchanged := func(old *identification) bool { return reflect.DeepEqual(old.Server, sighting) }
 	restarted := func(old *identification) bool { return isSameServer(old.Server, sighting) }
 	if at := slices.IndexFunc(before, unchanged); at >= 0 {

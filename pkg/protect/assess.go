@@ -138,7 +138,7 @@ func protectFound(
 	for _, f := range held {
 		ref, name := identifyServer(f, held, announce, in)
 		because = append(because, describeServer(f, ref, name))
-		details = append(details, describeProblems(f)...)
+		details = append(details, describeProblems(f, ref)...)
 	}
 	slices.Sort(because)
 	p.Because = truncate(strings.Join(slices.Compact(because), "; "))

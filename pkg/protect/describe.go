@@ -144,11 +144,14 @@ func otherLists(ref evidence.MemberRef, in Inputs) (with, without []string) {
 	return with, without
 }
 
-// describeProblems returns what is wrong with a found server, for the condition's message.
-func describeProblems(f evidence.FoundServer) []string {
+// describeProblems returns what is wrong with a found server, for the condition's message. ref is
+// the member that the server is, as far as that is known. After its start, an agent writes nothing
+// about a known member that has not had the time to answer: it would write the Node twice.
+func describeProblems(f evidence.FoundServer, ref evidence.MemberRef) []string {
 	var words []string
 	where := observation.OneLine(f.Where)
-	if f.IsRunning() && !f.HasAnswered() {
+	isAwaited := f.Pending && ref != evidence.MemberRef{}
+	if f.IsRunning() && !f.HasAnswered() && !isAwaited {
 		problem := cmp.Or(truncate(observation.OneLine(f.Problem)), "it was not queried")
 		words = append(words, fmt.Sprintf("%s did not answer: %s", where, problem))
 	}

@@ -35,6 +35,22 @@ func TestFoundMessage(t *testing.T) {
 		"the condition EtcdMember names the member as soon as its server has answered", p.FoundMessage())
 }
 
+// TestRestartedAgent: an agent that has just started writes the condition that the Node has, also
+// while it waits for the first answer of the member.
+func TestRestartedAgent(t *testing.T) {
+	server := evidence.Server{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", PID: 812}
+	ref := evidence.MemberRef{Cluster: "cd", Member: "3a"}
+	answered := evidence.FoundServer{Server: server, Identity: evidence.Identity{Ref: ref}}
+	before := protect.Assess(evidence.Scan{Found: []evidence.FoundServer{answered}}, protect.Inputs{ClustersKnown: true})
+	awaited := evidence.FoundServer{Server: server, Identity: evidence.Identity{Problem: "in progress", Pending: true}}
+	scan := evidence.Scan{Found: []evidence.FoundServer{awaited}}
+	known := protect.Inputs{ClustersKnown: true, Announced: []evidence.MemberRef{ref}, Protected: true}
+	require.Equal(t, before.Message, protect.Assess(scan, known).Message)
+	require.Contains(t, protect.Assess(scan, protect.Inputs{ClustersKnown: true}).Message, "in progress")
+	scan.Found[0].Pending = false
+	require.Contains(t, protect.Assess(scan, known).Message, "in progress")
+}
+
 // The condition of a drained node tells so, and how the node comes back. A grant for the deletion
 // of the node, or for a drain of another one, changes nothing (F31).
 func TestDrainedNode(t *testing.T) {

@@ -91,6 +91,8 @@ type Identity struct {
 	// Problem is the reason why the server did not answer, with each credential that was tried. It
 	// is empty if the server answered.
 	Problem string `json:"problem,omitempty"`
+	// Pending means that the server was just found, and has not had the time to answer.
+	Pending bool `json:"-"`
 }
 
 // HasAnswered reports whether the server proved which member it is.
