@@ -64,6 +64,17 @@ func TestFingerprint(t *testing.T) {
 	granted := c.DeepCopy()
 	granted.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u"}}
 	require.NotEqual(t, before, fingerprintOf(granted, n, []string{"1", "2"}))
+
+	// The end of a drain is noticed at once, and no cordon of an ordinary node is.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+	for labelled, isReason := range map[string]bool{observation.EtcdMemberLabelValue: true, "": false} {
+		node.Labels, node.Spec.Unschedulable = map[string]string{observation.EtcdMemberLabel: labelled}, false
+		n["n"] = nodeEntry{Node: node.DeepCopy()}
+		open := fingerprintOf(c, n, nil)
+		node.Spec.Unschedulable = true
+		n["n"] = nodeEntry{Node: node.DeepCopy()}
+		require.Equal(t, isReason, open != fingerprintOf(c, n, nil))
+	}
 }
 
 func TestHealthProofs(t *testing.T) {

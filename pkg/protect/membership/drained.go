@@ -40,7 +40,7 @@ func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeRet
 		return NodeReturn{}
 	}
 	next := NodeReturn{granted: g.Time, looked: now}
-	if r.looked.IsZero() || !r.granted.Equal(&g.Time) || now.Sub(r.looked) > maxLookGap {
+	if !r.granted.Equal(&g.Time) || now.Sub(r.looked) > maxLookGap {
 		return next
 	}
 	next.provenSince = map[v1alpha1.MemberID]time.Time{}
