@@ -36,11 +36,11 @@ func parseEviction(req admissionv1.AdmissionRequest) (review, error) {
 		node: &corev1.Node{}, namespace: req.Namespace, pod: req.Name,
 		user: req.UserInfo.Username, id: string(req.UID), dryRun: req.DryRun != nil && *req.DryRun,
 	}
-	kind := req.Kind
+	kind, versions := req.Kind, []string{"v1", "v1beta1"}
 	switch {
 	case req.Operation != admissionv1.Create:
 		return r, fmt.Errorf("the operation is %q", req.Operation)
-	case kind.Group != policyv1.GroupName || kind.Kind != "Eviction" || (kind.Version != "v1" && kind.Version != "v1beta1"):
+	case kind.Group != policyv1.GroupName || kind.Kind != "Eviction" || !slices.Contains(versions, kind.Version):
 		return r, fmt.Errorf("the kind is %q of group %q, version %q", kind.Kind, kind.Group, kind.Version)
 	case req.Resource.Group != "" || req.Resource.Resource != "pods" || req.SubResource != "eviction":
 		return r, fmt.Errorf("it is about the resource %q, subresource %q", req.Resource.Resource, req.SubResource)

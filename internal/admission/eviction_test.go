@@ -19,6 +19,10 @@ import (
 
 const drainRefusedPrefix = "Warning DrainRefused user alice may not drain this node: "
 
+func cannotDrainMessage(err string) string {
+	return strings.Replace(cannotDecideMessage(err), "deleted", "drained", 1)
+}
+
 // requireRetriable requires that programs which drain nodes try again: they do so on this status,
 // and client-go does not wait inside the request.
 func requireRetriable(t *testing.T, got *admissionv1.AdmissionResponse) {
@@ -65,13 +69,13 @@ func TestReviewedEvictions(t *testing.T) {
 		},
 		"reviewer error": {
 			err:     errors.New("listing EtcdClusters: timeout"),
-			message: strings.Replace(cannotDecideMessage("listing EtcdClusters: timeout"), "deleted", "drained", 1),
-			event:   drainRefusedPrefix + strings.Replace(cannotDecideMessage("listing EtcdClusters: timeout"), "deleted", "drained", 1),
+			message: cannotDrainMessage("listing EtcdClusters: timeout"),
+			event:   drainRefusedPrefix + cannotDrainMessage("listing EtcdClusters: timeout"),
 		},
 		"reviewer error with an allow": {
 			decision: kept, err: errors.New("conflict"),
-			message: strings.Replace(cannotDecideMessage("conflict"), "deleted", "drained", 1),
-			event:   drainRefusedPrefix + strings.Replace(cannotDecideMessage("conflict"), "deleted", "drained", 1),
+			message: cannotDrainMessage("conflict"),
+			event:   drainRefusedPrefix + cannotDrainMessage("conflict"),
 		},
 		"break-glass override": {
 			node:     func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass },

@@ -66,6 +66,6 @@ func TestDrainedNode(t *testing.T) {
 	}
 	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
 	require.Equal(t, message(three()), message(three().Granted(0).Drained(1)))
-	require.Contains(t, message(three().Drained(0)), "a drain of this node was allowed at 2026-05-01T12:00:00Z: its members "+
-		"count as lost until the node is uncordoned (kubectl uncordon w1) and its agent has proven them healthy")
+	require.Contains(t, message(three().Drained(0)), "a drain of this node was allowed at 2026-05-01T12:00:00Z: "+
+		"its members count as lost until the node is uncordoned (kubectl uncordon w1) and its agent has proven them healthy")
 }

@@ -1,7 +1,6 @@
 package membership_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -34,8 +33,8 @@ func resolveAfter(g v1alpha1.Grant, looks []look) (isResolved bool, why string) 
 	return isResolved, why
 }
 
-// everyTenSeconds returns looks at the same world.
-func everyTenSeconds(from time.Duration, n int, world *quorumtest.Cluster) []look {
+// every10s returns looks at the same world.
+func every10s(from time.Duration, n int, world *quorumtest.Cluster) []look {
 	looks := make([]look, n)
 	for i := range looks {
 		looks[i] = look{from + time.Duration(i)*10*time.Second, world}
@@ -48,6 +47,9 @@ func TestF34DrainedNode(t *testing.T) {
 	open := func() *quorumtest.Cluster {
 		return drained().State(0, func(n *observation.NodeState) { n.Cordoned = false })
 	}
+	reboot, departure := open().State(0, quorumtest.Rebooting), open().State(0, quorumtest.Departing)
+	deleting := open().State(0, func(n *observation.NodeState) { n.Deleting = true })
+	moved := open().Rebound(0, 3).State(3, func(n *observation.NodeState) { *n = node("u4") })
 	down := open().Dead(0)
 	silent := open().Silent(0)
 	unread := open().State(0, func(n *observation.NodeState) { *n = observation.NodeState{} })
@@ -63,52 +65,60 @@ func TestF34DrainedNode(t *testing.T) {
 		isResolved bool
 		why        string
 	}{
-		"cordoned and healthy for an hour": {everyTenSeconds(0, 361, drained()), false, closed},
-		"marked":                           {everyTenSeconds(0, 60, open().State(0, quorumtest.Rebooting)), false, "is being rebooted by kured"},
-		"about to be deleted":              {everyTenSeconds(0, 60, open().State(0, quorumtest.Departing)), false, "is about to be deleted"},
+		"cordoned and healthy for an hour": {every10s(0, 361, drained()), false, closed},
+		"marked":                           {every10s(0, 60, reboot), false, "is being rebooted by kured"},
+		"about to be deleted":              {every10s(0, 60, departure), false, "is about to be deleted"},
 		"being deleted": {
-			everyTenSeconds(0, 60, open().State(0, func(n *observation.NodeState) { n.Deleting = true })), false, "is being deleted",
+			every10s(0, 60, deleting), false, "is being deleted",
 		},
-		"first look":                {everyTenSeconds(0, 1, open()), false, notYet},
-		"open for 30 s":             {everyTenSeconds(0, 4, open()), false, notYet},
-		"open, proven twice":        {everyTenSeconds(0, 5, open()), true, "node w1 is open again; member a has been proven healthy"},
-		"two looks only":            {[]look{{0, open()}, {10 * time.Second, open()}, {40 * time.Second, open()}}, true, "open again"},
+		"first look":         {every10s(0, 1, open()), false, notYet},
+		"open for 30 s":      {every10s(0, 4, open()), false, notYet},
+		"open, proven twice": {every10s(0, 5, open()), true, "node w1 is open again; member a has been proven"},
+		"two looks only": {
+			[]look{{0, open()}, {10 * time.Second, open()}, {40 * time.Second, open()}}, true, "open again",
+		},
 		"one look after the others": {[]look{{0, open()}, {50 * time.Second, open()}}, false, notYet},
 		"F34 uncordoned before etcd is back": {
-			join(everyTenSeconds(0, 5, drained()), everyTenSeconds(time.Minute, 6, down), everyTenSeconds(2*time.Minute, 3, open())),
+			join(every10s(0, 5, drained()), every10s(time.Minute, 6, down),
+				every10s(2*time.Minute, 3, open())),
 			false, notYet,
 		},
 		"silent agent in between": {
-			join(everyTenSeconds(0, 4, open()), everyTenSeconds(40*time.Second, 1, silent), everyTenSeconds(50*time.Second, 3, open())),
+			join(every10s(0, 4, open()), every10s(40*time.Second, 1, silent),
+				every10s(50*time.Second, 3, open())),
 			false, notYet,
 		},
 		"closed in between": {
-			join(everyTenSeconds(0, 4, open()), everyTenSeconds(40*time.Second, 1, drained()), everyTenSeconds(50*time.Second, 4, open())),
+			join(every10s(0, 4, open()), every10s(40*time.Second, 1, drained()),
+				every10s(50*time.Second, 4, open())),
 			false, notYet,
 		},
 		"unread in between": {
-			join(everyTenSeconds(0, 4, open()), everyTenSeconds(40*time.Second, 1, unread), everyTenSeconds(50*time.Second, 4, open())),
+			join(every10s(0, 4, open()), every10s(40*time.Second, 1, unread),
+				every10s(50*time.Second, 4, open())),
 			false, notYet,
 		},
 		"leader that did not look": {
-			join(everyTenSeconds(0, 3, open()), everyTenSeconds(time.Hour, 1, open())), false, notYet,
+			join(every10s(0, 3, open()), every10s(time.Hour, 1, open())), false, notYet,
 		},
 		"silent, then proven twice": {
-			join(everyTenSeconds(0, 5, silent), everyTenSeconds(50*time.Second, 5, open())), true, "open again",
+			join(every10s(0, 5, silent), every10s(50*time.Second, 5, open())), true, "open again",
 		},
 		"proven by others only": {
-			everyTenSeconds(0, 9, open().InList(0, 0, func(m *v1alpha1.MemberStatus) { m.Healthy = false })), false, notYet,
+			every10s(0, 9, open().InList(0, 0, func(m *v1alpha1.MemberStatus) { m.Healthy = false })), false, notYet,
 		},
-		"alarms not read":     {everyTenSeconds(0, 9, open().AlarmsUnknownToAll()), false, notYet},
-		"no list":             {everyTenSeconds(0, 9, open().Unconfirmed(0, 1, 2)), false, "no observer has answered"},
-		"learner":             {everyTenSeconds(0, 9, open().Learner(0)), true, "open again"},
-		"left":                {everyTenSeconds(0, 1, open().Removed(0)), true, "member a has left the member list"},
-		"left, still closed":  {everyTenSeconds(0, 9, drained().Removed(0)), false, closed},
-		"second member":       {everyTenSeconds(0, 9, open().Rebound(1, 0).Dead(1)), false, "member b healthy twice"},
-		"moved to other node": {everyTenSeconds(0, 9, open().Rebound(0, 3).State(3, func(n *observation.NodeState) { *n = node("u4") })), false, "whose agent does not prove"},
+		"alarms not read":     {every10s(0, 9, open().AlarmsUnknownToAll()), false, notYet},
+		"no list":             {every10s(0, 9, open().Unconfirmed(0, 1, 2)), false, "no observer has answered"},
+		"learner":             {every10s(0, 9, open().Learner(0)), true, "open again"},
+		"left":                {every10s(0, 1, open().Removed(0)), true, "member a has left the member list"},
+		"left, still closed":  {every10s(0, 9, drained().Removed(0)), false, closed},
+		"second member":       {every10s(0, 9, open().Rebound(1, 0).Dead(1)), false, "member b healthy twice"},
+		"moved to other node": {every10s(0, 9, moved), false, "whose agent does not prove"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for reason, g := range map[string]v1alpha1.Grant{"drain": quorumtest.DrainGrantFor(0), "F35 deletion after a drain": deletionAfterDrain()} {
+			for reason, g := range map[string]v1alpha1.Grant{
+				"drain": quorumtest.DrainGrantFor(0), "F35 deletion after a drain": deletionAfterDrain(),
+			} {
 				isResolved, why := resolveAfter(g, c.looks)
 				require.Equal(t, c.isResolved, isResolved, "%s: %s", reason, why)
 				require.Contains(t, why, c.why)
@@ -190,11 +200,10 @@ func TestDrainedCombinations(t *testing.T) {
 			world.Unhealthy(0)
 		}
 		for _, g := range []v1alpha1.Grant{quorumtest.DrainGrantFor(0), deletionAfterDrain()} {
-			isResolved, why := resolveAfter(g, everyTenSeconds(0, 400, world))
+			isResolved, why := resolveAfter(g, every10s(0, 400, world))
 			want := known && present && !deleting && !cordoned && !marked && proven
-			require.Equal(t, want, isResolved, fmt.Sprintf(
-				"known %t, present %t, deleting %t, cordoned %t, marked %t, proven %t: %s",
-				known, present, deleting, cordoned, marked, proven, why))
+			require.Equal(t, want, isResolved, "known %t, present %t, deleting %t, cordoned %t, marked %t, proven %t: %s",
+				known, present, deleting, cordoned, marked, proven, why)
 		}
 	}
 }

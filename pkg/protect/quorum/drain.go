@@ -29,8 +29,8 @@ func RefuseOpenNode(n observation.NodeState, r Request) (v Verdict, isRefused bo
 // cluster. There is no quorum that the drain could break and waiting could keep, and a cluster of
 // one node must be able to restart. With a learner or another binding, the arithmetic decides.
 func (t requestTarget) isOnlyMember(list v1alpha1.Observation) bool {
-	return t.Drain && len(list.Members) == 1 &&
-		!slices.ContainsFunc(t.Cluster.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID != list.Members[0].ID })
+	isOther := func(b v1alpha1.Binding) bool { return b.MemberID != list.Members[0].ID }
+	return t.Drain && len(list.Members) == 1 && !slices.ContainsFunc(t.Cluster.Spec.Members, isOther)
 }
 
 // allowOnlyMember allows the drain of the node with the only member.
@@ -69,8 +69,8 @@ func (t requestTarget) drainedStep(g v1alpha1.Grant, n observation.NodeState, ta
 		return fmt.Sprintf("%s and %s (%s): wait until it is back, uncordoned and without that mark, and etcd runs there; %s",
 			since, n.Departure.Says, n.Departure, again)
 	case n.Cordoned:
-		return fmt.Sprintf("%s and is still cordoned: wait until it is back; the program that drained it uncordons it, or you "+
-			"do when etcd runs there: kubectl uncordon %s; %s", since, g.Node, again)
+		return fmt.Sprintf("%s and is still cordoned: wait until it is back; the program that drained it uncordons it, "+
+			"or you do when etcd runs there: kubectl uncordon %s; %s", since, g.Node, again)
 	}
 	return fmt.Sprintf("%s and is open again: wait until etcd runs there; %s", since, again)
 }

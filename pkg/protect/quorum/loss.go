@@ -124,6 +124,9 @@ func LostReason(node string, uid types.UID, n observation.NodeState) string {
 // reader, for example "its node".
 func describeGrant(g v1alpha1.Grant, node string) string {
 	at := g.Time.UTC().Format(time.RFC3339)
+	if g.User == "" && g.Drained != nil {
+		at += ", after its drain at " + g.Drained.UTC().Format(time.RFC3339)
+	}
 	switch {
 	case g.User == "" && g.BreakGlass:
 		return fmt.Sprintf("%s %s was deleted with a break-glass override, and without a review (detected at %s)",

@@ -81,7 +81,7 @@ func (s Snapshot) hasReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 // describeReturn explains why a member that joined again counts as lost, and until when.
 func describeReturn(g v1alpha1.Grant) string {
 	if g.Reason == v1alpha1.GrantDrain {
-		return fmt.Sprintf("it joined again on a machine that may still restart or go: %s", describeGrant(g, "the machine's node"))
+		return "it joined again on a machine that may still restart or go: " + describeGrant(g, "the machine's node")
 	}
 	return fmt.Sprintf("it joined again on a machine that may still be removed: %s; it counts again when the agent "+
 		"of its node has proven it healthy for %s, not before %s", describeGrant(g, "the machine's earlier node"),

@@ -67,9 +67,9 @@ func addGoldenDrains(verdicts map[string]quorum.Verdict) {
 		"drain, node not closed":                      quorumtest.Voters(3),
 		"drain, one of three dead":                    three().Dead(1),
 		"drain, another node drained":                 three().Drained(1),
-		"drain, another node drained and open":        three().Drained(1).State(1, func(n *observation.NodeState) { n.Cordoned = false }),
+		"drain, another node drained and open":        three().Drained(1).State(1, opened),
 		"drain, another node drained and marked":      three().Drained(1).State(1, quorumtest.Rebooting).Dead(1),
-		"drain, another node drained and gone":        three().Drained(1).State(1, quorumtest.Gone).Dead(1),
+		"drain, another node drained and gone":        goneAfterDrain(three()),
 		"drain, another node deleted after its drain": deletedAfterDrain(three()),
 		"drain, two voters":                           quorumtest.Voters(2).State(0, quorumtest.Cordoned),
 		"drain, no list":                              three().WithoutList(0, 1).Silent(2),
@@ -79,6 +79,15 @@ func addGoldenDrains(verdicts map[string]quorum.Verdict) {
 		verdicts[name] = quorum.Decide(cluster.View, quorumtest.Drain(0))
 	}
 }
+
+// goneAfterDrain adds the tombstone of node w2, which was drained before.
+func goneAfterDrain(c *quorumtest.Cluster) *quorumtest.Cluster {
+	deletedAfterDrain(c).State(1, quorumtest.Gone).Dead(1)
+	c.Cluster.Spec.Grants[0].User = ""
+	return c
+}
+
+func opened(n *observation.NodeState) { n.Cordoned = false }
 
 // deletedAfterDrain adds the grant for the deletion of node w2, which was drained before.
 func deletedAfterDrain(c *quorumtest.Cluster) *quorumtest.Cluster {

@@ -37,7 +37,8 @@ func Repeat(c *v1alpha1.EtcdCluster, r Request, now time.Time) (v Verdict, isRep
 	g := c.Spec.Grants[at]
 	age := now.Sub(g.Time.Time)
 	isRewritten := g.NodeVersion != "" && r.Version != "" && g.NodeVersion != r.Version
-	if !isRewritten || g.Reason == v1alpha1.GrantDrain || g.User != r.User || g.BreakGlass || age < 0 || age >= RepeatWithin {
+	isForDeletion := g.Reason != v1alpha1.GrantDrain && !g.BreakGlass
+	if !isRewritten || !isForDeletion || g.User != r.User || age < 0 || age >= RepeatWithin {
 		return Verdict{}, false
 	}
 	// Without the states of Nodes and without fresh observations, more members are possible, and

@@ -95,7 +95,8 @@ func (t requestTarget) isLocatedElsewhere(id v1alpha1.MemberID) bool {
 func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.MemberID {
 	var found []v1alpha1.MemberID
 	for _, m := range list.Members {
-		if t.named[m.ID] || ((t.Labelled || t.Drain) && observation.IsAtAddress(m, t.Addresses) && !t.isLocatedElsewhere(m.ID)) {
+		isAtNode := (t.Labelled || t.Drain) && observation.IsAtAddress(m, t.Addresses)
+		if t.named[m.ID] || (isAtNode && !t.isLocatedElsewhere(m.ID)) {
 			found = append(found, m.ID)
 		}
 	}
