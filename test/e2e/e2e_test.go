@@ -31,6 +31,7 @@ func TestHoldfast(t *testing.T) {
 		{"replace a stopped member", scenarioReplaceMember},
 		{"stop, disable and start etcd", scenarioStopEtcd},
 		{"add, promote and remove a learner", scenarioLearner},
+		{"drain all etcd nodes at once", scenarioDrain},
 		{"delete all nodes twice at once", scenarioDeleteAll},
 		{"rotate certificates", scenarioRotation},
 		{"limit the rights of an agent", scenarioAgentRights},
