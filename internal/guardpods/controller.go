@@ -7,7 +7,6 @@ package guardpods
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -188,13 +187,12 @@ func (c *Controller) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
 	for _, d := range guard.Plan(live) {
 		if due[target{d.Node, d.Pod}] {
-			errs = append(errs, c.execute(ctx, d))
+			c.execute(ctx, d)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // A target is one guard pod, and the node that it is on.

@@ -205,11 +205,11 @@ func TestWaiting(t *testing.T) {
 	// The namespace controller does not run, so the namespace stays.
 	namespaces := f.Server.Client().CoreV1().Namespaces()
 	require.NoError(t, namespaces.Delete(t.Context(), guard.Namespace, metav1.DeleteOptions{}))
-	before := strings.Count(log.String(), "level=ERROR")
+	before := strings.Count(log.String(), "level=WARN")
 	require.NoError(t, f.admin.Delete(t.Context(), guard.Name("etcd-1"), metav1.DeleteOptions{}))
 	f.waitUntilGone(t, "etcd-1")
 	f.stays(t, "etcd-1", "")
-	require.Equal(t, before, strings.Count(log.String(), "level=ERROR"), log.String())
+	require.Equal(t, before, strings.Count(log.String(), "level=WARN"), log.String())
 }
 
 // A safeBuffer is a buffer for the log of another goroutine.

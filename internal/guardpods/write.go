@@ -46,8 +46,8 @@ func (c *Controller) paceCreation(node string) {
 	c.pace[node] = p
 }
 
-// execute executes one decision.
-func (c *Controller) execute(ctx context.Context, d guard.Decision) error {
+// execute executes one decision. A later round repeats what failed.
+func (c *Controller) execute(ctx context.Context, d guard.Decision) {
 	var err error
 	switch d.Action {
 	case guard.Create:
@@ -58,24 +58,21 @@ func (c *Controller) execute(ctx context.Context, d guard.Decision) error {
 	case guard.Remove:
 		err = c.remove(ctx, d.Existing, new(int64))
 	case guard.Keep, guard.Wait:
-		return nil
+		return
 	}
 	switch {
 	case isEnding(err), isGone(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		// The namespace or the pod goes away, or there is a newer one. A later round reads it.
-		return nil
-	case errors.Is(err, errNoAgent):
-		if c.logged.Changed(d.Pod, err.Error()) {
-			c.Log.InfoContext(ctx, "waiting to create a guard pod", "node", d.Node, "reason", err.Error())
-		}
-		return nil
+		return // The namespace or the pod goes away, or there is a newer one. A later round reads it.
 	case err != nil:
-		return fmt.Errorf("guard pod of node %s: %w", d.Node, err)
+		if c.logged.ChangedError(d.Pod, err) {
+			c.Log.WarnContext(ctx, "failed to change a guard pod; retrying",
+				"action", string(d.Action), "node", d.Node, "pod", d.Pod, "err", err)
+		}
+		return
 	}
 	c.logged.Changed(d.Pod, "")
 	c.Log.InfoContext(ctx, "changed a guard pod",
 		"action", string(d.Action), "node", d.Node, "pod", d.Pod, "reason", d.Why)
-	return nil
 }
 
 // create creates the guard pod of a node with the image of the agent there.
