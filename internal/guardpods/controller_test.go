@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -85,6 +86,9 @@ func TestController(t *testing.T) {
 		f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
 		f.setVoters(t, c, new(int32(3)))
 	})
+	stop()
+	t.Run("F38 stale cache", func(t *testing.T) { testStaleCache(t, f) })
+	stop = f.start(t, nil)
 	t.Run("Node gone", func(t *testing.T) { testNodeGone(t, f) })
 	t.Run("switched off", func(t *testing.T) {
 		stop()
@@ -166,15 +170,21 @@ func testEnded(t *testing.T, f *fixture) {
 	require.Greater(t, time.Since(began), firstDelay+2*firstDelay)
 }
 
+// testStaleCache checks that a cache that lacks an EtcdCluster removes no guard pod, even if the
+// Node has no label.
+func testStaleCache(t *testing.T, f *fixture) {
+	f.releaseNode(t, "etcd-1")
+	empty := map[client.Object]cache.ByObject{
+		&v1alpha1.EtcdCluster{}: {Label: labels.SelectorFromSet(labels.Set{"no": "such"})},
+	}
+	stop := f.startCached(t, cache.Options{ByObject: empty}, nil)
+	defer stop()
+	f.stays(t, "etcd-1", f.pod(t, "etcd-1").UID)
+}
+
 // testNodeGone deletes a Node that its agent has released, while the leader still has its binding.
 func testNodeGone(t *testing.T, f *fixture) {
-	config, err := f.ServiceAccountConfig(t.Context(), guard.Namespace, "holdfast-agent", "etcd-2")
-	require.NoError(t, err)
-	agent, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
-	_, err = agent.CoreV1().Nodes().Patch(t.Context(), "etcd-2", types.MergePatchType,
-		[]byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	f.releaseNode(t, "etcd-2")
 	f.stays(t, "etcd-2", f.pod(t, "etcd-2").UID)
 	require.NoError(t, f.Server.Client().CoreV1().Nodes().Delete(t.Context(), "etcd-2", metav1.DeleteOptions{}))
 	f.waitUntilGone(t, "etcd-2")

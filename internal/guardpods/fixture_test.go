@@ -149,12 +149,19 @@ func (f *fixture) setVoters(t *testing.T, c *v1alpha1.EtcdCluster, voters *int32
 // function stops it earlier.
 func (f *fixture) start(t *testing.T, change func(*Options)) (stop func()) {
 	t.Helper()
+	return f.startCached(t, cache.Options{}, change)
+}
+
+// startCached runs a Controller with a cache of its own.
+func (f *fixture) startCached(t *testing.T, cacheOptions cache.Options, change func(*Options)) (stop func()) {
+	t.Helper()
 	config, err := f.ServiceAccountConfig(t.Context(), guard.Namespace, "holdfast-webhook", "")
 	require.NoError(t, err)
 	typed, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	objects := scheme(t)
-	cached, err := cache.New(config, cache.Options{Scheme: objects})
+	cacheOptions.Scheme = objects
+	cached, err := cache.New(config, cacheOptions)
 	require.NoError(t, err)
 	direct, err := client.New(config, client.Options{Scheme: objects})
 	require.NoError(t, err)
@@ -226,6 +233,18 @@ func (f *fixture) patchNode(t *testing.T, node, patch string) {
 	t.Helper()
 	_, err := f.Server.Client().CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// releaseNode removes the label of a Node, as its agent does.
+func (f *fixture) releaseNode(t *testing.T, node string) {
+	t.Helper()
+	config, err := f.ServiceAccountConfig(t.Context(), guard.Namespace, "holdfast-agent", node)
+	require.NoError(t, err)
+	agent, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	_, err = agent.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
