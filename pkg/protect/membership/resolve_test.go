@@ -119,6 +119,11 @@ func TestResolve(t *testing.T) {
 		"F20 joined again, unbound": {
 			unbound, time.Hour, again, atTen, false, "member d is still in the member list, and no other",
 		},
+		"F20 node reports another machine": {
+			removed(), reborn,
+			observation.NodeState{Known: true, UID: "u1", Deleting: true, Machine: other.Machine},
+			never, false, "node w1 is not known to be gone",
+		},
 		"F20 another machine": {replaced(), 0, other, never, true, "node w1 is another machine now"},
 		"F20 another machine, not removed": {
 			voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
@@ -28,11 +29,13 @@ func provenBy(c *quorumtest.Cluster, i int, observers ...int) *quorumtest.Cluste
 // localOnly makes three members advertise client URLs that no other host can reach, as k0s does.
 func localOnly(c *quorumtest.Cluster) *quorumtest.Cluster {
 	for i := range 3 {
-		c.Everywhere(i, func(m *v1alpha1.MemberStatus) { m.ClientURLs = []string{"https://127.0.0.1:2379"} })
+		c.Everywhere(i, loopback)
 		provenBy(c, i, i)
 	}
 	return c
 }
+
+func loopback(m *v1alpha1.MemberStatus) { m.ClientURLs = []string{"https://127.0.0.1:2379"} }
 
 func alarmed(m *v1alpha1.MemberStatus) { m.Alarms = []string{quorum.CorruptAlarm} }
 
@@ -71,6 +74,13 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 		"only late: alarms read":   {joined(3, 2).AlarmsUnknown(0, 1), false, "could read the etcd alarms"},
 		"only one Node, late":      {joined(3, 0).Unbound(1).Unbound(2), true, ""},
 		"late observer hides list": {joined(3, 2).WithoutList(2), true, ""},
+		"local only, by its own word": {
+			provenBy(joined(3, 2), 2, 2).InList(2, 2, loopback), false, "only node w3, whose member joined later",
+		},
+		"only one Node, late, beside a claim": {joined(3, 0).Basis(v1alpha1.BasisClaimed, 1).Unbound(2), true, ""},
+		"only one Node, late, beside one that is gone": {
+			joined(5, 0, 4).Unbound(1).Unbound(2).Unbound(3).State(4, quorumtest.Gone), true, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.Decide(c.cluster.View, quorumtest.Deletion(0))
@@ -91,6 +101,24 @@ func TestF21ListsBesideFounder(t *testing.T) {
 	quorumtest.RequireAllowed(t, added().RemovedFrom(1, 3), quorumtest.Deletion(0))
 }
 
+// The Node of an observer has another UID now. What the observation says counts only against a
+// deletion, and only if it is from a founder.
+func TestF28StatementOfOtherNode(t *testing.T) {
+	replaced := func(c *quorumtest.Cluster) *quorumtest.Cluster {
+		return c.State(4, func(n *observation.NodeState) { n.UID = "u5-again" })
+	}
+	ghosts := func(c *quorumtest.Cluster) *quorumtest.Cluster {
+		members := &c.Cluster.Status.Observations[4].Members
+		*members = append(*members, quorumtest.Member(5), quorumtest.Member(6))
+		return c
+	}
+	corrupt := func(c *quorumtest.Cluster) *quorumtest.Cluster { return c.InList(4, 1, alarmed) }
+	quorumtest.RequireAllowed(t, replaced(ghosts(joined(5, 4))), quorumtest.Deletion(0))
+	quorumtest.RequireAllowed(t, replaced(corrupt(joined(5, 4))), quorumtest.Deletion(0))
+	quorumtest.RequireRefused(t, replaced(ghosts(joined(5))), quorumtest.Deletion(0), "4 of 7 voters must be healthy")
+	quorumtest.RequireRefused(t, replaced(corrupt(joined(5))), quorumtest.Deletion(0), "the alarm CORRUPT")
+}
+
 // The agent on the member's Node shows that the member moved there. The proof needs a second
 // observer.
 func TestF21SelfProof(t *testing.T) {
@@ -108,6 +136,8 @@ func TestF21ListOfLateObserver(t *testing.T) {
 	require.False(t, quorum.NewSnapshot(lying().Silent(0, 1, 2).View).IsConclusive())
 	oneFounder := joined(4, 3).Silent(1, 2, 3).State(1, quorumtest.Gone).State(2, quorumtest.Gone)
 	require.True(t, quorum.NewSnapshot(oneFounder.View).IsConclusive(), "a late observer cannot contradict a founder")
+	claimed := quorumtest.Voters(4).Basis(v1alpha1.BasisClaimed, 3).Silent(3)
+	require.Empty(t, quorum.NewSnapshot(claimed.View).Pending(), "a Node that is no observer is not awaited")
 	for _, w := range []*quorumtest.Cluster{lying(), lying().Silent(0, 1, 2)} {
 		evidence := membership.ResolveEvidence{Now: quorumtest.Noon().Add(quorum.ResolveMovedAfter)}
 		isResolved, _ := membership.Resolve(w.View, w.Cluster.Spec.Grants[0], evidence)
