@@ -93,7 +93,7 @@ func IsListedByAny(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
 // of a founder contains it, or, without such a list, of another observer. Without a confirmed list
 // this is not proven.
 func HasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
-	lists, _ := OfFounders(c, Confirmed(Accepted(c)))
+	lists := OfFounders(c, Confirmed(Accepted(c)))
 	return len(lists) > 0 && !IsBound(c, m) && !IsListedByAny(lists, m)
 }
 

@@ -21,18 +21,17 @@ func IsFounder(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
 }
 
 // OfFounders returns the observations of founders, or all of them if there is none.
-func OfFounders(
-	c *v1alpha1.EtcdCluster, all []v1alpha1.Observation,
-) (found []v1alpha1.Observation, areFromFounders bool) {
+func OfFounders(c *v1alpha1.EtcdCluster, all []v1alpha1.Observation) []v1alpha1.Observation {
+	var found []v1alpha1.Observation
 	for _, o := range all {
 		if IsFounder(c, o) {
 			found = append(found, o)
 		}
 	}
 	if len(found) == 0 {
-		return all, false
+		return all
 	}
-	return found, true
+	return found
 }
 
 // ListsWith returns the confirmed lists, however old, that show where a member runs: the lists of
@@ -43,8 +42,7 @@ func ListsWith(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) []v1alpha1.Observa
 		_, isListed := FindMember(o, id)
 		return !isListed
 	})
-	lists, _ = OfFounders(c, lists)
-	return lists
+	return OfFounders(c, lists)
 }
 
 // IsLocated reports whether a binding shows where the member runs. A binding that rests on the

@@ -59,10 +59,10 @@ func (s Snapshot) answersWith(id v1alpha1.MemberID, holds func(v1alpha1.MemberSt
 	})
 }
 
-// selectLists returns the member lists that count, and whether a founder returned one. A list
-// counts by IsCorroborated. So an observer that joined later cannot veto deletions with a list of
-// its own.
-func (s Snapshot) selectLists() (lists []v1alpha1.Observation, areFromFounders bool) {
+// selectLists returns the member lists that count by IsCorroborated. So an observer that joined
+// later cannot veto deletions with a list of its own.
+func (s Snapshot) selectLists() []v1alpha1.Observation {
+	var lists []v1alpha1.Observation
 	all := observation.Confirmed(s.Answers)
 	for _, o := range all {
 		same := slices.DeleteFunc(slices.Clone(all), func(other v1alpha1.Observation) bool {
@@ -72,8 +72,7 @@ func (s Snapshot) selectLists() (lists []v1alpha1.Observation, areFromFounders b
 			lists = append(lists, o)
 		}
 	}
-	_, areFromFounders = observation.OfFounders(s.Cluster, all)
-	return lists, areFromFounders
+	return lists
 }
 
 // describeList returns the members of a list in the form in which lists are compared: two lists

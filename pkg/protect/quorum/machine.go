@@ -72,7 +72,7 @@ func (s Snapshot) hasReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 		return false
 	}
 	isOnYounger := func(b v1alpha1.Binding) bool {
-		return b.Node == g.Node && b.NodeUID != g.NodeUID && b.NodeUID == n.UID
+		return b.Node == g.Node && b.NodeUID == n.UID // The grant names the members of its own Node.
 	}
 	isAtMachine := func(host string) bool { return slices.Contains(g.Addresses, host) }
 	return slices.ContainsFunc(s.nodesOf(id), isOnYounger) || slices.ContainsFunc(s.unlocatedHosts[id], isAtMachine)

@@ -35,8 +35,6 @@ type Snapshot struct {
 	// Lists are the member lists that count, all confirmed by a quorum: those of founders, and those
 	// that several observers agree on.
 	Lists []v1alpha1.Observation
-	// areFromFounders reports whether a founder returned one of Lists.
-	areFromFounders bool
 	// unproven are the confirmed lists of founders whose Nodes are not proven to exist with the UID of
 	// the observation. They prove nothing; they can only prevent a deletion.
 	unproven []v1alpha1.Observation
@@ -73,7 +71,7 @@ func NewSnapshot(v View) Snapshot {
 	s.unproven = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
 		return !s.isFromOtherNode(o) || !observation.IsFounder(s.Cluster, o)
 	}))
-	s.Lists, s.areFromFounders = s.selectLists()
+	s.Lists = s.selectLists()
 	s.AlarmsRead = s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists),
 		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
 	for _, o := range slices.Concat(s.Answers, s.unproven) {
@@ -98,10 +96,10 @@ func (s Snapshot) isFromOtherNode(o v1alpha1.Observation) bool {
 func isCorrupt(m v1alpha1.MemberStatus) bool { return slices.Contains(m.Alarms, CorruptAlarm) }
 
 // IsConclusive reports whether a member that is missing from the lists has left the cluster: two
-// observers agree, or no other observer can still answer. A single list is not enough, because
-// the claim of its own Node alone may have bound the observer.
+// observers agree, or no founder can still contradict. A single list counts only if it is from a
+// founder, or from the only Node of the cluster.
 func (s Snapshot) IsConclusive() bool {
-	return len(s.Lists) > 1 || (len(s.Lists) == 1 && len(s.pending(s.areFromFounders)) == 0)
+	return len(s.Lists) > 1 || (len(s.Lists) == 1 && len(s.pending(true)) == 0)
 }
 
 // Pending returns the sorted Nodes whose observers may still answer: they are bound, have not
