@@ -72,7 +72,8 @@ func isBelow(dir string, files ...string) bool {
 // else by the agent whose etcdctl command is shown.
 func (t requestTarget) distributionOf(m memberState) v1alpha1.Distribution {
 	for _, o := range observation.Accepted(t.Cluster) {
-		if a := evidence.SafeAccess(o.Access); o.LocalMember == m.ID && a != nil {
+		isOwn := o.LocalMember == m.ID && isFrom(o, t.Bindings[m.ID])
+		if a := evidence.SafeAccess(o.Access); isOwn && a != nil {
 			return a.Distribution
 		}
 	}

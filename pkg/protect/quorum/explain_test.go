@@ -201,3 +201,12 @@ func TestSummarize(t *testing.T) {
 	}
 	require.False(t, quorum.Summarize(quorum.View{}).Known)
 }
+
+// A late observer claims the member of another node, and names another distribution.
+func TestDistributionOfFalseClaim(t *testing.T) {
+	w := joined(3, 2).LocalMember(2, "a")
+	w.Cluster.Status.Observations[2].Access = &v1alpha1.Access{Distribution: v1alpha1.DistributionK3s}
+	require.NotContains(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Warning, "k3s removes")
+	w.Observer(0).Access = &v1alpha1.Access{Distribution: v1alpha1.DistributionK3s}
+	require.Contains(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Warning, "k3s removes")
+}
