@@ -237,7 +237,9 @@ func TestF30EmptiedHost(t *testing.T) {
 		"another host is emptied":                 {world().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bindings, _ := membership.Bind(c.world.Cluster, quorumtest.Claims(c.nodes), c.world.Nonces, quorumtest.Noon())
+			claims := quorumtest.Claims(c.nodes)
+			claims[0].Announced = nil // Otherwise a binding that has ended would be made again.
+			bindings, _ := membership.Bind(c.world.Cluster, claims, c.world.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))
 		})
 	}

@@ -73,12 +73,15 @@ func TestDistinctServers(t *testing.T) {
 		world *quorumtest.Cluster
 		want  []v1alpha1.MemberID
 	}{
-		"healthy":                        {mixedCluster(), quorumtest.IDs("d", "e")},
-		"the member is dead":             {mixedCluster().Everywhere(0, unhealthy), nil},
-		"the other one never started":    {mixedCluster().Everywhere(3, unstarted), quorumtest.IDs("e")},
-		"unconfirmed lists":              {mixedCluster().Unconfirmed(0, 1, 2), nil},
-		"silent":                         {mixedCluster().Silent(0, 1, 2), nil},
-		"one late observer":              {mixedCluster().Basis(late, 1).Silent(0, 2), nil},
+		"healthy":                     {mixedCluster(), quorumtest.IDs("d", "e")},
+		"the member is dead":          {mixedCluster().Everywhere(0, unhealthy), nil},
+		"the other one never started": {mixedCluster().Everywhere(3, unstarted), quorumtest.IDs("e")},
+		"unconfirmed lists":           {mixedCluster().Unconfirmed(0, 1, 2), nil},
+		"silent":                      {mixedCluster().Silent(0, 1, 2), nil},
+		"one late observer":           {mixedCluster().Basis(late, 1).Silent(0, 2), nil},
+		"healthy by one late observer": {
+			mixedCluster().Basis(late, 2).InList(0, 0, unhealthy).InList(1, 0, unhealthy), nil,
+		},
 		"late observers":                 {mixedCluster().Basis(late, 0, 1, 2), quorumtest.IDs("d", "e")},
 		"recorded, then silent":          {old().Silent(0, 1, 2), quorumtest.IDs("d", "e")},
 		"recorded, then dead":            {old().Dead(0), quorumtest.IDs("d", "e")},

@@ -134,6 +134,38 @@ func TestF21HostRegistersLater(t *testing.T) {
 	})
 }
 
+// One late observer alone neither places a member at the address of a worker nor invents one, and a
+// binding to a Node that is gone does not pass to a worker with its address.
+func TestF21LateObserverPlacesNoMember(t *testing.T) {
+	late := func(w *quorumtest.Cluster) *quorumtest.Cluster { return w.Basis(v1alpha1.BasisJoined, 0, 1, 2) }
+	worker, _ := quorumtest.Intruder(3)
+	claims := append(quorumtest.Claims(3), worker)
+	placed := late(newMember()).URLs(3, "https://203.0.113.9:2380")
+	placed.InList(2, 3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://" + workerAddress + ":2380"} })
+	bind(placed, claims)
+	require.Equal(t, v1alpha1.BasisClaimed, basisOf(placed, 3))
+
+	invented := late(newMember()).RemovedFrom(0, 3).RemovedFrom(1, 3).Silent(0, 1, 2)
+	require.Len(t, bind(invented, claims), 1)
+	require.Equal(t, v1alpha1.BindingBasis("none"), basisOf(invented, 3))
+
+	heir, _ := quorumtest.Intruder(2)
+	heir.Addresses = []string{quorumtest.Address(2)}
+	gone := late(quorumtest.Voters(3))
+	bind(gone, append(quorumtest.Claims(2), heir))
+	require.Equal(t, "a=u1 b=u2 c=u3", uids(gone.Cluster.Spec.Members))
+	require.Equal(t, v1alpha1.BasisJoined, basisOf(gone, 2), "only a Node with the name may take it over")
+}
+
+// The Node of a founder is registered again.
+func TestFounderRegistersAgain(t *testing.T) {
+	w, claims := quorumtest.Voters(3).Granted(0), quorumtest.Claims(3)
+	claims[0].UID = "u1-again"
+	bind(w, claims)
+	require.Equal(t, "a=u1-again b=u2 c=u3", uids(w.Cluster.Spec.Members))
+	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 0))
+}
+
 // The host of a founder joins again as another member, while its old member is still bound.
 func TestFounderJoinsAgain(t *testing.T) {
 	w := newMember().URLs(3, "https://"+quorumtest.Address(0)+":2380")

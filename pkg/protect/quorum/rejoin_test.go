@@ -61,21 +61,21 @@ func TestPossibleRejoin(t *testing.T) {
 		reason  quorum.Reason
 		members []v1alpha1.MemberID
 	}{
-		"agent silent":                                       {rejoinedCluster(), quorum.UnknownMember, nil},
-		"agent silent, binding gone":                         {unbound, quorum.UnknownMember, nil},
-		"agent reports no local member yet":                  {answering, quorum.UnknownMember, nil},
-		"agent reports the new member":                       {confirming, quorum.QuorumKept, quorumtest.IDs("d")},
-		"bound to another Node":                              {bound, quorum.NothingToProtect, nil},
-		"placed at another Node":                             {placed(), quorum.NothingToProtect, nil},
-		"placed at a missing Node":                           {placed().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
-		"placed at an unread Node":                           {placed().State(3, unread), quorum.UnknownMember, nil},
-		"ran at the same time":                               {externalMember(), quorum.NothingToProtect, nil},
-		"ran while the old one was dead":                     {externalMember().InList(0, 0, unhealthyMember), quorum.UnknownMember, nil},
-		"only added at the same time":                        {externalMember().InList(0, 3, unstarted), quorum.UnknownMember, nil},
-		"all others bound":                                   {quorumtest.Voters(3).Removed(0).Silent(0), quorum.NothingToProtect, nil},
-		"placed at the node itself":                          {rejoinedCluster().PlacedAt(3, 0), quorum.UnknownMember, nil},
-		"ran at the same time, by the old list of a founder": {oldListWithBoth(), quorum.NothingToProtect, nil},
-		"ran at the same time, by a late observer alone": {
+		"agent silent":                      {rejoinedCluster(), quorum.UnknownMember, nil},
+		"agent silent, binding gone":        {unbound, quorum.UnknownMember, nil},
+		"agent reports no local member yet": {answering, quorum.UnknownMember, nil},
+		"agent reports the new member":      {confirming, quorum.QuorumKept, quorumtest.IDs("d")},
+		"bound to another Node":             {bound, quorum.NothingToProtect, nil},
+		"placed at another Node":            {placed(), quorum.NothingToProtect, nil},
+		"placed at a missing Node":          {placed().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
+		"placed at an unread Node":          {placed().State(3, unread), quorum.UnknownMember, nil},
+		"ran at the same time":              {externalMember(), quorum.NothingToProtect, nil},
+		"ran while the old one was dead":    {externalMember().InList(0, 0, unhealthyMember), quorum.UnknownMember, nil},
+		"only added at the same time":       {externalMember().InList(0, 3, unstarted), quorum.UnknownMember, nil},
+		"all others bound":                  {quorumtest.Voters(3).Removed(0).Silent(0), quorum.NothingToProtect, nil},
+		"placed at the node itself":         {rejoinedCluster().PlacedAt(3, 0), quorum.UnknownMember, nil},
+		"ran at the same time, old list":    {oldListWithBoth(), quorum.NothingToProtect, nil},
+		"ran at the same time, late list": {
 			oldListWithBoth().Basis(v1alpha1.BasisJoined, 2), quorum.UnknownMember, nil,
 		},
 	} {

@@ -56,6 +56,15 @@ func TestRepeat(t *testing.T) {
 			},
 			request: func(r *quorum.Request) { r.Addresses = []string{"10.0.0.1"} },
 		},
+		"a member that may have joined again": {
+			cluster: func(c *quorumtest.Cluster) {
+				c.Removed(0)
+				for o := range c.Cluster.Status.Observations {
+					list := &c.Cluster.Status.Observations[o]
+					list.Members = append(list.Members, quorumtest.Member(5))
+				}
+			},
+		},
 		"a member that the grant lacks is announced": {
 			request: func(r *quorum.Request) {
 				r.Announced = append(r.Announced, r.Announced[0])

@@ -199,3 +199,17 @@ func TestUnidentifiedServer(t *testing.T) {
 		})
 	}
 }
+
+// The only answer to the last probe request lacks a member that older lists of others have.
+func TestSelectByOlderLists(t *testing.T) {
+	w := quorumtest.Voters(4).Unbound(3)
+	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
+	w.RemovedFrom(0, 3).Silent(1, 2).Cluster.Spec.Nonce = quorumtest.Nonce
+	clusters, r := []*v1alpha1.EtcdCluster{w.Cluster}, quorumtest.Deletion(3)
+	r.Announced = nil
+	require.Len(t, quorum.Select(clusters, r), 1)
+	require.False(t, quorum.DecideUnlabelled(clusters, r).Allowed)
+	w.RemovedFrom(1, 3).Observer(1).Nonce = quorumtest.Nonce
+	require.Empty(t, quorum.Select(clusters, r), "two answers agree that the member has left")
+	require.True(t, quorum.DecideUnlabelled(clusters, r).Allowed)
+}
