@@ -117,7 +117,7 @@ func TestF34DrainedNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for reason, g := range map[string]v1alpha1.Grant{
-				"drain": quorumtest.DrainGrantFor(0), "F35 deletion after a drain": deletionAfterDrain(),
+				"drain": quorumtest.DrainGrantFor(0), "F35 deletion after a drain": oldDeletionAfterDrain(),
 			} {
 				isResolved, why := resolveAfter(g, c.looks)
 				require.Equal(t, c.isResolved, isResolved, "%s: %s", reason, why)
@@ -132,6 +132,27 @@ func deletionAfterDrain() v1alpha1.Grant {
 	g := quorumtest.DrainGrantFor(0)
 	g.Reason, g.Drained = v1alpha1.GrantDeletion, &metav1.Time{Time: g.Time.Add(-time.Hour)}
 	return g
+}
+
+// oldDeletionAfterDrain returns such a grant for a deletion that is over.
+func oldDeletionAfterDrain() v1alpha1.Grant {
+	g := deletionAfterDrain()
+	g.Time = metav1.NewTime(g.Time.Add(-quorum.ResolvePresentAfter))
+	return g
+}
+
+// A node returned from a drain, and meanwhile its deletion was allowed. The grant stays while that
+// deletion may be in progress.
+func TestDeletionOfReturnedNode(t *testing.T) {
+	for after, want := range map[time.Duration]bool{
+		time.Minute: false, quorum.ResolvePresentAfter - 10*time.Second: false, quorum.ResolvePresentAfter: true,
+	} {
+		looks := every10s(0, 1+int(after/(10*time.Second)), quorumtest.Voters(3))
+		isResolved, why := resolveAfter(deletionAfterDrain(), looks)
+		require.Equal(t, want, isResolved, why)
+		isResolved, why = resolveAfter(quorumtest.DrainGrantFor(0), looks)
+		require.True(t, isResolved, why)
+	}
 }
 
 // A renewed grant needs new proofs.
@@ -199,7 +220,7 @@ func TestDrainedCombinations(t *testing.T) {
 		if !proven {
 			world.Unhealthy(0)
 		}
-		for _, g := range []v1alpha1.Grant{quorumtest.DrainGrantFor(0), deletionAfterDrain()} {
+		for _, g := range []v1alpha1.Grant{quorumtest.DrainGrantFor(0), oldDeletionAfterDrain()} {
 			isResolved, why := resolveAfter(g, every10s(0, 400, world))
 			want := known && present && !deleting && !cordoned && !marked && proven
 			require.Equal(t, want, isResolved, "known %t, present %t, deleting %t, cordoned %t, marked %t, proven %t: %s",
