@@ -19,7 +19,7 @@ func ClusterIDOf(c *v1alpha1.EtcdCluster) v1alpha1.ClusterID {
 // Accepted returns the valid observations of observers, sorted by node. It includes old ones.
 // Each list contains each member once. Ignored returns the reasons for the others.
 func Accepted(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
-	var found []v1alpha1.Observation
+	found := make([]v1alpha1.Observation, 0, len(c.Status.Observations))
 	for _, o := range c.Status.Observations {
 		if unheardReason(c, o) == "" && IsValid(o) {
 			o.Members = MergeDuplicates(o.Members)
@@ -50,7 +50,7 @@ func Confirmed(all []v1alpha1.Observation) []v1alpha1.Observation {
 // is, healthy and started only if all of them are, with the alarms of all. The API server rejects
 // such lists; with this function the arithmetic is right without that check.
 func MergeDuplicates(members []v1alpha1.MemberStatus) []v1alpha1.MemberStatus {
-	var found []v1alpha1.MemberStatus
+	found := make([]v1alpha1.MemberStatus, 0, len(members))
 	for _, m := range members {
 		i := slices.IndexFunc(found, func(f v1alpha1.MemberStatus) bool { return f.ID == m.ID })
 		if i < 0 {
