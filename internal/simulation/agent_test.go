@@ -185,7 +185,9 @@ func (l *agentProbe) finish() bool {
 func (sim *simulation) publish(l *agentProbe) {
 	if err := sim.api.applyObservation(string(l.etcd.id), l.agent.host.name, &l.result); err != nil {
 		sim.log("agent %s cannot publish: %v", l.agent.host.name, err)
+		return
 	}
+	sim.recordProof(l)
 }
 
 // scanHost returns the evidence that the host shows.

@@ -52,6 +52,8 @@ type simulatedAPIServer struct {
 	createdCount int
 	clusters     objectTable[*v1alpha1.EtcdCluster]
 	nodes        objectTable[*corev1.Node]
+	// pods are the guard pods. All parties read them live.
+	pods map[string]*corev1.Pod
 	// bindings has all bindings that ever existed, by Node UID. The webhook removes a binding
 	// when its member has left etcd, and the simulation has the true member lists.
 	bindings map[types.UID]map[evidence.MemberRef]bool
@@ -63,6 +65,7 @@ func newSimulatedAPIServer() *simulatedAPIServer {
 	return &simulatedAPIServer{
 		clusters: objectTable[*v1alpha1.EtcdCluster]{objects: map[string]*v1alpha1.EtcdCluster{}},
 		nodes:    objectTable[*corev1.Node]{objects: map[string]*corev1.Node{}},
+		pods:     map[string]*corev1.Pod{},
 		bindings: map[types.UID]map[evidence.MemberRef]bool{}, tombstones: map[types.UID]map[v1alpha1.ClusterID]bool{},
 	}
 }

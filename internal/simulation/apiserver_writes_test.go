@@ -120,10 +120,14 @@ type apiBackup struct {
 	revision int64
 	clusters map[string]*v1alpha1.EtcdCluster
 	nodes    map[string]*corev1.Node
+	pods     map[string]*corev1.Pod
 }
 
 func (s *simulatedAPIServer) takeBackup() apiBackup {
-	return apiBackup{revision: s.revision, clusters: maps.Clone(s.clusters.objects), nodes: maps.Clone(s.nodes.objects)}
+	return apiBackup{
+		revision: s.revision, clusters: maps.Clone(s.clusters.objects), nodes: maps.Clone(s.nodes.objects),
+		pods: maps.Clone(s.pods),
+	}
 }
 
 // restore returns to the backup, including its revision. All watches list again and receive
@@ -132,6 +136,7 @@ func (s *simulatedAPIServer) restore(from apiBackup) {
 	s.revision = from.revision
 	replaceObjects(&s.clusters, from.clusters)
 	replaceObjects(&s.nodes, from.nodes)
+	s.pods = maps.Clone(from.pods)
 }
 
 func replaceObjects[T client.Object](t *objectTable[T], objects map[string]T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,9 +54,25 @@ func (a apiClient) Get(ctx context.Context, key client.ObjectKey, obj client.Obj
 			func(c *v1alpha1.EtcdCluster) { c.DeepCopyInto(into) })
 	case *corev1.Node:
 		return sendCall(ctx, a, false, "get node "+key.Name, func() (*corev1.Node, error) { return s.node(key.Name) },
-			func(n *corev1.Node) { n.DeepCopyInto(into) })
+			func(n *corev1.Node) {
+				n.DeepCopyInto(into)
+				if review, _ := ctx.Value(reviewContextKey{}).(*simulatedReview); review != nil {
+					review.recordNode(n)
+				}
+			})
 	}
 	return fmt.Errorf("Get of %T is not simulated", obj)
+}
+
+// pod reads a guard pod.
+func (a apiClient) pod(ctx context.Context, _, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	return pod, sendCall(ctx, a, false, "get pod "+name, func() (*corev1.Pod, error) {
+		if found := a.r.sim.api.pods[name]; found != nil {
+			return found, nil
+		}
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}, func(found *corev1.Pod) { found.DeepCopyInto(pod) })
 }
 
 func (a apiClient) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -24,7 +25,9 @@ const (
 // server reads the Node, calls the webhook, and deletes exactly this version of the Node.
 // If the Node changed in the meantime, it starts again.
 type simulatedDeletion struct {
-	number     int
+	number int
+	// drain is the drain that requests the eviction of a guard pod; nil for the DELETE of a Node.
+	drain      *simulatedDrain
 	name       string
 	host       *simulatedHost
 	dryRun     bool
@@ -44,6 +47,14 @@ type simulatedDeletion struct {
 	wasAllowed bool
 }
 
+// String returns how the log names the request.
+func (d *simulatedDeletion) String() string {
+	if d.drain != nil {
+		return fmt.Sprintf("EVICTION %d", d.number)
+	}
+	return fmt.Sprintf("DELETE %d", d.number)
+}
+
 func (sim *simulation) startDelete(h *simulatedHost, dryRun, collection bool) *simulatedDeletion {
 	sim.deleteCount++
 	d := &simulatedDeletion{
@@ -51,7 +62,7 @@ func (sim *simulation) startDelete(h *simulatedHost, dryRun, collection bool) *s
 		begun: time.Now(),
 	}
 	sim.deletions = append(sim.deletions, d)
-	sim.log("DELETE %d of Node %s starts%s", d.number, d.name, map[bool]string{true: " (dry run)"}[dryRun])
+	sim.log("%s of Node %s starts%s", d, d.name, map[bool]string{true: " (dry run)"}[dryRun])
 	sim.callWebhook(d, sim.choose(len(sim.replicas)))
 	return d
 }
@@ -72,15 +83,15 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
 		forgiven: map[v1alpha1.ClusterID]bool{},
 	}
-	sim.log("DELETE %d calls webhook %d, labelled %t, UID %s", d.number, replica, d.review.labelled, n.UID)
+	sim.log("%s calls webhook %d, labelled %t, UID %s", d, replica, d.review.labelled, n.UID)
 	d.review.send(sim)
 }
 
 // abandon ends a deletion that did not happen and never will.
 func (sim *simulation) abandon(d *simulatedDeletion, why string) {
-	sim.log("DELETE %d ends without effect: %s", d.number, why)
+	sim.log("%s ends without effect: %s", d, why)
 	d.done = true
-	if d.loss != nil {
+	if d.loss != nil && !d.loss.drained {
 		d.loss.over = true
 	}
 }
@@ -120,8 +131,11 @@ func (sim *simulation) handleAnswer(d *simulatedDeletion, r *simulatedReview) {
 	} else {
 		sim.counts.refused++
 	}
-	sim.log("DELETE %d: allowed %t, %s: %s", d.number, allowed, reason, firstLine(message))
+	sim.log("%s: allowed %t, %s: %s", d, allowed, reason, firstLine(message))
 	switch {
+	case d.drain != nil:
+		sim.handleEviction(d, r, reason)
+		return
 	case d.dryRun:
 		d.done = true
 		return
@@ -163,8 +177,10 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 			made.members = append(made.members, ref)
 		}
 	}
-	// This call belongs to the same DELETE and replaces its earlier loss.
-	if d.loss != nil {
+	// This call belongs to the same DELETE and replaces its earlier loss. The machine of a drained
+	// node may be away until the node has returned, even if a later eviction is refused.
+	made.drained = d.drain != nil
+	if d.loss != nil && !made.drained {
 		d.loss.over = true
 	}
 	d.loss = made
@@ -196,6 +212,10 @@ func (sim *simulation) checkUnlabelled(r *simulatedReview, reason quorum.Reason)
 
 // commit deletes the admitted version of the Node, if it is still the current one.
 func (sim *simulation) commit(d *simulatedDeletion) {
+	if d.drain != nil {
+		sim.evict(d)
+		return
+	}
 	n, err := sim.api.node(d.name)
 	switch {
 	case err != nil:

@@ -18,16 +18,27 @@
 // allowed again after all faults (recovery_test.go). The scenarios are fixed histories in
 // which the test decides what happens.
 //
+// # Drains
+//
+// Programs cordon nodes, evict their guard pods, and take the machines away as soon as the eviction
+// was allowed: they reboot them, terminate them and delete the Node last, or delete the Node first
+// (drains_test.go). They give up, other users open the nodes, and agents restart. From the moment
+// at which the eviction is allowed, the machine may be away. That ends when the node is open again
+// and its own agent has proven the member healthy twice, thirty seconds apart. The leader creates
+// guard pods by the real plan (guards_test.go). A drain that finds no guard pod is not judged, and
+// takes no machine away.
+//
 // # How to run it
 //
 // Each test run plays fifty fixed histories. These commands play random ones in addition, or
 // log one history of a seed:
 //
-//	go test ./internal/simulation -run TestHistories -histories 10000 -within 3m -v
-//	go test ./internal/simulation -run TestHistories -seed 7 -v
+//	go test ./internal/simulation -run 'TestHistories$' -histories 10000 -within 3m -v
+//	go test ./internal/simulation -run 'TestHistories$' -seed 7 -v
 //
-// The flags -with and -without name the features attacks, latenodes and reboots that every
-// history has, or none.
+// The flags -with and -without name the features attacks, latenodes, reboots and drains that every
+// history has, or none. One history in five is mostly about drains. TestHistoriesWithDrains plays
+// only such histories.
 //
 // # How to read a failed history
 //

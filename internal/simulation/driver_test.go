@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing/synctest"
 	"time"
@@ -95,9 +94,14 @@ func (sim *simulation) workActions() []action {
 			}
 		}})
 	}
+	actions = append(actions, sim.drainWork()...)
 	for _, d := range sim.deletions {
 		if d.review == nil && d.admitted != nil {
-			actions = append(actions, action{sim.profile.commit, func() { sim.commit(d) }},
+			weight := sim.profile.commit
+			if d.drain != nil {
+				weight = 6
+			}
+			actions = append(actions, action{weight, func() { sim.commit(d) }},
 				action{1, func() { sim.abandon(d, "another plugin refuses") }})
 		}
 	}
@@ -183,7 +187,7 @@ func (sim *simulation) logCall(c *apiCall, how string) {
 	if c.write || c.err != nil || sim.verbose {
 		whose := "leader:"
 		if c.review != nil {
-			whose = fmt.Sprintf("DELETE %d:", c.review.deletion.number)
+			whose = c.review.deletion.String() + ":"
 		}
 		sim.log("webhook %d, %s %s: %s%s", c.replica.number, whose, c.what, errorText(c.err), how)
 	}

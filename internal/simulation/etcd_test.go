@@ -181,6 +181,7 @@ func (sim *simulation) currentSnapshot() etcdSnapshot {
 // recordSnapshot keeps the current state if it differs from the last snapshot. It must run
 // after every change of members or machines.
 func (sim *simulation) recordSnapshot() {
+	sim.updateDrains()
 	m := sim.currentSnapshot()
 	if len(sim.snapshots) > 0 && slices.EqualFunc(sim.snapshots[len(sim.snapshots)-1], m, slices.Equal[[]memberSnapshot]) {
 		return

@@ -77,6 +77,7 @@ func (sim *simulation) backUpOrRestore() {
 		return d.over
 	})
 	sim.backup = nil
+	sim.drains, sim.guardWrites = nil, nil
 	sim.reassignNodes()
 }
 

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	flag.String("with", "", "features that every history has, separated by commas, for example attacks,reboots")
 	flag.String("without", "", "features that no history has, separated by commas")
 	flag.Duration("within", 0, "time after which no further random history begins; 0 for no limit")
-	debug.SetGCPercent(400) // histories are short-lived
+	debug.SetGCPercent(2000) // histories are short-lived, and little of them is alive at a time
 	os.Exit(m.Run())
 }
 
@@ -42,13 +42,19 @@ type historyResult struct {
 }
 
 // A historyCounts counts what happened in a history, to show how much the histories cover.
-type historyCounts struct{ allowed, refused, deleted, recovered int }
+type historyCounts struct{ allowed, refused, deleted, recovered, drained, outages int }
+
+// A historyKind is a kind of histories: it picks their profiles.
+type historyKind func(*choices) profile
 
 // play plays one history.
-func play(t *testing.T, c *choices, steps int, verbose bool) historyResult {
+func (k historyKind) play(t *testing.T, c *choices, steps int, verbose bool) historyResult {
 	var o historyResult
 	synctest.Test(t, func(t *testing.T) {
-		sim := newSimulation(t.Context(), c, randomProfile(c), verbose)
+		sim := newSimulation(t.Context(), c, k(c), verbose)
+		if sim.profile.settled {
+			sim.advance(10 * time.Second)
+		}
 		sim.run(steps)
 		if sim.profile.recovers && !sim.hasFailed() {
 			sim.checkRecovery()
@@ -59,21 +65,29 @@ func play(t *testing.T, c *choices, steps int, verbose bool) historyResult {
 	return o
 }
 
-func TestHistories(t *testing.T) {
+// TestHistories plays random histories of all kinds.
+func TestHistories(t *testing.T) { historyKind(anyProfile).playAll(t, 50) }
+
+// TestHistoriesWithDrains plays random histories in which programs drain the nodes of etcd, and
+// reboot or remove their machines.
+func TestHistoriesWithDrains(t *testing.T) { historyKind(drainProfile).playAll(t, 20) }
+
+// playAll plays the fixed histories and random ones, or the one of the flag -seed.
+func (k historyKind) playAll(t *testing.T, fixed int) {
 	steps := flagValue[int]("steps")
 	if seed := flagValue[uint64]("seed"); seed != 0 {
-		o := play(t, fromSeed(seed), steps, true)
+		o := k.play(t, fromSeed(seed), steps, true)
 		t.Log(strings.Join(o.trace, "\n"))
 		if o.failure != "" {
-			report(t, fmt.Sprint("seed ", seed), o, steps)
+			k.report(t, fmt.Sprint("seed ", seed), o, steps)
 		}
 		return
 	}
-	const fixed, lanes = 50, 4
+	const lanes = 4
 	random, within, begun := flagValue[int]("histories"), flagValue[time.Duration]("within"), time.Now()
 	first := rand.Uint64() | 1<<63
 	t.Logf("%d fixed histories, %d random ones with seeds from %d", fixed, random, first)
-	var played, allowed, refused, deleted, healed atomic.Int64
+	var played, allowed, refused, deleted, healed, drained, outages atomic.Int64
 	for lane := range lanes {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
 			t.Parallel()
@@ -86,38 +100,47 @@ func TestHistories(t *testing.T) {
 					return
 				}
 				played.Add(1)
-				o := play(t, fromSeed(seed), steps, false)
+				o := k.play(t, fromSeed(seed), steps, false)
 				allowed.Add(int64(o.counts.allowed))
 				refused.Add(int64(o.counts.refused))
 				deleted.Add(int64(o.counts.deleted))
 				healed.Add(int64(o.counts.recovered))
+				drained.Add(int64(o.counts.drained))
+				outages.Add(int64(o.counts.outages))
 				if o.failure != "" {
-					report(t, fmt.Sprint("seed ", seed), o, steps)
+					k.report(t, fmt.Sprint("seed ", seed), o, steps)
 					return
 				}
 			}
 		})
 	}
 	t.Cleanup(func() {
-		t.Logf("%d histories in %s: %d deletions allowed, %d refused, %d carried out; %d recovery checks",
-			played.Load(), time.Since(begun).Round(time.Second), allowed.Load(), refused.Load(), deleted.Load(), healed.Load())
+		t.Logf("%d histories in %s: %d requests allowed (%d drains), %d refused, %d deletions carried out, "+
+			"%d drained machines away; %d recovery checks", played.Load(), time.Since(begun).Round(time.Second), allowed.Load(),
+			drained.Load(), refused.Load(), deleted.Load(), outages.Load(), healed.Load())
 	})
 }
 
 // report shortens a failed history and prints it.
-func report(t *testing.T, name string, o historyResult, steps int) {
+func (k historyKind) report(t *testing.T, name string, o historyResult, steps int) {
 	t.Helper()
-	short := shrink(t, o, steps)
-	t.Errorf("%s: %s\nreplay with -run TestHistories -seed N; the shortest history that fails:\n%s", name, short.failure,
-		strings.Join(short.trace, "\n"))
+	short := k.shrink(t, o, steps)
+	t.Errorf("%s: %s\nreplay with -run %s -seed N; the shortest history that fails:\n%s", name, short.failure,
+		testName(t), strings.Join(short.trace, "\n"))
+}
+
+// testName returns the name of the test without that of its part.
+func testName(t *testing.T) string {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return name + "$"
 }
 
 // shrink removes choices, or sets them to zero, as long as the history still fails.
-func shrink(t *testing.T, o historyResult, steps int) historyResult {
+func (k historyKind) shrink(t *testing.T, o historyResult, steps int) historyResult {
 	best, taken, tries := o, o.taken, 0
 	fails := func(candidate []int) bool {
 		tries++
-		next := play(t, replay(candidate), steps, false)
+		next := k.play(t, replay(candidate), steps, false)
 		if next.failure != "" {
 			best, taken = next, candidate
 		}
@@ -147,7 +170,7 @@ func FuzzHistories(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if o := play(t, fromBytes(data), min(len(data), 250), false); o.failure != "" {
+		if o := historyKind(anyProfile).play(t, fromBytes(data), min(len(data), 250), false); o.failure != "" {
 			t.Errorf("%s\n%s", o.failure, strings.Join(o.trace, "\n"))
 		}
 	})
@@ -201,7 +224,9 @@ func (c *choices) oneIn(n int) bool { return c.pick(n) == n-1 }
 // TestReplay tests that a seed repeats a history exactly, whatever the scheduler does.
 func TestReplay(t *testing.T) {
 	for _, seed := range []uint64{17, 55, 106} {
-		first, second := play(t, fromSeed(seed), 250, false), play(t, fromSeed(seed), 250, false)
-		require.Equal(t, first.trace, second.trace, "seed %d", seed)
+		for _, k := range []historyKind{randomProfile, drainProfile} {
+			first, second := k.play(t, fromSeed(seed), 250, false), k.play(t, fromSeed(seed), 250, false)
+			require.Equal(t, first.trace, second.trace, "seed %d", seed)
+		}
 	}
 }

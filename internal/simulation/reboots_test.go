@@ -181,9 +181,7 @@ func TestHistoriesWithReboots(t *testing.T) {
 			p := randomProfile(c)
 			p.bound, p.careful, p.clusters = true, false, []int{3 + 2*c.pick(2)}
 			p.hosts = p.clusters[0] + c.pick(2)
-			for _, f := range []simulationFeature{membershipChanges, breakGlass, clusterDeletions, apiRestores, reboots} {
-				p.enabled[f] = false
-			}
+			p.disableAll([]simulationFeature{membershipChanges, breakGlass, clusterDeletions, apiRestores, reboots, drains})
 			k := &simulatedKured{sim: newSimulation(t.Context(), c, p, false)}
 			k.run(steps)
 			k.sim.stop()

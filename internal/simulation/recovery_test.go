@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -61,6 +62,7 @@ func (sim *simulation) repairAll() {
 	sim.ensureLeader()
 	sim.endAttack()
 	sim.kured.stop()
+	sim.stopDrains()
 	for _, h := range sim.hosts {
 		h.agent.silent, h.agent.blind = false, false
 		if n, err := sim.api.node(h.name); err == nil && h.node == n.UID && n.DeletionTimestamp != nil {
@@ -149,6 +151,10 @@ func (sim *simulation) checkLiveness(limit time.Duration) {
 		return
 	}
 	sim.counts.recovered++
+	if sim.api.pods[guard.Name(h.name)] != nil && sim.isOpen(h.name) && sim.choose(2) == 1 {
+		sim.checkDrainLiveness(h, limit)
+		return
+	}
 	for begun := time.Now(); !sim.hasFailed(); sim.advance(25 * time.Second) {
 		sim.recordSnapshot()
 		d := sim.startDelete(h, false, false)
@@ -163,6 +169,53 @@ func (sim *simulation) checkLiveness(limit time.Duration) {
 			sim.fail("Node %s is expendable but still refused after %s: %s", h.name, limit, d.answer)
 		}
 	}
+}
+
+// checkDrainLiveness requires that a safe drain is allowed, and that its grant ends when the
+// machine is back.
+func (sim *simulation) checkDrainLiveness(h *simulatedHost, limit time.Duration) {
+	d := sim.beginDrain(h, rebootsMachine)
+	for begun := time.Now(); !d.isDrained && !sim.hasFailed(); sim.advance(25 * time.Second) {
+		sim.recordSnapshot()
+		sim.evictGuard(d)
+		for d.request != nil && d.request.review != nil && !sim.hasFailed() {
+			sim.advance(time.Second)
+		}
+		if d.request != nil && d.request.wasAllowed {
+			sim.evict(d.request)
+		} else if time.Since(begun) > limit {
+			sim.fail("Node %s is expendable but its drain is still refused after %s: %s", h.name, limit, d.request.answer)
+		}
+	}
+	h.up = false
+	sim.recordSnapshot()
+	sim.advance(time.Minute)
+	sim.returnMachine(d)
+	sim.setClosed(d, false)
+	sim.recordSnapshot()
+	within := 3 * time.Minute
+	if slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool { return sim.isDeletionGranted(e.id, d.uid) }) {
+		within = limit // the deletion may be in progress
+	}
+	for begun := time.Now(); !sim.hasFailed(); sim.advance(10 * time.Second) {
+		isGranted := slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool { return sim.hasGrant(e.id, d.uid) })
+		isGuarded := sim.api.pods[guard.Name(h.name)] != nil
+		if !isGranted && isGuarded {
+			return
+		}
+		if time.Since(begun) > within {
+			sim.fail("Node %s has returned from a drain, but after %s it has a grant (%t) or no guard pod (%t)", h.name, within,
+				isGranted, !isGuarded)
+		}
+	}
+}
+
+// isDeletionGranted reports whether the deletion of the Node was allowed as well.
+func (sim *simulation) isDeletionGranted(id v1alpha1.ClusterID, uid types.UID) bool {
+	c, err := sim.api.cluster(string(id))
+	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
+		return g.NodeUID == uid && g.Reason != v1alpha1.GrantDrain
+	})
 }
 
 // isExpendable reports whether the machine has a member, and every cluster with a member on
@@ -305,7 +358,7 @@ func (sim *simulation) doAllWork() bool {
 			worked = sim.syncAgent(h.agent) || worked
 		}
 	}
-	return worked
+	return worked || sim.doGuardWork()
 }
 
 func deliverAll[T client.Object](c *simulatedCache[T]) bool {

@@ -85,6 +85,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 			node := &corev1.Node{}
 			return node, connection.Get(ctx, client.ObjectKey{Name: name}, node)
 		},
+		Pod:    connection.pod,
 		Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})
 	if err == nil {
@@ -185,27 +186,9 @@ func (r *simulatedReview) recordGrant(sim *simulation, c v1alpha1.ClusterID) {
 
 // send sends the review to its replica.
 func (r *simulatedReview) send(sim *simulation) {
-	path := admission.NodePath
-	if r.labelled {
-		path = admission.EtcdNodePath
-	}
-	name := r.node.Name
-	if r.deletion.collection {
-		name = ""
-	}
-	raw, err := json.Marshal(r.node)
-	if err != nil {
-		sim.fail("encoding a Node: %v", err)
-	}
+	path, asked := r.request(sim)
 	body, err := json.Marshal(admissionv1.AdmissionReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
-		Request: &admissionv1.AdmissionRequest{
-			UID: types.UID(fmt.Sprintf("r%d", r.number)), Name: name, Operation: admissionv1.Delete,
-			Kind:     metav1.GroupVersionKind{Version: "v1", Kind: "Node"},
-			Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"},
-			UserInfo: authenticationv1.UserInfo{Username: "alice"}, OldObject: runtime.RawExtension{Raw: raw},
-			DryRun: &r.deletion.dryRun,
-		},
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: asked,
 	})
 	if err != nil {
 		sim.fail("encoding a review: %v", err)
@@ -225,6 +208,31 @@ func (r *simulatedReview) send(sim *simulation) {
 		}
 		r.answer = answer.Response
 	})
+}
+
+// request returns what the API server sends, and where.
+func (r *simulatedReview) request(sim *simulation) (string, *admissionv1.AdmissionRequest) {
+	asked := &admissionv1.AdmissionRequest{
+		UID: types.UID(fmt.Sprintf("r%d", r.number)), Name: r.node.Name, Operation: admissionv1.Delete,
+		Kind:     metav1.GroupVersionKind{Version: "v1", Kind: "Node"},
+		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"},
+		UserInfo: authenticationv1.UserInfo{Username: "alice"}, DryRun: &r.deletion.dryRun,
+	}
+	if r.deletion.drain != nil {
+		return admission.EvictionPath, r.deletion.drain.evictionRequest(asked)
+	}
+	if r.deletion.collection {
+		asked.Name = ""
+	}
+	raw, err := json.Marshal(r.node)
+	if err != nil {
+		sim.fail("encoding a Node: %v", err)
+	}
+	asked.OldObject = runtime.RawExtension{Raw: raw}
+	if !r.labelled {
+		return admission.NodePath, asked
+	}
+	return admission.EtcdNodePath, asked
 }
 
 // A deletionKnowledge is what Holdfast can know about the members of a Node at one moment.

@@ -37,8 +37,12 @@ const (
 // checks every allowed deletion, like a random history.
 func runScenario(t *testing.T, hosts int, clusters []int, play func(*scenario)) {
 	t.Helper()
+	runScenarioWith(t, profile{hosts: hosts, clusters: clusters, bound: true}, play)
+}
+
+func runScenarioWith(t *testing.T, p profile, play func(*scenario)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := profile{hosts: hosts, clusters: clusters, bound: true}
 		s := &scenario{t: t, simulation: newSimulation(t.Context(), replay(nil), p, true)}
 		defer func() {
 			s.stop()

@@ -49,6 +49,10 @@ type simulation struct {
 	// attacker is the machine on which an attacker has root, nil if there is none.
 	attacker *simulatedHost
 	kured    *simulatedKured
+	// drains are the programs that drain nodes, and guardWrites the writes of guard pods that the
+	// leader has decided.
+	drains      []*simulatedDrain
+	guardWrites []func()
 
 	profile profile
 	verbose bool
@@ -214,13 +218,14 @@ const (
 	attacks     // An attacker on one machine forges what its agent and its kubelet write.
 	lateNodes   // Members start before the kubelets of their machines register.
 	reboots     // kured reboots machines.
+	drains      // Programs drain nodes, and reboot or remove their machines.
 	features
 )
 
 // rareFeatures returns the features of one history in six, with the names by which flags switch
 // them on and off.
 func rareFeatures() map[simulationFeature]string {
-	return map[simulationFeature]string{attacks: "attacks", lateNodes: "latenodes", reboots: "reboots"}
+	return map[simulationFeature]string{attacks: "attacks", lateNodes: "latenodes", reboots: "reboots", drains: "drains"}
 }
 
 // isListed reports whether the flag lists the name.
@@ -241,6 +246,8 @@ type profile struct {
 	recovers bool
 	// foreignURLs is true if the members' URLs contain no address of a Node.
 	foreignURLs bool
+	// settled is true if all parties have done their work when the history begins.
+	settled bool
 	// unknownMachines is true if the kubelets do not report which machine they run on.
 	unknownMachines bool
 	enabled         [features]bool
@@ -249,7 +256,15 @@ type profile struct {
 	call, deliver, commit, deletions int
 }
 
-// randomProfile picks a random profile.
+// anyProfile picks a random profile. One history in five is about drains.
+func anyProfile(c *choices) profile {
+	if c.oneIn(5) && !isListed("without", "drains") {
+		return drainProfile(c)
+	}
+	return randomProfile(c)
+}
+
+// randomProfile picks a random profile with all kinds of events.
 func randomProfile(c *choices) profile {
 	p := profile{
 		hosts: 3 + c.pick(4), bound: !c.oneIn(8), careful: c.oneIn(4), faults: c.oneIn(2), recovers: c.oneIn(5),
@@ -270,14 +285,42 @@ func randomProfile(c *choices) profile {
 	p.foreignURLs = c.oneIn(6)
 	p.unknownMachines = c.oneIn(3)
 	if p.enabled[calmPeriods] = c.pick(3) > 0; p.careful {
-		for _, f := range []simulationFeature{
-			memberCrashes, machineOutages, unreviewedDeletions, autoscalerTaints,
-			labelRemovals, breakGlass, clusterDeletions, apiRestores, lateNodes, reboots,
-		} {
-			p.enabled[f] = false
-		}
+		p.disableAll(uncarefulFeatures())
 	}
 	return p
+}
+
+// drainProfile picks a random profile with drains and little else.
+func drainProfile(c *choices) profile {
+	p := randomProfile(c)
+	p.bound, p.settled, p.faults, p.careful = true, true, p.faults && c.oneIn(2), c.oneIn(2)
+	p.clusters, p.deletions = []int{3 + 2*c.pick(2)}, 1+c.pick(3)
+	p.hosts = p.clusters[0] + c.pick(2)
+	for f := range p.enabled {
+		p.enabled[f] = p.enabled[f] && c.oneIn(3)
+	}
+	for _, f := range []simulationFeature{clusterDeletions, apiRestores, lateNodes, reboots} {
+		p.enabled[f] = false
+	}
+	p.enabled[drains], p.enabled[calmPeriods] = true, true
+	if p.careful {
+		p.disableAll(uncarefulFeatures())
+	}
+	return p
+}
+
+// uncarefulFeatures returns the features of which a careful history has none.
+func uncarefulFeatures() []simulationFeature {
+	return []simulationFeature{
+		memberCrashes, machineOutages, unreviewedDeletions, autoscalerTaints,
+		labelRemovals, breakGlass, clusterDeletions, apiRestores, lateNodes, reboots,
+	}
+}
+
+func (p *profile) disableAll(features []simulationFeature) {
+	for _, f := range features {
+		p.enabled[f] = false
+	}
 }
 
 // environmentActions returns the events that may happen in the environment of the webhook.
@@ -314,6 +357,10 @@ func (p profile) environmentActions(sim *simulation) []action {
 	add(attacks, action{3, sim.attack})
 	add(lateNodes, action{1, sim.addLateMachine}, action{1, sim.registerLateNode})
 	add(reboots, action{2, sim.kured.step})
+	if p.enabled[drains] {
+		actions = append(actions, sim.drainActions()...)
+		actions = append(actions, action{1, sim.openAnyNode})
+	}
 	add(calmPeriods, action{1, func() { sim.advanceAndLog(time.Duration(1+sim.choose(40)) * time.Second) }},
 		action{1, func() {
 			sim.advanceAndLog(time.Duration(30+sim.choose(300)) * time.Second)

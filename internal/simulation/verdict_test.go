@@ -34,8 +34,16 @@ type pendingLoss struct {
 	happened bool
 	at       time.Time
 	over     bool
-	// forgiven are the clusters whose EtcdCluster an authorized user has deleted since.
+	// forgiven are the clusters whose EtcdCluster an authorized user has deleted since, and, of a
+	// drain, those whose members have returned.
 	forgiven map[v1alpha1.ClusterID]bool
+	// drained is true if the loss follows from a drain: the machine may be away, or go for good, until
+	// the node has returned.
+	drained bool
+	// opened is when the node was open again for the first time, and proven, by cluster, when the
+	// first probe began of an unbroken series that proves the returned member healthy.
+	opened time.Time
+	proven map[v1alpha1.ClusterID]time.Time
 }
 
 // terminationPeriod is the longest time between the deletion of a Node and the termination of its
@@ -54,6 +62,7 @@ const reregistrationPeriod = 20 * time.Minute
 // pendingLosses returns the losses that have not ended.
 func (sim *simulation) pendingLosses() []*pendingLoss {
 	now := time.Now()
+	sim.updateDrains()
 	sim.losses = slices.DeleteFunc(sim.losses, func(d *pendingLoss) bool {
 		h := d.host
 		if d.happened && h.node != "" && h.node != d.uid && !h.killed {
@@ -165,7 +174,8 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 				left++
 			}
 		}
-		if on == 0 || (left >= quorumOf(voters) && a.review.order[e.id] > 0) {
+		isOnly := a.loss.drained && len(list) == 1 // a drain of the only member stops etcd in any case
+		if on == 0 || isOnly || (left >= quorumOf(voters) && a.review.order[e.id] > 0) {
 			return ""
 		}
 		text := fmt.Sprintf("of %d voters, %d are alive and not lost with %s, but %d are needed", voters, left, names,
@@ -243,6 +253,9 @@ func (sim *simulation) wasAlive(i int, id v1alpha1.MemberID, from, to int) bool 
 // deletions terminate machines.
 func (sim *simulation) checkAllQuorums() {
 	for _, e := range sim.etcds {
+		if len(e.members) == 1 && sim.drainOf(e.members[0].host) != nil {
+			continue // a drain may stop the only member
+		}
 		if !e.hasQuorum() {
 			sim.fail("etcd %s has lost its quorum, although only machines of allowed deletions were terminated", e.id)
 		}
