@@ -188,6 +188,10 @@ images-check: ## Build the images of HEAD twice, in two places, and compare (FRE
 e2e: images bin/etcd bin/etcdctl bin/kubectl $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
 	go test -tags e2e -count=1 -timeout 80m -v ./test/e2e
 
+.PHONY: drainers
+drainers: $(SERVERS) bin/karpenter bin/cluster-api ## Test with the real Karpenter and Cluster API on a real kube-apiserver and etcd (ONLY=Karpenter; no Docker)
+	go test -tags drainers -count=1 -timeout 30m -v -run '$(ONLY)' ./test/drainers
+
 # The order matters. First nodes are not born held and deletions are not reviewed any more. Then
 # the agents and the webhook stop, because they would restore what holdfast-uninstall removes.
 KUBECTL ?= kubectl
