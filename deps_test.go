@@ -41,6 +41,7 @@ internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect
 internal/apiaccess:
 internal/cli:
 internal/clusterstore: api/v1alpha1 pkg/departure pkg/protect/observation pkg/protect/quorum
+  internal/loop
 internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum internal/clusterstore internal/testenv/apiserver internal/testenv/process
 internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum

@@ -121,13 +121,31 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 func (s *Store) View(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
+	return s.view(ctx, c, nonces, s.LiveStates, additional)
+}
+
+// ProbedView is View for the result of a probe request. The reviews that share the request share
+// the reads of Nodes: no Node is read again that was read since the request began.
+func (s *Store) ProbedView(
+	ctx context.Context, p *ProbeRequest, result ProbeResult, additional ...string,
+) (quorum.View, error) {
+	read := func(ctx context.Context, names []string) map[string]observation.NodeState {
+		return p.liveStates(ctx, names, s.LiveStates)
+	}
+	return s.view(ctx, result.Cluster, result.Nonces, read, additional)
+}
+
+func (s *Store) view(
+	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string,
+	read func(context.Context, []string) map[string]observation.NodeState, additional []string,
+) (quorum.View, error) {
 	placed, err := s.locateUnbound(ctx, c)
 	if err != nil {
 		return quorum.View{}, err
 	}
 	names := slices.Concat(NodeNames(c), BoundNodeNames(placed), additional)
 	return quorum.View{
-		Cluster: c, Nonces: nonces, Nodes: s.LiveStates(ctx, names), Placed: placed, Now: time.Now(),
+		Cluster: c, Nonces: nonces, Nodes: read(ctx, names), Placed: placed, Now: time.Now(),
 		MinRemainingTolerance: s.tolerance,
 	}, nil
 }

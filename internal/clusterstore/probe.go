@@ -6,35 +6,42 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 const (
 	defaultProbeInterval = 500 * time.Millisecond
-	// probeBurst is the number of probe requests for one cluster that need not wait for each
-	// other: for example one of the leader, and one of a deletion that follows immediately.
-	probeBurst = 2
+	// probeBurst is the number of probe requests of one replica for one cluster that are not
+	// delayed because there have been others before.
+	probeBurst = 4
 )
 
 // A ProbeRequester requests fresh observations from the agents of a cluster, by writing a new
 // nonce, and collects the versions of the object that may contain them.
 //
-// Every request makes each agent probe every member. Therefore requests are paced, and
-// deletions that wait for the next request share it. A request that is already being written is
-// not shared: an agent may have begun its probe before the later deletion arrived, and its
-// member list may still contain a member that was removed in between.
+// Every request makes each agent probe every member and write one object. Two requests at the same
+// time would make the agents and the grants compete for that object. Therefore a request waits
+// until the agents have answered the one before, of whatever replica, and all reviews that arrive
+// meanwhile share it. A review may share a nonce that was first written after the review had read
+// the object: an agent that read an earlier nonce may have begun its probe before the review, and
+// its member list may still contain a member that was removed in between.
 type ProbeRequester struct {
 	client   client.Writer
+	read     func(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error)
 	interval time.Duration
 	requests prometheus.Counter
 
@@ -43,23 +50,37 @@ type ProbeRequester struct {
 	queues map[types.UID]*probeQueue
 }
 
-func newProbeRequester(c client.Writer, interval time.Duration, requests prometheus.Counter) *ProbeRequester {
+func newProbeRequester(
+	c client.Writer, read func(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error),
+	interval time.Duration, requests prometheus.Counter,
+) *ProbeRequester {
 	return &ProbeRequester{
-		client: c, interval: cmp.Or(interval, defaultProbeInterval), requests: requests, queues: map[types.UID]*probeQueue{},
+		client: c, read: read, interval: cmp.Or(interval, defaultProbeInterval), requests: requests,
+		queues: map[types.UID]*probeQueue{},
 	}
 }
 
 // A probeQueue holds the requests for one cluster that are in use, the latest last.
 type probeQueue struct {
+	// pace limits the requests of this replica over a longer time.
 	pace *rate.Limiter
 	open []*ProbeRequest
+	// latest is the newest known version of the object. Its nonce is the request under way.
+	latest *v1alpha1.EtcdCluster
+	// nonceAt is when this replica learned of that nonce.
+	nonceAt time.Time
+	// changed is closed, and replaced, with every new version.
+	changed chan struct{}
 }
 
 // A ProbeRequest is one request for fresh observations of one cluster.
 type ProbeRequest struct {
 	requester *ProbeRequester
 	uid       types.UID
-	// begun is true as soon as the nonce is being written.
+	// read is the newest version that the reviews which share the request have read.
+	read *v1alpha1.EtcdCluster
+	// begun is true as soon as the nonce is being written, or found to be written by another
+	// replica.
 	begun bool
 	users int
 	// written is closed when the nonce is written, or when that failed with err.
@@ -68,16 +89,20 @@ type ProbeRequest struct {
 	// early are the versions that arrived while the nonce was being written. Whether they are
 	// newer than the write is not known yet.
 	early []*v1alpha1.EtcdCluster
-	// since is the version that the write of the nonce made.
-	since string
-	// latest is the newest version of the object, never older than since.
+	// first is the first known version with the nonce, and firstAt the time at which it was known.
+	first   *v1alpha1.EtcdCluster
+	firstAt time.Time
+	// latest is the newest version of the object, never older than first.
 	latest *v1alpha1.EtcdCluster
-	// nonces are the one that this request wrote and those that followed it: an agent that
-	// read one of them before it began has probed after the request. The request of another
-	// replica may overwrite the nonce before any agent reads it.
+	// nonces are the one of this request and those that followed it: an agent that read one of
+	// them before it began has probed after the request.
 	nonces []string
 	// changed is closed, and replaced, with every new version.
 	changed chan struct{}
+	// nodes are the states of Nodes that were read since the request began, so after every review
+	// that shares it. reading is closed when the read of further ones ends.
+	nodes   map[string]observation.NodeState
+	reading chan struct{}
 }
 
 // A ProbeResult is the state of a cluster, as far as it is known after a probe request.
@@ -89,18 +114,18 @@ type ProbeResult struct {
 	Changed <-chan struct{}
 }
 
-// RequestProbe requests fresh observations from the agents of c, or joins a request that waits
-// for its turn. The caller must release the Probe.
+// RequestProbe requests fresh observations from the agents of a cluster, or joins a request that
+// waits for its turn. c must have been read from the API server after the reason for the request
+// arose: a nonce that is newer than c answers the request. The caller must release the Probe.
 func (s *Store) RequestProbe(ctx context.Context, c *v1alpha1.EtcdCluster) (*ProbeRequest, error) {
 	return s.requester.request(ctx, c)
 }
 
 func (r *ProbeRequester) request(ctx context.Context, c *v1alpha1.EtcdCluster) (*ProbeRequest, error) {
 	for {
-		p, pace := r.join(c.UID)
-		isOwn := pace != nil
+		p, q, isOwn := r.join(c)
 		if isOwn {
-			r.writeNonce(ctx, c, p, pace)
+			r.begin(ctx, q, p)
 		}
 		select {
 		case <-p.written:
@@ -120,24 +145,38 @@ func (r *ProbeRequester) request(ctx context.Context, c *v1alpha1.EtcdCluster) (
 	}
 }
 
-// join returns the request to wait for. pace is not nil if the caller has to write it.
-func (r *ProbeRequester) join(uid types.UID) (p *ProbeRequest, pace *rate.Limiter) {
+// join returns the request to wait for. The caller has to begin it if isOwn is true.
+func (r *ProbeRequester) join(c *v1alpha1.EtcdCluster) (p *ProbeRequest, q *probeQueue, isOwn bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	q := r.queues[uid]
+	q = r.queues[c.UID]
 	if q == nil {
-		q = &probeQueue{pace: rate.NewLimiter(rate.Every(r.interval), probeBurst)}
-		r.queues[uid] = q
+		q = &probeQueue{pace: rate.NewLimiter(rate.Every(r.interval), probeBurst), changed: make(chan struct{})}
+		r.queues[c.UID] = q
 	}
 	if len(q.open) > 0 {
-		if last := q.open[len(q.open)-1]; !last.begun {
+		last := q.open[len(q.open)-1]
+		if !last.begun && isNewer(c.ResourceVersion, last.read.ResourceVersion) {
+			last.read = c
+		}
+		if !last.begun || last.isNewerThan(c, r.interval) {
 			last.users++
-			return last, nil
+			return last, q, false
 		}
 	}
-	p = &ProbeRequest{requester: r, uid: uid, users: 1, written: make(chan struct{}), changed: make(chan struct{})}
+	p = &ProbeRequest{
+		requester: r, uid: c.UID, read: c, users: 1, written: make(chan struct{}), changed: make(chan struct{}),
+		nodes: map[string]observation.NodeState{},
+	}
 	q.open = append(q.open, p)
-	return p, q.pace
+	return p, q, true
+}
+
+// isNewerThan reports whether the nonce of the request is known to be written after c was read, and
+// not long ago: when the API server's etcd is restored, versions become older. The caller holds the
+// lock of the requester.
+func (p *ProbeRequest) isNewerThan(c *v1alpha1.EtcdCluster, interval time.Duration) bool {
+	return p.first != nil && p.err == nil && time.Since(p.firstAt) < interval && hasNewerNonce(p.first, c)
 }
 
 // Release gives the request back. It must not be used after that.
@@ -152,39 +191,125 @@ func (p *ProbeRequest) Release() {
 	}
 }
 
-// writeNonce waits for the turn of the request and writes its nonce. The patch has no
-// condition: a request that is written at the same moment has the same effect.
-func (r *ProbeRequester) writeNonce(ctx context.Context, c *v1alpha1.EtcdCluster, p *ProbeRequest, pace *rate.Limiter) {
+// begin waits for the turn of the request, and writes its nonce unless another replica has.
+func (r *ProbeRequester) begin(ctx context.Context, q *probeQueue, p *ProbeRequest) {
 	defer close(p.written)
-	waited := pace.Wait(ctx)
-	r.mu.Lock()
-	p.begun, p.err = true, waited
-	r.mu.Unlock()
-	if waited != nil {
-		return
-	}
-	r.requests.Inc()
-	nonce := rand.Text() // 130 random bits
-	written := &v1alpha1.EtcdCluster{}
-	written.Name = c.Name
-	// The UID makes the patch fail on another object of this name.
-	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": c.UID}, "spec": map[string]any{"nonce": nonce},
-	})
-	if err == nil {
-		err = r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
+	isNeeded, err := r.waitForTurn(ctx, q, p)
+	if err == nil && isNeeded {
+		err = r.writeNonce(ctx, q, p)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil {
-		p.err = fmt.Errorf("writing the nonce: %w", err)
-		return
+	p.begun, p.err = true, err
+}
+
+// waitForTurn returns when the request before has been answered or is older than the interval, or
+// when another replica has written a nonce that answers the request. Then no other is needed.
+func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *ProbeRequest) (isNeeded bool, err error) {
+	reserved := q.pace.Reserve()
+	paced := time.Now().Add(reserved.Delay())
+	for {
+		r.mu.Lock()
+		if p.begun {
+			r.mu.Unlock()
+			reserved.Cancel()
+			return false, nil
+		}
+		wait := max(time.Until(paced), q.untilFree(r.interval))
+		p.begun = wait <= 0
+		changed := q.changed
+		r.mu.Unlock()
+		if wait <= 0 {
+			return true, nil
+		}
+		if err := loop.Wait(ctx, wait, changed); err != nil {
+			reserved.Cancel()
+			return false, err
+		}
 	}
-	p.latest, p.since, p.nonces = written, written.ResourceVersion, []string{nonce}
+}
+
+// untilFree returns for how long the agents may be busy with the request under way.
+func (q *probeQueue) untilFree(interval time.Duration) time.Duration {
+	if q.latest == nil || isAnswered(q.latest) {
+		return 0
+	}
+	return interval - time.Since(q.nonceAt)
+}
+
+// isAnswered reports whether every agent that has an entry has answered the nonce.
+func isAnswered(c *v1alpha1.EtcdCluster) bool {
+	return !slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Nonce != c.Spec.Nonce })
+}
+
+// writeNonce writes a new nonce unless another replica writes one at the same time. That one then
+// answers the request too, because p.read does not have it.
+func (r *ProbeRequester) writeNonce(ctx context.Context, q *probeQueue, p *ProbeRequest) error {
+	written, err := r.replaceNonce(ctx, p.read)
+	if apierrors.IsInvalid(err) { // A test of the patch failed, or the object is invalid.
+		now, readErr := r.read(ctx, p.read.Name)
+		switch {
+		case readErr != nil:
+			return readErr
+		case now.UID == p.uid && hasNewerNonce(now, p.read):
+			written, err = now, nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("writing the nonce: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p.adopt(written)
+	q.setLatest(written)
+	q.addVersion(written)
+	return nil
+}
+
+// replaceNonce writes a new nonce on condition that the nonce of c is still the latest one.
+func (r *ProbeRequester) replaceNonce(ctx context.Context, c *v1alpha1.EtcdCluster) (*v1alpha1.EtcdCluster, error) {
+	const path = "/spec/nonce"
+	before := Operation{Op: "test", Path: path} // null stands for an absent field
+	if c.Spec.Nonce != "" {
+		before.Value = c.Spec.Nonce
+	}
+	body, err := json.Marshal([]Operation{
+		{Op: "test", Path: "/metadata/uid", Value: c.UID}, before,
+		{Op: "add", Path: path, Value: rand.Text()}, // 130 random bits
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.requests.Inc()
+	written := &v1alpha1.EtcdCluster{}
+	written.Name = c.Name
+	err = r.client.Patch(ctx, written, client.RawPatch(types.JSONPatchType, body), client.FieldOwner(FieldManager))
+	return written, err
+}
+
+// adopt makes the nonce of c that of the request. The caller holds the lock of the requester.
+func (p *ProbeRequest) adopt(c *v1alpha1.EtcdCluster) {
+	p.begun, p.first, p.firstAt, p.latest, p.nonces = true, c, time.Now(), c, []string{c.Spec.Nonce}
 	for _, version := range p.early {
 		p.addVersionLocked(version)
 	}
 	p.early = nil
+}
+
+// hasNewerNonce reports whether the nonce of c was first written after the version before was read.
+func hasNewerNonce(c, before *v1alpha1.EtcdCluster) bool {
+	return c.Spec.Nonce != "" && c.Spec.Nonce != before.Spec.Nonce &&
+		isNewer(c.ResourceVersion, before.ResourceVersion)
+}
+
+// setLatest records a version. The caller holds the lock of the requester.
+func (q *probeQueue) setLatest(c *v1alpha1.EtcdCluster) {
+	if q.latest == nil || q.latest.Spec.Nonce != c.Spec.Nonce {
+		q.nonceAt = time.Now()
+	}
+	q.latest = c
+	close(q.changed)
+	q.changed = make(chan struct{})
 }
 
 // addVersion passes a version of an object to the open requests for it.
@@ -195,10 +320,20 @@ func (r *ProbeRequester) addVersion(c *v1alpha1.EtcdCluster) {
 	if q == nil {
 		return
 	}
+	if q.latest == nil || isNewer(c.ResourceVersion, q.latest.ResourceVersion) {
+		q.setLatest(c)
+	}
+	q.addVersion(c)
+}
+
+// addVersion passes a version to the open requests. The caller holds the lock of the requester.
+func (q *probeQueue) addVersion(c *v1alpha1.EtcdCluster) {
 	for _, p := range q.open {
 		switch {
-		case !p.begun:
 		case p.err != nil:
+		case !p.begun && hasNewerNonce(c, p.read):
+			p.adopt(c)
+		case !p.begun:
 		case p.latest == nil:
 			p.early = append(p.early, c)
 		default:
@@ -211,7 +346,7 @@ func (r *ProbeRequester) addVersion(c *v1alpha1.EtcdCluster) {
 // the lock of the requester. Versions come in any order: some from the informer, some from live
 // reads.
 func (p *ProbeRequest) addVersionLocked(c *v1alpha1.EtcdCluster) {
-	if !isNewer(c.ResourceVersion, p.since) {
+	if !isNewer(c.ResourceVersion, p.first.ResourceVersion) {
 		return
 	}
 	if c.Spec.Nonce != "" && !slices.Contains(p.nonces, c.Spec.Nonce) {
@@ -231,9 +366,72 @@ func isNewer(a, b string) bool {
 	return err == nil && order > 0
 }
 
+// IsNewer reports whether a is a newer version of an object than b. A version that cannot be
+// compared is not newer.
+func IsNewer(a, b *v1alpha1.EtcdCluster) bool { return isNewer(a.ResourceVersion, b.ResourceVersion) }
+
 // Result returns the newest version of the object, with the nonces that count for it.
 func (p *ProbeRequest) Result() ProbeResult {
 	p.requester.mu.Lock()
 	defer p.requester.mu.Unlock()
 	return ProbeResult{Cluster: p.latest, Nonces: slices.Clone(p.nonces), Changed: p.changed}
+}
+
+// liveStates returns the states of the named Nodes since the request began. All reviews that share
+// the request read each Node once. A Node that cannot be read is read again for the next review.
+func (p *ProbeRequest) liveStates(
+	ctx context.Context, names []string, read func(context.Context, []string) map[string]observation.NodeState,
+) map[string]observation.NodeState {
+	for {
+		known, missing, reading := p.knownStates(names)
+		switch {
+		case len(missing) == 0:
+			return known
+		case reading != nil:
+			select {
+			case <-reading:
+				continue
+			case <-ctx.Done():
+				return known
+			}
+		}
+		states := read(ctx, missing)
+		p.addStates(states)
+		maps.Copy(known, states)
+		return known
+	}
+}
+
+// knownStates returns the states that are known, and the names of the others. If reading is nil,
+// the caller has to read those and call addStates.
+func (p *ProbeRequest) knownStates(names []string) (
+	known map[string]observation.NodeState, missing []string, reading <-chan struct{},
+) {
+	p.requester.mu.Lock()
+	defer p.requester.mu.Unlock()
+	known = make(map[string]observation.NodeState, len(names))
+	for _, name := range names {
+		if state, ok := p.nodes[name]; ok {
+			known[name] = state
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 && p.reading == nil {
+		p.reading = make(chan struct{})
+		return known, missing, nil
+	}
+	return known, missing, p.reading
+}
+
+func (p *ProbeRequest) addStates(states map[string]observation.NodeState) {
+	p.requester.mu.Lock()
+	defer p.requester.mu.Unlock()
+	for name, state := range states {
+		if state.Known {
+			p.nodes[name] = state
+		}
+	}
+	close(p.reading)
+	p.reading = nil
 }

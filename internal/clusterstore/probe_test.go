@@ -13,14 +13,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// A slowWriter stands for an API server with slow or failing writes: the test sets how long
+// A slowServer stands for an API server with slow or failing writes: the test sets how long
 // a write takes and how it ends.
-type slowWriter struct {
+type slowServer struct {
 	client.Writer
 	takes time.Duration
 	fail  error
@@ -30,74 +35,195 @@ type slowWriter struct {
 	nonces  []string
 }
 
-func (writer *slowWriter) Patch(
+func (server *slowServer) Patch(
 	ctx context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption,
 ) error {
 	select {
-	case <-time.After(writer.takes):
+	case <-time.After(server.takes):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if writer.fail != nil {
-		return writer.fail
+	if server.fail != nil {
+		return server.fail
 	}
-	c := obj.(*v1alpha1.EtcdCluster)
 	body, err := patch.Data(obj)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(body, c); err != nil {
+	var ops []Operation
+	if err := json.Unmarshal(body, &ops); err != nil {
 		return err
 	}
-	writer.mu.Lock()
-	defer writer.mu.Unlock()
-	writer.version += 10
-	writer.nonces = append(writer.nonces, c.Spec.Nonce)
-	c.ResourceVersion = strconv.Itoa(writer.version)
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	latest := ""
+	if len(server.nonces) > 0 {
+		latest = server.nonces[len(server.nonces)-1]
+	}
+	if tested, _ := ops[1].Value.(string); tested != latest {
+		return apierrors.NewInvalid(schema.GroupKind{}, "c1", nil)
+	}
+	server.write(ops[2].Value.(string))
+	c := obj.(*v1alpha1.EtcdCluster)
+	c.ResourceVersion, c.Spec.Nonce = strconv.Itoa(server.version), server.nonces[len(server.nonces)-1]
 	return nil
 }
 
-func newTestRequester(writer *slowWriter) *ProbeRequester {
-	return newProbeRequester(writer, 0, prometheus.NewCounter(prometheus.CounterOpts{Name: "probes"}))
+// write writes a nonce. The caller holds the lock if there are other goroutines.
+func (server *slowServer) write(nonce string) {
+	server.version += 10
+	server.nonces = append(server.nonces, nonce)
 }
 
-// clusterVersion returns a version of the cluster with UID c.
-func clusterVersion(rv, nonce string) *v1alpha1.EtcdCluster {
-	c := &v1alpha1.EtcdCluster{}
-	c.Name, c.UID, c.ResourceVersion, c.Spec.Nonce = "c1", "c", rv, nonce
+func (server *slowServer) read(context.Context, string) (*v1alpha1.EtcdCluster, error) {
+	return server.latest(), nil
+}
+
+// latest returns the object.
+func (server *slowServer) latest() *v1alpha1.EtcdCluster {
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	c := clusterVersion(strconv.Itoa(server.version), "")
+	if len(server.nonces) > 0 {
+		c.Spec.Nonce = server.nonces[len(server.nonces)-1]
+	}
 	return c
 }
 
-func TestRequestSharing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		writer := &slowWriter{takes: 10 * time.Millisecond}
-		requester := newTestRequester(writer)
-		var g errgroup.Group
-		probes, begun := make([]*ProbeRequest, 30), time.Now()
-		for i := range probes {
-			g.Go(func() (err error) {
-				// 0 to 435 ms after the first, on synctest's clock.
-				<-time.After(time.Duration(i) * 15 * time.Millisecond)
-				probes[i], err = requester.request(t.Context(), clusterVersion("1", ""))
-				return err
-			})
-		}
-		require.NoError(t, g.Wait())
-		require.Len(t, writer.nonces, 3, "the first two immediately, then one for all later requests")
-		require.NotSame(t, probes[0], probes[1])
-		for _, probe := range probes[2:] {
-			require.Same(t, probes[2], probe)
-		}
-		require.Equal(t, 510*time.Millisecond, time.Since(begun))
-	})
+func newTestRequester(server *slowServer) *ProbeRequester {
+	return newProbeRequester(server, server.read, 0, prometheus.NewCounter(prometheus.CounterOpts{Name: "probes"}))
 }
 
-// A request must not share a nonce that is already being written: agents may have begun
-// their probes before, and a member may have been removed since.
+// clusterVersion returns a version of the cluster with UID c. The agents of the Nodes have
+// answered these nonces.
+func clusterVersion(rv, nonce string, answered ...string) *v1alpha1.EtcdCluster {
+	c := &v1alpha1.EtcdCluster{}
+	c.Name, c.UID, c.ResourceVersion, c.Spec.Nonce = "c1", "c", rv, nonce
+	for _, nonce := range answered {
+		c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{Nonce: nonce})
+	}
+	return c
+}
+
+// A sharingFixture is a requester whose first request has been written at once, as nonce a in
+// version 110. Its write takes 100 ms.
+type sharingFixture struct {
+	*ProbeRequester
+	server *slowServer
+	first  *ProbeRequest
+	begun  time.Time
+}
+
+// request requests a probe for a review that has read c.
+func (f *sharingFixture) request(t *testing.T, c *v1alpha1.EtcdCluster) *ProbeRequest {
+	t.Helper()
+	p, err := f.ProbeRequester.request(t.Context(), c)
+	require.NoError(t, err)
+	return p
+}
+
+// nonce returns the nonce of the first request.
+func (f *sharingFixture) nonce() string { return f.server.nonces[0] }
+
+// TestRequestSharing shows which reviews share a probe request, and when a request is written. The
+// first request is under way: written at 100 ms, as version 110.
+func TestRequestSharing(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *sharingFixture)
+		// writes is the number of nonces that this replica wrote.
+		writes int
+		// took is the time until the last request had its nonce.
+		took time.Duration
+	}{
+		{"read before its nonce", func(t *testing.T, f *sharingFixture) {
+			<-time.After(50 * ms)
+			require.Same(t, f.first, f.request(t, clusterVersion("109", "")))
+		}, 1, 50 * ms},
+		{"read before another version without a nonce", func(t *testing.T, f *sharingFixture) {
+			f.addVersion(clusterVersion("120", f.nonce(), "old"))
+			require.Same(t, f.first, f.request(t, clusterVersion("105", "")))
+		}, 1, 0},
+		{"F4 read after its nonce", func(t *testing.T, f *sharingFixture) {
+			require.NotSame(t, f.first, f.request(t, clusterVersion("110", f.nonce(), f.nonce())))
+		}, 2, 600 * ms},
+		{"all answered at 200 ms", func(t *testing.T, f *sharingFixture) {
+			var g errgroup.Group
+			probes := make([]*ProbeRequest, 30)
+			for i := range probes {
+				g.Go(func() error {
+					<-time.After(time.Duration(i) * 5 * ms)
+					probes[i] = f.request(t, clusterVersion("112", f.nonce(), f.nonce(), "old"))
+					return nil
+				})
+			}
+			<-time.After(200 * ms)
+			f.addVersion(clusterVersion("114", f.nonce(), f.nonce(), f.nonce()))
+			require.NoError(t, g.Wait())
+			for _, p := range probes {
+				require.Same(t, probes[0], p)
+			}
+		}, 2, 300 * ms},
+		{"one agent silent", func(t *testing.T, f *sharingFixture) {
+			f.addVersion(clusterVersion("114", f.nonce(), f.nonce(), "old"))
+			f.request(t, clusterVersion("114", f.nonce(), f.nonce(), "old"))
+		}, 2, 600 * ms},
+		{"nonce of another replica", func(t *testing.T, f *sharingFixture) {
+			var g errgroup.Group
+			var p *ProbeRequest
+			g.Go(func() error {
+				p = f.request(t, clusterVersion("112", f.nonce(), f.nonce(), "old"))
+				return nil
+			})
+			<-time.After(50 * ms)
+			f.addVersion(clusterVersion("120", "theirs", f.nonce(), "old"))
+			require.NoError(t, g.Wait())
+			require.Equal(t, []string{"theirs"}, p.Result().Nonces)
+		}, 1, 50 * ms},
+		{"nonce of another replica in an older version", func(t *testing.T, f *sharingFixture) {
+			var g errgroup.Group
+			g.Go(func() error {
+				f.request(t, clusterVersion("121", f.nonce(), f.nonce(), "old"))
+				return nil
+			})
+			<-time.After(50 * ms)
+			f.addVersion(clusterVersion("120", "theirs", f.nonce(), "old"))
+			require.NoError(t, g.Wait())
+		}, 2, 650 * ms},
+		{"another replica writes at the same time", func(t *testing.T, f *sharingFixture) {
+			answered := clusterVersion("112", f.nonce(), f.nonce())
+			f.addVersion(answered)
+			f.server.write("theirs")
+			p := f.request(t, answered)
+			require.Equal(t, []string{"theirs"}, p.Result().Nonces)
+		}, 2, 100 * ms},
+		{"restored API server", func(t *testing.T, f *sharingFixture) {
+			<-time.After(defaultProbeInterval)
+			require.NotSame(t, f.first, f.request(t, clusterVersion("50", f.nonce())))
+		}, 2, 600 * ms},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &sharingFixture{server: &slowServer{takes: 100 * ms, version: 100}}
+				f.ProbeRequester = newTestRequester(f.server)
+				f.first = f.request(t, clusterVersion("100", ""))
+				f.addVersion(clusterVersion("111", f.nonce(), "old", "old"))
+				before := time.Now()
+				test.run(t, f)
+				require.Equal(t, test.took, time.Since(before).Round(ms))
+				require.Len(t, f.server.nonces, test.writes)
+			})
+		})
+	}
+}
+
+// A request that is being written may be shared only by a review that is known to have read before:
+// agents may have begun their probes, and a member may have been removed since.
 func TestRequestDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		writer := &slowWriter{takes: 100 * time.Millisecond}
-		requester := newTestRequester(writer)
+		server := &slowServer{takes: 100 * time.Millisecond}
+		requester := newTestRequester(server)
 		var g errgroup.Group
 		probes := make([]*ProbeRequest, 2)
 		for i := range probes {
@@ -108,47 +234,48 @@ func TestRequestDuringWrite(t *testing.T) {
 			})
 		}
 		require.NoError(t, g.Wait())
-		require.Len(t, writer.nonces, 2)
+		require.Len(t, server.nonces, 1)
 		require.NotSame(t, probes[0], probes[1])
+		require.Equal(t, probes[0].Result().Nonces, probes[1].Result().Nonces, "it was written after both reads")
 	})
 }
 
 func TestRequestAfterCanceledOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		writer := &slowWriter{}
-		requester := newTestRequester(writer)
+		server := &slowServer{}
+		requester := newTestRequester(server)
 		for range probeBurst {
-			_, err := requester.request(t.Context(), clusterVersion("1", ""))
+			_, err := requester.request(t.Context(), server.latest())
 			require.NoError(t, err)
 		}
 		hasty, cancel := context.WithCancel(t.Context())
 		var g errgroup.Group
 		var first error
 		g.Go(func() error {
-			_, first = requester.request(hasty, clusterVersion("1", ""))
+			_, first = requester.request(hasty, server.latest())
 			return nil
 		})
 		g.Go(func() error {
 			<-time.After(10 * time.Millisecond)
-			_, err := requester.request(t.Context(), clusterVersion("1", ""))
+			_, err := requester.request(t.Context(), server.latest())
 			return err
 		})
 		<-time.After(50 * time.Millisecond)
 		cancel()
 		require.NoError(t, g.Wait())
 		require.ErrorIs(t, first, context.Canceled)
-		require.Len(t, writer.nonces, probeBurst+1)
+		require.Len(t, server.nonces, probeBurst+1)
 	})
 }
 
 func TestRequestAfterFailedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("the API server is not reachable")
-		writer := &slowWriter{fail: down}
-		requester := newTestRequester(writer)
+		server := &slowServer{fail: down}
+		requester := newTestRequester(server)
 		_, err := requester.request(t.Context(), clusterVersion("1", ""))
 		require.ErrorIs(t, err, down)
-		writer.fail = nil
+		server.fail = nil
 		_, err = requester.request(t.Context(), clusterVersion("1", ""))
 		require.NoError(t, err)
 	})
@@ -156,8 +283,8 @@ func TestRequestAfterFailedOne(t *testing.T) {
 
 func TestNoncesOfResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		writer := &slowWriter{version: 100, takes: 100 * time.Millisecond}
-		requester := newTestRequester(writer)
+		server := &slowServer{version: 100, takes: 100 * time.Millisecond}
+		requester := newTestRequester(server)
 		var g errgroup.Group
 		g.Go(func() error { // while the nonce, which makes version 110, is being written
 			<-time.After(50 * time.Millisecond)
@@ -178,14 +305,14 @@ func TestNoncesOfResult(t *testing.T) {
 		requester.addVersion(remade)
 
 		got := probe.Result()
-		require.Equal(t, []string{writer.nonces[0], "early", "last", "overtaken"}, got.Nonces)
+		require.Equal(t, []string{server.nonces[0], "early", "last", "overtaken"}, got.Nonces)
 		require.Equal(t, "130", got.Cluster.ResourceVersion)
 	})
 }
 
 func TestResultChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		requester := newTestRequester(&slowWriter{})
+		requester := newTestRequester(&slowServer{})
 		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
 		require.NoError(t, err)
 		before := probe.Result()
@@ -197,13 +324,95 @@ func TestResultChanged(t *testing.T) {
 
 func TestRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		requester := newTestRequester(&slowWriter{})
+		server := &slowServer{}
+		requester := newTestRequester(server)
 		for range 10 {
-			probe, err := requester.request(t.Context(), clusterVersion("1", ""))
+			probe, err := requester.request(t.Context(), server.latest())
 			require.NoError(t, err)
 			probe.Release()
 			<-time.After(time.Second)
 		}
 		require.Empty(t, requester.queues["c"].open)
+	})
+}
+
+// TestProbedNodes checks that the reviews that share a request share its reads of Nodes.
+func TestProbedNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		requester := newTestRequester(&slowServer{})
+		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
+		require.NoError(t, err)
+		var mu sync.Mutex
+		var reads [][]string
+		isDown := false
+		read := func(_ context.Context, names []string) map[string]observation.NodeState {
+			<-time.After(50 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			reads = append(reads, names)
+			states := map[string]observation.NodeState{}
+			for _, name := range names {
+				states[name] = observation.NodeState{Known: !isDown, UID: types.UID("uid of " + name)}
+			}
+			return states
+		}
+		var g errgroup.Group
+		for range 10 {
+			g.Go(func() error {
+				states := probe.liveStates(t.Context(), []string{"a", "b"}, read)
+				require.Equal(t, types.UID("uid of b"), states["b"].UID)
+				return nil
+			})
+		}
+		require.NoError(t, g.Wait())
+		require.Len(t, probe.liveStates(t.Context(), []string{"a", "c"}, read), 2)
+		require.Equal(t, [][]string{{"a", "b"}, {"c"}}, reads)
+
+		isDown = true
+		for range 2 { // A read that fails is repeated.
+			require.False(t, probe.liveStates(t.Context(), []string{"d"}, read)["d"].Known)
+		}
+		require.Len(t, reads, 4)
+
+		// A review whose time is up does not wait for the read of another one.
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		g.Go(func() error { probe.liveStates(t.Context(), []string{"e"}, read); return nil })
+		synctest.Wait()
+		require.Empty(t, probe.liveStates(done, []string{"e"}, read))
+		require.NoError(t, g.Wait())
+	})
+}
+
+// TestSharedRead checks that a caller shares only a read that began after its call.
+func TestSharedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := newSharedRead[time.Duration]()
+		begun := time.Now()
+		read := func(ctx context.Context) (time.Duration, error) {
+			at := time.Since(begun)
+			return at, loop.Wait(ctx, 100*time.Millisecond, nil)
+		}
+		hasty, cancel := context.WithCancel(t.Context())
+		var g errgroup.Group
+		for i := range 10 {
+			ctx := t.Context()
+			if i == 1 {
+				ctx = hasty // It makes the second read, which goes on without it.
+			}
+			g.Go(func() error {
+				called := time.Duration(i) * 15 * time.Millisecond
+				<-time.After(called)
+				at, err := shared.do(ctx, read)
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, at, called)
+				require.Contains(t, []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond}, at)
+				return nil
+			})
+		}
+		<-time.After(120 * time.Millisecond)
+		cancel()
+		require.NoError(t, g.Wait())
+		require.Equal(t, 300*time.Millisecond, time.Since(begun), "three reads")
 	})
 }

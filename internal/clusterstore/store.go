@@ -46,8 +46,8 @@ type Options struct {
 	Reader client.Reader
 	// Cache holds EtcdClusters and Nodes, and reports their changes.
 	Cache cache.Cache
-	// ProbeInterval is the time between two probe requests to the agents of one cluster, after
-	// the first two. Requests that wait for the next one share it. Default 500 ms.
+	// ProbeInterval is the longest time for which a probe request waits for the answers to the one
+	// before, and the average time between two of them. Default 500 ms.
 	ProbeInterval time.Duration
 	// MinRemainingTolerance is the number of further voters that must be expendable after a
 	// deletion. Default 0.
@@ -66,6 +66,7 @@ type Store struct {
 	departures departure.Table
 	requester  *ProbeRequester
 	conflicts  prometheus.Counter
+	live       *sharedRead[[]*v1alpha1.EtcdCluster]
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -82,8 +83,9 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
-		departures: o.Departures, requester: newProbeRequester(o.Client, o.ProbeInterval, probes), conflicts: conflicts,
+		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
 	}
+	s.requester = newProbeRequester(o.Client, s.Cluster, o.ProbeInterval, probes)
 	return s, s.Follow(ctx, s.requester.addVersion)
 }
 
@@ -135,9 +137,10 @@ func (s *Store) FollowNodes(ctx context.Context, isChange func(before, after *co
 // WaitForSync waits until the cache is filled, and reports whether it is.
 func (s *Store) WaitForSync(ctx context.Context) bool { return s.cache.WaitForCacheSync(ctx) }
 
-// LiveClusters lists all EtcdClusters from the API server.
+// LiveClusters lists all EtcdClusters from the API server. Callers share the objects, and must not
+// change them.
 func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
-	return listClusters(ctx, s.reader)
+	return s.live.do(ctx, func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) { return listClusters(ctx, s.reader) })
 }
 
 // CachedClusters lists all EtcdClusters from the cache.

@@ -3,7 +3,6 @@ package deletion
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,49 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// grant writes the grant for one cluster and returns the verdict that it stands for. It decides
-// from Nodes that it reads now, and decides again from a newer version whenever another grant
-// was written first. It then requests no new probe: the observations are as true as before.
-// It writes nothing unless decide allows.
-//
-// nonces is a function because observations with further nonces may arrive meanwhile. decide is
-// quorum.Decide, or quorum.Force for a break-glass override.
+// grant writes the grant for one cluster and returns the verdict that it stands for.
 func (r *Reviewer) grant(
 	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster, nonces func() []string,
 	decide func(quorum.View, quorum.Request) quorum.Verdict,
 ) (quorum.Verdict, error) {
-	for {
-		view, err := r.store.View(ctx, c, nonces(), req.Node)
-		if err != nil {
-			return quorum.Verdict{}, err
-		}
-		verdict := decide(view, req)
-		if !verdict.Allowed || len(verdict.Members) == 0 {
-			return verdict, nil
-		}
-		if err := requireNode(view.Nodes[req.Node], req); err != nil {
-			return quorum.Verdict{}, err
-		}
-		ops := clusterstore.ReplaceGrants(c, clusterstore.WithGrant(c.Spec.Grants, newGrant(view, req, verdict)))
-		if named := c.Annotations[quorum.ResolveAnnotation]; named == string(req.UID) {
-			// The annotation of an operator is about an earlier deletion of this Node.
-			ops = append(ops, clusterstore.RemoveResolveAnnotation(named)...)
-		}
-		if _, err = r.store.Patch(ctx, c, ops); err == nil {
-			return verdict, nil
-		}
-		if !errors.Is(err, clusterstore.ErrConflict) {
-			return quorum.Verdict{}, fmt.Errorf("recording the grant: %w", err)
-		}
-		if c, err = r.store.Cluster(ctx, c.Name); err != nil {
-			return quorum.Verdict{}, err
-		}
-	}
+	return r.grants.do(&grantRequest{
+		ctx: ctx, request: req, cluster: c, nonces: nonces, decide: decide, done: make(chan struct{}),
+	}, r.writeGrants)
 }
 
 // newGrant returns the grant that the verdict requires. It is never weaker than the grant that it

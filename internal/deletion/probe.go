@@ -2,7 +2,6 @@ package deletion
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -10,7 +9,6 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/loop"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -78,24 +76,19 @@ func (r *Reviewer) probeAndGrant(
 func (r *Reviewer) probeAndDecide(
 	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster,
 ) (probedCluster, error) {
-	waiting, cancel := context.WithTimeout(ctx, r.waitTime(ctx))
-	defer cancel()
 	probe, err := r.store.RequestProbe(ctx, c)
 	if err != nil {
 		return probedCluster{}, err
 	}
+	waiting, cancel := context.WithTimeout(ctx, r.waitTime(ctx))
+	defer cancel()
 	p := probedCluster{request: probe}
-	var view quorum.View
 	for {
 		p.result = probe.Result()
-		// The Nodes are read again only if other Nodes matter to the new version. The view of that
-		// version is complete with the cluster and the nonces below.
-		if view.Cluster == nil || !hasSameNodes(view.Cluster, p.result.Cluster) {
-			if view, err = r.store.View(waiting, p.result.Cluster, nil, req.Node); err != nil {
-				return p, err
-			}
+		view, err := r.store.ProbedView(waiting, probe, p.result, req.Node)
+		if err != nil {
+			return p, err
 		}
-		view.Cluster, view.Nonces = p.result.Cluster, p.result.Nonces
 		p.verdict = quorum.Decide(view, req)
 		if p.verdict.Final {
 			return p, nil
@@ -108,12 +101,6 @@ func (r *Reviewer) probeAndDecide(
 	}
 }
 
-// hasSameNodes reports whether the same Nodes matter to both versions of the object.
-func hasSameNodes(a, b *v1alpha1.EtcdCluster) bool {
-	return slices.Equal(a.Spec.Members, b.Spec.Members) &&
-		slices.Equal(observation.Unlocated(a), observation.Unlocated(b))
-}
-
 // decideFromLive decides once more, from the live object: a watch that hangs must not hide
 // observations.
 func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quorum.Request) probedCluster {
@@ -124,7 +111,7 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 	if now.Cluster == p.result.Cluster {
 		return p
 	}
-	view, err := r.store.View(ctx, now.Cluster, now.Nonces, req.Node)
+	view, err := r.store.ProbedView(ctx, p.request, now, req.Node)
 	if err != nil {
 		return p
 	}

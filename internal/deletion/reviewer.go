@@ -35,6 +35,7 @@ type Reviewer struct {
 	store    *clusterstore.Store
 	wait     time.Duration
 	verdicts *prometheus.CounterVec
+	grants   *grantQueues
 }
 
 // New returns a Reviewer.
@@ -48,7 +49,7 @@ func New(o Options) (*Reviewer, error) {
 	if o.Wait == 0 {
 		o.Wait = defaultWait
 	}
-	return &Reviewer{store: o.Store, wait: o.Wait, verdicts: verdicts}, nil
+	return &Reviewer{store: o.Store, wait: o.Wait, verdicts: verdicts, grants: newGrantQueues()}, nil
 }
 
 // Review decides whether a Node with the etcd label may be deleted. If it may, and members are

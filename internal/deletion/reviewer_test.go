@@ -27,6 +27,7 @@ func TestReview(t *testing.T) {
 	}{
 		{"one of three members", oneOfThreeMembers},
 		{"two replicas", twoReplicas},
+		{"reviews at once", reviewsAtOnce},
 		{"silent agents", silentAgents},
 		{"newer nonce of another replica", newerNonce},
 		{"older observations", olderObservations},

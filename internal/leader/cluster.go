@@ -96,7 +96,11 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, fingerprint string, s *clus
 func (l *Leader) probeAndWrite(
 	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, fingerprint string, s *clusterState,
 ) error {
-	probe, err := l.Store.RequestProbe(ctx, c)
+	live, err := l.Store.Cluster(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	probe, err := l.Store.RequestProbe(ctx, live)
 	if err != nil {
 		return err
 	}
