@@ -24,9 +24,10 @@ const (
 	// publishInterval is the time between two writes of an entry that does not change. The time
 	// in the entry shows that its observer is alive.
 	publishInterval = time.Minute
-	// writeSlot is the time that a node leaves to each node before it to answer the same nonce.
-	// One write and the grant that follows from it take about as long.
-	writeSlot = 25 * time.Millisecond
+	// writeSlot is the longest time for which a node waits for each node that writes its answer
+	// before. A write and its event in the watch take a fifth of it, and longer if the API server is
+	// busy.
+	writeSlot = 100 * time.Millisecond
 	// maxProbes limits the probes that run side by side. The probe of a member that hangs takes
 	// the whole timeout, and must not delay the answer to the next nonce.
 	maxProbes = 4
@@ -54,8 +55,7 @@ type clusterProbe struct {
 	cluster v1alpha1.ClusterID
 	number  int
 	inputs  probeInputs
-	// writeDelay is the least time between the start of the probe and the write of its result.
-	writeDelay time.Duration
+	turn    writeTurn
 	// heartbeat makes the reporter write the entry even if it has not changed.
 	heartbeat   bool
 	observation v1alpha1.Observation
@@ -70,7 +70,9 @@ type clusterReport struct {
 	publishRetry  *loop.Retry // while the entry cannot be written
 	probeRetry    *loop.Retry // while the cluster cannot be observed
 	written       clusterProbe
-	logged        loop.LogOnce
+	// waiting is the result that waits for its turn to be written, if there is one.
+	waiting *clusterProbe
+	logged  loop.LogOnce
 }
 
 // A clusterReporter publishes observations of the clusters of the local members, and answers
@@ -101,13 +103,14 @@ func (r *clusterReporter) run(ctx context.Context) error {
 	timer := time.NewTimer(publishInterval)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		timer.Reset(r.startProbes(ctx, probes))
+		next := r.startProbes(ctx, probes)
+		timer.Reset(min(next, r.publishResults(ctx)))
 		select {
 		case <-ctx.Done():
 		case <-r.wake:
 		case <-timer.C:
 		case result := <-r.results:
-			r.publishResult(ctx, result)
+			r.addResult(result)
 		}
 	}
 	return errors.Join(probes.Wait(), context.Cause(ctx))
@@ -146,7 +149,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 			clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
 			noMember: protect.HasNoMemberOf(id, evidence),
 		}
-		probe := clusterProbe{cluster: id, inputs: inputs, writeDelay: writeDelayOf(r.node, cluster)}
+		probe := clusterProbe{cluster: id, inputs: inputs, turn: newWriteTurn(r.node, cluster)}
 		next = min(next, r.startIfDue(ctx, probes, report, probe))
 	}
 	return next
@@ -185,13 +188,49 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	p.observation.Node, p.observation.NodeUID, p.observation.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
 	p.observation.NoMember, p.observation.Time = p.inputs.noMember, metav1.Now()
 	r.metrics.observeProbe(time.Since(began))
-	if loop.Wait(ctx, p.writeDelay-time.Since(began), nil) != nil {
-		return
-	}
+	p.turn.latest = time.Now().Add(time.Duration(len(p.turn.after)) * writeSlot)
 	select {
 	case r.results <- p:
 	case <-ctx.Done():
 	}
+}
+
+// addResult makes the result of a probe wait for its turn. It replaces an older one, which answers
+// nothing that this one does not, and keeps the time of that one.
+func (r *clusterReporter) addResult(p clusterProbe) {
+	report := r.report(p.cluster)
+	if before := report.waiting; before != nil {
+		if p.number < before.number {
+			return
+		}
+		p.heartbeat = p.heartbeat || before.heartbeat
+		if before.turn.latest.Before(p.turn.latest) {
+			p.turn.latest = before.turn.latest
+		}
+	}
+	report.waiting = &p
+}
+
+// publishResults publishes the results whose turn it is, and returns the time until the next one
+// is due at the latest.
+func (r *clusterReporter) publishResults(ctx context.Context) time.Duration {
+	next := publishInterval
+	for id, report := range r.reports {
+		if report.waiting == nil {
+			continue
+		}
+		cluster, exists, _ := r.clusters.get(string(id))
+		now := time.Now()
+		if exists && !report.waiting.turn.isDue(cluster, now) {
+			next = min(next, report.waiting.turn.latest.Sub(now))
+			continue
+		}
+		p := *report.waiting
+		report.waiting = nil
+		r.publishResult(ctx, p)
+		next = 0 // Others may have become due during the write.
+	}
+	return next
 }
 
 // publishResult publishes the result of a probe if it contains anything new. It drops a result
@@ -237,18 +276,46 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 	}
 }
 
-// writeDelayOf returns the least time between the start of a node's probe and its write. All
-// nodes write into one object, where simultaneous writes conflict. The API server repeats each
-// write that loses, which costs time and delays the grant. Most often the grant needs only the
-// first answer.
-func writeDelayOf(node string, c *v1alpha1.EtcdCluster) time.Duration {
-	before := map[string]bool{}
+// A writeTurn tells when a node may write its answer to a nonce. All nodes write into one object.
+// The API server repeats a write that another one has overtaken, as often as necessary, so the
+// nodes write one after another, by name. Most often a grant needs only the first answer.
+type writeTurn struct {
+	// after are the nodes that write before. They answered the nonce before, as this node did.
+	after  []string
+	before string
+	// latest is the time at which the node writes in any case.
+	latest time.Time
+}
+
+// newWriteTurn returns the turn of the answer to the nonce of c. A node that did not answer the
+// nonce before is not waited for, nor is one that no member is bound to.
+func newWriteTurn(node string, c *v1alpha1.EtcdCluster) writeTurn {
+	t := writeTurn{before: nonceOf(node, c)}
+	if t.before == c.Spec.Nonce {
+		return t // The answer is written already.
+	}
 	for _, b := range c.Spec.Members {
-		if b.Node < node {
-			before[b.Node] = true
+		if b.Node < node && !slices.Contains(t.after, b.Node) && nonceOf(b.Node, c) == t.before {
+			t.after = append(t.after, b.Node)
 		}
 	}
-	return time.Duration(len(before)) * writeSlot
+	return t
+}
+
+// isDue reports whether all nodes before have answered, or have had enough time.
+func (t writeTurn) isDue(c *v1alpha1.EtcdCluster, now time.Time) bool {
+	hasNotAnswered := func(node string) bool { return nonceOf(node, c) == t.before }
+	return !now.Before(t.latest) || !slices.ContainsFunc(t.after, hasNotAnswered)
+}
+
+// nonceOf returns the nonce of a node's entry, or the empty string if it has none.
+func nonceOf(node string, c *v1alpha1.EtcdCluster) string {
+	for _, o := range c.Status.Observations {
+		if o.Node == node {
+			return o.Nonce
+		}
+	}
+	return ""
 }
 
 // withdrawEntries removes the node's entries from all EtcdClusters, because the node provably

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -28,6 +29,8 @@ type reporterFixture struct {
 	logs func() string
 	// entries are the published entries. If refused is set, publishing fails with this error.
 	entries latest[[]publishedEntry]
+	// elapsed returns the time since the reporter began.
+	elapsed func() time.Duration
 	refused latest[error]
 	// list is the member list that the local server stores. If unlisted is set, reading it fails.
 	list     latest[[]v1alpha1.MemberStatus]
@@ -45,8 +48,8 @@ func runReporter(
 ) {
 	synctest.Test(t, func(t *testing.T) {
 		log, logs := recordLog(t)
-		f := &reporterFixture{t: t, logs: logs}
 		began := time.Now()
+		f := &reporterFixture{t: t, logs: logs, elapsed: func() time.Duration { return time.Since(began) }}
 		f.clusterReporter = &clusterReporter{
 			node: testNode, staticPods: true, log: log, wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes),
 			reports: map[v1alpha1.ClusterID]*clusterReport{}, evidence: &latest[evidence.Scan]{},
@@ -59,7 +62,7 @@ func runReporter(
 				if err, _ := f.refused.get(); err != nil {
 					return err
 				}
-				f.entries.set(append(f.published(), publishedEntry{time.Since(began), o}))
+				f.entries.set(append(f.published(), publishedEntry{f.elapsed(), o}))
 				return nil
 			},
 		}
@@ -318,36 +321,86 @@ func TestReporterListChange(t *testing.T) {
 	})
 }
 
-// TestWriteDelay checks when a node writes its answer. The cluster has members on these nodes.
-func TestWriteDelay(t *testing.T) {
+// TestWriteTurn checks when a node writes its answer to nonce b, if its probe takes 10 ms. The
+// cluster has members on four nodes, and this one is the third by name. All but the silent ones
+// have answered nonce a.
+func TestWriteTurn(t *testing.T) {
+	const ms = time.Millisecond
 	for name, c := range map[string]struct {
-		nodes  []string
-		probe  time.Duration
-		wantAt time.Duration
+		silent []string
+		// answers has the times at which the other nodes answer.
+		answers map[string]time.Duration
+		probe   time.Duration
+		wantAt  time.Duration
 	}{
-		"first node":              {[]string{testNode, testNode + "-b"}, time.Millisecond, time.Millisecond},
-		"third node":              {[]string{"0", "1", testNode}, time.Millisecond, 2 * writeSlot},
-		"two members on one node": {[]string{"0", "0", testNode}, time.Millisecond, writeSlot},
-		"slow probe":              {[]string{"0", testNode}, 10 * writeSlot, 10 * writeSlot},
-		"unbound node":            {[]string{"0"}, time.Millisecond, writeSlot},
+		"others write first":       {nil, map[string]time.Duration{"0": 20 * ms, "1": 40 * ms}, 10 * ms, 40 * ms},
+		"others are done":          {nil, map[string]time.Duration{"0": 2 * ms, "1": 4 * ms}, 10 * ms, 10 * ms},
+		"later node not awaited":   {[]string{"0", "1"}, nil, 10 * ms, 10 * ms},
+		"no answer":                {nil, nil, 10 * ms, 10*ms + 2*writeSlot},
+		"one answer":               {nil, map[string]time.Duration{"0": 20 * ms}, 10 * ms, 10*ms + 2*writeSlot},
+		"silent before":            {[]string{"0"}, map[string]time.Duration{"1": 40 * ms}, 10 * ms, 40 * ms},
+		"silent, and no answer":    {[]string{"0"}, nil, 10 * ms, 10*ms + writeSlot},
+		"time counts from a probe": {nil, nil, 1500 * ms, 1500*ms + 2*writeSlot},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runReporter(t, func(ctx context.Context, _ *reporterFixture) v1alpha1.Observation {
 				_ = pause(ctx, c.probe)
 				return v1alpha1.Observation{Linearizable: true}
 			}, func(f *reporterFixture) {
-				cluster := &v1alpha1.EtcdCluster{
-					ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"}, Spec: v1alpha1.EtcdClusterSpec{Nonce: "a"},
+				answered := map[string]string{}
+				deliver := func(nonce string) {
+					cluster := &v1alpha1.EtcdCluster{
+						ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"},
+						Spec:       v1alpha1.EtcdClusterSpec{Nonce: nonce},
+					}
+					for _, node := range []string{"0", "1", testNode, testNode + "-later"} {
+						cluster.Spec.Members = append(cluster.Spec.Members, v1alpha1.Binding{Node: node})
+						cluster.Status.Observations = append(cluster.Status.Observations,
+							v1alpha1.Observation{Node: node, Nonce: cmp.Or(answered[node], "a")})
+					}
+					replace(t, f.clusters, cluster)
 				}
-				for _, node := range c.nodes {
-					binding := v1alpha1.Binding{Node: node, NodeUID: types.UID("uid of " + node)}
-					cluster.Spec.Members = append(cluster.Spec.Members, binding)
+				deliver("a")
+				f.wait(2 * time.Second)
+				written := len(f.published())
+				for _, node := range c.silent {
+					answered[node] = "older"
 				}
-				replace(t, f.clusters, cluster)
-				f.wait(time.Minute / 2)
-				require.Len(t, f.published(), 1)
-				require.Equal(t, c.wantAt, f.published()[0].at)
+				deliver("b")
+				began := f.elapsed()
+				for at := range 2 * time.Second / ms {
+					for node, when := range c.answers {
+						if when == at*ms {
+							answered[node] = "b"
+							deliver("b")
+						}
+					}
+					f.wait(ms)
+				}
+				require.Len(t, f.published(), written+1)
+				require.Equal(t, c.wantAt, f.published()[written].at-began)
 			})
 		})
 	}
+}
+
+// TestNewerResultReplacesWaiting checks that a result which waits for its turn is replaced by a
+// newer one, and that this does not postpone the write.
+func TestNewerResultReplacesWaiting(t *testing.T) {
+	runReporter(t, healthyCluster, func(f *reporterFixture) {
+		deliver := func(nonce string) {
+			replace(t, f.clusters, &v1alpha1.EtcdCluster{
+				ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"},
+				Spec: v1alpha1.EtcdClusterSpec{
+					Nonce: nonce, Members: []v1alpha1.Binding{{Node: "0"}, {Node: testNode}},
+				},
+			})
+		}
+		deliver("a")
+		f.wait(writeSlot / 2)
+		deliver("b")
+		f.wait(writeSlot / 2)
+		require.Equal(t, []string{"b"}, f.nonces())
+		require.Equal(t, writeSlot, f.published()[0].at)
+	})
 }
