@@ -280,39 +280,3 @@ func countAnswers(answers []loggedAnswer) map[string]int {
 	}
 	return sums
 }
-
-// answerLimit is the API server's timeout for the webhook.
-const answerLimit = 10 * time.Second
-
-// measureBurst deletes nodes of an etcd cluster of seven members, several within a second.
-func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
-	answers := answerLog{offsets: map[string]int{}}
-	for _, size := range []int{1, 3, 10, 30} {
-		if _, err := answers.readNew(b); err != nil {
-			return err
-		}
-		taken := make(durations, size)
-		var clients errgroup.Group
-		pace := time.NewTicker(time.Second / time.Duration(size))
-		for i := range size {
-			clients.Go(func() error {
-				taken[i], _ = b.delete(ctx, nodeName(i%b.members+1), false) // the stub refuses it
-				return nil
-			})
-			<-pace.C
-		}
-		pace.Stop()
-		_ = clients.Wait() // the functions return no error
-		found, err := answers.readNew(b)
-		if err != nil {
-			return err
-		}
-		sums := countAnswers(found)
-		decided := sums["allowed QuorumKept"] + sums["refused QuorumWouldBeLost"]
-		r := taken.row(fmt.Sprintf("%d deletions of nodes of 7 members within a second", size))
-		r.ratio = fmt.Sprintf("%v, longest %s", sums, ms(taken.quantile(1)))
-		r.target, r.missed = "all decided", decided < size || taken.quantile(1) >= answerLimit
-		t.add(r)
-	}
-	return nil
-}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-dev/holdfast/test/fixture"
+)
+
+const (
+	// burstSize is the number of requests at once, and burstRounds how often they are repeated.
+	burstSize, burstRounds = 30, 3
+	// burstTarget limits the time between the answer to a single request and the last answer of a
+	// burst.
+	burstTarget = 1500 * time.Millisecond
+	// singleVerdicts is the number of single requests before the bursts.
+	singleVerdicts = 7
+	// answerLimit is the API server's timeout for the webhook.
+	answerLimit = 10 * time.Second
+)
+
+// measureBurst deletes all nodes of an etcd cluster of seven members several times at once. The
+// nodes stay.
+func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
+	var single durations
+	for range singleVerdicts {
+		taken, _, err := b.burst(ctx, 1)
+		if err != nil {
+			return err
+		}
+		single = append(single, taken...)
+	}
+	t.add(single.row(fmt.Sprintf("one deletion of a node of %d members", b.members)))
+	for range burstRounds {
+		taken, answers, err := b.burst(ctx, burstSize)
+		if err != nil {
+			return err
+		}
+		last, sums := taken.quantile(1), countAnswers(answers)
+		decided := sums["allowed QuorumKept"] + sums["refused QuorumWouldBeLost"]
+		r := taken.row(fmt.Sprintf("%d deletions of nodes of %d members at once", burstSize, b.members))
+		r.ratio = fmt.Sprintf("last ×%.1f of one, %s later, %d undecided",
+			float64(last)/float64(single.median()), ms(last-single.median()), max(0, burstSize-decided))
+		r.target = "all decided, last ≤ one + " + ms(burstTarget)
+		r.missed = decided < burstSize || last > min(answerLimit, single.median()+burstTarget)
+		t.add(r)
+	}
+	return nil
+}
+
+// burst sends requests at once, when the previous ones have no effect any more. It returns how long
+// each took, and the answers of the webhooks.
+func (b *benchCluster) burst(ctx context.Context, count int) (durations, []loggedAnswer, error) {
+	if err := fixture.Wait(ctx, verdictInterval); err != nil {
+		return nil, nil, err
+	}
+	answers := answerLog{offsets: map[string]int{}}
+	if _, err := answers.readNew(b); err != nil {
+		return nil, nil, err
+	}
+	taken := make(durations, count)
+	var clients errgroup.Group
+	for i := range count {
+		clients.Go(func() error {
+			taken[i], _ = b.delete(ctx, nodeName(i%b.members+1), false) // the stub refuses it
+			return nil
+		})
+	}
+	_ = clients.Wait() // the functions return no error
+	found, err := answers.readNew(b)
+	return taken, found, err
+}
