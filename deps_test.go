@@ -24,6 +24,7 @@ const module = "github.com/holdfast-dev/holdfast/"
 const arrows = `
 api/v1alpha1:
 pkg/departure:
+pkg/machine:
 pkg/openstack:
 pkg/protect: api/v1alpha1 pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
@@ -35,7 +36,8 @@ pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/departure pkg/protect/evidence p
   pkg/protect/quorum
 pkg/readiness: pkg/departure
 pkg/spc:
-internal/admission: api/v1alpha1 pkg/protect/evidence pkg/protect/guard pkg/protect/observation pkg/protect/quorum
+internal/admission: api/v1alpha1 pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
+  pkg/protect/quorum
 internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum pkg/readiness pkg/spc internal/loop internal/nodepatch
 internal/apiaccess:

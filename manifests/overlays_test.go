@@ -176,17 +176,18 @@ func TestOverlayDocuments(t *testing.T) {
 	}
 }
 
-// withComponent returns a kustomization as a user writes it: an overlay with a component on
-// top.
-func withComponent(t *testing.T, overlay, component string) string {
+// withComponent returns a kustomization as a user writes it: an overlay with components on top.
+func withComponent(t *testing.T, overlay string, components ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	here, err := filepath.Abs(".")
 	require.NoError(t, err)
 	here, err = filepath.Rel(dir, here)
 	require.NoError(t, err)
-	text := "resources: [" + filepath.Join(here, overlay) + "]\n" +
-		"components: [" + filepath.Join(here, "components", component) + "]\n"
+	text := "resources: [" + filepath.Join(here, overlay) + "]\ncomponents:\n"
+	for _, component := range components {
+		text += "- " + filepath.Join(here, "components", component) + "\n"
+	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
 	return dir
 }

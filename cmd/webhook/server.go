@@ -166,6 +166,7 @@ func (s webhookServer) addReviewer(
 			pod := &corev1.Pod{}
 			return pod, m.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
 		},
+		Nodes:  store.SharedNodes,
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
 }

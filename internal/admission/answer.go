@@ -91,13 +91,16 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	h.metrics.duration.WithLabelValues(path).Observe(took.Seconds())
 
 	// The deletion of an ordinary node needs no log line: there are many when workers are scaled down.
-	if a.isRoutine || (a.Allowed && path == NodePath && a.Reason == quorum.NothingToProtect) {
+	if a.isRoutine || (a.Allowed && path != EtcdNodePath && a.Reason == quorum.NothingToProtect) {
 		return
 	}
 	log := h.log.With("node", r.node.Name, "node_uid", r.node.UID, "user", r.user, "request_uid", r.id,
 		"dry_run", r.dryRun, "path", path, "verdict", verdict, "reason", a.Reason, "took", took)
 	if a.err != nil {
 		log = log.With("err", a.err)
+	}
+	if r.machine != nil {
+		log = log.With("machine", r.machine.String())
 	}
 	switch isDrain := r.pod != ""; {
 	case !a.Allowed && isDrain:
@@ -126,12 +129,14 @@ func (h *Handler) recordEvent(r review, a answer) {
 	}
 	switch {
 	case !a.Allowed:
-		h.events.Eventf(node, corev1.EventTypeWarning, refused, "user %s may not %s this node: %s", r.user, verb, a.Message)
+		h.events.Eventf(node, corev1.EventTypeWarning, refused,
+			"user %s may not %s %s: %s", r.user, verb, r.target(), a.Message)
 	case a.Reason == quorum.BreakGlassUsed:
 		h.events.Eventf(node, corev1.EventTypeWarning, allowed,
-			"user %s %ss this node with a break-glass override: %s", r.user, verb, a.Message)
+			"user %s %ss %s with a break-glass override: %s", r.user, verb, r.target(), a.Message)
 	default:
-		h.events.Eventf(node, corev1.EventTypeNormal, allowed, "user %s may %s this node: %s", r.user, verb, a.Message)
+		h.events.Eventf(node, corev1.EventTypeNormal, allowed,
+			"user %s may %s %s: %s", r.user, verb, r.target(), a.Message)
 	}
 }
 

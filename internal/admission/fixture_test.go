@@ -55,10 +55,15 @@ type fixture struct {
 	pod    *corev1.Pod
 	podErr error
 	// liveErr is the error of reading the Node.
-	liveErr  error
+	liveErr error
+	// cached are the Nodes of the cache, nil for the live one.
+	cached   []corev1.Node
+	cacheErr error
 	reads    atomic.Int64
 	decision quorum.Decision
-	err      error
+	// decisions are those about single Nodes, by name. The others get the one above.
+	decisions map[string]quorum.Decision
+	err       error
 	// panics makes the Reviewer panic.
 	panics bool
 	// during is called while the Reviewer decides.
@@ -84,6 +89,9 @@ func newFixture(t *testing.T) *fixture {
 			if f.during != nil {
 				f.during()
 			}
+			if d, ok := f.decisions[req.Node]; ok {
+				return d, f.err
+			}
 			return f.decision, f.err
 		}
 	}
@@ -97,6 +105,8 @@ func newFixture(t *testing.T) *fixture {
 				return nil, ctx.Err()
 			case f.liveErr != nil:
 				return nil, f.liveErr
+			case f.cached != nil && f.live == nil:
+				return f.cachedNode(name)
 			case f.live == nil || f.live.Name != name:
 				return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, name)
 			}
@@ -113,6 +123,12 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return f.pod.DeepCopy(), nil
 		},
+		Nodes: func(context.Context) ([]corev1.Node, error) {
+			if f.cached == nil && f.live != nil {
+				return []corev1.Node{*f.live}, f.cacheErr
+			}
+			return f.cached, f.cacheErr
+		},
 		Events: f.events, Log: slog.New(slog.NewJSONHandler(f.log, nil)), Registerer: f.registry,
 	})
 	require.NoError(t, err)
@@ -122,6 +138,16 @@ func newFixture(t *testing.T) *fixture {
 	t.Cleanup(server.Close)
 	f.url = server.URL
 	return f
+}
+
+// cachedNode returns a Node of the cache, for tests without a live Node of their own.
+func (f *fixture) cachedNode(name string) (*corev1.Node, error) {
+	for i := range f.cached {
+		if f.cached[i].Name == name {
+			return f.cached[i].DeepCopy(), nil
+		}
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, name)
 }
 
 func etcdNode() *corev1.Node {

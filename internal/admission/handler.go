@@ -1,12 +1,13 @@
-// Package admission answers the API server's reviews of deletions of Nodes, and of evictions of
-// guard pods.
+// Package admission answers the API server's reviews of deletions of Nodes and of the objects of
+// their machines, and of evictions of guard pods.
 //
-// It has three entries. The entries for nodes with the etcd label and for evictions fail closed:
-// they refuse, with an explanation, what they cannot parse, read or decide in time. The entry for
-// all other nodes fails open, as the API server does there, so that a cluster without etcd on its
-// nodes never depends on Holdfast. The entries implement this themselves and leave nothing to
-// failurePolicy: for the API server an error response is a refusal, whatever the policy is
-// (k8s.io/apiserver, plugin/webhook/validating/dispatcher.go).
+// The entries for nodes with the etcd label and for evictions fail closed: they refuse, with an
+// explanation, what they cannot parse, read or decide in time. The entry for all other nodes fails
+// open, as the API server does there, so that a cluster without etcd on its nodes never depends on
+// Holdfast. The entry for Machines and NodeClaims judges the Nodes for which such an object stands,
+// each as its own entry does, and fails open if it does not know the Nodes. The entries implement
+// this themselves and leave nothing to failurePolicy: for the API server an error response is a
+// refusal, whatever the policy is (k8s.io/apiserver, plugin/webhook/validating/dispatcher.go).
 //
 // The package does not decide what may be lost. It parses reviews and calls a [Reviewer].
 package admission
@@ -41,6 +42,9 @@ const (
 	NodePath = "/validate-node"
 	// EvictionPath is for evictions of guard pods: failurePolicy Fail, 10 s.
 	EvictionPath = "/validate-eviction"
+	// MachinePath is for Machines of Cluster API and NodeClaims of Karpenter: failurePolicy Ignore,
+	// 10 s.
+	MachinePath = "/validate-machine"
 )
 
 // The deadlines of the entries are shorter than those of the API server, so that the API server
@@ -75,6 +79,8 @@ type Options struct {
 	Node func(ctx context.Context, name string) (*corev1.Node, error)
 	// Pod reads a pod from the API server, not from a cache.
 	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Nodes lists all Nodes from a cache. They are only read.
+	Nodes func(ctx context.Context) ([]corev1.Node, error)
 	// Events records the answers on the Node. It must not block.
 	Events     record.EventRecorder
 	Log        *slog.Logger
@@ -86,6 +92,7 @@ type Handler struct {
 	reviewer Reviewer
 	node     func(ctx context.Context, name string) (*corev1.Node, error)
 	pod      func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	nodes    func(ctx context.Context) ([]corev1.Node, error)
 	events   record.EventRecorder
 	log      *slog.Logger
 	metrics  metrics
@@ -99,30 +106,14 @@ func New(o Options) (*Handler, error) {
 		return nil, err
 	}
 	return &Handler{
-		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, events: o.Events, log: o.Log, metrics: m,
-		intake: newIntake(m.rejected),
+		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, nodes: o.Nodes, events: o.Events, log: o.Log,
+		metrics: m, intake: newIntake(m.rejected),
 	}, nil
 }
 
 // Mount adds the entries to the mux.
 func (h *Handler) Mount(mux *http.ServeMux) error {
-	for _, e := range []entry{
-		{
-			path: EtcdNodePath, deadline: etcdNodeDeadline, subject: deletionOfNode,
-			parse: parse, decide: h.decideEtcdNode,
-			fallback: refuseUndecided, rejectBusy: refuseBusy,
-		},
-		{
-			path: NodePath, deadline: nodeDeadline, subject: deletionOfNode,
-			parse: parse, decide: h.decideOtherNode,
-			fallback: allowUndecided, rejectBusy: deferBusy,
-		},
-		{
-			path: EvictionPath, deadline: evictionDeadline, subject: "eviction of a pod",
-			parse: parseEviction, decide: h.decideEviction,
-			fallback: refuseUndecidedEviction, rejectBusy: refuseBusyEviction,
-		},
-	} {
+	for _, e := range []entry{h.etcdNodeEntry(), h.otherNodeEntry(), h.evictionEntry(), h.machineEntry()} {
 		handler, err := admission.StandaloneWebhook(
 			&admission.Webhook{
 				Handler: admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {
@@ -177,6 +168,28 @@ type entry struct {
 	fallback func(code int32, reason quorum.Reason, why string) answer
 	// rejectBusy answers a request above the limit of the entry.
 	rejectBusy func(w http.ResponseWriter, body []byte)
+}
+
+func (h *Handler) etcdNodeEntry() entry {
+	return entry{
+		path: EtcdNodePath, deadline: etcdNodeDeadline, subject: deletionOfNode,
+		parse: parse, decide: h.decideEtcdNode, fallback: refuseUndecided, rejectBusy: refuseBusy,
+	}
+}
+
+func (h *Handler) otherNodeEntry() entry {
+	return entry{
+		path: NodePath, deadline: nodeDeadline, subject: deletionOfNode,
+		parse: parse, decide: h.decideOtherNode, fallback: allowUndecided, rejectBusy: deferBusy,
+	}
+}
+
+func (h *Handler) evictionEntry() entry {
+	return entry{
+		path: EvictionPath, deadline: evictionDeadline, subject: "eviction of a pod",
+		parse: parseEviction, decide: h.decideEviction,
+		fallback: refuseUndecidedEviction, rejectBusy: refuseBusyEviction,
+	}
 }
 
 // handle answers one review in all cases, and records the answer.

@@ -56,6 +56,15 @@ func (s *Store) CachedNodes(ctx context.Context) ([]corev1.Node, error) {
 	return nodes.Items, nil
 }
 
+// SharedNodes lists all Nodes from the cache, without a copy: the caller only reads them.
+func (s *Store) SharedNodes(ctx context.Context) ([]corev1.Node, error) {
+	nodes := &corev1.NodeList{}
+	if err := s.cache.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return nodes.Items, nil
+}
+
 // LiveNodes reads the named Nodes from the API server. A failed read is part of the result.
 func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNode {
 	slices.Sort(names)

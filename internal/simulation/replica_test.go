@@ -85,7 +85,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 			node := &corev1.Node{}
 			return node, connection.Get(ctx, client.ObjectKey{Name: name}, node)
 		},
-		Pod:    connection.pod,
+		Nodes: store.SharedNodes, Pod: connection.pod,
 		Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})
 	if err == nil {

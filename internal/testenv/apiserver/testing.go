@@ -53,3 +53,16 @@ func NewInstalled(t testing.TB) *Server {
 	require.NoError(t, server.Apply(ctx, filepath.Join(root, "manifests")))
 	return server
 }
+
+// InstallMachines installs definitions of Machine (Cluster API) and NodeClaim (Karpenter) without
+// the programs that act on them.
+func InstallMachines(t testing.TB, server *Server) {
+	t.Helper()
+	root, err := process.RepositoryRoot()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	_, err = server.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(root, "internal/testenv/apiserver/machines"))
+	require.NoError(t, err)
+	require.NoError(t, server.waitServed(ctx))
+}

@@ -1,0 +1,142 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// machineDeadline is shorter than the timeout of the entry, 10 s.
+const machineDeadline = 8 * time.Second
+
+func (h *Handler) machineEntry() entry {
+	return entry{
+		path: MachinePath, deadline: machineDeadline, subject: "deletion of a Machine or NodeClaim", parse: parseMachine,
+		decide: h.decideMachine, fallback: allowMachineUndecided, rejectBusy: deferBusy,
+	}
+}
+
+// parseMachine returns the review in an admission request about a Machine or a NodeClaim. It
+// returns an error for everything that is not the deletion of a whole object.
+func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
+	r := newReview(req)
+	r.machine = &machine.Object{Kind: req.Kind.Kind, Namespace: req.Namespace, Name: req.Name}
+	isKnown := req.Kind.Group == machine.ClusterAPIGroup && req.Kind.Kind == machine.KindMachine ||
+		req.Kind.Group == machine.KarpenterGroup && req.Kind.Kind == machine.KindNodeClaim
+	if err := checkDeletion(req, isKnown); err != nil {
+		return r, err
+	}
+	object, err := machine.Parse(req.Kind.Kind, req.OldObject.Raw)
+	switch {
+	case err != nil:
+		return r, err
+	case object.Name == "" || object.UID == "":
+		return r, errors.New("the old object has no name or no UID")
+	case req.Name != "" && req.Name != object.Name || req.Namespace != object.Namespace:
+		return r, fmt.Errorf("it names %q in namespace %q, but its old object is %s", req.Name, req.Namespace, object)
+	}
+	r.machine = &object
+	return r, nil
+}
+
+// ReviewMachine decides whether the machine of a Machine or a NodeClaim may end that is being
+// deleted already, as if the user deleted its Nodes. It refuses if it cannot decide, and records
+// the answer as that of a review. The message explains it.
+func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string) {
+	began := time.Now()
+	e := h.machineEntry()
+	e.fallback = refuseUndecided
+	e.decide = func(ctx context.Context, r review) answer { return h.decideNodesOf(ctx, r, refuseUndecided) }
+	r := review{node: &corev1.Node{}, machine: &m, user: user}
+	a := h.decide(ctx, e, r)
+	h.record(e.path, r, a, time.Since(began))
+	return a.Allowed, a.Message
+}
+
+// decideMachine decides about the deletion of a Machine or a NodeClaim.
+func (h *Handler) decideMachine(ctx context.Context, r review) answer {
+	if r.machine.Deleting {
+		return alreadyDeleting()
+	}
+	return h.decideNodesOf(ctx, r, allowMachineUndecided)
+}
+
+// decideNodesOf decides about a machine: every Node for which the object stands must be allowed to
+// go. Two Nodes may have the provider ID of one machine. The fallback answers if the Nodes are not
+// known.
+//
+// The Nodes come from the cache, so that machines without a Node cost no request. The last Node that
+// the answer is about becomes that of the review.
+func (h *Handler) decideNodesOf(
+	ctx context.Context, r review, fallback func(int32, quorum.Reason, string) answer,
+) answer {
+	nodes, err := h.nodes(ctx)
+	if err != nil {
+		a := fallback(http.StatusServiceUnavailable, notKnown, "holdfast cannot list the nodes")
+		a.err = err
+		return a
+	}
+	combined := answer{Decision: quorum.Decision{
+		Allowed: true, Reason: quorum.NothingToProtect, Message: r.machine.String() + " stands for no node with etcd",
+	}}
+	for i := range nodes {
+		why := r.machine.Match(nodes[i].Name, nodes[i].Spec.ProviderID)
+		if why == "" {
+			continue
+		}
+		a := h.decideNodeOf(ctx, r, &nodes[i])
+		switch {
+		case a.Reason == nodeGone || a.Reason == quorum.Deleting || a.Reason == quorum.NothingToProtect:
+			continue
+		case !a.Allowed:
+			nodes[i].DeepCopyInto(r.node)
+			a.Message += fmt.Sprintf("\n%s stands for node %s: %s.", r.machine, nodes[i].Name, why)
+			return a
+		case r.node.Name != "":
+			a.Message = combined.Message + "\n" + a.Message
+			a.Warnings = append(combined.Warnings, a.Warnings...)
+		}
+		nodes[i].DeepCopyInto(r.node)
+		combined = a
+	}
+	return combined
+}
+
+// decideNodeOf decides about one Node of a machine as the entry for that Node does. If the Node
+// cannot be read, the cache decides which entry that is.
+func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node) answer {
+	reading, cancel := context.WithTimeout(ctx, lastReadTimeout)
+	live, err := h.node(reading, node.Name)
+	cancel()
+	isOther := err == nil && r.machine.Match(live.Name, live.Spec.ProviderID) == ""
+	switch {
+	case apierrors.IsNotFound(err) || isOther:
+		return answer{Decision: quorum.Decision{Reason: nodeGone}}
+	case err == nil:
+		node = live
+	}
+	e := h.otherNodeEntry()
+	if isLabelled(node) {
+		e = h.etcdNodeEntry()
+	}
+	r.node, r.version, r.machine = node, node.ResourceVersion, nil
+	return h.decide(ctx, e, r)
+}
+
+// allowMachineUndecided is the fallback of the entry for machines. The entry is for all machines
+// of the cluster, so it fails open.
+func allowMachineUndecided(_ int32, reason quorum.Reason, why string) answer {
+	warning := why + ". Holdfast does not know whether this machine has a node with etcd, so its deletion is allowed."
+	return answer{
+		Decision: quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}}, isUnproven: true,
+	}
+}

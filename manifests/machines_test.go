@@ -1,0 +1,133 @@
+package manifests_test
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+)
+
+// The two components for machines.
+const clusterAPI, nodeClaims = "cluster-api", "karpenter-nodeclaims"
+
+// A Machine and a NodeClaim.
+const (
+	shippedMachine = `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
+		"metadata":{"namespace":"default","name":"m1"},"spec":{"providerID":"cloud:///1"}}`
+	shippedClaim = `{"apiVersion":"karpenter.sh/v1","kind":"NodeClaim","metadata":{"name":"c1"}}`
+)
+
+// TestMachineComponents checks what the components add to the base.
+func TestMachineComponents(t *testing.T) {
+	base := webhookEntries(t, kustomized(t, "."))
+	for component, rule := range map[string]admissionv1.Rule{
+		clusterAPI: {
+			APIGroups: []string{"cluster.x-k8s.io"}, APIVersions: []string{"v1beta1", "v1beta2"},
+			Resources: []string{"machines"}, Scope: new(admissionv1.NamespacedScope),
+		},
+		nodeClaims: {
+			APIGroups: []string{"karpenter.sh"}, APIVersions: []string{"v1"},
+			Resources: []string{"nodeclaims"}, Scope: new(admissionv1.ClusterScope),
+		},
+	} {
+		t.Run(component, func(t *testing.T) {
+			entries := webhookEntries(t, kustomized(t, withComponent(t, "overlays/karpenter", component)))
+			require.Equal(t, base, entries[:len(base)])
+			require.Len(t, entries, len(base)+1)
+			added := entries[len(base)]
+			require.Equal(t, []admissionv1.RuleWithOperations{
+				{Operations: []admissionv1.OperationType{admissionv1.Delete}, Rule: rule},
+			}, added.Rules)
+			require.Equal(t, admissionv1.Ignore, *added.FailurePolicy, "ordinary machines never depend on Holdfast")
+			require.Equal(t, "/validate-machine", *added.ClientConfig.Service.Path)
+			added.ClientConfig.Service.Path = base[0].ClientConfig.Service.Path
+			require.Equal(t, base[0].ClientConfig, added.ClientConfig)
+			require.Equal(t, base[0].TimeoutSeconds, added.TimeoutSeconds)
+			require.Equal(t, base[0].SideEffects, added.SideEffects)
+		})
+	}
+}
+
+// TestMachineDeletions checks on a real API server which deletions call the entries, and that all
+// are allowed without a webhook. The server of the test refuses every review and returns the path
+// of the request.
+func TestMachineDeletions(t *testing.T) {
+	server := apiserver.New(t)
+	apiserver.InstallMachines(t, server)
+	require.NoError(t, server.Apply(t.Context(), withComponent(t, ".", clusterAPI, nodeClaims)))
+	ca, err := pki.NewCA("holdfast-webhook")
+	require.NoError(t, err)
+	var dry atomic.Bool
+	proxy, err := server.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", refuser(t, ca, &dry))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, proxy.Close()) }()
+	trustAll(t, server, ca)
+
+	resources := map[string]string{
+		"machines.v1beta2.cluster.x-k8s.io/m1": shippedMachine,
+		"machines.v1beta1.cluster.x-k8s.io/m1": shippedMachine,
+		"nodeclaims.karpenter.sh/c1":           shippedClaim,
+	}
+	for _, resource := range slices.Sorted(maps.Keys(resources)) {
+		t.Run(resource, func(t *testing.T) {
+			require.NoError(t, createRaw(t, server, resources[resource]))
+			_, err := server.Kubectl(t.Context(), "delete", resource)
+			require.ErrorContains(t, err, "refused at /validate-machine")
+			_, err = server.Kubectl(t.Context(), "delete", resource, "--dry-run=server")
+			require.ErrorContains(t, err, "refused at /validate-machine")
+			require.True(t, dry.Load())
+			kind, _, _ := strings.Cut(resource, "/")
+			_, err = server.Kubectl(t.Context(), "delete", kind, "--all")
+			require.ErrorContains(t, err, "refused at /validate-machine")
+		})
+	}
+	require.NoError(t, proxy.Close())
+	for _, resource := range []string{"machines.v1beta2.cluster.x-k8s.io/m1", "nodeclaims.karpenter.sh/c1"} {
+		_, err := server.Kubectl(t.Context(), "delete", resource)
+		require.NoError(t, err, "fails open")
+	}
+}
+
+// createRaw applies an object in JSON.
+func createRaw(t *testing.T, server *apiserver.Server, object string) error {
+	t.Helper()
+	var parsed metav1.PartialObjectMetadata
+	require.NoError(t, json.Unmarshal([]byte(object), &parsed))
+	resource := strings.ToLower(parsed.Kind) + "s"
+	path := "/apis/" + parsed.APIVersion + "/" + resource + "/" + parsed.Name
+	if parsed.Namespace != "" {
+		path = "/apis/" + parsed.APIVersion + "/namespaces/" + parsed.Namespace + "/" + resource + "/" + parsed.Name
+	}
+	return server.Client().RESTClient().Patch(types.ApplyPatchType).AbsPath(path).Param("fieldManager", "test").
+		Param("force", "true").Body([]byte(object)).Do(t.Context()).Error()
+}
+
+// trustAll writes the CA to every entry of the webhook configuration, with the identity of the
+// webhook.
+func trustAll(t *testing.T, server *apiserver.Server, ca *pki.CA) {
+	t.Helper()
+	client := serviceAccount(t, server, "holdfast-webhook", "").
+		AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	shipped, err := client.Get(t.Context(), "holdfast", metav1.GetOptions{})
+	require.NoError(t, err)
+	var bundles []map[string]any
+	for _, w := range shipped.Webhooks {
+		bundles = append(bundles, map[string]any{"name": w.Name, "clientConfig": map[string]any{"caBundle": ca.PEM()}})
+	}
+	patch, err := json.Marshal(map[string]any{"webhooks": bundles})
+	require.NoError(t, err)
+	_, err = client.Patch(t.Context(), "holdfast", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.NoError(t, server.WaitForPolicies(t.Context()))
+}
