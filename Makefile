@@ -202,9 +202,11 @@ uninstall: ## Remove Holdfast from the cluster of KUBECONFIG: open held nodes an
 		$(KUBECTL) delete --ignore-not-found mutatingadmissionpolicybindings,mutatingadmissionpolicies holdfast-born-held; fi
 	$(KUBECTL) delete --ignore-not-found validatingwebhookconfigurations holdfast
 	$(KUBECTL) delete --ignore-not-found validatingadmissionpolicybindings,validatingadmissionpolicies \
-		holdfast-nodes holdfast-agent-observations holdfast-grants holdfast-guards holdfast-guard-image
+		holdfast-nodes holdfast-agent-observations holdfast-grants holdfast-guards holdfast-guard-image \
+		holdfast-machines
 	$(KUBECTL) -n holdfast-system delete --ignore-not-found --cascade=foreground --timeout=5m daemonset/holdfast-agent deployment/holdfast-webhook
 	bin/holdfast-uninstall
+	$(KUBECTL) delete --ignore-not-found clusterrolebindings,clusterroles holdfast-webhook-machines
 	$(KUBECTL) delete --ignore-not-found --timeout=5m -k manifests/overlays/without-born-held
 
 .PHONY: clean

@@ -62,6 +62,7 @@ internal/systemd: internal/hostfs
 internal/leader: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
   pkg/protect/membership internal/clusterstore internal/loop
 internal/loop:
+internal/machinehook: api/v1alpha1 pkg/machine pkg/protect/observation internal/loop
 internal/nodepatch: pkg/readiness
 internal/servingcert: internal/loop
 internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/evidence pkg/protect/observation pkg/protect/quorum pkg/protect
@@ -78,10 +79,10 @@ internal/testenv/pki:
 internal/testenv/process:
 cmd/agent: *
 cmd/guard:
-cmd/uninstall: internal/cli internal/nodepatch pkg/departure pkg/openstack pkg/protect pkg/protect/guard
-  pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
+cmd/uninstall: internal/cli internal/nodepatch pkg/departure pkg/machine pkg/openstack pkg/protect
+  pkg/protect/guard pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
 cmd/webhook: *
-manifests: pkg/readiness
+manifests: pkg/machine pkg/readiness
 test/bench: *
 test/bench/watcher:
 test/demo: *

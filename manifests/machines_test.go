@@ -10,12 +10,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
 
 // The two components for machines.
@@ -24,7 +27,7 @@ const clusterAPI, nodeClaims = "cluster-api", "karpenter-nodeclaims"
 // A Machine and a NodeClaim.
 const (
 	shippedMachine = `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
-		"metadata":{"namespace":"default","name":"m1"},"spec":{"providerID":"cloud:///1"}}`
+		"metadata":{"namespace":"default","name":"m1","annotations":{"kept":"a"}},"spec":{"providerID":"cloud:///1"}}`
 	shippedClaim = `{"apiVersion":"karpenter.sh/v1","kind":"NodeClaim","metadata":{"name":"c1"}}`
 )
 
@@ -59,6 +62,45 @@ func TestMachineComponents(t *testing.T) {
 	}
 }
 
+// TestClusterAPIComponent checks the flag, the permissions and the policy of the component.
+func TestClusterAPIComponent(t *testing.T) {
+	documents := kustomized(t, withComponent(t, ".", clusterAPI))
+	args := one[appsv1.Deployment](t, documents, "Deployment", "holdfast-webhook").Spec.Template.Spec.Containers[0].Args
+	require.Contains(t, args, "--cluster-api")
+	require.NotContains(t, strings.Join(kustomized(t, "."), ""), "--cluster-api")
+	role := one[rbacv1.ClusterRole](t, documents, "ClusterRole", "holdfast-webhook-machines")
+	require.Equal(t, []string{"get", "list", "watch", "patch"}, role.Rules[0].Verbs)
+	binding := one[rbacv1.ClusterRoleBinding](t, documents, "ClusterRoleBinding", role.Name)
+	require.Equal(t, role.Name, binding.RoleRef.Name)
+	policy := one[admissionv1.ValidatingAdmissionPolicy](t, documents, "ValidatingAdmissionPolicy", "holdfast-machines")
+	require.Contains(t, policy.Spec.Variables[0].Expression, machine.HookAnnotation)
+}
+
+// testMachinePatches checks which changes of a Machine the webhook may make.
+func testMachinePatches(t *testing.T, server *apiserver.Server) {
+	require.NoError(t, createRaw(t, server, shippedMachine))
+	account, err := server.ServiceAccountConfig(t.Context(), "holdfast-system", "holdfast-webhook", "")
+	require.NoError(t, err)
+	const refused = "of a Machine the webhook may change only annotation " + machine.HookAnnotation
+	for _, c := range []struct{ name, patch, want string }{
+		{"set the hook", `{"metadata":{"annotations":{"` + machine.HookAnnotation + `":"holdfast"}}}`, ""},
+		{"remove the hook", `{"metadata":{"annotations":{"` + machine.HookAnnotation + `":null}}}`, ""},
+		{"other annotation", `{"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"yes"}}}`, refused},
+		{"remove other annotation", `{"metadata":{"annotations":{"kept":null}}}`, refused},
+		{"label", `{"metadata":{"labels":{"a":"b"}}}`, refused},
+		{"finalizer", `{"metadata":{"finalizers":["a/b"]}}`, refused},
+		{"spec", `{"spec":{"providerID":"cloud:///2"}}`, refused},
+		{"new field", `{"status":{"phase":"Failed"},"more":{}}`, refused},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			client := clientOf(t, account).RESTClient()
+			err := client.Patch(types.MergePatchType).AbsPath("/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machines/m1").
+				Body([]byte(c.patch)).Do(t.Context()).Error()
+			requireVerdict(t, c.want, err)
+		})
+	}
+}
+
 // TestMachineDeletions checks on a real API server which deletions call the entries, and that all
 // are allowed without a webhook. The server of the test refuses every review and returns the path
 // of the request.
@@ -66,6 +108,7 @@ func TestMachineDeletions(t *testing.T) {
 	server := apiserver.New(t)
 	apiserver.InstallMachines(t, server)
 	require.NoError(t, server.Apply(t.Context(), withComponent(t, ".", clusterAPI, nodeClaims)))
+	t.Run("patches", func(t *testing.T) { testMachinePatches(t, server) })
 	ca, err := pki.NewCA("holdfast-webhook")
 	require.NoError(t, err)
 	var dry atomic.Bool

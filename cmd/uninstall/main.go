@@ -1,6 +1,6 @@
-// Command uninstall removes what Holdfast has put on the Nodes of a cluster, and the guard pods. It
-// releases the Nodes that Holdfast holds. `make uninstall` runs it after it stops Holdfast, and
-// before it deletes the other objects. See docs/operations.md.
+// Command uninstall removes what Holdfast has put on the Nodes and Machines of a cluster, and the
+// guard pods. It releases the Nodes that Holdfast holds. `make uninstall` runs it after it stops
+// Holdfast, and before it deletes the other objects. See docs/operations.md.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/retry"
 
@@ -41,7 +42,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return cli.ExitCode(errOut, "uninstall", "holdfast-uninstall --help", err)
 }
 
-// run cleans every Node that it can. The error names the Nodes that are left.
+// run cleans every Machine and Node that it can. The error names those that are left.
 func run(ctx context.Context, kubeconfig string, out io.Writer) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
@@ -54,11 +55,17 @@ func run(ctx context.Context, kubeconfig string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("creating a client: %w", err)
 	}
+	machines, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("creating a client for Machines: %w", err)
+	}
+	// A machine that is kept by a hook costs money and blocks others: a failure with Nodes does not
+	// keep the hooks.
+	failed := []error{removeHooks(ctx, client.Discovery(), machines, out)}
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("listing nodes: %w", err)
+		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
 	}
-	var failed []error
 	for _, node := range list.Items {
 		changed, closedBy, err := cleanNode(ctx, client, node.Name)
 		switch {

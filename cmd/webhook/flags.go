@@ -30,6 +30,8 @@ type config struct {
 
 	holds readiness.Timeouts
 
+	clusterAPI bool
+
 	listen, metricsListen, healthListen string
 	service, webhookConfiguration       string
 	tlsSecret                           string
@@ -64,6 +66,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.Func("doomed-taint", "", appendTo(&f.doomedTaints))
 	set.Func("away-mark", "", appendTo(&f.awayMarks))
 	set.BoolVar(&f.guardDrains, "guard-drains", true, "")
+	set.BoolVar(&f.clusterAPI, "cluster-api", false, "")
 	set.DurationVar(&f.holds.Agent, "agent-missing-after", 2*time.Minute, "")
 	set.DurationVar(&f.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
 	set.StringVar(&f.onStuckHold, "on-stuck-hold", keepStuck, "")

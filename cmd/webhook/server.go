@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -31,6 +32,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/holdwatch"
 	"github.com/holdfast-dev/holdfast/internal/leader"
 	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/internal/machinehook"
 	"github.com/holdfast-dev/holdfast/internal/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
@@ -87,7 +89,8 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 		return err
 	}
 	if err := errors.Join(
-		s.addGuardPods(ctx, m, store, core), s.addSPCInventory(m, core, recorder), s.addHoldWatcher(ctx, m, core, recorder),
+		s.addGuardPods(ctx, m, store, core), s.addMachineHooks(m, store, reviews, recorder),
+		s.addSPCInventory(m, core, recorder), s.addHoldWatcher(ctx, m, core, recorder),
 	); err != nil {
 		return err
 	}
@@ -169,6 +172,32 @@ func (s webhookServer) addReviewer(
 		Nodes:  store.SharedNodes,
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
+}
+
+// addMachineHooks adds the hooks on Machines of Cluster API to the leader, if they are switched on.
+func (s webhookServer) addMachineHooks(
+	m manager.Manager, store *clusterstore.Store, reviews *admission.Handler, recorder record.EventRecorder,
+) error {
+	if !s.clusterAPI {
+		return nil
+	}
+	machines, err := dynamic.NewForConfigAndClient(s.api, m.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("creating a client for Machines: %w", err)
+	}
+	hooks := machinehook.New(machinehook.Options{
+		Client: machines, Mapper: m.GetRESTMapper(),
+		Cached: machinehook.EtcdSource{Nodes: store.SharedNodes, Clusters: store.CachedClusters},
+		Live:   machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
+		Review: reviews.ReviewMachine, Log: s.log,
+		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
+			recorder.Event(about, kind, reason, message)
+		},
+	})
+	if err := m.Add(onLeader(hooks.Run)); err != nil {
+		return fmt.Errorf("adding the hooks on Machines: %w", err)
+	}
+	return nil
 }
 
 // addGuardPods adds the loop for guard pods to the leader.

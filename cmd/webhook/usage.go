@@ -29,6 +29,9 @@ Reviewing deletions
                                   with it
   --away-mark=KEY                 count members on nodes with this taint, annotation or label as not healthy, as those
                                   on nodes that kured reboots. Repeatable. A key that ends with / matches as above
+  --cluster-api=BOOL              keep Cluster API from ending the machine of an etcd node that may not be deleted, by a
+                                  hook on its Machine (default false). Cluster API must run in this cluster. The
+                                  component cluster-api sets it
 
 Drains
   --guard-drains=BOOL             keep a guard pod on each node with etcd (default true). A drain must evict it, and

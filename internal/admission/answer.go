@@ -83,12 +83,7 @@ func statusReason(code int32) metav1.StatusReason {
 // record counts the answer, logs it, and makes the event. The event recorder has a queue, so
 // no answer waits for it.
 func (h *Handler) record(path string, r review, a answer, took time.Duration) {
-	verdict := "refused"
-	if a.Allowed {
-		verdict = "allowed"
-	}
-	h.metrics.answers.WithLabelValues(path, verdict, string(a.Reason)).Inc()
-	h.metrics.duration.WithLabelValues(path).Observe(took.Seconds())
+	verdict := h.count(path, a, took)
 
 	// The deletion of an ordinary node needs no log line: there are many when workers are scaled down.
 	if a.isRoutine || (a.Allowed && path != EtcdNodePath && a.Reason == quorum.NothingToProtect) {
@@ -138,6 +133,17 @@ func (h *Handler) recordEvent(r review, a answer) {
 		h.events.Eventf(node, corev1.EventTypeNormal, allowed,
 			"user %s may %s %s: %s", r.user, verb, r.target(), a.Message)
 	}
+}
+
+// count counts the answer, and returns the verdict as a word.
+func (h *Handler) count(path string, a answer, took time.Duration) (verdict string) {
+	verdict = "refused"
+	if a.Allowed {
+		verdict = "allowed"
+	}
+	h.metrics.answers.WithLabelValues(path, verdict, string(a.Reason)).Inc()
+	h.metrics.duration.WithLabelValues(path).Observe(took.Seconds())
+	return verdict
 }
 
 type metrics struct {

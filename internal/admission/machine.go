@@ -49,8 +49,8 @@ func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
 }
 
 // ReviewMachine decides whether the machine of a Machine or a NodeClaim may end that is being
-// deleted already, as if the user deleted its Nodes. It refuses if it cannot decide, and records
-// the answer as that of a review. The message explains it.
+// deleted already, as if the user deleted its Nodes. It refuses if it cannot decide. The message
+// explains the answer. A refusal makes no event, because the caller asks again and again.
 func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string) {
 	began := time.Now()
 	e := h.machineEntry()
@@ -58,7 +58,11 @@ func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user stri
 	e.decide = func(ctx context.Context, r review) answer { return h.decideNodesOf(ctx, r, refuseUndecided) }
 	r := review{node: &corev1.Node{}, machine: &m, user: user}
 	a := h.decide(ctx, e, r)
-	h.record(e.path, r, a, time.Since(began))
+	if a.Allowed {
+		h.record(e.path, r, a, time.Since(began))
+	} else {
+		h.count(e.path, a, time.Since(began))
+	}
 	return a.Allowed, a.Message
 }
 
@@ -74,8 +78,8 @@ func (h *Handler) decideMachine(ctx context.Context, r review) answer {
 // go. Two Nodes may have the provider ID of one machine. The fallback answers if the Nodes are not
 // known.
 //
-// The Nodes come from the cache, so that machines without a Node cost no request. The last Node that
-// the answer is about becomes that of the review.
+// The Nodes come from the cache, so that machines without a Node cost no request. The last Node
+// that the answer is about becomes that of the review.
 func (h *Handler) decideNodesOf(
 	ctx context.Context, r review, fallback func(int32, quorum.Reason, string) answer,
 ) answer {

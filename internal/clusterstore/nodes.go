@@ -65,6 +65,15 @@ func (s *Store) SharedNodes(ctx context.Context) ([]corev1.Node, error) {
 	return nodes.Items, nil
 }
 
+// AllLiveNodes lists all Nodes from the API server.
+func (s *Store) AllLiveNodes(ctx context.Context) ([]corev1.Node, error) {
+	nodes := &corev1.NodeList{}
+	if err := s.reader.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return nodes.Items, nil
+}
+
 // LiveNodes reads the named Nodes from the API server. A failed read is part of the result.
 func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNode {
 	slices.Sort(names)

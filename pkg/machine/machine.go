@@ -16,6 +16,8 @@ const (
 	// ClusterAPIGroup has the kind Machine.
 	ClusterAPIGroup = "cluster.x-k8s.io"
 	KindMachine     = "Machine"
+	// Resource is the plural of Machine.
+	Resource = "machines"
 	// KarpenterGroup has the kind NodeClaim.
 	KarpenterGroup = "karpenter.sh"
 	KindNodeClaim  = "NodeClaim"
@@ -23,7 +25,7 @@ const (
 
 // HookAnnotation on a Machine of Cluster API keeps its controller from ending the machine. Cluster
 // API defines the prefix (api/core/v1beta2, PreTerminateDeleteHookAnnotationPrefix). The name after
-// the slash is ours.
+// the slash is that of the owner.
 const HookAnnotation = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/holdfast"
 
 // HookValue is the value of HookAnnotation. Cluster API expects the owner of the hook there.

@@ -1,0 +1,258 @@
+package machinehook_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/machinehook"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// soon limits a wait for an event that takes milliseconds on an idle machine.
+const soon, poll = 30 * time.Second, 20 * time.Millisecond
+
+// A fixture runs Hooks against a real API server, with Nodes and reviews that the test sets.
+type fixture struct {
+	machines dynamic.ResourceInterface
+	config   *rest.Config
+
+	mu           sync.Mutex // guards the fields below
+	cached, live []corev1.Node
+	clusters     []*v1alpha1.EtcdCluster
+	liveErr      error
+	allowed      bool
+	message      string
+	reviews      []string
+	events       []string
+}
+
+func machines() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: machine.ClusterAPIGroup, Version: "v1beta2", Resource: machine.Resource}
+}
+
+// newFixture starts Hooks before the API server has Machines.
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	server := apiserver.New(t)
+	client, err := dynamic.NewForConfig(server.Admin())
+	require.NoError(t, err)
+	web, err := rest.HTTPClientFor(server.Admin())
+	require.NoError(t, err)
+	f := &fixture{machines: client.Resource(machines()).Namespace("default"), config: server.Admin()}
+	f.start(t, client, web)
+	apiserver.InstallMachines(t, server)
+	return f
+}
+
+func (f *fixture) start(t *testing.T, client dynamic.Interface, web *http.Client) {
+	t.Helper()
+	mapper, err := apiutil.NewDynamicRESTMapper(f.config, web)
+	require.NoError(t, err)
+	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.clusters, nil
+	}
+	hooks := machinehook.New(machinehook.Options{
+		Client: client, Mapper: mapper, Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
+		Cached: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]corev1.Node, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.cached, nil
+		}},
+		Live: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]corev1.Node, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.live, f.liveErr
+		}},
+		Review: func(_ context.Context, m machine.Object, user string) (bool, string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.reviews = append(f.reviews, m.Name+" for "+user)
+			return f.allowed, f.message
+		},
+		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.events = append(f.events, about.Name+" "+kind+" "+reason+" "+message)
+		},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- hooks.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+func (f *fixture) set(change func(*fixture)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+// setNodes sets the Nodes of the cache and of the API server.
+func (f *fixture) setNodes(nodes ...corev1.Node) {
+	f.set(func(f *fixture) { f.cached, f.live = nodes, nodes })
+}
+
+func node(name string, isEtcd bool) corev1.Node {
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+	n.Spec.ProviderID = "cloud:///" + name
+	if isEtcd {
+		n.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
+	}
+	return n
+}
+
+// add creates the Machine of a node, with the finalizer of Cluster API.
+func (f *fixture) add(t *testing.T, node string) {
+	t.Helper()
+	_, err := f.machines.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+		"metadata": map[string]any{"name": node, "finalizers": []any{"machine.cluster.x-k8s.io"}},
+		"spec":     map[string]any{"providerID": "cloud:///" + node, "clusterName": "c"},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// remove deletes the Machine.
+func (f *fixture) remove(t *testing.T, name string) {
+	t.Helper()
+	require.NoError(t, f.machines.Delete(t.Context(), name, metav1.DeleteOptions{}))
+}
+
+// drained writes the status of a Machine whose controller waits for hooks.
+func (f *fixture) drained(t *testing.T, name string) {
+	t.Helper()
+	_, err := f.machines.Patch(t.Context(), name, types.MergePatchType,
+		[]byte(`{"status":{"deletion":{"waitForPreTerminateHookStartTime":"2026-11-22T00:00:00Z"}}}`),
+		metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+func (f *fixture) get(t *testing.T, name string) *unstructured.Unstructured {
+	t.Helper()
+	m, err := f.machines.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return m
+}
+
+func (f *fixture) waitForHook(t *testing.T, name string, want bool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		value, isHooked := f.get(t, name).GetAnnotations()[machine.HookAnnotation]
+		return isHooked == want && (!isHooked || value == machine.HookValue)
+	}, soon, poll)
+}
+
+// waitForRounds waits until several rounds have passed since now: in each of them the Machine
+// "probe" gets and loses its hook.
+func (f *fixture) waitForRounds(t *testing.T) {
+	t.Helper()
+	probe := node("probe", true)
+	for range 2 {
+		f.set(func(f *fixture) {
+			f.cached, f.live = append(f.cached[:len(f.cached):len(f.cached)], probe), append(f.live[:len(f.live):len(f.live)], probe)
+		})
+		f.waitForHook(t, "probe", true)
+		f.set(func(f *fixture) { f.cached, f.live = f.cached[:len(f.cached)-1], f.live[:len(f.live)-1] })
+		f.waitForHook(t, "probe", false)
+	}
+}
+
+func TestHooks(t *testing.T) {
+	f := newFixture(t)
+	f.setNodes(node("etcd", true), node("worker", false))
+	f.add(t, "probe")
+	f.add(t, "etcd")
+	f.add(t, "worker")
+
+	t.Run("only the Machine of an etcd node is hooked", func(t *testing.T) {
+		f.waitForHook(t, "etcd", true)
+		f.waitForRounds(t)
+		f.waitForHook(t, "worker", false)
+	})
+	t.Run("nothing is written while nothing changes", func(t *testing.T) {
+		before := f.get(t, "etcd").GetResourceVersion()
+		f.waitForRounds(t)
+		require.Equal(t, before, f.get(t, "etcd").GetResourceVersion())
+	})
+	t.Run("a node that is bound but has lost its label", func(t *testing.T) {
+		f.set(func(f *fixture) {
+			f.clusters = []*v1alpha1.EtcdCluster{{Spec: v1alpha1.EtcdClusterSpec{
+				Members: []v1alpha1.Binding{{MemberID: "a", Node: "etcd", NodeUID: "uid-etcd"}},
+			}}}
+		})
+		f.setNodes(node("etcd", false), node("worker", false))
+		f.waitForRounds(t)
+		f.waitForHook(t, "etcd", true)
+		f.set(func(f *fixture) { f.clusters = nil })
+		f.waitForHook(t, "etcd", false)
+		f.setNodes(node("etcd", true), node("worker", false))
+		f.waitForHook(t, "etcd", true)
+	})
+	t.Run("a stale cache without the Node", func(t *testing.T) {
+		f.set(func(f *fixture) { f.cached = nil })
+		require.Never(t, func() bool { return len(f.get(t, "etcd").GetAnnotations()) == 0 }, 500*time.Millisecond, poll)
+		f.set(func(f *fixture) { f.live, f.liveErr = nil, errors.New("timeout") })
+		require.Never(t, func() bool { return len(f.get(t, "etcd").GetAnnotations()) == 0 }, 500*time.Millisecond, poll)
+		f.set(func(f *fixture) { f.liveErr = nil })
+		f.setNodes(node("etcd", true), node("worker", false))
+	})
+	t.Run("a deletion", func(t *testing.T) { testDeletion(t, f) })
+	t.Run("a Machine that is being deleted without a hook", func(t *testing.T) {
+		f.add(t, "late")
+		f.remove(t, "late")
+		f.set(func(f *fixture) { f.cached = append(f.cached, node("late", true)) })
+		f.waitForRounds(t)
+		f.waitForHook(t, "late", false)
+	})
+}
+
+func testDeletion(t *testing.T, f *fixture) {
+	f.set(func(f *fixture) { f.allowed, f.message = false, "1 of 3 would stay" })
+	f.remove(t, "etcd")
+	f.waitForRounds(t)
+	f.set(func(f *fixture) { require.Empty(t, f.reviews, "Cluster API has not drained the node yet") })
+
+	f.drained(t, "etcd")
+	reviews := func() (n int) {
+		f.set(func(f *fixture) { n = len(f.reviews) })
+		return n
+	}
+	require.Eventually(t, func() bool { return reviews() > 2 }, soon, poll)
+	f.set(func(f *fixture) {
+		require.Equal(t, "etcd for Cluster API (Machine default/etcd)", f.reviews[0])
+		require.Equal(t, []string{"etcd Warning DeletionRefused the machine may not end: 1 of 3 would stay"}, f.events)
+		f.allowed, f.message = true, "2 of 3 stay"
+	})
+	f.waitForHook(t, "etcd", false)
+	done := reviews()
+	f.waitForRounds(t)
+	f.set(func(f *fixture) {
+		require.Equal(t, "etcd Normal DeletionAllowed the machine may end: 2 of 3 stay", f.events[len(f.events)-1])
+	})
+	require.LessOrEqual(t, reviews(), done+1, "a Machine without a hook is not reviewed")
+	f.waitForHook(t, "etcd", false)
+}

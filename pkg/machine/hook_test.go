@@ -1,0 +1,35 @@
+package machine_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+)
+
+func TestPlanHook(t *testing.T) {
+	for name, c := range map[string]struct {
+		object  machine.Object
+		hasEtcd bool
+		want    machine.HookStep
+	}{
+		"etcd node":                      {machine.Object{}, true, machine.HookAdd},
+		"etcd node, hooked":              {machine.Object{IsHooked: true}, true, machine.HookKeep},
+		"other node":                     {machine.Object{}, false, machine.HookKeep},
+		"other node, hooked":             {machine.Object{IsHooked: true}, false, machine.HookRemove},
+		"deleting, never hooked":         {machine.Object{Deleting: true, AwaitsHook: true}, true, machine.HookKeep},
+		"deleting, draining":             {machine.Object{Deleting: true, IsHooked: true}, true, machine.HookKeep},
+		"deleting, drained":              {machine.Object{Deleting: true, IsHooked: true, AwaitsHook: true}, true, machine.HookReview},
+		"deleting, drained, other node":  {machine.Object{Deleting: true, IsHooked: true, AwaitsHook: true}, false, machine.HookReview},
+		"deleting, draining, other node": {machine.Object{Deleting: true, IsHooked: true}, false, machine.HookKeep},
+		"NodeClaim":                      {machine.Object{Kind: machine.KindNodeClaim}, true, machine.HookKeep},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.object.Kind == "" {
+				c.object.Kind = machine.KindMachine
+			}
+			require.Equal(t, c.want, machine.PlanHook(c.object, c.hasEtcd))
+		})
+	}
+}
