@@ -206,7 +206,7 @@ uninstall: ## Remove Holdfast from the cluster of KUBECONFIG: open held nodes an
 		holdfast-machines
 	$(KUBECTL) -n holdfast-system delete --ignore-not-found --cascade=foreground --timeout=5m daemonset/holdfast-agent deployment/holdfast-webhook
 	bin/holdfast-uninstall
-	$(KUBECTL) delete --ignore-not-found clusterrolebindings,clusterroles holdfast-webhook-machines
+	$(KUBECTL) delete --ignore-not-found clusterrolebindings,clusterroles holdfast-webhook-machines holdfast-webhook-nodeclaims
 	$(KUBECTL) delete --ignore-not-found --timeout=5m -k manifests/overlays/without-born-held
 
 .PHONY: clean

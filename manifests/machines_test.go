@@ -68,6 +68,9 @@ func TestClusterAPIComponent(t *testing.T) {
 	args := one[appsv1.Deployment](t, documents, "Deployment", "holdfast-webhook").Spec.Template.Spec.Containers[0].Args
 	require.Contains(t, args, "--cluster-api")
 	require.NotContains(t, strings.Join(kustomized(t, "."), ""), "--cluster-api")
+	both := kustomized(t, withComponent(t, ".", clusterAPI, nodeClaims))
+	args = one[appsv1.Deployment](t, both, "Deployment", "holdfast-webhook").Spec.Template.Spec.Containers[0].Args
+	require.Subset(t, args, []string{"--cluster-api", "--karpenter"})
 	role := one[rbacv1.ClusterRole](t, documents, "ClusterRole", "holdfast-webhook-machines")
 	require.Equal(t, []string{"get", "list", "watch", "patch"}, role.Rules[0].Verbs)
 	binding := one[rbacv1.ClusterRoleBinding](t, documents, "ClusterRoleBinding", role.Name)

@@ -30,7 +30,7 @@ type config struct {
 
 	holds readiness.Timeouts
 
-	clusterAPI bool
+	clusterAPI, karpenter bool
 
 	listen, metricsListen, healthListen string
 	service, webhookConfiguration       string
@@ -67,6 +67,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.Func("away-mark", "", appendTo(&f.awayMarks))
 	set.BoolVar(&f.guardDrains, "guard-drains", true, "")
 	set.BoolVar(&f.clusterAPI, "cluster-api", false, "")
+	set.BoolVar(&f.karpenter, "karpenter", false, "")
 	set.DurationVar(&f.holds.Agent, "agent-missing-after", 2*time.Minute, "")
 	set.DurationVar(&f.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
 	set.StringVar(&f.onStuckHold, "on-stuck-hold", keepStuck, "")

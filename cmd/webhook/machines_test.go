@@ -21,7 +21,7 @@ import (
 // TestMachines deletes Machines and NodeClaims with the components installed, and plays the part
 // of Cluster API's controller.
 func TestMachines(t *testing.T) {
-	f := newFixture(t, []string{"--cluster-api", "--observer-wait=200ms"})
+	f := newFixture(t, []string{"--cluster-api", "--karpenter", "--observer-wait=200ms"})
 	apiserver.InstallMachines(t, f.Server)
 	f.installMachineComponents(t)
 	etcd := f.addMachineNode(t, "etcd-1", etcdLabel())

@@ -84,12 +84,16 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	if err != nil {
 		return err
 	}
-	reviews, err := s.addReviewer(ctx, m, store, recorder)
+	reviews, err := s.newReviews(m, store, recorder)
+	if err != nil {
+		return err
+	}
+	machines, err := s.addMachines(m, store, reviews, recorder)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(
-		s.addGuardPods(ctx, m, store, core), s.addMachineHooks(m, store, reviews, recorder),
+		s.addLeader(ctx, m, store, machines, recorder), s.addGuardPods(ctx, m, store, core),
 		s.addSPCInventory(m, core, recorder), s.addHoldWatcher(ctx, m, core, recorder),
 	); err != nil {
 		return err
@@ -135,12 +139,12 @@ func onLeader(run func(context.Context) error) manager.RunnableFunc {
 	}
 }
 
-// addReviewer returns the handler of reviews. It adds the leader's loop, which works on
-// the same EtcdClusters.
-func (s webhookServer) addReviewer(
-	ctx context.Context, m manager.Manager, store *clusterstore.Store, recorder record.EventRecorder,
-) (*admission.Handler, error) {
-	leaderLoop, err := leader.New(ctx, leader.Options{
+// addLeader adds the leader's loop.
+func (s webhookServer) addLeader(
+	ctx context.Context, m manager.Manager, store *clusterstore.Store, machines *machinehook.Keeper,
+	recorder record.EventRecorder,
+) error {
+	options := leader.Options{
 		Store: store, Log: s.log, Registerer: s.registry, Wait: s.observerWait,
 		Event: func(c *v1alpha1.EtcdCluster, reason, message string) {
 			about := &corev1.ObjectReference{
@@ -148,13 +152,24 @@ func (s webhookServer) addReviewer(
 			}
 			recorder.Event(about, leader.EventType(reason), reason, message)
 		},
-	})
+	}
+	if machines != nil {
+		options.Ending = machines.Ending
+	}
+	leaderLoop, err := leader.New(ctx, options)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := m.Add(onLeader(leaderLoop.Run)); err != nil {
-		return nil, fmt.Errorf("adding the leader's loop: %w", err)
+		return fmt.Errorf("adding the leader's loop: %w", err)
 	}
+	return nil
+}
+
+// newReviews returns the handler of reviews.
+func (s webhookServer) newReviews(
+	m manager.Manager, store *clusterstore.Store, recorder record.EventRecorder,
+) (*admission.Handler, error) {
 	reviewer, err := deletion.New(deletion.Options{Store: store, Wait: s.observerWait, Registerer: s.registry})
 	if err != nil {
 		return nil, err
@@ -174,19 +189,20 @@ func (s webhookServer) addReviewer(
 	})
 }
 
-// addMachineHooks adds the hooks on Machines of Cluster API to the leader, if they are switched on.
-func (s webhookServer) addMachineHooks(
+// addMachines adds the loop for the Machines of Cluster API and the NodeClaims of Karpenter to the
+// leader. It returns nil if both are switched off.
+func (s webhookServer) addMachines(
 	m manager.Manager, store *clusterstore.Store, reviews *admission.Handler, recorder record.EventRecorder,
-) error {
-	if !s.clusterAPI {
-		return nil
+) (*machinehook.Keeper, error) {
+	if !s.clusterAPI && !s.karpenter {
+		return nil, nil //nolint:nilnil // There are no machines.
 	}
 	machines, err := dynamic.NewForConfigAndClient(s.api, m.GetHTTPClient())
 	if err != nil {
-		return fmt.Errorf("creating a client for Machines: %w", err)
+		return nil, fmt.Errorf("creating a client for machines: %w", err)
 	}
-	hooks := machinehook.New(machinehook.Options{
-		Client: machines, Mapper: m.GetRESTMapper(),
+	keeper := machinehook.New(machinehook.Options{
+		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: machines, Mapper: m.GetRESTMapper(),
 		Cached: machinehook.EtcdSource{Nodes: store.SharedNodes, Clusters: store.CachedClusters},
 		Live:   machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
 		Review: reviews.ReviewMachine, Log: s.log,
@@ -194,10 +210,10 @@ func (s webhookServer) addMachineHooks(
 			recorder.Event(about, kind, reason, message)
 		},
 	})
-	if err := m.Add(onLeader(hooks.Run)); err != nil {
-		return fmt.Errorf("adding the hooks on Machines: %w", err)
+	if err := m.Add(onLeader(keeper.Run)); err != nil {
+		return nil, fmt.Errorf("adding the loop for machines: %w", err)
 	}
-	return nil
+	return keeper, nil
 }
 
 // addGuardPods adds the loop for guard pods to the leader.

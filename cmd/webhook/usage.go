@@ -32,6 +32,8 @@ Reviewing deletions
   --cluster-api=BOOL              keep Cluster API from ending the machine of an etcd node that may not be deleted, by a
                                   hook on its Machine (default false). Cluster API must run in this cluster. The
                                   component cluster-api sets it
+  --karpenter=BOOL                keep the grant of a node as long as Karpenter ends its machine without a deletion of
+                                  its Node (default false). The component karpenter-nodeclaims sets it
 
 Drains
   --guard-drains=BOOL             keep a guard pod on each node with etcd (default true). A drain must evict it, and

@@ -141,6 +141,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 	for _, g := range v.Cluster.Spec.Grants {
 		evidence := membership.ResolveEvidence{
 			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
+			Ending: l.Ending(ctx, g.Node),
 		}
 		isResolved, why := membership.Resolve(v, s.sinceGone(s.withLaterTime(g), evidence.Node, now), evidence)
 		if !isResolved {

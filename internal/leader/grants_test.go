@@ -1,7 +1,9 @@
 package leader
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,6 +194,30 @@ func survivingNode(t *testing.T, f *storetest.Fixture) {
 	h.probeTimes(3, 30*time.Second)
 	require.True(t, h.hasGrant(0), "a renewed grant starts again")
 	h.probeTimes(6, time.Minute)
+	require.False(t, h.hasGrant(0))
+}
+
+// machineEnding keeps a grant as long as a Machine of its Node is being deleted.
+func machineEnding(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	var isEnding atomic.Bool
+	isEnding.Store(true)
+	h := newHarness(t, f, func(o *Options) {
+		o.Ending = func(_ context.Context, node string) string {
+			if isEnding.Load() && node == f.Nodes[0].Name {
+				return "Machine default/m of node " + node + " is being deleted"
+			}
+			return ""
+		}
+	})
+	h.bindAll()
+	h.grant(0, 0)
+	h.grant(1, 0)
+	h.probeTimes(8, time.Minute)
+	require.True(t, h.hasGrant(0), "the machine is about to end")
+	require.False(t, h.hasGrant(1), "the Node still exists, and no machine ends")
+	isEnding.Store(false)
+	h.probeTimes(3, time.Minute)
 	require.False(t, h.hasGrant(0))
 }
 

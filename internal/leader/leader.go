@@ -53,6 +53,9 @@ type Options struct {
 	MaxClustersPerNode int
 	// Event records an event on the cluster; nil records none. Several goroutines call it.
 	Event func(c *v1alpha1.EtcdCluster, reason, message string)
+	// Ending returns why the machine of the Node is about to end although the Node exists, or an empty
+	// string. The default knows of no machines.
+	Ending func(ctx context.Context, node string) string
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
@@ -67,6 +70,9 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.MaxClustersPerNode, 2)
 	if o.Event == nil {
 		o.Event = func(*v1alpha1.EtcdCluster, string, string) {}
+	}
+	if o.Ending == nil {
+		o.Ending = func(context.Context, string) string { return "" }
 	}
 	if o.Now == nil {
 		o.Now = time.Now

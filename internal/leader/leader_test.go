@@ -172,6 +172,7 @@ func TestLeader(t *testing.T) {
 		{"F45 node held by a finalizer", heldByFinalizer},
 		{"silent agents", silentAgents},
 		{"surviving node and renewed grant", survivingNode},
+		{"F43 machine ending", machineEnding},
 		{"grant settled by hand", settledByHand},
 		{"F34 drained node", drainedNode},
 		{"F37 drained node deleted", drainedAndDeleted},

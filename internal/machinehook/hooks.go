@@ -3,6 +3,9 @@
 // the point at which it ends the machine, and waits until the hook is removed. The leader removes
 // it when a review allows the deletion of the Node.
 //
+// It also knows which machines are about to end although their Nodes exist, so that the leader
+// keeps their grants.
+//
 // Package machine decides which step is due. This package reads the objects and makes the step.
 package machinehook
 
@@ -13,20 +16,15 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/loop"
@@ -40,9 +38,6 @@ const (
 	AllowedEvent = "DeletionAllowed"
 )
 
-// Versions returns the versions of Machine that Holdfast can read, the preferred one first.
-func Versions() []string { return []string{"v1beta2", "v1beta1"} }
-
 // An EtcdSource reads the Nodes and the EtcdClusters.
 type EtcdSource struct {
 	// Nodes lists all Nodes. They are only read.
@@ -50,11 +45,14 @@ type EtcdSource struct {
 	Clusters func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error)
 }
 
-// Options configure Hooks. All fields but the times are required.
+// Options configure a Keeper. All fields but the times are required.
 type Options struct {
-	// Client reads, follows and patches Machines.
+	// ClusterAPI and Karpenter are true where Machines or NodeClaims are followed. Only Machines have
+	// hooks.
+	ClusterAPI, Karpenter bool
+	// Client reads, follows and patches the objects.
 	Client dynamic.Interface
-	// Mapper knows which version of Machine the API server has.
+	// Mapper knows which version of a kind the API server has.
 	Mapper meta.RESTMapper
 	// Cached and Live are the cache and the API server.
 	Cached, Live EtcdSource
@@ -70,240 +68,179 @@ type Options struct {
 	Pause time.Duration
 }
 
-// Hooks keep the hooks of all Machines. They must run in one replica at a time.
-type Hooks struct {
+// A Keeper keeps the hooks of all Machines, and knows which machines are about to end. It must run
+// in one replica at a time.
+type Keeper struct {
 	Options
 	wake   loop.Signal
 	logged loop.LogOnce
+	// machines and followers are those that are followed; machines may be nil.
+	machines  *machineFollower
+	followers []*machineFollower
 	// reviewed is when each Machine that waits was last reviewed.
 	reviewed map[types.UID]time.Time
-	resource schema.GroupVersionResource
-
-	mu       sync.Mutex // guards machines
-	machines map[string]machine.Object
 }
 
-// New returns Hooks.
-func New(o Options) *Hooks {
+// New returns a Keeper.
+func New(o Options) *Keeper {
 	if o.Tick == 0 {
 		o.Tick = 15 * time.Second
 	}
 	if o.Pause == 0 {
 		o.Pause = time.Second
 	}
-	return &Hooks{
-		Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]time.Time{}, machines: map[string]machine.Object{},
+	k := &Keeper{Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]time.Time{}}
+	if o.ClusterAPI {
+		k.machines = newMachines(o, k.wake)
+		k.followers = append(k.followers, k.machines)
 	}
+	if o.Karpenter {
+		k.followers = append(k.followers, newNodeClaims(o, k.wake))
+	}
+	return k
 }
 
-// Run keeps the hooks until ctx ends, and then returns nil as the runnables of the manager do. As
-// long as the API server has no Machines, it looks for them once in a Tick.
-func (h *Hooks) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var followers sync.WaitGroup
-	defer followers.Wait()
-	defer cancel()
-	for !h.findResource() {
-		if loop.Wait(ctx, h.Tick, nil) != nil {
-			return nil
+// Run keeps the hooks until ctx ends, and then returns nil as the runnables of the manager do.
+func (k *Keeper) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, f := range k.followers {
+		group.Go(func() error { return f.run(ctx) })
+	}
+	group.Go(func() error {
+		for ctx.Err() == nil {
+			text := ""
+			if err := k.reconcileAll(ctx); err != nil && ctx.Err() == nil {
+				text = err.Error()
+			}
+			if k.logged.Changed("round", text) && text != "" {
+				k.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", text)
+			}
+			if loop.Wait(ctx, k.Pause, nil) == nil {
+				_ = loop.Wait(ctx, max(0, k.Tick-k.Pause), k.wake) // The condition above checks ctx.
+			}
 		}
-	}
-	informer, err := h.newInformer()
-	if err != nil {
-		return err
-	}
-	followers.Go(func() { informer.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return nil
-	}
-	for ctx.Err() == nil {
-		text := ""
-		if err := h.reconcileAll(ctx); err != nil && ctx.Err() == nil {
-			text = err.Error()
-		}
-		if h.logged.Changed("round", text) && text != "" {
-			h.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", text)
-		}
-		if loop.Wait(ctx, h.Pause, nil) == nil {
-			_ = loop.Wait(ctx, max(0, h.Tick-h.Pause), h.wake) // The condition above checks ctx.
-		}
-	}
-	return nil
-}
-
-// findResource reports whether the API server has Machines.
-func (h *Hooks) findResource() bool {
-	mapping, err := h.Mapper.RESTMapping(
-		schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine}, Versions()...)
-	if h.logged.ChangedError("mapping", err) && err != nil {
-		h.Log.Warn("failed to find the Machines of Cluster API; retrying", "err", err)
-	}
-	if err != nil {
-		return false
-	}
-	h.resource = mapping.Resource
-	return true
-}
-
-// newInformer returns an informer that keeps h.machines.
-func (h *Hooks) newInformer() (cache.SharedIndexInformer, error) {
-	informer := dynamicinformer.NewFilteredDynamicInformer(
-		h.Client, h.resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: h.update, UpdateFunc: func(_, object any) { h.update(object) }, DeleteFunc: h.remove,
 	})
-	if err := errors.Join(err, informer.SetTransform(trim)); err != nil {
-		return nil, fmt.Errorf("following Machines: %w", err)
-	}
-	return informer, nil
+	return group.Wait()
 }
 
-// trim removes what is not read from a Machine before it is cached.
-func trim(object any) (any, error) {
-	m, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return object, nil
+// Ending returns why the machine of the Node is about to end although the Node exists, or an empty
+// string. It is called in the replica that runs the Keeper.
+func (k *Keeper) Ending(ctx context.Context, node string) string {
+	nodes, err := k.Cached.Nodes(ctx)
+	if err != nil {
+		return fmt.Sprintf("it is not known whether the machine of node %s is about to end: the nodes cannot be listed", node)
 	}
-	m.SetManagedFields(nil)
-	for _, part := range []struct {
-		name string
-		kept []string
-	}{
-		{"spec", []string{"providerID"}},
-		{"status", []string{"nodeRef", "deletion", "conditions"}},
-	} {
-		if values, isMap := m.Object[part.name].(map[string]any); isMap {
-			for key := range values {
-				if !slices.Contains(part.kept, key) {
-					delete(values, key)
-				}
+	providerID := ""
+	for i := range nodes {
+		if nodes[i].Name == node {
+			providerID = nodes[i].Spec.ProviderID
+		}
+	}
+	for _, f := range k.followers {
+		objects, isKnown := f.list()
+		if !isKnown {
+			return fmt.Sprintf("it is not known whether the machine of node %s is about to end: no %s has been read yet",
+				node, f.kind.Kind)
+		}
+		for _, o := range objects {
+			if o.IsEnding() && o.Match(node, providerID) != "" {
+				return fmt.Sprintf("%s of node %s is being deleted", o, node)
 			}
 		}
 	}
-	return m, nil
-}
-
-func (h *Hooks) update(object any) {
-	m, ok := object.(*unstructured.Unstructured)
-	if !ok {
-		return
-	}
-	raw, err := m.MarshalJSON()
-	var parsed machine.Object
-	if err == nil {
-		parsed, err = machine.Parse(machine.KindMachine, raw)
-	}
-	if err != nil {
-		h.Log.Error("ignoring a Machine that cannot be read", "machine", m.GetNamespace()+"/"+m.GetName(), "err", err)
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if key := parsed.String(); h.machines[key] != parsed {
-		h.machines[key] = parsed
-		h.wake.Notify()
-	}
-}
-
-func (h *Hooks) remove(object any) {
-	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = unknown.Obj
-	}
-	if m, ok := object.(*unstructured.Unstructured); ok {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.machines, machine.Object{
-			Kind: machine.KindMachine, Namespace: m.GetNamespace(), Name: m.GetName(),
-		}.String())
-	}
-}
-
-// sorted returns the Machines in the order of their names, and forgets the reviews of others.
-func (h *Hooks) sorted() []machine.Object {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	found, reviewed := make([]machine.Object, 0, len(h.machines)), map[types.UID]time.Time{}
-	for _, m := range h.machines {
-		found = append(found, m)
-		if at, ok := h.reviewed[m.UID]; ok {
-			reviewed[m.UID] = at
-		}
-	}
-	h.reviewed = reviewed
-	slices.SortFunc(found, func(a, b machine.Object) int { return strings.Compare(a.String(), b.String()) })
-	return found
+	return ""
 }
 
 // reconcileAll makes the step of every Machine. A failure with one does not stop the others.
-func (h *Hooks) reconcileAll(ctx context.Context) error {
-	etcd, err := h.Cached.etcdNodes(ctx)
+func (k *Keeper) reconcileAll(ctx context.Context) error {
+	if k.machines == nil {
+		return nil
+	}
+	machines, isKnown := k.machines.list()
+	if !isKnown {
+		return nil
+	}
+	etcd, err := k.Cached.etcdNodes(ctx)
 	if err != nil {
 		return err
 	}
+	k.forgetReviews(machines)
 	var failed []error
-	for _, m := range h.sorted() {
+	for _, m := range machines {
 		switch machine.PlanHook(m, etcd.has(m)) {
 		case machine.HookKeep:
 		case machine.HookAdd:
-			failed = append(failed, h.patch(ctx, m, machine.HookValue))
+			failed = append(failed, k.patch(ctx, m, machine.HookValue))
 		case machine.HookRemove:
-			failed = append(failed, h.removeUnneeded(ctx, m))
+			failed = append(failed, k.removeUnneeded(ctx, m))
 		case machine.HookReview:
-			failed = append(failed, h.review(ctx, m, etcd.has(m)))
+			failed = append(failed, k.review(ctx, m, etcd.has(m)))
 		}
 	}
 	return errors.Join(failed...)
 }
 
+// forgetReviews forgets the reviews of all other Machines.
+func (k *Keeper) forgetReviews(machines []machine.Object) {
+	reviewed := map[types.UID]time.Time{}
+	for _, m := range machines {
+		if at, ok := k.reviewed[m.UID]; ok {
+			reviewed[m.UID] = at
+		}
+	}
+	k.reviewed = reviewed
+}
+
 // removeUnneeded removes the hook of a Machine that stands for no node with etcd, if the API server
 // confirms that.
-func (h *Hooks) removeUnneeded(ctx context.Context, m machine.Object) error {
-	etcd, err := h.Live.etcdNodes(ctx)
+func (k *Keeper) removeUnneeded(ctx context.Context, m machine.Object) error {
+	etcd, err := k.Live.etcdNodes(ctx)
 	if err != nil || etcd.has(m) {
 		return err
 	}
-	return h.patch(ctx, m, nil)
+	return k.patch(ctx, m, nil)
 }
 
 // review removes the hook of a Machine that waits for it, if a review allows the deletion of its
 // Node.
-func (h *Hooks) review(ctx context.Context, m machine.Object, hasEtcd bool) error {
-	if at, ok := h.reviewed[m.UID]; ok && time.Since(at) < h.Tick {
+func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) error {
+	if at, ok := k.reviewed[m.UID]; ok && time.Since(at) < k.Tick {
 		return nil
 	}
-	h.reviewed[m.UID] = time.Now()
+	k.reviewed[m.UID] = time.Now()
 	if !hasEtcd { // The review reads the same cache, which may be old.
-		if etcd, err := h.Live.etcdNodes(ctx); err != nil || etcd.has(m) {
+		if etcd, err := k.Live.etcdNodes(ctx); err != nil || etcd.has(m) {
 			return err
 		}
 	}
-	isAllowed, message := h.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
+	isAllowed, message := k.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
 	about := &corev1.ObjectReference{
-		APIVersion: h.resource.GroupVersion().String(), Kind: machine.KindMachine, Namespace: m.Namespace, Name: m.Name, UID: m.UID,
+		APIVersion: k.machines.resource.GroupVersion().String(), Kind: machine.KindMachine, Namespace: m.Namespace, Name: m.Name, UID: m.UID,
 	}
 	if !isAllowed {
-		if h.logged.Changed(string(m.UID), message) {
-			h.Log.WarnContext(ctx, "machine is kept by its hook", "machine", m.String(), "message", message)
-			h.RecordEvent(about, corev1.EventTypeWarning, RefusedEvent, "the machine may not end: "+message)
+		if k.logged.Changed(string(m.UID), message) {
+			k.Log.WarnContext(ctx, "machine is kept by its hook", "machine", m.String(), "message", message)
+			k.RecordEvent(about, corev1.EventTypeWarning, RefusedEvent, "the machine may not end: "+message)
 		}
 		return nil
 	}
-	if err := h.patch(ctx, m, nil); err != nil {
+	if err := k.patch(ctx, m, nil); err != nil {
 		return err
 	}
-	h.logged.Changed(string(m.UID), "")
-	h.RecordEvent(about, corev1.EventTypeNormal, AllowedEvent, "the machine may end: "+message)
+	k.logged.Changed(string(m.UID), "")
+	k.RecordEvent(about, corev1.EventTypeNormal, AllowedEvent, "the machine may end: "+message)
 	return nil
 }
 
 // patch writes the annotation, or removes it if the value is nil. The UID makes the patch fail on
 // another Machine of the same name. A Machine that is gone is no error.
-func (h *Hooks) patch(ctx context.Context, m machine.Object, value any) error {
+func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": m.UID, "annotations": map[string]any{machine.HookAnnotation: value},
 	}})
 	if err == nil {
-		_, err = h.Client.Resource(h.resource).Namespace(m.Namespace).Patch(ctx, m.Name, types.MergePatchType, body,
+		_, err = k.Client.Resource(k.machines.resource).Namespace(m.Namespace).Patch(ctx, m.Name, types.MergePatchType, body,
 			metav1.PatchOptions{FieldManager: "holdfast-webhook"})
 	}
 	switch {
@@ -312,7 +249,7 @@ func (h *Hooks) patch(ctx context.Context, m machine.Object, value any) error {
 	case err != nil:
 		return fmt.Errorf("writing the hook of %s: %w", m, err)
 	}
-	h.Log.InfoContext(ctx, "changed the hook of a Machine", "machine", m.String(), "is_set", value != nil)
+	k.Log.InfoContext(ctx, "changed the hook of a Machine", "machine", m.String(), "is_set", value != nil)
 	return nil
 }
 

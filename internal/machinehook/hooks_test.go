@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,7 +33,9 @@ const soon, poll = 30 * time.Second, 20 * time.Millisecond
 // A fixture runs Hooks against a real API server, with Nodes and reviews that the test sets.
 type fixture struct {
 	machines dynamic.ResourceInterface
+	claims   dynamic.ResourceInterface
 	config   *rest.Config
+	keeper   *machinehook.Keeper
 
 	mu           sync.Mutex // guards the fields below
 	cached, live []corev1.Node
@@ -57,6 +60,9 @@ func newFixture(t *testing.T) *fixture {
 	web, err := rest.HTTPClientFor(server.Admin())
 	require.NoError(t, err)
 	f := &fixture{machines: client.Resource(machines()).Namespace("default"), config: server.Admin()}
+	f.claims = client.Resource(schema.GroupVersionResource{
+		Group: machine.KarpenterGroup, Version: "v1", Resource: "nodeclaims",
+	})
 	f.start(t, client, web)
 	apiserver.InstallMachines(t, server)
 	return f
@@ -71,8 +77,8 @@ func (f *fixture) start(t *testing.T, client dynamic.Interface, web *http.Client
 		defer f.mu.Unlock()
 		return f.clusters, nil
 	}
-	hooks := machinehook.New(machinehook.Options{
-		Client: client, Mapper: mapper, Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
+	f.keeper = machinehook.New(machinehook.Options{
+		ClusterAPI: true, Karpenter: true, Client: client, Mapper: mapper, Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
 		Cached: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]corev1.Node, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -98,7 +104,7 @@ func (f *fixture) start(t *testing.T, client dynamic.Interface, web *http.Client
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- hooks.Run(ctx) }()
+	go func() { done <- f.keeper.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
@@ -220,6 +226,7 @@ func TestHooks(t *testing.T) {
 		f.set(func(f *fixture) { f.liveErr = nil })
 		f.setNodes(node("etcd", true), node("worker", false))
 	})
+	t.Run("F43 machines that are about to end", func(t *testing.T) { testEnding(t, f) })
 	t.Run("a deletion", func(t *testing.T) { testDeletion(t, f) })
 	t.Run("a Machine that is being deleted without a hook", func(t *testing.T) {
 		f.add(t, "late")
@@ -255,4 +262,52 @@ func testDeletion(t *testing.T, f *fixture) {
 	})
 	require.LessOrEqual(t, reviews(), done+1, "a Machine without a hook is not reviewed")
 	f.waitForHook(t, "etcd", false)
+}
+
+func testEnding(t *testing.T, f *fixture) {
+	ending := func(node string) func() bool {
+		return func() bool { return f.keeper.Ending(t.Context(), node) != "" }
+	}
+	require.Empty(t, f.keeper.Ending(t.Context(), "etcd"))
+	f.add(t, "ending")
+	f.remove(t, "ending")
+	claim := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+		"metadata": map[string]any{"name": "claimed", "finalizers": []any{"karpenter.sh/termination"}},
+	}}
+	_, err := f.claims.Create(t.Context(), claim, metav1.CreateOptions{})
+	require.NoError(t, err)
+	f.patchClaim(t, `{"status":{"providerID":"cloud:///claimed"}}`, "status")
+	require.NoError(t, f.claims.Delete(t.Context(), "claimed", metav1.DeleteOptions{}))
+	f.setNodes(node("etcd", true), node("ending", true), node("claimed", true))
+	require.Eventually(t, ending("ending"), soon, poll)
+	require.Eventually(t, ending("claimed"), soon, poll)
+	require.Equal(t, "Machine default/ending of node ending is being deleted", f.keeper.Ending(t.Context(), "ending"))
+	require.Empty(t, f.keeper.Ending(t.Context(), "etcd"))
+
+	f.patchClaim(t, `{"status":{"conditions":[{"type":"Registered","status":"True"}]}}`, "status")
+	require.Eventually(t, func() bool { return !ending("claimed")() }, soon, poll)
+	for _, ended := range []dynamic.ResourceInterface{f.machines, f.claims} {
+		for _, name := range []string{"ending", "claimed"} {
+			_, err := ended.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			require.True(t, err == nil || apierrors.IsNotFound(err))
+		}
+	}
+	require.Eventually(t, func() bool { return !ending("ending")() }, soon, poll)
+	f.setNodes(node("etcd", true), node("worker", false))
+}
+
+func (f *fixture) patchClaim(t *testing.T, patch string, subresources ...string) {
+	t.Helper()
+	_, err := f.claims.Patch(t.Context(), "claimed", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
+	require.NoError(t, err)
+}
+
+// TestEndingUnknown checks that a machine whose objects have not been read may be about to end.
+func TestEndingUnknown(t *testing.T) {
+	keeper := machinehook.New(machinehook.Options{
+		ClusterAPI: true, Cached: machinehook.EtcdSource{Nodes: func(context.Context) ([]corev1.Node, error) { return nil, nil }},
+	})
+	require.Equal(t, "it is not known whether the machine of node n is about to end: no Machine has been read yet",
+		keeper.Ending(t.Context(), "n"))
 }

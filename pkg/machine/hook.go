@@ -35,3 +35,13 @@ func PlanHook(o Object, hasEtcd bool) HookStep {
 	}
 	return HookKeep
 }
+
+// IsEnding reports whether the controller ends the machine of the object without another request
+// that Holdfast reviews. A Machine with the hook, and a NodeClaim whose Node Karpenter deletes
+// first, still wait for one.
+func (o Object) IsEnding() bool {
+	if o.Kind == KindNodeClaim {
+		return o.Deleting && !o.IsRegistered
+	}
+	return o.Deleting && !o.IsHooked
+}

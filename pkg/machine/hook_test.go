@@ -33,3 +33,19 @@ func TestPlanHook(t *testing.T) {
 		})
 	}
 }
+
+func TestIsEnding(t *testing.T) {
+	for name, c := range map[string]struct {
+		object machine.Object
+		want   bool
+	}{
+		"Machine":                             {machine.Object{}, false},
+		"Machine, deleting":                   {machine.Object{Deleting: true}, true},
+		"Machine, deleting, hooked":           {machine.Object{Deleting: true, IsHooked: true}, false},
+		"NodeClaim, not registered":           {machine.Object{Kind: machine.KindNodeClaim}, false},
+		"NodeClaim, deleting":                 {machine.Object{Kind: machine.KindNodeClaim, Deleting: true, IsRegistered: true}, false},
+		"NodeClaim, deleting, not registered": {machine.Object{Kind: machine.KindNodeClaim, Deleting: true}, true},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, c.object.IsEnding()) })
+	}
+}

@@ -23,6 +23,9 @@ type ResolveEvidence struct {
 	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
 	// the agent of the Node to which the member is bound has proven it healthy (SelfProven).
 	ProvenSince map[v1alpha1.MemberID]time.Time
+	// Ending is why the machine of the grant's Node is about to end although the Node exists. It is
+	// empty if nothing ends it.
+	Ending string
 	// Return is what is known about the return of the node, if the grant is for a drain.
 	Return NodeReturn
 }
@@ -37,6 +40,9 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 		return false, "the EtcdCluster does not exist"
 	}
 	s := quorum.NewSnapshot(v)
+	if e.Ending != "" && e.Node.Known && e.Node.UID == g.NodeUID {
+		return false, e.Ending
+	}
 	if g.Drained != nil && e.Node.Known && e.Node.UID == g.NodeUID {
 		return resolveDrained(s, g, e)
 	}

@@ -1,6 +1,7 @@
 package membership_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ func node(uid types.UID) observation.NodeState { return observation.NodeState{Kn
 func TestResolve(t *testing.T) {
 	const unharmed, reborn = quorum.ResolvePresentAfter, quorum.ResolveMovedAfter
 	const listed, unproven = "still in the member list", "whose agent does not prove it healthy"
+	const ending = "Machine default/w1 of node w1 is being deleted"
 	const unplaced = "no other Node is known to run it"
 	const left, noList = "member a has left the member list", "no observer has answered with a confirmed member list"
 	voters := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
@@ -128,9 +130,16 @@ func TestResolve(t *testing.T) {
 		"F20 another machine, not removed": {
 			voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed,
 		},
+		"F43 machine ending": {voters(), time.Hour, node("u1"), never, false, ending},
+		"F43 machine ending, node gone": {
+			removed().State(0, quorumtest.Gone), reborn, node(""), never, true, left,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := membership.ResolveEvidence{Now: noon.Add(c.after), Node: c.node}
+			if strings.HasPrefix(name, "F43") {
+				e.Ending = ending
+			}
 			if c.since != never {
 				e.ProvenSince = map[v1alpha1.MemberID]time.Time{"a": c.since, "d": c.since}
 			}

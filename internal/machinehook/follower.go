@@ -1,0 +1,178 @@
+package machinehook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+)
+
+// A machineFollower keeps the objects of one kind as the API server has them.
+type machineFollower struct {
+	client dynamic.Interface
+	mapper meta.RESTMapper
+	kind   schema.GroupKind
+	// versions are those that Holdfast can read, the preferred one first.
+	versions []string
+	log      *slog.Logger
+	retry    time.Duration
+	changed  loop.Signal
+	logged   loop.LogOnce
+
+	mu       sync.Mutex // guards the fields below
+	resource schema.GroupVersionResource
+	objects  map[string]machine.Object
+	// isKnown means that the objects are complete, or that the API server does not have the kind.
+	isKnown bool
+}
+
+func newMachines(o Options, changed loop.Signal) *machineFollower {
+	return &machineFollower{
+		client: o.Client, mapper: o.Mapper, log: o.Log, retry: o.Tick, changed: changed,
+		kind:     schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine},
+		versions: []string{"v1beta2", "v1beta1"}, objects: map[string]machine.Object{},
+	}
+}
+
+func newNodeClaims(o Options, changed loop.Signal) *machineFollower {
+	return &machineFollower{
+		client: o.Client, mapper: o.Mapper, log: o.Log, retry: o.Tick, changed: changed,
+		kind:     schema.GroupKind{Group: machine.KarpenterGroup, Kind: machine.KindNodeClaim},
+		versions: []string{"v1"}, objects: map[string]machine.Object{},
+	}
+}
+
+// run follows the objects until ctx ends. As long as the API server does not have the kind, it
+// looks for it again and again.
+func (f *machineFollower) run(ctx context.Context) error {
+	for !f.findResource() {
+		if loop.Wait(ctx, f.retry, nil) != nil {
+			return nil
+		}
+	}
+	informer := dynamicinformer.NewFilteredDynamicInformer(
+		f.client, f.resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	followed, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: f.update, UpdateFunc: func(_, object any) { f.update(object) }, DeleteFunc: f.remove,
+	})
+	if err := errors.Join(err, informer.SetTransform(trim)); err != nil {
+		return fmt.Errorf("following each %s: %w", f.kind.Kind, err)
+	}
+	var informing sync.WaitGroup
+	informing.Go(func() { informer.RunWithContext(ctx) })
+	defer informing.Wait()
+	if cache.WaitForCacheSync(ctx.Done(), followed.HasSynced) {
+		f.setKnown(true)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// findResource reports whether the API server has the kind.
+func (f *machineFollower) findResource() bool {
+	mapping, err := f.mapper.RESTMapping(f.kind, f.versions...)
+	if f.logged.ChangedError("mapping", err) && err != nil {
+		f.log.Warn("failed to find a kind of machines; retrying", "kind", f.kind.String(), "err", err)
+	}
+	if err != nil {
+		f.setKnown(meta.IsNoMatchError(err))
+		return false
+	}
+	f.setKnown(false)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.resource = mapping.Resource
+	return true
+}
+
+func (f *machineFollower) setKnown(isKnown bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.isKnown = isKnown
+	f.changed.Notify()
+}
+
+// trim removes what is not read from an object before it is cached.
+func trim(object any) (any, error) {
+	m, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
+	}
+	m.SetManagedFields(nil)
+	for _, part := range []struct {
+		name string
+		kept []string
+	}{
+		{"spec", []string{"providerID"}},
+		{"status", []string{"nodeRef", "deletion", "conditions", "nodeName", "providerID"}},
+	} {
+		if values, isMap := m.Object[part.name].(map[string]any); isMap {
+			for key := range values {
+				if !slices.Contains(part.kept, key) {
+					delete(values, key)
+				}
+			}
+		}
+	}
+	return m, nil
+}
+
+func (f *machineFollower) update(object any) {
+	m, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	raw, err := m.MarshalJSON()
+	var parsed machine.Object
+	if err == nil {
+		parsed, err = machine.Parse(f.kind.Kind, raw)
+	}
+	if err != nil {
+		f.log.Error("ignoring an object that cannot be read", "kind", f.kind.Kind, "name", m.GetName(), "err", err)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if key := parsed.String(); f.objects[key] != parsed {
+		f.objects[key] = parsed
+		f.changed.Notify()
+	}
+}
+
+func (f *machineFollower) remove(object any) {
+	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
+	}
+	if m, ok := object.(*unstructured.Unstructured); ok {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.objects, machine.Object{Kind: f.kind.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}.String())
+	}
+}
+
+// list returns the objects in the order of their names, and whether they are all.
+func (f *machineFollower) list() (found []machine.Object, isKnown bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found = make([]machine.Object, 0, len(f.objects))
+	for _, o := range f.objects {
+		found = append(found, o)
+	}
+	slices.SortFunc(found, func(a, b machine.Object) int { return strings.Compare(a.String(), b.String()) })
+	return found, f.isKnown
+}
