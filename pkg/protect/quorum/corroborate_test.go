@@ -178,3 +178,30 @@ func TestF21DifferingLists(t *testing.T) {
 		})
 	}
 }
+
+// A late observer alone neither places an unbound member at a Node nor keeps a member in the list.
+func TestF21ListsOfFoundersTakePrecedence(t *testing.T) {
+	w := joined(4, 2).Unbound(3)
+	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
+	w.InList(2, 3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://10.0.0.99:2380"} })
+	worker := observation.NodeClaim{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}
+	require.Empty(t, quorum.LocateUnbound(w.Cluster, []observation.NodeClaim{worker}))
+	w.RemovedFrom(0, 3).RemovedFrom(1, 3)
+	require.True(t, observation.HasLeft(w.Cluster, "d"))
+}
+
+// The limit about forged addresses in docs/verdict.md: a worker forges the address of a member
+// whose host is no Node, and marks itself as away. The refusal names the worker and its mark.
+func TestForgedAddressOfAwayNode(t *testing.T) {
+	w := quorumtest.Voters(3).Unbound(2)
+	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+	worker := v1alpha1.Binding{MemberID: "c", Node: "worker", NodeUID: "uw"}
+	w.Placed = []v1alpha1.Binding{worker}
+	away := observation.NodeState{Known: true, UID: "uw"}
+	w.Nodes["worker"] = away
+	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
+	quorumtest.ShuttingDown(&away)
+	w.Nodes["worker"] = away
+	quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "its node worker is shutting down or rebooting "+
+		"(annotation holdfast.dev/shutdown")
+}
