@@ -60,8 +60,10 @@ func TestMachines(t *testing.T) {
 	require.NoError(t, f.service.Close())
 	_, err := f.Kubectl(t.Context(), "delete", "--wait=false", "machines/etcd-1")
 	require.NoError(t, err, "fails open")
-	f.patchStatus(t, "machines/etcd-1", `{"status":{"deletion":{"waitForPreTerminateHookStartTime":"2026-11-22T00:00:00Z"}}}`)
-	require.Eventually(t, func() bool { return strings.Contains(f.machineEvents(t), "the machine may not end: ") }, soon, poll)
+	f.patchStatus(t, "machines/etcd-1",
+		`{"status":{"deletion":{"waitForPreTerminateHookStartTime":"2026-11-22T00:00:00Z"}}}`)
+	isRefused := func() bool { return strings.Contains(f.machineEvents(t), "the machine may not end: ") }
+	require.Eventually(t, isRefused, soon, poll)
 	require.Contains(t, hook("etcd-1"), machine.HookAnnotation)
 
 	// With break-glass on the Node it goes.
@@ -83,7 +85,8 @@ func (f *fixture) installMachineComponents(t *testing.T) {
 	dir := t.TempDir()
 	here, err := filepath.Rel(dir, filepath.Join(root, "manifests"))
 	require.NoError(t, err)
-	text := fmt.Sprintf("resources: [%[1]s]\ncomponents: [%[1]s/components/cluster-api, %[1]s/components/karpenter-nodeclaims]\n", here)
+	text := fmt.Sprintf("resources: [%[1]s]\n"+
+		"components: [%[1]s/components/cluster-api, %[1]s/components/karpenter-nodeclaims]\n", here)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
 	require.NoError(t, f.Apply(t.Context(), dir))
 }

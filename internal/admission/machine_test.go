@@ -51,7 +51,9 @@ func TestMachines(t *testing.T) {
 	kept := quorum.Decision{Allowed: true, Reason: quorum.QuorumKept, Message: "2 of 3 stay"}
 	nothing := quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}
 	const (
-		stands  = "1 of 3 would stay\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1."
+		standsLine = "\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1."
+
+		stands  = "1 of 3 would stay" + standsLine
 		warning = "Warning DeletionRefused user alice may not delete Machine capi/m1 of this node: " + stands
 		unknown = "Holdfast does not know whether this machine has a node with etcd, so its deletion is allowed."
 	)
@@ -90,8 +92,9 @@ func TestMachines(t *testing.T) {
 			event: "Normal DeletionAllowed user alice may delete Machine capi/m1 of this node: 2 of 3 stay",
 		},
 		"v1beta1": {
-			change:   func(r *admissionv1.AdmissionRequest) { r.Kind.Version = "v1beta1" },
-			object:   `{"metadata":{"namespace":"capi","name":"m1","uid":"u"},"status":{"nodeRef":{"kind":"Node","name":"n1","uid":"uid-1"}}}`,
+			change: func(r *admissionv1.AdmissionRequest) { r.Kind.Version = "v1beta1" },
+			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u"},
+				"status":{"nodeRef":{"kind":"Node","name":"n1","uid":"uid-1"}}}`,
 			decision: lost, code: 403, reviewed: []string{"n1"},
 			message: "1 of 3 would stay\nMachine capi/m1 stands for node n1: it names the Node in status.nodeRef.",
 		},
@@ -138,14 +141,16 @@ func TestMachines(t *testing.T) {
 			message: "Machine capi/m1 stands for no node with etcd",
 		},
 		"Node without the label, bound": {
-			nodes: []corev1.Node{unlabelled}, decision: lost, code: 403, message: stands, event: warning, reviewed: []string{"n1"},
+			nodes: []corev1.Node{unlabelled}, decision: lost, code: 403, message: stands, event: warning,
+			reviewed: []string{"n1"},
 		},
 		"new label": {
 			nodes: []corev1.Node{unlabelled}, live: new(machineNode("n1", "cloud:///1")),
 			decision: lost, code: 403, message: stands, event: warning, reviewed: []string{"n1"},
 		},
 		"Node being deleted": {
-			nodes: []corev1.Node{deleting}, decision: lost, allowed: true, message: "Machine capi/m1 stands for no node with etcd",
+			nodes: []corev1.Node{deleting}, decision: lost, allowed: true,
+			message: "Machine capi/m1 stands for no node with etcd",
 		},
 		"Machine being deleted": {
 			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u","deletionTimestamp":"2026-11-22T00:00:00Z"},
@@ -156,7 +161,8 @@ func TestMachines(t *testing.T) {
 			nodes:    []corev1.Node{overridden},
 			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"},
 			allowed:  true, message: "until noon", reviewed: []string{"n1"},
-			event: "Warning DeletionAllowed user alice deletes Machine capi/m1 of this node with a break-glass override: until noon",
+			event: "Warning DeletionAllowed user alice deletes Machine capi/m1 of this node with a break-glass override: " +
+				"until noon",
 		},
 		"dry run": {
 			change:   func(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) },
@@ -164,14 +170,14 @@ func TestMachines(t *testing.T) {
 		},
 		"reviewer error": {
 			err: errors.New("timeout"), code: 503, reviewed: []string{"n1"},
-			message: cannotDecideMessage("timeout") + "\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1.",
+			message: cannotDecideMessage("timeout") + standsLine,
 			event: "Warning DeletionRefused user alice may not delete Machine capi/m1 of this node: " +
-				cannotDecideMessage("timeout") + "\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1.",
+				cannotDecideMessage("timeout") + standsLine,
 		},
 		"Node that cannot be read": {
 			nodes: []corev1.Node{machineNode("n1", "cloud:///1")}, liveErr: errors.New("timeout"), decision: kept, code: 503,
-			message: `Node "n1" cannot be read: timeout. Try again; if the problem persists, check that the API server answers.` +
-				"\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1.",
+			message: `Node "n1" cannot be read: timeout. ` +
+				"Try again; if the problem persists, check that the API server answers." + standsLine,
 		},
 		"Node without etcd that cannot be read": {
 			nodes: []corev1.Node{unlabelled}, liveErr: errors.New("timeout"), decision: nothing, allowed: true,
@@ -181,7 +187,7 @@ func TestMachines(t *testing.T) {
 			panics: true, code: 500, reviewed: []string{"n1"},
 			message: "holdfast failed with an internal error; see the log of the Holdfast webhook, and report the error. " +
 				"Until this is resolved, deletions of nodes with the label holdfast.dev/etcd-member are refused." +
-				"\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1.",
+				standsLine,
 		},
 		"no cache": {
 			cacheErr: errors.New("not synced"), decision: lost, allowed: true,
@@ -255,7 +261,9 @@ func TestMachines(t *testing.T) {
 // TestReviewMachine checks that a machine that is about to end is kept if nothing is known, while
 // its deletion would be allowed.
 func TestReviewMachine(t *testing.T) {
-	object := machine.Object{Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1", Deleting: true}
+	object := machine.Object{
+		Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1", Deleting: true,
+	}
 	for name, c := range map[string]struct {
 		cacheErr error
 		decision quorum.Decision

@@ -216,7 +216,8 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 	}
 	isAllowed, message := k.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
 	about := &corev1.ObjectReference{
-		APIVersion: k.machines.resource.GroupVersion().String(), Kind: machine.KindMachine, Namespace: m.Namespace, Name: m.Name, UID: m.UID,
+		APIVersion: k.machines.resource.GroupVersion().String(), Kind: machine.KindMachine,
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID,
 	}
 	if !isAllowed {
 		if k.logged.Changed(string(m.UID), message) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -78,7 +79,8 @@ func (f *fixture) start(t *testing.T, client dynamic.Interface, web *http.Client
 		return f.clusters, nil
 	}
 	f.keeper = machinehook.New(machinehook.Options{
-		ClusterAPI: true, Karpenter: true, Client: client, Mapper: mapper, Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
+		ClusterAPI: true, Karpenter: true, Client: client, Mapper: mapper,
+		Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
 		Cached: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]corev1.Node, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -179,7 +181,7 @@ func (f *fixture) waitForRounds(t *testing.T) {
 	probe := node("probe", true)
 	for range 2 {
 		f.set(func(f *fixture) {
-			f.cached, f.live = append(f.cached[:len(f.cached):len(f.cached)], probe), append(f.live[:len(f.live):len(f.live)], probe)
+			f.cached, f.live = append(slices.Clone(f.cached), probe), append(slices.Clone(f.live), probe)
 		})
 		f.waitForHook(t, "probe", true)
 		f.set(func(f *fixture) { f.cached, f.live = f.cached[:len(f.cached)-1], f.live[:len(f.live)-1] })
@@ -289,7 +291,8 @@ func testEnding(t *testing.T, f *fixture) {
 	require.Eventually(t, func() bool { return !ending("claimed")() }, soon, poll)
 	for _, ended := range []dynamic.ResourceInterface{f.machines, f.claims} {
 		for _, name := range []string{"ending", "claimed"} {
-			_, err := ended.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_, err := ended.Patch(t.Context(), name, types.MergePatchType,
+				[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 			require.True(t, err == nil || apierrors.IsNotFound(err))
 		}
 	}
@@ -299,14 +302,18 @@ func testEnding(t *testing.T, f *fixture) {
 
 func (f *fixture) patchClaim(t *testing.T, patch string, subresources ...string) {
 	t.Helper()
-	_, err := f.claims.Patch(t.Context(), "claimed", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
+	_, err := f.claims.Patch(
+		t.Context(), "claimed", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
 	require.NoError(t, err)
 }
 
 // TestEndingUnknown checks that a machine whose objects have not been read may be about to end.
 func TestEndingUnknown(t *testing.T) {
 	keeper := machinehook.New(machinehook.Options{
-		ClusterAPI: true, Cached: machinehook.EtcdSource{Nodes: func(context.Context) ([]corev1.Node, error) { return nil, nil }},
+		ClusterAPI: true,
+		Cached: machinehook.EtcdSource{
+			Nodes: func(context.Context) ([]corev1.Node, error) { return nil, nil },
+		},
 	})
 	require.Equal(t, "it is not known whether the machine of node n is about to end: no Machine has been read yet",
 		keeper.Ending(t.Context(), "n"))

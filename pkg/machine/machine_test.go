@@ -30,7 +30,8 @@ func TestParse(t *testing.T) {
 			kind: machine.KindMachine,
 			raw: `{"metadata":{"namespace":"a","name":"m","uid":"u","deletionTimestamp":"2026-11-22T00:00:00Z",
 				"annotations":{"pre-terminate.delete.hook.machine.cluster.x-k8s.io/holdfast":""}},
-				"status":{"deletion":{"nodeDrainStartTime":"2026-11-22T00:00:00Z","waitForPreTerminateHookStartTime":"2026-11-22T00:00:01Z"}}}`,
+				"status":{"deletion":{"nodeDrainStartTime":"2026-11-22T00:00:00Z",
+				"waitForPreTerminateHookStartTime":"2026-11-22T00:00:01Z"}}}`,
 			want: machine.Object{Namespace: "a", Name: "m", UID: "u", Deleting: true, IsHooked: true, AwaitsHook: true},
 		},
 		"hooked Machine, draining": {

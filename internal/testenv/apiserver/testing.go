@@ -62,7 +62,8 @@ func InstallMachines(t testing.TB, server *Server) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	_, err = server.Kubectl(ctx, "apply", "--server-side", "-k", filepath.Join(root, "internal/testenv/apiserver/machines"))
+	dir := filepath.Join(root, "internal/testenv/apiserver/machines")
+	_, err = server.Kubectl(ctx, "apply", "--server-side", "-k", dir)
 	require.NoError(t, err)
 	require.NoError(t, server.waitServed(ctx))
 }
