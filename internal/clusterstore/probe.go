@@ -37,8 +37,8 @@ const (
 // time would make the agents and the grants compete for that object. Therefore a request waits
 // until the agents have answered the one before, of whatever replica, and all reviews that arrive
 // meanwhile share it. A review may share a nonce that was first written after the review had read
-// the object: an agent that read an earlier nonce may have begun its probe before the review, and
-// its member list may still contain a member that was removed in between.
+// the object. It must not share an earlier one. An agent that read that may have begun its probe
+// before the review, and its member list may still contain a member that was removed in between.
 type ProbeRequester struct {
 	client   client.Writer
 	read     func(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error)

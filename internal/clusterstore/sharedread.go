@@ -2,6 +2,7 @@ package clusterstore
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 )
@@ -16,15 +17,18 @@ type sharedRead[T any] struct {
 
 func newSharedRead[T any]() *sharedRead[T] { return &sharedRead[T]{turn: make(chan struct{}, 1)} }
 
-// do returns the result of a read that began after the call. The read has the deadline of the
-// caller that waits longest, but does not end with that caller.
+// maxSharedRead limits one read: others wait for it.
+const maxSharedRead = 5 * time.Second
+
+// do returns the result of a read that began after the call. The read does not end with the caller
+// that began it, but has its deadline.
 func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
 	const key = "" // There is one read.
 	result, err, _ := s.group.Do(key, func() (any, error) {
 		s.turn <- struct{}{}
 		defer func() { <-s.turn }()
 		s.group.Forget(key) // From here on, callers wait for the next read.
-		reading, cancel := withoutCancel(ctx)
+		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
 		defer cancel()
 		return read(reading)
 	})
@@ -32,10 +36,10 @@ func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, e
 	return value, err
 }
 
-// withoutCancel returns a context with the deadline of ctx that does not end with ctx before.
-func withoutCancel(ctx context.Context) (context.Context, context.CancelFunc) {
+// timeLeft returns the time until the deadline of ctx, at most maxSharedRead.
+func timeLeft(ctx context.Context) time.Duration {
 	if deadline, isSet := ctx.Deadline(); isSet {
-		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+		return min(time.Until(deadline), maxSharedRead)
 	}
-	return context.WithCancel(context.WithoutCancel(ctx))
+	return maxSharedRead
 }

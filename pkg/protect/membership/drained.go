@@ -60,7 +60,7 @@ func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeRet
 // resolveDrained reports whether the grant of a drain has ended whose Node still exists. The
 // existence of the Node shows nothing: the machine of a drained node restarts or goes before its
 // Node does. The grant ends when the node is open again, and each of its members is proven healthy
-// there or has left the member list. A deletion of the Node that was allowed as well must be over.
+// there, or has left the member list. A deletion of the Node that was allowed as well must be over.
 func resolveDrained(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	if closed := e.Node.Closed(); closed != "" {
 		return false, fmt.Sprintf("node %s was drained, and %s", g.Node, closed)

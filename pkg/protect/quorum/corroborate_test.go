@@ -101,8 +101,8 @@ func TestF21ListsBesideFounder(t *testing.T) {
 	quorumtest.RequireAllowed(t, added().RemovedFrom(1, 3), quorumtest.Deletion(0))
 }
 
-// The Node of an observer has another UID now. What the observation says counts only against a
-// deletion, and only if it is from a founder.
+// The Node of an observer has another UID now. The observation counts only against a deletion,
+// and only if it is from a founder.
 func TestF28StatementOfOtherNode(t *testing.T) {
 	replaced := func(c *quorumtest.Cluster) *quorumtest.Cluster {
 		return c.State(4, func(n *observation.NodeState) { n.UID = "u5-again" })
