@@ -37,7 +37,7 @@ func TestNodeState(t *testing.T) {
 		"present":    {LiveNode{Node: node(func(*corev1.Node) {})}, observation.NodeState{Known: true, UID: "u"}},
 		"cordoned": {
 			LiveNode{Node: node(func(n *corev1.Node) { n.Spec.Unschedulable = true })},
-			observation.NodeState{Known: true, UID: "u"},
+			observation.NodeState{Known: true, UID: "u", Cordoned: true},
 		},
 		"being deleted": {
 			LiveNode{Node: node(func(n *corev1.Node) { n.DeletionTimestamp = &now })},
