@@ -22,6 +22,9 @@ import (
 // A drain is decided like a deletion, but only for a node that is closed.
 func Decide(v View, r Request) Verdict {
 	if verdict, isRefused := RefuseOpenNode(v.Nodes[r.Node], r); isRefused {
+		if v.Cluster != nil {
+			verdict.Cluster = observation.ClusterIDOf(v.Cluster)
+		}
 		return verdict
 	}
 	return decideClosed(v, r)

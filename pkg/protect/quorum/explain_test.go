@@ -18,7 +18,7 @@ import (
 
 // The steps of a refusal that promise an allowed deletion.
 var (
-	removeOthers = regexp.MustCompile(`\(without (.*) in the member list, this deletion is allowed\)`)
+	removeOthers = regexp.MustCompile(`\(without (.*) in the member list, this (?:deletion|drain) is allowed\)`)
 	removeOwn    = regexp.MustCompile(`remove its members from the cluster \(etcd checks that this is safe\): (.*)`)
 	addMembers   = regexp.MustCompile(`first add (\d) more members? and wait`)
 	memberIDs    = regexp.MustCompile(`[( ]([0-9a-f])\b[),]?`)
@@ -33,18 +33,25 @@ func TestStepsLeadToAllowed(t *testing.T) {
 		cluster := quorumtest.Voters(n)
 		cluster.MinRemainingTolerance = r.Intn(8) / 7
 		for i := range n {
-			switch r.Intn(7) {
+			switch r.Intn(8) {
 			case 0:
 				cluster.Dead(i)
 			case 1:
 				cluster.Granted(i)
+			case 4:
+				cluster.Drained(i)
 			case 2:
 				cluster.Learner(i)
 			case 3:
 				cluster.State(i, quorumtest.Rebooting)
 			}
 		}
-		before := quorum.Decide(cluster.View, quorumtest.Deletion(0))
+		request := quorumtest.Deletion(0)
+		if r.Intn(3) == 0 {
+			request = quorumtest.Drain(0)
+			cluster.State(0, quorumtest.Cordoned)
+		}
+		before := quorum.Decide(cluster.View, request)
 		if before.Allowed {
 			continue
 		}
@@ -67,7 +74,7 @@ func TestStepsLeadToAllowed(t *testing.T) {
 					changed.Removed(strings.Index("abcdef123456789", m[1]))
 				}
 			}
-			after := quorum.Decide(changed.View, quorumtest.Deletion(0))
+			after := quorum.Decide(changed.View, request)
 			require.True(t, after.Allowed, "%s\nafter: %s", before.Message, match[0])
 		}
 	}

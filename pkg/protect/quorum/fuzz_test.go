@@ -37,6 +37,7 @@ func FuzzDecide(f *testing.F) {
 	add(quorumtest.Voters(3).State(2, quorumtest.Gone).WithoutList(0), quorumtest.Deletion(2))
 	add(quorumtest.Voters(4).Learner(3).Unbound(0).ListedTwice(1, unhealthyMember), quorumtest.Deletion(0))
 	other := quorum.Request{Node: "w9", UID: "u9", Labelled: true, Addresses: []string{quorumtest.Address(2)}}
+	add(quorumtest.Voters(3).Drained(1).State(0, quorumtest.Cordoned), quorumtest.Drain(0))
 	add(quorumtest.Voters(5).Rebound(1, 0).AlarmsUnknown(0), other)
 	f.Fuzz(func(t *testing.T, cluster, request, nodes []byte, nonce string, tolerance int) {
 		v := quorum.View{Cluster: &v1alpha1.EtcdCluster{}, Nonces: []string{nonce}, MinRemainingTolerance: tolerance % 4}
@@ -133,7 +134,7 @@ func (d *byteSource) request() quorum.Request {
 	node, uid := d.nodeAndUID()
 	return quorum.Request{
 		Node: node, UID: uid, Labelled: d.yes(), Announced: d.refs(),
-		Addresses: []string{d.address()}, Unverified: make([]string, d.choose(2)),
+		Addresses: []string{d.address()}, Unverified: make([]string, d.choose(2)), Drain: d.yes(),
 	}
 }
 
@@ -152,13 +153,18 @@ func (d *byteSource) view() quorum.View {
 		})
 	}
 	for range d.choose(3) {
-		v.Cluster.Spec.Grants = append(v.Cluster.Spec.Grants, v1alpha1.Grant{
+		g := v1alpha1.Grant{
 			NodeUID: d.uid(), Node: d.node(), Members: quorumtest.IDs(d.id()), User: d.one("alice", ""), BreakGlass: d.yes(),
-		})
+			Reason: v1alpha1.GrantReason(d.one("", string(v1alpha1.GrantDeletion), string(v1alpha1.GrantDrain))),
+		}
+		if d.yes() {
+			g.Drained = &g.Time
+		}
+		v.Cluster.Spec.Grants = append(v.Cluster.Spec.Grants, g)
 	}
 	for range d.choose(9) {
 		node, uid := d.nodeAndUID()
-		state := observation.NodeState{Known: d.choose(8) < 7, UID: uid, Deleting: d.choose(8) == 1}
+		state := observation.NodeState{Known: d.choose(8) < 7, UID: uid, Deleting: d.choose(8) == 1, Cordoned: d.yes()}
 		switch d.choose(8) {
 		case 1:
 			quorumtest.Departing(&state)
@@ -202,10 +208,17 @@ func checkVerdict(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.
 		require.GreaterOrEqual(t, verdict.Healthy, verdict.Quorum+max(0, v.MinRemainingTolerance))
 		require.NotEmpty(t, verdict.Members, "a grant must name the members")
 		require.NotEmpty(t, v.Nonces[0], "no probe was requested")
+	case verdict.Reason == quorum.OnlyMember:
+		require.True(t, r.Drain)
+		require.Len(t, verdict.Members, 1, "a grant must name the member")
+		require.NotEmpty(t, v.Nonces[0], "no probe was requested")
 	default:
 		require.Equal(t, quorum.NothingToProtect, verdict.Reason)
 	}
 	require.True(t, quorum.Force(v, r).Allowed)
+	if n := v.Nodes[r.Node]; r.Drain && n.Known && n.UID == r.UID && n.Closed() == "" {
+		require.Equal(t, quorum.NotDraining, verdict.Reason)
+	}
 }
 
 // checkWithoutObservations removes all observations. Then no node with a bound or announced
@@ -294,7 +307,9 @@ func callAll(v quorum.View, r quorum.Request) {
 	quorum.LocateUnbound(v.Cluster, claims)
 	membership.Bind(v.Cluster, claims, v.Nonces, quorumtest.Noon())
 	for _, g := range v.Cluster.Spec.Grants {
-		membership.Resolve(v, g, membership.ResolveEvidence{Now: quorumtest.Noon(), Node: v.Nodes[g.Node]})
+		now := quorumtest.Noon()
+		returned := membership.NodeReturn{}.Next(v, g, now).Next(v, g, now)
+		membership.Resolve(v, g, membership.ResolveEvidence{Now: now, Node: v.Nodes[g.Node], Return: returned})
 		membership.ResolveByHand(v.Cluster, g.NodeUID, v.Nodes)
 	}
 	server := evidence.Server{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", PID: 812}
