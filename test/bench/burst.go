@@ -22,9 +22,12 @@ const (
 	answerLimit = 10 * time.Second
 )
 
-// measureBurst deletes all nodes of an etcd cluster of seven members several times at once. The
-// nodes stay.
+// measureBurst deletes and drains all nodes of an etcd cluster of seven members several times at
+// once. The nodes stay.
 func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
+	if err := b.prepareDrains(ctx); err != nil {
+		return err
+	}
 	var single durations
 	for range singleVerdicts {
 		taken, _, err := b.burst(ctx, 1)
@@ -40,8 +43,8 @@ func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
 			return err
 		}
 		last, sums := taken.quantile(1), countAnswers(answers)
-		decided := sums["allowed QuorumKept"] + sums["refused QuorumWouldBeLost"]
-		r := taken.row(fmt.Sprintf("%d deletions of nodes of %d members at once", burstSize, b.members))
+		decided := sums["allowed QuorumKept"] + sums["allowed Repeated"] + sums["refused QuorumWouldBeLost"]
+		r := taken.row(fmt.Sprintf("%d deletions and drains of nodes of %d members at once", burstSize, b.members))
 		r.ratio = fmt.Sprintf("last ×%.1f of one, %s later, %d undecided",
 			float64(last)/float64(single.median()), ms(last-single.median()), max(0, burstSize-decided))
 		r.target = "all decided, last ≤ one + " + ms(burstTarget)
@@ -65,7 +68,12 @@ func (b *benchCluster) burst(ctx context.Context, count int) (durations, []logge
 	var clients errgroup.Group
 	for i := range count {
 		clients.Go(func() error {
-			taken[i], _ = b.delete(ctx, nodeName(i%b.members+1), false) // the stub refuses it
+			name := nodeName(i%b.members + 1) // the stub refuses both
+			if i%2 == 0 {
+				taken[i], _ = b.delete(ctx, name, false)
+			} else {
+				taken[i] = b.drain(ctx, name)
+			}
 			return nil
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -182,9 +183,9 @@ const (
 
 // A stubWebhook is the benchmark's own webhook server with two entries, which the API server
 // reaches through a Service like Holdfast's. The empty entry allows at once, which shows the
-// cost of any webhook. The other entry refuses every deletion of an etcd node at once: the API
-// server calls all webhooks and respects every refusal, so Holdfast reviews the deletion
-// completely, including the grant, and the node remains for the next deletion.
+// cost of any webhook. The other entry refuses every deletion and drain of an etcd node at once:
+// the API server calls all webhooks and respects every refusal, so Holdfast reviews the request
+// completely, including the grant, and the node remains for the next one.
 type stubWebhook struct {
 	server  *http.Server
 	service *apiserver.ServiceProxy
@@ -268,7 +269,8 @@ func (b *benchCluster) registerStub(ctx context.Context, ca []byte) error {
 		} else {
 			w.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{emptyLabel: "true"}}
 		}
-		w.Name = path[1:] + ".bench.holdfast.dev"
+		entry, _, _ := strings.Cut(w.Name, ".")
+		w.Name = entry + ".bench.holdfast.dev"
 		w.ClientConfig.CABundle = ca
 		w.ClientConfig.Service = &registrationv1.ServiceReference{
 			Namespace: fixture.Namespace, Name: stubName, Path: &path, Port: w.ClientConfig.Service.Port,

@@ -56,6 +56,7 @@ func measurements() []measurement {
 		{"ordinary", 3, measureOrdinary},
 		{"flood", 3, measureFlood},
 		{"verdict", 3, measureVerdict},
+		{"drain", 3, measureDrain},
 		{"hung", 3, measureHung},
 		{"seven", 7, measureVerdict},
 		{"burst", 7, measureBurst},

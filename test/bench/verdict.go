@@ -249,7 +249,7 @@ type answerLog struct{ offsets map[string]int }
 // readNew returns the answers about etcd nodes since the last call. A webhook logs an answer
 // before sending it.
 func (l *answerLog) readNew(b *benchCluster) ([]loggedAnswer, error) {
-	pattern := regexp.MustCompile(`path=/validate-etcd-node verdict=(\w+) reason=(\w+) took=(\S+)`)
+	pattern := regexp.MustCompile(`path=/validate-(?:etcd-node|eviction) verdict=(\w+) reason=(\w+) took=(\S+)`)
 	files, err := filepath.Glob(filepath.Join(b.Dir, "webhook-*.log"))
 	if err != nil {
 		return nil, err
