@@ -239,7 +239,8 @@ func (q *probeQueue) untilFree(interval time.Duration) time.Duration {
 
 // isAnswered reports whether every agent that has an entry has answered the nonce.
 func isAnswered(c *v1alpha1.EtcdCluster) bool {
-	return !slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Nonce != c.Spec.Nonce })
+	hasOther := func(o v1alpha1.Observation) bool { return o.Nonce != c.Spec.Nonce }
+	return !slices.ContainsFunc(c.Status.Observations, hasOther)
 }
 
 // writeNonce writes a new nonce unless another replica writes one at the same time. That one then
@@ -274,7 +275,8 @@ func (r *ProbeRequester) replaceNonce(ctx context.Context, c *v1alpha1.EtcdClust
 		before.Value = c.Spec.Nonce
 	}
 	body, err := json.Marshal([]Operation{
-		{Op: "test", Path: "/metadata/uid", Value: c.UID}, before,
+		{Op: "test", Path: "/metadata/uid", Value: c.UID},
+		before,
 		{Op: "add", Path: path, Value: rand.Text()}, // 130 random bits
 	})
 	if err != nil {

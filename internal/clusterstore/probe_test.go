@@ -111,7 +111,6 @@ type sharingFixture struct {
 	*ProbeRequester
 	server *slowServer
 	first  *ProbeRequest
-	begun  time.Time
 }
 
 // request requests a probe for a review that has read c.

@@ -140,7 +140,9 @@ func (s *Store) WaitForSync(ctx context.Context) bool { return s.cache.WaitForCa
 // LiveClusters lists all EtcdClusters from the API server. Callers share the objects, and must not
 // change them.
 func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
-	return s.live.do(ctx, func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) { return listClusters(ctx, s.reader) })
+	return s.live.do(ctx, func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
+		return listClusters(ctx, s.reader)
+	})
 }
 
 // CachedClusters lists all EtcdClusters from the cache.

@@ -181,11 +181,11 @@ const (
 	stubPort   = 9443
 )
 
-// A stubWebhook is the benchmark's own webhook server with two entries, which the API server
+// A stubWebhook is the benchmark's own webhook server, which the API server
 // reaches through a Service like Holdfast's. The empty entry allows at once, which shows the
-// cost of any webhook. The other entry refuses every deletion and drain of an etcd node at once:
-// the API server calls all webhooks and respects every refusal, so Holdfast reviews the request
-// completely, including the grant, and the node remains for the next one.
+// cost of any webhook. The others refuse every deletion and drain of an etcd node at once. The API
+// server calls all webhooks and respects every refusal. So Holdfast reviews the request completely,
+// including the grant, and the node remains for the next one.
 type stubWebhook struct {
 	server  *http.Server
 	service *apiserver.ServiceProxy

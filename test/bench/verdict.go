@@ -20,8 +20,8 @@ import (
 
 const (
 	verdicts = 40
-	// verdictInterval is the time between two deletions. Agents observe twice a second at most,
-	// and after each grant the webhook's leader also requests an observation.
+	// verdictInterval is the time between two deletions. A replica requests two probes a second at
+	// most, and after each grant the leader also requests one.
 	verdictInterval = 1200 * time.Millisecond
 	// verdictTarget limits the median with three healthy members.
 	verdictTarget = 50 * time.Millisecond
