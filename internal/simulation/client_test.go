@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -121,11 +122,12 @@ func (a apiClient) Patch(ctx context.Context, obj client.Object, patch client.Pa
 	switch into := obj.(type) {
 	case *v1alpha1.EtcdCluster:
 		review, _ := ctx.Value(reviewContextKey{}).(*simulatedReview)
-		return sendCall(ctx, a, true, fmt.Sprintf("patch etcdcluster %s %s", name, patchKind(patch)),
+		return sendCall(ctx, a, true, fmt.Sprintf("patch etcdcluster %s %s", name, patchKind(patch, body)),
 			func() (*v1alpha1.EtcdCluster, error) {
+				before := sim.api.clusters.objects[name]
 				made, err := sim.api.patchCluster(name, patch.Type(), body)
-				if err == nil && review != nil && patch.Type() == types.JSONPatchType {
-					review.recordGrant(sim, v1alpha1.ClusterID(name))
+				if err == nil && review != nil {
+					review.recordGrants(sim, before, made)
 				}
 				return made, err
 			}, func(made *v1alpha1.EtcdCluster) { made.DeepCopyInto(into) })
@@ -140,11 +142,15 @@ func (a apiClient) Patch(ctx context.Context, obj client.Object, patch client.Pa
 // The kinds of patches in the description of a call.
 const (
 	patchWithTests = "(patch with tests)"
+	patchOfNonce   = "(new nonce)"
 	mergePatch     = "(merge patch)"
 )
 
-func patchKind(p client.Patch) string {
-	if p.Type() == types.JSONPatchType {
+func patchKind(p client.Patch, body []byte) string {
+	switch {
+	case bytes.Contains(body, []byte(`"/spec/nonce"`)):
+		return patchOfNonce
+	case p.Type() == types.JSONPatchType:
 		return patchWithTests
 	}
 	return mergePatch

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -172,16 +174,41 @@ func (r *simulatedReview) sortKey() int {
 	return r.number
 }
 
-func (r *simulatedReview) recordGrant(sim *simulation, c v1alpha1.ClusterID) {
-	sim.grantCount++
-	r.order[c], sim.granting[r.node.UID] = sim.grantCount, r
-	if sim.lastGrant[c] == nil {
-		sim.lastGrant[c] = map[types.UID]int{}
+// recordGrants records the grants that a write of the review has added or renewed. One review writes
+// the grants of all reviews of its replica that wait.
+func (r *simulatedReview) recordGrants(sim *simulation, before, after *v1alpha1.EtcdCluster) {
+	id := v1alpha1.ClusterID(after.Name)
+	if sim.lastGrant[id] == nil {
+		sim.lastGrant[id] = map[types.UID]int{}
 	}
-	sim.lastGrant[c][r.node.UID] = sim.grantCount
-	if r.deletion.dryRun {
-		sim.fail("a dry run wrote a grant")
+	for _, g := range after.Spec.Grants {
+		if slices.ContainsFunc(before.Spec.Grants, func(o v1alpha1.Grant) bool { return equality.Semantic.DeepEqual(o, g) }) {
+			continue
+		}
+		sim.grantCount++
+		sim.lastGrant[id][g.NodeUID] = sim.grantCount
+		reviews := sim.reviewsOf(r.replica, g.NodeUID)
+		if len(reviews) == 0 && r.node.UID == g.NodeUID {
+			reviews = append(reviews, r) // its caller no longer waits
+		}
+		for _, o := range reviews {
+			o.order[id], sim.granting[g.NodeUID] = sim.grantCount, o
+		}
+		if r.deletion.dryRun {
+			sim.fail("a dry run wrote a grant")
+		}
 	}
+}
+
+// reviewsOf returns the reviews of a Node that one replica answers and that are no dry runs.
+func (sim *simulation) reviewsOf(replica *simulatedReplica, uid types.UID) []*simulatedReview {
+	var found []*simulatedReview
+	for _, d := range sim.deletions {
+		if r := d.review; r != nil && r.replica == replica && r.node.UID == uid && !d.dryRun {
+			found = append(found, r)
+		}
+	}
+	return found
 }
 
 // send sends the review to its replica.
