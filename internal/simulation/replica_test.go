@@ -174,8 +174,8 @@ func (r *simulatedReview) sortKey() int {
 	return r.number
 }
 
-// recordGrants records the grants that a write of the review has added or renewed. One review writes
-// the grants of all reviews of its replica that wait.
+// recordGrants records the grants that a write of the review has added or renewed. One review
+// writes the grants of all reviews of its replica that wait.
 func (r *simulatedReview) recordGrants(sim *simulation, before, after *v1alpha1.EtcdCluster) {
 	id := v1alpha1.ClusterID(after.Name)
 	if sim.lastGrant[id] == nil {
