@@ -144,9 +144,11 @@ func TestMachines(t *testing.T) {
 			nodes: []corev1.Node{unlabelled}, decision: lost, code: 403, message: stands, event: warning,
 			reviewed: []string{"n1"},
 		},
-		"new label": {
-			nodes: []corev1.Node{unlabelled}, live: new(machineNode("n1", "cloud:///1")),
-			decision: lost, code: 403, message: stands, event: warning, reviewed: []string{"n1"},
+		"new label": { // The entry for other nodes would allow after the error.
+			nodes: []corev1.Node{unlabelled}, live: new(machineNode("n1", "cloud:///1")), err: errors.New("timeout"),
+			code: 503, message: cannotDecideMessage("timeout") + standsLine, reviewed: []string{"n1"},
+			event: "Warning DeletionRefused user alice may not delete Machine capi/m1 of this node: " +
+				cannotDecideMessage("timeout") + standsLine,
 		},
 		"Node being deleted": {
 			nodes: []corev1.Node{deleting}, decision: lost, allowed: true,
