@@ -210,7 +210,9 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 }
 
 // obstacle returns why no guard pod may be created on the node now, or an empty string. On a node
-// that is being drained, a new pod would have to be evicted again, and some drains would not end.
+// that is being drained, a new pod would have to be evicted again, and some drains would not end. A
+// node that is open again needs its guard pod at once, before the grant of its drain ends: another
+// program may drain it.
 func (s State) obstacle(node *corev1.Node) string {
 	mark := s.Departures.Of(node)
 	switch {
@@ -223,13 +225,9 @@ func (s State) obstacle(node *corev1.Node) string {
 	}
 	for _, c := range s.Clusters {
 		for _, g := range c.Spec.Grants {
-			if g.NodeUID != node.UID {
-				continue
+			if g.NodeUID == node.UID && g.Reason != v1alpha1.GrantDrain {
+				return "the deletion of the node was allowed"
 			}
-			if g.Reason == v1alpha1.GrantDrain {
-				return "a drain of the node was allowed, and has not ended"
-			}
-			return "the deletion of the node was allowed"
 		}
 	}
 	if at := s.NotBefore[node.Name]; s.Now.Before(at) {

@@ -106,10 +106,11 @@ func TestPlan(t *testing.T) {
 		"F39 a mark of a flag":          {by(ownMark, withoutPod), Wait, "--away-mark"},
 		"F39 being deleted":             {by(deleting, withoutPod), Wait, "the node is being deleted"},
 		"being deleted":                 {by(deleting), Keep, "etcd cluster c1"},
-		"F39 drained":                   {by(granted(v1alpha1.GrantDrain), withoutPod), Wait, "a drain of the node"},
+		"F39 drained":                   {by(granted(v1alpha1.GrantDrain), cordoned, withoutPod), Wait, "is cordoned"},
+		"drained, and open again":       {by(granted(v1alpha1.GrantDrain), withoutPod), Create, "etcd cluster c1"},
 		"F39 deletion allowed":          {by(granted(""), withoutPod), Wait, "the deletion of the node was allowed"},
 		"drain allowed":                 {by(granted(v1alpha1.GrantDrain)), Keep, "etcd cluster c1"},
-		"F39 drain in another cluster":  {by(grantedElsewhere, withoutPod), Wait, "a drain of the node"},
+		"F39 deletion in another one":   {by(grantedElsewhere, withoutPod), Wait, "the deletion of the node"},
 		"grant of an older Node":        {by(granted(""), oldGrant, withoutPod), Create, "etcd cluster c1"},
 		"created shortly before":        {by(paced, withoutPod), Wait, "only shortly before"},
 		"a taint that is no mark":       {by(tainted("example.com/gpu"), withoutPod), Create, "etcd cluster c1"},
@@ -206,7 +207,7 @@ func ownMark(w *world) {
 
 func grantedElsewhere(w *world) {
 	secondCluster(1)(w)
-	w.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: v1alpha1.GrantDrain}}
+	w.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: v1alpha1.GrantDeletion}}
 }
 
 // TestPlanOfSeveral checks the order, and that a copy of a guard pod does not hide the missing one.

@@ -25,7 +25,7 @@ const RepeatWithin = time.Minute
 // has no user, and a break-glass grant follows from no decision: neither answers. The caller writes
 // nothing. A grant whose time was renewed here would answer again and again without a decision. The
 // API server reviews an eviction only once, so drains are always decided, and the grant of a drain
-// answers no deletion.
+// answers no deletion. Nor does a grant whose time is that of a drain after the deletion.
 func Repeat(c *v1alpha1.EtcdCluster, r Request, now time.Time) (v Verdict, isRepeated bool) {
 	if r.UID == "" || r.User == "" || r.Drain || r.DryRun || r.BreakGlass != nil {
 		return Verdict{}, false
@@ -37,7 +37,7 @@ func Repeat(c *v1alpha1.EtcdCluster, r Request, now time.Time) (v Verdict, isRep
 	g := c.Spec.Grants[at]
 	age := now.Sub(g.Time.Time)
 	isRewritten := g.NodeVersion != "" && r.Version != "" && g.NodeVersion != r.Version
-	isForDeletion := g.Reason != v1alpha1.GrantDrain && !g.BreakGlass
+	isForDeletion := g.Reason != v1alpha1.GrantDrain && !g.BreakGlass && (g.Drained == nil || g.Drained.Before(&g.Time))
 	if !isRewritten || !isForDeletion || g.User != r.User || age < 0 || age >= RepeatWithin {
 		return Verdict{}, false
 	}
