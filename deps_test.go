@@ -65,8 +65,9 @@ internal/loop:
 internal/machinehook: api/v1alpha1 pkg/machine pkg/protect/observation internal/loop
 internal/nodepatch: pkg/readiness
 internal/servingcert: internal/loop
-internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/evidence pkg/protect/observation pkg/protect/quorum pkg/protect
-  pkg/protect/membership internal/admission internal/clusterstore internal/deletion internal/leader
+internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/evidence pkg/protect/observation
+  pkg/protect/quorum pkg/protect pkg/protect/membership internal/admission internal/clusterstore internal/deletion
+  internal/leader
 internal/spcapi: internal/loop internal/hostfs pkg/spc
 internal/testenv/apiserver: internal/testenv/etcd internal/testenv/loopback internal/testenv/pki
   internal/testenv/process

@@ -20,8 +20,8 @@ func (l *Leader) reportSharedIDs(c *v1alpha1.EtcdCluster, index nodeIndex, s *cl
 		return
 	}
 	l.Log.Warn("nodes with members share provider IDs with other nodes", "etcd_cluster", c.Name, "shared", text)
-	l.Event(c, sharedIDEvent, text+"; an autoscaler may end the machine of either without regard to annotations: register "+
-		"each node again with the ID of its own machine")
+	l.Event(c, sharedIDEvent, text+"; an autoscaler may end the machine of either without regard to annotations: "+
+		"register each node again with the ID of its own machine")
 }
 
 // sharedProviderIDs describes, sorted, the provider IDs of bound Nodes that other Nodes have too.

@@ -47,10 +47,11 @@ func TestReportSharedIDs(t *testing.T) {
 		}}
 	}
 	var messages []string
-	l := &Leader{Options: Options{Log: slog.New(slog.DiscardHandler), Event: func(_ *v1alpha1.EtcdCluster, reason, message string) {
+	event := func(_ *v1alpha1.EtcdCluster, reason, message string) {
 		require.Equal(t, corev1.EventTypeWarning, EventType(reason))
 		messages = append(messages, message)
-	}}}
+	}
+	l := &Leader{Options: Options{Log: slog.New(slog.DiscardHandler), Event: event}}
 	c, s := &v1alpha1.EtcdCluster{}, newClusterState()
 	c.Spec.Members = []v1alpha1.Binding{{Node: "etcd-1", NodeUID: "u"}}
 	shared := nodeIndex{"etcd-1": node("etcd-1", "x"), "worker-1": node("worker-1", "x")}

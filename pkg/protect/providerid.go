@@ -63,8 +63,8 @@ func providerIDProblem(in Inputs) string {
 		}
 	}
 	if in.ProviderID == "" && hasTaint(cloudUninitialized) {
-		return fmt.Sprintf("spec.providerID is empty, because no cloud controller manager has initialized this node (taint %s)%s",
-			cloudUninitialized, effect)
+		return fmt.Sprintf("spec.providerID is empty, because no cloud controller manager has initialized this node "+
+			"(taint %s)%s", cloudUninitialized, effect)
 	}
 	return ""
 }

@@ -1,7 +1,6 @@
 package protect
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +9,8 @@ import (
 
 func TestProviderIDProblem(t *testing.T) {
 	eks := map[string]string{"eks.amazonaws.com/nodegroup": "g"}
+	gke := map[string]string{"cloud.google.com/gke-nodepool": "p"}
+	aks := map[string]string{"kubernetes.azure.com/agentpool": "p"}
 	karpenter := map[string]string{"karpenter.sh/nodepool": "etcd"}
 	for name, c := range map[string]struct {
 		id     string
@@ -23,13 +24,13 @@ func TestProviderIDProblem(t *testing.T) {
 		"EKS, no ID":                    {"", eks, "", "is empty on a node with the label eks.amazonaws.com/nodegroup"},
 		"EKS, ID of k3s":                {"k3s://n1", eks, "", `spec.providerID is "k3s://n1" on a node`},
 		"EKS, line feed":                {"aws:///eu-west-1a/i-0fa7b6c2\n", eks, "", "is no ID of its cloud"},
-		"GKE":                           {"gce://project/zone/n1", map[string]string{"cloud.google.com/gke-nodepool": "p"}, "", ""},
-		"AKS":                           {"azure:///subscriptions/s", map[string]string{"kubernetes.azure.com/agentpool": "p"}, "", ""},
+		"GKE":                           {"gce://project/zone/n1", gke, "", ""},
+		"AKS":                           {"azure:///subscriptions/s", aks, "", ""},
 		"Karpenter":                     {"kwok://n1", karpenter, "", ""},
 		"Karpenter, no ID":              {"", karpenter, "", "the label karpenter.sh/nodepool"},
-		"Karpenter, not registered":     {"kwok://n1", karpenter, "karpenter.sh/unregistered", "see the conditions of its NodeClaim"},
-		"not initialized":               {"", nil, "node.cloudprovider.kubernetes.io/uninitialized", "has initialized this node"},
-		"not initialized, has an ID":    {"aws:///a/i-1", nil, "node.cloudprovider.kubernetes.io/uninitialized", ""},
+		"Karpenter, not registered":     {"kwok://n1", karpenter, "karpenter.sh/unregistered", "conditions of its NodeClaim"},
+		"not initialized":               {"", nil, cloudUninitialized, "has initialized this node"},
+		"not initialized, has an ID":    {"aws:///a/i-1", nil, cloudUninitialized, ""},
 		"taint of another program, too": {"", nil, "example.org/x", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,5 +60,5 @@ func TestProtectionWithoutProviderID(t *testing.T) {
 	absent := Assess(scanOf(), in)
 	require.Equal(t, MemberAbsent, absent.Membership)
 	require.Empty(t, absent.ProviderIDProblem)
-	require.False(t, strings.Contains(absent.Message, "providerID"), "a node without etcd needs no protection")
+	require.NotContains(t, absent.Message, "providerID", "a node without etcd needs no protection")
 }
