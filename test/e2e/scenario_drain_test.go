@@ -48,9 +48,12 @@ func scenarioDrain(t *testing.T, c *kindCluster) {
 	require.Less(t, d.longestGap, maxWriteGap)
 	c.waitForHealthy(t, 3)
 	for number := 1; number <= 3; number++ {
-		c.waitForGuard(t, c.worker(number)) // when the grant of its drain has ended
+		c.waitForGuard(t, c.worker(number))
 	}
-	require.Empty(t, c.etcdCluster(t).Spec.Grants)
+	c.waitFor(t, "the end of the grants of the drains", longTimeout, func(ctx context.Context) (bool, string) {
+		found, text, err := c.findEtcdCluster(ctx)
+		return err == nil && len(found.Spec.Grants) == 0, text
+	})
 }
 
 // waitForGuard waits until the guard pod of a node runs.
