@@ -90,7 +90,7 @@ HISTORIES ?= 10000
 WITHIN ?= 3m
 .PHONY: histories
 histories: ## Play random histories against the webhook (HISTORIES=10000 WITHIN=3m; SEED=N plays one again)
-	go test -count=1 -timeout 0 -v -run '^TestHistories$$' ./internal/simulation \
+	go test -count=1 -timeout 0 -v -run '^Test(Histories|Replay)$$' ./internal/simulation \
 		$(if $(SEED),-seed $(SEED),-histories $(HISTORIES) -within $(WITHIN))
 
 .PHONY: lint

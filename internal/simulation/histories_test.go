@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
 )
 
 func TestMain(m *testing.M) {
@@ -228,15 +227,4 @@ func (c *choices) oneIn(n int) bool { return c.pick(n) == n-1 }
 func useOneProcessor(t *testing.T) {
 	before := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
-}
-
-// TestReplay tests that a seed repeats a history exactly on one processor.
-func TestReplay(t *testing.T) {
-	useOneProcessor(t)
-	for _, seed := range []uint64{17, 55, 106} {
-		for _, k := range []historyKind{randomProfile, drainProfile} {
-			first, second := k.play(t, fromSeed(seed), 250, false), k.play(t, fromSeed(seed), 250, false)
-			require.Equal(t, first.trace, second.trace, "seed %d", seed)
-		}
-	}
 }
