@@ -13,7 +13,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
 )
 
 func TestMain(m *testing.M) {
