@@ -37,6 +37,8 @@ type machineFollower struct {
 	mu       sync.Mutex // guards the fields below
 	resource schema.GroupVersionResource
 	objects  map[string]machine.Object
+	// unread are the objects whose newest version cannot be parsed.
+	unread map[string]bool
 	// isKnown means that the objects are complete, or that the API server does not have the kind.
 	isKnown bool
 }
@@ -46,6 +48,7 @@ func newMachines(o Options, changed loop.Signal) *machineFollower {
 		client: o.Client, mapper: o.Mapper, log: o.Log, retry: o.Tick, changed: changed,
 		kind:     schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine},
 		versions: []string{"v1beta2", "v1beta1"}, objects: map[string]machine.Object{},
+		unread: map[string]bool{},
 	}
 }
 
@@ -54,6 +57,7 @@ func newNodeClaims(o Options, changed loop.Signal) *machineFollower {
 		client: o.Client, mapper: o.Mapper, log: o.Log, retry: o.Tick, changed: changed,
 		kind:     schema.GroupKind{Group: machine.KarpenterGroup, Kind: machine.KindNodeClaim},
 		versions: []string{"v1"}, objects: map[string]machine.Object{},
+		unread: map[string]bool{},
 	}
 }
 
@@ -142,13 +146,17 @@ func (f *machineFollower) update(object any) {
 	if err == nil {
 		parsed, err = machine.Parse(f.kind.Kind, raw)
 	}
-	if err != nil {
-		f.log.Error("ignoring an object that cannot be read", "kind", f.kind.Kind, "name", m.GetName(), "err", err)
-		return
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if key := parsed.String(); f.objects[key] != parsed {
+	key := f.keyOf(m)
+	if err != nil {
+		f.log.Error("failed to read an object; no grant ends until it can be read",
+			"kind", f.kind.Kind, "name", m.GetName(), "err", err)
+		f.unread[key] = true
+		return
+	}
+	delete(f.unread, key)
+	if f.objects[key] != parsed {
 		f.objects[key] = parsed
 		f.changed.Notify()
 	}
@@ -161,8 +169,13 @@ func (f *machineFollower) remove(object any) {
 	if m, ok := object.(*unstructured.Unstructured); ok {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		delete(f.objects, machine.Object{Kind: f.kind.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}.String())
+		delete(f.objects, f.keyOf(m))
+		delete(f.unread, f.keyOf(m))
 	}
+}
+
+func (f *machineFollower) keyOf(m *unstructured.Unstructured) string {
+	return machine.Object{Kind: f.kind.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}.String()
 }
 
 // list returns the objects in the order of their names, and whether they are all.
@@ -174,5 +187,5 @@ func (f *machineFollower) list() (found []machine.Object, isKnown bool) {
 		found = append(found, o)
 	}
 	slices.SortFunc(found, func(a, b machine.Object) int { return strings.Compare(a.String(), b.String()) })
-	return found, f.isKnown
+	return found, f.isKnown && len(f.unread) == 0
 }
