@@ -202,7 +202,7 @@ func (d *demo) holdNewNode(ctx context.Context) error {
 	})
 	d.show("kubectl describe node worker-2",
 		excerpt(described, "Type ", conditionsHeading, "NetworkHeld", "NetworkUnavailable"))
-	d.step(err == nil, "after the CNI is installed, the condition of the node says that flannel's subnet file is missing",
+	d.step(err == nil, "the condition of worker-2 names the file that flannel has not written yet",
 		fmt.Sprint(err))
 
 	delay, err := d.releaseNode(ctx, "worker-2")

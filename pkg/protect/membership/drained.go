@@ -72,15 +72,7 @@ func resolveDrained(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isR
 	if len(s.Lists) == 0 {
 		return false, noListWhy
 	}
-	var ended, awaited []string
-	for _, id := range s.GivenUpBy(g) {
-		how, isEnded := resolveReturned(s, id, g, e)
-		if isEnded {
-			ended = append(ended, how)
-		} else {
-			awaited = append(awaited, how)
-		}
-	}
+	ended, awaited := resolveMembers(s, g, e, resolveReturned)
 	if len(awaited) > 0 {
 		return false, strings.Join(awaited, "; ")
 	}

@@ -54,15 +54,7 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 	if len(s.Lists) == 0 {
 		return false, noListWhy
 	}
-	var ended, awaited []string
-	for _, id := range s.GivenUpBy(g) {
-		how, isEnded := resolveMember(s, id, g, e)
-		if isEnded {
-			ended = append(ended, how)
-		} else {
-			awaited = append(awaited, how)
-		}
-	}
+	ended, awaited := resolveMembers(s, g, e, resolveMember)
 	how, isEnded := resolveMachine(g, e)
 	if !isEnded {
 		awaited = append(awaited, how)
@@ -71,6 +63,23 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 		return false, strings.Join(awaited, "; ")
 	}
 	return true, strings.Join(append(ended, how), "; ")
+}
+
+// resolveMembers returns why members of a grant are no longer lost, and what is awaited of the
+// others.
+func resolveMembers(
+	s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence,
+	resolve func(quorum.Snapshot, v1alpha1.MemberID, v1alpha1.Grant, ResolveEvidence) (how string, isEnded bool),
+) (ended, awaited []string) {
+	for _, id := range s.GivenUpBy(g) {
+		how, isEnded := resolve(s, id, g, e)
+		if isEnded {
+			ended = append(ended, how)
+		} else {
+			awaited = append(awaited, how)
+		}
+	}
+	return ended, awaited
 }
 
 // resolveMachine reports whether no member that joins again can be on the machine that the grant
