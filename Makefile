@@ -46,8 +46,24 @@ bin/karpenter: tools/karpenter/go.mod tools/karpenter/go.sum
 bin/cluster-api: tools/cluster-api/go.mod tools/cluster-api/go.sum
 	$(call tool,cluster-api,sigs.k8s.io/cluster-api/core,-s -w)
 
+# The service discoveries of clouds are most of promtool. Not every module proxy has all of their
+# modules, so `go mod tidy` may fail in tools/prometheus; `go get -tags remove_all_sd` works.
+PROMETHEUS_TAGS := remove_all_sd
+bin/promtool: export GOFLAGS := $(GOFLAGS) -tags=$(PROMETHEUS_TAGS)
+bin/promtool: tools/prometheus/go.mod tools/prometheus/go.sum
+	$(call tool,prometheus,github.com/prometheus/prometheus/cmd/promtool,-s -w)
+
 bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	$(call tool,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,-s -w)
+
+bin/helm: tools/helm/go.mod tools/helm/go.sum
+	$(call tool,helm,helm.sh/helm/v4/cmd/helm,-s -w)
+
+bin/actionlint: tools/actionlint/go.mod tools/actionlint/go.sum
+	$(call tool,actionlint,github.com/rhysd/actionlint/cmd/actionlint,-s -w)
+
+bin/govulncheck: tools/govulncheck/go.mod tools/govulncheck/go.sum
+	$(call tool,govulncheck,golang.org/x/vuln/cmd/govulncheck,-s -w)
 
 # Vale parses Go comments with tree-sitter, which is C: two dozen parsers, compiled without
 # optimization to save minutes.
@@ -58,12 +74,13 @@ bin/vale: tools/vale/go.mod tools/vale/go.sum
 	$(call tool,vale,github.com/vale-cli/vale/v3/cmd/vale,-s -w)
 
 .PHONY: tools
-tools: $(SERVERS) bin/controller-gen bin/golangci-lint ## Build the servers and tools that tests, demo and lint use
+tools: $(SERVERS) bin/helm bin/controller-gen bin/golangci-lint ## Build the servers and tools that tests, demo and lint use
 
 # ---- code ----------------------------------------------------------------------------------------
 .PHONY: generate
-generate: bin/controller-gen ## Write deep copies and the CRD from the types in api/
-	bin/controller-gen object paths=./api/... crd:allowDangerousTypes=false output:crd:dir=manifests/base/crd
+generate: bin/controller-gen bin/helm ## Write deep copies and the CRD from the types in api/, and the manifests from the chart
+	bin/controller-gen object paths=./api/... crd:allowDangerousTypes=false output:crd:dir=charts/holdfast/files
+	charts/render
 
 # gRPC's page of traces is a template that calls methods by name, so the linker would keep every
 # method. Without that page the agent is a sixth smaller, on disk and in memory.
@@ -76,12 +93,17 @@ build: ## Build agent, webhook and the program of guard pods into bin/
 	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-webhook ./cmd/webhook
 	go build -ldflags "-s -w" -o bin/holdfast-guard ./cmd/guard
 
+.PHONY: plugin
+plugin: ## Build the plugin of kubectl into bin/kubectl-holdfast
+	@mkdir -p bin
+	go build -ldflags "-s -w" -o bin/kubectl-holdfast ./cmd/kubectl-holdfast
+
 # The race detector needs a C compiler. Without one the tests run without it and report that.
 RACE := $(if $(C_COMPILER),-race)
 
 .PHONY: test
 test: export CGO_ENABLED = $(if $(RACE),1,0)
-test: $(SERVERS) ## Run unit and integration tests: real etcd, real kube-apiserver, race detector
+test: $(SERVERS) bin/helm ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	go test $(RACE) -timeout 9m ./...
 
@@ -94,12 +116,25 @@ histories: ## Play random histories against the webhook (HISTORIES=10000 WITHIN=
 		$(if $(SEED),-seed $(SEED),-histories $(HISTORIES) -within $(WITHIN))
 
 .PHONY: lint
-lint: bin/golangci-lint bin/controller-gen prose ## Lint code and language, and check that generated files and go.mod are up to date
+lint: bin/golangci-lint bin/controller-gen bin/helm prose workflows vulncheck ## Lint code and language, and check that generated files and go.mod are up to date
 	bin/golangci-lint run ./...
 	bin/golangci-lint fmt --diff ./...
 	@go mod tidy -diff
-	@$(MAKE) --no-print-directory generate && git diff --exit-code -- api manifests/base/crd \
+	@$(MAKE) --no-print-directory generate && git diff --exit-code -- api charts/holdfast/files manifests \
 		|| { echo "generated files are stale: run make generate and commit"; exit 1; }
+
+.PHONY: workflows
+workflows: bin/actionlint ## Check the GitHub workflows
+	bin/actionlint -shellcheck= -pyflakes=
+
+# govulncheck exits with 3 for findings. If the database cannot be reached, the check is left out,
+# unless STRICT=1.
+.PHONY: vulncheck
+vulncheck: bin/govulncheck ## Look for known vulnerabilities in the code that is called (VULNDB=URL for a mirror; STRICT=1 fails without the database)
+	@found=$$(bin/govulncheck $(if $(VULNDB),-db '$(VULNDB)') ./... 2>&1) && { tail -n 1 <<< "$$found"; exit 0; }; \
+	if [ -z '$(STRICT)' ] && grep -q '^govulncheck: fetching vulnerabilities' <<< "$$found"; then \
+		echo "the vulnerability database cannot be reached: vulnerabilities are not checked"; exit 0; fi; \
+	echo "$$found"; exit 1
 
 # The rules are in tools/vale/styles/Holdfast. They apply to comments in Go, not to strings.
 LEVEL ?= error
@@ -108,6 +143,11 @@ prose: $(if $(C_COMPILER),bin/vale) ## Check the language of Markdown and Go com
 	@$(if $(C_COMPILER),git ls-files -z '*.md' '*.go' ':!*/zz_generated.*' \
 		| xargs -0 bin/vale --config=tools/vale/vale.ini --no-global --output=line --minAlertLevel=$(LEVEL),\
 		echo "no C compiler: the language is not checked")
+
+# `make demo RECORD=tools/prometheus/testdata/demo.metrics.gz` records the metrics again.
+.PHONY: monitoring
+monitoring: bin/promtool ## Test the alerts and the dashboard with Prometheus' own code (UPDATE=1 draws the picture in docs/ again)
+	go test -C tools/prometheus -tags $(PROMETHEUS_TAGS) . $(if $(UPDATE),-update)
 
 .PHONY: style
 style: ## Measure how the code reads: function length, comment width, names (DIR=../other for another tree)
@@ -120,8 +160,8 @@ demo-programs: build
 # To measure the first run of a new user, in a clone without bin/:
 # GOCACHE=$(mktemp -d) GOMODCACHE=$(mktemp -d) make demo
 .PHONY: demo
-demo: ## Show the main features on real servers; no Docker, no root (V=1 prints all commands, KEEP=1 keeps the cluster running)
-	@TAGS=$(TAGS) exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep)
+demo: ## Show the main features on real servers; no Docker, no root (V=1 prints all commands, KEEP=1 keeps the cluster running, RECORD=FILE records the metrics)
+	@TAGS=$(TAGS) exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: bench
 bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; STRICT=1 fails if a target is missed)
@@ -141,7 +181,7 @@ fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ON
 	done
 
 .PHONY: check
-check: test histories lint demo ## Run what CI runs, except e2e, which needs Docker
+check: test histories lint monitoring demo ## Run what CI runs, except e2e, which needs Docker
 
 # The same commit makes the same images on every machine: one toolchain, no paths, and no time but
 # that of the commit. Without git, set REVISION and SOURCE_DATE_EPOCH.
@@ -154,25 +194,28 @@ SOURCE := https://github.com/holdfast-dev/holdfast
 bin/pack-image: tools/image/main.go tools/image/go.mod tools/image/go.sum
 	$(call tool,image,.,-s -w)
 
-# The image of the agent also contains the program of guard pods: that image is on every node.
+# The image of the agent also contains the program of guard pods: that image is on every node. The
+# image of the plugin is for Jobs, such as manifests/uninstall.
+IMAGES := holdfast-agent holdfast-webhook kubectl-holdfast
 .PHONY: image-files
 image-files: bin/pack-image
-	@mkdir -p bin/images; for part in agent webhook guard; do \
+	@mkdir -p bin/images; for program in $(IMAGES) holdfast-guard; do \
 		GOTOOLCHAIN=$(GO_IMAGES) GOFLAGS= GOEXPERIMENT= GOFIPS140=off GOOS=linux GOARCH=$(ARCH) GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 \
 		go build -tags $(TAGS) -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$(VERSION)+$(REVISION)" \
-			-o bin/images/holdfast-$$part ./cmd/$$part || exit 1; \
+			-o bin/images/$$program ./cmd/$${program#holdfast-} || exit 1; \
 	done
-	@for part in agent webhook; do also=; [ $$part = webhook ] || also="-also bin/images/holdfast-guard"; \
-		bin/pack-image -program bin/images/holdfast-$$part $$also -tag holdfast-$$part:$(VERSION) -arch $(ARCH) -limit 40 \
-			-epoch $(SOURCE_DATE_EPOCH) -label org.opencontainers.image.title=holdfast-$$part \
+	@for image in $(IMAGES); do also=; [ $$image != holdfast-agent ] || also="-also bin/images/holdfast-guard"; \
+		limit=40; [ $$image != kubectl-holdfast ] || limit=60; \
+		bin/pack-image -program bin/images/$$image $$also -tag $$image:$(VERSION) -arch $(ARCH) -limit $$limit \
+			-epoch $(SOURCE_DATE_EPOCH) -label org.opencontainers.image.title=$$image \
 			-label org.opencontainers.image.source=$(SOURCE) -label org.opencontainers.image.version=$(VERSION) \
 			-label org.opencontainers.image.revision=$(REVISION) -label org.opencontainers.image.licenses=Apache-2.0 \
-			-out bin/images/holdfast-$$part.tar || exit 1; \
+			-out bin/images/$$image.tar || exit 1; \
 	done
 
 .PHONY: images
-images: image-files ## Build the container images holdfast-agent and holdfast-webhook (FROM scratch) into bin/images, and load them into Docker
-	@$(if $(shell command -v docker),for part in agent webhook; do docker load -q -i bin/images/holdfast-$$part.tar || exit 1; done, \
+images: image-files ## Build the container images (FROM scratch) of agent, webhook and plugin into bin/images, and load them into Docker
+	@$(if $(shell command -v docker),for image in $(IMAGES); do docker load -q -i bin/images/$$image.tar || exit 1; done, \
 		echo "no docker: the images are in bin/images/*.tar; push them with crane push or skopeo copy docker-archive:FILE")
 
 .PHONY: images-check
@@ -181,33 +224,33 @@ images-check: ## Build the images of HEAD twice, in two places, and compare (FRE
 	git clone -q . "$$dir/a" && $(MAKE) --no-print-directory -C "$$dir/a" image-files && \
 	umask 077 && export TZ=Asia/Tokyo $(if $(FRESH),GOCACHE="$$dir/cache") && \
 	git clone -q . "$$dir/somewhere/else" && $(MAKE) --no-print-directory -C "$$dir/somewhere/else" image-files && \
-	for part in agent webhook; do cmp "$$dir/a/bin/images/holdfast-$$part.tar" "$$dir/somewhere/else/bin/images/holdfast-$$part.tar" || exit 1; done && \
+	for image in $(IMAGES); do cmp "$$dir/a/bin/images/$$image.tar" "$$dir/somewhere/else/bin/images/$$image.tar" || exit 1; done && \
 	echo "the same images twice"
 
+.PHONY: release-check
+release-check: ## Check that TAG is the version of this commit, and that the commit is clean
+	@[ '$(TAG)' = '$(VERSION)' ] || { echo "the tag is '$(TAG)', but VERSION in the Makefile is $(VERSION)"; exit 1; }
+	@grep -q 'newTag: $(VERSION)$$' manifests/base/kustomization.yaml || { echo "manifests/base/kustomization.yaml has another newTag than $(VERSION)"; exit 1; }
+	@[ -z "$$(git status --porcelain)" ] || { echo "the work tree has changes: commit them, or remove them"; exit 1; }
+
+.PHONY: release-files
+release-files: ## Build the images for amd64 and arm64 into bin/release, with checksums
+	@rm -rf bin/release && mkdir -p bin/release
+	@for arch in amd64 arm64; do $(MAKE) --no-print-directory image-files ARCH=$$arch || exit 1; \
+		for image in $(IMAGES); do mv bin/images/$$image.tar bin/release/$$image-linux-$$arch.tar || exit 1; done; done
+	@cd bin/release && sha256sum *.tar | tee SHA256SUMS
+
 .PHONY: e2e
-e2e: images bin/etcd bin/etcdctl bin/kubectl $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
+e2e: images bin/etcd bin/etcdctl bin/kubectl bin/helm $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
 	go test -tags e2e -count=1 -timeout 80m -v ./test/e2e
 
 .PHONY: drainers
 drainers: $(SERVERS) bin/karpenter bin/cluster-api ## Test with the real Karpenter and Cluster API on a real kube-apiserver and etcd (ONLY=Karpenter; no Docker)
 	go test -tags drainers -count=1 -timeout 30m -v -run '$(ONLY)' ./test/drainers
 
-# The order matters. First nodes are not born held and deletions are not reviewed any more. Then
-# the agents and the webhook stop, because they would restore what holdfast-uninstall removes.
-KUBECTL ?= kubectl
 .PHONY: uninstall
-uninstall: ## Remove Holdfast from the cluster of KUBECONFIG: open held nodes and remove its keys from Nodes
-	go build -o bin/holdfast-uninstall ./cmd/uninstall
-	if $(KUBECTL) get mutatingadmissionpolicies > /dev/null 2>&1; then \
-		$(KUBECTL) delete --ignore-not-found mutatingadmissionpolicybindings,mutatingadmissionpolicies holdfast-born-held; fi
-	$(KUBECTL) delete --ignore-not-found validatingwebhookconfigurations holdfast
-	$(KUBECTL) delete --ignore-not-found validatingadmissionpolicybindings,validatingadmissionpolicies \
-		holdfast-nodes holdfast-agent-observations holdfast-grants holdfast-guards holdfast-guard-image \
-		holdfast-machines
-	$(KUBECTL) -n holdfast-system delete --ignore-not-found --cascade=foreground --timeout=5m daemonset/holdfast-agent deployment/holdfast-webhook
-	bin/holdfast-uninstall
-	$(KUBECTL) delete --ignore-not-found clusterrolebindings,clusterroles holdfast-webhook-machines holdfast-webhook-nodeclaims
-	$(KUBECTL) delete --ignore-not-found --timeout=5m -k manifests/overlays/without-born-held
+uninstall: plugin ## Remove Holdfast from the cluster of KUBECONFIG; the same as kubectl holdfast uninstall --yes
+	bin/kubectl-holdfast uninstall --yes
 
 .PHONY: clean
 clean: ## Remove everything that was built

@@ -34,6 +34,9 @@ pkg/protect/observation: api/v1alpha1 pkg/departure pkg/protect/evidence
 pkg/protect/quorum: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
 pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum
+pkg/protect/report: api/v1alpha1 pkg/departure pkg/protect pkg/protect/evidence pkg/protect/guard
+  pkg/protect/observation
+  pkg/protect/quorum pkg/readiness pkg/spc
 pkg/readiness: pkg/departure
 pkg/spc:
 internal/admission: api/v1alpha1 pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
@@ -62,13 +65,18 @@ internal/systemd: internal/hostfs
 internal/leader: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
   pkg/protect/membership internal/clusterstore internal/loop
 internal/loop:
+internal/metricsserver: internal/loop
 internal/machinehook: api/v1alpha1 pkg/machine pkg/protect/observation internal/loop
 internal/nodepatch: pkg/readiness
+internal/plugin: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation pkg/protect/quorum
+  pkg/protect/report pkg/readiness internal/cli internal/loop internal/nodepatch internal/uninstall
 internal/servingcert: internal/loop
 internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum pkg/protect pkg/protect/membership internal/admission internal/clusterstore internal/deletion
   internal/leader
 internal/spcapi: internal/loop internal/hostfs pkg/spc
+internal/uninstall: internal/nodepatch pkg/departure pkg/machine pkg/openstack pkg/protect pkg/protect/guard
+  pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
 internal/testenv/apiserver: internal/testenv/etcd internal/testenv/loopback internal/testenv/pki
   internal/testenv/process
 internal/testenv/etcd: internal/testenv/fakehost internal/testenv/loopback internal/testenv/pki
@@ -80,8 +88,7 @@ internal/testenv/pki:
 internal/testenv/process:
 cmd/agent: *
 cmd/guard:
-cmd/uninstall: internal/cli internal/nodepatch pkg/departure pkg/machine pkg/openstack pkg/protect
-  pkg/protect/guard pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
+cmd/kubectl-holdfast: internal/cli internal/plugin
 cmd/webhook: *
 manifests: pkg/machine pkg/readiness
 test/bench: *
@@ -119,6 +126,7 @@ func pureImports() []string {
 		"cmp", "encoding/json", "errors", "fmt", "hash/fnv", "maps", "math", "net", "net/netip", "net/url", "regexp",
 		"slices", "sort", "strconv", "strings", "time", "unicode",
 		"k8s.io/api/core/v1", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/types",
+		"k8s.io/apimachinery/pkg/util/validation",
 	}
 }
 
@@ -157,10 +165,13 @@ func mayTestImport(dir, imported string) bool {
 		return true
 	case imported == "test/spcserver", imported == "test/fixture":
 		return true
+	case dir == "internal/plugin" && imported == "internal/leader": // the leader ends grants
+		return true
 	case strings.HasPrefix(dir, "pkg/protect"): // these packages share one fixture
 		return strings.HasPrefix(imported, "pkg/protect")
 	}
-	return dir == "internal/leader" && imported == "internal/deletion"
+	isWebhook := slices.Contains([]string{"internal/admission", "internal/clusterstore", "internal/deletion"}, imported)
+	return dir == "internal/leader" && imported == "internal/deletion" || dir == "internal/plugin" && isWebhook
 }
 
 // isTestEnvironment reports whether a package is part of the test environment.

@@ -45,6 +45,11 @@ func holdCases() map[string]holdCase {
 		{Name: "nftables.service", Presence: readiness.Present, ActiveState: "failed", Result: "exit-code"},
 	}
 	down.GoingDown = true
+	unready := openFacts()
+	unready.Probes = []readiness.Probe{{
+		Gate: "http:127.0.0.1:9879/healthz", Answer: readiness.Absent, Problem: "it answers 503 Service Unavailable",
+		Since: time.Date(2026, 5, 1, 11, 58, 20, 0, time.UTC),
+	}}
 	noBoot.BootID = ""
 	marked, rebooted, unrecorded, unreadable := heldNode(), heldNode(), heldNode(), heldNode()
 	marked.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
@@ -59,6 +64,8 @@ func holdCases() map[string]holdCase {
 		"WaitingForNetworkPlugin": {heldNode(), openFacts(), force("network-plugin")},
 		"WaitingForUnit":          {heldNode(), failedUnit, force("unit:nftables.service")},
 		"WaitingForCondition":     {heldNode(), openFacts(), force("condition:NetworkUnavailable")},
+		"WaitingForLabel":         {heldNode(), openFacts(), force("label:example.org/built-by=kubespray")},
+		"WaitingForProbe":         {heldNode(), unready, force("http:127.0.0.1:9879/healthz")},
 		"WaitingForOthers":        {marked, openFacts(), readiness.Policy{}},
 		"GoingDown":               {heldNode(), down, readiness.Policy{}},
 		"NotHeld":                 {heldNode(), openFacts(), readiness.Policy{}},

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, file := range []string{"README.md", "CONTRIBUTING.md"} {
+	for _, file := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "RELEASE.md"} {
 		found[file] = read(t, file)
 	}
 	require.NoError(t, filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
@@ -308,8 +308,10 @@ func TestSamples(t *testing.T) {
 				used[name] = true
 				text = conditions[name]
 			case kind == "warning":
-				_, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
-				text = "$ kubectl delete node w1 --dry-run=server\n" + wrapped("Warning: "+warning) +
+				message, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
+				text = "$ kubectl delete node w1 --dry-run=server\n" +
+					wrapped("Warning: holdfast.dev/QuorumKept: dry run: decided from the last observations, "+
+						"without a fresh probe: "+message) + wrapped("Warning: "+warning) +
 					"node \"w1\" deleted (server dry run)\n"
 			case b[3] != "":
 				text = wrapped(firstLine(golden(t, name)))

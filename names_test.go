@@ -83,6 +83,25 @@ func TestCommentsEndAtColumn100(t *testing.T) {
 	}
 }
 
+// TestExamples checks that each package of pkg/ that is not for tests has a runnable example.
+func TestExamples(t *testing.T) {
+	hasExample := map[string]bool{}
+	eachFile(t, func(_ *token.FileSet, name string, file *ast.File) {
+		dir := path.Dir(name)
+		if !strings.HasPrefix(dir, "pkg/") || path.Base(dir) == "quorumtest" {
+			return
+		}
+		hasExample[dir] = hasExample[dir] || slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
+			f, isFunc := d.(*ast.FuncDecl)
+			return isFunc && strings.HasPrefix(f.Name.Name, "Example")
+		})
+	})
+	require.NotEmpty(t, hasExample)
+	for dir, found := range hasExample {
+		require.True(t, found, "package %s has no example", dir)
+	}
+}
+
 // eachFile parses every Go file of this module that is not generated.
 func eachFile(t *testing.T, visit func(files *token.FileSet, name string, file *ast.File)) {
 	t.Helper()

@@ -228,7 +228,7 @@ func TestTaintMode(t *testing.T) {
 	server := apiserver.New(t)
 	for _, overlay := range overlays(t) {
 		if key := expectedChanges()[overlay].taintKey; key != "" {
-			require.NoError(t, server.Apply(t.Context(), overlay))
+			require.NoError(t, server.Apply(t.Context(), withComponent(t, overlay, bornHeld)))
 			t.Run(overlay, func(t *testing.T) { testTaintMode(t, server, key) })
 		}
 	}

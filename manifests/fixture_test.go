@@ -26,6 +26,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
 
+// full is the overlay with everything that needs no other program, for Kubernetes 1.36.
+const full = "overlays/born-held"
+
 // soon limits a wait for an event that takes milliseconds on an idle machine. Such waits
 // check the state every poll.
 const soon, poll = 20 * time.Second, 20 * time.Millisecond

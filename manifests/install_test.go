@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -22,7 +23,7 @@ func TestInstalled(t *testing.T) {
 	server := apiserver.NewInstalled(t)
 	t.Run("strict dry run", func(t *testing.T) {
 		for _, dir := range append(overlays(t), ".") {
-			t.Run(dir, func(t *testing.T) { testStrictDryRun(t, server, dir) })
+			t.Run(dir, func(t *testing.T) { testStrictDryRun(t, server, withBornHeld(t, dir)) })
 		}
 	})
 	t.Run("pod security", func(t *testing.T) { testPodSecurity(t, server) })
@@ -30,6 +31,7 @@ func TestInstalled(t *testing.T) {
 	t.Run("webhook configuration", func(t *testing.T) { testWebhookConfiguration(t, server) })
 	t.Run("roles", func(t *testing.T) { testRoles(t, server) })
 	t.Run("flow control", func(t *testing.T) { testFlowControl(t, server) })
+	t.Run("metrics component", func(t *testing.T) { testMetricsComponent(t, server) })
 	t.Run("born held", func(t *testing.T) { testBornHeld(t, server) })
 	t.Run("worst observations", func(t *testing.T) { testWorstObservations(t, server) })
 	testPolicies(t, server)
@@ -54,7 +56,7 @@ func TestExistingNodes(t *testing.T) {
 	before, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "old", Ready: true})
 	require.NoError(t, err)
 	// The command of the README, without server-side apply.
-	_, err = server.Kubectl(t.Context(), "apply", "-k", ".")
+	_, err = server.Kubectl(t.Context(), "apply", "-k", full)
 	require.NoError(t, err)
 	require.NoError(t, server.WaitForPolicies(t.Context()))
 	after, err := server.Client().CoreV1().Nodes().Get(t.Context(), "old", metav1.GetOptions{})
@@ -159,6 +161,8 @@ func TestImages(t *testing.T) {
 	}
 	slices.Sort(images)
 	require.Equal(t, []string{"holdfast-agent", "holdfast-webhook"}, images)
+	job := one[batchv1.Job](t, kustomized(t, "uninstall"), "Job", "holdfast-uninstall")
+	require.Equal(t, "kubectl-holdfast:"+version[1], job.Spec.Template.Spec.Containers[0].Image)
 	image := regexp.MustCompile(`holdfast-(?:agent|webhook|\$part):(v[\d.]+)`)
 	for _, file := range []string{"../test/e2e/cluster_test.go", "../README.md"} {
 		text, err := os.ReadFile(file)

@@ -3,6 +3,7 @@ package manifests_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,33 +12,28 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
+// bornHeld is the component that holds nodes in the write that creates them.
+const bornHeld = "born-held"
+
 // overlayChanges describes how an overlay differs from the base. All else is equal.
 type overlayChanges struct {
 	// agent and webhook are the arguments that the overlay adds.
 	agent, webhook []string
 	// taintKey is the key of the taint that holds nodes; empty for the cordon.
 	taintKey string
-	// notBornHeld reports whether the overlay removes the born-held policy.
-	notBornHeld bool
+	// bornHeld reports whether the overlay has the component.
+	bornHeld bool
 	// secret is the Secret that the overlay mounts into the webhook.
 	secret string
 }
 
 // expectedChanges returns the changes of every overlay, by its directory.
 func expectedChanges() map[string]overlayChanges {
-	const (
-		startup   = "startup-taint.cluster-autoscaler.kubernetes.io/holdfast"
-		readiness = "readiness.k8s.io/holdfast"
-		plain     = "holdfast.dev/held"
-	)
-	byTaint := func(key string) overlayChanges {
-		return overlayChanges{agent: []string{"--hold-mode=taint", "--hold-taint-key=" + key}, taintKey: key}
-	}
 	return map[string]overlayChanges{
-		"overlays/cluster-autoscaler": byTaint(startup),
-		"overlays/karpenter":          byTaint(readiness),
-		"overlays/taint-mode":         byTaint(plain),
-		"overlays/without-born-held":  {agent: []string{"--hold-unrecorded"}, notBornHeld: true},
+		"overlays/cluster-autoscaler": {taintKey: "startup-taint.cluster-autoscaler.kubernetes.io/holdfast"},
+		"overlays/karpenter":          {taintKey: "readiness.k8s.io/holdfast"},
+		"overlays/taint-mode":         {taintKey: "holdfast.dev/held"},
+		full:                          {bornHeld: true},
 		"overlays/spc": {
 			agent:   []string{"--spc-inventory=holdfast-system/holdfast-spc-inventory"},
 			webhook: []string{"--spc-secret-dir=/var/run/secrets/stackpointio"}, secret: "stackpointio",
@@ -58,20 +54,57 @@ func overlays(t *testing.T) []string {
 	return found
 }
 
+// withBornHeld returns a directory with the component born-held: the given one if it has it.
+func withBornHeld(t *testing.T, dir string) string {
+	t.Helper()
+	if expectedChanges()[dir].bornHeld {
+		return dir
+	}
+	return withComponent(t, dir, bornHeld)
+}
+
 // TestOverlays compares each overlay with the base, object by object: alone, and with the
-// component for older versions of Kubernetes on top.
+// component born-held on top.
 func TestOverlays(t *testing.T) {
-	base := kustomized(t, ".")
 	for _, dir := range overlays(t) {
 		t.Run(dir, func(t *testing.T) {
 			changes := expectedChanges()[dir]
-			testOverlay(t, base, kustomized(t, dir), changes)
-			if !changes.notBornHeld {
-				changes.notBornHeld, changes.agent = true, append(changes.agent, "--hold-unrecorded")
-				testOverlay(t, base, kustomized(t, withComponent(t, dir, "without-born-held")), changes)
+			if !changes.bornHeld {
+				testOverlay(t, kustomized(t, "."), kustomized(t, dir), changes)
 			}
+			testOverlay(t, kustomized(t, withComponent(t, ".", bornHeld)), kustomized(t, withBornHeld(t, dir)), changes)
 		})
 	}
+}
+
+// TestBornHeldComponent checks what the component adds to the base, and that the agent then no
+// longer holds nodes without a record.
+func TestBornHeldComponent(t *testing.T) {
+	objects := map[string]string{}
+	for _, document := range kustomized(t, ".") {
+		objects[identity(t, document)] = document
+	}
+	var added []string
+	for _, document := range kustomized(t, full) {
+		name := identity(t, document)
+		switch base, found := objects[name]; {
+		case !found:
+			added = append(added, name)
+		case name == "DaemonSet/holdfast-agent":
+			want, got := parsed[appsv1.DaemonSet](t, base), parsed[appsv1.DaemonSet](t, document)
+			args := want.Spec.Template.Spec.Containers[0].Args
+			require.Contains(t, args, "--hold-unrecorded")
+			args = slices.DeleteFunc(args, func(arg string) bool { return arg == "--hold-unrecorded" })
+			want.Spec.Template.Spec.Containers[0].Args = args
+			require.Equal(t, want, got)
+		default:
+			require.Equal(t, base, document)
+		}
+	}
+	require.ElementsMatch(t, []string{
+		"ConfigMap/holdfast-born-held", "MutatingAdmissionPolicy/holdfast-born-held",
+		"MutatingAdmissionPolicyBinding/holdfast-born-held",
+	}, added)
 }
 
 func testOverlay(t *testing.T, base, overlay []string, changes overlayChanges) {
@@ -85,10 +118,6 @@ func testOverlay(t *testing.T, base, overlay []string, changes overlayChanges) {
 		name := identity(t, document)
 		got, found := objects[name]
 		delete(objects, name)
-		if changes.notBornHeld && strings.HasSuffix(name, "/holdfast-born-held") {
-			require.False(t, found, "%s: Kubernetes before 1.36 does not have the kind", name)
-			continue
-		}
 		require.True(t, found, "%s is missing", name)
 		switch name {
 		case "DaemonSet/holdfast-agent":
@@ -108,6 +137,10 @@ func testAgentChanges(t *testing.T, base, overlay string, changes overlayChanges
 	t.Helper()
 	want, got := parsed[appsv1.DaemonSet](t, base), parsed[appsv1.DaemonSet](t, overlay)
 	args := &want.Spec.Template.Spec.Containers[0].Args
+	if changes.taintKey != "" {
+		require.Equal(t, []string{"--hold-mode=cordon", "--hold-taint-key="}, (*args)[3:5])
+		(*args)[3], (*args)[4] = "--hold-mode=taint", "--hold-taint-key="+changes.taintKey
+	}
 	*args = append(*args, changes.agent...)
 	require.Equal(t, want, got)
 }
@@ -130,25 +163,14 @@ func testWebhookChanges(t *testing.T, base, overlay string, changes overlayChang
 	require.Equal(t, want, got)
 }
 
-// testPolicyChanges checks that the policy and the agent use the same taint, and that a policy
-// that holds by a taint does not cordon.
+// testPolicyChanges checks that the policy holds by the taint of the agent. All else in it is
+// equal.
 func testPolicyChanges(t *testing.T, base, overlay string, changes overlayChanges) {
 	t.Helper()
 	want := parsed[admissionv1.MutatingAdmissionPolicy](t, base)
 	got := parsed[admissionv1.MutatingAdmissionPolicy](t, overlay)
-	if changes.taintKey == "" {
-		require.Equal(t, want, got)
-		return
-	}
-	taintKey := admissionv1.Variable{Name: "taintKey", Expression: `"` + changes.taintKey + `"`}
-	require.Equal(t, taintKey, got.Spec.Variables[0])
-	conditions := want.Spec.MatchConditions[:1]
-	require.Equal(t, conditions, got.Spec.MatchConditions, "a node with a cordon of others gets the taint")
-	for _, mutation := range got.Spec.Mutations {
-		require.True(t, mutation.JSONPatch != nil || !strings.Contains(mutation.ApplyConfiguration.Expression, "spec"))
-	}
-	got.Spec.Variables[0] = want.Spec.Variables[0]
-	got.Spec.MatchConditions, got.Spec.Mutations = want.Spec.MatchConditions, want.Spec.Mutations
+	require.Equal(t, admissionv1.Variable{Name: "taintKey", Expression: `""`}, want.Spec.Variables[0])
+	want.Spec.Variables[0].Expression = `"` + changes.taintKey + `"`
 	require.Equal(t, want, got)
 }
 

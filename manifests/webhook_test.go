@@ -72,7 +72,7 @@ func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 	require.ErrorContains(t, err, "refused at /validate-etcd-node")
 
 	// A second installation keeps the bundle.
-	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-k", ".")
+	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-k", full)
 	require.NoError(t, err)
 	again, err := webhook.Get(t.Context(), "holdfast", metav1.GetOptions{})
 	require.NoError(t, err)

@@ -179,6 +179,13 @@ type Grant struct {
 	//
 	// +listType=set
 	Members []MemberID `json:"members"`
+	// Voters are the voters of the etcd cluster when the deletion was last allowed. They are empty if
+	// the member lists differed. The grant answers a repeated review only if they are the same.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	Voters []MemberID `json:"voters,omitempty"`
 	// Time is when the deletion was last allowed. Each decision that allows the deletion renews it.
 	Time metav1.Time `json:"time"`
 	// NodeVersion is the resourceVersion of the Node that was reviewed. A review of another version

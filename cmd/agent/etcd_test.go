@@ -238,8 +238,8 @@ func testEtcdStart(t *testing.T, f fixture) {
 	t.Logf("verified %s after etcd was ready", time.Since(ready).Round(time.Millisecond))
 }
 
-// testWebhookDown runs the commands of the README for a webhook that is down. No webhook
-// runs here.
+// testWebhookDown runs the plain commands of the page NoAnswer for a webhook that is down. No
+// webhook runs here.
 func testWebhookDown(t *testing.T, f fixture) {
 	etcd := etcd.New(t, etcd.Options{TLS: true, BootID: bootID})
 	name := "drill-1"
@@ -275,7 +275,7 @@ func testWebhookDown(t *testing.T, f fixture) {
 
 	kubectl, err := process.Binary("kubectl")
 	require.NoError(t, err)
-	commands := readmeCommands(t)
+	commands := commandsWithoutPlugin(t)
 	shell := func(line string) {
 		line = strings.NewReplacer("NAME", name, "WHY", "the webhook cannot be had").Replace(line)
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
@@ -298,15 +298,15 @@ func testWebhookDown(t *testing.T, f fixture) {
 	require.ErrorContains(t, err, "not found")
 }
 
-// readmeCommands returns the commands in the README's section about a webhook that is down.
-func readmeCommands(t *testing.T) []string {
+// commandsWithoutPlugin returns the plain commands of the page NoAnswer.
+func commandsWithoutPlugin(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/refusals/NoAnswer.md")
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "**The webhook is down.**")
+	_, section, found := strings.Cut(string(text), "Without the plugin:")
 	require.True(t, found)
 	_, section, _ = strings.Cut(section, "```sh\n")
-	section, _, _ = strings.Cut(section, "\n```")
+	section, _, _ = strings.Cut(section, "\n   ```")
 	commands := strings.Split(section, "\n")
 	require.Len(t, commands, 3)
 	return commands

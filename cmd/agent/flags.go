@@ -27,6 +27,7 @@ type config struct {
 	probeTimeout     time.Duration
 	tick             time.Duration
 	healthListen     string
+	metricsListen    string
 	inventory        types.NamespacedName // empty without SPC
 	withholdGroup    bool
 	log              cli.LogOptions
@@ -65,6 +66,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.DurationVar(&f.probeTimeout, "probe-timeout", 1500*time.Millisecond, "")
 	set.DurationVar(&f.tick, "tick", 10*time.Second, "")
 	set.StringVar(&f.healthListen, "health-listen", "127.0.0.1:9878", "")
+	set.StringVar(&f.metricsListen, "metrics-listen", "", "")
 	set.StringVar(&f.spcInventory, "spc-inventory", "", "")
 	set.BoolVar(&f.withholdGroup, "spc-withhold-group", true, "")
 	f.logFlags.AddTo(set)
@@ -206,12 +208,16 @@ func checkOutput(f *flags) (err error) {
 	if f.log, err = f.logFlags.Options(); err != nil {
 		return err
 	}
-	if f.healthListen == "" {
-		return nil
-	}
-	if _, err := net.ResolveTCPAddr("tcp", f.healthListen); err != nil {
-		return cli.UsageErrorf("--health-listen=%q is not an address with a port, such as 127.0.0.1:9878, and not empty: %v",
-			f.healthListen, err)
+	for _, a := range []struct{ flag, value, example string }{
+		{"--health-listen", f.healthListen, "127.0.0.1:9878"}, {"--metrics-listen", f.metricsListen, ":11878"},
+	} {
+		if a.value == "" {
+			continue
+		}
+		if _, err := net.ResolveTCPAddr("tcp", a.value); err != nil {
+			return cli.UsageErrorf("%s=%q is not an address with a port, such as %s, and not empty: %v",
+				a.flag, a.value, a.example, err)
+		}
 	}
 	return nil
 }

@@ -47,6 +47,9 @@ func TestParse(t *testing.T) {
 			c.policy.Force = []string{"unit:a.service", "condition:NetworkUnavailable", "unit:b.target"}
 			c.host.Units = []string{"a.service", "b.target"}
 		}},
+		"endpoints": {[]string{"--gates=http::9879/healthz,tcp:[::1]:179,label:a/b=c,condition:X=False"}, func(c *config) {
+			c.policy.Force = []string{"http::9879/healthz", "tcp:[::1]:179", "label:a/b=c", "condition:X=False"}
+		}},
 		"label with value": {
 			[]string{"--network-plugin-label=built-by=ansible"},
 			func(c *config) {
@@ -81,6 +84,7 @@ func TestParse(t *testing.T) {
 			},
 		},
 		"no health": {[]string{"--health-listen="}, func(c *config) { c.healthListen = "" }},
+		"metrics":   {[]string{"--metrics-listen=:11878"}, func(c *config) { c.metricsListen = ":11878" }},
 		"spc": {
 			[]string{"--spc-inventory=holdfast-system/machines"},
 			func(c *config) {
@@ -132,6 +136,10 @@ func TestUsageErrors(t *testing.T) {
 		"taint without prefix": {taintFlags("network"), "policy holdfast-nodes refuses --hold-taint-key"},
 		"invalid taint":        {taintFlags("a b"), "is not a valid taint key"},
 		"invalid unit":         {[]string{"--gates=unit:network"}, "write the full name of one systemd unit"},
+		"URL as a gate":        {[]string{"--gates=http://localhost:80/"}, "write HOST:PORT/PATH without //"},
+		"port of a gate":       {[]string{"--gates=tcp:localhost"}, "write HOST:PORT, such as 127.0.0.1:9879"},
+		"label of a gate":      {[]string{"--gates=label:=x"}, "write label:KEY or label:KEY=VALUE"},
+		"status of a gate":     {[]string{"--gates=condition:X=Unknown"}, "the status must be True or False"},
 		"unknown gate":         {[]string{"--gates=cni,dns"}, `unknown gate "dns"`},
 		"invalid label":        {[]string{"--network-plugin-label==yes"}, "is not a label key=value"},
 		"one certificate":      {[]string{"--etcd-cert=/cert"}, "belong together"},
@@ -141,6 +149,7 @@ func TestUsageErrors(t *testing.T) {
 		"unknown level":        {[]string{"--log-level=loud"}, "use debug, info, warn or error"},
 		"unknown format":       {[]string{"--log-format=xml"}, "use json or text"},
 		"invalid address":      {[]string{"--health-listen=here"}, "is not an address with a port"},
+		"invalid metrics":      {[]string{"--metrics-listen=11878"}, "is not an address with a port, such as :11878"},
 		"invalid ConfigMap":    {[]string{"--spc-inventory=machines"}, "is not the namespace/name"},
 	} {
 		t.Run(name, func(t *testing.T) {

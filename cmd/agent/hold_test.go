@@ -1,8 +1,11 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +28,7 @@ func TestHolds(t *testing.T) {
 		{"replaced cordon", testReplacedCordon},
 		{"released by hand", testReleasedByHand},
 		{"etcd node", testHoldOfEtcdNode},
+		{"endpoint and label", testEndpointAndLabel},
 		{"without the policy", testWithoutPolicy}, // The last one: it deletes the policy's parameter.
 	})
 }
@@ -132,6 +136,37 @@ func testReleasedByHand(t *testing.T, f fixture) {
 	require.Equal(t, "ReleasedByHand", condition(n, corev1.NodeNetworkUnavailable).Reason)
 }
 
+// testEndpointAndLabel holds a node until a server on it answers and Ansible has labelled it.
+func testEndpointAndLabel(t *testing.T, f fixture) {
+	var status, requests atomic.Int64
+	status.Store(http.StatusServiceUnavailable)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		w.WriteHeader(int(status.Load()))
+	}))
+	t.Cleanup(server.Close)
+	gate := "http:" + strings.TrimPrefix(server.URL, "http://") + "/healthz"
+	f.addNode(apiserver.NodeSpec{Name: "probed", BootID: bootID(5)})
+	root := newHost(t, 5)
+	installFlannel(t, root)
+	f.startAgent("probed", root, "--gates="+gate+",label:example.org/built-by=kubespray")
+	waitFor := func(reason, message string) {
+		f.waitFor("probed", message, func(n *corev1.Node) bool {
+			c := condition(n, readiness.NetworkHeld)
+			return c.Reason == reason && strings.Contains(c.Message, message) && n.Spec.Unschedulable
+		})
+	}
+	waitFor(readiness.WaitingForLabel, "label example.org/built-by=kubespray of the node, which is not set")
+	waitFor(readiness.WaitingForLabel, gate+" to answer with a 2xx status: it answers 503 Service Unavailable, since ")
+	f.kubectl("label", "node", "probed", "example.org/built-by=kubespray")
+	waitFor(readiness.WaitingForProbe, "waiting for "+gate)
+	status.Store(http.StatusOK)
+	f.waitFor("probed", "released", isReleasedNode)
+	after := requests.Load()
+	require.Never(t, func() bool { return requests.Load() > after+1 }, 3*time.Second, time.Second,
+		"a released node is not probed; one probe may have been under way")
+}
+
 // testHoldOfEtcdNode checks that a Node with a hold and a member keeps its mark for
 // autoscalers in every version when the hold ends, because both need the mark.
 func testHoldOfEtcdNode(t *testing.T, f fixture) {
@@ -167,8 +202,8 @@ func testHoldOfEtcdNode(t *testing.T, f fixture) {
 	}
 }
 
-// testWithoutPolicy follows overlays/without-born-held, as before Kubernetes 1.36:
-// kubelets register with a taint, or the agent alone holds nodes that are not Ready yet.
+// testWithoutPolicy follows the manifests without the component born-held, as before Kubernetes
+// 1.36: kubelets register with a taint, or the agent alone holds nodes that are not Ready yet.
 func testWithoutPolicy(t *testing.T, f fixture) {
 	configMaps := f.Client().CoreV1().ConfigMaps("holdfast-system")
 	require.NoError(t, configMaps.Delete(t.Context(), "holdfast-born-held", metav1.DeleteOptions{}))

@@ -11,11 +11,15 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/nodenet"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // inspectBudget limits the time of an inspection.
@@ -161,6 +165,7 @@ func observeHost(ctx context.Context, machine *host.Host, options inspectFlags) 
 	defer prober.Close()
 	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: machine.Network(ctx)}
 	r.Host.BootID = r.Network.BootID
+	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
 	look := machine.Findings(ctx)
 	r.Etcd = etcdReport{Found: []foundReport{}, Unknown: look.Unknown, Notes: look.Notes}
 	for _, sighting := range look.Found {
@@ -179,4 +184,19 @@ func observeHost(ctx context.Context, machine *host.Host, options inspectFlags) 
 	r.Decision = r.decide(options)
 	r.Result, r.Conclusion = r.Decision.conclude()
 	return r
+}
+
+// probeGates probes each endpoint once, all at the same time.
+func probeGates(ctx context.Context, endpoints []readiness.Endpoint) []readiness.Probe {
+	probes := make([]readiness.Probe, len(endpoints))
+	var group errgroup.Group
+	for i, endpoint := range endpoints {
+		group.Go(func() error {
+			err := nodenet.Probe(ctx, endpoint)
+			probes[i] = endpoint.Result(readiness.Probe{}, err, time.Now())
+			return nil
+		})
+	}
+	_ = group.Wait() // no error is possible
+	return probes
 }

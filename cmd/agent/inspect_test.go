@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -129,6 +131,35 @@ func newReadyHost(t *testing.T) string {
 	writeHostFile(t, root, "etc/cni/net.d/1.conflist", `{"name":"x","plugins":[{"type":"ptp"}]}`)
 	writeHostFile(t, root, "opt/cni/bin/ptp", "#!/bin/sh\n")
 	return root
+}
+
+func TestInspectProbes(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/up" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer server.Close()
+	gate := "http:" + strings.TrimPrefix(server.URL, "http://")
+	args := []string{"--host-root=" + newReadyHost(t), "--gates=" + gate + "/up," + gate + "/down"}
+	text := runInspect(t, args...)
+	require.Contains(t, text, "  probe              "+gate+"/up answers\n")
+	require.Contains(t, text, "  probe              "+gate+"/down fails: it answers 503 Service Unavailable\n")
+	require.Contains(t, text, "    gate "+gate+"/up open\n")
+	require.Contains(t, text, "closed, waiting for "+gate+"/down to answer with a 2xx status: it answers 503")
+	var observed struct {
+		Network  struct{ Probes []map[string]string }
+		Decision struct{ Hold struct{ Reason string } }
+	}
+	require.NoError(t, json.Unmarshal([]byte(runInspect(t, append(args, "-o=json")...)), &observed))
+	require.Equal(t, "WaitingForProbe", observed.Decision.Hold.Reason)
+	require.Equal(t, map[string]string{"gate": gate + "/up", "answer": "present"}, observed.Network.Probes[0])
+	down := observed.Network.Probes[1]
+	require.NotEmpty(t, down["since"])
+	delete(down, "since")
+	require.Equal(t, map[string]string{
+		"gate": gate + "/down", "answer": "absent", "problem": "it answers 503 Service Unavailable",
+	}, down)
 }
 
 func TestInspectWithoutEtcd(t *testing.T) {

@@ -196,6 +196,13 @@ func (w reportWriter) network(f readiness.Facts) {
 		}
 		w.row(2, "unit", u.Name+" "+state)
 	}
+	for _, p := range f.Probes {
+		answer := "answers"
+		if p.Answer != readiness.Present {
+			answer = "fails: " + p.Problem
+		}
+		w.row(2, "probe", p.Gate+" "+answer)
+	}
 }
 
 func describePlugin(p readiness.Plugin) string {

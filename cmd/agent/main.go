@@ -10,15 +10,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"runtime/debug"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -30,7 +26,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/internal/metricsserver"
+	"github.com/holdfast-dev/holdfast/internal/nodenet"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 )
 
@@ -38,11 +35,6 @@ const (
 	// gcPercent is half of Go's default. The agent keeps little and allocates little, so
 	// a smaller heap costs it no time.
 	gcPercent = 50
-	// healthDrain limits how long the agent waits for running requests to its health
-	// endpoint.
-	healthDrain = 2 * time.Second
-	// healthRetry is the delay between two attempts to listen on a port that is in use.
-	healthRetry = 10 * time.Second
 )
 
 // version is the version of the image with its commit. The Makefile has the linker set
@@ -115,14 +107,18 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 		return err
 	}
 	log.InfoContext(ctx, "agent starting", "version", cli.Version(version))
-	metrics, err := metricsHandler(nodeAgent, prober)
+	registry, err := newRegistry(nodeAgent, prober)
+	if err != nil {
+		return err
+	}
+	ports, err := openPorts(cfg, nodeAgent.Healthy, metricsserver.Handler(registry, log), log)
 	if err != nil {
 		return err
 	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return nodeAgent.Run(running) })
-	if cfg.healthListen != "" {
-		group.Go(func() error { return serveHealth(running, cfg.healthListen, nodeAgent.Healthy, metrics, log) })
+	for _, p := range ports {
+		group.Go(func() error { return p.serve(running, log) })
 	}
 	err = group.Wait()
 	if ctx.Err() != nil {
@@ -156,7 +152,8 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 	}
 	parts := agent.Config{
 		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network: machine.Network, AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: machine.Watch,
+		Network: machine.Network, ProbeGate: nodenet.Probe,
+		AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: machine.Watch,
 		Identify: prober.Identify, Observe: prober.Observe, ListMembers: prober.ListMembers,
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}
@@ -179,42 +176,14 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return config, err
 }
 
-// metricsHandler serves the metrics of the agent's parts and of its process.
-func metricsHandler(parts ...prometheus.Collector) (http.Handler, error) {
+// newRegistry returns the metrics of the agent's parts and of its process.
+func newRegistry(parts ...prometheus.Collector) (*prometheus.Registry, error) {
 	registry := prometheus.NewRegistry()
-	for _, part := range append(parts, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
+	for _, part := range append(parts, metricsserver.NewBuildInfo("agent", cli.Version(version)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
 		if err := registry.Register(part); err != nil {
 			return nil, fmt.Errorf("registering metrics: %w", err)
 		}
 	}
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), nil
-}
-
-// serveHealth serves /metrics, and /healthz with status 200 while the node loop runs and
-// 503 otherwise. It ends with ctx. If the port is taken, it keeps retrying; the agent
-// works without its health endpoint.
-func serveHealth(
-	ctx context.Context, address string, healthy func(time.Time) error, metrics http.Handler, log *slog.Logger,
-) error {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return healthy(time.Now()) }))
-	mux.Handle("GET /metrics", metrics)
-	var logged loop.LogOnce
-	for {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-		if err == nil {
-			err = cli.Serve(ctx, cli.NewServer(mux, log), listener, healthDrain)
-		} else {
-			err = fmt.Errorf("listening on --health-listen: %w", err)
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if logged.Changed("", err.Error()) {
-			log.ErrorContext(ctx, "failed to serve the health endpoint; retrying", "address", address, "err", err)
-		}
-		if err := loop.Wait(ctx, healthRetry, nil); err != nil {
-			return err
-		}
-	}
+	return registry, nil
 }

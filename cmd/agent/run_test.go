@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +34,7 @@ func TestRun(t *testing.T) {
 		{"recreated node", testRecreatedNode},
 		{"SPC labels", testSPCLabels},
 		{"webhook down", testWebhookDown},
+		{"metrics over HTTPS", testSecureMetrics},
 		{"number of requests", testNumberOfRequests}, // The last one: it starts a controller.
 	})
 }
@@ -63,11 +66,68 @@ func testRelease(t *testing.T, f fixture) {
 	require.NoError(t, err)
 	metrics, err := io.ReadAll(response.Body)
 	require.NoError(t, errors.Join(err, response.Body.Close()))
+	requireClean(t, string(metrics))
 	for _, name := range []string{
-		"holdfast_agent_look_duration_seconds_count", "holdfast_agent_etcd_questions_total", "process_cpu_seconds_total",
+		`holdfast_build_info{goversion="go`, "holdfast_agent_look_duration_seconds_count",
+		"holdfast_agent_etcd_questions_total", "process_cpu_seconds_total",
 	} {
 		require.Contains(t, string(metrics), name)
 	}
+}
+
+// requireClean checks the holdfast metrics against the conventions of Prometheus.
+func requireClean(t *testing.T, metrics string) {
+	t.Helper()
+	problems, err := promlint.New(strings.NewReader(metrics)).Lint()
+	require.NoError(t, err)
+	for _, p := range problems {
+		require.NotContains(t, p.Metric, "holdfast", p.Text)
+	}
+}
+
+// testSecureMetrics checks that the port for scrapers admits only users who may get the metrics.
+func testSecureMetrics(t *testing.T, f fixture) {
+	root := newHost(t, 1)
+	node := f.addNode(apiserver.NodeSpec{Name: "worker-7", InternalIP: "192.0.2.7", BootID: bootID(7)})
+	address := fmt.Sprintf("127.0.0.1:%d", loopback.FreePort(t))
+	f.startAgent(node.Name, root, "--metrics-listen="+address)
+	//nolint:gosec // As a scraper does: the certificate is self-signed.
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	scrape := func(token string) (int, string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", http.NoBody)
+		require.NoError(t, err)
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := client.Do(request)
+		if err != nil {
+			return 0, err.Error()
+		}
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, errors.Join(err, response.Body.Close()))
+		return response.StatusCode, string(text)
+	}
+	account, err := f.ServiceAccountConfig(t.Context(), "holdfast-system", "holdfast-webhook", "")
+	require.NoError(t, err)
+	// The agent may not ask the API server yet.
+	require.Eventually(t, func() bool {
+		status, _ := scrape(account.BearerToken)
+		return status == http.StatusServiceUnavailable
+	}, soon, 10*time.Millisecond)
+	f.kubectl("create", "clusterrolebinding", "delegator", "--clusterrole=system:auth-delegator",
+		"--serviceaccount=holdfast-system:holdfast-agent")
+	isAnswered := func(want int) func() bool {
+		return func() bool {
+			status, _ := scrape(account.BearerToken)
+			return status == want
+		}
+	}
+	require.Eventually(t, isAnswered(http.StatusForbidden), soon, time.Second)
+	f.kubectl("create", "clusterrole", "scraper", "--verb=get", "--non-resource-url=/metrics")
+	f.kubectl("create", "clusterrolebinding", "scraper", "--clusterrole=scraper",
+		"--serviceaccount=holdfast-system:holdfast-webhook")
+	require.Eventually(t, isAnswered(http.StatusOK), soon, time.Second)
+	_, text := scrape(account.BearerToken)
+	requireClean(t, text)
+	require.Contains(t, text, "holdfast_agent_unreadable_places")
 }
 
 // httpStatus returns the status of a response, or 0 without a response.
@@ -216,7 +276,13 @@ func TestHealth(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	serve := func(ended chan error, log io.Writer) {
-		ended <- serveHealth(ctx, address, check, http.NotFoundHandler(), slog.New(slog.NewTextHandler(log, nil)))
+		logger := slog.New(slog.NewTextHandler(log, nil))
+		ports, err := openPorts(config{healthListen: address}, check, http.NotFoundHandler(), logger)
+		if err != nil {
+			ended <- err
+			return
+		}
+		ended <- ports[0].serve(ctx, logger)
 	}
 	hasStatus := func(status int) func() bool {
 		return func() bool { return httpStatus("http://"+address+"/healthz") == status }
@@ -230,7 +296,7 @@ func TestHealth(t *testing.T) {
 
 	log := &agentLog{}
 	go serve(second, log)
-	log.waitForText(t, "failed to serve the health endpoint")
+	log.waitForText(t, "failed to serve a port")
 	cancel()
 	require.ErrorIs(t, <-first, context.Canceled)
 	require.ErrorIs(t, <-second, context.Canceled)

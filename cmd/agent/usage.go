@@ -31,8 +31,13 @@ Holding a node until its network works
                                   flannel if the CNI configuration names it). A list of cni, flannel and
                                   network-plugin requires these gates on every node too. In a list,
                                   unit:NAME.service waits until a systemd unit has finished. condition:TYPE waits
-                                  until a condition of the Node is True. condition:NetworkUnavailable waits
-                                  until a component other than Holdfast has set that condition to False
+                                  until a condition of the Node is True, and condition:TYPE=False until it is
+                                  False. condition:NetworkUnavailable waits until a component other than Holdfast
+                                  has set that condition to False. label:KEY or label:KEY=VALUE waits for a label
+                                  of the Node. http:HOST:PORT/PATH waits until a GET request is answered with a 2xx
+                                  status; https: too, without a check of the certificate. tcp:HOST:PORT waits until
+                                  a connection is accepted. Without HOST it is 127.0.0.1. A held node is probed
+                                  every second, with a time limit of 3s; a released one is not probed
   --flannel-subnet-file=FILE      flannel's subnet file (default /run/flannel/subnet.env)
   --trust-durable-subnet-file     treat a subnet file that is not on a tmpfs as written in this boot
   --cni-conf-dir=DIR,...          directories of CNI configurations. The agent uses the first directory that has
@@ -67,6 +72,10 @@ Running
                                   the agent immediately
   --health-listen=ADDRESS         address for /healthz and /metrics (default 127.0.0.1:9878). If empty, the agent
                                   does not serve them
+  --metrics-listen=ADDRESS        address for /metrics over HTTPS, such as :11878. If empty, the agent does not serve
+                                  it (default). A client needs a token of a user who may get the URL /metrics. The
+                                  agent creates its certificate at every start. The component metrics sets this
+                                  flag with the permissions that it needs
   --log-level=LEVEL               debug, info, warn or error (default info)
   --log-format=json|text          format of the log (default json)
 

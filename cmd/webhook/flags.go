@@ -33,7 +33,9 @@ type config struct {
 	clusterAPI, karpenter bool
 
 	listen, metricsListen, healthListen string
+	metricsSecure                       bool
 	service, webhookConfiguration       string
+	tlsCertFile, tlsKeyFile             string
 	tlsSecret                           string
 	caValidity, certValidity            time.Duration
 	certSettle                          time.Duration
@@ -52,6 +54,8 @@ type flags struct {
 	onStuckHold             string
 	doomedTaints, awayMarks []string
 	logFlags                cli.LogFlags
+	// given are the names of the flags on the command line.
+	given map[string]bool
 }
 
 // flagSet declares every flag. Their help is in usage.go.
@@ -73,9 +77,12 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.onStuckHold, "on-stuck-hold", keepStuck, "")
 	set.StringVar(&f.listen, "listen", ":9443", "")
 	set.StringVar(&f.metricsListen, "metrics-listen", ":8080", "")
+	set.BoolVar(&f.metricsSecure, "metrics-secure", false, "")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "")
 	set.StringVar(&f.service, "service", "holdfast-webhook", "")
 	set.StringVar(&f.webhookConfiguration, "webhook-configuration", "holdfast", "")
+	set.StringVar(&f.tlsCertFile, "tls-cert-file", "", "")
+	set.StringVar(&f.tlsKeyFile, "tls-key-file", "", "")
 	set.StringVar(&f.tlsSecret, "tls-secret", "holdfast-webhook-tls", "")
 	set.DurationVar(&f.caValidity, "ca-validity", 5*365*24*time.Hour, "")
 	set.DurationVar(&f.certValidity, "cert-validity", 90*24*time.Hour, "")
@@ -105,11 +112,14 @@ func appendTo(list *[]string) func(string) error {
 // parse returns the checked flags, a usage error, or flag.ErrHelp.
 func parse(args []string) (config, error) {
 	var f flags
-	if err := cli.ParseFlags(f.flagSet(), args, "--namespace=NAME"); err != nil {
+	set := f.flagSet()
+	if err := cli.ParseFlags(set, args, "--namespace=NAME"); err != nil {
 		return config{}, err
 	}
+	f.given = map[string]bool{}
+	set.Visit(func(given *flag.Flag) { f.given[given.Name] = true })
 	for _, check := range []func(*flags) error{
-		checkNames, checkTimes, checkDepartures, checkHolds, checkAddresses, checkClientCA, checkSPC, checkLog,
+		checkNames, checkTimes, checkDepartures, checkHolds, checkAddresses, checkTLSFiles, checkClientCA, checkSPC, checkLog,
 	} {
 		if err := check(&f); err != nil {
 			return config{}, err
@@ -237,6 +247,10 @@ func checkHolds(f *flags) error {
 }
 
 func checkAddresses(f *flags) error {
+	if f.metricsSecure && f.metricsListen == "" {
+		return cli.UsageErrorf("--metrics-secure has no effect without --metrics-listen; " +
+			"add an address such as :8080, or remove --metrics-secure")
+	}
 	for _, a := range []struct {
 		flag, value string
 		optional    bool
@@ -250,6 +264,25 @@ func checkAddresses(f *flags) error {
 		}
 		if _, err := net.ResolveTCPAddr("tcp", a.value); err != nil || a.value == "" {
 			return cli.UsageErrorf("%s=%q is not an address with a port, such as :9443 or 10.0.0.1:9443", a.flag, a.value)
+		}
+	}
+	return nil
+}
+
+// checkTLSFiles checks that the flags of the two kinds of serving certificate are not mixed. The
+// files may not exist yet.
+func checkTLSFiles(f *flags) error {
+	if f.tlsCertFile == "" && f.tlsKeyFile == "" {
+		return nil
+	}
+	if f.tlsCertFile == "" || f.tlsKeyFile == "" {
+		return cli.UsageErrorf("--tls-cert-file and --tls-key-file belong together; set both, " +
+			"or none to let the webhook issue its certificate")
+	}
+	for _, name := range []string{"tls-secret", "ca-validity", "cert-validity", "cert-settle", "webhook-configuration"} {
+		if f.given[name] {
+			return cli.UsageErrorf("--%s has no effect with --tls-cert-file, whose certificate the webhook does not issue; "+
+				"remove one of them", name)
 		}
 	}
 	return nil

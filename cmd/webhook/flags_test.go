@@ -49,10 +49,17 @@ func TestParse(t *testing.T) {
 				c.metricsListen, c.healthListen = "", ""
 			},
 		},
+		"metrics over HTTPS": {"--metrics-secure", func(c *config) { c.metricsSecure = true }},
 		"no Lease, text log": {
 			"--leader-elect=false --log-format=text --log-level=debug",
 			func(c *config) {
 				c.leaderElect, c.log = false, cli.LogOptions{Level: slog.LevelDebug}
+			},
+		},
+		"certificate in files": {
+			"--tls-cert-file=/tls/tls.crt --tls-key-file=/tls/tls.key --service=w",
+			func(c *config) {
+				c.tlsCertFile, c.tlsKeyFile, c.service = "/tls/tls.crt", "/tls/tls.key", "w"
 			},
 		},
 		"client CA": {
@@ -125,11 +132,16 @@ func TestUsageErrors(t *testing.T) {
 		{"--namespace=a.b", `--namespace="a.b" is not a valid Kubernetes name: `},
 		{"--service=9", `--service="9" is not a valid Kubernetes name: `},
 		{"--webhook-configuration=A", `--webhook-configuration="A" is not a valid Kubernetes name: `},
+		{"--tls-cert-file=/a", "--tls-cert-file and --tls-key-file belong together"},
+		{"--tls-key-file=/a", "--tls-cert-file and --tls-key-file belong together"},
+		{"--tls-cert-file=/a --tls-key-file=/b --ca-validity=9999h", "--ca-validity has no effect with --tls-cert-file"},
+		{"--tls-cert-file=/a --tls-key-file=/b --tls-secret=c", "--tls-secret has no effect with --tls-cert-file"},
 		{"--tls-secret=a/b", `--tls-secret="a/b" is not a valid Kubernetes name: `},
 		{"--spc-inventory=_", `--spc-inventory="_" is not a valid Kubernetes name: `},
 		{"--listen=", `--listen="" is not an address with a port`},
 		{"--listen=9443", `--listen="9443" is not an address with a port`},
 		{"--metrics-listen=:http-alt-x", `--metrics-listen=":http-alt-x" is not an address with a port`},
+		{"--metrics-secure --metrics-listen=", "--metrics-secure has no effect without --metrics-listen"},
 		{"--health-listen=x:99999", `--health-listen="x:99999" is not an address with a port`},
 		{"--ca-validity=0", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
 		{"--cert-validity=30000h", "--cert-validity=30000h0m0s is more than half of --ca-validity=43800h0m0s"},

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,9 +16,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	// The image contains this program only. These are the certificate authorities for the
 	// SPC API where the system has none.
@@ -28,7 +24,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
-	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/cli"
@@ -82,24 +77,27 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 		log.WarnContext(ctx, "the webhook does not authenticate its clients; every client of its port can cause grants",
 			"listen", cfg.listen, "advice", "set --client-ca-file, or allow only the API server with a NetworkPolicy")
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	// Serve health from the start: a webhook that waits for the API server is alive, but
 	// not ready. It is served to the end, as is all else that reviews need: only the review
 	// server ends with ctx, and ends the group.
 	var ready atomic.Pointer[func() error]
+	check := readyCheck(ctx, &ready)
+	registry := newRegistry(check)
+	metrics, err := newMetricsPort(cfg, api, registry, log)
+	if err != nil {
+		return errors.Join(err, ports.close())
+	}
 	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
 	if ports.health != nil {
 		group.Go(func() error {
-			return cli.Serve(running, cli.NewServer(healthHandler(ctx, &ready), log), ports.health, drainTime)
+			return cli.Serve(running, cli.NewServer(healthHandler(check), log), ports.health, drainTime)
 		})
 	}
 	if ports.metrics != nil {
-		mux := http.NewServeMux()
-		mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{registry, crmetrics.Registry},
-			promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
-		group.Go(func() error { return cli.Serve(running, cli.NewServer(mux, log), ports.metrics, drainTime) })
+		group.Go(func() error {
+			return cli.Serve(running, cli.NewServer(metrics.handler, log), metrics.wrap(ports.metrics), drainTime)
+		})
 	}
 	group.Go(func() error {
 		stopping, cancel := withEnd(running, ctx, 0)
@@ -127,12 +125,9 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return config, err
 }
 
-// healthHandler serves /healthz, which always succeeds because a restart does not bring
-// the API server back, and /readyz, which runs the check in ready until ctx ends.
-func healthHandler(ctx context.Context, ready *atomic.Pointer[func() error]) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return nil }))
-	mux.HandleFunc("GET /readyz", cli.CheckHandler(func() error {
+// readyCheck returns a check that runs the one in ready, until ctx ends.
+func readyCheck(ctx context.Context, ready *atomic.Pointer[func() error]) func() error {
+	return func() error {
 		if ctx.Err() != nil {
 			return errors.New("the webhook is stopping")
 		}
@@ -140,7 +135,15 @@ func healthHandler(ctx context.Context, ready *atomic.Pointer[func() error]) htt
 			return (*check)()
 		}
 		return errors.New("waiting for the API server")
-	}))
+	}
+}
+
+// healthHandler serves /healthz, which always succeeds because a restart does not bring
+// the API server back, and /readyz.
+func healthHandler(ready func() error) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return nil }))
+	mux.HandleFunc("GET /readyz", cli.CheckHandler(ready))
 	return mux
 }
 

@@ -158,10 +158,12 @@ func (l *deletionLoad) waitForMore(t *testing.T) {
 // TestManifestTimes checks that the Deployment gives a replica enough time to stop, and the
 // memory limit that the tests use.
 func TestManifestTimes(t *testing.T) {
-	text, err := os.ReadFile("../../manifests/base/webhook.yaml")
+	content, err := os.ReadFile("../../manifests/base/webhook.yaml")
 	require.NoError(t, err)
 	var deployment appsv1.Deployment
-	require.NoError(t, yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &deployment))
+	_, text, found := strings.Cut(string(content), "apiVersion: apps/v1\n")
+	require.True(t, found)
+	require.NoError(t, yaml.Unmarshal([]byte(strings.Split(text, "\n---\n")[0]), &deployment))
 	pod := deployment.Spec.Template.Spec
 	container := pod.Containers[0]
 	preStop := time.Duration(container.Lifecycle.PreStop.Sleep.Seconds) * time.Second

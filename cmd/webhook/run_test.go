@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -69,6 +71,16 @@ func TestRun(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, metrics)
 	require.Contains(t, metrics+f.replicas[1].fetchMetrics(t),
 		`holdfast_webhook_admissions_total{path="/validate-etcd-node",reason="BreakGlass",verdict="allowed"} 1`)
+
+	require.Contains(t, metrics, `holdfast_build_info{goversion="go`)
+	require.Contains(t, metrics, "holdfast_webhook_ready 1\n")
+	for _, replica := range f.replicas {
+		problems, err := promlint.New(strings.NewReader(replica.fetchMetrics(t))).Lint()
+		require.NoError(t, err)
+		for _, p := range problems {
+			require.NotContains(t, p.Metric, "holdfast", p.Text)
+		}
+	}
 
 	// A second request for a Node that is already being deleted succeeds, although no
 	// agent runs.
@@ -207,6 +219,36 @@ func TestHealthWithoutAPIServer(t *testing.T) {
 	}, soon, 10*time.Millisecond)
 	code, _ := fetch(t, "http://"+health+"/healthz")
 	require.Equal(t, http.StatusOK, code)
+	cancel()
+	require.NoError(t, g.Wait())
+}
+
+// TestSecureMetrics has no API server, so every token is unknown.
+func TestSecureMetrics(t *testing.T) {
+	address := freeAddress(t)
+	cfg, err := parse([]string{
+		"--kubeconfig=" + unreachableAPI(t), "--listen=127.0.0.1:0", "--metrics-listen=" + address, "--metrics-secure",
+		"--health-listen=",
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return run(ctx, cfg, t.Output()) })
+	//nolint:gosec // As a scraper does: the certificate is self-signed.
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for header, want := range map[string]int{
+		"": http.StatusUnauthorized, "Bearer token": http.StatusServiceUnavailable,
+	} {
+		require.Eventually(t, func() bool {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/metrics", http.NoBody)
+			require.NoError(t, err)
+			request.Header.Set("Authorization", header)
+			response, err := client.Do(request)
+			return err == nil && response.Body.Close() == nil && response.StatusCode == want
+		}, soon, 10*time.Millisecond, header)
+	}
+	code, _ := fetch(t, "http://"+address+"/metrics")
+	require.NotEqual(t, http.StatusOK, code)
 	cancel()
 	require.NoError(t, g.Wait())
 }

@@ -98,7 +98,7 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	); err != nil {
 		return err
 	}
-	certificates, err := s.newRotator(m)
+	certificates, err := s.newCertificates(m)
 	if err != nil {
 		return err
 	}
@@ -293,8 +293,15 @@ func (s webhookServer) addSPCInventory(
 	return nil
 }
 
-// newRotator returns the rotator of the serving certificate.
-func (s webhookServer) newRotator(m manager.Manager) (*servingcert.Rotator, error) {
+// newCertificates returns the source of the serving certificate: the files of the flags, or the
+// rotator.
+func (s webhookServer) newCertificates(m manager.Manager) (certificateSource, error) {
+	if s.tlsCertFile != "" {
+		return servingcert.NewFiles(servingcert.FilesOptions{
+			CertFile: s.tlsCertFile, KeyFile: s.tlsKeyFile, Service: s.service, Namespace: s.namespace,
+			Log: s.log, Registerer: s.registry,
+		})
+	}
 	uncached, err := client.NewWithWatch(s.api, client.Options{
 		Scheme: m.GetScheme(), HTTPClient: m.GetHTTPClient(), Mapper: m.GetRESTMapper(),
 	})

@@ -51,6 +51,11 @@ Serving the API server
   --listen=ADDRESS                address for the requests of the API server (default :9443)
   --service=NAME                  Service of the webhook (default holdfast-webhook). The certificate is valid for its
                                   names
+  --tls-cert-file=FILE            certificate with its chain that another program issues, such as cert-manager
+  --tls-key-file=FILE             its key; set both files or none. The webhook waits for the files, reads changed files
+                                  again, and writes neither the Secret nor the ValidatingWebhookConfiguration. That
+                                  program must keep the caBundle of all webhooks in it. The following five flags have
+                                  no effect then
   --webhook-configuration=NAME    ValidatingWebhookConfiguration that receives the certificate authority
                                   (default holdfast)
   --tls-secret=NAME               Secret with the certificate and its authority (default holdfast-webhook-tls). The
@@ -80,6 +85,9 @@ StackPointCloud: a token, a URL and two numbers, each from its flag or from the 
 
 Running
   --metrics-listen=ADDRESS        address for /metrics (default :8080). If empty, the webhook does not serve it
+  --metrics-secure=BOOL           serve /metrics over HTTPS, to clients with a token of a user who may get the URL
+                                  /metrics (default false). The webhook creates the certificate at every start. The
+                                  component metrics sets this flag with the permissions that it needs
   --health-listen=ADDRESS         address for /healthz and /readyz (default :8081). If empty, the webhook does not
                                   serve them
   --log-level=LEVEL               debug, info, warn or error (default info)

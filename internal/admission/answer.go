@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,13 +51,21 @@ func (a answer) withProblem(problem string) answer {
 	return a
 }
 
-func (a answer) response() admission.Response {
-	result := &metav1.Status{Code: http.StatusOK, Message: a.Message}
-	if !a.Allowed {
+// response returns the answer for the API server, which passes the status of a refusal and all
+// warnings on to the client. The reason is part of both. An allowed dry run carries it in its first
+// warning: without that, a client could not tell this answer from that of an API server that has
+// not asked Holdfast.
+func (a answer) response(isDryRun bool) admission.Response {
+	result, warnings := &metav1.Status{Code: http.StatusOK, Message: a.Message}, a.Warnings
+	switch {
+	case !a.Allowed:
 		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, statusReason(a.code)
+		result.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: a.Reason.Cause()}}}
+	case isDryRun:
+		warnings = slices.Concat([]string{quorum.ReasonText(a.Reason, a.Message)}, a.Warnings)
 	}
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
-		Allowed: a.Allowed, Result: result, Warnings: a.Warnings,
+		Allowed: a.Allowed, Result: result, Warnings: warnings,
 		AuditAnnotations: map[string]string{"reason": string(a.Reason)},
 	}}
 }

@@ -88,7 +88,19 @@ func TestReviewedDeletions(t *testing.T) {
 		},
 		"dry run": {
 			path: EtcdNodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes }, decision: kept,
-			allowed: true, code: 200, message: "2 of 3 stay", warnings: kept.Warnings,
+			allowed: true, code: 200, message: "2 of 3 stay",
+			warnings: append([]string{"holdfast.dev/QuorumKept: 2 of 3 stay"}, kept.Warnings...),
+		},
+		"unlabelled, dry run": {
+			path: NodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes },
+			decision: quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, allowed: true, code: 200,
+			warnings: []string{"holdfast.dev/NothingToProtect"},
+		},
+		"unlabelled, unreadable cache, dry run": {
+			path: NodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes },
+			err: errors.New("cache not started"), allowed: true, code: 200,
+			warnings: []string{"holdfast.dev/NotKnown", "holdfast cannot read its EtcdClusters: cache not started. " +
+				"The node does not have the label holdfast.dev/etcd-member, so its deletion is allowed."},
 		},
 		"reviewer error": {
 			path: EtcdNodePath, err: errors.New("listing EtcdClusters: timeout"), code: 503,
@@ -173,7 +185,12 @@ func TestReviewedDeletions(t *testing.T) {
 			require.Equal(t, []string{"10.0.0.1", "n1"}, req.Addresses)
 			require.Equal(t, c.override, req.BreakGlass != nil)
 			require.Equal(t, c.unverified, req.Unverified)
-			require.Equal(t, name == "dry run", req.DryRun)
+			require.Equal(t, strings.Contains(name, "dry run"), req.DryRun)
+			if !c.allowed {
+				reason, isReason := quorum.ReasonOf(got.Result.Details)
+				require.True(t, isReason)
+				require.Equal(t, got.AuditAnnotations["reason"], string(reason))
+			}
 			if _, broken := f.live.Annotations[quorum.BreakGlassAnnotation]; !broken {
 				require.Equal(t, []evidence.MemberRef{{Cluster: "cd", Member: "3a"}}, req.Announced)
 			}

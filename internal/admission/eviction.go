@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -107,7 +106,7 @@ func (h *Handler) decideDrain(ctx context.Context, r review, node string) answer
 		return alreadyDeleting() // Its members count as lost already.
 	}
 	live.DeepCopyInto(r.node)
-	req, problem, err := newRequest(r, isLabelled(live), time.Now())
+	req, problem, err := newRequest(r, quorum.IsLabelled(live), time.Now())
 	if err != nil && req.BreakGlass == nil {
 		return answerCannotDecide(quorum.RefuseUnparsable(req, err).Message).withProblem(problem)
 	}
@@ -116,10 +115,6 @@ func (h *Handler) decideDrain(ctx context.Context, r review, node string) answer
 		return undecided(r, decision, err).withProblem(problem)
 	}
 	return decided(decision).withProblem(problem)
-}
-
-func isLabelled(node *corev1.Node) bool {
-	return node.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
 }
 
 // allowUnguarded allows an eviction that keeps no drain from anything. It makes no grant.

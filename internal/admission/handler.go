@@ -205,7 +205,7 @@ func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) ad
 		a = h.decide(ctx, e, r)
 	}
 	h.record(e.path, r, a, time.Since(began))
-	return a.response()
+	return a.response(r.dryRun)
 }
 
 // decide decides within the deadline of the entry. A panic costs this answer only, not the

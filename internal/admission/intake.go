@@ -16,6 +16,8 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 // Any client that reaches the port can send requests. These limits keep a replica within the
@@ -215,15 +217,13 @@ const busyMessage = "holdfast is busy with other reviews. Try again in a second.
 
 // refuseBusy refuses a review at the entry that fails closed. Programs that use client-go repeat
 // the deletion by themselves after the time in the answer.
-func refuseBusy(w http.ResponseWriter, body []byte) {
-	writeBusy(w, body, &metav1.StatusDetails{RetryAfterSeconds: 1})
-}
+func refuseBusy(w http.ResponseWriter, body []byte) { writeBusy(w, body, 1) }
 
 // refuseBusyEviction refuses a review at the entry for evictions. Programs that drain nodes repeat
 // the eviction by themselves. A time in the answer would make client-go repeat it within the call.
-func refuseBusyEviction(w http.ResponseWriter, body []byte) { writeBusy(w, body, nil) }
+func refuseBusyEviction(w http.ResponseWriter, body []byte) { writeBusy(w, body, 0) }
 
-func writeBusy(w http.ResponseWriter, body []byte, details *metav1.StatusDetails) {
+func writeBusy(w http.ResponseWriter, body []byte, retryAfterSeconds int32) {
 	var review struct {
 		Request struct {
 			UID types.UID `json:"uid"`
@@ -241,7 +241,9 @@ func writeBusy(w http.ResponseWriter, body []byte, details *metav1.StatusDetails
 			UID: review.Request.UID, AuditAnnotations: map[string]string{"reason": busy},
 			Result: &metav1.Status{
 				Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-				Message: busyMessage, Details: details,
+				Message: busyMessage, Details: &metav1.StatusDetails{
+					Causes: []metav1.StatusCause{{Type: quorum.Reason(busy).Cause()}}, RetryAfterSeconds: retryAfterSeconds,
+				},
 			},
 		},
 	})

@@ -138,7 +138,7 @@ func TestBusyEntry(t *testing.T) {
 				require.Contains(t, review.Response.Result.Message, "Try again")
 				if path == EtcdNodePath {
 					require.EqualValues(t, 1, review.Response.Result.Details.RetryAfterSeconds)
-					review.Response.Result.Details = nil
+					review.Response.Result.Details.RetryAfterSeconds = 0
 				}
 				requireRetriable(t, review.Response)
 			} else {

@@ -129,7 +129,7 @@ func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node)
 		node = live
 	}
 	e := h.otherNodeEntry()
-	if isLabelled(node) {
+	if quorum.IsLabelled(node) {
 		e = h.etcdNodeEntry()
 	}
 	r.node, r.version, r.machine = node, node.ResourceVersion, nil

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -12,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -95,14 +93,9 @@ func (r review) target() string {
 // annotation does not count; it is empty if there is no annotation, or if it counts. An
 // announcement that cannot be parsed is returned as the error, with a request that lacks it.
 func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, problem string, err error) {
-	req = quorum.Request{
-		Node: r.node.Name, UID: r.node.UID, Version: r.version, Labelled: labelled, Drain: r.pod != "", User: r.user,
-		DryRun: r.dryRun,
-	}
-	req.AgentSilent = !hasReported(r.node)
-	for _, a := range r.node.Status.Addresses {
-		req.Addresses = append(req.Addresses, a.Address)
-	}
+	req, err = quorum.RequestFor(r.node)
+	req.Version, req.Labelled, req.Drain = r.version, labelled, r.pod != ""
+	req.User, req.DryRun = r.user, r.dryRun
 	if value, isSet := r.node.Annotations[quorum.BreakGlassAnnotation]; isSet {
 		breakGlass, bad := quorum.ParseBreakGlass(value, r.node.UID, now)
 		if bad != nil {
@@ -111,16 +104,5 @@ func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, pro
 			req.BreakGlass = &breakGlass
 		}
 	}
-	req.Announced, err = observation.ParseAnnouncement(r.node.Annotations[observation.AnnouncementAnnotation])
-	if err == nil {
-		req.Unverified, err = observation.ParseUnverified(r.node.Annotations[observation.UnverifiedAnnotation])
-	}
 	return req, problem, err
-}
-
-// hasReported reports whether the agent of the Node has found out whether the node holds a member.
-func hasReported(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == observation.EtcdMemberCondition && c.Status != corev1.ConditionUnknown
-	})
 }

@@ -52,8 +52,8 @@ type Events interface {
 	Create(ctx context.Context, event *corev1.Event, o metav1.CreateOptions) (*corev1.Event, error)
 }
 
-// Config describes an Agent. Every field is required, except AllowShutdown, Inventory and
-// FollowInventory.
+// Config describes an Agent. Every field is required, except ProbeGate, AllowShutdown, Inventory
+// and FollowInventory.
 type Config struct {
 	// Node is the name of the agent's own Node, the only Node that the agent reads and writes.
 	Node     string
@@ -68,6 +68,9 @@ type Config struct {
 	// Watch calls notify whenever the host may have changed, until the context ends. If Watch
 	// fails, the agent starts it again; until then the tick replaces it.
 	Watch func(ctx context.Context, notify func()) error
+	// ProbeGate probes the endpoint of a gate once, and limits its own time. It returns why the
+	// gate is closed. It is called only for the endpoints of the policy.
+	ProbeGate func(context.Context, readiness.Endpoint) error
 	// AllowShutdown ends the delay of a shutdown that Network has reported. The agent calls it
 	// when the Node is written. It is nil where no shutdown is delayed.
 	AllowShutdown func() error
@@ -140,6 +143,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg: cfg, nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staleReason: a.scanner.staleReason,
 		writer: nodepatch.NewWriter(cfg.Nodes), recordEvent: a.recorder.record, wake: loop.NewSignal(),
 	}
+	a.nodeLoop.prober = newGateProber(cfg, a.nodeLoop.wake.Notify)
 	return a, nil
 }
 
@@ -147,7 +151,7 @@ func New(cfg Config) (*Agent, error) {
 func (a *Agent) Run(ctx context.Context) error {
 	parts := []func(context.Context) error{
 		a.nodes.run, a.clusters.runWhenWanted, a.nodeLoop.run, a.scanner.run, a.reporter.run,
-		a.reporter.lists.run, a.recorder.run,
+		a.reporter.lists.run, a.recorder.run, a.nodeLoop.prober.run,
 		func(ctx context.Context) error {
 			return keepWatching(ctx, a.cfg.Log.With("watch", "host"), a.cfg.Watch, a.onHostChange)
 		},

@@ -276,8 +276,9 @@ type bubbleFixture struct {
 	api   *fakeNodeAPI
 	agent *Agent
 	facts latest[readiness.Facts]
-	// policy and scanTakes are set before the agent starts.
+	// policy, probeGate and scanTakes are set before the agent starts.
 	policy    readiness.Policy
+	probeGate func(context.Context, readiness.Endpoint) error
 	scanTakes time.Duration
 }
 
@@ -298,8 +299,8 @@ func inBubble(t *testing.T, node *corev1.Node, prepare, act func(*bubbleFixture)
 				_ = pause(ctx, f.scanTakes) // A scan that is cut short has the same result.
 				return nil, nil
 			},
-			Watch:  func(ctx context.Context, _ func()) error { <-ctx.Done(); return context.Cause(ctx) },
-			Policy: f.policy, Tick: slowTick, Log: discardLog(),
+			Watch:     func(ctx context.Context, _ func()) error { <-ctx.Done(); return context.Cause(ctx) },
+			ProbeGate: f.probeGate, Policy: f.policy, Tick: slowTick, Log: discardLog(),
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

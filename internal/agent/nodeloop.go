@@ -51,6 +51,7 @@ type nodeLoop struct {
 	clusters    *store[*v1alpha1.EtcdCluster]
 	evidence    *latest[evidence.Scan]
 	staleReason func(now time.Time) string
+	prober      *gateProber
 	writer      *nodepatch.Writer
 	recordEvent func(context.Context, *corev1.Node, nodeEvent)
 	wake        loop.Signal
@@ -145,6 +146,7 @@ func (l *nodeLoop) reconcile(ctx context.Context) error {
 		}
 		if facts == nil {
 			gathered := l.cfg.Network(ctx)
+			gathered.Probes = l.prober.results()
 			facts = &gathered
 		}
 		changed, err := l.reconcileOnce(ctx, node, *facts)
@@ -215,7 +217,9 @@ func (l *nodeLoop) reconcileOnce(
 		return false, err
 	}
 	l.logDecision(ctx, d)
-	if !scanned && d.hold.Record == nil && began.Sub(l.started) < firstScanGrace {
+	l.prober.follow(d.hold)
+	isScanning := !scanned && d.hold.Record == nil && began.Sub(l.started) < firstScanGrace
+	if isScanning || d.hold.AwaitsProbe {
 		d = d.withoutHoldCondition()
 	}
 	after, err := l.writeDecision(ctx, node, d)

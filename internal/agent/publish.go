@@ -28,6 +28,8 @@ const (
 	// before. A write and its event in the watch take a fifth of it, and longer if the API server is
 	// busy.
 	writeSlot = 100 * time.Millisecond
+	// grantRoom is how long the second answer waits for the grant that may follow from the first one.
+	grantRoom = 50 * time.Millisecond
 	// maxProbes limits the probes that run side by side. The probe of a member that hangs takes
 	// the whole timeout, and must not delay the answer to the next nonce.
 	maxProbes = 4
@@ -219,11 +221,11 @@ func (r *clusterReporter) publishResults(ctx context.Context) time.Duration {
 		if report.waiting == nil {
 			continue
 		}
-		cluster, exists, _ := r.clusters.get(string(id))
-		now := time.Now()
-		if exists && !report.waiting.turn.isDue(cluster, now) {
-			next = min(next, report.waiting.turn.latest.Sub(now))
-			continue
+		if cluster, exists, _ := r.clusters.get(string(id)); exists {
+			if wait := report.waiting.turn.wait(cluster, time.Now()); wait > 0 {
+				next = min(next, wait)
+				continue
+			}
 		}
 		p := *report.waiting
 		report.waiting = nil
@@ -278,11 +280,16 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 
 // A writeTurn tells when a node may write its answer to a nonce. All nodes write into one object.
 // The API server repeats a write that another one has overtaken, as often as necessary, so the
-// nodes write one after another, by name. Most often a grant needs only the first answer.
+// nodes write one after another, by name. Most often a grant needs only the first answer, and is
+// written after it.
 type writeTurn struct {
 	// after are the nodes that write before. They answered the nonce before, as this node did.
 	after  []string
 	before string
+	// ledger is the version of the grants before the answers.
+	ledger int64
+	// free is when all nodes of after had answered, zero before.
+	free time.Time
 	// latest is the time at which the node writes in any case.
 	latest time.Time
 }
@@ -290,7 +297,7 @@ type writeTurn struct {
 // newWriteTurn returns the turn of the answer to the nonce of c. A node that did not answer the
 // nonce before is not waited for, nor is one that no member is bound to.
 func newWriteTurn(node string, c *v1alpha1.EtcdCluster) writeTurn {
-	t := writeTurn{before: nonceOf(node, c)}
+	t := writeTurn{before: nonceOf(node, c), ledger: c.Spec.Ledger}
 	if t.before == c.Spec.Nonce {
 		return t // The answer is written already.
 	}
@@ -302,10 +309,20 @@ func newWriteTurn(node string, c *v1alpha1.EtcdCluster) writeTurn {
 	return t
 }
 
-// isDue reports whether all nodes before have answered, or have had enough time.
-func (t writeTurn) isDue(c *v1alpha1.EtcdCluster, now time.Time) bool {
+// wait returns how long the node still waits: until all nodes before it have answered. The second
+// node also leaves time for a grant. Then the others follow without a pause.
+func (t *writeTurn) wait(c *v1alpha1.EtcdCluster, now time.Time) time.Duration {
 	hasNotAnswered := func(node string) bool { return nonceOf(node, c) == t.before }
-	return !now.Before(t.latest) || !slices.ContainsFunc(t.after, hasNotAnswered)
+	left := max(0, t.latest.Sub(now))
+	switch {
+	case slices.ContainsFunc(t.after, hasNotAnswered):
+		return left
+	case len(t.after) != 1 || c.Spec.Ledger != t.ledger:
+		return 0
+	case t.free.IsZero():
+		t.free = now
+	}
+	return min(left, max(0, t.free.Add(grantRoom).Sub(now)))
 }
 
 // nonceOf returns the nonce of a node's entry, or the empty string if it has none.

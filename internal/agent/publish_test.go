@@ -331,27 +331,31 @@ func TestWriteTurn(t *testing.T) {
 		// answers has the times at which the other nodes answer.
 		answers map[string]time.Duration
 		probe   time.Duration
-		wantAt  time.Duration
+		// grant is when a grant is written, if at all.
+		grant  time.Duration
+		wantAt time.Duration
 	}{
-		"others write first":       {nil, map[string]time.Duration{"0": 20 * ms, "1": 40 * ms}, 10 * ms, 40 * ms},
-		"others are done":          {nil, map[string]time.Duration{"0": 2 * ms, "1": 4 * ms}, 10 * ms, 10 * ms},
-		"later node not awaited":   {[]string{"0", "1"}, nil, 10 * ms, 10 * ms},
-		"no answer":                {nil, nil, 10 * ms, 10*ms + 2*writeSlot},
-		"one answer":               {nil, map[string]time.Duration{"0": 20 * ms}, 10 * ms, 10*ms + 2*writeSlot},
-		"silent before":            {[]string{"0"}, map[string]time.Duration{"1": 40 * ms}, 10 * ms, 40 * ms},
-		"silent, and no answer":    {[]string{"0"}, nil, 10 * ms, 10*ms + writeSlot},
-		"time counts from a probe": {nil, nil, 1500 * ms, 1500*ms + 2*writeSlot},
+		"others write first":       {nil, map[string]time.Duration{"0": 20 * ms, "1": 40 * ms}, 10 * ms, 0, 40 * ms},
+		"others are done":          {nil, map[string]time.Duration{"0": 2 * ms, "1": 4 * ms}, 10 * ms, 0, 10 * ms},
+		"later node not awaited":   {[]string{"0", "1"}, nil, 10 * ms, 0, 10 * ms},
+		"no answer":                {nil, nil, 10 * ms, 0, 10*ms + 2*writeSlot},
+		"one answer":               {nil, map[string]time.Duration{"0": 20 * ms}, 10 * ms, 0, 10*ms + 2*writeSlot},
+		"second of two":            {[]string{"0"}, map[string]time.Duration{"1": 40 * ms}, 10 * ms, 0, 40*ms + grantRoom},
+		"second, and a grant":      {[]string{"0"}, map[string]time.Duration{"1": 40 * ms}, 10 * ms, 60 * ms, 60 * ms},
+		"second, first is late":    {[]string{"0"}, map[string]time.Duration{"1": 100 * ms}, 10 * ms, 0, 10*ms + writeSlot},
+		"silent, and no answer":    {[]string{"0"}, nil, 10 * ms, 0, 10*ms + writeSlot},
+		"time counts from a probe": {nil, nil, 1500 * ms, 0, 1500*ms + 2*writeSlot},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runReporter(t, func(ctx context.Context, _ *reporterFixture) v1alpha1.Observation {
 				_ = pause(ctx, c.probe)
 				return v1alpha1.Observation{Linearizable: true}
 			}, func(f *reporterFixture) {
-				answered := map[string]string{}
+				answered, ledger := map[string]string{}, int64(0)
 				deliver := func(nonce string) {
 					cluster := &v1alpha1.EtcdCluster{
 						ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"},
-						Spec:       v1alpha1.EtcdClusterSpec{Nonce: nonce},
+						Spec:       v1alpha1.EtcdClusterSpec{Nonce: nonce, Ledger: ledger},
 					}
 					for _, node := range []string{"0", "1", testNode, testNode + "-later"} {
 						cluster.Spec.Members = append(cluster.Spec.Members, v1alpha1.Binding{Node: node})
@@ -374,6 +378,10 @@ func TestWriteTurn(t *testing.T) {
 							answered[node] = "b"
 							deliver("b")
 						}
+					}
+					if at > 0 && c.grant == at*ms {
+						ledger++
+						deliver("b")
 					}
 					f.wait(ms)
 				}

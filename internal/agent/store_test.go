@@ -62,6 +62,7 @@ func TestStaleWatch(t *testing.T) {
 			},
 			nodes:    newStore[*corev1.Node](discardLog(), func() {}),
 			clusters: newStore[*v1alpha1.EtcdCluster](discardLog(), func() {}),
+			prober:   newGateProber(Config{}, nil),
 			evidence: &latest[evidence.Scan]{}, staleReason: func(time.Time) string { return "" },
 			writer:      nodepatch.NewWriter(server),
 			recordEvent: func(context.Context, *corev1.Node, nodeEvent) {}, wake: loop.NewSignal(),

@@ -40,11 +40,7 @@ func (l LiveNode) State(marks departure.Table) observation.NodeState {
 	case l.Node == nil:
 		return observation.NodeState{Known: true}
 	}
-	return observation.NodeState{
-		Known: true, UID: l.Node.UID, Deleting: l.Node.DeletionTimestamp != nil, Departure: marks.Of(l.Node),
-		Cordoned: l.Node.Spec.Unschedulable,
-		Machine:  observation.NewMachine(l.Node.Status.NodeInfo.MachineID, l.Node.Status.NodeInfo.SystemUUID),
-	}
+	return observation.StateOf(l.Node, marks)
 }
 
 // CachedNodes lists all Nodes from the cache.

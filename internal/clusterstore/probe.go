@@ -69,7 +69,9 @@ type probeQueue struct {
 	latest *v1alpha1.EtcdCluster
 	// nonceAt is when this replica learned of that nonce.
 	nonceAt time.Time
-	// changed is closed, and replaced, with every new version.
+	// writingSince is when this replica began to write a nonce. It is zero while it writes none.
+	writingSince time.Time
+	// changed is closed, and replaced, with every new version, and when a write of a nonce has ended.
 	changed chan struct{}
 }
 
@@ -201,10 +203,14 @@ func (r *ProbeRequester) begin(ctx context.Context, q *probeQueue, p *ProbeReque
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p.begun, p.err = true, err
+	if isNeeded {
+		q.writingSince = time.Time{}
+		q.notify()
+	}
 }
 
 // waitForTurn returns when the request before has been answered or is older than the interval, or
-// when another replica has written a nonce that answers the request. Then no other is needed.
+// when a nonce has been written that answers the request. Then no other is needed.
 func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *ProbeRequest) (isNeeded bool, err error) {
 	reserved := q.pace.Reserve()
 	paced := time.Now().Add(reserved.Delay())
@@ -216,7 +222,9 @@ func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *Prob
 			return false, nil
 		}
 		wait := max(time.Until(paced), q.untilFree(r.interval))
-		p.begun = wait <= 0
+		if p.begun = wait <= 0; p.begun {
+			q.writingSince = time.Now()
+		}
 		changed := q.changed
 		r.mu.Unlock()
 		if wait <= 0 {
@@ -229,9 +237,14 @@ func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *Prob
 	}
 }
 
-// untilFree returns for how long the agents may be busy with the request under way.
+// untilFree returns for how long the agents may be busy with the request under way. A request that
+// this replica is still writing most often answers those that wait, too: they were made from older
+// versions.
 func (q *probeQueue) untilFree(interval time.Duration) time.Duration {
-	if q.latest == nil || isAnswered(q.latest) {
+	switch {
+	case !q.writingSince.IsZero():
+		return interval - time.Since(q.writingSince)
+	case q.latest == nil || isAnswered(q.latest):
 		return 0
 	}
 	return interval - time.Since(q.nonceAt)
@@ -310,6 +323,11 @@ func (q *probeQueue) setLatest(c *v1alpha1.EtcdCluster) {
 		q.nonceAt = time.Now()
 	}
 	q.latest = c
+	q.notify()
+}
+
+// notify wakes the requests that wait for their turn. The caller holds the lock of the requester.
+func (q *probeQueue) notify() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }

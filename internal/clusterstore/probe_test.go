@@ -30,14 +30,18 @@ type slowServer struct {
 	takes time.Duration
 	fail  error
 
-	mu      sync.Mutex
-	version int
-	nonces  []string
+	mu       sync.Mutex
+	version  int
+	nonces   []string
+	attempts int
 }
 
 func (server *slowServer) Patch(
 	ctx context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption,
 ) error {
+	server.mu.Lock()
+	server.attempts++
+	server.mu.Unlock()
 	select {
 	case <-time.After(server.takes):
 	case <-ctx.Done():
@@ -236,8 +240,31 @@ func TestRequestDuringWrite(t *testing.T) {
 		}
 		require.NoError(t, g.Wait())
 		require.Len(t, server.nonces, 1)
+		require.Equal(t, 1, server.attempts, "the second request waits for the write of the first")
 		require.NotSame(t, probes[0], probes[1])
 		require.Equal(t, probes[0].Result().Nonces, probes[1].Result().Nonces, "it was written after both reads")
+	})
+}
+
+// A write that does not end delays other requests for no longer than the interval.
+func TestRequestDuringHangingWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &slowServer{takes: time.Hour}
+		requester := newTestRequester(server)
+		hanging, cancel := context.WithCancel(t.Context())
+		var g errgroup.Group
+		g.Go(func() error {
+			_, err := requester.request(hanging, clusterVersion("1", ""))
+			return err
+		})
+		synctest.Wait()
+		server.takes = 0
+		before := time.Now()
+		_, err := requester.request(t.Context(), clusterVersion("1", ""))
+		require.NoError(t, err)
+		require.Equal(t, defaultProbeInterval, time.Since(before))
+		cancel()
+		require.ErrorIs(t, g.Wait(), context.Canceled)
 	})
 }
 

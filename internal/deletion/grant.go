@@ -30,7 +30,7 @@ func (r *Reviewer) grant(
 func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
 	machine, now := view.Nodes[req.Node].Machine, metav1.Now()
 	g := v1alpha1.Grant{
-		NodeUID: req.UID, Node: req.Node, Members: v.Members, Time: now, User: cmp.Or(req.User, noUser),
+		NodeUID: req.UID, Node: req.Node, Members: v.Members, Voters: v.VoterIDs, Time: now, User: cmp.Or(req.User, noUser),
 		NodeVersion: req.Version, Reason: v1alpha1.GrantDeletion, BreakGlass: req.BreakGlass != nil,
 		MachineID: machine.MachineID, SystemUUID: machine.SystemUUID,
 		Addresses: quorum.MachineAddresses(view.Cluster, v.Members, req.Addresses),

@@ -19,6 +19,7 @@ const grantReserve = 2 * time.Second
 type probedCluster struct {
 	request *clusterstore.ProbeRequest
 	result  clusterstore.ProbeResult
+	view    quorum.View
 	verdict quorum.Verdict
 }
 
@@ -53,7 +54,10 @@ func (r *Reviewer) probeAndGrant(
 	for i, p := range probed {
 		verdicts[i] = p.verdict
 	}
-	if decision := combine(verdicts); !decision.Allowed {
+	if decision := quorum.Combine(verdicts); !decision.Allowed {
+		if repeated, isRepeated := repeat(probed, req); isRepeated {
+			return repeated, nil
+		}
 		return decision, nil
 	}
 	for i, p := range probed {
@@ -67,7 +71,7 @@ func (r *Reviewer) probeAndGrant(
 			break
 		}
 	}
-	return combine(verdicts), nil
+	return quorum.Combine(verdicts), nil
 }
 
 // probeAndDecide requests fresh observations of one cluster and decides from each new version of
@@ -85,12 +89,11 @@ func (r *Reviewer) probeAndDecide(
 	p := probedCluster{request: probe}
 	for {
 		p.result = probe.Result()
-		view, err := r.store.ProbedView(waiting, probe, p.result, req.Node)
-		if err != nil {
+		if p.view, err = r.store.ProbedView(waiting, probe, p.result, req.Node); err != nil {
 			return p, err
 		}
-		p.verdict = quorum.Decide(view, req)
-		if p.verdict.Final {
+		p.verdict = quorum.Decide(p.view, req)
+		if repeated, isRepeated := quorum.Repeat(p.view, req, time.Now()); p.verdict.Final || (isRepeated && repeated.Final) {
 			return p, nil
 		}
 		select {
@@ -115,7 +118,7 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 	if err != nil {
 		return p
 	}
-	p.result, p.verdict = now, quorum.Decide(view, req)
+	p.result, p.view, p.verdict = now, view, quorum.Decide(view, req)
 	return p
 }
 

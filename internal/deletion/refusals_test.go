@@ -55,7 +55,7 @@ func TestCombine(t *testing.T) {
 		"first refusal": {[]quorum.Verdict{blind, no}, false, quorum.CannotSee, "blind\nlost", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			decision := combine(test.verdicts)
+			decision := quorum.Combine(test.verdicts)
 			require.Equal(t, test.allowed, decision.Allowed)
 			require.Equal(t, test.reason, decision.Reason)
 			require.Equal(t, test.message, decision.Message)

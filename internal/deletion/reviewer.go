@@ -10,17 +10,23 @@ package deletion
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 const defaultWait = 3 * time.Second
+
+// The values of the label "verdict".
+const (
+	allowed = "allowed"
+	refused = "refused"
+)
 
 // Options configure a Reviewer. Store and Registerer are required.
 type Options struct {
@@ -45,6 +51,13 @@ func New(o Options) (*Reviewer, error) {
 	}, []string{"verdict", "reason"})
 	if err := o.Registerer.Register(verdicts); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	// A series that begins with its first verdict hides that verdict from rate().
+	for _, reason := range quorum.RefusingReasons() {
+		verdicts.WithLabelValues(refused, string(reason))
+	}
+	for _, reason := range quorum.AllowingReasons() {
+		verdicts.WithLabelValues(allowed, string(reason))
 	}
 	if o.Wait == 0 {
 		o.Wait = defaultWait
@@ -79,38 +92,35 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 			return quorum.Decision{}, err
 		}
 		if verdict, isRefused := quorum.RefuseOpenNode(node, req); isRefused {
-			return combine([]quorum.Verdict{verdict}), nil
+			return quorum.Combine([]quorum.Verdict{verdict}), nil
 		}
 	}
 	if missing := quorum.RefuseMissing(all, req); len(missing) > 0 {
-		return combine(missing), nil
+		return quorum.Combine(missing), nil
 	}
 	if len(selected) == 0 {
 		if req.Labelled {
-			return combine([]quorum.Verdict{quorum.RefuseUnattributed(req)}), nil
+			return quorum.Combine([]quorum.Verdict{quorum.RefuseUnattributed(req)}), nil
 		}
 		return quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, nil
 	}
 	if req.DryRun {
 		return r.dryRun(ctx, req, selected)
 	}
-	if decision, isRepeated := repeat(selected, req); isRepeated {
-		return decision, nil
-	}
 	return r.probeAndGrant(ctx, req, selected)
 }
 
 // repeat returns the decision if an earlier review of the same deletion has left a grant in every
-// cluster. The clusters must be live: a cache may contain a grant that is resolved.
-func repeat(selected []*v1alpha1.EtcdCluster, req quorum.Request) (decision quorum.Decision, isRepeated bool) {
+// cluster that answers this one.
+func repeat(probed []probedCluster, req quorum.Request) (decision quorum.Decision, isRepeated bool) {
 	now := time.Now()
-	verdicts := make([]quorum.Verdict, len(selected))
-	for i, c := range selected {
-		if verdicts[i], isRepeated = quorum.Repeat(c, req, now); !isRepeated {
+	verdicts := make([]quorum.Verdict, len(probed))
+	for i, p := range probed {
+		if verdicts[i], isRepeated = quorum.Repeat(p.view, req, now); !isRepeated {
 			return quorum.Decision{}, false
 		}
 	}
-	return combine(verdicts), isRepeated
+	return quorum.Combine(verdicts), isRepeated
 }
 
 // ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and
@@ -121,7 +131,7 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 	if err != nil {
 		return quorum.Decision{}, err
 	}
-	decision := combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
+	decision := quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
 	if !decision.Allowed && req.BreakGlass != nil {
 		req.Labelled = true // The addresses of the Node count too for what is lost with it.
 		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req)); err != nil {
@@ -132,19 +142,21 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 	return decision, err
 }
 
-// dryRun decides from the last observations. It requests no probe and writes nothing.
+// dryRun decides from the last observations, without those of agents that have become silent. It
+// requests no probe and writes nothing.
 func (r *Reviewer) dryRun(
 	ctx context.Context, req quorum.Request, selected []*v1alpha1.EtcdCluster,
 ) (quorum.Decision, error) {
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
+		c = observation.Recent(c, time.Now())
 		view, err := r.store.View(ctx, c, lastNonce(c), req.Node)
 		if err != nil {
 			return quorum.Decision{}, err
 		}
 		verdicts[i] = quorum.Decide(view, req)
 	}
-	decision := combine(verdicts)
+	decision := quorum.Combine(verdicts)
 	decision.Message = "dry run: decided from the last observations, without a fresh probe: " + decision.Message
 	return decision, nil
 }
@@ -183,32 +195,6 @@ func (r *Reviewer) breakGlass(
 	return decision, nil
 }
 
-// combine returns the Decision over all clusters. One refusal refuses. The Decision then
-// contains the refusals only.
-func combine(verdicts []quorum.Verdict) quorum.Decision {
-	decision := quorum.Decision{Allowed: len(verdicts) > 0, Verdicts: verdicts}
-	for _, v := range verdicts {
-		decision.Allowed = decision.Allowed && v.Allowed
-	}
-	var messages []string
-	for _, v := range verdicts {
-		if v.Allowed != decision.Allowed {
-			continue
-		}
-		if decision.Reason == "" {
-			decision.Reason = v.Reason
-		}
-		if v.Message != "" {
-			messages = append(messages, v.Message)
-		}
-		if v.Warning != "" {
-			decision.Warnings = append(decision.Warnings, v.Warning)
-		}
-	}
-	decision.Message = strings.Join(messages, "\n")
-	return decision
-}
-
 // cannotDecide refuses because of a failure of Holdfast, not because of etcd.
 func cannotDecide(req quorum.Request, err error) quorum.Decision {
 	return quorum.Decision{
@@ -220,9 +206,9 @@ func cannotDecide(req quorum.Request, err error) quorum.Decision {
 
 // count counts the decision.
 func (r *Reviewer) count(d quorum.Decision) {
-	verdict := "refused"
+	verdict := refused
 	if d.Allowed {
-		verdict = "allowed"
+		verdict = allowed
 	}
 	r.verdicts.WithLabelValues(verdict, string(d.Reason)).Inc()
 }

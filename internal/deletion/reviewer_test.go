@@ -10,12 +10,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -198,6 +200,15 @@ func dryRun(t *testing.T, f *storetest.Fixture) {
 	require.Equal(t, "last", c.Spec.Nonce)
 	require.Empty(t, c.Spec.Grants)
 	require.Zero(t, c.Spec.Ledger)
+
+	// An agent that has been silent for long may have died with the member that it proved healthy.
+	for i := range c.Status.Observations {
+		c.Status.Observations[i].Time = metav1.NewTime(time.Now().Add(-observation.SilentAfter - time.Second))
+	}
+	require.NoError(t, f.Client.Status().Update(t.Context(), c))
+	decision = review(t, reviewer, req)
+	require.False(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
 }
 
 func unlabelledNode(t *testing.T, f *storetest.Fixture) {

@@ -85,59 +85,19 @@ func parseCommand(line []string, env map[string]string) etcdCommand {
 	return c
 }
 
-// shellText returns the argument of a shell's -c.
-func shellText(line []string) (text string, ok bool) {
-	if len(line) == 0 || !isShell(path.Base(line[0])) {
-		return "", false
-	}
-	for i := 1; i+1 < len(line); i++ {
-		if strings.HasPrefix(line[i], "-") && strings.HasSuffix(line[i], "c") {
-			return line[i+1], true
-		}
-	}
-	return "", false
-}
-
-// parseShellText finds the etcd server in the argument of a shell's -c, and the variables
-// that are set before it.
+// parseShellText finds the etcd server in the text of a shell, and the variables that are set
+// before it.
 func parseShellText(text string, env map[string]string) etcdCommand {
 	before := map[string]string{}
-	expanded := systemd.ExpandShell(replaceSubstitutions(text), env)
-	words := systemd.CommandLine(separateOperators(expanded), env)
-	for i, afterFirst := 0, false; i < len(words); afterFirst = true {
-		end := i
-		for end < len(words) && !isOperator(words[end]) {
-			end++
-		}
-		if c := parseCommand(words[i:end], env); c.isServer {
+	for i, words := range shellCommands(text, env) {
+		if c := parseCommand(words, env); c.isServer {
 			maps.Copy(before, c.env)
-			c.env, c.afterShell = before, c.afterShell || afterFirst
+			c.env, c.afterShell = before, c.afterShell || i > 0
 			return c
 		}
-		maps.Copy(before, assignments(words[i:end]))
-		i = end + 1
+		maps.Copy(before, assignments(words))
 	}
 	return etcdCommand{}
-}
-
-// replaceSubstitutions replaces $(...) and `...` in the text of a shell by a marker.
-func replaceSubstitutions(text string) string {
-	for {
-		at := strings.Index(text, "$(")
-		if at < 0 {
-			break
-		}
-		end, depth := at+2, 1
-		for ; end < len(text) && depth > 0; end++ {
-			depth += strings.Count(text[end:end+1], "(") - strings.Count(text[end:end+1], ")")
-		}
-		text = text[:at] + systemd.Unresolved("output") + text[end:]
-	}
-	parts := strings.Split(text, "`")
-	for i := 1; i < len(parts); i += 2 {
-		parts[i] = systemd.Unresolved("output")
-	}
-	return strings.Join(parts, "")
 }
 
 // assignments returns the variables among words such as NAME=value.
@@ -153,37 +113,6 @@ func assignments(line []string) map[string]string {
 	}
 	return found
 }
-
-// separateOperators puts blanks around the operators that end a command in a shell, unless
-// they are quoted.
-func separateOperators(text string) string {
-	var out strings.Builder
-	var quote byte
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch {
-		case c == '\\' && quote != '\'' && i+1 < len(text):
-			out.WriteByte(c)
-			i++
-			out.WriteByte(text[i])
-			continue
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote == 0 && (c == '\'' || c == '"'):
-			quote = c
-		case quote == 0 && strings.IndexByte(";&|\n()", c) >= 0:
-			if c == '\n' {
-				c = ';'
-			}
-			out.WriteString(" " + string(c) + " ")
-			continue
-		}
-		out.WriteByte(c)
-	}
-	return out.String()
-}
-
-func isOperator(word string) bool { return len(word) == 1 && strings.Contains(";&|()", word) }
 
 // isProgram reports whether a word before etcd's is a program, and not a variable or a word
 // of the shell.

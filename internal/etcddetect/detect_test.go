@@ -178,11 +178,11 @@ func TestDetectStopped(t *testing.T) {
 		},
 		"unreadable data directory": {
 			host:    hosttest.Files{"/var/lib/etcd": hosttest.Loop},
-			unknown: []string{"the data directory /var/lib/etcd: resolving"},
+			unknown: []string{"the data directory /var/lib/etcd: too many levels"},
 		},
 		"unreadable member": {
 			host:    hosttest.Files{"/var/lib/etcd/member": hosttest.Loop},
-			unknown: []string{"the data directory /var/lib/etcd: resolving"},
+			unknown: []string{"the data directory /var/lib/etcd: too many levels"},
 		},
 		"unreadable environment file": {
 			host:    hosttest.Files{unitFile: unit, "/etc/etcd.env/a": "a directory"},
@@ -200,7 +200,7 @@ func TestDetectStopped(t *testing.T) {
 		},
 		"unreadable unit directory": {
 			host:    hosttest.Files{"/etc/systemd/system": hosttest.Loop},
-			unknown: []string{`the unit files: resolving "/etc/systemd/system": `},
+			unknown: []string{"the unit files: listing /etc/systemd/system: too many levels"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { requireStopped(t, c) })

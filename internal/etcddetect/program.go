@@ -58,15 +58,16 @@ type programStart struct {
 // startOf finds the program in the command of a unit, possibly behind a wrapper. The
 // variables are the unit's in any case.
 func (p parentProgram) startOf(unit etcdUnit) (start programStart, ok bool) {
-	line := unit.line
-	if text, ok := shellText(line); ok {
-		line = systemd.CommandLine(systemd.ExpandShell(text, unit.Env), unit.Env)
+	lines := [][]string{unit.line}
+	if text, ok := shellText(unit.line); ok {
+		lines = shellCommands(text, unit.Env)
 	}
-	at := slices.IndexFunc(line, func(word string) bool { return path.Base(word) == p.name })
-	if at < 0 {
-		return programStart{env: unit.Env}, false
+	for _, line := range lines {
+		if at := slices.IndexFunc(line, func(word string) bool { return path.Base(word) == p.name }); at >= 0 {
+			return programStart{args: line[at+1:], env: unit.Env}, true
+		}
 	}
-	return programStart{args: line[at+1:], env: unit.Env}, true
+	return programStart{env: unit.Env}, false
 }
 
 // flags returns the flags before and after the role.

@@ -24,6 +24,8 @@ const (
 type holdCounts struct {
 	nodes  int
 	states map[readiness.HoldState]int
+	// reasons are the numbers of held nodes by heldReason.
+	reasons map[string]int
 	// oldest is the age of the oldest hold.
 	oldest time.Duration
 	// stuck are the creation times of the nodes that count as stuck.
@@ -33,7 +35,7 @@ type holdCounts struct {
 // countHolds counts the Nodes by the state of their hold. A Node whose hold has changed since
 // the last check is too young to count.
 func (w *Watcher) countHolds(nodes []corev1.Node, now time.Time) holdCounts {
-	counts := holdCounts{nodes: len(nodes), states: map[readiness.HoldState]int{}}
+	counts := holdCounts{nodes: len(nodes), states: map[readiness.HoldState]int{}, reasons: map[string]int{}}
 	for i := range nodes {
 		node := &nodes[i]
 		if tracked := w.tracked[node.UID]; tracked == nil || tracked.holdKey != holdKeyOf(node) {
@@ -45,6 +47,7 @@ func (w *Watcher) countHolds(nodes []corev1.Node, now time.Time) holdCounts {
 			continue
 		}
 		counts.states[check.State]++
+		counts.reasons[heldReason(node)]++
 		counts.oldest = max(counts.oldest, age)
 		isLate := check.State == readiness.HoldAgentMissing || check.State == readiness.HoldOverdue
 		if isLate && !check.AgentSeen && age >= w.stuckAge() && readiness.IsBornHeld(node) {
@@ -52,6 +55,20 @@ func (w *Watcher) countHolds(nodes []corev1.Node, now time.Time) holdCounts {
 		}
 	}
 	return counts
+}
+
+// noReport stands for the reason of a held node without the condition NetworkHeld.
+const noReport = "NoReport"
+
+// heldReason returns why the node is held, by its condition. Agents and the leader write it, with
+// one of a few reasons.
+func heldReason(node *corev1.Node) string {
+	for _, c := range node.Status.Conditions {
+		if c.Type == readiness.NetworkHeld && c.Reason != "" {
+			return c.Reason
+		}
+	}
+	return noReport
 }
 
 // checkParameter deletes the parameter of the born-held policy if too many nodes are stuck.

@@ -32,10 +32,11 @@ func testPrintedCommand(t *testing.T, f *fixture) {
 		return condition(f.node("n1"), readiness.NetworkHeld).Reason != ""
 	}, timeout, pollInterval)
 	lines := commandsIn(condition(f.node("n1"), readiness.NetworkHeld).Message)
-	require.Len(t, lines, 2)
+	require.Len(t, lines, 3)
 	f.runShell(lines[0])
-	require.Equal(t, readiness.ReleaseCommand(f.node("n1")), lines[1])
-	f.runShell(lines[1])
+	require.Equal(t, "kubectl holdfast release n1", lines[1])
+	require.Equal(t, readiness.ReleaseCommand(f.node("n1")), lines[2])
+	f.runShell(lines[2])
 
 	free := f.node("n1")
 	require.False(t, free.Spec.Unschedulable)
@@ -59,8 +60,8 @@ func testPrintedTaintCommand(t *testing.T, f *fixture) {
 	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
 	w.advance(3 * time.Minute)
 	lines := commandsIn(condition(f.node("n1"), readiness.NetworkHeld).Message)
-	require.Len(t, lines, 2)
-	f.runShell(lines[1])
+	require.Len(t, lines, 3)
+	f.runShell(lines[2])
 	hasTaint := func(key string) bool {
 		return slices.ContainsFunc(f.node("n1").Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 	}

@@ -29,7 +29,7 @@ import (
 const FieldManager = "holdfast-webhook"
 
 // Parameter is the name of the ConfigMap that enables the born-held policy
-// (manifests/base/policies/born-held.yaml).
+// (manifests/components/born-held/policy.yaml).
 const Parameter = "holdfast-born-held"
 
 // Options are the dependencies and settings of a Watcher. Only Now is optional.

@@ -77,6 +77,8 @@ func testAgentMissing(t *testing.T, f *fixture) {
 	require.Equal(t, []string{c.Message}, w.eventMessages("Node n1", readiness.AgentMissing))
 	require.Equal(t, 1, w.metric("holds", "agent_missing"))
 	require.Equal(t, 0, w.metric("holds", "waiting"))
+	w.checkNodesTimes(1)
+	require.Equal(t, 1, w.metric("held_nodes", readiness.AgentMissing))
 	require.InDelta(t, 120, w.metric("oldest_hold_seconds", ""), 30)
 
 	// This leader and the next one report it once in total, and then send no requests.
@@ -96,10 +98,13 @@ func testAgentMissing(t *testing.T, f *fixture) {
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Equal(t, []string{c.Message}, w.eventMessages("Node n1", readiness.EventOverdue))
 	require.Equal(t, 1, w.metric("holds", "overdue"))
+	w.checkNodesTimes(1)
+	require.Equal(t, map[string]int{readiness.Overdue: 1}, w.metrics.reasons)
 	require.NotNil(t, f.parameter(), "one node is not a mass hold")
 
 	f.deleteNode("n1")
 	w.checkNodesTimes(1)
+	require.Empty(t, w.metrics.reasons)
 	require.Equal(t, 0, w.metric("holds", "overdue"))
 	require.Equal(t, 0, w.metric("oldest_hold_seconds", ""))
 	require.Empty(t, w.tracked)

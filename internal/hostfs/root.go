@@ -1,8 +1,9 @@
 // Package hostfs reads the file system of a host that is mounted somewhere in the agent's
 // own.
 //
-// Paths are resolved below the mount point, including symbolic links. Reading never blocks on
-// a pipe or a device, and never takes more memory than a configuration file needs.
+// Paths are resolved below the mount point, including symbolic links, in one step with opening
+// them. Reading never blocks on a pipe or a device, and never takes more memory than a
+// configuration file needs.
 package hostfs
 
 import (
@@ -17,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 
+	securejoin "github.com/cyphar/filepath-securejoin"
+	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,9 +30,9 @@ const (
 	// maxNames is the most names that are read of a directory. A directory of certificates
 	// has a few dozen.
 	maxNames = 4096
-	// maxLinks is the most symbolic links that Resolve follows. Linux has the same limit
-	// (path_resolution(7)).
-	maxLinks = 40
+	// maxTries is how often a path is opened if the kernel cannot rule out that a directory on
+	// it has moved (openat2(2), EAGAIN).
+	maxTries = 10
 )
 
 // A Root is a directory whose contents are resolved as if it were the root directory: the
@@ -41,82 +44,83 @@ const (
 type Root string
 
 // Resolve returns the agent's path for a path below the root. A path that does not exist is
-// not an error.
+// not an error. It is for messages, and for programs that take a path: a link may change before
+// the path is opened.
 func (r Root) Resolve(name string) (string, error) {
-	rest := strings.Split(filepath.Clean("/"+name), "/")[1:]
+	name = filepath.Clean("/" + name)
 	if r == "/" {
-		return filepath.Clean("/" + name), nil
+		return name, nil
 	}
-	at, links := string(r), 0
-	for len(rest) > 0 {
-		part := rest[0]
-		rest = rest[1:]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			if at != string(r) {
-				at = filepath.Dir(at)
-			}
-			continue
-		}
-		next := filepath.Join(at, part)
-		target, err := os.Readlink(next)
-		switch {
-		case errors.Is(err, syscall.EINVAL): // not a link
-			at = next
-			continue
-		case IsAbsent(err):
-			if slices.Contains(rest, "..") {
-				return next, nil // the kernel does not resolve ".." below a missing directory either
-			}
-			return filepath.Join(append([]string{next}, rest...)...), nil
-		case err != nil:
-			return "", fmt.Errorf("resolving %q: %w", name, Reason(err))
-		}
-		if links++; links > maxLinks {
-			return "", fmt.Errorf("resolving %q: %w", name, syscall.ELOOP)
-		}
-		if filepath.IsAbs(target) {
-			at = string(r)
-		}
-		rest = append(strings.Split(target, "/"), rest...)
+	at, err := securejoin.SecureJoin(string(r), name)
+	if err != nil {
+		return "", fmt.Errorf("resolving %q: %w", name, Reason(err))
 	}
 	return at, nil
 }
 
-// ReadFile returns the content of a small regular file below the root.
-func (r Root) ReadFile(name string) ([]byte, error) {
-	at, err := r.Resolve(name)
+// Open opens a path below the root for reading. Nothing can replace a part of the path by a link
+// between its resolution and the opening.
+func (r Root) Open(name string) (*os.File, error) { return r.open(name, os.O_RDONLY|unix.O_NONBLOCK) }
+
+func (r Root) open(name string, flags int) (*os.File, error) {
+	name, flags = filepath.Clean("/"+name), flags|unix.O_CLOEXEC
+	if r == "/" {
+		return os.OpenFile(name, flags, 0)
+	}
+	root, err := os.OpenFile(string(r), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	return ReadFile(at)
+	defer func() { _ = root.Close() }() // nothing was written
+	how := unix.OpenHow{Flags: uint64(flags), Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(int(root.Fd()), name, &how)
+	for try := 0; (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)) && try < maxTries; try++ {
+		fd, err = unix.Openat2(int(root.Fd()), name, &how)
+	}
+	switch {
+	case err == nil:
+		return os.NewFile(uintptr(fd), filepath.Join(string(r), name)), nil
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+		// The kernel is older than Linux 5.6, or a seccomp profile refuses the call.
+		return openStepwise(root, name, flags)
+	}
+	return nil, &fs.PathError{Op: "open", Path: filepath.Join(string(r), name), Err: err}
 }
+
+// openStepwise opens each directory of the path in turn.
+func openStepwise(root *os.File, name string, flags int) (*os.File, error) {
+	handle, err := pathrs.OpenatInRoot(root, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = handle.Close() }() // nothing was written
+	return pathrs.Reopen(handle, flags)
+}
+
+// ReadFile returns the content of a small regular file below the root.
+func (r Root) ReadFile(name string) ([]byte, error) { return readFile(r.Open(name)) }
 
 // ReadNames returns the sorted names in a directory below the root.
 func (r Root) ReadNames(dir string) ([]string, error) {
-	at, err := r.Resolve(dir)
-	if err != nil {
-		return nil, err
-	}
-	return ReadNames(at)
+	return readNames(r.open(dir, os.O_RDONLY|unix.O_DIRECTORY))
 }
 
 // ReadDir returns the sorted entries of a directory below the root. A missing directory is
 // empty.
 func (r Root) ReadDir(dir string) ([]os.DirEntry, error) {
-	at, err := r.Resolve(dir)
-	if err != nil {
-		return nil, err
+	f, err := r.open(dir, os.O_RDONLY|unix.O_DIRECTORY)
+	var entries []os.DirEntry
+	if err == nil {
+		defer func() { _ = f.Close() }() // nothing was written
+		entries, err = f.ReadDir(-1)
 	}
-	entries, err := os.ReadDir(at)
 	if IsAbsent(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing %s: %w", dir, Reason(err))
 	}
+	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, nil
 }
 
@@ -149,11 +153,12 @@ func (r Root) Glob(pattern string) ([]string, error) {
 
 // Stat returns information about a path below the root. It follows symbolic links.
 func (r Root) Stat(name string) (fs.FileInfo, error) {
-	at, err := r.Resolve(name)
+	f, err := r.open(name, unix.O_PATH)
 	if err != nil {
 		return nil, err
 	}
-	return os.Stat(at)
+	defer func() { _ = f.Close() }() // nothing was written
+	return f.Stat()
 }
 
 // HostPath returns the host's own path for a path of the agent, for messages.
@@ -184,12 +189,20 @@ func (r Root) BootID() string {
 // The path may be chosen by an untrusted party: a pipe does not block the caller, and a large
 // or endless file does not fill the memory.
 func ReadFile(name string) ([]byte, error) {
-	refused := func(why string) error { return &fs.PathError{Op: "read", Path: name, Err: errors.New(why)} }
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	return readFile(os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))
+}
+
+func readFile(f *os.File, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written
+	return ReadSmall(f)
+}
+
+// ReadSmall returns the content of an open file as ReadFile does.
+func ReadSmall(f *os.File) ([]byte, error) {
+	refused := func(why string) error { return &fs.PathError{Op: "read", Path: f.Name(), Err: errors.New(why)} }
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -210,7 +223,10 @@ func ReadFile(name string) ([]byte, error) {
 // ReadNames returns the sorted names in a directory. On an error it returns the names that
 // were read before the error.
 func ReadNames(dir string) ([]string, error) {
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	return readNames(os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))
+}
+
+func readNames(f *os.File, err error) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package hostfs
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestReadFile(t *testing.T) {
@@ -55,7 +57,7 @@ func TestResolve(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/": "", "/a/b": "/a/b", "a/./b": "/a/b", "/abs/c": "/a/b/c", "/up/b": "/a/b", "/a/rel": "/a/b", "/chain": "/a/b",
-		"/../../a": "/a", "/abs/../x": "/x", "/gone": "/nowhere/x", "/a/missing/../../abs": "/a/b", "/out": "/nowhere",
+		"/../../a": "/a", "/abs/../x": "/x", "/gone": "/nowhere/x", "/a/missing/../../abs": "/a/b", "/out": "/x",
 	} {
 		at, err := Root(root).Resolve(path)
 		require.NoError(t, err)
@@ -63,6 +65,106 @@ func TestResolve(t *testing.T) {
 	}
 	_, err := Root(root).Resolve("/self/x")
 	require.ErrorContains(t, err, "too many levels")
+}
+
+// openers are the two ways in which a Root opens a path: with openat2, and without.
+func openers() map[string]func(root, name string) (*os.File, error) {
+	return map[string]func(root, name string) (*os.File, error){
+		"openat2": func(root, name string) (*os.File, error) { return Root(root).Open(name) },
+		"stepwise": func(root, name string) (*os.File, error) {
+			dir, err := os.OpenFile(root, unix.O_PATH, 0)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = dir.Close() }() // nothing was written
+			return openStepwise(dir, filepath.Clean("/"+name), os.O_RDONLY|unix.O_NONBLOCK)
+		},
+	}
+}
+
+func TestOpen(t *testing.T) {
+	parent := t.TempDir()
+	root := filepath.Join(parent, "root")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "a/b"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "a/b/file"), []byte("inside"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(parent, "file"), []byte("outside"), 0o600))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(root, "pipe"), 0o600))
+	for link, target := range map[string]string{
+		"abs": "/a/b", "up": "../../../../a/b", "self": "self", "gone": "/nowhere/../a/b/file", "out": "../file",
+		"outside": filepath.Join(parent, "file"),
+	} {
+		require.NoError(t, os.Symlink(target, filepath.Join(root, link)))
+	}
+	for how, open := range openers() {
+		for name, want := range map[string]error{
+			"/a/b/file": nil, "a/./b//file": nil, "/abs/file": nil, "/up/file": nil, "/../../a/b/file": nil,
+			"/pipe": nil, "/": nil,
+			"/gone": fs.ErrNotExist, "/out": fs.ErrNotExist, "/outside": fs.ErrNotExist, "/a/b/file/x": syscall.ENOTDIR,
+			"/self/x": syscall.ELOOP, "/a/\x00": syscall.EINVAL,
+		} {
+			t.Run(how+" "+name, func(t *testing.T) {
+				f, err := open(root, name)
+				require.ErrorIs(t, err, want)
+				if err != nil {
+					var path *fs.PathError
+					require.ErrorAs(t, err, &path)
+					return
+				}
+				defer func() { require.NoError(t, f.Close()) }()
+				if strings.HasSuffix(name, "file") {
+					content, err := ReadSmall(f)
+					require.NoError(t, err)
+					require.Equal(t, "inside", string(content))
+				}
+			})
+		}
+	}
+	info, err := Root(root).Stat("/abs")
+	require.NoError(t, err)
+	require.True(t, info.IsDir())
+	names, err := Root(root).ReadNames("/up")
+	require.NoError(t, err)
+	require.Equal(t, []string{"file"}, names)
+	_, err = Root(filepath.Join(root, "missing")).ReadFile("/a")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestOpenRace replaces a directory by a link that leads out of the root, again and again, as
+// the owner of a container can. A path is resolved below the root in any case.
+func TestOpenRace(t *testing.T) {
+	parent := t.TempDir()
+	root := filepath.Join(parent, "root")
+	for _, dir := range []string{"root/real", "outside"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(parent, dir), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(parent, dir, "file"), []byte(dir), 0o600))
+	}
+	require.NoError(t, os.Symlink(filepath.Join(parent, "outside"), filepath.Join(root, "link")))
+	at, link := filepath.Join(root, "real"), filepath.Join(root, "link")
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, at, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+				stopped <- err
+				return
+			}
+		}
+	}()
+	inside := 0
+	for range 20_000 {
+		if content, err := Root(root).ReadFile("/real/file"); err == nil {
+			require.Equal(t, "root/real", string(content))
+			inside++
+		}
+	}
+	close(stop)
+	require.NoError(t, <-stopped)
+	require.NotZero(t, inside)
 }
 
 func FuzzResolve(f *testing.F) {
@@ -77,6 +179,14 @@ func FuzzResolve(f *testing.F) {
 			if at, err := Root(root).Resolve(p); err == nil && at != root {
 				require.True(t, strings.HasPrefix(at, root+"/"), "%q resolves to %q", p, at)
 			}
+			f, err := Root(root).Open(p)
+			if err != nil {
+				continue
+			}
+			at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+			require.True(t, strings.HasPrefix(at+"/", root+"/"), "%q opens %q", p, at)
 		}
 	})
 }

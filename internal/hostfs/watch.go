@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 )
 
 // compareInterval is how often the watches are compared with the host. No event reports a
@@ -270,19 +271,18 @@ func nearestDir(root Root, dir string, found map[string]watchPoint) watchPoint {
 // statDir returns the watch point for one directory. Its info is nil if there is no such
 // directory.
 func statDir(root Root, dir string) watchPoint {
-	at, err := root.Resolve(dir)
-	if err == nil && root == "/" { // for which Resolve keeps links
-		at, err = filepath.EvalSymlinks(at)
-	}
+	f, err := root.open(dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return watchPoint{}
 	}
-	stat := os.Lstat
-	if at == string(root) { // the root itself may be a link
-		stat = os.Stat
+	defer func() { _ = f.Close() }() // nothing was written
+	// The kernel's path for the directory has no links. If it is gone, so is the directory.
+	at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		return watchPoint{}
 	}
-	info, err := stat(at)
-	if err != nil || !info.IsDir() {
+	info, err := f.Stat()
+	if err != nil {
 		return watchPoint{}
 	}
 	return watchPoint{at, info, true}

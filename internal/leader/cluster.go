@@ -2,11 +2,11 @@ package leader
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,9 +29,10 @@ type clusterState struct {
 	// answer to it too.
 	probe    *clusterstore.ProbeRequest
 	probedAt time.Time
-	// fingerprint identifies what the last probe was about. Another one is a reason to probe
-	// immediately.
-	fingerprint string
+	// subject is what the last probe was about. Another one is a reason to probe immediately.
+	subject *probeSubject
+	// summarized is what the last summary was made from.
+	summarized *summaryInputs
 	// proven holds since when the own agent of each bound member proves it healthy.
 	proven map[v1alpha1.MemberID]healthProof
 	// returns holds what is known about the return of drained nodes, by Node UID.
@@ -43,6 +44,8 @@ type clusterState struct {
 	// bound is the condition about claims after the last probe, without a type before it.
 	bound  metav1.Condition
 	logged loop.LogOnce
+	// overview is what the last summary found, for the metrics. The zero value is unknown.
+	overview quorum.Overview
 	// labelled holds, by Node UID, the listed members for which the leader labelled the Node.
 	labelled map[types.UID]string
 }
@@ -69,9 +72,9 @@ func (l *Leader) reconcileCluster(
 	if _, isSet := c.Annotations[quorum.ResolveAnnotation]; isSet {
 		errs = append(errs, l.resolveByHand(ctx, c, s))
 	}
-	fingerprint := fingerprintOf(c, index, s.nonces())
-	if l.isProbeDue(c, fingerprint, s) {
-		errs = append(errs, l.probeAndWrite(ctx, c, index, fingerprint, s))
+	subject := subjectOf(c, index, s.nonces())
+	if l.isProbeDue(c, subject, s) {
+		errs = append(errs, l.probeAndWrite(ctx, c, index, subject, s))
 	}
 	l.reportSharedIDs(c, index, s)
 	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.removeObservations(ctx, c, index),
@@ -79,8 +82,8 @@ func (l *Leader) reconcileCluster(
 }
 
 // isProbeDue reports whether it is time to request a probe of the cluster again.
-func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, fingerprint string, s *clusterState) bool {
-	if s.probe == nil || fingerprint != s.fingerprint {
+func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *clusterState) bool {
+	if s.probe == nil || s.subject == nil || !apiequality.Semantic.DeepEqual(subject, *s.subject) {
 		return true
 	}
 	every := l.CalmTick
@@ -94,7 +97,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, fingerprint string, s *clus
 // probeAndWrite requests a probe, and then brings grants and bindings up to date from the
 // observations and from Nodes that it reads now.
 func (l *Leader) probeAndWrite(
-	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, fingerprint string, s *clusterState,
+	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, subject probeSubject, s *clusterState,
 ) error {
 	live, err := l.Store.Cluster(ctx, c.Name)
 	if err != nil {
@@ -107,7 +110,7 @@ func (l *Leader) probeAndWrite(
 	if s.probe != nil {
 		s.probe.Release()
 	}
-	s.probe, s.fingerprint = probe, fingerprint
+	s.probe, s.subject = probe, &subject
 	result := l.waitForObservations(ctx, probe, index)
 
 	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
@@ -123,7 +126,7 @@ func (l *Leader) probeAndWrite(
 		err = l.writeSpec(ctx, view, claims, s)
 	}
 	if err != nil {
-		s.fingerprint = "" // The next round probes again.
+		s.subject = nil // The next round probes again.
 	}
 	return l.retryOnConflict(err)
 }
@@ -206,35 +209,38 @@ func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
 	return false
 }
 
-// fingerprintOf returns a comparable form of everything that a probe would act on. Health,
-// nonces and times are not part of it: every probe changes them, and would be the reason for
-// the next one.
-func fingerprintOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) string {
-	type observer struct {
-		Node, UID, Member string
-		NoMember          bool
+// A probeSubject is everything that a probe acts on. Health, nonces and times are not part of it:
+// every probe changes them, and would be the reason for the next one.
+type probeSubject struct {
+	Bindings   []v1alpha1.Binding
+	Grants     []v1alpha1.Grant
+	Observers  []probedObserver
+	Nodes      []nodeKey
+	Left       bool
+	Announcers []string
+}
+
+// A probedObserver is the part of an observation that a probe acts on.
+type probedObserver struct {
+	Node     string
+	UID      types.UID
+	Member   v1alpha1.MemberID
+	NoMember bool
+}
+
+func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeSubject {
+	s := probeSubject{
+		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: hasMemberLeft(c, nonces), Announcers: index.announcers(c),
 	}
-	content := struct {
-		Bindings   []v1alpha1.Binding
-		Grants     []v1alpha1.Grant
-		Observers  []observer
-		Nodes      []nodeKey
-		Left       bool
-		Announcers []string
-	}{Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: hasMemberLeft(c, nonces), Announcers: index.announcers(c)}
 	for _, o := range c.Status.Observations {
-		content.Observers = append(content.Observers, observer{o.Node, string(o.NodeUID), string(o.LocalMember), o.NoMember})
+		s.Observers = append(s.Observers, probedObserver{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
 	}
-	names := append(clusterstore.NodeNames(c), content.Announcers...)
+	names := append(clusterstore.NodeNames(c), s.Announcers...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		if node, ok := index[name]; ok {
-			content.Nodes = append(content.Nodes, keyOf(node.Node))
+			s.Nodes = append(s.Nodes, keyOf(node.Node))
 		}
 	}
-	text, err := json.Marshal(content)
-	if err != nil {
-		return time.Now().String() // Nothing above can fail to encode. If it does, every round probes.
-	}
-	return string(text)
+	return s
 }

@@ -207,7 +207,8 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 			"etcd_cluster", c.Name, "node", g.Node, "node_uid", named)
 		l.Event(made, "GrantTooYoung", fmt.Sprintf("the grant for node %s (UID %s) stays: "+
 			"the deletion that it allows may still be in progress. "+
-			"Check the node, and name the grant again in %s", g.Node, named, quorum.ResolveByHandAfter))
+			"Check the node, and settle the grant again in %s: kubectl holdfast settle %s",
+			g.Node, named, quorum.ResolveByHandAfter, named))
 	default:
 		l.reportEnded(made, c.Spec.Grants[at], "an operator named it in the annotation "+quorum.ResolveAnnotation)
 	}

@@ -10,7 +10,6 @@ package leader
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -120,6 +119,7 @@ func New(ctx context.Context, o Options) (*Leader, error) {
 // Run reconciles until ctx ends, and then returns nil as the runnables of the manager do.
 func (l *Leader) Run(ctx context.Context) error {
 	defer l.keepStates(nil)
+	defer l.metrics.set(nil)
 	if !l.Store.WaitForSync(ctx) {
 		return nil
 	}
@@ -157,13 +157,11 @@ func (l *Leader) reconcileAll(ctx context.Context) error {
 	errs := []error{l.createClusters(ctx, cached, index)}
 
 	l.keepStates(cached)
-	l.updateIgnoredMetric(cached)
+	result := &roundResult{ignored: l.countIgnored(cached)}
 	failed := make([]error, len(cached))
 	var g errgroup.Group
 	g.SetLimit(maxParallelClusters)
-	open := 0
 	for i, c := range cached {
-		open += len(c.Spec.Grants)
 		state := l.states[c.UID]
 		g.Go(func() error {
 			failed[i] = loop.RecoverPanic(func() error { return l.reconcileCluster(ctx, c, index, state) })
@@ -171,7 +169,10 @@ func (l *Leader) reconcileAll(ctx context.Context) error {
 		})
 	}
 	_ = g.Wait() // The functions above return no error.
-	l.metrics.openGrants.Set(float64(open))
+	for _, c := range cached {
+		result.clusters = append(result.clusters, resultOf(c, l.states[c.UID]))
+	}
+	l.metrics.set(result)
 	return errors.Join(append(errs, failed...)...)
 }
 
@@ -192,31 +193,9 @@ func (l *Leader) keepStates(clusters []*v1alpha1.EtcdCluster) {
 	l.states = kept
 }
 
-// metrics are the gauges of the leader. Other replicas keep the last values they had.
-type metrics struct {
-	openGrants prometheus.Gauge
-	ignored    *prometheus.GaugeVec
-}
-
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
-	m := &metrics{
-		openGrants: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_webhook_open_grants", Help: "Grants that are not resolved, as counted by the leader.",
-		}),
-		ignored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_webhook_observations_ignored",
-			Help: "Ignored observations of agents, by reason, as counted by the leader.",
-		}, []string{"reason"}),
-	}
-	if err := errors.Join(r.Register(m.openGrants), r.Register(m.ignored)); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
-	}
-	return m, nil
-}
-
-// updateIgnoredMetric counts the observations that are ignored, and logs them when they
+// countIgnored counts the observations that are ignored, by reason, and logs them when they
 // change. Every cluster must have a state.
-func (l *Leader) updateIgnoredMetric(clusters []*v1alpha1.EtcdCluster) {
+func (l *Leader) countIgnored(clusters []*v1alpha1.EtcdCluster) map[observation.IgnoredReason]int {
 	counts := map[observation.IgnoredReason]int{}
 	for _, c := range clusters {
 		text := ""
@@ -231,7 +210,5 @@ func (l *Leader) updateIgnoredMetric(clusters []*v1alpha1.EtcdCluster) {
 			l.Log.Info("ignoring observations of agents", "etcd_cluster", c.Name, "ignored", text)
 		}
 	}
-	for _, reason := range observation.IgnoredReasons() {
-		l.metrics.ignored.WithLabelValues(string(reason)).Set(float64(counts[reason]))
-	}
+	return counts
 }

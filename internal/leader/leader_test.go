@@ -182,6 +182,7 @@ func TestLeader(t *testing.T) {
 		{"summary without observations", summaryWithoutObservations},
 		{"summary with marked nodes", summaryWithMarks},
 		{"running loop", runningLoop},
+		{"metrics", clusterMetrics},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, storetest.New(t, config, 0x40+i)) })
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -36,44 +37,44 @@ func TestClaims(t *testing.T) {
 	require.Len(t, cached, 1)
 }
 
-func TestFingerprint(t *testing.T) {
+func TestProbeSubject(t *testing.T) {
 	n := nodeIndex{}
 	c := &v1alpha1.EtcdCluster{}
 	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
 	c.Status.Observations = []v1alpha1.Observation{{
 		Node: "n", NodeUID: "u", Nonce: "1", Linearizable: true, Members: []v1alpha1.MemberStatus{{ID: "a", Healthy: true}},
 	}}
-	before := fingerprintOf(c, n, []string{"1", "2"})
+	before := subjectOf(c, n, []string{"1", "2"})
 	answered := c.DeepCopy()
 	answered.Spec.Nonce = "2"
 	answered.Status.Observations[0].Nonce, answered.Status.Observations[0].Time = "2", metav1.Now()
 	answered.Status.Observations[0].Members[0].Healthy = false
-	require.Equal(t, before, fingerprintOf(answered, n, []string{"1", "2"}),
+	require.Equal(t, before, subjectOf(answered, n, []string{"1", "2"}),
 		"otherwise each probe would cause the next one")
 
 	left := answered.DeepCopy()
 	left.Status.Observations[0].Members[0].ID = "b"
-	require.NotEqual(t, before, fingerprintOf(left, n, []string{"1", "2"}))
+	require.NotEqual(t, before, subjectOf(left, n, []string{"1", "2"}))
 	left.Status.Observations[0].Nonce = "0"
-	require.Equal(t, before, fingerprintOf(left, n, []string{"1", "2"}), "an old list does not show that a member left")
+	require.Equal(t, before, subjectOf(left, n, []string{"1", "2"}), "an old list does not show that a member left")
 
 	emptied := c.DeepCopy()
 	emptied.Status.Observations[0].NoMember = true
-	require.NotEqual(t, before, fingerprintOf(emptied, n, []string{"1", "2"}))
+	require.NotEqual(t, before, subjectOf(emptied, n, []string{"1", "2"}))
 
 	granted := c.DeepCopy()
 	granted.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u"}}
-	require.NotEqual(t, before, fingerprintOf(granted, n, []string{"1", "2"}))
+	require.NotEqual(t, before, subjectOf(granted, n, []string{"1", "2"}))
 
 	// The end of a drain is noticed at once, and no cordon of an ordinary node is.
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	for labelled, isReason := range map[string]bool{observation.EtcdMemberLabelValue: true, "": false} {
 		node.Labels, node.Spec.Unschedulable = map[string]string{observation.EtcdMemberLabel: labelled}, false
 		n["n"] = nodeEntry{Node: node.DeepCopy()}
-		open := fingerprintOf(c, n, nil)
+		open := subjectOf(c, n, nil)
 		node.Spec.Unschedulable = true
 		n["n"] = nodeEntry{Node: node.DeepCopy()}
-		require.Equal(t, isReason, open != fingerprintOf(c, n, nil))
+		require.Equal(t, isReason, !reflect.DeepEqual(open, subjectOf(c, n, nil)))
 	}
 }
 
@@ -193,7 +194,7 @@ func TestIgnoredObservations(t *testing.T) {
 		return counts
 	}
 	for range 2 {
-		l.updateIgnoredMetric([]*v1alpha1.EtcdCluster{c})
+		m.set(&roundResult{ignored: l.countIgnored([]*v1alpha1.EtcdCluster{c})})
 		require.Equal(t, map[string]float64{
 			string(observation.NotBound): 2, string(observation.BadID): 1,
 			string(observation.NeverAsked): 1,
@@ -202,7 +203,7 @@ func TestIgnoredObservations(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), "%s", log)
 	require.Contains(t, log.String(), `etcd_cluster=c1 ignored="liar BadID, liar NotBound, new NeverAsked, new NotBound"`)
 	c.Status.Observations = nil
-	l.updateIgnoredMetric([]*v1alpha1.EtcdCluster{c})
+	m.set(&roundResult{ignored: l.countIgnored([]*v1alpha1.EtcdCluster{c})})
 	require.Empty(t, counted())
 }
 

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -19,7 +20,8 @@ import (
 // cluster recently. Otherwise the summary has no numbers, because old numbers would mislead.
 const visibleCondition = "Visible"
 
-// writeSummary writes the numbers of the cluster and the conditions if they changed.
+// writeSummary writes the numbers of the cluster and the conditions if they changed, and keeps them
+// for the metrics.
 func (l *Leader) writeSummary(
 	ctx context.Context, cached *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState,
 ) error {
@@ -29,17 +31,36 @@ func (l *Leader) writeSummary(
 	result := s.probe.Result()
 	placed := index.locateUnbound(result.Cluster)
 	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(placed)...)
-	summary := quorum.Summarize(quorum.View{
+	view := quorum.View{
 		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.named(names)), Placed: placed,
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
-	})
-	wanted := statusOf(summary, s.bound, result.Cluster.Status.Conditions, metav1.NewTime(l.Now()))
-	existing := result.Cluster.Status.DeepCopy()
-	existing.Observations = nil
-	if apiequality.Semantic.DeepEqual(*existing, wanted) {
+	}
+	inputs := summaryInputs{view, s.bound}
+	if s.summarized != nil && inputs.equal(*s.summarized) {
 		return nil
 	}
-	return l.Store.ApplyStatus(ctx, cached.Name, wanted)
+	s.summarized = nil
+	s.overview = quorum.Inspect(view)
+	wanted := statusOf(s.overview.Summary, s.bound, result.Cluster.Status.Conditions, metav1.NewTime(l.Now()))
+	existing := result.Cluster.Status.DeepCopy()
+	existing.Observations = nil
+	if !apiequality.Semantic.DeepEqual(*existing, wanted) {
+		return l.Store.ApplyStatus(ctx, cached.Name, wanted)
+	}
+	s.summarized = &inputs
+	return nil
+}
+
+// summaryInputs are all that a summary is made from, except for the time.
+type summaryInputs struct {
+	quorum.View
+	bound metav1.Condition
+}
+
+// equal reports whether both are for the same version of the object, and equal otherwise.
+func (a summaryInputs) equal(b summaryInputs) bool {
+	return a.Cluster == b.Cluster && a.bound == b.bound && slices.Equal(a.Nonces, b.Nonces) &&
+		slices.Equal(a.Placed, b.Placed) && reflect.DeepEqual(a.Nodes, b.Nodes)
 }
 
 // statusOf returns the part of the status that the leader writes. A condition keeps its time

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 
@@ -91,23 +92,24 @@ func (n Network) Targets() []hostfs.Target {
 
 func (n Network) subnetFile() readiness.SubnetFile {
 	file := readiness.SubnetFile{Path: n.SubnetFile}
-	at, err := n.Root.Resolve(file.Path)
+	f, err := n.Root.Open(file.Path)
+	var data []byte
 	if err == nil {
-		var data []byte
-		if data, err = hostfs.ReadFile(at); err == nil {
-			file.Presence = readiness.Present
-			file.Volatile = isVolatile(at)
-			if err = parseSubnetFile(data, &file); err != nil {
-				file.Problem = err.Error()
-			}
-			return file
+		defer func() { _ = f.Close() }() // nothing was written
+		data, err = hostfs.ReadSmall(f)
+	}
+	switch {
+	case err == nil:
+		file.Presence = readiness.Present
+		file.Volatile = isVolatile(f)
+		if err = parseSubnetFile(data, &file); err != nil {
+			file.Problem = err.Error()
 		}
-	}
-	if hostfs.IsAbsent(err) {
+	case hostfs.IsAbsent(err):
 		file.Presence = readiness.Absent
-		return file
+	default:
+		file.Problem = fmt.Sprintf("reading %s: %v", file.Path, hostfs.Reason(err))
 	}
-	file.Problem = fmt.Sprintf("reading %s: %v", file.Path, hostfs.Reason(err))
 	return file
 }
 
@@ -139,11 +141,10 @@ func parseSubnetFile(data []byte, file *readiness.SubnetFile) error {
 	return nil
 }
 
-// isVolatile reports whether the file at a path of the agent is in memory. Such a file was
-// written since this boot.
-func isVolatile(at string) readiness.Presence {
+// isVolatile reports whether an open file is in memory. Such a file was written since this boot.
+func isVolatile(f *os.File) readiness.Presence {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(at, &fs); err != nil {
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return readiness.Unknown
 	}
 	if fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC {

@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -56,11 +53,7 @@ func (n Network) findPlugin(name string) (readiness.Presence, string) {
 // or copied from beginning to end under their final name (kubespray's unarchive, cp in an
 // init container).
 func (n Network) checkProgram(file string) (problem string, err error) {
-	at, err := n.Root.Resolve(file)
-	if err != nil {
-		return "", err
-	}
-	f, err := os.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	f, err := n.Root.Open(file)
 	if err != nil {
 		return "", err
 	}

@@ -10,6 +10,8 @@
 // webhook's caBundle contains its CA. A CA stays in the caBundles for as long as a valid
 // certificate of it may be served. If the Secret is damaged or deleted, the Rotator
 // replaces the unusable parts and keeps the CAs that are trusted already.
+//
+// Files is for clusters in which another program issues the certificate.
 package servingcert
 
 import (
@@ -86,15 +88,19 @@ func New(o Options) (*Rotator, error) {
 	r := &Rotator{
 		client: o.Client, secret: types.NamespacedName{Namespace: o.Namespace, Name: o.Secret}, config: o.Configuration,
 		policy: policy, log: o.Log, loaded: make(chan struct{}), notReady: "the serving certificate is not loaded yet",
-		expiry: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "holdfast_webhook_serving_certificate_expiry_timestamp_seconds",
-			Help: "Expiry of the serving certificate in use, in seconds since the epoch; 0 if there is none.",
-		}),
+		expiry: prometheus.NewGauge(expiryGauge()),
 	}
 	if err := o.Registerer.Register(r.expiry); err != nil {
 		return nil, fmt.Errorf("registering the serving certificate's metric: %w", err)
 	}
 	return r, nil
+}
+
+func expiryGauge() prometheus.GaugeOpts {
+	return prometheus.GaugeOpts{
+		Name: "holdfast_webhook_serving_certificate_expiry_timestamp_seconds",
+		Help: "Expiry of the serving certificate in use, in seconds since the epoch; 0 if there is none.",
+	}
 }
 
 // serviceDNSNames returns the DNS names of a Service. The API server uses the third.

@@ -192,11 +192,22 @@ func (r *simulatedReview) recordGrants(sim *simulation, before, after *v1alpha1.
 			reviews = append(reviews, r) // its caller no longer waits
 		}
 		for _, o := range reviews {
-			o.order[id], sim.granting[g.NodeUID] = sim.grantCount, o
+			o.order[id] = sim.grantCount
 		}
+		sim.recordGranting(g.NodeUID, reviews)
 		if r.deletion.dryRun {
 			sim.fail("a dry run wrote a grant")
 		}
+	}
+}
+
+// recordGranting records which review may have written a grant that answers later reviews of the
+// same deletion: the earliest one about a deletion, since the grant of a drain answers none.
+func (sim *simulation) recordGranting(uid types.UID, reviews []*simulatedReview) {
+	reviews = slices.DeleteFunc(slices.Clone(reviews), func(o *simulatedReview) bool { return o.deletion.drain != nil })
+	if len(reviews) > 0 {
+		earlier := func(a, b *simulatedReview) int { return a.firstSnapshot - b.firstSnapshot }
+		sim.granting[uid] = slices.MinFunc(reviews, earlier)
 	}
 }
 

@@ -35,7 +35,7 @@ type simulation struct {
 	// wrote.
 	lastGrant                            map[v1alpha1.ClusterID]map[types.UID]int
 	deleteCount, reviewCount, grantCount int
-	// granting has, by Node UID, the last review that wrote a grant.
+	// granting has, by Node UID, the review that may have written the last grant of a deletion.
 	granting map[types.UID]*simulatedReview
 
 	// lateWrites are writes that may still be executed, although their callers received an

@@ -2,7 +2,6 @@ package systemd
 
 import (
 	"cmp"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -183,13 +182,6 @@ func expandBraced(word string, env map[string]string) string {
 		out.WriteString(lookup(env, name))
 		word = after
 	}
-}
-
-// ExpandShell replaces variables approximately as a shell does.
-func ExpandShell(line string, env map[string]string) string {
-	// The name in a marker is no variable.
-	kept := strings.ReplaceAll(line, unresolvedBegin+"$", unresolvedBegin)
-	return os.Expand(kept, func(name string) string { return lookup(env, name) })
 }
 
 // specifiers returns a replacer for the specifiers in the files of a unit (systemd.unit(5),

@@ -83,6 +83,7 @@ func TestConditionGate(t *testing.T) {
 	const kind, other = corev1.NodeNetworkUnavailable, corev1.NodeConditionType("StorageReady")
 	network := Policy{Force: []string{"condition:NetworkUnavailable"}}
 	storage := Policy{Force: []string{"condition:StorageReady"}}
+	notStorage := Policy{Force: []string{"condition:StorageReady=False"}}
 	at := func(boot string) Stamp { return Stamp{"2026-08-01T12:00:00Z", boot} }
 	before := map[string]Stamp{"NetworkUnavailable": at(otherBoot), "StorageReady": at(otherBoot)}
 	first := Record{State: Held, BootID: thisBoot, Reason: NewNode}
@@ -105,6 +106,12 @@ func TestConditionGate(t *testing.T) {
 		{"as required", storage, first, conditioned(other, yes, "Up"), ""},
 		{"not as required", storage, first, conditioned(other, no, "Down"), "StorageReady=True: it is False (Down: )"},
 		{"unknown", storage, first, conditioned(other, corev1.ConditionUnknown, "Lost"), "it is Unknown (Lost"},
+		{"status as required", notStorage, first, conditioned(other, no, "Down"), ""},
+		{"status not as required", notStorage, first, conditioned(other, yes, "Up"), "StorageReady=False: it is True (Up: )"},
+		{
+			"status of the boot before", notStorage, shutdown, written(other, no, "Down", noon()),
+			"it was last written at",
+		},
 		{"Calico up", network, first, available("CalicoIsUp"), ""},
 		{
 			"Calico down", network, first, unavailable("CalicoIsDown"),
@@ -261,4 +268,12 @@ func TestMarkerGate(t *testing.T) {
 	byTaint := Policy{TaintKey: holdTaint, Force: []string{GateNetworkPlugin}}
 	d = Decide(node(tainted(holdTaint), isReady), readyFacts(), byTaint, noon())
 	require.True(t, d.Held, "a node that registered with the taint has not been in service, even if it is Ready")
+}
+
+func TestStampsOfStatus(t *testing.T) {
+	policy := Policy{Force: []string{"condition:StorageReady=False"}}
+	facts := readyFactsWith(func(f *Facts) { f.GoingDown = true })
+	n := node(recorded(Released, thisBoot, NetworkReady), written("StorageReady", corev1.ConditionFalse, "Down", noon()))
+	d := Decide(n, facts, policy, noon())
+	require.Equal(t, map[string]Stamp{"StorageReady": {"2026-08-01T12:00:00Z", thisBoot}}, d.Record.Stamps)
 }

@@ -32,12 +32,14 @@ const (
 
 // Reasons of the condition NetworkHeld.
 const (
-	// The first five name the first closed gate.
+	// The first seven name the first closed gate.
 	WaitingForFlannel       = "WaitingForFlannel"
 	WaitingForCNI           = "WaitingForCNI"
 	WaitingForNetworkPlugin = "WaitingForNetworkPlugin"
 	WaitingForUnit          = "WaitingForUnit"
 	WaitingForCondition     = "WaitingForCondition"
+	WaitingForLabel         = "WaitingForLabel"
+	WaitingForProbe         = "WaitingForProbe"
 	// WaitingForOthers means that the network is ready, but a mark of another component
 	// prevents the release.
 	WaitingForOthers = "WaitingForOthers"
@@ -102,10 +104,16 @@ const (
 	GateCNI           = "cni"
 	GateFlannel       = "flannel"
 	GateNetworkPlugin = "network-plugin"
-	// GateUnit and GateCondition are prefixes. The name of a systemd unit follows the first,
-	// the type of a condition of the Node follows the second.
+	// The following are prefixes. The name of a systemd unit follows the first. The type of a
+	// condition of the Node follows the second, and may be followed by = and a status.
 	GateUnit      = "unit:"
 	GateCondition = "condition:"
+	// GateLabel precedes the key of a label of the Node, which = and a value may follow.
+	GateLabel = "label:"
+	// GateHTTP and GateHTTPS precede HOST:PORT/PATH, GateTCP precedes HOST:PORT.
+	GateHTTP  = "http:"
+	GateHTTPS = "https:"
+	GateTCP   = "tcp:"
 )
 
 // Annotations that ask autoscalers to leave a node alone ("marks"). A hold sets those that are

@@ -40,6 +40,11 @@ type Decision struct {
 	Message string
 	// Gates are all gates of the node, open and closed.
 	Gates []Gate
+	// NeedsProbes is true if the policy has endpoints, and their state can change the decision.
+	NeedsProbes bool
+	// AwaitsProbe is true if the decision is put off until the first probe of each endpoint has
+	// ended. Nothing about the hold has to be written until then.
+	AwaitsProbe bool
 }
 
 // Event is a Kubernetes event about the Node.
@@ -54,10 +59,28 @@ type Event struct {
 // only for the time in the record.
 func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
 	e := newEvaluation(n, f, p, now)
+	d := e.decide()
+	d.NeedsProbes = e.dependsOnGates() && len(p.Endpoints()) > 0
+	return d
+}
+
+// dependsOnGates reports whether the state of the gates can change the decision. In the boot of
+// its record, a node that is not held is left alone.
+func (e holdEvaluation) dependsOnGates() bool {
+	switch {
+	case e.parseErr != nil || e.facts.BootID == "":
+		return false
+	case !e.recorded || e.record.State == Held || e.record.Reason == GatesDoNotFit:
+		return true
+	}
+	return e.record.BootID != e.facts.BootID
+}
+
+func (e holdEvaluation) decide() Decision {
 	switch {
 	case e.parseErr != nil:
 		return e.decideUnreadable(e.parseErr)
-	case f.BootID == "":
+	case e.facts.BootID == "":
 		return e.decideBootUnknown()
 	case !e.recorded:
 		return e.decideFirst()
@@ -139,10 +162,21 @@ func (e holdEvaluation) decideFirst() Decision {
 		return e.startHold(NotReadyYet)
 	case e.isExempt():
 		return e.endHold(Released, Exempt)
+	case inService && e.awaitsProbe():
+		return e.awaitProbe()
 	case inService && !e.isOpen():
 		return e.recordGatesMismatch()
 	}
 	return e.endHold(Released, FirstSeen)
+}
+
+// awaitProbe puts off the decision about a node that was Ready before Holdfast: before the
+// first probe it is unknown whether the gates describe the node.
+func (e holdEvaluation) awaitProbe() Decision {
+	d := e.newDecision(corev1.ConditionUnknown, WaitingForProbe,
+		"not held: the gates are being probed for the first time; missing: "+e.missing)
+	d.AwaitsProbe = true
+	return d
 }
 
 // adoptTaint takes over a hold that began with the Node: its kubelet registered it with the

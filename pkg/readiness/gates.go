@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -38,9 +39,14 @@ func (e holdEvaluation) evaluateGates() []Gate {
 	for _, unit := range p.gateNames(GateUnit) {
 		gates = append(gates, newGate(GateUnit+unit, WaitingForUnit, missingUnit(f.Units, unit)))
 	}
-	for _, kind := range p.gateNames(GateCondition) {
-		missing := e.missingCondition(corev1.NodeConditionType(kind))
-		gates = append(gates, newGate(GateCondition+kind, WaitingForCondition, missing))
+	for _, wanted := range p.gateNames(GateCondition) {
+		gates = append(gates, newGate(GateCondition+wanted, WaitingForCondition, e.missingCondition(wanted)))
+	}
+	for _, label := range p.gateNames(GateLabel) {
+		gates = append(gates, newGate(GateLabel+label, WaitingForLabel, missingLabel(e.node.Labels, label)))
+	}
+	for _, endpoint := range p.Endpoints() {
+		gates = append(gates, newGate(endpoint.Gate, WaitingForProbe, missingAnswer(f.Probes, endpoint)))
 	}
 	return gates
 }
@@ -242,12 +248,16 @@ func missingUnit(units []Unit, name string) string {
 	return fmt.Sprintf("systemd unit %s to finish: it is %s (%s)", name, u.ActiveState, u.SubState)
 }
 
-// missingCondition returns how a condition of the Node differs from its required status: False
-// for NetworkUnavailable, True for any other type. A condition that Holdfast itself has
-// written proves nothing.
-func (e holdEvaluation) missingCondition(kind corev1.NodeConditionType) string {
-	want := corev1.ConditionTrue
-	if kind == corev1.NodeNetworkUnavailable {
+// missingCondition returns how a condition of the Node differs from its required status. Unless
+// a status is given, that is False for NetworkUnavailable and True for any other type. A
+// condition that Holdfast itself has written proves nothing.
+func (e holdEvaluation) missingCondition(wanted string) string {
+	name, status, hasStatus := strings.Cut(wanted, "=")
+	kind, want := corev1.NodeConditionType(name), corev1.ConditionTrue
+	switch {
+	case hasStatus:
+		want = corev1.ConditionStatus(status)
+	case kind == corev1.NodeNetworkUnavailable:
 		want = corev1.ConditionFalse
 	}
 	c := findCondition(e.node, kind)
@@ -266,6 +276,43 @@ func (e holdEvaluation) missingCondition(kind corev1.NodeConditionType) string {
 			kind, want, lastWritten(c))
 	}
 	return ""
+}
+
+func missingLabel(labels map[string]string, selector string) string {
+	if hasLabel(labels, selector) {
+		return ""
+	}
+	key, _, _ := strings.Cut(selector, "=")
+	if value, found := labels[key]; found {
+		return fmt.Sprintf("label %s of the node: it is %s=%s", selector, key, value)
+	}
+	return fmt.Sprintf("label %s of the node, which is not set", selector)
+}
+
+// missingAnswer returns why the gate of an endpoint is closed. The time in it is when the
+// failures began, so the text stays the same while a probe fails for the same reason.
+func missingAnswer(probes []Probe, e Endpoint) string {
+	wanted := e.Gate + " to accept connections"
+	if e.URL != nil {
+		wanted = e.Gate + " to answer with a 2xx status"
+	}
+	i := slices.IndexFunc(probes, func(p Probe) bool { return p.Gate == e.Gate })
+	switch {
+	case i < 0 || probes[i].Answer == Unknown:
+		return wanted + ", which was not probed yet"
+	case probes[i].Answer == Present:
+		return ""
+	}
+	return fmt.Sprintf("%s: %s, since %s", wanted, probes[i].Problem, probes[i].Since.UTC().Format(time.RFC3339))
+}
+
+// awaitsProbe reports whether the first probe of an endpoint has not ended yet.
+func (e holdEvaluation) awaitsProbe() bool {
+	return slices.ContainsFunc(e.policy.Endpoints(), func(endpoint Endpoint) bool {
+		return !slices.ContainsFunc(e.facts.Probes, func(p Probe) bool {
+			return p.Gate == endpoint.Gate && p.Answer != Unknown
+		})
+	})
 }
 
 // hasLabel reports whether the labels contain `key` or `key=value`. An empty selector matches

@@ -2,8 +2,8 @@ package readiness
 
 import (
 	"fmt"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 )
@@ -33,7 +33,8 @@ func (p Presence) String() string {
 // MarshalText returns the same word for JSON.
 func (p Presence) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Facts is the result of one inspection of the host. No field comes from a clock.
+// Facts is the result of one inspection of the host. No field comes from a clock, except
+// Probe.Since, which messages contain and no decision depends on.
 type Facts struct {
 	// BootID is /proc/sys/kernel/random/boot_id, empty if it could not be read.
 	BootID string `json:"bootID,omitempty"`
@@ -47,6 +48,8 @@ type Facts struct {
 	Marker Marker `json:"marker"`
 	// Units are the systemd units that Policy.Units lists.
 	Units []Unit `json:"units,omitempty"`
+	// Probes are the results of the gates that Policy.Endpoints lists.
+	Probes []Probe `json:"probes,omitempty"`
 	// Etcd is whether etcd is on the host, Unknown until a scan has finished. Holds do not
 	// depend on it, but marks for autoscalers do: they must stay on a node with etcd.
 	Etcd Presence `json:"-"`
@@ -139,6 +142,19 @@ type Unit struct {
 	Problem string `json:"problem,omitempty"`
 }
 
+// Probe is the result of the last probe of an Endpoint.
+type Probe struct {
+	// Gate is the name of the gate.
+	Gate string `json:"gate"`
+	// Answer is Present if the last probe succeeded, Absent if it failed, and Unknown before
+	// the first one.
+	Answer Presence `json:"answer"`
+	// Problem is why the last probe failed.
+	Problem string `json:"problem,omitempty"`
+	// Since is when the first of the latest failures happened, without a success since.
+	Since time.Time `json:"since,omitzero"`
+}
+
 // Policy is the operator's configuration of holds. The zero value holds by cordon and
 // evaluates the gates that the node's own conflist calls for.
 type Policy struct {
@@ -148,8 +164,8 @@ type Policy struct {
 	// Cilium, which overwrites NetworkUnavailable. Empty holds by cordon.
 	TaintKey string
 	// Force names gates that are evaluated on every node, in addition to those that the node
-	// calls for: GateFlannel, GateNetworkPlugin, GateUnit with the name of a unit,
-	// GateCondition with the type of a condition. GateCNI is always evaluated.
+	// calls for: GateFlannel, GateNetworkPlugin, or a prefix such as GateUnit with its
+	// argument. GateCNI is always evaluated.
 	Force []string
 	// NetworkPluginLabel, `key` or `key=value`, is the label of nodes that Ansible builds.
 	// Until their first release, such nodes wait for the marker of the network_plugin role.
@@ -166,18 +182,9 @@ type Policy struct {
 // Validate returns an error that names the first problem of the policy. It is meant for the
 // person who set the flags.
 func (p Policy) Validate() error {
-	known := []string{GateCNI, GateFlannel, GateNetworkPlugin}
 	for _, name := range p.Force {
-		unit, isUnit := strings.CutPrefix(name, GateUnit)
-		kind, isCondition := strings.CutPrefix(name, GateCondition)
-		switch {
-		case isUnit && unitNameProblem(unit) != "":
-			return fmt.Errorf("gate %q: %s", name, unitNameProblem(unit))
-		case isCondition && conditionTypeProblem(kind) != "":
-			return fmt.Errorf("gate %q: %s", name, conditionTypeProblem(kind))
-		case !isUnit && !isCondition && !slices.Contains(known, name):
-			return fmt.Errorf("unknown gate %q; choose from %s, %sNAME.service, %sTYPE",
-				name, strings.Join(known, ", "), GateUnit, GateCondition)
+		if problem := gateProblem(name); problem != "" {
+			return fmt.Errorf("%s", problem)
 		}
 	}
 	if problem := taintKeyProblem(p.TaintKey); problem != "" {
@@ -198,40 +205,3 @@ func taintKeyProblem(key string) string {
 	}
 	return ""
 }
-
-// unitNameProblem rejects patterns as well: a pattern also matches units that do not exist
-// yet.
-func unitNameProblem(name string) string {
-	dot := strings.LastIndexByte(name, '.')
-	if dot <= 0 || dot == len(name)-1 || strings.ContainsAny(name, "/*?[] \t\n") {
-		return "write the full name of one systemd unit, such as network-plugin.service"
-	}
-	return ""
-}
-
-func conditionTypeProblem(kind string) string {
-	switch {
-	case kind == NetworkHeld:
-		return "a hold cannot wait for its own condition"
-	case kind == "" || strings.ContainsAny(kind, "= \t\n"):
-		return "write the type of one Node condition, such as condition:NetworkUnavailable"
-	}
-	return ""
-}
-
-// Units returns the systemd units that the policy waits for. Facts.Units must contain them.
-func (p Policy) Units() []string { return p.gateNames(GateUnit) }
-
-// gateNames returns what follows the prefix in the names of the forced gates, without
-// duplicates.
-func (p Policy) gateNames(prefix string) []string {
-	var found []string
-	for _, gate := range p.Force {
-		if name, is := strings.CutPrefix(gate, prefix); is && !slices.Contains(found, name) {
-			found = append(found, name)
-		}
-	}
-	return found
-}
-
-func (p Policy) isForced(gate string) bool { return slices.Contains(p.Force, gate) }

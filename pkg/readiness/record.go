@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -188,7 +189,8 @@ func lastWritten(c *corev1.NodeCondition) string {
 // none. A time that is already in the record keeps the boot of that record.
 func (e holdEvaluation) currentStamps() map[string]Stamp {
 	var found map[string]Stamp
-	for _, kind := range e.policy.gateNames(GateCondition) {
+	for _, wanted := range e.policy.gateNames(GateCondition) {
+		kind, _, _ := strings.Cut(wanted, "=")
 		c := findCondition(e.node, corev1.NodeConditionType(kind))
 		if c == nil || lastWritten(c) == "" {
 			continue
@@ -224,7 +226,10 @@ func (e holdEvaluation) stampedRecord() *Record {
 func (e holdEvaluation) clearedReason() string {
 	const kind = corev1.NodeNetworkUnavailable
 	c := findCondition(e.node, kind)
-	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast || e.missingCondition(kind) != "" {
+	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast {
+		return ""
+	}
+	if e.missingCondition(string(kind)) != "" {
 		return ""
 	}
 	if c.Reason == "" {

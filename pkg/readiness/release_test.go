@@ -230,7 +230,7 @@ func TestDecideByTaint(t *testing.T) {
 	require.Equal(t, Overridden, d.Record.State)
 }
 
-// TestRegisteredWithTaint follows the setup in manifests/overlays/without-born-held.
+// TestRegisteredWithTaint follows the setup of docs/kubernetes-versions.md before Kubernetes 1.36.
 func TestRegisteredWithTaint(t *testing.T) {
 	const key = "holdfast.dev/held"
 	policy := Policy{TaintKey: key, HoldUnrecorded: true}

@@ -165,8 +165,8 @@ func (e holdEvaluation) withoutAgent(reason, agent string) holdEvaluation {
 // agent's place.
 func (e holdEvaluation) reportMissingAgent(reason, event, age string, t Timeouts) (Decision, *Event) {
 	d := e.withoutAgent(reason, fmt.Sprintf(
-		"an agent: no agent has reported on this node for %s. To see why: `%s`. To release the node by hand: `%s`",
-		age, getPodsCommand(t.Namespace, e.node.Name), ReleaseCommand(e.node))).decideHeld()
+		"an agent: no agent has reported on this node for %s. To see why: `%s`. %s",
+		age, getPodsCommand(t.Namespace, e.node.Name), releaseAdvice(e.node))).decideHeld()
 	d.Event = nil
 	if c := findCondition(e.node, NetworkHeld); c != nil && c.Reason == GoingDown {
 		// The condition is from the previous boot. If the record were updated to this boot
@@ -187,8 +187,8 @@ func (e holdEvaluation) decideOverdue(t Timeouts, agent bool) (Decision, *Event)
 	}
 	c := findCondition(e.node, NetworkHeld) // It exists, because an agent has written it.
 	return Decision{}, &Event{Type: corev1.EventTypeWarning, Reason: EventOverdue, Message: fmt.Sprintf(
-		"held for more than %s; the agent's last message: %s. To check the agent: `%s`. To release the node by hand: `%s`",
-		t.Hold.String()+kept, c.Message, getPodsCommand(t.Namespace, e.node.Name), ReleaseCommand(e.node))}
+		"held for more than %s; the agent's last message: %s. To check the agent: `%s`. %s",
+		t.Hold.String()+kept, c.Message, getPodsCommand(t.Namespace, e.node.Name), releaseAdvice(e.node))}
 }
 
 // releaseOverdue releases the node as if there were no gates. The record states that the
@@ -216,31 +216,6 @@ func getPodsCommand(namespace, node string) string {
 func IsBornHeld(n *corev1.Node) bool {
 	record, err := ParseRecord(n.Annotations[HoldAnnotation])
 	return err == nil && record.State == Held && record.Reason == NewNode
-}
-
-// ReleaseCommand returns the command line that releases a held node. It first removes the
-// cordon or taint, and then the condition that would still keep pods away. A later agent
-// treats this as an override.
-func ReleaseCommand(n *corev1.Node) string {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	command := "kubectl uncordon " + n.Name
-	if err == nil && record.Taint != "" {
-		// The record may contain any text. The key of an existing taint was validated by the
-		// API server and is safe in a shell.
-		if !hasTaint(n, record.Taint) {
-			return "kubectl describe node " + n.Name
-		}
-		command = fmt.Sprintf("kubectl taint node %s %s:%s-", n.Name, record.Taint, corev1.TaintEffectNoSchedule)
-	}
-	unavailable := findCondition(n, corev1.NodeNetworkUnavailable)
-	byOthers := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason != HeldByHoldfast
-	partOfHold := err == nil && record.isFirstHold() && record.Taint == "" && !byOthers
-	if !partOfHold && !(holdEvaluation{node: n}).isUnavailableByHoldfast() {
-		return command
-	}
-	return command + fmt.Sprintf(" && kubectl patch node %s --subresource=status --type=strategic -p "+
-		`'{"status":{"conditions":[{"type":"%s","status":"False","reason":"ReleasedByHand","message":"released by hand"}]}}'`,
-		n.Name, corev1.NodeNetworkUnavailable)
 }
 
 const (

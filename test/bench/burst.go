@@ -68,11 +68,12 @@ func (b *benchCluster) burst(ctx context.Context, count int) (durations, []logge
 	var clients errgroup.Group
 	for i := range count {
 		clients.Go(func() error {
-			name := nodeName(i%b.members + 1) // the stub refuses both
-			if i%2 == 0 {
-				taken[i], _ = b.delete(ctx, name, false)
+			// Each node is either deleted or drained, each time by another user: a grant for one would
+			// answer, or rewrite, requests for the other, because the stub refuses both.
+			if at := i%b.members + 1; at%2 == 1 {
+				taken[i] = b.deleteAs(ctx, fmt.Sprintf("user-%d-%d", time.Now().UnixNano(), i), nodeName(at))
 			} else {
-				taken[i] = b.drain(ctx, name)
+				taken[i] = b.drain(ctx, nodeName(at))
 			}
 			return nil
 		})

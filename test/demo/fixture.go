@@ -26,7 +26,7 @@ const (
 	spcToken = "a-token-of-the-demo"
 	// The workers' addresses are not loopback addresses, because Holdfast ignores SPC's record
 	// of a machine with a loopback address, which every machine has.
-	workerIP, secondWorkerIP = "192.0.2.101", "192.0.2.102"
+	workerIP, secondWorkerIP, thirdWorkerIP = "192.0.2.101", "192.0.2.102", "192.0.2.103"
 	// secondWorkerCIDR is the podCIDR of worker-2, from fixture.WriteSubnetFile.
 	secondWorkerCIDR = "10.244.1.0/24"
 )
@@ -40,8 +40,8 @@ type demo struct {
 	spcServer *httptest.Server
 }
 
-func newDemo(out io.Writer, verbose bool) (*demo, error) {
-	environment, err := fixture.New(fixture.Options{Name: "demo", Out: out})
+func newDemo(out io.Writer, verbose, metrics bool) (*demo, error) {
+	environment, err := fixture.New(fixture.Options{Name: "demo", Out: out, Metrics: metrics})
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 func main() {
 	keep := flag.Bool("keep", false, "after the last step, keep everything running until Ctrl-C")
 	verbose := flag.Bool("v", false, "print each command with its output")
+	record := flag.String("record", "", "write the metrics of all programs, compressed, into this file")
 	flag.Parse()
 	if !*keep { // the commands to try then reach the servers from another terminal
 		if status, done := hostnet.Isolate(); done {
@@ -28,7 +29,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout, *keep, *verbose); err != nil {
+	if err := run(ctx, os.Stdout, *keep, *verbose, *record); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
 		stop()
 		os.Exit(1)
@@ -36,19 +37,28 @@ func main() {
 }
 
 // run runs all steps and returns an error if a step was not as expected.
-func run(ctx context.Context, out io.Writer, keep, verbose bool) (err error) {
+func run(ctx context.Context, out io.Writer, keep, verbose bool, record string) (err error) {
 	begun := time.Now()
-	d, err := newDemo(out, verbose)
+	d, err := newDemo(out, verbose, record != "")
+	if err != nil {
+		return err
+	}
+	stopRecording, err := d.startRecording(ctx, record)
 	if err != nil {
 		return err
 	}
 	defer func() {
+		err = errors.Join(err, stopRecording())
 		err = errors.Join(err, d.close(context.WithoutCancel(ctx), err == nil))
 	}()
-	for _, section := range []func(context.Context) error{
+	sections := []func(context.Context) error{
 		d.startCluster, d.install, d.explainProtection, d.identifyMachines, d.deleteWorker,
 		d.deleteLearner, d.deleteEtcdNodes, d.holdNewNode,
-	} {
+	}
+	if record != "" {
+		sections = append(sections, d.causeSeries)
+	}
+	for _, section := range sections {
 		if err := section(ctx); err != nil {
 			if ctx.Err() != nil {
 				return errors.New("interrupted; all processes have been stopped")

@@ -53,7 +53,7 @@ func (d *demo) install(ctx context.Context) error {
 	if err := d.Install(ctx); err != nil {
 		return err
 	}
-	d.show("kubectl apply --server-side -k manifests/", "")
+	d.show("kubectl apply --server-side -k manifests/overlays/born-held", "")
 	d.note("the manifests are in effect after %s", time.Since(begun).Round(100*time.Millisecond))
 	d.spc = &spcserver.Server{Token: spcToken, Organization: "111", Cluster: "23391"}
 	d.spc.SetNodes(spc.Record{

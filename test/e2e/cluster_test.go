@@ -141,7 +141,7 @@ func (c *kindCluster) loadImages(t *testing.T) {
 			[]byte("FROM scratch\nCOPY echo /echo\nENTRYPOINT [\"/echo\"]\n"), 0o600))
 	c.run(t, "env", "DOCKER_BUILDKIT=0", "docker", "build", "-q", "-t", "holdfast-e2e-echo:v1", dir)
 	c.run(t, c.tool("kind"), "load", "docker-image", "holdfast-agent:v0.1.0", "holdfast-webhook:v0.1.0",
-		"holdfast-e2e-echo:v1", "--name", c.name)
+		"kubectl-holdfast:v0.1.0", "holdfast-e2e-echo:v1", "--name", c.name)
 }
 
 // worker returns the name of a worker, starting at 1.

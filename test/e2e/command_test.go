@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// commandTimeout limits one command. The longest are the creation of the cluster and make
-// uninstall, which builds a program.
+// commandTimeout limits one command. The longest are the creation of the cluster and the wait for
+// the Job that uninstalls.
 const commandTimeout = 15 * time.Minute
 
 // tool returns the path of a program on PATH, or of the one that the Makefile builds.

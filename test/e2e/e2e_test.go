@@ -40,6 +40,7 @@ func TestHoldfast(t *testing.T) {
 		{"update the agents", scenarioUpdate},
 		{"reject false observations and forged reviews", scenarioFalseObservations},
 		{"uninstall", scenarioUninstall},
+		{"install, upgrade and roll back the chart", scenarioChart},
 	} {
 		start, ran := time.Now(), false
 		passed := t.Run(scenario.name, func(t *testing.T) {

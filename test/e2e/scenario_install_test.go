@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -221,6 +222,19 @@ func pretty(v any) string {
 	return string(out)
 }
 
+// runUninstallJob removes Holdfast by the Job of manifests/uninstall, and then the objects of the
+// Job.
+func (c *kindCluster) runUninstallJob(t *testing.T) {
+	t.Helper()
+	dir := filepath.Join(c.root, "manifests/uninstall")
+	c.kubectl(t, "apply", "-k", dir)
+	_, err := c.tryRun(t.Context(), c.tool("kubectl"), "-n", "holdfast-uninstall", "wait", "--timeout=8m",
+		"--for=condition=Complete", "job/holdfast-uninstall")
+	t.Log(c.kubectl(t, "-n", "holdfast-uninstall", "logs", "job/holdfast-uninstall", "--all-pods=true"))
+	require.NoError(t, err)
+	c.kubectl(t, "delete", "-k", dir)
+}
+
 // scenarioUninstall removes Holdfast from a cluster with a held node, a node that an admin
 // cordoned, and an etcd node with a user's annotation.
 func scenarioUninstall(t *testing.T, c *kindCluster) {
@@ -228,7 +242,7 @@ func scenarioUninstall(t *testing.T, c *kindCluster) {
 	c.kubectl(t, "cordon", cordoned)
 	c.kubectl(t, "annotate", "node", etcdNode, "example.org/mine=stays")
 	c.joinHeld(t, held)
-	c.run(t, "env", "KUBECTL="+c.tool("kubectl"), "make", "-C", c.root, "--no-print-directory", "uninstall")
+	c.runUninstallJob(t)
 	c.restoreFlannel(t)
 
 	for name, n := range c.nodes(t) {

@@ -42,7 +42,8 @@ func NewEmulating(t testing.TB, version string) *Server {
 	return server
 }
 
-// NewInstalled starts a server like New and applies the shipped manifests.
+// NewInstalled starts a server like New and applies the shipped manifests, with nodes that are born
+// held.
 func NewInstalled(t testing.TB) *Server {
 	t.Helper()
 	server := New(t)
@@ -50,7 +51,7 @@ func NewInstalled(t testing.TB) *Server {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	require.NoError(t, server.Apply(ctx, filepath.Join(root, "manifests")))
+	require.NoError(t, server.Apply(ctx, filepath.Join(root, "manifests/overlays/born-held")))
 	return server
 }
 

@@ -249,7 +249,7 @@ func (r claimReview) selectHeir(
 		return claimants, fmt.Sprintf("the member's node %s is gone, and the grant for it is not written yet", bound.Node)
 	case heir < 0:
 		return claimants, fmt.Sprintf("the member's node %s is gone: only a Node with that name can take it over, or "+
-			"any Node after an operator resolves the grant for UID %s (annotation %s)",
+			"any Node after an operator resolves the grant for UID %s (kubectl holdfast settle, or annotation %s)",
 			bound.Node, bound.NodeUID, quorum.ResolveAnnotation)
 	}
 	return claimants[heir : heir+1], ""
@@ -329,4 +329,20 @@ func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.NodeClaim, 
 		}
 	}
 	return at, r.IsCorroborated(lists)
+}
+
+// hasEnded reports whether a binding has ended: no confirmed list of this request contains the
+// member, and the lists are conclusive, or the host itself is known to be empty.
+//
+// With the word of the host one list is enough, because each of the two alone proves nothing. A
+// false list frees a node only if its own agent found neither a server nor data there, so that no
+// member is lost with it. An agent that is wrong, for example because a disk is not mounted, frees
+// its node only if a quorum has confirmed a list without the member.
+func hasEnded(s quorum.Snapshot, b v1alpha1.Binding) bool {
+	if len(s.Lists) == 0 || observation.IsListedByAny(s.Lists, b.MemberID) {
+		return false
+	}
+	return s.IsConclusive() || slices.ContainsFunc(s.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
+		return o.NoMember && o.Node == b.Node && o.NodeUID == b.NodeUID
+	})
 }

@@ -60,13 +60,19 @@ func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeRet
 // resolveDrained reports whether the grant of a drain has ended whose Node still exists. The
 // existence of the Node shows nothing: the machine of a drained node restarts or goes before its
 // Node does. The grant ends when the node is open again, and each of its members is proven healthy
-// there, or has left the member list. A deletion of the Node that was allowed as well must be over.
+// there, or has left the member list. A deletion of the Node that was allowed as well must be
+// over. So must the eviction itself, if an override allowed it: that may be for a node that is
+// open, which then shows no end of a drain.
 func resolveDrained(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	if closed := e.Node.Closed(); closed != "" {
 		return false, fmt.Sprintf("node %s was drained, and %s", g.Node, closed)
 	}
 	if g.Reason != v1alpha1.GrantDrain && e.Now.Sub(g.Time.Time) < quorum.ResolvePresentAfter {
 		return false, fmt.Sprintf("the deletion of node %s was allowed as well, less than %s ago, and may be in progress",
+			g.Node, quorum.ResolvePresentAfter)
+	}
+	if g.BreakGlass && e.Now.Sub(g.Time.Time) < quorum.ResolvePresentAfter {
+		return false, fmt.Sprintf("the drain of node %s was forced less than %s ago, and may not have begun",
 			g.Node, quorum.ResolvePresentAfter)
 	}
 	if len(s.Lists) == 0 {

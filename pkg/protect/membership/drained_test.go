@@ -127,6 +127,19 @@ func TestF34DrainedNode(t *testing.T) {
 	}
 }
 
+// TestF47ForcedDrainOfOpenNode: an override may allow the drain of a node that is open. That it is
+// open and healthy shows no end of the drain, whose eviction may not have been carried out.
+func TestF47ForcedDrainOfOpenNode(t *testing.T) {
+	g := quorumtest.DrainGrantFor(0)
+	g.BreakGlass = true
+	open := quorumtest.Voters(3)
+	isResolved, why := resolveAfter(g, every10s(0, 30, open))
+	require.False(t, isResolved)
+	require.Contains(t, why, "was forced less than 5m0s ago, and may not have begun")
+	isResolved, why = resolveAfter(g, every10s(0, 31, open))
+	require.True(t, isResolved, why)
+}
+
 // deletionAfterDrain returns the grant for the deletion of a node that was drained before.
 func deletionAfterDrain() v1alpha1.Grant {
 	g := quorumtest.DrainGrantFor(0)

@@ -188,8 +188,8 @@ func TestSelfProven(t *testing.T) {
 func TestResolveByHand(t *testing.T) {
 	w := quorumtest.Voters(3).State(0, quorumtest.Gone).Granted(0)
 	quorumtest.RequireRefused(t, w, quorumtest.Deletion(1), "not before 2026-05-01T12:03:00Z, and only if "+
-		"etcd1 (a) keeps running, on the same machine or on another one that stays: kubectl annotate --overwrite "+
-		"etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u1")
+		"etcd1 (a) keeps running, on the same machine or on another one that stays: kubectl holdfast settle w1\n"+
+		"    or without the plugin:\n    kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u1")
 	grants, bindings, ok := membership.ResolveByHand(w.Cluster, "u1", w.Nodes)
 	require.True(t, ok)
 	w.Cluster.Spec.Grants, w.Cluster.Spec.Members = grants, bindings

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
@@ -38,6 +39,21 @@ func AcceptedWithNonce(c *v1alpha1.EtcdCluster, nonces []string) []v1alpha1.Obse
 	})
 }
 
+// SilentAfter is the age of an observation after which its agent counts as silent where no probe
+// can be requested. An agent publishes at least once a minute.
+const SilentAfter = 3 * time.Minute
+
+// Recent returns the cluster without the observations that are older than SilentAfter by the
+// reader's clock. Only answers that grant nothing depend on this time: a silent agent may have died
+// together with the member that its last observation proves healthy.
+func Recent(c *v1alpha1.EtcdCluster, now time.Time) *v1alpha1.EtcdCluster {
+	recent := *c
+	recent.Status.Observations = slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
+		return now.Sub(o.Time.Time) > SilentAfter
+	})
+	return &recent
+}
+
 // IsConfirmed reports whether the observation has a member list that a quorum confirmed.
 func IsConfirmed(o v1alpha1.Observation) bool { return o.Linearizable && len(o.Members) > 0 }
 
@@ -50,6 +66,9 @@ func Confirmed(all []v1alpha1.Observation) []v1alpha1.Observation {
 // is, healthy and started only if all of them are, with the alarms of all. The API server rejects
 // such lists; with this function the arithmetic is right without that check.
 func MergeDuplicates(members []v1alpha1.MemberStatus) []v1alpha1.MemberStatus {
+	if isSortedSet(members) {
+		return members // The usual case. The members are not changed.
+	}
 	found := make([]v1alpha1.MemberStatus, 0, len(members))
 	for _, m := range members {
 		i := slices.IndexFunc(found, func(f v1alpha1.MemberStatus) bool { return f.ID == m.ID })
@@ -65,10 +84,23 @@ func MergeDuplicates(members []v1alpha1.MemberStatus) []v1alpha1.MemberStatus {
 			f.Name = ""
 		}
 	}
-	slices.SortFunc(found, func(a, b v1alpha1.MemberStatus) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.ID), string(b.ID)))
-	})
+	slices.SortFunc(found, compareMembers)
 	return found
+}
+
+// isSortedSet reports whether the members are sorted, and each is there once.
+func isSortedSet(members []v1alpha1.MemberStatus) bool {
+	for i, m := range members {
+		isAgain := slices.ContainsFunc(members[:i], func(f v1alpha1.MemberStatus) bool { return f.ID == m.ID })
+		if isAgain || (i > 0 && compareMembers(members[i-1], m) > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+func compareMembers(a, b v1alpha1.MemberStatus) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.ID), string(b.ID)))
 }
 
 // FindMember returns the member's entry in a list.

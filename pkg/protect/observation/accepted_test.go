@@ -120,3 +120,15 @@ func TestInvalidLists(t *testing.T) {
 	}
 	require.True(t, quorum.Decide(own.View, quorumtest.Deletion(0)).Allowed)
 }
+
+func TestRecent(t *testing.T) {
+	w := quorumtest.Voters(3)
+	for i, age := range []time.Duration{observation.SilentAfter, observation.SilentAfter + time.Second, -time.Hour} {
+		w.Observer(i).Time = metav1.NewTime(quorumtest.Noon().Add(-age))
+	}
+	recent := observation.Recent(w.Cluster, quorumtest.Noon())
+	require.Len(t, w.Cluster.Status.Observations, 3, "the cluster itself must not change")
+	require.Len(t, recent.Status.Observations, 2)
+	require.Equal(t, "w1", recent.Status.Observations[0].Node)
+	require.Equal(t, "w3", recent.Status.Observations[1].Node)
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -44,6 +45,15 @@ type NodeState struct {
 	Departure departure.Mark
 	// Machine is the machine that registered the Node.
 	Machine Machine
+}
+
+// StateOf returns the state of a Node that exists. The table has the marks that count.
+func StateOf(n *corev1.Node, marks departure.Table) NodeState {
+	return NodeState{
+		Known: true, UID: n.UID, Deleting: n.DeletionTimestamp != nil, Departure: marks.Of(n),
+		Cordoned: n.Spec.Unschedulable,
+		Machine:  NewMachine(n.Status.NodeInfo.MachineID, n.Status.NodeInfo.SystemUUID),
+	}
 }
 
 // Closed returns how the Node is closed: it is being deleted, a program has marked it, or it is

@@ -82,7 +82,9 @@ func (t requestTarget) distributionOf(m memberState) v1alpha1.Distribution {
 
 // removeCommand returns the command that removes a member, in the words of its distribution. A
 // member on a Node that exists is removed through that Node: k3s and RKE2 watch an annotation, and
-// the playbook of kubespray empties the machine as well.
+// the playbook of kubespray empties the machine as well. On the last two, etcdctl removes a member
+// that runs. With its annotation RKE2 stops the static pods of the node even if etcd refuses to
+// remove the member (rancher/rke2#4066). The playbook drains the node first, which is refused.
 func (t requestTarget) removeCommand(m memberState) string {
 	node, isDown := m.node, m.status != statusOnNode
 	switch m.status {
@@ -95,13 +97,11 @@ func (t requestTarget) removeCommand(m memberState) string {
 	d := t.distributionOf(m)
 	switch {
 	case node == "":
-	case removesWithNode(d):
+	case removesWithNode(d) && (isDown || d != v1alpha1.DistributionRKE2):
 		return fmt.Sprintf("kubectl annotate node %s etcd.%s.cattle.io/remove=true", node, d)
 	case d == v1alpha1.DistributionKubespray && isDown:
 		return fmt.Sprintf("ansible-playbook remove-node.yml -e node=%s "+
 			"-e reset_nodes=false -e allow_ungraceful_removal=true", node)
-	case d == v1alpha1.DistributionKubespray:
-		return "ansible-playbook remove-node.yml -e node=" + node
 	}
 	return t.removeWithoutNode(m)
 }

@@ -62,13 +62,16 @@ func (s Snapshot) answersWith(id v1alpha1.MemberID, holds func(v1alpha1.MemberSt
 // selectLists returns the member lists that count by IsCorroborated. So an observer that joined
 // later cannot veto deletions with a list of its own.
 func (s Snapshot) selectLists() []v1alpha1.Observation {
-	var lists []v1alpha1.Observation
 	all := observation.Confirmed(s.Answers)
-	for _, o := range all {
-		same := slices.DeleteFunc(slices.Clone(all), func(other v1alpha1.Observation) bool {
-			return describeList(other) != describeList(o)
-		})
-		if s.IsCorroborated(same) {
+	descriptions := make([]string, len(all))
+	same := map[string][]v1alpha1.Observation{}
+	for i, o := range all {
+		descriptions[i] = describeList(o)
+		same[descriptions[i]] = append(same[descriptions[i]], o)
+	}
+	var lists []v1alpha1.Observation
+	for i, o := range all {
+		if s.IsCorroborated(same[descriptions[i]]) {
 			lists = append(lists, o)
 		}
 	}

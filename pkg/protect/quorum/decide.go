@@ -107,6 +107,9 @@ func (t requestTarget) verdictFor(worst *memberTally) Verdict {
 	verdict := Verdict{Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum}
 	if worst.isSafe() {
 		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
+		if worst.sources == "" {
+			verdict.VoterIDs = votersOf(worst.list)
+		}
 		verdict.Message, verdict.Warning = t.keptMessage(*worst), t.keptWarning(*worst)
 		return verdict
 	}

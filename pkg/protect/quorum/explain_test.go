@@ -91,7 +91,8 @@ func TestMovedMember(t *testing.T) {
 	require.NotContains(t, message, "etcdctl member remove b")
 	require.Contains(t, message, "etcd2 (b) still answers")
 	require.Contains(t, message, "only if etcd2 (b) keeps running, on the same machine or on another one that stays: "+
-		"kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u2")
+		"kubectl holdfast settle w2\n    or without the plugin:\n"+
+		"    kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u2")
 	silent := quorum.Decide(quorumtest.Voters(3).Granted(1).Dead(1).View, quorumtest.Deletion(0))
 	require.Contains(t, silent.Message, "etcdctl member remove b")
 

@@ -134,6 +134,7 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"kubespray, another member corrupt":        withAccess(anotherCorrupt(), "kubespray", "/etc/ssl/"),
 		"kubespray, replaced member not removed":   withAccess(replacedNotRemoved(), "kubespray", "/etc/ssl/"),
 		"k3s, two voters":                          withAccess(quorumtest.Voters(2), "k3s", k3sPKI),
+		"rke2, two voters":                         withAccess(quorumtest.Voters(2), "rke2", rke2PKI),
 		"kubespray, two voters":                    withAccess(quorumtest.Voters(2), "kubespray", "/etc/ssl/etcd/ssl/"),
 		"allowed, kubespray":                       withAccess(three(), "kubespray", "/etc/ssl/etcd/ssl/"),
 		"allowed, k3s":                             withAccess(three(), "k3s", k3sPKI),

@@ -43,8 +43,14 @@ func TestRepeat(t *testing.T) {
 		"deletion after a drain": {
 			grant: func(g *v1alpha1.Grant) { g.Drained = new(metav1.NewTime(at.Add(-time.Second))) }, repeated: true,
 		},
-		"drain after the deletion":   {grant: func(g *v1alpha1.Grant) { g.Drained = &g.Time }},
-		"dry run":                    {request: func(r *quorum.Request) { r.DryRun = true }},
+		"drain after the deletion":       {grant: func(g *v1alpha1.Grant) { g.Drained = &g.Time }},
+		"dry run":                        {request: func(r *quorum.Request) { r.DryRun = true }},
+		"F46 another member was removed": {cluster: func(c *quorumtest.Cluster) { c.Removed(2) }},
+		"a learner was promoted":         {grant: func(g *v1alpha1.Grant) { g.Voters = g.Voters[:2] }},
+		"lists differed":                 {grant: func(g *v1alpha1.Grant) { g.Voters = nil }},
+		"no agent answers, a member may have been removed": {
+			cluster: func(c *quorumtest.Cluster) { c.Removed(2).Silent(0, 1, 2) }, repeated: true,
+		},
 		"another Node UID":           {request: func(r *quorum.Request) { r.UID = "u1-again" }},
 		"grant for another Node":     {grant: func(g *v1alpha1.Grant) { g.NodeUID = "u2" }},
 		"a member elsewhere is dead": {cluster: func(c *quorumtest.Cluster) { c.Dead(1) }, repeated: true},
@@ -80,7 +86,7 @@ func TestRepeat(t *testing.T) {
 			req.User, req.Version = "alice", "8"
 			grant := v1alpha1.Grant{
 				NodeUID: req.UID, Node: req.Node, Members: []v1alpha1.MemberID{"a"}, Time: metav1.NewTime(at), User: "alice",
-				NodeVersion: "7",
+				NodeVersion: "7", Voters: []v1alpha1.MemberID{"c", "b", "a"},
 			}
 			if c.cluster != nil {
 				c.cluster(cluster)
@@ -92,7 +98,7 @@ func TestRepeat(t *testing.T) {
 				c.request(&req)
 			}
 			cluster.Cluster.Spec.Grants = append(cluster.Cluster.Spec.Grants, grant)
-			v, isRepeated := quorum.Repeat(cluster.Cluster, req, at.Add(c.age))
+			v, isRepeated := quorum.Repeat(cluster.View, req, at.Add(c.age))
 			require.Equal(t, c.repeated, isRepeated)
 			require.Equal(t, c.repeated, v.Allowed)
 			if c.repeated {

@@ -31,9 +31,10 @@ const breakGlassVerbNote = " (needs the verb breakglass on etcdclusters)"
 // BreakGlassStep returns the last step of every refusal.
 func BreakGlassStep(r Request) string {
 	return fmt.Sprintf("  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; "+
-		"recorded with your name), then %s:\n    kubectl annotate --overwrite node %s "+
+		"recorded with your name), then %s:\n    kubectl holdfast break-glass %s --reason \"say why\"\n"+
+		"    or without the plugin:\n    kubectl annotate --overwrite node %s "+
 		`%s='{"uid":"%s","until":"'$(date -u -d +30min +%%FT%%TZ)'","reason":"say why"}'`,
-		r.again(), r.Node, BreakGlassAnnotation, r.UID)
+		r.again(), r.Node, r.Node, BreakGlassAnnotation, r.UID)
 }
 
 // removableMembers returns the members that an operator may remove from the list once they are
@@ -188,8 +189,9 @@ func (t requestTarget) resolveSteps(tally memberTally) []string {
 			notBefore = fmt.Sprintf("not before %s, and ", at.UTC().Format(time.RFC3339))
 		}
 		steps = append(steps, fmt.Sprintf("%sonly if %s %s running, "+
-			"on the same machine or on another one that stays: kubectl annotate --overwrite etcdcluster %s %s=%s",
-			notBefore, joinTitles(members), keeps, observation.ClusterIDOf(t.Cluster), ResolveAnnotation, g.NodeUID))
+			"on the same machine or on another one that stays: kubectl holdfast settle %s\n"+
+			"    or without the plugin:\n    kubectl annotate --overwrite etcdcluster %s %s=%s",
+			notBefore, joinTitles(members), keeps, g.Node, observation.ClusterIDOf(t.Cluster), ResolveAnnotation, g.NodeUID))
 	}
 	return steps
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -20,6 +21,41 @@ type Summary struct {
 	Message string
 }
 
+// A MemberSummary describes one member without any deletion.
+type MemberSummary struct {
+	ID   v1alpha1.MemberID
+	Name string
+	// Node is empty if the member is bound to no Node.
+	Node  string
+	Count MemberCount
+	// Description tells how the member counts, and why.
+	Description string
+	Alarms      []string
+}
+
+// A MemberCount is how a member counts.
+type MemberCount string
+
+// How members count. All of them are voters except learners.
+const (
+	CountsHealthy  MemberCount = "Healthy"
+	CountsUnproven MemberCount = "NotConfirmed"
+	CountsLost     MemberCount = "Lost"
+	CountsAway     MemberCount = "Away"
+	CountsLearner  MemberCount = "Learner"
+)
+
+// summary describes the member.
+func (m memberState) summary() MemberSummary {
+	return MemberSummary{
+		ID: m.ID, Name: observation.Clip(m.Name), Node: m.node, Description: m.description(), Alarms: m.Alarms,
+		Count: map[memberStatus]MemberCount{
+			statusHealthy: CountsHealthy, statusUnproven: CountsUnproven, statusLost: CountsLost, statusAway: CountsAway,
+			statusLearner: CountsLearner,
+		}[m.status],
+	}
+}
+
 // Summarize describes the cluster without any deletion.
 func Summarize(v View) Summary {
 	if v.Cluster == nil {
@@ -32,12 +68,7 @@ func Summarize(v View) Summary {
 		}
 		return Summary{Message: s.missingLists() + "; " + s.describeObservers()}
 	}
-	var worst *memberTally
-	for _, list := range s.Lists {
-		if tally := s.tallyList(list, nil, 0); tally.isWorseThan(worst) {
-			worst = &tally
-		}
-	}
+	worst := s.worstTally()
 	texts := []string{fmt.Sprintf("%s, %d healthy, quorum %d",
 		observation.Plural(worst.voters, "voter"), worst.healthy, worst.quorum)}
 	for _, m := range worst.members {
@@ -49,4 +80,32 @@ func Summarize(v View) Summary {
 		Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum, MayLose: max(0, worst.healthy-worst.quorum),
 		Known: true, Message: strings.Join(texts, "; "),
 	}
+}
+
+// worstTally returns the tally of the list with the smallest margin, nil without a list.
+func (s Snapshot) worstTally() *memberTally {
+	var worst *memberTally
+	for _, list := range s.Lists {
+		if tally := s.tallyList(list, nil, 0); tally.isWorseThan(worst) {
+			worst = &tally
+		}
+	}
+	return worst
+}
+
+// Members describes the members of the list from which the numbers of Summarize are. Without a
+// confirmed list, the result is empty.
+func Members(v View) []MemberSummary {
+	if v.Cluster == nil {
+		return nil
+	}
+	worst := NewSnapshot(v).worstTally()
+	if worst == nil {
+		return nil
+	}
+	var members []MemberSummary
+	for _, m := range worst.members {
+		members = append(members, m.summary())
+	}
+	return members
 }

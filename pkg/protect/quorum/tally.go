@@ -60,6 +60,7 @@ type memberState struct {
 
 // A memberTally is the arithmetic for one member list.
 type memberTally struct {
+	list    v1alpha1.Observation
 	members []memberState
 	// voters, healthy and quorum are those of Verdict. possible is the value of healthy if every
 	// pending observer proved all members that it could.
@@ -74,7 +75,7 @@ type memberTally struct {
 // from the list. So all current voters count, and the members that are on the node or lost count
 // as dead.
 func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) memberTally {
-	var t memberTally
+	t := memberTally{list: list}
 	for _, m := range list.Members {
 		member := s.stateOf(m, slices.Contains(onNode, m.ID))
 		t.members = append(t.members, member)
@@ -93,6 +94,18 @@ func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberI
 	t.quorum = t.voters/2 + 1
 	t.required = t.quorum + max(0, tolerance)
 	return t
+}
+
+// votersOf returns the voters of a list, sorted.
+func votersOf(list v1alpha1.Observation) []v1alpha1.MemberID {
+	var ids []v1alpha1.MemberID
+	for _, m := range list.Members {
+		if !m.Learner {
+			ids = append(ids, m.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // stateOf returns how one member counts. onNode means that the member is on the node of the

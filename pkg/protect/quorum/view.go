@@ -103,6 +103,16 @@ const (
 	CannotDecide Reason = "CannotDecide"
 )
 
+// RefusingReasons returns the reasons of verdicts that refuse.
+func RefusingReasons() []Reason {
+	return []Reason{QuorumWouldBeLost, CannotSee, UnknownMember, NotDraining, CannotDecide}
+}
+
+// AllowingReasons returns the reasons of verdicts that allow.
+func AllowingReasons() []Reason {
+	return []Reason{NothingToProtect, QuorumKept, OnlyMember, Repeated, BreakGlassUsed}
+}
+
 // A Verdict is the decision for one cluster. The zero value refuses.
 type Verdict struct {
 	Allowed bool
@@ -115,6 +125,8 @@ type Verdict struct {
 	// healthy, are not on the node and are not lost. Quorum is ⌊Voters/2⌋+1. All are zero without
 	// a confirmed member list.
 	Voters, Healthy, Quorum int
+	// VoterIDs are the voters of an allowed deletion, sorted. They are empty if member lists differ.
+	VoterIDs []v1alpha1.MemberID
 	// Final reports whether no further observation can change the verdict.
 	Final bool
 	// Message explains the verdict. The message of a refusal contains the next steps.
