@@ -1,0 +1,53 @@
+{{/* The image by digest if there is one, otherwise by tag. The argument is [image, chart]. */}}
+{{- define "holdfast.image" -}}
+{{- $image := index . 0 -}}
+{{- $chart := index . 1 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default $chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* cordon or taint. */}}
+{{- define "holdfast.holdMode" -}}
+{{- if ne .Values.hold.mode "auto" -}}
+{{ .Values.hold.mode }}
+{{- else if eq .Values.autoscaler "none" -}}
+cordon
+{{- else -}}
+taint
+{{- end -}}
+{{- end -}}
+
+{{/* The key of the taint that holds nodes; empty for the cordon. */}}
+{{- define "holdfast.taintKey" -}}
+{{- if eq (include "holdfast.holdMode" .) "taint" -}}
+{{ .Values.hold.taintKey | default (get (dict
+  "none" "holdfast.dev/held"
+  "cluster-autoscaler" "startup-taint.cluster-autoscaler.kubernetes.io/holdfast"
+  "karpenter" "readiness.k8s.io/holdfast") .Values.autoscaler) }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Not empty if the policy holdfast-born-held is installed. Without a cluster, helm template knows no
+kinds, not even Node; then the version of --kube-version decides.
+*/}}
+{{- define "holdfast.isBornHeld" -}}
+{{- if eq .Values.bornHeld "enabled" -}}
+true
+{{- else if and (eq .Values.bornHeld "auto") (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- $known := .Capabilities.APIVersions -}}
+{{- if or ($known.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy") (not ($known.Has "v1/Node")) -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The caBundle of an entry of the webhook configuration. */}}
+{{- define "holdfast.caBundle" -}}
+{{- if eq .Values.certificates.mode "secret" }}
+    caBundle: {{ .Values.certificates.caBundle | b64enc }}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,100 @@
+package charts_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+)
+
+// TestInstall installs, upgrades, rolls back and uninstalls on a real API server. No pods run
+// there, so helm does not wait for them; make e2e does.
+func TestInstall(t *testing.T) {
+	server := apiserver.New(t)
+	release := func(args ...string) string {
+		out, err := helm(t, server.Kubeconfig(), append(args, "--namespace", namespace)...)
+		require.NoError(t, err)
+		return out
+	}
+	notes := release("install", "holdfast", "holdfast", "--create-namespace")
+	require.Contains(t, notes, "held by the API server in the write that creates them")
+	require.Contains(t, notes, "kubectl label namespace holdfast-system pod-security.kubernetes.io/enforce=privileged")
+	require.NoError(t, server.WaitForPolicies(t.Context()))
+	node, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "new", Ready: true})
+	require.NoError(t, err)
+	require.True(t, node.Spec.Unschedulable, "born held")
+
+	// In a mass hold the leader of the webhook does the same.
+	parameters := server.Client().CoreV1().ConfigMaps(namespace)
+	require.NoError(t, parameters.Delete(t.Context(), "holdfast-born-held", metav1.DeleteOptions{}))
+	trust(t, server)
+	const taint = "startup-taint.cluster-autoscaler.kubernetes.io/holdfast"
+	notes = release("upgrade", "holdfast", "holdfast", "--set", "autoscaler=cluster-autoscaler")
+	require.Contains(t, notes, "held nodes:  taint "+taint+":NoSchedule")
+	require.Contains(t, agentArgs(t, server), "--hold-taint-key="+taint)
+	requireTrust(t, server)
+	_, err = parameters.Get(t.Context(), "holdfast-born-held", metav1.GetOptions{})
+	require.NoError(t, err, "an upgrade restores the parameter")
+
+	release("rollback", "holdfast", "1")
+	require.Contains(t, agentArgs(t, server), "--hold-taint-key=")
+	requireTrust(t, server)
+
+	release("uninstall", "holdfast")
+	_, err = server.Client().AppsV1().DaemonSets(namespace).Get(t.Context(), "holdfast-agent", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	out, err := server.Kubectl(t.Context(), "get", "crd", "etcdclusters.holdfast.dev", "-o", "name")
+	require.NoError(t, err, "the grants stay")
+	require.Contains(t, out, "etcdclusters.holdfast.dev")
+	release("install", "holdfast", "holdfast")
+}
+
+// TestInstallOlderKubernetes installs on an API server without MutatingAdmissionPolicy v1. The
+// chart detects that.
+func TestInstallOlderKubernetes(t *testing.T) {
+	server := apiserver.NewEmulating(t, "1.33")
+	out, err := helm(t, server.Kubeconfig(), "install", "holdfast", "holdfast", "--namespace", namespace,
+		"--create-namespace")
+	require.NoError(t, err)
+	require.Contains(t, out, "held by the agent when it first runs there")
+	require.Contains(t, agentArgs(t, server), "--hold-unrecorded")
+
+	_, err = helm(t, server.Kubeconfig(), "upgrade", "holdfast", "holdfast", "--namespace", namespace,
+		"--set", "bornHeld=enabled")
+	require.ErrorContains(t, err, `no matches for kind "MutatingAdmissionPolicy"`)
+	require.Contains(t, agentArgs(t, server), "--hold-unrecorded", "helm has changed nothing")
+}
+
+func agentArgs(t *testing.T, server *apiserver.Server) []string {
+	t.Helper()
+	set, err := server.Client().AppsV1().DaemonSets(namespace).Get(t.Context(), "holdfast-agent", metav1.GetOptions{})
+	require.NoError(t, err)
+	return set.Spec.Template.Spec.Containers[0].Args
+}
+
+// authority is a caBundle in the encoding of the API.
+const authority = "dHJ1c3RlZA=="
+
+// trust writes a caBundle into an entry of the webhook configuration, as the webhook does.
+func trust(t *testing.T, server *apiserver.Server) {
+	t.Helper()
+	patch := `{"webhooks":[{"name":"etcd-nodes.holdfast.dev","clientConfig":{"caBundle":"` + authority + `"}}]}`
+	_, err := server.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(t.Context(), "holdfast",
+		types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "holdfast-webhook"})
+	require.NoError(t, err)
+}
+
+// requireTrust checks that helm has not removed what the webhook wrote. Without it, no node with
+// etcd could be deleted until the webhook writes it again.
+func requireTrust(t *testing.T, server *apiserver.Server) {
+	t.Helper()
+	found, err := server.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "holdfast",
+		metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "etcd-nodes.holdfast.dev", found.Webhooks[0].Name)
+	require.Equal(t, "trusted", string(found.Webhooks[0].ClientConfig.CABundle))
+}

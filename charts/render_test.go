@@ -1,0 +1,312 @@
+package charts_test
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+)
+
+const (
+	agent   = "apps/v1 DaemonSet holdfast-agent"
+	webhook = "apps/v1 Deployment holdfast-webhook"
+	policy  = "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy holdfast-born-held"
+)
+
+// TestSameObjects compares the chart with kustomize, object by object, for every supported
+// combination of autoscaler, hold mode, version of Kubernetes, and SPC.
+func TestSameObjects(t *testing.T) {
+	for _, choice := range []struct {
+		autoscaler, mode string
+		overlay          string
+	}{
+		{"none", "auto", "."},
+		{"none", "cordon", "."},
+		{"none", "taint", "overlays/taint-mode"},
+		{"cluster-autoscaler", "auto", "overlays/cluster-autoscaler"},
+		{"cluster-autoscaler", "cordon", "."},
+		{"cluster-autoscaler", "taint", "overlays/cluster-autoscaler"},
+		{"karpenter", "auto", "overlays/karpenter"},
+		{"karpenter", "taint", "overlays/karpenter"},
+	} {
+		for _, components := range [][]string{nil, {"spc"}, {"born-held"}, {"spc", "born-held"}, {"born-held", "spc"}} {
+			versions := []string{"1.32.0", "1.33.5", "1.34.1-gke.1829001", "1.35.0"}
+			if slices.Contains(components, "born-held") {
+				versions = []string{"1.36.0"}
+			}
+			want := kustomized(t, choice.overlay, components, "")
+			for _, version := range versions {
+				values := []string{
+					"autoscaler=" + choice.autoscaler, "hold.mode=" + choice.mode,
+					fmt.Sprintf("spc.enabled=%t", slices.Contains(components, "spc")),
+				}
+				t.Run(version+" "+strings.Join(values, " "), func(t *testing.T) {
+					requireSame(t, want, rendered(t, version, values...))
+				})
+			}
+		}
+	}
+}
+
+// TestSameParts compares the other parts, each of which is a component.
+func TestSameParts(t *testing.T) {
+	const sources = `patches:
+- target: {kind: NetworkPolicy, name: holdfast-webhook}
+  patch: |
+    - op: replace
+      path: /spec/ingress/0/from
+      value: [{ipBlock: {cidr: 192.0.2.11/32}}, {ipBlock: {cidr: "2001:db8::/64"}}]
+`
+	for name, part := range map[string]struct {
+		values     []string
+		components []string
+		more       string
+	}{
+		"Cluster API": {[]string{"clusterAPI.enabled=true"}, []string{"cluster-api"}, ""},
+		"NodeClaims":  {[]string{"karpenterNodeClaims.enabled=true"}, []string{"karpenter-nodeclaims"}, ""},
+		"both": {
+			[]string{"clusterAPI.enabled=true", "karpenterNodeClaims.enabled=true"},
+			[]string{"cluster-api", "karpenter-nodeclaims"},
+			"",
+		},
+		"cert-manager": {[]string{"certificates.mode=cert-manager"}, []string{"cert-manager"}, ""},
+		"two volumes": {
+			[]string{"certificates.mode=cert-manager", "spc.enabled=true"}, []string{"spc", "cert-manager"}, "",
+		},
+		"sources": {
+			[]string{"webhook.apiServerSources={192.0.2.11/32,2001:db8::/64}"}, []string{"api-server-sources"}, sources,
+		},
+		"drains": {[]string{"drains.enabled=false"}, nil, `patches:
+- target: {kind: Deployment, name: holdfast-webhook}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --guard-drains=false}
+`},
+		"digests": {
+			[]string{
+				"agent.image.repository=r.example.org:5000/a", "agent.image.digest=sha256:" + strings.Repeat("a", 64),
+				"webhook.image.tag=v9", "webhook.extraArgs={--on-stuck-hold=release}",
+			},
+			nil, `images:
+- {name: holdfast-agent, newName: "r.example.org:5000/a", digest: "sha256:` + strings.Repeat("a", 64) + `"}
+- {name: holdfast-webhook, newTag: v9}
+patches:
+- target: {kind: Deployment, name: holdfast-webhook}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --on-stuck-hold=release}
+`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireSame(t, kustomized(t, ".", part.components, part.more), rendered(t, "1.34.0", part.values...))
+		})
+	}
+}
+
+// TestDetectedVersion checks that the chart detects whether the cluster has the policy. Programs
+// that render for a cluster, such as Argo CD, pass all its kinds.
+func TestDetectedVersion(t *testing.T) {
+	const kind = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+	for name, c := range map[string]struct {
+		version string
+		kinds   []string
+		want    bool
+	}{
+		"1.36":                    {"1.36.0", []string{"v1/Node", kind}, true},
+		"provider's 1.36":         {"1.36.2-eks-1a2b3c4", []string{"v1/Node", kind}, true},
+		"1.36, policies disabled": {"1.36.0", []string{"v1/Node"}, false},
+		"1.35":                    {"1.35.4", []string{"v1/Node"}, false},
+		"no cluster, 1.36":        {"1.36.0", nil, true},
+		"no cluster, 1.35":        {"1.35.0", nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"template", "holdfast", "holdfast", "--namespace", namespace, "--kube-version", c.version}
+			for _, kind := range c.kinds {
+				args = append(args, "--api-versions", kind)
+			}
+			out, err := helm(t, "", args...)
+			require.NoError(t, err)
+			_, found := objects(t, out)[policy]
+			require.Equal(t, c.want, found)
+		})
+	}
+}
+
+func requireSame(t *testing.T, kustomize, chart map[string]object) {
+	t.Helper()
+	require.ElementsMatch(t, slices.Collect(maps.Keys(kustomize)), slices.Collect(maps.Keys(chart)))
+	for id, want := range kustomize {
+		require.Equal(t, want, chart[id], "%s: the chart (actual) differs from kustomize (expected)", id)
+	}
+}
+
+// TestTaintKey checks that the agent and the policy hold by the same key, whichever it is.
+func TestTaintKey(t *testing.T) {
+	for _, key := range []string{
+		"holdfast.dev/held", "readiness.k8s.io/mine", "startup-taint.cluster-autoscaler.kubernetes.io/network",
+	} {
+		chart := rendered(t, "1.36.0", "hold.mode=taint", "hold.taintKey="+key)
+		require.Contains(t, args(t, chart, agent), "--hold-taint-key="+key)
+		variable := list(chart[policy], "spec", "variables")[0].(object)
+		require.Equal(t, object{"name": "taintKey", "expression": `"` + key + `"`}, variable)
+	}
+}
+
+// TestRefused checks that choices that contradict each other end in an error that names the value.
+func TestRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		version string
+		values  []string
+		want    string
+	}{
+		"cordon with Karpenter": {"1.36.0", []string{"autoscaler=karpenter", "hold.mode=cordon"}, "buys another one"},
+		"key with cordon":       {"1.36.0", []string{"hold.taintKey=holdfast.dev/x"}, "set hold.mode=taint"},
+		"key of another domain": {"1.36.0", []string{"hold.mode=taint", "hold.taintKey=example.com/x"}, "taintKey"},
+		"key with a quote":      {"1.36.0", []string{"hold.mode=taint", `hold.taintKey=holdfast.dev/x"y`}, "taintKey"},
+		"unknown autoscaler":    {"1.36.0", []string{"autoscaler=escalator"}, "cluster-autoscaler"},
+		"born held on 1.35":     {"1.35.9", []string{"bornHeld=enabled"}, "requires Kubernetes 1.36"},
+		"mode as a flag":        {"1.36.0", []string{"agent.extraArgs={--hold-mode=taint}"}, "use hold.mode"},
+		"key as a flag":         {"1.36.0", []string{"agent.extraArgs={--hold-taint-key=a/b}"}, "use hold.mode"},
+		"Secret without CA":     {"1.36.0", []string{"certificates.mode=secret"}, "--set-file certificates.caBundle"},
+		"CA without a Secret": {
+			"1.36.0", []string{"certificates.caBundle=-----BEGIN CERTIFICATE-----"}, "set certificates.mode=secret",
+		},
+		"issuer without cert-manager": {
+			"1.36.0", []string{"certificates.issuerRef.name=mine"}, "set certificates.mode=cert-manager",
+		},
+		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
+		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
+		"short digest":       {"1.36.0", []string{"agent.image.digest=sha256:1234"}, "digest"},
+		"no replica":         {"1.36.0", []string{"webhook.replicas=0"}, "replicas"},
+		"address, not CIDR":  {"1.36.0", []string{"webhook.apiServerSources={192.0.2.1}"}, "apiServerSources"},
+		"Kubernetes 1.31":    {"1.31.9", nil, "1.32"},
+		"drains as a string": {"1.36.0", []string{"drains.enabled=off"}, "enabled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := template(t, c.version, c.values...)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	t.Run("other namespace", func(t *testing.T) {
+		_, err := helm(t, "", "template", "holdfast", "holdfast", "--namespace", "kube-system")
+		require.ErrorContains(t, err, "add --namespace holdfast-system")
+	})
+}
+
+// TestOwnSecret checks that the certificate of a Secret is mounted, and trusted in every entry, and
+// that the webhook may then change neither Secrets nor the webhook configuration.
+func TestOwnSecret(t *testing.T) {
+	chart := rendered(t, "1.36.0", "certificates.mode=secret", "certificates.secretName=mine",
+		"certificates.caBundle=-----BEGIN CERTIFICATE-----", "clusterAPI.enabled=true", "karpenterNodeClaims.enabled=true")
+	require.Subset(t, args(t, chart, webhook), []any{
+		"--tls-cert-file=/etc/holdfast/tls/tls.crt", "--tls-key-file=/etc/holdfast/tls/tls.key",
+	})
+	volume := list(chart[webhook], "spec", "template", "spec", "volumes")[0].(object)
+	require.Equal(t, "mine", field(volume, "secret", "secretName"))
+	requireNoRule(t, chart["rbac.authorization.k8s.io/v1 Role holdfast-webhook"], "secrets")
+	requireNoRule(t, chart["rbac.authorization.k8s.io/v1 ClusterRole holdfast-webhook"], "validatingwebhookconfigurations")
+	entries := list(chart["admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration holdfast"], "webhooks")
+	require.Len(t, entries, 5)
+	for _, entry := range entries {
+		require.Equal(t, "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t", field(entry.(object), "clientConfig", "caBundle"))
+	}
+}
+
+// requireNoRule checks that a role has rules, and none for a resource.
+func requireNoRule(t *testing.T, role object, resource string) {
+	t.Helper()
+	require.NotEmpty(t, list(role, "rules"))
+	for _, rule := range list(role, "rules") {
+		require.NotContains(t, list(rule.(object), "resources"), resource)
+	}
+}
+
+// TestOwnIssuer checks that no authority is made if there is an issuer.
+func TestOwnIssuer(t *testing.T) {
+	chart := rendered(t, "1.36.0", "certificates.mode=cert-manager", "certificates.issuerRef.name=mine",
+		"certificates.issuerRef.kind=ClusterIssuer")
+	want := object{"name": "mine", "kind": "ClusterIssuer"}
+	require.Equal(t, want, field(chart["cert-manager.io/v1 Certificate holdfast-webhook"], "spec", "issuerRef"))
+	require.NotContains(t, chart, "cert-manager.io/v1 Certificate holdfast-webhook-ca")
+	require.NotContains(t, chart, "cert-manager.io/v1 Issuer holdfast-webhook-ca")
+}
+
+func TestLint(t *testing.T) {
+	out, err := helm(t, "", "lint", "--strict", "--namespace", namespace, "holdfast")
+	require.NoError(t, err)
+	require.Contains(t, out, "1 chart(s) linted, 0 chart(s) failed")
+}
+
+// TestRendered checks that the manifests for kustomize are what charts/render makes of the chart.
+func TestRendered(t *testing.T) {
+	program, err := process.Binary("helm")
+	require.NoError(t, err)
+	require.NoError(t, process.TrackInputs("holdfast", "../manifests"))
+	dir := t.TempDir()
+	command := exec.CommandContext(t.Context(), "./render", dir)
+	command.Env = []string{"HELM=" + program, "HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, string(out))
+	count := 0
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		require.NoError(t, err)
+		want, err := os.ReadFile(path)
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join("../manifests", name))
+		require.NoError(t, err, "run make generate")
+		require.Equal(t, string(want), string(got), "manifests/%s: change the chart, and run make generate", name)
+		count++
+		return nil
+	}))
+	require.Equal(t, 17, count)
+}
+
+// TestReadme checks that the README of the chart lists every value with its default, and no others.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("holdfast/values.yaml")
+	require.NoError(t, err)
+	var values object
+	require.NoError(t, yaml.Unmarshal(text, &values))
+	page, err := os.ReadFile("holdfast/README.md")
+	require.NoError(t, err)
+	listed := map[string]string{}
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, " | "); len(cells) == 3 && strings.HasPrefix(line, "| `") {
+			listed[strings.Trim(cells[0], "| `")] = strings.Trim(cells[1], "`")
+		}
+	}
+	require.Equal(t, leaves(t, "", values), listed)
+}
+
+// leaves returns the values without fields of their own, as JSON, by their path. The fields of
+// resources belong to Kubernetes.
+func leaves(t *testing.T, prefix string, values object) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for key, value := range values {
+		inner, isObject := value.(object)
+		if isObject && len(inner) > 0 && key != "resources" {
+			maps.Copy(found, leaves(t, prefix+key+".", inner))
+			continue
+		}
+		text, err := yaml.Marshal(value)
+		require.NoError(t, err)
+		asJSON, err := yaml.YAMLToJSON(text)
+		require.NoError(t, err)
+		found[prefix+key] = strings.Trim(string(asJSON), `"`)
+	}
+	return found
+}

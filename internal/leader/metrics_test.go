@@ -1,0 +1,151 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry)
+	require.NoError(t, err)
+	noon := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	grant := func(reason v1alpha1.GrantReason, ago time.Duration) v1alpha1.Grant {
+		return v1alpha1.Grant{Reason: reason, Time: metav1.NewTime(noon.Add(-ago))}
+	}
+	seen, unseen := &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdCluster{}
+	seen.Name, unseen.Name = "a1", "b2"
+	seen.Spec.Grants = []v1alpha1.Grant{grant("", time.Minute), grant("Deletion", time.Hour), grant("Drain", time.Second)}
+	known := quorum.Overview{
+		Summary:     quorum.Summary{Known: true, Voters: 3, Healthy: 2, Quorum: 2},
+		WithoutNode: []v1alpha1.MemberID{"9"}, Alarms: map[string][]v1alpha1.MemberID{"NOSPACE": {"8", "9"}},
+	}
+	unknown := quorum.Overview{Unseen: []v1alpha1.MemberID{"7", "8"}}
+	idle := func() {
+		t.Helper()
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		require.Len(t, families, 1, "a replica that does not lead exports only that")
+		require.Equal(t, "holdfast_webhook_leading", families[0].GetName())
+		require.Zero(t, families[0].GetMetric()[0].GetGauge().GetValue())
+	}
+	idle()
+
+	m.set(&roundResult{
+		ignored: map[observation.IgnoredReason]int{observation.BadID: 2},
+		clusters: []clusterResult{
+			resultOf(seen, &clusterState{overview: known}), resultOf(unseen, &clusterState{overview: unknown}),
+		},
+	})
+	requireMetrics(t, m, []string{
+		`holdfast_webhook_leading 1`,
+		`holdfast_webhook_open_grants 3`,
+		`holdfast_webhook_observations_ignored{reason="BadID"} 2`,
+		`holdfast_webhook_observations_ignored{reason="NotBound"} 0`,
+		`holdfast_etcd_list_known{etcd_cluster="a1"} 1`,
+		`holdfast_etcd_voters{etcd_cluster="a1"} 3`,
+		`holdfast_etcd_healthy_voters{etcd_cluster="a1"} 2`,
+		`holdfast_etcd_quorum_voters{etcd_cluster="a1"} 2`,
+		`holdfast_etcd_expendable_voters{etcd_cluster="a1"} 0`,
+		`holdfast_etcd_members_without_node{etcd_cluster="a1"} 1`,
+		`holdfast_etcd_members_unseen{etcd_cluster="a1"} 0`,
+		`holdfast_etcd_alarms{alarm="CORRUPT",etcd_cluster="a1"} 0`,
+		`holdfast_etcd_alarms{alarm="NOSPACE",etcd_cluster="a1"} 2`,
+		`holdfast_etcd_grants{etcd_cluster="a1",reason="Deletion"} 2`,
+		`holdfast_etcd_grants{etcd_cluster="a1",reason="Drain"} 1`,
+		fmt.Sprintf(`holdfast_etcd_oldest_grant_timestamp_seconds{etcd_cluster="a1",reason="Deletion"} %d`,
+			noon.Add(-time.Hour).Unix()),
+		`holdfast_etcd_list_known{etcd_cluster="b2"} 0`,
+		`holdfast_etcd_members_unseen{etcd_cluster="b2"} 2`,
+		`holdfast_etcd_grants{etcd_cluster="b2",reason="Drain"} 0`,
+	}, []string{
+		`holdfast_etcd_voters{etcd_cluster="b2"}`, `holdfast_etcd_expendable_voters{etcd_cluster="b2"}`,
+		`holdfast_etcd_alarms{alarm="CORRUPT",etcd_cluster="b2"}`,
+		`holdfast_etcd_oldest_grant_timestamp_seconds{etcd_cluster="b2"`,
+	})
+
+	m.set(&roundResult{clusters: []clusterResult{resultOf(unseen, &clusterState{})}})
+	requireMetrics(t, m, []string{`holdfast_etcd_list_known{etcd_cluster="b2"} 0`}, []string{`etcd_cluster="a1"`})
+	m.set(nil)
+	idle()
+}
+
+// requireMetrics checks that the samples of a collector contain these lines, and none of the other
+// texts.
+func requireMetrics(t *testing.T, c prometheus.Collector, present, absent []string) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	require.NoError(t, registry.Register(c))
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	var lines []string
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, l := range metric.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			name := family.GetName()
+			if len(labels) > 0 {
+				name += "{" + strings.Join(labels, ",") + "}"
+			}
+			lines = append(lines, fmt.Sprintf("%s %.0f", name, metric.GetGauge().GetValue()))
+		}
+	}
+	text := strings.Join(lines, "\n") + "\n"
+	for _, line := range present {
+		require.Contains(t, text, line+"\n")
+	}
+	for _, line := range absent {
+		require.NotContains(t, text, line)
+	}
+}
+
+// clusterMetrics checks the metrics of a Leader with real agents: with a cluster, with a grant, and
+// after it has led.
+func clusterMetrics(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.reconcileUntil("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil })
+	name := string(f.ClusterID)
+	sample := func(metric, labels string, value int) string {
+		return fmt.Sprintf(`holdfast_etcd_%s{etcd_cluster="%s"%s} %d`, metric, name, labels, value)
+	}
+	requireMetrics(t, h.leader.metrics, []string{
+		sample("list_known", "", 1), sample("voters", "", 3), sample("healthy_voters", "", 3),
+		sample("expendable_voters", "", 1), sample("members_unseen", "", 0), sample("members_without_node", "", 0),
+		sample("grants", `,reason="Deletion"`, 0),
+	}, []string{"holdfast_etcd_oldest_grant_timestamp_seconds"})
+
+	decision := h.review(t, f.Request(1))
+	require.True(t, decision.Allowed, decision.Message)
+	h.reconcileUntil("a summary with a loss",
+		func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 0 })
+	requireMetrics(t, h.leader.metrics, []string{
+		"holdfast_webhook_open_grants 1", sample("grants", `,reason="Deletion"`, 1), sample("expendable_voters", "", 0),
+	}, nil)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- h.leader.Run(ctx) }()
+	cancel()
+	require.NoError(t, <-ended)
+	requireMetrics(t, h.leader.metrics, []string{"holdfast_webhook_leading 0"}, []string{"holdfast_etcd_"})
+}

@@ -1,0 +1,198 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
+)
+
+// verbBreakGlass on etcdclusters permits break-glass overrides.
+const verbBreakGlass = "breakglass"
+
+// breakGlassFlags are the flags of break-glass.
+type breakGlassFlags struct {
+	changeFlags
+	reason    string
+	duration  time.Duration
+	andDelete bool
+}
+
+// breakGlassCommand returns the command that overrides the verdict on one Node.
+func (s *session) breakGlassCommand() *cobra.Command {
+	var flags breakGlassFlags
+	command := &cobra.Command{
+		Use:   "break-glass NODE --reason TEXT",
+		Short: "Allow to delete or drain a node against the verdict, for a while",
+		Long: `Allow to delete or drain one node although Holdfast refuses that.
+
+This is the last resort: you answer for the quorum of etcd yourself. The command shows what the
+webhook says about the deletion now, and asks before it writes the annotation
+holdfast.dev/break-glass. The deletion is recorded with your name and the reason. If etcd still
+answers, take a snapshot first: etcdctl snapshot save FILE.
+
+Needs the verb breakglass on etcdclusters.holdfast.dev (ClusterRole holdfast-breakglass), and the
+permission to patch nodes.`,
+		Example: `  kubectl holdfast break-glass etcd-2 --reason "the disk of etcd-1 is lost, restoring"
+  kubectl holdfast break-glass etcd-2 --reason "machine burnt" --and-delete
+  kubectl holdfast break-glass etcd-2 --reason "machine burnt" --dry-run   # the kubectl commands`,
+		Args:              oneArgument("node"),
+		ValidArgsFunction: s.completeOneNode,
+		RunE: func(command *cobra.Command, args []string) error {
+			return s.breakGlass(command.Context(), args[0], flags)
+		},
+	}
+	flags.addTo(command)
+	command.Flags().StringVar(&flags.reason, "reason", "", "why; it is recorded (required)")
+	command.Flags().DurationVar(&flags.duration, "for", 30*time.Minute, "how long the override is valid, at most 1h")
+	command.Flags().BoolVar(&flags.andDelete, "and-delete", false, "delete the node as well")
+	return command
+}
+
+// breakGlass runs the command.
+func (s *session) breakGlass(ctx context.Context, name string, flags breakGlassFlags) error {
+	switch {
+	case strings.TrimSpace(flags.reason) == "":
+		return cli.UsageErrorf("--reason is missing; say why, for example --reason \"the machine is lost\"")
+	case flags.duration <= 0:
+		return cli.UsageErrorf("--for=%s is not above 0", flags.duration)
+	}
+	c, err := s.client()
+	if err != nil {
+		return err
+	}
+	node, err := getNode(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	glass := quorum.BreakGlass{
+		UID: node.UID, Until: time.Now().Add(flags.duration).UTC().Truncate(time.Second),
+		Reason: strings.TrimSpace(flags.reason),
+	}
+	value, err := json.Marshal(glass)
+	if err != nil {
+		return fmt.Errorf("encoding the override: %w", err)
+	}
+	// The webhook parses it in the same way.
+	if _, err := quorum.ParseBreakGlass(string(value), node.UID, time.Now()); err != nil {
+		return cli.UsageErrorf("the override would have no effect: %v", err)
+	}
+	o := override{
+		node: node, glass: glass, value: string(value), verdict: askRemoval(ctx, c, node.Name), andDelete: flags.andDelete,
+	}
+	return s.carryOut(ctx, c, flags.changeFlags, o.change(s, c))
+}
+
+// An override is a break-glass override that is about to be written.
+type override struct {
+	node      *corev1.Node
+	glass     quorum.BreakGlass
+	value     string
+	verdict   report.Removal
+	andDelete bool
+}
+
+// removesLabel reports whether the label must be removed for the deletion, because the API server
+// would call the webhook, which does not answer.
+func (o override) removesLabel() bool {
+	return o.verdict.Reason == noAnswer && o.node.Labels[observation.EtcdMemberLabel] == "true"
+}
+
+// change returns the override as a change.
+func (o override) change(s *session, c client.Client) plannedChange {
+	name := o.node.Name
+	change := plannedChange{
+		effects: []string{
+			describeRemoval(o.verdict),
+			fmt.Sprintf("Until %s, node %s may be deleted and drained without a check of the quorum.",
+				o.glass.Until.Format(time.RFC3339), name),
+			"Its members count as lost from then on. Your name and the reason are recorded: " + o.glass.Reason,
+		},
+		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
+			name, quorum.BreakGlassAnnotation, quoted(o.value))},
+		rights: []accessRight{
+			{verb: verbBreakGlass, group: v1alpha1.Group, resource: v1alpha1.Resource},
+			{verb: "patch", resource: "nodes", name: name},
+		},
+		apply: func(ctx context.Context) error { return o.write(ctx, s, c) },
+	}
+	if o.removesLabel() {
+		change.effects = append(change.effects, fmt.Sprintf("The webhook does not answer, so label %s is removed. "+
+			"Without it the API server does not ask the webhook, and no grant records the deletion with your name.",
+			observation.EtcdMemberLabel))
+		change.commands = append(change.commands,
+			fmt.Sprintf("kubectl label node %s %s-", name, observation.EtcdMemberLabel))
+	}
+	if o.andDelete {
+		change.effects = append(change.effects, fmt.Sprintf("Then node %s is deleted.", name))
+		change.commands = append(change.commands, "kubectl delete node "+name)
+		change.rights = append(change.rights, accessRight{verb: "delete", resource: "nodes", name: name})
+	}
+	return change
+}
+
+// write writes the override, and deletes the Node if that was requested.
+func (o override) write(ctx context.Context, s *session, c client.Client) error {
+	name := o.node.Name
+	annotation := map[string]any{"annotations": map[string]any{quorum.BreakGlassAnnotation: o.value}}
+	if err := patchMetadata(ctx, c, o.node, annotation); err != nil {
+		return fmt.Errorf("writing the override: %w", err)
+	}
+	fmt.Fprintf(s.Out, "node %s: override in effect until %s\n", name, o.glass.Until.Format(time.RFC3339))
+	if o.removesLabel() {
+		label := map[string]any{"labels": map[string]any{observation.EtcdMemberLabel: nil}}
+		if err := patchMetadata(ctx, c, o.node, label); err != nil {
+			return fmt.Errorf("removing the label: %w", err)
+		}
+		fmt.Fprintf(s.Out, "node %s: label %s removed\n", name, observation.EtcdMemberLabel)
+	}
+	if !o.andDelete {
+		fmt.Fprintf(s.Out, "to delete it: kubectl delete node %s\n", name)
+		return nil
+	}
+	err := c.Delete(ctx, o.node, client.Preconditions{UID: &o.node.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting the node: %w\nthe override stays in effect; to delete the node: kubectl delete node %s",
+			err, name)
+	}
+	fmt.Fprintf(s.Out, "node %s: deleted\n", name)
+	return nil
+}
+
+// patchMetadata writes labels or annotations to this Node, and to no other of its name.
+func patchMetadata(ctx context.Context, c client.Client, node *corev1.Node, metadata map[string]any) error {
+	metadata["uid"] = node.UID
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	return c.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
+}
+
+// describeRemoval describes what a dry run of a deletion showed.
+func describeRemoval(r report.Removal) string {
+	switch {
+	case r.Answer == quorum.Yes:
+		return fmt.Sprintf("The deletion of node %s is allowed now: it needs no override.", r.Node)
+	case r.Reason == noAnswer:
+		return fmt.Sprintf("The webhook gives no answer about the deletion of node %s, so nothing is known about etcd. "+
+			"Repair the webhook if you can (kubectl -n holdfast-system get pods):\n%s", r.Node, indented(r.Message))
+	case r.Reason == failed, r.Reason == notPermitted, r.Reason == notFound:
+		return fmt.Sprintf("What Holdfast says about the deletion of node %s is not known:\n%s", r.Node, indented(r.Message))
+	}
+	return fmt.Sprintf("The deletion of node %s is refused now:\n%s", r.Node, indented(r.Message))
+}

@@ -1,0 +1,95 @@
+package plugin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+)
+
+func canRemove(t *testing.T, c *reviewedCluster) {
+	c.serveWebhook()
+	c.worker("worker-1")
+	etcd := func(i int) string { return c.Nodes[i].Name }
+	require.Equal(t, 0, c.run("can-remove", etcd(0)).code)
+
+	healthy := c.run("can-remove", etcd(0), etcd(1), "worker-1")
+	requireGolden(t, "can-remove-yes.txt", healthy.out)
+	require.Equal(t, 0, healthy.code)
+
+	c.setHealth(1, false)
+	refused := c.run("can-remove", etcd(0), etcd(1))
+	requireGolden(t, "can-remove-no.txt", refused.out)
+	require.Equal(t, 1, refused.code, "one of the two may not go")
+	refused = c.run("can-remove", etcd(0), "-o", "yaml")
+	requireGolden(t, "can-remove-no.yaml", refused.out)
+	require.Equal(t, 1, refused.code)
+	waited := c.run("can-remove", etcd(0), "--wait", "--timeout=1s")
+	require.Equal(t, 1, waited.code)
+	require.Contains(t, waited.errOut, "waiting, 0s of 1s: "+etcd(0)+": no (QuorumWouldBeLost)")
+
+	c.setHealth(1, true)
+	c.withoutAgents()
+	unknown := c.run("can-remove", etcd(0), "worker-1", "-o", "json")
+	requireGolden(t, "can-remove-unknown.json", unknown.out)
+	require.Equal(t, 2, unknown.code)
+	answered := make(chan commandResult)
+	go func() { answered <- c.run("can-remove", etcd(0), "--wait", "--timeout=30s") }()
+	c.PublishAll("unanswered")
+	require.Equal(t, 0, (<-answered).code)
+
+	gone := c.run("can-remove", "etcd-9")
+	require.Equal(t, 2, gone.code, "the name may be wrong")
+	require.Contains(t, gone.out, "there is no node etcd-9; check the name, or use --ignore-not-found")
+	require.Equal(t, 2, c.run("can-remove", "etcd-9", "--wait").code, "waiting cannot help")
+	require.Equal(t, 0, c.run("can-remove", "etcd-9", "--ignore-not-found").code)
+
+	announced := c.worker("worker-2")
+	c.patch(announced, `{"metadata":{"annotations":{"holdfast.dev/etcd":"[]"}}}`)
+	policy := c.run("can-remove", announced.Name, "-o", "json")
+	require.Equal(t, 1, policy.code)
+	require.Contains(t, policy.out, `"reason": "Policy"`)
+	c.patch(announced, `{"metadata":{"annotations":{"holdfast.dev/etcd":null}}}`)
+}
+
+// Without a webhook, the API server allows the deletion of a Node without the label of etcd. That
+// is no answer.
+func canRemoveWithoutWebhook(t *testing.T, c *reviewedCluster) {
+	c.configureWebhooks("https://127.0.0.1:1", nil)
+	c.worker("worker-1")
+	silent := c.run("can-remove", "worker-1", "-o", "json")
+	require.Equal(t, 2, silent.code, silent.out)
+	require.Contains(t, silent.out, `"reason": "NoAnswer"`)
+	failing := c.run("can-remove", c.Nodes[0].Name)
+	require.Equal(t, 2, failing.code, failing.out)
+	require.Contains(t, failing.out, "failed calling webhook")
+
+	viewer, err := c.server.User("viewer")
+	require.NoError(t, err)
+	path := t.TempDir() + "/kubeconfig"
+	require.NoError(t, apiserver.WriteKubeconfig(path, viewer))
+	denied := runPlugin(t.Context(), "--kubeconfig="+path, "can-remove", "worker-1", "-o", "json")
+	require.Equal(t, 2, denied.code)
+	require.Contains(t, denied.out, `"reason": "NotPermitted"`)
+}
+
+func TestBadCanRemove(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		text string
+	}{
+		"no node":              {nil, "name at least one node"},
+		"unknown flag":         {[]string{"w1", "--wiat"}, "unknown flag: --wiat"},
+		"unknown format":       {[]string{"w1", "-o", "xml"}, "use table, json or yaml"},
+		"timeout without wait": {[]string{"w1", "--timeout=1s"}, "--timeout needs --wait"},
+		"no kubeconfig":        {[]string{"w1", "--kubeconfig=/nonexistent"}, "/nonexistent"},
+		"unreachable server":   {[]string{"w1", "--server=http://127.0.0.1:1"}, "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := runPlugin(t.Context(), append([]string{"can-remove"}, c.args...)...)
+			require.Equal(t, 2, r.code)
+			require.Contains(t, r.out+r.errOut, c.text)
+		})
+	}
+}

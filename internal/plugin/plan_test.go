@@ -1,0 +1,55 @@
+package plugin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func plan(t *testing.T, c *reviewedCluster) {
+	c.serveWebhook()
+	c.worker("worker-1")
+	etcd := func(i int) string { return c.Nodes[i].Name }
+	c.setHealth(1, false)
+	replaced := c.run("plan", "-l", "holdfast.dev/etcd-member=true")
+	require.Equal(t, 0, replaced.code, replaced.out)
+	requireGolden(t, "plan-replaced.txt", replaced.out)
+	require.Equal(t, 0, c.run("can-remove", etcd(1)).code, "the webhook refuses the first step")
+	require.Equal(t, 1, c.run("can-remove", etcd(0)).code, "the webhook allows another first step")
+
+	shrunk := c.run("plan", etcd(1), etcd(0), "worker-1", "--without-replacement")
+	require.Equal(t, 1, shrunk.code)
+	requireGolden(t, "plan-stopped.txt", shrunk.out)
+	encoded := c.run("plan", etcd(1), "--without-replacement", "-o", "json")
+	require.Equal(t, 0, encoded.code)
+	requireGolden(t, "plan.json", encoded.out)
+
+	c.withoutAgents()
+	unknown := c.run("plan", etcd(0))
+	require.Equal(t, 2, unknown.code)
+	require.Contains(t, unknown.out, "It is not known whether these nodes may go.")
+
+	missing := c.run("plan", "etcd-9")
+	require.Equal(t, 2, missing.code)
+	require.Contains(t, missing.errOut, "there is no node etcd-9")
+	require.Contains(t, c.run("plan", "-l", "pool=none").errOut, "no node has the labels pool=none")
+}
+
+func TestBadPlan(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		text string
+	}{
+		"no node":            {nil, "name at least one node, or select nodes with -l"},
+		"nodes and selector": {[]string{"w1", "-l", "a=b"}, "not both"},
+		"invalid selector":   {[]string{"-l", "a=b=c"}, "is no selector"},
+		"negative tolerance": {[]string{"w1", "--min-remaining-tolerance=-1"}, "is negative"},
+		"unreachable server": {[]string{"w1", "--server=http://127.0.0.1:1"}, "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := runPlugin(t.Context(), append([]string{"plan"}, c.args...)...)
+			require.Equal(t, 2, r.code)
+			require.Contains(t, r.errOut, c.text)
+		})
+	}
+}

@@ -1,0 +1,91 @@
+// Package plugin has the commands of `kubectl holdfast`. Each command has a file of its own. The
+// commands read and write objects of the API server with the rights of the user; what they say
+// about etcd comes from the decisions in pkg/protect, or from the webhook itself.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
+)
+
+// Streams are the streams of one command line.
+type Streams = genericiooptions.IOStreams
+
+// A session is what the commands of one command line share.
+type session struct {
+	Streams
+	flags *genericclioptions.ConfigFlags
+}
+
+// Execute runs one command line and returns its exit code: 0, cli.ExitFailure, cli.ExitUsage, or
+// the code that the command documents. Errors are printed to streams.ErrOut.
+func Execute(ctx context.Context, streams Streams, version string, args []string) int {
+	s := &session{Streams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	root := s.rootCommand(version) //nolint:contextcheck // cobra gives the commands their context
+	root.SetArgs(args)
+	executed, err := root.ExecuteContextC(ctx)
+	return cli.ExitCode(streams.ErrOut, "kubectl holdfast", executed.CommandPath()+" --help", err)
+}
+
+// rootCommand returns the command with all its subcommands.
+func (s *session) rootCommand(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kubectl-holdfast",
+		Short: "See, ask and operate Holdfast, which protects the quorum of etcd",
+		Long: `See, ask and operate Holdfast, which protects the quorum of etcd on the nodes of a cluster.
+
+The commands use the kubeconfig and the rights of kubectl. Commands that change something
+print what they will do and ask first; --yes skips the question, and --dry-run prints the
+kubectl commands instead.`,
+		Version: version,
+		Args:    noArguments, RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
+		SilenceUsage: true, SilenceErrors: true,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl holdfast"},
+	}
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.ErrOut)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.UsageErrorf("%v", err) })
+	s.flags.AddFlags(root.PersistentFlags())
+	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.planCommand(), s.versionCommand(version))
+	root.AddCommand(s.breakGlassCommand(), s.settleCommand(), s.releaseCommand(), s.holdCommand(),
+		s.uninstallCommand())
+	return root
+}
+
+// versionCommand returns the command that prints the version of the plugin.
+func (s *session) versionCommand(version string) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of the plugin", Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(s.Out, version)
+			return err
+		},
+	}
+}
+
+// noArguments is the usage error of a command that takes flags only.
+func noArguments(command *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return cli.UsageErrorf("unexpected argument %q of %s", args[0], command.CommandPath())
+	}
+	return nil
+}
+
+// nodeArguments is the usage error of a command that needs at least one Node.
+func nodeArguments(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cli.UsageErrorf("name at least one node")
+	}
+	return nil
+}
+
+// errNotConfirmed ends a command that the user did not confirm.
+var errNotConfirmed = errors.New("not confirmed; nothing was changed")

@@ -1,0 +1,233 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// releaseCommand returns the command that opens a node.
+func (s *session) releaseCommand() *cobra.Command {
+	var flags changeFlags
+	command := &cobra.Command{
+		Use:   "release NODE",
+		Short: "Open a node that Holdfast holds, or that `hold` has closed",
+		Long: `Open a node that Holdfast holds although its network is not known to work, or a node that
+"kubectl holdfast hold" has closed.
+
+The cordon or the taint of the hold is removed, and with it the condition NetworkUnavailable where
+the hold has set it. Holdfast records an override, and does not hold the node again before its next
+boot. A cordon that Holdfast has not set stays.
+
+Needs the permission to patch nodes, and nodes/status for the condition.`,
+		Example: `  kubectl holdfast release worker-4
+  kubectl holdfast release worker-4 --dry-run   # the kubectl commands`,
+		Args:              oneArgument("node"),
+		ValidArgsFunction: s.completeOneNode,
+		RunE: func(command *cobra.Command, args []string) error {
+			return s.changeNode(command.Context(), args[0], flags, planRelease, "opened")
+		},
+	}
+	flags.addTo(command)
+	return command
+}
+
+// A nodeChange is what release or hold does to a Node.
+type nodeChange struct {
+	effects, commands []string
+	desired           nodepatch.Desired
+}
+
+// changeNode plans a change of one Node, shows it, and makes it.
+func (s *session) changeNode(
+	ctx context.Context, name string, flags changeFlags, plan func(*corev1.Node) (nodeChange, error), done string,
+) error {
+	c, err := s.client()
+	if err != nil {
+		return err
+	}
+	node, err := getNode(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	shown, err := plan(node)
+	if err != nil {
+		return err
+	}
+	if len(shown.commands) == 0 {
+		fmt.Fprintln(s.Out, strings.Join(shown.effects, "\n"))
+		return nil
+	}
+	rights := []accessRight{{verb: "patch", resource: "nodes", name: name}}
+	if len(shown.desired.Conditions) > 0 {
+		rights = append(rights, accessRight{verb: "patch", resource: "nodes", subresource: "status", name: name})
+	}
+	return s.carryOut(ctx, c, flags, plannedChange{
+		effects: shown.effects, commands: shown.commands, rights: rights,
+		apply: func(ctx context.Context) error {
+			if err := writeNode(ctx, c, node, shown, plan); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(s.Out, "node %s: %s\n", name, done)
+			return err
+		},
+	})
+}
+
+// writeNode makes the change that was shown. If the Node has changed meanwhile, it plans again, and
+// makes only the same change.
+func writeNode(
+	ctx context.Context, c client.Client, node *corev1.Node, shown nodeChange,
+	plan func(*corev1.Node) (nodeChange, error),
+) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		newest, err := getNode(ctx, c, node.Name)
+		if err != nil {
+			return err
+		}
+		now, err := plan(newest)
+		if err != nil {
+			return err
+		}
+		if newest.UID != node.UID || !slices.Equal(now.commands, shown.commands) {
+			return fmt.Errorf("node %s has changed meanwhile; nothing was changed; run the command again", node.Name)
+		}
+		patches, err := nodepatch.Plan(newest, now.desired, time.Now())
+		if err != nil {
+			return err
+		}
+		return nodepatch.Send(ctx, c, node.Name, patches, string(fieldOwner))
+	})
+}
+
+// planRelease returns what opens a Node. The error says why there is nothing to open.
+func planRelease(n *corev1.Node) (nodeChange, error) {
+	text, isRecorded := n.Annotations[readiness.HoldAnnotation]
+	record, err := readiness.ParseRecord(text)
+	if isRecorded && err != nil {
+		return nodeChange{}, fmt.Errorf("node %s: %w; it is not known who closed the node. To open it: "+
+			"kubectl uncordon %s; then: kubectl annotate node %s %s-", n.Name, err, n.Name, n.Name, readiness.HoldAnnotation)
+	}
+	release := readiness.PlanManualRelease(n)
+	isHeld := isRecorded && record.State == readiness.Held &&
+		(release.Taint != "" || !release.TaintGone && n.Spec.Unschedulable)
+	switch {
+	case isHeld:
+		return endHold(n, record, release), nil
+	case isKept(n) && n.Spec.Unschedulable:
+		return reopen(n), nil
+	case release.NetworkAvailable:
+		change := nodeChange{effects: []string{fmt.Sprintf("The hold of node %s has ended, but it has left condition "+
+			"NetworkUnavailable=True, which keeps pods away. It becomes False.", n.Name)}}
+		return withCondition(change, n, release), nil
+	}
+	return nodeChange{}, notHeldError(n)
+}
+
+// endHold ends a hold as a person does.
+func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease) nodeChange {
+	change := nodeChange{effects: []string{
+		fmt.Sprintf("Holdfast holds node %s%s.", n.Name, heldBecause(n, record)),
+		"It is opened whether or not its network works: pods may fail there, or start without connections.",
+		"Holdfast records an override, and does not hold the node again before its next boot.",
+	}}
+	if release.Taint != "" {
+		change.desired.RemoveTaints = []corev1.Taint{{Key: release.Taint, Effect: corev1.TaintEffectNoSchedule}}
+		if n.Spec.Unschedulable {
+			change.effects = append(change.effects, fmt.Sprintf("The node is cordoned as well, not by the hold. "+
+				"It takes pods only after: kubectl uncordon %s", n.Name))
+		}
+	} else {
+		change.desired.Unschedulable = new(false)
+	}
+	if mark := departure.OfOthers(n); mark.Class != departure.None {
+		change.effects = append(change.effects, fmt.Sprintf("Another program is at work on the node (%s).", mark))
+	}
+	change.commands = append(change.commands, release.Commands(n.Name)[0])
+	return withoutKeep(withCondition(change, n, release), n)
+}
+
+// reopen opens a node that annotation KeepCordonedAnnotation has kept closed.
+func reopen(n *corev1.Node) nodeChange {
+	change := nodeChange{
+		effects: []string{fmt.Sprintf("Node %s is kept cordoned by annotation %s=%s. It is opened.",
+			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))},
+		commands: []string{"kubectl uncordon " + n.Name},
+		desired:  nodepatch.Desired{Unschedulable: new(false)},
+	}
+	return withoutKeep(change, n)
+}
+
+// withCondition adds the condition that a release by hand writes.
+func withCondition(change nodeChange, n *corev1.Node, release readiness.ManualRelease) nodeChange {
+	if !release.NetworkAvailable {
+		return change
+	}
+	commands := release.Commands(n.Name)
+	change.commands = append(change.commands, commands[len(commands)-1])
+	change.desired.Conditions = []corev1.NodeCondition{release.Condition()}
+	return change
+}
+
+// withoutKeep adds the removal of annotation KeepCordonedAnnotation.
+func withoutKeep(change nodeChange, n *corev1.Node) nodeChange {
+	if !isKept(n) {
+		return change
+	}
+	change.desired.Annotations = map[string]*string{readiness.KeepCordonedAnnotation: nil}
+	change.effects = append(change.effects, "Annotation "+readiness.KeepCordonedAnnotation+" is removed.")
+	change.commands = append(change.commands,
+		fmt.Sprintf("kubectl annotate node %s %s-", n.Name, readiness.KeepCordonedAnnotation))
+	return change
+}
+
+func isKept(n *corev1.Node) bool {
+	_, found := n.Annotations[readiness.KeepCordonedAnnotation]
+	return found
+}
+
+// heldBecause returns what is known about a hold.
+func heldBecause(n *corev1.Node, record readiness.Record) string {
+	var text string
+	if !record.Since.IsZero() {
+		text = " since " + record.Since.Format(time.RFC3339)
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == readiness.NetworkHeld {
+			return text + ": " + c.Message
+		}
+	}
+	return text + ", and no agent has read its host yet"
+}
+
+// notHeldError says why there is nothing to release.
+func notHeldError(n *corev1.Node) error {
+	text := fmt.Sprintf("Holdfast does not hold node %s", n.Name)
+	var commands []string
+	if n.Spec.Unschedulable {
+		text += ", and the cordon is not Holdfast's"
+		commands = append(commands, "kubectl uncordon "+n.Name)
+	}
+	for _, t := range n.Spec.Taints {
+		// Taints with this prefix follow from the state of the node.
+		if t.Effect == corev1.TaintEffectNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/") {
+			commands = append(commands, fmt.Sprintf("kubectl taint node %s %s:%s-", n.Name, t.Key, t.Effect))
+		}
+	}
+	if len(commands) > 0 {
+		return fmt.Errorf("%s; if it may take pods: %s", text, strings.Join(commands, "; "))
+	}
+	return errors.New(text + ", and it is open")
+}

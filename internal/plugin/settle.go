@@ -1,0 +1,272 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// settleFlags are the flags of settle.
+type settleFlags struct {
+	changeFlags
+	timeout time.Duration
+}
+
+// settleCommand returns the command that ends a grant by hand.
+func (s *session) settleCommand() *cobra.Command {
+	var flags settleFlags
+	command := &cobra.Command{
+		Use:   "settle CLUSTER|NODE",
+		Short: "End a grant by hand: the members of a node count again",
+		Long: `End the grant of a node by hand.
+
+When Holdfast allows to delete or drain a node with etcd, it records a grant, and the members on the
+node count as lost. A grant ends by itself when the members are gone or healthy again. End it by
+hand only if you know that these members keep running, on the same machine or on one that stays:
+otherwise Holdfast allows deletions that cost the quorum.
+
+A grant that is younger than three minutes cannot be ended, because the deletion may still be in
+progress. The command waits until the webhook has ended the grant.
+
+Needs the permission to patch etcdclusters.holdfast.dev.`,
+		Example: `  kubectl holdfast settle etcd-2             # the grants of this node
+  kubectl holdfast settle f34e16a18ef9276d   # the only grant of this etcd cluster
+  kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
+		Args:              oneArgument("cluster or node"),
+		ValidArgsFunction: s.completeGrants,
+		RunE: func(command *cobra.Command, args []string) error {
+			return s.settle(command.Context(), args[0], flags)
+		},
+	}
+	flags.addTo(command)
+	command.Flags().DurationVar(&flags.timeout, "timeout", time.Minute, "how long to wait for the webhook")
+	return command
+}
+
+// A clusterGrant is a grant of an EtcdCluster, and the Node of its name, which may be nil.
+type clusterGrant struct {
+	v1alpha1.Grant
+	cluster *v1alpha1.EtcdCluster
+	node    *corev1.Node
+}
+
+// settle runs the command.
+func (s *session) settle(ctx context.Context, name string, flags settleFlags) error {
+	c, err := s.client()
+	if err != nil {
+		return err
+	}
+	list := &v1alpha1.EtcdClusterList{}
+	if err := c.List(ctx, list); err != nil {
+		return fmt.Errorf("listing etcdclusters: %w", err)
+	}
+	grants, err := selectGrants(list.Items, name)
+	if err != nil {
+		return err
+	}
+	if err := readGrantNodes(ctx, c, grants); err != nil {
+		return err
+	}
+	now := time.Now()
+	table := formatGrants(grants, now)
+	if err := checkSettled(grants, name, now); err != nil {
+		return fmt.Errorf("%w\n%s", err, table)
+	}
+	change := plannedChange{
+		effects: []string{strings.TrimRight(table, "\n")},
+		rights:  []accessRight{{verb: "patch", group: v1alpha1.Group, resource: v1alpha1.Resource}},
+		apply: func(ctx context.Context) error {
+			for _, g := range grants {
+				if err := s.settleGrant(ctx, c, g, flags.timeout); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	for _, g := range grants {
+		change.effects = append(change.effects, g.effect())
+		change.commands = append(change.commands, fmt.Sprintf("kubectl annotate --overwrite etcdcluster %s %s=%s",
+			g.cluster.Name, quorum.ResolveAnnotation, g.NodeUID))
+	}
+	return s.carryOut(ctx, c, flags.changeFlags, change)
+}
+
+// selectGrants returns the grants of an EtcdCluster, or those for a Node of this name or UID.
+func selectGrants(clusters []v1alpha1.EtcdCluster, name string) ([]clusterGrant, error) {
+	var found []clusterGrant
+	isCluster := slices.ContainsFunc(clusters, func(c v1alpha1.EtcdCluster) bool { return c.Name == name })
+	var open []string
+	for i := range clusters {
+		c := &clusters[i]
+		for _, g := range c.Spec.Grants {
+			open = append(open, g.Node)
+			if isCluster && c.Name == name || !isCluster && (g.Node == name || string(g.NodeUID) == name) {
+				found = append(found, clusterGrant{Grant: g, cluster: c})
+			}
+		}
+	}
+	slices.Sort(open)
+	switch open = slices.Compact(open); {
+	case len(found) > 0:
+		return found, nil
+	case len(open) == 0:
+		return nil, errors.New("there is no open grant in this cluster, so there is nothing to settle")
+	}
+	return nil, fmt.Errorf("there is no open grant for %q; nodes with an open grant: %s", name, strings.Join(open, ", "))
+}
+
+// readGrantNodes reads the Nodes of the grants.
+func readGrantNodes(ctx context.Context, c client.Client, grants []clusterGrant) error {
+	for i := range grants {
+		node := new(corev1.Node)
+		err := c.Get(ctx, types.NamespacedName{Name: grants[i].Node}, node)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("reading node %s: %w", grants[i].Node, err)
+		default:
+			grants[i].node = node
+		}
+	}
+	return nil
+}
+
+// checkSettled returns what the webhook would refuse: a grant that is too young, and an annotation
+// that names two grants of one cluster.
+func checkSettled(grants []clusterGrant, name string, now time.Time) error {
+	for i, g := range grants {
+		if at := g.Time.Add(quorum.ResolveByHandAfter); now.Before(at) {
+			return fmt.Errorf("the grant for node %s is too young: its deletion may still be in progress; "+
+				"check the node, and settle the grant after %s (in %s)", g.Node, at.UTC().Format(time.RFC3339),
+				duration.HumanDuration(at.Sub(now)+time.Second))
+		}
+		if other := g.cluster.Annotations[quorum.ResolveAnnotation]; other != "" && other != string(g.NodeUID) {
+			return fmt.Errorf("the webhook still has to settle another grant of etcd cluster %s (node UID %s); "+
+				"try again in a few seconds", g.cluster.Name, other)
+		}
+		isSame := func(o clusterGrant) bool { return o.cluster.Name == g.cluster.Name }
+		if slices.ContainsFunc(grants[i+1:], isSame) {
+			return fmt.Errorf("%q has several open grants; settle them one by one, by the node or its UID", name)
+		}
+	}
+	return nil
+}
+
+// formatGrants returns a table of the grants.
+func formatGrants(grants []clusterGrant, now time.Time) string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CLUSTER\tNODE\tUID\tMEMBERS\tALLOWED\tBY\tAGE\tNOT BEFORE\tTHE NODE NOW")
+	for _, g := range grants {
+		ids := make([]string, 0, len(g.Members))
+		for _, id := range g.Members {
+			ids = append(ids, string(id))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.cluster.Name, g.Node, g.NodeUID,
+			strings.Join(ids, ","), g.what(), g.by(), duration.HumanDuration(now.Sub(g.Time.Time)),
+			g.Time.Add(quorum.ResolveByHandAfter).UTC().Format(time.RFC3339), g.nodeNow())
+	}
+	_ = w.Flush() // a strings.Builder returns no error
+	return text.String()
+}
+
+// what returns what the grant allowed.
+func (g clusterGrant) what() string {
+	text := "deletion"
+	if g.Reason == v1alpha1.GrantDrain {
+		text = "drain"
+	}
+	if g.BreakGlass {
+		text += " (break-glass)"
+	}
+	return text
+}
+
+// by returns the user of the grant.
+func (g clusterGrant) by() string {
+	if g.User == "" {
+		return "not reviewed"
+	}
+	return g.User
+}
+
+// nodeNow describes the Node of the grant.
+func (g clusterGrant) nodeNow() string {
+	switch {
+	case g.node == nil:
+		return "gone"
+	case g.node.UID != g.NodeUID:
+		return "gone; a new Node has the name"
+	case g.node.DeletionTimestamp != nil:
+		return "being deleted"
+	case g.node.Spec.Unschedulable:
+		return "there, cordoned"
+	}
+	return "there"
+}
+
+// effect describes what follows if the grant ends.
+func (g clusterGrant) effect() string {
+	ids := make([]string, 0, len(g.Members))
+	for _, id := range g.Members {
+		ids = append(ids, string(id))
+	}
+	text := fmt.Sprintf("The grant for node %s ends, and these members of etcd cluster %s count as healthy again if they "+
+		"answer: %s.", g.Node, g.cluster.Name, strings.Join(ids, ", "))
+	if g.node == nil || g.node.UID != g.NodeUID {
+		text += " Their bindings to the Node that is gone end as well."
+	}
+	return text + " Continue only if they keep running, on this machine or on one that stays."
+}
+
+// settleGrant writes the annotation, and waits until the leader has acted on it.
+func (s *session) settleGrant(ctx context.Context, c client.Client, g clusterGrant, timeout time.Duration) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": g.cluster.UID, "annotations": map[string]any{quorum.ResolveAnnotation: g.NodeUID},
+	}})
+	if err != nil {
+		return err
+	}
+	target := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: g.cluster.Name}}
+	if err := c.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner); err != nil {
+		return fmt.Errorf("writing the annotation: %w", err)
+	}
+	isOpen := func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }
+	err = wait.PollUntilContextTimeout(ctx, time.Second, timeout, true, func(ctx context.Context) (bool, error) {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(target), target); err != nil {
+			return false, err
+		}
+		return target.Annotations[quorum.ResolveAnnotation] != string(g.NodeUID), nil
+	})
+	switch {
+	case wait.Interrupted(err):
+		return fmt.Errorf("the webhook has not settled the grant for node %s within %s; it does so when it runs again: "+
+			"kubectl -n holdfast-system get pods", g.Node, timeout)
+	case err != nil:
+		return fmt.Errorf("waiting for the webhook: %w", err)
+	case slices.ContainsFunc(target.Spec.Grants, isOpen):
+		return fmt.Errorf("the webhook has not settled the grant for node %s: it has known it for less than %s, or the "+
+			"deletion was allowed again; see kubectl get events --field-selector reason=GrantTooYoung; check the node, "+
+			"and run the command again", g.Node, quorum.ResolveByHandAfter)
+	}
+	_, err = fmt.Fprintf(s.Out, "node %s: the grant has ended\n", g.Node)
+	return err
+}

@@ -1,0 +1,89 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+)
+
+func status(t *testing.T, c *reviewedCluster) {
+	requireGolden(t, "status-healthy.txt", c.run("status").out)
+
+	c.setHealth(1, false)
+	held := c.worker("worker-1")
+	record := fmt.Sprintf(`{"state":"held","since":%q,"reason":"NewNode"}`,
+		time.Now().Add(-20*time.Minute-time.Second).UTC().Format(time.RFC3339))
+	c.patch(held, `{"spec":{"unschedulable":true}}`)
+	c.patch(held, fmt.Sprintf(`{"metadata":{"annotations":{"holdfast.dev/hold":%q}}}`, record))
+	degraded := c.run("status")
+	requireGolden(t, "status-degraded.txt", degraded.out)
+	require.Equal(t, 0, degraded.code)
+	requireGolden(t, "status.json", c.run("status", "-o", "json").out)
+
+	viewer, err := c.server.User("viewer")
+	require.NoError(t, err)
+	path := t.TempDir() + "/kubeconfig"
+	require.NoError(t, apiserver.WriteKubeconfig(path, viewer))
+	for _, args := range [][]string{{"status"}, {"status", "--watch"}} {
+		denied := runPlugin(t.Context(), append([]string{"--kubeconfig=" + path}, args...)...)
+		require.Equal(t, 1, denied.code)
+		require.Contains(t, denied.errOut, "you need the verb list, and watch for --watch")
+	}
+	require.Equal(t, 2, c.run("status", "w1").code, "status takes no argument")
+
+	c.withoutAgents()
+	answered := make(chan commandResult)
+	go func() { answered <- c.run("status") }()
+	c.PublishAll("unanswered")
+	require.NotContains(t, (<-answered).out, "cannot see etcd cluster")
+}
+
+// A growingOutput is the output of a command that runs.
+type growingOutput struct {
+	mu  sync.Mutex // guards all
+	all strings.Builder
+}
+
+// Write adds to the output.
+func (o *growingOutput) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.Write(p)
+}
+
+// String returns the output so far.
+func (o *growingOutput) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.String()
+}
+
+func statusWatch(t *testing.T, c *reviewedCluster) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out, code := &growingOutput{}, make(chan int)
+	go func() {
+		streams := Streams{In: strings.NewReader(""), Out: out, ErrOut: io.Discard}
+		code <- Execute(ctx, streams, "v0.1.0", []string{"--kubeconfig=" + c.server.Kubeconfig(), "status", "--watch"})
+	}()
+	shows := func(text string) {
+		t.Helper()
+		isShown := func() bool { return strings.Contains(out.String(), text) }
+		require.Eventually(t, isShown, 20*time.Second, 20*time.Millisecond, text)
+	}
+	shows("Healthy")
+	require.NotContains(t, out.String(), "NotConfirmed")
+	c.setHealth(2, false)
+	shows("NotConfirmed")
+	c.WriteNonce("another")
+	shows("CannotSee")
+	cancel()
+	require.Equal(t, 0, <-code, "Ctrl-C ends the watch without an error")
+}

@@ -1,0 +1,105 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/uninstall"
+)
+
+// uninstallFlags are the flags of uninstall.
+type uninstallFlags struct {
+	changeFlags
+	keepCRD bool
+	timeout time.Duration
+}
+
+// uninstallCommand returns the command that removes Holdfast from the cluster.
+func (s *session) uninstallCommand() *cobra.Command {
+	var flags uninstallFlags
+	command := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove Holdfast from the cluster: its objects, and what it has put on nodes",
+		Long: `Remove Holdfast from the cluster, whether it was installed by Helm or by kubectl.
+
+First nodes are not held any more and deletions are not reviewed. Then the agents and the webhook
+stop, held nodes are opened, and Holdfast's labels, annotations, conditions and hooks are removed
+from Nodes and Machines. The roles, the definition of EtcdClusters and the namespace holdfast-system
+go last, with all that is in it.
+
+A cordon that Holdfast did not set stays, and so do keys and bindings that people made for Holdfast:
+the command names them. If it fails, repeat it.`,
+		Example: `  kubectl holdfast uninstall --dry-run   # the kubectl commands
+  kubectl holdfast uninstall --yes`,
+		Args: noArguments,
+		RunE: func(command *cobra.Command, _ []string) error { return s.uninstall(command.Context(), flags) },
+	}
+	flags.addTo(command)
+	command.Flags().BoolVar(&flags.keepCRD, "keep-crd", false,
+		"keep the EtcdClusters with their grants, for a new installation")
+	command.Flags().DurationVar(&flags.timeout, "timeout", 5*time.Minute,
+		"how long to wait for each object that does not go at once")
+	return command
+}
+
+// uninstall runs the command.
+func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
+	c, err := s.client()
+	if err != nil {
+		return err
+	}
+	o := uninstall.Options{
+		Client: c, Out: s.Out, KeepCRD: flags.keepCRD, DryRun: flags.dryRun, Timeout: flags.timeout,
+	}
+	if flags.dryRun {
+		return uninstall.Run(ctx, o)
+	}
+	config, err := s.flags.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	effects := []string{
+		fmt.Sprintf("Holdfast is removed from the cluster %s.", config.Host),
+		"Nodes with etcd are not protected any more, and new nodes are not held.",
+		"The namespace holdfast-system is deleted with everything in it.",
+	}
+	if !flags.keepCRD {
+		effects = append(effects, "All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
+	}
+	return s.carryOut(ctx, c, flags.changeFlags, plannedChange{
+		effects: effects, rights: uninstallRights(flags.keepCRD),
+		apply: func(ctx context.Context) error {
+			if err := uninstall.Run(ctx, o); err != nil {
+				return fmt.Errorf("%w\nHoldfast is not removed completely; repeat the command", err)
+			}
+			_, err := fmt.Fprintln(s.Out, "Holdfast is removed.")
+			return err
+		},
+	})
+}
+
+// uninstallRights are the rights without which the command would fail halfway.
+func uninstallRights(keepCRD bool) []accessRight {
+	const admission = "admissionregistration.k8s.io"
+	rights := []accessRight{
+		{verb: "delete", group: admission, resource: "validatingwebhookconfigurations", name: "holdfast"},
+		{verb: "delete", group: admission, resource: "validatingadmissionpolicies", name: "holdfast-nodes"},
+		{verb: "delete", group: admission, resource: "validatingadmissionpolicybindings", name: "holdfast-nodes"},
+		{verb: "patch", resource: "nodes"},
+		{verb: "patch", resource: "nodes", subresource: "status"},
+		{verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterroles", name: "holdfast-agent"},
+		{verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings", name: "holdfast-agent"},
+		{verb: "delete", resource: "namespaces", name: "holdfast-system"},
+	}
+	if keepCRD {
+		return rights
+	}
+	return append(rights, accessRight{
+		verb: "delete", group: "apiextensions.k8s.io", resource: "customresourcedefinitions",
+		name: v1alpha1.Resource + "." + v1alpha1.Group,
+	})
+}

@@ -1,0 +1,187 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+)
+
+// hookAnnotation is the hook of Holdfast on a Machine.
+const hookAnnotation = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/holdfast"
+
+// uninstallFixture is an API server with Holdfast and all its components, the controllers that
+// delete what depends on other objects, and the Job's service account.
+type uninstallFixture struct {
+	*apiserver.Server
+	root, job string
+}
+
+func newUninstallFixture(t *testing.T) *uninstallFixture {
+	t.Helper()
+	f := &uninstallFixture{Server: apiserver.New(t)}
+	var err error
+	f.root, err = process.RepositoryRoot()
+	require.NoError(t, err)
+	f.install(t)
+	_, err = f.StartControllers("garbage-collector-controller", "namespace-controller")
+	require.NoError(t, err)
+	// The Job itself is created later, so that its namespace has a token for the test only.
+	_, err = f.Kubectl(t.Context(), "apply", "-k", filepath.Join(f.root, "manifests/uninstall"))
+	require.NoError(t, err)
+	account, err := f.ServiceAccountConfig(t.Context(), "holdfast-uninstall", "holdfast-uninstall", "")
+	require.NoError(t, err)
+	f.job = filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, apiserver.WriteKubeconfig(f.job, account))
+	return f
+}
+
+// install installs Holdfast with all components that have objects of their own, and Machines.
+func (f *uninstallFixture) install(t *testing.T) {
+	t.Helper()
+	apiserver.InstallMachines(t, f.Server)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, f.Apply(ctx, filepath.Join(f.root, "manifests/overlays/born-held")))
+	for _, file := range []string{"cluster-api/rbac.yaml", "cluster-api/policy.yaml", "karpenter-nodeclaims/rbac.yaml"} {
+		_, err := f.Kubectl(t.Context(), "apply", "-f", filepath.Join(f.root, "manifests/components", file))
+		require.NoError(t, err)
+	}
+}
+
+// run runs the command of the Job.
+func (f *uninstallFixture) run(t *testing.T, args ...string) (code int, out string) {
+	t.Helper()
+	var printed bytes.Buffer
+	streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
+	args = append([]string{"--kubeconfig=" + f.job, "uninstall"}, args...)
+	return Execute(t.Context(), streams, "test", args), printed.String()
+}
+
+// addObjects adds a held node, an etcd node, a node with keys of people, and Machines.
+func (f *uninstallFixture) addObjects(t *testing.T) {
+	t.Helper()
+	_, _, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "held", Ready: true}) // by the policy
+	require.NoError(t, err)
+	for name, spec := range map[string]apiserver.NodeSpec{
+		"etcd": {Ready: true, Annotations: map[string]string{
+			"holdfast.dev/hold": `{"state":"released","reason":"FirstSeen"}`, "holdfast.dev/etcd": "[]",
+			"holdfast.dev/marks": "karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-disrupt": "true", "mine": "stays",
+		}, Labels: map[string]string{"holdfast.dev/etcd-member": "true"}},
+		"people": {Ready: true, Annotations: map[string]string{
+			"holdfast.dev/hold": `{"state":"released","reason":"FirstSeen"}`, "holdfast.dev/keep-cordoned": "x",
+		}, Labels: map[string]string{"holdfast.dev/drain-guard": "never"}},
+	} {
+		spec.Name = name
+		_, err := apiserver.RegisterNode(t.Context(), f.Admin(), spec)
+		require.NoError(t, err)
+	}
+	_, err = f.Kubectl(t.Context(),
+		"create", "clusterrolebinding", "mine", "--clusterrole=holdfast-breakglass", "--user=a")
+	require.NoError(t, err)
+	for name, annotations := range map[string]string{
+		"hooked": `{"` + hookAnnotation + `":"holdfast","a":"b"}`,
+		"other":  `{"pre-terminate.delete.hook.machine.cluster.x-k8s.io/kcp-cleanup":""}`,
+	} {
+		file := filepath.Join(t.TempDir(), "machine.json")
+		require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
+			"metadata":{"namespace":"default","name":"`+name+`","annotations":`+annotations+`}}`), 0o600))
+		_, err := f.Kubectl(t.Context(), "create", "-f", file)
+		require.NoError(t, err)
+	}
+}
+
+// remaining returns the objects of Holdfast, by kind/name, without those of the Job.
+func (f *uninstallFixture) remaining(t *testing.T) []string {
+	t.Helper()
+	const kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies," +
+		"validatingadmissionpolicybindings,validatingwebhookconfigurations,clusterroles,clusterrolebindings,roles," +
+		"rolebindings,flowschemas,prioritylevelconfigurations,customresourcedefinitions,namespaces,daemonsets,deployments"
+	out, err := f.Kubectl(t.Context(), "get", "-A", "-o", "name", kinds)
+	require.NoError(t, err)
+	var found []string
+	for name := range strings.FieldsSeq(out) {
+		if strings.Contains(name, "holdfast") && !strings.HasSuffix(name, "/holdfast-uninstall") {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// TestUninstall runs the command with the rights of the Job: as a dry run, and then twice.
+func TestUninstall(t *testing.T) {
+	f := newUninstallFixture(t)
+	f.addObjects(t)
+	before := f.remaining(t)
+	code, script := f.run(t, "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	require.Equal(t, before, f.remaining(t), "a dry run deleted something")
+	compareUninstall(t, "uninstall-dry-run", script)
+
+	code, out := f.run(t, "--yes", "--keep-crd", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	compareUninstall(t, "uninstall-keep-crd", out)
+	require.Equal(t, []string{"customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev"}, f.remaining(t))
+	f.requireClean(t)
+
+	code, out = f.run(t, "--yes", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	compareUninstall(t, "uninstall-again", out)
+	require.Empty(t, f.remaining(t))
+}
+
+// requireClean checks that nothing of Holdfast is on Nodes and Machines, but what people wrote.
+func (f *uninstallFixture) requireClean(t *testing.T) {
+	t.Helper()
+	nodes, err := f.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		require.False(t, n.Spec.Unschedulable, n.Name)
+		for _, key := range []string{"holdfast.dev/hold", "holdfast.dev/etcd", "karpenter.sh/do-not-disrupt"} {
+			require.NotContains(t, n.Annotations, key, n.Name)
+		}
+		require.NotContains(t, n.Labels, "holdfast.dev/etcd-member", n.Name)
+		for _, c := range n.Status.Conditions {
+			require.False(t, c.Type == corev1.NodeNetworkUnavailable || c.Type == "NetworkHeld", n.Name)
+		}
+	}
+	for name, want := range map[string]string{
+		"hooked": `{"a":"b"}`, "other": `{"pre-terminate.delete.hook.machine.cluster.x-k8s.io/kcp-cleanup":""}`,
+	} {
+		got, err := f.Kubectl(t.Context(), "get", "machines", name, "-o", "jsonpath={.metadata.annotations}")
+		require.NoError(t, err)
+		require.JSONEq(t, want, got)
+	}
+}
+
+// compareUninstall compares an output without versions, addresses, and lines about waiting.
+func compareUninstall(t *testing.T, name, out string) {
+	t.Helper()
+	for pattern, word := range map[string]string{
+		`"resourceVersion":"\d+"`: `"resourceVersion":"1"`, `https://[0-9.:]+`: "SERVER", `(?m)^.*waiting until.*\n`: "",
+	} {
+		out = regexp.MustCompile(pattern).ReplaceAllString(out, word)
+	}
+	compareOutput(t, name, out)
+}
+
+// testUninstallRights runs the command as a user who may not.
+func testUninstallRights(t *testing.T, f *changeFixture) {
+	code, out := f.run(t, reader, "", "uninstall", "--yes")
+	require.Equal(t, cli.ExitFailure, code)
+	require.Contains(t, out, "you have no permission to delete validatingwebhookconfigurations.admissionregistration.")
+	require.Contains(t, out, "you have no permission to patch nodes/status")
+}

@@ -1,0 +1,239 @@
+package uninstall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/openstack"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+	"github.com/holdfast-dev/holdfast/pkg/spc"
+)
+
+// clean removes the hooks from Machines, and everything of Holdfast from Nodes.
+//
+// A machine that is kept by a hook costs money and blocks others: a failure with Nodes does not
+// keep the hooks.
+func (u *uninstaller) clean(ctx context.Context) error {
+	failed := []error{u.removeHooks(ctx)}
+	nodes := &corev1.NodeList{}
+	if err := u.Client.List(ctx, nodes); err != nil {
+		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
+	}
+	for i := range nodes.Items {
+		if err := u.cleanNode(ctx, nodes.Items[i].Name); client.IgnoreNotFound(err) != nil {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// cleanNode cleans one Node. It retries if the Node changes in the meantime, and if another API
+// server has not yet seen that the policies are deleted.
+func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
+	var closedBy string
+	var changed bool
+	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // almost a minute
+	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
+		node := new(corev1.Node)
+		if err := u.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+			return fmt.Errorf("reading node %s: %w", name, err)
+		}
+		patches, reason, err := planCleanup(node, time.Now())
+		if err != nil {
+			return err
+		}
+		// The first write removes the hold record. A retry finds no hold, so keep the first reason.
+		if reason != "" {
+			closedBy = reason
+		}
+		changed = changed || len(patches) > 0
+		if u.DryRun {
+			return u.printPatches(name, patches)
+		}
+		return nodepatch.Send(ctx, u.Client, name, patches, string(fieldOwner))
+	})
+	switch {
+	case err != nil || u.DryRun:
+		return err
+	case closedBy != "":
+		_, err = fmt.Fprintf(u.Out, "node %s: cleaned; it was held and stays closed (%s); to open it: kubectl uncordon %s\n",
+			name, closedBy, name)
+	case changed:
+		_, err = fmt.Fprintf(u.Out, "node %s: cleaned\n", name)
+	}
+	return err
+}
+
+// isPassing reports whether an error of a write ends by itself.
+func isPassing(err error) bool {
+	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
+}
+
+// printPatches prints the commands of patches.
+func (u *uninstaller) printPatches(node string, patches []nodepatch.Patch) error {
+	for _, p := range patches {
+		kind, subresource := "merge", ""
+		if p.Type == types.StrategicMergePatchType {
+			kind = "strategic"
+		}
+		if p.Subresource != "" {
+			subresource = " --subresource=" + p.Subresource
+		}
+		body := strings.ReplaceAll(string(p.Body), "'", `'\''`)
+		_, err := fmt.Fprintf(u.Out, "kubectl patch node %s%s --type=%s -p '%s'\n", node, subresource, kind, body)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keptKeys describes the keys on a Node that people have written for Holdfast.
+func keptKeys(node *corev1.Node) []string {
+	var kept []string
+	for _, key := range []string{readiness.HoldLabel, guard.NodeLabel} {
+		if value, isSet := node.Labels[key]; isSet {
+			kept = append(kept, fmt.Sprintf("node %s: label %s=%s", node.Name, key, value))
+		}
+	}
+	for _, key := range []string{readiness.KeepCordonedAnnotation, quorum.BreakGlassAnnotation} {
+		if _, isSet := node.Annotations[key]; isSet {
+			kept = append(kept, fmt.Sprintf("node %s: annotation %s", node.Name, key))
+		}
+	}
+	return kept
+}
+
+// planCleanup returns the patches that remove what Holdfast has put on a Node, and that
+// release the Node if Holdfast holds it. If the Node was held but must stay closed,
+// closedBy is the reason.
+//
+// The patches keep what people write for Holdfast: the label that exempts a node from
+// holds, keep-cordoned and break-glass. If a record is unreadable, there are no patches,
+// and the error contains the commands for an operator.
+func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, closedBy string, err error) {
+	d := nodepatch.Desired{Labels: map[string]*string{observation.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
+	for _, key := range []string{
+		readiness.HoldAnnotation, observation.AnnouncementAnnotation, observation.UnverifiedAnnotation,
+		protect.BecauseAnnotation, departure.ShutdownAnnotation,
+		protect.MarksAnnotation, spc.NodeAnnotation, spc.ProblemAnnotation, openstack.Annotation,
+	} {
+		d.Annotations[key] = nil
+	}
+	removeMarks(&d, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
+	if closedBy, err = endHold(node, &d); err != nil {
+		return nil, "", err
+	}
+	if err := removeSPCLabels(node, &d); err != nil {
+		return nil, "", err
+	}
+	patches, err = nodepatch.Plan(node, d, now)
+	if err != nil {
+		return nil, "", err
+	}
+	return append(patches, removeConditions(node)...), closedBy, nil
+}
+
+// endHold opens a Node that Holdfast holds according to its record, unless someone else
+// wants it closed; then it returns the reason.
+func endHold(node *corev1.Node, d *nodepatch.Desired) (closedBy string, err error) {
+	text, found := node.Annotations[readiness.HoldAnnotation]
+	if !found {
+		return "", nil
+	}
+	record, err := readiness.ParseRecord(text)
+	if err != nil {
+		return "", fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
+			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
+	}
+	removeMarks(d, record.Marks) // A hold that has ended can have left marks.
+	if record.State != readiness.Held {
+		return "", nil
+	}
+	closedBy = readiness.KeepClosedReason(node, record)
+	switch {
+	case closedBy != "":
+	case record.Taint != "":
+		d.RemoveTaints = []corev1.Taint{{Key: record.Taint, Effect: corev1.TaintEffectNoSchedule}}
+	default:
+		d.Unschedulable = new(false)
+	}
+	return closedBy, nil
+}
+
+// removeMarks removes the annotations among keys that Holdfast may set for autoscalers.
+func removeMarks(d *nodepatch.Desired, keys []string) {
+	marks := []string{
+		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation,
+		protect.EscalatorAnnotation, protect.CastAIAnnotation,
+	}
+	for _, key := range keys {
+		if slices.Contains(marks, key) {
+			d.Annotations[key] = nil
+		}
+	}
+}
+
+// removeSPCLabels removes the labels that the agent wrote for SPC, as listed in its
+// annotation.
+func removeSPCLabels(node *corev1.Node, d *nodepatch.Desired) error {
+	text, found := node.Annotations[spc.NodeAnnotation]
+	if !found {
+		return nil
+	}
+	var written struct {
+		Labels []string `json:"labels"`
+	}
+	if err := json.Unmarshal([]byte(text), &written); err != nil {
+		return fmt.Errorf("reading annotation %s of node %s, which lists the labels to remove: %w; remove the labels of "+
+			"stackpoint.io/ that are not yours, then: kubectl annotate node %s %s-",
+			spc.NodeAnnotation, node.Name, err, node.Name, spc.NodeAnnotation)
+	}
+	for _, key := range written.Labels {
+		if strings.HasPrefix(key, "stackpoint.io/") {
+			d.Labels[key] = nil
+		}
+	}
+	return nil
+}
+
+// removeConditions returns the patch that removes Holdfast's conditions, and
+// NetworkUnavailable if Holdfast has set it.
+func removeConditions(node *corev1.Node) []nodepatch.Patch {
+	var removed []map[string]string
+	for _, c := range node.Status.Conditions {
+		isHoldReason := c.Reason == readiness.HeldByHoldfast || c.Reason == readiness.ReleasedByHoldfast
+		if c.Type == corev1.NodeNetworkUnavailable && isHoldReason ||
+			c.Type == readiness.NetworkHeld || c.Type == observation.EtcdMemberCondition {
+			removed = append(removed, map[string]string{"type": string(c.Type), "$patch": "delete"})
+		}
+	}
+	if len(removed) == 0 {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID}, "status": map[string]any{"conditions": removed},
+	})
+	if err != nil {
+		panic(err) // Maps of strings always marshal.
+	}
+	return []nodepatch.Patch{{Subresource: "status", Type: types.StrategicMergePatchType, Body: body}}
+}

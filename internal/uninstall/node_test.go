@@ -1,0 +1,165 @@
+package uninstall
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+func TestPlanCleanup(t *testing.T) {
+	for name, test := range map[string]struct{ before, after, closedBy string }{
+		"unknown to Holdfast": {
+			before: `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},
+				"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},
+				"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
+		},
+		"released with marks": {
+			before: `{"metadata":{"resourceVersion":"1",
+				"annotations":{"holdfast.dev/hold":"{\"state\":\"released\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
+				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}},
+				"spec":{"unschedulable":true}}`,
+		},
+		"announced shutdown": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","holdfast.dev/shutdown":"{}"}}}`,
+			after:  `{"metadata":{"resourceVersion":"1","annotations":{"a":"b"}}}`,
+		},
+		"held by cordon": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b",
+				"holdfast.dev/hold":"{\"state\":\"held\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
+				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true,
+				"taints":[{"key":"x","effect":"NoSchedule"}]},
+				"status":{"conditions":[{"type":"NetworkUnavailable","status":"True","reason":"HeldByHoldfast"},
+				{"type":"Ready","status":"True"},{"type":"NetworkHeld","status":"True"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","atlassian.com/no-delete":"mine"}},
+				"spec":{"unschedulable":false,"taints":[{"key":"x","effect":"NoSchedule"}]},
+				"status":{"conditions":[{"type":"Ready","status":"True"}]}}`,
+		},
+		"held by taint": {
+			before: `{"metadata":{"resourceVersion":"1",
+				"annotations":{"holdfast.dev/hold":"{\"state\":\"held\",\"taint\":\"readiness.k8s.io/x\"}"}},
+				"spec":{"unschedulable":true,"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"},
+				{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{}},"spec":{"unschedulable":true,
+				"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
+		},
+		"keep-cordoned": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}",
+				"holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
+				"spec":{"unschedulable":true}}`,
+			closedBy: "annotation holdfast.dev/keep-cordoned",
+		},
+		"replaced cordon": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"},
+				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
+				"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{},
+				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
+				"spec":{"unschedulable":true}}`,
+			closedBy: "cordoned by kubectl-cordon",
+		},
+		"held, being deleted": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"}},
+				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{}},
+				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
+			closedBy: "taint ToBeDeletedByClusterAutoscaler",
+		},
+		"cordoned after release": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"released\"}"},
+				"labels":{"holdfast.dev/hold":"never"}},"spec":{"unschedulable":true},
+				"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHoldfast"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{},"labels":{"holdfast.dev/hold":"never"}},
+				"spec":{"unschedulable":true},"status":{"conditions":[]}}`,
+		},
+		"etcd, foreign annotation": {
+			before: `{"metadata":{"resourceVersion":"1","labels":{"holdfast.dev/etcd-member":"true"},
+				"annotations":{"holdfast.dev/marks":"atlassian.com/no-delete,example.org/x",
+				"atlassian.com/no-delete":"etcd","karpenter.sh/do-not-disrupt":"true","example.org/x":"y",
+				"holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]",
+				"holdfast.dev/protected-because":"etcd","holdfast.dev/openstack":"{}"}},
+				"status":{"conditions":[{"type":"EtcdMember","status":"True"},{"type":"NetworkUnavailable","status":"False",
+				"reason":"FlannelIsUp"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","labels":{},"annotations":{"karpenter.sh/do-not-disrupt":"true",
+				"example.org/x":"y"}},
+				"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`,
+		},
+		"SPC, foreign label": {
+			before: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/role":"worker",
+				"stackpoint.io/size":"mine","example.org/x":"y"},"annotations":{
+				"holdfast.dev/spc-node":"{\"labels\":[\"stackpoint.io/role\",\"example.org/x\"]}",
+				"holdfast.dev/spc-problem":"x"}}}`,
+			after: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/size":"mine","example.org/x":"y"},
+				"annotations":{}}}`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			patches, closedBy, err := planCleanup(parseNode(t, test.before), time.Now())
+			require.NoError(t, err)
+			require.Equal(t, test.closedBy, closedBy)
+			after := []byte(test.before)
+			for _, p := range patches {
+				if p.Subresource == "" {
+					after, err = jsonpatch.MergePatch(after, p.Body)
+				} else {
+					after, err = strategicpatch.StrategicMergePatch(after, p.Body, corev1.Node{})
+				}
+				require.NoError(t, err)
+			}
+			var got, want corev1.Node
+			require.NoError(t, json.Unmarshal(after, &got))
+			require.NoError(t, json.Unmarshal([]byte(test.after), &want))
+			require.Equal(t, format(t, want), format(t, got))
+			again, _, err := planCleanup(&got, time.Now())
+			require.NoError(t, err)
+			require.Empty(t, again, "a second cleanup has patches")
+		})
+	}
+}
+
+func TestUnreadableRecord(t *testing.T) {
+	for name, test := range map[string]struct{ annotation, value, advice string }{
+		"hold": {"holdfast.dev/hold", "{", "kubectl annotate node n holdfast.dev/hold-"},
+		"SPC":  {"holdfast.dev/spc-node", "{", "kubectl annotate node n holdfast.dev/spc-node-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := parseNode(t, `{"metadata":{"name":"n","resourceVersion":"1"},"spec":{"unschedulable":true}}`)
+			node.Annotations = map[string]string{test.annotation: test.value}
+			patches, _, err := planCleanup(node, time.Now())
+			require.ErrorContains(t, err, test.advice)
+			require.Empty(t, patches)
+		})
+	}
+}
+
+// parseNode parses a Node in JSON.
+func parseNode(t *testing.T, text string) *corev1.Node {
+	t.Helper()
+	node := new(corev1.Node)
+	require.NoError(t, json.Unmarshal([]byte(text), node))
+	return node
+}
+
+// format formats a Node. An empty map and no map have the same text.
+func format(t *testing.T, n corev1.Node) string {
+	t.Helper()
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	if n.Annotations == nil {
+		n.Annotations = map[string]string{}
+	}
+	if n.Status.Conditions == nil {
+		n.Status.Conditions = []corev1.NodeCondition{}
+	}
+	out, err := json.MarshalIndent(n, "", " ")
+	require.NoError(t, err)
+	return string(out)
+}

@@ -1,0 +1,291 @@
+// Package uninstall removes Holdfast from a cluster: its objects, and what it has put on Nodes and
+// Machines. It releases the Nodes that Holdfast holds. See docs/upgrade.md.
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+)
+
+const (
+	// fieldOwner is the name of this program in managedFields.
+	fieldOwner = client.FieldOwner("holdfast-uninstall")
+	// pollInterval is the interval at which Run checks whether an object is gone.
+	pollInterval = time.Second
+	// progressInterval is the interval at which Run prints for what it waits.
+	progressInterval = 15 * time.Second
+)
+
+// Options configure Run.
+type Options struct {
+	Client client.Client
+	// Out receives a line for each change.
+	Out io.Writer
+	// KeepCRD keeps the definition of EtcdClusters, and these objects with their grants.
+	KeepCRD bool
+	// DryRun prints the kubectl commands of all changes, and changes nothing.
+	DryRun bool
+	// Timeout limits the wait for each object that does not go at once.
+	Timeout time.Duration
+}
+
+// An uninstaller is one run of Run.
+type uninstaller struct{ Options }
+
+// Run removes Holdfast. The order matters. First nodes are not born held and deletions are not
+// reviewed any more. Then the agents and the webhook stop, because they would restore what the next
+// step removes from Nodes. The roles and the namespace go last. Run can be repeated: what is gone
+// already is no error. If Nodes or Machines cannot be cleaned, the error names them, and the
+// objects of the last step stay.
+func Run(ctx context.Context, o Options) error {
+	u := &uninstaller{o}
+	for _, step := range []struct {
+		title string
+		run   func(context.Context) error
+	}{
+		{"No new node is held from here on.", u.stopHolding},
+		{"No deletion is reviewed from here on: NODES WITH ETCD ARE NOT PROTECTED.", u.stopReviews},
+		{"The agents and the webhook stop, because they would restore what the next step removes.", u.stopPrograms},
+		{"Machines and Nodes lose what Holdfast has put there. Held nodes are opened.", u.clean},
+		{"The rest is deleted.", u.deleteRest},
+	} {
+		title := step.title
+		if o.DryRun {
+			title = "# " + title
+		}
+		fmt.Fprintln(o.Out, title)
+		if err := step.run(ctx); err != nil {
+			return err
+		}
+	}
+	return u.reportKept(ctx)
+}
+
+const (
+	admissionGroup = "admissionregistration.k8s.io"
+	flowGroup      = "flowcontrol.apiserver.k8s.io"
+)
+
+// stopHolding deletes the policy by which nodes are born held.
+func (u *uninstaller) stopHolding(ctx context.Context) error {
+	return u.deleteKinds(ctx,
+		schema.GroupKind{Group: admissionGroup, Kind: "MutatingAdmissionPolicyBinding"},
+		schema.GroupKind{Group: admissionGroup, Kind: "MutatingAdmissionPolicy"})
+}
+
+// stopReviews deletes the webhook configuration before the webhook, so that no deletion waits for a
+// webhook that does not run.
+func (u *uninstaller) stopReviews(ctx context.Context) error {
+	return u.deleteKinds(ctx,
+		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingWebhookConfiguration"},
+		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicyBinding"},
+		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicy"})
+}
+
+// stopPrograms deletes the agents and the webhook, and waits until their pods are gone.
+func (u *uninstaller) stopPrograms(ctx context.Context) error {
+	var stopped []metav1.PartialObjectMetadata
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		found, err := u.ownObjects(ctx, schema.GroupKind{Group: "apps", Kind: kind}, client.InNamespace(guard.Namespace))
+		if err != nil {
+			return err
+		}
+		stopped = append(stopped, found...)
+	}
+	for i := range stopped {
+		err := u.deleteObject(ctx, &stopped[i], client.PropagationPolicy(metav1.DeletePropagationForeground))
+		if err != nil {
+			return err
+		}
+	}
+	return u.waitGone(ctx, stopped, "a pod may be on a node that does not report: "+
+		"kubectl -n "+guard.Namespace+" get pods -o wide; if its machine is gone, delete the node")
+}
+
+// deleteRest deletes everything that is left.
+func (u *uninstaller) deleteRest(ctx context.Context) error {
+	err := u.deleteKinds(ctx,
+		schema.GroupKind{Group: rbacv1.GroupName, Kind: "ClusterRoleBinding"},
+		schema.GroupKind{Group: rbacv1.GroupName, Kind: "ClusterRole"},
+		schema.GroupKind{Group: rbacv1.GroupName, Kind: "RoleBinding"},
+		schema.GroupKind{Group: rbacv1.GroupName, Kind: "Role"},
+		schema.GroupKind{Group: flowGroup, Kind: "FlowSchema"},
+		schema.GroupKind{Group: flowGroup, Kind: "PriorityLevelConfiguration"})
+	if err != nil {
+		return err
+	}
+	// The namespace has the guard pods as well. Helm creates it without the label.
+	last := []metav1.PartialObjectMetadata{{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: guard.Namespace},
+	}}
+	if !u.KeepCRD {
+		kind := schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+		definitions, err := u.ownObjects(ctx, kind)
+		if err != nil {
+			return err
+		}
+		last = append(last, definitions...)
+	}
+	for i := range last {
+		if err := u.deleteObject(ctx, &last[i]); err != nil {
+			return err
+		}
+	}
+	return u.waitGone(ctx, last, "see its status: kubectl get namespace "+guard.Namespace+" -o yaml")
+}
+
+// deleteKinds deletes Holdfast's objects of these kinds in all namespaces, kind by kind. The
+// objects in Holdfast's namespace go with the namespace.
+func (u *uninstaller) deleteKinds(ctx context.Context, kinds ...schema.GroupKind) error {
+	for _, kind := range kinds {
+		found, err := u.ownObjects(ctx, kind)
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			if found[i].Namespace == guard.Namespace {
+				continue
+			}
+			if err := u.deleteObject(ctx, &found[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ownObjects returns the objects that an installation has created: they have the label and a name
+// of Holdfast. A person's object that has only the label is not among them.
+func (u *uninstaller) ownObjects(
+	ctx context.Context, kind schema.GroupKind, options ...client.ListOption,
+) ([]metav1.PartialObjectMetadata, error) {
+	labelled := client.MatchingLabels{"app.kubernetes.io/part-of": "holdfast"}
+	found, err := u.list(ctx, kind, append(options, labelled)...)
+	if err != nil {
+		return nil, err
+	}
+	var own []metav1.PartialObjectMetadata
+	for i := range found {
+		if strings.HasPrefix(found[i].Name, "holdfast") || strings.HasSuffix(found[i].Name, ".holdfast.dev") {
+			own = append(own, found[i])
+		}
+	}
+	return own, nil
+}
+
+// deleteObject deletes an object, which may be gone already.
+func (u *uninstaller) deleteObject(
+	ctx context.Context, object *metav1.PartialObjectMetadata, options ...client.DeleteOption,
+) error {
+	command := "kubectl delete --ignore-not-found " + describe(object)
+	if object.Namespace != "" {
+		command = fmt.Sprintf("kubectl -n %s delete --ignore-not-found %s", object.Namespace, describe(object))
+	}
+	if len(options) > 0 {
+		command += " --cascade=foreground"
+	}
+	err := u.do(command, describe(object)+": deleted", func() error {
+		return u.Client.Delete(ctx, object.DeepCopy(), options...)
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %s: %w", describe(object), err)
+	}
+	return nil
+}
+
+// describe names an object as kubectl does.
+func describe(object *metav1.PartialObjectMetadata) string {
+	kind := object.GroupVersionKind()
+	name := strings.ToLower(kind.Kind)
+	if kind.Group != "" {
+		name += "." + kind.Group
+	}
+	return name + "/" + object.Name
+}
+
+// waitGone waits until the objects are gone.
+func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObjectMetadata, advice string) error {
+	if u.DryRun {
+		return nil
+	}
+	for i := range objects {
+		object := &objects[i]
+		begun := time.Now()
+		reported := begun
+		err := wait.PollUntilContextTimeout(ctx, pollInterval, u.Timeout, true, func(ctx context.Context) (bool, error) {
+			err := u.Client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy())
+			if apierrors.IsNotFound(err) {
+				return true, nil
+			}
+			if time.Since(reported) >= progressInterval {
+				reported = time.Now()
+				fmt.Fprintf(u.Out, "%s: waiting until it is gone (%s)\n", describe(object), time.Since(begun).Round(time.Second))
+			}
+			return false, err
+		})
+		switch {
+		case wait.Interrupted(err) && ctx.Err() == nil:
+			return fmt.Errorf("%s is not gone after %s; %s; then run the command again", describe(object), u.Timeout, advice)
+		case err != nil:
+			return fmt.Errorf("waiting until %s is gone: %w", describe(object), err)
+		}
+	}
+	return nil
+}
+
+// do makes one change and prints it, or prints its command in a dry run.
+func (u *uninstaller) do(command, done string, change func() error) error {
+	if u.DryRun {
+		_, err := fmt.Fprintln(u.Out, command)
+		return err
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(u.Out, done)
+	return err
+}
+
+// reportKept names what people have made for Holdfast, which stays.
+func (u *uninstaller) reportKept(ctx context.Context) error {
+	var kept []string
+	bindings := &rbacv1.ClusterRoleBindingList{}
+	nodes := &corev1.NodeList{}
+	if err := errors.Join(u.Client.List(ctx, bindings), u.Client.List(ctx, nodes)); err != nil {
+		return fmt.Errorf("finding what stays: %w", err)
+	}
+	for i := range bindings.Items {
+		if b := &bindings.Items[i]; b.RoleRef.Name == "holdfast-breakglass" {
+			kept = append(kept, "clusterrolebinding "+b.Name+" (its ClusterRole holdfast-breakglass is deleted)")
+		}
+	}
+	for i := range nodes.Items {
+		kept = append(kept, keptKeys(&nodes.Items[i])...)
+	}
+	if u.KeepCRD {
+		kept = append(kept, "the EtcdClusters with their grants, and their definition (--keep-crd)")
+	}
+	prefix := "kept: "
+	if u.DryRun {
+		prefix = "# kept: "
+	}
+	for _, text := range kept {
+		fmt.Fprintln(u.Out, prefix+text)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package quorum_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+func TestInspect(t *testing.T) {
+	alarm := func(name string) func(*v1alpha1.MemberStatus) {
+		return func(m *v1alpha1.MemberStatus) { m.Alarms = []string{name} }
+	}
+	type want struct {
+		known               bool
+		mayLose             int
+		withoutNode, unseen []v1alpha1.MemberID
+		noSpace, corrupt    []v1alpha1.MemberID
+		alarmsUnknown       bool
+	}
+	ids := quorumtest.IDs
+	for name, test := range map[string]struct {
+		cluster *quorumtest.Cluster
+		want    want
+	}{
+		"healthy":          {quorumtest.Voters(3), want{known: true, mayLose: 1}},
+		"silent agent":     {quorumtest.Voters(3).Silent(1), want{known: true, mayLose: 1, unseen: ids("b")}},
+		"dead node":        {quorumtest.Voters(3).Dead(1), want{known: true, unseen: ids("b")}},
+		"unknown host":     {quorumtest.Voters(3).Unprovable(2), want{known: true, withoutNode: ids("c")}},
+		"host with a Node": {quorumtest.Voters(3).Unprovable(2).PlacedAt(2, 2), want{known: true, unseen: ids("c")}},
+		"Node is gone": {
+			quorumtest.Voters(3).State(0, quorumtest.Gone).Granted(0),
+			want{known: true, withoutNode: ids("a")},
+		},
+		"no agent answers": {
+			quorumtest.Voters(3).Silent(0, 1, 2), want{unseen: ids("a", "b", "c"), alarmsUnknown: true},
+		},
+		"no list, and a Node is gone": {
+			quorumtest.Voters(3).Silent(0, 1, 2).State(0, quorumtest.Gone),
+			want{withoutNode: ids("a"), unseen: ids("b", "c"), alarmsUnknown: true},
+		},
+		"NOSPACE": {
+			quorumtest.Voters(3).Everywhere(1, alarm("NOSPACE")), want{known: true, mayLose: 1, noSpace: ids("b")},
+		},
+		"CORRUPT":       {quorumtest.Voters(3).Everywhere(1, alarm("CORRUPT")), want{known: true, corrupt: ids("b")}},
+		"alarms unread": {quorumtest.Voters(3).AlarmsUnknownToAll(), want{known: true, alarmsUnknown: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := quorum.Inspect(test.cluster.View)
+			got := want{known: o.Known, mayLose: o.MayLose, withoutNode: o.WithoutNode, unseen: o.Unseen}
+			got.noSpace, got.corrupt, got.alarmsUnknown = o.Alarms["NOSPACE"], o.Alarms["CORRUPT"], o.Alarms == nil
+			require.Equal(t, test.want, got, o.Message)
+		})
+	}
+	require.False(t, quorum.Inspect(quorum.View{}).Known)
+}

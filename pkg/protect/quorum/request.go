@@ -1,0 +1,101 @@
+package quorum
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// RequestFor returns the request for the deletion of this Node as far as the Node tells. With an
+// error, the Node announces members that cannot be parsed, and the request lacks them.
+func RequestFor(n *corev1.Node) (Request, error) {
+	r := Request{
+		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, AgentSilent: !hasReported(n),
+		Labelled: IsLabelled(n),
+	}
+	for _, a := range n.Status.Addresses {
+		r.Addresses = append(r.Addresses, a.Address)
+	}
+	var err error
+	r.Announced, err = observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
+	if err == nil {
+		r.Unverified, err = observation.ParseUnverified(n.Annotations[observation.UnverifiedAnnotation])
+	}
+	return r, err
+}
+
+// IsLabelled reports whether the Node has the label that selects the fail-closed entry.
+func IsLabelled(n *corev1.Node) bool {
+	return n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
+}
+
+// hasReported reports whether the agent of the Node has found out whether the node holds a member.
+func hasReported(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == observation.EtcdMemberCondition && c.Status != corev1.ConditionUnknown
+	})
+}
+
+// reasonPrefix begins a reason in an answer of the API server.
+const reasonPrefix = "holdfast.dev/"
+
+// Cause returns the form of the reason in the causes of a refusal (Status.details.causes).
+func (r Reason) Cause() metav1.CauseType { return metav1.CauseType(reasonPrefix + string(r)) }
+
+// ReasonText returns the warning that carries the reason of an allowed dry run.
+func ReasonText(r Reason, message string) string {
+	return strings.TrimSuffix(reasonPrefix+string(r)+": "+observation.OneLine(message), ": ")
+}
+
+// ParseReasonText returns the reason and message in a warning. isReason is false for other
+// warnings.
+func ParseReasonText(warning string) (r Reason, message string, isReason bool) {
+	text, isReason := strings.CutPrefix(warning, reasonPrefix)
+	reason, message, _ := strings.Cut(text, ": ")
+	return Reason(reason), message, isReason
+}
+
+// ReasonOf returns the reason of a refusal. isReason is false if Holdfast did not refuse.
+func ReasonOf(details *metav1.StatusDetails) (r Reason, isReason bool) {
+	if details == nil {
+		return "", false
+	}
+	for _, cause := range details.Causes {
+		if reason, isReason := strings.CutPrefix(string(cause.Type), reasonPrefix); isReason {
+			return Reason(reason), true
+		}
+	}
+	return "", false
+}
+
+// An Answer is what a Reason says about the question whether a Node may be deleted.
+type Answer string
+
+// The answers.
+const (
+	Yes     Answer = "yes"
+	No      Answer = "no"
+	Unknown Answer = "unknown"
+)
+
+// AnswerOf returns the answer for the reason of a decision. A reason that is not about etcd, and
+// one that is not known here, are Unknown, whether or not the deletion was allowed: a Node
+// without the label of etcd is deleted without a decision if none is possible.
+func AnswerOf(r Reason, isAllowed bool) Answer {
+	switch r {
+	case NothingToProtect, QuorumKept, OnlyMember, Repeated, Deleting, BreakGlassUsed:
+		if isAllowed {
+			return Yes
+		}
+	case QuorumWouldBeLost, UnknownMember, NotDraining:
+		if !isAllowed {
+			return No
+		}
+	case CannotSee, CannotDecide:
+	}
+	return Unknown
+}

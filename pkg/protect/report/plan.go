@@ -1,0 +1,259 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A Plan is a safe order in which Nodes can go.
+type Plan struct {
+	Version int    `json:"version"`
+	Kind    string `json:"kind"`
+	// Answer is yes if the plan has a step for every Node, no if a Node must stay, and unknown if it
+	// is not known whether the Nodes without a step may go.
+	Answer quorum.Answer `json:"answer"`
+	// Replaced reports whether the plan assumes that each Node is replaced before the next one goes.
+	Replaced bool   `json:"replaced"`
+	Steps    []Step `json:"steps"`
+	// Stopped are the Nodes without a step, and why they may not go after the steps.
+	Stopped []Removal `json:"stopped"`
+}
+
+// A Step is the removal of one Node.
+type Step struct {
+	Removal
+	// Members are the members that go with the Node.
+	Members []v1alpha1.MemberID `json:"members,omitempty"`
+	// Then must happen before the next step.
+	Then []string `json:"then"`
+}
+
+// NewPlan returns a plan for these Nodes. The decision about each step is that of the webhook, in
+// the state after the steps before it. Their members have left the member list then. If the Nodes
+// are replaced, a new voter on another Node has joined for each and is healthy.
+//
+// Nodes without a member go first, then those whose members are not healthy. Nodes with the leader
+// of a cluster go last. No other order allows more. The removal of a member that is not healthy
+// never makes another removal worse, and healthy members count the same.
+func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
+	s = s.sorted()
+	left, err := s.uniqueNodes(nodes)
+	if err != nil {
+		return Plan{}, err
+	}
+	for i := range s.Clusters {
+		s.Clusters[i] = *observation.Recent(&s.Clusters[i], s.Now).DeepCopy()
+	}
+	p := Plan{
+		Version: Version, Kind: "Plan", Answer: quorum.Yes, Replaced: isReplaced, Steps: []Step{}, Stopped: []Removal{},
+	}
+	for len(left) > 0 {
+		s.sortByCost(left)
+		at := slices.IndexFunc(left, func(name string) bool { return s.removal(s.node(name)).Answer == quorum.Yes })
+		if at < 0 {
+			p.Stopped, p.Answer = s.stopped(left), quorum.Unknown
+			break
+		}
+		name := left[at]
+		left = slices.Delete(left, at, at+1)
+		p.Steps = append(p.Steps, s.step(name, isReplaced))
+		s = s.after(name, isReplaced)
+	}
+	if slices.ContainsFunc(p.Stopped, func(r Removal) bool { return r.Answer == quorum.No }) {
+		p.Answer = quorum.No
+	}
+	return p, nil
+}
+
+// uniqueNodes returns the distinct names, or an error with those that no Node has.
+func (s State) uniqueNodes(names []string) ([]string, error) {
+	unique := slices.Clone(names)
+	slices.Sort(unique)
+	unique = slices.Compact(unique)
+	missing := slices.DeleteFunc(slices.Clone(unique), func(name string) bool { return s.node(name) != nil })
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("there is no node %s; to see all nodes: kubectl get nodes", strings.Join(missing, ", "))
+	}
+	return unique, nil
+}
+
+// sortByCost sorts Nodes by what their removal costs.
+func (s State) sortByCost(names []string) {
+	costs := map[string]int{}
+	for _, name := range names {
+		costs[name] = s.cost(name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(costs[a]-costs[b], cmp.Compare(a, b)) })
+}
+
+// cost returns 0 for a Node without a member, 1 if no member is healthy, 3 if one leads its
+// cluster, and 2 otherwise.
+func (s State) cost(name string) int {
+	cost := 0
+	for i := range s.Clusters {
+		c := &s.Clusters[i]
+		for _, m := range quorum.Members(s.view(c)) {
+			isLeader := slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
+				return o.Leader == m.ID
+			})
+			switch {
+			case m.Node != name:
+			case m.Count != quorum.CountsHealthy:
+				cost = max(cost, 1)
+			case isLeader:
+				cost = 3
+			default:
+				cost = max(cost, 2)
+			}
+		}
+	}
+	return cost
+}
+
+// stopped explains why the Nodes may not go.
+func (s State) stopped(names []string) []Removal {
+	var removals []Removal
+	for _, name := range names {
+		removals = append(removals, s.removal(s.node(name)))
+	}
+	return removals
+}
+
+// step describes the removal of a Node that may go now.
+func (s State) step(name string, isReplaced bool) Step {
+	step := Step{Removal: s.removal(s.node(name)), Then: []string{}}
+	var clusters []string
+	for _, v := range s.decide(s.node(name)).Verdicts {
+		if len(v.Members) > 0 {
+			step.Members = append(step.Members, v.Members...)
+			clusters = append(clusters, string(v.Cluster))
+		}
+	}
+	if len(step.Members) == 0 {
+		return step
+	}
+	step.Then = append(step.Then, fmt.Sprintf("check that %s has left the member list of etcd cluster %s",
+		joinMembers(step.Members), strings.Join(clusters, " and of ")))
+	if isReplaced {
+		step.Then = append(step.Then, "let the replacement join as a voter, with an agent, and wait until it counts as "+
+			"Healthy: kubectl holdfast status")
+	}
+	return step
+}
+
+func joinMembers(ids []v1alpha1.MemberID) string {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = string(id)
+	}
+	return "member " + strings.Join(texts, " and member ")
+}
+
+// after returns the state after the removal of a Node: its members have left and, if they are
+// replaced, new ones have joined on another Node. The clusters must be copies.
+func (s State) after(name string, isReplaced bool) State {
+	gone := s.node(name)
+	verdicts := s.decide(gone).Verdicts
+	node := replacementOf(gone)
+	for _, v := range verdicts {
+		for i := range s.Clusters {
+			c := &s.Clusters[i]
+			if observation.ClusterIDOf(c) != v.Cluster {
+				continue
+			}
+			joined := removeMembers(c, gone, v.Members)
+			if isReplaced {
+				joinMembersOn(c, node, joined)
+			}
+		}
+	}
+	s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n corev1.Node) bool { return n.Name == name })
+	if isReplaced && len(verdicts) > 0 && quorum.IsLabelled(gone) {
+		s.Nodes = append(s.Nodes, *node)
+	}
+	return s
+}
+
+// replacementOf returns the Node that replaces a Node. No real Node has its name or its address.
+func replacementOf(gone *corev1.Node) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "replacement of " + gone.Name, UID: types.UID("replacement of " + string(gone.UID)),
+			Labels: map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+		},
+	}
+}
+
+// removeMembers removes the members from the cluster, with everything that the agent of the Node
+// has reported, and returns them.
+func removeMembers(c *v1alpha1.EtcdCluster, n *corev1.Node, ids []v1alpha1.MemberID) []v1alpha1.MemberStatus {
+	has := func(id v1alpha1.MemberID) bool { return slices.Contains(ids, id) }
+	removed := map[v1alpha1.MemberID]v1alpha1.MemberStatus{}
+	c.Spec.Members = slices.DeleteFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return has(b.MemberID) })
+	c.Status.Observations = slices.DeleteFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
+		return o.Node == n.Name
+	})
+	for i := range c.Status.Observations {
+		o := &c.Status.Observations[i]
+		o.Members = slices.DeleteFunc(o.Members, func(m v1alpha1.MemberStatus) bool {
+			if has(m.ID) {
+				removed[m.ID] = m
+			}
+			return has(m.ID)
+		})
+		if has(o.Leader) {
+			o.Leader = ""
+		}
+	}
+	var found []v1alpha1.MemberStatus
+	for _, id := range ids {
+		if m, isListed := removed[id]; isListed {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// joinMembersOn adds a healthy member on the Node for each of the members: to the bindings, as the
+// leader binds one that joined, to all lists, and with the report of its own agent.
+func joinMembersOn(c *v1alpha1.EtcdCluster, n *corev1.Node, replaced []v1alpha1.MemberStatus) {
+	lists := observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))
+	if len(lists) == 0 || len(replaced) == 0 {
+		return
+	}
+	own := *lists[0].DeepCopy()
+	own.Node, own.NodeUID, own.Access, own.NoMember = n.Name, n.UID, nil, false
+	for _, old := range replaced {
+		m := v1alpha1.MemberStatus{ID: unusedID(c), Name: old.Name, Learner: old.Learner, Healthy: true}
+		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{
+			MemberID: m.ID, Node: n.Name, NodeUID: n.UID, Basis: v1alpha1.BasisJoined,
+		})
+		for i := range c.Status.Observations {
+			if o := &c.Status.Observations[i]; len(o.Members) > 0 {
+				o.Members = append(o.Members, m)
+			}
+		}
+		own.LocalMember, own.Members = m.ID, append(own.Members, m)
+	}
+	c.Status.Observations = append(c.Status.Observations, own)
+}
+
+// unusedID returns an ID that no member of the cluster has.
+func unusedID(c *v1alpha1.EtcdCluster) v1alpha1.MemberID {
+	for i := 1; ; i++ {
+		id := v1alpha1.MemberID(fmt.Sprintf("ffffffff%08x", i))
+		if !observation.IsBound(c, id) && !observation.IsListedByAny(c.Status.Observations, id) {
+			return id
+		}
+	}
+}

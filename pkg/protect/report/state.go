@@ -1,0 +1,137 @@
+package report
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A State is what a reader has read from the API server.
+type State struct {
+	// Clusters and Nodes are complete lists.
+	Clusters []v1alpha1.EtcdCluster
+	Nodes    []corev1.Node
+	// GuardPods are the names of the guard pods. If they could not be read, GuardProblem is the
+	// reason.
+	GuardPods    []string
+	GuardProblem string
+	// MinRemainingTolerance is that of the webhook.
+	MinRemainingTolerance int
+	// Departures has the marks that count for the webhook.
+	Departures departure.Table
+	Now        time.Time
+}
+
+// sorted returns the state with its lists sorted by name.
+func (s State) sorted() State {
+	s.Clusters, s.Nodes = slices.Clone(s.Clusters), slices.Clone(s.Nodes)
+	slices.SortFunc(s.Clusters, func(a, b v1alpha1.EtcdCluster) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Nodes, func(a, b corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return s
+}
+
+// node returns the Node with this name, nil if there is none.
+func (s State) node(name string) *corev1.Node {
+	at := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == name })
+	if at < 0 {
+		return nil
+	}
+	return &s.Nodes[at]
+}
+
+// recentClusters returns the clusters without the observations of silent agents.
+func (s State) recentClusters() []*v1alpha1.EtcdCluster {
+	found := make([]*v1alpha1.EtcdCluster, len(s.Clusters))
+	for i := range s.Clusters {
+		found[i] = observation.Recent(&s.Clusters[i], s.Now)
+	}
+	return found
+}
+
+// view returns the view of one recent cluster.
+func (s State) view(c *v1alpha1.EtcdCluster) quorum.View {
+	v := quorum.View{
+		Cluster: c, Nodes: map[string]observation.NodeState{}, Now: s.Now, MinRemainingTolerance: s.MinRemainingTolerance,
+	}
+	if c.Spec.Nonce != "" {
+		v.Nonces = []string{c.Spec.Nonce}
+	}
+	claims := make([]observation.NodeClaim, len(s.Nodes))
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		claims[i] = observation.NodeClaim{Node: n.Name, UID: n.UID, Deleting: n.DeletionTimestamp != nil}
+		for _, a := range n.Status.Addresses {
+			claims[i].Addresses = append(claims[i].Addresses, a.Address)
+		}
+		v.Nodes[n.Name] = observation.StateOf(n, s.Departures)
+	}
+	v.Placed = quorum.LocateUnbound(c, claims)
+	for _, b := range c.Spec.Members {
+		addMissing(v.Nodes, b.Node)
+	}
+	for _, g := range c.Spec.Grants {
+		addMissing(v.Nodes, g.Node)
+	}
+	return v
+}
+
+// addMissing adds a Node that does not exist: the list of Nodes is complete.
+func addMissing(nodes map[string]observation.NodeState, name string) {
+	if _, exists := nodes[name]; !exists {
+		nodes[name] = observation.NodeState{Known: true}
+	}
+}
+
+// decide decides about the deletion of one Node, as the webhook decides about a dry run.
+func (s State) decide(n *corev1.Node) quorum.Decision {
+	if n.DeletionTimestamp != nil {
+		return quorum.Decision{Allowed: true, Reason: quorum.Deleting}
+	}
+	r, err := quorum.RequestFor(n)
+	r.DryRun = true
+	clusters := s.recentClusters()
+	if !r.Labelled {
+		return quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(clusters, r)})
+	}
+	if err != nil {
+		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnparsable(r, err)})
+	}
+	if missing := quorum.RefuseMissing(clusters, r); len(missing) > 0 {
+		return quorum.Combine(missing)
+	}
+	selected := quorum.Select(clusters, r)
+	if len(selected) == 0 {
+		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnattributed(r)})
+	}
+	verdicts := make([]quorum.Verdict, len(selected))
+	for i, c := range selected {
+		verdicts[i] = quorum.Decide(s.view(c), r)
+	}
+	return quorum.Combine(verdicts)
+}
+
+// A Removal is the answer to the question whether a Node may be removed now, on its own.
+type Removal struct {
+	Node   string        `json:"node"`
+	Answer quorum.Answer `json:"answer"`
+	Reason quorum.Reason `json:"reason"`
+	// Message explains the answer. That of a refusal has the next steps.
+	Message  string   `json:"message,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// removal returns the answer for one Node from the state.
+func (s State) removal(n *corev1.Node) Removal {
+	d := s.decide(n)
+	return Removal{
+		Node: n.Name, Answer: quorum.AnswerOf(d.Reason, d.Allowed), Reason: d.Reason,
+		Message: d.Message, Warnings: d.Warnings,
+	}
+}

@@ -1,0 +1,173 @@
+package report
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// A Status describes everything that Holdfast protects and holds.
+type Status struct {
+	Version int    `json:"version"`
+	Kind    string `json:"kind"`
+
+	Clusters []ClusterStatus `json:"clusters"`
+	Holds    []HoldStatus    `json:"holds"`
+	// Warnings are what needs attention.
+	Warnings []Warning `json:"warnings"`
+}
+
+// A ClusterStatus describes one etcd cluster.
+type ClusterStatus struct {
+	ID v1alpha1.ClusterID `json:"id"`
+	// Known reports whether a quorum has confirmed a member list. The numbers mean nothing otherwise.
+	Known   bool `json:"known"`
+	Voters  int  `json:"voters"`
+	Healthy int  `json:"healthy"`
+	Quorum  int  `json:"quorum"`
+	// MayLose is how many healthy voters the cluster can lose without losing quorum.
+	MayLose int `json:"mayLose"`
+	// Message describes the cluster in one line.
+	Message string         `json:"message"`
+	Members []MemberStatus `json:"members"`
+	Grants  []GrantStatus  `json:"grants"`
+}
+
+// A MemberStatus describes one member.
+type MemberStatus struct {
+	ID     v1alpha1.MemberID  `json:"id"`
+	Name   string             `json:"name"`
+	Node   string             `json:"node,omitempty"`
+	Counts quorum.MemberCount `json:"counts"`
+	// Description explains Counts.
+	Description string `json:"description"`
+	// MayGo is the answer for the member's Node, on its own. It is empty without a Node.
+	MayGo  quorum.Answer `json:"mayGo,omitempty"`
+	Reason quorum.Reason `json:"reason,omitempty"`
+}
+
+// A GrantStatus describes a deletion or drain that was allowed and is not over. Its members count
+// as lost.
+type GrantStatus struct {
+	Node       string              `json:"node"`
+	NodeUID    types.UID           `json:"nodeUID"`
+	For        string              `json:"for"`
+	Members    []v1alpha1.MemberID `json:"members"`
+	User       string              `json:"user,omitempty"`
+	BreakGlass bool                `json:"breakGlass,omitempty"`
+	Since      time.Time           `json:"since"`
+	// NodeExists reports whether the Node still exists.
+	NodeExists bool `json:"nodeExists"`
+}
+
+// A HoldStatus describes a node that is kept closed until its network works.
+type HoldStatus struct {
+	Node string `json:"node"`
+	// Since is empty if the hold began with the creation of the Node and no agent has seen it yet.
+	Since  *time.Time `json:"since,omitempty"`
+	Reason string     `json:"reason"`
+	// Message is that of the condition NetworkHeld.
+	Message string `json:"message,omitempty"`
+	// Release is the command that ends the hold by hand.
+	Release string `json:"release"`
+}
+
+// NewStatus returns the status.
+func NewStatus(s State) Status {
+	s = s.sorted()
+	status := Status{
+		Version: Version, Kind: "Status", Clusters: []ClusterStatus{}, Holds: []HoldStatus{}, Warnings: []Warning{},
+	}
+	mayGo := map[string]Removal{}
+	for _, c := range s.recentClusters() {
+		for _, b := range c.Spec.Members {
+			if n := s.node(b.Node); n != nil {
+				mayGo[b.Node] = s.removal(n)
+			}
+		}
+		status.Clusters = append(status.Clusters, s.clusterStatus(c, mayGo))
+	}
+	for i := range s.Nodes {
+		if hold, isHeld := s.holdStatus(i); isHeld {
+			status.Holds = append(status.Holds, hold)
+		}
+	}
+	status.Warnings = append(status.Warnings, s.warnings(status)...)
+	return status
+}
+
+// clusterStatus describes one recent cluster.
+func (s State) clusterStatus(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) ClusterStatus {
+	view := s.view(c)
+	summary := quorum.Summarize(view)
+	status := ClusterStatus{
+		ID: observation.ClusterIDOf(c), Known: summary.Known, Message: summary.Message,
+		Voters: summary.Voters, Healthy: summary.Healthy, Quorum: summary.Quorum, MayLose: summary.MayLose,
+		Members: []MemberStatus{}, Grants: []GrantStatus{},
+	}
+	for _, m := range quorum.Members(view) {
+		row := MemberStatus{ID: m.ID, Name: m.Name, Node: m.Node, Counts: m.Count, Description: m.Description}
+		if removal, exists := mayGo[m.Node]; exists {
+			row.MayGo, row.Reason = removal.Answer, removal.Reason
+		}
+		status.Members = append(status.Members, row)
+	}
+	if !summary.Known {
+		status.Members = append(status.Members, boundMembers(c, mayGo)...)
+	}
+	for _, g := range c.Spec.Grants {
+		status.Grants = append(status.Grants, s.grantStatus(g))
+	}
+	slices.SortFunc(status.Grants, func(a, b GrantStatus) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
+	})
+	return status
+}
+
+// boundMembers describes the bound members of a cluster without a confirmed member list.
+func boundMembers(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) []MemberStatus {
+	var members []MemberStatus
+	for _, b := range c.Spec.Members {
+		removal := mayGo[b.Node]
+		members = append(members, MemberStatus{
+			ID: b.MemberID, Node: b.Node, Counts: quorum.CountsUnproven, Description: "no member list is confirmed",
+			MayGo: removal.Answer, Reason: removal.Reason,
+		})
+	}
+	return members
+}
+
+func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
+	status := GrantStatus{
+		Node: g.Node, NodeUID: g.NodeUID, For: string(cmp.Or(g.Reason, v1alpha1.GrantDeletion)), Members: g.Members,
+		User: g.User, BreakGlass: g.BreakGlass, Since: g.Time.UTC(),
+	}
+	if n := s.node(g.Node); n != nil && n.UID == g.NodeUID {
+		status.NodeExists = true
+	}
+	return status
+}
+
+// holdStatus describes the hold of a Node.
+func (s State) holdStatus(i int) (h HoldStatus, isHeld bool) {
+	n := &s.Nodes[i]
+	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
+	if err != nil || record.State != readiness.Held {
+		return HoldStatus{}, false
+	}
+	h = HoldStatus{Node: n.Name, Reason: record.Reason, Release: readiness.ReleaseCommand(n)}
+	if !record.Since.IsZero() {
+		h.Since = &record.Since
+	}
+	if c := findCondition(n, readiness.NetworkHeld); c != nil {
+		h.Reason, h.Message = c.Reason, observation.OneLine(c.Message)
+	}
+	return h, true
+}

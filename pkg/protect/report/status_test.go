@@ -1,0 +1,175 @@
+package report_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// node returns Node i of quorumtest, as its agent and its kubelet write it.
+func node(i int) corev1.Node {
+	announced := []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: quorumtest.ID(i)}}
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: quorumtest.Node(i), UID: quorumtest.UID(i),
+			Labels:      map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+			Annotations: map[string]string{observation.AnnouncementAnnotation: observation.FormatAnnouncement(announced)},
+		},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: quorumtest.Address(i)}},
+			Conditions: []corev1.NodeCondition{{
+				Type: observation.EtcdMemberCondition, Status: corev1.ConditionTrue, Reason: "SystemdUnit",
+				Message: "etcd member " + string(quorumtest.ID(i)),
+			}},
+		},
+	}
+}
+
+// worker returns a Node without etcd.
+func worker(name string) corev1.Node {
+	return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u-" + "worker"}}
+}
+
+// stateOf returns the state with this cluster, and a Node for each of its first n members.
+func stateOf(c *quorumtest.Cluster, n int) report.State {
+	c.Cluster.Spec.Nonce = quorumtest.Nonce
+	s := report.State{Clusters: []v1alpha1.EtcdCluster{*c.Cluster}, Now: quorumtest.Noon().Add(time.Minute)}
+	for i := range n {
+		s.Nodes = append(s.Nodes, node(i))
+	}
+	return s
+}
+
+func held(since time.Time) corev1.Node {
+	n := worker("held")
+	n.Spec.Unschedulable = true
+	record := readiness.Record{State: readiness.Held, Reason: readiness.NewNode, Since: since}
+	n.Annotations = map[string]string{readiness.HoldAnnotation: record.Format()}
+	return n
+}
+
+// TestWarnings checks each kind of warning, and that a healthy cluster has none.
+func TestWarnings(t *testing.T) {
+	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
+	seen := map[report.WarningKind]bool{}
+	for name, c := range map[string]struct {
+		cluster *quorumtest.Cluster
+		nodes   int
+		change  func(*report.State)
+		want    string
+	}{
+		"healthy":      {cluster: three(), nodes: 3},
+		"no tolerance": {cluster: three().Unhealthy(1), nodes: 3, want: "NoTolerance"},
+		"no quorum":    {cluster: three().Unhealthy(0, 1), nodes: 3, want: "NoTolerance"},
+		"cannot see":   {cluster: three().Silent(0, 1, 2), nodes: 3, want: "CannotSee"},
+		"ghost member": {cluster: quorumtest.Voters(5).Unprovable(4), nodes: 4, want: "GhostMember"},
+		"node gone":    {cluster: quorumtest.Voters(5), nodes: 4, want: "NodeGone"},
+		"lists differ": {cluster: quorumtest.Voters(5).RemovedFrom(2, 4), nodes: 5, want: "ListsDiffer"},
+		"silent agent": {cluster: old(quorumtest.Voters(5), 3), nodes: 5, want: "SilentAgent"},
+		"never heard":  {cluster: withoutObservation(quorumtest.Voters(5), 3), nodes: 5, want: "SilentAgent"},
+		"ignored": {
+			cluster: quorumtest.Voters(5).Basis(v1alpha1.BasisClaimed, 4), nodes: 5, want: "IgnoredObservation",
+		},
+		"corrupt":       {cluster: alarmed(quorumtest.Voters(5)), nodes: 5, want: "Alarm"},
+		"unbound claim": {cluster: unbound(three()), nodes: 3, want: "UnboundClaims"},
+		"old grant": {cluster: quorumtest.Voters(5).Granted(4), nodes: 5, want: "OldGrant", change: func(s *report.State) {
+			s.Clusters[0].Spec.Grants[0].Time = metav1.NewTime(s.Now.Add(-2 * time.Hour))
+		}},
+		"young grant": {cluster: quorumtest.Voters(5).Granted(4), nodes: 5},
+		"long hold": {cluster: three(), nodes: 3, want: "LongHold", change: func(s *report.State) {
+			s.Nodes = append(s.Nodes, held(s.Now.Add(-time.Hour)))
+		}},
+		"short hold": {cluster: three(), nodes: 3, change: func(s *report.State) {
+			s.Nodes = append(s.Nodes, held(s.Now.Add(-time.Minute)))
+		}},
+		"label without a member": {cluster: three(), nodes: 4, want: "UnknownMember"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stateOf(c.cluster, c.nodes)
+			if c.change != nil {
+				c.change(&s)
+			}
+			var kinds []string
+			for _, w := range report.NewStatus(s).Warnings {
+				require.NotEmpty(t, w.About)
+				require.NotEmpty(t, w.Text)
+				seen[w.Kind] = true
+				kinds = append(kinds, string(w.Kind))
+			}
+			require.Equal(t, c.want, strings.Join(slices.Compact(kinds), ", "))
+		})
+	}
+	require.Len(t, seen, 12, "a kind of warning has no case")
+}
+
+func old(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
+	c.Observer(i).Time = metav1.NewTime(quorumtest.Noon().Add(-observation.SilentAfter))
+	return c
+}
+
+func withoutObservation(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
+	all := c.Cluster.Status.Observations
+	c.Cluster.Status.Observations = slices.DeleteFunc(all, func(o v1alpha1.Observation) bool {
+		return o.Node == quorumtest.Node(i)
+	})
+	return c
+}
+
+func alarmed(c *quorumtest.Cluster) *quorumtest.Cluster {
+	return c.Everywhere(4, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"NOSPACE"} })
+}
+
+func unbound(c *quorumtest.Cluster) *quorumtest.Cluster {
+	c.Cluster.Status.Conditions = []metav1.Condition{{
+		Type: quorum.BoundCondition, Status: metav1.ConditionFalse, Reason: "Waiting", Message: "two nodes claim member d",
+	}}
+	return c
+}
+
+// The answers of the status are those of the webhook: old observations prove nothing.
+func TestStatusMayGo(t *testing.T) {
+	answers := func(s report.State) string {
+		var all []string
+		for _, m := range report.NewStatus(s).Clusters[0].Members {
+			all = append(all, string(m.MayGo))
+		}
+		return strings.Join(all, " ")
+	}
+	require.Equal(t, "yes yes yes", answers(stateOf(quorumtest.Voters(3), 3)))
+	require.Equal(t, "no yes no", answers(stateOf(quorumtest.Voters(3).Unhealthy(1), 3)))
+	require.Equal(t, "unknown unknown unknown", answers(stateOf(quorumtest.Voters(3).Silent(0, 1, 2), 3)))
+	s := stateOf(quorumtest.Voters(3), 3)
+	s.Now = s.Now.Add(observation.SilentAfter)
+	require.Equal(t, "unknown unknown unknown", answers(s))
+	gone := stateOf(quorumtest.Voters(3), 2)
+	require.Equal(t, "no no ", answers(gone), "the member of a Node that is gone counts as lost")
+}
+
+func TestEmptyStatus(t *testing.T) {
+	status := report.NewStatus(report.State{Nodes: []corev1.Node{worker("w9")}})
+	require.Equal(t, report.Status{
+		Version: 1, Kind: "Status", Clusters: []report.ClusterStatus{}, Holds: []report.HoldStatus{},
+		Warnings: []report.Warning{},
+	}, status)
+}
+
+func TestAge(t *testing.T) {
+	for age, want := range map[time.Duration]string{
+		-time.Minute: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 3 * time.Hour: "3h", 50 * time.Hour: "2d",
+	} {
+		require.Equal(t, want, report.Age(quorumtest.Noon().Add(-age), quorumtest.Noon()))
+	}
+}

@@ -1,0 +1,214 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+const (
+	// oldGrantAfter is the age of a grant after which it needs attention.
+	oldGrantAfter = time.Hour
+	// longHoldAfter is the age of a hold after which it needs attention: the default of
+	// --stuck-hold-after.
+	longHoldAfter = 10 * time.Minute
+)
+
+// A WarningKind classifies a Warning. The set is closed.
+type WarningKind string
+
+// The kinds.
+const (
+	WarnCannotSee     WarningKind = "CannotSee"
+	WarnNoTolerance   WarningKind = "NoTolerance"
+	WarnGhostMember   WarningKind = "GhostMember"
+	WarnNodeGone      WarningKind = "NodeGone"
+	WarnListsDiffer   WarningKind = "ListsDiffer"
+	WarnSilentAgent   WarningKind = "SilentAgent"
+	WarnIgnored       WarningKind = "IgnoredObservation"
+	WarnUnbound       WarningKind = "UnboundClaims"
+	WarnAlarm         WarningKind = "Alarm"
+	WarnOldGrant      WarningKind = "OldGrant"
+	WarnLongHold      WarningKind = "LongHold"
+	WarnUnknownMember WarningKind = "UnknownMember"
+)
+
+// A Warning is something that needs attention.
+type Warning struct {
+	Kind WarningKind `json:"kind"`
+	// About is the etcd cluster or the Node that the warning is about.
+	About string `json:"about"`
+	Text  string `json:"text"`
+}
+
+func warningf(kind WarningKind, about, format string, args ...any) Warning {
+	return Warning{Kind: kind, About: about, Text: fmt.Sprintf(format, args...)}
+}
+
+// warnings returns the warnings about a status.
+func (s State) warnings(status Status) []Warning {
+	var all []Warning
+	for i := range s.Clusters {
+		all = append(all, s.clusterWarnings(&s.Clusters[i], status.Clusters[i])...)
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if !quorum.IsLabelled(n) || slices.ContainsFunc(s.Clusters, func(c v1alpha1.EtcdCluster) bool {
+			return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == n.Name })
+		}) {
+			continue
+		}
+		all = append(all, warningf(WarnUnknownMember, n.Name,
+			"node %s has the label %s, but no member is bound to it: kubectl holdfast why %s",
+			n.Name, observation.EtcdMemberLabel, n.Name))
+	}
+	for _, h := range status.Holds {
+		if h.Since != nil && s.Now.Sub(*h.Since) > longHoldAfter {
+			all = append(all, warningf(WarnLongHold, h.Node, "node %s has been held for %s: kubectl holdfast why %s",
+				h.Node, Age(*h.Since, s.Now), h.Node))
+		}
+	}
+	return all
+}
+
+// clusterWarnings returns the warnings about one cluster. It also looks at old observations.
+func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []Warning {
+	id := string(status.ID)
+	var all []Warning
+	switch {
+	case !status.Known:
+		all = append(all, warningf(WarnCannotSee, id, "cannot see etcd cluster %s: %s", id, status.Message))
+	case status.Healthy < status.Quorum:
+		all = append(all, warningf(WarnNoTolerance, id, "etcd cluster %s has fewer healthy voters than quorum: %s",
+			id, status.Message))
+	case status.MayLose == 0:
+		all = append(all, warningf(WarnNoTolerance, id, "etcd cluster %s cannot lose another voter", id))
+	}
+	for _, m := range status.Members {
+		if m.Node == "" {
+			all = append(all, warningf(WarnGhostMember, id, "member %s of etcd cluster %s is on no known Node: %s; "+
+				"if it is permanently gone: etcdctl member remove %s", memberTitle(m), id, m.Description, m.ID))
+		}
+	}
+	for _, b := range c.Spec.Members {
+		if n := s.node(b.Node); n == nil || n.UID != b.NodeUID {
+			all = append(all, warningf(WarnNodeGone, id, "node %s of member %s of etcd cluster %s is gone, but the member "+
+				"is still in its cluster, or may be", b.Node, b.MemberID, id))
+		}
+	}
+	all = append(all, s.observationWarnings(c)...)
+	for _, g := range status.Grants {
+		if s.Now.Sub(g.Since) > oldGrantAfter {
+			all = append(all, warningf(WarnOldGrant, id, "the grant for the %s of node %s in etcd cluster %s is %s old; "+
+				"its members count as lost until it ends", strings.ToLower(g.For), g.Node, id, Age(g.Since, s.Now)))
+		}
+	}
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == quorum.BoundCondition && condition.Status == metav1.ConditionFalse {
+			all = append(all, warningf(WarnUnbound, id, "%s", observation.OneLine(condition.Message)))
+		}
+	}
+	return all
+}
+
+// observationWarnings returns the warnings about what the agents of a cluster report.
+func (s State) observationWarnings(c *v1alpha1.EtcdCluster) []Warning {
+	id := c.Name
+	var all []Warning
+	recent := observation.Recent(c, s.Now)
+	lists, alarms := map[string][]string{}, map[string]bool{}
+	for _, o := range observation.Confirmed(observation.Accepted(recent)) {
+		var ids []string
+		for _, m := range o.Members {
+			ids = append(ids, string(m.ID))
+			for _, alarm := range m.Alarms {
+				alarms[fmt.Sprintf("member %s of etcd cluster %s has the alarm %s", m.ID, id, alarm)] = true
+			}
+		}
+		slices.Sort(ids)
+		list := strings.Join(ids, ", ")
+		lists[list] = append(lists[list], o.Node)
+	}
+	for text := range alarms {
+		all = append(all, warningf(WarnAlarm, id, "%s", text))
+	}
+	if len(lists) > 1 {
+		var texts []string
+		for list, nodes := range lists {
+			texts = append(texts, fmt.Sprintf("%s list %s", strings.Join(nodes, ", "), list))
+		}
+		slices.Sort(texts)
+		all = append(all, warningf(WarnListsDiffer, id, "the member lists of etcd cluster %s differ: the agents of %s",
+			id, strings.Join(texts, "; those of ")))
+	}
+	slices.SortFunc(all, func(a, b Warning) int { return strings.Compare(a.Text, b.Text) })
+	for _, i := range observation.Ignored(recent, s.Now) {
+		all = append(all, warningf(WarnIgnored, i.Node,
+			"a part of the observation of node %s about etcd cluster %s is ignored: %s", i.Node, id, i.Reason))
+	}
+	return append(all, s.silentAgents(c)...)
+}
+
+// silentAgents returns a warning for each existing Node with a member whose agent is silent.
+func (s State) silentAgents(c *v1alpha1.EtcdCluster) []Warning {
+	var all []Warning
+	warned := map[string]bool{}
+	for _, b := range c.Spec.Members {
+		n := s.node(b.Node)
+		if n == nil || n.UID != b.NodeUID || warned[b.Node] {
+			continue
+		}
+		warned[b.Node] = true
+		at := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
+			return o.Node == b.Node && o.NodeUID == b.NodeUID
+		})
+		if at < 0 {
+			all = append(all, warningf(WarnSilentAgent, b.Node, "the agent of node %s has never reported about etcd cluster %s",
+				b.Node, c.Name))
+			continue
+		}
+		if o := c.Status.Observations[at]; s.Now.Sub(o.Time.Time) > observation.SilentAfter {
+			all = append(all, warningf(WarnSilentAgent, b.Node,
+				"the agent of node %s has not reported about etcd cluster %s for %s", b.Node, c.Name, Age(o.Time.Time, s.Now)))
+		}
+	}
+	return all
+}
+
+func memberTitle(m MemberStatus) string {
+	if m.Name == "" {
+		return string(m.ID)
+	}
+	return fmt.Sprintf("%s (%s)", m.Name, m.ID)
+}
+
+// findCondition returns a condition of the Node, nil if it has none of that type.
+func findCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	at := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
+	if at < 0 {
+		return nil
+	}
+	return &n.Status.Conditions[at]
+}
+
+// Age returns the time since then, as kubectl prints it: in one or two units.
+func Age(since, now time.Time) string {
+	age := max(0, now.Sub(since))
+	switch {
+	case age < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(age.Seconds()))
+	case age < 3*time.Hour:
+		return fmt.Sprintf("%dm", int(age.Minutes()))
+	case age < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(age.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(age.Hours()/24))
+}
