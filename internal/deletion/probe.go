@@ -55,7 +55,7 @@ func (r *Reviewer) probeAndGrant(
 		verdicts[i] = p.verdict
 	}
 	if decision := quorum.Combine(verdicts); !decision.Allowed {
-		if repeated, isRepeated := repeat(probed, req); isRepeated {
+		if repeated, isRepeated := r.repeat(ctx, req, probed); isRepeated {
 			return repeated, nil
 		}
 		return decision, nil

@@ -87,6 +87,31 @@ func repeatedReviewOfTwoClusters(t *testing.T, f *storetest.Fixture) {
 	c := f.Cluster()
 	c.Spec.Members = append(c.Spec.Members,
 		v1alpha1.Binding{MemberID: "f", Node: f.Nodes[2].Name, NodeUID: f.Nodes[2].UID})
-	_, isRepeated := repeat([]probedCluster{{view: quorum.View{Cluster: c}}}, f.Request(2))
+	_, isRepeated := reviewer.repeat(t.Context(), f.Request(2), []probedCluster{{view: quorum.View{Cluster: c}}})
 	require.False(t, isRepeated)
+}
+
+// repeatedReviewAfterGrant: a grant that ended while the review waited answers nothing, although
+// the version that the review was decided from has it.
+func repeatedReviewAfterGrant(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
+	writeNode(t, f, 0)
+	old := f.Cluster()
+	isRepeated := func() bool {
+		decision, isRepeated := reviewer.repeat(t.Context(), f.Request(0), []probedCluster{{view: quorum.View{Cluster: old}}})
+		require.Equal(t, isRepeated, decision.Allowed)
+		return isRepeated
+	}
+	require.True(t, isRepeated())
+	require.NoError(t, removeGrants(t, f, old))
+	require.False(t, isRepeated(), "the grant has ended")
+
+	require.NoError(t, f.Client.Delete(t.Context(), old.DeepCopy()))
+	require.False(t, isRepeated(), "the EtcdCluster is gone")
+	made := f.EmptyCluster()
+	made.Spec = *old.Spec.DeepCopy()
+	require.NoError(t, f.Client.Create(t.Context(), made))
+	require.False(t, isRepeated(), "it is another EtcdCluster")
 }

@@ -111,12 +111,22 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 }
 
 // repeat returns the decision if an earlier review of the same deletion has left a grant in every
-// cluster that answers this one.
-func repeat(probed []probedCluster, req quorum.Request) (decision quorum.Decision, isRepeated bool) {
-	now := time.Now()
+// cluster that answers this one. The grants may have ended while the review waited, and no write
+// shows it, so repeat reads the clusters again. A cluster that cannot be read repeats nothing.
+func (r *Reviewer) repeat(
+	ctx context.Context, req quorum.Request, probed []probedCluster,
+) (decision quorum.Decision, isRepeated bool) {
 	verdicts := make([]quorum.Verdict, len(probed))
 	for i, p := range probed {
-		if verdicts[i], isRepeated = quorum.Repeat(p.view, req, now); !isRepeated {
+		if _, isRepeated = quorum.Repeat(p.view, req, time.Now()); !isRepeated {
+			return quorum.Decision{}, false
+		}
+		live, err := r.store.Cluster(ctx, p.view.Cluster.Name)
+		if err != nil || live.UID != p.view.Cluster.UID {
+			return quorum.Decision{}, false
+		}
+		p.view.Cluster = live
+		if verdicts[i], isRepeated = quorum.Repeat(p.view, req, time.Now()); !isRepeated {
 			return quorum.Decision{}, false
 		}
 	}

@@ -49,6 +49,7 @@ func TestReview(t *testing.T) {
 		{"unverified server", unverifiedServer},
 		{"repeated review", repeatedReview},
 		{"repeated review of two clusters", repeatedReviewOfTwoClusters},
+		{"F48 grant ended while the review waited", repeatedReviewAfterGrant},
 		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
 		{"F24 marks of other programs", marksOfOthers},
 		{"F33 drains of all nodes", drainsOfAllNodes},
