@@ -125,8 +125,8 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 func (k historyKind) report(t *testing.T, name string, o historyResult, steps int) {
 	t.Helper()
 	short := k.shrink(t, o, steps)
-	t.Errorf("%s: %s\nreplay with -run %s -seed N; the shortest history that fails:\n%s", name, short.failure,
-		testName(t), strings.Join(short.trace, "\n"))
+	t.Errorf("the shortest history that fails:\n%s", strings.Join(short.trace, "\n"))
+	t.Errorf("%s: %s\nreplay with -run %s -seed N", name, short.failure, testName(t))
 }
 
 // testName returns the name of the test without that of its part.

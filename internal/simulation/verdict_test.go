@@ -211,6 +211,9 @@ func (sim *simulation) lostMembers(
 			continue
 		}
 		found := refsOf(e.id, d.members, a.review.before.bound[d.uid])
+		if !sim.mayBeTerminated(d) {
+			found = slices.DeleteFunc(found, func(id v1alpha1.MemberID) bool { return e.runsElsewhere(id, d.host) })
+		}
 		isGivenUp := a.review.before.tombstones[d.uid][e.id] || d.isGrantedBefore(e.id, a.review)
 		if isGivenUp && sim.mayBeTerminated(d) {
 			hosts = append(hosts, d.host)
@@ -221,6 +224,12 @@ func (sim *simulation) lostMembers(
 		ids = append(ids, found...)
 	}
 	return ids, hosts, names
+}
+
+// runsElsewhere reports whether the member is on another machine than this one. A forged address or
+// announcement may have placed it on this one. It is not lost with a machine that has gone.
+func (e *simulatedEtcd) runsElsewhere(id v1alpha1.MemberID, h *simulatedHost) bool {
+	return slices.ContainsFunc(e.members, func(m *simulatedMember) bool { return m.id == id && m.host != h })
 }
 
 // isGrantedBefore reports whether the grant of this loss precedes that of the review.
