@@ -106,6 +106,7 @@ test: export CGO_ENABLED = $(if $(RACE),1,0)
 test: $(SERVERS) bin/helm ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	go test $(RACE) -timeout 9m ./...
+	go test -C tools/image $(RACE) ./...
 
 # Each run has other seeds. The output names them, and SEED=N plays one history again.
 HISTORIES ?= 10000
@@ -186,24 +187,30 @@ check: test histories lint monitoring demo ## Run what CI runs, except e2e, whic
 # The same commit makes the same images on every machine: one toolchain, no paths, and no time but
 # that of the commit. Without git, set REVISION and SOURCE_DATE_EPOCH.
 GO_IMAGES := go1.26.8
+GOOS := linux
 ARCH ?= $(shell go env GOARCH)
 REVISION ?= $(shell git rev-parse HEAD)$(if $(shell git status --porcelain),-changed)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 SOURCE := https://github.com/holdfast-dev/holdfast
 
-bin/pack-image: tools/image/main.go tools/image/go.mod tools/image/go.sum
+bin/pack-image: tools/image/main.go tools/image/index.go tools/image/go.mod tools/image/go.sum
 	$(call tool,image,.,-s -w)
+
+.PHONY: program
+program:
+	@mkdir -p $(OUT) && GOTOOLCHAIN=$(GO_IMAGES) GOFLAGS= GOEXPERIMENT= GOFIPS140=off GOOS=$(GOOS) GOARCH=$(ARCH) GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 \
+		go build -tags $(TAGS) -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$(VERSION)+$(REVISION)" \
+			-o $(OUT)/$(PROGRAM) ./cmd/$(PROGRAM:holdfast-%=%)
+
+bin/crane: tools/image/go.mod tools/image/go.sum
+	$(call tool,image,github.com/google/go-containerregistry/cmd/crane,-s -w)
 
 # The image of the agent also contains the program of guard pods: that image is on every node. The
 # image of the plugin is for Jobs, such as manifests/uninstall.
 IMAGES := holdfast-agent holdfast-webhook kubectl-holdfast
 .PHONY: image-files
 image-files: bin/pack-image
-	@mkdir -p bin/images; for program in $(IMAGES) holdfast-guard; do \
-		GOTOOLCHAIN=$(GO_IMAGES) GOFLAGS= GOEXPERIMENT= GOFIPS140=off GOOS=linux GOARCH=$(ARCH) GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 \
-		go build -tags $(TAGS) -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$(VERSION)+$(REVISION)" \
-			-o bin/images/$$program ./cmd/$${program#holdfast-} || exit 1; \
-	done
+	@for program in $(IMAGES) holdfast-guard; do $(MAKE) --no-print-directory program PROGRAM=$$program OUT=bin/images || exit 1; done
 	@for image in $(IMAGES); do also=; [ $$image != holdfast-agent ] || also="-also bin/images/holdfast-guard"; \
 		limit=40; [ $$image != kubectl-holdfast ] || limit=60; \
 		bin/pack-image -program bin/images/$$image $$also -tag $$image:$(VERSION) -arch $(ARCH) -limit $$limit \
@@ -230,15 +237,34 @@ images-check: ## Build the images of HEAD twice, in two places, and compare (FRE
 .PHONY: release-check
 release-check: ## Check that TAG is the version of this commit, and that the commit is clean
 	@[ '$(TAG)' = '$(VERSION)' ] || { echo "the tag is '$(TAG)', but VERSION in the Makefile is $(VERSION)"; exit 1; }
-	@grep -q 'newTag: $(VERSION)$$' manifests/base/kustomization.yaml || { echo "manifests/base/kustomization.yaml has another newTag than $(VERSION)"; exit 1; }
+	@grep -q '^appVersion: $(VERSION)$$' charts/holdfast/Chart.yaml || { echo "charts/holdfast/Chart.yaml has another appVersion than $(VERSION)"; exit 1; }
+	@grep -q 'image: holdfast-agent:$(VERSION)$$' manifests/base/agent.yaml || { echo "manifests/base/agent.yaml has another version than $(VERSION): run make generate"; exit 1; }
+	@grep -q 'newTag: $(VERSION)$$' manifests/uninstall/kustomization.yaml || { echo "manifests/uninstall/kustomization.yaml has another newTag than $(VERSION)"; exit 1; }
 	@[ -z "$$(git status --porcelain)" ] || { echo "the work tree has changes: commit them, or remove them"; exit 1; }
 
+# An SBOM names the hash of the program that made it.
+bin/cyclonedx-gomod: export GOFLAGS := $(GOFLAGS) -trimpath
+bin/cyclonedx-gomod: export GOTOOLCHAIN := $(GO_IMAGES)
+bin/cyclonedx-gomod: tools/sbom/go.mod tools/sbom/go.sum
+	$(call tool,sbom,github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod,-s -w)
+
+# REPOSITORY is where the images will be pushed. It is in the manifests, the chart and nothing else.
 .PHONY: release-files
-release-files: ## Build the images for amd64 and arm64 into bin/release, with checksums
-	@rm -rf bin/release && mkdir -p bin/release
-	@for arch in amd64 arm64; do $(MAKE) --no-print-directory image-files ARCH=$$arch || exit 1; \
-		for image in $(IMAGES); do mv bin/images/$$image.tar bin/release/$$image-linux-$$arch.tar || exit 1; done; done
-	@cd bin/release && sha256sum *.tar | tee SHA256SUMS
+release-files: export VERSION := $(VERSION)
+release-files: export REVISION := $(REVISION)
+release-files: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
+release-files: export REPOSITORY ?= registry.example.org/holdfast-dev
+release-files: bin/pack-image bin/cyclonedx-gomod bin/kubectl bin/helm ## Build the files of a release for amd64 and arm64 into bin/release (REPOSITORY=registry.example.org/holdfast-dev)
+	@tools/release/build
+
+.PHONY: release-snapshot
+release-snapshot: ## Build the files of a release of HEAD twice, in two places, and compare them
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	git clone -q . "$$dir/a" && $(MAKE) --no-print-directory -C "$$dir/a" release-files && \
+	umask 077 && export TZ=Asia/Tokyo && \
+	git clone -q . "$$dir/somewhere/else" && $(MAKE) --no-print-directory -C "$$dir/somewhere/else" release-files > /dev/null && \
+	diff -r "$$dir/a/bin/release" "$$dir/somewhere/else/bin/release" && rm -rf bin/release && cp -R "$$dir/a/bin/release" bin/ && \
+	echo "the same files twice; they are in bin/release"
 
 .PHONY: e2e
 e2e: images bin/etcd bin/etcdctl bin/kubectl bin/helm $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)

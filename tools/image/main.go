@@ -1,7 +1,8 @@
 // Command image packs statically linked programs into a container image that is built FROM
 // scratch. The image depends on the programs and the arguments only, not on the machine, the
 // time or the directory. No container engine is required. `docker load`, `ctr images import`,
-// `crane push` and `skopeo copy docker-archive:` can read the result.
+// `crane push` and `skopeo copy docker-archive:` can read the result. `image index` joins the images
+// of several architectures.
 package main
 
 import (
@@ -43,6 +44,9 @@ type imageOptions struct {
 }
 
 func run(args []string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "index" {
+		return index(args[1:], out)
+	}
 	s := imageOptions{labels: map[string]string{}}
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.StringVar(&s.program, "program", "", "`file` to pack, the entry point of the image")
