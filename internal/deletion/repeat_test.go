@@ -105,7 +105,7 @@ func repeatedReviewAfterGrant(t *testing.T, f *storetest.Fixture) {
 		return isRepeated
 	}
 	require.True(t, isRepeated())
-	require.NoError(t, removeGrants(t, f, old))
+	require.NoError(t, removeGrants(t, f, old.DeepCopy())) // Patch writes the result into its argument
 	require.False(t, isRepeated(), "the grant has ended")
 
 	require.NoError(t, f.Client.Delete(t.Context(), old.DeepCopy()))
