@@ -339,14 +339,16 @@ func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, err
 	return m, nil
 }
 
-// trimCached removes unused fields before an object is cached. The list of images is most
-// of a Node.
+// trimCached removes unused fields before an object is cached. The lists of images and resources
+// are most of a Node.
 func trimCached(object any) (any, error) {
 	if o, ok := object.(client.Object); ok {
 		o.SetManagedFields(nil)
 	}
 	if n, ok := object.(*corev1.Node); ok {
-		n.Status.Images, n.Status.VolumesAttached, n.Status.VolumesInUse = nil, nil, nil
+		n.Status = corev1.NodeStatus{
+			Addresses: n.Status.Addresses, Conditions: n.Status.Conditions, NodeInfo: n.Status.NodeInfo,
+		}
 	}
 	return object, nil
 }

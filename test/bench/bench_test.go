@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,4 +117,21 @@ func TestParseMemory(t *testing.T) {
 	require.Equal(t, "28.0 MiB, anonymous 7.5", got.String())
 	_, err = parseMemory("Rss:  1 kB\n")
 	require.ErrorContains(t, err, "missing Rss or Anonymous")
+}
+
+// TestRealisticNode: a Node with its images is as large as those of real clusters.
+func TestRealisticNode(t *testing.T) {
+	body, err := json.Marshal(realisticNode("worker-1"))
+	require.NoError(t, err)
+	require.InDelta(t, 12<<10, len(body), 1<<10)
+}
+
+func TestReadPeakMemory(t *testing.T) {
+	peak, err := readPeakMemory(os.Getpid())
+	require.NoError(t, err)
+	now, err := readMemory(os.Getpid())
+	require.NoError(t, err)
+	require.Greater(t, peak, now.resident/2)
+	_, err = readPeakMemory(0)
+	require.Error(t, err)
 }

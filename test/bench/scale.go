@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// scaleHeartbeat is the interval in which a kubelet writes the status of its Node although
+	// nothing changes (nodeStatusReportFrequency).
+	scaleHeartbeat = 5 * time.Minute
+	scaleTime      = time.Minute
+	// scaleMemory limits the memory of a webhook, with its peak during the start.
+	scaleMemory = 100 << 20
+	scaleStart  = 3 * time.Second
+	// scaleCPU is a share of a core.
+	scaleCPU = 0.02
+)
+
+// measureScale measures one replica of the webhook, the leader, in clusters of up to 15,000 nodes:
+// its start, its memory, and its CPU usage while kubelets write the status of their Nodes. At the
+// end it measures deletions of ordinary nodes again.
+func measureScale(ctx context.Context, b *benchCluster, t *resultTable) error {
+	s := scaledCluster{benchCluster: b, answers: answerLog{offsets: map[string]int{}}}
+	for _, size := range []int{1000, 5000, 15000} {
+		t.progress("creating nodes until there are %d", size)
+		if err := s.growTo(ctx, size); err != nil {
+			return err
+		}
+		if err := s.measureWebhook(ctx, t); err != nil {
+			return err
+		}
+	}
+	if err := b.Webhooks()[1].Start(); err != nil {
+		return err
+	}
+	return measureOrdinary(ctx, b, t)
+}
+
+// A scaledCluster is a cluster with many nodes that have no agent.
+type scaledCluster struct {
+	*benchCluster
+	answers answerLog
+	names   []string
+}
+
+// growTo creates nodes.
+func (s *scaledCluster) growTo(ctx context.Context, size int) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(fleetParallelism)
+	for i := len(s.names); i < size; i++ {
+		made := realisticNode(fmt.Sprintf("worker-scale-%d", i))
+		s.names = append(s.names, made.Name)
+		g.Go(func() error {
+			_, err := s.nodes.CoreV1().Nodes().Create(ctx, made, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("creating node %s: %w", made.Name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// measureWebhook restarts one replica alone and measures it.
+func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable) error {
+	for _, w := range s.Webhooks() {
+		if err := w.Kill(); err != nil {
+			return err
+		}
+	}
+	if _, err := s.answers.readNew(s.benchCluster); err != nil {
+		return err
+	}
+	webhook, begun := s.Webhooks()[0], time.Now()
+	if err := webhook.Start(); err != nil {
+		return err
+	}
+	if err := s.WaitUntil(ctx, "a verdict of the new replica", s.checkVerdict); err != nil {
+		return err
+	}
+	started := time.Since(begun)
+	t.add(resultRow{
+		what:   fmt.Sprintf("%d nodes: start of a webhook until its first verdict", len(s.names)),
+		median: ms(started), target: "≤ 3 s", missed: started > scaleStart,
+	})
+	t.progress("writing the status of nodes for %s", scaleTime)
+	before, err := readCPUTime(webhook.PID())
+	if err != nil {
+		return err
+	}
+	if err := s.writeHeartbeats(ctx); err != nil {
+		return err
+	}
+	after, err := readCPUTime(webhook.PID())
+	if err != nil {
+		return err
+	}
+	used, err := readMemory(webhook.PID())
+	if err != nil {
+		return err
+	}
+	peak, err := readPeakMemory(webhook.PID())
+	if err != nil {
+		return err
+	}
+	share := (after - before).Seconds() / scaleTime.Seconds()
+	t.add(resultRow{
+		what:   fmt.Sprintf("%d nodes: CPU of a webhook, kubelets write every %s", len(s.names), scaleHeartbeat),
+		median: fmt.Sprintf("%.2f %% of a core", share*100), target: "≤ 2 %", missed: share > scaleCPU,
+	})
+	t.add(resultRow{
+		what:   fmt.Sprintf("%d nodes: memory of a webhook, peak %.1f MiB", len(s.names), float64(peak)/(1<<20)),
+		median: used.String(), target: "peak ≤ 100 MiB", missed: peak > scaleMemory,
+	})
+	return nil
+}
+
+// checkVerdict asks whether an etcd node may be deleted, and returns nil if the webhook answered.
+func (s *scaledCluster) checkVerdict(ctx context.Context) error {
+	_, refused := s.delete(ctx, nodeName(1), true)
+	answers, err := s.answers.readNew(s.benchCluster)
+	if err == nil && len(answers) == 0 {
+		err = fmt.Errorf("the webhook has not answered: %w", refused)
+	}
+	return err
+}
+
+// writeHeartbeats writes the status of Nodes for scaleTime, as often as their kubelets would.
+func (s *scaledCluster) writeHeartbeats(ctx context.Context) error {
+	limit := rate.NewLimiter(rate.Limit(float64(len(s.names))/scaleHeartbeat.Seconds()), 1)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(fleetParallelism)
+	for end := time.Now().Add(scaleTime); time.Now().Before(end); {
+		if err := limit.Wait(ctx); err != nil {
+			break
+		}
+		name := s.names[rand.IntN(len(s.names))]
+		body := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":%q}]}}`,
+			time.Now().UTC().Format(time.RFC3339))
+		g.Go(func() error {
+			_, err := s.nodes.CoreV1().Nodes().PatchStatus(ctx, name, body)
+			if err != nil {
+				return fmt.Errorf("writing the status of node %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// readPeakMemory returns the largest resident memory that a process has had, in bytes
+// (proc_pid_status(5), VmHWM).
+func readPeakMemory(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmHWM:" {
+			size, err := strconv.ParseInt(fields[1], 10, 64)
+			return size << 10, err
+		}
+	}
+	return 0, fmt.Errorf("reading /proc/%d/status: missing VmHWM", pid)
+}
+
+// realisticNode returns a Node of about 12 KB, most of it images, as kubelets report them.
+func realisticNode(name string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name,
+		Labels: map[string]string{
+			corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			corev1.LabelInstanceTypeStable: "m5.xlarge",
+			corev1.LabelTopologyZone:       "zone-a", corev1.LabelTopologyRegion: "region-a",
+		},
+		Annotations: map[string]string{
+			"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+			"csi.volume.kubernetes.io/nodeid": `{"ebs.csi.aws.com":"i-0123456789abcdef0"}`,
+		},
+	}}
+	amounts := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"),
+		corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"),
+	}
+	n.Spec.ProviderID, n.Spec.PodCIDR = "aws:///zone-a/"+name, "10.1.2.0/24"
+	n.Status = corev1.NodeStatus{
+		Capacity: amounts, Allocatable: amounts,
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}},
+		NodeInfo: corev1.NodeSystemInfo{
+			MachineID: strings.Repeat("a", 32), SystemUUID: "ec2a0000-0000-4000-8000-" + strings.Repeat("0", 12),
+			BootID: "00000000-0000-4000-8000-000000000000", KernelVersion: "6.12.0", OSImage: "Debian GNU/Linux 13",
+			ContainerRuntimeVersion: "containerd://2.4.0", KubeletVersion: "v1.36.3",
+			OperatingSystem: "linux", Architecture: "amd64",
+		},
+	}
+	for _, kind := range []corev1.NodeConditionType{
+		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady,
+	} {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+			Type: kind, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+			Reason: "KubeletHasSufficientResources", Message: "kubelet has sufficient resources available",
+		})
+	}
+	for i := range 50 { // nodeStatusMaxImages of the kubelet
+		image := fmt.Sprintf("registry.example.org/team-%d/service-%d", i%7, i)
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
+			Names:     []string{image + "@sha256:" + strings.Repeat("0123456789abcdef", 4), image + ":v1.2.3"},
+			SizeBytes: 123456789,
+		})
+	}
+	return n
+}
