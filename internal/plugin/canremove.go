@@ -112,7 +112,12 @@ func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOpti
 	if err := o.format.write(s.Out, r, r.writeTable); err != nil {
 		return s.unknown(err)
 	}
-	switch r.Answer {
+	return exitFor(r.Answer)
+}
+
+// exitFor returns the error that carries the exit status of an answer, or nil for yes.
+func exitFor(answer quorum.Answer) error {
+	switch answer {
 	case quorum.Yes:
 		return nil
 	case quorum.No:

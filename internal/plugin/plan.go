@@ -111,14 +111,7 @@ func (s *session) plan(ctx context.Context, nodes []string, selector labels.Sele
 	if err := o.format.write(s.Out, p, func(w io.Writer) error { return writePlan(w, p) }); err != nil {
 		return s.unknown(err)
 	}
-	switch p.Answer {
-	case quorum.Yes:
-		return nil
-	case quorum.No:
-		return cli.ExitWith(cli.ExitFailure)
-	case quorum.Unknown:
-	}
-	return cli.ExitWith(exitUnknown)
+	return exitFor(p.Answer)
 }
 
 // selectNodes returns the names of the Nodes with these labels.
