@@ -1,3 +1,11 @@
+// Package v1alpha1 contains the custom resource EtcdCluster. The agents publish their
+// observations of an etcd cluster in its status, and the webhook records bindings and allowed
+// deletions in its spec.
+//
+// AddToScheme registers the types with a scheme.
+//
+// +kubebuilder:object:generate=true
+// +groupName=holdfast.dev
 package v1alpha1
 
 import (
@@ -315,6 +323,12 @@ type Observation struct {
 	//
 	// +optional
 	AlarmsUnknown bool `json:"alarmsUnknown,omitempty"`
+	// Incomplete means that the agent still waits for members to answer. A member that is not healthy
+	// in it may be. The complete observation follows as soon as all have answered or the time of their
+	// probes is up.
+	//
+	// +optional
+	Incomplete bool `json:"incomplete,omitempty"`
 	// Problem is the reason why the agent could not observe the cluster, empty if it could.
 	//
 	// +optional

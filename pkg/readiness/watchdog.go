@@ -126,6 +126,17 @@ func CheckHold(n *corev1.Node, age time.Duration, t Timeouts, now time.Time) Hol
 	return check
 }
 
+// IsHoldOver reports whether Holdfast neither holds the node nor has to finish the end of a hold.
+// It is false if the record cannot be parsed.
+func IsHoldOver(n *corev1.Node) bool {
+	value, recorded := n.Annotations[HoldAnnotation]
+	if !recorded {
+		return true
+	}
+	record, err := ParseRecord(value)
+	return err == nil && record.State != Held && !holdEvaluation{node: n, record: record}.isUnfinished()
+}
+
 // hasAgent reports whether an agent has reported on the node in this boot. The condition
 // NetworkHeld is the first thing that an agent writes. A condition with the reason GoingDown
 // is from the previous boot once the host is up again.

@@ -130,7 +130,11 @@ func TestResolve(t *testing.T) {
 		"F20 another machine, not removed": {
 			voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed,
 		},
-		"F43 machine ending": {voters(), time.Hour, node("u1"), never, false, ending},
+		"F43 machine ending":                   {voters(), time.Hour, node("u1"), never, false, ending},
+		"F43 machine ending, registered again": {voters(), time.Hour, node("u9"), noon, false, ending},
+		"F43 machine ending, another machine": {
+			removed().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, true, left,
+		},
 		"F43 machine ending, node gone": {
 			removed().State(0, quorumtest.Gone), reborn, node(""), never, true, left,
 		},

@@ -77,3 +77,83 @@ func TestUnboundVoterIsLostWithItsNode(t *testing.T) {
 // Changes of a NodeState.
 func deleting(n *observation.NodeState) { n.Deleting = true }
 func unread(n *observation.NodeState)   { *n = observation.NodeState{} }
+
+// The deletion of w1 is allowed. Its member a leaves, and its machine joins again as member d. Then
+// d goes with the machine, so w2 must stay, unless the machine is known to be another one.
+func TestF20MachineJoinedAgain(t *testing.T) {
+	unbound := func(c *quorumtest.Cluster) { c.Unbound(3) }
+	placed := func(c *quorumtest.Cluster) {
+		c.Unbound(3).Placed = []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1-again"}}
+	}
+	unregistered := func(c *quorumtest.Cluster) { c.Unbound(3).State(0, quorumtest.Gone) }
+	renamed := func(c *quorumtest.Cluster) {
+		c.Cluster.Spec.Members[2].Node, c.Cluster.Spec.Members[2].NodeUID = "w4", "u4"
+		c.Nodes["w4"] = observation.NodeState{Known: true, UID: "u4"}
+	}
+	claimed := func(basis v1alpha1.BindingBasis) func(*quorumtest.Cluster) {
+		return func(c *quorumtest.Cluster) { renamed(c); c.State(0, quorumtest.Gone).Basis(basis, 3) }
+	}
+	machine := observation.NewMachine
+	for name, c := range map[string]struct {
+		change      func(*quorumtest.Cluster)
+		before, now observation.Machine
+		addresses   []string
+		isLost      bool
+	}{
+		"bound to the younger Node":       {isLost: true},
+		"placed at the younger Node":      {change: placed, isLost: true},
+		"no Node has registered yet":      {change: unregistered, addresses: []string{"10.0.0.1"}, isLost: true},
+		"unbound, at another address":     {change: unbound, addresses: []string{"10.0.0.9"}},
+		"grant of the previous version":   {change: unregistered},
+		"bound to a Node of another name": {change: renamed, addresses: []string{"10.0.0.1"}},
+		"F44 no Node yet, claimed by a worker": {
+			change: claimed(v1alpha1.BasisClaimed), addresses: []string{"10.0.0.1"}, isLost: true,
+		},
+		"F44 no Node yet, disputed": {
+			change: claimed(v1alpha1.BasisDisputed), addresses: []string{"10.0.0.1"}, isLost: true,
+		},
+		"the same hardware":                  {before: machine("m", "s"), now: machine("m", "s"), isLost: true},
+		"the same hardware, installed again": {before: machine("m", "s"), now: machine("n", "s"), isLost: true},
+		"other hardware":                     {before: machine("m", "s"), now: machine("n", "t")},
+		"other hardware, cloned image":       {before: machine("m", "s"), now: machine("m", "t")},
+		"no hardware UUID, other image":      {before: machine("m", "s"), now: machine("n", "")},
+		"no hardware UUID, the same image":   {before: machine("m", ""), now: machine("m", "t"), isLost: true},
+		"unknown before":                     {now: machine("m", "s"), isLost: true},
+		"unknown now":                        {before: machine("m", "s"), isLost: true},
+		"other hardware at the old address, unbound": {
+			change: unbound, before: machine("m", "s"), now: machine("n", "t"), addresses: []string{"10.0.0.1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3)
+			cluster.State(0, func(n *observation.NodeState) { n.Machine = c.now })
+			g := &cluster.Cluster.Spec.Grants[0]
+			g.MachineID, g.SystemUUID, g.Addresses = c.before.MachineID, c.before.SystemUUID, c.addresses
+			if c.change != nil {
+				c.change(cluster)
+			}
+			if !c.isLost {
+				quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(1))
+				return
+			}
+			quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(1), "etcd4 (d): counts as lost: it joined again on a "+
+				"machine that may still be removed: the deletion of the machine's earlier node w1 by alice was allowed at "+
+				"2026-05-01T12:00:00Z; it counts again when the agent of its node has proven it healthy for 20m0s, "+
+				"not before 2026-05-01T12:20:00Z")
+			require.Contains(t, quorum.Summarize(cluster.View).Message, "not before 2026-05-01T12:20:00Z")
+		})
+	}
+	quorumtest.RequireAllowed(t, quorumtest.Voters(4).JoinedAgain(0, 3), quorumtest.Deletion(1))
+	unread := quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3).State(0, unread)
+	quorumtest.RequireRefused(t, unread, quorumtest.Deletion(1), "its node w1 could not be read")
+	learner := quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3).Learner(3)
+	quorumtest.RequireRefused(t, learner, quorumtest.Deletion(1), "a learner; it counts as a voter")
+}
+
+func TestMachineAddresses(t *testing.T) {
+	cluster := quorumtest.Voters(3).URLs(0, "https://ETCD1.example.org.:2380", "https://127.0.0.1:2380")
+	require.Equal(t, []string{"etcd1.example.org", "10.0.0.1", "fd00::1", "w1"},
+		quorum.MachineAddresses(cluster.Cluster, quorumtest.IDs("a"), []string{"w1", "10.0.0.1", "FD00::1", "localhost"}))
+	require.Empty(t, quorum.MachineAddresses(cluster.Cluster, quorumtest.IDs("f"), nil), "the member is in no list")
+	require.Equal(t, []string{"10.0.0.2"}, quorum.MachineAddresses(cluster.Cluster, quorumtest.IDs("b"), nil))
+}

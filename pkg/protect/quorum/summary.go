@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -108,4 +109,93 @@ func Members(v View) []MemberSummary {
 		members = append(members, m.summary())
 	}
 	return members
+}
+
+// An Overview describes a cluster for monitoring: the numbers of its Summary, and the members that
+// need attention. Without a confirmed list, the members are those that are bound to a Node.
+type Overview struct {
+	Summary
+	// WithoutNode are the members that run on no Node of this cluster, as far as the leader knows: no
+	// binding or address leads to a Node, or the Node is gone. Such a member has a vote, and no agent
+	// observes its host.
+	WithoutNode []v1alpha1.MemberID
+	// Unseen are the members on a Node whose agent has not answered the last request.
+	Unseen []v1alpha1.MemberID
+	// Alarms are the members with each alarm of etcd. It is nil if no answer has read the alarms.
+	Alarms map[string][]v1alpha1.MemberID
+}
+
+// Alarms returns the names of the alarms of etcd.
+func Alarms() []string { return []string{CorruptAlarm, noSpaceAlarm} }
+
+// Inspect describes the cluster for monitoring.
+func Inspect(v View) Overview {
+	o := Overview{Summary: Summarize(v)}
+	if v.Cluster == nil {
+		return o
+	}
+	s := NewSnapshot(v)
+	for _, id := range s.knownMembers() {
+		switch b, exists := s.nodeOf(id); {
+		case !exists:
+			o.WithoutNode = append(o.WithoutNode, id)
+		case !s.isSeen(b):
+			o.Unseen = append(o.Unseen, id)
+		}
+	}
+	if s.AlarmsRead {
+		o.Alarms = s.alarms()
+	}
+	return o
+}
+
+// knownMembers returns, sorted, the members of all lists that count. Without a list it returns the
+// bound members.
+func (s Snapshot) knownMembers() []v1alpha1.MemberID {
+	found := map[v1alpha1.MemberID]bool{}
+	for _, list := range s.Lists {
+		for _, m := range list.Members {
+			found[m.ID] = true
+		}
+	}
+	if len(s.Lists) == 0 {
+		for id := range s.Bindings {
+			found[id] = true
+		}
+	}
+	return observation.SortedIDs(found)
+}
+
+// nodeOf returns where the member runs: its binding, or the Node at its address. It reports whether
+// that Node may exist.
+func (s Snapshot) nodeOf(id v1alpha1.MemberID) (binding v1alpha1.Binding, exists bool) {
+	if b, bound := s.Bindings[id]; bound {
+		return b, s.mayExist(b)
+	}
+	at := slices.IndexFunc(s.placed, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
+	if at < 0 {
+		return v1alpha1.Binding{}, false
+	}
+	return s.placed[at], true
+}
+
+// isSeen reports whether the agent on the Node of the binding has answered.
+func (s Snapshot) isSeen(b v1alpha1.Binding) bool {
+	_, isAnswered := s.OwnAnswer(b)
+	return isAnswered
+}
+
+// alarms returns the members with each alarm, by the lists that count.
+func (s Snapshot) alarms() map[string][]v1alpha1.MemberID {
+	found := map[string][]v1alpha1.MemberID{}
+	for _, alarm := range Alarms() {
+		raised := map[v1alpha1.MemberID]bool{}
+		for _, list := range s.Lists {
+			for _, m := range list.Members {
+				raised[m.ID] = raised[m.ID] || slices.Contains(m.Alarms, alarm)
+			}
+		}
+		found[alarm] = observation.SortedIDs(raised)
+	}
+	return found
 }

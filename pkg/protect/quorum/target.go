@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -119,4 +120,91 @@ func (t requestTarget) possibleMembers() []v1alpha1.MemberID {
 		}
 	}
 	return observation.SortedIDs(found)
+}
+
+// possibleRejoins returns, sorted, the members that may be on the node although no source assigns
+// them to it. It considers the lists that no longer contain any named member.
+//
+// A host whose member was removed may have joined again with another member ID and at an address
+// that no Node has. Until the host's agent reports the new ID, no Node is bound to it. So every
+// member without a binding is possible, except a member that may be on another existing Node, and
+// a member that ran at the same time as a named member.
+func (t requestTarget) possibleRejoins() []v1alpha1.MemberID {
+	if len(t.named) == 0 {
+		return nil
+	}
+	found := map[v1alpha1.MemberID]bool{}
+	for _, list := range t.Lists {
+		if slices.ContainsFunc(list.Members, func(m v1alpha1.MemberStatus) bool { return t.named[m.ID] }) {
+			continue
+		}
+		for _, m := range list.Members {
+			found[m.ID] = !observation.IsBound(t.Cluster, m.ID) && !t.isPlacedElsewhere(m.ID) && !t.ranWithNamed(m.ID)
+		}
+	}
+	return observation.SortedIDs(found)
+}
+
+// isPlacedElsewhere reports whether a list has the member at the address of another Node that
+// exists.
+func (t requestTarget) isPlacedElsewhere(id v1alpha1.MemberID) bool {
+	return slices.ContainsFunc(t.nodesOf(id), func(b v1alpha1.Binding) bool {
+		n := t.Nodes[b.Node]
+		return b.Node != t.Node && n.Known && n.UID == b.NodeUID
+	})
+}
+
+// ranWithNamed reports whether the member was started while a named member was proven healthy. Then
+// the two are different servers. If the named member was dead, the same machine may have become the
+// other member. The leader records such members (v1alpha1.DistinctServer), because newer lists
+// replace the list that shows it.
+func (t requestTarget) ranWithNamed(id v1alpha1.MemberID) bool {
+	if slices.ContainsFunc(t.Cluster.Spec.DistinctServers, func(d v1alpha1.DistinctServer) bool {
+		return t.named[d.MemberID] && slices.Contains(d.Others, id)
+	}) {
+		return true
+	}
+	shows := func(o v1alpha1.Observation) bool {
+		return slices.ContainsFunc(observation.SortedIDs(t.named), func(named v1alpha1.MemberID) bool {
+			return ShowsDistinct(o, named, id)
+		})
+	}
+	lists := slices.DeleteFunc(observation.Accepted(t.Cluster), func(o v1alpha1.Observation) bool { return !shows(o) })
+	return t.IsCorroborated(lists) || slices.ContainsFunc(ownObservations(t.Cluster, t.Request), shows)
+}
+
+// ShowsDistinct reports whether the observation shows that a member and another one are different
+// servers: a confirmed list contains the other one as started, and the member itself is proven
+// healthy.
+func ShowsDistinct(o v1alpha1.Observation, id, other v1alpha1.MemberID) bool {
+	m, isListed := observation.FindMember(o, id)
+	started, isOtherListed := observation.FindMember(o, other)
+	return observation.IsConfirmed(o) && isListed && m.Healthy && isOtherListed && started.Name != "" && id != other
+}
+
+// refusePossibleRejoin refuses because one of these members may be on the node.
+func (t requestTarget) refusePossibleRejoin(members []v1alpha1.MemberID) Verdict {
+	are, which := "is", "that member"
+	if len(members) > 1 {
+		are, which = "are", "one of them"
+	}
+	cluster := observation.ClusterIDOf(t.Cluster)
+	fact := fmt.Sprintf("node %s may have an unknown member of etcd cluster %s: "+
+		"%s, which was on it, left the member list, and %s %s in that list, but bound to no Node; "+
+		"etcd on this node may have joined again as %s, and the agent of node %s has not reported which member it is",
+		t.Node, cluster, joinIDs(observation.SortedIDs(t.named)), joinIDs(members), are, which, t.Node)
+	steps := []string{
+		fmt.Sprintf("check that the agent of this node runs, and what it reports: "+
+			"kubectl describe node %s (condition %s); then %s", t.Node, observation.EtcdMemberCondition, t.again()),
+		fmt.Sprintf("if %s runs on another machine: check that an agent runs there; within seconds of its announcement, "+
+			"the %s of this node can be decided without that member", joinIDs(members), t.Verb().Noun),
+	}
+	if t.announcesMemberOf(cluster) {
+		steps = append(steps, fmt.Sprintf("only if you know that this machine no longer has etcd with data%s: "+
+			"kubectl annotate node %s %s-, and %s in a minute",
+			breakGlassVerbNote, t.Node, observation.AnnouncementAnnotation, t.again()))
+	}
+	return Verdict{
+		Reason: UnknownMember, Final: len(t.Pending()) == 0, Message: refusalText(t.Request, []string{fact}, steps...),
+	}
 }

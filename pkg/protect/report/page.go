@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -303,10 +304,21 @@ func (d Drain) lines() []string {
 		lines = append(lines, "guard pod: none")
 	}
 	for _, g := range d.Grants {
-		lines = append(lines, fmt.Sprintf("the %s by %s was allowed at %s; until that ends, its members count as lost",
-			strings.ToLower(g.For), cmp.Or(g.User, "nobody"), g.Since.Format("2006-01-02T15:04:05Z07:00")))
+		lines = append(lines, g.line()+"; until that ends, its members count as lost")
 	}
 	return lines
+}
+
+// line describes how the grant began. A deletion without a user was found when the Node was gone.
+func (g GrantStatus) line() string {
+	what, at := strings.ToLower(g.For), g.Since.Format(time.RFC3339)
+	switch {
+	case g.User == "":
+		return fmt.Sprintf("a %s that was not reviewed was detected at %s", what, at)
+	case g.BreakGlass:
+		return fmt.Sprintf("the %s was forced by %s at %s", what, g.User, at)
+	}
+	return fmt.Sprintf("the %s by %s was allowed at %s", what, g.User, at)
 }
 
 func (m *Machine) lines() []string {

@@ -29,7 +29,7 @@ func order(p report.Plan) string {
 	}
 	for _, r := range p.Stopped {
 		text += " " + r.Node + "=" + map[quorum.Reason]string{
-			quorum.QuorumWouldBeLost: "lost", quorum.CannotSee: "blind",
+			quorum.QuorumWouldBeLost: "lost", quorum.CannotSee: "blind", quorum.CannotDecide: "undecided",
 		}[r.Reason]
 	}
 	return text
@@ -58,7 +58,11 @@ func TestPlan(t *testing.T) {
 		"a grant":                     {quorumtest.Voters(3).Granted(1), []string{"w1"}, true, nil, "no:  | w1=lost"},
 		"reserve":                     {quorumtest.Voters(5), []string{"w1", "w2"}, true, reserve(1), "yes: w1 w2"},
 		"reserve that is not there":   {quorumtest.Voters(3), []string{"w1"}, true, reserve(1), "no:  | w1=lost"},
-		"a learner first":             {quorumtest.Voters(4).Learner(3), []string{"w4", "w1"}, true, nil, "yes: w4 w1"},
+		"flags not read": {
+			quorumtest.Voters(3), []string{"w1", "worker"}, true, withoutFlags, "unknown: worker | w1=undecided",
+		},
+		"flags not read, no quorum": {quorumtest.Voters(2), []string{"w1"}, true, withoutFlags, "no:  | w1=lost"},
+		"a learner first":           {quorumtest.Voters(4).Learner(3), []string{"w4", "w1"}, true, nil, "yes: w4 w1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stateOf(c.cluster, len(c.cluster.Cluster.Spec.Members))
@@ -82,6 +86,11 @@ func TestPlan(t *testing.T) {
 func silent() *quorumtest.Cluster { return quorumtest.Voters(3).Silent(0, 1, 2) }
 
 func addWorker(s *report.State) { s.Nodes = append(s.Nodes, worker("worker")) }
+
+func withoutFlags(s *report.State) {
+	addWorker(s)
+	s.FlagsProblem = "forbidden"
+}
 
 func reserve(n int) func(*report.State) {
 	return func(s *report.State) { s.MinRemainingTolerance = n }

@@ -26,7 +26,10 @@ type State struct {
 	MinRemainingTolerance int
 	// Departures has the marks that count for the webhook.
 	Departures departure.Table
-	Now        time.Time
+	// FlagsProblem is why the flags of the webhook are not known. These two fields may then be
+	// wrong, so no voter may go.
+	FlagsProblem string
+	Now          time.Time
 }
 
 // sorted returns the state with its lists sorted by name.
@@ -130,6 +133,12 @@ type Removal struct {
 // removal returns the answer for one Node from the state.
 func (s State) removal(n *corev1.Node) Removal {
 	d := s.decide(n)
+	if d.Allowed && d.Reason == quorum.QuorumKept && s.FlagsProblem != "" {
+		return Removal{
+			Node: n.Name, Answer: quorum.Unknown, Reason: quorum.CannotDecide,
+			Message: s.FlagsProblem + "; to ask the webhook: kubectl holdfast can-remove " + n.Name,
+		}
+	}
 	return Removal{
 		Node: n.Name, Answer: quorum.AnswerOf(d.Reason, d.Allowed), Reason: d.Reason,
 		Message: d.Message, Warnings: d.Warnings,

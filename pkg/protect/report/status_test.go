@@ -95,6 +95,9 @@ func TestWarnings(t *testing.T) {
 		"short hold": {cluster: three(), nodes: 3, change: func(s *report.State) {
 			s.Nodes = append(s.Nodes, held(s.Now.Add(-time.Minute)))
 		}},
+		"flags not read": {cluster: three(), nodes: 3, want: "FlagsUnknown", change: func(s *report.State) {
+			s.FlagsProblem = "forbidden"
+		}},
 		"label without a member": {cluster: three(), nodes: 4, want: "UnknownMember"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +115,7 @@ func TestWarnings(t *testing.T) {
 			require.Equal(t, c.want, strings.Join(slices.Compact(kinds), ", "))
 		})
 	}
-	require.Len(t, seen, 12, "a kind of warning has no case")
+	require.Len(t, seen, 13, "a kind of warning has no case")
 }
 
 func old(c *quorumtest.Cluster, i int) *quorumtest.Cluster {

@@ -22,6 +22,9 @@ const (
 	longHoldAfter = 10 * time.Minute
 )
 
+// webhookName is the name of the webhook's Deployment.
+const webhookName = "holdfast-webhook"
+
 // A WarningKind classifies a Warning. The set is closed.
 type WarningKind string
 
@@ -39,6 +42,7 @@ const (
 	WarnOldGrant      WarningKind = "OldGrant"
 	WarnLongHold      WarningKind = "LongHold"
 	WarnUnknownMember WarningKind = "UnknownMember"
+	WarnFlagsUnknown  WarningKind = "FlagsUnknown"
 )
 
 // A Warning is something that needs attention.
@@ -56,6 +60,9 @@ func warningf(kind WarningKind, about, format string, args ...any) Warning {
 // warnings returns the warnings about a status.
 func (s State) warnings(status Status) []Warning {
 	var all []Warning
+	if s.FlagsProblem != "" {
+		all = append(all, warningf(WarnFlagsUnknown, webhookName, "%s", s.FlagsProblem))
+	}
 	for i := range s.Clusters {
 		all = append(all, s.clusterWarnings(&s.Clusters[i], status.Clusters[i])...)
 	}

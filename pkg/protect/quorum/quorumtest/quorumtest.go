@@ -156,6 +156,11 @@ func (c *Cluster) SilentAt(o int) *Cluster {
 	return c
 }
 
+// Incomplete makes observers still wait for members.
+func (c *Cluster) Incomplete(observers ...int) *Cluster {
+	return c.observers(observers, func(o *v1alpha1.Observation) { o.Incomplete = true })
+}
+
 // WithoutList makes observers answer with a problem instead of a list.
 func (c *Cluster) WithoutList(observers ...int) *Cluster {
 	return c.observers(observers, func(o *v1alpha1.Observation) {
