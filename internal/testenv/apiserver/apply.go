@@ -19,6 +19,19 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
 
+// Install applies the shipped manifests, with nodes that are born held if BornHeld.
+func (s *Server) Install(ctx context.Context) error {
+	root, err := process.RepositoryRoot()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(root, "manifests")
+	if s.mutates {
+		dir = filepath.Join(dir, "overlays/born-held")
+	}
+	return s.Apply(ctx, dir)
+}
+
 // Apply installs a kustomization like "kubectl apply --server-side -k <dir>". It returns when
 // the API server serves every CustomResourceDefinition and enforces every admission policy and
 // webhook configuration.
@@ -119,15 +132,15 @@ type policyProbe struct {
 // that existed before the call. The API server observes each kind with a watch, in the order of
 // writing. So WaitForPolicies creates one more object of each kind: a mutating policy with a
 // parameter, a validating policy and a webhook, each for one ConfigMap that is only created in
-// dry runs. Once these take effect, all earlier objects do. It deletes them afterwards. A
-// server that emulates an older version has no mutating policies.
+// dry runs. Once these take effect, all earlier objects do. It deletes them afterwards. An
+// older server has no mutating policies.
 func (s *Server) WaitForPolicies(ctx context.Context) (err error) {
 	probe := policyProbe{s, "policy-probe-" + utilrand.String(10)}
 	defer func() { err = errors.Join(err, probe.deleteAll(context.WithoutCancel(ctx))) }()
 	type step = func(context.Context) error
 	creations, checks := []step{probe.createValidating, probe.createWebhook},
 		[]step{probe.checkValidating, probe.checkWebhook}
-	if s.opts.EmulatedVersion == "" {
+	if s.mutates {
 		creations, checks = append(creations, probe.createMutating), append(checks, probe.checkMutating)
 	}
 	for _, create := range creations {

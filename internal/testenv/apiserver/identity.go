@@ -48,11 +48,11 @@ func (s *Server) Kubelet(node string) (*rest.Config, error) {
 }
 
 // ServiceAccountConfig returns the client configuration of a service account, with a token that
-// is valid for an hour. The token is bound to the Node boundNode, like the token of a pod on
+// is valid for a day. The token is bound to the Node boundNode, like the token of a pod on
 // that node: requests carry authentication.kubernetes.io/node-name, and the token becomes
 // invalid when the Node is deleted. If boundNode is empty, the token is not bound.
 func (s *Server) ServiceAccountConfig(ctx context.Context, namespace, name, boundNode string) (*rest.Config, error) {
-	lifetime := int64(3600)
+	lifetime := int64(24 * 3600)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
 	if boundNode != "" {
 		node, err := s.client.CoreV1().Nodes().Get(ctx, boundNode, metav1.GetOptions{})

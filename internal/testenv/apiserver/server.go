@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -42,10 +44,12 @@ type Options struct {
 	// Log receives a line when the server is ready and when manifests are in effect. It may be
 	// nil.
 	Log *slog.Logger
-	// EmulatedVersion makes the API server behave like an older version, at least "1.33": it
+	// EmulatedVersion makes the API server behave like an older version, such as "1.33": it
 	// serves the APIs of that version and accepts new CEL expressions only as far as that
 	// version supports them. By default the server uses its own version.
 	EmulatedVersion string
+	// Args are further arguments of the API server.
+	Args []string
 }
 
 // A Server is a real kube-apiserver on loopback with its own etcd. RBAC, the Node authorizer,
@@ -63,6 +67,8 @@ type Server struct {
 	admin   *rest.Config
 	client  *kubernetes.Clientset
 	others  []*process.Process
+	// mutates reports whether the server serves MutatingAdmissionPolicy v1.
+	mutates bool
 }
 
 // Start starts a kube-apiserver and returns when it is ready, after about three seconds on an
@@ -113,10 +119,25 @@ func (s *Server) startProcess(ctx context.Context) error {
 		return err
 	}
 	// /readyz includes the default roles and namespaces.
-	return poll(ctx, s.process, func(ctx context.Context) error {
+	err = poll(ctx, s.process, func(ctx context.Context) error {
 		return s.client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
+	if err != nil {
+		return err
+	}
+	served, err := s.client.Discovery().ServerResourcesForGroupVersion("admissionregistration.k8s.io/v1")
+	if err != nil {
+		return fmt.Errorf("listing the kinds of admission: %w", err)
+	}
+	s.mutates = slices.ContainsFunc(served.APIResources, func(resource metav1.APIResource) bool {
+		return resource.Kind == "MutatingAdmissionPolicy"
+	})
+	return nil
 }
+
+// BornHeld reports whether Install makes new nodes born held: whether the API server serves
+// MutatingAdmissionPolicy v1, as Kubernetes 1.36 and later do.
+func (s *Server) BornHeld() bool { return s.mutates }
 
 func (s *Server) args() []string {
 	ip := s.net.IP(apiServerHost)
@@ -142,7 +163,7 @@ func (s *Server) args() []string {
 	if s.opts.EmulatedVersion != "" {
 		args = append(args, "--emulated-version="+s.opts.EmulatedVersion)
 	}
-	return args
+	return append(args, s.opts.Args...)
 }
 
 // writeKeys writes the keys, certificates and other files that the API server reads.
@@ -211,6 +232,9 @@ func poll(ctx context.Context, server *process.Process, check func(context.Conte
 		}
 	}
 }
+
+// EmulatedVersion returns the version that the API server emulates, or "".
+func (s *Server) EmulatedVersion() string { return s.opts.EmulatedVersion }
 
 // Log returns the path of the API server's log.
 func (s *Server) Log() string { return s.path("kube-apiserver.log") }

@@ -3,11 +3,14 @@ package apiserver
 import (
 	"context"
 	"log/slog"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
@@ -16,21 +19,23 @@ import (
 // idle machine.
 const startTimeout = 60 * time.Second
 
+// bornHeldMinor is the first minor version that serves MutatingAdmissionPolicy v1.
+const bornHeldMinor = 36
+
 // New starts a kube-apiserver for a test and stops it when the test ends. If the test fails,
 // its output contains the end of the logs of the server and its etcd.
 func New(t testing.TB) *Server {
 	t.Helper()
-	return NewEmulating(t, "")
+	return NewWith(t, Options{})
 }
 
-// NewEmulating starts a server like New, with Options.EmulatedVersion.
-func NewEmulating(t testing.TB, version string) *Server {
+// NewWith starts a server like New, with options. It sets Options.Dir and Options.Log.
+func NewWith(t testing.TB, opts Options) *Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	server, err := Start(ctx, Options{
-		Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), EmulatedVersion: version,
-	})
+	opts.Dir, opts.Log = t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), nil))
+	server, err := Start(ctx, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -43,16 +48,46 @@ func NewEmulating(t testing.TB, version string) *Server {
 }
 
 // NewInstalled starts a server like New and applies the shipped manifests, with nodes that are born
-// held.
+// held if the server supports that.
 func NewInstalled(t testing.TB) *Server {
 	t.Helper()
 	server := New(t)
-	root, err := process.RepositoryRoot()
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	require.NoError(t, server.Apply(ctx, filepath.Join(root, "manifests/overlays/born-held")))
+	require.NoError(t, server.Install(ctx))
 	return server
+}
+
+// NewOlder starts a server like New, without MutatingAdmissionPolicy v1. A server that has it
+// emulates the oldest version that it can.
+func NewOlder(t testing.TB) *Server {
+	t.Helper()
+	opts := Options{}
+	if Minor(t) >= bornHeldMinor {
+		opts.EmulatedVersion = "1.33"
+	}
+	return NewWith(t, opts)
+}
+
+// Minor returns the minor version of the kube-apiserver that the tests start, such as 36.
+func Minor(t testing.TB) int {
+	t.Helper()
+	binary, err := process.Binary("kube-apiserver")
+	require.NoError(t, err)
+	out, err := exec.CommandContext(t.Context(), binary, "--version").Output()
+	require.NoError(t, err)
+	version, err := utilversion.ParseGeneric(strings.TrimPrefix(strings.TrimSpace(string(out)), "Kubernetes "))
+	require.NoError(t, err)
+	return int(version.Minor())
+}
+
+// RequireBornHeld skips a test that needs a policy for nodes that are born held, if the API server
+// is older than that policy.
+func RequireBornHeld(t testing.TB, server *Server) {
+	t.Helper()
+	if !server.BornHeld() {
+		t.Skip("SKIPPED: this version of Kubernetes does not serve MutatingAdmissionPolicy v1")
+	}
 }
 
 // InstallMachines installs definitions of Machine (Cluster API) and NodeClaim (Karpenter) without

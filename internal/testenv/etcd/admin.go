@@ -175,7 +175,10 @@ func (c *Cluster) administerVia(ctx context.Context, endpoints []string,
 	defer tick.Stop()
 	for {
 		err := call(ctx, client)
-		if !errors.Is(err, rpctypes.ErrUnhealthy) && !errors.Is(err, rpctypes.ErrMemberLearnerNotReady) {
+		// After the refusal of a learner, the client tries another member.
+		isTransient := errors.Is(err, rpctypes.ErrUnhealthy) || errors.Is(err, rpctypes.ErrMemberLearnerNotReady) ||
+			errors.Is(err, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner))
+		if !isTransient {
 			return err
 		}
 		select {

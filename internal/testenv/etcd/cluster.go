@@ -18,7 +18,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
-	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
 
 const (
@@ -59,17 +58,19 @@ type Options struct {
 	Events bool
 	// Settings are additional ETCD_* variables of all members. They override the defaults.
 	Settings map[string]string
+	// Version is the version of all members, by default SelectedVersion.
+	Version Version
 }
 
 // A Cluster is a cluster of real etcd processes.
 type Cluster struct {
-	opts   Options
-	binary string
-	net    *loopback.Network
-	ca     *pki.CA
-	admin  pki.Pair
+	opts  Options
+	net   *loopback.Network
+	ca    *pki.CA
+	admin pki.Pair
 
-	mu             sync.Mutex // guards members and initialMembers
+	mu             sync.Mutex // guards the fields below
+	version        Version    // of new members
 	members        []*Member
 	initialMembers map[string]string // peer URL by name
 }
@@ -77,11 +78,14 @@ type Cluster struct {
 // Start starts a cluster and returns when every member serves a linearizable read. The caller
 // stops it.
 func Start(ctx context.Context, opts Options) (*Cluster, error) {
-	binary, err := process.Binary("etcd")
+	version, err := opts.Version, error(nil)
+	if version == "" {
+		version, err = SelectedVersion()
+	}
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{opts: withDefaults(opts), binary: binary, initialMembers: map[string]string{}}
+	c := &Cluster{opts: withDefaults(opts), version: version, initialMembers: map[string]string{}}
 	if c.opts.IP == nil {
 		if c.net, err = loopback.Hold(); err != nil {
 			return nil, err
@@ -107,8 +111,8 @@ func Start(ctx context.Context, opts Options) (*Cluster, error) {
 // StartPlain starts one member without TLS for the kube-apiserver of a test: quick and small,
 // without durability.
 func StartPlain(ctx context.Context, dir string) (*Cluster, error) {
-	return Start(ctx, Options{Dir: dir, Settings: map[string]string{
-		"ETCD_QUOTA_BACKEND_BYTES": strconv.Itoa(256 << 20),
+	return Start(ctx, Options{Dir: dir, Version: defaultVersion, Settings: map[string]string{
+		"ETCD_QUOTA_BACKEND_BYTES": strconv.Itoa(1 << 30),
 		"ETCD_SNAPSHOT_COUNT":      "10000",
 	}})
 }

@@ -85,15 +85,11 @@ func Unit(name string) string { return fmt.Sprintf(unitTemplate, name) }
 // directory and boot ID.
 func (m *Member) layOut(state string) error {
 	if m.etcd.ca != nil {
-		source, err := sourceOf(m.IP)
-		if err == nil {
-			err = m.Files.Write(m.etcd.ca, m.Node, m.IP, source)
-		}
-		if err != nil {
-			return fmt.Errorf("writing certificates of %s: %w", m.Name, err)
+		if err := m.WriteCertificates(); err != nil {
+			return err
 		}
 	}
-	env := strings.Join(envLines(m.settings("", state)), "\n") + "\n"
+	env := strings.Join(envLines(m.settings("", state, m.Version())), "\n") + "\n"
 	unit := []byte(Unit(m.etcd.name()))
 	err := errors.Join(
 		os.MkdirAll(m.DataDir(), 0o700),
@@ -106,6 +102,19 @@ func (m *Member) layOut(state string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("laying out the host of %s: %w", m.Name, err)
+	}
+	return nil
+}
+
+// WriteCertificates issues new certificates for the member and the clients on its host, and writes
+// them. The cluster must have TLS.
+func (m *Member) WriteCertificates() error {
+	source, err := sourceOf(m.IP)
+	if err == nil {
+		err = m.Files.Write(m.etcd.ca, m.Node, m.IP, source)
+	}
+	if err != nil {
+		return fmt.Errorf("writing certificates of %s: %w", m.Name, err)
 	}
 	return nil
 }
@@ -123,12 +132,12 @@ func sourceOf(ip string) (string, error) {
 
 // environment returns the variables of the process: the settings, with paths below the host's
 // root.
-func (m *Member) environment() []string {
+func (m *Member) environment(version Version) []string {
 	state := "existing"
 	if m.isInitialMember() {
 		state = "new"
 	}
-	settings := m.settings(m.Root, state)
+	settings := m.settings(m.Root, state, version)
 	for name := range settings {
 		if strings.HasPrefix(name, "ETCDCTL_") {
 			delete(settings, name)
@@ -141,7 +150,7 @@ func (m *Member) environment() []string {
 func (m *Member) isInitialMember() bool { return m.number <= m.etcd.opts.Members }
 
 // settings returns the variables of etcd.env, with paths below root.
-func (m *Member) settings(root, state string) map[string]string {
+func (m *Member) settings(root, state string, version Version) map[string]string {
 	s := map[string]string{
 		"ETCD_NAME":                        m.Name,
 		"ETCD_DATA_DIR":                    filepath.Join("/", root, m.etcd.path(dataDir)),
@@ -171,6 +180,7 @@ func (m *Member) settings(root, state string) map[string]string {
 		})
 	}
 	maps.Copy(s, m.etcd.opts.Settings)
+	version.adjust(s)
 	return s
 }
 

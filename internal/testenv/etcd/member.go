@@ -42,7 +42,8 @@ type Member struct {
 	listen, advertise []string
 	logFile           string
 
-	mu      sync.Mutex // guards process and id
+	mu      sync.Mutex // guards the fields below
+	version Version
 	process *process.Process
 	id      uint64
 }
@@ -58,7 +59,7 @@ func (c *Cluster) newMember(number int) *Member {
 	m := &Member{
 		Name: fmt.Sprintf("etcd%d", number), Node: node, Root: c.opts.HostRoot(number), IP: ip,
 		ClientURL: url(client), PeerURL: url(peer),
-		etcd: c, number: number, logFile: filepath.Join(c.opts.Dir, fmt.Sprintf("etcd%d.log", number)),
+		etcd: c, number: number, version: c.Version(), logFile: filepath.Join(c.opts.Dir, fmt.Sprintf("etcd%d.log", number)),
 	}
 	m.listen, m.advertise = []string{m.ClientURL}, []string{m.ClientURL}
 	if c.opts.ClientURLs != nil {
@@ -81,8 +82,12 @@ func (m *Member) Launch() error {
 	if err := os.MkdirAll(m.etcd.opts.Dir, 0o755); err != nil {
 		return fmt.Errorf("starting %s: %w", m.Name, err)
 	}
+	binary, err := m.version.Binary()
+	if err != nil {
+		return err
+	}
 	process, err := process.Start(process.Options{
-		Name: m.Name, Path: m.etcd.binary, Env: m.environment(), LogFile: m.logFile,
+		Name: m.Name, Path: binary, Env: m.environment(m.version), LogFile: m.logFile,
 		OnStart: m.showProcess, OnExit: m.hideProcess,
 	})
 	if err != nil {
@@ -155,6 +160,20 @@ func (m *Member) checkReady(ctx context.Context, client *clientv3.Client) error 
 	}
 	_, err = client.Get(ctx, "health")
 	return err
+}
+
+// Version returns the version that the member runs, or will run after its next start.
+func (m *Member) Version() Version {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.version
+}
+
+// SetVersion sets the version that the member runs after its next start.
+func (m *Member) SetVersion(v Version) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.version = v
 }
 
 // ID returns the member's ID, or 0 if it is not known.
