@@ -179,6 +179,7 @@ func (f *fixture) answerUntilReviewed(
 // node.
 func TestHoldWatch(t *testing.T) {
 	f := newFixture(t, []string{"--agent-missing-after=2s", "--stuck-hold-after=6s", "--on-stuck-hold=release"})
+	apiserver.RequireBornHeld(t, f.Server)
 	f.waitForLeader(t)
 	node, _, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "n1", Ready: true})
 	require.NoError(t, err)

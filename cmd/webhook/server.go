@@ -94,7 +94,7 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	}
 	if err := errors.Join(
 		s.addLeader(ctx, m, store, machines, recorder), s.addGuardPods(ctx, m, store, core),
-		s.addSPCInventory(m, core, recorder), s.addHoldWatcher(ctx, m, core, recorder),
+		s.addSPCInventory(m, store, core, recorder), s.addHoldWatcher(m, store, core, recorder),
 	); err != nil {
 		return err
 	}
@@ -176,17 +176,22 @@ func (s webhookServer) newReviews(
 	}
 	return admission.New(admission.Options{
 		Reviewer: reviewer,
-		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
-			node := &corev1.Node{}
-			return node, m.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
-		},
+		Node:     liveNode(m),
 		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			pod := &corev1.Pod{}
 			return pod, m.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
 		},
-		Nodes:  store.SharedNodes,
+		Nodes:  store.CachedNodes,
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
+}
+
+// liveNode returns a function that reads a Node from the API server.
+func liveNode(m manager.Manager) func(ctx context.Context, name string) (*corev1.Node, error) {
+	return func(ctx context.Context, name string) (*corev1.Node, error) {
+		node := &corev1.Node{}
+		return node, m.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
+	}
 }
 
 // addMachines adds the loop for the Machines of Cluster API and the NodeClaims of Karpenter to the
@@ -203,8 +208,9 @@ func (s webhookServer) addMachines(
 	}
 	keeper := machinehook.New(machinehook.Options{
 		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: machines, Mapper: m.GetRESTMapper(),
-		Cached: machinehook.EtcdSource{Nodes: store.SharedNodes, Clusters: store.CachedClusters},
+		Cached: machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
 		Live:   machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
+		Node:   liveNode(m),
 		Review: reviews.ReviewMachine, Log: s.log,
 		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
 			recorder.Event(about, kind, reason, message)
@@ -235,10 +241,11 @@ func (s webhookServer) addGuardPods(
 
 // addHoldWatcher adds the watch of holds. It runs in every replica, and acts in the leader.
 func (s webhookServer) addHoldWatcher(
-	ctx context.Context, m manager.Manager, core typedcorev1.CoreV1Interface, recorder record.EventRecorder,
+	m manager.Manager, store *clusterstore.Store, core typedcorev1.CoreV1Interface, recorder record.EventRecorder,
 ) error {
-	watcher, err := holdwatch.New(ctx, holdwatch.Options{
-		Cache: m.GetCache(), Nodes: core.Nodes(), ConfigMaps: core.ConfigMaps(s.namespace), Elected: m.Elected(),
+	watcher, err := holdwatch.New(holdwatch.Options{
+		CachedNodes: store.CachedNodes, WaitForSync: store.WaitForSync, Nodes: core.Nodes(),
+		ConfigMaps: core.ConfigMaps(s.namespace), Elected: m.Elected(),
 		Timeouts: s.holds, RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
 			recorder.Event(about, kind, reason, message)
 		},
@@ -256,7 +263,7 @@ func (s webhookServer) addHoldWatcher(
 // addSPCInventory adds the publisher of the SPC inventory to the leader, if an SPC API is
 // configured.
 func (s webhookServer) addSPCInventory(
-	m manager.Manager, core typedcorev1.CoreV1Interface, recorder record.EventRecorder,
+	m manager.Manager, store *clusterstore.Store, core typedcorev1.CoreV1Interface, recorder record.EventRecorder,
 ) error {
 	if !isSPCConfigured(s.spc) {
 		return nil
@@ -271,17 +278,7 @@ func (s webhookServer) addSPCInventory(
 	}
 	publisher := &spcapi.Publisher{
 		Client: api, ConfigMaps: core.ConfigMaps(s.namespace), Name: s.spcInventory, Metrics: metrics, Log: s.log,
-		Nodes: func(ctx context.Context) ([]*corev1.Node, error) {
-			var list corev1.NodeList
-			if err := m.GetClient().List(ctx, &list); err != nil {
-				return nil, fmt.Errorf("listing nodes: %w", err)
-			}
-			nodes := make([]*corev1.Node, 0, len(list.Items))
-			for i := range list.Items {
-				nodes = append(nodes, &list.Items[i])
-			}
-			return nodes, nil
-		},
+		Nodes: store.CachedNodes,
 		RecordEvent: func(about *corev1.ConfigMap, reason, message string) {
 			about.Namespace = s.namespace
 			recorder.Event(about, corev1.EventTypeWarning, reason, message)
@@ -323,10 +320,12 @@ func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, err
 	// so the next leader does not wait.
 	renew, retry := s.leaseDuration*2/3, s.leaseDuration/12
 	grace := drainTime
+	// The summary of SPC reads labels and conditions of all Nodes.
+	trimmer := clusterstore.Trimmer{Departures: s.departures, KeepMetadata: isSPCConfigured(s.spc)}
 	m, err := manager.New(s.api, manager.Options{
 		Scheme:         objects,
 		Logger:         logr.FromSlogHandler(s.log.With("library", "controller-runtime").Handler()),
-		Cache:          cache.Options{DefaultTransform: trimCached, ReaderFailOnMissingInformer: true},
+		Cache:          cache.Options{DefaultTransform: trimmer.Trim, ReaderFailOnMissingInformer: true},
 		LeaderElection: s.leaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: s.namespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: &s.leaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
 		GracefulShutdownTimeout: &grace,
@@ -337,20 +336,6 @@ func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, err
 		return nil, fmt.Errorf("creating the manager: %w", err)
 	}
 	return m, nil
-}
-
-// trimCached removes unused fields before an object is cached. The lists of images and resources
-// are most of a Node.
-func trimCached(object any) (any, error) {
-	if o, ok := object.(client.Object); ok {
-		o.SetManagedFields(nil)
-	}
-	if n, ok := object.(*corev1.Node); ok {
-		n.Status = corev1.NodeStatus{
-			Addresses: n.Status.Addresses, Conditions: n.Status.Conditions, NodeInfo: n.Status.NodeInfo,
-		}
-	}
-	return object, nil
 }
 
 // waitForAPI waits until the API server serves EtcdClusters, or until ctx ends.

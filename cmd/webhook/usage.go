@@ -20,8 +20,8 @@ Cluster
   --lease-duration=DURATION       how long a leader that cannot reach the API server stays the leader (default 15s)
 
 Reviewing deletions
-  --observer-wait=DURATION        how long a review waits for the agents at most (default 3s). The API server waits
-                                  10s for the review
+  --observer-wait=DURATION        how long a review waits for a further answer of an agent after the last one
+                                  (default 3s), twice as long for the first one, and six seconds in all
   --min-remaining-tolerance=N     how many more voters an etcd cluster must be able to lose after a deletion
                                   (default 0: the cluster only keeps quorum)
   --doomed-taint=KEY              count members on nodes with this taint as lost, as those on nodes that an autoscaler

@@ -123,11 +123,15 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return f.pod.DeepCopy(), nil
 		},
-		Nodes: func(context.Context) ([]corev1.Node, error) {
+		Nodes: func(context.Context) ([]*corev1.Node, error) {
 			if f.cached == nil && f.live != nil {
-				return []corev1.Node{*f.live}, f.cacheErr
+				return []*corev1.Node{f.live}, f.cacheErr
 			}
-			return f.cached, f.cacheErr
+			var nodes []*corev1.Node
+			for i := range f.cached {
+				nodes = append(nodes, &f.cached[i])
+			}
+			return nodes, f.cacheErr
 		},
 		Events: f.events, Log: slog.New(slog.NewJSONHandler(f.log, nil)), Registerer: f.registry,
 	})

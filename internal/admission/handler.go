@@ -80,7 +80,7 @@ type Options struct {
 	// Pod reads a pod from the API server, not from a cache.
 	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	// Nodes lists all Nodes from a cache. They are only read.
-	Nodes func(ctx context.Context) ([]corev1.Node, error)
+	Nodes func(ctx context.Context) ([]*corev1.Node, error)
 	// Events records the answers on the Node. It must not block.
 	Events     record.EventRecorder
 	Log        *slog.Logger
@@ -92,7 +92,7 @@ type Handler struct {
 	reviewer Reviewer
 	node     func(ctx context.Context, name string) (*corev1.Node, error)
 	pod      func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	nodes    func(ctx context.Context) ([]corev1.Node, error)
+	nodes    func(ctx context.Context) ([]*corev1.Node, error)
 	events   record.EventRecorder
 	log      *slog.Logger
 	metrics  metrics

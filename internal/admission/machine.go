@@ -92,24 +92,24 @@ func (h *Handler) decideNodesOf(
 	combined := answer{Decision: quorum.Decision{
 		Allowed: true, Reason: quorum.NothingToProtect, Message: r.machine.String() + " stands for no node with etcd",
 	}}
-	for i := range nodes {
-		why := r.machine.Match(nodes[i].Name, nodes[i].Spec.ProviderID)
+	for _, node := range nodes {
+		why := r.machine.Match(node.Name, node.Spec.ProviderID)
 		if why == "" {
 			continue
 		}
-		a := h.decideNodeOf(ctx, r, &nodes[i])
+		a := h.decideNodeOf(ctx, r, node)
 		switch {
 		case a.Reason == nodeGone || a.Reason == quorum.Deleting || a.Reason == quorum.NothingToProtect:
 			continue
 		case !a.Allowed:
-			nodes[i].DeepCopyInto(r.node)
-			a.Message += fmt.Sprintf("\n%s stands for node %s: %s.", r.machine, nodes[i].Name, why)
+			node.DeepCopyInto(r.node)
+			a.Message += fmt.Sprintf("\n%s stands for node %s: %s.", r.machine, node.Name, why)
 			return a
 		case r.node.Name != "":
 			a.Message = combined.Message + "\n" + a.Message
 			a.Warnings = append(combined.Warnings, a.Warnings...)
 		}
-		nodes[i].DeepCopyInto(r.node)
+		node.DeepCopyInto(r.node)
 		combined = a
 	}
 	return combined

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -43,31 +45,83 @@ func (l LiveNode) State(marks departure.Table) observation.NodeState {
 	return observation.StateOf(l.Node, marks)
 }
 
-// CachedNodes lists all Nodes from the cache.
-func (s *Store) CachedNodes(ctx context.Context) ([]corev1.Node, error) {
-	nodes := &corev1.NodeList{}
-	if err := s.cache.List(ctx, nodes); err != nil {
-		return nil, fmt.Errorf("listing nodes: %w", err)
-	}
-	return nodes.Items, nil
+// A nodeInformer is an informer of client-go. The cache of controller-runtime hands out no other,
+// but its own List copies at least the struct of every Node.
+type nodeInformer interface {
+	cache.Informer
+	GetStore() toolscache.Store
 }
 
-// SharedNodes lists all Nodes from the cache, without a copy: the caller only reads them.
-func (s *Store) SharedNodes(ctx context.Context) ([]corev1.Node, error) {
-	nodes := &corev1.NodeList{}
-	if err := s.cache.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing nodes: %w", err)
+// errNotFilled reports that the Nodes are not known yet. It never means that there are none.
+var errNotFilled = errors.New("the cache of nodes is not filled yet")
+
+// openNodes opens the informer for Nodes.
+func openNodes(ctx context.Context, from cache.Cache) (nodeInformer, error) {
+	opened, err := from.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("opening the informer for Nodes: %w", err)
 	}
-	return nodes.Items, nil
+	nodes, ok := opened.(nodeInformer)
+	if !ok {
+		return nil, fmt.Errorf("opening the informer for Nodes: %T has no store", opened)
+	}
+	return nodes, nil
+}
+
+// CachedNodes returns all Nodes of the cache. The caller shares them with the cache, and must not
+// change them: a copy of every Node for every round would be most of the memory of a large cluster.
+func (s *Store) CachedNodes(context.Context) ([]*corev1.Node, error) {
+	if !s.nodes.HasSynced() {
+		return nil, fmt.Errorf("listing nodes: %w", errNotFilled)
+	}
+	stored := s.nodes.GetStore().List()
+	nodes := make([]*corev1.Node, len(stored))
+	for i, object := range stored {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return nil, fmt.Errorf("listing nodes: the cache has a %T", object)
+		}
+		nodes[i] = node
+	}
+	return nodes, nil
+}
+
+// CachedNodesNamed returns the Nodes of the cache that have one of these names. As with
+// CachedNodes, the caller must not change them.
+func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
+	if !s.nodes.HasSynced() {
+		return nil, fmt.Errorf("reading nodes: %w", errNotFilled)
+	}
+	slices.Sort(names)
+	var nodes []*corev1.Node
+	for _, name := range slices.Compact(names) {
+		object, exists, err := s.nodes.GetStore().GetByKey(name)
+		if err != nil {
+			return nil, fmt.Errorf("reading node %q: %w", name, err)
+		}
+		if !exists {
+			continue
+		}
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return nil, fmt.Errorf("reading node %q: the cache has a %T", name, object)
+		}
+		nodes = append(nodes, node)
+	}
+	return nodes, nil
 }
 
 // AllLiveNodes lists all Nodes from the API server.
-func (s *Store) AllLiveNodes(ctx context.Context) ([]corev1.Node, error) {
-	nodes := &corev1.NodeList{}
-	if err := s.reader.List(ctx, nodes); err != nil {
+func (s *Store) AllLiveNodes(ctx context.Context) ([]*corev1.Node, error) {
+	list := &corev1.NodeList{}
+	if err := s.reader.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
-	return nodes.Items, nil
+	nodes := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		nodes[i] = &list.Items[i]
+	}
+	return nodes, nil
 }
 
 // LiveNodes reads the named Nodes from the API server. A failed read is part of the result.
@@ -174,18 +228,16 @@ func (s *Store) locateUnbound(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v
 	if len(observation.Unlocated(c)) == 0 {
 		return nil, nil // The usual case. It spares comparing the addresses of all nodes.
 	}
-	nodes := &corev1.NodeList{}
-	err := s.cache.List(ctx, nodes, client.UnsafeDisableDeepCopy) // The Nodes are only read.
+	nodes, err := s.CachedNodes(ctx)
 	if err != nil {
-		*nodes = corev1.NodeList{}
-		err = s.reader.List(ctx, nodes)
+		nodes, err = s.AllLiveNodes(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing nodes for the addresses of members that are bound to none: %w", err)
+		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
 	}
-	claims := make([]observation.NodeClaim, len(nodes.Items))
-	for i := range nodes.Items {
-		claims[i] = NodeAddresses(&nodes.Items[i])
+	claims := make([]observation.NodeClaim, len(nodes))
+	for i, node := range nodes {
+		claims[i] = NodeAddresses(node)
 	}
 	return quorum.LocateUnbound(c, claims), nil
 }

@@ -1,6 +1,7 @@
 package clusterstore
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -8,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -63,4 +67,29 @@ func TestNodeState(t *testing.T) {
 		table := departure.Table{}.Add(departure.ForGood, "example.com/gone")
 		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, test.read.State(table)) })
 	}
+}
+
+// TestUnfilledCache: before the first list, the Nodes are not known, which is an error.
+func TestUnfilledCache(t *testing.T) {
+	informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Node{}, 0, toolscache.Indexers{})
+	nodes, err := openNodes(t.Context(), oneInformer{Informer: informer})
+	require.NoError(t, err)
+	s := &Store{nodes: nodes}
+	_, err = s.CachedNodes(t.Context())
+	require.ErrorIs(t, err, errNotFilled)
+	_, err = s.CachedNodesNamed([]string{"n"})
+	require.ErrorIs(t, err, errNotFilled)
+	_, err = openNodes(t.Context(), oneInformer{})
+	require.ErrorContains(t, err, "has no store")
+}
+
+// oneInformer is a cache with one informer.
+type oneInformer struct {
+	cache.Cache
+	cache.Informer
+}
+
+// GetInformer returns the informer.
+func (c oneInformer) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
+	return c.Informer, nil
 }

@@ -115,6 +115,22 @@ type ProbeResult struct {
 	Changed <-chan struct{}
 }
 
+// Answers returns the number of answers to the request. A complete answer counts as two, so that
+// the number rises with each write of an agent.
+func (r ProbeResult) Answers() int {
+	answers := 0
+	for _, o := range r.Cluster.Status.Observations {
+		switch {
+		case o.Nonce == "" || !slices.Contains(r.Nonces, o.Nonce):
+		case o.Incomplete:
+			answers++
+		default:
+			answers += 2
+		}
+	}
+	return answers
+}
+
 // RequestProbe requests fresh observations from the agents of a cluster, or joins a request that
 // waits for its turn. c must have been read from the API server after the reason for the request
 // arose: a nonce that is newer than c answers the request. The caller must release the Probe.
@@ -249,10 +265,10 @@ func (q *probeQueue) untilFree(interval time.Duration) time.Duration {
 	return interval - time.Since(q.nonceAt)
 }
 
-// isAnswered reports whether every agent that has an entry has answered the nonce.
+// isAnswered reports whether every agent that has an entry has answered the nonce completely.
 func isAnswered(c *v1alpha1.EtcdCluster) bool {
-	hasOther := func(o v1alpha1.Observation) bool { return o.Nonce != c.Spec.Nonce }
-	return !slices.ContainsFunc(c.Status.Observations, hasOther)
+	isBusy := func(o v1alpha1.Observation) bool { return o.Nonce != c.Spec.Nonce || o.Incomplete }
+	return !slices.ContainsFunc(c.Status.Observations, isBusy)
 }
 
 // writeNonce writes a new nonce unless another replica writes one at the same time. That one then

@@ -444,3 +444,19 @@ func TestSharedRead(t *testing.T) {
 		require.Equal(t, 300*time.Millisecond, time.Since(begun), "three reads")
 	})
 }
+
+// TestIsAnswered: an agent that still waits for members is busy, and its answer counts as one of
+// two.
+func TestIsAnswered(t *testing.T) {
+	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Nonce: "b"}}
+	c.Status.Observations = []v1alpha1.Observation{{Node: "0", Nonce: "b"}, {Node: "1", Nonce: "a"}}
+	answers := func() int { return ProbeResult{Cluster: c, Nonces: []string{"b"}}.Answers() }
+	require.False(t, isAnswered(c))
+	require.Equal(t, 2, answers())
+	c.Status.Observations[1] = v1alpha1.Observation{Node: "1", Nonce: "b", Incomplete: true}
+	require.False(t, isAnswered(c))
+	require.Equal(t, 3, answers())
+	c.Status.Observations[1].Incomplete = false
+	require.True(t, isAnswered(c))
+	require.Equal(t, 4, answers())
+}

@@ -62,6 +62,7 @@ type Store struct {
 	client     client.Client
 	reader     client.Reader
 	cache      cache.Cache
+	nodes      nodeInformer
 	tolerance  int
 	departures departure.Table
 	requester  *ProbeRequester
@@ -81,8 +82,12 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	if err := errors.Join(o.Registerer.Register(probes), o.Registerer.Register(conflicts)); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
+	nodes, err := openNodes(ctx, o.Cache)
+	if err != nil {
+		return nil, err
+	}
 	s := &Store{
-		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
+		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
 		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
 	}
 	s.requester = newProbeRequester(o.Client, s.Cluster, o.ProbeInterval, probes)
@@ -112,12 +117,8 @@ func (s *Store) Follow(ctx context.Context, seen func(*v1alpha1.EtcdCluster)) er
 
 // FollowNodes calls changed when a Node appears, disappears, or changes such that isChange
 // reports true.
-func (s *Store) FollowNodes(ctx context.Context, isChange func(before, after *corev1.Node) bool, changed func()) error {
-	informer, err := s.cache.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("opening the informer for Nodes: %w", err)
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+func (s *Store) FollowNodes(isChange func(before, after *corev1.Node) bool, changed func()) error {
+	_, err := s.nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() },
 		UpdateFunc: func(before, after any) {
 			was, ok := before.(*corev1.Node)

@@ -75,8 +75,8 @@ func (r *Reviewer) probeAndGrant(
 }
 
 // probeAndDecide requests fresh observations of one cluster and decides from each new version of
-// them, until no further one can change the verdict, or the time is up. The caller releases the
-// probe.
+// them, until no further one can change the verdict, or none arrives any more, or the time is up.
+// The caller releases the probe.
 func (r *Reviewer) probeAndDecide(
 	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster,
 ) (probedCluster, error) {
@@ -84,11 +84,14 @@ func (r *Reviewer) probeAndDecide(
 	if err != nil {
 		return probedCluster{}, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, r.waitTime(ctx))
+	waiting, cancel := context.WithTimeout(ctx, r.longestWait(ctx))
 	defer cancel()
+	quiet := newQuietTimer(r.wait)
+	defer quiet.timer.Stop()
 	p := probedCluster{request: probe}
 	for {
 		p.result = probe.Result()
+		quiet.note(p.result.Answers())
 		if p.view, err = r.store.ProbedView(waiting, probe, p.result, req.Node); err != nil {
 			return p, err
 		}
@@ -98,9 +101,32 @@ func (r *Reviewer) probeAndDecide(
 		}
 		select {
 		case <-p.result.Changed:
+		case <-quiet.timer.C:
+			return r.decideFromLive(ctx, p, req), nil
 		case <-waiting.Done():
 			return r.decideFromLive(ctx, p, req), nil
 		}
+	}
+}
+
+// A quietTimer fires when no further answer has arrived for some time, and for the first one after
+// twice that time: without any answer, nothing is known. Agents on a busy machine answer late, but
+// one after another.
+type quietTimer struct {
+	timer   *time.Timer
+	quiet   time.Duration
+	answers int
+}
+
+func newQuietTimer(quiet time.Duration) *quietTimer {
+	return &quietTimer{timer: time.NewTimer(2 * quiet), quiet: quiet}
+}
+
+// note starts the time again if there are more answers than before.
+func (q *quietTimer) note(answers int) {
+	if answers > q.answers {
+		q.answers = answers
+		q.timer.Reset(q.quiet)
 	}
 }
 
@@ -122,10 +148,11 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 	return p
 }
 
-// waitTime returns how long to wait for observations.
-func (r *Reviewer) waitTime(ctx context.Context) time.Duration {
+// longestWait returns how long a review may wait for observations: as long as the caller waits,
+// less the time for the grants.
+func (r *Reviewer) longestWait(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
-		return min(r.wait, max(0, time.Until(deadline)-grantReserve))
+		return max(0, time.Until(deadline)-grantReserve)
 	}
 	return r.wait
 }

@@ -31,7 +31,8 @@ const (
 // Options configure a Reviewer. Store and Registerer are required.
 type Options struct {
 	Store *clusterstore.Store
-	// Wait is the longest time that a verdict waits for observations. Default 3 s.
+	// Wait is the longest time that a verdict waits for a further observation after the last one. It
+	// waits twice as long for the first one. Default 3 s.
 	Wait       time.Duration
 	Registerer prometheus.Registerer
 }

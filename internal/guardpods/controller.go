@@ -81,7 +81,7 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 	}
 	// Most updates of Nodes are heartbeats. They do not wake the loop.
 	isChange := func(before, after *corev1.Node) bool { return c.keyOf(before) != c.keyOf(after) }
-	if err := o.Store.FollowNodes(ctx, isChange, c.wake.Notify); err != nil {
+	if err := o.Store.FollowNodes(isChange, c.wake.Notify); err != nil {
 		return nil, err
 	}
 	return c, c.newInformer()
@@ -198,25 +198,23 @@ func (c *Controller) reconcile(ctx context.Context) error {
 // A target is one guard pod, and the node that it is on.
 type target struct{ node, pod string }
 
-// cachedState returns the state by the caches.
+// cachedState returns the state by the caches, with the Nodes that may need or have a guard pod.
 func (c *Controller) cachedState(ctx context.Context) (guard.State, error) {
 	s, err := c.newState(c.Store.CachedClusters(ctx))
 	if err != nil {
 		return s, err
 	}
-	nodes, err := c.Store.CachedNodes(ctx)
-	if err != nil {
-		return s, err
-	}
-	for i := range nodes {
-		s.Nodes = append(s.Nodes, &nodes[i])
+	var names []string
+	for _, cluster := range s.Clusters {
+		names = append(names, clusterstore.BoundNodeNames(cluster.Spec.Members)...)
 	}
 	for _, object := range c.pods.GetStore().List() {
 		if pod, ok := object.(*corev1.Pod); ok {
-			s.Pods = append(s.Pods, pod)
+			s.Pods, names = append(s.Pods, pod), append(names, pod.Spec.NodeName)
 		}
 	}
-	return s, nil
+	s.Nodes, err = c.Store.CachedNodesNamed(names)
+	return s, err
 }
 
 // liveState returns the state of these targets by the API server. It fails if anything could not

@@ -92,9 +92,12 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 	})
 	require.NoError(f.t, err)
 	elected := make(chan struct{})
+	_, err = informers.GetInformer(f.t.Context(), &corev1.Node{}, cache.BlockUntilSynced(false))
+	require.NoError(f.t, err)
 	w.cache, w.elect = informers, func() { close(elected) }
 	o := Options{
-		Cache: informers, Nodes: core.CoreV1().Nodes(), ConfigMaps: core.CoreV1().ConfigMaps(namespace), Elected: elected,
+		CachedNodes: w.cachedNodes, WaitForSync: informers.WaitForCacheSync, Nodes: core.CoreV1().Nodes(),
+		ConfigMaps: core.CoreV1().ConfigMaps(namespace), Elected: elected,
 		Timeouts: readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},
 		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
 			require.Equal(f.t, corev1.EventTypeWarning, kind)
@@ -107,7 +110,7 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 	for _, c := range change {
 		c(&o)
 	}
-	w.Watcher, err = New(f.t.Context(), o)
+	w.Watcher, err = New(o)
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var g errgroup.Group
@@ -122,6 +125,19 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 }
 
 func releasing(o *Options) { o.Timeouts.Release = true }
+
+// cachedNodes returns the Nodes of the cache.
+func (w *testWatcher) cachedNodes(ctx context.Context) ([]*corev1.Node, error) {
+	list := &corev1.NodeList{}
+	if err := w.cache.List(ctx, list); err != nil {
+		return nil, err
+	}
+	nodes := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		nodes[i] = &list.Items[i]
+	}
+	return nodes, nil
+}
 
 // checkNodesTimes waits for the cache and checks all nodes, n times.
 func (w *testWatcher) checkNodesTimes(n int) {
@@ -146,10 +162,10 @@ func (w *testWatcher) waitForCache() {
 	require.Eventually(w.t, func() bool {
 		live, err := w.Client().CoreV1().Nodes().List(w.t.Context(), metav1.ListOptions{})
 		require.NoError(w.t, err)
-		cached := &corev1.NodeList{}
-		require.NoError(w.t, w.cache.List(w.t.Context(), cached))
+		cached, err := w.cachedNodes(w.t.Context())
+		require.NoError(w.t, err)
 		versions := map[string]string{}
-		for _, n := range cached.Items {
+		for _, n := range cached {
 			versions[n.Name] = n.ResourceVersion
 		}
 		for _, n := range live.Items {
@@ -157,7 +173,7 @@ func (w *testWatcher) waitForCache() {
 				return false
 			}
 		}
-		return len(cached.Items) == len(live.Items)
+		return len(cached) == len(live.Items)
 	}, timeout, pollInterval)
 }
 

@@ -34,10 +34,9 @@ type holdCounts struct {
 
 // countHolds counts the Nodes by the state of their hold. A Node whose hold has changed since
 // the last check is too young to count.
-func (w *Watcher) countHolds(nodes []corev1.Node, now time.Time) holdCounts {
+func (w *Watcher) countHolds(nodes []*corev1.Node, now time.Time) holdCounts {
 	counts := holdCounts{nodes: len(nodes), states: map[readiness.HoldState]int{}, reasons: map[string]int{}}
-	for i := range nodes {
-		node := &nodes[i]
+	for _, node := range nodes {
 		if tracked := w.tracked[node.UID]; tracked == nil || tracked.holdKey != holdKeyOf(node) {
 			continue
 		}
@@ -111,7 +110,11 @@ func (w *Watcher) removeParameter(
 	if err != nil {
 		return fmt.Errorf("listing nodes to count holds without an agent: %w", err)
 	}
-	counts := w.countHolds(nodes.Items, now)
+	live := make([]*corev1.Node, len(nodes.Items))
+	for i := range nodes.Items {
+		live[i] = &nodes.Items[i]
+	}
+	counts := w.countHolds(live, now)
 	hold.Nodes, hold.StuckCreated = counts.nodes, counts.stuck
 	ok, why := hold.CanRemoveParameter()
 	if !ok {

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
@@ -34,8 +33,9 @@ const Parameter = "holdfast-born-held"
 
 // Options are the dependencies and settings of a Watcher. Only Now is optional.
 type Options struct {
-	// Cache contains the Nodes.
-	Cache cache.Cache
+	// CachedNodes returns all Nodes, which are only read. WaitForSync waits until they are known.
+	CachedNodes func(ctx context.Context) ([]*corev1.Node, error)
+	WaitForSync func(ctx context.Context) bool
 	// Nodes and ConfigMaps are clients without a cache. ConfigMaps is for the namespace of the
 	// parameter.
 	Nodes      typedcorev1.NodeInterface
@@ -81,7 +81,7 @@ type trackedNode struct {
 }
 
 // New returns a Watcher. It does nothing before Run.
-func New(ctx context.Context, o Options) (*Watcher, error) {
+func New(o Options) (*Watcher, error) {
 	if o.Timeouts.Agent <= 0 || o.Timeouts.Hold <= o.Timeouts.Agent {
 		return nil, fmt.Errorf("watching holds: agent timeout %s and hold timeout %s: both must be positive, "+
 			"and the second must be longer", o.Timeouts.Agent, o.Timeouts.Hold)
@@ -92,9 +92,6 @@ func New(ctx context.Context, o Options) (*Watcher, error) {
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
 		return nil, err
-	}
-	if _, err := o.Cache.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false)); err != nil {
-		return nil, fmt.Errorf("opening the informer for Nodes: %w", err)
 	}
 	return &Watcher{
 		options: o, metrics: m, writer: nodepatch.NewWriterAs(FieldManager, o.Nodes), tracked: map[types.UID]*trackedNode{},
@@ -120,7 +117,7 @@ func (w *Watcher) stuckAge() time.Duration {
 // Run checks all nodes periodically until ctx ends, and then returns nil like the manager's
 // runnables.
 func (w *Watcher) Run(ctx context.Context) error {
-	if !w.options.Cache.WaitForCacheSync(ctx) {
+	if !w.options.WaitForSync(ctx) {
 		return nil
 	}
 	ticker := time.NewTicker(w.interval())
@@ -144,23 +141,23 @@ func (w *Watcher) Run(ctx context.Context) error {
 // checkNodes checks every Node once. An error on one node does not stop the check of the
 // others.
 func (w *Watcher) checkNodes(ctx context.Context) error {
-	nodes := &corev1.NodeList{}
-	if err := w.options.Cache.List(ctx, nodes); err != nil {
-		return fmt.Errorf("listing nodes: %w", err)
+	nodes, err := w.options.CachedNodes(ctx)
+	if err != nil {
+		return err
 	}
 	now := w.options.Now()
-	w.trackNodes(nodes.Items, now)
+	w.trackNodes(nodes, now)
 	if !w.isLeading(now) {
 		return nil
 	}
-	errs := []error{w.readServerTime(ctx, nodes.Items, now)}
-	counts := w.countHolds(nodes.Items, now)
+	errs := []error{w.readServerTime(ctx, nodes, now)}
+	counts := w.countHolds(nodes, now)
 	w.metrics.update(counts)
 	if now.Sub(w.leadingSince) < w.leaderGrace() {
 		return errors.Join(errs...)
 	}
-	for i := range nodes.Items {
-		if node := &nodes.Items[i]; w.tracked[node.UID] != nil {
+	for _, node := range nodes {
+		if w.tracked[node.UID] != nil {
 			errs = append(errs, w.checkHold(ctx, node, now))
 		}
 	}
@@ -184,10 +181,9 @@ func (w *Watcher) isLeading(now time.Time) bool {
 
 // trackNodes starts the age of Nodes whose hold is new or has changed, and drops Nodes that no
 // longer exist.
-func (w *Watcher) trackNodes(nodes []corev1.Node, now time.Time) {
+func (w *Watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
 	kept := make(map[types.UID]*trackedNode, len(w.tracked))
-	for i := range nodes {
-		node := &nodes[i]
+	for _, node := range nodes {
 		key := holdKeyOf(node)
 		if key == "" {
 			continue
@@ -229,9 +225,9 @@ func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
 
 // readServerTime reads the API server's time once, when the first node that was born held
 // appears.
-func (w *Watcher) readServerTime(ctx context.Context, nodes []corev1.Node, now time.Time) error {
-	for i := range nodes {
-		if readiness.IsBornHeld(&nodes[i]) {
+func (w *Watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
+	for _, node := range nodes {
+		if w.tracked[node.UID] != nil && readiness.IsBornHeld(node) {
 			return w.clock.read(ctx, now)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 
 func TestWatcher(t *testing.T) {
 	server := apiserver.NewInstalled(t)
+	apiserver.RequireBornHeld(t, server)
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, *fixture)

@@ -124,9 +124,9 @@ func retiredCluster(t *testing.T, f *storetest.Fixture) {
 	refused := h.review(t, q)
 	require.Contains(t, refused.Message,
 		"kubectl annotate node "+q.Node+" holdfast.dev/etcd-, then kubectl delete etcdcluster "+made.Name)
-	var announcing []corev1.Node
+	var announcing []*corev1.Node
 	for _, node := range f.Nodes {
-		announcing = append(announcing, *node.DeepCopy())
+		announcing = append(announcing, node.DeepCopy())
 		require.NoError(t, f.Client.Patch(t.Context(), node,
 			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`,
 				observation.AnnouncementAnnotation))))

@@ -175,8 +175,8 @@ func (l *Leader) retryOnConflict(err error) error {
 	return err
 }
 
-// hasAllAnswers reports whether every observer with an existing Node has answered: those that
-// are bound, and those that announce a member and may be bound next.
+// hasAllAnswers reports whether every observer with an existing Node has answered completely: those
+// that are bound, and those that announce a member and may be bound next.
 func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 	expected := index.announcers(result.Cluster)
 	for _, b := range result.Cluster.Spec.Members {
@@ -186,7 +186,7 @@ func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 	}
 	for _, name := range expected {
 		if !slices.ContainsFunc(result.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-			return o.Node == name && o.NodeUID == index[name].UID && slices.Contains(result.Nonces, o.Nonce)
+			return o.Node == name && o.NodeUID == index[name].UID && slices.Contains(result.Nonces, o.Nonce) && !o.Incomplete
 		}) {
 			return false
 		}

@@ -74,10 +74,11 @@ func (s *clusterState) addReturns(v quorum.View, now time.Time) {
 	s.returns = returns
 }
 
-// hasAnswered reports whether the agent of the binding's Node has answered the probe request.
+// hasAnswered reports whether the agent of the binding's Node has answered the probe request
+// completely.
 func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(v.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-		return o.Node == b.Node && o.NodeUID == b.NodeUID && slices.Contains(v.Nonces, o.Nonce)
+		return o.Node == b.Node && o.NodeUID == b.NodeUID && slices.Contains(v.Nonces, o.Nonce) && !o.Incomplete
 	})
 }
 
@@ -141,9 +142,13 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 	for _, g := range v.Cluster.Spec.Grants {
 		evidence := membership.ResolveEvidence{
 			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
-			Ending: l.Ending(ctx, g.Node),
 		}
-		isResolved, why := membership.Resolve(v, s.sinceGone(s.withLaterTime(g), evidence.Node, now), evidence)
+		later := s.sinceGone(s.withLaterTime(g), evidence.Node, now)
+		isResolved, why := membership.Resolve(v, later, evidence)
+		if isResolved { // Ending reads the API server, so it is only called for grants that would end.
+			evidence.Ending = l.Ending(ctx, g.Node)
+			isResolved, why = membership.Resolve(v, later, evidence)
+		}
 		if !isResolved {
 			continue
 		}

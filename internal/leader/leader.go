@@ -53,7 +53,7 @@ type Options struct {
 	// Event records an event on the cluster; nil records none. Several goroutines call it.
 	Event func(c *v1alpha1.EtcdCluster, reason, message string)
 	// Ending returns why the machine of the Node is about to end although the Node exists, or an empty
-	// string. The default knows of no machines.
+	// string. It must not read from a cache. The default knows of no machines.
 	Ending func(ctx context.Context, node string) string
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -113,7 +113,7 @@ func New(ctx context.Context, o Options) (*Leader, error) {
 		l.overrides.record(after, l.Now()) // The Node may be gone before the next round.
 		return keyOf(before) != keyOf(after)
 	}
-	return l, l.Store.FollowNodes(ctx, isChange, l.wake.Notify)
+	return l, l.Store.FollowNodes(isChange, l.wake.Notify)
 }
 
 // Run reconciles until ctx ends, and then returns nil as the runnables of the manager do.

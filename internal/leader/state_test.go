@@ -37,6 +37,38 @@ func TestClaims(t *testing.T) {
 	require.Len(t, cached, 1)
 }
 
+// TestIncompleteAnswer: an agent that still waits for members has not answered. Its own member is
+// not proven unhealthy, and the summary waits.
+func TestIncompleteAnswer(t *testing.T) {
+	index := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}}}
+	c := &v1alpha1.EtcdCluster{}
+	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
+	c.Status.Observations = []v1alpha1.Observation{{
+		Node: "n", NodeUID: "u", Nonce: "1", LocalMember: "a", Linearizable: true,
+		Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: true}},
+	}}
+	view := quorum.View{
+		Cluster: c, Nonces: []string{"1"}, Nodes: map[string]observation.NodeState{"n": {Known: true, UID: "u"}},
+	}
+	now := time.Now()
+	s := newClusterState()
+	s.addProofs(view, now, time.Minute)
+	require.Contains(t, s.proven, v1alpha1.MemberID("a"))
+
+	c.Status.Observations[0].Incomplete, c.Status.Observations[0].Members[0].Healthy = true, false
+	result := clusterstore.ProbeResult{Cluster: c, Nonces: view.Nonces}
+	require.False(t, hasAllAnswers(result, index))
+	require.True(t, isIncomplete(result))
+	s.addProofs(view, now.Add(time.Second), time.Minute)
+	require.Equal(t, now, s.proven["a"].since, "the series of proofs goes on")
+
+	c.Status.Observations[0].Incomplete = false
+	require.True(t, hasAllAnswers(result, index))
+	require.False(t, isIncomplete(result))
+	s.addProofs(view, now.Add(2*time.Second), time.Minute)
+	require.Empty(t, s.proven, "the complete answer ends the series")
+}
+
 func TestProbeSubject(t *testing.T) {
 	n := nodeIndex{}
 	c := &v1alpha1.EtcdCluster{}

@@ -29,6 +29,9 @@ func (l *Leader) writeSummary(
 		return nil // There is no answer yet.
 	}
 	result := s.probe.Result()
+	if isIncomplete(result) {
+		return nil // The rest of the answer follows. Until then its members only look unhealthy.
+	}
 	placed := index.locateUnbound(result.Cluster)
 	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(placed)...)
 	view := quorum.View{
@@ -49,6 +52,13 @@ func (l *Leader) writeSummary(
 	}
 	s.summarized = &inputs
 	return nil
+}
+
+// isIncomplete reports whether an agent has answered, and still waits for members.
+func isIncomplete(result clusterstore.ProbeResult) bool {
+	return slices.ContainsFunc(result.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
+		return o.Incomplete && slices.Contains(result.Nonces, o.Nonce)
+	})
 }
 
 // summaryInputs are all that a summary is made from, except for the time.

@@ -22,17 +22,15 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
 
-// A machineFollower keeps the objects of one kind as the API server has them.
+// A machineFollower keeps the Machines as the API server has them.
 type machineFollower struct {
-	client dynamic.Interface
-	mapper meta.RESTMapper
-	kind   schema.GroupKind
-	// versions are those that Holdfast can read, the preferred one first.
-	versions []string
-	log      *slog.Logger
-	retry    time.Duration
-	changed  loop.Signal
-	logged   loop.LogOnce
+	client  dynamic.Interface
+	mapper  meta.RESTMapper
+	kind    machineKind
+	log     *slog.Logger
+	retry   time.Duration
+	changed loop.Signal
+	logged  loop.LogOnce
 
 	mu       sync.Mutex // guards the fields below
 	resource schema.GroupVersionResource
@@ -46,18 +44,7 @@ type machineFollower struct {
 func newMachines(o Options, changed loop.Signal) *machineFollower {
 	return &machineFollower{
 		client: o.Client, mapper: o.Mapper, log: o.Log, retry: o.Tick, changed: changed,
-		kind:     schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine},
-		versions: []string{"v1beta2", "v1beta1"}, objects: map[string]machine.Object{},
-		unread: map[string]bool{},
-	}
-}
-
-func newNodeClaims(o Options, changed loop.Signal) *machineFollower {
-	return &machineFollower{
-		client: o.Client, mapper: o.Mapper, log: o.Log, retry: o.Tick, changed: changed,
-		kind:     schema.GroupKind{Group: machine.KarpenterGroup, Kind: machine.KindNodeClaim},
-		versions: []string{"v1"}, objects: map[string]machine.Object{},
-		unread: map[string]bool{},
+		kind: machines(), objects: map[string]machine.Object{}, unread: map[string]bool{},
 	}
 }
 
@@ -89,7 +76,7 @@ func (f *machineFollower) run(ctx context.Context) error {
 
 // findResource reports whether the API server has the kind.
 func (f *machineFollower) findResource() bool {
-	mapping, err := f.mapper.RESTMapping(f.kind, f.versions...)
+	mapping, err := f.mapper.RESTMapping(f.kind.GroupKind, f.kind.versions...)
 	if f.logged.ChangedError("mapping", err) && err != nil {
 		f.log.Warn("failed to find a kind of machines; retrying", "kind", f.kind.String(), "err", err)
 	}
@@ -123,7 +110,7 @@ func trim(object any) (any, error) {
 		kept []string
 	}{
 		{"spec", []string{"providerID"}},
-		{"status", []string{"nodeRef", "deletion", "conditions", "nodeName", "providerID"}},
+		{"status", []string{"nodeRef", "deletion", "conditions"}},
 	} {
 		if values, isMap := m.Object[part.name].(map[string]any); isMap {
 			for key := range values {
@@ -141,16 +128,12 @@ func (f *machineFollower) update(object any) {
 	if !ok {
 		return
 	}
-	raw, err := m.MarshalJSON()
-	var parsed machine.Object
-	if err == nil {
-		parsed, err = machine.Parse(f.kind.Kind, raw)
-	}
+	parsed, err := f.kind.parse(m)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := f.keyOf(m)
 	if err != nil {
-		f.log.Error("failed to read an object; no grant ends until it can be read",
+		f.log.Error("failed to read an object; no hook changes until it can be read",
 			"kind", f.kind.Kind, "name", m.GetName(), "err", err)
 		f.unread[key] = true
 		return
@@ -178,7 +161,7 @@ func (f *machineFollower) keyOf(m *unstructured.Unstructured) string {
 	return machine.Object{Kind: f.kind.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}.String()
 }
 
-// list returns the objects in the order of their names, and whether they are all.
+// list returns the objects in the order of their names, and whether it is all of them.
 func (f *machineFollower) list() (found []machine.Object, isKnown bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

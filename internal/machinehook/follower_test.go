@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/loop"
 )
 
-// TestUnreadableObject: while an object cannot be parsed, it is not known which machines are about
-// to end.
+// TestUnreadableObject: while an object cannot be parsed, the Machines are not known.
 func TestUnreadableObject(t *testing.T) {
 	f := newMachines(Options{Log: slog.New(slog.DiscardHandler)}, loop.NewSignal())
 	f.setKnown(true)

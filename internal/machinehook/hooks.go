@@ -3,7 +3,7 @@
 // the point at which it ends the machine, and waits until the hook is removed. The leader removes
 // it when a review allows the deletion of the Node.
 //
-// It also knows which machines are about to end although their Nodes exist, so that the leader
+// It also finds which machines are about to end although their Nodes exist, so that the leader
 // keeps their grants.
 //
 // Package machine decides which step is due. This package reads the objects and makes the step.
@@ -41,13 +41,13 @@ const (
 // An EtcdSource reads the Nodes and the EtcdClusters.
 type EtcdSource struct {
 	// Nodes lists all Nodes. They are only read.
-	Nodes    func(ctx context.Context) ([]corev1.Node, error)
+	Nodes    func(ctx context.Context) ([]*corev1.Node, error)
 	Clusters func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error)
 }
 
 // Options configure a Keeper. All fields but the times are required.
 type Options struct {
-	// ClusterAPI and Karpenter are true where Machines or NodeClaims are followed. Only Machines have
+	// ClusterAPI and Karpenter are true where Machines or NodeClaims end machines. Only Machines have
 	// hooks.
 	ClusterAPI, Karpenter bool
 	// Client reads, follows and patches the objects.
@@ -56,6 +56,8 @@ type Options struct {
 	Mapper meta.RESTMapper
 	// Cached and Live are the cache and the API server.
 	Cached, Live EtcdSource
+	// Node reads a Node from the API server.
+	Node func(ctx context.Context, name string) (*corev1.Node, error)
 	// Review decides whether the machine of a Machine may end. The user is recorded.
 	Review func(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string)
 	// RecordEvent records an event on a Machine.
@@ -68,15 +70,14 @@ type Options struct {
 	Pause time.Duration
 }
 
-// A Keeper keeps the hooks of all Machines, and knows which machines are about to end. It must run
+// A Keeper keeps the hooks of all Machines, and finds which machines are about to end. It must run
 // in one replica at a time.
 type Keeper struct {
 	Options
 	wake   loop.Signal
 	logged loop.LogOnce
-	// machines and followers are those that are followed; machines may be nil.
-	machines  *machineFollower
-	followers []*machineFollower
+	// machines are the Machines that are followed, nil if there are none.
+	machines *machineFollower
 	// reviewed is when each Machine that waits was last reviewed.
 	reviewed map[types.UID]time.Time
 }
@@ -92,20 +93,18 @@ func New(o Options) *Keeper {
 	k := &Keeper{Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]time.Time{}}
 	if o.ClusterAPI {
 		k.machines = newMachines(o, k.wake)
-		k.followers = append(k.followers, k.machines)
-	}
-	if o.Karpenter {
-		k.followers = append(k.followers, newNodeClaims(o, k.wake))
 	}
 	return k
 }
 
 // Run keeps the hooks until ctx ends, and then returns nil as the runnables of the manager do.
 func (k *Keeper) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, f := range k.followers {
-		group.Go(func() error { return f.run(ctx) })
+	if k.machines == nil {
+		<-ctx.Done()
+		return nil
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return k.machines.run(ctx) })
 	group.Go(func() error {
 		for ctx.Err() == nil {
 			text := ""
@@ -124,39 +123,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Ending returns why the machine of the Node is about to end although the Node exists, or an empty
-// string. It is called in the replica that runs the Keeper.
-func (k *Keeper) Ending(ctx context.Context, node string) string {
-	nodes, err := k.Cached.Nodes(ctx)
-	if err != nil {
-		return fmt.Sprintf("it is not known whether the machine of node %s is about to end: the nodes cannot be listed", node)
-	}
-	providerID := ""
-	for i := range nodes {
-		if nodes[i].Name == node {
-			providerID = nodes[i].Spec.ProviderID
-		}
-	}
-	for _, f := range k.followers {
-		objects, isKnown := f.list()
-		if !isKnown {
-			return fmt.Sprintf("it is not known whether the machine of node %s is about to end: no %s has been read yet",
-				node, f.kind.Kind)
-		}
-		for _, o := range objects {
-			if o.IsEnding() && o.Match(node, providerID) != "" {
-				return fmt.Sprintf("%s of node %s is being deleted", o, node)
-			}
-		}
-	}
-	return ""
-}
-
 // reconcileAll makes the step of every Machine. A failure with one does not stop the others.
 func (k *Keeper) reconcileAll(ctx context.Context) error {
-	if k.machines == nil {
-		return nil
-	}
 	machines, isKnown := k.machines.list()
 	if !isKnown {
 		return nil
@@ -255,7 +223,7 @@ func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) error {
 }
 
 // etcdNodes are the Nodes that hold etcd.
-type etcdNodes []corev1.Node
+type etcdNodes []*corev1.Node
 
 // etcdNodes returns the Nodes that have the label, or to which a member is bound: the label may be
 // missing for a moment.
@@ -275,9 +243,9 @@ func (s EtcdSource) etcdNodes(ctx context.Context) (etcdNodes, error) {
 		}
 	}
 	var found etcdNodes
-	for i := range nodes {
-		if nodes[i].Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue || bound[nodes[i].UID] {
-			found = append(found, nodes[i])
+	for _, n := range nodes {
+		if n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue || bound[n.UID] {
+			found = append(found, n)
 		}
 	}
 	return found, nil
@@ -285,5 +253,5 @@ func (s EtcdSource) etcdNodes(ctx context.Context) (etcdNodes, error) {
 
 // has reports whether the Machine stands for one of the Nodes.
 func (nodes etcdNodes) has(m machine.Object) bool {
-	return slices.ContainsFunc(nodes, func(n corev1.Node) bool { return m.Match(n.Name, n.Spec.ProviderID) != "" })
+	return slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return m.Match(n.Name, n.Spec.ProviderID) != "" })
 }

@@ -13,12 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
+	k8stesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -39,7 +43,7 @@ type fixture struct {
 	keeper   *machinehook.Keeper
 
 	mu           sync.Mutex // guards the fields below
-	cached, live []corev1.Node
+	cached, live []*corev1.Node
 	clusters     []*v1alpha1.EtcdCluster
 	liveErr      error
 	allowed      bool
@@ -81,16 +85,29 @@ func (f *fixture) start(t *testing.T, client dynamic.Interface, web *http.Client
 	f.keeper = machinehook.New(machinehook.Options{
 		ClusterAPI: true, Karpenter: true, Client: client, Mapper: mapper,
 		Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
-		Cached: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]corev1.Node, error) {
+		Cached: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.cached, nil
 		}},
-		Live: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]corev1.Node, error) {
+		Live: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.live, f.liveErr
 		}},
+		Node: func(_ context.Context, name string) (*corev1.Node, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.liveErr != nil {
+				return nil, f.liveErr
+			}
+			for i := range f.live {
+				if f.live[i].Name == name {
+					return f.live[i], nil
+				}
+			}
+			return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
+		},
 		Review: func(_ context.Context, m machine.Object, user string) (bool, string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -120,12 +137,12 @@ func (f *fixture) set(change func(*fixture)) {
 }
 
 // setNodes sets the Nodes of the cache and of the API server.
-func (f *fixture) setNodes(nodes ...corev1.Node) {
+func (f *fixture) setNodes(nodes ...*corev1.Node) {
 	f.set(func(f *fixture) { f.cached, f.live = nodes, nodes })
 }
 
-func node(name string, isEtcd bool) corev1.Node {
-	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+func node(name string, isEtcd bool) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
 	n.Spec.ProviderID = "cloud:///" + name
 	if isEtcd {
 		n.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
@@ -280,10 +297,11 @@ func testDeletion(t *testing.T, f *fixture) {
 }
 
 func testEnding(t *testing.T, f *fixture) {
-	ending := func(node string) func() bool {
-		return func() bool { return f.keeper.Ending(t.Context(), node) != "" }
+	requireEnding := func(node, expected string) {
+		t.Helper()
+		require.Equal(t, expected, f.keeper.Ending(t.Context(), node))
 	}
-	require.Empty(t, f.keeper.Ending(t.Context(), "etcd"))
+	requireEnding("etcd", "")
 	f.add(t, "ending")
 	f.remove(t, "ending")
 	claim := &unstructured.Unstructured{Object: map[string]any{
@@ -295,13 +313,16 @@ func testEnding(t *testing.T, f *fixture) {
 	f.patchClaim(t, `{"status":{"providerID":"cloud:///claimed"}}`, "status")
 	require.NoError(t, f.claims.Delete(t.Context(), "claimed", metav1.DeleteOptions{}))
 	f.setNodes(node("etcd", true), node("ending", true), node("claimed", true))
-	require.Eventually(t, ending("ending"), soon, poll)
-	require.Eventually(t, ending("claimed"), soon, poll)
-	require.Equal(t, "Machine default/ending of node ending is being deleted", f.keeper.Ending(t.Context(), "ending"))
-	require.Empty(t, f.keeper.Ending(t.Context(), "etcd"))
+	f.set(func(f *fixture) { f.cached = nil })
+	requireEnding("ending", "Machine default/ending of node ending is being deleted")
+	requireEnding("claimed", "NodeClaim claimed of node claimed is being deleted")
+	requireEnding("etcd", "")
+	f.set(func(f *fixture) { f.liveErr = errors.New("timeout") })
+	requireEnding("etcd", "it is not known whether the machine of node etcd is about to end")
+	f.set(func(f *fixture) { f.liveErr = nil })
 
 	f.patchClaim(t, `{"status":{"conditions":[{"type":"Registered","status":"True"}]}}`, "status")
-	require.Eventually(t, func() bool { return !ending("claimed")() }, soon, poll)
+	requireEnding("claimed", "")
 	for _, ended := range []dynamic.ResourceInterface{f.machines, f.claims} {
 		for _, name := range []string{"ending", "claimed"} {
 			_, err := ended.Patch(t.Context(), name, types.MergePatchType,
@@ -309,7 +330,7 @@ func testEnding(t *testing.T, f *fixture) {
 			require.True(t, err == nil || apierrors.IsNotFound(err))
 		}
 	}
-	require.Eventually(t, func() bool { return !ending("ending")() }, soon, poll)
+	requireEnding("ending", "")
 	f.setNodes(node("etcd", true), node("worker", false))
 }
 
@@ -320,14 +341,38 @@ func (f *fixture) patchClaim(t *testing.T, patch string, subresources ...string)
 	require.NoError(t, err)
 }
 
-// TestEndingUnknown checks that a machine whose objects have not been read may be about to end.
+// TestEndingUnknown checks that a machine may be about to end whose objects cannot be read.
 func TestEndingUnknown(t *testing.T) {
-	keeper := machinehook.New(machinehook.Options{
-		ClusterAPI: true,
-		Cached: machinehook.EtcdSource{
-			Nodes: func(context.Context) ([]corev1.Node, error) { return nil, nil },
-		},
-	})
-	require.Equal(t, "it is not known whether the machine of node n is about to end: no Machine has been read yet",
-		keeper.Ending(t.Context(), "n"))
+	kind := schema.GroupVersionKind{Group: machine.ClusterAPIGroup, Version: "v1beta2", Kind: machine.KindMachine}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(kind, meta.RESTScopeNamespace)
+	const unknown = "it is not known whether the machine of node etcd is about to end"
+	for name, c := range map[string]struct {
+		providerID any
+		err        error
+		want       string
+	}{
+		"readable":   {providerID: "cloud:///other"},
+		"unreadable": {providerID: int64(7), want: unknown},
+		"no list":    {providerID: "cloud:///other", err: errors.New("timeout"), want: unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := &unstructured.Unstructured{Object: map[string]any{
+				"metadata": map[string]any{"name": "m", "namespace": "default"},
+				"spec":     map[string]any{"providerID": c.providerID},
+			}}
+			object.SetGroupVersionKind(kind)
+			client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+				map[schema.GroupVersionResource]string{machines(): "MachineList"}, object)
+			if c.err != nil {
+				fail := func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, c.err }
+				client.PrependReactor("list", "*", fail)
+			}
+			keeper := machinehook.New(machinehook.Options{
+				ClusterAPI: true, Karpenter: true, Client: client, Mapper: mapper, Log: slog.New(slog.DiscardHandler),
+				Node: func(_ context.Context, name string) (*corev1.Node, error) { return node(name, true), nil },
+			})
+			require.Equal(t, c.want, keeper.Ending(t.Context(), "etcd"))
+		})
+	}
 }

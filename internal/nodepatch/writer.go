@@ -116,3 +116,19 @@ func hasOnlyStatusChanged(a, b *corev1.Node) bool {
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations) &&
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
+
+// Send writes patches of Plan to a Node in their order, for programs that write a Node once on
+// behalf of a person. If the Node has changed since it was read, the error is a conflict. The agent
+// uses this package, so the client of such a program stays outside.
+func Send(node string, patches []Patch, send func(Patch) error) error {
+	for _, p := range patches {
+		err := send(p)
+		if isOtherNode(err) {
+			err = newConflict(node, err)
+		}
+		if err != nil {
+			return fmt.Errorf("patching node %s: %w", node, err)
+		}
+	}
+	return nil
+}

@@ -75,6 +75,9 @@ type Fixture struct {
 	Silent map[string]bool
 	// Blind has the names of the Nodes whose agents answer without a member list.
 	Blind map[string]bool
+	// Incomplete makes all agents answer before all members have answered them. When it changes,
+	// they publish again.
+	Incomplete bool
 }
 
 // New creates the Nodes with labels and announcements, but no EtcdCluster. The number makes
@@ -197,10 +200,11 @@ func (f *Fixture) runAgent(ctx context.Context, name string, local v1alpha1.Memb
 		if err == nil {
 			err = f.Client.Get(ctx, client.ObjectKey{Name: name}, node)
 		}
-		if err == nil && c.Spec.Nonce+string(node.UID) != answered {
-			if f.PublishObservation(ctx, node, local, c.Spec.Nonce) == nil {
-				answered = c.Spec.Nonce + string(node.UID)
-			}
+		f.mu.Lock()
+		due := fmt.Sprint(c.Spec.Nonce, node.UID, f.Incomplete)
+		f.mu.Unlock()
+		if err == nil && due != answered && f.PublishObservation(ctx, node, local, c.Spec.Nonce) == nil {
+			answered = due
 		}
 		select {
 		case <-ctx.Done():
@@ -218,13 +222,14 @@ func (f *Fixture) PublishObservation(
 	f.mu.Lock()
 	local = cmp.Or(f.Local[node.Name], local)
 	silent, blind, list := f.Silent[node.Name], f.Blind[node.Name], slices.Clone(f.Members)
+	isIncomplete := f.Incomplete
 	f.mu.Unlock()
 	if silent {
 		return fmt.Errorf("the agent of %s is silent", node.Name)
 	}
 	seen := v1alpha1.Observation{
 		Node: node.Name, NodeUID: node.UID, Nonce: nonce, Time: metav1.Now(), LocalMember: local, Linearizable: true,
-		Members: list,
+		Members: list, Incomplete: isIncomplete,
 	}
 	if blind {
 		seen.Linearizable, seen.Members, seen.Problem = false, nil, "connection refused"

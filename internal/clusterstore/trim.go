@@ -1,0 +1,85 @@
+package clusterstore
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// keyDomain is in the keys of all labels and annotations of Holdfast.
+const keyDomain = "holdfast.dev/"
+
+// A Trimmer removes from objects what no reader of the cache needs. A large cluster has thousands
+// of ordinary Nodes, which are open and have nothing of Holdfast. Of these, only the identity, the
+// addresses, the IDs of the machine and the word of the agent about etcd are kept.
+type Trimmer struct {
+	// Departures has the marks that count. A Node with a mark is kept with all its metadata.
+	Departures departure.Table
+	// KeepMetadata keeps labels, annotations and conditions of ordinary Nodes too.
+	KeepMetadata bool
+}
+
+// Trim is a transform of the cache.
+func (t Trimmer) Trim(object any) (any, error) {
+	if o, ok := object.(client.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	n, ok := object.(*corev1.Node)
+	switch {
+	case !ok:
+		return object, nil
+	case !t.KeepMetadata && t.isOrdinary(n):
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, CreationTimestamp: n.CreationTimestamp,
+			},
+			Spec:   corev1.NodeSpec{ProviderID: n.Spec.ProviderID},
+			Status: trimmedStatus(n, reportsOfEtcd(n)),
+		}, nil
+	}
+	n.Status = trimmedStatus(n, n.Status.Conditions)
+	return n, nil
+}
+
+// isOrdinary reports whether no decision depends on the labels, annotations, taints and conditions
+// of the Node, except for what the agent reports about etcd.
+func (t Trimmer) isOrdinary(n *corev1.Node) bool {
+	for key := range n.Labels {
+		if strings.Contains(key, keyDomain) {
+			return false
+		}
+	}
+	for key := range n.Annotations {
+		if strings.Contains(key, keyDomain) && key != readiness.HoldAnnotation {
+			return false
+		}
+	}
+	return observation.StateOf(n, t.Departures).Closed() == "" && readiness.IsHoldOver(n)
+}
+
+func trimmedStatus(n *corev1.Node, conditions []corev1.NodeCondition) corev1.NodeStatus {
+	return corev1.NodeStatus{
+		Addresses: n.Status.Addresses, Conditions: conditions, NodeInfo: corev1.NodeSystemInfo{
+			MachineID: n.Status.NodeInfo.MachineID, SystemUUID: n.Status.NodeInfo.SystemUUID, BootID: n.Status.NodeInfo.BootID,
+		},
+	}
+}
+
+// reportsOfEtcd returns the condition by which the agent reports whether the node holds a member,
+// without its text.
+func reportsOfEtcd(n *corev1.Node) []corev1.NodeCondition {
+	at := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == observation.EtcdMemberCondition
+	})
+	if at < 0 {
+		return nil
+	}
+	return []corev1.NodeCondition{{Type: observation.EtcdMemberCondition, Status: n.Status.Conditions[at].Status}}
+}

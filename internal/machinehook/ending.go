@@ -1,0 +1,117 @@
+package machinehook
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+)
+
+// A machineKind is a kind of objects that stand for machines.
+type machineKind struct {
+	schema.GroupKind
+
+	// versions are those that Holdfast can read, the preferred one first.
+	versions []string
+}
+
+func machines() machineKind {
+	return machineKind{
+		GroupKind: schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine},
+		versions:  []string{"v1beta2", "v1beta1"},
+	}
+}
+
+func nodeClaims() machineKind {
+	return machineKind{
+		GroupKind: schema.GroupKind{Group: machine.KarpenterGroup, Kind: machine.KindNodeClaim}, versions: []string{"v1"},
+	}
+}
+
+// parse returns what Holdfast reads of an object.
+func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error) {
+	raw, err := m.MarshalJSON()
+	if err != nil {
+		return machine.Object{}, fmt.Errorf("encoding the %s: %w", k.Kind, err)
+	}
+	return machine.Parse(k.Kind, raw)
+}
+
+// Ending returns why the machine of the Node is about to end although the Node exists, or an empty
+// string. An object that cannot be read may be about to end. Ending reads the API server, because a
+// cache may be older than the grant that would end.
+func (k *Keeper) Ending(ctx context.Context, node string) string {
+	live, err := k.Node(ctx, node)
+	switch {
+	case apierrors.IsNotFound(err):
+		live = &corev1.Node{}
+	case err != nil:
+		return k.unknownEnding(ctx, node, err)
+	}
+	var kinds []machineKind
+	if k.ClusterAPI {
+		kinds = append(kinds, machines())
+	}
+	if k.Karpenter {
+		kinds = append(kinds, nodeClaims())
+	}
+	for _, kind := range kinds {
+		ending := ""
+		err := k.eachLive(ctx, kind, func(o machine.Object) {
+			if o.IsEnding() && o.Match(node, live.Spec.ProviderID) != "" {
+				ending = fmt.Sprintf("%s of node %s is being deleted", o, node)
+			}
+		})
+		switch {
+		case err != nil:
+			return k.unknownEnding(ctx, node, err)
+		case ending != "":
+			return ending
+		}
+	}
+	return ""
+}
+
+// unknownEnding returns a text that does not depend on the error, and logs the error.
+func (k *Keeper) unknownEnding(ctx context.Context, node string, err error) string {
+	k.Log.WarnContext(ctx, "failed to read which machines are about to end; keeping the grant", "node", node, "err", err)
+	return fmt.Sprintf("it is not known whether the machine of node %s is about to end", node)
+}
+
+// eachLive calls visit for each object of a kind that the API server has.
+func (k *Keeper) eachLive(ctx context.Context, kind machineKind, visit func(machine.Object)) error {
+	mapping, err := k.Mapper.RESTMapping(kind.GroupKind, kind.versions...)
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("finding the kind %s: %w", kind.GroupKind, err)
+	}
+	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return k.Client.Resource(mapping.Resource).List(ctx, o)
+	}
+	err = pager.New(page).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		m, isMachine := object.(*unstructured.Unstructured)
+		if !isMachine {
+			return fmt.Errorf("the list has a %T", object)
+		}
+		parsed, err := kind.parse(m)
+		if err == nil {
+			visit(parsed)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("listing each %s: %w", kind.Kind, err)
+	}
+	return nil
+}
