@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/fakehost"
 	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -51,11 +52,13 @@ func testDistribution(t *testing.T, layout fakehost.Layout, ca *pki.CA) {
 	require.NoError(t, os.Mkdir(filepath.Join(root, "etc"), 0o755)) // Some layouts have no file in it.
 	require.NoError(t, layout.LayOut(root, parts))
 	require.NoError(t, layout.ShowProcesses(root, parts.Addresses))
+	binary, err := process.Binary("etcd") // Some layouts have flags that only recent versions know.
+	require.NoError(t, err)
 	var servers []*process.Process
 	ids := map[string]bool{}
 	for _, p := range layout.Processes {
 		if p.Serves {
-			server, id := startServer(t, layout, root, p, parts)
+			server, id := startServer(t, binary, layout, root, p, parts)
 			servers, ids[id] = append(servers, server), true
 		}
 	}
@@ -98,8 +101,9 @@ func testDistribution(t *testing.T, layout fakehost.Layout, ca *pki.CA) {
 type inspectedHost struct {
 	Etcd struct {
 		Found []struct {
-			Sighting evidence.Server
-			Answer   evidence.Identity
+			Sighting    evidence.Server
+			Answer      evidence.Identity
+			Observation *v1alpha1.Observation
 		}
 		Unknown []string
 	}
@@ -126,11 +130,9 @@ func inspectHost(t *testing.T, root string, flags ...string) (h inspectedHost) {
 
 // startServer starts the etcd of a process. It returns the member ID from etcd's log.
 func startServer(
-	t *testing.T, l fakehost.Layout, root string, p fakehost.Process, parts fakehost.Parts,
+	t *testing.T, binary string, l fakehost.Layout, root string, p fakehost.Process, parts fakehost.Parts,
 ) (server *process.Process, id string) {
 	t.Helper()
-	binary, err := process.Binary("etcd")
-	require.NoError(t, err)
 	args, env, err := l.ServerCommand(root, p, parts.Addresses)
 	require.NoError(t, err)
 	log := filepath.Join(t.TempDir(), fmt.Sprintf("%d.log", p.PID))

@@ -104,12 +104,17 @@ func (l *agentLog) waitForText(t *testing.T, text string) {
 	require.Eventually(t, func() bool { return strings.Contains(l.String(), text) }, soon, 10*time.Millisecond, text)
 }
 
-// agentArgs returns the arguments of an agent without a health endpoint.
-func agentArgs(node, kubeconfig, root string) []string {
-	return []string{
+// agentArgs returns the arguments of an agent without a health endpoint. As in the manifests, it
+// holds new nodes itself if the policy does not.
+func (f fixture) agentArgs(node, kubeconfig, root string) []string {
+	args := []string{
 		"run", "--node=" + node, "--kubeconfig=" + kubeconfig, "--host-root=" + root, "--health-listen=",
 		"--trust-durable-subnet-file", "--log-format=text",
 	}
+	if !f.BornHeld() {
+		args = append(args, "--hold-unrecorded")
+	}
+	return args
 }
 
 // startAgent runs `holdfast-agent run` for a node until the test ends. The agent must
@@ -118,7 +123,7 @@ func (f fixture) startAgent(node, root string, flags ...string) *agentLog {
 	f.t.Helper()
 	config, err := f.ServiceAccountConfig(f.t.Context(), "holdfast-system", "holdfast-agent", node)
 	require.NoError(f.t, err)
-	args := append(agentArgs(node, f.kubeconfig(config), root), flags...)
+	args := append(f.agentArgs(node, f.kubeconfig(config), root), flags...)
 	log := &agentLog{}
 	ctx, cancel := context.WithCancel(f.t.Context())
 	exitCode := make(chan int, 1)

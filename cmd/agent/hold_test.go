@@ -63,6 +63,9 @@ func testExistingNodes(t *testing.T, f fixture) {
 		"old-tainted":  {Ready: true, Taints: []corev1.Taint{{Key: "example.org/gpu", Effect: "NoSchedule"}}},
 		"old-cordoned": {Ready: true},
 	} {
+		if name == "old-unready" && !f.BornHeld() {
+			continue // the agent cannot know that the node is not new
+		}
 		for _, network := range []string{"ready", "missing"} {
 			spec.Name, spec.BootID = name+"-"+network, bootID(1)
 			_, err := apiserver.RegisterNode(t.Context(), f.Admin(), spec)
@@ -96,6 +99,7 @@ func testExistingNodes(t *testing.T, f fixture) {
 
 // testReplacedCordon replaces Holdfast's cordon with the real kubectl while no agent runs.
 func testReplacedCordon(t *testing.T, f fixture) {
+	apiserver.RequireBornHeld(t, f.Server)
 	f.addNode(apiserver.NodeSpec{Name: "replaced", BootID: bootID(2)})
 	for _, verb := range []string{"cordon", "uncordon", "cordon"} { // The first one writes nothing.
 		f.kubectl(verb, "replaced")
@@ -118,6 +122,7 @@ func testReplacedCordon(t *testing.T, f fixture) {
 // testReleasedByHand releases a node by hand while no agent runs (README). The agent that
 // starts later accepts it.
 func testReleasedByHand(t *testing.T, f fixture) {
+	apiserver.RequireBornHeld(t, f.Server)
 	f.addNode(apiserver.NodeSpec{Name: "by-hand", BootID: bootID(3)})
 	f.kubectl("uncordon", "by-hand")
 	cleared := []byte(`{"status":{"conditions":[
@@ -170,6 +175,7 @@ func testEndpointAndLabel(t *testing.T, f fixture) {
 // testHoldOfEtcdNode checks that a Node with a hold and a member keeps its mark for
 // autoscalers in every version when the hold ends, because both need the mark.
 func testHoldOfEtcdNode(t *testing.T, f fixture) {
+	apiserver.RequireBornHeld(t, f.Server)
 	const mark = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 	etcd := etcd.New(t, etcd.Options{Members: 1, TLS: true, BootID: bootID})
 	m := etcd.Member(1)
@@ -205,8 +211,10 @@ func testHoldOfEtcdNode(t *testing.T, f fixture) {
 // testWithoutPolicy follows the manifests without the component born-held, as before Kubernetes
 // 1.36: kubelets register with a taint, or the agent alone holds nodes that are not Ready yet.
 func testWithoutPolicy(t *testing.T, f fixture) {
-	configMaps := f.Client().CoreV1().ConfigMaps("holdfast-system")
-	require.NoError(t, configMaps.Delete(t.Context(), "holdfast-born-held", metav1.DeleteOptions{}))
+	if f.BornHeld() {
+		configMaps := f.Client().CoreV1().ConfigMaps("holdfast-system")
+		require.NoError(t, configMaps.Delete(t.Context(), "holdfast-born-held", metav1.DeleteOptions{}))
+	}
 	own := corev1.Taint{Key: "holdfast.dev/held", Effect: corev1.TaintEffectNoSchedule}
 	for name, test := range map[string]struct {
 		spec  apiserver.NodeSpec

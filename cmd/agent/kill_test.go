@@ -100,7 +100,7 @@ func (f fixture) startAgentProcess(node, root string, p *killingProxy) *process.
 	dir := f.t.TempDir()
 	process, err := process.Start(process.Options{
 		Name: "agent", Path: self, Env: []string{agentEnv + "=1"}, Dir: dir, LogFile: filepath.Join(dir, "log"),
-		Args: agentArgs(node, f.kubeconfig(&rest.Config{Host: p.start(f, node)}), root),
+		Args: f.agentArgs(node, f.kubeconfig(&rest.Config{Host: p.start(f, node)}), root),
 	})
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() {

@@ -42,7 +42,7 @@ func TestRun(t *testing.T) {
 func testRelease(t *testing.T, f fixture) {
 	root := newHost(t, 1)
 	node := f.addNode(apiserver.NodeSpec{Name: "worker-1", InternalIP: "192.0.2.1", BootID: bootID(1)})
-	require.True(t, node.Spec.Unschedulable, "the node is not born held")
+	require.Equal(t, f.BornHeld(), node.Spec.Unschedulable)
 
 	address := fmt.Sprintf("127.0.0.1:%d", loopback.FreePort(t))
 	f.startAgent(node.Name, root, "--health-listen="+address)
@@ -208,6 +208,7 @@ const maxRequests = 6
 // controller runs, as in every cluster. It may put a taint back between the two writes of
 // the release and remove it later; that must cost the agent no request.
 func testNumberOfRequests(t *testing.T, f fixture) {
+	apiserver.RequireBornHeld(t, f.Server)
 	_, err := f.StartControllers("node-lifecycle-controller")
 	require.NoError(t, err)
 	root := newHost(t, 9)

@@ -74,10 +74,12 @@ type Config struct {
 	// AllowShutdown ends the delay of a shutdown that Network has reported. The agent calls it
 	// when the Node is written. It is nil where no shutdown is delayed.
 	AllowShutdown func() error
-	// Identify requests the identity of an etcd server. Observe probes its whole cluster. Both
-	// limit their own time.
+	// Identify requests the identity of an etcd server. Observe probes its whole cluster, and calls
+	// early if it has an incomplete result before. Both limit their own time.
 	Identify func(context.Context, evidence.Server) evidence.Identity
-	Observe  func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
+	Observe  func(
+		ctx context.Context, server evidence.Server, identity evidence.Identity, early func(v1alpha1.Observation),
+	) v1alpha1.Observation
 	// ListMembers returns the member list as an etcd server stores it. It is called every two
 	// seconds, and limits its own time.
 	ListMembers func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error)

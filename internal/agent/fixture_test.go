@@ -181,7 +181,9 @@ func start(t *testing.T, s testServer, name string, prepare func(*fixture)) *fix
 			defer f.mu.Unlock()
 			return f.answer
 		},
-		Observe: func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation {
+		Observe: func(
+			context.Context, evidence.Server, evidence.Identity, func(v1alpha1.Observation),
+		) v1alpha1.Observation {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.observation

@@ -25,11 +25,14 @@ const (
 	// in the entry shows that its observer is alive.
 	publishInterval = time.Minute
 	// writeSlot is the longest time for which a node waits for each node that writes its answer
-	// before. A write and its event in the watch take a fifth of it, and longer if the API server is
-	// busy.
-	writeSlot = 100 * time.Millisecond
-	// grantRoom is how long the second answer waits for the grant that may follow from the first one.
-	grantRoom = 50 * time.Millisecond
+	// before. A write and its event in the watch take a fifth of it. If the API server is busy, the
+	// node waits for slotWrites of its own last write, but not longer than maxWriteSlot.
+	writeSlot, maxWriteSlot = 100 * time.Millisecond, 500 * time.Millisecond
+	slotWrites              = 5
+	// grantRoom is how long the second answer waits for the grant that may follow from the first one:
+	// a few reads and a write. It grows like writeSlot.
+	grantRoom, maxGrantRoom = 50 * time.Millisecond, 300 * time.Millisecond
+	roomWrites              = 3
 	// maxProbes limits the probes that run side by side. The probe of a member that hangs takes
 	// the whole timeout, and must not delay the answer to the next nonce.
 	maxProbes = 4
@@ -82,7 +85,7 @@ type clusterReport struct {
 // probes only probe, and return their results.
 type clusterReporter struct {
 	node       string
-	observe    func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
+	observe    func(context.Context, evidence.Server, evidence.Identity, func(v1alpha1.Observation)) v1alpha1.Observation
 	publish    func(context.Context, v1alpha1.ClusterID, string, *v1alpha1.Observation) error
 	nodes      *store[*corev1.Node]
 	clusters   *store[*v1alpha1.EtcdCluster]
@@ -96,6 +99,8 @@ type clusterReporter struct {
 	reports map[v1alpha1.ClusterID]*clusterReport
 	members map[v1alpha1.ClusterID]localMember
 	lists   listWatcher
+	// writeTime is how long the last write of an entry took.
+	writeTime time.Duration
 }
 
 // run probes and publishes until the context ends.
@@ -151,7 +156,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 			clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
 			noMember: protect.HasNoMemberOf(id, evidence),
 		}
-		probe := clusterProbe{cluster: id, inputs: inputs, turn: newWriteTurn(r.node, cluster)}
+		probe := clusterProbe{cluster: id, inputs: inputs, turn: newWriteTurn(r.node, cluster, r.writeTime)}
 		next = min(next, r.startIfDue(ctx, probes, report, probe))
 	}
 	return next
@@ -181,26 +186,38 @@ func (r *clusterReporter) startIfDue(
 	return max(next, 0)
 }
 
-// probe observes one cluster and returns the result through the channel.
+// probe observes one cluster and returns the result through the channel, an incomplete one first if
+// members are slow to answer.
 func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	probeContext, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	began := time.Now()
-	p.observation = r.observe(probeContext, p.inputs.member.sighting, p.inputs.member.answer)
-	p.observation.Node, p.observation.NodeUID, p.observation.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
-	p.observation.NoMember, p.observation.Time = p.inputs.noMember, metav1.Now()
-	r.metrics.observeProbe(time.Since(began))
-	p.turn.latest = time.Now().Add(time.Duration(len(p.turn.after)) * writeSlot)
-	select {
-	case r.results <- p:
-	case <-ctx.Done():
+	send := func(o v1alpha1.Observation) {
+		o.Node, o.NodeUID, o.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
+		o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
+		result := p
+		result.observation = o
+		result.turn.isComplete = !o.Incomplete
+		result.turn.latest = time.Now().Add(time.Duration(len(p.turn.after)) * p.turn.slot)
+		select {
+		case r.results <- result:
+		case <-ctx.Done():
+		}
 	}
+	o := r.observe(probeContext, p.inputs.member.sighting, p.inputs.member.answer, send)
+	r.metrics.observeProbe(time.Since(began))
+	send(o)
 }
 
 // addResult makes the result of a probe wait for its turn. It replaces an older one, which answers
-// nothing that this one does not, and keeps the time of that one.
+// nothing that this one does not, and keeps the time of that one. An incomplete result is only for
+// those who wait for an answer: if the nonce has one, the complete result follows soon enough.
 func (r *clusterReporter) addResult(p clusterProbe) {
 	report := r.report(p.cluster)
+	if written := report.written.inputs; p.observation.Incomplete &&
+		p.inputs.clusterUID == written.clusterUID && p.inputs.nonce == written.nonce {
+		return
+	}
 	if before := report.waiting; before != nil {
 		if p.number < before.number {
 			return
@@ -255,7 +272,9 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 	}
 	writeContext, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	began := time.Now()
 	err := r.publish(writeContext, p.cluster, r.node, &p.observation)
+	r.writeTime = time.Since(began)
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
@@ -288,6 +307,10 @@ type writeTurn struct {
 	before string
 	// ledger is the version of the grants before the answers.
 	ledger int64
+	// slot is the longest time for each of those nodes, and room the time for a grant.
+	slot, room time.Duration
+	// isComplete means that the answer waits for the complete answers of those nodes.
+	isComplete bool
 	// free is when all nodes of after had answered, zero before.
 	free time.Time
 	// latest is the time at which the node writes in any case.
@@ -295,14 +318,19 @@ type writeTurn struct {
 }
 
 // newWriteTurn returns the turn of the answer to the nonce of c. A node that did not answer the
-// nonce before is not waited for, nor is one that no member is bound to.
-func newWriteTurn(node string, c *v1alpha1.EtcdCluster) writeTurn {
-	t := writeTurn{before: nonceOf(node, c), ledger: c.Spec.Ledger}
+// nonce before is not waited for, nor is one that no member is bound to. writeTime is how long the
+// last write of the node took.
+func newWriteTurn(node string, c *v1alpha1.EtcdCluster, writeTime time.Duration) writeTurn {
+	t := writeTurn{
+		before: entryOf(node, c).Nonce, ledger: c.Spec.Ledger,
+		slot: min(max(writeSlot, slotWrites*writeTime), maxWriteSlot),
+		room: min(max(grantRoom, roomWrites*writeTime), maxGrantRoom),
+	}
 	if t.before == c.Spec.Nonce {
 		return t // The answer is written already.
 	}
 	for _, b := range c.Spec.Members {
-		if b.Node < node && !slices.Contains(t.after, b.Node) && nonceOf(b.Node, c) == t.before {
+		if b.Node < node && !slices.Contains(t.after, b.Node) && entryOf(b.Node, c).Nonce == t.before {
 			t.after = append(t.after, b.Node)
 		}
 	}
@@ -312,7 +340,10 @@ func newWriteTurn(node string, c *v1alpha1.EtcdCluster) writeTurn {
 // wait returns how long the node still waits: until all nodes before it have answered. The second
 // node also leaves time for a grant. Then the others follow without a pause.
 func (t *writeTurn) wait(c *v1alpha1.EtcdCluster, now time.Time) time.Duration {
-	hasNotAnswered := func(node string) bool { return nonceOf(node, c) == t.before }
+	hasNotAnswered := func(node string) bool {
+		o := entryOf(node, c)
+		return o.Nonce == t.before || (t.isComplete && o.Incomplete)
+	}
 	left := max(0, t.latest.Sub(now))
 	switch {
 	case slices.ContainsFunc(t.after, hasNotAnswered):
@@ -322,17 +353,17 @@ func (t *writeTurn) wait(c *v1alpha1.EtcdCluster, now time.Time) time.Duration {
 	case t.free.IsZero():
 		t.free = now
 	}
-	return min(left, max(0, t.free.Add(grantRoom).Sub(now)))
+	return min(left, max(0, t.free.Add(t.room).Sub(now)))
 }
 
-// nonceOf returns the nonce of a node's entry, or the empty string if it has none.
-func nonceOf(node string, c *v1alpha1.EtcdCluster) string {
+// entryOf returns a node's entry, or an empty one if it has none.
+func entryOf(node string, c *v1alpha1.EtcdCluster) v1alpha1.Observation {
 	for _, o := range c.Status.Observations {
 		if o.Node == node {
-			return o.Nonce
+			return o
 		}
 	}
-	return ""
+	return v1alpha1.Observation{}
 }
 
 // withdrawEntries removes the node's entries from all EtcdClusters, because the node provably

@@ -32,6 +32,10 @@ type reporterFixture struct {
 	// elapsed returns the time since the reporter began.
 	elapsed func() time.Duration
 	refused latest[error]
+	// slow is how long a write takes.
+	slow latest[time.Duration]
+	// early is an incomplete result that each probe has at once, if it is set.
+	early latest[v1alpha1.Observation]
 	// list is the member list that the local server stores. If unlisted is set, reading it fails.
 	list     latest[[]v1alpha1.MemberStatus]
 	unlisted latest[error]
@@ -53,14 +57,22 @@ func runReporter(
 		f.clusterReporter = &clusterReporter{
 			node: testNode, staticPods: true, log: log, wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes),
 			reports: map[v1alpha1.ClusterID]*clusterReport{}, evidence: &latest[evidence.Scan]{},
-			observe: func(ctx context.Context, _ evidence.Server, a evidence.Identity) v1alpha1.Observation {
+			observe: func(
+				ctx context.Context, _ evidence.Server, a evidence.Identity, early func(v1alpha1.Observation),
+			) v1alpha1.Observation {
+				if o, isEarly := f.early.get(); isEarly {
+					early(o)
+				}
 				o := observe(ctx, f)
 				o.LocalMember = a.Ref.Member
 				return o
 			},
-			publish: func(_ context.Context, _ v1alpha1.ClusterID, _ string, o *v1alpha1.Observation) error {
+			publish: func(ctx context.Context, _ v1alpha1.ClusterID, _ string, o *v1alpha1.Observation) error {
 				if err, _ := f.refused.get(); err != nil {
 					return err
+				}
+				if slow, _ := f.slow.get(); slow > 0 {
+					_ = pause(ctx, slow)
 				}
 				f.entries.set(append(f.published(), publishedEntry{f.elapsed(), o}))
 				return nil
@@ -410,5 +422,91 @@ func TestNewerResultReplacesWaiting(t *testing.T) {
 		f.wait(writeSlot / 2)
 		require.Equal(t, []string{"b"}, f.nonces())
 		require.Equal(t, writeSlot, f.published()[0].at)
+	})
+}
+
+// TestReporterIncomplete: an incomplete result answers a nonce at once, and the complete one
+// follows. It is not published for a nonce that has an answer.
+func TestReporterIncomplete(t *testing.T) {
+	const slow = 1500 * time.Millisecond
+	runReporter(t, func(ctx context.Context, _ *reporterFixture) v1alpha1.Observation {
+		_ = pause(ctx, slow)
+		return v1alpha1.Observation{Linearizable: true}
+	}, func(f *reporterFixture) {
+		f.early.set(v1alpha1.Observation{Linearizable: true, Incomplete: true})
+		f.setCluster("c1", "a")
+		f.wait(0)
+		require.Equal(t, []string{"a"}, f.nonces())
+		require.True(t, f.published()[0].observation.Incomplete)
+		require.Equal(t, testNode, f.published()[0].observation.Node)
+		f.wait(slow)
+		require.Equal(t, []string{"a", "a"}, f.nonces())
+		require.False(t, f.published()[1].observation.Incomplete)
+		require.Equal(t, slow, f.published()[1].at)
+
+		f.wait(10 * time.Minute)
+		for _, e := range f.published()[1:] {
+			require.False(t, e.observation.Incomplete, "the nonce has an answer")
+		}
+		f.setCluster("c1", "b")
+		f.wait(0)
+		last := f.published()[len(f.published())-1].observation
+		require.Equal(t, "b", last.Nonce)
+		require.True(t, last.Incomplete)
+	})
+}
+
+// TestWriteTurnIncomplete: an incomplete answer waits for any answers of the nodes before, and a
+// complete one for complete answers.
+func TestWriteTurnIncomplete(t *testing.T) {
+	now := time.Now()
+	c := &v1alpha1.EtcdCluster{Status: v1alpha1.EtcdClusterStatus{Observations: []v1alpha1.Observation{
+		{Node: "0", Nonce: "b"}, {Node: "1", Nonce: "b", Incomplete: true},
+	}}}
+	turn := writeTurn{after: []string{"0", "1"}, before: "a", latest: now.Add(time.Second)}
+	require.Zero(t, turn.wait(c, now))
+	turn.isComplete = true
+	require.Equal(t, time.Second, turn.wait(c, now))
+	c.Status.Observations[1].Incomplete = false
+	require.Zero(t, turn.wait(c, now))
+}
+
+// TestWriteTurnTimes: the times of a turn grow with the time of a write, up to a limit.
+func TestWriteTurnTimes(t *testing.T) {
+	for writeTime, want := range map[time.Duration]writeTurn{
+		0:                     {slot: writeSlot, room: grantRoom},
+		10 * time.Millisecond: {slot: writeSlot, room: grantRoom},
+		40 * time.Millisecond: {slot: 200 * time.Millisecond, room: 120 * time.Millisecond},
+		5 * time.Second:       {slot: maxWriteSlot, room: maxGrantRoom},
+	} {
+		got := newWriteTurn(testNode, &v1alpha1.EtcdCluster{}, writeTime)
+		require.Equal(t, []time.Duration{want.slot, want.room}, []time.Duration{got.slot, got.room})
+	}
+}
+
+// TestReporterWriteTime: a busy API server leaves more room for the grant after the first answer.
+func TestReporterWriteTime(t *testing.T) {
+	const write = 40 * time.Millisecond
+	runReporter(t, healthyCluster, func(f *reporterFixture) {
+		bound := func(nonce, answered string) {
+			replace(t, f.clusters, &v1alpha1.EtcdCluster{
+				ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"},
+				Spec:       v1alpha1.EtcdClusterSpec{Nonce: nonce, Members: []v1alpha1.Binding{{Node: "0"}, {Node: testNode}}},
+				Status: v1alpha1.EtcdClusterStatus{Observations: []v1alpha1.Observation{
+					{Node: "0", Nonce: answered}, {Node: testNode, Nonce: "a"},
+				}},
+			})
+		}
+		f.slow.set(write)
+		bound("a", "a")
+		f.wait(time.Second)
+		bound("b", "a")
+		f.wait(time.Millisecond)
+		bound("b", "b")
+		began := f.elapsed()
+		f.wait(time.Second)
+		last := f.published()[len(f.published())-1]
+		require.Equal(t, "b", last.observation.Nonce)
+		require.Equal(t, roomWrites*write+write, last.at-began)
 	})
 }

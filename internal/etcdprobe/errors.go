@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -66,7 +67,13 @@ func newProbeError(err error, timeout time.Duration, warning string) *probeError
 	switch got, ok := status.FromError(err); {
 	case ok:
 		f.message = simplifyMessage(got.Message())
-		switch got.Code() {
+		code := got.Code()
+		if code == codes.Unknown && got.Message() == context.DeadlineExceeded.Error() {
+			// Servers up to 3.4 respond so if the deadline of the request expires there
+			// (google.golang.org/grpc v1.26.0, server.go).
+			code = codes.DeadlineExceeded
+		}
+		switch code {
 		case codes.DeadlineExceeded:
 			f.message, f.unreachable, f.outcome = "no response within "+timeout.String(), true, outcomeTimeout
 		case codes.Canceled:

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -45,6 +48,14 @@ func FuzzSimplifyMessage(f *testing.F) {
 		require.Equal(t, singleLine(got), got)
 		require.LessOrEqual(t, len([]rune(truncate(got))), 1024)
 	})
+}
+
+// A server up to 3.4 reports the expiry of a deadline as an unknown error.
+func TestTimeoutOfEtcd34(t *testing.T) {
+	f := newProbeError(status.Error(codes.Unknown, "context deadline exceeded"), time.Second, "")
+	require.Equal(t, &probeError{message: "no response within 1s", unreachable: true, outcome: outcomeTimeout}, f)
+	f = newProbeError(status.Error(codes.Unknown, "another context deadline exceeded"), time.Second, "")
+	require.Equal(t, &probeError{message: "another context deadline exceeded", outcome: outcomeFailed}, f)
 }
 
 func TestAttempts(t *testing.T) {

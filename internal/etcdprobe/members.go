@@ -37,26 +37,32 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 	defer cancel()
 	list := memberList{endpoint: e}
 	list.err = p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
-		status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
-		if err != nil {
-			return err
+		client := pb.NewClusterClient(conn)
+		var status *pb.StatusResponse
+		var stale *pb.MemberListResponse
+		var statusErr, staleErr error
+		var requests sync.WaitGroup
+		requests.Go(func() { status, statusErr = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}) })
+		requests.Go(func() { stale, staleErr = client.MemberList(ctx, &pb.MemberListRequest{}) })
+		// Servers up to 3.4 ignore Linearizable and return their own list. After a
+		// linearizable read on the same server, that list is as recent as the read.
+		readErr := readKey(ctx, conn, cluster, member, false)
+		requests.Wait()
+		if statusErr != nil {
+			return statusErr
 		}
-		if err = checkHeader(status.Header, cluster, member); err != nil {
+		if err := checkHeader(status.Header, cluster, member); err != nil {
 			return err
 		}
 		if status.IsLearner {
 			return errors.New("the server is a learner and cannot return a linearizable member list")
 		}
 		list.leader = status.Leader
-		client := pb.NewClusterClient(conn)
-		stale, staleErr := client.MemberList(ctx, &pb.MemberListRequest{})
 		if staleErr == nil && validateMembers(stale.Members) == nil {
 			list.members = stale.Members
 		}
-		// Servers up to 3.4 ignore Linearizable and return their own list. After a
-		// linearizable read on the same server, that list is as recent as the read.
-		if err = readKey(ctx, conn, cluster, member, false); err != nil {
-			return err
+		if readErr != nil {
+			return readErr
 		}
 		confirmed, err := client.MemberList(ctx, &pb.MemberListRequest{Linearizable: true})
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -22,6 +23,16 @@ import (
 // member hangs, Observe takes the Prober's timeout, and never more than twice that. The
 // caller sets Node, NodeUID and Nonce.
 func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity evidence.Identity) v1alpha1.Observation {
+	return p.ObserveEarly(ctx, server, identity, nil)
+}
+
+// ObserveEarly is Observe that also reports what it has found when EarlyAfter has passed and some
+// members have not answered. It calls early at most once, and only with a confirmed list, the
+// alarms, and proof that a quorum is healthy: anything less allows nothing.
+func (p *Prober) ObserveEarly(
+	ctx context.Context, server evidence.Server, identity evidence.Identity, early func(v1alpha1.Observation),
+) v1alpha1.Observation {
+	began := time.Now()
 	o := v1alpha1.Observation{LocalMember: identity.Ref.Member, AlarmsUnknown: true}
 	cluster, member, err := parseRef(identity.Ref)
 	if err != nil {
@@ -30,8 +41,8 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 	}
 	local := identifiedServer{server, cluster, member}
 	cached, _ := p.cached(server)
-	early := p.startPrefetch(ctx, local, cached)
-	defer early.stop()
+	prefetched := p.startPrefetch(ctx, local, cached)
+	defer prefetched.stop()
 	list, own := p.fetchMembers(ctx, local)
 	if own.leader != 0 {
 		o.Leader = v1alpha1.MemberID(hexID(own.leader))
@@ -45,10 +56,23 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 		}
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
-	p.probeMembers(ctx, local, list, early, &o)
 	o.Access = p.access(server)
+	p.probeMembers(ctx, local, list, prefetched, &o, earlyReport{began.Add(EarlyAfter), early})
 	o.Time = metav1.Now()
 	return withinLimits(o)
+}
+
+// EarlyAfter is the time after which an observation is reported although some members have not
+// answered. Members that work answer within a few milliseconds.
+const EarlyAfter = 100 * time.Millisecond
+
+// notYet is the reason of a member that has not answered when an observation is reported early.
+const notYet = "it has not answered yet"
+
+// An earlyReport is where an incomplete observation is reported, and when at the earliest.
+type earlyReport struct {
+	at     time.Time
+	report func(v1alpha1.Observation)
 }
 
 // access returns how people reach a local server: through the endpoint that worked last.
@@ -69,7 +93,8 @@ func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
 
 // probeMembers probes all members of a list in parallel, and fetches the cluster's alarms.
 func (p *Prober) probeMembers(
-	ctx context.Context, local identifiedServer, list memberList, early *prefetch, o *v1alpha1.Observation,
+	ctx context.Context, local identifiedServer, list memberList, prefetched *prefetch, o *v1alpha1.Observation,
+	early earlyReport,
 ) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -77,30 +102,78 @@ func (p *Prober) probeMembers(
 		return strings.Compare(hexID(a.ID), hexID(b.ID))
 	})
 	o.Members = make([]v1alpha1.MemberStatus, len(members))
-	var alarms []*pb.AlarmMember
-	var alarmsErr error
-	var probes sync.WaitGroup
+	// Each result is a change of o. Only this goroutine makes the changes.
+	results, pending := make(chan func(), len(members)+1), len(members)
 	for i, m := range members {
-		probes.Go(func() {
-			status, ok := early.result(m)
+		o.Members[i] = newMemberStatus(m)
+		o.Members[i].Reason = notYet
+		go func() {
+			status, ok := prefetched.result(m)
 			if !ok {
 				status = p.probeMember(ctx, local, m, list.endpoint)
 			}
-			o.Members[i] = status
-		})
+			results <- func() {
+				status.Alarms = o.Members[i].Alarms // the alarms may have come first
+				o.Members[i] = status
+			}
+		}()
 	}
 	if o.Linearizable {
-		probes.Go(func() { alarms, alarmsErr = p.listAlarms(ctx, list.endpoint, local.cluster) })
+		pending++
+		go func() {
+			alarms, ok := prefetched.alarmsFrom(list.endpoint)
+			var err error
+			if !ok {
+				alarms, err = p.listAlarms(ctx, list.endpoint, local.cluster)
+			}
+			results <- func() { setAlarms(o, members, alarms, err) }
+		}()
 	}
-	probes.Wait()
+	delay := time.NewTimer(time.Until(early.at))
+	defer delay.Stop()
+	for ; pending > 0; pending-- {
+		select {
+		case change := <-results:
+			change()
+		case <-delay.C:
+			pending++
+		}
+		if pending > 1 && early.report != nil && !time.Now().Before(early.at) && provesQuorum(*o) {
+			early.report(incomplete(*o))
+			early.report = nil
+		}
+	}
+}
+
+// setAlarms adds the alarms to the members, which are in the order of the observation.
+func setAlarms(o *v1alpha1.Observation, members []*pb.Member, alarms []*pb.AlarmMember, err error) {
 	for i, m := range members {
 		o.Members[i].Alarms = alarmsOfMember(alarms, m.ID)
 	}
-	o.AlarmsUnknown = !o.Linearizable || alarmsErr != nil
-	if alarmsErr != nil {
+	if o.AlarmsUnknown = err != nil; o.AlarmsUnknown {
 		// The rest of the observation is valid. Another agent's observation may have the alarms.
-		o.Problem = "the alarms are unknown: " + alarmsErr.Error()
+		o.Problem = "the alarms are unknown: " + err.Error()
 	}
+}
+
+// provesQuorum reports whether the observation proves that a quorum of its voters is healthy.
+func provesQuorum(o v1alpha1.Observation) bool {
+	voters, healthy := 0, 0
+	for _, m := range o.Members {
+		if !m.Learner {
+			voters++
+			if m.Healthy {
+				healthy++
+			}
+		}
+	}
+	return o.Linearizable && !o.AlarmsUnknown && healthy > voters/2
+}
+
+// incomplete returns a copy of an observation of which some members have not answered.
+func incomplete(o v1alpha1.Observation) v1alpha1.Observation {
+	o.Incomplete, o.Time = true, metav1.Now()
+	return withinLimits(o)
 }
 
 // probeMember probes one member through all of its URLs in parallel. One success is enough.
@@ -238,11 +311,12 @@ func alarmsOfMember(alarms []*pb.AlarmMember, member uint64) []string {
 	return names
 }
 
-// A prefetch probes the members of a cached list while Observe waits for a new list. Without
-// it, a hanging member would cost its timeout after the time that the list takes during an
-// election, and the sum exceeds the three seconds that the webhook waits.
+// A prefetch probes the members of a cached list, and reads the alarms, while Observe waits for a
+// new list. Without it, a hanging member would cost its timeout after the time that the list takes
+// during an election, and the sum exceeds the three seconds that the webhook waits.
 type prefetch struct {
 	members map[uint64]*prefetchedMember
+	alarms  *prefetchedAlarms
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -256,7 +330,16 @@ type prefetchedMember struct {
 	done     chan struct{}
 }
 
-// startPrefetch starts to probe the cached members. The caller must call stop.
+// prefetchedAlarms is one read of the alarms. alarms and err are set once done is closed.
+type prefetchedAlarms struct {
+	endpoint endpoint
+	alarms   []*pb.AlarmMember
+	err      error
+	done     chan struct{}
+}
+
+// startPrefetch starts to probe the cached members, and to read the alarms from the endpoint that
+// worked last. The caller must call stop.
 func (p *Prober) startPrefetch(ctx context.Context, local identifiedServer, cached cachedServer) *prefetch {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	f := &prefetch{members: map[uint64]*prefetchedMember{}, cancel: cancel}
@@ -269,7 +352,24 @@ func (p *Prober) startPrefetch(ctx context.Context, local identifiedServer, cach
 			entry.timedOut = ctx.Err() != nil
 		})
 	}
+	if len(cached.members) > 0 {
+		f.alarms = &prefetchedAlarms{endpoint: cached.endpoint, done: make(chan struct{})}
+		f.running.Go(func() {
+			defer close(f.alarms.done)
+			f.alarms.alarms, f.alarms.err = p.listAlarms(ctx, cached.endpoint, local.cluster)
+		})
+	}
 	return f
+}
+
+// alarmsFrom waits for the alarms that were read from the endpoint. ok is false if they have to be
+// read again: the list is from another endpoint, or the read failed.
+func (f *prefetch) alarmsFrom(e endpoint) (alarms []*pb.AlarmMember, ok bool) {
+	if f.alarms == nil || f.alarms.endpoint != e {
+		return nil, false
+	}
+	<-f.alarms.done
+	return f.alarms.alarms, f.alarms.err == nil
 }
 
 // result waits for the probe of a member and returns its status. ok is false if the member
