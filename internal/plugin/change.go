@@ -17,6 +17,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
+// fieldOwner is the name of the plugin in managedFields.
+const fieldOwner = client.FieldOwner("kubectl-holdfast")
+
 // A plannedChange is what a command is about to do.
 type plannedChange struct {
 	// effects describes what will happen, and what follows from it. An item may have several lines.

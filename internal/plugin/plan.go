@@ -28,7 +28,8 @@ Exit codes:
   1  a node must stay; the output names it, and why
   2  unknown: it is not known whether a node may go, or the command failed
 
-The command needs the verb list on nodes and etcdclusters.holdfast.dev.`
+The command needs the verb list on nodes and etcdclusters.holdfast.dev, and the verb get on
+deployments.apps, for the flags of the webhook. Without these flags, no voter may go.`
 
 // planOptions are the flags of plan.
 type planOptions struct {
@@ -60,7 +61,7 @@ func (s *session) planCommand() *cobra.Command {
 	flags.StringVarP(&o.selector, "selector", "l", "", "plan for the nodes with these labels")
 	flags.BoolVar(&o.withoutReplacement, "without-replacement", false, "no node is replaced")
 	flags.IntVar(&o.tolerance, "min-remaining-tolerance", 0,
-		"how many voters must be in reserve after each step; the value of the webhook's flag")
+		"how many voters must be in reserve after each step; at least the value of the webhook's flag")
 	return command
 }
 
@@ -96,7 +97,8 @@ func (s *session) plan(ctx context.Context, nodes []string, selector labels.Sele
 		if state, err = readState(ctx, kube); err != nil {
 			return false, err
 		}
-		state.MinRemainingTolerance = o.tolerance
+		addWebhookFlags(ctx, kube, &state)
+		state.MinRemainingTolerance = max(state.MinRemainingTolerance, o.tolerance)
 		if selector != nil {
 			if nodes = selectNodes(state.Nodes, selector); len(nodes) == 0 {
 				return false, fmt.Errorf("no node has the labels %s", selector)

@@ -24,6 +24,15 @@ func plan(t *testing.T, c *reviewedCluster) {
 	require.Equal(t, 0, encoded.code)
 	requireGolden(t, "plan.json", encoded.out)
 
+	c.setWebhookArgs(`["--min-remaining-tolerance=1"]`)
+	require.Equal(t, 1, c.run("plan", etcd(1)).code, "the flags of the webhook count")
+	c.setWebhookArgs(`["--doomed-taint=$(KEY)"]`)
+	withoutFlags := c.run("plan", etcd(1))
+	require.Equal(t, 2, withoutFlags.code, "a voter may go without the flags of the webhook")
+	require.Contains(t, withoutFlags.out, "the flags of the webhook are not known")
+	require.Contains(t, c.run("status").out, "the flags of the webhook are not known")
+	c.setWebhookArgs(`[]`)
+
 	c.withoutAgents()
 	unknown := c.run("plan", etcd(0))
 	require.Equal(t, 2, unknown.code)

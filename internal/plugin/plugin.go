@@ -9,9 +9,13 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/cli"
 )
 
@@ -89,3 +93,37 @@ func nodeArguments(_ *cobra.Command, args []string) error {
 
 // errNotConfirmed ends a command that the user did not confirm.
 var errNotConfirmed = errors.New("not confirmed; nothing was changed")
+
+// client returns a client for the cluster that the flags select.
+func (s *session) client() (client.WithWatch, error) {
+	config, err := s.flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	config.QPS, config.Burst, config.WarningHandlerWithContext = 50, 100, s
+	types := runtime.NewScheme()
+	if err := scheme.AddToScheme(types); err != nil {
+		return nil, fmt.Errorf("registering the API types: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(types); err != nil {
+		return nil, fmt.Errorf("registering the API types: %w", err)
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: types})
+	if err != nil {
+		return nil, fmt.Errorf("creating a client: %w", err)
+	}
+	return c, nil
+}
+
+// oneArgument returns the check of a command that takes one name.
+func oneArgument(what string) cobra.PositionalArgs {
+	return func(command *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return cli.UsageErrorf("name a %s: %s", what, command.UseLine())
+		case 1:
+			return nil
+		}
+		return cli.UsageErrorf("unexpected argument %q; %s takes one %s", args[1], command.CommandPath(), what)
+	}
+}

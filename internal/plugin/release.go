@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/internal/uninstall"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -35,7 +36,7 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
 		Example: `  kubectl holdfast release worker-4
   kubectl holdfast release worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.completeOneNode,
+		ValidArgsFunction: s.completeNode,
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.changeNode(command.Context(), args[0], flags, planRelease, "opened")
 		},
@@ -108,7 +109,7 @@ func writeNode(
 		if err != nil {
 			return err
 		}
-		return nodepatch.Send(ctx, c, node.Name, patches, string(fieldOwner))
+		return nodepatch.Send(node.Name, patches, uninstall.NodeWriter(ctx, c, node.Name, fieldOwner))
 	})
 }
 

@@ -3,6 +3,7 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -87,4 +88,62 @@ func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
 		cancel()
 		require.NoError(t, <-ended)
 	})
+}
+
+// testSettle has no webhook that would end the grants: cmd/webhook has that test.
+func testSettle(t *testing.T, f *changeFixture) {
+	f.addOpenNode(t, "settle-1")
+	old, young := time.Now().Add(-2*time.Hour), time.Now().Add(-time.Minute)
+	grant := func(node, uid string, at time.Time) map[string]any {
+		return map[string]any{
+			"node": node, "nodeUID": uid, "members": []string{"a", "b"}, "user": "alice",
+			"time": at.UTC().Format(time.RFC3339),
+		}
+	}
+	f.createCluster(t, "c1", nil, grant("settle-1", string(f.node(t, "settle-1").UID), old))
+	f.createCluster(t, "c2", nil, grant("settle-2", "u2", young))
+	f.createCluster(t, "c3", nil, grant("settle-3", "u3", old), grant("settle-3", "u4", old))
+	f.createCluster(t, "c4", map[string]string{quorum.ResolveAnnotation: "u9"}, grant("settle-4", "u5", old))
+	for name, test := range map[string]struct{ user, arg, want string }{
+		"unknown":     {operator, "nowhere", `open grant for "nowhere"; nodes with an open grant: settle-1, settle-2,`},
+		"too young":   {operator, "settle-2", "the grant for node settle-2 is too young"},
+		"several":     {operator, "c3", `"c3" has several open grants; settle them one by one`},
+		"busy":        {operator, "c4", "the webhook still has to settle another grant of etcd cluster c4 (node UID u9)"},
+		"no right":    {reader, "c1", "you have no permission to patch etcdclusters.holdfast.dev"},
+		"no terminal": {operator, "c1", "its input is not a terminal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"settle", test.arg}
+			if test.user == reader {
+				args = append(args, "--yes")
+			}
+			code, out := f.run(t, test.user, "", args...)
+			require.NotEqual(t, cli.ExitSuccess, code)
+			require.Contains(t, out, test.want)
+		})
+	}
+	code, out := f.run(t, operator, "", "settle", "settle-1", "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	requireScript(t, out)
+	compareOutput(t, "settle", out)
+	code, out = f.run(t, operator, "", "settle", "u4", "--yes", "--timeout=10ms")
+	require.Equal(t, cli.ExitFailure, code)
+	require.Contains(t, out, "the webhook has not settled the grant for node settle-3 within 10ms")
+	annotation, err := f.Kubectl(t.Context(), "get", "etcdcluster", "c3", "-o", "jsonpath={.metadata.annotations}")
+	require.NoError(t, err)
+	require.Contains(t, annotation, `"holdfast.dev/settle":"u4"`)
+}
+
+// createCluster creates an EtcdCluster with grants.
+func (f *changeFixture) createCluster(
+	t *testing.T, name string, annotations map[string]string, grants ...map[string]any,
+) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "holdfast.dev/v1alpha1", "kind": "EtcdCluster",
+		"metadata": map[string]any{"name": name, "annotations": annotations}, "spec": map[string]any{"grants": grants},
+	})
+	require.NoError(t, err)
+	request := f.Client().RESTClient().Post().AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters").Body(body)
+	require.NoError(t, request.Do(t.Context()).Error())
 }

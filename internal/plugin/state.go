@@ -2,16 +2,22 @@ package plugin
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
@@ -53,4 +59,69 @@ func readError(what string, err error) error {
 		return fmt.Errorf("listing %s: %w (you need the verb list, and watch for --watch)", what, err)
 	}
 	return fmt.Errorf("listing %s: %w", what, err)
+}
+
+// getNode reads a Node.
+func getNode(ctx context.Context, c client.Client, name string) (*corev1.Node, error) {
+	node := new(corev1.Node)
+	err := c.Get(ctx, types.NamespacedName{Name: name}, node)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no node %q; to list the nodes: kubectl get nodes", name)
+	case err != nil:
+		return nil, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return node, nil
+}
+
+// addWebhookFlags adds the flags by which the webhook decides otherwise than by default. That they
+// cannot be read is part of the state.
+func addWebhookFlags(ctx context.Context, kube client.Reader, s *report.State) {
+	webhook := &appsv1.Deployment{}
+	key := types.NamespacedName{Namespace: guard.Namespace, Name: "holdfast-webhook"}
+	if err := kube.Get(ctx, key, webhook); err != nil {
+		s.FlagsProblem = fmt.Sprintf("the flags of the webhook are not known: reading deployment %s: %v "+
+			"(you need the verb get on deployments.apps)", key, err)
+		return
+	}
+	var args []string
+	for _, c := range webhook.Spec.Template.Spec.Containers {
+		args = append(append(args, c.Command...), c.Args...)
+	}
+	if err := setWebhookFlags(s, args); err != nil {
+		s.FlagsProblem = fmt.Sprintf("the flags of the webhook are not known: deployment %s: %v", key, err)
+	}
+}
+
+// setWebhookFlags sets what the arguments of the webhook say. All other arguments have no meaning
+// for a state.
+func setWebhookFlags(s *report.State, args []string) error {
+	set := flag.NewFlagSet("", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.IntVar(&s.MinRemainingTolerance, "min-remaining-tolerance", 0, "")
+	for name, class := range map[string]departure.Class{
+		"doomed-taint": departure.ForGood, "away-mark": departure.ForAWhile,
+	} {
+		set.Func(name, "", func(key string) error {
+			if strings.Contains(key, "$(") {
+				return errors.New("the value has a variable")
+			}
+			s.Departures = s.Departures.Add(class, key)
+			return nil
+		})
+	}
+	for i, arg := range args {
+		name, _, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		if !strings.HasPrefix(arg, "-") || set.Lookup(name) == nil {
+			continue
+		}
+		given := args[i : i+1]
+		if !hasValue {
+			given = args[i:min(i+2, len(args))]
+		}
+		if err := set.Parse(given); err != nil {
+			return err
+		}
+	}
+	return nil
 }

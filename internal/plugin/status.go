@@ -41,7 +41,8 @@ const statusHelp = `Show the etcd clusters, which nodes may go, what is held, an
 MAY GO is the answer for each node on its own, from the last observations of the agents and by the
 rules of the webhook. It is yes, no or unknown. kubectl holdfast can-remove asks the webhook.
 
-The command needs the verb list on nodes and etcdclusters.holdfast.dev, and watch with --watch.`
+The command needs the verb list on nodes and etcdclusters.holdfast.dev, watch with --watch, and the
+verb get on deployments.apps, for the flags of the webhook. Without these flags, no voter may go.`
 
 func (s *session) statusCommand() *cobra.Command {
 	var format reportFormat
@@ -72,9 +73,12 @@ func (s *session) status(ctx context.Context, format reportFormat) error {
 	}
 	var state report.State
 	err = pollUnknown(ctx, func() (isUnknown bool, err error) {
-		state, err = readState(ctx, kube)
+		if state, err = readState(ctx, kube); err != nil {
+			return false, err
+		}
+		addWebhookFlags(ctx, kube, &state)
 		isUnseen := func(c report.ClusterStatus) bool { return !c.Known }
-		return slices.ContainsFunc(report.NewStatus(state).Clusters, isUnseen), err
+		return slices.ContainsFunc(report.NewStatus(state).Clusters, isUnseen), nil
 	})
 	if err != nil {
 		return err
@@ -120,7 +124,7 @@ func (s *session) watchStatus(ctx context.Context, format reportFormat) error {
 		if !watched.WaitForCacheSync(watching) {
 			return context.Cause(watching)
 		}
-		return s.redraw(watching, watched, format, changed)
+		return s.redraw(watching, watched, direct, format, changed)
 	})
 	if err := watches.Wait(); ctx.Err() == nil {
 		return err
@@ -143,14 +147,18 @@ func follow(ctx context.Context, watched cache.Cache, object client.Object, chan
 	return nil
 }
 
-// redraw prints the status when it has changed, until the context ends.
-func (s *session) redraw(ctx context.Context, watched client.Reader, format reportFormat, changed loop.Signal) error {
+// redraw prints the status when it has changed, until the context ends. It reads the flags of the
+// webhook directly: a user who may read that Deployment may not be permitted to watch all.
+func (s *session) redraw(
+	ctx context.Context, watched, direct client.Reader, format reportFormat, changed loop.Signal,
+) error {
 	drawn := ""
 	for {
 		state, err := readState(ctx, watched)
 		if err != nil {
 			return err
 		}
+		addWebhookFlags(ctx, direct, &state)
 		var text bytes.Buffer
 		if err := printStatus(&text, state, format); err != nil {
 			return err
@@ -223,7 +231,7 @@ func grantRow(c report.ClusterStatus, g report.GrantStatus, now time.Time) []str
 	for _, id := range g.Members {
 		ids = append(ids, string(id))
 	}
-	by, exists := cmp.Or(g.User, "nobody"), "no"
+	by, exists := cmp.Or(g.User, "not reviewed"), "no"
 	if g.BreakGlass {
 		by += " (break-glass)"
 	}

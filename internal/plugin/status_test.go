@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
 func status(t *testing.T, c *reviewedCluster) {
@@ -86,4 +87,15 @@ func statusWatch(t *testing.T, c *reviewedCluster) {
 	shows("CannotSee")
 	cancel()
 	require.Equal(t, 0, <-code, "Ctrl-C ends the watch without an error")
+}
+
+func TestGrantRow(t *testing.T) {
+	now := time.Now()
+	row := func(g report.GrantStatus) string {
+		g.For, g.Node, g.Since = "Deletion", "w1", now.Add(-time.Hour)
+		return strings.Join(grantRow(report.ClusterStatus{ID: "c"}, g, now), "|")
+	}
+	require.Equal(t, "Deletion|w1|c||alice (break-glass)|60m|yes",
+		row(report.GrantStatus{User: "alice", BreakGlass: true, NodeExists: true}))
+	require.Equal(t, "Deletion|w1|c||not reviewed|60m|no", row(report.GrantStatus{}))
 }

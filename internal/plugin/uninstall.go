@@ -14,8 +14,8 @@ import (
 // uninstallFlags are the flags of uninstall.
 type uninstallFlags struct {
 	changeFlags
-	keepCRD bool
-	timeout time.Duration
+	keepCRD, beforeHelm bool
+	timeout             time.Duration
 }
 
 // uninstallCommand returns the command that removes Holdfast from the cluster.
@@ -34,13 +34,17 @@ go last, with all that is in it.
 A cordon that Holdfast did not set stays, and so do keys and bindings that people made for Holdfast:
 the command names them. If it fails, repeat it.`,
 		Example: `  kubectl holdfast uninstall --dry-run   # the kubectl commands
-  kubectl holdfast uninstall --yes`,
+  kubectl holdfast uninstall --yes
+  kubectl holdfast uninstall --before-helm && helm -n holdfast-system uninstall holdfast`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error { return s.uninstall(command.Context(), flags) },
 	}
 	flags.addTo(command)
 	command.Flags().BoolVar(&flags.keepCRD, "keep-crd", false,
 		"keep the EtcdClusters with their grants, for a new installation")
+	command.Flags().BoolVar(&flags.beforeHelm, "before-helm", false,
+		"stop Holdfast and clean Nodes and Machines, and leave the rest to helm uninstall")
+	command.MarkFlagsMutuallyExclusive("keep-crd", "before-helm")
 	command.Flags().DurationVar(&flags.timeout, "timeout", 5*time.Minute,
 		"how long to wait for each object that does not go at once")
 	return command
@@ -53,7 +57,8 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 		return err
 	}
 	o := uninstall.Options{
-		Client: c, Out: s.Out, KeepCRD: flags.keepCRD, DryRun: flags.dryRun, Timeout: flags.timeout,
+		Client: c, Out: s.Out, KeepCRD: flags.keepCRD, BeforeHelm: flags.beforeHelm, DryRun: flags.dryRun,
+		Timeout: flags.timeout,
 	}
 	if flags.dryRun {
 		return uninstall.Run(ctx, o)
@@ -62,28 +67,35 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
-	effects := []string{
+	effects, done := []string{
 		fmt.Sprintf("Holdfast is removed from the cluster %s.", config.Host),
 		"Nodes with etcd are not protected any more, and new nodes are not held.",
-		"The namespace holdfast-system is deleted with everything in it.",
-	}
-	if !flags.keepCRD {
-		effects = append(effects, "All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
+	}, "Holdfast is removed."
+	switch {
+	case flags.beforeHelm:
+		effects[0] = fmt.Sprintf("Holdfast stops in the cluster %s, and is removed from its Nodes and Machines.", config.Host)
+		effects = append(effects, "The release of Helm stays, with the EtcdClusters: run helm uninstall afterwards.")
+		done = "Nodes and Machines are clean. Now run: helm -n holdfast-system uninstall RELEASE"
+	case flags.keepCRD:
+		effects = append(effects, "The namespace holdfast-system is deleted with everything in it.")
+	default:
+		effects = append(effects, "The namespace holdfast-system is deleted with everything in it.",
+			"All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
 	}
 	return s.carryOut(ctx, c, flags.changeFlags, plannedChange{
-		effects: effects, rights: uninstallRights(flags.keepCRD),
+		effects: effects, rights: uninstallRights(flags),
 		apply: func(ctx context.Context) error {
 			if err := uninstall.Run(ctx, o); err != nil {
 				return fmt.Errorf("%w\nHoldfast is not removed completely; repeat the command", err)
 			}
-			_, err := fmt.Fprintln(s.Out, "Holdfast is removed.")
+			_, err := fmt.Fprintln(s.Out, done)
 			return err
 		},
 	})
 }
 
 // uninstallRights are the rights without which the command would fail halfway.
-func uninstallRights(keepCRD bool) []accessRight {
+func uninstallRights(flags uninstallFlags) []accessRight {
 	const admission = "admissionregistration.k8s.io"
 	rights := []accessRight{
 		{verb: "delete", group: admission, resource: "validatingwebhookconfigurations", name: "holdfast"},
@@ -91,11 +103,17 @@ func uninstallRights(keepCRD bool) []accessRight {
 		{verb: "delete", group: admission, resource: "validatingadmissionpolicybindings", name: "holdfast-nodes"},
 		{verb: "patch", resource: "nodes"},
 		{verb: "patch", resource: "nodes", subresource: "status"},
-		{verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterroles", name: "holdfast-agent"},
-		{verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings", name: "holdfast-agent"},
-		{verb: "delete", resource: "namespaces", name: "holdfast-system"},
 	}
-	if keepCRD {
+	if flags.beforeHelm {
+		return rights
+	}
+	rights = append(rights,
+		accessRight{verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterroles", name: "holdfast-agent"},
+		accessRight{
+			verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings", name: "holdfast-agent",
+		},
+		accessRight{verb: "delete", resource: "namespaces", name: "holdfast-system"})
+	if flags.keepCRD {
 		return rights
 	}
 	return append(rights, accessRight{

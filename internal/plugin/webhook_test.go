@@ -61,7 +61,7 @@ func (c *reviewedCluster) serveWebhook() {
 	reviewer, err := deletion.New(deletion.Options{Store: store, Registerer: prometheus.NewRegistry()})
 	require.NoError(c.t, err)
 	handler, err := admission.New(admission.Options{
-		Reviewer: reviewer, Nodes: store.SharedNodes, Events: &record.FakeRecorder{},
+		Reviewer: reviewer, Nodes: store.CachedNodes, Events: &record.FakeRecorder{},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			return c.server.Client().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		},
@@ -106,6 +106,15 @@ func (c *reviewedCluster) changeWebhooks(
 	_, err = configurations.Update(ctx, configuration, metav1.UpdateOptions{})
 	require.NoError(c.t, err)
 	require.NoError(c.t, c.server.WaitForPolicies(ctx))
+}
+
+// setWebhookArgs replaces the arguments in the webhook's Deployment. No pods run there.
+func (c *reviewedCluster) setWebhookArgs(args string) {
+	c.t.Helper()
+	patch := `[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":` + args + `}]`
+	_, err := c.server.Client().AppsV1().Deployments("holdfast-system").Patch(c.t.Context(), "holdfast-webhook",
+		types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(c.t, err)
 }
 
 // withoutAgents lets no agent answer the nonce of the last probe request.

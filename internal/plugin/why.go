@@ -51,6 +51,7 @@ func (s *session) why(ctx context.Context, node string, format reportFormat) err
 		return err
 	}
 	addGuardPods(ctx, kube, &state)
+	addWebhookFlags(ctx, kube, &state)
 	page, isFound := report.NewPage(state, node, removal)
 	if !isFound {
 		return fmt.Errorf("there is no node %s; to see all nodes: kubectl get nodes", node)

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
@@ -68,7 +69,7 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		if u.DryRun {
 			return u.printPatches(name, patches)
 		}
-		return nodepatch.Send(ctx, u.Client, name, patches, string(fieldOwner))
+		return nodepatch.Send(name, patches, NodeWriter(ctx, u.Client, name, fieldOwner))
 	})
 	switch {
 	case err != nil || u.DryRun:
@@ -236,4 +237,17 @@ func removeConditions(node *corev1.Node) []nodepatch.Patch {
 		panic(err) // Maps of strings always marshal.
 	}
 	return []nodepatch.Patch{{Subresource: "status", Type: types.StrategicMergePatchType, Body: body}}
+}
+
+// NodeWriter returns the function that writes one patch of a Node for nodepatch.Send.
+func NodeWriter(
+	ctx context.Context, c client.Client, node string, owner client.FieldOwner,
+) func(nodepatch.Patch) error {
+	return func(p nodepatch.Patch) error {
+		target, patch := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(p.Type, p.Body)
+		if p.Subresource == "" {
+			return c.Patch(ctx, target, patch, owner)
+		}
+		return c.SubResource(p.Subresource).Patch(ctx, target, patch, owner)
+	}
 }

@@ -4,6 +4,7 @@ package uninstall
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,11 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -37,6 +41,8 @@ type Options struct {
 	Out io.Writer
 	// KeepCRD keeps the definition of EtcdClusters, and these objects with their grants.
 	KeepCRD bool
+	// BeforeHelm leaves everything that helm uninstall deletes afterwards, and the EtcdClusters.
+	BeforeHelm bool
 	// DryRun prints the kubectl commands of all changes, and changes nothing.
 	DryRun bool
 	// Timeout limits the wait for each object that does not go at once.
@@ -53,6 +59,10 @@ type uninstaller struct{ Options }
 // objects of the last step stay.
 func Run(ctx context.Context, o Options) error {
 	u := &uninstaller{o}
+	last, deleteLast := "The rest is deleted.", u.deleteRest
+	if o.BeforeHelm {
+		last, deleteLast = "The guard pods are deleted. The rest stays for helm uninstall.", u.deleteGuardPods
+	}
 	for _, step := range []struct {
 		title string
 		run   func(context.Context) error
@@ -61,7 +71,7 @@ func Run(ctx context.Context, o Options) error {
 		{"No deletion is reviewed from here on: NODES WITH ETCD ARE NOT PROTECTED.", u.stopReviews},
 		{"The agents and the webhook stop, because they would restore what the next step removes.", u.stopPrograms},
 		{"Machines and Nodes lose what Holdfast has put there. Held nodes are opened.", u.clean},
-		{"The rest is deleted.", u.deleteRest},
+		{last, deleteLast},
 	} {
 		title := step.title
 		if o.DryRun {
@@ -147,6 +157,21 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 		}
 	}
 	return u.waitGone(ctx, last, "see its status: kubectl get namespace "+guard.Namespace+" -o yaml")
+}
+
+// deleteGuardPods deletes the guard pods. The webhook, which does not run any more, has created
+// them, so they belong to no release of Helm.
+func (u *uninstaller) deleteGuardPods(ctx context.Context) error {
+	pods, err := u.ownObjects(ctx, schema.GroupKind{Kind: "Pod"}, client.InNamespace(guard.Namespace))
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		if err := u.deleteObject(ctx, &pods[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // deleteKinds deletes Holdfast's objects of these kinds in all namespaces, kind by kind. The
@@ -277,6 +302,9 @@ func (u *uninstaller) reportKept(ctx context.Context) error {
 	for i := range nodes.Items {
 		kept = append(kept, keptKeys(&nodes.Items[i])...)
 	}
+	if u.BeforeHelm {
+		kept = append(kept, "what helm uninstall deletes, and the EtcdClusters with their grants (--before-helm)")
+	}
 	if u.KeepCRD {
 		kept = append(kept, "the EtcdClusters with their grants, and their definition (--keep-crd)")
 	}
@@ -288,4 +316,59 @@ func (u *uninstaller) reportKept(ctx context.Context) error {
 		fmt.Fprintln(u.Out, prefix+text)
 	}
 	return nil
+}
+
+// removeHooks removes the hook of Holdfast from the Machines of Cluster API. Without Holdfast, a
+// Machine with the hook is never deleted. A cluster without Machines is no error.
+func (u *uninstaller) removeHooks(ctx context.Context) error {
+	kind := schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine}
+	list, err := u.list(ctx, kind)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{machine.HookAnnotation: nil},
+	}})
+	if err != nil {
+		return fmt.Errorf("encoding the patch: %w", err)
+	}
+	var failed []error
+	for i := range list {
+		m := &list[i]
+		if _, isHooked := m.Annotations[machine.HookAnnotation]; !isHooked {
+			continue
+		}
+		command := fmt.Sprintf("kubectl -n %s annotate %s.%s %s %s-",
+			m.Namespace, machine.Resource, machine.ClusterAPIGroup, m.Name, machine.HookAnnotation)
+		err := u.do(command, fmt.Sprintf("Machine %s/%s: hook removed", m.Namespace, m.Name), func() error {
+			return u.Client.Patch(ctx, m, client.RawPatch(types.MergePatchType, patch), fieldOwner)
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			failed = append(failed, fmt.Errorf("patching Machine %s/%s: %w", m.Namespace, m.Name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// list returns the objects of a kind, without their content. A kind that the API server does not
+// serve has no objects.
+func (u *uninstaller) list(
+	ctx context.Context, kind schema.GroupKind, options ...client.ListOption,
+) ([]metav1.PartialObjectMetadata, error) {
+	mapping, err := u.Client.RESTMapper().RESTMapping(kind)
+	if meta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("finding the API of %s: %w", kind, err)
+	}
+	objects := &metav1.PartialObjectMetadataList{}
+	objects.SetGroupVersionKind(mapping.GroupVersionKind)
+	if err := u.Client.List(ctx, objects, options...); err != nil {
+		return nil, fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)
+	}
+	for i := range objects.Items {
+		objects.Items[i].SetGroupVersionKind(mapping.GroupVersionKind)
+	}
+	return objects.Items, nil
 }

@@ -1,0 +1,80 @@
+package plugin
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+func testHoldAndRelease(t *testing.T, f *changeFixture) {
+	// The policy holds this node.
+	_, kubelet, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "born-1", Ready: true})
+	require.NoError(t, err)
+	require.NoError(t, apiserver.Heartbeat(t.Context(), kubelet, "born-1", true))
+	f.addOpenNode(t, "open-1")
+	f.addOpenNode(t, "cordoned-1", `{"spec":{"unschedulable":true}}`)
+	f.addOpenNode(t, "tainted-1", `{"metadata":{"annotations":{"holdfast.dev/hold":
+		"{\"state\":\"held\",\"reason\":\"NewNode\",\"taint\":\"readiness.k8s.io/network\"}"}},
+		"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"},{"key":"mine","effect":"NoSchedule"}]}}`)
+	f.addOpenNode(t, "broken-1", `{"metadata":{"annotations":{"holdfast.dev/hold":"{"}}}`)
+
+	t.Run("foreign cordon", func(t *testing.T) {
+		code, out := f.run(t, operator, "", "release", "cordoned-1", "--yes")
+		require.Equal(t, cli.ExitFailure, code)
+		require.Contains(t, out, "the cordon is not Holdfast's; if it may take pods: kubectl uncordon cordoned-1")
+	})
+	t.Run("unreadable record", func(t *testing.T) {
+		code, out := f.run(t, operator, "", "release", "broken-1", "--yes")
+		require.Equal(t, cli.ExitFailure, code)
+		require.Contains(t, out, "kubectl annotate node broken-1 holdfast.dev/hold-")
+	})
+	t.Run("kept by hand", func(t *testing.T) {
+		apiserver.RequireBornHeld(t, f.Server)
+		f.golden(t, "hold-held", "hold", "born-1", "--reason=it's a test")
+		f.golden(t, "hold-again", "hold", "born-1", "--yes")
+		f.golden(t, "hold-open", "hold", "open-1")
+		node := f.node(t, "open-1")
+		require.True(t, node.Spec.Unschedulable)
+		require.Equal(t, "true", node.Annotations[readiness.KeepCordonedAnnotation])
+		f.golden(t, "release-kept", "release", "open-1")
+		node = f.node(t, "open-1")
+		require.False(t, node.Spec.Unschedulable)
+		require.NotContains(t, node.Annotations, readiness.KeepCordonedAnnotation)
+	})
+	t.Run("born held", func(t *testing.T) {
+		apiserver.RequireBornHeld(t, f.Server)
+		require.True(t, f.node(t, "born-1").Spec.Unschedulable)
+		f.golden(t, "release-born-held", "release", "born-1")
+		node := f.node(t, "born-1")
+		require.False(t, node.Spec.Unschedulable)
+		requireReleasedByHand(t, node)
+		// The agent records the override.
+		d := readiness.Decide(node, readiness.Facts{BootID: node.Status.NodeInfo.BootID}, readiness.Policy{}, time.Now())
+		require.Equal(t, readiness.Overridden, d.Record.State)
+		require.Equal(t, readiness.EndedByHand, d.Record.Reason)
+		require.False(t, d.Held)
+	})
+	t.Run("taint", func(t *testing.T) {
+		f.golden(t, "release-taint", "release", "tainted-1")
+		left := []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoSchedule}}
+		require.Equal(t, left, f.node(t, "tainted-1").Spec.Taints)
+	})
+}
+
+func requireReleasedByHand(t *testing.T, node *corev1.Node) {
+	t.Helper()
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable {
+			require.Equal(t, corev1.ConditionFalse, c.Status)
+			require.Equal(t, readiness.ReleasedByHand, c.Reason)
+			return
+		}
+	}
+	require.Fail(t, "no condition")
+}

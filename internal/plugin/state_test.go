@@ -1,0 +1,46 @@
+package plugin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
+)
+
+func TestWebhookFlags(t *testing.T) {
+	var both departure.Table
+	both = both.Add(departure.ForGood, "example.com/a").Add(departure.ForAWhile, "example.com/b")
+	for name, c := range map[string]struct {
+		args    []string
+		want    report.State
+		problem string
+	}{
+		"none":   {args: []string{"--namespace=$(NAMESPACE)", "--guard-drains=false", "--cluster-api"}},
+		"values": {args: []string{"--min-remaining-tolerance=2"}, want: report.State{MinRemainingTolerance: 2}},
+		"marks": {
+			args: []string{"--doomed-taint=example.com/a", "-away-mark", "example.com/b"},
+			want: report.State{Departures: both},
+		},
+		"last value": {
+			args: []string{"--min-remaining-tolerance", "1", "--min-remaining-tolerance=3"},
+			want: report.State{MinRemainingTolerance: 3},
+		},
+		"not a flag": {args: []string{"min-remaining-tolerance=2"}},
+		"no number":  {args: []string{"--min-remaining-tolerance=$(N)"}, problem: "invalid value"},
+		"variable":   {args: []string{"--doomed-taint=$(KEY)"}, problem: "the value has a variable"},
+		"no value":   {args: []string{"--away-mark"}, problem: "flag needs an argument"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got report.State
+			err := setWebhookFlags(&got, c.args)
+			if c.problem != "" {
+				require.ErrorContains(t, err, c.problem)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+		})
+	}
+}
