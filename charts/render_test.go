@@ -80,6 +80,8 @@ func TestSameParts(t *testing.T) {
 			"",
 		},
 		"cert-manager": {[]string{"certificates.mode=cert-manager"}, []string{"cert-manager"}, ""},
+		"metrics":      {[]string{"metrics.enabled=true"}, []string{"metrics"}, ""},
+		"monitoring":   {[]string{"monitoring.enabled=true"}, []string{"monitoring"}, ""},
 		"two volumes": {
 			[]string{"certificates.mode=cert-manager", "spc.enabled=true"}, []string{"spc", "cert-manager"}, "",
 		},
@@ -149,6 +151,43 @@ func requireSame(t *testing.T, kustomize, chart map[string]object) {
 	}
 }
 
+// TestUninstallJob checks that the chart has a Job only if a value asks for it. The Job is a hook
+// of helm uninstall, with all that it needs. It is that of manifests/uninstall, but leaves the
+// objects of the release to Helm.
+func TestUninstallJob(t *testing.T) {
+	const job = "batch/v1 Job holdfast-uninstall"
+	require.NotContains(t, rendered(t, "1.36.0"), job)
+	chart := rendered(t, "1.36.0", "uninstall.enabled=true", "uninstall.image.tag=v9", "imagePullSecrets[0].name=mine")
+	hooks := 0
+	for id, o := range chart {
+		annotations, _ := field(o, "metadata", "annotations").(object)
+		require.Equal(t, strings.HasSuffix(id, " holdfast-uninstall"), annotations["helm.sh/hook"] == "pre-delete", id)
+		if annotations["helm.sh/hook"] == nil {
+			continue
+		}
+		hooks++
+		labels, _ := field(o, "metadata", "labels").(object)
+		require.NotContains(t, labels, "app.kubernetes.io/part-of", "the program would delete it: %s", id)
+		require.Equal(t, "before-hook-creation,hook-succeeded", annotations["helm.sh/hook-delete-policy"], id)
+		require.Equal(t, id == job, annotations["helm.sh/hook-weight"] == "0", "the Job needs the others: %s", id)
+	}
+	require.Equal(t, 6, hooks)
+
+	text, err := os.ReadFile("../manifests/uninstall/job.yaml")
+	require.NoError(t, err)
+	want, got := objects(t, string(text))[job]["spec"].(object), chart[job]["spec"].(object)
+	pod := field(got, "template", "spec").(object)
+	require.Equal(t, []any{object{"name": "mine"}}, pod["imagePullSecrets"])
+	delete(pod, "imagePullSecrets")
+	container := list(pod, "containers")[0].(object)
+	require.Equal(t, "kubectl-holdfast:v9", container["image"])
+	require.ElementsMatch(t, []any{"uninstall", "--yes", "--before-helm"}, container["args"])
+	delete(container, "imagePullPolicy")
+	same := list(want, "template", "spec", "containers")[0].(object)
+	container["image"], container["args"] = same["image"], same["args"]
+	require.Equal(t, want, got)
+}
+
 // TestTaintKey checks that the agent and the policy hold by the same key, whichever it is.
 func TestTaintKey(t *testing.T) {
 	for _, key := range []string{
@@ -183,6 +222,13 @@ func TestRefused(t *testing.T) {
 		"issuer without cert-manager": {
 			"1.36.0", []string{"certificates.issuerRef.name=mine"}, "set certificates.mode=cert-manager",
 		},
+		"port as a flag": {
+			"1.36.0", []string{"metrics.enabled=true", "agent.extraArgs={--metrics-listen=:1}"}, "use metrics.agentPort",
+		},
+		"metrics as a flag": {
+			"1.36.0", []string{"monitoring.enabled=true", "webhook.extraArgs={--metrics-secure=false}"}, "use metrics.agentPort",
+		},
+		"low port":           {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
 		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
 		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
 		"short digest":       {"1.36.0", []string{"agent.image.digest=sha256:1234"}, "digest"},
@@ -240,6 +286,33 @@ func TestOwnIssuer(t *testing.T) {
 	require.NotContains(t, chart, "cert-manager.io/v1 Issuer holdfast-webhook-ca")
 }
 
+// TestMonitoringChoices checks the values of the objects for the Prometheus Operator.
+func TestMonitoringChoices(t *testing.T) {
+	const (
+		rule      = "monitoring.coreos.com/v1 PrometheusRule holdfast"
+		monitor   = "monitoring.coreos.com/v1 PodMonitor holdfast-agent"
+		dashboard = "v1 ConfigMap holdfast-dashboard"
+	)
+	chart := rendered(t, "1.36.0", "monitoring.enabled=true", "monitoring.labels.release=stack", "metrics.agentPort=12000")
+	for _, id := range []string{rule, monitor, "monitoring.coreos.com/v1 ServiceMonitor holdfast-webhook"} {
+		require.Equal(t, "stack", field(chart[id], "metadata", "labels").(object)["release"], id)
+	}
+	require.Contains(t, chart, dashboard)
+	require.Contains(t, args(t, chart, agent), "--metrics-listen=:12000")
+	container := list(chart[agent], "spec", "template", "spec", "containers")[0].(object)
+	require.Equal(t, []any{object{"name": "metrics", "containerPort": 12000.0}}, container["ports"])
+
+	chart = rendered(t, "1.36.0", "monitoring.enabled=true", "monitoring.rules=false", "monitoring.dashboard=false")
+	require.Contains(t, chart, monitor)
+	require.NotContains(t, chart, rule)
+	require.NotContains(t, chart, dashboard)
+
+	chart = rendered(t, "1.36.0", "metrics.enabled=true")
+	require.Contains(t, args(t, chart, webhook), "--metrics-secure")
+	require.NotContains(t, chart, monitor)
+	require.NotContains(t, chart, rule)
+}
+
 func TestLint(t *testing.T) {
 	out, err := helm(t, "", "lint", "--strict", "--namespace", namespace, "holdfast")
 	require.NoError(t, err)
@@ -271,7 +344,7 @@ func TestRendered(t *testing.T) {
 		count++
 		return nil
 	}))
-	require.Equal(t, 17, count)
+	require.Equal(t, 23, count)
 }
 
 // TestReadme checks that the README of the chart lists every value with its default, and no others.

@@ -22,6 +22,7 @@ import (
 )
 
 func testBornHeld(t *testing.T, server *apiserver.Server) {
+	apiserver.RequireBornHeld(t, server)
 	t.Run("never schedulable", func(t *testing.T) { testNeverSchedulable(t, server) })
 	t.Run("marks", func(t *testing.T) { testBornMarks(t, server) })
 	kubelets := rest.ImpersonationConfig{UserName: "system:node", Groups: []string{"system:nodes", "system:masters"}}
@@ -226,6 +227,7 @@ func gpu() corev1.Taint {
 // the agent may remove the taint.
 func TestTaintMode(t *testing.T) {
 	server := apiserver.New(t)
+	apiserver.RequireBornHeld(t, server)
 	for _, overlay := range overlays(t) {
 		if key := expectedChanges()[overlay].taintKey; key != "" {
 			require.NoError(t, server.Apply(t.Context(), withComponent(t, overlay, bornHeld)))

@@ -19,6 +19,7 @@ import (
 // fails. Such a node is not held.
 func TestBrokenBornHeldPolicy(t *testing.T) {
 	server := apiserver.NewInstalled(t)
+	apiserver.RequireBornHeld(t, server)
 	policies := server.Client().AdmissionregistrationV1().MutatingAdmissionPolicies()
 	const noLabel = "object.metadata.labels['no-such-label']"
 	for name, broken := range map[string]struct{ path, value string }{

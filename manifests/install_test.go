@@ -23,7 +23,14 @@ func TestInstalled(t *testing.T) {
 	server := apiserver.NewInstalled(t)
 	t.Run("strict dry run", func(t *testing.T) {
 		for _, dir := range append(overlays(t), ".") {
-			t.Run(dir, func(t *testing.T) { testStrictDryRun(t, server, withBornHeld(t, dir)) })
+			t.Run(dir, func(t *testing.T) {
+				if server.BornHeld() {
+					dir = withBornHeld(t, dir)
+				} else if expectedChanges()[dir].bornHeld {
+					apiserver.RequireBornHeld(t, server)
+				}
+				testStrictDryRun(t, server, dir)
+			})
 		}
 	})
 	t.Run("pod security", func(t *testing.T) { testPodSecurity(t, server) })
@@ -55,14 +62,22 @@ func TestExistingNodes(t *testing.T) {
 	server := apiserver.New(t)
 	before, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "old", Ready: true})
 	require.NoError(t, err)
+	dir := "."
+	if server.BornHeld() {
+		dir = full
+	}
 	// The command of the README, without server-side apply.
-	_, err = server.Kubectl(t.Context(), "apply", "-k", full)
+	_, err = server.Kubectl(t.Context(), "apply", "-k", dir)
 	require.NoError(t, err)
 	require.NoError(t, server.WaitForPolicies(t.Context()))
 	after, err := server.Client().CoreV1().Nodes().Get(t.Context(), "old", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, before.ResourceVersion, after.ResourceVersion)
+	t.Run("parameter deleted", func(t *testing.T) { testParameterDeleted(t, server) })
+}
 
+func testParameterDeleted(t *testing.T, server *apiserver.Server) {
+	apiserver.RequireBornHeld(t, server)
 	held, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "new", Ready: true})
 	require.NoError(t, err)
 	require.True(t, held.Spec.Unschedulable)

@@ -1,6 +1,8 @@
 package manifests_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,12 +13,14 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestOlderKubernetes emulates the oldest version that the API server can emulate. The base and
-// the overlays install there completely, and their policies behave as on a newer version. Only
-// the component born-held does not.
+// TestOlderKubernetes runs a version without MutatingAdmissionPolicy v1. The base and the overlays
+// install there completely, and their policies behave as on a newer version. Only the component
+// born-held does not.
 func TestOlderKubernetes(t *testing.T) {
-	server := apiserver.NewEmulating(t, "1.33")
-	testEmulation(t, server)
+	server := apiserver.NewOlder(t)
+	if server.EmulatedVersion() != "" {
+		testEmulation(t, server)
+	}
 	require.NoError(t, server.Apply(t.Context(), "."))
 	for _, dir := range overlays(t) {
 		if !expectedChanges()[dir].bornHeld {
@@ -30,6 +34,46 @@ func TestOlderKubernetes(t *testing.T) {
 	testTypeChecks(t, server)
 	testRoles(t, server)
 	testPolicies(t, server)
+}
+
+// TestBornHeldBeforeV1 applies the component born-held with the version of the policy that an older
+// API server serves once it is enabled. docs/kubernetes-versions.md describes this.
+func TestBornHeldBeforeV1(t *testing.T) {
+	if apiserver.Minor(t) >= 36 {
+		t.Skip("SKIPPED: this version of Kubernetes serves MutatingAdmissionPolicy v1")
+	}
+	version := "admissionregistration.k8s.io/v1beta1"
+	if apiserver.Minor(t) < 34 {
+		version = "admissionregistration.k8s.io/v1alpha1"
+	}
+	server := apiserver.NewWith(t, apiserver.Options{
+		Args: []string{"--runtime-config=" + version + "=true", "--feature-gates=MutatingAdmissionPolicy=true"},
+	})
+	require.NoError(t, server.Apply(t.Context(), "."))
+	var policies []string
+	for _, document := range kustomized(t, full) {
+		switch object := kind(t, document); {
+		case strings.HasPrefix(object.Kind, "MutatingAdmissionPolicy"):
+			policies = append(policies, strings.Replace(document, object.APIVersion, version, 1))
+		case object.Name == "holdfast-born-held":
+			policies = append(policies, document)
+		}
+	}
+	require.Len(t, policies, 3)
+	file := filepath.Join(t.TempDir(), "born-held.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Join(policies, "\n---\n")), 0o600))
+	_, err := server.Kubectl(t.Context(), "apply", "--server-side", "-f", file)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		node, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "born"})
+		require.NoError(t, err)
+		defer remove(t, server, "born")
+		if !node.Spec.Unschedulable { // the API server has not observed the policy yet
+			return false
+		}
+		requireBornHeld(t, node)
+		return true
+	}, soon, poll)
 }
 
 // testEmulation checks that the emulation has an effect: the API server rejects an expression

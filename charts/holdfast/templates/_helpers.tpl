@@ -51,3 +51,17 @@ true
     caBundle: {{ .Values.certificates.caBundle | b64enc }}
 {{- end -}}
 {{- end -}}
+
+{{/* Not empty if agents and webhook serve their metrics over HTTPS. */}}
+{{- define "holdfast.isMetricsSecure" -}}
+{{- if or .Values.metrics.enabled .Values.monitoring.enabled -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The labels by which a Prometheus selects monitors and rules, after other labels. */}}
+{{- define "holdfast.monitoringLabels" -}}
+{{- range $key, $value := .Values.monitoring.labels -}}
+, {{ $key }}: {{ $value | quote }}
+{{- end -}}
+{{- end -}}
