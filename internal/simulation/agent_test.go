@@ -170,6 +170,18 @@ func (l *agentProbe) complete() {
 	}
 }
 
+// incomplete returns a copy of the probe with what it has found so far. It returns false if a later
+// probe, or this one, is published already.
+func (l *agentProbe) incomplete() (*agentProbe, bool) {
+	if l.number <= l.agent.lastPublished[l.etcd.id] {
+		return nil, false
+	}
+	l.agent.lastPublished[l.etcd.id] = l.number
+	early := *l
+	early.result.Incomplete, early.result.Members = true, slices.Clone(l.result.Members)
+	return &early, true
+}
+
 // finish removes the probe from the agent. It returns false if a later probe is published
 // already.
 func (l *agentProbe) finish() bool {

@@ -22,6 +22,8 @@ func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys
 // informer, its content may be newer than what its handlers received.
 type simulatedCache[T client.Object] struct {
 	table *objectTable[T]
+	// transform makes what the cache keeps of an object. Nil keeps all of it.
+	transform func(T) T
 
 	mu            sync.Mutex // guards objects, which the code under test reads
 	objects       map[string]T
@@ -48,7 +50,7 @@ func (m *simulatedCache[T]) list() []T {
 	defer m.mu.Unlock()
 	var found []T
 	for _, name := range sortedKeys(m.objects) {
-		found = append(found, m.objects[name])
+		found = append(found, m.kept(m.objects[name]))
 	}
 	return found
 }
@@ -57,6 +59,14 @@ func (m *simulatedCache[T]) get(name string) T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.objects[name]
+}
+
+// kept returns what the cache keeps of an object.
+func (m *simulatedCache[T]) kept(object T) T {
+	if m.transform == nil {
+		return object
+	}
+	return m.transform(object)
 }
 
 // pending returns how many versions the cache has not received, and how many of those that
@@ -95,12 +105,12 @@ func (m *simulatedCache[T]) notify(n int) {
 		for _, h := range m.handlers {
 			switch {
 			case v.deleted && there:
-				h.OnDelete(v.object)
+				h.OnDelete(m.kept(v.object))
 			case v.deleted:
 			case there:
-				h.OnUpdate(before, v.object)
+				h.OnUpdate(m.kept(before), m.kept(v.object))
 			default:
-				h.OnAdd(v.object, false)
+				h.OnAdd(m.kept(v.object), false)
 			}
 			synctest.Wait()
 		}
@@ -122,7 +132,7 @@ func (m *simulatedCache[T]) relist() {
 	for _, name := range sortedKeys(m.notified) {
 		if _, there := m.objects[name]; !there {
 			for _, h := range m.handlers {
-				h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: name, Obj: m.notified[name]})
+				h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: name, Obj: m.kept(m.notified[name])})
 				synctest.Wait()
 			}
 		}
@@ -131,9 +141,9 @@ func (m *simulatedCache[T]) relist() {
 		before, there := m.notified[name]
 		for _, h := range m.handlers {
 			if there {
-				h.OnUpdate(before, m.objects[name])
+				h.OnUpdate(m.kept(before), m.kept(m.objects[name]))
 			} else {
-				h.OnAdd(m.objects[name], false)
+				h.OnAdd(m.kept(m.objects[name]), false)
 			}
 			synctest.Wait()
 		}
@@ -153,9 +163,30 @@ func (i simulatedInformer[T]) AddEventHandler(
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.store.handlers = append(i.store.handlers, h)
 	for _, name := range sortedKeys(i.store.notified) {
-		h.OnAdd(i.store.notified[name], true)
+		h.OnAdd(i.store.kept(i.store.notified[name]), true)
 	}
 	return nil, nil
+}
+
+// HasSynced reports whether the informer has listed its objects, which it has from the beginning.
+func (i simulatedInformer[T]) HasSynced() bool { return true }
+
+// GetStore returns the content of the cache.
+func (i simulatedInformer[T]) GetStore() toolscache.Store { return simulatedStore[T]{cache: i.store} }
+
+// A simulatedStore has the methods of toolscache.Store that the webhook uses.
+type simulatedStore[T client.Object] struct {
+	toolscache.Store
+	cache *simulatedCache[T]
+}
+
+// List returns all objects, which the caller shares with the cache.
+func (s simulatedStore[T]) List() []any {
+	var found []any
+	for _, object := range s.cache.list() {
+		found = append(found, object)
+	}
+	return found
 }
 
 // A replicaCaches has the methods of cache.Cache that the webhook uses.
@@ -189,7 +220,7 @@ func (c replicaCaches) Get(_ context.Context, key client.ObjectKey, obj client.O
 		}
 	case *corev1.Node:
 		if found := c.nodes.get(key.Name); found != nil {
-			found.DeepCopyInto(into)
+			c.nodes.kept(found).DeepCopyInto(into)
 			return nil
 		}
 	}
@@ -201,10 +232,6 @@ func (c replicaCaches) List(_ context.Context, list client.ObjectList, _ ...clie
 	switch into := list.(type) {
 	case *v1alpha1.EtcdClusterList:
 		for _, o := range c.clusters.list() {
-			into.Items = append(into.Items, *o.DeepCopy())
-		}
-	case *corev1.NodeList:
-		for _, o := range c.nodes.list() {
 			into.Items = append(into.Items, *o.DeepCopy())
 		}
 	default:

@@ -65,6 +65,12 @@ func (a apiClient) Get(ctx context.Context, key client.ObjectKey, obj client.Obj
 	return fmt.Errorf("Get of %T is not simulated", obj)
 }
 
+// node reads a Node.
+func (a apiClient) node(ctx context.Context, name string) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	return node, a.Get(ctx, client.ObjectKey{Name: name}, node)
+}
+
 // pod reads a guard pod.
 func (a apiClient) pod(ctx context.Context, _, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
@@ -77,13 +83,21 @@ func (a apiClient) pod(ctx context.Context, _, name string) (*corev1.Pod, error)
 }
 
 func (a apiClient) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	into, ok := list.(*v1alpha1.EtcdClusterList)
-	if !ok {
-		return fmt.Errorf("List of %T is not simulated", list)
+	switch into := list.(type) {
+	case *v1alpha1.EtcdClusterList:
+		return sendCall(ctx, a, false, "list etcdclusters", func() (map[string]*v1alpha1.EtcdCluster, error) {
+			return cloneMap(a.r.sim.api.clusters.objects), nil
+		}, func(found map[string]*v1alpha1.EtcdCluster) { into.Items = copyClusters(found) })
+	case *corev1.NodeList:
+		return sendCall(ctx, a, false, "list nodes", func() (map[string]*corev1.Node, error) {
+			return cloneMap(a.r.sim.api.nodes.objects), nil
+		}, func(found map[string]*corev1.Node) {
+			for _, name := range sortedKeys(found) {
+				into.Items = append(into.Items, *found[name].DeepCopy())
+			}
+		})
 	}
-	return sendCall(ctx, a, false, "list etcdclusters", func() (map[string]*v1alpha1.EtcdCluster, error) {
-		return cloneMap(a.r.sim.api.clusters.objects), nil
-	}, func(found map[string]*v1alpha1.EtcdCluster) { into.Items = copyClusters(found) })
+	return fmt.Errorf("List of %T is not simulated", list)
 }
 
 func cloneMap[T any](m map[string]T) map[string]T {
@@ -219,6 +233,8 @@ type apiCall struct {
 	review *simulatedReview
 	what   string
 	write  bool
+	// isInternal is true for a call that is no request to the API server. It never fails.
+	isInternal bool
 	// do executes the call. The driver may run it after the caller stopped waiting.
 	do    func() error
 	began time.Time

@@ -27,7 +27,14 @@ const (
 type simulatedDeletion struct {
 	number int
 	// drain is the drain that requests the eviction of a guard pod; nil for the DELETE of a Node.
-	drain      *simulatedDrain
+	drain *simulatedDrain
+	// machine is the object that the request deletes, or whose hook it removes if isHook is true; nil
+	// for the DELETE of a Node. machineVersion is the version that the webhook reviews.
+	machine        *managedMachine
+	machineVersion int
+	isHook         bool
+	isUnreviewed   bool
+
 	name       string
 	host       *simulatedHost
 	dryRun     bool
@@ -49,8 +56,13 @@ type simulatedDeletion struct {
 
 // String returns how the log names the request.
 func (d *simulatedDeletion) String() string {
-	if d.drain != nil {
+	switch {
+	case d.drain != nil:
 		return fmt.Sprintf("EVICTION %d", d.number)
+	case d.isHook:
+		return fmt.Sprintf("HOOK %d", d.number)
+	case d.machine != nil:
+		return fmt.Sprintf("DELETE %d of %s", d.number, d.machine)
 	}
 	return fmt.Sprintf("DELETE %d", d.number)
 }
@@ -74,6 +86,10 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 		sim.abandon(d, "no further attempt")
 		return
 	}
+	if d.machine != nil && d.machine.host.node != n.UID {
+		sim.abandon(d, "the Node has changed")
+		return
+	}
 	d.calls++
 	d.host = sim.hostOf(n)
 	sim.reviewCount++
@@ -82,6 +98,9 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 		labelled:      n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue,
 		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
 		forgiven: map[v1alpha1.ClusterID]bool{},
+	}
+	if d.machine != nil {
+		d.machineVersion, d.review.wasCached = d.machine.version, d.review.replica.hasCached(n)
 	}
 	sim.log("%s calls webhook %d, labelled %t, UID %s", d, replica, d.review.labelled, n.UID)
 	d.review.send(sim)
@@ -122,7 +141,8 @@ func (sim *simulation) handleAnswer(d *simulatedDeletion, r *simulatedReview) {
 		sim.fail("webhook %d returned no valid answer: %s", r.replica.number, r.problem)
 	}
 	if r.replica.isCrashed() {
-		allowed, message = !r.labelled, "no answer" // by the failure policies
+		allowed, message = !r.labelled || d.machine != nil, "no answer" // by the failure policies
+		allowed = allowed && !d.isHook
 		reason = "NoAnswer"
 	}
 	d.answer, d.wasAllowed = message, allowed
@@ -135,6 +155,9 @@ func (sim *simulation) handleAnswer(d *simulatedDeletion, r *simulatedReview) {
 	switch {
 	case d.drain != nil:
 		sim.handleEviction(d, r, reason)
+		return
+	case d.machine != nil:
+		sim.handleMachineAnswer(d, r, reason)
 		return
 	case d.dryRun:
 		d.done = true
@@ -212,8 +235,12 @@ func (sim *simulation) checkUnlabelled(r *simulatedReview, reason quorum.Reason)
 
 // commit deletes the admitted version of the Node, if it is still the current one.
 func (sim *simulation) commit(d *simulatedDeletion) {
-	if d.drain != nil {
+	switch {
+	case d.drain != nil:
 		sim.evict(d)
+		return
+	case d.machine != nil:
+		sim.commitMachine(d)
 		return
 	}
 	n, err := sim.api.node(d.name)

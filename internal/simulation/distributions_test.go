@@ -6,11 +6,13 @@ import "slices"
 // deleted, they remove its member, wipe its data, and let the machine join again: under a new
 // member ID, and with a Node of the same name and another UID. The steps happen in any order.
 
-// removeOrphanedMember removes the member of a machine whose Node is gone or being deleted.
+// removeOrphanedMember removes the member of a machine whose Node is gone or being deleted, once
+// for each Node: k3s removes it in a finalizer of the Node. A member that joined after that stays.
 func (sim *simulation) removeOrphanedMember() {
 	e := sim.pickEtcd()
 	m, ok := pickMatching(sim, e.members, func(m *simulatedMember) bool {
-		return m.started && sim.hasLostNode(m.host) && !m.host.keptByOperator && !sim.mustNotInterfere()
+		return m.started && sim.hasLostNode(m.host) && !m.lostNode.Equal(m.host.registered) &&
+			!m.host.keptByOperator && !sim.mustNotInterfere()
 	})
 	if ok && e.remove(m) {
 		m.wiped = true
@@ -34,6 +36,9 @@ func (sim *simulation) joinAgain() {
 	}
 	if m, ok := e.join(h, sim.choose(2) == 0); ok {
 		m.started, m.running, m.rejoined = true, true, true
+		if sim.hasLostNode(h) {
+			m.lostNode = h.registered
+		}
 		sim.log("machine %s joins again as member %s, learner %t", h.name, m.id, m.learner)
 	}
 }

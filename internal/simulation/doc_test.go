@@ -28,6 +28,18 @@
 // guard pods by the real plan (guards_test.go). A drain that finds no guard pod is not judged, and
 // takes no machine away.
 //
+// # Machines
+//
+// In some histories, Cluster API or Karpenter manages the machines
+// (machinecontrollers_test.go). Its objects are deleted in any order, and the entry of the webhook
+// reviews that. The real Keeper of package machinehook keeps the hooks of Machines. A Machine
+// without a hook, and a NodeClaim that is not registered, end their machine at any time without a
+// request for the Node. Karpenter deletes the Node of a registered NodeClaim first. From the moment
+// at which a review allows that a machine ends, it may be gone at once, until the object is gone
+// without its machine. No hook of a node with etcd may be removed without a review. Deletions that
+// no webhook has answered, or whose Node was missing in the cache of the replica, are not checked:
+// that entry fails open.
+//
 // # How to run it
 //
 // Each test run plays fifty fixed histories. These commands play random ones in addition, or
@@ -37,8 +49,9 @@
 //	go test ./internal/simulation -run 'TestHistories$' -seed 7 -v
 //
 // The flags -with and -without name the features attacks, latenodes, reboots and drains that every
-// history has, or none. One history in five is mostly about drains. TestHistoriesWithDrains plays
-// only such histories.
+// history has, or none. One history in five is mostly about drains, and one in eight of the
+// others about machines (-without machines). TestHistoriesWithDrains and TestHistoriesWithMachines
+// play only such histories.
 //
 // # How to read a failed history
 //

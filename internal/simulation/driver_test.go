@@ -95,6 +95,7 @@ func (sim *simulation) workActions() []action {
 		}})
 	}
 	actions = append(actions, sim.drainWork()...)
+	actions = append(actions, sim.machineWork()...)
 	for _, d := range sim.deletions {
 		if d.review == nil && d.admitted != nil {
 			weight := sim.profile.commit
@@ -146,7 +147,7 @@ func (sim *simulation) serveCall(c *apiCall) {
 		return
 	}
 	fate := sim.choose(20)
-	if !sim.profile.faults {
+	if !sim.profile.faults || c.isInternal {
 		fate = 0
 	}
 	switch fate {
@@ -226,6 +227,16 @@ func (sim *simulation) stepProbe(l *agentProbe) {
 	case !l.hasList:
 		l.listMembers()
 		sim.log("agent %s, probe %d: lists %d members", name, l.number, len(l.result.Members))
+	case len(l.remaining) > 0 && sim.choices.oneIn(4):
+		early, ok := l.incomplete()
+		switch {
+		case !ok:
+		case sim.choices.oneIn(6): // It may arrive after the complete result.
+			sim.delayedProbes = append(sim.delayedProbes, early)
+		default:
+			sim.log("agent %s publishes probe %d, and waits for %d members", name, l.number, len(l.remaining))
+			sim.publish(early)
+		}
 	case len(l.remaining) > 0 && sim.choose(2) == 1:
 		l.probeMember(sim.choose(len(l.remaining)), sim.choices.oneIn(8))
 	case len(l.remaining) > 0:

@@ -22,7 +22,9 @@ type simulatedHost struct {
 	// keptByOperator is true if an operator guaranteed that this machine stays, whatever
 	// happens to its Node.
 	keptByOperator bool
-	agent          *simulatedAgent
+	// hadMachine is true after its Machine or NodeClaim was created.
+	hadMachine bool
+	agent      *simulatedAgent
 }
 
 // A simulatedMember is a current or former member of an etcd cluster.
@@ -37,6 +39,9 @@ type simulatedMember struct {
 	wiped bool
 	// rejoined is true if the distribution added the member without asking.
 	rejoined bool
+	// lostNode is when the machine had registered the Node that was gone already when the member
+	// joined, zero if the machine had a Node then.
+	lostNode time.Time
 }
 
 func (m *simulatedMember) isAlive() bool {

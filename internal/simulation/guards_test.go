@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -50,10 +51,17 @@ func (d *simulatedDrain) evictionRequest(asked *admissionv1.AdmissionRequest) *a
 	return asked
 }
 
-// recordNode records the Node that a review of an eviction is about: the webhook reads it itself.
+// recordNode records the Node that a review of an eviction or of a machine is about: the webhook
+// reads it itself.
 func (r *simulatedReview) recordNode(n *corev1.Node) {
-	if r.deletion.drain != nil && n.Name == r.deletion.name {
+	if n.Name != r.deletion.name {
+		return
+	}
+	if r.deletion.drain != nil || r.deletion.machine != nil {
 		r.node = n.DeepCopy()
+	}
+	if r.deletion.machine != nil {
+		r.labelled = n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
 	}
 }
 

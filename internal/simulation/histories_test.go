@@ -41,7 +41,7 @@ type historyResult struct {
 }
 
 // A historyCounts counts what happened in a history, to show how much the histories cover.
-type historyCounts struct{ allowed, refused, deleted, recovered, drained, outages int }
+type historyCounts struct{ allowed, refused, deleted, recovered, drained, outages, machines, hooks int }
 
 // A historyKind is a kind of histories: it picks their profiles.
 type historyKind func(*choices) profile
@@ -71,6 +71,10 @@ func TestHistories(t *testing.T) { historyKind(anyProfile).playAll(t, 50) }
 // reboot or remove their machines.
 func TestHistoriesWithDrains(t *testing.T) { historyKind(drainProfile).playAll(t, 20) }
 
+// TestHistoriesWithMachines plays random histories in which Cluster API or Karpenter ends machines,
+// because their Machines or NodeClaims are deleted.
+func TestHistoriesWithMachines(t *testing.T) { historyKind(machineProfile).playAll(t, 20) }
+
 // playAll plays the fixed histories and random ones, or the one of the flag -seed.
 func (k historyKind) playAll(t *testing.T, fixed int) {
 	steps := flagValue[int]("steps")
@@ -87,7 +91,7 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 	random, within, begun := flagValue[int]("histories"), flagValue[time.Duration]("within"), time.Now()
 	first := rand.Uint64() | 1<<63
 	t.Logf("%d fixed histories, %d random ones with seeds from %d", fixed, random, first)
-	var played, allowed, refused, deleted, healed, drained, outages atomic.Int64
+	var played, allowed, refused, deleted, healed, drained, outages, ended, hooks atomic.Int64
 	for lane := range lanes {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
 			t.Parallel()
@@ -107,6 +111,8 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 				healed.Add(int64(o.counts.recovered))
 				drained.Add(int64(o.counts.drained))
 				outages.Add(int64(o.counts.outages))
+				ended.Add(int64(o.counts.machines))
+				hooks.Add(int64(o.counts.hooks))
 				if o.failure != "" {
 					k.report(t, fmt.Sprint("seed ", seed), o, steps)
 					return
@@ -118,6 +124,7 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 		t.Logf("%d histories in %s: %d requests allowed (%d drains), %d refused, %d deletions carried out, "+
 			"%d drained machines away; %d recovery checks", played.Load(), time.Since(begun).Round(time.Second), allowed.Load(),
 			drained.Load(), refused.Load(), deleted.Load(), outages.Load(), healed.Load())
+		t.Logf("%d machines ended by their objects, %d hooks allowed to be removed", ended.Load(), hooks.Load())
 	})
 }
 

@@ -33,7 +33,9 @@ func (sim *simulation) checkRecovery() {
 	}
 	sim.advance(10 * time.Second)
 	for _, d := range slices.Clone(sim.deletions) {
-		sim.abandon(d, "no further attempt")
+		if !d.isHook {
+			sim.abandon(d, "no further attempt")
+		}
 	}
 	sim.recordSnapshot()
 	sim.repairAll()
@@ -59,12 +61,13 @@ func (sim *simulation) repairAll() {
 	}
 	sim.delayedProbes, sim.lateWrites = nil, nil
 	for _, r := range sim.replicas {
-		r.nodeWatchStalled, r.clusterWatchStalled = false, false
+		r.nodeWatchStalled, r.clusterWatchStalled, r.machineWatchStalled = false, false, false
 	}
 	sim.ensureLeader()
 	sim.endAttack()
 	sim.kured.stop()
 	sim.stopDrains()
+	sim.stopMachines()
 	for _, h := range sim.hosts {
 		h.agent.silent, h.agent.blind = false, false
 		if n, err := sim.api.node(h.name); err == nil && h.node == n.UID && n.DeletionTimestamp != nil {
@@ -356,6 +359,10 @@ func (sim *simulation) doAllWork() bool {
 		}
 		if !r.nodeWatchStalled {
 			worked = deliverAll(r.caches.nodes) || worked
+		}
+		if n := r.pendingMachineVersions(); n > 0 {
+			r.machineWatch.deliver(n)
+			worked = true
 		}
 	}
 	if worked {

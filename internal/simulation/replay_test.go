@@ -16,7 +16,7 @@ import (
 func TestReplay(t *testing.T) {
 	useOneProcessor(t)
 	for _, seed := range []uint64{17, 55, 333} {
-		for _, k := range []historyKind{randomProfile, drainProfile} {
+		for _, k := range []historyKind{randomProfile, drainProfile, machineProfile} {
 			isRepeated := false
 			attempts := map[string]bool{}
 			for attempt := 0; attempt < 10 && !isRepeated; attempt++ {

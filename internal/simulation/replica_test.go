@@ -23,13 +23,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/deletion"
 	"github.com/holdfast-dev/holdfast/internal/leader"
+	"github.com/holdfast-dev/holdfast/internal/machinehook"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -41,10 +41,15 @@ type simulatedReplica struct {
 	caches replicaCaches
 	mux    *http.ServeMux
 	leader *leader.Leader
+	// handler reviews, and keeper keeps the hooks of Machines; keeper is nil if there are none.
+	handler      *admission.Handler
+	keeper       *machinehook.Keeper
+	machineWatch *machineWatch
 	// A stalled watch delivers nothing. skew is the time by which the replica's clock is
 	// ahead.
-	nodeWatchStalled, clusterWatchStalled bool
-	skew                                  atomic.Int64
+	nodeWatchStalled, clusterWatchStalled, machineWatchStalled bool
+
+	skew atomic.Int64
 	// isLeading is true if the leader's loop runs here.
 	isLeading bool
 
@@ -61,6 +66,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	r := &simulatedReplica{sim: sim, number: number, mux: http.NewServeMux()}
 	r.caches = replicaCaches{clusters: newSimulatedCache(&sim.api.clusters), nodes: newSimulatedCache(&sim.api.nodes)}
 	r.ctx, r.cancel = context.WithCancel(sim.ctx)
+	r.caches.nodes.transform = trimNode
 	connection, registry, log := apiClient{r: r}, prometheus.NewRegistry(), sim.logger(number)
 	store, err := clusterstore.New(r.ctx, clusterstore.Options{
 		Client: connection, Reader: connection, Cache: r.caches,
@@ -71,7 +77,11 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 		return r
 	}
 	now := func() time.Time { return time.Now().Add(time.Duration(r.skew.Load())) }
-	r.leader, err = leader.New(r.ctx, leader.Options{Store: store, Log: log, Registerer: registry, Now: now})
+	options := leader.Options{Store: store, Log: log, Registerer: registry, Now: now}
+	if r.keeper = r.newKeeper(connection, store); r.keeper != nil {
+		options.Ending = r.keeper.Ending
+	}
+	r.leader, err = leader.New(r.ctx, options)
 	if err != nil {
 		sim.fail("creating a leader: %v", err)
 		return r
@@ -81,22 +91,27 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 		sim.fail("creating a reviewer: %v", err)
 		return r
 	}
-	gate, err := admission.New(admission.Options{
+	r.handler, err = admission.New(admission.Options{
 		Reviewer: reviewer,
-		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
-			node := &corev1.Node{}
-			return node, connection.Get(ctx, client.ObjectKey{Name: name}, node)
-		},
-		Nodes: store.SharedNodes, Pod: connection.pod,
+		Node:     connection.node, Nodes: store.CachedNodes, Pod: connection.pod,
 		Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})
 	if err == nil {
-		err = gate.Mount(r.mux)
+		err = r.handler.Mount(r.mux)
 	}
 	if err != nil {
 		sim.fail("mounting the handler: %v", err)
 	}
 	return r
+}
+
+// trimNode returns what the cache of a replica keeps of a Node.
+func trimNode(n *corev1.Node) *corev1.Node {
+	kept, err := clusterstore.Trimmer{}.Trim(n.DeepCopy())
+	if err != nil {
+		panic(err)
+	}
+	return kept.(*corev1.Node) //nolint:forcetypeassert // Trim returns an object of the same type.
 }
 
 // logger returns a logger that writes to the log of a verbose history.
@@ -131,6 +146,13 @@ func (r *simulatedReplica) startLeading() {
 			r.sim.fail("the leader's loop ended: %v", err)
 		}
 	})
+	if r.keeper != nil {
+		r.goroutines.Go(func() {
+			if err := r.keeper.Run(r.ctx); err != nil {
+				r.sim.fail("the loop for machines ended: %v", err)
+			}
+		})
+	}
 }
 
 // crash ends the process between two steps. Its later calls have no effect.
@@ -152,6 +174,8 @@ type simulatedReview struct {
 	labelled bool
 	// firstSnapshot is the index of the snapshot at the start of the review.
 	firstSnapshot int
+	// wasCached is true if the cache of the replica had the Node at the start of the review.
+	wasCached bool
 	// before is what Holdfast could know at the start of the review.
 	before deletionKnowledge
 	// order has, by cluster, the position of the review's last grant in the order of all
@@ -255,6 +279,9 @@ func (r *simulatedReview) request(sim *simulation) (string, *admissionv1.Admissi
 		Kind:     metav1.GroupVersionKind{Version: "v1", Kind: "Node"},
 		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"},
 		UserInfo: authenticationv1.UserInfo{Username: "alice"}, DryRun: &r.deletion.dryRun,
+	}
+	if r.deletion.machine != nil {
+		return admission.MachinePath, r.deletion.machine.deletionRequest(sim, asked)
 	}
 	if r.deletion.drain != nil {
 		return admission.EvictionPath, r.deletion.drain.evictionRequest(asked)

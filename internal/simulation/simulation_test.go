@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
 
 // A simulation is everything that the code under test can observe, and the true state
@@ -53,6 +54,9 @@ type simulation struct {
 	// leader has decided.
 	drains      []*simulatedDrain
 	guardWrites []func()
+	// machines are the objects by which Cluster API or Karpenter manages the machines, nil if neither
+	// runs.
+	machines *machineTable
 
 	profile profile
 	verbose bool
@@ -72,6 +76,9 @@ func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *si
 		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{}, granting: map[types.UID]*simulatedReview{},
 	}
 	sim.kured = &simulatedKured{sim: sim}
+	if p.enabled[machines] {
+		sim.machines = &machineTable{kind: p.machineKind}
+	}
 	for i := range p.hosts {
 		if h := sim.newHost(fmt.Sprintf("n%d", i)); !p.enabled[lateNodes] || !c.oneIn(4) {
 			sim.registerNode(h)
@@ -123,12 +130,14 @@ func (sim *simulation) registerNode(h *simulatedHost) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.name}}
 	n.Status.Addresses = nodeAddresses(h)
 	n.Status.NodeInfo.SystemUUID = h.systemUUID
+	n.Spec.ProviderID = sim.providerID(h)
 	made, err := sim.api.createNode(n)
 	if err != nil {
 		return // the old Node of that name still exists
 	}
 	h.node, h.registered = made.UID, time.Now()
 	sim.log("machine %s registers as Node %s", h.name, h.node)
+	sim.createMachine(h)
 }
 
 func nodeAddresses(h *simulatedHost) []corev1.NodeAddress {
@@ -219,6 +228,7 @@ const (
 	lateNodes   // Members start before the kubelets of their machines register.
 	reboots     // kured reboots machines.
 	drains      // Programs drain nodes, and reboot or remove their machines.
+	machines    // Cluster API or Karpenter manages the machines.
 	features
 )
 
@@ -250,16 +260,22 @@ type profile struct {
 	settled bool
 	// unknownMachines is true if the kubelets do not report which machine they run on.
 	unknownMachines bool
-	enabled         [features]bool
+	// machineKind is the kind of the objects that stand for machines.
+	machineKind string
+	enabled     [features]bool
 	// These weights set how soon calls are served, caches receive versions, allowed deletions
 	// are carried out, and new deletions start.
 	call, deliver, commit, deletions int
 }
 
-// anyProfile picks a random profile. One history in five is about drains.
+// anyProfile picks a random profile. One history in five is about drains, and one in eight of the
+// others about machine objects.
 func anyProfile(c *choices) profile {
-	if c.oneIn(5) && !isListed("without", "drains") {
+	switch {
+	case c.oneIn(5) && !isListed("without", "drains"):
 		return drainProfile(c)
+	case c.oneIn(8) && !isListed("without", "machines"):
+		return machineProfile(c)
 	}
 	return randomProfile(c)
 }
@@ -276,6 +292,9 @@ func randomProfile(c *choices) profile {
 		p.clusters = append(p.clusters, 3)
 	}
 	for f := range p.enabled {
+		if simulationFeature(f) == machines {
+			continue // only a profile of its own has them
+		}
 		if name, rare := rareFeatures()[simulationFeature(f)]; rare {
 			p.enabled[f] = (c.oneIn(6) || isListed("with", name)) && !isListed("without", name)
 		} else {
@@ -306,6 +325,18 @@ func drainProfile(c *choices) profile {
 	if p.careful {
 		p.disableAll(uncarefulFeatures())
 	}
+	return p
+}
+
+// machineProfile picks a random profile with Machines or NodeClaims, and little else.
+func machineProfile(c *choices) profile {
+	p := drainProfile(c)
+	p.machineKind = []string{machine.KindMachine, machine.KindNodeClaim}[c.pick(2)]
+	p.enabled[machines], p.enabled[drains] = true, c.oneIn(4)
+	for _, f := range []simulationFeature{replicaCrashes, watchStalls, reregistrations} {
+		p.enabled[f] = p.enabled[f] || c.oneIn(3)
+	}
+	p.disableAll([]simulationFeature{attacks, breakGlass, labelRemovals})
 	return p
 }
 
@@ -360,6 +391,9 @@ func (p profile) environmentActions(sim *simulation) []action {
 	if p.enabled[drains] {
 		actions = append(actions, sim.drainActions()...)
 		actions = append(actions, action{1, sim.openAnyNode})
+	}
+	if p.enabled[machines] {
+		actions = append(actions, sim.machineActions()...)
 	}
 	add(calmPeriods, action{1, func() { sim.advanceAndLog(time.Duration(1+sim.choose(40)) * time.Second) }},
 		action{1, func() {

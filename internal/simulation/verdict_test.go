@@ -63,6 +63,7 @@ const reregistrationPeriod = 20 * time.Minute
 func (sim *simulation) pendingLosses() []*pendingLoss {
 	now := time.Now()
 	sim.updateDrains()
+	sim.updateMachines()
 	sim.losses = slices.DeleteFunc(sim.losses, func(d *pendingLoss) bool {
 		h := d.host
 		if d.happened && h.node != "" && h.node != d.uid && !h.killed {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
@@ -223,7 +224,8 @@ func (c *stressCluster) removeMember(ctx context.Context, m *etcd.Member) error 
 	})
 }
 
-// addLearner adds a learner on the new machine of a node.
+// addLearner adds a learner on the new machine of a node. It returns ErrTooManyLearners if the
+// cluster has as many as it permits.
 func (c *stressCluster) addLearner(ctx context.Context, node string) error {
 	c.mu.Lock()
 	c.nodes[len(c.etcd.Members())+1] = node
@@ -231,15 +233,18 @@ func (c *stressCluster) addLearner(ctx context.Context, node string) error {
 	// A response may be about an earlier attempt without a response. Therefore each attempt
 	// first removes members that were never started.
 	var m *etcd.Member
+	var full error
 	err := c.callAny(ctx, "adding a member on "+node, func(ctx context.Context, client *clientv3.Client) error {
 		if err := removeUnstarted(ctx, client); err != nil {
 			return err
 		}
 		var err error
-		m, err = c.etcd.AddLearnerUnstarted(ctx)
+		if m, err = c.etcd.AddLearnerUnstarted(ctx); errors.Is(err, rpctypes.ErrTooManyLearners) {
+			full, err = err, nil
+		}
 		return err
 	})
-	if err != nil {
+	if err = errors.Join(err, full); err != nil {
 		return err
 	}
 	c.history.recordStart(c.memberID(m))

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,19 +76,23 @@ func (s *stressTest) restartWebhook(ctx context.Context, left *atomic.Int64) err
 			return nil
 		}
 	}
-	webhook := s.Webhooks()[0]
-	s.mu.Lock()
-	s.outages = append(s.outages, timeSpan{from: time.Now()})
-	s.mu.Unlock()
-	if err := webhook.Kill(); err != nil {
+	if err := s.killReplica(s.Webhooks()[0]); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	// Time for the API server to detect the closed connection.
-	s.outages[0].to = time.Now().Add(time.Second)
-	s.mu.Unlock()
 	_ = fixture.Wait(ctx, 3*time.Second) // the test may end before
-	return webhook.Start()
+	return s.Webhooks()[0].Start()
+}
+
+// killReplica kills a replica of the webhook. Requests that overlap with its end may fail.
+func (s *stressTest) killReplica(webhook *fixture.Webhook) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	outage := timeSpan{from: time.Now()}
+	err := webhook.Kill()
+	// Time for the API server to detect the closed connection.
+	outage.to = time.Now().Add(time.Second)
+	s.outages = append(s.outages, outage)
+	return err
 }
 
 // replaceMachines ends the machine of a node each time its deletion is allowed, and replaces it
@@ -99,13 +105,17 @@ func (s *stressTest) replaceMachines(ctx, faults context.Context, node string, r
 			return nil
 		case <-s.toReplace[node]:
 		}
-		if err := s.replaceMachine(ctx, node, random); err != nil {
+		err := s.replaceMachine(ctx, faults, node, random)
+		if faults.Err() != nil && errors.Is(err, rpctypes.ErrTooManyLearners) {
+			return nil
+		}
+		if err != nil {
 			return fmt.Errorf("replacing the machine of %s: %w", node, err)
 		}
 	}
 }
 
-func (s *stressTest) replaceMachine(ctx context.Context, node string, random *rand.Rand) error {
+func (s *stressTest) replaceMachine(ctx, faults context.Context, node string, random *rand.Rand) error {
 	if err := fixture.Wait(ctx, randomBelow(random, time.Second)); err != nil {
 		return err
 	}
@@ -127,7 +137,7 @@ func (s *stressTest) replaceMachine(ctx context.Context, node string, random *ra
 		err := s.withHealthyMembers(c, func() error {
 			return errors.Join(c.checkRead(ctx), c.removeMember(ctx, m))
 		})
-		if err != nil {
+		if err = errors.Join(err, os.RemoveAll(m.DataDir())); err != nil {
 			return err
 		}
 	}
@@ -135,8 +145,13 @@ func (s *stressTest) replaceMachine(ctx context.Context, node string, random *ra
 	if err != nil {
 		return err
 	}
-	for c := range dead {
-		if err := s.withHealthyMembers(c, func() error { return c.addLearner(ctx, node) }); err != nil {
+	// Every replacement takes the clusters in the same order, so that no two of them wait for each
+	// other's learner.
+	for _, c := range s.clusters {
+		if dead[c] == nil {
+			continue
+		}
+		if err := s.addLearner(ctx, faults, c, node); err != nil {
 			return err
 		}
 	}
@@ -153,6 +168,17 @@ func (s *stressTest) replaceMachine(ctx context.Context, node string, random *ra
 		}
 	}
 	return nil
+}
+
+// addLearner adds a learner on the new machine of a node, as soon as the cluster permits one more.
+// etcd 3.4 permits one at a time. It gives up when the context faults ends.
+func (s *stressTest) addLearner(ctx, faults context.Context, c *stressCluster, node string) error {
+	for {
+		err := s.withHealthyMembers(c, func() error { return c.addLearner(ctx, node) })
+		if !errors.Is(err, rpctypes.ErrTooManyLearners) || fixture.Wait(faults, 100*time.Millisecond) != nil {
+			return err
+		}
+	}
 }
 
 // waitForAnnouncement waits until a Node names its members of these clusters, and returns

@@ -2,6 +2,7 @@ package stress
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -34,7 +35,7 @@ const (
 	// On a busy machine the clients continue until leastAllowed is reached, but not beyond
 	// longest.
 	leastAllowed, leastRefused = 10, 10
-	longest                    = 2 * time.Minute
+	longest                    = 3 * time.Minute
 )
 
 // A stressTest has the state of one run.
@@ -60,6 +61,8 @@ type stressTest struct {
 // TestMain runs the tests in a network namespace where the kernel permits one, so that the
 // addresses of the nodes identify hosts.
 func TestMain(m *testing.M) {
+	flag.Duration("soak", 0, "how long TestSoak runs, for example 2h; it is skipped without")
+	flag.String("record", "", "the `file` for the samples of TestSoak, as CSV")
 	// The namespace has no connection to a module proxy.
 	list := exec.Command("go", "list", "-deps", "../../cmd/agent", "../../cmd/webhook")
 	if out, err := list.CombinedOutput(); err != nil {
@@ -152,6 +155,7 @@ func newEnvironment(t *testing.T) *stressTest {
 	}
 	s.Environment, err = fixture.New(fixture.Options{
 		Name: "stress", Out: t.Output(), Agent: filepath.Join(bin, "agent"), Webhook: filepath.Join(bin, "webhook"),
+		Metrics: true,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.WithoutCancel(t.Context()), !t.Failed())) })
