@@ -25,17 +25,18 @@ func TestQuantiles(t *testing.T) {
 	require.Equal(t, 100*time.Millisecond, hundred.quantile(1))
 	require.Equal(t, 7*time.Millisecond, durations{7 * time.Millisecond}.p99())
 	require.Zero(t, durations{}.median())
+	require.InDelta(t, 3, durations{6, 9, 12}.ratioTo(durations{1, 3, 7}), 0.01)
 }
 
 func TestTable(t *testing.T) {
 	var out strings.Builder
 	results := &resultTable{out: &out}
 	results.add(resultRow{what: "information"})
-	results.add(resultRow{what: "good", target: "≤ 1"})
-	results.add(resultRow{what: "bad", target: "≤ 1", missed: true})
+	results.add(resultRow{what: "good"}.judged(0.9, 1))
+	results.add(resultRow{what: "bad"}.judged(1.1, 1))
 	require.Equal(t, 1, results.print())
-	require.Regexp(t, `(?m)^good .*ok$`, out.String())
-	require.Regexp(t, `(?m)^bad .*MISSED$`, out.String())
+	require.Regexp(t, `(?m)^×0.90 +≤ ×1 +ok +good `, out.String())
+	require.Regexp(t, `(?m)^×1.10 +≤ ×1 +MISSED +bad `, out.String())
 	require.Equal(t, 1, strings.Count(out.String()[strings.Index(out.String(), "what "):], "ok"))
 }
 
@@ -134,4 +135,15 @@ func TestReadPeakMemory(t *testing.T) {
 	require.Greater(t, peak, now.resident/2)
 	_, err = readPeakMemory(0)
 	require.Error(t, err)
+}
+
+func TestCountRequests(t *testing.T) {
+	since := time.Now()
+	request := func(verb, resource, subresource string, after time.Duration) apiserver.Request {
+		return apiserver.Request{Verb: verb, Resource: resource, Subresource: subresource, Answered: since.Add(after)}
+	}
+	require.Equal(t, "3: 2 get nodes, 1 patch etcdclusters/status", countRequests([]apiserver.Request{
+		request("list", "nodes", "", -time.Second), request("get", "nodes", "", time.Second),
+		request("patch", "etcdclusters", "status", time.Second), request("get", "nodes", "", time.Minute),
+	}, since))
 }

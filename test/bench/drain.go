@@ -51,11 +51,7 @@ func measureDrain(ctx context.Context, b *benchCluster, t *resultTable) error {
 		return fmt.Errorf("the answers were %v, want %d that allow; see the logs of the webhooks", sums, 2*drainPairs)
 	}
 	t.add(deletions.row("deletion, in turn with a drain"))
-	ratio := float64(drains.median()) / float64(deletions.median())
-	r := drains.row("drain of the same node")
-	r.ratio, r.target = fmt.Sprintf("×%.2f", ratio), fmt.Sprintf("≤ ×%.1f", drainTarget)
-	r.missed = ratio > drainTarget
-	t.add(r)
+	t.add(drains.row("drain of the same node").judged(drains.ratioTo(deletions), drainTarget))
 	return nil
 }
 

@@ -38,6 +38,8 @@ type benchCluster struct {
 	// nodes deletes the nodes. It has its own connections and no client-side rate limit.
 	nodes kubernetes.Interface
 	stub  *stubWebhook
+	// barePatches is the number of bare patches so far.
+	barePatches int
 }
 
 func newBenchCluster(ctx context.Context, members int, t *resultTable) (_ *benchCluster, err error) {

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+	"github.com/holdfast-dev/holdfast/test/fixture"
 )
 
 const (
@@ -96,6 +103,7 @@ func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable) erro
 		median: ms(started), target: "≤ 3 s", missed: started > scaleStart,
 	})
 	t.progress("writing the status of nodes for %s", scaleTime)
+	since := time.Now()
 	before, err := readCPUTime(webhook.PID())
 	if err != nil {
 		return err
@@ -124,7 +132,36 @@ func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable) erro
 		what:   fmt.Sprintf("%d nodes: memory of a webhook, peak %.1f MiB", len(s.names), float64(peak)/(1<<20)),
 		median: used.String(), target: "peak ≤ 100 MiB", missed: peak > scaleMemory,
 	})
+	requests, err := s.API.Requests(webhookAccount)
+	if err != nil {
+		return err
+	}
+	t.add(resultRow{
+		what:   fmt.Sprintf("%d nodes: requests of a webhook in %s", len(s.names), time.Since(since).Round(time.Second)),
+		median: countRequests(requests, since),
+	})
 	return nil
+}
+
+// webhookAccount is the user name of every replica of the webhook in the audit log.
+const webhookAccount = "system:serviceaccount:" + fixture.Namespace + ":holdfast-webhook"
+
+// countRequests describes how many requests were answered since then, by verb and resource. Watches
+// that began before are not among them.
+func countRequests(requests []apiserver.Request, since time.Time) string {
+	counts, total := map[string]int{}, 0
+	for _, r := range requests {
+		if r.Answered.Before(since) {
+			continue
+		}
+		total++
+		counts[strings.Trim(r.Verb+" "+r.Resource+"/"+r.Subresource, "/")]++
+	}
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[kind], kind))
+	}
+	return fmt.Sprintf("%d: %s", total, strings.Join(parts, ", "))
 }
 
 // checkVerdict asks whether an etcd node may be deleted, and returns nil if the webhook answered.
@@ -213,6 +250,7 @@ func realisticNode(name string) *corev1.Node {
 			Reason: "KubeletHasSufficientResources", Message: "kubelet has sufficient resources available",
 		})
 	}
+	addReportOfAgent(n)
 	for i := range 50 { // nodeStatusMaxImages of the kubelet
 		image := fmt.Sprintf("registry.example.org/team-%d/service-%d", i%7, i)
 		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
@@ -221,4 +259,21 @@ func realisticNode(name string) *corev1.Node {
 		})
 	}
 	return n
+}
+
+// addReportOfAgent adds what an agent writes to an ordinary node after it has released it.
+func addReportOfAgent(n *corev1.Node) {
+	n.Annotations[readiness.HoldAnnotation] = readiness.Record{
+		State: readiness.Released, BootID: n.Status.NodeInfo.BootID, Since: time.Now().UTC(), Reason: readiness.NetworkReady,
+	}.Format()
+	for kind, message := range map[corev1.NodeConditionType]string{
+		readiness.NetworkHeld:           "the network of the node is ready",
+		observation.EtcdMemberCondition: "no etcd server and no data of one was found on this host",
+		corev1.NodeNetworkUnavailable:   "the network of the node is ready",
+	} {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+			Type: kind, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+			Reason: readiness.NetworkReady, Message: message,
+		})
+	}
 }

@@ -20,8 +20,8 @@ import (
 const (
 	// idleBeforeReading is the time without events before an agent's memory is read.
 	idleBeforeReading = 30 * time.Second
-	residentTarget    = 30 << 20
-	anonymousTarget   = 10 << 20
+	residentTarget    = 23 << 20
+	anonymousTarget   = 5 << 20
 )
 
 // A memoryUsage is the memory of a process, in bytes.
@@ -66,7 +66,7 @@ func measureMemory(ctx context.Context, b *benchCluster, t *resultTable) error {
 		what: "memory of an idle agent on a worker", median: used.String(),
 		ratio: fmt.Sprintf("×%.2f, anonymous ×%.2f", float64(used.resident)/float64(least.resident),
 			float64(used.anonymous)/float64(least.anonymous)),
-		target: "≤ 30 MiB, anonymous ≤ 10", missed: used.resident > residentTarget || used.anonymous > anonymousTarget,
+		target: "≤ 23 MiB, anonymous ≤ 5", missed: used.resident > residentTarget || used.anonymous > anonymousTarget,
 	})
 	return nil
 }

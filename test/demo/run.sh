@@ -20,7 +20,7 @@ trap stop EXIT
 trap 'exit 130' INT TERM
 
 # pinned TOOL MODULE prints the minor version of a module in tools/TOOL/go.mod, such as v1.36.
-pinned() { sed -nE "s|^[[:space:]]*$2 (v[0-9]+\.[0-9]+)\..*|\1|p" "tools/$1/go.mod"; }
+pinned() { sed -nE "s|^(require)?[[:space:]]*$2 (v[0-9]+\.[0-9]+)\..*|\2|p" "tools/$1/go.mod"; }
 
 # version_of PROGRAM prints the version that a server reports, such as v1.36.3.
 version_of() {

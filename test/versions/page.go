@@ -1,0 +1,142 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+)
+
+const (
+	recordFile = "test/versions/results.json"
+	page       = "docs/kubernetes-versions.md"
+	// The table is between these lines of the page.
+	begin, end = "<!-- results: make test-kubernetes-versions -->\n", "<!-- end of results -->\n"
+)
+
+// requirement finds the version in a go.mod.
+var requirement = regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes (v\S+)`)
+
+// results contains the result of each package, by version and directory.
+type results map[string]map[string]*packageResult
+
+// recorded returns the recorded results.
+func recorded(root string) (results, error) {
+	all := results{}
+	text, err := os.ReadFile(filepath.Join(root, recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading recorded results: %w", err)
+	}
+	return all, nil
+}
+
+// pinned returns the versions that tools/ contains, the newest first.
+func pinned(root string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(root, "tools/kubernetes*/go.mod"))
+	if err != nil {
+		return nil, fmt.Errorf("listing versions: %w", err)
+	}
+	var versions []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading a version: %w", err)
+		}
+		found := requirement.FindSubmatch(text)
+		if found == nil {
+			return nil, fmt.Errorf("%s does not require k8s.io/kubernetes", file)
+		}
+		versions = append(versions, string(found[1]))
+	}
+	slices.SortFunc(versions, func(a, b string) int {
+		return cmp.Compare(utilversion.MustParseSemantic(b).Minor(), utilversion.MustParseSemantic(a).Minor())
+	})
+	return versions, nil
+}
+
+// updatePage writes the results into the page.
+func updatePage(root string, versions []string, all results) error {
+	file := filepath.Join(root, page)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("reading the page: %w", err)
+	}
+	updated, err := insert(string(text), versions, all)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, []byte(updated), 0o644); err != nil { //nolint:gosec // published
+		return fmt.Errorf("writing the page: %w", err)
+	}
+	return nil
+}
+
+// insert returns the page with the results.
+func insert(page string, versions []string, all results) (string, error) {
+	before, rest, hasBegin := strings.Cut(page, begin)
+	_, after, hasEnd := strings.Cut(rest, end)
+	if !hasBegin || !hasEnd {
+		return "", fmt.Errorf("the page has no lines %q and %q", begin, end)
+	}
+	return before + begin + render(versions, all) + end + after, nil
+}
+
+// render returns the results as Markdown: a column for each version, a row for each package, and
+// one for each test that did not run.
+func render(versions []string, all results) string {
+	dirs, reasons, skippedOn := map[string]bool{}, map[string]string{}, map[string][]string{}
+	for _, version := range versions {
+		for dir, result := range all[version] {
+			dirs[dir] = true
+			for test, reason := range result.Skipped {
+				id := "`" + test + "` of `" + dir + "`"
+				skippedOn[id], reasons[id] = append(skippedOn[id], version), reason
+			}
+		}
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "| tests that passed | %s |\n|---|%s\n", strings.Join(versions, " | "),
+		strings.Repeat("---|", len(versions)))
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		fmt.Fprintf(&text, "| `%s` |", dir)
+		for _, version := range versions {
+			fmt.Fprintf(&text, " %s |", all[version][dir])
+		}
+		text.WriteString("\n")
+	}
+	text.WriteString("\n| test that did not run | on | because |\n|---|---|---|\n")
+	for _, id := range slices.Sorted(maps.Keys(skippedOn)) {
+		on := strings.Join(skippedOn[id], ", ")
+		if len(skippedOn[id]) == len(versions) {
+			on = "all"
+		}
+		fmt.Fprintf(&text, "| %s | %s | %s |\n", id, on, reasons[id])
+	}
+	return text.String()
+}
+
+// String returns a cell of the table. The result is nil if the package was not tested.
+func (r *packageResult) String() string {
+	switch {
+	case r == nil:
+		return "not tested"
+	case len(r.Failed) > 0:
+		return fmt.Sprintf("%d, **failed: %s**", r.Passed, strings.Join(r.Failed, ", "))
+	}
+	return fmt.Sprint(r.Passed)
+}
