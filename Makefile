@@ -4,11 +4,24 @@
 SHELL := /bin/bash
 export CGO_ENABLED ?= 0
 
-VERSION    := v0.1.0
-KUBERNETES := v1.36.3
-k8s_x      := k8s.io/component-base/version
-K8S_LDFLAGS := -s -w -X $(k8s_x).gitVersion=$(KUBERNETES) -X $(k8s_x).gitMajor=1 -X $(k8s_x).gitMinor=36
+VERSION := v0.1.0
 SERVERS := bin/kube-apiserver bin/kube-controller-manager bin/kubectl bin/etcd bin/etcdctl
+
+# The versions of the API server that tests can run: the newest one in bin/, and the others in
+# bin/kubernetes-MINOR/. kube-controller-manager and kubectl are always of the newest version.
+NEWEST := v1.36.3
+VERSIONS := $(NEWEST) $(shell sed -nE 's/^\tk8s\.io\/kubernetes (v[0-9.]+).*/\1/p' tools/kubernetes-*/go.mod | sort -rV)
+KUBERNETES := $(NEWEST)
+$(if $(filter $(VERSIONS),$(KUBERNETES)),,$(error KUBERNETES=$(KUBERNETES) is not one of the versions in tools/: $(VERSIONS)))
+# minor VERSION, such as 1.34
+minor = 1.$(word 2,$(subst ., ,$(1)))
+k8s_x := k8s.io/component-base/version
+k8s_ldflags = -s -w -X $(k8s_x).gitVersion=$(1) -X $(k8s_x).gitMajor=1 -X $(k8s_x).gitMinor=$(word 2,$(subst ., ,$(1)))
+ifneq ($(KUBERNETES),$(NEWEST))
+# The tests take servers from this directory first.
+export HOLDFAST_SERVERS := $(CURDIR)/bin/kubernetes-$(call minor,$(KUBERNETES))
+SERVERS += bin/kubernetes-$(call minor,$(KUBERNETES))/kube-apiserver
+endif
 
 .PHONY: help
 help: ## List the targets
@@ -19,18 +32,33 @@ help: ## List the targets
 # tools or of Holdfast.
 # tool MODULE,PACKAGE,LDFLAGS builds one tool. It prints a line before, and one with the duration.
 define tool
-	@mkdir -p bin; start=$$SECONDS; echo "building $@ (the first time may take minutes)"; \
+	@mkdir -p $(@D); start=$$SECONDS; echo "building $@ (the first time may take minutes)"; \
 	go build -C tools/$(1) -buildvcs=false -ldflags "$(3)" -o $(CURDIR)/$@ $(2) && echo "built $@ in $$((SECONDS-start)) s"
 endef
 
 bin/kube-apiserver bin/kube-controller-manager bin/kubectl: bin/%: tools/kubernetes/go.mod tools/kubernetes/go.sum
-	$(call tool,kubernetes,k8s.io/kubernetes/cmd/$*,$(K8S_LDFLAGS))
+	$(call tool,kubernetes,k8s.io/kubernetes/cmd/$*,$(call k8s_ldflags,$(NEWEST)))
+
+bin/kubernetes-%/kube-apiserver: tools/kubernetes-%/go.mod tools/kubernetes-%/go.sum
+	$(call tool,kubernetes-$*,k8s.io/kubernetes/cmd/kube-apiserver,$(call k8s_ldflags,$(filter v$*.%,$(VERSIONS))))
 
 bin/etcd: tools/etcd/go.mod tools/etcd/go.sum
 	$(call tool,etcd,go.etcd.io/etcd/server/v3,-s -w)
 
 bin/etcdctl: tools/etcd/go.mod tools/etcd/go.sum
 	$(call tool,etcd,go.etcd.io/etcd/etcdctl/v3,-s -w)
+
+# Other versions of etcd. The program is named etcd, because that is how the agent finds it. 3.4 has
+# no module path with its version.
+bin/etcd-v3.4/etcd: tools/etcd-3.4/go.mod tools/etcd-3.4/go.sum
+	$(call tool,etcd-3.4,go.etcd.io/etcd,-s -w)
+
+bin/etcd-v3.5/etcd bin/etcd-v3.7/etcd: bin/etcd-v%/etcd: tools/etcd-%/go.mod tools/etcd-%/go.sum
+	$(call tool,etcd-$*,go.etcd.io/etcd/server/v3,-s -w)
+
+# etcd inside another process, as in k3s.
+bin/etcd-embedded/etcd: tools/etcd/embedded/main.go tools/etcd/go.mod tools/etcd/go.sum
+	$(call tool,etcd,./embedded,-s -w)
 
 bin/controller-gen: tools/controller-gen/go.mod tools/controller-gen/go.sum
 	$(call tool,controller-gen,sigs.k8s.io/controller-tools/cmd/controller-gen,-s -w)
@@ -101,12 +129,34 @@ plugin: ## Build the plugin of kubectl into bin/kubectl-holdfast
 # The race detector needs a C compiler. Without one the tests run without it and report that.
 RACE := $(if $(C_COMPILER),-race)
 
+# The packages whose tests run etcd as a user's cluster. The etcd of each kube-apiserver stays 3.6.
+ETCD_PACKAGES := ./internal/testenv/etcd ./internal/etcdprobe ./internal/etcddetect ./internal/host ./cmd/agent ./test/stress
+ETCD_VERSIONS := v3.4 v3.5 v3.6 v3.7
+ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.6,$(ETCD_VERSIONS)))
+
 .PHONY: test
 test: export CGO_ENABLED = $(if $(RACE),1,0)
-test: $(SERVERS) bin/helm ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector
+test: export HOLDFAST_ETCD = $(ETCD)
+test: $(SERVERS) bin/helm $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS)) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
-	go test $(RACE) -timeout 9m ./...
-	go test -C tools/image $(RACE) ./...
+	go test $(RACE) -timeout 9m $(if $(ETCD),$(ETCD_PACKAGES),./...)
+	$(if $(ETCD),,go test -C tools/image $(RACE) ./...)
+
+.PHONY: test-etcd
+test-etcd: $(SERVERS) $(ETCD_SERVERS) bin/etcd-embedded/etcd ## Run the tests with etcd 3.4 to 3.7, the settings of k3s and k0s, and a rolling upgrade and downgrade
+	@for version in $(ETCD_VERSIONS); do $(MAKE) --no-print-directory test ETCD=$$version || exit 1; done
+	go test -tags etcdversions -count=1 -timeout 20m -v -run '^Test(Upgrade|EmbeddedCluster|LoopbackCluster)$$' ./test/stress ./cmd/agent
+
+# One version: make test-kubernetes-version KUBERNETES=v1.34.4 (ONLY='./manifests ./charts' for some packages)
+.PHONY: test-kubernetes-version
+test-kubernetes-version: $(SERVERS) bin/helm
+	@echo "testing with Kubernetes $(KUBERNETES)"; go run ./test/versions -kubernetes $(KUBERNETES) $(ONLY)
+
+.PHONY: test-kubernetes-versions
+test-kubernetes-versions: ## Run the tests that start an API server with each supported version of it, and write the table in docs/kubernetes-versions.md (ONLY='./manifests ./charts')
+	@failed=; for version in $(VERSIONS); do \
+		$(MAKE) --no-print-directory test-kubernetes-version KUBERNETES=$$version || failed+=" $$version"; done; \
+	[ -z "$$failed" ] || { echo "tests failed with$$failed"; exit 1; }
 
 # Each run has other seeds. The output names them, and SEED=N plays one history again.
 HISTORIES ?= 10000
@@ -115,6 +165,13 @@ WITHIN ?= 3m
 histories: ## Play random histories against the webhook (HISTORIES=10000 WITHIN=3m; SEED=N plays one again)
 	go test -count=1 -timeout 0 -v -run '^Test(Histories|Replay)$$' ./internal/simulation \
 		$(if $(SEED),-seed $(SEED),-histories $(HISTORIES) -within $(WITHIN))
+
+# `make soak RECORD=tools/prometheus/testdata/soak.csv` records the samples again.
+HOURS ?= 2
+.PHONY: soak
+soak: $(SERVERS) ## Run Holdfast for hours with faults, and check that nothing grows (HOURS=2, RECORD=FILE)
+	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./test/stress -soak $(HOURS)h \
+		$(if $(RECORD),-record $(abspath $(RECORD)))
 
 .PHONY: lint
 lint: bin/golangci-lint bin/controller-gen bin/helm prose workflows vulncheck ## Lint code and language, and check that generated files and go.mod are up to date
@@ -193,7 +250,7 @@ REVISION ?= $(shell git rev-parse HEAD)$(if $(shell git status --porcelain),-cha
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 SOURCE := https://github.com/holdfast-dev/holdfast
 
-bin/pack-image: tools/image/main.go tools/image/index.go tools/image/go.mod tools/image/go.sum
+bin/pack-image: tools/image/main.go tools/image/go.mod tools/image/go.sum
 	$(call tool,image,.,-s -w)
 
 .PHONY: program

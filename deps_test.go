@@ -45,7 +45,7 @@ internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect
   pkg/protect/quorum pkg/readiness pkg/spc internal/loop internal/nodepatch
 internal/apiaccess:
 internal/cli:
-internal/clusterstore: api/v1alpha1 pkg/departure pkg/protect/observation pkg/protect/quorum
+internal/clusterstore: api/v1alpha1 pkg/departure pkg/protect/observation pkg/protect/quorum pkg/readiness
   internal/loop
 internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum internal/clusterstore internal/testenv/apiserver internal/testenv/process
@@ -72,8 +72,8 @@ internal/plugin: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observ
   pkg/protect/report pkg/readiness internal/cli internal/loop internal/nodepatch internal/uninstall
 internal/servingcert: internal/loop
 internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/evidence pkg/protect/observation
-  pkg/protect/quorum pkg/protect pkg/protect/membership internal/admission internal/clusterstore internal/deletion
-  internal/leader
+  pkg/protect/quorum pkg/protect pkg/protect/membership pkg/machine internal/admission internal/clusterstore
+  internal/deletion internal/leader internal/machinehook
 internal/spcapi: internal/loop internal/hostfs pkg/spc
 internal/uninstall: internal/nodepatch pkg/departure pkg/machine pkg/openstack pkg/protect pkg/protect/guard
   pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
@@ -102,6 +102,7 @@ test/fixture: internal/testenv/apiserver internal/testenv/etcd internal/testenv/
 test/spcserver: pkg/spc
 test/spcserver/cmd: pkg/spc test/spcserver
 test/stress: *
+test/versions: internal/testenv/process
 `
 
 // allowedImports returns the arrows by package.
@@ -155,6 +156,36 @@ func TestImports(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAgentImports: the packages of the agent import neither the typed client nor
+// controller-runtime. These contain all types of Kubernetes, and the agent runs on every node
+// (docs/decisions.md, 20).
+func TestAgentImports(t *testing.T) {
+	imports := map[string][]string{}
+	for file, all := range sources(t) {
+		if !strings.HasSuffix(file, "_test.go") {
+			imports[path.Dir(file)] = append(imports[path.Dir(file)], all...)
+		}
+	}
+	seen := map[string]bool{}
+	var visit func(dir string)
+	visit = func(dir string) {
+		if seen[dir] {
+			return
+		}
+		seen[dir] = true
+		for _, imported := range imports[dir] {
+			if ours, isOurs := strings.CutPrefix(imported, module); isOurs {
+				visit(ours)
+			}
+			for _, large := range []string{"sigs.k8s.io/controller-runtime/", "k8s.io/client-go/kubernetes"} {
+				require.False(t, strings.HasPrefix(imported, large), "%s, a part of the agent, imports %s", dir, imported)
+			}
+		}
+	}
+	visit("cmd/agent")
+	require.True(t, seen["internal/nodepatch"])
 }
 
 // mayTestImport reports whether the tests of a package may import a package of this module for
