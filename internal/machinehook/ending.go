@@ -46,7 +46,7 @@ func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error)
 	return machine.Parse(k.Kind, raw)
 }
 
-// Ending returns why the machine of the Node is about to end although the Node exists, or an empty
+// Ending returns why the machine of the Node is about to end without another request, or an empty
 // string. An object that cannot be read may be about to end. Ending reads the API server, because a
 // cache may be older than the grant that would end.
 func (k *Keeper) Ending(ctx context.Context, node string) string {
@@ -99,7 +99,9 @@ func (k *Keeper) eachLive(ctx context.Context, kind machineKind, visit func(mach
 	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return k.Client.Resource(mapping.Resource).List(ctx, o)
 	}
-	err = pager.New(page).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+	pages := pager.New(page)
+	pages.PageBufferSize = 1 // A page has up to 500 whole objects.
+	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		m, isMachine := object.(*unstructured.Unstructured)
 		if !isMachine {
 			return fmt.Errorf("the list has a %T", object)

@@ -139,8 +139,10 @@ func (f *machineFollower) update(object any) {
 		return
 	}
 	delete(f.unread, key)
-	if f.objects[key] != parsed {
-		f.objects[key] = parsed
+	before := f.objects[key]
+	f.objects[key] = parsed
+	before.ResourceVersion = parsed.ResourceVersion
+	if before != parsed {
 		f.changed.Notify()
 	}
 }

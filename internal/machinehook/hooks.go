@@ -3,7 +3,7 @@
 // the point at which it ends the machine, and waits until the hook is removed. The leader removes
 // it when a review allows the deletion of the Node.
 //
-// It also finds which machines are about to end although their Nodes exist, so that the leader
+// It also finds which machines are about to end without another request, so that the leader
 // keeps their grants.
 //
 // Package machine decides which step is due. This package reads the objects and makes the step.
@@ -139,7 +139,8 @@ func (k *Keeper) reconcileAll(ctx context.Context) error {
 		switch machine.PlanHook(m, etcd.has(m)) {
 		case machine.HookKeep:
 		case machine.HookAdd:
-			failed = append(failed, k.patch(ctx, m, machine.HookValue))
+			_, err := k.patch(ctx, m, machine.HookValue)
+			failed = append(failed, err)
 		case machine.HookRemove:
 			failed = append(failed, k.removeUnneeded(ctx, m))
 		case machine.HookReview:
@@ -167,7 +168,8 @@ func (k *Keeper) removeUnneeded(ctx context.Context, m machine.Object) error {
 	if err != nil || etcd.has(m) {
 		return err
 	}
-	return k.patch(ctx, m, nil)
+	_, err = k.patch(ctx, m, nil)
+	return err
 }
 
 // review removes the hook of a Machine that waits for it, if a review allows the deletion of its
@@ -194,19 +196,20 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 		}
 		return nil
 	}
-	if err := k.patch(ctx, m, nil); err != nil {
-		return err
+	if isWritten, err := k.patch(ctx, m, nil); !isWritten {
+		return err // if it is nil, the next round reviews the newer version
 	}
 	k.logged.Changed(string(m.UID), "")
 	k.RecordEvent(about, corev1.EventTypeNormal, AllowedEvent, "the machine may end: "+message)
 	return nil
 }
 
-// patch writes the annotation, or removes it if the value is nil. The UID makes the patch fail on
-// another Machine of the same name. A Machine that is gone is no error.
-func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) error {
+// patch writes the annotation, or removes it if the value is nil. The step was planned for one
+// version of the Machine: a Machine that is gone or has changed is not written, and is no error.
+func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) (isWritten bool, err error) {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": m.UID, "annotations": map[string]any{machine.HookAnnotation: value},
+		"uid": m.UID, "resourceVersion": m.ResourceVersion,
+		"annotations": map[string]any{machine.HookAnnotation: value},
 	}})
 	if err == nil {
 		_, err = k.Client.Resource(k.machines.resource).Namespace(m.Namespace).Patch(ctx, m.Name, types.MergePatchType, body,
@@ -214,12 +217,12 @@ func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) error {
 	}
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("writing the hook of %s: %w", m, err)
+		return false, fmt.Errorf("writing the hook of %s: %w", m, err)
 	}
 	k.Log.InfoContext(ctx, "changed the hook of a Machine", "machine", m.String(), "is_set", value != nil)
-	return nil
+	return true, nil
 }
 
 // etcdNodes are the Nodes that hold etcd.

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -109,13 +110,18 @@ func (sim *simulation) patchMachine(name string, body []byte) error {
 	}
 	var patch struct {
 		Metadata struct {
-			UID         types.UID          `json:"uid"`
-			Annotations map[string]*string `json:"annotations"`
+			UID             types.UID          `json:"uid"`
+			ResourceVersion string             `json:"resourceVersion"`
+			Annotations     map[string]*string `json:"annotations"`
 		} `json:"metadata"`
 	}
 	m := sim.machines.objects[at]
 	if err := json.Unmarshal(body, &patch); err != nil || patch.Metadata.UID != m.UID {
 		return apierrors.NewBadRequest(fmt.Sprintf("the patch is not for this object: %v", err))
+	}
+	if patch.Metadata.ResourceVersion != strconv.Itoa(m.version) {
+		return apierrors.NewConflict(schema.GroupResource{Group: machine.ClusterAPIGroup, Resource: machine.Resource}, name,
+			errors.New("it has another version"))
 	}
 	value, isSet := patch.Metadata.Annotations[machine.HookAnnotation]
 	if !isSet || m.IsHooked == (value != nil) {

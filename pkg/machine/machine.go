@@ -38,6 +38,8 @@ type Object struct {
 	Namespace string
 	Name      string
 	UID       types.UID
+	// ResourceVersion identifies this version of the object.
+	ResourceVersion string
 	// Node is the name of its Node according to its controller, empty before there is one.
 	Node string
 	// ProviderID is the identity of the machine in its cloud, empty before there is one.
@@ -91,7 +93,8 @@ func Parse(kind string, raw []byte) (Object, error) {
 		return Object{}, fmt.Errorf("parsing the %s: %w", kind, err)
 	}
 	o := Object{
-		Kind: kind, Namespace: c.Namespace, Name: c.Name, UID: c.UID, Deleting: c.DeletionTimestamp != nil,
+		Kind: kind, Namespace: c.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion,
+		Deleting: c.DeletionTimestamp != nil,
 	}
 	if kind == KindNodeClaim {
 		o.Node, o.ProviderID = c.Status.NodeName, c.Status.ProviderID

@@ -1,0 +1,137 @@
+package machinehook
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// staleFixture has a Keeper whose cache has an older version of a Machine than the API server.
+type staleFixture struct {
+	*Keeper
+	client *fake.FakeDynamicClient
+	// cached and live are the Nodes of the cache and of the API server.
+	cached, live []*corev1.Node
+	allowed      bool
+	events       []string
+}
+
+func staleMachine(version string, change func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	m := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": "m", "namespace": "default", "uid": "1", "resourceVersion": version},
+		"spec":     map[string]any{"providerID": "cloud:///n"},
+	}}
+	m.SetGroupVersionKind(schema.GroupVersionKind{
+		Group: machine.ClusterAPIGroup, Version: "v1beta2", Kind: machine.KindMachine,
+	})
+	change(m)
+	return m
+}
+
+func hooked(m *unstructured.Unstructured) {
+	m.SetAnnotations(map[string]string{machine.HookAnnotation: machine.HookValue})
+}
+
+func deleting(m *unstructured.Unstructured) {
+	at := metav1.Now()
+	m.SetDeletionTimestamp(&at)
+	m.SetFinalizers([]string{"machine.cluster.x-k8s.io"})
+}
+
+func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *staleFixture {
+	t.Helper()
+	resource := schema.GroupVersionResource{Group: machine.ClusterAPIGroup, Version: "v1beta2", Resource: machine.Resource}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(live.GroupVersionKind(), meta.RESTScopeNamespace)
+	f := &staleFixture{client: fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{resource: "MachineList"}, live)}
+	// As the API server does: a patch with another resourceVersion conflicts.
+	f.client.PrependReactor("patch", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		patch, ok := a.(k8stesting.PatchAction)
+		require.True(t, ok)
+		var body struct{ Metadata metav1.ObjectMeta }
+		require.NoError(t, json.Unmarshal(patch.GetPatch(), &body))
+		now, err := f.client.Tracker().Get(resource, "default", "m")
+		require.NoError(t, err)
+		m, err := meta.Accessor(now)
+		require.NoError(t, err)
+		if v := body.Metadata.ResourceVersion; v != "" && v != m.GetResourceVersion() {
+			return true, nil, apierrors.NewConflict(resource.GroupResource(), "m", nil)
+		}
+		return false, nil, nil
+	})
+	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return nil, nil }
+	f.Keeper = New(Options{
+		ClusterAPI: true, Client: f.client, Mapper: mapper, Log: slog.New(slog.DiscardHandler),
+		Cached: EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil }},
+		Live:   EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.live, nil }},
+		Node:   func(context.Context, string) (*corev1.Node, error) { return staleNode(true), nil },
+		Review: func(context.Context, machine.Object, string) (bool, string) { return f.allowed, "" },
+		RecordEvent: func(_ *corev1.ObjectReference, _, reason, _ string) {
+			f.events = append(f.events, reason)
+		},
+	})
+	require.True(t, f.machines.findResource())
+	f.machines.update(cached)
+	f.machines.setKnown(true)
+	return f
+}
+
+func staleNode(isEtcd bool) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+	n.Spec.ProviderID = "cloud:///n"
+	if isEtcd {
+		n.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
+	}
+	return n
+}
+
+func (f *staleFixture) isHooked(t *testing.T) bool {
+	t.Helper()
+	m, err := f.client.Resource(f.machines.resource).Namespace("default").Get(t.Context(), "m", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, isHooked := m.GetAnnotations()[machine.HookAnnotation]
+	return isHooked
+}
+
+// TestStaleMachineKeepsItsHook: the Machine is being deleted and waits for its hook, and the cache
+// does not know yet. Its Node registers after the live read of the Nodes. The hook stays: from now
+// on only a review removes it.
+func TestStaleMachineKeepsItsHook(t *testing.T) {
+	f := newStaleFixture(t, staleMachine("1", hooked), staleMachine("2", func(m *unstructured.Unstructured) {
+		hooked(m)
+		deleting(m)
+	}))
+	require.NoError(t, f.reconcileAll(t.Context()))
+	require.True(t, f.isHooked(t))
+}
+
+// TestStaleMachineGetsNoHook: the deletion of a Machine without a hook was allowed, its machine is
+// about to end, and the cache does not know yet. A hook that is set now stops nothing, and Ending
+// would take it for a promise that another review follows. Then the grant ends.
+func TestStaleMachineGetsNoHook(t *testing.T) {
+	f := newStaleFixture(t, staleMachine("1", func(*unstructured.Unstructured) {}), staleMachine("2", deleting))
+	f.cached = []*corev1.Node{staleNode(true)}
+	f.live = f.cached
+	const ending = "Machine default/m of node n is being deleted"
+	require.Equal(t, ending, f.Ending(t.Context(), "n"))
+	require.NoError(t, f.reconcileAll(t.Context()))
+	require.Equal(t, ending, f.Ending(t.Context(), "n"))
+	require.False(t, f.isHooked(t))
+}
