@@ -181,7 +181,7 @@ func (s webhookServer) newReviews(
 			pod := &corev1.Pod{}
 			return pod, m.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
 		},
-		Nodes:  store.CachedNodes,
+		Nodes: store.CachedNodes, LiveNodes: store.AllLiveNodes,
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
 }

@@ -133,6 +133,9 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return nodes, f.cacheErr
 		},
+		LiveNodes: func(context.Context) ([]*corev1.Node, error) {
+			return []*corev1.Node{f.live}, f.cacheErr
+		},
 		Events: f.events, Log: slog.New(slog.NewJSONHandler(f.log, nil)), Registerer: f.registry,
 	})
 	require.NoError(t, err)

@@ -79,24 +79,27 @@ type Options struct {
 	Node func(ctx context.Context, name string) (*corev1.Node, error)
 	// Pod reads a pod from the API server, not from a cache.
 	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// Nodes lists all Nodes from a cache. They are only read.
-	Nodes func(ctx context.Context) ([]*corev1.Node, error)
+	// Nodes lists all Nodes from a cache, LiveNodes from the API server. They are only read.
+	Nodes, LiveNodes func(ctx context.Context) ([]*corev1.Node, error)
 	// Events records the answers on the Node. It must not block.
 	Events     record.EventRecorder
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
 
+type nodeLister func(ctx context.Context) ([]*corev1.Node, error)
+
 // A Handler serves the entries.
 type Handler struct {
-	reviewer Reviewer
-	node     func(ctx context.Context, name string) (*corev1.Node, error)
-	pod      func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	nodes    func(ctx context.Context) ([]*corev1.Node, error)
-	events   record.EventRecorder
-	log      *slog.Logger
-	metrics  metrics
-	intake   *intake
+	reviewer  Reviewer
+	node      func(ctx context.Context, name string) (*corev1.Node, error)
+	pod       func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	nodes     nodeLister
+	liveNodes nodeLister
+	events    record.EventRecorder
+	log       *slog.Logger
+	metrics   metrics
+	intake    *intake
 }
 
 // New returns a Handler.
@@ -106,8 +109,8 @@ func New(o Options) (*Handler, error) {
 		return nil, err
 	}
 	return &Handler{
-		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, nodes: o.Nodes, events: o.Events, log: o.Log,
-		metrics: m, intake: newIntake(m.rejected),
+		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, nodes: o.Nodes, liveNodes: o.LiveNodes,
+		events: o.Events, log: o.Log, metrics: m, intake: newIntake(m.rejected),
 	}, nil
 }
 

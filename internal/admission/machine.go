@@ -50,12 +50,16 @@ func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
 
 // ReviewMachine decides whether the machine of a Machine or a NodeClaim may end that is being
 // deleted already, as if the user deleted its Nodes. It refuses if it cannot decide. The message
-// explains the answer. A refusal makes no event, because the caller asks again and again.
+// explains the answer. A refusal makes no event, because the caller asks again and again. This is
+// the last review before the machine ends, so it lists the Nodes of the API server: its kubelet may
+// have registered again.
 func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string) {
 	began := time.Now()
 	e := h.machineEntry()
 	e.fallback = refuseUndecided
-	e.decide = func(ctx context.Context, r review) answer { return h.decideNodesOf(ctx, r, refuseUndecided) }
+	e.decide = func(ctx context.Context, r review) answer {
+		return h.decideNodesOf(ctx, r, h.liveNodes, refuseUndecided)
+	}
 	r := review{node: &corev1.Node{}, machine: &m, user: user}
 	a := h.decide(ctx, e, r)
 	if a.Allowed {
@@ -71,19 +75,17 @@ func (h *Handler) decideMachine(ctx context.Context, r review) answer {
 	if r.machine.Deleting {
 		return alreadyDeleting()
 	}
-	return h.decideNodesOf(ctx, r, allowMachineUndecided)
+	// The Nodes come from the cache, so that machines without a Node cost no request.
+	return h.decideNodesOf(ctx, r, h.nodes, allowMachineUndecided)
 }
 
 // decideNodesOf decides about a machine: every Node for which the object stands must be allowed to
 // go. Two Nodes may have the provider ID of one machine. The fallback answers if the Nodes are not
-// known.
-//
-// The Nodes come from the cache, so that machines without a Node cost no request. The last Node
-// that the answer is about becomes that of the review.
+// known. The last Node that the answer is about becomes that of the review.
 func (h *Handler) decideNodesOf(
-	ctx context.Context, r review, fallback func(int32, quorum.Reason, string) answer,
+	ctx context.Context, r review, list nodeLister, fallback func(int32, quorum.Reason, string) answer,
 ) answer {
-	nodes, err := h.nodes(ctx)
+	nodes, err := list(ctx)
 	if err != nil {
 		a := fallback(http.StatusServiceUnavailable, notKnown, "holdfast cannot list the nodes")
 		a.err = err

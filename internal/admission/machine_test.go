@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -295,4 +296,20 @@ func TestReviewMachine(t *testing.T) {
 			require.Equal(t, c.message, message)
 		})
 	}
+}
+
+// TestReviewMachineOfNewNode: the kubelet of the machine has registered again, its agent has not
+// set the label yet, and the cache does not have the new Node. This review is the last one before
+// the machine ends, so it is about the Node that exists. The live check of package machinehook does
+// not see that Node: it is neither labelled nor bound.
+func TestReviewMachineOfNewNode(t *testing.T) {
+	f := newFixture(t)
+	f.live.Spec.ProviderID = "cloud:///1"
+	delete(f.live.Labels, observation.EtcdMemberLabel)
+	f.cached = []corev1.Node{}
+	f.decision = quorum.Decision{Reason: quorum.UnknownMember, Message: "two lists have a member at its address"}
+	allowed, message := f.handler.ReviewMachine(t.Context(), machine.Object{
+		Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1", Deleting: true,
+	}, "Cluster API")
+	require.False(t, allowed, message)
 }

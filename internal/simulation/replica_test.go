@@ -93,7 +93,8 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	}
 	r.handler, err = admission.New(admission.Options{
 		Reviewer: reviewer,
-		Node:     connection.node, Nodes: store.CachedNodes, Pod: connection.pod,
+		Node:     connection.node, Pod: connection.pod,
+		Nodes: store.CachedNodes, LiveNodes: store.AllLiveNodes,
 		Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})
 	if err == nil {
