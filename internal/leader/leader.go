@@ -52,7 +52,7 @@ type Options struct {
 	MaxClustersPerNode int
 	// Event records an event on the cluster; nil records none. Several goroutines call it.
 	Event func(c *v1alpha1.EtcdCluster, reason, message string)
-	// Ending returns why the machine of the Node is about to end although the Node exists, or an empty
+	// Ending returns why the machine of the Node is about to end without another request, or an empty
 	// string. It must not read from a cache. The default knows of no machines.
 	Ending func(ctx context.Context, node string) string
 	// Now is the clock. Default time.Now.

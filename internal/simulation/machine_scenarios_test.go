@@ -131,3 +131,25 @@ func TestF49StaleMachines(t *testing.T) {
 		s.requireMachineRefused(s.hosts[1])
 	})
 }
+
+// The deletion of a Machine was allowed, and its machine is about to end, which takes more than
+// half an hour. Its Node is deleted, and its member is removed. Then the machine joins again, as
+// with k3s, and its kubelet registers. The machine still ends without another request.
+func TestF51MachineRegistersLate(t *testing.T) {
+	runMachineScenario(t, machine.KindMachine, func(s *scenario) {
+		h := s.hosts[0]
+		require.True(t, s.tryDeleteMachine(h).wasAllowed)
+		s.endMachine(h) // it waits for its hook
+		s.advance(time.Minute)
+		require.False(t, s.machineOf(h).IsHooked)
+		s.deleteWithRetries(h)
+		s.removeMemberOn(h)
+		s.advance(30 * time.Minute)
+		s.addMemberOn(s.etcds[0], h, true)
+		s.registerNode(h)
+		s.advance(30 * time.Minute)
+		require.True(t, s.machineOf(h).Deleting)
+		require.False(t, h.killed)
+		s.requireMachineRefused(s.hosts[1])
+	})
+}

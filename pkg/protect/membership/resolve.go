@@ -23,7 +23,7 @@ type ResolveEvidence struct {
 	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
 	// the agent of the Node to which the member is bound has proven it healthy (SelfProven).
 	ProvenSince map[v1alpha1.MemberID]time.Time
-	// Ending is why the machine of the Node with this name is about to end although the Node exists.
+	// Ending is why the machine of the Node with this name is about to end without another request.
 	// It is empty if nothing ends it.
 	Ending string
 	// Return is what is known about the return of the node, if the grant is for a drain.
@@ -40,8 +40,8 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 		return false, "the EtcdCluster does not exist"
 	}
 	s := quorum.NewSnapshot(v)
-	// The kubelet of such a machine may have registered again.
-	if e.Ending != "" && e.Node.UID != "" && !quorum.IsReplaced(g, e.Node) {
+	// The kubelet of such a machine may have registered again, or may do so as long as it exists.
+	if e.Ending != "" && !quorum.IsReplaced(g, e.Node) {
 		return false, e.Ending
 	}
 	if g.Drained != nil && e.Node.Known && e.Node.UID == g.NodeUID {

@@ -135,13 +135,13 @@ func TestResolve(t *testing.T) {
 		"F43 machine ending, another machine": {
 			removed().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, true, left,
 		},
-		"F43 machine ending, node gone": {
-			removed().State(0, quorumtest.Gone), reborn, node(""), never, true, left,
+		"F51 machine ending, node gone": {
+			removed().State(0, quorumtest.Gone), reborn, node(""), never, false, ending,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := membership.ResolveEvidence{Now: noon.Add(c.after), Node: c.node}
-			if strings.HasPrefix(name, "F43") {
+			if strings.Contains(name, "machine ending") {
 				e.Ending = ending
 			}
 			if c.since != never {
