@@ -158,6 +158,10 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 		sim.abandon(d, "it is refused")
 		return
 	}
+	if d.isHook && !slices.Contains(sim.machines.objects, m) {
+		sim.abandon(d, "its Machine is gone, and the machine stays")
+		return
+	}
 	// The entry for machine objects fails open, and finds Nodes in its cache.
 	d.isUnreviewed = !d.isHook && (reason == "NoAnswer" || !r.wasCached || !r.replica.hasCached(r.node))
 	if d.isUnreviewed && sim.profile.careful {
