@@ -210,12 +210,17 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 }
 
 // addResult makes the result of a probe wait for its turn. It replaces an older one, which answers
-// nothing that this one does not, and keeps the time of that one. An incomplete result is only for
-// those who wait for an answer: if the nonce has one, the complete result follows soon enough.
+// nothing that this one does not, and keeps the time of that one.
+//
+// An incomplete result is only for those who wait for an answer: if the nonce has one, the complete
+// result follows soon enough. After an incomplete result, a complete one is next. Otherwise
+// frequent requests would lead to incomplete results only, because each replaces the complete one
+// of an earlier probe.
 func (r *clusterReporter) addResult(p clusterProbe) {
 	report := r.report(p.cluster)
-	if written := report.written.inputs; p.observation.Incomplete &&
-		p.inputs.clusterUID == written.clusterUID && p.inputs.nonce == written.nonce {
+	written := report.written
+	isAnswered := p.inputs.clusterUID == written.inputs.clusterUID && p.inputs.nonce == written.inputs.nonce
+	if p.observation.Incomplete && (isAnswered || written.observation.Incomplete) {
 		return
 	}
 	if before := report.waiting; before != nil {

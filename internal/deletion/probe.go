@@ -61,8 +61,7 @@ func (r *Reviewer) probeAndGrant(
 		return decision, nil
 	}
 	for i, p := range probed {
-		nonces := func() []string { return p.request.Result().Nonces }
-		verdict, err := r.grant(ctx, req, p.result.Cluster, nonces, quorum.Decide)
+		verdict, err := r.grantFromProbe(ctx, req, p)
 		if err != nil {
 			return quorum.Decision{}, err
 		}
@@ -72,6 +71,34 @@ func (r *Reviewer) probeAndGrant(
 		}
 	}
 	return quorum.Combine(verdicts), nil
+}
+
+// grantFromProbe writes the grant for one cluster and returns the verdict that it stands for. It
+// decides from the newest observations, and others may have requested new ones since the verdict:
+// while those of slow members are missing, a refusal is not final, and grantFromProbe waits for
+// more.
+func (r *Reviewer) grantFromProbe(
+	ctx context.Context, req quorum.Request, p probedCluster,
+) (verdict quorum.Verdict, err error) {
+	waiting, cancel := context.WithTimeout(ctx, r.longestWait(ctx))
+	defer cancel()
+	quiet := newQuietTimer(r.wait)
+	defer quiet.timer.Stop()
+	nonces := func() []string { return p.request.Result().Nonces }
+	for result := p.result; ; result = p.request.Result() {
+		quiet.note(result.Answers())
+		verdict, err = r.grant(ctx, req, result.Cluster, nonces, quorum.Decide)
+		if err != nil || verdict.Allowed || verdict.Final {
+			return verdict, err
+		}
+		select {
+		case <-result.Changed:
+		case <-quiet.timer.C:
+			return verdict, nil
+		case <-waiting.Done():
+			return verdict, nil
+		}
+	}
 }
 
 // probeAndDecide requests fresh observations of one cluster and decides from each new version of

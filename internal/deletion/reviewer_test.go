@@ -34,6 +34,7 @@ func TestReview(t *testing.T) {
 		{"first answer after the usual wait", lateFirstAnswer},
 		{"incomplete answers are enough", incompleteAnswersSuffice},
 		{"incomplete answers are awaited", incompleteAnswersAwaited},
+		{"incomplete answers before the grant", incompleteAnswersBeforeGrant},
 		{"newer nonce of another replica", newerNonce},
 		{"older observations", olderObservations},
 		{"grant conflict", grantConflict},
@@ -175,6 +176,30 @@ func incompleteAnswersAwaited(t *testing.T, f *storetest.Fixture) {
 	defer late.Stop()
 	decision := review(t, newReviewer(f, 0), f.Request(0))
 	require.True(t, decision.Allowed, decision.Message)
+}
+
+// incompleteAnswersBeforeGrant: another review requests a probe between the verdict and the grant,
+// and both wait to write. They decide from the newest answers, which are incomplete at first.
+func incompleteAnswersBeforeGrant(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	p, err := reviewer.probeAndDecide(t.Context(), f.Request(0), f.Cluster())
+	require.NoError(t, err)
+	defer p.request.Release()
+	require.True(t, p.verdict.Allowed, p.verdict.Message)
+	f.ChangeAgents(func() { f.Incomplete, f.Members[2].Healthy = true, false })
+	for slices.ContainsFunc(p.result.Cluster.Status.Observations,
+		func(o v1alpha1.Observation) bool { return !o.Incomplete }) {
+		<-p.result.Changed
+		p.result = p.request.Result()
+	}
+	late := time.AfterFunc(time.Second, func() {
+		f.ChangeAgents(func() { f.Incomplete, f.Members[2].Healthy = false, true })
+	})
+	defer late.Stop()
+	verdict, err := reviewer.grantFromProbe(t.Context(), f.Request(0), p)
+	require.NoError(t, err)
+	require.True(t, verdict.Allowed, verdict.Message)
 }
 
 func newerNonce(t *testing.T, f *storetest.Fixture) {

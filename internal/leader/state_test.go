@@ -282,3 +282,15 @@ func TestBoundCondition(t *testing.T) {
 		})
 	}
 }
+
+// TestIncompleteAnswerOfOther: any agent can publish an entry. The summary does not wait for one
+// that is no observer.
+func TestIncompleteAnswerOfOther(t *testing.T) {
+	c := &v1alpha1.EtcdCluster{}
+	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u", Basis: v1alpha1.BasisBootstrap}}
+	c.Status.Observations = []v1alpha1.Observation{
+		{Node: "n", NodeUID: "u", Nonce: "1", LocalMember: "a", Linearizable: true},
+		{Node: "worker", NodeUID: "w", Nonce: "1", Incomplete: true},
+	}
+	require.False(t, isIncomplete(clusterstore.ProbeResult{Cluster: c, Nonces: []string{"1"}}))
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -54,11 +55,10 @@ func (l *Leader) writeSummary(
 	return nil
 }
 
-// isIncomplete reports whether an agent has answered, and still waits for members.
+// isIncomplete reports whether an observer has answered, and still waits for members.
 func isIncomplete(result clusterstore.ProbeResult) bool {
-	return slices.ContainsFunc(result.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-		return o.Incomplete && slices.Contains(result.Nonces, o.Nonce)
-	})
+	return slices.ContainsFunc(observation.AcceptedWithNonce(result.Cluster, result.Nonces),
+		func(o v1alpha1.Observation) bool { return o.Incomplete })
 }
 
 // summaryInputs are all that a summary is made from, except for the time.
