@@ -253,9 +253,11 @@ func (a *simulatedAgent) writeNode(sim *simulation) bool {
 	for _, c := range a.clusters.list() {
 		k.Clusters = append(k.Clusters, *c)
 	}
-	p := protect.Assess(a.scanHost(sim), k)
+	scan := a.scanHost(sim)
+	p := protect.Assess(scan, k)
 	retired := false
 	for _, c := range k.Clusters {
+		retired = a.reportAbsence(sim, n, c, scan) || retired
 		at := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == n.Name })
 		if p.Membership == protect.MemberAbsent && at >= 0 {
 			err := sim.api.applyObservation(c.Name, n.Name, nil)
@@ -274,6 +276,30 @@ func (a *simulatedAgent) writeNode(sim *simulation) bool {
 		sim.fail("agent %s cannot update its Node: %v", a.host.name, err)
 	}
 	return true
+}
+
+// reportAbsence reports that the host has no member any more of a cluster that binds one to its
+// Node. It reports whether it wrote that.
+func (a *simulatedAgent) reportAbsence(
+	sim *simulation, n *corev1.Node, c v1alpha1.EtcdCluster, scan evidence.Scan,
+) bool {
+	isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.NodeUID == n.UID })
+	if !isBound || !protect.HasNoMemberOf(observation.ClusterIDOf(&c), scan) {
+		return false
+	}
+	entry := v1alpha1.Observation{Node: n.Name, NodeUID: n.UID, AlarmsUnknown: true}
+	for _, o := range c.Status.Observations {
+		if o.Node == n.Name && o.NodeUID == n.UID {
+			entry = *o.DeepCopy()
+		}
+	}
+	if entry.NoMember {
+		return false
+	}
+	entry.NoMember, entry.Time = true, metav1.Now()
+	err := sim.api.applyObservation(c.Name, n.Name, &entry)
+	sim.log("agent %s reports that its host has no member of %s: %s", n.Name, c.Name, errorText(err))
+	return err == nil
 }
 
 func formatChanges(changes ...map[string]*string) string {

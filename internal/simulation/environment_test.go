@@ -219,6 +219,11 @@ func (sim *simulation) settleGrant(c *v1alpha1.EtcdCluster, uid types.UID) {
 			d.over, d.host.keptByOperator = true, true
 		}
 	}
+	sim.nameGrant(c, uid)
+}
+
+// nameGrant lets an operator name a grant, which the leader then ends.
+func (sim *simulation) nameGrant(c *v1alpha1.EtcdCluster, uid types.UID) {
 	body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, quorum.ResolveAnnotation, uid)
 	_, err := sim.api.patchCluster(c.Name, types.MergePatchType, []byte(body))
 	sim.log("operator settles the grant for Node UID %s in %s: %s", uid, c.Name, errorText(err))

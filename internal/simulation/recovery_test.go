@@ -123,7 +123,8 @@ func (sim *simulation) repairMembers() {
 	}
 }
 
-// settleGrants lets an operator name the grants of the machines that stay.
+// settleGrants lets an operator name the grants of the machines that stay, and those whose members
+// run on other machines: an attacker may have claimed them before their hosts had Nodes.
 func (sim *simulation) settleGrants() {
 	for _, e := range sim.etcds {
 		c, err := sim.api.cluster(string(e.id))
@@ -131,7 +132,7 @@ func (sim *simulation) settleGrants() {
 			continue
 		}
 		for _, g := range c.Spec.Grants {
-			sim.settleUntilDone(c.Name, g)
+			sim.settleUntilDone(e, g)
 		}
 	}
 }
@@ -141,18 +142,37 @@ func (sim *simulation) settleGrants() {
 // and not yet that old.
 const settlingTime = quorum.ResolveByHandAfter + 2*time.Minute
 
-// settleUntilDone lets an operator name the grant of a machine that stays, until the grant ends.
-func (sim *simulation) settleUntilDone(cluster string, g v1alpha1.Grant) {
-	for begun := time.Now(); time.Since(begun) < settlingTime; {
-		c, err := sim.api.cluster(cluster)
-		if err != nil || !slices.ContainsFunc(c.Spec.Grants, func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }) ||
-			!slices.ContainsFunc(sim.hosts, func(h *simulatedHost) bool { return h.keptByOperator && h.name == g.Node }) ||
-			!sim.canSettle(g.NodeUID) {
+// settleUntilDone lets an operator name a grant until it ends.
+func (sim *simulation) settleUntilDone(e *simulatedEtcd, g v1alpha1.Grant) {
+	for begun := time.Now(); time.Since(begun) < settlingTime; sim.advance(20 * time.Second) {
+		c, err := sim.api.cluster(string(e.id))
+		switch {
+		case err != nil || !sim.hasGrant(e.id, g.NodeUID):
+			return
+		case sim.isKept(g.Node) && sim.canSettle(g.NodeUID):
+			sim.settleGrant(c, g.NodeUID)
+		case sim.runsElsewhere(e, g):
+			sim.nameGrant(c, g.NodeUID)
+		default:
 			return
 		}
-		sim.settleGrant(c, g.NodeUID)
-		sim.advance(20 * time.Second)
 	}
+}
+
+// isKept reports whether an operator has guaranteed that the machine stays.
+func (sim *simulation) isKept(node string) bool {
+	return slices.ContainsFunc(sim.hosts, func(h *simulatedHost) bool { return h.keptByOperator && h.name == node })
+}
+
+// runsElsewhere reports whether the Node of a grant is gone, and the members that the grant names
+// run on machines with other names.
+func (sim *simulation) runsElsewhere(e *simulatedEtcd, g v1alpha1.Grant) bool {
+	named := slices.DeleteFunc(slices.Clone(e.members), func(m *simulatedMember) bool {
+		return !slices.Contains(g.Members, m.id)
+	})
+	n, err := sim.api.node(g.Node)
+	return (err != nil || n.UID != g.NodeUID) && len(named) > 0 &&
+		!slices.ContainsFunc(named, func(m *simulatedMember) bool { return !m.isAlive() || m.host.name == g.Node })
 }
 
 // checkLiveness requires that a safe deletion is allowed.

@@ -141,7 +141,8 @@ func (r claimReview) announcedMembers() []v1alpha1.MemberID {
 }
 
 // reassess returns the binding as the present lists and announcements support it. A binding of the
-// bootstrap stays as it is, and so does that of a Node that is gone.
+// bootstrap stays as it is, and so does that of a Node that is gone. A dispute with one other Node
+// ends when the agent of the bound Node finds neither a server nor data on its own host.
 func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 	if b.Basis == v1alpha1.BasisBootstrap || !r.exists(b) {
 		return b
@@ -159,16 +160,23 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 	isOwn := slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.UID == b.NodeUID })
 	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.NodeClaim) bool { return !isRival(n) })
 	switch {
-	case isOwn && len(rivals) > 0:
+	case isOwn && len(rivals) > 0 && (len(rivals) > 1 || !reportsNoMember(r.cluster, b)):
 		b.Basis = v1alpha1.BasisDisputed
-	case isOwn:
-		b.Basis = v1alpha1.BasisJoined
 	case len(rivals) == 1:
 		b.Node, b.NodeUID, b.Basis = rivals[0].Node, rivals[0].UID, v1alpha1.BasisJoined
+	case isOwn:
+		b.Basis = v1alpha1.BasisJoined
 	default:
 		b.Basis = v1alpha1.BasisClaimed
 	}
 	return b
+}
+
+// reportsNoMember reports whether the agent of the bound Node has found neither a server nor data.
+func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
+		return o.NoMember && o.Node == b.Node && o.NodeUID == b.NodeUID
+	})
 }
 
 // countDisputes returns how many members the Node announces that are bound to other Nodes that
@@ -350,7 +358,5 @@ func hasEnded(s quorum.Snapshot, b v1alpha1.Binding) bool {
 	if len(s.Lists) == 0 || observation.IsListedByAny(s.Lists, b.MemberID) {
 		return false
 	}
-	return s.IsConclusive() || slices.ContainsFunc(s.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-		return o.NoMember && o.Node == b.Node && o.NodeUID == b.NodeUID
-	})
+	return s.IsConclusive() || reportsNoMember(s.Cluster, b)
 }

@@ -121,6 +121,24 @@ func TestF21HostRegistersLater(t *testing.T) {
 			require.Equal(t, c.basis, basisOf(w, 3), "the worker's claim stays refused")
 		})
 	}
+	t.Run("F54 false claimant has no member", func(t *testing.T) {
+		w := newMember()
+		worker, lie := quorumtest.Intruder(3, members(4)...)
+		worker.Addresses = []string{quorumtest.Address(3)}
+		w.With(lie)
+		bind(w, append(quorumtest.Claims(3), worker))
+		bind(w, append(quorumtest.Claims(3), worker, host))
+		require.Equal(t, v1alpha1.BasisDisputed, basisOf(w, 3))
+
+		last := len(w.Cluster.Status.Observations) - 1
+		w.Cluster.Status.Observations[last] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
+		worker.Announced = nil
+		bind(w, append(quorumtest.Claims(3), worker))
+		require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
+		bind(w, append(quorumtest.Claims(3), worker, host))
+		require.Equal(t, "a=u1 b=u2 c=u3 d=u4", uids(w.Cluster.Spec.Members))
+		require.Equal(t, v1alpha1.BasisJoined, basisOf(w, 3))
+	})
 	t.Run("false claimant is gone", func(t *testing.T) {
 		w := newMember()
 		worker, lie := quorumtest.Intruder(3, members(4)...)
