@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,17 +20,43 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
 
-// Install applies the shipped manifests, with nodes that are born held if BornHeld.
-func (s *Server) Install(ctx context.Context) error {
+// Install applies the shipped manifests with these components, and with nodes that are born held if
+// BornHeld.
+func (s *Server) Install(ctx context.Context, components ...string) error {
 	root, err := process.RepositoryRoot()
 	if err != nil {
 		return err
 	}
 	dir := filepath.Join(root, "manifests")
+	overlay := dir
 	if s.mutates {
-		dir = filepath.Join(dir, "overlays/born-held")
+		overlay = filepath.Join(dir, "overlays/born-held")
 	}
-	return s.Apply(ctx, dir)
+	if len(components) > 0 {
+		if overlay, err = s.addComponents(dir, overlay, components); err != nil {
+			return err
+		}
+	}
+	return s.Apply(ctx, overlay)
+}
+
+// addComponents writes a kustomization of an overlay with components, and returns its directory.
+func (s *Server) addComponents(manifests, overlay string, components []string) (dir string, err error) {
+	dir = s.path("components")
+	if manifests, err = filepath.Rel(dir, manifests); err != nil {
+		return "", fmt.Errorf("finding the manifests: %w", err)
+	}
+	if overlay, err = filepath.Rel(dir, overlay); err != nil {
+		return "", fmt.Errorf("finding the manifests: %w", err)
+	}
+	text := "resources: [" + overlay + "]\ncomponents:\n"
+	for _, c := range components {
+		text += "- " + filepath.Join(manifests, "components", c) + "\n"
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600)
 }
 
 // Apply installs a kustomization like "kubectl apply --server-side -k <dir>". It returns when
