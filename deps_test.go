@@ -94,7 +94,7 @@ manifests: pkg/machine pkg/readiness
 test/bench: *
 test/bench/watcher:
 test/demo: *
-test/drainers: pkg/protect/guard
+test/drainers: pkg/machine pkg/protect/guard
 test/e2e: api/v1alpha1 pkg/protect pkg/protect/guard pkg/protect/observation pkg/protect/quorum pkg/readiness
 test/e2e/echo:
 test/fixture: internal/testenv/apiserver internal/testenv/etcd internal/testenv/hostnet

@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,6 +25,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/test/fixture"
 )
@@ -52,7 +56,7 @@ kind: ProcessMachine
 metadata: {name: %[1]s, namespace: default, finalizers: [drainers.example.org/process]}
 spec: {providerID: "process://%[1]s"}
 `
-	machine = `
+	machineObject = `
 apiVersion: cluster.x-k8s.io/v1beta2
 kind: Machine
 metadata:
@@ -85,49 +89,91 @@ data: {value: %s}
 // When the other member is back, the node is drained, and its machine ends.
 func TestClusterAPI(t *testing.T) {
 	r := newRig(t, "cluster-api")
-	nodes := []string{"etcd-1", "etcd-2", "etcd-3"}
-	r.startEtcd(nodes...)
-	for i, n := range nodes {
-		_, err := r.RegisterNode(t.Context(), n, r.Net.IP(i+1), true)
-		require.NoError(t, err)
-		r.startWorkload(n)
-	}
-	machines := r.startClusterAPI(nodes)
-	r.startHoldfast()
+	machines := r.startMachines()
 	require.NoError(t, r.etcd.Member(3).Pause())
 	require.NoError(t, r.client.Delete(t.Context(), machines[0]))
 
 	r.wait("the condition of the Machine to have Holdfast's answer", func(ctx context.Context) error {
-		return r.waitsForEtcd(ctx, machines[0], nodes[0])
+		return r.waitsForEtcd(ctx, machines[0])
 	})
 	r.requireCalm(func(ctx context.Context) error {
-		infrastructure, err := r.get(ctx, r.processMachine(nodes[0]))
-		if err == nil && (infrastructure == nil || infrastructure.GetDeletionTimestamp() != nil) {
-			err = errors.New("the infrastructure of the Machine is gone or being deleted")
-		}
-		return errors.Join(err, r.waitsForEtcd(ctx, machines[0], nodes[0]), r.isRunning(ctx, 1))
+		return errors.Join(r.waitsForEtcd(ctx, machines[0]), r.hasMachine(ctx, 1), r.hasGuard(ctx, 1))
 	})
 
 	require.NoError(t, r.etcd.Member(3).Resume())
-	r.wait("the end of the Machine", func(ctx context.Context) error {
-		current, err := r.get(ctx, machines[0])
-		if err == nil && current != nil {
-			status, reason, message := condition(current, "Deleting")
-			err = fmt.Errorf("its condition Deleting is %s, %s: %s", status, reason, message)
-		}
-		return err
-	})
-	require.False(t, r.etcd.Member(1).Running(), "its infrastructure ended the process")
-	gone, err := r.isGone(t.Context(), nodes[0])
-	require.NoError(t, err)
-	require.True(t, gone, "Cluster API deletes the Node last")
-	r.requireQuorum()
+	r.requireEnded(machines[0])
 
 	require.NoError(t, r.client.Delete(t.Context(), machines[1]))
 	r.wait("the condition of the second Machine to have Holdfast's answer", func(ctx context.Context) error {
-		return r.waitsForEtcd(ctx, machines[1], nodes[1])
+		return r.waitsForEtcd(ctx, machines[1])
 	})
-	require.NoError(t, r.isRunning(t.Context(), 2))
+	require.NoError(t, errors.Join(r.hasMachine(t.Context(), 2), r.hasGuard(t.Context(), 2)))
+}
+
+// TestClusterAPIComponent deletes the Machine of an etcd node with the component cluster-api. While
+// etcd cannot lose the node, the API server refuses that. When etcd can, the machine ends.
+func TestClusterAPIComponent(t *testing.T) {
+	r := newRig(t, "cluster-api-component")
+	machines := r.startMachines("cluster-api")
+	require.NoError(t, r.etcd.Member(3).Pause())
+	r.requireRefused(machines[0], 1)
+
+	require.NoError(t, r.etcd.Member(3).Resume())
+	r.waitForDeletion(machines[0])
+	r.requireEnded(machines[0])
+	r.requireRefused(machines[1], 2)
+}
+
+// TestClusterAPIHook deletes the Machine of an etcd node while no webhook runs, so that its
+// deletion is not reviewed. Its drain does not wait for Holdfast either. The hook keeps its machine
+// until etcd can lose the node.
+func TestClusterAPIHook(t *testing.T) {
+	for name, skipDrain := range map[string]func(*rig, *unstructured.Unstructured){
+		"excluded from draining": func(r *rig, m *unstructured.Unstructured) {
+			r.patch(m, `{"metadata":{"annotations":{"machine.cluster.x-k8s.io/exclude-node-draining":""}}}`)
+		},
+		"drained with a timeout": func(r *rig, m *unstructured.Unstructured) {
+			r.patch(m, `{"spec":{"deletion":{"nodeDrainTimeoutSeconds":1}}}`)
+		},
+		"without a guard pod": func(r *rig, m *unstructured.Unstructured) { r.removeGuard(m.GetName()) },
+	} {
+		t.Run(name, func(t *testing.T) { testClusterAPIHook(t, skipDrain) })
+	}
+}
+
+func testClusterAPIHook(t *testing.T, skipDrain func(*rig, *unstructured.Unstructured)) {
+	r := newRig(t, "cluster-api-hook")
+	machines := r.startMachines("cluster-api")
+	r.waitForHook(machines[0])
+	skipDrain(r, machines[0])
+	require.NoError(t, r.etcd.Member(3).Pause())
+	r.deleteUnreviewed(machines[0])
+
+	r.wait("the Machine to wait for its hook", func(ctx context.Context) error {
+		return errors.Join(r.waitsForHook(ctx, machines[0]), r.hasRefusal(ctx, machines[0]))
+	})
+	r.requireCalm(func(ctx context.Context) error {
+		return errors.Join(r.waitsForHook(ctx, machines[0]), r.hasMachine(ctx, 1))
+	})
+
+	require.NoError(t, r.etcd.Member(3).Resume())
+	r.requireEnded(machines[0])
+}
+
+// startMachines starts an etcd cluster on three nodes, Cluster API with their Machines, and
+// Holdfast with components. It returns the Machines.
+func (r *rig) startMachines(components ...string) []*unstructured.Unstructured {
+	r.t.Helper()
+	nodes := []string{"etcd-1", "etcd-2", "etcd-3"}
+	r.startEtcd(nodes...)
+	for i, n := range nodes {
+		_, err := r.RegisterNode(r.t.Context(), n, r.Net.IP(i+1), true)
+		require.NoError(r.t, err)
+		r.startWorkload(n)
+	}
+	machines := r.startClusterAPI(nodes)
+	r.startHoldfast(components...)
+	return machines
 }
 
 // startClusterAPI starts Cluster API, with a Machine and its infrastructure for each node.
@@ -148,7 +194,7 @@ func (r *rig) startClusterAPI(nodes []string) []*unstructured.Unstructured {
 		patch := fmt.Appendf(nil, `{"spec":{"providerID":"process://%s"}}`, n)
 		_, err := r.core.CoreV1().Nodes().Patch(r.t.Context(), n, types.MergePatchType, patch, metav1.PatchOptions{})
 		require.NoError(r.t, err)
-		machines = append(machines, r.create(machine, n))
+		machines = append(machines, r.create(machineObject, n))
 	}
 	r.runInfrastructure()
 	r.startManager()
@@ -232,8 +278,9 @@ func (r *rig) processMachine(node string) *unstructured.Unstructured {
 
 // waitsForEtcd returns an error unless a Machine waits in its drain for the guard pod, with
 // Holdfast's answer in its condition.
-func (r *rig) waitsForEtcd(ctx context.Context, machine *unstructured.Unstructured, node string) error {
-	current, err := r.get(ctx, machine)
+func (r *rig) waitsForEtcd(ctx context.Context, m *unstructured.Unstructured) error {
+	node := m.GetName()
+	current, err := r.get(ctx, m)
 	if err != nil || current == nil {
 		return errors.Join(err, errors.New("the Machine is gone"))
 	}
@@ -246,20 +293,117 @@ func (r *rig) waitsForEtcd(ctx context.Context, machine *unstructured.Unstructur
 	return nil
 }
 
-// isRunning returns an error unless the Node of a member is not being deleted, and its guard pod
-// and its member run. Cluster API evicts all pods of a node at the same time, so its workload may
-// leave.
-func (r *rig) isRunning(ctx context.Context, member int) error {
+// hasGuard returns an error unless the guard pod of a member's node runs.
+func (r *rig) hasGuard(ctx context.Context, member int) error {
+	pod, err := r.core.CoreV1().Pods(guard.Namespace).Get(ctx, guard.Name(r.nodeOf(member)), metav1.GetOptions{})
+	if err == nil && pod.DeletionTimestamp != nil {
+		err = fmt.Errorf("guard pod %s is being deleted", pod.Name)
+	}
+	return err
+}
+
+// hasMachine returns an error unless the Node and the infrastructure of a member are not being
+// deleted, and the member runs. Cluster API evicts all pods of a node at the same time, so its
+// workload may leave.
+func (r *rig) hasMachine(ctx context.Context, member int) error {
 	node, err := r.core.CoreV1().Nodes().Get(ctx, r.nodeOf(member), metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	pod, err := r.core.CoreV1().Pods(guard.Namespace).Get(ctx, guard.Name(node.Name), metav1.GetOptions{})
+	infrastructure, err := r.get(ctx, r.processMachine(node.Name))
+	switch {
+	case err != nil:
+		return err
+	case infrastructure == nil || infrastructure.GetDeletionTimestamp() != nil:
+		return fmt.Errorf("the infrastructure of node %s is gone or being deleted", node.Name)
+	case node.DeletionTimestamp != nil || !r.etcd.Member(member).Running():
+		return fmt.Errorf("node %s is being deleted, or its member has ended", node.Name)
+	}
+	return nil
+}
+
+// requireEnded waits until a Machine is gone, and requires that its machine has ended, that its
+// Node is gone, and that etcd has quorum.
+func (r *rig) requireEnded(m *unstructured.Unstructured) {
+	r.t.Helper()
+	r.waitForEnd(m)
+	for _, member := range r.etcd.Members() {
+		require.False(r.t, member.Node == m.GetName() && member.Running(), "its infrastructure ended the process")
+	}
+	gone, err := r.isGone(r.t.Context(), m.GetName())
+	require.NoError(r.t, err)
+	require.True(r.t, gone, "Cluster API deletes the Node last")
+	r.requireQuorum()
+}
+
+// waitForHook waits until a Machine has Holdfast's hook.
+func (r *rig) waitForHook(m *unstructured.Unstructured) {
+	r.t.Helper()
+	r.wait("the hook of Machine "+m.GetName(), func(ctx context.Context) error {
+		current, err := r.get(ctx, m)
+		if err != nil || current == nil {
+			return errors.Join(err, errors.New("no Machine"))
+		}
+		if current.GetAnnotations()[machine.HookAnnotation] == "" {
+			return fmt.Errorf("its annotations are %v", current.GetAnnotations())
+		}
+		return nil
+	})
+}
+
+// waitsForHook returns an error unless a Machine is being deleted and waits for Holdfast's hook
+// only.
+func (r *rig) waitsForHook(ctx context.Context, m *unstructured.Unstructured) error {
+	current, err := r.get(ctx, m)
+	if err != nil || current == nil {
+		return errors.Join(err, errors.New("the Machine is gone"))
+	}
+	status, reason, message := condition(current, "Deleting")
+	if status != "True" || reason != "WaitingForPreTerminateHook" || !strings.Contains(message, machine.HookAnnotation) {
+		return fmt.Errorf("the condition Deleting is %s, %s: %s", status, reason, message)
+	}
+	return nil
+}
+
+// hasRefusal returns an error unless an event of a Machine has Holdfast's answer for its node.
+func (r *rig) hasRefusal(ctx context.Context, m *unstructured.Unstructured) error {
+	events, err := r.core.CoreV1().Events(m.GetNamespace()).List(ctx, metav1.ListOptions{
+		FieldSelector: "reason=DeletionRefused,involvedObject.kind=Machine,involvedObject.name=" + m.GetName(),
+	})
 	if err != nil {
 		return err
 	}
-	if node.DeletionTimestamp != nil || pod.DeletionTimestamp != nil || !r.etcd.Member(member).Running() {
-		return fmt.Errorf("node %s, its guard pod or its member has ended", node.Name)
+	answer := "the machine may not end: deleting node " + m.GetName() + " would break quorum of etcd cluster"
+	if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.HasPrefix(e.Message, answer) }) {
+		return fmt.Errorf("of %d refusals of Machine %s none begins with %q", len(events.Items), m.GetName(), answer)
 	}
 	return nil
+}
+
+// removeGuard makes a node one that has no guard pod.
+func (r *rig) removeGuard(name string) {
+	r.t.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, guard.NodeLabel, guard.Never)
+	_, err := r.core.CoreV1().Nodes().Patch(r.t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(r.t, err)
+	r.wait("the end of the guard pod of "+name, func(ctx context.Context) error {
+		_, err := r.core.CoreV1().Pods(guard.Namespace).Get(ctx, guard.Name(name), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it exists"))
+	})
+}
+
+// deleteUnreviewed deletes an object while no webhook runs.
+func (r *rig) deleteUnreviewed(o *unstructured.Unstructured) {
+	r.t.Helper()
+	flags := r.machineFlags()
+	for _, w := range r.Webhooks() {
+		require.NoError(r.t, w.Kill())
+	}
+	require.NoError(r.t, r.client.Delete(r.t.Context(), o))
+	for _, w := range r.Webhooks() {
+		require.NoError(r.t, w.Start(flags...))
+	}
 }

@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -154,12 +155,12 @@ func (r *rig) startEtcd(nodes ...string) {
 	require.NoError(r.t, err)
 }
 
-// startHoldfast installs Holdfast, and starts the webhooks, and an agent with its pod on each node.
-// The nodes are older, so Holdfast does not hold them.
-func (r *rig) startHoldfast() {
+// startHoldfast installs Holdfast with components, and starts the webhooks, and an agent with its
+// pod on each node. The nodes are older, so Holdfast does not hold them.
+func (r *rig) startHoldfast(components ...string) {
 	r.t.Helper()
-	require.NoError(r.t, r.Install(r.t.Context()))
-	require.NoError(r.t, r.StartWebhooks(r.t.Context()))
+	require.NoError(r.t, r.Install(r.t.Context(), components...))
+	require.NoError(r.t, r.StartWebhooks(r.t.Context(), r.machineFlags()...))
 	for _, n := range r.nodes {
 		r.startAgent(n)
 	}
@@ -167,6 +168,17 @@ func (r *rig) startHoldfast() {
 	for _, n := range r.nodes {
 		r.waitForGuard(n)
 	}
+}
+
+// machineFlags returns the flags that the components for machines add to the webhook.
+func (r *rig) machineFlags() []string {
+	r.t.Helper()
+	webhook, err := r.core.AppsV1().Deployments(fixture.Namespace).Get(
+		r.t.Context(), "holdfast-webhook", metav1.GetOptions{})
+	require.NoError(r.t, err)
+	return slices.DeleteFunc(webhook.Spec.Template.Spec.Containers[0].Args, func(arg string) bool {
+		return arg != "--cluster-api" && arg != "--karpenter"
+	})
 }
 
 // startAgent starts the agent of a node, and creates the pod that it would be. The leader copies
@@ -312,6 +324,44 @@ func (r *rig) replaceMember(old int, node string) {
 	require.NoError(r.t, r.etcd.Promote(ctx, made))
 }
 
+// waitForDeletion deletes an object as soon as the API server accepts that.
+func (r *rig) waitForDeletion(o *unstructured.Unstructured) {
+	r.t.Helper()
+	r.wait("the deletion of "+o.GetKind()+" "+o.GetName()+" to be allowed", func(ctx context.Context) error {
+		return r.client.Delete(ctx, o)
+	})
+}
+
+// waitForEnd waits until an object is gone.
+func (r *rig) waitForEnd(o *unstructured.Unstructured) {
+	r.t.Helper()
+	r.wait("the end of "+o.GetKind()+" "+o.GetName(), func(ctx context.Context) error {
+		current, err := r.get(ctx, o)
+		if err == nil && current != nil {
+			status, reason, message := condition(current, "Deleting")
+			err = fmt.Errorf("it exists; its condition Deleting is %s, %s: %s", status, reason, message)
+		}
+		return err
+	})
+}
+
+// requireRefused requires that the API server refuses the deletion of an object with Holdfast's
+// answer, and that nothing happens to the object and its node.
+func (r *rig) requireRefused(o *unstructured.Unstructured, member int) {
+	r.t.Helper()
+	node := r.nodeOf(member)
+	err := r.client.Delete(r.t.Context(), o)
+	require.ErrorContains(r.t, err, "deleting node "+node+" would break quorum of etcd cluster")
+	require.ErrorContains(r.t, err, o.GetName()+" stands for node "+node+": both have the provider ID ")
+	r.requireCalm(func(ctx context.Context) error {
+		current, err := r.get(ctx, o)
+		if err == nil && (current == nil || current.GetDeletionTimestamp() != nil) {
+			err = fmt.Errorf("%s %s is gone or being deleted", o.GetKind(), o.GetName())
+		}
+		return errors.Join(err, r.isUntouched(ctx, member))
+	})
+}
+
 // requireQuorum makes a linearizable read.
 func (r *rig) requireQuorum() {
 	r.t.Helper()
@@ -417,6 +467,12 @@ func (r *rig) create(format string, args ...any) *unstructured.Unstructured {
 		return r.client.Create(ctx, made)
 	})
 	return made
+}
+
+// patch changes an object with a merge patch.
+func (r *rig) patch(o *unstructured.Unstructured, patch string) {
+	r.t.Helper()
+	require.NoError(r.t, r.client.Patch(r.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 // get returns the current version of an object, or nil if it is gone.
