@@ -323,8 +323,19 @@ release-snapshot: ## Build the files of a release of HEAD twice, in two places, 
 	diff -r "$$dir/a/bin/release" "$$dir/somewhere/else/bin/release" && rm -rf bin/release && cp -R "$$dir/a/bin/release" bin/ && \
 	echo "the same files twice; they are in bin/release"
 
+# The state from which make e2e upgrades: the last release, or while there is none, a commit.
+PREVIOUS ?= $(shell git describe --tags --abbrev=0 HEAD^ 2> /dev/null || echo 6d7b0c980a8fe72e926d3aec372041b0c00203ce)
+
+.PHONY: previous
+previous: ## Build the images and the chart of an earlier state into bin/previous (PREVIOUS=v0.1.0, a tag or a commit)
+	@git cat-file -e '$(PREVIOUS)^{commit}' || { echo "the clone does not have $(PREVIOUS): fetch the whole history, or name another state with PREVIOUS="; exit 1; }
+	@rm -rf bin/previous && mkdir -p bin/previous && dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	git archive '$(PREVIOUS)' | tar -xC "$$dir" && \
+	$(MAKE) --no-print-directory -C "$$dir" image-files VERSION=previous REVISION='$(PREVIOUS)' SOURCE_DATE_EPOCH=0 && \
+	mv "$$dir"/bin/images/*.tar "$$dir/charts/holdfast" bin/previous/
+
 .PHONY: e2e
-e2e: images bin/etcd bin/etcdctl bin/kubectl bin/helm $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
+e2e: images previous bin/etcd bin/etcdctl bin/kubectl bin/helm $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
 	go test -tags e2e -count=1 -timeout 80m -v ./test/e2e
 
 .PHONY: drainers

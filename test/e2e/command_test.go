@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // commandTimeout limits one command. The longest are the creation of the cluster and the wait for
@@ -115,6 +116,20 @@ func (c *kindCluster) waitFor(t *testing.T, what string, limit time.Duration,
 			require.FailNow(t, "timeout after "+limit.String()+" waiting for "+what, state)
 		}
 	}
+}
+
+// poll waits until check returns no error.
+func poll(ctx context.Context, what string, check func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, longTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			last = check(ctx)
+			return last == nil, nil
+		})
+	if err != nil {
+		return fmt.Errorf("waiting for %s: %w: %w", what, err, last)
+	}
+	return nil
 }
 
 // waitForNode waits until check returns true for a Node, and returns the Node.

@@ -105,6 +105,14 @@ func (e *etcdUnits) tryEtcdctl(ctx context.Context, number int, command string) 
 		"set -a; . /etc/etcd.env; unset ETCD_NAME; exec etcdctl --command-timeout=30s "+command)
 }
 
+// waitForMember waits until a member serves.
+func (e *etcdUnits) waitForMember(ctx context.Context, number int) error {
+	return poll(ctx, "etcd to serve on "+e.c.worker(number), func(ctx context.Context) error {
+		_, err := e.tryEtcdctl(ctx, number, "endpoint health")
+		return err
+	})
+}
+
 // promote makes a learner a voter as soon as it has caught up.
 func (e *etcdUnits) promote(t *testing.T, number int, id string) {
 	t.Helper()

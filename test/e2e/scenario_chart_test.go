@@ -8,41 +8,78 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// scenarioChart installs the chart on the cluster from which the manifests were removed, upgrades
-// it, rolls it back and uninstalls it. helm waits for the pods each time. It uninstalls the rest as
-// a user does, so that the nodes are clean.
+// scenarioChart installs the chart of an earlier state on the cluster from which the manifests were
+// removed, upgrades it to this one, rolls it back, upgrades it again, and uninstalls it. helm waits
+// for the pods each time. The Job of helm uninstall cleans the nodes.
 func scenarioChart(t *testing.T, c *kindCluster) {
+	previous := c.loadPrevious(t)
 	chart := filepath.Join(c.root, "charts", "holdfast")
-	c.helm(t, "install", "holdfast", chart, "--create-namespace", "--wait")
-	c.kubectl(t, "get", "mutatingadmissionpolicies", "holdfast-born-held")
+	c.helm(t, append([]string{"install", "holdfast", "--create-namespace"}, previous...)...)
 	c.waitForWebhook(t)
-	before := c.webhookArgs(t)
+	c.waitForHealthy(t, 3)
+	before, etcd := c.webhook(t), c.etcdCluster(t)
 
-	c.helm(t, "upgrade", "holdfast", chart, "--wait", "--set", "drains.enabled=false")
-	require.Equal(t, append(before, "--guard-drains=false"), c.webhookArgs(t))
+	c.helm(t, "upgrade", "holdfast", chart, "--reset-values", "--set", "drains.enabled=false,uninstall.enabled=true")
+	upgraded := c.webhook(t)
+	require.Contains(t, upgraded, "--guard-drains=false")
+	require.Contains(t, upgraded, "holdfast-webhook:v0.1.0")
 	c.waitForWebhook(t)
+	c.requireSameMembers(t, etcd)
 
-	c.helm(t, "rollback", "holdfast", "1", "--wait")
-	require.Equal(t, before, c.webhookArgs(t))
+	c.helm(t, "rollback", "holdfast", "1")
+	require.Equal(t, before, c.webhook(t))
 	c.waitForWebhook(t)
+	c.requireSameMembers(t, etcd)
 
-	c.helm(t, "uninstall", "holdfast", "--wait")
+	c.helm(t, "rollback", "holdfast", "2")
+	require.Equal(t, upgraded, c.webhook(t))
+	c.waitForWebhook(t)
+	c.requireSameMembers(t, etcd)
+
+	c.helm(t, "uninstall", "holdfast")
+	c.requireClean(t, "")
 	require.Equal(t, "customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev",
 		strings.TrimSpace(c.kubectl(t, "get", "customresourcedefinitions", "etcdclusters.holdfast.dev", "-o", "name")))
 	c.run(t, "env", "KUBECTL="+c.tool("kubectl"), "make", "-C", c.root, "--no-print-directory", "uninstall")
 }
 
-// helm runs helm in the namespace of Holdfast. It must succeed.
-func (c *kindCluster) helm(t *testing.T, args ...string) {
+// loadPrevious loads the images of the earlier state, and returns the arguments of helm for its
+// chart.
+func (c *kindCluster) loadPrevious(t *testing.T) []string {
 	t.Helper()
-	c.run(t, c.tool("helm"), append(args, "--namespace", namespace, "--timeout", longTimeout.String())...)
+	dir := filepath.Join(c.tools, "previous")
+	arguments := []string{filepath.Join(dir, "holdfast")}
+	for _, program := range []string{"agent", "webhook"} {
+		c.run(t, c.tool("kind"), "load", "image-archive", filepath.Join(dir, "holdfast-"+program+".tar"), "--name", c.name)
+		arguments = append(arguments, "--set", program+".image.tag=previous")
+	}
+	return arguments
 }
 
-func (c *kindCluster) webhookArgs(t *testing.T) []string {
+// requireSameMembers waits until all members are healthy, and checks that the EtcdCluster and its
+// bindings are those of before.
+func (c *kindCluster) requireSameMembers(t *testing.T, before *v1alpha1.EtcdCluster) {
+	t.Helper()
+	c.waitForHealthy(t, 3)
+	now := c.etcdCluster(t)
+	require.Equal(t, before.UID, now.UID)
+	require.Equal(t, before.Spec.Members, now.Spec.Members)
+}
+
+// helm runs helm in the namespace of Holdfast, and waits. It must succeed.
+func (c *kindCluster) helm(t *testing.T, args ...string) {
+	t.Helper()
+	c.run(t, c.tool("helm"), append(args, "--namespace", namespace, "--wait", "--timeout", longTimeout.String())...)
+}
+
+// webhook returns the image and the arguments of the webhook.
+func (c *kindCluster) webhook(t *testing.T) []string {
 	t.Helper()
 	out := c.kubectl(t, "-n", namespace, "get", "deployment", "holdfast-webhook", "-o",
-		`jsonpath={range .spec.template.spec.containers[0].args[*]}{@}{"\n"}{end}`)
-	return strings.Split(strings.TrimSpace(out), "\n")
+		`jsonpath={.spec.template.spec.containers[0].image}{range .spec.template.spec.containers[0].args[*]}{"\n"}{@}{end}`)
+	return strings.Split(out, "\n")
 }

@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -16,19 +17,17 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-const (
-	// awayTime is how long etcd stops on a drained node.
-	awayTime = 10 * time.Second
-	// maxWriteGap is the longest time without a write to etcd. An election takes seconds.
-	maxWriteGap = 10 * time.Second
-)
+// maxWriteGap is the longest time without a write to etcd. An election takes seconds.
+const maxWriteGap = 10 * time.Second
 
-// scenarioDrain drains the three etcd nodes from three terminals at the same time. One drain at a
-// time proceeds; the others print why they wait. Meanwhile a client writes to etcd.
+// scenarioDrain drains and reboots the three etcd nodes from three terminals at the same time, as
+// kured does on each node. One drain at a time proceeds; the others print why they wait. Meanwhile
+// a client writes to etcd.
 func scenarioDrain(t *testing.T, c *kindCluster) {
 	c.resolveGrants(t)
 	c.waitForHealthy(t, 3)
 	for number := 1; number <= 3; number++ {
+		c.ownBootID(t, c.worker(number))
 		c.waitForGuard(t, c.worker(number))
 	}
 	d := etcdDrains{c: c, away: map[int]bool{}}
@@ -76,7 +75,7 @@ type etcdDrains struct {
 	longestGap     time.Duration
 }
 
-// drain drains a node, stops etcd there for a while, and uncordons the node.
+// drain drains a node, reboots it, and uncordons it.
 func (d *etcdDrains) drain(ctx context.Context, number int) error {
 	node := d.c.worker(number)
 	out, err := d.c.tryRun(ctx, d.c.tool("kubectl"), "drain", node, "--ignore-daemonsets", "--force",
@@ -87,9 +86,7 @@ func (d *etcdDrains) drain(ctx context.Context, number int) error {
 	if err := d.leave(number, strings.Contains(out, "draining node "+node+" "+quorumRefusal)); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	_, err = d.c.tryRun(ctx, "docker", "exec", node, "sh", "-ec",
-		fmt.Sprintf("systemctl stop etcd; sleep %.0f; systemctl start etcd", awayTime.Seconds()))
-	if err != nil {
+	if err := errors.Join(d.c.reboot(ctx, node), d.c.etcd.waitForMember(ctx, number)); err != nil {
 		return err
 	}
 	d.mu.Lock()

@@ -245,6 +245,31 @@ func scenarioUninstall(t *testing.T, c *kindCluster) {
 	c.runUninstallJob(t)
 	c.restoreFlannel(t)
 
+	c.requireClean(t, cordoned)
+	require.Equal(t, "stays", c.node(t, etcdNode).Annotations["example.org/mine"])
+	for _, kind := range []string{
+		"validatingwebhookconfigurations", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
+		"validatingadmissionpolicies",
+		"validatingadmissionpolicybindings", "clusterroles", "clusterrolebindings", "customresourcedefinitions",
+		"namespaces",
+	} {
+		require.NotContains(t, c.kubectl(t, "get", kind, "-o", "name"), "holdfast", "an object of Holdfast remains")
+	}
+	require.NotContains(t, c.kubectl(t, "-n", "default", "get", "roles,rolebindings", "-o", "name"), "holdfast")
+
+	c.waitForNode(t, held, "to accept pods", longTimeout, func(n *corev1.Node) bool {
+		return len(n.Spec.Taints) == 0 && conditionIs(n, corev1.NodeReady, corev1.ConditionTrue)
+	})
+	c.kubectl(t, "uncordon", cordoned)
+	require.Contains(t, c.kubectl(t, "delete", "node", cordoned, "--dry-run=server"), "deleted (server dry run)")
+	require.Empty(t,
+		strings.TrimSpace(c.kubectl(t, "get", "pods", "-A", "-l", "app.kubernetes.io/part-of=holdfast", "-o", "name")))
+}
+
+// requireClean checks that nothing of Holdfast remains on a Node, and that all are schedulable but
+// the one that an admin cordoned.
+func (c *kindCluster) requireClean(t *testing.T, cordoned string) {
+	t.Helper()
 	for name, n := range c.nodes(t) {
 		for key := range n.Annotations {
 			require.NotContains(t, key, "holdfast.dev/", "an annotation remains on node %s", name)
@@ -264,22 +289,4 @@ func scenarioUninstall(t *testing.T, c *kindCluster) {
 		}
 		require.Equal(t, name == cordoned, n.Spec.Unschedulable, "node %s", name)
 	}
-	require.Equal(t, "stays", c.node(t, etcdNode).Annotations["example.org/mine"])
-	for _, kind := range []string{
-		"validatingwebhookconfigurations", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
-		"validatingadmissionpolicies",
-		"validatingadmissionpolicybindings", "clusterroles", "clusterrolebindings", "customresourcedefinitions",
-		"namespaces",
-	} {
-		require.NotContains(t, c.kubectl(t, "get", kind, "-o", "name"), "holdfast", "an object of Holdfast remains")
-	}
-	require.NotContains(t, c.kubectl(t, "-n", "default", "get", "roles,rolebindings", "-o", "name"), "holdfast")
-
-	c.waitForNode(t, held, "to accept pods", longTimeout, func(n *corev1.Node) bool {
-		return len(n.Spec.Taints) == 0 && conditionIs(n, corev1.NodeReady, corev1.ConditionTrue)
-	})
-	c.kubectl(t, "uncordon", cordoned)
-	require.Contains(t, c.kubectl(t, "delete", "node", cordoned, "--dry-run=server"), "deleted (server dry run)")
-	require.Empty(t,
-		strings.TrimSpace(c.kubectl(t, "get", "pods", "-A", "-l", "app.kubernetes.io/part-of=holdfast", "-o", "name")))
 }

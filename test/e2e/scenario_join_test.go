@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -253,9 +254,7 @@ func scenarioReboot(t *testing.T, c *kindCluster) {
 		metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: was.ResourceVersion})
 	require.NoError(t, err)
 	defer watch.Stop()
-	started := []string{"inspect", "-f", "{{.State.StartedAt}}", name}
-	before := c.run(t, "docker", started...)
-	c.runOn(t, name, "systemctl reboot")
+	require.NoError(t, c.reboot(t.Context(), name))
 	held := false
 	for event := range watch.ResultChan() {
 		n, ok := event.Object.(*corev1.Node)
@@ -271,12 +270,26 @@ func scenarioReboot(t *testing.T, c *kindCluster) {
 		}
 	}
 	require.True(t, held, "the node went down without being held")
-
-	// Docker restarts the container, like a machine's firmware.
-	c.waitFor(t, "node "+name+" to boot", longTimeout, func(ctx context.Context) (bool, string) {
-		now, err := c.tryRun(ctx, "docker", started...)
-		return err == nil && now != before, now
-	})
 	c.waitForRelease(t, name)
 	require.NotEqual(t, was.Status.NodeInfo.BootID, c.node(t, name).Status.NodeInfo.BootID)
+}
+
+// reboot reboots a node, and returns when it boots. Docker restarts the container, like a machine's
+// firmware.
+func (c *kindCluster) reboot(ctx context.Context, node string) error {
+	started := []string{"inspect", "-f", "{{.State.StartedAt}}", node}
+	before, err := c.tryRun(ctx, "docker", started...)
+	if err != nil {
+		return err
+	}
+	if _, err := c.tryRun(ctx, "docker", "exec", node, "systemctl", "reboot"); err != nil {
+		return err
+	}
+	return poll(ctx, "node "+node+" to boot", func(ctx context.Context) error {
+		now, err := c.tryRun(ctx, "docker", started...)
+		if err == nil && now == before {
+			err = errors.New("it has not restarted")
+		}
+		return err
+	})
 }
