@@ -28,8 +28,6 @@ const (
 	fleetTarget = 1.5
 	// fleetParallelism limits the nodes and the agents that are created at the same time.
 	fleetParallelism = 8
-	// fleetHost is the node whose host all agents observe.
-	fleetHost = "worker-fleet"
 )
 
 // measureFleet measures the time from the last host signal, at the same moment on 1,000 nodes,
@@ -37,13 +35,11 @@ const (
 // connection, but in one process. They share one inotify watch of one host, because the kernel
 // allows a user 128 inotify instances by default.
 func measureFleet(ctx context.Context, b *benchCluster, t *resultTable) (err error) {
-	log, err := os.Create(filepath.Join(b.Dir, "fleet.log"))
+	f, err := newAgentFleet(b, "worker-fleet", fleetSize)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, log.Close()) }()
-	f := &agentFleet{cluster: b, log: slog.New(slog.NewTextHandler(log, nil)), list: make([]*fleetAgent, fleetSize)}
-	klog.SetSlogLogger(f.log) // client-go logs each delayed request
+	defer func() { err = errors.Join(err, f.logFile.Close()) }()
 	t.progress("registering %d nodes", fleetSize)
 	if err := f.register(ctx); err != nil {
 		return err
@@ -87,7 +83,7 @@ func (f *agentFleet) run(ctx context.Context, t *resultTable) (last time.Duratio
 	if err := f.start(running, group); err != nil {
 		return 0, err
 	}
-	if err := f.cluster.waitForHeld(ctx, fleetHost+"-", fleetSize); err != nil {
+	if err := f.cluster.waitForHeld(ctx, f.host+"-", len(f.list)); err != nil {
 		return 0, err
 	}
 	if err := fixture.Wait(ctx, 2*time.Second); err != nil {
@@ -96,30 +92,48 @@ func (f *agentFleet) run(ctx context.Context, t *resultTable) (last time.Duratio
 	return f.release(ctx, t)
 }
 
-// An agentFleet is the set of agents.
+// An agentFleet is a set of agents.
 type agentFleet struct {
 	cluster *benchCluster
-	log     *slog.Logger
+	// host is the node whose host all agents observe. It begins the names of their own nodes.
+	host    string
 	list    []*fleetAgent
 	watch   sharedWatch
+	log     *slog.Logger
+	logFile *os.File
+	// tick is the time between two scans of an agent.
+	tick time.Duration
+}
+
+func newAgentFleet(b *benchCluster, host string, size int) (*agentFleet, error) {
+	file, err := os.Create(filepath.Join(b.Dir, host+".log"))
+	if err != nil {
+		return nil, err
+	}
+	f := &agentFleet{
+		cluster: b, host: host, list: make([]*fleetAgent, size), tick: 10 * time.Second,
+		log: slog.New(slog.NewTextHandler(file, nil)), logFile: file,
+	}
+	for i := range f.list {
+		f.list[i] = &fleetAgent{name: fmt.Sprintf("%s-%d", host, i+1), opened: make(chan time.Time, 1)}
+	}
+	klog.SetSlogLogger(f.log) // client-go logs each delayed request
+	return f, nil
 }
 
 // release writes the last host signal and returns the time until the last node was released.
 func (f *agentFleet) release(ctx context.Context, t *resultTable) (last time.Duration, err error) {
-	signalled, err := f.cluster.writeSubnetFile(fleetHost)
+	signalled, err := f.cluster.writeSubnetFile(f.host)
 	if err != nil {
 		return 0, err
 	}
 	var taken durations
 	for _, a := range f.list {
-		select {
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		case <-time.After(time.Minute):
-			return 0, fmt.Errorf("node %s was not released within a minute; see fleet.log", a.name)
-		case at := <-a.opened:
-			taken = append(taken, at.Sub(signalled))
+		opened, err := a.waitForRelease(ctx)
+		if err != nil {
+			return 0, err
 		}
+		taken = append(taken, opened.Sub(signalled))
 	}
 	last = taken.quantile(1)
 	t.add(taken.row(fmt.Sprintf("release of a fleet after one signal; %d responses \"too many requests\"",
@@ -136,7 +150,7 @@ func (f *agentFleet) waitForConditions(ctx context.Context, t *resultTable, sign
 		}
 		open := 0
 		for i := range list.Items {
-			if strings.HasPrefix(list.Items[i].Name, fleetHost+"-") && isReleased(&list.Items[i]) &&
+			if strings.HasPrefix(list.Items[i].Name, f.host+"-") && isReleased(&list.Items[i]) &&
 				hasReleasedConditions(&list.Items[i]) {
 				open++
 			}
@@ -153,19 +167,21 @@ func (f *agentFleet) waitForConditions(ctx context.Context, t *resultTable, sign
 // register lays out the host and registers the nodes, each with its own kubelet's identity and
 // held from birth.
 func (f *agentFleet) register(ctx context.Context) error {
-	if err := f.cluster.registerHeld(ctx, fleetHost); err != nil {
+	if err := f.cluster.registerHeld(ctx, f.host); err != nil {
 		return err
 	}
-	boot, err := os.ReadFile(filepath.Join(f.cluster.HostRoot(fleetHost), "proc/sys/kernel/random/boot_id"))
+	return f.forEach(ctx, func(i int) error { return f.registerOne(ctx, f.list[i]) })
+}
+
+// registerOne registers the node of an agent.
+func (f *agentFleet) registerOne(ctx context.Context, a *fleetAgent) error {
+	boot, err := os.ReadFile(filepath.Join(f.cluster.HostRoot(f.host), "proc/sys/kernel/random/boot_id"))
 	if err != nil {
 		return err
 	}
-	return f.forEach(ctx, func(i int) error {
-		f.list[i] = &fleetAgent{name: fmt.Sprintf("%s-%d", fleetHost, i+1), opened: make(chan time.Time, 1)}
-		_, _, err := f.cluster.API.AddNode(ctx,
-			apiserver.NodeSpec{Name: f.list[i].name, InternalIP: "192.0.2.1", BootID: string(boot[:len(boot)-1])})
-		return err
-	})
+	_, _, err = f.cluster.API.AddNode(ctx,
+		apiserver.NodeSpec{Name: a.name, InternalIP: "192.0.2.1", BootID: strings.TrimSpace(string(boot))})
+	return err
 }
 
 // patchAll patches every node once, as fast as one client can.
@@ -184,23 +200,33 @@ func (f *agentFleet) patchAll(ctx context.Context) error {
 
 // start starts the watch of the host and the agents.
 func (f *agentFleet) start(ctx context.Context, group *errgroup.Group) error {
-	watched, err := host.New(host.Options{Root: f.cluster.HostRoot(fleetHost)})
+	if err := f.startWatch(ctx, group); err != nil {
+		return err
+	}
+	return f.forEach(ctx, func(i int) error { return f.startOne(ctx, group, f.list[i]) })
+}
+
+// startWatch starts the watch of the host.
+func (f *agentFleet) startWatch(ctx context.Context, group *errgroup.Group) error {
+	watched, err := host.New(host.Options{Root: f.cluster.HostRoot(f.host)})
+	if err == nil {
+		group.Go(func() error { return watched.Watch(ctx, f.watch.notifyAll) })
+	}
+	return err
+}
+
+// startOne starts an agent, which runs until ctx ends.
+func (f *agentFleet) startOne(ctx context.Context, group *errgroup.Group, a *fleetAgent) error {
+	prober := etcdprobe.New(etcdprobe.Options{})
+	made, err := f.build(ctx, a, prober)
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return watched.Watch(ctx, f.watch.notifyAll) })
-	return f.forEach(ctx, func(i int) error {
-		prober := etcdprobe.New(etcdprobe.Options{})
-		made, err := f.build(ctx, f.list[i], prober)
-		if err != nil {
-			return err
-		}
-		group.Go(func() error {
-			defer prober.Close()
-			return made.Run(ctx)
-		})
-		return nil
+	group.Go(func() error {
+		defer prober.Close()
+		return made.Run(ctx)
 	})
+	return nil
 }
 
 // forEach calls do for every agent, for a few agents at a time.

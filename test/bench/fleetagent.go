@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/agent"
@@ -27,6 +29,20 @@ type fleetAgent struct {
 	// node.
 	opened    chan time.Time
 	throttled atomic.Int64
+	// watching receives a value when the agent begins to watch its Node, unless it is nil.
+	watching chan struct{}
+}
+
+// waitForRelease returns when the node of the agent was released.
+func (a *fleetAgent) waitForRelease(ctx context.Context) (time.Time, error) {
+	select {
+	case <-ctx.Done():
+		return time.Time{}, context.Cause(ctx)
+	case <-time.After(time.Minute):
+		return time.Time{}, fmt.Errorf("node %s was not released within a minute; see the log of the fleet", a.name)
+	case at := <-a.opened:
+		return at, nil
+	}
 }
 
 // build creates an agent like cmd/agent, with the same rate limits.
@@ -51,7 +67,7 @@ func (f *agentFleet) build(ctx context.Context, a *fleetAgent, prober *etcdprobe
 		return nil, err
 	}
 	log := f.log.With("node", a.name)
-	machine, err := host.New(host.Options{Root: f.cluster.HostRoot(fleetHost), Log: log})
+	machine, err := host.New(host.Options{Root: f.cluster.HostRoot(f.host), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +76,7 @@ func (f *agentFleet) build(ctx context.Context, a *fleetAgent, prober *etcdprobe
 		Clusters: clusters,
 		Network:  machine.Network, AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: f.watch.watch,
 		Identify: prober.Identify, Observe: prober.ObserveEarly, ListMembers: prober.ListMembers,
-		StaticPods: true, Tick: 10 * time.Second, Log: log,
+		StaticPods: true, Tick: f.tick, Log: log,
 	})
 }
 
@@ -82,6 +98,18 @@ func (n *releaseRecorder) Patch(
 		}
 	}
 	return node, err
+}
+
+// Watch watches the Node.
+func (n *releaseRecorder) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	started, err := n.Nodes.Watch(ctx, o)
+	if err == nil {
+		select {
+		case n.agent.watching <- struct{}{}:
+		default: // reported before, or not wanted
+		}
+	}
+	return started, err
 }
 
 // A throttleCounter counts responses with status 429. The client retries by itself.

@@ -53,6 +53,8 @@ func measurements() []measurement {
 		{"release", 0, measureRelease},
 		{"memory", 0, measureMemory},
 		{"fleet", 0, measureFleet},
+		{"join", 0, measureJoin},
+		{"rollout", 0, measureRollout},
 		{"idle", 3, measureIdle},
 		{"ordinary", 3, measureOrdinary},
 		{"flood", 3, measureFlood},

@@ -141,7 +141,7 @@ func (r *soakSamples) sampleAPIServer(ctx context.Context, now map[soakSeries]fl
 	if err != nil {
 		return err
 	}
-	open, err := sumOf(string(text), "apiserver_longrunning_requests")
+	open, err := fixture.SumSeries(string(text), "apiserver_longrunning_requests")
 	if err != nil {
 		return err
 	}
@@ -169,23 +169,6 @@ func setSize(now map[soakSeries]float64, of string, object any) error {
 	text, err := json.Marshal(object)
 	now[soakSeries{objectSize, of}] = float64(len(text))
 	return err
-}
-
-// sumOf returns the sum of all series of a metric in the text format of Prometheus.
-func sumOf(text, metric string) (float64, error) {
-	sum := 0.0
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, metric+"{") {
-			continue
-		}
-		fields := strings.Fields(line)
-		value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
-		if err != nil {
-			return 0, fmt.Errorf("reading %s: %w", metric, err)
-		}
-		sum += value
-	}
-	return sum, nil
 }
 
 func sortedSeries[V any](of map[soakSeries]V) []soakSeries {
@@ -256,12 +239,4 @@ func TestCheckFlat(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestSumOf(t *testing.T) {
-	sum, err := sumOf("# TYPE a gauge\na{verb=\"WATCH\"} 2\na{verb=\"x y\"} 3\nab{} 7\n", "a")
-	require.NoError(t, err)
-	require.InDelta(t, 5, sum, 0)
-	_, err = sumOf("a{} many\n", "a")
-	require.ErrorContains(t, err, "reading a")
 }
