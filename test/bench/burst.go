@@ -37,6 +37,7 @@ func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
 	}
 	t.add(single.row(fmt.Sprintf("one deletion of a node of %d members", b.members)))
 	for range burstRounds {
+		since := time.Now()
 		taken, answers, err := b.burst(ctx, burstSize)
 		if err != nil {
 			return err
@@ -48,6 +49,21 @@ func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
 			burstSize, b.members, undecided)).judged(last.ratioTo(single), burstTarget)
 		r.missed = r.missed || undecided > 0 || last.median() > answerLimit
 		t.add(r)
+		if err := b.reportRequests(t, since); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportRequests adds the requests of webhooks and agents since then to the table.
+func (b *benchCluster) reportRequests(t *resultTable, since time.Time) error {
+	for who, account := range map[string]string{"webhooks": webhookAccount, "agents": agentAccount} {
+		requests, err := b.API.Requests(account)
+		if err != nil {
+			return err
+		}
+		t.add(resultRow{what: "  requests of the " + who + ": " + countRequests(requests, since)})
 	}
 	return nil
 }
