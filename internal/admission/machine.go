@@ -10,6 +10,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -99,7 +100,7 @@ func (h *Handler) decideNodesOf(
 		if why == "" {
 			continue
 		}
-		a := h.decideNodeOf(ctx, r, node)
+		a, node := h.decideNodeOf(ctx, r, node)
 		switch {
 		case a.Reason == nodeGone || a.Reason == quorum.Deleting || a.Reason == quorum.NothingToProtect:
 			continue
@@ -117,19 +118,32 @@ func (h *Handler) decideNodesOf(
 	return combined
 }
 
-// decideNodeOf decides about one Node of a machine as the entry for that Node does. If the Node
-// cannot be read, the cache decides which entry that is.
-func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node) answer {
-	reading, cancel := context.WithTimeout(ctx, lastReadTimeout)
-	live, err := h.node(reading, node.Name)
-	cancel()
-	isOther := err == nil && r.machine.Match(live.Name, live.Spec.ProviderID) == ""
-	switch {
-	case apierrors.IsNotFound(err) || isOther:
-		return answer{Decision: quorum.Decision{Reason: nodeGone}}
-	case err == nil:
-		node = live
+// decideNodeOf decides about one Node of a machine as the entry for that Node does. The kubelet of
+// the machine may register again while the Node is reviewed: then the new Node is reviewed too.
+// decideNodeOf also returns the Node that the answer is about.
+func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node) (answer, *corev1.Node) {
+	for reviewed := types.UID(""); ; {
+		reading, cancel := context.WithTimeout(ctx, lastReadTimeout)
+		live, err := h.node(reading, node.Name)
+		cancel()
+		isOther := err == nil && (live.UID == reviewed || r.machine.Match(live.Name, live.Spec.ProviderID) == "")
+		switch {
+		case apierrors.IsNotFound(err) || isOther:
+			return answer{Decision: quorum.Decision{Reason: nodeGone}}, node
+		case err == nil:
+			node = live
+		}
+		a := h.decideReadNode(ctx, r, node)
+		if a.Reason != nodeGone || err != nil {
+			return a, node
+		}
+		reviewed = node.UID
 	}
+}
+
+// decideReadNode decides about a Node of a machine. If the Node comes from the cache, because it
+// cannot be read, the cache decides which entry that is.
+func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Node) answer {
 	e := h.otherNodeEntry()
 	if quorum.IsLabelled(node) {
 		e = h.etcdNodeEntry()

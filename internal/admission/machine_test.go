@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -312,4 +313,32 @@ func TestReviewMachineOfNewNode(t *testing.T) {
 		Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1", Deleting: true,
 	}, "Cluster API")
 	require.False(t, allowed, message)
+}
+
+// TestF55MachineRegistersDuringReview: while a review of a machine reviews its Node, that Node is
+// deleted, and the kubelet registers again.
+func TestF55MachineRegistersDuringReview(t *testing.T) {
+	f := newFixture(t)
+	f.live.Spec.ProviderID = "cloud:///1"
+	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"}
+	f.during = func() {
+		if len(f.requests) == 1 {
+			f.live = f.live.DeepCopy()
+			f.live.UID = "uid-2"
+		}
+	}
+	allowed, message := f.handler.ReviewMachine(t.Context(), machine.Object{
+		Kind: machine.KindNodeClaim, Name: "m1", ProviderID: "cloud:///1",
+	}, "Karpenter")
+	require.False(t, allowed, message)
+	require.Contains(t, message, "1 of 3 would stay")
+	require.Len(t, f.requests, 2)
+	require.Equal(t, types.UID("uid-2"), f.requests[1].UID)
+
+	f.requests, f.during = nil, func() { f.live = nil }
+	allowed, message = f.handler.ReviewMachine(t.Context(), machine.Object{
+		Kind: machine.KindNodeClaim, Name: "m1", ProviderID: "cloud:///1",
+	}, "Karpenter")
+	require.True(t, allowed, message)
+	require.Len(t, f.requests, 1)
 }
