@@ -93,18 +93,19 @@ func (sim *simulation) publishLies(h *simulatedHost, e *simulatedEtcd, local *si
 	if c == nil {
 		return
 	}
+	isWorker := sim.isWorker(h)
 	lie := v1alpha1.Observation{
 		Node: h.name, NodeUID: h.node, Nonce: c.Spec.Nonce, Time: metav1.Now(), Linearizable: true,
 	}
 	for _, m := range e.members {
-		if local == nil && sim.choose(4) == 1 {
+		if isWorker && sim.choose(4) == 1 {
 			continue
 		}
-		lie.Members = append(lie.Members, sim.lieAbout(m.id, h.agent.urlHost(m.host), m.learner, local == nil))
+		lie.Members = append(lie.Members, sim.lieAbout(m.id, h.agent.urlHost(m.host), m.learner, isWorker))
 	}
 	if sim.choose(3) == 1 {
 		invented := v1alpha1.MemberID(fmt.Sprintf("%sf%d", e.id, 1+sim.choose(2)))
-		lie.Members = append(lie.Members, sim.lieAbout(invented, h.address, false, local == nil))
+		lie.Members = append(lie.Members, sim.lieAbout(invented, h.address, false, isWorker))
 	}
 	if local != nil {
 		lie.LocalMember = local.id
