@@ -71,8 +71,9 @@ func (sim *simulation) backUpOrRestore() {
 	sim.log("the API server's etcd is restored")
 	sim.losses = slices.DeleteFunc(sim.losses, func(d *pendingLoss) bool {
 		n, err := sim.api.node(d.node)
-		undone := !d.happened || d.at.After(sim.backupTime) || (err == nil && n.UID == d.uid &&
-			n.DeletionTimestamp == nil && len(n.Spec.Taints) == 0)
+		isBack := err == nil && n.UID == d.uid && n.DeletionTimestamp == nil
+		isAnnounced := isBack && len(d.order) == 0 && len(n.Spec.Taints) > 0
+		undone := !d.happened || d.at.After(sim.backupTime) || (isBack && !isAnnounced)
 		d.over = d.over || undone
 		return d.over
 	})
