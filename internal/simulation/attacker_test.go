@@ -150,7 +150,8 @@ func (sim *simulation) forgeAddress(h *simulatedHost) {
 	sim.log("attacker on %s adds the address %s to its Node: %s", h.name, address, errorText(err))
 }
 
-// endAttack gives the machine back to its owner.
+// endAttack gives the machine back to its owner. If a worker is gone, its Node is deleted: no agent
+// can withdraw its claims, and a refusal tells to delete the Node that has the member wrongly.
 func (sim *simulation) endAttack() {
 	h := sim.attacker
 	if h == nil {
@@ -163,4 +164,7 @@ func (sim *simulation) endAttack() {
 		}
 	})
 	sim.log("the attacker has left %s: %s", h.name, errorText(err))
+	if err == nil && h.killed && sim.isWorker(h) {
+		sim.log("Node %s of the attacker's machine is deleted: %s", h.name, errorText(sim.api.deleteNode(h.name)))
+	}
 }
