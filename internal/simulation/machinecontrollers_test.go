@@ -176,6 +176,10 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 			reason = quorum.Repeated
 		}
 	}
+	if !d.isHook && !m.endsAtOnce() && d.loss != nil {
+		// An earlier call allowed another version, which ended its machine at once.
+		d.loss.over, d.loss = true, nil
+	}
 	live, err := sim.api.node(d.name)
 	isGone := err != nil || live.UID != r.node.UID || live.DeletionTimestamp != nil
 	if d.isUnreviewed || isGone || (!d.isHook && !m.endsAtOnce()) {
