@@ -42,14 +42,14 @@ func measureRollout(ctx context.Context, b *benchCluster, t *resultTable) (err e
 	}()
 	t.progress("starting %d agents", len(f.list))
 	old, err := f.startBatches(running)
-	if err != nil {
-		return err
-	}
 	defer func() {
 		for _, one := range old {
 			err = errors.Join(err, one.stop())
 		}
 	}()
+	if err != nil {
+		return err
+	}
 	t.progress("replacing %d agents, %d at a time", len(f.list), rolloutBatch)
 	load := b.sampleLoad(running, group)
 	for i := range old {
@@ -83,19 +83,20 @@ func (b agentBatch) stop() error {
 	return nil
 }
 
-// startBatches starts all agents, and waits until their nodes are released.
+// startBatches starts all agents, and waits until their nodes are released. It returns the batches
+// that run, also with an error.
 func (f *agentFleet) startBatches(ctx context.Context) ([]agentBatch, error) {
 	var all []agentBatch
 	for i := range len(f.list) / rolloutBatch {
 		started, err := f.startBatch(ctx, i)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		all = append(all, started)
 	}
 	for _, a := range f.list {
 		if _, err := a.waitForRelease(ctx); err != nil {
-			return nil, err
+			return all, err
 		}
 	}
 	return all, nil
