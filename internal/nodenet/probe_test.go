@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -140,12 +141,18 @@ func TestProbeIsStable(t *testing.T) {
 			_ = tcp.Close()
 		}
 	})
-	for _, gate := range []string{"http:" + resetting + "/", "https:" + resetting + "/", "tcp:" + closedAddress(t)} {
-		first := Probe(t.Context(), endpoint(t, gate))
-		require.Error(t, first)
-		for range 5 {
-			require.EqualError(t, Probe(t.Context(), endpoint(t, gate)), first.Error())
+	const closed = "it closed the connection without an answer"
+	for _, c := range []struct{ gate, problem string }{
+		{"http:" + resetting + "/", closed},
+		{"https:" + resetting + "/", closed},
+		{"tcp:" + closedAddress(t), "connection refused"},
+	} {
+		for range 6 {
+			require.EqualError(t, Probe(t.Context(), endpoint(t, c.gate)), c.problem)
 		}
+	}
+	for _, errno := range []syscall.Errno{syscall.ECONNRESET, syscall.EPIPE} {
+		require.Equal(t, closed, probeProblem(&net.OpError{Op: "write", Err: errno}))
 	}
 }
 
