@@ -98,19 +98,26 @@ func (c *kindCluster) create(t *testing.T) {
 				c.name)
 			return
 		}
-		for range 3 { // Docker gives up on a container that stops slowly
-			_, err := c.tryRun(context.WithoutCancel(t.Context()), c.tool("kind"), "delete", "cluster", "--name",
-				c.name, "--kubeconfig", c.kubeconfig)
-			if err == nil {
-				return
-			}
-			t.Logf("failed to delete the cluster: %v", err)
-		}
+		c.delete(t)
 	})
+	c.delete(t) // a run that was interrupted leaves its cluster
 	start := time.Now()
 	c.run(t, c.tool("kind"), "create", "cluster", "--name", c.name, "--image", image, "--config", "cluster.yaml",
 		"--kubeconfig", c.kubeconfig, "--wait", "0s")
 	t.Logf("created the cluster in %s", time.Since(start).Round(time.Second))
+}
+
+// delete deletes the cluster, if it exists.
+func (c *kindCluster) delete(t *testing.T) {
+	t.Helper()
+	for range 3 { // Docker gives up on a container that stops slowly
+		_, err := c.tryRun(context.WithoutCancel(t.Context()), c.tool("kind"), "delete", "cluster", "--name",
+			c.name, "--kubeconfig", c.kubeconfig)
+		if err == nil {
+			return
+		}
+		t.Logf("failed to delete the cluster: %v", err)
+	}
 }
 
 func (c *kindCluster) connect(t *testing.T) {
