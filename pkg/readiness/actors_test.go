@@ -49,7 +49,8 @@ func hasRaisedUnavailable(s *modelState) bool {
 func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 	r := m.record(s.n)
 	isByHoldfast := hasRaisedUnavailable(s)
-	closed := s.cordon == byHoldfast || m.policy.TaintKey != "" && hasTaint(s.n, holdTaint)
+	_, isKept := s.n.Annotations[KeepCordonedAnnotation]
+	closed := s.cordon == byHoldfast || m.policy.TaintKey != "" && hasTaint(s.n, holdTaint) && !isKept
 	_, marked := s.n.Annotations[karpenterAnnotation]
 	held := findCondition(s.n, NetworkHeld)
 	switch {

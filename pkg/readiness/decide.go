@@ -216,10 +216,11 @@ func (e holdEvaluation) gatesMismatch() Decision {
 
 // decideNotHeld decides about a node that is not held. If the node has a taint with the
 // policy's key, another component has restored it as a part of the Node: Karpenter does that
-// when it registers a node that was already released (karpenter#1772).
+// when it registers a node that was already released (karpenter#1772). It stays while
+// KeepCordonedAnnotation asks for that.
 func (e holdEvaluation) decideNotHeld() Decision {
 	d := e.decideForBoot()
-	if !d.Held {
+	if !d.Held && !e.hasKeepCordoned() {
 		d.RemoveTaints = e.holdTaints()
 	}
 	if d.Record != nil {

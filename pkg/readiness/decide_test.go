@@ -262,3 +262,18 @@ func TestUnreadableRecord(t *testing.T) {
 		})
 	}
 }
+
+// A hold by taint ends with an annotation that asks to keep the node closed. Later decisions leave
+// the taint, and remove it when the annotation is gone.
+func TestKeptTaint(t *testing.T) {
+	policy := Policy{TaintKey: holdTaint}
+	n := node(heldByTaint(holdTaint), tainted(holdTaint), annotated(KeepCordonedAnnotation, ""))
+	for range 3 {
+		_, n = write(n, Decide(n, readyFacts(), policy, noon()), func(*corev1.Node) {})
+		require.True(t, hasTaint(n, holdTaint))
+		require.Contains(t, n.Annotations[HoldAnnotation], KeptCordoned)
+	}
+	delete(n.Annotations, KeepCordonedAnnotation)
+	_, n = write(n, Decide(n, readyFacts(), policy, noon()), func(*corev1.Node) {})
+	require.False(t, hasTaint(n, holdTaint))
+}

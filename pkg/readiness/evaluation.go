@@ -124,7 +124,7 @@ func (e holdEvaluation) isClosed() bool {
 	if key := e.taintKey(); key != "" {
 		return hasTaint(e.node, key)
 	}
-	return e.node.Spec.Unschedulable && (e.record.State != Held || cordonOwner(e.node) == "")
+	return e.node.Spec.Unschedulable && (e.record.State != Held || CordonOwner(e.node) == "")
 }
 
 // foreignMark returns the mark of another component that is deleting, draining or rebooting
@@ -217,11 +217,11 @@ func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
 	return taints
 }
 
-// cordonOwner returns the field manager that set the cordon separately from a record, empty if
+// CordonOwner returns the field manager that set the cordon separately from a record, empty if
 // there is none. The agent is not reported. During a hold, such an owner has uncordoned the
 // node and cordoned it again between two runs of the agent. A cordon by the born-held policy
 // has no owner, and a cordon of a cordoned node writes nothing.
-func cordonOwner(n *corev1.Node) string {
+func CordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {
 		if entry.Manager == FieldManager || entry.Subresource != "" || entry.FieldsV1 == nil ||

@@ -37,7 +37,7 @@ type nodeOption = func(*corev1.Node)
 func node(options ...nodeOption) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", Labels: map[string]string{}, Annotations: map[string]string{},
-	}}
+	}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.244.3.0/24"}}}
 	for _, option := range options {
 		option(n)
 	}

@@ -156,7 +156,14 @@ func missingFlannel(n *corev1.Node, s SubnetFile, p Policy) string {
 	if missing := missingSubnet(n, "FLANNEL_SUBNET", s.Subnet, netip.Addr.Is4); missing != "" {
 		return missing
 	}
-	return missingSubnet(n, "FLANNEL_IPV6_SUBNET", s.IPv6Subnet, netip.Addr.Is6)
+	if missing := missingSubnet(n, "FLANNEL_IPV6_SUBNET", s.IPv6Subnet, netip.Addr.Is6); missing != "" {
+		return missing
+	}
+	if len(podCIDRs(n)) == 0 && !p.FlannelUsesEtcd {
+		return fmt.Sprintf("podCIDRs of the node, to check that flannel's subnet file %s is not from an earlier Node of "+
+			"this host (if flannel stores its subnets in etcd, set the agent's flag --flannel-uses-etcd)", s.Path)
+	}
+	return ""
 }
 
 func staleReason(volatile Presence) string {
@@ -167,8 +174,7 @@ func staleReason(volatile Presence) string {
 	return "it is unknown whether the file is on a tmpfs"
 }
 
-// missingSubnet compares one subnet of the file with the node's podCIDRs. A node without
-// podCIDRs (flannel with etcd as its store) is not checked.
+// missingSubnet compares one subnet of the file with the node's podCIDRs, if it has any.
 func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Addr) bool) string {
 	if value == "" {
 		return ""

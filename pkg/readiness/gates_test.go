@@ -30,7 +30,11 @@ func TestGates(t *testing.T) {
 		cni, flannel string
 	}{
 		{"all present", readyFacts(), ipv4, Policy{}, "", ""},
-		{"all present, no podCIDR", readyFacts(), nil, Policy{}, "", ""},
+		{"all present, no podCIDR", readyFacts(), nil, Policy{}, "", "podCIDRs of the node"},
+		{"all present, no podCIDR, flannel uses etcd", readyFacts(), nil, Policy{FlannelUsesEtcd: true}, "", ""},
+		{
+			"no podCIDR, no subnet file", closedFacts(), nil, Policy{FlannelUsesEtcd: true}, "", "/run/flannel/subnet.env",
+		},
 		{"another CNI", calicoFacts(), nil, Policy{}, "", "-"},
 		{"another CNI, flannel forced", calicoFacts(), nil, flannel, "", "/run/flannel/subnet.env"},
 		{
@@ -62,7 +66,7 @@ func TestGates(t *testing.T) {
 			Policy{},
 			"/d/100-crio-bridge.conflist, which a package installed", "-",
 		},
-		{"no conflist, flannel present", noConflist, nil, Policy{}, "/etc/cni/net.d", ""},
+		{"no conflist, flannel present", noConflist, ipv4, Policy{}, "/etc/cni/net.d", ""},
 		{
 			"no conflist, flannel forced", withoutFlannel(Conflist{Presence: Absent}), nil, flannel,
 			"a CNI configuration", "subnet.env",
@@ -186,7 +190,7 @@ func TestGates(t *testing.T) {
 			if c.missing == "-" {
 				delete(want, GateNetworkPlugin)
 			}
-			n := &corev1.Node{}
+			n := node()
 			n.Labels = map[string]string{"built-by": c.label}
 			requireGates(t, n, c.facts, c.policy, want)
 		})

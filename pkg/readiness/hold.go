@@ -119,7 +119,7 @@ func (e holdEvaluation) recordOverride() Decision {
 	d.StatusFirst = true
 	d.RemoveTaints = e.holdTaints()
 	message := e.appendMissing(d.Message)
-	if by := cordonOwner(e.node); by != "" && e.node.Spec.Unschedulable {
+	if by := CordonOwner(e.node); by != "" && e.node.Spec.Unschedulable {
 		message += "; the remaining cordon was set by " + by + ", not by Holdfast"
 	}
 	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: message}
@@ -205,7 +205,7 @@ func KeepClosedReason(n *corev1.Node, r Record) (stays string) {
 	if r.Taint != "" {
 		return "" // The taint always belongs to Holdfast.
 	}
-	if by := cordonOwner(n); by != "" && n.Spec.Unschedulable {
+	if by := CordonOwner(n); by != "" && n.Spec.Unschedulable {
 		return "cordoned by " + by
 	}
 	return e.foreignMark()

@@ -174,6 +174,9 @@ type Policy struct {
 	// TrustDurableSubnetFile accepts a subnet file that is not proven to be on a tmpfs and may
 	// be from an earlier boot.
 	TrustDurableSubnetFile bool
+	// FlannelUsesEtcd accepts flannel's subnet file on a Node without podCIDRs. flannel needs
+	// them unless it stores its subnets in etcd.
+	FlannelUsesEtcd bool
 	// HoldUnrecorded holds a node without a record if it is not Ready and has a closed gate.
 	// It is for clusters without the born-held policy.
 	HoldUnrecorded bool

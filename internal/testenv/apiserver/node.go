@@ -29,6 +29,8 @@ type NodeSpec struct {
 	// Ready is the Ready condition at registration. It is true if the kubelet starts after its
 	// CNI.
 	Ready bool
+	// PodCIDR is the podCIDR of the Node, which kube-controller-manager assigns elsewhere.
+	PodCIDR string
 	// ProviderID is the cloud provider's ID of the machine.
 	ProviderID string
 	// Labels, Annotations and Taints are part of the CREATE, like those of the kubelet's
@@ -83,7 +85,7 @@ func initialNode(spec NodeSpec) *corev1.Node {
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: spec.Name, Labels: labels, Annotations: annotations},
-		Spec:       corev1.NodeSpec{Taints: spec.Taints, ProviderID: spec.ProviderID},
+		Spec:       corev1.NodeSpec{Taints: spec.Taints, ProviderID: spec.ProviderID, PodCIDR: spec.PodCIDR},
 		Status: corev1.NodeStatus{
 			Addresses:  addresses,
 			Conditions: kubeletConditions(spec.Ready),
