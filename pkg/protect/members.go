@@ -57,11 +57,11 @@ func HasNoMemberOf(cluster v1alpha1.ClusterID, scan evidence.Scan) bool {
 //
 // A server that does not answer is assumed to be the removed member, whose data was left behind.
 // The node then keeps its announcement: only with an announcement does the webhook decide by the
-// cluster, which finds nothing to protect. This does not hold if the cluster has a member that is
-// bound to no Node. The silent server may be that member after it joined again, so its identity
-// stays unknown.
+// cluster. While the cluster has a member that is bound to no Node, the silent server may be that
+// member after it joined again, and the webhook refuses. Without the announcement, the old member
+// would stay unknown after that.
 func hasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, isSilent bool) bool {
-	return c != nil && observation.HasLeft(c, m) && (!isSilent || len(observation.Unbound(c)) > 0)
+	return c != nil && observation.HasLeft(c, m) && !isSilent
 }
 
 // isStale reports whether an announced member should be dropped, because every server here is

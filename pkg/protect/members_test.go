@@ -66,6 +66,27 @@ func TestRemovedMemberWithData(t *testing.T) {
 	}
 }
 
+// A broken member is removed, and a new one is added on another host, which is bound to its Node
+// some minutes later. Until then, the old host may have joined again.
+func TestF60ReplacedMemberWithData(t *testing.T) {
+	removed := quorumtest.Voters(3).Removed(0).Unbound(0)
+	added := quorumtest.Voters(4).Removed(0).Unbound(0).Unbound(3)
+	bound := quorumtest.Voters(4).Removed(0).Unbound(0)
+	for name, found := range map[string]evidence.FoundServer{
+		"stopped": stopped(unitServer(), new(true)), "restarting": unanswered(unitServer()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			announced := refs("a")
+			for i, w := range []*quorumtest.Cluster{removed, added, bound, bound} {
+				r := requestAfter(t, scanOf(found), announced, *w.Cluster)
+				require.Equal(t, refs("a"), r.Announced)
+				require.Equal(t, w != added, quorum.Decide(w.View, r).Allowed, i)
+				announced = r.Announced
+			}
+		})
+	}
+}
+
 // A restore from a snapshot gives the cluster a new ID. The announcement of the old ID ends when no
 // EtcdCluster needs it and the scan is complete.
 func TestRestoredCluster(t *testing.T) {

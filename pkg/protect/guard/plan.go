@@ -158,6 +158,10 @@ func (s State) nodeNames(pods map[string]*corev1.Pod) []string {
 	return slices.Compact(names)
 }
 
+// terminationLimit is how long a kubelet may take to end a guard pod after its grace period. On a
+// dead host none ends it, and `kubectl drain` waits until the pod is gone.
+const terminationLimit = 30 * time.Second
+
 // decide decides about the guard pod of one node. Node and pod may be nil.
 func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 	if pod != nil && node == nil {
@@ -175,6 +179,8 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 		return Decision{Action: Create, Why: why, Owner: owners[0], On: node}
 	case pod == nil:
 		return Decision{}
+	case pod.DeletionTimestamp != nil && s.Now.Sub(pod.DeletionTimestamp.Time) > terminationLimit:
+		return Decision{Action: Remove, Why: "the pod is being deleted, and no kubelet ends it", Existing: pod}
 	case pod.DeletionTimestamp != nil:
 		return Decision{Action: Wait, Why: "the pod is being deleted"}
 	case need == unneeded:

@@ -116,6 +116,7 @@ func TestPlan(t *testing.T) {
 		"a taint that is no mark":       {by(tainted("example.com/gpu"), withoutPod), Create, "etcd cluster c1"},
 		"the pod is being deleted":      {by(podDeleted), Wait, "the pod is being deleted"},
 		"replaced pod is being deleted": {by(podDeleted, failed), Wait, "the pod is being deleted"},
+		"F59 no kubelet ends the pod":   {by(podDeleted, later), Remove, "no kubelet ends it"},
 
 		"opted out":              {by(optedOut), Delete, "the node has the label holdfast.dev/drain-guard=never"},
 		"opted out, no pod":      {by(optedOut, withoutPod), "", ""},
@@ -180,6 +181,7 @@ func TestPlan(t *testing.T) {
 func oneVoter(w *world)       { *w.cluster.Status.Voters = 1 }
 func votersUnknown(w *world)  { w.cluster.Status.Voters = nil }
 func deleting(w *world)       { w.node.DeletionTimestamp = new(metav1.NewTime(noon())) }
+func later(w *world)          { w.Now = noon().Add(terminationLimit + time.Second) }
 func podDeleted(w *world)     { w.pod.DeletionTimestamp = new(metav1.NewTime(noon())) }
 func oldGrant(w *world)       { w.cluster.Spec.Grants[0].NodeUID = "uid-older" }
 func paced(w *world)          { w.NotBefore = map[string]time.Time{"n1": noon().Add(time.Second)} }

@@ -51,10 +51,10 @@ func (r Refusal) String() string {
 // member of this cluster advertises an address of its Node. As soon as a Node with the address
 // announces the member, it gets the binding.
 //
-// Otherwise the binding of a Node that exists is never overridden. If the Node is gone, its binding
-// is a tombstone. A tombstone passes to a valid claim of another Node once a grant names the
-// member, so that the member on the old Node stays lost until the grant ends (Tombstones returns
-// that grant).
+// Otherwise the binding of a Node that exists is overridden only if its own agent reports that its
+// host has no member, while the member is healthy. If the Node is gone, its binding is a tombstone.
+// A tombstone passes to a valid claim of another Node once a grant names the member, so that the
+// member on the old Node stays lost until the grant ends (Tombstones returns that grant).
 //
 // A tombstone passes only to a Node with the name of the old one. Only the kubelet of a name can
 // use that name, while any agent can announce a member whose host is gone, and any kubelet can
@@ -140,11 +140,15 @@ func (r claimReview) announcedMembers() []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
-// reassess returns the binding as the present lists and announcements support it. A binding of the
-// bootstrap stays as it is, and so does that of a Node that is gone. A dispute with one other Node
-// ends when the agent of the bound Node finds neither a server nor data on its own host.
+// reassess returns the binding as the present lists and announcements support it. That of a Node
+// that is gone stays as it is. A dispute with one other Node ends when the agent of the bound Node
+// finds neither a server nor data on its own host, although the member is healthy. A binding of the
+// bootstrap changes only in that way: the bound Node may have claimed the member before its host
+// had a Node.
 func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
-	if b.Basis == v1alpha1.BasisBootstrap || !r.exists(b) {
+	hasNoMember := reportsNoMember(r.cluster, b) && r.runsElsewhere(b)
+	isFixed := b.Basis == v1alpha1.BasisBootstrap && !hasNoMember
+	if isFixed || !r.exists(b) {
 		return b
 	}
 	at, isListed := r.nodesOf(b.MemberID)
@@ -160,7 +164,8 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 	isOwn := slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.UID == b.NodeUID })
 	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.NodeClaim) bool { return !isRival(n) })
 	switch {
-	case isOwn && len(rivals) > 0 && (len(rivals) > 1 || !reportsNoMember(r.cluster, b)):
+	case b.Basis == v1alpha1.BasisBootstrap && len(rivals) != 1:
+	case isOwn && len(rivals) > 0 && (len(rivals) > 1 || !hasNoMember):
 		b.Basis = v1alpha1.BasisDisputed
 	case len(rivals) == 1:
 		b.Node, b.NodeUID, b.Basis = rivals[0].Node, rivals[0].UID, v1alpha1.BasisJoined
@@ -190,6 +195,13 @@ func (r claimReview) countDisputes(n observation.NodeClaim) int {
 		}
 	}
 	return count
+}
+
+// runsElsewhere reports whether the answers prove the member healthy. Together with the report of
+// the bound Node's agent that its host has none, this shows that it runs on another host. Without
+// it, the disk of its own host may not be mounted.
+func (r claimReview) runsElsewhere(b v1alpha1.Binding) bool {
+	return r.Proves(b.MemberID, func(m v1alpha1.MemberStatus) bool { return m.Healthy })
 }
 
 // exists reports whether the Node of the binding exists.

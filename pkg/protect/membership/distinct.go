@@ -12,12 +12,12 @@ import (
 const maxOthers = 20
 
 // DistinctServers returns which members without a binding are known to be other servers than the
-// members that are bound or announced, sorted. The host of such a member cannot have joined again
-// as one of them.
+// members that are bound, announced or granted, sorted. The host of such a member cannot have
+// joined again as one of them.
 //
 // A member stays in a record until it has left the cluster or is bound. A record outlives the
 // binding of its member, which ends when the member is removed, for as long as a Node announces
-// that member.
+// that member or a grant names it.
 func DistinctServers(v quorum.View, claims []observation.NodeClaim) []v1alpha1.DistinctServer {
 	if v.Cluster == nil {
 		return nil
@@ -30,7 +30,7 @@ func DistinctServers(v quorum.View, claims []observation.NodeClaim) []v1alpha1.D
 		}
 	}
 	var records []v1alpha1.DistinctServer
-	for _, id := range boundOrAnnounced(v.Cluster, claims) {
+	for _, id := range knownMembers(v.Cluster, claims) {
 		others := map[v1alpha1.MemberID]bool{}
 		for _, d := range v.Cluster.Spec.DistinctServers {
 			for _, other := range d.Others {
@@ -57,12 +57,17 @@ func isShownDistinct(s quorum.Snapshot, id, other v1alpha1.MemberID) bool {
 	}))
 }
 
-// boundOrAnnounced returns, sorted, the members of the cluster that are bound to a Node or
-// announced by one.
-func boundOrAnnounced(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) []v1alpha1.MemberID {
+// knownMembers returns, sorted, the members of the cluster that are bound to a Node, announced by
+// one, or named by a grant.
+func knownMembers(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, b := range c.Spec.Members {
 		found[b.MemberID] = true
+	}
+	for _, g := range c.Spec.Grants {
+		for _, id := range g.Members {
+			found[id] = true
+		}
 	}
 	for _, n := range claims {
 		for _, a := range n.Announced {

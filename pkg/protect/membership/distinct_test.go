@@ -46,6 +46,10 @@ func TestF23DeadNodeInMixedCluster(t *testing.T) {
 	records := record(w)
 	require.Equal(t, "b=u2 c=u3", uids(w.Cluster.Spec.Members))
 	require.Equal(t, quorumtest.IDs("d", "e"), records[0].Others, "the record outlives the binding")
+	w.Granted(0)
+	claims := quorumtest.Claims(3)[1:] // No Node announces the member.
+	require.Equal(t, records, membership.DistinctServers(w.View, claims), "the grant keeps the record")
+	w.Cluster.Spec.Grants = nil
 	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
 
 	joinedSince := quorumtest.Member(5)

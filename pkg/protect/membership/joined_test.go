@@ -152,6 +152,47 @@ func TestF21HostRegistersLater(t *testing.T) {
 	})
 }
 
+// A worker with a forged address claims member c at the bootstrap. Its host has no Node yet.
+func TestF57FalseFounder(t *testing.T) {
+	w := quorumtest.Voters(3).NeverBound()
+	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+	worker, lie := quorumtest.Intruder(2, members(3)...)
+	worker.Addresses = []string{quorumtest.Address(2)}
+	w.With(lie)
+	bind(w, append(quorumtest.Claims(2), worker))
+	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members))
+	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 2))
+
+	host := quorumtest.Claims(3)
+	bind(w, append(host, worker))
+	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "both announce the member")
+
+	w.Cluster.Status.Observations[2] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
+	worker.Announced = nil
+	bind(w, append(quorumtest.Claims(2), worker))
+	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
+	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 2))
+	bind(w.Unhealthy(2), append(host, worker))
+	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "the disk of its host may not be mounted")
+	w.Everywhere(2, func(m *v1alpha1.MemberStatus) { m.Healthy = true })
+	bind(w, append(host, worker))
+	require.Equal(t, "a=u1 b=u2 c=u3", uids(w.Cluster.Spec.Members))
+	require.Equal(t, v1alpha1.BasisJoined, basisOf(w, 2))
+}
+
+// The disk of a host is not mounted, so its agent finds no member. A worker with a forged address
+// announces the member.
+func TestF57HostWithoutItsDisk(t *testing.T) {
+	for _, basis := range []v1alpha1.BindingBasis{v1alpha1.BasisBootstrap, v1alpha1.BasisJoined} {
+		w := quorumtest.Voters(3).Basis(basis, 2).Unhealthy(2)
+		w.Cluster.Status.Observations[2].NoMember = true
+		worker, _ := quorumtest.Intruder(2)
+		worker.Addresses = []string{quorumtest.Address(2)}
+		bind(w, append(quorumtest.Claims(3), worker))
+		require.Equal(t, "a=u1 b=u2 c=u3", uids(w.Cluster.Spec.Members), basis)
+	}
+}
+
 // One late observer alone neither places a member at the address of a worker nor invents one, and a
 // binding to a Node that is gone does not pass to a worker with its address.
 func TestF21LateObserverPlacesNoMember(t *testing.T) {

@@ -46,6 +46,7 @@ func TestResolve(t *testing.T) {
 	}
 	unbound := joined()
 	unbound.Unbound(3).Placed = []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1-again"}}
+	unknown := joined().Unbound(3)
 	atFive, atTen := noon.Add(5*time.Minute), noon.Add(10*time.Minute)
 	deleting := observation.NodeState{Known: true, UID: "u1", Deleting: true}
 	for name, c := range map[string]struct {
@@ -112,6 +113,10 @@ func TestResolve(t *testing.T) {
 		"F20 joined again, proven": {
 			joined(), reborn + 5*time.Minute, again, atFive, true, "member d has been proven healthy",
 		},
+		"F56 machine without addresses may join again": {
+			unknown, reborn - time.Second, node(""), never, false, "may join again until 2026-05-01T12:20:00Z",
+		},
+		"F56 machine without addresses is gone": {unknown, reborn, node(""), never, true, left},
 		"F20 joined again, proven before": {
 			joined(), reborn, again, noon.Add(-time.Hour), true, "member d has been proven healthy",
 		},
@@ -149,6 +154,9 @@ func TestResolve(t *testing.T) {
 			}
 			g := quorumtest.GrantFor(0)
 			g.SystemUUID = "s1"
+			if strings.HasPrefix(name, "F56") {
+				g.Addresses = nil
+			}
 			isResolved, why := membership.Resolve(c.world.View, g, e)
 			require.Equal(t, c.isResolved, isResolved, why)
 			require.Contains(t, why, c.why)

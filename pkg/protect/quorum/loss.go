@@ -49,6 +49,8 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g, "its node")}
 		case s.hasReturned(id, g):
 			return memberLoss{problemMachineGivenUp, g.Node, describeReturn(g)}
+		case s.mayHaveReturned(id, g):
+			return memberLoss{problemMachineGivenUp, g.Node, describePossibleReturn(g)}
 		}
 	}
 	for _, b := range s.nodesOf(id) {
@@ -85,8 +87,14 @@ func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
 	return placed
 }
 
-// isGranted reports whether the grant covers the member.
+// isGranted reports whether the grant covers the member, or may cover it.
 func (s Snapshot) isGranted(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+	return s.isGivenUp(id, g) || s.mayHaveReturned(id, g)
+}
+
+// isGivenUp reports whether the member is known to be lost with the Node or the machine of the
+// grant.
+func (s Snapshot) isGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return s.isNamed(id, g) || s.hasReturned(id, g)
 }
 
@@ -182,17 +190,18 @@ func unlocatedHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
 	return found
 }
 
-// GivenUpBy returns, sorted, the members that a grant covers.
+// GivenUpBy returns, sorted, the members that are known to be lost with the Node or the machine of
+// a grant. A member that only may be there does not prolong the grant.
 func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, id := range g.Members {
 		found[id] = true
 	}
 	for id := range s.Bindings {
-		found[id] = s.isGranted(id, g)
+		found[id] = s.isGivenUp(id, g)
 	}
 	for id := range s.unlocatedHosts {
-		found[id] = s.isGranted(id, g)
+		found[id] = s.isGivenUp(id, g)
 	}
 	return observation.SortedIDs(found)
 }
@@ -213,6 +222,19 @@ func (s Snapshot) hasReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return slices.ContainsFunc(s.nodesOf(id), isOnYounger) || slices.ContainsFunc(s.unlocatedHosts[id], isAtMachine)
 }
 
+// mayHaveReturned reports whether the member may have joined again on the machine of a grant that
+// has no addresses. They are unknown if, when the grant was written, the Node was gone and no list
+// had its members. Then every member may be there that no binding shows elsewhere, except a member
+// that is known to be another server than those of the grant.
+func (s Snapshot) mayHaveReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+	_, isUnlocated := s.unlocatedHosts[id]
+	isDistinct := func(d v1alpha1.DistinctServer) bool {
+		return slices.Contains(g.Members, d.MemberID) && slices.Contains(d.Others, id)
+	}
+	return isUnlocated && len(g.Addresses) == 0 && !IsReplaced(g, s.Nodes[g.Node]) &&
+		!slices.ContainsFunc(s.Cluster.Spec.DistinctServers, isDistinct)
+}
+
 // describeReturn explains why a member that joined again counts as lost, and until when.
 func describeReturn(g v1alpha1.Grant) string {
 	if g.Reason == v1alpha1.GrantDrain {
@@ -220,5 +242,18 @@ func describeReturn(g v1alpha1.Grant) string {
 	}
 	return fmt.Sprintf("it joined again on a machine that may still be removed: %s; it counts again when the agent "+
 		"of its node has proven it healthy for %s, not before %s", describeGrant(g, "the machine's earlier node"),
-		ResolveMovedAfter, g.Time.Add(ResolveMovedAfter).UTC().Format(time.RFC3339))
+		ResolveMovedAfter, endOfReturn(g))
+}
+
+// describePossibleReturn explains why a member that may have joined again counts as lost, and until
+// when.
+func describePossibleReturn(g v1alpha1.Grant) string {
+	return fmt.Sprintf("no node is known to run it, and it may have joined again on a machine that may still be removed: "+
+		"%s; it counts again as soon as a node announces it, otherwise not before %s",
+		describeGrant(g, "the machine's earlier node"), endOfReturn(g))
+}
+
+// endOfReturn returns the earliest time at which a member that joined again counts.
+func endOfReturn(g v1alpha1.Grant) string {
+	return g.Time.Add(ResolveMovedAfter).UTC().Format(time.RFC3339)
 }

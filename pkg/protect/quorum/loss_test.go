@@ -78,6 +78,30 @@ func TestUnboundVoterIsLostWithItsNode(t *testing.T) {
 func deleting(n *observation.NodeState) { n.Deleting = true }
 func unread(n *observation.NodeState)   { *n = observation.NodeState{} }
 
+// Node w1 is deleted without a review, and its member a leaves before the leader writes the grant.
+// So no address of the machine is known, and each member without a Node may be there.
+func TestF56UnknownMachine(t *testing.T) {
+	unknown := func() *quorumtest.Cluster {
+		c := quorumtest.Voters(4).Noticed(0).JoinedAgain(0, 3).Unbound(3).State(0, quorumtest.Gone)
+		c.Cluster.Spec.Grants[0].Addresses = nil
+		return c
+	}
+	quorumtest.RequireRefused(t, unknown(), quorumtest.Deletion(1),
+		"etcd4 (d): counts as lost: no node is known to run it, and it may have joined again on a machine that may "+
+			"still be removed: the machine's earlier node w1 is gone, and its deletion was not reviewed")
+	distinct := unknown()
+	distinct.Cluster.Spec.DistinctServers = []v1alpha1.DistinctServer{{MemberID: "a", Others: quorumtest.IDs("d")}}
+	quorumtest.RequireAllowed(t, distinct, quorumtest.Deletion(1))
+	replaced := unknown().State(0, func(n *observation.NodeState) {
+		n.UID, n.Machine = "u1-again", observation.NewMachine("m", "t")
+	})
+	replaced.Cluster.Spec.Grants[0].SystemUUID = "s"
+	quorumtest.RequireAllowed(t, replaced, quorumtest.Deletion(1))
+	bound := unknown()
+	bound.Bind(3)
+	quorumtest.RequireAllowed(t, bound, quorumtest.Deletion(1))
+}
+
 // The deletion of w1 is allowed. Its member a leaves, and its machine joins again as member d. Then
 // d goes with the machine, so w2 must stay, unless the machine is known to be another one.
 func TestF20MachineJoinedAgain(t *testing.T) {
@@ -104,7 +128,6 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		"placed at the younger Node":      {change: placed, isLost: true},
 		"no Node has registered yet":      {change: unregistered, addresses: []string{"10.0.0.1"}, isLost: true},
 		"unbound, at another address":     {change: unbound, addresses: []string{"10.0.0.9"}},
-		"grant of the previous version":   {change: unregistered},
 		"bound to a Node of another name": {change: renamed, addresses: []string{"10.0.0.1"}},
 		"F44 no Node yet, claimed by a worker": {
 			change: claimed(v1alpha1.BasisClaimed), addresses: []string{"10.0.0.1"}, isLost: true,

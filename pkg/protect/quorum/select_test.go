@@ -71,6 +71,8 @@ func TestDecideUnlabelled(t *testing.T) {
 	reused := quorum.Request{Node: "w1", UID: "u1-again"}
 	announcing := reused
 	announcing.Announced = []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "a"}}
+	reported := same
+	reported.Announced = announcing.Announced
 	second := quorum.Request{Node: "w2", UID: "u2", Addresses: []string{quorumtest.Address(1)}}
 	silent := unreported(second)
 	other := quorum.Request{Node: "w9", UID: "u9", Addresses: []string{quorumtest.Address(0)}}
@@ -79,6 +81,11 @@ func TestDecideUnlabelled(t *testing.T) {
 		cluster.Cluster.Status.Observations = []v1alpha1.Observation{*cluster.Observer(0), *cluster.Observer(2)}
 		return cluster
 	}
+	removed := func() *quorumtest.Cluster { return three().Emptied(0).Drained(0).Removed(0).Unbound(0) }
+	dead := quorumtest.Voters(5).Emptied(0).Drained(0).Removed(0).Unbound(0).Dead(3)
+	dead.Observer(3).Members = append(dead.Observer(3).Members, quorumtest.Member(0))
+	dead.Cluster.Spec.Nonce = quorumtest.Nonce
+	removedFromOne := three().Emptied(0).Drained(0).RemovedFrom(1, 0).Unbound(0)
 	twoOnNode := three().Rebound(1, 0)
 	inOldLists := quorumtest.Voters(4).Unbound(1).RemovedFrom(0, 1).RemovedFrom(2, 1).Silent(1, 3)
 	probed(inOldLists)
@@ -112,6 +119,10 @@ func TestDecideUnlabelled(t *testing.T) {
 		"name reused, one of two granted":    {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
 		"name reused, both Nodes granted":    {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
 		"same Node, granted":                 {three().Granted(0), same, quorumtest.IDs("a"), ""},
+		"F58 drained, member removed":        {removed(), same, nil, ""},
+		"F58 removed, an observer is dead":   {dead, same, nil, ""},
+		"F58 drained, removed, announced":    {removed(), reported, quorumtest.IDs("a"), ""},
+		"F58 drained, removed from one list": {removedFromOne, same, quorumtest.IDs("a"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, c.request)

@@ -15,7 +15,8 @@ import (
 // DecideUnlabelled decides for a node without the etcd label from cached data, without a probe.
 // It refuses because of the missing label; with the label, Decide applies. It refuses for a node
 //
-//   - that has a member by binding, announcement or earlier grant,
+//   - that has a member by binding, announcement or earlier grant; a member that has left its
+//     cluster is not one because of a grant,
 //   - at whose address the bound observers on two other Nodes list an unbound member: its own
 //     agent has not announced the member yet,
 //   - whose agent found a server that has never identified itself,
@@ -24,7 +25,7 @@ import (
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasRecordFor(c, r) }) {
 		members, doubtful := recordedMembers(c, r)
-		if len(members) > 0 || !hasBinding(c, r) {
+		if len(members) > 0 || r.announcesMemberOf(observation.ClusterIDOf(c)) {
 			return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, doubtful, r)
 		}
 	}
@@ -59,6 +60,8 @@ func recordedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1
 		b := t.Bindings[id]
 		isOfEarlierNode := b.Node == r.Node && b.NodeUID != r.UID
 		switch {
+		case hasLeft(c, id) && !t.isReported(id):
+			// Only a grant still names it, for example that of a drain before the member was removed.
 		case !isOfEarlierNode || t.isAssignedToUID(id):
 			members = append(members, id)
 		case !HasGrant(c, b):
@@ -68,12 +71,24 @@ func recordedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1
 	return members, doubtful
 }
 
+// hasLeft reports whether a member has left its cluster by the lists of now: the older list of an
+// observer that has become silent does not count.
+func hasLeft(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) bool {
+	lists := observation.OfFounders(c, currentLists(c))
+	return len(lists) > 0 && !observation.IsBound(c, id) && !observation.IsListedByAny(lists, id)
+}
+
+// isReported reports whether the node itself names the member.
+func (t requestTarget) isReported(id v1alpha1.MemberID) bool {
+	own := ownObservations(t.Cluster, t.Request)
+	return slices.Contains(t.Announced, evidence.MemberRef{Cluster: observation.ClusterIDOf(t.Cluster), Member: id}) ||
+		slices.ContainsFunc(own, func(o v1alpha1.Observation) bool { return o.LocalMember == id && !o.NoMember })
+}
+
 // isAssignedToUID reports whether the node itself, or a grant for this Node's UID, names the
 // member.
 func (t requestTarget) isAssignedToUID(id v1alpha1.MemberID) bool {
-	own := ownObservations(t.Cluster, t.Request)
-	return slices.Contains(t.Announced, evidence.MemberRef{Cluster: observation.ClusterIDOf(t.Cluster), Member: id}) ||
-		slices.ContainsFunc(own, func(o v1alpha1.Observation) bool { return o.LocalMember == id }) ||
+	return t.isReported(id) ||
 		slices.ContainsFunc(t.Cluster.Spec.Grants, func(g v1alpha1.Grant) bool {
 			return g.NodeUID == t.UID && slices.Contains(g.Members, id)
 		})

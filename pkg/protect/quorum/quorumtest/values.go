@@ -86,6 +86,7 @@ func ShuttingDown(n *observation.NodeState) {
 func GrantFor(i int) v1alpha1.Grant {
 	return v1alpha1.Grant{
 		NodeUID: UID(i), Node: Node(i), Members: IDs(ID(i)), Time: metav1.NewTime(Noon()), User: "alice",
+		Addresses: []string{Address(i)},
 	}
 }
 
