@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
@@ -181,7 +182,7 @@ func TestMemberURLs(t *testing.T) {
 
 // Every member list is either rejected or publishable, and leads only to URLs of etcd servers.
 func FuzzMemberList(f *testing.F) {
-	list := pb.MemberListResponse{Members: []*pb.Member{
+	list := &pb.MemberListResponse{Members: []*pb.Member{
 		{ID: 1, Name: "etcd1", PeerURLs: []string{"https://10.0.0.1:2380"}, ClientURLs: []string{"https://10.0.0.1:2379"}},
 		{
 			ID: 2, Name: "etcd\n2", IsLearner: true, PeerURLs: []string{"https://10.0.0.2:2380"},
@@ -189,13 +190,13 @@ func FuzzMemberList(f *testing.F) {
 		},
 		{ID: 3},
 	}}
-	seed, err := list.Marshal()
+	seed, err := proto.Marshal(list)
 	require.NoError(f, err)
 	f.Add(seed)
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, wire []byte) {
-		var list pb.MemberListResponse
-		if list.Unmarshal(wire) != nil || validateMembers(list.Members) != nil {
+		list := &pb.MemberListResponse{}
+		if proto.Unmarshal(wire, list) != nil || validateMembers(list.Members) != nil {
 			return
 		}
 		o := v1alpha1.Observation{}

@@ -71,13 +71,15 @@ func TestPrefetchChangedMember(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := newFakeServerAs(t, fakeCluster, 7, nil)
-			before := pb.Member{ID: 7, Name: "other", ClientURLs: []string{other.url}, IsLearner: true}
-			s, p := prefetchFixture(t, defaultTimeout, 300*time.Millisecond, &before)
-			after := before
+			member := func() *pb.Member {
+				return &pb.Member{ID: 7, Name: "other", ClientURLs: []string{other.url}, IsLearner: true}
+			}
+			s, p := prefetchFixture(t, defaultTimeout, 300*time.Millisecond, member())
+			after := member()
 			s.others = nil
 			if change != nil {
-				change(&after)
-				s.others = []*pb.Member{&after}
+				change(after)
+				s.others = []*pb.Member{after}
 			}
 			other.list = append([]*pb.Member{s.self()}, s.others...)
 			got := p.Observe(t.Context(), s.found(), fakeIdentity())

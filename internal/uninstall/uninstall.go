@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -224,8 +225,14 @@ func (u *uninstaller) deleteObject(
 	if len(options) > 0 {
 		command += " --cascade=foreground"
 	}
+	// The answer to the deletion of an object that a finalizer keeps is the object. The client would
+	// fail to decode one whose kind is not in its scheme.
+	untyped := &unstructured.Unstructured{}
+	untyped.SetGroupVersionKind(object.GroupVersionKind())
+	untyped.SetNamespace(object.Namespace)
+	untyped.SetName(object.Name)
 	err := u.do(command, describe(object)+": deleted", func() error {
-		return u.Client.Delete(ctx, object.DeepCopy(), options...)
+		return u.Client.Delete(ctx, untyped, options...)
 	})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting %s: %w", describe(object), err)

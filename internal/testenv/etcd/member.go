@@ -2,12 +2,15 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -174,6 +177,31 @@ func (m *Member) SetVersion(v Version) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.version = v
+}
+
+// ClusterVersion returns the version on which all members have agreed, as this member reports
+// it. The cluster agrees on a later version some seconds after the last member runs it.
+func (m *Member) ClusterVersion(ctx context.Context) (Version, error) {
+	config, err := m.etcd.ClientTLS()
+	if err != nil {
+		return "", err
+	}
+	transport := &http.Transport{TLSClientConfig: config}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.ClientURL+"/version", http.NoBody)
+	if err != nil {
+		return "", fmt.Errorf("reading the cluster version: %w", err)
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return "", fmt.Errorf("reading the cluster version: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }() // read-only
+	var versions struct{ EtcdCluster string }
+	if err := json.NewDecoder(response.Body).Decode(&versions); err != nil {
+		return "", fmt.Errorf("reading the cluster version: %w", err)
+	}
+	return Version("v" + strings.TrimSuffix(versions.EtcdCluster, ".0")), nil
 }
 
 // ID returns the member's ID, or 0 if it is not known.
