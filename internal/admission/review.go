@@ -4,11 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -105,4 +109,177 @@ func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, pro
 		}
 	}
 	return req, problem, err
+}
+
+// Reasons of the events on the Node.
+const (
+	refusedEvent      = "DeletionRefused"
+	allowedEvent      = "DeletionAllowed"
+	drainRefusedEvent = "DrainRefused"
+	drainAllowedEvent = "DrainAllowed"
+)
+
+// An answer is a Decision with what the API server, the log and the events need in addition.
+// The zero value refuses.
+type answer struct {
+	quorum.Decision
+	// code is the HTTP status of a refusal.
+	code int32
+	// err is the reason for which no decision was possible, for the log.
+	err error
+	// isRoutine marks an answer that needs no log line and no event: the Node is already being
+	// deleted.
+	isRoutine bool
+	// isUnproven marks an answer about a Node whose existence is not confirmed: it makes no event.
+	isUnproven bool
+}
+
+// withProblem adds the problem of the break-glass annotation.
+func (a answer) withProblem(problem string) answer {
+	switch {
+	case problem == "":
+	case a.Allowed:
+		a.Warnings = append(a.Warnings, problem)
+	default:
+		a.Message += "\n" + problem
+	}
+	return a
+}
+
+// response returns the answer for the API server, which passes the status of a refusal and all
+// warnings on to the client. The reason is part of both. An allowed dry run carries it in its first
+// warning: without that, a client could not tell this answer from that of an API server that has
+// not asked Holdfast.
+func (a answer) response(isDryRun bool) admission.Response {
+	result, warnings := &metav1.Status{Code: http.StatusOK, Message: a.Message}, a.Warnings
+	switch {
+	case !a.Allowed:
+		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, statusReason(a.code)
+		result.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: a.Reason.Cause()}}}
+	case isDryRun:
+		warnings = slices.Concat([]string{quorum.ReasonText(a.Reason, a.Message)}, a.Warnings)
+	}
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
+		Allowed: a.Allowed, Result: result, Warnings: warnings,
+		AuditAnnotations: map[string]string{"reason": string(a.Reason)},
+	}}
+}
+
+func statusReason(code int32) metav1.StatusReason {
+	switch code {
+	case http.StatusBadRequest:
+		return metav1.StatusReasonBadRequest
+	case http.StatusNotFound:
+		return metav1.StatusReasonNotFound
+	case http.StatusTooManyRequests:
+		return metav1.StatusReasonTooManyRequests
+	case http.StatusConflict:
+		return metav1.StatusReasonConflict
+	case http.StatusServiceUnavailable:
+		return metav1.StatusReasonServiceUnavailable
+	case http.StatusInternalServerError:
+		return metav1.StatusReasonInternalError
+	default:
+		return metav1.StatusReasonForbidden
+	}
+}
+
+// record counts the answer, logs it, and makes the event. The event recorder has a queue, so
+// no answer waits for it.
+func (h *Handler) record(path string, r review, a answer, took time.Duration) {
+	verdict := h.count(path, a, took)
+
+	// The deletion of an ordinary node needs no log line: there are many when workers are scaled down.
+	if a.isRoutine || (a.Allowed && path != EtcdNodePath && a.Reason == quorum.NothingToProtect) {
+		return
+	}
+	log := h.log.With("node", r.node.Name, "node_uid", r.node.UID, "user", r.user, "request_uid", r.id,
+		"dry_run", r.dryRun, "path", path, "verdict", verdict, "reason", a.Reason, "took", took)
+	if a.err != nil {
+		log = log.With("err", a.err)
+	}
+	if r.machine != nil {
+		log = log.With("machine", r.machine.String())
+	}
+	switch isDrain := r.pod != ""; {
+	case !a.Allowed && isDrain:
+		log.Warn("drain refused", "message", a.Message)
+	case !a.Allowed:
+		log.Warn("node deletion refused", "message", a.Message)
+	case a.isUnproven:
+		log.Warn("node deletion allowed without a decision", "warnings", a.Warnings)
+	case isDrain:
+		log.Info("drain allowed", "message", a.Message, "warnings", a.Warnings)
+	default:
+		log.Info("node deletion allowed", "message", a.Message, "warnings", a.Warnings)
+	}
+	if r.dryRun || a.isUnproven || a.Reason == nodeGone || a.Reason == quorum.Repeated {
+		return
+	}
+	h.recordEvent(r, a)
+}
+
+// recordEvent makes the event on the Node.
+func (h *Handler) recordEvent(r review, a answer) {
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
+	refused, allowed, verb := refusedEvent, allowedEvent, r.verb().Base
+	if r.pod != "" {
+		refused, allowed = drainRefusedEvent, drainAllowedEvent
+	}
+	switch {
+	case !a.Allowed:
+		h.events.Eventf(node, corev1.EventTypeWarning, refused,
+			"user %s may not %s %s: %s", r.user, verb, r.target(), a.Message)
+	case a.Reason == quorum.BreakGlassUsed:
+		h.events.Eventf(node, corev1.EventTypeWarning, allowed,
+			"user %s %ss %s with a break-glass override: %s", r.user, verb, r.target(), a.Message)
+	default:
+		h.events.Eventf(node, corev1.EventTypeNormal, allowed,
+			"user %s may %s %s: %s", r.user, verb, r.target(), a.Message)
+	}
+}
+
+// count counts the answer, and returns the verdict as a word.
+func (h *Handler) count(path string, a answer, took time.Duration) (verdict string) {
+	verdict = "refused"
+	if a.Allowed {
+		verdict = "allowed"
+	}
+	h.metrics.answers.WithLabelValues(path, verdict, string(a.Reason)).Inc()
+	h.metrics.duration.WithLabelValues(path).Observe(took.Seconds())
+	return verdict
+}
+
+type metrics struct {
+	answers  *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+	rejected *prometheus.CounterVec
+}
+
+func newMetrics(r prometheus.Registerer) (metrics, error) {
+	m := metrics{
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_webhook_admissions_total",
+			Help: "Answers to reviews, by path, verdict and reason. One deletion can cause several reviews.",
+		}, []string{"path", "verdict", "reason"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_webhook_admission_duration_seconds",
+			Help:    "Time to answer a review, by path.",
+			Buckets: []float64{.005, .02, .1, .5, 1, 2, 3, 5, 8, 10},
+		}, []string{"path"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_admissions_in_flight",
+			Help: "Reviews in progress.",
+		}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_webhook_requests_rejected_total",
+			Help: "Requests and connections that were rejected without a review, by reason.",
+		}, []string{"reason"}),
+	}
+	err := errors.Join(r.Register(m.answers), r.Register(m.duration), r.Register(m.inFlight), r.Register(m.rejected))
+	if err != nil {
+		return metrics{}, fmt.Errorf("registering the metrics of the admission entries: %w", err)
+	}
+	return m, nil
 }

@@ -3,7 +3,7 @@
 // package quorum, and writes the grants before it allows.
 //
 // One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
-// probe.go, the grants in grant.go. The package treats what it cannot read as a reason to
+// probe.go, the grants in grants.go. The package treats what it cannot read as a reason to
 // refuse.
 package deletion
 

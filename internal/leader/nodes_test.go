@@ -1,15 +1,23 @@
 package leader
 
 import (
+	"encoding/json"
+	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 func TestSharedProviderIDs(t *testing.T) {
@@ -61,4 +69,77 @@ func TestReportSharedIDs(t *testing.T) {
 	l.reportSharedIDs(c, shared, s)
 	require.Len(t, messages, 1, "an event per round would be noise")
 	require.Contains(t, messages[0], "nodes etcd-1 and worker-1 have the same spec.providerID x; an autoscaler may")
+}
+
+func removedLabel(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	breakGlass, err := json.Marshal(quorum.BreakGlass{
+		UID: f.Nodes[1].UID, Until: time.Now().Add(time.Minute),
+		Reason: "the webhook is down",
+	})
+	require.NoError(t, err)
+	patch := func(i int, body map[string]any) {
+		text, err := json.Marshal(map[string]any{"metadata": body})
+		require.NoError(t, err)
+		require.NoError(t, f.Client.Patch(t.Context(), f.Nodes[i].DeepCopy(), client.RawPatch(types.MergePatchType, text)))
+	}
+	patch(1, map[string]any{
+		"labels":      map[string]any{observation.EtcdMemberLabel: nil},
+		"annotations": map[string]any{quorum.BreakGlassAnnotation: string(breakGlass)},
+	})
+	patch(0, map[string]any{"labels": map[string]any{observation.EtcdMemberLabel: nil, "example.org/other": "kept"}})
+	node := &corev1.Node{}
+	h.reconcileUntil("the label", func(*v1alpha1.EtcdCluster) bool {
+		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node) == nil && isLabelled(node)
+	})
+	require.Equal(t, "kept", node.Labels["example.org/other"])
+	require.Equal(t, f.Nodes[0].UID, node.UID)
+	require.Contains(t, h.events(), "LabelRestored")
+	require.Len(t, f.Cluster().Spec.Members, 3)
+
+	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[1]), node))
+	require.False(t, isLabelled(node), "the user who set the break-glass annotation removed the label")
+}
+
+func listedByOthers(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	bare := func(name, address string) *corev1.Node {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + string(f.ClusterID)}}
+		require.NoError(t, f.Client.Create(t.Context(), node))
+		f.DeleteAfterTest(node)
+		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+		require.NoError(t, f.Client.Status().Update(t.Context(), node))
+		return node
+	}
+	hasLabel := func(node *corev1.Node) bool {
+		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(node), node))
+		return isLabelled(node)
+	}
+	fourth, empty, worker := bare("fourth", "10.98.0.4"), bare("empty", "10.98.0.5"), bare("worker", "10.98.0.6")
+	empty.Status.Conditions = []corev1.NodeCondition{{
+		Type:   observation.EtcdMemberCondition,
+		Status: corev1.ConditionFalse,
+	}}
+	require.NoError(t, f.Client.Status().Update(t.Context(), empty))
+	f.ChangeAgents(func() {
+		f.Members = append(slices.Clone(f.Members),
+			v1alpha1.MemberStatus{ID: "4", Name: "etcd4", PeerURLs: []string{"https://10.98.0.4:2380"}},
+			v1alpha1.MemberStatus{ID: "5", Name: "etcd5", PeerURLs: []string{"https://10.98.0.5:2380"}})
+	})
+	h.advance(2 * time.Minute)
+	h.reconcileUntil("the label", func(*v1alpha1.EtcdCluster) bool { return hasLabel(fourth) })
+	require.Contains(t, h.events(), "LabelRestored")
+	h.reconcileUntil("the label: the agent may have found nothing before etcd was installed, and stopped",
+		func(*v1alpha1.EtcdCluster) bool { return hasLabel(empty) })
+	require.NoError(t, f.Client.Patch(t.Context(), empty,
+		client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`,
+			observation.EtcdMemberLabel))))
+	h.probeTimes(1, 2*time.Minute)
+	require.NoError(t, h.leader.reconcileAll(t.Context()))
+	require.False(t, hasLabel(empty), "its agent runs and reports no member")
+	require.False(t, hasLabel(worker))
 }
