@@ -72,7 +72,11 @@ func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 	require.ErrorContains(t, err, "refused at /validate-etcd-node")
 
 	// A second installation keeps the bundle.
-	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-k", full)
+	dir := "."
+	if server.BornHeld() {
+		dir = full
+	}
+	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-k", dir)
 	require.NoError(t, err)
 	again, err := webhook.Get(t.Context(), "holdfast", metav1.GetOptions{})
 	require.NoError(t, err)

@@ -174,10 +174,10 @@ func (c *Controller) reconcile(ctx context.Context) error {
 	}
 	plan := guard.Plan(cached)
 	c.count(plan)
-	due := map[target]bool{}
+	due := map[string][]string{} // the nodes, by the name of the pod
 	for _, d := range plan {
 		if d.Action.IsWrite() {
-			due[target{d.Node, d.Pod}] = true
+			due[d.Pod] = append(due[d.Pod], d.Node)
 		}
 	}
 	if len(due) == 0 {
@@ -188,15 +188,12 @@ func (c *Controller) reconcile(ctx context.Context) error {
 		return err
 	}
 	for _, d := range guard.Plan(live) {
-		if due[target{d.Node, d.Pod}] {
+		if _, isDue := due[d.Pod]; isDue {
 			c.execute(ctx, d)
 		}
 	}
 	return nil
 }
-
-// A target is one guard pod, and the node that it is on.
-type target struct{ node, pod string }
 
 // cachedState returns the state by the caches, with the Nodes that may need or have a guard pod.
 func (c *Controller) cachedState(ctx context.Context) (guard.State, error) {
@@ -219,22 +216,29 @@ func (c *Controller) cachedState(ctx context.Context) (guard.State, error) {
 
 // liveState returns the state of these targets by the API server. It fails if anything could not
 // be read, because a Node or a pod that is not in the state counts as gone.
-func (c *Controller) liveState(ctx context.Context, due map[target]bool) (guard.State, error) {
+func (c *Controller) liveState(ctx context.Context, due map[string][]string) (guard.State, error) {
 	s, err := c.newState(c.Store.LiveClusters(ctx))
 	if err != nil {
 		return s, err
 	}
 	var names []string
-	for t := range due {
-		names = append(names, t.node)
+	for name, nodes := range due {
+		for _, node := range nodes {
+			if node != "" { // a pod that no scheduler has placed
+				names = append(names, node)
+			}
+		}
 		// The pod may exist without the label by which the cache selects it.
-		pod, err := c.Pods.Get(ctx, t.pod, metav1.GetOptions{})
+		pod, err := c.Pods.Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case isGone(err):
 		case err != nil:
-			return s, fmt.Errorf("reading guard pod %s: %w", t.pod, err)
+			return s, fmt.Errorf("reading guard pod %s: %w", name, err)
 		default:
 			s.Pods = append(s.Pods, pod)
+			if pod.Spec.NodeName != "" {
+				names = append(names, pod.Spec.NodeName)
+			}
 		}
 	}
 	for name, live := range c.Store.LiveNodes(ctx, names) {

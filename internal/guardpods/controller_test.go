@@ -31,7 +31,7 @@ func TestSevenNodes(t *testing.T) {
 	}
 	f.start(t, func(o *Options) { o.Tick = time.Hour })
 	began := time.Now()
-	c := f.addCluster(t, "c1", nodes...)
+	c := f.addCluster(t, nodes...)
 	for _, n := range nodes {
 		pod := f.waitForPod(t, n.Name, "")
 		require.Equal(t, n.Name, pod.Spec.NodeName)
@@ -62,7 +62,7 @@ func TestController(t *testing.T) {
 	for i := range 3 {
 		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("etcd-%d", i)))
 	}
-	c := f.addCluster(t, "c1", nodes...)
+	c := f.addCluster(t, nodes...)
 	stop := f.start(t, nil)
 	for _, n := range nodes {
 		f.waitForPod(t, n.Name, "")
@@ -200,7 +200,7 @@ func TestWaiting(t *testing.T) {
 	f.removeAgent(t, "etcd-0")
 	f.addAgent(t, "etcd-0")
 	f.removeAgent(t, "etcd-1")
-	f.addCluster(t, "c1", nodes...)
+	f.addCluster(t, nodes...)
 	var log safeBuffer
 	f.start(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	require.Eventually(t, func() bool {
