@@ -147,9 +147,10 @@ func (f fixture) kubeconfig(config *rest.Config) string {
 	return path
 }
 
-// addNode registers a node as its kubelet does.
+// addNode registers a node as its kubelet does. Its podCIDR is that of installFlannel.
 func (f fixture) addNode(spec apiserver.NodeSpec) *corev1.Node {
 	f.t.Helper()
+	spec.PodCIDR = podCIDR
 	node, _, err := f.AddNode(f.t.Context(), spec)
 	require.NoError(f.t, err)
 	return node
@@ -252,6 +253,9 @@ func setBootID(t *testing.T, root, id string) {
 }
 
 func bootID(i int) string { return fmt.Sprintf("6f6b9d3c-1f2b-4c3f-9d3e-%012d", i) }
+
+// podCIDR contains the subnet of installFlannel.
+const podCIDR = "10.244.1.0/24"
 
 // installFlannel makes the host's network work. Like flannel, it writes the subnet file last.
 func installFlannel(t *testing.T, root string) {

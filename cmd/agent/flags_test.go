@@ -70,8 +70,10 @@ func TestParse(t *testing.T) {
 			},
 		},
 		"no policy": {
-			[]string{"--hold-unrecorded", "--trust-durable-subnet-file"},
-			func(c *config) { c.policy.HoldUnrecorded, c.policy.TrustDurableSubnetFile = true, true },
+			[]string{"--hold-unrecorded", "--trust-durable-subnet-file", "--flannel-uses-etcd"},
+			func(c *config) {
+				c.policy.HoldUnrecorded, c.policy.TrustDurableSubnetFile, c.policy.FlannelUsesEtcd = true, true, true
+			},
 		},
 		"no static pods": {[]string{"--protect-static-pods=false"}, func(c *config) { c.staticPods = false }},
 		"certificate": {certificateFlags("/ca", "/cert", "/key"), func(c *config) {
@@ -230,9 +232,9 @@ func TestUsage(t *testing.T) {
 		require.Contains(t, usage, dir)
 	}
 	new(flags).flagSet().VisitAll(func(f *flag.Flag) {
-		require.Contains(t, usage, " --"+f.Name, "usage.go does not explain --%s", f.Name)
+		require.Contains(t, usage, " --"+f.Name, "usage does not explain --%s", f.Name)
 		if f.DefValue != "" && f.DefValue != "false" {
-			require.Contains(t, usage, "default "+f.DefValue, "usage.go does not give the default of --%s", f.Name)
+			require.Contains(t, usage, "default "+f.DefValue, "usage does not give the default of --%s", f.Name)
 		}
 	})
 	for _, line := range strings.Split(usage, "\n") {

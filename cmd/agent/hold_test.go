@@ -67,7 +67,7 @@ func testExistingNodes(t *testing.T, f fixture) {
 			continue // the agent cannot know that the node is not new
 		}
 		for _, network := range []string{"ready", "missing"} {
-			spec.Name, spec.BootID = name+"-"+network, bootID(1)
+			spec.Name, spec.BootID, spec.PodCIDR = name+"-"+network, bootID(1), podCIDR
 			_, err := apiserver.RegisterNode(t.Context(), f.Admin(), spec)
 			require.NoError(t, err)
 			if name == "old-cordoned" {

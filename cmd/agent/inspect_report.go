@@ -263,7 +263,8 @@ func (r report) decideDeletions() []deletionReport {
 	return reports
 }
 
-// decideHold decides for a Node that was born held in this boot.
+// decideHold decides for a Node that was born held in this boot. Its podCIDRs are unknown here, so
+// flannel's subnet file is not compared with them.
 func (r report) decideHold(policy readiness.Policy) holdReport {
 	record := fmt.Sprintf(`{"state":%q,"bootID":%q,"reason":%q}`, readiness.Held, r.Network.BootID, readiness.NewNode)
 	node := &corev1.Node{
@@ -277,6 +278,7 @@ func (r report) decideHold(policy readiness.Policy) holdReport {
 	if policy.TaintKey != "" {
 		node.Spec.Taints = []corev1.Taint{{Key: policy.TaintKey, Effect: corev1.TaintEffectNoSchedule}}
 	}
+	policy.FlannelUsesEtcd = true
 	d := readiness.Decide(node, r.Network, policy, time.Time{})
 	hold := holdReport{
 		Release: !d.Held && r.Network.BootID != "", Reason: d.Reason, Message: d.Message, Gates: []gateReport{},

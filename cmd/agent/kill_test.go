@@ -158,7 +158,7 @@ func TestKillDuringHold(t *testing.T) {
 		},
 		"held after a reboot": func(t *testing.T, node string) {
 			_, err := apiserver.RegisterNode(t.Context(), f.Admin(), apiserver.NodeSpec{
-				Name: node, BootID: bootID(9), Annotations: map[string]string{readiness.HoldAnnotation: rebooted},
+				Name: node, BootID: bootID(9), PodCIDR: podCIDR, Annotations: map[string]string{readiness.HoldAnnotation: rebooted},
 			})
 			require.NoError(t, err)
 		},

@@ -65,6 +65,7 @@ func TestAPIServerOutage(t *testing.T) {
 // agent; new connections work. The agent has the environment of the shipped manifest. Its
 // network works, and only the watch reports that a drain has ended.
 func testDeadConnections(t *testing.T, f fixture) {
+	apiserver.RequireBornHeld(t, f.Server)
 	for name, value := range shippedEnvironment(t) {
 		t.Setenv(name, value)
 	}

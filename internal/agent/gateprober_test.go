@@ -80,6 +80,14 @@ func withEndpoints(t *testing.T, node *corev1.Node, gates *endpoints, act func(*
 	}, act)
 }
 
+// readyNode returns a Node in service.
+func readyNode() *corev1.Node {
+	return &corev1.Node{
+		Spec:   corev1.NodeSpec{PodCIDR: "10.244.1.0/24"},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
 func messageOf(n *corev1.Node) string { return condition(n, readiness.NetworkHeld).Message }
 
 func TestGateProber(t *testing.T) {
@@ -120,9 +128,7 @@ func TestGateProber(t *testing.T) {
 		})
 	})
 	t.Run("existing node", func(t *testing.T) {
-		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
-		}}}
+		node := readyNode()
 		withEndpoints(t, node, newEndpoints(), func(f *bubbleFixture) {
 			elapse(f.t, time.Second)
 			require.True(f.t, isReleased(f.node()))
@@ -131,9 +137,7 @@ func TestGateProber(t *testing.T) {
 		})
 	})
 	t.Run("gates that do not fit", func(t *testing.T) {
-		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
-		}}}
+		node := readyNode()
 		gates := newEndpoints()
 		gates.set(healthGate, refused)
 		withEndpoints(t, node, gates, func(f *bubbleFixture) {

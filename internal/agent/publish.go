@@ -284,6 +284,9 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 	default:
 		r.metrics.countPublished(resultFailed)
 		report.retryAt = time.Now().Add(report.publishRetry.Next())
+		if p.heartbeat {
+			report.nextHeartbeat = report.retryAt
+		}
 		if apierrors.IsNotFound(err) {
 			report.retryAt = time.Time{} // The watch wakes the reporter when the object exists again.
 		}

@@ -189,6 +189,20 @@ func TestReporterFailedWrite(t *testing.T) {
 		})
 	})
 
+	// After an outage, an entry must not stay as old as one of an agent that does not run.
+	t.Run("heartbeat", func(t *testing.T) {
+		runReporter(t, healthyCluster, func(f *reporterFixture) {
+			f.setCluster("c1", "a")
+			f.wait(10 * time.Second)
+			f.refused.set(errors.New("connection refused"))
+			f.wait(3 * time.Minute)
+			require.Len(t, f.published(), 1)
+			f.refused.set(nil)
+			f.wait(12 * time.Second) // the longest delay of a retry is 10 s
+			require.Len(t, f.published(), 2)
+		})
+	})
+
 	// The watch may be behind the write.
 	t.Run("deleted cluster", func(t *testing.T) {
 		runReporter(t, healthyCluster, func(f *reporterFixture) {

@@ -172,6 +172,14 @@ func TestDetectStopped(t *testing.T) {
 			host:  hosttest.Files{podFile: pod, "/var/lib/etcd" + member: "x"},
 			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, which does not run"},
 		},
+		"static pod with a shell": {
+			host: hosttest.Files{
+				podFile: "spec:\n  containers:\n  - command:\n    - sh\n    - -c\n" +
+					"    - exec etcd --data-dir=/var/lib/etcd 2>>/var/log/etcd\n",
+				"/var/lib/etcd" + member: "x",
+			},
+			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, which does not run"},
+		},
 		"half-written static pod": {
 			host:    hosttest.Files{podFile: "spec:\n  containers:\n  - comm"},
 			unknown: []string{"the static pod " + podFile + ": "},

@@ -3,7 +3,7 @@ package etcddetect
 import (
 	"errors"
 	"fmt"
-	"path"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -58,16 +58,16 @@ func parsePodManifest(data []byte) (flags, env etcdSettings, err error) {
 		return nil, nil, err
 	}
 	for _, c := range pod.Spec.Containers {
-		line := slices.Concat(c.Command, c.Args)
-		at := slices.IndexFunc(line, func(word string) bool { return isServerName(path.Base(word)) })
-		if at < 0 || isOtherMode(line[at+1:]) {
-			continue
-		}
 		variables := map[string]string{}
 		for _, v := range c.Env {
 			variables[v.Name] = v.Value
 		}
-		return parseFlags(line[at+1:]), envSettings(variables), nil
+		command := parseCommand(slices.Concat(c.Command, c.Args), variables)
+		if !command.isServer {
+			continue
+		}
+		maps.Copy(variables, command.env)
+		return parseFlags(command.args), envSettings(variables), nil
 	}
 	return nil, nil, errNoServer
 }

@@ -36,16 +36,20 @@ type Patch struct {
 //
 // Metadata and spec go into a JSON merge patch with the Node's resourceVersion: the cordon and
 // the record that owns it belong together, and the list of taints is written whole. Conditions
-// go into a strategic merge patch, which changes only the conditions that it names. It has no
-// resourceVersion unless Desired is Guarded, because the kubelet writes its own conditions every
-// few seconds. A condition with the same status, reason and message is not written again only
-// for its heartbeat.
+// go into a strategic merge patch, which changes only the conditions that it names. Usually it has
+// no resourceVersion, because the kubelet writes its own conditions every few seconds. It has one
+// if Desired is Guarded, and if it sets NetworkUnavailable to True: some network plugins clear that
+// condition once for each start, and a hold must not overwrite what it has not read. A condition
+// with the same status, reason and message is not written again only for its heartbeat.
 func Plan(node *corev1.Node, d Desired, now time.Time) ([]Patch, error) {
 	object, err := objectPatch(node, d)
 	if err != nil {
 		return nil, fmt.Errorf("planning the patch of node %q: %w", node.Name, err)
 	}
-	status, err := statusPatch(node, d.Conditions, d.Guarded && len(object) == 0, now)
+	status, err := statusPatch(node, d.Conditions, now, func(changed []corev1.NodeCondition) bool {
+		isFirst := len(object) == 0 || d.StatusFirst
+		return isFirst && (d.Guarded || slices.ContainsFunc(changed, isNetworkDown))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("planning the status patch of node %q: %w", node.Name, err)
 	}
@@ -89,9 +93,17 @@ func objectPatch(node *corev1.Node, d Desired) ([]Patch, error) {
 	return []Patch{{Type: types.MergePatchType, Body: body}}, nil
 }
 
+// isNetworkDown reports whether the condition keeps pods away from a node.
+func isNetworkDown(c corev1.NodeCondition) bool {
+	return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue
+}
+
 // statusPatch returns the write of the conditions that differ, or nil. It contains the Node's
-// UID, so that it cannot change another Node of the same name.
-func statusPatch(node *corev1.Node, wanted []corev1.NodeCondition, guarded bool, now time.Time) ([]Patch, error) {
+// UID, so that it cannot change another Node of the same name. It contains the resourceVersion if
+// isGuarded returns true for these conditions.
+func statusPatch(
+	node *corev1.Node, wanted []corev1.NodeCondition, now time.Time, isGuarded func([]corev1.NodeCondition) bool,
+) ([]Patch, error) {
 	var changed []corev1.NodeCondition
 	for _, c := range wanted {
 		before := findCondition(node, c.Type)
@@ -113,7 +125,7 @@ func statusPatch(node *corev1.Node, wanted []corev1.NodeCondition, guarded bool,
 	if node.UID != "" {
 		metadata["uid"] = node.UID
 	}
-	if guarded {
+	if isGuarded(changed) {
 		metadata["resourceVersion"] = node.ResourceVersion
 	}
 	if len(metadata) > 0 {
@@ -193,7 +205,8 @@ type Desired struct {
 	// written after the rest, as a release needs.
 	StatusFirst bool
 	// Guarded adds the Node's resourceVersion to the write of the conditions if nothing else is
-	// written. The leader needs it: it writes on behalf of an agent that may write at any moment.
+	// written before. The leader needs it: it writes on behalf of an agent that may write at any
+	// moment.
 	Guarded bool
 }
 

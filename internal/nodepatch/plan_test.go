@@ -1,6 +1,7 @@
 package nodepatch
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -69,6 +70,10 @@ func TestPlan(t *testing.T) {
 	status := func(condition string) Patch {
 		body := `{"metadata":{"uid":"u1"},"status":{"conditions":[` + condition + `]}}`
 		return Patch{Subresource: "status", Type: types.StrategicMergePatchType, Body: []byte(body)}
+	}
+	guarded := func(p Patch) Patch {
+		p.Body = bytes.Replace(p.Body, []byte(`{"uid"`), []byte(`{"resourceVersion":"7","uid"`), 1)
+		return p
 	}
 	record := object(`"annotations":{"holdfast.dev/hold":"r"},`, "")
 	waiting := newCondition("NetworkHeld", corev1.ConditionTrue, "WaitingForCNI", "waiting")
@@ -148,8 +153,8 @@ func TestPlan(t *testing.T) {
 			Desired{Conditions: []corev1.NodeCondition{
 				waiting, newCondition("NetworkUnavailable", corev1.ConditionTrue, "HeldByHoldfast", "held"),
 			}},
-			[]Patch{status(`{"type":"NetworkUnavailable","status":"True",` + at +
-				`"2026-08-01T12:00:00Z","reason":"HeldByHoldfast","message":"held"}`)},
+			[]Patch{guarded(status(`{"type":"NetworkUnavailable","status":"True",` + at +
+				`"2026-08-01T12:00:00Z","reason":"HeldByHoldfast","message":"held"}`))},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -163,10 +163,25 @@ func TestWriter(t *testing.T) {
 	t.Run("heartbeat", func(t *testing.T) {
 		n, kubelet := register(t)
 		require.NoError(t, apiserver.Heartbeat(t.Context(), kubelet, n.Name, true))
-		held, err := writer.Apply(t.Context(), n, desiredHold())
+		d := desiredHold()
+		d.Conditions = d.Conditions[:1]
+		held, err := writer.Apply(t.Context(), n, d)
 		require.NoError(t, err, "the decision does not depend on a heartbeat")
 		require.True(t, held.Spec.Unschedulable)
 		require.Equal(t, corev1.ConditionTrue, findCondition(held, corev1.NodeReady).Status, "the newer condition stays")
+	})
+
+	t.Run("plugin", func(t *testing.T) {
+		n, _ := register(t)
+		up := newCondition(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, "CalicoIsUp", "up")
+		n.Status.Conditions = append(n.Status.Conditions, up)
+		before := n.DeepCopy()
+		before.Status.Conditions = before.Status.Conditions[:len(before.Status.Conditions)-1]
+		_, err := nodes.UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		_, err = writer.Apply(t.Context(), before, desiredHold())
+		require.True(t, apierrors.IsConflict(err), "a plugin may write this condition only once: %v", err)
+		require.Equal(t, "CalicoIsUp", findCondition(read(t, n.Name), corev1.NodeNetworkUnavailable).Reason)
 	})
 
 	t.Run("other-node", func(t *testing.T) {

@@ -124,7 +124,11 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 	release := readiness.PlanManualRelease(n)
 	isHeld := isRecorded && record.State == readiness.Held &&
 		(release.Taint != "" || !release.TaintGone && n.Spec.Unschedulable)
+	owner := readiness.CordonOwner(n)
 	switch {
+	case isHeld && release.Taint == "" && owner != "":
+		return nodeChange{}, fmt.Errorf("node %s: %s has cordoned it since Holdfast did; that cordon stays. If the node "+
+			"may take pods: kubectl uncordon %s", n.Name, owner, n.Name)
 	case isHeld:
 		return endHold(n, record, release), nil
 	case isKept(n) && n.Spec.Unschedulable:

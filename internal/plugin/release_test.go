@@ -29,6 +29,18 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		require.Equal(t, cli.ExitFailure, code)
 		require.Contains(t, out, "the cordon is not Holdfast's; if it may take pods: kubectl uncordon cordoned-1")
 	})
+	t.Run("foreign cordon during a hold", func(t *testing.T) {
+		f.addOpenNode(t, "cordoned-2", `{"metadata":{"annotations":{"holdfast.dev/hold":
+			"{\"state\":\"held\",\"reason\":\"NewNode\"}"}},"spec":{"unschedulable":true}}`)
+		for _, verb := range []string{"uncordon", "cordon"} {
+			_, err := f.Kubectl(t.Context(), verb, "cordoned-2")
+			require.NoError(t, err)
+		}
+		code, out := f.run(t, operator, "", "release", "cordoned-2", "--yes")
+		require.Equal(t, cli.ExitFailure, code)
+		require.Contains(t, out, "has cordoned it since Holdfast did; that cordon stays")
+		require.True(t, f.node(t, "cordoned-2").Spec.Unschedulable)
+	})
 	t.Run("unreadable record", func(t *testing.T) {
 		code, out := f.run(t, operator, "", "release", "broken-1", "--yes")
 		require.Equal(t, cli.ExitFailure, code)

@@ -91,6 +91,12 @@ func (f *uninstallFixture) addObjects(t *testing.T) {
 	_, err = f.Kubectl(t.Context(),
 		"create", "clusterrolebinding", "mine", "--clusterrole=holdfast-breakglass", "--user=a")
 	require.NoError(t, err)
+	// Its CustomResourceDefinition stays until it is gone.
+	file := filepath.Join(t.TempDir(), "etcdcluster.json")
+	require.NoError(t, os.WriteFile(file, []byte(
+		`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"name":"abc"},"spec":{}}`), 0o600))
+	_, err = f.Kubectl(t.Context(), "create", "-f", file)
+	require.NoError(t, err)
 	for name, annotations := range map[string]string{
 		"hooked": `{"` + hookAnnotation + `":"holdfast","a":"b"}`,
 		"other":  `{"pre-terminate.delete.hook.machine.cluster.x-k8s.io/kcp-cleanup":""}`,
