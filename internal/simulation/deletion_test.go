@@ -185,14 +185,16 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 		r.firstSnapshot, r.before = first.firstSnapshot, first.before
 	}
 	// A review that relies on an earlier grant writes none.
+	inherited := map[v1alpha1.ClusterID]bool{}
 	for id, uids := range sim.lastGrant {
 		if _, wrote := r.order[id]; !wrote && uids[r.node.UID] > 0 && sim.hasGrant(id, r.node.UID) {
-			r.order[id] = uids[r.node.UID]
+			r.order[id], inherited[id] = uids[r.node.UID], reason == quorum.NothingToProtect
 		}
 	}
 	made := &pendingLoss{
-		uid: r.node.UID, node: r.node.Name, host: d.host, order: r.order, forgiven: maps.Clone(r.forgiven),
-		members: slices.Clone(r.before.bound[r.node.UID]),
+		uid: r.node.UID, node: r.node.Name, host: d.host, order: r.order, inherited: inherited,
+		forgiven: maps.Clone(r.forgiven),
+		members:  slices.Clone(r.before.bound[r.node.UID]),
 	}
 	// Without a grant, only bindings show which members the Node had.
 	for _, ref := range r.before.announced {

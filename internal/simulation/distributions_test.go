@@ -22,13 +22,14 @@ func (sim *simulation) removeOrphanedMember() {
 
 // joinAgain lets the machine of a removed member join again. Its member starts at once. In a
 // careful history it joins only if the cluster survives all pending losses with one more voter: no
-// verdict can prevent a member from joining.
+// verdict can prevent a member from joining. It does not join if the deletion of its Node was
+// allowed without a grant, because no member was there: that is a limit in docs/verdict.md.
 func (sim *simulation) joinAgain() {
 	e := sim.pickEtcd()
 	h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool {
 		return h.up && !h.killed && sim.hasRejoined(e, h)
 	})
-	if !ok || sim.mustNotInterfere() {
+	if !ok || sim.mustNotInterfere() || sim.profile.careful && sim.isLostWithoutGrant(e, h) {
 		return
 	}
 	if voters, left := sim.countAfterLosses(e, nil); sim.profile.careful && left < quorumOf(voters+1) {
@@ -41,6 +42,14 @@ func (sim *simulation) joinAgain() {
 		}
 		sim.log("machine %s joins again as member %s, learner %t", h.name, m.id, m.learner)
 	}
+}
+
+// isLostWithoutGrant reports whether a pending loss of the machine has no grant of its own in the
+// cluster.
+func (sim *simulation) isLostWithoutGrant(e *simulatedEtcd, h *simulatedHost) bool {
+	return slices.ContainsFunc(sim.pendingLosses(), func(d *pendingLoss) bool {
+		return d.host == h && (d.order[e.id] == 0 || d.inherited[e.id]) && !sim.api.tombstones[d.uid][e.id]
+	})
 }
 
 // hasRejoined reports whether the machine had a member that the distribution removed, and none now.

@@ -306,6 +306,7 @@ func (sim *simulation) updateDrains() {
 // Two of them, thirty seconds apart and both after the node was opened, show that the machine is
 // back.
 func (sim *simulation) recordProof(p *agentProbe) {
+	sim.updateDrains() // The node may have been opened since the last snapshot.
 	own, _ := observation.FindMember(p.result, p.key.member)
 	for _, l := range sim.losses {
 		began := p.result.Time.Time

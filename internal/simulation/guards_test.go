@@ -57,6 +57,9 @@ func (r *simulatedReview) recordNode(n *corev1.Node) {
 	if n.Name != r.deletion.name {
 		return
 	}
+	if r.deletion.drain != nil && n.UID != r.node.UID {
+		r.before.announced = nil // by an earlier Node
+	}
 	if r.deletion.drain != nil || r.deletion.machine != nil {
 		r.node = n.DeepCopy()
 	}

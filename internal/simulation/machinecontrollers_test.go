@@ -117,10 +117,11 @@ func (m *managedMachine) deletionRequest(
 	return asked
 }
 
-// hasCached reports whether the cache of the replica has this Node.
+// hasCached reports whether the cache of the replica has this Node with its label. If the Node
+// cannot be read, the cache decides.
 func (r *simulatedReplica) hasCached(n *corev1.Node) bool {
 	cached := r.caches.nodes.get(n.Name)
-	return cached != nil && cached.UID == n.UID
+	return cached != nil && cached.UID == n.UID && quorum.IsLabelled(cached) == quorum.IsLabelled(n)
 }
 
 // beginHookReview records that a replica begins to review a Machine that waits for its hook.

@@ -152,9 +152,19 @@ func (sim *simulation) settleUntilDone(e *simulatedEtcd, g v1alpha1.Grant) {
 		case sim.isKept(g.Node) && sim.canSettle(g.NodeUID):
 			sim.settleGrant(c, g.NodeUID)
 		case sim.runsElsewhere(e, g):
+			sim.forgive(e.id, g.NodeUID) // by the word of the operator
 			sim.nameGrant(c, g.NodeUID)
 		default:
 			return
+		}
+	}
+}
+
+// forgive ends the losses with the Node in one cluster.
+func (sim *simulation) forgive(id v1alpha1.ClusterID, uid types.UID) {
+	for _, d := range sim.losses {
+		if d.uid == uid {
+			d.forgiven[id] = true
 		}
 	}
 }

@@ -213,8 +213,8 @@ func (r *simulatedReview) recordGrants(sim *simulation, before, after *v1alpha1.
 		sim.grantCount++
 		sim.lastGrant[id][g.NodeUID] = sim.grantCount
 		reviews := sim.reviewsOf(r.replica, g.NodeUID)
-		if len(reviews) == 0 && r.node.UID == g.NodeUID {
-			reviews = append(reviews, r) // its caller no longer waits
+		if r.node.UID == g.NodeUID && !slices.Contains(reviews, r) {
+			reviews = append(reviews, r) // its caller no longer waits, and the write was late
 		}
 		for _, o := range reviews {
 			o.order[id] = sim.grantCount

@@ -29,13 +29,16 @@ type pendingLoss struct {
 	members []evidence.MemberRef
 	// order has, by cluster, the position of the grant in the order of all grants.
 	order map[v1alpha1.ClusterID]int
+	// inherited has the clusters whose grant the review found but did not need, because no member was
+	// on the Node: the machine is given up only as long as that grant exists.
+	inherited map[v1alpha1.ClusterID]bool
 	// happened is true if the Node is gone, is being deleted, or has an autoscaler's deletion
 	// taint.
 	happened bool
 	at       time.Time
 	over     bool
-	// forgiven are the clusters whose EtcdCluster an authorized user has deleted since, and, of a
-	// drain, those whose members have returned.
+	// forgiven are the clusters whose EtcdCluster an authorized user has deleted since, or whose grant
+	// an operator has settled, and, of a drain, those whose members have returned.
 	forgiven map[v1alpha1.ClusterID]bool
 	// drained is true if the loss follows from a drain: the machine may be away, or go for good, until
 	// the node has returned.
@@ -166,9 +169,9 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 			if mine {
 				on++
 			}
-			lost := mine || slices.Contains(given, s.id) || slices.Contains(hosts, s.host)
-			if s.learner && !lost {
-				continue
+			lost := mine || slices.Contains(given, s.id) || (slices.Contains(hosts, s.host) && a.canBePlaced(e.id, s))
+			if s.learner && (!lost || s.host.killed) {
+				continue // etcd does not promote a learner that is dead
 			}
 			voters++
 			if !lost && !slices.Contains(away, s.id) && sim.wasAlive(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
@@ -189,6 +192,16 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 		}
 	}
 	return strings.Join(why, "; or ")
+}
+
+// canBePlaced reports whether Holdfast could know on which machine the member is: by an address in
+// its URLs, or by a binding. Otherwise its loss with the machine is a limit in docs/verdict.md.
+func (a *allowedReview) canBePlaced(id v1alpha1.ClusterID, s memberSnapshot) bool {
+	isBound := func(refs []evidence.MemberRef) bool {
+		return slices.Contains(refs, evidence.MemberRef{Cluster: id, Member: s.id})
+	}
+	return !s.host.agent.hasForeignURLs ||
+		slices.ContainsFunc(slices.Collect(maps.Values(a.review.before.bound)), isBound)
 }
 
 // awayMembers returns the members that are bound to a Node whose mark has announced a reboot since
@@ -215,7 +228,8 @@ func (sim *simulation) lostMembers(
 		if !sim.mayBeTerminated(d) {
 			found = slices.DeleteFunc(found, func(id v1alpha1.MemberID) bool { return e.runsElsewhere(id, d.host) })
 		}
-		isGivenUp := a.review.before.tombstones[d.uid][e.id] || d.isGrantedBefore(e.id, a.review)
+		isGranted := d.isGrantedBefore(e.id, a.review) && (!d.inherited[e.id] || sim.hasGrant(e.id, d.uid))
+		isGivenUp := a.review.before.tombstones[d.uid][e.id] || isGranted
 		if isGivenUp && sim.mayBeTerminated(d) {
 			hosts = append(hosts, d.host)
 		}
