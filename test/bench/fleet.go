@@ -179,8 +179,9 @@ func (f *agentFleet) registerOne(ctx context.Context, a *fleetAgent) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = f.cluster.API.AddNode(ctx,
-		apiserver.NodeSpec{Name: a.name, InternalIP: "192.0.2.1", BootID: strings.TrimSpace(string(boot))})
+	_, _, err = f.cluster.API.AddNode(ctx, apiserver.NodeSpec{
+		Name: a.name, InternalIP: "192.0.2.1", BootID: strings.TrimSpace(string(boot)), PodCIDR: fixture.PodCIDR,
+	})
 	return err
 }
 

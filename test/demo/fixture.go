@@ -3,7 +3,6 @@ package main
 import (
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
@@ -28,8 +26,6 @@ const (
 	// The workers' addresses are not loopback addresses, because Holdfast ignores SPC's record
 	// of a machine with a loopback address, which every machine has.
 	workerIP, secondWorkerIP, thirdWorkerIP = "192.0.2.101", "192.0.2.102", "192.0.2.103"
-	// secondWorkerCIDR is the podCIDR of worker-2, from fixture.WriteSubnetFile.
-	secondWorkerCIDR = "10.244.1.0/24"
 )
 
 // A demo is the environment of the demo and its output.
@@ -75,19 +71,6 @@ func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
 	out, err := d.API.Kubectl(ctx, args...)
 	d.show("kubectl "+strings.Join(args, " "), out)
 	return out, err
-}
-
-// setPodCIDR sets a node's podCIDR, as kube-controller-manager does.
-func (d *demo) setPodCIDR(ctx context.Context, node, cidr string) error {
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"podCIDR": cidr, "podCIDRs": []string{cidr}}})
-	if err != nil {
-		return err
-	}
-	nodes := d.API.Client().CoreV1().Nodes()
-	if _, err = nodes.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("setting the podCIDR of node %s: %w", node, err)
-	}
-	return nil
 }
 
 // releaseNode writes flannel's subnet file. It returns the time until a watch reports that the
@@ -202,7 +185,7 @@ func (d *demo) causeSeries(ctx context.Context) error {
 			return errors.Join(err, d.StartAgent(ctx, node))
 		}},
 		{"the network of worker-3 works", short, func() error {
-			return errors.Join(d.setPodCIDR(ctx, node, secondWorkerCIDR), d.WriteCNI(node), d.WriteSubnetFile(node))
+			return errors.Join(d.WriteCNI(node), d.WriteSubnetFile(node))
 		}},
 		{"the agent of etcd-3 hangs", long, agent.Pause},
 		{"the agent of etcd-3 runs again", short, agent.Resume},

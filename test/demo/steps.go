@@ -186,9 +186,6 @@ func (d *demo) holdNewNode(ctx context.Context) error {
 	nodes, err := d.kubectl(ctx, "get", "node", "worker-2")
 	d.step(err == nil && strings.Contains(nodes, "SchedulingDisabled"),
 		"worker-2 is cordoned from its creation, before an agent runs", countCordoned(nodes))
-	if err := d.setPodCIDR(ctx, "worker-2", secondWorkerCIDR); err != nil {
-		return err
-	}
 	if err := d.StartAgent(ctx, "worker-2"); err != nil {
 		return err
 	}

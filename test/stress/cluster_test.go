@@ -32,6 +32,9 @@ type stressCluster struct {
 
 	// faultFree is held while no fault may be injected. Machines may die nevertheless.
 	faultFree sync.Mutex
+	// isFixed is true while no change of the membership is permitted, and isClosed while no member may
+	// be added. faultFree guards both.
+	isFixed, isClosed bool
 
 	mu sync.Mutex // guards the fields below
 	// members maps nodes to the members on live machines.
@@ -181,12 +184,18 @@ func (c *stressCluster) checkRead(ctx context.Context) error {
 	})
 }
 
+// errNotPermitted means that the membership may not be changed now.
+var errNotPermitted = errors.New("the version of the cluster is being changed")
+
 // changeMembership changes the membership and records the resulting voters. It repeats the call
 // until the member list shows the change, because a call without a response may have been
 // applied.
 func (c *stressCluster) changeMembership(ctx context.Context, what string,
 	call func(context.Context, *clientv3.Client) error, isDone func([]*pb.Member) bool,
 ) error {
+	if c.isFixed {
+		return errNotPermitted
+	}
 	began := time.Now()
 	var list []*pb.Member
 	err := c.callAny(ctx, what, func(ctx context.Context, client *clientv3.Client) error {
@@ -210,7 +219,50 @@ func (c *stressCluster) changeMembership(ctx context.Context, what string,
 		}
 	}
 	c.history.changeVoters(c.name, began, ids)
-	return nil
+	return c.storeChange(ctx)
+}
+
+// storeChange lets all members on live machines store that they have applied a change of the
+// membership. From etcd 3.6 on they do so themselves.
+//
+// 3.4 stores the index of what it has applied when a key is written, and not with a change of the
+// membership. 3.5.35 then applies the changes since the last key again. With the first of them it
+// takes the members of the later ones for removed (server/etcdserver/server.go,
+// CleanupZombieMembersIfNeeded), and 3.6 stops these members.
+func (c *stressCluster) storeChange(ctx context.Context) error {
+	if c.etcd.Version() >= etcd.V36 {
+		return nil
+	}
+	return c.writeEverywhere(ctx)
+}
+
+// writeEverywhere writes a key, and waits until all members on live machines have applied that.
+func (c *stressCluster) writeEverywhere(ctx context.Context) error {
+	var written int64
+	err := c.callAny(ctx, "a write", func(ctx context.Context, client *clientv3.Client) error {
+		answer, err := client.Put(ctx, "stress", "")
+		if err == nil {
+			written = answer.Header.Revision
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	hasApplied := func(ctx context.Context, client *clientv3.Client) error {
+		answer, err := client.Get(ctx, "stress", clientv3.WithSerializable())
+		if err == nil && answer.Header.Revision < written {
+			err = fmt.Errorf("it has revision %d, not %d", answer.Header.Revision, written)
+		}
+		return err
+	}
+	return c.callAny(ctx, "a read from every member", func(ctx context.Context, _ *clientv3.Client) error {
+		var errs []error
+		for _, m := range c.liveMembers() {
+			errs = append(errs, c.callMember(ctx, m, hasApplied))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // removeMember removes a dead member from the member list.
@@ -227,6 +279,9 @@ func (c *stressCluster) removeMember(ctx context.Context, m *etcd.Member) error 
 // addLearner adds a learner on the new machine of a node. It returns ErrTooManyLearners if the
 // cluster has as many as it permits.
 func (c *stressCluster) addLearner(ctx context.Context, node string) error {
+	if c.isFixed || c.isClosed {
+		return errNotPermitted
+	}
 	c.mu.Lock()
 	c.nodes[len(c.etcd.Members())+1] = node
 	c.mu.Unlock()
@@ -251,7 +306,7 @@ func (c *stressCluster) addLearner(ctx context.Context, node string) error {
 	c.mu.Lock()
 	c.members[node] = m
 	c.mu.Unlock()
-	return c.startMember(ctx, m)
+	return errors.Join(c.startMember(ctx, m), c.storeChange(ctx))
 }
 
 // startMember starts a new member, and retries like systemd: the member gives up if it gets the

@@ -106,7 +106,7 @@ func (s *stressTest) replaceMachines(ctx, faults context.Context, node string, r
 		case <-s.toReplace[node]:
 		}
 		err := s.replaceMachine(ctx, faults, node, random)
-		if faults.Err() != nil && errors.Is(err, rpctypes.ErrTooManyLearners) {
+		if faults.Err() != nil && mustWait(err) {
 			return nil
 		}
 		if err != nil {
@@ -134,7 +134,7 @@ func (s *stressTest) replaceMachine(ctx, faults context.Context, node string, ra
 	}
 	for c, m := range dead {
 		// The cluster has lost only members whose nodes were deleted.
-		err := s.withHealthyMembers(c, func() error {
+		err := s.changeMembers(faults, c, func() error {
 			return errors.Join(c.checkRead(ctx), c.removeMember(ctx, m))
 		})
 		if err = errors.Join(err, os.RemoveAll(m.DataDir())); err != nil {
@@ -151,7 +151,7 @@ func (s *stressTest) replaceMachine(ctx, faults context.Context, node string, ra
 		if dead[c] == nil {
 			continue
 		}
-		if err := s.addLearner(ctx, faults, c, node); err != nil {
+		if err := s.changeMembers(faults, c, func() error { return c.addLearner(ctx, node) }); err != nil {
 			return err
 		}
 	}
@@ -163,22 +163,27 @@ func (s *stressTest) replaceMachine(ctx, faults context.Context, node string, ra
 		return err
 	}
 	for c := range dead {
-		if err := s.withHealthyMembers(c, func() error { return s.promoteMember(ctx, c, node) }); err != nil {
+		if err := s.changeMembers(faults, c, func() error { return s.promoteMember(ctx, c, node) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addLearner adds a learner on the new machine of a node, as soon as the cluster permits one more.
-// etcd 3.4 permits one at a time. It gives up when the context faults ends.
-func (s *stressTest) addLearner(ctx, faults context.Context, c *stressCluster, node string) error {
+// changeMembers calls do while all members on live machines are healthy, and again until the change
+// is permitted. etcd 3.4 permits one learner at a time. It gives up when the context faults ends.
+func (s *stressTest) changeMembers(faults context.Context, c *stressCluster, do func() error) error {
 	for {
-		err := s.withHealthyMembers(c, func() error { return c.addLearner(ctx, node) })
-		if !errors.Is(err, rpctypes.ErrTooManyLearners) || fixture.Wait(faults, 100*time.Millisecond) != nil {
+		err := s.withHealthyMembers(c, do)
+		if !mustWait(err) || fixture.Wait(faults, 100*time.Millisecond) != nil {
 			return err
 		}
 	}
+}
+
+// mustWait reports whether a change of the membership was not possible, and may be so later.
+func mustWait(err error) bool {
+	return errors.Is(err, rpctypes.ErrTooManyLearners) || errors.Is(err, errNotPermitted)
 }
 
 // waitForAnnouncement waits until a Node names its members of these clusters, and returns

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -62,6 +63,11 @@ func TestUpgrade(t *testing.T) {
 	g.Go(func() error {
 		defer left.Store(0)
 		for _, to := range []etcd.Version{etcd.V35, etcd.V36, etcd.V35, etcd.V36, etcd.V37} {
+			if to == etcd.V37 {
+				if err := c.outgrowLog(ctx); err != nil {
+					return err
+				}
+			}
 			before, began, from := s.counted(), time.Now(), c.etcd.Version()
 			if err := s.changeVersion(ctx, c, to); err != nil {
 				return fmt.Errorf("from %s to %s: %w", from, to, err)
@@ -94,11 +100,6 @@ func (s *stressTest) counted() map[string]int {
 }
 
 // writeKeys writes a key again and again, as an API server does, until the context ends.
-//
-// 3.4 stores the index of what it has applied when a key is written, and not with a change of the
-// membership. 3.5.35 then applies the changes since the last key again. With the first of them it
-// takes the members of the later ones for removed (server/etcdserver/server.go,
-// CleanupZombieMembersIfNeeded), and 3.6 stops these members.
 func (c *stressCluster) writeKeys(ctx context.Context) error {
 	for fixture.Wait(ctx, 50*time.Millisecond) == nil {
 		for _, m := range c.liveMembers() {
@@ -114,20 +115,63 @@ func (c *stressCluster) writeKeys(ctx context.Context) error {
 	return nil
 }
 
-// changeVersion restarts one member of a cluster after the other with another version. Machines
-// that are replaced meanwhile start with the new version.
+// logLength is more than the number of entries in the log of a member: etcd makes a snapshot after
+// 10,000 entries by default, and keeps 5,000 entries before it for slow followers.
+const logLength = 21000
+
+// outgrowLog writes so many keys that no member has a log entry from before. A member of 3.7 ends
+// with an error if it reads an entry that a member of 3.4 or 3.5 has written for its name and URLs.
+func (c *stressCluster) outgrowLog(ctx context.Context) error {
+	const writers = 30
+	ctx, cancel := context.WithTimeout(ctx, fixture.Timeout)
+	defer cancel()
+	var g errgroup.Group
+	for writer := range writers {
+		g.Go(func() error {
+			for written := 0; written < logLength/writers; {
+				members := c.liveMembers()
+				last := c.callMember(ctx, members[writer%len(members)], func(ctx context.Context, client *clientv3.Client) error {
+					for ; written < logLength/writers; written++ {
+						if _, err := client.Put(ctx, "stress", ""); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if ctx.Err() != nil {
+					return fmt.Errorf("writing keys: %w", errors.Join(context.Cause(ctx), last))
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return c.writeEverywhere(ctx)
+}
+
+// changeVersion restarts one member of a cluster after the other with another version. Until all of
+// them have it, the membership stays as it is, because 3.5 and 3.6 may lose a change of a mixed
+// cluster. New members start with the new version.
 func (s *stressTest) changeVersion(ctx context.Context, c *stressCluster, to etcd.Version) error {
-	if to < c.etcd.Version() {
+	before, isDowngrade := s.counted(), to < c.etcd.Version()
+	if err := s.waitForVoters(ctx, c); err != nil {
+		return err
+	}
+	if err := c.storeChange(ctx); err != nil {
+		return err
+	}
+	if isDowngrade { // It needs an answer of every listed member.
 		if err := s.permitDowngrade(ctx, c, to); err != nil {
 			return err
 		}
-		// Before, a new member of the earlier version does not join.
 		if err := s.waitForVersion(ctx, c, to); err != nil {
 			return err
 		}
 	}
+	c.permitChanges(false, false)
 	c.etcd.SetVersion(to)
-	before := s.counted()
 	for hasWaited := false; ; hasWaited = true {
 		old := slices.DeleteFunc(c.liveMembers(), func(m *etcd.Member) bool { return m.Version() == to })
 		if len(old) == 0 {
@@ -142,7 +186,58 @@ func (s *stressTest) changeVersion(ctx context.Context, c *stressCluster, to etc
 			}
 		}
 	}
+	c.permitChanges(true, !isDowngrade)
+	if isDowngrade {
+		if err := s.waitForDowngrade(ctx, c); err != nil {
+			return err
+		}
+		c.permitChanges(true, true)
+	}
 	return s.waitForVersion(ctx, c, to)
+}
+
+// waitForVoters waits until all members of a cluster are voters on live machines, and then forbids
+// adding members.
+func (s *stressTest) waitForVoters(ctx context.Context, c *stressCluster) error {
+	return s.WaitUntil(ctx, "the voters of "+c.name, func(ctx context.Context) error {
+		c.faultFree.Lock()
+		defer c.faultFree.Unlock()
+		live := c.liveMembers()
+		if len(live) == 0 {
+			return errors.New("no member is alive")
+		}
+		return c.callMember(ctx, live[0], func(ctx context.Context, client *clientv3.Client) error {
+			list, err := client.MemberList(ctx)
+			if err != nil {
+				return err
+			}
+			isLearner := func(m *pb.Member) bool { return m.IsLearner }
+			if len(live) < len(s.nodes) || len(list.Members) != len(live) || slices.ContainsFunc(list.Members, isLearner) {
+				return fmt.Errorf("%d members live, %d are listed", len(live), len(list.Members))
+			}
+			c.isClosed = true
+			return nil
+		})
+	})
+}
+
+// permitChanges permits changes of the membership, or forbids them.
+func (c *stressCluster) permitChanges(removals, additions bool) {
+	c.faultFree.Lock()
+	defer c.faultFree.Unlock()
+	c.isFixed, c.isClosed = !removals, !additions
+}
+
+// waitForDowngrade waits until etcd has ended its downgrade, some seconds after the last member has
+// the earlier version. Until then, no new member of any version joins. The validation of a further
+// downgrade shows the end.
+func (s *stressTest) waitForDowngrade(ctx context.Context, c *stressCluster) error {
+	return s.WaitUntil(ctx, "the end of the downgrade of "+c.name, func(ctx context.Context) error {
+		return c.callAny(ctx, "validating a downgrade", func(ctx context.Context, client *clientv3.Client) error {
+			_, err := client.Downgrade(ctx, clientv3.DowngradeValidate, strings.TrimPrefix(string(etcd.V34), "v")+".0")
+			return err
+		})
+	})
 }
 
 // waitForDecisions waits until a deletion was allowed and another one was refused.

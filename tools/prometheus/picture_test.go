@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,15 +24,17 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 )
 
-// picture shows the dashboard over what was recorded. docs/metrics.md contains it.
-const picture = "../../docs/images/dashboard.png"
+// images is the directory of the pictures in the documents.
+const images = "../../docs/images"
 
-const columns, rows = 2, 3
+// columns is the number of plots side by side in a picture, and dashboardRows how many rows of the
+// dashboard are drawn.
+const columns, dashboardRows = 2, 3
 
-var update = flag.Bool("update", false, "draw the picture again")
+var update = flag.Bool("update", false, "draw the pictures again")
 
-// TestPicture draws the first panels of the dashboard that show series, and compares the result with
-// the picture in the documents. With -update it writes the picture.
+// TestPicture draws the first panels of the dashboard that show series. docs/metrics.md contains the
+// picture.
 func TestPicture(t *testing.T) {
 	recorded := newRecording(t)
 	var d struct {
@@ -41,15 +44,12 @@ func TestPicture(t *testing.T) {
 		}
 	}
 	require.NoError(t, json.Unmarshal(read(t, filepath.Join(component, "dashboard.json")), &d))
-	var plots [][]*plot.Plot
+	var plots []*plot.Plot
 	for _, panel := range d.Panels {
-		if panel.Type != "timeseries" || len(plots) == rows && len(plots[rows-1]) == columns {
+		if panel.Type != "timeseries" || len(plots) == columns*dashboardRows {
 			continue
 		}
-		p := plot.New()
-		p.Title.Text, p.X.Label.Text, p.Y.Min = panel.Title, "seconds", 0
-		p.Legend.Top, p.Legend.Left, p.BackgroundColor = true, true, color.White
-		p.Title.Padding, p.Legend.Padding = vg.Points(4), vg.Points(2)
+		p := newPlot(panel.Title, "seconds", recorded.end.Sub(recorded.start).Seconds())
 		drawn := 0
 		for _, target := range panel.Targets {
 			query := strings.ReplaceAll(target.Expr, "$__rate_interval", rateInterval)
@@ -57,24 +57,46 @@ func TestPicture(t *testing.T) {
 				if drawn >= 7 || isZero(series) {
 					continue
 				}
-				line, err := plotter.NewLine(points(series, recorded.start.UnixMilli()))
-				require.NoError(t, err)
-				line.Color, line.Dashes, line.Width = plotutil.Color(drawn), plotutil.Dashes(drawn), vg.Points(1.5)
-				p.Add(line)
-				p.Legend.Add(legend(series, target.LegendFormat), line)
+				addLine(t, p, drawn, legend(series, target.LegendFormat), points(series, recorded.start.UnixMilli()))
 				drawn++
 			}
 		}
-		p.X.Min, p.X.Max = 0, recorded.end.Sub(recorded.start).Seconds()
-		p.Y.Max = math.Max(1, p.Y.Max) * 1.6 // The legend is above the lines.
-		if len(plots) == 0 || len(plots[len(plots)-1]) == columns {
-			plots = append(plots, nil)
-		}
-		plots[len(plots)-1] = append(plots[len(plots)-1], p)
+		plots = append(plots, p)
 	}
-	drawn := render(t, plots)
+	require.Len(t, plots, columns*dashboardRows)
+	requirePicture(t, "dashboard.png", plots)
+}
+
+// newPlot returns a plot whose X axis ends at this value.
+func newPlot(title, unit string, end float64) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Min = title, unit, 0
+	p.Legend.Top, p.Legend.Left, p.BackgroundColor = true, true, color.White
+	p.Title.Padding, p.Legend.Padding = vg.Points(4), vg.Points(2)
+	p.X.Min, p.X.Max = 0, end
+	return p
+}
+
+// addLine adds a line to the plot, which has n lines.
+func addLine(t *testing.T, p *plot.Plot, n int, name string, values plotter.XYs) {
+	t.Helper()
+	line, err := plotter.NewLine(values)
+	require.NoError(t, err)
+	line.Color, line.Dashes, line.Width = plotutil.Color(n), plotutil.Dashes(n), vg.Points(1.5)
+	p.Add(line)
+	p.Legend.Add(name, line)
+}
+
+// requirePicture draws the plots, and compares the result with the picture in the documents. With
+// -update it writes the picture.
+func requirePicture(t *testing.T, name string, plots []*plot.Plot) {
+	t.Helper()
+	for _, p := range plots {
+		p.Y.Max = math.Max(1, p.Y.Max) * 1.6 // The legend is above the lines.
+	}
+	drawn, picture := render(t, plots), filepath.Join(images, name)
 	if *update {
-		require.NoError(t, os.MkdirAll(filepath.Dir(picture), 0o755))
+		require.NoError(t, os.MkdirAll(images, 0o755))
 		require.NoError(t, os.WriteFile(picture, drawn, 0o600))
 	}
 	require.Less(t, difference(t, drawn, read(t, picture)), 0.01, "the picture is stale: make monitoring UPDATE=1")
@@ -127,18 +149,22 @@ func legend(series promql.Series, format string) string {
 }
 
 // render returns the plots as a PNG.
-func render(t *testing.T, plots [][]*plot.Plot) []byte {
+func render(t *testing.T, plots []*plot.Plot) []byte {
 	t.Helper()
-	require.Len(t, plots, rows)
-	image := vgimg.New(vg.Points(1000), vg.Points(900))
+	rows := slices.Collect(slices.Chunk(plots, columns))
+	last := &rows[len(rows)-1]
+	*last = append(slices.Clone(*last), make([]*plot.Plot, columns-len(*last))...) // nil is an empty tile
+	image := vgimg.New(vg.Points(1000), vg.Length(len(rows))*vg.Points(300))
 	tiles := draw.Tiles{
-		Rows: rows, Cols: columns, PadX: vg.Points(16), PadY: vg.Points(16),
+		Rows: len(rows), Cols: columns, PadX: vg.Points(16), PadY: vg.Points(16),
 		PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(8),
 	}
-	canvases := plot.Align(plots, tiles, draw.New(image))
-	for row := range plots {
-		for column, p := range plots[row] {
-			p.Draw(canvases[row][column])
+	canvases := plot.Align(rows, tiles, draw.New(image))
+	for row := range rows {
+		for column, p := range rows[row] {
+			if p != nil {
+				p.Draw(canvases[row][column])
+			}
 		}
 	}
 	var out bytes.Buffer
