@@ -49,6 +49,15 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
+// usageOf returns the help of a program, which is the constant usage in this file.
+func usageOf(t *testing.T, file string) string {
+	t.Helper()
+	_, text, isFound := strings.Cut(read(t, file), "const usage = `")
+	require.True(t, isFound, "%s has no usage", file)
+	text, _, _ = strings.Cut(text, "`")
+	return text
+}
+
 // goCode returns the text of the Go files below these directories, without tests.
 func goCode(t *testing.T, dirs ...string) string {
 	t.Helper()
@@ -65,7 +74,7 @@ func goCode(t *testing.T, dirs ...string) string {
 // TestOverlaysAndFlags checks that the overlays and the flags in the pages
 // exist, and that the pages about autoscalers are short.
 func TestOverlaysAndFlags(t *testing.T) {
-	usage := read(t, "cmd/agent/usage.go")
+	usage := usageOf(t, "cmd/agent/flags.go")
 	overlay := regexp.MustCompile(`manifests/(?:overlays/[\w-]+|base\S*?\.yaml)`)
 	holdFlag := regexp.MustCompile(`--(?:hold|gates|network-plugin|flannel|trust-durable|cni)[\w-]*`)
 	for path, text := range pages(t) {
@@ -211,7 +220,7 @@ func TestReasons(t *testing.T) {
 
 // TestFlags checks that docs/flags.md has the flags of the programs, and no others.
 func TestFlags(t *testing.T) {
-	page, usage := read(t, "docs/flags.md"), read(t, "cmd/agent/usage.go")+read(t, "cmd/webhook/usage.go")
+	page, usage := read(t, "docs/flags.md"), usageOf(t, "cmd/agent/flags.go")+usageOf(t, "cmd/webhook/usage.go")
 	name := regexp.MustCompile(`--[a-z][a-z-]+`)
 	flags := regexp.MustCompile(`(?m)^  (--[a-z][a-z-]+)`).FindAllStringSubmatch(usage, -1)
 	require.Greater(t, len(flags), 40)
@@ -371,11 +380,11 @@ func wrapped(text string) string {
 // TestAnsibleFiles checks that each file parses, that each task has a name and one module of
 // Ansible's own, and that the files write the marker and the unit that the agent reads.
 func TestAnsibleFiles(t *testing.T) {
-	usage := read(t, "cmd/agent/usage.go")
+	usage := usageOf(t, "cmd/agent/flags.go")
 	files, err := filepath.Glob("docs/ansible/*.yml")
 	require.NoError(t, err)
 	require.Len(t, files, 4)
-	written := map[string]bool{}
+	written, removed := map[string]bool{}, map[string]int{}
 	for _, file := range files {
 		for _, task := range tasksOf(t, file) {
 			modules := 0
@@ -385,8 +394,12 @@ func TestAnsibleFiles(t *testing.T) {
 					continue
 				}
 				modules++
-				if parameters, ok := arguments.(map[string]any); ok && parameters["dest"] != nil {
+				parameters, _ := arguments.(map[string]any)
+				if parameters["dest"] != nil {
 					written[parameters["dest"].(string)] = true
+				}
+				if parameters["state"] == "absent" {
+					removed[parameters["path"].(string)]++
 				}
 			}
 			require.NotEmpty(t, task["name"], file)
@@ -398,6 +411,7 @@ func TestAnsibleFiles(t *testing.T) {
 	marker := regexp.MustCompile(`(?s)--network-plugin-marker=FILE.*?default (\S+)\)`).FindStringSubmatch(usage)
 	require.NotNil(t, marker)
 	require.True(t, written[marker[1]], "%s is the agent's default, and not one of %v", marker[1], written)
+	require.Equal(t, map[string]int{marker[1]: 2}, removed, "the playbooks remove a marker of an earlier run")
 	for path := range written {
 		if unit, is := strings.CutPrefix(path, "/etc/systemd/system/"); is {
 			text := read(t, filepath.Join("docs/ansible", unit))
