@@ -21,19 +21,47 @@ import (
 )
 
 // TestSevenNodes checks that guard pods appear without a tick, that they are what the policies
-// permit, and that nothing is written afterwards. The test prints the time, which must be far below
-// two seconds on an idle machine.
+// permit, and that nothing is written afterwards. The leader creates the pods of seven nodes within
+// two seconds. The first cluster can take longer, because kube-apiserver can need two seconds to
+// store the first object of a new CustomResourceDefinition.
 func TestSevenNodes(t *testing.T) {
 	f := newFixture(t)
+	f.start(t, func(o *Options) { o.Tick = time.Hour })
+	var clusters []*v1alpha1.EtcdCluster
+	fastest := time.Hour
+	for i := range 3 {
+		c, took := testSevenNodes(t, f, fmt.Sprintf("c%d", i))
+		clusters, fastest = append(clusters, c), min(fastest, took)
+	}
+	require.Less(t, fastest, 2*time.Second)
+
+	require.Equal(t, 21, f.writes(t))
+	for i := range 5 { // Probes and observations change the object all the time.
+		before := clusters[0].DeepCopy()
+		clusters[0].Spec.Nonce = fmt.Sprint("nonce-", i)
+		require.NoError(t, f.client.Patch(t.Context(), clusters[0], client.MergeFrom(before)))
+		f.stays(t, "c0-0", f.pod(t, "c0-0").UID)
+	}
+	require.Equal(t, 21, f.writes(t))
+}
+
+// testSevenNodes adds a cluster of seven nodes, and returns it and how long it took until all had
+// guard pods.
+func testSevenNodes(t *testing.T, f *fixture, cluster string) (*v1alpha1.EtcdCluster, time.Duration) {
+	t.Helper()
 	var nodes []*corev1.Node
 	for i := range 7 {
-		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("etcd-%d", i)))
+		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("%s-%d", cluster, i)))
 	}
-	f.start(t, func(o *Options) { o.Tick = time.Hour })
 	began := time.Now()
-	c := f.addCluster(t, nodes...)
+	c := f.addNamedCluster(t, cluster, nodes...)
 	for _, n := range nodes {
-		pod := f.waitForPod(t, n.Name, "")
+		f.waitForPod(t, n.Name, "")
+	}
+	took := time.Since(began)
+	t.Logf("7 guard pods after %s", took)
+	for _, n := range nodes {
+		pod := f.pod(t, n.Name)
 		require.Equal(t, n.Name, pod.Spec.NodeName)
 		require.Equal(t, string(n.UID), pod.Annotations[guard.NodeUIDAnnotation])
 		require.Equal(t, c.UID, metav1.GetControllerOf(pod).UID)
@@ -43,16 +71,7 @@ func TestSevenNodes(t *testing.T) {
 		require.Empty(t, pod.Spec.Volumes)
 		require.Empty(t, pod.Spec.PriorityClassName)
 	}
-	t.Logf("7 guard pods after %s", time.Since(began))
-
-	require.Equal(t, 7, f.writes(t))
-	for i := range 5 { // Probes and observations change the object all the time.
-		before := c.DeepCopy()
-		c.Spec.Nonce = fmt.Sprint("nonce-", i)
-		require.NoError(t, f.client.Patch(t.Context(), c, client.MergeFrom(before)))
-		f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
-	}
-	require.Equal(t, 7, f.writes(t))
+	return c, took
 }
 
 // TestController checks the lifecycle of guard pods.

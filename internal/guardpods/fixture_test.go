@@ -127,7 +127,12 @@ func (f *fixture) removeAgent(t *testing.T, node string) {
 // addCluster creates the EtcdCluster c1 with one voter on each node.
 func (f *fixture) addCluster(t *testing.T, nodes ...*corev1.Node) *v1alpha1.EtcdCluster {
 	t.Helper()
-	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}
+	return f.addNamedCluster(t, "c1", nodes...)
+}
+
+func (f *fixture) addNamedCluster(t *testing.T, name string, nodes ...*corev1.Node) *v1alpha1.EtcdCluster {
+	t.Helper()
+	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for i, n := range nodes {
 		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{
 			MemberID: v1alpha1.MemberID(fmt.Sprintf("a%d", i)), Node: n.Name, NodeUID: n.UID,
