@@ -90,8 +90,12 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 		sim.abandon(d, "the Node has changed")
 		return
 	}
-	d.calls++
 	d.host = sim.hostOf(n)
+	if sim.profile.careful && sim.hasJoinedUnseen(d.host) {
+		sim.abandon(d, "a member has just joined there")
+		return
+	}
+	d.calls++
 	sim.reviewCount++
 	d.review = &simulatedReview{
 		deletion: d, number: sim.reviewCount, replica: sim.replicas[replica], node: n,
@@ -104,6 +108,16 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 	}
 	sim.log("%s calls webhook %d, labelled %t, UID %s", d, replica, d.review.labelled, n.UID)
 	d.review.send(sim)
+}
+
+// hasJoinedUnseen reports whether the distribution has added a member on the machine a moment ago.
+// That the deletion of its Node is then allowed is a limit in docs/verdict.md.
+func (sim *simulation) hasJoinedUnseen(h *simulatedHost) bool {
+	const timeToPublish = 5 * time.Second
+	return slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool {
+		m := e.memberOn(h)
+		return m != nil && m.rejoined && time.Since(m.joined) < timeToPublish
+	})
 }
 
 // abandon ends a deletion that did not happen and never will.

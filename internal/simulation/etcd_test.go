@@ -39,6 +39,8 @@ type simulatedMember struct {
 	wiped bool
 	// rejoined is true if the distribution added the member without asking.
 	rejoined bool
+	// joined is when the member was added to the list.
+	joined time.Time
 	// lostNode is when the machine had registered the Node that was gone already when the member
 	// joined, zero if the machine had a Node then.
 	lostNode time.Time
@@ -128,7 +130,8 @@ func (e *simulatedEtcd) join(h *simulatedHost, learner bool) (*simulatedMember, 
 		}
 	}
 	e.createdCount++
-	m := &simulatedMember{id: v1alpha1.MemberID(fmt.Sprintf("%sa%d", e.id, e.createdCount)), host: h, learner: learner}
+	id := v1alpha1.MemberID(fmt.Sprintf("%sa%d", e.id, e.createdCount))
+	m := &simulatedMember{id: id, host: h, learner: learner, joined: time.Now()}
 	e.members = append(e.members, m)
 	return m, true
 }
