@@ -148,6 +148,9 @@ func (f *foundServer) inspectDataDir(files hostfs.Root, find pathFinder) {
 		return
 	}
 	f.HasData = &has
+	if f.Config.WALDir == "" {
+		f.Stored = storedMember(files, named)
+	}
 }
 
 func (f *foundServer) addDataDirProblem(err error) {

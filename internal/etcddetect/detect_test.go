@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/etcddetect"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/hosttest"
@@ -83,6 +84,7 @@ func TestDetectKubespray(t *testing.T) {
 		InitialPeerURLs: []string{member.PeerURL}, File: filepath.Join(member.Root, "etc/etcd.env"),
 	}, s.Config)
 	require.True(t, *s.HasData)
+	require.Equal(t, v1alpha1.MemberID(member.HexID()), s.Stored.Member)
 	require.Equal(t, evidence.Credential{
 		CA: member.Files.CA, Cert: member.Files.AdminCert, Key: member.Files.AdminKey,
 		Origin: "ETCDCTL_CERT in /etc/etcd.env",
@@ -91,8 +93,10 @@ func TestDetectKubespray(t *testing.T) {
 		CA: member.Files.CA, Cert: member.Files.Cert, Key: member.Files.Key, Origin: "the server's own certificate",
 	}, s.Credentials[len(s.Credentials)-1])
 
+	stored := *s.Stored
 	require.NoError(t, member.Stop(t.Context()))
 	s = detectOne(t, member.Root)
+	require.Equal(t, stored, *s.Stored)
 	require.Equal(t, evidence.DataDirectory, s.Source, "a stopped member is still a voter")
 	require.Equal(t, "data directory /var/lib/etcd of systemd unit etcd.service, which does not run", s.Where)
 	require.Zero(t, s.PID)

@@ -48,7 +48,7 @@ func parseFlags(args []string) etcdSettings {
 // isKnownFlag reports whether Holdfast reads a flag.
 func isKnownFlag(name string) bool {
 	switch name {
-	case "config-file", "name", "data-dir", "listen-client-urls", "advertise-client-urls", "initial-advertise-peer-urls",
+	case "config-file", "name", "data-dir", "wal-dir", "listen-client-urls", "advertise-client-urls", "initial-advertise-peer-urls",
 		"cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file":
 		return true
 	}
@@ -189,6 +189,7 @@ func (s etcdSettings) config(workDir string, isComplete bool) evidence.Config {
 	return evidence.Config{
 		Name:                name,
 		DataDir:             dir,
+		WALDir:              s["wal-dir"],
 		ListenClientURLs:    splitURLs(or(s["listen-client-urls"], "http://localhost:2379")),
 		AdvertiseClientURLs: splitURLs(or(s["advertise-client-urls"], "http://localhost:2379")),
 		InitialPeerURLs:     splitURLs(or(s["initial-advertise-peer-urls"], "http://localhost:2380")),

@@ -172,7 +172,9 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	found := foundServer{dir: info, Server: evidence.Server{
 		Source: evidence.DataDirectory, Where: "data directory " + dir, HasData: &has,
 	}}
-	s.addConfigFile(&found, config, info)
+	if s.addConfigFile(&found, config, info); found.Config.WALDir == "" {
+		found.Stored = storedMember(s.root, dir)
+	}
 	found.Config.DataDir = existingPath(s.root.Resolve, dir)
 	for _, unit := range s.units {
 		if slices.Contains(l.units, unit.Name) {

@@ -179,6 +179,9 @@ func (p *Prober) identifyAt(ctx context.Context, e endpoint, server evidence.Ser
 	if err != nil {
 		return evidence.Identity{}, err
 	}
+	if err := checkStored(status.Header, server); err != nil {
+		return evidence.Identity{}, err
+	}
 	cluster, member := status.Header.ClusterId, status.Header.MemberId
 	identity := evidence.Identity{
 		Ref: memberRef(cluster, member), Name: publishableName(server.Config.Name), Learner: status.IsLearner,
@@ -192,6 +195,20 @@ func (p *Prober) identifyAt(ctx context.Context, e endpoint, server evidence.Ser
 	identity.Removed = list.err == nil && own == nil
 	p.updateCache(server, identity.Ref, e, list.members)
 	return identity, nil
+}
+
+// checkStored returns an error if the response is from another member than the one whose data the
+// server has. Two servers of a host can have the same client URL: one of them is stopped, or has a
+// network of its own.
+func checkStored(header *pb.ResponseHeader, server evidence.Server) error {
+	if server.Stored == nil {
+		return nil
+	}
+	cluster, member, err := parseRef(*server.Stored)
+	if err != nil {
+		return err
+	}
+	return checkHeader(header, cluster, member)
 }
 
 func (p *Prober) fetchStatus(ctx context.Context, e endpoint) (*pb.StatusResponse, error) {

@@ -64,6 +64,24 @@ func TestLocalEndpointOrder(t *testing.T) {
 	require.Equal(t, []endpoint{{url: s.url}, {url: "http://127.0.0.1:1"}}, p.localEndpoints(server))
 }
 
+// Two servers of a host have the same client URL: the answer is of the one whose data names the
+// member.
+func TestAnswerOfOtherServer(t *testing.T) {
+	t.Parallel()
+	member := etcd.New(t, etcd.Options{TLS: true}).Member(1)
+	p := newTestProber(t)
+	ref := identify(t, p, member).Ref
+	server := foundServer(member)
+	server.Stored = &ref
+	require.Equal(t, ref, p.Identify(t.Context(), server).Ref)
+	for _, other := range []evidence.MemberRef{{Cluster: ref.Cluster, Member: "a"}, {Cluster: "c", Member: ref.Member}} {
+		server.Stored = &other
+		identity := p.Identify(t.Context(), server)
+		require.False(t, identity.HasAnswered())
+		require.Contains(t, identity.Problem, "responded as ")
+	}
+}
+
 func TestIdentifyWithoutURL(t *testing.T) {
 	require.Equal(t, "no client URL is known", newTestProber(t).Identify(t.Context(), evidence.Server{}).Problem)
 }

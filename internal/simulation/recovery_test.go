@@ -25,9 +25,11 @@ func (sim *simulation) checkRecovery() {
 	sim.profile.faults = false
 	sim.advance(10 * time.Second)
 	for _, d := range slices.Clone(sim.deletions) {
-		if d.admitted != nil && d.review == nil && sim.choose(2) == 1 {
+		switch {
+		case d.isHook: // the leader does not give up
+		case d.admitted != nil && d.review == nil && sim.choose(2) == 1:
 			sim.commit(d)
-		} else {
+		default:
 			sim.abandon(d, "no further attempt")
 		}
 	}

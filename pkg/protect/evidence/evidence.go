@@ -47,6 +47,9 @@ type Server struct {
 	// HasData means that the data directory contains a member (member/snap/db or member/wal). It is
 	// nil if the directory could not be read.
 	HasData *bool `json:"hasData,omitempty"`
+	// Stored is the member whose data the directory contains, as its write-ahead log names it. It is
+	// nil if the log was not read.
+	Stored *MemberRef `json:"stored,omitempty"`
 	// Credentials are client certificates that the server may accept, the most likely one first.
 	Credentials []Credential `json:"credentials,omitempty"`
 	// Problems describe in words what could not be read of the server.
@@ -61,6 +64,7 @@ func (s Server) IsRunning() bool { return s.PID != 0 }
 type Config struct {
 	Name                string   `json:"name,omitempty"`
 	DataDir             string   `json:"dataDir,omitempty"`
+	WALDir              string   `json:"walDir,omitempty"` // as configured, empty if it is in DataDir
 	ListenClientURLs    []string `json:"listenClientURLs,omitempty"`
 	AdvertiseClientURLs []string `json:"advertiseClientURLs,omitempty"`
 	InitialPeerURLs     []string `json:"initialPeerURLs,omitempty"`
