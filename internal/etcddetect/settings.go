@@ -48,7 +48,8 @@ func parseFlags(args []string) etcdSettings {
 // isKnownFlag reports whether Holdfast reads a flag.
 func isKnownFlag(name string) bool {
 	switch name {
-	case "config-file", "name", "data-dir", "wal-dir", "listen-client-urls", "advertise-client-urls", "initial-advertise-peer-urls",
+	case "config-file", "name", "data-dir", "wal-dir",
+		"listen-client-urls", "advertise-client-urls", "initial-advertise-peer-urls",
 		"cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file":
 		return true
 	}
