@@ -123,7 +123,6 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 	}
 	// The node loop logs and replaces an announcement that cannot be read.
 	known, _ := gatherKnown(node, evidence, r.clusters, r.staticPods)
-	evidence = protect.MarkRemoved(evidence, known.Clusters)
 	r.members = localMembers(evidence, r.members, known.Announced, r.staticPods)
 	r.lists.members.set(r.members)
 	lists, _ := r.lists.lists.get()

@@ -92,7 +92,6 @@ type Protection struct {
 // member has provably left: a server without an answer, a stopped server with data, a binding.
 // Absence is proven only by a complete scan (docs/architecture.md, "Unknown is a value").
 func Assess(scan evidence.Scan, in Inputs) Protection {
-	scan = MarkRemoved(scan, in.Clusters)
 	var held, doubtful []evidence.FoundServer
 	unknown := slices.Clone(scan.Unknown)
 	for _, f := range scan.Found {

@@ -41,26 +41,6 @@ func membersToAnnounce(
 	return observation.SortRefs(refs)
 }
 
-// MarkRemoved returns the scan with the stopped servers marked as removed whose data is of a member
-// that has left its cluster. Such a server cannot start again as a member. After a restart of the
-// agent, this is the only sign of what the server was.
-func MarkRemoved(scan evidence.Scan, clusters []v1alpha1.EtcdCluster) evidence.Scan {
-	scan.Found = slices.Clone(scan.Found)
-	for i := range scan.Found {
-		f := &scan.Found[i]
-		if f.IsRunning() || f.HasAnswered() || f.Stored == nil {
-			continue
-		}
-		for j := range clusters {
-			c := &clusters[j]
-			if observation.ClusterIDOf(c) == f.Stored.Cluster && observation.HasLeft(c, f.Stored.Member) {
-				f.Identity = evidence.Identity{Ref: *f.Stored, Name: f.Config.Name, Removed: true}
-			}
-		}
-	}
-	return scan
-}
-
 // HasNoMemberOf reports whether a complete scan proves that the host has no member of the cluster.
 // Each server that it found has left its cluster, has no data, or has answered as a member of
 // another cluster.

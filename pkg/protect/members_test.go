@@ -66,44 +66,6 @@ func TestRemovedMemberWithData(t *testing.T) {
 	}
 }
 
-// After a restart of the agent, only its data shows which member a stopped server was.
-func TestStoredMember(t *testing.T) {
-	data := func(cluster v1alpha1.ClusterID, member v1alpha1.MemberID) evidence.FoundServer {
-		f := stopped(unitServer(), new(true))
-		f.Stored = &evidence.MemberRef{Cluster: cluster, Member: member}
-		return f
-	}
-	running := data(quorumtest.ClusterID, "a")
-	running.PID = 812
-	removed := quorumtest.Voters(3).Removed(0).Unbound(0)
-	for name, c := range map[string]struct {
-		world *quorumtest.Cluster
-		found evidence.FoundServer
-		want  Membership
-	}{
-		"left":            {removed, data(quorumtest.ClusterID, "a"), MemberAbsent},
-		"bound":           {quorumtest.Voters(3).Removed(0), data(quorumtest.ClusterID, "a"), MemberPresent},
-		"listed":          {quorumtest.Voters(3).Unbound(0), data(quorumtest.ClusterID, "a"), MemberPresent},
-		"unknown cluster": {removed, data("fff", "a"), MemberPresent},
-		"unknown member":  {removed, stopped(unitServer(), new(true)), MemberPresent},
-		"running":         {removed, running, MemberPresent},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, announced := range [][]evidence.MemberRef{nil, refs("a")} {
-				in := Inputs{
-					Node: "w1", UID: "u1", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{*c.world.Cluster},
-					Announced: announced, Protected: true,
-				}
-				p := Assess(scanOf(c.found), in)
-				require.Equal(t, c.want, p.Membership, p.Message)
-				marked := MarkRemoved(scanOf(c.found), in.Clusters)
-				require.Equal(t, c.want == MemberAbsent, HasNoMemberOf(quorumtest.ClusterID, marked))
-				require.Equal(t, marked, MarkRemoved(marked, in.Clusters))
-			}
-		})
-	}
-}
-
 // A broken member is removed, and a new one is added on another host, which is bound to its Node
 // some minutes later. Until then, the old host may have joined again.
 func TestF60ReplacedMemberWithData(t *testing.T) {
