@@ -212,7 +212,7 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 	}
 	// Without a grant, only bindings show which members the Node had.
 	for _, ref := range r.before.announced {
-		if r.order[ref.Cluster] > 0 {
+		if r.order[ref.Cluster] > 0 && !slices.Contains(r.before.withdrawn, ref) {
 			made.members = append(made.members, ref)
 		}
 	}

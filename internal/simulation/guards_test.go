@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -51,14 +52,20 @@ func (d *simulatedDrain) evictionRequest(asked *admissionv1.AdmissionRequest) *a
 	return asked
 }
 
-// recordNode records the Node that a review of an eviction or of a machine is about: the webhook
-// reads it itself.
+// recordNode records the Node that a review has read. The request to review an eviction or a machine
+// does not contain it.
 func (r *simulatedReview) recordNode(n *corev1.Node) {
 	if n.Name != r.deletion.name {
 		return
 	}
 	if r.deletion.drain != nil && n.UID != r.node.UID {
 		r.before.announced = nil // by an earlier Node
+	}
+	if n.UID == r.node.UID {
+		now := announcedBy(n)
+		r.before.withdrawn = slices.DeleteFunc(slices.Clone(r.before.announced), func(ref evidence.MemberRef) bool {
+			return slices.Contains(now, ref)
+		})
 	}
 	if r.deletion.drain != nil || r.deletion.machine != nil {
 		r.node = n.DeepCopy()

@@ -307,6 +307,9 @@ type deletionKnowledge struct {
 	bound map[types.UID][]evidence.MemberRef
 	// announced are the members that the Node of the review announces.
 	announced []evidence.MemberRef
+	// withdrawn are those among them that the Node did not announce when the review read it last. A
+	// compromised node may announce others meanwhile.
+	withdrawn []evidence.MemberRef
 	// tombstones are the clusters that have or had a tombstone for a Node, by the UID of the Node.
 	tombstones map[types.UID]map[v1alpha1.ClusterID]bool
 	// losses are the pending losses that only the state of a Node shows, and no grant.

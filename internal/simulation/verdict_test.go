@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -98,10 +99,8 @@ func (sim *simulation) knowledgeAbout(node string, uid types.UID) deletionKnowle
 			}
 		}
 	}
-	if n, err := sim.api.node(node); err == nil && n.UID == uid && n.Labels[observation.EtcdMemberLabel] != "" {
-		if refs, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation]); err == nil {
-			k.announced = refs
-		}
+	if n, err := sim.api.node(node); err == nil && n.UID == uid {
+		k.announced = announcedBy(n)
 	}
 	for _, d := range sim.pendingLosses() {
 		if d.happened {
@@ -110,6 +109,15 @@ func (sim *simulation) knowledgeAbout(node string, uid types.UID) deletionKnowle
 		}
 	}
 	return k
+}
+
+// announcedBy returns the members that a guarded Node announces.
+func announcedBy(n *corev1.Node) []evidence.MemberRef {
+	refs, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
+	if err != nil || n.Labels[observation.EtcdMemberLabel] == "" {
+		return nil
+	}
+	return refs
 }
 
 // An allowedReview is an allowed deletion, with the state that is needed to check it.
