@@ -184,15 +184,10 @@ func (a *Agent) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Healthy returns an error if the node loop has not made a pass for too long, or if no scan of
-// the host has ended for too long.
-func (a *Agent) Healthy(now time.Time) error {
-	err := a.nodeLoop.checkProgress(now)
-	if stale := a.scanner.staleReason(now); stale != "" {
-		err = errors.Join(err, errors.New(stale))
-	}
-	return err
-}
+// Healthy returns an error if the node loop has not made a pass for too long. A scan that hangs is
+// no such error: it waits for the kernel, so the scan of a restarted agent would hang as well, and
+// until it ended that agent could not observe the members that this one knows.
+func (a *Agent) Healthy(now time.Time) error { return a.nodeLoop.checkProgress(now) }
 
 func (a *Agent) onHostChange() {
 	a.nodeLoop.wake.Notify()

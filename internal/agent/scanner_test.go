@@ -256,8 +256,8 @@ func TestHangingScan(t *testing.T) {
 		require.Empty(t, f.staleReason(time.Now()))
 		f.wait(4 * time.Minute)
 		require.Contains(t, f.staleReason(time.Now()), "no scan of the host has completed since 2000-01-01T00:0")
-		healthy := (&Agent{nodeLoop: &nodeLoop{}, scanner: f.etcdScanner}).Healthy(time.Now())
-		require.ErrorContains(t, healthy, "no scan of the host has completed since")
+		require.NoError(t, (&Agent{nodeLoop: &nodeLoop{}, scanner: f.etcdScanner}).Healthy(time.Now()),
+			"a restart does not help")
 		close(hangs)
 		f.wait(time.Second)
 		require.Empty(t, f.staleReason(time.Now()))
