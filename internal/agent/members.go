@@ -4,6 +4,8 @@ import (
 	"context"
 	"maps"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,6 +118,8 @@ func gatherKnown(
 	for _, o := range objects {
 		known.Clusters = append(known.Clusters, *o)
 	}
+	// The message of a condition depends on the order, and the store has none.
+	slices.SortFunc(known.Clusters, func(a, b v1alpha1.EtcdCluster) int { return strings.Compare(a.Name, b.Name) })
 	return known, err
 }
 
