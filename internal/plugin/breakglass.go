@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -123,9 +124,9 @@ func (o override) change(s *session, c client.Client) plannedChange {
 		},
 		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
 			name, quorum.BreakGlassAnnotation, quoted(o.value))},
-		rights: []accessRight{
-			{verb: verbBreakGlass, group: v1alpha1.Group, resource: v1alpha1.Resource},
-			{verb: "patch", resource: "nodes", name: name},
+		rights: []authorizationv1.ResourceAttributes{
+			{Verb: verbBreakGlass, Group: v1alpha1.Group, Resource: v1alpha1.Resource},
+			{Verb: "patch", Resource: "nodes", Name: name},
 		},
 		apply: func(ctx context.Context) error { return o.write(ctx, s, c) },
 	}
@@ -139,7 +140,9 @@ func (o override) change(s *session, c client.Client) plannedChange {
 	if o.andDelete {
 		change.effects = append(change.effects, fmt.Sprintf("Then node %s is deleted.", name))
 		change.commands = append(change.commands, "kubectl delete node "+name)
-		change.rights = append(change.rights, accessRight{verb: "delete", resource: "nodes", name: name})
+		change.rights = append(change.rights, authorizationv1.ResourceAttributes{
+			Verb: "delete", Resource: "nodes", Name: name,
+		})
 	}
 	return change
 }

@@ -27,7 +27,7 @@ type plannedChange struct {
 	// commands do the same with kubectl alone.
 	commands []string
 	// rights are what the user needs.
-	rights []accessRight
+	rights []authorizationv1.ResourceAttributes
 	// apply makes the change.
 	apply func(context.Context) error
 }
@@ -108,44 +108,59 @@ func (s *session) confirm(ctx context.Context) error {
 	return errNotConfirmed
 }
 
-// An accessRight is a verb on a resource.
-type accessRight struct{ verb, group, resource, subresource, name string }
-
-// String describes the right as in `kubectl auth can-i`.
-func (r accessRight) String() string {
-	text := r.verb + " " + r.resource
-	if r.group != "" {
-		text += "." + r.group
-	}
-	if r.subresource != "" {
-		text += "/" + r.subresource
-	}
-	return text
-}
-
-// missingRights returns one line for each right that the user does not have, with what to do.
-func missingRights(ctx context.Context, c client.Client, rights []accessRight) ([]string, error) {
-	var missing []string
+// missingRights returns one line for each kind of right that the user does not have, with what to
+// do.
+func missingRights(
+	ctx context.Context, c client.Client, rights []authorizationv1.ResourceAttributes,
+) ([]string, error) {
+	var kinds []authorizationv1.ResourceAttributes
+	names := map[authorizationv1.ResourceAttributes][]string{}
 	for _, right := range rights {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: right.verb, Group: right.group, Resource: right.resource, Subresource: right.subresource,
-				Name: right.name,
-			},
-		}}
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
+		}
 		if err := c.Create(ctx, review); err != nil {
-			return nil, fmt.Errorf("checking the permission to %s: %w", right, err)
+			return nil, fmt.Errorf("checking the permission to %s: %w", describeRight(right), err)
 		}
-		if !review.Status.Allowed {
-			missing = append(missing, "you have no permission to "+right.String()+"; "+right.advice())
+		if review.Status.Allowed {
+			continue
 		}
+		kind := right
+		kind.Name = ""
+		if names[kind] == nil {
+			kinds = append(kinds, kind)
+		}
+		names[kind] = append(names[kind], right.Name)
+	}
+	var missing []string
+	for _, kind := range kinds {
+		text := "you have no permission to " + describeRight(kind)
+		if of := strings.Join(names[kind], ", "); of != "" {
+			text += " (" + of + ")"
+		}
+		missing = append(missing, text+"; "+adviceFor(kind))
 	}
 	return missing, nil
 }
 
-// advice returns how to get the right.
-func (r accessRight) advice() string {
-	if r.verb == verbBreakGlass {
+// describeRight describes a right as in `kubectl auth can-i`, without the name of the object.
+func describeRight(r authorizationv1.ResourceAttributes) string {
+	text := r.Verb + " " + r.Resource
+	if r.Group != "" {
+		text += "." + r.Group
+	}
+	if r.Subresource != "" {
+		text += "/" + r.Subresource
+	}
+	if r.Namespace != "" {
+		text += " -n " + r.Namespace
+	}
+	return text
+}
+
+// adviceFor returns how to get a right.
+func adviceFor(r authorizationv1.ResourceAttributes) string {
+	if r.Verb == verbBreakGlass {
 		return "an administrator grants it: kubectl create clusterrolebinding holdfast-breakglass-NAME " +
 			"--clusterrole=holdfast-breakglass --user=NAME"
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,9 +72,11 @@ func (s *session) changeNode(
 		fmt.Fprintln(s.Out, strings.Join(shown.effects, "\n"))
 		return nil
 	}
-	rights := []accessRight{{verb: "patch", resource: "nodes", name: name}}
+	rights := []authorizationv1.ResourceAttributes{{Verb: "patch", Resource: "nodes", Name: name}}
 	if len(shown.desired.Conditions) > 0 {
-		rights = append(rights, accessRight{verb: "patch", resource: "nodes", subresource: "status", name: name})
+		rights = append(rights, authorizationv1.ResourceAttributes{
+			Verb: "patch", Resource: "nodes", Subresource: "status", Name: name,
+		})
 	}
 	return s.carryOut(ctx, c, flags, plannedChange{
 		effects: shown.effects, commands: shown.commands, rights: rights,
@@ -126,7 +129,7 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 		(release.Taint != "" || !release.TaintGone && n.Spec.Unschedulable)
 	owner := readiness.CordonOwner(n)
 	switch {
-	case isHeld && release.Taint == "" && owner != "":
+	case isHeld && release.Taint == "" && owner != "" && !isKept(n): // hold cordons a kept node
 		return nodeChange{}, fmt.Errorf("node %s: %s has cordoned it since Holdfast did; that cordon stays. If the node "+
 			"may take pods: kubectl uncordon %s", n.Name, owner, n.Name)
 	case isHeld:
@@ -148,19 +151,23 @@ func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRe
 		"It is opened whether or not its network works: pods may fail there, or start without connections.",
 		"Holdfast records an override, and does not hold the node again before its next boot.",
 	}}
+	change.commands = append(change.commands, release.Commands(n.Name)[0])
 	if release.Taint != "" {
 		change.desired.RemoveTaints = []corev1.Taint{{Key: release.Taint, Effect: corev1.TaintEffectNoSchedule}}
-		if n.Spec.Unschedulable {
-			change.effects = append(change.effects, fmt.Sprintf("The node is cordoned as well, not by the hold. "+
-				"It takes pods only after: kubectl uncordon %s", n.Name))
-		}
-	} else {
+	}
+	switch {
+	case release.Taint == "":
 		change.desired.Unschedulable = new(false)
+	case n.Spec.Unschedulable && isKept(n): // cordoned by `kubectl holdfast hold`
+		change.desired.Unschedulable = new(false)
+		change.commands = append(change.commands, "kubectl uncordon "+n.Name)
+	case n.Spec.Unschedulable:
+		change.effects = append(change.effects, fmt.Sprintf("The node is cordoned as well, not by the hold. "+
+			"It takes pods only after: kubectl uncordon %s", n.Name))
 	}
 	if mark := departure.OfOthers(n); mark.Class != departure.None {
 		change.effects = append(change.effects, fmt.Sprintf("Another program is at work on the node (%s).", mark))
 	}
-	change.commands = append(change.commands, release.Commands(n.Name)[0])
 	return withoutKeep(withCondition(change, n, release), n)
 }
 

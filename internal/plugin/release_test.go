@@ -77,6 +77,28 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		left := []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoSchedule}}
 		require.Equal(t, left, f.node(t, "tainted-1").Spec.Taints)
 	})
+	t.Run("taint, kept by hand", func(t *testing.T) {
+		f.addOpenNode(t, "tainted-2", `{"metadata":{"annotations":{"holdfast.dev/hold":
+			"{\"state\":\"held\",\"reason\":\"NewNode\",\"taint\":\"readiness.k8s.io/network\"}"}},
+			"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"}]}}`)
+		for _, verb := range []string{"hold", "release"} {
+			code, out := f.run(t, operator, "", verb, "tainted-2", "--yes")
+			require.Equal(t, cli.ExitSuccess, code, out)
+		}
+		node := f.node(t, "tainted-2")
+		require.False(t, node.Spec.Unschedulable)
+		require.Empty(t, node.Spec.Taints)
+		require.NotContains(t, node.Annotations, readiness.KeepCordonedAnnotation)
+	})
+	t.Run("held by cordon, uncordoned, kept by hand", func(t *testing.T) {
+		f.addOpenNode(t, "cordoned-3", `{"metadata":{"annotations":{"holdfast.dev/hold":
+			"{\"state\":\"held\",\"reason\":\"NewNode\"}"}}}`)
+		for _, verb := range []string{"hold", "release"} {
+			code, out := f.run(t, operator, "", verb, "cordoned-3", "--yes")
+			require.Equal(t, cli.ExitSuccess, code, out)
+		}
+		require.False(t, f.node(t, "cordoned-3").Spec.Unschedulable)
+	})
 }
 
 func requireReleasedByHand(t *testing.T, node *corev1.Node) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,7 +92,9 @@ func (s *session) settle(ctx context.Context, name string, flags settleFlags) er
 	}
 	change := plannedChange{
 		effects: []string{strings.TrimRight(table, "\n")},
-		rights:  []accessRight{{verb: "patch", group: v1alpha1.Group, resource: v1alpha1.Resource}},
+		rights: []authorizationv1.ResourceAttributes{
+			{Verb: "patch", Group: v1alpha1.Group, Resource: v1alpha1.Resource},
+		},
 		apply: func(ctx context.Context) error {
 			for _, g := range grants {
 				if err := s.settleGrant(ctx, c, g, flags.timeout); err != nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/uninstall"
 )
 
@@ -82,8 +81,12 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 		effects = append(effects, "The namespace holdfast-system is deleted with everything in it.",
 			"All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
 	}
+	rights, err := uninstall.Rights(ctx, o)
+	if err != nil {
+		return fmt.Errorf("finding what to remove: %w", err)
+	}
 	return s.carryOut(ctx, c, flags.changeFlags, plannedChange{
-		effects: effects, rights: uninstallRights(flags),
+		effects: effects, rights: rights,
 		apply: func(ctx context.Context) error {
 			if err := uninstall.Run(ctx, o); err != nil {
 				return fmt.Errorf("%w\nHoldfast is not removed completely; repeat the command", err)
@@ -91,33 +94,5 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 			_, err := fmt.Fprintln(s.Out, done)
 			return err
 		},
-	})
-}
-
-// uninstallRights are the rights without which the command would fail halfway.
-func uninstallRights(flags uninstallFlags) []accessRight {
-	const admission = "admissionregistration.k8s.io"
-	rights := []accessRight{
-		{verb: "delete", group: admission, resource: "validatingwebhookconfigurations", name: "holdfast"},
-		{verb: "delete", group: admission, resource: "validatingadmissionpolicies", name: "holdfast-nodes"},
-		{verb: "delete", group: admission, resource: "validatingadmissionpolicybindings", name: "holdfast-nodes"},
-		{verb: "patch", resource: "nodes"},
-		{verb: "patch", resource: "nodes", subresource: "status"},
-	}
-	if flags.beforeHelm {
-		return rights
-	}
-	rights = append(rights,
-		accessRight{verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterroles", name: "holdfast-agent"},
-		accessRight{
-			verb: "delete", group: "rbac.authorization.k8s.io", resource: "clusterrolebindings", name: "holdfast-agent",
-		},
-		accessRight{verb: "delete", resource: "namespaces", name: "holdfast-system"})
-	if flags.keepCRD {
-		return rights
-	}
-	return append(rights, accessRight{
-		verb: "delete", group: "apiextensions.k8s.io", resource: "customresourcedefinitions",
-		name: v1alpha1.Resource + "." + v1alpha1.Group,
 	})
 }

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
@@ -144,6 +146,15 @@ func TestUninstall(t *testing.T) {
 	require.Equal(t, before, f.remaining(t), "a dry run deleted something")
 	compare("uninstall-dry-run", script)
 
+	f.withoutNamespaces(t, func() {
+		code, out := f.run(t, "--yes")
+		require.Equal(t, cli.ExitFailure, code)
+		require.Equal(t, "Error: you have no permission to delete namespaces (holdfast-system); ask an administrator of the "+
+			"cluster for it\nyou have no permission to get namespaces (holdfast-system); ask an administrator of the cluster "+
+			"for it\n", out)
+		require.Equal(t, before, f.remaining(t), "the command stopped halfway")
+	})
+
 	code, out := f.run(t, "--yes", "--keep-crd", "--timeout=1m")
 	require.Equal(t, cli.ExitSuccess, code, out)
 	compare("uninstall-keep-crd", out)
@@ -154,6 +165,29 @@ func TestUninstall(t *testing.T) {
 	require.Equal(t, cli.ExitSuccess, code, out)
 	compare("uninstall-again", out)
 	require.Empty(t, f.remaining(t))
+}
+
+// withoutNamespaces calls do while the Job has no right to namespaces, which it needs last.
+func (f *uninstallFixture) withoutNamespaces(t *testing.T, do func()) {
+	t.Helper()
+	roles := f.Client().RbacV1().ClusterRoles()
+	role, err := roles.Get(t.Context(), "holdfast-uninstall", metav1.GetOptions{})
+	require.NoError(t, err)
+	setRules := func(rules []rbacv1.PolicyRule, permits bool) {
+		role.Rules = rules
+		role, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { // the authorizer reads roles through a watch
+			_, err := f.KubectlAs(t.Context(), f.job, "auth", "can-i", "delete", "namespaces/holdfast-system")
+			return permits == (err == nil)
+		}, 20*time.Second, 20*time.Millisecond)
+	}
+	all := role.Rules
+	setRules(slices.DeleteFunc(slices.Clone(all), func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Resources, "namespaces")
+	}), false)
+	do()
+	setRules(all, true)
 }
 
 // requireClean checks that nothing of Holdfast is on Nodes and Machines, but what people wrote.
@@ -196,6 +230,6 @@ func compareUninstall(t *testing.T, name, out string) {
 func testUninstallRights(t *testing.T, f *changeFixture) {
 	code, out := f.run(t, reader, "", "uninstall", "--yes")
 	require.Equal(t, cli.ExitFailure, code)
-	require.Contains(t, out, "you have no permission to delete validatingwebhookconfigurations.admissionregistration.")
+	require.Contains(t, out, "you have no permission to list validatingwebhookconfigurations.admissionregistration.")
 	require.Contains(t, out, "you have no permission to patch nodes/status")
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,12 +29,25 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// clean removes the hooks from Machines, and everything of Holdfast from Nodes.
+// clean removes the hooks from Machines, and then everything of Holdfast from Nodes, on which no
+// agent may run then.
 //
 // A machine that is kept by a hook costs money and blocks others: a failure with Nodes does not
 // keep the hooks.
 func (u *uninstaller) clean(ctx context.Context) error {
 	failed := []error{u.removeHooks(ctx)}
+	for _, right := range []authorizationv1.ResourceAttributes{
+		{Verb: "list"}, {Verb: "get"}, {Verb: "patch"}, {Verb: "patch", Subresource: "status"},
+	} {
+		right.Resource = "nodes"
+		u.need(right)
+	}
+	if u.isSurvey {
+		return errors.Join(failed...)
+	}
+	if err := u.waitForPods(ctx, u.agents); err != nil {
+		return errors.Join(append(failed, err)...)
+	}
 	nodes := &corev1.NodeList{}
 	if err := u.Client.List(ctx, nodes); err != nil {
 		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
@@ -49,7 +63,7 @@ func (u *uninstaller) clean(ctx context.Context) error {
 // cleanNode cleans one Node. It retries if the Node changes in the meantime, and if another API
 // server has not yet seen that the policies are deleted.
 func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
-	var closedBy string
+	var closed *closedNode
 	var changed bool
 	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // almost a minute
 	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
@@ -57,13 +71,13 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		if err := u.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 			return fmt.Errorf("reading node %s: %w", name, err)
 		}
-		patches, reason, err := planCleanup(node, time.Now())
+		patches, stays, err := planCleanup(node, time.Now())
 		if err != nil {
 			return err
 		}
 		// The first write removes the hold record. A retry finds no hold, so keep the first reason.
-		if reason != "" {
-			closedBy = reason
+		if stays != nil {
+			closed = stays
 		}
 		changed = changed || len(patches) > 0
 		if u.DryRun {
@@ -74,9 +88,9 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 	switch {
 	case err != nil || u.DryRun:
 		return err
-	case closedBy != "":
-		_, err = fmt.Fprintf(u.Out, "node %s: cleaned; it was held and stays closed (%s); to open it: kubectl uncordon %s\n",
-			name, closedBy, name)
+	case closed != nil:
+		_, err = fmt.Fprintf(u.Out, "node %s: cleaned; it was held and stays closed (%s); to open it: %s\n",
+			name, closed.by, closed.open)
 	case changed:
 		_, err = fmt.Fprintf(u.Out, "node %s: cleaned\n", name)
 	}
@@ -123,14 +137,16 @@ func keptKeys(node *corev1.Node) []string {
 	return kept
 }
 
+// A closedNode describes a Node that stays closed: why, and the commands that open it.
+type closedNode struct{ by, open string }
+
 // planCleanup returns the patches that remove what Holdfast has put on a Node, and that
-// release the Node if Holdfast holds it. If the Node was held but must stay closed,
-// closedBy is the reason.
+// release the Node if Holdfast holds it. closed is nil unless the Node was held and stays closed.
 //
 // The patches keep what people write for Holdfast: the label that exempts a node from
 // holds, keep-cordoned and break-glass. If a record is unreadable, there are no patches,
 // and the error contains the commands for an operator.
-func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, closedBy string, err error) {
+func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, closed *closedNode, err error) {
 	d := nodepatch.Desired{Labels: map[string]*string{observation.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
 	for _, key := range []string{
 		readiness.HoldAnnotation, observation.AnnouncementAnnotation, observation.UnverifiedAnnotation,
@@ -140,44 +156,57 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 		d.Annotations[key] = nil
 	}
 	removeMarks(&d, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
-	if closedBy, err = endHold(node, &d); err != nil {
-		return nil, "", err
+	if closed, err = endHold(node, &d); err != nil {
+		return nil, nil, err
 	}
 	if err := removeSPCLabels(node, &d); err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	patches, err = nodepatch.Plan(node, d, now)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
-	return append(patches, removeConditions(node)...), closedBy, nil
+	return append(patches, removeConditions(node)...), closed, nil
 }
 
-// endHold opens a Node that Holdfast holds according to its record, unless someone else
-// wants it closed; then it returns the reason.
-func endHold(node *corev1.Node, d *nodepatch.Desired) (closedBy string, err error) {
+// endHold opens a Node that Holdfast holds according to its record, unless someone else wants it
+// closed. The record of a hold by taint that has ended still names a taint that was kept.
+func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 	text, found := node.Annotations[readiness.HoldAnnotation]
 	if !found {
-		return "", nil
+		return nil, nil
 	}
 	record, err := readiness.ParseRecord(text)
 	if err != nil {
-		return "", fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
+		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
 			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
 	}
 	removeMarks(d, record.Marks) // A hold that has ended can have left marks.
-	if record.State != readiness.Held {
-		return "", nil
+	if record.State != readiness.Held && record.Taint == "" {
+		return nil, nil
 	}
-	closedBy = readiness.KeepClosedReason(node, record)
-	switch {
-	case closedBy != "":
-	case record.Taint != "":
+	if by := readiness.KeepClosedReason(node, record); by != "" {
+		return &closedNode{by: by, open: openCommands(node, record)}, nil
+	}
+	if record.Taint != "" {
 		d.RemoveTaints = []corev1.Taint{{Key: record.Taint, Effect: corev1.TaintEffectNoSchedule}}
-	default:
+	} else {
 		d.Unschedulable = new(false)
 	}
-	return closedBy, nil
+	return nil, nil
+}
+
+// openCommands returns the commands that open a Node with this record of a hold.
+func openCommands(node *corev1.Node, record readiness.Record) string {
+	var commands []string
+	if record.Taint != "" {
+		commands = append(commands,
+			fmt.Sprintf("kubectl taint node %s %s:%s-", node.Name, record.Taint, corev1.TaintEffectNoSchedule))
+	}
+	if record.Taint == "" || node.Spec.Unschedulable {
+		commands = append(commands, "kubectl uncordon "+node.Name)
+	}
+	return strings.Join(commands, "; ")
 }
 
 // removeMarks removes the annotations among keys that Holdfast may set for autoscalers.

@@ -12,7 +12,7 @@ import (
 )
 
 func TestPlanCleanup(t *testing.T) {
-	for name, test := range map[string]struct{ before, after, closedBy string }{
+	for name, test := range map[string]struct{ before, after, closedBy, open string }{
 		"unknown to Holdfast": {
 			before: `{"metadata":{"resourceVersion":"1","labels":{"a":"b"},
 				"annotations":{"karpenter.sh/do-not-disrupt":"true"}},"spec":{"unschedulable":true}}`,
@@ -54,7 +54,24 @@ func TestPlanCleanup(t *testing.T) {
 				"holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
 			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
 				"spec":{"unschedulable":true}}`,
+			closedBy: "annotation holdfast.dev/keep-cordoned", open: "kubectl uncordon n",
+		},
+		"keep-cordoned, held by taint": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x",
+				"holdfast.dev/hold":"{\"state\":\"held\",\"taint\":\"readiness.k8s.io/x\"}"}},
+				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
+				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"}]}}`,
+			closedBy: "annotation holdfast.dev/keep-cordoned", open: "kubectl taint node n readiness.k8s.io/x:NoSchedule-",
+		},
+		"keep-cordoned, hold by taint has ended": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
+				"{\"state\":\"released\",\"reason\":\"KeptCordoned\",\"taint\":\"readiness.k8s.io/x\"}"}},
+				"spec":{"unschedulable":true,"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
+				"spec":{"unschedulable":true,"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"}]}}`,
 			closedBy: "annotation holdfast.dev/keep-cordoned",
+			open:     "kubectl taint node n readiness.k8s.io/x:NoSchedule-; kubectl uncordon n",
 		},
 		"replaced cordon": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"},
@@ -63,14 +80,14 @@ func TestPlanCleanup(t *testing.T) {
 			after: `{"metadata":{"resourceVersion":"1","annotations":{},
 				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
 				"spec":{"unschedulable":true}}`,
-			closedBy: "cordoned by kubectl-cordon",
+			closedBy: "cordoned by kubectl-cordon", open: "kubectl uncordon n",
 		},
 		"held, being deleted": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"}},
 				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
 			after: `{"metadata":{"resourceVersion":"1","annotations":{}},
 				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
-			closedBy: "taint ToBeDeletedByClusterAutoscaler",
+			closedBy: "taint ToBeDeletedByClusterAutoscaler", open: "kubectl uncordon n",
 		},
 		"cordoned after release": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"released\"}"},
@@ -101,9 +118,15 @@ func TestPlanCleanup(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			patches, closedBy, err := planCleanup(parseNode(t, test.before), time.Now())
+			node := parseNode(t, test.before)
+			node.Name = "n"
+			patches, closed, err := planCleanup(node, time.Now())
 			require.NoError(t, err)
-			require.Equal(t, test.closedBy, closedBy)
+			var want *closedNode
+			if test.closedBy != "" {
+				want = &closedNode{by: test.closedBy, open: test.open}
+			}
+			require.Equal(t, want, closed)
 			after := []byte(test.before)
 			for _, p := range patches {
 				if p.Subresource == "" {
@@ -113,10 +136,10 @@ func TestPlanCleanup(t *testing.T) {
 				}
 				require.NoError(t, err)
 			}
-			var got, want corev1.Node
+			var got, wanted corev1.Node
 			require.NoError(t, json.Unmarshal(after, &got))
-			require.NoError(t, json.Unmarshal([]byte(test.after), &want))
-			require.Equal(t, format(t, want), format(t, got))
+			require.NoError(t, json.Unmarshal([]byte(test.after), &wanted))
+			require.Equal(t, format(t, wanted), format(t, got))
 			again, _, err := planCleanup(&got, time.Now())
 			require.NoError(t, err)
 			require.Empty(t, again, "a second cleanup has patches")

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,18 +52,62 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// An uninstaller is one run of Run.
-type uninstaller struct{ Options }
+// An uninstaller is one run of Run or Rights.
+type uninstaller struct {
+	Options
+	// isSurvey marks a run of Rights. It goes on without the objects that it cannot list: Run reports
+	// the error when it needs them.
+	isSurvey bool
+	rights   []authorizationv1.ResourceAttributes
+	// agents are the DaemonSets that the run has deleted.
+	agents []metav1.PartialObjectMetadata
+}
 
 // Run removes Holdfast. The order matters. First nodes are not born held and deletions are not
-// reviewed any more. Then the agents and the webhook stop, because they would restore what the next
-// step removes from Nodes. The roles and the namespace go last. Run can be repeated: what is gone
+// reviewed any more. Then the webhook and the agents stop, because they would restore what the next
+// step removes from Machines and Nodes. The Machines do not wait for the agents: one on a node that
+// does not report never ends, and the hook would keep its machine. The roles and the namespace go
+// last. Run can be repeated: what is gone
 // already is no error. If Nodes or Machines cannot be cleaned, the error names them, and the
 // objects of the last step stay.
 func Run(ctx context.Context, o Options) error {
-	u := &uninstaller{o}
+	u := &uninstaller{Options: o}
+	return u.run(ctx)
+}
+
+// Rights returns what Run needs in this cluster, so that it does not stop halfway. It changes
+// nothing.
+func Rights(ctx context.Context, o Options) ([]authorizationv1.ResourceAttributes, error) {
+	o.DryRun, o.Out = true, io.Discard
+	u := &uninstaller{Options: o, isSurvey: true}
+	err := u.run(ctx)
+	return u.rights, err
+}
+
+// need records that Run needs a right.
+func (u *uninstaller) need(right authorizationv1.ResourceAttributes) {
+	if !slices.Contains(u.rights, right) {
+		u.rights = append(u.rights, right)
+	}
+}
+
+// needFor records that Run needs a right for one object.
+func (u *uninstaller) needFor(object *metav1.PartialObjectMetadata, verb string) error {
+	kind := object.GroupVersionKind()
+	mapping, err := u.Client.RESTMapper().RESTMapping(kind.GroupKind())
+	if err != nil {
+		return fmt.Errorf("finding the API of %s: %w", kind.GroupKind(), err)
+	}
+	u.need(authorizationv1.ResourceAttributes{
+		Verb: verb, Group: kind.Group, Resource: mapping.Resource.Resource,
+		Namespace: object.Namespace, Name: object.Name,
+	})
+	return nil
+}
+
+func (u *uninstaller) run(ctx context.Context) error {
 	last, deleteLast := "The rest is deleted.", u.deleteRest
-	if o.BeforeHelm {
+	if u.BeforeHelm {
 		last, deleteLast = "The guard pods are deleted. The rest stays for helm uninstall.", u.deleteGuardPods
 	}
 	for _, step := range []struct {
@@ -75,13 +121,19 @@ func Run(ctx context.Context, o Options) error {
 		{last, deleteLast},
 	} {
 		title := step.title
-		if o.DryRun {
+		if u.DryRun {
 			title = "# " + title
 		}
-		fmt.Fprintln(o.Out, title)
+		fmt.Fprintln(u.Out, title)
 		if err := step.run(ctx); err != nil {
 			return err
 		}
+	}
+	u.need(authorizationv1.ResourceAttributes{
+		Verb: "list", Group: rbacv1.GroupName, Resource: "clusterrolebindings",
+	})
+	if u.isSurvey {
+		return nil
 	}
 	return u.reportKept(ctx)
 }
@@ -107,23 +159,36 @@ func (u *uninstaller) stopReviews(ctx context.Context) error {
 		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicy"})
 }
 
-// stopPrograms deletes the agents and the webhook, and waits until their pods are gone.
-func (u *uninstaller) stopPrograms(ctx context.Context) error {
-	var stopped []metav1.PartialObjectMetadata
-	for _, kind := range []string{"DaemonSet", "Deployment"} {
-		found, err := u.ownObjects(ctx, schema.GroupKind{Group: "apps", Kind: kind}, client.InNamespace(guard.Namespace))
-		if err != nil {
-			return err
-		}
-		stopped = append(stopped, found...)
+// stopPrograms deletes the agents and the webhook, and waits until the pods of the webhook are gone.
+func (u *uninstaller) stopPrograms(ctx context.Context) (err error) {
+	if u.agents, err = u.deletePods(ctx, "DaemonSet"); err != nil {
+		return err
 	}
-	for i := range stopped {
-		err := u.deleteObject(ctx, &stopped[i], client.PropagationPolicy(metav1.DeletePropagationForeground))
+	webhooks, err := u.deletePods(ctx, "Deployment")
+	if err != nil {
+		return err
+	}
+	return u.waitForPods(ctx, webhooks)
+}
+
+// deletePods deletes Holdfast's objects of a kind that has pods.
+func (u *uninstaller) deletePods(ctx context.Context, kind string) ([]metav1.PartialObjectMetadata, error) {
+	found, err := u.ownObjects(ctx, schema.GroupKind{Group: "apps", Kind: kind}, client.InNamespace(guard.Namespace))
+	if err != nil {
+		return nil, err
+	}
+	for i := range found {
+		err := u.deleteObject(ctx, &found[i], client.PropagationPolicy(metav1.DeletePropagationForeground))
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return u.waitGone(ctx, stopped, "a pod may be on a node that does not report: "+
+	return found, nil
+}
+
+// waitForPods waits until objects are gone with their pods.
+func (u *uninstaller) waitForPods(ctx context.Context, owners []metav1.PartialObjectMetadata) error {
+	return u.waitGone(ctx, owners, "a pod may be on a node that does not report: "+
 		"kubectl -n "+guard.Namespace+" get pods -o wide; if its machine is gone, delete the node")
 }
 
@@ -218,6 +283,9 @@ func (u *uninstaller) ownObjects(
 func (u *uninstaller) deleteObject(
 	ctx context.Context, object *metav1.PartialObjectMetadata, options ...client.DeleteOption,
 ) error {
+	if err := u.needFor(object, "delete"); err != nil {
+		return err
+	}
 	command := "kubectl delete --ignore-not-found " + describe(object)
 	if object.Namespace != "" {
 		command = fmt.Sprintf("kubectl -n %s delete --ignore-not-found %s", object.Namespace, describe(object))
@@ -252,11 +320,14 @@ func describe(object *metav1.PartialObjectMetadata) string {
 
 // waitGone waits until the objects are gone.
 func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObjectMetadata, advice string) error {
-	if u.DryRun {
-		return nil
-	}
 	for i := range objects {
 		object := &objects[i]
+		if err := u.needFor(object, "get"); err != nil {
+			return err
+		}
+		if u.DryRun {
+			continue
+		}
 		begun := time.Now()
 		reported := begun
 		err := wait.PollUntilContextTimeout(ctx, pollInterval, u.Timeout, true, func(ctx context.Context) (bool, error) {
@@ -345,6 +416,9 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 		if _, isHooked := m.Annotations[machine.HookAnnotation]; !isHooked {
 			continue
 		}
+		if err := u.needFor(m, "patch"); err != nil {
+			return err
+		}
 		command := fmt.Sprintf("kubectl -n %s annotate %s.%s %s %s-",
 			m.Namespace, machine.Resource, machine.ClusterAPIGroup, m.Name, machine.HookAnnotation)
 		err := u.do(command, fmt.Sprintf("Machine %s/%s: hook removed", m.Namespace, m.Name), func() error {
@@ -371,7 +445,15 @@ func (u *uninstaller) list(
 	}
 	objects := &metav1.PartialObjectMetadataList{}
 	objects.SetGroupVersionKind(mapping.GroupVersionKind)
-	if err := u.Client.List(ctx, objects, options...); err != nil {
+	u.need(authorizationv1.ResourceAttributes{
+		Verb: "list", Group: kind.Group, Resource: mapping.Resource.Resource,
+		Namespace: new(client.ListOptions).ApplyOptions(options).Namespace,
+	})
+	err = u.Client.List(ctx, objects, options...)
+	switch {
+	case err != nil && u.isSurvey:
+		return nil, nil
+	case err != nil:
 		return nil, fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)
 	}
 	for i := range objects.Items {
