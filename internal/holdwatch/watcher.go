@@ -76,6 +76,8 @@ type trackedNode struct {
 	// holdKey identifies the record and the boot. since is when they were first observed.
 	holdKey string
 	since   time.Time
+	// isLater is true if this replica has observed an earlier hold or boot of the Node.
+	isLater bool
 	// reported is the last state that was reported.
 	reported readiness.HoldState
 }
@@ -190,7 +192,7 @@ func (w *Watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
 		}
 		tracked := w.tracked[node.UID]
 		if tracked == nil || tracked.holdKey != key {
-			tracked = &trackedNode{holdKey: key, since: now}
+			tracked = &trackedNode{holdKey: key, since: now, isLater: tracked != nil}
 		}
 		kept[node.UID] = tracked
 	}
@@ -213,11 +215,12 @@ func holdKeyOf(node *corev1.Node) string {
 }
 
 // holdAge returns how long the hold has existed: as long as this replica has observed it,
-// which does not depend on a wall clock. A node that was born held may be older; its age is
-// measured by the API server's clock alone.
+// which does not depend on a wall clock. A node that was born held may be older, unless it has
+// rebooted since; its age is measured by the API server's clock alone.
 func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
-	age := now.Sub(w.tracked[node.UID].since)
-	if server := w.clock.timeAt(now); !server.IsZero() && readiness.IsBornHeld(node) {
+	tracked := w.tracked[node.UID]
+	age := now.Sub(tracked.since)
+	if server := w.clock.timeAt(now); !server.IsZero() && !tracked.isLater && readiness.IsInFirstBoot(node) {
 		age = max(age, server.Sub(node.CreationTimestamp.Time))
 	}
 	return age

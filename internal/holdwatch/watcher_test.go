@@ -40,6 +40,7 @@ func TestWatcher(t *testing.T) {
 		{"follower", testFollower},
 		{"wrong clocks", testWrongClocks},
 		{"new boot", testNewBoot},
+		{"new boot of a node that was born held", testNewBootBornHeld},
 		{"interrupted release", testInterruptedRelease},
 		{"interrupted leader", testInterruptedLeader},
 		{"mass hold", testMassHold},
@@ -245,6 +246,32 @@ func testNewBoot(t *testing.T, f *fixture) {
 	w.advance(8 * time.Minute)
 	require.False(t, f.node("n1").Spec.Unschedulable)
 	require.Equal(t, "the-next", record(t, f.node("n1")).BootID)
+}
+
+// testNewBootBornHeld: the machine of a node that was born held is off for an hour. The age of its
+// hold begins again, also for a later leader if the record shows the earlier boot.
+func testNewBootBornHeld(t *testing.T, f *fixture) {
+	w := f.startLeader(0, releasing)
+	created := f.createHeldNode("n1")
+	w.checkNodesTimes(1)
+	f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
+	f.reportBoot("n1", "the-next")
+	w.clock.serverTime = w.clock.serverTime.Add(time.Hour)
+	w.advance(time.Minute)
+	require.True(t, f.node("n1").Spec.Unschedulable)
+	require.Empty(t, w.events)
+
+	held := readiness.Record{
+		State: readiness.Held, Reason: readiness.NewNode, BootID: created.Status.NodeInfo.BootID, NetworkUp: "FlannelIsUp",
+	}
+	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
+	next := f.startLeader(0, releasing)
+	next.checkNodesTimes(1)
+	require.NotZero(t, next.clock.timeAt(next.options.Now()))
+	next.clock.serverTime = next.clock.serverTime.Add(time.Hour)
+	next.checkNodesTimes(1)
+	require.True(t, f.node("n1").Spec.Unschedulable)
+	require.Empty(t, next.events)
 }
 
 func testInterruptedRelease(t *testing.T, f *fixture) {

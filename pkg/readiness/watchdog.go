@@ -229,6 +229,14 @@ func IsBornHeld(n *corev1.Node) bool {
 	return err == nil && record.State == Held && record.Reason == NewNode
 }
 
+// IsInFirstBoot reports whether a node was born held and, as far as its record shows, has not
+// rebooted since.
+func IsInFirstBoot(n *corev1.Node) bool {
+	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	isLater := record.BootID != "" && record.BootID != n.Status.NodeInfo.BootID
+	return err == nil && IsBornHeld(n) && !isLater
+}
+
 const (
 	// minStuck is the smallest number of nodes that indicates a broken installation instead of
 	// a broken node: in a small cluster, one node is more than a tenth. An autoscaler that
