@@ -220,8 +220,8 @@ func (e holdEvaluation) gatesMismatch() Decision {
 // KeepCordonedAnnotation asks for that.
 func (e holdEvaluation) decideNotHeld() Decision {
 	d := e.decideForBoot()
-	if !d.Held && !e.hasKeepCordoned() {
-		d.RemoveTaints = e.holdTaints()
+	if !d.Held {
+		e.handleKeptTaint(&d)
 	}
 	if d.Record != nil {
 		return d
@@ -232,6 +232,21 @@ func (e holdEvaluation) decideNotHeld() Decision {
 		e.recordToWrite(&d).Marks, d.Annotations = left, gone
 	}
 	return d
+}
+
+// handleKeptTaint removes the taints of a hold from a node that is not held. With
+// KeepCordonedAnnotation they stay, and the record keeps the key: without the annotation they are
+// removed, also under another policy.
+func (e holdEvaluation) handleKeptTaint(d *Decision) {
+	switch {
+	case !e.hasKeepCordoned():
+		d.RemoveTaints = e.holdTaints()
+		if d.Record == nil && e.record.Taint != "" {
+			e.recordToWrite(d).Taint = ""
+		}
+	case d.Record != nil && hasTaint(e.node, e.record.Taint):
+		d.Record.Taint = e.record.Taint
+	}
 }
 
 // decideForBoot decides whether a node that is not held has to be held.

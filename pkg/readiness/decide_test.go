@@ -266,14 +266,28 @@ func TestUnreadableRecord(t *testing.T) {
 // A hold by taint ends with an annotation that asks to keep the node closed. Later decisions leave
 // the taint, and remove it when the annotation is gone.
 func TestKeptTaint(t *testing.T) {
-	policy := Policy{TaintKey: holdTaint}
-	n := node(heldByTaint(holdTaint), tainted(holdTaint), annotated(KeepCordonedAnnotation, ""))
-	for range 3 {
-		_, n = write(n, Decide(n, readyFacts(), policy, noon()), func(*corev1.Node) {})
-		require.True(t, hasTaint(n, holdTaint))
-		require.Contains(t, n.Annotations[HoldAnnotation], KeptCordoned)
+	for name, later := range map[string]Policy{
+		"same policy": {TaintKey: holdTaint}, "cordon": {}, "another taint": {TaintKey: "holdfast.dev/held"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy, facts := Policy{TaintKey: holdTaint}, readyFacts()
+			n := node(heldByTaint(holdTaint), tainted(holdTaint), annotated(KeepCordonedAnnotation, ""))
+			for range 3 {
+				_, n = write(n, Decide(n, facts, policy, noon()), func(*corev1.Node) {})
+				require.True(t, hasTaint(n, holdTaint))
+				require.Contains(t, n.Annotations[HoldAnnotation], KeptCordoned)
+			}
+			facts.BootID = "the-next"
+			for range 3 {
+				_, n = write(n, Decide(n, facts, later, noon()), func(*corev1.Node) {})
+				require.True(t, hasTaint(n, holdTaint))
+			}
+			delete(n.Annotations, KeepCordonedAnnotation)
+			for range 2 {
+				_, n = write(n, Decide(n, facts, later, noon()), func(*corev1.Node) {})
+			}
+			require.False(t, hasTaint(n, holdTaint))
+			require.NotContains(t, n.Annotations[HoldAnnotation], holdTaint)
+		})
 	}
-	delete(n.Annotations, KeepCordonedAnnotation)
-	_, n = write(n, Decide(n, readyFacts(), policy, noon()), func(*corev1.Node) {})
-	require.False(t, hasTaint(n, holdTaint))
 }

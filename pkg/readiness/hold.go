@@ -107,6 +107,7 @@ func (e holdEvaluation) waitForOthers(mark string) Decision {
 // yieldToCordon ends a hold and leaves the cordon or taint, as KeepCordonedAnnotation asks.
 func (e holdEvaluation) yieldToCordon() Decision {
 	d := e.endHold(Released, KeptCordoned)
+	d.Record.Taint = e.record.Taint
 	d.StatusFirst = true
 	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
 	return d
