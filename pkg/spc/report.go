@@ -85,6 +85,8 @@ type nodeAnnotation struct {
 	Evidence []string `json:"evidence"`
 	// Labels are the labels that Holdfast set. The others existed before.
 	Labels []string `json:"labels,omitempty"`
+	// Earlier are the values of those labels that are from an earlier state of the record.
+	Earlier map[string]string `json:"earlier,omitempty"`
 	// Withheld is the label that was not set, with the reason.
 	Withheld string `json:"withheld,omitempty"`
 }
@@ -120,12 +122,13 @@ func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 func (p *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
 	r := *m.Record
 	values, owned, withheld := recordLabels(r), ownedLabels(n, r), ""
-	if t.Withhold != "" && r.GroupName != "" {
-		if have, exists := n.Labels[NodeGroupLabel]; !exists {
-			withheld = "node_group: " + t.Withhold
-		} else if t.Protected {
-			withheld = "node_group: " + t.Withhold
+	if t.Withhold != "" {
+		have, exists := n.Labels[NodeGroupLabel]
+		if exists && t.Protected {
 			p.removeGroup(n, have, owned)
+		}
+		if r.GroupName != "" && (t.Protected || !exists) {
+			withheld = "node_group: " + t.Withhold
 		}
 		delete(values, NodeGroupLabel)
 	}
@@ -147,7 +150,7 @@ func (p *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
 	r.Created = ""
 	text, err := json.Marshal(nodeAnnotation{
 		Organization: m.Organization, Record: r, Evidence: m.Evidence, Labels: slices.Sorted(maps.Keys(owned)),
-		Withheld: withheld,
+		Earlier: earlierValues(n, r, owned), Withheld: withheld,
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the SPC record: %w", err)
@@ -221,12 +224,24 @@ func ownedLabels(n *corev1.Node, r Record) map[string]bool {
 		return owned
 	}
 	values := recordLabels(before.Record)
+	maps.Copy(values, before.Earlier)
 	for _, key := range before.Labels {
 		if have, exists := n.Labels[key]; exists && have == values[key] {
 			owned[key] = true
 		}
 	}
 	return owned
+}
+
+// earlierValues returns the values of the owned labels that are not those of the record.
+func earlierValues(n *corev1.Node, r Record, owned map[string]bool) map[string]string {
+	earlier, current := map[string]string{}, recordLabels(r)
+	for key := range owned {
+		if have, exists := n.Labels[key]; exists && have != current[key] {
+			earlier[key] = have
+		}
+	}
+	return earlier
 }
 
 func nodeAge(n *corev1.Node, now time.Time) time.Duration { return now.Sub(n.CreationTimestamp.Time) }

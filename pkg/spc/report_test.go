@@ -53,6 +53,29 @@ func TestDifferentLabelStays(t *testing.T) {
 	require.Contains(t, after.Annotations[spc.ProblemAnnotation], "(SPC has c4.2xlarge)")
 }
 
+// TestOwnedLabelOfEarlierRecord: Holdfast sets the label of a group, SPC changes the group, and then
+// the node turns out to hold etcd.
+func TestOwnedLabelOfEarlierRecord(t *testing.T) {
+	for name, group := range map[string]string{"another group": "other", "no group": ""} {
+		t.Run(name, func(t *testing.T) {
+			n := nodeOfAge(time.Hour, func(*corev1.Node) {})
+			after := applied(n, newReport(t, n, spc.Terms{}, worker(nil)))
+			require.NotEmpty(t, after.Labels[spc.NodeGroupLabel])
+			changed := worker(func(r *spc.Record) { r.GroupName = group })
+			for range 3 {
+				after = applied(after, newReport(t, after, spc.Terms{}, changed))
+			}
+			require.NotEmpty(t, after.Labels[spc.NodeGroupLabel])
+			terms := spc.Terms{Withhold: "it holds etcd", Protected: true}
+			report := newReport(t, after, terms, changed)
+			after = applied(after, report)
+			require.NotContains(t, after.Labels, spc.NodeGroupLabel)
+			require.NotContains(t, report.Problem, "did not set")
+			require.Equal(t, after, applied(after, newReport(t, after, terms, changed)))
+		})
+	}
+}
+
 func TestProblems(t *testing.T) {
 	state := func(state string, failed bool) func(*spc.Record) {
 		return func(r *spc.Record) { r.State, r.IsFailed = state, failed }
