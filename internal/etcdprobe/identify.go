@@ -236,6 +236,9 @@ func (p *Prober) confirmRemoval(ctx context.Context, server evidence.Server) (ev
 	if !ok || len(cached.members) == 0 || server.IsRunning() {
 		return evidence.Identity{}, false
 	}
+	if server.Stored != nil && *server.Stored != cached.ref {
+		return evidence.Identity{}, false // the data is that of another member, a replacement
+	}
 	cluster, member, err := parseRef(cached.ref)
 	if err != nil {
 		return evidence.Identity{}, false

@@ -44,6 +44,11 @@ func TestMembershipChanges(t *testing.T) {
 	running := foundServer(removed)
 	running.PID = 1
 	require.False(t, p.Identify(t.Context(), running).Removed, "a running process may be about to rejoin")
+	replaced := foundServer(removed)
+	replaced.Stored = &evidence.MemberRef{Cluster: before.Ref.Cluster, Member: "abc"}
+	require.False(t, p.Identify(t.Context(), replaced).Removed, "the data is that of another member")
+	replaced.Stored = &before.Ref
+	require.True(t, p.Identify(t.Context(), replaced).Removed)
 
 	// The host is added again under another ID. It counts as a member's host before etcd starts.
 	_, err = etcdClient(t, etcd).MemberAdd(t.Context(), []string{removed.PeerURL})
