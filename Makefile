@@ -133,11 +133,13 @@ RACE := $(if $(C_COMPILER),-race)
 ETCD_PACKAGES := ./internal/testenv/etcd ./internal/etcdprobe ./internal/etcddetect ./internal/host ./cmd/agent ./test/stress
 ETCD_VERSIONS := v3.4 v3.5 v3.6 v3.7
 ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.6,$(ETCD_VERSIONS)))
+# The server of the version that was chosen with ETCD=.
+ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 
 .PHONY: test
 test: export CGO_ENABLED = $(if $(RACE),1,0)
 test: export HOLDFAST_ETCD = $(ETCD)
-test: $(SERVERS) bin/helm $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS)) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
+test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	go test $(RACE) -timeout 9m $(if $(ETCD),$(ETCD_PACKAGES),./...)
 	$(if $(ETCD),,go test -C tools/image $(RACE) ./...)
@@ -335,8 +337,9 @@ previous: ## Build the images and the chart of an earlier state into bin/previou
 	mv "$$dir"/bin/images/*.tar "$$dir/charts/holdfast" bin/previous/
 
 .PHONY: e2e
-e2e: images previous bin/etcd bin/etcdctl bin/kubectl bin/helm $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
-	go test -tags e2e -count=1 -timeout 80m -v ./test/e2e
+e2e: export HOLDFAST_ETCD = $(ETCD)
+e2e: images previous bin/etcd bin/etcdctl bin/kubectl bin/helm $(ETCD_SERVER) $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (ETCD=v3.5 with that etcd, ONLY='(install_on|detect|delete_etcd)' for some scenarios, E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
+	go test -tags e2e -count=1 -timeout 80m -v $(if $(ONLY),-run 'TestHoldfast/$(ONLY)') ./test/e2e
 
 .PHONY: drainers
 drainers: $(SERVERS) bin/karpenter bin/cluster-api ## Test with the real Karpenter and Cluster API on a real kube-apiserver and etcd (ONLY=Karpenter; no Docker)

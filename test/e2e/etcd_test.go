@@ -27,13 +27,16 @@ import (
 type etcdUnits struct {
 	c         *kindCluster
 	authority *pki.CA
+	version   etcd.Version
 }
 
 func newEtcdUnits(t *testing.T, c *kindCluster) *etcdUnits {
 	t.Helper()
 	authority, err := pki.NewCA("etcd-ca")
 	require.NoError(t, err)
-	return &etcdUnits{c: c, authority: authority}
+	version, err := etcd.SelectedVersion()
+	require.NoError(t, err)
+	return &etcdUnits{c: c, authority: authority, version: version}
 }
 
 // installFiles copies etcd and its certificates to a node. Members have the numbers of the
@@ -43,8 +46,10 @@ func (e *etcdUnits) installFiles(t *testing.T, number int) {
 	node, root := e.c.worker(number), t.TempDir()
 	require.NoError(t, etcd.KubesprayFiles(root, "etcd", node).Write(e.authority, node, e.address(t, number)))
 	e.c.run(t, "docker", "cp", filepath.Join(root, "etc"), node+":/")
-	for _, program := range []string{"etcd", "etcdctl"} {
-		e.c.run(t, "docker", "cp", filepath.Join(e.c.tools, program), node+":/usr/local/bin/"+program)
+	server, err := e.version.Binary()
+	require.NoError(t, err)
+	for _, program := range []string{server, filepath.Join(e.c.tools, "etcdctl")} {
+		e.c.run(t, "docker", "cp", program, node+":/usr/local/bin/"+filepath.Base(program))
 	}
 	e.c.runOn(t, node, "chown -R root:root /etc/ssl/etcd; chmod 0700 /etc/ssl/etcd/ssl")
 }
@@ -59,22 +64,24 @@ func (e *etcdUnits) layOut(t *testing.T, number int, state string, members ...in
 	for _, m := range members {
 		initial = append(initial, fmt.Sprintf("etcd%d=https://%s:2380", m, e.address(t, m)))
 	}
-	write(t, filepath.Join(root, "etc/etcd.env"), strings.Join([]string{
-		"ETCD_NAME=" + name, "ETCD_DATA_DIR=/var/lib/etcd",
-		"ETCD_ADVERTISE_CLIENT_URLS=https://" + ip + ":2379",
-		"ETCD_INITIAL_ADVERTISE_PEER_URLS=https://" + ip + ":2380",
-		"ETCD_LISTEN_CLIENT_URLS=https://" + ip + ":2379,https://127.0.0.1:2379",
-		"ETCD_LISTEN_PEER_URLS=https://" + ip + ":2380",
-		"ETCD_INITIAL_CLUSTER=" + strings.Join(initial, ","), "ETCD_INITIAL_CLUSTER_STATE=" + state,
-		"ETCD_INITIAL_CLUSTER_TOKEN=k8s_etcd", "ETCD_HEARTBEAT_INTERVAL=100", "ETCD_ELECTION_TIMEOUT=1000",
-		"ETCD_UNSAFE_NO_FSYNC=true", "ETCD_STRICT_RECONFIG_CHECK=false", "ETCD_LOG_LEVEL=warn",
-		"ETCD_TRUSTED_CA_FILE=" + files.CA, "ETCD_CLIENT_CERT_AUTH=true",
-		"ETCD_CERT_FILE=" + files.Cert, "ETCD_KEY_FILE=" + files.Key,
-		"ETCD_PEER_TRUSTED_CA_FILE=" + files.CA, "ETCD_PEER_CLIENT_CERT_AUTH=true",
-		"ETCD_PEER_CERT_FILE=" + files.Cert, "ETCD_PEER_KEY_FILE=" + files.Key,
-		"ETCDCTL_ENDPOINTS=https://127.0.0.1:2379", "ETCDCTL_CACERT=" + files.CA,
-		"ETCDCTL_CERT=" + files.AdminCert, "ETCDCTL_KEY=" + files.AdminKey,
-	}, "\n")+"\n")
+	settings := map[string]string{
+		"ETCD_NAME": name, "ETCD_DATA_DIR": "/var/lib/etcd",
+		"ETCD_ADVERTISE_CLIENT_URLS":       "https://" + ip + ":2379",
+		"ETCD_INITIAL_ADVERTISE_PEER_URLS": "https://" + ip + ":2380",
+		"ETCD_LISTEN_CLIENT_URLS":          "https://" + ip + ":2379,https://127.0.0.1:2379",
+		"ETCD_LISTEN_PEER_URLS":            "https://" + ip + ":2380",
+		"ETCD_INITIAL_CLUSTER":             strings.Join(initial, ","), "ETCD_INITIAL_CLUSTER_STATE": state,
+		"ETCD_INITIAL_CLUSTER_TOKEN": "k8s_etcd", "ETCD_HEARTBEAT_INTERVAL": "100", "ETCD_ELECTION_TIMEOUT": "1000",
+		"ETCD_UNSAFE_NO_FSYNC": "true", "ETCD_STRICT_RECONFIG_CHECK": "false", "ETCD_LOG_LEVEL": "warn",
+		"ETCD_TRUSTED_CA_FILE": files.CA, "ETCD_CLIENT_CERT_AUTH": "true",
+		"ETCD_CERT_FILE": files.Cert, "ETCD_KEY_FILE": files.Key,
+		"ETCD_PEER_TRUSTED_CA_FILE": files.CA, "ETCD_PEER_CLIENT_CERT_AUTH": "true",
+		"ETCD_PEER_CERT_FILE": files.Cert, "ETCD_PEER_KEY_FILE": files.Key,
+		"ETCDCTL_ENDPOINTS": "https://127.0.0.1:2379", "ETCDCTL_CACERT": files.CA,
+		"ETCDCTL_CERT": files.AdminCert, "ETCDCTL_KEY": files.AdminKey,
+	}
+	e.version.Adjust(settings)
+	write(t, filepath.Join(root, "etc/etcd.env"), strings.Join(etcd.EnvLines(settings), "\n")+"\n")
 	write(t, filepath.Join(root, "etc/systemd/system/etcd.service"), etcd.Unit("etcd"))
 	e.c.run(t, "docker", "cp", filepath.Join(root, "etc"), node+":/")
 	e.c.runOn(t, node, "chown root:root /etc/etcd.env; rm -rf /var/lib/etcd; mkdir -m 0700 /var/lib/etcd; "+

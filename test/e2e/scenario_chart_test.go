@@ -12,9 +12,10 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// scenarioChart installs the chart of an earlier state on the cluster from which the manifests were
-// removed, upgrades it to this one, rolls it back, upgrades it again, and uninstalls it. helm waits
-// for the pods each time. The Job of helm uninstall cleans the nodes.
+// scenarioChart installs the chart of an earlier state on the cluster from which the manifests
+// were removed, upgrades it to this one, goes back without the earlier CustomResourceDefinition,
+// upgrades it again, and uninstalls it. helm waits for the pods each time. The Job of helm
+// uninstall cleans the nodes.
 func scenarioChart(t *testing.T, c *kindCluster) {
 	previous := c.loadPrevious(t)
 	chart := filepath.Join(c.root, "charts", "holdfast")
@@ -30,8 +31,10 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	c.waitForWebhook(t)
 	c.requireSameMembers(t, etcd)
 
-	c.helm(t, "rollback", "holdfast", "1")
+	definition := c.definition(t)
+	c.helm(t, append([]string{"upgrade", "holdfast", "--reset-values", "--set", "crds.install=false"}, previous...)...)
 	require.Equal(t, before, c.webhook(t))
+	require.Equal(t, definition, c.definition(t))
 	c.waitForWebhook(t)
 	c.requireSameMembers(t, etcd)
 
@@ -42,8 +45,7 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 
 	c.helm(t, "uninstall", "holdfast")
 	c.requireClean(t, "")
-	require.Equal(t, "customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev",
-		strings.TrimSpace(c.kubectl(t, "get", "customresourcedefinitions", "etcdclusters.holdfast.dev", "-o", "name")))
+	require.Equal(t, definition, c.definition(t))
 	c.run(t, "env", "KUBECTL="+c.tool("kubectl"), "make", "-C", c.root, "--no-print-directory", "uninstall")
 }
 
@@ -74,6 +76,13 @@ func (c *kindCluster) requireSameMembers(t *testing.T, before *v1alpha1.EtcdClus
 func (c *kindCluster) helm(t *testing.T, args ...string) {
 	t.Helper()
 	c.run(t, c.tool("helm"), append(args, "--namespace", namespace, "--wait", "--timeout", longTimeout.String())...)
+}
+
+// definition returns the UID and the generation of the CustomResourceDefinition.
+func (c *kindCluster) definition(t *testing.T) string {
+	t.Helper()
+	return c.kubectl(t, "get", "customresourcedefinitions", "etcdclusters.holdfast.dev", "-o",
+		"jsonpath={.metadata.uid} {.metadata.generation}")
 }
 
 // webhook returns the image and the arguments of the webhook.

@@ -174,8 +174,8 @@ func (v Version) Binary() (string, error) {
 	return path, nil
 }
 
-// adjust changes the variables of a member to those that the version understands.
-func (v Version) adjust(s map[string]string) {
+// Adjust changes the variables of a member to those that the version understands.
+func (v Version) Adjust(s map[string]string) {
 	if v != V34 {
 		return
 	}

@@ -89,7 +89,7 @@ func (m *Member) layOut(state string) error {
 			return err
 		}
 	}
-	env := strings.Join(envLines(m.settings("", state, m.Version())), "\n") + "\n"
+	env := strings.Join(EnvLines(m.settings("", state, m.Version())), "\n") + "\n"
 	unit := []byte(Unit(m.etcd.name()))
 	err := errors.Join(
 		os.MkdirAll(m.DataDir(), 0o700),
@@ -143,7 +143,7 @@ func (m *Member) environment(version Version) []string {
 			delete(settings, name)
 		}
 	}
-	return envLines(settings)
+	return EnvLines(settings)
 }
 
 // isInitialMember reports whether the cluster started with this member.
@@ -180,7 +180,7 @@ func (m *Member) settings(root, state string, version Version) map[string]string
 		})
 	}
 	maps.Copy(s, m.etcd.opts.Settings)
-	version.adjust(s)
+	version.Adjust(s)
 	return s
 }
 
@@ -209,10 +209,11 @@ func (o Options) ports() (client, peer int) {
 func (c *Cluster) initialCluster() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return strings.Join(envLines(c.initialMembers), ",")
+	return strings.Join(EnvLines(c.initialMembers), ",")
 }
 
-func envLines(settings map[string]string) []string {
+// EnvLines returns NAME=value for each variable, sorted.
+func EnvLines(settings map[string]string) []string {
 	out := make([]string, 0, len(settings))
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		out = append(out, name+"="+settings[name])
