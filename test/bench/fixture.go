@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ import (
 // without etcd.
 type benchCluster struct {
 	*fixture.Environment
+	// members is the number of members of each etcd cluster, etcd the first cluster.
 	members  int
 	etcd     *etcd.Cluster
 	clusters *agent.Clusters
@@ -84,13 +86,8 @@ func (b *benchCluster) start(ctx context.Context) error {
 
 // startEtcd starts the etcd cluster, Holdfast and the stub webhook.
 func (b *benchCluster) startEtcd(ctx context.Context) (err error) {
-	if b.etcd, err = b.StartEtcd(ctx, etcd.Options{Members: b.members}); err != nil {
+	if b.etcd, err = b.startMembers(ctx, 0); err != nil {
 		return err
-	}
-	for i := range b.members {
-		if _, err = b.RegisterNode(ctx, nodeName(i+1), b.Net.IP(i+1), true); err != nil {
-			return err
-		}
 	}
 	if err = b.Install(ctx); err != nil {
 		return err
@@ -98,32 +95,86 @@ func (b *benchCluster) startEtcd(ctx context.Context) (err error) {
 	if err = b.StartWebhooks(ctx); err != nil {
 		return err
 	}
-	for i := range b.members {
-		if err = b.StartAgent(ctx, nodeName(i+1)); err != nil {
-			return err
-		}
+	if err = b.startAgents(ctx, 0); err != nil {
+		return err
 	}
 	if b.stub, err = b.startStub(ctx); err != nil {
 		return err
 	}
-	return b.WaitUntil(ctx, "every member to be bound and healthy", b.checkSettled)
+	return b.waitSettled(ctx, 1)
 }
 
-// checkSettled returns nil when every member is bound and its node is labelled.
-func (b *benchCluster) checkSettled(ctx context.Context) error {
-	c, err := b.etcdCluster(ctx)
+// addEtcdClusters starts etcd clusters on further nodes until there are count, one after the other.
+func (b *benchCluster) addEtcdClusters(ctx context.Context, count int) error {
+	for i := 1; i < count; i++ {
+		if _, err := b.startMembers(ctx, i*b.members); err != nil {
+			return err
+		}
+		if err := b.startAgents(ctx, i*b.members); err != nil {
+			return err
+		}
+		if err := b.waitSettled(ctx, i+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startMembers starts an etcd cluster on the nodes after the first `after` ones, and registers
+// them.
+func (b *benchCluster) startMembers(ctx context.Context, after int) (*etcd.Cluster, error) {
+	started, err := b.StartEtcd(ctx, etcd.Options{
+		Dir: filepath.Join(b.Dir, fmt.Sprintf("etcd-after-%d", after)), Members: b.members,
+		IP:   func(i int) string { return b.Net.IP(after + i) },
+		Node: func(i int) string { return nodeName(after + i) },
+	})
 	if err != nil {
+		return nil, err
+	}
+	for i := range b.members {
+		number := after + i + 1
+		if _, err := b.RegisterNode(ctx, nodeName(number), b.Net.IP(number), true); err != nil {
+			return nil, err
+		}
+	}
+	return started, nil
+}
+
+// startAgents starts the agents of the nodes after the first `after` ones, one for each member.
+func (b *benchCluster) startAgents(ctx context.Context, after int) error {
+	for i := range b.members {
+		if err := b.StartAgent(ctx, nodeName(after+i+1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitSettled waits until every member of every etcd cluster is bound and healthy, and its node is
+// labelled.
+func (b *benchCluster) waitSettled(ctx context.Context, clusters int) error {
+	return b.WaitUntil(ctx, "every member to be bound and healthy", func(ctx context.Context) error {
+		list, err := b.clusters.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != clusters {
+			return fmt.Errorf("found %d EtcdClusters, want %d", len(list.Items), clusters)
+		}
+		for i := range list.Items {
+			c := &list.Items[i]
+			bound, healthy := len(c.Spec.Members), c.Status.Healthy
+			if bound != b.members || healthy == nil || int(*healthy) != b.members {
+				return fmt.Errorf("%d of %d members are bound, and the summary is %+v", bound, b.members, c.Status)
+			}
+		}
+		members := clusters * b.members
+		nodes, err := b.nodes.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "holdfast.dev/etcd-member=true"})
+		if err == nil && len(nodes.Items) != members {
+			err = fmt.Errorf("%d of %d nodes are labelled", len(nodes.Items), members)
+		}
 		return err
-	}
-	bound, healthy := len(c.Spec.Members), c.Status.Healthy
-	if bound != b.members || healthy == nil || int(*healthy) != b.members {
-		return fmt.Errorf("%d of %d members are bound, and the summary is %+v", bound, b.members, c.Status)
-	}
-	nodes, err := b.nodes.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "holdfast.dev/etcd-member=true"})
-	if err == nil && len(nodes.Items) != b.members {
-		err = fmt.Errorf("%d of %d nodes are labelled", len(nodes.Items), b.members)
-	}
-	return err
+	})
 }
 
 // etcdCluster returns the only EtcdCluster.

@@ -61,7 +61,7 @@ func measurements() []measurement {
 		{"verdict", 3, measureVerdict},
 		{"drain", 3, measureDrain},
 		{"hung", 3, measureHung},
-		{"scale", 3, measureScale},
+		{"scale", 5, measureScale},
 		{"seven", 7, measureVerdict},
 		{"burst", 7, measureBurst},
 	}

@@ -31,14 +31,20 @@ const (
 	// scaleMemory limits the memory of a webhook, with its peak during the start.
 	scaleMemory = 100 << 20
 	scaleStart  = 3 * time.Second
+	// scaleClusters is the number of etcd clusters.
+	scaleClusters = 7
 	// scaleCPU is a share of a core.
 	scaleCPU = 0.02
 )
 
-// measureScale measures one replica of the webhook, the leader, in clusters of up to 15,000 nodes:
-// its start, its memory, and its CPU usage while kubelets write the status of their Nodes. At the
-// end it measures deletions of ordinary nodes again.
+// measureScale measures one replica of the webhook, the leader, beside seven etcd clusters of five
+// members and up to 15,000 nodes: its start, its memory, and its CPU usage while kubelets write the
+// status of their Nodes. At the end it measures deletions of ordinary nodes again.
 func measureScale(ctx context.Context, b *benchCluster, t *resultTable) error {
+	t.progress("starting etcd clusters until there are %d", scaleClusters)
+	if err := b.addEtcdClusters(ctx, scaleClusters); err != nil {
+		return err
+	}
 	s := scaledCluster{benchCluster: b, answers: answerLog{offsets: map[string]int{}}}
 	for _, size := range []int{1000, 5000, 15000} {
 		t.progress("creating nodes until there are %d", size)
