@@ -52,8 +52,8 @@ func (d *simulatedDrain) evictionRequest(asked *admissionv1.AdmissionRequest) *a
 	return asked
 }
 
-// recordNode records the Node that a review has read. The request to review an eviction or a machine
-// does not contain it.
+// recordNode records the Node that a review has read. The request to review an eviction or a
+// machine does not contain it.
 func (r *simulatedReview) recordNode(n *corev1.Node) {
 	if n.Name != r.deletion.name {
 		return

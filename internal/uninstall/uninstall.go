@@ -159,7 +159,8 @@ func (u *uninstaller) stopReviews(ctx context.Context) error {
 		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicy"})
 }
 
-// stopPrograms deletes the agents and the webhook, and waits until the pods of the webhook are gone.
+// stopPrograms deletes the agents and the webhook, and waits until the pods of the webhook are
+// gone.
 func (u *uninstaller) stopPrograms(ctx context.Context) (err error) {
 	if u.agents, err = u.deletePods(ctx, "DaemonSet"); err != nil {
 		return err

@@ -53,8 +53,8 @@ func TestDifferentLabelStays(t *testing.T) {
 	require.Contains(t, after.Annotations[spc.ProblemAnnotation], "(SPC has c4.2xlarge)")
 }
 
-// TestOwnedLabelOfEarlierRecord: Holdfast sets the label of a group, SPC changes the group, and then
-// the node turns out to hold etcd.
+// TestOwnedLabelOfEarlierRecord: Holdfast sets the label of a group, SPC changes the group, and
+// then the node turns out to hold etcd.
 func TestOwnedLabelOfEarlierRecord(t *testing.T) {
 	for name, group := range map[string]string{"another group": "other", "no group": ""} {
 		t.Run(name, func(t *testing.T) {
