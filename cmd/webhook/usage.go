@@ -54,8 +54,8 @@ Serving the API server
   --tls-cert-file=FILE            certificate with its chain that another program issues, such as cert-manager
   --tls-key-file=FILE             its key; set both files or none. The webhook waits for the files, reads changed files
                                   again, and writes neither the Secret nor the ValidatingWebhookConfiguration. That
-                                  program must keep the caBundle of all webhooks in it. The following five flags have
-                                  no effect then
+                                  program must keep the caBundle of all webhooks in it. The following five flags cannot
+                                  be set then
   --webhook-configuration=NAME    ValidatingWebhookConfiguration that receives the certificate authority
                                   (default holdfast)
   --tls-secret=NAME               Secret with the certificate and its authority (default holdfast-webhook-tls). The
