@@ -149,9 +149,9 @@ func TestUninstall(t *testing.T) {
 	f.withoutNamespaces(t, func() {
 		code, out := f.run(t, "--yes")
 		require.Equal(t, cli.ExitFailure, code)
-		require.Equal(t, "Error: you have no permission to delete namespaces (holdfast-system); ask an administrator of the "+
-			"cluster for it\nyou have no permission to get namespaces (holdfast-system); ask an administrator of the cluster "+
-			"for it\n", out)
+		const advice = " namespaces (holdfast-system); ask an administrator of the cluster for it\n"
+		require.Equal(t, "kubectl holdfast: you have no permission to delete"+advice+
+			"you have no permission to get"+advice, out)
 		require.Equal(t, before, f.remaining(t), "the command stopped halfway")
 	})
 
@@ -171,7 +171,7 @@ func TestUninstall(t *testing.T) {
 func (f *uninstallFixture) withoutNamespaces(t *testing.T, do func()) {
 	t.Helper()
 	roles := f.Client().RbacV1().ClusterRoles()
-	role, err := roles.Get(t.Context(), "holdfast-uninstall", metav1.GetOptions{})
+	role, err := roles.Get(t.Context(), "holdfast-uninstall-rest", metav1.GetOptions{})
 	require.NoError(t, err)
 	setRules := func(rules []rbacv1.PolicyRule, permits bool) {
 		role.Rules = rules
