@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,4 +104,20 @@ func TestCanBeMember(t *testing.T) {
 			require.Len(t, clusters.wanted, map[bool]int{true: 1}[c.want], "the clusters are read if they can concern the Node")
 		})
 	}
+}
+
+// TestKnownIsSorted checks that the decision about a node always has the same input.
+func TestKnownIsSorted(t *testing.T) {
+	clusters := newStore[*v1alpha1.EtcdCluster](discardLog(), func() {})
+	var objects []any
+	for i := range 20 {
+		objects = append(objects, &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%02d", i)}})
+	}
+	require.NoError(t, (&storeWriter[*v1alpha1.EtcdCluster]{clusters}).Replace(objects, ""))
+	known, err := gatherKnown(&corev1.Node{}, evidence.Scan{}, clusters, true)
+	require.NoError(t, err)
+	require.Len(t, known.Clusters, len(objects))
+	require.True(t, slices.IsSortedFunc(known.Clusters, func(a, b v1alpha1.EtcdCluster) int {
+		return strings.Compare(a.Name, b.Name)
+	}))
 }

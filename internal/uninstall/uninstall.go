@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -67,42 +66,11 @@ type uninstaller struct {
 // reviewed any more. Then the webhook and the agents stop, because they would restore what the next
 // step removes from Machines and Nodes. The Machines do not wait for the agents: one on a node that
 // does not report never ends, and the hook would keep its machine. The roles and the namespace go
-// last. Run can be repeated: what is gone
-// already is no error. If Nodes or Machines cannot be cleaned, the error names them, and the
-// objects of the last step stay.
+// last. Run can be repeated: what is gone already is no error. If Nodes or Machines cannot be
+// cleaned, the error names them, and the objects of the last step stay.
 func Run(ctx context.Context, o Options) error {
 	u := &uninstaller{Options: o}
 	return u.run(ctx)
-}
-
-// Rights returns what Run needs in this cluster, so that it does not stop halfway. It changes
-// nothing.
-func Rights(ctx context.Context, o Options) ([]authorizationv1.ResourceAttributes, error) {
-	o.DryRun, o.Out = true, io.Discard
-	u := &uninstaller{Options: o, isSurvey: true}
-	err := u.run(ctx)
-	return u.rights, err
-}
-
-// need records that Run needs a right.
-func (u *uninstaller) need(right authorizationv1.ResourceAttributes) {
-	if !slices.Contains(u.rights, right) {
-		u.rights = append(u.rights, right)
-	}
-}
-
-// needFor records that Run needs a right for one object.
-func (u *uninstaller) needFor(object *metav1.PartialObjectMetadata, verb string) error {
-	kind := object.GroupVersionKind()
-	mapping, err := u.Client.RESTMapper().RESTMapping(kind.GroupKind())
-	if err != nil {
-		return fmt.Errorf("finding the API of %s: %w", kind.GroupKind(), err)
-	}
-	u.need(authorizationv1.ResourceAttributes{
-		Verb: verb, Group: kind.Group, Resource: mapping.Resource.Resource,
-		Namespace: object.Namespace, Name: object.Name,
-	})
-	return nil
 }
 
 func (u *uninstaller) run(ctx context.Context) error {
