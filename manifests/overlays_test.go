@@ -174,27 +174,32 @@ func testPolicyChanges(t *testing.T, base, overlay string, changes overlayChange
 	require.Equal(t, want, got)
 }
 
-// TestOverlayDocuments checks that each overlay begins with a comment about its use, that a
-// page has the command that installs it, and that each page about an autoscaler has such a
-// command.
+// TestOverlayDocuments checks that each overlay begins with a comment about its use, that
+// docs/install.md and a page in docs/autoscalers name its directory, and that each page about an
+// autoscaler names the directory to install.
 func TestOverlayDocuments(t *testing.T) {
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
 	pages, err := filepath.Glob("../docs/autoscalers/*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, pages)
-	var commands strings.Builder
-	for _, page := range append(pages, "../docs/kubernetes-versions.md") {
-		text, err := os.ReadFile(page)
-		require.NoError(t, err)
+	all := read("../docs/kubernetes-versions.md")
+	for _, page := range pages {
+		text := read(page)
 		if about := filepath.Base(page); about != "README.md" && about != "etcd-nodes.md" {
-			require.Contains(t, string(text), "kubectl apply -k manifests/", page)
+			require.Contains(t, text, "[install.md](../install.md#steps)", page)
+			require.Regexp(t, "`manifests/(overlays/[a-z-]+)?`", text, page)
 		}
-		commands.Write(text)
+		all += text
 	}
+	install := read("../docs/install.md")
 	for _, dir := range overlays(t) {
-		text, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
-		require.NoError(t, err)
-		require.True(t, strings.HasPrefix(string(text), "# For "), "%s begins with its use", dir)
-		require.Contains(t, commands.String(), "kubectl apply -k manifests/"+dir+"\n")
+		require.True(t, strings.HasPrefix(read(filepath.Join(dir, "kustomization.yaml")), "# For "), "%s begins with its use", dir)
+		require.Contains(t, install, "`manifests/"+dir+"`")
+		require.Contains(t, all, "manifests/"+dir)
 	}
 }
 

@@ -269,7 +269,7 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 	next.checkNodesTimes(1)
 	require.NotZero(t, next.clock.timeAt(next.options.Now()))
 	next.clock.serverTime = next.clock.serverTime.Add(time.Hour)
-	next.checkNodesTimes(1)
+	next.advance(time.Minute + 30*time.Second)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, next.events)
 }

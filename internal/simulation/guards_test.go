@@ -58,6 +58,8 @@ func (r *simulatedReview) recordNode(n *corev1.Node) {
 	if n.Name != r.deletion.name {
 		return
 	}
+	r.recording.Lock()
+	defer r.recording.Unlock()
 	if r.deletion.drain != nil && n.UID != r.node.UID {
 		r.before.announced = nil // by an earlier Node
 	}

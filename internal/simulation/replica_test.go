@@ -179,6 +179,9 @@ type simulatedReview struct {
 	wasCached bool
 	// before is what Holdfast could know at the start of the review.
 	before deletionKnowledge
+	// recording is held by recordNode: a review reads the Nodes of several clusters at the same
+	// time.
+	recording sync.Mutex
 	// order has, by cluster, the position of the review's last grant in the order of all
 	// grants.
 	order map[v1alpha1.ClusterID]int
