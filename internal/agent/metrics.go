@@ -64,7 +64,14 @@ func (m *metrics) observeScan(took time.Duration, unreadable int) {
 		return
 	}
 	m.scans.Observe(took.Seconds())
-	m.unreadable.Set(float64(unreadable))
+	m.observeUnreadable(unreadable)
+}
+
+// observeUnreadable counts the places that could not be read.
+func (m *metrics) observeUnreadable(places int) {
+	if m != nil {
+		m.unreadable.Set(float64(places))
+	}
 }
 
 // countServers counts the servers on the host.

@@ -28,9 +28,12 @@ const (
 	// scanTimeout limits one scan, and one request to a server. If the D-Bus hangs, the agent
 	// loses one scan and not the loop.
 	scanTimeout = 20 * time.Second
-	// scanStaleAfter is the age of the last scan after which the evidence is stale. scanTimeout
-	// does not end a read from a file system that hangs.
+	// scanStaleAfter is the age of the last scan after which the evidence is stale, and the age of
+	// a scan at which the scanner stops waiting for it. scanTimeout does not end a read from a file
+	// system that hangs.
 	scanStaleAfter = 5 * time.Minute
+	// maxScans limits the scans in progress. All but one of them hang.
+	maxScans = 4
 	// maxIdentifications limits the identifications in progress. The limit is reached only if
 	// some of them hang where no timeout ends them.
 	maxIdentifications = 16
@@ -53,6 +56,7 @@ type etcdScanner struct {
 	lastScan latest[time.Time]
 
 	// The fields below belong to the goroutine of run.
+	scans      errgroup.Group
 	scanNumber int
 	current    []*identification // one for each server of the last scan
 	unknown    []string          // the places that the last scan could not read
@@ -71,6 +75,12 @@ type identification struct {
 	cancel context.CancelFunc
 }
 
+// A hostState is the result of one scan: the servers, and the places that could not be read.
+type hostState struct {
+	servers []evidence.Server
+	unknown []string
+}
+
 // identifyResult is the answer to a request.
 type identifyResult struct {
 	of     *identification
@@ -87,10 +97,14 @@ func newEtcdScanner(cfg Config, m *metrics, changed func()) *etcdScanner {
 // staleReason explains why the evidence is stale. It is empty if the evidence is not.
 func (s *etcdScanner) staleReason(now time.Time) string {
 	if since, started := s.lastScan.get(); started && now.Sub(since) > scanStaleAfter {
-		return fmt.Sprintf("no scan of the host has completed since %s; check for a file system or a process that hangs",
-			since.UTC().Format(time.RFC3339))
+		return noScanSince(since)
 	}
 	return ""
+}
+
+func noScanSince(t time.Time) string {
+	return fmt.Sprintf("no scan of the host has completed since %s; check for a file system or a process that hangs",
+		t.UTC().Format(time.RFC3339))
 }
 
 // run scans until the context ends: whenever it is woken, every minute, and earlier while a
@@ -100,6 +114,7 @@ func (s *etcdScanner) run(ctx context.Context) error {
 	identifying.SetLimit(maxIdentifications)
 	s.results = make(chan identifyResult, maxIdentifications)
 	s.retry = loop.NewRetry(identifyBackoff())
+	s.scans.SetLimit(maxScans)
 	s.lastScan.set(time.Now())
 	for {
 		if s.scan(ctx, identifying); ctx.Err() != nil {
@@ -107,7 +122,7 @@ func (s *etcdScanner) run(ctx context.Context) error {
 		}
 		s.collect(ctx)
 	}
-	return errors.Join(identifying.Wait(), context.Cause(ctx))
+	return errors.Join(s.scans.Wait(), identifying.Wait(), context.Cause(ctx))
 }
 
 // identifyBackoff describes the delays between requests to a running server that does not
@@ -119,16 +134,20 @@ func identifyBackoff() wait.Backoff {
 // scan finds the servers of the host, and starts their identification.
 func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	began := time.Now()
-	scanContext, cancel := context.WithTimeout(ctx, scanTimeout)
-	sightings, unknown := s.scanHost(scanContext)
-	cancel()
+	state, err := s.readHost(ctx)
 	if ctx.Err() != nil {
 		return // The scan was cut short, and its result is not evidence.
 	}
+	if err != nil {
+		// The servers are those of the last scan. While a place is unknown, they prove no absence.
+		s.unknown = []string{err.Error()}
+		s.metrics.observeUnreadable(len(s.unknown))
+		return
+	}
 	s.lastScan.set(time.Now())
-	s.metrics.observeScan(time.Since(began), len(unknown))
-	before := s.current
-	s.current, s.unknown = nil, unknown
+	s.metrics.observeScan(time.Since(began), len(state.unknown))
+	before, sightings := s.current, state.servers
+	s.current, s.unknown = nil, state.unknown
 	s.scanNumber++
 	isUnchanged := func(i *identification, sighting evidence.Server) bool {
 		return reflect.DeepEqual(i.Server, sighting)
@@ -143,6 +162,33 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 		if i.cancel != nil && !slices.Contains(s.current, i) {
 			i.cancel()
 		}
+	}
+}
+
+// readHost scans the host once. A scan that hangs in the kernel goes on without a reader, and may
+// never end, although a later scan can succeed: its file system may be unmounted meanwhile.
+func (s *etcdScanner) readHost(ctx context.Context) (hostState, error) {
+	ended := make(chan hostState, 1)
+	isStarted := s.scans.TryGo(func() error {
+		ctx, cancel := context.WithTimeout(ctx, scanTimeout)
+		defer cancel()
+		servers, unknown := s.scanHost(ctx)
+		ended <- hostState{servers, unknown}
+		return nil
+	})
+	last, _ := s.lastScan.get()
+	if !isStarted {
+		return hostState{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
+	}
+	patience := time.NewTimer(scanStaleAfter)
+	defer patience.Stop()
+	select {
+	case state := <-ended:
+		return state, nil
+	case <-patience.C:
+		return hostState{}, errors.New(noScanSince(last))
+	case <-ctx.Done():
+		return hostState{}, context.Cause(ctx)
 	}
 }
 

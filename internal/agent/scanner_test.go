@@ -240,27 +240,52 @@ func TestHangingIdentifications(t *testing.T) {
 	})
 }
 
+// TestHangingScan checks that the scanner does not wait for a scan that hangs, and that the evidence
+// then proves no absence.
 func TestHangingScan(t *testing.T) {
 	hangs := (chan struct{})(nil)
 	runScanner(t, nil, func(f *scannerFixture) {
 		hangs = make(chan struct{})
+		var isAway atomic.Bool
 		f.scanHost = func(context.Context) ([]evidence.Server, []string) {
-			if f.scans.Add(1) == 3 {
+			f.scans.Add(1)
+			if isAway.Load() {
 				<-hangs // a read that no context ends
 			}
 			return nil, nil
 		}
+		unknown := func() []string { scan, _ := f.evidence.get(); return scan.Unknown }
 		require.Empty(t, f.staleReason(time.Now()), "the scanner has not started")
-		f.wait(4 * time.Minute)
-		require.Equal(t, int64(3), f.scans.Load())
-		require.Empty(t, f.staleReason(time.Now()))
-		f.wait(4 * time.Minute)
-		require.Contains(t, f.staleReason(time.Now()), "no scan of the host has completed since 2000-01-01T00:0")
-		require.NoError(t, (&Agent{nodeLoop: &nodeLoop{}, scanner: f.etcdScanner}).Healthy(time.Now()),
-			"a restart does not help")
-		close(hangs)
 		f.wait(time.Second)
+		isAway.Store(true)
+		f.wait(4 * time.Minute)
+		require.Equal(t, int64(2), f.scans.Load())
 		require.Empty(t, f.staleReason(time.Now()))
+		require.Empty(t, unknown())
+		f.wait(2*time.Minute + 10*time.Second)
+		const stale = "no scan of the host has completed since 2000-01-01T00:00:00Z"
+		require.Contains(t, f.staleReason(time.Now()), stale)
+		require.Len(t, unknown(), 1)
+		require.Contains(t, unknown()[0], stale)
+		require.NoError(t, (&Agent{nodeLoop: &nodeLoop{}, scanner: f.etcdScanner}).Healthy(time.Now()),
+			"a restarted agent may hang as well")
+
+		isAway.Store(false) // Its file system was unmounted.
+		f.wait(6 * time.Minute)
+		require.Empty(t, f.staleReason(time.Now()))
+		require.Empty(t, unknown())
+
+		isAway.Store(true)
+		f.wait(time.Hour)
+		require.Contains(t, unknown()[0], "4 scans hang")
+		before := f.scans.Load()
+		f.wait(time.Hour)
+		require.Equal(t, before, f.scans.Load())
+		isAway.Store(false)
+		close(hangs)
+		f.wait(2 * time.Minute)
+		require.Empty(t, f.staleReason(time.Now()))
+		require.Empty(t, unknown())
 	})
 }
 
