@@ -75,6 +75,9 @@ func TestHistoriesWithDrains(t *testing.T) { historyKind(drainProfile).playAll(t
 // because their Machines or NodeClaims are deleted.
 func TestHistoriesWithMachines(t *testing.T) { historyKind(machineProfile).playAll(t, 20) }
 
+// progressInterval is the number of histories after which a line tells how many were played.
+const progressInterval = 1000
+
 // playAll plays the fixed histories and random ones, or the one of the flag -seed.
 func (k historyKind) playAll(t *testing.T, fixed int) {
 	steps := flagValue[int]("steps")
@@ -103,7 +106,9 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 				if i >= fixed && within > 0 && time.Since(begun) > within {
 					return
 				}
-				played.Add(1)
+				if n := played.Add(1); n%progressInterval == 0 {
+					t.Logf("%d histories in %s", n, time.Since(begun).Round(time.Second))
+				}
 				o := k.play(t, fromSeed(seed), steps, false)
 				allowed.Add(int64(o.counts.allowed))
 				refused.Add(int64(o.counts.refused))
