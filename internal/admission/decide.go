@@ -33,9 +33,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 	live, err := h.node(ctx, r.node.Name)
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
-		return answerCannotDecide(fmt.Sprintf(
-			"Node %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.",
-			r.node.Name, err))
+		return answerCannotRead(r.node.Name, err)
 	case err != nil || live.UID != r.node.UID:
 		return answerGone(r)
 	case live.DeletionTimestamp != nil:
@@ -117,6 +115,12 @@ func undecided(r review, d quorum.Decision, err error) answer {
 	a := answerCannotDecide(message)
 	a.err = err
 	return a
+}
+
+// answerCannotRead refuses because the Node cannot be read.
+func answerCannotRead(node string, err error) answer {
+	return answerCannotDecide(fmt.Sprintf(
+		"Node %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.", node, err))
 }
 
 func answerCannotDecide(message string) answer {

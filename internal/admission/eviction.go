@@ -98,8 +98,7 @@ func (h *Handler) decideDrain(ctx context.Context, r review, node string) answer
 	case apierrors.IsNotFound(err):
 		return allowUnguarded(nodeGone)
 	case err != nil:
-		a := answerCannotDecide(fmt.Sprintf("Node %q cannot be read: %v. Try again; if the problem persists, "+
-			"check that the API server answers.", node, err))
+		a := answerCannotRead(node, err)
 		a.isUnproven = true
 		return a
 	case live.DeletionTimestamp != nil:

@@ -60,6 +60,8 @@ type fixture struct {
 	cached   []corev1.Node
 	cacheErr error
 	reads    atomic.Int64
+	// onRead is called before each read of a Node.
+	onRead   func()
 	decision quorum.Decision
 	// decisions are those about single Nodes, by name. The others get the one above.
 	decisions map[string]quorum.Decision
@@ -100,6 +102,9 @@ func newFixture(t *testing.T) *fixture {
 		Reviewer: fakeReviewer{labelled: answer(true), unlabelled: answer(false)},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			f.reads.Add(1)
+			if f.onRead != nil {
+				f.onRead()
+			}
 			switch {
 			case ctx.Err() != nil:
 				return nil, ctx.Err()

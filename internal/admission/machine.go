@@ -119,8 +119,9 @@ func (h *Handler) decideNodesOf(
 }
 
 // decideNodeOf decides about one Node of a machine as the entry for that Node does. The kubelet of
-// the machine may register again while the Node is reviewed: then the new Node is reviewed too.
-// decideNodeOf also returns the Node that the answer is about.
+// the machine may register again while the Node is reviewed: then the new Node is reviewed too, and
+// if it cannot be read, the answer refuses. decideNodeOf also returns the Node that the answer is
+// about.
 func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node) (answer, *corev1.Node) {
 	for reviewed := types.UID(""); ; {
 		reading, cancel := context.WithTimeout(ctx, lastReadTimeout)
@@ -134,7 +135,12 @@ func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node)
 			node = live
 		}
 		a := h.decideReadNode(ctx, r, node)
-		if a.Reason != nodeGone || err != nil {
+		switch {
+		case a.Reason != nodeGone:
+			return a, node
+		case ctx.Err() != nil:
+			a = answerCannotRead(node.Name, context.Cause(ctx))
+			a.isUnproven = true
 			return a, node
 		}
 		reviewed = node.UID

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -341,4 +342,46 @@ func TestF55MachineRegistersDuringReview(t *testing.T) {
 	}, "Karpenter")
 	require.True(t, allowed, message)
 	require.Len(t, f.requests, 1)
+}
+
+// TestF63NodeOfMachineUnreadable: while a review of a machine reviews its Node, the kubelet
+// registers again, and the new Node cannot be read at first, or until the review ends.
+func TestF63NodeOfMachineUnreadable(t *testing.T) {
+	for name, isReadable := range map[string]bool{"once": true, "until the end": false} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			f := newFixture(t)
+			f.live.Spec.ProviderID = "cloud:///1"
+			f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"}
+			f.during = func() {
+				f.live = f.live.DeepCopy()
+				f.live.UID, f.during = "uid-2", nil
+			}
+			reads := 0
+			f.onRead = func() {
+				f.liveErr = nil
+				if f.live.UID != "uid-2" {
+					return
+				}
+				// A read before a review fails, and the next one, which the review makes, succeeds.
+				if reads++; reads == 2 || !isReadable && reads%2 == 0 && reads < 10 {
+					f.liveErr = errors.New("the server is busy")
+				}
+				if reads == 10 {
+					cancel()
+				}
+			}
+			allowed, message := f.handler.ReviewMachine(ctx, machine.Object{
+				Kind: machine.KindNodeClaim, Name: "m1", ProviderID: "cloud:///1",
+			}, "Karpenter")
+			require.False(t, allowed, message)
+			if isReadable {
+				require.Contains(t, message, "1 of 3 would stay")
+				require.Equal(t, types.UID("uid-2"), f.requests[len(f.requests)-1].UID)
+			} else {
+				require.Contains(t, message, "cannot be read")
+			}
+		})
+	}
 }

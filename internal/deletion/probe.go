@@ -123,7 +123,7 @@ func (r *Reviewer) probeAndDecide(
 			return p, err
 		}
 		p.verdict = quorum.Decide(p.view, req)
-		if repeated, isRepeated := quorum.Repeat(p.view, req, time.Now()); p.verdict.Final || (isRepeated && repeated.Final) {
+		if _, isRepeated := quorum.Repeat(p.view, req, time.Now()); p.verdict.Final || isRepeated {
 			return p, nil
 		}
 		select {

@@ -87,8 +87,25 @@ func repeatedReviewOfTwoClusters(t *testing.T, f *storetest.Fixture) {
 	c := f.Cluster()
 	c.Spec.Members = append(c.Spec.Members,
 		v1alpha1.Binding{MemberID: "f", Node: f.Nodes[2].Name, NodeUID: f.Nodes[2].UID})
-	_, isRepeated := reviewer.repeat(t.Context(), f.Request(2), []probedCluster{{view: quorum.View{Cluster: c}}})
+	_, isRepeated := reviewer.repeat(t.Context(), f.Request(2), []probedCluster{probedAgain(t, reviewer, c)})
 	require.False(t, isRepeated)
+}
+
+// probedAgain returns a request that the agents of the cluster have answered, with the bindings and
+// grants of c.
+func probedAgain(t *testing.T, r testReviewer, c *v1alpha1.EtcdCluster) probedCluster {
+	t.Helper()
+	request, err := r.store.RequestProbe(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(request.Release)
+	hasAnswers := func() bool { return request.Result().Answers() >= 2*len(c.Spec.Members) }
+	require.Eventually(t, hasAnswers, 10*time.Second, time.Millisecond)
+	result := request.Result()
+	result.Cluster = result.Cluster.DeepCopy()
+	result.Cluster.Spec.Members, result.Cluster.Spec.Grants = c.Spec.Members, c.Spec.Grants
+	view, err := r.store.ProbedView(t.Context(), request, result)
+	require.NoError(t, err)
+	return probedCluster{request: request, view: view}
 }
 
 // repeatedReviewAfterGrant: a grant that ended while the review waited answers nothing, although
@@ -99,11 +116,14 @@ func repeatedReviewAfterGrant(t *testing.T, f *storetest.Fixture) {
 	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
 	writeNode(t, f, 0)
 	old := f.Cluster()
+	probed := []probedCluster{probedAgain(t, reviewer, old)}
 	isRepeated := func() bool {
-		decision, isRepeated := reviewer.repeat(t.Context(), f.Request(0), []probedCluster{{view: quorum.View{Cluster: old}}})
+		decision, isRepeated := reviewer.repeat(t.Context(), f.Request(0), probed)
 		require.Equal(t, isRepeated, decision.Allowed)
 		return isRepeated
 	}
+	require.True(t, isRepeated())
+	probedAgain(t, reviewer, old) // The answers to a later request count for this one.
 	require.True(t, isRepeated())
 	require.NoError(t, removeGrants(t, f, old.DeepCopy())) // Patch writes the result into its argument
 	require.False(t, isRepeated(), "the grant has ended")

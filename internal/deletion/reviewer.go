@@ -126,7 +126,7 @@ func (r *Reviewer) repeat(
 		if err != nil || live.UID != p.view.Cluster.UID {
 			return quorum.Decision{}, false
 		}
-		p.view.Cluster = live
+		p.view.Cluster, p.view.Nonces = live, p.request.Result().Nonces
 		if verdicts[i], isRepeated = quorum.Repeat(p.view, req, time.Now()); !isRepeated {
 			return quorum.Decision{}, false
 		}

@@ -195,7 +195,9 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 		return // The first allow also covers this DELETE.
 	}
 	// A repeated review is answered by the grant of an earlier one, and is as right as that one was.
+	// Only the members must be those of now: one may have been removed since (F46).
 	if first := sim.granting[r.node.UID]; reason == quorum.Repeated && first != nil {
+		r.firstList = r.firstSnapshot
 		r.firstSnapshot, r.before = first.firstSnapshot, first.before
 	}
 	// A review that relies on an earlier grant writes none.
@@ -278,6 +280,8 @@ func (sim *simulation) commit(d *simulatedDeletion) {
 	d.done = true
 	if d.loss != nil {
 		d.loss.happened, d.loss.at = true, time.Now()
+		// From now on, the grant must not end before the machine does.
+		maps.DeleteFunc(d.loss.inherited, func(id v1alpha1.ClusterID, _ bool) bool { return sim.hasGrant(id, d.loss.uid) })
 	}
 	sim.syncKubelets()
 }
@@ -310,6 +314,19 @@ func (sim *simulation) unknownHost(uid types.UID) *simulatedHost {
 func (sim *simulation) hasGrant(id v1alpha1.ClusterID, uid types.UID) bool {
 	c, err := sim.api.cluster(string(id))
 	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
+}
+
+// hasRecentGrant reports whether a cluster has a grant for the Node that may answer a repeated
+// review.
+func (sim *simulation) hasRecentGrant(uid types.UID) bool {
+	const slack = 15 * time.Second // the time of a review
+	isRecent := func(g v1alpha1.Grant) bool {
+		return g.NodeUID == uid && time.Since(g.Time.Time) < quorum.RepeatWithin+slack
+	}
+	return slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool {
+		c, err := sim.api.cluster(string(e.id))
+		return err == nil && slices.ContainsFunc(c.Spec.Grants, isRecent)
+	})
 }
 
 func firstLine(text string) string {

@@ -288,7 +288,10 @@ func (sim *simulation) updateDrains() {
 			l.over = true // another loss follows from the deletion of the Node
 			continue
 		}
-		if l.opened.IsZero() && sim.isOpen(l.node) {
+		switch isOpen := sim.isOpen(l.node); {
+		case !isOpen:
+			l.opened, l.proven = time.Time{}, nil
+		case l.opened.IsZero():
 			l.opened = time.Now()
 		}
 		isReturned := true
@@ -310,7 +313,13 @@ func (sim *simulation) recordProof(p *agentProbe) {
 	own, _ := observation.FindMember(p.result, p.key.member)
 	for _, l := range sim.losses {
 		began := p.result.Time.Time
-		if !l.drained || l.over || l.uid != p.key.node || !own.Healthy || l.opened.IsZero() || began.Before(l.opened) {
+		if !l.drained || l.over || l.uid != p.key.node || l.opened.IsZero() || began.Before(l.opened) {
+			continue
+		}
+		if !own.Healthy {
+			if !p.result.Incomplete {
+				delete(l.proven, p.etcd.id)
+			}
 			continue
 		}
 		if l.proven == nil {

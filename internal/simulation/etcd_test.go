@@ -170,6 +170,7 @@ type memberSnapshot struct {
 	id             v1alpha1.MemberID
 	host           *simulatedHost
 	learner, alive bool
+	killed         bool // the machine is gone
 }
 
 // An etcdSnapshot is the state of all etcd clusters at one moment, in the order of
@@ -180,7 +181,7 @@ func (sim *simulation) currentSnapshot() etcdSnapshot {
 	m := make(etcdSnapshot, len(sim.etcds))
 	for i, e := range sim.etcds {
 		for _, o := range e.members {
-			m[i] = append(m[i], memberSnapshot{id: o.id, host: o.host, learner: o.learner, alive: o.isAlive()})
+			m[i] = append(m[i], memberSnapshot{id: o.id, host: o.host, learner: o.learner, alive: o.isAlive(), killed: o.host.killed})
 		}
 	}
 	return m

@@ -277,3 +277,41 @@ func TestBindingsOfTwoLeaders(t *testing.T) {
 		s.requireRefused(s.hosts[1], countsLostMember)
 	})
 }
+
+// TestF62RepeatWithoutLists: a deletion is allowed, and another webhook refuses it. Then another
+// member is removed, and no agent answers with a confirmed list when the same user deletes the
+// Node again. The grant does not answer, because the voters are not known.
+func TestF62RepeatWithoutLists(t *testing.T) {
+	isCut := func(s *scenario, cut bool) {
+		for _, h := range s.hosts {
+			h.agent.silent = cut
+		}
+	}
+	isBlind := func(s *scenario, blind bool) {
+		for _, h := range s.hosts {
+			h.agent.blind = blind
+		}
+	}
+	hasElection := func(s *scenario, begins bool) { s.memberOnHost(2).running = !begins }
+	for name, set := range map[string]func(s *scenario, begins bool){
+		"agents silent": isCut, "certificates expired": isBlind, "no leader": hasElection,
+	} {
+		t.Run(name, func(t *testing.T) {
+			runScenario(t, 5, []int{5}, func(s *scenario) {
+				s.memberOnHost(4).running = false
+				s.abandon(s.requireAllowed(s.hosts[0]), "another plugin refuses")
+				e := s.etcds[0]
+				require.True(t, e.remove(e.memberOn(s.hosts[1])))
+				s.advance(15 * time.Second)
+				set(s, true)
+				s.editNode(s.hosts[0], func(n *corev1.Node) {
+					n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "Written"})
+				})
+				d := s.tryDelete(s.hosts[0])
+				set(s, false)
+				require.False(t, s.hasFailed(), s.failure)
+				require.False(t, d.wasAllowed, d.answer)
+			})
+		})
+	}
+}

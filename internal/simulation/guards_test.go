@@ -53,15 +53,20 @@ func (d *simulatedDrain) evictionRequest(asked *admissionv1.AdmissionRequest) *a
 }
 
 // recordNode records the Node that a review has read. The request to review an eviction or a
-// machine does not contain it.
+// machine does not contain it. The announcement is that of the first read, or of the last one for a
+// machine.
 func (r *simulatedReview) recordNode(n *corev1.Node) {
 	if n.Name != r.deletion.name {
 		return
 	}
 	r.recording.Lock()
 	defer r.recording.Unlock()
+	if r.hasNode && r.deletion.machine == nil {
+		return
+	}
+	r.hasNode = true
 	if r.deletion.drain != nil && n.UID != r.node.UID {
-		r.before.announced = nil // by an earlier Node
+		r.before.announced = announcedBy(n)
 	}
 	if n.UID == r.node.UID {
 		now := announcedBy(n)

@@ -163,8 +163,9 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 		sim.abandon(d, "its Machine is gone, and the machine stays")
 		return
 	}
-	// The entry for machine objects fails open, and finds Nodes in its cache.
-	d.isUnreviewed = !d.isHook && (reason == "NoAnswer" || !r.wasCached || !r.replica.hasCached(r.node))
+	// The entry for machine objects fails open, and finds Nodes in its cache. It then reads them.
+	isUnknown := !r.wasCached || (!r.hasNode && !r.replica.hasCached(r.node))
+	d.isUnreviewed = !d.isHook && (reason == "NoAnswer" || isUnknown)
 	if d.isUnreviewed && sim.profile.careful {
 		sim.abandon(d, "no webhook has decided")
 		return
@@ -173,7 +174,7 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 	if d.isHook {
 		d.done, d.loss, m.reviewed = true, m.loss, time.Now()
 		sim.counts.hooks++
-		if _, wrote := sim.granting[r.node.UID]; wrote && len(r.order) == 0 {
+		if len(r.order) == 0 && sim.hasRecentGrant(r.node.UID) {
 			reason = quorum.Repeated
 		}
 	}

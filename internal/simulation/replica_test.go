@@ -175,12 +175,15 @@ type simulatedReview struct {
 	labelled bool
 	// firstSnapshot is the index of the snapshot at the start of the review.
 	firstSnapshot int
+	// firstList is the index of the first snapshot whose members count, if it is later.
+	firstList int
 	// wasCached is true if the cache of the replica had the Node at the start of the review.
 	wasCached bool
 	// before is what Holdfast could know at the start of the review.
 	before deletionKnowledge
-	// recording is held by recordNode: a review reads the Nodes of several clusters at the same
-	// time.
+	// hasNode is true if the review has read the Node. recording guards it, and what recordNode
+	// writes: a review reads the Nodes of several clusters at the same time.
+	hasNode   bool
 	recording sync.Mutex
 	// order has, by cluster, the position of the review's last grant in the order of all
 	// grants.
@@ -310,9 +313,12 @@ type deletionKnowledge struct {
 	bound map[types.UID][]evidence.MemberRef
 	// announced are the members that the Node of the review announces.
 	announced []evidence.MemberRef
-	// withdrawn are those among them that the Node did not announce when the review read it last. A
+	// withdrawn are those among them that the Node did not announce when the review read it. A
 	// compromised node may announce others meanwhile.
 	withdrawn []evidence.MemberRef
+	// listed are the members on the machine of the Node that the lists of two observers have at one
+	// of its addresses.
+	listed []evidence.MemberRef
 	// tombstones are the clusters that have or had a tombstone for a Node, by the UID of the Node.
 	tombstones map[types.UID]map[v1alpha1.ClusterID]bool
 	// losses are the pending losses that only the state of a Node shows, and no grant.

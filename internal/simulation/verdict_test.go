@@ -100,7 +100,7 @@ func (sim *simulation) knowledgeAbout(node string, uid types.UID) deletionKnowle
 		}
 	}
 	if n, err := sim.api.node(node); err == nil && n.UID == uid {
-		k.announced = announcedBy(n)
+		k.announced, k.listed = announcedBy(n), sim.listedAt(n)
 	}
 	for _, d := range sim.pendingLosses() {
 		if d.happened {
@@ -118,6 +118,43 @@ func announcedBy(n *corev1.Node) []evidence.MemberRef {
 		return nil
 	}
 	return refs
+}
+
+// listedAt returns the members on the machine of the Node that the confirmed lists of two observers
+// have at one of its addresses.
+func (sim *simulation) listedAt(n *corev1.Node) []evidence.MemberRef {
+	var addresses []string
+	for _, a := range n.Status.Addresses {
+		addresses = append(addresses, a.Address)
+	}
+	var found []evidence.MemberRef
+	for _, e := range sim.etcds {
+		c := sim.api.clusters.objects[string(e.id)]
+		for _, m := range e.members {
+			if c == nil || m.host.node != n.UID {
+				continue
+			}
+			lists := 0
+			for _, o := range c.Status.Observations {
+				s, isListed := observation.FindMember(o, m.id)
+				if isListed && observation.IsConfirmed(o) && observation.IsAtAddress(s, addresses) && sim.isObserver(c, o) {
+					lists++
+				}
+			}
+			if lists > 1 {
+				found = append(found, evidence.MemberRef{Cluster: e.id, Member: m.id})
+			}
+		}
+	}
+	return found
+}
+
+// isObserver reports whether the observation is that of an observer whose Node exists.
+func (sim *simulation) isObserver(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
+	n, err := sim.api.node(o.Node)
+	return err == nil && n.UID == o.NodeUID && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+		return b.Node == o.Node && b.NodeUID == o.NodeUID && observation.IsHeard(b)
+	})
 }
 
 // An allowedReview is an allowed deletion, with the state that is needed to check it.
@@ -165,11 +202,11 @@ func (sim *simulation) checkQuorumAfter(a *allowedReview, late *pendingLoss) {
 // string if it was right at one. Probes cannot reach all members at the same moment, so a
 // member counts if it was alive at any moment of the review.
 func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, others []*pendingLoss) string {
-	here := refsOf(e.id, a.review.before.announced, a.review.before.bound[a.loss.uid])
+	here := refsOf(e.id, a.review.before.announced, a.review.before.bound[a.loss.uid], a.review.before.listed)
 	given, hosts, names := sim.lostMembers(e, a, others)
 	away := sim.awayMembers(e, a)
 	var why []string
-	for at := a.review.firstSnapshot; at <= a.lastSnapshot; at++ {
+	for at := max(a.review.firstSnapshot, a.review.firstList); at <= a.lastSnapshot; at++ {
 		list := sim.snapshots[at][i]
 		on, voters, left := 0, 0, 0
 		for _, s := range list {
@@ -178,7 +215,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 				on++
 			}
 			lost := mine || slices.Contains(given, s.id) || (slices.Contains(hosts, s.host) && a.canBePlaced(e.id, s))
-			if s.learner && (!lost || s.host.killed) {
+			if s.learner && (!lost || s.killed) {
 				continue // etcd does not promote a learner that is dead
 			}
 			voters++

@@ -178,8 +178,8 @@ const RepeatWithin = time.Minute
 // The grant answers only for another version of the Node, for its own user, within RepeatWithin,
 // and if it names every member that the deletion may lose now by any source. The voters must be
 // the same: a member may have been removed because an earlier DELETE by the same user has failed,
-// and nothing else tells that one from this one. If no agent has answered with a list, the grant
-// answers, and the verdict is not final.
+// and nothing else tells that one from this one. So at least one agent must have answered with a
+// confirmed list: without one, the voters of now are not known (F62).
 //
 // A review of the same version is about another DELETE: the API server does not review one version
 // twice. A tombstone has no user, and a break-glass grant follows from no decision: neither
@@ -205,7 +205,7 @@ func Repeat(v View, r Request, now time.Time) (_ Verdict, isRepeated bool) {
 	}
 	lists, voters := NewSnapshot(v).Lists, slices.Sorted(slices.Values(g.Voters))
 	isChanged := func(list v1alpha1.Observation) bool { return !slices.Equal(votersOf(list), voters) }
-	if slices.ContainsFunc(lists, isChanged) {
+	if len(lists) == 0 || slices.ContainsFunc(lists, isChanged) {
 		return Verdict{}, false
 	}
 	// Without the states of Nodes and without fresh observations, more members are possible, and
@@ -218,7 +218,7 @@ func Repeat(v View, r Request, now time.Time) (_ Verdict, isRepeated bool) {
 	}
 	id := observation.ClusterIDOf(c)
 	return Verdict{
-		Allowed: true, Reason: Repeated, Cluster: id, Members: slices.Clone(g.Members), Final: len(lists) > 0,
+		Allowed: true, Reason: Repeated, Cluster: id, Members: slices.Clone(g.Members), Final: true,
 		Message: fmt.Sprintf("etcd cluster %s: the deletion of node %s by %s was allowed at %s, "+
 			"and this review repeats it", id, r.Node, g.User, g.Time.UTC().Format(time.RFC3339)),
 	}, true

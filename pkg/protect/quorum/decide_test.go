@@ -351,14 +351,16 @@ func TestRepeat(t *testing.T) {
 		"F46 another member was removed": {cluster: func(c *quorumtest.Cluster) { c.Removed(2) }},
 		"a learner was promoted":         {grant: func(g *v1alpha1.Grant) { g.Voters = g.Voters[:2] }},
 		"lists differed":                 {grant: func(g *v1alpha1.Grant) { g.Voters = nil }},
-		"no agent answers, a member may have been removed": {
-			cluster: func(c *quorumtest.Cluster) { c.Removed(2).Silent(0, 1, 2) }, repeated: true,
+		"F62 no agent answers, a member may have been removed": {
+			cluster: func(c *quorumtest.Cluster) { c.Removed(2).Silent(0, 1, 2) },
 		},
+		"F62 no confirmed list":      {cluster: func(c *quorumtest.Cluster) { c.WithoutList(0, 1, 2) }},
+		"one confirmed list":         {cluster: func(c *quorumtest.Cluster) { c.WithoutList(0, 1) }, repeated: true},
 		"another Node UID":           {request: func(r *quorum.Request) { r.UID = "u1-again" }},
 		"grant for another Node":     {grant: func(g *v1alpha1.Grant) { g.NodeUID = "u2" }},
 		"a member elsewhere is dead": {cluster: func(c *quorumtest.Cluster) { c.Dead(1) }, repeated: true},
 		"another node was granted":   {cluster: func(c *quorumtest.Cluster) { c.Granted(1) }, repeated: true},
-		"no agent answers":           {cluster: func(c *quorumtest.Cluster) { c.Silent(0, 1, 2) }, repeated: true},
+		"F62 no agent answers":       {cluster: func(c *quorumtest.Cluster) { c.Silent(0, 1, 2) }},
 		"a member that the grant lacks": {
 			cluster: func(c *quorumtest.Cluster) { c.Rebound(1, 0) },
 		},
