@@ -185,8 +185,8 @@ func (a *Agent) Collect(to chan<- prometheus.Metric) {
 }
 
 // Healthy returns an error if the node loop has not made a pass for too long. A scan that hangs is
-// no such error: the scanner starts another one, and the scan of a restarted agent may hang as well.
-// Until it ended, that agent could not observe the members that this one knows.
+// no such error: the scanner starts another one, and the scan of a restarted agent may hang as
+// well. Until it ended, that agent could not observe the members that this one knows.
 func (a *Agent) Healthy(now time.Time) error { return a.nodeLoop.checkProgress(now) }
 
 func (a *Agent) onHostChange() {

@@ -75,8 +75,8 @@ type identification struct {
 	cancel context.CancelFunc
 }
 
-// A hostState is the result of one scan: the servers, and the places that could not be read.
-type hostState struct {
+// A scanResult is what one scan found: the servers, and the places that could not be read.
+type scanResult struct {
 	servers []evidence.Server
 	unknown []string
 }
@@ -167,18 +167,18 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 
 // readHost scans the host once. A scan that hangs in the kernel goes on without a reader, and may
 // never end, although a later scan can succeed: its file system may be unmounted meanwhile.
-func (s *etcdScanner) readHost(ctx context.Context) (hostState, error) {
-	ended := make(chan hostState, 1)
+func (s *etcdScanner) readHost(ctx context.Context) (scanResult, error) {
+	ended := make(chan scanResult, 1)
 	isStarted := s.scans.TryGo(func() error {
 		ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 		defer cancel()
 		servers, unknown := s.scanHost(ctx)
-		ended <- hostState{servers, unknown}
+		ended <- scanResult{servers, unknown}
 		return nil
 	})
 	last, _ := s.lastScan.get()
 	if !isStarted {
-		return hostState{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
+		return scanResult{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
 	}
 	patience := time.NewTimer(scanStaleAfter)
 	defer patience.Stop()
@@ -186,9 +186,9 @@ func (s *etcdScanner) readHost(ctx context.Context) (hostState, error) {
 	case state := <-ended:
 		return state, nil
 	case <-patience.C:
-		return hostState{}, errors.New(noScanSince(last))
+		return scanResult{}, errors.New(noScanSince(last))
 	case <-ctx.Done():
-		return hostState{}, context.Cause(ctx)
+		return scanResult{}, context.Cause(ctx)
 	}
 }
 

@@ -240,8 +240,8 @@ func TestHangingIdentifications(t *testing.T) {
 	})
 }
 
-// TestHangingScan checks that the scanner does not wait for a scan that hangs, and that the evidence
-// then proves no absence.
+// TestHangingScan checks that the scanner does not wait for a scan that hangs, and that the
+// evidence then proves no absence.
 func TestHangingScan(t *testing.T) {
 	hangs := (chan struct{})(nil)
 	runScanner(t, nil, func(f *scannerFixture) {
