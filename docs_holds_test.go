@@ -23,7 +23,8 @@ func holdConditions() map[string]string {
 	}
 	limits := readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
 	for name, age := range map[string]time.Duration{"AgentMissing": limits.Agent, "Overdue": limits.Hold} {
-		found[name] = yamlOf(readiness.CheckHold(heldNode(), age, limits, now).Decision.Conditions[0])
+		check := readiness.CheckHold(heldNode(), readiness.HoldHistory{Age: age}, limits, now)
+		found[name] = yamlOf(check.Decision.Conditions[0])
 	}
 	return found
 }

@@ -221,7 +221,8 @@ func TestMarksAfterHold(t *testing.T) {
 		return n
 	}
 	leaderReleases := func(n *corev1.Node) *corev1.Node {
-		d := readiness.CheckHold(n, time.Hour, readiness.Timeouts{Release: true}, time.Now()).Decision
+		overdue, release := readiness.HoldHistory{Age: time.Hour}, readiness.Timeouts{Release: true}
+		d := readiness.CheckHold(n, overdue, release, time.Now()).Decision
 		require.NotNil(t, d.Unschedulable)
 		return written(n, nodepatch.OfHold(d))
 	}

@@ -19,7 +19,7 @@ import (
 // agent.
 func (w *Watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.Time) error {
 	tracked := w.tracked[cached.UID]
-	check := readiness.CheckHold(cached, w.holdAge(cached, now), w.options.Timeouts, now)
+	check := readiness.CheckHold(cached, w.holdHistory(cached, now), w.options.Timeouts, now)
 	if !isUnreported(cached, tracked, check) && !hasChanges(cached, check, now) {
 		tracked.reported = check.State
 		return nil
@@ -29,7 +29,7 @@ func (w *Watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.T
 		return nil
 	}
 	if err == nil {
-		check = readiness.CheckHold(node, w.holdAge(node, now), w.options.Timeouts, now)
+		check = readiness.CheckHold(node, w.holdHistory(node, now), w.options.Timeouts, now)
 		w.reportHold(ctx, node, tracked, check)
 		err = w.applyDecision(ctx, node, check)
 	}

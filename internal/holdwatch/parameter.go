@@ -40,16 +40,16 @@ func (w *Watcher) countHolds(nodes []*corev1.Node, now time.Time) holdCounts {
 		if tracked := w.tracked[node.UID]; tracked == nil || tracked.holdKey != holdKeyOf(node) {
 			continue
 		}
-		age := w.holdAge(node, now)
-		check := readiness.CheckHold(node, age, w.options.Timeouts, now)
+		history := w.holdHistory(node, now)
+		check := readiness.CheckHold(node, history, w.options.Timeouts, now)
 		if check.State == "" {
 			continue
 		}
 		counts.states[check.State]++
 		counts.reasons[heldReason(node)]++
-		counts.oldest = max(counts.oldest, age)
+		counts.oldest = max(counts.oldest, history.Age)
 		isLate := check.State == readiness.HoldAgentMissing || check.State == readiness.HoldOverdue
-		if isLate && !check.AgentSeen && age >= w.stuckAge() && readiness.IsBornHeld(node) {
+		if isLate && !check.AgentSeen && history.Age >= w.stuckAge() && readiness.IsBornHeld(node) {
 			counts.stuck = append(counts.stuck, node.CreationTimestamp.Time)
 		}
 	}

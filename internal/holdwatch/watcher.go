@@ -78,6 +78,10 @@ type trackedNode struct {
 	since   time.Time
 	// isLater is true if this replica has observed an earlier hold or boot of the Node.
 	isLater bool
+	// boot is the boot that the kubelet reports. hadOtherReport is true if the condition
+	// NetworkHeld has not always reported a shutdown in that boot.
+	boot           string
+	hadOtherReport bool
 	// reported is the last state that was reported.
 	reported readiness.HoldState
 }
@@ -181,8 +185,8 @@ func (w *Watcher) isLeading(now time.Time) bool {
 	}
 }
 
-// trackNodes starts the age of Nodes whose hold is new or has changed, and drops Nodes that no
-// longer exist.
+// trackNodes starts the age of Nodes whose hold is new or has changed, notes which reports it
+// has observed, and drops Nodes that no longer exist.
 func (w *Watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
 	kept := make(map[types.UID]*trackedNode, len(w.tracked))
 	for _, node := range nodes {
@@ -190,10 +194,13 @@ func (w *Watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
 		if key == "" {
 			continue
 		}
-		tracked := w.tracked[node.UID]
-		if tracked == nil || tracked.holdKey != key {
-			tracked = &trackedNode{holdKey: key, since: now, isLater: tracked != nil}
+		before, boot := w.tracked[node.UID], node.Status.NodeInfo.BootID
+		tracked := before
+		if before == nil || before.holdKey != key {
+			tracked = &trackedNode{holdKey: key, since: now, isLater: before != nil, boot: boot}
+			tracked.hadOtherReport = before != nil && before.boot == boot && before.hadOtherReport
 		}
+		tracked.hadOtherReport = tracked.hadOtherReport || !readiness.ReportsShutdown(node)
 		kept[node.UID] = tracked
 	}
 	w.tracked = kept
@@ -224,6 +231,11 @@ func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
 		age = max(age, server.Sub(node.CreationTimestamp.Time))
 	}
 	return age
+}
+
+// holdHistory returns what this replica has observed of the hold.
+func (w *Watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHistory {
+	return readiness.HoldHistory{Age: w.holdAge(node, now), HadOtherReport: w.tracked[node.UID].hadOtherReport}
 }
 
 // readServerTime reads the API server's time once, when the first node that was born held

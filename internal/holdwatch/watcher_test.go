@@ -41,6 +41,7 @@ func TestWatcher(t *testing.T) {
 		{"wrong clocks", testWrongClocks},
 		{"new boot", testNewBoot},
 		{"new boot of a node that was born held", testNewBootBornHeld},
+		{"another shutdown", testAnotherShutdown},
 		{"interrupted release", testInterruptedRelease},
 		{"interrupted leader", testInterruptedLeader},
 		{"mass hold", testMassHold},
@@ -272,6 +273,30 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 	next.advance(time.Minute + 30*time.Second)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, next.events)
+}
+
+// testAnotherShutdown: the host of a node that is held since an earlier boot shuts down again, for
+// longer than an agent may be missing. The agent is reported only after the next boot.
+func testAnotherShutdown(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
+	w.advance(time.Minute)
+	f.runAgent("n1", false)
+	f.reportBoot("n1", "the-next")
+	w.advance(3 * time.Minute)
+	require.NotEqual(t, "the-next", record(t, f.node("n1")).BootID)
+
+	down := f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
+	require.Equal(t, readiness.GoingDown, condition(down, readiness.NetworkHeld).Reason)
+	w.advance(3 * time.Minute)
+	require.Equal(t, down.ResourceVersion, f.node("n1").ResourceVersion)
+	require.Empty(t, w.events)
+	require.Equal(t, 1, w.metric("holds", "waiting"))
+
+	f.reportBoot("n1", "the-one-after")
+	w.advance(3 * time.Minute)
+	require.Equal(t, readiness.AgentMissing, condition(f.node("n1"), readiness.NetworkHeld).Reason)
+	require.Len(t, w.eventMessages("Node n1", readiness.AgentMissing), 1)
 }
 
 func testInterruptedRelease(t *testing.T, f *fixture) {

@@ -103,7 +103,7 @@ func leader(name string, age time.Duration, release, killed bool) modelActor {
 			if m.record(n).State != before.State {
 				since = 0 // another hold
 			}
-			return CheckHold(n, since, timeouts, noon()).Decision
+			return CheckHold(n, HoldHistory{Age: since, HadOtherReport: s.hadOtherReport}, timeouts, noon()).Decision
 		}
 		if done, err := m.work(s, by, killed, decide); err != nil || !done || age < timeouts.Agent {
 			return err
@@ -136,24 +136,26 @@ func (m holdModel) checkAfterLeader(s *modelState, by modelWriter) error {
 		return fmt.Errorf("an overdue hold is not ended")
 	case r.State == Held && s.n.Labels[HoldLabel] == HoldNever:
 		return fmt.Errorf("the label does not end the hold")
-	case r.State == Held && !m.hasReported(s.n, s.cordon) && !isReported:
+	case r.State == Held && !m.hasReported(s, s.n) && !isReported:
 		return fmt.Errorf("a missing agent is not reported")
 	}
 	return nil
 }
 
 // hasReported reports whether an agent has written in this boot why the node is held. The
-// leader has nothing to report then.
-func (m holdModel) hasReported(n *corev1.Node, cordon string) bool {
+// leader has nothing to report then. A shutdown is of this boot if the kubelet had reported the
+// boot before the agent wrote, or if the record has this boot.
+func (m holdModel) hasReported(s *modelState, n *corev1.Node) bool {
 	r, held := m.record(n), findCondition(n, NetworkHeld)
-	if r.State != Held || held == nil || cordon != byHoldfast && r.Taint == "" {
+	if r.State != Held || held == nil || s.cordon != byHoldfast && r.Taint == "" {
 		return false
 	}
 	switch held.Reason {
 	case AgentMissing, Overdue:
 		return false
 	case GoingDown:
-		return n.Status.NodeInfo.BootID == "" || r.BootID == n.Status.NodeInfo.BootID
+		boot := n.Status.NodeInfo.BootID
+		return boot == "" || boot == s.written || boot == r.BootID
 	}
 	return true
 }

@@ -176,7 +176,7 @@ func TestClockIndependence(t *testing.T) {
 		}
 		for how, decide := range map[string]func(now time.Time) Decision{
 			"agent":  func(now time.Time) Decision { return Decide(c.node, c.facts, c.policy, now) },
-			"leader": func(now time.Time) Decision { return CheckHold(c.node, timeouts.Hold, timeouts, now).Decision },
+			"leader": func(now time.Time) Decision { return CheckHold(c.node, ofAge(timeouts.Hold), timeouts, now).Decision },
 		} {
 			a, b := decide(noon()), decide(noon().AddDate(-50, 0, 0))
 			for _, r := range []*Record{a.Record, b.Record} {

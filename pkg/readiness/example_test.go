@@ -64,7 +64,7 @@ func ExamplePolicy_Validate() {
 func ExampleCheckHold() {
 	timeouts := readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Release: true}
 	for _, age := range []time.Duration{time.Minute, 2 * time.Minute, 10 * time.Minute} {
-		check := readiness.CheckHold(bornHeld(), age, timeouts, time.Now())
+		check := readiness.CheckHold(bornHeld(), readiness.HoldHistory{Age: age}, timeouts, time.Now())
 		fmt.Printf("%s %q\n", check.State, check.Decision.Reason)
 	}
 	// Output:

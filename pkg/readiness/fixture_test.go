@@ -310,3 +310,6 @@ func isSame(a, b *corev1.Node) bool {
 	return maps.Equal(a.Annotations, b.Annotations) && a.Spec.Unschedulable == b.Spec.Unschedulable &&
 		slices.Equal(a.Spec.Taints, b.Spec.Taints) && slices.Equal(a.Status.Conditions, b.Status.Conditions)
 }
+
+// ofAge returns the history of a hold of which the leader has observed only the age.
+func ofAge(age time.Duration) HoldHistory { return HoldHistory{Age: age} }

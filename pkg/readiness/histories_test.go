@@ -97,7 +97,7 @@ func peopleSteps(newNode func(int) *corev1.Node) modelSteps {
 
 // recreate replaces the Node with another one.
 func (s *modelState) recreate(n *corev1.Node) {
-	s.n, s.cordon, s.ended, s.up = n, "", "", false
+	s.n, s.cordon, s.ended, s.written, s.up = n, "", "", "", false
 	if s.n.Spec.Unschedulable {
 		s.cordon = byHoldfast
 	}

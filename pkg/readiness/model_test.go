@@ -38,6 +38,11 @@ type modelState struct {
 	removed bool
 	// ended is the boot ID of the record that ended the last hold, empty if there is none.
 	ended string
+	// written is the boot that the kubelet had reported when an agent wrote the condition
+	// NetworkHeld as it is now, empty if it was the leader.
+	written string
+	// hadOtherReport is what a leader knows that has observed every state.
+	hadOtherReport bool
 }
 
 // holdModel is a set of rules: a policy, the actors of Holdfast, and the steps of everything
@@ -96,11 +101,12 @@ func (s modelState) String() string {
 	var b strings.Builder
 	b.WriteByte('0' + byte(s.boot))
 	for _, bit := range []bool{
-		s.open, s.going, s.up, s.unscanned, s.member, s.removed, s.n.Spec.Unschedulable, len(s.n.ManagedFields) > 0,
+		s.open, s.going, s.up, s.unscanned, s.member, s.removed, s.hadOtherReport,
+		s.n.Spec.Unschedulable, len(s.n.ManagedFields) > 0,
 	} {
 		b.WriteString(map[bool]string{true: "+", false: "-"}[bit])
 	}
-	b.WriteString(s.cordon + s.ended)
+	b.WriteString(s.cordon + s.ended + s.written)
 	for _, key := range []string{HoldAnnotation, KeepCordonedAnnotation, karpenterAnnotation, etcdMarksAnnotation} {
 		if value, there := s.n.Annotations[key]; there {
 			b.WriteString(" " + key + "=" + value)
@@ -186,8 +192,14 @@ func (m holdModel) checkWrite(s *modelState, by modelWriter, after *corev1.Node)
 		return fmt.Errorf("the leader holds a node")
 	case starts && s.ended == bootName(s.boot) && !by.facts.GoingDown:
 		return fmt.Errorf("holds a node twice in one boot")
-	case by.leader && is.State == Held && m.hasReported(before, s.cordon) && overwrites:
+	case by.leader && is.State == Held && m.hasReported(s, before) && overwrites:
 		return fmt.Errorf("the leader overwrites an agent's condition")
+	}
+	if networkHeld(before) != networkHeld(after) {
+		s.written = before.Status.NodeInfo.BootID
+		if by.leader {
+			s.written = ""
+		}
 	}
 	if was.State == Held && is.State != Held {
 		s.ended = is.BootID
@@ -248,7 +260,7 @@ func explore(t *testing.T, m holdModel) (states, transitions int) {
 		before *visit
 	}
 	m.parsed = map[string]Record{}
-	first := &modelState{n: m.newNode(0)}
+	first := &modelState{n: m.newNode(0), hadOtherReport: true}
 	if first.n.Spec.Unschedulable {
 		first.cordon = byHoldfast
 	}
@@ -272,6 +284,8 @@ func explore(t *testing.T, m holdModel) (states, transitions int) {
 		for _, a := range all {
 			s := at.s.copy()
 			err := a.work(m, s)
+			isSameBoot := s.n.Status.NodeInfo.BootID == at.s.n.Status.NodeInfo.BootID
+			s.hadOtherReport = isSameBoot && s.hadOtherReport || !ReportsShutdown(s.n)
 			updateTaints(s.n)
 			if err != nil {
 				history := a.name

@@ -82,7 +82,9 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 		},
 		"leader": {
 			node(bornHeld, booted(thisBoot), cordoned, raised, waiting),
-			func(n *corev1.Node) Decision { return CheckHold(n, time.Hour, releasingTimeouts(), noon()).Decision },
+			func(n *corev1.Node) Decision {
+				return CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +99,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 			finish := func(n *corev1.Node, by string) *corev1.Node {
 				d := Decide(n, closedFacts(), Policy{}, noon())
 				if by == "leader" {
-					d = CheckHold(n, time.Hour, testTimeouts(), noon()).Decision
+					d = CheckHold(n, ofAge(time.Hour), testTimeouts(), noon()).Decision
 				}
 				require.Nil(t, d.Record, by)
 				require.Nil(t, d.Event, "the event is recorded once")

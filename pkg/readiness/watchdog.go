@@ -60,6 +60,16 @@ type Timeouts struct {
 	Namespace string
 }
 
+// HoldHistory is what the leader has observed of a hold and the Node does not show.
+type HoldHistory struct {
+	// Age is how long the hold has been in its current record and boot.
+	Age time.Duration
+	// HadOtherReport is true if the condition NetworkHeld has been missing or has had another
+	// reason than GoingDown in the boot that the kubelet reports. If the reason is GoingDown now,
+	// an agent has written it since.
+	HadOtherReport bool
+}
+
 // HoldCheck is the result of CheckHold.
 type HoldCheck struct {
 	State HoldState
@@ -73,11 +83,10 @@ type HoldCheck struct {
 	Event *Event
 }
 
-// CheckHold returns the state of a node's hold and what to do about a missing agent. Age is
-// how long the hold has been in its current record and boot. CheckHold knows nothing about the
-// host. Until a hold is overdue, it returns only what an agent would do at once without
-// inspecting the host, and only after an agent had time to do it.
-func CheckHold(n *corev1.Node, age time.Duration, t Timeouts, now time.Time) HoldCheck {
+// CheckHold returns the state of a node's hold and what to do about a missing agent. CheckHold
+// knows nothing about the host. Until a hold is overdue, it returns only what an agent would do
+// at once without inspecting the host, and only after an agent had time to do it.
+func CheckHold(n *corev1.Node, h HoldHistory, t Timeouts, now time.Time) HoldCheck {
 	value, recorded := n.Annotations[HoldAnnotation]
 	record, err := ParseRecord(value)
 	if !recorded || err != nil {
@@ -87,12 +96,12 @@ func CheckHold(n *corev1.Node, age time.Duration, t Timeouts, now time.Time) Hol
 	if e.facts.BootID == "" {
 		e.facts.BootID = record.BootID
 	}
-	check := HoldCheck{AgentSeen: e.hasAgent()}
+	check := HoldCheck{AgentSeen: e.hasAgent(h)}
 	c := findCondition(n, etcdMemberCondition)
 	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
 		e.facts.Etcd = Absent // An agent has scanned for etcd, and no other node lists a member here.
 	}
-	late := age >= t.Agent
+	late := h.Age >= t.Agent
 	switch {
 	case record.State != Held && e.isUnfinished():
 		check.State = HoldEnding
@@ -111,7 +120,7 @@ func CheckHold(n *corev1.Node, age time.Duration, t Timeouts, now time.Time) Hol
 		check.State = HoldUnreachable
 	case e.isExempt() && late:
 		check.State, check.Decision = HoldEnding, e.withoutAgent(AgentMissing, "its agent").decideHeld()
-	case age >= t.Hold:
+	case h.Age >= t.Hold:
 		check.State = HoldOverdue
 		check.Decision, check.Event = e.decideOverdue(t, check.AgentSeen)
 	case late && !check.AgentSeen:
@@ -138,17 +147,24 @@ func IsHoldOver(n *corev1.Node) bool {
 }
 
 // hasAgent reports whether an agent has reported on the node in this boot. The condition
-// NetworkHeld is the first thing that an agent writes. A condition with the reason GoingDown
-// is from the previous boot once the host is up again.
-func (e holdEvaluation) hasAgent() bool {
+// NetworkHeld is the first thing that an agent writes. Once the host is up again, a condition
+// with the reason GoingDown is from the previous boot. It is of this boot if the hold began in
+// this boot, or if the leader has observed another report before it.
+func (e holdEvaluation) hasAgent(h HoldHistory) bool {
 	c := findCondition(e.node, NetworkHeld)
 	switch {
 	case c == nil || c.Reason == AgentMissing || c.Reason == Overdue:
 		return false
 	case c.Reason == GoingDown:
-		return e.record.BootID == e.facts.BootID
+		return h.HadOtherReport || e.record.BootID == e.facts.BootID
 	}
 	return true
+}
+
+// ReportsShutdown reports whether the condition NetworkHeld has the reason GoingDown.
+func ReportsShutdown(n *corev1.Node) bool {
+	c := findCondition(n, NetworkHeld)
+	return c != nil && c.Reason == GoingDown
 }
 
 // isUnfinished reports whether a condition still reports a hold that has ended according to
@@ -179,7 +195,7 @@ func (e holdEvaluation) reportMissingAgent(reason, event, age string, t Timeouts
 		"an agent: no agent has reported on this node for %s. To see why: `%s`. %s",
 		age, getPodsCommand(t.Namespace, e.node.Name), releaseAdvice(e.node))).decideHeld()
 	d.Event = nil
-	if c := findCondition(e.node, NetworkHeld); c != nil && c.Reason == GoingDown {
+	if ReportsShutdown(e.node) {
 		// The condition is from the previous boot. If the record were updated to this boot
 		// first, the condition would look like the report of an agent of this boot.
 		d.Record, d.Conditions = nil, d.Conditions[:1]
