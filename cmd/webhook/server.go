@@ -210,12 +210,17 @@ func (s webhookServer) addMachines(
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for machines: %w", err)
 	}
+	served, err := discovery.NewDiscoveryClientForConfigAndClient(s.api, m.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("creating a client for the kinds of machines: %w", err)
+	}
 	keeper := machinehook.New(machinehook.Options{
-		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: machines, Mapper: m.GetRESTMapper(),
-		Cached: machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
-		Live:   machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
-		Node:   liveNode(m),
-		Review: reviews.ReviewMachine, Log: s.log,
+		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: machines,
+		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
+		Cached:       machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
+		Live:         machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
+		Node:         liveNode(m),
+		Review:       reviews.ReviewMachine, Log: s.log,
 		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
 			recorder.Event(about, kind, reason, message)
 		},

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -89,15 +88,15 @@ func (k *Keeper) unknownEnding(ctx context.Context, node string, err error) stri
 
 // eachLive calls visit for each object of a kind that the API server has.
 func (k *Keeper) eachLive(ctx context.Context, kind machineKind, visit func(machine.Object)) error {
-	mapping, err := k.Mapper.RESTMapping(kind.GroupKind, kind.versions...)
+	resource, isServed, err := k.FindResource(ctx, kind.GroupKind, kind.versions)
 	switch {
-	case meta.IsNoMatchError(err):
-		return nil
 	case err != nil:
 		return fmt.Errorf("finding the kind %s: %w", kind.GroupKind, err)
+	case !isServed:
+		return nil
 	}
 	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return k.Client.Resource(mapping.Resource).List(ctx, o)
+		return k.Client.Resource(resource).List(ctx, o)
 	}
 	pages := pager.New(page)
 	pages.PageBufferSize = 1 // A page has up to 500 whole objects.

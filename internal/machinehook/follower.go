@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -25,70 +25,107 @@ import (
 // A machineFollower keeps the Machines as the API server has them.
 type machineFollower struct {
 	client  dynamic.Interface
-	mapper  meta.RESTMapper
+	find    ResourceFinder
 	kind    machineKind
 	log     *slog.Logger
 	retry   time.Duration
 	changed loop.Signal
 	logged  loop.LogOnce
 
-	mu       sync.Mutex // guards the fields below
+	mu sync.Mutex // guards the fields below
+	// resource is in the version that is followed, or was followed last.
 	resource schema.GroupVersionResource
 	objects  map[string]machine.Object
 	// unread are the objects whose newest version cannot be parsed.
 	unread map[string]bool
-	// isKnown means that the objects are complete, or that the API server does not have the kind.
+	// isKnown means that the objects are complete, or that the API server does not serve the kind.
 	isKnown bool
 }
 
 func newMachines(o Options, changed loop.Signal) *machineFollower {
 	return &machineFollower{
-		client: o.Client, mapper: o.Mapper, log: o.Log, retry: o.Tick, changed: changed,
+		client: o.Client, find: o.FindResource, log: o.Log, retry: o.Tick, changed: changed,
 		kind: machines(), objects: map[string]machine.Object{}, unread: map[string]bool{},
 	}
 }
 
-// run follows the objects until ctx ends. As long as the API server does not have the kind, it
-// looks for it again and again.
+// run follows the objects until ctx ends. While the API server does not serve the kind, run looks
+// for it again and again. It does so too if the API server stops serving the version.
 func (f *machineFollower) run(ctx context.Context) error {
-	for !f.findResource() {
-		if loop.Wait(ctx, f.retry, nil) != nil {
-			return nil
+	for ctx.Err() == nil {
+		if f.findResource(ctx) {
+			if err := f.follow(ctx); err != nil {
+				return err
+			}
 		}
+		_ = loop.Wait(ctx, f.retry, nil) // The condition above checks ctx.
 	}
+	return nil
+}
+
+// follow follows the objects until ctx ends, or until the API server does not serve the version.
+func (f *machineFollower) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	informer := dynamicinformer.NewFilteredDynamicInformer(
 		f.client, f.resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	followed, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: f.update, UpdateFunc: func(_, object any) { f.update(object) }, DeleteFunc: f.remove,
 	})
-	if err := errors.Join(err, informer.SetTransform(trim)); err != nil {
+	handleError := func(ctx context.Context, r *cache.Reflector, err error) {
+		if !apierrors.IsNotFound(err) {
+			cache.DefaultWatchErrorHandler(ctx, r, err)
+			return
+		}
+		f.log.WarnContext(ctx, "a kind of machines is no longer served in the version that is followed; "+
+			"looking for another version", "kind", f.kind.String(), "version", f.followed().Version)
+		cancel()
+	}
+	err = errors.Join(err, informer.SetTransform(trim), informer.SetWatchErrorHandlerWithContext(handleError))
+	if err != nil {
 		return fmt.Errorf("following each %s: %w", f.kind.Kind, err)
 	}
 	var informing sync.WaitGroup
 	informing.Go(func() { informer.RunWithContext(ctx) })
-	defer informing.Wait()
 	if cache.WaitForCacheSync(ctx.Done(), followed.HasSynced) {
 		f.setKnown(true)
 	}
 	<-ctx.Done()
+	informing.Wait()
+	f.setKnown(false)
 	return nil
 }
 
-// findResource reports whether the API server has the kind.
-func (f *machineFollower) findResource() bool {
-	mapping, err := f.mapper.RESTMapping(f.kind.GroupKind, f.kind.versions...)
-	if f.logged.ChangedError("mapping", err) && err != nil {
-		f.log.Warn("failed to find a kind of machines; retrying", "kind", f.kind.String(), "err", err)
-	}
-	if err != nil {
-		f.setKnown(meta.IsNoMatchError(err))
+// findResource forgets all objects, and reports whether the API server serves the kind in a
+// version that can be followed.
+func (f *machineFollower) findResource(ctx context.Context) bool {
+	resource, isServed, err := f.find(ctx, f.kind.GroupKind, f.kind.versions)
+	if ctx.Err() != nil {
 		return false
 	}
-	f.setKnown(false)
+	problem := err
+	if err == nil && !isServed {
+		problem = errors.New("the API server does not serve it")
+	}
+	if f.logged.ChangedError("resource", problem) && problem != nil {
+		f.log.WarnContext(ctx, "failed to find a kind of machines; retrying", "kind", f.kind.String(), "err", problem)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.resource = mapping.Resource
-	return true
+	f.objects, f.unread = map[string]machine.Object{}, map[string]bool{}
+	f.isKnown = err == nil && !isServed
+	f.changed.Notify()
+	if isServed {
+		f.resource = resource
+	}
+	return isServed
+}
+
+// followed returns the resource in the version that is followed, or was followed last.
+func (f *machineFollower) followed() schema.GroupVersionResource {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.resource
 }
 
 func (f *machineFollower) setKnown(isKnown bool) {

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -52,8 +51,8 @@ type Options struct {
 	ClusterAPI, Karpenter bool
 	// Client reads, follows and patches the objects.
 	Client dynamic.Interface
-	// Mapper knows which version of a kind the API server has.
-	Mapper meta.RESTMapper
+	// FindResource finds the version of a kind that the API server serves.
+	FindResource ResourceFinder
 	// Cached and Live are the cache and the API server.
 	Cached, Live EtcdSource
 	// Node reads a Node from the API server.
@@ -186,7 +185,7 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 	}
 	isAllowed, message := k.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
 	about := &corev1.ObjectReference{
-		APIVersion: k.machines.resource.GroupVersion().String(), Kind: machine.KindMachine,
+		APIVersion: k.machines.followed().GroupVersion().String(), Kind: machine.KindMachine,
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID,
 	}
 	if !isAllowed {
@@ -212,7 +211,8 @@ func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) (isWrit
 		"annotations": map[string]any{machine.HookAnnotation: value},
 	}})
 	if err == nil {
-		_, err = k.Client.Resource(k.machines.resource).Namespace(m.Namespace).Patch(ctx, m.Name, types.MergePatchType, body,
+		client := k.Client.Resource(k.machines.followed()).Namespace(m.Namespace)
+		_, err = client.Patch(ctx, m.Name, types.MergePatchType, body,
 			metav1.PatchOptions{FieldManager: "holdfast-webhook"})
 	}
 	switch {

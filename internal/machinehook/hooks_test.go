@@ -2,9 +2,9 @@ package machinehook_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -13,17 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/machinehook"
@@ -37,7 +36,9 @@ const soon, poll = 30 * time.Second, 20 * time.Millisecond
 
 // A fixture runs Hooks against a real API server, with Nodes and reviews that the test sets.
 type fixture struct {
+	client   dynamic.Interface
 	machines dynamic.ResourceInterface
+	version  string // of machines
 	claims   dynamic.ResourceInterface
 	config   *rest.Config
 	keeper   *machinehook.Keeper
@@ -62,28 +63,29 @@ func newFixture(t *testing.T) *fixture {
 	server := apiserver.New(t)
 	client, err := dynamic.NewForConfig(server.Admin())
 	require.NoError(t, err)
-	web, err := rest.HTTPClientFor(server.Admin())
-	require.NoError(t, err)
-	f := &fixture{machines: client.Resource(machines()).Namespace("default"), config: server.Admin()}
+	f := &fixture{
+		client: client, machines: client.Resource(machines()).Namespace("default"), version: machines().Version,
+		config: server.Admin(),
+	}
 	f.claims = client.Resource(schema.GroupVersionResource{
 		Group: machine.KarpenterGroup, Version: "v1", Resource: "nodeclaims",
 	})
-	f.start(t, client, web)
+	f.start(t)
 	apiserver.InstallMachines(t, server)
 	return f
 }
 
-func (f *fixture) start(t *testing.T, client dynamic.Interface, web *http.Client) {
+func (f *fixture) newKeeper(t *testing.T) *machinehook.Keeper {
 	t.Helper()
-	mapper, err := apiutil.NewDynamicRESTMapper(f.config, web)
+	served, err := discovery.NewDiscoveryClientForConfig(f.config)
 	require.NoError(t, err)
 	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.clusters, nil
 	}
-	f.keeper = machinehook.New(machinehook.Options{
-		ClusterAPI: true, Karpenter: true, Client: client, Mapper: mapper,
+	return machinehook.New(machinehook.Options{
+		ClusterAPI: true, Karpenter: true, Client: f.client, FindResource: machinehook.NewResourceFinder(served.RESTClient()),
 		Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
 		Cached: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) {
 			f.mu.Lock()
@@ -121,6 +123,11 @@ func (f *fixture) start(t *testing.T, client dynamic.Interface, web *http.Client
 		},
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
+}
+
+func (f *fixture) start(t *testing.T) {
+	t.Helper()
+	f.keeper = f.newKeeper(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.keeper.Run(ctx) }()
@@ -154,7 +161,7 @@ func node(name string, isEtcd bool) *corev1.Node {
 func (f *fixture) add(t *testing.T, node string) {
 	t.Helper()
 	_, err := f.machines.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+		"apiVersion": machine.ClusterAPIGroup + "/" + f.version, "kind": "Machine",
 		"metadata": map[string]any{"name": node, "finalizers": []any{"machine.cluster.x-k8s.io"}},
 		"spec":     map[string]any{"providerID": "cloud:///" + node, "clusterName": "c"},
 	}}, metav1.CreateOptions{})
@@ -267,6 +274,69 @@ func TestHooks(t *testing.T) {
 	})
 }
 
+// serve sets the versions in which the API server has Machines.
+func (f *fixture) serve(t *testing.T, versions ...string) {
+	t.Helper()
+	var all []any
+	for _, version := range []string{"v1beta1", "v1beta2", "v1beta3"} {
+		all = append(all, map[string]any{
+			"name": version, "served": slices.Contains(versions, version), "storage": version == "v1beta2",
+			"subresources": map[string]any{"status": map[string]any{}},
+			"schema": map[string]any{"openAPIV3Schema": map[string]any{
+				"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+			}},
+		})
+	}
+	body, err := json.Marshal(map[string]any{"spec": map[string]any{"versions": all}})
+	require.NoError(t, err)
+	definitions := schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+	}
+	_, err = f.client.Resource(definitions).Patch(
+		t.Context(), "machines.cluster.x-k8s.io", types.MergePatchType, body, metav1.PatchOptions{})
+	require.NoError(t, err)
+	f.version = versions[0]
+	f.machines = f.client.Resource(machines().GroupResource().WithVersion(f.version)).Namespace("default")
+	require.Eventually(t, func() bool {
+		_, err := f.machines.List(t.Context(), metav1.ListOptions{})
+		return err == nil
+	}, soon, poll)
+}
+
+// TestServedVersions: an upgrade of Cluster API, or its rollback, changes the versions in which the
+// API server has Machines.
+func TestServedVersions(t *testing.T) {
+	f := newFixture(t)
+	etcd, ending := node("etcd", true), node("ending", true)
+	f.setNodes(etcd)
+	f.add(t, "etcd")
+	f.add(t, "ending")
+	f.waitForHook(t, "etcd", true)
+	const isEnding = "Machine default/ending of node ending is being deleted"
+	f.remove(t, "ending")
+	f.setNodes(etcd, ending)
+	require.Equal(t, isEnding, f.keeper.Ending(t.Context(), "ending"))
+
+	for _, version := range []string{"v1beta1", "v1beta2"} {
+		f.serve(t, version)
+		f.add(t, version)
+		f.setNodes(etcd, ending, node(version, true))
+		f.waitForHook(t, version, true)
+		require.Equal(t, isEnding, f.keeper.Ending(t.Context(), "ending"))
+		require.Empty(t, f.keeper.Ending(t.Context(), "etcd"))
+	}
+
+	// A version that Holdfast cannot read. A Machine may be about to end, and none loses its hook.
+	f.serve(t, "v1beta3")
+	f.setNodes()
+	const unknown = "it is not known whether the machine of node etcd is about to end"
+	require.Eventually(t, func() bool { return f.keeper.Ending(t.Context(), "etcd") == unknown }, soon, poll)
+	require.Equal(t, unknown, f.newKeeper(t).Ending(t.Context(), "etcd"), "of a leader that has just started")
+	f.requireHookStays(t, "etcd")
+	f.serve(t, "v1beta2")
+	f.waitForHook(t, "etcd", false)
+}
+
 func testDeletion(t *testing.T, f *fixture) {
 	f.set(func(f *fixture) { f.allowed, f.message = false, "1 of 3 would stay" })
 	f.remove(t, "etcd")
@@ -344,8 +414,9 @@ func (f *fixture) patchClaim(t *testing.T, patch string, subresources ...string)
 // TestEndingUnknown checks that a machine may be about to end whose objects cannot be read.
 func TestEndingUnknown(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: machine.ClusterAPIGroup, Version: "v1beta2", Kind: machine.KindMachine}
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(kind, meta.RESTScopeNamespace)
+	find := func(_ context.Context, kind schema.GroupKind, _ []string) (schema.GroupVersionResource, bool, error) {
+		return machines(), kind.Kind == machine.KindMachine, nil
+	}
 	const unknown = "it is not known whether the machine of node etcd is about to end"
 	for name, c := range map[string]struct {
 		providerID any
@@ -369,7 +440,7 @@ func TestEndingUnknown(t *testing.T) {
 				client.PrependReactor("list", "*", fail)
 			}
 			keeper := machinehook.New(machinehook.Options{
-				ClusterAPI: true, Karpenter: true, Client: client, Mapper: mapper, Log: slog.New(slog.DiscardHandler),
+				ClusterAPI: true, Karpenter: true, Client: client, FindResource: find, Log: slog.New(slog.DiscardHandler),
 				Node: func(_ context.Context, name string) (*corev1.Node, error) { return node(name, true), nil },
 			})
 			require.Equal(t, c.want, keeper.Ending(t.Context(), "etcd"))

@@ -57,8 +57,6 @@ func deleting(m *unstructured.Unstructured) {
 func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *staleFixture {
 	t.Helper()
 	resource := schema.GroupVersionResource{Group: machine.ClusterAPIGroup, Version: "v1beta2", Resource: machine.Resource}
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(live.GroupVersionKind(), meta.RESTScopeNamespace)
 	f := &staleFixture{client: fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{resource: "MachineList"}, live)}
 	// As the API server does: a patch with another resourceVersion conflicts.
@@ -76,9 +74,12 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 		}
 		return false, nil, nil
 	})
+	find := func(context.Context, schema.GroupKind, []string) (schema.GroupVersionResource, bool, error) {
+		return resource, true, nil
+	}
 	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return nil, nil }
 	f.Keeper = New(Options{
-		ClusterAPI: true, Client: f.client, Mapper: mapper, Log: slog.New(slog.DiscardHandler),
+		ClusterAPI: true, Client: f.client, FindResource: find, Log: slog.New(slog.DiscardHandler),
 		Cached: EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil }},
 		Live:   EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.live, nil }},
 		Node:   func(context.Context, string) (*corev1.Node, error) { return staleNode(true), nil },
@@ -87,7 +88,7 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 			f.events = append(f.events, reason)
 		},
 	})
-	require.True(t, f.machines.findResource())
+	require.True(t, f.machines.findResource(t.Context()))
 	f.machines.update(cached)
 	f.machines.setKnown(true)
 	return f
@@ -104,7 +105,7 @@ func staleNode(isEtcd bool) *corev1.Node {
 
 func (f *staleFixture) isHooked(t *testing.T) bool {
 	t.Helper()
-	m, err := f.client.Resource(f.machines.resource).Namespace("default").Get(t.Context(), "m", metav1.GetOptions{})
+	m, err := f.client.Resource(f.machines.followed()).Namespace("default").Get(t.Context(), "m", metav1.GetOptions{})
 	require.NoError(t, err)
 	_, isHooked := m.GetAnnotations()[machine.HookAnnotation]
 	return isHooked

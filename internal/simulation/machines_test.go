@@ -260,14 +260,15 @@ func (r *simulatedReplica) newKeeper(connection apiClient, store *clusterstore.S
 	if r.sim.machines == nil {
 		return nil
 	}
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Group: machine.ClusterAPIGroup, Version: "v1beta2", Kind: machine.KindMachine},
-		meta.RESTScopeNamespace)
-	mapper.Add(schema.GroupVersionKind{Group: machine.KarpenterGroup, Version: "v1", Kind: machine.KindNodeClaim},
-		meta.RESTScopeRoot)
+	find := func(
+		_ context.Context, kind schema.GroupKind, versions []string,
+	) (schema.GroupVersionResource, bool, error) {
+		resource, _ := meta.UnsafeGuessKindToResource(kind.WithVersion(versions[0]))
+		return resource, true, nil
+	}
 	return machinehook.New(machinehook.Options{
 		ClusterAPI: r.sim.machines.kind == machine.KindMachine, Karpenter: r.sim.machines.kind == machine.KindNodeClaim,
-		Client: dynamicClient{r: r}, Mapper: mapper,
+		Client: dynamicClient{r: r}, FindResource: find,
 		Cached: machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
 		Live:   machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
 		Node:   connection.node,
