@@ -49,6 +49,8 @@ func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error)
 // string. An object that cannot be read may be about to end. Ending reads the API server, because a
 // cache may be older than the grant that would end.
 func (k *Keeper) Ending(ctx context.Context, node string) string {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	live, err := k.Node(ctx, node)
 	switch {
 	case apierrors.IsNotFound(err):

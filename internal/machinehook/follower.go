@@ -99,7 +99,9 @@ func (f *machineFollower) follow(ctx context.Context) error {
 // findResource forgets all objects, and reports whether the API server serves the kind in a
 // version that can be followed.
 func (f *machineFollower) findResource(ctx context.Context) bool {
-	resource, isServed, err := f.find(ctx, f.kind.GroupKind, f.kind.versions)
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	resource, isServed, err := f.find(reading, f.kind.GroupKind, f.kind.versions)
 	if ctx.Err() != nil {
 		return false
 	}

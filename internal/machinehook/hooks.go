@@ -37,6 +37,10 @@ const (
 	AllowedEvent = "DeletionAllowed"
 )
 
+// readTimeout limits what one step reads from the API server. It is far more than a list of all
+// Machines takes.
+const readTimeout = 30 * time.Second
+
 // An EtcdSource reads the Nodes and the EtcdClusters.
 type EtcdSource struct {
 	// Nodes lists all Nodes. They are only read.
@@ -163,7 +167,7 @@ func (k *Keeper) forgetReviews(machines []machine.Object) {
 // removeUnneeded removes the hook of a Machine that stands for no node with etcd, if the API server
 // confirms that.
 func (k *Keeper) removeUnneeded(ctx context.Context, m machine.Object) error {
-	etcd, err := k.Live.etcdNodes(ctx)
+	etcd, err := k.liveEtcdNodes(ctx)
 	if err != nil || etcd.has(m) {
 		return err
 	}
@@ -179,7 +183,7 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 	}
 	k.reviewed[m.UID] = time.Now()
 	if !hasEtcd { // The review reads the same cache, which may be old.
-		if etcd, err := k.Live.etcdNodes(ctx); err != nil || etcd.has(m) {
+		if etcd, err := k.liveEtcdNodes(ctx); err != nil || etcd.has(m) {
 			return err
 		}
 	}
@@ -223,6 +227,13 @@ func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) (isWrit
 	}
 	k.Log.InfoContext(ctx, "changed the hook of a Machine", "machine", m.String(), "is_set", value != nil)
 	return true, nil
+}
+
+// liveEtcdNodes returns the Nodes that hold etcd as the API server has them.
+func (k *Keeper) liveEtcdNodes(ctx context.Context) (etcdNodes, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return k.Live.etcdNodes(ctx)
 }
 
 // etcdNodes are the Nodes that hold etcd.

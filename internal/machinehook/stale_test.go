@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -101,6 +102,31 @@ func staleNode(isEtcd bool) *corev1.Node {
 		n.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
 	}
 	return n
+}
+
+// TestTimeout: the API server accepts requests and does not answer. A read ends after a while, with
+// the result that it is unknown whether a machine is about to end, or whether a node holds etcd.
+func TestTimeout(t *testing.T) {
+	hanging := func(ctx context.Context) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newStaleFixture(t, staleMachine("1", hooked), staleMachine("1", hooked))
+		f.Node = func(ctx context.Context, _ string) (*corev1.Node, error) { return nil, hanging(ctx) }
+		f.Live.Nodes = func(ctx context.Context) ([]*corev1.Node, error) { return nil, hanging(ctx) }
+		require.Equal(t, "it is not known whether the machine of node n is about to end", f.Ending(t.Context(), "n"))
+		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
+		require.True(t, f.isHooked(t))
+		f.machines.find = func(
+			ctx context.Context, _ schema.GroupKind, _ []string,
+		) (found schema.GroupVersionResource, isServed bool, err error) {
+			return found, false, hanging(ctx)
+		}
+		require.False(t, f.machines.findResource(t.Context()))
+		_, isKnown := f.machines.list()
+		require.False(t, isKnown)
+	})
 }
 
 func (f *staleFixture) isHooked(t *testing.T) bool {
