@@ -2,6 +2,8 @@ package readiness
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +26,19 @@ func uninformedAgents() []modelActor {
 		agent("agent, waiting for logind", false, awaits),
 		agent("agent without logind", false, func(f *Facts) { f.GoingDown, f.StaysUp = false, false }),
 	}
+}
+
+// agentsWithFlags returns one agent for each policy. They act in any order, as after changes of
+// the flags.
+func agentsWithFlags(flags map[string]Policy) (actors []modelActor) {
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		one := agent("agent, "+name, false, func(*Facts) {})
+		actors = append(actors, modelActor{one.name, func(m holdModel, s *modelState) error {
+			m.policy = flags[name]
+			return one.work(m, s)
+		}})
+	}
+	return actors
 }
 
 func agent(name string, killed bool, change func(*Facts)) modelActor {
@@ -50,7 +65,7 @@ func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 	r := m.record(s.n)
 	isByHoldfast := hasRaisedUnavailable(s)
 	_, isKept := s.n.Annotations[KeepCordonedAnnotation]
-	closed := s.cordon == byHoldfast || m.policy.TaintKey != "" && hasTaint(s.n, holdTaint) && !isKept
+	closed := s.cordon == byHoldfast || !isKept && (hasTaint(s.n, holdTaint) || hasTaint(s.n, otherTaint))
 	_, marked := s.n.Annotations[karpenterAnnotation]
 	held := findCondition(s.n, NetworkHeld)
 	switch {
@@ -72,7 +87,7 @@ func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 		return fmt.Errorf("marks of the hold in state %s", r.State)
 	case r.State == Held && m.isNetworkReady(*s) && !m.isBlocked(s, by):
 		return fmt.Errorf("a held node with open gates is not released")
-	case r.State == Held && s.cordon == byOther && m.policy.TaintKey == "":
+	case r.State == Held && s.cordon == byOther && r.Taint == "":
 		return fmt.Errorf("another client's cordon counts as Holdfast's")
 	}
 	return nil

@@ -263,31 +263,50 @@ func TestUnreadableRecord(t *testing.T) {
 	}
 }
 
-// A hold by taint ends with an annotation that asks to keep the node closed. Later decisions leave
-// the taint, and remove it when the annotation is gone.
+// A hold by taint ends with an annotation that asks to keep the node closed. The taint stays, also
+// under other flags and through later holds. When the annotation is gone and the gates are open,
+// it is removed.
 func TestKeptTaint(t *testing.T) {
-	for name, later := range map[string]Policy{
-		"same policy": {TaintKey: holdTaint}, "cordon": {}, "another taint": {TaintKey: "holdfast.dev/held"},
+	in := func(boot string, f Facts) Facts {
+		f.BootID = boot
+		return f
+	}
+	staysUp := readyFactsWith(func(f *Facts) { f.StaysUp = true })
+	histories := map[string][]Facts{
+		"open gates":            {in("the-next", readyFacts())},
+		"closed gates":          {in("the-next", closedFacts()), in("the-next", readyFacts())},
+		"gates closed till end": {in("the-next", closedFacts())},
+		"shutdown":              {shutdownFacts(), in("the-next", readyFacts())},
+		"cancelled shutdown":    {shutdownFacts(), staysUp},
+	}
+	for flags, later := range map[string]Policy{
+		"same policy": {TaintKey: holdTaint}, "cordon": {}, "another taint": {TaintKey: otherTaint},
 	} {
-		t.Run(name, func(t *testing.T) {
-			policy, facts := Policy{TaintKey: holdTaint}, readyFacts()
-			n := node(heldByTaint(holdTaint), tainted(holdTaint), annotated(KeepCordonedAnnotation, ""))
-			for range 3 {
-				_, n = write(n, Decide(n, facts, policy, noon()), func(*corev1.Node) {})
-				require.True(t, hasTaint(n, holdTaint))
+		for name, history := range histories {
+			t.Run(flags+", "+name, func(t *testing.T) {
+				n := node(heldByTaint(holdTaint), tainted(holdTaint), annotated(KeepCordonedAnnotation, ""))
+				decide := func(f Facts, p Policy) {
+					for range 3 {
+						n = writeAll(n, Decide(n, f, p, noon()))
+					}
+				}
+				decide(readyFacts(), Policy{TaintKey: holdTaint})
 				require.Contains(t, n.Annotations[HoldAnnotation], KeptCordoned)
-			}
-			facts.BootID = "the-next"
-			for range 3 {
-				_, n = write(n, Decide(n, facts, later, noon()), func(*corev1.Node) {})
-				require.True(t, hasTaint(n, holdTaint))
-			}
-			delete(n.Annotations, KeepCordonedAnnotation)
-			for range 2 {
-				_, n = write(n, Decide(n, facts, later, noon()), func(*corev1.Node) {})
-			}
-			require.False(t, hasTaint(n, holdTaint))
-			require.NotContains(t, n.Annotations[HoldAnnotation], holdTaint)
-		})
+				for _, facts := range history {
+					decide(facts, later)
+					require.True(t, hasTaint(n, holdTaint))
+				}
+				delete(n.Annotations, KeepCordonedAnnotation)
+				last := history[len(history)-1]
+				decide(last, later)
+				if last.Subnet.Presence == Absent {
+					require.NotEmpty(t, n.Spec.Taints, "the gates count")
+				}
+				decide(in(last.BootID, readyFacts()), later)
+				require.Empty(t, n.Spec.Taints)
+				require.False(t, n.Spec.Unschedulable)
+				require.NotContains(t, n.Annotations[HoldAnnotation], holdTaint)
+			})
+		}
 	}
 }

@@ -80,9 +80,11 @@ func (e holdEvaluation) hasKeepCordoned() bool {
 
 // taintKey returns the key of the taint that holds this node or would hold it, empty for the
 // cordon. For an existing hold the record decides, even if the policy has changed: a record
-// without a taint is a hold by cordon.
+// without a taint is a hold by cordon. The record also decides while the taint of an ended hold
+// is still on the node (KeepCordonedAnnotation): the next hold takes it over, so that its end
+// removes it.
 func (e holdEvaluation) taintKey() string {
-	if e.record.State == Held {
+	if e.record.State == Held || hasTaint(e.node, e.record.Taint) {
 		return e.record.Taint
 	}
 	return e.policy.TaintKey

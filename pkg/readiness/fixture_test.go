@@ -16,6 +16,8 @@ const (
 	thisBoot  = "3f2c6f0e-boot-b"
 	otherBoot = "9a1d7b44-boot-a"
 	holdTaint = "readiness.k8s.io/holdfast"
+	// otherTaint is the key after a change of --hold-taint-key.
+	otherTaint = "holdfast.dev/held"
 )
 
 func noon() time.Time { return time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC) }

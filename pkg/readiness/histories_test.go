@@ -214,6 +214,7 @@ func TestEveryHistory(t *testing.T) {
 	recreated := parameterSteps(reporting(bornByCordon))
 	host, machine, kubelet, cordons, logind := hostSteps(1), machineSteps(1), kubeletSteps(), cordonSteps(), logindSteps()
 	drains, requests := drainSteps(), requestSteps()
+	otherFlags := agentsWithFlags(map[string]Policy{"cordon": {}, "another taint": {TaintKey: otherTaint}})
 	for name, m := range map[string]holdModel{
 		"cordon, people, shutdown":     cordon.with(host, peopleSteps(bornByCordon), logind),
 		"cordon, shutdown, uninformed": cordon.with(machine, cordons, logind).and(uninformedAgents()),
@@ -223,6 +224,7 @@ func TestEveryHistory(t *testing.T) {
 		"taint, drains":                taint.with(host, drains),
 		"taint, shutdown":              taint.with(host, logind),
 		"taint, requests":              taint.with(host, requests, restored),
+		"taint, requests, flags":       taint.with(machine, requests, logind).and(otherFlags),
 		"cordon, etcd":                 cordon.with(host, etcdSteps()),
 		"plugin's condition":           plugin.with(hostSteps(2), peopleSteps(bornByCordon)),
 

@@ -10,15 +10,16 @@ import (
 
 // startHold closes the node and writes the record in the same write.
 func (e holdEvaluation) startHold(reason string) Decision {
+	key := e.taintKey()
 	e.record = *e.newRecord(Held, reason)
-	e.record.Taint = e.policy.TaintKey
+	e.record.Taint = key
 	d := e.keepHold()
 	record := e.record
 	if d.Record != nil {
 		record = *d.Record
 	}
 	d.Record, d.Annotations = &record, e.setMarks(&record)
-	if key := record.Taint; key != "" {
+	if key != "" {
 		d.AddTaints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
 		d.Unschedulable = new(true)
