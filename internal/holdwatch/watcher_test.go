@@ -40,6 +40,8 @@ func TestWatcher(t *testing.T) {
 		{"follower", testFollower},
 		{"wrong clocks", testWrongClocks},
 		{"new boot", testNewBoot},
+		{"new boot, network up", testNewBootNetworkUp},
+		{"new boot, record without boot ID", testNewBootUnknown},
 		{"new boot of a node that was born held", testNewBootBornHeld},
 		{"another shutdown", testAnotherShutdown},
 		{"interrupted release", testInterruptedRelease},
@@ -247,6 +249,48 @@ func testNewBoot(t *testing.T, f *fixture) {
 	w.advance(8 * time.Minute)
 	require.False(t, f.node("n1").Spec.Unschedulable)
 	require.Equal(t, "the-next", record(t, f.node("n1")).BootID)
+}
+
+// testNewBootNetworkUp: the machine of a node that was born held is off for an hour. In the next
+// boot flannel clears the condition while another gate is closed. The record keeps the boot in
+// which the hold began, so that a new leader does not count from the creation of the Node.
+func testNewBootNetworkUp(t *testing.T, f *fixture) {
+	f.createHeldNode("n1")
+	f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
+	f.reportBoot("n1", "the-next")
+	f.kubectl("patch", "node", "n1", "--subresource=status", "-p",
+		`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`)
+	r := record(t, f.runAgent("n1", false))
+	require.Equal(t, "FlannelIsUp", r.NetworkUp)
+	require.Equal(t, "the-next", r.BootID)
+
+	w := f.startLeader(0, releasing)
+	w.checkNodesTimes(1)
+	require.NotZero(t, w.clock.timeAt(w.options.Now()))
+	w.clock.serverTime = w.clock.serverTime.Add(time.Hour)
+	w.advance(time.Minute + 30*time.Second)
+	require.True(t, f.node("n1").Spec.Unschedulable)
+	require.Empty(t, w.events)
+	w.advance(9 * time.Minute)
+	require.False(t, f.node("n1").Spec.Unschedulable)
+}
+
+// testNewBootUnknown: the record has no boot, because the kubelet reported none when it registered.
+// Only a leader that has observed the reboot can know that the hold is younger than the Node.
+func testNewBootUnknown(t *testing.T, f *fixture) {
+	f.createHeldNode("n1")
+	held := readiness.Record{State: readiness.Held, Reason: readiness.NewNode}
+	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
+	w := f.startLeader(0, releasing)
+	w.checkNodesTimes(1)
+	require.NotZero(t, w.clock.timeAt(w.options.Now()))
+	f.reportBoot("n1", "the-next")
+	w.clock.serverTime = w.clock.serverTime.Add(time.Hour)
+	w.advance(time.Minute + 30*time.Second)
+	require.True(t, f.node("n1").Spec.Unschedulable)
+	require.Empty(t, w.events)
+	w.advance(9 * time.Minute)
+	require.False(t, f.node("n1").Spec.Unschedulable)
 }
 
 // testNewBootBornHeld: the machine of a node that was born held is off for an hour. The age of its

@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,6 +73,7 @@ func (e holdEvaluation) keepHold() Decision {
 	if c == nil || (c.Status != corev1.ConditionTrue && !isBootIndependent(c)) {
 		if plugin := e.clearedReason(); plugin != "" {
 			record := e.recordToWrite(&d)
+			record.FirstBootID = cmp.Or(record.FirstBootID, record.BootID)
 			record.NetworkUp, record.BootID = plugin, e.facts.BootID
 		}
 		d.Conditions = append(d.Conditions, corev1.NodeCondition{

@@ -29,8 +29,10 @@ const (
 // cordon is a single bit without an owner; the Record states the owner.
 type Record struct {
 	State State
-	// BootID is the boot in which the state was entered, empty if the writer did not know it.
-	BootID string
+	// BootID is the boot in which the state was entered, empty if the writer did not know it. With
+	// NetworkUp it is the boot in which that was recorded. FirstBootID is the boot in which the
+	// state was entered then, empty if it is unknown.
+	BootID, FirstBootID string
 	// Since is when the state was entered, in UTC and whole seconds. It is zero if the writer
 	// had no clock, like the born-held policy. It is for people; no decision depends on it.
 	Since time.Time
@@ -71,6 +73,7 @@ type wireRecord struct {
 	Reason string `json:"reason,omitempty"`
 	Taint  string `json:"taint,omitempty"`
 
+	FirstBootID  string           `json:"firstBootID,omitempty"`
 	Marks        []string         `json:"marks,omitempty"`
 	NetworkUp    string           `json:"networkUp,omitempty"`
 	NetworkBuilt bool             `json:"networkBuilt,omitempty"`
@@ -90,7 +93,7 @@ func ParseRecord(value string) (Record, error) {
 		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", w.State)
 	}
 	r := Record{
-		State: w.State, BootID: w.BootID, Reason: w.Reason, Taint: w.Taint,
+		State: w.State, BootID: w.BootID, FirstBootID: w.FirstBootID, Reason: w.Reason, Taint: w.Taint,
 		Marks: w.Marks, NetworkUp: w.NetworkUp, NetworkBuilt: w.NetworkBuilt, Stamps: w.Stamps,
 	}
 	if len(r.Marks) == 0 {
@@ -116,7 +119,7 @@ func ParseRecord(value string) (Record, error) {
 // Format returns the record as the value of HoldAnnotation.
 func (r Record) Format() string {
 	w := wireRecord{
-		State: r.State, BootID: r.BootID, Reason: r.Reason, Taint: r.Taint,
+		State: r.State, BootID: r.BootID, FirstBootID: r.FirstBootID, Reason: r.Reason, Taint: r.Taint,
 		Marks: r.Marks, NetworkUp: r.NetworkUp, NetworkBuilt: r.NetworkBuilt, Stamps: r.Stamps,
 	}
 	if !r.Since.IsZero() {

@@ -62,6 +62,7 @@ func TestRecordFormat(t *testing.T) {
 func FuzzParseRecord(f *testing.F) {
 	f.Add(`{"state":"held","bootID":"b1","since":"2026-08-01T10:00:00Z","reason":"NewNode","taint":"k"}`)
 	f.Add(`{"state":"held","marks":["karpenter.sh/do-not-disrupt"],"networkUp":"CalicoIsUp","networkBuilt":true}`)
+	f.Add(`{"state":"held","bootID":"b2","reason":"NewNode","firstBootID":"b1","networkUp":"FlannelIsUp"}`)
 	f.Add(`{"state":"released","since":"0000-01-01T00:00:00+01:00"}`)
 	f.Add(`{"STATE":"released","since":""}`)
 	f.Add("{\"state\":\"overridden\",\"bootID\":\"\xff\"}")

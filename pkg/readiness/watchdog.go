@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -249,7 +250,8 @@ func IsBornHeld(n *corev1.Node) bool {
 // rebooted since.
 func IsInFirstBoot(n *corev1.Node) bool {
 	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	isLater := record.BootID != "" && record.BootID != n.Status.NodeInfo.BootID
+	first := cmp.Or(record.FirstBootID, record.BootID)
+	isLater := first != "" && first != n.Status.NodeInfo.BootID
 	return err == nil && IsBornHeld(n) && !isLater
 }
 

@@ -320,3 +320,20 @@ func TestIsBornHeld(t *testing.T) {
 	require.False(t, IsBornHeld(node(recorded(Released, thisBoot, NewNode))))
 	require.False(t, IsBornHeld(node()))
 }
+
+// TestIsInFirstBoot: in each boot flannel clears the condition, and the record moves to that boot.
+func TestIsInFirstBoot(t *testing.T) {
+	for name, boot := range map[string]string{"boot known": thisBoot, "boot unknown": ""} {
+		t.Run(name, func(t *testing.T) {
+			n := node(recorded(Held, boot, NewNode), cordoned)
+			for i, boot := range []string{thisBoot, "the-next", "the-last"} {
+				booted(boot)(n)
+				setUnavailable(n, corev1.ConditionFalse, "FlannelIsUp", noon().Add(time.Duration(i)*time.Hour))
+				facts := readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = boot, Absent })
+				n = writeAll(n, Decide(n, facts, Policy{}, noon()))
+				require.Contains(t, n.Annotations[HoldAnnotation], `"bootID":"`+boot+`"`)
+				require.Equal(t, boot == thisBoot, IsInFirstBoot(n))
+			}
+		})
+	}
+}
