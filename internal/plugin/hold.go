@@ -34,7 +34,7 @@ Needs the permission to patch nodes.`,
 		ValidArgsFunction: s.completeNode,
 		RunE: func(command *cobra.Command, args []string) error {
 			plan := func(n *corev1.Node) (nodeChange, error) { return planHold(n, reason), nil }
-			return s.changeNode(command.Context(), args[0], flags, plan, "kept closed")
+			return s.changeNode(command.Context(), args[0], flags, plan)
 		},
 	}
 	flags.addTo(command)
@@ -48,17 +48,21 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 	if value == "" {
 		value = "true"
 	}
-	release := "kubectl holdfast release " + n.Name
+	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
+	end := "It stays closed, also after a reboot, until: kubectl holdfast release " + n.Name
+	if others := foreignCordon(n, record); others != "" {
+		end = fmt.Sprintf("It is cordoned already: %s. The owner of that cordon may remove it, and release does not.", others)
+	}
 	if isKept(n) && n.Spec.Unschedulable {
-		return nodeChange{effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s; to open it: %s",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]), release)}}
+		return nodeChange{effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
+			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
 	}
 	change := nodeChange{
+		done:    "kept closed",
 		desired: nodepatch.Desired{Annotations: map[string]*string{readiness.KeepCordonedAnnotation: &value}},
 		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
 			n.Name, readiness.KeepCordonedAnnotation, quoted(value))},
 	}
-	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
 	if err == nil && record.State == readiness.Held {
 		change.effects = append(change.effects, fmt.Sprintf("Holdfast holds node %s%s. When that ends, it stays cordoned.",
 			n.Name, heldBecause(n, record)))
@@ -68,6 +72,6 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 		change.commands = append(change.commands, "kubectl cordon "+n.Name)
 		change.effects = append(change.effects, fmt.Sprintf("Node %s is cordoned: it takes no new pods.", n.Name))
 	}
-	change.effects = append(change.effects, "It stays closed, also after a reboot, until: "+release)
+	change.effects = append(change.effects, end)
 	return change
 }

@@ -39,22 +39,26 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
 		Args:              oneArgument("node"),
 		ValidArgsFunction: s.completeNode,
 		RunE: func(command *cobra.Command, args []string) error {
-			return s.changeNode(command.Context(), args[0], flags, planRelease, "opened")
+			return s.changeNode(command.Context(), args[0], flags, planRelease)
 		},
 	}
 	flags.addTo(command)
 	return command
 }
 
-// A nodeChange is what release or hold does to a Node.
+// opened is what release reports.
+const opened = "opened"
+
+// A nodeChange is what release or hold does to a Node, and what it reports then.
 type nodeChange struct {
 	effects, commands []string
 	desired           nodepatch.Desired
+	done              string
 }
 
 // changeNode plans a change of one Node, shows it, and makes it.
 func (s *session) changeNode(
-	ctx context.Context, name string, flags changeFlags, plan func(*corev1.Node) (nodeChange, error), done string,
+	ctx context.Context, name string, flags changeFlags, plan func(*corev1.Node) (nodeChange, error),
 ) error {
 	c, err := s.client()
 	if err != nil {
@@ -84,7 +88,7 @@ func (s *session) changeNode(
 			if err := writeNode(ctx, c, node, shown, plan); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(s.Out, "node %s: %s\n", name, done)
+			_, err := fmt.Fprintf(s.Out, "node %s: %s\n", name, shown.done)
 			return err
 		},
 	})
@@ -127,26 +131,26 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 	release := readiness.PlanManualRelease(n)
 	isHeld := isRecorded && record.State == readiness.Held &&
 		(release.Taint != "" || !release.TaintGone && n.Spec.Unschedulable)
-	owner := readiness.CordonOwner(n)
+	others := foreignCordon(n, record)
 	switch {
-	case isHeld && release.Taint == "" && owner != "" && !isKept(n): // hold cordons a kept node
-		return nodeChange{}, fmt.Errorf("node %s: %s has cordoned it since Holdfast did; that cordon stays. If the node "+
-			"may take pods: kubectl uncordon %s", n.Name, owner, n.Name)
+	case isHeld && release.Taint == "" && others != "":
+		return nodeChange{}, fmt.Errorf("node %s: %s since Holdfast did; that cordon stays. If the node "+
+			"may take pods: kubectl uncordon %s", n.Name, others, n.Name)
 	case isHeld:
-		return endHold(n, record, release), nil
-	case isKept(n) && n.Spec.Unschedulable:
+		return endHold(n, record, release, others), nil
+	case n.Spec.Unschedulable && others == "":
 		return reopen(n), nil
 	case release.NetworkAvailable:
-		change := nodeChange{effects: []string{fmt.Sprintf("The hold of node %s has ended, but it has left condition "+
-			"NetworkUnavailable=True, which keeps pods away. It becomes False.", n.Name)}}
+		change := nodeChange{done: opened, effects: []string{fmt.Sprintf("The hold of node %s has ended, but it has left "+
+			"condition NetworkUnavailable=True, which keeps pods away. It becomes False.", n.Name)}}
 		return withCondition(change, n, release), nil
 	}
-	return nodeChange{}, notHeldError(n)
+	return nodeChange{}, notHeldError(n, others)
 }
 
-// endHold ends a hold as a person does.
-func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease) nodeChange {
-	change := nodeChange{effects: []string{
+// endHold ends a hold as a person does. A cordon of others stays beside the taint of a hold.
+func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease, others string) nodeChange {
+	change := nodeChange{done: opened, effects: []string{
 		fmt.Sprintf("Holdfast holds node %s%s.", n.Name, heldBecause(n, record)),
 		"It is opened whether or not its network works: pods may fail there, or start without connections.",
 		"Holdfast records an override, and does not hold the node again before its next boot.",
@@ -158,12 +162,13 @@ func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRe
 	switch {
 	case release.Taint == "":
 		change.desired.Unschedulable = new(false)
-	case n.Spec.Unschedulable && isKept(n): // cordoned by `kubectl holdfast hold`
+	case others != "":
+		change.done = "the taint is removed, and the cordon stays"
+		change.effects = append(change.effects, fmt.Sprintf("The node stays cordoned: %s. "+
+			"It takes pods only after: kubectl uncordon %s", others, n.Name))
+	case n.Spec.Unschedulable:
 		change.desired.Unschedulable = new(false)
 		change.commands = append(change.commands, "kubectl uncordon "+n.Name)
-	case n.Spec.Unschedulable:
-		change.effects = append(change.effects, fmt.Sprintf("The node is cordoned as well, not by the hold. "+
-			"It takes pods only after: kubectl uncordon %s", n.Name))
 	}
 	if mark := departure.OfOthers(n); mark.Class != departure.None {
 		change.effects = append(change.effects, fmt.Sprintf("Another program is at work on the node (%s).", mark))
@@ -171,11 +176,16 @@ func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRe
 	return withoutKeep(withCondition(change, n, release), n)
 }
 
-// reopen opens a node that annotation KeepCordonedAnnotation has kept closed.
+// reopen opens a node that `kubectl holdfast hold` has cordoned, or that a hold has left cordoned.
 func reopen(n *corev1.Node) nodeChange {
+	text := fmt.Sprintf("Node %s is cordoned by `kubectl holdfast hold`, or by a hold that has ended.", n.Name)
+	if isKept(n) {
+		text = fmt.Sprintf("Node %s is kept cordoned by annotation %s=%s.",
+			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
+	}
 	change := nodeChange{
-		effects: []string{fmt.Sprintf("Node %s is kept cordoned by annotation %s=%s. It is opened.",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))},
+		done:     opened,
+		effects:  []string{text + " It is opened."},
 		commands: []string{"kubectl uncordon " + n.Name},
 		desired:  nodepatch.Desired{Unschedulable: new(false)},
 	}
@@ -200,9 +210,27 @@ func withoutKeep(change nodeChange, n *corev1.Node) nodeChange {
 	}
 	change.desired.Annotations = map[string]*string{readiness.KeepCordonedAnnotation: nil}
 	change.effects = append(change.effects, "Annotation "+readiness.KeepCordonedAnnotation+" is removed.")
-	change.commands = append(change.commands,
-		fmt.Sprintf("kubectl annotate node %s %s-", n.Name, readiness.KeepCordonedAnnotation))
+	change.commands = append(change.commands, removeKeepCommand(n))
 	return change
+}
+
+func removeKeepCommand(n *corev1.Node) string {
+	return fmt.Sprintf("kubectl annotate node %s %s-", n.Name, readiness.KeepCordonedAnnotation)
+}
+
+// foreignCordon describes the cordon of a Node if neither a hold nor `kubectl holdfast hold` is known
+// to have set it. A hold leaves no owner of the cordon: while it lasts, and after it has kept the
+// cordon, its record stands for one.
+func foreignCordon(n *corev1.Node, record readiness.Record) string {
+	owner := readiness.CordonOwner(n)
+	isHolds := record.Taint == "" && (record.State == readiness.Held || record.Reason == readiness.KeptCordoned)
+	switch {
+	case !n.Spec.Unschedulable, owner == string(fieldOwner), owner == "" && isHolds:
+		return ""
+	case owner == "":
+		return "it is not known who has cordoned it"
+	}
+	return owner + " has cordoned it"
 }
 
 func isKept(n *corev1.Node) bool {
@@ -225,12 +253,15 @@ func heldBecause(n *corev1.Node, record readiness.Record) string {
 }
 
 // notHeldError says why there is nothing to release.
-func notHeldError(n *corev1.Node) error {
+func notHeldError(n *corev1.Node, others string) error {
 	text := fmt.Sprintf("Holdfast does not hold node %s", n.Name)
 	var commands []string
-	if n.Spec.Unschedulable {
-		text += ", and the cordon is not Holdfast's"
+	if others != "" {
+		text += ", and " + others
 		commands = append(commands, "kubectl uncordon "+n.Name)
+		if isKept(n) {
+			commands = append(commands, removeKeepCommand(n))
+		}
 	}
 	for _, t := range n.Spec.Taints {
 		// Taints with this prefix follow from the state of the node.

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 	t.Run("foreign cordon", func(t *testing.T) {
 		code, out := f.run(t, operator, "", "release", "cordoned-1", "--yes")
 		require.Equal(t, cli.ExitFailure, code)
-		require.Contains(t, out, "the cordon is not Holdfast's; if it may take pods: kubectl uncordon cordoned-1")
+		require.Contains(t, out, "it is not known who has cordoned it; if it may take pods: kubectl uncordon cordoned-1")
 	})
 	t.Run("foreign cordon during a hold", func(t *testing.T) {
 		f.addOpenNode(t, "cordoned-2", `{"metadata":{"annotations":{"holdfast.dev/hold":
@@ -41,6 +42,7 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		require.Contains(t, out, "has cordoned it since Holdfast did; that cordon stays")
 		require.True(t, f.node(t, "cordoned-2").Spec.Unschedulable)
 	})
+	t.Run("foreign cordon, kept by hand", func(t *testing.T) { testForeignCordon(t, f) })
 	t.Run("unreadable record", func(t *testing.T) {
 		code, out := f.run(t, operator, "", "release", "broken-1", "--yes")
 		require.Equal(t, cli.ExitFailure, code)
@@ -72,6 +74,18 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		require.Equal(t, readiness.EndedByHand, d.Record.Reason)
 		require.False(t, d.Held)
 	})
+	t.Run("born held, kept by hand, hold has ended", func(t *testing.T) {
+		apiserver.RequireBornHeld(t, f.Server)
+		_, _, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "born-2", Ready: true})
+		require.NoError(t, err)
+		code, out := f.run(t, operator, "", "hold", "born-2", "--yes")
+		require.Equal(t, cli.ExitSuccess, code, out)
+		f.patch(t, "born-2", `{"metadata":{"annotations":{"holdfast.dev/hold":
+			"{\"state\":\"released\",\"reason\":\"KeptCordoned\"}"}}}`)
+		code, out = f.run(t, operator, "", "release", "born-2", "--yes")
+		require.Equal(t, cli.ExitSuccess, code, out)
+		require.False(t, f.node(t, "born-2").Spec.Unschedulable)
+	})
 	t.Run("taint", func(t *testing.T) {
 		f.golden(t, "release-taint", "release", "tainted-1")
 		left := []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoSchedule}}
@@ -99,6 +113,43 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		}
 		require.False(t, f.node(t, "cordoned-3").Spec.Unschedulable)
 	})
+}
+
+// testForeignCordon cordons nodes as another client does that drains them, and sets the annotation
+// by hand. release leaves such a cordon.
+func testForeignCordon(t *testing.T, f *changeFixture) {
+	const keep = `{"metadata":{"annotations":{"holdfast.dev/keep-cordoned":"x"}}}`
+	const held = `{"metadata":{"annotations":{"holdfast.dev/hold":"{\"state\":\"held\",\"reason\":\"NewNode\"%s}"}}`
+	for name, test := range map[string]struct {
+		patch string
+		code  int
+		want  string
+	}{
+		"foreign-1": {keep, cli.ExitFailure, "Holdfast does not hold node foreign-1, and kubectl has cordoned it; " +
+			"if it may take pods: kubectl uncordon foreign-1; kubectl annotate node foreign-1 holdfast.dev/keep-cordoned-"},
+		"foreign-2": {
+			fmt.Sprintf(held, "") + "}", cli.ExitFailure,
+			"node foreign-2: kubectl has cordoned it since Holdfast did; that cordon stays",
+		},
+		"foreign-3": {
+			fmt.Sprintf(held, `,\"taint\":\"readiness.k8s.io/network\"`) +
+				`,"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"}]}}`, cli.ExitSuccess,
+			"The node stays cordoned: kubectl has cordoned it. It takes pods only after: kubectl uncordon foreign-3",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.addOpenNode(t, name, test.patch)
+			_, err := f.Kubectl(t.Context(), "cordon", name)
+			require.NoError(t, err)
+			code, held := f.run(t, operator, "", "hold", name, "--yes")
+			require.Equal(t, cli.ExitSuccess, code, held)
+			code, out := f.run(t, operator, "", "release", name, "--yes")
+			require.True(t, f.node(t, name).Spec.Unschedulable, out)
+			require.Contains(t, held, "kubectl has cordoned it. The owner of that cordon may remove it, and release does")
+			require.Equal(t, test.code, code, out)
+			require.Contains(t, out, test.want)
+		})
+	}
 }
 
 func requireReleasedByHand(t *testing.T, node *corev1.Node) {
