@@ -138,8 +138,8 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 			"may take pods: kubectl uncordon %s", n.Name, others, n.Name)
 	case isHeld:
 		return endHold(n, record, release, others), nil
-	case n.Spec.Unschedulable && others == "":
-		return reopen(n), nil
+	case n.Spec.Unschedulable && others == "", release.Taint != "":
+		return reopen(n, release, others), nil
 	case release.NetworkAvailable:
 		change := nodeChange{done: opened, effects: []string{fmt.Sprintf("The hold of node %s has ended, but it has left "+
 			"condition NetworkUnavailable=True, which keeps pods away. It becomes False.", n.Name)}}
@@ -148,20 +148,39 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 	return nodeChange{}, notHeldError(n, others)
 }
 
-// endHold ends a hold as a person does. A cordon of others stays beside the taint of a hold.
+// endHold ends a hold as a person does.
 func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease, others string) nodeChange {
-	change := nodeChange{done: opened, effects: []string{
+	change := nodeChange{effects: []string{
 		fmt.Sprintf("Holdfast holds node %s%s.", n.Name, heldBecause(n, record)),
 		"It is opened whether or not its network works: pods may fail there, or start without connections.",
 		"Holdfast records an override, and does not hold the node again before its next boot.",
 	}}
-	change.commands = append(change.commands, release.Commands(n.Name)[0])
+	return open(change, n, release, others)
+}
+
+// reopen opens a node that is closed by `kubectl holdfast hold`, or by a cordon or taint that a
+// hold has left. An agent would remove the taint later, but may not run.
+func reopen(n *corev1.Node, release readiness.ManualRelease, others string) nodeChange {
+	text := fmt.Sprintf("Node %s is closed by `kubectl holdfast hold`, or by a hold that has ended.", n.Name)
+	if isKept(n) {
+		text = fmt.Sprintf("Node %s is kept closed by annotation %s=%s.",
+			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
+	}
+	if others == "" {
+		text += " It is opened."
+	}
+	return open(nodeChange{effects: []string{text}}, n, release, others)
+}
+
+// open removes what closes a node: the taint of the hold, the cordon, the condition, and the
+// annotation that keeps the node closed. A cordon of others stays.
+func open(change nodeChange, n *corev1.Node, release readiness.ManualRelease, others string) nodeChange {
+	change.done = opened
 	if release.Taint != "" {
 		change.desired.RemoveTaints = []corev1.Taint{{Key: release.Taint, Effect: corev1.TaintEffectNoSchedule}}
+		change.commands = append(change.commands, release.Commands(n.Name)[0])
 	}
 	switch {
-	case release.Taint == "":
-		change.desired.Unschedulable = new(false)
 	case others != "":
 		change.done = "the taint is removed, and the cordon stays"
 		change.effects = append(change.effects, fmt.Sprintf("The node stays cordoned: %s. "+
@@ -174,22 +193,6 @@ func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRe
 		change.effects = append(change.effects, fmt.Sprintf("Another program is at work on the node (%s).", mark))
 	}
 	return withoutKeep(withCondition(change, n, release), n)
-}
-
-// reopen opens a node that `kubectl holdfast hold` has cordoned, or that a hold has left cordoned.
-func reopen(n *corev1.Node) nodeChange {
-	text := fmt.Sprintf("Node %s is cordoned by `kubectl holdfast hold`, or by a hold that has ended.", n.Name)
-	if isKept(n) {
-		text = fmt.Sprintf("Node %s is kept cordoned by annotation %s=%s.",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
-	}
-	change := nodeChange{
-		done:     opened,
-		effects:  []string{text + " It is opened."},
-		commands: []string{"kubectl uncordon " + n.Name},
-		desired:  nodepatch.Desired{Unschedulable: new(false)},
-	}
-	return withoutKeep(change, n)
 }
 
 // withCondition adds the condition that a release by hand writes.
@@ -218,9 +221,9 @@ func removeKeepCommand(n *corev1.Node) string {
 	return fmt.Sprintf("kubectl annotate node %s %s-", n.Name, readiness.KeepCordonedAnnotation)
 }
 
-// foreignCordon describes the cordon of a Node if neither a hold nor `kubectl holdfast hold` is known
-// to have set it. A hold leaves no owner of the cordon: while it lasts, and after it has kept the
-// cordon, its record stands for one.
+// foreignCordon describes the cordon of a Node if neither a hold nor `kubectl holdfast hold` is
+// known to have set it. The cordon of a hold has no owner: the record of the hold, or of its end
+// with reason KeptCordoned, shows whose it is.
 func foreignCordon(n *corev1.Node, record readiness.Record) string {
 	owner := readiness.CordonOwner(n)
 	isHolds := record.Taint == "" && (record.State == readiness.Held || record.Reason == readiness.KeptCordoned)

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +105,7 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		require.Empty(t, node.Spec.Taints)
 		require.NotContains(t, node.Annotations, readiness.KeepCordonedAnnotation)
 	})
+	t.Run("taint, kept by hand, hold has ended", func(t *testing.T) { testKeptTaint(t, f) })
 	t.Run("held by cordon, uncordoned, kept by hand", func(t *testing.T) {
 		f.addOpenNode(t, "cordoned-3", `{"metadata":{"annotations":{"holdfast.dev/hold":
 			"{\"state\":\"held\",\"reason\":\"NewNode\"}"}}}`)
@@ -150,6 +152,37 @@ func testForeignCordon(t *testing.T, f *changeFixture) {
 			require.Contains(t, out, test.want)
 		})
 	}
+}
+
+// testKeptTaint releases nodes whose hold by taint has ended and has left the taint, without an
+// agent that removes it later.
+func testKeptTaint(t *testing.T, f *changeFixture) {
+	const kept = `{"metadata":{"annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
+		"{\"state\":\"released\",\"reason\":\"KeptCordoned\",\"taint\":\"readiness.k8s.io/network\"}"}},
+		"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"}]}}`
+	for name, commands := range map[string][]string{
+		"kept-1": {}, // the annotation was set by hand, and the node was not cordoned
+		"kept-2": {"hold"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.addOpenNode(t, name, strings.Replace(kept, `"holdfast.dev/keep-cordoned":"x",`, "", len(commands)))
+			for _, verb := range append(commands, "release") {
+				code, out := f.run(t, operator, "", verb, name, "--yes")
+				require.Equal(t, cli.ExitSuccess, code, out)
+			}
+			node := f.node(t, name)
+			require.False(t, node.Spec.Unschedulable)
+			require.Empty(t, node.Spec.Taints)
+			require.NotContains(t, node.Annotations, readiness.KeepCordonedAnnotation)
+		})
+	}
+	f.addOpenNode(t, "kept-3", kept)
+	_, err := f.Kubectl(t.Context(), "cordon", "kept-3")
+	require.NoError(t, err)
+	f.golden(t, "release-kept-taint", "release", "kept-3")
+	node := f.node(t, "kept-3")
+	require.True(t, node.Spec.Unschedulable)
+	require.Len(t, node.Spec.Taints, 0)
 }
 
 func requireReleasedByHand(t *testing.T, node *corev1.Node) {
