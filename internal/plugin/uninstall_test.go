@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
 // hookAnnotation is the hook of Holdfast on a Machine.
@@ -165,6 +167,67 @@ func TestUninstall(t *testing.T) {
 	require.Equal(t, cli.ExitSuccess, code, out)
 	compare("uninstall-again", out)
 	require.Empty(t, f.remaining(t))
+}
+
+// TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
+// ends. The hooks of Machines are removed all the same, and the script for kubectl does not wait
+// for the pod before that.
+func TestUninstallDeadNode(t *testing.T) {
+	f := newUninstallFixture(t)
+	f.addObjects(t)
+	f.addWebhookPod(t, "etcd")
+	code, script := f.run(t, "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	lines := strings.Split(script, "\n")
+	index := func(parts ...string) int {
+		return slices.IndexFunc(lines, func(line string) bool {
+			return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+		})
+	}
+	hook := index("annotate", hookAnnotation)
+	for _, line := range lines[:hook] {
+		require.True(t, strings.HasPrefix(line, "#") || strings.Contains(line, "--wait=false"), line)
+	}
+	require.Greater(t, index("wait --for=delete", "deployment.apps/holdfast-webhook"), hook)
+	require.Greater(t, index("patch node"), index("wait --for=delete", "deployment.apps/holdfast-webhook"))
+	require.Less(t, index("delete", "clusterrolebinding", "/holdfast-webhook-machines"), hook)
+
+	code, out := f.run(t, "--yes", "--timeout=10s")
+	require.Equal(t, cli.ExitFailure, code, out)
+	require.Contains(t, out, "deployment.apps/holdfast-webhook is not gone after 10s; a pod may be on a node")
+	got, err := f.Kubectl(t.Context(), "get", "machines", "hooked", "-o", "jsonpath={.metadata.annotations}")
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a":"b"}`, got, out)
+	require.NotContains(t, f.remaining(t), "clusterrolebinding.rbac.authorization.k8s.io/holdfast-webhook-machines",
+		"a webhook that still runs can restore the hook")
+
+	// Cluster API ends the machine, and its Node is deleted.
+	_, err = f.Kubectl(t.Context(), "-n", guard.Namespace, "delete", "pod", "webhook", "--grace-period=0", "--force")
+	require.NoError(t, err)
+	code, out = f.run(t, "--yes", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	require.Empty(t, f.remaining(t))
+	f.requireClean(t)
+}
+
+// addWebhookPod adds a pod of the webhook on a node that no kubelet runs.
+func (f *uninstallFixture) addWebhookPod(t *testing.T, node string) {
+	t.Helper()
+	webhook, err := f.Client().AppsV1().Deployments(guard.Namespace).Get(t.Context(), "holdfast-webhook",
+		metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = f.Client().CoreV1().Pods(guard.Namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "webhook", OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(webhook, appsv1.SchemeGroupVersion.WithKind("Deployment")),
+			},
+		},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "webhook", Image: "webhook"}}, NodeName: node,
+			ServiceAccountName: "holdfast-webhook",
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
 }
 
 // withoutNamespaces calls do while the Job has no right to namespaces, which it needs last.

@@ -29,11 +29,12 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// clean removes the hooks from Machines, and then everything of Holdfast from Nodes, on which no
-// agent may run then.
+// clean removes the hooks from Machines, and then everything of Holdfast from Nodes. Neither an
+// agent nor the webhook may run then.
 //
 // A machine that is kept by a hook costs money and blocks others: a failure with Nodes does not
-// keep the hooks.
+// keep the hooks. When the pods are gone, clean looks for hooks again: the last requests of the
+// webhook may have restored one before every API server knew that its right is gone.
 func (u *uninstaller) clean(ctx context.Context) error {
 	failed := []error{u.removeHooks(ctx)}
 	for _, right := range []authorizationv1.ResourceAttributes{
@@ -42,11 +43,14 @@ func (u *uninstaller) clean(ctx context.Context) error {
 		right.Resource = "nodes"
 		u.need(right)
 	}
+	if err := u.waitForPods(ctx); err != nil {
+		return errors.Join(append(failed, err)...)
+	}
 	if u.isSurvey {
 		return errors.Join(failed...)
 	}
-	if err := u.waitForPods(ctx, u.agents); err != nil {
-		return errors.Join(append(failed, err)...)
+	if !u.DryRun {
+		failed = []error{u.removeHooks(ctx)}
 	}
 	nodes := &corev1.NodeList{}
 	if err := u.Client.List(ctx, nodes); err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,15 +59,17 @@ type uninstaller struct {
 	// the error when it needs them.
 	isSurvey bool
 	rights   []authorizationv1.ResourceAttributes
-	// agents are the DaemonSets that the run has deleted.
-	agents []metav1.PartialObjectMetadata
+	// programs are the DaemonSets and Deployments that the run has deleted.
+	programs []metav1.PartialObjectMetadata
+	// printed are the commands that delete objects in a dry run, which finds these objects again.
+	printed []string
 }
 
 // Run removes Holdfast. The order matters. First nodes are not born held and deletions are not
 // reviewed any more. Then the webhook and the agents stop, because they would restore what the next
-// step removes from Machines and Nodes. The Machines do not wait for the agents: one on a node that
-// does not report never ends, and the hook would keep its machine. The roles and the namespace go
-// last. Run can be repeated: what is gone already is no error. If Nodes or Machines cannot be
+// step removes from Machines and Nodes. The hooks of Machines do not wait for a pod: one on a node
+// that does not report never ends, and the hook would keep its machine. The roles and the namespace
+// go last. Run can be repeated: what is gone already is no error. If Nodes or Machines cannot be
 // cleaned, the error names them, and the objects of the last step stay.
 func Run(ctx context.Context, o Options) error {
 	u := &uninstaller{Options: o}
@@ -127,37 +130,46 @@ func (u *uninstaller) stopReviews(ctx context.Context) error {
 		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicy"})
 }
 
-// stopPrograms deletes the agents and the webhook, and waits until the pods of the webhook are
-// gone.
-func (u *uninstaller) stopPrograms(ctx context.Context) (err error) {
-	if u.agents, err = u.deletePods(ctx, "DaemonSet"); err != nil {
-		return err
-	}
-	webhooks, err := u.deletePods(ctx, "Deployment")
+// machinesBinding is the name of the ClusterRoleBinding with which the webhook writes Machines.
+const machinesBinding = "holdfast-webhook-machines"
+
+// stopPrograms deletes the agents and the webhook, and does not wait for their pods. Before that,
+// the webhook loses the right to write Machines, so a replica that still runs restores no hook.
+func (u *uninstaller) stopPrograms(ctx context.Context) error {
+	bindings, err := u.ownObjects(ctx, schema.GroupKind{Group: rbacv1.GroupName, Kind: "ClusterRoleBinding"})
 	if err != nil {
 		return err
 	}
-	return u.waitForPods(ctx, webhooks)
+	for i := range bindings {
+		if bindings[i].Name != machinesBinding {
+			continue
+		}
+		if err := u.deleteObject(ctx, &bindings[i]); err != nil {
+			return err
+		}
+	}
+	return errors.Join(u.deletePods(ctx, "DaemonSet"), u.deletePods(ctx, "Deployment"))
 }
 
 // deletePods deletes Holdfast's objects of a kind that has pods.
-func (u *uninstaller) deletePods(ctx context.Context, kind string) ([]metav1.PartialObjectMetadata, error) {
+func (u *uninstaller) deletePods(ctx context.Context, kind string) error {
 	found, err := u.ownObjects(ctx, schema.GroupKind{Group: "apps", Kind: kind}, client.InNamespace(guard.Namespace))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i := range found {
 		err := u.deleteObject(ctx, &found[i], client.PropagationPolicy(metav1.DeletePropagationForeground))
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return found, nil
+	u.programs = append(u.programs, found...)
+	return nil
 }
 
-// waitForPods waits until objects are gone with their pods.
-func (u *uninstaller) waitForPods(ctx context.Context, owners []metav1.PartialObjectMetadata) error {
-	return u.waitGone(ctx, owners, "a pod may be on a node that does not report: "+
+// waitForPods waits until the programs are gone with their pods.
+func (u *uninstaller) waitForPods(ctx context.Context) error {
+	return u.waitGone(ctx, u.programs, "a pod may be on a node that does not report: "+
 		"kubectl -n "+guard.Namespace+" get pods -o wide; if its machine is gone, delete the node")
 }
 
@@ -255,12 +267,16 @@ func (u *uninstaller) deleteObject(
 	if err := u.needFor(object, "delete"); err != nil {
 		return err
 	}
-	command := "kubectl delete --ignore-not-found " + describe(object)
-	if object.Namespace != "" {
-		command = fmt.Sprintf("kubectl -n %s delete --ignore-not-found %s", object.Namespace, describe(object))
-	}
+	// waitGone prints for what a script has to wait.
+	command := kubectl(object) + " delete --ignore-not-found --wait=false " + describe(object)
 	if len(options) > 0 {
 		command += " --cascade=foreground"
+	}
+	if u.DryRun {
+		if slices.Contains(u.printed, command) {
+			return nil
+		}
+		u.printed = append(u.printed, command)
 	}
 	// The answer to the deletion of an object that a finalizer keeps is the object. The client would
 	// fail to decode one whose kind is not in its scheme.
@@ -275,6 +291,14 @@ func (u *uninstaller) deleteObject(
 		return fmt.Errorf("deleting %s: %w", describe(object), err)
 	}
 	return nil
+}
+
+// kubectl returns the beginning of a command about an object.
+func kubectl(object *metav1.PartialObjectMetadata) string {
+	if object.Namespace == "" {
+		return "kubectl"
+	}
+	return "kubectl -n " + object.Namespace
 }
 
 // describe names an object as kubectl does.
@@ -295,6 +319,7 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 			return err
 		}
 		if u.DryRun {
+			fmt.Fprintf(u.Out, "%s wait --for=delete --timeout=%s %s\n", kubectl(object), u.Timeout, describe(object))
 			continue
 		}
 		begun := time.Now()
