@@ -55,8 +55,8 @@ type Options struct {
 // An uninstaller is one run of Run or Rights.
 type uninstaller struct {
 	Options
-	// isSurvey marks a run of Rights. It goes on without the objects that it cannot list: Run reports
-	// the error when it needs them.
+	// isSurvey marks a run of Rights. It goes on without the objects that the user may not list: the
+	// right to list them is among the result.
 	isSurvey bool
 	rights   []authorizationv1.ResourceAttributes
 	// programs are the DaemonSets and Deployments that the run has deleted.
@@ -426,7 +426,7 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 }
 
 // list returns the objects of a kind, without their content. A kind that the API server does not
-// serve has no objects.
+// serve has no objects. Neither has one that the user may not list, in a run of Rights.
 func (u *uninstaller) list(
 	ctx context.Context, kind schema.GroupKind, options ...client.ListOption,
 ) ([]metav1.PartialObjectMetadata, error) {
@@ -445,7 +445,7 @@ func (u *uninstaller) list(
 	})
 	err = u.Client.List(ctx, objects, options...)
 	switch {
-	case err != nil && u.isSurvey:
+	case u.isSurvey && apierrors.IsForbidden(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)
