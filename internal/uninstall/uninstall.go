@@ -33,6 +33,8 @@ const (
 	fieldOwner = client.FieldOwner("holdfast-uninstall")
 	// pollInterval is the interval at which Run checks whether an object is gone.
 	pollInterval = time.Second
+	// readTimeout limits one read during such a wait.
+	readTimeout = 10 * time.Second
 	// progressInterval is the interval at which Run prints for what it waits.
 	progressInterval = 15 * time.Second
 )
@@ -324,8 +326,11 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 		}
 		begun := time.Now()
 		reported := begun
-		err := wait.PollUntilContextTimeout(ctx, pollInterval, u.Timeout, true, func(ctx context.Context) (bool, error) {
-			err := u.Client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy())
+		err := wait.PollUntilContextTimeout(ctx, pollInterval, u.Timeout, true, func(context.Context) (bool, error) {
+			// With the deadline of the wait, the last read would fail and hide that the time is up.
+			reading, cancel := context.WithTimeout(ctx, readTimeout)
+			defer cancel()
+			err := u.Client.Get(reading, client.ObjectKeyFromObject(object), object.DeepCopy())
 			if apierrors.IsNotFound(err) {
 				return true, nil
 			}
