@@ -197,7 +197,8 @@ func TestOverlayDocuments(t *testing.T) {
 	}
 	install := read("../docs/install.md")
 	for _, dir := range overlays(t) {
-		require.True(t, strings.HasPrefix(read(filepath.Join(dir, "kustomization.yaml")), "# For "), "%s begins with its use", dir)
+		text := read(filepath.Join(dir, "kustomization.yaml"))
+		require.True(t, strings.HasPrefix(text, "# For "), "%s begins with its use", dir)
 		require.Contains(t, install, "`manifests/"+dir+"`")
 		require.Contains(t, all, "manifests/"+dir)
 	}

@@ -198,14 +198,14 @@ func (f *fixture) waitForHook(t *testing.T, name string, want bool) {
 	}, soon, poll)
 }
 
-// requireHookStays checks a hook for the time of several rounds.
-func (f *fixture) requireHookStays(t *testing.T, name string) {
+// requireHookStays checks the hook of the Machine "etcd" for the time of several rounds.
+func (f *fixture) requireHookStays(t *testing.T) {
 	t.Helper()
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for range 25 {
 		<-ticker.C
-		require.Contains(t, f.get(t, name).GetAnnotations(), machine.HookAnnotation)
+		require.Contains(t, f.get(t, "etcd").GetAnnotations(), machine.HookAnnotation)
 	}
 }
 
@@ -257,9 +257,9 @@ func TestHooks(t *testing.T) {
 	})
 	t.Run("a stale cache without the Node", func(t *testing.T) {
 		f.set(func(f *fixture) { f.cached = nil })
-		f.requireHookStays(t, "etcd")
+		f.requireHookStays(t)
 		f.set(func(f *fixture) { f.live, f.liveErr = nil, errors.New("timeout") })
-		f.requireHookStays(t, "etcd")
+		f.requireHookStays(t)
 		f.set(func(f *fixture) { f.liveErr = nil })
 		f.setNodes(node("etcd", true), node("worker", false))
 	})
@@ -332,7 +332,7 @@ func TestServedVersions(t *testing.T) {
 	const unknown = "it is not known whether the machine of node etcd is about to end"
 	require.Eventually(t, func() bool { return f.keeper.Ending(t.Context(), "etcd") == unknown }, soon, poll)
 	require.Equal(t, unknown, f.newKeeper(t).Ending(t.Context(), "etcd"), "of a leader that has just started")
-	f.requireHookStays(t, "etcd")
+	f.requireHookStays(t)
 	f.serve(t, "v1beta2")
 	f.waitForHook(t, "etcd", false)
 }
@@ -354,7 +354,7 @@ func testDeletion(t *testing.T, f *fixture) {
 		require.Equal(t, []string{"etcd Warning DeletionRefused the machine may not end: 1 of 3 would stay"}, f.events)
 		f.allowed, f.message, f.cached = true, "2 of 3 stay", nil
 	})
-	f.requireHookStays(t, "etcd") // The cache does not have the Node.
+	f.requireHookStays(t) // The cache does not have the Node.
 	f.set(func(f *fixture) { f.cached = f.live })
 	f.waitForHook(t, "etcd", false)
 	done := reviews()

@@ -182,7 +182,7 @@ func testKeptTaint(t *testing.T, f *changeFixture) {
 	f.golden(t, "release-kept-taint", "release", "kept-3")
 	node := f.node(t, "kept-3")
 	require.True(t, node.Spec.Unschedulable)
-	require.Len(t, node.Spec.Taints, 0)
+	require.Empty(t, node.Spec.Taints)
 }
 
 func requireReleasedByHand(t *testing.T, node *corev1.Node) {

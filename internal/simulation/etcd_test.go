@@ -181,7 +181,9 @@ func (sim *simulation) currentSnapshot() etcdSnapshot {
 	m := make(etcdSnapshot, len(sim.etcds))
 	for i, e := range sim.etcds {
 		for _, o := range e.members {
-			m[i] = append(m[i], memberSnapshot{id: o.id, host: o.host, learner: o.learner, alive: o.isAlive(), killed: o.host.killed})
+			m[i] = append(m[i], memberSnapshot{
+				id: o.id, host: o.host, learner: o.learner, alive: o.isAlive(), killed: o.host.killed,
+			})
 		}
 	}
 	return m

@@ -22,7 +22,9 @@ type failingClient struct {
 
 func (c failingClient) RESTMapper() meta.RESTMapper { return c.mapper }
 
-func (c failingClient) List(context.Context, client.ObjectList, ...client.ListOption) error { return c.err }
+func (c failingClient) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return c.err
+}
 
 // TestRightsWithoutList: what a user may not list is a missing right. After any other error, the
 // rights are not known.
