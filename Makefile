@@ -137,14 +137,14 @@ ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.6,$(ETCD_VERSIONS)
 ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 
 # go test starts packages in this order, so the longest come first. golangci-lint runs vet.
-SLOWEST := ./test/stress ./manifests ./internal/simulation
+SLOWEST := ./test/stress ./internal/simulation ./manifests
 
 .PHONY: test
 test: export CGO_ENABLED = $(if $(RACE),1,0)
 test: export HOLDFAST_ETCD = $(ETCD)
 test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
-	go test $(RACE) -vet=off -timeout 9m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) ./...)
+	go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) ./...)
 	$(if $(ETCD),,go test -C tools/image $(RACE) ./...)
 
 .PHONY: test-etcd
