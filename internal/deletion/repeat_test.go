@@ -98,7 +98,10 @@ func probedAgain(t *testing.T, r testReviewer, c *v1alpha1.EtcdCluster) probedCl
 	request, err := r.store.RequestProbe(t.Context(), c)
 	require.NoError(t, err)
 	t.Cleanup(request.Release)
-	hasAnswers := func() bool { return request.Result().Answers() >= 2*len(c.Spec.Members) }
+	hasAnswers := func() bool {
+		result := request.Result()
+		return result.Answers() == 2*len(result.Cluster.Status.Observations)
+	}
 	require.Eventually(t, hasAnswers, 10*time.Second, time.Millisecond)
 	result := request.Result()
 	result.Cluster = result.Cluster.DeepCopy()
