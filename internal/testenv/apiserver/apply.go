@@ -155,6 +155,10 @@ type policyProbe struct {
 	name string
 }
 
+// policiesTimeout limits WaitForPolicies. Seconds are enough, also on a busy machine.
+// kube-apiserver may keep an earlier parameter for good (kubernetes#130887).
+const policiesTimeout = 2 * time.Minute
+
 // WaitForPolicies returns when the API server enforces every policy and webhook configuration
 // that existed before the call. The API server observes each kind with a watch, in the order of
 // writing. So WaitForPolicies creates one more object of each kind: a mutating policy with a
@@ -164,6 +168,8 @@ type policyProbe struct {
 func (s *Server) WaitForPolicies(ctx context.Context) (err error) {
 	probe := policyProbe{s, "policy-probe-" + utilrand.String(10)}
 	defer func() { err = errors.Join(err, probe.deleteAll(context.WithoutCancel(ctx))) }()
+	ctx, cancel := context.WithTimeout(ctx, policiesTimeout)
+	defer cancel()
 	type step = func(context.Context) error
 	creations, checks := []step{probe.createValidating, probe.createWebhook},
 		[]step{probe.checkValidating, probe.checkWebhook}
