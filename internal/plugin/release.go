@@ -231,7 +231,7 @@ func foreignCordon(n *corev1.Node, record readiness.Record) string {
 	case !n.Spec.Unschedulable, owner == string(fieldOwner), owner == "" && isHolds:
 		return ""
 	case owner == "":
-		return "it is not known who has cordoned it"
+		return "an unknown client has cordoned it"
 	}
 	return owner + " has cordoned it"
 }

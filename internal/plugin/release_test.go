@@ -29,7 +29,7 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 	t.Run("foreign cordon", func(t *testing.T) {
 		code, out := f.run(t, operator, "", "release", "cordoned-1", "--yes")
 		require.Equal(t, cli.ExitFailure, code)
-		require.Contains(t, out, "it is not known who has cordoned it; if it may take pods: kubectl uncordon cordoned-1")
+		require.Contains(t, out, "an unknown client has cordoned it; if it may take pods: kubectl uncordon cordoned-1")
 	})
 	t.Run("foreign cordon during a hold", func(t *testing.T) {
 		f.addOpenNode(t, "cordoned-2", `{"metadata":{"annotations":{"holdfast.dev/hold":

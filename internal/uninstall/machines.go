@@ -1,0 +1,53 @@
+package uninstall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+)
+
+// machinesBinding is the name of the ClusterRoleBinding with which the webhook writes Machines.
+const machinesBinding = "holdfast-webhook-machines"
+
+// removeHooks removes the hook of Holdfast from the Machines of Cluster API. Without Holdfast, a
+// Machine with the hook is never deleted. A cluster without Machines is no error.
+func (u *uninstaller) removeHooks(ctx context.Context) error {
+	kind := schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine}
+	list, err := u.list(ctx, kind)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{machine.HookAnnotation: nil},
+	}})
+	if err != nil {
+		return fmt.Errorf("encoding the patch: %w", err)
+	}
+	var failed []error
+	for i := range list {
+		m := &list[i]
+		if _, isHooked := m.Annotations[machine.HookAnnotation]; !isHooked {
+			continue
+		}
+		if err := u.needFor(m, "patch"); err != nil {
+			return err
+		}
+		command := fmt.Sprintf("kubectl -n %s annotate %s.%s %s %s-",
+			m.Namespace, machine.Resource, machine.ClusterAPIGroup, m.Name, machine.HookAnnotation)
+		err := u.do(command, fmt.Sprintf("Machine %s/%s: hook removed", m.Namespace, m.Name), func() error {
+			return u.Client.Patch(ctx, m, client.RawPatch(types.MergePatchType, patch), fieldOwner)
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			failed = append(failed, fmt.Errorf("patching Machine %s/%s: %w", m.Namespace, m.Name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
