@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -41,7 +42,25 @@ type historyResult struct {
 }
 
 // A historyCounts counts what happened in a history, to show how much the histories cover.
-type historyCounts struct{ allowed, refused, deleted, recovered, drained, outages, machines, hooks int }
+type historyCounts struct {
+	allowed, refused, deleted, recovered, drained, outages, machines, hooks int
+	// besideReboot is the number of deletions that were allowed during a reboot of another machine
+	// with a member of the same cluster.
+	besideReboot int
+}
+
+// add adds the counts of another history.
+func (c *historyCounts) add(o historyCounts) {
+	c.allowed += o.allowed
+	c.refused += o.refused
+	c.deleted += o.deleted
+	c.recovered += o.recovered
+	c.drained += o.drained
+	c.outages += o.outages
+	c.machines += o.machines
+	c.hooks += o.hooks
+	c.besideReboot += o.besideReboot
+}
 
 // A historyKind is a kind of histories: it picks their profiles.
 type historyKind func(*choices) profile
@@ -94,7 +113,9 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 	random, within, begun := flagValue[int]("histories"), flagValue[time.Duration]("within"), time.Now()
 	first := rand.Uint64() | 1<<63
 	t.Logf("%d fixed histories, %d random ones with seeds from %d", fixed, random, first)
-	var played, allowed, refused, deleted, healed, drained, outages, ended, hooks atomic.Int64
+	var played atomic.Int64
+	var mu sync.Mutex
+	var total historyCounts
 	for lane := range lanes {
 		t.Run(fmt.Sprint(lane), func(t *testing.T) {
 			t.Parallel()
@@ -110,14 +131,9 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 					t.Logf("%d histories in %s", n, time.Since(begun).Round(time.Second))
 				}
 				o := k.play(t, fromSeed(seed), steps, false)
-				allowed.Add(int64(o.counts.allowed))
-				refused.Add(int64(o.counts.refused))
-				deleted.Add(int64(o.counts.deleted))
-				healed.Add(int64(o.counts.recovered))
-				drained.Add(int64(o.counts.drained))
-				outages.Add(int64(o.counts.outages))
-				ended.Add(int64(o.counts.machines))
-				hooks.Add(int64(o.counts.hooks))
+				mu.Lock()
+				total.add(o.counts)
+				mu.Unlock()
 				if o.failure != "" {
 					k.report(t, fmt.Sprint("seed ", seed), o, steps)
 					return
@@ -126,10 +142,11 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 		})
 	}
 	t.Cleanup(func() {
-		t.Logf("%d histories in %s: %d requests allowed (%d drains), %d refused, %d deletions carried out, "+
-			"%d drained machines away; %d recovery checks", played.Load(), time.Since(begun).Round(time.Second), allowed.Load(),
-			drained.Load(), refused.Load(), deleted.Load(), outages.Load(), healed.Load())
-		t.Logf("%d machines ended by their objects, %d hooks allowed to be removed", ended.Load(), hooks.Load())
+		t.Logf("%d histories in %s: %d requests allowed (%d drains, %d beside a reboot), %d refused, "+
+			"%d deletions carried out, %d drained machines away; %d recovery checks", played.Load(),
+			time.Since(begun).Round(time.Second), total.allowed, total.drained, total.besideReboot, total.refused,
+			total.deleted, total.outages, total.recovered)
+		t.Logf("%d machines ended by their objects, %d hooks allowed to be removed", total.machines, total.hooks)
 	})
 }
 

@@ -1,19 +1,13 @@
 package simulation
 
 import (
-	"fmt"
 	"maps"
-	"math/rand/v2"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 const (
@@ -32,9 +26,6 @@ type simulatedKured struct {
 	since int
 	// rebooted is true if the machine has been down.
 	rebooted bool
-	// checked is the number of allowed deletions that have been checked, and met the number of
-	// those during a reboot.
-	checked, met int
 }
 
 // step does the next step of kured.
@@ -90,37 +81,6 @@ func (k *simulatedKured) edit(h *simulatedHost, marked bool) {
 	}
 }
 
-// check checks the deletions that were allowed while kured rebooted another machine: quorum must
-// not depend on a member that is away. A mark that is younger than the review may come too late
-// for it. A repeated review is answered by the grant of an earlier one, which may be older than the
-// mark.
-func (k *simulatedKured) check() {
-	for ; k.checked < len(k.sim.allowedReviews); k.checked++ {
-		a := k.sim.allowedReviews[k.checked]
-		isRepeated := a.review.answer.AuditAnnotations["reason"] == string(quorum.Repeated)
-		if k.host == nil || k.host == a.loss.host || k.since > a.review.firstSnapshot || isRepeated {
-			continue
-		}
-		for i, e := range k.sim.etcds {
-			if e.memberOn(a.loss.host) == nil || e.memberOn(k.host) == nil {
-				continue
-			}
-			k.met++
-			left := 0
-			for _, m := range e.voters() {
-				isAway := m.host == k.host || m.host == a.loss.host
-				if !isAway && k.sim.wasAlive(i, m.id, a.review.firstSnapshot, a.lastSnapshot) {
-					left++
-				}
-			}
-			if voters := len(e.voters()); left < quorumOf(voters) {
-				k.sim.fail("deletion %d of Node %s was allowed while kured reboots Node %s: of %d voters only %d are left",
-					a.review.deletion.number, a.review.node.Name, k.host.name, voters, left)
-			}
-		}
-	}
-}
-
 // A rebootMark identifies one reboot that a Node announces. It is zero if no Node announces any.
 type rebootMark struct {
 	uid   types.UID
@@ -147,55 +107,19 @@ func (k *simulatedKured) stop() {
 	}
 }
 
-// run lets random actions and the steps of kured happen.
-func (k *simulatedKured) run(steps int) {
-	for range steps {
-		synctest.Wait()
-		k.sim.collectAnswers()
-		k.check()
-		if k.sim.hasFailed() {
-			return
-		}
-		actions := append(k.sim.profile.environmentActions(k.sim), action{3, k.step})
-		actions = append(actions, k.sim.workActions()...)
-		k.sim.pickAction(append(actions, action{2, func() { k.sim.sleep(100 * time.Millisecond) }}))
-		k.sim.recordSnapshot()
-	}
-	synctest.Wait()
-	k.sim.collectAnswers()
-	k.check()
+// rebootProfile picks a profile in which kured reboots machines beside programs that delete Nodes.
+func rebootProfile(c *choices) profile {
+	p := randomProfile(c)
+	p.bound, p.settled, p.careful, p.clusters = true, true, false, []int{3 + 2*c.pick(2)}
+	p.hosts = p.clusters[0] + c.pick(2)
+	p.disableAll([]simulationFeature{breakGlass, clusterDeletions, apiRestores, drains})
+	p.enabled[reboots] = true
+	return p
 }
 
-// TestHistoriesWithReboots plays random histories with kured beside programs that delete Nodes.
+// TestHistoriesWithReboots plays random histories in which kured reboots machines.
 func TestHistoriesWithReboots(t *testing.T) {
-	const fixed, steps = 60, 150
-	met := 0
-	first := rand.Uint64() | 1<<63
-	for i := range fixed + flagValue[int]("histories") {
-		seed := uint64(i + 1)
-		if i >= fixed {
-			seed = first + uint64(i)
-		}
-		synctest.Test(t, func(t *testing.T) {
-			c := fromSeed(seed)
-			p := randomProfile(c)
-			p.bound, p.careful, p.clusters = true, false, []int{3 + 2*c.pick(2)}
-			p.hosts = p.clusters[0] + c.pick(2)
-			p.disableAll([]simulationFeature{membershipChanges, breakGlass, clusterDeletions, apiRestores, reboots, drains})
-			k := &simulatedKured{sim: newSimulation(t.Context(), c, p, false)}
-			k.run(steps)
-			k.sim.stop()
-			met += k.met
-			if k.sim.hasFailed() {
-				t.Errorf("seed %d: %s\n%s", seed, k.sim.failure, strings.Join(k.sim.trace, "\n"))
-			}
-		})
-		if t.Failed() {
-			return
-		}
-	}
-	t.Log(fmt.Sprint(met, " deletions were allowed during a reboot; random seeds from ", first))
-	require.Positive(t, met)
+	historyKind(rebootProfile).playAll(t, 20)
 }
 
 // TestF24KuredBesideAutoscaler lets an autoscaler delete a second Node while kured reboots the

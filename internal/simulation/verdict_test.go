@@ -172,6 +172,11 @@ type allowedReview struct {
 // grant.
 func (sim *simulation) checkAllowed(a *allowedReview) {
 	sim.checkQuorumAfter(a, nil)
+	if slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool {
+		return a.review.order[e.id] > 0 && a.review.before.reboot.uid != a.loss.uid && len(sim.awayMembers(e, a)) > 0
+	}) {
+		sim.counts.besideReboot++
+	}
 	for _, earlier := range sim.allowedReviews {
 		if !earlier.loss.over && earlier.review.deletion != a.review.deletion {
 			sim.checkQuorumAfter(earlier, a.loss)
