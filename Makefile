@@ -126,8 +126,10 @@ plugin: ## Build the plugin of kubectl into bin/kubectl-holdfast
 	@mkdir -p bin
 	go build -ldflags "-s -w" -o bin/kubectl-holdfast ./cmd/kubectl-holdfast
 
-# The race detector needs a C compiler. Without one the tests run without it and report that.
+# The race detector needs a C compiler. Without one the tests run without it and report that. The
+# servers are built without cgo in any case, so that other targets use the same compiled packages.
 RACE := $(if $(C_COMPILER),-race)
+TEST_CGO := CGO_ENABLED=$(if $(RACE),1,0)
 
 # The packages whose tests run etcd as a user's cluster. The etcd of each kube-apiserver stays 3.6.
 ETCD_PACKAGES := ./internal/testenv/etcd ./internal/etcdprobe ./internal/etcddetect ./internal/host ./cmd/agent ./test/stress
@@ -140,12 +142,11 @@ ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 SLOWEST := ./test/stress ./internal/simulation ./manifests
 
 .PHONY: test
-test: export CGO_ENABLED = $(if $(RACE),1,0)
 test: export HOLDFAST_ETCD = $(ETCD)
 test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
-	go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) ./...)
-	$(if $(ETCD),,go test -C tools/image $(RACE) ./...)
+	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) ./...)
+	$(if $(ETCD),,$(TEST_CGO) go test -C tools/image $(RACE) ./...)
 
 .PHONY: test-etcd
 test-etcd: $(SERVERS) $(ETCD_SERVERS) bin/etcd-embedded/etcd ## Run the tests with etcd 3.4 to 3.7, the settings of k3s and k0s, and a rolling upgrade and downgrade
