@@ -113,18 +113,20 @@ generate: bin/controller-gen bin/helm ## Write deep copies and the CRD from the 
 # gRPC's page of traces is a template that calls methods by name, so the linker would keep every
 # method. Without that page the agent is a sixth smaller, on disk and in memory.
 TAGS := grpcnotrace
+# All builds of Holdfast have these flags, so that they use the same compiled packages.
+PROGRAM_FLAGS := -trimpath -tags $(TAGS)
 
 .PHONY: build
 build: ## Build agent, webhook and the program of guard pods into bin/
 	@mkdir -p bin
-	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-agent ./cmd/agent
-	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-webhook ./cmd/webhook
-	go build -ldflags "-s -w" -o bin/holdfast-guard ./cmd/guard
+	go build $(PROGRAM_FLAGS) -ldflags "-s -w" -o bin/holdfast-agent ./cmd/agent
+	go build $(PROGRAM_FLAGS) -ldflags "-s -w" -o bin/holdfast-webhook ./cmd/webhook
+	go build $(PROGRAM_FLAGS) -ldflags "-s -w" -o bin/holdfast-guard ./cmd/guard
 
 .PHONY: plugin
 plugin: ## Build the plugin of kubectl into bin/kubectl-holdfast
 	@mkdir -p bin
-	go build -ldflags "-s -w" -o bin/kubectl-holdfast ./cmd/kubectl-holdfast
+	go build $(PROGRAM_FLAGS) -ldflags "-s -w" -o bin/kubectl-holdfast ./cmd/kubectl-holdfast
 
 # The race detector needs a C compiler. Without one the tests run without it and report that. The
 # servers are built without cgo in any case, so that other targets use the same compiled packages.
@@ -181,7 +183,7 @@ soak: $(SERVERS) ## Run Holdfast for hours with faults, and check that nothing g
 
 .PHONY: lint
 lint: bin/golangci-lint bin/controller-gen bin/helm prose workflows vulncheck ## Lint code and language, and check that generated files and go.mod are up to date
-	bin/golangci-lint run ./...
+	GOFLAGS="$(GOFLAGS) -trimpath" bin/golangci-lint run ./...
 	bin/golangci-lint fmt --diff ./...
 	@go mod tidy -diff
 	@$(MAKE) --no-print-directory generate && git diff --exit-code -- api charts/holdfast/files manifests \
@@ -219,13 +221,13 @@ style: ## Measure how the code reads: function length, comment width, names (DIR
 
 .PHONY: demo-programs
 demo-programs: build
-	go build -tags $(TAGS) -ldflags "-s -w" -o bin/holdfast-demo ./test/demo
+	go build $(PROGRAM_FLAGS) -ldflags "-s -w" -o bin/holdfast-demo ./test/demo
 
 # To measure the first run of a new user, in a clone without bin/:
 # GOCACHE=$(mktemp -d) GOMODCACHE=$(mktemp -d) make demo
 .PHONY: demo
 demo: ## Show the main features on real servers; no Docker, no root (V=1 prints all commands, KEEP=1 keeps the cluster running, RECORD=FILE records the metrics)
-	@TAGS=$(TAGS) exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep) $(if $(RECORD),-record $(RECORD))
+	@PROGRAM_FLAGS="$(PROGRAM_FLAGS)" exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: bench
 bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; STRICT=1 fails if a target is missed)
@@ -262,7 +264,7 @@ bin/pack-image: tools/image/main.go tools/image/go.mod tools/image/go.sum
 .PHONY: program
 program:
 	@mkdir -p $(OUT) && GOTOOLCHAIN=$(GO_IMAGES) GOFLAGS= GOEXPERIMENT= GOFIPS140=off GOOS=$(GOOS) GOARCH=$(ARCH) GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 \
-		go build -tags $(TAGS) -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$(VERSION)+$(REVISION)" \
+		go build $(PROGRAM_FLAGS) -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$(VERSION)+$(REVISION)" \
 			-o $(OUT)/$(PROGRAM) ./cmd/$(PROGRAM:holdfast-%=%)
 
 bin/crane: tools/image/go.mod tools/image/go.sum

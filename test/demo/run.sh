@@ -49,8 +49,9 @@ find_server() {
 
 # list_stale lists the packages that must be compiled.
 list_stale() {
-  local list=(-deps -f '{{if .Stale}}{{.ImportPath}}{{end}}')
-  go list "${list[@]}" -tags "$TAGS" ./cmd/agent ./cmd/webhook ./test/demo
+  local list=(-deps -f '{{if .Stale}}{{.ImportPath}}{{end}}') flags
+  read -ra flags <<< "$PROGRAM_FLAGS"
+  go list "${list[@]}" "${flags[@]}" ./cmd/agent ./cmd/webhook ./test/demo
   if ((${#kubernetes[@]})); then
     go list -C tools/kubernetes "${list[@]}" "${kubernetes[@]/#/k8s.io/kubernetes/cmd/}"
   fi

@@ -53,9 +53,8 @@ const (
 // addresses of the nodes identify hosts.
 func TestMain(m *testing.M) {
 	// The namespace has no connection to a module proxy.
-	list := exec.Command("go", "list", "-deps", "../../cmd/agent", "../../cmd/webhook")
-	if out, err := list.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "downloading modules: %v\n%s", err, out)
+	if err := fixture.DownloadModules(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 	}
 	for tool, modules := range map[string][]string{
 		"karpenter":   {"sigs.k8s.io/karpenter"},
@@ -104,18 +103,11 @@ type rig struct {
 // newRig builds Holdfast and starts a kube-apiserver.
 func newRig(t *testing.T, name string) *rig {
 	t.Helper()
-	root, err := process.RepositoryRoot()
+	agent, webhook, err := fixture.BuildPrograms(t.Context(), t.TempDir())
 	require.NoError(t, err)
-	bin := t.TempDir()
-	for _, program := range []string{"agent", "webhook"} {
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, program), "./cmd/"+program)
-		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-		out, err := build.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
 	r := &rig{t: t}
 	r.Environment, err = fixture.New(fixture.Options{
-		Name: name, Out: t.Output(), Agent: filepath.Join(bin, "agent"), Webhook: filepath.Join(bin, "webhook"),
+		Name: name, Out: t.Output(), Agent: agent, Webhook: webhook,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close(context.WithoutCancel(t.Context()), !t.Failed())) })

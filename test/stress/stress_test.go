@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -64,9 +63,8 @@ func TestMain(m *testing.M) {
 	flag.Duration("soak", 0, "how long TestSoak runs, for example 2h; it is skipped without")
 	flag.String("record", "", "the `file` for the samples of TestSoak, as CSV")
 	// The namespace has no connection to a module proxy.
-	list := exec.Command("go", "list", "-deps", "../../cmd/agent", "../../cmd/webhook")
-	if out, err := list.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "downloading modules: %v\n%s", err, out)
+	if err := fixture.DownloadModules(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 	}
 	if status, done := hostnet.Isolate(); done {
 		os.Exit(status)
@@ -142,20 +140,14 @@ func newEnvironment(t *testing.T) *stressTest {
 	for _, dir := range []string{"api", "cmd", "internal", "pkg"} {
 		require.NoError(t, process.TrackInputs(filepath.Join(root, dir)))
 	}
-	bin := t.TempDir()
-	for name, dir := range map[string]string{"agent": "./cmd/agent", "webhook": "./cmd/webhook"} {
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, name), dir)
-		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-		out, err := build.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
+	agent, webhook, err := fixture.BuildPrograms(t.Context(), t.TempDir())
+	require.NoError(t, err)
 	s := &stressTest{
 		history: newDeletionHistory(), nodes: map[string]int{}, toReplace: map[string]chan struct{}{},
 		uids: map[string]types.UID{}, counts: map[string]int{},
 	}
 	s.Environment, err = fixture.New(fixture.Options{
-		Name: "stress", Out: t.Output(), Agent: filepath.Join(bin, "agent"), Webhook: filepath.Join(bin, "webhook"),
-		Metrics: true,
+		Name: "stress", Out: t.Output(), Agent: agent, Webhook: webhook, Metrics: true,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close(context.WithoutCancel(t.Context()), !t.Failed())) })
