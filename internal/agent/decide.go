@@ -120,6 +120,10 @@ func (d *nodeDecision) addMachine(in nodeInputs) error {
 	if !in.hasSPC {
 		return nil
 	}
+	_, isReported := in.node.Annotations[spc.NodeAnnotation]
+	if isReported && in.withholdGroup && d.protection == nil {
+		return nil // what an earlier agent has reported stays until this one has searched for etcd
+	}
 	match := in.inventory.Find(in.node)
 	d.match = &match
 	terms := spc.Terms{Now: in.now}
@@ -248,7 +252,7 @@ func memberCondition(p protect.Protection) corev1.NodeCondition {
 // of the agent repeats no event.
 func (d nodeDecision) events(before, after *corev1.Node) []nodeEvent {
 	var found []nodeEvent
-	if e := d.hold.Event; e != nil {
+	if e := d.hold.Event; e != nil && d.isHoldWritten(after) {
 		found = append(found, nodeEvent{e.Type, e.Reason, e.Message})
 	}
 	was, is := isMember(before), isMember(after)
@@ -264,6 +268,15 @@ func (d nodeDecision) events(before, after *corev1.Node) []nodeEvent {
 		found = append(found, providerIDEvents(d.protection.ProviderIDProblem, before, after)...)
 	}
 	return append(found, d.machineEvents(before, after)...)
+}
+
+// isHoldWritten reports whether the Node has the record of the decision, or its condition if there
+// is no record. A policy or another webhook may have refused it.
+func (d nodeDecision) isHoldWritten(n *corev1.Node) bool {
+	if record := d.urgent.Annotations[readiness.HoldAnnotation]; record != nil {
+		return n.Annotations[readiness.HoldAnnotation] == *record
+	}
+	return condition(n, readiness.NetworkHeld).Reason == d.hold.Reason
 }
 
 // providerIDEvents returns the event about a problem that the condition did not contain before.

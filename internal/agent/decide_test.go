@@ -97,6 +97,35 @@ func TestMemberEvents(t *testing.T) {
 	}
 }
 
+// TestHoldEvent checks that a hold or release is reported only if it was written. A policy of the
+// cluster may refuse it, and everything else is written alone.
+func TestHoldEvent(t *testing.T) {
+	for name, c := range map[string]struct {
+		facts  readiness.Facts
+		reason string
+	}{
+		"released": {openNetwork(), readiness.EventReleased},
+		"held":     {readiness.Facts{BootID: openNetwork().BootID, GoingDown: true}, readiness.EventHeld},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := withMachine("running")
+			if c.reason == readiness.EventHeld {
+				_, in.node = mustDecide(t, in)
+			}
+			in.facts = c.facts
+			d, after := mustDecide(t, in)
+			reasons := func(after *corev1.Node) (found []string) {
+				for _, e := range d.events(in.node, after) {
+					found = append(found, e.reason)
+				}
+				return found
+			}
+			require.Contains(t, reasons(after), c.reason)
+			require.NotContains(t, reasons(written(in.node, d.rest)), c.reason)
+		})
+	}
+}
+
 // TestBreakGlass checks that a valid break-glass override keeps the label off the Node.
 func TestBreakGlass(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)

@@ -64,6 +64,22 @@ func TestWithholdGroup(t *testing.T) {
 	}
 }
 
+// TestReportAfterRestart checks that an agent that has not searched for etcd yet leaves the report of
+// the last one.
+func TestReportAfterRestart(t *testing.T) {
+	in := withMachine("running")
+	in.evidence = &evidence.Scan{Found: []evidence.FoundServer{foundMember(812)}}
+	_, in.node = mustDecide(t, in)
+	in.evidence = nil
+	d, after := mustDecide(t, in)
+	require.NotContains(t, d.all.Annotations, spc.NodeAnnotation)
+	require.Empty(t, d.machineEvents(in.node, after))
+
+	in.staleReason = "it hangs"
+	d, _ = mustDecide(t, in)
+	require.Contains(t, *d.all.Annotations[spc.NodeAnnotation], "it is not known whether the node holds etcd")
+}
+
 func TestMachineEvents(t *testing.T) {
 	reasons := func(d nodeDecision, before, after *corev1.Node) (found []string) {
 		for _, e := range d.machineEvents(before, after) {
@@ -78,7 +94,7 @@ func TestMachineEvents(t *testing.T) {
 
 	// The machine recovers: the annotation goes, and no event repeats.
 	in = withMachine("running")
-	in.node.Annotations = failed.Annotations
+	in.node.Annotations, in.evidence = failed.Annotations, &evidence.Scan{}
 	d, running := mustDecide(t, in)
 	require.Contains(t, d.all.Annotations, spc.ProblemAnnotation)
 	require.Equal(t, []string{"Normal SPCMatched"}, reasons(d, failed, running))

@@ -267,9 +267,9 @@ func (e holdEvaluation) decideForBoot() Decision {
 	case e.record.BootID == e.facts.BootID:
 		return e.leaveAlone(e.record.Reason)
 	case e.isOpen():
-		return e.endHold(Released, NetworkReady)
+		return e.endHold(Released, e.reasonInNextBoot(NetworkReady))
 	case e.isExempt():
-		return e.endHold(Released, Exempt)
+		return e.endHold(Released, e.reasonInNextBoot(Exempt))
 	case e.record.BootID == "":
 		return e.endHold(Released, FirstSeen)
 	case e.canHold():
@@ -280,6 +280,17 @@ func (e holdEvaluation) decideForBoot() Decision {
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, CordonedByOthers,
 		"not held: the node was already cordoned when it came up from a reboot. When it is uncordoned, it is "+
 			"held if this is still missing: "+e.missing))
+}
+
+// reasonInNextBoot returns the reason for the record of a node that is not held in a later boot.
+// While the cordon of a hold stays, only the reason KeptCordoned shows that it is not that of
+// another client.
+func (e holdEvaluation) reasonInNextBoot(reason string) string {
+	isKept := e.record.Reason == KeptCordoned && e.record.Taint == "" && e.node.Spec.Unschedulable
+	if isKept && CordonOwner(e.node) == "" {
+		return KeptCordoned
+	}
+	return reason
 }
 
 // canHold reports whether a hold is needed and allowed.

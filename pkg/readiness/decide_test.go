@@ -14,6 +14,8 @@ func TestDecide(t *testing.T) {
 	released, overridden := recorded(Released, thisBoot, NetworkReady), recorded(Overridden, thisBoot, EndedByHand)
 	labelled := recorded(Overridden, thisBoot, EndedByLabel)
 	before, overriddenBefore := recorded(Released, otherBoot, NetworkReady), recorded(Overridden, otherBoot, EndedByHand)
+	keptBefore := recorded(Released, otherBoot, KeptCordoned)
+	byKubectl := owned("kubectl", "", `{"f:spec":{"f:unschedulable":{}}}`)
 	bootless := recorded(Released, "", NetworkReady)
 	mismatched := recorded(Released, thisBoot, GatesDoNotFit)
 	mismatchedBefore := recorded(Released, otherBoot, GatesDoNotFit)
@@ -30,6 +32,7 @@ func TestDecide(t *testing.T) {
 	firstSeen := holdOutcome{record: "released FirstSeen", reason: NotHeld}
 	isExempt := holdOutcome{record: "released Exempt", reason: NotHeld}
 	networkReady := holdOutcome{record: "released NetworkReady", reason: NotHeld}
+	stillKept := holdOutcome{record: "released KeptCordoned", reason: NotHeld}
 	mismatch := holdOutcome{record: "released GatesDoNotFit", reason: GatesDoNotFit, event: EventGatesDoNotFit}
 	stillMismatch := holdOutcome{reason: GatesDoNotFit}
 	waiting := holdOutcome{held: true, reason: WaitingForFlannel}
@@ -105,6 +108,12 @@ func TestDecide(t *testing.T) {
 			holdOutcome{record: "released KeptCordoned", reason: NotHeld, event: EventReleased}.clearing(),
 		},
 		{"keep-cordoned, gates closed", node(bornHeld, cordoned, raised, kept), closed, byDefault, waiting},
+		{"kept, rebooted", node(keptBefore, cordoned, kept), open, byDefault, stillKept},
+		{"kept, rebooted, annotation removed", node(keptBefore, cordoned), open, byDefault, stillKept},
+		{"kept, rebooted, exempt", node(keptBefore, cordoned, exempt), closed, byDefault, stillKept},
+		{"kept, rebooted, gates closed", node(keptBefore, cordoned, kept), closed, byDefault, cordonedByOthers},
+		{"kept, rebooted, uncordoned", node(keptBefore), open, byDefault, networkReady},
+		{"kept, rebooted, cordoned again", node(keptBefore, cordoned, byKubectl), open, byDefault, networkReady},
 
 		// After a crash between the two writes of a release.
 		{"crash", node(released, raised), open, byDefault, notHeld.clearing()},

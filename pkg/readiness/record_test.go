@@ -99,6 +99,7 @@ func TestCordonOwner(t *testing.T) {
 		"other fields": {
 			owned("kubectl", "", `{"f:metadata":{"f:annotations":{"f:x/f:unschedulable":{}}},"f:spec":{"f:taints":{}}}`), "",
 		},
+		"merged entries":           {owned("ancient-changes", "", cordon), ""},
 		"status":                   {owned("kubelet", "status", cordon), ""},
 		"unreadable managedFields": {owned("kubectl", "", `{"f:spec":["f:unschedulable"`), ""},
 		"removed managedFields": {func(n *corev1.Node) {
