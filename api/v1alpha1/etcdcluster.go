@@ -230,6 +230,12 @@ type Grant struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	SystemUUID string `json:"systemUUID,omitempty"`
+	// ProviderID is the identity of the machine in its cloud (spec.providerID of the Node). It shows
+	// which Machine or NodeClaim ends the machine, also when the Node is gone. Empty means unknown.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
 	// Addresses are the hosts at which the machine and its members were reached.
 	//
 	// +optional

@@ -168,14 +168,14 @@ func observeHost(ctx context.Context, machine *host.Host, options inspectFlags) 
 	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
 	look := machine.Findings(ctx)
 	r.Etcd = etcdReport{Found: []foundReport{}, Unknown: look.Unknown, Notes: look.Notes}
-	for _, sighting := range look.Found {
-		found := foundReport{FoundServer: evidence.FoundServer{Server: sighting}}
+	for _, server := range look.Found {
+		found := foundReport{FoundServer: evidence.FoundServer{Server: server}}
 		// Like the agent, probe a server whose process is not visible too.
-		if options.askEtcd && (options.staticPods || !sighting.InCluster) {
-			found.Identity = prober.Identify(ctx, sighting)
+		if options.askEtcd && (options.staticPods || !server.InCluster) {
+			found.Identity = prober.Identify(ctx, server)
 		}
 		if found.HasAnswered() && !found.Removed {
-			observation := prober.Observe(ctx, sighting, found.Identity)
+			observation := prober.Observe(ctx, server, found.Identity)
 			found.Observation = &observation
 		}
 		r.Etcd.Found = append(r.Etcd.Found, found)

@@ -250,3 +250,15 @@ func TestUndecidedEvictions(t *testing.T) {
 	require.True(t, f.post(EvictionPath, evictionReview(nil)).Allowed)
 	require.Empty(t, f.event())
 }
+
+// TestF68NodeRegistersDuringDrain: the drain of a Node is refused, and meanwhile its kubelet
+// registers again. The program that drains would go on with that machine.
+func TestF68NodeRegistersDuringDrain(t *testing.T) {
+	f := newFixture(t)
+	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
+	f.during = func() {
+		f.live = f.live.DeepCopy()
+		f.live.UID = "uid-2"
+	}
+	requireRetriable(t, f.post(EvictionPath, evictionReview(nil)))
+}

@@ -63,8 +63,7 @@ const (
 // [deletion.Reviewer]: https://pkg.go.dev/github.com/holdfast-dev/holdfast/internal/deletion
 type Reviewer interface {
 	// Review decides for a Node with the etcd label, and for a drain. It has recorded the grant when
-	// it allows.
-	// An error comes with a refusal, or with the zero Decision.
+	// it allows. An error comes with a refusal, or with the zero Decision.
 	Review(ctx context.Context, req quorum.Request) (quorum.Decision, error)
 	// ReviewUnlabelled decides for any other Node, immediately. An error with the zero Decision
 	// means that nothing is known of the node. An error with a refusal means that a break-glass
@@ -235,10 +234,10 @@ func (h *Handler) decide(ctx context.Context, e entry, r review) (a answer) {
 // paused decides long after the API server has given up, and another replica may have allowed the
 // deletion meanwhile. Its refusal would then be an event about a Node that does not exist. The read
 // has its own deadline, because that of the entry may have passed. A Node that cannot be read
-// exists.
+// exists. For a drain, so does one that was registered again: the drain goes on with that machine.
 func (h *Handler) isGone(ctx context.Context, r review) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReadTimeout)
 	defer cancel()
 	live, err := h.node(ctx, r.node.Name)
-	return apierrors.IsNotFound(err) || (err == nil && live.UID != r.node.UID)
+	return apierrors.IsNotFound(err) || (err == nil && r.pod == "" && live.UID != r.node.UID)
 }

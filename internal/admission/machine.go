@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -61,7 +62,7 @@ func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user stri
 	e.decide = func(ctx context.Context, r review) answer {
 		return h.decideNodesOf(ctx, r, h.liveNodes, refuseUndecided)
 	}
-	r := review{node: &corev1.Node{}, machine: &m, user: user}
+	r := review{node: &corev1.Node{}, machine: &m, user: user, isLast: true}
 	a := h.decide(ctx, e, r)
 	if a.Allowed {
 		h.record(e.path, r, a, time.Since(began))
@@ -155,7 +156,14 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 		e = h.etcdNodeEntry()
 	}
 	r.node, r.version, r.machine = node, node.ResourceVersion, nil
-	return h.decide(ctx, e, r)
+	if r.isLast {
+		r.version = ""
+	}
+	a := h.decide(ctx, e, r)
+	if r.isLast && a.Allowed && a.isUnproven {
+		a = refuseUndecided(http.StatusServiceUnavailable, a.Reason, strings.Join(a.Warnings, " "))
+	}
+	return a
 }
 
 // allowMachineUndecided is the fallback of the entry for machines. The entry is for all machines

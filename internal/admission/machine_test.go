@@ -316,6 +316,38 @@ func TestReviewMachineOfNewNode(t *testing.T) {
 	require.False(t, allowed, message)
 }
 
+// TestF65LastReview: the last review before a machine ends repeats no earlier one, whose answer may
+// be a minute old. It refuses if it fails, also for a Node without the label.
+func TestF65LastReview(t *testing.T) {
+	object := machine.Object{Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1"}
+	for _, test := range []struct {
+		labelled, panics, allowed bool
+		err                       error
+	}{
+		{labelled: true, allowed: true},
+		{labelled: true, panics: true},
+		{allowed: true},
+		{panics: true},
+		{err: errors.New("the cache is not synced")},
+	} {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			f := newFixture(t)
+			f.live.Spec.ProviderID, f.live.ResourceVersion = "cloud:///1", "7"
+			if !test.labelled {
+				delete(f.live.Labels, observation.EtcdMemberLabel)
+			}
+			f.panics, f.err = test.panics, test.err
+			if test.allowed {
+				f.decision = quorum.Decision{Allowed: true, Reason: quorum.QuorumKept}
+			}
+			allowed, message := f.handler.ReviewMachine(t.Context(), object, "Cluster API")
+			require.Equal(t, test.allowed, allowed, message)
+			require.Len(t, f.requests, 1)
+			require.Empty(t, f.requests[0].Version)
+		})
+	}
+}
+
 // TestF55MachineRegistersDuringReview: while a review of a machine reviews its Node, that Node is
 // deleted, and the kubelet registers again.
 func TestF55MachineRegistersDuringReview(t *testing.T) {

@@ -28,7 +28,10 @@ type review struct {
 	namespace, pod string
 	// machine is the object in the review of a machine. The node is then empty until it is known.
 	machine *machine.Object
-	user    string
+	// isLast marks the last review before a machine ends. No earlier review answers it, and it
+	// refuses if it cannot decide.
+	isLast bool
+	user   string
 	// version is the resourceVersion of that Node. A live read may return a later one.
 	version string
 	// id is the UID of the request. One DELETE makes several reviews, each with its own ID.

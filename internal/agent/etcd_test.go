@@ -20,7 +20,7 @@ import (
 
 // holdsMember gives the host a member that answers.
 func holdsMember(f *fixture) {
-	f.sightings = []evidence.Server{
+	f.servers = []evidence.Server{
 		{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", Unit: "etcd.service", PID: 812},
 	}
 	f.answer = evidence.Identity{Ref: evidence.MemberRef{Cluster: testCluster, Member: testMember}, Name: "etcd1"}
@@ -55,7 +55,7 @@ func testShutdownAnnounced(t *testing.T, s testServer) {
 }
 
 // holdsNothing removes etcd from the host. A scan proves it.
-func holdsNothing(f *fixture) { f.sightings, f.unknown = nil, nil }
+func holdsNothing(f *fixture) { f.servers, f.unknown = nil, nil }
 
 func isMarked(n *corev1.Node) bool {
 	return n.Labels[observation.EtcdMemberLabel] == "true" &&
@@ -87,7 +87,7 @@ func testEtcd(t *testing.T, s testServer) {
 		patch(t, s.nodes, f.name, `{"metadata":{"labels":{"`+observation.EtcdMemberLabel+`":null}}}`)
 		s.until(t, f.name, "marked again", isMarked)
 
-		f.host(func(f *fixture) { f.sightings, f.unknown = nil, []string{"the process table: permission denied"} })
+		f.host(func(f *fixture) { f.servers, f.unknown = nil, []string{"the process table: permission denied"} })
 		f.requireLog("permission denied")
 		require.True(t, isMember(s.get(t, f.name)), "a place that cannot be read ends no protection")
 

@@ -127,7 +127,7 @@ type fixture struct {
 
 	mu          sync.Mutex // guards the host
 	facts       readiness.Facts
-	sightings   []evidence.Server
+	servers   []evidence.Server
 	unknown     []string
 	answer      evidence.Identity
 	observation v1alpha1.Observation
@@ -168,7 +168,7 @@ func start(t *testing.T, s testServer, name string, prepare func(*fixture)) *fix
 		Etcd: func(context.Context) ([]evidence.Server, []string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.sightings, f.unknown
+			return f.servers, f.unknown
 		},
 		Watch: func(ctx context.Context, notify func()) error {
 			for loop.Wait(ctx, time.Hour, f.events) == nil {

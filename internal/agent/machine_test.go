@@ -64,8 +64,8 @@ func TestWithholdGroup(t *testing.T) {
 	}
 }
 
-// TestReportAfterRestart checks that an agent that has not searched for etcd yet leaves the report of
-// the last one.
+// TestReportAfterRestart checks that an agent that has not searched for etcd yet leaves the report
+// of the last one.
 func TestReportAfterRestart(t *testing.T) {
 	in := withMachine("running")
 	in.evidence = &evidence.Scan{Found: []evidence.FoundServer{foundMember(812)}}

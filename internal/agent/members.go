@@ -20,7 +20,7 @@ import (
 
 // localMember is a member of an etcd cluster on this host.
 type localMember struct {
-	sighting evidence.Server
+	server evidence.Server
 	answer   evidence.Identity
 }
 
@@ -45,7 +45,7 @@ func localMembers(
 	}
 	for _, f := range silent {
 		for cluster, known := range before {
-			if _, taken := members[cluster]; !taken && isSameServer(known.sighting, f.Server) {
+			if _, taken := members[cluster]; !taken && isSameServer(known.server, f.Server) {
 				members[cluster] = localMember{f.Server, answerAs(f, known.answer.Ref)}
 			}
 		}
@@ -170,7 +170,7 @@ func (w *listWatcher) readAll(ctx context.Context) {
 	var reads sync.WaitGroup
 	for cluster, m := range members {
 		reads.Go(func() {
-			if list, err := w.read(ctx, m.sighting, m.answer); err == nil {
+			if list, err := w.read(ctx, m.server, m.answer); err == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				after[cluster] = list

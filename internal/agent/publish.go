@@ -195,7 +195,7 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 		case <-ctx.Done():
 		}
 	}
-	o := r.observe(probeContext, p.inputs.member.sighting, p.inputs.member.answer, send)
+	o := r.observe(probeContext, p.inputs.member.server, p.inputs.member.answer, send)
 	r.metrics.observeProbe(time.Since(began))
 	send(o)
 }

@@ -146,17 +146,17 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	}
 	s.lastScan.set(time.Now())
 	s.metrics.observeScan(time.Since(began), len(state.unknown))
-	before, sightings := s.current, state.servers
+	before, servers := s.current, state.servers
 	s.current, s.unknown = nil, state.unknown
 	s.scanNumber++
-	isUnchanged := func(i *identification, sighting evidence.Server) bool {
-		return reflect.DeepEqual(i.Server, sighting)
+	isUnchanged := func(i *identification, server evidence.Server) bool {
+		return reflect.DeepEqual(i.Server, server)
 	}
-	if !slices.EqualFunc(before, sightings, isUnchanged) {
+	if !slices.EqualFunc(before, servers, isUnchanged) {
 		s.retry.Reset()
 	}
-	for _, sighting := range sightings {
-		s.current = append(s.current, s.startIdentification(ctx, identifying, sighting, before))
+	for _, server := range servers {
+		s.current = append(s.current, s.startIdentification(ctx, identifying, server, before))
 	}
 	for _, i := range before {
 		if i.cancel != nil && !slices.Contains(s.current, i) {
@@ -196,18 +196,18 @@ func (s *etcdScanner) readHost(ctx context.Context) (scanResult, error) {
 // is unchanged, or else a new one. The previous answer of the server stays valid until the next
 // answer.
 func (s *etcdScanner) startIdentification(
-	ctx context.Context, identifying *errgroup.Group, sighting evidence.Server, before []*identification,
+	ctx context.Context, identifying *errgroup.Group, server evidence.Server, before []*identification,
 ) *identification {
-	i := &identification{FoundServer: evidence.FoundServer{Server: sighting}, scanNumber: s.scanNumber, began: time.Now()}
-	if sighting.InCluster && !s.staticPods {
+	i := &identification{FoundServer: evidence.FoundServer{Server: server}, scanNumber: s.scanNumber, began: time.Now()}
+	if server.InCluster && !s.staticPods {
 		i.done = true
 		return i
 	}
 	i.Identity = evidence.Identity{
 		Problem: "it was just found, and the request for its identity is in progress", Pending: true,
 	}
-	unchanged := func(old *identification) bool { return reflect.DeepEqual(old.Server, sighting) }
-	restarted := func(old *identification) bool { return isSameServer(old.Server, sighting) }
+	unchanged := func(old *identification) bool { return reflect.DeepEqual(old.Server, server) }
+	restarted := func(old *identification) bool { return isSameServer(old.Server, server) }
 	if at := slices.IndexFunc(before, unchanged); at >= 0 {
 		if !before[at].done {
 			return before[at]
@@ -221,7 +221,7 @@ func (s *etcdScanner) startIdentification(
 	i.cancel = cancel
 	if !identifying.TryGo(func() error {
 		defer cancel()
-		result := identifyResult{i, s.identify(request, sighting)}
+		result := identifyResult{i, s.identify(request, server)}
 		select {
 		case s.results <- result:
 		case <-ctx.Done():

@@ -121,7 +121,7 @@ func (r ProbeResult) Answers() int {
 	answers := 0
 	for _, o := range r.Cluster.Status.Observations {
 		switch {
-		case o.Nonce == "" || !slices.Contains(r.Nonces, o.Nonce):
+		case !observation.IsAnswer(o, r.Nonces):
 		case o.Incomplete:
 			answers++
 		default:
@@ -133,7 +133,8 @@ func (r ProbeResult) Answers() int {
 
 // RequestProbe requests fresh observations from the agents of a cluster, or joins a request that
 // waits for its turn. c must have been read from the API server after the reason for the request
-// arose: a nonce that is newer than c answers the request. The caller must release the Probe.
+// arose: a nonce that is newer than c answers the request. The caller must release the
+// ProbeRequest.
 func (s *Store) RequestProbe(ctx context.Context, c *v1alpha1.EtcdCluster) (*ProbeRequest, error) {
 	return s.requester.request(ctx, c)
 }

@@ -33,6 +33,9 @@ type grantQueue struct {
 	waiting []*grantRequest
 }
 
+// errNotRecorded is the error of a grantRequest until its grant is written. It stays after a panic.
+var errNotRecorded = errors.New("recording the grant: an error of holdfast's own in another review")
+
 // A grantRequest is the part of one review that decides from live Nodes and writes the grant.
 type grantRequest struct {
 	ctx     context.Context //nolint:containedctx // The review that writes does so for others.
@@ -86,7 +89,7 @@ func (q *grantQueues) writeTurn(queue *grantQueue, g *grantRequest, write func([
 		}
 	}()
 	for _, one := range batch {
-		one.err = errors.New("recording the grant: an error of holdfast's own in another review")
+		one.err = errNotRecorded
 	}
 	if len(batch) > 0 {
 		write(batch)
@@ -169,6 +172,9 @@ func (r *Reviewer) writeGrants(batch []*grantRequest) {
 			return
 		}
 		if _, err = r.store.Patch(ctx, c, ops); err == nil {
+			for _, g := range batch {
+				g.setRecorded()
+			}
 			return
 		}
 		if !errors.Is(err, clusterstore.ErrConflict) {
@@ -221,8 +227,15 @@ func (g *grantRequest) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew
 	if g.err = requireNode(view.Nodes[g.request.Node], g.request); g.err != nil {
 		return grant, false
 	}
-	g.verdict = verdict
+	g.verdict, g.err = verdict, errNotRecorded
 	return newGrant(view, g.request, verdict), true
+}
+
+// setRecorded sets that the grant of the request was written, if it needs one.
+func (g *grantRequest) setRecorded() {
+	if errors.Is(g.err, errNotRecorded) {
+		g.err = nil
+	}
 }
 
 // newGrant returns the grant that the verdict requires. It is never weaker than the grant that it
@@ -233,7 +246,7 @@ func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.G
 	g := v1alpha1.Grant{
 		NodeUID: req.UID, Node: req.Node, Members: v.Members, Voters: v.VoterIDs, Time: now, User: cmp.Or(req.User, noUser),
 		NodeVersion: req.Version, Reason: v1alpha1.GrantDeletion, BreakGlass: req.BreakGlass != nil,
-		MachineID: machine.MachineID, SystemUUID: machine.SystemUUID,
+		MachineID: machine.MachineID, SystemUUID: machine.SystemUUID, ProviderID: view.Nodes[req.Node].ProviderID,
 		Addresses: quorum.MachineAddresses(view.Cluster, v.Members, req.Addresses),
 	}
 	old, isRenewed := grantFor(view.Cluster, req.UID)

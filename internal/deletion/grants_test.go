@@ -332,3 +332,26 @@ func reviewsAtOnce(t *testing.T, f *storetest.Fixture) {
 	require.LessOrEqual(t, c.Spec.Ledger, int64(count/3/2), "the ten reviews that allow share their writes")
 	require.LessOrEqual(t, reviewer.counterSum(t, "holdfast_webhook_asks_total"), 4.0, "they share their probes")
 }
+
+// panicInAnotherReview: one review writes the grants of two, and panics before it has written.
+func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
+	reviewer := newReviewer(f, 0)
+	request := func(i int, decide func(quorum.View, quorum.Request) quorum.Verdict) *grantRequest {
+		return &grantRequest{
+			ctx: t.Context(), request: f.Request(i), cluster: f.Cluster(), nonces: func() []string { return nil },
+			decide: decide, done: make(chan struct{}),
+		}
+	}
+	waiting := request(0, func(quorum.View, quorum.Request) quorum.Verdict {
+		return quorum.Verdict{Allowed: true, Members: []v1alpha1.MemberID{f.MemberID(0)}}
+	})
+	broken := request(1, func(quorum.View, quorum.Request) quorum.Verdict { panic("broken") })
+	reviewer.grants.add(waiting)
+	require.Error(t, loop.RecoverPanic(func() error {
+		_, err := reviewer.grants.do(broken, reviewer.writeGrants)
+		return err
+	}))
+	<-waiting.done
+	require.ErrorIs(t, waiting.err, errNotRecorded)
+	require.Empty(t, f.Cluster().Spec.Grants)
+}

@@ -47,6 +47,8 @@ func TestReview(t *testing.T) {
 		{"unreachable API server", unreachableAPIServer},
 		{"dead node", deadNode},
 		{"unbound member", unboundMember},
+		{"F64 lists end during the review", listsEndDuringReview},
+		{"F67 panic in another review", panicInAnotherReview},
 		{"node of two clusters", twoClusters},
 		{"cold cache", coldCache},
 		{"remaining tolerance", remainingTolerance},
@@ -317,4 +319,29 @@ func unboundMember(t *testing.T, f *storetest.Fixture) {
 	f.PatchNode(2, `{"spec":{"taints":null}}`)
 	decision = review(t, reviewer, f.Request(0))
 	require.True(t, decision.Allowed, decision.Message)
+}
+
+// listsEndDuringReview: only the member lists of other agents place the member of a labelled node,
+// and no agent answers the review with one.
+func listsEndDuringReview(t *testing.T, f *storetest.Fixture) {
+	c := f.Cluster()
+	c.Spec.Members = c.Spec.Members[:2]
+	require.NoError(t, f.Client.Update(t.Context(), c))
+	for i, n := range f.Nodes[:2] {
+		require.NoError(t, f.PublishObservation(t.Context(), n, f.MemberID(i), "n1"))
+	}
+	req := f.Request(2)
+	req.Announced = nil
+	selected := quorum.Select([]*v1alpha1.EtcdCluster{f.Cluster()}, req)
+	require.Len(t, selected, 1)
+
+	f.ChangeAgents(func() {
+		f.Blind[f.Nodes[0].Name], f.Blind[f.Nodes[1].Name], f.Silent[f.Nodes[2].Name] = true, true, true
+	})
+	f.RunAgents()
+	decision, err := newReviewer(f, 0).probeAndGrant(t.Context(), req, selected)
+	require.NoError(t, err)
+	require.False(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
+	require.Contains(t, decision.Message, "which may have a member on node "+req.Node)
 }

@@ -42,7 +42,7 @@ func (s *hostScan) describeProcess(p etcdProcess) foundServer {
 	if !s.root.IsSameDir(p.root) {
 		p.mounts = s.root.Mounts(p.pid)
 	}
-	sighting := evidence.Server{PID: p.pid, InCluster: p.owner.pod, Problems: slices.Concat(p.unread, p.problems)}
+	server := evidence.Server{PID: p.pid, InCluster: p.owner.pod, Problems: slices.Concat(p.unread, p.problems)}
 	unit := s.unitOf(p)
 	env, envOrigin := p.env, fmt.Sprintf("the environment of process %d", p.pid)
 	if env == nil && unit != nil {
@@ -56,15 +56,15 @@ func (s *hostScan) describeProcess(p etcdProcess) foundServer {
 	files := p.root
 	if _, err := files.Stat("/"); err != nil {
 		problem := fmt.Sprintf("the files of process %d: %v", p.pid, hostfs.Reason(err))
-		sighting.Problems = append(sighting.Problems, problem)
+		server.Problems = append(server.Problems, problem)
 		find, files = s.root.Resolve, s.root
 	}
 	loaded, err := loadSettings(flags, envSettings(env), files.ReadFile)
 	if err != nil {
-		sighting.Problems = append(sighting.Problems, err.Error())
+		server.Problems = append(server.Problems, err.Error())
 	}
-	sighting.Config = loaded.config(p.workDir, env != nil && err == nil)
-	found := foundServer{Server: sighting}
+	server.Config = loaded.config(p.workDir, env != nil && err == nil)
+	found := foundServer{Server: server}
 	found.inspectDataDir(files, find)
 	found.Config.File = existingPath(find, loaded.file)
 	found.Credentials = s.credentials(loaded.etcdSettings, envOrigin, find)

@@ -143,15 +143,14 @@ func (c *Controller) Run(ctx context.Context) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) || !c.Store.WaitForSync(ctx) {
 		return nil
 	}
-	for ctx.Err() == nil {
-		err := loop.RecoverPanic(func() error { return c.reconcile(ctx) })
-		if ctx.Err() == nil && c.logged.ChangedError("round", err) && err != nil {
-			c.Log.ErrorContext(ctx, "failed to reconcile the guard pods; retrying", "err", err)
-		}
-		if loop.Wait(ctx, c.Pause, nil) == nil {
-			_ = loop.Wait(ctx, c.untilNextRound(), c.wake) // The loop checks ctx.
-		}
-	}
+	loop.Rounds{
+		Do: c.reconcile, Pause: c.Pause, Wake: c.wake, Idle: c.untilNextRound,
+		Done: func(err error) {
+			if c.logged.ChangedError("round", err) && err != nil {
+				c.Log.ErrorContext(ctx, "failed to reconcile the guard pods; retrying", "err", err)
+			}
+		},
+	}.Run(ctx)
 	return nil
 }
 

@@ -126,22 +126,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if !w.options.WaitForSync(ctx) {
 		return nil
 	}
-	ticker := time.NewTicker(w.interval())
-	defer ticker.Stop()
-	for {
-		text := ""
-		if err := w.checkNodes(ctx); err != nil && ctx.Err() == nil {
-			text = err.Error()
-		}
-		if w.logged.Changed("", text) && text != "" {
-			w.options.Log.ErrorContext(ctx, "failed to check all holds; retrying", "err", text)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	loop.Rounds{
+		Do: w.checkNodes, Pause: w.interval(), Idle: func() time.Duration { return 0 },
+		Done: func(err error) {
+			if w.logged.ChangedText("", err) && err != nil {
+				w.options.Log.ErrorContext(ctx, "failed to check all holds; retrying", "err", err)
+			}
+		},
+	}.Run(ctx)
+	return nil
 }
 
 // checkNodes checks every Node once. An error on one node does not stop the check of the

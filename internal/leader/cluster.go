@@ -186,7 +186,7 @@ func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 	}
 	for _, name := range expected {
 		if !slices.ContainsFunc(result.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-			return o.Node == name && o.NodeUID == index[name].UID && slices.Contains(result.Nonces, o.Nonce) && !o.Incomplete
+			return o.Node == name && o.NodeUID == index[name].UID && observation.IsAnswer(o, result.Nonces) && !o.Incomplete
 		}) {
 			return false
 		}
@@ -197,7 +197,7 @@ func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 // hasMemberLeft reports whether an answer to the last probe request lacks a bound member.
 func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
 	for _, o := range c.Status.Observations {
-		if !o.Linearizable || !slices.Contains(nonces, o.Nonce) {
+		if !o.Linearizable || !observation.IsAnswer(o, nonces) {
 			continue
 		}
 		for _, b := range c.Spec.Members {

@@ -58,7 +58,7 @@ func (s *clusterState) addProofs(v quorum.View, now time.Time, maxGap time.Durat
 			}
 			p.last = now
 			proven[b.MemberID] = p
-		case isUnbroken && !hasAnswered(v, b):
+		case isUnbroken && !hasCompleted(v, b):
 			proven[b.MemberID] = p
 		}
 	}
@@ -74,11 +74,11 @@ func (s *clusterState) addReturns(v quorum.View, now time.Time) {
 	s.returns = returns
 }
 
-// hasAnswered reports whether the agent of the binding's Node has answered the probe request
+// hasCompleted reports whether the agent of the binding's Node has answered the probe request
 // completely.
-func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
+func hasCompleted(v quorum.View, b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(v.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-		return o.Node == b.Node && o.NodeUID == b.NodeUID && slices.Contains(v.Nonces, o.Nonce) && !o.Incomplete
+		return observation.IsFrom(o, b) && observation.IsAnswer(o, v.Nonces) && !o.Incomplete
 	})
 }
 
@@ -146,7 +146,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 		later := s.sinceGone(s.withLaterTime(g), evidence.Node, now)
 		isResolved, why := membership.Resolve(v, later, evidence)
 		if isResolved { // Ending reads the API server, so it is only called for grants that would end.
-			evidence.Ending = l.Ending(ctx, g.Node)
+			evidence.Ending = l.Ending(ctx, g)
 			isResolved, why = membership.Resolve(v, later, evidence)
 		}
 		if !isResolved {

@@ -52,9 +52,9 @@ type Options struct {
 	MaxClustersPerNode int
 	// Event records an event on the cluster; nil records none. Several goroutines call it.
 	Event func(c *v1alpha1.EtcdCluster, reason, message string)
-	// Ending returns why the machine of the Node is about to end without another request, or an empty
+	// Ending returns why the machine of a grant is about to end without another request, or an empty
 	// string. It must not read from a cache. The default knows of no machines.
-	Ending func(ctx context.Context, node string) string
+	Ending func(ctx context.Context, g v1alpha1.Grant) string
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
@@ -71,7 +71,7 @@ func (o Options) withDefaults() Options {
 		o.Event = func(*v1alpha1.EtcdCluster, string, string) {}
 	}
 	if o.Ending == nil {
-		o.Ending = func(context.Context, string) string { return "" }
+		o.Ending = func(context.Context, v1alpha1.Grant) string { return "" }
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -123,24 +123,16 @@ func (l *Leader) Run(ctx context.Context) error {
 	if !l.Store.WaitForSync(ctx) {
 		return nil
 	}
-	for ctx.Err() == nil {
-		text := ""
-		if err := l.reconcileAll(ctx); err != nil && ctx.Err() == nil {
-			text = err.Error()
-		}
-		if l.logged.Changed("round", text) && text != "" {
-			l.Log.Error("failed to complete a round; retrying in the next one", "err", text)
-		}
-		l.wait(ctx)
-	}
+	loop.Rounds{
+		Do: l.reconcileAll, Pause: l.Pause, Wake: l.wake,
+		Idle: func() time.Duration { return max(0, l.Tick-l.Pause) },
+		Done: func(err error) {
+			if l.logged.ChangedText("round", err) && err != nil {
+				l.Log.ErrorContext(ctx, "failed to complete a round; retrying in the next one", "err", err)
+			}
+		},
+	}.Run(ctx)
 	return nil
-}
-
-// wait waits for a reason to continue, and at least for Pause.
-func (l *Leader) wait(ctx context.Context) {
-	if loop.Wait(ctx, l.Pause, nil) == nil {
-		_ = loop.Wait(ctx, max(0, l.Tick-l.Pause), l.wake) // The caller checks ctx.
-	}
 }
 
 // reconcileAll reconciles everything once. A failure in one cluster does not stop the others.
@@ -206,7 +198,7 @@ func (l *Leader) countIgnored(clusters []*v1alpha1.EtcdCluster) map[observation.
 			}
 			text += ignored.Node + " " + string(ignored.Reason)
 		}
-		if l.states[c.UID].logged.Changed("unheard", text) && text != "" {
+		if l.states[c.UID].logged.Changed("ignored", text) && text != "" {
 			l.Log.Info("ignoring observations of agents", "etcd_cluster", c.Name, "ignored", text)
 		}
 	}

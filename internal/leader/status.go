@@ -107,7 +107,7 @@ func count(n int) *int32 {
 func (l *Leader) removeObservations(ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex) error {
 	var names []string
 	for _, o := range c.Status.Observations {
-		if _, exists := index[o.Node]; !exists && !isBoundObserver(c, o) {
+		if _, exists := index[o.Node]; !exists && !isFromBoundNode(c, o) {
 			names = append(names, o.Node)
 		}
 	}
@@ -119,7 +119,7 @@ func (l *Leader) removeObservations(ctx context.Context, c *v1alpha1.EtcdCluster
 	var gone []string
 	// A removal moves later entries, so the last entry is removed first.
 	for i, o := range slices.Backward(c.Status.Observations) {
-		if s := states[o.Node]; !s.Known || s.UID != "" || isBoundObserver(c, o) {
+		if s := states[o.Node]; !s.Known || s.UID != "" || isFromBoundNode(c, o) {
 			continue
 		}
 		entry := fmt.Sprintf("/status/observations/%d", i)
@@ -142,10 +142,10 @@ func (l *Leader) removeObservations(ctx context.Context, c *v1alpha1.EtcdCluster
 	return nil
 }
 
-// isBoundObserver reports whether a member is bound to the Node of the observation, whether or
+// isFromBoundNode reports whether a member is bound to the Node of the observation, whether or
 // not the Node exists.
-func isBoundObserver(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
+func isFromBoundNode(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
 	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-		return b.Node == o.Node && b.NodeUID == o.NodeUID
+		return observation.IsFrom(o, b)
 	})
 }

@@ -1,5 +1,6 @@
 // Package loop has the parts that every loop of this module needs: a Signal that wakes the
-// loop, a LogOnce that keeps its log short, and a Retry that paces attempts after a failure.
+// loop, a LogOnce that keeps its log short, a Retry that paces attempts after a failure, and
+// Rounds, which is the loop of a controller.
 package loop
 
 import (
@@ -66,6 +67,14 @@ func (o *LogOnce) Changed(subject, text string) bool {
 	}
 	o.last[subject] = text
 	return true
+}
+
+// ChangedText is Changed with the text of err.
+func (o *LogOnce) ChangedText(subject string, err error) bool {
+	if err == nil {
+		return o.Changed(subject, "")
+	}
+	return o.Changed(subject, err.Error())
 }
 
 // ChangedError is Changed with the kind of err as the text. The kind of an error from the API

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
 
@@ -45,10 +46,12 @@ func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error)
 	return machine.Parse(k.Kind, raw)
 }
 
-// Ending returns why the machine of the Node is about to end without another request, or an empty
-// string. An object that cannot be read may be about to end. Ending reads the API server, because a
-// cache may be older than the grant that would end.
-func (k *Keeper) Ending(ctx context.Context, node string) string {
+// Ending returns why the machine of a grant is about to end without another request, or an empty
+// string. The provider ID in the grant identifies the machine also if its Node is gone. An object
+// that cannot be read may be about to end. Ending reads the API server, because a cache may be
+// older than the grant.
+func (k *Keeper) Ending(ctx context.Context, g v1alpha1.Grant) string {
+	node := g.Node
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	live, err := k.Node(ctx, node)
@@ -68,7 +71,8 @@ func (k *Keeper) Ending(ctx context.Context, node string) string {
 	for _, kind := range kinds {
 		ending := ""
 		err := k.eachLive(ctx, kind, func(o machine.Object) {
-			if o.IsEnding() && o.Match(node, live.Spec.ProviderID) != "" {
+			isOfGrant := o.ProviderID != "" && o.ProviderID == g.ProviderID
+			if o.IsEnding() && (isOfGrant || o.Match(node, live.Spec.ProviderID) != "") {
 				ending = fmt.Sprintf("%s of node %s is being deleted", o, node)
 			}
 		})

@@ -109,18 +109,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return k.machines.run(ctx) })
 	group.Go(func() error {
-		for ctx.Err() == nil {
-			text := ""
-			if err := k.reconcileAll(ctx); err != nil && ctx.Err() == nil {
-				text = err.Error()
-			}
-			if k.logged.Changed("round", text) && text != "" {
-				k.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", text)
-			}
-			if loop.Wait(ctx, k.Pause, nil) == nil {
-				_ = loop.Wait(ctx, max(0, k.Tick-k.Pause), k.wake) // The condition above checks ctx.
-			}
-		}
+		loop.Rounds{
+			Do: k.reconcileAll, Pause: k.Pause, Wake: k.wake,
+			Idle: func() time.Duration { return max(0, k.Tick-k.Pause) },
+			Done: func(err error) {
+				if k.logged.ChangedText("round", err) && err != nil {
+					k.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", err)
+				}
+			},
+		}.Run(ctx)
 		return nil
 	})
 	return group.Wait()

@@ -315,23 +315,23 @@ func TestServedVersions(t *testing.T) {
 	const isEnding = "Machine default/ending of node ending is being deleted"
 	f.remove(t, "ending")
 	f.setNodes(etcd, ending)
-	require.Equal(t, isEnding, f.keeper.Ending(t.Context(), "ending"))
+	require.Equal(t, isEnding, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "ending"}))
 
 	for _, version := range []string{"v1beta1", "v1beta2"} {
 		f.serve(t, version)
 		f.add(t, version)
 		f.setNodes(etcd, ending, node(version, true))
 		f.waitForHook(t, version, true)
-		require.Equal(t, isEnding, f.keeper.Ending(t.Context(), "ending"))
-		require.Empty(t, f.keeper.Ending(t.Context(), "etcd"))
+		require.Equal(t, isEnding, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "ending"}))
+		require.Empty(t, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}))
 	}
 
 	// A version that Holdfast cannot read. A Machine may be about to end, and none loses its hook.
 	f.serve(t, "v1beta3")
 	f.setNodes()
 	const unknown = "it is not known whether the machine of node etcd is about to end"
-	require.Eventually(t, func() bool { return f.keeper.Ending(t.Context(), "etcd") == unknown }, soon, poll)
-	require.Equal(t, unknown, f.newKeeper(t).Ending(t.Context(), "etcd"), "of a leader that has just started")
+	require.Eventually(t, func() bool { return f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}) == unknown }, soon, poll)
+	require.Equal(t, unknown, f.newKeeper(t).Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}), "of a leader that has just started")
 	f.requireHookStays(t)
 	f.serve(t, "v1beta2")
 	f.waitForHook(t, "etcd", false)
@@ -369,7 +369,7 @@ func testDeletion(t *testing.T, f *fixture) {
 func testEnding(t *testing.T, f *fixture) {
 	requireEnding := func(node, expected string) {
 		t.Helper()
-		require.Equal(t, expected, f.keeper.Ending(t.Context(), node))
+		require.Equal(t, expected, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: node}))
 	}
 	requireEnding("etcd", "")
 	f.add(t, "ending")
@@ -387,6 +387,16 @@ func testEnding(t *testing.T, f *fixture) {
 	requireEnding("ending", "Machine default/ending of node ending is being deleted")
 	requireEnding("claimed", "NodeClaim claimed of node claimed is being deleted")
 	requireEnding("etcd", "")
+
+	// F66: Karpenter names no Node in a NodeClaim that is not registered. The grant identifies it.
+	gone := v1alpha1.Grant{Node: "gone", ProviderID: "cloud:///claimed"}
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone))
+	f.setNodes(node("gone", true))
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone),
+		"the name has passed to another machine")
+	f.setNodes(node("etcd", true), node("ending", true), node("claimed", true))
+	gone.ProviderID = "cloud:///another"
+	require.Empty(t, f.keeper.Ending(t.Context(), gone))
 	f.set(func(f *fixture) { f.liveErr = errors.New("timeout") })
 	requireEnding("etcd", "it is not known whether the machine of node etcd is about to end")
 	f.set(func(f *fixture) { f.liveErr = nil })
@@ -443,7 +453,7 @@ func TestEndingUnknown(t *testing.T) {
 				ClusterAPI: true, Karpenter: true, Client: client, FindResource: find, Log: slog.New(slog.DiscardHandler),
 				Node: func(_ context.Context, name string) (*corev1.Node, error) { return node(name, true), nil },
 			})
-			require.Equal(t, c.want, keeper.Ending(t.Context(), "etcd"))
+			require.Equal(t, c.want, keeper.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}))
 		})
 	}
 }

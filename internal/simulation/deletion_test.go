@@ -316,19 +316,6 @@ func (sim *simulation) hasGrant(id v1alpha1.ClusterID, uid types.UID) bool {
 	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
 }
 
-// hasRecentGrant reports whether a cluster has a grant for the Node that may answer a repeated
-// review.
-func (sim *simulation) hasRecentGrant(uid types.UID) bool {
-	const slack = 15 * time.Second // the time of a review
-	isRecent := func(g v1alpha1.Grant) bool {
-		return g.NodeUID == uid && time.Since(g.Time.Time) < quorum.RepeatWithin+slack
-	}
-	return slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool {
-		c, err := sim.api.cluster(string(e.id))
-		return err == nil && slices.ContainsFunc(c.Spec.Grants, isRecent)
-	})
-}
-
 func firstLine(text string) string {
 	for i, c := range text {
 		if c == '\n' {

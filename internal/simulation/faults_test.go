@@ -6,6 +6,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 // deleteAnyCluster deletes an EtcdCluster. If it has grants, the operator used the
@@ -22,9 +25,18 @@ func (sim *simulation) deleteAnyCluster() {
 	for _, d := range sim.deletions {
 		if d.review != nil {
 			d.review.forgiven[e.id] = true
+			d.review.forgetLists(e.id)
 		}
 	}
 	sim.api.forgetSpec(e.id)
+}
+
+// forgetLists removes what only the member lists of an EtcdCluster show: a member that no Node
+// announces and that is bound to none. They are gone with the object.
+func (r *simulatedReview) forgetLists(id v1alpha1.ClusterID) {
+	r.before.listed = slices.DeleteFunc(slices.Clone(r.before.listed), func(ref evidence.MemberRef) bool {
+		return ref.Cluster == id
+	})
 }
 
 // backUpOrRestore backs up the API server's etcd, or restores the backup if there is one.

@@ -132,6 +132,24 @@ func TestF49StaleMachines(t *testing.T) {
 	})
 }
 
+// As F51, with a NodeClaim that is not registered: it names no Node.
+func TestF66UnregisteredClaim(t *testing.T) {
+	runMachineScenario(t, machine.KindNodeClaim, func(s *scenario) {
+		h := s.hosts[0]
+		s.unregister(h)
+		s.advance(time.Second)
+		require.True(t, s.tryDeleteMachine(h).wasAllowed)
+		s.deleteWithRetries(h)
+		s.removeMemberOn(h)
+		s.advance(30 * time.Minute)
+		s.addMemberOn(s.etcds[0], h, true)
+		s.registerNode(h)
+		s.advance(30 * time.Minute)
+		require.False(t, h.killed)
+		s.requireMachineRefused(s.hosts[1])
+	})
+}
+
 // The deletion of a Machine was allowed, and its machine is about to end, which takes more than
 // half an hour. Its Node is deleted, and its member is removed. Then the machine joins again, as
 // with k3s, and its kubelet registers. The machine still ends without another request.

@@ -174,9 +174,6 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 	if d.isHook {
 		d.done, d.loss, m.reviewed = true, m.loss, time.Now()
 		sim.counts.hooks++
-		if len(r.order) == 0 && sim.hasRecentGrant(r.node.UID) {
-			reason = quorum.Repeated
-		}
 	}
 	if !d.isHook && !m.endsAtOnce() && d.loss != nil {
 		// An earlier call allowed another version, which ended its machine at once.

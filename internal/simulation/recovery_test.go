@@ -309,7 +309,7 @@ func (sim *simulation) isObservable(e *simulatedEtcd) bool {
 		case exists && b.Basis != v1alpha1.BasisClaimed:
 			existing[b.NodeUID] = true
 		}
-		if alive[b.NodeUID] && observation.IsHeard(b) {
+		if alive[b.NodeUID] && observation.IsObserver(b) {
 			observers[b.NodeUID] = true
 		}
 	}

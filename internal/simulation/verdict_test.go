@@ -153,7 +153,7 @@ func (sim *simulation) listedAt(n *corev1.Node) []evidence.MemberRef {
 func (sim *simulation) isObserver(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
 	n, err := sim.api.node(o.Node)
 	return err == nil && n.UID == o.NodeUID && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-		return b.Node == o.Node && b.NodeUID == o.NodeUID && observation.IsHeard(b)
+		return b.Node == o.Node && b.NodeUID == o.NodeUID && observation.IsObserver(b)
 	})
 }
 

@@ -219,15 +219,15 @@ func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
 	return taints
 }
 
-// mergedManagers is the manager to which the API server assigns the oldest entries of an object that
-// has more than ten (capManagersManager of k8s.io/apimachinery/pkg/util/managedfields).
+// mergedManagers is the manager to which the API server assigns the oldest entries of an object
+// that has more than ten (capManagersManager of k8s.io/apimachinery/pkg/util/managedfields).
 const mergedManagers = "ancient-changes"
 
 // CordonOwner returns the field manager that set the cordon separately from a record, empty if
 // there is none. The agent is not reported. During a hold, such an owner has uncordoned the
 // node and cordoned it again between two runs of the agent. A cordon by the born-held policy
-// has no owner, and a cordon of a cordoned node writes nothing. Neither has one that the API server
-// has merged with the changes of other managers: it may be the agent's.
+// has no owner, and a cordon of a cordoned node writes nothing. Neither has one that the API
+// server has merged with the changes of other managers: it may be the agent's.
 func CordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {

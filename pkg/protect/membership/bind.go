@@ -180,7 +180,7 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 // reportsNoMember reports whether the agent of the bound Node has found neither a server nor data.
 func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
-		return o.NoMember && o.Node == b.Node && o.NodeUID == b.NodeUID
+		return o.NoMember && observation.IsFrom(o, b)
 	})
 }
 
@@ -217,7 +217,7 @@ func (r claimReview) exists(b v1alpha1.Binding) bool {
 func (r claimReview) hasForeignURLs() bool {
 	return !slices.ContainsFunc(r.cluster.Spec.Members, func(b v1alpha1.Binding) bool {
 		at, _ := r.nodesOf(b.MemberID)
-		return observation.IsHeard(b) &&
+		return observation.IsObserver(b) &&
 			slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.Node == b.Node && n.UID == b.NodeUID })
 	})
 }

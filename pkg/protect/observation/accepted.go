@@ -31,7 +31,7 @@ func ClusterIDOf(c *v1alpha1.EtcdCluster) v1alpha1.ClusterID {
 func Accepted(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	found := make([]v1alpha1.Observation, 0, len(c.Status.Observations))
 	for _, o := range c.Status.Observations {
-		if unheardReason(c, o) == "" && IsValid(o) {
+		if ignoredReason(c, o) == "" && IsValid(o) {
 			o.Members = MergeDuplicates(o.Members)
 			found = append(found, o)
 		}
@@ -40,12 +40,20 @@ func Accepted(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	return found
 }
 
-// AcceptedWithNonce returns the accepted observations that carry one of these nonces. It omits an
-// observation with an empty nonce, because that observation answers no probe request.
+// AcceptedWithNonce returns the accepted observations that carry one of these nonces.
 func AcceptedWithNonce(c *v1alpha1.EtcdCluster, nonces []string) []v1alpha1.Observation {
-	return slices.DeleteFunc(Accepted(c), func(o v1alpha1.Observation) bool {
-		return o.Nonce == "" || !slices.Contains(nonces, o.Nonce)
-	})
+	return slices.DeleteFunc(Accepted(c), func(o v1alpha1.Observation) bool { return !IsAnswer(o, nonces) })
+}
+
+// IsAnswer reports whether the observation answers a probe request with one of these nonces. One
+// with an empty nonce answers none.
+func IsAnswer(o v1alpha1.Observation, nonces []string) bool {
+	return o.Nonce != "" && slices.Contains(nonces, o.Nonce)
+}
+
+// IsFrom reports whether the Node of the binding published the observation.
+func IsFrom(o v1alpha1.Observation, b v1alpha1.Binding) bool {
+	return o.Node == b.Node && o.NodeUID == b.NodeUID
 }
 
 // SilentAfter is the age of an observation after which its agent counts as silent where no probe
@@ -167,9 +175,9 @@ func SortedIDs(set map[v1alpha1.MemberID]bool) []v1alpha1.MemberID {
 	return ids
 }
 
-// IsHeard reports whether the binding makes its Node an observer. Whether the Node's word counts
+// IsObserver reports whether the binding makes its Node an observer. Whether the Node's word counts
 // alone depends on IsFounder.
-func IsHeard(b v1alpha1.Binding) bool {
+func IsObserver(b v1alpha1.Binding) bool {
 	return b.Basis == v1alpha1.BasisBootstrap || b.Basis == v1alpha1.BasisJoined
 }
 
@@ -177,7 +185,7 @@ func IsHeard(b v1alpha1.Binding) bool {
 // The proofs and the list of such an observer count alone.
 func IsFounder(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
 	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-		return b.Basis == v1alpha1.BasisBootstrap && b.Node == o.Node && b.NodeUID == o.NodeUID
+		return b.Basis == v1alpha1.BasisBootstrap && IsFrom(o, b)
 	})
 }
 
@@ -210,7 +218,7 @@ func ListsWith(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) []v1alpha1.Observa
 // claim of its Node alone, or is disputed, shows only where the member may run: the member also
 // counts as lost with every Node at its addresses.
 func IsLocated(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
-	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m && IsHeard(b) })
+	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m && IsObserver(b) })
 }
 
 // Unlocated returns, sorted, the members of which IsLocated is not true and that a confirmed list
@@ -284,9 +292,9 @@ func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	var found []IgnoredObservation
 	for _, o := range c.Status.Observations {
 		for reason, applies := range map[IgnoredReason]bool{
-			NotBound:       unheardReason(c, o) == NotBound,
-			OtherNode:      unheardReason(c, o) == OtherNode,
-			NotHeard:       unheardReason(c, o) == NotHeard,
+			NotBound:       ignoredReason(c, o) == NotBound,
+			OtherNode:      ignoredReason(c, o) == OtherNode,
+			NotHeard:       ignoredReason(c, o) == NotHeard,
 			NeverAsked:     o.Nonce == "",
 			BadID:          !hasValidIDs(o),
 			TooManyMembers: len(o.Members) > maxMembers,
@@ -307,9 +315,9 @@ func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	return slices.Compact(found)
 }
 
-// unheardReason returns the reason why the observer is not heard: NotBound, OtherNode or NotHeard.
+// ignoredReason returns the reason why an observation is ignored: NotBound, OtherNode or NotHeard.
 // It returns the empty string if a binding makes the Node an observer.
-func unheardReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReason {
+func ignoredReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReason {
 	reason := NotBound
 	for _, b := range c.Spec.Members {
 		switch {
@@ -318,7 +326,7 @@ func unheardReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReaso
 			if reason != NotHeard {
 				reason = OtherNode
 			}
-		case IsHeard(b):
+		case IsObserver(b):
 			return ""
 		default:
 			reason = NotHeard

@@ -45,15 +45,22 @@ type NodeState struct {
 	Departure departure.Mark
 	// Machine is the machine that registered the Node.
 	Machine Machine
+	// ProviderID is the identity of the machine in its cloud. It is empty if it is unknown, or longer
+	// than a grant can store.
+	ProviderID string
 }
 
 // StateOf returns the state of a Node that exists. The table has the marks that count.
 func StateOf(n *corev1.Node, marks departure.Table) NodeState {
-	return NodeState{
+	state := NodeState{
 		Known: true, UID: n.UID, Deleting: n.DeletionTimestamp != nil, Departure: marks.Of(n),
 		Cordoned: n.Spec.Unschedulable,
 		Machine:  NewMachine(n.Status.NodeInfo.MachineID, n.Status.NodeInfo.SystemUUID),
 	}
+	if len(n.Spec.ProviderID) <= maxProviderID {
+		state.ProviderID = n.Spec.ProviderID
+	}
+	return state
 }
 
 // Closed returns how the Node is closed: it is being deleted, a program has marked it, or it is
@@ -138,6 +145,8 @@ const (
 	maxMachineAddresses, maxMachineAddress = 8, 253
 	// maxMachineID is the limit of Grant.MachineID and Grant.SystemUUID.
 	maxMachineID = 128
+	// maxProviderID is the limit of Grant.ProviderID.
+	maxProviderID = 512
 )
 
 // A Machine identifies the machine of a Node, as its kubelet reports it (status.nodeInfo). An empty

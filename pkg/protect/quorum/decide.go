@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// Decide decides for one etcd cluster whether the Node may be deleted. The deletion of a Node
-// removes no member from the member list. So the question is how many voters would be lost, not
-// how many would remain in a smaller cluster:
+// Decide decides for one etcd cluster whether the Node may be deleted. The cluster is one that
+// Select returns. The deletion of a Node removes no member from the member list. So the question is
+// how many voters would be lost, not how many would remain in a smaller cluster:
 //
 //	allow ⇔ healthy voters ≥ ⌊voters/2⌋+1 (+ MinRemainingTolerance)
 //
@@ -30,22 +30,22 @@ func Decide(v View, r Request) Verdict {
 		}
 		return verdict
 	}
-	return decideClosed(v, r)
+	return decideQuorum(v, r)
 }
 
-// decideClosed decides whether or not the node is closed.
-func decideClosed(v View, r Request) Verdict {
+// decideQuorum decides whether or not the node is closed.
+func decideQuorum(v View, r Request) Verdict {
 	if v.Cluster == nil {
 		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given"}
 	}
 	t := newTarget(NewSnapshot(v), r)
 	if len(t.Lists) == 0 {
-		return t.verdictWithoutList()
+		return t.refuseWithoutList()
 	}
 	var worst *memberTally
 	isOnlyMember := false
 	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
-	lists := slices.Concat(t.Lists, t.unproven, t.ownLists)
+	lists := slices.Concat(t.Lists, t.blockingLists, t.ownLists)
 	for _, list := range lists {
 		onNode := t.membersOnNode(list)
 		for _, m := range list.Members {
@@ -72,8 +72,8 @@ func decideClosed(v View, r Request) Verdict {
 	if rejoins := t.possibleRejoins(); worst == nil && !isOnlyMember && len(rejoins) > 0 {
 		verdict = t.refusePossibleRejoin(rejoins)
 	}
-	if disputed := observation.SortedIDs(contested); verdict.Allowed && len(disputed) > 0 {
-		verdict = t.refuseDisputed(disputed)
+	if ids := observation.SortedIDs(contested); verdict.Allowed && len(ids) > 0 {
+		verdict = t.refuseContested(ids)
 	}
 	for id := range contested {
 		members[id] = members[id] || contested[id]
@@ -86,7 +86,7 @@ func decideClosed(v View, r Request) Verdict {
 // the node according to any source, because the lists and the knowledge of the node may differ in
 // age.
 func Force(v View, r Request) Verdict {
-	verdict := decideClosed(v, r)
+	verdict := decideQuorum(v, r)
 	t := newTarget(NewSnapshot(v), r)
 	t.Lists = observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, no list is fresh.
 	members := map[v1alpha1.MemberID]bool{}
@@ -121,22 +121,20 @@ func (t requestTarget) verdictFor(worst *memberTally) Verdict {
 	return verdict
 }
 
-// verdictWithoutList decides without any confirmed list. The verdict makes no statement about
-// quorum.
-func (t requestTarget) verdictWithoutList() Verdict {
-	id, members := observation.ClusterIDOf(t.Cluster), t.possibleMembers()
-	if len(members) == 0 {
-		return Verdict{Allowed: true, Reason: NothingToProtect, Cluster: id, Final: true, Message: t.nothingMessage()}
-	}
+// refuseWithoutList refuses because no agent answered with a confirmed list. The verdict makes no
+// statement about quorum. No source may name a member on the node: the list that made Select return
+// the cluster may be the one that is missing now (F64).
+func (t requestTarget) refuseWithoutList() Verdict {
+	members := t.possibleMembers()
 	return Verdict{
-		Reason: CannotSee, Cluster: id, Members: members,
+		Reason: CannotSee, Cluster: observation.ClusterIDOf(t.Cluster), Members: members,
 		Final: len(t.Pending()) == 0, Message: t.cannotSeeMessage(members),
 	}
 }
 
-// refuseDisputed refuses because the node announces members that are bound to another Node.
-func (t requestTarget) refuseDisputed(members []v1alpha1.MemberID) Verdict {
-	return Verdict{Reason: UnknownMember, Final: true, Message: t.disputedMessage(members)}
+// refuseContested refuses because the node announces members that are bound to another Node.
+func (t requestTarget) refuseContested(members []v1alpha1.MemberID) Verdict {
+	return Verdict{Reason: UnknownMember, Final: true, Message: t.contestedMessage(members)}
 }
 
 // Combine returns the Decision over all clusters. One refusal refuses. The Decision then

@@ -97,8 +97,9 @@ func TestDecide(t *testing.T) {
 			cluster: quorumtest.Voters(1).Unconfirmed(0), reason: quorum.CannotSee, members: a,
 			text: "answered without a confirmed member list",
 		},
-		"no answer, node without members": {
-			cluster: quorumtest.Voters(3).Silent(0, 1, 2), reason: quorum.NothingToProtect,
+		"F64 no answer, and no source names a member": {
+			cluster: quorumtest.Voters(3).Silent(0, 1, 2), reason: quorum.CannotSee,
+			text:    "which may have a member on node w9: no agent returned",
 			request: func(r *quorum.Request) { *r = quorum.Request{Node: "w9", UID: "u9", Labelled: true} },
 		},
 		"one observer answers": {

@@ -191,9 +191,12 @@ const (
 // observer.
 func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
 	id := observation.ClusterIDOf(t.Cluster)
-	facts := []string{fmt.Sprintf(
-		"cannot see etcd cluster %s, which has %s on node %s: %s; "+quorumUnknown,
-		id, joinIDs(members), t.Node, t.missingLists(), t.Verb().Noun)}
+	has := "has " + joinIDs(members)
+	if len(members) == 0 {
+		has = "may have a member"
+	}
+	facts := []string{fmt.Sprintf("cannot see etcd cluster %s, which %s on node %s: %s; "+quorumUnknown,
+		id, has, t.Node, t.missingLists(), t.Verb().Noun)}
 	for _, b := range distinctNodes(t.Cluster.Spec.Members) {
 		facts = append(facts, "  node "+b.Node+": "+t.describeObserver(b))
 	}
@@ -250,9 +253,9 @@ func (s Snapshot) describeObserver(b v1alpha1.Binding) string {
 		return "it is gone, together with its agent"
 	}
 	if !slices.ContainsFunc(s.Cluster.Spec.Members, func(other v1alpha1.Binding) bool {
-		return other.Node == b.Node && other.NodeUID == b.NodeUID && observation.IsHeard(other)
+		return other.Node == b.Node && other.NodeUID == b.NodeUID && observation.IsObserver(other)
 	}) {
-		return s.describeUnheard(b)
+		return s.describeNonObserver(b)
 	}
 	for _, o := range observation.Accepted(s.Cluster) {
 		if o.Node != b.Node {
@@ -272,8 +275,8 @@ func (s Snapshot) describeObserver(b v1alpha1.Binding) string {
 	return "its agent has never reported"
 }
 
-// disputedMessage explains that the node announces members that are bound to another Node.
-func (t requestTarget) disputedMessage(members []v1alpha1.MemberID) string {
+// contestedMessage explains that the node announces members that are bound to another Node.
+func (t requestTarget) contestedMessage(members []v1alpha1.MemberID) string {
 	facts := []string{fmt.Sprintf("node %s announces %s of etcd cluster %s, but another Node has it: %s the "+
 		"wrong Node would lose a member without counting it",
 		t.Node, joinIDs(members), observation.ClusterIDOf(t.Cluster), t.Verb().Gerund)}

@@ -36,12 +36,12 @@ type Snapshot struct {
 	// Lists are the member lists that count, all confirmed by a quorum: those of founders, and those
 	// that several observers agree on.
 	Lists []v1alpha1.Observation
-	// unproven are the confirmed lists of founders whose Nodes are not proven to exist with the UID of
-	// the observation. They prove nothing; they can only prevent a deletion.
-	unproven []v1alpha1.Observation
+	// blockingLists are the confirmed lists of founders whose Nodes are not proven to exist with the
+	// UID of the observation. They prove nothing; they can only prevent a deletion.
+	blockingLists []v1alpha1.Observation
 	// proven contains the members that the answers prove healthy as voters. A learner reads only its
 	// own data, so its health proves nothing about the voter that it may be by now. Corrupt contains
-	// the members that the answers, or unproven lists, report as corrupt.
+	// the members that the answers, or the blockingLists, report as corrupt.
 	proven, Corrupt map[v1alpha1.MemberID]bool
 	// AlarmsRead reports whether the answers with a list contain the alarms. Without them
 	// no member is proven healthy, because a corrupt member still answers reads.
@@ -69,13 +69,13 @@ func NewSnapshot(v View) Snapshot {
 	s.unlocatedHosts = unlocatedHosts(s.Cluster)
 	accepted := observation.AcceptedWithNonce(s.Cluster, v.Nonces)
 	s.Answers = slices.DeleteFunc(slices.Clone(accepted), s.isFromOtherNode)
-	s.unproven = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
+	s.blockingLists = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
 		return !s.isFromOtherNode(o) || !observation.IsFounder(s.Cluster, o)
 	}))
 	s.Lists = s.selectLists()
 	s.AlarmsRead = s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists),
 		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
-	for _, o := range slices.Concat(s.Answers, s.unproven) {
+	for _, o := range slices.Concat(s.Answers, s.blockingLists) {
 		for _, m := range o.Members {
 			s.proven[m.ID] = s.proven[m.ID] ||
 				(m.Healthy && s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }))
@@ -111,7 +111,7 @@ func (s Snapshot) Pending() []string { return s.pending(false) }
 func (s Snapshot) pending(foundersOnly bool) []string {
 	var nodes []string
 	for _, b := range s.Cluster.Spec.Members {
-		isCandidate := observation.IsHeard(b) && (!foundersOnly || b.Basis == v1alpha1.BasisBootstrap)
+		isCandidate := observation.IsObserver(b) && (!foundersOnly || b.Basis == v1alpha1.BasisBootstrap)
 		if isCandidate && !s.hasCompleted(b) && s.mayExist(b) && !slices.Contains(nodes, b.Node) {
 			nodes = append(nodes, b.Node)
 		}
@@ -128,29 +128,24 @@ func (s Snapshot) mayExist(b v1alpha1.Binding) bool {
 
 // hasAnswered reports whether the observer of the binding has answered this request.
 func (s Snapshot) hasAnswered(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return isFrom(o, b) })
+	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) })
 }
 
 // hasCompleted reports whether the observer of the binding has answered this request, and waits for
 // no member any more.
 func (s Snapshot) hasCompleted(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return isFrom(o, b) && !o.Incomplete })
+	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) && !o.Incomplete })
 }
 
 // OwnAnswer returns the answer of the agent on the binding's Node, whether or not it is an
 // observer.
 func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, isAnswered bool) {
 	for _, o := range s.Cluster.Status.Observations {
-		if isFrom(o, b) && b.NodeUID != "" && observation.IsValid(o) && o.Nonce != "" && slices.Contains(s.nonces, o.Nonce) {
+		if observation.IsFrom(o, b) && b.NodeUID != "" && observation.IsValid(o) && observation.IsAnswer(o, s.nonces) {
 			return o, true
 		}
 	}
 	return v1alpha1.Observation{}, false
-}
-
-// isFrom reports whether the Node of the binding published the observation.
-func isFrom(o v1alpha1.Observation, b v1alpha1.Binding) bool {
-	return o.Node == b.Node && o.NodeUID == b.NodeUID
 }
 
 // unhealthyReason returns why no answer proves the member healthy. It also tells whether the
@@ -165,14 +160,14 @@ func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
 	if !bound {
 		return reason + "; no agent is known on its host"
 	}
-	if !observation.IsHeard(b) {
-		return reason + "; " + s.describeUnheard(b)
+	if !observation.IsObserver(b) {
+		return reason + "; " + s.describeNonObserver(b)
 	}
 	if s.hasAnswered(b) {
 		return reason
 	}
 	observations := s.Cluster.Status.Observations
-	last := slices.IndexFunc(observations, func(o v1alpha1.Observation) bool { return isFrom(o, b) })
+	last := slices.IndexFunc(observations, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) })
 	if last < 0 {
 		return reason + "; the agent on its node has never reported"
 	}
@@ -235,10 +230,10 @@ func (s Snapshot) Proves(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus)
 		return true
 	}
 	b, bound := s.Bindings[id]
-	return bound && slices.ContainsFunc(statements, func(o v1alpha1.Observation) bool { return isFrom(o, b) }) &&
+	return bound && slices.ContainsFunc(statements, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) }) &&
 		slices.ContainsFunc(s.Lists, func(o v1alpha1.Observation) bool {
 			m, isListed := observation.FindMember(o, id)
-			return isListed && !isFrom(o, b) && observation.IsLocalOnly(m)
+			return isListed && !observation.IsFrom(o, b) && observation.IsLocalOnly(m)
 		})
 }
 
@@ -297,8 +292,8 @@ func (s Snapshot) uncorroborated(id v1alpha1.MemberID) string {
 		"confirms that", proofs[0].Node)
 }
 
-// describeUnheard tells why the observations of a binding's Node do not count.
-func (s Snapshot) describeUnheard(b v1alpha1.Binding) string {
+// describeNonObserver tells why the observations of a binding's Node do not count.
+func (s Snapshot) describeNonObserver(b v1alpha1.Binding) string {
 	if b.Basis != v1alpha1.BasisDisputed {
 		return fmt.Sprintf("the agent of node %s does not count as an observer: only that node claims member %s",
 			b.Node, b.MemberID)
@@ -334,13 +329,13 @@ func (t memberTally) comparedWith(lists []v1alpha1.Observation, list v1alpha1.Ob
 		t.sources += fmt.Sprintf("; node %s lists %s", other.Node, describeList(other))
 		for i := range t.members {
 			_, isListed := observation.FindMember(other, t.members[i].ID)
-			t.members[i].isDisputed = t.members[i].isDisputed || !isListed
+			t.members[i].isMissingElsewhere = t.members[i].isMissingElsewhere || !isListed
 		}
 	}
 	return &t
 }
 
-// disputed returns the members that another list does not contain.
-func (t memberTally) disputed() []memberState {
-	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return !m.isDisputed })
+// missingElsewhere returns the members that another list does not contain.
+func (t memberTally) missingElsewhere() []memberState {
+	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return !m.isMissingElsewhere })
 }

@@ -153,7 +153,7 @@ func TestF21DifferingLists(t *testing.T) {
 	ghost := quorumtest.Voters(4).Unbound(3)
 	ghost.Cluster.Status.Observations = ghost.Cluster.Status.Observations[:3]
 	ghost.RemovedFrom(0, 3).RemovedFrom(1, 3).Unhealthy(3)
-	unproven := quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1)
+	lacking := quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1)
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		texts   []string
@@ -167,7 +167,7 @@ func TestF21DifferingLists(t *testing.T) {
 			},
 			"d",
 		},
-		"a member that one list lacks": {unproven, []string{"this is by the list of node w3; node w1 lists a, c, d"}, "b"},
+		"a member that one list lacks": {lacking, []string{"this is by the list of node w3; node w1 lists a, c, d"}, "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := quorum.Decide(c.cluster.View, quorumtest.Deletion(0)).Message

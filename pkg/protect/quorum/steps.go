@@ -45,7 +45,7 @@ func BreakGlassStep(r Request) string {
 // although it counts as lost, or if another list does not contain it.
 func (t memberTally) removableMembers() []memberState {
 	return slices.DeleteFunc(append(t.withStatus(statusUnproven), t.withStatus(statusLost)...), func(m memberState) bool {
-		return m.problem == problemAlarmsUnread || m.problem == problemNodeUnread || m.stillAnswers || m.isDisputed
+		return m.problem == problemAlarmsUnread || m.problem == problemNodeUnread || m.stillAnswers || m.isMissingElsewhere
 	})
 }
 
@@ -56,9 +56,17 @@ func (t memberTally) isSafeWithout(removed []memberState) bool {
 
 // waitSteps lists what may resolve itself.
 func (t requestTarget) waitSteps(tally memberTally) []string {
-	var steps, unread []string
-	lost := tally.withStatus(statusLost)
-	for _, m := range lost {
+	var absences []string
+	for _, m := range tally.withStatus(statusAway) {
+		absences = append(absences, t.absenceStep(m))
+	}
+	return slices.Concat(t.readSteps(tally), t.grantSteps(tally), t.lossSteps(tally), absences)
+}
+
+// readSteps are the steps about what could not be read, or differs between the lists.
+func (t requestTarget) readSteps(tally memberTally) (steps []string) {
+	var unread []string
+	for _, m := range tally.withStatus(statusLost) {
 		if m.problem == problemNodeUnread {
 			unread = append(unread, m.node)
 		}
@@ -73,11 +81,16 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 			"if the problem persists, check what the agents report about the alarms: "+
 			"kubectl get etcdcluster %s -o yaml (status.observations, problem)", t.again(), observation.ClusterIDOf(t.Cluster)))
 	}
-	if disputed := tally.disputed(); len(disputed) > 0 {
+	if missing := tally.missingElsewhere(); len(missing) > 0 {
 		steps = append(steps, fmt.Sprintf("%s in a few seconds, because the member list may have just "+
 			"changed; if the lists still differ, find out with `etcdctl member list` whether the cluster has %s, "+
-			"and check the agent of the node that reports otherwise; remove no member before", t.again(), joinTitles(disputed)))
+			"and check the agent of the node that reports otherwise; remove no member before", t.again(), joinTitles(missing)))
 	}
+	return steps
+}
+
+// grantSteps are the steps about the grants of nodes that still exist.
+func (t requestTarget) grantSteps(tally memberTally) (steps []string) {
 	for _, g := range t.effectiveGrants(tally) {
 		n := t.Nodes[g.Node]
 		if n.Known && n.UID == g.NodeUID && g.Drained != nil {
@@ -85,15 +98,20 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 			continue
 		}
 		if n.Known && n.UID == g.NodeUID && !n.Deleting && n.Departure.Class != departure.ForGood {
-			within := "a minute"
+			within := "a minute, unless a Machine or NodeClaim of it is being deleted or cannot be read"
 			if at := g.Time.Add(ResolvePresentAfter); t.Now.Before(at) {
-				within += " of " + at.UTC().Format(time.RFC3339)
+				within = "a minute of " + at.UTC().Format(time.RFC3339)
 			}
 			steps = append(steps, fmt.Sprintf("node %s still exists; if it stays, wait: "+
 				"its members count again within %s", g.Node, within))
 		}
 	}
-	for _, m := range lost {
+	return steps
+}
+
+// lossSteps are the steps about lost members that still answer, or whose machine stays.
+func (t requestTarget) lossSteps(tally memberTally) (steps []string) {
+	for _, m := range tally.withStatus(statusLost) {
 		if m.problem == problemMachineGivenUp {
 			steps = append(steps, fmt.Sprintf("if the machine of node %s stays, wait: %s counts again by itself at the "+
 				"time above", m.node, m.title()))
@@ -102,9 +120,6 @@ func (t requestTarget) waitSteps(tally memberTally) []string {
 			steps = append(steps, fmt.Sprintf("%s still answers: if its machine is being removed, "+
 				"wait until it is gone, then %s node %s again to see the remaining steps", m.title(), t.Verb().Base, t.Node))
 		}
-	}
-	for _, m := range tally.withStatus(statusAway) {
-		steps = append(steps, t.absenceStep(m))
 	}
 	return steps
 }
@@ -161,7 +176,7 @@ func (t requestTarget) replaceSteps(tally memberTally) []string {
 	var steps []string
 	onNode := tally.withStatus(statusOnNode)
 	others := slices.Concat(tally.withStatus(statusUnproven), tally.withStatus(statusLost), tally.withStatus(statusAway))
-	if len(others)+len(tally.disputed()) == 0 {
+	if len(others)+len(tally.missingElsewhere()) == 0 {
 		more, are := 1, "it is a voter"
 		for !tally.isSafeWithVoters(tally.voters+more, tally.healthy+more) {
 			more, are = more+1, "they are voters"
@@ -169,7 +184,7 @@ func (t requestTarget) replaceSteps(tally memberTally) []string {
 		steps = append(steps, fmt.Sprintf("first add %s and wait until %s; then the cluster can lose this node",
 			observation.Plural(more, "more member"), are))
 	}
-	if len(tally.disputed()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
+	if len(tally.missingElsewhere()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
 		// This step always follows another one.
 		steps = append(steps, fmt.Sprintf("or, if this node is to be removed permanently, "+
 			"first remove its members from the cluster (etcd checks that this is safe): %s", t.removeCommands(onNode)))
@@ -271,7 +286,7 @@ func isBelow(dir string, files ...string) bool {
 // else by the agent whose etcdctl command is shown.
 func (t requestTarget) distributionOf(m memberState) v1alpha1.Distribution {
 	for _, o := range observation.Accepted(t.Cluster) {
-		isOwn := o.LocalMember == m.ID && isFrom(o, t.Bindings[m.ID])
+		isOwn := o.LocalMember == m.ID && observation.IsFrom(o, t.Bindings[m.ID])
 		if a := evidence.SafeAccess(o.Access); isOwn && a != nil {
 			return a.Distribution
 		}

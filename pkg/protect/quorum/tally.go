@@ -51,8 +51,8 @@ type memberState struct {
 	// isPromotable marks a learner that counts as a voter: it is about to be lost or away, and may
 	// be promoted before.
 	isPromotable bool
-	// isDisputed marks a member that another list does not contain.
-	isDisputed bool
+	// isMissingElsewhere marks a member that another list does not contain.
+	isMissingElsewhere bool
 	// stillAnswers marks a lost or absent member that answers. Its machine still runs, or it runs on
 	// another.
 	stillAnswers bool

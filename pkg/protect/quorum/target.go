@@ -47,7 +47,7 @@ func newTarget(s Snapshot, r Request) requestTarget {
 			t.named[o.LocalMember] = true
 		}
 		isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
-		if observation.IsConfirmed(o) && o.Nonce != "" && slices.Contains(s.nonces, o.Nonce) && !isObserver {
+		if observation.IsConfirmed(o) && observation.IsAnswer(o, s.nonces) && !isObserver {
 			o.Members = observation.MergeDuplicates(o.Members)
 			t.ownLists = append(t.ownLists, o)
 		}

@@ -175,7 +175,7 @@ func (s State) silentAgents(c *v1alpha1.EtcdCluster) []Warning {
 		}
 		warned[b.Node] = true
 		at := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
-			return o.Node == b.Node && o.NodeUID == b.NodeUID
+			return observation.IsFrom(o, b)
 		})
 		if at < 0 {
 			all = append(all, warningf(WarnSilentAgent, b.Node, "the agent of node %s has never reported about etcd cluster %s",
