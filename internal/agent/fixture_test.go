@@ -127,7 +127,7 @@ type fixture struct {
 
 	mu          sync.Mutex // guards the host
 	facts       readiness.Facts
-	servers   []evidence.Server
+	servers     []evidence.Server
 	unknown     []string
 	answer      evidence.Identity
 	observation v1alpha1.Observation

@@ -21,7 +21,7 @@ import (
 // localMember is a member of an etcd cluster on this host.
 type localMember struct {
 	server evidence.Server
-	answer   evidence.Identity
+	answer evidence.Identity
 }
 
 // localMembers returns the local members to observe, by cluster. If a server does not answer

@@ -330,8 +330,9 @@ func TestServedVersions(t *testing.T) {
 	f.serve(t, "v1beta3")
 	f.setNodes()
 	const unknown = "it is not known whether the machine of node etcd is about to end"
-	require.Eventually(t, func() bool { return f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}) == unknown }, soon, poll)
-	require.Equal(t, unknown, f.newKeeper(t).Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}), "of a leader that has just started")
+	g := v1alpha1.Grant{Node: "etcd"}
+	require.Eventually(t, func() bool { return f.keeper.Ending(t.Context(), g) == unknown }, soon, poll)
+	require.Equal(t, unknown, f.newKeeper(t).Ending(t.Context(), g), "of a leader that has just started")
 	f.requireHookStays(t)
 	f.serve(t, "v1beta2")
 	f.waitForHook(t, "etcd", false)

@@ -115,7 +115,8 @@ func TestTimeout(t *testing.T) {
 		f := newStaleFixture(t, staleMachine("1", hooked), staleMachine("1", hooked))
 		f.Node = func(ctx context.Context, _ string) (*corev1.Node, error) { return nil, hanging(ctx) }
 		f.Live.Nodes = func(ctx context.Context) ([]*corev1.Node, error) { return nil, hanging(ctx) }
-		require.Equal(t, "it is not known whether the machine of node n is about to end", f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
+		require.Equal(t, "it is not known whether the machine of node n is about to end",
+			f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
 		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
 		require.True(t, f.isHooked(t))
 		f.machines.find = func(

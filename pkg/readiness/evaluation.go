@@ -231,8 +231,8 @@ const mergedManagers = "ancient-changes"
 func CordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {
-		if entry.Manager == FieldManager || entry.Manager == mergedManagers || entry.Subresource != "" || entry.FieldsV1 == nil ||
-			!strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
+		if entry.Manager == FieldManager || entry.Manager == mergedManagers || entry.Subresource != "" ||
+			entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
 			continue
 		}
 		var owned struct {

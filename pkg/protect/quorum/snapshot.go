@@ -128,13 +128,20 @@ func (s Snapshot) mayExist(b v1alpha1.Binding) bool {
 
 // hasAnswered reports whether the observer of the binding has answered this request.
 func (s Snapshot) hasAnswered(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) })
+	return slices.ContainsFunc(s.Answers, isFrom(b))
 }
 
 // hasCompleted reports whether the observer of the binding has answered this request, and waits for
 // no member any more.
 func (s Snapshot) hasCompleted(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) && !o.Incomplete })
+	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
+		return observation.IsFrom(o, b) && !o.Incomplete
+	})
+}
+
+// isFrom returns a function that reports whether the Node of the binding published an observation.
+func isFrom(b v1alpha1.Binding) func(v1alpha1.Observation) bool {
+	return func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) }
 }
 
 // OwnAnswer returns the answer of the agent on the binding's Node, whether or not it is an
@@ -167,7 +174,7 @@ func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
 		return reason
 	}
 	observations := s.Cluster.Status.Observations
-	last := slices.IndexFunc(observations, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) })
+	last := slices.IndexFunc(observations, isFrom(b))
 	if last < 0 {
 		return reason + "; the agent on its node has never reported"
 	}
@@ -230,7 +237,7 @@ func (s Snapshot) Proves(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus)
 		return true
 	}
 	b, bound := s.Bindings[id]
-	return bound && slices.ContainsFunc(statements, func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) }) &&
+	return bound && slices.ContainsFunc(statements, isFrom(b)) &&
 		slices.ContainsFunc(s.Lists, func(o v1alpha1.Observation) bool {
 			m, isListed := observation.FindMember(o, id)
 			return isListed && !observation.IsFrom(o, b) && observation.IsLocalOnly(m)
