@@ -88,6 +88,31 @@ func TestSameParts(t *testing.T) {
 		"sources": {
 			[]string{"webhook.apiServerSources={192.0.2.11/32,2001:db8::/64}"}, []string{"api-server-sources"}, sources,
 		},
+		"files and variables": {
+			[]string{
+				"webhook.extraVolumes[0].name=clients", "webhook.extraVolumes[0].configMap.name=holdfast-clients",
+				"webhook.extraVolumeMounts[0].name=clients", "webhook.extraVolumeMounts[0].mountPath=/etc/holdfast/clients",
+				"webhook.extraArgs={--client-ca-file=/etc/holdfast/clients/ca.crt,--client-name=kube-apiserver}",
+				"webhook.extraEnv[0].name=A", "webhook.extraEnv[0].value=b",
+				"agent.extraEnv[0].name=C", "agent.extraEnv[0].value=d",
+			},
+			nil, `patches:
+- target: {kind: Deployment, name: holdfast-webhook}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --client-ca-file=/etc/holdfast/clients/ca.crt}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --client-name=kube-apiserver}
+    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: A, value: b}}
+    - op: add
+      path: /spec/template/spec/volumes
+      value: [{name: clients, configMap: {name: holdfast-clients}}]
+    - op: add
+      path: /spec/template/spec/containers/0/volumeMounts
+      value: [{name: clients, mountPath: /etc/holdfast/clients}]
+- target: {kind: DaemonSet, name: holdfast-agent}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/env/-, value: {name: C, value: d}}
+`,
+		},
 		"drains": {[]string{"drains.enabled=false"}, nil, `patches:
 - target: {kind: Deployment, name: holdfast-webhook}
   patch: |
