@@ -114,6 +114,7 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 	first := rand.Uint64() | 1<<63
 	t.Logf("%d fixed histories, %d random ones with seeds from %d", fixed, random, first)
 	var played atomic.Int64
+	var hasFailed atomic.Bool // the other lanes end too
 	var mu sync.Mutex
 	var total historyCounts
 	for lane := range lanes {
@@ -124,7 +125,7 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 				if i >= fixed {
 					seed = first + uint64(i)
 				}
-				if i >= fixed && within > 0 && time.Since(begun) > within {
+				if hasFailed.Load() || (i >= fixed && within > 0 && time.Since(begun) > within) {
 					return
 				}
 				if n := played.Add(1); n%progressInterval == 0 {
@@ -135,6 +136,7 @@ func (k historyKind) playAll(t *testing.T, fixed int) {
 				total.add(o.counts)
 				mu.Unlock()
 				if o.failure != "" {
+					hasFailed.Store(true)
 					k.report(t, fmt.Sprint("seed ", seed), o, steps)
 					return
 				}
