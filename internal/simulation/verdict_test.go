@@ -270,7 +270,10 @@ func (sim *simulation) lostMembers(
 	e *simulatedEtcd, a *allowedReview, others []*pendingLoss,
 ) (ids []v1alpha1.MemberID, hosts []*simulatedHost, names []string) {
 	for _, d := range others {
-		before := slices.Contains(a.review.before.losses, d) || d.isGrantedBefore(e.id, a.review)
+		// An answer without a member relies on an earlier grant only while it lasts. That a machine may
+		// join while its Node is about to be deleted is a limit in docs/verdict.md.
+		isGranted := d.isGrantedBefore(e.id, a.review) && (!d.inherited[e.id] || sim.hasGrant(e.id, d.uid))
+		before := slices.Contains(a.review.before.losses, d) || isGranted
 		if d.host == a.loss.host || d.forgiven[e.id] || !before || d.over {
 			continue
 		}
@@ -278,7 +281,6 @@ func (sim *simulation) lostMembers(
 		if !sim.mayBeTerminated(d) {
 			found = slices.DeleteFunc(found, func(id v1alpha1.MemberID) bool { return e.runsElsewhere(id, d.host) })
 		}
-		isGranted := d.isGrantedBefore(e.id, a.review) && (!d.inherited[e.id] || sim.hasGrant(e.id, d.uid))
 		isGivenUp := a.review.before.tombstones[d.uid][e.id] || isGranted
 		if isGivenUp && sim.mayBeTerminated(d) {
 			hosts = append(hosts, d.host)
