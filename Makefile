@@ -247,7 +247,7 @@ fuzz: ## Fuzz every parser and the verdict (FUZZTIME=20s or 100000x for each; ON
 	done
 
 .PHONY: check
-check: test histories lint monitoring demo ## Run what CI runs, except e2e, which needs Docker
+check: test histories lint monitoring demo ## Run what CI runs, except images-check, drainers and e2e
 
 # The same commit makes the same images on every machine: one toolchain, no paths, and no time but
 # that of the commit. Without git, set REVISION and SOURCE_DATE_EPOCH.
