@@ -159,7 +159,13 @@ type fixture struct {
 // webhook.
 func newFixture(t *testing.T, replicaArgs ...[]string) *fixture {
 	t.Helper()
-	f := &fixture{Server: apiserver.NewInstalled(t)}
+	return newFixtureOn(t, apiserver.NewInstalled(t), replicaArgs...)
+}
+
+// newFixtureOn starts the replicas on a server with Holdfast installed.
+func newFixtureOn(t *testing.T, server *apiserver.Server, replicaArgs ...[]string) *fixture {
+	t.Helper()
+	f := &fixture{Server: server}
 	objects := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(objects))
 	require.NoError(t, v1alpha1.AddToScheme(objects))
