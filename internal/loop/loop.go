@@ -1,6 +1,6 @@
-// Package loop has the parts that every loop of this module needs: a Signal that wakes the
-// loop, a LogOnce that keeps its log short, a Retry that paces attempts after a failure, and
-// Rounds, which is the loop of a controller.
+// Package loop has the parts that every loop of this module needs. A Signal wakes the loop, a
+// LogOnce keeps its log short, and a Retry paces attempts after a failure. Rounds is the loop of a
+// controller.
 package loop
 
 import (
