@@ -141,7 +141,7 @@ ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.6,$(ETCD_VERSIONS)
 ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 
 # go test starts packages in this order, so the longest come first. golangci-lint runs vet.
-SLOWEST := ./test/stress ./internal/simulation ./manifests
+SLOWEST := ./test/stress ./manifests ./internal/simulation
 
 .PHONY: test
 test: export HOLDFAST_ETCD = $(ETCD)
