@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -161,7 +160,9 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 	}
 	a := h.decide(ctx, e, r)
 	if r.isLast && a.Allowed && a.isUnproven {
-		a = refuseUndecided(http.StatusServiceUnavailable, a.Reason, strings.Join(a.Warnings, " "))
+		a = answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+
+			"own. It tries again; if the problem persists, see the log of the Holdfast webhook.", node.Name))
+		a.isUnproven = true
 	}
 	return a
 }

@@ -342,6 +342,7 @@ func TestF65LastReview(t *testing.T) {
 			}
 			allowed, message := f.handler.ReviewMachine(t.Context(), object, "Cluster API")
 			require.Equal(t, test.allowed, allowed, message)
+			require.NotContains(t, message, "so its deletion is allowed")
 			require.Len(t, f.requests, 1)
 			require.Empty(t, f.requests[0].Version)
 		})

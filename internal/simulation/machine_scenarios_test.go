@@ -139,15 +139,23 @@ func TestF66UnregisteredClaim(t *testing.T) {
 		s.unregister(h)
 		s.advance(time.Second)
 		require.True(t, s.tryDeleteMachine(h).wasAllowed)
-		s.deleteWithRetries(h)
-		s.removeMemberOn(h)
-		s.advance(30 * time.Minute)
-		s.addMemberOn(s.etcds[0], h, true)
-		s.registerNode(h)
-		s.advance(30 * time.Minute)
-		require.False(t, h.killed)
-		s.requireMachineRefused(s.hosts[1])
+		s.joinAgainWhileEnding(h)
 	})
+}
+
+// joinAgainWhileEnding deletes the Node of a machine that is about to end, and removes its member.
+// The machine joins again half an hour later, and still counts as lost.
+func (s *scenario) joinAgainWhileEnding(h *simulatedHost) {
+	s.t.Helper()
+	s.deleteWithRetries(h)
+	s.removeMemberOn(h)
+	s.advance(30 * time.Minute)
+	s.addMemberOn(s.etcds[0], h, true)
+	s.registerNode(h)
+	s.advance(30 * time.Minute)
+	require.True(s.t, s.machineOf(h).Deleting)
+	require.False(s.t, h.killed)
+	s.requireMachineRefused(s.hosts[1])
 }
 
 // The deletion of a Machine was allowed, and its machine is about to end, which takes more than
@@ -160,14 +168,6 @@ func TestF51MachineRegistersLate(t *testing.T) {
 		s.endMachine(h) // it waits for its hook
 		s.advance(time.Minute)
 		require.False(t, s.machineOf(h).IsHooked)
-		s.deleteWithRetries(h)
-		s.removeMemberOn(h)
-		s.advance(30 * time.Minute)
-		s.addMemberOn(s.etcds[0], h, true)
-		s.registerNode(h)
-		s.advance(30 * time.Minute)
-		require.True(t, s.machineOf(h).Deleting)
-		require.False(t, h.killed)
-		s.requireMachineRefused(s.hosts[1])
+		s.joinAgainWhileEnding(h)
 	})
 }
