@@ -156,9 +156,9 @@ type policyProbe struct {
 }
 
 const (
-	// policyProbes and policyProbeTimeout limit WaitForPolicies. Seconds are enough for one probe, also
-	// on a busy machine. But kube-apiserver may not read the parameter of a new policy at all, if it
-	// has just stopped to read those of another one (kubernetes#130887).
+	// policyProbes and policyProbeTimeout limit WaitForPolicies. Seconds are enough for one probe,
+	// also on a busy machine. But kube-apiserver may not read the parameter of a new policy at all,
+	// if it has just stopped to read those of another one (kubernetes#130887).
 	policyProbes       = 4
 	policyProbeTimeout = time.Minute
 	// policyRefresh is longer than the interval at which kube-apiserver reads its policies.
