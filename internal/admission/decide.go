@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -25,7 +26,7 @@ const (
 
 // decideEtcdNode decides about a node with the etcd label.
 func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
-	if r.node.DeletionTimestamp != nil {
+	if r.isSettled(r.node) {
 		return alreadyDeleting()
 	}
 	// Any client that reaches the port can send a review. A review of a Node that does not exist
@@ -36,7 +37,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 		return answerCannotRead(r.node.Name, err)
 	case err != nil || live.UID != r.node.UID:
 		return answerGone(r)
-	case live.DeletionTimestamp != nil:
+	case r.isSettled(live):
 		return alreadyDeleting()
 	}
 	r.node = live
@@ -54,7 +55,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 // decideOtherNode decides about a node without the etcd label. It makes no request to the API
 // server unless the Node carries a break-glass annotation.
 func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
-	if r.node.DeletionTimestamp != nil {
+	if r.isSettled(r.node) {
 		return alreadyDeleting()
 	}
 	// An announcement that cannot be parsed is no reason to refuse: the bindings are enough here.
@@ -90,6 +91,12 @@ func answerGone(r review) answer {
 		r.node.Name, r.node.UID, r.node.Name))
 	a.code = http.StatusConflict
 	return a
+}
+
+// isSettled reports whether the deletion of the Node was reviewed before. A finalizer may keep the
+// Node for long, so that does not allow its machine to end.
+func (r review) isSettled(node *corev1.Node) bool {
+	return node.DeletionTimestamp != nil && !r.isLast
 }
 
 func alreadyDeleting() answer {

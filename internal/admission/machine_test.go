@@ -270,11 +270,16 @@ func TestReviewMachine(t *testing.T) {
 		Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1", Deleting: true,
 	}
 	for name, c := range map[string]struct {
-		cacheErr error
-		decision quorum.Decision
-		allowed  bool
-		message  string
+		cacheErr   error
+		isDeleting bool // the Node
+		decision   quorum.Decision
+		allowed    bool
+		message    string
 	}{
+		"F69 Node being deleted": {
+			isDeleting: true, decision: quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"},
+			message: "1 of 3 would stay\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1.",
+		},
 		"refused": {
 			decision: quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"},
 			message:  "1 of 3 would stay\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1.",
@@ -293,6 +298,9 @@ func TestReviewMachine(t *testing.T) {
 			f := newFixture(t)
 			f.live.Spec.ProviderID = "cloud:///1"
 			f.cacheErr, f.decision = c.cacheErr, c.decision
+			if c.isDeleting {
+				f.live.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+			}
 			allowed, message := f.handler.ReviewMachine(t.Context(), object, "Cluster API")
 			require.Equal(t, c.allowed, allowed)
 			require.Equal(t, c.message, message)

@@ -37,9 +37,14 @@ const (
 	AllowedEvent = "DeletionAllowed"
 )
 
-// readTimeout limits what one step reads from the API server. It is far more than a list of all
-// Machines takes.
-const readTimeout = 30 * time.Second
+const (
+	// readTimeout limits what one step reads from the API server. It is far more than a list of all
+	// Machines takes.
+	readTimeout = 30 * time.Second
+	// reviewValidity is the longest time from the start of a review until the hook is removed. A
+	// review takes up to eight seconds. Later, another leader may have refused.
+	reviewValidity = 15 * time.Second
+)
 
 // An EtcdSource reads the Nodes and the EtcdClusters.
 type EtcdSource struct {
@@ -184,6 +189,8 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 			return err
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, reviewValidity)
+	defer cancel()
 	isAllowed, message := k.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
 	about := &corev1.ObjectReference{
 		APIVersion: k.machines.followed().GroupVersion().String(), Kind: machine.KindMachine,
@@ -195,6 +202,9 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 			k.RecordEvent(about, corev1.EventTypeWarning, RefusedEvent, "the machine may not end: "+message)
 		}
 		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("removing the hook of %s: the review is too old: %w", m, err)
 	}
 	if isWritten, err := k.patch(ctx, m, nil); !isWritten {
 		return err // if it is nil, the next round reviews the newer version

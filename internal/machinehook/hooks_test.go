@@ -398,6 +398,12 @@ func testEnding(t *testing.T, f *fixture) {
 	f.setNodes(node("etcd", true), node("ending", true), node("claimed", true))
 	gone.ProviderID = "cloud:///another"
 	require.Empty(t, f.keeper.Ending(t.Context(), gone))
+
+	f.patchClaim(t, `{"status":{"nodeName":"gone"}}`, "status")
+	require.Empty(t, f.keeper.Ending(t.Context(), gone), "F71: the claim has another machine")
+	gone.ProviderID = ""
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone))
+	f.patchClaim(t, `{"status":{"nodeName":null}}`, "status")
 	f.set(func(f *fixture) { f.liveErr = errors.New("timeout") })
 	requireEnding("etcd", "it is not known whether the machine of node etcd is about to end")
 	f.set(func(f *fixture) { f.liveErr = nil })

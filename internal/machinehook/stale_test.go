@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -162,4 +163,34 @@ func TestStaleMachineGetsNoHook(t *testing.T) {
 	require.NoError(t, f.reconcileAll(t.Context()))
 	require.Equal(t, ending, f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
 	require.False(t, f.isHooked(t))
+}
+
+// TestF70OldReview: a review allowed the end of the machine, and then the process was paused. Another
+// leader refuses by now, which writes nothing to the Machine. The hook stays until a new review.
+func TestF70OldReview(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waiting := staleMachine("1", func(m *unstructured.Unstructured) {
+			hooked(m)
+			deleting(m)
+			require.NoError(t, unstructured.SetNestedField(m.Object, "2026-11-22T00:00:00Z",
+				"status", "deletion", "waitForPreTerminateHookStartTime"))
+		})
+		f := newStaleFixture(t, waiting, waiting)
+		f.cached = []*corev1.Node{staleNode(true)}
+		review := f.Review
+		f.allowed = true
+		f.Review = func(ctx context.Context, m machine.Object, user string) (bool, string) {
+			<-ctx.Done()
+			return review(ctx, m, user)
+		}
+		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
+		require.True(t, f.isHooked(t))
+		require.Empty(t, f.events)
+
+		f.Review = review
+		<-time.After(f.Tick)
+		require.NoError(t, f.reconcileAll(t.Context()))
+		require.False(t, f.isHooked(t))
+		require.Equal(t, []string{AllowedEvent}, f.events)
+	})
 }
