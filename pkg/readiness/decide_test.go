@@ -3,6 +3,7 @@ package readiness
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,7 @@ func TestDecide(t *testing.T) {
 	byHand := holdOutcome{record: "overridden EndedByHand", reason: NotHeld, event: EventOverridden}
 	others := holdOutcome{held: true, reason: WaitingForOthers}
 	cordonedByOthers := holdOutcome{reason: CordonedByOthers}
+	kubeletGone := conditioned(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
 	for _, c := range []struct {
 		name   string
 		node   *corev1.Node
@@ -60,6 +62,10 @@ func TestDecide(t *testing.T) {
 		{"record removed, condition left", node(cordoned, raised), closed, byDefault, firstSeen.clearing()},
 		{"unrecorded, not Ready, policy holds", node(isNotReady), closed, unrecorded, firstHold},
 		{"unrecorded, Ready, policy holds", node(isReady), closed, unrecorded, mismatch},
+		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, mismatch},
+		{"H17: unrecorded, was Ready, gates open", node(kubeletSince(time.Hour)), open, unrecorded, firstSeen},
+		{"unrecorded, registered slowly", node(kubeletSince(10 * time.Second)), closed, unrecorded, firstHold},
+		{"unrecorded, Unknown", node(kubeletGone), closed, unrecorded, firstHold},
 		{"unrecorded, gates open, policy holds", node(), open, unrecorded, firstSeen},
 		{"unrecorded, cordoned, policy holds", node(cordoned), closed, unrecorded, firstSeen},
 

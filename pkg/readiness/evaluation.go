@@ -109,8 +109,34 @@ func (e holdEvaluation) hasServed() bool {
 	if e.recorded {
 		return !e.record.isFirstHold()
 	}
-	ready := findCondition(e.node, corev1.NodeReady)
-	return ready != nil && ready.Status == corev1.ConditionTrue && len(e.holdTaints()) == 0
+	return wasReady(e.node) && len(e.holdTaints()) == 0
+}
+
+// maxConditionSpread is far more than the time in which a kubelet evaluates all conditions of its
+// node (pkg/kubelet/nodestatus of Kubernetes).
+const maxConditionSpread = 10 * time.Second
+
+// wasReady reports whether the node is Ready, or provably was. A kubelet that registers its node,
+// or comes back after the node lifecycle controller set all conditions to Unknown, sets Ready
+// together with the others. If Ready became False later than all of them, it was True before.
+func wasReady(n *corev1.Node) bool {
+	ready := findCondition(n, corev1.NodeReady)
+	if ready == nil || ready.Status != corev1.ConditionFalse {
+		return ready != nil && ready.Status == corev1.ConditionTrue
+	}
+	latest := time.Time{}
+	for _, kind := range []corev1.NodeConditionType{
+		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+	} {
+		pressure := findCondition(n, kind)
+		if pressure == nil {
+			return false
+		}
+		if at := pressure.LastTransitionTime.Time; at.After(latest) {
+			latest = at
+		}
+	}
+	return ready.LastTransitionTime.Sub(latest) > maxConditionSpread
 }
 
 // isClosedByOthers reports whether another client has set what a new hold would set. A cordon

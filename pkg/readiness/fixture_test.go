@@ -82,6 +82,21 @@ func conditioned(kind corev1.NodeConditionType, status corev1.ConditionStatus, r
 	}
 }
 
+// kubeletSince sets the conditions of a kubelet that registered its node as NotReady. Later Ready
+// changed, and became False again.
+func kubeletSince(later time.Duration) nodeOption {
+	return func(n *corev1.Node) {
+		for kind, at := range map[corev1.NodeConditionType]time.Time{
+			corev1.NodeMemoryPressure: noon(), corev1.NodeDiskPressure: noon(), corev1.NodePIDPressure: noon(),
+			corev1.NodeReady: noon().Add(later),
+		} {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+				Type: kind, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(at),
+			})
+		}
+	}
+}
+
 // unavailable sets NetworkUnavailable to True, available sets it to False.
 func unavailable(reason string) nodeOption {
 	return conditioned(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, reason)
