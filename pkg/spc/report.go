@@ -95,12 +95,12 @@ type nodeAnnotation struct {
 // changes a label that has another value.
 //
 // A Match other than Matched results in a problem at most. Labels and annotations of an
-// earlier Match stay, because a list that cannot be read does not change the machine.
+// earlier Match stay, because a list that cannot be read does not change the machine. Only the
+// group label of a protected Node is removed.
 func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 	report := Report{Labels: map[string]*string{}, Annotations: map[string]*string{}}
 	switch m.Outcome {
 	case Unknown:
-		return report, nil
 	case Matched:
 		if err := report.addMatch(n, m, t); err != nil {
 			return report, err
@@ -114,7 +114,14 @@ func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 			report.addProblem(ReasonMissing, m.Message)
 		}
 	}
-	report.setAnnotation(n, ProblemAnnotation, report.Problem)
+	if t.Protected && m.Outcome != Matched {
+		if err := report.withholdGroup(n, t.Withhold); err != nil {
+			return report, err
+		}
+	}
+	if m.Outcome != Unknown {
+		report.setAnnotation(n, ProblemAnnotation, report.Problem)
+	}
 	return report, nil
 }
 
@@ -172,6 +179,32 @@ func (p *Report) removeGroup(n *corev1.Node, group string, owned map[string]bool
 		NodeGroupLabel, group, n.Name, NodeGroupLabel))
 }
 
+// withholdGroup removes the group label of a protected Node without a certain match, if Holdfast
+// set it at an earlier match. Otherwise it adds a problem.
+func (p *Report) withholdGroup(n *corev1.Node, why string) error {
+	group, exists := n.Labels[NodeGroupLabel]
+	if !exists {
+		return nil
+	}
+	written, err := parseAnnotation(n)
+	if err != nil {
+		written = nodeAnnotation{} // It is not known who set the label.
+	}
+	p.removeGroup(n, group, written.owned(n))
+	if _, isRemoved := p.Labels[NodeGroupLabel]; !isRemoved {
+		return nil
+	}
+	written.Labels = slices.DeleteFunc(written.Labels, func(key string) bool { return key == NodeGroupLabel })
+	delete(written.Earlier, NodeGroupLabel)
+	written.Withheld = "node_group: " + why
+	text, err := json.Marshal(written)
+	if err != nil {
+		return fmt.Errorf("encoding the SPC record: %w", err)
+	}
+	p.setAnnotation(n, NodeAnnotation, string(text))
+	return nil
+}
+
 // addMachineProblems adds the problems of the machine that matches.
 func (p *Report) addMachineProblems(n *corev1.Node, r Record, t Terms) {
 	for _, id := range []struct{ name, value string }{{"instance ID", r.InstanceID}, {"group", r.GroupName}} {
@@ -215,22 +248,43 @@ func (p *Report) setAnnotation(n *corev1.Node, key, value string) {
 	}
 }
 
-// ownedLabels returns the Node's labels that Holdfast set for this machine and that still
-// have the same values.
-func ownedLabels(n *corev1.Node, r Record) map[string]bool {
-	owned := map[string]bool{}
-	var before nodeAnnotation
-	if json.Unmarshal([]byte(n.Annotations[NodeAnnotation]), &before) != nil || before.PK != r.PK {
-		return owned
+// parseAnnotation returns the zero value if the Node has no annotation.
+func parseAnnotation(n *corev1.Node) (written nodeAnnotation, err error) {
+	if text, isSet := n.Annotations[NodeAnnotation]; isSet {
+		err = json.Unmarshal([]byte(text), &written)
 	}
-	values := recordLabels(before.Record)
-	maps.Copy(values, before.Earlier)
-	for _, key := range before.Labels {
+	return written, err
+}
+
+// OwnedLabels returns the keys of the Node's labels that Holdfast set according to NodeAnnotation,
+// and that still have the same values. It returns an error if it cannot parse the annotation.
+func OwnedLabels(n *corev1.Node) (map[string]bool, error) {
+	written, err := parseAnnotation(n)
+	if err != nil {
+		return nil, fmt.Errorf("parsing annotation %s: %w", NodeAnnotation, err)
+	}
+	return written.owned(n), nil
+}
+
+// owned returns the labels that Holdfast set, and that still have the same values.
+func (a nodeAnnotation) owned(n *corev1.Node) map[string]bool {
+	owned, values := map[string]bool{}, recordLabels(a.Record)
+	maps.Copy(values, a.Earlier)
+	for _, key := range a.Labels {
 		if have, exists := n.Labels[key]; exists && have == values[key] {
 			owned[key] = true
 		}
 	}
 	return owned
+}
+
+// ownedLabels returns the labels that Holdfast set for this machine.
+func ownedLabels(n *corev1.Node, r Record) map[string]bool {
+	written, err := parseAnnotation(n)
+	if err != nil || written.PK != r.PK {
+		return map[string]bool{}
+	}
+	return written.owned(n)
 }
 
 // earlierValues returns the values of the owned labels that are not those of the record.

@@ -225,6 +225,41 @@ func TestGroupOfProtectedNode(t *testing.T) {
 	require.NotContains(t, after.Labels, spc.NodeGroupLabel, "the API has no group")
 }
 
+// TestGroupOfProtectedNodeWithoutMatch: the node got its group when it had no etcd and its machine
+// was certain, which it is not any more.
+func TestGroupOfProtectedNodeWithoutMatch(t *testing.T) {
+	protected := spc.Terms{Now: noon(), Withhold: "the node holds etcd", Protected: true}
+	fresh := nodeOfAge(time.Hour, nil)
+	grouped := applied(fresh, newReport(t, fresh, spc.Terms{}, worker(nil)))
+	changed, foreign := grouped.DeepCopy(), nodeOfAge(time.Hour, nil)
+	changed.Labels[spc.NodeGroupLabel] = "another"
+	foreign.Labels[spc.NodeGroupLabel] = grouped.Labels[spc.NodeGroupLabel]
+	for _, outcome := range []spc.Outcome{spc.Unknown, spc.Conflict, spc.Gone, spc.Missing} {
+		match := spc.Match{Outcome: outcome, Message: "a problem"}
+		report, err := spc.NewReport(grouped, match, protected)
+		require.NoError(t, err)
+		after := applied(grouped, report)
+		require.NotContains(t, after.Labels, spc.NodeGroupLabel, outcome)
+		require.Equal(t, grouped.Labels[spc.InstanceIDLabel], after.Labels[spc.InstanceIDLabel], outcome)
+		again, err := spc.NewReport(after, match, protected)
+		require.NoError(t, err)
+		require.Empty(t, again.Labels, outcome)
+		require.Empty(t, again.Annotations, outcome)
+		free := applied(after, newReport(t, after, spc.Terms{}, worker(nil)))
+		require.Equal(t, grouped.Labels, free.Labels, "the same machine, and no etcd any more")
+
+		for _, n := range []*corev1.Node{changed, foreign} {
+			report, err := spc.NewReport(n, match, protected)
+			require.NoError(t, err)
+			require.Empty(t, report.Labels, outcome)
+			require.Contains(t, report.Problem, "kubectl label node ip-172-23-1-67 stackpoint.io/node_group-", outcome)
+		}
+		report, err = spc.NewReport(grouped, match, spc.Terms{Now: noon(), Withhold: "it is not known"})
+		require.NoError(t, err)
+		require.Empty(t, report.Labels, outcome)
+	}
+}
+
 func TestLabelValues(t *testing.T) {
 	r := worker(func(r *spc.Record) {
 		r.PoolName = "  Größe \"M\" (" + strings.Repeat("x", 70) + ")"
