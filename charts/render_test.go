@@ -253,6 +253,12 @@ func TestRefused(t *testing.T) {
 		"metrics as a flag": {
 			"1.36.0", []string{"monitoring.enabled=true", "webhook.extraArgs={--metrics-secure=false}"}, "use metrics.agentPort",
 		},
+		"health flag": {
+			"1.36.0", []string{"agent.extraArgs={--health-listen=127.0.0.1:1}"}, "use agent.healthPort",
+		},
+		"equal ports": {
+			"1.36.0", []string{"metrics.enabled=true", "agent.healthPort=11878"}, "set one of them to another port",
+		},
 		"low port":           {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
 		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
 		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},

@@ -1,6 +1,7 @@
 package manifests_test
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -132,6 +134,25 @@ func TestPermissionsAreExplained(t *testing.T) {
 			}
 		}
 		require.True(t, explained, "no comment above %q", line)
+	}
+}
+
+// TestPermissionsOfComponents checks that docs/permissions.md has what the components for machines
+// permit the webhook.
+func TestPermissionsOfComponents(t *testing.T) {
+	page, err := os.ReadFile("../docs/permissions.md")
+	require.NoError(t, err)
+	for component, role := range map[string]string{
+		"cluster-api": "holdfast-webhook-machines", "karpenter-nodeclaims": "holdfast-webhook-nodeclaims",
+	} {
+		all := kustomized(t, withComponent(t, ".", component))
+		for _, rule := range one[rbacv1.ClusterRole](t, all, "ClusterRole", role).Rules {
+			if rule.APIGroups[0] == corev1.GroupName {
+				continue // events
+			}
+			text := fmt.Sprintf("`%s.%s [] %s`", rule.Resources[0], rule.APIGroups[0], rule.Verbs)
+			require.Contains(t, string(page), text)
+		}
 	}
 }
 

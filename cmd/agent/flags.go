@@ -68,7 +68,7 @@ Holding a node until its network works
   --hold-taint-key=KEY            key of the taint, with --hold-mode=taint. Policy holdfast-nodes allows keys of
                                   holdfast.dev/, readiness.k8s.io/ and
                                   startup-taint.cluster-autoscaler.kubernetes.io/
-  --hold-unrecorded               hold a node that is not ready and has no hold record. For clusters without the
+  --hold-unrecorded               hold a node that was never ready and has no hold record. For clusters without the
                                   born-held policy
   --gates=auto|LIST               gates that must be open before the agent releases a node (default auto: cni, and
                                   flannel if the CNI configuration names it). A list of cni, flannel and
@@ -115,7 +115,7 @@ StackPointCloud
 Running
   --tick=DURATION                 interval between checks when there are no events (default 10s). An event wakes
                                   the agent immediately
-  --health-listen=ADDRESS         address for /healthz and /metrics (default 127.0.0.1:9878). If empty, the agent
+  --health-listen=ADDRESS         address for /healthz and /metrics (default 127.0.0.1:11877). If empty, the agent
                                   does not serve them
   --metrics-listen=ADDRESS        address for /metrics over HTTPS, such as :11878. If empty, the agent does not serve
                                   it (default). A client needs a token of a user who may get the URL /metrics. The
@@ -152,7 +152,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.etcdKey, "etcd-key", "", "")
 	set.DurationVar(&f.probeTimeout, "probe-timeout", 1500*time.Millisecond, "")
 	set.DurationVar(&f.tick, "tick", 10*time.Second, "")
-	set.StringVar(&f.healthListen, "health-listen", "127.0.0.1:9878", "")
+	set.StringVar(&f.healthListen, "health-listen", "127.0.0.1:11877", "")
 	set.StringVar(&f.metricsListen, "metrics-listen", "", "")
 	set.StringVar(&f.spcInventory, "spc-inventory", "", "")
 	set.BoolVar(&f.withholdGroup, "spc-withhold-group", true, "")
@@ -296,7 +296,7 @@ func checkOutput(f *flags) (err error) {
 		return err
 	}
 	for _, a := range []struct{ flag, value, example string }{
-		{"--health-listen", f.healthListen, "127.0.0.1:9878"}, {"--metrics-listen", f.metricsListen, ":11878"},
+		{"--health-listen", f.healthListen, "127.0.0.1:11877"}, {"--metrics-listen", f.metricsListen, ":11878"},
 	} {
 		if a.value == "" {
 			continue

@@ -105,7 +105,7 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := config{
 				node: "n1", staticPods: true, probeTimeout: 1500 * time.Millisecond, tick: 10 * time.Second,
-				healthListen: "127.0.0.1:9878", log: cli.LogOptions{JSON: true}, withholdGroup: true,
+				healthListen: "127.0.0.1:11877", log: cli.LogOptions{JSON: true}, withholdGroup: true,
 			}
 			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
 			want.host.CNIConfDirs, want.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()

@@ -234,8 +234,8 @@ func openPorts(
 	return append(ports, secure), err
 }
 
-// serve answers requests until ctx ends. If the port is taken, it keeps retrying; the agent works
-// without its ports.
+// serve answers requests until ctx ends. If the port is taken, it keeps retrying. The agent works
+// without its ports, but without that of its liveness probe the kubelet restarts it.
 func (p port) serve(ctx context.Context, log *slog.Logger) error {
 	var logged loop.LogOnce
 	for {
