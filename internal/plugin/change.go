@@ -77,6 +77,9 @@ func (s *session) printScript(effects, commands []string) {
 		}
 	}
 	for _, command := range commands {
+		if rest, isKubectl := strings.CutPrefix(command, "kubectl "); isKubectl {
+			command = s.kubectl() + " " + rest
+		}
 		fmt.Fprintln(s.Out, command)
 	}
 }

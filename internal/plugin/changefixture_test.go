@@ -148,6 +148,7 @@ func compareOutput(t *testing.T, name, out string) {
 		`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`: "UID",
 		`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`:                              "TIME",
 		`dial tcp [^ ]+: [^\n]+`:                                       "CONNECTION",
+		`--kubeconfig='[^']+'`:                                         "--kubeconfig=FILE",
 	} {
 		out = regexp.MustCompile(pattern).ReplaceAllString(out, word)
 	}

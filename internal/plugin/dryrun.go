@@ -73,6 +73,8 @@ func removalOf(node string, warnings []string, err error) report.Removal {
 			node)
 	case apierrors.IsForbidden(err) && strings.Contains(r.Message, "ValidatingAdmissionPolicy 'holdfast-"):
 		r.Reason, r.Answer = refusedByPolicy, quorum.No
+	case strings.Contains(r.Message, "denied the request"), strings.Contains(r.Message, "ValidatingAdmissionPolicy '"):
+		r.Reason = failed // A webhook or a policy of others also answers with 403.
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		r.Reason = notPermitted
 	case strings.Contains(r.Message, "failed calling webhook") && strings.Contains(r.Message, ".holdfast.dev"):

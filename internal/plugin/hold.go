@@ -69,7 +69,9 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 	}
 	if !n.Spec.Unschedulable {
 		change.desired.Unschedulable = new(true)
-		change.commands = append(change.commands, "kubectl cordon "+n.Name)
+		// As `kubectl cordon`, but by the name by which release knows the cordon.
+		change.commands = append(change.commands, fmt.Sprintf(
+			`kubectl patch node %s --field-manager=%s -p '{"spec":{"unschedulable":true}}'`, n.Name, fieldOwner))
 		change.effects = append(change.effects, fmt.Sprintf("Node %s is cordoned: it takes no new pods.", n.Name))
 	}
 	change.effects = append(change.effects, end)

@@ -8,12 +8,15 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/cli"
@@ -26,12 +29,17 @@ type Streams = genericiooptions.IOStreams
 type session struct {
 	Streams
 	flags *genericclioptions.ConfigFlags
+	// given are the flags of kubectl, also those that were not given.
+	given *pflag.FlagSet
 }
 
 // Execute runs one command line and returns its exit code: 0, cli.ExitFailure, cli.ExitUsage, or
 // the code that the command documents. Errors are printed to streams.ErrOut.
 func Execute(ctx context.Context, streams Streams, version string, args []string) int {
-	s := &session{Streams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	s := &session{
+		Streams: streams, flags: genericclioptions.NewConfigFlags(true),
+		given: pflag.NewFlagSet("kubectl", pflag.ContinueOnError),
+	}
 	root := s.rootCommand(version) //nolint:contextcheck // cobra gives the commands their context
 	root.SetArgs(args)
 	executed, err := root.ExecuteContextC(ctx)
@@ -57,7 +65,8 @@ kubectl commands instead.`,
 	root.SetOut(s.Out)
 	root.SetErr(s.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.UsageErrorf("%v", err) })
-	s.flags.AddFlags(root.PersistentFlags())
+	s.flags.AddFlags(s.given)
+	root.PersistentFlags().AddFlagSet(s.given)
 	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.planCommand(), s.versionCommand(version))
 	root.AddCommand(s.breakGlassCommand(), s.settleCommand(), s.releaseCommand(), s.holdCommand(),
 		s.uninstallCommand())
@@ -96,6 +105,7 @@ var errNotConfirmed = errors.New("not confirmed; nothing was changed")
 
 // client returns a client for the cluster that the flags select.
 func (s *session) client() (client.WithWatch, error) {
+	ctrllog.SetLogger(logr.Discard()) // Without a logger, the library complains about that.
 	config, err := s.flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
@@ -113,6 +123,18 @@ func (s *session) client() (client.WithWatch, error) {
 		return nil, fmt.Errorf("creating a client: %w", err)
 	}
 	return c, nil
+}
+
+// kubectl returns the beginning of the commands in a script: kubectl with the flags that selected
+// the cluster and the user. A token is not repeated.
+func (s *session) kubectl() string {
+	command := "kubectl"
+	for _, name := range []string{"kubeconfig", "context", "cluster", "server", "user", "as"} {
+		if f := s.given.Lookup(name); f != nil && f.Changed {
+			command += " --" + name + "=" + quoted(f.Value.String())
+		}
+	}
+	return command
 }
 
 // oneArgument returns the check of a command that takes one name.

@@ -267,7 +267,7 @@ func (s *session) settleGrant(ctx context.Context, c client.Client, g clusterGra
 		return fmt.Errorf("waiting for the webhook: %w", err)
 	case slices.ContainsFunc(target.Spec.Grants, isOpen):
 		return fmt.Errorf("the webhook has not settled the grant for node %s: it has known it for less than %s, or the "+
-			"deletion was allowed again; see kubectl get events --field-selector reason=GrantTooYoung; check the node, "+
+			"deletion was allowed again; see kubectl get events -A --field-selector reason=GrantTooYoung; check the node, "+
 			"and run the command again", g.Node, quorum.ResolveByHandAfter)
 	}
 	_, err = fmt.Fprintf(s.Out, "node %s: the grant has ended\n", g.Node)

@@ -13,14 +13,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/loop"
@@ -95,7 +93,6 @@ func printStatus(out io.Writer, state report.State, format reportFormat) error {
 // watchStatus prints the status again whenever an object of it changes. The end of the context ends
 // it without an error.
 func (s *session) watchStatus(ctx context.Context, format reportFormat) error {
-	ctrllog.SetLogger(logr.Discard()) // Without a logger, the library complains about that.
 	direct, err := s.client()
 	if err != nil {
 		return err

@@ -57,14 +57,16 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 	}
 	o := uninstall.Options{
 		Client: c, Out: s.Out, KeepCRD: flags.keepCRD, BeforeHelm: flags.beforeHelm, DryRun: flags.dryRun,
-		Timeout: flags.timeout,
-	}
-	if flags.dryRun {
-		return uninstall.Run(ctx, o)
+		Timeout: flags.timeout, Kubectl: s.kubectl(),
 	}
 	config, err := s.flags.ToRESTConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	if flags.dryRun {
+		fmt.Fprintf(s.Out, "# Remove Holdfast from the cluster %s. If a command fails, print the script again.\nset -e\n",
+			config.Host)
+		return uninstall.Run(ctx, o)
 	}
 	effects, done := []string{
 		fmt.Sprintf("Holdfast is removed from the cluster %s.", config.Host),

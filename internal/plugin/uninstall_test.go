@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -169,6 +170,49 @@ func TestUninstall(t *testing.T) {
 	require.Empty(t, f.remaining(t))
 }
 
+// TestUninstallScript runs the script that a dry run prints. Between both, kubelets write their
+// Nodes, and others set taints.
+func TestUninstallScript(t *testing.T) {
+	f := newUninstallFixture(t)
+	f.job = f.Kubeconfig() // kubectl reads more than the command does
+	f.addObjects(t)
+	nodes := f.Client().CoreV1().Nodes()
+	taint := func(name, key string) {
+		_, err := f.Kubectl(t.Context(), "taint", "node", name, key+":NoSchedule")
+		require.NoError(t, err)
+	}
+	_, err := f.Kubectl(t.Context(), "annotate", "--overwrite", "node", "etcd",
+		`holdfast.dev/hold={"state":"held","reason":"NewNode","taint":"readiness.k8s.io/holdfast"}`)
+	require.NoError(t, err)
+	taint("etcd", "readiness.k8s.io/holdfast")
+	taint("etcd", "example.org/before")
+	code, script := f.run(t, "--dry-run", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	taint("etcd", "example.org/since")
+	for _, name := range []string{"held", "etcd", "people"} {
+		_, err := f.Kubectl(t.Context(), "annotate", "node", name, "example.org/heartbeat=1")
+		require.NoError(t, err)
+	}
+
+	command := exec.CommandContext(t.Context(), "sh")
+	command.Stdin = strings.NewReader(script)
+	command.Env = append(os.Environ(),
+		"PATH="+filepath.Join(f.root, "bin")+":"+os.Getenv("PATH"), "KUBECONFIG=/nonexistent")
+	out, err := command.CombinedOutput()
+	require.NoError(t, err, "%s\n%s", script, out)
+	require.Empty(t, f.remaining(t))
+	f.requireClean(t)
+	etcd, err := nodes.Get(t.Context(), "etcd", metav1.GetOptions{})
+	require.NoError(t, err)
+	var keys []string
+	for _, taint := range etcd.Spec.Taints {
+		if taint.Key != corev1.TaintNodeNotReady { // set by an admission plugin
+			keys = append(keys, taint.Key)
+		}
+	}
+	require.ElementsMatch(t, []string{"example.org/before", "example.org/since"}, keys)
+}
+
 // TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
 // ends. The hooks of Machines are removed all the same, and the script for kubectl does not wait
 // for the pod before that.
@@ -185,7 +229,8 @@ func TestUninstallDeadNode(t *testing.T) {
 		})
 	}
 	hook := index("annotate", hookAnnotation)
-	for _, line := range lines[:hook] {
+	require.Equal(t, "set -e", lines[1])
+	for _, line := range lines[2:hook] {
 		require.True(t, strings.HasPrefix(line, "#") || strings.Contains(line, "--wait=false"), line)
 	}
 	require.Greater(t, index("wait --for=delete", "deployment.apps/holdfast-webhook"), hook)

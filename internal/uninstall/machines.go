@@ -40,8 +40,8 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 		if err := u.needFor(m, "patch"); err != nil {
 			return err
 		}
-		command := fmt.Sprintf("kubectl -n %s annotate %s.%s %s %s-",
-			m.Namespace, machine.Resource, machine.ClusterAPIGroup, m.Name, machine.HookAnnotation)
+		command := fmt.Sprintf("%s annotate %s.%s %s %s-",
+			u.kubectl(m), machine.Resource, machine.ClusterAPIGroup, m.Name, machine.HookAnnotation)
 		err := u.do(command, fmt.Sprintf("Machine %s/%s: hook removed", m.Namespace, m.Name), func() error {
 			return u.Client.Patch(ctx, m, client.RawPatch(types.MergePatchType, patch), fieldOwner)
 		})

@@ -85,7 +85,7 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		}
 		changed = changed || len(patches) > 0
 		if u.DryRun {
-			return u.printPatches(name, patches)
+			return u.printPatches(node, patches)
 		}
 		return nodepatch.Send(name, patches, NodeWriter(ctx, u.Client, name, fieldOwner))
 	})
@@ -106,9 +106,17 @@ func isPassing(err error) bool {
 	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
 }
 
-// printPatches prints the commands of patches.
-func (u *uninstaller) printPatches(node string, patches []nodepatch.Patch) error {
+// printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a command
+// names the UID of the Node instead of its version, and removes taints one by one.
+func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
 	for _, p := range patches {
+		commands, body, err := u.unversioned(node, p.Body)
+		if err != nil {
+			return err
+		}
+		for _, command := range commands {
+			fmt.Fprintln(u.Out, command)
+		}
 		kind, subresource := "merge", ""
 		if p.Type == types.StrategicMergePatchType {
 			kind = "strategic"
@@ -116,13 +124,41 @@ func (u *uninstaller) printPatches(node string, patches []nodepatch.Patch) error
 		if p.Subresource != "" {
 			subresource = " --subresource=" + p.Subresource
 		}
-		body := strings.ReplaceAll(string(p.Body), "'", `'\''`)
-		_, err := fmt.Fprintf(u.Out, "kubectl patch node %s%s --type=%s -p '%s'\n", node, subresource, kind, body)
+		quoted := strings.ReplaceAll(string(body), "'", `'\''`)
+		_, err = fmt.Fprintf(u.Out, "%s patch node %s%s --type=%s -p '%s'\n",
+			u.Kubectl, node.Name, subresource, kind, quoted)
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unversioned returns the body of a patch with the UID of the Node instead of its version, and the
+// commands that remove the taints, which are not in that body.
+func (u *uninstaller) unversioned(node *corev1.Node, body []byte) (commands []string, changed []byte, err error) {
+	var patch map[string]map[string]any
+	if err := json.Unmarshal(body, &patch); err != nil {
+		return nil, nil, fmt.Errorf("parsing a patch of node %s: %w", node.Name, err)
+	}
+	delete(patch["metadata"], "resourceVersion")
+	patch["metadata"]["uid"] = node.UID
+	if _, isTainted := patch["spec"]["taints"]; isTainted {
+		var desired corev1.Node
+		if err := json.Unmarshal(body, &desired); err != nil {
+			return nil, nil, fmt.Errorf("parsing a patch of node %s: %w", node.Name, err)
+		}
+		for i := range node.Spec.Taints {
+			t := &node.Spec.Taints[i]
+			stays := slices.ContainsFunc(desired.Spec.Taints, func(kept corev1.Taint) bool { return t.MatchTaint(&kept) })
+			if !stays {
+				commands = append(commands, fmt.Sprintf("%s taint node %s %s:%s-", u.Kubectl, node.Name, t.Key, t.Effect))
+			}
+		}
+		delete(patch["spec"], "taints")
+	}
+	changed, err = json.Marshal(patch)
+	return commands, changed, err
 }
 
 // keptKeys describes the keys on a Node that people have written for Holdfast.
@@ -186,7 +222,7 @@ func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
 			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
 	}
-	removeMarks(d, record.Marks) // A hold that has ended can have left marks.
+	removeMarks(d, readiness.OwnedMarks(node.Annotations)) // A hold that has ended can have left marks.
 	taint := readiness.PlanManualRelease(node).Taint
 	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
 	if taint == "" && !isCordoned {
@@ -230,25 +266,15 @@ func removeMarks(d *nodepatch.Desired, keys []string) {
 	}
 }
 
-// removeSPCLabels removes the labels that the agent wrote for SPC, as listed in its
-// annotation.
+// removeSPCLabels removes the labels that the agent wrote for SPC.
 func removeSPCLabels(node *corev1.Node, d *nodepatch.Desired) error {
-	text, found := node.Annotations[spc.NodeAnnotation]
-	if !found {
-		return nil
+	owned, err := spc.OwnedLabels(node)
+	if err != nil {
+		return fmt.Errorf("node %s: %w, which lists the labels to remove; remove the labels of stackpoint.io/ that are "+
+			"not yours, then: kubectl annotate node %s %s-", node.Name, err, node.Name, spc.NodeAnnotation)
 	}
-	var written struct {
-		Labels []string `json:"labels"`
-	}
-	if err := json.Unmarshal([]byte(text), &written); err != nil {
-		return fmt.Errorf("reading annotation %s of node %s, which lists the labels to remove: %w; remove the labels of "+
-			"stackpoint.io/ that are not yours, then: kubectl annotate node %s %s-",
-			spc.NodeAnnotation, node.Name, err, node.Name, spc.NodeAnnotation)
-	}
-	for _, key := range written.Labels {
-		if strings.HasPrefix(key, "stackpoint.io/") {
-			d.Labels[key] = nil
-		}
+	for key := range owned {
+		d.Labels[key] = nil
 	}
 	return nil
 }

@@ -26,6 +26,12 @@ func TestPlanCleanup(t *testing.T) {
 			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}},
 				"spec":{"unschedulable":true}}`,
 		},
+		"held, mark changed by a person": {
+			before: `{"metadata":{"resourceVersion":"1","annotations":{
+				"holdfast.dev/hold":"{\"state\":\"held\",\"marks\":[\"karpenter.sh/do-not-disrupt\",\"atlassian.com/no-delete\"]}",
+				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}}}`,
+			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}}}`,
+		},
 		"announced shutdown": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","holdfast.dev/shutdown":"{}"}}}`,
 			after:  `{"metadata":{"resourceVersion":"1","annotations":{"a":"b"}}}`,
@@ -126,13 +132,13 @@ func TestPlanCleanup(t *testing.T) {
 				"example.org/x":"y"}},
 				"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`,
 		},
-		"SPC, foreign label": {
+		"SPC, foreign and changed labels": {
 			before: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/role":"worker",
-				"stackpoint.io/size":"mine","example.org/x":"y"},"annotations":{
-				"holdfast.dev/spc-node":"{\"labels\":[\"stackpoint.io/role\",\"example.org/x\"]}",
+				"stackpoint.io/private_ip":"10.0.0.1","stackpoint.io/size":"mine","example.org/x":"y"},"annotations":{
+				"holdfast.dev/spc-node":"{\"role\":\"worker\",\"labels\":[\"stackpoint.io/role\",\"example.org/x\"]}",
 				"holdfast.dev/spc-problem":"x"}}}`,
-			after: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/size":"mine","example.org/x":"y"},
-				"annotations":{}}}`,
+			after: `{"metadata":{"resourceVersion":"1","labels":{"stackpoint.io/private_ip":"10.0.0.1",
+				"stackpoint.io/size":"mine","example.org/x":"y"},"annotations":{}}}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

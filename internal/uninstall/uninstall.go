@@ -47,6 +47,8 @@ type Options struct {
 	BeforeHelm bool
 	// DryRun prints the kubectl commands of all changes, and changes nothing.
 	DryRun bool
+	// Kubectl is the beginning of these commands, kubectl with the flags that select the cluster.
+	Kubectl string
 	// Timeout limits the wait for each object that does not go at once.
 	Timeout time.Duration
 }
@@ -264,7 +266,7 @@ func (u *uninstaller) deleteObject(
 		return err
 	}
 	// waitGone prints for what a script has to wait.
-	command := kubectl(object) + " delete --ignore-not-found --wait=false " + describe(object)
+	command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + describe(object)
 	if len(options) > 0 {
 		command += " --cascade=foreground"
 	}
@@ -290,11 +292,11 @@ func (u *uninstaller) deleteObject(
 }
 
 // kubectl returns the beginning of a command about an object.
-func kubectl(object *metav1.PartialObjectMetadata) string {
+func (u *uninstaller) kubectl(object *metav1.PartialObjectMetadata) string {
 	if object.Namespace == "" {
-		return "kubectl"
+		return u.Kubectl
 	}
-	return "kubectl -n " + object.Namespace
+	return u.Kubectl + " -n " + object.Namespace
 }
 
 // describe names an object as kubectl does.
@@ -315,7 +317,7 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 			return err
 		}
 		if u.DryRun {
-			fmt.Fprintf(u.Out, "%s wait --for=delete --timeout=%s %s\n", kubectl(object), u.Timeout, describe(object))
+			fmt.Fprintf(u.Out, "%s wait --for=delete --timeout=%s %s\n", u.kubectl(object), u.Timeout, describe(object))
 			continue
 		}
 		begun := time.Now()
