@@ -87,6 +87,12 @@ func (d *Detector) forEachProcess(found func(etcdProcess)) (unread []string) {
 // hasEnded reports whether an error means that the process ended while it was read.
 func hasEnded(err error) bool { return hostfs.IsAbsent(err) || errors.Is(err, syscall.ESRCH) }
 
+// hidesProgram reports whether an error means that the path of a program cannot be read, but its
+// name and its command can: a process may run a program whose path is longer than PATH_MAX.
+func hidesProgram(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENAMETOOLONG)
+}
+
 // readProcess reads one process. ok is false if it is no etcd server.
 func (d *Detector) readProcess(table procfs.FS, pid int) (p etcdProcess, ok bool, err error) {
 	proc, err := table.Proc(pid)
@@ -105,7 +111,7 @@ func (d *Detector) readProcess(table procfs.FS, pid int) (p etcdProcess, ok bool
 		return p, false, nil // a zombie
 	}
 	exe, err := proc.Executable()
-	if err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err != nil && !hidesProgram(err) {
 		return p, false, err
 	}
 	exe = strings.TrimSuffix(exe, deletedSuffix)
@@ -247,7 +253,7 @@ func (f *procFilter) pids() ([]int, error) {
 func (f *procFilter) canBeServer(pid int) (bool, error) {
 	dir := strconv.Itoa(pid)
 	n, err := unix.Readlinkat(int(f.table.Fd()), dir+"/exe", f.buf[:])
-	if err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err != nil && !hidesProgram(err) {
 		return false, err // also for a kernel thread, which has no program
 	}
 	if err == nil && f.isKnown(strings.TrimSuffix(string(f.buf[:n]), deletedSuffix)) {

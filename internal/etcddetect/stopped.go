@@ -68,6 +68,9 @@ func (s *hostScan) describeUnit(unit etcdUnit) (found foundServer, unread []stri
 			"; set its data directory to an absolute path of the host, or remove the unit if its member no longer exists")
 	}
 	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", found.named, unit.Name)
+	if len(systemd.UnresolvedNames(found.Config.Name)) > 0 {
+		found.Config.Name = "" // not known
+	}
 	for name, value := range loaded.etcdSettings {
 		loaded.etcdSettings[name] = systemd.ReplaceUnresolved(value, "")
 	}

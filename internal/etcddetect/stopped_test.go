@@ -30,6 +30,9 @@ func TestStoppedUnit(t *testing.T) {
 		"unresolved specifier": {
 			unit: exec("/usr/bin/etcd --data-dir=/data/%b"), dir: "/data/1", unknown: "its data directory depends on %b",
 		},
+		"machine ID that is not there": {
+			unit: exec("/usr/bin/etcd --data-dir=/data/%m"), dir: "/data/1", unknown: "its data directory depends on %m",
+		},
 		"percent sign": {unit: exec("/usr/bin/etcd --data-dir=/data/100%%b"), dir: "/data/100%b"},
 		"unset variable": {
 			unit: exec("/usr/bin/etcd --data-dir=${DIR}/etcd"), dir: "/data/etcd",

@@ -188,22 +188,23 @@ func expandBraced(word string, env map[string]string) string {
 // "Specifiers"; values of the system manager). Specifiers that only the running system can
 // replace, such as the boot ID, become markers. So does the instance of a template.
 func specifiers(root hostfs.Root, name string) *strings.Replacer {
-	line := func(file string) string {
+	line := func(file, specifier string) string {
 		data, err := root.ReadFile(file)
-		if err != nil {
-			return ""
+		text := strings.TrimSpace(string(data))
+		if err != nil || text == "" {
+			return Unresolved(specifier)
 		}
-		return strings.TrimSpace(string(data))
+		return text
 	}
 	whole := strings.TrimSuffix(name, path.Ext(name))
 	prefix, instance, template := strings.Cut(whole, "@")
 	final := prefix[strings.LastIndex(prefix, "-")+1:]
-	hostname := line("/etc/hostname")
+	hostname := line("/etc/hostname", "%H")
 	short, _, _ := strings.Cut(hostname, ".")
 	file := cmp.Or(instance, prefix)
 	pairs := []string{
 		"%%", "%", "%n", name, "%N", whole, "%p", prefix, "%P", unescapeName(prefix), "%j", final, "%J", unescapeName(final),
-		"%H", hostname, "%l", short, "%m", line("/etc/machine-id"),
+		"%H", hostname, "%l", short, "%m", line("/etc/machine-id", "%m"),
 		"%S", "/var/lib", "%C", "/var/cache", "%L", "/var/log", "%E", "/etc", "%t", "/run", "%T", "/tmp",
 		"%V", "/var/tmp", "%D", "/usr/share",
 		"%h", "/root", "%u", "root", "%U", "0", "%g", "root", "%G", "0", "%s", "/bin/sh",

@@ -68,6 +68,12 @@ func removedServer(f evidence.FoundServer) evidence.FoundServer {
 	return f
 }
 
+// storing returns a server whose log names this member.
+func storing(f evidence.FoundServer, member v1alpha1.MemberID) evidence.FoundServer {
+	f.Stored = &evidence.MemberRef{Cluster: quorumtest.ClusterID, Member: member}
+	return f
+}
+
 // named returns a server with this configured name.
 func named(f evidence.FoundServer, name string) evidence.FoundServer {
 	f.Config.Name = name

@@ -84,9 +84,10 @@ func unverifiedServers(found []evidence.FoundServer, announced []evidence.Member
 	open := unaccountedMembers(found, announced)
 	isRecorded := isRecordedUnverified(in)
 	left := slices.DeleteFunc(slices.Clone(found), func(f evidence.FoundServer) bool { return f.HasAnswered() })
-	// The most certain match first: the same name, then a member without a known name, then a server
-	// without a name.
+	// The most certain match first: the member in the log of the server, the same name, then a member
+	// without a known name, then a server without a name.
 	for _, matches := range []func(f evidence.FoundServer, r evidence.MemberRef) bool{
+		func(f evidence.FoundServer, r evidence.MemberRef) bool { return f.Stored != nil && *f.Stored == r },
 		func(f evidence.FoundServer, r evidence.MemberRef) bool {
 			return configuredName(f) != "" && memberName(r, in) == configuredName(f)
 		},
@@ -122,8 +123,8 @@ func isRecordedUnverified(in Inputs) func(evidence.FoundServer) bool {
 }
 
 // identifyServer returns the member that a server is, and its name. Without an answer, this is
-// known only if this server alone does not answer and one announced member alone is unaccounted
-// for.
+// known from its log, or if this server alone does not answer and one announced member alone is
+// unaccounted for.
 func identifyServer(
 	f evidence.FoundServer, held []evidence.FoundServer, announce []evidence.MemberRef, in Inputs,
 ) (evidence.MemberRef, string) {
@@ -131,6 +132,9 @@ func identifyServer(
 		return f.Ref, f.Name
 	}
 	open := unaccountedMembers(held, announce)
+	if f.Stored != nil && slices.Contains(open, *f.Stored) {
+		return *f.Stored, memberName(*f.Stored, in)
+	}
 	silent := 0
 	for _, h := range held {
 		if !h.HasAnswered() {

@@ -155,6 +155,7 @@ func TestUnverifiedServers(t *testing.T) {
 		"the same in reverse order":    {servers{eventsServer(), hanging("etcd1")}, refs("a"), eventsUnit, ReasonUnverified},
 		"announced one not found":      {servers{eventsServer()}, refs("a"), eventsUnit, ReasonUnverified},
 		"announced one without a name": {servers{hanging("")}, refs("a"), "", unit},
+		"the log names the member":     {servers{storing(named(stopped(unitServer(), new(true)), "other"), "a")}, refs("a"), "", data},
 		"name with a placeholder":      {servers{hanging("%m")}, refs("a"), "", unit},
 		"never announced":              {servers{hanging("")}, nil, etcdUnit, ReasonUnverified},
 		"data of an old member":        {servers{stopped(unitServer(), new(true))}, refs("f"), "", data},
