@@ -24,6 +24,9 @@ import (
 // the Job that uninstalls.
 const commandTimeout = 15 * time.Minute
 
+// longWait is the shortest wait that is logged.
+const longWait = 5 * time.Second
+
 // tool returns the path of a program on PATH, or of the one that the Makefile builds.
 func (c *kindCluster) tool(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
@@ -48,6 +51,7 @@ func (c *kindCluster) tryRun(ctx context.Context, name string, args ...string) (
 // run runs a command that must succeed.
 func (c *kindCluster) run(t *testing.T, name string, args ...string) string {
 	t.Helper()
+	defer logWait(t, filepath.Base(name)+" "+strings.Join(args, " "), time.Now())
 	out, err := c.tryRun(t.Context(), name, args...)
 	require.NoError(t, err)
 	return out
@@ -82,6 +86,15 @@ func (c *kindCluster) waitForRefusal(t *testing.T, patterns []string, args ...st
 	})
 }
 
+// logWait logs what took a long time, to show where the time of a scenario goes.
+func logWait(t *testing.T, what string, since time.Time) {
+	t.Helper()
+	if took := time.Since(since); took > longWait {
+		what, _, _ = strings.Cut(what, "\n")
+		t.Logf("%.0f s: %s", took.Seconds(), what)
+	}
+}
+
 // runOn runs a shell script on a node.
 func (c *kindCluster) runOn(t *testing.T, node, script string) string {
 	t.Helper()
@@ -103,6 +116,7 @@ func (c *kindCluster) waitFor(t *testing.T, what string, limit time.Duration,
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	defer logWait(t, what, time.Now())
 	for {
 		checking, stop := context.WithTimeout(t.Context(), shortTimeout)
 		ok, state := check(checking)

@@ -18,6 +18,9 @@ import (
 )
 
 const (
+	// crowd is the number of pods that wait for a node. More take longer to start than the rest of the
+	// scenario.
+	crowd = 20
 	// bootUnit gives a node its own boot ID. Otherwise the nodes of kind have that of their
 	// machine.
 	bootUnit = `[Unit]
@@ -55,7 +58,7 @@ spec:
 `
 )
 
-// scenarioJoin lets a worker join without flannel. Fifty pods wait for that node.
+// scenarioJoin lets a worker join without flannel. A crowd of pods waits for that node.
 func scenarioJoin(t *testing.T, c *kindCluster) {
 	name := c.worker(4)
 	c.deploy(t, "peer", c.worker(1), 1)
@@ -63,18 +66,18 @@ func scenarioJoin(t *testing.T, c *kindCluster) {
 	c.excludeFlannel(t, name)
 	c.resetNode(t, name)
 	c.kubectl(t, "delete", "node", name)
-	c.deploy(t, "crowd", name, 50)
+	c.deploy(t, "crowd", name, crowd)
 	before, err := c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	c.runOn(t, name, "systemctl restart e2e-boot-id")
 	c.startKubelets(t, name)
 	c.waitForHold(t, name, readiness.WaitingForCNI)
-	c.requireNoAppPods(t, name, "crowd", 50)
+	c.requireNoAppPods(t, name, "crowd", crowd)
 
 	c.restoreFlannel(t)
 	c.waitForRelease(t, name)
 	c.requireHeldUntilRelease(t, name, before.ResourceVersion)
-	c.requirePodTraffic(t, "crowd", 50)
+	c.requirePodTraffic(t, "crowd", crowd)
 
 	boot := c.node(t, name).Status.NodeInfo.BootID
 	c.excludeFlannel(t, name)
@@ -86,7 +89,7 @@ func scenarioJoin(t *testing.T, c *kindCluster) {
 	c.restoreFlannel(t)
 	c.waitForRelease(t, name)
 	c.requirePodTraffic(t, "late", 10)
-	c.requirePodTraffic(t, "crowd", 50)
+	c.requirePodTraffic(t, "crowd", crowd)
 	c.kubectl(t, "delete", "deployment", "late", "crowd", "--cascade=foreground")
 }
 
