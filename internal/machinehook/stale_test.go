@@ -165,8 +165,9 @@ func TestStaleMachineGetsNoHook(t *testing.T) {
 	require.False(t, f.isHooked(t))
 }
 
-// TestF70OldReview: a review allowed the end of the machine, and then the process was paused. Another
-// leader refuses by now, which writes nothing to the Machine. The hook stays until a new review.
+// TestF70OldReview: a review allowed the end of the machine, and then the process was paused.
+// Another leader refuses by now, which writes nothing to the Machine. The hook stays until a new
+// review.
 func TestF70OldReview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := staleMachine("1", func(m *unstructured.Unstructured) {

@@ -64,7 +64,7 @@ func testConfirmation(t *testing.T, f *changeFixture) {
 		"no terminal": {"", nil, cli.ExitUsage, "its input is not a terminal; add --yes, or --dry-run"},
 		"no":          {"n", nil, cli.ExitFailure, "not confirmed; nothing was changed"},
 		"enter":       {" ", nil, cli.ExitFailure, "not confirmed"},
-		"dry run":     {"", []string{"--dry-run", "--yes"}, cli.ExitSuccess, "patch node confirm-1 --field-manager=kubectl-holdfast"},
+		"dry run":     {"", []string{"--dry-run", "--yes"}, cli.ExitSuccess, "kubectl-holdfast -p"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out := f.run(t, operator, test.answer, append([]string{"hold", "confirm-1"}, test.args...)...)

@@ -106,8 +106,8 @@ func isPassing(err error) bool {
 	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
 }
 
-// printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a command
-// names the UID of the Node instead of its version, and removes taints one by one.
+// printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a
+// command names the UID of the Node instead of its version, and removes taints one by one.
 func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
 	for _, p := range patches {
 		commands, body, err := u.unversioned(node, p.Body)
@@ -222,7 +222,8 @@ func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
 			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
 	}
-	removeMarks(d, readiness.OwnedMarks(node.Annotations)) // A hold that has ended can have left marks.
+	// A hold that has ended can have left marks.
+	removeMarks(d, readiness.OwnedMarks(node.Annotations))
 	taint := readiness.PlanManualRelease(node).Taint
 	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
 	if taint == "" && !isCordoned {

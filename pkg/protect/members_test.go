@@ -139,6 +139,7 @@ func TestUnverifiedServers(t *testing.T) {
 	events := func(hasData *bool) evidence.FoundServer { return stopped(eventsServer(), hasData) }
 	const unit, data = "SystemdUnit", "DataDirectory"
 	type servers = []evidence.FoundServer
+	old := stopped(unitServer(), new(true))
 	for name, c := range map[string]struct {
 		found     servers
 		announced []evidence.MemberRef
@@ -155,7 +156,7 @@ func TestUnverifiedServers(t *testing.T) {
 		"the same in reverse order":    {servers{eventsServer(), hanging("etcd1")}, refs("a"), eventsUnit, ReasonUnverified},
 		"announced one not found":      {servers{eventsServer()}, refs("a"), eventsUnit, ReasonUnverified},
 		"announced one without a name": {servers{hanging("")}, refs("a"), "", unit},
-		"the log names the member":     {servers{storing(named(stopped(unitServer(), new(true)), "other"), "a")}, refs("a"), "", data},
+		"the log names the member":     {servers{storing(named(old, "other"), "a")}, refs("a"), "", data},
 		"name with a placeholder":      {servers{hanging("%m")}, refs("a"), "", unit},
 		"never announced":              {servers{hanging("")}, nil, etcdUnit, ReasonUnverified},
 		"data of an old member":        {servers{stopped(unitServer(), new(true))}, refs("f"), "", data},

@@ -79,8 +79,8 @@ const (
 	// held: it was Ready, or no hold was needed.
 	FirstSeen = "FirstSeen"
 	// GatesDoNotFit is the reason of the record of a node that was Ready when or before it was
-	// first observed, although gates were closed, and of the condition NetworkHeld on such a node. The node is
-	// not held after a reboot either.
+	// first observed, although gates were closed, and of the condition NetworkHeld on such a
+	// node. The node is not held after a reboot either.
 	GatesDoNotFit = "GatesDoNotFit"
 	// Exempt is the reason of the record of a node that HoldLabel exempts.
 	Exempt = "Exempt"

@@ -20,7 +20,6 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	previous := c.loadPrevious(t)
 	chart := filepath.Join(c.root, "charts", "holdfast")
 	c.helm(t, append([]string{"install", "holdfast", "--create-namespace"}, previous...)...)
-	c.waitForWebhook(t)
 	c.waitForHealthy(t, 3)
 	before, etcd := c.webhook(t), c.etcdCluster(t)
 

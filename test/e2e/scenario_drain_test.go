@@ -30,7 +30,7 @@ func scenarioDrain(t *testing.T, c *kindCluster) {
 		c.ownBootID(t, c.worker(number))
 		c.waitForGuard(t, c.worker(number))
 	}
-	d := etcdDrains{c: c, away: map[int]bool{}}
+	d := etcdDrains{t: t, c: c, away: map[int]bool{}}
 	writing, stop := context.WithCancel(t.Context())
 	defer stop()
 	var writer errgroup.Group
@@ -67,6 +67,7 @@ func (c *kindCluster) waitForGuard(t *testing.T, node string) {
 
 // etcdDrains are the drains of the etcd nodes, by number of the member.
 type etcdDrains struct {
+	t *testing.T
 	c *kindCluster
 
 	mu             sync.Mutex // guards the fields below
@@ -78,6 +79,7 @@ type etcdDrains struct {
 // drain drains a node, reboots it, and uncordons it.
 func (d *etcdDrains) drain(ctx context.Context, number int) error {
 	node := d.c.worker(number)
+	begun := time.Now()
 	out, err := d.c.tryRun(ctx, d.c.tool("kubectl"), "drain", node, "--ignore-daemonsets", "--force",
 		"--delete-emptydir-data", "--timeout=15m")
 	if err != nil {
@@ -86,6 +88,8 @@ func (d *etcdDrains) drain(ctx context.Context, number int) error {
 	if err := d.leave(number, strings.Contains(out, "draining node "+node+" "+quorumRefusal)); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
+	logWait(d.t, "the drain of node "+node, begun)
+	defer logWait(d.t, "the reboot of node "+node, time.Now())
 	if err := errors.Join(d.c.reboot(ctx, node), d.c.etcd.waitForMember(ctx, number)); err != nil {
 		return err
 	}
