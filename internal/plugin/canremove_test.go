@@ -1,11 +1,15 @@
 package plugin
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 func canRemove(t *testing.T, c *reviewedCluster) {
@@ -72,6 +76,29 @@ func canRemoveWithoutWebhook(t *testing.T, c *reviewedCluster) {
 	denied := runPlugin(t.Context(), "--kubeconfig="+path, "can-remove", "worker-1", "-o", "json")
 	require.Equal(t, 2, denied.code)
 	require.Contains(t, denied.out, `"reason": "NotPermitted"`)
+}
+
+// TestRefusalOfOthers: the API server answers with 403 if the user may not, and if a webhook or a
+// policy refuses. Only with the first, another attempt is pointless.
+func TestRefusalOfOthers(t *testing.T) {
+	nodes := schema.GroupResource{Resource: "nodes"}
+	for name, c := range map[string]struct {
+		message string
+		want    quorum.Reason
+	}{
+		"RBAC": {`User "alice" cannot delete resource "nodes" in API group "" at the cluster scope`, notPermitted},
+		"webhook": {`admission webhook "validation.gatekeeper.sh" denied the request: [freeze] no deletions today`, failed},
+		"policy":  {"ValidatingAdmissionPolicy 'freeze' with binding 'freeze' denied request: no deletions today", failed},
+		"own policy": {
+			"ValidatingAdmissionPolicy 'holdfast-nodes' with binding 'holdfast-nodes' denied request: x", refusedByPolicy,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			removal := removalOf("n", nil, apierrors.NewForbidden(nodes, "n", errors.New(c.message)))
+			require.Equal(t, c.want, removal.Reason)
+			require.Contains(t, removal.Message, c.message)
+		})
+	}
 }
 
 func TestBadCanRemove(t *testing.T) {
