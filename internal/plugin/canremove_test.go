@@ -86,7 +86,7 @@ func TestRefusalOfOthers(t *testing.T) {
 		message string
 		want    quorum.Reason
 	}{
-		"RBAC": {`User "alice" cannot delete resource "nodes" in API group "" at the cluster scope`, notPermitted},
+		"RBAC":    {`User "alice" cannot delete resource "nodes" in API group "" at the cluster scope`, notPermitted},
 		"webhook": {`admission webhook "validation.gatekeeper.sh" denied the request: [freeze] no deletions today`, failed},
 		"policy":  {"ValidatingAdmissionPolicy 'freeze' with binding 'freeze' denied request: no deletions today", failed},
 		"own policy": {
