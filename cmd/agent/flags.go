@@ -68,8 +68,8 @@ Holding a node until its network works
   --hold-taint-key=KEY            key of the taint, with --hold-mode=taint. Policy holdfast-nodes allows keys of
                                   holdfast.dev/, readiness.k8s.io/ and
                                   startup-taint.cluster-autoscaler.kubernetes.io/
-  --hold-unrecorded               hold a node that was never ready and has no hold record. For clusters without the
-                                  born-held policy
+  --hold-unrecorded               hold a node that has no hold record, is not ready, and is not known to have been
+                                  ready. For clusters without the born-held policy
   --gates=auto|LIST               gates that must be open before the agent releases a node (default auto: cni, and
                                   flannel if the CNI configuration names it). A list of cni, flannel and
                                   network-plugin requires these gates on every node too. In a list,

@@ -26,7 +26,7 @@ const (
 
 // decideEtcdNode decides about a node with the etcd label.
 func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
-	if r.isSettled(r.node) {
+	if r.needsNoReview(r.node) {
 		return alreadyDeleting()
 	}
 	// Any client that reaches the port can send a review. A review of a Node that does not exist
@@ -37,7 +37,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 		return answerCannotRead(r.node.Name, err)
 	case err != nil || live.UID != r.node.UID:
 		return answerGone(r)
-	case r.isSettled(live):
+	case r.needsNoReview(live):
 		return alreadyDeleting()
 	}
 	r.node = live
@@ -55,7 +55,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 // decideOtherNode decides about a node without the etcd label. It makes no request to the API
 // server unless the Node carries a break-glass annotation.
 func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
-	if r.isSettled(r.node) {
+	if r.needsNoReview(r.node) {
 		return alreadyDeleting()
 	}
 	// An announcement that cannot be parsed is no reason to refuse: the bindings are enough here.
@@ -93,9 +93,9 @@ func answerGone(r review) answer {
 	return a
 }
 
-// isSettled reports whether the deletion of the Node was reviewed before. A finalizer may keep the
-// Node for long, so that does not allow its machine to end.
-func (r review) isSettled(node *corev1.Node) bool {
+// needsNoReview reports whether the deletion of the Node was reviewed before. A finalizer may keep
+// the Node for long after that review, so the review does not allow the machine to end.
+func (r review) needsNoReview(node *corev1.Node) bool {
 	return node.DeletionTimestamp != nil && !r.isLast
 }
 

@@ -71,9 +71,7 @@ func (s *hostScan) describeUnit(unit etcdUnit) (found foundServer, unread []stri
 	if len(systemd.UnresolvedNames(found.Config.Name)) > 0 {
 		found.Config.Name = "" // not known
 	}
-	for name, value := range loaded.etcdSettings {
-		loaded.etcdSettings[name] = systemd.ReplaceUnresolved(value, "")
-	}
+	loaded.etcdSettings = withoutUnresolved(loaded.etcdSettings)
 	if found.Config.File = existingPath(find, loaded.file); loaded.file == "" {
 		found.Config.File = existingPath(s.root.Resolve, unit.envFile)
 	}
@@ -81,6 +79,18 @@ func (s *hostScan) describeUnit(unit etcdUnit) (found foundServer, unread []stri
 	unread = append(unread, found.Problems...)
 	found.Problems = nil
 	return found, unread
+}
+
+// withoutUnresolved returns the settings without what is not known of them. A part of a name is not
+// the name.
+func withoutUnresolved(settings etcdSettings) etcdSettings {
+	known := etcdSettings{}
+	for key, value := range settings {
+		if key != "name" || len(systemd.UnresolvedNames(value)) == 0 {
+			known[key] = systemd.ReplaceUnresolved(value, "")
+		}
+	}
+	return known
 }
 
 // canBeRunning reports whether systemd runs the unit and a server was found that may be the
@@ -118,7 +128,8 @@ func (s *hostScan) addScriptUnits() {
 			continue
 		}
 		found := foundServer{Server: evidence.Server{Source: evidence.DataDirectory, Unit: unit.Name}}
-		found.Config = envSettings(unit.Env).config("/", true)
+		settings := withoutUnresolved(envSettings(unit.Env))
+		found.Config = settings.config("/", true)
 		found.inspectDataDir(s.root, s.root.Resolve)
 		for _, problem := range found.Problems {
 			s.addUnknown("systemd unit %s: %s", unit.Name, problem)
@@ -129,7 +140,7 @@ func (s *hostScan) addScriptUnits() {
 		}
 		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of systemd unit %s", found.named, unit.Name)
 		found.Config.File = existingPath(s.root.Resolve, unit.envFile)
-		found.Credentials = s.credentials(envSettings(unit.Env), unit.envFile, s.root.Resolve)
+		found.Credentials = s.credentials(settings, unit.envFile, s.root.Resolve)
 		s.found = append(s.found, found)
 	}
 }

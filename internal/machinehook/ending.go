@@ -51,9 +51,9 @@ func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error)
 // that cannot be read may be about to end. Ending reads the API server, because a cache may be
 // older than the grant.
 func (k *Keeper) Ending(ctx context.Context, g v1alpha1.Grant) string {
+	node := g.Node
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	node := g.Node
 	live, err := k.Node(ctx, node)
 	switch {
 	case apierrors.IsNotFound(err):

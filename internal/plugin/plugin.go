@@ -129,9 +129,20 @@ func (s *session) client() (client.WithWatch, error) {
 // the cluster and the user. A token is not repeated.
 func (s *session) kubectl() string {
 	command := "kubectl"
-	for _, name := range []string{"kubeconfig", "context", "cluster", "server", "user", "as"} {
-		if f := s.given.Lookup(name); f != nil && f.Changed {
-			command += " --" + name + "=" + quoted(f.Value.String())
+	for _, name := range []string{
+		"kubeconfig", "context", "cluster", "server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority",
+		"user", "client-certificate", "client-key", "as", "as-uid", "as-group", "as-user-extra",
+	} {
+		f := s.given.Lookup(name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		values := []string{f.Value.String()}
+		if list, isList := f.Value.(pflag.SliceValue); isList {
+			values = list.GetSlice()
+		}
+		for _, value := range values {
+			command += " --" + name + "=" + quoted(value)
 		}
 	}
 	return command

@@ -171,7 +171,7 @@ func TestUninstall(t *testing.T) {
 }
 
 // TestUninstallScript runs the script that a dry run prints. Between both, kubelets write their
-// Nodes, and others set taints.
+// Nodes, and others set taints. If a hold ends, the script ends too, and a new one does the rest.
 func TestUninstallScript(t *testing.T) {
 	f := newUninstallFixture(t)
 	f.job = f.Kubeconfig() // kubectl reads more than the command does
@@ -194,11 +194,15 @@ func TestUninstallScript(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	command := exec.CommandContext(t.Context(), "sh")
-	command.Stdin = strings.NewReader(script)
-	command.Env = append(os.Environ(),
-		"PATH="+filepath.Join(f.root, "bin")+":"+os.Getenv("PATH"), "KUBECONFIG=/nonexistent")
-	out, err := command.CombinedOutput()
+	_, err = f.Kubectl(t.Context(), "annotate", "--overwrite", "node", "people",
+		`holdfast.dev/hold={"state":"released","reason":"NetworkReady"}`)
+	require.NoError(t, err)
+	out, err := f.runScript(t, script)
+	require.Error(t, err, out)
+	require.Contains(t, out, "the hold of node people has changed: print the script again")
+	code, script = f.run(t, "--dry-run", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	out, err = f.runScript(t, script)
 	require.NoError(t, err, "%s\n%s", script, out)
 	require.Empty(t, f.remaining(t))
 	f.requireClean(t)
@@ -211,6 +215,17 @@ func TestUninstallScript(t *testing.T) {
 		}
 	}
 	require.ElementsMatch(t, []string{"example.org/before", "example.org/since"}, keys)
+}
+
+// runScript runs a script that finds the cluster by its flags.
+func (f *uninstallFixture) runScript(t *testing.T, script string) (out string, err error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "sh")
+	command.Stdin = strings.NewReader(script)
+	command.Env = append(os.Environ(),
+		"PATH="+filepath.Join(f.root, "bin")+":"+os.Getenv("PATH"), "KUBECONFIG=/nonexistent")
+	printed, err := command.CombinedOutput()
+	return string(printed), err
 }
 
 // TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never

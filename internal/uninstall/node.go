@@ -108,7 +108,16 @@ func isPassing(err error) bool {
 
 // printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a
 // command names the UID of the Node instead of its version, and removes taints one by one.
+//
+// A person or an agent may have ended or begun a hold since the script was printed. Then the cordon
+// may not be Holdfast's any more, or is now, so the script ends.
 func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
+	if len(patches) > 0 {
+		hold := strings.ReplaceAll(node.Annotations[readiness.HoldAnnotation], "'", `'\''`)
+		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}')\" = '%s' || "+
+			"{ echo 'the hold of node %s has changed: print the script again' >&2; exit 1; }\n",
+			u.Kubectl, node.Name, strings.ReplaceAll(readiness.HoldAnnotation, ".", `\.`), hold, node.Name)
+	}
 	for _, p := range patches {
 		commands, body, err := u.unversioned(node, p.Body)
 		if err != nil {

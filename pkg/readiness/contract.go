@@ -60,7 +60,7 @@ const (
 	// it, and the agent for a Node that registered with the policy's taint.
 	NewNode = "NewNode"
 	// NotReadyYet is the reason of a hold by the agent on a node without a record that is not
-	// Ready.
+	// Ready, and not known to have been Ready.
 	NotReadyYet = "NotReadyYet"
 	// Rebooted is the reason of a hold by the agent on a node that was in service in an
 	// earlier boot. GoingDown is the reason of a hold on a node whose host is shutting down,
@@ -78,9 +78,9 @@ const (
 	// FirstSeen is the reason of the record of a node that came without a record and was not
 	// held: it was Ready, or no hold was needed.
 	FirstSeen = "FirstSeen"
-	// GatesDoNotFit is the reason of the record of a node that was Ready when or before it was
-	// first observed, although gates were closed, and of the condition NetworkHeld on such a
-	// node. The node is not held after a reboot either.
+	// GatesDoNotFit is the reason of the record of a node that was Ready when first observed
+	// although gates were closed, and of the condition NetworkHeld on such a node. The node is
+	// not held after a reboot either.
 	GatesDoNotFit = "GatesDoNotFit"
 	// Exempt is the reason of the record of a node that HoldLabel exempts.
 	Exempt = "Exempt"

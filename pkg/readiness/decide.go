@@ -150,14 +150,15 @@ func (e holdEvaluation) decideBootUnknown() Decision {
 
 // decideFirst decides about a node without a record. A node with the taint of the policy's key
 // is already held. Any other node is older than Holdfast, or no policy holds nodes at birth.
-// Such a node is held only if the policy asks for that and the node was never Ready, because then
-// it runs nothing that a hold could disturb.
+// Such a node is held only if the policy asks for that, and the node is not Ready and not known to
+// have been Ready, because then it runs nothing that a hold could disturb.
 func (e holdEvaluation) decideFirst() Decision {
-	inService := wasReady(e.node)
+	ready := findCondition(e.node, corev1.NodeReady)
+	inService := ready != nil && ready.Status == corev1.ConditionTrue
 	switch {
 	case e.policy.TaintKey != "" && hasTaint(e.node, e.policy.TaintKey):
 		return e.adoptTaint()
-	case e.policy.HoldUnrecorded && !inService && e.canHold():
+	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.canHold():
 		return e.startHold(NotReadyYet)
 	case e.isExempt():
 		return e.endHold(Released, Exempt)
@@ -169,7 +170,7 @@ func (e holdEvaluation) decideFirst() Decision {
 	return e.endHold(Released, FirstSeen)
 }
 
-// awaitProbe puts off the decision about a node that was in service before Holdfast: before the
+// awaitProbe puts off the decision about a node that was Ready before Holdfast: before the
 // first probe it is unknown whether the gates describe the node.
 func (e holdEvaluation) awaitProbe() Decision {
 	d := e.newDecision(corev1.ConditionUnknown, WaitingForProbe,
@@ -196,7 +197,7 @@ func (e holdEvaluation) adoptTaint() Decision {
 	return d
 }
 
-// recordGatesMismatch records that the node was Ready although gates are closed. The node works
+// recordGatesMismatch records that the node is Ready although gates are closed. The node works
 // without what the gates require. They are wrong for this node or inspect the wrong places,
 // and a hold after a reboot would never end.
 func (e holdEvaluation) recordGatesMismatch() Decision {
@@ -208,7 +209,7 @@ func (e holdEvaluation) recordGatesMismatch() Decision {
 
 func (e holdEvaluation) gatesMismatch() Decision {
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, GatesDoNotFit,
-		"not held: the node was in service when first observed, although gates were closed. It is not held after a "+
+		"not held: the node was Ready when first observed, although gates were closed. It is not held after a "+
 			"reboot until all gates have been open once. Compare the agent's --gates, --cni-conf-dir, "+
 			"--cni-bin-dir and --flannel-subnet-file with the node; missing: "+e.missing))
 }

@@ -62,7 +62,7 @@ func TestDecide(t *testing.T) {
 		{"record removed, condition left", node(cordoned, raised), closed, byDefault, firstSeen.clearing()},
 		{"unrecorded, not Ready, policy holds", node(isNotReady), closed, unrecorded, firstHold},
 		{"unrecorded, Ready, policy holds", node(isReady), closed, unrecorded, mismatch},
-		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, mismatch},
+		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, firstSeen},
 		{"H17: unrecorded, was Ready, gates open", node(kubeletSince(time.Hour)), open, unrecorded, firstSeen},
 		{"unrecorded, registered slowly", node(kubeletSince(10 * time.Second)), closed, unrecorded, firstHold},
 		{"unrecorded, Unknown", node(kubeletGone), closed, unrecorded, firstHold},

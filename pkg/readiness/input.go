@@ -177,8 +177,8 @@ type Policy struct {
 	// FlannelUsesEtcd accepts flannel's subnet file on a Node without podCIDRs. flannel needs
 	// them unless it stores its subnets in etcd.
 	FlannelUsesEtcd bool
-	// HoldUnrecorded holds a node without a record if it is not Ready and has a closed gate.
-	// It is for clusters without the born-held policy.
+	// HoldUnrecorded holds a node without a record if it is not Ready, not known to have been
+	// Ready, and has a closed gate. It is for clusters without the born-held policy.
 	HoldUnrecorded bool
 }
 

@@ -119,9 +119,11 @@ func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 			return report, err
 		}
 	}
-	if m.Outcome != Unknown {
-		report.setAnnotation(n, ProblemAnnotation, report.Problem)
+	if m.Outcome == Unknown {
+		report.Problem, report.Reason = "", "" // the one that was reported last may still be true
+		return report, nil
 	}
+	report.setAnnotation(n, ProblemAnnotation, report.Problem)
 	return report, nil
 }
 

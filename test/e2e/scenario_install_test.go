@@ -52,6 +52,7 @@ func scenarioInstall(t *testing.T, c *kindCluster) {
 			return condition(n, observation.EtcdMemberCondition).Reason == "StaticPod" &&
 				n.Labels[observation.EtcdMemberLabel] == "true"
 		})
+	c.waitForWebhook(t)
 }
 
 // nodes returns all Nodes by name.

@@ -34,7 +34,7 @@ const (
 	// On a busy machine the clients continue until leastAllowed is reached, but not beyond
 	// longest.
 	leastAllowed, leastRefused = 10, 10
-	longest                    = 8 * time.Minute
+	longest                    = 12 * time.Minute
 )
 
 // A stressTest has the state of one run.
