@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -29,17 +28,14 @@ type Streams = genericiooptions.IOStreams
 type session struct {
 	Streams
 	flags *genericclioptions.ConfigFlags
-	// given are the flags of kubectl, also those that were not given.
-	given *pflag.FlagSet
+	// root is the command with the flags of kubectl.
+	root *cobra.Command
 }
 
 // Execute runs one command line and returns its exit code: 0, cli.ExitFailure, cli.ExitUsage, or
 // the code that the command documents. Errors are printed to streams.ErrOut.
 func Execute(ctx context.Context, streams Streams, version string, args []string) int {
-	s := &session{
-		Streams: streams, flags: genericclioptions.NewConfigFlags(true),
-		given: pflag.NewFlagSet("kubectl", pflag.ContinueOnError),
-	}
+	s := &session{Streams: streams, flags: genericclioptions.NewConfigFlags(true)}
 	root := s.rootCommand(version) //nolint:contextcheck // cobra gives the commands their context
 	root.SetArgs(args)
 	executed, err := root.ExecuteContextC(ctx)
@@ -65,8 +61,8 @@ kubectl commands instead.`,
 	root.SetOut(s.Out)
 	root.SetErr(s.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.UsageErrorf("%v", err) })
-	s.flags.AddFlags(s.given)
-	root.PersistentFlags().AddFlagSet(s.given)
+	s.flags.AddFlags(root.PersistentFlags())
+	s.root = root
 	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.planCommand(), s.versionCommand(version))
 	root.AddCommand(s.breakGlassCommand(), s.settleCommand(), s.releaseCommand(), s.holdCommand(),
 		s.uninstallCommand())
@@ -133,12 +129,12 @@ func (s *session) kubectl() string {
 		"kubeconfig", "context", "cluster", "server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority",
 		"user", "client-certificate", "client-key", "as", "as-uid", "as-group", "as-user-extra",
 	} {
-		f := s.given.Lookup(name)
+		f := s.root.PersistentFlags().Lookup(name)
 		if f == nil || !f.Changed {
 			continue
 		}
 		values := []string{f.Value.String()}
-		if list, isList := f.Value.(pflag.SliceValue); isList {
+		if list, isList := f.Value.(interface{ GetSlice() []string }); isList {
 			values = list.GetSlice()
 		}
 		for _, value := range values {
