@@ -93,8 +93,9 @@ func answerGone(r review) answer {
 	return a
 }
 
-// needsNoReview reports whether the deletion of the Node was reviewed before. A finalizer may keep
-// the Node for long after that review, so the review does not allow the machine to end.
+// needsNoReview reports whether the Node is already being deleted, so that its deletion needs no
+// review. The end of its machine needs one: a finalizer may keep the Node for a long time, and by
+// then another member may have failed.
 func (r review) needsNoReview(node *corev1.Node) bool {
 	return node.DeletionTimestamp != nil && !r.isLast
 }

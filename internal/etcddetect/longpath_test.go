@@ -32,6 +32,7 @@ func TestProgramWithLongPath(t *testing.T) {
 	require.NoError(t, dir.WriteFile("sleep", program, 0o755))
 	opened, err := dir.Open(".")
 	require.NoError(t, err)
+	require.NoError(t, dir.Close())
 	path := fmt.Sprintf("/proc/%d/fd/%d/sleep", os.Getpid(), opened.Fd())
 	command := exec.CommandContext(t.Context(), path, "600")
 	require.NoError(t, command.Start())

@@ -79,8 +79,8 @@ func isStale(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, isIncomplete bool) bo
 // that no agent knows.
 //
 // A server that UnverifiedAnnotation already names is not assigned to a member only because no
-// other server is left for that member. It needs its own answer, the member's log,
-// or the member's name.
+// other server is left for that member. It needs its own answer, a log that names the member, or
+// the member's name.
 func unverifiedServers(found []evidence.FoundServer, announced []evidence.MemberRef, in Inputs) []string {
 	open := unaccountedMembers(found, announced)
 	isRecorded := isRecordedUnverified(in)
