@@ -97,7 +97,7 @@ func answerGone(r review) answer {
 // review. The end of its machine needs one: a finalizer may keep the Node for a long time, and by
 // then another member may have failed.
 func (r review) needsNoReview(node *corev1.Node) bool {
-	return node.DeletionTimestamp != nil && !r.isLast
+	return node.DeletionTimestamp != nil && !r.endsMachine
 }
 
 func alreadyDeleting() answer {

@@ -154,6 +154,7 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 	if quorum.IsLabelled(node) {
 		e = h.etcdNodeEntry()
 	}
+	r.endsMachine = r.isLast || r.machine.EndsWithNode()
 	r.node, r.version, r.machine = node, node.ResourceVersion, nil
 	if r.isLast {
 		r.version = ""

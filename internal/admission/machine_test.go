@@ -153,9 +153,22 @@ func TestMachines(t *testing.T) {
 			event: "Warning DeletionRefused user alice may not delete Machine capi/m1 of this node: " +
 				cannotDecideMessage("timeout") + standsLine,
 		},
-		"Node being deleted": {
+		"Node being deleted, Machine with the hook": {
+			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u",
+				"annotations":{"` + machine.HookAnnotation + `":""}},"spec":{"providerID":"cloud:///1"}}`,
 			nodes: []corev1.Node{deleting}, decision: lost, allowed: true,
 			message: "Machine capi/m1 stands for no node with etcd",
+		},
+		"F72 Node being deleted, Machine without the hook": {
+			nodes: []corev1.Node{deleting}, decision: lost, code: 403, message: stands, event: warning,
+			reviewed: []string{"n1"},
+		},
+		"F72 Node being deleted, NodeClaim": {
+			kind: machine.KindNodeClaim, object: `{"metadata":{"name":"c1","uid":"u"},"status":{"providerID":"cloud:///1"}}`,
+			nodes: []corev1.Node{deleting}, decision: lost, code: 403, reviewed: []string{"n1"},
+			message: "1 of 3 would stay\nNodeClaim c1 stands for node n1: both have the provider ID cloud:///1.",
+			event: "Warning DeletionRefused user alice may not delete NodeClaim c1 of this node: 1 of 3 would stay" +
+				"\nNodeClaim c1 stands for node n1: both have the provider ID cloud:///1.",
 		},
 		"Machine being deleted": {
 			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u","deletionTimestamp":"2026-11-22T00:00:00Z"},

@@ -31,7 +31,9 @@ type review struct {
 	// isLast marks the last review before a machine ends. No earlier review answers it, and it
 	// refuses if it cannot decide.
 	isLast bool
-	user   string
+	// endsMachine is true if the machine of a Node that is being deleted ends without another review.
+	endsMachine bool
+	user        string
 	// version is the resourceVersion of that Node. A live read may return a later one.
 	version string
 	// id is the UID of the request. One DELETE makes several reviews, each with its own ID.

@@ -55,6 +55,7 @@ func (k *Keeper) Ending(ctx context.Context, g v1alpha1.Grant) string {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	live, err := k.Node(ctx, node)
+	hasNode := err == nil && (g.ProviderID == "" || live.Spec.ProviderID == g.ProviderID)
 	switch {
 	case apierrors.IsNotFound(err):
 		live = &corev1.Node{}
@@ -73,7 +74,7 @@ func (k *Keeper) Ending(ctx context.Context, g v1alpha1.Grant) string {
 		ending := ""
 		err := k.eachLive(ctx, kind, func(o machine.Object) {
 			isOfGrant := o.ProviderID != "" && o.ProviderID == g.ProviderID
-			if o.IsEnding() && (isOfGrant || o.Match(node, live.Spec.ProviderID) != "") {
+			if o.IsEnding(hasNode) && (isOfGrant || o.Match(node, live.Spec.ProviderID) != "") {
 				ending = fmt.Sprintf("%s of node %s is being deleted", o, node)
 			}
 		})

@@ -189,6 +189,7 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 			return err
 		}
 	}
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, reviewValidity)
 	defer cancel()
 	isAllowed, message := k.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
@@ -203,8 +204,9 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 		}
 		return nil
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("removing the hook of %s: the review is too old: %w", m, err)
+	// After a pause of the process, the answer may arrive before the timer of the context.
+	if age := time.Since(began); age >= reviewValidity {
+		return fmt.Errorf("removing the hook of %s: the review is too old: %w", m, context.DeadlineExceeded)
 	}
 	if isWritten, err := k.patch(ctx, m, nil); !isWritten {
 		return err // if it is nil, the next round reviews the newer version

@@ -410,6 +410,9 @@ func testEnding(t *testing.T, f *fixture) {
 
 	f.patchClaim(t, `{"status":{"conditions":[{"type":"Registered","status":"True"}]}}`, "status")
 	requireEnding("claimed", "")
+	gone = v1alpha1.Grant{Node: "gone", ProviderID: "cloud:///claimed"}
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone),
+		"F73: its Node is gone, so Karpenter deletes none before the machine")
 	for _, ended := range []dynamic.ResourceInterface{f.machines, f.claims} {
 		for _, name := range []string{"ending", "claimed"} {
 			_, err := ended.Patch(t.Context(), name, types.MergePatchType,

@@ -180,9 +180,9 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 		d.loss.over, d.loss = true, nil
 	}
 	live, err := sim.api.node(d.name)
-	isGone := err != nil || live.UID != r.node.UID || live.DeletionTimestamp != nil
+	isGone := err != nil || live.UID != r.node.UID
 	if d.isUnreviewed || isGone || (!d.isHook && !m.endsAtOnce()) {
-		return // it ends nothing, or is covered by the deletion of the Node, or unknown to Holdfast
+		return // it ends nothing, or is unknown to Holdfast
 	}
 	sim.recordAllowed(d, r, reason)
 	if d.isHook {

@@ -157,18 +157,21 @@ func TestPlanHook(t *testing.T) {
 
 func TestIsEnding(t *testing.T) {
 	for name, c := range map[string]struct {
-		object machine.Object
-		want   bool
+		object                machine.Object
+		withNode, withoutNode bool
 	}{
-		"Machine":                   {machine.Object{}, false},
-		"Machine, deleting":         {machine.Object{Deleting: true}, true},
-		"Machine, deleting, hooked": {machine.Object{Deleting: true, IsHooked: true}, false},
-		"NodeClaim, not registered": {machine.Object{Kind: machine.KindNodeClaim}, false},
+		"Machine":                   {machine.Object{}, false, false},
+		"Machine, deleting":         {machine.Object{Deleting: true}, true, true},
+		"Machine, deleting, hooked": {machine.Object{Deleting: true, IsHooked: true}, false, false},
+		"NodeClaim, not registered": {machine.Object{Kind: machine.KindNodeClaim}, false, false},
 		"NodeClaim, deleting": {
-			machine.Object{Kind: machine.KindNodeClaim, Deleting: true, IsRegistered: true}, false,
+			machine.Object{Kind: machine.KindNodeClaim, Deleting: true, IsRegistered: true}, false, true,
 		},
-		"NodeClaim, deleting, not registered": {machine.Object{Kind: machine.KindNodeClaim, Deleting: true}, true},
+		"NodeClaim, deleting, not registered": {machine.Object{Kind: machine.KindNodeClaim, Deleting: true}, true, true},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, c.object.IsEnding()) })
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.withNode, c.object.IsEnding(true))
+			require.Equal(t, c.withoutNode, c.object.IsEnding(false))
+		})
 	}
 }
