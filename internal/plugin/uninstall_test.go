@@ -194,15 +194,28 @@ func TestUninstallScript(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	_, err = f.Kubectl(t.Context(), "annotate", "--overwrite", "node", "people",
-		`holdfast.dev/hold={"state":"released","reason":"NetworkReady"}`)
+	annotate := func(node, annotation string) {
+		_, err := f.Kubectl(t.Context(), "annotate", "--overwrite", "node", node, annotation)
+		require.NoError(t, err)
+	}
+	requireStop := func(message string) {
+		out, err := f.runScript(t, script)
+		require.Error(t, err, out)
+		require.Contains(t, out, message+": print the script again")
+		code, script = f.run(t, "--dry-run", "--timeout=1m")
+		require.Equal(t, cli.ExitSuccess, code, script)
+	}
+	annotate("people", `holdfast.dev/hold={"state":"released","reason":"NetworkReady"}`)
+	requireStop("the hold of node people has changed")
+	_, _, err = f.AddNode(t.Context(), apiserver.NodeSpec{Name: "late", Ready: true})
+	require.NoError(t, err)
+	annotate("late", `holdfast.dev/hold={"state":"held","reason":"NewNode"}`)
+	requireStop("other nodes have joined since")
+	annotate("late", "holdfast.dev/keep-cordoned=by a person")
+	requireStop("the hold of node late has changed")
+	_, err = f.Kubectl(t.Context(), "annotate", "machines", "--all", hookAnnotation+"=")
 	require.NoError(t, err)
 	out, err := f.runScript(t, script)
-	require.Error(t, err, out)
-	require.Contains(t, out, "the hold of node people has changed: print the script again")
-	code, script = f.run(t, "--dry-run", "--timeout=1m")
-	require.Equal(t, cli.ExitSuccess, code, script)
-	out, err = f.runScript(t, script)
 	require.NoError(t, err, "%s\n%s", script, out)
 	require.Empty(t, f.remaining(t))
 	f.requireClean(t)

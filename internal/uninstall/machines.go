@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,4 +51,20 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// printHooksSince prints the command that removes the hook from Machines that have got it since the
+// script was printed.
+func (u *uninstaller) printHooksSince() error {
+	kind := schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine}
+	_, err := u.Client.RESTMapper().RESTMapping(kind)
+	if meta.IsNoMatchError(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("finding the API of %s: %w", kind, err)
+	}
+	_, err = fmt.Fprintf(u.Out, "%s annotate %s.%s --all --all-namespaces %s-\n",
+		u.Kubectl, machine.Resource, machine.ClusterAPIGroup, machine.HookAnnotation)
+	return err
 }

@@ -49,7 +49,9 @@ func (u *uninstaller) clean(ctx context.Context) error {
 	if u.isSurvey {
 		return errors.Join(failed...)
 	}
-	if !u.DryRun {
+	if u.DryRun {
+		failed = append(failed, u.printHooksSince())
+	} else {
 		failed = []error{u.removeHooks(ctx)}
 	}
 	nodes := &corev1.NodeList{}
@@ -61,8 +63,21 @@ func (u *uninstaller) clean(ctx context.Context) error {
 			failed = append(failed, err)
 		}
 	}
+	if u.DryRun {
+		u.printNodesSince()
+	}
 	return errors.Join(failed...)
 }
+
+// printNodesSince prints a command that ends the script if a Node that is not in it has a hold.
+func (u *uninstaller) printNodesSince() {
+	fmt.Fprintf(u.Out, "test -z \"$(%s get nodes -o jsonpath='{.items[*].metadata.annotations.%s}')\" || "+
+		"{ echo 'other nodes have joined since: print the script again' >&2; exit 1; }\n",
+		u.Kubectl, escapeDots(readiness.HoldAnnotation))
+}
+
+// escapeDots returns a key as kubectl expects it in a JSONPath.
+func escapeDots(key string) string { return strings.ReplaceAll(key, ".", `\.`) }
 
 // cleanNode cleans one Node. It retries if the Node changes in the meantime, and if another API
 // server has not yet seen that the policies are deleted.
@@ -109,14 +124,23 @@ func isPassing(err error) bool {
 // printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a
 // command names the UID of the Node instead of its version, and removes taints one by one.
 //
-// A person or an agent may have ended or begun a hold since the script was printed. Then the cordon
-// may not be Holdfast's any more, or is now, so the script ends.
+// Since the script was printed, a person or an agent may have ended or begun a hold, or a person may
+// have asked for a node to stay closed, or deleted it. Then the cordon may not be Holdfast's any
+// more, or is now, so the script ends.
 func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
 	if len(patches) > 0 {
-		hold := strings.ReplaceAll(node.Annotations[readiness.HoldAnnotation], "'", `'\''`)
-		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}')\" = '%s' || "+
+		deletion := ""
+		if node.DeletionTimestamp != nil {
+			deletion = node.DeletionTimestamp.UTC().Format(time.RFC3339)
+		}
+		now := strings.Join([]string{
+			node.Annotations[readiness.HoldAnnotation], node.Annotations[readiness.KeepCordonedAnnotation], deletion,
+		}, "|")
+		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}|{.metadata.annotations.%s}|"+
+			"{.metadata.deletionTimestamp}')\" = '%s' || "+
 			"{ echo 'the hold of node %s has changed: print the script again' >&2; exit 1; }\n",
-			u.Kubectl, node.Name, strings.ReplaceAll(readiness.HoldAnnotation, ".", `\.`), hold, node.Name)
+			u.Kubectl, node.Name, escapeDots(readiness.HoldAnnotation), escapeDots(readiness.KeepCordonedAnnotation),
+			strings.ReplaceAll(now, "'", `'\''`), node.Name)
 	}
 	for _, p := range patches {
 		commands, body, err := u.unversioned(node, p.Body)
