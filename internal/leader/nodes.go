@@ -185,7 +185,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 // annotation is set: users remove the label to delete a node while the webhook is not reachable.
 func (l *Leader) needsLabel(node *corev1.Node) bool {
 	_, err := quorum.ParseBreakGlass(node.Annotations[quorum.BreakGlassAnnotation], node.UID, l.Now())
-	return node.DeletionTimestamp == nil && !isLabelled(node) && err != nil
+	return !isLabelled(node) && err != nil
 }
 
 // A listedHolder is a Node that holds members by the lists of other Nodes.

@@ -90,7 +90,15 @@ func removedLabel(t *testing.T, f *storetest.Fixture) {
 		"annotations": map[string]any{quorum.BreakGlassAnnotation: string(breakGlass)},
 	})
 	patch(0, map[string]any{"labels": map[string]any{observation.EtcdMemberLabel: nil, "example.org/other": "kept"}})
+	patch(2, map[string]any{
+		"labels":     map[string]any{observation.EtcdMemberLabel: nil},
+		"finalizers": []string{"example.org/slow"},
+	})
+	require.NoError(t, f.Client.Delete(t.Context(), f.Nodes[2]))
 	node := &corev1.Node{}
+	h.reconcileUntil("the label, also of a Node that is being deleted", func(*v1alpha1.EtcdCluster) bool {
+		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[2]), node) == nil && isLabelled(node)
+	})
 	h.reconcileUntil("the label", func(*v1alpha1.EtcdCluster) bool {
 		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node) == nil && isLabelled(node)
 	})

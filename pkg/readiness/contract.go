@@ -76,7 +76,7 @@ const (
 	// KeepCordonedAnnotation.
 	KeptCordoned = "KeptCordoned"
 	// FirstSeen is the reason of the record of a node that came without a record and was not
-	// held: it was Ready, or no hold was needed.
+	// held: it was Ready then or before, or no hold was needed.
 	FirstSeen = "FirstSeen"
 	// GatesDoNotFit is the reason of the record of a node that was Ready when first observed
 	// although gates were closed, and of the condition NetworkHeld on such a node. The node is
