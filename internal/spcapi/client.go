@@ -160,6 +160,9 @@ func (c *Client) send(ctx context.Context, s refreshSettings, path string, read 
 	if response.StatusCode != http.StatusOK {
 		return newStatusError(response, s.token)
 	}
+	if response.ContentLength > maxBody {
+		return errTooLarge
+	}
 	return read(&limitedReader{from: response.Body, left: maxBody})
 }
 

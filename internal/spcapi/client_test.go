@@ -139,7 +139,7 @@ func TestFailures(t *testing.T) {
 
 func TestMemoryOfLargeResponse(t *testing.T) {
 	s, options := serve(t)
-	s.Fail(spcserver.Failures()["50 MB"])
+	s.Fail(spcserver.Flood)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
