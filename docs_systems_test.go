@@ -22,7 +22,7 @@ func TestSystems(t *testing.T) {
 	require.Len(t, files, 10)
 	for _, file := range files {
 		page := read(t, file)
-		require.LessOrEqual(t, strings.Count(page, "\n"), 80, file)
+		require.LessOrEqual(t, strings.Count(page, "\n"), 90, file)
 		if filepath.Base(file) != "README.md" {
 			requireOnHosts(t, file, page)
 		}
