@@ -3,6 +3,7 @@ package holdfast
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -46,4 +47,18 @@ func TestAlerts(t *testing.T) {
 	for _, page := range pages {
 		require.True(t, documented[strings.TrimSuffix(page.Name(), filepath.Ext(page.Name()))], page.Name())
 	}
+}
+
+// TestLogCommands checks that each `kubectl logs` with a selector prints all lines: without --tail
+// it prints the last ten of each pod.
+func TestLogCommands(t *testing.T) {
+	logs := regexp.MustCompile(`kubectl [^\n|]*\blogs -l [^\n|]*`)
+	found := 0
+	for path, text := range pages(t) {
+		for _, command := range logs.FindAllString(text, -1) {
+			found++
+			require.Contains(t, command, " --tail=", path)
+		}
+	}
+	require.Greater(t, found, 5)
 }
