@@ -40,8 +40,9 @@ func (s *session) settleCommand() *cobra.Command {
 
 When Holdfast allows to delete or drain a node with etcd, it records a grant, and the members on the
 node count as lost. A grant ends by itself when the members are gone or healthy again. End it by
-hand only if you know that these members keep running, on the same machine or on one that stays:
-otherwise Holdfast allows deletions that cost the quorum.
+hand only if you know that these members keep running on a machine that stays, or that the machine
+is gone for good and they were removed from etcd. Otherwise Holdfast allows deletions that cost the
+quorum.
 
 A grant that is younger than three minutes cannot be ended, because the deletion may still be in
 progress. The command waits until the webhook has ended the grant.
@@ -237,7 +238,8 @@ func (g clusterGrant) effect() string {
 	if g.node == nil || g.node.UID != g.NodeUID {
 		text += " Their bindings to the Node that is gone end as well."
 	}
-	return text + " Continue only if they keep running, on this machine or on one that stays."
+	return text + " Continue only if they keep running on a machine that stays, or if the machine is gone for good " +
+		"and they were removed from etcd."
 }
 
 // settleGrant writes the annotation, and waits until the leader has acted on it.
