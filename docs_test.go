@@ -300,11 +300,13 @@ func TestMetrics(t *testing.T) {
 
 // TestSamples compares the sample messages in the pages with those that the code makes. A
 // sample is the fenced block that follows a comment: `<!-- refusal: NAME -->` for a golden
-// file of pkg/protect/quorum, `<!-- warning: NAME -->` for the warning of one that allows, `<!--
-// condition: REASON -->` for a condition of a hold. With -update it writes the samples.
+// file of pkg/protect/quorum, `<!-- warning: NAME -->` for the warning of one that allows,
+// `<!-- can-remove: NAME -->` for the same from the plugin, `<!-- condition: REASON -->` for a
+// condition of a hold. With -update it writes the samples.
 func TestSamples(t *testing.T) {
-	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|condition): ([\\w-]+)(, first line)? -->\n" +
+	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)(, first line)? -->\n" +
 		"```\\w+\n((?s:.*?))```$")
+	const dryRun = "dry run: decided from the last observations, without a fresh probe: "
 	conditions, used := holdConditions(), map[string]bool{}
 	for path, page := range pages(t) {
 		updated := block.ReplaceAllStringFunc(page, func(found string) string {
@@ -319,9 +321,15 @@ func TestSamples(t *testing.T) {
 			case kind == "warning":
 				message, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
 				text = "$ kubectl delete node w1 --dry-run=server\n" +
-					wrapped("Warning: holdfast.dev/QuorumKept: dry run: decided from the last observations, "+
-						"without a fresh probe: "+message) + wrapped("Warning: "+warning) +
+					wrapped("Warning: holdfast.dev/QuorumKept: "+dryRun+message) + wrapped("Warning: "+warning) +
 					"node \"w1\" deleted (server dry run)\n"
+			case kind == "can-remove":
+				message, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
+				text = "$ kubectl holdfast can-remove w1 --wait --timeout=15m\n" +
+					"waiting, 0s of 15m0s: w1: no (QuorumWouldBeLost)\n" +
+					"waiting, 40s of 15m0s: w1: unknown (CannotSee)\n" +
+					"NODE   MAY GO   REASON\nw1     yes      QuorumKept\n" +
+					"\n" + wrapped("w1: "+dryRun+message) + "\n" + wrapped("w1: "+warning)
 			case b[3] != "":
 				text = wrapped(firstLine(golden(t, name)))
 			default:
