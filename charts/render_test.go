@@ -238,23 +238,12 @@ func TestRefused(t *testing.T) {
 		"key with a quote":      {"1.36.0", []string{"hold.mode=taint", `hold.taintKey=holdfast.dev/x"y`}, "taintKey"},
 		"unknown autoscaler":    {"1.36.0", []string{"autoscaler=escalator"}, "cluster-autoscaler"},
 		"born held on 1.35":     {"1.35.9", []string{"bornHeld=enabled"}, "requires Kubernetes 1.36"},
-		"mode as a flag":        {"1.36.0", []string{"agent.extraArgs={--hold-mode=taint}"}, "use hold.mode"},
-		"key as a flag":         {"1.36.0", []string{"agent.extraArgs={--hold-taint-key=a/b}"}, "use hold.mode"},
 		"Secret without CA":     {"1.36.0", []string{"certificates.mode=secret"}, "--set-file certificates.caBundle"},
 		"CA without a Secret": {
 			"1.36.0", []string{"certificates.caBundle=-----BEGIN CERTIFICATE-----"}, "set certificates.mode=secret",
 		},
 		"issuer without cert-manager": {
 			"1.36.0", []string{"certificates.issuerRef.name=mine"}, "set certificates.mode=cert-manager",
-		},
-		"port as a flag": {
-			"1.36.0", []string{"metrics.enabled=true", "agent.extraArgs={--metrics-listen=:1}"}, "use metrics.agentPort",
-		},
-		"metrics as a flag": {
-			"1.36.0", []string{"monitoring.enabled=true", "webhook.extraArgs={--metrics-secure=false}"}, "use metrics.agentPort",
-		},
-		"health flag": {
-			"1.36.0", []string{"agent.extraArgs={--health-listen=127.0.0.1:1}"}, "use agent.healthPort",
 		},
 		"equal ports": {
 			"1.36.0", []string{"metrics.enabled=true", "agent.healthPort=11878"}, "set one of them to another port",

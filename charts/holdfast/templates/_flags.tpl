@@ -1,0 +1,48 @@
+{{/*
+The flags that agent.extraArgs must not contain, because other objects of the chart depend on them,
+and what to do instead. checks.yaml prints that after the flag.
+*/}}
+{{- define "holdfast.agentFlags" -}}
+{{- $set := "is set by the chart; remove it" -}}
+{{- $hold := "contradicts the policy holdfast-born-held, which must hold nodes in the same way; use hold.mode, hold.taintKey and bornHeld" -}}
+{{- dict
+  "node" $set
+  "host-root" $set
+  "hold-mode" $hold
+  "hold-taint-key" $hold
+  "hold-unrecorded" $hold
+  "health-listen" "contradicts the liveness probe; use agent.healthPort"
+  "metrics-listen" "requires permissions and a port of the pod; use metrics.enabled and metrics.agentPort"
+  "spc-inventory" "is set by spc.enabled; use that value"
+  | toJson -}}
+{{- end -}}
+
+{{/* The same for webhook.extraArgs. */}}
+{{- define "holdfast.webhookFlags" -}}
+{{- $name := "contradicts the name of another object of the chart; remove it" -}}
+{{- $ports := "contradicts the ports, the Service and the probes of the pods; remove it" -}}
+{{- $files := "contradicts the mounted Secret; use certificates.mode and certificates.secretName" -}}
+{{- $flags := dict
+  "namespace" $name
+  "service" $name
+  "webhook-configuration" $name
+  "tls-secret" $name
+  "spc-inventory" "contradicts the flag of the agents; remove it"
+  "spc-secret-dir" "contradicts the mounted Secret; use spc.enabled and spc.secretName"
+  "leader-elect" "would let several replicas lead, also during an update of one replica; remove it"
+  "listen" $ports
+  "health-listen" $ports
+  "metrics-listen" $ports
+  "metrics-secure" "requires permissions; use metrics.enabled"
+  "cluster-api" "requires permissions and a policy; use clusterAPI.enabled"
+  "karpenter" "requires permissions; use karpenterNodeClaims.enabled"
+  "guard-drains" "is set by drains.enabled; use that value"
+  "tls-cert-file" $files
+  "tls-key-file" $files -}}
+{{- if ne .Values.certificates.mode "built-in" -}}
+{{- range list "ca-validity" "cert-validity" "cert-settle" -}}
+{{- $_ := set $flags . (printf "has no effect with certificates.mode=%s, and the webhook would not start; remove it" $.Values.certificates.mode) -}}
+{{- end -}}
+{{- end -}}
+{{- $flags | toJson -}}
+{{- end -}}
