@@ -248,14 +248,19 @@ func TestRefused(t *testing.T) {
 		"equal ports": {
 			"1.36.0", []string{"metrics.enabled=true", "agent.healthPort=11878"}, "set one of them to another port",
 		},
-		"low port":           {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
-		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
-		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
-		"short digest":       {"1.36.0", []string{"agent.image.digest=sha256:1234"}, "digest"},
-		"no replica":         {"1.36.0", []string{"webhook.replicas=0"}, "replicas"},
-		"address, not CIDR":  {"1.36.0", []string{"webhook.apiServerSources={192.0.2.1}"}, "apiServerSources"},
-		"Kubernetes 1.31":    {"1.31.9", nil, "1.32"},
-		"drains as a string": {"1.36.0", []string{"drains.enabled=off"}, "enabled"},
+		"field of resources":      {"1.36.0", []string{"agent.resources.limit.memory=1Gi"}, "additional properties 'limit'"},
+		"list of limits":          {"1.36.0", []string{"webhook.resources.limits={1Gi}"}, "/webhook/resources/limits"},
+		"low limit":               {"1.36.0", []string{"webhook.resources.limits.memory=200Mi"}, "raise the limit"},
+		"low limit in bytes":      {"1.36.0", []string{"webhook.resources.limits.memory=209715200"}, "raise the limit"},
+		"high memory limit of Go": {"1.36.0", []string{"webhook.goMemoryLimit=1GiB"}, "lower it"},
+		"low port":                {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
+		"misspelled value":        {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
+		"tag in repository":       {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
+		"short digest":            {"1.36.0", []string{"agent.image.digest=sha256:1234"}, "digest"},
+		"no replica":              {"1.36.0", []string{"webhook.replicas=0"}, "replicas"},
+		"address, not CIDR":       {"1.36.0", []string{"webhook.apiServerSources={192.0.2.1}"}, "apiServerSources"},
+		"Kubernetes 1.31":         {"1.31.9", nil, "1.32"},
+		"drains as a string":      {"1.36.0", []string{"drains.enabled=off"}, "enabled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := template(t, c.version, c.values...)
@@ -331,6 +336,17 @@ func TestMonitoringChoices(t *testing.T) {
 	require.Contains(t, args(t, chart, webhook), "--metrics-secure")
 	require.NotContains(t, chart, monitor)
 	require.NotContains(t, chart, rule)
+}
+
+// TestMemoryLimit checks limits that fit the memory limit of Go, and those that the chart cannot
+// compare.
+func TestMemoryLimit(t *testing.T) {
+	for _, limit := range []string{"201Mi", "1G", "209715201", "1.5Gi", "1e9", "null"} {
+		_, err := template(t, "1.36.0", "webhook.resources.limits.memory="+limit)
+		require.NoError(t, err)
+	}
+	_, err := template(t, "1.36.0", "webhook.resources=null")
+	require.NoError(t, err)
 }
 
 func TestLint(t *testing.T) {

@@ -65,3 +65,15 @@ true
 , {{ $key }}: {{ $value | quote }}
 {{- end -}}
 {{- end -}}
+
+{{/*
+The bytes of a quantity that is a number, or has a unit such as Mi. Empty for other forms, such as
+1.5Gi.
+*/}}
+{{- define "holdfast.bytes" -}}
+{{- $quantity := kindIs "string" . | ternary . (int64 . | toString) -}}
+{{- if regexMatch "^[0-9]+([kMG]|[KMG]i)?$" $quantity -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 -}}
+{{- mul (regexFind "^[0-9]+" $quantity) (get $units (regexFind "[kMGi]*$" $quantity)) -}}
+{{- end -}}
+{{- end -}}
