@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,6 +47,9 @@ func TestInstall(t *testing.T) {
 	_, err = parameters.Get(t.Context(), "holdfast-born-held", metav1.GetOptions{})
 	require.Equal(t, server.BornHeld(), err == nil, "an upgrade restores the parameter: %v", err)
 
+	release("upgrade", "holdfast", "holdfast", "--set", "webhook.hostNetwork=true,webhook.port=11443")
+	requireHostPort(t, server, 11443)
+
 	release("rollback", "holdfast", "1")
 	require.Contains(t, agentArgs(t, server), "--hold-taint-key=")
 	requireTrust(t, server)
@@ -85,6 +89,20 @@ func agentArgs(t *testing.T, server *apiserver.Server) []string {
 	set, err := server.Client().AppsV1().DaemonSets(namespace).Get(t.Context(), "holdfast-agent", metav1.GetOptions{})
 	require.NoError(t, err)
 	return set.Spec.Template.Spec.Containers[0].Args
+}
+
+// requireHostPort checks that the pods of the webhook occupy a port of their node: so the scheduler
+// places no two of them on one node.
+func requireHostPort(t *testing.T, server *apiserver.Server, port int32) {
+	t.Helper()
+	const name = "holdfast-webhook"
+	deployment, err := server.Client().AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: deployment.Spec.Template.Spec}
+	pod, err = server.Client().CoreV1().Pods(namespace).Create(t.Context(), pod,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	require.NoError(t, err)
+	require.Equal(t, port, pod.Spec.Containers[0].Ports[0].HostPort)
 }
 
 // authority is a caBundle in the encoding of the API.

@@ -253,14 +253,27 @@ func TestRefused(t *testing.T) {
 		"low limit":               {"1.36.0", []string{"webhook.resources.limits.memory=200Mi"}, "raise the limit"},
 		"low limit in bytes":      {"1.36.0", []string{"webhook.resources.limits.memory=209715200"}, "raise the limit"},
 		"high memory limit of Go": {"1.36.0", []string{"webhook.goMemoryLimit=1GiB"}, "lower it"},
-		"low port":                {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
-		"misspelled value":        {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
-		"tag in repository":       {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
-		"short digest":            {"1.36.0", []string{"agent.image.digest=sha256:1234"}, "digest"},
-		"no replica":              {"1.36.0", []string{"webhook.replicas=0"}, "replicas"},
-		"address, not CIDR":       {"1.36.0", []string{"webhook.apiServerSources={192.0.2.1}"}, "apiServerSources"},
-		"Kubernetes 1.31":         {"1.31.9", nil, "1.32"},
-		"drains as a string":      {"1.36.0", []string{"drains.enabled=off"}, "enabled"},
+		"webhook's equal ports": {
+			"1.36.0", []string{"webhook.port=8081"}, "webhook.healthPort and webhook.port are the same",
+		},
+		"equal ports of a node": {
+			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.healthPort=11877"}, "agent.healthPort and webhook.healthPort",
+		},
+		"equal ports for metrics": {
+			"1.36.0", []string{"webhook.hostNetwork=true", "metrics.enabled=true", "webhook.metricsPort=11878"},
+			"metrics.agentPort and webhook.metricsPort",
+		},
+		"sources on the host network": {
+			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.apiServerSources={192.0.2.1/32}"}, "no NetworkPolicy applies",
+		},
+		"low port":           {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
+		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
+		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
+		"short digest":       {"1.36.0", []string{"agent.image.digest=sha256:1234"}, "digest"},
+		"no replica":         {"1.36.0", []string{"webhook.replicas=0"}, "replicas"},
+		"address, not CIDR":  {"1.36.0", []string{"webhook.apiServerSources={192.0.2.1}"}, "apiServerSources"},
+		"Kubernetes 1.31":    {"1.31.9", nil, "1.32"},
+		"drains as a string": {"1.36.0", []string{"drains.enabled=off"}, "enabled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := template(t, c.version, c.values...)
@@ -336,6 +349,51 @@ func TestMonitoringChoices(t *testing.T) {
 	require.Contains(t, args(t, chart, webhook), "--metrics-secure")
 	require.NotContains(t, chart, monitor)
 	require.NotContains(t, chart, rule)
+}
+
+// TestWebhookPorts checks that all objects have the ports that values name.
+func TestWebhookPorts(t *testing.T) {
+	ports := []string{"webhook.port=11443", "webhook.metricsPort=11879", "webhook.healthPort=11880"}
+	chart := rendered(t, "1.36.0", ports...)
+	require.Subset(t, args(t, chart, webhook), []any{
+		"--listen=:11443", "--metrics-listen=:11879", "--health-listen=:11880",
+	})
+	container := list(chart[webhook], "spec", "template", "spec", "containers")[0].(object)
+	require.Equal(t, []any{
+		object{"name": "webhook", "containerPort": 11443.0}, object{"name": "metrics", "containerPort": 11879.0},
+		object{"name": "health", "containerPort": 11880.0},
+	}, container["ports"])
+	// The probes, the Services and the NetworkPolicy name these ports.
+	require.Equal(t, "health", field(container, "readinessProbe", "httpGet", "port"))
+	require.Equal(t, "health", field(container, "livenessProbe", "httpGet", "port"))
+	chart = rendered(t, "1.36.0", append(ports, "metrics.enabled=true")...)
+	for id, want := range map[string]object{
+		"v1 Service holdfast-webhook":         {"name": "webhook", "port": 9443.0, "targetPort": "webhook"},
+		"v1 Service holdfast-webhook-metrics": {"name": "metrics", "port": 11879.0, "targetPort": "metrics"},
+	} {
+		require.Equal(t, []any{want}, list(chart[id], "spec", "ports"))
+	}
+}
+
+// TestHostNetwork checks what changes if the webhook uses the network of its nodes: nothing but
+// reviews, and metrics over HTTPS, can be reached from other nodes.
+func TestHostNetwork(t *testing.T) {
+	const network = "networking.k8s.io/v1 NetworkPolicy holdfast-webhook"
+	require.Contains(t, rendered(t, "1.36.0"), network)
+	chart := rendered(t, "1.36.0", "webhook.hostNetwork=true")
+	require.NotContains(t, chart, network)
+	pod := field(chart[webhook], "spec", "template", "spec").(object)
+	require.Equal(t, true, pod["hostNetwork"])
+	require.Equal(t, "ClusterFirstWithHostNet", pod["dnsPolicy"])
+	require.Subset(t, args(t, chart, webhook), []any{"--metrics-listen=127.0.0.1:8080", "--health-listen=127.0.0.1:8081"})
+	container := list(pod, "containers")[0].(object)
+	require.Equal(t, "127.0.0.1", field(container, "readinessProbe", "httpGet", "host"))
+	require.Equal(t, "127.0.0.1", field(container, "livenessProbe", "httpGet", "host"))
+	require.Equal(t, object{"maxUnavailable": 1.0, "maxSurge": 0.0},
+		field(chart[webhook], "spec", "strategy", "rollingUpdate"), "two replicas need the same ports")
+
+	chart = rendered(t, "1.36.0", "webhook.hostNetwork=true", "metrics.enabled=true")
+	require.NotContains(t, args(t, chart, webhook), "--metrics-listen=127.0.0.1:8080")
 }
 
 // TestMemoryLimit checks limits that fit the memory limit of Go, and those that the chart cannot

@@ -20,7 +20,6 @@ and what to do instead. checks.yaml prints that after the flag.
 {{/* The same for webhook.extraArgs. */}}
 {{- define "holdfast.webhookFlags" -}}
 {{- $name := "contradicts the name of another object of the chart; remove it" -}}
-{{- $ports := "contradicts the ports, the Service and the probes of the pods; remove it" -}}
 {{- $files := "contradicts the mounted Secret; use certificates.mode and certificates.secretName" -}}
 {{- $flags := dict
   "namespace" $name
@@ -30,9 +29,9 @@ and what to do instead. checks.yaml prints that after the flag.
   "spc-inventory" "contradicts the flag of the agents; remove it"
   "spc-secret-dir" "contradicts the mounted Secret; use spc.enabled and spc.secretName"
   "leader-elect" "would let several replicas lead, also during an update of one replica; remove it"
-  "listen" $ports
-  "health-listen" $ports
-  "metrics-listen" $ports
+  "listen" "contradicts the port of the pods; use webhook.port"
+  "health-listen" "contradicts the probes; use webhook.healthPort"
+  "metrics-listen" "contradicts the port of the pods; use webhook.metricsPort"
   "metrics-secure" "requires permissions; use metrics.enabled"
   "cluster-api" "requires permissions and a policy; use clusterAPI.enabled"
   "karpenter" "requires permissions; use karpenterNodeClaims.enabled"
