@@ -248,11 +248,11 @@ func TestRefused(t *testing.T) {
 		"equal ports": {
 			"1.36.0", []string{"metrics.enabled=true", "agent.healthPort=11878"}, "set one of them to another port",
 		},
-		"field of resources":      {"1.36.0", []string{"agent.resources.limit.memory=1Gi"}, "additional properties 'limit'"},
-		"list of limits":          {"1.36.0", []string{"webhook.resources.limits={1Gi}"}, "/webhook/resources/limits"},
-		"low limit":               {"1.36.0", []string{"webhook.resources.limits.memory=200Mi"}, "raise the limit"},
-		"low limit in bytes":      {"1.36.0", []string{"webhook.resources.limits.memory=209715200"}, "raise the limit"},
-		"high memory limit of Go": {"1.36.0", []string{"webhook.goMemoryLimit=1GiB"}, "lower it"},
+		"field of resources": {"1.36.0", []string{"agent.resources.limit.memory=1Gi"}, "additional properties 'limit'"},
+		"list of limits":     {"1.36.0", []string{"webhook.resources.limits={1Gi}"}, "/webhook/resources/limits"},
+		"low limit":          {"1.36.0", []string{"webhook.resources.limits.memory=200Mi"}, "raise the limit"},
+		"low limit in bytes": {"1.36.0", []string{"webhook.resources.limits.memory=209715200"}, "raise the limit"},
+		"high limit of Go":   {"1.36.0", []string{"webhook.goMemoryLimit=1GiB"}, "lower it"},
 		"webhook's equal ports": {
 			"1.36.0", []string{"webhook.port=8081"}, "webhook.healthPort and webhook.port are the same",
 		},
@@ -266,6 +266,16 @@ func TestRefused(t *testing.T) {
 		"sources on the host network": {
 			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.apiServerSources={192.0.2.1/32}"}, "no NetworkPolicy applies",
 		},
+		"label of a selector": {
+			"1.36.0", []string{`agent.podLabels.app\.kubernetes\.io/name=x`}, "agent.podLabels: Holdfast or Kubernetes selects",
+		},
+		"label of Holdfast": {
+			"1.36.0", []string{`webhook.podLabels.holdfast\.dev/drain-guard=x`}, "by the label holdfast.dev/drain-guard",
+		},
+		"label of a controller": {
+			"1.36.0", []string{"webhook.podLabels.pod-template-hash=a"}, "by the label pod-template-hash",
+		},
+		"number as a label":  {"1.36.0", []string{"webhook.podLabels.a=1"}, "got number, want string"},
 		"low port":           {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
 		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
 		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
@@ -394,6 +404,19 @@ func TestHostNetwork(t *testing.T) {
 
 	chart = rendered(t, "1.36.0", "webhook.hostNetwork=true", "metrics.enabled=true")
 	require.NotContains(t, args(t, chart, webhook), "--metrics-listen=127.0.0.1:8080")
+}
+
+// TestPodLabels checks that labels of the user are on the pods, and nowhere else.
+func TestPodLabels(t *testing.T) {
+	chart := rendered(t, "1.36.0", `agent.podLabels.example\.com/team=yes`, "webhook.podLabels.a=b")
+	for id, want := range map[string]object{
+		agent:   {"app.kubernetes.io/name": "holdfast-agent", "example.com/team": "yes"},
+		webhook: {"app.kubernetes.io/name": "holdfast-webhook", "a": "b"},
+	} {
+		require.Equal(t, want, field(chart[id], "spec", "template", "metadata", "labels"))
+		selector := object{"app.kubernetes.io/name": want["app.kubernetes.io/name"]}
+		require.Equal(t, selector, field(chart[id], "spec", "selector", "matchLabels"))
+	}
 }
 
 // TestMemoryLimit checks limits that fit the memory limit of Go, and those that the chart cannot

@@ -59,10 +59,10 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* The labels by which a Prometheus selects monitors and rules, after other labels. */}}
-{{- define "holdfast.monitoringLabels" -}}
-{{- range $key, $value := .Values.monitoring.labels -}}
-, {{ $key }}: {{ $value | quote }}
+{{/* Labels of the user, after labels of the chart in the same line. */}}
+{{- define "holdfast.moreLabels" -}}
+{{- range $key, $value := . -}}
+, {{ $key | quote }}: {{ $value | quote }}
 {{- end -}}
 {{- end -}}
 
