@@ -47,7 +47,10 @@ func TestInstall(t *testing.T) {
 	_, err = parameters.Get(t.Context(), "holdfast-born-held", metav1.GetOptions{})
 	require.Equal(t, server.BornHeld(), err == nil, "an upgrade restores the parameter: %v", err)
 
-	release("upgrade", "holdfast", "holdfast", "--set", "webhook.hostNetwork=true,webhook.port=11443")
+	const spread = "webhook.topologySpreadConstraints[0]."
+	release("upgrade", "holdfast", "holdfast", "--set", "webhook.hostNetwork=true,webhook.port=11443",
+		"--set", spread+"topologyKey=zone,"+spread+"maxSkew=1,"+spread+"whenUnsatisfiable=ScheduleAnyway",
+		"--set", `webhook.podLabels.example\.com/team=a,agent.podLabels.example\.com/team=a`)
 	requireHostPort(t, server, 11443)
 
 	release("rollback", "holdfast", "1")

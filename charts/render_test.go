@@ -275,7 +275,11 @@ func TestRefused(t *testing.T) {
 		"label of a controller": {
 			"1.36.0", []string{"webhook.podLabels.pod-template-hash=a"}, "by the label pod-template-hash",
 		},
-		"number as a label":  {"1.36.0", []string{"webhook.podLabels.a=1"}, "got number, want string"},
+		"number as a label":   {"1.36.0", []string{"webhook.podLabels.a=1"}, "got number, want string"},
+		"misspelled affinity": {"1.36.0", []string{"webhook.affinity.podAffinitty.a=b"}, "podAffinitty"},
+		"constraint without a key": {
+			"1.36.0", []string{"webhook.topologySpreadConstraints[0].maxSkew=1"}, "missing properties 'topologyKey'",
+		},
 		"low port":           {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
 		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
 		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
@@ -417,6 +421,36 @@ func TestPodLabels(t *testing.T) {
 		selector := object{"app.kubernetes.io/name": want["app.kubernetes.io/name"]}
 		require.Equal(t, selector, field(chart[id], "spec", "selector", "matchLabels"))
 	}
+}
+
+// TestPlacement checks that a list of the affinity replaces only the built-in list of that name,
+// and that a constraint without a selector is about the webhook.
+func TestPlacement(t *testing.T) {
+	pod := func(values ...string) object {
+		return field(rendered(t, "1.36.0", values...)[webhook], "spec", "template", "spec").(object)
+	}
+	const spread = "preferredDuringSchedulingIgnoredDuringExecution"
+	builtIn := pod()
+	require.NotContains(t, builtIn, "topologySpreadConstraints")
+	changed := pod("webhook.affinity.podAntiAffinity."+spread+"[0].weight=1",
+		"webhook.topologySpreadConstraints[0].topologyKey=zone", "webhook.topologySpreadConstraints[0].maxSkew=1",
+		"webhook.topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
+		"webhook.topologySpreadConstraints[1].topologyKey=rack", "webhook.topologySpreadConstraints[1].maxSkew=2",
+		"webhook.topologySpreadConstraints[1].whenUnsatisfiable=DoNotSchedule",
+		"webhook.topologySpreadConstraints[1].labelSelector.matchLabels.a=b",
+	)
+	require.Equal(t, field(builtIn, "affinity", "nodeAffinity"), field(changed, "affinity", "nodeAffinity"))
+	require.Equal(t, []any{object{"weight": 1.0}}, field(changed, "affinity", "podAntiAffinity", spread))
+	require.Equal(t, []any{
+		object{
+			"topologyKey": "zone", "maxSkew": 1.0, "whenUnsatisfiable": "ScheduleAnyway",
+			"labelSelector": object{"matchLabels": object{"app.kubernetes.io/name": "holdfast-webhook"}},
+		},
+		object{
+			"topologyKey": "rack", "maxSkew": 2.0, "whenUnsatisfiable": "DoNotSchedule",
+			"labelSelector": object{"matchLabels": object{"a": "b"}},
+		},
+	}, changed["topologySpreadConstraints"])
 }
 
 // TestMemoryLimit checks limits that fit the memory limit of Go, and those that the chart cannot
