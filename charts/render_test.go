@@ -280,6 +280,13 @@ func TestRefused(t *testing.T) {
 		"constraint without a key": {
 			"1.36.0", []string{"webhook.topologySpreadConstraints[0].maxSkew=1"}, "missing properties 'topologyKey'",
 		},
+		"unknown alert": {
+			"1.36.0", []string{"monitoring.disabledAlerts={HoldfastGrantOpen,Holdfast}"},
+			`there is no alert "Holdfast"; the alerts are HoldfastAgentMissing, HoldfastBornHeldSwitchedOff, `,
+		},
+		"severity":           {"1.36.0", []string{"monitoring.ruleLabels.severity=page"}, "a severity of its own"},
+		"label of a rule":    {"1.36.0", []string{"monitoring.ruleLabels.a/b=c"}, "use letters, digits and _ only"},
+		"interval":           {"1.36.0", []string{"monitoring.interval=1min"}, "/monitoring/interval"},
 		"low port":           {"1.36.0", []string{"metrics.agentPort=80"}, "agentPort"},
 		"misspelled value":   {"1.36.0", []string{"autoscaller=none"}, "autoscaller"},
 		"tag in repository":  {"1.36.0", []string{"agent.image.repository=example.org/a:v1"}, "repository"},
@@ -462,6 +469,47 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	_, err := template(t, "1.36.0", "webhook.resources=null")
 	require.NoError(t, err)
+}
+
+// TestAlertChoices checks that the PrometheusRule has all alerts but those that are disabled, and
+// that labels change nothing else in them.
+func TestAlertChoices(t *testing.T) {
+	alerts := func(values ...string) map[string]object {
+		found := map[string]object{}
+		chart := rendered(t, "1.36.0", append(values, "monitoring.enabled=true")...)
+		for _, group := range list(chart["monitoring.coreos.com/v1 PrometheusRule holdfast"], "spec", "groups") {
+			require.NotEmpty(t, list(group.(object), "rules"))
+			for _, rule := range list(group.(object), "rules") {
+				found[group.(object)["name"].(string)+" "+rule.(object)["alert"].(string)] = rule.(object)
+			}
+		}
+		return found
+	}
+	want := alerts()
+	require.Len(t, want, 20)
+	for _, rule := range want {
+		rule["labels"].(object)["team"] = "platform"
+	}
+	require.Equal(t, want, alerts("monitoring.ruleLabels.team=platform"))
+	for _, disabled := range []string{
+		"holdfast-etcd HoldfastGrantOpen", "holdfast-spc HoldfastSPCInventoryStale", "holdfast-spc HoldfastSPCMachineNeverNode",
+	} {
+		require.Contains(t, want, disabled)
+		delete(want, disabled)
+	}
+	require.Equal(t, want, alerts("monitoring.ruleLabels.team=platform",
+		"monitoring.disabledAlerts={HoldfastGrantOpen,HoldfastSPCInventoryStale,HoldfastSPCMachineNeverNode}"))
+}
+
+// TestScrapeTimes checks the times of both monitors.
+func TestScrapeTimes(t *testing.T) {
+	chart := rendered(t, "1.36.0", "monitoring.enabled=true", "monitoring.interval=1m30s", "monitoring.scrapeTimeout=5s")
+	for id, endpoints := range map[string]string{
+		"monitoring.coreos.com/v1 PodMonitor holdfast-agent":       "podMetricsEndpoints",
+		"monitoring.coreos.com/v1 ServiceMonitor holdfast-webhook": "endpoints",
+	} {
+		require.Subset(t, list(chart[id], "spec", endpoints)[0], object{"interval": "1m30s", "scrapeTimeout": "5s"})
+	}
 }
 
 func TestLint(t *testing.T) {
