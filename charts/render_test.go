@@ -257,14 +257,14 @@ func TestRefused(t *testing.T) {
 			"1.36.0", []string{"webhook.port=8081"}, "webhook.healthPort and webhook.port are the same",
 		},
 		"equal ports of a node": {
-			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.healthPort=11877"}, "agent.healthPort and webhook.healthPort",
+			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.healthPort=11877"}, "agent.healthPort and webhook",
 		},
 		"equal ports for metrics": {
 			"1.36.0", []string{"webhook.hostNetwork=true", "metrics.enabled=true", "webhook.metricsPort=11878"},
 			"metrics.agentPort and webhook.metricsPort",
 		},
 		"sources on the host network": {
-			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.apiServerSources={192.0.2.1/32}"}, "no NetworkPolicy applies",
+			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.apiServerSources={192.0.2.1/32}"}, "no NetworkPolicy",
 		},
 		"label of a selector": {
 			"1.36.0", []string{`agent.podLabels.app\.kubernetes\.io/name=x`}, "agent.podLabels: Holdfast or Kubernetes selects",
@@ -471,6 +471,29 @@ func TestMemoryLimit(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestMissingDefinitions checks that the chart names the definitions that a cluster does not have.
+func TestMissingDefinitions(t *testing.T) {
+	const monitors = "monitoring.coreos.com/v1/PodMonitor,monitoring.coreos.com/v1/ServiceMonitor"
+	for name, c := range map[string]struct{ kinds, value, want string }{
+		"no cluster": {"", "monitoring.enabled=true", ""},
+		"all":        {"v1/Node," + monitors + ",monitoring.coreos.com/v1/PrometheusRule", "monitoring.enabled=true", ""},
+		"none":       {"v1/Node", "monitoring.enabled=true", "its kind PodMonitor"},
+		"no rules":   {"v1/Node," + monitors, "monitoring.enabled=true", "its kind PrometheusRule"},
+		"not needed": {"v1/Node," + monitors, "monitoring.enabled=true,monitoring.rules=false", ""},
+		"disabled":   {"v1/Node", "metrics.enabled=true", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := helm(t, "", "template", "holdfast", "holdfast", "--namespace", namespace, "--kube-version", "1.36.0",
+				"--api-versions", c.kinds, "--set", c.value)
+			if c.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
 // TestAlertChoices checks that the PrometheusRule has all alerts but those that are disabled, and
 // that labels change nothing else in them.
 func TestAlertChoices(t *testing.T) {
@@ -492,7 +515,8 @@ func TestAlertChoices(t *testing.T) {
 	}
 	require.Equal(t, want, alerts("monitoring.ruleLabels.team=platform"))
 	for _, disabled := range []string{
-		"holdfast-etcd HoldfastGrantOpen", "holdfast-spc HoldfastSPCInventoryStale", "holdfast-spc HoldfastSPCMachineNeverNode",
+		"holdfast-etcd HoldfastGrantOpen", "holdfast-spc HoldfastSPCInventoryStale",
+		"holdfast-spc HoldfastSPCMachineNeverNode",
 	} {
 		require.Contains(t, want, disabled)
 		delete(want, disabled)
