@@ -124,9 +124,9 @@ func isPassing(err error) bool {
 // printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a
 // command names the UID of the Node instead of its version, and removes taints one by one.
 //
-// Since the script was printed, a person or an agent may have ended or begun a hold, or a person may
-// have asked for a node to stay closed, or deleted it. Then the cordon may not be Holdfast's any
-// more, or is now, so the script ends.
+// Since the script was printed, a person or an agent may have ended or begun a hold, and a person
+// may have asked for a node to stay closed, or deleted the node. Then the cordon may not be
+// Holdfast's any more, or is now, so the script ends.
 func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
 	if len(patches) > 0 {
 		deletion := ""
