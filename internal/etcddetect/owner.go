@@ -1,11 +1,13 @@
 package etcddetect
 
 import (
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
@@ -146,7 +148,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (w podServer, ok bool) {
 	if p.size() <= maxKeptBytes {
 		w.process, w.settings = &p, env
 	}
-	return w, !s.isHostFile(dir, info)
+	return w, !s.isHostDir(dir, info)
 }
 
 // size returns the number of bytes in the arguments and variables.
@@ -170,10 +172,21 @@ func (s *hostScan) canBeOrdinaryPod(p etcdProcess) bool {
 	return err == nil
 }
 
-// isHostFile reports whether a path in a pod is the same file as that path on the host.
+// isHostFile reports whether a path in a pod may be the same file as that path on the host.
+// The creator of the pod chooses the path. So a path that the host cannot resolve, whatever its
+// files are, names none of them: /dev/fd/0 is a link of the kernel, which no scan follows.
 func (s *hostScan) isHostFile(named string, info fs.FileInfo) bool {
 	onHost, err := s.root.Stat(named)
-	return err == nil && os.SameFile(onHost, info) || err != nil && !hostfs.IsAbsent(err)
+	if err == nil {
+		return os.SameFile(onHost, info)
+	}
+	return !hostfs.IsAbsent(err) && !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.ENAMETOOLONG)
+}
+
+// isHostDir reports whether a data directory in a pod may be the same as that of the host. Pods
+// with a user namespace have devices of the host, such as /dev/null.
+func (s *hostScan) isHostDir(named string, info fs.FileInfo) bool {
+	return info.IsDir() && s.isHostFile(named, info)
 }
 
 // isServerOf reports whether this is the server of a static pod whose data directory has
