@@ -29,14 +29,21 @@ type cgroupOwner struct {
 const talosGroup = "podruntime"
 
 // add reads the path of one cgroup. The innermost name decides: a node of a test cluster is
-// itself a container, or a pod, with units and pods of its own inside.
-func (o *cgroupOwner) add(cgroup string) {
+// itself a container, or a pod, with units and pods of its own inside. A static pod within a pod is
+// not the host's, unless the agent is within that pod too.
+//
+// own is the agent's own cgroup in the same hierarchy, or "" if it is not known. If the agent has a
+// cgroup namespace of its own, own is "/", and no path names the pods around the agent.
+func (o *cgroupOwner) add(cgroup, own string) {
 	var owner cgroupOwner
 	names := strings.Split(cgroup, "/")
+	outside, inPod := sharedNames(names, own), false
 	for i, name := range names {
 		switch {
 		case strings.Contains(name, "kubepods"), podUID(name) != "":
-			owner = cgroupOwner{pod: true, static: isStaticUID(podUID(name))}
+			uid := podUID(name)
+			owner = cgroupOwner{pod: true, static: !inPod && isStaticUID(uid)}
+			inPod = inPod || (uid != "" && i >= outside)
 		case isContainerGroup(name), name == "etcd" && i > 0 && names[i-1] == talosGroup:
 			owner = cgroupOwner{container: true, pod: owner.pod, static: owner.static}
 		case strings.HasSuffix(name, ".service") && !isRuntimeUnit(name):
@@ -46,6 +53,22 @@ func (o *cgroupOwner) add(cgroup string) {
 	if owner.units != nil || owner.container || owner.pod {
 		*o = owner
 	}
+}
+
+// sharedNames returns how many names at the beginning of a cgroup's path are also those of the
+// agent's own cgroup: all of them if that is not known.
+func sharedNames(names []string, own string) int {
+	if own == "" {
+		return len(names)
+	}
+	shared := 0
+	for _, name := range strings.Split(own, "/") {
+		if shared == len(names) || names[shared] != name {
+			break
+		}
+		shared++
+	}
+	return shared
 }
 
 // unit returns the innermost unit, or "" if the process is in none.
