@@ -29,14 +29,13 @@ type localMember struct {
 // announces and that no other server accounts for. The view of a cluster from this node is most
 // important when the local server is ill.
 func localMembers(
-	scan evidence.Scan, before map[v1alpha1.ClusterID]localMember,
-	announced []evidence.MemberRef, staticPods bool,
+	scan evidence.Scan, before map[v1alpha1.ClusterID]localMember, known protect.Inputs,
 ) map[v1alpha1.ClusterID]localMember {
 	members := map[v1alpha1.ClusterID]localMember{}
 	var silent []evidence.FoundServer
 	for _, f := range scan.Found {
 		switch {
-		case f.InCluster && !staticPods, f.Removed:
+		case known.Ignores(f), f.Removed:
 		case f.HasAnswered():
 			members[f.Ref.Cluster] = localMember{f.Server, f.Identity}
 		default:
@@ -44,19 +43,19 @@ func localMembers(
 		}
 	}
 	for _, f := range silent {
-		for cluster, known := range before {
-			if _, taken := members[cluster]; !taken && isSameServer(known.server, f.Server) {
-				members[cluster] = localMember{f.Server, answerAs(f, known.answer.Ref)}
+		for cluster, earlier := range before {
+			if _, taken := members[cluster]; !taken && isSameServer(earlier.server, f.Server) {
+				members[cluster] = localMember{f.Server, answerAs(f, earlier.answer.Ref)}
 			}
 		}
 	}
 	var missing []evidence.MemberRef
-	for _, ref := range announced {
+	for _, ref := range known.Announced {
 		if _, taken := members[ref.Cluster]; !taken {
 			missing = append(missing, ref)
 		}
 	}
-	if len(silent) == 1 && len(missing) == 1 && len(members) == len(announced)-1 {
+	if len(silent) == 1 && len(missing) == 1 && len(members) == len(known.Announced)-1 {
 		members[missing[0].Cluster] = localMember{silent[0].Server, answerAs(silent[0], missing[0])}
 	}
 	return members

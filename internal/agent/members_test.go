@@ -32,6 +32,8 @@ func TestLocalMembers(t *testing.T) {
 	silent := func(where string) evidence.FoundServer {
 		return evidence.FoundServer{Server: evidence.Server{Where: where}, Identity: evidence.Identity{Problem: "no answer"}}
 	}
+	bound := v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: string(testCluster)}}
+	bound.Spec.Members = []v1alpha1.Binding{{MemberID: testMember}}
 	removed, staticPod, data := answered("etcd", main), answered("pod", main), silent("data")
 	removed.Removed, staticPod.InCluster = true, true
 	data.Config.DataDir = "/var/lib/etcd"
@@ -46,6 +48,7 @@ func TestLocalMembers(t *testing.T) {
 		before     known
 		announced  refs
 		staticPods bool
+		clusters   []v1alpha1.EtcdCluster
 		want       members
 	}{
 		"nothing":                          {announced: refs{main}},
@@ -62,11 +65,15 @@ func TestLocalMembers(t *testing.T) {
 		"two silent, two announced": {found: found{silent("a"), silent("b")}, announced: refs{main, other}},
 		"removed":                   {found: found{removed}, announced: refs{main}},
 		"static pod, not protected": {found: found{staticPod}},
-		"static pod, protected":     {found: found{staticPod}, staticPods: true, want: one},
+		"H18 static pod, not protected, bound": {
+			found: found{staticPod}, clusters: []v1alpha1.EtcdCluster{bound}, want: one,
+		},
+		"static pod, protected": {found: found{staticPod}, staticPods: true, want: one},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := members{}
-			for cluster, m := range localMembers(evidence.Scan{Found: c.found}, c.before, c.announced, c.staticPods) {
+			in := protect.Inputs{Announced: c.announced, StaticPods: c.staticPods, Clusters: c.clusters}
+			for cluster, m := range localMembers(evidence.Scan{Found: c.found}, c.before, in) {
 				got[cluster] = m.answer.Ref.Member
 			}
 			if c.want == nil {

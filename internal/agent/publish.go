@@ -123,7 +123,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 	}
 	// The node loop logs and replaces an announcement that cannot be read.
 	known, _ := gatherKnown(node, evidence, r.clusters, r.staticPods)
-	r.members = localMembers(evidence, r.members, known.Announced, r.staticPods)
+	r.members = localMembers(evidence, r.members, known)
 	r.lists.members.set(r.members)
 	lists, _ := r.lists.lists.get()
 	if protect.Assess(evidence, known).Membership == protect.MemberAbsent {

@@ -43,11 +43,10 @@ const (
 // the loop that writes the Node, because both steps can take long. It identifies the servers
 // side by side, so that a server that hangs does not hide another one.
 type etcdScanner struct {
-	scanHost   func(context.Context) ([]evidence.Server, []string)
-	identify   func(context.Context, evidence.Server) evidence.Identity
-	staticPods bool
-	log        *slog.Logger
-	metrics    *metrics
+	scanHost func(context.Context) ([]evidence.Server, []string)
+	identify func(context.Context, evidence.Server) evidence.Identity
+	log      *slog.Logger
+	metrics  *metrics
 	// wake is set when the host may have changed. changed is called when the evidence has.
 	wake     loop.Signal
 	changed  func()
@@ -70,8 +69,7 @@ type identification struct {
 	scanNumber int // of the scan that started the request
 	began      time.Time
 	done       bool
-	// cancel ends a request to a server that has changed since. It is nil for a server that is
-	// not identified.
+	// cancel ends a request to a server that has changed since.
 	cancel context.CancelFunc
 }
 
@@ -89,8 +87,8 @@ type identifyResult struct {
 
 func newEtcdScanner(cfg Config, m *metrics, changed func()) *etcdScanner {
 	return &etcdScanner{
-		scanHost: cfg.Etcd, identify: cfg.Identify, staticPods: cfg.StaticPods, log: cfg.Log,
-		metrics: m, wake: loop.NewSignal(), changed: changed,
+		scanHost: cfg.Etcd, identify: cfg.Identify, log: cfg.Log, metrics: m,
+		wake: loop.NewSignal(), changed: changed,
 	}
 }
 
@@ -159,7 +157,7 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 		s.current = append(s.current, s.startIdentification(ctx, identifying, server, before))
 	}
 	for _, i := range before {
-		if i.cancel != nil && !slices.Contains(s.current, i) {
+		if !slices.Contains(s.current, i) {
 			i.cancel()
 		}
 	}
@@ -199,10 +197,6 @@ func (s *etcdScanner) startIdentification(
 	ctx context.Context, identifying *errgroup.Group, server evidence.Server, before []*identification,
 ) *identification {
 	i := &identification{FoundServer: evidence.FoundServer{Server: server}, scanNumber: s.scanNumber, began: time.Now()}
-	if server.InCluster && !s.staticPods {
-		i.done = true
-		return i
-	}
 	i.Identity = evidence.Identity{
 		Problem: "it was just found, and the request for its identity is in progress", Pending: true,
 	}
@@ -289,7 +283,7 @@ func (s *etcdScanner) hasPending(of func(*identification) bool) bool {
 // hasUnidentified reports whether the identification of a running server has failed.
 func (s *etcdScanner) hasUnidentified() bool {
 	return slices.ContainsFunc(s.current, func(i *identification) bool {
-		return i.cancel != nil && i.IsRunning() && i.Problem != ""
+		return i.IsRunning() && i.Problem != ""
 	})
 }
 

@@ -106,6 +106,15 @@ func TestScanPace(t *testing.T) {
 	})
 }
 
+// Without --protect-static-pods too, because an EtcdCluster may bind the member (H18).
+func TestStaticPodIsIdentified(t *testing.T) {
+	runScanner(t, func(context.Context, evidence.Server) evidence.Identity { return answer("a") }, func(f *scannerFixture) {
+		f.show(evidence.Server{Where: "static pod etcd", PID: 7, InCluster: true})
+		f.wait(time.Second)
+		f.requireAnswers(map[string]string{"static pod etcd": "a"})
+	})
+}
+
 func TestHangingServer(t *testing.T) {
 	runScanner(t, func(ctx context.Context, s evidence.Server) evidence.Identity {
 		switch s.Where {
@@ -120,10 +129,10 @@ func TestHangingServer(t *testing.T) {
 		return evidence.Identity{Problem: s.Where + " does not answer"}
 	}, func(f *scannerFixture) {
 		hung, slow := evidence.Server{Where: "hung", PID: 1}, evidence.Server{Where: "slow", PID: 2}
-		f.show(hung, slow, evidence.Server{Where: "pod", InCluster: true, PID: 3})
+		f.show(hung, slow)
 		f.unread.set([]string{"the bus: refused"})
 		f.wait(identifyGrace)
-		f.requireAnswers(map[string]string{"hung": justFound, "slow": justFound, "pod": ""}, "published without waiting")
+		f.requireAnswers(map[string]string{"hung": justFound, "slow": justFound}, "published without waiting")
 		scan, _ := f.evidence.get()
 		require.Equal(t, []string{"the bus: refused"}, scan.Unknown)
 

@@ -1,11 +1,13 @@
 package etcddetect
 
 import (
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
@@ -27,14 +29,21 @@ type cgroupOwner struct {
 const talosGroup = "podruntime"
 
 // add reads the path of one cgroup. The innermost name decides: a node of a test cluster is
-// itself a container, or a pod, with units and pods of its own inside.
-func (o *cgroupOwner) add(cgroup string) {
+// itself a container, or a pod, with units and pods of its own inside. A static pod within a pod is
+// not the host's, unless the agent is within that pod too.
+//
+// own is the agent's own cgroup in the same hierarchy, or "" if it is not known. If the agent has a
+// cgroup namespace of its own, own is "/", and no path names the pods around the agent.
+func (o *cgroupOwner) add(cgroup, own string) {
 	var owner cgroupOwner
 	names := strings.Split(cgroup, "/")
+	outside, inPod := sharedNames(names, own), false
 	for i, name := range names {
 		switch {
 		case strings.Contains(name, "kubepods"), podUID(name) != "":
-			owner = cgroupOwner{pod: true, static: isStaticUID(podUID(name))}
+			uid := podUID(name)
+			owner = cgroupOwner{pod: true, static: !inPod && isStaticUID(uid)}
+			inPod = inPod || (uid != "" && i >= outside)
 		case isContainerGroup(name), name == "etcd" && i > 0 && names[i-1] == talosGroup:
 			owner = cgroupOwner{container: true, pod: owner.pod, static: owner.static}
 		case strings.HasSuffix(name, ".service") && !isRuntimeUnit(name):
@@ -44,6 +53,22 @@ func (o *cgroupOwner) add(cgroup string) {
 	if owner.units != nil || owner.container || owner.pod {
 		*o = owner
 	}
+}
+
+// sharedNames returns how many names at the beginning of a cgroup's path are also those of the
+// agent's own cgroup: all of them if that is not known.
+func sharedNames(names []string, own string) int {
+	if own == "" {
+		return len(names)
+	}
+	shared := 0
+	for _, name := range strings.Split(own, "/") {
+		if shared == len(names) || names[shared] != name {
+			break
+		}
+		shared++
+	}
+	return shared
 }
 
 // unit returns the innermost unit, or "" if the process is in none.
@@ -146,7 +171,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (w podServer, ok bool) {
 	if p.size() <= maxKeptBytes {
 		w.process, w.settings = &p, env
 	}
-	return w, !s.isHostFile(dir, info)
+	return w, !s.isHostDir(dir, info)
 }
 
 // size returns the number of bytes in the arguments and variables.
@@ -170,10 +195,21 @@ func (s *hostScan) canBeOrdinaryPod(p etcdProcess) bool {
 	return err == nil
 }
 
-// isHostFile reports whether a path in a pod is the same file as that path on the host.
+// isHostFile reports whether a path in a pod may be the same file as that path on the host.
+// The creator of the pod chooses the path. So a path that the host cannot resolve, whatever its
+// files are, names none of them: /dev/fd/0 is a link of the kernel, which no scan follows.
 func (s *hostScan) isHostFile(named string, info fs.FileInfo) bool {
 	onHost, err := s.root.Stat(named)
-	return err == nil && os.SameFile(onHost, info) || err != nil && !hostfs.IsAbsent(err)
+	if err == nil {
+		return os.SameFile(onHost, info)
+	}
+	return !hostfs.IsAbsent(err) && !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.ENAMETOOLONG)
+}
+
+// isHostDir reports whether a data directory in a pod may be the same as that of the host. Pods
+// with a user namespace have devices of the host, such as /dev/null.
+func (s *hostScan) isHostDir(named string, info fs.FileInfo) bool {
+	return info.IsDir() && s.isHostFile(named, info)
 }
 
 // isServerOf reports whether this is the server of a static pod whose data directory has

@@ -39,6 +39,14 @@ func TestOrdinaryPod(t *testing.T) {
 		},
 		"unreadable directory": {line: []string{"etcd", "--data-dir=/loop"}},
 		"unreadable settings":  {line: []string{"etcd", "--config-file=/loop"}},
+		"path that leads nowhere on the host": {
+			host: hosttest.Files{"/data": hosttest.Loop}, line: []string{"etcd", "--data-dir=/data"},
+		},
+		"settings at a path that leads nowhere on the host": {
+			host: hosttest.Files{"/etc/etcd.yml": hosttest.Loop, "/data": hosttest.Loop},
+			line: []string{"etcd", "--config-file=/etc/etcd.yml"},
+		},
+		"device of the host": {line: []string{"etcd", "--data-dir=/null"}},
 		"impostor of a static pod": {
 			host: hosttest.Files{podFile: pod, data: "x"}, line: impostor,
 			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, which does not run"},
@@ -54,9 +62,12 @@ func TestOrdinaryPod(t *testing.T) {
 			root := hosttest.New(t, c.host)
 			hosttest.Add(t, root, hosttest.Files{
 				"/containers/c1/data/member/wal/0.wal": "x", "/containers/c1" + data: "x", "/containers/c1/loop": hosttest.Loop,
+				"/containers/c1/etc/etcd.yml":                              "data-dir: /data\n",
 				"/containers/c1/etc/rancher/k3s/config.yaml":               "\t[",
 				"/containers/c1/var/lib/rancher/k3s/server/db/etcd/config": "{}",
 			})
+			hosttest.Add(t, root, hosttest.Files{"/null": ""})
+			require.NoError(t, os.Link(filepath.Join(root, "null"), filepath.Join(root, "containers/c1/null")))
 			hosttest.AddProcess(t, root, 812, hosttest.Process{
 				Line: c.line, Comm: c.line[0], Exe: "/bin/" + c.line[0], Root: "/containers/c1",
 				Cgroup: podCgroup("besteffort", hosttest.PodUID),

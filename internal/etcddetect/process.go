@@ -140,8 +140,9 @@ func (p *etcdProcess) readDetails(proc procfs.Proc) error {
 	if err != nil {
 		p.unread = append(p.unread, fmt.Sprintf("the cgroup of process %d: %v", p.pid, hostfs.Reason(err)))
 	}
+	own := ownCgroups()
 	for _, cgroup := range cgroups {
-		p.owner.add(cgroup.Path)
+		p.owner.add(cgroup.Path, own[cgroup.HierarchyID])
 	}
 	env, err := proc.Environ()
 	if hasEnded(err) {
@@ -161,6 +162,19 @@ func (p *etcdProcess) readDetails(proc procfs.Proc) error {
 		}
 	}
 	return nil
+}
+
+// ownCgroups returns the agent's own cgroups by the IDs of their hierarchies, as far as they can be
+// read.
+func ownCgroups() map[int]string {
+	own := map[int]string{}
+	if self, err := procfs.Self(); err == nil {
+		cgroups, _ := self.Cgroups()
+		for _, cgroup := range cgroups {
+			own[cgroup.HierarchyID] = cgroup.Path
+		}
+	}
+	return own
 }
 
 // variablePrefixes returns the prefixes of the variables that are settings of etcd, etcdctl

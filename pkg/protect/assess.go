@@ -65,7 +65,8 @@ type Inputs struct {
 	// Clusters are the cached EtcdClusters. ClustersKnown is false if they could not be read.
 	Clusters      []v1alpha1.EtcdCluster
 	ClustersKnown bool
-	// StaticPods means that etcd servers which Kubernetes itself runs count too.
+	// StaticPods means that etcd servers which Kubernetes itself runs count too. Those of a cluster
+	// that binds a member to this Node always count.
 	StaticPods bool
 }
 
@@ -96,7 +97,7 @@ func Assess(scan evidence.Scan, in Inputs) Protection {
 	unknown := slices.Clone(scan.Unknown)
 	for _, f := range scan.Found {
 		switch {
-		case f.InCluster && !in.StaticPods, f.Removed:
+		case in.Ignores(f), f.Removed:
 		case f.IsRunning(), f.HasAnswered(), f.HasData != nil && *f.HasData:
 			held = append(held, f)
 		case f.HasData == nil:
@@ -120,6 +121,15 @@ func Assess(scan evidence.Scan, in Inputs) Protection {
 		}
 	}
 	return Protection{Membership: MemberAbsent, Reason: ReasonNotMember, Message: describeAbsence(scan, in)}
+}
+
+// Ignores reports whether a server does not count because it runs in a static pod. The server of a
+// bound member counts: without its answer, the binding would never end, and no deletion that needs
+// its report would be allowed.
+func (in Inputs) Ignores(f evidence.FoundServer) bool {
+	return f.InCluster && !in.StaticPods && !slices.ContainsFunc(boundMembers(in), func(r evidence.MemberRef) bool {
+		return r.Cluster == f.Ref.Cluster || f.Stored != nil && r.Cluster == f.Stored.Cluster
+	})
 }
 
 // AssessWithoutScan returns the protection of a node whose host cannot be scanned, for the given

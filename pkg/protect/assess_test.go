@@ -25,6 +25,8 @@ func TestAssess(t *testing.T) {
 		Server:   evidence.Server{Source: evidence.StaticPod, Where: "static pod etcd", PID: 7, InCluster: true},
 		Identity: evidence.Identity{Ref: withEvents(nil)[0]},
 	}
+	boundPod := pod
+	boundPod.Identity, boundPod.Stored = unitServer().Identity, &refs("a")[0]
 	unreadable := stopped(unitServer(), nil)
 	unreadable.Problems = []string{"permission denied"}
 	announced := func(members []evidence.MemberRef) func(*Inputs) {
@@ -123,6 +125,18 @@ func TestAssess(t *testing.T) {
 		"a static pod that does not count": {
 			found: []evidence.FoundServer{pod}, membership: MemberAbsent, reason: "NotMember",
 			contains: []string{"1 etcd static pod found on this node and not protected"},
+		},
+		"H18 a static pod that does not count, bound": {
+			found: []evidence.FoundServer{boundPod}, change: bound,
+			membership: MemberPresent, reason: "StaticPod", because: memberA + ", static pod etcd", announce: refs("a"),
+		},
+		"H18 a silent static pod that does not count, bound": {
+			found: []evidence.FoundServer{unanswered(boundPod)}, change: func(in *Inputs) { bound(in); in.Announced = refs("a") },
+			membership: MemberPresent, reason: "StaticPod", because: memberA + ", static pod etcd", announce: refs("a"),
+		},
+		"H18 a static pod of another cluster, bound": {
+			found: []evidence.FoundServer{unitServer(), pod}, change: bound,
+			membership: MemberPresent, reason: "SystemdUnit", because: unitA, announce: refs("a"),
 		},
 		"joined again with a new ID": {
 			found: []evidence.FoundServer{unitServer()}, change: announced(refs("e")),

@@ -196,7 +196,7 @@ func describeAbsence(scan evidence.Scan, in Inputs) string {
 		switch {
 		case f.Removed:
 			removed++
-		case f.InCluster && !in.StaticPods:
+		case in.Ignores(f):
 			inCluster++
 		}
 	}

@@ -12,6 +12,10 @@ import (
 // membersToAnnounce returns the members to announce while the node holds a member: those that
 // answered, and those that were announced before and have not provably left. A member that does not
 // answer now is still a member.
+//
+// A server that does not answer and whose log names a member that has left is announced as well:
+// the agent may have restarted since it found the removal (H19). No other member is announced by a
+// log alone, because the data may be a copy of that of another host.
 func membersToAnnounce(
 	scan evidence.Scan, held []evidence.FoundServer, unknown []string, in Inputs,
 ) []evidence.MemberRef {
@@ -20,25 +24,32 @@ func membersToAnnounce(
 	for _, f := range held {
 		if f.HasAnswered() {
 			refs = append(refs, f.Ref)
-		} else {
-			isSilent = true
+			continue
+		}
+		isSilent = true
+		if f.Stored != nil && hasLeft(clusterOf(*f.Stored, in), f.Stored.Member, false) {
+			refs = append(refs, *f.Stored)
 		}
 	}
 	isIncomplete := isSilent || len(unknown) > 0 || !in.ClustersKnown
 	for _, ref := range in.Announced {
-		var c *v1alpha1.EtcdCluster
-		for i := range in.Clusters {
-			if observation.ClusterIDOf(&in.Clusters[i]) == ref.Cluster {
-				c = &in.Clusters[i]
-				break
-			}
-		}
+		c := clusterOf(ref, in)
 		isRemoved := slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Removed && f.Ref == ref })
 		if !isRemoved && !hasLeft(c, ref.Member, isSilent) && !isStale(c, ref.Member, isIncomplete) {
 			refs = append(refs, ref)
 		}
 	}
 	return observation.SortRefs(refs)
+}
+
+// clusterOf returns the cached EtcdCluster of a member, or nil.
+func clusterOf(ref evidence.MemberRef, in Inputs) *v1alpha1.EtcdCluster {
+	for i := range in.Clusters {
+		if observation.ClusterIDOf(&in.Clusters[i]) == ref.Cluster {
+			return &in.Clusters[i]
+		}
+	}
+	return nil
 }
 
 // HasNoMemberOf reports whether a complete scan proves that the host has no member of the cluster.

@@ -31,8 +31,10 @@ func requestAfter(
 	annotations, labels = apply(annotations, setAnnotations), apply(labels, setLabels)
 	announced, err := observation.ParseAnnouncement(annotations[observation.AnnouncementAnnotation])
 	require.NoError(t, err)
+	unverified, err := observation.ParseUnverified(annotations[observation.UnverifiedAnnotation])
+	require.NoError(t, err)
 	return quorum.Request{
-		Node: "w1", UID: "u1", Announced: announced,
+		Node: "w1", UID: "u1", Announced: announced, Unverified: unverified,
 		Labelled: labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue,
 	}
 }
@@ -62,6 +64,41 @@ func TestRemovedMemberWithData(t *testing.T) {
 			}
 			v := quorum.Decide(c.world.View, r)
 			require.Equal(t, c.isAllowed, v.Allowed, v.Message)
+		})
+	}
+}
+
+// The agent has found that the member was removed. Then it restarts, and finds a stopped server.
+func TestH19RemovedBeforeRestart(t *testing.T) {
+	removed, unlisted := quorumtest.Voters(3).Removed(0).Unbound(0), quorumtest.Voters(3).Removed(0).Unbound(0)
+	unlisted.Cluster.Status.Observations = nil
+	added := quorumtest.Voters(4).Removed(0).Unbound(0).Unbound(3)
+	leftover := stopped(unitServer(), new(true))
+	otherCluster := leftover
+	otherCluster.Stored = &evidence.MemberRef{Cluster: "fff", Member: "a"}
+	for name, c := range map[string]struct {
+		world     *quorumtest.Cluster
+		found     evidence.FoundServer
+		announced []evidence.MemberRef
+		isAllowed bool
+	}{
+		"stopped":               {removed, storing(leftover, "a"), refs("a"), true},
+		"restarting":            {removed, storing(unanswered(unitServer()), "a"), refs("a"), true},
+		"possible rejoin":       {added, storing(leftover, "a"), refs("a"), false},
+		"no list":               {unlisted, storing(leftover, "a"), nil, false},
+		"log not readable":      {removed, leftover, nil, false},
+		"copy of a bound one":   {removed, storing(leftover, "b"), nil, false},
+		"copy of a listed one":  {added, storing(leftover, "d"), nil, false},
+		"EtcdCluster not found": {removed, otherCluster, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := requestAfter(t, scanOf(removedServer(unitServer())), refs("a"), *removed.Cluster)
+			require.False(t, r.Labelled)
+			r = requestAfter(t, scanOf(c.found), r.Announced, *c.world.Cluster)
+			require.True(t, r.Labelled)
+			require.Equal(t, c.announced, r.Announced)
+			isAssigned := len(quorum.RefuseMissing([]*v1alpha1.EtcdCluster{c.world.Cluster}, r)) == 0
+			require.Equal(t, c.isAllowed, isAssigned && quorum.Decide(c.world.View, r).Allowed)
 		})
 	}
 }
