@@ -3,18 +3,22 @@ package leader
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -181,6 +185,7 @@ func TestLeader(t *testing.T) {
 		{"node listed by two others", listedByOthers},
 		{"summary without observations", summaryWithoutObservations},
 		{"summary with marked nodes", summaryWithMarks},
+		{"summary without probes", summaryWithoutProbes},
 		{"running loop", runningLoop},
 		{"metrics", clusterMetrics},
 	} {
@@ -264,6 +269,41 @@ func summaryWithoutObservations(t *testing.T, f *storetest.Fixture) {
 	require.NotNil(t, condition)
 	require.Equal(t, metav1.ConditionFalse, condition.Status)
 	require.NotEmpty(t, condition.Message)
+}
+
+// summaryWithoutProbes forbids the leader to write nonces. Observations with the last nonce do not
+// stay true without limit.
+func summaryWithoutProbes(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.reconcileUntil("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+	sample := fmt.Sprintf(`holdfast_etcd_list_known{etcd_cluster="%s"} `, f.ClusterID)
+	requireMetrics(t, h.leader.metrics, []string{sample + "1"}, nil)
+	denied := &faultyClient{Client: f.Client}
+	h.leader.Store = f.OpenStore(func(o *clusterstore.Options) { o.Client = denied })
+	denied.isPatchDenied.Store(true)
+	h.advance(4 * time.Minute)
+	require.Eventually(t, func() bool {
+		require.Error(t, h.leader.reconcileAll(t.Context()))
+		return meta.IsStatusConditionFalse(f.Cluster().Status.Conditions, "Visible")
+	}, storetest.WaitTimeout, storetest.PollInterval)
+	requireMetrics(t, h.leader.metrics, []string{sample + "0"}, nil)
+	denied.isPatchDenied.Store(false)
+	h.reconcileUntil("a summary again", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+}
+
+// A faultyClient fails some requests.
+type faultyClient struct {
+	client.Client
+	isPatchDenied atomic.Bool
+}
+
+func (c *faultyClient) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if c.isPatchDenied.Load() {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "etcdclusters"}, o.GetName(), nil)
+	}
+	return c.Client.Patch(ctx, o, p, opts...)
 }
 
 func runningLoop(t *testing.T, f *storetest.Fixture) {
