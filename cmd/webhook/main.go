@@ -34,6 +34,10 @@ const (
 	// lingerTime is how long the webhook takes new requests after SIGTERM. By then, the
 	// Service sends new connections to another replica.
 	lingerTime = time.Second
+	// failureLingerTime is how long the webhook takes new requests after a part of it has failed,
+	// for example because it lost the Lease. The Service uses another replica after the kubelet has
+	// seen two failed readiness probes.
+	failureLingerTime = 6 * time.Second
 	// drainTime limits how long the webhook waits for running requests after that. A review
 	// takes 8 s at most.
 	drainTime = 9 * time.Second

@@ -75,7 +75,9 @@ func (p *reviewPort) ready() error {
 // serve opens the port as soon as the replica can answer reviews, and answers them until ctx
 // ends. The API server needs a moment to use another replica, so serve takes new reviews for
 // lingerTime after ctx has ended, and returns when the last one is answered. The context running
-// must live as long: it ends only if a part fails that reviews need.
+// must live as long: it ends only if a part fails that reviews need. The Service then learns that
+// the replica is not ready, and serve takes new reviews for failureLingerTime. They are decided
+// from live reads: the caches may have stopped.
 func (p *reviewPort) serve(ctx, running context.Context) error {
 	starting, cancel := withEnd(running, ctx, 0)
 	defer cancel()
@@ -90,14 +92,16 @@ func (p *reviewPort) serve(ctx, running context.Context) error {
 	if err := p.reviews.Mount(mux); err != nil {
 		return err
 	}
-	server := cli.NewServer(closeConnections(ctx, mux), p.log)
+	server := cli.NewServer(closeConnections(starting, mux), p.log)
 	p.reviews.LimitConnections(server)
 	listener, err := new(net.ListenConfig).Listen(starting, "tcp", p.listen)
 	if err != nil {
 		return fmt.Errorf("listening on --listen: %w", err)
 	}
 	p.isOpen.Store(true)
-	lingering, cancel := withEnd(running, ctx, lingerTime)
+	failing, cancel := withEnd(context.WithoutCancel(ctx), running, failureLingerTime)
+	defer cancel()
+	lingering, cancel := withEnd(failing, ctx, lingerTime)
 	defer cancel()
 	listener = tls.NewListener(listener, tlsConfig(p.config, p.certificates.GetCertificate))
 	return cli.Serve(lingering, server, listener, drainTime)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -86,6 +87,40 @@ func TestRestartsUnderLoad(t *testing.T) {
 	for _, failed := range load.failures() {
 		require.True(t, failed.from.Before(end) && failed.to.After(killed), "not under way during the kill: %v", failed)
 	}
+}
+
+// TestLostLease takes the Lease from the leader. The leader must report that it is not ready, and
+// answer reviews until the Service no longer uses it.
+func TestLostLease(t *testing.T) {
+	f := newFixture(t, []string{"--lease-duration=3s"})
+	f.addNode(t, "etcd-9", etcdLabel())
+	f.waitForLeader(t)
+	replica := f.replicas[0]
+	leases := f.Client().CoordinationV1().Leases("holdfast-system")
+	require.Eventually(t, func() bool {
+		lease, err := leases.Get(t.Context(), leaseName, metav1.GetOptions{})
+		require.NoError(t, err)
+		lease.Spec.HolderIdentity = new("another replica")
+		lease.Spec.RenewTime = new(metav1.NowMicro())
+		_, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{})
+		return err == nil
+	}, soon, time.Millisecond)
+
+	isReady := func() bool {
+		code, _ := fetch(t, "http://"+replica.health+"/readyz")
+		return code == http.StatusOK
+	}
+	require.Eventually(t, func() bool { return !isReady() }, soon, time.Millisecond)
+	unready := time.Now()
+	require.Contains(t, replica.fetchMetrics(t), "holdfast_webhook_ready 0\n")
+	for time.Since(unready) < failureLingerTime-time.Second {
+		_, err := f.deleteNode(t, "etcd-9")
+		require.ErrorContains(t, err, `admission webhook "etcd-nodes.holdfast.dev" denied the request`)
+		require.False(t, isReady())
+	}
+	require.Eventually(t, func() bool { return !replica.Running() }, soon, 10*time.Millisecond)
+	require.ErrorContains(t, replica.Exited(), "exit status 1")
+	require.Contains(t, replica.LogTail(3), "leader election lost")
 }
 
 // A deletionLoad is a set of clients that delete nodes with etcd until the test ends.

@@ -112,10 +112,15 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	if err := port.addTo(m); err != nil {
 		return err
 	}
-	setReady(port.ready)
 	// Reviews need the caches, the certificate and the leader's loop. These run until the port
-	// is closed, which ends the group.
+	// is closed, which ends the group. If one of them fails, the port lingers.
 	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
+	setReady(func() error {
+		if running.Err() != nil {
+			return fmt.Errorf("a part of the webhook has ended: %w", context.Cause(running))
+		}
+		return port.ready()
+	})
 	group.Go(func() error { return m.Start(running) })
 	group.Go(func() error { return certificates.Run(running) })
 	group.Go(func() error { return port.serve(ctx, running) })

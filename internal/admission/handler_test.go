@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -74,6 +75,39 @@ func TestRecordedAnswers(t *testing.T) {
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	require.NoError(t, err)
 	require.Empty(t, problems)
+	require.Equal(t, map[string]float64{
+		"path=/validate-etcd-node reason=QuorumWouldBeLost verdict=refused": 2,
+		"path=/validate-node reason=NothingToProtect verdict=allowed":       1,
+	}, f.counts())
+}
+
+// TestCountedRefusals checks that the counter behind the alert about refusals has its series from
+// the start, counts refusals that the Reviewer did not make, and counts no dry run.
+func TestCountedRefusals(t *testing.T) {
+	f := newFixture(t)
+	families, err := f.registry.Gather()
+	require.NoError(t, err)
+	series := fmt.Sprint(families)
+	for _, reason := range append(quorum.RefusingReasons(), panicked) {
+		require.Contains(t, series, `value:"`+string(reason)+`"`)
+	}
+	f.liveErr = errors.New("etcdserver: request timed out")
+	dry := true
+	f.post(EtcdNodePath, deletionReview(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.DryRun = &dry }))
+	require.Empty(t, f.counts())
+	f.post(EtcdNodePath, deletionReview(etcdNode(), nil))
+	f.podErr = errors.New("forbidden")
+	f.post(EvictionPath, evictionReview(nil))
+	require.Equal(t, map[string]float64{
+		"path=/validate-etcd-node reason=CannotDecide verdict=refused": 1,
+		"path=/validate-eviction reason=CannotDecide verdict=refused":  1,
+	}, f.counts())
+}
+
+// counts returns the counted answers, by their labels.
+func (f *fixture) counts() map[string]float64 {
+	families, err := f.registry.Gather()
+	require.NoError(f.t, err)
 	counts := map[string]float64{}
 	for _, family := range families {
 		if family.GetName() != "holdfast_webhook_admissions_total" {
@@ -84,13 +118,12 @@ func TestRecordedAnswers(t *testing.T) {
 			for _, l := range m.GetLabel() {
 				labels = append(labels, l.GetName()+"="+l.GetValue())
 			}
-			counts[strings.Join(labels, " ")] = m.GetCounter().GetValue()
+			if n := m.GetCounter().GetValue(); n > 0 {
+				counts[strings.Join(labels, " ")] = n
+			}
 		}
 	}
-	require.Equal(t, map[string]float64{
-		"path=/validate-etcd-node reason=QuorumWouldBeLost verdict=refused": 2,
-		"path=/validate-node reason=NothingToProtect verdict=allowed":       1,
-	}, counts)
+	return counts
 }
 
 // FuzzReviews searches for a review that crashes the process, or that an entry answers

@@ -66,7 +66,7 @@ func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user stri
 	if a.Allowed {
 		h.record(e.path, r, a, time.Since(began))
 	} else {
-		h.count(e.path, a, time.Since(began))
+		h.count(e.path, r.dryRun, a, time.Since(began))
 	}
 	return a.Allowed, a.Message
 }

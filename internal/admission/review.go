@@ -192,7 +192,7 @@ func statusReason(code int32) metav1.StatusReason {
 // record counts the answer, logs it, and makes the event. The event recorder has a queue, so
 // no answer waits for it.
 func (h *Handler) record(path string, r review, a answer, took time.Duration) {
-	verdict := h.count(path, a, took)
+	verdict := h.count(path, r.dryRun, a, took)
 
 	// The deletion of an ordinary node needs no log line: there are many when workers are scaled down.
 	if a.isRoutine || (a.Allowed && path != EtcdNodePath && a.Reason == quorum.NothingToProtect) {
@@ -244,16 +244,22 @@ func (h *Handler) recordEvent(r review, a answer) {
 	}
 }
 
-// count counts the answer, and returns the verdict as a word.
-func (h *Handler) count(path string, a answer, took time.Duration) (verdict string) {
-	verdict = "refused"
+// count counts the answer, and returns the verdict as a word. A refused dry run delays no program,
+// so the alert about refusals must not see it.
+func (h *Handler) count(path string, dryRun bool, a answer, took time.Duration) (verdict string) {
+	verdict = refused
 	if a.Allowed {
 		verdict = "allowed"
 	}
-	h.metrics.answers.WithLabelValues(path, verdict, string(a.Reason)).Inc()
+	if !dryRun {
+		h.metrics.answers.WithLabelValues(path, verdict, string(a.Reason)).Inc()
+	}
 	h.metrics.duration.WithLabelValues(path).Observe(took.Seconds())
 	return verdict
 }
+
+// refused is the value of the label verdict for answers that refuse.
+const refused = "refused"
 
 type metrics struct {
 	answers  *prometheus.CounterVec
@@ -266,7 +272,7 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_webhook_admissions_total",
-			Help: "Answers to reviews, by path, verdict and reason. One deletion can cause several reviews.",
+			Help: "Answers to reviews, by path, verdict and reason, without dry runs. One deletion can cause several reviews.",
 		}, []string{"path", "verdict", "reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_webhook_admission_duration_seconds",
@@ -285,6 +291,12 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 	err := errors.Join(r.Register(m.answers), r.Register(m.duration), r.Register(m.inFlight), r.Register(m.rejected))
 	if err != nil {
 		return metrics{}, fmt.Errorf("registering the metrics of the admission entries: %w", err)
+	}
+	// A series that begins with its first refusal hides that refusal from rate().
+	for _, path := range []string{EtcdNodePath, NodePath, EvictionPath, MachinePath} {
+		for _, reason := range append(quorum.RefusingReasons(), panicked) {
+			m.answers.WithLabelValues(path, refused, string(reason))
+		}
 	}
 	return m, nil
 }

@@ -56,6 +56,7 @@ type Controller struct {
 	pace    map[string]creationPace
 	metrics *prometheus.GaugeVec
 	pods    toolscache.SharedInformer
+	reads   podReads
 }
 
 // New returns a Controller that follows the EtcdClusters and Nodes of the Store.
@@ -71,7 +72,8 @@ func New(ctx context.Context, o Options) (*Controller, error) {
 	}
 	c := &Controller{Options: o, wake: loop.NewSignal(), pace: map[string]creationPace{}}
 	c.metrics = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "holdfast_webhook_guard_pods", Help: "Nodes that need a guard pod, by whether they have it.",
+		Name: "holdfast_webhook_guard_pods",
+		Help: "Nodes with etcd that need a guard pod, by whether they have it. Only the leader exports it.",
 	}, []string{"state"})
 	if err := o.Registerer.Register(c.metrics); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
@@ -101,6 +103,45 @@ func (c *Controller) keyOf(n *corev1.Node) guardedNode {
 	}
 }
 
+// unknownAfter is how long reads of the guard pods may fail until their state counts as unknown.
+const unknownAfter = time.Minute
+
+// podReads records whether the informer can list and watch the guard pods.
+type podReads struct {
+	mu           sync.Mutex // guards the fields below
+	logged       loop.LogOnce
+	failingSince time.Time // zero after a success
+}
+
+// note records the result of a read, and reports whether to log it.
+func (r *podReads) note(err error, now time.Time) (isNews bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.failingSince = time.Time{}
+	case r.failingSince.IsZero():
+		r.failingSince = now
+	}
+	return r.logged.ChangedError("", err)
+}
+
+// failFor returns for how long all reads have failed.
+func (r *podReads) failFor(now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failingSince.IsZero() {
+		return 0
+	}
+	return now.Sub(r.failingSince)
+}
+
+// arePodsKnown reports whether the informer has the guard pods, and not only what it knew before it
+// could not read them any more.
+func (c *Controller) arePodsKnown() bool {
+	return c.pods.HasSynced() && c.reads.failFor(c.Now()) < unknownAfter
+}
+
 // newInformer creates the informer of guard pods. It is not part of the caches that reviews need:
 // without permission to list pods, they must not wait for it.
 func (c *Controller) newInformer() error {
@@ -108,19 +149,19 @@ func (c *Controller) newInformer() error {
 	c.pods = toolscache.NewSharedInformer(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			selected(&o)
-			return c.Pods.List(ctx, o)
+			list, err := c.Pods.List(ctx, o)
+			c.noteRead(ctx, err)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			selected(&o)
-			return c.Pods.Watch(ctx, o)
+			w, err := c.Pods.Watch(ctx, o)
+			c.noteRead(ctx, err)
+			return w, err
 		},
 	}, &corev1.Pod{}, 0)
-	var logged loop.LogOnce
-	err := c.pods.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *toolscache.Reflector, err error) {
-		if ctx.Err() == nil && logged.ChangedError("", err) {
-			c.Log.WarnContext(ctx, "failed to watch guard pods; retrying", "err", err)
-		}
-	})
+	// The default handler logs each failure. noteRead has logged the first one.
+	err := c.pods.SetWatchErrorHandlerWithContext(func(context.Context, *toolscache.Reflector, error) {})
 	if err != nil {
 		return fmt.Errorf("setting the error handler of the informer for guard pods: %w", err)
 	}
@@ -134,13 +175,35 @@ func (c *Controller) newInformer() error {
 	return nil
 }
 
+// noteRead records the result of a list or of the start of a watch.
+func (c *Controller) noteRead(ctx context.Context, err error) {
+	if ctx.Err() != nil || !c.reads.note(err, c.Now()) {
+		return
+	}
+	if err != nil {
+		c.Log.WarnContext(ctx, "failed to read guard pods; retrying", "err", err)
+		return
+	}
+	c.Log.InfoContext(ctx, "guard pods can be read again")
+	c.wake.Notify()
+}
+
 // Run reconciles until ctx ends, and then returns nil as the runnables of the manager do. It must
 // be called at most once.
 func (c *Controller) Run(ctx context.Context) error {
+	for _, state := range podStates() {
+		c.metrics.WithLabelValues(state).Set(0)
+	}
 	var informer sync.WaitGroup
 	informer.Go(func() { c.pods.RunWithContext(ctx) })
+	informer.Go(func() {
+		if toolscache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) {
+			c.wake.Notify()
+		}
+	})
 	defer informer.Wait()
-	if !toolscache.WaitForCacheSync(ctx.Done(), c.pods.HasSynced) || !c.Store.WaitForSync(ctx) {
+	// Do not wait for the guard pods: if they cannot be listed, the metrics have to show that.
+	if !c.Store.WaitForSync(ctx) {
 		return nil
 	}
 	loop.Rounds{
@@ -167,12 +230,16 @@ func (c *Controller) untilNextRound() time.Duration {
 
 // reconcile does once what is due.
 func (c *Controller) reconcile(ctx context.Context) error {
+	areKnown := c.arePodsKnown()
 	cached, err := c.cachedState(ctx)
 	if err != nil {
 		return err
 	}
 	plan := guard.Plan(cached)
-	c.count(plan)
+	c.count(plan, areKnown)
+	if !areKnown {
+		return nil
+	}
 	due := map[string][]string{} // the nodes, by the name of the pod
 	for _, d := range plan {
 		if d.Action.IsWrite() {
@@ -261,19 +328,28 @@ func (c *Controller) newState(clusters []*v1alpha1.EtcdCluster, err error) (guar
 	return s, err
 }
 
-// count updates the metrics.
-func (c *Controller) count(plan []guard.Decision) {
+// unknownState is the state of nodes that need a guard pod while those cannot be read.
+const unknownState = "unknown"
+
+// podStates returns the values of the label state of the metric.
+func podStates() []string {
+	return []string{
+		string(guard.Present), string(guard.Missing), string(guard.Closed), string(guard.Defective), unknownState,
+	}
+}
+
+// count updates the metrics. No guard pod is wanted on a closed node, so it
+// does not matter whether that one is known.
+func (c *Controller) count(plan []guard.Decision, areKnown bool) {
 	counts := map[string]int{}
 	for _, d := range plan {
-		switch d.Action {
-		case guard.Keep:
-			counts["present"]++
-		case guard.Wait, guard.Create:
-			counts["missing"]++
-		case guard.Delete, guard.Remove:
+		state := string(d.Presence)
+		if !areKnown && d.Presence != "" && d.Presence != guard.Closed {
+			state = unknownState
 		}
+		counts[state]++
 	}
-	for _, state := range []string{"present", "missing"} {
+	for _, state := range podStates() {
 		c.metrics.WithLabelValues(state).Set(float64(counts[state]))
 	}
 }

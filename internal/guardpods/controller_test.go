@@ -1,18 +1,25 @@
 package guardpods
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -239,6 +246,99 @@ func TestWaiting(t *testing.T) {
 	f.waitUntilGone(t, "etcd-1")
 	f.stays(t, "etcd-1", "")
 	require.Equal(t, before, strings.Count(log.String(), "level=WARN"), log.String())
+}
+
+// TestPodsNotReadable denies the reads of guard pods from the start, and then again. Meanwhile, the
+// metric must show that, and no pod may be created.
+func TestPodsNotReadable(t *testing.T) {
+	f := newFixture(t)
+	nodes := []*corev1.Node{f.addEtcdNode(t, "etcd-0"), f.addEtcdNode(t, "etcd-1"), f.addEtcdNode(t, "etcd-2")}
+	f.addCluster(t, nodes...)
+	f.patchNode(t, "etcd-2", `{"spec":{"unschedulable":true}}`)
+	pods := &deniedPods{isDenied: true}
+	var ahead atomic.Int64
+	registry := prometheus.NewRegistry()
+	var log safeBuffer
+	f.start(t, func(o *Options) {
+		pods.PodInterface, o.Pods, o.Registerer = o.Pods, pods, registry
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	waitForStates := func(want map[string]float64) {
+		t.Helper()
+		require.Eventually(t, func() bool { return maps.Equal(want, podsByState(t, registry)) }, soon, poll,
+			"%v", podsByState(t, registry))
+	}
+	denied := map[string]float64{"present": 0, "missing": 0, "closed": 1, "defective": 0, "unknown": 2}
+	known := map[string]float64{"present": 2, "missing": 0, "closed": 1, "defective": 0, "unknown": 0}
+	waitForStates(denied)
+	f.stays(t, "etcd-0", "")
+	pods.set(false)
+	waitForStates(known)
+
+	pods.set(true)
+	f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
+	require.Equal(t, known, podsByState(t, registry), "reads failed only for a moment")
+	ahead.Store(int64(unknownAfter))
+	waitForStates(denied)
+	require.NoError(t, f.admin.Delete(t.Context(), guard.Name("etcd-0"), metav1.DeleteOptions{}))
+	f.waitUntilGone(t, "etcd-0")
+	f.stays(t, "etcd-0", "")
+	require.Equal(t, 2, strings.Count(log.String(), "failed to read guard pods"), log.String())
+	pods.set(false)
+	f.waitForPod(t, "etcd-0", "")
+	waitForStates(known)
+}
+
+// deniedPods are the pods of an account that may lose the permission to list and to watch them.
+type deniedPods struct {
+	typedcorev1.PodInterface
+	mu       sync.Mutex // guards the fields below
+	isDenied bool
+	open     watch.Interface
+}
+
+// set also ends the open watch, as the API server does after some minutes.
+func (p *deniedPods) set(isDenied bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.isDenied = isDenied
+	if p.open != nil {
+		p.open.Stop()
+	}
+}
+
+func (p *deniedPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isDenied {
+		return nil, apierrors.NewForbidden(corev1.Resource("pods"), "", nil)
+	}
+	return p.PodInterface.List(ctx, o)
+}
+
+func (p *deniedPods) Watch(ctx context.Context, o metav1.ListOptions) (w watch.Interface, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isDenied {
+		return nil, apierrors.NewForbidden(corev1.Resource("pods"), "", nil)
+	}
+	p.open, err = p.PodInterface.Watch(ctx, o)
+	return p.open, err
+}
+
+// podsByState returns the values of the metric.
+func podsByState(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	states := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			states[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
+	}
+	return states
 }
 
 // A safeBuffer is a buffer for the log of another goroutine.

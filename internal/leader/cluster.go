@@ -31,6 +31,8 @@ type clusterState struct {
 	probedAt time.Time
 	// subject is what the last probe was about. Another one is a reason to probe immediately.
 	subject *probeSubject
+	// hasFailed is true if the last probe ended with an error that may last.
+	hasFailed bool
 	// summarized is what the last summary was made from.
 	summarized *summaryInputs
 	// proven holds since when the own agent of each bound member proves it healthy.
@@ -83,6 +85,9 @@ func (l *Leader) reconcileCluster(
 
 // isProbeDue reports whether it is time to request a probe of the cluster again.
 func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *clusterState) bool {
+	if s.probe != nil && s.hasFailed {
+		return l.Now().Sub(s.probedAt) >= l.Tick // Each nonce wakes the loop.
+	}
 	if s.probe == nil || s.subject == nil || !apiequality.Semantic.DeepEqual(subject, *s.subject) {
 		return true
 	}
@@ -128,7 +133,9 @@ func (l *Leader) probeAndWrite(
 	if err != nil {
 		s.subject = nil // The next round probes again.
 	}
-	return l.retryOnConflict(err)
+	err = l.retryOnConflict(err)
+	s.hasFailed = err != nil
+	return err
 }
 
 // waitForObservations waits until every agent that can be expected to answer has answered, or

@@ -109,6 +109,16 @@ func (s *clusterState) withLaterTime(g v1alpha1.Grant) v1alpha1.Grant {
 	return g
 }
 
+// allowedAt returns when the grant was allowed, for metrics: its own time, which outlives a change
+// of leaders, unless that is too far ahead (see withLaterTime).
+func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
+	first := s.grantRecords[g.NodeUID].first
+	if !first.IsZero() && g.Time.Sub(first) > maxAhead {
+		return first
+	}
+	return g.Time.Time
+}
+
 // sinceGone returns the grant with the time at which the leader first read that its Node is gone,
 // if that is later. A finalizer may keep the Node long after the deletion was allowed, and its
 // machine may join again when the Node is gone. A new leader starts again.

@@ -3,18 +3,24 @@ package leader
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -181,7 +187,9 @@ func TestLeader(t *testing.T) {
 		{"node listed by two others", listedByOthers},
 		{"summary without observations", summaryWithoutObservations},
 		{"summary with marked nodes", summaryWithMarks},
+		{"summary without probes", summaryWithoutProbes},
 		{"running loop", runningLoop},
+		{"lasting error", lastingError},
 		{"metrics", clusterMetrics},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, storetest.New(t, config, 0x40+i)) })
@@ -264,6 +272,76 @@ func summaryWithoutObservations(t *testing.T, f *storetest.Fixture) {
 	require.NotNil(t, condition)
 	require.Equal(t, metav1.ConditionFalse, condition.Status)
 	require.NotEmpty(t, condition.Message)
+}
+
+// summaryWithoutProbes forbids the leader to write nonces. Observations with the last nonce do not
+// stay true without limit.
+func summaryWithoutProbes(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.reconcileUntil("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+	sample := fmt.Sprintf(`holdfast_etcd_list_known{etcd_cluster="%s"} `, f.ClusterID)
+	requireMetrics(t, h.leader.metrics, []string{sample + "1"}, nil)
+	denied := &faultyClient{Client: f.Client}
+	h.leader.Store = f.OpenStore(func(o *clusterstore.Options) { o.Client = denied })
+	denied.isPatchDenied.Store(true)
+	h.advance(4 * time.Minute)
+	require.Eventually(t, func() bool {
+		require.Error(t, h.leader.reconcileAll(t.Context()))
+		return meta.IsStatusConditionFalse(f.Cluster().Status.Conditions, "Visible")
+	}, storetest.WaitTimeout, storetest.PollInterval)
+	requireMetrics(t, h.leader.metrics, []string{sample + "0"}, nil)
+	denied.isPatchDenied.Store(false)
+	h.reconcileUntil("a summary again", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+}
+
+// lastingError makes the read of a bound Node fail. The leader must not probe in every round: each
+// nonce wakes the loop, and makes every agent probe every member.
+func lastingError(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f, func(o *Options) { o.Pause = 50 * time.Millisecond })
+	h.bindAll()
+	faulty, registry := &faultyClient{Client: f.Client}, prometheus.NewRegistry()
+	h.leader.Store = f.OpenStore(func(o *clusterstore.Options) {
+		o.Reader, o.Registerer, o.ProbeInterval = faulty, registry, time.Millisecond
+	})
+	faulty.unreadable.Store(&f.Nodes[1].Name)
+	h.advance(2 * time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.NoError(t, h.leader.Run(ctx))
+	require.Contains(t, h.log.String(), "the node cannot be read")
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "holdfast_webhook_asks_total" {
+			require.InDelta(t, 1.5, family.GetMetric()[0].GetCounter().GetValue(), 0.5)
+			return
+		}
+	}
+	require.Fail(t, "no metric of probe requests")
+}
+
+// A faultyClient fails some requests.
+type faultyClient struct {
+	client.Client
+	isPatchDenied atomic.Bool
+	unreadable    atomic.Pointer[string] // the name of a Node
+}
+
+func (c *faultyClient) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if c.isPatchDenied.Load() {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "etcdclusters"}, o.GetName(), nil)
+	}
+	return c.Client.Patch(ctx, o, p, opts...)
+}
+
+func (c *faultyClient) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if _, isNode := o.(*corev1.Node); isNode && c.unreadable.Load() != nil && *c.unreadable.Load() == key.Name {
+		return errors.New("the node cannot be read")
+	}
+	return c.Client.Get(ctx, key, o, opts...)
 }
 
 func runningLoop(t *testing.T, f *storetest.Fixture) {

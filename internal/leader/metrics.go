@@ -166,7 +166,7 @@ func resultOf(cached *v1alpha1.EtcdCluster, s *clusterState) clusterResult {
 			reason = v1alpha1.GrantDrain
 		}
 		count := r.grants[reason]
-		allowed := s.withLaterTime(g).Time.Time
+		allowed := s.allowedAt(g)
 		if count.open == 0 || allowed.Before(count.oldest) {
 			count.oldest = allowed
 		}

@@ -83,6 +83,25 @@ func TestMetrics(t *testing.T) {
 	idle()
 }
 
+// TestOldestGrant: a new leader reads an old grant for the first time. Its age must not start
+// again.
+func TestOldestGrant(t *testing.T) {
+	noon := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct{ granted, want time.Time }{
+		"old":                   {noon.Add(-10 * time.Hour), noon.Add(-10 * time.Hour)},
+		"clocks differ":         {noon.Add(maxAhead), noon.Add(maxAhead)},
+		"far ahead, by mistake": {noon.Add(time.Hour), noon},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &v1alpha1.EtcdCluster{}
+			c.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u", Time: metav1.NewTime(test.granted)}}
+			s := &clusterState{}
+			s.recordGrants(c.Spec.Grants, noon)
+			require.Equal(t, test.want, resultOf(c, s).grants[v1alpha1.GrantDeletion].oldest)
+		})
+	}
+}
+
 // requireMetrics checks that the samples of a collector contain these lines, and none of the other
 // texts.
 func requireMetrics(t *testing.T, c prometheus.Collector, present, absent []string) {

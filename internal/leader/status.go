@@ -30,6 +30,10 @@ func (l *Leader) writeSummary(
 		return nil // There is no answer yet.
 	}
 	result := s.probe.Result()
+	if l.Now().Sub(s.probedAt) > observation.SilentAfter {
+		// No newer nonce could be written. Nothing proves that the answers still hold.
+		result.Nonces = nil
+	}
 	if isIncomplete(result) {
 		return nil // The rest of the answer follows. Until then its members only look unhealthy.
 	}

@@ -115,7 +115,7 @@ func (f *Files) Ready() error {
 	case !now.Before(leaf.NotAfter):
 		return errors.New(expiredReason(certificate))
 	case now.Before(leaf.NotBefore):
-		return fmt.Errorf("the serving certificate is not valid before %s", leaf.NotBefore.Format(time.RFC3339))
+		return errors.New(tooEarlyReason(certificate))
 	case leaf.VerifyHostname(name) != nil:
 		return fmt.Errorf("the serving certificate %s is not valid for %s, the name that the API server calls; "+
 			"add this DNS name to the certificate", f.options.CertFile, name)

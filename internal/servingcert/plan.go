@@ -82,7 +82,7 @@ func (s rotationState) trustedByAny() []*x509.Certificate {
 
 // isAccepted reports whether an API server accepts a serving certificate now.
 func (s rotationState) isAccepted(serving *tls.Certificate) bool {
-	return serving != nil && s.now.Before(serving.Leaf.NotAfter) && isTrustedBy(serving, s.trustedByAll())
+	return serving != nil && isInTime(serving.Leaf, s.now) && isTrustedBy(serving, s.trustedByAll(), s.now)
 }
 
 // caTrust records since when a CA has been in all caBundles.
@@ -196,6 +196,8 @@ func caRenewalReason(s rotationState, policy rotationPolicy) string {
 		return "the Secret has no CA"
 	case !s.now.Before(renewalTime(ca.cert, policy.caValidity)):
 		return fmt.Sprintf("the CA expires on %s", ca.cert.NotAfter.Format(time.RFC3339))
+	case s.now.Before(ca.cert.NotBefore):
+		return fmt.Sprintf("the CA is not valid before %s", ca.cert.NotBefore.Format(time.RFC3339))
 	}
 	return ""
 }
@@ -212,6 +214,8 @@ func servingRenewalReason(s rotationState, policy rotationPolicy) string {
 		return "the serving certificate is from a previous CA"
 	case !s.now.Before(renewalTime(serving.Leaf, policy.leafValidity)):
 		return fmt.Sprintf("the serving certificate expires on %s", serving.Leaf.NotAfter.Format(time.RFC3339))
+	case s.now.Before(serving.Leaf.NotBefore):
+		return tooEarlyReason(serving)
 	}
 	for _, name := range policy.dnsNames {
 		if !slices.Contains(serving.Leaf.DNSNames, name) {
@@ -242,7 +246,9 @@ func unreadyReason(s rotationState, served *tls.Certificate) string {
 		return "no serving certificate exists yet"
 	case !s.now.Before(served.Leaf.NotAfter):
 		return expiredReason(served)
-	case !isTrustedBy(served, s.trustedByAll()):
+	case s.now.Before(served.Leaf.NotBefore):
+		return tooEarlyReason(served)
+	case !isTrustedBy(served, s.trustedByAll(), s.now):
 		return "the webhook configuration does not trust the serving certificate yet"
 	}
 	return ""
@@ -250,6 +256,11 @@ func unreadyReason(s rotationState, served *tls.Certificate) string {
 
 func expiredReason(serving *tls.Certificate) string {
 	return "the serving certificate expired on " + serving.Leaf.NotAfter.Format(time.RFC3339)
+}
+
+// tooEarlyReason is the reason if another replica, whose clock is ahead, has issued a certificate.
+func tooEarlyReason(serving *tls.Certificate) string {
+	return "the serving certificate is not valid before " + serving.Leaf.NotBefore.Format(time.RFC3339)
 }
 
 func earliest(a, b time.Time) time.Time {

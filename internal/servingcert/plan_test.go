@@ -12,6 +12,7 @@ import (
 func TestPlanRotation(t *testing.T) {
 	start := epoch()
 	ca, old := newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
+	early := newCAAt(t, start.Add(2*time.Hour))
 	serving, oldServing := issueAt(t, ca, start), issueAt(t, old, start.Add(-time.Hour))
 	otherNames, err := ca.issueServing(start, testLeafValidity, []string{"other.default.svc"})
 	require.NoError(t, err)
@@ -65,6 +66,14 @@ func TestPlanRotation(t *testing.T) {
 			at(settled, secretContent{ca: ca, serving: otherNames}, ca),
 			stepIssueServing, "the serving certificate is not valid for holdfast-webhook", never,
 		},
+		"not valid yet": {
+			at(settled, secretContent{ca: ca, serving: issueAt(t, ca, settled.Add(2*time.Hour))}, ca),
+			stepIssueServing, "the serving certificate is not valid before 2026-05-01T13:10:00Z", never,
+		},
+		"CA not valid yet": {
+			at(start, secretContent{ca: early, serving: serving}, early),
+			stepCreateCA, "the CA is not valid before 2026-05-01T13:00:00Z", never,
+		},
 		"CA renewal": {
 			at(start, secretContent{ca: old, serving: oldServing}, old),
 			stepCreateCA, "the CA expires on 2027-05-01T12:00:00Z", never,
@@ -97,6 +106,9 @@ func TestSelectServing(t *testing.T) {
 	start := epoch()
 	ca, nextCA := newCAAt(t, start), newCAAt(t, start)
 	current, next := issueAt(t, ca, start), issueAt(t, nextCA, start)
+	const notYet = "the serving certificate is not valid before 2026-05-01T13:00:00Z"
+	early, earlyCA := issueAt(t, nextCA, start.Add(2*time.Hour)), newCAAt(t, start.Add(2*time.Hour))
+	ofEarlyCA := issueAt(t, earlyCA, start)
 	for name, c := range map[string]struct {
 		served, secret *tls.Certificate
 		trusted        *certAuthority // nil for both CAs
@@ -104,14 +116,17 @@ func TestSelectServing(t *testing.T) {
 		want           *tls.Certificate
 		unready        string
 	}{
-		"no certificate":     {nil, nil, ca, start, start, nil, "no serving certificate exists yet"},
-		"first":              {nil, current, ca, start, start, current, ""},
-		"first, not trusted": {nil, next, ca, start, time.Time{}, next, notTrusted},
-		"next":               {current, next, nextCA, start, start.Add(-testSettle), next, ""},
-		"next, not trusted":  {current, next, ca, start, time.Time{}, current, ""},
-		"next, not settled":  {current, next, nil, start, start.Add(time.Second - testSettle), current, ""},
-		"lost Secret":        {current, nil, ca, start, start, current, ""},
-		"both not trusted":   {current, next, newCAAt(t, start), start, time.Time{}, next, notTrusted},
+		"no certificate":                        {nil, nil, ca, start, start, nil, "no serving certificate exists yet"},
+		"first":                                 {nil, current, ca, start, start, current, ""},
+		"first, not trusted":                    {nil, next, ca, start, time.Time{}, next, notTrusted},
+		"next":                                  {current, next, nextCA, start, start.Add(-testSettle), next, ""},
+		"next, not trusted":                     {current, next, ca, start, time.Time{}, current, ""},
+		"next, not settled":                     {current, next, nil, start, start.Add(time.Second - testSettle), current, ""},
+		"lost Secret":                           {current, nil, ca, start, start, current, ""},
+		"both not trusted":                      {current, next, newCAAt(t, start), start, time.Time{}, next, notTrusted},
+		"next, not valid yet":                   {current, early, nextCA, start, time.Time{}, early, notYet},
+		"next, not valid yet, current accepted": {current, early, nil, start, start.Add(-testSettle), current, ""},
+		"CA not valid yet":                      {current, ofEarlyCA, earlyCA, start, start.Add(-testSettle), ofEarlyCA, notTrusted},
 		"expired in use": {
 			current, next, ca, start.Add(testLeafValidity),
 			time.Time{},

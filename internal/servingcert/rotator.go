@@ -143,6 +143,8 @@ func (r *Rotator) Ready() error {
 		return errors.New(r.notReady)
 	case !time.Now().Before(r.served.Leaf.NotAfter):
 		return errors.New(expiredReason(r.served))
+	case time.Now().Before(r.served.Leaf.NotBefore):
+		return errors.New(tooEarlyReason(r.served))
 	}
 	return nil
 }

@@ -149,11 +149,16 @@ func containsCert(certs []*x509.Certificate, c *x509.Certificate) bool {
 	return slices.ContainsFunc(certs, c.Equal)
 }
 
-// isTrustedBy reports whether a CA of the bundle has signed a serving certificate.
-func isTrustedBy(serving *tls.Certificate, bundle []*x509.Certificate) bool {
+// isTrustedBy reports whether a CA of the bundle that is valid has signed a serving certificate.
+func isTrustedBy(serving *tls.Certificate, bundle []*x509.Certificate, now time.Time) bool {
 	return serving != nil && slices.ContainsFunc(bundle, func(ca *x509.Certificate) bool {
-		return ca.IsCA && serving.Leaf.CheckSignatureFrom(ca) == nil
+		return ca.IsCA && isInTime(ca, now) && serving.Leaf.CheckSignatureFrom(ca) == nil
 	})
+}
+
+// isInTime reports whether a certificate is neither expired nor from a clock that is far ahead.
+func isInTime(c *x509.Certificate, now time.Time) bool {
+	return !now.Before(c.NotBefore) && now.Before(c.NotAfter)
 }
 
 // backdate is the time by which a certificate's validity starts in the past, for API servers

@@ -40,6 +40,8 @@ type simReplica struct {
 	servingSince time.Time
 	trust        caTrust
 	ready        bool
+	// ahead is how far the clock of the replica is ahead.
+	ahead time.Duration
 	// pending is the decided step. The fields below are the input of the decision.
 	pending                      rotationStep
 	state                        rotationState
@@ -48,7 +50,7 @@ type simReplica struct {
 
 // decide does what Rotator.reconcile does before its write.
 func (r *simReplica) decide(c *simCluster) {
-	r.state = rotationState{now: c.now, caBundles: c.caBundles, served: r.served}
+	r.state = rotationState{now: c.now.Add(r.ahead), caBundles: c.caBundles, served: r.served}
 	r.state.content = parseSecret(c.secret, r.state.trustedByAny())
 	r.trust = r.trust.update(r.state)
 	r.state.trustedSince = r.trust.since
@@ -78,7 +80,8 @@ func (r *simReplica) write(t *testing.T, c *simCluster) {
 	case step != stepWriteBundle && r.secretVersion == c.secretVersion:
 		next, err := applyStep(r.state, step, c.policy)
 		require.NoError(t, err)
-		if step == stepCreateCA && r.state.content.ca == nil {
+		ca := r.state.content.ca
+		if step == stepCreateCA && (ca == nil || ca.cert.SerialNumber.String() == c.replacementCA) {
 			c.replacedAt, c.replacementCA = c.now, next.ca.cert.SerialNumber.String()
 		}
 		c.secret, err = next.encode()
@@ -102,30 +105,36 @@ func (c *simCluster) requireCallsSucceed(t *testing.T, replicas []*simReplica) i
 		// A replica that started without a certificate around the replacement of a lost CA can
 		// only serve a certificate that an API server may not accept yet.
 		isReplacing := c.replacementCA != "" || c.now.Before(c.replacedAt.Add(2*c.policy.settle))
-		if !r.ready || isReplacing && !r.servingSince.Before(c.replacedAt) {
+		// Nor can a replica whose clock is wrong know what the others accept.
+		if !r.ready || r.ahead > backdate || isReplacing && !r.servingSince.Before(c.replacedAt) {
 			continue
 		}
 		for _, bundle := range bundles {
 			calls++
-			require.True(t, isTrustedBy(r.served, bundle), "an API server does not trust replica %d", i)
+			require.True(t, isTrustedBy(r.served, bundle, c.now), "an API server does not trust replica %d", i)
+			require.True(t, isInTime(r.served.Leaf, c.now), "the certificate of replica %d is not valid now", i)
 		}
 	}
 	return calls
 }
 
 // TestRandomOrder runs three replicas for years of simulated time. They decide and write in
-// random order, restart, and lose the Secret. At any time, each API server must trust the
-// certificate of each ready replica.
+// random order, restart, and lose the Secret. In half of the runs, the clock of one is behind, and
+// that of another far ahead. At any time, each API server must trust the certificate of each ready
+// replica.
 func TestRandomOrder(t *testing.T) {
 	policy := rotationPolicy{
 		caValidity: 40 * 24 * time.Hour, leafValidity: 9 * 24 * time.Hour, settle: time.Hour,
 		dnsNames: serviceDNSNames("w", "n"),
 	}
-	for seed := range uint64(3) {
+	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 7))
 			c := &simCluster{now: epoch(), policy: policy, caBundles: [][]byte{nil, nil}}
 			replicas := []*simReplica{{pending: stepWait}, {pending: stepWait}, {pending: stepWait}}
+			if seed%2 == 1 {
+				replicas[1].ahead, replicas[2].ahead = -backdate/2, 2*backdate
+			}
 			calls, authorities := 0, map[string]bool{}
 			for range 800 {
 				r := replicas[random.IntN(len(replicas))]
@@ -135,7 +144,7 @@ func TestRandomOrder(t *testing.T) {
 				case n < 85:
 					r.write(t, c)
 				case n < 87:
-					*r = simReplica{pending: stepWait}
+					*r = simReplica{pending: stepWait, ahead: r.ahead}
 				case n == 87 && random.IntN(4) == 0:
 					c.secret, c.secretVersion = nil, c.secretVersion+1
 				case n < 92:

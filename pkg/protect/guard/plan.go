@@ -68,6 +68,21 @@ const (
 // IsWrite reports whether the action changes something.
 func (a Action) IsWrite() bool { return a == Create || a == Delete || a == Remove }
 
+// A Presence is whether a node has the guard pod that it needs.
+type Presence string
+
+// The values of Presence.
+const (
+	// Present: the node has it.
+	Present Presence = "present"
+	// Missing: the node is open and has none.
+	Missing Presence = "missing"
+	// Closed: none is wanted now, because the node is being drained or taken away.
+	Closed Presence = "closed"
+	// Defective: the node is open, and its guard pod has to be replaced.
+	Defective Presence = "defective"
+)
+
 // A State is everything that decides about guard pods.
 type State struct {
 	Clusters []*v1alpha1.EtcdCluster
@@ -90,6 +105,8 @@ type Decision struct {
 	Node, Pod string
 	Action    Action
 	Why       string
+	// Presence is empty if the node needs no guard pod.
+	Presence Presence
 	// Owner is the EtcdCluster that owns a pod to be created.
 	Owner *v1alpha1.EtcdCluster
 	// On is the Node of a pod to be created.
@@ -120,7 +137,7 @@ func Plan(s State) []Decision {
 	for _, name := range s.nodeNames(pods) {
 		d := s.decide(nodes[name], pods[name])
 		if d.Action == Create && isTaken[Name(name)] {
-			d = Decision{Action: Wait, Why: "another pod has its name"}
+			d = Decision{Action: Wait, Why: "another pod has its name", Presence: d.Presence}
 		}
 		d.Node, d.Pod = name, Name(name)
 		if d.Action != "" {
@@ -171,32 +188,45 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 		return Decision{}
 	}
 	need, why, owners := s.needOf(node)
+	obstacle := s.obstacle(node)
+	absent := Missing
+	switch {
+	case need != needed:
+		absent = ""
+	case s.closedBecause(node) != "":
+		absent = Closed
+	}
 	switch {
 	case pod == nil && need == needed:
-		if obstacle := s.obstacle(node); obstacle != "" {
-			return Decision{Action: Wait, Why: obstacle}
+		if obstacle != "" {
+			return Decision{Action: Wait, Why: obstacle, Presence: absent}
 		}
-		return Decision{Action: Create, Why: why, Owner: owners[0], On: node}
+		return Decision{Action: Create, Why: why, Presence: absent, Owner: owners[0], On: node}
 	case pod == nil:
 		return Decision{}
 	case pod.DeletionTimestamp != nil && s.Now.Sub(pod.DeletionTimestamp.Time) > terminationLimit:
-		return Decision{Action: Remove, Why: "the pod is being deleted, and no kubelet ends it", Existing: pod}
+		return Decision{
+			Action: Remove, Why: "the pod is being deleted, and no kubelet ends it", Presence: absent, Existing: pod,
+		}
 	case pod.DeletionTimestamp != nil:
-		return Decision{Action: Wait, Why: "the pod is being deleted"}
+		return Decision{Action: Wait, Why: "the pod is being deleted", Presence: absent}
 	case need == unneeded:
 		return Decision{Action: Delete, Why: why, Existing: pod}
 	case need == undecided:
-		return Decision{Action: Keep, Why: why}
+		return Decision{Action: Keep, Why: why, Presence: Present}
 	}
 	defect := defectOf(pod, node, owners)
 	if defect == "" {
-		return Decision{Action: Keep, Why: why}
+		return Decision{Action: Keep, Why: why, Presence: Present}
+	}
+	if absent == Missing {
+		absent = Defective
 	}
 	// Without a new pod, even a defective one is better than none.
-	if obstacle := s.obstacle(node); obstacle != "" {
-		return Decision{Action: Keep, Why: defect + ", but cannot be replaced: " + obstacle}
+	if obstacle != "" {
+		return Decision{Action: Keep, Why: defect + ", but cannot be replaced: " + obstacle, Presence: absent}
 	}
-	return Decision{Action: Delete, Why: defect + ", and is replaced", Existing: pod}
+	return Decision{Action: Delete, Why: defect + ", and is replaced", Presence: absent, Existing: pod}
 }
 
 // A nodeNeed is whether a node needs a guard pod.
@@ -244,11 +274,22 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 	return unneeded, "the node has no member", nil
 }
 
-// obstacle returns why no guard pod may be created on the node now, or an empty string. On a node
+// obstacle returns why no guard pod may be created on the node now, or an empty string.
+func (s State) obstacle(node *corev1.Node) string {
+	if why := s.closedBecause(node); why != "" {
+		return why
+	}
+	if at := s.NotBefore[node.Name]; s.Now.Before(at) {
+		return "the last guard pod of the node was created only shortly before"
+	}
+	return ""
+}
+
+// closedBecause returns why no guard pod is wanted on the node now, or an empty string. On a node
 // that is being drained, a new pod would have to be evicted again, and some drains would not end. A
 // node that is open again needs its guard pod at once, before the grant of its drain ends: another
 // program may drain it.
-func (s State) obstacle(node *corev1.Node) string {
+func (s State) closedBecause(node *corev1.Node) string {
 	mark := s.Departures.Of(node)
 	switch {
 	case node.DeletionTimestamp != nil:
@@ -264,9 +305,6 @@ func (s State) obstacle(node *corev1.Node) string {
 				return "the deletion of the node was allowed"
 			}
 		}
-	}
-	if at := s.NotBefore[node.Name]; s.Now.Before(at) {
-		return "the last guard pod of the node was created only shortly before"
 	}
 	return ""
 }

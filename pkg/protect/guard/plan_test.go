@@ -212,6 +212,42 @@ func grantedElsewhere(w *world) {
 	w.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: v1alpha1.GrantDeletion}}
 }
 
+func TestPresence(t *testing.T) {
+	for name, test := range map[string]struct {
+		change []change
+		want   Presence
+	}{
+		"a pod":                         {nil, Present},
+		"a pod on a cordoned node":      {by(cordoned), Present},
+		"voters unknown":                {by(votersUnknown), Present},
+		"no pod":                        {by(withoutPod), Missing},
+		"no pod, created before":        {by(withoutPod, paced), Missing},
+		"no pod, cordoned":              {by(withoutPod, cordoned), Closed},
+		"no pod, deletion allowed":      {by(withoutPod, granted("")), Closed},
+		"no pod, marked":                {by(withoutPod, tainted("karpenter.sh/disrupted")), Closed},
+		"pod being deleted":             {by(podDeleted), Missing},
+		"pod being deleted, cordoned":   {by(podDeleted, cordoned), Closed},
+		"no kubelet ends the pod":       {by(podDeleted, later), Missing},
+		"ended":                         {by(failed), Defective},
+		"ended, created shortly before": {by(failed, paced), Defective},
+		"ended, cordoned":               {by(failed, cordoned), Closed},
+		"one voter":                     {by(oneVoter), ""},
+		"one voter, pod being deleted":  {by(oneVoter, podDeleted), ""},
+		"Node gone":                     {by(withoutNode), ""},
+		"on another node":               {by(otherNode, withoutNode), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			for _, apply := range test.change {
+				apply(w)
+			}
+			plan := Plan(w.State)
+			require.Len(t, plan, 1)
+			require.Equal(t, test.want, plan[0].Presence, plan[0].Why)
+		})
+	}
+}
+
 // TestPlanOfSeveral checks the order, and that a copy of a guard pod does not hide the missing one.
 func TestPlanOfSeveral(t *testing.T) {
 	w := newWorld()
