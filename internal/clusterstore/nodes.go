@@ -235,20 +235,11 @@ func (s *Store) locateUnbound(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v
 	if err != nil {
 		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
 	}
-	claims := make([]observation.NodeClaim, len(nodes))
+	all := make([]observation.AnnouncingNode, len(nodes))
 	for i, node := range nodes {
-		claims[i] = NodeAddresses(node)
+		all[i] = observation.NodeOf(node)
 	}
-	return quorum.LocateUnbound(c, claims), nil
-}
-
-// NodeAddresses returns the Node with its addresses, as a claim to no member.
-func NodeAddresses(node *corev1.Node) observation.NodeClaim {
-	claim := observation.NodeClaim{Node: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil}
-	for _, a := range node.Status.Addresses {
-		claim.Addresses = append(claim.Addresses, a.Address)
-	}
-	return claim
+	return quorum.LocateUnbound(c, all), nil
 }
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the

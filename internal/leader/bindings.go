@@ -94,7 +94,7 @@ func (l *Leader) createAnnounced(ctx context.Context, c *v1alpha1.EtcdCluster, a
 	if live.Err != nil {
 		return fmt.Errorf("reading node %q: %w", announcer, live.Err)
 	}
-	if live.Node == nil || !slices.ContainsFunc(claimOf(live.Node).Announced,
+	if live.Node == nil || !slices.ContainsFunc(announcingNode(live.Node).Announced,
 		func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name }) {
 		return errNotAnnounced
 	}
@@ -185,19 +185,19 @@ func (o *overrides) tombstoneMessage(g v1alpha1.Grant) string {
 		"healthy on a new node", g.Node, how, g.Node, g.NodeUID, joinIDs(g.Members))
 }
 
-// writeBindings writes the bindings that follow from the observations and the claims, and which
-// members are distinct servers.
+// writeBindings writes the bindings that follow from the observations and the announcements, and
+// which members are distinct servers.
 func (l *Leader) writeBindings(
-	ctx context.Context, v quorum.View, claims []observation.NodeClaim, s *clusterState,
+	ctx context.Context, v quorum.View, nodes []observation.AnnouncingNode, s *clusterState,
 ) (*v1alpha1.EtcdCluster, error) {
 	c := v.Cluster
-	bindings, refused := membership.Bind(c, claims, v.Nonces, l.Now())
+	bindings, refused := membership.Bind(c, nodes, v.Nonces, l.Now())
 	s.bound = boundConditionOf(bindings, refused)
 	if s.logged.Changed("refused", s.bound.Message) && len(refused) > 0 {
 		l.Log.Warn("refused a node's claim to a member", "etcd_cluster", c.Name, "reason", s.bound.Message)
 	}
 	areSame := slices.Equal(bindings, c.Spec.Members)
-	distinct := membership.DistinctServers(v, claims)
+	distinct := membership.DistinctServers(v, nodes)
 	if areSame && apiequality.Semantic.DeepEqual(distinct, c.Spec.DistinctServers) {
 		return c, nil
 	}

@@ -121,9 +121,9 @@ func (l *Leader) probeAndWrite(
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)
 	s.addReturns(view, l.Now())
-	claims, err := index.claims(nodes)
+	all, err := index.announcingNodes(nodes)
 	if err == nil {
-		err = l.writeSpec(ctx, view, claims, s)
+		err = l.writeSpec(ctx, view, all, s)
 	}
 	if err != nil {
 		s.subject = nil // The next round probes again.
@@ -154,12 +154,12 @@ func (l *Leader) waitForObservations(
 // writeSpec brings the object up to date. Tombstones come before bindings: a member whose Node
 // is gone must have a grant before its binding may change.
 func (l *Leader) writeSpec(
-	ctx context.Context, v quorum.View, claims []observation.NodeClaim, s *clusterState,
+	ctx context.Context, v quorum.View, nodes []observation.AnnouncingNode, s *clusterState,
 ) (err error) {
 	if v.Cluster, err = l.writeTombstones(ctx, v); err != nil {
 		return err
 	}
-	if v.Cluster, err = l.writeBindings(ctx, v, claims, s); err != nil {
+	if v.Cluster, err = l.writeBindings(ctx, v, nodes, s); err != nil {
 		return err
 	}
 	return l.resolveGrants(ctx, v, s)

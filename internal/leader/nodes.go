@@ -92,11 +92,10 @@ func (n nodeIndex) named(names []string) map[string]clusterstore.LiveNode {
 	return found
 }
 
-// claims returns all Nodes as bindings are made from them, sorted by name: the live Nodes as
-// they are now, and the others, of which only the addresses matter, as they are in the cache.
-// It fails if a Node could not be read, because a Node that is not among the claims counts as
-// gone.
-func (n nodeIndex) claims(live map[string]clusterstore.LiveNode) ([]observation.NodeClaim, error) {
+// announcingNodes returns all Nodes as bindings are made from them, sorted by name: the live Nodes
+// as they are now, and the others, of which only the addresses matter, as they are in the cache. It
+// fails if a Node could not be read, because a Node that is not in the result counts as gone.
+func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]observation.AnnouncingNode, error) {
 	current := make(map[string]*corev1.Node, len(n))
 	for name, entry := range n {
 		current[name] = entry.Node
@@ -107,13 +106,13 @@ func (n nodeIndex) claims(live map[string]clusterstore.LiveNode) ([]observation.
 		}
 		current[name] = l.Node
 	}
-	var found []observation.NodeClaim
+	var found []observation.AnnouncingNode
 	for _, node := range current {
 		if node != nil {
-			found = append(found, claimOf(node))
+			found = append(found, announcingNode(node))
 		}
 	}
-	slices.SortFunc(found, func(a, b observation.NodeClaim) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(found, func(a, b observation.AnnouncingNode) int { return strings.Compare(a.Node, b.Node) })
 	return found, nil
 }
 
@@ -122,18 +121,18 @@ func (n nodeIndex) locateUnbound(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 	if len(observation.Unlocated(c)) == 0 {
 		return nil // The usual case. It spares comparing the addresses of all nodes.
 	}
-	var all []observation.NodeClaim
+	var all []observation.AnnouncingNode
 	for _, entry := range n {
-		all = append(all, clusterstore.NodeAddresses(entry.Node))
+		all = append(all, observation.NodeOf(entry.Node))
 	}
 	return quorum.LocateUnbound(c, all)
 }
 
-func claimOf(node *corev1.Node) observation.NodeClaim {
-	claim := clusterstore.NodeAddresses(node)
+func announcingNode(node *corev1.Node) observation.AnnouncingNode {
+	n := observation.NodeOf(node)
 	// An announcement that cannot be parsed claims nothing; indexNodes logs it.
-	claim.Announced, _ = announcedOn(node)
-	return claim
+	n.Announced, _ = announcedOn(node)
+	return n
 }
 
 // A nodeKey contains the parts of a Node that the leader acts on.
@@ -146,14 +145,10 @@ type nodeKey struct {
 }
 
 func keyOf(node *corev1.Node) nodeKey {
-	var addresses []string
-	for _, a := range node.Status.Addresses {
-		addresses = append(addresses, a.Address)
-	}
 	return nodeKey{
 		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
 		Label: node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
-		Addresses: strings.Join(addresses, " "), Cordoned: isLabelled(node) && node.Spec.Unschedulable,
+		Addresses: strings.Join(observation.AddressesOf(node), " "), Cordoned: isLabelled(node) && node.Spec.Unschedulable,
 	}
 }
 
@@ -210,7 +205,7 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 			continue
 		}
 		// AgentSilent is not set: one list is no reason for a label.
-		req := quorum.Request{Node: name, UID: node.UID, Addresses: clusterstore.NodeAddresses(node.Node).Addresses}
+		req := quorum.Request{Node: name, UID: node.UID, Addresses: observation.AddressesOf(node.Node)}
 		if v := quorum.DecideUnlabelled(all, req); !v.Allowed {
 			found = append(found, listedHolder{Node: node.Node, members: v.Members})
 		}

@@ -23,16 +23,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-func TestClaims(t *testing.T) {
+func TestAnnouncingNodes(t *testing.T) {
 	n := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "cached"}}}}
-	_, err := n.claims(map[string]clusterstore.LiveNode{"n": {Err: errors.New("timeout")}})
-	require.ErrorContains(t, err, "timeout", "a node that is not among the claims is taken to be gone")
+	_, err := n.announcingNodes(map[string]clusterstore.LiveNode{"n": {Err: errors.New("timeout")}})
+	require.ErrorContains(t, err, "timeout", "a node that is missing is taken to be gone")
 
-	gone, err := n.claims(map[string]clusterstore.LiveNode{"n": {}})
+	gone, err := n.announcingNodes(map[string]clusterstore.LiveNode{"n": {}})
 	require.NoError(t, err)
 	require.Empty(t, gone, "live reads override the cache")
 
-	cached, err := n.claims(nil)
+	cached, err := n.announcingNodes(nil)
 	require.NoError(t, err)
 	require.Len(t, cached, 1)
 }

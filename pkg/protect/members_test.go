@@ -282,7 +282,7 @@ func TestF30FreedNode(t *testing.T) {
 		})
 	}
 	bind := func() {
-		w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, quorumtest.Claims(2), w.Nonces, quorumtest.Noon())
+		w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, quorumtest.Nodes(2), w.Nonces, quorumtest.Noon())
 	}
 	require.True(t, HasNoMemberOf(quorumtest.ClusterID, evidence.Scan{}))
 	w.Emptied(0)

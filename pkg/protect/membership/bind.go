@@ -37,7 +37,7 @@ func (r Refusal) String() string {
 }
 
 // Bind returns the bindings that the cluster should have next, sorted by member, and the refused
-// claims. The claims are those of all Nodes, including Nodes that announce nothing: an address
+// claims. The argument contains all Nodes, including those that announce nothing: an address
 // identifies a Node only if no other Node has it.
 //
 // A binding makes a node an observer. So an announcement alone must not do that. The first bindings
@@ -65,14 +65,14 @@ func (r Refusal) String() string {
 // addition, these lists must come from several Nodes, or no other observer could contradict, or the
 // agent of the bound Node reports that its host has no member any more.
 func Bind(
-	c *v1alpha1.EtcdCluster, claims []observation.NodeClaim, nonces []string, now time.Time,
+	c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode, nonces []string, now time.Time,
 ) (bindings []v1alpha1.Binding, refused []Refusal) {
 	r := claimReview{
-		cluster: c, nodes: claims,
-		Snapshot: quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, claims)}),
+		cluster: c, nodes: nodes,
+		Snapshot: quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, nodes)}),
 	}
 	if r.isBootstrap = len(c.Spec.Members) == 0; r.isBootstrap {
-		r.bootstrapLists, r.awaited = bootstrap(c, claims, now)
+		r.bootstrapLists, r.awaited = bootstrap(c, nodes, now)
 	}
 	for _, old := range c.Spec.Members {
 		if hasEnded(r.Snapshot, old) {
@@ -102,14 +102,13 @@ func Bind(
 	return bindings, refused
 }
 
-// nodeStates returns the states of the bound Nodes according to the claims. A Node without a
-// claim is gone.
-func nodeStates(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) map[string]observation.NodeState {
+// nodeStates returns the states of the bound Nodes. A Node that is not among all Nodes is gone.
+func nodeStates(c *v1alpha1.EtcdCluster, all []observation.AnnouncingNode) map[string]observation.NodeState {
 	states := map[string]observation.NodeState{}
 	for _, b := range c.Spec.Members {
 		states[b.Node] = observation.NodeState{Known: true}
 	}
-	for _, n := range claims {
+	for _, n := range all {
 		states[n.Node] = observation.NodeState{Known: true, UID: n.UID, Deleting: n.Deleting}
 	}
 	return states
@@ -119,7 +118,7 @@ func nodeStates(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) map[str
 type claimReview struct {
 	quorum.Snapshot
 	cluster *v1alpha1.EtcdCluster
-	nodes   []observation.NodeClaim
+	nodes   []observation.AnnouncingNode
 	// isBootstrap reports whether the cluster has no bindings yet. bootstrapLists are the lists of its
 	// bootstrap, and awaited states what is missing for it, empty if nothing is.
 	isBootstrap    bool
@@ -158,11 +157,11 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 	if len(at) == 0 && r.hasForeignURLs() {
 		at = r.nodes // The addresses are no evidence.
 	}
-	isRival := func(n observation.NodeClaim) bool {
+	isRival := func(n observation.AnnouncingNode) bool {
 		return n.UID != b.NodeUID && n.HasAnnounced(observation.ClusterIDOf(r.cluster), b.MemberID) && r.countDisputes(n) == 1
 	}
-	isOwn := slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.UID == b.NodeUID })
-	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.NodeClaim) bool { return !isRival(n) })
+	isOwn := slices.ContainsFunc(at, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
+	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.AnnouncingNode) bool { return !isRival(n) })
 	switch {
 	case b.Basis == v1alpha1.BasisBootstrap && len(rivals) != 1:
 	case isOwn && len(rivals) > 0 && (len(rivals) > 1 || !hasNoMember):
@@ -187,7 +186,7 @@ func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
 // countDisputes returns how many members the Node announces that are bound to other Nodes that
 // exist. A host has one member of a cluster. So a Node that announces those of several Nodes is
 // wrong, and does not prevent that they are observers.
-func (r claimReview) countDisputes(n observation.NodeClaim) int {
+func (r claimReview) countDisputes(n observation.AnnouncingNode) int {
 	count := 0
 	for _, b := range r.cluster.Spec.Members {
 		if b.NodeUID != n.UID && r.exists(b) && n.HasAnnounced(observation.ClusterIDOf(r.cluster), b.MemberID) {
@@ -206,7 +205,7 @@ func (r claimReview) runsElsewhere(b v1alpha1.Binding) bool {
 
 // exists reports whether the Node of the binding exists.
 func (r claimReview) exists(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(r.nodes, func(n observation.NodeClaim) bool {
+	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool {
 		return n.Node == b.Node && n.UID == b.NodeUID
 	})
 }
@@ -218,7 +217,7 @@ func (r claimReview) hasForeignURLs() bool {
 	return !slices.ContainsFunc(r.cluster.Spec.Members, func(b v1alpha1.Binding) bool {
 		at, _ := r.nodesOf(b.MemberID)
 		return observation.IsObserver(b) &&
-			slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.Node == b.Node && n.UID == b.NodeUID })
+			slices.ContainsFunc(at, func(n observation.AnnouncingNode) bool { return n.Node == b.Node && n.UID == b.NodeUID })
 	})
 }
 
@@ -227,7 +226,7 @@ func (r claimReview) hasForeignURLs() bool {
 func (r claimReview) reviewClaims(
 	id v1alpha1.MemberID, bound *v1alpha1.Binding,
 ) (next *v1alpha1.Binding, refused []Refusal) {
-	var claimants []observation.NodeClaim
+	var claimants []observation.AnnouncingNode
 	for _, n := range r.nodes {
 		if n.HasAnnounced(observation.ClusterIDOf(r.cluster), id) && (bound == nil || bound.NodeUID != n.UID) {
 			claimants = append(claimants, n)
@@ -260,9 +259,9 @@ func (r claimReview) reviewClaims(
 // selectHeir returns the claimant that may take over the binding, or all of them and the reason why
 // none of them may.
 func (r claimReview) selectHeir(
-	bound v1alpha1.Binding, claimants []observation.NodeClaim,
-) (heirs []observation.NodeClaim, why string) {
-	heir := slices.IndexFunc(claimants, func(n observation.NodeClaim) bool { return n.Node == bound.Node })
+	bound v1alpha1.Binding, claimants []observation.AnnouncingNode,
+) (heirs []observation.AnnouncingNode, why string) {
+	heir := slices.IndexFunc(claimants, func(n observation.AnnouncingNode) bool { return n.Node == bound.Node })
 	if heir < 0 && bound.Basis == v1alpha1.BasisClaimed {
 		// The Node that is gone had no support for its claim.
 		heir = r.indexAtAddress(bound.MemberID, claimants)
@@ -285,10 +284,10 @@ func (r claimReview) selectHeir(
 
 // indexAtAddress returns the index of the only claimant that has an address of the member, -1 if
 // there is none or several.
-func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observation.NodeClaim) int {
+func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observation.AnnouncingNode) int {
 	at, _ := r.nodesOf(id)
-	isAt := func(n observation.NodeClaim) bool {
-		return slices.ContainsFunc(at, func(a observation.NodeClaim) bool { return a.UID == n.UID })
+	isAt := func(n observation.AnnouncingNode) bool {
+		return slices.ContainsFunc(at, func(a observation.AnnouncingNode) bool { return a.UID == n.UID })
 	}
 	if i := slices.IndexFunc(claimants, isAt); i >= 0 && !slices.ContainsFunc(claimants[i+1:], isAt) {
 		return i
@@ -300,7 +299,7 @@ func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observatio
 // why that is not known. A claimant with an address of the member takes precedence over a Node that
 // only has the address.
 func (r claimReview) selectClaimant(
-	id v1alpha1.MemberID, claimants []observation.NodeClaim,
+	id v1alpha1.MemberID, claimants []observation.AnnouncingNode,
 ) (next v1alpha1.Binding, why string) {
 	at, isListed := r.nodesOf(id)
 	if !isListed {
@@ -328,7 +327,7 @@ func (r claimReview) selectClaimant(
 	return v1alpha1.Binding{MemberID: id, Node: n.Node, NodeUID: n.UID, Basis: basis}, ""
 }
 
-func joinNodes(nodes []observation.NodeClaim) string {
+func joinNodes(nodes []observation.AnnouncingNode) string {
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
 		names[i] = n.Node
@@ -339,7 +338,7 @@ func joinNodes(nodes []observation.NodeClaim) string {
 // nodesOf returns the Nodes that have an address which the member's URLs name in a list, and
 // whether a list contains the member. Only lists count on which several observers agree, or which
 // are those of founders.
-func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.NodeClaim, isListed bool) {
+func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.AnnouncingNode, isListed bool) {
 	if r.isBootstrap {
 		return nodesIn(r.bootstrapLists, id, r.cluster, r.nodes)
 	}

@@ -17,7 +17,7 @@ import (
 // run, sorted. A member may be on every Node that has one of its addresses in a confirmed list. The
 // result makes no Node an observer. It means only that the member is lost if the Node is. The
 // argument contains all Nodes; their announcements do not matter.
-func LocateUnbound(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []v1alpha1.Binding {
+func LocateUnbound(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.Binding {
 	var found []v1alpha1.Binding
 	for _, id := range observation.Unlocated(c) {
 		for _, o := range observation.ListsWith(c, id) {

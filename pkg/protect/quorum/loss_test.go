@@ -18,23 +18,23 @@ func TestLocateUnbound(t *testing.T) {
 	bindings := func(b ...v1alpha1.Binding) []v1alpha1.Binding { return b }
 	unbound := func() *quorumtest.Cluster { return quorumtest.Voters(3).Unbound(2) }
 	twoUnbound := quorumtest.Voters(4).Unbound(2).Unbound(3)
-	forged := quorumtest.Claims(4)
+	forged := quorumtest.Nodes(4)
 	forged[3].Addresses = append(forged[3].Addresses, quorumtest.Address(2))
-	noAnnouncement := []observation.NodeClaim{{Node: "w3", UID: "u3", Addresses: []string{quorumtest.Address(2)}}}
+	noAnnouncement := []observation.AnnouncingNode{{Node: "w3", UID: "u3", Addresses: []string{quorumtest.Address(2)}}}
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
-		nodes   []observation.NodeClaim
+		nodes   []observation.AnnouncingNode
 		want    []v1alpha1.Binding
 	}{
-		"all bound":                    {quorumtest.Voters(3), quorumtest.Claims(3), nil},
-		"one unbound":                  {unbound(), quorumtest.Claims(3), bindings(at(2, 2))},
-		"old lists":                    {unbound().Silent(0, 1), quorumtest.Claims(3), bindings(at(2, 2))},
-		"two unbound":                  {twoUnbound, quorumtest.Claims(4), bindings(at(2, 2), at(3, 3))},
+		"all bound":                    {quorumtest.Voters(3), quorumtest.Nodes(3), nil},
+		"one unbound":                  {unbound(), quorumtest.Nodes(3), bindings(at(2, 2))},
+		"old lists":                    {unbound().Silent(0, 1), quorumtest.Nodes(3), bindings(at(2, 2))},
+		"two unbound":                  {twoUnbound, quorumtest.Nodes(4), bindings(at(2, 2), at(3, 3))},
 		"two Nodes with its address":   {unbound(), forged, bindings(at(2, 2), at(2, 3))},
-		"no Node with its address":     {unbound(), quorumtest.Claims(2), nil},
-		"127.0.0.1":                    {unbound().URLs(2, "https://127.0.0.1:2380"), quorumtest.Claims(3), nil},
-		"not listed by bound observer": {unbound().RemovedFrom(0, 2).RemovedFrom(1, 2), quorumtest.Claims(3), nil},
-		"unconfirmed lists":            {unbound().Unconfirmed(0, 1), quorumtest.Claims(3), nil},
+		"no Node with its address":     {unbound(), quorumtest.Nodes(2), nil},
+		"127.0.0.1":                    {unbound().URLs(2, "https://127.0.0.1:2380"), quorumtest.Nodes(3), nil},
+		"not listed by bound observer": {unbound().RemovedFrom(0, 2).RemovedFrom(1, 2), quorumtest.Nodes(3), nil},
+		"unconfirmed lists":            {unbound().Unconfirmed(0, 1), quorumtest.Nodes(3), nil},
 		"Node without an announcement": {unbound(), noAnnouncement, bindings(at(2, 2))},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.LocateUnbound(c.cluster.Cluster, c.nodes)) })

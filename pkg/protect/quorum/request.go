@@ -21,10 +21,7 @@ import (
 func RequestFor(n *corev1.Node) (Request, error) {
 	r := Request{
 		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, AgentSilent: !hasReported(n),
-		Labelled: IsLabelled(n),
-	}
-	for _, a := range n.Status.Addresses {
-		r.Addresses = append(r.Addresses, a.Address)
+		Labelled: IsLabelled(n), Addresses: observation.AddressesOf(n),
 	}
 	var err error
 	r.Announced, err = observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])

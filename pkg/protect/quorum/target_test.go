@@ -46,7 +46,7 @@ func TestPossibleRejoin(t *testing.T) {
 	bound := rejoinedCluster()
 	bound.Bind(3)
 	unbound := rejoinedCluster()
-	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Claims(3), unbound.Nonces,
+	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Nodes(3), unbound.Nonces,
 		quorumtest.Noon())
 	require.Len(t, unbound.Cluster.Spec.Members, 2)
 	answering := rejoinedCluster()

@@ -66,16 +66,13 @@ func (s State) view(c *v1alpha1.EtcdCluster) quorum.View {
 	if c.Spec.Nonce != "" {
 		v.Nonces = []string{c.Spec.Nonce}
 	}
-	claims := make([]observation.NodeClaim, len(s.Nodes))
+	nodes := make([]observation.AnnouncingNode, len(s.Nodes))
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		claims[i] = observation.NodeClaim{Node: n.Name, UID: n.UID, Deleting: n.DeletionTimestamp != nil}
-		for _, a := range n.Status.Addresses {
-			claims[i].Addresses = append(claims[i].Addresses, a.Address)
-		}
+		nodes[i] = observation.NodeOf(n)
 		v.Nodes[n.Name] = observation.StateOf(n, s.Departures)
 	}
-	v.Placed = quorum.LocateUnbound(c, claims)
+	v.Placed = quorum.LocateUnbound(c, nodes)
 	for _, b := range c.Spec.Members {
 		addMissing(v.Nodes, b.Node)
 	}
