@@ -207,13 +207,13 @@ func (s *Store) view(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string,
 	read func(context.Context, []string) map[string]observation.NodeState, additional []string,
 ) (quorum.View, error) {
-	placed, err := s.locateUnbound(ctx, c)
+	possible, err := s.possibleNodes(ctx, c)
 	if err != nil {
 		return quorum.View{}, err
 	}
-	names := slices.Concat(NodeNames(c), BoundNodeNames(placed), additional)
+	names := slices.Concat(NodeNames(c), BoundNodeNames(possible), additional)
 	return quorum.View{
-		Cluster: c, Nonces: nonces, Nodes: read(ctx, names), Placed: placed, Now: time.Now(),
+		Cluster: c, Nonces: nonces, Nodes: read(ctx, names), PossibleNodes: possible, Now: time.Now(),
 		MinRemainingTolerance: s.tolerance,
 	}, nil
 }
@@ -221,10 +221,10 @@ func (s *Store) view(
 // MinRemainingTolerance returns the tolerance that Views carry.
 func (s *Store) MinRemainingTolerance() int { return s.tolerance }
 
-// locateUnbound returns at which Nodes' addresses the unbound members are. The addresses may
-// come from the cache, because a Node keeps its addresses; the state of such a Node is then
-// read live like that of any other.
-func (s *Store) locateUnbound(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
+// possibleNodes returns the Nodes where the members may run that are not located. The addresses may
+// come from the cache, because a Node keeps its addresses; the state of such a Node is then read
+// live like that of any other.
+func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
 	if len(observation.Unlocated(c)) == 0 {
 		return nil, nil // The usual case. It spares comparing the addresses of all nodes.
 	}
@@ -239,7 +239,7 @@ func (s *Store) locateUnbound(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v
 	for i, node := range nodes {
 		all[i] = observation.NodeOf(node)
 	}
-	return quorum.LocateUnbound(c, all), nil
+	return quorum.PossibleNodes(c, all), nil
 }
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the

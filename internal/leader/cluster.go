@@ -116,7 +116,7 @@ func (l *Leader) probeAndWrite(
 	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
 	view := quorum.View{
 		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(nodes),
-		Placed:                index.locateUnbound(result.Cluster),
+		PossibleNodes:         index.possibleNodes(result.Cluster),
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)

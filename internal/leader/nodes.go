@@ -116,8 +116,8 @@ func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]obs
 	return found, nil
 }
 
-// locateUnbound returns at which Nodes' addresses the unbound members are, by the cache.
-func (n nodeIndex) locateUnbound(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
+// possibleNodes returns the Nodes where the members may run that are not located, by the cache.
+func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 	if len(observation.Unlocated(c)) == 0 {
 		return nil // The usual case. It spares comparing the addresses of all nodes.
 	}
@@ -125,7 +125,7 @@ func (n nodeIndex) locateUnbound(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 	for _, entry := range n {
 		all = append(all, observation.NodeOf(entry.Node))
 	}
-	return quorum.LocateUnbound(c, all)
+	return quorum.PossibleNodes(c, all)
 }
 
 func announcingNode(node *corev1.Node) observation.AnnouncingNode {

@@ -33,10 +33,10 @@ func (l *Leader) writeSummary(
 	if isIncomplete(result) {
 		return nil // The rest of the answer follows. Until then its members only look unhealthy.
 	}
-	placed := index.locateUnbound(result.Cluster)
-	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(placed)...)
+	possible := index.possibleNodes(result.Cluster)
+	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(possible)...)
 	view := quorum.View{
-		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.named(names)), Placed: placed,
+		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.named(names)), PossibleNodes: possible,
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	}
 	inputs := summaryInputs{view, s.bound}
@@ -70,7 +70,7 @@ type summaryInputs struct {
 // equal reports whether both are for the same version of the object, and equal otherwise.
 func (a summaryInputs) equal(b summaryInputs) bool {
 	return a.Cluster == b.Cluster && a.bound == b.bound && slices.Equal(a.Nonces, b.Nonces) &&
-		slices.Equal(a.Placed, b.Placed) && reflect.DeepEqual(a.Nodes, b.Nodes)
+		slices.Equal(a.PossibleNodes, b.PossibleNodes) && reflect.DeepEqual(a.Nodes, b.Nodes)
 }
 
 // statusOf returns the part of the status that the leader writes. A condition keeps its time

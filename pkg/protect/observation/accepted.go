@@ -151,18 +151,6 @@ func IsBound(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
 	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m })
 }
 
-// Unbound returns, sorted, the members that are bound to no Node and that a confirmed list of a
-// bound observer contains.
-func Unbound(c *v1alpha1.EtcdCluster) []v1alpha1.MemberID {
-	found := map[v1alpha1.MemberID]bool{}
-	for _, o := range Confirmed(Accepted(c)) {
-		for _, m := range o.Members {
-			found[m.ID] = !IsBound(c, m.ID)
-		}
-	}
-	return SortedIDs(found)
-}
-
 // SortedIDs returns the members of a set, sorted.
 func SortedIDs(set map[v1alpha1.MemberID]bool) []v1alpha1.MemberID {
 	var ids []v1alpha1.MemberID

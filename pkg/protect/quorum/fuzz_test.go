@@ -304,7 +304,7 @@ func callAll(v quorum.View, r quorum.Request) {
 	observation.Ignored(v.Cluster, quorumtest.Noon())
 	membership.Tombstones(v)
 	membership.DistinctServers(v, nodes)
-	quorum.LocateUnbound(v.Cluster, nodes)
+	quorum.PossibleNodes(v.Cluster, nodes)
 	membership.Bind(v.Cluster, nodes, v.Nonces, quorumtest.Noon())
 	for _, g := range v.Cluster.Spec.Grants {
 		now := quorumtest.Noon()

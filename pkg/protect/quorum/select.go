@@ -123,8 +123,8 @@ func missingMessage(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Reques
 }
 
 // countVerified returns how many members are on the node according to a source other than the
-// node itself: a binding to this Node, or two observers that list an unbound member at its
-// address. Decide handles those members. A member that was bound to an earlier Node of the same
+// node itself: a binding to this Node, or two observers that list a member at its address
+// that is not located. Decide handles those members. A member that was bound to an earlier Node of the same
 // name does not count: it may have gone with another machine.
 func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 	known := map[evidence.MemberRef]bool{}
@@ -137,7 +137,7 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 				known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: b.MemberID}] = true
 			}
 		}
-		for _, id := range unboundMembersAt(c, r, 2) {
+		for _, id := range unlocatedMembersAt(c, r, 2) {
 			known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: id}] = true
 		}
 	}

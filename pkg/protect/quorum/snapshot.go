@@ -25,8 +25,8 @@ type Snapshot struct {
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
 	// Now is the time of the decision. It selects the words about times that are still to come.
 	Now time.Time
-	// placed are the possible Nodes of members without a binding.
-	placed []v1alpha1.Binding
+	// possibleNodes are the Nodes where members may run whose binding does not show where they run.
+	possibleNodes []v1alpha1.Binding
 	// unlocatedHosts are the hosts of the peer URLs of members whose binding does not show where they
 	// run. It is empty if the cluster has no grant.
 	unlocatedHosts map[v1alpha1.MemberID][]string
@@ -51,14 +51,14 @@ type Snapshot struct {
 // NewSnapshot returns the Snapshot of a View.
 func NewSnapshot(v View) Snapshot {
 	s := Snapshot{
-		Cluster:  v.Cluster,
-		nonces:   v.Nonces,
-		Nodes:    v.Nodes,
-		Now:      v.Now,
-		placed:   v.Placed,
-		Bindings: map[v1alpha1.MemberID]v1alpha1.Binding{},
-		proven:   map[v1alpha1.MemberID]bool{},
-		Corrupt:  map[v1alpha1.MemberID]bool{},
+		Cluster:       v.Cluster,
+		nonces:        v.Nonces,
+		Nodes:         v.Nodes,
+		Now:           v.Now,
+		possibleNodes: v.PossibleNodes,
+		Bindings:      map[v1alpha1.MemberID]v1alpha1.Binding{},
+		proven:        map[v1alpha1.MemberID]bool{},
+		Corrupt:       map[v1alpha1.MemberID]bool{},
 	}
 	if s.Cluster == nil {
 		s.Cluster = &v1alpha1.EtcdCluster{}

@@ -172,11 +172,11 @@ func (s Snapshot) nodeOf(id v1alpha1.MemberID) (binding v1alpha1.Binding, exists
 	if b, bound := s.Bindings[id]; bound {
 		return b, s.mayExist(b)
 	}
-	at := slices.IndexFunc(s.placed, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
+	at := slices.IndexFunc(s.possibleNodes, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
 	if at < 0 {
 		return v1alpha1.Binding{}, false
 	}
-	return s.placed[at], true
+	return s.possibleNodes[at], true
 }
 
 // isSeen reports whether the agent on the Node of the binding has answered.

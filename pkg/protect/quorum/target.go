@@ -139,15 +139,15 @@ func (t requestTarget) possibleRejoins() []v1alpha1.MemberID {
 			continue
 		}
 		for _, m := range list.Members {
-			found[m.ID] = !observation.IsBound(t.Cluster, m.ID) && !t.isPlacedElsewhere(m.ID) && !t.ranWithNamed(m.ID)
+			found[m.ID] = !observation.IsBound(t.Cluster, m.ID) && !t.mayRunElsewhere(m.ID) && !t.ranWithNamed(m.ID)
 		}
 	}
 	return observation.SortedIDs(found)
 }
 
-// isPlacedElsewhere reports whether a list has the member at the address of another Node that
+// mayRunElsewhere reports whether a list has the member at the address of another Node that
 // exists.
-func (t requestTarget) isPlacedElsewhere(id v1alpha1.MemberID) bool {
+func (t requestTarget) mayRunElsewhere(id v1alpha1.MemberID) bool {
 	return slices.ContainsFunc(t.nodesOf(id), func(b v1alpha1.Binding) bool {
 		n := t.Nodes[b.Node]
 		return b.Node != t.Node && n.Known && n.UID == b.NodeUID

@@ -18,10 +18,11 @@ type View struct {
 	// versions of the object. An observation with another nonce is older than the request.
 	Nonces []string
 	// Nodes maps the name of a Node to its live state. It contains the Nodes of all bindings,
-	// grants and entries of Placed.
+	// grants and entries of PossibleNodes.
 	Nodes map[string]observation.NodeState
-	// Placed is the result of LocateUnbound: the possible Nodes of members without a binding.
-	Placed []v1alpha1.Binding
+	// PossibleNodes is the result of the function PossibleNodes: where the members may run that are
+	// not located.
+	PossibleNodes []v1alpha1.Binding
 	// Now is the time of the decision. No verdict depends on it: it selects the words about times that
 	// are still to come. The zero time is before all of them.
 	Now time.Time

@@ -72,7 +72,7 @@ func (s State) view(c *v1alpha1.EtcdCluster) quorum.View {
 		nodes[i] = observation.NodeOf(n)
 		v.Nodes[n.Name] = observation.StateOf(n, s.Departures)
 	}
-	v.Placed = quorum.LocateUnbound(c, nodes)
+	v.PossibleNodes = quorum.PossibleNodes(c, nodes)
 	for _, b := range c.Spec.Members {
 		addMissing(v.Nodes, b.Node)
 	}
