@@ -239,8 +239,8 @@ func (g *grantRequest) setRecorded() {
 }
 
 // newGrant returns the grant that the verdict requires. It is never weaker than the grant that it
-// replaces: a deletion keeps the time of the drain, and a drain leaves the grant of a deletion as
-// it is, except for its times.
+// replaces. A deletion keeps the time of the drain. A later drain renews the times of a deletion's
+// grant, adds its members, and keeps a break-glass mark.
 func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
 	machine, now := view.Nodes[req.Node].Machine, metav1.Now()
 	g := v1alpha1.Grant{

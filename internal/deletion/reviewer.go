@@ -1,5 +1,5 @@
-// Package deletion reviews deletions of Nodes: a [Reviewer] selects the etcd clusters that may
-// have a member on the Node, requests fresh observations from their agents, decides with
+// Package deletion reviews deletions and drains of Nodes: a [Reviewer] selects the etcd clusters
+// that may have a member on the Node, requests fresh observations from their agents, decides with
 // package quorum, and writes the grants before it allows.
 //
 // One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
@@ -37,7 +37,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// A Reviewer reviews deletions of Nodes.
+// A Reviewer reviews deletions and drains of Nodes.
 type Reviewer struct {
 	store    *clusterstore.Store
 	wait     time.Duration
@@ -66,9 +66,9 @@ func New(o Options) (*Reviewer, error) {
 	return &Reviewer{store: o.Store, wait: o.Wait, verdicts: verdicts, grants: newGrantQueues()}, nil
 }
 
-// Review decides whether a Node with the etcd label may be deleted. If it may, and members are
-// lost with it, the grants are written before Review returns. An error always comes with a
-// Decision that refuses and contains the error.
+// Review decides whether a Node with the etcd label may be deleted, or any Node drained. If it may,
+// and members are lost with it, the grants are written before Review returns. An error always comes
+// with a Decision that refuses and contains the error.
 func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	decision, err := r.review(ctx, req)
 	if err != nil {

@@ -214,14 +214,14 @@ func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
 type probeSubject struct {
 	Bindings   []v1alpha1.Binding
 	Grants     []v1alpha1.Grant
-	Observers  []probedObserver
+	Observers  []probedAgent
 	Nodes      []nodeKey
 	Left       bool
 	Announcers []string
 }
 
-// A probedObserver is the part of an observation that a probe acts on.
-type probedObserver struct {
+// A probedAgent is the part of an observation that a probe acts on.
+type probedAgent struct {
 	Node     string
 	UID      types.UID
 	Member   v1alpha1.MemberID
@@ -233,7 +233,7 @@ func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeS
 		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: hasMemberLeft(c, nonces), Announcers: index.announcers(c),
 	}
 	for _, o := range c.Status.Observations {
-		s.Observers = append(s.Observers, probedObserver{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
+		s.Observers = append(s.Observers, probedAgent{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
 	}
 	names := append(clusterstore.NodeNames(c), s.Announcers...)
 	slices.Sort(names)

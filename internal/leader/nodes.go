@@ -140,7 +140,7 @@ type nodeKey struct {
 	Name, Label, Announcement, Addresses string
 	UID                                  types.UID
 	Deleting                             bool
-	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to look at once.
+	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to probe at once.
 	Cordoned bool
 }
 

@@ -1,5 +1,6 @@
 // Package membership maintains the bindings and grants in the spec of an EtcdCluster. A binding
-// records that a member runs on a Node, a grant that a Node with members was allowed to go.
+// records the Node on which a member runs. A grant records that a Node with members may be deleted
+// or drained.
 //
 // Bind returns the next bindings of a cluster from what the agents claim. Tombstones returns the
 // grants that are missing for Nodes that are gone. Resolve decides whether a grant has ended, and
@@ -40,26 +41,26 @@ func (r Refusal) String() string {
 // claims. The argument contains all Nodes, including those that announce nothing: an address
 // identifies a Node only if no other Node has it.
 //
-// A binding makes a node an observer. So an announcement alone must not do that. The first bindings
-// of a cluster need the agreement of most of its Nodes (bootstrap). Afterwards, the lists of
-// observers must name an address of the Node, and no other Node with that address may announce the
-// member. The observations of such a Node count only together with another observer, because
+// A binding makes a node an observer. So an announcement alone never creates an observer. The first
+// bindings of a cluster need the agreement of most of its Nodes (bootstrap). Afterwards, the lists
+// of observers must name an address of the Node, and no other Node with that address may announce
+// the member. The observations of such a Node count only together with another observer, because
 // kubelets write the addresses.
 //
-// If the lists name no address of any Node (an access address), and one Node announces the member,
-// the member is bound to that Node, which is thereby protected. The Node is no observer, unless no
-// member of this cluster advertises an address of its Node. As soon as a Node with the address
-// announces the member, it gets the binding.
+// If the lists name no address of any Node and one Node announces the member, the member is bound
+// to that Node. The binding protects the Node but makes it no observer. Exception: if no observer's
+// member advertises an address of its Node, it does. As soon as a Node with the address announces
+// the member, it gets the binding.
 //
-// Otherwise the binding of a Node that exists is overridden only if its own agent reports that its
-// host has no member, while the member is healthy. If the Node is gone, its binding is a tombstone.
-// A tombstone passes to a valid claim of another Node once a grant names the member, so that the
-// member on the old Node stays lost until the grant ends (Tombstones returns that grant).
+// Otherwise the binding of a Node that exists passes to another Node only if its own agent reports
+// that its host has no member, while the member is healthy.
 //
-// A tombstone passes only to a Node with the name of the old one. Only the kubelet of a name can
-// use that name, while any agent can announce a member whose host is gone, and any kubelet can
-// write an unused address into its own Node. A host with a new name waits until an operator
-// resolves the grant, which also ends the binding.
+// If the Node is gone, its binding stays until a grant names the member (Tombstones returns that
+// grant). Then the binding passes to a valid claim of a Node with the same name, and the member
+// stays lost until the grant ends. Only the kubelet of a name can use that name, while any agent
+// can announce a member whose host is gone, and any kubelet can write an unused address into its
+// own Node. A host with a new name waits until an operator resolves the grant, which also ends the
+// binding.
 //
 // A binding ends only if the confirmed lists that carry one of the nonces lack the member. In
 // addition, these lists must come from several Nodes, or no other observer could contradict, or the
@@ -358,13 +359,13 @@ func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.AnnouncingN
 	return at, r.IsCorroborated(lists)
 }
 
-// hasEnded reports whether a binding has ended: no confirmed list of this request contains the
-// member, and the lists are conclusive, or the host itself is known to be empty.
+// hasEnded reports whether a binding has ended: no confirmed list that answers the probe request
+// contains the member, and the lists are conclusive, or the host itself is known to be empty.
 //
-// With the word of the host one list is enough, because each of the two alone proves nothing. A
-// false list frees a node only if its own agent found neither a server nor data there, so that no
-// member is lost with it. An agent that is wrong, for example because a disk is not mounted, frees
-// its node only if a quorum has confirmed a list without the member.
+// If the agent of the bound Node reports that its host has no member, one list is enough. Neither
+// source is enough alone. A false list frees a node only if its own agent found neither a server
+// nor data there, so that no member is lost with it. An agent that is wrong, for example because a
+// disk is not mounted, frees its node only if a quorum has confirmed a list without the member.
 func hasEnded(s quorum.Snapshot, b v1alpha1.Binding) bool {
 	if len(s.Lists) == 0 || observation.IsListedByAny(s.Lists, b.MemberID) {
 		return false

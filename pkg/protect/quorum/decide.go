@@ -18,9 +18,9 @@ import (
 //
 // where a healthy voter is proven healthy, is not on the node, and does not count as lost.
 //
-// The condition must hold for every member list that answers this request and that a quorum
-// confirmed: the lists of bound observers and of the node's own agent. Only bound observers whose
-// Nodes exist can prove health.
+// The condition must hold for every member list that answers the probe request and that a quorum
+// confirmed: the lists of observers and of the node's own agent. Only observers whose Nodes exist
+// can prove health.
 //
 // A drain is decided like a deletion, but only for a node that is closed.
 func Decide(v View, r Request) Verdict {
@@ -123,7 +123,8 @@ func (t requestTarget) verdictFor(worst *memberTally) Verdict {
 
 // refuseWithoutList refuses because no agent answered with a confirmed list. The verdict makes no
 // statement about quorum. No source may name a member on the node: the list that made Select return
-// the cluster may be the one that is missing now (F64).
+// the cluster may be the one that is missing now (docs/verdict.md,
+// F64).
 func (t requestTarget) refuseWithoutList() Verdict {
 	members := t.possibleMembers()
 	return Verdict{
@@ -170,14 +171,12 @@ const RepeatWithin = time.Minute
 // Repeat returns the verdict of a grant that an earlier review of the same deletion wrote, for a
 // review that Decide refuses. The API server reviews one DELETE again if the Node was written
 // meanwhile. The first review allowed the deletion, and since then its members count as lost for
-// every other review. To refuse would take back what the first one promised, at the cost of a
-// DELETE that fails while its members stay lost.
+// every other review. A refusal now would fail the DELETE and still leave its members lost.
 //
 // The grant answers only for another version of the Node, for its own user, within RepeatWithin,
 // and if it names every member that the deletion may lose now by any source. The voters must be
-// the same: a member may have been removed because an earlier DELETE by the same user has failed,
-// and nothing else tells that one from this one. So at least one agent must have answered with a
-// confirmed list: without one, the voters of now are not known (F62).
+// unchanged: an earlier DELETE by the same user may have failed, and a member may have been removed
+// since. So at least one agent must have answered with a confirmed list (docs/verdict.md, F62).
 //
 // A review of the same version is about another DELETE: the API server does not review one version
 // twice. A tombstone has no user, and a break-glass grant follows from no decision: neither

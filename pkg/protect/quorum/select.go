@@ -12,7 +12,7 @@ import (
 
 // Select returns the clusters that may have a member on the node, sorted by cluster ID: by
 // binding, announcement or earlier grant, and for a labelled node also by its addresses in the
-// lists of bound observers on two Nodes. The claim of one other Node is never sufficient. So a
+// lists of observers on two Nodes. The claim of one other Node is never sufficient. So a
 // single Node can involve only itself and the leader. With a break-glass override one list is
 // enough, because the override only adds a grant.
 func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
@@ -56,8 +56,8 @@ func (r Request) announcesMemberOf(id v1alpha1.ClusterID) bool {
 	return slices.ContainsFunc(r.Announced, func(a evidence.MemberRef) bool { return a.Cluster == id })
 }
 
-// membersListedAt returns, sorted, the members that bound observers on at least this many Nodes
-// list at one of these addresses.
+// membersListedAt returns, sorted, the members that observers on at least this many Nodes list at
+// one of these addresses.
 func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int) []v1alpha1.MemberID {
 	nodes := map[v1alpha1.MemberID]int{}
 	for _, o := range currentLists(c) {
@@ -74,7 +74,7 @@ func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int)
 	return observation.SortedIDs(found)
 }
 
-// currentLists returns the confirmed lists of bound observers. If two of them answered the last
+// currentLists returns the confirmed lists of observers. If two of them answered the last
 // probe request, the older lists of the others are not among them.
 func currentLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	latest := observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))
@@ -124,8 +124,8 @@ func missingMessage(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Reques
 
 // countVerified returns how many members are on the node according to a source other than the
 // node itself: a binding to this Node, or two observers that list a member at its address
-// that is not located. Decide handles those members. A member that was bound to an earlier Node of the same
-// name does not count: it may have gone with another machine.
+// that is not located. Decide handles those members. A member that was bound to an earlier Node of
+// the same name does not count: it may have gone with another machine.
 func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 	known := map[evidence.MemberRef]bool{}
 	for _, c := range clusters {

@@ -17,7 +17,8 @@ import (
 const CorruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
 
 // A Snapshot is the trusted part of a View: the observations of observers only, and of those only
-// the observations that answer this request. Its statements count by IsCorroborated.
+// the observations that answer the probe request. IsCorroborated decides which statements of these
+// observations count.
 type Snapshot struct {
 	Cluster  *v1alpha1.EtcdCluster
 	nonces   []string
@@ -30,7 +31,7 @@ type Snapshot struct {
 	// unlocatedHosts are the hosts of the peer URLs of members whose binding does not show where they
 	// run. It is empty if the cluster has no grant.
 	unlocatedHosts map[v1alpha1.MemberID][]string
-	// Answers are the observations of observers with a nonce of this request, whose Nodes exist with
+	// Answers are the observations of observers that answer the probe request, whose Nodes exist with
 	// the UID of the observation.
 	Answers []v1alpha1.Observation
 	// Lists are the member lists that count, all confirmed by a quorum: those of founders, and those
@@ -126,13 +127,13 @@ func (s Snapshot) mayExist(b v1alpha1.Binding) bool {
 	return !n.Known || n.UID == b.NodeUID
 }
 
-// hasAnswered reports whether the observer of the binding has answered this request.
+// hasAnswered reports whether the observer of the binding has answered the probe request.
 func (s Snapshot) hasAnswered(b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(s.Answers, isFrom(b))
 }
 
-// hasCompleted reports whether the observer of the binding has answered this request, and waits for
-// no member any more.
+// hasCompleted reports whether the observer of the binding has answered the probe request, and
+// waits for no member any more.
 func (s Snapshot) hasCompleted(b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
 		return observation.IsFrom(o, b) && !o.Incomplete
@@ -202,9 +203,9 @@ func (s Snapshot) probeError(id v1alpha1.MemberID) string {
 	return cmp.Or(text, "no agent that answered has probed it")
 }
 
-// IsCorroborated reports whether a statement counts that exactly these observations of observers
-// contain. It counts if a founder makes it, or if observers on two Nodes make it. An observer that
-// joined later may be a Node whose kubelet forged the address of a member, so it needs another
+// IsCorroborated reports whether a statement counts. The argument is all observations of observers
+// that make it. It counts if a founder makes it, or if observers on two Nodes make it. An observer
+// that joined later may be a Node whose kubelet forged the address of a member, so it needs another
 // one. It needs none if no other Node is bound.
 func (s Snapshot) IsCorroborated(statements []v1alpha1.Observation) bool {
 	for _, o := range statements {
@@ -228,11 +229,11 @@ func (s Snapshot) hasSingleNode() bool {
 	return len(nodes) == 1
 }
 
-// Proves reports whether the answers prove what holds for an entry of the member. Besides
+// Proves reports whether the answers prove that the member's entry satisfies the condition. Besides
 // IsCorroborated, the agent on the member's own Node is enough if another observer confirms that no
 // other agent can reach the member.
-func (s Snapshot) Proves(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus) bool) bool {
-	statements := s.answersWith(id, holds)
+func (s Snapshot) Proves(id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool) bool {
+	statements := s.answersWith(id, condition)
 	if s.IsCorroborated(statements) {
 		return true
 	}
@@ -244,11 +245,13 @@ func (s Snapshot) Proves(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus)
 		})
 }
 
-// answersWith returns the answers that contain the member with an entry for which holds is true.
-func (s Snapshot) answersWith(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus) bool) []v1alpha1.Observation {
+// answersWith returns the answers in which the member's entry satisfies the condition.
+func (s Snapshot) answersWith(
+	id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool,
+) []v1alpha1.Observation {
 	return slices.DeleteFunc(slices.Clone(s.Answers), func(o v1alpha1.Observation) bool {
 		m, isListed := observation.FindMember(o, id)
-		return !isListed || !holds(m)
+		return !isListed || !condition(m)
 	})
 }
 

@@ -238,10 +238,10 @@ type etcdctlHost struct {
 	access v1alpha1.Access
 }
 
-// etcdctlHost returns the node for etcdctl commands: an observer that answered this request with a
-// confirmed list, and whose own member is healthy and stays. Without one, the result is zero. Each
-// value comes from an observer, which may lie, so evidence.SafeAccess decides what may be part of a
-// command.
+// etcdctlHost returns the node for etcdctl commands: an observer that answered the probe request
+// with a confirmed list, and whose own member is healthy and stays. Without one, the result is
+// zero. Each value comes from an observer, which may lie, so evidence.SafeAccess decides what may
+// be part of a command.
 func (t requestTarget) etcdctlHost() etcdctlHost {
 	for _, o := range t.Lists {
 		a := evidence.SafeAccess(o.Access)

@@ -119,7 +119,7 @@ type Overview struct {
 	// binding or address leads to a Node, or the Node is gone. Such a member has a vote, and no agent
 	// observes its host.
 	WithoutNode []v1alpha1.MemberID
-	// Unseen are the members on a Node whose agent has not answered the last request.
+	// Unseen are the members on a Node whose agent has not answered the last probe request.
 	Unseen []v1alpha1.MemberID
 	// Alarms are the members with each alarm of etcd. It is nil if no answer has read the alarms.
 	Alarms map[string][]v1alpha1.MemberID

@@ -151,7 +151,7 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 	return member
 }
 
-// isAnswering reports whether an answer to this request contains the member as healthy.
+// isAnswering reports whether an answer to the probe request contains the member as healthy.
 func (s Snapshot) isAnswering(id v1alpha1.MemberID) bool {
 	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
 		answered, found := observation.FindMember(o, id)

@@ -14,8 +14,8 @@ import (
 // observations are from one version of the EtcdCluster.
 type View struct {
 	Cluster *v1alpha1.EtcdCluster
-	// Nonces are the nonces of this request: the nonce that was written for it, and those of later
-	// versions of the object. An observation with another nonce is older than the request.
+	// Nonces are the nonce of the probe request, and those of later versions of the object. An
+	// observation with another nonce is older than the probe request.
 	Nonces []string
 	// Nodes maps the name of a Node to its live state. It contains the Nodes of all bindings,
 	// grants and entries of PossibleNodes.
@@ -74,7 +74,8 @@ func (r Request) Verb() Verb {
 // again asks for another attempt.
 func (r Request) again() string { return r.Verb().Base + " the node again" }
 
-// A Reason classifies a Verdict. The set is closed, so it is suitable for a metric label.
+// A Reason classifies a Verdict. The set is closed, so it is suitable for a metric label. Package
+// admission adds reasons of its own for answers without a verdict.
 type Reason string
 
 // The reasons of verdicts.
@@ -85,7 +86,7 @@ const (
 	QuorumKept Reason = "QuorumKept"
 	// QuorumWouldBeLost: too few voters on other nodes are proven healthy.
 	QuorumWouldBeLost Reason = "QuorumWouldBeLost"
-	// CannotSee: no bound observer answered with a member list that a quorum confirmed.
+	// CannotSee: no observer answered with a member list that a quorum confirmed.
 	CannotSee Reason = "CannotSee"
 	// UnknownMember: the node has a member or a server, but it is not known which one.
 	UnknownMember Reason = "UnknownMember"
@@ -109,7 +110,8 @@ func RefusingReasons() []Reason {
 	return []Reason{QuorumWouldBeLost, CannotSee, UnknownMember, NotDraining, CannotDecide}
 }
 
-// AllowingReasons returns the reasons of verdicts that allow.
+// AllowingReasons returns the reasons with which a Reviewer allows. Deleting is not among them:
+// admission answers it without a Reviewer.
 func AllowingReasons() []Reason {
 	return []Reason{NothingToProtect, QuorumKept, OnlyMember, Repeated, BreakGlassUsed}
 }
@@ -164,8 +166,8 @@ const (
 	// existence shows that the deletion failed. It is longer than any DELETE can take: the request
 	// timeout of the API server (60 s by default) and an etcd election after it.
 	ResolvePresentAfter = 5 * time.Minute
-	// ResolveReturnedAfter is the time between two looks that both prove a drained member healthy
-	// after its node was opened again.
+	// ResolveReturnedAfter is the minimum time between the first and the last probe that prove a
+	// drained member healthy after its node was opened again.
 	ResolveReturnedAfter = 30 * time.Second
 	// ResolveMovedAfter is the time during which a member must be proven healthy on its new Node,
 	// and during which a machine whose Node was deleted may still be removed.
