@@ -96,7 +96,7 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 			return quorum.Combine([]quorum.Verdict{verdict}), nil
 		}
 	}
-	if missing := quorum.RefuseMissing(all, req); len(missing) > 0 {
+	if missing := quorum.RefuseUndecidable(all, req); len(missing) > 0 {
 		return quorum.Combine(missing), nil
 	}
 	if len(selected) == 0 {

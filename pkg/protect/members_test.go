@@ -124,7 +124,7 @@ func TestRestoredCluster(t *testing.T) {
 			require.Equal(t, c.want, r.Announced)
 			if len(c.want) == 1 {
 				all := []*v1alpha1.EtcdCluster{restored.Cluster}
-				require.Empty(t, quorum.RefuseMissing(all, r))
+				require.Empty(t, quorum.RefuseUndecidable(all, r))
 				require.Equal(t, all, quorum.Select(all, r))
 				require.True(t, quorum.Decide(restored.View, r).Allowed)
 			}

@@ -3,7 +3,7 @@
 //
 // A caller has the EtcdClusters and a [Request] for the deletion of one Node:
 //
-//  1. [Select] returns the clusters that may have a member on the Node. [RefuseMissing],
+//  1. [Select] returns the clusters that may have a member on the Node. [RefuseUndecidable],
 //     [RefuseUnattributed] and [RefuseUnparsable] refuse where a decision is impossible.
 //  2. The caller requests fresh observations from the agents of each selected cluster and
 //     builds a [View].

@@ -297,7 +297,7 @@ func callAll(v quorum.View, r quorum.Request) {
 	all := []*v1alpha1.EtcdCluster{v.Cluster, nil}
 	nodes := []observation.AnnouncingNode{{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced}}
 	quorum.Select(all, r)
-	quorum.RefuseMissing(all, r)
+	quorum.RefuseUndecidable(all, r)
 	quorum.DecideUnlabelled(all, r)
 	quorum.Summarize(v)
 	membership.SelfProven(v)

@@ -66,9 +66,9 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 	return memberLoss{}
 }
 
-// absenceOf returns the mark by which a Node of the member is away for a while, and that Node. The
-// Node is empty if there is none.
-func (s Snapshot) absenceOf(id v1alpha1.MemberID) (node string, mark departure.Mark) {
+// awayNode returns the Node of the member that is away for a while, and its mark. It returns an
+// empty Node if there is none.
+func (s Snapshot) awayNode(id v1alpha1.MemberID) (node string, mark departure.Mark) {
 	for _, b := range s.nodesOf(id) {
 		if mark := s.Nodes[b.Node].Departure; mark.Class == departure.ForAWhile {
 			return b.Node, mark

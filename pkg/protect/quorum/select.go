@@ -84,11 +84,11 @@ func currentLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	return observation.Confirmed(observation.Accepted(c))
 }
 
-// RefuseMissing refuses where no cluster can be decided on. It returns one verdict for every
+// RefuseUndecidable refuses where no cluster can be decided on. It returns one verdict for every
 // announced cluster without an EtcdCluster, sorted by cluster ID: there is no data to decide from
 // and no object to record a grant in. The last verdict is for servers on the node that have never
 // identified themselves.
-func RefuseMissing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
+func RefuseUndecidable(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 	missing := map[v1alpha1.ClusterID][]v1alpha1.MemberID{}
 	for _, a := range r.Announced {
 		isAnnounced := func(c *v1alpha1.EtcdCluster) bool { return observation.ClusterIDOf(c) == a.Cluster }
@@ -105,7 +105,7 @@ func RefuseMissing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 	}
 	slices.SortFunc(verdicts, func(a, b Verdict) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
 	if len(r.Unverified) > countVerified(clusters, r) {
-		verdicts = append(verdicts, refuseUnidentified(r))
+		verdicts = append(verdicts, refuseUnverified(r))
 	}
 	return verdicts
 }
@@ -147,9 +147,9 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 	return len(known)
 }
 
-// refuseUnidentified refuses because of servers on the node that have never identified
+// refuseUnverified refuses because of servers on the node that have never identified
 // themselves.
-func refuseUnidentified(r Request) Verdict {
+func refuseUnverified(r Request) Verdict {
 	fact := fmt.Sprintf("node %s has an etcd server that has never identified itself (%s): "+
 		"its cluster and member ID are unknown, so it is not known what the %s would break",
 		r.Node, joinPlaces(r.Unverified), r.Verb().Noun)
@@ -177,7 +177,7 @@ func joinPlaces(places []string) string {
 }
 
 // RefuseUnattributed refuses for a labelled node if no source identifies its member: neither
-// Select nor RefuseMissing returns anything.
+// Select nor RefuseUndecidable returns anything.
 func RefuseUnattributed(r Request) Verdict {
 	fact := fmt.Sprintf("node %s has the label of an etcd member (%s), but its member is unknown: "+
 		"no EtcdCluster has a member there, and the node announces none", r.Node, observation.EtcdMemberLabel)

@@ -46,14 +46,14 @@ type memberState struct {
 	// member on the node. problem classifies it, except for statusAway.
 	reason  string
 	problem healthProblem
-	// absence is the mark on the node of a member with statusAway.
-	absence departure.Mark
+	// awayMark is the mark on the node of a member with statusAway.
+	awayMark departure.Mark
 	// isPromotable marks a learner that counts as a voter: it is about to be lost or away, and may
 	// be promoted before.
 	isPromotable bool
 	// isMissingElsewhere marks a member that another list does not contain.
 	isMissingElsewhere bool
-	// stillAnswers marks a lost or absent member that answers. Its machine still runs, or it runs on
+	// stillAnswers marks a lost or away member that answers. Its machine still runs, or it runs on
 	// another.
 	stillAnswers bool
 }
@@ -118,10 +118,10 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 		member.stillAnswers = s.isAnswering(m.ID)
 		return member
 	}
-	node, absence := s.absenceOf(m.ID)
+	node, mark := s.awayNode(m.ID)
 	if !onNode && node != "" && m.Name != "" && !s.Corrupt[m.ID] {
-		member.status, member.node, member.absence = statusAway, node, absence
-		member.reason = fmt.Sprintf("its node %s %s (%s)", node, absence.Says, absence)
+		member.status, member.node, member.awayMark = statusAway, node, mark
+		member.reason = fmt.Sprintf("its node %s %s (%s)", node, mark.Says, mark)
 		member.isPromotable, member.stillAnswers = m.Learner, s.isAnswering(m.ID)
 		return member
 	}

@@ -103,7 +103,7 @@ func (s State) decide(n *corev1.Node) quorum.Decision {
 	if err != nil {
 		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnparsable(r, err)})
 	}
-	if missing := quorum.RefuseMissing(clusters, r); len(missing) > 0 {
+	if missing := quorum.RefuseUndecidable(clusters, r); len(missing) > 0 {
 		return quorum.Combine(missing)
 	}
 	selected := quorum.Select(clusters, r)
