@@ -82,9 +82,9 @@ func (n nodeIndex) announcedClusters() []v1alpha1.ClusterID {
 	return slices.Compact(ids)
 }
 
-// named returns the Nodes as they are in the cache: good enough for a summary, never for a
+// cachedNodes returns the Nodes as they are in the cache: good enough for a summary, never for a
 // decision.
-func (n nodeIndex) named(names []string) map[string]clusterstore.LiveNode {
+func (n nodeIndex) cachedNodes(names []string) map[string]clusterstore.LiveNode {
 	found := make(map[string]clusterstore.LiveNode, len(names))
 	for _, name := range names {
 		found[name] = clusterstore.LiveNode{Node: n[name].Node}

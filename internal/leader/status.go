@@ -36,7 +36,8 @@ func (l *Leader) writeSummary(
 	possible := index.possibleNodes(result.Cluster)
 	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(possible)...)
 	view := quorum.View{
-		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.named(names)), PossibleNodes: possible,
+		Cluster: result.Cluster, Nonces: result.Nonces,
+		Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	}
 	inputs := summaryInputs{view, s.bound}

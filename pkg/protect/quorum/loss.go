@@ -13,6 +13,13 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
+// How the predicates about one member and one grant include one another:
+//
+//	mayBeGivenUp = isGivenUp or mayHaveRejoined
+//	isGivenUp    = isCovered or hasRejoined
+//
+// Each of them makes the member lost. Only isGivenUp prolongs the grant.
+
 // PossibleNodes returns the Nodes where the members may run that are not located, sorted. A member
 // may run on every Node that has one of its addresses in a confirmed list. The result makes no Node
 // an observer. It means only that the member is lost if the Node is. The argument contains all
@@ -45,7 +52,7 @@ type memberLoss struct {
 func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 	for _, g := range s.Cluster.Spec.Grants {
 		switch {
-		case s.isNamed(id, g):
+		case s.isCovered(id, g):
 			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g, "its node")}
 		case s.hasRejoined(id, g):
 			return memberLoss{problemMachineGivenUp, g.Node, describeRejoin(g)}
@@ -87,19 +94,19 @@ func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
 	return possible
 }
 
-// isGranted reports whether the grant covers the member, or may cover it.
-func (s Snapshot) isGranted(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+// mayBeGivenUp reports whether the member counts as lost because of the grant.
+func (s Snapshot) mayBeGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return s.isGivenUp(id, g) || s.mayHaveRejoined(id, g)
 }
 
 // isGivenUp reports whether the member is known to be lost with the Node or the machine of the
 // grant.
 func (s Snapshot) isGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	return s.isNamed(id, g) || s.hasRejoined(id, g)
+	return s.isCovered(id, g) || s.hasRejoined(id, g)
 }
 
-// isNamed reports whether the grant names the member, or is for a Node of the member.
-func (s Snapshot) isNamed(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+// isCovered reports whether the grant names the member or is for its Node.
+func (s Snapshot) isCovered(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return slices.Contains(g.Members, id) ||
 		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
 }

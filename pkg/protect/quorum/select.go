@@ -21,7 +21,7 @@ func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster
 		observers = 1
 	}
 	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool {
-		return hasRecordFor(c, r) || ((r.Labelled || r.Drain) && len(membersListedAt(c, r.Addresses, observers)) > 0)
+		return hasAssignedMember(c, r) || ((r.Labelled || r.Drain) && len(membersListedAt(c, r.Addresses, observers)) > 0)
 	})
 }
 
@@ -39,9 +39,9 @@ func filterClusters(
 	return found
 }
 
-// hasRecordFor reports whether a binding, the announcement or an earlier grant assigns a member
-// of the cluster to the node.
-func hasRecordFor(c *v1alpha1.EtcdCluster, r Request) bool {
+// hasAssignedMember reports whether a binding, the announcement or an earlier grant assigns a
+// member of the cluster to the node.
+func hasAssignedMember(c *v1alpha1.EtcdCluster, r Request) bool {
 	return hasBinding(c, r) || r.announcesMemberOf(observation.ClusterIDOf(c)) ||
 		slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return r.UID != "" && g.NodeUID == r.UID })
 }

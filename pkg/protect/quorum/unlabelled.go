@@ -23,8 +23,8 @@ import (
 //   - whose agent has not reported yet, and at whose address one observer lists a member that is not
 //     located.
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
-	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasRecordFor(c, r) }) {
-		members, doubtful := recordedMembers(c, r)
+	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasAssignedMember(c, r) }) {
+		members, doubtful := assignedMembers(c, r)
 		if len(members) > 0 || r.announcesMemberOf(observation.ClusterIDOf(c)) {
 			return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, doubtful, r)
 		}
@@ -50,11 +50,11 @@ func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	}
 }
 
-// recordedMembers returns the members that the cluster has on the node. The doubtful ones among
-// them are assigned only by the Node's name. A member of an earlier Node of the same name is not
-// included once a grant covers it: it counts as lost in any case, and the Node that has the name
-// now may be another machine without etcd.
-func recordedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1alpha1.MemberID) {
+// assignedMembers returns the members of the cluster that are assigned to the node. The doubtful
+// ones among them are assigned only by the Node's name. A member of an earlier Node of the same
+// name is not included once a grant covers it: it counts as lost in any case, and the Node that has
+// the name now may be another machine without etcd.
+func assignedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1alpha1.MemberID) {
 	t := newTarget(NewSnapshot(View{Cluster: c}), r)
 	for _, id := range t.possibleMembers() {
 		b := t.Bindings[id]
