@@ -88,7 +88,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *cl
 	}
 	every := l.CalmTick
 	isNew := len(c.Spec.Members) == 0 && l.Now().Sub(c.CreationTimestamp.Time) < newClusterTime
-	if len(c.Spec.Grants) > 0 || isNew || hasMemberLeft(c, s.nonces()) {
+	if len(c.Spec.Grants) > 0 || isNew || lacksBoundMember(c, s.nonces()) {
 		every = l.Tick
 	}
 	return l.Now().Sub(s.probedAt) >= every
@@ -194,8 +194,8 @@ func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 	return true
 }
 
-// hasMemberLeft reports whether an answer to the last probe request lacks a bound member.
-func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
+// lacksBoundMember reports whether an answer to the last probe request lacks a bound member.
+func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
 	for _, o := range c.Status.Observations {
 		if !o.Linearizable || !observation.IsAnswer(o, nonces) {
 			continue
@@ -230,7 +230,7 @@ type probedAgent struct {
 
 func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeSubject {
 	s := probeSubject{
-		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: hasMemberLeft(c, nonces), Announcers: index.announcers(c),
+		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: lacksBoundMember(c, nonces), Announcers: index.announcers(c),
 	}
 	for _, o := range c.Status.Observations {
 		s.Observers = append(s.Observers, probedAgent{o.Node, o.NodeUID, o.LocalMember, o.NoMember})

@@ -163,7 +163,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 	}
 	for _, h := range listedHolders(c, index) {
 		members := joinIDs(h.members)
-		if !l.needsLabel(h.Node) || (reportsNoMember(h.Node) && s.labelled[h.UID] == members) {
+		if !l.needsLabel(h.Node) || (hasNoMemberCondition(h.Node) && s.labelled[h.UID] == members) {
 			continue
 		}
 		err := l.restoreLabel(ctx, c, h.Node,
@@ -214,8 +214,8 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 	return found
 }
 
-// reportsNoMember reports whether the agent of the Node found no member there.
-func reportsNoMember(node *corev1.Node) bool {
+// hasNoMemberCondition reports whether the agent of the Node found no member there.
+func hasNoMemberCondition(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == observation.EtcdMemberCondition && c.Status == corev1.ConditionFalse
 	})

@@ -34,7 +34,7 @@ func membersToAnnounce(
 			}
 		}
 		isRemoved := slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Removed && f.Ref == ref })
-		if !isRemoved && !hasLeft(c, ref.Member, isSilent) && !isStale(c, ref.Member, isIncomplete) {
+		if !isRemoved && !canDropAnnouncement(c, ref.Member, isSilent) && !isStale(c, ref.Member, isIncomplete) {
 			refs = append(refs, ref)
 		}
 	}
@@ -52,15 +52,15 @@ func HasNoMemberOf(cluster v1alpha1.ClusterID, scan evidence.Scan) bool {
 	})
 }
 
-// hasLeft reports whether an announced member has left its cluster and no server here is assumed to
-// be that member.
+// canDropAnnouncement reports whether an announced member has left its cluster and no server here
+// is assumed to be that member.
 //
 // A server that does not answer is assumed to be the removed member, whose data was left behind.
 // The node then keeps its announcement: only with an announcement does the webhook decide by the
 // cluster. While the cluster has a member that is bound to no Node, the silent server may be that
 // member after it joined again, and the webhook refuses. Without the announcement, the old member
 // would stay unknown after that.
-func hasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, isSilent bool) bool {
+func canDropAnnouncement(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, isSilent bool) bool {
 	return c != nil && observation.HasLeft(c, m) && !isSilent
 }
 

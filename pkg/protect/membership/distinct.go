@@ -30,7 +30,7 @@ func DistinctServers(v quorum.View, nodes []observation.AnnouncingNode) []v1alph
 		}
 	}
 	var records []v1alpha1.DistinctServer
-	for _, id := range knownMembers(v.Cluster, nodes) {
+	for _, id := range recordableMembers(v.Cluster, nodes) {
 		others := map[v1alpha1.MemberID]bool{}
 		for _, d := range v.Cluster.Spec.DistinctServers {
 			for _, other := range d.Others {
@@ -57,9 +57,9 @@ func isShownDistinct(s quorum.Snapshot, id, other v1alpha1.MemberID) bool {
 	}))
 }
 
-// knownMembers returns, sorted, the members of the cluster that are bound to a Node, announced by
+// recordableMembers returns, sorted, the members of the cluster that are bound to a Node, announced by
 // one, or named by a grant.
-func knownMembers(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.MemberID {
+func recordableMembers(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, b := range c.Spec.Members {
 		found[b.MemberID] = true

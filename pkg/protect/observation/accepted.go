@@ -142,7 +142,12 @@ func IsListedByAny(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
 // of a founder contains it, or, without such a list, of another observer. Without a confirmed list
 // this is not proven.
 func HasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
-	lists := OfFounders(c, Confirmed(Accepted(c)))
+	return HasLeftLists(c, Confirmed(Accepted(c)), m)
+}
+
+// HasLeftLists is HasLeft for some of the confirmed lists.
+func HasLeftLists(c *v1alpha1.EtcdCluster, confirmed []v1alpha1.Observation, m v1alpha1.MemberID) bool {
+	lists := OfFounders(c, confirmed)
 	return len(lists) > 0 && !IsBound(c, m) && !IsListedByAny(lists, m)
 }
 

@@ -135,7 +135,7 @@ func Inspect(v View) Overview {
 		return o
 	}
 	s := NewSnapshot(v)
-	for _, id := range s.knownMembers() {
+	for _, id := range s.listedMembers() {
 		switch b, exists := s.nodeOf(id); {
 		case !exists:
 			o.WithoutNode = append(o.WithoutNode, id)
@@ -149,9 +149,9 @@ func Inspect(v View) Overview {
 	return o
 }
 
-// knownMembers returns, sorted, the members of all lists that count. Without a list it returns the
+// listedMembers returns, sorted, the members of all lists that count. Without a list it returns the
 // bound members.
-func (s Snapshot) knownMembers() []v1alpha1.MemberID {
+func (s Snapshot) listedMembers() []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, list := range s.Lists {
 		for _, m := range list.Members {

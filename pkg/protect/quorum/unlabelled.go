@@ -60,8 +60,9 @@ func assignedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1
 		b := t.Bindings[id]
 		isOfEarlierNode := b.Node == r.Node && b.NodeUID != r.UID
 		switch {
-		case hasLeft(c, id) && !t.isReported(id):
-			// Only a grant still names it, for example that of a drain before the member was removed.
+		case observation.HasLeftLists(c, currentLists(c), id) && !t.isReported(id):
+			// Only a grant still names it, for example that of a drain before the member was removed. The
+			// older list of an observer that has become silent does not count.
 		case !isOfEarlierNode || t.isAssignedToUID(id):
 			members = append(members, id)
 		case !HasGrant(c, b):
@@ -69,13 +70,6 @@ func assignedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1
 		}
 	}
 	return members, doubtful
-}
-
-// hasLeft reports whether a member has left its cluster by the lists of now: the older list of an
-// observer that has become silent does not count.
-func hasLeft(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) bool {
-	lists := observation.OfFounders(c, currentLists(c))
-	return len(lists) > 0 && !observation.IsBound(c, id) && !observation.IsListedByAny(lists, id)
 }
 
 // isReported reports whether the node itself names the member.
