@@ -43,40 +43,43 @@ func decideQuorum(v View, r Request) Verdict {
 		return t.refuseWithoutList()
 	}
 	var worst *memberTally
-	isOnlyMember := false
-	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
+	isOnlyMember, members := false, map[v1alpha1.MemberID]bool{}
 	lists := slices.Concat(t.Lists, t.blockingLists, t.ownLists)
 	for _, list := range lists {
 		onNode := t.membersOnNode(list)
-		for _, m := range list.Members {
-			contested[m.ID] = contested[m.ID] || t.contested[m.ID]
-		}
-		if len(onNode) == 0 {
-			continue
-		}
 		for _, id := range onNode {
 			members[id] = true
 		}
-		if t.isOnlyMember(list) {
+		switch {
+		case len(onNode) == 0:
+		case t.isOnlyMember(list):
 			isOnlyMember = true
-			continue
-		}
-		if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
-			worst = tally.comparedWith(lists, list)
+		default:
+			if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
+				worst = &tally
+			}
 		}
 	}
-	verdict := t.verdictFor(worst)
-	if worst == nil && isOnlyMember {
+	var verdict Verdict
+	rejoins := t.possibleRejoins(t.Lists)
+	switch {
+	case worst != nil:
+		verdict = t.decideTally(worst.comparedWith(lists))
+	case isOnlyMember:
 		verdict = t.allowOnlyMember()
-	}
-	if rejoins := t.possibleRejoins(); worst == nil && !isOnlyMember && len(rejoins) > 0 {
+	case len(rejoins) > 0:
 		verdict = t.refusePossibleRejoin(rejoins)
+	default:
+		verdict = t.allowNothingToProtect()
 	}
-	if ids := observation.SortedIDs(contested); verdict.Allowed && len(ids) > 0 {
-		verdict = t.refuseContested(ids)
+	contested := slices.DeleteFunc(observation.SortedIDs(t.contested), func(id v1alpha1.MemberID) bool {
+		return !observation.IsListedByAny(lists, id)
+	})
+	if verdict.Allowed && len(contested) > 0 {
+		verdict = t.refuseContested(contested)
 	}
-	for id := range contested {
-		members[id] = members[id] || contested[id]
+	for _, id := range contested {
+		members[id] = true
 	}
 	verdict.Cluster, verdict.Members = observation.ClusterIDOf(v.Cluster), observation.SortedIDs(members)
 	return verdict
@@ -87,10 +90,9 @@ func decideQuorum(v View, r Request) Verdict {
 // age.
 func Force(v View, r Request) Verdict {
 	verdict := decideQuorum(v, r)
-	t := newTarget(NewSnapshot(v), r)
-	t.Lists = observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, no list is fresh.
 	members := map[v1alpha1.MemberID]bool{}
-	for _, id := range slices.Concat(verdict.Members, t.possibleMembers(), t.possibleRejoins()) {
+	// Without etcd, no list is fresh.
+	for _, id := range slices.Concat(verdict.Members, newTarget(NewSnapshot(v), r).possibleLosses()) {
 		members[id] = true
 	}
 	verdict.Members = observation.SortedIDs(members)
@@ -98,25 +100,26 @@ func Force(v View, r Request) Verdict {
 	return verdict
 }
 
-// verdictFor turns the worst tally into a verdict. A nil tally means that no list contains a
-// member on the node.
-func (t requestTarget) verdictFor(worst *memberTally) Verdict {
-	if worst == nil {
-		return Verdict{
-			Allowed: true, Reason: NothingToProtect, Final: t.IsConclusive(),
-			Message: t.nothingMessage(), Warning: t.singleSourceWarning(),
-		}
+// allowNothingToProtect allows because no list contains a member on the node.
+func (t requestTarget) allowNothingToProtect() Verdict {
+	return Verdict{
+		Allowed: true, Reason: NothingToProtect, Final: t.IsConclusive(),
+		Message: t.nothingMessage(), Warning: t.singleSourceWarning(),
 	}
+}
+
+// decideTally turns the worst tally into a verdict.
+func (t requestTarget) decideTally(worst memberTally) Verdict {
 	verdict := Verdict{Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum}
 	if worst.isSafe() {
 		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
 		if worst.sources == "" {
 			verdict.VoterIDs = votersOf(worst.list)
 		}
-		verdict.Message, verdict.Warning = t.keptMessage(*worst), t.keptWarning(*worst)
+		verdict.Message, verdict.Warning = t.keptMessage(worst), t.keptWarning(worst)
 		return verdict
 	}
-	verdict.Reason, verdict.Message = QuorumWouldBeLost, t.refusalMessage(*worst)
+	verdict.Reason, verdict.Message = QuorumWouldBeLost, t.refusalMessage(worst)
 	verdict.Final = !worst.canBecomeSafe() || len(t.Pending()) == 0
 	return verdict
 }
@@ -208,9 +211,8 @@ func Repeat(v View, r Request, now time.Time) (_ Verdict, isRepeated bool) {
 	// Without the states of Nodes and without fresh observations, more members are possible, and
 	// never fewer.
 	t := newTarget(NewSnapshot(View{Cluster: c}), r)
-	t.Lists = observation.Confirmed(observation.Accepted(c))
 	isNew := func(id v1alpha1.MemberID) bool { return !slices.Contains(g.Members, id) }
-	if slices.ContainsFunc(slices.Concat(t.possibleMembers(), t.possibleRejoins()), isNew) {
+	if slices.ContainsFunc(t.possibleLosses(), isNew) {
 		return Verdict{}, false
 	}
 	id := observation.ClusterIDOf(c)

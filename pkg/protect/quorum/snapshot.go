@@ -327,14 +327,14 @@ func (s Snapshot) missingLists() string {
 }
 
 // comparedWith returns the tally with what distinguishes its list from the other ones.
-func (t memberTally) comparedWith(lists []v1alpha1.Observation, list v1alpha1.Observation) *memberTally {
+func (t memberTally) comparedWith(lists []v1alpha1.Observation) memberTally {
 	t.members = slices.Clone(t.members)
 	for _, other := range lists {
-		if describeList(other) == describeList(list) {
+		if describeList(other) == describeList(t.list) {
 			continue
 		}
 		if t.sources == "" {
-			t.sources = fmt.Sprintf("the member lists differ; this is by the list of node %s", list.Node)
+			t.sources = fmt.Sprintf("the member lists differ; this is by the list of node %s", t.list.Node)
 		}
 		t.sources += fmt.Sprintf("; node %s lists %s", other.Node, describeList(other))
 		for i := range t.members {
@@ -342,7 +342,7 @@ func (t memberTally) comparedWith(lists []v1alpha1.Observation, list v1alpha1.Ob
 			t.members[i].isMissingElsewhere = t.members[i].isMissingElsewhere || !isListed
 		}
 	}
-	return &t
+	return t
 }
 
 // missingElsewhere returns the members that another list does not contain.

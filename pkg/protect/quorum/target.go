@@ -122,19 +122,26 @@ func (t requestTarget) possibleMembers() []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
+// possibleLosses returns the members that may be on the node according to any source, however old:
+// those of possibleMembers and of possibleRejoins.
+func (t requestTarget) possibleLosses() []v1alpha1.MemberID {
+	lists := observation.Confirmed(observation.Accepted(t.Cluster))
+	return slices.Concat(t.possibleMembers(), t.possibleRejoins(lists))
+}
+
 // possibleRejoins returns, sorted, the members that may be on the node although no source assigns
-// them to it. It considers the lists that no longer contain any assigned member.
+// them to it. It considers those of the lists that no longer contain any assigned member.
 //
 // A host whose member was removed may have joined again with another member ID and at an address
 // that no Node has. Until the host's agent reports the new ID, no Node is bound to it. So every
 // member without a binding is possible, except a member that may be on another existing Node, and
 // a member that ran at the same time as an assigned member.
-func (t requestTarget) possibleRejoins() []v1alpha1.MemberID {
+func (t requestTarget) possibleRejoins(lists []v1alpha1.Observation) []v1alpha1.MemberID {
 	if len(t.assigned) == 0 {
 		return nil
 	}
 	found := map[v1alpha1.MemberID]bool{}
-	for _, list := range t.Lists {
+	for _, list := range lists {
 		if slices.ContainsFunc(list.Members, func(m v1alpha1.MemberStatus) bool { return t.assigned[m.ID] }) {
 			continue
 		}
