@@ -180,8 +180,8 @@ func IsReplaced(g v1alpha1.Grant, n observation.NodeState) bool {
 	return n.Known && n.UID != "" && n.UID != g.NodeUID && machine.IsOther(n.Machine)
 }
 
-// unlocatedHosts returns the hosts of the peer URLs of the members whose binding does not show
-// where they run, according to all confirmed lists of observers. Only grants need them.
+// unlocatedHosts returns the hosts of the peer URLs of the members that are not located, according
+// to all confirmed lists of observers. Only grants need them.
 func unlocatedHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
 	if len(c.Spec.Grants) == 0 {
 		return nil

@@ -26,19 +26,19 @@ type Snapshot struct {
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
 	// Now is the time of the decision. It selects the words about times that are still to come.
 	Now time.Time
-	// possibleNodes are the Nodes where members may run whose binding does not show where they run.
+	// possibleNodes are the Nodes where the members may run that are not located.
 	possibleNodes []v1alpha1.Binding
-	// unlocatedHosts are the hosts of the peer URLs of members whose binding does not show where they
-	// run. It is empty if the cluster has no grant.
+	// unlocatedHosts are the hosts of the peer URLs of members that are not located. It is empty if the
+	// cluster has no grant.
 	unlocatedHosts map[v1alpha1.MemberID][]string
-	// Answers are the observations of observers that answer the probe request, whose Nodes exist with
-	// the UID of the observation.
+	// Answers are the observations of observers that answer the probe request, and that are from a
+	// live Node.
 	Answers []v1alpha1.Observation
 	// Lists are the member lists that count, all confirmed by a quorum: those of founders, and those
 	// that several observers agree on.
 	Lists []v1alpha1.Observation
-	// blockingLists are the confirmed lists of founders whose Nodes are not proven to exist with the
-	// UID of the observation. They prove nothing; they can only prevent a deletion.
+	// blockingLists are the other confirmed lists of founders. They prove nothing; they can only
+	// prevent a deletion.
 	blockingLists []v1alpha1.Observation
 	// proven contains the members that the answers prove healthy as voters. A learner reads only its
 	// own data, so its health proves nothing about the voter that it may be by now. Corrupt contains
@@ -68,31 +68,37 @@ func NewSnapshot(v View) Snapshot {
 		s.Bindings[b.MemberID] = b
 	}
 	s.unlocatedHosts = unlocatedHosts(s.Cluster)
-	accepted := observation.AcceptedWithNonce(s.Cluster, v.Nonces)
-	s.Answers = slices.DeleteFunc(slices.Clone(accepted), s.isFromOtherNode)
-	s.blockingLists = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
-		return !s.isFromOtherNode(o) || !observation.IsFounder(s.Cluster, o)
-	}))
+	for _, o := range observation.AcceptedWithNonce(s.Cluster, v.Nonces) {
+		switch {
+		case s.isFromLiveNode(o):
+			s.Answers = append(s.Answers, o)
+		case observation.IsFounder(s.Cluster, o) && observation.IsConfirmed(o):
+			s.blockingLists = append(s.blockingLists, o)
+		}
+	}
 	s.Lists = s.selectLists()
 	s.AlarmsRead = s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists),
 		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
-	for _, o := range slices.Concat(s.Answers, s.blockingLists) {
+	for _, o := range s.Answers {
 		for _, m := range o.Members {
 			s.proven[m.ID] = s.proven[m.ID] ||
 				(m.Healthy && s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }))
-			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) &&
-				(s.isFromOtherNode(o) || s.IsCorroborated(s.answersWith(m.ID, isCorrupt))))
+			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) && s.IsCorroborated(s.answersWith(m.ID, isCorrupt)))
+		}
+	}
+	for _, o := range s.blockingLists {
+		for _, m := range o.Members {
+			s.Corrupt[m.ID] = s.Corrupt[m.ID] || isCorrupt(m)
 		}
 	}
 	return s
 }
 
-// isFromOtherNode reports whether the observation is not proven to be from the live Node of its
-// name. The writer of an observation chooses its UID, and the name may be that of a Node that is
-// gone and of another Node since. So a binding to the UID proves nothing about the writer.
-func (s Snapshot) isFromOtherNode(o v1alpha1.Observation) bool {
+// isFromLiveNode reports whether the observation is from the live Node of its name. The writer of
+// an observation chooses its UID, so the UID of a binding does not show that.
+func (s Snapshot) isFromLiveNode(o v1alpha1.Observation) bool {
 	n := s.Nodes[o.Node]
-	return !n.Known || n.UID != o.NodeUID
+	return n.Known && n.UID == o.NodeUID
 }
 
 func isCorrupt(m v1alpha1.MemberStatus) bool { return slices.Contains(m.Alarms, CorruptAlarm) }
