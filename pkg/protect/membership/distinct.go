@@ -19,9 +19,6 @@ const maxOthers = 20
 // binding of its member, which ends when the member is removed, for as long as a Node announces
 // that member or a grant names it.
 func DistinctServers(v quorum.View, nodes []observation.AnnouncingNode) []v1alpha1.DistinctServer {
-	if v.Cluster == nil {
-		return nil
-	}
 	s := quorum.NewSnapshot(v)
 	listed := map[v1alpha1.MemberID]bool{}
 	for _, list := range s.Lists {

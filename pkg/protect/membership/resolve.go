@@ -36,9 +36,6 @@ const noListWhy = "no observer has answered with a confirmed member list"
 // the grant only after two rounds with the same reason, so the text of a reason does not change
 // from round to round. Silent observers resolve nothing.
 func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
-	if v.Cluster == nil {
-		return false, "the EtcdCluster does not exist"
-	}
 	s := quorum.NewSnapshot(v)
 	// The kubelet of such a machine may have registered again, or may do so as long as it exists.
 	if e.Ending != "" && !quorum.IsReplaced(g, e.Node) {
@@ -191,9 +188,6 @@ func ResolveByHand(
 // The states must come from reads without a cache. For a Node that could not be read, no grant is
 // returned.
 func Tombstones(v quorum.View) []v1alpha1.Grant {
-	if v.Cluster == nil {
-		return nil
-	}
 	c, s := v.Cluster, quorum.NewSnapshot(v)
 	var found []v1alpha1.Grant
 	for _, b := range c.Spec.Members {

@@ -25,9 +25,7 @@ import (
 // A drain is decided like a deletion, but only for a node that is closed.
 func Decide(v View, r Request) Verdict {
 	if verdict, isRefused := RefuseOpenNode(v.Nodes[r.Node], r); isRefused {
-		if v.Cluster != nil {
-			verdict.Cluster = observation.ClusterIDOf(v.Cluster)
-		}
+		verdict.Cluster = observation.ClusterIDOf(v.Cluster)
 		return verdict
 	}
 	return decideQuorum(v, r)
@@ -35,9 +33,6 @@ func Decide(v View, r Request) Verdict {
 
 // decideQuorum decides whether or not the node is closed.
 func decideQuorum(v View, r Request) Verdict {
-	if v.Cluster == nil {
-		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given"}
-	}
 	t := newTarget(NewSnapshot(v), r)
 	if len(t.Lists) == 0 {
 		return t.refuseWithoutList()

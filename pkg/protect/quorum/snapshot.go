@@ -61,9 +61,6 @@ func NewSnapshot(v View) Snapshot {
 		proven:        map[v1alpha1.MemberID]bool{},
 		Corrupt:       map[v1alpha1.MemberID]bool{},
 	}
-	if s.Cluster == nil {
-		s.Cluster = &v1alpha1.EtcdCluster{}
-	}
 	for _, b := range s.Cluster.Spec.Members {
 		s.Bindings[b.MemberID] = b
 	}

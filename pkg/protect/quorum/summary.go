@@ -59,9 +59,6 @@ func (m memberState) summary() MemberSummary {
 
 // Summarize describes the cluster without any deletion.
 func Summarize(v View) Summary {
-	if v.Cluster == nil {
-		return Summary{Message: "no EtcdCluster"}
-	}
 	s := NewSnapshot(v)
 	if len(s.Lists) == 0 {
 		if len(s.Cluster.Spec.Members) == 0 {
@@ -97,9 +94,6 @@ func (s Snapshot) worstTally() *memberTally {
 // Members describes the members of the list from which the numbers of Summarize are. Without a
 // confirmed list, the result is empty.
 func Members(v View) []MemberSummary {
-	if v.Cluster == nil {
-		return nil
-	}
 	worst := NewSnapshot(v).worstTally()
 	if worst == nil {
 		return nil
@@ -131,9 +125,6 @@ func Alarms() []string { return []string{CorruptAlarm, noSpaceAlarm} }
 // Inspect describes the cluster for monitoring.
 func Inspect(v View) Overview {
 	o := Overview{Summary: Summarize(v)}
-	if v.Cluster == nil {
-		return o
-	}
 	s := NewSnapshot(v)
 	for _, id := range s.listedMembers() {
 		switch b, exists := s.nodeOf(id); {

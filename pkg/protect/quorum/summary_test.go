@@ -55,5 +55,4 @@ func TestInspect(t *testing.T) {
 			require.Equal(t, test.want, got, o.Message)
 		})
 	}
-	require.False(t, quorum.Inspect(quorum.View{}).Known)
 }

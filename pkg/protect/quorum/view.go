@@ -13,6 +13,7 @@ import (
 // A View describes one etcd cluster while a deletion is reviewed. The bindings, grants and
 // observations are from one version of the EtcdCluster.
 type View struct {
+	// Cluster is never nil.
 	Cluster *v1alpha1.EtcdCluster
 	// Nonces are the nonce of the probe request, and those of later versions of the object. An
 	// observation with another nonce is older than the probe request.
