@@ -144,7 +144,7 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 	}
 	decision := quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
 	if !decision.Allowed && req.BreakGlass != nil {
-		req.Labelled = true // The addresses of the Node count too for what is lost with it.
+		req.CountAddresses = true // More members may be lost with the Node than DecideUnlabelled found.
 		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req)); err != nil {
 			decision = cannotDecide(req, err)
 		}

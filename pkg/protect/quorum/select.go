@@ -21,7 +21,7 @@ func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster
 		observers = 1
 	}
 	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool {
-		return hasAssignedMember(c, r) || ((r.Labelled || r.Drain) && len(membersListedAt(c, r.Addresses, observers)) > 0)
+		return hasAssignedMember(c, r) || (r.countsAddresses() && len(membersListedAt(c, r.Addresses, observers)) > 0)
 	})
 }
 

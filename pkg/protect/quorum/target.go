@@ -96,7 +96,7 @@ func (t requestTarget) isLocatedElsewhere(id v1alpha1.MemberID) bool {
 func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.MemberID {
 	var found []v1alpha1.MemberID
 	for _, m := range list.Members {
-		isAtNode := (t.Labelled || t.Drain) && observation.IsAtAddress(m, t.Addresses)
+		isAtNode := t.countsAddresses() && observation.IsAtAddress(m, t.Addresses)
 		if t.assigned[m.ID] || (isAtNode && !t.isLocatedElsewhere(m.ID)) {
 			found = append(found, m.ID)
 		}
