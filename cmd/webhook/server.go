@@ -158,7 +158,7 @@ func (s webhookServer) addLeader(
 		},
 	}
 	if machines != nil {
-		options.Ending = machines.Ending
+		options.MachineEnding = machines.Ending
 	}
 	leaderLoop, err := leader.New(ctx, options)
 	if err != nil {

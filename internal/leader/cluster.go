@@ -37,10 +37,10 @@ type clusterState struct {
 	proven map[v1alpha1.MemberID]healthProof
 	// returns holds what is known about the return of drained nodes, by Node UID.
 	returns map[types.UID]membership.NodeReturn
-	// grantRecords holds when the leader first read each open grant, by Node UID.
-	grantRecords map[types.UID]grantRecord
-	// ending are the grants for which the last probe found a reason to end.
-	ending map[types.UID]endingGrant
+	// grantClocks holds when the leader first read each open grant, by Node UID.
+	grantClocks map[types.UID]grantClock
+	// resolvable are the grants for which the last probe found a reason to end.
+	resolvable map[types.UID]resolvableGrant
 	// bound is the condition about claims after the last probe, without a type before it.
 	bound  metav1.Condition
 	logged loop.LogOnce
@@ -52,7 +52,8 @@ type clusterState struct {
 
 func newClusterState() *clusterState {
 	return &clusterState{
-		proven: map[v1alpha1.MemberID]healthProof{}, ending: map[types.UID]endingGrant{}, labelled: map[types.UID]string{},
+		proven: map[v1alpha1.MemberID]healthProof{}, resolvable: map[types.UID]resolvableGrant{},
+		labelled: map[types.UID]string{},
 	}
 }
 

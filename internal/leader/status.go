@@ -97,10 +97,7 @@ func statusOf(
 	return status
 }
 
-func count(n int) *int32 {
-	c := int32(n) // A member list has at most twenty entries.
-	return &c
-}
+func count(n int) *int32 { return new(int32(n)) } // A member list has at most twenty entries.
 
 // removeObservations removes the observations of Nodes that are gone. The agent that owns such
 // an entry is gone as well, and the schema allows a hundred entries. The observation of a

@@ -79,7 +79,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	now := func() time.Time { return time.Now().Add(time.Duration(r.skew.Load())) }
 	options := leader.Options{Store: store, Log: log, Registerer: registry, Now: now}
 	if r.keeper = r.newKeeper(connection, store); r.keeper != nil {
-		options.Ending = r.keeper.Ending
+		options.MachineEnding = r.keeper.Ending
 	}
 	r.leader, err = leader.New(r.ctx, options)
 	if err != nil {

@@ -23,8 +23,7 @@ type ResolveEvidence struct {
 	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
 	// the agent of the Node to which the member is bound has proven it healthy (SelfProven).
 	ProvenSince map[v1alpha1.MemberID]time.Time
-	// Ending is why the machine of the Node with this name is about to end without another request.
-	// It is empty if nothing ends it.
+	// Ending is why a controller is already ending the machine of the Node. It is empty if none does.
 	Ending string
 	// Return is what is known about the return of the node, if the grant is for a drain.
 	Return NodeReturn
