@@ -87,8 +87,8 @@ type Leader struct {
 	metrics *metrics
 	wake    loop.Signal
 	logged  loop.LogOnce
-	// overrides are the break-glass overrides that Nodes had.
-	overrides overrides
+	// breakGlass has the break-glass overrides that Nodes had.
+	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
 }
@@ -105,7 +105,7 @@ func New(ctx context.Context, o Options) (*Leader, error) {
 	}
 	// Most updates of Nodes are heartbeats. They do not wake the loop.
 	isChange := func(before, after *corev1.Node) bool {
-		l.overrides.record(after, l.Now()) // The Node may be gone before the next round.
+		l.breakGlass.record(after, l.Now()) // The Node may be gone before the next round.
 		return keyOf(before) != keyOf(after)
 	}
 	return l, l.Store.FollowNodes(isChange, l.wake.Notify)

@@ -39,7 +39,7 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", text)
 		}
 		index[node.Name] = nodeEntry{Node: node, announced: announced}
-		l.overrides.record(node, l.Now())
+		l.breakGlass.record(node, l.Now())
 	}
 	return index
 }

@@ -47,7 +47,7 @@ func ExampleBind() {
 	}
 	nodes := []observation.AnnouncingNode{announcing("node1", "uid1", "a", "10.0.0.1")}
 	cluster.Spec.Members, _ = membership.Bind(cluster, nodes, []string{"n1"}, quorumtest.Noon())
-	nodes = append(nodes, announcing("node2", "uid2", "a", "10.0.0.2")) // announces the member of node1
+	nodes = append(nodes, announcing("node2", "uid2", "a", "10.0.0.2")) // the member of node1
 	bindings, refused := membership.Bind(cluster, nodes, []string{"n1"}, quorumtest.Noon())
 	fmt.Println(bindings)
 	fmt.Println(len(refused), "claim is refused")

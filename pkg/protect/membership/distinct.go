@@ -54,8 +54,8 @@ func isShownDistinct(s quorum.Snapshot, id, other v1alpha1.MemberID) bool {
 	}))
 }
 
-// recordableMembers returns, sorted, the members of the cluster that are bound to a Node, announced by
-// one, or named by a grant.
+// recordableMembers returns, sorted, the members of the cluster that are bound to a Node, announced
+// by one, or named by a grant.
 func recordableMembers(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, b := range c.Spec.Members {

@@ -28,8 +28,8 @@ type Snapshot struct {
 	Now time.Time
 	// possibleNodes are the Nodes where the members may run that are not located.
 	possibleNodes []v1alpha1.Binding
-	// unlocatedHosts are the hosts of the peer URLs of members that are not located. It is empty if the
-	// cluster has no grant.
+	// unlocatedHosts are the hosts of the peer URLs of members that are not located. It is empty if
+	// the cluster has no grant.
 	unlocatedHosts map[v1alpha1.MemberID][]string
 	// Answers are the observations of observers that answer the probe request, and that are from a
 	// live Node.

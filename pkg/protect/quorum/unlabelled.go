@@ -20,8 +20,8 @@ import (
 //   - at whose address the observers on two other Nodes list a member that is not located: its own
 //     agent has not announced the member yet,
 //   - whose agent found a server that has never identified itself,
-//   - whose agent has not reported yet, and at whose address one observer lists a member that is not
-//     located.
+//   - whose agent has not reported yet, and at whose address one observer lists a member that is
+//     not located.
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasAssignedMember(c, r) }) {
 		members, doubtful := assignedMembers(c, r)
