@@ -146,7 +146,7 @@ func (k candidate) locatedLists(
 ) (found []v1alpha1.Observation, missing string) {
 	for _, o := range k.lists {
 		m, _ := observation.FindMember(o, o.LocalMember)
-		at := nodesFor(c, m, nodes)
+		at := hostsInList(c, m, nodes)
 		if len(at) != 1 || at[0].UID != o.NodeUID {
 			missing += fmt.Sprintf("; node %s claims member %s, which %s", o.Node, m.ID, describePlaces(at))
 			continue
@@ -154,7 +154,7 @@ func (k candidate) locatedLists(
 		agree := 0
 		for _, other := range k.lists {
 			same, _ := observation.FindMember(other, m.ID)
-			if slices.Equal(nodeUIDs(nodesFor(c, same, nodes)), nodeUIDs(at)) {
+			if slices.Equal(nodeUIDs(hostsInList(c, same, nodes)), nodeUIDs(at)) {
 				agree++
 			}
 		}
@@ -168,10 +168,10 @@ func (k candidate) locatedLists(
 	return found, missing
 }
 
-// nodesFor returns the Nodes on which a member may run by one list and the announcements: those at
-// its addresses that announce it, or else those at its addresses. If the addresses are those of no
-// Node, it returns the Nodes that announce the member.
-func nodesFor(
+// hostsInList returns the Nodes on which a member may run by one list and the announcements: those
+// at its addresses that announce it, or else those at its addresses. If the addresses are those of
+// no Node, it returns the Nodes that announce the member.
+func hostsInList(
 	c *v1alpha1.EtcdCluster, m v1alpha1.MemberStatus, nodes []observation.AnnouncingNode,
 ) []observation.AnnouncingNode {
 	isAnnounced := func(n observation.AnnouncingNode) bool { return n.HasAnnounced(observation.ClusterIDOf(c), m.ID) }
@@ -184,13 +184,13 @@ func nodesFor(
 	return slices.DeleteFunc(slices.Clone(at), func(n observation.AnnouncingNode) bool { return !isAnnounced(n) })
 }
 
-// nodesIn returns the Nodes on which a member may run by the lists of the bootstrap.
-func nodesIn(
+// hostsInLists returns the Nodes on which a member may run by the lists of the bootstrap.
+func hostsInLists(
 	lists []v1alpha1.Observation, id v1alpha1.MemberID, c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode,
 ) (at []observation.AnnouncingNode, isListed bool) {
 	for _, o := range lists {
 		if m, found := observation.FindMember(o, id); found {
-			return nodesFor(c, m, nodes), true
+			return hostsInList(c, m, nodes), true
 		}
 	}
 	return nil, false
