@@ -218,9 +218,6 @@ func (s *Store) view(
 	}, nil
 }
 
-// MinRemainingTolerance returns the tolerance that Views carry.
-func (s *Store) MinRemainingTolerance() int { return s.tolerance }
-
 // possibleNodes returns the Nodes where the members may run that are not located. The addresses may
 // come from the cache, because a Node keeps its addresses; the state of such a Node is then read
 // live like that of any other.

@@ -117,8 +117,7 @@ func (l *Leader) probeAndWrite(
 	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
 	view := quorum.View{
 		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(nodes),
-		PossibleNodes:         index.possibleNodes(result.Cluster),
-		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
+		PossibleNodes: index.possibleNodes(result.Cluster),
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)
 	s.addReturns(view, l.Now())

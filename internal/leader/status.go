@@ -38,7 +38,6 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: result.Cluster, Nonces: result.Nonces,
 		Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
-		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
 	}
 	inputs := summaryInputs{view, s.bound}
 	if s.summarized != nil && inputs.equal(*s.summarized) {

@@ -28,7 +28,7 @@ type View struct {
 	// are still to come. The zero time is before all of them.
 	Now time.Time
 	// MinRemainingTolerance is the number of further voters that the cluster must be able to lose
-	// after the deletion. Default 0.
+	// after the deletion. Default 0. Only Decide reads it.
 	MinRemainingTolerance int
 }
 
