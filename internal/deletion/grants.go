@@ -50,6 +50,8 @@ type grantRequest struct {
 	done    chan struct{}
 	verdict quorum.Verdict
 	err     error
+	// needsGrant means that the verdict counts only when its grant is written.
+	needsGrant bool
 }
 
 // grant writes the grant for one cluster and returns the verdict that it stands for.
@@ -215,7 +217,7 @@ func decideAll(view quorum.View, batch []*grantRequest) []clusterstore.Operation
 
 // decideFrom sets the result of the request, and returns the grant that it needs.
 func (g *grantRequest) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
-	g.verdict, g.err = quorum.Verdict{}, context.Cause(g.ctx)
+	g.verdict, g.err, g.needsGrant = quorum.Verdict{}, context.Cause(g.ctx), false
 	if g.err != nil {
 		return grant, false
 	}
@@ -227,13 +229,13 @@ func (g *grantRequest) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew
 	if g.err = requireNode(view.Nodes[g.request.Node], g.request); g.err != nil {
 		return grant, false
 	}
-	g.verdict, g.err = verdict, errNotRecorded
+	g.verdict, g.err, g.needsGrant = verdict, errNotRecorded, true
 	return newGrant(view, g.request, verdict), true
 }
 
 // setRecorded sets that the grant of the request was written, if it needs one.
 func (g *grantRequest) setRecorded() {
-	if errors.Is(g.err, errNotRecorded) {
+	if g.needsGrant {
 		g.err = nil
 	}
 }
