@@ -83,9 +83,8 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	if err != nil {
 		return quorum.Decision{}, err
 	}
-	selected := quorum.Select(all, req)
 	if req.BreakGlass != nil {
-		return r.breakGlass(ctx, req, selected)
+		return r.breakGlass(ctx, req, quorum.Select(all, req))
 	}
 	if req.Drain {
 		node := r.store.LiveStates(ctx, []string{req.Node})[req.Node]
@@ -96,16 +95,11 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 			return quorum.Combine([]quorum.Verdict{verdict}), nil
 		}
 	}
-	if missing := quorum.RefuseUndecidable(all, req); len(missing) > 0 {
-		return quorum.Combine(missing), nil
-	}
-	if len(selected) == 0 {
-		if req.Labelled {
-			return quorum.Combine([]quorum.Verdict{quorum.RefuseUnattributed(req)}), nil
-		}
-		return quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, nil
-	}
-	if req.DryRun {
+	selected, decision, isDecided := quorum.SelectOrDecide(all, req)
+	switch {
+	case isDecided:
+		return decision, nil
+	case req.DryRun:
 		return r.dryRun(ctx, req, selected)
 	}
 	return r.probeAndGrant(ctx, req, selected)

@@ -3,8 +3,9 @@
 //
 // A caller has the EtcdClusters and a [Request] for the deletion of one Node:
 //
-//  1. [Select] returns the clusters that may have a member on the Node. [RefuseUndecidable],
-//     [RefuseUnattributed] and [RefuseUnparsable] refuse where a decision is impossible.
+//  1. [SelectOrDecide] returns the clusters that may have a member on the Node ([Select]), or
+//     refuses where a decision is impossible ([RefuseUndecidable], [RefuseUnattributed]).
+//     [RefuseUnparsable] refuses a Node whose announcement cannot be read.
 //  2. The caller requests fresh observations from the agents of each selected cluster and
 //     builds a [View].
 //  3. [Decide] returns the [Verdict] for one cluster. The deletion is allowed if every verdict

@@ -25,6 +25,24 @@ func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster
 	})
 }
 
+// SelectOrDecide returns the clusters to decide on, or the decision if no observation can change
+// it: no cluster can be decided on, or none may have a member on the node.
+func SelectOrDecide(
+	clusters []*v1alpha1.EtcdCluster, r Request,
+) (selected []*v1alpha1.EtcdCluster, decision Decision, isDecided bool) {
+	if refused := RefuseUndecidable(clusters, r); len(refused) > 0 {
+		return nil, Combine(refused), true
+	}
+	selected = Select(clusters, r)
+	switch {
+	case len(selected) > 0:
+		return selected, Decision{}, false
+	case r.Labelled:
+		return nil, Combine([]Verdict{RefuseUnattributed(r)}), true
+	}
+	return nil, Decision{Allowed: true, Reason: NothingToProtect}, true
+}
+
 // filterClusters returns the clusters that meet the condition, sorted by cluster ID.
 func filterClusters(
 	clusters []*v1alpha1.EtcdCluster, involved func(*v1alpha1.EtcdCluster) bool,

@@ -103,12 +103,9 @@ func (s State) decide(n *corev1.Node) quorum.Decision {
 	if err != nil {
 		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnparsable(r, err)})
 	}
-	if missing := quorum.RefuseUndecidable(clusters, r); len(missing) > 0 {
-		return quorum.Combine(missing)
-	}
-	selected := quorum.Select(clusters, r)
-	if len(selected) == 0 {
-		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnattributed(r)})
+	selected, decision, isDecided := quorum.SelectOrDecide(clusters, r)
+	if isDecided {
+		return decision
 	}
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
