@@ -185,7 +185,7 @@ func (s webhookServer) newReviews(
 			pod := &corev1.Pod{}
 			return pod, m.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
 		},
-		Nodes: store.CachedNodes, LiveNodes: store.AllLiveNodes,
+		Nodes: store.CachedNodes, LiveNodes: store.LiveNodes,
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
 }
@@ -218,7 +218,7 @@ func (s webhookServer) addMachines(
 		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: machines,
 		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
 		Cached:       machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
-		Live:         machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
+		Live:         machinehook.EtcdSource{Nodes: store.LiveNodes, Clusters: store.LiveClusters},
 		Node:         liveNode(m),
 		Review:       reviews.ReviewMachine, Log: s.log,
 		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {

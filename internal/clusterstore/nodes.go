@@ -92,9 +92,8 @@ func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
 	if !s.nodes.HasSynced() {
 		return nil, fmt.Errorf("reading nodes: %w", errNotFilled)
 	}
-	slices.Sort(names)
 	var nodes []*corev1.Node
-	for _, name := range slices.Compact(names) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		object, exists, err := s.nodes.GetStore().GetByKey(name)
 		if err != nil {
 			return nil, fmt.Errorf("reading node %q: %w", name, err)
@@ -111,8 +110,8 @@ func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// AllLiveNodes lists all Nodes from the API server.
-func (s *Store) AllLiveNodes(ctx context.Context) ([]*corev1.Node, error) {
+// LiveNodes lists all Nodes from the API server.
+func (s *Store) LiveNodes(ctx context.Context) ([]*corev1.Node, error) {
 	list := &corev1.NodeList{}
 	if err := s.reader.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
@@ -124,10 +123,9 @@ func (s *Store) AllLiveNodes(ctx context.Context) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// LiveNodes reads the named Nodes from the API server. A failed read is part of the result.
-func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNode {
-	slices.Sort(names)
-	names = slices.Compact(names)
+// LiveNodesNamed reads the named Nodes from the API server. A failed read is part of the result.
+func (s *Store) LiveNodesNamed(ctx context.Context, names []string) map[string]LiveNode {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	found := make([]LiveNode, len(names))
 	var g errgroup.Group
 	g.SetLimit(maxParallelReads)
@@ -154,7 +152,7 @@ func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNo
 
 // LiveStates reads the states of the named Nodes from the API server.
 func (s *Store) LiveStates(ctx context.Context, names []string) map[string]observation.NodeState {
-	return s.StatesOf(s.LiveNodes(ctx, names))
+	return s.StatesOf(s.LiveNodesNamed(ctx, names))
 }
 
 // StatesOf returns the states of the Nodes.
@@ -227,7 +225,7 @@ func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v
 	}
 	nodes, err := s.CachedNodes(ctx)
 	if err != nil {
-		nodes, err = s.AllLiveNodes(ctx)
+		nodes, err = s.LiveNodes(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)

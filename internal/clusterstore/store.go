@@ -91,7 +91,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
 		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
 	}
-	s.requester = newProbeRequester(o.Client, s.Cluster, o.ProbeInterval, probes)
+	s.requester = newProbeRequester(o.Client, s.LiveCluster, o.ProbeInterval, probes)
 	return s, s.Follow(ctx, s.requester.addVersion)
 }
 
@@ -164,8 +164,8 @@ func listClusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdClus
 	return found, nil
 }
 
-// Cluster reads one EtcdCluster from the API server.
-func (s *Store) Cluster(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error) {
+// LiveCluster reads one EtcdCluster from the API server.
+func (s *Store) LiveCluster(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error) {
 	c := &v1alpha1.EtcdCluster{}
 	if err := s.reader.Get(ctx, client.ObjectKey{Name: name}, c); err != nil {
 		return nil, fmt.Errorf("reading etcd cluster %s: %w", name, err)
@@ -201,7 +201,7 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 	}
 	// The API server answers 422 both for a failed test and for an object that the schema
 	// forbids (apiserver's handlers/patch.go).
-	now, readErr := s.Cluster(ctx, c.Name)
+	now, readErr := s.LiveCluster(ctx, c.Name)
 	if readErr != nil {
 		return nil, readErr
 	}

@@ -183,7 +183,7 @@ func (r *Reviewer) writeGrants(batch []*grantRequest) {
 			fail(fmt.Errorf("recording the grant: %w", err))
 			return
 		}
-		if c, err = r.store.Cluster(ctx, c.Name); err != nil {
+		if c, err = r.store.LiveCluster(ctx, c.Name); err != nil {
 			fail(err)
 			return
 		}

@@ -163,7 +163,7 @@ func (q *quietTimer) waitForNewer(ctx context.Context, result clusterstore.Probe
 // decideFromLive decides once more, from the live object: a watch that hangs must not hide
 // observations.
 func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quorum.Request) probedCluster {
-	if _, err := r.store.Cluster(ctx, p.result.Cluster.Name); err != nil {
+	if _, err := r.store.LiveCluster(ctx, p.result.Cluster.Name); err != nil {
 		return p
 	}
 	now := p.request.Result()

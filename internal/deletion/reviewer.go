@@ -116,7 +116,7 @@ func (r *Reviewer) repeat(
 		if _, isRepeated = quorum.Repeat(p.view, req, time.Now()); !isRepeated {
 			return quorum.Decision{}, false
 		}
-		live, err := r.store.Cluster(ctx, p.view.Cluster.Name)
+		live, err := r.store.LiveCluster(ctx, p.view.Cluster.Name)
 		if err != nil || live.UID != p.view.Cluster.UID {
 			return quorum.Decision{}, false
 		}

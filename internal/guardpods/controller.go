@@ -240,7 +240,7 @@ func (c *Controller) liveState(ctx context.Context, due map[string][]string) (gu
 			}
 		}
 	}
-	for name, live := range c.Store.LiveNodes(ctx, names) {
+	for name, live := range c.Store.LiveNodesNamed(ctx, names) {
 		if live.Err != nil {
 			return s, fmt.Errorf("reading node %q: %w", name, live.Err)
 		}

@@ -87,7 +87,7 @@ var errNotAnnounced = errors.New("the node no longer announces the etcd cluster"
 // the cache. Otherwise the leader would create an EtcdCluster again that an operator deletes just
 // after the announcement was removed.
 func (l *Leader) createAnnounced(ctx context.Context, c *v1alpha1.EtcdCluster, announcer string) error {
-	live := l.Store.LiveNodes(ctx, []string{announcer})[announcer]
+	live := l.Store.LiveNodesNamed(ctx, []string{announcer})[announcer]
 	if live.Err != nil {
 		return fmt.Errorf("reading node %q: %w", announcer, live.Err)
 	}

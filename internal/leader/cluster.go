@@ -100,7 +100,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *cl
 func (l *Leader) probeAndWrite(
 	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, subject probeSubject, s *clusterState,
 ) error {
-	live, err := l.Store.Cluster(ctx, c.Name)
+	live, err := l.Store.LiveCluster(ctx, c.Name)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,8 @@ func (l *Leader) probeAndWrite(
 	s.probe, s.subject = probe, &subject
 	result := l.waitForObservations(ctx, probe, index)
 
-	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
+	names := append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...)
+	nodes := l.Store.LiveNodesNamed(ctx, names)
 	view := quorum.View{
 		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(nodes),
 		PossibleNodes: index.possibleNodes(result.Cluster),

@@ -186,7 +186,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 // annotation in the same patch. It removes the annotation of a grant that is too young as well,
 // and leaves the grant: an operator who names it may mean an earlier deletion.
 func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster, s *clusterState) error {
-	c, err := l.Store.Cluster(ctx, cached.Name)
+	c, err := l.Store.LiveCluster(ctx, cached.Name)
 	if err != nil {
 		return err
 	}

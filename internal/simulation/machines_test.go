@@ -270,7 +270,7 @@ func (r *simulatedReplica) newKeeper(connection apiClient, store *clusterstore.S
 		ClusterAPI: r.sim.machines.kind == machine.KindMachine, Karpenter: r.sim.machines.kind == machine.KindNodeClaim,
 		Client: dynamicClient{r: r}, FindResource: find,
 		Cached: machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
-		Live:   machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
+		Live:   machinehook.EtcdSource{Nodes: store.LiveNodes, Clusters: store.LiveClusters},
 		Node:   connection.node,
 		Review: r.reviewMachine, RecordEvent: func(*corev1.ObjectReference, string, string, string) {},
 		Log: r.sim.logger(r.number),
