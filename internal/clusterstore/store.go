@@ -95,14 +95,17 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	return s, s.Follow(ctx, s.requester.addVersion)
 }
 
-// Follow calls seen for every version of every EtcdCluster that the cache learns of, deleted
-// ones included.
+// Follow calls seen for every version of every EtcdCluster that the cache learns of, deleted ones
+// included. If a watch missed the deletion, that is the last version that the cache had.
 func (s *Store) Follow(ctx context.Context, seen func(*v1alpha1.EtcdCluster)) error {
 	informer, err := s.cache.GetInformer(ctx, &v1alpha1.EtcdCluster{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("opening the informer for EtcdClusters: %w", err)
 	}
 	call := func(obj any) {
+		if missed, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = missed.Obj
+		}
 		if c, ok := obj.(*v1alpha1.EtcdCluster); ok {
 			seen(c)
 		}
