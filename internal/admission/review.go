@@ -24,6 +24,9 @@ type review struct {
 	// node is the Node as the API server was about to delete it. For an eviction it is empty until
 	// the pod and its Node have been read.
 	node *corev1.Node
+	// version is the resourceVersion of node as the API server was about to delete it. A live read may
+	// return a later one.
+	version string
 	// namespace and pod name the pod of an eviction. They are empty for the deletion of a Node.
 	namespace, pod string
 	// machine is the object in the review of a machine. The node is then empty until it is known.
@@ -32,8 +35,6 @@ type review struct {
 	// refuses if it cannot decide.
 	isLast bool
 	user   string
-	// version is the resourceVersion of that Node. A live read may return a later one.
-	version string
 	// id is the UID of the request. One DELETE makes several reviews, each with its own ID.
 	id     string
 	dryRun bool

@@ -284,21 +284,21 @@ type IgnoredObservation struct {
 func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	var found []IgnoredObservation
 	for _, o := range c.Status.Observations {
-		for reason, applies := range map[IgnoredReason]bool{
-			NotBound:       ignoredReason(c, o) == NotBound,
-			OtherNode:      ignoredReason(c, o) == OtherNode,
-			NotHeard:       ignoredReason(c, o) == NotHeard,
-			NeverAsked:     o.Nonce == "",
-			BadID:          !hasValidIDs(o),
-			TooManyMembers: len(o.Members) > maxMembers,
-			MemberTwice:    len(o.Members) <= maxMembers && len(MergeDuplicates(o.Members)) < len(o.Members),
-			OthersMember: slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-				return b.MemberID == o.LocalMember && b.Node != o.Node
-			}),
-			TimeAhead: o.Time.After(now.Add(ClockSkew)),
+		isOthers := func(b v1alpha1.Binding) bool { return b.MemberID == o.LocalMember && b.Node != o.Node }
+		for _, part := range []struct {
+			reason  IgnoredReason
+			applies bool
+		}{
+			{ignoredReason(c, o), ignoredReason(c, o) != ""},
+			{NeverAsked, o.Nonce == ""},
+			{BadID, !hasValidIDs(o)},
+			{TooManyMembers, len(o.Members) > maxMembers},
+			{MemberTwice, len(o.Members) <= maxMembers && len(MergeDuplicates(o.Members)) < len(o.Members)},
+			{OthersMember, slices.ContainsFunc(c.Spec.Members, isOthers)},
+			{TimeAhead, o.Time.After(now.Add(ClockSkew))},
 		} {
-			if applies {
-				found = append(found, IgnoredObservation{Node: o.Node, Reason: reason})
+			if part.applies {
+				found = append(found, IgnoredObservation{Node: o.Node, Reason: part.reason})
 			}
 		}
 	}
