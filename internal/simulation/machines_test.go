@@ -255,8 +255,8 @@ func (r *simulatedReplica) pendingMachineVersions() int {
 	return r.machineWatch.pending()
 }
 
-// newKeeper returns the real Keeper of hooks, or nil if there are no machine objects.
-func (r *simulatedReplica) newKeeper(connection apiClient, store *clusterstore.Store) *machinehook.Keeper {
+// newController returns the real Controller of hooks, or nil if there are no machine objects.
+func (r *simulatedReplica) newController(connection apiClient, store *clusterstore.Store) *machinehook.Controller {
 	if r.sim.machines == nil {
 		return nil
 	}
