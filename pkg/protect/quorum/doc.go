@@ -19,6 +19,9 @@
 // modify their arguments. A value that could not be read has its own representation. It counts
 // neither as good news nor as the absence of a member.
 //
-// The code follows that order: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go;
-// then the texts in explain.go and steps.go. docs/verdict.md lists every rule with its tests.
+// The input is in request.go and view.go, the result in verdict.go. The code follows the order
+// above: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go; then the texts in
+// explain.go and steps.go. drain.go, unlabelled.go, breakglass.go and summary.go have the rules for
+// drains, for Nodes without the label, for the override, and without a request. docs/verdict.md
+// lists every rule with its tests.
 package quorum

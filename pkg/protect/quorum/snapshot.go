@@ -328,27 +328,3 @@ func (s Snapshot) missingLists() string {
 	}
 	return "no two agents returned the same confirmed member list"
 }
-
-// comparedWith returns the tally with what distinguishes its list from the other ones.
-func (t memberTally) comparedWith(lists []v1alpha1.Observation) memberTally {
-	t.members = slices.Clone(t.members)
-	for _, other := range lists {
-		if describeList(other) == describeList(t.list) {
-			continue
-		}
-		if t.sources == "" {
-			t.sources = fmt.Sprintf("the member lists differ; this is by the list of node %s", t.list.Node)
-		}
-		t.sources += fmt.Sprintf("; node %s lists %s", other.Node, describeList(other))
-		for i := range t.members {
-			_, isListed := observation.FindMember(other, t.members[i].ID)
-			t.members[i].isMissingElsewhere = t.members[i].isMissingElsewhere || !isListed
-		}
-	}
-	return t
-}
-
-// missingElsewhere returns the members that another list does not contain.
-func (t memberTally) missingElsewhere() []memberState {
-	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return !m.isMissingElsewhere })
-}
