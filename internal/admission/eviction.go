@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -100,7 +101,7 @@ func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answe
 		return alreadyDeleting() // Its members count as lost already.
 	}
 	r.node = live
-	return h.review(ctx, *r, quorum.IsLabelled(live))
+	return h.review(ctx, *r, observation.IsLabelled(live))
 }
 
 // allowUnguarded allows an eviction that keeps no drain from anything. It makes no grant.

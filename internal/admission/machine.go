@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -151,7 +152,7 @@ func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node)
 // cannot be read, the cache decides which entry that is.
 func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Node) answer {
 	e := h.otherNodeEntry()
-	if quorum.IsLabelled(node) {
+	if observation.IsLabelled(node) {
 		e = h.etcdNodeEntry()
 	}
 	r.node, r.version, r.machine = node, node.ResourceVersion, nil

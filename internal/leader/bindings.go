@@ -185,19 +185,12 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal)
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)
 	}
-	condition.Message = clipTo(strings.Join(reasons, "; "), maxConditionMessage)
+	condition.Message = observation.Truncate(strings.Join(reasons, "; "), maxConditionMessage)
 	return condition
 }
 
 // maxConditionMessage limits the message of a condition, which is part of refusals.
 const maxConditionMessage = 2000
-
-func clipTo(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "") + "…"
-}
 
 func joinIDs(ids []v1alpha1.MemberID) string {
 	parts := make([]string, len(ids))

@@ -48,14 +48,10 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 // label announces nothing: the agent writes both together.
 func announcedOn(node *corev1.Node) ([]evidence.MemberRef, error) {
 	annotation, ok := node.Annotations[observation.AnnouncementAnnotation]
-	if !ok || !isLabelled(node) {
+	if !ok || !observation.IsLabelled(node) {
 		return nil, nil
 	}
 	return observation.ParseAnnouncement(annotation)
-}
-
-func isLabelled(node *corev1.Node) bool {
-	return node.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
 }
 
 // announcers returns, sorted, the names of the Nodes that announce a member of the cluster.
@@ -148,7 +144,8 @@ func keyOf(node *corev1.Node) nodeKey {
 	return nodeKey{
 		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
 		Label: node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
-		Addresses: strings.Join(observation.AddressesOf(node), " "), Cordoned: isLabelled(node) && node.Spec.Unschedulable,
+		Addresses: strings.Join(observation.AddressesOf(node), " "),
+		Cordoned:  observation.IsLabelled(node) && node.Spec.Unschedulable,
 	}
 }
 
@@ -180,7 +177,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 // annotation is set: users remove the label to delete a node while the webhook is not reachable.
 func (l *Leader) needsLabel(node *corev1.Node) bool {
 	_, err := quorum.ParseBreakGlass(node.Annotations[quorum.BreakGlassAnnotation], node.UID, l.Now())
-	return node.DeletionTimestamp == nil && !isLabelled(node) && err != nil
+	return node.DeletionTimestamp == nil && !observation.IsLabelled(node) && err != nil
 }
 
 // A listedHolder is a Node that holds members by the lists of other Nodes.
@@ -200,7 +197,7 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 	all := []*v1alpha1.EtcdCluster{c}
 	var found []listedHolder
 	for name, node := range index {
-		if isLabelled(node.Node) || slices.ContainsFunc(c.Spec.Members,
+		if observation.IsLabelled(node.Node) || slices.ContainsFunc(c.Spec.Members,
 			func(b v1alpha1.Binding) bool { return b.Node == name }) {
 			continue
 		}

@@ -265,7 +265,7 @@ func (s EtcdSource) etcdNodes(ctx context.Context) (etcdNodes, error) {
 	}
 	var found etcdNodes
 	for _, n := range nodes {
-		if n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue || bound[n.UID] {
+		if observation.IsLabelled(n) || bound[n.UID] {
 			found = append(found, n)
 		}
 	}

@@ -54,12 +54,7 @@ func describeMember(ref evidence.MemberRef, name string) string {
 // truncate shortens a text that is written into several annotations. The names of a process's files
 // have no limit.
 func truncate(text string) string {
-	const limit = 1024
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) > limit {
-		text = strings.ToValidUTF8(text[:limit], "") + "…"
-	}
-	return text
+	return observation.Truncate(strings.ToValidUTF8(text, "\uFFFD"), 1024)
 }
 
 // conditionMessage returns the condition's message of a protected node: why the node is

@@ -32,6 +32,9 @@ func NodeOf(n *corev1.Node) AnnouncingNode {
 	}
 }
 
+// IsLabelled reports whether the Node has the label that selects the fail-closed entry.
+func IsLabelled(n *corev1.Node) bool { return n.Labels[EtcdMemberLabel] == EtcdMemberLabelValue }
+
 // AddressesOf returns all addresses of the Node.
 func AddressesOf(n *corev1.Node) []string {
 	var addresses []string

@@ -18,6 +18,14 @@ func Clip(text string) string {
 // OneLine replaces line breaks and repeated spaces by single spaces.
 func OneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
+// Truncate returns at most this many bytes of a text, and marks what it removes with an ellipsis.
+func Truncate(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "") + "…"
+}
+
 // Plural returns a number with its noun: `1 voter`, `3 voters`.
 func Plural(n int, thing string) string {
 	if n == 1 {

@@ -64,7 +64,7 @@ func (r Request) again() string { return r.Verb().Base + " the node again" }
 func RequestFor(n *corev1.Node) (Request, error) {
 	r := Request{
 		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, AgentSilent: !hasReported(n),
-		Labelled: IsLabelled(n), Addresses: observation.AddressesOf(n),
+		Labelled: observation.IsLabelled(n), Addresses: observation.AddressesOf(n),
 	}
 	var err error
 	r.Announced, err = observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
@@ -72,11 +72,6 @@ func RequestFor(n *corev1.Node) (Request, error) {
 		r.Unverified, err = observation.ParseUnverified(n.Annotations[observation.UnverifiedAnnotation])
 	}
 	return r, err
-}
-
-// IsLabelled reports whether the Node has the label that selects the fail-closed entry.
-func IsLabelled(n *corev1.Node) bool {
-	return n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
 }
 
 // hasReported reports whether the agent of the Node has found out whether the node holds a member.
