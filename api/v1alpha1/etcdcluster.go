@@ -95,8 +95,8 @@ type EtcdClusterSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce,omitempty"`
 
-	// Members are the bindings of members to Nodes. A binding outlives its Node: it is then a
-	// tombstone, and its member counts as lost. It ends when the member has left the member list.
+	// Members are the bindings of members to Nodes. A binding outlives its Node; its member then
+	// counts as lost. It ends when the member has left the member list.
 	//
 	// +optional
 	// +listType=map
@@ -177,8 +177,8 @@ type DistinctServer struct {
 	Others []MemberID `json:"others"`
 }
 
-// Grant records one allowed deletion of a Node that holds members of this cluster. The deletion
-// gives up the machine of the Node: a member that joins again on it counts as lost as well.
+// Grant records that the deletion or the drain of a Node with members of this cluster was allowed.
+// It gives up the machine of the Node: a member that joins again on it counts as lost as well.
 type Grant struct {
 	NodeUID types.UID `json:"nodeUID"`
 	// +kubebuilder:validation:MaxLength=253

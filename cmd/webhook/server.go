@@ -150,7 +150,7 @@ func onLeader(run func(context.Context) error) manager.RunnableFunc {
 
 // addLeader adds the leader's loop.
 func (s webhookServer) addLeader(
-	ctx context.Context, m manager.Manager, store *clusterstore.Store, machines *machinehook.Keeper,
+	ctx context.Context, m manager.Manager, store *clusterstore.Store, machines *machinehook.Controller,
 	recorder record.EventRecorder,
 ) error {
 	options := leader.Options{
@@ -163,7 +163,7 @@ func (s webhookServer) addLeader(
 		},
 	}
 	if machines != nil {
-		options.Ending = machines.Ending
+		options.MachineEnding = machines.Ending
 	}
 	leaderLoop, err := leader.New(ctx, options)
 	if err != nil {
@@ -190,7 +190,7 @@ func (s webhookServer) newReviews(
 			pod := &corev1.Pod{}
 			return pod, m.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
 		},
-		Nodes: store.CachedNodes, LiveNodes: store.AllLiveNodes,
+		Nodes: store.CachedNodes, LiveNodes: store.LiveNodes,
 		Events: recorder, Log: s.log, Registerer: s.registry,
 	})
 }
@@ -207,7 +207,7 @@ func liveNode(m manager.Manager) func(ctx context.Context, name string) (*corev1
 // leader. It returns nil if both are switched off.
 func (s webhookServer) addMachines(
 	m manager.Manager, store *clusterstore.Store, reviews *admission.Handler, recorder record.EventRecorder,
-) (*machinehook.Keeper, error) {
+) (*machinehook.Controller, error) {
 	if !s.clusterAPI && !s.karpenter {
 		return nil, nil //nolint:nilnil // There are no machines.
 	}
@@ -219,21 +219,21 @@ func (s webhookServer) addMachines(
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for the kinds of machines: %w", err)
 	}
-	keeper := machinehook.New(machinehook.Options{
+	controller := machinehook.New(machinehook.Options{
 		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: machines,
 		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
 		Cached:       machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
-		Live:         machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
+		Live:         machinehook.EtcdSource{Nodes: store.LiveNodes, Clusters: store.LiveClusters},
 		Node:         liveNode(m),
 		Review:       reviews.ReviewMachine, Log: s.log,
-		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
-			recorder.Event(about, kind, reason, message)
+		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
+			recorder.Event(about, eventType, reason, message)
 		},
 	})
-	if err := m.Add(onLeader(keeper.Run)); err != nil {
+	if err := m.Add(onLeader(controller.Run)); err != nil {
 		return nil, fmt.Errorf("adding the loop for machines: %w", err)
 	}
-	return keeper, nil
+	return controller, nil
 }
 
 // addGuardPods adds the loop for guard pods to the leader.
@@ -260,8 +260,8 @@ func (s webhookServer) addHoldWatcher(
 	watcher, err := holdwatch.New(holdwatch.Options{
 		CachedNodes: store.CachedNodes, WaitForSync: store.WaitForSync, Nodes: core.Nodes(),
 		ConfigMaps: core.ConfigMaps(s.namespace), Elected: m.Elected(),
-		Timeouts: s.holds, RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
-			recorder.Event(about, kind, reason, message)
+		Timeouts: s.holds, RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
+			recorder.Event(about, eventType, reason, message)
 		},
 		Log: s.log, Registerer: s.registry,
 	})

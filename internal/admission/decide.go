@@ -25,7 +25,7 @@ const (
 )
 
 // decideEtcdNode decides about a node with the etcd label.
-func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
+func (h *Handler) decideEtcdNode(ctx context.Context, r *review) answer {
 	if r.needsNoReview(r.node) {
 		return alreadyDeleting()
 	}
@@ -36,12 +36,17 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 	case err != nil && !apierrors.IsNotFound(err):
 		return answerCannotRead(r.node.Name, err)
 	case err != nil || live.UID != r.node.UID:
-		return answerGone(r)
+		return answerGone(*r)
 	case r.needsNoReview(live):
 		return alreadyDeleting()
 	}
 	r.node = live
-	req, problem, err := newRequest(r, true, time.Now())
+	return h.review(ctx, *r, true)
+}
+
+// review returns the answer of the Reviewer about the live Node of a review.
+func (h *Handler) review(ctx context.Context, r review, isLabelled bool) answer {
+	req, problem, err := newRequest(r, isLabelled, time.Now())
 	if err != nil && req.BreakGlass == nil {
 		return answerCannotDecide(quorum.RefuseUnparsable(req, err).Message).withProblem(problem)
 	}
@@ -54,12 +59,12 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r review) answer {
 
 // decideOtherNode decides about a node without the etcd label. It makes no request to the API
 // server unless the Node carries a break-glass annotation.
-func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
+func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 	if r.needsNoReview(r.node) {
 		return alreadyDeleting()
 	}
 	// An announcement that cannot be parsed is no reason to refuse: the bindings are enough here.
-	req, problem, _ := newRequest(r, false, time.Now())
+	req, problem, _ := newRequest(*r, false, time.Now())
 	if req.BreakGlass != nil {
 		// It becomes a grant, so a forged one must not count.
 		live, err := h.node(ctx, r.node.Name)
@@ -72,7 +77,7 @@ func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
 	decision, err := h.reviewer.ReviewUnlabelled(ctx, req)
 	switch {
 	case err != nil && decision.Reason != "":
-		return undecided(r, decision, err).withProblem(problem)
+		return undecided(*r, decision, err).withProblem(problem)
 	case err != nil:
 		why := fmt.Sprintf("holdfast cannot read its EtcdClusters: %v", err)
 		a := allowUndecided(http.StatusServiceUnavailable, notKnown, why)
@@ -83,7 +88,7 @@ func (h *Handler) decideOtherNode(ctx context.Context, r review) answer {
 }
 
 func answerGone(r review) answer {
-	if r.pod != "" {
+	if r.isDrain() {
 		return allowUnguarded(nodeGone)
 	}
 	a := refuse(nodeGone, fmt.Sprintf(
@@ -145,7 +150,7 @@ func refuse(reason quorum.Reason, message string) answer {
 func refuseUndecided(code int32, reason quorum.Reason, why string) answer {
 	a := refuse(reason, why+". Until this is resolved, deletions of nodes with the label "+
 		observation.EtcdMemberLabel+" are refused.")
-	a.code, a.isUnproven = code, true
+	a.code, a.isFallback, a.isNodeUnconfirmed = code, true, true
 	return a
 }
 
@@ -153,6 +158,7 @@ func refuseUndecided(code int32, reason quorum.Reason, why string) answer {
 func allowUndecided(_ int32, reason quorum.Reason, why string) answer {
 	warning := why + ". The node does not have the label " + observation.EtcdMemberLabel + ", so its deletion is allowed."
 	return answer{
-		Decision: quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}}, isUnproven: true,
+		Decision:   quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}},
+		isFallback: true, isNodeUnconfirmed: true,
 	}
 }

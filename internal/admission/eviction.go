@@ -8,15 +8,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -31,10 +30,8 @@ const (
 // parseEviction returns the review in an admission request. It returns an error for everything that
 // is not the eviction of a pod.
 func parseEviction(req admissionv1.AdmissionRequest) (review, error) {
-	r := review{
-		node: &corev1.Node{}, namespace: req.Namespace, pod: req.Name,
-		user: req.UserInfo.Username, id: string(req.UID), dryRun: req.DryRun != nil && *req.DryRun,
-	}
+	r := newReview(req)
+	r.namespace, r.pod = req.Namespace, req.Name
 	kind, versions := req.Kind, []string{"v1", "v1beta1"}
 	switch {
 	case req.Operation != admissionv1.Create:
@@ -65,7 +62,7 @@ func parseEviction(req admissionv1.AdmissionRequest) (review, error) {
 // decideEviction decides about the eviction of a pod. Each refusal tells the client to try again,
 // because that is what programs that drain nodes do then; another code ends `kubectl drain`. It
 // names no time to wait: client-go would wait inside the request.
-func (h *Handler) decideEviction(ctx context.Context, r review) answer {
+func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 	if r.namespace != guard.Namespace || !strings.HasPrefix(r.pod, guard.NamePrefix) {
 		return allowUnguarded(notGuard)
 	}
@@ -75,12 +72,12 @@ func (h *Handler) decideEviction(ctx context.Context, r review) answer {
 		// The answer that the API server would give. An allowed eviction could reach a guard pod that
 		// is created in the meantime.
 		a := refuse(guardGone, fmt.Sprintf("pod %q in namespace %s does not exist", r.pod, r.namespace))
-		a.code, a.isRoutine, a.isUnproven = http.StatusNotFound, true, true
+		a.code, a.isRoutine, a.isNodeUnconfirmed = http.StatusNotFound, true, true
 		return a
 	case err != nil:
 		a := answerCannotDecide(fmt.Sprintf("Pod %q cannot be read: %v. Try again; if the problem persists, "+
 			"check that the API server answers.", r.pod, err))
-		a.isUnproven = true
+		a.isNodeUnconfirmed = true
 		return retriable(a)
 	case pod.Spec.NodeName == "" || r.pod != guard.Name(pod.Spec.NodeName):
 		return allowUnguarded(notGuard)
@@ -89,9 +86,8 @@ func (h *Handler) decideEviction(ctx context.Context, r review) answer {
 }
 
 // decideDrain decides about the drain of the node of a guard pod. The name and the node of the pod
-// make it a guard pod; its labels and owners, which users can change, do not matter. It sets the
-// Node of the review.
-func (h *Handler) decideDrain(ctx context.Context, r review, node string) answer {
+// make it a guard pod; its labels and owners, which users can change, do not matter.
+func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answer {
 	r.node.Name = node
 	live, err := h.node(ctx, node)
 	switch {
@@ -99,21 +95,13 @@ func (h *Handler) decideDrain(ctx context.Context, r review, node string) answer
 		return allowUnguarded(nodeGone)
 	case err != nil:
 		a := answerCannotRead(node, err)
-		a.isUnproven = true
+		a.isNodeUnconfirmed = true
 		return a
 	case live.DeletionTimestamp != nil:
 		return alreadyDeleting() // Its members count as lost already.
 	}
-	live.DeepCopyInto(r.node)
-	req, problem, err := newRequest(r, quorum.IsLabelled(live), time.Now())
-	if err != nil && req.BreakGlass == nil {
-		return answerCannotDecide(quorum.RefuseUnparsable(req, err).Message).withProblem(problem)
-	}
-	decision, err := h.reviewer.Review(ctx, req)
-	if err != nil {
-		return undecided(r, decision, err).withProblem(problem)
-	}
-	return decided(decision).withProblem(problem)
+	r.node = live
+	return h.review(ctx, *r, observation.IsLabelled(live))
 }
 
 // allowUnguarded allows an eviction that keeps no drain from anything. It makes no grant.
@@ -133,7 +121,7 @@ func retriable(a answer) answer {
 // eviction will not become one if it is tried again.
 func refuseUndecidedEviction(code int32, reason quorum.Reason, why string) answer {
 	a := refuse(reason, why+". Until this is resolved, evictions of guard pods are refused.")
-	a.code, a.isUnproven = code, true
+	a.code, a.isFallback, a.isNodeUnconfirmed = code, true, true
 	if code == http.StatusBadRequest {
 		return a
 	}

@@ -164,7 +164,8 @@ type entry struct {
 	// subject is what the reviews of the entry are about.
 	subject string
 	parse   func(req admissionv1.AdmissionRequest) (review, error)
-	decide  func(ctx context.Context, r review) answer
+	// decide decides. It sets the Node of a review that does not name one.
+	decide func(ctx context.Context, r *review) answer
 	// fallback returns the answer if no decision is possible: to a review that cannot be parsed,
 	// or after a panic.
 	fallback func(code int32, reason quorum.Reason, why string) answer
@@ -175,14 +176,14 @@ type entry struct {
 func (h *Handler) etcdNodeEntry() entry {
 	return entry{
 		path: EtcdNodePath, deadline: etcdNodeDeadline, subject: deletionOfNode,
-		parse: parse, decide: h.decideEtcdNode, fallback: refuseUndecided, rejectBusy: refuseBusy,
+		parse: parseNode, decide: h.decideEtcdNode, fallback: refuseUndecided, rejectBusy: refuseBusy,
 	}
 }
 
 func (h *Handler) otherNodeEntry() entry {
 	return entry{
 		path: NodePath, deadline: nodeDeadline, subject: deletionOfNode,
-		parse: parse, decide: h.decideOtherNode, fallback: allowUndecided, rejectBusy: deferBusy,
+		parse: parseNode, decide: h.decideOtherNode, fallback: allowUndecided, rejectBusy: deferBusy,
 	}
 }
 
@@ -204,7 +205,7 @@ func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) ad
 	if err != nil {
 		a = e.fallback(http.StatusBadRequest, badReview, fmt.Sprintf("this review is not about the %s: %v", e.subject, err))
 	} else {
-		a = h.decide(ctx, e, r)
+		a = h.decide(ctx, e, &r)
 	}
 	h.record(e.path, r, a, time.Since(began))
 	return a.response(r.dryRun)
@@ -212,7 +213,7 @@ func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) ad
 
 // decide decides within the deadline of the entry. A panic costs this answer only, not the
 // process with all other answers.
-func (h *Handler) decide(ctx context.Context, e entry, r review) (a answer) {
+func (h *Handler) decide(ctx context.Context, e entry, r *review) (a answer) {
 	ctx, cancel := context.WithTimeout(ctx, e.deadline)
 	defer cancel()
 	defer func() {
@@ -224,8 +225,8 @@ func (h *Handler) decide(ctx context.Context, e entry, r review) (a answer) {
 		}
 	}()
 	a = e.decide(ctx, r)
-	if !a.Allowed && !a.isUnproven && a.Reason != nodeGone && h.isGone(ctx, r) {
-		a = answerGone(r)
+	if !a.Allowed && !a.isNodeUnconfirmed && a.Reason != nodeGone && h.isGone(ctx, *r) {
+		a = answerGone(*r)
 	}
 	return a
 }
@@ -239,5 +240,5 @@ func (h *Handler) isGone(ctx context.Context, r review) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReadTimeout)
 	defer cancel()
 	live, err := h.node(ctx, r.node.Name)
-	return apierrors.IsNotFound(err) || (err == nil && r.pod == "" && live.UID != r.node.UID)
+	return apierrors.IsNotFound(err) || (err == nil && !r.isDrain() && live.UID != r.node.UID)
 }

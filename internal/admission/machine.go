@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -58,11 +59,11 @@ func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user stri
 	began := time.Now()
 	e := h.machineEntry()
 	e.fallback = refuseUndecided
-	e.decide = func(ctx context.Context, r review) answer {
+	e.decide = func(ctx context.Context, r *review) answer {
 		return h.decideNodesOf(ctx, r, h.liveNodes, refuseUndecided)
 	}
 	r := review{node: &corev1.Node{}, machine: &m, user: user, isLast: true}
-	a := h.decide(ctx, e, r)
+	a := h.decide(ctx, e, &r)
 	if a.Allowed {
 		h.record(e.path, r, a, time.Since(began))
 	} else {
@@ -72,7 +73,7 @@ func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user stri
 }
 
 // decideMachine decides about the deletion of a Machine or a NodeClaim.
-func (h *Handler) decideMachine(ctx context.Context, r review) answer {
+func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 	if r.machine.Deleting {
 		return alreadyDeleting()
 	}
@@ -84,7 +85,7 @@ func (h *Handler) decideMachine(ctx context.Context, r review) answer {
 // go. Two Nodes may have the provider ID of one machine. The fallback answers if the Nodes are not
 // known. The last Node that the answer is about becomes that of the review.
 func (h *Handler) decideNodesOf(
-	ctx context.Context, r review, list nodeLister, fallback func(int32, quorum.Reason, string) answer,
+	ctx context.Context, r *review, list nodeLister, fallback func(int32, quorum.Reason, string) answer,
 ) answer {
 	nodes, err := list(ctx)
 	if err != nil {
@@ -100,19 +101,19 @@ func (h *Handler) decideNodesOf(
 		if why == "" {
 			continue
 		}
-		a, node := h.decideNodeOf(ctx, r, node)
+		a, node := h.decideNodeOf(ctx, *r, node)
 		switch {
 		case a.Reason == nodeGone || a.Reason == quorum.Deleting || a.Reason == quorum.NothingToProtect:
 			continue
 		case !a.Allowed:
-			node.DeepCopyInto(r.node)
+			r.node = node
 			a.Message += fmt.Sprintf("\n%s stands for node %s: %s.", r.machine, node.Name, why)
 			return a
 		case r.node.Name != "":
 			a.Message = combined.Message + "\n" + a.Message
 			a.Warnings = append(combined.Warnings, a.Warnings...)
 		}
-		node.DeepCopyInto(r.node)
+		r.node = node
 		combined = a
 	}
 	return combined
@@ -140,7 +141,7 @@ func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node)
 			return a, node
 		case ctx.Err() != nil:
 			a = answerCannotRead(node.Name, context.Cause(ctx))
-			a.isUnproven = true
+			a.isNodeUnconfirmed = true
 			return a, node
 		}
 		reviewed = node.UID
@@ -151,7 +152,7 @@ func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node)
 // cannot be read, the cache decides which entry that is.
 func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Node) answer {
 	e := h.otherNodeEntry()
-	if quorum.IsLabelled(node) {
+	if observation.IsLabelled(node) {
 		e = h.etcdNodeEntry()
 	}
 	r.endsMachine = r.isLast || r.machine.EndsWithNode()
@@ -159,11 +160,11 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 	if r.isLast {
 		r.version = ""
 	}
-	a := h.decide(ctx, e, r)
-	if r.isLast && a.Allowed && a.isUnproven {
+	a := h.decide(ctx, e, &r)
+	if r.isLast && a.Allowed && a.isFallback {
 		a = answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+
 			"own. It tries again; if the problem persists, see the log of the Holdfast webhook.", node.Name))
-		a.isUnproven = true
+		a.isFallback, a.isNodeUnconfirmed = true, true
 	}
 	return a
 }
@@ -173,6 +174,7 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 func allowMachineUndecided(_ int32, reason quorum.Reason, why string) answer {
 	warning := why + ". Holdfast does not know whether this machine has a node with etcd, so its deletion is allowed."
 	return answer{
-		Decision: quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}}, isUnproven: true,
+		Decision:   quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}},
+		isFallback: true, isNodeUnconfirmed: true,
 	}
 }

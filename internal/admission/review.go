@@ -24,6 +24,9 @@ type review struct {
 	// node is the Node as the API server was about to delete it. For an eviction it is empty until
 	// the pod and its Node have been read.
 	node *corev1.Node
+	// version is the resourceVersion of node as the API server was about to delete it. A live read may
+	// return a later one.
+	version string
 	// namespace and pod name the pod of an eviction. They are empty for the deletion of a Node.
 	namespace, pod string
 	// machine is the object in the review of a machine. The node is then empty until it is known.
@@ -34,19 +37,20 @@ type review struct {
 	// endsMachine is true if the machine of a Node that is being deleted ends without another review.
 	endsMachine bool
 	user        string
-	// version is the resourceVersion of that Node. A live read may return a later one.
-	version string
 	// id is the UID of the request. One DELETE makes several reviews, each with its own ID.
 	id     string
 	dryRun bool
 }
 
-// verb returns how texts name what is reviewed.
-func (r review) verb() quorum.Verb { return quorum.Request{Drain: r.pod != ""}.Verb() }
+// isDrain reports whether the review is about the eviction of a pod.
+func (r review) isDrain() bool { return r.pod != "" }
 
-// parse returns the review in an admission request. It returns an error for everything that is
+// verb returns how texts name what is reviewed.
+func (r review) verb() quorum.Verb { return quorum.Request{Drain: r.isDrain()}.Verb() }
+
+// parseNode returns the review in an admission request. It returns an error for everything that is
 // not the deletion of a whole Node.
-func parse(req admissionv1.AdmissionRequest) (review, error) {
+func parseNode(req admissionv1.AdmissionRequest) (review, error) {
 	r := newReview(req)
 	r.node.Name = req.Name
 	if err := checkDeletion(req, req.Kind == metav1.GroupVersionKind{Version: "v1", Kind: "Node"}); err != nil {
@@ -103,7 +107,7 @@ func (r review) target() string {
 // announcement that cannot be parsed is returned as the error, with a request that lacks it.
 func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, problem string, err error) {
 	req, err = quorum.RequestFor(r.node)
-	req.Version, req.Labelled, req.Drain = r.version, labelled, r.pod != ""
+	req.Version, req.Labelled, req.Drain = r.version, labelled, r.isDrain()
 	req.User, req.DryRun = r.user, r.dryRun
 	if value, isSet := r.node.Annotations[quorum.BreakGlassAnnotation]; isSet {
 		breakGlass, bad := quorum.ParseBreakGlass(value, r.node.UID, now)
@@ -135,8 +139,11 @@ type answer struct {
 	// isRoutine marks an answer that needs no log line and no event: the Node is already being
 	// deleted.
 	isRoutine bool
-	// isUnproven marks an answer about a Node whose existence is not confirmed: it makes no event.
-	isUnproven bool
+	// isNodeUnconfirmed marks an answer about a Node whose existence is not confirmed: it makes no
+	// event.
+	isNodeUnconfirmed bool
+	// isFallback marks the answer of an entry to a review that it cannot decide.
+	isFallback bool
 }
 
 // withProblem adds the problem of the break-glass annotation.
@@ -206,19 +213,19 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	if r.machine != nil {
 		log = log.With("machine", r.machine.String())
 	}
-	switch isDrain := r.pod != ""; {
+	switch isDrain := r.isDrain(); {
 	case !a.Allowed && isDrain:
 		log.Warn("drain refused", "message", a.Message)
 	case !a.Allowed:
 		log.Warn("node deletion refused", "message", a.Message)
-	case a.isUnproven:
+	case a.isFallback:
 		log.Warn("node deletion allowed without a decision", "warnings", a.Warnings)
 	case isDrain:
 		log.Info("drain allowed", "message", a.Message, "warnings", a.Warnings)
 	default:
 		log.Info("node deletion allowed", "message", a.Message, "warnings", a.Warnings)
 	}
-	if r.dryRun || a.isUnproven || a.Reason == nodeGone || a.Reason == quorum.Repeated {
+	if r.dryRun || a.isNodeUnconfirmed || a.Reason == nodeGone || a.Reason == quorum.Repeated {
 		return
 	}
 	h.recordEvent(r, a)
@@ -228,7 +235,7 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 func (h *Handler) recordEvent(r review, a answer) {
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
 	refused, allowed, verb := refusedEvent, allowedEvent, r.verb().Base
-	if r.pod != "" {
+	if r.isDrain() {
 		refused, allowed = drainRefusedEvent, drainAllowedEvent
 	}
 	switch {

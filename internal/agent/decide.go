@@ -255,7 +255,7 @@ func (d nodeDecision) events(before, after *corev1.Node) []nodeEvent {
 	if e := d.hold.Event; e != nil && d.isHoldWritten(after) {
 		found = append(found, nodeEvent{e.Type, e.Reason, e.Message})
 	}
-	was, is := isMember(before), isMember(after)
+	was, is := observation.IsLabelled(before), observation.IsLabelled(after)
 	switch p := d.protection; {
 	case p == nil || was == is:
 	case is && condition(before, observation.EtcdMemberCondition).Status != corev1.ConditionTrue:
@@ -306,11 +306,6 @@ func (d nodeDecision) machineEvents(before, after *corev1.Node) []nodeEvent {
 		found = append(found, nodeEvent{corev1.EventTypeWarning, "OpenStackIDsDiffer", d.openstack.Message})
 	}
 	return found
-}
-
-// isMember reports whether the Node has the label of an etcd member.
-func isMember(n *corev1.Node) bool {
-	return n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
 }
 
 func condition(n *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {

@@ -89,7 +89,7 @@ func testEtcd(t *testing.T, s testServer) {
 
 		f.host(func(f *fixture) { f.servers, f.unknown = nil, []string{"the process table: permission denied"} })
 		f.requireLog("permission denied")
-		require.True(t, isMember(s.get(t, f.name)), "a place that cannot be read ends no protection")
+		require.True(t, observation.IsLabelled(s.get(t, f.name)), "a place that cannot be read ends no protection")
 
 		f.host(holdsNothing)
 		s.until(t, f.name, "unmarked", isUnmarked)
@@ -203,7 +203,7 @@ func testRestart(t *testing.T, s testServer) {
 		})
 		require.Eventually(t, func() bool { return strings.Contains(f.logs(), "decided about etcd membership") },
 			2*clustersGrace+f.agent.cfg.Tick, 10*time.Millisecond)
-		require.True(t, isMember(s.get(t, "updated-1")), "a cluster that cannot be read ends no protection")
+		require.True(t, observation.IsLabelled(s.get(t, "updated-1")), "a cluster that cannot be read ends no protection")
 	})
 }
 

@@ -82,7 +82,7 @@ func answerAs(f evidence.FoundServer, ref evidence.MemberRef) evidence.Identity 
 // no cluster. If they watched the EtcdClusters, each of them would cost the API server a copy
 // of every observation.
 func canBeMember(n *corev1.Node, evidence evidence.Scan) bool {
-	if len(evidence.Found) > 0 || isMember(n) {
+	if len(evidence.Found) > 0 || observation.IsLabelled(n) {
 		return true
 	}
 	for _, key := range []string{
@@ -107,7 +107,7 @@ func gatherKnown(
 	known := protect.Inputs{
 		Node: n.Name, UID: n.UID, Annotations: n.Annotations, StaticPods: staticPods,
 		Announced: announced,
-		Protected: isMember(n), ProviderID: n.Spec.ProviderID, Labels: n.Labels, Taints: n.Spec.Taints,
+		Protected: observation.IsLabelled(n), ProviderID: n.Spec.ProviderID, Labels: n.Labels, Taints: n.Spec.Taints,
 	}
 	objects, synced := clusters.all()
 	known.ClustersKnown = synced || !canBeMember(n, evidence)

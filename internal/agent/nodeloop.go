@@ -269,7 +269,7 @@ func (l *nodeLoop) gatherInputs(
 // Node that holds a member twice. A server that is found on a Node without marks does not wait.
 func (l *nodeLoop) isWaitingForClusters(node *corev1.Node, evidence evidence.Scan, now time.Time) bool {
 	marked := condition(node, observation.EtcdMemberCondition).Status != ""
-	return marked && (isMember(node) || len(evidence.Found) == 0) && now.Sub(l.started) < clustersGrace
+	return marked && (observation.IsLabelled(node) || len(evidence.Found) == 0) && now.Sub(l.started) < clustersGrace
 }
 
 // writeDecision writes the decision. A policy or a webhook of the cluster can refuse a part of

@@ -273,7 +273,7 @@ func testRefusals(t *testing.T, s testServer) {
 				f.facts = openNetwork()
 				f.transport.refuse(code, name, readiness.HoldAnnotation)
 			})
-			s.until(t, name, "labeled", isMember)
+			s.until(t, name, "labeled", observation.IsLabelled)
 			f.requireLog("failed to reconcile the Node")
 		})
 	}

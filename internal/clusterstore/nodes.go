@@ -92,9 +92,8 @@ func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
 	if !s.nodes.HasSynced() {
 		return nil, fmt.Errorf("reading nodes: %w", errNotFilled)
 	}
-	slices.Sort(names)
 	var nodes []*corev1.Node
-	for _, name := range slices.Compact(names) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		object, exists, err := s.nodes.GetStore().GetByKey(name)
 		if err != nil {
 			return nil, fmt.Errorf("reading node %q: %w", name, err)
@@ -111,8 +110,8 @@ func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// AllLiveNodes lists all Nodes from the API server.
-func (s *Store) AllLiveNodes(ctx context.Context) ([]*corev1.Node, error) {
+// LiveNodes lists all Nodes from the API server.
+func (s *Store) LiveNodes(ctx context.Context) ([]*corev1.Node, error) {
 	list := &corev1.NodeList{}
 	if err := s.reader.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
@@ -124,10 +123,9 @@ func (s *Store) AllLiveNodes(ctx context.Context) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// LiveNodes reads the named Nodes from the API server. A failed read is part of the result.
-func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNode {
-	slices.Sort(names)
-	names = slices.Compact(names)
+// LiveNodesNamed reads the named Nodes from the API server. A failed read is part of the result.
+func (s *Store) LiveNodesNamed(ctx context.Context, names []string) map[string]LiveNode {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	found := make([]LiveNode, len(names))
 	var g errgroup.Group
 	g.SetLimit(maxParallelReads)
@@ -154,7 +152,7 @@ func (s *Store) LiveNodes(ctx context.Context, names []string) map[string]LiveNo
 
 // LiveStates reads the states of the named Nodes from the API server.
 func (s *Store) LiveStates(ctx context.Context, names []string) map[string]observation.NodeState {
-	return s.StatesOf(s.LiveNodes(ctx, names))
+	return s.StatesOf(s.LiveNodesNamed(ctx, names))
 }
 
 // StatesOf returns the states of the Nodes.
@@ -207,48 +205,36 @@ func (s *Store) view(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string,
 	read func(context.Context, []string) map[string]observation.NodeState, additional []string,
 ) (quorum.View, error) {
-	placed, err := s.locateUnbound(ctx, c)
+	possible, err := s.possibleNodes(ctx, c)
 	if err != nil {
 		return quorum.View{}, err
 	}
-	names := slices.Concat(NodeNames(c), BoundNodeNames(placed), additional)
+	names := slices.Concat(NodeNames(c), BoundNodeNames(possible), additional)
 	return quorum.View{
-		Cluster: c, Nonces: nonces, Nodes: read(ctx, names), Placed: placed, Now: time.Now(),
+		Cluster: c, Nonces: nonces, Nodes: read(ctx, names), PossibleNodes: possible, Now: time.Now(),
 		MinRemainingTolerance: s.tolerance,
 	}, nil
 }
 
-// MinRemainingTolerance returns the tolerance that Views carry.
-func (s *Store) MinRemainingTolerance() int { return s.tolerance }
-
-// locateUnbound returns at which Nodes' addresses the unbound members are. The addresses may
-// come from the cache, because a Node keeps its addresses; the state of such a Node is then
-// read live like that of any other.
-func (s *Store) locateUnbound(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
+// possibleNodes returns the Nodes where the members may run that are not located. The addresses may
+// come from the cache, because a Node keeps its addresses; the state of such a Node is then read
+// live like that of any other.
+func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
 	if len(observation.Unlocated(c)) == 0 {
 		return nil, nil // The usual case. It spares comparing the addresses of all nodes.
 	}
 	nodes, err := s.CachedNodes(ctx)
 	if err != nil {
-		nodes, err = s.AllLiveNodes(ctx)
+		nodes, err = s.LiveNodes(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
 	}
-	claims := make([]observation.NodeClaim, len(nodes))
+	all := make([]observation.AnnouncingNode, len(nodes))
 	for i, node := range nodes {
-		claims[i] = NodeAddresses(node)
+		all[i] = observation.NodeOf(node)
 	}
-	return quorum.LocateUnbound(c, claims), nil
-}
-
-// NodeAddresses returns the Node with its addresses, as a claim to no member.
-func NodeAddresses(node *corev1.Node) observation.NodeClaim {
-	claim := observation.NodeClaim{Node: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil}
-	for _, a := range node.Status.Addresses {
-		claim.Addresses = append(claim.Addresses, a.Address)
-	}
-	return claim
+	return quorum.PossibleNodes(c, all), nil
 }
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the

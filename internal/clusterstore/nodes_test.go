@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -81,6 +82,30 @@ func TestUnfilledCache(t *testing.T) {
 	require.ErrorIs(t, err, errNotFilled)
 	_, err = openNodes(t.Context(), oneInformer{})
 	require.ErrorContains(t, err, "has no store")
+}
+
+// A watch that was interrupted may miss the deletion of an object.
+func TestFollowMissedDeletion(t *testing.T) {
+	informer := &handlerInformer{}
+	s := &Store{cache: oneInformer{Informer: informer}}
+	var seen []string
+	require.NoError(t, s.Follow(t.Context(), func(c *v1alpha1.EtcdCluster) { seen = append(seen, c.Name) }))
+	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}
+	informer.handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "c1", Obj: c})
+	require.Equal(t, []string{"c1"}, seen)
+}
+
+// handlerInformer keeps the handler that is added.
+type handlerInformer struct {
+	cache.Informer
+	handler toolscache.ResourceEventHandler
+}
+
+func (i *handlerInformer) AddEventHandler(
+	handler toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.handler = handler
+	return nil, nil
 }
 
 // oneInformer is a cache with one informer.

@@ -44,7 +44,9 @@ type ProbeRequester struct {
 	interval time.Duration
 	requests prometheus.Counter
 
-	mu sync.Mutex // guards queues, and all fields of their probes but the channel written
+	// mu guards queues and all fields of their probes, except that three fields are read without it:
+	// written is never replaced, read is fixed once begun is true, and err once written is closed.
+	mu sync.Mutex
 	// queues are by the object's UID.
 	queues map[types.UID]*probeQueue
 }
@@ -292,7 +294,7 @@ func (r *ProbeRequester) writeNonce(ctx context.Context, q *probeQueue, p *Probe
 	defer r.mu.Unlock()
 	p.adopt(written)
 	q.setLatest(written)
-	q.addVersion(written)
+	q.addVersionLocked(written)
 	return nil
 }
 
@@ -359,11 +361,12 @@ func (r *ProbeRequester) addVersion(c *v1alpha1.EtcdCluster) {
 	if q.latest == nil || isNewer(c.ResourceVersion, q.latest.ResourceVersion) {
 		q.setLatest(c)
 	}
-	q.addVersion(c)
+	q.addVersionLocked(c)
 }
 
-// addVersion passes a version to the open requests. The caller holds the lock of the requester.
-func (q *probeQueue) addVersion(c *v1alpha1.EtcdCluster) {
+// addVersionLocked passes a version to the open requests. The caller holds the lock of the
+// requester.
+func (q *probeQueue) addVersionLocked(c *v1alpha1.EtcdCluster) {
 	for _, p := range q.open {
 		switch {
 		case p.err != nil:

@@ -92,18 +92,21 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
 		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
 	}
-	s.requester = newProbeRequester(o.Client, s.Cluster, o.ProbeInterval, probes)
+	s.requester = newProbeRequester(o.Client, s.LiveCluster, o.ProbeInterval, probes)
 	return s, s.Follow(ctx, s.requester.addVersion)
 }
 
-// Follow calls seen for every version of every EtcdCluster that the cache learns of, deleted
-// ones included.
+// Follow calls seen for every version of every EtcdCluster that the cache learns of, deleted ones
+// included. If a watch missed the deletion, that is the last version that the cache had.
 func (s *Store) Follow(ctx context.Context, seen func(*v1alpha1.EtcdCluster)) error {
 	informer, err := s.cache.GetInformer(ctx, &v1alpha1.EtcdCluster{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("opening the informer for EtcdClusters: %w", err)
 	}
 	call := func(obj any) {
+		if missed, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = missed.Obj
+		}
 		if c, ok := obj.(*v1alpha1.EtcdCluster); ok {
 			seen(c)
 		}
@@ -165,8 +168,8 @@ func listClusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdClus
 	return found, nil
 }
 
-// Cluster reads one EtcdCluster from the API server.
-func (s *Store) Cluster(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error) {
+// LiveCluster reads one EtcdCluster from the API server.
+func (s *Store) LiveCluster(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error) {
 	c := &v1alpha1.EtcdCluster{}
 	if err := s.reader.Get(ctx, client.ObjectKey{Name: name}, c); err != nil {
 		return nil, fmt.Errorf("reading etcd cluster %s: %w", name, err)
@@ -202,7 +205,7 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 	}
 	// The API server answers 422 both for a failed test and for an object that the schema
 	// forbids (apiserver's handlers/patch.go).
-	now, readErr := s.Cluster(ctx, c.Name)
+	now, readErr := s.LiveCluster(ctx, c.Name)
 	if readErr != nil {
 		return nil, readErr
 	}

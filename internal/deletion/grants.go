@@ -50,6 +50,8 @@ type grantRequest struct {
 	done    chan struct{}
 	verdict quorum.Verdict
 	err     error
+	// needsGrant means that the verdict counts only when its grant is written.
+	needsGrant bool
 }
 
 // grant writes the grant for one cluster and returns the verdict that it stands for.
@@ -181,7 +183,7 @@ func (r *Reviewer) writeGrants(batch []*grantRequest) {
 			fail(fmt.Errorf("recording the grant: %w", err))
 			return
 		}
-		if c, err = r.store.Cluster(ctx, c.Name); err != nil {
+		if c, err = r.store.LiveCluster(ctx, c.Name); err != nil {
 			fail(err)
 			return
 		}
@@ -215,7 +217,7 @@ func decideAll(view quorum.View, batch []*grantRequest) []clusterstore.Operation
 
 // decideFrom sets the result of the request, and returns the grant that it needs.
 func (g *grantRequest) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
-	g.verdict, g.err = quorum.Verdict{}, context.Cause(g.ctx)
+	g.verdict, g.err, g.needsGrant = quorum.Verdict{}, context.Cause(g.ctx), false
 	if g.err != nil {
 		return grant, false
 	}
@@ -227,20 +229,20 @@ func (g *grantRequest) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew
 	if g.err = requireNode(view.Nodes[g.request.Node], g.request); g.err != nil {
 		return grant, false
 	}
-	g.verdict, g.err = verdict, errNotRecorded
+	g.verdict, g.err, g.needsGrant = verdict, errNotRecorded, true
 	return newGrant(view, g.request, verdict), true
 }
 
 // setRecorded sets that the grant of the request was written, if it needs one.
 func (g *grantRequest) setRecorded() {
-	if errors.Is(g.err, errNotRecorded) {
+	if g.needsGrant {
 		g.err = nil
 	}
 }
 
 // newGrant returns the grant that the verdict requires. It is never weaker than the grant that it
-// replaces: a deletion keeps the time of the drain, and a drain leaves the grant of a deletion as
-// it is, except for its times.
+// replaces. A deletion keeps the time of the drain. A later drain renews the times of a deletion's
+// grant, adds its members, and keeps a break-glass mark.
 func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
 	machine, now := view.Nodes[req.Node].Machine, metav1.Now()
 	g := v1alpha1.Grant{

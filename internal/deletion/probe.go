@@ -91,11 +91,7 @@ func (r *Reviewer) grantFromProbe(
 		if err != nil || verdict.Allowed || verdict.Final {
 			return verdict, err
 		}
-		select {
-		case <-result.Changed:
-		case <-quiet.timer.C:
-			return verdict, nil
-		case <-waiting.Done():
+		if !quiet.waitForNewer(waiting, result) {
 			return verdict, nil
 		}
 	}
@@ -126,11 +122,7 @@ func (r *Reviewer) probeAndDecide(
 		if _, isRepeated := quorum.Repeat(p.view, req, time.Now()); p.verdict.Final || isRepeated {
 			return p, nil
 		}
-		select {
-		case <-p.result.Changed:
-		case <-quiet.timer.C:
-			return r.decideFromLive(ctx, p, req), nil
-		case <-waiting.Done():
+		if !quiet.waitForNewer(waiting, p.result) {
 			return r.decideFromLive(ctx, p, req), nil
 		}
 	}
@@ -157,10 +149,21 @@ func (q *quietTimer) note(answers int) {
 	}
 }
 
+// waitForNewer waits for a newer result, and reports whether there is one.
+func (q *quietTimer) waitForNewer(ctx context.Context, result clusterstore.ProbeResult) bool {
+	select {
+	case <-result.Changed:
+		return true
+	case <-q.timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
 // decideFromLive decides once more, from the live object: a watch that hangs must not hide
 // observations.
 func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quorum.Request) probedCluster {
-	if _, err := r.store.Cluster(ctx, p.result.Cluster.Name); err != nil {
+	if _, err := r.store.LiveCluster(ctx, p.result.Cluster.Name); err != nil {
 		return p
 	}
 	now := p.request.Result()

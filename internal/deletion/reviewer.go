@@ -1,5 +1,5 @@
-// Package deletion reviews deletions of Nodes: a [Reviewer] selects the etcd clusters that may
-// have a member on the Node, requests fresh observations from their agents, decides with
+// Package deletion reviews deletions and drains of Nodes: a [Reviewer] selects the etcd clusters
+// that may have a member on the Node, requests fresh observations from their agents, decides with
 // package quorum, and writes the grants before it allows.
 //
 // One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
@@ -37,7 +37,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// A Reviewer reviews deletions of Nodes.
+// A Reviewer reviews deletions and drains of Nodes.
 type Reviewer struct {
 	store    *clusterstore.Store
 	wait     time.Duration
@@ -66,9 +66,9 @@ func New(o Options) (*Reviewer, error) {
 	return &Reviewer{store: o.Store, wait: o.Wait, verdicts: verdicts, grants: newGrantQueues()}, nil
 }
 
-// Review decides whether a Node with the etcd label may be deleted. If it may, and members are
-// lost with it, the grants are written before Review returns. An error always comes with a
-// Decision that refuses and contains the error.
+// Review decides whether a Node with the etcd label may be deleted, or any Node drained. If it may,
+// and members are lost with it, the grants are written before Review returns. An error always comes
+// with a Decision that refuses and contains the error.
 func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	decision, err := r.review(ctx, req)
 	if err != nil {
@@ -83,9 +83,8 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	if err != nil {
 		return quorum.Decision{}, err
 	}
-	selected := quorum.Select(all, req)
 	if req.BreakGlass != nil {
-		return r.breakGlass(ctx, req, selected)
+		return r.breakGlass(ctx, req, quorum.Select(all, req))
 	}
 	if req.Drain {
 		node := r.store.LiveStates(ctx, []string{req.Node})[req.Node]
@@ -96,16 +95,11 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 			return quorum.Combine([]quorum.Verdict{verdict}), nil
 		}
 	}
-	if missing := quorum.RefuseMissing(all, req); len(missing) > 0 {
-		return quorum.Combine(missing), nil
-	}
-	if len(selected) == 0 {
-		if req.Labelled {
-			return quorum.Combine([]quorum.Verdict{quorum.RefuseUnattributed(req)}), nil
-		}
-		return quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, nil
-	}
-	if req.DryRun {
+	selected, decision, isDecided := quorum.SelectOrDecide(all, req)
+	switch {
+	case isDecided:
+		return decision, nil
+	case req.DryRun:
 		return r.dryRun(ctx, req, selected)
 	}
 	return r.probeAndGrant(ctx, req, selected)
@@ -122,7 +116,7 @@ func (r *Reviewer) repeat(
 		if _, isRepeated = quorum.Repeat(p.view, req, time.Now()); !isRepeated {
 			return quorum.Decision{}, false
 		}
-		live, err := r.store.Cluster(ctx, p.view.Cluster.Name)
+		live, err := r.store.LiveCluster(ctx, p.view.Cluster.Name)
 		if err != nil || live.UID != p.view.Cluster.UID {
 			return quorum.Decision{}, false
 		}
@@ -144,7 +138,7 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 	}
 	decision := quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
 	if !decision.Allowed && req.BreakGlass != nil {
-		req.Labelled = true // The addresses of the Node count too for what is lost with it.
+		req.CountAddresses = true // More members may be lost with the Node than DecideUnlabelled found.
 		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req)); err != nil {
 			decision = cannotDecide(req, err)
 		}

@@ -263,10 +263,11 @@ func (c *Controller) reconcile(ctx context.Context) error {
 
 // cachedState returns the state by the caches, with the Nodes that may need or have a guard pod.
 func (c *Controller) cachedState(ctx context.Context) (guard.State, error) {
-	s, err := c.newState(c.Store.CachedClusters(ctx))
+	clusters, err := c.Store.CachedClusters(ctx)
 	if err != nil {
-		return s, err
+		return guard.State{}, err
 	}
+	s := c.newState(clusters)
 	var names []string
 	for _, cluster := range s.Clusters {
 		names = append(names, clusterstore.BoundNodeNames(cluster.Spec.Members)...)
@@ -283,10 +284,11 @@ func (c *Controller) cachedState(ctx context.Context) (guard.State, error) {
 // liveState returns the state of these targets by the API server. It fails if anything could not
 // be read, because a Node or a pod that is not in the state counts as gone.
 func (c *Controller) liveState(ctx context.Context, due map[string][]string) (guard.State, error) {
-	s, err := c.newState(c.Store.LiveClusters(ctx))
+	clusters, err := c.Store.LiveClusters(ctx)
 	if err != nil {
-		return s, err
+		return guard.State{}, err
 	}
+	s := c.newState(clusters)
 	var names []string
 	for name, nodes := range due {
 		for _, node := range nodes {
@@ -307,7 +309,7 @@ func (c *Controller) liveState(ctx context.Context, due map[string][]string) (gu
 			}
 		}
 	}
-	for name, live := range c.Store.LiveNodes(ctx, names) {
+	for name, live := range c.Store.LiveNodesNamed(ctx, names) {
 		if live.Err != nil {
 			return s, fmt.Errorf("reading node %q: %w", name, live.Err)
 		}
@@ -318,14 +320,14 @@ func (c *Controller) liveState(ctx context.Context, due map[string][]string) (gu
 	return s, nil
 }
 
-func (c *Controller) newState(clusters []*v1alpha1.EtcdCluster, err error) (guard.State, error) {
+func (c *Controller) newState(clusters []*v1alpha1.EtcdCluster) guard.State {
 	s := guard.State{
 		Clusters: clusters, Departures: c.Departures, Off: c.Off, Now: c.Now(), NotBefore: map[string]time.Time{},
 	}
 	for node, p := range c.pace {
 		s.NotBefore[node] = p.notBefore
 	}
-	return s, err
+	return s
 }
 
 // unknownState is the state of nodes that need a guard pod while those cannot be read.

@@ -24,22 +24,27 @@ func (w *Watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.T
 		tracked.reported = check.State
 		return nil
 	}
-	node, err := w.options.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
-	if err == nil && (node.UID != cached.UID || holdKeyOf(node) != tracked.holdKey) {
-		return nil
-	}
-	if err == nil {
-		check = readiness.CheckHold(node, w.holdHistory(node, now), w.options.Timeouts, now)
-		w.reportHold(ctx, node, tracked, check)
-		err = w.applyDecision(ctx, node, check)
-	}
-	switch {
+	switch err := w.recheckHold(ctx, cached, tracked, now); {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil // The Node has changed; the next check handles it.
 	case err != nil:
 		return fmt.Errorf("checking the hold of node %q: %w", cached.Name, err)
 	}
 	return nil
+}
+
+// recheckHold reads the Node, reports the state of its hold, and writes the decision.
+func (w *Watcher) recheckHold(ctx context.Context, cached *corev1.Node, tracked *trackedNode, now time.Time) error {
+	node, err := w.options.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return err
+	case node.UID != cached.UID || holdKeyOf(node) != tracked.holdKey:
+		return nil
+	}
+	check := readiness.CheckHold(node, w.holdHistory(node, now), w.options.Timeouts, now)
+	w.reportHold(ctx, node, tracked, check)
+	return w.applyDecision(ctx, node, check)
 }
 
 // isUnreported reports whether an event has to be recorded. If the condition already has the

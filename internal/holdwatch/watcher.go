@@ -45,7 +45,7 @@ type Options struct {
 	// Timeouts are the time limits for holds.
 	Timeouts readiness.Timeouts
 	// RecordEvent records an event. It must not block.
-	RecordEvent func(about *corev1.ObjectReference, kind, reason, message string)
+	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	Log         *slog.Logger
 	Registerer  prometheus.Registerer
 	// Now is the clock. Default time.Now.
@@ -76,12 +76,12 @@ type trackedNode struct {
 	// holdKey identifies the record and the boot. since is when they were first observed.
 	holdKey string
 	since   time.Time
-	// isLater is true if this replica has observed an earlier hold or boot of the Node.
-	isLater bool
-	// boot is the boot that the kubelet reports. hadOtherReport is true if the condition
-	// NetworkHeld has not always reported a shutdown in that boot.
-	boot           string
-	hadOtherReport bool
+	// sawEarlierHold is true if this replica has observed an earlier hold or boot of the Node.
+	sawEarlierHold bool
+	// boot is the boot that the kubelet reports. sawNoShutdown is true once this replica has seen the
+	// Node in that boot without a report of a shutdown.
+	boot          string
+	sawNoShutdown bool
 	// reported is the last state that was reported.
 	reported readiness.HoldState
 }
@@ -190,10 +190,10 @@ func (w *Watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
 		before, boot := w.tracked[node.UID], node.Status.NodeInfo.BootID
 		tracked := before
 		if before == nil || before.holdKey != key {
-			tracked = &trackedNode{holdKey: key, since: now, isLater: before != nil, boot: boot}
-			tracked.hadOtherReport = before != nil && before.boot == boot && before.hadOtherReport
+			tracked = &trackedNode{holdKey: key, since: now, sawEarlierHold: before != nil, boot: boot}
+			tracked.sawNoShutdown = before != nil && before.boot == boot && before.sawNoShutdown
 		}
-		tracked.hadOtherReport = tracked.hadOtherReport || !readiness.ReportsShutdown(node)
+		tracked.sawNoShutdown = tracked.sawNoShutdown || !readiness.ReportsShutdown(node)
 		kept[node.UID] = tracked
 	}
 	w.tracked = kept
@@ -220,7 +220,7 @@ func holdKeyOf(node *corev1.Node) string {
 func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
 	tracked := w.tracked[node.UID]
 	age := now.Sub(tracked.since)
-	if server := w.clock.timeAt(now); !server.IsZero() && !tracked.isLater && readiness.IsInFirstBoot(node) {
+	if server := w.clock.timeAt(now); !server.IsZero() && !tracked.sawEarlierHold && readiness.IsInFirstBoot(node) {
 		age = max(age, server.Sub(node.CreationTimestamp.Time))
 	}
 	return age
@@ -228,7 +228,7 @@ func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
 
 // holdHistory returns what this replica has observed of the hold.
 func (w *Watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHistory {
-	return readiness.HoldHistory{Age: w.holdAge(node, now), HadOtherReport: w.tracked[node.UID].hadOtherReport}
+	return readiness.HoldHistory{Age: w.holdAge(node, now), HadOtherReport: w.tracked[node.UID].sawNoShutdown}
 }
 
 // readServerTime reads the API server's time once, when the first node that was born held

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
@@ -90,11 +87,11 @@ var errNotAnnounced = errors.New("the node no longer announces the etcd cluster"
 // the cache. Otherwise the leader would create an EtcdCluster again that an operator deletes just
 // after the announcement was removed.
 func (l *Leader) createAnnounced(ctx context.Context, c *v1alpha1.EtcdCluster, announcer string) error {
-	live := l.Store.LiveNodes(ctx, []string{announcer})[announcer]
+	live := l.Store.LiveNodesNamed(ctx, []string{announcer})[announcer]
 	if live.Err != nil {
 		return fmt.Errorf("reading node %q: %w", announcer, live.Err)
 	}
-	if live.Node == nil || !slices.ContainsFunc(claimOf(live.Node).Announced,
+	if live.Node == nil || !slices.ContainsFunc(announcingNode(live.Node).Announced,
 		func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name }) {
 		return errNotAnnounced
 	}
@@ -112,7 +109,7 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 	for _, g := range tombstones {
 		if g.Time.IsZero() {
 			g.Time.Time = l.Now()
-			_, g.BreakGlass = l.overrides.of(g.NodeUID)
+			_, g.BreakGlass = l.breakGlass.of(g.NodeUID)
 		}
 		grants = clusterstore.WithGrant(grants, g)
 	}
@@ -121,7 +118,7 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 		return nil, err
 	}
 	for _, g := range tombstones {
-		message := l.overrides.tombstoneMessage(g)
+		message := l.breakGlass.tombstoneMessage(g)
 		l.Log.Warn("node is gone without a review; its members count as lost",
 			"etcd_cluster", v.Cluster.Name, "node", g.Node, "node_uid", g.NodeUID, "members", g.Members, "message", message)
 		l.Event(made, tombstoneEvent, message)
@@ -129,75 +126,19 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 	return made, nil
 }
 
-// overrideMemory is how long an override is remembered after its end. The Node may be deleted at
-// the end, and the leader may notice that after a failover.
-const overrideMemory = time.Hour
-
-// overrides remembers the break-glass overrides that the cache has shown, so that a tombstone can
-// explain the deletion of a Node that no review saw. It lives in the memory of a replica: another
-// replica, or a restarted one, knows less, and the tombstone then says less.
-type overrides struct {
-	mu    sync.Mutex // guards byUID; the informer and the rounds of the leader use it
-	byUID map[types.UID]quorum.BreakGlass
-}
-
-// record remembers a valid override on the Node, and forgets those that ended long ago.
-func (o *overrides) record(node *corev1.Node, now time.Time) {
-	annotation, isSet := node.Annotations[quorum.BreakGlassAnnotation]
-	if !isSet {
-		return
-	}
-	override, err := quorum.ParseBreakGlass(annotation, node.UID, now)
-	if err != nil {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.byUID == nil {
-		o.byUID = map[types.UID]quorum.BreakGlass{}
-	}
-	for uid, known := range o.byUID {
-		if now.Sub(known.Until) > overrideMemory {
-			delete(o.byUID, uid)
-		}
-	}
-	o.byUID[node.UID] = override
-}
-
-// of returns the override that was last seen on the Node with this UID.
-func (o *overrides) of(uid types.UID) (override quorum.BreakGlass, isKnown bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	override, isKnown = o.byUID[uid]
-	return override, isKnown
-}
-
-// tombstoneMessage tells what is known about a Node that is gone although no review allowed its
-// deletion. A break-glass override explains that, but its annotation names no user.
-func (o *overrides) tombstoneMessage(g v1alpha1.Grant) string {
-	how := "its deletion was not reviewed, for example because the webhook did not answer"
-	if override, isKnown := o.of(g.NodeUID); isKnown {
-		how = fmt.Sprintf("its deletion was not reviewed, but it had a break-glass override until %s with the reason %q",
-			override.Until.UTC().Format(time.RFC3339), override.Reason)
-	}
-	return fmt.Sprintf("node %s is gone: %s; the audit log of the API server names the users "+
-		"(verbs patch and delete, nodes, %s, UID %s); %s count as lost until they are removed from etcd or confirmed "+
-		"healthy on a new node", g.Node, how, g.Node, g.NodeUID, joinIDs(g.Members))
-}
-
-// writeBindings writes the bindings that follow from the observations and the claims, and which
-// members are distinct servers.
+// writeBindings writes the bindings that follow from the observations and the announcements, and
+// which members are distinct servers.
 func (l *Leader) writeBindings(
-	ctx context.Context, v quorum.View, claims []observation.NodeClaim, s *clusterState,
+	ctx context.Context, v quorum.View, nodes []observation.AnnouncingNode, s *clusterState,
 ) (*v1alpha1.EtcdCluster, error) {
 	c := v.Cluster
-	bindings, refused := membership.Bind(c, claims, v.Nonces, l.Now())
+	bindings, refused := membership.Bind(c, nodes, v.Nonces, l.Now())
 	s.bound = boundConditionOf(bindings, refused)
 	if s.logged.Changed("refused", s.bound.Message) && len(refused) > 0 {
 		l.Log.Warn("refused a node's claim to a member", "etcd_cluster", c.Name, "reason", s.bound.Message)
 	}
 	areSame := slices.Equal(bindings, c.Spec.Members)
-	distinct := membership.DistinctServers(v, claims)
+	distinct := membership.DistinctServers(v, nodes)
 	if areSame && apiequality.Semantic.DeepEqual(distinct, c.Spec.DistinctServers) {
 		return c, nil
 	}
@@ -244,19 +185,12 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal)
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)
 	}
-	condition.Message = clipTo(strings.Join(reasons, "; "), maxConditionMessage)
+	condition.Message = observation.Truncate(strings.Join(reasons, "; "), maxConditionMessage)
 	return condition
 }
 
 // maxConditionMessage limits the message of a condition, which is part of refusals.
 const maxConditionMessage = 2000
-
-func clipTo(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "") + "…"
-}
 
 func joinIDs(ids []v1alpha1.MemberID) string {
 	parts := make([]string, len(ids))

@@ -164,7 +164,7 @@ func unreviewedOverride(t *testing.T, f *storetest.Fixture) {
 	f.PatchNode(0, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, quorum.BreakGlassAnnotation,
 		overrideOf(f.Nodes[0].UID, time.Now().Add(time.Minute))))
 	require.Eventually(t, func() bool {
-		_, isKnown := h.leader.overrides.of(f.Nodes[0].UID)
+		_, isKnown := h.leader.breakGlass.of(f.Nodes[0].UID)
 		return isKnown
 	}, storetest.WaitTimeout, storetest.PollInterval, "without a round of the leader")
 	f.DeleteNode(0)
@@ -193,20 +193,20 @@ func TestTombstoneMessage(t *testing.T) {
 		}
 		return n
 	}
-	var o overrides
-	o.record(node("u1", ""), now)
-	o.record(node("u2", overrideOf("u2", now.Add(time.Minute))), now)
-	o.record(node("u1", overrideOf("u2", now.Add(time.Minute))), now) // void: for another UID
+	var m breakGlassMemory
+	m.record(node("u1", ""), now)
+	m.record(node("u2", overrideOf("u2", now.Add(time.Minute))), now)
+	m.record(node("u1", overrideOf("u2", now.Add(time.Minute))), now) // void: for another UID
 	require.Equal(t, "node w1 is gone: its deletion was not reviewed, for example because the webhook did not answer; "+
 		"the audit log of the API server names the users (verbs patch and delete, nodes, w1, UID u1); "+
-		"a count as lost until they are removed from etcd or confirmed healthy on a new node", o.tombstoneMessage(g))
+		"a count as lost until they are removed from etcd or confirmed healthy on a new node", m.tombstoneMessage(g))
 	require.Equal(t, corev1.EventTypeWarning, EventType(tombstoneEvent))
 	require.Equal(t, corev1.EventTypeNormal, EventType("Bound"))
 
-	o.record(node("u1", overrideOf("u1", now.Add(time.Minute))), now)
-	require.Contains(t, o.tombstoneMessage(g),
+	m.record(node("u1", overrideOf("u1", now.Add(time.Minute))), now)
+	require.Contains(t, m.tombstoneMessage(g),
 		`had a break-glass override until 2026-05-01T12:01:00Z with the reason "the host burns"; the audit log`)
-	o.record(node("u3", overrideOf("u3", now.Add(3*time.Hour))), now.Add(2*time.Hour+30*time.Minute))
-	_, isKnown := o.of("u1")
+	m.record(node("u3", overrideOf("u3", now.Add(3*time.Hour))), now.Add(2*time.Hour+30*time.Minute))
+	_, isKnown := m.of("u1")
 	require.False(t, isKnown, "forgotten")
 }

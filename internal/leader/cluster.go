@@ -39,10 +39,10 @@ type clusterState struct {
 	proven map[v1alpha1.MemberID]healthProof
 	// returns holds what is known about the return of drained nodes, by Node UID.
 	returns map[types.UID]membership.NodeReturn
-	// grantRecords holds when the leader first read each open grant, by Node UID.
-	grantRecords map[types.UID]grantRecord
-	// ending are the grants for which the last probe found a reason to end.
-	ending map[types.UID]endingGrant
+	// grantClocks holds when the leader first read each open grant, by Node UID.
+	grantClocks map[types.UID]grantClock
+	// resolvable are the grants for which the last probe found a reason to end.
+	resolvable map[types.UID]resolvableGrant
 	// bound is the condition about claims after the last probe, without a type before it.
 	bound  metav1.Condition
 	logged loop.LogOnce
@@ -54,7 +54,8 @@ type clusterState struct {
 
 func newClusterState() *clusterState {
 	return &clusterState{
-		proven: map[v1alpha1.MemberID]healthProof{}, ending: map[types.UID]endingGrant{}, labelled: map[types.UID]string{},
+		proven: map[v1alpha1.MemberID]healthProof{}, resolvable: map[types.UID]resolvableGrant{},
+		labelled: map[types.UID]string{},
 	}
 }
 
@@ -93,7 +94,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *cl
 	}
 	every := l.CalmTick
 	isNew := len(c.Spec.Members) == 0 && l.Now().Sub(c.CreationTimestamp.Time) < newClusterTime
-	if len(c.Spec.Grants) > 0 || isNew || hasMemberLeft(c, s.nonces()) {
+	if len(c.Spec.Grants) > 0 || isNew || lacksBoundMember(c, s.nonces()) {
 		every = l.Tick
 	}
 	return l.Now().Sub(s.probedAt) >= every
@@ -104,7 +105,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *cl
 func (l *Leader) probeAndWrite(
 	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, subject probeSubject, s *clusterState,
 ) error {
-	live, err := l.Store.Cluster(ctx, c.Name)
+	live, err := l.Store.LiveCluster(ctx, c.Name)
 	if err != nil {
 		return err
 	}
@@ -118,17 +119,17 @@ func (l *Leader) probeAndWrite(
 	s.probe, s.subject = probe, &subject
 	result := l.waitForObservations(ctx, probe, index)
 
-	nodes := l.Store.LiveNodes(ctx, append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...))
+	names := append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...)
+	nodes := l.Store.LiveNodesNamed(ctx, names)
 	view := quorum.View{
 		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(nodes),
-		Placed:                index.locateUnbound(result.Cluster),
-		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
+		PossibleNodes: index.possibleNodes(result.Cluster),
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)
 	s.addReturns(view, l.Now())
-	claims, err := index.claims(nodes)
+	all, err := index.announcingNodes(nodes)
 	if err == nil {
-		err = l.writeSpec(ctx, view, claims, s)
+		err = l.writeSpec(ctx, view, all, s)
 	}
 	if err != nil {
 		s.subject = nil // The next round probes again.
@@ -161,12 +162,12 @@ func (l *Leader) waitForObservations(
 // writeSpec brings the object up to date. Tombstones come before bindings: a member whose Node
 // is gone must have a grant before its binding may change.
 func (l *Leader) writeSpec(
-	ctx context.Context, v quorum.View, claims []observation.NodeClaim, s *clusterState,
+	ctx context.Context, v quorum.View, nodes []observation.AnnouncingNode, s *clusterState,
 ) (err error) {
 	if v.Cluster, err = l.writeTombstones(ctx, v); err != nil {
 		return err
 	}
-	if v.Cluster, err = l.writeBindings(ctx, v, claims, s); err != nil {
+	if v.Cluster, err = l.writeBindings(ctx, v, nodes, s); err != nil {
 		return err
 	}
 	return l.resolveGrants(ctx, v, s)
@@ -201,8 +202,8 @@ func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 	return true
 }
 
-// hasMemberLeft reports whether an answer to the last probe request lacks a bound member.
-func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
+// lacksBoundMember reports whether an answer to the last probe request lacks a bound member.
+func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
 	for _, o := range c.Status.Observations {
 		if !o.Linearizable || !observation.IsAnswer(o, nonces) {
 			continue
@@ -221,14 +222,14 @@ func hasMemberLeft(c *v1alpha1.EtcdCluster, nonces []string) bool {
 type probeSubject struct {
 	Bindings   []v1alpha1.Binding
 	Grants     []v1alpha1.Grant
-	Observers  []probedObserver
+	Observers  []probedAgent
 	Nodes      []nodeKey
 	Left       bool
 	Announcers []string
 }
 
-// A probedObserver is the part of an observation that a probe acts on.
-type probedObserver struct {
+// A probedAgent is the part of an observation that a probe acts on.
+type probedAgent struct {
 	Node     string
 	UID      types.UID
 	Member   v1alpha1.MemberID
@@ -237,10 +238,10 @@ type probedObserver struct {
 
 func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeSubject {
 	s := probeSubject{
-		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: hasMemberLeft(c, nonces), Announcers: index.announcers(c),
+		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: lacksBoundMember(c, nonces), Announcers: index.announcers(c),
 	}
 	for _, o := range c.Status.Observations {
-		s.Observers = append(s.Observers, probedObserver{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
+		s.Observers = append(s.Observers, probedAgent{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
 	}
 	names := append(clusterstore.NodeNames(c), s.Announcers...)
 	slices.Sort(names)

@@ -27,16 +27,16 @@ type healthProof struct {
 	since, last time.Time
 }
 
-// A grantRecord is the time by the leader's clock at which it first read a grant of this time, and
-// the time at which it first read that the grant's Node is gone.
-type grantRecord struct {
+// A grantClock has the times of a grant by the leader's clock: when it first read a grant of this
+// time, and when it first read that the grant's Node is gone.
+type grantClock struct {
 	granted metav1.Time
 	first   time.Time
 	gone    time.Time
 }
 
-// An endingGrant is a reason to end a grant that every probe since then has found.
-type endingGrant struct {
+// A resolvableGrant is a reason to end a grant that every probe since then has found.
+type resolvableGrant struct {
 	granted metav1.Time
 	why     string
 	since   time.Time
@@ -82,18 +82,31 @@ func hasCompleted(v quorum.View, b v1alpha1.Binding) bool {
 	})
 }
 
-// recordGrants records when each grant was first seen as it is now. The time in the grant is by
+// noteGrants records when each grant was first seen as it is now. The time in the grant is by
 // the clock of the replica that wrote it, which may be far behind the leader's.
-func (s *clusterState) recordGrants(grants []v1alpha1.Grant, now time.Time) {
-	grantRecords := make(map[types.UID]grantRecord, len(grants))
+func (s *clusterState) noteGrants(grants []v1alpha1.Grant, now time.Time) {
+	clocks := make(map[types.UID]grantClock, len(grants))
 	for _, g := range grants {
-		record, ok := s.grantRecords[g.NodeUID]
-		if !ok || !record.granted.Equal(&g.Time) {
-			record = grantRecord{granted: g.Time, first: now}
+		clock, ok := s.grantClocks[g.NodeUID]
+		if !ok || !clock.granted.Equal(&g.Time) {
+			clock = grantClock{granted: g.Time, first: now}
 		}
-		grantRecords[g.NodeUID] = record
+		clocks[g.NodeUID] = clock
 	}
-	s.grantRecords = grantRecords
+	s.grantClocks = clocks
+}
+
+// noteGone records when the Node of the grant was first seen to be gone.
+func (s *clusterState) noteGone(g v1alpha1.Grant, node observation.NodeState, now time.Time) {
+	clock := s.grantClocks[g.NodeUID]
+	switch {
+	case !node.Known:
+	case node.UID == g.NodeUID:
+		clock.gone = time.Time{}
+	case clock.gone.IsZero():
+		clock.gone = now
+	}
+	s.grantClocks[g.NodeUID] = clock
 }
 
 // withLaterTime returns the grant with the later of its own time and the time at which the
@@ -102,7 +115,7 @@ func (s *clusterState) recordGrants(grants []v1alpha1.Grant, now time.Time) {
 // when the leader first read it, so its age counts from there: the leader's clock is monotonic
 // while the process lives.
 func (s *clusterState) withLaterTime(g v1alpha1.Grant) v1alpha1.Grant {
-	first := s.grantRecords[g.NodeUID].first
+	first := s.grantClocks[g.NodeUID].first
 	if !first.IsZero() && (first.After(g.Time.Time) || g.Time.Sub(first) > maxAhead) {
 		g.Time = metav1.NewTime(first)
 	}
@@ -112,7 +125,7 @@ func (s *clusterState) withLaterTime(g v1alpha1.Grant) v1alpha1.Grant {
 // allowedAt returns when the grant was allowed, for metrics: its own time, which outlives a change
 // of leaders, unless that is too far ahead (see withLaterTime).
 func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
-	first := s.grantRecords[g.NodeUID].first
+	first := s.grantClocks[g.NodeUID].first
 	if !first.IsZero() && g.Time.Sub(first) > maxAhead {
 		return first
 	}
@@ -122,18 +135,9 @@ func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
 // sinceGone returns the grant with the time at which the leader first read that its Node is gone,
 // if that is later. A finalizer may keep the Node long after the deletion was allowed, and its
 // machine may join again when the Node is gone. A new leader starts again.
-func (s *clusterState) sinceGone(g v1alpha1.Grant, node observation.NodeState, now time.Time) v1alpha1.Grant {
-	record := s.grantRecords[g.NodeUID]
-	switch {
-	case !node.Known:
-	case node.UID == g.NodeUID:
-		record.gone = time.Time{}
-	case record.gone.IsZero():
-		record.gone = now
-	}
-	s.grantRecords[g.NodeUID] = record
-	if record.gone.After(g.Time.Time) {
-		g.Time = metav1.NewTime(record.gone)
+func (s *clusterState) sinceGone(g v1alpha1.Grant) v1alpha1.Grant {
+	if gone := s.grantClocks[g.NodeUID].gone; gone.After(g.Time.Time) {
+		g.Time = metav1.NewTime(gone)
 	}
 	return g
 }
@@ -142,37 +146,38 @@ func (s *clusterState) sinceGone(g v1alpha1.Grant, node observation.NodeState, n
 // since it was first found.
 func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterState) error {
 	now := l.Now()
-	s.recordGrants(v.Cluster.Spec.Grants, now)
+	s.noteGrants(v.Cluster.Spec.Grants, now)
 	since := make(map[v1alpha1.MemberID]time.Time, len(s.proven))
 	for id, p := range s.proven {
 		since[id] = p.since
 	}
-	grants, found := v.Cluster.Spec.Grants, map[types.UID]endingGrant{}
+	grants, found := v.Cluster.Spec.Grants, map[types.UID]resolvableGrant{}
 	var ended []v1alpha1.Grant
 	for _, g := range v.Cluster.Spec.Grants {
 		evidence := membership.ResolveEvidence{
 			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
 		}
-		later := s.sinceGone(s.withLaterTime(g), evidence.Node, now)
+		s.noteGone(g, evidence.Node, now)
+		later := s.sinceGone(s.withLaterTime(g))
 		isResolved, why := membership.Resolve(v, later, evidence)
-		if isResolved { // Ending reads the API server, so it is only called for grants that would end.
-			evidence.Ending = l.Ending(ctx, g)
+		if isResolved { // MachineEnding reads the API server: only for grants that would end.
+			evidence.Ending = l.MachineEnding(ctx, g)
 			isResolved, why = membership.Resolve(v, later, evidence)
 		}
 		if !isResolved {
 			continue
 		}
-		e, ok := s.ending[g.NodeUID]
+		e, ok := s.resolvable[g.NodeUID]
 		if !ok || e.why != why || !e.granted.Equal(&g.Time) {
 			// The time starts again for another reason or a renewed grant.
-			e = endingGrant{granted: g.Time, why: why, since: now}
+			e = resolvableGrant{granted: g.Time, why: why, since: now}
 		}
 		found[g.NodeUID] = e
 		if now.Sub(e.since) >= l.ResolveAfter {
 			ended, grants = append(ended, g), clusterstore.WithoutGrant(grants, g.NodeUID)
 		}
 	}
-	s.ending = found
+	s.resolvable = found
 	if len(ended) == 0 {
 		return nil
 	}
@@ -182,7 +187,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 	}
 	for _, g := range ended {
 		l.reportEnded(made, g, found[g.NodeUID].why)
-		delete(s.ending, g.NodeUID)
+		delete(s.resolvable, g.NodeUID)
 	}
 	return nil
 }
@@ -191,7 +196,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 // annotation in the same patch. It removes the annotation of a grant that is too young as well,
 // and leaves the grant: an operator who names it may mean an earlier deletion.
 func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster, s *clusterState) error {
-	c, err := l.Store.Cluster(ctx, cached.Name)
+	c, err := l.Store.LiveCluster(ctx, cached.Name)
 	if err != nil {
 		return err
 	}
@@ -203,7 +208,7 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 	states := l.Store.LiveStates(ctx, clusterstore.NodeNames(c))
 	grants, bindings, ok := membership.ResolveByHand(c, types.UID(named), states)
 	now := l.Now()
-	s.recordGrants(c.Spec.Grants, now)
+	s.noteGrants(c.Spec.Grants, now)
 	isYoung := at >= 0 && now.Sub(s.withLaterTime(c.Spec.Grants[at]).Time.Time) < quorum.ResolveByHandAfter
 	var ops []clusterstore.Operation
 	if ok && !isYoung {
@@ -213,7 +218,7 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 	switch {
 	case err != nil:
 		return l.retryOnConflict(err)
-	case !ok || at < 0:
+	case !ok:
 		l.Log.Warn("annotation names a grant that does not exist", "etcd_cluster", c.Name, "node_uid", named)
 		l.Event(made, "NoSuchGrant", fmt.Sprintf("there is no grant for node UID %q", named))
 	case isYoung:

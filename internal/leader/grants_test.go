@@ -203,7 +203,7 @@ func machineEnding(t *testing.T, f *storetest.Fixture) {
 	var isEnding atomic.Bool
 	isEnding.Store(true)
 	h := newHarness(t, f, func(o *Options) {
-		o.Ending = func(_ context.Context, g v1alpha1.Grant) string {
+		o.MachineEnding = func(_ context.Context, g v1alpha1.Grant) string {
 			if isEnding.Load() && g.Node == f.Nodes[0].Name {
 				return "Machine default/m of node " + g.Node + " is being deleted"
 			}

@@ -8,6 +8,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -52,38 +53,32 @@ type Options struct {
 	MaxClustersPerNode int
 	// Event records an event on the cluster; nil records none. Several goroutines call it.
 	Event func(c *v1alpha1.EtcdCluster, reason, message string)
-	// Ending returns why the machine of a grant is about to end without another request, or an empty
-	// string. It must not read from a cache. The default knows of no machines.
-	Ending func(ctx context.Context, g v1alpha1.Grant) string
+	// MachineEnding returns why a controller is already ending the machine of the grant (its Machine
+	// or NodeClaim is being deleted), or an empty string. It reads without a cache. The default knows
+	// of no machines.
+	MachineEnding func(ctx context.Context, g v1alpha1.Grant) string
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.Wait, 3*time.Second)
-	setDefault(&o.Tick, 15*time.Second)
-	setDefault(&o.CalmTick, time.Minute)
-	setDefault(&o.Pause, time.Second)
-	setDefault(&o.ResolveAfter, 30*time.Second)
-	setDefault(&o.MaxClusters, 16)
-	setDefault(&o.MaxClustersPerNode, 2)
+	o.Wait = cmp.Or(o.Wait, 3*time.Second)
+	o.Tick = cmp.Or(o.Tick, 15*time.Second)
+	o.CalmTick = cmp.Or(o.CalmTick, time.Minute)
+	o.Pause = cmp.Or(o.Pause, time.Second)
+	o.ResolveAfter = cmp.Or(o.ResolveAfter, 30*time.Second)
+	o.MaxClusters = cmp.Or(o.MaxClusters, 16)
+	o.MaxClustersPerNode = cmp.Or(o.MaxClustersPerNode, 2)
 	if o.Event == nil {
 		o.Event = func(*v1alpha1.EtcdCluster, string, string) {}
 	}
-	if o.Ending == nil {
-		o.Ending = func(context.Context, v1alpha1.Grant) string { return "" }
+	if o.MachineEnding == nil {
+		o.MachineEnding = func(context.Context, v1alpha1.Grant) string { return "" }
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	return o
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // A Leader runs the loop. It must run in one replica at a time.
@@ -92,8 +87,8 @@ type Leader struct {
 	metrics *metrics
 	wake    loop.Signal
 	logged  loop.LogOnce
-	// overrides are the break-glass overrides that Nodes had.
-	overrides overrides
+	// breakGlass has the break-glass overrides that Nodes had.
+	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
 }
@@ -110,7 +105,7 @@ func New(ctx context.Context, o Options) (*Leader, error) {
 	}
 	// Most updates of Nodes are heartbeats. They do not wake the loop.
 	isChange := func(before, after *corev1.Node) bool {
-		l.overrides.record(after, l.Now()) // The Node may be gone before the next round.
+		l.breakGlass.record(after, l.Now()) // The Node may be gone before the next round.
 		return keyOf(before) != keyOf(after)
 	}
 	return l, l.Store.FollowNodes(isChange, l.wake.Notify)

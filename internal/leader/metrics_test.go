@@ -96,7 +96,7 @@ func TestOldestGrant(t *testing.T) {
 			c := &v1alpha1.EtcdCluster{}
 			c.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u", Time: metav1.NewTime(test.granted)}}
 			s := &clusterState{}
-			s.recordGrants(c.Spec.Grants, noon)
+			s.noteGrants(c.Spec.Grants, noon)
 			require.Equal(t, test.want, resultOf(c, s).grants[v1alpha1.GrantDeletion].oldest)
 		})
 	}

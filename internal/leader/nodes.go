@@ -39,7 +39,7 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", text)
 		}
 		index[node.Name] = nodeEntry{Node: node, announced: announced}
-		l.overrides.record(node, l.Now())
+		l.breakGlass.record(node, l.Now())
 	}
 	return index
 }
@@ -48,14 +48,10 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 // label announces nothing: the agent writes both together.
 func announcedOn(node *corev1.Node) ([]evidence.MemberRef, error) {
 	annotation, ok := node.Annotations[observation.AnnouncementAnnotation]
-	if !ok || !isLabelled(node) {
+	if !ok || !observation.IsLabelled(node) {
 		return nil, nil
 	}
 	return observation.ParseAnnouncement(annotation)
-}
-
-func isLabelled(node *corev1.Node) bool {
-	return node.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
 }
 
 // announcers returns, sorted, the names of the Nodes that announce a member of the cluster.
@@ -82,9 +78,9 @@ func (n nodeIndex) announcedClusters() []v1alpha1.ClusterID {
 	return slices.Compact(ids)
 }
 
-// named returns the Nodes as they are in the cache: good enough for a summary, never for a
+// cachedNodes returns the Nodes as they are in the cache: good enough for a summary, never for a
 // decision.
-func (n nodeIndex) named(names []string) map[string]clusterstore.LiveNode {
+func (n nodeIndex) cachedNodes(names []string) map[string]clusterstore.LiveNode {
 	found := make(map[string]clusterstore.LiveNode, len(names))
 	for _, name := range names {
 		found[name] = clusterstore.LiveNode{Node: n[name].Node}
@@ -92,11 +88,10 @@ func (n nodeIndex) named(names []string) map[string]clusterstore.LiveNode {
 	return found
 }
 
-// claims returns all Nodes as bindings are made from them, sorted by name: the live Nodes as
-// they are now, and the others, of which only the addresses matter, as they are in the cache.
-// It fails if a Node could not be read, because a Node that is not among the claims counts as
-// gone.
-func (n nodeIndex) claims(live map[string]clusterstore.LiveNode) ([]observation.NodeClaim, error) {
+// announcingNodes returns all Nodes as bindings are made from them, sorted by name: the live Nodes
+// as they are now, and the others, of which only the addresses matter, as they are in the cache. It
+// fails if a Node could not be read, because a Node that is not in the result counts as gone.
+func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]observation.AnnouncingNode, error) {
 	current := make(map[string]*corev1.Node, len(n))
 	for name, entry := range n {
 		current[name] = entry.Node
@@ -107,33 +102,33 @@ func (n nodeIndex) claims(live map[string]clusterstore.LiveNode) ([]observation.
 		}
 		current[name] = l.Node
 	}
-	var found []observation.NodeClaim
+	var found []observation.AnnouncingNode
 	for _, node := range current {
 		if node != nil {
-			found = append(found, claimOf(node))
+			found = append(found, announcingNode(node))
 		}
 	}
-	slices.SortFunc(found, func(a, b observation.NodeClaim) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(found, func(a, b observation.AnnouncingNode) int { return strings.Compare(a.Node, b.Node) })
 	return found, nil
 }
 
-// locateUnbound returns at which Nodes' addresses the unbound members are, by the cache.
-func (n nodeIndex) locateUnbound(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
+// possibleNodes returns the Nodes where the members may run that are not located, by the cache.
+func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 	if len(observation.Unlocated(c)) == 0 {
 		return nil // The usual case. It spares comparing the addresses of all nodes.
 	}
-	var all []observation.NodeClaim
+	var all []observation.AnnouncingNode
 	for _, entry := range n {
-		all = append(all, clusterstore.NodeAddresses(entry.Node))
+		all = append(all, observation.NodeOf(entry.Node))
 	}
-	return quorum.LocateUnbound(c, all)
+	return quorum.PossibleNodes(c, all)
 }
 
-func claimOf(node *corev1.Node) observation.NodeClaim {
-	claim := clusterstore.NodeAddresses(node)
+func announcingNode(node *corev1.Node) observation.AnnouncingNode {
+	n := observation.NodeOf(node)
 	// An announcement that cannot be parsed claims nothing; indexNodes logs it.
-	claim.Announced, _ = announcedOn(node)
-	return claim
+	n.Announced, _ = announcedOn(node)
+	return n
 }
 
 // A nodeKey contains the parts of a Node that the leader acts on.
@@ -141,19 +136,16 @@ type nodeKey struct {
 	Name, Label, Announcement, Addresses string
 	UID                                  types.UID
 	Deleting                             bool
-	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to look at once.
+	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to probe at once.
 	Cordoned bool
 }
 
 func keyOf(node *corev1.Node) nodeKey {
-	var addresses []string
-	for _, a := range node.Status.Addresses {
-		addresses = append(addresses, a.Address)
-	}
 	return nodeKey{
 		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
 		Label: node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
-		Addresses: strings.Join(addresses, " "), Cordoned: isLabelled(node) && node.Spec.Unschedulable,
+		Addresses: strings.Join(observation.AddressesOf(node), " "),
+		Cordoned:  observation.IsLabelled(node) && node.Spec.Unschedulable,
 	}
 }
 
@@ -168,7 +160,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 	}
 	for _, h := range listedHolders(c, index) {
 		members := joinIDs(h.members)
-		if !l.needsLabel(h.Node) || (reportsNoMember(h.Node) && s.labelled[h.UID] == members) {
+		if !l.needsLabel(h.Node) || (hasNoMemberCondition(h.Node) && s.labelled[h.UID] == members) {
 			continue
 		}
 		err := l.restoreLabel(ctx, c, h.Node,
@@ -185,7 +177,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 // annotation is set: users remove the label to delete a node while the webhook is not reachable.
 func (l *Leader) needsLabel(node *corev1.Node) bool {
 	_, err := quorum.ParseBreakGlass(node.Annotations[quorum.BreakGlassAnnotation], node.UID, l.Now())
-	return !isLabelled(node) && err != nil
+	return !observation.IsLabelled(node) && err != nil
 }
 
 // A listedHolder is a Node that holds members by the lists of other Nodes.
@@ -205,12 +197,12 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 	all := []*v1alpha1.EtcdCluster{c}
 	var found []listedHolder
 	for name, node := range index {
-		if isLabelled(node.Node) || slices.ContainsFunc(c.Spec.Members,
+		if observation.IsLabelled(node.Node) || slices.ContainsFunc(c.Spec.Members,
 			func(b v1alpha1.Binding) bool { return b.Node == name }) {
 			continue
 		}
 		// AgentSilent is not set: one list is no reason for a label.
-		req := quorum.Request{Node: name, UID: node.UID, Addresses: clusterstore.NodeAddresses(node.Node).Addresses}
+		req := quorum.Request{Node: name, UID: node.UID, Addresses: observation.AddressesOf(node.Node)}
 		if v := quorum.DecideUnlabelled(all, req); !v.Allowed {
 			found = append(found, listedHolder{Node: node.Node, members: v.Members})
 		}
@@ -219,8 +211,8 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 	return found
 }
 
-// reportsNoMember reports whether the agent of the Node found no member there.
-func reportsNoMember(node *corev1.Node) bool {
+// hasNoMemberCondition reports whether the agent of the Node found no member there.
+func hasNoMemberCondition(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == observation.EtcdMemberCondition && c.Status == corev1.ConditionFalse
 	})

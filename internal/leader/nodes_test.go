@@ -100,7 +100,7 @@ func removedLabel(t *testing.T, f *storetest.Fixture) {
 		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[2]), node) == nil && isLabelled(node)
 	})
 	h.reconcileUntil("the label", func(*v1alpha1.EtcdCluster) bool {
-		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node) == nil && isLabelled(node)
+		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node) == nil && observation.IsLabelled(node)
 	})
 	require.Equal(t, "kept", node.Labels["example.org/other"])
 	require.Equal(t, f.Nodes[0].UID, node.UID)
@@ -108,7 +108,7 @@ func removedLabel(t *testing.T, f *storetest.Fixture) {
 	require.Len(t, f.Cluster().Spec.Members, 3)
 
 	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[1]), node))
-	require.False(t, isLabelled(node), "the user who set the break-glass annotation removed the label")
+	require.False(t, observation.IsLabelled(node), "the user who set the break-glass annotation removed the label")
 }
 
 func listedByOthers(t *testing.T, f *storetest.Fixture) {
@@ -125,7 +125,7 @@ func listedByOthers(t *testing.T, f *storetest.Fixture) {
 	}
 	hasLabel := func(node *corev1.Node) bool {
 		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(node), node))
-		return isLabelled(node)
+		return observation.IsLabelled(node)
 	}
 	fourth, empty, worker := bare("fourth", "10.98.0.4"), bare("empty", "10.98.0.5"), bare("worker", "10.98.0.6")
 	empty.Status.Conditions = []corev1.NodeCondition{{

@@ -23,16 +23,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-func TestClaims(t *testing.T) {
+func TestAnnouncingNodes(t *testing.T) {
 	n := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "cached"}}}}
-	_, err := n.claims(map[string]clusterstore.LiveNode{"n": {Err: errors.New("timeout")}})
-	require.ErrorContains(t, err, "timeout", "a node that is not among the claims is taken to be gone")
+	_, err := n.announcingNodes(map[string]clusterstore.LiveNode{"n": {Err: errors.New("timeout")}})
+	require.ErrorContains(t, err, "timeout", "a node that is missing is taken to be gone")
 
-	gone, err := n.claims(map[string]clusterstore.LiveNode{"n": {}})
+	gone, err := n.announcingNodes(map[string]clusterstore.LiveNode{"n": {}})
 	require.NoError(t, err)
 	require.Empty(t, gone, "live reads override the cache")
 
-	cached, err := n.claims(nil)
+	cached, err := n.announcingNodes(nil)
 	require.NoError(t, err)
 	require.Len(t, cached, 1)
 }
@@ -182,17 +182,17 @@ func TestGrantAge(t *testing.T) {
 		return v1alpha1.Grant{NodeUID: "u", Time: metav1.NewTime(now.Add(-ago))}
 	}
 	slow, ahead, fast := grant(time.Hour), grant(-maxAhead), grant(-time.Hour)
-	m.recordGrants([]v1alpha1.Grant{slow}, now)
-	m.recordGrants([]v1alpha1.Grant{slow}, now.Add(time.Minute))
+	m.noteGrants([]v1alpha1.Grant{slow}, now)
+	m.noteGrants([]v1alpha1.Grant{slow}, now.Add(time.Minute))
 	require.Equal(t, now, m.withLaterTime(slow).Time.Time, "the writer's clock is an hour behind")
-	m.recordGrants([]v1alpha1.Grant{ahead}, now)
+	m.noteGrants([]v1alpha1.Grant{ahead}, now)
 	require.Equal(t, ahead.Time, m.withLaterTime(ahead).Time, "the writer's clock is slightly ahead")
 	require.Equal(t, fast.Time, (&clusterState{}).withLaterTime(fast).Time, "the leader has not read the grant yet")
-	m.recordGrants([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
+	m.noteGrants([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
 	require.Equal(t, now.Add(2*time.Minute), m.withLaterTime(fast).Time.Time,
 		"the writer's clock is an hour ahead; its time would keep the grant too long")
-	m.recordGrants(nil, now)
-	m.recordGrants([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
+	m.noteGrants(nil, now)
+	m.noteGrants([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
 	require.Equal(t, now.Add(3*time.Minute), m.withLaterTime(slow).Time.Time,
 		"a grant that was removed and written again is new")
 }

@@ -37,11 +37,11 @@ func (l *Leader) writeSummary(
 	if isIncomplete(result) {
 		return nil // The rest of the answer follows. Until then its members only look unhealthy.
 	}
-	placed := index.locateUnbound(result.Cluster)
-	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(placed)...)
+	possible := index.possibleNodes(result.Cluster)
+	names := append(clusterstore.NodeNames(result.Cluster), clusterstore.BoundNodeNames(possible)...)
 	view := quorum.View{
-		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.named(names)), Placed: placed,
-		MinRemainingTolerance: l.Store.MinRemainingTolerance(),
+		Cluster: result.Cluster, Nonces: result.Nonces,
+		Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
 	inputs := summaryInputs{view, s.bound}
 	if s.summarized != nil && inputs.equal(*s.summarized) {
@@ -74,7 +74,7 @@ type summaryInputs struct {
 // equal reports whether both are for the same version of the object, and equal otherwise.
 func (a summaryInputs) equal(b summaryInputs) bool {
 	return a.Cluster == b.Cluster && a.bound == b.bound && slices.Equal(a.Nonces, b.Nonces) &&
-		slices.Equal(a.Placed, b.Placed) && reflect.DeepEqual(a.Nodes, b.Nodes)
+		slices.Equal(a.PossibleNodes, b.PossibleNodes) && reflect.DeepEqual(a.Nodes, b.Nodes)
 }
 
 // statusOf returns the part of the status that the leader writes. A condition keeps its time
@@ -100,10 +100,7 @@ func statusOf(
 	return status
 }
 
-func count(n int) *int32 {
-	c := int32(n) // A member list has at most twenty entries.
-	return &c
-}
+func count(n int) *int32 { return new(int32(n)) } // A member list has at most twenty entries.
 
 // removeObservations removes the observations of Nodes that are gone. The agent that owns such
 // an entry is gone as well, and the schema allows a hundred entries. The observation of a

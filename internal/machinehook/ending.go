@@ -50,29 +50,29 @@ func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error)
 // string. The provider ID in the grant identifies the machine also if its Node is gone. An object
 // that cannot be read may be about to end. Ending reads the API server, because a cache may be
 // older than the grant.
-func (k *Keeper) Ending(ctx context.Context, g v1alpha1.Grant) string {
+func (c *Controller) Ending(ctx context.Context, g v1alpha1.Grant) string {
 	node := g.Node
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	live, err := k.Node(ctx, node)
+	live, err := c.Node(ctx, node)
 	hasNode := err == nil && (g.ProviderID == "" || live.Spec.ProviderID == g.ProviderID)
 	switch {
 	case apierrors.IsNotFound(err):
 		live = &corev1.Node{}
 		live.Spec.ProviderID = g.ProviderID
 	case err != nil:
-		return k.unknownEnding(ctx, node, err)
+		return c.unknownEnding(ctx, node, err)
 	}
 	var kinds []machineKind
-	if k.ClusterAPI {
+	if c.ClusterAPI {
 		kinds = append(kinds, machines())
 	}
-	if k.Karpenter {
+	if c.Karpenter {
 		kinds = append(kinds, nodeClaims())
 	}
 	for _, kind := range kinds {
 		ending := ""
-		err := k.eachLive(ctx, kind, func(o machine.Object) {
+		err := c.eachLive(ctx, kind, func(o machine.Object) {
 			isOfGrant := o.ProviderID != "" && o.ProviderID == g.ProviderID
 			if o.IsEnding(hasNode) && (isOfGrant || o.Match(node, live.Spec.ProviderID) != "") {
 				ending = fmt.Sprintf("%s of node %s is being deleted", o, node)
@@ -80,7 +80,7 @@ func (k *Keeper) Ending(ctx context.Context, g v1alpha1.Grant) string {
 		})
 		switch {
 		case err != nil:
-			return k.unknownEnding(ctx, node, err)
+			return c.unknownEnding(ctx, node, err)
 		case ending != "":
 			return ending
 		}
@@ -89,14 +89,14 @@ func (k *Keeper) Ending(ctx context.Context, g v1alpha1.Grant) string {
 }
 
 // unknownEnding returns a text that does not depend on the error, and logs the error.
-func (k *Keeper) unknownEnding(ctx context.Context, node string, err error) string {
-	k.Log.WarnContext(ctx, "failed to read which machines are about to end; keeping the grant", "node", node, "err", err)
+func (c *Controller) unknownEnding(ctx context.Context, node string, err error) string {
+	c.Log.WarnContext(ctx, "failed to read which machines are about to end; keeping the grant", "node", node, "err", err)
 	return fmt.Sprintf("it is not known whether the machine of node %s is about to end", node)
 }
 
 // eachLive calls visit for each object of a kind that the API server has.
-func (k *Keeper) eachLive(ctx context.Context, kind machineKind, visit func(machine.Object)) error {
-	resource, isServed, err := k.FindResource(ctx, kind.GroupKind, kind.versions)
+func (c *Controller) eachLive(ctx context.Context, kind machineKind, visit func(machine.Object)) error {
+	resource, isServed, err := c.FindResource(ctx, kind.GroupKind, kind.versions)
 	switch {
 	case err != nil:
 		return fmt.Errorf("finding the kind %s: %w", kind.GroupKind, err)
@@ -104,7 +104,7 @@ func (k *Keeper) eachLive(ctx context.Context, kind machineKind, visit func(mach
 		return nil
 	}
 	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return k.Client.Resource(resource).List(ctx, o)
+		return c.Client.Resource(resource).List(ctx, o)
 	}
 	pages := pager.New(page)
 	pages.PageBufferSize = 1 // A page has up to 500 whole objects.

@@ -53,7 +53,7 @@ type EtcdSource struct {
 	Clusters func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error)
 }
 
-// Options configure a Keeper. All fields but the times are required.
+// Options configure a Controller. All fields but the times are required.
 type Options struct {
 	// ClusterAPI and Karpenter are true where Machines or NodeClaims end machines. Only Machines have
 	// hooks.
@@ -69,7 +69,7 @@ type Options struct {
 	// Review decides whether the machine of a Machine may end. The user is recorded.
 	Review func(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string)
 	// RecordEvent records an event on a Machine.
-	RecordEvent func(about *corev1.ObjectReference, kind, reason, message string)
+	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	Log         *slog.Logger
 	// Tick is the time between two rounds if nothing wakes the loop, and between two reviews of one
 	// Machine. Default 15 s.
@@ -78,9 +78,9 @@ type Options struct {
 	Pause time.Duration
 }
 
-// A Keeper keeps the hooks of all Machines, and finds which machines are about to end. It must run
-// in one replica at a time.
-type Keeper struct {
+// A Controller keeps the hooks of all Machines, and finds which machines are about to end. It must
+// run in one replica at a time.
+type Controller struct {
 	Options
 	wake   loop.Signal
 	logged loop.LogOnce
@@ -90,36 +90,36 @@ type Keeper struct {
 	reviewed map[types.UID]time.Time
 }
 
-// New returns a Keeper.
-func New(o Options) *Keeper {
+// New returns a Controller.
+func New(o Options) *Controller {
 	if o.Tick == 0 {
 		o.Tick = 15 * time.Second
 	}
 	if o.Pause == 0 {
 		o.Pause = time.Second
 	}
-	k := &Keeper{Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]time.Time{}}
+	c := &Controller{Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]time.Time{}}
 	if o.ClusterAPI {
-		k.machines = newMachines(o, k.wake)
+		c.machines = newMachines(o, c.wake)
 	}
-	return k
+	return c
 }
 
 // Run keeps the hooks until ctx ends, and then returns nil as the runnables of the manager do.
-func (k *Keeper) Run(ctx context.Context) error {
-	if k.machines == nil {
+func (c *Controller) Run(ctx context.Context) error {
+	if c.machines == nil {
 		<-ctx.Done()
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.machines.run(ctx) })
+	group.Go(func() error { return c.machines.run(ctx) })
 	group.Go(func() error {
 		loop.Rounds{
-			Do: k.reconcileAll, Pause: k.Pause, Wake: k.wake,
-			Idle: func() time.Duration { return max(0, k.Tick-k.Pause) },
+			Do: c.reconcileAll, Pause: c.Pause, Wake: c.wake,
+			Idle: func() time.Duration { return max(0, c.Tick-c.Pause) },
 			Done: func(err error) {
-				if k.logged.ChangedText("round", err) && err != nil {
-					k.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", err)
+				if c.logged.ChangedText("round", err) && err != nil {
+					c.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", err)
 				}
 			},
 		}.Run(ctx)
@@ -129,78 +129,78 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // reconcileAll makes the step of every Machine. A failure with one does not stop the others.
-func (k *Keeper) reconcileAll(ctx context.Context) error {
-	machines, isKnown := k.machines.list()
+func (c *Controller) reconcileAll(ctx context.Context) error {
+	machines, isKnown := c.machines.list()
 	if !isKnown {
 		return nil
 	}
-	etcd, err := k.Cached.etcdNodes(ctx)
+	etcd, err := c.Cached.etcdNodes(ctx)
 	if err != nil {
 		return err
 	}
-	k.forgetReviews(machines)
+	c.forgetReviews(machines)
 	var failed []error
 	for _, m := range machines {
 		switch machine.PlanHook(m, etcd.has(m)) {
 		case machine.HookKeep:
 		case machine.HookAdd:
-			_, err := k.patch(ctx, m, machine.HookValue)
+			_, err := c.patch(ctx, m, machine.HookValue)
 			failed = append(failed, err)
 		case machine.HookRemove:
-			failed = append(failed, k.removeUnneeded(ctx, m))
+			failed = append(failed, c.removeUnneeded(ctx, m))
 		case machine.HookReview:
-			failed = append(failed, k.review(ctx, m, etcd.has(m)))
+			failed = append(failed, c.review(ctx, m, etcd.has(m)))
 		}
 	}
 	return errors.Join(failed...)
 }
 
 // forgetReviews forgets the reviews of all other Machines.
-func (k *Keeper) forgetReviews(machines []machine.Object) {
+func (c *Controller) forgetReviews(machines []machine.Object) {
 	reviewed := map[types.UID]time.Time{}
 	for _, m := range machines {
-		if at, ok := k.reviewed[m.UID]; ok {
+		if at, ok := c.reviewed[m.UID]; ok {
 			reviewed[m.UID] = at
 		}
 	}
-	k.reviewed = reviewed
+	c.reviewed = reviewed
 }
 
 // removeUnneeded removes the hook of a Machine that stands for no node with etcd, if the API server
 // confirms that.
-func (k *Keeper) removeUnneeded(ctx context.Context, m machine.Object) error {
-	etcd, err := k.liveEtcdNodes(ctx)
+func (c *Controller) removeUnneeded(ctx context.Context, m machine.Object) error {
+	etcd, err := c.liveEtcdNodes(ctx)
 	if err != nil || etcd.has(m) {
 		return err
 	}
-	_, err = k.patch(ctx, m, nil)
+	_, err = c.patch(ctx, m, nil)
 	return err
 }
 
 // review removes the hook of a Machine that waits for it, if a review allows the deletion of its
 // Node.
-func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) error {
-	if at, ok := k.reviewed[m.UID]; ok && time.Since(at) < k.Tick {
+func (c *Controller) review(ctx context.Context, m machine.Object, hasEtcd bool) error {
+	if at, ok := c.reviewed[m.UID]; ok && time.Since(at) < c.Tick {
 		return nil
 	}
-	k.reviewed[m.UID] = time.Now()
+	c.reviewed[m.UID] = time.Now()
 	if !hasEtcd { // The review reads the same cache, which may be old.
-		if etcd, err := k.liveEtcdNodes(ctx); err != nil || etcd.has(m) {
+		if etcd, err := c.liveEtcdNodes(ctx); err != nil || etcd.has(m) {
 			return err
 		}
 	}
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, reviewValidity)
 	defer cancel()
-	isAllowed, message := k.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
+	isAllowed, message := c.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
 	about := &corev1.ObjectReference{
-		APIVersion: k.machines.followed().GroupVersion().String(), Kind: machine.KindMachine,
+		APIVersion: c.machines.followed().GroupVersion().String(), Kind: machine.KindMachine,
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID,
 	}
 	if !isAllowed {
-		if k.logged.Changed(string(m.UID), message) {
-			k.Log.WarnContext(ctx, "machine is kept by its hook", "machine", m.String(), "message", message)
-			k.RecordEvent(about, corev1.EventTypeWarning, RefusedEvent, "the machine may not end: "+message)
+		if c.logged.Changed(string(m.UID), message) {
+			c.Log.WarnContext(ctx, "machine is kept by its hook", "machine", m.String(), "message", message)
+			c.RecordEvent(about, corev1.EventTypeWarning, RefusedEvent, "the machine may not end: "+message)
 		}
 		return nil
 	}
@@ -208,23 +208,23 @@ func (k *Keeper) review(ctx context.Context, m machine.Object, hasEtcd bool) err
 	if age := time.Since(began); age >= reviewValidity {
 		return fmt.Errorf("removing the hook of %s: the review is too old: %w", m, context.DeadlineExceeded)
 	}
-	if isWritten, err := k.patch(ctx, m, nil); !isWritten {
+	if isWritten, err := c.patch(ctx, m, nil); !isWritten {
 		return err // if it is nil, the next round reviews the newer version
 	}
-	k.logged.Changed(string(m.UID), "")
-	k.RecordEvent(about, corev1.EventTypeNormal, AllowedEvent, "the machine may end: "+message)
+	c.logged.Changed(string(m.UID), "")
+	c.RecordEvent(about, corev1.EventTypeNormal, AllowedEvent, "the machine may end: "+message)
 	return nil
 }
 
 // patch writes the annotation, or removes it if the value is nil. The step was planned for one
 // version of the Machine: a Machine that is gone or has changed is not written, and is no error.
-func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) (isWritten bool, err error) {
+func (c *Controller) patch(ctx context.Context, m machine.Object, value any) (isWritten bool, err error) {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": m.UID, "resourceVersion": m.ResourceVersion,
 		"annotations": map[string]any{machine.HookAnnotation: value},
 	}})
 	if err == nil {
-		client := k.Client.Resource(k.machines.followed()).Namespace(m.Namespace)
+		client := c.Client.Resource(c.machines.followed()).Namespace(m.Namespace)
 		_, err = client.Patch(ctx, m.Name, types.MergePatchType, body,
 			metav1.PatchOptions{FieldManager: "holdfast-webhook"})
 	}
@@ -234,15 +234,15 @@ func (k *Keeper) patch(ctx context.Context, m machine.Object, value any) (isWrit
 	case err != nil:
 		return false, fmt.Errorf("writing the hook of %s: %w", m, err)
 	}
-	k.Log.InfoContext(ctx, "changed the hook of a Machine", "machine", m.String(), "is_set", value != nil)
+	c.Log.InfoContext(ctx, "changed the hook of a Machine", "machine", m.String(), "is_set", value != nil)
 	return true, nil
 }
 
 // liveEtcdNodes returns the Nodes that hold etcd as the API server has them.
-func (k *Keeper) liveEtcdNodes(ctx context.Context) (etcdNodes, error) {
+func (c *Controller) liveEtcdNodes(ctx context.Context) (etcdNodes, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return k.Live.etcdNodes(ctx)
+	return c.Live.etcdNodes(ctx)
 }
 
 // etcdNodes are the Nodes that hold etcd.
@@ -267,7 +267,7 @@ func (s EtcdSource) etcdNodes(ctx context.Context) (etcdNodes, error) {
 	}
 	var found etcdNodes
 	for _, n := range nodes {
-		if n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue || bound[n.UID] {
+		if observation.IsLabelled(n) || bound[n.UID] {
 			found = append(found, n)
 		}
 	}

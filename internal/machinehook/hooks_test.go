@@ -36,12 +36,12 @@ const soon, poll = 30 * time.Second, 20 * time.Millisecond
 
 // A fixture runs Hooks against a real API server, with Nodes and reviews that the test sets.
 type fixture struct {
-	client   dynamic.Interface
-	machines dynamic.ResourceInterface
-	version  string // of machines
-	claims   dynamic.ResourceInterface
-	config   *rest.Config
-	keeper   *machinehook.Keeper
+	client     dynamic.Interface
+	machines   dynamic.ResourceInterface
+	version    string // of machines
+	claims     dynamic.ResourceInterface
+	config     *rest.Config
+	controller *machinehook.Controller
 
 	mu           sync.Mutex // guards the fields below
 	cached, live []*corev1.Node
@@ -75,7 +75,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func (f *fixture) newKeeper(t *testing.T) *machinehook.Keeper {
+func (f *fixture) newController(t *testing.T) *machinehook.Controller {
 	t.Helper()
 	served, err := discovery.NewDiscoveryClientForConfig(f.config)
 	require.NoError(t, err)
@@ -116,10 +116,10 @@ func (f *fixture) newKeeper(t *testing.T) *machinehook.Keeper {
 			f.reviews = append(f.reviews, m.Name+" for "+user)
 			return f.allowed, f.message
 		},
-		RecordEvent: func(about *corev1.ObjectReference, kind, reason, message string) {
+		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.events = append(f.events, about.Name+" "+kind+" "+reason+" "+message)
+			f.events = append(f.events, about.Name+" "+eventType+" "+reason+" "+message)
 		},
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
@@ -127,10 +127,10 @@ func (f *fixture) newKeeper(t *testing.T) *machinehook.Keeper {
 
 func (f *fixture) start(t *testing.T) {
 	t.Helper()
-	f.keeper = f.newKeeper(t)
+	f.controller = f.newController(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- f.keeper.Run(ctx) }()
+	go func() { done <- f.controller.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
@@ -315,15 +315,15 @@ func TestServedVersions(t *testing.T) {
 	const isEnding = "Machine default/ending of node ending is being deleted"
 	f.remove(t, "ending")
 	f.setNodes(etcd, ending)
-	require.Equal(t, isEnding, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "ending"}))
+	require.Equal(t, isEnding, f.controller.Ending(t.Context(), v1alpha1.Grant{Node: "ending"}))
 
 	for _, version := range []string{"v1beta1", "v1beta2"} {
 		f.serve(t, version)
 		f.add(t, version)
 		f.setNodes(etcd, ending, node(version, true))
 		f.waitForHook(t, version, true)
-		require.Equal(t, isEnding, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "ending"}))
-		require.Empty(t, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}))
+		require.Equal(t, isEnding, f.controller.Ending(t.Context(), v1alpha1.Grant{Node: "ending"}))
+		require.Empty(t, f.controller.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}))
 	}
 
 	// A version that Holdfast cannot read. A Machine may be about to end, and none loses its hook.
@@ -331,8 +331,8 @@ func TestServedVersions(t *testing.T) {
 	f.setNodes()
 	const unknown = "it is not known whether the machine of node etcd is about to end"
 	g := v1alpha1.Grant{Node: "etcd"}
-	require.Eventually(t, func() bool { return f.keeper.Ending(t.Context(), g) == unknown }, soon, poll)
-	require.Equal(t, unknown, f.newKeeper(t).Ending(t.Context(), g), "of a leader that has just started")
+	require.Eventually(t, func() bool { return f.controller.Ending(t.Context(), g) == unknown }, soon, poll)
+	require.Equal(t, unknown, f.newController(t).Ending(t.Context(), g), "of a leader that has just started")
 	f.requireHookStays(t)
 	f.serve(t, "v1beta2")
 	f.waitForHook(t, "etcd", false)
@@ -370,7 +370,7 @@ func testDeletion(t *testing.T, f *fixture) {
 func testEnding(t *testing.T, f *fixture) {
 	requireEnding := func(node, expected string) {
 		t.Helper()
-		require.Equal(t, expected, f.keeper.Ending(t.Context(), v1alpha1.Grant{Node: node}))
+		require.Equal(t, expected, f.controller.Ending(t.Context(), v1alpha1.Grant{Node: node}))
 	}
 	requireEnding("etcd", "")
 	f.add(t, "ending")
@@ -391,18 +391,18 @@ func testEnding(t *testing.T, f *fixture) {
 
 	// F66: Karpenter names no Node in a NodeClaim that is not registered. The grant identifies it.
 	gone := v1alpha1.Grant{Node: "gone", ProviderID: "cloud:///claimed"}
-	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone))
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.controller.Ending(t.Context(), gone))
 	f.setNodes(node("gone", true))
-	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone),
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.controller.Ending(t.Context(), gone),
 		"the name has passed to another machine")
 	f.setNodes(node("etcd", true), node("ending", true), node("claimed", true))
 	gone.ProviderID = "cloud:///another"
-	require.Empty(t, f.keeper.Ending(t.Context(), gone))
+	require.Empty(t, f.controller.Ending(t.Context(), gone))
 
 	f.patchClaim(t, `{"status":{"nodeName":"gone"}}`, "status")
-	require.Empty(t, f.keeper.Ending(t.Context(), gone), "F71: the claim has another machine")
+	require.Empty(t, f.controller.Ending(t.Context(), gone), "F71: the claim has another machine")
 	gone.ProviderID = ""
-	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone))
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.controller.Ending(t.Context(), gone))
 	f.patchClaim(t, `{"status":{"nodeName":null}}`, "status")
 	f.set(func(f *fixture) { f.liveErr = errors.New("timeout") })
 	requireEnding("etcd", "it is not known whether the machine of node etcd is about to end")
@@ -411,7 +411,7 @@ func testEnding(t *testing.T, f *fixture) {
 	f.patchClaim(t, `{"status":{"conditions":[{"type":"Registered","status":"True"}]}}`, "status")
 	requireEnding("claimed", "")
 	gone = v1alpha1.Grant{Node: "gone", ProviderID: "cloud:///claimed"}
-	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.keeper.Ending(t.Context(), gone),
+	require.Equal(t, "NodeClaim claimed of node gone is being deleted", f.controller.Ending(t.Context(), gone),
 		"F73: its Node is gone, so Karpenter deletes none before the machine")
 	for _, ended := range []dynamic.ResourceInterface{f.machines, f.claims} {
 		for _, name := range []string{"ending", "claimed"} {
@@ -459,11 +459,11 @@ func TestEndingUnknown(t *testing.T) {
 				fail := func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, c.err }
 				client.PrependReactor("list", "*", fail)
 			}
-			keeper := machinehook.New(machinehook.Options{
+			controller := machinehook.New(machinehook.Options{
 				ClusterAPI: true, Karpenter: true, Client: client, FindResource: find, Log: slog.New(slog.DiscardHandler),
 				Node: func(_ context.Context, name string) (*corev1.Node, error) { return node(name, true), nil },
 			})
-			require.Equal(t, c.want, keeper.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}))
+			require.Equal(t, c.want, controller.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}))
 		})
 	}
 }

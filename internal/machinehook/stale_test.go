@@ -24,9 +24,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// staleFixture has a Keeper whose cache has an older version of a Machine than the API server.
+// staleFixture has a Controller whose cache has an older version of a Machine than the API server.
 type staleFixture struct {
-	*Keeper
+	*Controller
 	client *fake.FakeDynamicClient
 	// cached and live are the Nodes of the cache and of the API server.
 	cached, live []*corev1.Node
@@ -80,7 +80,7 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 		return resource, true, nil
 	}
 	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return nil, nil }
-	f.Keeper = New(Options{
+	f.Controller = New(Options{
 		ClusterAPI: true, Client: f.client, FindResource: find, Log: slog.New(slog.DiscardHandler),
 		Cached: EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil }},
 		Live:   EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.live, nil }},

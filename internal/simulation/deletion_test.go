@@ -99,7 +99,7 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 	sim.reviewCount++
 	d.review = &simulatedReview{
 		deletion: d, number: sim.reviewCount, replica: sim.replicas[replica], node: n,
-		labelled:      n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue,
+		labelled:      observation.IsLabelled(n),
 		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
 		forgiven: map[v1alpha1.ClusterID]bool{},
 	}

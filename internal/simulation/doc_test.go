@@ -32,7 +32,7 @@
 //
 // In some histories, Cluster API or Karpenter manages the machines
 // (machinecontrollers_test.go). Its objects are deleted in any order, and the entry of the webhook
-// reviews that. The real Keeper of package machinehook keeps the hooks of Machines. A Machine
+// reviews that. The real Controller of package machinehook keeps the hooks of Machines. A Machine
 // without a hook, and a NodeClaim that is not registered, end their machine at any time without a
 // request for the Node. Karpenter deletes the Node of a registered NodeClaim first. From the moment
 // at which a review allows that a machine ends, it may be gone at once, until the object is gone

@@ -78,7 +78,7 @@ func (r *simulatedReview) recordNode(n *corev1.Node) {
 		r.node = n.DeepCopy()
 	}
 	if r.deletion.machine != nil {
-		r.labelled = n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
+		r.labelled = observation.IsLabelled(n)
 	}
 }
 

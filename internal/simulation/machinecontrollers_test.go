@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -121,7 +122,7 @@ func (m *managedMachine) deletionRequest(
 // cannot be read, the cache decides.
 func (r *simulatedReplica) hasCached(n *corev1.Node) bool {
 	cached := r.caches.nodes.get(n.Name)
-	return cached != nil && cached.UID == n.UID && quorum.IsLabelled(cached) == quorum.IsLabelled(n)
+	return cached != nil && cached.UID == n.UID && observation.IsLabelled(cached) == observation.IsLabelled(n)
 }
 
 // beginHookReview records that a replica begins to review a Machine that waits for its hook.

@@ -255,8 +255,8 @@ func (r *simulatedReplica) pendingMachineVersions() int {
 	return r.machineWatch.pending()
 }
 
-// newKeeper returns the real Keeper of hooks, or nil if there are no machine objects.
-func (r *simulatedReplica) newKeeper(connection apiClient, store *clusterstore.Store) *machinehook.Keeper {
+// newController returns the real Controller of hooks, or nil if there are no machine objects.
+func (r *simulatedReplica) newController(connection apiClient, store *clusterstore.Store) *machinehook.Controller {
 	if r.sim.machines == nil {
 		return nil
 	}
@@ -270,7 +270,7 @@ func (r *simulatedReplica) newKeeper(connection apiClient, store *clusterstore.S
 		ClusterAPI: r.sim.machines.kind == machine.KindMachine, Karpenter: r.sim.machines.kind == machine.KindNodeClaim,
 		Client: dynamicClient{r: r}, FindResource: find,
 		Cached: machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
-		Live:   machinehook.EtcdSource{Nodes: store.AllLiveNodes, Clusters: store.LiveClusters},
+		Live:   machinehook.EtcdSource{Nodes: store.LiveNodes, Clusters: store.LiveClusters},
 		Node:   connection.node,
 		Review: r.reviewMachine, RecordEvent: func(*corev1.ObjectReference, string, string, string) {},
 		Log: r.sim.logger(r.number),

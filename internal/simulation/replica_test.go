@@ -41,9 +41,9 @@ type simulatedReplica struct {
 	caches replicaCaches
 	mux    *http.ServeMux
 	leader *leader.Leader
-	// handler reviews, and keeper keeps the hooks of Machines; keeper is nil if there are none.
+	// handler reviews, and hooks keeps the hooks of Machines; hooks is nil if there are none.
 	handler      *admission.Handler
-	keeper       *machinehook.Keeper
+	hooks        *machinehook.Controller
 	machineWatch *machineWatch
 	// A stalled watch delivers nothing. skew is the time by which the replica's clock is
 	// ahead.
@@ -78,8 +78,8 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	}
 	now := func() time.Time { return time.Now().Add(time.Duration(r.skew.Load())) }
 	options := leader.Options{Store: store, Log: log, Registerer: registry, Now: now}
-	if r.keeper = r.newKeeper(connection, store); r.keeper != nil {
-		options.Ending = r.keeper.Ending
+	if r.hooks = r.newController(connection, store); r.hooks != nil {
+		options.MachineEnding = r.hooks.Ending
 	}
 	r.leader, err = leader.New(r.ctx, options)
 	if err != nil {
@@ -94,7 +94,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	r.handler, err = admission.New(admission.Options{
 		Reviewer: reviewer,
 		Node:     connection.node, Pod: connection.pod,
-		Nodes: store.CachedNodes, LiveNodes: store.AllLiveNodes,
+		Nodes: store.CachedNodes, LiveNodes: store.LiveNodes,
 		Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})
 	if err == nil {
@@ -147,9 +147,9 @@ func (r *simulatedReplica) startLeading() {
 			r.sim.fail("the leader's loop ended: %v", err)
 		}
 	})
-	if r.keeper != nil {
+	if r.hooks != nil {
 		r.goroutines.Go(func() {
-			if err := r.keeper.Run(r.ctx); err != nil {
+			if err := r.hooks.Run(r.ctx); err != nil {
 				r.sim.fail("the loop for machines ended: %v", err)
 			}
 		})

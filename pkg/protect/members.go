@@ -27,7 +27,7 @@ func membersToAnnounce(
 			continue
 		}
 		isSilent = true
-		if f.Stored != nil && hasLeft(clusterOf(*f.Stored, in), f.Stored.Member, false) {
+		if f.Stored != nil && canDropAnnouncement(clusterOf(*f.Stored, in), f.Stored.Member, false) {
 			refs = append(refs, *f.Stored)
 		}
 	}
@@ -35,7 +35,7 @@ func membersToAnnounce(
 	for _, ref := range in.Announced {
 		c := clusterOf(ref, in)
 		isRemoved := slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Removed && f.Ref == ref })
-		if !isRemoved && !hasLeft(c, ref.Member, isSilent) && !isStale(c, ref.Member, isIncomplete) {
+		if !isRemoved && !canDropAnnouncement(c, ref.Member, isSilent) && !isStale(c, ref.Member, isIncomplete) {
 			refs = append(refs, ref)
 		}
 	}
@@ -63,15 +63,15 @@ func HasNoMemberOf(cluster v1alpha1.ClusterID, scan evidence.Scan) bool {
 	})
 }
 
-// hasLeft reports whether an announced member has left its cluster and no server here is assumed to
-// be that member.
+// canDropAnnouncement reports whether an announced member has left its cluster and no server here
+// is assumed to be that member.
 //
 // A server that does not answer is assumed to be the removed member, whose data was left behind.
 // The node then keeps its announcement: only with an announcement does the webhook decide by the
 // cluster. While the cluster has a member that is bound to no Node, the silent server may be that
 // member after it joined again, and the webhook refuses. Without the announcement, the old member
 // would stay unknown after that.
-func hasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, isSilent bool) bool {
+func canDropAnnouncement(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, isSilent bool) bool {
 	return c != nil && observation.HasLeft(c, m) && !isSilent
 }
 

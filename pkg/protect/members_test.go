@@ -97,7 +97,7 @@ func TestH19RemovedBeforeRestart(t *testing.T) {
 			r = requestAfter(t, scanOf(c.found), r.Announced, *c.world.Cluster)
 			require.True(t, r.Labelled)
 			require.Equal(t, c.announced, r.Announced)
-			isAssigned := len(quorum.RefuseMissing([]*v1alpha1.EtcdCluster{c.world.Cluster}, r)) == 0
+			isAssigned := len(quorum.RefuseUndecidable([]*v1alpha1.EtcdCluster{c.world.Cluster}, r)) == 0
 			require.Equal(t, c.isAllowed, isAssigned && quorum.Decide(c.world.View, r).Allowed)
 		})
 	}
@@ -161,7 +161,7 @@ func TestRestoredCluster(t *testing.T) {
 			require.Equal(t, c.want, r.Announced)
 			if len(c.want) == 1 {
 				all := []*v1alpha1.EtcdCluster{restored.Cluster}
-				require.Empty(t, quorum.RefuseMissing(all, r))
+				require.Empty(t, quorum.RefuseUndecidable(all, r))
 				require.Equal(t, all, quorum.Select(all, r))
 				require.True(t, quorum.Decide(restored.View, r).Allowed)
 			}
@@ -319,7 +319,7 @@ func TestF30FreedNode(t *testing.T) {
 		})
 	}
 	bind := func() {
-		w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, quorumtest.Claims(2), w.Nonces, quorumtest.Noon())
+		w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, quorumtest.Nodes(2), w.Nonces, quorumtest.Noon())
 	}
 	require.True(t, HasNoMemberOf(quorumtest.ClusterID, evidence.Scan{}))
 	w.Emptied(0)

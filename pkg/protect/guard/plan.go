@@ -268,7 +268,7 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 		return undecided, "the number of voters is not known", nil
 	case isBound:
 		return unneeded, "the etcd cluster has one voter, so it cannot keep quorum without it", nil
-	case node.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue:
+	case observation.IsLabelled(node):
 		return undecided, "the node has the label of etcd, but no member is bound to it", nil
 	}
 	return unneeded, "the node has no member", nil

@@ -1,5 +1,6 @@
 // Package membership maintains the bindings and grants in the spec of an EtcdCluster. A binding
-// records that a member runs on a Node, a grant that a Node with members was allowed to go.
+// records the Node on which a member runs. A grant records that a Node with members may be deleted
+// or drained.
 //
 // Bind returns the next bindings of a cluster from what the agents claim. Tombstones returns the
 // grants that are missing for Nodes that are gone. Resolve decides whether a grant has ended, and
@@ -37,51 +38,51 @@ func (r Refusal) String() string {
 }
 
 // Bind returns the bindings that the cluster should have next, sorted by member, and the refused
-// claims. The claims are those of all Nodes, including Nodes that announce nothing: an address
+// claims. The argument contains all Nodes, including those that announce nothing: an address
 // identifies a Node only if no other Node has it.
 //
-// A binding makes a node an observer. So an announcement alone must not do that. The first bindings
-// of a cluster need the agreement of most of its Nodes (bootstrap). Afterwards, the lists of
-// observers must name an address of the Node, and no other Node with that address may announce the
-// member. The observations of such a Node count only together with another observer, because
+// A binding makes a node an observer. So an announcement alone never creates an observer. The first
+// bindings of a cluster need the agreement of most of its Nodes (bootstrap). Afterwards, the lists
+// of observers must name an address of the Node, and no other Node with that address may announce
+// the member. The observations of such a Node count only together with another observer, because
 // kubelets write the addresses.
 //
-// If the lists name no address of any Node (an access address), and one Node announces the member,
-// the member is bound to that Node, which is thereby protected. The Node is no observer, unless no
-// member of this cluster advertises an address of its Node. As soon as a Node with the address
-// announces the member, it gets the binding.
+// If the lists name no address of any Node and one Node announces the member, the member is bound
+// to that Node. The binding protects the Node but makes it no observer. Exception: if no observer's
+// member advertises an address of its Node, it does. As soon as a Node with the address announces
+// the member, it gets the binding.
 //
-// Otherwise the binding of a Node that exists is overridden only if its own agent reports that its
-// host has no member, while the member is healthy. If the Node is gone, its binding is a tombstone.
-// A tombstone passes to a valid claim of another Node once a grant names the member, so that the
-// member on the old Node stays lost until the grant ends (Tombstones returns that grant).
+// Otherwise the binding of a Node that exists passes to another Node only if its own agent reports
+// that its host has no member, while the member is healthy.
 //
-// A tombstone passes only to a Node with the name of the old one. Only the kubelet of a name can
-// use that name, while any agent can announce a member whose host is gone, and any kubelet can
-// write an unused address into its own Node. A host with a new name waits until an operator
-// resolves the grant, which also ends the binding.
+// If the Node is gone, its binding stays until a grant names the member (Tombstones returns that
+// grant). Then the binding passes to a valid claim of a Node with the same name, and the member
+// stays lost until the grant ends. Only the kubelet of a name can use that name, while any agent
+// can announce a member whose host is gone, and any kubelet can write an unused address into its
+// own Node. A host with a new name waits until an operator resolves the grant, which also ends the
+// binding.
 //
 // A binding ends only if the confirmed lists that carry one of the nonces lack the member. In
 // addition, these lists must come from several Nodes, or no other observer could contradict, or the
 // agent of the bound Node reports that its host has no member any more.
 func Bind(
-	c *v1alpha1.EtcdCluster, claims []observation.NodeClaim, nonces []string, now time.Time,
+	c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode, nonces []string, now time.Time,
 ) (bindings []v1alpha1.Binding, refused []Refusal) {
 	r := claimReview{
-		cluster: c, nodes: claims,
-		Snapshot: quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, claims)}),
+		nodes:    nodes,
+		snapshot: quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, nodes)}),
 	}
 	if r.isBootstrap = len(c.Spec.Members) == 0; r.isBootstrap {
-		r.bootstrapLists, r.awaited = bootstrap(c, claims, now)
+		r.bootstrapLists, r.awaited = bootstrap(c, nodes, now)
 	}
 	for _, old := range c.Spec.Members {
-		if hasEnded(r.Snapshot, old) {
+		if hasEnded(r.snapshot, old) {
 			continue
 		}
 		bindings = append(bindings, r.reassess(old))
 	}
 	for _, id := range r.announcedMembers() {
-		if len(r.Lists) > 0 && !observation.IsListedByAny(r.Lists, id) {
+		if len(r.snapshot.Lists) > 0 && !observation.IsListedByAny(r.snapshot.Lists, id) {
 			continue // the member has left; its agent will remove the announcement
 		}
 		var bound *v1alpha1.Binding
@@ -102,14 +103,13 @@ func Bind(
 	return bindings, refused
 }
 
-// nodeStates returns the states of the bound Nodes according to the claims. A Node without a
-// claim is gone.
-func nodeStates(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) map[string]observation.NodeState {
+// nodeStates returns the states of the bound Nodes. A Node that is not among all Nodes is gone.
+func nodeStates(c *v1alpha1.EtcdCluster, all []observation.AnnouncingNode) map[string]observation.NodeState {
 	states := map[string]observation.NodeState{}
 	for _, b := range c.Spec.Members {
 		states[b.Node] = observation.NodeState{Known: true}
 	}
-	for _, n := range claims {
+	for _, n := range all {
 		states[n.Node] = observation.NodeState{Known: true, UID: n.UID, Deleting: n.Deleting}
 	}
 	return states
@@ -117,9 +117,9 @@ func nodeStates(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) map[str
 
 // claimReview decides which Nodes the members of a cluster are bound to.
 type claimReview struct {
-	quorum.Snapshot
-	cluster *v1alpha1.EtcdCluster
-	nodes   []observation.NodeClaim
+	snapshot quorum.Snapshot
+	// nodes are all Nodes.
+	nodes []observation.AnnouncingNode
 	// isBootstrap reports whether the cluster has no bindings yet. bootstrapLists are the lists of its
 	// bootstrap, and awaited states what is missing for it, empty if nothing is.
 	isBootstrap    bool
@@ -132,7 +132,7 @@ func (r claimReview) announcedMembers() []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, n := range r.nodes {
 		for _, a := range n.Announced {
-			if a.Cluster == observation.ClusterIDOf(r.cluster) && n.UID != "" {
+			if a.Cluster == observation.ClusterIDOf(r.snapshot.Cluster) && n.UID != "" {
 				found[a.Member] = true
 			}
 		}
@@ -146,34 +146,45 @@ func (r claimReview) announcedMembers() []v1alpha1.MemberID {
 // bootstrap changes only in that way: the bound Node may have claimed the member before its host
 // had a Node.
 func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
-	hasNoMember := reportsNoMember(r.cluster, b) && r.runsElsewhere(b)
+	hasNoMember := reportsNoMember(r.snapshot.Cluster, b) && r.runsElsewhere(b)
 	isFixed := b.Basis == v1alpha1.BasisBootstrap && !hasNoMember
 	if isFixed || !r.exists(b) {
 		return b
 	}
-	at, isListed := r.nodesOf(b.MemberID)
+	at, isListed := r.nodesAtListedAddresses(b.MemberID)
 	if !isListed {
 		return b
 	}
-	if len(at) == 0 && r.hasForeignURLs() {
-		at = r.nodes // The addresses are no evidence.
+	if len(at) == 0 && r.addressesShowNothing() {
+		at = r.nodes
 	}
-	isRival := func(n observation.NodeClaim) bool {
-		return n.UID != b.NodeUID && n.HasAnnounced(observation.ClusterIDOf(r.cluster), b.MemberID) && r.countDisputes(n) == 1
+	isRival := func(n observation.AnnouncingNode) bool {
+		return n.UID != b.NodeUID && r.isAnnouncedBy(n, b.MemberID) && r.countDisputes(n) == 1
 	}
-	isOwn := slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.UID == b.NodeUID })
-	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.NodeClaim) bool { return !isRival(n) })
+	isOwn := slices.ContainsFunc(at, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
+	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.AnnouncingNode) bool { return !isRival(n) })
+	if b.Basis == v1alpha1.BasisBootstrap {
+		if len(rivals) == 1 {
+			return moveTo(b, rivals[0])
+		}
+		return b
+	}
 	switch {
-	case b.Basis == v1alpha1.BasisBootstrap && len(rivals) != 1:
-	case isOwn && len(rivals) > 0 && (len(rivals) > 1 || !hasNoMember):
+	case isOwn && (len(rivals) > 1 || (len(rivals) == 1 && !hasNoMember)):
 		b.Basis = v1alpha1.BasisDisputed
 	case len(rivals) == 1:
-		b.Node, b.NodeUID, b.Basis = rivals[0].Node, rivals[0].UID, v1alpha1.BasisJoined
+		return moveTo(b, rivals[0])
 	case isOwn:
 		b.Basis = v1alpha1.BasisJoined
 	default:
 		b.Basis = v1alpha1.BasisClaimed
 	}
+	return b
+}
+
+// moveTo returns the binding of the same member to another Node.
+func moveTo(b v1alpha1.Binding, n observation.AnnouncingNode) v1alpha1.Binding {
+	b.Node, b.NodeUID, b.Basis = n.Node, n.UID, v1alpha1.BasisJoined
 	return b
 }
 
@@ -184,13 +195,18 @@ func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
 	})
 }
 
+// isAnnouncedBy reports whether the Node announces the member of this cluster.
+func (r claimReview) isAnnouncedBy(n observation.AnnouncingNode, id v1alpha1.MemberID) bool {
+	return n.HasAnnounced(observation.ClusterIDOf(r.snapshot.Cluster), id)
+}
+
 // countDisputes returns how many members the Node announces that are bound to other Nodes that
 // exist. A host has one member of a cluster. So a Node that announces those of several Nodes is
 // wrong, and does not prevent that they are observers.
-func (r claimReview) countDisputes(n observation.NodeClaim) int {
+func (r claimReview) countDisputes(n observation.AnnouncingNode) int {
 	count := 0
-	for _, b := range r.cluster.Spec.Members {
-		if b.NodeUID != n.UID && r.exists(b) && n.HasAnnounced(observation.ClusterIDOf(r.cluster), b.MemberID) {
+	for _, b := range r.snapshot.Cluster.Spec.Members {
+		if b.NodeUID != n.UID && r.exists(b) && r.isAnnouncedBy(n, b.MemberID) {
 			count++
 		}
 	}
@@ -201,24 +217,24 @@ func (r claimReview) countDisputes(n observation.NodeClaim) int {
 // the bound Node's agent that its host has none, this shows that it runs on another host. Without
 // it, the disk of its own host may not be mounted.
 func (r claimReview) runsElsewhere(b v1alpha1.Binding) bool {
-	return r.Proves(b.MemberID, func(m v1alpha1.MemberStatus) bool { return m.Healthy })
+	return r.snapshot.Proves(b.MemberID, func(m v1alpha1.MemberStatus) bool { return m.Healthy })
 }
 
 // exists reports whether the Node of the binding exists.
 func (r claimReview) exists(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(r.nodes, func(n observation.NodeClaim) bool {
+	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool {
 		return n.Node == b.Node && n.UID == b.NodeUID
 	})
 }
 
-// hasForeignURLs reports whether no observer's member advertises an address of its Node, so that
-// addresses show of no member where it runs. Lists and bindings of the bootstrap decide that, so a
+// addressesShowNothing reports whether no observer's member advertises an address of its Node. Then
+// addresses do not show where a member runs. Lists and bindings of the bootstrap decide that, so a
 // Node that joined later cannot.
-func (r claimReview) hasForeignURLs() bool {
-	return !slices.ContainsFunc(r.cluster.Spec.Members, func(b v1alpha1.Binding) bool {
-		at, _ := r.nodesOf(b.MemberID)
+func (r claimReview) addressesShowNothing() bool {
+	return !slices.ContainsFunc(r.snapshot.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
+		at, _ := r.nodesAtListedAddresses(b.MemberID)
 		return observation.IsObserver(b) &&
-			slices.ContainsFunc(at, func(n observation.NodeClaim) bool { return n.Node == b.Node && n.UID == b.NodeUID })
+			slices.ContainsFunc(at, func(n observation.AnnouncingNode) bool { return n.Node == b.Node && n.UID == b.NodeUID })
 	})
 }
 
@@ -227,9 +243,9 @@ func (r claimReview) hasForeignURLs() bool {
 func (r claimReview) reviewClaims(
 	id v1alpha1.MemberID, bound *v1alpha1.Binding,
 ) (next *v1alpha1.Binding, refused []Refusal) {
-	var claimants []observation.NodeClaim
+	var claimants []observation.AnnouncingNode
 	for _, n := range r.nodes {
-		if n.HasAnnounced(observation.ClusterIDOf(r.cluster), id) && (bound == nil || bound.NodeUID != n.UID) {
+		if r.isAnnouncedBy(n, id) && (bound == nil || bound.NodeUID != n.UID) {
 			claimants = append(claimants, n)
 		}
 	}
@@ -251,7 +267,8 @@ func (r claimReview) reviewClaims(
 	}
 	for _, n := range claimants {
 		refused = append(refused, Refusal{
-			Node: n.Node, Claim: evidence.MemberRef{Cluster: observation.ClusterIDOf(r.cluster), Member: id}, Reason: why,
+			Node: n.Node, Reason: why,
+			Claim: evidence.MemberRef{Cluster: observation.ClusterIDOf(r.snapshot.Cluster), Member: id},
 		})
 	}
 	return nil, refused
@@ -260,9 +277,9 @@ func (r claimReview) reviewClaims(
 // selectHeir returns the claimant that may take over the binding, or all of them and the reason why
 // none of them may.
 func (r claimReview) selectHeir(
-	bound v1alpha1.Binding, claimants []observation.NodeClaim,
-) (heirs []observation.NodeClaim, why string) {
-	heir := slices.IndexFunc(claimants, func(n observation.NodeClaim) bool { return n.Node == bound.Node })
+	bound v1alpha1.Binding, claimants []observation.AnnouncingNode,
+) (heirs []observation.AnnouncingNode, why string) {
+	heir := slices.IndexFunc(claimants, func(n observation.AnnouncingNode) bool { return n.Node == bound.Node })
 	if heir < 0 && bound.Basis == v1alpha1.BasisClaimed {
 		// The Node that is gone had no support for its claim.
 		heir = r.indexAtAddress(bound.MemberID, claimants)
@@ -273,7 +290,7 @@ func (r claimReview) selectHeir(
 			"The observations of these nodes do not count until only one of them announces the member", bound.Node)
 	case r.exists(bound):
 		return claimants, fmt.Sprintf("the member is bound to node %s, which exists", bound.Node)
-	case !quorum.HasGrant(r.cluster, bound):
+	case !quorum.HasGrant(r.snapshot.Cluster, bound):
 		return claimants, fmt.Sprintf("the member's node %s is gone, and the grant for it is not written yet", bound.Node)
 	case heir < 0:
 		return claimants, fmt.Sprintf("the member's node %s is gone: only a Node with that name can take it over, or "+
@@ -285,10 +302,10 @@ func (r claimReview) selectHeir(
 
 // indexAtAddress returns the index of the only claimant that has an address of the member, -1 if
 // there is none or several.
-func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observation.NodeClaim) int {
-	at, _ := r.nodesOf(id)
-	isAt := func(n observation.NodeClaim) bool {
-		return slices.ContainsFunc(at, func(a observation.NodeClaim) bool { return a.UID == n.UID })
+func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observation.AnnouncingNode) int {
+	at, _ := r.nodesAtListedAddresses(id)
+	isAt := func(n observation.AnnouncingNode) bool {
+		return slices.ContainsFunc(at, func(a observation.AnnouncingNode) bool { return a.UID == n.UID })
 	}
 	if i := slices.IndexFunc(claimants, isAt); i >= 0 && !slices.ContainsFunc(claimants[i+1:], isAt) {
 		return i
@@ -300,9 +317,9 @@ func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observatio
 // why that is not known. A claimant with an address of the member takes precedence over a Node that
 // only has the address.
 func (r claimReview) selectClaimant(
-	id v1alpha1.MemberID, claimants []observation.NodeClaim,
+	id v1alpha1.MemberID, claimants []observation.AnnouncingNode,
 ) (next v1alpha1.Binding, why string) {
-	at, isListed := r.nodesOf(id)
+	at, isListed := r.nodesAtListedAddresses(id)
 	if !isListed {
 		return next, "no confirmed member list of an observer contains the member" + r.awaited
 	}
@@ -316,19 +333,19 @@ func (r claimReview) selectClaimant(
 	case len(claimants) > 1:
 		return next, "the member's URLs name no address of a Node, and several Nodes announce it: " + joinNodes(claimants)
 	default:
-		if index = 0; !r.hasForeignURLs() {
+		if index = 0; !r.addressesShowNothing() {
 			basis = v1alpha1.BasisClaimed
 		}
 	}
 	n := claimants[index]
 	isOfFounder := func(b v1alpha1.Binding) bool { return b.NodeUID == n.UID && b.Basis == v1alpha1.BasisBootstrap }
-	if r.isBootstrap || slices.ContainsFunc(r.cluster.Spec.Members, isOfFounder) {
+	if r.isBootstrap || slices.ContainsFunc(r.snapshot.Cluster.Spec.Members, isOfFounder) {
 		basis = v1alpha1.BasisBootstrap
 	}
 	return v1alpha1.Binding{MemberID: id, Node: n.Node, NodeUID: n.UID, Basis: basis}, ""
 }
 
-func joinNodes(nodes []observation.NodeClaim) string {
+func joinNodes(nodes []observation.AnnouncingNode) string {
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
 		names[i] = n.Node
@@ -336,14 +353,14 @@ func joinNodes(nodes []observation.NodeClaim) string {
 	return strings.Join(names, ", ")
 }
 
-// nodesOf returns the Nodes that have an address which the member's URLs name in a list, and
-// whether a list contains the member. Only lists count on which several observers agree, or which
-// are those of founders.
-func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.NodeClaim, isListed bool) {
+// nodesAtListedAddresses returns the Nodes that have an address which the member's URLs name in a
+// list, and whether a list contains the member. Only lists count on which several observers agree,
+// or which are those of founders.
+func (r claimReview) nodesAtListedAddresses(id v1alpha1.MemberID) (at []observation.AnnouncingNode, isListed bool) {
 	if r.isBootstrap {
-		return nodesIn(r.bootstrapLists, id, r.cluster, r.nodes)
+		return hostsInLists(r.bootstrapLists, id, r.snapshot.Cluster, r.nodes)
 	}
-	lists := observation.ListsWith(r.cluster, id)
+	lists := observation.ListsWith(r.snapshot.Cluster, id)
 	naming := map[types.UID][]v1alpha1.Observation{}
 	for _, o := range lists {
 		m, _ := observation.FindMember(o, id)
@@ -352,20 +369,20 @@ func (r claimReview) nodesOf(id v1alpha1.MemberID) (at []observation.NodeClaim, 
 		}
 	}
 	for _, n := range r.nodes {
-		if r.IsCorroborated(naming[n.UID]) {
+		if r.snapshot.IsCorroborated(naming[n.UID]) {
 			at = append(at, n)
 		}
 	}
-	return at, r.IsCorroborated(lists)
+	return at, r.snapshot.IsCorroborated(lists)
 }
 
-// hasEnded reports whether a binding has ended: no confirmed list of this request contains the
-// member, and the lists are conclusive, or the host itself is known to be empty.
+// hasEnded reports whether a binding has ended: no confirmed list that answers the probe request
+// contains the member, and the lists are conclusive, or the host itself is known to be empty.
 //
-// With the word of the host one list is enough, because each of the two alone proves nothing. A
-// false list frees a node only if its own agent found neither a server nor data there, so that no
-// member is lost with it. An agent that is wrong, for example because a disk is not mounted, frees
-// its node only if a quorum has confirmed a list without the member.
+// If the agent of the bound Node reports that its host has no member, one list is enough. Neither
+// source is enough alone. A false list frees a node only if its own agent found neither a server
+// nor data there, so that no member is lost with it. An agent that is wrong, for example because a
+// disk is not mounted, frees its node only if a quorum has confirmed a list without the member.
 func hasEnded(s quorum.Snapshot, b v1alpha1.Binding) bool {
 	if len(s.Lists) == 0 || observation.IsListedByAny(s.Lists, b.MemberID) {
 		return false

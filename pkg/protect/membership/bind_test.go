@@ -20,9 +20,9 @@ import (
 // workerAddress is the address of a Node that runs no member.
 const workerAddress = "10.0.0.99"
 
-// claim returns a Node that announces a member of the cluster.
-func claim(node string, uid types.UID, member v1alpha1.MemberID, addresses ...string) observation.NodeClaim {
-	return observation.NodeClaim{
+// announcing returns a Node that announces a member of the cluster.
+func announcing(node string, uid types.UID, member v1alpha1.MemberID, addresses ...string) observation.AnnouncingNode {
+	return observation.AnnouncingNode{
 		Node: node, UID: uid, Addresses: addresses,
 		Announced: []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: member}},
 	}
@@ -45,10 +45,10 @@ func ExampleBind() {
 			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "etcd1", PeerURLs: []string{"https://10.0.0.1:2380"}}},
 		}}},
 	}
-	claims := []observation.NodeClaim{claim("node1", "uid1", "a", "10.0.0.1")}
-	cluster.Spec.Members, _ = membership.Bind(cluster, claims, []string{"n1"}, quorumtest.Noon())
-	claims = append(claims, claim("node2", "uid2", "a", "10.0.0.2")) // announces the member of node1
-	bindings, refused := membership.Bind(cluster, claims, []string{"n1"}, quorumtest.Noon())
+	nodes := []observation.AnnouncingNode{announcing("node1", "uid1", "a", "10.0.0.1")}
+	cluster.Spec.Members, _ = membership.Bind(cluster, nodes, []string{"n1"}, quorumtest.Noon())
+	nodes = append(nodes, announcing("node2", "uid2", "a", "10.0.0.2")) // the member of node1
+	bindings, refused := membership.Bind(cluster, nodes, []string{"n1"}, quorumtest.Noon())
 	fmt.Println(bindings)
 	fmt.Println(len(refused), "claim is refused")
 	// Output:
@@ -60,40 +60,42 @@ func TestBind(t *testing.T) {
 	const unchanged, unboundA = "a=u1 b=u2 c=u3", "b=u2 c=u3"
 	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
 	fresh := func() *quorumtest.Cluster { return three().NeverBound() }
-	claims := quorumtest.Claims
-	with := func(n observation.NodeClaim) []observation.NodeClaim { return append(claims(3), n) }
-	insteadOfFirst := func(n ...observation.NodeClaim) []observation.NodeClaim { return append(claims(3)[1:], n...) }
-	worker := claim("worker", "uw", "a", workerAddress)
-	forger := claim("worker", "uw", "a", quorumtest.Address(0))
-	silent := observation.NodeClaim{Node: "w1", UID: "u1", Addresses: []string{quorumtest.Address(0)}}
+	nodes := quorumtest.Nodes
+	with := func(n observation.AnnouncingNode) []observation.AnnouncingNode { return append(nodes(3), n) }
+	insteadOfFirst := func(n ...observation.AnnouncingNode) []observation.AnnouncingNode {
+		return append(nodes(3)[1:], n...)
+	}
+	worker := announcing("worker", "uw", "a", workerAddress)
+	forger := announcing("worker", "uw", "a", quorumtest.Address(0))
+	silent := observation.AnnouncingNode{Node: "w1", UID: "u1", Addresses: []string{quorumtest.Address(0)}}
 	otherCluster := silent
 	otherCluster.Announced = []evidence.MemberRef{{Cluster: "abc", Member: "a"}}
-	reborn := claims(3)
+	reborn := nodes(3)
 	reborn[0].UID = "u1-again"
 	for name, c := range map[string]struct {
 		world   *quorumtest.Cluster
-		claims  []observation.NodeClaim
+		nodes   []observation.AnnouncingNode
 		want    string
 		refused []string
 	}{
-		"new cluster": {fresh(), claims(3), unchanged, nil},
+		"new cluster": {fresh(), nodes(3), unchanged, nil},
 		"new cluster, one list": {
-			fresh().WithoutList(0, 1), claims(3), "",
+			fresh().WithoutList(0, 1), nodes(3), "",
 			[]string{"more than half of the 3 Nodes that announce it must publish the same confirmed member list; " +
 				"node w1 has published none; node w2 has published none; node w3 lists a, b, c", "w2", "w3"},
 		},
-		"new cluster, no list": {fresh().WithoutList(0, 1, 2), claims(1), "", []string{
+		"new cluster, no list": {fresh().WithoutList(0, 1, 2), nodes(1), "", []string{
 			"node w1 announces member a of etcd cluster cdf818194e3a8c32 but is not bound to it: " +
 				"no confirmed member list of an observer contains the member",
 		}},
 		"new cluster, unconfirmed list": {
-			quorumtest.Voters(1).NeverBound().Unconfirmed(0), claims(1), "",
+			quorumtest.Voters(1).NeverBound().Unconfirmed(0), nodes(1), "",
 			[]string{"no confirmed member list of an observer contains the member"},
 		},
 		"new cluster, list of a Node without claim": {
-			fresh().WithoutList(0, 1), claims(2), "", []string{"w1 announces", "w2 announces"},
+			fresh().WithoutList(0, 1), nodes(2), "", []string{"w1 announces", "w2 announces"},
 		},
-		"unchanged": {three(), claims(3), unchanged, nil},
+		"unchanged": {three(), nodes(3), unchanged, nil},
 		"bound to an existing Node": {three(), with(worker), unchanged, []string{
 			"node worker announces member a of etcd cluster cdf818194e3a8c32 but is not bound to it: " +
 				"the member is bound to node w1, which exists",
@@ -105,27 +107,27 @@ func TestBind(t *testing.T) {
 		"forged address": {three().Unbound(0), with(forger), unboundA, []string{
 			"the member's URLs name addresses of several Nodes", "the member's URLs name addresses of several Nodes",
 		}},
-		"address of no Node": {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), claims(3), unchanged, nil},
-		"address 127.0.0.1":  {three().Unbound(0).URLs(0, "https://127.0.0.1:2380"), claims(3), unchanged, nil},
+		"address of no Node": {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), nodes(3), unchanged, nil},
+		"address 127.0.0.1":  {three().Unbound(0).URLs(0, "https://127.0.0.1:2380"), nodes(3), unchanged, nil},
 		"address of no Node, twice": {
 			three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), with(worker), unboundA,
 			[]string{"several Nodes announce it", "several Nodes announce it"},
 		},
-		"unlisted member":           {three(), with(claim("worker", "uw", "f")), unchanged, nil},
+		"unlisted member":           {three(), with(announcing("worker", "uw", "f")), unchanged, nil},
 		"member of another cluster": {three().Unbound(0), insteadOfFirst(otherCluster), unboundA, nil},
 		"tombstone without claim":   {three(), insteadOfFirst(), unchanged, nil},
 		"tombstone with grant":      {three().Granted(0), reborn, "a=u1-again b=u2 c=u3", nil},
 		"tombstone without grant": {
 			three(), reborn, unchanged, []string{"the member's node w1 is gone, and the grant for it is not written yet"},
 		},
-		"left every list":               {three().Removed(0), claims(3), unboundA, nil},
-		"left one of three lists":       {three().RemovedFrom(1, 0), claims(3), unchanged, nil},
-		"left the lists of old answers": {three().Removed(0).Silent(0, 1, 2), claims(3), unchanged, nil},
-		"left an unconfirmed list":      {three().Removed(0).Unconfirmed(0, 1, 2), claims(3), unchanged, nil},
+		"left every list":               {three().Removed(0), nodes(3), unboundA, nil},
+		"left one of three lists":       {three().RemovedFrom(1, 0), nodes(3), unchanged, nil},
+		"left the lists of old answers": {three().Removed(0).Silent(0, 1, 2), nodes(3), unchanged, nil},
+		"left an unconfirmed list":      {three().Removed(0).Unconfirmed(0, 1, 2), nodes(3), unchanged, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := c.world.Cluster.DeepCopy()
-			bindings, refused := membership.Bind(c.world.Cluster, c.claims, c.world.Nonces, quorumtest.Noon())
+			bindings, refused := membership.Bind(c.world.Cluster, c.nodes, c.world.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))
 			require.Len(t, refused, len(c.refused), "%q", refused)
 			for i, words := range c.refused {
@@ -152,27 +154,27 @@ func TestTombstoneTakeover(t *testing.T) {
 	const sameName = "only a Node with that name"
 	for name, c := range map[string]struct {
 		change   func(*quorumtest.Cluster)
-		claimant observation.NodeClaim
+		claimant observation.AnnouncingNode
 		want     string
 		refused  string
 	}{
-		"worker":                   {own, claim("worker", "uw", "b", workerAddress), "u2", sameName},
-		"worker, loopback":         {at("127.0.0.1"), claim("worker", "uw", "b", workerAddress), "u2", sameName},
-		"worker, forged address":   {own, claim("worker", "uw", "b", workerAddress, address), "u2", sameName},
-		"new name, resolved":       {resolvedByHand, claim("renamed", "u9", "b", address), "u9", ""},
-		"same name":                {own, claim("w2", "u2-again", "b", address), "u2-again", ""},
-		"same name, loopback":      {at("127.0.0.1"), claim("w2", "u2-again", "b", address), "u2-again", ""},
-		"same name, other address": {at("192.168.7.2"), claim("w2", "u2-again", "b", address), "u2-again", ""},
+		"worker":                   {own, announcing("worker", "uw", "b", workerAddress), "u2", sameName},
+		"worker, loopback":         {at("127.0.0.1"), announcing("worker", "uw", "b", workerAddress), "u2", sameName},
+		"worker, forged address":   {own, announcing("worker", "uw", "b", workerAddress, address), "u2", sameName},
+		"new name, resolved":       {resolvedByHand, announcing("renamed", "u9", "b", address), "u9", ""},
+		"same name":                {own, announcing("w2", "u2-again", "b", address), "u2-again", ""},
+		"same name, loopback":      {at("127.0.0.1"), announcing("w2", "u2-again", "b", address), "u2-again", ""},
+		"same name, other address": {at("192.168.7.2"), announcing("w2", "u2-again", "b", address), "u2-again", ""},
 		"new name": {
-			own, claim("renamed", "u9", "b", address), "u2",
+			own, announcing("renamed", "u9", "b", address), "u2",
 			sameName + " can take it over, or any Node after an operator resolves the grant for UID u2",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := quorumtest.Voters(3).Granted(1)
 			c.change(w)
-			claims := slices.Replace(quorumtest.Claims(3), 1, 2, c.claimant)
-			bindings, refused := membership.Bind(w.Cluster, claims, w.Nonces, quorumtest.Noon())
+			nodes := slices.Replace(quorumtest.Nodes(3), 1, 2, c.claimant)
+			bindings, refused := membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
 			require.Equal(t, "a=u1 b="+c.want+" c=u3", uids(bindings))
 			require.Equal(t, c.refused == "", len(refused) == 0, "%q", refused)
 			if c.refused != "" {
@@ -189,23 +191,23 @@ func TestForgedAddress(t *testing.T) {
 	quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "3 of 5 voters must be healthy, and only 2")
 	worker, forged := quorumtest.Intruder(2, members(5)...)
 	worker.Addresses = append(worker.Addresses, quorumtest.Address(2))
-	claims := slices.Replace(quorumtest.Claims(5), 2, 3, worker)
-	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, claims, w.Nonces, quorumtest.Noon())
+	nodes := slices.Replace(quorumtest.Nodes(5), 2, 3, worker)
+	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
 	w.Nodes["worker"] = observation.NodeState{Known: true, UID: "uw"}
 	quorumtest.RequireRefused(t, w.With(forged), quorumtest.Deletion(0), "3 of 5 voters must be healthy, and only 2")
 
 	worker.Addresses = worker.Addresses[:1]
-	claims = append(quorumtest.Claims(5), worker)
-	claims[2].UID = "u3-again"
-	bindings, _ := membership.Bind(w.Cluster, claims, w.Nonces, quorumtest.Noon())
+	nodes = append(quorumtest.Nodes(5), worker)
+	nodes[2].UID = "u3-again"
+	bindings, _ := membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
 	require.Contains(t, uids(bindings), "c=u3-again", "the member's own host is bound")
 }
 
 func TestUnbindNeedsSecondList(t *testing.T) {
 	w := quorumtest.Voters(3).Removed(0).Silent(1, 2)
-	bindings, _ := membership.Bind(w.Cluster, quorumtest.Claims(3), w.Nonces, quorumtest.Noon())
+	bindings, _ := membership.Bind(w.Cluster, quorumtest.Nodes(3), w.Nonces, quorumtest.Noon())
 	require.Len(t, bindings, 3)
-	bindings, _ = membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces, quorumtest.Noon())
+	bindings, _ = membership.Bind(w.Cluster, quorumtest.Nodes(1), w.Nonces, quorumtest.Noon())
 	require.Len(t, bindings, 2, "the Nodes of the other observers are gone")
 }
 
@@ -237,9 +239,9 @@ func TestF30EmptiedHost(t *testing.T) {
 		"another host is emptied":                 {world().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			claims := quorumtest.Claims(c.nodes)
-			claims[0].Announced = nil // Otherwise a binding that has ended would be made again.
-			bindings, _ := membership.Bind(c.world.Cluster, claims, c.world.Nonces, quorumtest.Noon())
+			nodes := quorumtest.Nodes(c.nodes)
+			nodes[0].Announced = nil // Otherwise a binding that has ended would be made again.
+			bindings, _ := membership.Bind(c.world.Cluster, nodes, c.world.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))
 		})
 	}

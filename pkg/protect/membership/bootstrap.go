@@ -46,7 +46,7 @@ type candidate struct {
 // Nodes agree, and all members and all announcing Nodes are among them. If only one Node announces
 // a cluster, that Node is trusted on first use.
 func bootstrap(
-	c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim, now time.Time,
+	c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode, now time.Time,
 ) (lists []v1alpha1.Observation, awaited string) {
 	age := now.Sub(c.CreationTimestamp.Time)
 	announcers := announcersOf(c, nodes)
@@ -79,8 +79,8 @@ func bootstrap(
 }
 
 // announcersOf returns the Nodes that announce a member of the cluster.
-func announcersOf(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []observation.NodeClaim {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n observation.NodeClaim) bool {
+func announcersOf(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []observation.AnnouncingNode {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n observation.AnnouncingNode) bool {
 		for _, a := range n.Announced {
 			if a.Cluster == observation.ClusterIDOf(c) && n.UID != "" {
 				return false
@@ -91,13 +91,13 @@ func announcersOf(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []obse
 }
 
 // findCandidates groups the confirmed lists of announcing Nodes by their members.
-func findCandidates(c *v1alpha1.EtcdCluster, announcers []observation.NodeClaim) []candidate {
+func findCandidates(c *v1alpha1.EtcdCluster, announcers []observation.AnnouncingNode) []candidate {
 	var found []candidate
 	for _, o := range observation.Confirmed(c.Status.Observations) {
 		if !observation.IsValid(o) {
 			continue
 		}
-		isAnnounced := slices.ContainsFunc(announcers, func(n observation.NodeClaim) bool {
+		isAnnounced := slices.ContainsFunc(announcers, func(n observation.AnnouncingNode) bool {
 			return n.Node == o.Node && n.UID == o.NodeUID && n.HasAnnounced(observation.ClusterIDOf(c), o.LocalMember)
 		})
 		o.Members = observation.MergeDuplicates(o.Members)
@@ -119,7 +119,7 @@ func findCandidates(c *v1alpha1.EtcdCluster, announcers []observation.NodeClaim)
 // withAddresses is true, those at whose address there is a Node. The others run on hosts that are
 // not Nodes, so no claim can be expected for them.
 func (k candidate) claimable(
-	c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim, withAddresses bool,
+	c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode, withAddresses bool,
 ) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, o := range k.lists {
@@ -132,8 +132,8 @@ func (k candidate) claimable(
 }
 
 // countAnnouncers returns the number of Nodes that announce a member.
-func countAnnouncers(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID, nodes []observation.NodeClaim) int {
-	return len(slices.DeleteFunc(slices.Clone(nodes), func(n observation.NodeClaim) bool {
+func countAnnouncers(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID, nodes []observation.AnnouncingNode) int {
+	return len(slices.DeleteFunc(slices.Clone(nodes), func(n observation.AnnouncingNode) bool {
 		return !n.HasAnnounced(observation.ClusterIDOf(c), id)
 	}))
 }
@@ -142,11 +142,11 @@ func countAnnouncers(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID, nodes []obse
 // of the lists, and describes why others are missing. Each list is reduced to the local member,
 // because a claimant shows only where its own member runs.
 func (k candidate) locatedLists(
-	c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim,
+	c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode,
 ) (found []v1alpha1.Observation, missing string) {
 	for _, o := range k.lists {
 		m, _ := observation.FindMember(o, o.LocalMember)
-		at := nodesFor(c, m, nodes)
+		at := hostsInList(c, m, nodes)
 		if len(at) != 1 || at[0].UID != o.NodeUID {
 			missing += fmt.Sprintf("; node %s claims member %s, which %s", o.Node, m.ID, describePlaces(at))
 			continue
@@ -154,7 +154,7 @@ func (k candidate) locatedLists(
 		agree := 0
 		for _, other := range k.lists {
 			same, _ := observation.FindMember(other, m.ID)
-			if slices.Equal(nodeUIDs(nodesFor(c, same, nodes)), nodeUIDs(at)) {
+			if slices.Equal(nodeUIDs(hostsInList(c, same, nodes)), nodeUIDs(at)) {
 				agree++
 			}
 		}
@@ -168,36 +168,36 @@ func (k candidate) locatedLists(
 	return found, missing
 }
 
-// nodesFor returns the Nodes on which a member may run by one list and the announcements: those at
-// its addresses that announce it, or else those at its addresses. If the addresses are those of no
-// Node, it returns the Nodes that announce the member.
-func nodesFor(
-	c *v1alpha1.EtcdCluster, m v1alpha1.MemberStatus, nodes []observation.NodeClaim,
-) []observation.NodeClaim {
-	isAnnounced := func(n observation.NodeClaim) bool { return n.HasAnnounced(observation.ClusterIDOf(c), m.ID) }
+// hostsInList returns the Nodes on which a member may run by one list and the announcements: those
+// at its addresses that announce it, or else those at its addresses. If the addresses are those of
+// no Node, it returns the Nodes that announce the member.
+func hostsInList(
+	c *v1alpha1.EtcdCluster, m v1alpha1.MemberStatus, nodes []observation.AnnouncingNode,
+) []observation.AnnouncingNode {
+	isAnnounced := func(n observation.AnnouncingNode) bool { return n.HasAnnounced(observation.ClusterIDOf(c), m.ID) }
 	at := observation.NodesAt(m, nodes)
 	if len(at) == 0 {
 		at = nodes
 	} else if !slices.ContainsFunc(at, isAnnounced) {
 		return at
 	}
-	return slices.DeleteFunc(slices.Clone(at), func(n observation.NodeClaim) bool { return !isAnnounced(n) })
+	return slices.DeleteFunc(slices.Clone(at), func(n observation.AnnouncingNode) bool { return !isAnnounced(n) })
 }
 
-// nodesIn returns the Nodes on which a member may run by the lists of the bootstrap.
-func nodesIn(
-	lists []v1alpha1.Observation, id v1alpha1.MemberID, c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim,
-) (at []observation.NodeClaim, isListed bool) {
+// hostsInLists returns the Nodes on which a member may run by the lists of the bootstrap.
+func hostsInLists(
+	lists []v1alpha1.Observation, id v1alpha1.MemberID, c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode,
+) (at []observation.AnnouncingNode, isListed bool) {
 	for _, o := range lists {
 		if m, found := observation.FindMember(o, id); found {
-			return nodesFor(c, m, nodes), true
+			return hostsInList(c, m, nodes), true
 		}
 	}
 	return nil, false
 }
 
 // describePlaces describes the Nodes on which a member may run.
-func describePlaces(at []observation.NodeClaim) string {
+func describePlaces(at []observation.AnnouncingNode) string {
 	if len(at) == 1 {
 		return "has an address of node " + at[0].Node
 	}
@@ -205,7 +205,7 @@ func describePlaces(at []observation.NodeClaim) string {
 }
 
 // describeCandidates describes what each announcing Node lists.
-func describeCandidates(candidates []candidate, announcers []observation.NodeClaim) string {
+func describeCandidates(candidates []candidate, announcers []observation.AnnouncingNode) string {
 	text := fmt.Sprintf("more than half of the %s that announce it must publish the same confirmed member list",
 		observation.Plural(len(announcers), "Node"))
 	for _, n := range announcers {
@@ -230,7 +230,7 @@ func idTexts(ids []v1alpha1.MemberID) []string {
 	return texts
 }
 
-func nodeUIDs(nodes []observation.NodeClaim) []types.UID {
+func nodeUIDs(nodes []observation.AnnouncingNode) []types.UID {
 	var uids []types.UID
 	for _, n := range nodes {
 		uids = append(uids, n.UID)

@@ -42,8 +42,10 @@ func membersAt(hosts ...string) []v1alpha1.MemberStatus {
 }
 
 // bindWith binds a cluster of n members whose Nodes all claim their members, as does one more Node.
-func bindWith(c *v1alpha1.EtcdCluster, n int, also observation.NodeClaim) ([]v1alpha1.Binding, []membership.Refusal) {
-	return membership.Bind(c, append(quorumtest.Claims(n), also), []string{quorumtest.Nonce}, quorumtest.Noon())
+func bindWith(
+	c *v1alpha1.EtcdCluster, n int, also observation.AnnouncingNode,
+) ([]v1alpha1.Binding, []membership.Refusal) {
+	return membership.Bind(c, append(quorumtest.Nodes(n), also), []string{quorumtest.Nonce}, quorumtest.Noon())
 }
 
 // An intruder that claims member b and publishes its own list binds nothing to itself.
@@ -98,7 +100,8 @@ func TestTrustOnFirstUse(t *testing.T) {
 	worker, lie := quorumtest.Intruder(1, memberAt(1, workerAddress))
 	honest := w.Cluster.Status.Observations
 	w.Cluster.Status.Observations = []v1alpha1.Observation{lie}
-	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, []observation.NodeClaim{worker}, w.Nonces, quorumtest.Noon())
+	nodes := []observation.AnnouncingNode{worker}
+	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
 	require.Equal(t, "b=uw", uids(w.Cluster.Spec.Members))
 	w.Nodes = map[string]observation.NodeState{"worker": {Known: true, UID: "uw"}}
 	w.Cluster.Status.Observations = append(honest, lie)
@@ -131,7 +134,7 @@ func TestBootstrapOneByOne(t *testing.T) {
 				all := w.Cluster.Status.Observations
 				for answered := 1; answered <= n; answered++ {
 					w.Cluster.Status.Observations = all[:answered]
-					bindings, refused := membership.Bind(w.Cluster, quorumtest.Claims(n), w.Nonces, quorumtest.Noon())
+					bindings, refused := membership.Bind(w.Cluster, quorumtest.Nodes(n), w.Nonces, quorumtest.Noon())
 					if answered > n/2 {
 						require.NotEmpty(t, bindings, "%q", refused)
 					} else {
@@ -140,7 +143,7 @@ func TestBootstrapOneByOne(t *testing.T) {
 					}
 					w.Cluster.Spec.Members = bindings
 				}
-				bindings, refused := membership.Bind(w.Cluster, quorumtest.Claims(n), w.Nonces, quorumtest.Noon())
+				bindings, refused := membership.Bind(w.Cluster, quorumtest.Nodes(n), w.Nonces, quorumtest.Noon())
 				require.Len(t, bindings, n, "%q", refused)
 				require.Empty(t, refused)
 			})
@@ -152,7 +155,7 @@ func TestBootstrapOneByOne(t *testing.T) {
 func TestBootstrapOutsideKubernetes(t *testing.T) {
 	w := quorumtest.Voters(3).NeverBound()
 	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:1]
-	bindings, refused := membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces, quorumtest.Noon())
+	bindings, refused := membership.Bind(w.Cluster, quorumtest.Nodes(1), w.Nonces, quorumtest.Noon())
 	require.Equal(t, "a=u1", uids(bindings), "%q", refused)
 }
 
@@ -166,17 +169,17 @@ func young(n int, age time.Duration) *quorumtest.Cluster {
 // A worker that publishes first is not trusted while other Nodes announce the cluster.
 func TestF22FirstPublisher(t *testing.T) {
 	worker, lie := quorumtest.Intruder(1, memberAt(1, workerAddress))
-	silent := func(n int) []observation.NodeClaim {
-		claims := quorumtest.Claims(n)
-		for i := range claims {
-			claims[i].Announced = nil
+	silent := func(n int) []observation.AnnouncingNode {
+		nodes := quorumtest.Nodes(n)
+		for i := range nodes {
+			nodes[i].Announced = nil
 		}
-		return claims
+		return nodes
 	}
 	lying := func(age time.Duration) *quorumtest.Cluster { return young(3, age).WithoutList(0, 1, 2).With(lie) }
 	external := young(3, time.Hour)
 	external.Cluster.Status.Observations = external.Cluster.Status.Observations[:1]
-	forger := observation.NodeClaim{
+	forger := observation.AnnouncingNode{
 		Node: "worker", UID: "uw", Addresses: []string{quorumtest.Address(0), quorumtest.Address(1), quorumtest.Address(2)},
 	}
 	one := func(age time.Duration) *quorumtest.Cluster {
@@ -186,30 +189,30 @@ func TestF22FirstPublisher(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		world   *quorumtest.Cluster
-		claims  []observation.NodeClaim
+		nodes   []observation.AnnouncingNode
 		want    string
 		refused string
 	}{
 		"the others announce": {
-			lying(time.Hour), append(quorumtest.Claims(3), worker), "", "node w3 has published none",
+			lying(time.Hour), append(quorumtest.Nodes(3), worker), "", "node w3 has published none",
 		},
 		"the others announce soon":      {lying(time.Second), append(silent(3), worker), "", "until 2026-05-01T12:00:59Z"},
 		"alone after the grace period":  {lying(time.Minute), append(silent(3), worker), "b=uw", ""},
-		"complete":                      {young(3, time.Second), quorumtest.Claims(3), "a=u1 b=u2 c=u3", ""},
-		"one member":                    {young(1, time.Second), quorumtest.Claims(1), "", "until 2026-05-01T12:00:59Z"},
-		"one member, later":             {young(1, time.Minute), quorumtest.Claims(1), "a=u1", ""},
-		"one Node waits for the others": {one(time.Minute), append(quorumtest.Claims(1), silent(3)[1:]...), "", "and 1 are"},
-		"the others have no agent":      {one(10 * time.Minute), append(quorumtest.Claims(1), silent(3)[1:]...), "a=u1", ""},
-		"two of three, third expected":  {young(3, time.Second).WithoutList(2), quorumtest.Claims(3), "", "until"},
-		"two of three":                  {young(3, time.Minute).WithoutList(2), quorumtest.Claims(3), "a=u1 b=u2", ""},
-		"forged addresses":              {young(3, time.Second), append(quorumtest.Claims(3), forger), "a=u1 b=u2 c=u3", ""},
-		"forged external addresses":     {external, append(quorumtest.Claims(1), forger), "a=u1", ""},
+		"complete":                      {young(3, time.Second), quorumtest.Nodes(3), "a=u1 b=u2 c=u3", ""},
+		"one member":                    {young(1, time.Second), quorumtest.Nodes(1), "", "until 2026-05-01T12:00:59Z"},
+		"one member, later":             {young(1, time.Minute), quorumtest.Nodes(1), "a=u1", ""},
+		"one Node waits for the others": {one(time.Minute), append(quorumtest.Nodes(1), silent(3)[1:]...), "", "and 1 are"},
+		"the others have no agent":      {one(10 * time.Minute), append(quorumtest.Nodes(1), silent(3)[1:]...), "a=u1", ""},
+		"two of three, third expected":  {young(3, time.Second).WithoutList(2), quorumtest.Nodes(3), "", "until"},
+		"two of three":                  {young(3, time.Minute).WithoutList(2), quorumtest.Nodes(3), "a=u1 b=u2", ""},
+		"forged addresses":              {young(3, time.Second), append(quorumtest.Nodes(3), forger), "a=u1 b=u2 c=u3", ""},
+		"forged external addresses":     {external, append(quorumtest.Nodes(1), forger), "a=u1", ""},
 		"claim beside addresses": {
-			young(3, time.Hour).URLs(2, "https://192.168.7.3:2380"), quorumtest.Claims(3), "a=u1 b=u2", "",
+			young(3, time.Hour).URLs(2, "https://192.168.7.3:2380"), quorumtest.Nodes(3), "a=u1 b=u2", "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bindings, refused := membership.Bind(c.world.Cluster, c.claims, c.world.Nonces, quorumtest.Noon())
+			bindings, refused := membership.Bind(c.world.Cluster, c.nodes, c.world.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings), "%v", refused)
 			for _, b := range bindings {
 				require.Equal(t, v1alpha1.BasisBootstrap, b.Basis)
@@ -226,15 +229,15 @@ func TestF22ForgedAnnouncement(t *testing.T) {
 	worker, lie := quorumtest.Intruder(0, members(3)...)
 	worker.Addresses = append(worker.Addresses, quorumtest.Address(0))
 	w := young(3, time.Hour).With(lie)
-	refused := bind(w, append(quorumtest.Claims(3), worker))
+	refused := bind(w, append(quorumtest.Nodes(3), worker))
 	require.Equal(t, "b=u2 c=u3", uids(w.Cluster.Spec.Members), "%v", refused)
-	refused = bind(w, append(quorumtest.Claims(3), worker))
+	refused = bind(w, append(quorumtest.Nodes(3), worker))
 	require.Equal(t, "b=u2 c=u3", uids(w.Cluster.Spec.Members))
 	require.Contains(t, refused[0].String(), "addresses of several Nodes: w1, worker")
 
 	two := young(2, time.Hour).With(lie)
 	two.Cluster.Status.Observations[2].Members = members(2)
-	refused = bind(two, append(quorumtest.Claims(2), worker))
+	refused = bind(two, append(quorumtest.Nodes(2), worker))
 	require.Empty(t, two.Cluster.Spec.Members)
 	require.Contains(t, refused[0].String(), "node w1 claims member a, which may run on several Nodes: w1, worker: "+
 		"remove the address or the announcement from the wrong one")

@@ -18,10 +18,7 @@ const maxOthers = 20
 // A member stays in a record until it has left the cluster or is bound. A record outlives the
 // binding of its member, which ends when the member is removed, for as long as a Node announces
 // that member or a grant names it.
-func DistinctServers(v quorum.View, claims []observation.NodeClaim) []v1alpha1.DistinctServer {
-	if v.Cluster == nil {
-		return nil
-	}
+func DistinctServers(v quorum.View, nodes []observation.AnnouncingNode) []v1alpha1.DistinctServer {
 	s := quorum.NewSnapshot(v)
 	listed := map[v1alpha1.MemberID]bool{}
 	for _, list := range s.Lists {
@@ -30,7 +27,7 @@ func DistinctServers(v quorum.View, claims []observation.NodeClaim) []v1alpha1.D
 		}
 	}
 	var records []v1alpha1.DistinctServer
-	for _, id := range knownMembers(v.Cluster, claims) {
+	for _, id := range recordableMembers(v.Cluster, nodes) {
 		others := map[v1alpha1.MemberID]bool{}
 		for _, d := range v.Cluster.Spec.DistinctServers {
 			for _, other := range d.Others {
@@ -57,9 +54,9 @@ func isShownDistinct(s quorum.Snapshot, id, other v1alpha1.MemberID) bool {
 	}))
 }
 
-// knownMembers returns, sorted, the members of the cluster that are bound to a Node, announced by
-// one, or named by a grant.
-func knownMembers(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) []v1alpha1.MemberID {
+// recordableMembers returns, sorted, the members of the cluster that are bound to a Node, announced
+// by one, or named by a grant.
+func recordableMembers(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, b := range c.Spec.Members {
 		found[b.MemberID] = true
@@ -69,7 +66,7 @@ func knownMembers(c *v1alpha1.EtcdCluster, claims []observation.NodeClaim) []v1a
 			found[id] = true
 		}
 	}
-	for _, n := range claims {
+	for _, n := range nodes {
 		for _, a := range n.Announced {
 			found[a.Member] = found[a.Member] || a.Cluster == observation.ClusterIDOf(c)
 		}

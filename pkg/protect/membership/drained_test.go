@@ -14,16 +14,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
 
-// A look is what the leader finds in one probe of a drained node.
-type look struct {
+// A leaderProbe is what the leader finds in one probe of a drained node.
+type leaderProbe struct {
 	after time.Duration // since the grant
 	world *quorumtest.Cluster
 }
 
-// resolveAfter returns the answer of Resolve at the last of the looks at node w1.
-func resolveAfter(g v1alpha1.Grant, looks []look) (isResolved bool, why string) {
+// resolveAfter returns the answer of Resolve at the last of the probes at node w1.
+func resolveAfter(g v1alpha1.Grant, probes []leaderProbe) (isResolved bool, why string) {
 	var r membership.NodeReturn
-	for _, l := range looks {
+	for _, l := range probes {
 		now := quorumtest.Noon().Add(l.after)
 		r = r.Next(l.world.View, g, now)
 		isResolved, why = membership.Resolve(l.world.View, g, membership.ResolveEvidence{
@@ -33,13 +33,13 @@ func resolveAfter(g v1alpha1.Grant, looks []look) (isResolved bool, why string) 
 	return isResolved, why
 }
 
-// every10s returns looks at the same world.
-func every10s(from time.Duration, n int, world *quorumtest.Cluster) []look {
-	looks := make([]look, n)
-	for i := range looks {
-		looks[i] = look{from + time.Duration(i)*10*time.Second, world}
+// every10s returns probes at the same world.
+func every10s(from time.Duration, n int, world *quorumtest.Cluster) []leaderProbe {
+	probes := make([]leaderProbe, n)
+	for i := range probes {
+		probes[i] = leaderProbe{from + time.Duration(i)*10*time.Second, world}
 	}
-	return looks
+	return probes
 }
 
 func TestF34DrainedNode(t *testing.T) {
@@ -53,7 +53,7 @@ func TestF34DrainedNode(t *testing.T) {
 	down := open().Dead(0)
 	silent := open().Silent(0)
 	unread := open().State(0, func(n *observation.NodeState) { *n = observation.NodeState{} })
-	join := func(parts ...[]look) (all []look) {
+	join := func(parts ...[]leaderProbe) (all []leaderProbe) {
 		for _, p := range parts {
 			all = append(all, p...)
 		}
@@ -61,7 +61,7 @@ func TestF34DrainedNode(t *testing.T) {
 	}
 	const closed, notYet = "node w1 was drained, and is cordoned", "has not yet proven member a healthy twice, 30s apart"
 	for name, c := range map[string]struct {
-		looks      []look
+		probes     []leaderProbe
 		isResolved bool
 		why        string
 	}{
@@ -71,13 +71,13 @@ func TestF34DrainedNode(t *testing.T) {
 		"being deleted": {
 			every10s(0, 60, deleting), false, "is being deleted",
 		},
-		"first look":         {every10s(0, 1, open()), false, notYet},
+		"first probe":        {every10s(0, 1, open()), false, notYet},
 		"open for 30 s":      {every10s(0, 4, open()), false, notYet},
 		"open, proven twice": {every10s(0, 5, open()), true, "node w1 is open again; member a has been proven"},
-		"two looks only": {
-			[]look{{0, open()}, {10 * time.Second, open()}, {40 * time.Second, open()}}, true, "open again",
+		"two probes only": {
+			[]leaderProbe{{0, open()}, {10 * time.Second, open()}, {40 * time.Second, open()}}, true, "open again",
 		},
-		"one look after the others": {[]look{{0, open()}, {50 * time.Second, open()}}, false, notYet},
+		"one probe after the others": {[]leaderProbe{{0, open()}, {50 * time.Second, open()}}, false, notYet},
 		"F34 uncordoned before etcd is back": {
 			join(every10s(0, 5, drained()), every10s(time.Minute, 6, down),
 				every10s(2*time.Minute, 3, open())),
@@ -98,7 +98,7 @@ func TestF34DrainedNode(t *testing.T) {
 				every10s(50*time.Second, 4, open())),
 			false, notYet,
 		},
-		"leader that did not look": {
+		"leader that did not probe": {
 			join(every10s(0, 3, open()), every10s(time.Hour, 1, open())), false, notYet,
 		},
 		"silent, then proven twice": {
@@ -119,7 +119,7 @@ func TestF34DrainedNode(t *testing.T) {
 			for reason, g := range map[string]v1alpha1.Grant{
 				"drain": quorumtest.DrainGrantFor(0), "F35 deletion after a drain": oldDeletionAfterDrain(),
 			} {
-				isResolved, why := resolveAfter(g, c.looks)
+				isResolved, why := resolveAfter(g, c.probes)
 				require.Equal(t, c.isResolved, isResolved, "%s: %s", reason, why)
 				require.Contains(t, why, c.why)
 			}
@@ -160,10 +160,10 @@ func TestDeletionOfReturnedNode(t *testing.T) {
 	for after, want := range map[time.Duration]bool{
 		time.Minute: false, quorum.ResolvePresentAfter - 10*time.Second: false, quorum.ResolvePresentAfter: true,
 	} {
-		looks := every10s(0, 1+int(after/(10*time.Second)), quorumtest.Voters(3))
-		isResolved, why := resolveAfter(deletionAfterDrain(), looks)
+		probes := every10s(0, 1+int(after/(10*time.Second)), quorumtest.Voters(3))
+		isResolved, why := resolveAfter(deletionAfterDrain(), probes)
 		require.Equal(t, want, isResolved, why)
-		isResolved, why = resolveAfter(quorumtest.DrainGrantFor(0), looks)
+		isResolved, why = resolveAfter(quorumtest.DrainGrantFor(0), probes)
 		require.True(t, isResolved, why)
 	}
 }

@@ -15,10 +15,10 @@ import (
 )
 
 // bind brings the bindings of the cluster up to date, and returns the refused claims.
-func bind(w *quorumtest.Cluster, claims []observation.NodeClaim) []membership.Refusal {
+func bind(w *quorumtest.Cluster, nodes []observation.AnnouncingNode) []membership.Refusal {
 	var refused []membership.Refusal
-	w.Cluster.Spec.Members, refused = membership.Bind(w.Cluster, claims, w.Nonces, quorumtest.Noon())
-	for _, n := range claims {
+	w.Cluster.Spec.Members, refused = membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
+	for _, n := range nodes {
 		w.Nodes[n.Node] = observation.NodeState{Known: true, UID: n.UID}
 	}
 	return refused
@@ -52,9 +52,9 @@ func TestF21MemberWithoutNode(t *testing.T) {
 			w := newMember().Unhealthy(1, 2)
 			worker, lie := quorumtest.Intruder(3, members(4)...)
 			worker.Addresses = addresses
-			claims := append(quorumtest.Claims(3), worker)
+			nodes := append(quorumtest.Nodes(3), worker)
 			w.With(lie)
-			bind(w, claims)
+			bind(w, nodes)
 			require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "the worker must be protected")
 			quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "only 1 would remain")
 			require.False(t, quorum.Decide(w.View, quorum.Request{
@@ -67,12 +67,12 @@ func TestF21MemberWithoutNode(t *testing.T) {
 			for i := range observer.Members {
 				observer.Members[i].Healthy = false
 			}
-			bind(w, claims)
+			bind(w, nodes)
 			quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
 			w.Silent(0, 1, 2)
 			require.Equal(t, quorum.CannotSee, quorum.Decide(w.View, quorumtest.Deletion(0)).Reason)
 			w.Cluster.Status.Observations[3].Members = w.Cluster.Status.Observations[3].Members[1:]
-			bind(w, claims)
+			bind(w, nodes)
 			require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "its list alone ends no binding")
 			require.False(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Allowed, "its list alone allows nothing")
 		})
@@ -81,7 +81,7 @@ func TestF21MemberWithoutNode(t *testing.T) {
 
 // The host of the member registers after the worker has claimed the member.
 func TestF21HostRegistersLater(t *testing.T) {
-	host := quorumtest.Claims(4)[3]
+	host := quorumtest.Nodes(4)[3]
 	for name, c := range map[string]struct {
 		addresses []string
 		before    v1alpha1.BindingBasis
@@ -96,15 +96,15 @@ func TestF21HostRegistersLater(t *testing.T) {
 			worker, lie := quorumtest.Intruder(3, members(4)...)
 			worker.Addresses = c.addresses
 			w.With(lie)
-			bind(w, append(quorumtest.Claims(3), worker))
+			bind(w, append(quorumtest.Nodes(3), worker))
 			require.Equal(t, c.before, basisOf(w, 3))
 
 			silent := host
 			silent.Announced = nil // its agent does not run yet
-			bind(w, append(quorumtest.Claims(3), worker, silent))
+			bind(w, append(quorumtest.Nodes(3), worker, silent))
 			require.Equal(t, c.before, basisOf(w, 3))
 
-			refused := bind(w, append(quorumtest.Claims(3), worker, host))
+			refused := bind(w, append(quorumtest.Nodes(3), worker, host))
 			require.Equal(t, "a=u1 b=u2 c=u3 "+c.after, uids(w.Cluster.Spec.Members))
 			require.Equal(t, c.basis, basisOf(w, 3))
 			require.Len(t, refused, 1)
@@ -113,11 +113,11 @@ func TestF21HostRegistersLater(t *testing.T) {
 				text := quorum.Decide(w.View, quorumtest.Deletion(3)).Message
 				require.Contains(t, text, "node w4 announces member d")
 				require.Contains(t, text, "bound to node worker, which exists")
-				bind(w, append(quorumtest.Claims(3), host))
+				bind(w, append(quorumtest.Nodes(3), host))
 				require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "a tombstone needs a grant")
 				return
 			}
-			bind(w, append(quorumtest.Claims(3), worker, host))
+			bind(w, append(quorumtest.Nodes(3), worker, host))
 			require.Equal(t, c.basis, basisOf(w, 3), "the worker's claim stays refused")
 		})
 	}
@@ -126,16 +126,16 @@ func TestF21HostRegistersLater(t *testing.T) {
 		worker, lie := quorumtest.Intruder(3, members(4)...)
 		worker.Addresses = []string{quorumtest.Address(3)}
 		w.With(lie)
-		bind(w, append(quorumtest.Claims(3), worker))
-		bind(w, append(quorumtest.Claims(3), worker, host))
+		bind(w, append(quorumtest.Nodes(3), worker))
+		bind(w, append(quorumtest.Nodes(3), worker, host))
 		require.Equal(t, v1alpha1.BasisDisputed, basisOf(w, 3))
 
 		last := len(w.Cluster.Status.Observations) - 1
 		w.Cluster.Status.Observations[last] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
 		worker.Announced = nil
-		bind(w, append(quorumtest.Claims(3), worker))
+		bind(w, append(quorumtest.Nodes(3), worker))
 		require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
-		bind(w, append(quorumtest.Claims(3), worker, host))
+		bind(w, append(quorumtest.Nodes(3), worker, host))
 		require.Equal(t, "a=u1 b=u2 c=u3 d=u4", uids(w.Cluster.Spec.Members))
 		require.Equal(t, v1alpha1.BasisJoined, basisOf(w, 3))
 	})
@@ -143,10 +143,10 @@ func TestF21HostRegistersLater(t *testing.T) {
 		w := newMember()
 		worker, lie := quorumtest.Intruder(3, members(4)...)
 		w.With(lie)
-		bind(w, append(quorumtest.Claims(3), worker))
+		bind(w, append(quorumtest.Nodes(3), worker))
 		w.Nodes["worker"] = observation.NodeState{Known: true}
 		w.Cluster.Spec.Grants = membership.Tombstones(w.View)
-		bind(w, quorumtest.Claims(4))
+		bind(w, quorumtest.Nodes(4))
 		require.Equal(t, "a=u1 b=u2 c=u3 d=u4", uids(w.Cluster.Spec.Members))
 		require.Contains(t, quorum.Summarize(w.View).Message, "counts as lost", "until it is proven healthy there")
 	})
@@ -159,17 +159,17 @@ func TestF57FalseFounder(t *testing.T) {
 	worker, lie := quorumtest.Intruder(2, members(3)...)
 	worker.Addresses = []string{quorumtest.Address(2)}
 	w.With(lie)
-	bind(w, append(quorumtest.Claims(2), worker))
+	bind(w, append(quorumtest.Nodes(2), worker))
 	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members))
 	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 2))
 
-	host := quorumtest.Claims(3)
+	host := quorumtest.Nodes(3)
 	bind(w, append(host, worker))
 	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "both announce the member")
 
 	w.Cluster.Status.Observations[2] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
 	worker.Announced = nil
-	bind(w, append(quorumtest.Claims(2), worker))
+	bind(w, append(quorumtest.Nodes(2), worker))
 	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
 	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 2))
 	bind(w.Unhealthy(2), append(host, worker))
@@ -188,7 +188,7 @@ func TestF57HostWithoutItsDisk(t *testing.T) {
 		w.Cluster.Status.Observations[2].NoMember = true
 		worker, _ := quorumtest.Intruder(2)
 		worker.Addresses = []string{quorumtest.Address(2)}
-		bind(w, append(quorumtest.Claims(3), worker))
+		bind(w, append(quorumtest.Nodes(3), worker))
 		require.Equal(t, "a=u1 b=u2 c=u3", uids(w.Cluster.Spec.Members), basis)
 	}
 }
@@ -198,29 +198,29 @@ func TestF57HostWithoutItsDisk(t *testing.T) {
 func TestF21LateObserverPlacesNoMember(t *testing.T) {
 	late := func(w *quorumtest.Cluster) *quorumtest.Cluster { return w.Basis(v1alpha1.BasisJoined, 0, 1, 2) }
 	worker, _ := quorumtest.Intruder(3)
-	claims := append(quorumtest.Claims(3), worker)
+	nodes := append(quorumtest.Nodes(3), worker)
 	placed := late(newMember()).URLs(3, "https://203.0.113.9:2380")
 	placed.InList(2, 3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://" + workerAddress + ":2380"} })
-	bind(placed, claims)
+	bind(placed, nodes)
 	require.Equal(t, v1alpha1.BasisClaimed, basisOf(placed, 3))
 
 	invented := late(newMember()).RemovedFrom(0, 3).RemovedFrom(1, 3).Silent(0, 1, 2)
-	require.Len(t, bind(invented, claims), 1)
+	require.Len(t, bind(invented, nodes), 1)
 	require.Equal(t, v1alpha1.BindingBasis("none"), basisOf(invented, 3))
 
 	heir, _ := quorumtest.Intruder(2)
 	heir.Addresses = []string{quorumtest.Address(2)}
 	gone := late(quorumtest.Voters(3))
-	bind(gone, append(quorumtest.Claims(2), heir))
+	bind(gone, append(quorumtest.Nodes(2), heir))
 	require.Equal(t, "a=u1 b=u2 c=u3", uids(gone.Cluster.Spec.Members))
 	require.Equal(t, v1alpha1.BasisJoined, basisOf(gone, 2), "only a Node with the name may take it over")
 }
 
 // The Node of a founder is registered again.
 func TestFounderRegistersAgain(t *testing.T) {
-	w, claims := quorumtest.Voters(3).Granted(0), quorumtest.Claims(3)
-	claims[0].UID = "u1-again"
-	bind(w, claims)
+	w, nodes := quorumtest.Voters(3).Granted(0), quorumtest.Nodes(3)
+	nodes[0].UID = "u1-again"
+	bind(w, nodes)
 	require.Equal(t, "a=u1-again b=u2 c=u3", uids(w.Cluster.Spec.Members))
 	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 0))
 }
@@ -228,9 +228,9 @@ func TestFounderRegistersAgain(t *testing.T) {
 // The host of a founder joins again as another member, while its old member is still bound.
 func TestFounderJoinsAgain(t *testing.T) {
 	w := newMember().URLs(3, "https://"+quorumtest.Address(0)+":2380")
-	claims := quorumtest.Claims(3)
-	claims[0].Announced[0].Member = quorumtest.ID(3)
-	bind(w, claims)
+	nodes := quorumtest.Nodes(3)
+	nodes[0].Announced[0].Member = quorumtest.ID(3)
+	bind(w, nodes)
 	require.Equal(t, "a=u1 b=u2 c=u3 d=u1", uids(w.Cluster.Spec.Members))
 	require.Equal(t, v1alpha1.BasisBootstrap, basisOf(w, 3))
 }
@@ -240,13 +240,13 @@ func TestF21DisputeOfSeveral(t *testing.T) {
 	w := quorumtest.Voters(3).Basis(v1alpha1.BasisJoined, 0, 1, 2)
 	worker, _ := quorumtest.Intruder(0)
 	worker.Addresses = []string{quorumtest.Address(0), quorumtest.Address(1), quorumtest.Address(2)}
-	bind(w, append(quorumtest.Claims(3), worker))
+	bind(w, append(quorumtest.Nodes(3), worker))
 	require.Equal(t, v1alpha1.BasisDisputed, basisOf(w, 0))
 	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(1))
 
 	two, _ := quorumtest.Intruder(1)
 	worker.Announced = append(worker.Announced, two.Announced...)
-	bind(w, append(quorumtest.Claims(3), worker))
+	bind(w, append(quorumtest.Nodes(3), worker))
 	require.Equal(t, v1alpha1.BasisJoined, basisOf(w, 0))
 	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(1))
 }
@@ -265,7 +265,7 @@ func TestF21AllMembersReplaced(t *testing.T) {
 			w.Unbound(3).Unbound(4).Unbound(5).Removed(3).Removed(4).Removed(5)
 			all := w.Cluster.Status.Observations
 			w.Cluster.Status.Observations = slices.Clone(all[:3])
-			claims := quorumtest.Claims(6)
+			nodes := quorumtest.Nodes(6)
 			for i := range 3 {
 				entry := quorumtest.Member(i + 3)
 				entry.PeerURLs, entry.ClientURLs = url(i+3), nil
@@ -273,7 +273,7 @@ func TestF21AllMembersReplaced(t *testing.T) {
 					all[o].Members = append(all[o].Members, entry)
 				}
 				w.Cluster.Status.Observations = slices.Clone(all[i : i+4])
-				bind(w, claims[i:i+4])
+				bind(w, nodes[i:i+4])
 				require.Equal(t, v1alpha1.BasisJoined, basisOf(w, i+3))
 				quorumtest.RequireAllowed(t, w, quorumtest.Deletion(i))
 				w.Cluster.Status.Observations = slices.Clone(all[i : i+4])
@@ -281,7 +281,7 @@ func TestF21AllMembersReplaced(t *testing.T) {
 					all[o].Members = all[o].Members[1:]
 				}
 				w.Cluster.Status.Observations = slices.Clone(all[i+1 : i+4])
-				bind(w, claims[i:i+4])
+				bind(w, nodes[i:i+4])
 				require.Len(t, w.Cluster.Spec.Members, 3, "the removed member is not bound any more")
 			}
 			quorumtest.RequireAllowed(t, w, quorumtest.Deletion(3))

@@ -23,8 +23,7 @@ type ResolveEvidence struct {
 	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
 	// the agent of the Node to which the member is bound has proven it healthy (SelfProven).
 	ProvenSince map[v1alpha1.MemberID]time.Time
-	// Ending is why the machine of the Node with this name is about to end without another request.
-	// It is empty if nothing ends it.
+	// Ending is why a controller is already ending the machine of the Node. It is empty if none does.
 	Ending string
 	// Return is what is known about the return of the node, if the grant is for a drain.
 	Return NodeReturn
@@ -36,9 +35,6 @@ const noListWhy = "no observer has answered with a confirmed member list"
 // the grant only after two rounds with the same reason, so the text of a reason does not change
 // from round to round. Silent observers resolve nothing.
 func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
-	if v.Cluster == nil {
-		return false, "the EtcdCluster does not exist"
-	}
 	s := quorum.NewSnapshot(v)
 	// The kubelet of such a machine may have registered again, or may do so as long as it exists.
 	if e.Ending != "" && !quorum.IsReplaced(g, e.Node) {
@@ -188,11 +184,9 @@ func ResolveByHand(
 // same Node UID. A grant for a drain becomes a tombstone when its Node is gone. A member that left
 // its cluster before its Node went is not lost: Bind ends its binding.
 //
-// The states must come from reads without a cache. A Node that could not be read is no tombstone.
+// The states must come from reads without a cache. For a Node that could not be read, no grant is
+// returned.
 func Tombstones(v quorum.View) []v1alpha1.Grant {
-	if v.Cluster == nil {
-		return nil
-	}
 	c, s := v.Cluster, quorum.NewSnapshot(v)
 	var found []v1alpha1.Grant
 	for _, b := range c.Spec.Members {
@@ -238,35 +232,35 @@ func copyGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) v1alpha1.Grant {
 	return v1alpha1.Grant{NodeUID: b.NodeUID, Node: b.Node}
 }
 
-// maxLookGap is the longest time between two looks at a node that returns. After a longer one, the
-// series of proofs starts again, because the machine may have restarted meanwhile.
-const maxLookGap = 2 * quorum.ResolveReturnedAfter
+// maxProbeGap is the longest time between two probes of a node that returns. After a longer one,
+// the series of proofs starts again, because the machine may have restarted meanwhile.
+const maxProbeGap = 2 * quorum.ResolveReturnedAfter
 
 // A NodeReturn is what the leader has seen of the return of a drained node. The zero value means
-// that the node was closed at the last look, or that there was none.
+// that the node was closed at the last probe, or that there was none.
 type NodeReturn struct {
 	// granted is the time of the grant. A renewed grant starts again.
 	granted metav1.Time
-	// looked is the time of the last look.
-	looked time.Time
-	// provenSince is the first look of the series in which the member's own agent has proven it
-	// healthy at every look, after a look at which the node was open already.
+	// probedAt is the time of the last probe.
+	probedAt time.Time
+	// provenSince is the first probe of the series in which the member's own agent has proven it
+	// healthy at every probe, after a probe at which the node was open already.
 	provenSince map[v1alpha1.MemberID]time.Time
 }
 
-// Next returns the NodeReturn after another look. The View has the observations and the live Nodes
-// of that look.
+// Next returns the NodeReturn after another probe. The View has the observations and the live Nodes
+// of that probe.
 //
 // The node may have been opened between the observations and the read of the Node, for example by a
-// program that does not wait until the machine has restarted. So proofs count only from the look
+// program that does not wait until the machine has restarted. So proofs count only from the probe
 // after the one that first found the node open.
 func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeReturn {
 	n := v.Nodes[g.Node]
 	if g.Drained == nil || !n.Known || n.UID != g.NodeUID || n.Closed() != "" {
 		return NodeReturn{}
 	}
-	next := NodeReturn{granted: g.Time, looked: now}
-	if !r.granted.Equal(&g.Time) || now.Sub(r.looked) > maxLookGap {
+	next := NodeReturn{granted: g.Time, probedAt: now}
+	if !r.granted.Equal(&g.Time) || now.Sub(r.probedAt) > maxProbeGap {
 		return next
 	}
 	next.provenSince = map[v1alpha1.MemberID]time.Time{}

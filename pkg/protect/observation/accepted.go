@@ -142,25 +142,18 @@ func IsListedByAny(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
 // of a founder contains it, or, without such a list, of another observer. Without a confirmed list
 // this is not proven.
 func HasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
-	lists := OfFounders(c, Confirmed(Accepted(c)))
+	return HasLeftLists(c, Confirmed(Accepted(c)), m)
+}
+
+// HasLeftLists is HasLeft for some of the confirmed lists.
+func HasLeftLists(c *v1alpha1.EtcdCluster, confirmed []v1alpha1.Observation, m v1alpha1.MemberID) bool {
+	lists := OfFounders(c, confirmed)
 	return len(lists) > 0 && !IsBound(c, m) && !IsListedByAny(lists, m)
 }
 
 // IsBound reports whether the member is bound to a Node.
 func IsBound(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
 	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m })
-}
-
-// Unbound returns, sorted, the members that are bound to no Node and that a confirmed list of a
-// bound observer contains.
-func Unbound(c *v1alpha1.EtcdCluster) []v1alpha1.MemberID {
-	found := map[v1alpha1.MemberID]bool{}
-	for _, o := range Confirmed(Accepted(c)) {
-		for _, m := range o.Members {
-			found[m.ID] = !IsBound(c, m.ID)
-		}
-	}
-	return SortedIDs(found)
 }
 
 // SortedIDs returns the members of a set, sorted.
@@ -291,21 +284,21 @@ type IgnoredObservation struct {
 func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	var found []IgnoredObservation
 	for _, o := range c.Status.Observations {
-		for reason, applies := range map[IgnoredReason]bool{
-			NotBound:       ignoredReason(c, o) == NotBound,
-			OtherNode:      ignoredReason(c, o) == OtherNode,
-			NotHeard:       ignoredReason(c, o) == NotHeard,
-			NeverAsked:     o.Nonce == "",
-			BadID:          !hasValidIDs(o),
-			TooManyMembers: len(o.Members) > maxMembers,
-			MemberTwice:    len(o.Members) <= maxMembers && len(MergeDuplicates(o.Members)) < len(o.Members),
-			OthersMember: slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-				return b.MemberID == o.LocalMember && b.Node != o.Node
-			}),
-			TimeAhead: o.Time.After(now.Add(ClockSkew)),
+		isOthers := func(b v1alpha1.Binding) bool { return b.MemberID == o.LocalMember && b.Node != o.Node }
+		for _, part := range []struct {
+			reason  IgnoredReason
+			applies bool
+		}{
+			{ignoredReason(c, o), ignoredReason(c, o) != ""},
+			{NeverAsked, o.Nonce == ""},
+			{BadID, !hasValidIDs(o)},
+			{TooManyMembers, len(o.Members) > maxMembers},
+			{MemberTwice, len(o.Members) <= maxMembers && len(MergeDuplicates(o.Members)) < len(o.Members)},
+			{OthersMember, slices.ContainsFunc(c.Spec.Members, isOthers)},
+			{TimeAhead, o.Time.After(now.Add(ClockSkew))},
 		} {
-			if applies {
-				found = append(found, IgnoredObservation{Node: o.Node, Reason: reason})
+			if part.applies {
+				found = append(found, IgnoredObservation{Node: o.Node, Reason: part.reason})
 			}
 		}
 	}

@@ -111,7 +111,7 @@ func TestInvalidLists(t *testing.T) {
 	}
 	w := quorumtest.Voters(1).NeverBound()
 	invalidate(w.Observer(0))
-	bindings, _ := membership.Bind(w.Cluster, quorumtest.Claims(1), w.Nonces, quorumtest.Noon())
+	bindings, _ := membership.Bind(w.Cluster, quorumtest.Nodes(1), w.Nonces, quorumtest.Noon())
 	require.Empty(t, bindings)
 
 	own := quorumtest.Voters(3).Unbound(0)

@@ -132,24 +132,3 @@ func isValidRef(r evidence.MemberRef) bool {
 func IsValidID(id string) bool {
 	return len(id) >= 1 && len(id) <= 16 && id[0] != '0' && strings.Trim(id, "0123456789abcdef") == ""
 }
-
-// Clip returns a text from another program as one line of at most 160 characters.
-func Clip(text string) string {
-	const limit = 160
-	line := OneLine(text)
-	if runes := []rune(line); len(runes) > limit {
-		return string(runes[:limit]) + "…"
-	}
-	return line
-}
-
-// OneLine replaces line breaks and repeated spaces by single spaces.
-func OneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-// Plural returns a number with its noun: `1 voter`, `3 voters`.
-func Plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}

@@ -15,8 +15,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// NodeClaim is a Node as the leader reads it, with the members that its agent announces.
-type NodeClaim struct {
+// An AnnouncingNode is a Node with what shows which members run on it: its addresses, and the
+// members that its agent announces. A Node may announce none.
+type AnnouncingNode struct {
 	Node      string
 	UID       types.UID
 	Addresses []string
@@ -24,8 +25,27 @@ type NodeClaim struct {
 	Deleting  bool
 }
 
+// NodeOf returns the Node without its announcement.
+func NodeOf(n *corev1.Node) AnnouncingNode {
+	return AnnouncingNode{
+		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Deleting: n.DeletionTimestamp != nil,
+	}
+}
+
+// IsLabelled reports whether the Node has the label that selects the fail-closed entry.
+func IsLabelled(n *corev1.Node) bool { return n.Labels[EtcdMemberLabel] == EtcdMemberLabelValue }
+
+// AddressesOf returns all addresses of the Node.
+func AddressesOf(n *corev1.Node) []string {
+	var addresses []string
+	for _, a := range n.Status.Addresses {
+		addresses = append(addresses, a.Address)
+	}
+	return addresses
+}
+
 // HasAnnounced reports whether the Node announces this member.
-func (n NodeClaim) HasAnnounced(c v1alpha1.ClusterID, m v1alpha1.MemberID) bool {
+func (n AnnouncingNode) HasAnnounced(c v1alpha1.ClusterID, m v1alpha1.MemberID) bool {
 	return n.UID != "" && slices.Contains(n.Announced, evidence.MemberRef{Cluster: c, Member: m})
 }
 
@@ -78,9 +98,9 @@ func (n NodeState) Closed() string {
 }
 
 // NodesAt returns the Nodes that have an address which one of the member's URLs names.
-func NodesAt(m v1alpha1.MemberStatus, nodes []NodeClaim) []NodeClaim {
+func NodesAt(m v1alpha1.MemberStatus, nodes []AnnouncingNode) []AnnouncingNode {
 	hosts := comparableHosts(m)
-	var found []NodeClaim
+	var found []AnnouncingNode
 	for _, n := range nodes {
 		if hasAddressOf(hosts, n.Addresses) {
 			found = append(found, n)

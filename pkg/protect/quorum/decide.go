@@ -18,16 +18,14 @@ import (
 //
 // where a healthy voter is proven healthy, is not on the node, and does not count as lost.
 //
-// The condition must hold for every member list that answers this request and that a quorum
-// confirmed: the lists of bound observers and of the node's own agent. Only bound observers whose
-// Nodes exist can prove health.
+// The condition must hold for every member list that answers the probe request and that a quorum
+// confirmed: the lists of observers and of the node's own agent. Only observers whose Nodes exist
+// can prove health.
 //
 // A drain is decided like a deletion, but only for a node that is closed.
 func Decide(v View, r Request) Verdict {
 	if verdict, isRefused := RefuseOpenNode(v.Nodes[r.Node], r); isRefused {
-		if v.Cluster != nil {
-			verdict.Cluster = observation.ClusterIDOf(v.Cluster)
-		}
+		verdict.Cluster = observation.ClusterIDOf(v.Cluster)
 		return verdict
 	}
 	return decideQuorum(v, r)
@@ -35,48 +33,48 @@ func Decide(v View, r Request) Verdict {
 
 // decideQuorum decides whether or not the node is closed.
 func decideQuorum(v View, r Request) Verdict {
-	if v.Cluster == nil {
-		return Verdict{Reason: CannotSee, Final: true, Message: "no EtcdCluster was given"}
-	}
 	t := newTarget(NewSnapshot(v), r)
 	if len(t.Lists) == 0 {
 		return t.refuseWithoutList()
 	}
 	var worst *memberTally
-	isOnlyMember := false
-	members, contested := map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
+	isOnlyMember, members := false, map[v1alpha1.MemberID]bool{}
 	lists := slices.Concat(t.Lists, t.blockingLists, t.ownLists)
 	for _, list := range lists {
 		onNode := t.membersOnNode(list)
-		for _, m := range list.Members {
-			contested[m.ID] = contested[m.ID] || t.contested[m.ID]
-		}
-		if len(onNode) == 0 {
-			continue
-		}
 		for _, id := range onNode {
 			members[id] = true
 		}
-		if t.isOnlyMember(list) {
+		switch {
+		case len(onNode) == 0:
+		case t.isOnlyMember(list):
 			isOnlyMember = true
-			continue
-		}
-		if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
-			worst = tally.comparedWith(lists, list)
+		default:
+			if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
+				worst = &tally
+			}
 		}
 	}
-	verdict := t.verdictFor(worst)
-	if worst == nil && isOnlyMember {
+	var verdict Verdict
+	rejoins := t.possibleRejoins(t.Lists)
+	switch {
+	case worst != nil:
+		verdict = t.decideTally(worst.comparedWith(lists))
+	case isOnlyMember:
 		verdict = t.allowOnlyMember()
-	}
-	if rejoins := t.possibleRejoins(); worst == nil && !isOnlyMember && len(rejoins) > 0 {
+	case len(rejoins) > 0:
 		verdict = t.refusePossibleRejoin(rejoins)
+	default:
+		verdict = t.allowNothingToProtect()
 	}
-	if ids := observation.SortedIDs(contested); verdict.Allowed && len(ids) > 0 {
-		verdict = t.refuseContested(ids)
+	contested := slices.DeleteFunc(observation.SortedIDs(t.contested), func(id v1alpha1.MemberID) bool {
+		return !observation.IsListedByAny(lists, id)
+	})
+	if verdict.Allowed && len(contested) > 0 {
+		verdict = t.refuseContested(contested)
 	}
-	for id := range contested {
-		members[id] = members[id] || contested[id]
+	for _, id := range contested {
+		members[id] = true
 	}
 	verdict.Cluster, verdict.Members = observation.ClusterIDOf(v.Cluster), observation.SortedIDs(members)
 	return verdict
@@ -87,10 +85,9 @@ func decideQuorum(v View, r Request) Verdict {
 // age.
 func Force(v View, r Request) Verdict {
 	verdict := decideQuorum(v, r)
-	t := newTarget(NewSnapshot(v), r)
-	t.Lists = observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, no list is fresh.
 	members := map[v1alpha1.MemberID]bool{}
-	for _, id := range slices.Concat(verdict.Members, t.possibleMembers(), t.possibleRejoins()) {
+	// Without etcd, no list is fresh.
+	for _, id := range slices.Concat(verdict.Members, newTarget(NewSnapshot(v), r).possibleLosses()) {
 		members[id] = true
 	}
 	verdict.Members = observation.SortedIDs(members)
@@ -98,32 +95,34 @@ func Force(v View, r Request) Verdict {
 	return verdict
 }
 
-// verdictFor turns the worst tally into a verdict. A nil tally means that no list contains a
-// member on the node.
-func (t requestTarget) verdictFor(worst *memberTally) Verdict {
-	if worst == nil {
-		return Verdict{
-			Allowed: true, Reason: NothingToProtect, Final: t.IsConclusive(),
-			Message: t.nothingMessage(), Warning: t.singleSourceWarning(),
-		}
+// allowNothingToProtect allows because no list contains a member on the node.
+func (t requestTarget) allowNothingToProtect() Verdict {
+	return Verdict{
+		Allowed: true, Reason: NothingToProtect, Final: t.IsConclusive(),
+		Message: t.nothingMessage(), Warning: t.singleSourceWarning(),
 	}
+}
+
+// decideTally turns the worst tally into a verdict.
+func (t requestTarget) decideTally(worst memberTally) Verdict {
 	verdict := Verdict{Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum}
 	if worst.isSafe() {
 		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
 		if worst.sources == "" {
 			verdict.VoterIDs = votersOf(worst.list)
 		}
-		verdict.Message, verdict.Warning = t.keptMessage(*worst), t.keptWarning(*worst)
+		verdict.Message, verdict.Warning = t.keptMessage(worst), t.keptWarning(worst)
 		return verdict
 	}
-	verdict.Reason, verdict.Message = QuorumWouldBeLost, t.refusalMessage(*worst)
+	verdict.Reason, verdict.Message = QuorumWouldBeLost, t.refusalMessage(worst)
 	verdict.Final = !worst.canBecomeSafe() || len(t.Pending()) == 0
 	return verdict
 }
 
 // refuseWithoutList refuses because no agent answered with a confirmed list. The verdict makes no
 // statement about quorum. No source may name a member on the node: the list that made Select return
-// the cluster may be the one that is missing now (F64).
+// the cluster may be the one that is missing now (docs/verdict.md,
+// F64).
 func (t requestTarget) refuseWithoutList() Verdict {
 	members := t.possibleMembers()
 	return Verdict{
@@ -170,14 +169,12 @@ const RepeatWithin = time.Minute
 // Repeat returns the verdict of a grant that an earlier review of the same deletion wrote, for a
 // review that Decide refuses. The API server reviews one DELETE again if the Node was written
 // meanwhile. The first review allowed the deletion, and since then its members count as lost for
-// every other review. To refuse would take back what the first one promised, at the cost of a
-// DELETE that fails while its members stay lost.
+// every other review. A refusal now would fail the DELETE and still leave its members lost.
 //
 // The grant answers only for another version of the Node, for its own user, within RepeatWithin,
 // and if it names every member that the deletion may lose now by any source. The voters must be
-// the same: a member may have been removed because an earlier DELETE by the same user has failed,
-// and nothing else tells that one from this one. So at least one agent must have answered with a
-// confirmed list: without one, the voters of now are not known (F62).
+// unchanged: an earlier DELETE by the same user may have failed, and a member may have been removed
+// since. So at least one agent must have answered with a confirmed list (docs/verdict.md, F62).
 //
 // A review of the same version is about another DELETE: the API server does not review one version
 // twice. A tombstone has no user, and a break-glass grant follows from no decision: neither
@@ -209,9 +206,8 @@ func Repeat(v View, r Request, now time.Time) (_ Verdict, isRepeated bool) {
 	// Without the states of Nodes and without fresh observations, more members are possible, and
 	// never fewer.
 	t := newTarget(NewSnapshot(View{Cluster: c}), r)
-	t.Lists = observation.Confirmed(observation.Accepted(c))
 	isNew := func(id v1alpha1.MemberID) bool { return !slices.Contains(g.Members, id) }
-	if slices.ContainsFunc(slices.Concat(t.possibleMembers(), t.possibleRejoins()), isNew) {
+	if slices.ContainsFunc(t.possibleLosses(), isNew) {
 		return Verdict{}, false
 	}
 	id := observation.ClusterIDOf(c)

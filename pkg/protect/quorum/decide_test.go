@@ -310,12 +310,6 @@ func TestForce(t *testing.T) {
 	require.Equal(t, quorumtest.IDs("a"), quorum.Force(withoutList, quorumtest.Deletion(0)).Members)
 }
 
-func TestDecideWithoutCluster(t *testing.T) {
-	v := quorum.Decide(quorum.View{}, quorumtest.Deletion(0))
-	require.False(t, v.Allowed)
-	require.Equal(t, quorum.CannotSee, v.Reason)
-}
-
 // TestRepeat decides whether the grant of an earlier review answers a review of the same Node.
 func TestRepeat(t *testing.T) {
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)

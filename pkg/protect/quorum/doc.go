@@ -3,8 +3,9 @@
 //
 // A caller has the EtcdClusters and a [Request] for the deletion of one Node:
 //
-//  1. [Select] returns the clusters that may have a member on the Node. [RefuseMissing],
-//     [RefuseUnattributed] and [RefuseUnparsable] refuse where a decision is impossible.
+//  1. [SelectOrDecide] returns the clusters that may have a member on the Node ([Select]), or
+//     refuses where a decision is impossible ([RefuseUndecidable], [RefuseUnattributed]).
+//     [RefuseUnparsable] refuses a Node whose announcement cannot be read.
 //  2. The caller requests fresh observations from the agents of each selected cluster and
 //     builds a [View].
 //  3. [Decide] returns the [Verdict] for one cluster. The deletion is allowed if every verdict
@@ -18,6 +19,9 @@
 // modify their arguments. A value that could not be read has its own representation. It counts
 // neither as good news nor as the absence of a member.
 //
-// The code follows that order: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go;
-// then the texts in explain.go and steps.go. docs/verdict.md lists every rule with its tests.
+// The input is in request.go and view.go, the result in verdict.go. The code follows the order
+// above: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go; then the texts in
+// explain.go and steps.go. drain.go, unlabelled.go, breakglass.go and summary.go have the rules for
+// drains, for Nodes without the label, for the override, and without a request. docs/verdict.md
+// lists every rule with its tests.
 package quorum

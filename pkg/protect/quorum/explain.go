@@ -198,7 +198,7 @@ func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
 	facts := []string{fmt.Sprintf("cannot see etcd cluster %s, which %s on node %s: %s; "+quorumUnknown,
 		id, has, t.Node, t.missingLists(), t.Verb().Noun)}
 	for _, b := range distinctNodes(t.Cluster.Spec.Members) {
-		facts = append(facts, "  node "+b.Node+": "+t.describeObserver(b))
+		facts = append(facts, "  node "+b.Node+": "+t.describeAgent(b))
 	}
 	if len(t.Cluster.Spec.Members) == 0 {
 		facts = append(facts, "  no agent to ask: no member is bound to a Node yet "+
@@ -242,13 +242,13 @@ func unboundMessage(c *v1alpha1.EtcdCluster) string {
 func (s Snapshot) describeObservers() string {
 	var texts []string
 	for _, b := range distinctNodes(s.Cluster.Spec.Members) {
-		texts = append(texts, "node "+b.Node+": "+s.describeObserver(b))
+		texts = append(texts, "node "+b.Node+": "+s.describeAgent(b))
 	}
 	return strings.Join(texts, ", ")
 }
 
-// describeObserver tells how the observer of one binding answered this request.
-func (s Snapshot) describeObserver(b v1alpha1.Binding) string {
+// describeAgent tells how the agent on the Node of a binding answered the probe request.
+func (s Snapshot) describeAgent(b v1alpha1.Binding) string {
 	if n := s.Nodes[b.Node]; n.Known && n.UID != b.NodeUID {
 		return "it is gone, together with its agent"
 	}

@@ -96,14 +96,14 @@ func TestMovedMember(t *testing.T) {
 	silent := quorum.Decide(quorumtest.Voters(3).Granted(1).Dead(1).View, quorumtest.Deletion(0))
 	require.Contains(t, silent.Message, "etcdctl member remove b")
 
-	claims := quorumtest.Claims(3)
-	claims[1] = observation.NodeClaim{
+	nodes := quorumtest.Nodes(3)
+	nodes[1] = observation.AnnouncingNode{
 		Node: "w2b", UID: "u2b", Addresses: []string{quorumtest.Address(1)},
 		Announced: []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "b"}},
 	}
 	spec := &cluster.Cluster.Spec
 	spec.Grants, spec.Members, _ = membership.ResolveByHand(cluster.Cluster, "u2", cluster.Nodes)
-	spec.Members, _ = membership.Bind(cluster.Cluster, claims, cluster.Nonces, quorumtest.Noon())
+	spec.Members, _ = membership.Bind(cluster.Cluster, nodes, cluster.Nonces, quorumtest.Noon())
 	require.EqualValues(t, "u2b", quorumtest.BoundNodes(spec.Members)["b"])
 	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(0))
 }
@@ -207,7 +207,6 @@ func TestSummarize(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.Summarize(c.cluster.View)) })
 	}
-	require.False(t, quorum.Summarize(quorum.View{}).Known)
 }
 
 // A late observer claims the member of another node, and names another distribution.

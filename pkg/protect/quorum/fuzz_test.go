@@ -295,17 +295,17 @@ func checkFinal(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.Ve
 // callAll calls the other functions that read such objects. They must not panic.
 func callAll(v quorum.View, r quorum.Request) {
 	all := []*v1alpha1.EtcdCluster{v.Cluster, nil}
-	claims := []observation.NodeClaim{{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced}}
+	nodes := []observation.AnnouncingNode{{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced}}
 	quorum.Select(all, r)
-	quorum.RefuseMissing(all, r)
+	quorum.RefuseUndecidable(all, r)
 	quorum.DecideUnlabelled(all, r)
 	quorum.Summarize(v)
 	membership.SelfProven(v)
 	observation.Ignored(v.Cluster, quorumtest.Noon())
 	membership.Tombstones(v)
-	membership.DistinctServers(v, claims)
-	quorum.LocateUnbound(v.Cluster, claims)
-	membership.Bind(v.Cluster, claims, v.Nonces, quorumtest.Noon())
+	membership.DistinctServers(v, nodes)
+	quorum.PossibleNodes(v.Cluster, nodes)
+	membership.Bind(v.Cluster, nodes, v.Nonces, quorumtest.Noon())
 	for _, g := range v.Cluster.Spec.Grants {
 		now := quorumtest.Noon()
 		returned := membership.NodeReturn{}.Next(v, g, now).Next(v, g, now)

@@ -13,11 +13,18 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// LocateUnbound returns the possible Nodes of the members whose binding does not show where they
-// run, sorted. A member may be on every Node that has one of its addresses in a confirmed list. The
-// result makes no Node an observer. It means only that the member is lost if the Node is. The
-// argument contains all Nodes; their announcements do not matter.
-func LocateUnbound(c *v1alpha1.EtcdCluster, nodes []observation.NodeClaim) []v1alpha1.Binding {
+// How the predicates about one member and one grant include one another:
+//
+//	mayBeGivenUp = isGivenUp or mayHaveRejoined
+//	isGivenUp    = isCovered or hasRejoined
+//
+// Each of them makes the member lost. Only isGivenUp prolongs the grant.
+
+// PossibleNodes returns the Nodes where the members may run that are not located, sorted. A member
+// may run on every Node that has one of its addresses in a confirmed list. The result makes no Node
+// an observer. It means only that the member is lost if the Node is. The argument contains all
+// Nodes; their announcements do not matter.
+func PossibleNodes(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.Binding {
 	var found []v1alpha1.Binding
 	for _, id := range observation.Unlocated(c) {
 		for _, o := range observation.ListsWith(c, id) {
@@ -41,16 +48,16 @@ type memberLoss struct {
 }
 
 // lossOf returns why the member counts as lost: a grant names it or its Node, or its Node is gone
-// or about to go. A member without a binding is lost with each Node where it may be.
+// or about to go. A member that is not located is lost with each Node where it may run.
 func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 	for _, g := range s.Cluster.Spec.Grants {
 		switch {
-		case s.isNamed(id, g):
+		case s.isCovered(id, g):
 			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g, "its node")}
-		case s.hasReturned(id, g):
-			return memberLoss{problemMachineGivenUp, g.Node, describeReturn(g)}
-		case s.mayHaveReturned(id, g):
-			return memberLoss{problemMachineGivenUp, g.Node, describePossibleReturn(g)}
+		case s.hasRejoined(id, g):
+			return memberLoss{problemMachineGivenUp, g.Node, describeRejoin(g)}
+		case s.mayHaveRejoined(id, g):
+			return memberLoss{problemMachineGivenUp, g.Node, describePossibleRejoin(g)}
 		}
 	}
 	for _, b := range s.nodesOf(id) {
@@ -66,9 +73,9 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 	return memberLoss{}
 }
 
-// absenceOf returns the mark by which a Node of the member is away for a while, and that Node. The
-// Node is empty if there is none.
-func (s Snapshot) absenceOf(id v1alpha1.MemberID) (node string, mark departure.Mark) {
+// awayNode returns the Node of the member that is away for a while, and its mark. It returns an
+// empty Node if there is none.
+func (s Snapshot) awayNode(id v1alpha1.MemberID) (node string, mark departure.Mark) {
 	for _, b := range s.nodesOf(id) {
 		if mark := s.Nodes[b.Node].Departure; mark.Class == departure.ForAWhile {
 			return b.Node, mark
@@ -77,29 +84,29 @@ func (s Snapshot) absenceOf(id v1alpha1.MemberID) (node string, mark departure.M
 	return "", departure.Mark{}
 }
 
-// nodesOf returns the Node that the member is bound to, and the Nodes where it may be if no binding
-// shows that.
+// nodesOf returns the Node that the member is bound to, and the Nodes where it may run if it is not
+// located.
 func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
-	placed := slices.DeleteFunc(slices.Clone(s.placed), func(b v1alpha1.Binding) bool { return b.MemberID != id })
+	possible := slices.DeleteFunc(slices.Clone(s.possibleNodes), func(b v1alpha1.Binding) bool { return b.MemberID != id })
 	if b, bound := s.Bindings[id]; bound {
-		return append([]v1alpha1.Binding{b}, placed...)
+		return append([]v1alpha1.Binding{b}, possible...)
 	}
-	return placed
+	return possible
 }
 
-// isGranted reports whether the grant covers the member, or may cover it.
-func (s Snapshot) isGranted(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	return s.isGivenUp(id, g) || s.mayHaveReturned(id, g)
+// mayBeGivenUp reports whether the member counts as lost because of the grant.
+func (s Snapshot) mayBeGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+	return s.isGivenUp(id, g) || s.mayHaveRejoined(id, g)
 }
 
 // isGivenUp reports whether the member is known to be lost with the Node or the machine of the
 // grant.
 func (s Snapshot) isGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	return s.isNamed(id, g) || s.hasReturned(id, g)
+	return s.isCovered(id, g) || s.hasRejoined(id, g)
 }
 
-// isNamed reports whether the grant names the member, or is for a Node of the member.
-func (s Snapshot) isNamed(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+// isCovered reports whether the grant names the member or is for its Node.
+func (s Snapshot) isCovered(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return slices.Contains(g.Members, id) ||
 		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
 }
@@ -173,8 +180,8 @@ func IsReplaced(g v1alpha1.Grant, n observation.NodeState) bool {
 	return n.Known && n.UID != "" && n.UID != g.NodeUID && machine.IsOther(n.Machine)
 }
 
-// unlocatedHosts returns the hosts of the peer URLs of the members whose binding does not show
-// where they run, according to all confirmed lists of observers. Only grants need them.
+// unlocatedHosts returns the hosts of the peer URLs of the members that are not located, according
+// to all confirmed lists of observers. Only grants need them.
 func unlocatedHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
 	if len(c.Spec.Grants) == 0 {
 		return nil
@@ -206,11 +213,11 @@ func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
-// hasReturned reports whether the member joined again on the machine that the grant gives up. It is
+// hasRejoined reports whether the member joined again on the machine that the grant gives up. It is
 // then on a younger Node of the same name, or it is at an address of the machine, and no binding
 // shows that it runs elsewhere: etcd may start before the kubelet registers. The claim of another
 // Node alone does not show that.
-func (s Snapshot) hasReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+func (s Snapshot) hasRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	n := s.Nodes[g.Node]
 	if IsReplaced(g, n) {
 		return false
@@ -222,11 +229,11 @@ func (s Snapshot) hasReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return slices.ContainsFunc(s.nodesOf(id), isOnYounger) || slices.ContainsFunc(s.unlocatedHosts[id], isAtMachine)
 }
 
-// mayHaveReturned reports whether the member may have joined again on the machine of a grant that
+// mayHaveRejoined reports whether the member may have joined again on the machine of a grant that
 // has no addresses. They are unknown if, when the grant was written, the Node was gone and no list
 // had its members. Then every member may be there that no binding shows elsewhere, except a member
 // that is known to be another server than those of the grant.
-func (s Snapshot) mayHaveReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
+func (s Snapshot) mayHaveRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	_, isUnlocated := s.unlocatedHosts[id]
 	isDistinct := func(d v1alpha1.DistinctServer) bool {
 		return slices.Contains(g.Members, d.MemberID) && slices.Contains(d.Others, id)
@@ -235,25 +242,25 @@ func (s Snapshot) mayHaveReturned(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 		!slices.ContainsFunc(s.Cluster.Spec.DistinctServers, isDistinct)
 }
 
-// describeReturn explains why a member that joined again counts as lost, and until when.
-func describeReturn(g v1alpha1.Grant) string {
+// describeRejoin explains why a member that joined again counts as lost, and until when.
+func describeRejoin(g v1alpha1.Grant) string {
 	if g.Reason == v1alpha1.GrantDrain {
 		return "it joined again on a machine that may still restart or go: " + describeGrant(g, "the machine's node")
 	}
 	return fmt.Sprintf("it joined again on a machine that may still be removed: %s; it counts again when the agent "+
 		"of its node has proven it healthy for %s, not before %s", describeGrant(g, "the machine's earlier node"),
-		ResolveMovedAfter, endOfReturn(g))
+		ResolveMovedAfter, endOfRejoin(g))
 }
 
-// describePossibleReturn explains why a member that may have joined again counts as lost, and until
+// describePossibleRejoin explains why a member that may have joined again counts as lost, and until
 // when.
-func describePossibleReturn(g v1alpha1.Grant) string {
+func describePossibleRejoin(g v1alpha1.Grant) string {
 	return fmt.Sprintf("no node is known to run it, and it may have joined again on a machine that may still be removed: "+
 		"%s; it counts again as soon as a node announces it, otherwise not before %s",
-		describeGrant(g, "the machine's earlier node"), endOfReturn(g))
+		describeGrant(g, "the machine's earlier node"), endOfRejoin(g))
 }
 
-// endOfReturn returns the earliest time at which a member that joined again counts.
-func endOfReturn(g v1alpha1.Grant) string {
+// endOfRejoin returns the earliest time at which a member that joined again counts.
+func endOfRejoin(g v1alpha1.Grant) string {
 	return g.Time.Add(ResolveMovedAfter).UTC().Format(time.RFC3339)
 }

@@ -45,9 +45,9 @@ func goldenVerdicts() map[string]quorum.Verdict {
 
 	verdicts["two nodes claim one member"] = quorum.Decide(quorumtest.Voters(3).View, twice)
 	verdicts["no list, no announcement"] = quorum.Decide(quorumtest.Voters(3).Silent(0, 1, 2).View, unannounced)
-	verdicts["no EtcdCluster"] = quorum.RefuseMissing(nil, quorumtest.Deletion(0))[0]
+	verdicts["no EtcdCluster"] = quorum.RefuseUndecidable(nil, quorumtest.Deletion(0))[0]
 	verdicts["unparsable announcement"] = quorum.RefuseUnparsable(quorumtest.Deletion(0), problem)
-	verdicts["unidentified server"] = quorum.RefuseMissing(clusters, unverified)[0]
+	verdicts["unidentified server"] = quorum.RefuseUndecidable(clusters, unverified)[0]
 	verdicts["label without a member"] = quorum.RefuseUnattributed(quorum.Request{Node: "w9", UID: "u9", Labelled: true})
 	verdicts["label missing"] = quorum.DecideUnlabelled(clusters, quorum.Request{Node: "w1", UID: "u1"})
 	verdicts["label missing, name reused"] = quorum.DecideUnlabelled(clusters, quorum.Request{Node: "w1", UID: "u1-again"})
@@ -179,7 +179,7 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 // unboundOnDepartingNode returns a cluster of three whose member c is at the address of a node that
 // an autoscaler is about to delete.
 func unboundOnDepartingNode() *quorumtest.Cluster {
-	return quorumtest.Voters(3).Unbound(2).Silent(2).PlacedAt(2, 2).State(2, quorumtest.Departing)
+	return quorumtest.Voters(3).Unbound(2).Silent(2).MayRunAt(2, 2).State(2, quorumtest.Departing)
 }
 
 // TestMessages compares the complete message and warning of each verdict with its golden file.

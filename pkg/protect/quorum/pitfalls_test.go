@@ -183,7 +183,7 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 			own := quorumtest.Voters(3).State(0, c.change)
 			quorumtest.RequireAllowed(t, own, quorumtest.Deletion(0))
 			quorumtest.RequireAllowed(t, quorumtest.Voters(5).State(1, c.change), quorumtest.Deletion(0))
-			unbound := quorumtest.Voters(3).Unbound(1).PlacedAt(1, 1).State(1, c.change)
+			unbound := quorumtest.Voters(3).Unbound(1).MayRunAt(1, 1).State(1, c.change)
 			quorumtest.RequireRefused(t, unbound, quorumtest.Deletion(0), "its node w2")
 		})
 	}

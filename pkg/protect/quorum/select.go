@@ -12,7 +12,7 @@ import (
 
 // Select returns the clusters that may have a member on the node, sorted by cluster ID: by
 // binding, announcement or earlier grant, and for a labelled node also by its addresses in the
-// lists of bound observers on two Nodes. The claim of one other Node is never sufficient. So a
+// lists of observers on two Nodes. The claim of one other Node is never sufficient. So a
 // single Node can involve only itself and the leader. With a break-glass override one list is
 // enough, because the override only adds a grant.
 func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
@@ -21,8 +21,26 @@ func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster
 		observers = 1
 	}
 	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool {
-		return hasRecordFor(c, r) || ((r.Labelled || r.Drain) && len(membersListedAt(c, r.Addresses, observers)) > 0)
+		return hasAssignedMember(c, r) || (r.countsAddresses() && len(membersListedAt(c, r.Addresses, observers)) > 0)
 	})
+}
+
+// SelectOrDecide returns the clusters to decide on, or the decision if no observation can change
+// it: no cluster can be decided on, or none may have a member on the node.
+func SelectOrDecide(
+	clusters []*v1alpha1.EtcdCluster, r Request,
+) (selected []*v1alpha1.EtcdCluster, decision Decision, isDecided bool) {
+	if refused := RefuseUndecidable(clusters, r); len(refused) > 0 {
+		return nil, Combine(refused), true
+	}
+	selected = Select(clusters, r)
+	switch {
+	case len(selected) > 0:
+		return selected, Decision{}, false
+	case r.Labelled:
+		return nil, Combine([]Verdict{RefuseUnattributed(r)}), true
+	}
+	return nil, Decision{Allowed: true, Reason: NothingToProtect}, true
 }
 
 // filterClusters returns the clusters that meet the condition, sorted by cluster ID.
@@ -39,9 +57,9 @@ func filterClusters(
 	return found
 }
 
-// hasRecordFor reports whether a binding, the announcement or an earlier grant assigns a member
-// of the cluster to the node.
-func hasRecordFor(c *v1alpha1.EtcdCluster, r Request) bool {
+// hasAssignedMember reports whether a binding, the announcement or an earlier grant assigns a
+// member of the cluster to the node.
+func hasAssignedMember(c *v1alpha1.EtcdCluster, r Request) bool {
 	return hasBinding(c, r) || r.announcesMemberOf(observation.ClusterIDOf(c)) ||
 		slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return r.UID != "" && g.NodeUID == r.UID })
 }
@@ -56,8 +74,8 @@ func (r Request) announcesMemberOf(id v1alpha1.ClusterID) bool {
 	return slices.ContainsFunc(r.Announced, func(a evidence.MemberRef) bool { return a.Cluster == id })
 }
 
-// membersListedAt returns, sorted, the members that bound observers on at least this many Nodes
-// list at one of these addresses.
+// membersListedAt returns, sorted, the members that observers on at least this many Nodes list at
+// one of these addresses.
 func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int) []v1alpha1.MemberID {
 	nodes := map[v1alpha1.MemberID]int{}
 	for _, o := range currentLists(c) {
@@ -74,7 +92,7 @@ func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int)
 	return observation.SortedIDs(found)
 }
 
-// currentLists returns the confirmed lists of bound observers. If two of them answered the last
+// currentLists returns the confirmed lists of observers. If two of them answered the last
 // probe request, the older lists of the others are not among them.
 func currentLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	latest := observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))
@@ -84,11 +102,11 @@ func currentLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	return observation.Confirmed(observation.Accepted(c))
 }
 
-// RefuseMissing refuses where no cluster can be decided on. It returns one verdict for every
+// RefuseUndecidable refuses where no cluster can be decided on. It returns one verdict for every
 // announced cluster without an EtcdCluster, sorted by cluster ID: there is no data to decide from
 // and no object to record a grant in. The last verdict is for servers on the node that have never
 // identified themselves.
-func RefuseMissing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
+func RefuseUndecidable(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 	missing := map[v1alpha1.ClusterID][]v1alpha1.MemberID{}
 	for _, a := range r.Announced {
 		isAnnounced := func(c *v1alpha1.EtcdCluster) bool { return observation.ClusterIDOf(c) == a.Cluster }
@@ -105,7 +123,7 @@ func RefuseMissing(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 	}
 	slices.SortFunc(verdicts, func(a, b Verdict) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
 	if len(r.Unverified) > countVerified(clusters, r) {
-		verdicts = append(verdicts, refuseUnidentified(r))
+		verdicts = append(verdicts, refuseUnverified(r))
 	}
 	return verdicts
 }
@@ -123,9 +141,9 @@ func missingMessage(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Reques
 }
 
 // countVerified returns how many members are on the node according to a source other than the
-// node itself: a binding to this Node, or two observers that list an unbound member at its
-// address. Decide handles those members. A member that was bound to an earlier Node of the same
-// name does not count: it may have gone with another machine.
+// node itself: a binding to this Node, or two observers that list a member at its address
+// that is not located. Decide handles those members. A member that was bound to an earlier Node of
+// the same name does not count: it may have gone with another machine.
 func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 	known := map[evidence.MemberRef]bool{}
 	for _, c := range clusters {
@@ -137,7 +155,7 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 				known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: b.MemberID}] = true
 			}
 		}
-		for _, id := range unboundMembersAt(c, r, 2) {
+		for _, id := range unlocatedMembersAt(c, r, 2) {
 			known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: id}] = true
 		}
 	}
@@ -147,9 +165,9 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 	return len(known)
 }
 
-// refuseUnidentified refuses because of servers on the node that have never identified
+// refuseUnverified refuses because of servers on the node that have never identified
 // themselves.
-func refuseUnidentified(r Request) Verdict {
+func refuseUnverified(r Request) Verdict {
 	fact := fmt.Sprintf("node %s has an etcd server that has never identified itself (%s): "+
 		"its cluster and member ID are unknown, so it is not known what the %s would break",
 		r.Node, joinPlaces(r.Unverified), r.Verb().Noun)
@@ -177,7 +195,7 @@ func joinPlaces(places []string) string {
 }
 
 // RefuseUnattributed refuses for a labelled node if no source identifies its member: neither
-// Select nor RefuseMissing returns anything.
+// Select nor RefuseUndecidable returns anything.
 func RefuseUnattributed(r Request) Verdict {
 	fact := fmt.Sprintf("node %s has the label of an etcd member (%s), but its member is unknown: "+
 		"no EtcdCluster has a member there, and the node announces none", r.Node, observation.EtcdMemberLabel)

@@ -141,7 +141,7 @@ func TestRefuseMissing(t *testing.T) {
 		{Cluster: "e", Member: "3"},
 		{Cluster: "f", Member: "1"},
 	}}
-	verdicts := quorum.RefuseMissing([]*v1alpha1.EtcdCluster{quorumtest.Voters(3).Cluster}, r)
+	verdicts := quorum.RefuseUndecidable([]*v1alpha1.EtcdCluster{quorumtest.Voters(3).Cluster}, r)
 	require.Len(t, verdicts, 2)
 	require.EqualValues(t, "e", verdicts[0].Cluster)
 	require.Equal(t, quorumtest.IDs("1", "2"), verdicts[1].Members)
@@ -195,7 +195,7 @@ func TestUnidentifiedServer(t *testing.T) {
 				r.Announced = nil
 			}
 			clusters := []*v1alpha1.EtcdCluster{nil, c.cluster}
-			verdicts := quorum.RefuseMissing(clusters, r)
+			verdicts := quorum.RefuseUndecidable(clusters, r)
 			require.Equal(t, c.refused, len(verdicts) > 0, verdicts)
 			if c.refused {
 				v := verdicts[0]

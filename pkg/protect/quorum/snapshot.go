@@ -17,7 +17,8 @@ import (
 const CorruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
 
 // A Snapshot is the trusted part of a View: the observations of observers only, and of those only
-// the observations that answer this request. Its statements count by IsCorroborated.
+// the observations that answer the probe request. IsCorroborated decides which statements of these
+// observations count.
 type Snapshot struct {
 	Cluster  *v1alpha1.EtcdCluster
 	nonces   []string
@@ -25,19 +26,19 @@ type Snapshot struct {
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
 	// Now is the time of the decision. It selects the words about times that are still to come.
 	Now time.Time
-	// placed are the possible Nodes of members without a binding.
-	placed []v1alpha1.Binding
-	// unlocatedHosts are the hosts of the peer URLs of members whose binding does not show where they
-	// run. It is empty if the cluster has no grant.
+	// possibleNodes are the Nodes where the members may run that are not located.
+	possibleNodes []v1alpha1.Binding
+	// unlocatedHosts are the hosts of the peer URLs of members that are not located. It is empty if
+	// the cluster has no grant.
 	unlocatedHosts map[v1alpha1.MemberID][]string
-	// Answers are the observations of observers with a nonce of this request, whose Nodes exist with
-	// the UID of the observation.
+	// Answers are the observations of observers that answer the probe request, and that are from a
+	// live Node.
 	Answers []v1alpha1.Observation
 	// Lists are the member lists that count, all confirmed by a quorum: those of founders, and those
 	// that several observers agree on.
 	Lists []v1alpha1.Observation
-	// blockingLists are the confirmed lists of founders whose Nodes are not proven to exist with the
-	// UID of the observation. They prove nothing; they can only prevent a deletion.
+	// blockingLists are the other confirmed lists of founders. They prove nothing; they can only
+	// prevent a deletion.
 	blockingLists []v1alpha1.Observation
 	// proven contains the members that the answers prove healthy as voters. A learner reads only its
 	// own data, so its health proves nothing about the voter that it may be by now. Corrupt contains
@@ -51,47 +52,50 @@ type Snapshot struct {
 // NewSnapshot returns the Snapshot of a View.
 func NewSnapshot(v View) Snapshot {
 	s := Snapshot{
-		Cluster:  v.Cluster,
-		nonces:   v.Nonces,
-		Nodes:    v.Nodes,
-		Now:      v.Now,
-		placed:   v.Placed,
-		Bindings: map[v1alpha1.MemberID]v1alpha1.Binding{},
-		proven:   map[v1alpha1.MemberID]bool{},
-		Corrupt:  map[v1alpha1.MemberID]bool{},
-	}
-	if s.Cluster == nil {
-		s.Cluster = &v1alpha1.EtcdCluster{}
+		Cluster:       v.Cluster,
+		nonces:        v.Nonces,
+		Nodes:         v.Nodes,
+		Now:           v.Now,
+		possibleNodes: v.PossibleNodes,
+		Bindings:      map[v1alpha1.MemberID]v1alpha1.Binding{},
+		proven:        map[v1alpha1.MemberID]bool{},
+		Corrupt:       map[v1alpha1.MemberID]bool{},
 	}
 	for _, b := range s.Cluster.Spec.Members {
 		s.Bindings[b.MemberID] = b
 	}
 	s.unlocatedHosts = unlocatedHosts(s.Cluster)
-	accepted := observation.AcceptedWithNonce(s.Cluster, v.Nonces)
-	s.Answers = slices.DeleteFunc(slices.Clone(accepted), s.isFromOtherNode)
-	s.blockingLists = observation.Confirmed(slices.DeleteFunc(accepted, func(o v1alpha1.Observation) bool {
-		return !s.isFromOtherNode(o) || !observation.IsFounder(s.Cluster, o)
-	}))
+	for _, o := range observation.AcceptedWithNonce(s.Cluster, v.Nonces) {
+		switch {
+		case s.isFromLiveNode(o):
+			s.Answers = append(s.Answers, o)
+		case observation.IsFounder(s.Cluster, o) && observation.IsConfirmed(o):
+			s.blockingLists = append(s.blockingLists, o)
+		}
+	}
 	s.Lists = s.selectLists()
 	s.AlarmsRead = s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists),
 		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
-	for _, o := range slices.Concat(s.Answers, s.blockingLists) {
+	for _, o := range s.Answers {
 		for _, m := range o.Members {
 			s.proven[m.ID] = s.proven[m.ID] ||
 				(m.Healthy && s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }))
-			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) &&
-				(s.isFromOtherNode(o) || s.IsCorroborated(s.answersWith(m.ID, isCorrupt))))
+			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) && s.IsCorroborated(s.answersWith(m.ID, isCorrupt)))
+		}
+	}
+	for _, o := range s.blockingLists {
+		for _, m := range o.Members {
+			s.Corrupt[m.ID] = s.Corrupt[m.ID] || isCorrupt(m)
 		}
 	}
 	return s
 }
 
-// isFromOtherNode reports whether the observation is not proven to be from the live Node of its
-// name. The writer of an observation chooses its UID, and the name may be that of a Node that is
-// gone and of another Node since. So a binding to the UID proves nothing about the writer.
-func (s Snapshot) isFromOtherNode(o v1alpha1.Observation) bool {
+// isFromLiveNode reports whether the observation is from the live Node of its name. The writer of
+// an observation chooses its UID, so the UID of a binding does not show that.
+func (s Snapshot) isFromLiveNode(o v1alpha1.Observation) bool {
 	n := s.Nodes[o.Node]
-	return !n.Known || n.UID != o.NodeUID
+	return n.Known && n.UID == o.NodeUID
 }
 
 func isCorrupt(m v1alpha1.MemberStatus) bool { return slices.Contains(m.Alarms, CorruptAlarm) }
@@ -126,13 +130,13 @@ func (s Snapshot) mayExist(b v1alpha1.Binding) bool {
 	return !n.Known || n.UID == b.NodeUID
 }
 
-// hasAnswered reports whether the observer of the binding has answered this request.
+// hasAnswered reports whether the observer of the binding has answered the probe request.
 func (s Snapshot) hasAnswered(b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(s.Answers, isFrom(b))
 }
 
-// hasCompleted reports whether the observer of the binding has answered this request, and waits for
-// no member any more.
+// hasCompleted reports whether the observer of the binding has answered the probe request, and
+// waits for no member any more.
 func (s Snapshot) hasCompleted(b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
 		return observation.IsFrom(o, b) && !o.Incomplete
@@ -202,9 +206,9 @@ func (s Snapshot) probeError(id v1alpha1.MemberID) string {
 	return cmp.Or(text, "no agent that answered has probed it")
 }
 
-// IsCorroborated reports whether a statement counts that exactly these observations of observers
-// contain. It counts if a founder makes it, or if observers on two Nodes make it. An observer that
-// joined later may be a Node whose kubelet forged the address of a member, so it needs another
+// IsCorroborated reports whether a statement counts. The argument is all observations of observers
+// that make it. It counts if a founder makes it, or if observers on two Nodes make it. An observer
+// that joined later may be a Node whose kubelet forged the address of a member, so it needs another
 // one. It needs none if no other Node is bound.
 func (s Snapshot) IsCorroborated(statements []v1alpha1.Observation) bool {
 	for _, o := range statements {
@@ -228,11 +232,11 @@ func (s Snapshot) hasSingleNode() bool {
 	return len(nodes) == 1
 }
 
-// Proves reports whether the answers prove what holds for an entry of the member. Besides
+// Proves reports whether the answers prove that the member's entry satisfies the condition. Besides
 // IsCorroborated, the agent on the member's own Node is enough if another observer confirms that no
 // other agent can reach the member.
-func (s Snapshot) Proves(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus) bool) bool {
-	statements := s.answersWith(id, holds)
+func (s Snapshot) Proves(id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool) bool {
+	statements := s.answersWith(id, condition)
 	if s.IsCorroborated(statements) {
 		return true
 	}
@@ -244,11 +248,13 @@ func (s Snapshot) Proves(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus)
 		})
 }
 
-// answersWith returns the answers that contain the member with an entry for which holds is true.
-func (s Snapshot) answersWith(id v1alpha1.MemberID, holds func(v1alpha1.MemberStatus) bool) []v1alpha1.Observation {
+// answersWith returns the answers in which the member's entry satisfies the condition.
+func (s Snapshot) answersWith(
+	id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool,
+) []v1alpha1.Observation {
 	return slices.DeleteFunc(slices.Clone(s.Answers), func(o v1alpha1.Observation) bool {
 		m, isListed := observation.FindMember(o, id)
-		return !isListed || !holds(m)
+		return !isListed || !condition(m)
 	})
 }
 
@@ -321,28 +327,4 @@ func (s Snapshot) missingLists() string {
 		return noConfirmedList
 	}
 	return "no two agents returned the same confirmed member list"
-}
-
-// comparedWith returns the tally with what distinguishes its list from the other ones.
-func (t memberTally) comparedWith(lists []v1alpha1.Observation, list v1alpha1.Observation) *memberTally {
-	t.members = slices.Clone(t.members)
-	for _, other := range lists {
-		if describeList(other) == describeList(list) {
-			continue
-		}
-		if t.sources == "" {
-			t.sources = fmt.Sprintf("the member lists differ; this is by the list of node %s", list.Node)
-		}
-		t.sources += fmt.Sprintf("; node %s lists %s", other.Node, describeList(other))
-		for i := range t.members {
-			_, isListed := observation.FindMember(other, t.members[i].ID)
-			t.members[i].isMissingElsewhere = t.members[i].isMissingElsewhere || !isListed
-		}
-	}
-	return &t
-}
-
-// missingElsewhere returns the members that another list does not contain.
-func (t memberTally) missingElsewhere() []memberState {
-	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return !m.isMissingElsewhere })
 }

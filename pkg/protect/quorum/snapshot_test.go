@@ -184,8 +184,8 @@ func TestF21ListsOfFoundersTakePrecedence(t *testing.T) {
 	w := joined(4, 2).Unbound(3)
 	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
 	w.InList(2, 3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://10.0.0.99:2380"} })
-	worker := observation.NodeClaim{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}
-	require.Empty(t, quorum.LocateUnbound(w.Cluster, []observation.NodeClaim{worker}))
+	worker := observation.AnnouncingNode{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}
+	require.Empty(t, quorum.PossibleNodes(w.Cluster, []observation.AnnouncingNode{worker}))
 	w.RemovedFrom(0, 3).RemovedFrom(1, 3)
 	require.True(t, observation.HasLeft(w.Cluster, "d"))
 }
@@ -196,7 +196,7 @@ func TestForgedAddressOfAwayNode(t *testing.T) {
 	w := quorumtest.Voters(3).Unbound(2)
 	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
 	worker := v1alpha1.Binding{MemberID: "c", Node: "worker", NodeUID: "uw"}
-	w.Placed = []v1alpha1.Binding{worker}
+	w.PossibleNodes = []v1alpha1.Binding{worker}
 	away := observation.NodeState{Known: true, UID: "uw"}
 	w.Nodes["worker"] = away
 	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))

@@ -56,11 +56,11 @@ func (t memberTally) isSafeWithout(removed []memberState) bool {
 
 // waitSteps lists what may resolve itself.
 func (t requestTarget) waitSteps(tally memberTally) []string {
-	var absences []string
+	var steps []string
 	for _, m := range tally.withStatus(statusAway) {
-		absences = append(absences, t.absenceStep(m))
+		steps = append(steps, t.awayStep(m))
 	}
-	return slices.Concat(t.readSteps(tally), t.grantSteps(tally), t.lossSteps(tally), absences)
+	return slices.Concat(t.readSteps(tally), t.grantSteps(tally), t.lossSteps(tally), steps)
 }
 
 // readSteps are the steps about what could not be read, or differs between the lists.
@@ -124,14 +124,14 @@ func (t requestTarget) lossSteps(tally memberTally) (steps []string) {
 	return steps
 }
 
-// absenceStep returns the step about a member whose node is away for a while.
-func (t requestTarget) absenceStep(m memberState) string {
+// awayStep returns the step about a member whose node is away for a while.
+func (t requestTarget) awayStep(m memberState) string {
 	step := fmt.Sprintf("wait for %s: node %s %s (%s); once that is over, %s node %s again",
-		m.title(), m.node, m.absence.Says, m.absence, t.Verb().Base, t.Node)
+		m.title(), m.node, m.awayMark.Says, m.awayMark, t.Verb().Base, t.Node)
 	if !m.stillAnswers {
 		step += fmt.Sprintf("; only if node %s never comes back: %s", m.node, t.removeCommand(m))
 	}
-	return step + "\n    (only if that mark is a leftover: " + m.absence.RemoveCommand(m.node) + ")"
+	return step + "\n    (only if that mark is a leftover: " + m.awayMark.RemoveCommand(m.node) + ")"
 }
 
 // repairSteps lists the steps that repair or remove unhealthy members.
@@ -223,7 +223,7 @@ func (t requestTarget) effectiveGrants(tally memberTally) []v1alpha1.Grant {
 
 // lostBy returns the members of the tally that count as lost by a grant.
 func (t requestTarget) lostBy(g v1alpha1.Grant, tally memberTally) []memberState {
-	return slices.DeleteFunc(tally.withStatus(statusLost), func(m memberState) bool { return !t.isGranted(m.ID, g) })
+	return slices.DeleteFunc(tally.withStatus(statusLost), func(m memberState) bool { return !t.mayBeGivenUp(m.ID, g) })
 }
 
 // kubeadmDir is the directory of kubeadm's certificates that its static pod of etcd mounts.
@@ -238,10 +238,10 @@ type etcdctlHost struct {
 	access v1alpha1.Access
 }
 
-// etcdctlHost returns the node for etcdctl commands: an observer that answered this request with a
-// confirmed list, and whose own member is healthy and stays. Without one, the result is zero. Each
-// value comes from an observer, which may lie, so evidence.SafeAccess decides what may be part of a
-// command.
+// etcdctlHost returns the node for etcdctl commands: an observer that answered the probe request
+// with a confirmed list, and whose own member is healthy and stays. Without one, the result is
+// zero. Each value comes from an observer, which may lie, so evidence.SafeAccess decides what may
+// be part of a command.
 func (t requestTarget) etcdctlHost() etcdctlHost {
 	for _, o := range t.Lists {
 		a := evidence.SafeAccess(o.Access)

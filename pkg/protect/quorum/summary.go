@@ -59,9 +59,6 @@ func (m memberState) summary() MemberSummary {
 
 // Summarize describes the cluster without any deletion.
 func Summarize(v View) Summary {
-	if v.Cluster == nil {
-		return Summary{Message: "no EtcdCluster"}
-	}
 	s := NewSnapshot(v)
 	if len(s.Lists) == 0 {
 		if len(s.Cluster.Spec.Members) == 0 {
@@ -97,9 +94,6 @@ func (s Snapshot) worstTally() *memberTally {
 // Members describes the members of the list from which the numbers of Summarize are. Without a
 // confirmed list, the result is empty.
 func Members(v View) []MemberSummary {
-	if v.Cluster == nil {
-		return nil
-	}
 	worst := NewSnapshot(v).worstTally()
 	if worst == nil {
 		return nil
@@ -119,7 +113,7 @@ type Overview struct {
 	// binding or address leads to a Node, or the Node is gone. Such a member has a vote, and no agent
 	// observes its host.
 	WithoutNode []v1alpha1.MemberID
-	// Unseen are the members on a Node whose agent has not answered the last request.
+	// Unseen are the members on a Node whose agent has not answered the last probe request.
 	Unseen []v1alpha1.MemberID
 	// Alarms are the members with each alarm of etcd. It is nil if no answer has read the alarms.
 	Alarms map[string][]v1alpha1.MemberID
@@ -131,11 +125,8 @@ func Alarms() []string { return []string{CorruptAlarm, noSpaceAlarm} }
 // Inspect describes the cluster for monitoring.
 func Inspect(v View) Overview {
 	o := Overview{Summary: Summarize(v)}
-	if v.Cluster == nil {
-		return o
-	}
 	s := NewSnapshot(v)
-	for _, id := range s.knownMembers() {
+	for _, id := range s.listedMembers() {
 		switch b, exists := s.nodeOf(id); {
 		case !exists:
 			o.WithoutNode = append(o.WithoutNode, id)
@@ -149,9 +140,9 @@ func Inspect(v View) Overview {
 	return o
 }
 
-// knownMembers returns, sorted, the members of all lists that count. Without a list it returns the
+// listedMembers returns, sorted, the members of all lists that count. Without a list it returns the
 // bound members.
-func (s Snapshot) knownMembers() []v1alpha1.MemberID {
+func (s Snapshot) listedMembers() []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
 	for _, list := range s.Lists {
 		for _, m := range list.Members {
@@ -172,11 +163,11 @@ func (s Snapshot) nodeOf(id v1alpha1.MemberID) (binding v1alpha1.Binding, exists
 	if b, bound := s.Bindings[id]; bound {
 		return b, s.mayExist(b)
 	}
-	at := slices.IndexFunc(s.placed, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
+	at := slices.IndexFunc(s.possibleNodes, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
 	if at < 0 {
 		return v1alpha1.Binding{}, false
 	}
-	return s.placed[at], true
+	return s.possibleNodes[at], true
 }
 
 // isSeen reports whether the agent on the Node of the binding has answered.

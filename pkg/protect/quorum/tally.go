@@ -46,14 +46,14 @@ type memberState struct {
 	// member on the node. problem classifies it, except for statusAway.
 	reason  string
 	problem healthProblem
-	// absence is the mark on the node of a member with statusAway.
-	absence departure.Mark
+	// awayMark is the mark on the node of a member with statusAway.
+	awayMark departure.Mark
 	// isPromotable marks a learner that counts as a voter: it is about to be lost or away, and may
 	// be promoted before.
 	isPromotable bool
 	// isMissingElsewhere marks a member that another list does not contain.
 	isMissingElsewhere bool
-	// stillAnswers marks a lost or absent member that answers. Its machine still runs, or it runs on
+	// stillAnswers marks a lost or away member that answers. Its machine still runs, or it runs on
 	// another.
 	stillAnswers bool
 }
@@ -118,10 +118,10 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 		member.stillAnswers = s.isAnswering(m.ID)
 		return member
 	}
-	node, absence := s.absenceOf(m.ID)
+	node, mark := s.awayNode(m.ID)
 	if !onNode && node != "" && m.Name != "" && !s.Corrupt[m.ID] {
-		member.status, member.node, member.absence = statusAway, node, absence
-		member.reason = fmt.Sprintf("its node %s %s (%s)", node, absence.Says, absence)
+		member.status, member.node, member.awayMark = statusAway, node, mark
+		member.reason = fmt.Sprintf("its node %s %s (%s)", node, mark.Says, mark)
 		member.isPromotable, member.stillAnswers = m.Learner, s.isAnswering(m.ID)
 		return member
 	}
@@ -151,7 +151,7 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 	return member
 }
 
-// isAnswering reports whether an answer to this request contains the member as healthy.
+// isAnswering reports whether an answer to the probe request contains the member as healthy.
 func (s Snapshot) isAnswering(id v1alpha1.MemberID) bool {
 	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
 		answered, found := observation.FindMember(o, id)
@@ -180,4 +180,28 @@ func (t memberTally) isSafeWithVoters(voters, healthy int) bool {
 // withStatus returns the members with one status.
 func (t memberTally) withStatus(s memberStatus) []memberState {
 	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return m.status != s })
+}
+
+// comparedWith returns the tally with what distinguishes its list from the other ones.
+func (t memberTally) comparedWith(lists []v1alpha1.Observation) memberTally {
+	t.members = slices.Clone(t.members)
+	for _, other := range lists {
+		if describeList(other) == describeList(t.list) {
+			continue
+		}
+		if t.sources == "" {
+			t.sources = fmt.Sprintf("the member lists differ; this is by the list of node %s", t.list.Node)
+		}
+		t.sources += fmt.Sprintf("; node %s lists %s", other.Node, describeList(other))
+		for i := range t.members {
+			_, isListed := observation.FindMember(other, t.members[i].ID)
+			t.members[i].isMissingElsewhere = t.members[i].isMissingElsewhere || !isListed
+		}
+	}
+	return t
+}
+
+// missingElsewhere returns the members that another list does not contain.
+func (t memberTally) missingElsewhere() []memberState {
+	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return !m.isMissingElsewhere })
 }

@@ -12,9 +12,9 @@ import (
 type requestTarget struct {
 	Snapshot
 	Request
-	// named are the members that a binding, the announcement, the node's own agent or an earlier
+	// assigned are the members that a binding, the announcement, the node's own agent or an earlier
 	// grant assigns to the node.
-	named map[v1alpha1.MemberID]bool
+	assigned map[v1alpha1.MemberID]bool
 	// contested are the members that the node announces but that are bound to another existing
 	// Node. One of the two Nodes is wrong, and it is not known which.
 	contested map[v1alpha1.MemberID]bool
@@ -26,10 +26,10 @@ type requestTarget struct {
 // newTarget combines the Snapshot with the request.
 func newTarget(s Snapshot, r Request) requestTarget {
 	t := requestTarget{Snapshot: s, Request: r}
-	t.named, t.contested = map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
+	t.assigned, t.contested = map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
 	for _, b := range s.Cluster.Spec.Members {
 		if IsBoundTo(b, r) {
-			t.named[b.MemberID] = true
+			t.assigned[b.MemberID] = true
 		}
 	}
 	for _, a := range r.Announced {
@@ -39,12 +39,12 @@ func newTarget(s Snapshot, r Request) requestTarget {
 		if t.isBoundElsewhere(a.Member) {
 			t.contested[a.Member] = true
 		} else {
-			t.named[a.Member] = true
+			t.assigned[a.Member] = true
 		}
 	}
 	for _, o := range ownObservations(s.Cluster, r) {
 		if o.LocalMember != "" && !t.isBoundElsewhere(o.LocalMember) {
-			t.named[o.LocalMember] = true
+			t.assigned[o.LocalMember] = true
 		}
 		isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
 		if observation.IsConfirmed(o) && observation.IsAnswer(o, s.nonces) && !isObserver {
@@ -55,7 +55,7 @@ func newTarget(s Snapshot, r Request) requestTarget {
 	for _, g := range s.Cluster.Spec.Grants {
 		for _, id := range g.Members {
 			if r.UID != "" && g.NodeUID == r.UID && !t.isBoundElsewhere(id) {
-				t.named[id] = true
+				t.assigned[id] = true
 			}
 		}
 	}
@@ -89,15 +89,15 @@ func (t requestTarget) isLocatedElsewhere(id v1alpha1.MemberID) bool {
 	return t.isBoundElsewhere(id) && observation.IsLocated(t.Cluster, id)
 }
 
-// membersOnNode returns the members of a list that are on the node: the named members, and for a
+// membersOnNode returns the members of a list that are on the node: the assigned members, and for a
 // labelled node also the members at its addresses that are not known to run on another Node. A
 // host that joined again has a new member ID at its old address, while its old member ID may
 // still be in the list.
 func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.MemberID {
 	var found []v1alpha1.MemberID
 	for _, m := range list.Members {
-		isAtNode := (t.Labelled || t.Drain) && observation.IsAtAddress(m, t.Addresses)
-		if t.named[m.ID] || (isAtNode && !t.isLocatedElsewhere(m.ID)) {
+		isAtNode := t.countsAddresses() && observation.IsAtAddress(m, t.Addresses)
+		if t.assigned[m.ID] || (isAtNode && !t.isLocatedElsewhere(m.ID)) {
 			found = append(found, m.ID)
 		}
 	}
@@ -108,7 +108,7 @@ func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.Membe
 // not. It is for a decision without answers.
 func (t requestTarget) possibleMembers() []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
-	for id := range t.named {
+	for id := range t.assigned {
 		found[id] = true
 	}
 	for id := range t.contested {
@@ -122,51 +122,58 @@ func (t requestTarget) possibleMembers() []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
+// possibleLosses returns the members that may be on the node according to any source, however old:
+// those of possibleMembers and of possibleRejoins.
+func (t requestTarget) possibleLosses() []v1alpha1.MemberID {
+	lists := observation.Confirmed(observation.Accepted(t.Cluster))
+	return slices.Concat(t.possibleMembers(), t.possibleRejoins(lists))
+}
+
 // possibleRejoins returns, sorted, the members that may be on the node although no source assigns
-// them to it. It considers the lists that no longer contain any named member.
+// them to it. It considers those of the lists that no longer contain any assigned member.
 //
 // A host whose member was removed may have joined again with another member ID and at an address
 // that no Node has. Until the host's agent reports the new ID, no Node is bound to it. So every
 // member without a binding is possible, except a member that may be on another existing Node, and
-// a member that ran at the same time as a named member.
-func (t requestTarget) possibleRejoins() []v1alpha1.MemberID {
-	if len(t.named) == 0 {
+// a member that ran at the same time as an assigned member.
+func (t requestTarget) possibleRejoins(lists []v1alpha1.Observation) []v1alpha1.MemberID {
+	if len(t.assigned) == 0 {
 		return nil
 	}
 	found := map[v1alpha1.MemberID]bool{}
-	for _, list := range t.Lists {
-		if slices.ContainsFunc(list.Members, func(m v1alpha1.MemberStatus) bool { return t.named[m.ID] }) {
+	for _, list := range lists {
+		if slices.ContainsFunc(list.Members, func(m v1alpha1.MemberStatus) bool { return t.assigned[m.ID] }) {
 			continue
 		}
 		for _, m := range list.Members {
-			found[m.ID] = !observation.IsBound(t.Cluster, m.ID) && !t.isPlacedElsewhere(m.ID) && !t.ranWithNamed(m.ID)
+			found[m.ID] = !observation.IsBound(t.Cluster, m.ID) && !t.mayRunElsewhere(m.ID) && !t.ranWithAssigned(m.ID)
 		}
 	}
 	return observation.SortedIDs(found)
 }
 
-// isPlacedElsewhere reports whether a list has the member at the address of another Node that
+// mayRunElsewhere reports whether a list has the member at the address of another Node that
 // exists.
-func (t requestTarget) isPlacedElsewhere(id v1alpha1.MemberID) bool {
+func (t requestTarget) mayRunElsewhere(id v1alpha1.MemberID) bool {
 	return slices.ContainsFunc(t.nodesOf(id), func(b v1alpha1.Binding) bool {
 		n := t.Nodes[b.Node]
 		return b.Node != t.Node && n.Known && n.UID == b.NodeUID
 	})
 }
 
-// ranWithNamed reports whether the member was started while a named member was proven healthy. Then
-// the two are different servers. If the named member was dead, the same machine may have become the
-// other member. The leader records such members (v1alpha1.DistinctServer), because newer lists
-// replace the list that shows it.
-func (t requestTarget) ranWithNamed(id v1alpha1.MemberID) bool {
+// ranWithAssigned reports whether the member was started while an assigned member was proven
+// healthy. Then the two are different servers. If the assigned member was dead, the same machine
+// may have become the other member. The leader records such members (v1alpha1.DistinctServer),
+// because newer lists replace the list that shows it.
+func (t requestTarget) ranWithAssigned(id v1alpha1.MemberID) bool {
 	if slices.ContainsFunc(t.Cluster.Spec.DistinctServers, func(d v1alpha1.DistinctServer) bool {
-		return t.named[d.MemberID] && slices.Contains(d.Others, id)
+		return t.assigned[d.MemberID] && slices.Contains(d.Others, id)
 	}) {
 		return true
 	}
 	shows := func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(observation.SortedIDs(t.named), func(named v1alpha1.MemberID) bool {
-			return ShowsDistinct(o, named, id)
+		return slices.ContainsFunc(observation.SortedIDs(t.assigned), func(assigned v1alpha1.MemberID) bool {
+			return ShowsDistinct(o, assigned, id)
 		})
 	}
 	lists := slices.DeleteFunc(observation.Accepted(t.Cluster), func(o v1alpha1.Observation) bool { return !shows(o) })
@@ -192,7 +199,7 @@ func (t requestTarget) refusePossibleRejoin(members []v1alpha1.MemberID) Verdict
 	fact := fmt.Sprintf("node %s may have an unknown member of etcd cluster %s: "+
 		"%s, which was on it, left the member list, and %s %s in that list, but bound to no Node; "+
 		"etcd on this node may have joined again as %s, and the agent of node %s has not reported which member it is",
-		t.Node, cluster, joinIDs(observation.SortedIDs(t.named)), joinIDs(members), are, which, t.Node)
+		t.Node, cluster, joinIDs(observation.SortedIDs(t.assigned)), joinIDs(members), are, which, t.Node)
 	steps := []string{
 		fmt.Sprintf("check that the agent of this node runs, and what it reports: "+
 			"kubectl describe node %s (condition %s); then %s", t.Node, observation.EtcdMemberCondition, t.again()),

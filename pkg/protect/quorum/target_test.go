@@ -46,7 +46,7 @@ func TestPossibleRejoin(t *testing.T) {
 	bound := rejoinedCluster()
 	bound.Bind(3)
 	unbound := rejoinedCluster()
-	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Claims(3), unbound.Nonces,
+	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Nodes(3), unbound.Nonces,
 		quorumtest.Noon())
 	require.Len(t, unbound.Cluster.Spec.Members, 2)
 	answering := rejoinedCluster()
@@ -54,7 +54,7 @@ func TestPossibleRejoin(t *testing.T) {
 	answering.RemovedFrom(0, 0)
 	confirming := rejoinedCluster().LocalMember(0, "d")
 	confirming.Observer(0).Nonce = quorumtest.Nonce
-	placed := func() *quorumtest.Cluster { return rejoinedCluster().PlacedAt(3, 3) }
+	elsewhere := func() *quorumtest.Cluster { return rejoinedCluster().MayRunAt(3, 3) }
 	unstarted := func(m *v1alpha1.MemberStatus) { m.Name = "" }
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
@@ -66,14 +66,14 @@ func TestPossibleRejoin(t *testing.T) {
 		"agent reports no local member yet": {answering, quorum.UnknownMember, nil},
 		"agent reports the new member":      {confirming, quorum.QuorumKept, quorumtest.IDs("d")},
 		"bound to another Node":             {bound, quorum.NothingToProtect, nil},
-		"placed at another Node":            {placed(), quorum.NothingToProtect, nil},
-		"placed at a missing Node":          {placed().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
-		"placed at an unread Node":          {placed().State(3, unread), quorum.UnknownMember, nil},
+		"possibly at another Node":          {elsewhere(), quorum.NothingToProtect, nil},
+		"possibly at a missing Node":        {elsewhere().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
+		"possibly at an unread Node":        {elsewhere().State(3, unread), quorum.UnknownMember, nil},
 		"ran at the same time":              {externalMember(), quorum.NothingToProtect, nil},
 		"ran while the old one was dead":    {externalMember().InList(0, 0, unhealthyMember), quorum.UnknownMember, nil},
 		"only added at the same time":       {externalMember().InList(0, 3, unstarted), quorum.UnknownMember, nil},
 		"all others bound":                  {quorumtest.Voters(3).Removed(0).Silent(0), quorum.NothingToProtect, nil},
-		"placed at the node itself":         {rejoinedCluster().PlacedAt(3, 0), quorum.UnknownMember, nil},
+		"possibly at the node itself":       {rejoinedCluster().MayRunAt(3, 0), quorum.UnknownMember, nil},
 		"ran at the same time, old list":    {oldListWithBoth(), quorum.NothingToProtect, nil},
 		"ran at the same time, late list": {
 			oldListWithBoth().Basis(v1alpha1.BasisJoined, 2), quorum.UnknownMember, nil,
@@ -115,7 +115,7 @@ func TestForcePossibleRejoin(t *testing.T) {
 		"ran while the old one was dead": {externalMember().InList(0, 0, unhealthyMember), quorumtest.IDs("a", "d")},
 		"old member still listed":        {quorumtest.Voters(4).Unbound(3).Unhealthy(0), quorumtest.IDs("a")},
 		"all others bound":               {quorumtest.Voters(3).Removed(0).Silent(0), quorumtest.IDs("a")},
-		"placed at another Node":         {rejoinedCluster().PlacedAt(3, 3), quorumtest.IDs("a")},
+		"possibly at another Node":       {rejoinedCluster().MayRunAt(3, 3), quorumtest.IDs("a")},
 		"bound to another Node":          {bound, quorumtest.IDs("a")},
 		"healthy":                        {quorumtest.Voters(3), quorumtest.IDs("a")},
 	} {

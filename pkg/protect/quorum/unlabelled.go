@@ -17,14 +17,14 @@ import (
 //
 //   - that has a member by binding, announcement or earlier grant; a member that has left its
 //     cluster is not one because of a grant,
-//   - at whose address the bound observers on two other Nodes list an unbound member: its own
+//   - at whose address the observers on two other Nodes list a member that is not located: its own
 //     agent has not announced the member yet,
 //   - whose agent found a server that has never identified itself,
-//   - whose agent has not reported yet, and at whose address one bound observer lists an unbound
-//     member.
+//   - whose agent has not reported yet, and at whose address one observer lists a member that is
+//     not located.
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
-	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasRecordFor(c, r) }) {
-		members, doubtful := recordedMembers(c, r)
+	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasAssignedMember(c, r) }) {
+		members, doubtful := assignedMembers(c, r)
 		if len(members) > 0 || r.announcesMemberOf(observation.ClusterIDOf(c)) {
 			return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, doubtful, r)
 		}
@@ -32,9 +32,9 @@ func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	for _, a := range r.Announced {
 		return refuseClusterUnlabelled(a.Cluster, []v1alpha1.MemberID{a.Member}, nil, r)
 	}
-	hasUnbound := func(c *v1alpha1.EtcdCluster) bool { return len(unboundMembersAt(c, r, 2)) > 0 }
-	for _, c := range filterClusters(clusters, hasUnbound) {
-		members := unboundMembersAt(c, r, 2)
+	hasUnlocated := func(c *v1alpha1.EtcdCluster) bool { return len(unlocatedMembersAt(c, r, 2)) > 0 }
+	for _, c := range filterClusters(clusters, hasUnlocated) {
+		members := unlocatedMembersAt(c, r, 2)
 		return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, members, r)
 	}
 	if len(r.Unverified) > 0 {
@@ -50,18 +50,19 @@ func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	}
 }
 
-// recordedMembers returns the members that the cluster has on the node. The doubtful ones among
-// them are assigned only by the Node's name. A member of an earlier Node of the same name is not
-// included once a grant covers it: it counts as lost in any case, and the Node that has the name
-// now may be another machine without etcd.
-func recordedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1alpha1.MemberID) {
+// assignedMembers returns the members of the cluster that are assigned to the node. The doubtful
+// ones among them are assigned only by the Node's name. A member of an earlier Node of the same
+// name is not included once a grant covers it: it counts as lost in any case, and the Node that has
+// the name now may be another machine without etcd.
+func assignedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1alpha1.MemberID) {
 	t := newTarget(NewSnapshot(View{Cluster: c}), r)
 	for _, id := range t.possibleMembers() {
 		b := t.Bindings[id]
 		isOfEarlierNode := b.Node == r.Node && b.NodeUID != r.UID
 		switch {
-		case hasLeft(c, id) && !t.isReported(id):
-			// Only a grant still names it, for example that of a drain before the member was removed.
+		case observation.HasLeftLists(c, currentLists(c), id) && !t.isReported(id):
+			// Only a grant still names it, for example that of a drain before the member was removed. The
+			// older list of an observer that has become silent does not count.
 		case !isOfEarlierNode || t.isAssignedToUID(id):
 			members = append(members, id)
 		case !HasGrant(c, b):
@@ -69,13 +70,6 @@ func recordedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1
 		}
 	}
 	return members, doubtful
-}
-
-// hasLeft reports whether a member has left its cluster by the lists of now: the older list of an
-// observer that has become silent does not count.
-func hasLeft(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) bool {
-	lists := observation.OfFounders(c, currentLists(c))
-	return len(lists) > 0 && !observation.IsBound(c, id) && !observation.IsListedByAny(lists, id)
 }
 
 // isReported reports whether the node itself names the member.
@@ -94,9 +88,9 @@ func (t requestTarget) isAssignedToUID(id v1alpha1.MemberID) bool {
 		})
 }
 
-// unboundMembersAt returns the members that observers on at least this many Nodes list at the
-// node's addresses, and that no binding shows to run elsewhere.
-func unboundMembersAt(c *v1alpha1.EtcdCluster, r Request, observers int) []v1alpha1.MemberID {
+// unlocatedMembersAt returns the members that observers on at least this many Nodes list at the
+// node's addresses, and that are not located.
+func unlocatedMembersAt(c *v1alpha1.EtcdCluster, r Request, observers int) []v1alpha1.MemberID {
 	return slices.DeleteFunc(membersListedAt(c, r.Addresses, observers), func(id v1alpha1.MemberID) bool {
 		return observation.IsLocated(c, id)
 	})
@@ -114,12 +108,12 @@ func isUnreported(c *v1alpha1.EtcdCluster, r Request) bool {
 	for _, b := range c.Spec.Members {
 		hosts[b.NodeUID] = true
 	}
-	return r.AgentSilent && len(hosts) > 1 && len(unboundMembersAt(c, r, 1)) > 0
+	return r.AgentSilent && len(hosts) > 1 && len(unlocatedMembersAt(c, r, 1)) > 0
 }
 
 // refuseUnreported refuses because one observer lists members at the node's address.
 func refuseUnreported(c *v1alpha1.EtcdCluster, r Request) Verdict {
-	members := unboundMembersAt(c, r, 1)
+	members := unlocatedMembersAt(c, r, 1)
 	var with, without []string
 	for _, o := range currentLists(c) {
 		if slices.ContainsFunc(members, func(id v1alpha1.MemberID) bool {

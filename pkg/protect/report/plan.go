@@ -178,7 +178,7 @@ func (s State) after(name string, isReplaced bool) State {
 		}
 	}
 	s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n corev1.Node) bool { return n.Name == name })
-	if isReplaced && len(verdicts) > 0 && quorum.IsLabelled(gone) {
+	if isReplaced && len(verdicts) > 0 && observation.IsLabelled(gone) {
 		s.Nodes = append(s.Nodes, *node)
 	}
 	return s

@@ -66,16 +66,13 @@ func (s State) view(c *v1alpha1.EtcdCluster) quorum.View {
 	if c.Spec.Nonce != "" {
 		v.Nonces = []string{c.Spec.Nonce}
 	}
-	claims := make([]observation.NodeClaim, len(s.Nodes))
+	nodes := make([]observation.AnnouncingNode, len(s.Nodes))
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		claims[i] = observation.NodeClaim{Node: n.Name, UID: n.UID, Deleting: n.DeletionTimestamp != nil}
-		for _, a := range n.Status.Addresses {
-			claims[i].Addresses = append(claims[i].Addresses, a.Address)
-		}
+		nodes[i] = observation.NodeOf(n)
 		v.Nodes[n.Name] = observation.StateOf(n, s.Departures)
 	}
-	v.Placed = quorum.LocateUnbound(c, claims)
+	v.PossibleNodes = quorum.PossibleNodes(c, nodes)
 	for _, b := range c.Spec.Members {
 		addMissing(v.Nodes, b.Node)
 	}
@@ -106,12 +103,9 @@ func (s State) decide(n *corev1.Node) quorum.Decision {
 	if err != nil {
 		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnparsable(r, err)})
 	}
-	if missing := quorum.RefuseMissing(clusters, r); len(missing) > 0 {
-		return quorum.Combine(missing)
-	}
-	selected := quorum.Select(clusters, r)
-	if len(selected) == 0 {
-		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnattributed(r)})
+	selected, decision, isDecided := quorum.SelectOrDecide(clusters, r)
+	if isDecided {
+		return decision
 	}
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {

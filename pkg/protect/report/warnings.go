@@ -68,7 +68,7 @@ func (s State) warnings(status Status) []Warning {
 	}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		if !quorum.IsLabelled(n) || slices.ContainsFunc(s.Clusters, func(c v1alpha1.EtcdCluster) bool {
+		if !observation.IsLabelled(n) || slices.ContainsFunc(s.Clusters, func(c v1alpha1.EtcdCluster) bool {
 			return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == n.Name })
 		}) {
 			continue

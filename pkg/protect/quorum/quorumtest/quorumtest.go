@@ -255,9 +255,9 @@ func (c *Cluster) Rebound(i, to int) *Cluster {
 	return c
 }
 
-// PlacedAt places the unbound member i at an existing node.
-func (c *Cluster) PlacedAt(i, node int) *Cluster {
-	c.Placed = append(c.Placed, v1alpha1.Binding{MemberID: ID(i), Node: Node(node), NodeUID: UID(node)})
+// MayRunAt makes an existing node a possible Node of the unbound member i.
+func (c *Cluster) MayRunAt(i, node int) *Cluster {
+	c.PossibleNodes = append(c.PossibleNodes, v1alpha1.Binding{MemberID: ID(i), Node: Node(node), NodeUID: UID(node)})
 	c.Nodes[Node(node)] = observation.NodeState{Known: true, UID: UID(node)}
 	return c
 }

@@ -112,11 +112,11 @@ func Deletion(i int) quorum.Request {
 	}
 }
 
-// Claims returns the claims of n nodes, each of which announces its member.
-func Claims(n int) []observation.NodeClaim {
-	var all []observation.NodeClaim
+// Nodes returns n Nodes, each of which announces its member.
+func Nodes(n int) []observation.AnnouncingNode {
+	var all []observation.AnnouncingNode
 	for i := range n {
-		all = append(all, observation.NodeClaim{
+		all = append(all, observation.AnnouncingNode{
 			Node: Node(i), UID: UID(i), Addresses: []string{Address(i)},
 			Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
 		})
@@ -124,14 +124,14 @@ func Claims(n int) []observation.NodeClaim {
 	return all
 }
 
-// Intruder returns the claim and the observation of a worker that claims member i and publishes
+// Intruder returns the Node and the observation of a worker that claims member i and publishes
 // its own list.
-func Intruder(i int, members ...v1alpha1.MemberStatus) (observation.NodeClaim, v1alpha1.Observation) {
-	claim := observation.NodeClaim{
+func Intruder(i int, members ...v1alpha1.MemberStatus) (observation.AnnouncingNode, v1alpha1.Observation) {
+	node := observation.AnnouncingNode{
 		Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"},
 		Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
 	}
-	return claim, v1alpha1.Observation{
+	return node, v1alpha1.Observation{
 		Node: "worker", NodeUID: "uw", Nonce: Nonce, LocalMember: ID(i), Linearizable: true, Members: members,
 	}
 }
