@@ -158,23 +158,23 @@ func (e holdEvaluation) decideFirst() Decision {
 	switch {
 	case e.policy.TaintKey != "" && hasTaint(e.node, e.policy.TaintKey):
 		return e.adoptTaint()
-	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.canHold():
+	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.needsHold():
 		return e.startHold(NotReadyYet)
 	case e.isExempt():
 		return e.endHold(Released, Exempt)
-	case inService && e.awaitsProbe():
-		return e.awaitProbe()
-	case inService && !e.isOpen():
+	case inService && e.hasUnprobedEndpoint():
+		return e.decideAfterProbe()
+	case inService && !e.allGatesOpen():
 		return e.recordGatesMismatch()
 	}
 	return e.endHold(Released, FirstSeen)
 }
 
-// awaitProbe puts off the decision about a node that was Ready before Holdfast: before the
+// decideAfterProbe puts off the decision about a node that was Ready before Holdfast: before the
 // first probe it is unknown whether the gates describe the node.
-func (e holdEvaluation) awaitProbe() Decision {
+func (e holdEvaluation) decideAfterProbe() Decision {
 	d := e.newDecision(corev1.ConditionUnknown, WaitingForProbe,
-		"not held: the gates are being probed for the first time; missing: "+e.missing)
+		"not held: the gates are being probed for the first time; missing: "+e.missing())
 	d.AwaitsProbe = true
 	return d
 }
@@ -211,7 +211,7 @@ func (e holdEvaluation) gatesMismatch() Decision {
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, GatesDoNotFit,
 		"not held: the node was Ready when first observed, although gates were closed. It is not held after a "+
 			"reboot until all gates have been open once. Compare the agent's --gates, --cni-conf-dir, "+
-			"--cni-bin-dir and --flannel-subnet-file with the node; missing: "+e.missing))
+			"--cni-bin-dir and --flannel-subnet-file with the node; missing: "+e.missing()))
 }
 
 // decideNotHeld decides about a node that is not held. If the node has a taint with the
@@ -258,28 +258,28 @@ func (e holdEvaluation) handleKeptTaint(d *Decision) {
 // which proves that they are right for the node.
 func (e holdEvaluation) decideForBoot() Decision {
 	switch {
-	case e.record.Reason == GatesDoNotFit && e.isOpen():
+	case e.record.Reason == GatesDoNotFit && e.allGatesOpen():
 		return e.endHold(Released, NetworkReady)
 	case e.record.Reason == GatesDoNotFit:
 		return e.gatesMismatch()
-	case e.record.BootID == e.facts.BootID && e.facts.GoingDown && e.canClose():
+	case e.record.BootID == e.facts.BootID && e.facts.GoingDown && e.mayHold():
 		return e.startHold(GoingDown)
 	case e.record.BootID == e.facts.BootID:
 		return e.leaveAlone(e.record.Reason)
-	case e.isOpen():
+	case e.allGatesOpen():
 		return e.endHold(Released, e.reasonInNextBoot(NetworkReady))
 	case e.isExempt():
 		return e.endHold(Released, e.reasonInNextBoot(Exempt))
 	case e.record.BootID == "":
 		return e.endHold(Released, FirstSeen)
-	case e.canHold():
+	case e.needsHold():
 		return e.startHold(Rebooted)
 	case e.node.DeletionTimestamp != nil:
 		return e.leaveAlone("")
 	}
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, CordonedByOthers,
 		"not held: the node was already cordoned when it came up from a reboot. When it is uncordoned, it is "+
-			"held if this is still missing: "+e.missing))
+			"held if this is still missing: "+e.missing()))
 }
 
 // reasonInNextBoot returns the reason for the record of a node that is not held in a later boot.
@@ -293,11 +293,11 @@ func (e holdEvaluation) reasonInNextBoot(reason string) string {
 	return reason
 }
 
-// canHold reports whether a hold is needed and allowed.
-func (e holdEvaluation) canHold() bool { return !e.isOpen() && e.canClose() }
+// needsHold reports whether a hold is needed and allowed.
+func (e holdEvaluation) needsHold() bool { return !e.allGatesOpen() && e.mayHold() }
 
-// canClose reports whether a hold is allowed. A node that another client has closed is left to
+// mayHold reports whether a hold is allowed. A node that another client has closed is left to
 // that client.
-func (e holdEvaluation) canClose() bool {
-	return !e.isExempt() && !e.isClosedByOthers() && e.node.DeletionTimestamp == nil
+func (e holdEvaluation) mayHold() bool {
+	return !e.isExempt() && !e.isCordonedByOthers() && e.node.DeletionTimestamp == nil
 }

@@ -27,8 +27,6 @@ type holdEvaluation struct {
 	recorded bool
 	parseErr error
 	gates    []Gate
-	// missing states what the closed gates wait for, empty if all gates are open.
-	missing string
 	// shutdownCancelled is true if the node was closed for a shutdown of its host, and the
 	// host stays up in the same boot. The node was already released in this boot, and one
 	// release per boot is enough. Only the agent can know this.
@@ -48,18 +46,23 @@ func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluat
 	e.shutdownCancelled = closedForIt && f.StaysUp
 	e.shuttingDown = f.GoingDown || closedForIt && f.AwaitsLogind
 	e.gates = e.evaluateGates()
+	return e
+}
+
+func (e holdEvaluation) allGatesOpen() bool {
+	return !slices.ContainsFunc(e.gates, func(g Gate) bool { return !g.Open })
+}
+
+// missing returns what the closed gates wait for, empty if all gates are open.
+func (e holdEvaluation) missing() string {
 	var missing []string
 	for _, g := range e.gates {
 		if !g.Open {
 			missing = append(missing, g.Missing)
 		}
 	}
-	e.missing = strings.Join(missing, "; ")
-	return e
+	return strings.Join(missing, "; ")
 }
-
-// isOpen reports whether all gates are open.
-func (e holdEvaluation) isOpen() bool { return e.missing == "" }
 
 // waitReason returns the reason of the first closed gate.
 func (e holdEvaluation) waitReason() string {
@@ -139,16 +142,16 @@ func wasReady(n *corev1.Node) bool {
 	return ready.LastTransitionTime.Sub(latest) > maxConditionSpread
 }
 
-// isClosedByOthers reports whether another client has set what a new hold would set. A cordon
+// isCordonedByOthers reports whether another client has set what a new hold would set. A cordon
 // has no owner, so without a hold it counts as another client's. The taint always belongs to
 // Holdfast.
-func (e holdEvaluation) isClosedByOthers() bool {
+func (e holdEvaluation) isCordonedByOthers() bool {
 	return e.taintKey() == "" && e.node.Spec.Unschedulable
 }
 
-// isClosed reports whether the cordon or taint that holds the node, or would hold it, is in
+// isHoldInPlace reports whether the cordon or taint that holds the node, or would hold it, is in
 // place. During a hold, a cordon that another client has set does not count.
-func (e holdEvaluation) isClosed() bool {
+func (e holdEvaluation) isHoldInPlace() bool {
 	if key := e.taintKey(); key != "" {
 		return hasTaint(e.node, key)
 	}

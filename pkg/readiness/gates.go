@@ -312,8 +312,8 @@ func missingAnswer(probes []Probe, e Endpoint) string {
 	return fmt.Sprintf("%s: %s, since %s", wanted, probes[i].Problem, probes[i].Since.UTC().Format(time.RFC3339))
 }
 
-// awaitsProbe reports whether the first probe of an endpoint has not ended yet.
-func (e holdEvaluation) awaitsProbe() bool {
+// hasUnprobedEndpoint reports whether the first probe of an endpoint has not ended yet.
+func (e holdEvaluation) hasUnprobedEndpoint() bool {
 	return slices.ContainsFunc(e.policy.Endpoints(), func(endpoint Endpoint) bool {
 		return !slices.ContainsFunc(e.facts.Probes, func(p Probe) bool {
 			return p.Gate == endpoint.Gate && p.Answer != Unknown

@@ -34,9 +34,9 @@ func (e holdEvaluation) startHold(reason string) Decision {
 // decideHeld decides about a node that is held according to its record.
 func (e holdEvaluation) decideHeld() Decision {
 	switch mark := e.foreignMark(); {
-	case !e.isClosed():
+	case !e.isHoldInPlace():
 		return e.recordOverride()
-	case (!e.isOpen() && !e.shutdownCancelled || e.shuttingDown) && !e.isExempt():
+	case (!e.allGatesOpen() && !e.shutdownCancelled || e.shuttingDown) && !e.isExempt():
 		return e.keepHold()
 	case e.hasKeepCordoned():
 		return e.yieldToCordon()
@@ -50,7 +50,7 @@ func (e holdEvaluation) decideHeld() Decision {
 // the hold and is set again if a CNI clears it early. flannel clears it once, even with gates
 // still closed, and an autoscaler that observes a Ready and cordoned node buys another one.
 func (e holdEvaluation) keepHold() Decision {
-	reason, message := e.waitReason(), "waiting for "+e.missing
+	reason, message := e.waitReason(), "waiting for "+e.missing()
 	if e.shuttingDown {
 		reason, message = GoingDown, "the host is shutting down; the node is held until its network works in the next boot"
 	}
@@ -142,7 +142,7 @@ func (e holdEvaluation) release() Decision {
 	}
 	d := e.endHold(Released, reason)
 	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
-	if !e.isOpen() && !e.shutdownCancelled {
+	if !e.allGatesOpen() && !e.shutdownCancelled {
 		d = e.endHold(Overridden, EndedByLabel)
 		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: e.appendMissing(d.Message)}
 	}
@@ -193,10 +193,10 @@ func notHeldMessage(reason string) string {
 }
 
 func (e holdEvaluation) appendMissing(message string) string {
-	if e.isOpen() {
+	if e.allGatesOpen() {
 		return message
 	}
-	return message + "; the node was still waiting for " + e.missing
+	return message + "; the node was still waiting for " + e.missing()
 }
 
 // KeepClosedReason returns why a held node has to stay closed when Holdfast is uninstalled,

@@ -110,7 +110,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, t Timeouts, now time.Time) HoldChe
 			check.Decision = e.leaveAlone(record.Reason)
 		}
 	case record.State != Held:
-	case !e.isClosed():
+	case !e.isHoldInPlace():
 		check.State = HoldEnding
 		if late {
 			check.Decision = e.decideHeld()
@@ -185,7 +185,7 @@ func (e holdEvaluation) isUnreachable() bool {
 // withoutAgent returns the evaluation with the agent as its only gate, which is closed. The
 // leader observes no other gate.
 func (e holdEvaluation) withoutAgent(reason, agent string) holdEvaluation {
-	e.gates, e.missing = []Gate{{Name: "agent", Reason: reason, Missing: agent}}, agent
+	e.gates = []Gate{{Name: "agent", Reason: reason, Missing: agent}}
 	return e
 }
 
