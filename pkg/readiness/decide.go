@@ -79,7 +79,7 @@ func (e holdEvaluation) dependsOnGates() bool {
 func (e holdEvaluation) decide() Decision {
 	switch {
 	case e.parseErr != nil:
-		return e.decideUnreadable(e.parseErr)
+		return e.decideUnreadable()
 	case e.facts.BootID == "":
 		return e.decideBootUnknown()
 	case !e.recorded:
@@ -114,9 +114,9 @@ func (e holdEvaluation) clearUnavailable(d Decision) Decision {
 }
 
 // decideUnreadable changes nothing: an unreadable record may or may not claim the cordon.
-func (e holdEvaluation) decideUnreadable(err error) Decision {
+func (e holdEvaluation) decideUnreadable() Decision {
 	message := fmt.Sprintf("%v. Holdfast does not change this node until the record is removed: "+
-		"`kubectl annotate node %s %s-`", err, e.node.Name, HoldAnnotation)
+		"`kubectl annotate node %s %s-`", e.parseErr, e.node.Name, HoldAnnotation)
 	if marks := e.possibleMarks(); len(marks) > 0 {
 		message += fmt.Sprintf(". A hold also sets these annotations, and no other component removes them; "+
 			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(marks, "- "))
@@ -275,7 +275,7 @@ func (e holdEvaluation) decideForBoot() Decision {
 	case e.needsHold():
 		return e.startHold(Rebooted)
 	case e.node.DeletionTimestamp != nil:
-		return e.leaveAlone("")
+		return e.leaveAlone(NotHeld)
 	}
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, CordonedByOthers,
 		"not held: the node was already cordoned when it came up from a reboot. When it is uncordoned, it is "+

@@ -15,7 +15,8 @@ import (
 // FieldManager is the name of the agent in a Node's managedFields.
 const FieldManager = "holdfast-agent"
 
-// holdEvaluation contains the arguments of Decide and what follows directly from them.
+// holdEvaluation contains the arguments of Decide and what follows directly from them. The methods
+// have a copy of it: an assignment to e.record is a record to decide with, not that of the caller.
 type holdEvaluation struct {
 	node   *corev1.Node
 	facts  Facts

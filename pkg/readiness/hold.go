@@ -33,10 +33,11 @@ func (e holdEvaluation) startHold(reason string) Decision {
 
 // decideHeld decides about a node that is held according to its record.
 func (e holdEvaluation) decideHeld() Decision {
+	mustStay := e.shuttingDown || !e.allGatesOpen() && !e.shutdownCancelled
 	switch mark := e.foreignMark(); {
 	case !e.isHoldInPlace():
 		return e.recordOverride()
-	case (!e.allGatesOpen() && !e.shutdownCancelled || e.shuttingDown) && !e.isExempt():
+	case mustStay && !e.isExempt():
 		return e.keepHold()
 	case e.hasKeepCordoned():
 		return e.yieldToCordon()
@@ -136,13 +137,15 @@ func (e holdEvaluation) recordOverride() Decision {
 // record does not. The next decision detects that and clears them (decideNotHeld,
 // decideBootUnknown, CheckHold).
 func (e holdEvaluation) release() Decision {
-	reason := NetworkReady
-	if e.shutdownCancelled {
-		reason = CalledOff
-	}
-	d := e.endHold(Released, reason)
-	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
-	if !e.allGatesOpen() && !e.shutdownCancelled {
+	var d Decision
+	switch {
+	case e.shutdownCancelled:
+		d = e.endHold(Released, CalledOff)
+		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
+	case e.allGatesOpen():
+		d = e.endHold(Released, NetworkReady)
+		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
+	default:
 		d = e.endHold(Overridden, EndedByLabel)
 		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: e.appendMissing(d.Message)}
 	}
