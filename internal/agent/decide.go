@@ -86,7 +86,7 @@ func (d *nodeDecision) addProtection(in nodeInputs) {
 	// The marks are based on the annotations after the write of the hold. They show which
 	// marks for autoscalers still belong to the hold.
 	left := withChanges(in.node.Annotations, d.urgent.Annotations)
-	d.rest.Annotations, d.rest.Labels = protect.Marks(p, left, in.node.Labels, readiness.OwnedMarks(left))
+	d.rest.Annotations, d.rest.Labels = protect.Marks(p, left, in.node.Labels, readiness.OwnedAutoscalerAnnotations(left))
 	glass, err := quorum.ParseBreakGlass(in.node.Annotations[quorum.BreakGlassAnnotation], in.node.UID, in.now)
 	if err == nil && d.rest.Labels[observation.EtcdMemberLabel] != nil {
 		// An administrator has removed the label, because the webhook does not answer. Until the

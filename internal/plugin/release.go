@@ -137,7 +137,7 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 		return nodeChange{}, fmt.Errorf("node %s: %s since Holdfast did; that cordon stays. If the node "+
 			"may take pods: kubectl uncordon %s", n.Name, others, n.Name)
 	case isHeld:
-		return endHold(n, record, release, others), nil
+		return planEndOfHold(n, record, release, others), nil
 	case n.Spec.Unschedulable && others == "", release.Taint != "":
 		return reopen(n, release, others), nil
 	case release.NetworkAvailable:
@@ -148,8 +148,8 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 	return nodeChange{}, notHeldError(n, others)
 }
 
-// endHold ends a hold as a person does.
-func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease, others string) nodeChange {
+// planEndOfHold ends a hold as a person does.
+func planEndOfHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease, others string) nodeChange {
 	change := nodeChange{effects: []string{
 		fmt.Sprintf("Holdfast holds node %s%s.", n.Name, heldBecause(n, record)),
 		"It is opened whether or not its network works: pods may fail there, or start without connections.",

@@ -205,7 +205,7 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 		d.Annotations[key] = nil
 	}
 	removeMarks(&d, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
-	if closed, err = endHold(node, &d); err != nil {
+	if closed, err = addRelease(node, &d); err != nil {
 		return nil, nil, err
 	}
 	if err := removeSPCLabels(node, &d); err != nil {
@@ -218,10 +218,10 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 	return append(patches, removeConditions(node)...), closed, nil
 }
 
-// endHold opens a Node that Holdfast holds according to its record, unless someone else wants it
+// addRelease opens a Node that Holdfast holds according to its record, unless someone else wants it
 // closed. The record of a hold by taint that has ended still names a taint that was kept. A Node
 // that a person has opened is not held any more.
-func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
+func addRelease(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 	text, found := node.Annotations[readiness.HoldAnnotation]
 	if !found {
 		return nil, nil
@@ -232,7 +232,7 @@ func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
 	}
 	// A hold that has ended can have left marks.
-	removeMarks(d, readiness.OwnedMarks(node.Annotations))
+	removeMarks(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
 	taint := readiness.PlanManualRelease(node).Taint
 	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
 	if taint == "" && !isCordoned {

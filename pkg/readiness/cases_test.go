@@ -60,7 +60,7 @@ func recordValues() []dimensionValue {
 				record := r
 				c.node.Annotations[HoldAnnotation], c.record = r.Format(), &record
 				for _, key := range r.Marks {
-					c.node.Annotations[key] = scaleDownMarks()[key]
+					c.node.Annotations[key] = autoscalerAnnotations()[key]
 				}
 			}})
 		}

@@ -32,7 +32,7 @@ const (
 
 // Reasons of the condition NetworkHeld.
 const (
-	// The first seven name the first closed gate.
+	// WaitingFor… names the first closed gate, except WaitingForOthers.
 	WaitingForFlannel       = "WaitingForFlannel"
 	WaitingForCNI           = "WaitingForCNI"
 	WaitingForNetworkPlugin = "WaitingForNetworkPlugin"
@@ -116,8 +116,8 @@ const (
 	GateTCP   = "tcp:"
 )
 
-// Annotations that ask autoscalers to leave a node alone ("marks"). A hold sets those that are
-// not set yet, and its end removes those that the hold has set. The same annotations guard a
+// The autoscaler annotations, which ask autoscalers to leave a node alone. A hold sets those that
+// are not set yet, and its end removes those that the hold has set. The same annotations protect a
 // node with etcd (pkg/protect).
 const (
 	clusterAutoscalerAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
@@ -127,17 +127,16 @@ const (
 )
 
 // Keys of the agent's report about etcd on a Node (pkg/protect, MarksAnnotation and
-// EtcdMemberCondition). The marks listed in the annotation guard a member and no longer belong
-// to the hold.
+// EtcdMemberCondition). The autoscaler annotations that MarksAnnotation lists protect a member and
+// no longer belong to the hold.
 const (
 	etcdMarksAnnotation = "holdfast.dev/marks"
 	etcdMemberCondition = "EtcdMember"
 	etcdMemberLabel     = "holdfast.dev/etcd-member"
 )
 
-// scaleDownMarks returns the marks with the values that a hold sets. The born-held policy sets
-// the same values.
-func scaleDownMarks() map[string]string {
+// autoscalerAnnotations returns the values that a hold sets. The born-held policy sets the same.
+func autoscalerAnnotations() map[string]string {
 	return map[string]string{
 		clusterAutoscalerAnnotation: "true",
 		karpenterAnnotation:         "true",

@@ -16,7 +16,7 @@ type Decision struct {
 	// Record is the new value of HoldAnnotation, in the same write as Unschedulable and the
 	// taints; nil leaves it.
 	Record *Record
-	// Annotations are the marks for autoscalers to set, or to remove if the value is nil. They
+	// Annotations are the autoscaler annotations to set, or to remove if the value is nil. They
 	// are written together with Record.
 	Annotations map[string]*string
 	// Unschedulable sets the cordon; nil leaves it.
@@ -117,9 +117,9 @@ func (e holdEvaluation) clearUnavailable(d Decision) Decision {
 func (e holdEvaluation) decideUnreadable() Decision {
 	message := fmt.Sprintf("%v. Holdfast does not change this node until the record is removed: "+
 		"`kubectl annotate node %s %s-`", e.parseErr, e.node.Name, HoldAnnotation)
-	if marks := e.possibleMarks(); len(marks) > 0 {
+	if keys := e.possibleAutoscalerAnnotations(); len(keys) > 0 {
 		message += fmt.Sprintf(". A hold also sets these annotations, and no other component removes them; "+
-			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(marks, "- "))
+			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(keys, "- "))
 	}
 	free := "kubectl uncordon " + e.node.Name
 	if key := e.policy.TaintKey; key != "" && hasTaint(e.node, key) {
@@ -129,11 +129,11 @@ func (e holdEvaluation) decideUnreadable() Decision {
 		message+fmt.Sprintf(". To let the node accept pods: `%s`", free))
 }
 
-// possibleMarks returns the marks on the node with the values that a hold sets, sorted.
+// possibleAutoscalerAnnotations returns those on the node with the values that a hold sets, sorted.
 // Without a record, only a person can tell who set them.
-func (e holdEvaluation) possibleMarks() []string {
-	e.record.Marks = slices.Sorted(maps.Keys(scaleDownMarks()))
-	return e.ownedMarks()
+func (e holdEvaluation) possibleAutoscalerAnnotations() []string {
+	e.record.Marks = slices.Sorted(maps.Keys(autoscalerAnnotations()))
+	return e.ownedAutoscalerAnnotations()
 }
 
 // decideBootUnknown decides nothing: without the boot ID, a reboot looks like a restart of the
@@ -161,13 +161,13 @@ func (e holdEvaluation) decideFirst() Decision {
 	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.needsHold():
 		return e.startHold(NotReadyYet)
 	case e.isExempt():
-		return e.endHold(Released, Exempt)
+		return e.recordNotHeld(Released, Exempt)
 	case inService && e.hasUnprobedEndpoint():
 		return e.decideAfterProbe()
 	case inService && !e.allGatesOpen():
 		return e.recordGatesMismatch()
 	}
-	return e.endHold(Released, FirstSeen)
+	return e.recordNotHeld(Released, FirstSeen)
 }
 
 // decideAfterProbe puts off the decision about a node that was Ready before Holdfast: before the
@@ -193,7 +193,7 @@ func (e holdEvaluation) adoptTaint() Decision {
 	if d.Record != nil {
 		record = *d.Record
 	}
-	d.Record, d.Annotations = &record, e.setMarks(&record)
+	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
 	return d
 }
 
@@ -227,8 +227,8 @@ func (e holdEvaluation) decideNotHeld() Decision {
 		return d
 	}
 	d.Record = e.stampedRecord()
-	// The end of the hold has left its marks if the scan for etcd had not finished.
-	if gone, left := e.clearMarks(); !slices.Equal(left, e.record.Marks) {
+	// The end of the hold has left its annotations if the scan for etcd had not finished.
+	if gone, left := e.clearAutoscalerAnnotations(); !slices.Equal(left, e.record.Marks) {
 		e.recordToWrite(&d).Marks, d.Annotations = left, gone
 	}
 	return d
@@ -259,7 +259,7 @@ func (e holdEvaluation) handleKeptTaint(d *Decision) {
 func (e holdEvaluation) decideForBoot() Decision {
 	switch {
 	case e.record.Reason == GatesDoNotFit && e.allGatesOpen():
-		return e.endHold(Released, NetworkReady)
+		return e.recordNotHeld(Released, NetworkReady)
 	case e.record.Reason == GatesDoNotFit:
 		return e.gatesMismatch()
 	case e.record.BootID == e.facts.BootID && e.facts.GoingDown && e.mayHold():
@@ -267,11 +267,11 @@ func (e holdEvaluation) decideForBoot() Decision {
 	case e.record.BootID == e.facts.BootID:
 		return e.leaveAlone(e.record.Reason)
 	case e.allGatesOpen():
-		return e.endHold(Released, e.reasonInNextBoot(NetworkReady))
+		return e.recordNotHeld(Released, e.reasonInNextBoot(NetworkReady))
 	case e.isExempt():
-		return e.endHold(Released, e.reasonInNextBoot(Exempt))
+		return e.recordNotHeld(Released, e.reasonInNextBoot(Exempt))
 	case e.record.BootID == "":
-		return e.endHold(Released, FirstSeen)
+		return e.recordNotHeld(Released, FirstSeen)
 	case e.needsHold():
 		return e.startHold(Rebooted)
 	case e.node.DeletionTimestamp != nil:

@@ -236,7 +236,7 @@ func TestMessages(t *testing.T) {
 func TestUnreadableRecord(t *testing.T) {
 	const removeRecord, uncordon = "kubectl annotate node n1 holdfast.dev/hold-", "kubectl uncordon n1"
 	broken := annotated(HoldAnnotation, "held")
-	escalatorMark := annotated(escalatorAnnotation, scaleDownMarks()[escalatorAnnotation])
+	escalatorMark := annotated(escalatorAnnotation, autoscalerAnnotations()[escalatorAnnotation])
 	karpenterMark := annotated(karpenterAnnotation, "true")
 	byTaint := Policy{TaintKey: holdTaint}
 	for name, c := range map[string]struct {

@@ -68,7 +68,7 @@ func (c *decisionCase) checkDecision(d Decision, after *corev1.Node) error {
 // checkMarks checks that exactly the marks that a hold has set are removed at its end.
 func (c *decisionCase) checkMarks(after *corev1.Node) error {
 	r, err := ParseRecord(after.Annotations[HoldAnnotation])
-	for key := range scaleDownMarks() {
+	for key := range autoscalerAnnotations() {
 		_, there := after.Annotations[key]
 		_, before := c.node.Annotations[key]
 		listed := err == nil && slices.Contains(r.Marks, key)

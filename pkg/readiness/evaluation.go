@@ -175,45 +175,45 @@ func (e holdEvaluation) foreignMark() string {
 func (e holdEvaluation) newRecord(state State, reason string) *Record {
 	return &Record{
 		State: state, BootID: e.facts.BootID, Since: e.now.UTC().Truncate(time.Second), Reason: reason,
-		Stamps: e.currentStamps(), Marks: e.ownedMarks(),
+		Stamps: e.currentStamps(), Marks: e.ownedAutoscalerAnnotations(),
 	}
 }
 
-// setMarks returns the marks for autoscalers that are not set yet. It lists them in the
-// record, so that exactly these are removed at the end of the hold.
-func (e holdEvaluation) setMarks(r *Record) map[string]*string {
-	marks, owned := scaleDownMarks(), r.Marks
+// setAutoscalerAnnotations returns the autoscaler annotations that are not set yet. It lists them
+// in the record, so that exactly these are removed at the end of the hold.
+func (e holdEvaluation) setAutoscalerAnnotations(r *Record) map[string]*string {
+	values, owned := autoscalerAnnotations(), r.Marks
 	set := map[string]*string{}
 	r.Marks = nil
-	for _, key := range slices.Sorted(maps.Keys(marks)) {
-		_, there := e.node.Annotations[key]
-		if !there {
-			set[key] = new(marks[key])
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		_, exists := e.node.Annotations[key]
+		if !exists {
+			set[key] = new(values[key])
 		}
-		if !there || slices.Contains(owned, key) {
+		if !exists || slices.Contains(owned, key) {
 			r.Marks = append(r.Marks, key)
 		}
 	}
 	return set
 }
 
-// ownedMarks returns the marks that belong only to the hold. Marks that guard an etcd member
-// are not among them.
-func (e holdEvaluation) ownedMarks() []string {
-	guarding := strings.Split(e.node.Annotations[etcdMarksAnnotation], ",")
-	return slices.DeleteFunc(e.record.ownedMarks(e.node.Annotations), func(key string) bool {
-		return slices.Contains(guarding, key)
+// ownedAutoscalerAnnotations returns those that belong only to the hold. Those that protect an etcd
+// member are not among them.
+func (e holdEvaluation) ownedAutoscalerAnnotations() []string {
+	ofMember := strings.Split(e.node.Annotations[etcdMarksAnnotation], ",")
+	return slices.DeleteFunc(e.record.ownedAutoscalerAnnotations(e.node.Annotations), func(key string) bool {
+		return slices.Contains(ofMember, key)
 	})
 }
 
-// clearMarks returns the marks to remove and those that stay in the record. Unless etcd is
-// known to be absent, all marks stay, until that is known or until they guard a member.
-func (e holdEvaluation) clearMarks() (gone map[string]*string, left []string) {
+// clearAutoscalerAnnotations returns those to remove and those that stay in the record. Unless etcd
+// is known to be absent, all stay, until that is known or until they protect a member.
+func (e holdEvaluation) clearAutoscalerAnnotations() (gone map[string]*string, left []string) {
 	gone = map[string]*string{}
 	if e.facts.Etcd != Absent {
-		return gone, e.ownedMarks()
+		return gone, e.ownedAutoscalerAnnotations()
 	}
-	for _, key := range e.ownedMarks() {
+	for _, key := range e.ownedAutoscalerAnnotations() {
 		gone[key] = nil
 	}
 	return gone, nil

@@ -153,7 +153,7 @@ func etcdSteps() modelSteps {
 		"the scan finishes": func(s *modelState) {
 			s.unscanned = false
 			_, there := s.n.Annotations[karpenterAnnotation]
-			switch isOwned := slices.Contains(OwnedMarks(s.n.Annotations), karpenterAnnotation); {
+			switch isOwned := slices.Contains(OwnedAutoscalerAnnotations(s.n.Annotations), karpenterAnnotation); {
 			case s.member && (isOwned || !there):
 				s.n.Annotations[karpenterAnnotation], s.n.Annotations[etcdMarksAnnotation] = "true", karpenterAnnotation
 			case !s.member && s.n.Annotations[etcdMarksAnnotation] != "":

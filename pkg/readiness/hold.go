@@ -19,7 +19,7 @@ func (e holdEvaluation) startHold(reason string) Decision {
 	if d.Record != nil {
 		record = *d.Record
 	}
-	d.Record, d.Annotations = &record, e.setMarks(&record)
+	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
 	if key != "" {
 		d.AddTaints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
@@ -110,7 +110,7 @@ func (e holdEvaluation) waitForOthers(mark string) Decision {
 
 // yieldToCordon ends a hold and leaves the cordon or taint, as KeepCordonedAnnotation asks.
 func (e holdEvaluation) yieldToCordon() Decision {
-	d := e.endHold(Released, KeptCordoned)
+	d := e.recordNotHeld(Released, KeptCordoned)
 	d.Record.Taint = e.record.Taint
 	d.StatusFirst = true
 	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
@@ -120,7 +120,7 @@ func (e holdEvaluation) yieldToCordon() Decision {
 // recordOverride records that another client ended the hold. It also clears Holdfast's
 // condition: otherwise the node would look open but receive no pods.
 func (e holdEvaluation) recordOverride() Decision {
-	d := e.endHold(Overridden, EndedByHand)
+	d := e.recordNotHeld(Overridden, EndedByHand)
 	d.StatusFirst = true
 	d.RemoveTaints = e.holdTaints()
 	message := e.appendMissing(d.Message)
@@ -140,13 +140,13 @@ func (e holdEvaluation) release() Decision {
 	var d Decision
 	switch {
 	case e.shutdownCancelled:
-		d = e.endHold(Released, CalledOff)
+		d = e.recordNotHeld(Released, CalledOff)
 		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
 	case e.allGatesOpen():
-		d = e.endHold(Released, NetworkReady)
+		d = e.recordNotHeld(Released, NetworkReady)
 		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
 	default:
-		d = e.endHold(Overridden, EndedByLabel)
+		d = e.recordNotHeld(Overridden, EndedByLabel)
 		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: e.appendMissing(d.Message)}
 	}
 	byCordon := e.record.Taint == ""
@@ -157,12 +157,12 @@ func (e holdEvaluation) release() Decision {
 	return d
 }
 
-// endHold is the common part of all ends of a hold: the record states the reason, and marks
-// and conditions of the hold are removed.
-func (e holdEvaluation) endHold(state State, reason string) Decision {
+// recordNotHeld returns the decision for a node that is not held: it writes the record, and removes
+// the autoscaler annotations and the condition that a hold may have left.
+func (e holdEvaluation) recordNotHeld(state State, reason string) Decision {
 	d := e.leaveAlone(reason)
 	d.Record = e.newRecord(state, reason)
-	d.Annotations, d.Record.Marks = e.clearMarks()
+	d.Annotations, d.Record.Marks = e.clearAutoscalerAnnotations()
 	return d
 }
 

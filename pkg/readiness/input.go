@@ -51,7 +51,7 @@ type Facts struct {
 	// Probes are the results of the gates that Policy.Endpoints lists.
 	Probes []Probe `json:"probes,omitempty"`
 	// Etcd is whether etcd is on the host, Unknown until a scan has finished. Holds do not
-	// depend on it, but marks for autoscalers do: they must stay on a node with etcd.
+	// depend on it, but autoscaler annotations do: they must stay on a node with etcd.
 	Etcd Presence `json:"-"`
 	// GoingDown is true if the host is shutting down (logind's PrepareForShutdown), StaysUp if
 	// it is not. AwaitsLogind is true if neither is known yet but soon will be: the agent has

@@ -42,7 +42,7 @@ type Record struct {
 	// follows this field even if the policy has changed, so a node that was held under an
 	// older policy is still released.
 	Taint string
-	// Marks are the annotations for autoscalers that the hold has set, sorted. The end of the
+	// Marks are the autoscaler annotations that the hold has set, sorted. The end of the
 	// hold removes them. If it is not known then whether the node has etcd, they stay listed
 	// until it is known.
 	Marks []string
@@ -132,21 +132,21 @@ func (r Record) Format() string {
 	return string(out)
 }
 
-// OwnedMarks returns the marks for autoscalers among these annotations that belong to a hold:
+// OwnedAutoscalerAnnotations returns the keys of the autoscaler annotations that belong to a hold:
 // its record lists them, and their values have not been changed. It returns none if the record
 // cannot be read.
-func OwnedMarks(annotations map[string]string) []string {
+func OwnedAutoscalerAnnotations(annotations map[string]string) []string {
 	r, err := ParseRecord(annotations[HoldAnnotation])
 	if err != nil {
 		return nil
 	}
-	return r.ownedMarks(annotations)
+	return r.ownedAutoscalerAnnotations(annotations)
 }
 
-func (r Record) ownedMarks(annotations map[string]string) []string {
+func (r Record) ownedAutoscalerAnnotations(annotations map[string]string) []string {
 	var found []string
 	for _, key := range r.Marks {
-		if value, known := scaleDownMarks()[key]; known && annotations[key] == value {
+		if value, known := autoscalerAnnotations()[key]; known && annotations[key] == value {
 			found = append(found, key)
 		}
 	}

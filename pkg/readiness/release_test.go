@@ -242,7 +242,7 @@ func TestRegisteredWithTaint(t *testing.T) {
 			waiting, err := settle(n, closedFacts(), policy, unchanged)
 			require.NoError(t, err)
 			held := Record{State: Held, BootID: thisBoot, Since: noon(), Reason: NewNode, Taint: key}
-			held.Marks = slices.Sorted(maps.Keys(scaleDownMarks()))
+			held.Marks = slices.Sorted(maps.Keys(autoscalerAnnotations()))
 			require.Equal(t, held.Format(), waiting.Annotations[HoldAnnotation])
 			require.True(t, hasTaint(waiting, key))
 			require.False(t, waiting.Spec.Unschedulable)
