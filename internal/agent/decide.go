@@ -80,11 +80,11 @@ func decide(in nodeInputs) (nodeDecision, error) {
 	return d, err
 }
 
-// addProtection adds the marks and the condition that follow from the protection.
+// addProtection adds the annotations, the label and the condition that follow from the protection.
 func (d *nodeDecision) addProtection(in nodeInputs) {
 	p := *d.protection
-	// The marks are based on the annotations after the write of the hold. They show which
-	// marks for autoscalers still belong to the hold.
+	// The annotations after the write of the hold show which autoscaler annotations still belong to
+	// the hold.
 	left := withChanges(in.node.Annotations, d.urgent.Annotations)
 	d.rest.Annotations, d.rest.Labels = protect.Marks(p, left, in.node.Labels, readiness.OwnedAutoscalerAnnotations(left))
 	glass, err := quorum.ParseBreakGlass(in.node.Annotations[quorum.BreakGlassAnnotation], in.node.UID, in.now)

@@ -78,10 +78,10 @@ func answerAs(f evidence.FoundServer, ref evidence.MemberRef) evidence.Identity 
 	return answer
 }
 
-// canBeMember reports whether an EtcdCluster can concern the Node: the host shows etcd, or the
-// Node is marked. The leader labels every Node that a member is bound to. Most nodes belong to
-// no cluster. If they watched the EtcdClusters, each of them would cost the API server a copy
-// of every observation.
+// canBeMember reports whether an EtcdCluster can concern the Node: the host shows etcd, the Node has
+// the label of a member, or an agent wrote an annotation about etcd on it. The leader labels every
+// Node to which a member is bound. Most nodes belong to no cluster. If they watched the
+// EtcdClusters, each of them would cost the API server a copy of every observation.
 func canBeMember(n *corev1.Node, evidence evidence.Scan) bool {
 	if len(evidence.Found) > 0 || isMember(n) {
 		return true
@@ -90,7 +90,7 @@ func canBeMember(n *corev1.Node, evidence evidence.Scan) bool {
 		observation.AnnouncementAnnotation, observation.UnverifiedAnnotation, protect.MarksAnnotation,
 		protect.BecauseAnnotation,
 	} {
-		if _, marked := n.Annotations[key]; marked {
+		if _, exists := n.Annotations[key]; exists {
 			return true
 		}
 	}

@@ -30,9 +30,9 @@ const (
 	// preferOwnWrite is how long the answer to the agent's own write is preferred to an older
 	// copy from the watch.
 	preferOwnWrite = 10 * time.Second
-	// clustersGrace is how long an agent that has just started keeps the existing etcd marks of
-	// its Node while it reads the EtcdClusters for the first time. The read takes milliseconds
-	// if the API server is well.
+	// clustersGrace is how long an agent that has just started keeps what an earlier agent wrote about
+	// etcd on the Node, while it reads the EtcdClusters for the first time. The read takes
+	// milliseconds if the API server is well.
 	clustersGrace = 5 * time.Second
 	// firstScanGrace is how long an agent that has just started waits for its first scan for
 	// etcd before it explains the hold of its Node. Both results are conditions, and go into one
@@ -264,12 +264,12 @@ func (l *nodeLoop) gatherInputs(
 	return in, scanned
 }
 
-// isWaitingForClusters reports whether the etcd marks that an earlier agent wrote stay for a
-// moment, until the EtcdClusters are read. Otherwise every update of the agent would write each
-// Node that holds a member twice. A server that is found on a Node without marks does not wait.
+// isWaitingForClusters reports whether what an earlier agent wrote about etcd stays for a moment,
+// until the EtcdClusters are read. Otherwise every update of the agent would write each Node that
+// holds a member twice. A server on a Node that had no member does not wait.
 func (l *nodeLoop) isWaitingForClusters(node *corev1.Node, evidence evidence.Scan, now time.Time) bool {
-	marked := condition(node, observation.EtcdMemberCondition).Status != ""
-	return marked && (isMember(node) || len(evidence.Found) == 0) && now.Sub(l.started) < clustersGrace
+	hasMemberCondition := condition(node, observation.EtcdMemberCondition).Status != ""
+	return hasMemberCondition && (isMember(node) || len(evidence.Found) == 0) && now.Sub(l.started) < clustersGrace
 }
 
 // writeDecision writes the decision. A policy or a webhook of the cluster can refuse a part of

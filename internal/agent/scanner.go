@@ -23,7 +23,7 @@ const (
 	minScanGap   = 250 * time.Millisecond
 	// identifyGrace is how long a scan waits for the identities of its servers before it
 	// publishes the evidence without them. A healthy server answers within this time. A server
-	// that hangs or has just started must not delay the marks of the Node.
+	// that hangs or has just started must not delay the protection of the Node.
 	identifyGrace = 300 * time.Millisecond
 	// scanTimeout limits one scan, and one request to a server. If the D-Bus hangs, the agent
 	// loses one scan and not the loop.

@@ -204,7 +204,7 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 	} {
 		d.Annotations[key] = nil
 	}
-	removeMarks(&d, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
+	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
 	if closed, err = addRelease(node, &d); err != nil {
 		return nil, nil, err
 	}
@@ -231,8 +231,8 @@ func addRelease(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
 			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
 	}
-	// A hold that has ended can have left marks.
-	removeMarks(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
+	// A hold that has ended can have left autoscaler annotations.
+	removeAutoscalerAnnotations(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
 	taint := readiness.PlanManualRelease(node).Taint
 	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
 	if taint == "" && !isCordoned {
@@ -263,14 +263,14 @@ func openCommands(node *corev1.Node, taint string) string {
 	return strings.Join(commands, "; ")
 }
 
-// removeMarks removes the annotations among keys that Holdfast may set for autoscalers.
-func removeMarks(d *nodepatch.Desired, keys []string) {
-	marks := []string{
+// removeAutoscalerAnnotations removes those among keys that Holdfast may set.
+func removeAutoscalerAnnotations(d *nodepatch.Desired, keys []string) {
+	known := []string{
 		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation,
 		protect.EscalatorAnnotation, protect.CastAIAnnotation,
 	}
 	for _, key := range keys {
-		if slices.Contains(marks, key) {
+		if slices.Contains(known, key) {
 			d.Annotations[key] = nil
 		}
 	}
