@@ -28,7 +28,7 @@ type config struct {
 	departures   departure.Table
 	guardDrains  bool
 
-	holds readiness.Timeouts
+	holds readiness.HoldLimits
 
 	clusterAPI, karpenter bool
 

@@ -43,7 +43,7 @@ type Options struct {
 	// Elected is closed once this replica leads. Until then the Watcher only measures ages.
 	Elected <-chan struct{}
 	// Timeouts are the time limits for holds.
-	Timeouts readiness.Timeouts
+	Timeouts readiness.HoldLimits
 	// RecordEvent records an event. It must not block.
 	RecordEvent func(about *corev1.ObjectReference, kind, reason, message string)
 	Log         *slog.Logger

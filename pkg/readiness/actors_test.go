@@ -97,7 +97,7 @@ func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 // overdue with --on-stuck-hold=release. The last one and a late one may be killed after their
 // first write.
 func leaders() []modelActor {
-	t := testTimeouts()
+	t := testLimits()
 	return []modelActor{
 		leader("leader", 0, true, false),
 		leader("leader, late", t.Agent, true, false), leader("leader, late, killed", t.Agent, true, true),
@@ -109,18 +109,18 @@ func leaders() []modelActor {
 
 func leader(name string, age time.Duration, release, killed bool) modelActor {
 	return modelActor{name, func(m holdModel, s *modelState) error {
-		timeouts := testTimeouts()
-		timeouts.Release = release
-		by := modelWriter{leader: true, overdue: release && age >= timeouts.Hold}
+		limits := testLimits()
+		limits.Release = release
+		by := modelWriter{leader: true, overdue: release && age >= limits.Hold}
 		before := m.record(s.n)
 		decide := func(n *corev1.Node) Decision {
 			since := age
 			if m.record(n).State != before.State {
 				since = 0 // another hold
 			}
-			return CheckHold(n, HoldHistory{Age: since, HadOtherReport: s.hadOtherReport}, timeouts, noon()).Decision
+			return CheckHold(n, HoldHistory{Age: since, HadOtherReport: s.hadOtherReport}, limits, noon()).Decision
 		}
-		if done, err := m.work(s, by, killed, decide); err != nil || !done || age < timeouts.Agent {
+		if done, err := m.work(s, by, killed, decide); err != nil || !done || age < limits.Agent {
 			return err
 		}
 		return m.checkAfterLeader(s, by)

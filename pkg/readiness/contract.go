@@ -46,7 +46,7 @@ const (
 	// CordonedByOthers means that the node would be held if it were not already cordoned by
 	// another client.
 	CordonedByOthers = "CordonedByOthers"
-	// NotHeld means that the node is not held. GatesDoNotFit is the other reason for that.
+	// NotHeld means that the node is not held. GatesMismatch is the other reason for that.
 	NotHeld = "NotHeld"
 	// RecordUnreadable means that the value of HoldAnnotation is not a Record.
 	RecordUnreadable = "RecordUnreadable"
@@ -68,8 +68,8 @@ const (
 	// not change NetworkUnavailable.
 	Rebooted  = "Rebooted"
 	GoingDown = "GoingDown"
-	// CalledOff is the reason of a release after a cancelled shutdown.
-	CalledOff = "CalledOff"
+	// ShutdownCancelled is the reason of a release after a cancelled shutdown.
+	ShutdownCancelled = "CalledOff"
 	// NetworkReady is the reason of a release with all gates open.
 	NetworkReady = "NetworkReady"
 	// KeptCordoned is the reason of a release that kept the cordon because of
@@ -78,10 +78,10 @@ const (
 	// FirstSeen is the reason of the record of a node that came without a record and was not
 	// held: it was Ready, or no hold was needed.
 	FirstSeen = "FirstSeen"
-	// GatesDoNotFit is the reason of the record of a node that was Ready when first observed
+	// GatesMismatch is the reason of the record of a node that was Ready when first observed
 	// although gates were closed, and of the condition NetworkHeld on such a node. The node is
 	// not held after a reboot either.
-	GatesDoNotFit = "GatesDoNotFit"
+	GatesMismatch = "GatesDoNotFit"
 	// Exempt is the reason of the record of a node that HoldLabel exempts.
 	Exempt = "Exempt"
 	// EndedByLabel is the reason of an override by HoldLabel.
@@ -95,8 +95,8 @@ const (
 	EventHeld       = "Held"
 	EventReleased   = "Released"
 	EventOverridden = "HoldOverridden"
-	// EventGatesDoNotFit is recorded once, when the node is first observed.
-	EventGatesDoNotFit = "GatesDoNotFit"
+	// EventGatesMismatch is recorded once, when the node is first observed.
+	EventGatesMismatch = "GatesDoNotFit"
 )
 
 // Names of the gates, in the order in which they are evaluated.

@@ -70,7 +70,7 @@ func (e holdEvaluation) dependsOnGates() bool {
 	switch {
 	case e.parseErr != nil || e.facts.BootID == "":
 		return false
-	case !e.recorded || e.record.State == Held || e.record.Reason == GatesDoNotFit:
+	case !e.recorded || e.record.State == Held || e.record.Reason == GatesMismatch:
 		return true
 	}
 	return e.record.BootID != e.facts.BootID
@@ -202,13 +202,13 @@ func (e holdEvaluation) adoptTaint() Decision {
 // and a hold after a reboot would never end.
 func (e holdEvaluation) recordGatesMismatch() Decision {
 	d := e.gatesMismatch()
-	d.Record = e.newRecord(Released, GatesDoNotFit)
-	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGatesDoNotFit, Message: d.Message}
+	d.Record = e.newRecord(Released, GatesMismatch)
+	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGatesMismatch, Message: d.Message}
 	return d
 }
 
 func (e holdEvaluation) gatesMismatch() Decision {
-	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, GatesDoNotFit,
+	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, GatesMismatch,
 		"not held: the node was Ready when first observed, although gates were closed. It is not held after a "+
 			"reboot until all gates have been open once. Compare the agent's --gates, --cni-conf-dir, "+
 			"--cni-bin-dir and --flannel-subnet-file with the node; missing: "+e.missing()))
@@ -258,9 +258,9 @@ func (e holdEvaluation) handleKeptTaint(d *Decision) {
 // which proves that they are right for the node.
 func (e holdEvaluation) decideForBoot() Decision {
 	switch {
-	case e.record.Reason == GatesDoNotFit && e.allGatesOpen():
+	case e.record.Reason == GatesMismatch && e.allGatesOpen():
 		return e.recordNotHeld(Released, NetworkReady)
-	case e.record.Reason == GatesDoNotFit:
+	case e.record.Reason == GatesMismatch:
 		return e.gatesMismatch()
 	case e.record.BootID == e.facts.BootID && e.facts.GoingDown && e.mayHold():
 		return e.startHold(GoingDown)

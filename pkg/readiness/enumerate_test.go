@@ -169,14 +169,14 @@ func (c *decisionCase) checkSettled(end *corev1.Node) error {
 
 // TestClockIndependence: the agent and the leader write the time, but do not decide by it.
 func TestClockIndependence(t *testing.T) {
-	timeouts := releasingTimeouts()
+	limits := releasingLimits()
 	for c := range decisionCases() {
 		if c.keep || c.exempt || c.marked {
 			continue
 		}
 		for how, decide := range map[string]func(now time.Time) Decision{
 			"agent":  func(now time.Time) Decision { return Decide(c.node, c.facts, c.policy, now) },
-			"leader": func(now time.Time) Decision { return CheckHold(c.node, ofAge(timeouts.Hold), timeouts, now).Decision },
+			"leader": func(now time.Time) Decision { return CheckHold(c.node, ofAge(limits.Hold), limits, now).Decision },
 		} {
 			a, b := decide(noon()), decide(noon().AddDate(-50, 0, 0))
 			for _, r := range []*Record{a.Record, b.Record} {

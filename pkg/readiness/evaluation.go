@@ -253,11 +253,11 @@ func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
 // that has more than ten (capManagersManager of k8s.io/apimachinery/pkg/util/managedfields).
 const mergedManagers = "ancient-changes"
 
-// CordonOwner returns the field manager that set the cordon separately from a record, empty if
-// there is none. The agent is not reported. During a hold, such an owner has uncordoned the
-// node and cordoned it again between two runs of the agent. A cordon by the born-held policy
-// has no owner, and a cordon of a cordoned node writes nothing. Neither has one that the API
-// server has merged with the changes of other managers: it may be the agent's.
+// CordonOwner returns the field manager that set the cordon without the record, or "" if none is
+// known. It never returns the agent. There is none if the born-held policy set the cordon, if the
+// client cordoned a cordoned node (which writes nothing), or if the API server merged its entry.
+// During a hold, an owner means that this client uncordoned the node and cordoned it again between
+// two passes of the agent.
 func CordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {

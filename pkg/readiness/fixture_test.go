@@ -22,15 +22,15 @@ const (
 
 func noon() time.Time { return time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC) }
 
-func testTimeouts() Timeouts {
-	return Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
+func testLimits() HoldLimits {
+	return HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
 }
 
-// releasingTimeouts are the timeouts of a leader with --on-stuck-hold=release.
-func releasingTimeouts() Timeouts {
-	t := testTimeouts()
-	t.Release = true
-	return t
+// releasingLimits are the limits of a leader with --on-stuck-hold=release.
+func releasingLimits() HoldLimits {
+	limits := testLimits()
+	limits.Release = true
+	return limits
 }
 
 // nodeOption is a property of a test's Node.

@@ -90,7 +90,8 @@ type Conflist struct {
 	Name      string   `json:"name,omitempty"`
 	Plugins   []Plugin `json:"plugins,omitempty"`
 	// BridgeSubnets are the subnets of a plain bridge with host-local addresses, if pods use
-	// that network. Packages also install such bridges, with subnets of their own.
+	// that network. Packages also install such bridges, with subnets of their own. The JSON name is
+	// older and stays, like those of the next two fields.
 	BridgeSubnets []string `json:"bridged,omitempty"`
 	// AmbiguousName is true if packages install configurations under this name and runtimes
 	// also write the cluster's configuration under it.

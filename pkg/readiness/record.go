@@ -62,6 +62,7 @@ type Record struct {
 // Stamp is the time at which a condition of the Node was written, and the boot in which that
 // time was first recorded. If the time is unchanged in another boot, the condition is stale.
 type Stamp struct {
+	// At is in RFC 3339, in UTC and whole seconds.
 	At     string `json:"at"`
 	BootID string `json:"bootID"`
 }

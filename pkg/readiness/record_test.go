@@ -167,7 +167,7 @@ func TestMarksWaitForEtcdScan(t *testing.T) {
 	unscanned := readyFactsWith(func(f *Facts) { f.Etcd = Unknown })
 	agent := func(n *corev1.Node) Decision { return Decide(n, unscanned, Policy{}, noon()) }
 	leader := func(n *corev1.Node) Decision {
-		return CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+		return CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
 	}
 	keep := annotated(KeepCordonedAnnotation, "")
 	etcdUnknown := conditioned(etcdMemberCondition, corev1.ConditionUnknown, "NotKnown")

@@ -83,7 +83,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 		"leader": {
 			node(bornHeld, booted(thisBoot), cordoned, raised, waiting),
 			func(n *corev1.Node) Decision {
-				return CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+				return CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
 			},
 		},
 	} {
@@ -99,7 +99,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 			finish := func(n *corev1.Node, by string) *corev1.Node {
 				d := Decide(n, closedFacts(), Policy{}, noon())
 				if by == "leader" {
-					d = CheckHold(n, ofAge(time.Hour), testTimeouts(), noon()).Decision
+					d = CheckHold(n, ofAge(time.Hour), testLimits(), noon()).Decision
 				}
 				require.Nil(t, d.Record, by)
 				require.Nil(t, d.Event, "the event is recorded once")
@@ -118,7 +118,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	inService, inServiceBefore := recorded(Released, thisBoot, NetworkReady), recorded(Released, otherBoot, NetworkReady)
 	bornHeld, forShutdown := recorded(Held, thisBoot, NewNode), recorded(Held, thisBoot, GoingDown)
-	isExempt, mismatched := recorded(Released, thisBoot, Exempt), recorded(Released, thisBoot, GatesDoNotFit)
+	isExempt, mismatched := recorded(Released, thisBoot, Exempt), recorded(Released, thisBoot, GatesMismatch)
 	for _, c := range []struct {
 		name   string
 		node   *corev1.Node
@@ -279,7 +279,7 @@ func TestRestoredTaint(t *testing.T) {
 		"released":                 {restored(Released, thisBoot, NetworkReady), readyFacts()},
 		"released, gates closed":   {restored(Released, thisBoot, NetworkReady), closedFacts()},
 		"overridden":               {restored(Overridden, thisBoot, EndedByHand), closedFacts()},
-		"gates mismatch":           {restored(Released, thisBoot, GatesDoNotFit), closedFacts()},
+		"gates mismatch":           {restored(Released, thisBoot, GatesMismatch), closedFacts()},
 		"another boot, gates open": {restored(Released, otherBoot, NetworkReady), readyFacts()},
 		"another boot, exempt":     {isExempt, closedFacts()},
 	} {
