@@ -178,7 +178,7 @@ func open(change nodeChange, n *corev1.Node, release readiness.ManualRelease, ot
 	change.done = opened
 	if release.Taint != "" {
 		change.desired.RemoveTaints = []corev1.Taint{{Key: release.Taint, Effect: corev1.TaintEffectNoSchedule}}
-		change.commands = append(change.commands, release.Commands(n.Name)[0])
+		change.commands = append(change.commands, release.OpenCommand(n.Name))
 	}
 	switch {
 	case others != "":
@@ -200,8 +200,7 @@ func withCondition(change nodeChange, n *corev1.Node, release readiness.ManualRe
 	if !release.NetworkAvailable {
 		return change
 	}
-	commands := release.Commands(n.Name)
-	change.commands = append(change.commands, commands[len(commands)-1])
+	change.commands = append(change.commands, release.ConditionCommand(n.Name))
 	change.desired.Conditions = []corev1.NodeCondition{release.Condition()}
 	return change
 }

@@ -2,6 +2,7 @@ package readiness
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,33 +62,47 @@ func (r ManualRelease) Condition() corev1.NodeCondition {
 	}
 }
 
-// Commands returns the kubectl commands of the release.
-func (r ManualRelease) Commands(node string) []string {
-	if r.TaintGone {
-		return []string{"kubectl describe node " + node}
+// OpenCommand returns the kubectl command that removes the taint or the cordon, empty if the taint is
+// gone.
+func (r ManualRelease) OpenCommand(node string) string {
+	switch {
+	case r.TaintGone:
+		return ""
+	case r.Taint == "":
+		return "kubectl uncordon " + node
 	}
-	commands := []string{"kubectl uncordon " + node}
-	if r.Taint != "" {
-		// The record may contain any text. The key of an existing taint was validated by the API
-		// server and is safe in a shell.
-		commands[0] = fmt.Sprintf("kubectl taint node %s %s:%s-", node, r.Taint, corev1.TaintEffectNoSchedule)
+	// The record may contain any text. The key of an existing taint was validated by the API
+	// server and is safe in a shell.
+	return fmt.Sprintf("kubectl taint node %s %s:%s-", node, r.Taint, corev1.TaintEffectNoSchedule)
+}
+
+// ConditionCommand returns the kubectl command that writes the condition, empty if none has to be
+// written.
+func (r ManualRelease) ConditionCommand(node string) string {
+	if !r.NetworkAvailable {
+		return ""
 	}
-	if c := r.Condition(); r.NetworkAvailable {
-		commands = append(commands, fmt.Sprintf("kubectl patch node %s --subresource=status --type=strategic -p "+
-			`'{"status":{"conditions":[{"type":"%s","status":"%s","reason":"%s","message":"%s"}]}}'`,
-			node, c.Type, c.Status, c.Reason, c.Message))
-	}
-	return commands
+	c := r.Condition()
+	return fmt.Sprintf("kubectl patch node %s --subresource=status --type=strategic -p "+
+		`'{"status":{"conditions":[{"type":"%s","status":"%s","reason":"%s","message":"%s"}]}}'`,
+		node, c.Type, c.Status, c.Reason, c.Message)
 }
 
 // releaseAdvice returns the sentence about a release by hand, with the plugin of kubectl and
 // without.
 func releaseAdvice(n *corev1.Node) string {
+	command := ReleaseCommand(n)
+	if command == "" {
+		return "The taint of the hold is not on the node, so there is nothing to release by hand"
+	}
 	return fmt.Sprintf("To release the node by hand: `kubectl holdfast release %s`, or without the plugin: `%s`",
-		n.Name, ReleaseCommand(n))
+		n.Name, command)
 }
 
-// ReleaseCommand returns the command line that releases a held node with kubectl alone.
+// ReleaseCommand returns the command line that releases a held node with kubectl alone. It is empty
+// if the taint of the hold is not on the node: then the hold ends without a person.
 func ReleaseCommand(n *corev1.Node) string {
-	return strings.Join(PlanManualRelease(n).Commands(n.Name), " && ")
+	release := PlanManualRelease(n)
+	commands := []string{release.OpenCommand(n.Name), release.ConditionCommand(n.Name)}
+	return strings.Join(slices.DeleteFunc(commands, func(c string) bool { return c == "" }), " && ")
 }

@@ -73,11 +73,11 @@ func TestCheckHold(t *testing.T) {
 	byHand := holdOutcome{record: "overridden EndedByHand", reason: NotHeld, event: EventOverridden}
 	byLabel := holdOutcome{"overridden EndedByLabel", "off", "", false, NotHeld, EventOverridden}
 	for _, c := range []struct {
-		name     string
-		node     *corev1.Node
-		age      time.Duration
+		name   string
+		node   *corev1.Node
+		age    time.Duration
 		limits HoldLimits
-		want     checkOutcome
+		want   checkOutcome
 	}{
 		// Not held by Holdfast.
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
@@ -301,7 +301,7 @@ func TestReleaseCommand(t *testing.T) {
 		"condition by another":     {node(born, cordoned, unavailable("NoRouteCreated")), "kubectl uncordon n1", false},
 		"held after a reboot":      {node(recorded(Held, thisBoot, Rebooted), cordoned), "kubectl uncordon n1", false},
 		"taint":                    {node(heldByTaint(holdTaint), tainted(holdTaint)), untaint, false},
-		"taint not on the node":    {node(heldByTaint("x; reboot")), "kubectl describe node n1", false},
+		"taint not on the node":    {node(heldByTaint("x; reboot")), "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ReleaseCommand(c.node)
@@ -309,6 +309,11 @@ func TestReleaseCommand(t *testing.T) {
 			require.Equal(t, c.status, strings.HasPrefix(got, c.begins+status), got)
 			if !c.status {
 				require.Equal(t, c.begins, got)
+			}
+			if got != "" {
+				require.Contains(t, releaseAdvice(c.node), "`"+got+"`")
+			} else {
+				require.NotContains(t, releaseAdvice(c.node), "`", "the advice has no command")
 			}
 		})
 	}
