@@ -67,7 +67,7 @@ func TestLocalMembers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := members{}
 			for cluster, m := range localMembers(evidence.Scan{Found: c.found}, c.before, c.announced, c.staticPods) {
-				got[cluster] = m.answer.Ref.Member
+				got[cluster] = m.identity.Ref.Member
 			}
 			if c.want == nil {
 				c.want = members{}

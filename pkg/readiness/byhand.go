@@ -62,8 +62,8 @@ func (r ManualRelease) Condition() corev1.NodeCondition {
 	}
 }
 
-// OpenCommand returns the kubectl command that removes the taint or the cordon, empty if the taint is
-// gone.
+// OpenCommand returns the kubectl command that removes the taint or the cordon, empty if the taint
+// is gone.
 func (r ManualRelease) OpenCommand(node string) string {
 	switch {
 	case r.TaintGone:
@@ -99,8 +99,8 @@ func releaseAdvice(n *corev1.Node) string {
 		n.Name, command)
 }
 
-// ReleaseCommand returns the command line that releases a held node with kubectl alone. It is empty
-// if the taint of the hold is not on the node: then the hold ends without a person.
+// ReleaseCommand returns the command line that releases a held node with kubectl alone. It is
+// empty if the taint of the hold is not on the node: then the hold ends without a person.
 func ReleaseCommand(n *corev1.Node) string {
 	release := PlanManualRelease(n)
 	commands := []string{release.OpenCommand(n.Name), release.ConditionCommand(n.Name)}
