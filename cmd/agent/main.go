@@ -69,7 +69,7 @@ func (c commandLine) execute(ctx context.Context, args []string) int {
 	if len(args) > 0 && args[0] == "inspect" {
 		help = "holdfast-agent inspect --help"
 	}
-	return cli.ExitCode(c.errOut, "agent", help, c.dispatch(ctx, args))
+	return cli.ReportError(c.errOut, "agent", help, c.dispatch(ctx, args))
 }
 
 func (c commandLine) dispatch(ctx context.Context, args []string) error {
@@ -151,14 +151,14 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 		return nil, err
 	}
 	cfg.host.Log = log
-	machine, err := host.New(cfg.host)
+	observedHost, err := host.New(cfg.host)
 	if err != nil {
 		return nil, err
 	}
 	parts := agent.Config{
 		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network: machine.Network, ProbeGate: nodenet.Probe,
-		AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: machine.Watch,
+		Network: observedHost.Network, ProbeGate: nodenet.Probe,
+		AllowShutdown: observedHost.EndShutdownDelay, Etcd: observedHost.Etcd, Watch: observedHost.Watch,
 		Identify: prober.Identify, Observe: prober.ObserveEarly, ListMembers: prober.ListMembers,
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}

@@ -66,7 +66,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case err == nil:
 		err = run(ctx, cfg, errOut)
 	}
-	return cli.ExitCode(errOut, "webhook", "holdfast-webhook --help", err)
+	return cli.ReportError(errOut, "webhook", "holdfast-webhook --help", err)
 }
 
 // run starts the webhook and waits until ctx ends, which is success.

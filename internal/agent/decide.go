@@ -94,7 +94,8 @@ func (d *nodeDecision) addProtection(in nodeInputs) {
 		// permission expires, the agent must not set the label again.
 		delete(d.rest.Labels, observation.EtcdMemberLabel)
 		p.Message += fmt.Sprintf("; break-glass override in effect until %s: the Node has no label %s (annotation %s: %s)",
-			permission.Until.UTC().Format(time.RFC3339), observation.EtcdMemberLabel, quorum.BreakGlassAnnotation, permission.Reason)
+			permission.Until.UTC().Format(time.RFC3339), observation.EtcdMemberLabel, quorum.BreakGlassAnnotation,
+			permission.Reason)
 	}
 	d.rest.Conditions = append(d.rest.Conditions, memberCondition(p))
 }
@@ -104,7 +105,7 @@ func (d *nodeDecision) addProtection(in nodeInputs) {
 func (d *nodeDecision) addShutdown(in nodeInputs) {
 	current := in.node.Annotations[departure.ShutdownAnnotation]
 	value := departure.AnnounceShutdown(current, departure.Host{
-		BootID: in.facts.BootID, GoingDown: in.facts.GoingDown, IsAwaited: in.facts.AwaitsLogind,
+		BootID: in.facts.BootID, GoingDown: in.facts.GoingDown, AwaitsLogind: in.facts.AwaitsLogind,
 		HasEtcd: in.facts.Etcd != readiness.Absent,
 	}, in.now)
 	switch value {

@@ -122,7 +122,7 @@ func (l *nodeLoop) checkProgress(now time.Time) error {
 // logResult logs the first failure of a kind, and the first success after a failure.
 func (l *nodeLoop) logResult(ctx context.Context, err error) {
 	switch {
-	case ctx.Err() != nil || !l.failures.ChangedError("pass", err):
+	case ctx.Err() != nil || !l.failures.ChangedErrorKind("pass", err):
 	case err != nil:
 		l.cfg.Log.WarnContext(ctx, "failed to reconcile the Node; retrying", "err", err)
 	default:

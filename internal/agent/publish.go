@@ -285,7 +285,7 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 		if apierrors.IsNotFound(err) {
 			report.retryAt = time.Time{} // The watch wakes the reporter when the object exists again.
 		}
-		if report.logged.ChangedError("entry", err) {
+		if report.logged.ChangedErrorKind("entry", err) {
 			r.log.WarnContext(ctx, "failed to publish an observation of the etcd cluster; retrying", "err", err)
 		}
 	}
@@ -304,7 +304,7 @@ func (r *clusterReporter) withdrawEntries(ctx context.Context) {
 		case err == nil || apierrors.IsNotFound(err):
 			delete(r.reports, id)
 			r.log.InfoContext(ctx, "removed the entry from the EtcdCluster; the node holds no member", "cluster", id)
-		case ctx.Err() == nil && r.report(id).logged.ChangedError("entry", err):
+		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("entry", err):
 			r.log.WarnContext(ctx, "failed to remove the entry from the EtcdCluster; retrying", "err", err)
 		}
 	}
@@ -335,7 +335,7 @@ func (r *clusterReporter) reportAbsence(ctx context.Context, node *corev1.Node, 
 		case err == nil:
 			delete(r.reports, id)
 			r.log.InfoContext(ctx, "reported that the member which is bound to the node is gone", "cluster", id)
-		case ctx.Err() == nil && r.report(id).logged.ChangedError("entry", err):
+		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("entry", err):
 			r.log.WarnContext(ctx, "failed to report that the member is gone; retrying", "err", err)
 		}
 	}

@@ -123,7 +123,7 @@ func (s *store[T]) logResult(ctx context.Context, err error) {
 		return
 	}
 	s.mu.Lock()
-	changed := s.logged.ChangedError("requests", err)
+	changed := s.logged.ChangedErrorKind("requests", err)
 	s.mu.Unlock()
 	switch {
 	case !changed:

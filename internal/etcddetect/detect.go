@@ -8,14 +8,14 @@
 // The steps of a scan are in detect.go. A server that runs comes from process.go (which processes),
 // running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods, which do not
 // count). One that does not run comes from stopped.go, unit.go with command.go and shell.go, and
-// manifest.go (static pods). layout.go and program.go contain what distributions do, settings.go the
-// settings of etcd, credential.go its certificates, wal.go the member in a data directory, and
+// manifest.go (static pods). layout.go and program.go contain what distributions do, settings.go
+// the settings of etcd, credential.go its certificates, wal.go the member in a data directory, and
 // watchlist.go what to watch.
 //
 // A path is one of three kinds. The server's path is valid in the root directory of its process or
 // container, and the settings name it. The host's path is valid in the host's root directory: the
-// paths of unit files, of layouts and of the watchlist. The agent's path can be opened by the agent:
-// it begins with --host-root or with /proc/PID/root. The evidence contains the agent's paths.
+// paths of unit files, of layouts and of the watchlist. The agent's path begins with --host-root or
+// with /proc/PID/root, and the agent can open it. The evidence contains the agent's paths.
 package etcddetect
 
 import (
@@ -125,7 +125,7 @@ func (s *hostScan) addUnits(ctx context.Context) {
 	s.addInstances()
 }
 
-// A detectedServer is a detected server with its data directory, which identifies it: etcd locks the
+// A detectedServer is an etcd server with its data directory, which identifies it: etcd locks the
 // directory, so that no two servers share one.
 type detectedServer struct {
 	evidence.Server

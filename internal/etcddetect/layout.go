@@ -164,7 +164,7 @@ func (s *hostScan) distributionOf(f detectedServer) v1alpha1.Distribution {
 }
 
 // hasManifestBeside reports whether a data directory is the one of a program that runs etcd as a
-// static pod and has its own data directory elsewhere: <programDir>/server/db/etcd of <programDir>/rke2.
+// static pod and has its own data directory elsewhere: DIR/server/db/etcd of DIR/rke2.
 func (l distroLayout) hasManifestBeside(dir string) bool {
 	programDir, isBelow := strings.CutSuffix(dir, "/"+l.program.etcdDir)
 	return l.program.manifest != "" && isBelow && path.IsAbs(programDir)

@@ -138,7 +138,8 @@ func (s *hostScan) addScriptUnits() {
 		if known || found.HasData == nil || !*found.HasData {
 			continue
 		}
-		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of systemd unit %s", found.serverDataDir, unit.Name)
+		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of systemd unit %s",
+			found.serverDataDir, unit.Name)
 		found.Config.File = existingPath(s.root.Resolve, unit.envFile)
 		found.Credentials = s.credentials(settings, unit.envFile, s.root.Resolve)
 		s.found = append(s.found, found)
@@ -176,7 +177,8 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.dirInfo != nil && os.SameFile(f.dirInfo, info) }) {
+	isSame := func(f detectedServer) bool { return f.dirInfo != nil && os.SameFile(f.dirInfo, info) }
+	if slices.ContainsFunc(s.found, isSame) {
 		return nil
 	}
 	has, err := hasMember(s.root, dir)

@@ -104,7 +104,8 @@ func (u *etcdUnit) dataDirDoubt(loaded loadedSettings, found detectedServer) str
 	case u.command.inContainer && (!path.IsAbs(dataDir) || u.volumeOf(dataDir) == ""):
 		return "its data is in the container and not in a directory of the host"
 	case u.command.inContainer && found.dirInfo == nil && u.command.engineVolumes[u.volumeOf(dataDir)]:
-		return fmt.Sprintf("its data is in a volume of the container engine, and the volume is not at %s", found.serverDataDir)
+		return fmt.Sprintf("its data is in a volume of the container engine, and the volume is not at %s",
+			found.serverDataDir)
 	case path.IsAbs(dataDir) && u.command.afterShell && loaded.file == "" && parseFlags(u.command.args)["data-dir"] == "":
 		return fmt.Sprintf("a shell runs before it and may set a data directory other than %s", dataDir)
 	case path.IsAbs(dataDir):

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/systemd"
@@ -66,8 +67,8 @@ func (w *watchlist) update(s *hostScan) {
 	}
 }
 
-// persistentHostPath returns the host's path for a path of the agent, or "" for a path in a process's
-// own root, which ends with the process.
+// persistentHostPath returns the host's path for a path of the agent, or "" for a path in a
+// process's own root, which ends with the process.
 func (s *hostScan) persistentHostPath(agentPath string) string {
 	name, below := strings.CutPrefix(agentPath, strings.TrimSuffix(string(s.root), "/")+"/")
 	if !below || strings.HasPrefix(name, "proc/") {
@@ -175,6 +176,12 @@ func (d *Detector) Units() ([]string, <-chan struct{}) {
 		units = append(units, l.units...)
 	}
 	return units, d.watchlist.newUnits
+}
+
+// StartDelays are the times after which a host is read again while a server starts. Its control
+// group exists before its program runs, and the program runs before it answers.
+func StartDelays() []time.Duration {
+	return []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second}
 }
 
 func dataDirTarget(dir string) hostfs.Target {

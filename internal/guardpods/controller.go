@@ -117,7 +117,7 @@ func (c *Controller) newInformer() error {
 	}, &corev1.Pod{}, 0)
 	var logged loop.LogOnce
 	err := c.pods.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *toolscache.Reflector, err error) {
-		if ctx.Err() == nil && logged.ChangedError("", err) {
+		if ctx.Err() == nil && logged.ChangedErrorKind("", err) {
 			c.Log.WarnContext(ctx, "failed to watch guard pods; retrying", "err", err)
 		}
 	})
@@ -146,7 +146,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	loop.Rounds{
 		Do: c.reconcile, Pause: c.Pause, Wake: c.wake, Idle: c.untilNextRound,
 		Done: func(err error) {
-			if c.logged.ChangedError("round", err) && err != nil {
+			if c.logged.ChangedErrorKind("round", err) && err != nil {
 				c.Log.ErrorContext(ctx, "failed to reconcile the guard pods; retrying", "err", err)
 			}
 		},

@@ -129,7 +129,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	loop.Rounds{
 		Do: w.checkNodes, Pause: w.interval(), Idle: func() time.Duration { return 0 },
 		Done: func(err error) {
-			if w.logged.ChangedText("", err) && err != nil {
+			if w.logged.ChangedErrorText("", err) && err != nil {
 				w.options.Log.ErrorContext(ctx, "failed to check all holds; retrying", "err", err)
 			}
 		},

@@ -118,7 +118,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			Do: k.reconcileAll, Pause: k.Pause, Wake: k.wake,
 			Idle: func() time.Duration { return max(0, k.Tick-k.Pause) },
 			Done: func(err error) {
-				if k.logged.ChangedText("round", err) && err != nil {
+				if k.logged.ChangedErrorText("round", err) && err != nil {
 					k.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", err)
 				}
 			},

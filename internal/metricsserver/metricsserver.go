@@ -126,7 +126,7 @@ func (g *Guard) answer(r *http.Request) clientAnswer {
 func (g *Guard) logFailure(ctx context.Context, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.logged.ChangedError("", err) && err != nil {
+	if g.logged.ChangedErrorKind("", err) && err != nil {
 		g.log.WarnContext(ctx, "failed to authenticate a client of the metrics port", "err", err)
 	}
 }

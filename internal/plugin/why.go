@@ -44,8 +44,8 @@ func (s *session) why(ctx context.Context, node string, format reportFormat) err
 	if err != nil {
 		return err
 	}
-	ask := func(ctx context.Context) []report.Removal { return []report.Removal{askRemoval(ctx, kube, node)} }
-	removal := s.askUntil(ctx, ask, canRemoveOptions{})[0]
+	ask := func(ctx context.Context) []report.Removal { return []report.Removal{dryRunDeletion(ctx, kube, node)} }
+	removal := s.pollAnswers(ctx, ask, canRemoveOptions{})[0]
 	state, err := readState(ctx, kube)
 	if err != nil {
 		return err
