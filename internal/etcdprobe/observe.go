@@ -26,7 +26,7 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 	return p.ObserveEarly(ctx, server, identity, nil)
 }
 
-// ObserveEarly is Observe that also reports what it has found when EarlyAfter has passed and some
+// ObserveEarly is Observe that also reports what it has found when earlyAfter has passed and some
 // members have not answered. It calls early at most once, and only with a confirmed list, the
 // alarms, and proof that a quorum is healthy: anything less allows nothing.
 func (p *Prober) ObserveEarly(
@@ -57,14 +57,14 @@ func (p *Prober) ObserveEarly(
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	o.Access = p.access(server)
-	p.probeMembers(ctx, local, list, prefetched, &o, earlyReport{began.Add(EarlyAfter), early})
+	p.probeMembers(ctx, local, list, prefetched, &o, earlyReport{began.Add(earlyAfter), early})
 	o.Time = metav1.Now()
 	return withinLimits(o)
 }
 
-// EarlyAfter is the time after which an observation is reported although some members have not
+// earlyAfter is the time after which an observation is reported although some members have not
 // answered. Members that work answer within a few milliseconds.
-const EarlyAfter = 100 * time.Millisecond
+const earlyAfter = 100 * time.Millisecond
 
 // notYet is the reason of a member that has not answered when an observation is reported early.
 const notYet = "it has not answered yet"

@@ -46,7 +46,7 @@ func (u *uninstaller) clean(ctx context.Context) error {
 	if err := u.waitForPods(ctx); err != nil {
 		return errors.Join(append(failed, err)...)
 	}
-	if u.isSurvey {
+	if u.collectsRights {
 		return errors.Join(failed...)
 	}
 	if !u.DryRun {
@@ -70,7 +70,7 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 	var closed *closedNode
 	var changed bool
 	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // almost a minute
-	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
+	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isTransient(err) }, func() error {
 		node := new(corev1.Node)
 		if err := u.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 			return fmt.Errorf("reading node %s: %w", name, err)
@@ -101,8 +101,8 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 	return err
 }
 
-// isPassing reports whether an error of a write ends by itself.
-func isPassing(err error) bool {
+// isTransient reports whether an error of a write ends by itself.
+func isTransient(err error) bool {
 	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
 }
 
