@@ -97,8 +97,8 @@ func parseInspect(args []string) (inspectFlags, error) {
 	if i.output != "text" && i.output != "json" {
 		return i, cli.UsageErrorf("-o %q is unknown; use text or json", i.output)
 	}
-	for _, check := range []func(*flags) error{checkHost, checkGates, checkEtcd, checkTimes} {
-		if err := check(&i.flags); err != nil {
+	for _, step := range []func(*flags) error{completeHost, completeGates, completeEtcd, checkTimes} {
+		if err := step(&i.flags); err != nil {
 			return i, err
 		}
 	}

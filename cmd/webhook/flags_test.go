@@ -29,7 +29,7 @@ func TestParseDefaults(t *testing.T) {
 		holds:       readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen:      ":9443", metricsListen: ":8080", healthListen: ":8081",
 		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
-		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, certSettle: 10 * time.Minute,
+		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, caDistributionTime: 10 * time.Minute,
 		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},
 	}, got)
 }

@@ -72,12 +72,12 @@ func (p *reviewPort) ready() error {
 	return nil
 }
 
-// serve opens the port as soon as the replica can answer reviews, and answers them until ctx
+// serve opens the port as soon as the replica can answer reviews, and answers them until sigterm
 // ends. The API server needs a moment to use another replica, so serve takes new reviews for
-// lingerTime after ctx has ended, and returns when the last one is answered. The context running
-// must live as long: it ends only if a part fails that reviews need.
-func (p *reviewPort) serve(ctx, running context.Context) error {
-	starting, cancel := withEnd(running, ctx, 0)
+// lingerTime after that, and returns when the last one is answered. The context parts must live as
+// long: it ends only if a part fails that reviews need.
+func (p *reviewPort) serve(sigterm, parts context.Context) error {
+	starting, cancel := withEnd(parts, sigterm, 0)
 	defer cancel()
 	for _, needed := range []<-chan struct{}{p.synced, p.certificates.Loaded()} {
 		select {
@@ -90,14 +90,14 @@ func (p *reviewPort) serve(ctx, running context.Context) error {
 	if err := p.reviews.Mount(mux); err != nil {
 		return err
 	}
-	server := cli.NewServer(closeConnections(ctx, mux), p.log)
+	server := cli.NewServer(closeConnections(sigterm, mux), p.log)
 	p.reviews.LimitConnections(server)
 	listener, err := new(net.ListenConfig).Listen(starting, "tcp", p.listen)
 	if err != nil {
 		return fmt.Errorf("listening on --listen: %w", err)
 	}
 	p.isOpen.Store(true)
-	lingering, cancel := withEnd(running, ctx, lingerTime)
+	lingering, cancel := withEnd(parts, sigterm, lingerTime)
 	defer cancel()
 	listener = tls.NewListener(listener, tlsConfig(p.config, p.certificates.GetCertificate))
 	return cli.Serve(lingering, server, listener, drainTime)
@@ -114,7 +114,7 @@ func closeConnections(ctx context.Context, next http.Handler) http.Handler {
 	})
 }
 
-// withEnd returns a context that ends with ctx, and a delay after the context end.
+// withEnd returns a context that ends when ctx ends, or when delay has passed since end ended.
 func withEnd(ctx, end context.Context, delay time.Duration) (context.Context, context.CancelFunc) {
 	merged, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(end, func() {
