@@ -314,11 +314,10 @@ func isMember(n *corev1.Node) bool {
 	return n.Labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue
 }
 
+// condition returns the condition of this type, or an empty one.
 func condition(n *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == of {
-			return c
-		}
+	if c := readiness.FindCondition(n, of); c != nil {
+		return *c
 	}
 	return corev1.NodeCondition{}
 }

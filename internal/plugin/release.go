@@ -54,6 +54,8 @@ type nodeChange struct {
 	effects, commands []string
 	desired           nodepatch.Desired
 	done              string
+	// isDone means that the Node is as wanted already. The effects say so.
+	isDone bool
 }
 
 // changeNode plans a change of one Node, shows it, and makes it.
@@ -72,7 +74,7 @@ func (s *session) changeNode(
 	if err != nil {
 		return err
 	}
-	if len(shown.commands) == 0 {
+	if shown.isDone {
 		fmt.Fprintln(s.Out, strings.Join(shown.effects, "\n"))
 		return nil
 	}
@@ -246,10 +248,8 @@ func heldBecause(n *corev1.Node, record readiness.Record) string {
 	if !record.Since.IsZero() {
 		text = " since " + record.Since.Format(time.RFC3339)
 	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == readiness.NetworkHeld {
-			return text + ": " + c.Message
-		}
+	if c := readiness.FindCondition(n, readiness.NetworkHeld); c != nil {
+		return text + ": " + c.Message
 	}
 	return text + ", and no agent has read its host yet"
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
@@ -24,12 +23,7 @@ func (s *session) whyCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "why NODE", Short: "Show everything that Holdfast says about one node", Long: whyHelp,
 		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.completeNode,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return cli.UsageErrorf("name one node")
-			}
-			return nil
-		},
+		Args: oneArgument("node"),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.why(command.Context(), args[0], format)
 		},

@@ -50,6 +50,7 @@ func (u *uninstaller) clean(ctx context.Context) error {
 		return errors.Join(failed...)
 	}
 	if !u.DryRun {
+		// The second run repeats what failed in the first, so its error replaces that one.
 		failed = []error{u.removeHooks(ctx)}
 	}
 	nodes := &corev1.NodeList{}
@@ -113,10 +114,10 @@ func isTransient(err error) bool {
 // may not be Holdfast's any more, or is now, so the script ends.
 func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
 	if len(patches) > 0 {
-		hold := strings.ReplaceAll(node.Annotations[readiness.HoldAnnotation], "'", `'\''`)
-		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}')\" = '%s' || "+
+		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}')\" = %s || "+
 			"{ echo 'the hold of node %s has changed: print the script again' >&2; exit 1; }\n",
-			u.Kubectl, node.Name, strings.ReplaceAll(readiness.HoldAnnotation, ".", `\.`), hold, node.Name)
+			u.Kubectl, node.Name, strings.ReplaceAll(readiness.HoldAnnotation, ".", `\.`),
+			quoted(node.Annotations[readiness.HoldAnnotation]), node.Name)
 	}
 	for _, p := range patches {
 		commands, body, err := u.unversioned(node, p.Body)
@@ -133,14 +134,18 @@ func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch)
 		if p.Subresource != "" {
 			subresource = " --subresource=" + p.Subresource
 		}
-		quoted := strings.ReplaceAll(string(body), "'", `'\''`)
-		_, err = fmt.Fprintf(u.Out, "%s patch node %s%s --type=%s -p '%s'\n",
-			u.Kubectl, node.Name, subresource, kind, quoted)
+		_, err = fmt.Fprintf(u.Out, "%s patch node %s%s --type=%s -p %s\n",
+			u.Kubectl, node.Name, subresource, kind, quoted(string(body)))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// quoted returns the text as one word of a POSIX shell.
+func quoted(text string) string {
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // unversioned returns the body of a patch with the UID of the Node instead of its version, and the

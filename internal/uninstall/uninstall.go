@@ -68,10 +68,10 @@ type uninstaller struct {
 
 // Run removes Holdfast. The order matters. First nodes are not born held and deletions are not
 // reviewed any more. Then the webhook and the agents stop, because they would restore what the next
-// step removes from Machines and Nodes. The hooks of Machines do not wait for a pod: one on a node
-// that does not report never ends, and the hook would keep its machine. The roles and the namespace
-// go last. Run can be repeated: what is gone already is no error. If Nodes or Machines cannot be
-// cleaned, the error names them, and the objects of the last step stay.
+// step removes from Machines and Nodes. Run removes the hooks before it waits for the pods: a pod
+// on an unreachable node never ends, and until then the hook would keep that node's machine. The
+// roles and the namespace go last. Run can be repeated: what is gone already is no error. If Nodes
+// or Machines cannot be cleaned, the error names them, and the objects of the last step stay.
 func Run(ctx context.Context, o Options) error {
 	u := &uninstaller{Options: o}
 	return u.run(ctx)

@@ -46,7 +46,7 @@ func PlanManualRelease(n *corev1.Node) ManualRelease {
 	if err == nil && record.Taint != "" && !hasTaint(n, record.Taint) {
 		return ManualRelease{TaintGone: true}
 	}
-	unavailable := findCondition(n, corev1.NodeNetworkUnavailable)
+	unavailable := FindCondition(n, corev1.NodeNetworkUnavailable)
 	byOthers := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason != HeldByHoldfast
 	partOfHold := err == nil && record.isFirstHold() && record.Taint == "" && !byOthers
 	return ManualRelease{

@@ -170,7 +170,7 @@ func (c *decisionCase) isMismatch() bool {
 	if c.record != nil {
 		return c.record.Reason == GatesMismatch
 	}
-	return findCondition(c.node, corev1.NodeReady) != nil
+	return FindCondition(c.node, corev1.NodeReady) != nil
 }
 
 // hasEnded reports whether the node is not held according to its record.

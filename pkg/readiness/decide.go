@@ -153,7 +153,7 @@ func (e holdEvaluation) decideBootUnknown() Decision {
 // Such a node is held only if the policy asks for that, and the node is not Ready and not known to
 // have been Ready, because then it runs nothing that a hold could disturb.
 func (e holdEvaluation) decideFirst() Decision {
-	ready := findCondition(e.node, corev1.NodeReady)
+	ready := FindCondition(e.node, corev1.NodeReady)
 	inService := ready != nil && ready.Status == corev1.ConditionTrue
 	switch {
 	case e.policy.TaintKey != "" && hasTaint(e.node, e.policy.TaintKey):

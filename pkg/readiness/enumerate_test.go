@@ -29,8 +29,8 @@ func (c *decisionCase) checkDecision(d Decision, after *corev1.Node) error {
 	cordonedAfter, taintedAfter := after.Spec.Unschedulable, hasTaint(after, holdTaint)
 	uncordons, untaints := cordonedBefore && !cordonedAfter, taintedBefore && !taintedAfter
 	opens, closes := uncordons || untaints, !cordonedBefore && cordonedAfter || !taintedBefore && taintedAfter
-	before := findCondition(c.node, corev1.NodeNetworkUnavailable)
-	now := findCondition(after, corev1.NodeNetworkUnavailable)
+	before := FindCondition(c.node, corev1.NodeNetworkUnavailable)
+	now := FindCondition(after, corev1.NodeNetworkUnavailable)
 	wasTrue := before != nil && before.Status == corev1.ConditionTrue
 	raises := now != nil && now.Status == corev1.ConditionTrue && !wasTrue
 	lowers := wasTrue && now.Status != corev1.ConditionTrue
@@ -138,7 +138,7 @@ func (c *decisionCase) checkSettled(end *corev1.Node) error {
 	if err != nil {
 		return nil
 	}
-	condition := findCondition(end, corev1.NodeNetworkUnavailable)
+	condition := FindCondition(end, corev1.NodeNetworkUnavailable)
 	isTrue := condition != nil && condition.Status == corev1.ConditionTrue
 	isByHoldfast := isTrue && condition.Reason == HeldByHoldfast
 	if r.State != Held && isByHoldfast {

@@ -124,7 +124,7 @@ const maxConditionSpread = 10 * time.Second
 // or comes back after the node lifecycle controller set all conditions to Unknown, sets Ready
 // together with the others. If Ready became False later than all of them, it was True before.
 func wasReady(n *corev1.Node) bool {
-	ready := findCondition(n, corev1.NodeReady)
+	ready := FindCondition(n, corev1.NodeReady)
 	if ready == nil || ready.Status != corev1.ConditionFalse {
 		return ready != nil && ready.Status == corev1.ConditionTrue
 	}
@@ -132,7 +132,7 @@ func wasReady(n *corev1.Node) bool {
 	for _, kind := range []corev1.NodeConditionType{
 		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 	} {
-		pressure := findCondition(n, kind)
+		pressure := FindCondition(n, kind)
 		if pressure == nil {
 			return false
 		}
@@ -221,7 +221,7 @@ func (e holdEvaluation) clearAutoscalerAnnotations() (gone map[string]*string, l
 
 // isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
 func (e holdEvaluation) isUnavailableByHoldfast() bool {
-	c := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
 	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
 }
 
@@ -230,7 +230,7 @@ func (e holdEvaluation) isUnavailableByHoldfast() bool {
 // another component still has a reason for it.
 func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
 	var taints []corev1.Taint
-	unavailable := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	unavailable := FindCondition(e.node, corev1.NodeNetworkUnavailable)
 	for _, t := range e.node.Spec.Taints {
 		if t.Effect != corev1.TaintEffectNoSchedule {
 			continue
@@ -282,7 +282,8 @@ func CordonOwner(n *corev1.Node) string {
 	return ""
 }
 
-func findCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+// FindCondition returns the condition of this type, or nil.
+func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == kind {
 			return &n.Status.Conditions[i]

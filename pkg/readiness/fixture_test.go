@@ -229,7 +229,7 @@ func outcomeOf(t *testing.T, d Decision) holdOutcome {
 // updateTaints does what the node lifecycle controller does: it adds and removes the taints
 // that follow from the cordon and the condition.
 func updateTaints(n *corev1.Node) {
-	c := findCondition(n, corev1.NodeNetworkUnavailable)
+	c := FindCondition(n, corev1.NodeNetworkUnavailable)
 	setTaint(n, corev1.TaintNodeUnschedulable, n.Spec.Unschedulable)
 	setTaint(n, corev1.TaintNodeNetworkUnavailable, c != nil && c.Status == corev1.ConditionTrue)
 }
@@ -272,7 +272,7 @@ func write(n *corev1.Node, d Decision, between nodeOption) (half, whole *corev1.
 	}
 	status := func(n *corev1.Node) {
 		for _, c := range d.Conditions {
-			if before := findCondition(n, c.Type); before != nil {
+			if before := FindCondition(n, c.Type); before != nil {
 				*before = c
 			} else {
 				n.Status.Conditions = append(n.Status.Conditions, c)

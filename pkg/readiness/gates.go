@@ -266,7 +266,7 @@ func (e holdEvaluation) missingCondition(wanted string) string {
 	case kind == corev1.NodeNetworkUnavailable:
 		want = corev1.ConditionFalse
 	}
-	c := findCondition(e.node, kind)
+	c := FindCondition(e.node, kind)
 	switch {
 	case c == nil:
 		return fmt.Sprintf("condition %s=%s, which is not set", kind, want)

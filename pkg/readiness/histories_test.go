@@ -39,7 +39,7 @@ func setUnavailable(n *corev1.Node, status corev1.ConditionStatus, reason string
 	c := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, LastHeartbeatTime: metav1.NewTime(at),
 	}
-	if before := findCondition(n, c.Type); before != nil {
+	if before := FindCondition(n, c.Type); before != nil {
 		*before = c
 		return
 	}

@@ -62,14 +62,14 @@ func (e holdEvaluation) keepHold() Decision {
 	}
 	// A hold that began with the node has no event of its own: most holds are of this kind,
 	// and the condition and the event of the release are enough. This saves requests.
-	before := findCondition(e.node, NetworkHeld)
+	before := FindCondition(e.node, NetworkHeld)
 	if e.record.Reason != NewNode && (before == nil || before.Status != corev1.ConditionTrue) {
 		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
 	}
 	if !e.record.isFirstHold() || e.taintKey() != "" {
 		return e.clearUnavailable(d)
 	}
-	c := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
 	if c == nil || (c.Status != corev1.ConditionTrue && !isBootIndependent(c)) {
 		if plugin := e.clearedReason(); plugin != "" {
 			record := e.recordToWrite(&d)

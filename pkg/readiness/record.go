@@ -195,7 +195,7 @@ func (e holdEvaluation) currentStamps() map[string]Stamp {
 	var found map[string]Stamp
 	for _, wanted := range e.policy.gateNames(GateCondition) {
 		kind, _, _ := strings.Cut(wanted, "=")
-		c := findCondition(e.node, corev1.NodeConditionType(kind))
+		c := FindCondition(e.node, corev1.NodeConditionType(kind))
 		if c == nil || lastWritten(c) == "" {
 			continue
 		}
@@ -229,7 +229,7 @@ func (e holdEvaluation) stampedRecord() *Record {
 // it, because the leader may overwrite the condition and does not know the agent's gates.
 func (e holdEvaluation) clearedReason() string {
 	const kind = corev1.NodeNetworkUnavailable
-	c := findCondition(e.node, kind)
+	c := FindCondition(e.node, kind)
 	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast {
 		return ""
 	}

@@ -246,7 +246,7 @@ func TestRegisteredWithTaint(t *testing.T) {
 			require.Equal(t, held.Format(), waiting.Annotations[HoldAnnotation])
 			require.True(t, hasTaint(waiting, key))
 			require.False(t, waiting.Spec.Unschedulable)
-			require.Equal(t, corev1.ConditionTrue, findCondition(waiting, NetworkHeld).Status)
+			require.Equal(t, corev1.ConditionTrue, FindCondition(waiting, NetworkHeld).Status)
 			for how, begin := range map[string]*corev1.Node{"held first": waiting, "gates already open": n} {
 				end, err := settle(begin, readyFacts(), policy, unchanged)
 				require.NoError(t, err, how)

@@ -96,7 +96,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 		e.facts.BootID = record.BootID
 	}
 	check := HoldCheck{AgentSeen: e.hasAgent(h)}
-	c := findCondition(n, etcdMemberCondition)
+	c := FindCondition(n, etcdMemberCondition)
 	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
 		e.facts.Etcd = Absent // An agent has scanned for etcd, and no other node lists a member here.
 	}
@@ -150,7 +150,7 @@ func IsHoldOver(n *corev1.Node) bool {
 // with the reason GoingDown is from the previous boot. It is of this boot if the hold began in
 // this boot, or if the leader has observed another report before it.
 func (e holdEvaluation) hasAgent(h HoldHistory) bool {
-	c := findCondition(e.node, NetworkHeld)
+	c := FindCondition(e.node, NetworkHeld)
 	switch {
 	case c == nil || c.Reason == AgentMissing || c.Reason == Overdue:
 		return false
@@ -162,21 +162,21 @@ func (e holdEvaluation) hasAgent(h HoldHistory) bool {
 
 // ReportsShutdown reports whether the condition NetworkHeld has the reason GoingDown.
 func ReportsShutdown(n *corev1.Node) bool {
-	c := findCondition(n, NetworkHeld)
+	c := FindCondition(n, NetworkHeld)
 	return c != nil && c.Reason == GoingDown
 }
 
 // isUnfinished reports whether a condition still reports a hold that has ended according to
 // the record: the second write of a release is missing.
 func (e holdEvaluation) isUnfinished() bool {
-	c := findCondition(e.node, NetworkHeld)
+	c := FindCondition(e.node, NetworkHeld)
 	return e.isUnavailableByHoldfast() || c != nil && c.Status == corev1.ConditionTrue
 }
 
 // isUnreachable reports whether the kubelet has stopped reporting (node lifecycle controller,
 // NodeStatusUnknown).
 func (e holdEvaluation) isUnreachable() bool {
-	ready := findCondition(e.node, corev1.NodeReady)
+	ready := FindCondition(e.node, corev1.NodeReady)
 	return ready != nil && ready.Status == corev1.ConditionUnknown
 }
 
@@ -211,7 +211,7 @@ func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, 
 	case !agent:
 		return e.reportMissingAgent(Overdue, EventOverdue, limits.Hold.String()+kept, limits)
 	}
-	c := findCondition(e.node, NetworkHeld) // It exists, because an agent has written it.
+	c := FindCondition(e.node, NetworkHeld) // It exists, because an agent has written it.
 	return Decision{}, &Event{Type: corev1.EventTypeWarning, Reason: EventOverdue, Message: fmt.Sprintf(
 		"held for more than %s; the agent's last message: %s. To check the agent: `%s`. %s",
 		limits.Hold.String()+kept, c.Message, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))}

@@ -235,7 +235,7 @@ func TestLeaderKeepsPluginReason(t *testing.T) {
 	d := CheckHold(n, ofAge(2*time.Minute), testLimits(), noon()).Decision
 	require.Equal(t, "CalicoIsUp", d.Record.NetworkUp)
 	n = writeAll(n, d)
-	require.Equal(t, HeldByHoldfast, findCondition(n, corev1.NodeNetworkUnavailable).Reason)
+	require.Equal(t, HeldByHoldfast, FindCondition(n, corev1.NodeNetworkUnavailable).Reason)
 	require.Nil(t, CheckHold(n, ofAge(3*time.Minute), testLimits(), noon()).Decision.Record, "recorded once")
 	later := Decide(n, readyFacts(), Policy{Force: []string{"condition:NetworkUnavailable"}}, noon())
 	require.Equal(t, Released, later.Record.State, later.Message)
