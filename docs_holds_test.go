@@ -21,7 +21,7 @@ func holdConditions() map[string]string {
 	for name, c := range holdCases() {
 		found[name] = yamlOf(readiness.Decide(c.node, c.facts, c.policy, now).Conditions[0])
 	}
-	limits := readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
+	limits := readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
 	for name, age := range map[string]time.Duration{"AgentMissing": limits.Agent, "Overdue": limits.Hold} {
 		check := readiness.CheckHold(heldNode(), readiness.HoldHistory{Age: age}, limits, now)
 		found[name] = yamlOf(check.Decision.Conditions[0])

@@ -166,10 +166,11 @@ func parse(args []string) (config, error) {
 	if err := cli.ParseFlags(f.flagSet(), args, "--node=NAME"); err != nil {
 		return config{}, err
 	}
-	for _, check := range []func(*flags) error{
-		checkNode, checkHost, checkHold, checkGates, checkEtcd, checkTimes, checkOutput, checkInventory,
+	for _, step := range []func(*flags) error{
+		checkNode, completeHost, completeHold, completeGates, completeEtcd, checkTimes, completeOutput,
+		completeInventory,
 	} {
-		if err := check(&f); err != nil {
+		if err := step(&f); err != nil {
 			return config{}, err
 		}
 	}
@@ -187,7 +188,7 @@ func checkNode(f *flags) error {
 	return nil
 }
 
-func checkHost(f *flags) error {
+func completeHost(f *flags) error {
 	f.host.CNIConfDirs, f.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
 	if f.confDirs != "" {
 		f.host.CNIConfDirs = strings.Split(f.confDirs, ",")
@@ -213,7 +214,7 @@ func checkAbsolute(name string, paths ...string) error {
 	return nil
 }
 
-func checkHold(f *flags) error {
+func completeHold(f *flags) error {
 	switch f.holdMode {
 	case "cordon":
 		if f.taintKey != "" {
@@ -247,7 +248,7 @@ func taintPrefixes() []string {
 	return []string{"holdfast.dev", "readiness.k8s.io", "startup-taint.cluster-autoscaler.kubernetes.io"}
 }
 
-func checkGates(f *flags) error {
+func completeGates(f *flags) error {
 	if f.gates != "auto" {
 		f.policy.Force = strings.Split(f.gates, ",")
 	}
@@ -264,7 +265,7 @@ func checkGates(f *flags) error {
 	return nil
 }
 
-func checkEtcd(f *flags) error {
+func completeEtcd(f *flags) error {
 	if f.etcdCA == "" && f.etcdCert == "" && f.etcdKey == "" {
 		return nil
 	}
@@ -291,7 +292,7 @@ func checkTimes(f *flags) error {
 	return nil
 }
 
-func checkOutput(f *flags) (err error) {
+func completeOutput(f *flags) (err error) {
 	if f.log, err = f.logFlags.Options(); err != nil {
 		return err
 	}
@@ -309,7 +310,7 @@ func checkOutput(f *flags) (err error) {
 	return nil
 }
 
-func checkInventory(f *flags) error {
+func completeInventory(f *flags) error {
 	if f.spcInventory == "" {
 		return nil
 	}

@@ -97,8 +97,8 @@ func parseInspect(args []string) (inspectFlags, error) {
 	if i.output != "text" && i.output != "json" {
 		return i, cli.UsageErrorf("-o %q is unknown; use text or json", i.output)
 	}
-	for _, check := range []func(*flags) error{checkHost, checkGates, checkEtcd, checkTimes} {
-		if err := check(&i.flags); err != nil {
+	for _, step := range []func(*flags) error{completeHost, completeGates, completeEtcd, checkTimes} {
+		if err := step(&i.flags); err != nil {
 			return i, err
 		}
 	}
@@ -115,7 +115,7 @@ func inspect(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	machine, err := host.New(options.host)
+	observedHost, err := host.New(options.host)
 	if err != nil {
 		return cli.UsageErrorf("--host-root: %v", err)
 	}
@@ -124,7 +124,7 @@ func inspect(ctx context.Context, args []string, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, inspectBudget)
 	defer cancel()
-	r := observeHost(ctx, machine, options)
+	r := observeHost(ctx, observedHost, options)
 	if options.output == "json" {
 		err = r.writeJSON(out)
 	} else {
@@ -160,15 +160,15 @@ func checkHostRoot(root string) error {
 }
 
 // observeHost reads the host, probes the etcd servers on it, and decides as the agent would.
-func observeHost(ctx context.Context, machine *host.Host, options inspectFlags) report {
+func observeHost(ctx context.Context, observedHost *host.Host, options inspectFlags) report {
 	prober := etcdprobe.New(etcdprobe.Options{Timeout: options.probeTimeout, HostRoot: hostfs.Root(options.host.Root)})
 	defer prober.Close()
-	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: machine.Network(ctx)}
+	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: observedHost.Network(ctx)}
 	r.Host.BootID = r.Network.BootID
 	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
-	look := machine.Findings(ctx)
-	r.Etcd = etcdReport{Found: []foundReport{}, Unknown: look.Unknown, Notes: look.Notes}
-	for _, server := range look.Found {
+	scan := observedHost.Findings(ctx)
+	r.Etcd = etcdReport{Found: []foundReport{}, Unknown: scan.Unknown, Notes: scan.Notes}
+	for _, server := range scan.Found {
 		found := foundReport{FoundServer: evidence.FoundServer{Server: server}}
 		// Like the agent, probe a server whose process is not visible too.
 		if options.askEtcd && (options.staticPods || !server.InCluster) {
@@ -180,7 +180,7 @@ func observeHost(ctx context.Context, machine *host.Host, options inspectFlags) 
 		}
 		r.Etcd.Found = append(r.Etcd.Found, found)
 	}
-	r.OpenStack = describeMachine(machine.Machine(), options.providerID)
+	r.OpenStack = describeMachine(observedHost.MachineIDs(), options.providerID)
 	r.Decision = r.decide(options)
 	r.Result, r.Conclusion = r.Decision.conclude()
 	return r

@@ -141,7 +141,7 @@ func describeHost(root string) hostReport {
 // a field of the Node, which an inspection does not read. So it is the given ID, else the
 // kubelet's flag, else the ID that the cloud provider derives from cloud-init's instance
 // ID.
-func describeMachine(m host.Machine, given string) *openstackReport {
+func describeMachine(m host.MachineIDs, given string) *openstackReport {
 	id, source := given, "--provider-id"
 	if id == "" {
 		id, source = m.ProviderID, "the kubelet's --provider-id"

@@ -5,17 +5,13 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"runtime/debug"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -30,7 +26,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/host"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/metricsserver"
 	"github.com/holdfast-dev/holdfast/internal/nodenet"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
@@ -69,7 +64,7 @@ func (c commandLine) execute(ctx context.Context, args []string) int {
 	if len(args) > 0 && args[0] == "inspect" {
 		help = "holdfast-agent inspect --help"
 	}
-	return cli.ExitCode(c.errOut, "agent", help, c.dispatch(ctx, args))
+	return cli.ReportError(c.errOut, "agent", help, c.dispatch(ctx, args))
 }
 
 func (c commandLine) dispatch(ctx context.Context, args []string) error {
@@ -151,14 +146,14 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 		return nil, err
 	}
 	cfg.host.Log = log
-	machine, err := host.New(cfg.host)
+	observedHost, err := host.New(cfg.host)
 	if err != nil {
 		return nil, err
 	}
 	parts := agent.Config{
 		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network: machine.Network, ProbeGate: nodenet.Probe,
-		AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: machine.Watch,
+		Network: observedHost.Network, ProbeGate: nodenet.Probe,
+		AllowShutdown: observedHost.EndShutdownDelay, Etcd: observedHost.Etcd, Watch: observedHost.Watch,
 		Identify: prober.Identify, Observe: prober.ObserveEarly, ListMembers: prober.ListMembers,
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}
@@ -192,73 +187,4 @@ func newRegistry(parts ...prometheus.Collector) (*prometheus.Registry, error) {
 		}
 	}
 	return registry, nil
-}
-
-const (
-	// portDrain limits how long the agent waits for running requests to its ports.
-	portDrain = 2 * time.Second
-	// portRetry is the delay between two attempts to listen on a port that is in use.
-	portRetry = 10 * time.Second
-)
-
-// A port is an address on which the agent answers requests.
-type port struct {
-	flag, address string
-	handler       http.Handler
-	tls           *tls.Config // nil for plain HTTP
-}
-
-// openPorts returns the ports of the flags.
-func openPorts(
-	cfg config, healthy func(time.Time) error, metrics http.Handler, log *slog.Logger,
-) (ports []port, err error) {
-	if cfg.healthListen != "" {
-		mux := http.NewServeMux()
-		mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return healthy(time.Now()) }))
-		mux.Handle(metricsserver.Path, metrics)
-		ports = append(ports, port{flag: "--health-listen", address: cfg.healthListen, handler: mux})
-	}
-	if cfg.metricsListen == "" {
-		return ports, nil
-	}
-	api, err := restConfig(cfg.kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	guard, err := metricsserver.NewGuard(api, log)
-	if err != nil {
-		return nil, err
-	}
-	secure := port{flag: "--metrics-listen", address: cfg.metricsListen, handler: guard.Protect(metrics)}
-	secure.tls, err = metricsserver.SelfSigned(cfg.node)
-	return append(ports, secure), err
-}
-
-// serve answers requests until ctx ends. If the port is taken, it keeps retrying. The agent works
-// without its ports, but without that of its liveness probe the kubelet restarts it.
-func (p port) serve(ctx context.Context, log *slog.Logger) error {
-	var logged loop.LogOnce
-	for {
-		err := p.serveOnce(ctx, log)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if logged.Changed("", err.Error()) {
-			log.ErrorContext(ctx, "failed to serve a port; retrying", "flag", p.flag, "address", p.address, "err", err)
-		}
-		if err := loop.Wait(ctx, portRetry, nil); err != nil {
-			return err
-		}
-	}
-}
-
-func (p port) serveOnce(ctx context.Context, log *slog.Logger) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.address)
-	if err != nil {
-		return fmt.Errorf("listening on %s: %w", p.flag, err)
-	}
-	if p.tls != nil {
-		listener = tls.NewListener(listener, p.tls)
-	}
-	return cli.Serve(ctx, cli.NewServer(p.handler, log), listener, portDrain)
 }

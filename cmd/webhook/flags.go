@@ -28,7 +28,7 @@ type config struct {
 	departures   departure.Table
 	guardDrains  bool
 
-	holds readiness.Timeouts
+	holds readiness.HoldLimits
 
 	clusterAPI, karpenter bool
 
@@ -38,7 +38,7 @@ type config struct {
 	tlsCertFile, tlsKeyFile             string
 	tlsSecret                           string
 	caValidity, certValidity            time.Duration
-	certSettle                          time.Duration
+	caDistributionTime                  time.Duration
 	clientCAFile, clientName            string
 
 	spc          spcapi.Options
@@ -86,7 +86,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.tlsSecret, "tls-secret", "holdfast-webhook-tls", "")
 	set.DurationVar(&f.caValidity, "ca-validity", 5*365*24*time.Hour, "")
 	set.DurationVar(&f.certValidity, "cert-validity", 90*24*time.Hour, "")
-	set.DurationVar(&f.certSettle, "cert-settle", 10*time.Minute, "")
+	set.DurationVar(&f.caDistributionTime, "cert-settle", 10*time.Minute, "")
 	set.StringVar(&f.clientCAFile, "client-ca-file", "", "")
 	set.StringVar(&f.clientName, "client-name", "", "")
 	set.StringVar(&f.spc.BaseURL, "spc-url", "", "")
@@ -118,10 +118,11 @@ func parse(args []string) (config, error) {
 	}
 	f.given = map[string]bool{}
 	set.Visit(func(given *flag.Flag) { f.given[given.Name] = true })
-	for _, check := range []func(*flags) error{
-		checkNames, checkTimes, checkDepartures, checkHolds, checkAddresses, checkTLSFiles, checkClientCA, checkSPC, checkLog,
+	for _, step := range []func(*flags) error{
+		checkNames, checkTimes, completeDepartures, completeHolds, checkAddresses, checkTLSFiles, checkClientCA,
+		completeSPC, completeLog,
 	} {
-		if err := check(&f); err != nil {
+		if err := step(&f); err != nil {
 			return config{}, err
 		}
 	}
@@ -156,20 +157,20 @@ func checkTimes(f *flags) error {
 			"with three voters every value above 0 refuses every deletion", f.tolerance)
 	case f.leaseDuration < 3*time.Second || f.leaseDuration > 10*time.Minute:
 		return cli.UsageErrorf("--lease-duration=%s is out of range; use 3s to 10m", f.leaseDuration)
-	case f.caValidity <= 0 || f.certValidity <= 0 || f.certSettle <= 0:
+	case f.caValidity <= 0 || f.certValidity <= 0 || f.caDistributionTime <= 0:
 		return cli.UsageErrorf("--ca-validity, --cert-validity and --cert-settle must be above 0")
 	case f.certValidity > f.caValidity/2:
 		return cli.UsageErrorf("--cert-validity=%s is more than half of --ca-validity=%s; "+
 			"the certificate could be valid longer than its authority", f.certValidity, f.caValidity)
-	case f.certSettle > f.certValidity/3:
+	case f.caDistributionTime > f.certValidity/3:
 		return cli.UsageErrorf("--cert-settle=%s is more than a third of --cert-validity=%s; "+
-			"the certificate would expire during its renewal", f.certSettle, f.certValidity)
+			"the certificate would expire during its renewal", f.caDistributionTime, f.certValidity)
 	}
 	return nil
 }
 
-// checkDepartures checks the keys of marks, and adds them to the table.
-func checkDepartures(f *flags) error {
+// completeDepartures checks the keys of marks and adds them to the table.
+func completeDepartures(f *flags) error {
 	for _, key := range f.doomedTaints {
 		if problem := markKeyProblem(key); problem != "" {
 			return cli.UsageErrorf("--doomed-taint=%q %s", key, problem)
@@ -231,7 +232,8 @@ const (
 	releaseStuck = "release"
 )
 
-func checkHolds(f *flags) error {
+// completeHolds checks the flags of holds and sets their limits.
+func completeHolds(f *flags) error {
 	switch {
 	case f.onStuckHold != keepStuck && f.onStuckHold != releaseStuck:
 		return cli.UsageErrorf("--on-stuck-hold=%q is unknown; use keep or release", f.onStuckHold)
@@ -305,9 +307,9 @@ func checkClientCA(f *flags) error {
 // isSPCConfigured reports whether there is an SPC API: its token is required.
 func isSPCConfigured(o spcapi.Options) bool { return o.TokenFile != "" || o.SecretDir != "" }
 
-// checkSPC completes the flags from the environment and checks them. Its errors never
+// completeSPC completes the flags from the environment and checks them. Its errors never
 // repeat a value: the value may be the token, in the wrong flag.
-func checkSPC(f *flags) error {
+func completeSPC(f *flags) error {
 	if !isSPCConfigured(f.spc) {
 		if f.spc != (spcapi.Options{}) {
 			return cli.UsageErrorf("--spc-url, --spc-organization, --spc-cluster and --spc-ca-file have no effect " +
@@ -325,7 +327,8 @@ func checkSPC(f *flags) error {
 	return nil
 }
 
-func checkLog(f *flags) (err error) {
+// completeLog checks the flags of the log and sets its options.
+func completeLog(f *flags) (err error) {
 	f.log, err = f.logFlags.Options()
 	return err
 }

@@ -26,10 +26,10 @@ func TestParseDefaults(t *testing.T) {
 	require.Equal(t, config{
 		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
 		guardDrains: true,
-		holds:       readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
+		holds:       readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen:      ":9443", metricsListen: ":8080", healthListen: ":8081",
 		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
-		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, certSettle: 10 * time.Minute,
+		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, caDistributionTime: 10 * time.Minute,
 		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},
 	}, got)
 }
@@ -71,7 +71,7 @@ func TestParse(t *testing.T) {
 		"release stuck holds": {"--on-stuck-hold=release --agent-missing-after=1m " +
 			"--stuck-hold-after=20m --namespace=hf", func(c *config) {
 			c.namespace = "hf"
-			c.holds = readiness.Timeouts{Agent: time.Minute, Hold: 20 * time.Minute, Release: true, Namespace: "hf"}
+			c.holds = readiness.HoldLimits{Agent: time.Minute, Hold: 20 * time.Minute, Release: true, Namespace: "hf"}
 		}},
 		"marks of other programs": {
 			"--doomed-taint=example.com/gone --doomed-taint=NodeGoes --away-mark=example.org/ --away-mark=example.net/repair",

@@ -70,10 +70,14 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case err == nil:
 		err = run(ctx, cfg, errOut)
 	}
-	return cli.ExitCode(errOut, "webhook", "holdfast-webhook --help", err)
+	return cli.ReportError(errOut, "webhook", "holdfast-webhook --help", err)
 }
 
 // run starts the webhook and waits until ctx ends, which is success.
+//
+// Shutdown, in order: SIGTERM ends ctx and /readyz fails. The review port accepts for lingerTime,
+// then drains for at most drainTime. When it has returned, the manager, the certificate, the
+// metrics and the health server stop.
 func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	log := cfg.log.NewLogger(errOut)
 	klog.SetSlogLogger(log.With("library", "client-go"))
@@ -92,9 +96,7 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 			"listen", cfg.listen, "advice", "set --client-ca-file, or allow only the API server with a NetworkPolicy")
 	}
 
-	// Serve health from the start: a webhook that waits for the API server is alive, but
-	// not ready. It is served to the end, as is all else that reviews need: only the review
-	// server ends with ctx, and ends the group.
+	// Serve health from the start: a webhook that waits for the API server is alive, but not ready.
 	var ready atomic.Pointer[func() error]
 	check := readyCheck(ctx, &ready)
 	registry := newRegistry(check)

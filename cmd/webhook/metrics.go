@@ -47,11 +47,11 @@ func newMetricsPort(
 	if !cfg.metricsSecure {
 		return p, nil
 	}
-	guard, err := metricsserver.NewGuard(api, log)
+	authorizer, err := metricsserver.NewAuthorizer(api, log)
 	if err != nil {
 		return p, err
 	}
-	p.handler = guard.Protect(p.handler)
+	p.handler = authorizer.Require(p.handler)
 	p.tls, err = metricsserver.SelfSigned(cfg.service)
 	return p, err
 }

@@ -72,14 +72,14 @@ func (p *reviewPort) ready() error {
 	return nil
 }
 
-// serve opens the port as soon as the replica can answer reviews, and answers them until ctx
+// serve opens the port as soon as the replica can answer reviews, and answers them until sigterm
 // ends. The API server needs a moment to use another replica, so serve takes new reviews for
-// lingerTime after ctx has ended, and returns when the last one is answered. The context running
-// must live as long: it ends only if a part fails that reviews need. The Service then learns that
-// the replica is not ready, and serve takes new reviews for failureLingerTime. They are decided
-// from live reads: the caches may have stopped.
-func (p *reviewPort) serve(ctx, running context.Context) error {
-	starting, cancel := withEnd(running, ctx, 0)
+// lingerTime after that, and returns when the last one is answered. The context parts must live as
+// long: it ends only if a part fails that reviews need. The Service then learns that the replica is
+// not ready, and serve takes new reviews for failureLingerTime. They are decided from live reads:
+// the caches may have stopped.
+func (p *reviewPort) serve(sigterm, parts context.Context) error {
+	starting, cancel := withEnd(parts, sigterm, 0)
 	defer cancel()
 	for _, needed := range []<-chan struct{}{p.synced, p.certificates.Loaded()} {
 		select {
@@ -99,9 +99,9 @@ func (p *reviewPort) serve(ctx, running context.Context) error {
 		return fmt.Errorf("listening on --listen: %w", err)
 	}
 	p.isOpen.Store(true)
-	failing, cancel := withEnd(context.WithoutCancel(ctx), running, failureLingerTime)
+	failing, cancel := withEnd(context.WithoutCancel(sigterm), parts, failureLingerTime)
 	defer cancel()
-	lingering, cancel := withEnd(failing, ctx, lingerTime)
+	lingering, cancel := withEnd(failing, sigterm, lingerTime)
 	defer cancel()
 	listener = tls.NewListener(listener, tlsConfig(p.config, p.certificates.GetCertificate))
 	return cli.Serve(lingering, server, listener, drainTime)
@@ -118,7 +118,7 @@ func closeConnections(ctx context.Context, next http.Handler) http.Handler {
 	})
 }
 
-// withEnd returns a context that ends with ctx, and a delay after the context end.
+// withEnd returns a context that ends when ctx ends, or when delay has passed since end ended.
 func withEnd(ctx, end context.Context, delay time.Duration) (context.Context, context.CancelFunc) {
 	merged, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(end, func() {

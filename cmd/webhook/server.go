@@ -92,12 +92,12 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	if err != nil {
 		return err
 	}
-	machines, err := s.addMachines(m, store, reviews, recorder)
+	hooks, err := s.addMachines(m, store, reviews, recorder)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(
-		s.addLeader(ctx, m, store, machines, recorder), s.addGuardPods(ctx, m, store, core),
+		s.addLeader(ctx, m, store, hooks, recorder), s.addGuardPods(ctx, m, store, core),
 		s.addSPCInventory(m, store, core, recorder), s.addHoldWatcher(m, store, core, recorder),
 	); err != nil {
 		return err
@@ -150,7 +150,7 @@ func onLeader(run func(context.Context) error) manager.RunnableFunc {
 
 // addLeader adds the leader's loop.
 func (s webhookServer) addLeader(
-	ctx context.Context, m manager.Manager, store *clusterstore.Store, machines *machinehook.Controller,
+	ctx context.Context, m manager.Manager, store *clusterstore.Store, hooks *machinehook.Controller,
 	recorder record.EventRecorder,
 ) error {
 	options := leader.Options{
@@ -162,8 +162,8 @@ func (s webhookServer) addLeader(
 			recorder.Event(about, leader.EventType(reason), reason, message)
 		},
 	}
-	if machines != nil {
-		options.MachineEnding = machines.Ending
+	if hooks != nil {
+		options.MachineEnding = hooks.Ending
 	}
 	leaderLoop, err := leader.New(ctx, options)
 	if err != nil {
@@ -211,7 +211,7 @@ func (s webhookServer) addMachines(
 	if !s.clusterAPI && !s.karpenter {
 		return nil, nil //nolint:nilnil // There are no machines.
 	}
-	machines, err := dynamic.NewForConfigAndClient(s.api, m.GetHTTPClient())
+	dynamicClient, err := dynamic.NewForConfigAndClient(s.api, m.GetHTTPClient())
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for machines: %w", err)
 	}
@@ -220,7 +220,7 @@ func (s webhookServer) addMachines(
 		return nil, fmt.Errorf("creating a client for the kinds of machines: %w", err)
 	}
 	controller := machinehook.New(machinehook.Options{
-		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: machines,
+		ClusterAPI: s.clusterAPI, Karpenter: s.karpenter, Client: dynamicClient,
 		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
 		Cached:       machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
 		Live:         machinehook.EtcdSource{Nodes: store.LiveNodes, Clusters: store.LiveClusters},
@@ -322,7 +322,7 @@ func (s webhookServer) newCertificates(m manager.Manager) (certificateSource, er
 	return servingcert.New(servingcert.Options{
 		Client: uncached, Namespace: s.namespace, Secret: s.tlsSecret, Service: s.service,
 		Configuration: s.webhookConfiguration, CAValidity: s.caValidity, LeafValidity: s.certValidity,
-		Settle: s.certSettle, Log: s.log, Registerer: s.registry,
+		Settle: s.caDistributionTime, Log: s.log, Registerer: s.registry,
 	})
 }
 

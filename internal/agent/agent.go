@@ -184,9 +184,9 @@ func (a *Agent) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Healthy returns an error if the node loop has not made a pass for too long. A scan that hangs is
-// no such error: the scanner starts another one, and the scan of a restarted agent may hang as
-// well. Until it ended, that agent could not observe the members that this one knows.
+// Healthy returns an error if the node loop has not made a pass for too long. A hanging scan is not
+// an error. The scan of a restarted agent may hang as well, and until it ends that agent knows no
+// member to observe.
 func (a *Agent) Healthy(now time.Time) error { return a.nodeLoop.checkProgress(now) }
 
 func (a *Agent) onHostChange() {

@@ -64,14 +64,15 @@ func decide(in nodeInputs) (nodeDecision, error) {
 	}
 	in.facts.Etcd = etcdPresence(d.protection)
 	d.hold = readiness.Decide(in.node, in.facts, in.policy, in.now)
-	d.urgent = sanitized(nodepatch.OfHold(d.hold))
+	d.urgent = nodepatch.OfHold(d.hold)
+	sanitize(&d.urgent)
 	d.rest = nodepatch.Desired{Labels: map[string]*string{}, Annotations: map[string]*string{}}
 	if d.protection != nil {
 		d.addProtection(in)
 	}
 	d.addShutdown(in)
-	err := errors.Join(d.addMachine(in), d.addOpenStackIdentity(in.node))
-	d.rest = sanitized(d.rest)
+	err := errors.Join(d.addSPC(in), d.addOpenStackIdentity(in.node))
+	sanitize(&d.rest)
 	d.all = d.urgent
 	d.all.Annotations, d.all.Labels = maps.Clone(d.urgent.Annotations), maps.Clone(d.urgent.Labels)
 	maps.Copy(d.all.Annotations, d.rest.Annotations)
@@ -80,20 +81,21 @@ func decide(in nodeInputs) (nodeDecision, error) {
 	return d, err
 }
 
-// addProtection adds the marks and the condition that follow from the protection.
+// addProtection adds the annotations, the label and the condition that follow from the protection.
 func (d *nodeDecision) addProtection(in nodeInputs) {
 	p := *d.protection
-	// The marks are based on the annotations after the write of the hold. They show which
-	// marks for autoscalers still belong to the hold.
+	// The annotations after the write of the hold show which autoscaler annotations still belong to
+	// the hold.
 	left := withChanges(in.node.Annotations, d.urgent.Annotations)
-	d.rest.Annotations, d.rest.Labels = protect.Marks(p, left, in.node.Labels, readiness.OwnedMarks(left))
-	glass, err := quorum.ParseBreakGlass(in.node.Annotations[quorum.BreakGlassAnnotation], in.node.UID, in.now)
+	d.rest.Annotations, d.rest.Labels = protect.Marks(p, left, in.node.Labels, readiness.OwnedAutoscalerAnnotations(left))
+	permission, err := quorum.ParseBreakGlass(in.node.Annotations[quorum.BreakGlassAnnotation], in.node.UID, in.now)
 	if err == nil && d.rest.Labels[observation.EtcdMemberLabel] != nil {
 		// An administrator has removed the label, because the webhook does not answer. Until the
-		// override expires, the agent must not set the label again.
+		// permission expires, the agent must not set the label again.
 		delete(d.rest.Labels, observation.EtcdMemberLabel)
 		p.Message += fmt.Sprintf("; break-glass override in effect until %s: the Node has no label %s (annotation %s: %s)",
-			glass.Until.UTC().Format(time.RFC3339), observation.EtcdMemberLabel, quorum.BreakGlassAnnotation, glass.Reason)
+			permission.Until.UTC().Format(time.RFC3339), observation.EtcdMemberLabel, quorum.BreakGlassAnnotation,
+			permission.Reason)
 	}
 	d.rest.Conditions = append(d.rest.Conditions, memberCondition(p))
 }
@@ -103,7 +105,7 @@ func (d *nodeDecision) addProtection(in nodeInputs) {
 func (d *nodeDecision) addShutdown(in nodeInputs) {
 	current := in.node.Annotations[departure.ShutdownAnnotation]
 	value := departure.AnnounceShutdown(current, departure.Host{
-		BootID: in.facts.BootID, GoingDown: in.facts.GoingDown, IsAwaited: in.facts.AwaitsLogind,
+		BootID: in.facts.BootID, GoingDown: in.facts.GoingDown, AwaitsLogind: in.facts.AwaitsLogind,
 		HasEtcd: in.facts.Etcd != readiness.Absent,
 	}, in.now)
 	switch value {
@@ -115,8 +117,8 @@ func (d *nodeDecision) addShutdown(in nodeInputs) {
 	}
 }
 
-// addMachine adds what follows from the inventory of SPC.
-func (d *nodeDecision) addMachine(in nodeInputs) error {
+// addSPC adds what follows from the inventory of SPC.
+func (d *nodeDecision) addSPC(in nodeInputs) error {
 	if !in.hasSPC {
 		return nil
 	}
@@ -213,9 +215,9 @@ func withChanges(annotations map[string]string, changes map[string]*string) map[
 // have any length, can be part of it.
 const maxMessageBytes = 4096
 
-// sanitized replaces invalid UTF-8 and shortens long messages, so that the API server stores
+// sanitize replaces invalid UTF-8 and shortens long messages, so that the API server stores
 // each text unchanged. Otherwise the agent would write the same text in every pass.
-func sanitized(d nodepatch.Desired) nodepatch.Desired {
+func sanitize(d *nodepatch.Desired) {
 	for key, value := range d.Annotations {
 		if value != nil {
 			valid := strings.ToValidUTF8(*value, "\uFFFD")
@@ -229,7 +231,6 @@ func sanitized(d nodepatch.Desired) nodepatch.Desired {
 		}
 		d.Conditions[i].Message = message
 	}
-	return d
 }
 
 // memberCondition returns the condition EtcdMember.
@@ -267,7 +268,7 @@ func (d nodeDecision) events(before, after *corev1.Node) []nodeEvent {
 	if d.protection != nil {
 		found = append(found, providerIDEvents(d.protection.ProviderIDProblem, before, after)...)
 	}
-	return append(found, d.machineEvents(before, after)...)
+	return append(found, d.spcAndOpenStackEvents(before, after)...)
 }
 
 // isHoldWritten reports whether the Node has the record of the decision, or its condition if there
@@ -289,8 +290,8 @@ func providerIDEvents(problem string, before, after *corev1.Node) []nodeEvent {
 	return []nodeEvent{{corev1.EventTypeWarning, "ProviderIDUnusable", problem}}
 }
 
-// machineEvents returns the events about the machine.
-func (d nodeDecision) machineEvents(before, after *corev1.Node) []nodeEvent {
+// spcAndOpenStackEvents returns the events about the SPC record and the identifiers of OpenStack.
+func (d nodeDecision) spcAndOpenStackEvents(before, after *corev1.Node) []nodeEvent {
 	var found []nodeEvent
 	changed := func(key string) bool {
 		value := after.Annotations[key]
@@ -308,11 +309,10 @@ func (d nodeDecision) machineEvents(before, after *corev1.Node) []nodeEvent {
 	return found
 }
 
+// condition returns the condition of this type, or an empty one.
 func condition(n *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == of {
-			return c
-		}
+	if c := readiness.FindCondition(n, of); c != nil {
+		return *c
 	}
 	return corev1.NodeCondition{}
 }

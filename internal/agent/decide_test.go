@@ -250,7 +250,7 @@ func TestMarksAfterHold(t *testing.T) {
 		return n
 	}
 	leaderReleases := func(n *corev1.Node) *corev1.Node {
-		overdue, release := readiness.HoldHistory{Age: time.Hour}, readiness.Timeouts{Release: true}
+		overdue, release := readiness.HoldHistory{Age: time.Hour}, readiness.HoldLimits{Release: true}
 		d := readiness.CheckHold(n, overdue, release, time.Now()).Decision
 		require.NotNil(t, d.Unschedulable)
 		return written(n, nodepatch.OfHold(d))

@@ -34,10 +34,10 @@ type probedGate struct {
 	mu sync.Mutex
 	// interval is the time between two probes, 0 if none are needed.
 	interval time.Duration
-	// round counts the times at which probes were needed again. A result of an earlier round is
-	// dropped: it may be from before the hold.
-	round  int
-	result readiness.Probe
+	// generation counts the times at which probes were needed again. A result of an earlier
+	// generation is dropped: it may be from before the hold.
+	generation int
+	result     readiness.Probe
 }
 
 func newGateProber(cfg Config, changed func()) *gateProber {
@@ -63,7 +63,7 @@ func (p *gateProber) run(ctx context.Context) error {
 
 func (p *gateProber) runGate(ctx context.Context, g *probedGate) error {
 	for {
-		interval, round := g.pace()
+		interval, generation := g.pace()
 		if interval == 0 {
 			select {
 			case <-ctx.Done():
@@ -76,7 +76,7 @@ func (p *gateProber) runGate(ctx context.Context, g *probedGate) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if g.record(round, err, time.Now()) {
+		if g.record(generation, err, time.Now()) {
 			p.changed()
 		}
 		if err := loop.Wait(ctx, interval, g.wake); err != nil {
@@ -110,17 +110,17 @@ func (p *gateProber) results() []readiness.Probe {
 	return results
 }
 
-func (g *probedGate) pace() (interval time.Duration, round int) {
+func (g *probedGate) pace() (interval time.Duration, generation int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.interval, g.round
+	return g.interval, g.generation
 }
 
 func (g *probedGate) setInterval(interval time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if interval == 0 && g.interval != 0 {
-		g.round++
+		g.generation++
 		g.result = readiness.Probe{Gate: g.endpoint.Gate}
 	}
 	if interval != 0 && (g.interval == 0 || interval < g.interval) {
@@ -130,10 +130,10 @@ func (g *probedGate) setInterval(interval time.Duration) {
 }
 
 // record stores the result of a probe and reports whether it differs from the one before.
-func (g *probedGate) record(round int, err error, now time.Time) (changed bool) {
+func (g *probedGate) record(generation int, err error, now time.Time) (changed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if round != g.round {
+	if generation != g.generation {
 		return false
 	}
 	next := g.endpoint.Result(g.result, err, now)

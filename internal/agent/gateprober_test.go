@@ -142,7 +142,7 @@ func TestGateProber(t *testing.T) {
 		gates.set(healthGate, refused)
 		withEndpoints(t, node, gates, func(f *bubbleFixture) {
 			elapse(f.t, time.Second)
-			require.Equal(f.t, readiness.GatesDoNotFit, condition(f.node(), readiness.NetworkHeld).Reason)
+			require.Equal(f.t, readiness.GatesMismatch, condition(f.node(), readiness.NetworkHeld).Reason)
 			require.False(f.t, f.node().Spec.Unschedulable)
 			gates.count(healthGate)
 			elapse(f.t, 100*time.Second)

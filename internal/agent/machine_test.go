@@ -73,7 +73,7 @@ func TestReportAfterRestart(t *testing.T) {
 	in.evidence = nil
 	d, after := mustDecide(t, in)
 	require.NotContains(t, d.all.Annotations, spc.NodeAnnotation)
-	require.Empty(t, d.machineEvents(in.node, after))
+	require.Empty(t, d.spcAndOpenStackEvents(in.node, after))
 
 	in.staleReason = "it hangs"
 	d, _ = mustDecide(t, in)
@@ -82,7 +82,7 @@ func TestReportAfterRestart(t *testing.T) {
 
 func TestMachineEvents(t *testing.T) {
 	reasons := func(d nodeDecision, before, after *corev1.Node) (found []string) {
-		for _, e := range d.machineEvents(before, after) {
+		for _, e := range d.spcAndOpenStackEvents(before, after) {
 			found = append(found, e.kind+" "+e.reason)
 		}
 		return found
@@ -120,11 +120,11 @@ func TestOpenStackIdentity(t *testing.T) {
 	d, after := mustDecide(t, in)
 	require.JSONEq(t, `{"providerID":"`+id+`","systemUUID":"`+id+`","machineID":"`+id+`",
 		"agree":true,"message":"all agree on `+id+`"}`, after.Annotations[openstack.Annotation])
-	require.Empty(t, d.machineEvents(in.node, after))
+	require.Empty(t, d.spcAndOpenStackEvents(in.node, after))
 
 	in.node.Status.NodeInfo.MachineID = "deadbeefdeadbeefdeadbeefdeadbeef"
 	d, after = mustDecide(t, in)
-	events := d.machineEvents(in.node, after)
+	events := d.spcAndOpenStackEvents(in.node, after)
 	require.Len(t, events, 1)
 	require.Equal(t, "OpenStackIDsDiffer", events[0].reason)
 }

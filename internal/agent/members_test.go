@@ -74,7 +74,7 @@ func TestLocalMembers(t *testing.T) {
 			got := members{}
 			in := protect.Inputs{Announced: c.announced, StaticPods: c.staticPods, Clusters: c.clusters}
 			for cluster, m := range localMembers(evidence.Scan{Found: c.found}, c.before, in) {
-				got[cluster] = m.answer.Ref.Member
+				got[cluster] = m.identity.Ref.Member
 			}
 			if c.want == nil {
 				c.want = members{}

@@ -75,12 +75,12 @@ func (m *metrics) observeUnreadable(places int) {
 }
 
 // countServers counts the servers on the host.
-func (m *metrics) countServers(evidence evidence.Scan) {
+func (m *metrics) countServers(scan evidence.Scan) {
 	if m == nil {
 		return
 	}
 	states := map[string]int{"member": 0, "removed": 0, "unverified": 0, "stopped": 0}
-	for _, f := range evidence.Found {
+	for _, f := range scan.Found {
 		switch {
 		case f.Removed:
 			states["removed"]++

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// reconcileTimeout limits one pass, including its writes.
-	reconcileTimeout = 10 * time.Second
-	// maxSteps limits the decisions of one pass. A release takes two: the first writes, and the
+	// passTimeout limits one pass, including its writes.
+	passTimeout = 10 * time.Second
+	// maxSteps limits the steps of one pass. A release takes two: the first writes, and the
 	// second finds nothing left to write. Each conflict takes one more.
 	maxSteps = 5
 	// preferOwnWrite is how long the answer to the agent's own write is preferred to an older
 	// copy from the watch.
 	preferOwnWrite = 10 * time.Second
-	// clustersGrace is how long an agent that has just started keeps the existing etcd marks of
-	// its Node while it reads the EtcdClusters for the first time. The read takes milliseconds
-	// if the API server is well.
+	// clustersGrace is how long an agent that has just started keeps what an earlier agent wrote about
+	// etcd on the Node, while it reads the EtcdClusters for the first time. The read takes
+	// milliseconds if the API server is well.
 	clustersGrace = 5 * time.Second
 	// firstScanGrace is how long an agent that has just started waits for its first scan for
 	// etcd before it explains the hold of its Node. Both results are conditions, and go into one
@@ -78,7 +78,7 @@ func (l *nodeLoop) run(ctx context.Context) error {
 	retry := loop.NewRetry(retryBackoff())
 	for {
 		began := time.Now()
-		err := l.reconcile(ctx)
+		err := l.pass(ctx)
 		l.lastPass.set(time.Now())
 		l.logResult(ctx, err)
 		delay, wake := jittered(l.cfg.Tick), l.wake
@@ -86,8 +86,8 @@ func (l *nodeLoop) run(ctx context.Context) error {
 			l.allowShutdown(ctx)
 			retry.Reset()
 		} else {
-			// The delay counts from the start of the failed pass. A request that hung was pause
-			// enough; a full delay on top could exceed a tick after the return of the server.
+			// The delay counts from the start of the failed pass, because a pass that hung has
+			// already waited.
 			delay, wake = retry.Next()-time.Since(began), nil
 		}
 		if err := loop.Wait(ctx, delay, wake); err != nil {
@@ -122,7 +122,7 @@ func (l *nodeLoop) checkProgress(now time.Time) error {
 // logResult logs the first failure of a kind, and the first success after a failure.
 func (l *nodeLoop) logResult(ctx context.Context, err error) {
 	switch {
-	case ctx.Err() != nil || !l.failures.ChangedError("pass", err):
+	case ctx.Err() != nil || !l.failures.ChangedErrorKind("pass", err):
 	case err != nil:
 		l.cfg.Log.WarnContext(ctx, "failed to reconcile the Node; retrying", "err", err)
 	default:
@@ -130,12 +130,12 @@ func (l *nodeLoop) logResult(ctx context.Context, err error) {
 	}
 }
 
-// reconcile decides and writes until nothing is left to write. On a conflict it decides again
-// immediately, because no further event may come; only repeated conflicts end the pass. After
-// a conflict it also gathers the facts of the host again. After a successful write it does not:
-// a change of the host since then has notified the loop, and gets a pass of its own.
-func (l *nodeLoop) reconcile(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+// pass makes steps until nothing is left to write. On a conflict it decides again immediately,
+// because no further event may come; only repeated conflicts end the pass. After a conflict it also
+// gathers the facts of the host again. After a successful write it does not: a change of the host
+// since then has notified the loop, and gets a pass of its own.
+func (l *nodeLoop) pass(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	var conflict error
 	var facts *readiness.Facts
@@ -149,7 +149,7 @@ func (l *nodeLoop) reconcile(ctx context.Context) error {
 			gathered.Probes = l.prober.results()
 			facts = &gathered
 		}
-		changed, err := l.reconcileOnce(ctx, node, *facts)
+		changed, err := l.step(ctx, node, *facts)
 		switch {
 		case apierrors.IsConflict(err):
 			conflict, facts = err, nil
@@ -200,10 +200,8 @@ func isNewer(a, b *corev1.Node) bool {
 	return err == nil && order > 0
 }
 
-// reconcileOnce makes one decision and writes it. It returns whether the Node changed.
-func (l *nodeLoop) reconcileOnce(
-	ctx context.Context, node *corev1.Node, facts readiness.Facts,
-) (changed bool, err error) {
+// step makes one decision and writes it. It returns whether the Node changed.
+func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.Facts) (changed bool, err error) {
 	if l.loggedUID != node.UID {
 		l.loggedUID, l.logged = node.UID, loop.LogOnce{}
 	}
@@ -249,14 +247,14 @@ func (l *nodeLoop) gatherInputs(
 		node: node, facts: facts, policy: l.cfg.Policy, staleReason: l.staleReason(now),
 		hasSPC: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, now: now,
 	}
-	evidence, scanned := l.evidence.get()
+	scan, scanned := l.evidence.get()
 	var err error
-	if in.known, err = gatherKnown(node, evidence, l.clusters, l.cfg.StaticPods); err != nil &&
+	if in.known, err = gatherKnown(node, scan, l.clusters, l.cfg.StaticPods); err != nil &&
 		l.logged.Changed("announcement", err.Error()) {
 		l.cfg.Log.WarnContext(ctx, "failed to parse the announcement on the Node; replacing it", "err", err)
 	}
-	if scanned && (in.known.ClustersKnown || !l.isWaitingForClusters(node, evidence, now)) {
-		in.evidence = &evidence
+	if scanned && (in.known.ClustersKnown || !l.isWaitingForClusters(node, scan, now)) {
+		in.evidence = &scan
 	}
 	if in.hasSPC {
 		in.inventory = l.cfg.Inventory()
@@ -264,24 +262,24 @@ func (l *nodeLoop) gatherInputs(
 	return in, scanned
 }
 
-// isWaitingForClusters reports whether the etcd marks that an earlier agent wrote stay for a
-// moment, until the EtcdClusters are read. Otherwise every update of the agent would write each
-// Node that holds a member twice. A server that is found on a Node without marks does not wait.
-func (l *nodeLoop) isWaitingForClusters(node *corev1.Node, evidence evidence.Scan, now time.Time) bool {
-	marked := condition(node, observation.EtcdMemberCondition).Status != ""
-	return marked && (observation.IsLabelled(node) || len(evidence.Found) == 0) && now.Sub(l.started) < clustersGrace
+// isWaitingForClusters reports whether what an earlier agent wrote about etcd stays for a moment,
+// until the EtcdClusters are read. Otherwise every update of the agent would write each Node that
+// holds a member twice. A server on a Node that had no member does not wait.
+func (l *nodeLoop) isWaitingForClusters(node *corev1.Node, scan evidence.Scan, now time.Time) bool {
+	hasMemberCondition := condition(node, observation.EtcdMemberCondition).Status != ""
+	return hasMemberCondition && (observation.IsLabelled(node) || len(scan.Found) == 0) &&
+		now.Sub(l.started) < clustersGrace
 }
 
 // writeDecision writes the decision. A policy or a webhook of the cluster can refuse a part of
 // it, with any status. Such a refusal must neither keep a node held nor leave a member
-// unprotected, so the parts of a refused decision are written separately. They are not if the
-// server did not answer or is overloaded.
+// unprotected, so the parts of a refused decision are written separately. Each call writes at most
+// one part. The error of the refused whole is returned in any case, so the next pass writes the
+// other part.
 func (l *nodeLoop) writeDecision(ctx context.Context, node *corev1.Node, d nodeDecision) (*corev1.Node, error) {
 	after, err := l.writer.Apply(ctx, node, d.all)
 	for _, part := range []nodepatch.Desired{d.urgent, d.rest} {
-		var answered apierrors.APIStatus
-		if after != node || !errors.As(err, &answered) || apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) ||
-			reflect.DeepEqual(part, d.all) {
+		if after != node || !canWriteParts(err) || reflect.DeepEqual(part, d.all) {
 			return after, err
 		}
 		var refused error
@@ -289,6 +287,13 @@ func (l *nodeLoop) writeDecision(ctx context.Context, node *corev1.Node, d nodeD
 		err = errors.Join(err, refused)
 	}
 	return after, err
+}
+
+// canWriteParts reports whether the parts of a decision that failed with this error can succeed:
+// the server has answered and is not overloaded, and the Node has not changed.
+func canWriteParts(err error) bool {
+	var answered apierrors.APIStatus
+	return errors.As(err, &answered) && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
 }
 
 // logDecision logs the parts of a decision that changed.
@@ -301,7 +306,7 @@ func (l *nodeLoop) logDecision(ctx context.Context, d nodeDecision) {
 		l.cfg.Log.InfoContext(ctx, "decided about etcd membership",
 			"status", memberCondition(*p).Status, "reason", p.Reason, "message", p.Message)
 	}
-	if d.match != nil && l.logged.Changed("machine", d.match.Message+d.report.Problem) {
+	if d.match != nil && l.logged.Changed("spc", d.match.Message+d.report.Problem) {
 		l.cfg.Log.InfoContext(ctx, "decided about the SPC record", "message", d.match.Message, "problem", d.report.Problem)
 	}
 }

@@ -116,21 +116,21 @@ func (r *clusterReporter) run(ctx context.Context) error {
 
 // startProbes starts the probes that are due, and returns the time until the next one is due.
 func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Group) time.Duration {
-	evidence, scanned := r.evidence.get()
+	scan, scanned := r.evidence.get()
 	node, exists, _ := r.nodes.get(r.node)
 	if !scanned || !exists {
 		return publishInterval
 	}
 	// The node loop logs and replaces an announcement that cannot be read.
-	known, _ := gatherKnown(node, evidence, r.clusters, r.staticPods)
-	r.members = localMembers(evidence, r.members, known)
+	known, _ := gatherKnown(node, scan, r.clusters, r.staticPods)
+	r.members = localMembers(scan, r.members, known)
 	r.lists.members.set(r.members)
 	lists, _ := r.lists.lists.get()
-	if protect.Assess(evidence, known).Membership == protect.MemberAbsent {
+	if protect.Assess(scan, known).Membership == protect.MemberAbsent {
 		r.withdrawEntries(ctx)
 		return publishInterval
 	}
-	r.reportAbsence(ctx, node, evidence)
+	r.reportAbsence(ctx, node, scan)
 	next := publishInterval
 	for id, member := range r.members {
 		cluster, exists, _ := r.clusters.get(string(id))
@@ -145,7 +145,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 		// not answer it.
 		inputs := probeInputs{
 			clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
-			noMember: protect.HasNoMemberOf(id, evidence),
+			noMember: protect.HasNoMemberOf(id, scan),
 		}
 		probe := clusterProbe{cluster: id, inputs: inputs, turn: newWriteTurn(r.node, cluster, r.writeTime)}
 		next = min(next, r.startIfDue(ctx, probes, report, probe))
@@ -188,25 +188,22 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 		o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
 		result := p
 		result.observation = o
-		result.turn.isComplete = !o.Incomplete
-		result.turn.latest = time.Now().Add(time.Duration(len(p.turn.after)) * p.turn.slot)
+		result.turn.awaitsComplete = !o.Incomplete
+		result.turn.deadline = time.Now().Add(time.Duration(len(p.turn.predecessors)) * p.turn.slot)
 		select {
 		case r.results <- result:
 		case <-ctx.Done():
 		}
 	}
-	o := r.observe(probeContext, p.inputs.member.server, p.inputs.member.answer, send)
+	o := r.observe(probeContext, p.inputs.member.server, p.inputs.member.identity, send)
 	r.metrics.observeProbe(time.Since(began))
 	send(o)
 }
 
-// addResult makes the result of a probe wait for its turn. It replaces an older one, which answers
-// nothing that this one does not, and keeps the time of that one.
-//
-// An incomplete result is only for those who wait for an answer: if the nonce has one, the complete
-// result follows soon enough. After an incomplete result, a complete one is next. Otherwise
-// frequent requests would lead to incomplete results only, because each replaces the complete one
-// of an earlier probe.
+// addResult stores the result until its turn. It replaces an older waiting result and keeps the
+// earlier deadline. It drops an incomplete result if the nonce already has an answer, or if the
+// last written entry is incomplete: otherwise frequent nonces would publish incomplete results
+// only.
 func (r *clusterReporter) addResult(p clusterProbe) {
 	report := r.report(p.cluster)
 	written := report.written
@@ -219,8 +216,8 @@ func (r *clusterReporter) addResult(p clusterProbe) {
 			return
 		}
 		p.heartbeat = p.heartbeat || before.heartbeat
-		if before.turn.latest.Before(p.turn.latest) {
-			p.turn.latest = before.turn.latest
+		if before.turn.deadline.Before(p.turn.deadline) {
+			p.turn.deadline = before.turn.deadline
 		}
 	}
 	report.waiting = &p
@@ -235,8 +232,8 @@ func (r *clusterReporter) publishResults(ctx context.Context) time.Duration {
 			continue
 		}
 		if cluster, exists, _ := r.clusters.get(string(id)); exists {
-			if wait := report.waiting.turn.wait(cluster, time.Now()); wait > 0 {
-				next = min(next, wait)
+			if remaining := report.waiting.turn.remaining(cluster, time.Now()); remaining > 0 {
+				next = min(next, remaining)
 				continue
 			}
 		}
@@ -266,10 +263,8 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 		isSameObservation(p.observation, report.written.observation) {
 		return
 	}
-	writeContext, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
 	began := time.Now()
-	err := r.publish(writeContext, p.cluster, r.node, &p.observation)
+	err := r.writeEntry(ctx, p.cluster, &p.observation)
 	r.writeTime = time.Since(began)
 	switch {
 	case ctx.Err() != nil:
@@ -290,7 +285,7 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 		if apierrors.IsNotFound(err) {
 			report.retryAt = time.Time{} // The watch wakes the reporter when the object exists again.
 		}
-		if report.logged.ChangedError("entry", err) {
+		if report.logged.ChangedErrorKind("entry", err) {
 			r.log.WarnContext(ctx, "failed to publish an observation of the etcd cluster; retrying", "err", err)
 		}
 	}
@@ -305,14 +300,11 @@ func (r *clusterReporter) withdrawEntries(ctx context.Context) {
 			continue
 		}
 		id := v1alpha1.ClusterID(c.Name)
-		writeContext, cancel := context.WithTimeout(ctx, publishTimeout)
-		err := r.publish(writeContext, id, r.node, nil)
-		cancel()
-		switch {
+		switch err := r.writeEntry(ctx, id, nil); {
 		case err == nil || apierrors.IsNotFound(err):
 			delete(r.reports, id)
 			r.log.InfoContext(ctx, "removed the entry from the EtcdCluster; the node holds no member", "cluster", id)
-		case ctx.Err() == nil && r.report(id).logged.ChangedError("entry", err):
+		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("entry", err):
 			r.log.WarnContext(ctx, "failed to remove the entry from the EtcdCluster; retrying", "err", err)
 		}
 	}
@@ -331,27 +323,29 @@ func (r *clusterReporter) reportAbsence(ctx context.Context, node *corev1.Node, 
 		if _, isLocal := r.members[id]; isLocal || !isBound || !protect.HasNoMemberOf(id, scan) {
 			continue
 		}
-		entry := v1alpha1.Observation{Node: node.Name, NodeUID: node.UID, AlarmsUnknown: true}
-		for _, o := range c.Status.Observations {
-			if o.Node == node.Name && o.NodeUID == node.UID {
-				entry = *o.DeepCopy()
-			}
+		entry := entryOf(node.Name, c)
+		if entry.NodeUID != node.UID {
+			entry = v1alpha1.Observation{Node: node.Name, NodeUID: node.UID, AlarmsUnknown: true}
 		}
 		if entry.NoMember {
 			continue
 		}
 		entry.NoMember, entry.Time = true, metav1.Now()
-		writeContext, cancel := context.WithTimeout(ctx, publishTimeout)
-		err := r.publish(writeContext, id, r.node, &entry)
-		cancel()
-		switch {
+		switch err := r.writeEntry(ctx, id, &entry); {
 		case err == nil:
 			delete(r.reports, id)
 			r.log.InfoContext(ctx, "reported that the member which is bound to the node is gone", "cluster", id)
-		case ctx.Err() == nil && r.report(id).logged.ChangedError("entry", err):
+		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("entry", err):
 			r.log.WarnContext(ctx, "failed to report that the member is gone; retrying", "err", err)
 		}
 	}
+}
+
+// writeEntry writes the node's entry in a cluster, or removes it if the observation is nil.
+func (r *clusterReporter) writeEntry(ctx context.Context, id v1alpha1.ClusterID, o *v1alpha1.Observation) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	return r.publish(ctx, id, r.node, o)
 }
 
 // report returns the state of the entry in a cluster. It creates the state on the first use.

@@ -23,7 +23,7 @@ const (
 	minScanGap   = 250 * time.Millisecond
 	// identifyGrace is how long a scan waits for the identities of its servers before it
 	// publishes the evidence without them. A healthy server answers within this time. A server
-	// that hangs or has just started must not delay the marks of the Node.
+	// that hangs or has just started must not delay the protection of the Node.
 	identifyGrace = 300 * time.Millisecond
 	// scanTimeout limits one scan, and one request to a server. If the D-Bus hangs, the agent
 	// loses one scan and not the loop.
@@ -163,8 +163,8 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	}
 }
 
-// readHost scans the host once. A scan that hangs in the kernel goes on without a reader, and may
-// never end, although a later scan can succeed: its file system may be unmounted meanwhile.
+// readHost scans once, in a goroutine, and fails after scanStaleAfter. A scan that hangs in the
+// kernel keeps its goroutine; a later scan can succeed, for example after an unmount.
 func (s *etcdScanner) readHost(ctx context.Context) (scanResult, error) {
 	ended := make(chan scanResult, 1)
 	isStarted := s.scans.TryGo(func() error {
@@ -178,12 +178,12 @@ func (s *etcdScanner) readHost(ctx context.Context) (scanResult, error) {
 	if !isStarted {
 		return scanResult{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
 	}
-	patience := time.NewTimer(scanStaleAfter)
-	defer patience.Stop()
+	limit := time.NewTimer(scanStaleAfter)
+	defer limit.Stop()
 	select {
 	case state := <-ended:
 		return state, nil
-	case <-patience.C:
+	case <-limit.C:
 		return scanResult{}, errors.New(noScanSince(last))
 	case <-ctx.Done():
 		return scanResult{}, context.Cause(ctx)
@@ -236,14 +236,14 @@ func (s *etcdScanner) collect(ctx context.Context) {
 	defer grace.Stop()
 	defer gap.Stop()
 	defer next.Stop()
-	published, rested, settled := false, false, false
+	published, isGapOver, allAnswered := false, false, false
 	for {
 		if !published && !s.hasPending(func(i *identification) bool { return i.scanNumber == s.scanNumber }) {
 			s.publish(ctx)
 			published = true
 		}
-		if !settled && !s.hasPending(func(*identification) bool { return true }) {
-			settled = true
+		if !allAnswered && !s.hasPending(func(*identification) bool { return true }) {
+			allAnswered = true
 			if s.hasUnidentified() {
 				next.Reset(s.retry.Next())
 			} else {
@@ -251,7 +251,7 @@ func (s *etcdScanner) collect(ctx context.Context) {
 			}
 		}
 		wake := s.wake
-		if !published || !rested {
+		if !published || !isGapOver {
 			wake = nil
 		}
 		select {
@@ -266,7 +266,7 @@ func (s *etcdScanner) collect(ctx context.Context) {
 			s.publish(ctx)
 			published = true
 		case <-gap.C:
-			rested = true
+			isGapOver = true
 		case <-wake:
 			return
 		case <-next.C:
@@ -308,15 +308,15 @@ func (s *etcdScanner) publish(ctx context.Context) {
 	s.changed()
 }
 
-func (s *etcdScanner) logEvidence(ctx context.Context, evidence evidence.Scan) {
-	for _, f := range evidence.Found {
+func (s *etcdScanner) logEvidence(ctx context.Context, scan evidence.Scan) {
+	for _, f := range scan.Found {
 		s.log.InfoContext(ctx, "found etcd on the host", "source", f.Source, "where", f.Where, "running", f.IsRunning(),
 			"cluster", f.Ref.Cluster, "member", f.Ref.Member, "removed", f.Removed, "problem", f.Problem, "unread", f.Problems)
 	}
-	for _, place := range evidence.Unknown {
+	for _, place := range scan.Unknown {
 		s.log.WarnContext(ctx, "failed to scan a place on the host", "place", place)
 	}
-	if len(evidence.Found) == 0 {
+	if len(scan.Found) == 0 {
 		s.log.InfoContext(ctx, "found no etcd on the host")
 	}
 }

@@ -68,7 +68,7 @@ func TestStaleWatch(t *testing.T) {
 			recordEvent: func(context.Context, *corev1.Node, nodeEvent) {}, wake: loop.NewSignal(),
 		}
 		replace(t, l.nodes, old)
-		require.NoError(t, l.reconcile(t.Context()))
+		require.NoError(t, l.pass(t.Context()))
 		require.True(t, isReleased(server.node))
 		require.False(t, server.node.Spec.Unschedulable)
 		require.Equal(t, 1, server.conflicts, "after the first conflict, writes are based on the answers of the server")

@@ -8,74 +8,75 @@ import (
 )
 
 const (
-	// writeSlot is the longest time for which a node waits for each node that writes its answer
-	// before. A write and its event in the watch take a fifth of it. If the API server is busy, the
-	// node waits for slotWrites of its own last write, but not longer than maxWriteSlot.
+	// writeSlot is how long a node waits for each predecessor. A write and its watch event take a
+	// fifth of it. If the API server is slow, the slot is slotWrites times the node's own last write,
+	// at most maxWriteSlot.
 	writeSlot, maxWriteSlot = 100 * time.Millisecond, 500 * time.Millisecond
 	slotWrites              = 5
-	// grantRoom is how long the second answer waits for the grant that may follow from the first one:
+	// grantTime is how long the second answer waits for the grant that may follow from the first one:
 	// a few reads and a write. It grows like writeSlot.
-	grantRoom, maxGrantRoom = 50 * time.Millisecond, 300 * time.Millisecond
-	roomWrites              = 3
+	grantTime, maxGrantTime = 50 * time.Millisecond, 300 * time.Millisecond
+	grantWrites             = 3
 )
 
-// A writeTurn tells when a node may write its answer to a nonce. All nodes write into one object.
-// The API server repeats a write that another one has overtaken, as often as necessary, so the
-// nodes write one after another, by name. Most often a grant needs only the first answer, and is
-// written after it.
+// A writeTurn decides when a node writes its answer to a nonce. All nodes write to one object, and
+// the API server retries conflicting writes, so the nodes write one after another, by name. The
+// second node also leaves time for a grant, because most grants need only the first answer.
 type writeTurn struct {
-	// after are the nodes that write before. They answered the nonce before, as this node did.
-	after  []string
-	before string
+	// predecessors are the nodes that write before this one. All answered previousNonce, as this node
+	// did.
+	predecessors  []string
+	previousNonce string
 	// ledger is the version of the grants before the answers.
 	ledger int64
-	// slot is the longest time for each of those nodes, and room the time for a grant.
-	slot, room time.Duration
-	// isComplete means that the answer waits for the complete answers of those nodes.
-	isComplete bool
-	// free is when all nodes of after had answered, zero before.
-	free time.Time
-	// latest is the time at which the node writes in any case.
-	latest time.Time
+	// slot is the longest time for each predecessor, and grantTime the time for a grant.
+	slot, grantTime time.Duration
+	// awaitsComplete means that the answer waits for the complete answers of the predecessors.
+	awaitsComplete bool
+	// predecessorsDoneAt is when all predecessors had answered, zero before.
+	predecessorsDoneAt time.Time
+	// deadline is the time at which the node writes in any case.
+	deadline time.Time
 }
 
 // newWriteTurn returns the turn of the answer to the nonce of c. A node that did not answer the
-// nonce before is not waited for, nor is one that no member is bound to. writeTime is how long the
-// last write of the node took.
+// previous nonce is no predecessor, nor is one to which no member is bound. writeTime is how long
+// the last write of the node took.
 func newWriteTurn(node string, c *v1alpha1.EtcdCluster, writeTime time.Duration) writeTurn {
 	t := writeTurn{
-		before: entryOf(node, c).Nonce, ledger: c.Spec.Ledger,
-		slot: min(max(writeSlot, slotWrites*writeTime), maxWriteSlot),
-		room: min(max(grantRoom, roomWrites*writeTime), maxGrantRoom),
+		previousNonce: entryOf(node, c).Nonce, ledger: c.Spec.Ledger,
+		slot:      min(max(writeSlot, slotWrites*writeTime), maxWriteSlot),
+		grantTime: min(max(grantTime, grantWrites*writeTime), maxGrantTime),
 	}
-	if t.before == c.Spec.Nonce {
+	if t.previousNonce == c.Spec.Nonce {
 		return t // The answer is written already.
 	}
 	for _, b := range c.Spec.Members {
-		if b.Node < node && !slices.Contains(t.after, b.Node) && entryOf(b.Node, c).Nonce == t.before {
-			t.after = append(t.after, b.Node)
+		hasAnswered := entryOf(b.Node, c).Nonce == t.previousNonce
+		if b.Node < node && !slices.Contains(t.predecessors, b.Node) && hasAnswered {
+			t.predecessors = append(t.predecessors, b.Node)
 		}
 	}
 	return t
 }
 
-// wait returns how long the node still waits: until all nodes before it have answered. The second
-// node also leaves time for a grant. Then the others follow without a pause.
-func (t *writeTurn) wait(c *v1alpha1.EtcdCluster, now time.Time) time.Duration {
+// remaining returns how long the node still waits, 0 if it is its turn. It records when the last
+// predecessor answered.
+func (t *writeTurn) remaining(c *v1alpha1.EtcdCluster, now time.Time) time.Duration {
 	hasNotAnswered := func(node string) bool {
 		o := entryOf(node, c)
-		return o.Nonce == t.before || (t.isComplete && o.Incomplete)
+		return o.Nonce == t.previousNonce || (t.awaitsComplete && o.Incomplete)
 	}
-	left := max(0, t.latest.Sub(now))
+	untilDeadline := max(0, t.deadline.Sub(now))
 	switch {
-	case slices.ContainsFunc(t.after, hasNotAnswered):
-		return left
-	case len(t.after) != 1 || c.Spec.Ledger != t.ledger:
+	case slices.ContainsFunc(t.predecessors, hasNotAnswered):
+		return untilDeadline
+	case len(t.predecessors) != 1 || c.Spec.Ledger != t.ledger:
 		return 0
-	case t.free.IsZero():
-		t.free = now
+	case t.predecessorsDoneAt.IsZero():
+		t.predecessorsDoneAt = now
 	}
-	return min(left, max(0, t.free.Add(t.room).Sub(now)))
+	return min(untilDeadline, max(0, t.predecessorsDoneAt.Add(t.grantTime).Sub(now)))
 }
 
 // entryOf returns a node's entry, or an empty one if it has none.

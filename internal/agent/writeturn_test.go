@@ -31,7 +31,7 @@ func TestWriteTurn(t *testing.T) {
 		"later node not awaited":   {[]string{"0", "1"}, nil, 10 * ms, 0, 10 * ms},
 		"no answer":                {nil, nil, 10 * ms, 0, 10*ms + 2*writeSlot},
 		"one answer":               {nil, map[string]time.Duration{"0": 20 * ms}, 10 * ms, 0, 10*ms + 2*writeSlot},
-		"second of two":            {[]string{"0"}, map[string]time.Duration{"1": 40 * ms}, 10 * ms, 0, 40*ms + grantRoom},
+		"second of two":            {[]string{"0"}, map[string]time.Duration{"1": 40 * ms}, 10 * ms, 0, 40*ms + grantTime},
 		"second, and a grant":      {[]string{"0"}, map[string]time.Duration{"1": 40 * ms}, 10 * ms, 60 * ms, 60 * ms},
 		"second, first is late":    {[]string{"0"}, map[string]time.Duration{"1": 100 * ms}, 10 * ms, 0, 10*ms + writeSlot},
 		"silent, and no answer":    {[]string{"0"}, nil, 10 * ms, 0, 10*ms + writeSlot},
@@ -90,24 +90,24 @@ func TestWriteTurnIncomplete(t *testing.T) {
 	c := &v1alpha1.EtcdCluster{Status: v1alpha1.EtcdClusterStatus{Observations: []v1alpha1.Observation{
 		{Node: "0", Nonce: "b"}, {Node: "1", Nonce: "b", Incomplete: true},
 	}}}
-	turn := writeTurn{after: []string{"0", "1"}, before: "a", latest: now.Add(time.Second)}
-	require.Zero(t, turn.wait(c, now))
-	turn.isComplete = true
-	require.Equal(t, time.Second, turn.wait(c, now))
+	turn := writeTurn{predecessors: []string{"0", "1"}, previousNonce: "a", deadline: now.Add(time.Second)}
+	require.Zero(t, turn.remaining(c, now))
+	turn.awaitsComplete = true
+	require.Equal(t, time.Second, turn.remaining(c, now))
 	c.Status.Observations[1].Incomplete = false
-	require.Zero(t, turn.wait(c, now))
+	require.Zero(t, turn.remaining(c, now))
 }
 
 // TestWriteTurnTimes: the times of a turn grow with the time of a write, up to a limit.
 func TestWriteTurnTimes(t *testing.T) {
 	for writeTime, want := range map[time.Duration]writeTurn{
-		0:                     {slot: writeSlot, room: grantRoom},
-		10 * time.Millisecond: {slot: writeSlot, room: grantRoom},
-		40 * time.Millisecond: {slot: 200 * time.Millisecond, room: 120 * time.Millisecond},
-		5 * time.Second:       {slot: maxWriteSlot, room: maxGrantRoom},
+		0:                     {slot: writeSlot, grantTime: grantTime},
+		10 * time.Millisecond: {slot: writeSlot, grantTime: grantTime},
+		40 * time.Millisecond: {slot: 200 * time.Millisecond, grantTime: 120 * time.Millisecond},
+		5 * time.Second:       {slot: maxWriteSlot, grantTime: maxGrantTime},
 	} {
 		got := newWriteTurn(testNode, &v1alpha1.EtcdCluster{}, writeTime)
-		require.Equal(t, []time.Duration{want.slot, want.room}, []time.Duration{got.slot, got.room})
+		require.Equal(t, []time.Duration{want.slot, want.grantTime}, []time.Duration{got.slot, got.grantTime})
 	}
 }
 
@@ -134,6 +134,6 @@ func TestReporterWriteTime(t *testing.T) {
 		f.wait(time.Second)
 		last := f.published()[len(f.published())-1]
 		require.Equal(t, "b", last.observation.Nonce)
-		require.Equal(t, roomWrites*write+write, last.at-began)
+		require.Equal(t, grantWrites*write+write, last.at-began)
 	})
 }

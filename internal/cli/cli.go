@@ -42,7 +42,7 @@ type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// UsageErrorf returns an error for which ExitCode returns ExitUsage.
+// UsageErrorf returns an error for which ReportError returns ExitUsage.
 func UsageErrorf(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
 
 // exitError is an exit code without a message.
@@ -50,12 +50,12 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// ExitWith returns an error for which ExitCode prints nothing and returns the code.
+// ExitWith returns an error for which ReportError prints nothing and returns the code.
 func ExitWith(code int) error { return exitError(code) }
 
-// ExitCode prints the error of a command, if there is one, and returns the exit code.
+// ReportError prints the error of a command, if there is one, and returns the exit code.
 // After a usage error it also prints the command line that shows the help.
-func ExitCode(errOut io.Writer, name, help string, err error) int {
+func ReportError(errOut io.Writer, name, help string, err error) int {
 	var exit exitError
 	switch {
 	case err == nil:
@@ -73,7 +73,7 @@ func ExitCode(errOut io.Writer, name, help string, err error) int {
 }
 
 // NewFlagSet returns a set of flags that prints nothing by itself: a command prints its
-// own help, and ExitCode prints errors.
+// own help, and ReportError prints errors.
 func NewFlagSet(name string) *flag.FlagSet {
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
 	set.SetOutput(io.Discard)

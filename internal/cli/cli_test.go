@@ -44,7 +44,7 @@ func TestExitCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var output bytes.Buffer
-			require.Equal(t, test.code, cli.ExitCode(&output, "agent", "agent --help", test.err))
+			require.Equal(t, test.code, cli.ReportError(&output, "agent", "agent --help", test.err))
 			require.Equal(t, test.output, output.String())
 		})
 	}

@@ -69,9 +69,8 @@ func parseCommand(line []string, env map[string]string) etcdCommand {
 	switch {
 	case engine >= 0:
 		c = parseEngineCommand(before[engine:], args, env)
-	// The process name after an @: @/usr/bin/etcd etcd.
 	case len(args) > 0 && isServerWord(args[0], false):
-		c.args = args[1:]
+		c.args = args[1:] // systemd's @ prefix: the first argument is the process name.
 	}
 	if isOtherMode(c.args) {
 		return etcdCommand{}

@@ -35,8 +35,8 @@ func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pat
 	if c := d.credential; c != nil {
 		own := *c
 		for _, file := range []*string{&own.CA, &own.Cert, &own.Key} {
-			if at, err := d.root.Resolve(*file); *file != "" && err == nil {
-				*file = at
+			if agentPath, err := d.root.Resolve(*file); *file != "" && err == nil {
+				*file = agentPath
 			}
 		}
 		add(own)
@@ -79,18 +79,18 @@ func hasSameFiles(a, b evidence.Credential) bool {
 
 // existingPath returns the agent's path for a path of the server, or "" if the file does not
 // exist.
-func existingPath(find pathFinder, named string) string {
-	if named == "" {
+func existingPath(find pathFinder, serverPath string) string {
+	if serverPath == "" {
 		return ""
 	}
-	at, err := find(named)
+	agentPath, err := find(serverPath)
 	if err != nil {
 		return ""
 	}
-	if _, err := os.Stat(at); hostfs.IsAbsent(err) {
+	if _, err := os.Stat(agentPath); hostfs.IsAbsent(err) {
 		return ""
 	}
-	return at
+	return agentPath
 }
 
 // clientCredentials returns the layouts' client certificates next to the server's
@@ -110,13 +110,13 @@ func clientCredentials(server string, find pathFinder) []evidence.Credential {
 		for _, client := range l.clients {
 			certs := matchingFiles(dir, client.cert, find)
 			slices.SortStableFunc(certs, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
-			for _, named := range certs {
-				cert, key := existingPath(find, named), existingPath(find, keyFile(named))
+			for _, serverPath := range certs {
+				cert, key := existingPath(find, serverPath), existingPath(find, keyFile(serverPath))
 				ca := existingPath(find, filepath.Join(dir, client.ca))
 				if cert == "" || key == "" || ca == "" {
 					continue
 				}
-				origin := clientOrigin + filepath.Base(named)
+				origin := clientOrigin + filepath.Base(serverPath)
 				all = append(all, evidence.Credential{CA: ca, Cert: cert, Key: key, Origin: origin})
 			}
 		}
@@ -131,11 +131,11 @@ func matchingFiles(dir, pattern string, find pathFinder) []string {
 	if !strings.Contains(pattern, "*") {
 		return []string{wanted}
 	}
-	at, err := find(filepath.Dir(wanted))
+	agentPath, err := find(filepath.Dir(wanted))
 	if err != nil {
 		return nil
 	}
-	names, _ := hostfs.ReadNames(at) // the names before an error count
+	names, _ := hostfs.ReadNames(agentPath) // the names before an error count
 	var found []string
 	for _, name := range names {
 		if hostfs.MatchesAny([]string{filepath.Base(pattern)}, name) {

@@ -4,6 +4,18 @@
 // It observes and never decides. A place that cannot be read is reported as unknown, with the
 // reason, and never as empty. It does not connect to etcd: package etcdprobe identifies
 // members.
+//
+// The steps of a scan are in detect.go. A server that runs comes from process.go (which processes),
+// running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods, which do not
+// count). One that does not run comes from stopped.go, unit.go with command.go and shell.go, and
+// manifest.go (static pods). layout.go and program.go contain what distributions do, settings.go
+// the settings of etcd, credential.go its certificates, wal.go the member in a data directory, and
+// watchlist.go what to watch.
+//
+// A path is one of three kinds. The server's path is valid in the root directory of its process or
+// container, and the settings name it. The host's path is valid in the host's root directory: the
+// paths of unit files, of layouts and of the watchlist. The agent's path begins with --host-root or
+// with /proc/PID/root, and the agent can open it. The evidence contains the agent's paths.
 package etcddetect
 
 import (
@@ -71,7 +83,7 @@ func (d *Detector) Detect(ctx context.Context) Findings {
 type hostScan struct {
 	*Detector
 	units []etcdUnit
-	found []foundServer
+	found []detectedServer
 	// pods are servers in ordinary pods, which are not part of the host.
 	pods    []podServer
 	unknown []string
@@ -113,48 +125,49 @@ func (s *hostScan) addUnits(ctx context.Context) {
 	s.addInstances()
 }
 
-// A foundServer is a detected server with its data directory, which identifies it: etcd locks the
+// A detectedServer is an etcd server with its data directory, which identifies it: etcd locks the
 // directory, so that no two servers share one.
-type foundServer struct {
+type detectedServer struct {
 	evidence.Server
-	// dir is nil if the directory does not exist or cannot be read.
-	dir fs.FileInfo
-	// named is the server's own path for its data directory.
-	named string
+	// dirInfo is nil if the directory does not exist or cannot be read.
+	dirInfo fs.FileInfo
+	// serverDataDir is the server's path for its data directory, or the host's if only a unit is
+	// known. Config.DataDir is the agent's path for it, as soon as that is known.
+	serverDataDir string
 }
 
-func (f *foundServer) setUnit(name string) {
+func (f *detectedServer) setUnit(name string) {
 	f.Source, f.Unit, f.Where = evidence.SystemdUnit, name, "systemd unit "+name
 }
 
 // inspectDataDir checks the data directory for a member, and replaces its path by the
 // agent's.
-func (f *foundServer) inspectDataDir(files hostfs.Root, find pathFinder) {
-	named := f.Config.DataDir
-	if f.named = named; named == "" {
+func (f *detectedServer) inspectDataDir(files hostfs.Root, find pathFinder) {
+	serverPath := f.Config.DataDir
+	if f.serverDataDir = serverPath; serverPath == "" {
 		return
 	}
-	if at, err := find(named); err == nil {
-		f.Config.DataDir = at
+	if agentPath, err := find(serverPath); err == nil {
+		f.Config.DataDir = agentPath
 	}
 	var err error
-	if f.dir, err = files.Stat(named); err != nil && !hostfs.IsAbsent(err) {
+	if f.dirInfo, err = files.Stat(serverPath); err != nil && !hostfs.IsAbsent(err) {
 		f.addDataDirProblem(err)
 		return
 	}
-	has, err := hasMember(files, named)
+	has, err := hasMember(files, serverPath)
 	if err != nil {
 		f.addDataDirProblem(err)
 		return
 	}
 	f.HasData = &has
 	if f.Config.WALDir == "" {
-		f.Stored = storedMember(files, named)
+		f.Stored = storedMember(files, serverPath)
 	}
 }
 
-func (f *foundServer) addDataDirProblem(err error) {
-	f.Problems = append(f.Problems, fmt.Sprintf("the data directory %s: %v", f.named, hostfs.Reason(err)))
+func (f *detectedServer) addDataDirProblem(err error) {
+	f.Problems = append(f.Problems, fmt.Sprintf("the data directory %s: %v", f.serverDataDir, hostfs.Reason(err)))
 }
 
 // hasMember reports whether a data directory contains a member. k0s and k3s check the same
@@ -174,9 +187,9 @@ func hasMember(files hostfs.Root, dir string) (bool, error) {
 
 // isSame reports whether two detections are of one server. They have the same data directory,
 // or the same name and peer URLs, which no two members of a cluster share.
-func (f foundServer) isSame(other foundServer) bool {
-	if f.dir != nil && other.dir != nil {
-		return os.SameFile(f.dir, other.dir)
+func (f detectedServer) isSame(other detectedServer) bool {
+	if f.dirInfo != nil && other.dirInfo != nil {
+		return os.SameFile(f.dirInfo, other.dirInfo)
 	}
 	return f.Config.Name != defaultName && f.Config.Name != "" && f.Config.Name == other.Config.Name &&
 		slices.Equal(f.Config.InitialPeerURLs, other.Config.InitialPeerURLs)

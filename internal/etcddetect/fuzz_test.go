@@ -66,12 +66,12 @@ func FuzzProgramSettings(f *testing.F) {
 		require.NoError(t, os.WriteFile(filepath.Join(root, settings), []byte(text), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(root, settings+".d/a.yml"), []byte(dropIn), 0o600))
 		start := programStart{args: strings.Fields(args), env: map[string]string{"K3S_DATA_DIR": dir}}
-		homes, _, err := rancherProgram("k3s", "").dataDirs(start, hostfs.Root(root))
-		for _, home := range homes {
-			require.True(t, filepath.IsAbs(home), home)
+		dirs, _, err := rancherProgram("k3s", "").programDirs(start, hostfs.Root(root))
+		for _, programDir := range dirs {
+			require.True(t, filepath.IsAbs(programDir), programDir)
 		}
 		if filepath.IsAbs(dir) && err == nil {
-			require.NotEmpty(t, homes)
+			require.NotEmpty(t, dirs)
 		}
 	})
 }

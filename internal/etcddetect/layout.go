@@ -17,7 +17,7 @@ type distroLayout struct {
 	name string
 	// units are the units that run it.
 	units []string
-	// dataDirs are data directories. One that contains a member is a member, running or not.
+	// dataDirs are data directories of etcd. One that contains a member is a member, running or not.
 	dataDirs []string
 	// envFiles contain its settings. They are read through the unit that names them; the
 	// layout only makes them watched.
@@ -85,7 +85,7 @@ func distroLayouts() []distroLayout {
 			name:         "k0s",
 			distribution: v1alpha1.DistributionK0s,
 			units:        []string{"k0scontroller.service"},
-			program:      parentProgram{name: "k0s", role: "controller", dataDir: "/var/lib/k0s", etcdDir: "etcd"},
+			program:      parentProgram{name: "k0s", role: "controller", defaultDir: "/var/lib/k0s", etcdDir: "etcd"},
 			clients:      []clientCert{{"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
 		{
@@ -141,15 +141,15 @@ func (s *hostScan) setDistributions() {
 // distributionOf returns the distribution that manages a server, empty if no layout is sure: its
 // unit, data directory or settings file must be one that no other layout has. Several layouts have
 // /var/lib/etcd, so kubeadm's server is known by being a static pod as well.
-func (s *hostScan) distributionOf(f foundServer) v1alpha1.Distribution {
-	dir, file := cmp.Or(f.named, s.root.HostPath(f.Config.DataDir)), s.root.HostPath(f.Config.File)
+func (s *hostScan) distributionOf(f detectedServer) v1alpha1.Distribution {
+	dir, file := cmp.Or(f.serverDataDir, s.root.HostPath(f.Config.DataDir)), s.root.HostPath(f.Config.File)
 	isStatic := f.InCluster || f.Source == evidence.StaticPod
 	for _, l := range distroLayouts() {
 		switch {
 		case l.distribution == "":
 		case l.program.name != "":
 			isUnit := f.Unit != "" && slices.Contains(l.units, f.Unit)
-			if isUnit || dir == l.program.etcdDataDir(l.program.dataDir) || (isStatic && l.hasManifestBeside(dir)) {
+			if isUnit || dir == l.program.etcdDataDir(l.program.defaultDir) || (isStatic && l.hasManifestBeside(dir)) {
 				return l.distribution
 			}
 		case len(l.manifests) > 0:
@@ -164,8 +164,8 @@ func (s *hostScan) distributionOf(f foundServer) v1alpha1.Distribution {
 }
 
 // hasManifestBeside reports whether a data directory is the one of a program that runs etcd as a
-// static pod and has its own data directory elsewhere: <home>/server/db/etcd of <home>/rke2.
+// static pod and has its own data directory elsewhere: DIR/server/db/etcd of DIR/rke2.
 func (l distroLayout) hasManifestBeside(dir string) bool {
-	home, isBelow := strings.CutSuffix(dir, "/"+l.program.etcdDir)
-	return l.program.manifest != "" && isBelow && path.IsAbs(home)
+	programDir, isBelow := strings.CutSuffix(dir, "/"+l.program.etcdDir)
+	return l.program.manifest != "" && isBelow && path.IsAbs(programDir)
 }

@@ -74,10 +74,10 @@ func parsePodManifest(data []byte) (flags, env etcdSettings, err error) {
 
 func (s *hostScan) addStaticPod(file string, flags, env etcdSettings) {
 	loaded, err := loadSettings(flags, env, s.root.ReadFile)
-	found := foundServer{Server: evidence.Server{Source: evidence.StaticPod, InCluster: true}}
+	found := detectedServer{Server: evidence.Server{Source: evidence.StaticPod, InCluster: true}}
 	found.Config = loaded.config("/", true)
 	found.inspectDataDir(s.root, s.root.Resolve)
-	if s.markStaticPod(found, file) {
+	if s.mergeStaticPod(found, file) {
 		return
 	}
 	if err != nil {
@@ -89,26 +89,27 @@ func (s *hostScan) addStaticPod(file string, flags, env etcdSettings) {
 	if found.HasData == nil || !*found.HasData {
 		return
 	}
-	found.Where = fmt.Sprintf("data directory %s of static pod %s, which does not run", found.named, filepath.Base(file))
+	found.Where = fmt.Sprintf("data directory %s of static pod %s, which does not run",
+		found.serverDataDir, filepath.Base(file))
 	found.Config.File = existingPath(s.root.Resolve, loaded.file)
 	found.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
 	s.found = append(s.found, found)
 }
 
-// markStaticPod reports whether a server of the manifest runs, and marks it as that static
-// pod. An ordinary pod can have the name and URLs of another server. So every match is
-// marked, and an impostor takes nothing from the real server.
-func (s *hostScan) markStaticPod(pod foundServer, file string) bool {
-	s.pods = slices.DeleteFunc(s.pods, func(w podServer) bool {
-		if !w.isServerOf(pod) {
+// mergeStaticPod reports whether a server of the manifest runs, and describes it as that static
+// pod. An ordinary pod can have the name and URLs of another server. So every match gets that
+// description, and an impostor takes nothing from the real server.
+func (s *hostScan) mergeStaticPod(static detectedServer, file string) bool {
+	s.pods = slices.DeleteFunc(s.pods, func(pod podServer) bool {
+		if !pod.isServerOf(static) {
 			return false
 		}
-		s.found = append(s.found, s.describeProcess(*w.process))
+		s.found = append(s.found, s.describeProcess(*pod.process))
 		return true
 	})
 	runs := false
 	for i := range s.found {
-		if known := &s.found[i]; known.isSame(pod) {
+		if known := &s.found[i]; known.isSame(static) {
 			known.Source, known.InCluster, known.Where = evidence.StaticPod, true, "static pod "+filepath.Base(file)
 			runs = true
 		}

@@ -1,15 +1,8 @@
 package etcddetect
 
 import (
-	"errors"
-	"io/fs"
-	"maps"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
-
-	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
 // A cgroupOwner describes what runs a process, by its cgroups.
@@ -114,123 +107,4 @@ func isContainerGroup(name string) bool {
 		}
 	}
 	return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
-}
-
-const (
-	// maxKeptBytes is how much of an ordinary pod's arguments and variables is kept until the
-	// static pods have been read. Those of a static pod have a kibibyte or two.
-	maxKeptBytes = 8 << 10
-	// maxPodNotes is the most ordinary pods that have a note each.
-	maxPodNotes = 8
-)
-
-// A podServer is an etcd server in an ordinary pod.
-type podServer struct {
-	pid int
-	// dir is its data directory, or nil if there is none or it cannot be read.
-	dir fs.FileInfo
-	// process is the process with its settings, or nil if they are too large to be kept.
-	process  *etcdProcess
-	settings etcdSettings
-}
-
-// ordinaryPod reports whether a process is in a pod that any user of the cluster can run: a
-// pod of the API server with its own data. If such a pod counted, anyone who may create pods
-// could make the node undeletable.
-//
-// A static pod that is not recognized by its UID has its settings and its data on the host,
-// at the same paths as in the pod (kubeadm, RKE2). Mounting those takes the rights of the
-// host's administrator. If the kernel shows too little of a pod, it does not count as
-// ordinary.
-//
-// The creator of a pod controls the content of its files. So the decision depends on what the
-// kernel shows, and on where the files are that a process names. Until then none of them is
-// opened.
-func (s *hostScan) ordinaryPod(p etcdProcess) (w podServer, ok bool) {
-	if !s.canBeOrdinaryPod(p) {
-		return w, false
-	}
-	w.pid = p.pid
-	if p.parent != nil { // a cluster within the cluster
-		// An unreadable directory is not the host's.
-		w.dir, _ = p.root.Stat(p.parent.etcdDataDir(p.parent.dataDir))
-		return w, true
-	}
-	flags, env := parseFlags(p.args), envSettings(p.env)
-	if file := configFile(flags, env); file != "" {
-		info, err := p.root.Stat(file)
-		return w, err != nil || !s.isHostFile(file, info)
-	}
-	maps.Copy(env, flags)
-	dir := env.config(p.workDir, true).DataDir
-	info, err := p.root.Stat(dir)
-	if err != nil || dir == "" {
-		return w, true
-	}
-	w.dir = info
-	if p.size() <= maxKeptBytes {
-		w.process, w.settings = &p, env
-	}
-	return w, !s.isHostDir(dir, info)
-}
-
-// size returns the number of bytes in the arguments and variables.
-func (p etcdProcess) size() (bytes int) {
-	for _, arg := range p.args {
-		bytes += len(arg)
-	}
-	for name, value := range p.env {
-		bytes += len(name) + len(value)
-	}
-	return bytes
-}
-
-// canBeOrdinaryPod reports whether a process is in a pod of the API server, by all that the
-// kernel shows of it.
-func (s *hostScan) canBeOrdinaryPod(p etcdProcess) bool {
-	if !p.owner.pod || p.owner.static || len(p.unread) > 0 || s.unitOf(p) != nil || p.owner.unit() != "" {
-		return false
-	}
-	_, err := p.root.Stat("/")
-	return err == nil
-}
-
-// isHostFile reports whether a path in a pod may be the same file as that path on the host.
-// The creator of the pod chooses the path. So a path that the host cannot resolve, whatever its
-// files are, names none of them: /dev/fd/0 is a link of the kernel, which no scan follows.
-func (s *hostScan) isHostFile(named string, info fs.FileInfo) bool {
-	onHost, err := s.root.Stat(named)
-	if err == nil {
-		return os.SameFile(onHost, info)
-	}
-	return !hostfs.IsAbsent(err) && !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.ENAMETOOLONG)
-}
-
-// isHostDir reports whether a data directory in a pod may be the same as that of the host. Pods
-// with a user namespace have devices of the host, such as /dev/null.
-func (s *hostScan) isHostDir(named string, info fs.FileInfo) bool {
-	return info.IsDir() && s.isHostFile(named, info)
-}
-
-// isServerOf reports whether this is the server of a static pod whose data directory has
-// another path in the pod, by its data or by its name and peers.
-func (w podServer) isServerOf(pod foundServer) bool {
-	if w.process == nil {
-		return false
-	}
-	server := foundServer{dir: w.dir}
-	server.Config = w.settings.config(w.process.workDir, true)
-	return server.isSame(pod)
-}
-
-// notePods adds notes for the servers in ordinary pods.
-func (s *hostScan) notePods() {
-	for i, w := range s.pods {
-		if rest := len(s.pods) - i; i == maxPodNotes && rest > 1 {
-			s.addNote("%d more processes are etcd in ordinary pods", rest)
-			return
-		}
-		s.addNote("process %d is etcd in an ordinary pod with its own data: "+
-			"it is not a static pod, does not protect the node, and is not probed", w.pid)
-	}
 }

@@ -18,8 +18,8 @@ import (
 type parentProgram struct {
 	// name and role are as in `k3s server`.
 	name, role string
-	// dataDir is the default of --data-dir, and settings the YAML file that may also set it.
-	dataDir, settings string
+	// defaultDir is the default of --data-dir, and settings the YAML file that may also set it.
+	defaultDir, settings string
 	// variables is the prefix of its variables, or "" if none is relevant.
 	variables string
 	// etcdDir is etcd's data directory below the program's, and config etcd's configuration
@@ -36,7 +36,7 @@ type parentProgram struct {
 func rancherProgram(name, manifest string) parentProgram {
 	return parentProgram{
 		name: name, role: "server",
-		dataDir: "/var/lib/rancher/" + name, settings: "/etc/rancher/" + name + "/config.yaml",
+		defaultDir: "/var/lib/rancher/" + name, settings: "/etc/rancher/" + name + "/config.yaml",
 		variables: strings.ToUpper(name) + "_", etcdDir: "server/db/etcd", config: "config",
 		manifest: manifest, embeds: manifest == "",
 	}
@@ -45,8 +45,8 @@ func rancherProgram(name, manifest string) parentProgram {
 // comm returns the name that the program gives to its process.
 func (p parentProgram) comm() string { return p.name + "-" + p.role }
 
-// etcdDataDir returns etcd's data directory for a program with the data directory home.
-func (p parentProgram) etcdDataDir(home string) string { return path.Join(home, p.etcdDir) }
+// etcdDataDir returns etcd's data directory for a program with this data directory.
+func (p parentProgram) etcdDataDir(programDir string) string { return path.Join(programDir, p.etcdDir) }
 
 // A programStart is how a program was started: its arguments, and its variables as far as
 // known.
@@ -55,9 +55,9 @@ type programStart struct {
 	env  map[string]string
 }
 
-// startOf finds the program in the command of a unit, possibly behind a wrapper. The
+// findIn finds the program in the command of a unit, possibly behind a wrapper. The
 // variables are the unit's in any case.
-func (p parentProgram) startOf(unit etcdUnit) (start programStart, ok bool) {
+func (p parentProgram) findIn(unit etcdUnit) (start programStart, ok bool) {
 	lines := [][]string{unit.line}
 	if text, ok := shellText(unit.line); ok {
 		lines = shellCommands(text, unit.Env)
@@ -84,14 +84,14 @@ func (s programStart) flags(role string) etcdSettings {
 	return flags
 }
 
-// dataDirs returns the data directories that a program is configured with, of which the first
+// programDirs returns the data directories that a program is configured with, of which the first
 // one that exists counts, and the patterns of its settings files.
 //
 // k3s and RKE2 put the settings of files before the flags, of which the last counts, and use
 // a variable for a missing flag (k3s pkg/configfilearg, parser.go; pkg/cli/cmds/server.go:
 // K3S_DATA_DIR). A setting that cannot be read, or names no certain path, is an error. The
 // directories that are known come with it.
-func (p parentProgram) dataDirs(s programStart, files hostfs.Root) (homes, patterns []string, err error) {
+func (p parentProgram) programDirs(s programStart, files hostfs.Root) (dirs, patterns []string, err error) {
 	flags := s.flags(p.role)
 	flagDir := cmp.Or(flags["data-dir"], flags["d"])
 	if isCertainPath(flagDir) {
@@ -124,12 +124,12 @@ func (p parentProgram) dataDirs(s programStart, files hostfs.Root) (homes, patte
 				p.name, systemd.ReplaceUnresolved(dir, "..."))
 			continue
 		}
-		homes = append(homes, path.Clean(dir))
+		dirs = append(dirs, path.Clean(dir))
 		// Earlier versions of k3s set the same variable to the directory of their unpacked
 		// programs (cmd/k3s/main.go, stageAndRun).
-		homes = append(homes, nonempty(p.unpackHome(dir))...)
+		dirs = append(dirs, nonempty(p.programDirOfUnpacked(dir))...)
 	}
-	return homes, patterns, err
+	return dirs, patterns, err
 }
 
 // isCertainPath reports whether a setting is an absolute path without unresolved parts.
@@ -183,10 +183,10 @@ func (p parentProgram) readSettings(file string, files hostfs.Root) (dir string,
 	return dir, patterns, nil
 }
 
-// unpackHome returns the data directory for a directory into which k3s unpacked its programs,
-// which is <home>/data/<digest>. For any other directory it returns "" (k3s cmd/k3s/main.go,
-// getAssetAndDir).
-func (p parentProgram) unpackHome(dir string) string {
+// programDirOfUnpacked returns the data directory for a directory into which k3s unpacked its
+// programs, which is <data directory>/data/<digest>. For any other directory it returns "" (k3s
+// cmd/k3s/main.go, getAssetAndDir).
+func (p parentProgram) programDirOfUnpacked(dir string) string {
 	if at := path.Dir(path.Clean(dir)); p.embeds && path.Base(at) == "data" && path.Dir(at) != "/" {
 		return path.Dir(at)
 	}
@@ -206,26 +206,26 @@ func (s *hostScan) placesOf(l distroLayout) etcdPlaces {
 	if l.program.name == "" {
 		return places
 	}
-	var homes []string
+	var programDirs []string
 	add := func(start programStart, owner string) {
-		configured, patterns, err := l.program.dataDirs(start, s.root)
+		configured, patterns, err := l.program.programDirs(start, s.root)
 		if err != nil {
 			s.addUnknown("the data directory of %s: %v", owner, err)
 		}
 		s.settingsFiles = append(s.settingsFiles, patterns...)
-		homes = append(homes, configured...)
+		programDirs = append(programDirs, configured...)
 	}
 	for _, unit := range s.units {
-		if start, ok := l.program.startOf(unit); ok {
+		if start, ok := l.program.findIn(unit); ok {
 			add(start, "systemd unit "+unit.Name)
 		}
 	}
 	add(programStart{}, l.name)
-	for _, home := range unique(append(homes, l.program.dataDir)) {
-		places.dataDirs = append(places.dataDirs, l.program.etcdDataDir(home))
-		places.dataDirs = append(places.dataDirs, nonempty(s.configuredDataDir(l.program, home))...)
+	for _, programDir := range unique(append(programDirs, l.program.defaultDir)) {
+		places.dataDirs = append(places.dataDirs, l.program.etcdDataDir(programDir))
+		places.dataDirs = append(places.dataDirs, nonempty(s.configuredDataDir(l.program, programDir))...)
 		if l.program.manifest != "" {
-			places.manifests = append(places.manifests, path.Join(home, l.program.manifest))
+			places.manifests = append(places.manifests, path.Join(programDir, l.program.manifest))
 		}
 	}
 	return places
@@ -233,11 +233,11 @@ func (s *hostScan) placesOf(l distroLayout) etcdPlaces {
 
 // configuredDataDir returns the data directory in etcd's configuration if it is not the
 // program's default, or "". --etcd-arg of k3s and RKE2 goes into that file.
-func (s *hostScan) configuredDataDir(p parentProgram, home string) string {
+func (s *hostScan) configuredDataDir(p parentProgram, programDir string) string {
 	if p.config == "" {
 		return ""
 	}
-	file := path.Join(p.etcdDataDir(home), p.config)
+	file := path.Join(p.etcdDataDir(programDir), p.config)
 	loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, s.root.ReadFile)
 	if err != nil {
 		if _, err := s.root.Stat(file); !hostfs.IsAbsent(err) {
@@ -246,7 +246,7 @@ func (s *hostScan) configuredDataDir(p parentProgram, home string) string {
 		return ""
 	}
 	dir := loaded.etcdSettings["data-dir"]
-	if filepath.IsAbs(dir) && path.Clean(dir) != p.etcdDataDir(home) {
+	if filepath.IsAbs(dir) && path.Clean(dir) != p.etcdDataDir(programDir) {
 		return path.Clean(dir)
 	}
 	return ""

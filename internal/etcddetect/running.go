@@ -14,22 +14,24 @@ import (
 )
 
 // A pathFinder returns the agent's path for a path of a server.
-type pathFinder = func(named string) (string, error)
+type pathFinder = func(serverPath string) (agentPath string, err error)
 
 // addProcess adds the server that a process runs, or the pod if it is an ordinary one.
 func (s *hostScan) addProcess(p etcdProcess) {
-	if w, ok := s.ordinaryPod(p); ok {
-		if w.dir != nil || p.parent == nil {
-			s.pods = append(s.pods, w)
+	if pod, ok := s.ordinaryPod(p); ok {
+		if pod.dirInfo != nil || p.parent == nil {
+			s.pods = append(s.pods, pod)
 		}
 		return
 	}
-	if p.parent != nil && !s.locateEmbedded(&p) {
+	if p.parent != nil && !s.findEmbedded(&p) {
 		return
 	}
 	found := s.describeProcess(p)
-	if s.canBeOrdinaryPod(p) && (found.dir == nil || !s.isHostDir(found.named, found.dir)) {
-		s.pods = append(s.pods, podServer{pid: p.pid, dir: found.dir})
+	// A pod with a host's configuration file can still have its own data; only now is the data
+	// directory known.
+	if s.canBeOrdinaryPod(p) && (found.dirInfo == nil || !s.isHostDir(found.serverDataDir, found.dirInfo)) {
+		s.pods = append(s.pods, podServer{pid: p.pid, dirInfo: found.dirInfo})
 		return
 	}
 	s.found = append(s.found, found)
@@ -38,7 +40,7 @@ func (s *hostScan) addProcess(p etcdProcess) {
 // describeProcess describes a running server. Its own arguments and environment count. The
 // files of its unit may have changed since it started and only replace what could not be
 // read.
-func (s *hostScan) describeProcess(p etcdProcess) foundServer {
+func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	if !s.root.IsSameDir(p.root) {
 		p.mounts = s.root.Mounts(p.pid)
 	}
@@ -52,7 +54,7 @@ func (s *hostScan) describeProcess(p etcdProcess) foundServer {
 	if p.configFile != "" {
 		flags = etcdSettings{"config-file": p.configFile}
 	}
-	find := func(named string) (string, error) { return s.root.Find(p.root, p.mounts, named) }
+	find := func(serverPath string) (string, error) { return s.root.Find(p.root, p.mounts, serverPath) }
 	files := p.root
 	if _, err := files.Stat("/"); err != nil {
 		problem := fmt.Sprintf("the files of process %d: %v", p.pid, hostfs.Reason(err))
@@ -64,7 +66,7 @@ func (s *hostScan) describeProcess(p etcdProcess) foundServer {
 		server.Problems = append(server.Problems, err.Error())
 	}
 	server.Config = loaded.config(p.workDir, env != nil && err == nil)
-	found := foundServer{Server: server}
+	found := detectedServer{Server: server}
 	found.inspectDataDir(files, find)
 	found.Config.File = existingPath(find, loaded.file)
 	found.Credentials = s.credentials(loaded.etcdSettings, envOrigin, find)
@@ -100,59 +102,58 @@ func (s *hostScan) unitOf(p etcdProcess) *etcdUnit {
 	return nil
 }
 
-// locateEmbedded reports whether a running parent program contains etcd, and sets the
-// configuration file of that etcd. A program whose data directory is not found is unknown.
+// findEmbedded reports whether a running parent program contains etcd, and sets the
+// configuration file of that etcd in p. A program whose data directory is not found is unknown.
 //
 // k3s removes its arguments from the process table once it has read them (pkg/cli/server,
 // SetProcTitle), and with them the variables that the kernel would show. The remaining
 // sources are the unit, the settings files, the path of the program, which k3s unpacks into
 // its data directory (cmd/k3s/main.go, extract), and its open files.
-func (s *hostScan) locateEmbedded(p *etcdProcess) bool {
+func (s *hostScan) findEmbedded(p *etcdProcess) bool {
 	e := *p.parent
 	starts := []programStart{{args: p.args, env: p.env}}
 	if unit := s.unitOf(*p); unit != nil {
-		start, _ := e.startOf(*unit)
+		start, _ := e.findIn(*unit)
 		starts = append(starts, start)
-	} else if home := s.openDatabaseHome(p.pid, e); home != "" {
-		p.setEmbedded(home)
+	} else if programDir := s.programDirOfOpenDatabase(p.pid, e); programDir != "" {
+		p.setEmbedded(programDir)
 		return true
 	}
-	var homes, problems []string
+	var programDirs, problems []string
 	for _, start := range starts {
-		configured, _, err := e.dataDirs(start, p.root)
+		configured, _, err := e.programDirs(start, p.root)
 		if err != nil {
 			problems = append(problems, err.Error())
 		}
-		homes = append(homes, configured...)
+		programDirs = append(programDirs, configured...)
 	}
 	// The programs of another version may be unpacked in a directory without the data of this
 	// one, so the path of the program comes after all configured directories.
-	homes = append(homes, nonempty(e.unpackHome(path.Dir(path.Dir(p.exe))))...)
-	homes = unique(append(homes, e.dataDir))
-	for _, home := range homes {
-		if p.hasFile(path.Join(e.etcdDataDir(home), e.config)) {
-			p.setEmbedded(home)
+	programDirs = append(programDirs, nonempty(e.programDirOfUnpacked(path.Dir(path.Dir(p.exe))))...)
+	programDirs = unique(append(programDirs, e.defaultDir))
+	for _, programDir := range programDirs {
+		if p.hasFile(path.Join(e.etcdDataDir(programDir), e.config)) {
+			p.setEmbedded(programDir)
 			p.problems = unique(problems)
 			return true
 		}
-		if first, _, _ := strings.Cut(e.etcdDir, "/"); len(problems) == 0 && p.hasFile(path.Join(home, first)) {
+		if first, _, _ := strings.Cut(e.etcdDir, "/"); len(problems) == 0 && p.hasFile(path.Join(programDir, first)) {
 			return false // the program's data directory, with another database
 		}
 	}
-	if home := s.openDatabaseHome(p.pid, e); home != "" {
-		p.setEmbedded(home)
+	if programDir := s.programDirOfOpenDatabase(p.pid, e); programDir != "" {
+		p.setEmbedded(programDir)
 		return true
 	}
-	reasons := append(unique(problems), fmt.Sprintf("it has no data in %s", strings.Join(homes, ", ")))
+	reasons := append(unique(problems), fmt.Sprintf("it has no data in %s", strings.Join(programDirs, ", ")))
 	s.addUnknown("process %d, %s %s, may contain etcd: %s; set data-dir in %s to its data directory",
 		p.pid, e.name, e.role, strings.Join(reasons, "; "), e.settings)
 	return false
 }
 
-// setEmbedded sets the configuration of the etcd in a parent program with the data directory
-// home.
-func (p *etcdProcess) setEmbedded(home string) {
-	p.configFile, p.args = path.Join(p.parent.etcdDataDir(home), p.parent.config), nil
+// setEmbedded sets the configuration of the etcd in a parent program with this data directory.
+func (p *etcdProcess) setEmbedded(programDir string) {
+	p.configFile, p.args = path.Join(p.parent.etcdDataDir(programDir), p.parent.config), nil
 }
 
 // hasFile reports whether a file exists for the process. A file that cannot be read exists.
@@ -161,9 +162,9 @@ func (p *etcdProcess) hasFile(name string) bool {
 	return !hostfs.IsAbsent(err)
 }
 
-// openDatabaseHome returns the data directory of the program whose process has etcd's
+// programDirOfOpenDatabase returns the data directory of the program whose process has etcd's
 // database open, or "" if no such file is open or the kernel does not show it.
-func (s *hostScan) openDatabaseHome(pid int, e parentProgram) (home string) {
+func (s *hostScan) programDirOfOpenDatabase(pid int, e parentProgram) string {
 	dir := s.root.Proc(strconv.Itoa(pid) + "/fd")
 	table, err := os.Open(dir)
 	if err != nil {
@@ -173,9 +174,9 @@ func (s *hostScan) openDatabaseHome(pid int, e parentProgram) (home string) {
 	names, _ := table.Readdirnames(-1)   // the names before an error count
 	for _, name := range names {
 		file, err := os.Readlink(filepath.Join(dir, name))
-		home, ok := strings.CutSuffix(file, "/"+e.etcdDir+"/member/snap/db")
-		if err == nil && ok && filepath.IsAbs(home) {
-			return home
+		programDir, ok := strings.CutSuffix(file, "/"+e.etcdDir+"/member/snap/db")
+		if err == nil && ok && filepath.IsAbs(programDir) {
+			return programDir
 		}
 	}
 	return ""

@@ -19,13 +19,13 @@ import (
 // unit's name and files to that server.
 func (s *hostScan) addStoppedUnits() {
 	for _, unit := range s.units {
-		running := slices.IndexFunc(s.found, func(f foundServer) bool { return f.Unit == unit.Name })
+		running := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.Unit == unit.Name })
 		if !unit.command.isServer && running < 0 && len(unit.Unread) == 0 {
 			continue
 		}
 		found, unread := s.describeUnit(unit)
 		if running < 0 {
-			running = slices.IndexFunc(s.found, func(f foundServer) bool { return f.isSame(found) })
+			running = slices.IndexFunc(s.found, func(f detectedServer) bool { return f.isSame(found) })
 		}
 		if running >= 0 {
 			s.addUnitInfo(&s.found[running], found)
@@ -48,15 +48,15 @@ func (s *hostScan) addStoppedUnits() {
 
 // describeUnit describes the server of a unit by the unit's files alone. HasData is known
 // unless something is unread.
-func (s *hostScan) describeUnit(unit etcdUnit) (found foundServer, unread []string) {
-	find := func(named string) (string, error) { return s.root.Resolve(unit.hostPath(named)) }
-	read := func(named string) ([]byte, error) { return s.root.ReadFile(unit.hostPath(named)) }
+func (s *hostScan) describeUnit(unit etcdUnit) (found detectedServer, unread []string) {
+	find := func(serverPath string) (string, error) { return s.root.Resolve(unit.hostPath(serverPath)) }
+	read := func(serverPath string) ([]byte, error) { return s.root.ReadFile(unit.hostPath(serverPath)) }
 	loaded, err := loadSettings(parseFlags(unit.command.args), envSettings(unit.Env), read)
 	unread = slices.Clone(unit.Unread)
 	found.Server = evidence.Server{Source: evidence.DataDirectory, Unit: unit.Name}
 	found.Config = loaded.config(cmp.Or(unit.WorkingDirectory, "/"), true)
 	found.Config.DataDir = unit.hostPath(found.Config.DataDir)
-	if found.named = found.Config.DataDir; len(systemd.UnresolvedNames(found.named)) == 0 {
+	if found.serverDataDir = found.Config.DataDir; len(systemd.UnresolvedNames(found.serverDataDir)) == 0 {
 		found.inspectDataDir(s.root, s.root.Resolve)
 	}
 	doubt := unit.dataDirDoubt(loaded, found)
@@ -67,7 +67,7 @@ func (s *hostScan) describeUnit(unit etcdUnit) (found foundServer, unread []stri
 		unread = append(unread, doubt+
 			"; set its data directory to an absolute path of the host, or remove the unit if its member no longer exists")
 	}
-	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", found.named, unit.Name)
+	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", found.serverDataDir, unit.Name)
 	if len(systemd.UnresolvedNames(found.Config.Name)) > 0 {
 		found.Config.Name = "" // not known
 	}
@@ -81,8 +81,8 @@ func (s *hostScan) describeUnit(unit etcdUnit) (found foundServer, unread []stri
 	return found, unread
 }
 
-// withoutUnresolved returns the settings without what is not known of them. A part of a name is not
-// the name.
+// withoutUnresolved removes the markers. It drops a name with a marker, because a partial name may
+// be that of another member.
 func withoutUnresolved(settings etcdSettings) etcdSettings {
 	known := etcdSettings{}
 	for key, value := range settings {
@@ -96,7 +96,7 @@ func withoutUnresolved(settings etcdSettings) etcdSettings {
 // canBeRunning reports whether systemd runs the unit and a server was found that may be the
 // unit's, such as one in a container, which is not in the unit's cgroup.
 func (s *hostScan) canBeRunning(unit etcdUnit) bool {
-	return unit.mainPID != 0 && slices.ContainsFunc(s.found, func(f foundServer) bool {
+	return unit.mainPID != 0 && slices.ContainsFunc(s.found, func(f detectedServer) bool {
 		return f.PID != 0 && f.Unit == "" && !f.InCluster
 	})
 }
@@ -104,7 +104,7 @@ func (s *hostScan) canBeRunning(unit etcdUnit) bool {
 // addUnitInfo adds the files of a unit to a server that was found already. The settings of
 // the server stay. The unit adds its name, and its credentials for etcdctl, which the server
 // need not know.
-func (s *hostScan) addUnitInfo(f *foundServer, unit foundServer) {
+func (s *hostScan) addUnitInfo(f *detectedServer, unit detectedServer) {
 	if f.Unit == "" && f.PID != 0 && !f.InCluster {
 		f.setUnit(unit.Unit)
 	}
@@ -127,18 +127,19 @@ func (s *hostScan) addScriptUnits() {
 		if unit.command.isServer || !path.IsAbs(dir) || len(systemd.UnresolvedNames(dir)) > 0 {
 			continue
 		}
-		found := foundServer{Server: evidence.Server{Source: evidence.DataDirectory, Unit: unit.Name}}
+		found := detectedServer{Server: evidence.Server{Source: evidence.DataDirectory, Unit: unit.Name}}
 		settings := withoutUnresolved(envSettings(unit.Env))
 		found.Config = settings.config("/", true)
 		found.inspectDataDir(s.root, s.root.Resolve)
 		for _, problem := range found.Problems {
 			s.addUnknown("systemd unit %s: %s", unit.Name, problem)
 		}
-		known := slices.ContainsFunc(s.found, func(f foundServer) bool { return f.isSame(found) })
+		known := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.isSame(found) })
 		if known || found.HasData == nil || !*found.HasData {
 			continue
 		}
-		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of systemd unit %s", found.named, unit.Name)
+		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of systemd unit %s",
+			found.serverDataDir, unit.Name)
 		found.Config.File = existingPath(s.root.Resolve, unit.envFile)
 		found.Credentials = s.credentials(settings, unit.envFile, s.root.Resolve)
 		s.found = append(s.found, found)
@@ -176,14 +177,15 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(s.found, func(f foundServer) bool { return f.dir != nil && os.SameFile(f.dir, info) }) {
+	isSame := func(f detectedServer) bool { return f.dirInfo != nil && os.SameFile(f.dirInfo, info) }
+	if slices.ContainsFunc(s.found, isSame) {
 		return nil
 	}
 	has, err := hasMember(s.root, dir)
 	if err != nil || !has {
 		return err
 	}
-	found := foundServer{dir: info, Server: evidence.Server{
+	found := detectedServer{dirInfo: info, Server: evidence.Server{
 		Source: evidence.DataDirectory, Where: "data directory " + dir, HasData: &has,
 	}}
 	if s.addConfigFile(&found, config, info); found.Config.WALDir == "" {
@@ -207,7 +209,7 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 // addConfigFile adds the settings in a layout's configuration file if the file is that of the
 // server on the data directory. The data proves the member; a file that cannot be read
 // changes nothing.
-func (s *hostScan) addConfigFile(f *foundServer, file string, dir fs.FileInfo) {
+func (s *hostScan) addConfigFile(f *detectedServer, file string, dir fs.FileInfo) {
 	if file == "" {
 		return
 	}

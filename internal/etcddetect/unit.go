@@ -67,20 +67,20 @@ func readUnit(root hostfs.Root, name string, files []string) etcdUnit {
 }
 
 // hostPath returns the host's path for a path of the server.
-func (u *etcdUnit) hostPath(named string) string {
-	inside := u.volumeOf(named)
+func (u *etcdUnit) hostPath(serverPath string) string {
+	inside := u.volumeOf(serverPath)
 	if inside == "" {
-		return named
+		return serverPath
 	}
-	return path.Join(u.volumes[inside], strings.TrimPrefix(named, inside))
+	return path.Join(u.volumes[inside], strings.TrimPrefix(serverPath, inside))
 }
 
 // volumeOf returns the server's path for the volume that contains a path of the server, or
 // "".
-func (u *etcdUnit) volumeOf(named string) string {
+func (u *etcdUnit) volumeOf(serverPath string) string {
 	longest := ""
 	for inside := range u.volumes {
-		if strings.HasPrefix(named+"/", inside+"/") && len(inside) > len(longest) {
+		if strings.HasPrefix(serverPath+"/", inside+"/") && len(inside) > len(longest) {
 			longest = inside
 		}
 	}
@@ -90,30 +90,31 @@ func (u *etcdUnit) volumeOf(named string) string {
 // dataDirDoubt returns the reason why the data of the unit's server may not be where its
 // files appear to put it, or "". With such a reason, an empty directory does not prove that
 // the unit has no member.
-func (u *etcdUnit) dataDirDoubt(loaded loadedSettings, found foundServer) string {
+func (u *etcdUnit) dataDirDoubt(loaded loadedSettings, found detectedServer) string {
 	if !u.command.isCertain || len(u.Unread) > 0 || systemd.IsTemplate(u.Name) {
 		return "" // an instance of a template is a unit of its own
 	}
-	named := loaded.etcdSettings["data-dir"]
-	unresolved := systemd.UnresolvedNames(loaded.file + found.named)
+	dataDir := loaded.etcdSettings["data-dir"]
+	unresolved := systemd.UnresolvedNames(loaded.file + found.serverDataDir)
 	switch {
 	case len(unresolved) > 0:
 		return fmt.Sprintf("its data directory depends on %s, which its files do not set", strings.Join(unresolved, ", "))
 	case u.rootChange != "":
 		return fmt.Sprintf("it has another root directory (%s), and its data is not at the path that it names", u.rootChange)
-	case u.command.inContainer && (!path.IsAbs(named) || u.volumeOf(named) == ""):
+	case u.command.inContainer && (!path.IsAbs(dataDir) || u.volumeOf(dataDir) == ""):
 		return "its data is in the container and not in a directory of the host"
-	case u.command.inContainer && found.dir == nil && u.command.engineVolumes[u.volumeOf(named)]:
-		return fmt.Sprintf("its data is in a volume of the container engine, and the volume is not at %s", found.named)
-	case path.IsAbs(named) && u.command.afterShell && loaded.file == "" && parseFlags(u.command.args)["data-dir"] == "":
-		return fmt.Sprintf("a shell runs before it and may set a data directory other than %s", named)
-	case path.IsAbs(named):
+	case u.command.inContainer && found.dirInfo == nil && u.command.engineVolumes[u.volumeOf(dataDir)]:
+		return fmt.Sprintf("its data is in a volume of the container engine, and the volume is not at %s",
+			found.serverDataDir)
+	case path.IsAbs(dataDir) && u.command.afterShell && loaded.file == "" && parseFlags(u.command.args)["data-dir"] == "":
+		return fmt.Sprintf("a shell runs before it and may set a data directory other than %s", dataDir)
+	case path.IsAbs(dataDir):
 		return ""
 	case u.command.afterShell:
 		return "a shell runs before it, and its data directory depends on the working directory"
 	case u.WorkingDirectory == "~":
 		return "its data directory depends on its user's home directory"
-	case named == "" && u.WorkingDirectory == "":
+	case dataDir == "" && u.WorkingDirectory == "":
 		return "its files do not set a data directory"
 	}
 	return ""
@@ -124,8 +125,8 @@ func (u *etcdUnit) dataDirDoubt(loaded loadedSettings, found foundServer) string
 // matter that have the data of a member, or settings of their own, which name the data
 // directory.
 func (s *hostScan) addInstances() {
-	exists := func(named string) bool { _, err := s.root.Stat(named); return !hostfs.IsAbsent(err) }
-	holdsData := func(named string) bool { has, err := hasMember(s.root, named); return has || err != nil }
+	exists := func(path string) bool { _, err := s.root.Stat(path); return !hostfs.IsAbsent(err) }
+	holdsData := func(dir string) bool { has, err := hasMember(s.root, dir); return has || err != nil }
 	for _, template := range s.units {
 		if !systemd.IsTemplate(template.Name) {
 			continue
@@ -134,8 +135,8 @@ func (s *hostScan) addInstances() {
 		loaded, _ := loadSettings(flags, env, s.root.ReadFile) // a path with a marker is no file
 		dir := loaded.config(cmp.Or(template.WorkingDirectory, "/"), true).DataDir
 		names := s.instances(template, template.hostPath(dir), holdsData)
-		for _, named := range append(slices.Clone(template.InstanceFiles), loaded.file) {
-			names = append(names, s.instances(template, named, exists)...)
+		for _, file := range append(slices.Clone(template.InstanceFiles), loaded.file) {
+			names = append(names, s.instances(template, file, exists)...)
 		}
 		for _, name := range names {
 			if slices.ContainsFunc(s.units, func(known etcdUnit) bool { return known.Name == name }) {
@@ -148,10 +149,10 @@ func (s *hostScan) addInstances() {
 	}
 }
 
-// instances returns the names of the instances that have a path on the host. named is that
+// instances returns the names of the instances that have a path on the host. pattern is that
 // path with a marker for the instance, and isInstance checks the path of one instance.
-func (s *hostScan) instances(template etcdUnit, named string, isInstance func(string) bool) (names []string) {
-	before, after, found := strings.Cut(named, systemd.Unresolved("%i"))
+func (s *hostScan) instances(template etcdUnit, pattern string, isInstance func(string) bool) (names []string) {
+	before, after, found := strings.Cut(pattern, systemd.Unresolved("%i"))
 	if !found || len(systemd.UnresolvedNames(before+after)) > 0 {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/systemd"
@@ -45,14 +46,14 @@ func (w *watchlist) update(s *hostScan) {
 	files = append(files, s.settingsFiles...)
 	for _, f := range s.found {
 		if !f.InCluster { // Kubernetes cleans up what a pod leaves
-			dataDirs = append(dataDirs, nonempty(s.hostName(f.Config.DataDir))...)
+			dataDirs = append(dataDirs, nonempty(s.persistentHostPath(f.Config.DataDir))...)
 		}
-		named := []string{f.Config.File}
+		agentPaths := []string{f.Config.File}
 		for _, c := range f.Credentials {
-			named = append(named, c.CA, c.Cert, c.Key)
+			agentPaths = append(agentPaths, c.CA, c.Cert, c.Key)
 		}
-		for _, at := range named {
-			files = append(files, nonempty(s.hostName(at))...)
+		for _, agentPath := range agentPaths {
+			files = append(files, nonempty(s.persistentHostPath(agentPath))...)
 		}
 	}
 	w.mu.Lock()
@@ -66,30 +67,30 @@ func (w *watchlist) update(s *hostScan) {
 	}
 }
 
-// hostName returns the host's path for a path of the agent, or "" for a path in a process's
-// own root, which ends with the process.
-func (s *hostScan) hostName(at string) string {
-	name, below := strings.CutPrefix(at, strings.TrimSuffix(string(s.root), "/")+"/")
+// persistentHostPath returns the host's path for a path of the agent, or "" for a path in a
+// process's own root, which ends with the process.
+func (s *hostScan) persistentHostPath(agentPath string) string {
+	name, below := strings.CutPrefix(agentPath, strings.TrimSuffix(string(s.root), "/")+"/")
 	if !below || strings.HasPrefix(name, "proc/") {
 		return ""
 	}
 	return "/" + name
 }
 
-// addNames adds the names that a scan found, and reports whether one of them is new. A full
-// list drops its oldest name that this scan did not find. Names that the next scan finds
-// again are never replaced by each other, and do not count as new.
+// addNames adds the names that a scan found, and reports whether one of them is new. A full list
+// drops the oldest name that this scan did not find, so scans with the same result never evict each
+// other's names.
 func addNames(all *[]string, found []string) (isNew bool) {
 	for _, name := range found {
 		if slices.Contains(*all, name) {
 			continue
 		}
 		if len(*all) == maxWatched {
-			at := slices.IndexFunc(*all, func(old string) bool { return !slices.Contains(found, old) })
-			if at < 0 {
+			unused := slices.IndexFunc(*all, func(old string) bool { return !slices.Contains(found, old) })
+			if unused < 0 {
 				return isNew
 			}
-			*all = slices.Delete(*all, at, at+1)
+			*all = slices.Delete(*all, unused, unused+1)
 		}
 		*all = append(*all, name)
 		isNew = true
@@ -148,11 +149,11 @@ func (d *Detector) Targets() ([]hostfs.Target, <-chan struct{}) {
 	}
 	for _, l := range distroLayouts() {
 		files, dirs := slices.Concat(l.envFiles, l.manifests), l.dataDirs
-		if home := l.program.dataDir; home != "" {
-			dirs = append(dirs, path.Join(home, l.program.etcdDir))
+		if programDir := l.program.defaultDir; programDir != "" {
+			dirs = append(dirs, path.Join(programDir, l.program.etcdDir))
 		}
 		if l.program.manifest != "" {
-			files = append(files, path.Join(l.program.dataDir, l.program.manifest))
+			files = append(files, path.Join(l.program.defaultDir, l.program.manifest))
 		}
 		if l.program.settings != "" {
 			all = append(all, hostfs.Target{Dir: l.program.settings + ".d"})
@@ -175,6 +176,12 @@ func (d *Detector) Units() ([]string, <-chan struct{}) {
 		units = append(units, l.units...)
 	}
 	return units, d.watchlist.newUnits
+}
+
+// StartDelays are the times after which a host is read again while a server starts. Its control
+// group exists before its program runs, and the program runs before it answers.
+func StartDelays() []time.Duration {
+	return []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second}
 }
 
 func dataDirTarget(dir string) hostfs.Target {

@@ -56,7 +56,7 @@ type probeError struct {
 	outcome     probeOutcome
 }
 
-func (f *probeError) Error() string { return f.message }
+func (e *probeError) Error() string { return e.message }
 
 // newProbeError converts an error of a call to one line of text. The text is the same for the
 // same cause: it has no elapsed times and no source ports, so that an observation changes only

@@ -82,8 +82,9 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 
 // ListMembers returns the member list as the local server stores it, sorted by ID. No quorum
 // confirms the list, and it may be stale: it is a hint that a new observation is due, and never
-// evidence. It costs one small request to the endpoint that worked last. Before the first
-// successful query of the server there is none, which is an error.
+// evidence. It costs one small request to the endpoint that worked last. It returns an error if
+// that request fails, and before the first successful query of the server, when there is no
+// endpoint.
 func (p *Prober) ListMembers(
 	ctx context.Context, server evidence.Server, identity evidence.Identity,
 ) ([]v1alpha1.MemberStatus, error) {

@@ -8,13 +8,13 @@ import (
 
 // metrics are the metrics of a Prober.
 type metrics struct {
-	questions *prometheus.CounterVec
-	expiry    *prometheus.Desc
+	requests *prometheus.CounterVec
+	expiry   *prometheus.Desc
 }
 
 func newMetrics() *metrics {
 	m := &metrics{
-		questions: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_agent_etcd_questions_total", Help: "Requests to etcd servers, by outcome.",
 		}, []string{"outcome"}),
 		expiry: prometheus.NewDesc("holdfast_agent_etcd_certificate_expiry_timestamp_seconds",
@@ -22,22 +22,22 @@ func newMetrics() *metrics {
 				"the earliest if there are several. Absent while no certificate has worked.", nil, nil),
 	}
 	for _, o := range outcomes() {
-		m.questions.WithLabelValues(string(o))
+		m.requests.WithLabelValues(string(o))
 	}
 	return m
 }
 
-func (m *metrics) countOutcome(o probeOutcome) { m.questions.WithLabelValues(string(o)).Inc() }
+func (m *metrics) countOutcome(o probeOutcome) { m.requests.WithLabelValues(string(o)).Inc() }
 
 // Describe implements prometheus.Collector.
 func (p *Prober) Describe(ch chan<- *prometheus.Desc) {
-	p.metrics.questions.Describe(ch)
+	p.metrics.requests.Describe(ch)
 	ch <- p.metrics.expiry
 }
 
 // Collect implements prometheus.Collector.
 func (p *Prober) Collect(ch chan<- prometheus.Metric) {
-	p.metrics.questions.Collect(ch)
+	p.metrics.requests.Collect(ch)
 	if expiry := p.earliestExpiry(); !expiry.IsZero() {
 		ch <- prometheus.MustNewConstMetric(p.metrics.expiry, prometheus.GaugeValue, float64(expiry.Unix()))
 	}

@@ -26,7 +26,7 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 	return p.ObserveEarly(ctx, server, identity, nil)
 }
 
-// ObserveEarly is Observe that also reports what it has found when EarlyAfter has passed and some
+// ObserveEarly is Observe that also reports what it has found when earlyAfter has passed and some
 // members have not answered. It calls early at most once, and only with a confirmed list, the
 // alarms, and proof that a quorum is healthy: anything less allows nothing.
 func (p *Prober) ObserveEarly(
@@ -57,14 +57,14 @@ func (p *Prober) ObserveEarly(
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	o.Access = p.access(server)
-	p.probeMembers(ctx, local, list, prefetched, &o, earlyReport{began.Add(EarlyAfter), early})
+	p.probeMembers(ctx, local, list, prefetched, &o, earlyReport{began.Add(earlyAfter), early})
 	o.Time = metav1.Now()
 	return withinLimits(o)
 }
 
-// EarlyAfter is the time after which an observation is reported although some members have not
+// earlyAfter is the time after which an observation is reported although some members have not
 // answered. Members that work answer within a few milliseconds.
-const EarlyAfter = 100 * time.Millisecond
+const earlyAfter = 100 * time.Millisecond
 
 // notYet is the reason of a member that has not answered when an observation is reported early.
 const notYet = "it has not answered yet"
@@ -131,14 +131,14 @@ func (p *Prober) probeMembers(
 	}
 	delay := time.NewTimer(time.Until(early.at))
 	defer delay.Stop()
-	for ; pending > 0; pending-- {
+	for pending > 0 {
 		select {
 		case change := <-results:
 			change()
+			pending--
 		case <-delay.C:
-			pending++
 		}
-		if pending > 1 && early.report != nil && !time.Now().Before(early.at) && provesQuorum(*o) {
+		if pending > 0 && early.report != nil && !time.Now().Before(early.at) && provesQuorum(*o) {
 			early.report(incomplete(*o))
 			early.report = nil
 		}
@@ -309,84 +309,4 @@ func alarmsOfMember(alarms []*pb.AlarmMember, member uint64) []string {
 	names = names[:min(len(names), maxAlarms)]
 	slices.Sort(names)
 	return names
-}
-
-// A prefetch probes the members of a cached list, and reads the alarms, while Observe waits for a
-// new list. Without it, a hanging member would cost its timeout after the time that the list takes
-// during an election, and the sum exceeds the three seconds that the webhook waits.
-type prefetch struct {
-	members map[uint64]*prefetchedMember
-	alarms  *prefetchedAlarms
-	cancel  context.CancelFunc
-	running sync.WaitGroup
-}
-
-// prefetchedMember is the probe of one member. status and timedOut are set once done is closed.
-type prefetchedMember struct {
-	member *pb.Member
-	status v1alpha1.MemberStatus
-	// timedOut reports whether the probe used the whole timeout.
-	timedOut bool
-	done     chan struct{}
-}
-
-// prefetchedAlarms is one read of the alarms. alarms and err are set once done is closed.
-type prefetchedAlarms struct {
-	endpoint endpoint
-	alarms   []*pb.AlarmMember
-	err      error
-	done     chan struct{}
-}
-
-// startPrefetch starts to probe the cached members, and to read the alarms from the endpoint that
-// worked last. The caller must call stop.
-func (p *Prober) startPrefetch(ctx context.Context, local identifiedServer, cached cachedServer) *prefetch {
-	ctx, cancel := context.WithTimeout(ctx, p.timeout)
-	f := &prefetch{members: map[uint64]*prefetchedMember{}, cancel: cancel}
-	for _, m := range cached.members {
-		entry := &prefetchedMember{member: m, done: make(chan struct{})}
-		f.members[m.ID] = entry
-		f.running.Go(func() {
-			defer close(entry.done)
-			entry.status = p.probeMember(ctx, local, m, cached.endpoint)
-			entry.timedOut = ctx.Err() != nil
-		})
-	}
-	if len(cached.members) > 0 {
-		f.alarms = &prefetchedAlarms{endpoint: cached.endpoint, done: make(chan struct{})}
-		f.running.Go(func() {
-			defer close(f.alarms.done)
-			f.alarms.alarms, f.alarms.err = p.listAlarms(ctx, cached.endpoint, local.cluster)
-		})
-	}
-	return f
-}
-
-// alarmsFrom waits for the alarms that were read from the endpoint. ok is false if they have to be
-// read again: the list is from another endpoint, or the read failed.
-func (f *prefetch) alarmsFrom(e endpoint) (alarms []*pb.AlarmMember, ok bool) {
-	if f.alarms == nil || f.alarms.endpoint != e {
-		return nil, false
-	}
-	<-f.alarms.done
-	return f.alarms.alarms, f.alarms.err == nil
-}
-
-// result waits for the probe of a member and returns its status. ok is false if the member
-// has to be probed again: the new list describes it differently, or the probe failed before
-// its timeout. Such a failure may be due to an election that is over now.
-func (f *prefetch) result(m *pb.Member) (status v1alpha1.MemberStatus, ok bool) {
-	entry := f.members[m.ID]
-	if entry == nil || entry.member.Name != m.Name || entry.member.IsLearner != m.IsLearner ||
-		!slices.Equal(entry.member.ClientURLs, m.ClientURLs) || !slices.Equal(entry.member.PeerURLs, m.PeerURLs) {
-		return status, false
-	}
-	<-entry.done
-	return entry.status, entry.status.Healthy || entry.timedOut
-}
-
-// stop cancels the probes that still run, and waits for them to return.
-func (f *prefetch) stop() {
-	f.cancel()
-	f.running.Wait()
 }

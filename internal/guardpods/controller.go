@@ -123,7 +123,7 @@ func (r *podReads) note(err error, now time.Time) (isNews bool) {
 	case r.failingSince.IsZero():
 		r.failingSince = now
 	}
-	return r.logged.ChangedError("", err)
+	return r.logged.ChangedErrorKind("", err)
 }
 
 // failFor returns for how long all reads have failed.
@@ -209,7 +209,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	loop.Rounds{
 		Do: c.reconcile, Pause: c.Pause, Wake: c.wake, Idle: c.untilNextRound,
 		Done: func(err error) {
-			if c.logged.ChangedError("round", err) && err != nil {
+			if c.logged.ChangedErrorKind("round", err) && err != nil {
 				c.Log.ErrorContext(ctx, "failed to reconcile the guard pods; retrying", "err", err)
 			}
 		},

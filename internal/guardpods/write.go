@@ -66,7 +66,7 @@ func (c *Controller) execute(ctx context.Context, d guard.Decision) {
 	case isEnding(err), isGone(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return // The namespace or the pod goes away, or there is a newer one. A later round reads it.
 	case err != nil:
-		if c.logged.ChangedError(d.Pod, err) {
+		if c.logged.ChangedErrorKind(d.Pod, err) {
 			c.Log.WarnContext(ctx, "failed to change a guard pod; retrying",
 				"action", string(d.Action), "node", d.Node, "pod", d.Pod, "err", err)
 		}

@@ -98,7 +98,7 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 	o := Options{
 		CachedNodes: w.cachedNodes, WaitForSync: informers.WaitForCacheSync, Nodes: core.CoreV1().Nodes(),
 		ConfigMaps: core.CoreV1().ConfigMaps(namespace), Elected: elected,
-		Timeouts: readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},
+		Timeouts: readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},
 		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
 			require.Equal(f.t, corev1.EventTypeWarning, eventType)
 			require.NotEmpty(f.t, about.UID)

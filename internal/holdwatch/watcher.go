@@ -43,7 +43,7 @@ type Options struct {
 	// Elected is closed once this replica leads. Until then the Watcher only measures ages.
 	Elected <-chan struct{}
 	// Timeouts are the time limits for holds.
-	Timeouts readiness.Timeouts
+	Timeouts readiness.HoldLimits
 	// RecordEvent records an event. It must not block.
 	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	Log         *slog.Logger
@@ -129,7 +129,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	loop.Rounds{
 		Do: w.checkNodes, Pause: w.interval(), Idle: func() time.Duration { return 0 },
 		Done: func(err error) {
-			if w.logged.ChangedText("", err) && err != nil {
+			if w.logged.ChangedErrorText("", err) && err != nil {
 				w.options.Log.ErrorContext(ctx, "failed to check all holds; retrying", "err", err)
 			}
 		},

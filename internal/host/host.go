@@ -135,27 +135,21 @@ func (h *Host) EndShutdownDelay() error { return h.shutdown.EndDelay() }
 // is tried again with growing waits. The caller must also read the host at intervals, to see
 // changes meanwhile.
 func (h *Host) Watch(ctx context.Context, notify func()) error {
-	events := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case events <- struct{}{}:
-		default: // an event is waiting already
-		}
-	}
+	wake := loop.NewSignal()
 	group, ctx := errgroup.WithContext(ctx)
 	retry := func(name string, watch func(ready func()) error) {
 		group.Go(func() error { return h.retry(ctx, name, watch) })
 	}
 	retry("files", func(ready func()) error {
 		_, grown := h.etcd.Targets()
-		return h.root.Watch(ctx, h.targets, grown, wake, ready)
+		return h.root.Watch(ctx, h.targets, grown, etcddetect.StartDelays(), wake.Notify, ready)
 	})
-	retry("shutdown", func(ready func()) error { return h.shutdown.Watch(ctx, wake, ready) })
+	retry("shutdown", func(ready func()) error { return h.shutdown.Watch(ctx, wake.Notify, ready) })
 	retry("bus", func(ready func()) error {
 		_, grown := h.etcd.Units()
-		return systemd.WatchUnits(ctx, h.root, h.units, grown, wake, ready)
+		return systemd.WatchUnits(ctx, h.root, h.units, grown, wake.Notify, ready)
 	})
-	group.Go(func() error { return gather(ctx, events, notify) })
+	group.Go(func() error { return gather(ctx, wake, notify) })
 	return group.Wait()
 }
 
@@ -171,20 +165,16 @@ func (h *Host) units() []string {
 
 // gather calls notify at once for the first event, and once for all events in the next
 // gatherTime.
-func gather(ctx context.Context, events <-chan struct{}, notify func()) error {
+func gather(ctx context.Context, wake loop.Signal, notify func()) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-events:
+		case <-wake:
 		}
 		notify()
-		wait := time.NewTimer(gatherTime)
-		select {
-		case <-ctx.Done():
-			wait.Stop()
-			return context.Cause(ctx)
-		case <-wait.C:
+		if err := loop.Wait(ctx, gatherTime, nil); err != nil {
+			return err
 		}
 	}
 }
@@ -220,8 +210,8 @@ func (h *Host) retry(ctx context.Context, name string, watch func(ready func()) 
 	}
 }
 
-// A Machine has the names that the host knows for its machine.
-type Machine struct {
+// MachineIDs are the names that the host knows for its machine.
+type MachineIDs struct {
 	// OpenStack is set if the firmware names OpenStack.
 	OpenStack bool
 	// ProviderID is the kubelet's --provider-id, or "" if it has none.
@@ -236,9 +226,9 @@ type Machine struct {
 	Unread []string
 }
 
-// Machine reads the names of the machine.
-func (h *Host) Machine() Machine {
-	var m Machine
+// MachineIDs reads the names of the machine.
+func (h *Host) MachineIDs() MachineIDs {
+	var m MachineIDs
 	first := func(paths ...string) string {
 		for _, path := range paths {
 			text, err := h.root.ReadFile(path)

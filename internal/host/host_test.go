@@ -40,7 +40,7 @@ func TestMachine(t *testing.T) {
 	const instance, machineID = "0fa7b6c2-63fa-4d54-ba5e-5f3c5f4d1e11", "0fa7b6c263fa4d54ba5e5f3c5f4d1e11"
 	root := t.TempDir()
 	h := newHost(t, root)
-	require.Equal(t, host.Machine{}, h.Machine(), "empty host")
+	require.Equal(t, host.MachineIDs{}, h.MachineIDs(), "empty host")
 
 	hosttest.Add(t, root, hosttest.Files{
 		"/sys/devices/virtual/dmi/id/sys_vendor":   "OpenStack Foundation\n",
@@ -52,16 +52,16 @@ func TestMachine(t *testing.T) {
 		"/proc/7/comm":                             "kubelet\n",
 		"/proc/7/cmdline":                          "/usr/bin/kubelet\x00--v=2\x00--provider-id\x00openstack:///0fa7\x00",
 	})
-	require.Equal(t, host.Machine{
+	require.Equal(t, host.MachineIDs{
 		OpenStack: true, ProviderID: "openstack:///0fa7", InstanceID: instance, SystemUUID: instance, MachineID: machineID,
-	}, h.Machine())
+	}, h.MachineIDs())
 
 	hosttest.Remove(t, root, "/etc/machine-id")
 	hosttest.Add(t, root, hosttest.Files{
 		"/proc/7/cmdline":          "/usr/bin/kubelet\x00provider-id=x\x00--provider-id=openstack:///1\x00",
 		"/etc/machine-id/anything": "",
 	})
-	got := h.Machine()
+	got := h.MachineIDs()
 	require.Equal(t, "openstack:///1", got.ProviderID)
 	require.Equal(t, []string{"/etc/machine-id: not a regular file"}, got.Unread)
 	require.Equal(t, machineID, got.MachineID)

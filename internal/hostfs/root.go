@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// MaxFileSize is the most that is read of a file, in bytes. Configurations have a few
+	// maxFileSize is the most that is read of a file, in bytes. Configurations have a few
 	// kibibytes, bundles of certificate authorities a few hundred.
-	MaxFileSize = 1 << 20
+	maxFileSize = 1 << 20
 	// maxNames is the most names that are read of a directory. A directory of certificates
 	// has a few dozen.
 	maxNames = 4096
@@ -211,18 +211,18 @@ func ReadSmall(f *os.File) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, refused("not a regular file")
 	}
-	content, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	content, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(content) > MaxFileSize {
+	if len(content) > maxFileSize {
 		return nil, refused("larger than a mebibyte")
 	}
 	return content, nil
 }
 
 // ReadNames returns the sorted names in a directory. On an error it returns the names that
-// were read before the error.
+// were read before the error. It returns at most 4096 names, and no error if there are more.
 func ReadNames(dir string) ([]string, error) {
 	return readNames(os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))
 }
@@ -291,35 +291,36 @@ func (r Root) Mounts(pid int) Mounts {
 
 // Find returns the agent's path for a file that a process names. files is the root directory
 // of the process. Find prefers the path of the same file on the host, because that path
-// outlives the process.
-func (r Root) Find(files Root, mounts Mounts, named string) (string, error) {
-	inside, err := files.Resolve(named)
+// outlives the process. The last candidate is the path in the agent's own root: a process with the
+// same mounts as the agent names it.
+func (r Root) Find(files Root, mounts Mounts, serverPath string) (agentPath string, err error) {
+	inside, err := files.Resolve(serverPath)
 	if err != nil {
 		return "", err
 	}
 	found, err := os.Stat(inside)
 	if IsAbsent(err) {
-		if at, err := r.Resolve(named); err == nil && r.IsSameDir(files) {
-			return at, nil
+		if candidate, err := r.Resolve(serverPath); err == nil && r.IsSameDir(files) {
+			return candidate, nil
 		}
 		return inside, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	names := []string{named}
+	names := []string{serverPath}
 	if outside, ok := mounts.outside(strings.TrimPrefix(inside, string(files))); ok {
 		names = append(names, outside)
 	}
 	var candidates []string
 	for _, name := range names {
-		if at, err := r.Resolve(name); err == nil {
-			candidates = append(candidates, at)
+		if candidate, err := r.Resolve(name); err == nil {
+			candidates = append(candidates, candidate)
 		}
 	}
-	for _, at := range append(candidates, named) {
-		if info, err := os.Stat(at); err == nil && os.SameFile(info, found) {
-			return at, nil
+	for _, candidate := range append(candidates, serverPath) {
+		if info, err := os.Stat(candidate); err == nil && os.SameFile(info, found) {
+			return candidate, nil
 		}
 	}
 	return inside, nil

@@ -18,7 +18,7 @@ func TestReadFile(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	require.NoError(t, os.WriteFile(in("small"), []byte("content"), 0o600))
-	require.NoError(t, os.WriteFile(in("full"), make([]byte, MaxFileSize), 0o600))
+	require.NoError(t, os.WriteFile(in("full"), make([]byte, maxFileSize), 0o600))
 	require.NoError(t, os.WriteFile(in("large"), nil, 0o600))
 	require.NoError(t, os.Truncate(in("large"), 400<<20)) // sparse
 	require.NoError(t, syscall.Mkfifo(in("pipe"), 0o600))
@@ -28,7 +28,7 @@ func TestReadFile(t *testing.T) {
 	require.Equal(t, "content", string(content))
 	content, err = ReadFile(in("full"))
 	require.NoError(t, err)
-	require.Len(t, content, MaxFileSize)
+	require.Len(t, content, maxFileSize)
 	_, err = ReadFile(in("absent"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 

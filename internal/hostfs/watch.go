@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// compareInterval is how often the watches are compared with the host. No event reports a
-// link or a mount on the path to a directory that leads elsewhere from now on.
+// compareInterval is how often the watches are compared with the host. inotify reports nothing if
+// a link or mount on the path to a watched directory changes.
 const compareInterval = 2 * time.Second
 
 // A Target is a directory of the host whose changes matter. Targets are directories and not
@@ -24,7 +24,8 @@ type Target struct {
 	Dir string
 	// Names are patterns of the names that matter. Without patterns, all names do.
 	Names []string
-	// Starts are patterns of the names that appear just before a server starts.
+	// Starts are patterns of the names whose creation begins something that takes a while, such as
+	// the start of a server. A new name is followed by delayed notifications.
 	Starts []string
 }
 
@@ -35,9 +36,11 @@ func FileTarget(name string) Target {
 
 // Watch calls notify whenever a target may have changed, until ctx ends or the watch fails.
 // If a target does not exist, Watch watches the nearest existing directory above it. changed
-// receives a value when targets returns more than before. Watch calls ready once it watches.
+// receives a value when targets returns more than before. Watch calls ready once it watches. After
+// a start it also calls notify after each of the delays, of which each begins when the one before
+// has ended.
 func (r Root) Watch(
-	ctx context.Context, targets func() []Target, changed <-chan struct{}, notify, ready func(),
+	ctx context.Context, targets func() []Target, changed <-chan struct{}, delays []time.Duration, notify, ready func(),
 ) error {
 	events, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -53,7 +56,7 @@ func (r Root) Watch(
 	notify() // for changes before the watch began
 	compare := time.NewTicker(compareInterval)
 	defer compare.Stop()
-	var later delayedRescan
+	later := delayedNotify{delays: delays}
 	defer later.stop()
 	for {
 		relevant, moved := false, false
@@ -66,7 +69,7 @@ func (r Root) Watch(
 		case event := <-events.Events:
 			relevant = w.isRelevant(event.Name)
 			w.started = w.isStart(event)
-			if relevant || w.dropMoved(event) {
+			if relevant || w.removeMovedWatch(event) {
 				moved, err = w.update()
 			}
 		case <-later.C():
@@ -90,15 +93,15 @@ func (r Root) Watch(
 	}
 }
 
-// A delayedRescan schedules more notifications after a server has begun to start. Its control
-// group exists before its program runs, and the program runs before it answers.
-type delayedRescan struct {
-	timer *time.Timer
-	rest  []time.Duration
+// A delayedNotify schedules more notifications after a start.
+type delayedNotify struct {
+	delays []time.Duration
+	timer  *time.Timer
+	rest   []time.Duration
 }
 
 // C returns the channel of the next notification. It blocks if none is scheduled.
-func (d *delayedRescan) C() <-chan time.Time {
+func (d *delayedNotify) C() <-chan time.Time {
 	if d.timer == nil {
 		return nil
 	}
@@ -106,13 +109,13 @@ func (d *delayedRescan) C() <-chan time.Time {
 }
 
 // begin schedules the notifications after the latest start.
-func (d *delayedRescan) begin() {
+func (d *delayedNotify) begin() {
 	d.stop()
-	d.rest = []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second}
+	d.rest = d.delays
 	d.next()
 }
 
-func (d *delayedRescan) next() {
+func (d *delayedNotify) next() {
 	if len(d.rest) == 0 {
 		d.timer = nil
 		return
@@ -120,7 +123,7 @@ func (d *delayedRescan) next() {
 	d.timer, d.rest = time.NewTimer(d.rest[0]), d.rest[1:]
 }
 
-func (d *delayedRescan) stop() {
+func (d *delayedNotify) stop() {
 	if d.timer != nil {
 		d.timer.Stop()
 	}
@@ -134,7 +137,7 @@ type dirWatch struct {
 	targets     func() []Target
 	// dirs are the watched directories by path without links.
 	dirs map[string]watchedDir
-	// started reports that a new watch covers a directory in which starts are visible.
+	// started is true if a new watch covers a directory in which starts are visible.
 	// Everything in the directory has started before that.
 	started bool
 }
@@ -143,7 +146,7 @@ type dirWatch struct {
 type watchedDir struct {
 	// names are patterns of the names in it that matter.
 	names []string
-	// starts are patterns of the names that appear just before a server starts.
+	// starts are those of the targets.
 	starts []string
 	// isAncestor is set for a directory above a target that does not exist.
 	isAncestor bool
@@ -152,9 +155,9 @@ type watchedDir struct {
 	device, inode uint64
 }
 
-// dropMoved reports whether the event may have created or removed a directory on the path to
+// removeMovedWatch reports whether the event may have created or removed a directory on the path to
 // a target. It removes the watch of such a directory.
-func (w *dirWatch) dropMoved(event fsnotify.Event) bool {
+func (w *dirWatch) removeMovedWatch(event fsnotify.Event) bool {
 	if !event.Has(fsnotify.Create) && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Rename) {
 		return false
 	}
@@ -234,7 +237,7 @@ func (w *dirWatch) isRelevant(path string) bool {
 	return MatchesAny(w.dirs[filepath.Dir(path)].names, filepath.Base(path)) || len(w.dirs[path].names) > 0
 }
 
-// isStart reports whether a server is about to start after an event.
+// isStart reports whether an event created a name that is a start.
 func (w *dirWatch) isStart(event fsnotify.Event) bool {
 	starts := w.dirs[filepath.Dir(event.Name)].starts
 	return event.Has(fsnotify.Create) && MatchesAny(starts, filepath.Base(event.Name))

@@ -122,7 +122,7 @@ func (l *Leader) Run(ctx context.Context) error {
 		Do: l.reconcileAll, Pause: l.Pause, Wake: l.wake,
 		Idle: func() time.Duration { return max(0, l.Tick-l.Pause) },
 		Done: func(err error) {
-			if l.logged.ChangedText("round", err) && err != nil {
+			if l.logged.ChangedErrorText("round", err) && err != nil {
 				l.Log.ErrorContext(ctx, "failed to complete a round; retrying in the next one", "err", err)
 			}
 		},

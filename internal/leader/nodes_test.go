@@ -97,7 +97,7 @@ func removedLabel(t *testing.T, f *storetest.Fixture) {
 	require.NoError(t, f.Client.Delete(t.Context(), f.Nodes[2]))
 	node := &corev1.Node{}
 	h.reconcileUntil("the label, also of a Node that is being deleted", func(*v1alpha1.EtcdCluster) bool {
-		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[2]), node) == nil && isLabelled(node)
+		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[2]), node) == nil && observation.IsLabelled(node)
 	})
 	h.reconcileUntil("the label", func(*v1alpha1.EtcdCluster) bool {
 		return f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node) == nil && observation.IsLabelled(node)

@@ -69,18 +69,18 @@ func (o *LogOnce) Changed(subject, text string) bool {
 	return true
 }
 
-// ChangedText is Changed with the text of err.
-func (o *LogOnce) ChangedText(subject string, err error) bool {
+// ChangedErrorText is Changed with the text of err.
+func (o *LogOnce) ChangedErrorText(subject string, err error) bool {
 	if err == nil {
 		return o.Changed(subject, "")
 	}
 	return o.Changed(subject, err.Error())
 }
 
-// ChangedError is Changed with the kind of err as the text. The kind of an error from the API
+// ChangedErrorKind is Changed with the kind of err as the text. The kind of an error from the API
 // server is its reason, and the kind of a network error is its number: their full texts contain
 // ports and times that never repeat. The kind of any other error is its text.
-func (o *LogOnce) ChangedError(subject string, err error) bool {
+func (o *LogOnce) ChangedErrorKind(subject string, err error) bool {
 	return o.Changed(subject, kindOf(err))
 }
 
@@ -132,7 +132,7 @@ func (r *Retry) Wait(ctx context.Context) error { return Wait(ctx, r.Next(), nil
 // with the first one after a call that lasted more than a minute.
 //
 // KeepRunning calls failed with the error of run, unless the previous call ended with an error
-// of the same kind (see LogOnce.ChangedError). An error after more than a minute is always
+// of the same kind (see LogOnce.ChangedErrorKind). An error after more than a minute is always
 // reported.
 func KeepRunning(ctx context.Context, b wait.Backoff, run func(context.Context) error, failed func(error)) error {
 	retry, logged := NewRetry(b), LogOnce{}
@@ -146,7 +146,7 @@ func KeepRunning(ctx context.Context, b wait.Backoff, run func(context.Context) 
 			retry.Reset()
 			logged = LogOnce{}
 		}
-		if logged.ChangedError("", err) && err != nil {
+		if logged.ChangedErrorKind("", err) && err != nil {
 			failed(err)
 		}
 		if err := retry.Wait(ctx); err != nil {

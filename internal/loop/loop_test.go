@@ -90,7 +90,7 @@ func TestLogOnceErrors(t *testing.T) {
 		{errors.New("reading: something"), true},
 		{nil, true},
 	} {
-		require.Equal(t, step.want, o.ChangedError("a", step.err), "step %d: %v", i, step.err)
+		require.Equal(t, step.want, o.ChangedErrorKind("a", step.err), "step %d: %v", i, step.err)
 	}
 	require.Equal(t, "reading: nothing", kindOf(errors.New("reading: nothing")))
 }

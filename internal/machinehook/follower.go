@@ -109,7 +109,7 @@ func (f *machineFollower) findResource(ctx context.Context) bool {
 	if err == nil && !isServed {
 		problem = errors.New("the API server does not serve it")
 	}
-	if f.logged.ChangedError("resource", problem) && problem != nil {
+	if f.logged.ChangedErrorKind("resource", problem) && problem != nil {
 		f.log.WarnContext(ctx, "failed to find a kind of machines; retrying", "kind", f.kind.String(), "err", problem)
 	}
 	f.mu.Lock()

@@ -118,7 +118,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			Do: c.reconcileAll, Pause: c.Pause, Wake: c.wake,
 			Idle: func() time.Duration { return max(0, c.Tick-c.Pause) },
 			Done: func(err error) {
-				if c.logged.ChangedText("round", err) && err != nil {
+				if c.logged.ChangedErrorText("round", err) && err != nil {
 					c.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", err)
 				}
 			},

@@ -42,9 +42,9 @@ const (
 	reviewTimeout                 = 5 * time.Second
 )
 
-// A Guard admits the clients that may get Path: RBAC must allow them the verb get on that
+// An Authorizer admits the clients that may get Path: RBAC must allow them the verb get on that
 // non-resource URL. Every other request is refused, also if the API server does not answer.
-type Guard struct {
+type Authorizer struct {
 	api     rest.Interface
 	answers *cache.LRUExpireCache
 	limit   *rate.Limiter
@@ -60,57 +60,58 @@ type clientAnswer struct {
 	text   string
 }
 
-// NewGuard returns a Guard. The configuration is that of the program's own account, which must be
-// allowed to create TokenReviews and SubjectAccessReviews (ClusterRole system:auth-delegator).
-func NewGuard(config *rest.Config, log *slog.Logger) (*Guard, error) {
+// NewAuthorizer returns an Authorizer. The configuration is that of the program's own account,
+// which must be allowed to create TokenReviews and SubjectAccessReviews (ClusterRole
+// system:auth-delegator).
+func NewAuthorizer(config *rest.Config, log *slog.Logger) (*Authorizer, error) {
 	own := rest.CopyConfig(config)
-	own.QPS = -1 // The Guard has a limit of its own, and does not use up that of the program.
+	own.QPS = -1 // The Authorizer has a limit of its own, and does not use up that of the program.
 	own.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
 	api, err := rest.UnversionedRESTClientFor(own)
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for token reviews: %w", err)
 	}
-	return &Guard{
+	return &Authorizer{
 		api: api, answers: cache.NewLRUExpireCache(maxAnswers), log: log,
 		limit: rate.NewLimiter(reviewsPerSecond, reviewBurst),
 	}, nil
 }
 
-// Protect returns a handler that calls the next one for admitted clients only.
-func (g *Guard) Protect(next http.Handler) http.Handler {
+// Require returns a handler that calls the next one for admitted clients only.
+func (a *Authorizer) Require(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch a := g.answer(r); a.status {
+		switch answer := a.answer(r); answer.status {
 		case http.StatusOK:
 			next.ServeHTTP(w, r)
 		case http.StatusUnauthorized:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, a.text, a.status)
+			http.Error(w, answer.text, answer.status)
 		case http.StatusTooManyRequests:
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, a.text, a.status)
+			http.Error(w, answer.text, answer.status)
 		default:
-			http.Error(w, a.text, a.status)
+			http.Error(w, answer.text, answer.status)
 		}
 	})
 }
 
 // answer returns the answer for a request, from memory or from the API server.
-func (g *Guard) answer(r *http.Request) clientAnswer {
+func (a *Authorizer) answer(r *http.Request) clientAnswer {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return clientAnswer{http.StatusUnauthorized, "a bearer token of this Kubernetes cluster is required"}
 	}
 	key := sha256.Sum256([]byte(token))
-	if known, ok := g.answers.Get(key); ok {
+	if known, ok := a.answers.Get(key); ok {
 		return known.(clientAnswer) //nolint:forcetypeassert // It contains nothing else.
 	}
-	if !g.limit.Allow() {
+	if !a.limit.Allow() {
 		return clientAnswer{http.StatusTooManyRequests, "too many unknown tokens; try again later"}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
-	found, err := g.review(ctx, token)
-	g.logFailure(ctx, err)
+	found, err := a.review(ctx, token)
+	a.logFailure(ctx, err)
 	if err != nil {
 		return clientAnswer{http.StatusServiceUnavailable, "the API server could not review the token"}
 	}
@@ -118,23 +119,23 @@ func (g *Guard) answer(r *http.Request) clientAnswer {
 	if found.status == http.StatusOK {
 		valid = admittedFor
 	}
-	g.answers.Add(key, found, valid)
+	a.answers.Add(key, found, valid)
 	return found
 }
 
 // logFailure logs an error when it changes.
-func (g *Guard) logFailure(ctx context.Context, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.logged.ChangedError("", err) && err != nil {
-		g.log.WarnContext(ctx, "failed to authenticate a client of the metrics port", "err", err)
+func (a *Authorizer) logFailure(ctx context.Context, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.logged.ChangedErrorKind("", err) && err != nil {
+		a.log.WarnContext(ctx, "failed to authenticate a client of the metrics port", "err", err)
 	}
 }
 
 // review asks the API server whose token it is, and whether that user may get the metrics.
-func (g *Guard) review(ctx context.Context, token string) (clientAnswer, error) {
+func (a *Authorizer) review(ctx context.Context, token string) (clientAnswer, error) {
 	who := authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-	if err := g.create(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", &who); err != nil {
+	if err := a.create(ctx, "/apis/authentication.k8s.io/v1/tokenreviews", &who); err != nil {
 		return clientAnswer{}, fmt.Errorf("reviewing a token: %w", err)
 	}
 	if !who.Status.Authenticated {
@@ -149,7 +150,7 @@ func (g *Guard) review(ctx context.Context, token string) (clientAnswer, error) 
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: Path, Verb: "get"},
 	}}
-	if err := g.create(ctx, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &access); err != nil {
+	if err := a.create(ctx, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &access); err != nil {
 		return clientAnswer{}, fmt.Errorf("reviewing the access of user %q: %w", user.Username, err)
 	}
 	if !access.Status.Allowed {
@@ -160,12 +161,12 @@ func (g *Guard) review(ctx context.Context, token string) (clientAnswer, error) 
 }
 
 // create posts a review, and reads the answer into it.
-func (g *Guard) create(ctx context.Context, path string, review any) error {
+func (a *Authorizer) create(ctx context.Context, path string, review any) error {
 	body, err := json.Marshal(review)
 	if err != nil {
 		return fmt.Errorf("encoding the request: %w", err)
 	}
-	answered, err := g.api.Post().AbsPath(path).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Raw()
+	answered, err := a.api.Post().AbsPath(path).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Raw()
 	if err != nil {
 		return err
 	}

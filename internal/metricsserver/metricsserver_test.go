@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestGuard asks a real API server, with the permissions that the component metrics gives.
-func TestGuard(t *testing.T) {
+// TestAuthorizer asks a real API server, with the permissions that the component metrics gives.
+func TestAuthorizer(t *testing.T) {
 	server := apiserver.New(t)
 	for _, account := range []string{"scraper", "stranger", "agent", "powerless"} {
 		_, err := server.Client().CoreV1().ServiceAccounts("default").Create(t.Context(),
@@ -125,9 +125,9 @@ func newTestRegistry(t *testing.T) *prometheus.Registry {
 func serve(t *testing.T, account *rest.Config) (string, *http.Client) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	guard, err := NewGuard(account, log)
+	authorizer, err := NewAuthorizer(account, log)
 	require.NoError(t, err)
-	port := httptest.NewUnstartedServer(guard.Protect(Handler(newTestRegistry(t), log)))
+	port := httptest.NewUnstartedServer(authorizer.Require(Handler(newTestRegistry(t), log)))
 	port.TLS, err = SelfSigned("node-1")
 	require.NoError(t, err)
 	port.StartTLS()

@@ -1,5 +1,6 @@
 // Package nodepatch turns the desired state of a Node into patches, and writes them. It is the
-// only writer of Nodes.
+// writer of Nodes for the agent, the hold watcher, and the commands `release`, `hold` and
+// `uninstall`.
 //
 // Plan is pure. Its patches name nothing that Desired does not name, so that the keys of other
 // writers stay exactly as they are.
@@ -32,7 +33,8 @@ type Patch struct {
 }
 
 // Plan returns the writes that make the Node as desired, in their order. It returns nil if the
-// Node is already as desired.
+// Node is already as desired. It returns an error if it needs a patch of metadata or spec and the
+// Node has no resourceVersion.
 //
 // Metadata and spec go into a JSON merge patch with the Node's resourceVersion: the cordon and
 // the record that owns it belong together, and the list of taints is written whole. Conditions
@@ -106,7 +108,7 @@ func statusPatch(
 ) ([]Patch, error) {
 	var changed []corev1.NodeCondition
 	for _, c := range wanted {
-		before := findCondition(node, c.Type)
+		before := readiness.FindCondition(node, c.Type)
 		if before != nil && before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message {
 			continue
 		}
@@ -177,15 +179,6 @@ func taintIndex(taints []corev1.Taint, t corev1.Taint) int {
 }
 
 func isSameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }
-
-func findCondition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == kind {
-			return &node.Status.Conditions[i]
-		}
-	}
-	return nil
-}
 
 // Desired describes a Node. Everything that it does not name stays unchanged.
 type Desired struct {

@@ -117,9 +117,9 @@ func hasOnlyStatusChanged(a, b *corev1.Node) bool {
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
-// Send writes patches of Plan to a Node in their order, for programs that write a Node once on
-// behalf of a person. If the Node has changed since it was read, the error is a conflict. The agent
-// uses this package, so the client of such a program stays outside.
+// Send writes the patches of Plan in order, for commands that act for a person. The caller passes
+// the function that sends one patch, because this package may not import controller-runtime. If the
+// Node has changed since it was read, the error is a conflict.
 func Send(node string, patches []Patch, send func(Patch) error) error {
 	for _, p := range patches {
 		err := send(p)

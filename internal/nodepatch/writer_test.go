@@ -89,13 +89,13 @@ func TestWriter(t *testing.T) {
 		require.True(t, held.Spec.Unschedulable)
 		require.JSONEq(t, `{"state":"held"}`, held.Annotations["holdfast.dev/hold"])
 		require.Equal(t, "true", held.Labels["holdfast.dev/etcd-member"])
-		require.Equal(t, corev1.ConditionTrue, findCondition(held, corev1.NodeNetworkUnavailable).Status)
+		require.Equal(t, corev1.ConditionTrue, readiness.FindCondition(held, corev1.NodeNetworkUnavailable).Status)
 		taints := slices.Concat(before.Spec.Taints, desiredHold().AddTaints)
 		require.Equal(t, taints, held.Spec.Taints, "the taints of others stay, in their order")
 		isOwn := func(f metav1.ManagedFieldsEntry) bool { return f.Manager == readiness.FieldManager }
 		require.True(t, slices.ContainsFunc(held.ManagedFields, isOwn))
 		for _, c := range before.Status.Conditions {
-			require.Equal(t, c, *findCondition(held, c.Type), "the conditions of the kubelet stay")
+			require.Equal(t, c, *readiness.FindCondition(held, c.Type), "the conditions of the kubelet stay")
 		}
 
 		again, err := writer.Apply(t.Context(), held, desiredHold())
@@ -104,13 +104,13 @@ func TestWriter(t *testing.T) {
 
 		require.NoError(t, apiserver.Heartbeat(t.Context(), kubelet, before.Name, true))
 		held = read(t, before.Name)
-		require.Equal(t, findCondition(again, "NetworkHeld"), findCondition(held, "NetworkHeld"))
+		require.Equal(t, readiness.FindCondition(again, "NetworkHeld"), readiness.FindCondition(held, "NetworkHeld"))
 		free, err := writer.Apply(t.Context(), held, desiredRelease())
 		require.NoError(t, err)
 		require.False(t, free.Spec.Unschedulable)
 		require.Equal(t, before.Spec.Taints, free.Spec.Taints)
-		require.Equal(t, corev1.ConditionFalse, findCondition(free, corev1.NodeNetworkUnavailable).Status)
-		require.Equal(t, corev1.ConditionTrue, findCondition(free, corev1.NodeReady).Status)
+		require.Equal(t, corev1.ConditionFalse, readiness.FindCondition(free, corev1.NodeNetworkUnavailable).Status)
+		require.Equal(t, corev1.ConditionTrue, readiness.FindCondition(free, corev1.NodeReady).Status)
 	})
 
 	t.Run("earlier-write", func(t *testing.T) {
@@ -127,7 +127,8 @@ func TestWriter(t *testing.T) {
 		between := NewWriter(interruptedClient{nodes, func() { patch(t, n.Name, `{"spec":{"unschedulable":true}}`) }})
 		after, err := between.Apply(t.Context(), n, desiredHold())
 		require.True(t, apierrors.IsConflict(err), "%v", err)
-		require.Equal(t, corev1.ConditionTrue, findCondition(after, "NetworkHeld").Status, "the write of the status counts")
+		require.Equal(t, corev1.ConditionTrue, readiness.FindCondition(after, "NetworkHeld").Status,
+			"the write of the status counts")
 		now := read(t, n.Name)
 		require.NotContains(t, now.Annotations, "holdfast.dev/hold", "the cordon of another writer gets no record")
 		require.Equal(t, n.Spec.Taints, now.Spec.Taints)
@@ -168,7 +169,8 @@ func TestWriter(t *testing.T) {
 		held, err := writer.Apply(t.Context(), n, d)
 		require.NoError(t, err, "the decision does not depend on a heartbeat")
 		require.True(t, held.Spec.Unschedulable)
-		require.Equal(t, corev1.ConditionTrue, findCondition(held, corev1.NodeReady).Status, "the newer condition stays")
+		require.Equal(t, corev1.ConditionTrue, readiness.FindCondition(held, corev1.NodeReady).Status,
+			"the newer condition stays")
 	})
 
 	t.Run("plugin", func(t *testing.T) {
@@ -181,7 +183,7 @@ func TestWriter(t *testing.T) {
 		require.NoError(t, err)
 		_, err = writer.Apply(t.Context(), before, desiredHold())
 		require.True(t, apierrors.IsConflict(err), "a plugin may write this condition only once: %v", err)
-		require.Equal(t, "CalicoIsUp", findCondition(read(t, n.Name), corev1.NodeNetworkUnavailable).Reason)
+		require.Equal(t, "CalicoIsUp", readiness.FindCondition(read(t, n.Name), corev1.NodeNetworkUnavailable).Reason)
 	})
 
 	t.Run("other-node", func(t *testing.T) {

@@ -79,11 +79,11 @@ func (s *session) breakGlass(ctx context.Context, name string, flags breakGlassF
 	if err != nil {
 		return err
 	}
-	glass := quorum.BreakGlass{
+	permission := quorum.BreakGlass{
 		UID: node.UID, Until: time.Now().Add(flags.duration).UTC().Truncate(time.Second),
 		Reason: strings.TrimSpace(flags.reason),
 	}
-	value, err := json.Marshal(glass)
+	value, err := json.Marshal(permission)
 	if err != nil {
 		return fmt.Errorf("encoding the override: %w", err)
 	}
@@ -91,53 +91,54 @@ func (s *session) breakGlass(ctx context.Context, name string, flags breakGlassF
 	if _, err := quorum.ParseBreakGlass(string(value), node.UID, time.Now()); err != nil {
 		return cli.UsageErrorf("the override would have no effect: %v", err)
 	}
-	o := override{
-		node: node, glass: glass, value: string(value), verdict: askRemoval(ctx, c, node.Name), andDelete: flags.andDelete,
+	change := breakGlassChange{
+		node: node, permission: permission, value: string(value), andDelete: flags.andDelete,
+		verdict: dryRunDeletion(ctx, c, node.Name),
 	}
-	return s.carryOut(ctx, c, flags.changeFlags, o.change(s, c))
+	return s.carryOut(ctx, c, flags.changeFlags, change.plan(s, c))
 }
 
-// An override is a break-glass override that is about to be written.
-type override struct {
-	node      *corev1.Node
-	glass     quorum.BreakGlass
-	value     string
-	verdict   report.Removal
-	andDelete bool
+// A breakGlassChange is a break-glass permission that is about to be written.
+type breakGlassChange struct {
+	node       *corev1.Node
+	permission quorum.BreakGlass
+	value      string
+	verdict    report.Removal
+	andDelete  bool
 }
 
 // removesLabel reports whether the label must be removed for the deletion, because the API server
 // would call the webhook, which does not answer.
-func (o override) removesLabel() bool {
-	return o.verdict.Reason == noAnswer && o.node.Labels[observation.EtcdMemberLabel] == "true"
+func (b breakGlassChange) removesLabel() bool {
+	return b.verdict.Reason == noAnswer && b.node.Labels[observation.EtcdMemberLabel] == "true"
 }
 
-// change returns the override as a change.
-func (o override) change(s *session, c client.Client) plannedChange {
-	name := o.node.Name
+// plan returns what is written and shown.
+func (b breakGlassChange) plan(s *session, c client.Client) plannedChange {
+	name := b.node.Name
 	change := plannedChange{
 		effects: []string{
-			describeRemoval(o.verdict),
+			describeRemoval(b.verdict),
 			fmt.Sprintf("Until %s, node %s may be deleted and drained without a check of the quorum.",
-				o.glass.Until.Format(time.RFC3339), name),
-			"Its members count as lost from then on. Your name and the reason are recorded: " + o.glass.Reason,
+				b.permission.Until.Format(time.RFC3339), name),
+			"Its members count as lost from then on. Your name and the reason are recorded: " + b.permission.Reason,
 		},
 		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
-			name, quorum.BreakGlassAnnotation, quoted(o.value))},
+			name, quorum.BreakGlassAnnotation, quoted(b.value))},
 		rights: []authorizationv1.ResourceAttributes{
 			{Verb: verbBreakGlass, Group: v1alpha1.Group, Resource: v1alpha1.Resource},
 			{Verb: "patch", Resource: "nodes", Name: name},
 		},
-		apply: func(ctx context.Context) error { return o.write(ctx, s, c) },
+		apply: func(ctx context.Context) error { return b.write(ctx, s, c) },
 	}
-	if o.removesLabel() {
+	if b.removesLabel() {
 		change.effects = append(change.effects, fmt.Sprintf("The webhook does not answer, so label %s is removed. "+
 			"Without it the API server does not ask the webhook, and no grant records the deletion with your name.",
 			observation.EtcdMemberLabel))
 		change.commands = append(change.commands,
 			fmt.Sprintf("kubectl label node %s %s-", name, observation.EtcdMemberLabel))
 	}
-	if o.andDelete {
+	if b.andDelete {
 		change.effects = append(change.effects, fmt.Sprintf("Then node %s is deleted.", name))
 		change.commands = append(change.commands, "kubectl delete node "+name)
 		change.rights = append(change.rights, authorizationv1.ResourceAttributes{
@@ -147,26 +148,26 @@ func (o override) change(s *session, c client.Client) plannedChange {
 	return change
 }
 
-// write writes the override, and deletes the Node if that was requested.
-func (o override) write(ctx context.Context, s *session, c client.Client) error {
-	name := o.node.Name
-	annotation := map[string]any{"annotations": map[string]any{quorum.BreakGlassAnnotation: o.value}}
-	if err := patchMetadata(ctx, c, o.node, annotation); err != nil {
+// write writes the permission, and deletes the Node if that was requested.
+func (b breakGlassChange) write(ctx context.Context, s *session, c client.Client) error {
+	name := b.node.Name
+	annotation := map[string]any{"annotations": map[string]any{quorum.BreakGlassAnnotation: b.value}}
+	if err := patchMetadata(ctx, c, b.node, annotation); err != nil {
 		return fmt.Errorf("writing the override: %w", err)
 	}
-	fmt.Fprintf(s.Out, "node %s: override in effect until %s\n", name, o.glass.Until.Format(time.RFC3339))
-	if o.removesLabel() {
+	fmt.Fprintf(s.Out, "node %s: override in effect until %s\n", name, b.permission.Until.Format(time.RFC3339))
+	if b.removesLabel() {
 		label := map[string]any{"labels": map[string]any{observation.EtcdMemberLabel: nil}}
-		if err := patchMetadata(ctx, c, o.node, label); err != nil {
+		if err := patchMetadata(ctx, c, b.node, label); err != nil {
 			return fmt.Errorf("removing the label: %w", err)
 		}
 		fmt.Fprintf(s.Out, "node %s: label %s removed\n", name, observation.EtcdMemberLabel)
 	}
-	if !o.andDelete {
+	if !b.andDelete {
 		fmt.Fprintf(s.Out, "to delete it: kubectl delete node %s\n", name)
 		return nil
 	}
-	err := c.Delete(ctx, o.node, client.Preconditions{UID: &o.node.UID})
+	err := c.Delete(ctx, b.node, client.Preconditions{UID: &b.node.UID})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting the node: %w\nthe override stays in effect; to delete the node: kubectl delete node %s",
 			err, name)

@@ -95,22 +95,22 @@ func (s *session) canRemoveCommand() *cobra.Command {
 func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOptions) error {
 	kube, err := s.client()
 	if err != nil {
-		return s.unknown(err)
+		return s.failUnknown(err)
 	}
 	ask := func(ctx context.Context) []report.Removal {
 		answers := make([]report.Removal, len(nodes))
 		for i, node := range nodes {
-			answers[i] = askRemoval(ctx, kube, node)
+			answers[i] = dryRunDeletion(ctx, kube, node)
 			if answers[i].Reason == notFound && o.ignoreNotFound {
 				answers[i].Answer, answers[i].Message = quorum.Yes, "there is no node "+node
 			}
 		}
 		return answers
 	}
-	answers := s.askUntil(ctx, ask, o)
+	answers := s.pollAnswers(ctx, ask, o)
 	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: combined(answers), Nodes: answers}
 	if err := o.format.write(s.Out, r, r.writeTable); err != nil {
-		return s.unknown(err)
+		return s.failUnknown(err)
 	}
 	return exitFor(r.Answer)
 }
@@ -127,25 +127,25 @@ func exitFor(answer quorum.Answer) error {
 	return cli.ExitWith(exitUnknown)
 }
 
-// unknown prints an error and returns the exit code of an unknown answer.
-func (s *session) unknown(err error) error {
+// failUnknown prints an error and returns the exit code of an unknown answer.
+func (s *session) failUnknown(err error) error {
 	fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
 	return cli.ExitWith(exitUnknown)
 }
 
-// askUntil asks until the answers are final: until all are yes or the time is up with --wait,
+// pollAnswers asks until the answers are final: until all are yes or the time is up with --wait,
 // and otherwise until none is unknown for a reason that may pass within seconds.
-func (s *session) askUntil(
+func (s *session) pollAnswers(
 	ctx context.Context, ask func(context.Context) []report.Removal, o canRemoveOptions,
 ) (answers []report.Removal) {
 	timeout, interval := retryUnknown, retryInterval
-	isFinal := func() bool { return !slices.ContainsFunc(answers, isPassing) }
+	isFinal := func() bool { return !slices.ContainsFunc(answers, isTransient) }
 	p := progress{out: s.ErrOut, begun: time.Now(), timeout: o.timeout}
 	if o.isWaiting {
 		timeout, interval = o.timeout, waitInterval
 		isFinal = func() bool {
 			p.print(answers)
-			return combined(answers) == quorum.Yes || slices.ContainsFunc(answers, isHopeless)
+			return combined(answers) == quorum.Yes || slices.ContainsFunc(answers, isPermanent)
 		}
 	}
 	// The end of the wait ends no request, and is no error of its own: the last answers count.
@@ -183,13 +183,13 @@ func combined(answers []report.Removal) quorum.Answer {
 	return quorum.Yes
 }
 
-// isHopeless reports whether waiting cannot change an answer.
-func isHopeless(r report.Removal) bool {
+// isPermanent reports whether waiting cannot change an answer.
+func isPermanent(r report.Removal) bool {
 	return r.Answer == quorum.Unknown && (r.Reason == notFound || r.Reason == notPermitted)
 }
 
-// isPassing reports whether an answer is unknown for a reason that may pass within seconds.
-func isPassing(r report.Removal) bool { return r.Answer == quorum.Unknown && !isHopeless(r) }
+// isTransient reports whether an answer is unknown for a reason that may pass within seconds.
+func isTransient(r report.Removal) bool { return r.Answer == quorum.Unknown && !isPermanent(r) }
 
 // A progress prints how a wait goes: each change of the answers, and the same answers now and then.
 type progress struct {

@@ -29,8 +29,8 @@ const (
 	failed quorum.Reason = "Failed"
 )
 
-// askRemoval asks the webhook whether a Node may be removed, by a dry run of its deletion.
-func askRemoval(ctx context.Context, kube client.Client, name string) report.Removal {
+// dryRunDeletion asks the webhook whether a Node may be removed, by a dry run of its deletion.
+func dryRunDeletion(ctx context.Context, kube client.Client, name string) report.Removal {
 	node := &corev1.Node{}
 	if err := kube.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return removalOf(name, nil, err)

@@ -42,7 +42,7 @@ Needs the permission to patch nodes.`,
 	return command
 }
 
-// planHold returns what keeps a Node closed. Without commands, it is closed already.
+// planHold returns what keeps a Node closed.
 func planHold(n *corev1.Node, reason string) nodeChange {
 	value := strings.TrimSpace(reason)
 	if value == "" {
@@ -54,7 +54,7 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 		end = fmt.Sprintf("It is cordoned already: %s. The owner of that cordon may remove it, and release does not.", others)
 	}
 	if isKept(n) && n.Spec.Unschedulable {
-		return nodeChange{effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
+		return nodeChange{isDone: true, effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
 			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
 	}
 	change := nodeChange{

@@ -88,7 +88,7 @@ func parseSelector(args []string, o planOptions) (labels.Selector, error) {
 func (s *session) plan(ctx context.Context, nodes []string, selector labels.Selector, o planOptions) error {
 	kube, err := s.client()
 	if err != nil {
-		return s.unknown(err)
+		return s.failUnknown(err)
 	}
 	var state report.State
 	var p report.Plan
@@ -108,10 +108,10 @@ func (s *session) plan(ctx context.Context, nodes []string, selector labels.Sele
 		return p.Answer == quorum.Unknown, err
 	})
 	if err != nil {
-		return s.unknown(err)
+		return s.failUnknown(err)
 	}
 	if err := o.format.write(s.Out, p, func(w io.Writer) error { return writePlan(w, p) }); err != nil {
-		return s.unknown(err)
+		return s.failUnknown(err)
 	}
 	return exitFor(p.Answer)
 }

@@ -39,7 +39,7 @@ func Execute(ctx context.Context, streams Streams, version string, args []string
 	root := s.rootCommand(version) //nolint:contextcheck // cobra gives the commands their context
 	root.SetArgs(args)
 	executed, err := root.ExecuteContextC(ctx)
-	return cli.ExitCode(streams.ErrOut, "kubectl holdfast", executed.CommandPath()+" --help", err)
+	return cli.ReportError(streams.ErrOut, "kubectl holdfast", executed.CommandPath()+" --help", err)
 }
 
 // rootCommand returns the command with all its subcommands.
@@ -80,7 +80,7 @@ func (s *session) versionCommand(version string) *cobra.Command {
 	}
 }
 
-// noArguments is the usage error of a command that takes flags only.
+// noArguments returns a usage error if the command line has arguments.
 func noArguments(command *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return cli.UsageErrorf("unexpected argument %q of %s", args[0], command.CommandPath())
@@ -88,7 +88,7 @@ func noArguments(command *cobra.Command, args []string) error {
 	return nil
 }
 
-// nodeArguments is the usage error of a command that needs at least one Node.
+// nodeArguments returns a usage error if the command line names no Node.
 func nodeArguments(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cli.UsageErrorf("name at least one node")

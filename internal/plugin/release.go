@@ -54,6 +54,8 @@ type nodeChange struct {
 	effects, commands []string
 	desired           nodepatch.Desired
 	done              string
+	// isDone means that the Node is as wanted already. The effects say so.
+	isDone bool
 }
 
 // changeNode plans a change of one Node, shows it, and makes it.
@@ -72,7 +74,7 @@ func (s *session) changeNode(
 	if err != nil {
 		return err
 	}
-	if len(shown.commands) == 0 {
+	if shown.isDone {
 		fmt.Fprintln(s.Out, strings.Join(shown.effects, "\n"))
 		return nil
 	}
@@ -137,7 +139,7 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 		return nodeChange{}, fmt.Errorf("node %s: %s since Holdfast did; that cordon stays. If the node "+
 			"may take pods: kubectl uncordon %s", n.Name, others, n.Name)
 	case isHeld:
-		return endHold(n, record, release, others), nil
+		return planEndOfHold(n, record, release, others), nil
 	case n.Spec.Unschedulable && others == "", release.Taint != "":
 		return reopen(n, release, others), nil
 	case release.NetworkAvailable:
@@ -148,8 +150,8 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 	return nodeChange{}, notHeldError(n, others)
 }
 
-// endHold ends a hold as a person does.
-func endHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease, others string) nodeChange {
+// planEndOfHold ends a hold as a person does.
+func planEndOfHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease, others string) nodeChange {
 	change := nodeChange{effects: []string{
 		fmt.Sprintf("Holdfast holds node %s%s.", n.Name, heldBecause(n, record)),
 		"It is opened whether or not its network works: pods may fail there, or start without connections.",
@@ -178,7 +180,7 @@ func open(change nodeChange, n *corev1.Node, release readiness.ManualRelease, ot
 	change.done = opened
 	if release.Taint != "" {
 		change.desired.RemoveTaints = []corev1.Taint{{Key: release.Taint, Effect: corev1.TaintEffectNoSchedule}}
-		change.commands = append(change.commands, release.Commands(n.Name)[0])
+		change.commands = append(change.commands, release.OpenCommand(n.Name))
 	}
 	switch {
 	case others != "":
@@ -200,8 +202,7 @@ func withCondition(change nodeChange, n *corev1.Node, release readiness.ManualRe
 	if !release.NetworkAvailable {
 		return change
 	}
-	commands := release.Commands(n.Name)
-	change.commands = append(change.commands, commands[len(commands)-1])
+	change.commands = append(change.commands, release.ConditionCommand(n.Name))
 	change.desired.Conditions = []corev1.NodeCondition{release.Condition()}
 	return change
 }
@@ -247,10 +248,8 @@ func heldBecause(n *corev1.Node, record readiness.Record) string {
 	if !record.Since.IsZero() {
 		text = " since " + record.Since.Format(time.RFC3339)
 	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == readiness.NetworkHeld {
-			return text + ": " + c.Message
-		}
+	if c := readiness.FindCondition(n, readiness.NetworkHeld); c != nil {
+		return text + ": " + c.Message
 	}
 	return text + ", and no agent has read its host yet"
 }

@@ -88,7 +88,7 @@ func (s *session) settle(ctx context.Context, name string, flags settleFlags) er
 	}
 	now := time.Now()
 	table := formatGrants(grants, now)
-	if err := checkSettled(grants, name, now); err != nil {
+	if err := checkCanSettle(grants, name, now); err != nil {
 		return fmt.Errorf("%w\n%s", err, table)
 	}
 	change := plannedChange{
@@ -153,9 +153,9 @@ func readGrantNodes(ctx context.Context, c client.Client, grants []clusterGrant)
 	return nil
 }
 
-// checkSettled returns what the webhook would refuse: a grant that is too young, and an annotation
-// that names two grants of one cluster.
-func checkSettled(grants []clusterGrant, name string, now time.Time) error {
+// checkCanSettle returns what the webhook would refuse: a grant that is too young, and an
+// annotation that names two grants of one cluster.
+func checkCanSettle(grants []clusterGrant, name string, now time.Time) error {
 	for i, g := range grants {
 		if at := g.Time.Add(quorum.ResolveByHandAfter); now.Before(at) {
 			return fmt.Errorf("the grant for node %s is too young: its deletion may still be in progress; "+

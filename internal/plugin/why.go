@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
@@ -24,12 +23,7 @@ func (s *session) whyCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "why NODE", Short: "Show everything that Holdfast says about one node", Long: whyHelp,
 		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.completeNode,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return cli.UsageErrorf("name one node")
-			}
-			return nil
-		},
+		Args: oneArgument("node"),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.why(command.Context(), args[0], format)
 		},
@@ -44,8 +38,8 @@ func (s *session) why(ctx context.Context, node string, format reportFormat) err
 	if err != nil {
 		return err
 	}
-	ask := func(ctx context.Context) []report.Removal { return []report.Removal{askRemoval(ctx, kube, node)} }
-	removal := s.askUntil(ctx, ask, canRemoveOptions{})[0]
+	ask := func(ctx context.Context) []report.Removal { return []report.Removal{dryRunDeletion(ctx, kube, node)} }
+	removal := s.pollAnswers(ctx, ask, canRemoveOptions{})[0]
 	state, err := readState(ctx, kube)
 	if err != nil {
 		return err

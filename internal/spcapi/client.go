@@ -59,9 +59,9 @@ type RefreshResult struct {
 	Machines     []spc.Record
 	Pools        []spc.Pool
 	Cluster      spc.Cluster
-	// Partial is the reason why Pools or Cluster are unknown, or nil. The machines are known
+	// PartialErr is the reason why Pools or Cluster are unknown, or nil. The machines are known
 	// in both cases.
-	Partial error
+	PartialErr error
 }
 
 // Refresh reads the cluster's machines, its pools and the cluster in three requests. The
@@ -78,7 +78,7 @@ func (c *Client) Refresh(ctx context.Context) (RefreshResult, error) {
 	var pools, cluster error
 	a.Pools, pools = c.listPools(ctx, s)
 	a.Cluster, cluster = c.getCluster(ctx, s)
-	a.Partial = errors.Join(pools, cluster)
+	a.PartialErr = errors.Join(pools, cluster)
 	a.Cluster.PK = s.cluster
 	return a, nil
 }

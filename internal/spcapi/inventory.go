@@ -2,7 +2,6 @@ package spcapi
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -10,10 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -135,151 +131,4 @@ func (r *Reader) Run(ctx context.Context, notify func()) error {
 	})
 	controller.RunWithContext(ctx)
 	return context.Cause(ctx)
-}
-
-// The keys of the status that are read again or have several lines.
-const (
-	statusAttempted = "attempted"
-	statusSucceeded = "succeeded"
-	statusAge       = "age"
-	statusProblem   = "problem"
-)
-
-const (
-	// maxStatusLines limits each list of the status.
-	maxStatusLines = 100
-	// maxEvents limits the events after one refresh.
-	maxEvents = 10
-)
-
-// inventoryStatus describes the inventory for operators.
-type inventoryStatus struct {
-	attempted, success time.Time
-	failure, partial   error
-	cluster            spc.Cluster
-	summary            *spc.Summary
-}
-
-// data returns the data of the status ConfigMap.
-func (s inventoryStatus) data() map[string]string {
-	data := map[string]string{statusAttempted: s.attempted.UTC().Format(time.RFC3339)}
-	data[statusAge] = formatAge(s.success, s.attempted)
-	if !s.success.IsZero() {
-		data[statusSucceeded] = s.success.UTC().Format(time.RFC3339)
-	}
-	var problems []string
-	for _, err := range []error{s.failure, s.partial} {
-		if err != nil {
-			problems = append(problems, err.Error())
-		}
-	}
-	data[statusProblem] = strings.Join(problems, "\n")
-	if c := s.cluster; c.Name != "" {
-		data["cluster"] = fmt.Sprintf("%s (%s, %s, %s)", c.Name, c.InstanceID, c.Provider, c.State)
-	}
-	if s.summary == nil {
-		return data
-	}
-	data["places"] = formatMachines(s.summary.Machines)
-	data["groups"] = formatGroups(s.summary.Groups)
-	var unfinished []string
-	for _, m := range s.summary.Unfinished {
-		unfinished = append(unfinished, describeUnfinished(m))
-	}
-	data["machines-without-a-node"] = joinLines(unfinished)
-	data["nodes-without-a-machine"] = joinLines(sortedPairs(s.summary.NodesWithoutMachine))
-	data["nodes-in-doubt"] = joinLines(sortedPairs(s.summary.NodesInDoubt))
-	several := s.summary.MachinesWithSeveralNodes
-	var doubled []string
-	for _, instance := range slices.Sorted(maps.Keys(several)) {
-		doubled = append(doubled, instance+": "+strings.Join(several[instance], ", "))
-	}
-	data["machines-with-several-nodes"] = joinLines(doubled)
-	return data
-}
-
-// formatAge returns the age of the last good list.
-func formatAge(success, now time.Time) string {
-	if success.IsZero() {
-		return "never read"
-	}
-	return now.Sub(success).Round(time.Second).String() + " old"
-}
-
-func describeUnfinished(m spc.UnfinishedMachine) string {
-	r := m.Record
-	return fmt.Sprintf("%s (node_id %d, group %s): state %s, no node since %s", r.InstanceID, r.PK,
-		cmp.Or(r.GroupName, "none"), cmp.Or(r.State, "unnamed"), m.Since.UTC().Format(time.RFC3339))
-}
-
-func sortedPairs(of map[string]string) []string {
-	var found []string
-	for _, name := range slices.Sorted(maps.Keys(of)) {
-		found = append(found, name+": "+of[name])
-	}
-	return found
-}
-
-func joinLines(all []string) string {
-	if more := len(all) - maxStatusLines; more > 0 {
-		all = append(slices.Clone(all[:maxStatusLines]), fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(all, "\n")
-}
-
-// formatMachines returns the number of machines in each state, as a table. docs/spc.md
-// explains the states.
-func formatMachines(machines map[spc.MachineState]int) string {
-	rows := []string{fmt.Sprintf("%-10s %-10s %-11s %s", "SPC", "CLOUD", "KUBERNETES", "MACHINES")}
-	all := slices.SortedFunc(maps.Keys(machines), func(a, b spc.MachineState) int {
-		return cmp.Or(cmp.Compare(a.SPC, b.SPC), cmp.Compare(a.Cloud, b.Cloud), cmp.Compare(a.Kubernetes, b.Kubernetes))
-	})
-	for _, s := range all {
-		rows = append(rows, fmt.Sprintf("%-10s %-10s %-11s %d", s.SPC, s.Cloud, s.Kubernetes, machines[s]))
-	}
-	return strings.Join(rows, "\n")
-}
-
-func formatGroups(counts map[string]spc.GroupCount) string {
-	rows := []string{}
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		phases := []string{}
-		for _, phase := range spc.Phases() {
-			if n := counts[name].Phases[phase]; n > 0 {
-				phases = append(phases, fmt.Sprintf("%d %s", n, phase))
-			}
-		}
-		rows = append(rows, fmt.Sprintf("%s: machines %s; nodes %d",
-			name, cmp.Or(strings.Join(phases, ", "), "0"), counts[name].Nodes))
-	}
-	return joinLines(rows)
-}
-
-// reportSummary records an event for each problem that the last summary did not have.
-func (r *publisherRun) reportSummary(ctx context.Context, c spc.Summary) {
-	found := map[string]bool{}
-	report := func(reason, message string) {
-		found[reason+message] = true
-		if !r.reported[reason+message] && len(found) <= maxEvents {
-			r.recordEvent(reason, message)
-		}
-	}
-	for _, m := range c.Unfinished {
-		report("SPCMachineNeverNode",
-			"SPC machine "+describeUnfinished(m)+"; check it in SPC, because an autoscaler waits for it")
-	}
-	for _, instance := range slices.Sorted(maps.Keys(c.MachinesWithSeveralNodes)) {
-		report("SPCMachineDoubled", fmt.Sprintf("several Nodes match SPC instance %s: %s; delete the obsolete Node with "+
-			"kubectl, because an autoscaler would delete the machine as well",
-			instance, strings.Join(c.MachinesWithSeveralNodes[instance], ", ")))
-	}
-	for _, line := range sortedPairs(c.NodesWithoutMachine) {
-		report("SPCNodeWithoutMachine", "node "+line)
-	}
-	if !maps.Equal(found, r.reported) {
-		r.Log.InfoContext(ctx, "spc problems have changed", "machines_never_nodes", len(c.Unfinished),
-			"nodes_without_machine", len(c.NodesWithoutMachine), "nodes_in_doubt", len(c.NodesInDoubt),
-			"machines_with_several_nodes", len(c.MachinesWithSeveralNodes))
-	}
-	r.reported = found
 }

@@ -30,25 +30,23 @@ func NewMetrics() *Metrics {
 	}, []string{"result"})}
 }
 
-// descriptions returns the metrics of a leader by short names.
+// descriptions returns the metrics of a leader by their names without holdfast_spc_.
 func descriptions() map[string]*prometheus.Desc {
-	gauge := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("holdfast_spc_"+name, help, labels, nil)
+	all := map[string]*prometheus.Desc{}
+	gauge := func(name, help string, labels ...string) {
+		all[name] = prometheus.NewDesc("holdfast_spc_"+name, help, labels, nil)
 	}
-	return map[string]*prometheus.Desc{
-		"age": gauge("inventory_age_seconds",
-			"Time since the last successful refresh of the list of SPC machines."),
-		"bytes": gauge("inventory_bytes", "Size of the published list, compressed. A ConfigMap holds 1 MiB."),
-		"machines": gauge("machines", "Machines by their state in SPC, at the cloud and in Kubernetes.",
-			"spc", "cloud", "kubernetes"),
-		"late":        gauge("machines_never_nodes", "Machines that SPC lists and that have had no Node for 15 minutes."),
-		"machineless": gauge("nodes_without_machine", "Nodes that have matched no SPC machine for more than 5 minutes."),
-		"doubtful": gauge("nodes_in_doubt",
-			"Nodes with conflicting evidence. The Node's annotation holdfast.dev/spc-problem has the reason."),
-		"doubled": gauge("machines_with_several_nodes", "Machines that several Nodes match."),
-		"group":   gauge("group_machines", "Machines in each group, by phase.", "group", "phase"),
-		"nodes":   gauge("group_nodes", "Nodes with the label of each group.", "group"),
-	}
+	gauge("inventory_age_seconds", "Time since the last successful refresh of the list of SPC machines.")
+	gauge("inventory_bytes", "Size of the published list, compressed. A ConfigMap holds 1 MiB.")
+	gauge("machines", "Machines by their state in SPC, at the cloud and in Kubernetes.", "spc", "cloud", "kubernetes")
+	gauge("machines_never_nodes", "Machines that SPC lists and that have had no Node for 15 minutes.")
+	gauge("nodes_without_machine", "Nodes that have matched no SPC machine for more than 5 minutes.")
+	gauge("nodes_in_doubt",
+		"Nodes with conflicting evidence. The Node's annotation holdfast.dev/spc-problem has the reason.")
+	gauge("machines_with_several_nodes", "Machines that several Nodes match.")
+	gauge("group_machines", "Machines in each group, by phase.", "group", "phase")
+	gauge("group_nodes", "Nodes with the label of each group.", "group")
+	return all
 }
 
 // Describe implements prometheus.Collector.
@@ -72,10 +70,10 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(d[name], prometheus.GaugeValue, value, labels...)
 	}
 	if !m.success.IsZero() {
-		send("age", max(0, time.Since(m.success).Seconds()))
+		send("inventory_age_seconds", max(0, time.Since(m.success).Seconds()))
 	}
 	if m.bytes > 0 {
-		send("bytes", float64(m.bytes))
+		send("inventory_bytes", float64(m.bytes))
 	}
 	if m.summary == nil {
 		return
@@ -83,15 +81,15 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	for s, n := range m.summary.Machines {
 		send("machines", float64(n), string(s.SPC), string(s.Cloud), string(s.Kubernetes))
 	}
-	send("late", float64(len(m.summary.Unfinished)))
-	send("machineless", float64(len(m.summary.NodesWithoutMachine)))
-	send("doubtful", float64(len(m.summary.NodesInDoubt)))
-	send("doubled", float64(len(m.summary.MachinesWithSeveralNodes)))
+	send("machines_never_nodes", float64(len(m.summary.MachinesWithoutNode)))
+	send("nodes_without_machine", float64(len(m.summary.NodesWithoutMachine)))
+	send("nodes_in_doubt", float64(len(m.summary.NodesInConflict)))
+	send("machines_with_several_nodes", float64(len(m.summary.MachinesWithSeveralNodes)))
 	for name, count := range m.summary.Groups {
 		for _, phase := range spc.Phases() {
-			send("group", float64(count.Phases[phase]), name, string(phase))
+			send("group_machines", float64(count.Phases[phase]), name, string(phase))
 		}
-		send("nodes", float64(count.Nodes), name)
+		send("group_nodes", float64(count.Nodes), name)
 	}
 }
 

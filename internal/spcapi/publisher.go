@@ -165,7 +165,7 @@ func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 	}
 	r.Metrics.setSummary(summary, r.success)
 	status := inventoryStatus{
-		attempted: began, success: r.success, failure: err, partial: r.result.Partial, cluster: r.result.Cluster,
+		attempted: began, success: r.success, failure: err, partialErr: r.result.PartialErr, cluster: r.result.Cluster,
 		summary: summary,
 	}
 	if failed := r.writeStatus(ctx, status); failed != nil && ctx.Err() == nil {
@@ -187,7 +187,7 @@ func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now ti
 	if before := r.published; before != nil && before.AsOf.After(inventory.AsOf) {
 		inventory.AsOf = before.AsOf // the newest Node was deleted
 	}
-	if result.Partial != nil {
+	if result.PartialErr != nil {
 		result.Pools = r.result.Pools // keep the last known values
 		if result.Cluster.Name == "" {
 			result.Cluster = r.result.Cluster
@@ -290,12 +290,12 @@ func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
 			"cluster", r.result.Cluster.Name, "provider", r.result.Cluster.Provider)
 	}
 	partial := ""
-	if r.result.Partial != nil {
-		partial = strings.ReplaceAll(r.result.Partial.Error(), "\n", "; ")
+	if r.result.PartialErr != nil {
+		partial = strings.ReplaceAll(r.result.PartialErr.Error(), "\n", "; ")
 	}
 	if partial != r.partial && partial != "" {
 		r.Log.WarnContext(ctx, "failed to read spc node pools or cluster; the machines are up to date",
-			"err", r.result.Partial)
+			"err", r.result.PartialErr)
 	}
 	r.partial = partial
 }

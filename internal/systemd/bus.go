@@ -64,9 +64,9 @@ type LoadedUnit struct {
 
 // LoadedUnits returns the units in the memory of systemd whose names match. note is the
 // reason why systemd was not queried: the host has no systemd, or no bus. Processes, unit
-// files and data directories still show the servers of such a host. Only a stopped server is
-// missed whose unit file and data directory are both in places of their own. A bus that
-// exists and does not answer is an error.
+// files and data directories still show the servers of such a host. On such a host the scan misses
+// only a stopped server whose unit file and data directory are both outside the known places. A bus
+// that exists and does not answer is an error.
 func LoadedUnits(ctx context.Context, root hostfs.Root, patterns []string) (
 	units map[string]LoadedUnit, note string, err error,
 ) {

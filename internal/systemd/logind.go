@@ -19,9 +19,9 @@ const (
 	logindManager = logindName + ".Manager"
 )
 
-// stateLifetime is how long logind's last report counts after the bus was lost, and how long
-// the first report is awaited. The bus ends before the host does. A shutdown that is
-// cancelled meanwhile is never reported, and must not hold the node.
+// stateLifetime is how long logind's last report counts after the bus is lost, and how long the
+// first report is awaited. The bus stops before the host, so a shutdown outlives the connection.
+// The limit ends the state if the shutdown was cancelled without a report.
 const stateLifetime = time.Minute
 
 // A ShutdownMonitor observes the host's shutdown through logind, and delays it by an
@@ -62,9 +62,9 @@ func (m *ShutdownMonitor) setLost(now time.Time) {
 	}
 }
 
-// State returns what is known of the host's shutdown. pending is set if logind has not
+// State returns what is known of the host's shutdown. awaitsLogind is true if logind has not
 // reported yet. All three are false if the state is unknown.
-func (m *ShutdownMonitor) State(now time.Time) (goingDown, staysUp, pending bool) {
+func (m *ShutdownMonitor) State(now time.Time) (goingDown, staysUp, awaitsLogind bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {

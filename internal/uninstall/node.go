@@ -46,12 +46,13 @@ func (u *uninstaller) clean(ctx context.Context) error {
 	if err := u.waitForPods(ctx); err != nil {
 		return errors.Join(append(failed, err)...)
 	}
-	if u.isSurvey {
+	if u.collectsRights {
 		return errors.Join(failed...)
 	}
 	if u.DryRun {
 		failed = append(failed, u.printHooksSince())
 	} else {
+		// The second run repeats what failed in the first, so its error replaces that one.
 		failed = []error{u.removeHooks(ctx)}
 	}
 	nodes := &corev1.NodeList{}
@@ -85,7 +86,7 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 	var closed *closedNode
 	var changed bool
 	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // almost a minute
-	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
+	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isTransient(err) }, func() error {
 		node := new(corev1.Node)
 		if err := u.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 			return fmt.Errorf("reading node %s: %w", name, err)
@@ -116,8 +117,8 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 	return err
 }
 
-// isPassing reports whether an error of a write ends by itself.
-func isPassing(err error) bool {
+// isTransient reports whether an error of a write ends by itself.
+func isTransient(err error) bool {
 	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
 }
 
@@ -137,10 +138,10 @@ func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch)
 			node.Annotations[readiness.HoldAnnotation], node.Annotations[readiness.KeepCordonedAnnotation], deletion,
 		}, "|")
 		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}|{.metadata.annotations.%s}|"+
-			"{.metadata.deletionTimestamp}')\" = '%s' || "+
+			"{.metadata.deletionTimestamp}')\" = %s || "+
 			"{ echo 'the hold of node %s has changed: print the script again' >&2; exit 1; }\n",
 			u.Kubectl, node.Name, escapeDots(readiness.HoldAnnotation), escapeDots(readiness.KeepCordonedAnnotation),
-			strings.ReplaceAll(now, "'", `'\''`), node.Name)
+			quoted(now), node.Name)
 	}
 	for _, p := range patches {
 		commands, body, err := u.unversioned(node, p.Body)
@@ -157,14 +158,18 @@ func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch)
 		if p.Subresource != "" {
 			subresource = " --subresource=" + p.Subresource
 		}
-		quoted := strings.ReplaceAll(string(body), "'", `'\''`)
-		_, err = fmt.Fprintf(u.Out, "%s patch node %s%s --type=%s -p '%s'\n",
-			u.Kubectl, node.Name, subresource, kind, quoted)
+		_, err = fmt.Fprintf(u.Out, "%s patch node %s%s --type=%s -p %s\n",
+			u.Kubectl, node.Name, subresource, kind, quoted(string(body)))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// quoted returns the text as one word of a POSIX shell.
+func quoted(text string) string {
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // unversioned returns the body of a patch with the UID of the Node instead of its version, and the
@@ -228,8 +233,8 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 	} {
 		d.Annotations[key] = nil
 	}
-	removeMarks(&d, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
-	if closed, err = endHold(node, &d); err != nil {
+	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[protect.MarksAnnotation], ","))
+	if closed, err = addRelease(node, &d); err != nil {
 		return nil, nil, err
 	}
 	if err := removeSPCLabels(node, &d); err != nil {
@@ -242,10 +247,10 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 	return append(patches, removeConditions(node)...), closed, nil
 }
 
-// endHold opens a Node that Holdfast holds according to its record, unless someone else wants it
+// addRelease opens a Node that Holdfast holds according to its record, unless someone else wants it
 // closed. The record of a hold by taint that has ended still names a taint that was kept. A Node
 // that a person has opened is not held any more.
-func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
+func addRelease(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 	text, found := node.Annotations[readiness.HoldAnnotation]
 	if !found {
 		return nil, nil
@@ -255,8 +260,8 @@ func endHold(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
 			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
 	}
-	// A hold that has ended can have left marks.
-	removeMarks(d, readiness.OwnedMarks(node.Annotations))
+	// A hold that has ended can have left autoscaler annotations.
+	removeAutoscalerAnnotations(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
 	taint := readiness.PlanManualRelease(node).Taint
 	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
 	if taint == "" && !isCordoned {
@@ -287,14 +292,14 @@ func openCommands(node *corev1.Node, taint string) string {
 	return strings.Join(commands, "; ")
 }
 
-// removeMarks removes the annotations among keys that Holdfast may set for autoscalers.
-func removeMarks(d *nodepatch.Desired, keys []string) {
-	marks := []string{
+// removeAutoscalerAnnotations removes those among keys that Holdfast may set.
+func removeAutoscalerAnnotations(d *nodepatch.Desired, keys []string) {
+	known := []string{
 		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation,
 		protect.EscalatorAnnotation, protect.CastAIAnnotation,
 	}
 	for _, key := range keys {
-		if slices.Contains(marks, key) {
+		if slices.Contains(known, key) {
 			d.Annotations[key] = nil
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // nothing.
 func Rights(ctx context.Context, o Options) ([]authorizationv1.ResourceAttributes, error) {
 	o.DryRun, o.Out = true, io.Discard
-	u := &uninstaller{Options: o, isSurvey: true}
+	u := &uninstaller{Options: o, collectsRights: true}
 	err := u.run(ctx)
 	return u.rights, err
 }

@@ -56,10 +56,10 @@ type Options struct {
 // An uninstaller is one run of Run or Rights.
 type uninstaller struct {
 	Options
-	// isSurvey marks a run of Rights. It goes on without the objects that the user may not list: the
-	// right to list them is among the result.
-	isSurvey bool
-	rights   []authorizationv1.ResourceAttributes
+	// collectsRights is true in a run of Rights. It goes on without the objects that the user may not
+	// list: the right to list them is among the result.
+	collectsRights bool
+	rights         []authorizationv1.ResourceAttributes
 	// programs are the DaemonSets and Deployments that the run has deleted.
 	programs []metav1.PartialObjectMetadata
 	// printed are the commands that delete objects in a dry run, which finds these objects again.
@@ -68,10 +68,10 @@ type uninstaller struct {
 
 // Run removes Holdfast. The order matters. First nodes are not born held and deletions are not
 // reviewed any more. Then the webhook and the agents stop, because they would restore what the next
-// step removes from Machines and Nodes. The hooks of Machines do not wait for a pod: one on a node
-// that does not report never ends, and the hook would keep its machine. The roles and the namespace
-// go last. Run can be repeated: what is gone already is no error. If Nodes or Machines cannot be
-// cleaned, the error names them, and the objects of the last step stay.
+// step removes from Machines and Nodes. Run removes the hooks before it waits for the pods: a pod
+// on an unreachable node never ends, and until then the hook would keep that node's machine. The
+// roles and the namespace go last. Run can be repeated: what is gone already is no error. If Nodes
+// or Machines cannot be cleaned, the error names them, and the objects of the last step stay.
 func Run(ctx context.Context, o Options) error {
 	u := &uninstaller{Options: o}
 	return u.run(ctx)
@@ -104,7 +104,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 	u.need(authorizationv1.ResourceAttributes{
 		Verb: "list", Group: rbacv1.GroupName, Resource: "clusterrolebindings",
 	})
-	if u.isSurvey {
+	if u.collectsRights {
 		return nil
 	}
 	return u.reportKept(ctx)
@@ -411,7 +411,7 @@ func (u *uninstaller) list(
 	})
 	err = u.Client.List(ctx, objects, options...)
 	switch {
-	case u.isSurvey && apierrors.IsForbidden(err):
+	case u.collectsRights && apierrors.IsForbidden(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("listing %s: %w", mapping.Resource.Resource, err)

@@ -245,9 +245,9 @@ type hostShutdown struct {
 type Host struct {
 	// BootID is the current boot, empty if it could not be read.
 	BootID string
-	// GoingDown means that the host has announced its shutdown. IsAwaited means that the host will
-	// soon tell whether it shuts down.
-	GoingDown, IsAwaited bool
+	// GoingDown means that the host has announced its shutdown. AwaitsLogind means that logind will
+	// soon report whether the host is shutting down.
+	GoingDown, AwaitsLogind bool
 	// HasEtcd is false only if the host provably holds no etcd.
 	HasEtcd bool
 }
@@ -262,7 +262,7 @@ func AnnounceShutdown(current string, h Host, now time.Time) string {
 		return current
 	case !h.HasEtcd:
 		return ""
-	case isOfThisBoot && (h.GoingDown || h.IsAwaited):
+	case isOfThisBoot && (h.GoingDown || h.AwaitsLogind):
 		return current
 	case !h.GoingDown:
 		return ""

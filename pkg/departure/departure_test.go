@@ -189,11 +189,11 @@ func TestShutdown(t *testing.T) {
 		"going down without etcd":   {"", departure.Host{BootID: "b1", GoingDown: true}, ""},
 		"boot unknown":              {"", departure.Host{HasEtcd: true, GoingDown: true}, ""},
 		"still going down":          {announced, departure.Host{BootID: "b1", HasEtcd: true, GoingDown: true}, announced},
-		"new agent, logind awaited": {announced, departure.Host{BootID: "b1", HasEtcd: true, IsAwaited: true}, announced},
+		"new agent, logind awaited": {announced, departure.Host{BootID: "b1", HasEtcd: true, AwaitsLogind: true}, announced},
 		"cancelled":                 {announced, departure.Host{BootID: "b1", HasEtcd: true}, ""},
 		"no longer with etcd":       {announced, departure.Host{BootID: "b1", GoingDown: true}, ""},
 		"announced, boot unknown":   {announced, departure.Host{}, announced},
-		"next boot, logind awaited": {announced, departure.Host{BootID: "b2", HasEtcd: true, IsAwaited: true}, ""},
+		"next boot, logind awaited": {announced, departure.Host{BootID: "b2", HasEtcd: true, AwaitsLogind: true}, ""},
 		"next boot, going down": {
 			announced,
 			departure.Host{BootID: "b2", HasEtcd: true, GoingDown: true},

@@ -86,7 +86,7 @@ type content struct {
 	} `json:"status"`
 }
 
-// Parse returns the object of this kind in its JSON form.
+// Parse parses the JSON form of an object. It reads every kind except NodeClaim as a Machine.
 func Parse(kind string, raw []byte) (Object, error) {
 	var c content
 	if err := json.Unmarshal(raw, &c); err != nil {

@@ -56,7 +56,7 @@ func agent(name string, killed bool, change func(*Facts)) modelActor {
 // hasRaisedUnavailable reports whether NetworkUnavailable is True by Holdfast. It is the model's
 // own check, so that it does not share a defect with the code.
 func hasRaisedUnavailable(s *modelState) bool {
-	c := findCondition(s.n, corev1.NodeNetworkUnavailable)
+	c := FindCondition(s.n, corev1.NodeNetworkUnavailable)
 	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
 }
 
@@ -67,7 +67,7 @@ func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 	_, isKept := s.n.Annotations[KeepCordonedAnnotation]
 	closed := s.cordon == byHoldfast || !isKept && (hasTaint(s.n, holdTaint) || hasTaint(s.n, otherTaint))
 	_, marked := s.n.Annotations[karpenterAnnotation]
-	held := findCondition(s.n, NetworkHeld)
+	held := FindCondition(s.n, NetworkHeld)
 	switch {
 	case held == nil:
 		return fmt.Errorf("no condition NetworkHeld")
@@ -97,7 +97,7 @@ func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 // overdue with --on-stuck-hold=release. The last one and a late one may be killed after their
 // first write.
 func leaders() []modelActor {
-	t := testTimeouts()
+	t := testLimits()
 	return []modelActor{
 		leader("leader", 0, true, false),
 		leader("leader, late", t.Agent, true, false), leader("leader, late, killed", t.Agent, true, true),
@@ -109,18 +109,18 @@ func leaders() []modelActor {
 
 func leader(name string, age time.Duration, release, killed bool) modelActor {
 	return modelActor{name, func(m holdModel, s *modelState) error {
-		timeouts := testTimeouts()
-		timeouts.Release = release
-		by := modelWriter{leader: true, overdue: release && age >= timeouts.Hold}
+		limits := testLimits()
+		limits.Release = release
+		by := modelWriter{leader: true, overdue: release && age >= limits.Hold}
 		before := m.record(s.n)
 		decide := func(n *corev1.Node) Decision {
 			since := age
 			if m.record(n).State != before.State {
 				since = 0 // another hold
 			}
-			return CheckHold(n, HoldHistory{Age: since, HadOtherReport: s.hadOtherReport}, timeouts, noon()).Decision
+			return CheckHold(n, HoldHistory{Age: since, HadOtherReport: s.hadOtherReport}, limits, noon()).Decision
 		}
-		if done, err := m.work(s, by, killed, decide); err != nil || !done || age < timeouts.Agent {
+		if done, err := m.work(s, by, killed, decide); err != nil || !done || age < limits.Agent {
 			return err
 		}
 		return m.checkAfterLeader(s, by)
@@ -161,7 +161,7 @@ func (m holdModel) checkAfterLeader(s *modelState, by modelWriter) error {
 // leader has nothing to report then. A shutdown is of this boot if the kubelet had reported the
 // boot before the agent wrote, or if the record has this boot.
 func (m holdModel) hasReported(s *modelState, n *corev1.Node) bool {
-	r, held := m.record(n), findCondition(n, NetworkHeld)
+	r, held := m.record(n), FindCondition(n, NetworkHeld)
 	if r.State != Held || held == nil || s.cordon != byHoldfast && r.Taint == "" {
 		return false
 	}
@@ -177,7 +177,7 @@ func (m holdModel) hasReported(s *modelState, n *corev1.Node) bool {
 
 // networkHeld returns the condition NetworkHeld, the zero value if it is not set.
 func networkHeld(n *corev1.Node) corev1.NodeCondition {
-	if c := findCondition(n, NetworkHeld); c != nil {
+	if c := FindCondition(n, NetworkHeld); c != nil {
 		return *c
 	}
 	return corev1.NodeCondition{}

@@ -47,12 +47,12 @@ func recordValues() []dimensionValue {
 		{State: Held, Reason: Rebooted},
 		{State: Held, Reason: NewNode, Taint: holdTaint},
 		{State: Released, Reason: NetworkReady},
-		{State: Released, Reason: GatesDoNotFit},
+		{State: Released, Reason: GatesMismatch},
 		{State: Overridden, Reason: EndedByHand},
 		{State: Overridden, Reason: EndedByLabel},
 	} {
 		for _, boot := range []string{thisBoot, otherBoot, ""} {
-			if boot == "" && (r.State == Overridden || r.Reason == Rebooted || r.Reason == GatesDoNotFit) {
+			if boot == "" && (r.State == Overridden || r.Reason == Rebooted || r.Reason == GatesMismatch) {
 				continue // only the agent enters these states, and never without a boot ID
 			}
 			r.BootID = boot
@@ -60,7 +60,7 @@ func recordValues() []dimensionValue {
 				record := r
 				c.node.Annotations[HoldAnnotation], c.record = r.Format(), &record
 				for _, key := range r.Marks {
-					c.node.Annotations[key] = scaleDownMarks()[key]
+					c.node.Annotations[key] = autoscalerAnnotations()[key]
 				}
 			}})
 		}
@@ -168,9 +168,9 @@ func (c *decisionCase) isHeld() bool {
 // a record, or is Ready without a record.
 func (c *decisionCase) isMismatch() bool {
 	if c.record != nil {
-		return c.record.Reason == GatesDoNotFit
+		return c.record.Reason == GatesMismatch
 	}
-	return findCondition(c.node, corev1.NodeReady) != nil
+	return FindCondition(c.node, corev1.NodeReady) != nil
 }
 
 // hasEnded reports whether the node is not held according to its record.

@@ -32,7 +32,7 @@ const (
 
 // Reasons of the condition NetworkHeld.
 const (
-	// The first seven name the first closed gate.
+	// WaitingFor… names the first closed gate, except WaitingForOthers.
 	WaitingForFlannel       = "WaitingForFlannel"
 	WaitingForCNI           = "WaitingForCNI"
 	WaitingForNetworkPlugin = "WaitingForNetworkPlugin"
@@ -46,7 +46,7 @@ const (
 	// CordonedByOthers means that the node would be held if it were not already cordoned by
 	// another client.
 	CordonedByOthers = "CordonedByOthers"
-	// NotHeld means that the node is not held. GatesDoNotFit is the other reason for that.
+	// NotHeld means that the node is not held. GatesMismatch is the other reason for that.
 	NotHeld = "NotHeld"
 	// RecordUnreadable means that the value of HoldAnnotation is not a Record.
 	RecordUnreadable = "RecordUnreadable"
@@ -68,8 +68,8 @@ const (
 	// not change NetworkUnavailable.
 	Rebooted  = "Rebooted"
 	GoingDown = "GoingDown"
-	// CalledOff is the reason of a release after a cancelled shutdown.
-	CalledOff = "CalledOff"
+	// ShutdownCancelled is the reason of a release after a cancelled shutdown.
+	ShutdownCancelled = "CalledOff"
 	// NetworkReady is the reason of a release with all gates open.
 	NetworkReady = "NetworkReady"
 	// KeptCordoned is the reason of a release that kept the cordon because of
@@ -78,10 +78,10 @@ const (
 	// FirstSeen is the reason of the record of a node that came without a record and was not
 	// held: it was Ready then or before, or no hold was needed.
 	FirstSeen = "FirstSeen"
-	// GatesDoNotFit is the reason of the record of a node that was Ready when first observed
+	// GatesMismatch is the reason of the record of a node that was Ready when first observed
 	// although gates were closed, and of the condition NetworkHeld on such a node. The node is
 	// not held after a reboot either.
-	GatesDoNotFit = "GatesDoNotFit"
+	GatesMismatch = "GatesDoNotFit"
 	// Exempt is the reason of the record of a node that HoldLabel exempts.
 	Exempt = "Exempt"
 	// EndedByLabel is the reason of an override by HoldLabel.
@@ -95,8 +95,8 @@ const (
 	EventHeld       = "Held"
 	EventReleased   = "Released"
 	EventOverridden = "HoldOverridden"
-	// EventGatesDoNotFit is recorded once, when the node is first observed.
-	EventGatesDoNotFit = "GatesDoNotFit"
+	// EventGatesMismatch is recorded once, when the node is first observed.
+	EventGatesMismatch = "GatesDoNotFit"
 )
 
 // Names of the gates, in the order in which they are evaluated.
@@ -116,8 +116,8 @@ const (
 	GateTCP   = "tcp:"
 )
 
-// Annotations that ask autoscalers to leave a node alone ("marks"). A hold sets those that are
-// not set yet, and its end removes those that the hold has set. The same annotations guard a
+// The autoscaler annotations, which ask autoscalers to leave a node alone. A hold sets those that
+// are not set yet, and its end removes those that the hold has set. The same annotations protect a
 // node with etcd (pkg/protect).
 const (
 	clusterAutoscalerAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
@@ -127,17 +127,16 @@ const (
 )
 
 // Keys of the agent's report about etcd on a Node (pkg/protect, MarksAnnotation and
-// EtcdMemberCondition). The marks listed in the annotation guard a member and no longer belong
-// to the hold.
+// EtcdMemberCondition). The autoscaler annotations that MarksAnnotation lists protect a member and
+// no longer belong to the hold.
 const (
 	etcdMarksAnnotation = "holdfast.dev/marks"
 	etcdMemberCondition = "EtcdMember"
 	etcdMemberLabel     = "holdfast.dev/etcd-member"
 )
 
-// scaleDownMarks returns the marks with the values that a hold sets. The born-held policy sets
-// the same values.
-func scaleDownMarks() map[string]string {
+// autoscalerAnnotations returns the values that a hold sets. The born-held policy sets the same.
+func autoscalerAnnotations() map[string]string {
 	return map[string]string{
 		clusterAutoscalerAnnotation: "true",
 		karpenterAnnotation:         "true",

@@ -16,7 +16,7 @@ type Decision struct {
 	// Record is the new value of HoldAnnotation, in the same write as Unschedulable and the
 	// taints; nil leaves it.
 	Record *Record
-	// Annotations are the marks for autoscalers to set, or to remove if the value is nil. They
+	// Annotations are the autoscaler annotations to set, or to remove if the value is nil. They
 	// are written together with Record.
 	Annotations map[string]*string
 	// Unschedulable sets the cordon; nil leaves it.
@@ -70,7 +70,7 @@ func (e holdEvaluation) dependsOnGates() bool {
 	switch {
 	case e.parseErr != nil || e.facts.BootID == "":
 		return false
-	case !e.recorded || e.record.State == Held || e.record.Reason == GatesDoNotFit:
+	case !e.recorded || e.record.State == Held || e.record.Reason == GatesMismatch:
 		return true
 	}
 	return e.record.BootID != e.facts.BootID
@@ -79,7 +79,7 @@ func (e holdEvaluation) dependsOnGates() bool {
 func (e holdEvaluation) decide() Decision {
 	switch {
 	case e.parseErr != nil:
-		return e.decideUnreadable(e.parseErr)
+		return e.decideUnreadable()
 	case e.facts.BootID == "":
 		return e.decideBootUnknown()
 	case !e.recorded:
@@ -114,12 +114,12 @@ func (e holdEvaluation) clearUnavailable(d Decision) Decision {
 }
 
 // decideUnreadable changes nothing: an unreadable record may or may not claim the cordon.
-func (e holdEvaluation) decideUnreadable(err error) Decision {
+func (e holdEvaluation) decideUnreadable() Decision {
 	message := fmt.Sprintf("%v. Holdfast does not change this node until the record is removed: "+
-		"`kubectl annotate node %s %s-`", err, e.node.Name, HoldAnnotation)
-	if marks := e.possibleMarks(); len(marks) > 0 {
+		"`kubectl annotate node %s %s-`", e.parseErr, e.node.Name, HoldAnnotation)
+	if keys := e.possibleAutoscalerAnnotations(); len(keys) > 0 {
 		message += fmt.Sprintf(". A hold also sets these annotations, and no other component removes them; "+
-			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(marks, "- "))
+			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(keys, "- "))
 	}
 	free := "kubectl uncordon " + e.node.Name
 	if key := e.policy.TaintKey; key != "" && hasTaint(e.node, key) {
@@ -129,11 +129,11 @@ func (e holdEvaluation) decideUnreadable(err error) Decision {
 		message+fmt.Sprintf(". To let the node accept pods: `%s`", free))
 }
 
-// possibleMarks returns the marks on the node with the values that a hold sets, sorted.
+// possibleAutoscalerAnnotations returns those on the node with the values that a hold sets, sorted.
 // Without a record, only a person can tell who set them.
-func (e holdEvaluation) possibleMarks() []string {
-	e.record.Marks = slices.Sorted(maps.Keys(scaleDownMarks()))
-	return e.ownedMarks()
+func (e holdEvaluation) possibleAutoscalerAnnotations() []string {
+	e.record.Marks = slices.Sorted(maps.Keys(autoscalerAnnotations()))
+	return e.ownedAutoscalerAnnotations()
 }
 
 // decideBootUnknown decides nothing: without the boot ID, a reboot looks like a restart of the
@@ -153,28 +153,28 @@ func (e holdEvaluation) decideBootUnknown() Decision {
 // Such a node is held only if the policy asks for that, and the node is not Ready and not known to
 // have been Ready, because then it runs nothing that a hold could disturb.
 func (e holdEvaluation) decideFirst() Decision {
-	ready := findCondition(e.node, corev1.NodeReady)
+	ready := FindCondition(e.node, corev1.NodeReady)
 	inService := ready != nil && ready.Status == corev1.ConditionTrue
 	switch {
 	case e.policy.TaintKey != "" && hasTaint(e.node, e.policy.TaintKey):
 		return e.adoptTaint()
-	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.canHold():
+	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.needsHold():
 		return e.startHold(NotReadyYet)
 	case e.isExempt():
-		return e.endHold(Released, Exempt)
-	case inService && e.awaitsProbe():
-		return e.awaitProbe()
-	case inService && !e.isOpen():
+		return e.recordNotHeld(Released, Exempt)
+	case inService && e.hasUnprobedEndpoint():
+		return e.decideAfterProbe()
+	case inService && !e.allGatesOpen():
 		return e.recordGatesMismatch()
 	}
-	return e.endHold(Released, FirstSeen)
+	return e.recordNotHeld(Released, FirstSeen)
 }
 
-// awaitProbe puts off the decision about a node that was Ready before Holdfast: before the
+// decideAfterProbe puts off the decision about a node that was Ready before Holdfast: before the
 // first probe it is unknown whether the gates describe the node.
-func (e holdEvaluation) awaitProbe() Decision {
+func (e holdEvaluation) decideAfterProbe() Decision {
 	d := e.newDecision(corev1.ConditionUnknown, WaitingForProbe,
-		"not held: the gates are being probed for the first time; missing: "+e.missing)
+		"not held: the gates are being probed for the first time; missing: "+e.missing())
 	d.AwaitsProbe = true
 	return d
 }
@@ -193,7 +193,7 @@ func (e holdEvaluation) adoptTaint() Decision {
 	if d.Record != nil {
 		record = *d.Record
 	}
-	d.Record, d.Annotations = &record, e.setMarks(&record)
+	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
 	return d
 }
 
@@ -202,16 +202,16 @@ func (e holdEvaluation) adoptTaint() Decision {
 // and a hold after a reboot would never end.
 func (e holdEvaluation) recordGatesMismatch() Decision {
 	d := e.gatesMismatch()
-	d.Record = e.newRecord(Released, GatesDoNotFit)
-	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGatesDoNotFit, Message: d.Message}
+	d.Record = e.newRecord(Released, GatesMismatch)
+	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGatesMismatch, Message: d.Message}
 	return d
 }
 
 func (e holdEvaluation) gatesMismatch() Decision {
-	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, GatesDoNotFit,
+	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, GatesMismatch,
 		"not held: the node was Ready when first observed, although gates were closed. It is not held after a "+
 			"reboot until all gates have been open once. Compare the agent's --gates, --cni-conf-dir, "+
-			"--cni-bin-dir and --flannel-subnet-file with the node; missing: "+e.missing))
+			"--cni-bin-dir and --flannel-subnet-file with the node; missing: "+e.missing()))
 }
 
 // decideNotHeld decides about a node that is not held. If the node has a taint with the
@@ -227,8 +227,8 @@ func (e holdEvaluation) decideNotHeld() Decision {
 		return d
 	}
 	d.Record = e.stampedRecord()
-	// The end of the hold has left its marks if the scan for etcd had not finished.
-	if gone, left := e.clearMarks(); !slices.Equal(left, e.record.Marks) {
+	// The end of the hold has left its annotations if the scan for etcd had not finished.
+	if gone, left := e.clearAutoscalerAnnotations(); !slices.Equal(left, e.record.Marks) {
 		e.recordToWrite(&d).Marks, d.Annotations = left, gone
 	}
 	return d
@@ -258,28 +258,28 @@ func (e holdEvaluation) handleKeptTaint(d *Decision) {
 // which proves that they are right for the node.
 func (e holdEvaluation) decideForBoot() Decision {
 	switch {
-	case e.record.Reason == GatesDoNotFit && e.isOpen():
-		return e.endHold(Released, NetworkReady)
-	case e.record.Reason == GatesDoNotFit:
+	case e.record.Reason == GatesMismatch && e.allGatesOpen():
+		return e.recordNotHeld(Released, NetworkReady)
+	case e.record.Reason == GatesMismatch:
 		return e.gatesMismatch()
-	case e.record.BootID == e.facts.BootID && e.facts.GoingDown && e.canClose():
+	case e.record.BootID == e.facts.BootID && e.facts.GoingDown && e.mayHold():
 		return e.startHold(GoingDown)
 	case e.record.BootID == e.facts.BootID:
 		return e.leaveAlone(e.record.Reason)
-	case e.isOpen():
-		return e.endHold(Released, e.reasonInNextBoot(NetworkReady))
+	case e.allGatesOpen():
+		return e.recordNotHeld(Released, e.reasonInNextBoot(NetworkReady))
 	case e.isExempt():
-		return e.endHold(Released, e.reasonInNextBoot(Exempt))
+		return e.recordNotHeld(Released, e.reasonInNextBoot(Exempt))
 	case e.record.BootID == "":
-		return e.endHold(Released, FirstSeen)
-	case e.canHold():
+		return e.recordNotHeld(Released, FirstSeen)
+	case e.needsHold():
 		return e.startHold(Rebooted)
 	case e.node.DeletionTimestamp != nil:
-		return e.leaveAlone("")
+		return e.leaveAlone(NotHeld)
 	}
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, CordonedByOthers,
 		"not held: the node was already cordoned when it came up from a reboot. When it is uncordoned, it is "+
-			"held if this is still missing: "+e.missing))
+			"held if this is still missing: "+e.missing()))
 }
 
 // reasonInNextBoot returns the reason for the record of a node that is not held in a later boot.
@@ -293,11 +293,11 @@ func (e holdEvaluation) reasonInNextBoot(reason string) string {
 	return reason
 }
 
-// canHold reports whether a hold is needed and allowed.
-func (e holdEvaluation) canHold() bool { return !e.isOpen() && e.canClose() }
+// needsHold reports whether a hold is needed and allowed.
+func (e holdEvaluation) needsHold() bool { return !e.allGatesOpen() && e.mayHold() }
 
-// canClose reports whether a hold is allowed. A node that another client has closed is left to
+// mayHold reports whether a hold is allowed. A node that another client has closed is left to
 // that client.
-func (e holdEvaluation) canClose() bool {
-	return !e.isExempt() && !e.isClosedByOthers() && e.node.DeletionTimestamp == nil
+func (e holdEvaluation) mayHold() bool {
+	return !e.isExempt() && !e.isCordonedByOthers() && e.node.DeletionTimestamp == nil
 }

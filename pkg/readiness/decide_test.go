@@ -18,8 +18,8 @@ func TestDecide(t *testing.T) {
 	keptBefore := recorded(Released, otherBoot, KeptCordoned)
 	byKubectl := owned("kubectl", "", `{"f:spec":{"f:unschedulable":{}}}`)
 	bootless := recorded(Released, "", NetworkReady)
-	mismatched := recorded(Released, thisBoot, GatesDoNotFit)
-	mismatchedBefore := recorded(Released, otherBoot, GatesDoNotFit)
+	mismatched := recorded(Released, thisBoot, GatesMismatch)
+	mismatchedBefore := recorded(Released, otherBoot, GatesMismatch)
 	isReady := conditioned(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady")
 	isNotReady := conditioned(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady")
 	kept := annotated(KeepCordonedAnnotation, "")
@@ -34,8 +34,8 @@ func TestDecide(t *testing.T) {
 	isExempt := holdOutcome{record: "released Exempt", reason: NotHeld}
 	networkReady := holdOutcome{record: "released NetworkReady", reason: NotHeld}
 	stillKept := holdOutcome{record: "released KeptCordoned", reason: NotHeld}
-	mismatch := holdOutcome{record: "released GatesDoNotFit", reason: GatesDoNotFit, event: EventGatesDoNotFit}
-	stillMismatch := holdOutcome{reason: GatesDoNotFit}
+	mismatch := holdOutcome{record: "released GatesDoNotFit", reason: GatesMismatch, event: EventGatesMismatch}
+	stillMismatch := holdOutcome{reason: GatesMismatch}
 	waiting := holdOutcome{held: true, reason: WaitingForFlannel}
 	raising := holdOutcome{held: true, reason: WaitingForFlannel, unavailable: corev1.ConditionTrue}
 	noted := holdOutcome{record: "held NewNode", held: true, reason: WaitingForFlannel, unavailable: corev1.ConditionTrue}
@@ -236,7 +236,7 @@ func TestMessages(t *testing.T) {
 func TestUnreadableRecord(t *testing.T) {
 	const removeRecord, uncordon = "kubectl annotate node n1 holdfast.dev/hold-", "kubectl uncordon n1"
 	broken := annotated(HoldAnnotation, "held")
-	escalatorMark := annotated(escalatorAnnotation, scaleDownMarks()[escalatorAnnotation])
+	escalatorMark := annotated(escalatorAnnotation, autoscalerAnnotations()[escalatorAnnotation])
 	karpenterMark := annotated(karpenterAnnotation, "true")
 	byTaint := Policy{TaintKey: holdTaint}
 	for name, c := range map[string]struct {

@@ -82,7 +82,7 @@ func TestNeedsProbes(t *testing.T) {
 		"released":                {node(recorded(Released, thisBoot, NetworkReady)), false},
 		"overridden":              {node(recorded(Overridden, thisBoot, EndedByHand)), false},
 		"released, earlier boot":  {node(recorded(Released, otherBoot, NetworkReady)), true},
-		"gates do not fit":        {node(recorded(Released, thisBoot, GatesDoNotFit)), true},
+		"gates do not fit":        {node(recorded(Released, thisBoot, GatesMismatch)), true},
 		"unreadable record":       {node(annotated(HoldAnnotation, "{")), false},
 		"cordoned, earlier boot":  {node(recorded(Released, otherBoot, NetworkReady), cordoned), true},
 		"overridden, other boots": {node(recorded(Overridden, otherBoot, EndedByHand)), true},
@@ -120,7 +120,7 @@ func TestAwaitsProbe(t *testing.T) {
 	require.False(t, d.AwaitsProbe)
 	require.Equal(t, FirstSeen, d.Record.Reason)
 	d = Decide(n, probed(down, Probe{Gate: bird, Answer: Present}), policy, noon())
-	require.Equal(t, GatesDoNotFit, d.Record.Reason)
+	require.Equal(t, GatesMismatch, d.Record.Reason)
 	d = Decide(node(), readyFacts(), Policy{Force: []string{cilium}, HoldUnrecorded: true}, noon())
 	require.True(t, d.Held, "a new node is held until the first answer")
 }

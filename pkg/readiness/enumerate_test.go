@@ -29,8 +29,8 @@ func (c *decisionCase) checkDecision(d Decision, after *corev1.Node) error {
 	cordonedAfter, taintedAfter := after.Spec.Unschedulable, hasTaint(after, holdTaint)
 	uncordons, untaints := cordonedBefore && !cordonedAfter, taintedBefore && !taintedAfter
 	opens, closes := uncordons || untaints, !cordonedBefore && cordonedAfter || !taintedBefore && taintedAfter
-	before := findCondition(c.node, corev1.NodeNetworkUnavailable)
-	now := findCondition(after, corev1.NodeNetworkUnavailable)
+	before := FindCondition(c.node, corev1.NodeNetworkUnavailable)
+	now := FindCondition(after, corev1.NodeNetworkUnavailable)
 	wasTrue := before != nil && before.Status == corev1.ConditionTrue
 	raises := now != nil && now.Status == corev1.ConditionTrue && !wasTrue
 	lowers := wasTrue && now.Status != corev1.ConditionTrue
@@ -68,7 +68,7 @@ func (c *decisionCase) checkDecision(d Decision, after *corev1.Node) error {
 // checkMarks checks that exactly the marks that a hold has set are removed at its end.
 func (c *decisionCase) checkMarks(after *corev1.Node) error {
 	r, err := ParseRecord(after.Annotations[HoldAnnotation])
-	for key := range scaleDownMarks() {
+	for key := range autoscalerAnnotations() {
 		_, there := after.Annotations[key]
 		_, before := c.node.Annotations[key]
 		listed := err == nil && slices.Contains(r.Marks, key)
@@ -138,7 +138,7 @@ func (c *decisionCase) checkSettled(end *corev1.Node) error {
 	if err != nil {
 		return nil
 	}
-	condition := findCondition(end, corev1.NodeNetworkUnavailable)
+	condition := FindCondition(end, corev1.NodeNetworkUnavailable)
 	isTrue := condition != nil && condition.Status == corev1.ConditionTrue
 	isByHoldfast := isTrue && condition.Reason == HeldByHoldfast
 	if r.State != Held && isByHoldfast {
@@ -169,14 +169,14 @@ func (c *decisionCase) checkSettled(end *corev1.Node) error {
 
 // TestClockIndependence: the agent and the leader write the time, but do not decide by it.
 func TestClockIndependence(t *testing.T) {
-	timeouts := releasingTimeouts()
+	limits := releasingLimits()
 	for c := range decisionCases() {
 		if c.keep || c.exempt || c.marked {
 			continue
 		}
 		for how, decide := range map[string]func(now time.Time) Decision{
 			"agent":  func(now time.Time) Decision { return Decide(c.node, c.facts, c.policy, now) },
-			"leader": func(now time.Time) Decision { return CheckHold(c.node, ofAge(timeouts.Hold), timeouts, now).Decision },
+			"leader": func(now time.Time) Decision { return CheckHold(c.node, ofAge(limits.Hold), limits, now).Decision },
 		} {
 			a, b := decide(noon()), decide(noon().AddDate(-50, 0, 0))
 			for _, r := range []*Record{a.Record, b.Record} {

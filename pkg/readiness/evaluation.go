@@ -15,7 +15,8 @@ import (
 // FieldManager is the name of the agent in a Node's managedFields.
 const FieldManager = "holdfast-agent"
 
-// holdEvaluation contains the arguments of Decide and what follows directly from them.
+// holdEvaluation contains the arguments of Decide and what follows directly from them. The methods
+// have a copy of it: an assignment to e.record is a record to decide with, not that of the caller.
 type holdEvaluation struct {
 	node   *corev1.Node
 	facts  Facts
@@ -27,8 +28,6 @@ type holdEvaluation struct {
 	recorded bool
 	parseErr error
 	gates    []Gate
-	// missing states what the closed gates wait for, empty if all gates are open.
-	missing string
 	// shutdownCancelled is true if the node was closed for a shutdown of its host, and the
 	// host stays up in the same boot. The node was already released in this boot, and one
 	// release per boot is enough. Only the agent can know this.
@@ -48,18 +47,23 @@ func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluat
 	e.shutdownCancelled = closedForIt && f.StaysUp
 	e.shuttingDown = f.GoingDown || closedForIt && f.AwaitsLogind
 	e.gates = e.evaluateGates()
+	return e
+}
+
+func (e holdEvaluation) allGatesOpen() bool {
+	return !slices.ContainsFunc(e.gates, func(g Gate) bool { return !g.Open })
+}
+
+// missing returns what the closed gates wait for, empty if all gates are open.
+func (e holdEvaluation) missing() string {
 	var missing []string
 	for _, g := range e.gates {
 		if !g.Open {
 			missing = append(missing, g.Missing)
 		}
 	}
-	e.missing = strings.Join(missing, "; ")
-	return e
+	return strings.Join(missing, "; ")
 }
-
-// isOpen reports whether all gates are open.
-func (e holdEvaluation) isOpen() bool { return e.missing == "" }
 
 // waitReason returns the reason of the first closed gate.
 func (e holdEvaluation) waitReason() string {
@@ -120,7 +124,7 @@ const maxConditionSpread = 10 * time.Second
 // or comes back after the node lifecycle controller set all conditions to Unknown, sets Ready
 // together with the others. If Ready became False later than all of them, it was True before.
 func wasReady(n *corev1.Node) bool {
-	ready := findCondition(n, corev1.NodeReady)
+	ready := FindCondition(n, corev1.NodeReady)
 	if ready == nil || ready.Status != corev1.ConditionFalse {
 		return ready != nil && ready.Status == corev1.ConditionTrue
 	}
@@ -128,7 +132,7 @@ func wasReady(n *corev1.Node) bool {
 	for _, kind := range []corev1.NodeConditionType{
 		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 	} {
-		pressure := findCondition(n, kind)
+		pressure := FindCondition(n, kind)
 		if pressure == nil {
 			return false
 		}
@@ -139,16 +143,16 @@ func wasReady(n *corev1.Node) bool {
 	return ready.LastTransitionTime.Sub(latest) > maxConditionSpread
 }
 
-// isClosedByOthers reports whether another client has set what a new hold would set. A cordon
+// isCordonedByOthers reports whether another client has set what a new hold would set. A cordon
 // has no owner, so without a hold it counts as another client's. The taint always belongs to
 // Holdfast.
-func (e holdEvaluation) isClosedByOthers() bool {
+func (e holdEvaluation) isCordonedByOthers() bool {
 	return e.taintKey() == "" && e.node.Spec.Unschedulable
 }
 
-// isClosed reports whether the cordon or taint that holds the node, or would hold it, is in
+// isHoldInPlace reports whether the cordon or taint that holds the node, or would hold it, is in
 // place. During a hold, a cordon that another client has set does not count.
-func (e holdEvaluation) isClosed() bool {
+func (e holdEvaluation) isHoldInPlace() bool {
 	if key := e.taintKey(); key != "" {
 		return hasTaint(e.node, key)
 	}
@@ -171,45 +175,45 @@ func (e holdEvaluation) foreignMark() string {
 func (e holdEvaluation) newRecord(state State, reason string) *Record {
 	return &Record{
 		State: state, BootID: e.facts.BootID, Since: e.now.UTC().Truncate(time.Second), Reason: reason,
-		Stamps: e.currentStamps(), Marks: e.ownedMarks(),
+		Stamps: e.currentStamps(), Marks: e.ownedAutoscalerAnnotations(),
 	}
 }
 
-// setMarks returns the marks for autoscalers that are not set yet. It lists them in the
-// record, so that exactly these are removed at the end of the hold.
-func (e holdEvaluation) setMarks(r *Record) map[string]*string {
-	marks, owned := scaleDownMarks(), r.Marks
+// setAutoscalerAnnotations returns the autoscaler annotations that are not set yet. It lists them
+// in the record, so that exactly these are removed at the end of the hold.
+func (e holdEvaluation) setAutoscalerAnnotations(r *Record) map[string]*string {
+	values, owned := autoscalerAnnotations(), r.Marks
 	set := map[string]*string{}
 	r.Marks = nil
-	for _, key := range slices.Sorted(maps.Keys(marks)) {
-		_, there := e.node.Annotations[key]
-		if !there {
-			set[key] = new(marks[key])
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		_, exists := e.node.Annotations[key]
+		if !exists {
+			set[key] = new(values[key])
 		}
-		if !there || slices.Contains(owned, key) {
+		if !exists || slices.Contains(owned, key) {
 			r.Marks = append(r.Marks, key)
 		}
 	}
 	return set
 }
 
-// ownedMarks returns the marks that belong only to the hold. Marks that guard an etcd member
-// are not among them.
-func (e holdEvaluation) ownedMarks() []string {
-	guarding := strings.Split(e.node.Annotations[etcdMarksAnnotation], ",")
-	return slices.DeleteFunc(e.record.ownedMarks(e.node.Annotations), func(key string) bool {
-		return slices.Contains(guarding, key)
+// ownedAutoscalerAnnotations returns those that belong only to the hold. Those that protect an etcd
+// member are not among them.
+func (e holdEvaluation) ownedAutoscalerAnnotations() []string {
+	ofMember := strings.Split(e.node.Annotations[etcdMarksAnnotation], ",")
+	return slices.DeleteFunc(e.record.ownedAutoscalerAnnotations(e.node.Annotations), func(key string) bool {
+		return slices.Contains(ofMember, key)
 	})
 }
 
-// clearMarks returns the marks to remove and those that stay in the record. Unless etcd is
-// known to be absent, all marks stay, until that is known or until they guard a member.
-func (e holdEvaluation) clearMarks() (gone map[string]*string, left []string) {
+// clearAutoscalerAnnotations returns those to remove and those that stay in the record. Unless etcd
+// is known to be absent, all stay, until that is known or until they protect a member.
+func (e holdEvaluation) clearAutoscalerAnnotations() (gone map[string]*string, left []string) {
 	gone = map[string]*string{}
 	if e.facts.Etcd != Absent {
-		return gone, e.ownedMarks()
+		return gone, e.ownedAutoscalerAnnotations()
 	}
-	for _, key := range e.ownedMarks() {
+	for _, key := range e.ownedAutoscalerAnnotations() {
 		gone[key] = nil
 	}
 	return gone, nil
@@ -217,7 +221,7 @@ func (e holdEvaluation) clearMarks() (gone map[string]*string, left []string) {
 
 // isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
 func (e holdEvaluation) isUnavailableByHoldfast() bool {
-	c := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
 	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
 }
 
@@ -226,7 +230,7 @@ func (e holdEvaluation) isUnavailableByHoldfast() bool {
 // another component still has a reason for it.
 func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
 	var taints []corev1.Taint
-	unavailable := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	unavailable := FindCondition(e.node, corev1.NodeNetworkUnavailable)
 	for _, t := range e.node.Spec.Taints {
 		if t.Effect != corev1.TaintEffectNoSchedule {
 			continue
@@ -249,11 +253,11 @@ func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
 // that has more than ten (capManagersManager of k8s.io/apimachinery/pkg/util/managedfields).
 const mergedManagers = "ancient-changes"
 
-// CordonOwner returns the field manager that set the cordon separately from a record, empty if
-// there is none. The agent is not reported. During a hold, such an owner has uncordoned the
-// node and cordoned it again between two runs of the agent. A cordon by the born-held policy
-// has no owner, and a cordon of a cordoned node writes nothing. Neither has one that the API
-// server has merged with the changes of other managers: it may be the agent's.
+// CordonOwner returns the field manager that set the cordon without the record, or "" if none is
+// known. It never returns the agent. There is none if the born-held policy set the cordon, if the
+// client cordoned a cordoned node (which writes nothing), or if the API server merged its entry.
+// During a hold, an owner means that this client uncordoned the node and cordoned it again between
+// two passes of the agent.
 func CordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {
@@ -278,7 +282,8 @@ func CordonOwner(n *corev1.Node) string {
 	return ""
 }
 
-func findCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+// FindCondition returns the condition of this type, or nil.
+func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == kind {
 			return &n.Status.Conditions[i]

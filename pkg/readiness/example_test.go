@@ -62,9 +62,9 @@ func ExamplePolicy_Validate() {
 
 // The leader checks a hold that no agent maintains.
 func ExampleCheckHold() {
-	timeouts := readiness.Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Release: true}
+	limits := readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Release: true}
 	for _, age := range []time.Duration{time.Minute, 2 * time.Minute, 10 * time.Minute} {
-		check := readiness.CheckHold(bornHeld(), readiness.HoldHistory{Age: age}, timeouts, time.Now())
+		check := readiness.CheckHold(bornHeld(), readiness.HoldHistory{Age: age}, limits, time.Now())
 		fmt.Printf("%s %q\n", check.State, check.Decision.Reason)
 	}
 	// Output:

@@ -22,15 +22,15 @@ const (
 
 func noon() time.Time { return time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC) }
 
-func testTimeouts() Timeouts {
-	return Timeouts{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
+func testLimits() HoldLimits {
+	return HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
 }
 
-// releasingTimeouts are the timeouts of a leader with --on-stuck-hold=release.
-func releasingTimeouts() Timeouts {
-	t := testTimeouts()
-	t.Release = true
-	return t
+// releasingLimits are the limits of a leader with --on-stuck-hold=release.
+func releasingLimits() HoldLimits {
+	limits := testLimits()
+	limits.Release = true
+	return limits
 }
 
 // nodeOption is a property of a test's Node.
@@ -229,7 +229,7 @@ func outcomeOf(t *testing.T, d Decision) holdOutcome {
 // updateTaints does what the node lifecycle controller does: it adds and removes the taints
 // that follow from the cordon and the condition.
 func updateTaints(n *corev1.Node) {
-	c := findCondition(n, corev1.NodeNetworkUnavailable)
+	c := FindCondition(n, corev1.NodeNetworkUnavailable)
 	setTaint(n, corev1.TaintNodeUnschedulable, n.Spec.Unschedulable)
 	setTaint(n, corev1.TaintNodeNetworkUnavailable, c != nil && c.Status == corev1.ConditionTrue)
 }
@@ -272,7 +272,7 @@ func write(n *corev1.Node, d Decision, between nodeOption) (half, whole *corev1.
 	}
 	status := func(n *corev1.Node) {
 		for _, c := range d.Conditions {
-			if before := findCondition(n, c.Type); before != nil {
+			if before := FindCondition(n, c.Type); before != nil {
 				*before = c
 			} else {
 				n.Status.Conditions = append(n.Status.Conditions, c)

@@ -266,7 +266,7 @@ func (e holdEvaluation) missingCondition(wanted string) string {
 	case kind == corev1.NodeNetworkUnavailable:
 		want = corev1.ConditionFalse
 	}
-	c := findCondition(e.node, kind)
+	c := FindCondition(e.node, kind)
 	switch {
 	case c == nil:
 		return fmt.Sprintf("condition %s=%s, which is not set", kind, want)
@@ -312,8 +312,8 @@ func missingAnswer(probes []Probe, e Endpoint) string {
 	return fmt.Sprintf("%s: %s, since %s", wanted, probes[i].Problem, probes[i].Since.UTC().Format(time.RFC3339))
 }
 
-// awaitsProbe reports whether the first probe of an endpoint has not ended yet.
-func (e holdEvaluation) awaitsProbe() bool {
+// hasUnprobedEndpoint reports whether the first probe of an endpoint has not ended yet.
+func (e holdEvaluation) hasUnprobedEndpoint() bool {
 	return slices.ContainsFunc(e.policy.Endpoints(), func(endpoint Endpoint) bool {
 		return !slices.ContainsFunc(e.facts.Probes, func(p Probe) bool {
 			return p.Gate == endpoint.Gate && p.Answer != Unknown

@@ -39,7 +39,7 @@ func setUnavailable(n *corev1.Node, status corev1.ConditionStatus, reason string
 	c := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: status, Reason: reason, LastHeartbeatTime: metav1.NewTime(at),
 	}
-	if before := findCondition(n, c.Type); before != nil {
+	if before := FindCondition(n, c.Type); before != nil {
 		*before = c
 		return
 	}
@@ -153,7 +153,7 @@ func etcdSteps() modelSteps {
 		"the scan finishes": func(s *modelState) {
 			s.unscanned = false
 			_, there := s.n.Annotations[karpenterAnnotation]
-			switch isOwned := slices.Contains(OwnedMarks(s.n.Annotations), karpenterAnnotation); {
+			switch isOwned := slices.Contains(OwnedAutoscalerAnnotations(s.n.Annotations), karpenterAnnotation); {
 			case s.member && (isOwned || !there):
 				s.n.Annotations[karpenterAnnotation], s.n.Annotations[etcdMarksAnnotation] = "true", karpenterAnnotation
 			case !s.member && s.n.Annotations[etcdMarksAnnotation] != "":

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -19,7 +18,7 @@ func (e holdEvaluation) startHold(reason string) Decision {
 	if d.Record != nil {
 		record = *d.Record
 	}
-	d.Record, d.Annotations = &record, e.setMarks(&record)
+	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
 	if key != "" {
 		d.AddTaints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
@@ -33,10 +32,11 @@ func (e holdEvaluation) startHold(reason string) Decision {
 
 // decideHeld decides about a node that is held according to its record.
 func (e holdEvaluation) decideHeld() Decision {
+	mustStay := e.shuttingDown || !e.allGatesOpen() && !e.shutdownCancelled
 	switch mark := e.foreignMark(); {
-	case !e.isClosed():
+	case !e.isHoldInPlace():
 		return e.recordOverride()
-	case (!e.isOpen() && !e.shutdownCancelled || e.shuttingDown) && !e.isExempt():
+	case mustStay && !e.isExempt():
 		return e.keepHold()
 	case e.hasKeepCordoned():
 		return e.yieldToCordon()
@@ -50,7 +50,7 @@ func (e holdEvaluation) decideHeld() Decision {
 // the hold and is set again if a CNI clears it early. flannel clears it once, even with gates
 // still closed, and an autoscaler that observes a Ready and cordoned node buys another one.
 func (e holdEvaluation) keepHold() Decision {
-	reason, message := e.waitReason(), "waiting for "+e.missing
+	reason, message := e.waitReason(), "waiting for "+e.missing()
 	if e.shuttingDown {
 		reason, message = GoingDown, "the host is shutting down; the node is held until its network works in the next boot"
 	}
@@ -62,14 +62,14 @@ func (e holdEvaluation) keepHold() Decision {
 	}
 	// A hold that began with the node has no event of its own: most holds are of this kind,
 	// and the condition and the event of the release are enough. This saves requests.
-	before := findCondition(e.node, NetworkHeld)
+	before := FindCondition(e.node, NetworkHeld)
 	if e.record.Reason != NewNode && (before == nil || before.Status != corev1.ConditionTrue) {
 		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
 	}
 	if !e.record.isFirstHold() || e.taintKey() != "" {
 		return e.clearUnavailable(d)
 	}
-	c := findCondition(e.node, corev1.NodeNetworkUnavailable)
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
 	if c == nil || (c.Status != corev1.ConditionTrue && !isBootIndependent(c)) {
 		if plugin := e.clearedReason(); plugin != "" {
 			record := e.recordToWrite(&d)
@@ -109,7 +109,7 @@ func (e holdEvaluation) waitForOthers(mark string) Decision {
 
 // yieldToCordon ends a hold and leaves the cordon or taint, as KeepCordonedAnnotation asks.
 func (e holdEvaluation) yieldToCordon() Decision {
-	d := e.endHold(Released, KeptCordoned)
+	d := e.recordNotHeld(Released, KeptCordoned)
 	d.Record.Taint = e.record.Taint
 	d.StatusFirst = true
 	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
@@ -119,7 +119,7 @@ func (e holdEvaluation) yieldToCordon() Decision {
 // recordOverride records that another client ended the hold. It also clears Holdfast's
 // condition: otherwise the node would look open but receive no pods.
 func (e holdEvaluation) recordOverride() Decision {
-	d := e.endHold(Overridden, EndedByHand)
+	d := e.recordNotHeld(Overridden, EndedByHand)
 	d.StatusFirst = true
 	d.RemoveTaints = e.holdTaints()
 	message := e.appendMissing(d.Message)
@@ -136,14 +136,16 @@ func (e holdEvaluation) recordOverride() Decision {
 // record does not. The next decision detects that and clears them (decideNotHeld,
 // decideBootUnknown, CheckHold).
 func (e holdEvaluation) release() Decision {
-	reason := NetworkReady
-	if e.shutdownCancelled {
-		reason = CalledOff
-	}
-	d := e.endHold(Released, reason)
-	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
-	if !e.isOpen() && !e.shutdownCancelled {
-		d = e.endHold(Overridden, EndedByLabel)
+	var d Decision
+	switch {
+	case e.shutdownCancelled:
+		d = e.recordNotHeld(Released, ShutdownCancelled)
+		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
+	case e.allGatesOpen():
+		d = e.recordNotHeld(Released, NetworkReady)
+		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
+	default:
+		d = e.recordNotHeld(Overridden, EndedByLabel)
 		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: e.appendMissing(d.Message)}
 	}
 	byCordon := e.record.Taint == ""
@@ -154,12 +156,12 @@ func (e holdEvaluation) release() Decision {
 	return d
 }
 
-// endHold is the common part of all ends of a hold: the record states the reason, and marks
-// and conditions of the hold are removed.
-func (e holdEvaluation) endHold(state State, reason string) Decision {
+// recordNotHeld returns the decision for a node that is not held: it writes the record, and removes
+// the autoscaler annotations and the condition that a hold may have left.
+func (e holdEvaluation) recordNotHeld(state State, reason string) Decision {
 	d := e.leaveAlone(reason)
 	d.Record = e.newRecord(state, reason)
-	d.Annotations, d.Record.Marks = e.clearMarks()
+	d.Annotations, d.Record.Marks = e.clearAutoscalerAnnotations()
 	return d
 }
 
@@ -174,7 +176,7 @@ func notHeldMessage(reason string) string {
 	switch reason {
 	case NetworkReady:
 		return "not held: the network became ready in this boot"
-	case CalledOff:
+	case ShutdownCancelled:
 		return "not held: the shutdown of the host was cancelled"
 	case KeptCordoned:
 		return "not held; the cordon or taint stays because of annotation " + KeepCordonedAnnotation
@@ -193,93 +195,8 @@ func notHeldMessage(reason string) string {
 }
 
 func (e holdEvaluation) appendMissing(message string) string {
-	if e.isOpen() {
+	if e.allGatesOpen() {
 		return message
 	}
-	return message + "; the node was still waiting for " + e.missing
-}
-
-// KeepClosedReason returns why a held node has to stay closed when Holdfast is uninstalled,
-// empty if the node has to be opened. It must be called only for a node that is held.
-func KeepClosedReason(n *corev1.Node, r Record) (stays string) {
-	e := holdEvaluation{node: n, record: r, recorded: true}
-	if e.hasKeepCordoned() {
-		return "annotation " + KeepCordonedAnnotation
-	}
-	if r.Taint != "" {
-		return "" // The taint always belongs to Holdfast.
-	}
-	if by := CordonOwner(n); by != "" && n.Spec.Unschedulable {
-		return "cordoned by " + by
-	}
-	return e.foreignMark()
-}
-
-// ReleasedByHand is the reason of NetworkUnavailable=False after a release by hand.
-const ReleasedByHand = "ReleasedByHand"
-
-// A ManualRelease is what opens a held node by hand: first the cordon or the taint is removed, and
-// then the condition that would still keep pods away is written. A later agent treats it as an
-// override.
-type ManualRelease struct {
-	// Taint is the key of the NoSchedule taint to remove. If it is empty, the node is uncordoned.
-	Taint string
-	// TaintGone is true if the taint of the hold is not on the node, so there is none to remove.
-	TaintGone bool
-	// NetworkAvailable is true if NetworkUnavailable=False has to be written.
-	NetworkAvailable bool
-}
-
-// PlanManualRelease returns what opens a node that Holdfast holds. If the record cannot be parsed,
-// the node counts as held by the cordon.
-func PlanManualRelease(n *corev1.Node) ManualRelease {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	if err == nil && record.Taint != "" && !hasTaint(n, record.Taint) {
-		return ManualRelease{TaintGone: true}
-	}
-	unavailable := findCondition(n, corev1.NodeNetworkUnavailable)
-	byOthers := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason != HeldByHoldfast
-	partOfHold := err == nil && record.isFirstHold() && record.Taint == "" && !byOthers
-	return ManualRelease{
-		Taint: record.Taint, NetworkAvailable: partOfHold || (holdEvaluation{node: n}).isUnavailableByHoldfast(),
-	}
-}
-
-// Condition returns the condition to write if NetworkAvailable is true.
-func (r ManualRelease) Condition() corev1.NodeCondition {
-	return corev1.NodeCondition{
-		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReleasedByHand,
-		Message: "released by hand",
-	}
-}
-
-// Commands returns the kubectl commands of the release.
-func (r ManualRelease) Commands(node string) []string {
-	if r.TaintGone {
-		return []string{"kubectl describe node " + node}
-	}
-	commands := []string{"kubectl uncordon " + node}
-	if r.Taint != "" {
-		// The record may contain any text. The key of an existing taint was validated by the API
-		// server and is safe in a shell.
-		commands[0] = fmt.Sprintf("kubectl taint node %s %s:%s-", node, r.Taint, corev1.TaintEffectNoSchedule)
-	}
-	if c := r.Condition(); r.NetworkAvailable {
-		commands = append(commands, fmt.Sprintf("kubectl patch node %s --subresource=status --type=strategic -p "+
-			`'{"status":{"conditions":[{"type":"%s","status":"%s","reason":"%s","message":"%s"}]}}'`,
-			node, c.Type, c.Status, c.Reason, c.Message))
-	}
-	return commands
-}
-
-// releaseAdvice returns the sentence about a release by hand, with the plugin of kubectl and
-// without.
-func releaseAdvice(n *corev1.Node) string {
-	return fmt.Sprintf("To release the node by hand: `kubectl holdfast release %s`, or without the plugin: `%s`",
-		n.Name, ReleaseCommand(n))
-}
-
-// ReleaseCommand returns the command line that releases a held node with kubectl alone.
-func ReleaseCommand(n *corev1.Node) string {
-	return strings.Join(PlanManualRelease(n).Commands(n.Name), " && ")
+	return message + "; the node was still waiting for " + e.missing()
 }

@@ -51,7 +51,7 @@ type Facts struct {
 	// Probes are the results of the gates that Policy.Endpoints lists.
 	Probes []Probe `json:"probes,omitempty"`
 	// Etcd is whether etcd is on the host, Unknown until a scan has finished. Holds do not
-	// depend on it, but marks for autoscalers do: they must stay on a node with etcd.
+	// depend on it, but autoscaler annotations do: they must stay on a node with etcd.
 	Etcd Presence `json:"-"`
 	// GoingDown is true if the host is shutting down (logind's PrepareForShutdown), StaysUp if
 	// it is not. AwaitsLogind is true if neither is known yet but soon will be: the agent has
@@ -90,7 +90,8 @@ type Conflist struct {
 	Name      string   `json:"name,omitempty"`
 	Plugins   []Plugin `json:"plugins,omitempty"`
 	// BridgeSubnets are the subnets of a plain bridge with host-local addresses, if pods use
-	// that network. Packages also install such bridges, with subnets of their own.
+	// that network. Packages also install such bridges, with subnets of their own. The JSON name is
+	// older and stays, like those of the next two fields.
 	BridgeSubnets []string `json:"bridged,omitempty"`
 	// AmbiguousName is true if packages install configurations under this name and runtimes
 	// also write the cluster's configuration under it.

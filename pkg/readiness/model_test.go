@@ -152,7 +152,7 @@ func (m holdModel) work(
 // isEmpty reports whether a decision leaves the Node unchanged.
 func isEmpty(n *corev1.Node, d Decision) bool {
 	changed := slices.ContainsFunc(d.Conditions, func(c corev1.NodeCondition) bool {
-		before := findCondition(n, c.Type)
+		before := FindCondition(n, c.Type)
 		return before == nil || *before != c
 	})
 	return !changed && d.Record == nil && d.Event == nil && d.Unschedulable == nil &&

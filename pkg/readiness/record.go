@@ -42,7 +42,7 @@ type Record struct {
 	// follows this field even if the policy has changed, so a node that was held under an
 	// older policy is still released.
 	Taint string
-	// Marks are the annotations for autoscalers that the hold has set, sorted. The end of the
+	// Marks are the autoscaler annotations that the hold has set, sorted. The end of the
 	// hold removes them. If it is not known then whether the node has etcd, they stay listed
 	// until it is known.
 	Marks []string
@@ -62,6 +62,7 @@ type Record struct {
 // Stamp is the time at which a condition of the Node was written, and the boot in which that
 // time was first recorded. If the time is unchanged in another boot, the condition is stale.
 type Stamp struct {
+	// At is in RFC 3339, in UTC and whole seconds.
 	At     string `json:"at"`
 	BootID string `json:"bootID"`
 }
@@ -132,21 +133,21 @@ func (r Record) Format() string {
 	return string(out)
 }
 
-// OwnedMarks returns the marks for autoscalers among these annotations that belong to a hold:
+// OwnedAutoscalerAnnotations returns the keys of the autoscaler annotations that belong to a hold:
 // its record lists them, and their values have not been changed. It returns none if the record
 // cannot be read.
-func OwnedMarks(annotations map[string]string) []string {
+func OwnedAutoscalerAnnotations(annotations map[string]string) []string {
 	r, err := ParseRecord(annotations[HoldAnnotation])
 	if err != nil {
 		return nil
 	}
-	return r.ownedMarks(annotations)
+	return r.ownedAutoscalerAnnotations(annotations)
 }
 
-func (r Record) ownedMarks(annotations map[string]string) []string {
+func (r Record) ownedAutoscalerAnnotations(annotations map[string]string) []string {
 	var found []string
 	for _, key := range r.Marks {
-		if value, known := scaleDownMarks()[key]; known && annotations[key] == value {
+		if value, known := autoscalerAnnotations()[key]; known && annotations[key] == value {
 			found = append(found, key)
 		}
 	}
@@ -194,7 +195,7 @@ func (e holdEvaluation) currentStamps() map[string]Stamp {
 	var found map[string]Stamp
 	for _, wanted := range e.policy.gateNames(GateCondition) {
 		kind, _, _ := strings.Cut(wanted, "=")
-		c := findCondition(e.node, corev1.NodeConditionType(kind))
+		c := FindCondition(e.node, corev1.NodeConditionType(kind))
 		if c == nil || lastWritten(c) == "" {
 			continue
 		}
@@ -228,7 +229,7 @@ func (e holdEvaluation) stampedRecord() *Record {
 // it, because the leader may overwrite the condition and does not know the agent's gates.
 func (e holdEvaluation) clearedReason() string {
 	const kind = corev1.NodeNetworkUnavailable
-	c := findCondition(e.node, kind)
+	c := FindCondition(e.node, kind)
 	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast {
 		return ""
 	}

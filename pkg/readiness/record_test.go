@@ -127,7 +127,7 @@ func TestCordonOwner(t *testing.T) {
 }
 
 func TestMarks(t *testing.T) {
-	all := slices.Sorted(maps.Keys(scaleDownMarks()))
+	all := slices.Sorted(maps.Keys(autoscalerAnnotations()))
 	policy := Policy{HoldUnrecorded: true}
 	foreign := annotated(escalatorAnnotation, "mine")
 	d := Decide(node(foreign), closedFacts(), policy, noon())
@@ -161,13 +161,13 @@ func TestMarks(t *testing.T) {
 // TestMarksWaitForEtcdScan follows holds that end before it is known whether the node has
 // etcd. The end of the hold does not wait for the scan, but its marks do.
 func TestMarksWaitForEtcdScan(t *testing.T) {
-	all := slices.Sorted(maps.Keys(scaleDownMarks()))
-	marked := func(n *corev1.Node) { maps.Copy(n.Annotations, scaleDownMarks()) }
+	all := slices.Sorted(maps.Keys(autoscalerAnnotations()))
+	marked := func(n *corev1.Node) { maps.Copy(n.Annotations, autoscalerAnnotations()) }
 	held := recordedAs(Record{State: Held, BootID: thisBoot, Reason: NewNode, Marks: all})
 	unscanned := readyFactsWith(func(f *Facts) { f.Etcd = Unknown })
 	agent := func(n *corev1.Node) Decision { return Decide(n, unscanned, Policy{}, noon()) }
 	leader := func(n *corev1.Node) Decision {
-		return CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+		return CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
 	}
 	keep := annotated(KeepCordonedAnnotation, "")
 	etcdUnknown := conditioned(etcdMemberCondition, corev1.ConditionUnknown, "NotKnown")
@@ -188,13 +188,13 @@ func TestMarksWaitForEtcdScan(t *testing.T) {
 			require.False(t, d.Held)
 			ended, err := settle(writeAll(c.node, d), unscanned, Policy{}, unchanged)
 			require.NoError(t, err)
-			require.Equal(t, all, OwnedMarks(ended.Annotations))
+			require.Equal(t, all, OwnedAutoscalerAnnotations(ended.Annotations))
 
 			clean := writeAll(ended, Decide(ended, readyFacts(), Policy{}, noon()))
 			left := maps.Clone(clean.Annotations)
 			delete(left, KeepCordonedAnnotation)
 			require.Equal(t, []string{HoldAnnotation}, slices.Sorted(maps.Keys(left)))
-			require.Empty(t, OwnedMarks(clean.Annotations))
+			require.Empty(t, OwnedAutoscalerAnnotations(clean.Annotations))
 			require.Nil(t, Decide(clean, readyFacts(), Policy{}, noon()).Record)
 
 			rebooted := readyFactsWith(func(f *Facts) { f.Etcd, f.BootID, f.Subnet.Presence = Unknown, otherBoot, Absent })

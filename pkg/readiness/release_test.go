@@ -83,7 +83,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 		"leader": {
 			node(bornHeld, booted(thisBoot), cordoned, raised, waiting),
 			func(n *corev1.Node) Decision {
-				return CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+				return CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
 			},
 		},
 	} {
@@ -99,7 +99,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 			finish := func(n *corev1.Node, by string) *corev1.Node {
 				d := Decide(n, closedFacts(), Policy{}, noon())
 				if by == "leader" {
-					d = CheckHold(n, ofAge(time.Hour), testTimeouts(), noon()).Decision
+					d = CheckHold(n, ofAge(time.Hour), testLimits(), noon()).Decision
 				}
 				require.Nil(t, d.Record, by)
 				require.Nil(t, d.Event, "the event is recorded once")
@@ -118,7 +118,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	inService, inServiceBefore := recorded(Released, thisBoot, NetworkReady), recorded(Released, otherBoot, NetworkReady)
 	bornHeld, forShutdown := recorded(Held, thisBoot, NewNode), recorded(Held, thisBoot, GoingDown)
-	isExempt, mismatched := recorded(Released, thisBoot, Exempt), recorded(Released, thisBoot, GatesDoNotFit)
+	isExempt, mismatched := recorded(Released, thisBoot, Exempt), recorded(Released, thisBoot, GatesMismatch)
 	for _, c := range []struct {
 		name   string
 		node   *corev1.Node
@@ -242,11 +242,11 @@ func TestRegisteredWithTaint(t *testing.T) {
 			waiting, err := settle(n, closedFacts(), policy, unchanged)
 			require.NoError(t, err)
 			held := Record{State: Held, BootID: thisBoot, Since: noon(), Reason: NewNode, Taint: key}
-			held.Marks = slices.Sorted(maps.Keys(scaleDownMarks()))
+			held.Marks = slices.Sorted(maps.Keys(autoscalerAnnotations()))
 			require.Equal(t, held.Format(), waiting.Annotations[HoldAnnotation])
 			require.True(t, hasTaint(waiting, key))
 			require.False(t, waiting.Spec.Unschedulable)
-			require.Equal(t, corev1.ConditionTrue, findCondition(waiting, NetworkHeld).Status)
+			require.Equal(t, corev1.ConditionTrue, FindCondition(waiting, NetworkHeld).Status)
 			for how, begin := range map[string]*corev1.Node{"held first": waiting, "gates already open": n} {
 				end, err := settle(begin, readyFacts(), policy, unchanged)
 				require.NoError(t, err, how)
@@ -279,7 +279,7 @@ func TestRestoredTaint(t *testing.T) {
 		"released":                 {restored(Released, thisBoot, NetworkReady), readyFacts()},
 		"released, gates closed":   {restored(Released, thisBoot, NetworkReady), closedFacts()},
 		"overridden":               {restored(Overridden, thisBoot, EndedByHand), closedFacts()},
-		"gates mismatch":           {restored(Released, thisBoot, GatesDoNotFit), closedFacts()},
+		"gates mismatch":           {restored(Released, thisBoot, GatesMismatch), closedFacts()},
 		"another boot, gates open": {restored(Released, otherBoot, NetworkReady), readyFacts()},
 		"another boot, exempt":     {isExempt, closedFacts()},
 	} {

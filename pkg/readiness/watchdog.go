@@ -3,7 +3,6 @@ package readiness
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,8 +48,8 @@ func HoldStates() []HoldState {
 	return []HoldState{HoldWaiting, HoldEnding, HoldBehindOthers, HoldUnreachable, HoldAgentMissing, HoldOverdue}
 }
 
-// Timeouts are the time limits for holds, and what happens after them.
-type Timeouts struct {
+// HoldLimits are the time limits for holds, and what happens and is reported after them.
+type HoldLimits struct {
 	// Agent is the age of a hold after which an agent must have reported on the node.
 	Agent time.Duration
 	// Hold is the age after which the hold must have ended.
@@ -65,9 +64,8 @@ type Timeouts struct {
 type HoldHistory struct {
 	// Age is how long the hold has been in its current record and boot.
 	Age time.Duration
-	// HadOtherReport is true if the condition NetworkHeld has been missing or has had another
-	// reason than GoingDown in the boot that the kubelet reports. If the reason is GoingDown now,
-	// an agent has written it since.
+	// HadOtherReport is true if the leader has seen NetworkHeld missing, or with a reason other than
+	// GoingDown, in this boot. If the reason is GoingDown now, an agent of this boot has written it.
 	HadOtherReport bool
 }
 
@@ -87,7 +85,7 @@ type HoldCheck struct {
 // CheckHold returns the state of a node's hold and what to do about a missing agent. CheckHold
 // knows nothing about the host. Until a hold is overdue, it returns only what an agent would do
 // at once without inspecting the host, and only after an agent had time to do it.
-func CheckHold(n *corev1.Node, h HoldHistory, t Timeouts, now time.Time) HoldCheck {
+func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) HoldCheck {
 	value, recorded := n.Annotations[HoldAnnotation]
 	record, err := ParseRecord(value)
 	if !recorded || err != nil {
@@ -98,11 +96,11 @@ func CheckHold(n *corev1.Node, h HoldHistory, t Timeouts, now time.Time) HoldChe
 		e.facts.BootID = record.BootID
 	}
 	check := HoldCheck{AgentSeen: e.hasAgent(h)}
-	c := findCondition(n, etcdMemberCondition)
+	c := FindCondition(n, etcdMemberCondition)
 	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
 		e.facts.Etcd = Absent // An agent has scanned for etcd, and no other node lists a member here.
 	}
-	late := h.Age >= t.Agent
+	late := h.Age >= limits.Agent
 	switch {
 	case record.State != Held && e.isUnfinished():
 		check.State = HoldEnding
@@ -110,7 +108,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, t Timeouts, now time.Time) HoldChe
 			check.Decision = e.leaveAlone(record.Reason)
 		}
 	case record.State != Held:
-	case !e.isClosed():
+	case !e.isHoldInPlace():
 		check.State = HoldEnding
 		if late {
 			check.Decision = e.decideHeld()
@@ -121,12 +119,12 @@ func CheckHold(n *corev1.Node, h HoldHistory, t Timeouts, now time.Time) HoldChe
 		check.State = HoldUnreachable
 	case e.isExempt() && late:
 		check.State, check.Decision = HoldEnding, e.withoutAgent(AgentMissing, "its agent").decideHeld()
-	case h.Age >= t.Hold:
+	case h.Age >= limits.Hold:
 		check.State = HoldOverdue
-		check.Decision, check.Event = e.decideOverdue(t, check.AgentSeen)
+		check.Decision, check.Event = e.decideOverdue(limits, check.AgentSeen)
 	case late && !check.AgentSeen:
 		check.State = HoldAgentMissing
-		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, t.Agent.String(), t)
+		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, limits.Agent.String(), limits)
 	default:
 		check.State = HoldWaiting
 	}
@@ -152,7 +150,7 @@ func IsHoldOver(n *corev1.Node) bool {
 // with the reason GoingDown is from the previous boot. It is of this boot if the hold began in
 // this boot, or if the leader has observed another report before it.
 func (e holdEvaluation) hasAgent(h HoldHistory) bool {
-	c := findCondition(e.node, NetworkHeld)
+	c := FindCondition(e.node, NetworkHeld)
 	switch {
 	case c == nil || c.Reason == AgentMissing || c.Reason == Overdue:
 		return false
@@ -164,37 +162,37 @@ func (e holdEvaluation) hasAgent(h HoldHistory) bool {
 
 // ReportsShutdown reports whether the condition NetworkHeld has the reason GoingDown.
 func ReportsShutdown(n *corev1.Node) bool {
-	c := findCondition(n, NetworkHeld)
+	c := FindCondition(n, NetworkHeld)
 	return c != nil && c.Reason == GoingDown
 }
 
 // isUnfinished reports whether a condition still reports a hold that has ended according to
 // the record: the second write of a release is missing.
 func (e holdEvaluation) isUnfinished() bool {
-	c := findCondition(e.node, NetworkHeld)
+	c := FindCondition(e.node, NetworkHeld)
 	return e.isUnavailableByHoldfast() || c != nil && c.Status == corev1.ConditionTrue
 }
 
 // isUnreachable reports whether the kubelet has stopped reporting (node lifecycle controller,
 // NodeStatusUnknown).
 func (e holdEvaluation) isUnreachable() bool {
-	ready := findCondition(e.node, corev1.NodeReady)
+	ready := FindCondition(e.node, corev1.NodeReady)
 	return ready != nil && ready.Status == corev1.ConditionUnknown
 }
 
 // withoutAgent returns the evaluation with the agent as its only gate, which is closed. The
 // leader observes no other gate.
 func (e holdEvaluation) withoutAgent(reason, agent string) holdEvaluation {
-	e.gates, e.missing = []Gate{{Name: "agent", Reason: reason, Missing: agent}}, agent
+	e.gates = []Gate{{Name: "agent", Reason: reason, Missing: agent}}
 	return e
 }
 
 // reportMissingAgent keeps a node held that has no agent, and writes the condition in the
 // agent's place.
-func (e holdEvaluation) reportMissingAgent(reason, event, age string, t Timeouts) (Decision, *Event) {
+func (e holdEvaluation) reportMissingAgent(reason, event, age string, limits HoldLimits) (Decision, *Event) {
 	d := e.withoutAgent(reason, fmt.Sprintf(
 		"an agent: no agent has reported on this node for %s. To see why: `%s`. %s",
-		age, getPodsCommand(t.Namespace, e.node.Name), releaseAdvice(e.node))).decideHeld()
+		age, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))).decideHeld()
 	d.Event = nil
 	if ReportsShutdown(e.node) {
 		// The condition is from the previous boot. If the record were updated to this boot
@@ -205,23 +203,23 @@ func (e holdEvaluation) reportMissingAgent(reason, event, age string, t Timeouts
 }
 
 // decideOverdue decides about a hold that has exceeded its time limit.
-func (e holdEvaluation) decideOverdue(t Timeouts, agent bool) (Decision, *Event) {
+func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, *Event) {
 	const kept = ", and --on-stuck-hold=keep keeps it held"
 	switch {
-	case t.Release:
-		return e.releaseOverdue(t), nil
+	case limits.Release:
+		return e.releaseOverdue(limits), nil
 	case !agent:
-		return e.reportMissingAgent(Overdue, EventOverdue, t.Hold.String()+kept, t)
+		return e.reportMissingAgent(Overdue, EventOverdue, limits.Hold.String()+kept, limits)
 	}
-	c := findCondition(e.node, NetworkHeld) // It exists, because an agent has written it.
+	c := FindCondition(e.node, NetworkHeld) // It exists, because an agent has written it.
 	return Decision{}, &Event{Type: corev1.EventTypeWarning, Reason: EventOverdue, Message: fmt.Sprintf(
 		"held for more than %s; the agent's last message: %s. To check the agent: `%s`. %s",
-		t.Hold.String()+kept, c.Message, getPodsCommand(t.Namespace, e.node.Name), releaseAdvice(e.node))}
+		limits.Hold.String()+kept, c.Message, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))}
 }
 
 // releaseOverdue releases the node as if there were no gates. The record states that the
 // leader did so; a later agent then leaves the node alone in this boot.
-func (e holdEvaluation) releaseOverdue(t Timeouts) Decision {
+func (e holdEvaluation) releaseOverdue(limits HoldLimits) Decision {
 	d := e.decideHeld()
 	if d.Record == nil || d.Record.Reason != NetworkReady {
 		return d // KeepCordonedAnnotation keeps the cordon.
@@ -231,7 +229,7 @@ func (e holdEvaluation) releaseOverdue(t Timeouts) Decision {
 	d.Conditions[0].Message = d.Message
 	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventGivenUp, Message: fmt.Sprintf(
 		"released after %s by --on-stuck-hold=release, although no agent has confirmed that its network works. "+
-			"To check the agent: `%s`", t.Hold, getPodsCommand(t.Namespace, e.node.Name))}
+			"To check the agent: `%s`", limits.Hold, getPodsCommand(limits.Namespace, e.node.Name))}
 	return d
 }
 
@@ -253,60 +251,4 @@ func IsInFirstBoot(n *corev1.Node) bool {
 	first := cmp.Or(record.FirstBootID, record.BootID)
 	isLater := first != "" && first != n.Status.NodeInfo.BootID
 	return err == nil && IsBornHeld(n) && !isLater
-}
-
-const (
-	// minStuck is the smallest number of nodes that indicates a broken installation instead of
-	// a broken node: in a small cluster, one node is more than a tenth. An autoscaler that
-	// buys one node after the other reaches this number.
-	minStuck = 3
-	// removalInterval is the shortest time between two deletions of the parameter. If a person
-	// or GitOps restores the parameter, the leader reports that once and does not fight it.
-	removalInterval = time.Hour
-)
-
-// MassHold describes the holds without an agent in a cluster, and decides whether nodes
-// continue to be born held. All its times are from the API server's clock.
-type MassHold struct {
-	// Nodes is the number of nodes.
-	Nodes int
-	// StuckCreated are the creation times of the nodes that are held without an agent for long
-	// enough to count.
-	StuckCreated []time.Time
-	// ParameterCreated is the creation time of the policy's parameter.
-	ParameterCreated time.Time
-	// Now is zero if the API server's clock is not known.
-	Now time.Time
-	// SinceRemoved is the time since this process deleted the parameter, zero if it never did.
-	SinceRemoved time.Duration
-}
-
-// IsWidespread reports whether more than a tenth of the nodes, and at least three, are held
-// without an agent.
-func (m MassHold) IsWidespread() bool {
-	return len(m.StuckCreated) >= minStuck && len(m.StuckCreated)*10 > m.Nodes
-}
-
-// CanRemoveParameter reports whether the leader may delete the policy's parameter, and why or
-// why not.
-//
-// A parameter that is younger than a node that was born held without an agent has been
-// restored while nodes were stuck. The objects alone show that, so a new leader observes it as
-// well.
-func (m MassHold) CanRemoveParameter() (ok bool, why string) {
-	stuck := fmt.Sprintf("%d of %d nodes are held and no agent has reported on them", len(m.StuckCreated), m.Nodes)
-	isOlder := func(created time.Time) bool { return created.Before(m.ParameterCreated) }
-	switch {
-	case !m.IsWidespread():
-		return false, ""
-	case m.SinceRemoved > 0 && m.SinceRemoved < removalInterval:
-		return false, fmt.Sprintf("%s; the parameter was deleted for that reason less than %s ago and has been restored",
-			stuck, removalInterval)
-	case !slices.ContainsFunc(m.StuckCreated, isOlder):
-		return true, stuck
-	case m.Now.Sub(m.ParameterCreated) < removalInterval: // An unknown Now is before every time.
-		return false, fmt.Sprintf("%s; the parameter was restored less than %s ago, when some of them were already held",
-			stuck, removalInterval)
-	}
-	return true, stuck + ", even though the parameter was restored"
 }

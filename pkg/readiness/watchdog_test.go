@@ -44,7 +44,7 @@ func checkOutcomeOf(t *testing.T, check HoldCheck) checkOutcome {
 func TestCheckHold(t *testing.T) {
 	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
 	const agentLate, holdLate = 2 * time.Minute, 10 * time.Minute
-	keep, release := testTimeouts(), releasingTimeouts()
+	keep, release := testLimits(), releasingLimits()
 
 	raised := unavailable(HeldByHoldfast)
 	bornHeld, byTaint := recorded(Held, thisBoot, NewNode), heldByTaint(holdTaint)
@@ -73,11 +73,11 @@ func TestCheckHold(t *testing.T) {
 	byHand := holdOutcome{record: "overridden EndedByHand", reason: NotHeld, event: EventOverridden}
 	byLabel := holdOutcome{"overridden EndedByLabel", "off", "", false, NotHeld, EventOverridden}
 	for _, c := range []struct {
-		name     string
-		node     *corev1.Node
-		age      time.Duration
-		timeouts Timeouts
-		want     checkOutcome
+		name   string
+		node   *corev1.Node
+		age    time.Duration
+		limits HoldLimits
+		want   checkOutcome
 	}{
 		// Not held by Holdfast.
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
@@ -145,7 +145,7 @@ func TestCheckHold(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := c.node.DeepCopy()
-			require.Equal(t, c.want, checkOutcomeOf(t, CheckHold(c.node, ofAge(c.age), c.timeouts, noon())))
+			require.Equal(t, c.want, checkOutcomeOf(t, CheckHold(c.node, ofAge(c.age), c.limits, noon())))
 			require.Equal(t, before, c.node, "CheckHold must not change the Node")
 		})
 	}
@@ -166,7 +166,7 @@ func TestShutdownAfterReboot(t *testing.T) {
 			n := node(record, booted(thisBoot), cordoned, conditioned(NetworkHeld, corev1.ConditionTrue, GoingDown))
 			for _, hadOtherReport := range []bool{true, false} {
 				h := HoldHistory{Age: 2 * time.Minute, HadOtherReport: hadOtherReport}
-				check := CheckHold(n, h, testTimeouts(), noon())
+				check := CheckHold(n, h, testLimits(), noon())
 				require.Equal(t, hadOtherReport, check.AgentSeen)
 				require.Equal(t, hadOtherReport, check.State == HoldWaiting)
 			}
@@ -180,7 +180,7 @@ func TestAgentRespectsOverdueRelease(t *testing.T) {
 	for name, reported := range map[string]string{"boot from the kubelet": thisBoot, "boot from the record": ""} {
 		t.Run(name, func(t *testing.T) {
 			held := node(recorded(Held, thisBoot, NewNode), booted(reported), cordoned)
-			d := CheckHold(held, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+			d := CheckHold(held, ofAge(time.Hour), releasingLimits(), noon()).Decision
 			after := node(annotated(HoldAnnotation, d.Record.Format()))
 			later := Decide(after, closedFacts(), Policy{}, noon())
 			require.Nil(t, later.Record)
@@ -199,14 +199,14 @@ func TestOverdueReleaseMarks(t *testing.T) {
 	held.Stamps = map[string]Stamp{"StorageReady": {At: "x"}}
 	noEtcd := conditioned(etcdMemberCondition, corev1.ConditionFalse, "NoMember")
 	n := node(recordedAs(held), annotated(karpenterAnnotation, "true"), cordoned, noEtcd)
-	d := CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+	d := CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
 	require.Equal(t, map[string]*string{karpenterAnnotation: nil}, d.Annotations)
 	require.Empty(t, d.Record.Marks)
 	require.Equal(t, held.Stamps, d.Record.Stamps)
 
 	// The leader has labelled the node, because two other nodes list a member there.
 	n.Labels[etcdMemberLabel] = "true"
-	require.Empty(t, CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision.Annotations)
+	require.Empty(t, CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision.Annotations)
 }
 
 // TestLeaderKeepsStamps: the stamps are kept for the next boot, however the leader ends a
@@ -221,7 +221,7 @@ func TestLeaderKeepsStamps(t *testing.T) {
 		"keep-cordoned": node(hold, cordoned, annotated(KeepCordonedAnnotation, "")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := CheckHold(n, ofAge(time.Hour), releasingTimeouts(), noon()).Decision
+			d := CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
 			require.NotEqual(t, Held, d.Record.State)
 			require.Equal(t, stamps, d.Record.Stamps)
 		})
@@ -232,11 +232,11 @@ func TestLeaderKeepsStamps(t *testing.T) {
 // reason that it overwrites, and that reason opens the gate of a later agent.
 func TestLeaderKeepsPluginReason(t *testing.T) {
 	n := node(recorded(Held, thisBoot, NewNode), booted(thisBoot), cordoned, available("CalicoIsUp"))
-	d := CheckHold(n, ofAge(2*time.Minute), testTimeouts(), noon()).Decision
+	d := CheckHold(n, ofAge(2*time.Minute), testLimits(), noon()).Decision
 	require.Equal(t, "CalicoIsUp", d.Record.NetworkUp)
 	n = writeAll(n, d)
-	require.Equal(t, HeldByHoldfast, findCondition(n, corev1.NodeNetworkUnavailable).Reason)
-	require.Nil(t, CheckHold(n, ofAge(3*time.Minute), testTimeouts(), noon()).Decision.Record, "recorded once")
+	require.Equal(t, HeldByHoldfast, FindCondition(n, corev1.NodeNetworkUnavailable).Reason)
+	require.Nil(t, CheckHold(n, ofAge(3*time.Minute), testLimits(), noon()).Decision.Record, "recorded once")
 	later := Decide(n, readyFacts(), Policy{Force: []string{"condition:NetworkUnavailable"}}, noon())
 	require.Equal(t, Released, later.Record.State, later.Message)
 }
@@ -255,11 +255,11 @@ func TestCheckHoldIsStable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, age := range []time.Duration{2 * time.Minute, 10 * time.Minute} {
-				first := CheckHold(n, ofAge(age), testTimeouts(), noon()).Decision
+				first := CheckHold(n, ofAge(age), testLimits(), noon()).Decision
 				require.NotEmpty(t, first.Conditions)
 				again := n.DeepCopy()
 				again.Status.Conditions = first.Conditions
-				second := CheckHold(again, ofAge(age+time.Second), testTimeouts(), noon()).Decision
+				second := CheckHold(again, ofAge(age+time.Second), testLimits(), noon()).Decision
 				require.Equal(t, first.Conditions[0], second.Conditions[0])
 				require.Nil(t, second.Record)
 			}
@@ -270,7 +270,7 @@ func TestCheckHoldIsStable(t *testing.T) {
 func TestCheckHoldMessages(t *testing.T) {
 	n := node(recorded(Held, thisBoot, NewNode), cordoned)
 	for _, age := range []time.Duration{2 * time.Minute, 10 * time.Minute} {
-		check := CheckHold(n, ofAge(age), testTimeouts(), noon())
+		check := CheckHold(n, ofAge(age), testLimits(), noon())
 		require.Contains(t, check.Decision.Message,
 			"kubectl -n holdfast-system get pods -o wide --field-selector spec.nodeName=n1")
 		require.Contains(t, check.Decision.Message, ReleaseCommand(n))
@@ -280,7 +280,7 @@ func TestCheckHoldMessages(t *testing.T) {
 	waiting.Status.Conditions = []corev1.NodeCondition{{
 		Type: NetworkHeld, Status: corev1.ConditionTrue, Reason: WaitingForCNI, Message: "waiting for the moon",
 	}}
-	check := CheckHold(waiting, ofAge(10*time.Minute), testTimeouts(), noon())
+	check := CheckHold(waiting, ofAge(10*time.Minute), testLimits(), noon())
 	parts := []string{"10m0s", "waiting for the moon", "--on-stuck-hold=keep", ReleaseCommand(waiting), "get pods"}
 	for _, part := range parts {
 		require.Contains(t, check.Event.Message, part)
@@ -301,7 +301,7 @@ func TestReleaseCommand(t *testing.T) {
 		"condition by another":     {node(born, cordoned, unavailable("NoRouteCreated")), "kubectl uncordon n1", false},
 		"held after a reboot":      {node(recorded(Held, thisBoot, Rebooted), cordoned), "kubectl uncordon n1", false},
 		"taint":                    {node(heldByTaint(holdTaint), tainted(holdTaint)), untaint, false},
-		"taint not on the node":    {node(heldByTaint("x; reboot")), "kubectl describe node n1", false},
+		"taint not on the node":    {node(heldByTaint("x; reboot")), "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ReleaseCommand(c.node)
@@ -309,6 +309,11 @@ func TestReleaseCommand(t *testing.T) {
 			require.Equal(t, c.status, strings.HasPrefix(got, c.begins+status), got)
 			if !c.status {
 				require.Equal(t, c.begins, got)
+			}
+			if got != "" {
+				require.Contains(t, releaseAdvice(c.node), "`"+got+"`")
+			} else {
+				require.NotContains(t, releaseAdvice(c.node), "`", "the advice has no command")
 			}
 		})
 	}

@@ -48,7 +48,7 @@ func ExampleSummarize() {
 		{PK: 331, InstanceID: "spce0-worker-1", State: "building", Created: "2026-11-20T11:40:00Z"},
 	}})
 	summary, _ := spc.Summarize(index, nil, nil, nil, now)
-	for _, machine := range summary.Unfinished {
+	for _, machine := range summary.MachinesWithoutNode {
 		fmt.Println(machine.Record.InstanceID, "since", machine.Since.Format(time.Kitchen))
 	}
 	// Output: spce0-worker-1 since 11:40AM

@@ -242,10 +242,9 @@ type Cluster struct {
 type Inventory struct {
 	Organization int64 `json:"organization"`
 	Cluster      int64 `json:"cluster"`
-	// AsOf is the creation time of a Node. Every Node created until then existed before the
-	// list was requested. The list may show the address of a younger Node for the machine that
-	// had the address before. AsOf is the time of a Node and not of the list, so that the list
-	// stays equal while neither machines nor Nodes are added.
+	// AsOf is the creation time of the newest Node that existed when the list was requested. The list
+	// is not used for a younger Node, because it may show that Node's address for an earlier machine.
+	// It is a Node's time, so the inventory changes only with machines and Nodes.
 	AsOf    time.Time `json:"as_of"`
 	Records []Record  `json:"records"`
 }

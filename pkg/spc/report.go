@@ -36,12 +36,13 @@ const (
 )
 
 const (
-	// MissingAfter is the age at which a Node without a machine becomes a problem. The list is
+	// missingAfter is the age at which a Node without a machine becomes a problem. The list is
 	// read once a minute, and the API may be a little behind.
-	MissingAfter = 5 * time.Minute
-	// UnfinishedAfter is how long a machine may take to become a Node before that is a
-	// problem.
-	UnfinishedAfter = 15 * time.Minute
+	missingAfter = 5 * time.Minute
+	// nodeExpectedAfter is how long a machine may take to become a Node before that is a problem.
+	// buildExpectedAfter is how long SPC may take to finish the build of a machine with a Node.
+	nodeExpectedAfter  = 15 * time.Minute
+	buildExpectedAfter = 15 * time.Minute
 )
 
 // Reasons of a Report's problem. The events about the problem have the same reasons.
@@ -110,33 +111,35 @@ func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 	case Gone:
 		report.addProblem(ReasonGone, m.Message)
 	case Missing:
-		if nodeAge(n, t.Now) >= MissingAfter {
+		if nodeAge(n, t.Now) >= missingAfter {
 			report.addProblem(ReasonMissing, m.Message)
 		}
 	}
 	if t.Protected && m.Outcome != Matched {
-		if err := report.withholdGroup(n, t.Withhold); err != nil {
+		isForeign, err := report.withholdGroup(n, t.Withhold)
+		if err != nil {
 			return report, err
 		}
+		if isForeign && m.Outcome != Unknown {
+			report.addGroupProblem(n)
+		}
 	}
-	if m.Outcome == Unknown {
-		report.Problem, report.Reason = "", "" // the one that was reported last may still be true
-		return report, nil
+	if m.Outcome != Unknown { // Otherwise the problem that was reported last may still be true.
+		report.setAnnotation(n, ProblemAnnotation, report.Problem)
 	}
-	report.setAnnotation(n, ProblemAnnotation, report.Problem)
 	return report, nil
 }
 
 // addMatch adds the labels, the annotation and the problems of a certain match.
-func (p *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
-	r := *m.Record
-	values, owned, withheld := recordLabels(r), ownedLabels(n, r), ""
+func (r *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
+	record := *m.Record
+	values, owned, withheld := recordLabels(record), ownedLabels(n, record), ""
 	if t.Withhold != "" {
-		have, exists := n.Labels[NodeGroupLabel]
-		if exists && t.Protected {
-			p.removeGroup(n, have, owned)
+		_, exists := n.Labels[NodeGroupLabel]
+		if exists && t.Protected && !r.removeGroup(owned) {
+			r.addGroupProblem(n)
 		}
-		if r.GroupName != "" && (t.Protected || !exists) {
+		if record.GroupName != "" && (t.Protected || !exists) {
 			withheld = "node_group: " + t.Withhold
 		}
 		delete(values, NodeGroupLabel)
@@ -149,104 +152,107 @@ func (p *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
 		case exists:
 			kept = append(kept, fmt.Sprintf("%s=%s (SPC has %s)", key, have, value))
 		default:
-			p.Labels[key], owned[key] = &value, true
+			r.Labels[key], owned[key] = &value, true
 		}
 	}
 	if len(kept) > 0 {
-		p.addProblem(ReasonLabel, "labels not changed: "+strings.Join(kept, ", "))
+		r.addProblem(ReasonLabel, "labels not changed: "+strings.Join(kept, ", "))
 	}
-	p.addMachineProblems(n, r, t)
-	r.Created = ""
+	r.addMachineProblems(n, record, t)
+	record.Created = ""
 	text, err := json.Marshal(nodeAnnotation{
-		Organization: m.Organization, Record: r, Evidence: m.Evidence, Labels: slices.Sorted(maps.Keys(owned)),
-		Earlier: earlierValues(n, r, owned), Withheld: withheld,
+		Organization: m.Organization, Record: record, Evidence: m.Evidence, Labels: slices.Sorted(maps.Keys(owned)),
+		Earlier: earlierValues(n, record, owned), Withheld: withheld,
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the SPC record: %w", err)
 	}
-	p.setAnnotation(n, NodeAnnotation, string(text))
+	r.setAnnotation(n, NodeAnnotation, string(text))
 	return nil
 }
 
-// removeGroup removes the group label of a protected Node if Holdfast set it. Otherwise it
-// adds a problem.
-func (p *Report) removeGroup(n *corev1.Node, group string, owned map[string]bool) {
-	if owned[NodeGroupLabel] {
-		delete(owned, NodeGroupLabel)
-		p.Labels[NodeGroupLabel] = nil
-		return
+// removeGroup removes the group label of a protected Node if Holdfast set it.
+func (r *Report) removeGroup(owned map[string]bool) (isRemoved bool) {
+	if !owned[NodeGroupLabel] {
+		return false
 	}
-	p.addProblem(ReasonGrouped, fmt.Sprintf("the node is protected but has %s=%s, which Holdfast did not set: SPC's "+
+	delete(owned, NodeGroupLabel)
+	r.Labels[NodeGroupLabel] = nil
+	return true
+}
+
+// addGroupProblem adds the problem of a protected Node with a group label that Holdfast did not
+// set.
+func (r *Report) addGroupProblem(n *corev1.Node) {
+	r.addProblem(ReasonGrouped, fmt.Sprintf("the node is protected but has %s=%s, which Holdfast did not set: SPC's "+
 		"autoscaler 0.4 may remove such a node; remove the label with kubectl label node %s %s-",
-		NodeGroupLabel, group, n.Name, NodeGroupLabel))
+		NodeGroupLabel, n.Labels[NodeGroupLabel], n.Name, NodeGroupLabel))
 }
 
 // withholdGroup removes the group label of a protected Node without a certain match, if Holdfast
-// set it at an earlier match. Otherwise it adds a problem.
-func (p *Report) withholdGroup(n *corev1.Node, why string) error {
-	group, exists := n.Labels[NodeGroupLabel]
-	if !exists {
-		return nil
+// set it at an earlier match. isForeign is true if Holdfast did not set it.
+func (r *Report) withholdGroup(n *corev1.Node, why string) (isForeign bool, err error) {
+	if _, exists := n.Labels[NodeGroupLabel]; !exists {
+		return false, nil
 	}
 	written, err := parseAnnotation(n)
 	if err != nil {
 		written = nodeAnnotation{} // It is not known who set the label.
 	}
-	p.removeGroup(n, group, written.owned(n))
-	if _, isRemoved := p.Labels[NodeGroupLabel]; !isRemoved {
-		return nil
+	if !r.removeGroup(written.owned(n)) {
+		return true, nil
 	}
 	written.Labels = slices.DeleteFunc(written.Labels, func(key string) bool { return key == NodeGroupLabel })
 	delete(written.Earlier, NodeGroupLabel)
 	written.Withheld = "node_group: " + why
 	text, err := json.Marshal(written)
 	if err != nil {
-		return fmt.Errorf("encoding the SPC record: %w", err)
+		return false, fmt.Errorf("encoding the SPC record: %w", err)
 	}
-	p.setAnnotation(n, NodeAnnotation, string(text))
-	return nil
+	r.setAnnotation(n, NodeAnnotation, string(text))
+	return false, nil
 }
 
 // addMachineProblems adds the problems of the machine that matches.
-func (p *Report) addMachineProblems(n *corev1.Node, r Record, t Terms) {
-	for _, id := range []struct{ name, value string }{{"instance ID", r.InstanceID}, {"group", r.GroupName}} {
+func (r *Report) addMachineProblems(n *corev1.Node, record Record, t Terms) {
+	for _, id := range []struct{ name, value string }{{"instance ID", record.InstanceID}, {"group", record.GroupName}} {
 		if id.value != exactLabelValue(id.value) {
-			p.addProblem(ReasonUnfit, fmt.Sprintf("the %s %q is not a valid label value; an autoscaler would not find "+
+			r.addProblem(ReasonUnfit, fmt.Sprintf("the %s %q is not a valid label value; an autoscaler would not find "+
 				"an adapted one, so Holdfast sets no label", id.name, id.value))
 		}
 	}
-	machine := fmt.Sprintf("its machine %s (node_id %d)", r.InstanceID, r.PK)
-	switch r.Phase() {
+	machine := fmt.Sprintf("its machine %s (node_id %d)", record.InstanceID, record.PK)
+	switch record.Phase() {
 	case Failed:
-		p.addProblem(ReasonFailed, fmt.Sprintf("SPC reports that %s has failed (state %s)", machine, describeState(r)))
+		r.addProblem(ReasonFailed, fmt.Sprintf("SPC reports that %s has failed (state %s)", machine, describeState(record)))
 	case Starting:
-		if nodeAge(n, t.Now) >= UnfinishedAfter {
-			p.addProblem(ReasonUnfinished, fmt.Sprintf("SPC still reports that %s is in state %s, more than 15 minutes "+
-				"after the node joined: its build has probably failed", machine, describeState(r)))
+		if nodeAge(n, t.Now) >= buildExpectedAfter {
+			r.addProblem(ReasonUnfinished, fmt.Sprintf("SPC still reports that %s is in state %s, more than 15 minutes "+
+				"after the node joined: its build has probably failed", machine, describeState(record)))
 		}
 	case Other:
-		p.addProblem(ReasonState, fmt.Sprintf("SPC reports that %s is in state %s, which SPC does not document; the "+
-			"machine counts as live", machine, describeState(r)))
+		r.addProblem(ReasonState, fmt.Sprintf("SPC reports that %s is in state %s, which SPC does not document; the "+
+			"machine counts as live", machine, describeState(record)))
 	case Up, Going, NotListed:
 	}
 }
 
 // addProblem adds a sentence. The reason of the first one becomes the report's.
-func (p *Report) addProblem(reason, text string) {
-	if p.Problem == "" {
-		p.Reason, p.Problem = reason, text
+func (r *Report) addProblem(reason, text string) {
+	if r.Problem == "" {
+		r.Reason, r.Problem = reason, text
 		return
 	}
-	p.Problem += "; " + text
+	r.Problem += "; " + text
 }
 
 // setAnnotation sets an annotation of Holdfast, or removes it if the value is empty.
-func (p *Report) setAnnotation(n *corev1.Node, key, value string) {
+func (r *Report) setAnnotation(n *corev1.Node, key, value string) {
 	switch have, exists := n.Annotations[key]; {
 	case value != "" && value != have:
-		p.Annotations[key] = &value
+		r.Annotations[key] = &value
 	case value == "" && exists:
-		p.Annotations[key] = nil
+		r.Annotations[key] = nil
 	}
 }
 

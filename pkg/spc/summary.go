@@ -52,13 +52,13 @@ type Summary struct {
 	// Groups counts the machines and Nodes of each group. It includes the group of a pool
 	// without machines.
 	Groups map[string]GroupCount
-	// Unfinished are the machines that SPC lists and that have had no Node for
-	// UnfinishedAfter, the oldest first.
-	Unfinished []UnfinishedMachine
-	// NodesWithoutMachine are the Nodes that are older than MissingAfter and match no machine.
-	// NodesInDoubt are those with conflicting evidence. Both map the Node's name to the
+	// MachinesWithoutNode are the machines that SPC lists and that have had no Node for 15 minutes,
+	// the oldest first.
+	MachinesWithoutNode []MachineWithoutNode
+	// NodesWithoutMachine are the Nodes that are older than 5 minutes and match no machine.
+	// NodesInConflict are those with conflicting evidence. Both map the Node's name to the
 	// reason.
-	NodesWithoutMachine, NodesInDoubt map[string]string
+	NodesWithoutMachine, NodesInConflict map[string]string
 	// MachinesWithSeveralNodes maps the instance ID of a machine to the Nodes that match it.
 	// Such a machine has joined again under another name. To delete the old Node through an
 	// autoscaler is to delete the machine.
@@ -72,8 +72,8 @@ type GroupCount struct {
 	Nodes  int
 }
 
-// UnfinishedMachine is a machine that has not become a Node.
-type UnfinishedMachine struct {
+// MachineWithoutNode is a machine that has no Node.
+type MachineWithoutNode struct {
 	Record Record
 	Since  time.Time
 }
@@ -88,56 +88,56 @@ type Absences map[int64]time.Time
 // A machine counts as absent since its creation in SPC, or since its Node was last seen.
 // The time therefore does not start again when the leader changes.
 func Summarize(x *Index, pools []Pool, nodes []*corev1.Node, before Absences, now time.Time) (Summary, Absences) {
-	c := Summary{
+	s := Summary{
 		Machines: map[MachineState]int{}, Groups: map[string]GroupCount{}, NodesWithoutMachine: map[string]string{},
-		NodesInDoubt: map[string]string{}, MachinesWithSeveralNodes: map[string][]string{},
+		NodesInConflict: map[string]string{}, MachinesWithSeveralNodes: map[string][]string{},
 	}
 	for _, p := range pools {
 		if p.Autoscaled && p.Group() != "" {
-			c.groupCount(p.Group())
+			s.groupCount(p.Group())
 		}
 	}
 	for _, n := range nodes {
 		if group := n.Labels[NodeGroupLabel]; group != "" {
-			g := c.groupCount(group)
+			g := s.groupCount(group)
 			g.Nodes++
-			c.Groups[group] = g
+			s.Groups[group] = g
 		}
 	}
-	matched := c.matchNodes(x, nodes, now)
+	matched := s.matchNodes(x, nodes, now)
 	after := Absences{}
 	for _, r := range x.records {
 		if r.GroupName != "" {
-			c.groupCount(r.GroupName).Phases[r.Phase()]++
+			s.groupCount(r.GroupName).Phases[r.Phase()]++
 		}
 		if found := matched[r.PK]; len(found) > 0 {
 			if len(found) > 1 {
 				for _, n := range found {
-					c.MachinesWithSeveralNodes[r.InstanceID] = append(c.MachinesWithSeveralNodes[r.InstanceID], n.Name)
+					s.MachinesWithSeveralNodes[r.InstanceID] = append(s.MachinesWithSeveralNodes[r.InstanceID], n.Name)
 				}
 			}
 			after[r.PK] = now
-			c.Machines[MachineState{r.Phase(), nodesCloudState(found), nodesState(found)}]++
+			s.Machines[MachineState{r.Phase(), nodesCloudState(found), nodesState(found)}]++
 			continue
 		}
-		c.Machines[MachineState{r.Phase(), recordCloudState(r), NodeAbsent}]++
+		s.Machines[MachineState{r.Phase(), recordCloudState(r), NodeAbsent}]++
 		if !r.IsLive() {
 			continue
 		}
 		after[r.PK] = absentSince(r, before, now)
-		if now.Sub(after[r.PK]) >= UnfinishedAfter {
-			c.Unfinished = append(c.Unfinished, UnfinishedMachine{Record: r, Since: after[r.PK]})
+		if now.Sub(after[r.PK]) >= nodeExpectedAfter {
+			s.MachinesWithoutNode = append(s.MachinesWithoutNode, MachineWithoutNode{Record: r, Since: after[r.PK]})
 		}
 	}
-	slices.SortFunc(c.Unfinished, func(a, b UnfinishedMachine) int {
+	slices.SortFunc(s.MachinesWithoutNode, func(a, b MachineWithoutNode) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Record.PK, b.Record.PK))
 	})
-	return c, after
+	return s, after
 }
 
 // matchNodes returns the Nodes by the node_id of the record that they match. It counts the
 // others.
-func (c *Summary) matchNodes(x *Index, nodes []*corev1.Node, now time.Time) map[int64][]*corev1.Node {
+func (s *Summary) matchNodes(x *Index, nodes []*corev1.Node, now time.Time) map[int64][]*corev1.Node {
 	matched := map[int64][]*corev1.Node{}
 	for _, n := range nodes {
 		m := x.Find(n)
@@ -146,23 +146,23 @@ func (c *Summary) matchNodes(x *Index, nodes []*corev1.Node, now time.Time) map[
 			continue
 		}
 		one := []*corev1.Node{n}
-		c.Machines[MachineState{NotListed, nodesCloudState(one), nodesState(one)}]++
+		s.Machines[MachineState{NotListed, nodesCloudState(one), nodesState(one)}]++
 		switch {
 		case m.Outcome == Conflict:
-			c.NodesInDoubt[n.Name] = m.Message
-		case m.Outcome == Gone, m.Outcome == Missing && nodeAge(n, now) >= MissingAfter:
-			c.NodesWithoutMachine[n.Name] = m.Message
+			s.NodesInConflict[n.Name] = m.Message
+		case m.Outcome == Gone, m.Outcome == Missing && nodeAge(n, now) >= missingAfter:
+			s.NodesWithoutMachine[n.Name] = m.Message
 		}
 	}
 	return matched
 }
 
 // groupCount returns the count of a group, and adds the group if it is new.
-func (c *Summary) groupCount(name string) GroupCount {
-	g, exists := c.Groups[name]
+func (s *Summary) groupCount(name string) GroupCount {
+	g, exists := s.Groups[name]
 	if !exists {
 		g.Phases = map[Phase]int{}
-		c.Groups[name] = g
+		s.Groups[name] = g
 	}
 	return g
 }

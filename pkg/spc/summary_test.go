@@ -48,56 +48,56 @@ func TestSummarize(t *testing.T) {
 		{SPC: spc.NotListed, Cloud: spc.CloudMade, Kubernetes: spc.NodeNotReady}: 1, // unlisted
 		{SPC: spc.NotListed, Cloud: spc.CloudAlive, Kubernetes: spc.NodeReady}:   2, // young, lost
 	}, summary.Machines)
-	var unfinished []int64
-	for _, m := range summary.Unfinished {
-		unfinished = append(unfinished, m.Record.PK)
+	var withoutNode []int64
+	for _, m := range summary.MachinesWithoutNode {
+		withoutNode = append(withoutNode, m.Record.PK)
 	}
-	require.Equal(t, []int64{3, 4, 5, 8}, unfinished, "a machine that is being deleted is not unfinished")
+	require.Equal(t, []int64{3, 4, 5, 8}, withoutNode, "a machine that is being deleted is not expected to become a Node")
 	require.Contains(t, summary.NodesWithoutMachine, "unlisted")
 	require.NotContains(t, summary.NodesWithoutMachine, "young")
-	require.Contains(t, summary.NodesInDoubt["lost"], "its labels name SPC instance a")
+	require.Contains(t, summary.NodesInConflict["lost"], "its labels name SPC instance a")
 	require.Equal(t, map[string][]string{"b": {"b", "renamed"}}, summary.MachinesWithSeveralNodes)
 	require.Equal(t, map[spc.Phase]int{spc.Up: 3, spc.Starting: 2, spc.Going: 1, spc.Failed: 1, spc.Other: 1},
 		summary.Groups["g"].Phases)
 	require.Len(t, absences, 7)
 }
 
-func TestUnfinishedSince(t *testing.T) {
+func TestMachineWithoutNodeSince(t *testing.T) {
 	record := spc.Record{
 		PK: 1, InstanceID: "a", PrivateIP: "10.0.0.1", State: "building", Created: "2026-11-20T12:00:00.091286Z",
 	}
 	n := registeredNode("a", "10.0.0.1", true)
 	at := func(minutes int) time.Time { return noon().Add(time.Duration(minutes) * time.Minute) }
-	isUnfinished := func(before spc.Absences, now time.Time, r spc.Record, nodes ...*corev1.Node) (bool, spc.Absences) {
+	hasNoNode := func(before spc.Absences, now time.Time, r spc.Record, nodes ...*corev1.Node) (bool, spc.Absences) {
 		x := spc.NewIndex(&spc.Inventory{AsOf: now, Records: []spc.Record{r}})
 		summary, after := spc.Summarize(x, nil, nodes, before, now)
-		return len(summary.Unfinished) > 0, after
+		return len(summary.MachinesWithoutNode) > 0, after
 	}
 
-	is, absences := isUnfinished(nil, at(15), record)
+	is, absences := hasNoNode(nil, at(15), record)
 	require.False(t, is, "15 minutes have not passed yet")
-	is, _ = isUnfinished(absences, at(16), record)
+	is, _ = hasNoNode(absences, at(16), record)
 	require.True(t, is)
-	is, _ = isUnfinished(nil, at(16), record)
+	is, _ = hasNoNode(nil, at(16), record)
 	require.True(t, is, "a new leader does not wait again")
 
 	// When the Node is deleted, the time starts again.
-	_, absences = isUnfinished(nil, at(60), record, n)
-	is, absences = isUnfinished(absences, at(70), record)
+	_, absences = hasNoNode(nil, at(60), record, n)
+	is, absences = hasNoNode(absences, at(70), record)
 	require.False(t, is)
-	is, _ = isUnfinished(absences, at(75), record)
+	is, _ = hasNoNode(absences, at(75), record)
 	require.True(t, is)
 
 	// The API returns no creation time, or one in the future.
 	for _, created := range []string{"", "yesterday", "2030-01-01T00:00:00Z"} {
 		r := record
 		r.Created = created
-		is, absences = isUnfinished(nil, at(0), r)
+		is, absences = hasNoNode(nil, at(0), r)
 		require.False(t, is)
-		is, _ = isUnfinished(absences, at(15), r)
+		is, _ = hasNoNode(absences, at(15), r)
 		require.True(t, is, created)
 	}
-	is, absences = isUnfinished(absences, at(90), spc.Record{PK: 1, State: "deleted"})
+	is, absences = hasNoNode(absences, at(90), spc.Record{PK: 1, State: "deleted"})
 	require.False(t, is)
 	require.Empty(t, absences, "a deleted machine is not remembered")
 }

@@ -184,8 +184,12 @@ func machineOf(n *corev1.Node) *Machine {
 func (p Page) nextSteps(n *corev1.Node) []string {
 	var steps []string
 	if p.Hold != nil && p.Hold.State == string(readiness.Held) {
-		steps = append(steps, "the node is held until its network works; to release it by hand: "+
-			"kubectl holdfast release "+p.Node+", or "+readiness.ReleaseCommand(n))
+		step := "the taint of the hold has been removed; the agent, or else the leader, records the end of the hold"
+		if command := readiness.ReleaseCommand(n); command != "" {
+			step = "the node is held until its network works; to release it by hand: " +
+				"kubectl holdfast release " + p.Node + ", or " + command
+		}
+		steps = append(steps, step)
 	}
 	if p.Protection.Problem != "" || len(p.Protection.Unverified) > 0 {
 		steps = append(steps, "find out what the agent has found: kubectl describe node "+p.Node+" (condition EtcdMember)")
