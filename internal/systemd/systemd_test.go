@@ -73,6 +73,25 @@ func TestParseEnvFile(t *testing.T) {
 	}, "\n"))))
 }
 
+// The values are those that systemd reads (src/basic/env-file.c).
+func TestParseEnvValue(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		"A=\"x\n --data-dir /y\"\nB=1\n":      {"A": "x\n --data-dir /y", "B": "1"},
+		"A='x\n#y'\n":                         {"A": "x\n#y"},
+		"A=\"x\\\ny\"\n":                      {"A": "xy"},
+		"A=\"\\$x \\d \\\"\"\n":               {"A": `$x \d "`},
+		"A='a'\"b\" c  \nB=x\n":               {"A": "abc", "B": "x"},
+		"A=/srv/\"etcd\"\nB=it's\n":           {"A": `/srv/"etcd"`, "B": "it's"},
+		"A=one \\\n two\\ \\\nB=2":            {"A": "one  two B=2"},
+		"A=\"not closed\nB=1\n":               {"A": "not closed\nB=1\n"},
+		"# A=\"1\n# \\\nB=2\r\nC=3 \\\n\nD=4": {"B": "2", "C": "3 ", "D": "4"},
+		"A=x\\":                               {"A": "x"},
+		"":                                    {},
+	} {
+		require.Equal(t, want, parseEnvFile([]byte(text)), "%q", text)
+	}
+}
+
 func TestReadUnit(t *testing.T) {
 	const name = "etcd@blue.service"
 	root := hostfs.Root(hosttest.New(t, hosttest.Files{
@@ -103,6 +122,7 @@ func TestReadUnit(t *testing.T) {
 
 func FuzzEnvFile(f *testing.F) {
 	f.Add("A=1\nB=\"x\\\n y\"\n", "value")
+	f.Add("A='x\n# y'  z\\\n \nB=\"\\$", "#")
 	f.Fuzz(func(t *testing.T, text, value string) {
 		for name := range parseEnvFile([]byte(text)) {
 			require.True(t, IsVariableName(name), "%q", name)
