@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -187,4 +188,28 @@ func TestShutdownState(t *testing.T) {
 	m.set(false)
 	m.setLost(now)
 	require.Equal(t, "pending", state(&m, stateLifetime-time.Second))
+}
+
+// A countingContext counts the functions that wait for its end.
+type countingContext struct {
+	context.Context
+	done    chan struct{}
+	waiting int
+}
+
+func (c *countingContext) Done() <-chan struct{} { return c.done }
+
+func (c *countingContext) AfterFunc(func()) (stop func() bool) {
+	c.waiting++
+	return func() bool { c.waiting--; return true }
+}
+
+// The agent calls Watch again and again on a host without a bus.
+func TestWatchWithoutBus(t *testing.T) {
+	m := NewShutdownMonitor(hostfs.Root(hosttest.New(t, nil)))
+	ctx := &countingContext{Context: t.Context(), done: make(chan struct{})}
+	for range 3 {
+		require.ErrorContains(t, m.Watch(ctx, nil, nil), "connecting to the system bus")
+	}
+	require.Zero(t, ctx.waiting)
 }
