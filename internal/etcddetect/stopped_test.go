@@ -45,6 +45,10 @@ func TestStoppedUnit(t *testing.T) {
 			unit: service("EnvironmentFile=/etc/etcd.d/*.env", "ExecStart=/usr/bin/etcd"), dir: "/data/b",
 			more: hosttest.Files{"/etc/etcd.d/a.env": "ETCD_DATA_DIR=/data/a\n", "/etc/etcd.d/b.env": "ETCD_DATA_DIR=/data/b\n"},
 		},
+		"arguments on several lines": {
+			unit: service("EnvironmentFile=-/etc/default/etcd", "ExecStart=/usr/bin/etcd $DAEMON_ARGS"), dir: "/data/etcd",
+			more: hosttest.Files{"/etc/default/etcd": "DAEMON_ARGS=\"--name n1\n --data-dir /data/etcd\"\n"},
+		},
 		"unreadable environment files": {
 			unit: service("EnvironmentFile=-/etc/etcd.d/*.env", "ExecStart=/usr/bin/etcd"), dir: "/data/etcd",
 			more: hosttest.Files{"/etc/etcd.d": hosttest.Loop}, unknown: "environment files /etc/etcd.d/*.env: ",

@@ -10,29 +10,77 @@ import (
 )
 
 // parseEnvFile reads an EnvironmentFile as systemd does (systemd.exec(5);
-// src/basic/env-file.c). Lines have the form NAME=value. Quotes are removed, a backslash at
-// the end of a line joins the next line, and a comment begins with # or ; at the start of a
-// line. Like systemd, it ignores any other line.
+// src/basic/env-file.c). Lines have the form NAME=value, and a comment begins with # or ; at the
+// start of a line. Like systemd, it ignores any other line.
 func parseEnvFile(data []byte) map[string]string {
 	env := map[string]string{}
-	lines := strings.Split(strings.ReplaceAll(string(data), "\r\n", "\n"), "\n")
-	for i := 0; i < len(lines); i++ {
-		line := strings.TrimLeft(lines[i], " \t")
-		if line == "" || line[0] == '#' || line[0] == ';' {
+	for text := string(data); text != ""; {
+		text = strings.TrimLeft(text, envSpace)
+		line := text
+		if end := strings.IndexAny(text, "\r\n"); end >= 0 {
+			line = text[:end]
+		}
+		name, _, assigned := strings.Cut(line, "=")
+		if !assigned || line[0] == '#' || line[0] == ';' {
+			text = text[len(line):]
 			continue
 		}
-		for strings.HasSuffix(line, `\`) && i+1 < len(lines) {
-			i++
-			line = strings.TrimSuffix(line, `\`) + lines[i]
+		var value string
+		value, text = parseEnvValue(text[len(name)+1:])
+		if name = strings.TrimRight(name, envSpace); IsVariableName(name) {
+			env[name] = value
 		}
-		name, value, assigned := strings.Cut(line, "=")
-		name = strings.TrimSpace(name)
-		if !assigned || !IsVariableName(name) {
-			continue
-		}
-		env[name] = unquote(strings.TrimSpace(value))
 	}
 	return env
+}
+
+// envSpace are the characters that count as white space in an EnvironmentFile.
+const envSpace = " \t\r\n"
+
+// parseEnvValue returns the value at the beginning of the text, and the text after it. The value
+// ends with its line. A part in quotes may contain more lines, and a backslash at the end of a line
+// joins the next one. Quotes count only before a part without quotes.
+func parseEnvValue(text string) (value, rest string) {
+	var plain []byte
+	var quote byte
+	isBare, length := false, 0 // the length without white space at the end
+	i := 0
+	for ; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote == '"' && c == '\\' && i+1 < len(text):
+			i++
+			if strings.IndexByte("\"\\`$\n", text[i]) < 0 {
+				plain = append(plain, c)
+			}
+			if text[i] != '\n' {
+				plain = append(plain, text[i])
+			}
+		case quote != 0:
+			plain = append(plain, c)
+		case c == '\n', c == '\r':
+			return string(plain[:length]), text[i:]
+		case c == '\\':
+			isBare = true
+			if i++; i < len(text) && text[i] != '\n' && text[i] != '\r' {
+				plain = append(plain, text[i])
+			}
+		case !isBare && (c == '\'' || c == '"'):
+			quote = c
+		case strings.IndexByte(envSpace, c) >= 0:
+			if isBare {
+				plain = append(plain, c)
+			}
+			continue
+		default:
+			isBare = true
+			plain = append(plain, c)
+		}
+		length = len(plain)
+	}
+	return string(plain[:length]), ""
 }
 
 // IsVariableName reports whether systemd accepts name as the name of a variable.

@@ -108,6 +108,7 @@ func (m *ShutdownMonitor) Watch(ctx context.Context, notify, ready func()) (err 
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	dialled := context.AfterFunc(ctx, end)
+	defer dialled()
 	conn, err := dial(life, m.root)
 	if err != nil {
 		return fmt.Errorf("connecting to the system bus: %w", err)

@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,25 @@ func TestParseEnvFile(t *testing.T) {
 	}, "\n"))))
 }
 
+// The values are those that systemd reads (src/basic/env-file.c).
+func TestParseEnvValue(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		"A=\"x\n --data-dir /y\"\nB=1\n":      {"A": "x\n --data-dir /y", "B": "1"},
+		"A='x\n#y'\n":                         {"A": "x\n#y"},
+		"A=\"x\\\ny\"\n":                      {"A": "xy"},
+		"A=\"\\$x \\d \\\"\"\n":               {"A": `$x \d "`},
+		"A='a'\"b\" c  \nB=x\n":               {"A": "abc", "B": "x"},
+		"A=/srv/\"etcd\"\nB=it's\n":           {"A": `/srv/"etcd"`, "B": "it's"},
+		"A=one \\\n two\\ \\\nB=2":            {"A": "one  two B=2"},
+		"A=\"not closed\nB=1\n":               {"A": "not closed\nB=1\n"},
+		"# A=\"1\n# \\\nB=2\r\nC=3 \\\n\nD=4": {"B": "2", "C": "3 ", "D": "4"},
+		"A=x\\":                               {"A": "x"},
+		"":                                    {},
+	} {
+		require.Equal(t, want, parseEnvFile([]byte(text)), "%q", text)
+	}
+}
+
 func TestReadUnit(t *testing.T) {
 	const name = "etcd@blue.service"
 	root := hostfs.Root(hosttest.New(t, hosttest.Files{
@@ -103,6 +123,7 @@ func TestReadUnit(t *testing.T) {
 
 func FuzzEnvFile(f *testing.F) {
 	f.Add("A=1\nB=\"x\\\n y\"\n", "value")
+	f.Add("A='x\n# y'  z\\\n \nB=\"\\$", "#")
 	f.Fuzz(func(t *testing.T, text, value string) {
 		for name := range parseEnvFile([]byte(text)) {
 			require.True(t, IsVariableName(name), "%q", name)
@@ -167,4 +188,28 @@ func TestShutdownState(t *testing.T) {
 	m.set(false)
 	m.setLost(now)
 	require.Equal(t, "pending", state(&m, stateLifetime-time.Second))
+}
+
+// A countingContext counts the functions that wait for its end.
+type countingContext struct {
+	context.Context
+	done    chan struct{}
+	waiting int
+}
+
+func (c *countingContext) Done() <-chan struct{} { return c.done }
+
+func (c *countingContext) AfterFunc(func()) (stop func() bool) {
+	c.waiting++
+	return func() bool { c.waiting--; return true }
+}
+
+// The agent calls Watch again and again on a host without a bus.
+func TestWatchWithoutBus(t *testing.T) {
+	m := NewShutdownMonitor(hostfs.Root(hosttest.New(t, nil)))
+	ctx := &countingContext{Context: t.Context(), done: make(chan struct{})}
+	for range 3 {
+		require.ErrorContains(t, m.Watch(ctx, nil, nil), "connecting to the system bus")
+	}
+	require.Zero(t, ctx.waiting)
 }

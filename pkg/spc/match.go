@@ -217,6 +217,13 @@ func (x *Index) conflictReason(n *corev1.Node, r Record, evidence []string) stri
 		return fmt.Sprintf("by %s it is SPC instance %s, whose cloud ID is %s, but the node's is %s",
 			by, r.InstanceID, r.ProviderNodeID, id)
 	}
+	// A record without a machine matches nothing, but SPC may not have noticed its machine yet.
+	for _, at := range positionsOf(x.byName, nameKeys(n)...) {
+		if x.isWithoutMachine(at) && x.records[at].InstanceID != r.InstanceID {
+			return fmt.Sprintf("by %s it is SPC instance %s, but SPC instance %s has its name and no machine yet",
+				by, r.InstanceID, x.describeRecords([]int{at}))
+		}
+	}
 	onlyPublic := len(evidence) == 1 && evidence[0] == byPublicIP
 	if onlyPublic && r.PrivateIP != "" && len(nodeAddresses(n, corev1.NodeInternalIP)) > 0 {
 		return fmt.Sprintf("by %s it is SPC instance %s, whose private address %s is not the node's",

@@ -214,6 +214,16 @@ func TestFind(t *testing.T) {
 			node: func(n *corev1.Node) { n.Name = "x" }, records: []spc.Record{draftOf("x")},
 			want: spc.Missing, message: "SPC instance x (node_id 8, draft) has its name but no machine yet (state draft)",
 		},
+		"draft with the name, address of a failed machine": {
+			node:    func(n *corev1.Node) { n.Name = "x"; address(corev1.NodeInternalIP, "172.23.1.67")(n) },
+			records: []spc.Record{worker(func(r *spc.Record) { r.State, r.ProviderNodeID = "failed", "" }), draftOf("x")},
+			want:    spc.Conflict,
+			message: "by private_ip it is SPC instance netatt9dgn-worker-2, but SPC instance x (node_id 8, draft) has its name",
+		},
+		"draft with the name, provider ID of another": {
+			node:    func(n *corev1.Node) { n.Name, n.Spec.ProviderID = "x", "aws:///us-west-2a/i-0769aa" },
+			records: []spc.Record{worker(nil), draftOf("x")}, want: spc.Matched, evidence: []string{"provider_node_id"},
+		},
 		"labelled machine deleting": {
 			node:    func(n *corev1.Node) { n.Labels[spc.InstanceIDLabel] = "netatt9dgn-worker-2" },
 			records: []spc.Record{worker(func(r *spc.Record) { r.State = "Deleting" })}, want: spc.Gone,
