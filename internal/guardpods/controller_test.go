@@ -276,7 +276,10 @@ func TestPodsNotReadable(t *testing.T) {
 	pods.set(false)
 	waitForStates(known)
 
+	failures := func() int { return strings.Count(log.String(), "failed to read guard pods") }
+	require.Equal(t, 1, failures(), log.String())
 	pods.set(true)
+	require.Eventually(t, func() bool { return failures() == 2 }, 2*soon, poll) // the informer waits before it retries
 	f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
 	require.Equal(t, known, podsByState(t, registry), "reads failed only for a moment")
 	ahead.Store(int64(unknownAfter))
@@ -284,9 +287,9 @@ func TestPodsNotReadable(t *testing.T) {
 	require.NoError(t, f.admin.Delete(t.Context(), guard.Name("etcd-0"), metav1.DeleteOptions{}))
 	f.waitUntilGone(t, "etcd-0")
 	f.stays(t, "etcd-0", "")
-	require.Equal(t, 2, strings.Count(log.String(), "failed to read guard pods"), log.String())
+	require.Equal(t, 2, failures(), log.String())
 	pods.set(false)
-	f.waitForPod(t, "etcd-0", "")
+	require.Eventually(t, func() bool { return f.pod(t, "etcd-0") != nil }, 2*soon, poll)
 	waitForStates(known)
 }
 
