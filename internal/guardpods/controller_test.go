@@ -279,7 +279,8 @@ func TestPodsNotReadable(t *testing.T) {
 	failures := func() int { return strings.Count(log.String(), "failed to read guard pods") }
 	require.Equal(t, 1, failures(), log.String())
 	pods.set(true)
-	require.Eventually(t, func() bool { return failures() == 2 }, 2*soon, poll) // the informer waits before it retries
+	// The informer waits before it reads again.
+	require.Eventually(t, func() bool { return failures() == 2 }, 2*soon, poll)
 	f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
 	require.Equal(t, known, podsByState(t, registry), "reads failed only for a moment")
 	ahead.Store(int64(unknownAfter))
