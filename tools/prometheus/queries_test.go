@@ -35,13 +35,22 @@ type recording struct {
 	labels map[string]map[string]bool
 }
 
+// apiServerLabels returns the labels of the metrics of kube-apiserver that alerts use. The recording
+// has no metrics of kube-apiserver.
+func apiServerLabels() map[string]map[string]bool {
+	return map[string]map[string]bool{ // k8s.io/apiserver/pkg/admission/metrics
+		"apiserver_admission_webhook_rejection_count": {"__name__": true, "name": true, "error_type": true},
+		"apiserver_admission_webhook_fail_open_count": {"__name__": true, "name": true},
+	}
+}
+
 func newRecording(t *testing.T) *recording {
 	t.Helper()
 	packed, err := gzip.NewReader(bytes.NewReader(read(t, "testdata/demo.metrics.gz")))
 	require.NoError(t, err)
 	text, err := io.ReadAll(packed)
 	require.NoError(t, err)
-	r := &recording{storage: teststorage.New(t), labels: map[string]map[string]bool{}}
+	r := &recording{storage: teststorage.New(t), labels: apiServerLabels()}
 	r.engine = promqltest.NewTestEngine(t, false, 5*time.Second, 1_000_000)
 	samples := textparse.NewPromParser(text, labels.NewSymbolTable(), false)
 	appender := r.storage.Appender(t.Context())
