@@ -99,6 +99,7 @@ func setWebhookFlags(s *report.State, args []string) error {
 	set := flag.NewFlagSet("", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.IntVar(&s.MinRemainingTolerance, "min-remaining-tolerance", 0, "")
+	set.DurationVar(&s.StuckHoldAfter, "stuck-hold-after", 0, "")
 	for name, class := range map[string]departure.Class{
 		"doomed-taint": departure.ForGood, "away-mark": departure.ForAWhile,
 	} {

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,8 +18,11 @@ func TestWebhookFlags(t *testing.T) {
 		want    report.State
 		problem string
 	}{
-		"none":   {args: []string{"--namespace=$(NAMESPACE)", "--guard-drains=false", "--cluster-api"}},
-		"values": {args: []string{"--min-remaining-tolerance=2"}, want: report.State{MinRemainingTolerance: 2}},
+		"none": {args: []string{"--namespace=$(NAMESPACE)", "--guard-drains=false", "--cluster-api"}},
+		"values": {
+			args: []string{"--min-remaining-tolerance=2", "--stuck-hold-after=30m"},
+			want: report.State{MinRemainingTolerance: 2, StuckHoldAfter: 30 * time.Minute},
+		},
 		"marks": {
 			args: []string{"--doomed-taint=example.com/a", "-away-mark", "example.com/b"},
 			want: report.State{Departures: both},

@@ -264,7 +264,7 @@ func writeWarnings(w io.Writer, warnings []report.Warning) error {
 	}
 	lines := []string{"", "Warnings:"}
 	for _, warning := range warnings {
-		lines = append(lines, "- "+warning.Text)
+		lines = append(lines, fmt.Sprintf("- %s: %s", warning.Kind, warning.Text))
 	}
 	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err

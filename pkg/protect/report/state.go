@@ -24,6 +24,9 @@ type State struct {
 	GuardProblem string
 	// MinRemainingTolerance is that of the webhook.
 	MinRemainingTolerance int
+	// StuckHoldAfter is the age of a hold after which it needs attention, as the webhook's flag
+	// sets it. 0 stands for the default of the flag.
+	StuckHoldAfter time.Duration
 	// Departures has the marks that count for the webhook.
 	Departures departure.Table
 	// FlagsProblem is why the flags of the webhook are not known. These two fields may then be

@@ -92,6 +92,9 @@ func TestWarnings(t *testing.T) {
 		"long hold": {cluster: three(), nodes: 3, want: "LongHold", change: func(s *report.State) {
 			s.Nodes = append(s.Nodes, held(s.Now.Add(-time.Hour)))
 		}},
+		"long hold, later limit": {cluster: three(), nodes: 3, change: func(s *report.State) {
+			s.StuckHoldAfter, s.Nodes = 2*time.Hour, append(s.Nodes, held(s.Now.Add(-time.Hour)))
+		}},
 		"short hold": {cluster: three(), nodes: 3, change: func(s *report.State) {
 			s.Nodes = append(s.Nodes, held(s.Now.Add(-time.Minute)))
 		}},

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,9 +18,8 @@ import (
 const (
 	// oldGrantAfter is the age of a grant after which it needs attention.
 	oldGrantAfter = time.Hour
-	// longHoldAfter is the age of a hold after which it needs attention: the default of
-	// --stuck-hold-after.
-	longHoldAfter = 10 * time.Minute
+	// defaultStuckHoldAfter is the default of the webhook's flag --stuck-hold-after.
+	defaultStuckHoldAfter = 10 * time.Minute
 )
 
 // webhookName is the name of the webhook's Deployment.
@@ -78,7 +78,7 @@ func (s State) warnings(status Status) []Warning {
 			n.Name, observation.EtcdMemberLabel, n.Name))
 	}
 	for _, h := range status.Holds {
-		if h.Since != nil && s.Now.Sub(*h.Since) > longHoldAfter {
+		if h.Since != nil && s.Now.Sub(*h.Since) > cmp.Or(s.StuckHoldAfter, defaultStuckHoldAfter) {
 			all = append(all, warningf(WarnLongHold, h.Node, "node %s has been held for %s: kubectl holdfast why %s",
 				h.Node, Age(*h.Since, s.Now), h.Node))
 		}
