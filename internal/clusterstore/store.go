@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -266,42 +265,19 @@ func newSharedRead[T any]() *sharedRead[T] { return &sharedRead[T]{turn: make(ch
 const maxSharedRead = 5 * time.Second
 
 // do returns the result of a read that began after the call. The read does not end with the caller
-// that began it, but has its deadline. A caller that joined it and has more time reads again if it
-// failed. No caller waits for longer than its own ctx.
+// that began it, but has its deadline.
 func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	value, isOwn, err := s.join(ctx, read)
-	if err != nil && !isOwn && ctx.Err() == nil {
-		value, _, err = s.join(ctx, read)
-	}
-	return value, err
-}
-
-// join waits for a read that has been requested and not begun, or else requests one. It reports
-// whether the error, if any, is the caller's own: of the read that it requested, or of its ctx.
-func (s *sharedRead[T]) join(ctx context.Context, read func(context.Context) (T, error)) (T, bool, error) {
 	const key = "" // There is one read.
-	isOwn := false
-	results := s.group.DoChan(key, func() (result any, err error) {
-		isOwn = true
-		err = loop.RecoverPanic(func() (err error) { // A panic here would end the process.
-			s.turn <- struct{}{}
-			defer func() { <-s.turn }()
-			s.group.Forget(key) // From here on, callers wait for the next read.
-			reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
-			defer cancel()
-			result, err = read(reading)
-			return err
-		})
-		return result, err
+	result, err, _ := s.group.Do(key, func() (any, error) {
+		s.turn <- struct{}{}
+		defer func() { <-s.turn }()
+		s.group.Forget(key) // From here on, callers wait for the next read.
+		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
+		defer cancel()
+		return read(reading)
 	})
-	select {
-	case r := <-results:
-		value, _ := r.Val.(T)
-		return value, isOwn, r.Err
-	case <-ctx.Done():
-		var none T
-		return none, true, context.Cause(ctx)
-	}
+	value, _ := result.(T)
+	return value, err
 }
 
 // timeLeft returns the time until the deadline of ctx, at most maxSharedRead.
