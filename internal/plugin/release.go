@@ -54,7 +54,7 @@ type nodeChange struct {
 	effects, commands []string
 	desired           nodepatch.Desired
 	done              string
-	// isDone means that the Node is as wanted already. The effects say so.
+	// isDone means that the Node is as wanted already. Then the effects describe its state.
 	isDone bool
 }
 

@@ -203,8 +203,8 @@ func lookup(env map[string]string, name string) string {
 
 // CommandLine splits a command as systemd does and replaces variables (systemd.service(5)).
 // The single word $NAME becomes as many words as its value has, and none if the variable is not
-// set. ${NAME} within a word remains one word. If the variable is not set, it becomes a marker:
-// systemd would insert nothing, but the variable may be set where the files of the unit do not show
+// set. ${NAME} within a word remains one word. If the variable is not set, it becomes a marker.
+// systemd would insert nothing. But the variable may be set where the files of the unit do not show
 // it, and then the rest of the word would be a wrong path.
 func CommandLine(exec string, env map[string]string) []string {
 	var all []string
