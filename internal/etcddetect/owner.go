@@ -159,7 +159,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (w podServer, ok bool) {
 	flags, env := parseFlags(p.args), envSettings(p.env)
 	if file := configFile(flags, env); file != "" {
 		info, err := p.root.Stat(file)
-		return w, err != nil || !s.isHostFile(file, info)
+		return w, err != nil || !s.isHostFile(p, file, info)
 	}
 	maps.Copy(env, flags)
 	dir := env.config(p.workDir, true).DataDir
@@ -171,7 +171,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (w podServer, ok bool) {
 	if p.size() <= maxKeptBytes {
 		w.process, w.settings = &p, env
 	}
-	return w, !s.isHostDir(dir, info)
+	return w, !s.isHostDir(p, dir, info)
 }
 
 // size returns the number of bytes in the arguments and variables.
@@ -198,18 +198,29 @@ func (s *hostScan) canBeOrdinaryPod(p etcdProcess) bool {
 // isHostFile reports whether a path in a pod may be the same file as that path on the host.
 // The creator of the pod chooses the path. So a path that the host cannot resolve, whatever its
 // files are, names none of them: /dev/fd/0 is a link of the kernel, which no scan follows.
-func (s *hostScan) isHostFile(named string, info fs.FileInfo) bool {
+func (s *hostScan) isHostFile(p etcdProcess, named string, info fs.FileInfo) bool {
 	onHost, err := s.root.Stat(named)
 	if err == nil {
-		return os.SameFile(onHost, info)
+		return os.SameFile(onHost, info) && !s.isOwnFile(p, named)
 	}
 	return !hostfs.IsAbsent(err) && !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.ENAMETOOLONG)
 }
 
 // isHostDir reports whether a data directory in a pod may be the same as that of the host. Pods
 // with a user namespace have devices of the host, such as /dev/null.
-func (s *hostScan) isHostDir(named string, info fs.FileInfo) bool {
-	return info.IsDir() && s.isHostFile(named, info)
+func (s *hostScan) isHostDir(p etcdProcess, named string, info fs.FileInfo) bool {
+	return info.IsDir() && s.isHostFile(p, named, info)
+}
+
+// isOwnFile reports whether a path of the host leads to a volume of the process's pod, or to the
+// files of its container. A pod can make these paths with links. The kubelet and containerd name
+// the directories by the UID of the pod and the ID of the container.
+func (s *hostScan) isOwnFile(p etcdProcess, named string) bool {
+	at, err := s.root.Resolve(named)
+	return err == nil && slices.ContainsFunc(strings.Split(at, "/"), func(name string) bool {
+		id := strings.ReplaceAll(name, "-", "")
+		return len(id) >= 32 && strings.Trim(id, "0123456789abcdef") == "" && strings.Contains(p.cgroups, id)
+	})
 }
 
 // isServerOf reports whether this is the server of a static pod whose data directory has

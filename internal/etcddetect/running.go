@@ -28,7 +28,7 @@ func (s *hostScan) addProcess(p etcdProcess) {
 		return
 	}
 	found := s.describeProcess(p)
-	if s.canBeOrdinaryPod(p) && (found.dir == nil || !s.isHostDir(found.named, found.dir)) {
+	if s.canBeOrdinaryPod(p) && (found.dir == nil || !s.isHostDir(p, found.named, found.dir)) {
 		s.pods = append(s.pods, podServer{pid: p.pid, dir: found.dir})
 		return
 	}
