@@ -108,7 +108,8 @@ func TestScanPace(t *testing.T) {
 
 // Without --protect-static-pods too, because an EtcdCluster may bind the member (H18).
 func TestStaticPodIsIdentified(t *testing.T) {
-	runScanner(t, func(context.Context, evidence.Server) evidence.Identity { return answer("a") }, func(f *scannerFixture) {
+	identify := func(context.Context, evidence.Server) evidence.Identity { return answer("a") }
+	runScanner(t, identify, func(f *scannerFixture) {
 		f.show(evidence.Server{Where: "static pod etcd", PID: 7, InCluster: true})
 		f.wait(time.Second)
 		f.requireAnswers(map[string]string{"static pod etcd": "a"})

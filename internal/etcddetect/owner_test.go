@@ -54,8 +54,8 @@ func TestCgroupOwnerInPod(t *testing.T) {
 		own      string
 		isStatic bool
 	}{
-		"agent of the host":               {"/kubepods/pod12345678-1234-1234-1234-123456789abd/" + hosttest.ContainerID, false},
-		"agent of the inner cluster":      {inner + "12345678-1234-1234-1234-123456789abe/" + hosttest.ContainerID, true},
+		"agent of the host":               {"/kubepods/pod12345678-1234-1234-1234-123456789abd/x", false},
+		"agent of the inner cluster":      {inner + "12345678-1234-1234-1234-123456789abe/x", true},
 		"agent whose group is not known":  {"", true},
 		"agent with its own cgroup root":  {"/", false},
 		"agent in the pod of the cluster": {outer, true},

@@ -84,6 +84,38 @@ func TestOrdinaryPod(t *testing.T) {
 	}
 }
 
+// A volume of a pod, and the files of its container, have a path of the host too. A pod can make
+// that path with a link.
+func TestOrdinaryPodNamesItsOwnFiles(t *testing.T) {
+	const kubelet, containerd = "/var/lib/kubelet/pods/", "/run/containerd/io.containerd.runtime.v2.task/k8s.io/"
+	const volume = "/volumes/kubernetes.io~empty-dir/data"
+	uid := strings.ReplaceAll(hosttest.PodUID, "_", "-")
+	for name, c := range map[string]struct {
+		dir    string
+		isHost bool
+	}{
+		"volume":                {kubelet + uid + volume, false},
+		"files":                 {containerd + hosttest.ContainerID + "/rootfs/data", false},
+		"link to a volume":      {"/link", false},
+		"directory of the host": {"/srv/etcd", true},
+		"volume of another pod": {kubelet + strings.ReplaceAll(uid, "1", "2") + volume, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := c.dir
+			if data == "/link" {
+				data = kubelet + uid + volume
+			}
+			root := hosttest.New(t, hosttest.Files{data + "/member/wal/0.wal": "x", "/link": "-> " + data})
+			hosttest.AddProcess(t, root, 812, hosttest.Process{
+				Line: []string{"etcd", "--data-dir=" + c.dir}, Cgroup: podCgroup("besteffort", hosttest.PodUID),
+			})
+			findings := detect(t, root)
+			require.Empty(t, findings.Unknown)
+			require.Len(t, findings.Found, map[bool]int{true: 1}[c.isHost])
+		})
+	}
+}
+
 // The agent has 128 MiB, and an ordinary pod can have any files, arguments and variables.
 func TestOrdinaryPodMemory(t *testing.T) {
 	bomb := "a: &a " + strings.Repeat("x", 50<<10) + "\nb: [" + strings.Repeat("*a,", 3000) + "*a]\n"

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
@@ -53,7 +55,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 	flags, env := parseFlags(p.args), envSettings(p.env)
 	if file := configFile(flags, env); file != "" {
 		info, err := p.root.Stat(file)
-		return pod, err != nil || !s.isHostFile(file, info)
+		return pod, err != nil || !s.isHostFile(p, file, info)
 	}
 	maps.Copy(env, flags)
 	dir := env.config(p.workDir, true).DataDir
@@ -65,7 +67,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 	if p.size() <= maxKeptBytes {
 		pod.process, pod.settings = &p, env
 	}
-	return pod, !s.isHostDir(dir, info)
+	return pod, !s.isHostDir(p, dir, info)
 }
 
 // size returns the number of bytes in the arguments and variables.
@@ -92,18 +94,29 @@ func (s *hostScan) canBeOrdinaryPod(p etcdProcess) bool {
 // isHostFile reports whether a path in a pod may be the same file as that path on the host.
 // The creator of the pod chooses the path. So a path that the host cannot resolve, whatever its
 // files are, names none of them: /dev/fd/0 is a link of the kernel, which no scan follows.
-func (s *hostScan) isHostFile(name string, info fs.FileInfo) bool {
+func (s *hostScan) isHostFile(p etcdProcess, name string, info fs.FileInfo) bool {
 	onHost, err := s.root.Stat(name)
 	if err == nil {
-		return os.SameFile(onHost, info)
+		return os.SameFile(onHost, info) && !s.isOwnFile(p, name)
 	}
 	return !hostfs.IsAbsent(err) && !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.ENAMETOOLONG)
 }
 
 // isHostDir reports whether a data directory in a pod may be the same as that of the host. Pods
 // with a user namespace have devices of the host, such as /dev/null.
-func (s *hostScan) isHostDir(name string, info fs.FileInfo) bool {
-	return info.IsDir() && s.isHostFile(name, info)
+func (s *hostScan) isHostDir(p etcdProcess, name string, info fs.FileInfo) bool {
+	return info.IsDir() && s.isHostFile(p, name, info)
+}
+
+// isOwnFile reports whether a path of the host leads to a volume of the process's pod, or to the
+// files of its container. A pod can make these paths with links. The kubelet and containerd name
+// the directories by the UID of the pod and the ID of the container.
+func (s *hostScan) isOwnFile(p etcdProcess, name string) bool {
+	at, err := s.root.Resolve(name)
+	return err == nil && slices.ContainsFunc(strings.Split(at, "/"), func(part string) bool {
+		id := strings.ReplaceAll(part, "-", "")
+		return len(id) >= 32 && strings.Trim(id, "0123456789abcdef") == "" && strings.Contains(p.cgroups, id)
+	})
 }
 
 // isServerOf reports whether this is the server of a static pod whose data directory has

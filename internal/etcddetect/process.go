@@ -27,6 +27,8 @@ type etcdProcess struct {
 	// workDir is "" if it could not be read.
 	workDir string
 	owner   cgroupOwner
+	// cgroups are the paths of its cgroups, without the separators of UIDs.
+	cgroups string
 	// root is the server's own root directory, whatever its mount namespace.
 	root hostfs.Root
 	// mounts map the directories of another mount namespace to the host's.
@@ -143,6 +145,7 @@ func (p *etcdProcess) readDetails(proc procfs.Proc) error {
 	own := ownCgroups()
 	for _, cgroup := range cgroups {
 		p.owner.add(cgroup.Path, own[cgroup.HierarchyID])
+		p.cgroups += strings.NewReplacer("-", "", "_", "").Replace(cgroup.Path) + "\n"
 	}
 	env, err := proc.Environ()
 	if hasEnded(err) {

@@ -30,7 +30,7 @@ func (s *hostScan) addProcess(p etcdProcess) {
 	found := s.describeProcess(p)
 	// A pod with a host's configuration file can still have its own data; only now is the data
 	// directory known.
-	if s.canBeOrdinaryPod(p) && (found.dirInfo == nil || !s.isHostDir(found.serverDataDir, found.dirInfo)) {
+	if s.canBeOrdinaryPod(p) && (found.dirInfo == nil || !s.isHostDir(p, found.serverDataDir, found.dirInfo)) {
 		s.pods = append(s.pods, podServer{pid: p.pid, dirInfo: found.dirInfo})
 		return
 	}

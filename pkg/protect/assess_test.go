@@ -131,7 +131,8 @@ func TestAssess(t *testing.T) {
 			membership: MemberPresent, reason: "StaticPod", because: memberA + ", static pod etcd", announce: refs("a"),
 		},
 		"H18 a silent static pod that does not count, bound": {
-			found: []evidence.FoundServer{unanswered(boundPod)}, change: func(in *Inputs) { bound(in); in.Announced = refs("a") },
+			found:      []evidence.FoundServer{unanswered(boundPod)},
+			change:     func(in *Inputs) { bound(in); in.Announced = refs("a") },
 			membership: MemberPresent, reason: "StaticPod", because: memberA + ", static pod etcd", announce: refs("a"),
 		},
 		"H18 a static pod of another cluster, bound": {

@@ -221,8 +221,8 @@ func TestFind(t *testing.T) {
 			message: "by private_ip it is SPC instance netatt9dgn-worker-2, but SPC instance x (node_id 8, draft) has its name",
 		},
 		"draft with the name, provider ID of another": {
-			node:    func(n *corev1.Node) { n.Name, n.Spec.ProviderID = "x", "aws:///us-west-2a/i-0769aa" },
-			records: []spc.Record{worker(nil), draftOf("x")}, want: spc.Matched, evidence: []string{"provider_node_id"},
+			node:    func(n *corev1.Node) { n.Name, n.Spec.ProviderID = "y", "aws:///us-west-2a/i-0769aa" },
+			records: []spc.Record{worker(nil), draftOf("y")}, want: spc.Matched, evidence: []string{"provider_node_id"},
 		},
 		"labelled machine deleting": {
 			node:    func(n *corev1.Node) { n.Labels[spc.InstanceIDLabel] = "netatt9dgn-worker-2" },
