@@ -124,7 +124,7 @@ func testEtcd(t *testing.T, f fixture) {
 // maxListDelay limits the time from a change of the member list to its publication by all
 // observers. It takes about two seconds, and longer on a machine that runs other tests. Without a
 // reason to probe, an entry is published once a minute.
-const maxListDelay = 15 * time.Second
+const maxListDelay = 30 * time.Second
 
 // requireListChanges adds and removes a learner and a voter. All agents publish the new list
 // without a new nonce.
