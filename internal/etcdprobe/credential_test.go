@@ -101,7 +101,8 @@ func TestCredentials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			found := foundServer(m)
 			found.Credentials = c.credentials
-			p := New(Options{Timeout: 10 * defaultTimeout}) // The error is that of etcd, not of a slow machine.
+			// The error is that of etcd, also on a slow machine.
+			p := New(Options{Timeout: 10 * defaultTimeout})
 			t.Cleanup(p.Close)
 			identity := p.Identify(t.Context(), found)
 			require.NotContains(t, identity.Problem, "\n")

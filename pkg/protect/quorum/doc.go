@@ -20,8 +20,8 @@
 // neither as good news nor as the absence of a member.
 //
 // The input is in request.go and view.go, the result in verdict.go. The code follows the order
-// above: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go; then the texts in
-// explain.go and steps.go. drain.go, unlabelled.go, breakglass.go and summary.go have the rules for
-// drains, for Nodes without the label, for the override, and without a request. docs/verdict.md
-// lists every rule with its tests.
+// above: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go. The texts are in
+// explain.go and steps.go. The rules for drains are in drain.go, those for Nodes without the label
+// in unlabelled.go, and those for the override in breakglass.go. docs/verdict.md lists every rule
+// with its tests.
 package quorum
