@@ -260,7 +260,8 @@ func TestRefused(t *testing.T) {
 			"1.36.0", []string{"webhook.hostNetwork=true", "webhook.healthPort=11877"}, "agent.healthPort and webhook",
 		},
 		"equal ports for metrics": {
-			"1.36.0", []string{"webhook.hostNetwork=true", "metrics.enabled=true", "webhook.metricsPort=11878"},
+			"1.36.0",
+			[]string{"webhook.hostNetwork=true", "metrics.enabled=true", "webhook.metricsPort=11878"},
 			"metrics.agentPort and webhook.metricsPort",
 		},
 		"sources on the host network": {
@@ -281,7 +282,8 @@ func TestRefused(t *testing.T) {
 			"1.36.0", []string{"webhook.topologySpreadConstraints[0].maxSkew=1"}, "missing properties 'topologyKey'",
 		},
 		"unknown alert": {
-			"1.36.0", []string{"monitoring.disabledAlerts={HoldfastGrantOpen,Holdfast}"},
+			"1.36.0",
+			[]string{"monitoring.disabledAlerts={HoldfastGrantOpen,Holdfast}"},
 			`there is no alert "Holdfast"; the alerts are HoldfastAgentMissing, HoldfastBornHeldSwitchedOff, `,
 		},
 		"severity":           {"1.36.0", []string{"monitoring.ruleLabels.severity=page"}, "a severity of its own"},
@@ -381,7 +383,8 @@ func TestWebhookPorts(t *testing.T) {
 	})
 	container := list(chart[webhook], "spec", "template", "spec", "containers")[0].(object)
 	require.Equal(t, []any{
-		object{"name": "webhook", "containerPort": 11443.0}, object{"name": "metrics", "containerPort": 11879.0},
+		object{"name": "webhook", "containerPort": 11443.0},
+		object{"name": "metrics", "containerPort": 11879.0},
 		object{"name": "health", "containerPort": 11880.0},
 	}, container["ports"])
 	// The probes, the Services and the NetworkPolicy name these ports.

@@ -116,17 +116,19 @@ func TestSelectServing(t *testing.T) {
 		want           *tls.Certificate
 		unready        string
 	}{
-		"no certificate":                        {nil, nil, ca, start, start, nil, "no serving certificate exists yet"},
-		"first":                                 {nil, current, ca, start, start, current, ""},
-		"first, not trusted":                    {nil, next, ca, start, time.Time{}, next, notTrusted},
-		"next":                                  {current, next, nextCA, start, start.Add(-testSettle), next, ""},
-		"next, not trusted":                     {current, next, ca, start, time.Time{}, current, ""},
-		"next, not settled":                     {current, next, nil, start, start.Add(time.Second - testSettle), current, ""},
-		"lost Secret":                           {current, nil, ca, start, start, current, ""},
-		"both not trusted":                      {current, next, newCAAt(t, start), start, time.Time{}, next, notTrusted},
-		"next, not valid yet":                   {current, early, nextCA, start, time.Time{}, early, notYet},
-		"next, not valid yet, current accepted": {current, early, nil, start, start.Add(-testSettle), current, ""},
-		"CA not valid yet":                      {current, ofEarlyCA, earlyCA, start, start.Add(-testSettle), ofEarlyCA, notTrusted},
+		"no certificate":                       {nil, nil, ca, start, start, nil, "no serving certificate exists yet"},
+		"first":                                {nil, current, ca, start, start, current, ""},
+		"first, not trusted":                   {nil, next, ca, start, time.Time{}, next, notTrusted},
+		"next":                                 {current, next, nextCA, start, start.Add(-testSettle), next, ""},
+		"next, not trusted":                    {current, next, ca, start, time.Time{}, current, ""},
+		"next, not settled":                    {current, next, nil, start, start.Add(time.Second - testSettle), current, ""},
+		"lost Secret":                          {current, nil, ca, start, start, current, ""},
+		"both not trusted":                     {current, next, newCAAt(t, start), start, time.Time{}, next, notTrusted},
+		"next, not valid yet":                  {current, early, nextCA, start, time.Time{}, early, notYet},
+		"next of the future, current accepted": {current, early, nil, start, start.Add(-testSettle), current, ""},
+		"CA not valid yet": {
+			current, ofEarlyCA, earlyCA, start, start.Add(-testSettle), ofEarlyCA, notTrusted,
+		},
 		"expired in use": {
 			current, next, ca, start.Add(testLeafValidity),
 			time.Time{},

@@ -192,7 +192,7 @@ func (o Object) EndsWithNode() bool { return o.Kind == KindNodeClaim || !o.IsHoo
 // hook still waits for a request, and so does a NodeClaim whose Node Karpenter deletes first.
 func (o Object) IsEnding(hasNode bool) bool {
 	if o.Kind == KindNodeClaim {
-		return o.Deleting && !(o.IsRegistered && hasNode)
+		return o.Deleting && (!o.IsRegistered || !hasNode)
 	}
 	return o.Deleting && !o.IsHooked
 }
