@@ -86,6 +86,7 @@ func (a apiClient) List(ctx context.Context, list client.ObjectList, _ ...client
 	switch into := list.(type) {
 	case *v1alpha1.EtcdClusterList:
 		return sendCall(ctx, a, false, "list etcdclusters", func() (map[string]*v1alpha1.EtcdCluster, error) {
+			a.r.sim.forgetEndedLists(a.r)
 			return cloneMap(a.r.sim.api.clusters.objects), nil
 		}, func(found map[string]*v1alpha1.EtcdCluster) { into.Items = copyClusters(found) })
 	case *corev1.NodeList:

@@ -149,6 +149,26 @@ func (sim *simulation) listedAt(n *corev1.Node) []evidence.MemberRef {
 	return found
 }
 
+// forgetEndedLists removes, from the reviews of a replica that reads the EtcdClusters now, what only
+// member lists showed that have ended since the start of the review: etcd has lost its quorum, so no
+// agent confirms a list.
+func (sim *simulation) forgetEndedLists(replica *simulatedReplica) {
+	for _, d := range sim.deletions {
+		r := d.review
+		if r == nil || r.replica != replica {
+			continue
+		}
+		n, err := sim.api.node(r.node.Name)
+		if err != nil || n.UID != r.node.UID {
+			continue
+		}
+		known := sim.listedAt(n)
+		r.before.listed = slices.DeleteFunc(slices.Clone(r.before.listed), func(ref evidence.MemberRef) bool {
+			return !slices.Contains(known, ref)
+		})
+	}
+}
+
 // isObserver reports whether the observation is that of an observer whose Node exists.
 func (sim *simulation) isObserver(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
 	n, err := sim.api.node(o.Node)
