@@ -149,9 +149,9 @@ func (sim *simulation) listedAt(n *corev1.Node) []evidence.MemberRef {
 	return found
 }
 
-// forgetEndedLists removes, from the reviews of a replica that reads the EtcdClusters now, what only
-// member lists showed that have ended since the start of the review: etcd has lost its quorum, so no
-// agent confirms a list.
+// forgetEndedLists is called when a replica reads the EtcdClusters. It removes from its reviews
+// what only member lists showed that have ended since the start of the review: etcd has lost its
+// quorum, so no agent confirms a list.
 func (sim *simulation) forgetEndedLists(replica *simulatedReplica) {
 	for _, d := range sim.deletions {
 		r := d.review
