@@ -154,19 +154,25 @@ func (sim *simulation) listedAt(n *corev1.Node) []evidence.MemberRef {
 // quorum, so no agent confirms a list.
 func (sim *simulation) forgetEndedLists(replica *simulatedReplica) {
 	for _, d := range sim.deletions {
-		r := d.review
-		if r == nil || r.replica != replica {
+		if d.review == nil || d.review.replica != replica {
 			continue
 		}
-		n, err := sim.api.node(r.node.Name)
-		if err != nil || n.UID != r.node.UID {
-			continue
+		if n, err := sim.api.node(d.name); err == nil {
+			d.review.keepListed(n.UID, sim.listedAt(n))
 		}
-		known := sim.listedAt(n)
-		r.before.listed = slices.DeleteFunc(slices.Clone(r.before.listed), func(ref evidence.MemberRef) bool {
-			return !slices.Contains(known, ref)
-		})
 	}
+}
+
+// keepListed removes the members that the lists do not have any more.
+func (r *simulatedReview) keepListed(node types.UID, listed []evidence.MemberRef) {
+	r.recording.Lock()
+	defer r.recording.Unlock()
+	if r.node.UID != node {
+		return
+	}
+	r.before.listed = slices.DeleteFunc(slices.Clone(r.before.listed), func(ref evidence.MemberRef) bool {
+		return !slices.Contains(listed, ref)
+	})
 }
 
 // isObserver reports whether the observation is that of an observer whose Node exists.
