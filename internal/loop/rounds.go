@@ -14,7 +14,7 @@ type Rounds struct {
 	Done func(error)
 	// Pause is the shortest time between two rounds.
 	Pause time.Duration
-	// Idle returns how long the loop waits after Pause if Wake is not set.
+	// Idle returns how long the loop waits after Pause if nothing wakes it.
 	Idle func() time.Duration
 	// Wake begins the next round after Pause.
 	Wake Signal
