@@ -20,6 +20,13 @@ import (
 
 const namespace = "holdfast-system"
 
+// The keys of objects that several tests read.
+const (
+	agent   = "apps/v1 DaemonSet holdfast-agent"
+	webhook = "apps/v1 Deployment holdfast-webhook"
+	policy  = "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy holdfast-born-held"
+)
+
 // An object is a parsed document of YAML.
 type object = map[string]any
 
