@@ -1,0 +1,98 @@
+package holdfast
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSamples compares the sample messages in the pages with those that the code makes. A
+// sample is the fenced block that follows a comment: `<!-- refusal: NAME -->` for a golden
+// file of pkg/protect/quorum, `<!-- warning: NAME -->` for the warning of one that allows,
+// `<!-- can-remove: NAME -->` for the same from the plugin, `<!-- condition: REASON -->` for a
+// condition of a hold. With -update it writes the samples.
+func TestSamples(t *testing.T) {
+	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)(, first line)? -->\n" +
+		"```\\w+\n((?s:.*?))```$")
+	const dryRun = "dry run: decided from the last observations, without a fresh probe: "
+	conditions, used := holdConditions(), map[string]bool{}
+	for path, page := range pages(t) {
+		updated := block.ReplaceAllStringFunc(page, func(found string) string {
+			b := block.FindStringSubmatch(found)
+			kind, name, before := b[1], b[2], b[4]
+			var text string
+			switch {
+			case kind == "condition":
+				require.Contains(t, conditions, name, path)
+				used[name] = true
+				text = conditions[name]
+			case kind == "warning":
+				message, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
+				text = "$ kubectl delete node w1 --dry-run=server\n" +
+					wrapped("Warning: holdfast.dev/QuorumKept: "+dryRun+message) + wrapped("Warning: "+warning) +
+					"node \"w1\" deleted (server dry run)\n"
+			case kind == "can-remove":
+				message, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
+				text = "$ kubectl holdfast can-remove w1 --wait --timeout=15m\n" +
+					"waiting, 0s of 15m0s: w1: no (QuorumWouldBeLost)\n" +
+					"waiting, 40s of 15m0s: w1: unknown (CannotSee)\n" +
+					"NODE   MAY GO   REASON\nw1     yes      QuorumKept\n" +
+					"\n" + wrapped("w1: "+dryRun+message) + "\n" + wrapped("w1: "+warning)
+			case b[3] != "":
+				text = wrapped(firstLine(golden(t, name)))
+			default:
+				text = wrapped(golden(t, name))
+			}
+			command, _, isCall := strings.Cut(before, "denied the request:\n")
+			if isCall {
+				text = command + "denied the request:\n" + text
+			}
+			return strings.TrimSuffix(found, before+"```") + text + "```"
+		})
+		if flag.Lookup("update").Value.String() == "true" && updated != page {
+			require.NoError(t, os.WriteFile(path, []byte(updated), 0o600))
+		} else {
+			require.Equal(t, updated, page, "%s: run `go test . -run TestSamples -update`", path)
+		}
+	}
+	for name := range conditions {
+		require.True(t, used[name], "no page shows the condition %s", name)
+	}
+}
+
+func golden(t *testing.T, name string) string {
+	t.Helper()
+	return strings.TrimRight(read(t, "pkg/protect/quorum/testdata/messages/"+name+".txt"), "\n") + "\n"
+}
+
+func firstLine(text string) string {
+	first, _, _ := strings.Cut(text, "\n")
+	return first + "\n"
+}
+
+// wrapped breaks lines at column 98, and indents what follows by four more. It does not
+// break commands.
+func wrapped(text string) string {
+	const width = 98
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		rest := strings.TrimLeft(line, " ")
+		indent := line[:len(line)-len(rest)]
+		more, isCommand := indent+"    ", strings.HasPrefix(rest, "kubectl ")
+		for !isCommand && len(indent)+len(rest) > width {
+			at := strings.LastIndex(rest[:width-len(indent)], " ")
+			if at < 0 {
+				break
+			}
+			out.WriteString(indent + rest[:at] + "\n")
+			rest, indent = rest[at+1:], more
+		}
+		out.WriteString(indent + rest + "\n")
+	}
+	return out.String()
+}
