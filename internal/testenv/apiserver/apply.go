@@ -155,15 +155,13 @@ type policyProbe struct {
 	name string
 }
 
-const (
-	// policyProbes and policyProbeTimeout limit WaitForPolicies. Seconds are enough for one probe,
-	// also on a busy machine. But kube-apiserver may not read the parameter of a new policy at all,
-	// if it has just stopped to read those of another one (kubernetes#130887).
-	policyProbes       = 4
-	policyProbeTimeout = time.Minute
-	// policyRefresh is longer than the interval at which kube-apiserver reads its policies.
-	policyRefresh = 3 * time.Second
-)
+// policyTimeout limits WaitForPolicies. Seconds are enough, also on a busy machine.
+const policyTimeout = 2 * time.Minute
+
+// parametersInUse is the name of a policy that matches nothing and stays. Without it, the API
+// server stops its watch of ConfigMaps with the last policy that has one as its parameter, and
+// never starts it again (kubernetes#130887).
+const parametersInUse = "parameters-in-use"
 
 // WaitForPolicies returns when the API server enforces every policy and webhook configuration
 // that existed before the call. The API server observes each kind with a watch, in the order of
@@ -171,25 +169,10 @@ const (
 // parameter, a validating policy and a webhook, each for one ConfigMap that is only created in
 // dry runs. Once these take effect, all earlier objects do. It deletes them afterwards. An
 // older server has no mutating policies.
-func (s *Server) WaitForPolicies(ctx context.Context) error {
-	for probes := 1; ; probes++ {
-		err := s.probePolicies(ctx)
-		if err == nil || probes == policyProbes {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(err, context.Cause(ctx))
-		case <-time.After(policyRefresh):
-		}
-	}
-}
-
-// probePolicies does what WaitForPolicies describes once.
-func (s *Server) probePolicies(ctx context.Context) (err error) {
+func (s *Server) WaitForPolicies(ctx context.Context) (err error) {
 	probe := policyProbe{s, "policy-probe-" + utilrand.String(10)}
 	defer func() { err = errors.Join(err, probe.deleteAll(context.WithoutCancel(ctx))) }()
-	ctx, cancel := context.WithTimeout(ctx, policyProbeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, policyTimeout)
 	defer cancel()
 	type step = func(context.Context) error
 	creations, checks := []step{probe.createValidating, probe.createWebhook},

@@ -103,7 +103,13 @@ func (s *Server) start(ctx context.Context) error {
 	if s.etcd, err = etcd.StartPlain(ctx, s.path("etcd")); err != nil {
 		return err
 	}
-	return s.startProcess(ctx)
+	if err = s.startProcess(ctx); err != nil || !s.mutates {
+		return err
+	}
+	if err = (policyProbe{s, parametersInUse}).createMutating(ctx); err != nil {
+		return fmt.Errorf("creating a policy with a parameter: %w", err)
+	}
+	return nil
 }
 
 // startProcess starts the process of the API server and waits until it is ready.

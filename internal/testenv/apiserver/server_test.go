@@ -112,6 +112,10 @@ spec: {policyName: no-nodes, validationActions: [Deny]}
 	require.NoError(t, err)
 	require.NotContains(t, left, "policy-probe", "WaitForPolicies must delete its objects")
 	require.Contains(t, left, "no-nodes")
+
+	// The API server reads its policies each second. It has noticed the end of the probes by then.
+	<-time.After(3 * time.Second)
+	require.NoError(t, server.WaitForPolicies(t.Context()))
 }
 
 // TestVersion checks that the tests run the version that they expect, and that only the right
