@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -111,7 +112,8 @@ func (s *stressTest) deleteOrdinary(ctx context.Context, number int64) error {
 }
 
 // recordRefusal counts a failed deletion. It returns an error unless the deletion was refused,
-// the Node was deleted meanwhile, or the webhook was killed during the request.
+// the Node was deleted meanwhile, the webhook was killed during the request, or the API server did
+// not wait for its answer any longer, which it then takes as a refusal.
 func (s *stressTest) recordRefusal(kind, node string, request timeSpan, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,6 +129,8 @@ func (s *stressTest) recordRefusal(kind, node string, request timeSpan, err erro
 		s.counts[kind+" not found"]++
 	case slices.ContainsFunc(s.outages, request.overlaps) && apierrors.IsInternalError(err):
 		s.counts[kind+" failed during a webhook outage"]++
+	case apierrors.IsInternalError(err) && strings.HasSuffix(err.Error(), context.DeadlineExceeded.Error()):
+		s.counts[kind+" unanswered"]++
 	default:
 		return fmt.Errorf("deleting node %s: %w", node, err)
 	}

@@ -35,6 +35,9 @@ const (
 	// longest.
 	leastAllowed, leastRefused = 10, 10
 	longest                    = 12 * time.Minute
+	// mostUnanswered is the largest number of deletions that the webhook may answer too late. An idle
+	// machine has none.
+	mostUnanswered = deletions / 20
 )
 
 // A stressTest has the state of one run.
@@ -115,6 +118,7 @@ func TestStress(t *testing.T) {
 	require.GreaterOrEqual(t, s.counts["etcd allowed"], leastAllowed)
 	require.GreaterOrEqual(t, s.counts["etcd refused"], leastRefused)
 	require.Zero(t, s.counts["ordinary refused"])
+	require.LessOrEqual(t, s.counts["etcd unanswered"]+s.counts["ordinary unanswered"], mostUnanswered)
 	for _, c := range s.clusters {
 		require.NoError(t, c.recoverAll())
 		require.NoError(t, c.checkRead(t.Context()))
