@@ -85,9 +85,11 @@ type hostScan struct {
 	units []etcdUnit
 	found []detectedServer
 	// pods are servers in ordinary pods, which are not part of the host.
-	pods    []podServer
-	unknown []string
-	notes   []string
+	pods []podServer
+	// keptBytes is the memory of the processes in pods.
+	keptBytes int
+	unknown   []string
+	notes     []string
 	// settingsFiles are patterns of the settings files of parent programs.
 	settingsFiles []string
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,6 +125,7 @@ func TestOrdinaryPodMemory(t *testing.T) {
 		variables[fmt.Sprintf("ETCD_NAME%d", i)] = strings.Repeat("x", 120<<10)
 	}
 	longName := "--name=" + strings.Repeat("x", 900<<10)
+	manyArguments := slices.Concat([]string{"etcd", "--data-dir=/data"}, make([]string, 230_000), []string{"x"})
 	for name, c := range map[string]struct {
 		process hosttest.Process
 		count   int
@@ -135,6 +137,8 @@ func TestOrdinaryPodMemory(t *testing.T) {
 		"settings of k3s": {hosttest.Process{Comm: "k3s-server", Exe: "/bin/k3s", Line: []string{"k3s", "server"}}, 1},
 		"variables":       {hosttest.Process{Line: []string{"etcd", "--data-dir=/data"}, Env: variables}, 60},
 		"arguments":       {hosttest.Process{Line: []string{"etcd", "--data-dir=/data", longName}}, 60},
+		"many arguments":  {hosttest.Process{Line: manyArguments}, 60},
+		"long command":    {hosttest.Process{Line: []string{strings.Repeat("/", 900<<10) + "etcd", "--data-dir=/data"}}, 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{
@@ -158,6 +162,34 @@ func TestOrdinaryPodMemory(t *testing.T) {
 				return
 			}
 			require.Less(t, int64(after.HeapInuse)-int64(before.HeapInuse), int64(40<<20), "bytes in use, %d processes", c.count)
+		})
+	}
+}
+
+// A static pod that is not recognized by its UID is, once its manifest is read. If pods have more
+// settings than the agent keeps until then, it is found by its data.
+func TestOrdinaryPodsExceedMemory(t *testing.T) {
+	for pods, where := range map[int]string{
+		0:   "static pod etcd.yaml",
+		140: "data directory /containers/c1/data of static pod etcd.yaml, which does not run",
+	} {
+		t.Run(fmt.Sprint(pods), func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				"/etc/kubernetes/manifests/etcd.yaml":  "spec: {containers: [{command: [etcd, --data-dir=/containers/c1/data]}]}",
+				"/containers/c1/data/member/wal/0.wal": "x", "/containers/c2/data/member/wal/0.wal": "x",
+			})
+			pod := hosttest.Process{
+				Line: []string{"etcd", "--data-dir=/data", "--name=" + strings.Repeat("x", 8000)},
+				Root: "/containers/c2", Cgroup: podCgroup("besteffort", hosttest.PodUID),
+			}
+			for i := range pods {
+				hosttest.AddProcess(t, root, 1000+i, pod)
+			}
+			pod.Root = "/containers/c1"
+			hosttest.AddProcess(t, root, 2000, pod)
+			findings := detect(t, root)
+			require.Len(t, findings.Found, 1)
+			require.Equal(t, where, findings.Found[0].Where)
 		})
 	}
 }

@@ -8,14 +8,16 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
 const (
-	// maxKeptBytes is how much of an ordinary pod's arguments and variables is kept until the
-	// static pods have been read. Those of a static pod have a kibibyte or two.
-	maxKeptBytes = 8 << 10
+	// maxKeptBytes and maxKeptTotal limit the arguments and variables of one ordinary pod, and of
+	// all, that are kept until the static pods have been read. Those of a static pod have a
+	// kibibyte or two.
+	maxKeptBytes, maxKeptTotal = 8 << 10, 1 << 20
 	// maxPodNotes is the most ordinary pods that have a note each.
 	maxPodNotes = 8
 )
@@ -25,7 +27,8 @@ type podServer struct {
 	pid int
 	// dirInfo is that of its data directory, or nil if there is none or it cannot be read.
 	dirInfo fs.FileInfo
-	// process is the process with its settings, or nil if they are too large to be kept.
+	// process is the process with its settings, or nil if they are too large to be kept. A static
+	// pod that is not recognized by its process is found by its data.
 	process  *etcdProcess
 	settings etcdSettings
 }
@@ -52,6 +55,10 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 		pod.dirInfo, _ = p.root.Stat(p.parent.etcdDataDir(p.parent.defaultDir))
 		return pod, true
 	}
+	isKept := p.size() <= min(maxKeptBytes, maxKeptTotal-s.keptBytes)
+	if isKept { // A substring would keep the whole command in memory.
+		p.args = cloneAll(p.args)
+	}
 	flags, env := parseFlags(p.args), envSettings(p.env)
 	if file := configFile(flags, env); file != "" {
 		info, err := p.root.Stat(file)
@@ -64,21 +71,32 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 		return pod, true
 	}
 	pod.dirInfo = info
-	if p.size() <= maxKeptBytes {
+	if isKept {
 		pod.process, pod.settings = &p, env
+		s.keptBytes += p.size()
 	}
 	return pod, !s.isHostDir(p, dir, info)
 }
 
-// size returns the number of bytes in the arguments and variables.
+// size returns how much memory the arguments and variables need, in bytes. Empty ones need some
+// too, and a process can have hundreds of thousands of them.
 func (p etcdProcess) size() (bytes int) {
+	const header = int(unsafe.Sizeof(""))
 	for _, arg := range p.args {
-		bytes += len(arg)
+		bytes += header + len(arg)
 	}
 	for name, value := range p.env {
-		bytes += len(name) + len(value)
+		bytes += 2*header + len(name) + len(value)
 	}
 	return bytes
+}
+
+func cloneAll(texts []string) []string {
+	cloned := make([]string, len(texts))
+	for i := range texts {
+		cloned[i] = strings.Clone(texts[i])
+	}
+	return cloned
 }
 
 // canBeOrdinaryPod reports whether a process is in a pod of the API server, by all that the
