@@ -14,6 +14,7 @@ import (
 type uninstallFlags struct {
 	changeFlags
 	keepCRD, beforeHelm bool
+	endWaitingMachines  bool
 	timeout             time.Duration
 }
 
@@ -44,6 +45,8 @@ the command names them. If it fails, repeat it.`,
 	command.Flags().BoolVar(&flags.beforeHelm, "before-helm", false,
 		"stop Holdfast and clean Nodes and Machines, and leave the rest to helm uninstall")
 	command.MarkFlagsMutuallyExclusive("keep-crd", "before-helm")
+	command.Flags().BoolVar(&flags.endWaitingMachines, "end-waiting-machines", false,
+		"remove the hook also from Machines of Cluster API that are being deleted: they end without a review")
 	command.Flags().DurationVar(&flags.timeout, "timeout", 5*time.Minute,
 		"how long to wait for each object that does not go at once")
 	return command
@@ -57,7 +60,7 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 	}
 	o := uninstall.Options{
 		Client: c, Out: s.Out, KeepCRD: flags.keepCRD, BeforeHelm: flags.beforeHelm, DryRun: flags.dryRun,
-		Timeout: flags.timeout, Kubectl: s.kubectl(),
+		Timeout: flags.timeout, Kubectl: s.kubectl(), EndWaitingMachines: flags.endWaitingMachines,
 	}
 	config, err := s.flags.ToRESTConfig()
 	if err != nil {

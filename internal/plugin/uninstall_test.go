@@ -158,6 +158,16 @@ func TestUninstall(t *testing.T) {
 		require.Equal(t, before, f.remaining(t), "the command stopped halfway")
 	})
 
+	f.deleteMachine(t)
+	for _, mode := range []string{"--dry-run", "--yes"} {
+		code, out := f.run(t, mode)
+		require.Equal(t, cli.ExitFailure, code, out)
+		require.Contains(t, out, "machine default/waiting is being deleted and has the hook of Holdfast: ")
+		require.Equal(t, before, f.remaining(t), "the end of the machine waits for a review")
+	}
+	_, err := f.Kubectl(t.Context(), "patch", "machine", "waiting", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	require.NoError(t, err)
+
 	code, out := f.run(t, "--yes", "--keep-crd", "--timeout=1m")
 	require.Equal(t, cli.ExitSuccess, code, out)
 	compare("uninstall-keep-crd", out)
@@ -277,10 +287,25 @@ func TestUninstallDeadNode(t *testing.T) {
 	// Cluster API ends the machine, and its Node is deleted.
 	_, err = f.Kubectl(t.Context(), "-n", guard.Namespace, "delete", "pod", "webhook", "--grace-period=0", "--force")
 	require.NoError(t, err)
-	code, out = f.run(t, "--yes", "--timeout=1m")
+	f.deleteMachine(t)
+	code, out = f.run(t, "--yes", "--timeout=1m", "--end-waiting-machines")
 	require.Equal(t, cli.ExitSuccess, code, out)
+	require.Contains(t, out, "Machine default/waiting: hook removed")
 	require.Empty(t, f.remaining(t))
 	f.requireClean(t)
+}
+
+// deleteMachine deletes a Machine with the hook. Its controller does not run, so it stays.
+func (f *uninstallFixture) deleteMachine(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "machine.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
+		"metadata":{"namespace":"default","name":"waiting","finalizers":["machine.cluster.x-k8s.io"],
+		"annotations":{"`+hookAnnotation+`":"holdfast"}}}`), 0o600))
+	_, err := f.Kubectl(t.Context(), "create", "-f", file)
+	require.NoError(t, err)
+	_, err = f.Kubectl(t.Context(), "delete", "machine", "waiting", "--wait=false")
+	require.NoError(t, err)
 }
 
 // addWebhookPod adds a pod of the webhook on a node that no kubelet runs.

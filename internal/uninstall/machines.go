@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,7 +36,11 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 	var failed []error
 	for i := range list {
 		m := &list[i]
-		if _, isHooked := m.Annotations[machine.HookAnnotation]; !isHooked {
+		if !isHooked(m) {
+			continue
+		}
+		if isWaiting(m) && !u.EndWaitingMachines {
+			failed = append(failed, waitingError(m))
 			continue
 		}
 		if err := u.needFor(m, "patch"); err != nil {
@@ -51,6 +56,38 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// checkMachines returns an error if the end of a Machine waits for a review. Without its hook, that
+// machine ends at once, although the review may have refused it because of the quorum of etcd.
+func (u *uninstaller) checkMachines(ctx context.Context) error {
+	if u.EndWaitingMachines {
+		return nil
+	}
+	list, err := u.list(ctx, schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine})
+	if err != nil {
+		return err
+	}
+	var waiting []error
+	for i := range list {
+		if isHooked(&list[i]) && isWaiting(&list[i]) {
+			waiting = append(waiting, waitingError(&list[i]))
+		}
+	}
+	return errors.Join(waiting...)
+}
+
+func isHooked(m *metav1.PartialObjectMetadata) bool {
+	_, isHooked := m.Annotations[machine.HookAnnotation]
+	return isHooked
+}
+
+// isWaiting reports whether Cluster API ends the machine of a hooked Machine without the hook.
+func isWaiting(m *metav1.PartialObjectMetadata) bool { return m.DeletionTimestamp != nil }
+
+func waitingError(m *metav1.PartialObjectMetadata) error {
+	return fmt.Errorf("machine %s/%s is being deleted and has the hook of Holdfast: without the hook it ends at once, "+
+		"also if etcd then loses quorum. Wait until it is gone, or repeat with --end-waiting-machines", m.Namespace, m.Name)
 }
 
 // printHooksSince prints the command that removes the hook from Machines that have got it since the

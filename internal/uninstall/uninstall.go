@@ -45,6 +45,9 @@ type Options struct {
 	KeepCRD bool
 	// BeforeHelm leaves everything that helm uninstall deletes afterwards, and the EtcdClusters.
 	BeforeHelm bool
+	// EndWaitingMachines removes the hook also from Machines that are being deleted. Their machines
+	// then end without a review.
+	EndWaitingMachines bool
 	// DryRun prints the kubectl commands of all changes, and changes nothing.
 	DryRun bool
 	// Kubectl is the beginning of these commands, kubectl with the flags that select the cluster.
@@ -78,6 +81,9 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func (u *uninstaller) run(ctx context.Context) error {
+	if err := u.checkMachines(ctx); err != nil {
+		return err
+	}
 	last, deleteLast := "The rest is deleted.", u.deleteRest
 	if u.BeforeHelm {
 		last, deleteLast = "The guard pods are deleted. The rest stays for helm uninstall.", u.deleteGuardPods
