@@ -32,6 +32,8 @@ type nodeInputs struct {
 	// staleReason explains why the evidence is out of date. It is empty if the evidence is not.
 	staleReason string
 	known       protect.Inputs
+	// awaitsClusters is true if an EtcdCluster can concern the Node, and will be read soon.
+	awaitsClusters bool
 	// hasSPC reports whether there is an inventory. The inventory is nil until it is read.
 	hasSPC    bool
 	inventory *spc.Index
@@ -63,6 +65,8 @@ func decide(in nodeInputs) (nodeDecision, error) {
 		d.protection = &p
 	}
 	in.facts.Etcd = etcdPresence(d.protection)
+	in.facts.Drained = protect.DrainedAt(in.known)
+	in.facts.AwaitsGrants = in.awaitsClusters
 	d.hold = readiness.Decide(in.node, in.facts, in.policy, in.now)
 	d.urgent = nodepatch.OfHold(d.hold)
 	sanitize(&d.urgent)

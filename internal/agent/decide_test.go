@@ -200,6 +200,36 @@ func TestShutdownAnnouncement(t *testing.T) {
 	}
 }
 
+// TestDrainOfHeldNode checks that a grant of a drain on the Node keeps its hold, and that an agent
+// that has just started waits until it knows the grants.
+func TestDrainOfHeldNode(t *testing.T) {
+	now := time.Now()
+	drained := v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Grants: []v1alpha1.Grant{
+		{NodeUID: "other", Drained: &metav1.Time{Time: now.Add(time.Hour)}}, {NodeUID: "u1", Drained: &metav1.Time{Time: now}},
+	}}}
+	for name, c := range map[string]struct {
+		clusters []v1alpha1.EtcdCluster
+		isEarly  bool
+		bootTime time.Time
+		held     bool
+	}{
+		"drained":           {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(-time.Hour), held: true},
+		"restarted":         {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(time.Minute)},
+		"grants not read":   {isEarly: true, held: true},
+		"grants not served": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, facts := bornHeld("n1"), openNetwork()
+			n.UID, facts.BootTime = "u1", c.bootTime
+			d, _ := mustDecide(t, nodeInputs{
+				node: n, facts: facts, awaitsClusters: c.isEarly, now: now,
+				known: protect.Inputs{UID: "u1", Clusters: c.clusters},
+			})
+			require.Equal(t, c.held, d.hold.Held, d.hold.Message)
+		})
+	}
+}
+
 // TestStaleEvidence checks that stale evidence changes no mark.
 func TestStaleEvidence(t *testing.T) {
 	n := bornMarked()

@@ -256,6 +256,7 @@ func (l *nodeLoop) gatherInputs(
 	if scanned && (in.known.ClustersKnown || !l.isWaitingForClusters(node, scan, now)) {
 		in.evidence = &scan
 	}
+	in.awaitsClusters = !in.known.ClustersKnown && now.Sub(l.started) < clustersGrace
 	if in.hasSPC {
 		in.inventory = l.cfg.Inventory()
 	}

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
@@ -184,6 +185,19 @@ func (r Root) BootID() string {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
+}
+
+// BootTime returns when the host booted, by its clock, or zero if that cannot be read.
+func (r Root) BootTime() time.Time {
+	table, err := procfs.NewFS(r.Proc(""))
+	if err != nil {
+		return time.Time{}
+	}
+	stat, err := table.Stat()
+	if err != nil || stat.BootTime == 0 {
+		return time.Time{}
+	}
+	return time.Unix(int64(stat.BootTime), 0) //nolint:gosec // seconds since 1970
 }
 
 // ReadFile returns the content of a small regular file. Its errors are of type *fs.PathError.

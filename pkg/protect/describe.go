@@ -80,16 +80,24 @@ func conditionMessage(because string, refs []evidence.MemberRef, details []strin
 // describeDrain returns since when this node is drained, and how it comes back. The result is empty
 // for a node that is not.
 func describeDrain(in Inputs) []string {
+	at := DrainedAt(in)
+	if at.IsZero() {
+		return nil
+	}
+	return []string{fmt.Sprintf("a drain of this node was allowed at %s: its members count as lost until the node "+
+		"is uncordoned (kubectl uncordon %s) and its agent has proven them healthy", at.UTC().Format(time.RFC3339), in.Node)}
+}
+
+// DrainedAt returns when a drain of the node was last allowed, or zero if no grant of one is open.
+func DrainedAt(in Inputs) (latest time.Time) {
 	for i := range in.Clusters {
 		for _, g := range in.Clusters[i].Spec.Grants {
-			if g.NodeUID == in.UID && in.UID != "" && g.Drained != nil {
-				return []string{fmt.Sprintf("a drain of this node was allowed at %s: its members count as lost until the node "+
-					"is uncordoned (kubectl uncordon %s) and its agent has proven them healthy",
-					g.Drained.UTC().Format(time.RFC3339), in.Node)}
+			if g.NodeUID == in.UID && in.UID != "" && g.Drained != nil && g.Drained.After(latest) {
+				latest = g.Drained.Time
 			}
 		}
 	}
-	return nil
+	return latest
 }
 
 // describeAwaited returns what has to happen before a node is freed to which a member is bound that

@@ -2,6 +2,7 @@ package readiness
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -168,7 +169,24 @@ func (e holdEvaluation) foreignMark() string {
 	if m := departure.OfOthers(e.node); m.Class != departure.None {
 		return m.String()
 	}
+	switch {
+	case e.record.State != Held || e.record.Taint != "":
+	case e.facts.AwaitsGrants:
+		return "it is not known yet whether the node is being drained"
+	case e.isDrained():
+		return fmt.Sprintf("a drain of the node was allowed at %s; when it is over, or was given up: `kubectl uncordon %s`",
+			e.facts.Drained.UTC().Format(time.RFC3339), e.node.Name)
+	}
 	return ""
+}
+
+// isDrained reports whether the node was drained during this hold and has not restarted since.
+// `kubectl drain` writes nothing to a node that is cordoned already, so the drain relies on the
+// cordon of the hold. Without it, the node would look as if the drain were over, and its member
+// would count again although its machine is about to restart.
+func (e holdEvaluation) isDrained() bool {
+	d := e.facts.Drained
+	return !d.IsZero() && !d.Before(e.record.Since) && !d.Before(e.facts.BootTime)
 }
 
 // newRecord returns a record of a state that is entered now, in this boot.

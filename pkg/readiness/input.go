@@ -33,8 +33,8 @@ func (p Presence) String() string {
 // MarshalText returns the same word for JSON.
 func (p Presence) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Facts is the result of one inspection of the host. No field comes from a clock, except
-// Probe.Since, which messages contain and no decision depends on.
+// Facts is the result of one inspection of the host. No field comes from a clock, except Drained
+// and BootTime, and Probe.Since, which messages contain and no decision depends on.
 type Facts struct {
 	// BootID is /proc/sys/kernel/random/boot_id, empty if it could not be read.
 	BootID string `json:"bootID,omitempty"`
@@ -53,6 +53,14 @@ type Facts struct {
 	// Etcd is whether etcd is on the host, Unknown until a scan has finished. Holds do not
 	// depend on it, but autoscaler annotations do: they must stay on a node with etcd.
 	Etcd Presence `json:"-"`
+	// Drained is when a drain of the node was last allowed, zero if the EtcdClusters have no grant for
+	// one. AwaitsGrants is true if they have not been read yet. BootTime is when the host booted, zero
+	// if unknown. These are the only times that decide: they tell a drain before the last boot, which
+	// is over, from one whose machine still has to restart. If the clocks differ, a person uncordons
+	// the node, or Holdfast releases it too early.
+	Drained      time.Time `json:"-"`
+	AwaitsGrants bool      `json:"-"`
+	BootTime     time.Time `json:"-"`
 	// GoingDown is true if the host is shutting down (logind's PrepareForShutdown), StaysUp if
 	// it is not. AwaitsLogind is true if neither is known yet but soon will be: the agent has
 	// just started, or the bus connection was lost. If all three are false, logind is not

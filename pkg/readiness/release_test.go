@@ -299,3 +299,39 @@ func TestRestoredTaint(t *testing.T) {
 	d = Decide(restored(Released, thisBoot, NetworkReady), readyFacts(), Policy{}, noon())
 	require.Empty(t, d.RemoveTaints, "a taint that is not in the policy belongs to another component")
 }
+
+// TestDrainDuringHold: `kubectl drain` writes nothing to a held node, so the drain relies on the
+// cordon of the hold, until the machine has restarted or a person uncordons the node.
+func TestDrainDuringHold(t *testing.T) {
+	held := recordedAs(Record{State: Held, BootID: thisBoot, Reason: Rebooted, Since: noon().Add(-time.Hour)})
+	booted := noon().Add(-time.Minute)
+	for name, c := range map[string]struct {
+		node   *corev1.Node
+		facts  Facts
+		reason string
+		held   bool
+	}{
+		"no drain":              {node(held, cordoned), Facts{}, NotHeld, false},
+		"drain in this boot":    {node(held, cordoned), Facts{Drained: noon(), BootTime: booted}, WaitingForOthers, true},
+		"boot time not known":   {node(held, cordoned), Facts{Drained: noon()}, WaitingForOthers, true},
+		"restarted since":       {node(held, cordoned), Facts{Drained: booted, BootTime: noon()}, NotHeld, false},
+		"drain before the hold": {node(held, cordoned), Facts{Drained: noon().Add(-2 * time.Hour)}, NotHeld, false},
+		"uncordoned":            {node(held), Facts{Drained: noon()}, NotHeld, false},
+		"cordon of kubectl":     {node(heldByTaint("key"), tainted("key"), cordoned), Facts{Drained: noon()}, NotHeld, false},
+		"grants not read":       {node(held, cordoned), Facts{AwaitsGrants: true}, WaitingForOthers, true},
+		"network is missing":    {node(held, cordoned), Facts{Drained: noon(), BootID: thisBoot}, WaitingForFlannel, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := readyFactsWith(func(f *Facts) {
+				f.Drained, f.BootTime, f.AwaitsGrants = c.facts.Drained, c.facts.BootTime, c.facts.AwaitsGrants
+			})
+			if c.facts.BootID != "" {
+				facts = closedFacts()
+				facts.Drained = c.facts.Drained
+			}
+			d := Decide(c.node, facts, Policy{}, noon())
+			require.Equal(t, c.reason, d.Reason, d.Message)
+			require.Equal(t, c.held, d.Held)
+		})
+	}
+}
