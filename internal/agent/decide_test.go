@@ -205,7 +205,8 @@ func TestShutdownAnnouncement(t *testing.T) {
 func TestDrainOfHeldNode(t *testing.T) {
 	now := time.Now()
 	drained := v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Grants: []v1alpha1.Grant{
-		{NodeUID: "other", Drained: &metav1.Time{Time: now.Add(time.Hour)}}, {NodeUID: "u1", Drained: &metav1.Time{Time: now}},
+		{NodeUID: "other", Drained: &metav1.Time{Time: now.Add(time.Hour)}},
+		{NodeUID: "u1", Drained: &metav1.Time{Time: now}},
 	}}}
 	for name, c := range map[string]struct {
 		clusters []v1alpha1.EtcdCluster

@@ -165,7 +165,8 @@ func TestUninstall(t *testing.T) {
 		require.Contains(t, out, "machine default/waiting is being deleted and has the hook of Holdfast: ")
 		require.Equal(t, before, f.remaining(t), "the end of the machine waits for a review")
 	}
-	_, err := f.Kubectl(t.Context(), "patch", "machine", "waiting", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	_, err := f.Kubectl(t.Context(), "patch", "machine", "waiting", "--type=merge",
+		"-p", `{"metadata":{"finalizers":null}}`)
 	require.NoError(t, err)
 
 	code, out := f.run(t, "--yes", "--keep-crd", "--timeout=1m")
