@@ -96,9 +96,9 @@ type publisherRun struct {
 	retry *loop.Retry
 
 	published    *spc.Inventory // the content of the ConfigMap
-	index        *spc.Index     // of the last good list
-	result       RefreshResult  // of the last good refresh
-	success      time.Time      // of the last good refresh
+	index        *spc.Index     // of the last list that was read
+	result       RefreshResult  // of the API, when that list was read
+	success      time.Time      // of the last refresh whose list was published
 	absences     spc.Absences
 	hasSucceeded bool   // a refresh of this run has succeeded
 	failure      string // the last one that was logged
@@ -195,11 +195,11 @@ func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now ti
 	}
 	full := *inventory
 	full.Records = result.Machines
-	r.index, r.result, r.success = spc.NewIndex(&full), result, now
+	r.index, r.result = spc.NewIndex(&full), result
 	if err := r.publish(ctx, inventory); err != nil {
 		return err
 	}
-	r.published = inventory
+	r.published, r.success = inventory, now
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
@@ -27,6 +28,7 @@ func TestPublisher(t *testing.T) {
 		"large inventory":            testLargeInventory,
 		"machine without a node":     testMachineWithoutNode,
 		"nodes without a machine":    testNodesWithoutMachine,
+		"list that is not published": testNotPublished,
 		"no output contains a token": testTokenStaysSecret,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newFixture(t, server)) })
@@ -213,6 +215,40 @@ func testNodesWithoutMachine(t *testing.T, s *fixture) {
 	require.Eventually(t, func() bool {
 		return s.status(t)["machines-with-several-nodes"] == "a: new-name, old-name"
 	}, soon, 10*time.Millisecond)
+}
+
+// If the list cannot be published, the agents still use the published list. The age is that of the
+// published list.
+func testNotPublished(t *testing.T, s *fixture) {
+	old := spc.Record{PK: 1, Cluster: 23391, InstanceID: "a", State: "building"}
+	packed, err := spcapi.Encode(&spc.Inventory{Organization: 111, Cluster: 23391, Records: []spc.Record{old}})
+	require.NoError(t, err)
+	immutable := configMap(packed)
+	immutable.Immutable = new(true)
+	succeeded := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	configMaps := s.Client().CoreV1().ConfigMaps(namespace)
+	for _, m := range []*corev1.ConfigMap{immutable, {
+		ObjectMeta: metav1.ObjectMeta{Name: inventory + spcapi.StatusSuffix}, Data: map[string]string{"succeeded": succeeded},
+	}} {
+		_, err := configMaps.Create(t.Context(), m, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	s.spc.SetNodes(spc.Record{PK: 1, Cluster: 23391, InstanceID: "a", State: "running"})
+	runUntilTestEnds(t, s.publisher(t).Run)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.status(t)["problem"], "field is immutable when `immutable` is set")
+	}, soon, 5*time.Millisecond)
+	require.Regexp(t, `^1h0m\d+s old$`, s.status(t)["age"])
+	require.Equal(t, succeeded, s.status(t)["succeeded"])
+	require.Regexp(t, `(?m)^holdfast_spc_inventory_age_seconds 36\d\d\.`, scrape(t, s.metrics))
+	require.Regexp(t, `event on holdfast-spc-inventory: SPCNotRefreshed: failed to refresh the list of machines; `+
+		`the last list stays in use \(1h0m\d+s old\): publishing the SPC inventory: `, s.output.String())
+
+	require.NoError(t, configMaps.Delete(t.Context(), inventory, metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool {
+		status := s.status(t)
+		return status["problem"] == "" && !strings.HasPrefix(status["age"], "1h")
+	}, soon, 5*time.Millisecond)
 }
 
 // No failure makes the token appear in logs, events, metrics or ConfigMaps.

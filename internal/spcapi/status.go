@@ -73,10 +73,10 @@ func (s inventoryStatus) data() map[string]string {
 	return data
 }
 
-// formatAge returns the age of the last good list.
+// formatAge returns the age of the published list.
 func formatAge(success, now time.Time) string {
 	if success.IsZero() {
-		return "never read"
+		return "never published"
 	}
 	return now.Sub(success).Round(time.Second).String() + " old"
 }
