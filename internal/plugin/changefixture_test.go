@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // changeFixture is an API server with Holdfast's manifests and without its programs, and users
@@ -124,10 +126,9 @@ func (f *changeFixture) addOpenNode(t *testing.T, name string, patches ...string
 	require.NoError(t, err)
 	f.patch(t, name, `{"metadata":{"annotations":{"holdfast.dev/hold":
 		"{\"state\":\"released\",\"reason\":\"NetworkReady\"}"}},"spec":{"unschedulable":null}}`)
-	_, err = f.Client().CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType,
-		[]byte(`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHoldfast"}]}}`),
-		metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	f.patchConditions(t, name, []corev1.NodeCondition{
+		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: readiness.ReleasedByHoldfast},
+	})
 	for _, patch := range patches {
 		f.patch(t, name, patch)
 	}
@@ -138,6 +139,16 @@ func (f *changeFixture) patch(t *testing.T, name, patch string) {
 	t.Helper()
 	_, err := f.Client().CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// patchConditions writes conditions of a Node as the administrator.
+func (f *changeFixture) patchConditions(t *testing.T, name string, conditions []corev1.NodeCondition) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
+	require.NoError(t, err)
+	_, err = f.Client().CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 }
 

@@ -168,10 +168,25 @@ func reopen(n *corev1.Node, release readiness.ManualRelease, others string) node
 		text = fmt.Sprintf("Node %s is kept closed by annotation %s=%s.",
 			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
 	}
+	change := nodeChange{effects: []string{text}}
 	if others == "" {
-		text += " It is opened."
+		change.effects = append([]string{text + " It is opened."}, effectsOfClosedGates(n)...)
 	}
-	return open(nodeChange{effects: []string{text}}, n, release, others)
+	return open(change, n, release, others)
+}
+
+// effectsOfClosedGates returns what follows when a node is opened although its cordon is the only
+// reason why Holdfast does not hold it: an agent holds it within a second.
+func effectsOfClosedGates(n *corev1.Node) []string {
+	c := readiness.FindCondition(n, readiness.NetworkHeld)
+	if c == nil || c.Reason != readiness.CordonedByOthers {
+		return nil
+	}
+	return []string{
+		fmt.Sprintf("Holdfast then holds the node until its gates are open. Condition %s: %s", c.Type, c.Message),
+		"To open it although gates are closed, run the command again when Holdfast holds it: kubectl holdfast release " +
+			n.Name,
+	}
 }
 
 // open removes what closes a node: the taint of the hold, the cordon, the condition, and the

@@ -44,6 +44,7 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		require.True(t, f.node(t, "cordoned-2").Spec.Unschedulable)
 	})
 	t.Run("foreign cordon, kept by hand", func(t *testing.T) { testForeignCordon(t, f) })
+	t.Run("kept by hand, reboot", func(t *testing.T) { testReleaseAfterReboot(t, f) })
 	t.Run("unreadable record", func(t *testing.T) {
 		code, out := f.run(t, operator, "", "release", "broken-1", "--yes")
 		require.Equal(t, cli.ExitFailure, code)
@@ -115,6 +116,35 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		}
 		require.False(t, f.node(t, "cordoned-3").Spec.Unschedulable)
 	})
+}
+
+// testReleaseAfterReboot releases a node that came up from a reboot without its network while it
+// was kept closed. The agent then holds it, and a second release opens it.
+func testReleaseAfterReboot(t *testing.T, f *changeFixture) {
+	f.addOpenNode(t, "rebooted-1", `{"metadata":{"annotations":{"holdfast.dev/hold":
+		"{\"state\":\"released\",\"bootID\":\"before\",\"reason\":\"NetworkReady\"}"}}}`)
+	decide := func() readiness.Decision {
+		d := readiness.Decide(f.node(t, "rebooted-1"), readiness.Facts{
+			BootID: "after", Conflist: readiness.Conflist{Directory: "/etc/cni/net.d", Presence: readiness.Absent},
+		}, readiness.Policy{}, time.Now())
+		f.patchConditions(t, "rebooted-1", d.Conditions)
+		return d
+	}
+	code, out := f.run(t, operator, "", "hold", "rebooted-1", "--yes")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	require.Equal(t, readiness.CordonedByOthers, decide().Reason)
+
+	f.golden(t, "release-rebooted", "release", "rebooted-1")
+	held := decide()
+	require.Equal(t, readiness.Rebooted, held.Record.Reason)
+	require.True(t, held.Held)
+	f.patch(t, "rebooted-1", fmt.Sprintf(`{"metadata":{"annotations":{"holdfast.dev/hold":%q}},
+		"spec":{"unschedulable":true}}`, held.Record.Format()))
+	code, out = f.run(t, operator, "", "release", "rebooted-1", "--yes")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	ended := decide()
+	require.Equal(t, readiness.EndedByHand, ended.Record.Reason)
+	require.False(t, ended.Held)
 }
 
 // testForeignCordon cordons nodes as another client does that drains them, and sets the annotation
