@@ -179,6 +179,7 @@ func (f *changeFixture) golden(t *testing.T, name string, args ...string) {
 	t.Helper()
 	code, script := f.run(t, operator, "", append(args, "--dry-run")...)
 	require.Equal(t, cli.ExitSuccess, code, script)
+	requireScript(t, script)
 	code, out := f.run(t, operator, "y", args...)
 	require.Equal(t, cli.ExitSuccess, code, out)
 	compareOutput(t, name, script+"----\n"+out)

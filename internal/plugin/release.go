@@ -74,7 +74,11 @@ func (s *session) changeNode(
 	if err != nil {
 		return err
 	}
-	if shown.isDone {
+	switch {
+	case shown.isDone && flags.dryRun:
+		s.printScript(shown.effects, nil)
+		return nil
+	case shown.isDone:
 		fmt.Fprintln(s.Out, strings.Join(shown.effects, "\n"))
 		return nil
 	}
