@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
@@ -87,7 +88,7 @@ func (s *session) status(ctx context.Context, format reportFormat) error {
 // printStatus prints the status of a state.
 func printStatus(out io.Writer, state report.State, format reportFormat) error {
 	status := report.NewStatus(state)
-	return format.write(out, status, func(w io.Writer) error { return writeStatus(w, status, state.Now) })
+	return format.write(out, status, func(w io.Writer) error { return writeStatus(w, status, state) })
 }
 
 // watchStatus prints the status again whenever an object of it changes. The end of the context ends
@@ -184,10 +185,10 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// writeStatus writes the status for people.
-func writeStatus(w io.Writer, status report.Status, now time.Time) error {
+// writeStatus writes the status of a state for people.
+func writeStatus(w io.Writer, status report.Status, state report.State) error {
 	if len(status.Clusters) == 0 {
-		if _, err := fmt.Fprintln(w, "No agent has found etcd on a node."); err != nil {
+		if _, err := fmt.Fprintln(w, describeNoClusters(state.Nodes)); err != nil {
 			return err
 		}
 	}
@@ -209,18 +210,41 @@ func writeStatus(w io.Writer, status report.Status, now time.Time) error {
 			})
 		}
 		for _, g := range c.Grants {
-			grants = append(grants, grantRow(c, g, now))
+			grants = append(grants, grantRow(c, g, state.Now))
 		}
 	}
 	holds := [][]string{{"HELD NODE", "AGE", "REASON", "TO RELEASE BY HAND"}}
 	for _, h := range status.Holds {
 		age := "-"
 		if h.Since != nil {
-			age = report.Age(*h.Since, now)
+			age = report.Age(*h.Since, state.Now)
 		}
 		holds = append(holds, []string{h.Node, age, h.Reason, "kubectl holdfast release " + h.Node})
 	}
 	return errors.Join(writeSections(w, clusters, members, grants, holds), writeWarnings(w, status.Warnings))
+}
+
+// describeNoClusters describes a state without an EtcdCluster. An agent that finds etcd labels its
+// Node at once. The leader of the webhook creates an EtcdCluster when a Node announces a member,
+// which requires that a server has identified itself.
+func describeNoClusters(nodes []corev1.Node) string {
+	var found []string
+	missing := "no server has identified itself"
+	for i := range nodes {
+		n := &nodes[i]
+		if !observation.IsLabelled(n) {
+			continue
+		}
+		found = append(found, n.Name)
+		if n.Annotations[observation.AnnouncementAnnotation] != "" {
+			missing = "the webhook has not created an EtcdCluster yet"
+		}
+	}
+	if len(found) == 0 {
+		return "No agent has found etcd on a node."
+	}
+	return fmt.Sprintf("etcd was found on %s, but %s: kubectl holdfast why %s",
+		observation.Plural(len(found), "node"), missing, slices.Min(found))
 }
 
 func grantRow(c report.ClusterStatus, g report.GrantStatus, now time.Time) []string {
