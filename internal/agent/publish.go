@@ -59,8 +59,10 @@ type clusterProbe struct {
 
 // clusterReport is the state of the node's entry in one EtcdCluster.
 type clusterReport struct {
-	inputs        probeInputs // of the latest probe
-	number        int         // of the latest probe
+	inputs        probeInputs  // of the latest probe
+	number        int          // of the latest probe
+	startedAt     time.Time    // of the latest probe
+	listed        clusterProbe // the latest complete result
 	nextHeartbeat time.Time
 	retryAt       time.Time   // zero if nothing failed
 	publishRetry  *loop.Retry // while the entry cannot be written
@@ -160,12 +162,15 @@ func (r *clusterReporter) startIfDue(
 	now := time.Now()
 	p.heartbeat = !now.Before(report.nextHeartbeat)
 	isRetry := !report.retryAt.IsZero() && !now.Before(report.retryAt)
-	if p.heartbeat || isRetry || !reflect.DeepEqual(p.inputs, report.inputs) {
+	isOutdated := report.listedOthers(p.inputs.list)
+	recheckAt := report.startedAt.Add(listInterval)
+	if p.heartbeat || isRetry || isOutdated && !now.Before(recheckAt) || !reflect.DeepEqual(p.inputs, report.inputs) {
 		p.number = report.number + 1
 		if !probes.TryGo(func() error { r.probe(ctx, p); return nil }) {
 			return publishInterval // A probe that ends makes room, and wakes the reporter.
 		}
-		report.inputs, report.number, report.retryAt = p.inputs, p.number, time.Time{}
+		report.inputs, report.number, report.startedAt, report.retryAt = p.inputs, p.number, now, time.Time{}
+		isOutdated = false // Its result decides.
 		if p.heartbeat {
 			report.nextHeartbeat = now.Add(jittered(publishInterval))
 		}
@@ -174,7 +179,25 @@ func (r *clusterReporter) startIfDue(
 	if !report.retryAt.IsZero() {
 		next = min(next, report.retryAt.Sub(now))
 	}
+	if isOutdated {
+		next = min(next, recheckAt.Sub(now))
+	}
 	return max(next, 0)
+}
+
+// listedOthers reports whether the latest probe has ended, and found other members than the local
+// server stores now. A member that joins and leaves between two reads of the stored list does not
+// change it, but the probe may have found it.
+func (r *clusterReport) listedOthers(stored []v1alpha1.MemberStatus) bool {
+	if stored == nil || r.listed.number != r.number || len(r.listed.observation.Members) == 0 {
+		return false
+	}
+	isListed := map[v1alpha1.MemberID]bool{}
+	for _, m := range r.listed.observation.Members {
+		isListed[m.ID] = true
+	}
+	isOther := func(m v1alpha1.MemberStatus) bool { return !isListed[m.ID] }
+	return len(stored) != len(isListed) || slices.ContainsFunc(stored, isOther)
 }
 
 // probe observes one cluster and returns the result through the channel, an incomplete one first if
@@ -206,6 +229,9 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 // only.
 func (r *clusterReporter) addResult(p clusterProbe) {
 	report := r.report(p.cluster)
+	if !p.observation.Incomplete && p.number > report.listed.number {
+		report.listed = p
+	}
 	written := report.written
 	isAnswered := p.inputs.clusterUID == written.inputs.clusterUID && p.inputs.nonce == written.inputs.nonce
 	if p.observation.Incomplete && (isAnswered || written.observation.Incomplete) {

@@ -346,6 +346,34 @@ func TestReporterListChange(t *testing.T) {
 	})
 }
 
+// TestReporterBriefMember checks that a member which joined and left between two reads of the
+// stored list, and which a probe found in between, does not stay in the published list.
+func TestReporterBriefMember(t *testing.T) {
+	one := []v1alpha1.MemberStatus{{ID: testMember, Name: "etcd1"}}
+	two := append(one[:1:1], v1alpha1.MemberStatus{ID: "2"})
+	probes, isMember := atomic.Int64{}, atomic.Bool{}
+	runReporter(t, func(context.Context, *reporterFixture) v1alpha1.Observation {
+		probes.Add(1)
+		if isMember.Swap(false) {
+			return v1alpha1.Observation{Linearizable: true, Members: two}
+		}
+		return v1alpha1.Observation{Linearizable: true, Members: one}
+	}, func(f *reporterFixture) {
+		f.list.set(one)
+		f.setCluster("c1", "a")
+		f.wait(10 * time.Second)
+		before := probes.Load()
+		isMember.Store(true)
+		f.setCluster("c1", "b")
+		f.wait(2 * listInterval)
+		published := f.published()
+		require.Equal(t, two, published[len(published)-2].observation.Members)
+		require.Equal(t, one, published[len(published)-1].observation.Members)
+		f.wait(30 * time.Second)
+		require.Equal(t, before+2, probes.Load(), "no probe without a reason")
+	})
+}
+
 // TestNewerResultReplacesWaiting checks that a result which waits for its turn is replaced by a
 // newer one, and that this does not postpone the write.
 func TestNewerResultReplacesWaiting(t *testing.T) {
