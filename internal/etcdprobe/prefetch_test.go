@@ -131,11 +131,21 @@ func TestObserveEarly(t *testing.T) {
 			t.Cleanup(p.Close)
 			require.Equal(t, fakeIdentity().Ref, p.Identify(t.Context(), s.found()).Ref)
 			var early []v1alpha1.Observation
-			got := p.ObserveEarly(t.Context(), s.found(), fakeIdentity(), func(o v1alpha1.Observation) {
-				early = append(early, o)
-			})
-			require.Len(t, early, test.reports)
+			var got v1alpha1.Observation
+			for tries, took := 0, time.Hour; took >= earlyAfter && tries < 20; tries++ {
+				early = nil
+				began := time.Now()
+				got = p.ObserveEarly(t.Context(), s.found(), fakeIdentity(), func(o v1alpha1.Observation) {
+					early = append(early, o)
+				})
+				took = time.Since(began)
+				if test.hanging > 0 {
+					break
+				}
+				// On a busy machine, a healthy member may not be fast enough.
+			}
 			require.False(t, got.Incomplete)
+			require.Len(t, early, test.reports)
 			for _, o := range early {
 				require.True(t, o.Incomplete)
 				require.True(t, o.Linearizable)

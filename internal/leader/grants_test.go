@@ -36,8 +36,7 @@ func registeredAgain(t *testing.T, f *storetest.Fixture) {
 	h.probeTimes(1, 30*time.Second)
 	h.probeTimes(8, time.Minute)
 	require.NotNil(t, storetest.GrantFor(f.Cluster(), old), "eighteen minutes are not enough")
-	h.probeTimes(4, time.Minute)
-	require.Nil(t, storetest.GrantFor(f.Cluster(), old))
+	h.probeUntilEnd(old)
 	require.Contains(t, h.events(), "Settled")
 	decision = h.review(t, f.Request(1))
 	require.True(t, decision.Allowed, decision.Message)
@@ -86,8 +85,7 @@ func memberRemoved(t *testing.T, f *storetest.Fixture) {
 	require.NotNil(t, storetest.GrantFor(c, f.Nodes[0].UID))
 	h.probeTimes(1, 20*time.Second)
 	require.True(t, h.hasGrant(0), "its machine may join again")
-	h.probeTimes(20, time.Minute)
-	require.False(t, h.hasGrant(0))
+	h.probeUntilEnd(f.Nodes[0].UID)
 	c = f.Cluster()
 	require.Equal(t, int64(2), c.Spec.Ledger)
 	require.False(t, h.review(t, f.Request(1)).Allowed, "a cluster of two voters cannot lose any")
@@ -125,8 +123,7 @@ func machineJoinedAgain(t *testing.T, f *storetest.Fixture) {
 	refused("the machine may still be terminated")
 	h.probeTimes(19, time.Minute)
 	refused("nineteen minutes are not enough")
-	h.probeTimes(3, time.Minute)
-	require.Nil(t, storetest.GrantFor(f.Cluster(), old.UID))
+	h.probeUntilEnd(old.UID)
 	decision := h.review(t, f.Request(1))
 	require.True(t, decision.Allowed, decision.Message)
 }
@@ -158,8 +155,9 @@ func heldByFinalizer(t *testing.T, f *storetest.Fixture) {
 	decision := h.review(t, f.Request(1))
 	require.False(t, decision.Allowed, "the machine may still be terminated")
 	require.Contains(t, decision.Message, "it joined again on a machine that may still be removed")
-	h.probeTimes(22, time.Minute)
-	require.Nil(t, storetest.GrantFor(f.Cluster(), old.UID))
+	h.probeTimes(19, time.Minute)
+	require.NotNil(t, storetest.GrantFor(f.Cluster(), old.UID), "nineteen minutes are not enough")
+	h.probeUntilEnd(old.UID)
 	decision = h.review(t, f.Request(1))
 	require.True(t, decision.Allowed, decision.Message)
 }
@@ -193,8 +191,7 @@ func survivingNode(t *testing.T, f *storetest.Fixture) {
 	h.grant(0, 0) // the deletion is allowed again
 	h.probeTimes(3, 30*time.Second)
 	require.True(t, h.hasGrant(0), "a renewed grant starts again")
-	h.probeTimes(6, time.Minute)
-	require.False(t, h.hasGrant(0))
+	h.probeUntilEnd(f.Nodes[0].UID)
 }
 
 // machineEnding keeps a grant as long as a Machine of its Node is being deleted.
@@ -217,8 +214,7 @@ func machineEnding(t *testing.T, f *storetest.Fixture) {
 	require.True(t, h.hasGrant(0), "the machine is about to end")
 	require.False(t, h.hasGrant(1), "the Node still exists, and no machine ends")
 	isEnding.Store(false)
-	h.probeTimes(3, time.Minute)
-	require.False(t, h.hasGrant(0))
+	h.probeUntilEnd(f.Nodes[0].UID)
 }
 
 func settledByHand(t *testing.T, f *storetest.Fixture) {

@@ -122,6 +122,19 @@ func (h *leaderHarness) probeTimes(n int, step time.Duration) {
 	}
 }
 
+// probeUntilEnd makes the leader probe every minute until the grant of a Node has ended. On a busy
+// machine an agent may answer late, and its series of proofs then begins again.
+func (h *leaderHarness) probeUntilEnd(node types.UID) {
+	h.t.Helper()
+	for range 3 * int(quorum.ResolveMovedAfter/time.Minute) {
+		if storetest.GrantFor(h.Cluster(), node) == nil {
+			return
+		}
+		h.probeTimes(1, time.Minute)
+	}
+	require.Nil(h.t, storetest.GrantFor(h.Cluster(), node))
+}
+
 // bindAll runs the leader until it has bound all three members.
 func (h *leaderHarness) bindAll() *v1alpha1.EtcdCluster {
 	h.t.Helper()
