@@ -112,7 +112,9 @@ func CNIBinDirs() []string { return nodenet.CNIBinDirs() }
 // files, and the states of the awaited units if there are any.
 func (h *Host) Network(ctx context.Context) readiness.Facts {
 	facts := h.network.Facts(ctx)
-	facts.GoingDown, facts.StaysUp, facts.AwaitsLogind = h.shutdown.State(time.Now())
+	s := h.shutdown.State(time.Now())
+	facts.GoingDown, facts.StaysUp, facts.AwaitsLogind, facts.SawShutdown =
+		s.GoingDown, s.StaysUp, s.AwaitsLogind, s.SawShutdown
 	return facts
 }
 

@@ -32,7 +32,9 @@ type ShutdownMonitor struct {
 
 	mu        sync.Mutex // guards what follows
 	goingDown bool
-	inhibitor *os.File
+	// sawShutdown is whether a shutdown has begun since the monitor exists.
+	sawShutdown bool
+	inhibitor   *os.File
 	// lostAt is the time at which the connection to logind was lost. It is zero while
 	// connected.
 	lostAt time.Time
@@ -50,6 +52,7 @@ func (m *ShutdownMonitor) set(goingDown bool) (changed bool) {
 	defer m.mu.Unlock()
 	changed = m.goingDown != goingDown
 	m.goingDown, m.lostAt = goingDown, time.Time{}
+	m.sawShutdown = m.sawShutdown || goingDown
 	return changed
 }
 
@@ -62,18 +65,29 @@ func (m *ShutdownMonitor) setLost(now time.Time) {
 	}
 }
 
-// State returns what is known of the host's shutdown. awaitsLogind is true if logind has not
-// reported yet. All three are false if the state is unknown.
-func (m *ShutdownMonitor) State(now time.Time) (goingDown, staysUp, awaitsLogind bool) {
+// A ShutdownState is what is known of the host's shutdown. At most one of the first three is true,
+// and none if the state is unknown.
+type ShutdownState struct {
+	// GoingDown means that the host is shutting down, StaysUp that it is not, and AwaitsLogind that
+	// logind has not reported yet.
+	GoingDown, StaysUp, AwaitsLogind bool
+	// SawShutdown means that the monitor has seen a shutdown begin. A host that stays up has cancelled
+	// it.
+	SawShutdown bool
+}
+
+// State returns what is known of the host's shutdown.
+func (m *ShutdownMonitor) State(now time.Time) ShutdownState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	s := ShutdownState{SawShutdown: m.sawShutdown}
 	switch {
 	case m.lostAt.IsZero():
-		return m.goingDown, !m.goingDown, false
+		s.GoingDown, s.StaysUp = m.goingDown, !m.goingDown
 	case now.Sub(m.lostAt) < stateLifetime:
-		return m.goingDown, false, !m.goingDown
+		s.GoingDown, s.AwaitsLogind = m.goingDown, !m.goingDown
 	}
-	return false, false, false
+	return s
 }
 
 // setInhibitor replaces and closes the present inhibitor. With nil, it only closes it.
@@ -91,7 +105,7 @@ func (m *ShutdownMonitor) setInhibitor(inhibitor *os.File) error {
 // EndDelay lets a shutdown proceed that State has reported. It does nothing while the host
 // stays up.
 func (m *ShutdownMonitor) EndDelay() error {
-	if goingDown, _, _ := m.State(time.Now()); !goingDown {
+	if !m.State(time.Now()).GoingDown {
 		return nil
 	}
 	if err := m.setInhibitor(nil); err != nil {

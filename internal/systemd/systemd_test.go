@@ -166,10 +166,10 @@ func FuzzUnitFile(f *testing.F) {
 func TestShutdownState(t *testing.T) {
 	now := time.Date(2026, 8, 1, 10, 0, 0, 0, time.UTC)
 	state := func(m *ShutdownMonitor, after time.Duration) string {
-		goingDown, staysUp, pending := m.State(now.Add(after))
+		s := m.State(now.Add(after))
 		return map[[3]bool]string{
 			{true, false, false}: "going down", {false, true, false}: "stays up", {false, false, true}: "pending", {}: "unknown",
-		}[[3]bool{goingDown, staysUp, pending}]
+		}[[3]bool{s.GoingDown, s.StaysUp, s.AwaitsLogind}]
 	}
 	var m ShutdownMonitor
 	m.setLost(now)
@@ -178,6 +178,7 @@ func TestShutdownState(t *testing.T) {
 	require.Equal(t, "unknown", state(&m, stateLifetime), "logind is not awaited without a limit")
 	require.False(t, m.set(false))
 	require.Equal(t, "stays up", state(&m, 0))
+	require.False(t, m.State(now).SawShutdown)
 	require.True(t, m.set(true))
 	require.False(t, m.set(true), "no change")
 	require.Equal(t, "going down", state(&m, time.Hour), "while connected")
@@ -185,6 +186,7 @@ func TestShutdownState(t *testing.T) {
 	require.Equal(t, "going down", state(&m, stateLifetime-time.Second), "the bus ends before the host")
 	require.Equal(t, "unknown", state(&m, stateLifetime), "an unreported cancellation must not hold the node")
 	m.set(false)
+	require.True(t, m.State(now).SawShutdown, "a shutdown that has begun, and was cancelled")
 	m.setLost(now)
 	require.Equal(t, "pending", state(&m, stateLifetime-time.Second))
 }

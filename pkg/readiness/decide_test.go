@@ -286,7 +286,7 @@ func TestKeptTaint(t *testing.T) {
 		f.BootID = boot
 		return f
 	}
-	staysUp := readyFactsWith(func(f *Facts) { f.StaysUp = true })
+	staysUp := readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown = true, true })
 	histories := map[string][]Facts{
 		"open gates":            {in("the-next", readyFacts())},
 		"closed gates":          {in("the-next", closedFacts()), in("the-next", readyFacts())},

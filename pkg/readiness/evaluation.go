@@ -45,7 +45,7 @@ func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluat
 		e.record, e.parseErr = ParseRecord(value)
 	}
 	closedForIt := e.record.State == Held && e.record.Reason == GoingDown && e.record.BootID == f.BootID
-	e.shutdownCancelled = closedForIt && f.StaysUp
+	e.shutdownCancelled = closedForIt && f.StaysUp && f.SawShutdown
 	e.shuttingDown = f.GoingDown || closedForIt && f.AwaitsLogind
 	e.gates = e.evaluateGates()
 	return e

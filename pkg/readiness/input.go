@@ -68,6 +68,10 @@ type Facts struct {
 	GoingDown    bool `json:"goingDown,omitempty"`
 	StaysUp      bool `json:"staysUp,omitempty"`
 	AwaitsLogind bool `json:"awaitsWord,omitempty"`
+	// SawShutdown is true if this agent has seen a shutdown of the host begin. A host that stays up
+	// has cancelled that shutdown. Another agent in the same boot may run after a soft reboot, which
+	// restarts everything but the kernel.
+	SawShutdown bool `json:"-"`
 }
 
 // SubnetFile is flannel's subnet file (/run/flannel/subnet.env). flanneld writes it when it

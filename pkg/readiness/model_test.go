@@ -75,7 +75,7 @@ type modelWriter struct {
 
 func (s modelState) facts() Facts {
 	f := readyFacts()
-	f.BootID, f.GoingDown, f.StaysUp = bootName(s.boot), s.going, !s.going
+	f.BootID, f.GoingDown, f.StaysUp, f.SawShutdown = bootName(s.boot), s.going, !s.going, true
 	if s.member {
 		f.Etcd = Present
 	}

@@ -77,7 +77,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 		"cancelled shutdown": {
 			node(recorded(Held, thisBoot, GoingDown), cordoned, raised, shutdown),
 			func(n *corev1.Node) Decision {
-				return Decide(n, readyFactsWith(func(f *Facts) { f.StaysUp = true }), Policy{}, noon())
+				return Decide(n, readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown = true, true }), Policy{}, noon())
 			},
 		},
 		"leader": {
@@ -165,17 +165,22 @@ func TestShutdown(t *testing.T) {
 // TestShutdownHold follows a hold through a cancelled shutdown, and another through the next
 // boot.
 func TestShutdownHold(t *testing.T) {
+	staysUp := func(sawShutdown bool) Facts {
+		return readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown, f.Subnet.Presence = true, sawShutdown, Absent })
+	}
 	for name, c := range map[string]struct {
 		after Facts
 		held  bool
 	}{
-		"cancelled":               {readyFactsWith(func(f *Facts) { f.StaysUp = true }), false},
-		"cancelled, gates closed": {readyFactsWith(func(f *Facts) { f.StaysUp, f.Subnet.Presence = true, Absent }), false},
-		"agent restarts":          {readyFactsWith(func(f *Facts) { f.AwaitsLogind = true }), true},
-		"no logind, gates open":   {readyFacts(), false},
-		"no logind, gates closed": {closedFacts(), true},
-		"next boot, gates closed": {readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), true},
-		"next boot, gates open":   {readyFactsWith(func(f *Facts) { f.BootID = otherBoot }), false},
+		"cancelled":                 {readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown = true, true }), false},
+		"cancelled, gates closed":   {staysUp(true), false},
+		"soft reboot, gates closed": {staysUp(false), true},
+		"agent restarted":           {readyFactsWith(func(f *Facts) { f.StaysUp = true }), false},
+		"agent restarts":            {readyFactsWith(func(f *Facts) { f.AwaitsLogind = true }), true},
+		"no logind, gates open":     {readyFacts(), false},
+		"no logind, gates closed":   {closedFacts(), true},
+		"next boot, gates closed":   {readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), true},
+		"next boot, gates open":     {readyFactsWith(func(f *Facts) { f.BootID = otherBoot }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := node(recorded(Released, thisBoot, NetworkReady))
