@@ -47,7 +47,7 @@ func drainedNode(t *testing.T, f *storetest.Fixture) {
 	f.ChangeAgents(func() { f.Silent[f.Nodes[0].Name], f.Members[0].Healthy = false, true })
 	h.probeTimes(2, 15*time.Second)
 	require.True(t, h.hasGrant(0), "two proofs, 15 seconds apart")
-	for range 30 { // On a busy machine an agent may answer late, and its series of proofs begins again.
+	for range 30 { // On a busy machine an agent may answer late, and its series begins again.
 		h.probeTimes(1, 15*time.Second)
 		if !h.hasGrant(0) {
 			break
