@@ -275,7 +275,7 @@ func (e holdEvaluation) decideForBoot() Decision {
 	case e.needsHold():
 		return e.startHold(Rebooted)
 	case e.node.DeletionTimestamp != nil:
-		return e.leaveAlone(NotHeld)
+		return e.leaveAlone("")
 	}
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, CordonedByOthers,
 		"not held: the node was already cordoned when it came up from a reboot. When it is uncordoned, it is "+

@@ -165,13 +165,15 @@ func (e holdEvaluation) recordNotHeld(state State, reason string) Decision {
 	return d
 }
 
-// leaveAlone changes nothing but a condition that a hold has left.
+// leaveAlone changes nothing but a condition that a hold has left. The reason is the record's, or
+// empty if the record is from another boot.
 func (e holdEvaluation) leaveAlone(reason string) Decision {
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, NotHeld, notHeldMessage(reason)))
 }
 
-// notHeldMessage depends only on the record. Therefore the condition is not written again in a
-// steady state, and has the same message after a crash.
+// notHeldMessage returns the message for the reason of a record, which is empty if the record is
+// from another boot. It depends on nothing else: so the condition is not written again in a steady
+// state, and has the same message after a crash.
 func notHeldMessage(reason string) string {
 	switch reason {
 	case NetworkReady:
@@ -190,6 +192,7 @@ func notHeldMessage(reason string) string {
 		return "not held: another client removed the cordon or taint while the node was held"
 	case Overdue:
 		return "not held: the hold exceeded its time limit, so the webhook's leader ended it (--on-stuck-hold=release)"
+	case "": // The record is from another boot.
 	}
 	return "not held in this boot"
 }
