@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -206,16 +207,5 @@ func findCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCo
 	return &n.Status.Conditions[at]
 }
 
-// Age returns the time since then, as kubectl prints it: in one or two units.
-func Age(since, now time.Time) string {
-	age := max(0, now.Sub(since))
-	switch {
-	case age < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(age.Seconds()))
-	case age < 3*time.Hour:
-		return fmt.Sprintf("%dm", int(age.Minutes()))
-	case age < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(age.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(age.Hours()/24))
-}
+// Age returns the time since then, as kubectl prints it; a time in the future is 0s.
+func Age(since, now time.Time) string { return duration.HumanDuration(max(0, now.Sub(since))) }
