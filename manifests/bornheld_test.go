@@ -59,7 +59,7 @@ func testBornHeld(t *testing.T, server *apiserver.Server) {
 			if !test.held {
 				require.False(t, node.Spec.Unschedulable)
 				require.NotContains(t, node.Annotations, "holdfast.dev/hold")
-				require.Nil(t, condition(node, corev1.NodeNetworkUnavailable))
+				require.Nil(t, readiness.FindCondition(node, corev1.NodeNetworkUnavailable))
 				return
 			}
 			requireBornHeld(t, node)
@@ -192,13 +192,13 @@ func testNeverSchedulable(t *testing.T, server *apiserver.Server) {
 func requireBornHeld(t *testing.T, node *corev1.Node) {
 	t.Helper()
 	require.True(t, node.Spec.Unschedulable)
-	unavailable := condition(node, corev1.NodeNetworkUnavailable)
+	unavailable := readiness.FindCondition(node, corev1.NodeNetworkUnavailable)
 	require.NotNil(t, unavailable)
 	require.Equal(t, corev1.ConditionTrue, unavailable.Status)
 	require.Equal(t, "HeldByHoldfast", unavailable.Reason)
 	require.Contains(t, unavailable.Message, "spec.nodeName="+node.Name)
 	require.WithinDuration(t, time.Now(), unavailable.LastTransitionTime.Time, time.Minute)
-	require.NotNil(t, condition(node, corev1.NodeReady), "the kubelet's conditions stay")
+	require.NotNil(t, readiness.FindCondition(node, corev1.NodeReady), "the kubelet's conditions stay")
 	record := parsedRecord(t, node)
 	require.Equal(t, readiness.Held, record.State)
 	require.Equal(t, readiness.NewNode, record.Reason)
@@ -253,7 +253,7 @@ func testTaintMode(t *testing.T, server *apiserver.Server, key string) {
 			foreign := func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") }
 			require.Equal(t, c.want, slices.DeleteFunc(slices.Clone(node.Spec.Taints), foreign))
 			require.False(t, node.Spec.Unschedulable, "only people use the cordon")
-			require.Nil(t, condition(node, corev1.NodeNetworkUnavailable))
+			require.Nil(t, readiness.FindCondition(node, corev1.NodeNetworkUnavailable))
 			record := parsedRecord(t, node)
 			require.Equal(t, readiness.Held, record.State)
 			require.Equal(t, key, record.Taint)

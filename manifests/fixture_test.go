@@ -169,15 +169,6 @@ func remove(t *testing.T, server *apiserver.Server, node string) {
 	require.NoError(t, server.Client().CoreV1().Nodes().Delete(ctx, node, metav1.DeleteOptions{}))
 }
 
-func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == kind {
-			return &node.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
 // labels returns a patch of labels.
 func labels(patch string) string { return `{"metadata":{"labels":` + patch + `}}` }
 

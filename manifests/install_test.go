@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // TestInstalled shares one API server among all tests that restore its state.
@@ -93,7 +94,7 @@ func testParameterDeleted(t *testing.T, server *apiserver.Server) {
 			return false
 		}
 		require.NotContains(t, node.Annotations, "holdfast.dev/hold")
-		require.Nil(t, condition(node, corev1.NodeNetworkUnavailable))
+		require.Nil(t, readiness.FindCondition(node, corev1.NodeNetworkUnavailable))
 		return true
 	}, soon, poll)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/agent"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // soon is the time limit for events that take milliseconds on an idle machine.
@@ -222,10 +223,8 @@ func (f fixture) requestObservations(cluster v1alpha1.ClusterID, nonce string, n
 
 // condition returns a condition of a Node, or an empty one.
 func condition(n *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == of {
-			return c
-		}
+	if c := readiness.FindCondition(n, of); c != nil {
+		return *c
 	}
 	return corev1.NodeCondition{}
 }

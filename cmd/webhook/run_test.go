@@ -192,10 +192,9 @@ func TestHoldWatch(t *testing.T) {
 		require.NoError(t, err)
 		record, err := readiness.ParseRecord(released.Annotations[readiness.HoldAnnotation])
 		require.NoError(t, err)
-		for _, condition := range released.Status.Conditions {
-			if condition.Type == corev1.NodeNetworkUnavailable && condition.Status != corev1.ConditionFalse {
-				return false
-			}
+		c := readiness.FindCondition(released, corev1.NodeNetworkUnavailable)
+		if c != nil && c.Status != corev1.ConditionFalse {
+			return false
 		}
 		return !released.Spec.Unschedulable && record.State == readiness.Released && record.Reason == readiness.Overdue
 	}, soon, 50*time.Millisecond)

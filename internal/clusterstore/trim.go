@@ -1,7 +1,6 @@
 package clusterstore
 
 import (
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,11 +74,9 @@ func trimmedStatus(n *corev1.Node, conditions []corev1.NodeCondition) corev1.Nod
 // reportsOfEtcd returns the condition by which the agent reports whether the node holds a member,
 // without its text.
 func reportsOfEtcd(n *corev1.Node) []corev1.NodeCondition {
-	at := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == observation.EtcdMemberCondition
-	})
-	if at < 0 {
+	c := readiness.FindCondition(n, observation.EtcdMemberCondition)
+	if c == nil {
 		return nil
 	}
-	return []corev1.NodeCondition{{Type: observation.EtcdMemberCondition, Status: n.Status.Conditions[at].Status}}
+	return []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
 }

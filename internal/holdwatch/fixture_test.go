@@ -299,10 +299,8 @@ func commandsIn(message string) (lines []string) {
 }
 
 func condition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
-	for _, c := range node.Status.Conditions {
-		if c.Type == kind {
-			return c
-		}
+	if c := readiness.FindCondition(node, kind); c != nil {
+		return *c
 	}
 	return corev1.NodeCondition{}
 }

@@ -3,7 +3,6 @@ package holdwatch
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,10 +52,8 @@ func isUnreported(node *corev1.Node, tracked *trackedNode, check readiness.HoldC
 	if check.Event == nil || check.State == tracked.reported {
 		return false
 	}
-	reason := check.Decision.Reason
-	return !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == readiness.NetworkHeld && reason != "" && c.Reason == reason
-	})
+	reason, c := check.Decision.Reason, readiness.FindCondition(node, readiness.NetworkHeld)
+	return reason == "" || c == nil || c.Reason != reason
 }
 
 // reportHold logs and records the event of a state once.

@@ -62,10 +62,8 @@ const noReport = "NoReport"
 // heldReason returns why the node is held, by its condition. Agents and the leader write it, with
 // one of a few reasons.
 func heldReason(node *corev1.Node) string {
-	for _, c := range node.Status.Conditions {
-		if c.Type == readiness.NetworkHeld && c.Reason != "" {
-			return c.Reason
-		}
+	if c := readiness.FindCondition(node, readiness.NetworkHeld); c != nil && c.Reason != "" {
+		return c.Reason
 	}
 	return noReport
 }

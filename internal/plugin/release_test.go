@@ -217,12 +217,8 @@ func testKeptTaint(t *testing.T, f *changeFixture) {
 
 func requireReleasedByHand(t *testing.T, node *corev1.Node) {
 	t.Helper()
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeNetworkUnavailable {
-			require.Equal(t, corev1.ConditionFalse, c.Status)
-			require.Equal(t, readiness.ReleasedByHand, c.Reason)
-			return
-		}
-	}
-	require.Fail(t, "no condition")
+	c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable)
+	require.NotNil(t, c)
+	require.Equal(t, corev1.ConditionFalse, c.Status)
+	require.Equal(t, readiness.ReleasedByHand, c.Reason)
 }

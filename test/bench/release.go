@@ -261,10 +261,8 @@ func hasReleasedConditions(n *corev1.Node) bool {
 }
 
 func findCondition(n *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == of {
-			return c
-		}
+	if c := readiness.FindCondition(n, of); c != nil {
+		return *c
 	}
 	return corev1.NodeCondition{}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 const (
@@ -167,10 +168,8 @@ func (c *kindCluster) node(t *testing.T, name string) *corev1.Node {
 }
 
 func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
-	for _, c := range n.Status.Conditions {
-		if c.Type == kind {
-			return c
-		}
+	if c := readiness.FindCondition(n, kind); c != nil {
+		return *c
 	}
 	return corev1.NodeCondition{Type: kind, Message: "(no such condition)"}
 }

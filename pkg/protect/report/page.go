@@ -122,7 +122,7 @@ func (s State) protection(n *corev1.Node) Protection {
 }
 
 func conditionOnPage(n *corev1.Node, kind corev1.NodeConditionType) *Condition {
-	c := findCondition(n, kind)
+	c := readiness.FindCondition(n, kind)
 	if c == nil {
 		return nil
 	}

@@ -176,7 +176,7 @@ func (s State) holdStatus(i int) (h HoldStatus, isHeld bool) {
 	if !record.Since.IsZero() {
 		h.Since = &record.Since
 	}
-	if c := findCondition(n, readiness.NetworkHeld); c != nil {
+	if c := readiness.FindCondition(n, readiness.NetworkHeld); c != nil {
 		h.Reason, h.Message = c.Reason, observation.OneLine(c.Message)
 	}
 	return h, true

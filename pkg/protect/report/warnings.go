@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -196,15 +195,6 @@ func memberTitle(m MemberStatus) string {
 		return string(m.ID)
 	}
 	return fmt.Sprintf("%s (%s)", m.Name, m.ID)
-}
-
-// findCondition returns a condition of the Node, nil if it has none of that type.
-func findCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	at := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
-	if at < 0 {
-		return nil
-	}
-	return &n.Status.Conditions[at]
 }
 
 // Age returns the time since then, as kubectl prints it; a time in the future is 0s.
