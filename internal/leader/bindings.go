@@ -191,11 +191,3 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal)
 
 // maxConditionMessage limits the message of a condition, which is part of refusals.
 const maxConditionMessage = 2000
-
-func joinIDs(ids []v1alpha1.MemberID) string {
-	parts := make([]string, len(ids))
-	for i, id := range ids {
-		parts[i] = string(id)
-	}
-	return strings.Join(parts, ", ")
-}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -65,5 +66,5 @@ func (m *breakGlassMemory) tombstoneMessage(g v1alpha1.Grant) string {
 	}
 	return fmt.Sprintf("node %s is gone: %s; the audit log of the API server names the users "+
 		"(verbs patch and delete, nodes, %s, UID %s); %s count as lost until they are removed from etcd or confirmed "+
-		"healthy on a new node", g.Node, how, g.Node, g.NodeUID, joinIDs(g.Members))
+		"healthy on a new node", g.Node, how, g.Node, g.NodeUID, observation.JoinIDs(g.Members, ", "))
 }

@@ -159,7 +159,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 		}
 	}
 	for _, h := range listedHolders(c, index) {
-		members := joinIDs(h.members)
+		members := observation.JoinIDs(h.members, ", ")
 		if !l.needsLabel(h.Node) || (hasNoMemberCondition(h.Node) && s.labelled[h.UID] == members) {
 			continue
 		}

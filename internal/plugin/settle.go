@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -180,12 +181,8 @@ func formatGrants(grants []clusterGrant, now time.Time) string {
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "CLUSTER\tNODE\tUID\tMEMBERS\tALLOWED\tBY\tAGE\tNOT BEFORE\tTHE NODE NOW")
 	for _, g := range grants {
-		ids := make([]string, 0, len(g.Members))
-		for _, id := range g.Members {
-			ids = append(ids, string(id))
-		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.cluster.Name, g.Node, g.NodeUID,
-			strings.Join(ids, ","), g.what(), g.by(), duration.HumanDuration(now.Sub(g.Time.Time)),
+			observation.JoinIDs(g.Members, ","), g.what(), g.by(), duration.HumanDuration(now.Sub(g.Time.Time)),
 			g.Time.Add(quorum.ResolveByHandAfter).UTC().Format(time.RFC3339), g.nodeNow())
 	}
 	_ = w.Flush() // a strings.Builder returns no error
@@ -229,12 +226,8 @@ func (g clusterGrant) nodeNow() string {
 
 // effect describes what follows if the grant ends.
 func (g clusterGrant) effect() string {
-	ids := make([]string, 0, len(g.Members))
-	for _, id := range g.Members {
-		ids = append(ids, string(id))
-	}
 	text := fmt.Sprintf("The grant for node %s ends, and these members of etcd cluster %s count as healthy again if they "+
-		"answer: %s.", g.Node, g.cluster.Name, strings.Join(ids, ", "))
+		"answer: %s.", g.Node, g.cluster.Name, observation.JoinIDs(g.Members, ", "))
 	if g.node == nil || g.node.UID != g.NodeUID {
 		text += " Their bindings to the Node that is gone end as well."
 	}

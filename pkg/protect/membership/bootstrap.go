@@ -3,7 +3,6 @@ package membership
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -213,21 +212,13 @@ func describeCandidates(candidates []candidate, announcers []observation.Announc
 		for _, k := range candidates {
 			isOwn := func(o v1alpha1.Observation) bool { return o.Node == n.Node && o.NodeUID == n.UID }
 			if slices.ContainsFunc(k.lists, isOwn) {
-				has = "lists " + strings.Join(idTexts(k.members), ", ")
+				has = "lists " + observation.JoinIDs(k.members, ", ")
 			}
 		}
 		text += fmt.Sprintf("; node %s %s", n.Node, has)
 	}
 	return text + "; if a Node has no member of this etcd cluster, remove its annotation " +
 		observation.AnnouncementAnnotation
-}
-
-func idTexts(ids []v1alpha1.MemberID) []string {
-	texts := make([]string, len(ids))
-	for i, id := range ids {
-		texts[i] = string(id)
-	}
-	return texts
 }
 
 func nodeUIDs(nodes []observation.AnnouncingNode) []types.UID {

@@ -3,6 +3,8 @@ package observation
 import (
 	"fmt"
 	"strings"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
 // Clip returns a text from another program as one line of at most 160 characters.
@@ -32,4 +34,13 @@ func Plural(n int, thing string) string {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// JoinIDs returns the IDs as text, with the separator between them.
+func JoinIDs(ids []v1alpha1.MemberID, separator string) string {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = string(id)
+	}
+	return strings.Join(texts, separator)
 }

@@ -295,14 +295,10 @@ func joinTitles(members []memberState) string {
 }
 
 func joinIDs(members []v1alpha1.MemberID) string {
-	ids := make([]string, len(members))
-	for i, m := range members {
-		ids[i] = string(m)
+	if len(members) == 1 {
+		return "member " + string(members[0])
 	}
-	if len(ids) == 1 {
-		return "member " + ids[0]
-	}
-	return "members " + strings.Join(ids, ", ")
+	return "members " + observation.JoinIDs(members, ", ")
 }
 
 // distinctNodes returns one binding for each Node, sorted by name.

@@ -152,11 +152,7 @@ func (s State) step(name string, isReplaced bool) Step {
 }
 
 func joinMembers(ids []v1alpha1.MemberID) string {
-	texts := make([]string, len(ids))
-	for i, id := range ids {
-		texts[i] = string(id)
-	}
-	return "member " + strings.Join(texts, " and member ")
+	return "member " + observation.JoinIDs(ids, " and member ")
 }
 
 // after returns the state after the removal of a Node: its members have left and, if they are

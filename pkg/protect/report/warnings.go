@@ -133,15 +133,15 @@ func (s State) observationWarnings(c *v1alpha1.EtcdCluster) []Warning {
 	recent := observation.Recent(c, s.Now)
 	lists, alarms := map[string][]string{}, map[string]bool{}
 	for _, o := range observation.Confirmed(observation.Accepted(recent)) {
-		var ids []string
+		var ids []v1alpha1.MemberID
 		for _, m := range o.Members {
-			ids = append(ids, string(m.ID))
+			ids = append(ids, m.ID)
 			for _, alarm := range m.Alarms {
 				alarms[fmt.Sprintf("member %s of etcd cluster %s has the alarm %s", m.ID, id, alarm)] = true
 			}
 		}
 		slices.Sort(ids)
-		list := strings.Join(ids, ", ")
+		list := observation.JoinIDs(ids, ", ")
 		lists[list] = append(lists[list], o.Node)
 	}
 	for text := range alarms {
