@@ -189,27 +189,27 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 	}
 	need, why, owners := s.needOf(node)
 	obstacle := s.obstacle(node)
-	absent := Missing
+	presence := Missing
 	switch {
 	case need != needed:
-		absent = ""
+		presence = ""
 	case s.closedBecause(node) != "":
-		absent = Closed
+		presence = Closed
 	}
 	switch {
 	case pod == nil && need == needed:
 		if obstacle != "" {
-			return Decision{Action: Wait, Why: obstacle, Presence: absent}
+			return Decision{Action: Wait, Why: obstacle, Presence: presence}
 		}
-		return Decision{Action: Create, Why: why, Presence: absent, Owner: owners[0], On: node}
+		return Decision{Action: Create, Why: why, Presence: presence, Owner: owners[0], On: node}
 	case pod == nil:
 		return Decision{}
 	case pod.DeletionTimestamp != nil && s.Now.Sub(pod.DeletionTimestamp.Time) > terminationLimit:
 		return Decision{
-			Action: Remove, Why: "the pod is being deleted, and no kubelet ends it", Presence: absent, Existing: pod,
+			Action: Remove, Why: "the pod is being deleted, and no kubelet ends it", Presence: presence, Existing: pod,
 		}
 	case pod.DeletionTimestamp != nil:
-		return Decision{Action: Wait, Why: "the pod is being deleted", Presence: absent}
+		return Decision{Action: Wait, Why: "the pod is being deleted", Presence: presence}
 	case need == unneeded:
 		return Decision{Action: Delete, Why: why, Existing: pod}
 	case need == undecided:
@@ -219,14 +219,14 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 	if defect == "" {
 		return Decision{Action: Keep, Why: why, Presence: Present}
 	}
-	if absent == Missing {
-		absent = Defective
+	if presence == Missing {
+		presence = Defective
 	}
 	// Without a new pod, even a defective one is better than none.
 	if obstacle != "" {
-		return Decision{Action: Keep, Why: defect + ", but cannot be replaced: " + obstacle, Presence: absent}
+		return Decision{Action: Keep, Why: defect + ", but cannot be replaced: " + obstacle, Presence: presence}
 	}
-	return Decision{Action: Delete, Why: defect + ", and is replaced", Presence: absent, Existing: pod}
+	return Decision{Action: Delete, Why: defect + ", and is replaced", Presence: presence, Existing: pod}
 }
 
 // A nodeNeed is whether a node needs a guard pod.

@@ -111,7 +111,7 @@ func votersOf(list v1alpha1.Observation) []v1alpha1.MemberID {
 // stateOf returns how one member counts. onNode means that the member is on the node of the
 // request.
 func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
-	member := memberState{MemberStatus: m, status: statusUnproven, node: s.Bindings[m.ID].Node}
+	member := memberState{MemberStatus: m, node: s.Bindings[m.ID].Node}
 	if loss := s.lossOf(m.ID); !onNode && loss.reason != "" {
 		member.status, member.problem, member.node, member.reason = statusLost, loss.problem, loss.node, loss.reason
 		member.isPromotable = m.Learner
@@ -125,30 +125,37 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 		member.isPromotable, member.stillAnswers = m.Learner, s.isAnswering(m.ID)
 		return member
 	}
+	healthy, problem, reason := s.healthOf(m)
 	switch {
-	case !onNode && m.Learner:
+	case onNode:
+		member.status, member.problem, member.isPromotable = statusOnNode, problem, m.Learner
+		// Unread alarms are no statement about this member, and a learner needs no proof.
+		if problem != problemAlarmsUnread && (problem != problemNoProof || !m.Learner) {
+			member.reason = reason
+		}
+	case m.Learner:
 		member.status = statusLearner
-		return member
-	case s.Corrupt[m.ID]:
-		member.problem = problemCorrupt
-		member.reason = "it has the alarm CORRUPT: its data differ from the data of the other members"
-	case m.Name == "":
-		member.problem, member.reason = problemNeverStarted, "it was added, but has never started"
-	case s.proven[m.ID] && !s.AlarmsRead:
-		member.problem = problemAlarmsUnread
-		member.reason = "no agent that answered could read the etcd alarms, so its data may be corrupt"
-	case s.proven[m.ID], onNode && m.Learner:
+	case healthy:
 		member.status = statusHealthy
 	default:
-		member.reason = s.unhealthyReason(m.ID)
-	}
-	if onNode {
-		member.status, member.isPromotable = statusOnNode, m.Learner
-		if member.problem == problemAlarmsUnread {
-			member.reason = ""
-		}
+		member.status, member.problem, member.reason = statusUnproven, problem, reason
 	}
 	return member
+}
+
+// healthOf reports whether a member is proven healthy, and otherwise why not.
+func (s Snapshot) healthOf(m v1alpha1.MemberStatus) (healthy bool, problem healthProblem, reason string) {
+	switch {
+	case s.Corrupt[m.ID]:
+		return false, problemCorrupt, "it has the alarm CORRUPT: its data differ from the data of the other members"
+	case m.Name == "":
+		return false, problemNeverStarted, "it was added, but has never started"
+	case !s.proven[m.ID]:
+		return false, problemNoProof, s.unhealthyReason(m.ID)
+	case !s.AlarmsRead:
+		return false, problemAlarmsUnread, "no agent that answered could read the etcd alarms, so its data may be corrupt"
+	}
+	return true, problemNoProof, ""
 }
 
 // isAnswering reports whether an answer to the probe request contains the member as healthy.

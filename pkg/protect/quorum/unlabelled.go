@@ -29,20 +29,22 @@ func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 			return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, doubtful, r)
 		}
 	}
-	for _, a := range r.Announced {
+	if len(r.Announced) > 0 {
+		a := r.Announced[0]
 		return refuseClusterUnlabelled(a.Cluster, []v1alpha1.MemberID{a.Member}, nil, r)
 	}
 	hasUnlocated := func(c *v1alpha1.EtcdCluster) bool { return len(unlocatedMembersAt(c, r, 2)) > 0 }
-	for _, c := range filterClusters(clusters, hasUnlocated) {
-		members := unlocatedMembersAt(c, r, 2)
-		return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, members, r)
+	if found := filterClusters(clusters, hasUnlocated); len(found) > 0 {
+		members := unlocatedMembersAt(found[0], r, 2)
+		return refuseClusterUnlabelled(observation.ClusterIDOf(found[0]), members, members, r)
 	}
 	if len(r.Unverified) > 0 {
 		return refuseUnlabelled(fmt.Sprintf("an etcd server that has never identified itself "+
 			"(%s)", joinPlaces(r.Unverified)), nil, r)
 	}
-	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return isUnreported(c, r) }) {
-		return refuseUnreported(c, r)
+	unreported := filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return isUnreported(c, r) })
+	if len(unreported) > 0 {
+		return refuseUnreported(unreported[0], r)
 	}
 	return Verdict{
 		Allowed: true, Reason: NothingToProtect, Final: true,
