@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// metrics are the metrics of the etcd path. A nil *metrics counts nothing.
+// metrics are the metrics of the etcd path.
 type metrics struct {
 	scans      prometheus.Histogram
 	unreadable prometheus.Gauge
@@ -60,25 +60,17 @@ func (m *metrics) collectors() []prometheus.Collector {
 
 // observeScan counts a scan of the host.
 func (m *metrics) observeScan(took time.Duration, unreadable int) {
-	if m == nil {
-		return
-	}
 	m.scans.Observe(took.Seconds())
 	m.observeUnreadable(unreadable)
 }
 
 // observeUnreadable counts the places that could not be read.
 func (m *metrics) observeUnreadable(places int) {
-	if m != nil {
-		m.unreadable.Set(float64(places))
-	}
+	m.unreadable.Set(float64(places))
 }
 
 // countServers counts the servers on the host.
 func (m *metrics) countServers(scan evidence.Scan) {
-	if m == nil {
-		return
-	}
 	states := map[string]int{"member": 0, "removed": 0, "unverified": 0, "stopped": 0}
 	for _, f := range scan.Found {
 		switch {
@@ -99,14 +91,10 @@ func (m *metrics) countServers(scan evidence.Scan) {
 
 // observeProbe counts a probe of a cluster.
 func (m *metrics) observeProbe(took time.Duration) {
-	if m != nil {
-		m.probes.Observe(took.Seconds())
-	}
+	m.probes.Observe(took.Seconds())
 }
 
 // countPublished counts an attempt to publish an observation.
 func (m *metrics) countPublished(result string) {
-	if m != nil {
-		m.published.WithLabelValues(result).Inc()
-	}
+	m.published.WithLabelValues(result).Inc()
 }

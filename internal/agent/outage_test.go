@@ -241,7 +241,7 @@ func TestMonotonicClock(t *testing.T) {
 	}
 	s := newEtcdScanner(Config{
 		Etcd: func(context.Context) ([]evidence.Server, []string) { return nil, nil }, Log: discardLog(),
-	}, nil, func() {})
+	}, newMetrics(), func() {})
 	ctx, cancel := context.WithCancel(t.Context())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.run(ctx) })

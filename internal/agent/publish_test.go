@@ -55,7 +55,7 @@ func runReporter(
 		f := &reporterFixture{t: t, logs: logs, elapsed: func() time.Duration { return time.Since(began) }}
 		f.clusterReporter = &clusterReporter{
 			node: testNode, staticPods: true, log: log, wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes),
-			reports: map[v1alpha1.ClusterID]*clusterReport{}, evidence: &latest[evidence.Scan]{},
+			reports: map[v1alpha1.ClusterID]*clusterReport{}, evidence: &latest[evidence.Scan]{}, metrics: newMetrics(),
 			observe: func(
 				ctx context.Context, _ evidence.Server, a evidence.Identity, early func(v1alpha1.Observation),
 			) v1alpha1.Observation {

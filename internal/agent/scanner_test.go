@@ -44,7 +44,7 @@ func runScanner(
 				return found, unread
 			},
 			Identify: identify, Log: log,
-		}, nil, func() { f.notified.Add(1) })
+		}, newMetrics(), func() { f.notified.Add(1) })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1) // has room, because nothing receives if act fails
 		go func() {
