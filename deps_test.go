@@ -19,7 +19,7 @@ const module = "github.com/holdfast-dev/holdfast/"
 
 // arrows contains the permitted imports between the packages of this module, as in the table of
 // docs/architecture.md. A line has a package and the packages that it may import; "*" means
-// all. An indented line continues the line before it. Tests may also import
+// all. An indented line continues the line before it. Each arrow has a user. Tests may also import
 // internal/testenv/..., internal/hosttest, test/spcserver and test/fixture.
 const arrows = `
 api/v1alpha1:
@@ -39,7 +39,7 @@ pkg/protect/report: api/v1alpha1 pkg/departure pkg/protect pkg/protect/evidence 
   pkg/protect/quorum pkg/readiness pkg/spc
 pkg/readiness: pkg/departure
 pkg/spc:
-internal/admission: api/v1alpha1 pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
+internal/admission: pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
   pkg/protect/quorum
 internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum pkg/readiness pkg/spc internal/loop internal/nodepatch
@@ -72,7 +72,7 @@ internal/plugin: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observ
   pkg/protect/report pkg/readiness internal/cli internal/loop internal/nodepatch internal/uninstall
 internal/servingcert: internal/loop
 internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/evidence pkg/protect/observation
-  pkg/protect/quorum pkg/protect pkg/protect/membership pkg/machine internal/admission internal/clusterstore
+  pkg/protect/quorum pkg/protect pkg/machine internal/admission internal/clusterstore
   internal/deletion internal/leader internal/machinehook
 internal/spcapi: internal/loop internal/hostfs pkg/spc
 internal/uninstall: internal/nodepatch pkg/departure pkg/machine pkg/openstack pkg/protect pkg/protect/guard
@@ -133,6 +133,7 @@ func pureImports() []string {
 
 func TestImports(t *testing.T) {
 	graph := allowedImports()
+	used := map[string]bool{} // by package and import
 	for file, imports := range sources(t) {
 		dir, test := path.Dir(file), strings.HasSuffix(file, "_test.go")
 		allowed, known := graph[dir]
@@ -147,6 +148,7 @@ func TestImports(t *testing.T) {
 			switch {
 			case test && mayTestImport(dir, ours):
 			case isOurs:
+				used[dir+" "+ours] = true
 				isAllowed := slices.Contains(allowed, "*") || slices.Contains(allowed, ours) || ours == dir
 				require.True(t, isAllowed, "%s imports %s: no arrow points from %s to %s", file, imported, dir, ours)
 				servesTests := test || isTestEnvironment(dir) || strings.HasPrefix(dir, "test/") || path.Base(dir) == "storetest"
@@ -156,6 +158,16 @@ func TestImports(t *testing.T) {
 			}
 		}
 	}
+	var unused []string
+	for dir, allowed := range graph {
+		for _, imported := range allowed {
+			if imported != "*" && !used[dir+" "+imported] {
+				unused = append(unused, dir+": "+imported)
+			}
+		}
+	}
+	slices.Sort(unused)
+	require.Empty(t, unused, "no file needs these arrows; delete them in deps_test.go and docs/architecture.md")
 }
 
 // TestAgentImports: the packages of the agent import neither the typed client nor

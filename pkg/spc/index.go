@@ -53,7 +53,7 @@ func NewIndex(i *Inventory) *Index {
 		at := len(x.records)
 		x.records = append(x.records, r)
 		x.ids[r.InstanceID] = append(x.ids[r.InstanceID], at)
-		if !r.IsLive() {
+		if !r.isLive() {
 			continue
 		}
 		if id := lastSegment(r.ProviderNodeID); id != "" {
@@ -196,11 +196,11 @@ func (r Record) Phase() Phase {
 	return Other
 }
 
-// IsLive reports whether the machine is neither deleted nor being deleted.
-func (r Record) IsLive() bool { return r.Phase() != Going }
+// isLive reports whether the machine is neither deleted nor being deleted.
+func (r Record) isLive() bool { return r.Phase() != Going }
 
-// HasMachine reports whether the record has a value that only the cloud can have assigned.
-func (r Record) HasMachine() bool {
+// hasMachine reports whether the record has a value that only the cloud can have assigned.
+func (r Record) hasMachine() bool {
 	return r.ProviderNodeID != "" || r.PrivateIP != "" || r.PublicIP != ""
 }
 

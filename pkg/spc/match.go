@@ -117,7 +117,7 @@ func (x *Index) fieldMatches(n *corev1.Node) []fieldMatch {
 }
 
 func (x *Index) isWithoutMachine(at int) bool {
-	return x.records[at].Phase() == Starting && !x.records[at].HasMachine()
+	return x.records[at].Phase() == Starting && !x.records[at].hasMachine()
 }
 
 func providerKeys(n *corev1.Node) []string {
@@ -142,7 +142,7 @@ func (x *Index) explainMissing(n *corev1.Node) Match {
 		for _, r := range x.records {
 			switch {
 			case !claimed.isFor(r):
-			case r.IsLive():
+			case r.isLive():
 				return newConflict("its labels name SPC %s, but the provider ID, the addresses and the name of that record "+
 					"do not match; if the labels belong to another machine, remove them: %s",
 					claimed, removeLabelsCommand(n))

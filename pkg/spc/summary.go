@@ -121,7 +121,7 @@ func Summarize(x *Index, pools []Pool, nodes []*corev1.Node, before Absences, no
 			continue
 		}
 		s.Machines[MachineState{r.Phase(), recordCloudState(r), NodeAbsent}]++
-		if !r.IsLive() {
+		if !r.isLive() {
 			continue
 		}
 		after[r.PK] = absentSince(r, before, now)
@@ -179,7 +179,7 @@ func absentSince(r Record, before Absences, now time.Time) time.Time {
 }
 
 func recordCloudState(r Record) CloudState {
-	if r.HasMachine() {
+	if r.hasMachine() {
 		return CloudMade
 	}
 	return CloudNone

@@ -147,7 +147,7 @@ func HasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
 
 // HasLeftLists is HasLeft for some of the confirmed lists.
 func HasLeftLists(c *v1alpha1.EtcdCluster, confirmed []v1alpha1.Observation, m v1alpha1.MemberID) bool {
-	lists := OfFounders(c, confirmed)
+	lists := ofFounders(c, confirmed)
 	return len(lists) > 0 && !IsBound(c, m) && !IsListedByAny(lists, m)
 }
 
@@ -182,8 +182,8 @@ func IsFounder(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
 	})
 }
 
-// OfFounders returns the observations of founders, or all of them if there is none.
-func OfFounders(c *v1alpha1.EtcdCluster, all []v1alpha1.Observation) []v1alpha1.Observation {
+// ofFounders returns the observations of founders, or all of them if there is none.
+func ofFounders(c *v1alpha1.EtcdCluster, all []v1alpha1.Observation) []v1alpha1.Observation {
 	var found []v1alpha1.Observation
 	for _, o := range all {
 		if IsFounder(c, o) {
@@ -204,7 +204,7 @@ func ListsWith(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) []v1alpha1.Observa
 		_, isListed := FindMember(o, id)
 		return !isListed
 	})
-	return OfFounders(c, lists)
+	return ofFounders(c, lists)
 }
 
 // IsLocated reports whether a binding shows where the member runs. A binding that rests on the
