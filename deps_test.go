@@ -42,19 +42,19 @@ pkg/spc:
 internal/admission: pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
   pkg/protect/quorum
 internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect/evidence pkg/protect/observation
-  pkg/protect/quorum pkg/readiness pkg/spc internal/loop internal/nodepatch
+  pkg/protect/quorum pkg/readiness pkg/spc internal/apiaccess internal/loop internal/nodepatch
 internal/apiaccess:
 internal/cli:
 internal/clusterstore: api/v1alpha1 pkg/departure pkg/protect/observation pkg/protect/quorum pkg/readiness
-  internal/loop
+  internal/apiaccess internal/loop
 internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum internal/clusterstore internal/testenv/apiserver internal/testenv/process
 internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
-  internal/clusterstore internal/loop
+  internal/apiaccess internal/clusterstore internal/loop
 internal/etcdprobe: internal/loop internal/hostfs api/v1alpha1 pkg/protect/evidence
-internal/guardpods: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation internal/clusterstore
-  internal/loop
-internal/holdwatch: internal/loop pkg/readiness internal/nodepatch
+internal/guardpods: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation internal/apiaccess
+  internal/clusterstore internal/loop
+internal/holdwatch: internal/apiaccess internal/loop pkg/readiness internal/nodepatch
 internal/etcddetect: api/v1alpha1 pkg/protect/evidence internal/hostfs internal/systemd
 internal/host: internal/loop pkg/protect/evidence pkg/readiness internal/etcddetect internal/hostfs internal/nodenet
   internal/systemd
@@ -66,8 +66,8 @@ internal/leader: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/p
   pkg/protect/membership internal/clusterstore internal/loop
 internal/loop:
 internal/metricsserver: internal/loop
-internal/machinehook: api/v1alpha1 pkg/machine pkg/protect/observation internal/loop
-internal/nodepatch: pkg/readiness
+internal/machinehook: api/v1alpha1 pkg/machine pkg/protect/observation internal/apiaccess internal/loop
+internal/nodepatch: pkg/readiness internal/apiaccess
 internal/plugin: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation pkg/protect/quorum
   pkg/protect/report pkg/readiness internal/cli internal/loop internal/nodepatch internal/uninstall
 internal/servingcert: internal/loop

@@ -11,9 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -183,7 +183,7 @@ func (l *nodeLoop) currentNode(ctx context.Context) (*corev1.Node, error) {
 		return nil, nil
 	}
 	if l.written != nil && l.written.UID == node.UID && time.Since(l.writtenAt) < preferOwnWrite &&
-		isNewer(l.written, node) {
+		apiaccess.IsNewer(l.written, node) {
 		return l.written, nil
 	}
 	return node, nil
@@ -193,11 +193,6 @@ func (l *nodeLoop) currentNode(ctx context.Context) (*corev1.Node, error) {
 func (l *nodeLoop) isOwnWrite(node *corev1.Node) bool {
 	version, known := l.ownVersion.get()
 	return known && version == node.ResourceVersion
-}
-
-func isNewer(a, b *corev1.Node) bool {
-	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return err == nil && order > 0
 }
 
 // step makes one decision and writes it. It returns whether the Node changed.

@@ -1,5 +1,5 @@
 // Package apiaccess connects the programs of Holdfast to the API server. It has a client
-// configuration, and a small client for core/v1.
+// configuration, a small client for core/v1, and what several programs need to know about objects.
 package apiaccess
 
 import (

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -246,25 +246,13 @@ func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (labelled bool
 	if err == nil {
 		target := &corev1.Node{}
 		target.Name = node.Name
-		err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner(FieldManager))
+		err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
 	}
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), isOtherNode(err):
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apiaccess.IsOtherObject(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("putting the label on node %q: %w", node.Name, err)
 	}
 	return true, nil
-}
-
-// isOtherNode reports whether a patch failed because another Node has the name now: another
-// UID is an invalid change of an immutable field.
-func isOtherNode(err error) bool {
-	var refused *apierrors.StatusError
-	if !errors.As(err, &refused) || refused.ErrStatus.Details == nil {
-		return false
-	}
-	return slices.ContainsFunc(refused.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool {
-		return c.Field == "metadata.uid"
-	})
 }

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -176,7 +176,7 @@ func (r *ProbeRequester) join(c *v1alpha1.EtcdCluster) (p *ProbeRequest, q *prob
 	}
 	if len(q.open) > 0 {
 		last := q.open[len(q.open)-1]
-		if !last.begun && isNewer(c.ResourceVersion, last.read.ResourceVersion) {
+		if !last.begun && apiaccess.IsNewer(c, last.read) {
 			last.read = c
 		}
 		if !last.begun || last.isNewerThan(c, r.interval) {
@@ -316,7 +316,7 @@ func (r *ProbeRequester) replaceNonce(ctx context.Context, c *v1alpha1.EtcdClust
 	r.requests.Inc()
 	written := &v1alpha1.EtcdCluster{}
 	written.Name = c.Name
-	err = r.client.Patch(ctx, written, client.RawPatch(types.JSONPatchType, body), client.FieldOwner(FieldManager))
+	err = r.client.Patch(ctx, written, client.RawPatch(types.JSONPatchType, body), fieldOwner)
 	return written, err
 }
 
@@ -332,7 +332,7 @@ func (p *ProbeRequest) adopt(c *v1alpha1.EtcdCluster) {
 // hasNewerNonce reports whether the nonce of c was first written after the version before was read.
 func hasNewerNonce(c, before *v1alpha1.EtcdCluster) bool {
 	return c.Spec.Nonce != "" && c.Spec.Nonce != before.Spec.Nonce &&
-		isNewer(c.ResourceVersion, before.ResourceVersion)
+		apiaccess.IsNewer(c, before)
 }
 
 // setLatest records a version. The caller holds the lock of the requester.
@@ -358,7 +358,7 @@ func (r *ProbeRequester) addVersion(c *v1alpha1.EtcdCluster) {
 	if q == nil {
 		return
 	}
-	if q.latest == nil || isNewer(c.ResourceVersion, q.latest.ResourceVersion) {
+	if q.latest == nil || apiaccess.IsNewer(c, q.latest) {
 		q.setLatest(c)
 	}
 	q.addVersionLocked(c)
@@ -385,26 +385,15 @@ func (q *probeQueue) addVersionLocked(c *v1alpha1.EtcdCluster) {
 // the lock of the requester. Versions come in any order: some from the informer, some from live
 // reads.
 func (p *ProbeRequest) addVersionLocked(c *v1alpha1.EtcdCluster) {
-	if !isNewer(c.ResourceVersion, p.first.ResourceVersion) {
+	if !apiaccess.IsNewer(c, p.first) {
 		return
 	}
 	if c.Spec.Nonce != "" && !slices.Contains(p.nonces, c.Spec.Nonce) {
 		p.nonces = append(p.nonces, c.Spec.Nonce)
 	}
-	if isNewer(c.ResourceVersion, p.latest.ResourceVersion) {
+	if apiaccess.IsNewer(c, p.latest) {
 		p.latest = c
 	}
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
-
-// isNewer reports whether a is a newer version of an object than b. A version that cannot be
-// compared is not newer.
-func isNewer(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order > 0
-}
-
-// IsNewer reports whether a is a newer version of an object than b. A version that cannot be
-// compared is not newer.
-func IsNewer(a, b *v1alpha1.EtcdCluster) bool { return isNewer(a.ResourceVersion, b.ResourceVersion) }

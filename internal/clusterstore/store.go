@@ -26,12 +26,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// FieldManager is the name under which the webhook writes EtcdClusters and labels.
-const FieldManager = "holdfast-webhook"
+// fieldOwner is the name under which the webhook writes EtcdClusters and labels.
+const fieldOwner = client.FieldOwner(apiaccess.WebhookFieldManager)
 
 // ErrConflict reports that an object changed after the decision that a patch is based on.
 var ErrConflict = errors.New("decided from an older version")
@@ -179,7 +180,7 @@ func (s *Store) LiveCluster(ctx context.Context, name string) (*v1alpha1.EtcdClu
 
 // Create creates an EtcdCluster. The error is the API server's.
 func (s *Store) Create(ctx context.Context, c *v1alpha1.EtcdCluster) error {
-	return s.client.Create(ctx, c, client.FieldOwner(FieldManager))
+	return s.client.Create(ctx, c, fieldOwner)
 }
 
 // Patch applies the operations to the EtcdCluster that c is a version of, and returns the
@@ -191,7 +192,7 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 	}
 	made := &v1alpha1.EtcdCluster{}
 	made.Name = c.Name
-	err = s.client.Patch(ctx, made, client.RawPatch(types.JSONPatchType, body), client.FieldOwner(FieldManager))
+	err = s.client.Patch(ctx, made, client.RawPatch(types.JSONPatchType, body), fieldOwner)
 	switch {
 	case err == nil:
 		s.requester.addVersion(made)
@@ -230,7 +231,7 @@ func (s *Store) PatchStatus(ctx context.Context, c *v1alpha1.EtcdCluster, ops []
 	target := &v1alpha1.EtcdCluster{}
 	target.Name = c.Name
 	return s.client.Status().Patch(ctx, target, client.RawPatch(types.JSONPatchType, body),
-		client.FieldOwner(FieldManager))
+		fieldOwner)
 }
 
 // ApplyStatus applies the fields that status sets, and leaves all others alone. A cluster
@@ -244,7 +245,7 @@ func (s *Store) ApplyStatus(ctx context.Context, name string, status v1alpha1.Et
 	apply.SetGroupVersionKind(v1alpha1.GroupVersion().WithKind("EtcdCluster"))
 	apply.SetName(name)
 	err = s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(apply),
-		client.ForceOwnership, client.FieldOwner(FieldManager))
+		client.ForceOwnership, fieldOwner)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("writing the summary of etcd cluster %s: %w", name, err)
 	}

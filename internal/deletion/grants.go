@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -296,7 +297,7 @@ func requireNode(s observation.NodeState, req quorum.Request) error {
 func newestCluster(batch []*grantRequest) *v1alpha1.EtcdCluster {
 	newest := batch[0].cluster
 	for _, g := range batch[1:] {
-		if clusterstore.IsNewer(g.cluster, newest) {
+		if apiaccess.IsNewer(g.cluster, newest) {
 			newest = g.cluster
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -91,7 +92,8 @@ func (c *Controller) create(ctx context.Context, d guard.Decision) error {
 	if i < 0 {
 		return errNoAgent
 	}
-	_, err = c.Pods.Create(ctx, newPod(d, &agents.Items[i]), metav1.CreateOptions{FieldManager: "holdfast-webhook"})
+	options := metav1.CreateOptions{FieldManager: apiaccess.WebhookFieldManager}
+	_, err = c.Pods.Create(ctx, newPod(d, &agents.Items[i]), options)
 	return err
 }
 

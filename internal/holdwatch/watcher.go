@@ -19,13 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
-
-// FieldManager is the name of the watcher in managedFields.
-const FieldManager = "holdfast-webhook"
 
 // Parameter is the name of the ConfigMap that enables the born-held policy
 // (manifests/components/born-held/policy.yaml).
@@ -100,8 +98,9 @@ func New(o Options) (*Watcher, error) {
 		return nil, err
 	}
 	return &Watcher{
-		options: o, metrics: m, writer: nodepatch.NewWriterAs(FieldManager, o.Nodes), tracked: map[types.UID]*trackedNode{},
-		clock: serverClock{configMaps: o.ConfigMaps},
+		options: o, metrics: m, tracked: map[types.UID]*trackedNode{},
+		writer: nodepatch.NewWriterAs(apiaccess.WebhookFieldManager, o.Nodes),
+		clock:  serverClock{configMaps: o.ConfigMaps},
 	}, nil
 }
 
@@ -273,7 +272,7 @@ func (c *serverClock) read(ctx context.Context, now time.Time) error {
 	}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-clock-"}}
 	created, err := c.configMaps.Create(ctx, object,
-		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: FieldManager})
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: apiaccess.WebhookFieldManager})
 	if err != nil {
 		return fmt.Errorf("reading the API server's time: %w", err)
 	}

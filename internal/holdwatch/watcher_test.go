@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -77,7 +78,7 @@ func testAgentMissing(t *testing.T, f *fixture) {
 	require.True(t, held.Spec.Unschedulable)
 	require.Equal(t, before.Annotations, held.Annotations)
 	require.True(t, slices.ContainsFunc(held.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool {
-		return entry.Manager == FieldManager && entry.Subresource == "status"
+		return entry.Manager == apiaccess.WebhookFieldManager && entry.Subresource == "status"
 	}))
 	require.Equal(t, []string{c.Message}, w.eventMessages("Node n1", readiness.AgentMissing))
 	require.Equal(t, 1, w.metric("holds", "agent_missing"))

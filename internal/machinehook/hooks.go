@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -226,7 +227,7 @@ func (c *Controller) patch(ctx context.Context, m machine.Object, value any) (is
 	if err == nil {
 		client := c.Client.Resource(c.machines.followed()).Namespace(m.Namespace)
 		_, err = client.Patch(ctx, m.Name, types.MergePatchType, body,
-			metav1.PatchOptions{FieldManager: "holdfast-webhook"})
+			metav1.PatchOptions{FieldManager: apiaccess.WebhookFieldManager})
 	}
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -71,24 +71,13 @@ func (w *Writer) applyPatch(ctx context.Context, name string, patch Patch) (*cor
 	}
 	options := metav1.PatchOptions{FieldManager: w.manager}
 	node, err := w.nodes.Patch(ctx, name, patch.Type, patch.Body, options, subresources...)
-	if isOtherNode(err) {
+	if apiaccess.IsOtherObject(err) {
 		err = newConflict(name, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("patching node %q: %w", name, err)
 	}
 	return node, nil
-}
-
-// isOtherNode reports whether the patch was planned for an earlier Node of this name. The API
-// server calls that an invalid change of the UID. The Writer returns it as a conflict.
-func isOtherNode(err error) bool {
-	var status *apierrors.StatusError
-	if !errors.As(err, &status) || status.ErrStatus.Details == nil {
-		return false
-	}
-	isUID := func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }
-	return slices.ContainsFunc(status.ErrStatus.Details.Causes, isUID)
 }
 
 func newConflict(name string, cause error) error {
@@ -123,7 +112,7 @@ func hasOnlyStatusChanged(a, b *corev1.Node) bool {
 func Send(node string, patches []Patch, send func(Patch) error) error {
 	for _, p := range patches {
 		err := send(p)
-		if isOtherNode(err) {
+		if apiaccess.IsOtherObject(err) {
 			err = newConflict(node, err)
 		}
 		if err != nil {

@@ -110,7 +110,7 @@ type breakGlassChange struct {
 // removesLabel reports whether the label must be removed for the deletion, because the API server
 // would call the webhook, which does not answer.
 func (b breakGlassChange) removesLabel() bool {
-	return b.verdict.Reason == noAnswer && b.node.Labels[observation.EtcdMemberLabel] == "true"
+	return b.verdict.Reason == noAnswer && observation.IsLabelled(b.node)
 }
 
 // plan returns what is written and shown.
