@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -34,7 +33,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r *review) answer {
 	live, err := h.node(ctx, r.node.Name)
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
-		return answerCannotRead(r.node.Name, err)
+		return answerCannotRead("Node", r.node.Name, err)
 	case err != nil || live.UID != r.node.UID:
 		return answerGone(*r)
 	case r.needsNoReview(live):
@@ -80,7 +79,7 @@ func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 		return undecided(*r, decision, err).withProblem(problem)
 	case err != nil:
 		why := fmt.Sprintf("holdfast cannot read its EtcdClusters: %v", err)
-		a := allowUndecided(http.StatusServiceUnavailable, notKnown, why)
+		a := h.otherNodeEntry().fallback.answer(http.StatusServiceUnavailable, notKnown, why)
 		a.err = err
 		return a
 	}
@@ -91,11 +90,9 @@ func answerGone(r review) answer {
 	if r.isDrain() {
 		return allowUnguarded(nodeGone)
 	}
-	a := refuse(nodeGone, fmt.Sprintf(
+	return refuse(http.StatusConflict, nodeGone, fmt.Sprintf(
 		"Node %q with UID %s no longer exists. Check with `kubectl get node %s`; nothing was allowed.",
 		r.node.Name, r.node.UID, r.node.Name))
-	a.code = http.StatusConflict
-	return a
 }
 
 // needsNoReview reports whether the Node is already being deleted, so that its deletion needs no
@@ -130,35 +127,16 @@ func undecided(r review, d quorum.Decision, err error) answer {
 	return a
 }
 
-// answerCannotRead refuses because the Node cannot be read.
-func answerCannotRead(node string, err error) answer {
+// answerCannotRead refuses because an object cannot be read.
+func answerCannotRead(kind, name string, err error) answer {
 	return answerCannotDecide(fmt.Sprintf(
-		"Node %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.", node, err))
+		"%s %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.", kind, name, err))
 }
 
 func answerCannotDecide(message string) answer {
-	a := refuse(quorum.CannotDecide, message)
-	a.code = http.StatusServiceUnavailable
-	return a
+	return refuse(http.StatusServiceUnavailable, quorum.CannotDecide, message)
 }
 
-func refuse(reason quorum.Reason, message string) answer {
-	return answer{Decision: quorum.Decision{Reason: reason, Message: message}, code: http.StatusForbidden}
-}
-
-// refuseUndecided is the fallback of the entry that fails closed.
-func refuseUndecided(code int32, reason quorum.Reason, why string) answer {
-	a := refuse(reason, why+". Until this is resolved, deletions of nodes with the label "+
-		observation.EtcdMemberLabel+" are refused.")
-	a.code, a.isFallback, a.isNodeUnconfirmed = code, true, true
-	return a
-}
-
-// allowUndecided is the fallback of the entry that fails open.
-func allowUndecided(_ int32, reason quorum.Reason, why string) answer {
-	warning := why + ". The node does not have the label " + observation.EtcdMemberLabel + ", so its deletion is allowed."
-	return answer{
-		Decision:   quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}},
-		isFallback: true, isNodeUnconfirmed: true,
-	}
+func refuse(code int32, reason quorum.Reason, message string) answer {
+	return answer{Decision: quorum.Decision{Reason: reason, Message: message}, code: code}
 }

@@ -71,12 +71,12 @@ func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 	case apierrors.IsNotFound(err):
 		// The answer that the API server would give. An allowed eviction could reach a guard pod that
 		// is created in the meantime.
-		a := refuse(guardGone, fmt.Sprintf("pod %q in namespace %s does not exist", r.pod, r.namespace))
-		a.code, a.isRoutine, a.isNodeUnconfirmed = http.StatusNotFound, true, true
+		why := fmt.Sprintf("pod %q in namespace %s does not exist", r.pod, r.namespace)
+		a := refuse(http.StatusNotFound, guardGone, why)
+		a.isRoutine, a.isNodeUnconfirmed = true, true
 		return a
 	case err != nil:
-		a := answerCannotDecide(fmt.Sprintf("Pod %q cannot be read: %v. Try again; if the problem persists, "+
-			"check that the API server answers.", r.pod, err))
+		a := answerCannotRead("Pod", r.pod, err)
 		a.isNodeUnconfirmed = true
 		return retriable(a)
 	case pod.Spec.NodeName == "" || r.pod != guard.Name(pod.Spec.NodeName):
@@ -94,7 +94,7 @@ func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answe
 	case apierrors.IsNotFound(err):
 		return allowUnguarded(nodeGone)
 	case err != nil:
-		a := answerCannotRead(node, err)
+		a := answerCannotRead("Node", node, err)
 		a.isNodeUnconfirmed = true
 		return a
 	case live.DeletionTimestamp != nil:
@@ -115,15 +115,4 @@ func retriable(a answer) answer {
 		a.code = http.StatusTooManyRequests
 	}
 	return a
-}
-
-// refuseUndecidedEviction is the fallback of the entry for evictions. A review that is not about an
-// eviction will not become one if it is tried again.
-func refuseUndecidedEviction(code int32, reason quorum.Reason, why string) answer {
-	a := refuse(reason, why+". Until this is resolved, evictions of guard pods are refused.")
-	a.code, a.isFallback, a.isNodeUnconfirmed = code, true, true
-	if code == http.StatusBadRequest {
-		return a
-	}
-	return retriable(a)
 }

@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -165,10 +166,8 @@ type entry struct {
 	subject string
 	parse   func(req admissionv1.AdmissionRequest) (review, error)
 	// decide decides. It sets the Node of a review that does not name one.
-	decide func(ctx context.Context, r *review) answer
-	// fallback returns the answer if no decision is possible: to a review that cannot be parsed,
-	// or after a panic.
-	fallback func(code int32, reason quorum.Reason, why string) answer
+	decide   func(ctx context.Context, r *review) answer
+	fallback fallback
 	// rejectBusy answers a request above the limit of the entry.
 	rejectBusy func(w http.ResponseWriter, body []byte)
 }
@@ -176,23 +175,55 @@ type entry struct {
 func (h *Handler) etcdNodeEntry() entry {
 	return entry{
 		path: EtcdNodePath, deadline: etcdNodeDeadline, subject: deletionOfNode,
-		parse: parseNode, decide: h.decideEtcdNode, fallback: refuseUndecided, rejectBusy: refuseBusy,
+		parse: parseNode, decide: h.decideEtcdNode, rejectBusy: refuseBusy,
+		fallback: fallback{consequence: "Until this is resolved, deletions of nodes with the label " +
+			observation.EtcdMemberLabel + " are refused."},
 	}
 }
 
 func (h *Handler) otherNodeEntry() entry {
 	return entry{
 		path: NodePath, deadline: nodeDeadline, subject: deletionOfNode,
-		parse: parseNode, decide: h.decideOtherNode, fallback: allowUndecided, rejectBusy: deferBusy,
+		parse: parseNode, decide: h.decideOtherNode, rejectBusy: deferBusy,
+		fallback: fallback{allows: true, consequence: "The node does not have the label " +
+			observation.EtcdMemberLabel + ", so its deletion is allowed."},
 	}
 }
 
 func (h *Handler) evictionEntry() entry {
 	return entry{
 		path: EvictionPath, deadline: evictionDeadline, subject: "eviction of a pod",
-		parse: parseEviction, decide: h.decideEviction,
-		fallback: refuseUndecidedEviction, rejectBusy: refuseBusyEviction,
+		parse: parseEviction, decide: h.decideEviction, rejectBusy: refuseBusyEviction,
+		fallback: fallback{
+			isRetriable: true, consequence: "Until this is resolved, evictions of guard pods are refused.",
+		},
 	}
+}
+
+// A fallback is how an entry answers if no decision is possible: to a review that cannot be parsed,
+// or after a panic.
+type fallback struct {
+	// allows is true for an entry that fails open.
+	allows bool
+	// isRetriable is true if a refusal tells the client to try again, unless the review cannot be
+	// parsed: it could not be the next time either.
+	isRetriable bool
+	// consequence is the last sentence of the answer.
+	consequence string
+}
+
+// answer returns the answer. The code is that of a refusal.
+func (f fallback) answer(code int32, reason quorum.Reason, why string) answer {
+	text := why + ". " + f.consequence
+	a := refuse(code, reason, text)
+	if f.allows {
+		a = answer{Decision: quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{text}}}
+	}
+	a.isFallback, a.isNodeUnconfirmed = true, true
+	if f.isRetriable && code != http.StatusBadRequest {
+		return retriable(a)
+	}
+	return a
 }
 
 // handle answers one review in all cases, and records the answer.
@@ -203,7 +234,8 @@ func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) ad
 	r, err := e.parse(req.AdmissionRequest)
 	var a answer
 	if err != nil {
-		a = e.fallback(http.StatusBadRequest, badReview, fmt.Sprintf("this review is not about the %s: %v", e.subject, err))
+		why := fmt.Sprintf("this review is not about the %s: %v", e.subject, err)
+		a = e.fallback.answer(http.StatusBadRequest, badReview, why)
 	} else {
 		a = h.decide(ctx, e, &r)
 	}
@@ -220,7 +252,7 @@ func (h *Handler) decide(ctx context.Context, e entry, r *review) (a answer) {
 		if p := recover(); p != nil {
 			h.log.Error("panic during a review",
 				"node", r.node.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			a = e.fallback(http.StatusInternalServerError, panicked,
+			a = e.fallback.answer(http.StatusInternalServerError, panicked,
 				"holdfast failed with an internal error; see the log of the Holdfast webhook, and report the error")
 		}
 	}()

@@ -20,10 +20,14 @@ import (
 // machineDeadline is shorter than the timeout of the entry, 10 s.
 const machineDeadline = 8 * time.Second
 
+// machineEntry returns the entry for machines. It is for all machines of the cluster, so it fails
+// open.
 func (h *Handler) machineEntry() entry {
 	return entry{
 		path: MachinePath, deadline: machineDeadline, subject: "deletion of a Machine or NodeClaim", parse: parseMachine,
-		decide: h.decideMachine, fallback: allowMachineUndecided, rejectBusy: deferBusy,
+		decide: h.decideMachine, rejectBusy: deferBusy,
+		fallback: fallback{allows: true, consequence: "Holdfast does not know whether this machine has a node with etcd, " +
+			"so its deletion is allowed."},
 	}
 }
 
@@ -58,9 +62,9 @@ func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
 func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string) {
 	began := time.Now()
 	e := h.machineEntry()
-	e.fallback = refuseUndecided
+	e.fallback = fallback{consequence: "The hook stays until this is resolved."}
 	e.decide = func(ctx context.Context, r *review) answer {
-		return h.decideNodesOf(ctx, r, h.liveNodes, refuseUndecided)
+		return h.decideNodesOf(ctx, r, h.liveNodes, e.fallback)
 	}
 	r := review{node: &corev1.Node{}, machine: &m, user: user, isLast: true}
 	a := h.decide(ctx, e, &r)
@@ -78,18 +82,18 @@ func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 		return alreadyDeleting()
 	}
 	// The Nodes come from the cache, so that machines without a Node cost no request.
-	return h.decideNodesOf(ctx, r, h.nodes, allowMachineUndecided)
+	return h.decideNodesOf(ctx, r, h.nodes, h.machineEntry().fallback)
 }
 
 // decideNodesOf decides about a machine: every Node for which the object stands must be allowed to
 // go. Two Nodes may have the provider ID of one machine. The fallback answers if the Nodes are not
 // known. The last Node that the answer is about becomes that of the review.
 func (h *Handler) decideNodesOf(
-	ctx context.Context, r *review, list nodeLister, fallback func(int32, quorum.Reason, string) answer,
+	ctx context.Context, r *review, list nodeLister, unknown fallback,
 ) answer {
 	nodes, err := list(ctx)
 	if err != nil {
-		a := fallback(http.StatusServiceUnavailable, notKnown, "holdfast cannot list the nodes")
+		a := unknown.answer(http.StatusServiceUnavailable, notKnown, "holdfast cannot list the nodes")
 		a.err = err
 		return a
 	}
@@ -140,7 +144,7 @@ func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node)
 		case a.Reason != nodeGone:
 			return a, node
 		case ctx.Err() != nil:
-			a = answerCannotRead(node.Name, context.Cause(ctx))
+			a = answerCannotRead("Node", node.Name, context.Cause(ctx))
 			a.isNodeUnconfirmed = true
 			return a, node
 		}
@@ -167,14 +171,4 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 		a.isFallback, a.isNodeUnconfirmed = true, true
 	}
 	return a
-}
-
-// allowMachineUndecided is the fallback of the entry for machines. The entry is for all machines
-// of the cluster, so it fails open.
-func allowMachineUndecided(_ int32, reason quorum.Reason, why string) answer {
-	warning := why + ". Holdfast does not know whether this machine has a node with etcd, so its deletion is allowed."
-	return answer{
-		Decision:   quorum.Decision{Allowed: true, Reason: reason, Warnings: []string{warning}},
-		isFallback: true, isNodeUnconfirmed: true,
-	}
 }

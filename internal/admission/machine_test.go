@@ -303,8 +303,7 @@ func TestReviewMachine(t *testing.T) {
 		},
 		"no cache": {
 			cacheErr: errors.New("not synced"),
-			message: "holdfast cannot list the nodes. Until this is resolved, deletions of nodes with the label " +
-				"holdfast.dev/etcd-member are refused.",
+			message:  "holdfast cannot list the nodes. The hook stays until this is resolved.",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
