@@ -114,7 +114,7 @@ func decided(d quorum.Decision) answer {
 	return a
 }
 
-// undecided refuses after an error, also if the reviewer returned no refusal: its interface does
+// undecided refuses after an error, even if the reviewer returned no refusal: its interface does
 // not promise one.
 func undecided(r review, d quorum.Decision, err error) answer {
 	message := d.Message

@@ -221,7 +221,7 @@ func (s *Store) view(
 // live like that of any other.
 func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
 	if len(observation.Unlocated(c)) == 0 {
-		return nil, nil // The usual case. It spares comparing the addresses of all nodes.
+		return nil, nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
 	nodes, err := s.CachedNodes(ctx)
 	if err != nil {

@@ -182,7 +182,7 @@ func overrideOf(uid types.UID, until time.Time) string {
 	return fmt.Sprintf(`{"uid":%q,"until":%q,"reason":"the host burns"}`, uid, until.UTC().Format(time.RFC3339))
 }
 
-// TestTombstoneMessage tells what is known about a deletion that no review saw.
+// TestTombstoneMessage checks the text about a deletion that no review saw.
 func TestTombstoneMessage(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	g := v1alpha1.Grant{Node: "w1", NodeUID: "u1", Members: []v1alpha1.MemberID{"a"}}

@@ -56,7 +56,7 @@ func (m *breakGlassMemory) of(uid types.UID) (b quorum.BreakGlass, isKnown bool)
 	return b, isKnown
 }
 
-// tombstoneMessage tells what is known about a Node that is gone although no review allowed its
+// tombstoneMessage describes what is known about a Node that is gone although no review allowed its
 // deletion. A break-glass override explains that, but its annotation names no user.
 func (m *breakGlassMemory) tombstoneMessage(g v1alpha1.Grant) string {
 	how := "its deletion was not reviewed, for example because the webhook did not answer"

@@ -115,7 +115,7 @@ func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]obs
 // possibleNodes returns the Nodes where the members may run that are not located, by the cache.
 func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 	if len(observation.Unlocated(c)) == 0 {
-		return nil // The usual case. It spares comparing the addresses of all nodes.
+		return nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
 	var all []observation.AnnouncingNode
 	for _, entry := range n {
@@ -192,7 +192,7 @@ type listedHolder struct {
 // leader labels such a Node once for the members that are listed there.
 func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 	if len(observation.Unlocated(c)) == 0 {
-		return nil // The usual case. It spares comparing the addresses of all nodes.
+		return nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
 	all := []*v1alpha1.EtcdCluster{c}
 	var found []listedHolder

@@ -47,7 +47,7 @@ func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error)
 }
 
 // Ending returns why the machine of a grant is about to end without another request, or an empty
-// string. The provider ID in the grant identifies the machine also if its Node is gone. An object
+// string. The provider ID in the grant identifies the machine even if its Node is gone. An object
 // that cannot be read may be about to end. Ending reads the API server, because a cache may be
 // older than the grant.
 func (c *Controller) Ending(ctx context.Context, g v1alpha1.Grant) string {

@@ -43,7 +43,7 @@ const (
 )
 
 // An Authorizer admits the clients that may get Path: RBAC must allow them the verb get on that
-// non-resource URL. Every other request is refused, also if the API server does not answer.
+// non-resource URL. Every other request is refused, even if the API server does not answer.
 type Authorizer struct {
 	api     rest.Interface
 	answers *cache.LRUExpireCache

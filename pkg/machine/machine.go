@@ -167,7 +167,7 @@ const (
 //
 // A Machine that is being deleted without the annotation does not get it: its machine may be about
 // to end already, or the end was allowed. One that has the annotation keeps it until its end is
-// reviewed, also if no node with etcd is known: the review knows best, and it is the last one.
+// reviewed, even if no node with etcd is known: the review knows best, and it is the last one.
 func PlanHook(o Object, hasEtcd bool) HookStep {
 	switch {
 	case o.Kind != KindMachine:

@@ -60,8 +60,8 @@ func TestDrainedNode(t *testing.T) {
 			Ref: evidence.MemberRef{Cluster: quorumtest.ClusterID, Member: "a"},
 		},
 	}}}
-	message := func(world *quorumtest.Cluster) string {
-		in := protect.Inputs{Node: "w1", UID: "u1", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{*world.Cluster}}
+	message := func(cluster *quorumtest.Cluster) string {
+		in := protect.Inputs{Node: "w1", UID: "u1", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{*cluster.Cluster}}
 		return protect.Assess(scan, in).Message
 	}
 	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }

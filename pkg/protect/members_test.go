@@ -44,7 +44,7 @@ func TestRemovedMemberWithData(t *testing.T) {
 	removed := func() *quorumtest.Cluster { return quorumtest.Voters(3).Removed(0).Unbound(0) }
 	rejoined := quorumtest.Voters(4).Removed(0).Unbound(0).Unbound(3).Unhealthy(1)
 	for name, c := range map[string]struct {
-		world     *quorumtest.Cluster
+		cluster   *quorumtest.Cluster
 		found     evidence.FoundServer
 		isAllowed bool
 	}{
@@ -54,15 +54,15 @@ func TestRemovedMemberWithData(t *testing.T) {
 		"possible rejoin": {rejoined, unanswered(unitServer()), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := requestAfter(t, scanOf(c.found), refs("a"), *c.world.Cluster)
-			r = requestAfter(t, scanOf(c.found), r.Announced, *c.world.Cluster)
+			r := requestAfter(t, scanOf(c.found), refs("a"), *c.cluster.Cluster)
+			r = requestAfter(t, scanOf(c.found), r.Announced, *c.cluster.Cluster)
 			require.True(t, r.Labelled)
-			involved := quorum.Select([]*v1alpha1.EtcdCluster{c.world.Cluster}, r)
+			involved := quorum.Select([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, r)
 			if len(involved) == 0 {
 				require.False(t, c.isAllowed, quorum.RefuseUnattributed(r).Message)
 				return
 			}
-			v := quorum.Decide(c.world.View, r)
+			v := quorum.Decide(c.cluster.View, r)
 			require.Equal(t, c.isAllowed, v.Allowed, v.Message)
 		})
 	}
@@ -77,7 +77,7 @@ func TestH19RemovedBeforeRestart(t *testing.T) {
 	otherCluster := leftover
 	otherCluster.Stored = &evidence.MemberRef{Cluster: "fff", Member: "a"}
 	for name, c := range map[string]struct {
-		world     *quorumtest.Cluster
+		cluster   *quorumtest.Cluster
 		found     evidence.FoundServer
 		announced []evidence.MemberRef
 		isAllowed bool
@@ -94,11 +94,11 @@ func TestH19RemovedBeforeRestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := requestAfter(t, scanOf(removedServer(unitServer())), refs("a"), *removed.Cluster)
 			require.False(t, r.Labelled)
-			r = requestAfter(t, scanOf(c.found), r.Announced, *c.world.Cluster)
+			r = requestAfter(t, scanOf(c.found), r.Announced, *c.cluster.Cluster)
 			require.True(t, r.Labelled)
 			require.Equal(t, c.announced, r.Announced)
-			isAssigned := len(quorum.RefuseUndecidable([]*v1alpha1.EtcdCluster{c.world.Cluster}, r)) == 0
-			require.Equal(t, c.isAllowed, isAssigned && quorum.Decide(c.world.View, r).Allowed)
+			isAssigned := len(quorum.RefuseUndecidable([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, r)) == 0
+			require.Equal(t, c.isAllowed, isAssigned && quorum.Decide(c.cluster.View, r).Allowed)
 		})
 	}
 }
@@ -275,7 +275,7 @@ func TestHasNoMemberOf(t *testing.T) {
 func TestF30Awaited(t *testing.T) {
 	cluster := func() *quorumtest.Cluster { return quorumtest.Voters(3).Silent(0) }
 	for name, c := range map[string]struct {
-		world   *quorumtest.Cluster
+		cluster *quorumtest.Cluster
 		unknown []string
 		want    string
 		not     string
@@ -298,7 +298,7 @@ func TestF30Awaited(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := Assess(evidence.Scan{Unknown: c.unknown}, Inputs{
 				Node: "w1", UID: "u1", ClustersKnown: true, Protected: true, Announced: refs("a"),
-				Clusters: []v1alpha1.EtcdCluster{*c.world.Cluster},
+				Clusters: []v1alpha1.EtcdCluster{*c.cluster.Cluster},
 			})
 			require.Equal(t, MemberPresent, p.Membership)
 			require.Contains(t, p.Message, c.want)

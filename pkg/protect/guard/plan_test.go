@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// world is a cluster of three voters on the nodes n1 to n3. Only n1 has its Node in the state; it
-// has a guard pod.
-type world struct {
+// A fixture is a cluster of three voters on the nodes n1 to n3. Only n1 has its Node in the state;
+// it has a guard pod.
+type fixture struct {
 	State
 	cluster *v1alpha1.EtcdCluster
 	node    *corev1.Node
@@ -25,23 +25,23 @@ type world struct {
 }
 
 // A change is what is different in a test.
-type change = func(*world)
+type change = func(*fixture)
 
 func by(changes ...change) []change { return changes }
 
 func noon() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
 
-func newWorld() *world {
-	w := &world{
+func newFixture() *fixture {
+	f := &fixture{
 		cluster: newCluster("c1", 3, "n1", "n2", "n3"),
 		node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: "n1", UID: "uid-n1", Labels: map[string]string{observation.EtcdMemberLabel: "true"},
 		}},
 	}
-	w.pod = newPod("n1", "uid-n1", "uid-c1")
-	w.Clusters, w.Now = []*v1alpha1.EtcdCluster{w.cluster}, noon()
-	w.Nodes, w.Pods = []*corev1.Node{w.node}, []*corev1.Pod{w.pod}
-	return w
+	f.pod = newPod("n1", "uid-n1", "uid-c1")
+	f.Clusters, f.Now = []*v1alpha1.EtcdCluster{f.cluster}, noon()
+	f.Nodes, f.Pods = []*corev1.Node{f.node}, []*corev1.Pod{f.pod}
+	return f
 }
 
 func newCluster(name string, voters int32, nodes ...string) *v1alpha1.EtcdCluster {
@@ -64,22 +64,24 @@ func newPod(node, uid, owner string) *corev1.Pod {
 	}
 }
 
-func withoutPod(w *world)  { w.Pods = nil }
-func withoutNode(w *world) { w.Nodes = nil }
-func cordoned(w *world)    { w.node.Spec.Unschedulable = true }
-func unbound(w *world)     { w.cluster.Spec.Members = w.cluster.Spec.Members[1:] }
-func failed(w *world)      { w.pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} }
+func withoutPod(f *fixture)  { f.Pods = nil }
+func withoutNode(f *fixture) { f.Nodes = nil }
+func cordoned(f *fixture)    { f.node.Spec.Unschedulable = true }
+func unbound(f *fixture)     { f.cluster.Spec.Members = f.cluster.Spec.Members[1:] }
+func failed(f *fixture)      { f.pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"} }
 
 func tainted(key string) change {
-	return func(w *world) { w.node.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}} }
+	return func(f *fixture) {
+		f.node.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
+	}
 }
 
 func granted(reason v1alpha1.GrantReason) change {
-	return func(w *world) { w.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: reason}} }
+	return func(f *fixture) { f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Reason: reason}} }
 }
 
 func secondCluster(voters int32) change {
-	return func(w *world) { w.Clusters = append(w.Clusters, newCluster("c2", voters, "n1")) }
+	return func(f *fixture) { f.Clusters = append(f.Clusters, newCluster("c2", voters, "n1")) }
 }
 
 func TestPlan(t *testing.T) {
@@ -158,11 +160,11 @@ func TestPlan(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
+			f := newFixture()
 			for _, apply := range test.change {
-				apply(w)
+				apply(f)
 			}
-			plan := Plan(w.State)
+			plan := Plan(f.State)
 			if test.want == "" {
 				require.Empty(t, plan)
 				return
@@ -178,38 +180,38 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func oneVoter(w *world)       { *w.cluster.Status.Voters = 1 }
-func votersUnknown(w *world)  { w.cluster.Status.Voters = nil }
-func deleting(w *world)       { w.node.DeletionTimestamp = new(metav1.NewTime(noon())) }
-func later(w *world)          { w.Now = noon().Add(terminationLimit + time.Second) }
-func podDeleted(w *world)     { w.pod.DeletionTimestamp = new(metav1.NewTime(noon())) }
-func oldGrant(w *world)       { w.cluster.Spec.Grants[0].NodeUID = "uid-older" }
-func paced(w *world)          { w.NotBefore = map[string]time.Time{"n1": noon().Add(time.Second)} }
-func optedOut(w *world)       { w.node.Labels[NodeLabel] = Never }
-func optedIn(w *world)        { w.node.Labels[NodeLabel] = "always" }
-func switchedOff(w *world)    { w.Off = true }
-func unlabelled(w *world)     { w.node.Labels = nil }
-func withoutCluster(w *world) { w.Clusters = nil }
-func newNode(w *world)        { w.node.UID = "uid-new" }
-func rebound(w *world)        { w.cluster.Spec.Members[0].NodeUID = "uid-new" }
-func noAnnotation(w *world)   { w.pod.Annotations = nil }
-func noLabel(w *world)        { w.pod.Labels = nil }
-func noOwner(w *world)        { w.pod.OwnerReferences = nil }
-func noController(w *world)   { w.pod.OwnerReferences[0].Controller = nil }
-func otherOwner(w *world)     { w.pod.OwnerReferences[0].UID = "uid-other" }
-func otherImage(w *world)     { w.pod.Spec.Containers = []corev1.Container{{Image: "example.org/other"}} }
-func completed(w *world)      { w.pod.Status.Phase = corev1.PodSucceeded }
-func otherNode(w *world)      { w.pod.Spec.NodeName = "n2" }
-func noNode(w *world)         { w.pod.Spec.NodeName = "" }
-func otherName(w *world)      { w.pod.Name = "copy-of-n1" }
-func ownMark(w *world) {
-	w.Departures = w.Departures.Add(departure.ForAWhile, "example.com/reboot")
-	tainted("example.com/reboot")(w)
+func oneVoter(f *fixture)       { *f.cluster.Status.Voters = 1 }
+func votersUnknown(f *fixture)  { f.cluster.Status.Voters = nil }
+func deleting(f *fixture)       { f.node.DeletionTimestamp = new(metav1.NewTime(noon())) }
+func later(f *fixture)          { f.Now = noon().Add(terminationLimit + time.Second) }
+func podDeleted(f *fixture)     { f.pod.DeletionTimestamp = new(metav1.NewTime(noon())) }
+func oldGrant(f *fixture)       { f.cluster.Spec.Grants[0].NodeUID = "uid-older" }
+func paced(f *fixture)          { f.NotBefore = map[string]time.Time{"n1": noon().Add(time.Second)} }
+func optedOut(f *fixture)       { f.node.Labels[NodeLabel] = Never }
+func optedIn(f *fixture)        { f.node.Labels[NodeLabel] = "always" }
+func switchedOff(f *fixture)    { f.Off = true }
+func unlabelled(f *fixture)     { f.node.Labels = nil }
+func withoutCluster(f *fixture) { f.Clusters = nil }
+func newNode(f *fixture)        { f.node.UID = "uid-new" }
+func rebound(f *fixture)        { f.cluster.Spec.Members[0].NodeUID = "uid-new" }
+func noAnnotation(f *fixture)   { f.pod.Annotations = nil }
+func noLabel(f *fixture)        { f.pod.Labels = nil }
+func noOwner(f *fixture)        { f.pod.OwnerReferences = nil }
+func noController(f *fixture)   { f.pod.OwnerReferences[0].Controller = nil }
+func otherOwner(f *fixture)     { f.pod.OwnerReferences[0].UID = "uid-other" }
+func otherImage(f *fixture)     { f.pod.Spec.Containers = []corev1.Container{{Image: "example.org/other"}} }
+func completed(f *fixture)      { f.pod.Status.Phase = corev1.PodSucceeded }
+func otherNode(f *fixture)      { f.pod.Spec.NodeName = "n2" }
+func noNode(f *fixture)         { f.pod.Spec.NodeName = "" }
+func otherName(f *fixture)      { f.pod.Name = "copy-of-n1" }
+func ownMark(f *fixture) {
+	f.Departures = f.Departures.Add(departure.ForAWhile, "example.com/reboot")
+	tainted("example.com/reboot")(f)
 }
 
-func grantedElsewhere(w *world) {
-	secondCluster(1)(w)
-	w.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: w.node.UID, Reason: v1alpha1.GrantDeletion}}
+func grantedElsewhere(f *fixture) {
+	secondCluster(1)(f)
+	f.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Reason: v1alpha1.GrantDeletion}}
 }
 
 func TestPresence(t *testing.T) {
@@ -237,11 +239,11 @@ func TestPresence(t *testing.T) {
 		"on another node":               {by(otherNode, withoutNode), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld()
+			f := newFixture()
 			for _, apply := range test.change {
-				apply(w)
+				apply(f)
 			}
-			plan := Plan(w.State)
+			plan := Plan(f.State)
 			require.Len(t, plan, 1)
 			require.Equal(t, test.want, plan[0].Presence, plan[0].Why)
 		})
@@ -250,15 +252,15 @@ func TestPresence(t *testing.T) {
 
 // TestPlanOfSeveral checks the order, and that a copy of a guard pod does not hide the missing one.
 func TestPlanOfSeveral(t *testing.T) {
-	w := newWorld()
+	f := newFixture()
 	for _, name := range []string{"n3", "n2"} {
-		w.Nodes = append(w.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}})
+		f.Nodes = append(f.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}})
 	}
-	copied := w.pod.DeepCopy()
+	copied := f.pod.DeepCopy()
 	copied.Spec.NodeName, copied.Name = "n1", Name("n2")
-	w.Pods = append(w.Pods, copied)
+	f.Pods = append(f.Pods, copied)
 	var got []string
-	for _, d := range Plan(w.State) {
+	for _, d := range Plan(f.State) {
 		got = append(got, d.Pod+" "+string(d.Action))
 	}
 	require.Equal(t, []string{

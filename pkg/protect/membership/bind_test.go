@@ -73,7 +73,7 @@ func TestBind(t *testing.T) {
 	reborn := nodes(3)
 	reborn[0].UID = "u1-again"
 	for name, c := range map[string]struct {
-		world   *quorumtest.Cluster
+		cluster *quorumtest.Cluster
 		nodes   []observation.AnnouncingNode
 		want    string
 		refused []string
@@ -126,14 +126,14 @@ func TestBind(t *testing.T) {
 		"left an unconfirmed list":      {three().Removed(0).Unconfirmed(0, 1, 2), nodes(3), unchanged, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := c.world.Cluster.DeepCopy()
-			bindings, refused := membership.Bind(c.world.Cluster, c.nodes, c.world.Nonces, quorumtest.Noon())
+			before := c.cluster.Cluster.DeepCopy()
+			bindings, refused := membership.Bind(c.cluster.Cluster, c.nodes, c.cluster.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))
 			require.Len(t, refused, len(c.refused), "%q", refused)
 			for i, words := range c.refused {
 				require.Contains(t, refused[i].String(), words)
 			}
-			require.Equal(t, before, c.world.Cluster, "the argument must not change")
+			require.Equal(t, before, c.cluster.Cluster, "the argument must not change")
 		})
 	}
 }
@@ -215,33 +215,33 @@ func TestUnbindNeedsSecondList(t *testing.T) {
 // wiped: its agent has no server left through which it could publish a second list. Neither its
 // word nor the list of the other observer frees the node alone.
 func TestF30EmptiedHost(t *testing.T) {
-	world := func() *quorumtest.Cluster {
+	cluster := func() *quorumtest.Cluster {
 		w := quorumtest.Voters(3).Unbound(2).Silent(0)
 		w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
 		return w
 	}
-	stale := world().RemovedFrom(1, 0).Emptied(0)
-	other := world().RemovedFrom(1, 0).Emptied(0)
+	stale := cluster().RemovedFrom(1, 0).Emptied(0)
+	other := cluster().RemovedFrom(1, 0).Emptied(0)
 	other.Observer(0).NodeUID = "u1-before"
 	third := quorumtest.Voters(3).RemovedFrom(1, 0).Silent(0, 2).Emptied(0)
 	for name, c := range map[string]struct {
-		world *quorumtest.Cluster
-		nodes int
-		want  string
+		cluster *quorumtest.Cluster
+		nodes   int
+		want    string
 	}{
-		"emptied, one list":                       {world().RemovedFrom(1, 0).Emptied(0), 2, "b=u2"},
+		"emptied, one list":                       {cluster().RemovedFrom(1, 0).Emptied(0), 2, "b=u2"},
 		"emptied, one list, third agent silent":   {third, 3, "b=u2 c=u3"},
-		"one list, and the host says nothing":     {world().RemovedFrom(1, 0), 2, "a=u1 b=u2"},
-		"emptied, still listed":                   {world().Emptied(0), 2, "a=u1 b=u2"},
+		"one list, and the host says nothing":     {cluster().RemovedFrom(1, 0), 2, "a=u1 b=u2"},
+		"emptied, still listed":                   {cluster().Emptied(0), 2, "a=u1 b=u2"},
 		"emptied, old list":                       {stale.Silent(1), 2, "a=u1 b=u2"},
-		"emptied, unconfirmed list":               {world().RemovedFrom(1, 0).Emptied(0).Unconfirmed(1), 2, "a=u1 b=u2"},
+		"emptied, unconfirmed list":               {cluster().RemovedFrom(1, 0).Emptied(0).Unconfirmed(1), 2, "a=u1 b=u2"},
 		"an earlier Node of the name was emptied": {other, 2, "a=u1 b=u2"},
-		"another host is emptied":                 {world().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
+		"another host is emptied":                 {cluster().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := quorumtest.Nodes(c.nodes)
 			nodes[0].Announced = nil // Otherwise a binding that has ended would be made again.
-			bindings, _ := membership.Bind(c.world.Cluster, nodes, c.world.Nonces, quorumtest.Noon())
+			bindings, _ := membership.Bind(c.cluster.Cluster, nodes, c.cluster.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))
 		})
 	}

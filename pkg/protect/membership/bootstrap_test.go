@@ -188,7 +188,7 @@ func TestF22FirstPublisher(t *testing.T) {
 		return w
 	}
 	for name, c := range map[string]struct {
-		world   *quorumtest.Cluster
+		cluster *quorumtest.Cluster
 		nodes   []observation.AnnouncingNode
 		want    string
 		refused string
@@ -212,7 +212,7 @@ func TestF22FirstPublisher(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bindings, refused := membership.Bind(c.world.Cluster, c.nodes, c.world.Nonces, quorumtest.Noon())
+			bindings, refused := membership.Bind(c.cluster.Cluster, c.nodes, c.cluster.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings), "%v", refused)
 			for _, b := range bindings {
 				require.Equal(t, v1alpha1.BasisBootstrap, b.Basis)

@@ -74,8 +74,8 @@ func TestDistinctServers(t *testing.T) {
 		return w
 	}
 	for name, c := range map[string]struct {
-		world *quorumtest.Cluster
-		want  []v1alpha1.MemberID
+		cluster *quorumtest.Cluster
+		want    []v1alpha1.MemberID
 	}{
 		"healthy":                     {mixedCluster(), quorumtest.IDs("d", "e")},
 		"the member is dead":          {mixedCluster().Everywhere(0, unhealthy), nil},
@@ -99,7 +99,7 @@ func TestDistinctServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var others []v1alpha1.MemberID
-			for _, d := range membership.DistinctServers(c.world.View, quorumtest.Nodes(3)) {
+			for _, d := range membership.DistinctServers(c.cluster.View, quorumtest.Nodes(3)) {
 				if d.MemberID == "a" {
 					others = d.Others
 				}

@@ -16,8 +16,8 @@ import (
 
 // A leaderProbe is what the leader finds in one probe of a drained node.
 type leaderProbe struct {
-	after time.Duration // since the grant
-	world *quorumtest.Cluster
+	after   time.Duration // since the grant
+	cluster *quorumtest.Cluster
 }
 
 // resolveAfter returns the answer of Resolve at the last of the probes at node w1.
@@ -25,19 +25,19 @@ func resolveAfter(g v1alpha1.Grant, probes []leaderProbe) (isResolved bool, why 
 	var r membership.NodeReturn
 	for _, l := range probes {
 		now := quorumtest.Noon().Add(l.after)
-		r = r.Next(l.world.View, g, now)
-		isResolved, why = membership.Resolve(l.world.View, g, membership.ResolveEvidence{
-			Now: now, Node: l.world.Nodes[g.Node], Return: r,
+		r = r.Next(l.cluster.View, g, now)
+		isResolved, why = membership.Resolve(l.cluster.View, g, membership.ResolveEvidence{
+			Now: now, Node: l.cluster.Nodes[g.Node], Return: r,
 		})
 	}
 	return isResolved, why
 }
 
-// every10s returns probes at the same world.
-func every10s(from time.Duration, n int, world *quorumtest.Cluster) []leaderProbe {
+// every10s returns probes of the same cluster.
+func every10s(from time.Duration, n int, cluster *quorumtest.Cluster) []leaderProbe {
 	probes := make([]leaderProbe, n)
 	for i := range probes {
-		probes[i] = leaderProbe{from + time.Duration(i)*10*time.Second, world}
+		probes[i] = leaderProbe{from + time.Duration(i)*10*time.Second, cluster}
 	}
 	return probes
 }
@@ -170,16 +170,16 @@ func TestDeletionOfReturnedNode(t *testing.T) {
 
 // A renewed grant needs new proofs.
 func TestDrainedAgain(t *testing.T) {
-	world := quorumtest.Voters(3)
+	cluster := quorumtest.Voters(3)
 	g := quorumtest.DrainGrantFor(0)
 	var r membership.NodeReturn
 	for i := range 5 {
-		r = r.Next(world.View, g, quorumtest.Noon().Add(time.Duration(i)*10*time.Second))
+		r = r.Next(cluster.View, g, quorumtest.Noon().Add(time.Duration(i)*10*time.Second))
 	}
 	g.Time.Time = quorumtest.Noon().Add(45 * time.Second)
 	now := quorumtest.Noon().Add(50 * time.Second)
-	e := membership.ResolveEvidence{Now: now, Node: node("u1"), Return: r.Next(world.View, g, now)}
-	isResolved, why := membership.Resolve(world.View, g, e)
+	e := membership.ResolveEvidence{Now: now, Node: node("u1"), Return: r.Next(cluster.View, g, now)}
+	isResolved, why := membership.Resolve(cluster.View, g, e)
 	require.False(t, isResolved, why)
 }
 
@@ -198,12 +198,12 @@ func TestF37DrainedNodeGone(t *testing.T) {
 
 	again := quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.UID = "u1-again" })
 	require.Len(t, membership.Tombstones(again.View), 1)
-	for name, world := range map[string]*quorumtest.Cluster{
+	for name, cluster := range map[string]*quorumtest.Cluster{
 		"there":    quorumtest.Voters(3).Drained(0),
 		"not read": quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.Known = false }),
 		"deleted":  quorumtest.Voters(3).Granted(0).State(0, quorumtest.Gone),
 	} {
-		require.Empty(t, membership.Tombstones(world.View), name)
+		require.Empty(t, membership.Tombstones(cluster.View), name)
 	}
 
 	removed := quorumtest.Voters(3).Removed(0).State(0, quorumtest.Gone)
@@ -220,8 +220,8 @@ func TestDrainedCombinations(t *testing.T) {
 	for bits := range 1 << 6 {
 		is := func(bit int) bool { return bits&(1<<bit) != 0 }
 		known, present, deleting, cordoned, marked, proven := is(0), is(1), is(2), is(3), is(4), is(5)
-		world := quorumtest.Voters(3)
-		world.State(0, func(n *observation.NodeState) {
+		cluster := quorumtest.Voters(3)
+		cluster.State(0, func(n *observation.NodeState) {
 			n.Known, n.Deleting, n.Cordoned = known, deleting, cordoned
 			if !present {
 				n.UID = ""
@@ -231,10 +231,10 @@ func TestDrainedCombinations(t *testing.T) {
 			}
 		})
 		if !proven {
-			world.Unhealthy(0)
+			cluster.Unhealthy(0)
 		}
 		for _, g := range []v1alpha1.Grant{quorumtest.DrainGrantFor(0), oldDeletionAfterDrain()} {
-			isResolved, why := resolveAfter(g, every10s(0, 400, world))
+			isResolved, why := resolveAfter(g, every10s(0, 400, cluster))
 			want := known && present && !deleting && !cordoned && !marked && proven
 			require.Equal(t, want, isResolved, "known %t, present %t, deleting %t, cordoned %t, marked %t, proven %t: %s",
 				known, present, deleting, cordoned, marked, proven, why)

@@ -50,7 +50,7 @@ func TestResolve(t *testing.T) {
 	atFive, atTen := noon.Add(5*time.Minute), noon.Add(10*time.Minute)
 	deleting := observation.NodeState{Known: true, UID: "u1", Deleting: true}
 	for name, c := range map[string]struct {
-		world      *quorumtest.Cluster
+		cluster    *quorumtest.Cluster
 		after      time.Duration
 		node       observation.NodeState
 		since      time.Time
@@ -157,7 +157,7 @@ func TestResolve(t *testing.T) {
 			if strings.HasPrefix(name, "F56") {
 				g.Addresses = nil
 			}
-			isResolved, why := membership.Resolve(c.world.View, g, e)
+			isResolved, why := membership.Resolve(c.cluster.View, g, e)
 			require.Equal(t, c.isResolved, isResolved, why)
 			require.Contains(t, why, c.why)
 		})
@@ -234,8 +234,8 @@ func TestTombstones(t *testing.T) {
 	lost := []v1alpha1.Grant{grant("u2", "w2", "b")}
 	unlisted := []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: quorumtest.IDs("b")}}
 	for name, c := range map[string]struct {
-		world *quorumtest.Cluster
-		want  []v1alpha1.Grant
+		cluster *quorumtest.Cluster
+		want    []v1alpha1.Grant
 	}{
 		"all there":                   {quorumtest.Voters(3), nil},
 		"gone":                        {gone(1), lost},
@@ -254,9 +254,9 @@ func TestTombstones(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := c.world.Cluster.DeepCopy()
-			require.Equal(t, c.want, membership.Tombstones(c.world.View))
-			require.Equal(t, before, c.world.Cluster, "the argument must not change")
+			before := c.cluster.Cluster.DeepCopy()
+			require.Equal(t, c.want, membership.Tombstones(c.cluster.View))
+			require.Equal(t, before, c.cluster.Cluster, "the argument must not change")
 		})
 	}
 }

@@ -21,7 +21,7 @@ const maxBreakGlassDuration = time.Hour
 // A BreakGlass is the value of BreakGlassAnnotation. It allows the deletion of one Node whatever
 // the verdict.
 type BreakGlass struct {
-	// UID is the UID of the Node. It prevents that the annotation applies to a later Node.
+	// UID is the UID of the Node. It prevents the annotation from applying to a later Node.
 	UID    types.UID `json:"uid"`
 	Until  time.Time `json:"until"`
 	Reason string    `json:"reason"`

@@ -20,8 +20,11 @@
 // neither as good news nor as the absence of a member.
 //
 // The input is in request.go and view.go, the result in verdict.go. The code follows the order
-// above: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go. The texts are in
-// explain.go and steps.go. The rules for drains are in drain.go, those for Nodes without the label
-// in unlabelled.go, and those for the override in breakglass.go. docs/verdict.md lists every rule
-// with its tests.
+// above: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go. The rules for drains are
+// in drain.go, those for Nodes without the label in unlabelled.go, and those for the override in
+// breakglass.go. docs/verdict.md lists every rule with its tests.
+//
+// A text that follows from one rule is next to that rule. The texts about the arithmetic and its
+// members are in explain.go, and the steps of a refusal in steps.go. summary.go describes a cluster
+// without a request.
 package quorum

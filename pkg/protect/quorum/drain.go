@@ -51,7 +51,7 @@ func (s Snapshot) isDrained(m memberState) bool {
 	})
 }
 
-// drainedStep tells how a drained node comes back. n is the state of its Node, which exists.
+// drainedStep explains how a drained node comes back. n is the state of its Node, which exists.
 func (t requestTarget) drainedStep(g v1alpha1.Grant, n observation.NodeState, tally memberTally) string {
 	members := joinTitles(t.lostBy(g, tally))
 	count := "counts"

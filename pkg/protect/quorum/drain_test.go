@@ -25,12 +25,12 @@ func TestF36NotDraining(t *testing.T) {
 		"other Node now": {func(n *observation.NodeState) { n.UID = "u1-again" }, quorum.QuorumKept},
 	} {
 		t.Run(name, func(t *testing.T) {
-			world := quorumtest.Voters(3).State(0, c.change)
-			v := quorum.Decide(world.View, quorumtest.Drain(0))
+			cluster := quorumtest.Voters(3).State(0, c.change)
+			v := quorum.Decide(cluster.View, quorumtest.Drain(0))
 			require.Equal(t, c.want, v.Reason, v.Message)
 			require.Equal(t, c.want == quorum.QuorumKept, v.Allowed)
-			require.True(t, quorum.Decide(world.View, quorumtest.Deletion(0)).Allowed, "a deletion needs no cordon")
-			forced := quorum.Force(world.View, quorumtest.Drain(0))
+			require.True(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Allowed, "a deletion needs no cordon")
+			forced := quorum.Force(cluster.View, quorumtest.Drain(0))
 			require.True(t, forced.Allowed)
 			require.Equal(t, quorumtest.IDs("a"), forced.Members)
 		})
@@ -42,18 +42,18 @@ func TestF33DrainsAndDeletions(t *testing.T) {
 	for voters := 1; voters <= 5; voters++ {
 		for lost := range 1 << voters {
 			for _, isDrained := range []bool{true, false} {
-				world := quorumtest.Voters(voters).State(0, quorumtest.Cordoned)
+				cluster := quorumtest.Voters(voters).State(0, quorumtest.Cordoned)
 				for i := 1; i < voters; i++ {
 					switch {
 					case lost&(1<<i) == 0:
 					case isDrained:
-						world.Drained(i)
+						cluster.Drained(i)
 					default:
-						world.Granted(i)
+						cluster.Granted(i)
 					}
 				}
-				drain := quorum.Decide(world.View, quorumtest.Drain(0))
-				deletion := quorum.Decide(world.View, quorumtest.Deletion(0))
+				drain := quorum.Decide(cluster.View, quorumtest.Drain(0))
+				deletion := quorum.Decide(cluster.View, quorumtest.Deletion(0))
 				require.Equal(t, voters == 1 || deletion.Allowed, drain.Allowed, drain.Message)
 				require.Equal(t, deletion.Members, drain.Members)
 				require.Equal(t, deletion.Healthy, drain.Healthy)

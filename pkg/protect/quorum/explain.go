@@ -30,8 +30,8 @@ func (t requestTarget) keptMessage(tally memberTally) string {
 		observation.ClusterIDOf(t.Cluster), t.Node, tally.quorum, observation.Plural(tally.voters, "voter"), tally.healthy)
 }
 
-// keptWarning tells which members to remove after an allowed deletion. It warns if the next loss
-// breaks quorum, if the member on the node is unhealthy, or if a database is full.
+// keptWarning describes which members to remove after an allowed deletion. It warns if the next
+// loss breaks quorum, if the member on the node is unhealthy, or if a database is full.
 func (t requestTarget) keptWarning(tally memberTally) string {
 	id, onNode := observation.ClusterIDOf(t.Cluster), tally.withStatus(statusOnNode)
 	warnings := []string{t.removeNext(onNode)}
@@ -69,8 +69,9 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 	return strings.Join(warnings, "; ")
 }
 
-// removeNext tells which members to remove after the deletion of the node, before any other member.
-// The list still counts them as voters, so the removal of a healthy member first would cost quorum.
+// removeNext describes which members to remove after the deletion of the node, before any other
+// member. The list still counts them as voters, so the removal of a healthy member first would cost
+// quorum.
 func (t requestTarget) removeNext(onNode []memberState) string {
 	id, titles := observation.ClusterIDOf(t.Cluster), joinTitles(onNode)
 	if t.Drain {
@@ -147,7 +148,7 @@ func (m memberState) location() string {
 	return " on node " + m.node
 }
 
-// description tells how the member counts and why.
+// description describes how the member counts, and why.
 func (m memberState) description() string {
 	detail, until := "", "it is lost"
 	if m.status == statusAway {
@@ -247,7 +248,7 @@ func (s Snapshot) describeObservers() string {
 	return strings.Join(texts, ", ")
 }
 
-// describeAgent tells how the agent on the Node of a binding answered the probe request.
+// describeAgent describes how the agent on the Node of a binding answered the probe request.
 func (s Snapshot) describeAgent(b v1alpha1.Binding) string {
 	if n := s.Nodes[b.Node]; n.Known && n.UID != b.NodeUID {
 		return "it is gone, together with its agent"

@@ -40,7 +40,7 @@ func PossibleNodes(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) 
 	return slices.Compact(found)
 }
 
-// A memberLoss tells why a member counts as lost. Without a reason, the member is not lost.
+// A memberLoss is the reason why a member counts as lost. Without a reason, the member is not lost.
 type memberLoss struct {
 	problem healthProblem
 	node    string

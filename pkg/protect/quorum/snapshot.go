@@ -159,7 +159,7 @@ func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, is
 	return v1alpha1.Observation{}, false
 }
 
-// unhealthyReason returns why no answer proves the member healthy. It also tells whether the
+// unhealthyReason returns why no answer proves the member healthy. It also states whether the
 // agent on the member's own node answered, because only that agent can reach a member that
 // listens on the loopback address.
 func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
@@ -305,7 +305,7 @@ func (s Snapshot) uncorroborated(id v1alpha1.MemberID) string {
 		"confirms that", proofs[0].Node)
 }
 
-// describeNonObserver tells why the observations of a binding's Node do not count.
+// describeNonObserver explains why the observations of a binding's Node do not count.
 func (s Snapshot) describeNonObserver(b v1alpha1.Binding) string {
 	if b.Basis != v1alpha1.BasisDisputed {
 		return fmt.Sprintf("the agent of node %s does not count as an observer: only that node claims member %s",
@@ -321,7 +321,7 @@ func (s Snapshot) describeNonObserver(b v1alpha1.Binding) string {
 		b.Node, b.MemberID, others)
 }
 
-// missingLists tells why no member list counts.
+// missingLists explains why no member list counts.
 func (s Snapshot) missingLists() string {
 	if len(observation.Confirmed(s.Answers)) == 0 {
 		return noConfirmedList
