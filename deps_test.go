@@ -28,7 +28,7 @@ pkg/machine:
 pkg/openstack:
 pkg/protect: api/v1alpha1 pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
-pkg/protect/guard: api/v1alpha1 pkg/departure pkg/protect/observation
+pkg/protect/guard: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation pkg/readiness
 pkg/protect/membership: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
 pkg/protect/observation: api/v1alpha1 pkg/departure pkg/protect/evidence
 pkg/protect/quorum: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation

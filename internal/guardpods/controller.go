@@ -277,6 +277,15 @@ func (c *Controller) cachedState(ctx context.Context) (guard.State, error) {
 			s.Pods, names = append(s.Pods, pod), append(names, pod.Spec.NodeName)
 		}
 	}
+	nodes, err := c.Store.CachedNodes(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, n := range nodes {
+		if observation.IsLabelled(n) {
+			names = append(names, n.Name)
+		}
+	}
 	s.Nodes, err = c.Store.CachedNodesNamed(names)
 	return s, err
 }

@@ -300,6 +300,13 @@ func CordonOwner(n *corev1.Node) string {
 	return ""
 }
 
+// IsCordonOfHold reports whether only a hold of Holdfast cordons the node.
+func IsCordonOfHold(n *corev1.Node) bool {
+	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	e := holdEvaluation{node: n, record: record, recorded: true}
+	return err == nil && record.State == Held && record.Taint == "" && e.isHoldInPlace() && !e.hasKeepCordoned()
+}
+
 // FindCondition returns the condition of this type, or nil.
 func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {

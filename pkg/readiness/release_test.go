@@ -179,8 +179,10 @@ func TestShutdownHold(t *testing.T) {
 		"agent restarts":            {readyFactsWith(func(f *Facts) { f.AwaitsLogind = true }), true},
 		"no logind, gates open":     {readyFacts(), false},
 		"no logind, gates closed":   {closedFacts(), true},
-		"next boot, gates closed":   {readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), true},
-		"next boot, gates open":     {readyFactsWith(func(f *Facts) { f.BootID = otherBoot }), false},
+		"next boot, gates closed": {
+			readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), true,
+		},
+		"next boot, gates open": {readyFactsWith(func(f *Facts) { f.BootID = otherBoot }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := node(recorded(Released, thisBoot, NetworkReady))

@@ -16,7 +16,9 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 const (
@@ -160,11 +162,16 @@ func misplaced(p *corev1.Pod) Decision {
 	return d
 }
 
-// nodeNames returns the names of all Nodes with a bound member or a guard pod.
+// nodeNames returns the names of all Nodes with a bound member, the label of etcd or a guard pod.
 func (s State) nodeNames(pods map[string]*corev1.Pod) []string {
 	var names []string
 	for name := range pods {
 		names = append(names, name)
+	}
+	for _, n := range s.Nodes {
+		if observation.IsLabelled(n) {
+			names = append(names, n.Name)
+		}
 	}
 	for _, c := range s.Clusters {
 		for _, b := range c.Spec.Members {
@@ -188,6 +195,7 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 		return Decision{}
 	}
 	need, why, owners := s.needOf(node)
+	permitted := s.clustersOf(node)
 	obstacle := s.obstacle(node)
 	presence := Missing
 	switch {
@@ -215,7 +223,7 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 	case need == undecided:
 		return Decision{Action: Keep, Why: why, Presence: Present}
 	}
-	defect := defectOf(pod, node, owners)
+	defect := defectOf(pod, node, permitted)
 	if defect == "" {
 		return Decision{Action: Keep, Why: why, Presence: Present}
 	}
@@ -238,7 +246,28 @@ const (
 	needed
 )
 
-// needOf returns whether the node needs a guard pod, why, and the clusters that may own it.
+// clustersOf returns the clusters of which the node has or announces a member: a member that is not
+// bound can be drained away too. A wrong announcement makes only drains of its own node fail.
+func (s State) clustersOf(node *corev1.Node) (found []*v1alpha1.EtcdCluster) {
+	var announced []evidence.MemberRef
+	if observation.IsLabelled(node) { // Without one that can be parsed, only bindings count.
+		announced, _ = observation.ParseAnnouncement(node.Annotations[observation.AnnouncementAnnotation])
+	}
+	for _, c := range s.Clusters {
+		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+			return b.Node == node.Name && b.NodeUID == node.UID
+		})
+		isAnnounced := slices.ContainsFunc(announced, func(ref evidence.MemberRef) bool {
+			return ref.Cluster == observation.ClusterIDOf(c)
+		})
+		if isBound || isAnnounced {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// needOf returns whether the node needs a guard pod, why, and the clusters that may own a new one.
 func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v1alpha1.EtcdCluster) {
 	switch {
 	case s.Off:
@@ -246,14 +275,8 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 	case node.Labels[NodeLabel] == Never:
 		return unneeded, "the node has the label " + NodeLabel + "=" + Never, nil
 	}
-	isBound, isUnknown := false, false
-	for _, c := range s.Clusters {
-		if !slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-			return b.Node == node.Name && b.NodeUID == node.UID
-		}) {
-			continue
-		}
-		isBound = true
+	clusters, isUnknown := s.clustersOf(node), false
+	for _, c := range clusters {
 		switch {
 		case c.Status.Voters == nil || *c.Status.Voters < 1:
 			isUnknown = true
@@ -266,7 +289,7 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 		return needed, "the node has a member of etcd cluster " + owners[0].Name, owners
 	case isUnknown:
 		return undecided, "the number of voters is not known", nil
-	case isBound:
+	case len(clusters) > 0:
 		return unneeded, "the etcd cluster has one voter, so it cannot keep quorum without it", nil
 	case observation.IsLabelled(node):
 		return undecided, "the node has the label of etcd, but no member is bound to it", nil
@@ -288,7 +311,8 @@ func (s State) obstacle(node *corev1.Node) string {
 // closedBecause returns why no guard pod is wanted on the node now, or an empty string. On a node
 // that is being drained, a new pod would have to be evicted again, and some drains would not end. A
 // node that is open again needs its guard pod at once, before the grant of its drain ends: another
-// program may drain it.
+// program may drain it. A node that only Holdfast has cordoned is not being drained: it may be
+// drained at any time, and nothing would review that without a guard pod.
 func (s State) closedBecause(node *corev1.Node) string {
 	mark := s.Departures.Of(node)
 	switch {
@@ -296,20 +320,25 @@ func (s State) closedBecause(node *corev1.Node) string {
 		return "the node is being deleted"
 	case mark.Class != departure.None:
 		return "the node " + mark.Says
-	case node.Spec.Unschedulable:
+	case node.Spec.Unschedulable && !readiness.IsCordonOfHold(node):
 		return "the node is cordoned"
 	}
 	for _, c := range s.Clusters {
 		for _, g := range c.Spec.Grants {
-			if g.NodeUID == node.UID && g.Reason != v1alpha1.GrantDrain {
+			switch {
+			case g.NodeUID != node.UID:
+			case g.Reason != v1alpha1.GrantDrain:
 				return "the deletion of the node was allowed"
+			case node.Spec.Unschedulable:
+				return "the node was drained while Holdfast held it"
 			}
 		}
 	}
 	return ""
 }
 
-// defectOf returns why the pod cannot be the guard pod of the node, or an empty string.
+// defectOf returns why the pod cannot be the guard pod of the node, or an empty string. Any cluster
+// of the node may own it: while the state of one is not known, its pods stay.
 func defectOf(pod *corev1.Pod, node *corev1.Node, owners []*v1alpha1.EtcdCluster) string {
 	owner := metav1.GetControllerOf(pod)
 	_, isLabelled := pod.Labels[NodeLabel]

@@ -12,7 +12,9 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // A fixture is a cluster of three voters on the nodes n1 to n3. Only n1 has its Node in the state;
@@ -128,6 +130,20 @@ func TestPlan(t *testing.T) {
 		"switched off, no pod":   {by(switchedOff, withoutPod), "", ""},
 		"switched off, unknown":  {by(switchedOff, votersUnknown), Delete, "switched off"},
 
+		// F74: a hold cordons the node too, and `kubectl drain` of a held node changes nothing on it.
+		"F74 held, no pod":           {by(held, withoutPod), Create, "etcd cluster c1"},
+		"F74 held, drained":          {by(held, granted(v1alpha1.GrantDrain), withoutPod), Wait, "was drained while"},
+		"held, and kept cordoned":    {by(held, kept, withoutPod), Wait, "the node is cordoned"},
+		"released, cordoned, no pod": {by(released, withoutPod), Wait, "the node is cordoned"},
+
+		// F75: a member that another Node is bound to can be drained away too.
+		"F75 announced, not bound":      {by(unbound, announced, withoutPod), Create, "etcd cluster c1"},
+		"F75 announced, a pod":          {by(unbound, announced), Keep, "etcd cluster c1"},
+		"announced, not labelled":       {by(unbound, announced, unlabelled, withoutPod), "", ""},
+		"announced in another cluster":  {by(unbound, announcedElsewhere, withoutPod), "", ""},
+		"announcement cannot be parsed": {by(unbound, unparsable, withoutPod), "", ""},
+		"F76 the owner is unknown":      {by(votersUnknown, secondCluster(2)), Keep, "etcd cluster c2"},
+
 		// F38: only what is known to need no guard pod loses it.
 		"no member any more":          {by(unbound, unlabelled), Delete, "the node has no member"},
 		"no member, cordoned":         {by(unbound, unlabelled, cordoned), Delete, "the node has no member"},
@@ -180,30 +196,50 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func oneVoter(f *fixture)       { *f.cluster.Status.Voters = 1 }
-func votersUnknown(f *fixture)  { f.cluster.Status.Voters = nil }
-func deleting(f *fixture)       { f.node.DeletionTimestamp = new(metav1.NewTime(noon())) }
-func later(f *fixture)          { f.Now = noon().Add(terminationLimit + time.Second) }
-func podDeleted(f *fixture)     { f.pod.DeletionTimestamp = new(metav1.NewTime(noon())) }
-func oldGrant(f *fixture)       { f.cluster.Spec.Grants[0].NodeUID = "uid-older" }
-func paced(f *fixture)          { f.NotBefore = map[string]time.Time{"n1": noon().Add(time.Second)} }
-func optedOut(f *fixture)       { f.node.Labels[NodeLabel] = Never }
-func optedIn(f *fixture)        { f.node.Labels[NodeLabel] = "always" }
-func switchedOff(f *fixture)    { f.Off = true }
-func unlabelled(f *fixture)     { f.node.Labels = nil }
-func withoutCluster(f *fixture) { f.Clusters = nil }
-func newNode(f *fixture)        { f.node.UID = "uid-new" }
-func rebound(f *fixture)        { f.cluster.Spec.Members[0].NodeUID = "uid-new" }
-func noAnnotation(f *fixture)   { f.pod.Annotations = nil }
-func noLabel(f *fixture)        { f.pod.Labels = nil }
-func noOwner(f *fixture)        { f.pod.OwnerReferences = nil }
-func noController(f *fixture)   { f.pod.OwnerReferences[0].Controller = nil }
-func otherOwner(f *fixture)     { f.pod.OwnerReferences[0].UID = "uid-other" }
-func otherImage(f *fixture)     { f.pod.Spec.Containers = []corev1.Container{{Image: "example.org/other"}} }
-func completed(f *fixture)      { f.pod.Status.Phase = corev1.PodSucceeded }
-func otherNode(f *fixture)      { f.pod.Spec.NodeName = "n2" }
-func noNode(f *fixture)         { f.pod.Spec.NodeName = "" }
-func otherName(f *fixture)      { f.pod.Name = "copy-of-n1" }
+func oneVoter(f *fixture)           { *f.cluster.Status.Voters = 1 }
+func votersUnknown(f *fixture)      { f.cluster.Status.Voters = nil }
+func deleting(f *fixture)           { f.node.DeletionTimestamp = new(metav1.NewTime(noon())) }
+func later(f *fixture)              { f.Now = noon().Add(terminationLimit + time.Second) }
+func podDeleted(f *fixture)         { f.pod.DeletionTimestamp = new(metav1.NewTime(noon())) }
+func oldGrant(f *fixture)           { f.cluster.Spec.Grants[0].NodeUID = "uid-older" }
+func paced(f *fixture)              { f.NotBefore = map[string]time.Time{"n1": noon().Add(time.Second)} }
+func optedOut(f *fixture)           { f.node.Labels[NodeLabel] = Never }
+func optedIn(f *fixture)            { f.node.Labels[NodeLabel] = "always" }
+func switchedOff(f *fixture)        { f.Off = true }
+func unlabelled(f *fixture)         { f.node.Labels = nil }
+func withoutCluster(f *fixture)     { f.Clusters = nil }
+func newNode(f *fixture)            { f.node.UID = "uid-new" }
+func rebound(f *fixture)            { f.cluster.Spec.Members[0].NodeUID = "uid-new" }
+func noAnnotation(f *fixture)       { f.pod.Annotations = nil }
+func noLabel(f *fixture)            { f.pod.Labels = nil }
+func noOwner(f *fixture)            { f.pod.OwnerReferences = nil }
+func noController(f *fixture)       { f.pod.OwnerReferences[0].Controller = nil }
+func otherOwner(f *fixture)         { f.pod.OwnerReferences[0].UID = "uid-other" }
+func otherImage(f *fixture)         { f.pod.Spec.Containers = []corev1.Container{{Image: "example.org/other"}} }
+func completed(f *fixture)          { f.pod.Status.Phase = corev1.PodSucceeded }
+func otherNode(f *fixture)          { f.pod.Spec.NodeName = "n2" }
+func noNode(f *fixture)             { f.pod.Spec.NodeName = "" }
+func otherName(f *fixture)          { f.pod.Name = "copy-of-n1" }
+func kept(f *fixture)               { f.node.Annotations[readiness.KeepCordonedAnnotation] = "" }
+func held(f *fixture)               { recorded(f, readiness.Held) }
+func released(f *fixture)           { recorded(f, readiness.Released) }
+func announced(f *fixture)          { announce(f, "c1") }
+func announcedElsewhere(f *fixture) { announce(f, "c9") }
+func unparsable(f *fixture) {
+	f.node.Annotations = map[string]string{observation.AnnouncementAnnotation: "["}
+}
+
+// recorded cordons the node and gives it a record with this state.
+func recorded(f *fixture, state readiness.State) {
+	cordoned(f)
+	f.node.Annotations = map[string]string{readiness.HoldAnnotation: readiness.Record{State: state}.Format()}
+}
+
+func announce(f *fixture, cluster v1alpha1.ClusterID) {
+	f.node.Annotations = map[string]string{observation.AnnouncementAnnotation: observation.FormatAnnouncement(
+		[]evidence.MemberRef{{Cluster: cluster, Member: "a"}})}
+}
+
 func ownMark(f *fixture) {
 	f.Departures = f.Departures.Add(departure.ForAWhile, "example.com/reboot")
 	tainted("example.com/reboot")(f)
