@@ -401,13 +401,16 @@ func (s statusFailer) Patch(
 	return s.NodeInterface.Patch(ctx, name, kind, body, o)
 }
 
-// TestOperationsPage checks that the page for operators explains the names in messages and metrics.
-func TestOperationsPage(t *testing.T) {
+// TestOperatorPages checks that the pages for operators explain the names in messages and metrics.
+func TestOperatorPages(t *testing.T) {
 	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
-	require.NoError(t, err)
-	page := string(text)
+	var page string
+	for _, name := range []string{"operations.md", "holds/BornHeldSwitchedOff.md"} {
+		text, err := os.ReadFile(filepath.Join(root, "docs", name))
+		require.NoError(t, err)
+		page += string(text)
+	}
 	held := readiness.Record{State: readiness.Held, Reason: readiness.NewNode}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "<node>", Annotations: map[string]string{readiness.HoldAnnotation: held.Format()},
