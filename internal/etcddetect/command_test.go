@@ -108,7 +108,7 @@ func FuzzUnitCommand(f *testing.F) {
 			require.Equal(t, "/var/lib/etcd", named)
 		}
 		read := func(string) ([]byte, error) { return []byte(config), nil }
-		loaded, err := loadSettings(parseFlags(c.args), envSettings(env), read)
+		loaded, err := loadSettings(parseFlags(c.args), envSettings(env), "/", read)
 		if err == nil {
 			require.True(t, filepath.IsAbs(loaded.config("/", true).DataDir))
 		}

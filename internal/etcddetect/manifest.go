@@ -73,7 +73,7 @@ func parsePodManifest(data []byte) (flags, env etcdSettings, err error) {
 }
 
 func (s *hostScan) addStaticPod(file string, flags, env etcdSettings) {
-	loaded, err := loadSettings(flags, env, s.root.ReadFile)
+	loaded, err := loadSettings(flags, env, "/", s.root.ReadFile)
 	found := detectedServer{Server: evidence.Server{Source: evidence.StaticPod, InCluster: true}}
 	found.Config = loaded.config("/", true)
 	found.inspectDataDir(s.root, s.root.Resolve)

@@ -60,7 +60,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 		p.args = cloneAll(p.args)
 	}
 	flags, env := parseFlags(p.args), envSettings(p.env)
-	if file := configFile(flags, env); file != "" {
+	if file := absolutePath(p.workDir, configFile(flags, env)); file != "" {
 		info, err := p.root.Stat(file)
 		return pod, err != nil || !s.isHostFile(p, file, info)
 	}

@@ -82,6 +82,15 @@ func TestDetectProcess(t *testing.T) {
 				require.Equal(t, "etcd.yml", filepath.Base(c.File))
 			},
 		},
+		"configuration file in the working directory": {
+			host:    hosttest.Files{"/var/lib/conf/etcd.yml": "name: n3\ndata-dir: /srv/etcd\n", "/srv/etcd" + member: "x"},
+			process: hosttest.Process{Line: append(flags, "--config-file", "conf/etcd.yml")},
+			source:  evidence.Process, where: plain, dir: "/srv/etcd",
+			config: func(t *testing.T, c evidence.Config) {
+				require.Equal(t, "n3", c.Name)
+				require.Equal(t, "etcd.yml", filepath.Base(c.File))
+			},
+		},
 		"configuration file in a variable": {
 			host:    hosttest.Files{"/etc/etcd.yml": "name: n2\ndata-dir: /srv/etcd\n", "/srv/etcd" + member: "x"},
 			process: hosttest.Process{Line: flags, Env: map[string]string{"ETCD_CONFIG_FILE": "/etc/etcd.yml"}},

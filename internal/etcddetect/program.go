@@ -238,7 +238,7 @@ func (s *hostScan) configuredDataDir(p parentProgram, programDir string) string 
 		return ""
 	}
 	file := path.Join(p.etcdDataDir(programDir), p.config)
-	loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, s.root.ReadFile)
+	loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, "/", s.root.ReadFile)
 	if err != nil {
 		if _, err := s.root.Stat(file); !hostfs.IsAbsent(err) {
 			s.addUnknown("the data directory of %s: %v", p.name, err)

@@ -61,7 +61,7 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 		server.Problems = append(server.Problems, problem)
 		find, files = s.root.Resolve, s.root
 	}
-	loaded, err := loadSettings(flags, envSettings(env), files.ReadFile)
+	loaded, err := loadSettings(flags, envSettings(env), p.workDir, files.ReadFile)
 	if err != nil {
 		server.Problems = append(server.Problems, err.Error())
 	}

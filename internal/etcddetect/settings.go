@@ -125,13 +125,16 @@ type loadedSettings struct {
 
 // loadSettings combines the sources as etcd does (etcdmain/config.go, parse). A configuration
 // file overrides all flags and variables; without one, flags override variables. ETCDCTL_*
-// variables always stay.
-func loadSettings(flags, env etcdSettings, read func(path string) ([]byte, error)) (loadedSettings, error) {
-	path := configFile(flags, env)
+// variables always stay. Paths of files become absolute with the working directory of the server.
+// They stay as they are if it is not known.
+func loadSettings(
+	flags, env etcdSettings, workDir string, read func(path string) ([]byte, error),
+) (loadedSettings, error) {
+	path := absolutePath(workDir, configFile(flags, env))
 	if path == "" {
 		all := maps.Clone(env)
 		maps.Copy(all, flags)
-		return loadedSettings{etcdSettings: all}, nil
+		return loadedSettings{etcdSettings: all.withAbsolutePaths(workDir)}, nil
 	}
 	data, err := read(path)
 	if err != nil {
@@ -144,7 +147,28 @@ func loadSettings(flags, env etcdSettings, read func(path string) ([]byte, error
 		return loadedSettings{etcdSettings: ctlSettings(env), file: path}, err
 	}
 	maps.Copy(settings, ctlSettings(env))
-	return loadedSettings{etcdSettings: settings, file: path}, nil
+	return loadedSettings{etcdSettings: settings.withAbsolutePaths(workDir), file: path}, nil
+}
+
+// withAbsolutePaths returns the settings with absolute paths of files and of the WAL. The data
+// directory has a default, so config resolves it.
+func (s etcdSettings) withAbsolutePaths(workDir string) etcdSettings {
+	for _, name := range []string{
+		"wal-dir", "cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file",
+	} {
+		if s[name] != "" {
+			s[name] = absolutePath(workDir, s[name])
+		}
+	}
+	return s
+}
+
+// absolutePath returns a path of a server with this working directory, which may be unknown.
+func absolutePath(workDir, path string) string {
+	if path == "" || filepath.IsAbs(path) || !filepath.IsAbs(workDir) {
+		return path
+	}
+	return filepath.Join(workDir, path)
 }
 
 // configFile returns the configuration file of a server, or "".

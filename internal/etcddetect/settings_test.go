@@ -1,6 +1,7 @@
 package etcddetect
 
 import (
+	"errors"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -104,4 +105,22 @@ func TestDecodeYAMLMemory(t *testing.T) {
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(48<<20), "for %d bytes", len(text))
 		})
 	}
+}
+
+// TestRelativePaths: etcd resolves the paths of files by its working directory.
+func TestRelativePaths(t *testing.T) {
+	flags := func() etcdSettings { return etcdSettings{"cert-file": "pki/a.pem", "trusted-ca-file": "/etc/ca.pem"} }
+	unread := func(path string) ([]byte, error) { return nil, errors.New("must not read " + path) }
+	for workDir, want := range map[string]string{"/etc/etcd": "/etc/etcd/pki/a.pem", "/": "/pki/a.pem", "": "pki/a.pem"} {
+		loaded, err := loadSettings(flags(), etcdSettings{}, workDir, unread)
+		require.NoError(t, err)
+		require.Equal(t, etcdSettings{"cert-file": want, "trusted-ca-file": "/etc/ca.pem"}, loaded.etcdSettings)
+	}
+	file := func(path string) ([]byte, error) {
+		require.Equal(t, "/etc/etcd/etcd.yml", path)
+		return []byte("client-transport-security: {key-file: a.key}\n"), nil
+	}
+	loaded, err := loadSettings(etcdSettings{"config-file": "etcd.yml"}, etcdSettings{}, "/etc/etcd", file)
+	require.NoError(t, err)
+	require.Equal(t, "/etc/etcd/a.key", loaded.etcdSettings["key-file"])
 }

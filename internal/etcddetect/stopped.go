@@ -51,10 +51,11 @@ func (s *hostScan) addStoppedUnits() {
 func (s *hostScan) describeUnit(unit etcdUnit) (found detectedServer, unread []string) {
 	find := func(serverPath string) (string, error) { return s.root.Resolve(unit.hostPath(serverPath)) }
 	read := func(serverPath string) ([]byte, error) { return s.root.ReadFile(unit.hostPath(serverPath)) }
-	loaded, err := loadSettings(parseFlags(unit.command.args), envSettings(unit.Env), read)
+	workDir := cmp.Or(unit.WorkingDirectory, "/")
+	loaded, err := loadSettings(parseFlags(unit.command.args), envSettings(unit.Env), workDir, read)
 	unread = slices.Clone(unit.Unread)
 	found.Server = evidence.Server{Source: evidence.DataDirectory, Unit: unit.Name}
-	found.Config = loaded.config(cmp.Or(unit.WorkingDirectory, "/"), true)
+	found.Config = loaded.config(workDir, true)
 	found.Config.DataDir = unit.hostPath(found.Config.DataDir)
 	if found.serverDataDir = found.Config.DataDir; len(systemd.UnresolvedNames(found.serverDataDir)) == 0 {
 		found.inspectDataDir(s.root, s.root.Resolve)
@@ -213,7 +214,7 @@ func (s *hostScan) addConfigFile(f *detectedServer, file string, dir fs.FileInfo
 	if file == "" {
 		return
 	}
-	loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, s.root.ReadFile)
+	loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, "/", s.root.ReadFile)
 	if err != nil {
 		return
 	}

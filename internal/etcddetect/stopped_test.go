@@ -38,6 +38,10 @@ func TestStoppedUnit(t *testing.T) {
 			unit: exec("/usr/bin/etcd --data-dir=${DIR}/etcd"), dir: "/data/etcd",
 			unknown: "its data directory depends on $DIR, which its files do not set; set its data directory",
 		},
+		"configuration file in the working directory": {
+			unit: service("WorkingDirectory=/etc/etcd", "ExecStart=/usr/bin/etcd --config-file etcd.yml"), dir: "/data/etcd",
+			more: hosttest.Files{"/etc/etcd/etcd.yml": "data-dir: /data/etcd\n"},
+		},
 		"unset configuration file": {
 			unit: exec("/usr/bin/etcd --config-file ${FILE}"), dir: "/data/etcd", unknown: "depends on $FILE",
 		},

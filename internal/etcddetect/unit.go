@@ -132,8 +132,9 @@ func (s *hostScan) addInstances() {
 			continue
 		}
 		flags, env := parseFlags(template.command.args), envSettings(template.Env)
-		loaded, _ := loadSettings(flags, env, s.root.ReadFile) // a path with a marker is no file
-		dir := loaded.config(cmp.Or(template.WorkingDirectory, "/"), true).DataDir
+		workDir := cmp.Or(template.WorkingDirectory, "/")
+		loaded, _ := loadSettings(flags, env, workDir, s.root.ReadFile) // a path with a marker is no file
+		dir := loaded.config(workDir, true).DataDir
 		names := s.instances(template, template.hostPath(dir), holdsData)
 		for _, file := range append(slices.Clone(template.InstanceFiles), loaded.file) {
 			names = append(names, s.instances(template, file, exists)...)
