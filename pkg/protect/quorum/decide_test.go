@@ -89,6 +89,16 @@ func TestDecide(t *testing.T) {
 			cluster: quorumtest.Voters(3).Silent(0, 1, 2), reason: quorum.CannotSee, members: a,
 			text: "node w2: its agent has not answered",
 		},
+		"every known node is gone": {
+			cluster: quorumtest.Voters(3).Gone(0, 1, 2), reason: quorum.CannotSee,
+			text:    "resolve the grant of each of them (kubectl holdfast settle NODE)",
+			request: func(r *quorum.Request) { *r = quorum.Request{Node: "w9", UID: "u9", Labelled: true} },
+		},
+		"two known nodes are gone": {
+			cluster: quorumtest.Voters(3).Gone(0, 1).Silent(2), reason: quorum.CannotSee,
+			text:    "check what the agents report",
+			request: func(r *quorum.Request) { *r = quorum.Request{Node: "w9", UID: "u9", Labelled: true} },
+		},
 		"only problems as answers": {
 			cluster: quorumtest.Voters(3).WithoutList(0, 1, 2), reason: quorum.CannotSee, members: a,
 			text: "node w3: its agent reports: tls: certificate has expired",

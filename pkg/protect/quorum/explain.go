@@ -208,20 +208,34 @@ func (t requestTarget) cannotSeeMessage(members []v1alpha1.MemberID) string {
 	if why := unboundMessage(t.Cluster); why != "" {
 		facts = append(facts, "  "+why)
 	}
+	check := "check what the agents report: kubectl describe node " + t.Node +
+		" (condition " + observation.EtcdMemberCondition + "), and their logs; then " + t.again() + "\n" +
+		"    (if this is the etcd of kube-apiserver, it has quorum, because your request passed through it: " +
+		"check the agents' certificates and the network)"
+	if t.isEachNodeGone() {
+		check = "all nodes of this etcd cluster that Holdfast knew are gone. When their machines are gone too, resolve the " +
+			"grant of each of them (kubectl holdfast settle NODE): then the members of the nodes that exist are bound"
+	}
 	note, retire := "", fmt.Sprintf("kubectl delete etcdcluster %s", id)
 	if t.announcesMemberOf(id) {
 		note = breakGlassVerbNote
 		retire = fmt.Sprintf("kubectl annotate node %s %s-, then %s (in the other order, the leader creates it again)",
 			t.Node, observation.AnnouncementAnnotation, retire)
 	}
-	return refusalText(t.Request, facts,
-		"check what the agents report: kubectl describe node "+t.Node+
-			" (condition "+observation.EtcdMemberCondition+"), and their logs; then "+t.again()+"\n"+
-			"    (if this is the etcd of kube-apiserver, it has quorum, because your request passed through it: "+
-			"check the agents' certificates and the network)",
+	return refusalText(t.Request, facts, check,
 		"if etcd has already lost quorum, keep this node even if its member is dead: "+
 			"the cluster may have to be restored from its disk",
 		"only if this etcd cluster no longer exists anywhere"+note+": "+retire)
+}
+
+// isEachNodeGone reports whether members are bound, and none of them to a Node that may exist. Then
+// no list can count, so no member can be bound.
+func (s Snapshot) isEachNodeGone() bool {
+	bindings := distinctNodes(s.Cluster.Spec.Members)
+	return len(bindings) > 0 && !slices.ContainsFunc(bindings, func(b v1alpha1.Binding) bool {
+		n := s.Nodes[b.Node]
+		return !n.Known || n.UID == b.NodeUID
+	})
 }
 
 // BoundCondition is the type of the condition of an EtcdCluster that reports whether every claim to

@@ -282,6 +282,14 @@ func (c *Cluster) JoinedAgain(i, as int) *Cluster {
 	return c
 }
 
+// Gone deletes the Nodes.
+func (c *Cluster) Gone(nodes ...int) *Cluster {
+	for _, i := range nodes {
+		c.State(i, func(n *observation.NodeState) { *n = observation.NodeState{Known: true} })
+	}
+	return c
+}
+
 // State changes the state of node i.
 func (c *Cluster) State(i int, change func(*observation.NodeState)) *Cluster {
 	n := c.Nodes[Node(i)]
