@@ -59,10 +59,12 @@ type clusterProbe struct {
 
 // clusterReport is the state of the node's entry in one EtcdCluster.
 type clusterReport struct {
-	inputs        probeInputs  // of the latest probe
-	number        int          // of the latest probe
-	startedAt     time.Time    // of the latest probe
-	listed        clusterProbe // the latest complete result
+	inputs    probeInputs  // of the latest probe
+	number    int          // of the latest probe
+	startedAt time.Time    // of the latest probe
+	listed    clusterProbe // the latest complete result
+	// isRecheck is whether the latest probe was made because of listedOthers.
+	isRecheck     bool
 	nextHeartbeat time.Time
 	retryAt       time.Time   // zero if nothing failed
 	publishRetry  *loop.Retry // while the entry cannot be written
@@ -170,7 +172,7 @@ func (r *clusterReporter) startIfDue(
 			return publishInterval // A probe that ends makes room, and wakes the reporter.
 		}
 		report.inputs, report.number, report.startedAt, report.retryAt = p.inputs, p.number, now, time.Time{}
-		isOutdated = false // Its result decides.
+		report.isRecheck, isOutdated = isOutdated, false // Its result decides.
 		if p.heartbeat {
 			report.nextHeartbeat = now.Add(jittered(publishInterval))
 		}
@@ -187,9 +189,10 @@ func (r *clusterReporter) startIfDue(
 
 // listedOthers reports whether the latest probe has ended, and found other members than the local
 // server stores now. A member that joins and leaves between two reads of the stored list does not
-// change it, but the probe may have found it.
+// change it, but the probe may have found it. One more probe is enough: the server may be down, and
+// its stored list is then an old one.
 func (r *clusterReport) listedOthers(stored []v1alpha1.MemberStatus) bool {
-	if stored == nil || r.listed.number != r.number || len(r.listed.observation.Members) == 0 {
+	if stored == nil || r.isRecheck || r.listed.number != r.number || len(r.listed.observation.Members) == 0 {
 		return false
 	}
 	isListed := map[v1alpha1.MemberID]bool{}

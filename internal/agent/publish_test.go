@@ -374,6 +374,24 @@ func TestReporterBriefMember(t *testing.T) {
 	})
 }
 
+// TestReporterOldStoredList: the server is down, so its stored list stays as it was, and the other
+// members have another list.
+func TestReporterOldStoredList(t *testing.T) {
+	one := []v1alpha1.MemberStatus{{ID: testMember, Name: "etcd1"}}
+	probes := atomic.Int64{}
+	runReporter(t, func(context.Context, *reporterFixture) v1alpha1.Observation {
+		probes.Add(1)
+		return v1alpha1.Observation{Linearizable: true, Members: append(one[:1:1], v1alpha1.MemberStatus{ID: "2"})}
+	}, func(f *reporterFixture) {
+		f.list.set(one)
+		f.setCluster("c1", "a")
+		f.wait(10 * time.Second)
+		before := probes.Load()
+		f.wait(10 * time.Minute)
+		require.InDelta(t, 20, probes.Load()-before, 4, "each heartbeat, and one more probe")
+	})
+}
+
 // TestNewerResultReplacesWaiting checks that a result which waits for its turn is replaced by a
 // newer one, and that this does not postpone the write.
 func TestNewerResultReplacesWaiting(t *testing.T) {
