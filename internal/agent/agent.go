@@ -63,6 +63,9 @@ type Config struct {
 
 	// Network returns the facts about the host's network. It is called often and must be fast.
 	Network func(context.Context) readiness.Facts
+	// BootTime returns when the host booted, by its clock, or zero if that is unknown. It is called
+	// only while the node is drained.
+	BootTime func() time.Time
 	// Etcd returns the etcd servers of the host, and the places that could not be read.
 	Etcd func(context.Context) (found []evidence.Server, unknown []string)
 	// Watch calls notify whenever the host may have changed, until the context ends. If Watch

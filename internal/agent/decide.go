@@ -32,14 +32,14 @@ type nodeInputs struct {
 	// staleReason explains why the evidence is out of date. It is empty if the evidence is not.
 	staleReason string
 	known       protect.Inputs
-	// awaitsClusters is true if an EtcdCluster can concern the Node, and will be read soon.
-	awaitsClusters bool
 	// hasSPC reports whether there is an inventory. The inventory is nil until it is read.
 	hasSPC    bool
 	inventory *spc.Index
 	// withholdGroup keeps the label with the SPC group off a node that holds etcd, or may.
 	withholdGroup bool
-	now           time.Time
+	// bootTime returns when the host booted. It is called only if a drain was allowed.
+	bootTime func() time.Time
+	now      time.Time
 }
 
 // nodeDecision is what follows from nodeInputs. Each part contains its explanation.
@@ -65,8 +65,10 @@ func decide(in nodeInputs) (nodeDecision, error) {
 		d.protection = &p
 	}
 	in.facts.Etcd = etcdPresence(d.protection)
-	in.facts.Drained = protect.DrainedAt(in.known)
-	in.facts.AwaitsGrants = in.awaitsClusters
+	in.facts.AwaitsGrants = !in.known.ClustersKnown
+	if in.facts.Drained = protect.DrainedAt(in.known); !in.facts.Drained.IsZero() {
+		in.facts.BootTime = in.bootTime()
+	}
 	d.hold = readiness.Decide(in.node, in.facts, in.policy, in.now)
 	d.urgent = nodepatch.OfHold(d.hold)
 	sanitize(&d.urgent)

@@ -210,21 +210,21 @@ func TestDrainOfHeldNode(t *testing.T) {
 	}}}
 	for name, c := range map[string]struct {
 		clusters []v1alpha1.EtcdCluster
-		isEarly  bool
+		isUnread bool
 		bootTime time.Time
 		held     bool
 	}{
-		"drained":           {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(-time.Hour), held: true},
-		"restarted":         {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(time.Minute)},
-		"grants not read":   {isEarly: true, held: true},
-		"grants not served": {},
+		"drained":         {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(-time.Hour), held: true},
+		"restarted":       {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(time.Minute)},
+		"grants not read": {isUnread: true, held: true},
+		"no drain":        {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, facts := bornHeld("n1"), openNetwork()
-			n.UID, facts.BootTime = "u1", c.bootTime
+			n.UID = "u1"
 			d, _ := mustDecide(t, nodeInputs{
-				node: n, facts: facts, awaitsClusters: c.isEarly, now: now,
-				known: protect.Inputs{UID: "u1", Clusters: c.clusters},
+				node: n, facts: facts, bootTime: func() time.Time { return c.bootTime }, now: now,
+				known: protect.Inputs{UID: "u1", ClustersKnown: !c.isUnread, Clusters: c.clusters},
 			})
 			require.Equal(t, c.held, d.hold.Held, d.hold.Message)
 		})

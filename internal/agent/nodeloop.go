@@ -240,7 +240,7 @@ func (l *nodeLoop) gatherInputs(
 ) (in nodeInputs, scanned bool) {
 	in = nodeInputs{
 		node: node, facts: facts, policy: l.cfg.Policy, staleReason: l.staleReason(now),
-		hasSPC: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, now: now,
+		hasSPC: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, bootTime: l.cfg.BootTime, now: now,
 	}
 	scan, scanned := l.evidence.get()
 	var err error
@@ -251,7 +251,6 @@ func (l *nodeLoop) gatherInputs(
 	if scanned && (in.known.ClustersKnown || !l.isWaitingForClusters(node, scan, now)) {
 		in.evidence = &scan
 	}
-	in.awaitsClusters = !in.known.ClustersKnown && now.Sub(l.started) < clustersGrace
 	if in.hasSPC {
 		in.inventory = l.cfg.Inventory()
 	}

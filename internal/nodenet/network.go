@@ -72,7 +72,6 @@ func CNIBinDirs() []string {
 func (n Network) Facts(ctx context.Context) readiness.Facts {
 	return readiness.Facts{
 		BootID:   n.Root.BootID(),
-		BootTime: n.Root.BootTime(),
 		Subnet:   n.subnetFile(),
 		Conflist: n.conflist(),
 		Marker:   n.marker(),

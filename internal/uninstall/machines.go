@@ -87,7 +87,7 @@ func isWaiting(m *metav1.PartialObjectMetadata) bool { return m.DeletionTimestam
 
 func waitingError(m *metav1.PartialObjectMetadata) error {
 	return fmt.Errorf("machine %s/%s is being deleted and has the hook of Holdfast: without the hook it ends at once, "+
-		"also if etcd then loses quorum. Wait until it is gone, or repeat with --end-waiting-machines", m.Namespace, m.Name)
+		"even if etcd then loses quorum. Wait until it is gone, or repeat with --end-waiting-machines", m.Namespace, m.Name)
 }
 
 // printHooksSince prints the command that removes the hook from Machines that have got it since the

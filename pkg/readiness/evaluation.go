@@ -172,7 +172,7 @@ func (e holdEvaluation) foreignMark() string {
 	switch {
 	case e.record.State != Held || e.record.Taint != "":
 	case e.facts.AwaitsGrants:
-		return "it is not known yet whether the node is being drained"
+		return "the EtcdClusters, which name drained nodes, have not been read"
 	case e.isDrained():
 		return fmt.Sprintf("a drain of the node was allowed at %s; when it is over, or was given up: `kubectl uncordon %s`",
 			e.facts.Drained.UTC().Format(time.RFC3339), e.node.Name)

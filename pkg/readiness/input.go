@@ -54,10 +54,10 @@ type Facts struct {
 	// depend on it, but autoscaler annotations do: they must stay on a node with etcd.
 	Etcd Presence `json:"-"`
 	// Drained is when a drain of the node was last allowed, zero if the EtcdClusters have no grant for
-	// one. AwaitsGrants is true if they have not been read yet. BootTime is when the host booted, zero
-	// if unknown. These are the only times that decide: they tell a drain before the last boot, which
-	// is over, from one whose machine still has to restart. If the clocks differ, a person uncordons
-	// the node, or Holdfast releases it too early.
+	// one. AwaitsGrants is true if they have not been read. BootTime is when the host booted, zero if
+	// that is unknown, or if there is no drain. Only these times decide. They show whether the machine
+	// has restarted since the drain. If the clocks differ, a person uncordons the node, or Holdfast
+	// releases it too early.
 	Drained      time.Time `json:"-"`
 	AwaitsGrants bool      `json:"-"`
 	BootTime     time.Time `json:"-"`
