@@ -113,6 +113,14 @@ func TestController(t *testing.T) {
 		f.stays(t, "etcd-0", f.pod(t, "etcd-0").UID)
 		f.setVoters(t, c, new(int32(3)))
 	})
+	t.Run("F75 announced, not bound", func(t *testing.T) {
+		f.addEtcdNode(t, "etcd-9")
+		f.patchNode(t, "etcd-9", `{"metadata":{"annotations":{"holdfast.dev/etcd":"[{\"cluster\":\"`+c.Name+
+			`\",\"member\":\"9\"}]"}}}`)
+		f.waitForPod(t, "etcd-9", "")
+		f.patchNode(t, "etcd-9", `{"metadata":{"labels":{"holdfast.dev/drain-guard":"never"}}}`)
+		f.waitUntilGone(t, "etcd-9")
+	})
 	stop()
 	t.Run("F38 stale cache", func(t *testing.T) { testStaleCache(t, f) })
 	stop = f.start(t, nil)
