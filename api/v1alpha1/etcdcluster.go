@@ -187,8 +187,8 @@ type Grant struct {
 	//
 	// +listType=set
 	Members []MemberID `json:"members"`
-	// Voters are the voters of the etcd cluster when the deletion was last allowed. They are empty if
-	// the member lists differed. The grant answers a repeated review only if they are the same.
+	// Voters are the members that counted as voters when the deletion was last allowed. They are empty
+	// if the member lists differed. The grant answers a repeated review only if they are the same.
 	//
 	// +optional
 	// +listType=set

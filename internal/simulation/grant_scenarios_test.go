@@ -315,3 +315,26 @@ func TestF62RepeatWithoutLists(t *testing.T) {
 		})
 	}
 }
+
+// TestF77RepeatWithLearner: a machine is given up, and its member removed. The deletion of another
+// Node is allowed, and its DELETE begins again because the Node was written. Meanwhile the machine
+// joins again as a learner, which counts as a voter. The grant does not answer the second review.
+func TestF77RepeatWithLearner(t *testing.T) {
+	runScenario(t, 4, []int{4}, func(s *scenario) {
+		s.commit(s.requireAllowed(s.hosts[3]))
+		s.removeMemberOn(s.hosts[3])
+		s.advance(5 * time.Second)
+		d := s.requireAllowed(s.hosts[0])
+		s.addMemberOn(s.etcds[0], s.hosts[3], false)
+		s.editNode(s.hosts[0], func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "Written"})
+		})
+		s.commit(d)
+		for d.review != nil && !s.hasFailed() {
+			s.advance(100 * time.Millisecond)
+		}
+		require.False(t, s.hasFailed(), s.failure)
+		require.False(t, d.wasAllowed, d.answer)
+		require.Contains(t, d.answer, "a learner")
+	})
+}

@@ -109,7 +109,7 @@ func (t requestTarget) decideTally(worst memberTally) Verdict {
 	if worst.isSafe() {
 		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
 		if worst.sources == "" {
-			verdict.VoterIDs = votersOf(worst.list)
+			verdict.VoterIDs = worst.voterIDs()
 		}
 		verdict.Message, verdict.Warning = t.keptMessage(worst), t.keptWarning(worst)
 		return verdict
@@ -172,9 +172,10 @@ const RepeatWithin = time.Minute
 // every other review. A refusal now would fail the DELETE and still leave its members lost.
 //
 // The grant answers only for another version of the Node, for its own user, within RepeatWithin,
-// and if it names every member that the deletion may lose now by any source. The voters must be
-// unchanged: an earlier DELETE by the same user may have failed, and a member may have been removed
-// since. So at least one agent must have answered with a confirmed list (docs/verdict.md, F62).
+// and if it names every member that the deletion may lose now by any source. The members that count
+// as voters must be unchanged: an earlier DELETE by the same user may have failed. Since then a
+// member may have been removed (docs/verdict.md, F46), or a learner may have joined on a machine
+// that is lost (F77). So at least one agent must have answered with a confirmed list (F62).
 //
 // A review of the same version is about another DELETE: the API server does not review one version
 // twice. A tombstone has no user, and a break-glass grant follows from no decision: neither
@@ -198,16 +199,18 @@ func Repeat(v View, r Request, now time.Time) (_ Verdict, isRepeated bool) {
 	if !isRewritten || !isForDeletion || g.User != r.User || age < 0 || age >= RepeatWithin {
 		return Verdict{}, false
 	}
-	lists, voters := NewSnapshot(v).Lists, slices.Sorted(slices.Values(g.Voters))
-	isChanged := func(list v1alpha1.Observation) bool { return !slices.Equal(votersOf(list), voters) }
-	if len(lists) == 0 || slices.ContainsFunc(lists, isChanged) {
+	t, voters := newTarget(NewSnapshot(v), r), slices.Sorted(slices.Values(g.Voters))
+	isChanged := func(list v1alpha1.Observation) bool {
+		return !slices.Equal(t.tallyList(list, t.membersOnNode(list), 0).voterIDs(), voters)
+	}
+	if len(t.Lists) == 0 || slices.ContainsFunc(t.Lists, isChanged) {
 		return Verdict{}, false
 	}
 	// Without the states of Nodes and without fresh observations, more members are possible, and
 	// never fewer.
-	t := newTarget(NewSnapshot(View{Cluster: c}), r)
+	known := newTarget(NewSnapshot(View{Cluster: c}), r)
 	isNew := func(id v1alpha1.MemberID) bool { return !slices.Contains(g.Members, id) }
-	if slices.ContainsFunc(t.possibleLosses(), isNew) {
+	if slices.ContainsFunc(known.possibleLosses(), isNew) {
 		return Verdict{}, false
 	}
 	id := observation.ClusterIDOf(c)

@@ -323,6 +323,7 @@ func TestForce(t *testing.T) {
 // TestRepeat decides whether the grant of an earlier review answers a review of the same Node.
 func TestRepeat(t *testing.T) {
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	withLearner := func() *quorumtest.Cluster { return quorumtest.Voters(4).Learner(3) }
 	for name, c := range map[string]struct {
 		cluster  func(*quorumtest.Cluster)
 		grant    func(*v1alpha1.Grant)
@@ -355,7 +356,16 @@ func TestRepeat(t *testing.T) {
 		"dry run":                        {request: func(r *quorum.Request) { r.DryRun = true }},
 		"F46 another member was removed": {cluster: func(c *quorumtest.Cluster) { c.Removed(2) }},
 		"a learner was promoted":         {grant: func(g *v1alpha1.Grant) { g.Voters = g.Voters[:2] }},
-		"lists differed":                 {grant: func(g *v1alpha1.Grant) { g.Voters = nil }},
+		"a learner joined":               {cluster: func(c *quorumtest.Cluster) { *c = *withLearner() }, repeated: true},
+		"F77 a learner joined on a lost machine": {
+			cluster: func(c *quorumtest.Cluster) { *c = *withLearner().Granted(3) },
+		},
+		"a learner on a lost machine was counted": {
+			cluster:  func(c *quorumtest.Cluster) { *c = *withLearner().Granted(3) },
+			grant:    func(g *v1alpha1.Grant) { g.Voters = append(g.Voters, "d") },
+			repeated: true,
+		},
+		"lists differed": {grant: func(g *v1alpha1.Grant) { g.Voters = nil }},
 		"F62 no agent answers, a member may have been removed": {
 			cluster: func(c *quorumtest.Cluster) { c.Removed(2).Silent(0, 1, 2) },
 		},

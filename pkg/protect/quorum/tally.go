@@ -96,11 +96,12 @@ func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberI
 	return t
 }
 
-// votersOf returns the voters of a list, sorted.
-func votersOf(list v1alpha1.Observation) []v1alpha1.MemberID {
+// voterIDs returns the members that count as voters, sorted. They include the learners that may be
+// promoted before they are lost or away.
+func (t memberTally) voterIDs() []v1alpha1.MemberID {
 	var ids []v1alpha1.MemberID
-	for _, m := range list.Members {
-		if !m.Learner {
+	for _, m := range t.members {
+		if m.status != statusLearner {
 			ids = append(ids, m.ID)
 		}
 	}

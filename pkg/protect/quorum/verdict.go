@@ -63,7 +63,8 @@ type Verdict struct {
 	// healthy, are not on the node and are not lost. Quorum is ⌊Voters/2⌋+1. All are zero without
 	// a confirmed member list.
 	Voters, Healthy, Quorum int
-	// VoterIDs are the voters of an allowed deletion, sorted. They are empty if member lists differ.
+	// VoterIDs are the members that count as voters for an allowed deletion, sorted. They are empty if
+	// member lists differ.
 	VoterIDs []v1alpha1.MemberID
 	// Final reports whether no further observation can change the verdict.
 	Final bool
