@@ -104,11 +104,20 @@ func (a *simulatedAgent) beginProbe(e *simulatedEtcd, q probeKey) *agentProbe {
 	return l
 }
 
-// listMembers requests the member list, confirmed by a quorum, from the local member.
+// canList reports whether the local member confirms the member list, or another one that the agent
+// knows.
+func (l *agentProbe) canList() bool {
+	known := memberIDs(l.agent.lastList[l.etcd.id])
+	return !l.agent.blind && slices.ContainsFunc(l.etcd.members, func(m *simulatedMember) bool {
+		isAsked := m.host == l.agent.host || slices.Contains(known, m.id)
+		return isAsked && !m.learner && l.etcd.serves(m) && l.agent.reachesMember(l.etcd, m)
+	})
+}
+
+// listMembers requests the member list, confirmed by a quorum.
 func (l *agentProbe) listMembers() {
 	l.hasList = true
-	local := l.etcd.memberOn(l.agent.host)
-	if l.agent.blind || local == nil || !local.isAlive() || local.learner || !l.etcd.hasQuorum() {
+	if !l.canList() {
 		l.result.Problem = "no quorum confirmed the member list"
 		if !l.agent.blind { // The agent probes the members that it last knew.
 			l.result.Members = slices.Clone(l.agent.lastList[l.etcd.id])
@@ -151,13 +160,13 @@ func (l *agentProbe) probeMember(i int, fails bool) {
 	id := l.remaining[i]
 	l.remaining = slices.Delete(l.remaining, i, i+1)
 	at := slices.IndexFunc(l.result.Members, func(m v1alpha1.MemberStatus) bool { return m.ID == id })
-	in := slices.IndexFunc(l.etcd.members, func(m *simulatedMember) bool { return m.id == id })
 	status := &l.result.Members[at]
-	if in < 0 || fails || !l.etcd.members[in].isAlive() || (!status.Learner && !l.etcd.hasQuorum()) {
+	status.Healthy = !fails && slices.ContainsFunc(l.etcd.members, func(m *simulatedMember) bool {
+		return m.id == id && l.agent.reachesMember(l.etcd, m) && (l.etcd.serves(m) || status.Learner && m.isAlive())
+	})
+	if !status.Healthy {
 		status.Reason = "it does not answer"
-		return
 	}
-	status.Healthy = true
 }
 
 // complete does the remaining steps of a probe, except publishing it.

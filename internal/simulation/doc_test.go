@@ -48,8 +48,8 @@
 //	go test ./internal/simulation -run 'TestHistories$' -histories 10000 -within 3m -v
 //	go test ./internal/simulation -run 'TestHistories$' -seed 7 -v
 //
-// The flags -with and -without name the features attacks, latenodes, reboots and drains that every
-// history has, or none. One history in five is mostly about drains, and one in eight of the
+// The flags -with and -without name features that every history has, or none: attacks, latenodes,
+// reboots, drains, partitions. One history in five is mostly about drains, and one in eight of the
 // others about machines (-without machines). TestHistoriesWithDrains and TestHistoriesWithMachines
 // play only such histories.
 //

@@ -55,6 +55,10 @@ type simulatedEtcd struct {
 	members      []*simulatedMember
 	removed      []*simulatedMember
 	createdCount int
+	// lastLeader is the member that led last, nil at first.
+	lastLeader *simulatedMember
+	// cutPeers are the broken connections between two members, cutAgents those of agents to members.
+	cutPeers, cutAgents []brokenLink
 }
 
 func (e *simulatedEtcd) voters() []*simulatedMember {
@@ -96,12 +100,6 @@ func countOf(members []*simulatedMember, is func(*simulatedMember) bool) int {
 
 func quorumOf(voters int) int { return voters/2 + 1 }
 
-// hasQuorum reports whether the cluster accepts writes.
-func (e *simulatedEtcd) hasQuorum() bool {
-	voters := e.voters()
-	return countOf(voters, (*simulatedMember).isAlive) >= quorumOf(len(voters))
-}
-
 func (e *simulatedEtcd) addInitialMember(h *simulatedHost) {
 	e.createdCount++
 	id := v1alpha1.MemberID(fmt.Sprintf("%sa%d", e.id, e.createdCount))
@@ -119,7 +117,7 @@ func (e *simulatedEtcd) join(h *simulatedHost, learner bool) (*simulatedMember, 
 		return nil, false
 	case learner && len(e.members) > len(voters):
 		return nil, false
-	case !learner && countOf(voters, (*simulatedMember).isAlive) < len(voters):
+	case !learner && countOf(voters, e.serves) < len(voters):
 		return nil, false
 	case !learner && started < quorumOf(len(voters)+1) && len(voters) != 1:
 		return nil, false
@@ -139,7 +137,7 @@ func (e *simulatedEtcd) join(h *simulatedHost, learner bool) (*simulatedMember, 
 // promote makes a learner a voter, unless etcd refuses it because the learner has not
 // caught up.
 func (e *simulatedEtcd) promote(m *simulatedMember) bool {
-	if !e.hasQuorum() || !m.learner || !m.isAlive() {
+	if !m.learner || !e.serves(m) {
 		return false
 	}
 	m.learner = false
@@ -150,13 +148,13 @@ func (e *simulatedEtcd) promote(m *simulatedMember) bool {
 // members are connected.
 func (e *simulatedEtcd) remove(m *simulatedMember) bool {
 	voters := e.voters()
-	alive := countOf(voters, (*simulatedMember).isAlive)
+	connected := countOf(voters, e.serves)
 	switch {
 	case !e.hasQuorum() || len(e.members) == 1:
 		return false
 	case !m.learner && len(voters) == 1:
 		return false
-	case !m.learner && m.isAlive() && alive-1 < quorumOf(len(voters)-1):
+	case !m.learner && e.serves(m) && connected-1 < quorumOf(len(voters)-1):
 		return false
 	}
 	e.members = slices.DeleteFunc(e.members, func(o *simulatedMember) bool { return o == m })
@@ -167,10 +165,11 @@ func (e *simulatedEtcd) remove(m *simulatedMember) bool {
 
 // A memberSnapshot is the state of a member at one moment.
 type memberSnapshot struct {
-	id             v1alpha1.MemberID
-	host           *simulatedHost
-	learner, alive bool
-	killed         bool // the machine is gone
+	id      v1alpha1.MemberID
+	host    *simulatedHost
+	learner bool
+	serving bool // the member serves linearizable reads
+	killed  bool // the machine is gone
 }
 
 // An etcdSnapshot is the state of all etcd clusters at one moment, in the order of
@@ -182,7 +181,7 @@ func (sim *simulation) currentSnapshot() etcdSnapshot {
 	for i, e := range sim.etcds {
 		for _, o := range e.members {
 			m[i] = append(m[i], memberSnapshot{
-				id: o.id, host: o.host, learner: o.learner, alive: o.isAlive(), killed: o.host.killed,
+				id: o.id, host: o.host, learner: o.learner, serving: e.serves(o), killed: o.host.killed,
 			})
 		}
 	}

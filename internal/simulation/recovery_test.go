@@ -93,6 +93,7 @@ func (sim *simulation) repairAll() {
 		}
 	}
 	for _, e := range sim.etcds {
+		e.cutPeers, e.cutAgents = nil, nil
 		for _, m := range e.members {
 			m.running = m.started
 		}

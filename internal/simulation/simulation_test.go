@@ -229,13 +229,16 @@ const (
 	reboots     // kured reboots machines.
 	drains      // Programs drain nodes, and reboot or remove their machines.
 	machines    // Cluster API or Karpenter manages the machines.
+	partitions  // Agents do not reach members, and members do not reach each other.
 	features
 )
 
 // rareFeatures returns the features of one history in six, with the names by which flags switch
 // them on and off.
 func rareFeatures() map[simulationFeature]string {
-	return map[simulationFeature]string{attacks: "attacks", lateNodes: "latenodes", reboots: "reboots", drains: "drains"}
+	return map[simulationFeature]string{
+		attacks: "attacks", lateNodes: "latenodes", reboots: "reboots", drains: "drains", partitions: "partitions",
+	}
 }
 
 // isListed reports whether the flag lists the name.
@@ -316,7 +319,8 @@ func drainProfile(c *choices) profile {
 	p.clusters, p.deletions = []int{3 + 2*c.pick(2)}, 1+c.pick(3)
 	p.hosts = p.clusters[0] + c.pick(2)
 	for f := range p.enabled {
-		p.enabled[f] = p.enabled[f] && c.oneIn(3)
+		name, isRare := rareFeatures()[simulationFeature(f)]
+		p.enabled[f] = p.enabled[f] && (c.oneIn(3) || (isRare && isListed("with", name)))
 	}
 	for _, f := range []simulationFeature{clusterDeletions, apiRestores, lateNodes, reboots} {
 		p.enabled[f] = false
@@ -388,6 +392,7 @@ func (p profile) environmentActions(sim *simulation) []action {
 	add(attacks, action{3, sim.attack})
 	add(lateNodes, action{1, sim.addLateMachine}, action{1, sim.registerLateNode})
 	add(reboots, action{2, sim.kured.step})
+	add(partitions, action{1, sim.breakLink}, action{1, sim.mendLink}, action{1, sim.electLeader})
 	if p.enabled[drains] {
 		actions = append(actions, sim.drainActions()...)
 		actions = append(actions, action{1, sim.openAnyNode})

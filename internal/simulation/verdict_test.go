@@ -231,7 +231,7 @@ func (sim *simulation) checkQuorumAfter(a *allowedReview, late *pendingLoss) {
 
 // unsafeReason returns why the answer was right at no moment of the review, or an empty
 // string if it was right at one. Probes cannot reach all members at the same moment, so a
-// member counts if it was alive at any moment of the review.
+// member counts if it served linearizable reads at any moment of the review.
 func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, others []*pendingLoss) string {
 	here := refsOf(e.id, a.review.before.announced, a.review.before.bound[a.loss.uid], a.review.before.listed)
 	given, hosts, names := sim.lostMembers(e, a, others)
@@ -250,7 +250,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 				continue // etcd does not promote a learner that is dead
 			}
 			voters++
-			if !lost && !slices.Contains(away, s.id) && sim.wasAlive(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
+			if !lost && !slices.Contains(away, s.id) && sim.wasServing(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
 				left++
 			}
 		}
@@ -258,7 +258,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 		if on == 0 || isOnly || (left >= quorumOf(voters) && a.review.order[e.id] > 0) {
 			return ""
 		}
-		text := fmt.Sprintf("of %d voters, %d are alive and not lost with %s, but %d are needed", voters, left, names,
+		text := fmt.Sprintf("of %d voters, %d served and are not lost with %s, but %d are needed", voters, left, names,
 			quorumOf(voters))
 		if a.review.order[e.id] == 0 {
 			text = "the Node has a member, but the review wrote no grant"
@@ -340,10 +340,10 @@ func refsOf(c v1alpha1.ClusterID, refs ...[]evidence.MemberRef) []v1alpha1.Membe
 	return ids
 }
 
-func (sim *simulation) wasAlive(i int, id v1alpha1.MemberID, from, to int) bool {
+func (sim *simulation) wasServing(i int, id v1alpha1.MemberID, from, to int) bool {
 	for at := from; at <= to; at++ {
 		for _, s := range sim.snapshots[at][i] {
-			if s.id == id && s.alive {
+			if s.id == id && s.serving {
 				return true
 			}
 		}
