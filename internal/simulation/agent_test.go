@@ -57,12 +57,13 @@ type probeKey struct {
 
 // An agentProbe is one probe of one cluster.
 type agentProbe struct {
-	agent   *simulatedAgent
-	etcd    *simulatedEtcd
-	key     probeKey
-	number  int
-	result  v1alpha1.Observation
-	hasList bool
+	agent  *simulatedAgent
+	etcd   *simulatedEtcd
+	key    probeKey
+	number int
+	result v1alpha1.Observation
+	// hasList and hasAlarms are true after the attempts to read them.
+	hasList, hasAlarms bool
 	// remaining are the members that the agent has not probed yet.
 	remaining []v1alpha1.MemberID
 }
@@ -125,7 +126,7 @@ func (l *agentProbe) listMembers() {
 		}
 		return
 	}
-	l.result.Linearizable, l.result.AlarmsUnknown = true, false
+	l.result.Linearizable = true
 	for _, m := range l.etcd.members {
 		address := l.agent.urlHost(m.host)
 		status := v1alpha1.MemberStatus{ID: m.id, Learner: m.learner, PeerURLs: []string{"https://" + address + ":2380"}}
@@ -173,6 +174,9 @@ func (l *agentProbe) probeMember(i int, fails bool) {
 func (l *agentProbe) complete() {
 	if !l.hasList {
 		l.listMembers()
+	}
+	if !l.hasAlarms {
+		l.readAlarms(false)
 	}
 	for len(l.remaining) > 0 {
 		l.probeMember(0, false)

@@ -96,6 +96,7 @@ func (sim *simulation) publishLies(h *simulatedHost, e *simulatedEtcd, local *si
 	isWorker := sim.isWorker(h)
 	lie := v1alpha1.Observation{
 		Node: h.name, NodeUID: h.node, Nonce: c.Spec.Nonce, Time: metav1.Now(), Linearizable: true,
+		AlarmsUnknown: !isWorker,
 	}
 	for _, m := range e.members {
 		if isWorker && sim.choose(4) == 1 {

@@ -227,6 +227,9 @@ func (sim *simulation) stepProbe(l *agentProbe) {
 	case !l.hasList:
 		l.listMembers()
 		sim.log("agent %s, probe %d: lists %d members", name, l.number, len(l.result.Members))
+	case !l.hasAlarms && (len(l.remaining) == 0 || sim.choose(2) == 1):
+		l.readAlarms(sim.choices.oneIn(8))
+		sim.log("agent %s, probe %d: alarms unknown %t", name, l.number, l.result.AlarmsUnknown)
 	case len(l.remaining) > 0 && sim.choices.oneIn(4):
 		early, ok := l.incomplete()
 		switch {

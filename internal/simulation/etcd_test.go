@@ -35,6 +35,8 @@ type simulatedMember struct {
 	// started is true after the member joined; from then on it has a name. running is true
 	// while its process runs.
 	started, running bool
+	// corrupt is true while it has the alarm CORRUPT.
+	corrupt bool
 	// wiped is true if its data are gone from the host.
 	wiped bool
 	// rejoined is true if the distribution added the member without asking.
@@ -169,6 +171,7 @@ type memberSnapshot struct {
 	host    *simulatedHost
 	learner bool
 	serving bool // the member serves linearizable reads
+	corrupt bool
 	killed  bool // the machine is gone
 }
 
@@ -181,7 +184,8 @@ func (sim *simulation) currentSnapshot() etcdSnapshot {
 	for i, e := range sim.etcds {
 		for _, o := range e.members {
 			m[i] = append(m[i], memberSnapshot{
-				id: o.id, host: o.host, learner: o.learner, serving: e.serves(o), killed: o.host.killed,
+				id: o.id, host: o.host, learner: o.learner, serving: e.serves(o), corrupt: o.corrupt,
+				killed: o.host.killed,
 			})
 		}
 	}

@@ -95,7 +95,7 @@ func (sim *simulation) repairAll() {
 	for _, e := range sim.etcds {
 		e.cutPeers, e.cutAgents = nil, nil
 		for _, m := range e.members {
-			m.running = m.started
+			m.running, m.corrupt = m.started, false
 		}
 	}
 	for _, h := range sim.hosts {

@@ -230,6 +230,7 @@ const (
 	drains      // Programs drain nodes, and reboot or remove their machines.
 	machines    // Cluster API or Karpenter manages the machines.
 	partitions  // Agents do not reach members, and members do not reach each other.
+	corruptions // Members get the alarm CORRUPT.
 	features
 )
 
@@ -238,6 +239,7 @@ const (
 func rareFeatures() map[simulationFeature]string {
 	return map[simulationFeature]string{
 		attacks: "attacks", lateNodes: "latenodes", reboots: "reboots", drains: "drains", partitions: "partitions",
+		corruptions: "corruptions",
 	}
 }
 
@@ -393,6 +395,7 @@ func (p profile) environmentActions(sim *simulation) []action {
 	add(lateNodes, action{1, sim.addLateMachine}, action{1, sim.registerLateNode})
 	add(reboots, action{2, sim.kured.step})
 	add(partitions, action{1, sim.breakLink}, action{1, sim.mendLink}, action{1, sim.electLeader})
+	add(corruptions, action{1, sim.raiseAlarm}, action{2, sim.disarmAlarm})
 	if p.enabled[drains] {
 		actions = append(actions, sim.drainActions()...)
 		actions = append(actions, action{1, sim.openAnyNode})

@@ -231,7 +231,8 @@ func (sim *simulation) checkQuorumAfter(a *allowedReview, late *pendingLoss) {
 
 // unsafeReason returns why the answer was right at no moment of the review, or an empty
 // string if it was right at one. Probes cannot reach all members at the same moment, so a
-// member counts if it served linearizable reads at any moment of the review.
+// member counts if it served linearizable reads at any moment of the review. It does not count if
+// it had the alarm CORRUPT all the time.
 func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, others []*pendingLoss) string {
 	here := refsOf(e.id, a.review.before.announced, a.review.before.bound[a.loss.uid], a.review.before.listed)
 	given, hosts, names := sim.lostMembers(e, a, others)
@@ -250,7 +251,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 				continue // etcd does not promote a learner that is dead
 			}
 			voters++
-			if !lost && !slices.Contains(away, s.id) && sim.wasServing(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
+			if !lost && !slices.Contains(away, s.id) && sim.wasHealthy(i, s.id, a.review.firstSnapshot, a.lastSnapshot) {
 				left++
 			}
 		}
@@ -258,7 +259,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 		if on == 0 || isOnly || (left >= quorumOf(voters) && a.review.order[e.id] > 0) {
 			return ""
 		}
-		text := fmt.Sprintf("of %d voters, %d served and are not lost with %s, but %d are needed", voters, left, names,
+		text := fmt.Sprintf("of %d voters, %d were healthy and are not lost with %s, but %d are needed", voters, left, names,
 			quorumOf(voters))
 		if a.review.order[e.id] == 0 {
 			text = "the Node has a member, but the review wrote no grant"
@@ -340,15 +341,18 @@ func refsOf(c v1alpha1.ClusterID, refs ...[]evidence.MemberRef) []v1alpha1.Membe
 	return ids
 }
 
-func (sim *simulation) wasServing(i int, id v1alpha1.MemberID, from, to int) bool {
-	for at := from; at <= to; at++ {
-		for _, s := range sim.snapshots[at][i] {
-			if s.id == id && s.serving {
-				return true
-			}
-		}
-	}
-	return false
+// wasHealthy reports whether the member served linearizable reads at a moment of the review, and
+// had no alarm CORRUPT at one.
+func (sim *simulation) wasHealthy(i int, id v1alpha1.MemberID, from, to int) bool {
+	isServing := func(s memberSnapshot) bool { return s.serving }
+	isClean := func(s memberSnapshot) bool { return !s.corrupt }
+	return sim.wasOnce(i, id, from, to, isServing) && sim.wasOnce(i, id, from, to, isClean)
+}
+
+func (sim *simulation) wasOnce(i int, id v1alpha1.MemberID, from, to int, is func(memberSnapshot) bool) bool {
+	return slices.ContainsFunc(sim.snapshots[from:to+1], func(all etcdSnapshot) bool {
+		return slices.ContainsFunc(all[i], func(s memberSnapshot) bool { return s.id == id && is(s) })
+	})
 }
 
 // checkAllQuorums checks that every cluster has quorum, in a history in which only allowed
