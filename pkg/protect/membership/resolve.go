@@ -150,7 +150,7 @@ func isSelfProven(s quorum.Snapshot, id v1alpha1.MemberID) bool {
 	isHealthy := func(m v1alpha1.MemberStatus) bool { return m.Healthy }
 	own, isAnswered := s.OwnAnswer(s.Bindings[id])
 	m, found := observation.FindMember(own, id)
-	return s.AlarmsRead && !s.Corrupt[id] && isAnswered && found && m.Healthy && s.Proves(id, isHealthy)
+	return s.IsClean(id) && !s.Corrupt[id] && isAnswered && found && m.Healthy && s.Proves(id, isHealthy)
 }
 
 // ResolveByHand returns the grants and bindings that remain when an operator resolves the grant

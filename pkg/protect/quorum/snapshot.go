@@ -45,7 +45,8 @@ type Snapshot struct {
 	// the members that the answers, or the blockingLists, report as corrupt.
 	proven, Corrupt map[v1alpha1.MemberID]bool
 	// AlarmsRead reports whether the answers with a list contain the alarms. Without them
-	// no member is proven healthy, because a corrupt member still answers reads.
+	// no member is proven healthy, because a corrupt member still answers reads. IsClean reports it
+	// for one member.
 	AlarmsRead bool
 }
 
@@ -246,6 +247,16 @@ func (s Snapshot) Proves(id v1alpha1.MemberID, condition func(v1alpha1.MemberSta
 			m, isListed := observation.FindMember(o, id)
 			return isListed && !observation.IsFrom(o, b) && observation.IsLocalOnly(m)
 		})
+}
+
+// IsClean reports whether the answers with a list show that the member has no alarm CORRUPT. The
+// report of one late observer does not count alone, but it does not show the contrary either.
+// Enough others must have read the alarms without it (docs/verdict.md, F78).
+func (s Snapshot) IsClean(id v1alpha1.MemberID) bool {
+	return s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists), func(o v1alpha1.Observation) bool {
+		m, _ := observation.FindMember(o, id)
+		return o.AlarmsUnknown || isCorrupt(m)
+	}))
 }
 
 // answersWith returns the answers in which the member's entry satisfies the condition.

@@ -64,16 +64,23 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 		"disputed observers": {
 			provenBy(joined(3), 1, 1).Basis(v1alpha1.BasisDisputed, 1), false, "another node announces member b too",
 		},
-		"local only, founders":     {localOnly(joined(3)), true, ""},
-		"local only, one late":     {localOnly(joined(3, 2)), true, ""},
-		"local only, all late":     {localOnly(joined(3, 0, 1, 2)), true, ""},
-		"local only, by a lie":     {provenBy(localOnly(joined(3, 2)), 1, 2), false, "only 1 would remain"},
-		"late observer: corrupt":   {joined(3, 2).InList(2, 1, alarmed), true, ""},
-		"founder: corrupt":         {joined(3, 2).InList(0, 1, alarmed), false, "the alarm CORRUPT"},
-		"two late: corrupt":        {joined(3, 0, 1, 2).InList(2, 1, alarmed).InList(0, 1, alarmed), false, "CORRUPT"},
-		"only late: alarms read":   {joined(3, 2).AlarmsUnknown(0, 1), false, "could read the etcd alarms"},
-		"only one Node, late":      {joined(3, 0).Unbound(1).Unbound(2), true, ""},
-		"late observer hides list": {joined(3, 2).WithoutList(2), true, ""},
+		"local only, founders":   {localOnly(joined(3)), true, ""},
+		"local only, one late":   {localOnly(joined(3, 2)), true, ""},
+		"local only, all late":   {localOnly(joined(3, 0, 1, 2)), true, ""},
+		"local only, by a lie":   {provenBy(localOnly(joined(3, 2)), 1, 2), false, "only 1 would remain"},
+		"late observer: corrupt": {joined(3, 2).InList(2, 1, alarmed), true, ""},
+		"founder: corrupt":       {joined(3, 2).InList(0, 1, alarmed), false, "the alarm CORRUPT"},
+		"two late: corrupt":      {joined(3, 0, 1, 2).InList(2, 1, alarmed).InList(0, 1, alarmed), false, "CORRUPT"},
+		"F78 two late, one denies corruption": {
+			joined(3, 1, 2).Silent(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
+		},
+		"F78 beside a founder without alarms": {
+			joined(3, 1, 2).AlarmsUnknown(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
+		},
+		"F78 three late, two deny corruption": {joined(3, 0, 1, 2).InList(2, 1, alarmed), true, ""},
+		"only late: alarms read":              {joined(3, 2).AlarmsUnknown(0, 1), false, "could read the etcd alarms"},
+		"only one Node, late":                 {joined(3, 0).Unbound(1).Unbound(2), true, ""},
+		"late observer hides list":            {joined(3, 2).WithoutList(2), true, ""},
 		"local only, by its own word": {
 			provenBy(joined(3, 2), 2, 2).InList(2, 2, loopback), false, "only node w3, whose member joined later",
 		},
@@ -88,6 +95,15 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 			require.Contains(t, v.Message, c.text)
 		})
 	}
+}
+
+// One of two late observers reports the alarm CORRUPT of member b. Founder w1 has not answered, and
+// may deny it. So a late observer cannot end a review by a lie.
+func TestF78DeniedCorruptionIsNotFinal(t *testing.T) {
+	v := quorum.Decide(joined(3, 1, 2).Silent(0).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
+	require.False(t, v.Final, v.Message)
+	v = quorum.Decide(joined(3, 1, 2).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
+	require.True(t, v.Allowed, v.Message)
 }
 
 // Two late observers agree on a list that a founder does not have, and one alone does.

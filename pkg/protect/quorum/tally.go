@@ -155,6 +155,8 @@ func (s Snapshot) healthOf(m v1alpha1.MemberStatus) (healthy bool, problem healt
 		return false, problemNoProof, s.unhealthyReason(m.ID)
 	case !s.AlarmsRead:
 		return false, problemAlarmsUnread, "no agent that answered could read the etcd alarms, so its data may be corrupt"
+	case !s.IsClean(m.ID):
+		return false, problemAlarmsUnread, "an agent reports the alarm CORRUPT for it, and too few others deny that"
 	}
 	return true, problemNoProof, ""
 }
