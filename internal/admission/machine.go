@@ -160,10 +160,9 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 		e = h.etcdNodeEntry()
 	}
 	r.endsMachine = r.isLast || r.machine.EndsWithNode()
-	r.node, r.version, r.machine = node, node.ResourceVersion, nil
-	if r.isLast {
-		r.version = ""
-	}
+	// Without a version, no grant of an earlier request answers this review, and its grant answers no
+	// later one: the deletion of a NodeClaim and that of its Node are two requests.
+	r.node, r.version, r.machine = node, "", nil
 	a := h.decide(ctx, e, &r)
 	if r.isLast && a.Allowed && a.isFallback {
 		a = answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+

@@ -369,6 +369,24 @@ func TestF65LastReview(t *testing.T) {
 	}
 }
 
+// TestF80MachineReviewHasNoVersion: a grant answers a review of another version of the same Node.
+// The review of a machine is about no version of its Node, so the deletion of a NodeClaim and that
+// of its Node do not answer each other.
+func TestF80MachineReviewHasNoVersion(t *testing.T) {
+	for kind, object := range map[string]string{
+		machine.KindMachine: registeredMachine, machine.KindNodeClaim: unregisteredClaim,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			f := newFixture(t)
+			f.live.Spec.ProviderID, f.live.ResourceVersion = "cloud:///1", "7"
+			f.decision = quorum.Decision{Allowed: true, Reason: quorum.QuorumKept}
+			require.True(t, f.post(MachinePath, machineReview(kind, object, nil)).Allowed)
+			require.Len(t, f.requests, 1)
+			require.Empty(t, f.requests[0].Version)
+		})
+	}
+}
+
 // TestF55MachineRegistersDuringReview: while a review of a machine reviews its Node, that Node is
 // deleted, and the kubelet registers again.
 func TestF55MachineRegistersDuringReview(t *testing.T) {

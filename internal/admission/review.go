@@ -25,14 +25,13 @@ type review struct {
 	// the pod and its Node have been read.
 	node *corev1.Node
 	// version is the resourceVersion of node as the API server was about to delete it. A live read may
-	// return a later one.
+	// return a later one. It is empty if the API server was about to do something else.
 	version string
 	// namespace and pod name the pod of an eviction. They are empty for the deletion of a Node.
 	namespace, pod string
 	// machine is the object in the review of a machine. The node is then empty until it is known.
 	machine *machine.Object
-	// isLast marks the last review before a machine ends. No earlier review answers it, and it
-	// refuses if it cannot decide.
+	// isLast marks the last review before a machine ends. It refuses if it cannot decide.
 	isLast bool
 	// endsMachine is true if the machine of a Node that is being deleted ends without another review.
 	endsMachine bool

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
@@ -101,6 +102,44 @@ func TestMachinesWaitForTheirHooks(t *testing.T) {
 		s.advance(30 * time.Minute)
 		require.False(t, second.IsHooked)
 	})
+}
+
+// TestF80ClaimAndNode: the deletions of a NodeClaim and of its Node are two requests of one user,
+// within a minute. Another voter stops between them, and the Node is written. The grant of the
+// first request does not answer the second one.
+func TestF80ClaimAndNode(t *testing.T) {
+	isRefused := func(d *simulatedDeletion) { require.False(t, d.wasAllowed, d.answer) }
+	stopOther := func(s *scenario) {
+		s.memberOnHost(1).running = false
+		s.recordSnapshot()
+		s.advance(5 * time.Second)
+	}
+	for name, play := range map[string]func(*scenario, *simulatedHost){
+		"NodeClaim first": func(s *scenario, h *simulatedHost) {
+			require.True(t, s.tryDeleteMachine(h).wasAllowed)
+			s.editNode(h, func(n *corev1.Node) {
+				n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: "Written"})
+			})
+			stopOther(s)
+			isRefused(s.tryDelete(h))
+		},
+		"Node first, kept by its finalizer": func(s *scenario, h *simulatedHost) {
+			s.editNode(h, func(n *corev1.Node) { n.Finalizers = []string{karpenterFinalizer} })
+			s.deleteWithRetries(h)
+			stopOther(s)
+			isRefused(s.tryDeleteMachine(h))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runMachineScenario(t, machine.KindNodeClaim, func(s *scenario) {
+				m := s.machineOf(s.hosts[0])
+				m.IsRegistered, m.Node = true, m.host.name
+				s.machines.put(m)
+				s.advance(time.Second)
+				play(s, m.host)
+			})
+		})
+	}
 }
 
 // Karpenter is about to end the machine of a NodeClaim that is not registered. Meanwhile the Node
