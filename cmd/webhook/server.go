@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -35,6 +36,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machinehook"
 	"github.com/holdfast-dev/holdfast/internal/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -259,6 +261,10 @@ func (s webhookServer) addHoldWatcher(
 ) error {
 	watcher, err := holdwatch.New(holdwatch.Options{
 		CachedNodes: store.CachedNodes, WaitForSync: store.WaitForSync, Nodes: core.Nodes(),
+		DrainedNodes: func(ctx context.Context) (map[types.UID]time.Time, error) {
+			clusters, err := store.CachedClusters(ctx)
+			return protect.DrainedNodes(clusters), err
+		},
 		ConfigMaps: core.ConfigMaps(s.namespace), Elected: m.Elected(),
 		Timeouts: s.holds, RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
 			recorder.Event(about, eventType, reason, message)

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -97,7 +98,8 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 	w.cache, w.elect = informers, func() { close(elected) }
 	o := Options{
 		CachedNodes: w.cachedNodes, WaitForSync: informers.WaitForCacheSync, Nodes: core.CoreV1().Nodes(),
-		ConfigMaps: core.CoreV1().ConfigMaps(namespace), Elected: elected,
+		DrainedNodes: func(context.Context) (map[types.UID]time.Time, error) { return nil, nil },
+		ConfigMaps:   core.CoreV1().ConfigMaps(namespace), Elected: elected,
 		Timeouts: readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},
 		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
 			require.Equal(f.t, corev1.EventTypeWarning, eventType)

@@ -2,6 +2,7 @@ package holdwatch
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,6 +38,7 @@ func TestWatcher(t *testing.T) {
 		{"partly opened node", testPartlyOpened},
 		{"overdue hold, kept", testOverdueKept},
 		{"overdue hold, released", testOverdueReleased},
+		{"overdue hold, drained", testOverdueDrained},
 		{"stale cache", testStaleCache},
 		{"follower", testFollower},
 		{"wrong clocks", testWrongClocks},
@@ -133,6 +135,33 @@ func testLateAgent(t *testing.T, f *fixture) {
 	require.Equal(t, readiness.Released, record(t, released).State)
 	w.advance(time.Hour)
 	require.Equal(t, released.ResourceVersion, f.node("n1").ResourceVersion)
+}
+
+// testOverdueDrained: the leader opens no node whose drain relies on the cordon of its hold, also
+// while it cannot read the drains.
+func testOverdueDrained(t *testing.T, f *fixture) {
+	drains, err := map[types.UID]time.Time{}, errors.New("unreadable")
+	w := f.startLeader(0, releasing, func(o *Options) {
+		o.DrainedNodes = func(context.Context) (map[types.UID]time.Time, error) { return drains, err }
+	})
+	node := f.createHeldNode("n1")
+	w.waitForCache()
+	require.ErrorIs(t, w.checkNodes(t.Context()), err)
+	w.clockOffset += time.Hour
+	require.ErrorIs(t, w.checkNodes(t.Context()), err)
+	require.True(t, f.node("n1").Spec.Unschedulable)
+
+	drains[node.UID], err = time.Now(), nil
+	w.checkNodesTimes(3)
+	require.True(t, f.node("n1").Spec.Unschedulable)
+	held := condition(f.node("n1"), readiness.NetworkHeld)
+	require.Equal(t, readiness.Overdue, held.Reason)
+	require.Contains(t, held.Message, "a drain of the node was allowed")
+	require.Equal(t, 1, w.metric("holds", string(readiness.HoldOverdue)))
+
+	delete(drains, node.UID)
+	w.checkNodesTimes(2)
+	require.False(t, f.node("n1").Spec.Unschedulable)
 }
 
 func testStaleCache(t *testing.T, f *fixture) {

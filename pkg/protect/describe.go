@@ -6,6 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -89,15 +92,26 @@ func describeDrain(in Inputs) []string {
 }
 
 // DrainedAt returns when a drain of the node was last allowed, or zero if no grant of one is open.
-func DrainedAt(in Inputs) (latest time.Time) {
+func DrainedAt(in Inputs) time.Time {
+	clusters := make([]*v1alpha1.EtcdCluster, len(in.Clusters))
 	for i := range in.Clusters {
-		for _, g := range in.Clusters[i].Spec.Grants {
-			if g.NodeUID == in.UID && in.UID != "" && g.Drained != nil && g.Drained.After(latest) {
-				latest = g.Drained.Time
+		clusters[i] = &in.Clusters[i]
+	}
+	return DrainedNodes(clusters)[in.UID]
+}
+
+// DrainedNodes returns when a drain of each Node was last allowed, by the UID of the Node. It
+// contains no Node without an open grant of a drain.
+func DrainedNodes(clusters []*v1alpha1.EtcdCluster) map[types.UID]time.Time {
+	drained := map[types.UID]time.Time{}
+	for _, c := range clusters {
+		for _, g := range c.Spec.Grants {
+			if g.NodeUID != "" && g.Drained != nil && g.Drained.After(drained[g.NodeUID]) {
+				drained[g.NodeUID] = g.Drained.Time
 			}
 		}
 	}
-	return latest
+	return drained
 }
 
 // describeAwaited returns what has to happen before a node is freed to which a member is bound that

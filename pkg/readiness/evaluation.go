@@ -169,6 +169,12 @@ func (e holdEvaluation) foreignMark() string {
 	if m := departure.OfOthers(e.node); m.Class != departure.None {
 		return m.String()
 	}
+	return e.drainMark()
+}
+
+// drainMark returns the drain that relies on the cordon of the hold, or why it is not known whether
+// there is one. It is empty if there is none.
+func (e holdEvaluation) drainMark() string {
 	switch {
 	case e.record.State != Held || e.record.Taint != "":
 	case e.facts.AwaitsGrants:

@@ -67,6 +67,10 @@ type HoldHistory struct {
 	// HadOtherReport is true if the leader has seen NetworkHeld missing, or with a reason other than
 	// GoingDown, in this boot. If the reason is GoingDown now, an agent of this boot has written it.
 	HadOtherReport bool
+	// Drained is when a drain of the node was last allowed, zero if the EtcdClusters have no grant for
+	// one. DrainsUnknown is true if they could not be read.
+	Drained       time.Time
+	DrainsUnknown bool
 }
 
 // HoldCheck is the result of CheckHold.
@@ -100,7 +104,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
 		e.facts.Etcd = Absent // An agent has scanned for etcd, and no other node lists a member here.
 	}
-	late := h.Age >= limits.Agent
+	late, drain := h.Age >= limits.Agent, e.withDrains(h).drainMark()
 	switch {
 	case record.State != Held && e.isUnfinished():
 		check.State = HoldEnding
@@ -117,11 +121,13 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 		check.State = HoldBehindOthers
 	case e.isUnreachable():
 		check.State = HoldUnreachable
+	case e.isExempt() && late && drain != "":
+		check.State = HoldBehindOthers
 	case e.isExempt() && late:
 		check.State, check.Decision = HoldEnding, e.withoutAgent(AgentMissing, "its agent").decideHeld()
 	case h.Age >= limits.Hold:
 		check.State = HoldOverdue
-		check.Decision, check.Event = e.decideOverdue(limits, check.AgentSeen)
+		check.Decision, check.Event = e.decideOverdue(limits, check.AgentSeen, drain)
 	case late && !check.AgentSeen:
 		check.State = HoldAgentMissing
 		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, limits.Agent.String(), limits)
@@ -202,12 +208,25 @@ func (e holdEvaluation) reportMissingAgent(reason, event, age string, limits Hol
 	return d, &Event{Type: corev1.EventTypeWarning, Reason: event, Message: d.Message}
 }
 
-// decideOverdue decides about a hold that has exceeded its time limit.
-func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, *Event) {
-	const kept = ", and --on-stuck-hold=keep keeps it held"
+// withDrains returns the evaluation with what the EtcdClusters state about a drain of the node. The
+// leader does not know when the host booted. So only the agent releases a drained node that has
+// restarted.
+func (e holdEvaluation) withDrains(h HoldHistory) holdEvaluation {
+	e.facts.Drained, e.facts.AwaitsGrants = h.Drained, h.DrainsUnknown
+	return e
+}
+
+// decideOverdue decides about a hold that has exceeded its time limit. drain is the drain that
+// relies on the cordon of the hold, empty if there is none.
+func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool, drain string) (Decision, *Event) {
+	kept := ", and --on-stuck-hold=keep keeps it held"
 	switch {
-	case limits.Release:
+	case limits.Release && drain == "":
 		return e.releaseOverdue(limits), nil
+	case limits.Release:
+		kept = ", and it stays held because of this: " + drain
+	}
+	switch {
 	case !agent:
 		return e.reportMissingAgent(Overdue, EventOverdue, limits.Hold.String()+kept, limits)
 	}
