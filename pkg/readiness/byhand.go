@@ -11,8 +11,7 @@ import (
 // KeepClosedReason returns why a held node has to stay closed when Holdfast is uninstalled,
 // empty if the node has to be opened. It must be called only for a node that is held.
 func KeepClosedReason(n *corev1.Node, r Record) (stays string) {
-	e := holdEvaluation{node: n, record: r, recorded: true}
-	if e.hasKeepCordoned() {
+	if hasKeepCordoned(n) {
 		return "annotation " + KeepCordonedAnnotation
 	}
 	if r.Taint != "" {
@@ -21,7 +20,7 @@ func KeepClosedReason(n *corev1.Node, r Record) (stays string) {
 	if by := CordonOwner(n); by != "" && n.Spec.Unschedulable {
 		return "cordoned by " + by
 	}
-	return e.foreignMark()
+	return markOfOthers(n)
 }
 
 // ReleasedByHand is the reason of NetworkUnavailable=False after a release by hand.
@@ -49,9 +48,7 @@ func PlanManualRelease(n *corev1.Node) ManualRelease {
 	unavailable := FindCondition(n, corev1.NodeNetworkUnavailable)
 	byOthers := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason != HeldByHoldfast
 	partOfHold := err == nil && record.isFirstHold() && record.Taint == "" && !byOthers
-	return ManualRelease{
-		Taint: record.Taint, NetworkAvailable: partOfHold || (holdEvaluation{node: n}).isUnavailableByHoldfast(),
-	}
+	return ManualRelease{Taint: record.Taint, NetworkAvailable: partOfHold || isUnavailableByHoldfast(n)}
 }
 
 // Condition returns the condition to write if NetworkAvailable is true.

@@ -104,7 +104,7 @@ func (e holdEvaluation) newDecision(status corev1.ConditionStatus, reason, messa
 // every state but held, that value is wrong, no other component corrects it, and it causes a
 // NoSchedule taint.
 func (e holdEvaluation) clearUnavailable(d Decision) Decision {
-	if e.isUnavailableByHoldfast() {
+	if isUnavailableByHoldfast(e.node) {
 		d.Conditions = append(d.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReleasedByHoldfast,
 			Message: "Holdfast no longer holds this node; see condition NetworkHeld",
@@ -160,7 +160,7 @@ func (e holdEvaluation) decideFirst() Decision {
 		return e.adoptTaint()
 	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.needsHold():
 		return e.startHold(NotReadyYet)
-	case e.isExempt():
+	case isExempt(e.node):
 		return e.recordNotHeld(Released, Exempt)
 	case inService && e.hasUnprobedEndpoint():
 		return e.decideAfterProbe()
@@ -239,7 +239,7 @@ func (e holdEvaluation) decideNotHeld() Decision {
 // removed, also under another policy.
 func (e holdEvaluation) handleKeptTaint(d *Decision) {
 	switch {
-	case !e.hasKeepCordoned():
+	case !hasKeepCordoned(e.node):
 		d.RemoveTaints = e.holdTaints()
 		if d.Record == nil && e.record.Taint != "" {
 			e.recordToWrite(d).Taint = ""
@@ -268,7 +268,7 @@ func (e holdEvaluation) decideForBoot() Decision {
 		return e.leaveAlone(e.record.Reason)
 	case e.allGatesOpen():
 		return e.recordNotHeld(Released, e.reasonInNextBoot(NetworkReady))
-	case e.isExempt():
+	case isExempt(e.node):
 		return e.recordNotHeld(Released, e.reasonInNextBoot(Exempt))
 	case e.record.BootID == "":
 		return e.recordNotHeld(Released, FirstSeen)
@@ -299,5 +299,5 @@ func (e holdEvaluation) needsHold() bool { return !e.allGatesOpen() && e.mayHold
 // mayHold reports whether a hold is allowed. A node that another client has closed is left to
 // that client.
 func (e holdEvaluation) mayHold() bool {
-	return !e.isExempt() && !e.isCordonedByOthers() && e.node.DeletionTimestamp == nil
+	return !isExempt(e.node) && !e.isCordonedByOthers() && e.node.DeletionTimestamp == nil
 }

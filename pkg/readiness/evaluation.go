@@ -1,7 +1,6 @@
 package readiness
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,15 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/holdfast-dev/holdfast/pkg/departure"
 )
 
-// FieldManager is the name of the agent in a Node's managedFields.
-const FieldManager = "holdfast-agent"
-
-// holdEvaluation contains the arguments of Decide and what follows directly from them. The methods
-// have a copy of it: an assignment to e.record is a record to decide with, not that of the caller.
+// holdEvaluation contains the arguments of Decide or CheckHold and what follows directly from them.
+// newEvaluation and newLeaderEvaluation make it. The methods have a copy of it: an assignment to
+// e.record is a record to decide with, not that of the caller.
 type holdEvaluation struct {
 	node   *corev1.Node
 	facts  Facts
@@ -76,13 +71,6 @@ func (e holdEvaluation) waitReason() string {
 	return NotHeld
 }
 
-func (e holdEvaluation) isExempt() bool { return e.node.Labels[HoldLabel] == HoldNever }
-
-func (e holdEvaluation) hasKeepCordoned() bool {
-	_, found := e.node.Annotations[KeepCordonedAnnotation]
-	return found
-}
-
 // taintKey returns the key of the taint that holds this node or would hold it, empty for the
 // cordon. For an existing hold the record decides, even if the policy has changed: a record
 // without a taint is a hold by cordon. The record also decides while the taint of an ended hold
@@ -117,33 +105,6 @@ func (e holdEvaluation) hasServed() bool {
 	return wasReady(e.node) && len(e.holdTaints()) == 0
 }
 
-// maxConditionSpread is far more than the time in which a kubelet evaluates all conditions of its
-// node (pkg/kubelet/nodestatus of Kubernetes).
-const maxConditionSpread = 10 * time.Second
-
-// wasReady reports whether the node is Ready, or provably was. A kubelet that registers its node,
-// or comes back after the node lifecycle controller set all conditions to Unknown, sets Ready
-// together with the others. If Ready became False later than all of them, it was True before.
-func wasReady(n *corev1.Node) bool {
-	ready := FindCondition(n, corev1.NodeReady)
-	if ready == nil || ready.Status != corev1.ConditionFalse {
-		return ready != nil && ready.Status == corev1.ConditionTrue
-	}
-	latest := time.Time{}
-	for _, kind := range []corev1.NodeConditionType{
-		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
-	} {
-		pressure := FindCondition(n, kind)
-		if pressure == nil {
-			return false
-		}
-		if at := pressure.LastTransitionTime.Time; at.After(latest) {
-			latest = at
-		}
-	}
-	return ready.LastTransitionTime.Sub(latest) > maxConditionSpread
-}
-
 // isCordonedByOthers reports whether another client has set what a new hold would set. A cordon
 // has no owner, so without a hold it counts as another client's. The taint always belongs to
 // Holdfast.
@@ -160,14 +121,11 @@ func (e holdEvaluation) isHoldInPlace() bool {
 	return e.node.Spec.Unschedulable && (e.record.State != Held || CordonOwner(e.node) == "")
 }
 
-// foreignMark returns the mark of another component that is deleting, draining or rebooting
-// the node, empty if there is none.
+// foreignMark returns why another component needs the cordon of this hold: its mark, or a drain
+// that was allowed during the hold. It is empty if there is no reason.
 func (e holdEvaluation) foreignMark() string {
-	if e.node.DeletionTimestamp != nil {
-		return "the Node is being deleted"
-	}
-	if m := departure.OfOthers(e.node); m.Class != departure.None {
-		return m.String()
+	if mark := markOfOthers(e.node); mark != "" {
+		return mark
 	}
 	return e.drainMark()
 }
@@ -243,12 +201,6 @@ func (e holdEvaluation) clearAutoscalerAnnotations() (gone map[string]*string, l
 	return gone, nil
 }
 
-// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
-func (e holdEvaluation) isUnavailableByHoldfast() bool {
-	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
-	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
-}
-
 // leftoverTaints returns the taints that the node lifecycle controller derived from the hold
 // and would remove only later. Pods are not scheduled before that. A taint is not included if
 // another component still has a reason for it.
@@ -265,67 +217,10 @@ func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
 				taints = append(taints, t)
 			}
 		case corev1.TaintNodeNetworkUnavailable:
-			if unavailable == nil || unavailable.Status == corev1.ConditionFalse || e.isUnavailableByHoldfast() {
+			if unavailable == nil || unavailable.Status == corev1.ConditionFalse || isUnavailableByHoldfast(e.node) {
 				taints = append(taints, t)
 			}
 		}
 	}
 	return taints
-}
-
-// mergedManagers is the manager to which the API server assigns the oldest entries of an object
-// that has more than ten (capManagersManager of k8s.io/apimachinery/pkg/util/managedfields).
-const mergedManagers = "ancient-changes"
-
-// CordonOwner returns the field manager that set the cordon without the record, or "" if none is
-// known. It never returns the agent. There is none if the born-held policy set the cordon, if the
-// client cordoned a cordoned node (which writes nothing), or if the API server merged its entry.
-// During a hold, an owner means that this client uncordoned the node and cordoned it again between
-// two passes of the agent.
-func CordonOwner(n *corev1.Node) string {
-	type fields map[string]json.RawMessage
-	for _, entry := range n.ManagedFields {
-		if entry.Manager == FieldManager || entry.Manager == mergedManagers || entry.Subresource != "" ||
-			entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
-			continue
-		}
-		var owned struct {
-			Spec     fields `json:"f:spec"`
-			Metadata struct {
-				Annotations fields `json:"f:annotations"`
-			} `json:"f:metadata"`
-		}
-		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
-			continue // a later format of managedFields proves nothing
-		}
-		_, bit := owned.Spec["f:unschedulable"]
-		if _, record := owned.Metadata.Annotations["f:"+HoldAnnotation]; bit && !record {
-			return entry.Manager
-		}
-	}
-	return ""
-}
-
-// IsCordonOfHold reports whether only a hold of Holdfast cordons the node.
-func IsCordonOfHold(n *corev1.Node) bool {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	e := holdEvaluation{node: n, record: record, recorded: true}
-	return err == nil && record.State == Held && record.Taint == "" && e.isHoldInPlace() && !e.hasKeepCordoned()
-}
-
-// FindCondition returns the condition of this type, or nil.
-func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == kind {
-			return &n.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-// hasTaint reports whether the node has a NoSchedule taint with this key.
-func hasTaint(n *corev1.Node, key string) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
-	})
 }

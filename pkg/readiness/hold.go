@@ -36,9 +36,9 @@ func (e holdEvaluation) decideHeld() Decision {
 	switch mark := e.foreignMark(); {
 	case !e.isHoldInPlace():
 		return e.recordOverride()
-	case mustStay && !e.isExempt():
+	case mustStay && !isExempt(e.node):
 		return e.keepHold()
-	case e.hasKeepCordoned():
+	case hasKeepCordoned(e.node):
 		return e.yieldToCordon()
 	case mark != "":
 		return e.waitForOthers(mark)

@@ -95,18 +95,11 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 	if !recorded || err != nil {
 		return HoldCheck{} // It is unknown whether Holdfast holds the node.
 	}
-	e := holdEvaluation{node: n, now: now, record: record, recorded: true, facts: Facts{BootID: n.Status.NodeInfo.BootID}}
-	if e.facts.BootID == "" {
-		e.facts.BootID = record.BootID
-	}
+	e := newLeaderEvaluation(n, record, now)
 	check := HoldCheck{AgentSeen: e.hasAgent(h)}
-	c := FindCondition(n, etcdMemberCondition)
-	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
-		e.facts.Etcd = Absent // An agent has scanned for etcd, and no other node lists a member here.
-	}
 	late, drain := h.Age >= limits.Agent, e.withDrains(h).drainMark()
 	switch {
-	case record.State != Held && e.isUnfinished():
+	case record.State != Held && hasUnfinishedRelease(n):
 		check.State = HoldEnding
 		if late || record.Reason == Overdue { // The leader finishes its own release at once.
 			check.Decision = e.leaveAlone(record.Reason)
@@ -119,11 +112,11 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 		}
 	case e.foreignMark() != "":
 		check.State = HoldBehindOthers
-	case e.isUnreachable():
+	case isUnreachable(n):
 		check.State = HoldUnreachable
-	case e.isExempt() && late && drain != "":
+	case isExempt(n) && late && drain != "":
 		check.State = HoldBehindOthers
-	case e.isExempt() && late:
+	case isExempt(n) && late:
 		check.State, check.Decision = HoldEnding, e.withoutAgent(AgentMissing, "its agent").decideHeld()
 	case h.Age >= limits.Hold:
 		check.State = HoldOverdue
@@ -140,6 +133,18 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 	return check
 }
 
+// newLeaderEvaluation returns the evaluation with what the leader knows. It has no policy and no
+// gates, and of the host only what the Node shows.
+func newLeaderEvaluation(n *corev1.Node, record Record, now time.Time) holdEvaluation {
+	e := holdEvaluation{node: n, now: now, record: record, recorded: true}
+	e.facts.BootID = cmp.Or(n.Status.NodeInfo.BootID, record.BootID)
+	c := FindCondition(n, etcdMemberCondition)
+	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
+		e.facts.Etcd = Absent // An agent has scanned for etcd, and no other node lists a member here.
+	}
+	return e
+}
+
 // IsHoldOver reports whether Holdfast neither holds the node nor has to finish the end of a hold.
 // It is false if the record cannot be parsed.
 func IsHoldOver(n *corev1.Node) bool {
@@ -148,7 +153,7 @@ func IsHoldOver(n *corev1.Node) bool {
 		return true
 	}
 	record, err := ParseRecord(value)
-	return err == nil && record.State != Held && !holdEvaluation{node: n, record: record}.isUnfinished()
+	return err == nil && record.State != Held && !hasUnfinishedRelease(n)
 }
 
 // hasAgent reports whether an agent has reported on the node in this boot. The condition
@@ -170,20 +175,6 @@ func (e holdEvaluation) hasAgent(h HoldHistory) bool {
 func ReportsShutdown(n *corev1.Node) bool {
 	c := FindCondition(n, NetworkHeld)
 	return c != nil && c.Reason == GoingDown
-}
-
-// isUnfinished reports whether a condition still reports a hold that has ended according to
-// the record: the second write of a release is missing.
-func (e holdEvaluation) isUnfinished() bool {
-	c := FindCondition(e.node, NetworkHeld)
-	return e.isUnavailableByHoldfast() || c != nil && c.Status == corev1.ConditionTrue
-}
-
-// isUnreachable reports whether the kubelet has stopped reporting (node lifecycle controller,
-// NodeStatusUnknown).
-func (e holdEvaluation) isUnreachable() bool {
-	ready := FindCondition(e.node, corev1.NodeReady)
-	return ready != nil && ready.Status == corev1.ConditionUnknown
 }
 
 // withoutAgent returns the evaluation with the agent as its only gate, which is closed. The

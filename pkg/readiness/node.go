@@ -1,0 +1,138 @@
+package readiness
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+)
+
+// FieldManager is the name of the agent in a Node's managedFields.
+const FieldManager = "holdfast-agent"
+
+func isExempt(n *corev1.Node) bool { return n.Labels[HoldLabel] == HoldNever }
+
+func hasKeepCordoned(n *corev1.Node) bool {
+	_, found := n.Annotations[KeepCordonedAnnotation]
+	return found
+}
+
+// markOfOthers returns the mark of another component that is deleting, draining or rebooting the
+// node, empty if there is none.
+func markOfOthers(n *corev1.Node) string {
+	if n.DeletionTimestamp != nil {
+		return "the Node is being deleted"
+	}
+	if m := departure.OfOthers(n); m.Class != departure.None {
+		return m.String()
+	}
+	return ""
+}
+
+// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
+func isUnavailableByHoldfast(n *corev1.Node) bool {
+	c := FindCondition(n, corev1.NodeNetworkUnavailable)
+	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
+}
+
+// hasUnfinishedRelease reports whether a condition still reports a hold. If the hold has ended by
+// the record, the second write of the release is missing.
+func hasUnfinishedRelease(n *corev1.Node) bool {
+	c := FindCondition(n, NetworkHeld)
+	return isUnavailableByHoldfast(n) || c != nil && c.Status == corev1.ConditionTrue
+}
+
+// isUnreachable reports whether the kubelet has stopped reporting (node lifecycle controller,
+// NodeStatusUnknown).
+func isUnreachable(n *corev1.Node) bool {
+	ready := FindCondition(n, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionUnknown
+}
+
+// maxConditionSpread is far more than the time in which a kubelet evaluates all conditions of its
+// node (pkg/kubelet/nodestatus of Kubernetes).
+const maxConditionSpread = 10 * time.Second
+
+// wasReady reports whether the node is Ready, or provably was. A kubelet that registers its node,
+// or comes back after the node lifecycle controller set all conditions to Unknown, sets Ready
+// together with the others. If Ready became False later than all of them, it was True before.
+func wasReady(n *corev1.Node) bool {
+	ready := FindCondition(n, corev1.NodeReady)
+	if ready == nil || ready.Status != corev1.ConditionFalse {
+		return ready != nil && ready.Status == corev1.ConditionTrue
+	}
+	latest := time.Time{}
+	for _, kind := range []corev1.NodeConditionType{
+		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+	} {
+		pressure := FindCondition(n, kind)
+		if pressure == nil {
+			return false
+		}
+		if at := pressure.LastTransitionTime.Time; at.After(latest) {
+			latest = at
+		}
+	}
+	return ready.LastTransitionTime.Sub(latest) > maxConditionSpread
+}
+
+// mergedManagers is the manager to which the API server assigns the oldest entries of an object
+// that has more than ten (capManagersManager of k8s.io/apimachinery/pkg/util/managedfields).
+const mergedManagers = "ancient-changes"
+
+// CordonOwner returns the field manager that set the cordon without the record, or "" if none is
+// known. It never returns the agent. There is none if the born-held policy set the cordon, if the
+// client cordoned a cordoned node (which writes nothing), or if the API server merged its entry.
+// During a hold, an owner means that this client uncordoned the node and cordoned it again between
+// two passes of the agent.
+func CordonOwner(n *corev1.Node) string {
+	type fields map[string]json.RawMessage
+	for _, entry := range n.ManagedFields {
+		if entry.Manager == FieldManager || entry.Manager == mergedManagers || entry.Subresource != "" ||
+			entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
+			continue
+		}
+		var owned struct {
+			Spec     fields `json:"f:spec"`
+			Metadata struct {
+				Annotations fields `json:"f:annotations"`
+			} `json:"f:metadata"`
+		}
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
+			continue // a later format of managedFields proves nothing
+		}
+		_, bit := owned.Spec["f:unschedulable"]
+		if _, record := owned.Metadata.Annotations["f:"+HoldAnnotation]; bit && !record {
+			return entry.Manager
+		}
+	}
+	return ""
+}
+
+// IsCordonOfHold reports whether only a hold of Holdfast cordons the node.
+func IsCordonOfHold(n *corev1.Node) bool {
+	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	isHeldByCordon := err == nil && record.State == Held && record.Taint == ""
+	return isHeldByCordon && n.Spec.Unschedulable && CordonOwner(n) == "" && !hasKeepCordoned(n)
+}
+
+// FindCondition returns the condition of this type, or nil.
+func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == kind {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// hasTaint reports whether the node has a NoSchedule taint with this key.
+func hasTaint(n *corev1.Node, key string) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
+	})
+}
