@@ -264,7 +264,7 @@ func (f *fixture) runAgentWithFacts(name string, facts readiness.Facts) *corev1.
 func (f *fixture) shutDown(name string) {
 	f.t.Helper()
 	down := f.runAgentWithFacts(name, readiness.Facts{GoingDown: true})
-	require.Equal(f.t, readiness.GoingDown, record(f.t, down).Reason)
+	require.Equal(f.t, readiness.RecordReason(readiness.GoingDown), record(f.t, down).Reason)
 }
 
 // reportBoot lets the kubelet report a boot.

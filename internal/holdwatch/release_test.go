@@ -130,7 +130,7 @@ func testOverdueReleased(t *testing.T, f *fixture) {
 		require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
 		require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
 		r := record(t, free)
-		require.Equal(t, []any{readiness.Released, readiness.Overdue, free.Status.NodeInfo.BootID},
+		require.Equal(t, []any{readiness.Released, readiness.RecordReason(readiness.Overdue), free.Status.NodeInfo.BootID},
 			[]any{r.State, r.Reason, r.BootID})
 		require.Contains(t, free.Annotations, scaleDownMark, "no agent has scanned for etcd")
 		require.Len(t, w.eventMessages("Node "+name, readiness.EventGivenUp), 1)

@@ -30,7 +30,7 @@ const (
 	RouteCreated = "RouteCreated"
 )
 
-// Reasons of the condition NetworkHeld.
+// Reasons of the condition NetworkHeld only.
 const (
 	// WaitingFor… names the first closed gate, except WaitingForOthers.
 	WaitingForFlannel       = "WaitingForFlannel"
@@ -52,42 +52,55 @@ const (
 	RecordUnreadable = "RecordUnreadable"
 	// BootUnknown means that the host's boot ID could not be read, so no decision was made.
 	BootUnknown = "BootUnknown"
+	// AgentMissing means that no agent has reported on the node since it is held. The leader writes
+	// AgentMissing and Overdue, and only while no agent has written the condition in this boot.
+	AgentMissing = "AgentMissing"
 )
 
-// Reasons of a Record: why the node is in its state.
+// RecordReason is the reason of a Record: why the node is in its state.
+type RecordReason string
+
+// Reasons of a Record only.
 const (
 	// NewNode is the reason of a hold that began with the Node: the born-held policy writes
 	// it, and the agent for a Node that registered with the policy's taint.
-	NewNode = "NewNode"
+	NewNode RecordReason = "NewNode"
 	// NotReadyYet is the reason of a hold by the agent on a node without a record that is not
 	// Ready, and not known to have been Ready.
-	NotReadyYet = "NotReadyYet"
+	NotReadyYet RecordReason = "NotReadyYet"
 	// Rebooted is the reason of a hold by the agent on a node that was in service in an
-	// earlier boot. GoingDown is the reason of a hold on a node whose host is shutting down,
-	// and of the condition NetworkHeld during the shutdown. Holds with these two reasons do
-	// not change NetworkUnavailable.
-	Rebooted  = "Rebooted"
-	GoingDown = "GoingDown"
+	// earlier boot. Like a hold with the reason GoingDown, it does not change NetworkUnavailable.
+	Rebooted RecordReason = "Rebooted"
 	// ShutdownCancelled is the reason of a release after a cancelled shutdown.
-	ShutdownCancelled = "CalledOff"
+	ShutdownCancelled RecordReason = "CalledOff"
 	// NetworkReady is the reason of a release with all gates open.
-	NetworkReady = "NetworkReady"
+	NetworkReady RecordReason = "NetworkReady"
 	// KeptCordoned is the reason of a release that kept the cordon because of
 	// KeepCordonedAnnotation.
-	KeptCordoned = "KeptCordoned"
+	KeptCordoned RecordReason = "KeptCordoned"
 	// FirstSeen is the reason of the record of a node that came without a record and was not
 	// held: it was Ready then or before, or no hold was needed.
-	FirstSeen = "FirstSeen"
-	// GatesMismatch is the reason of the record of a node that was Ready when first observed
-	// although gates were closed, and of the condition NetworkHeld on such a node. The node is
-	// not held after a reboot either.
-	GatesMismatch = "GatesDoNotFit"
+	FirstSeen RecordReason = "FirstSeen"
 	// Exempt is the reason of the record of a node that HoldLabel exempts.
-	Exempt = "Exempt"
+	Exempt RecordReason = "Exempt"
 	// EndedByLabel is the reason of an override by HoldLabel.
-	EndedByLabel = "EndedByLabel"
+	EndedByLabel RecordReason = "EndedByLabel"
 	// EndedByHand is the reason of an override by a client that removed the cordon or taint.
-	EndedByHand = "EndedByHand"
+	EndedByHand RecordReason = "EndedByHand"
+)
+
+// Reasons of a Record and of the condition NetworkHeld. They have no type, so they can be either.
+const (
+	// GoingDown is the reason of a hold on a node whose host is shutting down, and of the
+	// condition during the shutdown.
+	GoingDown = "GoingDown"
+	// GatesMismatch is the reason of the record of a node that was Ready when first observed
+	// although gates were closed, and of the condition on such a node. The node is not held
+	// after a reboot either.
+	GatesMismatch = "GatesDoNotFit"
+	// Overdue means that the hold has exceeded its time limit. As the reason of a record, it means
+	// that the leader released the node because of that.
+	Overdue = "Overdue"
 )
 
 // Reasons of the events that a Decision may carry.
@@ -97,6 +110,14 @@ const (
 	EventOverridden = "HoldOverridden"
 	// EventGatesMismatch is recorded once, when the node is first observed.
 	EventGatesMismatch = "GatesDoNotFit"
+)
+
+// Reasons of the events of the webhook's leader about a hold. AgentMissing is another one.
+const (
+	// EventOverdue: the hold has exceeded its time limit.
+	EventOverdue = "HoldOverdue"
+	// EventGivenUp: the leader ended the hold because of that.
+	EventGivenUp = "HoldGivenUp"
 )
 
 // Names of the gates, in the order in which they are evaluated.

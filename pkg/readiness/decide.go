@@ -285,7 +285,7 @@ func (e holdEvaluation) decideForBoot() Decision {
 // reasonInNextBoot returns the reason for the record of a node that is not held in a later boot.
 // While the cordon of a hold stays, only the reason KeptCordoned shows that it is not that of
 // another client.
-func (e holdEvaluation) reasonInNextBoot(reason string) string {
+func (e holdEvaluation) reasonInNextBoot(reason RecordReason) RecordReason {
 	isKept := e.record.Reason == KeptCordoned && e.record.Taint == "" && e.node.Spec.Unschedulable
 	if isKept && CordonOwner(e.node) == "" {
 		return KeptCordoned

@@ -120,7 +120,7 @@ func TestAwaitsProbe(t *testing.T) {
 	require.False(t, d.AwaitsProbe)
 	require.Equal(t, FirstSeen, d.Record.Reason)
 	d = Decide(n, probed(down, Probe{Gate: bird, Answer: Present}), policy, noon())
-	require.Equal(t, GatesMismatch, d.Record.Reason)
+	require.Equal(t, RecordReason(GatesMismatch), d.Record.Reason)
 	d = Decide(node(), readyFacts(), Policy{Force: []string{cilium}, HoldUnrecorded: true}, noon())
 	require.True(t, d.Held, "a new node is held until the first answer")
 }

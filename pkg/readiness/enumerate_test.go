@@ -84,7 +84,7 @@ func (c *decisionCase) checkMarks(after *corev1.Node) error {
 	return nil
 }
 
-func recordReason(n *corev1.Node) string {
+func recordReason(n *corev1.Node) RecordReason {
 	r, err := ParseRecord(n.Annotations[HoldAnnotation])
 	if err != nil {
 		return ""

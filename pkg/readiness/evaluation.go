@@ -154,7 +154,7 @@ func (e holdEvaluation) isDrained() bool {
 }
 
 // newRecord returns a record of a state that is entered now, in this boot.
-func (e holdEvaluation) newRecord(state State, reason string) *Record {
+func (e holdEvaluation) newRecord(state State, reason RecordReason) *Record {
 	return &Record{
 		State: state, BootID: e.facts.BootID, Since: e.now.UTC().Truncate(time.Second), Reason: reason,
 		Stamps: e.currentStamps(), Marks: e.ownedAutoscalerAnnotations(),

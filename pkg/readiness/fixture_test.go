@@ -46,7 +46,7 @@ func node(options ...nodeOption) *corev1.Node {
 	return n
 }
 
-func recorded(state State, boot, reason string) nodeOption {
+func recorded(state State, boot string, reason RecordReason) nodeOption {
 	return recordedAs(Record{State: state, BootID: boot, Reason: reason})
 }
 
@@ -204,7 +204,7 @@ func outcomeOf(t *testing.T, d Decision) holdOutcome {
 	t.Helper()
 	o := holdOutcome{held: d.Held, reason: d.Reason}
 	if d.Record != nil {
-		o.record = string(d.Record.State) + " " + d.Record.Reason
+		o.record = fmt.Sprint(d.Record.State, " ", d.Record.Reason)
 		if d.Record.NetworkUp == "" { // Otherwise the record is an old one with a new field.
 			require.Equal(t, noon(), d.Record.Since)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // startHold closes the node and writes the record in the same write.
-func (e holdEvaluation) startHold(reason string) Decision {
+func (e holdEvaluation) startHold(reason RecordReason) Decision {
 	key := e.taintKey()
 	e.record = *e.newRecord(Held, reason)
 	e.record.Taint = key
@@ -158,7 +158,7 @@ func (e holdEvaluation) release() Decision {
 
 // recordNotHeld returns the decision for a node that is not held: it writes the record, and removes
 // the autoscaler annotations and the condition that a hold may have left.
-func (e holdEvaluation) recordNotHeld(state State, reason string) Decision {
+func (e holdEvaluation) recordNotHeld(state State, reason RecordReason) Decision {
 	d := e.leaveAlone(reason)
 	d.Record = e.newRecord(state, reason)
 	d.Annotations, d.Record.Marks = e.clearAutoscalerAnnotations()
@@ -167,14 +167,14 @@ func (e holdEvaluation) recordNotHeld(state State, reason string) Decision {
 
 // leaveAlone changes nothing but a condition that a hold has left. The reason is the record's, or
 // empty if the record is from another boot.
-func (e holdEvaluation) leaveAlone(reason string) Decision {
+func (e holdEvaluation) leaveAlone(reason RecordReason) Decision {
 	return e.clearUnavailable(e.newDecision(corev1.ConditionFalse, NotHeld, notHeldMessage(reason)))
 }
 
 // notHeldMessage returns the message for the reason of a record, which is empty if the record is
 // from another boot. It depends on nothing else: so the condition is not written again in a steady
 // state, and has the same message after a crash.
-func notHeldMessage(reason string) string {
+func notHeldMessage(reason RecordReason) string {
 	switch reason {
 	case NetworkReady:
 		return "not held: the network became ready in this boot"
@@ -192,7 +192,7 @@ func notHeldMessage(reason string) string {
 		return "not held: another client removed the cordon or taint while the node was held"
 	case Overdue:
 		return "not held: the hold exceeded its time limit, so the webhook's leader ended it (--on-stuck-hold=release)"
-	case "": // The record is from another boot.
+	case NewNode, NotReadyYet, Rebooted: // These are reasons of holds.
 	}
 	return "not held in this boot"
 }

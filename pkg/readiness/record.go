@@ -35,9 +35,8 @@ type Record struct {
 	BootID, FirstBootID string
 	// Since is when the state was entered, in UTC and whole seconds. It is zero if the writer
 	// had no clock, like the born-held policy. It is for people; no decision depends on it.
-	Since time.Time
-	// Reason is one word, such as Rebooted.
-	Reason string
+	Since  time.Time
+	Reason RecordReason
 	// Taint is the key of the taint that holds the node, empty for a hold by cordon. A release
 	// follows this field even if the policy has changed, so a node that was held under an
 	// older policy is still released.
@@ -68,11 +67,11 @@ type Stamp struct {
 }
 
 type wireRecord struct {
-	State  State  `json:"state"`
-	BootID string `json:"bootID,omitempty"`
-	Since  string `json:"since,omitempty"`
-	Reason string `json:"reason,omitempty"`
-	Taint  string `json:"taint,omitempty"`
+	State  State        `json:"state"`
+	BootID string       `json:"bootID,omitempty"`
+	Since  string       `json:"since,omitempty"`
+	Reason RecordReason `json:"reason,omitempty"`
+	Taint  string       `json:"taint,omitempty"`
 
 	FirstBootID  string           `json:"firstBootID,omitempty"`
 	Marks        []string         `json:"marks,omitempty"`

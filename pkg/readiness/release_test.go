@@ -126,8 +126,9 @@ func TestShutdown(t *testing.T) {
 		policy Policy
 		// cordon is "on", "off", or empty if it does not change. record is the new record's
 		// reason.
-		cordon, record string
-		held           bool
+		cordon string
+		record RecordReason
+		held   bool
 	}{
 		{"in service", node(inService), readyFacts(), Policy{}, "on", GoingDown, true},
 		{"overridden", node(recorded(Overridden, thisBoot, EndedByHand)), readyFacts(), Policy{}, "on", GoingDown, true},
@@ -149,12 +150,12 @@ func TestShutdown(t *testing.T) {
 			d := Decide(c.node, c.facts, c.policy, noon())
 			require.Equal(t, c.held, d.Held, d.Message)
 			require.Equal(t, c.cordon, outcomeOf(t, d).cordon, d.Message)
-			record := ""
+			record := RecordReason("")
 			if d.Record != nil {
 				record = d.Record.Reason
 			}
 			require.Equal(t, c.record, record, d.Message)
-			isNew := strings.Contains(c.node.Annotations[HoldAnnotation], NewNode)
+			isNew := strings.Contains(c.node.Annotations[HoldAnnotation], string(NewNode))
 			for _, condition := range d.Conditions {
 				require.True(t, isNew || condition.Reason != HeldByHoldfast, "an old node that is not Ready alarms autoscalers")
 			}
@@ -274,7 +275,7 @@ func TestRegisteredWithTaint(t *testing.T) {
 func TestRestoredTaint(t *testing.T) {
 	policy := Policy{TaintKey: holdTaint}
 	own := []corev1.Taint{{Key: holdTaint, Effect: corev1.TaintEffectNoSchedule}}
-	restored := func(state State, boot, reason string) *corev1.Node {
+	restored := func(state State, boot string, reason RecordReason) *corev1.Node {
 		return node(recorded(state, boot, reason), tainted(holdTaint))
 	}
 	isExempt := restored(Released, otherBoot, NetworkReady)

@@ -8,21 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reasons and events of the webhook's leader about a hold.
-const (
-	// AgentMissing means that no agent has reported on the node since it is held. AgentMissing
-	// and Overdue are reasons of the condition NetworkHeld, which the leader writes only while
-	// no agent has written it in this boot.
-	AgentMissing = "AgentMissing"
-	// Overdue means that the hold has exceeded its time limit. It is also the reason of a
-	// record that the leader released.
-	Overdue = "Overdue"
-	// EventOverdue and EventGivenUp are reasons of events: the hold has exceeded its time
-	// limit, and the leader ended it because of that.
-	EventOverdue = "HoldOverdue"
-	EventGivenUp = "HoldGivenUp"
-)
-
 // HoldState is the state of a hold in one word, for metrics and logs.
 type HoldState string
 

@@ -279,7 +279,7 @@ func addReportOfAgent(n *corev1.Node) {
 	} {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
 			Type: kind, Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-			Reason: readiness.NetworkReady, Message: message,
+			Reason: readiness.NotHeld, Message: message,
 		})
 	}
 }

@@ -266,7 +266,7 @@ func scenarioReboot(t *testing.T, c *kindCluster) {
 			"not held while its kubelet was Ready:\n%s", describe(n))
 		if record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation]); err == nil &&
 			record.State == readiness.Held {
-			require.Equal(t, readiness.GoingDown, record.Reason)
+			require.Equal(t, readiness.RecordReason(readiness.GoingDown), record.Reason)
 			require.True(t, n.Spec.Unschedulable, describe(n))
 			held = true
 			break

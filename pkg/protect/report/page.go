@@ -147,7 +147,7 @@ func holdOnPage(n *corev1.Node) *HoldOnPage {
 		h.State, h.Problem = "unreadable", err.Error()
 		return h
 	}
-	h.State, h.Reason = string(record.State), record.Reason
+	h.State, h.Reason = string(record.State), string(record.Reason)
 	if !record.Since.IsZero() {
 		h.Since = record.Since.Format("2006-01-02T15:04:05Z07:00")
 	}

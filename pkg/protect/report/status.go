@@ -172,7 +172,7 @@ func (s State) holdStatus(i int) (h HoldStatus, isHeld bool) {
 	if err != nil || record.State != readiness.Held {
 		return HoldStatus{}, false
 	}
-	h = HoldStatus{Node: n.Name, Reason: record.Reason, Release: readiness.ReleaseCommand(n)}
+	h = HoldStatus{Node: n.Name, Reason: string(record.Reason), Release: readiness.ReleaseCommand(n)}
 	if !record.Since.IsZero() {
 		h.Since = &record.Since
 	}
