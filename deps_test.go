@@ -23,10 +23,11 @@ const module = "github.com/holdfast-dev/holdfast/"
 // internal/testenv/..., internal/hosttest, test/spcserver and test/fixture.
 const arrows = `
 api/v1alpha1:
+pkg/autoscaler:
 pkg/departure:
 pkg/machine:
 pkg/openstack:
-pkg/protect: api/v1alpha1 pkg/protect/evidence pkg/protect/observation
+pkg/protect: api/v1alpha1 pkg/autoscaler pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
 pkg/protect/guard: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation pkg/readiness
 pkg/protect/membership: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
@@ -37,12 +38,12 @@ pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/departure pkg/protect/evidence p
 pkg/protect/report: api/v1alpha1 pkg/departure pkg/protect pkg/protect/evidence pkg/protect/guard
   pkg/protect/observation
   pkg/protect/quorum pkg/readiness pkg/spc
-pkg/readiness: pkg/departure
+pkg/readiness: pkg/autoscaler pkg/departure
 pkg/spc:
 internal/admission: pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
   pkg/protect/quorum
-internal/agent: api/v1alpha1 pkg/departure pkg/openstack pkg/protect pkg/protect/evidence pkg/protect/observation
-  pkg/protect/quorum pkg/readiness pkg/spc internal/apiaccess internal/loop internal/nodepatch
+internal/agent: api/v1alpha1 pkg/autoscaler pkg/departure pkg/openstack pkg/protect pkg/protect/evidence
+  pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc internal/apiaccess internal/loop internal/nodepatch
 internal/apiaccess:
 internal/cli:
 internal/clusterstore: api/v1alpha1 pkg/departure pkg/protect/observation pkg/protect/quorum pkg/readiness
@@ -75,8 +76,8 @@ internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/ev
   pkg/protect/quorum pkg/protect pkg/machine internal/admission internal/clusterstore
   internal/deletion internal/leader internal/machinehook
 internal/spcapi: internal/loop internal/hostfs pkg/spc
-internal/uninstall: internal/nodepatch pkg/departure pkg/machine pkg/openstack pkg/protect pkg/protect/guard
-  pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
+internal/uninstall: internal/nodepatch pkg/autoscaler pkg/departure pkg/machine pkg/openstack pkg/protect
+  pkg/protect/guard pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
 internal/testenv/apiserver: internal/testenv/etcd internal/testenv/loopback internal/testenv/pki
   internal/testenv/process
 internal/testenv/etcd: internal/testenv/fakehost internal/testenv/loopback internal/testenv/pki
@@ -95,7 +96,8 @@ test/bench: *
 test/bench/watcher:
 test/demo: *
 test/drainers: pkg/machine pkg/protect/guard
-test/e2e: api/v1alpha1 pkg/protect pkg/protect/guard pkg/protect/observation pkg/protect/quorum pkg/readiness
+test/e2e: api/v1alpha1 pkg/autoscaler pkg/protect pkg/protect/guard pkg/protect/observation pkg/protect/quorum
+  pkg/readiness
 test/e2e/echo:
 test/fixture: internal/testenv/apiserver internal/testenv/etcd internal/testenv/hostnet
   internal/testenv/loopback internal/testenv/process

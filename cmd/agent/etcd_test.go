@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -45,7 +46,7 @@ func testEtcd(t *testing.T, f fixture) {
 	for i, m := range etcd.Members() {
 		spec := apiserver.NodeSpec{Name: m.Node, InternalIP: m.IP, BootID: bootID(i + 1)}
 		if i == 2 {
-			spec.Annotations = map[string]string{protect.ClusterAutoscalerAnnotation: "true"}
+			spec.Annotations = map[string]string{autoscaler.ClusterAutoscaler: "true"}
 		}
 		f.addNode(spec)
 		nodes = append(nodes, m.Node)
@@ -57,7 +58,7 @@ func testEtcd(t *testing.T, f fixture) {
 		})
 		n := f.node(m.Node)
 		require.Contains(t, n.Annotations[protect.BecauseAnnotation], m.HexID())
-		require.Equal(t, "true", n.Annotations[protect.ClusterAutoscalerAnnotation])
+		require.Equal(t, "true", n.Annotations[autoscaler.ClusterAutoscaler])
 	}
 
 	announced, err := observation.ParseAnnouncement(f.node(nodes[0]).Annotations[observation.AnnouncementAnnotation])
@@ -111,12 +112,12 @@ func testEtcd(t *testing.T, f fixture) {
 		return !labelled && etcdCondition(n).Status == corev1.ConditionFalse
 	})
 	n := f.node(third.Node)
-	require.Equal(t, "true", n.Annotations[protect.ClusterAutoscalerAnnotation], "a person has set this one")
+	require.Equal(t, "true", n.Annotations[autoscaler.ClusterAutoscaler], "a person has set this one")
 	require.NotContains(t, n.Annotations, protect.BecauseAnnotation)
 	require.NotContains(t, n.Annotations, protect.MarksAnnotation)
 	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
 	require.NoError(t, err)
-	require.Contains(t, record.Marks, protect.KarpenterAnnotation, "the hold has no mark, but the host has no network yet")
+	require.Contains(t, record.Marks, autoscaler.Karpenter, "the hold has no mark, but the host has no network yet")
 	require.Eventually(t, func() bool { return len(f.observations()) == 2 }, soon, 20*time.Millisecond,
 		"the observation of the removed member is still there")
 }
@@ -203,7 +204,7 @@ func testEtcdStart(t *testing.T, f fixture) {
 		start := time.Now()
 		servers.Go(func() error { return m.Start(t.Context()) })
 		f.waitFor(m.Node, "marked", func(n *corev1.Node) bool {
-			return n.Annotations[protect.ClusterAutoscalerAnnotation] == "true" &&
+			return n.Annotations[autoscaler.ClusterAutoscaler] == "true" &&
 				n.Labels[observation.EtcdMemberLabel] == "true"
 		})
 		took := time.Since(start)

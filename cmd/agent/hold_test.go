@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -134,7 +135,7 @@ func testReleasedByHand(t *testing.T, f fixture) {
 	// The marks stay until the agent has searched the host for etcd, which can be a
 	// moment later.
 	f.waitFor("by-hand", "overridden, without marks", func(n *corev1.Node) bool {
-		return holdState(n) == readiness.Overridden && n.Annotations[protect.ClusterAutoscalerAnnotation] == ""
+		return holdState(n) == readiness.Overridden && n.Annotations[autoscaler.ClusterAutoscaler] == ""
 	})
 	n := f.node("by-hand")
 	require.False(t, n.Spec.Unschedulable)

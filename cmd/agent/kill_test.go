@@ -21,7 +21,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -204,7 +204,7 @@ func (f fixture) killAtWrite(
 		// open gates can release the node before it has searched for etcd. Until then the
 		// marks for autoscalers stay.
 		isDone := func(n *corev1.Node) bool {
-			_, marked := n.Annotations[protect.ClusterAutoscalerAnnotation]
+			_, marked := n.Annotations[autoscaler.ClusterAutoscaler]
 			return isReleasedNode(n) && etcdCondition(n).Status == corev1.ConditionFalse &&
 				len(controllerTaints(n)) == 0 && !marked
 		}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -206,9 +206,9 @@ func markKeyProblem(key string) string {
 		return "must be a key without a value and an effect, such as example.com/reboot"
 	case len(problems) > 0:
 		return "is neither a key such as example.com/reboot nor a prefix such as example.com/: " + problems[0]
-	case domain == "holdfast.dev" || slices.Contains(setByHoldfast(), key):
+	case domain == "holdfast.dev" || slices.Contains(autoscaler.Keys(), key):
 		return "is a key that Holdfast sets itself"
-	case isPrefix && slices.ContainsFunc(setByHoldfast(), func(own string) bool { return strings.HasPrefix(own, key) }):
+	case isPrefix && slices.ContainsFunc(autoscaler.Keys(), func(own string) bool { return strings.HasPrefix(own, key) }):
 		return "matches an annotation that Holdfast sets on etcd nodes; name the whole key"
 	case isPrefix && ofKubernetes:
 		return "matches keys that Kubernetes sets on every node; name the whole key"
@@ -216,14 +216,6 @@ func markKeyProblem(key string) string {
 		return "is the taint of a cordon, which does not say that the machine goes away"
 	}
 	return ""
-}
-
-// setByHoldfast returns the keys of others that Holdfast sets on nodes with etcd.
-func setByHoldfast() []string {
-	return []string{
-		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation,
-		protect.EscalatorAnnotation, protect.CastAIAnnotation,
-	}
 }
 
 // The values of --on-stuck-hold.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -189,8 +190,8 @@ func bornMarked() *corev1.Node {
 	n := bornHeld("n1")
 	record := readiness.Record{State: readiness.Held, BootID: testBoot, Reason: readiness.NewNode}
 	for key, value := range map[string]string{
-		protect.ClusterAutoscalerAnnotation: "true", protect.KarpenterAnnotation: "true", protect.CastAIAnnotation: "true",
-		protect.EscalatorAnnotation: "held by Holdfast until its network works",
+		autoscaler.ClusterAutoscaler: "true", autoscaler.Karpenter: "true", autoscaler.CastAI: "true",
+		autoscaler.Escalator: "held by Holdfast until its network works",
 	} {
 		n.Annotations[key] = value
 		record.Marks = append(record.Marks, key)
@@ -203,8 +204,8 @@ func bornMarked() *corev1.Node {
 // ends the hold, and when.
 func TestMarksAfterHold(t *testing.T) {
 	marks := []string{
-		protect.EscalatorAnnotation, protect.CastAIAnnotation,
-		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation,
+		autoscaler.Escalator, autoscaler.CastAI,
+		autoscaler.ClusterAutoscaler, autoscaler.Karpenter,
 	}
 	etcd, none := &evidence.Scan{Found: []evidence.FoundServer{foundMember(812)}}, &evidence.Scan{}
 	apply := func(n *corev1.Node, facts readiness.Facts, evidence *evidence.Scan, staleReason string) *corev1.Node {
@@ -273,7 +274,7 @@ func TestMarksAfterHold(t *testing.T) {
 	// If a member goes while the node is held, the marks of the hold stay.
 	n := apply(apply(bornMarked(), closedNetwork(), etcd, ""), closedNetwork(), none, "")
 	require.Equal(t, []string{
-		protect.CastAIAnnotation, protect.ClusterAutoscalerAnnotation, readiness.HoldAnnotation, protect.KarpenterAnnotation,
+		autoscaler.CastAI, autoscaler.ClusterAutoscaler, readiness.HoldAnnotation, autoscaler.Karpenter,
 	}, slices.Sorted(maps.Keys(n.Annotations)))
 	n = apply(n, openNetwork(), none, "")
 	require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(n.Annotations)))

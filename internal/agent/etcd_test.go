@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -71,7 +72,7 @@ func testEtcd(t *testing.T, s testServer) {
 	t.Run("shutdown of a cordoned node", func(t *testing.T) { testShutdownAnnounced(t, s) })
 	t.Run("marks", func(t *testing.T) {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: "etcd-1", Annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"},
+			Name: "etcd-1", Annotations: map[string]string{autoscaler.ClusterAutoscaler: "true"},
 		}}
 		s.register(t, n)
 		f := start(t, s, n.Name, holdsMember)
@@ -81,7 +82,7 @@ func testEtcd(t *testing.T, s testServer) {
 		require.Contains(t, condition(marked, observation.EtcdMemberCondition).Message, "systemd unit etcd.service")
 		require.JSONEq(t, `[{"cluster":"cdf818194e3a8c32","member":"3a1575389de83a83"}]`,
 			marked.Annotations[observation.AnnouncementAnnotation])
-		require.Equal(t, "true", marked.Annotations[protect.KarpenterAnnotation])
+		require.Equal(t, "true", marked.Annotations[autoscaler.Karpenter])
 		require.Contains(t, f.event("EtcdMemberFound"), string(testMember))
 
 		patch(t, s.nodes, f.name, `{"metadata":{"labels":{"`+observation.EtcdMemberLabel+`":null}}}`)
@@ -94,8 +95,8 @@ func testEtcd(t *testing.T, s testServer) {
 		f.host(holdsNothing)
 		s.until(t, f.name, "unmarked", isUnmarked)
 		unmarked := s.get(t, f.name)
-		require.Equal(t, "true", unmarked.Annotations[protect.ClusterAutoscalerAnnotation], "this mark was set by hand")
-		require.NotContains(t, unmarked.Annotations, protect.KarpenterAnnotation)
+		require.Equal(t, "true", unmarked.Annotations[autoscaler.ClusterAutoscaler], "this mark was set by hand")
+		require.NotContains(t, unmarked.Annotations, autoscaler.Karpenter)
 		require.NotContains(t, unmarked.Annotations, observation.AnnouncementAnnotation)
 		f.event("EtcdMemberGone")
 	})

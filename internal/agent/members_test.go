@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -93,7 +94,7 @@ func TestCanBeMember(t *testing.T) {
 		want                bool
 	}{
 		"worker":                  {want: false},
-		"annotations of others":   {annotations: map[string]string{protect.ClusterAutoscalerAnnotation: "true"}, want: false},
+		"annotations of others":   {annotations: map[string]string{autoscaler.ClusterAutoscaler: "true"}, want: false},
 		"unreadable place":        {evidence: evidence.Scan{Unknown: []string{"the process table"}}, want: false},
 		"etcd on the host":        {evidence: evidence.Scan{Found: []evidence.FoundServer{{}}}, want: true},
 		"label":                   {labels: map[string]string{observation.EtcdMemberLabel: "true"}, want: true},

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/openstack"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -294,10 +295,7 @@ func openCommands(node *corev1.Node, taint string) string {
 
 // removeAutoscalerAnnotations removes those among keys that Holdfast may set.
 func removeAutoscalerAnnotations(d *nodepatch.Desired, keys []string) {
-	known := []string{
-		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation,
-		protect.EscalatorAnnotation, protect.CastAIAnnotation,
-	}
+	known := autoscaler.Keys()
 	for _, key := range keys {
 		if slices.Contains(known, key) {
 			d.Annotations[key] = nil

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -145,7 +146,7 @@ func TestAssess(t *testing.T) {
 		},
 		"ineffective annotation": {
 			found:      []evidence.FoundServer{unitServer()},
-			change:     func(in *Inputs) { in.Annotations = map[string]string{KarpenterAnnotation: "false"} },
+			change:     func(in *Inputs) { in.Annotations = map[string]string{autoscaler.Karpenter: "false"} },
 			membership: MemberPresent, reason: "SystemdUnit", because: unitA, announce: refs("a"),
 			contains: []string{`annotation karpenter.sh/do-not-disrupt has the value "false"`},
 		},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -38,7 +39,7 @@ func ExampleAssess() {
 func ExampleMarks() {
 	p := protect.Assess(scan(), protect.Inputs{Node: "node1", UID: "uid1", ClustersKnown: true})
 	// A person has already set the annotation of Karpenter. Holdfast neither changes nor records it.
-	before := map[string]string{protect.KarpenterAnnotation: "true"}
+	before := map[string]string{autoscaler.Karpenter: "true"}
 	annotations, labels := protect.Marks(p, before, nil, nil)
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		fmt.Println(key)

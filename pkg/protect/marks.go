@@ -2,10 +2,10 @@ package protect
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -18,30 +18,6 @@ const (
 	// list and stays.
 	MarksAnnotation = "holdfast.dev/marks"
 )
-
-// Annotations that keep autoscalers away from a node (see docs/node-contract.md).
-const (
-	// ClusterAutoscalerAnnotation is supported by cluster-autoscaler 0.6.1 and later, and only with
-	// the exact value "true" (core/scaledown/eligibility/eligibility.go, HasNoScaleDownAnnotation).
-	ClusterAutoscalerAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-	// KarpenterAnnotation blocks voluntary disruption by Karpenter 0.32 and later (statenode.go).
-	KarpenterAnnotation = "karpenter.sh/do-not-disrupt"
-	// EscalatorAnnotation is the annotation of Atlassian Escalator. Every value that is not empty
-	// counts, and is the reason.
-	EscalatorAnnotation = "atlassian.com/no-delete"
-	// CastAIAnnotation is the annotation of CAST AI.
-	CastAIAnnotation = "autoscaling.cast.ai/removal-disabled"
-)
-
-// autoscalerMarks returns the autoscaler annotations of a protected node with their values.
-func autoscalerMarks(because string) map[string]string {
-	return map[string]string{
-		ClusterAutoscalerAnnotation: "true",
-		KarpenterAnnotation:         "true",
-		EscalatorAnnotation:         because,
-		CastAIAnnotation:            "true",
-	}
-}
 
 // Marks returns the changes to the Node's annotations and labels that p requires; nil removes a
 // key. While the membership is unknown, nothing changes.
@@ -78,9 +54,9 @@ func noMarks() map[string]*string {
 }
 
 func addMarks(p Protection, annotations map[string]string, ownedByHold []string) map[string]*string {
-	recorded, marks, wanted := recordedMarks(annotations), autoscalerMarks(p.Because), noMarks()
+	recorded, marks, wanted := recordedMarks(annotations), autoscaler.Annotations(p.Because), noMarks()
 	wanted[BecauseAnnotation] = &p.Because
-	for _, key := range slices.Sorted(maps.Keys(marks)) {
+	for _, key := range autoscaler.Keys() {
 		_, exists := annotations[key]
 		if exists && !slices.Contains(recorded, key) && !slices.Contains(ownedByHold, key) {
 			continue
@@ -117,15 +93,8 @@ func removeMarks(annotations map[string]string, ownedByHold []string) map[string
 // MarksAnnotation. It ignores all other keys in that annotation, because Holdfast did not write
 // them.
 func recordedMarks(annotations map[string]string) []string {
-	var recorded []string
-	marks := autoscalerMarks("")
-	for key := range strings.SplitSeq(annotations[MarksAnnotation], ",") {
-		if _, isMark := marks[key]; isMark && !slices.Contains(recorded, key) {
-			recorded = append(recorded, key)
-		}
-	}
-	slices.Sort(recorded)
-	return recorded
+	listed := strings.Split(annotations[MarksAnnotation], ",")
+	return slices.DeleteFunc(autoscaler.Keys(), func(key string) bool { return !slices.Contains(listed, key) })
 }
 
 // ineffectiveMarks describes the autoscaler annotations that Holdfast did not set and whose value
@@ -133,10 +102,10 @@ func recordedMarks(annotations map[string]string) []string {
 func ineffectiveMarks(annotations map[string]string) []string {
 	var found []string
 	recorded := recordedMarks(annotations)
-	for key, want := range autoscalerMarks("") {
+	for key, want := range autoscaler.Annotations("") {
 		value, exists := annotations[key]
 		protects := value == want
-		if key == EscalatorAnnotation {
+		if key == autoscaler.Escalator {
 			protects = value != ""
 		}
 		if exists && !protects && !slices.Contains(recorded, key) {

@@ -1,7 +1,6 @@
 package protect
 
 import (
-	"maps"
 	"math/rand"
 	"slices"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -19,7 +19,7 @@ func present() Protection {
 }
 
 // autoscalerKeys returns the keys of the autoscaler annotations, sorted.
-func autoscalerKeys() []string { return slices.Sorted(maps.Keys(autoscalerMarks(""))) }
+func autoscalerKeys() []string { return autoscaler.Keys() }
 
 func TestMarks(t *testing.T) {
 	all := strings.Join(autoscalerKeys(), ",")
@@ -34,13 +34,13 @@ func TestMarks(t *testing.T) {
 	without := func(m map[string]string, key string) map[string]string { return apply(m, map[string]*string{key: nil}) }
 	// marks are the autoscaler annotations alone, marked are all annotations of a node with member a.
 	marks := map[string]string{
-		ClusterAutoscalerAnnotation: "true", KarpenterAnnotation: "true", CastAIAnnotation: "true",
-		EscalatorAnnotation: "etcd member etcd1 (a)",
+		autoscaler.ClusterAutoscaler: "true", autoscaler.Karpenter: "true", autoscaler.CastAI: "true",
+		autoscaler.Escalator: "etcd member etcd1 (a)",
 	}
 	marked := with(marks, BecauseAnnotation, "etcd member etcd1 (a)", MarksAnnotation, all,
 		observation.AnnouncementAnnotation, `[{"cluster":"cdf818194e3a8c32","member":"a"}]`)
-	karpenter := map[string]string{KarpenterAnnotation: "true"}
-	two := with(karpenter, ClusterAutoscalerAnnotation, "true")
+	karpenter := map[string]string{autoscaler.Karpenter: "true"}
+	two := with(karpenter, autoscaler.ClusterAutoscaler, "true")
 	forged := map[string]string{
 		MarksAnnotation: "x," + quorum.BreakGlassAnnotation, "x": "y", quorum.BreakGlassAnnotation: "{}",
 	}
@@ -58,41 +58,41 @@ func TestMarks(t *testing.T) {
 		"label removed": {
 			present(), marked, marked, map[string]string{"z": "1"}, with(label, "z", "1"), nil,
 		},
-		"mark removed": {present(), without(marked, KarpenterAnnotation), marked, nil, label, nil},
-		"mark changed": {present(), with(marked, ClusterAutoscalerAnnotation, "false"), marked, nil, label, nil},
+		"mark removed": {present(), without(marked, autoscaler.Karpenter), marked, nil, label, nil},
+		"mark changed": {present(), with(marked, autoscaler.ClusterAutoscaler, "false"), marked, nil, label, nil},
 		"foreign mark, ineffective": {
 			present(),
-			map[string]string{KarpenterAnnotation: "no"},
-			with(marked, KarpenterAnnotation, "no", MarksAnnotation, allBut(KarpenterAnnotation)), nil, label, nil,
+			map[string]string{autoscaler.Karpenter: "no"},
+			with(marked, autoscaler.Karpenter, "no", MarksAnnotation, allBut(autoscaler.Karpenter)), nil, label, nil,
 		},
 		"all marks foreign": {
-			present(), with(marks, EscalatorAnnotation, "mine"),
-			without(with(marked, EscalatorAnnotation, "mine"), MarksAnnotation), nil, label, nil,
+			present(), with(marks, autoscaler.Escalator, "mine"),
+			without(with(marked, autoscaler.Escalator, "mine"), MarksAnnotation), nil, label, nil,
 		},
 		"reason changed": {
-			present(), with(marked, BecauseAnnotation, "old", EscalatorAnnotation, "old"), marked, nil, label, nil,
+			present(), with(marked, BecauseAnnotation, "old", autoscaler.Escalator, "old"), marked, nil, label, nil,
 		},
 		"never verified": {unverified, nil, without(marked, observation.AnnouncementAnnotation), nil, label, nil},
 		"unknown": {
-			unknown, without(marked, KarpenterAnnotation), without(marked, KarpenterAnnotation), label, label, nil,
+			unknown, without(marked, autoscaler.Karpenter), without(marked, autoscaler.Karpenter), label, label, nil,
 		},
 		"absent": {
 			absent, with(marked, "x", "y"), map[string]string{"x": "y"}, label, map[string]string{}, nil,
 		},
 		"absent, foreign marks": {
-			absent, with(marked, MarksAnnotation, KarpenterAnnotation), without(marks, KarpenterAnnotation), nil, nil, nil,
+			absent, with(marked, MarksAnnotation, autoscaler.Karpenter), without(marks, autoscaler.Karpenter), nil, nil, nil,
 		},
 		"always absent": {absent, karpenter, karpenter, nil, nil, nil},
 		"marks of a hold": {
-			present(), with(marks, EscalatorAnnotation, "held"), marked, nil, label, autoscalerKeys(),
+			present(), with(marks, autoscaler.Escalator, "held"), marked, nil, label, autoscalerKeys(),
 		},
 		"one mark of a hold": {
-			present(), two, with(marked, MarksAnnotation, allBut(ClusterAutoscalerAnnotation)), nil, label,
-			[]string{KarpenterAnnotation},
+			present(), two, with(marked, MarksAnnotation, allBut(autoscaler.ClusterAutoscaler)), nil, label,
+			[]string{autoscaler.Karpenter},
 		},
-		"unknown, mark of a hold": {unknown, karpenter, karpenter, nil, nil, []string{KarpenterAnnotation}},
+		"unknown, mark of a hold": {unknown, karpenter, karpenter, nil, nil, []string{autoscaler.Karpenter}},
 		"absent, mark of a hold": {
-			absent, marked, karpenter, label, map[string]string{}, []string{KarpenterAnnotation},
+			absent, marked, karpenter, label, map[string]string{}, []string{autoscaler.Karpenter},
 		},
 		"forged record": {absent, forged, without(forged, MarksAnnotation), nil, nil, nil},
 	} {
@@ -114,7 +114,7 @@ func TestMarksProperties(t *testing.T) {
 	own := []string{BecauseAnnotation, observation.AnnouncementAnnotation, MarksAnnotation}
 	keys := slices.Concat(autoscalerKeys(), own, []string{quorum.BreakGlassAnnotation, "x/y", "z"})
 	values := []string{
-		"", "true", "false", "etcd member", KarpenterAnnotation, KarpenterAnnotation + "," + EscalatorAnnotation, "z,x/y",
+		"", "true", "false", "etcd member", autoscaler.Karpenter, autoscaler.Karpenter + "," + autoscaler.Escalator, "z,x/y",
 	}
 	for range 5000 {
 		before := map[string]string{}
@@ -158,23 +158,24 @@ func TestMarksProperties(t *testing.T) {
 
 func TestIneffectiveMarks(t *testing.T) {
 	require.Empty(t, ineffectiveMarks(nil))
-	require.Empty(t, ineffectiveMarks(map[string]string{ClusterAutoscalerAnnotation: "true", EscalatorAnnotation: "mine"}))
+	effective := map[string]string{autoscaler.ClusterAutoscaler: "true", autoscaler.Escalator: "mine"}
+	require.Empty(t, ineffectiveMarks(effective))
 	const advice = ", which does not protect this node: remove the annotation, and Holdfast sets the right value"
 	require.Equal(t, []string{
 		`annotation atlassian.com/no-delete has the value ""` + advice,
 		`annotation cluster-autoscaler.kubernetes.io/scale-down-disabled has the value "True"` + advice,
 	}, ineffectiveMarks(map[string]string{
-		ClusterAutoscalerAnnotation: "True", EscalatorAnnotation: "", KarpenterAnnotation: "false",
-		MarksAnnotation: KarpenterAnnotation,
+		autoscaler.ClusterAutoscaler: "True", autoscaler.Escalator: "", autoscaler.Karpenter: "false",
+		MarksAnnotation: autoscaler.Karpenter,
 	}))
 }
 
 func FuzzMarks(f *testing.F) {
-	f.Add(KarpenterAnnotation+","+EscalatorAnnotation, "true", "false", true)
+	f.Add(autoscaler.Karpenter+","+autoscaler.Escalator, "true", "false", true)
 	f.Add(",,x,"+quorum.BreakGlassAnnotation, "", "x", false)
 	f.Fuzz(func(t *testing.T, record, karpenter, escalator string, isPresent bool) {
 		before := map[string]string{
-			MarksAnnotation: record, KarpenterAnnotation: karpenter, EscalatorAnnotation: escalator,
+			MarksAnnotation: record, autoscaler.Karpenter: karpenter, autoscaler.Escalator: escalator,
 			quorum.BreakGlassAnnotation: "{}", record: "x",
 		}
 		p := Protection{Membership: MemberAbsent}
@@ -188,7 +189,7 @@ func FuzzMarks(f *testing.F) {
 			observation.AnnouncementAnnotation, observation.UnverifiedAnnotation)
 		for key := range changes {
 			require.Contains(t, own, key)
-			if value, isMark := autoscalerMarks("")[key]; isMark && !strings.Contains(record, key) {
+			if value, isMark := autoscaler.Annotations("")[key]; isMark && !strings.Contains(record, key) {
 				was, exists := before[key]
 				require.False(t, exists, "%s was %q before, not %q, and is foreign", key, was, value)
 			}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // agents returns an agent, one that is killed after its first write, and one that cannot read
@@ -66,7 +68,7 @@ func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 	isByHoldfast := hasRaisedUnavailable(s)
 	_, isKept := s.n.Annotations[KeepCordonedAnnotation]
 	closed := s.cordon == byHoldfast || !isKept && (hasTaint(s.n, holdTaint) || hasTaint(s.n, otherTaint))
-	_, marked := s.n.Annotations[karpenterAnnotation]
+	_, marked := s.n.Annotations[autoscaler.Karpenter]
 	held := FindCondition(s.n, NetworkHeld)
 	switch {
 	case held == nil:

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // decisionCase is one case of the enumeration: a Node and the other arguments of Decide. What
@@ -43,7 +45,7 @@ func recordValues() []dimensionValue {
 	}
 	for _, r := range []Record{
 		{State: Held, Reason: NewNode},
-		{State: Held, Reason: NewNode, Marks: []string{karpenterAnnotation}},
+		{State: Held, Reason: NewNode, Marks: []string{autoscaler.Karpenter}},
 		{State: Held, Reason: Rebooted},
 		{State: Held, Reason: NewNode, Taint: holdTaint},
 		{State: Released, Reason: NetworkReady},
@@ -124,7 +126,7 @@ func decisionCases() iter.Seq[*decisionCase] {
 				names[i] = values[choice[i]].name
 			}
 			if !isRedundant(names) {
-				n := node(tainted("dedicated"), annotated(clusterAutoscalerAnnotation, "true"))
+				n := node(tainted("dedicated"), annotated(autoscaler.ClusterAutoscaler, "true"))
 				c := &decisionCase{node: n, facts: readyFacts(), name: strings.Join(names, "|")}
 				for i, values := range all {
 					values[choice[i]].set(c)

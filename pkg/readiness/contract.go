@@ -1,5 +1,7 @@
 package readiness
 
+import "github.com/holdfast-dev/holdfast/pkg/autoscaler"
+
 // Keys that this package reads and writes on a Node; see docs/node-contract.md.
 const (
 	// HoldAnnotation contains the Record in JSON. It is written together with the cordon or
@@ -137,16 +139,6 @@ const (
 	GateTCP   = "tcp:"
 )
 
-// The autoscaler annotations, which ask autoscalers to leave a node alone. A hold sets those that
-// are not set yet, and its end removes those that the hold has set. The same annotations protect a
-// node with etcd (pkg/protect).
-const (
-	clusterAutoscalerAnnotation = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-	karpenterAnnotation         = "karpenter.sh/do-not-disrupt"
-	escalatorAnnotation         = "atlassian.com/no-delete"
-	castAIAnnotation            = "autoscaling.cast.ai/removal-disabled"
-)
-
 // Keys of the agent's report about etcd on a Node (pkg/protect, MarksAnnotation and
 // EtcdMemberCondition). The autoscaler annotations that MarksAnnotation lists protect a member and
 // no longer belong to the hold.
@@ -156,14 +148,10 @@ const (
 	etcdMemberLabel     = "holdfast.dev/etcd-member"
 )
 
-// autoscalerAnnotations returns the values that a hold sets. The born-held policy sets the same.
+// autoscalerAnnotations returns the autoscaler annotations with the values that a hold sets. The
+// born-held policy sets the same.
 func autoscalerAnnotations() map[string]string {
-	return map[string]string{
-		clusterAutoscalerAnnotation: "true",
-		karpenterAnnotation:         "true",
-		escalatorAnnotation:         "held by Holdfast until its network works",
-		castAIAnnotation:            "true",
-	}
+	return autoscaler.Annotations("held by Holdfast until its network works")
 }
 
 // flannelPlugin is the type of flannel's CNI plugin in a conflist.

@@ -2,12 +2,13 @@ package readiness
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // Decision states what a Node should look like and why. Fields that are not set leave the Node
@@ -132,7 +133,7 @@ func (e holdEvaluation) decideUnreadable() Decision {
 // possibleAutoscalerAnnotations returns those on the node with the values that a hold sets, sorted.
 // Without a record, only a person can tell who set them.
 func (e holdEvaluation) possibleAutoscalerAnnotations() []string {
-	e.record.Marks = slices.Sorted(maps.Keys(autoscalerAnnotations()))
+	e.record.Marks = autoscaler.Keys()
 	return e.ownedAutoscalerAnnotations()
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 func TestDecide(t *testing.T) {
@@ -236,8 +238,8 @@ func TestMessages(t *testing.T) {
 func TestUnreadableRecord(t *testing.T) {
 	const removeRecord, uncordon = "kubectl annotate node n1 holdfast.dev/hold-", "kubectl uncordon n1"
 	broken := annotated(HoldAnnotation, "held")
-	escalatorMark := annotated(escalatorAnnotation, autoscalerAnnotations()[escalatorAnnotation])
-	karpenterMark := annotated(karpenterAnnotation, "true")
+	escalatorMark := annotated(autoscaler.Escalator, autoscalerAnnotations()[autoscaler.Escalator])
+	karpenterMark := annotated(autoscaler.Karpenter, "true")
 	byTaint := Policy{TaintKey: holdTaint}
 	for name, c := range map[string]struct {
 		n      *corev1.Node
@@ -246,14 +248,14 @@ func TestUnreadableRecord(t *testing.T) {
 	}{
 		"no marks": {node(broken, cordoned), Policy{}, []string{removeRecord, uncordon}},
 		"marks": {
-			node(broken, cordoned, escalatorMark, karpenterMark, annotated(castAIAnnotation, "yes")),
+			node(broken, cordoned, escalatorMark, karpenterMark, annotated(autoscaler.CastAI, "yes")),
 			Policy{},
 			[]string{
 				removeRecord, "kubectl annotate node n1 atlassian.com/no-delete- karpenter.sh/do-not-disrupt-", uncordon,
 			},
 		},
 		"marks of a member": {
-			node(broken, cordoned, karpenterMark, annotated(etcdMarksAnnotation, karpenterAnnotation)),
+			node(broken, cordoned, karpenterMark, annotated(etcdMarksAnnotation, autoscaler.Karpenter)),
 			Policy{},
 			[]string{removeRecord, uncordon},
 		},

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 func TestEveryDecision(t *testing.T) {
@@ -59,7 +61,7 @@ func (c *decisionCase) checkDecision(d Decision, after *corev1.Node) error {
 		return fmt.Errorf("has no explanation")
 	case !hasTaint(after, "dedicated") || hasTaint(c.node, "medik8s.io/drain") != hasTaint(after, "medik8s.io/drain"):
 		return fmt.Errorf("changes another component's taint")
-	case after.Annotations[clusterAutoscalerAnnotation] != "true":
+	case after.Annotations[autoscaler.ClusterAutoscaler] != "true":
 		return fmt.Errorf("changes another component's mark")
 	}
 	return c.checkMarks(after)
@@ -75,9 +77,9 @@ func (c *decisionCase) checkMarks(after *corev1.Node) error {
 		switch {
 		case there && !before && !listed:
 			return fmt.Errorf("sets %s without listing it in the record", key)
-		case listed && (!there || key == clusterAutoscalerAnnotation):
+		case listed && (!there || key == autoscaler.ClusterAutoscaler):
 			return fmt.Errorf("lists %s, which it has not set", key)
-		case there && key == karpenterAnnotation && err == nil && r.State != Held:
+		case there && key == autoscaler.Karpenter && err == nil && r.State != Held:
 			return fmt.Errorf("keeps %s after the hold", key)
 		}
 	}

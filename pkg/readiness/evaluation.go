@@ -2,12 +2,13 @@ package readiness
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // holdEvaluation contains the arguments of Decide or CheckHold and what follows directly from them.
@@ -167,7 +168,7 @@ func (e holdEvaluation) setAutoscalerAnnotations(r *Record) map[string]*string {
 	values, owned := autoscalerAnnotations(), r.Marks
 	set := map[string]*string{}
 	r.Marks = nil
-	for _, key := range slices.Sorted(maps.Keys(values)) {
+	for _, key := range autoscaler.Keys() {
 		_, exists := e.node.Annotations[key]
 		if !exists {
 			set[key] = new(values[key])

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // modelSteps are steps of the model by name.
@@ -22,8 +24,8 @@ func bornByCordon(boot int) *corev1.Node {
 func bornByTaint(boot int) *corev1.Node { return bornHeldNode(boot, holdTaint, tainted(holdTaint)) }
 
 func bornHeldNode(boot int, taint string, options ...nodeOption) *corev1.Node {
-	r := Record{State: Held, BootID: bootName(boot), Reason: NewNode, Taint: taint, Marks: []string{karpenterAnnotation}}
-	return node(append(options, annotated(karpenterAnnotation, "true"), recordedAs(r))...)
+	r := Record{State: Held, BootID: bootName(boot), Reason: NewNode, Taint: taint, Marks: []string{autoscaler.Karpenter}}
+	return node(append(options, annotated(autoscaler.Karpenter, "true"), recordedAs(r))...)
 }
 
 // reporting returns Nodes whose kubelet has reported its boot at the registration.
@@ -152,14 +154,14 @@ func etcdSteps() modelSteps {
 		"the scan hangs": func(s *modelState) { s.unscanned = true },
 		"the scan finishes": func(s *modelState) {
 			s.unscanned = false
-			_, there := s.n.Annotations[karpenterAnnotation]
-			switch isOwned := slices.Contains(OwnedAutoscalerAnnotations(s.n.Annotations), karpenterAnnotation); {
+			_, there := s.n.Annotations[autoscaler.Karpenter]
+			switch isOwned := slices.Contains(OwnedAutoscalerAnnotations(s.n.Annotations), autoscaler.Karpenter); {
 			case s.member && (isOwned || !there):
-				s.n.Annotations[karpenterAnnotation], s.n.Annotations[etcdMarksAnnotation] = "true", karpenterAnnotation
+				s.n.Annotations[autoscaler.Karpenter], s.n.Annotations[etcdMarksAnnotation] = "true", autoscaler.Karpenter
 			case !s.member && s.n.Annotations[etcdMarksAnnotation] != "":
 				delete(s.n.Annotations, etcdMarksAnnotation)
 				if !isOwned {
-					delete(s.n.Annotations, karpenterAnnotation)
+					delete(s.n.Annotations, autoscaler.Karpenter)
 				}
 			}
 		},

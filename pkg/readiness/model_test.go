@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // This file has a model of one Node and its writers. A breadth-first search visits every
@@ -107,7 +109,7 @@ func (s modelState) String() string {
 		b.WriteString(map[bool]string{true: "+", false: "-"}[bit])
 	}
 	b.WriteString(s.cordon + s.ended + s.written)
-	for _, key := range []string{HoldAnnotation, KeepCordonedAnnotation, karpenterAnnotation, etcdMarksAnnotation} {
+	for _, key := range []string{HoldAnnotation, KeepCordonedAnnotation, autoscaler.Karpenter, etcdMarksAnnotation} {
 		if value, there := s.n.Annotations[key]; there {
 			b.WriteString(" " + key + "=" + value)
 		}
@@ -173,7 +175,8 @@ func (m holdModel) checkWrite(s *modelState, by modelWriter, after *corev1.Node)
 	isOverride := is.State == Overridden && is.Reason == EndedByHand
 	releases := opens && was.State == Held && !isOverride
 	starts := was.State != Held && is.State == Held
-	wasMarked, isMarked := before.Annotations[karpenterAnnotation] == "true", after.Annotations[karpenterAnnotation] != ""
+	const key = autoscaler.Karpenter
+	wasMarked, isMarked := before.Annotations[key] == "true", after.Annotations[key] != ""
 	overwrites := networkHeld(after).Status == corev1.ConditionTrue && networkHeld(before) != networkHeld(after)
 	switch {
 	case uncordons && s.cordon != byHoldfast:

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 func TestParseRecord(t *testing.T) {
@@ -127,18 +129,18 @@ func TestCordonOwner(t *testing.T) {
 }
 
 func TestMarks(t *testing.T) {
-	all := slices.Sorted(maps.Keys(autoscalerAnnotations()))
+	all := autoscaler.Keys()
 	policy := Policy{HoldUnrecorded: true}
-	foreign := annotated(escalatorAnnotation, "mine")
+	foreign := annotated(autoscaler.Escalator, "mine")
 	d := Decide(node(foreign), closedFacts(), policy, noon())
-	isForeign := func(key string) bool { return key == escalatorAnnotation }
+	isForeign := func(key string) bool { return key == autoscaler.Escalator }
 	require.Equal(t, slices.DeleteFunc(slices.Clone(all), isForeign), d.Record.Marks)
-	require.NotContains(t, d.Annotations, escalatorAnnotation, "another client has set it")
-	require.Equal(t, "true", *d.Annotations[clusterAutoscalerAnnotation])
-	require.Equal(t, "true", *d.Annotations[karpenterAnnotation])
+	require.NotContains(t, d.Annotations, autoscaler.Escalator, "another client has set it")
+	require.Equal(t, "true", *d.Annotations[autoscaler.ClusterAutoscaler])
+	require.Equal(t, "true", *d.Annotations[autoscaler.Karpenter])
 
-	scaleDownMark := annotated(clusterAutoscalerAnnotation, "true")
-	held := node(cordoned, recordedAs(*d.Record), foreign, scaleDownMark, annotated(karpenterAnnotation, "false"))
+	scaleDownMark := annotated(autoscaler.ClusterAutoscaler, "true")
+	held := node(cordoned, recordedAs(*d.Record), foreign, scaleDownMark, annotated(autoscaler.Karpenter, "false"))
 	require.Empty(t, Decide(held, closedFacts(), policy, noon()).Annotations, "a removed mark is not restored")
 	uncordoned := clone(held)
 	uncordoned.Spec.Unschedulable = false
@@ -146,7 +148,7 @@ func TestMarks(t *testing.T) {
 		"release":  Decide(held, readyFacts(), policy, noon()),
 		"override": Decide(uncordoned, closedFacts(), policy, noon()),
 	} {
-		require.Equal(t, map[string]*string{clusterAutoscalerAnnotation: nil}, d.Annotations, "%s keeps changed marks", name)
+		require.Equal(t, map[string]*string{autoscaler.ClusterAutoscaler: nil}, d.Annotations, "%s keeps changed marks", name)
 		require.Empty(t, d.Record.Marks, name)
 	}
 	unknown := recordedAs(Record{State: Held, BootID: thisBoot, Marks: []string{"dedicated", HoldAnnotation}})
@@ -161,7 +163,7 @@ func TestMarks(t *testing.T) {
 // TestMarksWaitForEtcdScan follows holds that end before it is known whether the node has
 // etcd. The end of the hold does not wait for the scan, but its marks do.
 func TestMarksWaitForEtcdScan(t *testing.T) {
-	all := slices.Sorted(maps.Keys(autoscalerAnnotations()))
+	all := autoscaler.Keys()
 	marked := func(n *corev1.Node) { maps.Copy(n.Annotations, autoscalerAnnotations()) }
 	held := recordedAs(Record{State: Held, BootID: thisBoot, Reason: NewNode, Marks: all})
 	unscanned := readyFactsWith(func(f *Facts) { f.Etcd = Unknown })
@@ -203,17 +205,17 @@ func TestMarksWaitForEtcdScan(t *testing.T) {
 			}
 
 			member := clone(ended)
-			member.Annotations[etcdMarksAnnotation] = "x," + karpenterAnnotation
+			member.Annotations[etcdMarksAnnotation] = "x," + autoscaler.Karpenter
 			for _, etcd := range []Presence{Unknown, Absent, Present} {
 				d := Decide(member, readyFactsWith(func(f *Facts) { f.Etcd = etcd }), Policy{}, noon())
-				require.NotContains(t, d.Annotations, karpenterAnnotation, "the mark guards a member now")
-				require.NotContains(t, d.Record.Marks, karpenterAnnotation)
+				require.NotContains(t, d.Annotations, autoscaler.Karpenter, "the mark guards a member now")
+				require.NotContains(t, d.Record.Marks, autoscaler.Karpenter)
 				require.Equal(t, etcd == Absent, len(d.Record.Marks) == 0)
 			}
 		})
 	}
 	noMember := conditioned(etcdMemberCondition, corev1.ConditionFalse, "NoMember")
-	d := leader(node(held, marked, cordoned, annotated(etcdMarksAnnotation, karpenterAnnotation), noMember))
-	require.NotContains(t, d.Annotations, karpenterAnnotation, "the leader also keeps a mark that guards a member")
-	require.Contains(t, d.Annotations, clusterAutoscalerAnnotation)
+	d := leader(node(held, marked, cordoned, annotated(etcdMarksAnnotation, autoscaler.Karpenter), noMember))
+	require.NotContains(t, d.Annotations, autoscaler.Karpenter, "the leader also keeps a mark that guards a member")
+	require.Contains(t, d.Annotations, autoscaler.ClusterAutoscaler)
 }

@@ -1,14 +1,14 @@
 package readiness
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 func TestLeftoverTaints(t *testing.T) {
@@ -250,7 +250,7 @@ func TestRegisteredWithTaint(t *testing.T) {
 			waiting, err := settle(n, closedFacts(), policy, unchanged)
 			require.NoError(t, err)
 			held := Record{State: Held, BootID: thisBoot, Since: noon(), Reason: NewNode, Taint: key}
-			held.Marks = slices.Sorted(maps.Keys(autoscalerAnnotations()))
+			held.Marks = autoscaler.Keys()
 			require.Equal(t, held.Format(), waiting.Annotations[HoldAnnotation])
 			require.True(t, hasTaint(waiting, key))
 			require.False(t, waiting.Spec.Unschedulable)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // checkOutcome is the part of a HoldCheck that tables compare.
@@ -243,12 +245,12 @@ func TestAgentRespectsOverdueRelease(t *testing.T) {
 
 // TestOverdueReleaseMarks: the leader removes the marks of the hold, and keeps the stamps.
 func TestOverdueReleaseMarks(t *testing.T) {
-	held := Record{State: Held, BootID: thisBoot, Reason: GoingDown, Marks: []string{karpenterAnnotation}}
+	held := Record{State: Held, BootID: thisBoot, Reason: GoingDown, Marks: []string{autoscaler.Karpenter}}
 	held.Stamps = map[string]Stamp{"StorageReady": {At: "x"}}
 	noEtcd := conditioned(etcdMemberCondition, corev1.ConditionFalse, "NoMember")
-	n := node(recordedAs(held), annotated(karpenterAnnotation, "true"), cordoned, noEtcd)
+	n := node(recordedAs(held), annotated(autoscaler.Karpenter, "true"), cordoned, noEtcd)
 	d := CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
-	require.Equal(t, map[string]*string{karpenterAnnotation: nil}, d.Annotations)
+	require.Equal(t, map[string]*string{autoscaler.Karpenter: nil}, d.Annotations)
 	require.Empty(t, d.Record.Marks)
 	require.Equal(t, held.Stamps, d.Record.Stamps)
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -120,17 +121,17 @@ func scenarioReplaceMember(t *testing.T, c *kindCluster) {
 // isMarked reports whether a Node has all marks of Holdfast.
 func isMarked(n *corev1.Node) bool {
 	return n.Labels[observation.EtcdMemberLabel] == "true" &&
-		n.Annotations[protect.ClusterAutoscalerAnnotation] == "true" &&
-		n.Annotations[protect.KarpenterAnnotation] == "true" && n.Annotations[protect.EscalatorAnnotation] != "" &&
-		n.Annotations[protect.CastAIAnnotation] == "true" &&
+		n.Annotations[autoscaler.ClusterAutoscaler] == "true" &&
+		n.Annotations[autoscaler.Karpenter] == "true" && n.Annotations[autoscaler.Escalator] != "" &&
+		n.Annotations[autoscaler.CastAI] == "true" &&
 		conditionIs(n, observation.EtcdMemberCondition, corev1.ConditionTrue)
 }
 
 // isUnmarked reports whether a Node has no marks of Holdfast.
 func isUnmarked(n *corev1.Node) bool {
 	for _, key := range []string{
-		protect.ClusterAutoscalerAnnotation, protect.KarpenterAnnotation, protect.EscalatorAnnotation,
-		protect.CastAIAnnotation,
+		autoscaler.ClusterAutoscaler, autoscaler.Karpenter, autoscaler.Escalator,
+		autoscaler.CastAI,
 		observation.AnnouncementAnnotation, protect.BecauseAnnotation, protect.MarksAnnotation,
 		observation.UnverifiedAnnotation,
 	} {
@@ -191,7 +192,7 @@ func scenarioStopEtcd(t *testing.T, c *kindCluster) {
 		return isMarked(n) && n.Annotations[observation.AnnouncementAnnotation] != "" && c.healthyVoters(t) == 2
 	})
 	c.runOn(t, name, "systemctl disable etcd 2>/dev/null")
-	c.kubectl(t, "annotate", "node", name, protect.KarpenterAnnotation+"-", protect.ClusterAutoscalerAnnotation+"-")
+	c.kubectl(t, "annotate", "node", name, autoscaler.Karpenter+"-", autoscaler.ClusterAutoscaler+"-")
 	c.waitForNode(t, name, "to have its marks again, with etcd stopped and disabled", shortTimeout, isMarked)
 	c.runOn(t, name, "systemctl enable etcd 2>/dev/null; systemctl start etcd")
 	c.waitForHealthy(t, 3)
@@ -211,14 +212,14 @@ func (c *kindCluster) healthyVoters(t *testing.T) int32 {
 // annotation that a user set before is not Holdfast's, and stays.
 func scenarioLearner(t *testing.T, c *kindCluster) {
 	name := c.worker(4)
-	c.kubectl(t, "annotate", "node", name, protect.KarpenterAnnotation+"=true")
+	c.kubectl(t, "annotate", "node", name, autoscaler.Karpenter+"=true")
 	c.etcd.etcdctl(t, 1, "member add etcd4 --learner --peer-urls=https://"+c.etcd.address(t, 4)+":2380")
 	c.etcd.layOut(t, 4, "existing", 1, 2, 3, 4)
 	c.runOn(t, name, "systemctl start etcd")
 	n := c.waitForNode(t, name, "to be protected for its learner", shortTimeout, func(n *corev1.Node) bool {
 		return isMarked(n) && n.Annotations[observation.AnnouncementAnnotation] != ""
 	})
-	require.NotContains(t, n.Annotations[protect.MarksAnnotation], protect.KarpenterAnnotation)
+	require.NotContains(t, n.Annotations[protect.MarksAnnotation], autoscaler.Karpenter)
 	c.waitForHealthy(t, 3)
 
 	id := c.etcd.memberID(t, 4)
@@ -228,9 +229,9 @@ func scenarioLearner(t *testing.T, c *kindCluster) {
 	c.waitForHealthy(t, 3)
 	c.runOn(t, name, "systemctl disable --now etcd 2>/dev/null; rm -rf /var/lib/etcd")
 	n = c.waitForNode(t, name, "to be an ordinary node again", longTimeout, func(n *corev1.Node) bool {
-		return n.Labels[observation.EtcdMemberLabel] == "" && n.Annotations[protect.ClusterAutoscalerAnnotation] == ""
+		return n.Labels[observation.EtcdMemberLabel] == "" && n.Annotations[autoscaler.ClusterAutoscaler] == ""
 	})
-	require.Equal(t, "true", n.Annotations[protect.KarpenterAnnotation], "a user set it")
-	c.kubectl(t, "annotate", "node", name, protect.KarpenterAnnotation+"-")
+	require.Equal(t, "true", n.Annotations[autoscaler.Karpenter], "a user set it")
+	c.kubectl(t, "annotate", "node", name, autoscaler.Karpenter+"-")
 	c.waitForNode(t, name, "to have no marks", shortTimeout, isUnmarked)
 }

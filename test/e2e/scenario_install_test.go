@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -168,7 +168,7 @@ func (c *kindCluster) timeToAnnotation(ctx context.Context, name string) (time.D
 	var annotated time.Time
 	for event := range watch.ResultChan() {
 		n, ok := event.Object.(*corev1.Node)
-		if ok && n.Annotations[protect.ClusterAutoscalerAnnotation] == "true" {
+		if ok && n.Annotations[autoscaler.ClusterAutoscaler] == "true" {
 			annotated = time.Now()
 			break
 		}
@@ -275,8 +275,8 @@ func (c *kindCluster) requireClean(t *testing.T, cordoned string) {
 			require.NotContains(t, key, "holdfast.dev/", "an annotation remains on node %s", name)
 			require.NotContains(t,
 				[]string{
-					protect.ClusterAutoscalerAnnotation, protect.EscalatorAnnotation, protect.CastAIAnnotation,
-					protect.KarpenterAnnotation,
+					autoscaler.ClusterAutoscaler, autoscaler.Escalator, autoscaler.CastAI,
+					autoscaler.Karpenter,
 				}, key, "an annotation remains on node %s", name)
 		}
 		for key := range n.Labels {
