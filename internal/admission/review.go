@@ -45,7 +45,7 @@ type review struct {
 func (r review) isDrain() bool { return r.pod != "" }
 
 // verb returns how texts name what is reviewed.
-func (r review) verb() quorum.Verb { return quorum.Request{Drain: r.isDrain()}.Verb() }
+func (r review) verb() quorum.Verb { return quorum.VerbOf(r.isDrain()) }
 
 // parseNode returns the review in an admission request. It returns an error for everything that is
 // not the deletion of a whole Node.

@@ -53,14 +53,10 @@ func (s Snapshot) isDrained(m memberState) bool {
 
 // drainedStep explains how a drained node comes back. n is the state of its Node, which exists.
 func (t requestTarget) drainedStep(g v1alpha1.Grant, n observation.NodeState, tally memberTally) string {
-	members := joinTitles(t.lostBy(g, tally))
-	count := "counts"
-	if len(t.lostBy(g, tally)) > 1 {
-		count = "count"
-	}
+	members := t.lostBy(g, tally)
 	since := "node " + g.Node + " was drained at " + g.Drained.UTC().Format(time.RFC3339)
-	again := fmt.Sprintf("%s %s again when the agent there has proven it healthy twice, %s apart", members, count,
-		ResolveReturnedAfter)
+	again := fmt.Sprintf("%s %s again when the agent there has proven it healthy twice, %s apart",
+		joinTitles(members), agree(len(members), "counts", "count"), ResolveReturnedAfter)
 	switch {
 	case n.Deleting:
 		return fmt.Sprintf("%s and is being deleted: wait until its machine is gone, then %s node %s again to see the "+

@@ -40,10 +40,6 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 		warnings = append(warnings, fmt.Sprintf("until then, or until its machine is gone and replaced, "+
 			"etcd cluster %s cannot lose another voter", id))
 	case tally.healthy == tally.quorum:
-		it, has := "it", "has"
-		if len(onNode) > 1 {
-			it, has = "they", "have"
-		}
 		joined := ""
 		switch more := tally.missingAfter(onNode); more {
 		case 0:
@@ -52,8 +48,8 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 		default:
 			joined = fmt.Sprintf(" and %d new voters have joined", more)
 		}
-		warnings = append(warnings, fmt.Sprintf(
-			"until %s %s left the member list%s, etcd cluster %s cannot lose another voter", it, has, joined, id))
+		warnings = append(warnings, fmt.Sprintf("until %s left the member list%s, etcd cluster %s cannot lose another voter",
+			agree(len(onNode), "it has", "they have"), joined, id))
 	}
 	for _, m := range onNode {
 		if m.reason != "" {
@@ -106,11 +102,7 @@ func (t requestTarget) refusalMessage(tally memberTally) string {
 		reserve = fmt.Sprintf(" and %d more must be in reserve", reserved)
 	}
 	if dead := tally.removableMembers(); tally.isSafeWithout(dead) {
-		is := "is"
-		if len(dead) > 1 {
-			is = "are"
-		}
-		while = fmt.Sprintf(" while %s %s in its member list", joinTitles(dead), is)
+		while = fmt.Sprintf(" while %s %s in its member list", joinTitles(dead), agree(len(dead), "is", "are"))
 	}
 	remaining := "none"
 	if tally.healthy > 0 {
@@ -314,6 +306,14 @@ func joinIDs(members []v1alpha1.MemberID) string {
 		return "member " + string(members[0])
 	}
 	return "members " + observation.JoinIDs(members, ", ")
+}
+
+// agree returns the words that agree with this number of members.
+func agree(n int, one, many string) string {
+	if n > 1 {
+		return many
+	}
+	return one
 }
 
 // distinctNodes returns one binding for each Node, sorted by name.

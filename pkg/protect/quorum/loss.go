@@ -156,7 +156,7 @@ func describeGrant(g v1alpha1.Grant, node string) string {
 
 // nounOf names what the grant allowed.
 func nounOf(g v1alpha1.Grant) string {
-	return Request{Drain: g.Reason == v1alpha1.GrantDrain}.Verb().Noun
+	return VerbOf(g.Reason == v1alpha1.GrantDrain).Noun
 }
 
 // MachineAddresses returns the Addresses of a grant for the Node of these members. The members that

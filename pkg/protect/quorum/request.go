@@ -49,8 +49,11 @@ func (r Request) countsAddresses() bool { return r.Labelled || r.Drain || r.Coun
 type Verb struct{ Base, Past, Gerund, Noun string }
 
 // Verb returns how texts name the request.
-func (r Request) Verb() Verb {
-	if r.Drain {
+func (r Request) Verb() Verb { return VerbOf(r.Drain) }
+
+// VerbOf returns how texts name a drain, or the deletion of a Node.
+func VerbOf(isDrain bool) Verb {
+	if isDrain {
 		return Verb{Base: "drain", Past: "drained", Gerund: "draining", Noun: "drain"}
 	}
 	return Verb{Base: "delete", Past: "deleted", Gerund: "deleting", Noun: "deletion"}

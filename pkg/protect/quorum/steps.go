@@ -177,12 +177,12 @@ func (t requestTarget) replaceSteps(tally memberTally) []string {
 	onNode := tally.withStatus(statusOnNode)
 	others := slices.Concat(tally.withStatus(statusUnproven), tally.withStatus(statusLost), tally.withStatus(statusAway))
 	if len(others)+len(tally.missingElsewhere()) == 0 {
-		more, are := 1, "it is a voter"
+		more := 1
 		for !tally.isSafeWithVoters(tally.voters+more, tally.healthy+more) {
-			more, are = more+1, "they are voters"
+			more++
 		}
 		steps = append(steps, fmt.Sprintf("first add %s and wait until %s; then the cluster can lose this node",
-			observation.Plural(more, "more member"), are))
+			observation.Plural(more, "more member"), agree(more, "it is a voter", "they are voters")))
 	}
 	if len(tally.missingElsewhere()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
 		// This step always follows another one.
@@ -198,10 +198,6 @@ func (t requestTarget) resolveSteps(tally memberTally) []string {
 	var steps []string
 	for _, g := range t.effectiveGrants(tally) {
 		members := t.lostBy(g, tally)
-		keeps := "keeps"
-		if len(members) > 1 {
-			keeps = "keep"
-		}
 		notBefore := ""
 		if at := g.Time.Add(ResolveByHandAfter); t.Now.Before(at) {
 			notBefore = fmt.Sprintf("not before %s, and ", at.UTC().Format(time.RFC3339))
@@ -209,7 +205,8 @@ func (t requestTarget) resolveSteps(tally memberTally) []string {
 		steps = append(steps, fmt.Sprintf("%sonly if %s %s running, "+
 			"on the same machine or on another one that stays: kubectl holdfast settle %s\n"+
 			"    or without the plugin:\n    kubectl annotate --overwrite etcdcluster %s %s=%s",
-			notBefore, joinTitles(members), keeps, g.Node, observation.ClusterIDOf(t.Cluster), ResolveAnnotation, g.NodeUID))
+			notBefore, joinTitles(members), agree(len(members), "keeps", "keep"), g.Node,
+			observation.ClusterIDOf(t.Cluster), ResolveAnnotation, g.NodeUID))
 	}
 	return steps
 }

@@ -191,15 +191,12 @@ func ShowsDistinct(o v1alpha1.Observation, id, other v1alpha1.MemberID) bool {
 
 // refusePossibleRejoin refuses because one of these members may be on the node.
 func (t requestTarget) refusePossibleRejoin(members []v1alpha1.MemberID) Verdict {
-	are, which := "is", "that member"
-	if len(members) > 1 {
-		are, which = "are", "one of them"
-	}
 	cluster := observation.ClusterIDOf(t.Cluster)
 	fact := fmt.Sprintf("node %s may have an unknown member of etcd cluster %s: "+
 		"%s, which was on it, left the member list, and %s %s in that list, but bound to no Node; "+
 		"etcd on this node may have joined again as %s, and the agent of node %s has not reported which member it is",
-		t.Node, cluster, joinIDs(observation.SortedIDs(t.assigned)), joinIDs(members), are, which, t.Node)
+		t.Node, cluster, joinIDs(observation.SortedIDs(t.assigned)), joinIDs(members),
+		agree(len(members), "is", "are"), agree(len(members), "that member", "one of them"), t.Node)
 	steps := []string{
 		fmt.Sprintf("check that the agent of this node runs, and what it reports: "+
 			"kubectl describe node %s (condition %s); then %s", t.Node, observation.EtcdMemberCondition, t.again()),
