@@ -93,7 +93,7 @@ func (sim *simulation) repairAll() {
 		}
 	}
 	for _, e := range sim.etcds {
-		e.cutPeers, e.cutAgents = nil, nil
+		sim.mendLinks(e)
 		for _, m := range e.members {
 			m.running, m.corrupt = m.started, false
 		}
