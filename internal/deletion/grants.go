@@ -170,6 +170,7 @@ func (r *Reviewer) writeGrants(batch []*grantRequest) {
 			fail(err)
 			return
 		}
+		view.Now = r.now()
 		ops := decideAll(view, batch)
 		if len(ops) == 0 {
 			return
@@ -245,7 +246,7 @@ func (g *grantRequest) setRecorded() {
 // replaces. A deletion keeps the time of the drain. A later drain renews the times of a deletion's
 // grant, adds its members, and keeps a break-glass mark.
 func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
-	machine, now := view.Nodes[req.Node].Machine, metav1.Now()
+	machine, now := view.Nodes[req.Node].Machine, metav1.NewTime(view.Now)
 	g := v1alpha1.Grant{
 		NodeUID: req.UID, Node: req.Node, Members: v.Members, Voters: v.VoterIDs, Time: now, User: cmp.Or(req.User, noUser),
 		NodeVersion: req.Version, Reason: v1alpha1.GrantDeletion, BreakGlass: req.BreakGlass != nil,

@@ -119,7 +119,7 @@ func (r *Reviewer) probeAndDecide(
 			return p, err
 		}
 		p.verdict = quorum.Decide(p.view, req)
-		if _, isRepeated := quorum.Repeat(p.view, req, time.Now()); p.verdict.Final || isRepeated {
+		if _, isRepeated := quorum.Repeat(p.view, req, r.now()); p.verdict.Final || isRepeated {
 			return p, nil
 		}
 		if !quiet.waitForNewer(waiting, p.result) {

@@ -33,7 +33,9 @@ type Options struct {
 	Store *clusterstore.Store
 	// Wait is the longest time that a verdict waits for a further observation after the last one. It
 	// waits twice as long for the first one. Default 3 s.
-	Wait       time.Duration
+	Wait time.Duration
+	// Now is the clock. Default time.Now.
+	Now        func() time.Time
 	Registerer prometheus.Registerer
 }
 
@@ -41,6 +43,7 @@ type Options struct {
 type Reviewer struct {
 	store    *clusterstore.Store
 	wait     time.Duration
+	now      func() time.Time
 	verdicts *prometheus.CounterVec
 	grants   *grantQueues
 }
@@ -63,7 +66,10 @@ func New(o Options) (*Reviewer, error) {
 	if o.Wait == 0 {
 		o.Wait = defaultWait
 	}
-	return &Reviewer{store: o.Store, wait: o.Wait, verdicts: verdicts, grants: newGrantQueues()}, nil
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Reviewer{store: o.Store, wait: o.Wait, now: o.Now, verdicts: verdicts, grants: newGrantQueues()}, nil
 }
 
 // Review decides whether a Node with the etcd label may be deleted, or any Node drained. If it may,
@@ -113,7 +119,7 @@ func (r *Reviewer) repeat(
 ) (decision quorum.Decision, isRepeated bool) {
 	verdicts := make([]quorum.Verdict, len(probed))
 	for i, p := range probed {
-		if _, isRepeated = quorum.Repeat(p.view, req, time.Now()); !isRepeated {
+		if _, isRepeated = quorum.Repeat(p.view, req, r.now()); !isRepeated {
 			return quorum.Decision{}, false
 		}
 		live, err := r.store.LiveCluster(ctx, p.view.Cluster.Name)
@@ -121,7 +127,7 @@ func (r *Reviewer) repeat(
 			return quorum.Decision{}, false
 		}
 		p.view.Cluster, p.view.Nonces = live, p.request.Result().Nonces
-		if verdicts[i], isRepeated = quorum.Repeat(p.view, req, time.Now()); !isRepeated {
+		if verdicts[i], isRepeated = quorum.Repeat(p.view, req, r.now()); !isRepeated {
 			return quorum.Decision{}, false
 		}
 	}
@@ -154,7 +160,7 @@ func (r *Reviewer) dryRun(
 ) (quorum.Decision, error) {
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
-		c = observation.Recent(c, time.Now())
+		c = observation.Recent(c, r.now())
 		view, err := r.store.View(ctx, c, lastNonce(c), req.Node)
 		if err != nil {
 			return quorum.Decision{}, err
