@@ -288,7 +288,8 @@ func (sim *simulation) skewClock() {
 	i := sim.choose(len(sim.replicas))
 	led := sim.replicas[i].isLeading
 	sim.restartReplica(i)
-	r, ahead := sim.replicas[i], time.Duration(sim.choose(40)-20)*time.Minute
+	unit := []time.Duration{time.Minute, 1500 * time.Millisecond}[sim.choose(2)]
+	r, ahead := sim.replicas[i], time.Duration(sim.choose(40)-20)*unit
 	r.skew.Store(int64(ahead))
 	sim.log("webhook %d restarts with its clock ahead by %s", r.number, ahead)
 	if led {

@@ -86,7 +86,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 		sim.fail("creating a leader: %v", err)
 		return r
 	}
-	reviewer, err := deletion.New(deletion.Options{Store: store, Registerer: registry})
+	reviewer, err := deletion.New(deletion.Options{Store: store, Registerer: registry, Now: now})
 	if err != nil {
 		sim.fail("creating a reviewer: %v", err)
 		return r

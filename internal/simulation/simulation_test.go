@@ -217,7 +217,7 @@ const (
 	replicaCrashes                               // Replicas crash, another replica leads.
 	severalLeaders                               // Both replicas lead.
 	watchStalls                                  // Watches deliver nothing for a while.
-	clockSkews                                   // Clocks differ by minutes.
+	clockSkews                                   // Clocks of replicas differ by seconds or minutes.
 	agentFailures                                // Agents are silent or blind.
 	nodeFinalizers                               // Nodes have finalizers.
 	nodeWrites                                   // Nodes change during a review.
