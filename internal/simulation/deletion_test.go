@@ -238,16 +238,25 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 	sim.losses = append(sim.losses, made)
 }
 
-// checkUnlabelled checks the answers for unlabelled Nodes: a Node with a binding in the
-// replica's own cache must not be deleted.
+// checkUnlabelled checks the answers for unlabelled Nodes: a Node with a binding in the replica's
+// own cache must not be deleted, nor one whose member two observers list there.
 func (sim *simulation) checkUnlabelled(r *simulatedReview, reason quorum.Reason) {
 	if reason == "NoAnswer" {
 		return
 	}
-	for _, c := range r.replica.caches.clusters.list() {
+	for _, e := range sim.etcds {
+		c := r.replica.caches.clusters.get(string(e.id))
+		if c == nil {
+			continue
+		}
 		for _, b := range c.Spec.Members {
 			if b.NodeUID == r.node.UID {
 				sim.fail("unlabelled Node %s was allowed to be deleted although member %s is bound to it", r.node.Name, b.MemberID)
+			}
+		}
+		for _, ref := range sim.listedIn(e, c, r.node) {
+			if !observation.IsLocated(c, ref.Member) {
+				sim.fail("unlabelled Node %s was allowed to be deleted although member %s is listed there", r.node.Name, ref.Member)
 			}
 		}
 	}

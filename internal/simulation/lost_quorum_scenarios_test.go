@@ -302,3 +302,22 @@ func TestUnseenRejoin(t *testing.T) {
 		s.requireRefused(s.hosts[0], breaksQuorumOfC1)
 	})
 }
+
+// A member joins on a machine whose agent is silent, and no replica leads, so its Node gets no
+// label. Then etcd has no leader either, and no agent has a confirmed list. The last lists still
+// show where the member runs.
+func TestF89NoLeader(t *testing.T) {
+	runScenario(t, 4, []int{3}, func(s *scenario) {
+		s.hosts[3].agent.silent = true
+		s.restartReplica(0)
+		s.addMemberOn(s.etcds[0], s.hosts[3], true)
+		s.advance(2 * time.Minute)
+		s.requireRefused(s.hosts[3], requiresLabel)
+		for _, h := range s.hosts[:2] {
+			s.etcds[0].memberOn(h).running = false
+		}
+		s.recordSnapshot()
+		s.advance(2 * time.Minute)
+		s.requireRefused(s.hosts[3], requiresLabel)
+	})
+}

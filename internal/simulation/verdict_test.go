@@ -120,38 +120,49 @@ func announcedBy(n *corev1.Node) []evidence.MemberRef {
 	return refs
 }
 
-// listedAt returns the members on the machine of the Node that the confirmed lists of two observers
-// have at one of its addresses.
+// listedAt returns the members on the machine of the Node that the lists of two observers have at
+// one of its addresses.
 func (sim *simulation) listedAt(n *corev1.Node) []evidence.MemberRef {
+	var found []evidence.MemberRef
+	for _, e := range sim.etcds {
+		if c := sim.api.clusters.objects[string(e.id)]; c != nil {
+			found = append(found, sim.listedIn(e, c, n)...)
+		}
+	}
+	return found
+}
+
+// listedIn returns those that the lists in this object have. Without any confirmed list, the other
+// ones count.
+func (sim *simulation) listedIn(e *simulatedEtcd, c *v1alpha1.EtcdCluster, n *corev1.Node) []evidence.MemberRef {
 	var addresses []string
 	for _, a := range n.Status.Addresses {
 		addresses = append(addresses, a.Address)
 	}
+	lists := slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
+		return !sim.isObserver(c, o)
+	})
+	if confirmed := observation.Confirmed(lists); len(confirmed) > 0 {
+		lists = confirmed
+	}
 	var found []evidence.MemberRef
-	for _, e := range sim.etcds {
-		c := sim.api.clusters.objects[string(e.id)]
-		for _, m := range e.members {
-			if c == nil || m.host.node != n.UID {
-				continue
+	for _, m := range e.members {
+		count := 0
+		for _, o := range lists {
+			if s, isListed := observation.FindMember(o, m.id); isListed && observation.IsAtAddress(s, addresses) {
+				count++
 			}
-			lists := 0
-			for _, o := range c.Status.Observations {
-				s, isListed := observation.FindMember(o, m.id)
-				if isListed && observation.IsConfirmed(o) && observation.IsAtAddress(s, addresses) && sim.isObserver(c, o) {
-					lists++
-				}
-			}
-			if lists > 1 {
-				found = append(found, evidence.MemberRef{Cluster: e.id, Member: m.id})
-			}
+		}
+		if m.host.node == n.UID && count > 1 {
+			found = append(found, evidence.MemberRef{Cluster: e.id, Member: m.id})
 		}
 	}
 	return found
 }
 
 // forgetEndedLists is called when a replica reads the EtcdClusters. It removes from its reviews
-// what only member lists showed that have ended since the start of the review: etcd has lost its
-// quorum, so no agent confirms a list.
+// what only member lists showed that have ended since the start of the review: the agents have no
+// certificate any more, for example.
 func (sim *simulation) forgetEndedLists(replica *simulatedReplica) {
 	for _, d := range sim.deletions {
 		if d.review == nil || d.review.replica != replica {

@@ -78,7 +78,7 @@ func (r Request) announcesMemberOf(id v1alpha1.ClusterID) bool {
 // one of these addresses.
 func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int) []v1alpha1.MemberID {
 	nodes := map[v1alpha1.MemberID]int{}
-	for _, o := range currentLists(c) {
+	for _, o := range placingLists(c) {
 		for _, m := range o.Members {
 			if observation.IsAtAddress(m, addresses) {
 				nodes[m.ID]++
@@ -90,6 +90,16 @@ func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int)
 		found[id] = n >= observers
 	}
 	return observation.SortedIDs(found)
+}
+
+// placingLists returns the lists that show which members may run at an address: the current ones,
+// or the last ones that the observers know. While etcd has no leader, no list is confirmed, and
+// a member that no Node announces would be on no list (docs/verdict.md, F89).
+func placingLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
+	if lists := currentLists(c); len(lists) > 0 {
+		return lists
+	}
+	return observation.Accepted(c)
 }
 
 // currentLists returns the confirmed lists of observers. If two of them answered the last

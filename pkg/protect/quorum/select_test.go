@@ -18,6 +18,7 @@ func TestSelect(t *testing.T) {
 	all := []*v1alpha1.EtcdCluster{b, nil, a}
 	granted := quorumtest.Voters(3).NeverBound().Granted(0).Cluster
 	oneList := quorumtest.Voters(3).WithoutList(0, 1).Cluster
+	unconfirmed := quorumtest.Voters(3).Unconfirmed(0, 1, 2).Cluster
 	oldLists := probed(quorumtest.Voters(4).Removed(3).RemovedFrom(0, 0).RemovedFrom(1, 0).Silent(2, 3))
 	worker := quorum.Request{Node: "x", UID: "ux", Addresses: []string{quorumtest.Address(0)}}
 	atAddress := worker
@@ -46,6 +47,7 @@ func TestSelect(t *testing.T) {
 		"at address in one list":              {clusters{oneList}, atAddress, nil},
 		"at address in one list, break-glass": {clusters{oneList}, forced, clusters{oneList}},
 		"at address in old lists":             {clusters{oldLists}, atAddress, nil},
+		"F89 at address in unconfirmed lists": {clusters{unconfirmed}, atAddress, clusters{unconfirmed}},
 		"at address without the label":        {all, worker, nil},
 		"worker":                              {all, farWorker, nil},
 	} {
@@ -108,6 +110,15 @@ func TestDecideUnlabelled(t *testing.T) {
 		},
 		"agent silent, the lists differ": {
 			agentless().RemovedFrom(0, 1), silent, quorumtest.IDs("b"), "the list of node w1 does not have it there",
+		},
+		"F89 agent never ran, no list confirmed": {
+			agentless().Unconfirmed(0, 2), second, quorumtest.IDs("b"), "",
+		},
+		"F89 agent silent, no list confirmed": {
+			agentless().Unconfirmed(0).WithoutList(2), silent, quorumtest.IDs("b"), "node w1 lists it",
+		},
+		"F89 beside a confirmed list": {
+			agentless().Unconfirmed(0).RemovedFrom(1, 1), silent, nil, "",
 		},
 		"agent silent, in no list":           {agentless().Removed(1), silent, nil, ""},
 		"agent silent, bound elsewhere":      {agentless().WithoutList(0).Rebound(0, 2), unreported(other), nil, ""},

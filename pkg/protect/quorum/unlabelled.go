@@ -117,7 +117,7 @@ func isUnreported(c *v1alpha1.EtcdCluster, r Request) bool {
 func refuseUnreported(c *v1alpha1.EtcdCluster, r Request) Verdict {
 	members := unlocatedMembersAt(c, r, 1)
 	var with, without []string
-	for _, o := range currentLists(c) {
+	for _, o := range placingLists(c) {
 		if slices.ContainsFunc(members, func(id v1alpha1.MemberID) bool {
 			m, found := observation.FindMember(o, id)
 			return found && observation.IsAtAddress(m, r.Addresses)
