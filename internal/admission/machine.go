@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -81,8 +82,26 @@ func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 	if r.machine.Deleting {
 		return alreadyDeleting()
 	}
-	// The Nodes come from the cache, so that machines without a Node cost no request.
-	return h.decideNodesOf(ctx, r, h.nodes, h.machineEntry().fallback)
+	return h.decideNodesOf(ctx, r, h.cachedNodesFor(*r.machine), h.machineEntry().fallback)
+}
+
+// cachedNodesFor lists the Nodes of the cache, so that machines without a Node cost no request. If
+// none of them is that of the object, it adds the Node that the object names: the cache may lack it
+// (docs/verdict.md, F90). A Node that cannot be read is not added, because the entry fails open.
+func (h *Handler) cachedNodesFor(m machine.Object) nodeLister {
+	return func(ctx context.Context) ([]*corev1.Node, error) {
+		nodes, err := h.nodes(ctx)
+		isOwn := func(n *corev1.Node) bool { return m.Match(n.Name, n.Spec.ProviderID) != "" }
+		if err != nil || m.Node == "" || slices.ContainsFunc(nodes, isOwn) {
+			return nodes, err
+		}
+		reading, cancel := context.WithTimeout(ctx, lastReadTimeout)
+		defer cancel()
+		if live, err := h.node(reading, m.Node); err == nil {
+			nodes = append(slices.Clone(nodes), live)
+		}
+		return nodes, nil
+	}
 }
 
 // decideNodesOf decides about a machine: every Node for which the object stands must be allowed to

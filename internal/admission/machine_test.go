@@ -121,6 +121,18 @@ func TestMachines(t *testing.T) {
 		"no Node": {
 			nodes: []corev1.Node{}, decision: lost, allowed: true, message: "Machine capi/m1 stands for no node with etcd",
 		},
+		"F90 Node is not in the cache": {
+			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u"},"spec":{"providerID":"cloud:///1"},
+				"status":{"nodeRef":{"kind":"Node","name":"n1","uid":"uid-1"}}}`,
+			nodes: []corev1.Node{}, live: new(machineNode("n1", "cloud:///1")), decision: lost, code: 403, message: stands,
+			event: warning, reviewed: []string{"n1"},
+		},
+		"F90 other Node of that name in the cache": {
+			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u"},"spec":{"providerID":"cloud:///1"},
+				"status":{"nodeRef":{"kind":"Node","name":"n1","uid":"uid-1"}}}`,
+			nodes: []corev1.Node{machineNode("n1", "cloud:///9")}, live: new(machineNode("n1", "cloud:///1")),
+			decision: lost, code: 403, message: stands, event: warning, reviewed: []string{"n1"},
+		},
 		"no provider ID and no Node": {
 			object:   `{"metadata":{"namespace":"capi","name":"m1","uid":"u"}}`,
 			nodes:    []corev1.Node{machineNode("n1", "")},

@@ -37,8 +37,8 @@
 // request for the Node. Karpenter deletes the Node of a registered NodeClaim first. From the moment
 // at which a review allows that a machine ends, it may be gone at once, until the object is gone
 // without its machine. No hook of a node with etcd may be removed without a review. Deletions that
-// no webhook has answered, or whose Node was missing in the cache of the replica, are not checked:
-// that entry fails open.
+// no webhook has answered are not checked, because that entry fails open. Neither are those whose
+// Node was missing in the cache of the replica, if the object does not name it.
 //
 // # How to run it
 //

@@ -210,3 +210,20 @@ func TestF51MachineRegistersLate(t *testing.T) {
 		s.joinAgainWhileEnding(h)
 	})
 }
+
+// The watches of Nodes hang when a machine registers, so its Machine gets no hook. Its deletion
+// would end the machine at once.
+func TestF90NodeNotInCache(t *testing.T) {
+	runMachineScenario(t, machine.KindMachine, func(s *scenario) {
+		for _, r := range s.replicas {
+			r.nodeWatchStalled = true
+		}
+		s.addHostWithMember("n3")
+		require.True(t, s.machineOf(s.hosts[3]).endsAtOnce())
+		s.etcds[0].memberOn(s.hosts[0]).running = false
+		s.recordSnapshot()
+		d := s.tryDeleteMachine(s.hosts[3])
+		require.False(t, d.wasAllowed, d.answer)
+		require.Contains(t, d.answer, breaksQuorumOfC1)
+	})
+}

@@ -164,8 +164,10 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 		sim.abandon(d, "its Machine is gone, and the machine stays")
 		return
 	}
-	// The entry for machine objects fails open, and finds Nodes in its cache. It then reads them.
-	isUnknown := !r.wasCached || (!r.hasNode && !r.replica.hasCached(r.node))
+	// The entry for machine objects fails open, and finds Nodes in its cache. It then reads them, and
+	// also the one that the object names.
+	isNamed := r.hasNode && m.Node == d.name
+	isUnknown := !isNamed && (!r.wasCached || (!r.hasNode && !r.replica.hasCached(r.node)))
 	d.isUnreviewed = !d.isHook && (reason == "NoAnswer" || isUnknown)
 	if d.isUnreviewed && sim.profile.careful {
 		sim.abandon(d, "no webhook has decided")
