@@ -194,6 +194,26 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 	quorumtest.RequireRefused(t, corrupt, quorumtest.Deletion(0), "replace etcd2 (b)")
 }
 
+// TestF81NewLearnerOnRebootedNode: a learner has just been added on a node that is being rebooted.
+// Whether or not it has started, it may be promoted before the reboot.
+func TestF81NewLearnerOnRebootedNode(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.MemberStatus){
+		"started":       func(*v1alpha1.MemberStatus) {},
+		"never started": func(m *v1alpha1.MemberStatus) { m.Name, m.Healthy = "", false },
+		"corrupt":       func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := quorumtest.Voters(4).Unbound(3).MayRunAt(3, 3).Learner(3).Everywhere(3, change)
+			quorumtest.RequireAllowed(t, c, quorumtest.Deletion(0))
+			c.State(3, quorumtest.Rebooting)
+			quorumtest.RequireRefused(t, c, quorumtest.Deletion(0), "it may be promoted before its node is away")
+			quorumtest.RequireRefused(t, c, quorumtest.Deletion(0), "is being rebooted by kured")
+			refused := quorum.Decide(c.View, quorumtest.Deletion(0))
+			require.Equal(t, []int{4, 2, 3}, []int{refused.Voters, refused.Healthy, refused.Quorum})
+		})
+	}
+}
+
 // TestF28AnswerOfOtherNode: the writer of an observation chooses its UID. The new owner of the
 // name of a Node that is gone publishes under the UID to which a member is still bound.
 func TestF28AnswerOfOtherNode(t *testing.T) {
