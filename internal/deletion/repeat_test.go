@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -137,4 +138,29 @@ func repeatedReviewAfterGrant(t *testing.T, f *storetest.Fixture) {
 	made.Spec = *old.Spec.DeepCopy()
 	require.NoError(t, f.Client.Create(t.Context(), made))
 	require.False(t, isRepeated(), "it is another EtcdCluster")
+}
+
+// learnerMarkedDuringReview: the node of a learner is marked while a repeated review waits, for
+// example for the agents of another cluster. The learner then counts as a voter, so the grant of
+// the first review does not answer.
+func learnerMarkedDuringReview(t *testing.T, f *storetest.Fixture) {
+	extra := f.CreateNode("learner-"+string(f.ClusterID), "10.97.0.9", "4")
+	f.DeleteAfterTest(extra)
+	f.ChangeAgents(func() {
+		f.Members = append(f.Members, v1alpha1.MemberStatus{
+			ID: "4", Name: "etcd4", Learner: true, Healthy: true, PeerURLs: []string{"https://10.97.0.9:2380"},
+		})
+	})
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
+	writeNode(t, f, 0)
+	probed := []probedCluster{probedAgain(t, reviewer, f.Cluster())}
+	_, isRepeated := reviewer.repeat(t.Context(), f.Request(0), probed)
+	require.True(t, isRepeated)
+
+	mark := `{"metadata":{"annotations":{"` + kuredMark + `":"2026-05-01T11:55:00Z"}},"spec":{"unschedulable":true}}`
+	require.NoError(t, f.Client.Patch(t.Context(), extra, client.RawPatch(types.MergePatchType, []byte(mark))))
+	_, isRepeated = reviewer.repeat(t.Context(), f.Request(0), probed)
+	require.False(t, isRepeated)
 }

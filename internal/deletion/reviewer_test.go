@@ -56,6 +56,7 @@ func TestReview(t *testing.T) {
 		{"repeated review", repeatedReview},
 		{"repeated review of two clusters", repeatedReviewOfTwoClusters},
 		{"F48 grant ended while the review waited", repeatedReviewAfterGrant},
+		{"F83 node of a learner marked while the review waited", learnerMarkedDuringReview},
 		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
 		{"F24 marks of other programs", marksOfOthers},
 		{"F33 drains of all nodes", drainsOfAllNodes},

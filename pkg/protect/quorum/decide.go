@@ -39,7 +39,7 @@ func decideQuorum(v View, r Request) Verdict {
 	}
 	var worst *memberTally
 	isOnlyMember, members := false, map[v1alpha1.MemberID]bool{}
-	lists := slices.Concat(t.Lists, t.blockingLists, t.ownLists)
+	lists := t.decisiveLists()
 	for _, list := range lists {
 		onNode := t.membersOnNode(list)
 		for _, id := range onNode {
@@ -203,7 +203,7 @@ func Repeat(v View, r Request, now time.Time) (_ Verdict, isRepeated bool) {
 	isChanged := func(list v1alpha1.Observation) bool {
 		return !slices.Equal(t.tallyList(list, t.membersOnNode(list), 0).voterIDs(), voters)
 	}
-	if len(t.Lists) == 0 || slices.ContainsFunc(t.Lists, isChanged) {
+	if len(t.Lists) == 0 || slices.ContainsFunc(t.decisiveLists(), isChanged) {
 		return Verdict{}, false
 	}
 	// Without the states of Nodes and without fresh observations, more members are possible, and

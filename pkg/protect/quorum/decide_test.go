@@ -366,6 +366,14 @@ func TestRepeat(t *testing.T) {
 			repeated: true,
 		},
 		"lists differed": {grant: func(g *v1alpha1.Grant) { g.Voters = nil }},
+		"F82 another member was removed, by the list of the node's own agent": {
+			cluster: func(c *quorumtest.Cluster) { c.Basis(v1alpha1.BasisClaimed, 0).RemovedFrom(0, 2) },
+		},
+		"F82 another member was removed, by the list of an observer whose Node is not read": {
+			cluster: func(c *quorumtest.Cluster) {
+				c.RemovedFrom(1, 2).State(1, func(n *observation.NodeState) { n.Known = false })
+			},
+		},
 		"F62 no agent answers, a member may have been removed": {
 			cluster: func(c *quorumtest.Cluster) { c.Removed(2).Silent(0, 1, 2) },
 		},

@@ -62,6 +62,12 @@ func newTarget(s Snapshot, r Request) requestTarget {
 	return t
 }
 
+// decisiveLists returns the member lists for each of which the deletion must be safe. Only those of
+// Lists can show that it is.
+func (t requestTarget) decisiveLists() []v1alpha1.Observation {
+	return slices.Concat(t.Lists, t.blockingLists, t.ownLists)
+}
+
 // ownObservations returns the observations of the agent on the request's Node, whether or not a
 // binding makes the agent an observer.
 func ownObservations(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation {
