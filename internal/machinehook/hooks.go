@@ -250,7 +250,7 @@ func (c *Controller) liveEtcdNodes(ctx context.Context) (etcdNodes, error) {
 type etcdNodes []*corev1.Node
 
 // etcdNodes returns the Nodes that have the label, or to which a member is bound: the label may be
-// missing for a moment.
+// missing for a moment, also on a Node that a machine with a member has registered again.
 func (s EtcdSource) etcdNodes(ctx context.Context) (etcdNodes, error) {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
@@ -268,7 +268,8 @@ func (s EtcdSource) etcdNodes(ctx context.Context) (etcdNodes, error) {
 	}
 	var found etcdNodes
 	for _, n := range nodes {
-		if observation.IsLabelled(n) || bound[n.UID] {
+		mayHold := func(c *v1alpha1.EtcdCluster) bool { return observation.MayHoldMember(c, n) }
+		if observation.IsLabelled(n) || bound[n.UID] || slices.ContainsFunc(clusters, mayHold) {
 			found = append(found, n)
 		}
 	}

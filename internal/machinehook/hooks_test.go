@@ -35,6 +35,11 @@ func TestHooks(t *testing.T) {
 		f.setNodes(node("etcd", false), node("worker", false))
 		f.waitForRounds(t)
 		f.waitForHook(t, "etcd", true)
+		again := node("etcd", false)
+		again.UID = "uid-etcd-again"
+		f.setNodes(again, node("worker", false)) // F84: the agent has not reported yet
+		f.waitForRounds(t)
+		f.waitForHook(t, "etcd", true)
 		f.set(func(f *fixture) { f.clusters = nil })
 		f.waitForHook(t, "etcd", false)
 		f.setNodes(node("etcd", true), node("worker", false))

@@ -278,12 +278,14 @@ func (a *simulatedAgent) writeNode(sim *simulation) bool {
 		}
 	}
 	annotations, labels := protect.Marks(p, n.Annotations, n.Labels, nil)
-	if len(annotations)+len(labels) == 0 {
+	report := corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: statusOf(p.Membership)}
+	if len(annotations)+len(labels) == 0 && slices.Contains(n.Status.Conditions, report) {
 		return retired
 	}
 	sim.log("agent %s updates its Node: %s", a.host.name, formatChanges(annotations, labels))
 	_, err = sim.api.editNode(a.host.name, func(n *corev1.Node) {
 		n.Annotations, n.Labels = applyChanges(n.Annotations, annotations), applyChanges(n.Labels, labels)
+		setCondition(n, report)
 	})
 	if err != nil {
 		sim.fail("agent %s cannot update its Node: %v", a.host.name, err)
@@ -342,4 +344,23 @@ func applyChanges(have map[string]string, changes map[string]*string) map[string
 		}
 	}
 	return have
+}
+
+// statusOf returns the status of the condition by which the agent reports whether the node holds a
+// member.
+func statusOf(m protect.Membership) corev1.ConditionStatus {
+	switch m {
+	case protect.MemberPresent:
+		return corev1.ConditionTrue
+	case protect.MemberAbsent:
+		return corev1.ConditionFalse
+	case protect.MembershipUnknown:
+	}
+	return corev1.ConditionUnknown
+}
+
+// setCondition replaces the condition of this type.
+func setCondition(n *corev1.Node, c corev1.NodeCondition) {
+	n.Status.Conditions = append(slices.DeleteFunc(n.Status.Conditions,
+		func(old corev1.NodeCondition) bool { return old.Type == c.Type }), c)
 }

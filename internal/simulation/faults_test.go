@@ -224,10 +224,10 @@ func (sim *simulation) completeDeletion() {
 func (sim *simulation) writeNodeStatus() {
 	if h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool { return h.node != "" && !h.killed }); ok {
 		_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{{
+			setCondition(n, corev1.NodeCondition{
 				Type: corev1.NodeReady, Status: corev1.ConditionTrue,
 				Message: fmt.Sprint(sim.api.revision),
-			}}
+			})
 		})
 		sim.log("the kubelet of %s writes its Node: %s", h.name, errorText(err))
 	}

@@ -148,6 +148,34 @@ func TestRegisteredAgain(t *testing.T) {
 	})
 }
 
+// TestF84RegisteredAgainUnseen: a Node is deleted without a review, and the kubelet registers
+// again. Its agent has not reported yet, so the new Node has no label. Meanwhile another voter
+// stops.
+func TestF84RegisteredAgainUnseen(t *testing.T) {
+	runScenario(t, 3, []int{3}, func(s *scenario) {
+		h := s.hosts[0]
+		s.deleteNodeDirectly(h)
+		s.advance(20 * time.Second) // the leader writes the grant
+		h.agent.silent = true
+		s.registerNode(h)
+		s.memberOnHost(1).running = false
+		s.recordSnapshot()
+		s.requireRefused(h, requiresLabel)
+		h.agent.silent = false
+		s.advance(10 * time.Second)
+		s.requireRefused(h, breaksQuorum)
+	})
+	runDrainScenario(t, func(s *scenario) {
+		h := s.hosts[0]
+		s.memberOnHost(1).running = false
+		h.agent.silent = true
+		s.deleteNodeDirectly(h)
+		s.registerNode(h)
+		s.advance(20 * time.Second)
+		s.requireNotDrained(s.beginDrain(h, rebootsMachine), breaksQuorum)
+	})
+}
+
 // deleteNodeDirectly deletes the Node of a host without a review.
 func (s *scenario) deleteNodeDirectly(h *simulatedHost) {
 	s.t.Helper()

@@ -293,6 +293,8 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 		return unneeded, "the etcd cluster has one voter, so it cannot keep quorum without it", nil
 	case observation.IsLabelled(node):
 		return undecided, "the node has the label of etcd, but no member is bound to it", nil
+	case slices.ContainsFunc(s.Clusters, func(c *v1alpha1.EtcdCluster) bool { return observation.MayHoldMember(c, node) }):
+		return undecided, "an earlier node of this name had a member, and the agent of this one has not reported", nil
 	}
 	return unneeded, "the node has no member", nil
 }

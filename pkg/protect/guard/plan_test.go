@@ -86,6 +86,12 @@ func secondCluster(voters int32) change {
 	return func(f *fixture) { f.Clusters = append(f.Clusters, newCluster("c2", voters, "n1")) }
 }
 
+func noMember(f *fixture) {
+	f.node.Status.Conditions = []corev1.NodeCondition{
+		{Type: observation.EtcdMemberCondition, Status: corev1.ConditionFalse},
+	}
+}
+
 func TestPlan(t *testing.T) {
 	for name, test := range map[string]struct {
 		change []change
@@ -154,6 +160,8 @@ func TestPlan(t *testing.T) {
 		"Node gone, pod deleted":      {by(withoutNode, podDeleted), Remove, "its node is gone"},
 		"Node gone, no pod":           {by(withoutNode, withoutPod), "", ""},
 		"another Node of this name":   {by(newNode), Keep, "no member is bound to it"},
+		"F84 the same, not labelled":  {by(newNode, unlabelled), Keep, "the agent of this one has not reported"},
+		"the same, reported":          {by(newNode, unlabelled, noMember), Delete, "the node has no member"},
 		"the same, bound":             {by(newNode, rebound), Delete, "the pod belongs to an older node of this name"},
 		"the same, no annotation":     {by(noAnnotation), Delete, "the pod belongs to an older node of this name"},
 

@@ -35,6 +35,22 @@ func NodeOf(n *corev1.Node) AnnouncingNode {
 // IsLabelled reports whether the Node has the label that selects the fail-closed entry.
 func IsLabelled(n *corev1.Node) bool { return n.Labels[EtcdMemberLabel] == EtcdMemberLabelValue }
 
+// HasReported reports whether the agent of the Node has found out whether the node holds a member.
+func HasReported(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == EtcdMemberCondition && c.Status != corev1.ConditionUnknown
+	})
+}
+
+// MayHoldMember reports whether the machine of an earlier Node with this name, to which a member is
+// bound, may have registered this Node, and the agent has not reported yet. Its member then runs
+// here, although this Node is neither labelled nor bound.
+func MayHoldMember(c *v1alpha1.EtcdCluster, n *corev1.Node) bool {
+	return !HasReported(n) && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+		return b.Node == n.Name && b.NodeUID != n.UID
+	})
+}
+
 // AddressesOf returns all addresses of the Node.
 func AddressesOf(n *corev1.Node) []string {
 	var addresses []string

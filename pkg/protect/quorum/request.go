@@ -1,8 +1,6 @@
 package quorum
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -66,7 +64,7 @@ func (r Request) again() string { return r.Verb().Base + " the node again" }
 // error, the Node announces members that cannot be parsed, and the request lacks them.
 func RequestFor(n *corev1.Node) (Request, error) {
 	r := Request{
-		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, AgentSilent: !hasReported(n),
+		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, AgentSilent: !observation.HasReported(n),
 		Labelled: observation.IsLabelled(n), Addresses: observation.AddressesOf(n),
 	}
 	var err error
@@ -75,11 +73,4 @@ func RequestFor(n *corev1.Node) (Request, error) {
 		r.Unverified, err = observation.ParseUnverified(n.Annotations[observation.UnverifiedAnnotation])
 	}
 	return r, err
-}
-
-// hasReported reports whether the agent of the Node has found out whether the node holds a member.
-func hasReported(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == observation.EtcdMemberCondition && c.Status != corev1.ConditionUnknown
-	})
 }

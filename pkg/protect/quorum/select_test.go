@@ -126,6 +126,8 @@ func TestDecideUnlabelled(t *testing.T) {
 		"at address, bound elsewhere":        {agentless().Rebound(0, 2), other, nil, ""},
 		"name reused, no grant":              {three().Dead(0), reused, quorumtest.IDs("a"), "etcdctl member remove a"},
 		"name reused, granted":               {three().Dead(0).Granted(0), reused, nil, ""},
+		"F84 name reused, granted, silent":   {three().Granted(0), unreported(reused), quorumtest.IDs("a"), "label"},
+		"name reused, removed, silent":       {three().Removed(0).Granted(0), unreported(reused), nil, ""},
 		"name reused, granted, announced":    {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
 		"name reused, one of two granted":    {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
 		"name reused, both Nodes granted":    {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},

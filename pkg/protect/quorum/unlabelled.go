@@ -16,7 +16,8 @@ import (
 // It refuses because of the missing label; with the label, Decide applies. It refuses for a node
 //
 //   - that has a member by binding, announcement or earlier grant; a member that has left its
-//     cluster is not one because of a grant,
+//     cluster is not one because of a grant, and one of an earlier Node of the same name that is
+//     gone is one only until the agent has reported,
 //   - at whose address the observers on two other Nodes list a member that is not located: its own
 //     agent has not announced the member yet,
 //   - whose agent found a server that has never identified itself,
@@ -55,7 +56,8 @@ func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 // assignedMembers returns the members of the cluster that are assigned to the node. The doubtful
 // ones among them are assigned only by the Node's name. A member of an earlier Node of the same
 // name is not included once a grant covers it: it counts as lost in any case, and the Node that has
-// the name now may be another machine without etcd.
+// the name now may be another machine without etcd. Until the agent has reported, it may be the
+// same machine, and a listed member may still run there.
 func assignedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1alpha1.MemberID) {
 	t := newTarget(NewSnapshot(View{Cluster: c}), r)
 	for _, id := range t.possibleMembers() {
@@ -67,7 +69,7 @@ func assignedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1
 			// older list of an observer that has become silent does not count.
 		case !isOfEarlierNode || t.isAssignedToUID(id):
 			members = append(members, id)
-		case !HasGrant(c, b):
+		case !HasGrant(c, b), r.AgentSilent && observation.IsListedByAny(currentLists(c), id):
 			members, doubtful = append(members, id), append(doubtful, id)
 		}
 	}
