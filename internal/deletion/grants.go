@@ -244,7 +244,8 @@ func (g *grantRequest) setRecorded() {
 
 // newGrant returns the grant that the verdict requires. It is never weaker than the grant that it
 // replaces. A deletion keeps the time of the drain. A later drain renews the times of a deletion's
-// grant, adds its members, and keeps a break-glass mark.
+// grant, and adds its members and addresses. A drain keeps the break-glass mark: the forced one may
+// not have begun.
 func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
 	machine, now := view.Nodes[req.Node].Machine, metav1.NewTime(view.Now)
 	g := v1alpha1.Grant{
@@ -256,16 +257,26 @@ func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.G
 	old, isRenewed := grantFor(view.Cluster, req.UID)
 	switch {
 	case req.Drain && isRenewed && old.Reason != v1alpha1.GrantDrain:
-		old.Time, old.Drained, old.BreakGlass = now, &now, old.BreakGlass || g.BreakGlass
-		old.Members = append(old.Members, v.Members...)
-		slices.Sort(old.Members)
-		old.Members = slices.Compact(old.Members)
-		return old
+		return addDrain(view.Cluster, old, g)
 	case req.Drain:
 		g.Reason, g.Drained = v1alpha1.GrantDrain, &now
+		if old.BreakGlass {
+			g.User, g.BreakGlass = old.User, true
+		}
 	case isRenewed:
 		g.Drained = old.Drained
 	}
+	return g
+}
+
+// addDrain returns the grant of a deletion after a drain of the same Node was allowed.
+func addDrain(c *v1alpha1.EtcdCluster, g, drain v1alpha1.Grant) v1alpha1.Grant {
+	g.Time, g.Drained, g.BreakGlass = drain.Time, &drain.Time, g.BreakGlass || drain.BreakGlass
+	g.Members = append(g.Members, drain.Members...)
+	slices.Sort(g.Members)
+	g.Members = slices.Compact(g.Members)
+	g.Addresses = quorum.MachineAddresses(c, g.Members, slices.Concat(g.Addresses, drain.Addresses))
+	g.ProviderID = cmp.Or(g.ProviderID, drain.ProviderID)
 	return g
 }
 

@@ -1,0 +1,78 @@
+package deletion
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// viewWithGrant returns a cluster with a grant for the Node w1. Its member a is still listed, and
+// its machine has joined again as member d, at an address that the Node does not have.
+func viewWithGrant(g v1alpha1.Grant) quorum.View {
+	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{
+		Members: []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1"}}, Grants: []v1alpha1.Grant{g},
+	}}
+	c.Status.Observations = []v1alpha1.Observation{{
+		Node: "w1", NodeUID: "u1", LocalMember: "d", Linearizable: true, Members: []v1alpha1.MemberStatus{
+			{ID: "a", Name: "etcd-a", PeerURLs: []string{"https://etcd-a.example.com:2380"}},
+			{ID: "d", Name: "etcd-d", PeerURLs: []string{"https://etcd-d.example.com:2380"}},
+		},
+	}}
+	return quorum.View{Cluster: c, Nodes: map[string]observation.NodeState{"w1": {
+		Known: true, UID: "u1", Machine: observation.NewMachine("m", "s"), ProviderID: "cloud:///1",
+	}}}
+}
+
+// TestNewGrant: a grant that replaces another one is never weaker.
+func TestNewGrant(t *testing.T) {
+	at := metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
+	deletion := v1alpha1.Grant{
+		NodeUID: "u1", Node: "w1", Members: []v1alpha1.MemberID{"a"}, Time: at, User: "bob",
+		Addresses: []string{"etcd-a.example.com", "10.0.0.1"},
+	}
+	drain := deletion
+	drain.Reason, drain.Drained = v1alpha1.GrantDrain, &at
+	forced := drain
+	forced.BreakGlass = true
+	for name, test := range map[string]struct {
+		old     v1alpha1.Grant
+		isDrain bool
+		want    func(*v1alpha1.Grant)
+	}{
+		"drain after a deletion": {deletion, true, func(g *v1alpha1.Grant) {
+			// The Node may be on another machine now, so the IDs stay unknown.
+			g.User, g.Reason, g.Drained, g.MachineID, g.SystemUUID = "bob", "", &g.Time, "", ""
+			g.Members = []v1alpha1.MemberID{"a", "d"}
+			g.Addresses = []string{"etcd-a.example.com", "etcd-d.example.com", "10.0.0.1"}
+		}},
+		"drain after a forced drain": {forced, true, func(g *v1alpha1.Grant) {
+			g.User, g.Reason, g.Drained, g.BreakGlass = "bob", v1alpha1.GrantDrain, &g.Time, true
+		}},
+		"drain after a drain": {drain, true, func(g *v1alpha1.Grant) {
+			g.Reason, g.Drained = v1alpha1.GrantDrain, &g.Time
+		}},
+		"deletion after a forced drain": {forced, false, func(g *v1alpha1.Grant) { g.Drained = &at }},
+		"deletion after a deletion":     {deletion, false, func(*v1alpha1.Grant) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := quorum.Request{
+				Node: "w1", UID: "u1", User: "alice", Drain: test.isDrain, Addresses: []string{"10.0.0.1"},
+			}
+			got := newGrant(viewWithGrant(test.old), req, quorum.Verdict{Members: []v1alpha1.MemberID{"d"}})
+			require.WithinDuration(t, time.Now(), got.Time.Time, time.Minute)
+			want := v1alpha1.Grant{
+				NodeUID: "u1", Node: "w1", Members: []v1alpha1.MemberID{"d"}, User: "alice", Time: got.Time,
+				Reason: v1alpha1.GrantDeletion, MachineID: "m", SystemUUID: "s", ProviderID: "cloud:///1",
+				Addresses: []string{"etcd-d.example.com", "10.0.0.1"},
+			}
+			test.want(&want)
+			require.Equal(t, want, got)
+		})
+	}
+}
