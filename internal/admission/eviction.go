@@ -86,7 +86,9 @@ func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 }
 
 // decideDrain decides about the drain of the node of a guard pod. The name and the node of the pod
-// make it a guard pod; its labels and owners, which users can change, do not matter.
+// make it a guard pod; its labels and owners, which users can change, do not matter. A Node that is
+// being deleted is decided too: a finalizer keeps it until its machine ends after the drain, and
+// another member may have failed since its deletion was allowed.
 func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answer {
 	r.node.Name = node
 	live, err := h.node(ctx, node)
@@ -97,8 +99,6 @@ func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answe
 		a := answerCannotRead("Node", node, err)
 		a.isNodeUnconfirmed = true
 		return a
-	case live.DeletionTimestamp != nil:
-		return alreadyDeleting() // Its members count as lost already.
 	}
 	r.node = live
 	return h.review(ctx, *r, observation.IsLabelled(live))

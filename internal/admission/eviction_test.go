@@ -94,6 +94,12 @@ func TestReviewedEvictions(t *testing.T) {
 			node:     func(n *corev1.Node) { n.Labels = nil },
 			decision: lost, message: lost.Message, event: drainRefusedPrefix + lost.Message,
 		},
+		"F87 Node being deleted": {
+			node: func(n *corev1.Node) {
+				n.DeletionTimestamp, n.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x"}
+			},
+			decision: lost, message: lost.Message, event: drainRefusedPrefix + lost.Message,
+		},
 		"account without a name": {
 			change:   func(r *admissionv1.AdmissionRequest) { r.UserInfo.Username = "" },
 			decision: lost, message: lost.Message, user: "-",
@@ -164,11 +170,6 @@ func TestUnreviewedEvictions(t *testing.T) {
 			message: `pod "holdfast-guard-n1" in namespace holdfast-system does not exist`,
 		},
 		"node is gone": {fixture: func(f *fixture) { f.live = nil }, allowed: true, code: 200},
-		"node is being deleted": {
-			fixture: func(f *fixture) {
-				f.live.DeletionTimestamp, f.live.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x"}
-			}, allowed: true, code: 200,
-		},
 		"unreadable pod": {
 			fixture: func(f *fixture) { f.podErr = errors.New("etcdserver: no leader") }, code: 429,
 			message: `Pod "holdfast-guard-n1" cannot be read: etcdserver: no leader.`,

@@ -185,3 +185,17 @@ func TestDrainOfDeletedNode(t *testing.T) {
 		require.NotContains(t, s.api.pods, guard.Name("n0"))
 	})
 }
+
+// TestF87DrainOfDeletedNode: the deletion of a Node is allowed, and Karpenter's finalizer keeps it.
+// Another voter stops before Karpenter drains the node. The drain waits, and so does the machine.
+func TestF87DrainOfDeletedNode(t *testing.T) {
+	runDrainScenario(t, func(s *scenario) {
+		d := s.beginDrain(s.hosts[0], deletesNodeFirst)
+		s.deleteWithRetries(s.hosts[0])
+		s.memberOnHost(1).running = false
+		s.advance(time.Minute)
+		s.requireNotDrained(d, breaksQuorum)
+		s.memberOnHost(1).running = true
+		s.requireDrained(d, time.Minute)
+	})
+}
