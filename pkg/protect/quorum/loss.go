@@ -214,12 +214,16 @@ func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 }
 
 // hasRejoined reports whether the member joined again on the machine that the grant gives up. It is
-// then on a younger Node of the same name, or it is at an address of the machine, and no binding
-// shows that it runs elsewhere: etcd may start before the kubelet registers. The claim of another
-// Node alone does not show that.
+// then on a Node that this machine has registered under another name, on a younger Node of the same
+// name, or it is at an address of the machine, and no binding shows that it runs elsewhere: etcd
+// may start before the kubelet registers. The claim of another Node alone does not show that.
 func (s Snapshot) hasRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	n := s.Nodes[g.Node]
-	if IsReplaced(g, n) {
+	isSame := func(b v1alpha1.Binding) bool { return s.isSameMachine(b, g) }
+	switch {
+	case slices.ContainsFunc(s.nodesOf(id), isSame):
+		return true
+	case IsReplaced(g, n):
 		return false
 	}
 	isOnYounger := func(b v1alpha1.Binding) bool {
@@ -227,6 +231,16 @@ func (s Snapshot) hasRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	}
 	isAtMachine := func(host string) bool { return slices.Contains(g.Addresses, host) }
 	return slices.ContainsFunc(s.nodesOf(id), isOnYounger) || slices.ContainsFunc(s.unlocatedHosts[id], isAtMachine)
+}
+
+// isSameMachine reports whether the machine of a grant, whose Node is gone, has registered this
+// Node under another name. An equal provider ID shows that, unless the hardware is another one.
+// With the same name, it shows nothing: k3s makes the ID from the name.
+func (s Snapshot) isSameMachine(b v1alpha1.Binding, g v1alpha1.Grant) bool {
+	n := s.Nodes[b.Node]
+	isGone := s.Nodes[g.Node].UID != g.NodeUID
+	return isGone && b.Node != g.Node && n.UID == b.NodeUID && g.ProviderID != "" && n.ProviderID == g.ProviderID &&
+		!observation.NewMachine(g.MachineID, g.SystemUUID).IsOther(n.Machine)
 }
 
 // mayHaveRejoined reports whether the member may have joined again on the machine of a grant that

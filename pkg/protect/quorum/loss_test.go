@@ -117,6 +117,13 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 	claimed := func(basis v1alpha1.BindingBasis) func(*quorumtest.Cluster) {
 		return func(c *quorumtest.Cluster) { renamed(c); c.State(0, quorumtest.Gone).Basis(basis, 3) }
 	}
+	provided := func(before, now string) func(*quorumtest.Cluster) {
+		return func(c *quorumtest.Cluster) {
+			renamed(c)
+			c.Cluster.Spec.Grants[0].ProviderID = before
+			c.State(0, quorumtest.Gone).State(3, func(n *observation.NodeState) { n.ProviderID = now })
+		}
+	}
 	machine := observation.NewMachine
 	for name, c := range map[string]struct {
 		change      func(*quorumtest.Cluster)
@@ -129,6 +136,34 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		"no Node has registered yet":      {change: unregistered, addresses: []string{"10.0.0.1"}, isLost: true},
 		"unbound, at another address":     {change: unbound, addresses: []string{"10.0.0.9"}},
 		"bound to a Node of another name": {change: renamed, addresses: []string{"10.0.0.1"}},
+		"F88 another name, the same machine in its cloud": {
+			change: provided("cloud:///1", "cloud:///1"), isLost: true,
+		},
+		"another name, another machine in its cloud": {
+			change: provided("cloud:///1", "cloud:///2"), addresses: []string{"10.0.0.1"},
+		},
+		"another name, other hardware": {
+			change: func(c *quorumtest.Cluster) {
+				provided("cloud:///1", "cloud:///1")(c)
+				c.State(3, func(n *observation.NodeState) { n.Machine = machine("n", "t") })
+			},
+			before: machine("m", "s"), addresses: []string{"10.0.0.1"},
+		},
+		"the same name and provider ID, other hardware": {
+			change: func(c *quorumtest.Cluster) {
+				c.Cluster.Spec.Grants[0].ProviderID = "k3s://w1"
+				c.State(0, func(n *observation.NodeState) { n.ProviderID = "k3s://w1" })
+			},
+			before: machine("m", "s"), now: machine("n", "t"),
+		},
+		"another name, no machine known": {change: provided("", ""), addresses: []string{"10.0.0.1"}},
+		"another name, both Nodes exist": {
+			change: func(c *quorumtest.Cluster) {
+				provided("cloud:///1", "cloud:///1")(c)
+				c.State(0, func(n *observation.NodeState) { n.UID = "u1" })
+			},
+			addresses: []string{"10.0.0.1"},
+		},
 		"F44 no Node yet, claimed by a worker": {
 			change: claimed(v1alpha1.BasisClaimed), addresses: []string{"10.0.0.1"}, isLost: true,
 		},
