@@ -117,6 +117,29 @@ func TestOrdinaryPodNamesItsOwnFiles(t *testing.T) {
 	}
 }
 
+// TestImpostorWithPipe: the data directory of the static pod has another path on the host, so a pod
+// with its name and URLs counts as its server. A pipe in place of the log must not stop the scan.
+func TestImpostorWithPipe(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		"/etc/kubernetes/manifests/etcd.yaml": "spec: {containers: [{command: [etcd, --name=n1, " +
+			"--initial-advertise-peer-urls=https://10.0.0.1:2380, --data-dir=/var/lib/etcd]}]}",
+		"/containers/c1/data/member/wal/0.wal": "x",
+	})
+	pipe := filepath.Join(root, "containers/c1/data/member/wal/1.wal")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	writer, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer func() { _ = writer.Close() }() // nothing to lose
+	hosttest.AddProcess(t, root, 812, hosttest.Process{
+		Line: []string{"etcd", "--name=n1", "--initial-advertise-peer-urls=https://10.0.0.1:2380", "--data-dir=/data"},
+		Root: "/containers/c1", Cgroup: podCgroup("besteffort", hosttest.PodUID),
+	})
+	findings := detect(t, root)
+	require.Len(t, findings.Found, 1)
+	require.Equal(t, "static pod etcd.yaml", findings.Found[0].Where)
+	require.Nil(t, findings.Found[0].Stored)
+}
+
 // The agent has 128 MiB, and an ordinary pod can have any files, arguments and variables.
 func TestOrdinaryPodMemory(t *testing.T) {
 	bomb := "a: &a " + strings.Repeat("x", 50<<10) + "\nb: [" + strings.Repeat("*a,", 3000) + "*a]\n"

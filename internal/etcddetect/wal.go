@@ -52,6 +52,9 @@ func storedMember(files hostfs.Root, dir string) *evidence.MemberRef {
 		return nil
 	}
 	defer func() { _ = segment.Close() }() // nothing was written
+	if info, err := segment.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil // a pod can put a pipe there, and a read of it would not end
+	}
 	head, err := io.ReadAll(io.LimitReader(segment, maxWALHead))
 	if err != nil {
 		return nil
