@@ -130,7 +130,8 @@ func parseSubnetFile(data []byte, file *readiness.SubnetFile) error {
 	if file.Subnet == "" && file.IPv6Subnet == "" {
 		return fmt.Errorf("parsing %s: neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is set", file.Path)
 	}
-	for name, value := range map[string]string{"FLANNEL_SUBNET": file.Subnet, "FLANNEL_IPV6_SUBNET": file.IPv6Subnet} {
+	for _, name := range []string{"FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"} {
+		value := env[name]
 		if _, err := netip.ParsePrefix(value); value != "" && err != nil {
 			return fmt.Errorf("parsing %s: %s is %q, not a subnet", file.Path, name, value)
 		}

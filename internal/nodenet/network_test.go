@@ -62,6 +62,16 @@ func TestSubnetFile(t *testing.T) {
 	}
 }
 
+// TestSubnetFileProblemIsStable: a text that changes would be written to the Node in each pass.
+func TestSubnetFileProblemIsStable(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		subnetFile: "FLANNEL_SUBNET=x\nFLANNEL_IPV6_SUBNET=y\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n",
+	})
+	for range 50 {
+		require.Contains(t, observe(t, root).Subnet.Problem, `FLANNEL_SUBNET is "x", not a subnet`)
+	}
+}
+
 func TestFacts(t *testing.T) {
 	facts := observe(t, hosttest.New(t, hosttest.Files{subnetFile: goodSubnet}))
 	require.Equal(t, hosttest.BootID, facts.BootID)
