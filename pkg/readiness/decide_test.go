@@ -225,6 +225,10 @@ func TestMessages(t *testing.T) {
 	require.Equal(t, WaitingForCNI, d.Reason, "the first closed gate")
 	require.Len(t, d.Gates, 2)
 
+	exempted := node(recorded(Held, thisBoot, NewNode), cordoned, exempt, tainted("medik8s.io/drain"))
+	require.Contains(t, Decide(exempted, both, Policy{}, noon()).Message, "the hold is over, but the node is not released")
+	require.Contains(t, Decide(exempted, readyFacts(), Policy{}, noon()).Message, "the network is ready, but the node")
+
 	d = Decide(node(annotated(HoldAnnotation, "{")), readyFacts(), Policy{}, noon())
 	require.Contains(t, d.Message, "kubectl annotate node n1 holdfast.dev/hold-")
 	require.Contains(t, d.Message, "kubectl uncordon n1")

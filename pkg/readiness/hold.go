@@ -101,8 +101,12 @@ func (e holdEvaluation) recordToWrite(d *Decision) *Record {
 // is cleared at once: the network works, and after the deletion of the agent no component
 // would clear it.
 func (e holdEvaluation) waitForOthers(mark string) Decision {
+	over := "the network is ready"
+	if !e.allGatesOpen() { // by the label, or because the shutdown was cancelled
+		over = "the hold is over"
+	}
 	d := e.clearUnavailable(e.newDecision(corev1.ConditionTrue, WaitingForOthers,
-		"the network is ready, but the node is not released yet because of this: "+mark))
+		over+", but the node is not released yet because of this: "+mark))
 	d.Held = true
 	return d
 }
