@@ -131,10 +131,7 @@ func (d *Detector) readProcess(table procfs.FS, pid int) (p etcdProcess, ok bool
 // readDetails reads the working directory, cgroups and environment. It returns an error only
 // if the process has ended.
 func (p *etcdProcess) readDetails(proc procfs.Proc) error {
-	workDir, err := proc.Cwd()
-	if err == nil {
-		p.workDir = workDir
-	}
+	p.workDir = workDirOf(proc)
 	cgroups, err := proc.Cgroups()
 	if hasEnded(err) {
 		return err
@@ -165,6 +162,20 @@ func (p *etcdProcess) readDetails(proc procfs.Proc) error {
 		}
 	}
 	return nil
+}
+
+// workDirOf returns the server's path for its working directory, or "" if it cannot be read. The
+// kernel shows the directory of a process after chroot(2) by a path of the host.
+func workDirOf(proc procfs.Proc) string {
+	workDir, err := proc.Cwd()
+	if err != nil {
+		return ""
+	}
+	rootDir, err := proc.RootDir()
+	if below, ok := strings.CutPrefix(workDir+"/", strings.TrimSuffix(rootDir, "/")+"/"); err == nil && ok {
+		return path.Clean("/" + below)
+	}
+	return workDir
 }
 
 // ownCgroups returns the agent's own cgroups by the IDs of their hierarchies, as far as they can be

@@ -301,6 +301,25 @@ func TestDetectWithoutEnvironment(t *testing.T) {
 	}
 }
 
+// TestDetectChroot: the kernel shows the working directory of a process with another root directory
+// as a path of the host.
+func TestDetectChroot(t *testing.T) {
+	for name, workDir := range map[string]string{"below the root": "/srv/jail/etc", "the root": "/srv/jail"} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				workDir + "/etcd.yml": "name: n1\ndata-dir: data\n", workDir + "/data" + member: "x",
+			})
+			hosttest.AddProcess(t, root, 812, hosttest.Process{
+				Line: []string{"etcd", "--config-file=etcd.yml"}, Root: "/srv/jail", WorkDir: filepath.Join(root, workDir),
+			})
+			server := detectOne(t, root)
+			require.Empty(t, server.Problems)
+			require.Equal(t, "n1", server.Config.Name)
+			require.True(t, *server.HasData)
+		})
+	}
+}
+
 func TestDetectUnreadableProcess(t *testing.T) {
 	root := hosttest.New(t, nil)
 	hosttest.AddProcess(t, root, 812, hosttest.Process{Line: []string{"etcd"}})

@@ -80,6 +80,8 @@ type Process struct {
 	Env               map[string]string
 	// Root is the process's root directory on the host.
 	Root string
+	// WorkDir is its working directory as the kernel shows it. The default is /var/lib.
+	WorkDir string
 }
 
 // AddProcess adds a process to the host's process table.
@@ -98,12 +100,15 @@ func AddProcess(t testing.TB, root string, pid int, p Process) {
 	if p.Cgroup == "" {
 		p.Cgroup = "/"
 	}
+	if p.WorkDir == "" {
+		p.WorkDir = "/var/lib"
+	}
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	Add(t, root, Files{
 		dir + "comm":    p.Comm + "\n",
 		dir + "cmdline": strings.Join(p.Line, "\x00") + "\x00",
 		dir + "exe":     "-> " + p.Exe,
-		dir + "cwd":     "-> /var/lib",
+		dir + "cwd":     "-> " + p.WorkDir,
 		dir + "root":    "-> " + filepath.Join(root, p.Root),
 		dir + "cgroup":  "0::" + p.Cgroup + "\n",
 		dir + "environ": strings.Join(env, ""),
