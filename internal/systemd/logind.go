@@ -19,10 +19,15 @@ const (
 	logindManager = logindName + ".Manager"
 )
 
-// stateLifetime is how long logind's last report counts after the bus is lost, and how long the
-// first report is awaited. The bus stops before the host, so a shutdown outlives the connection.
-// The limit ends the state if the shutdown was cancelled without a report.
-const stateLifetime = time.Minute
+const (
+	// stateLifetime is how long logind's report is awaited, at first and after the bus is lost.
+	stateLifetime = time.Minute
+	// shutdownLifetime is how long a shutdown outlives the connection. The bus stops before the host,
+	// and units that do not stop delay the host further, each for 90 s by default. systemd forces
+	// the end after 30 minutes (reboot.target, JobTimeoutSec). The limit ends the state if the
+	// shutdown was cancelled without a report.
+	shutdownLifetime = 30 * time.Minute
+)
 
 // A ShutdownMonitor observes the host's shutdown through logind, and delays it by an
 // inhibitor lock of type "shutdown" and mode "delay". logind itself ends the delay after
@@ -84,8 +89,10 @@ func (m *ShutdownMonitor) State(now time.Time) ShutdownState {
 	switch {
 	case m.lostAt.IsZero():
 		s.GoingDown, s.StaysUp = m.goingDown, !m.goingDown
-	case now.Sub(m.lostAt) < stateLifetime:
-		s.GoingDown, s.AwaitsLogind = m.goingDown, !m.goingDown
+	case m.goingDown:
+		s.GoingDown = now.Sub(m.lostAt) < shutdownLifetime
+	default:
+		s.AwaitsLogind = now.Sub(m.lostAt) < stateLifetime
 	}
 	return s
 }
