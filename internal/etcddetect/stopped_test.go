@@ -194,8 +194,13 @@ func TestStoppedInstance(t *testing.T) {
 		more     hosttest.Files
 		unknown  string
 	}{
-		"by its data": {template: plain, more: hosttest.Files{"/data/other/a": ""}},
-		"by a link":   {template: plain, more: hosttest.Files{wants + "wants/etcd@n1.service": "-> " + template}},
+		"by its data":            {template: plain, more: hosttest.Files{"/data/other/a": ""}},
+		"by its data, unescaped": {template: service("ExecStart=/usr/bin/etcd --data-dir=/data/%I")},
+		"by its environment file, unescaped": {
+			template: service("EnvironmentFile=/etc/etcd/%I.env", "ExecStart=/usr/bin/etcd"),
+			more:     hosttest.Files{"/etc/etcd/n1.env": "ETCD_DATA_DIR=/data/n1\n"},
+		},
+		"by a link": {template: plain, more: hosttest.Files{wants + "wants/etcd@n1.service": "-> " + template}},
 		"by a drop-in": {template: byVariable, more: hosttest.Files{
 			"/etc/systemd/system/etcd@n1.service.d/x.conf": service("Environment=DIR=/data/n1"),
 		}},
@@ -241,6 +246,17 @@ func TestStoppedInstance(t *testing.T) {
 			requireStopped(t, want)
 		})
 	}
+}
+
+// TestStoppedInstanceIsEscaped: systemd reads a dash in the name of an instance as a slash.
+func TestStoppedInstanceIsEscaped(t *testing.T) {
+	requireStopped(t, stoppedCase{
+		host: hosttest.Files{
+			"/etc/systemd/system/etcd@.service": service("ExecStart=/usr/bin/etcd --data-dir=/data/%I"),
+			"/data/a-b" + member:                "x",
+		},
+		where: []string{`data directory /data/a-b of systemd unit etcd@a\x2db.service, which does not run`},
+	})
 }
 
 // TestUnitWithoutMember has units of hosts without a member. None of them may keep a host

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	systemdunit "github.com/coreos/go-systemd/v22/unit"
+
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/systemd"
 )
@@ -154,6 +156,11 @@ func (s *hostScan) addInstances() {
 // path with a marker for the instance, and isInstance checks the path of one instance.
 func (s *hostScan) instances(template etcdUnit, pattern string, isInstance func(string) bool) (names []string) {
 	before, after, found := strings.Cut(pattern, systemd.Unresolved("%i"))
+	nameOf := func(instance string) string { return instance }
+	if !found {
+		before, after, found = strings.Cut(pattern, systemd.Unresolved("%I"))
+		nameOf = systemdunit.UnitNameEscape
+	}
 	if !found || len(systemd.UnresolvedNames(before+after)) > 0 {
 		return nil
 	}
@@ -167,7 +174,7 @@ func (s *hostScan) instances(template etcdUnit, pattern string, isInstance func(
 		rest, begins := strings.CutPrefix(entry.Name(), prefix)
 		instance, ends := strings.CutSuffix(rest, suffix)
 		if begins && ends && instance != "" && isInstance(before+instance+after) {
-			names = append(names, strings.Replace(template.Name, "@", "@"+instance, 1))
+			names = append(names, strings.Replace(template.Name, "@", "@"+nameOf(instance), 1))
 		}
 	}
 	return names
