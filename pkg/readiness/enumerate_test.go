@@ -25,6 +25,29 @@ func TestEveryDecision(t *testing.T) {
 	require.Greater(t, count, 40_000, "the enumeration has lost a dimension")
 }
 
+// TestNoDecisionUncordonsDrainedNode: neither the agent nor the leader uncordons a node that was
+// drained in this boot, or of which that is not known.
+func TestNoDecisionUncordonsDrainedNode(t *testing.T) {
+	limits := releasingLimits()
+	for c := range decisionCases() {
+		if c.isByTaint() {
+			continue // the cordon of such a node is not that of the hold
+		}
+		drained, unread := c.facts, c.facts
+		drained.Drained, unread.AwaitsGrants = noon(), true
+		late := HoldHistory{Age: limits.Hold, Drained: noon()}
+		for name, d := range map[string]Decision{
+			"agent": Decide(c.node, drained, c.policy, noon()), "agent, unread": Decide(c.node, unread, c.policy, noon()),
+			"leader":         CheckHold(c.node, late, limits, noon()).Decision,
+			"leader, unread": CheckHold(c.node, HoldHistory{Age: limits.Hold, DrainsUnknown: true}, limits, noon()).Decision,
+		} {
+			if d.Unschedulable != nil && !*d.Unschedulable {
+				require.Fail(t, "uncordons a drained node", "%s: %s\n%+v", name, c.name, d)
+			}
+		}
+	}
+}
+
 // checkDecision checks the rules for every single decision.
 func (c *decisionCase) checkDecision(d Decision, after *corev1.Node) error {
 	cordonedBefore, taintedBefore := c.node.Spec.Unschedulable, hasTaint(c.node, holdTaint)
