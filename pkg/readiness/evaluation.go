@@ -145,13 +145,15 @@ func (e holdEvaluation) drainMark() string {
 	return ""
 }
 
-// isDrained reports whether the node was drained during this hold and has not restarted since.
-// `kubectl drain` writes nothing to a node that is cordoned already, so the drain relies on the
-// cordon of the hold. Without it, the node would look as if the drain were over, and its member
-// would count again although its machine is about to restart.
+// isDrained reports whether the node was drained, and has not restarted since. `kubectl drain`
+// writes nothing to a node that is cordoned already, so the drain relies on the cordon of the hold.
+// Without it, the node would look as if the drain were over, and its member would count again
+// although its machine is about to restart. The time of the record does not matter: the grant of a
+// drain that was given up ends soon after the node is open, and the clock may have been set since
+// the hold began.
 func (e holdEvaluation) isDrained() bool {
 	d := e.facts.Drained
-	return !d.IsZero() && !d.Before(e.record.Since) && !d.Before(e.facts.BootTime)
+	return !d.IsZero() && !d.Before(e.facts.BootTime)
 }
 
 // newRecord returns a record of a state that is entered now, in this boot.

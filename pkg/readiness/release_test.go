@@ -312,6 +312,8 @@ func TestRestoredTaint(t *testing.T) {
 // cordon of the hold, until the machine has restarted or a person uncordons the node.
 func TestDrainDuringHold(t *testing.T) {
 	held := recordedAs(Record{State: Held, BootID: thisBoot, Reason: Rebooted, Since: noon().Add(-time.Hour)})
+	// The host's clock was two hours ahead when the hold began, and was set since.
+	early := recordedAs(Record{State: Held, BootID: thisBoot, Reason: Rebooted, Since: noon().Add(2 * time.Hour)})
 	booted := noon().Add(-time.Minute)
 	for name, c := range map[string]struct {
 		node   *corev1.Node
@@ -319,15 +321,15 @@ func TestDrainDuringHold(t *testing.T) {
 		reason string
 		held   bool
 	}{
-		"no drain":              {node(held, cordoned), Facts{}, NotHeld, false},
-		"drain in this boot":    {node(held, cordoned), Facts{Drained: noon(), BootTime: booted}, WaitingForOthers, true},
-		"boot time not known":   {node(held, cordoned), Facts{Drained: noon()}, WaitingForOthers, true},
-		"restarted since":       {node(held, cordoned), Facts{Drained: booted, BootTime: noon()}, NotHeld, false},
-		"drain before the hold": {node(held, cordoned), Facts{Drained: noon().Add(-2 * time.Hour)}, NotHeld, false},
-		"uncordoned":            {node(held), Facts{Drained: noon()}, NotHeld, false},
-		"cordon of kubectl":     {node(heldByTaint("key"), tainted("key"), cordoned), Facts{Drained: noon()}, NotHeld, false},
-		"grants not read":       {node(held, cordoned), Facts{AwaitsGrants: true}, WaitingForOthers, true},
-		"network is missing":    {node(held, cordoned), Facts{Drained: noon(), BootID: thisBoot}, WaitingForFlannel, true},
+		"no drain":            {node(held, cordoned), Facts{}, NotHeld, false},
+		"drain in this boot":  {node(held, cordoned), Facts{Drained: noon(), BootTime: booted}, WaitingForOthers, true},
+		"boot time not known": {node(held, cordoned), Facts{Drained: noon()}, WaitingForOthers, true},
+		"restarted since":     {node(held, cordoned), Facts{Drained: booted, BootTime: noon()}, NotHeld, false},
+		"clock was ahead":     {node(early, cordoned), Facts{Drained: noon(), BootTime: booted}, WaitingForOthers, true},
+		"uncordoned":          {node(held), Facts{Drained: noon()}, NotHeld, false},
+		"cordon of kubectl":   {node(heldByTaint("key"), tainted("key"), cordoned), Facts{Drained: noon()}, NotHeld, false},
+		"grants not read":     {node(held, cordoned), Facts{AwaitsGrants: true}, WaitingForOthers, true},
+		"network is missing":  {node(held, cordoned), Facts{Drained: noon(), BootID: thisBoot}, WaitingForFlannel, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts := readyFactsWith(func(f *Facts) {

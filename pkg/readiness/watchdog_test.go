@@ -187,7 +187,6 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 	waiting := []nodeOption{byCordon, cordoned, reported}
 	exempted := []nodeOption{byCordon, cordoned, reported, exempt}
 	byTaint := []nodeOption{heldByTaint(holdTaint), tainted(holdTaint)}
-	before := HoldHistory{Drained: noon().Add(-2 * time.Hour)}
 	now, unread := HoldHistory{Drained: noon()}, HoldHistory{DrainsUnknown: true}
 	const why = "it stays held because of this: a drain of the node was allowed"
 	for name, c := range map[string]struct {
@@ -198,16 +197,16 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 		opened  bool
 		event   string
 	}{
-		"overdue":                    {waiting, holdLate, now, HoldOverdue, false, why},
-		"overdue, no agent":          {agentless, holdLate, now, HoldOverdue, false, why},
-		"overdue, drain before":      {waiting, holdLate, before, HoldOverdue, true, ""},
-		"overdue, drains not read":   {agentless, holdLate, unread, HoldOverdue, false, "not been read"},
-		"overdue, held by taint":     {byTaint, holdLate, now, HoldOverdue, true, ""},
-		"no agent":                   {agentless, agentLate, now, HoldAgentMissing, false, "no agent"},
-		"label":                      {exempted, agentLate, now, HoldBehindOthers, false, ""},
-		"label, overdue":             {exempted, holdLate, now, HoldBehindOthers, false, ""},
-		"label, drained before that": {exempted, agentLate, before, HoldEnding, true, ""},
-		"uncordoned":                 {[]nodeOption{byCordon}, agentLate, now, HoldEnding, false, ""},
+		"overdue":                  {waiting, holdLate, now, HoldOverdue, false, why},
+		"overdue, no agent":        {agentless, holdLate, now, HoldOverdue, false, why},
+		"overdue, not drained":     {waiting, holdLate, HoldHistory{}, HoldOverdue, true, ""},
+		"overdue, drains not read": {agentless, holdLate, unread, HoldOverdue, false, "not been read"},
+		"overdue, held by taint":   {byTaint, holdLate, now, HoldOverdue, true, ""},
+		"no agent":                 {agentless, agentLate, now, HoldAgentMissing, false, "no agent"},
+		"label":                    {exempted, agentLate, now, HoldBehindOthers, false, ""},
+		"label, overdue":           {exempted, holdLate, now, HoldBehindOthers, false, ""},
+		"label, not drained":       {exempted, agentLate, HoldHistory{}, HoldEnding, true, ""},
+		"uncordoned":               {[]nodeOption{byCordon}, agentLate, now, HoldEnding, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.history.Age = c.age
