@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// maxKeptBytes and maxKeptTotal limit the arguments and variables of one ordinary pod, and of
-	// all, that are kept until the static pods have been read. Those of a static pod have a
+	// maxKeptBytes and maxKeptTotal limit the memory of one ordinary pod, and of all, that are kept
+	// until the static pods have been read. The arguments and variables of a static pod have a
 	// kibibyte or two.
-	maxKeptBytes, maxKeptTotal = 8 << 10, 1 << 20
+	maxKeptBytes, maxKeptTotal = 12 << 10, 1 << 20
 	// maxPodNotes is the most ordinary pods that have a note each.
 	maxPodNotes = 8
 )
@@ -78,10 +78,12 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 	return pod, !s.isHostDir(p, dir, info)
 }
 
-// size returns how much memory the arguments and variables need, in bytes. Empty ones need some
-// too, and a process can have hundreds of thousands of them.
+// size returns how much memory the process needs, in bytes. Empty arguments need some too, and a
+// process can have hundreds of thousands of them. Its paths can have four kibibytes each, and a pod
+// can have thousands of processes.
 func (p etcdProcess) size() (bytes int) {
-	const header = int(unsafe.Sizeof(""))
+	const header, fixed = int(unsafe.Sizeof("")), 1 << 10 // fixed is for the structure and its maps
+	bytes = fixed + len(p.workDir) + len(p.cgroups) + len(p.exe) + len(p.root)
 	for _, arg := range p.args {
 		bytes += header + len(arg)
 	}
