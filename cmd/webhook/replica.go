@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/admission"
+	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/deletion"
+	"github.com/holdfast-dev/holdfast/internal/guardpods"
+	"github.com/holdfast-dev/holdfast/internal/holdwatch"
+	"github.com/holdfast-dev/holdfast/internal/leader"
+	"github.com/holdfast-dev/holdfast/internal/machinehook"
+	"github.com/holdfast-dev/holdfast/internal/servingcert"
+	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/pkg/protect"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+)
+
+// A replica builds the parts of the webhook that share the manager, the store and the recorder of
+// events.
+type replica struct {
+	webhookServer
+	manager  manager.Manager
+	store    *clusterstore.Store
+	core     typedcorev1.CoreV1Interface
+	recorder record.EventRecorder
+}
+
+// addLoops adds all loops to the manager, and returns the handler of reviews.
+func (r replica) addLoops(ctx context.Context) (*admission.Handler, error) {
+	reviews, err := r.newReviews()
+	if err != nil {
+		return nil, err
+	}
+	hooks, err := r.addMachines(reviews)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(r.addLeader(ctx, hooks), r.addGuardPods(ctx), r.addSPCInventory(), r.addHoldWatcher())
+	return reviews, err
+}
+
+// serve runs the loops and answers reviews until ctx ends and the last review is answered.
+func (r replica) serve(ctx context.Context, reviews *admission.Handler, setReady func(func() error)) error {
+	certificates, err := r.newCertificates()
+	if err != nil {
+		return err
+	}
+	port := &reviewPort{
+		config: r.config, reviews: reviews, certificates: certificates, log: r.log, synced: make(chan struct{}),
+	}
+	if err := port.addTo(r.manager); err != nil {
+		return err
+	}
+	// Reviews need the caches, the certificate and the leader's loop. These run until the port
+	// is closed, which ends the group. If one of them fails, the port lingers.
+	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
+	setReady(func() error {
+		if running.Err() != nil {
+			return fmt.Errorf("a part of the webhook has ended: %w", context.Cause(running))
+		}
+		return port.ready()
+	})
+	group.Go(func() error { return r.manager.Start(running) })
+	group.Go(func() error { return certificates.Run(running) })
+	group.Go(func() error { return port.serve(ctx, running) })
+	return group.Wait()
+}
+
+// everyReplica is a runnable that the manager starts in every replica after the caches
+// have synced.
+type everyReplica func(context.Context) error
+
+// Start runs the function.
+func (f everyReplica) Start(ctx context.Context) error { return f(ctx) }
+
+// NeedLeaderElection returns false: the manager starts the runnable without the Lease.
+func (everyReplica) NeedLeaderElection() bool { return false }
+
+// onLeader returns a runnable that the manager starts in the leader only. The function
+// returns the cause of ctx when ctx ends; that is no error of the runnable.
+func onLeader(run func(context.Context) error) manager.RunnableFunc {
+	return func(ctx context.Context) error {
+		if err := run(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		return nil
+	}
+}
+
+// addLeader adds the leader's loop.
+func (r replica) addLeader(ctx context.Context, hooks *machinehook.Controller) error {
+	options := leader.Options{
+		Store: r.store, Log: r.log, Registerer: r.registry, Wait: r.observerWait,
+		Event: func(c *v1alpha1.EtcdCluster, reason, message string) {
+			about := &corev1.ObjectReference{
+				APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
+			}
+			r.recorder.Event(about, leader.EventType(reason), reason, message)
+		},
+	}
+	if hooks != nil {
+		options.MachineEnding = hooks.Ending
+	}
+	leaderLoop, err := leader.New(ctx, options)
+	if err != nil {
+		return err
+	}
+	if err := r.manager.Add(onLeader(leaderLoop.Run)); err != nil {
+		return fmt.Errorf("adding the leader's loop: %w", err)
+	}
+	return nil
+}
+
+// newReviews returns the handler of reviews.
+func (r replica) newReviews() (*admission.Handler, error) {
+	reviewer, err := deletion.New(deletion.Options{Store: r.store, Wait: r.observerWait, Registerer: r.registry})
+	if err != nil {
+		return nil, err
+	}
+	return admission.New(admission.Options{
+		Reviewer: reviewer,
+		Node:     r.liveNode,
+		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+			pod := &corev1.Pod{}
+			return pod, r.manager.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
+		},
+		Nodes: r.store.CachedNodes, LiveNodes: r.store.LiveNodes,
+		Events: r.recorder, Log: r.log, Registerer: r.registry,
+	})
+}
+
+// liveNode reads a Node from the API server.
+func (r replica) liveNode(ctx context.Context, name string) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	return node, r.manager.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
+}
+
+// addMachines adds the loop for the Machines of Cluster API and the NodeClaims of Karpenter to the
+// leader. It returns nil if both are switched off.
+func (r replica) addMachines(reviews *admission.Handler) (*machinehook.Controller, error) {
+	if !r.clusterAPI && !r.karpenter {
+		return nil, nil //nolint:nilnil // There are no machines.
+	}
+	dynamicClient, err := dynamic.NewForConfigAndClient(r.api, r.manager.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("creating a client for machines: %w", err)
+	}
+	served, err := discovery.NewDiscoveryClientForConfigAndClient(r.api, r.manager.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("creating a client for the kinds of machines: %w", err)
+	}
+	controller := machinehook.New(machinehook.Options{
+		ClusterAPI: r.clusterAPI, Karpenter: r.karpenter, Client: dynamicClient,
+		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
+		Cached:       machinehook.EtcdSource{Nodes: r.store.CachedNodes, Clusters: r.store.CachedClusters},
+		Live:         machinehook.EtcdSource{Nodes: r.store.LiveNodes, Clusters: r.store.LiveClusters},
+		Node:         r.liveNode,
+		Review:       reviews.ReviewMachine, Log: r.log,
+		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
+			r.recorder.Event(about, eventType, reason, message)
+		},
+	})
+	if err := r.manager.Add(onLeader(controller.Run)); err != nil {
+		return nil, fmt.Errorf("adding the loop for machines: %w", err)
+	}
+	return controller, nil
+}
+
+// addGuardPods adds the loop for guard pods to the leader.
+func (r replica) addGuardPods(ctx context.Context) error {
+	guards, err := guardpods.New(ctx, guardpods.Options{
+		Store: r.store, Pods: r.core.Pods(guard.Namespace), Departures: r.departures, Off: !r.guardDrains,
+		Log: r.log, Registerer: r.registry,
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.manager.Add(onLeader(guards.Run)); err != nil {
+		return fmt.Errorf("adding the guard pods: %w", err)
+	}
+	return nil
+}
+
+// addHoldWatcher adds the watch of holds. It runs in every replica, and acts in the leader.
+func (r replica) addHoldWatcher() error {
+	watcher, err := holdwatch.New(holdwatch.Options{
+		CachedNodes: r.store.CachedNodes, WaitForSync: r.store.WaitForSync, Nodes: r.core.Nodes(),
+		DrainedNodes: func(ctx context.Context) (map[types.UID]time.Time, error) {
+			clusters, err := r.store.CachedClusters(ctx)
+			return protect.DrainedNodes(clusters), err
+		},
+		ConfigMaps: r.core.ConfigMaps(r.namespace), Elected: r.manager.Elected(),
+		Timeouts: r.holds, RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
+			r.recorder.Event(about, eventType, reason, message)
+		},
+		Log: r.log, Registerer: r.registry,
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.manager.Add(everyReplica(watcher.Run)); err != nil {
+		return fmt.Errorf("adding the hold watcher: %w", err)
+	}
+	return nil
+}
+
+// addSPCInventory adds the publisher of the SPC inventory to the leader, if an SPC API is
+// configured.
+func (r replica) addSPCInventory() error {
+	if !isSPCConfigured(r.spc) {
+		return nil
+	}
+	api, err := spcapi.NewClient(r.spc)
+	if err != nil {
+		return err
+	}
+	metrics := spcapi.NewMetrics()
+	if err := r.registry.Register(metrics); err != nil {
+		return fmt.Errorf("registering the metrics of SPC: %w", err)
+	}
+	publisher := &spcapi.Publisher{
+		Client: api, ConfigMaps: r.core.ConfigMaps(r.namespace), Name: r.spcInventory, Metrics: metrics, Log: r.log,
+		Nodes: r.store.CachedNodes,
+		RecordEvent: func(about *corev1.ConfigMap, reason, message string) {
+			about.Namespace = r.namespace
+			r.recorder.Event(about, corev1.EventTypeWarning, reason, message)
+		},
+	}
+	if err := r.manager.Add(onLeader(publisher.Run)); err != nil {
+		return fmt.Errorf("adding the SPC inventory: %w", err)
+	}
+	return nil
+}
+
+// newCertificates returns the source of the serving certificate: the files of the flags, or the
+// rotator.
+func (r replica) newCertificates() (certificateSource, error) {
+	if r.tlsCertFile != "" {
+		return servingcert.NewFiles(servingcert.FilesOptions{
+			CertFile: r.tlsCertFile, KeyFile: r.tlsKeyFile, Service: r.service, Namespace: r.namespace,
+			Log: r.log, Registerer: r.registry,
+		})
+	}
+	uncached, err := client.NewWithWatch(r.api, client.Options{
+		Scheme: r.manager.GetScheme(), HTTPClient: r.manager.GetHTTPClient(), Mapper: r.manager.GetRESTMapper(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating a client for the serving certificate: %w", err)
+	}
+	return servingcert.New(servingcert.Options{
+		Client: uncached, Namespace: r.namespace, Secret: r.tlsSecret, Service: r.service,
+		Configuration: r.webhookConfiguration, CAValidity: r.caValidity, LeafValidity: r.certValidity,
+		Settle: r.caDistributionTime, Log: r.log, Registerer: r.registry,
+	})
+}
