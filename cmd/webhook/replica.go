@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/admission"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/deletion"
@@ -81,6 +80,11 @@ func (r replica) serve(ctx context.Context, reviews *admission.Handler, setReady
 	return group.Wait()
 }
 
+// recordEvent records an event for a loop.
+func (r replica) recordEvent(about *corev1.ObjectReference, eventType, reason, message string) {
+	r.recorder.Event(about, eventType, reason, message)
+}
+
 // everyReplica is a runnable that the manager starts in every replica after the caches
 // have synced.
 type everyReplica func(context.Context) error
@@ -106,12 +110,7 @@ func onLeader(run func(context.Context) error) manager.RunnableFunc {
 func (r replica) addLeader(ctx context.Context, hooks *machinehook.Controller) error {
 	options := leader.Options{
 		Store: r.store, Log: r.log, Registerer: r.registry, Wait: r.observerWait,
-		Event: func(c *v1alpha1.EtcdCluster, reason, message string) {
-			about := &corev1.ObjectReference{
-				APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
-			}
-			r.recorder.Event(about, leader.EventType(reason), reason, message)
-		},
+		RecordEvent: r.recordEvent,
 	}
 	if hooks != nil {
 		options.MachineEnding = hooks.Ending
@@ -171,9 +170,7 @@ func (r replica) addMachines(reviews *admission.Handler) (*machinehook.Controlle
 		Live:         machinehook.EtcdSource{Nodes: r.store.LiveNodes, Clusters: r.store.LiveClusters},
 		Node:         r.liveNode,
 		Review:       reviews.ReviewMachine, Log: r.log,
-		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
-			r.recorder.Event(about, eventType, reason, message)
-		},
+		RecordEvent: r.recordEvent,
 	})
 	if err := r.manager.Add(onLeader(controller.Run)); err != nil {
 		return nil, fmt.Errorf("adding the loop for machines: %w", err)
@@ -205,10 +202,7 @@ func (r replica) addHoldWatcher() error {
 			return protect.DrainedNodes(clusters), err
 		},
 		ConfigMaps: r.core.ConfigMaps(r.namespace), Elected: r.manager.Elected(),
-		Timeouts: r.holds, RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
-			r.recorder.Event(about, eventType, reason, message)
-		},
-		Log: r.log, Registerer: r.registry,
+		Timeouts: r.holds, RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
 	})
 	if err != nil {
 		return err
@@ -234,12 +228,8 @@ func (r replica) addSPCInventory() error {
 		return fmt.Errorf("registering the metrics of SPC: %w", err)
 	}
 	publisher := &spcapi.Publisher{
-		Client: api, ConfigMaps: r.core.ConfigMaps(r.namespace), Name: r.spcInventory, Metrics: metrics, Log: r.log,
-		Nodes: r.store.CachedNodes,
-		RecordEvent: func(about *corev1.ConfigMap, reason, message string) {
-			about.Namespace = r.namespace
-			r.recorder.Event(about, corev1.EventTypeWarning, reason, message)
-		},
+		Client: api, ConfigMaps: r.core.ConfigMaps(r.namespace), Namespace: r.namespace, Name: r.spcInventory,
+		Nodes: r.store.CachedNodes, RecordEvent: r.recordEvent, Metrics: metrics, Log: r.log,
 	}
 	if err := r.manager.Add(onLeader(publisher.Run)); err != nil {
 		return fmt.Errorf("adding the SPC inventory: %w", err)

@@ -23,19 +23,6 @@ import (
 // madeForAnnotation on an EtcdCluster names the Node whose announcement it was created from.
 const madeForAnnotation = "holdfast.dev/made-for"
 
-// tombstoneEvent is the reason of the event about a Node that is gone although no review allowed
-// its deletion.
-const tombstoneEvent = "Tombstone"
-
-// EventType returns the type of the leader's events with this reason: Warning if the reason is one
-// that people must look into.
-func EventType(reason string) string {
-	if reason == tombstoneEvent || reason == sharedIDEvent {
-		return corev1.EventTypeWarning
-	}
-	return corev1.EventTypeNormal
-}
-
 // createClusters creates the EtcdClusters that are announced and missing. An empty object
 // protects no node and refuses no deletion until membership.Bind accepts a claim; it only allows
 // agents to report. The number per Node is bounded, so that one Node cannot use up the limit of
@@ -121,7 +108,7 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 		message := l.breakGlass.tombstoneMessage(g)
 		l.Log.Warn("node is gone without a review; its members count as lost",
 			"etcd_cluster", v.Cluster.Name, "node", g.Node, "node_uid", g.NodeUID, "members", g.Members, "message", message)
-		l.Event(made, tombstoneEvent, message)
+		l.recordEvent(made, corev1.EventTypeWarning, "Tombstone", message)
 	}
 	return made, nil
 }
@@ -152,7 +139,7 @@ func (l *Leader) writeBindings(
 	for i, b := range bindings {
 		parts[i] = fmt.Sprintf("%s on %s", b.MemberID, b.Node)
 	}
-	l.Event(made, "Bound", "members by node: "+strings.Join(parts, ", "))
+	l.recordEvent(made, corev1.EventTypeNormal, "Bound", "members by node: "+strings.Join(parts, ", "))
 	return made, nil
 }
 

@@ -55,7 +55,7 @@ func drainedNode(t *testing.T, f *storetest.Fixture) {
 		require.False(t, h.review(t, f.Request(1)).Allowed)
 	}
 	require.False(t, h.hasGrant(0))
-	require.Contains(t, h.events(), "Settled")
+	require.Contains(t, h.events(), "Normal Settled")
 	require.NotContains(t, printedRow(t, f), f.Nodes[0].Name)
 	f.Cordon(1, true)
 	next := h.review(t, f.Drain(1))
@@ -117,7 +117,7 @@ func drainSettledByHand(t *testing.T, f *storetest.Fixture) {
 	}
 	settle(f.Nodes[0].UID)
 	require.True(t, h.hasGrant(0))
-	require.Contains(t, h.events(), "GrantTooYoung")
+	require.Contains(t, h.events(), "Normal GrantTooYoung")
 	h.advance(quorum.ResolveByHandAfter)
 	settle(f.Nodes[0].UID)
 	require.False(t, h.hasGrant(0))

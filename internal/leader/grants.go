@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -220,12 +221,12 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 		return l.retryOnConflict(err)
 	case !ok:
 		l.Log.Warn("annotation names a grant that does not exist", "etcd_cluster", c.Name, "node_uid", named)
-		l.Event(made, "NoSuchGrant", fmt.Sprintf("there is no grant for node UID %q", named))
+		l.recordEvent(made, corev1.EventTypeNormal, "NoSuchGrant", fmt.Sprintf("there is no grant for node UID %q", named))
 	case isYoung:
 		g := c.Spec.Grants[at]
 		l.Log.Warn("annotation names a grant that is too young to be resolved by hand",
 			"etcd_cluster", c.Name, "node", g.Node, "node_uid", named)
-		l.Event(made, "GrantTooYoung", fmt.Sprintf("the grant for node %s (UID %s) stays: "+
+		l.recordEvent(made, corev1.EventTypeNormal, "GrantTooYoung", fmt.Sprintf("the grant for node %s (UID %s) stays: "+
 			"the deletion that it allows may still be in progress. "+
 			"Check the node, and settle the grant again in %s: kubectl holdfast settle %s",
 			g.Node, named, quorum.ResolveByHandAfter, named))
@@ -239,5 +240,6 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 func (l *Leader) reportEnded(c *v1alpha1.EtcdCluster, g v1alpha1.Grant, why string) {
 	l.Log.Info("resolved a grant", "etcd_cluster", c.Name, "node", g.Node, "node_uid", g.NodeUID,
 		"members", g.Members, "granted", g.Time.Time, "reason", why)
-	l.Event(c, "Settled", fmt.Sprintf("the grant for node %s (UID %s) has ended: %s", g.Node, g.NodeUID, why))
+	l.recordEvent(c, corev1.EventTypeNormal, "Settled",
+		fmt.Sprintf("the grant for node %s (UID %s) has ended: %s", g.Node, g.NodeUID, why))
 }

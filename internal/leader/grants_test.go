@@ -37,7 +37,7 @@ func registeredAgain(t *testing.T, f *storetest.Fixture) {
 	h.probeTimes(8, time.Minute)
 	require.NotNil(t, storetest.GrantFor(f.Cluster(), old), "eighteen minutes are not enough")
 	h.probeUntilEnd(old)
-	require.Contains(t, h.events(), "Settled")
+	require.Contains(t, h.events(), "Normal Settled")
 	decision = h.review(t, f.Request(1))
 	require.True(t, decision.Allowed, decision.Message)
 }
@@ -231,15 +231,15 @@ func settledByHand(t *testing.T, f *storetest.Fixture) {
 	}
 	settle("unknown")
 	require.True(t, h.hasGrant(0))
-	require.Contains(t, h.events(), "NoSuchGrant")
+	require.Contains(t, h.events(), "Normal NoSuchGrant")
 	settle(f.Nodes[0].UID)
 	require.True(t, h.hasGrant(0), "its deletion may be in progress")
-	require.Contains(t, h.events(), "GrantTooYoung")
+	require.Contains(t, h.events(), "Normal GrantTooYoung")
 	h.advance(quorum.ResolveByHandAfter)
 	settle(f.Nodes[0].UID)
 	require.False(t, h.hasGrant(0))
 	require.True(t, h.hasGrant(1), "only the named grant ends")
-	require.Contains(t, h.events(), "Settled")
+	require.Contains(t, h.events(), "Normal Settled")
 	require.Equal(t, int64(3), f.Cluster().Spec.Ledger)
 
 	// If the Node is gone, the binding ends with the grant. Otherwise the next round would

@@ -51,8 +51,8 @@ type Options struct {
 	// MaxClustersPerNode is how many of them are created from the announcements of one Node.
 	// Default 2: kOps runs two etcd clusters.
 	MaxClustersPerNode int
-	// Event records an event on the cluster; nil records none. Several goroutines call it.
-	Event func(c *v1alpha1.EtcdCluster, reason, message string)
+	// RecordEvent records an event on an EtcdCluster; nil records none. Several goroutines call it.
+	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	// MachineEnding returns why a controller is already ending the machine of the grant (its Machine
 	// or NodeClaim is being deleted), or an empty string. It reads without a cache. The default knows
 	// of no machines.
@@ -69,8 +69,8 @@ func (o Options) withDefaults() Options {
 	o.ResolveAfter = cmp.Or(o.ResolveAfter, 30*time.Second)
 	o.MaxClusters = cmp.Or(o.MaxClusters, 16)
 	o.MaxClustersPerNode = cmp.Or(o.MaxClustersPerNode, 2)
-	if o.Event == nil {
-		o.Event = func(*v1alpha1.EtcdCluster, string, string) {}
+	if o.RecordEvent == nil {
+		o.RecordEvent = func(*corev1.ObjectReference, string, string, string) {}
 	}
 	if o.MachineEnding == nil {
 		o.MachineEnding = func(context.Context, v1alpha1.Grant) string { return "" }
@@ -198,4 +198,11 @@ func (l *Leader) countIgnored(clusters []*v1alpha1.EtcdCluster) map[observation.
 		}
 	}
 	return counts
+}
+
+func (l *Leader) recordEvent(c *v1alpha1.EtcdCluster, eventType, reason, message string) {
+	about := &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
+	}
+	l.RecordEvent(about, eventType, reason, message)
 }

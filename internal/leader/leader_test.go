@@ -40,9 +40,9 @@ type leaderHarness struct {
 	reviewer *deletion.Reviewer
 	log      bytes.Buffer // read only after the rounds have ended
 
-	mu      sync.Mutex // guards the fields below
-	ahead   time.Duration
-	reasons []string
+	mu       sync.Mutex // guards the fields below
+	ahead    time.Duration
+	recorded []string
 }
 
 func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *leaderHarness {
@@ -57,10 +57,10 @@ func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *l
 			defer h.mu.Unlock()
 			return time.Now().Add(h.ahead)
 		},
-		Event: func(_ *v1alpha1.EtcdCluster, reason, _ string) {
+		RecordEvent: func(_ *corev1.ObjectReference, eventType, reason, _ string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.reasons = append(h.reasons, reason)
+			h.recorded = append(h.recorded, eventType+" "+reason)
 		},
 	}
 	for _, c := range change {
@@ -90,10 +90,11 @@ func (h *leaderHarness) advance(d time.Duration) {
 	h.ahead += d
 }
 
+// events returns the types and reasons of the recorded events.
 func (h *leaderHarness) events() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]string{}, h.reasons...)
+	return append([]string{}, h.recorded...)
 }
 
 // reconcileUntil runs rounds of the leader until the object is as wanted. The leader's
@@ -217,7 +218,7 @@ func fromAnnouncements(t *testing.T, f *storetest.Fixture) {
 		require.Equal(t, n.UID, bindingOf(c, f.MemberID(i)))
 	}
 	require.Empty(t, c.Spec.Grants)
-	require.Contains(t, h.events(), "Bound")
+	require.Contains(t, h.events(), "Normal Bound")
 
 	c = h.reconcileUntil("a summary",
 		func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 1 })

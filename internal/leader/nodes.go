@@ -225,13 +225,10 @@ func (l *Leader) restoreLabel(ctx context.Context, c *v1alpha1.EtcdCluster, node
 		return err
 	}
 	l.Log.Warn("restored the label on a node with a member", "node", node.Name, "etcd_cluster", c.Name, "reason", why)
-	l.Event(c, "LabelRestored",
+	l.recordEvent(c, corev1.EventTypeNormal, "LabelRestored",
 		fmt.Sprintf("node %s lacked the label %s: %s", node.Name, observation.EtcdMemberLabel, why))
 	return nil
 }
-
-// sharedIDEvent is the reason of the event about two Nodes with the same provider ID.
-const sharedIDEvent = "ProviderIDShared"
 
 // reportSharedIDs logs and records when a Node with a member has the provider ID of another Node.
 // cluster-autoscaler finds only one of them by it, and Karpenter registers neither. Both end a
@@ -242,8 +239,8 @@ func (l *Leader) reportSharedIDs(c *v1alpha1.EtcdCluster, index nodeIndex, s *cl
 		return
 	}
 	l.Log.Warn("nodes with members share provider IDs with other nodes", "etcd_cluster", c.Name, "shared", text)
-	l.Event(c, sharedIDEvent, text+"; an autoscaler may end the machine of either without regard to annotations: "+
-		"register each node again with the ID of its own machine")
+	l.recordEvent(c, corev1.EventTypeWarning, "ProviderIDShared", text+"; an autoscaler may end the machine of either "+
+		"without regard to annotations: register each node again with the ID of its own machine")
 }
 
 // sharedProviderIDs describes, sorted, the provider IDs of bound Nodes that other Nodes have too.

@@ -55,11 +55,11 @@ func TestReportSharedIDs(t *testing.T) {
 		}}
 	}
 	var messages []string
-	event := func(_ *v1alpha1.EtcdCluster, reason, message string) {
-		require.Equal(t, corev1.EventTypeWarning, EventType(reason))
+	event := func(_ *corev1.ObjectReference, eventType, _, message string) {
+		require.Equal(t, corev1.EventTypeWarning, eventType)
 		messages = append(messages, message)
 	}
-	l := &Leader{Options: Options{Log: slog.New(slog.DiscardHandler), Event: event}}
+	l := &Leader{Options: Options{Log: slog.New(slog.DiscardHandler), RecordEvent: event}}
 	c, s := &v1alpha1.EtcdCluster{}, newClusterState()
 	c.Spec.Members = []v1alpha1.Binding{{Node: "etcd-1", NodeUID: "u"}}
 	shared := nodeIndex{"etcd-1": node("etcd-1", "x"), "worker-1": node("worker-1", "x")}
@@ -104,7 +104,7 @@ func removedLabel(t *testing.T, f *storetest.Fixture) {
 	})
 	require.Equal(t, "kept", node.Labels["example.org/other"])
 	require.Equal(t, f.Nodes[0].UID, node.UID)
-	require.Contains(t, h.events(), "LabelRestored")
+	require.Contains(t, h.events(), "Normal LabelRestored")
 	require.Len(t, f.Cluster().Spec.Members, 3)
 
 	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[1]), node))
@@ -140,7 +140,7 @@ func listedByOthers(t *testing.T, f *storetest.Fixture) {
 	})
 	h.advance(2 * time.Minute)
 	h.reconcileUntil("the label", func(*v1alpha1.EtcdCluster) bool { return hasLabel(fourth) })
-	require.Contains(t, h.events(), "LabelRestored")
+	require.Contains(t, h.events(), "Normal LabelRestored")
 	h.reconcileUntil("the label: the agent may have found nothing before etcd was installed, and stopped",
 		func(*v1alpha1.EtcdCluster) bool { return hasLabel(empty) })
 	require.NoError(t, f.Client.Patch(t.Context(), empty,

@@ -114,7 +114,7 @@ func (s *outputBuffer) String() string {
 	return s.buffer.String()
 }
 
-func (s *outputBuffer) recordEvent(about *corev1.ConfigMap, reason, message string) {
+func (s *outputBuffer) recordEvent(about *corev1.ObjectReference, _, reason, message string) {
 	fmt.Fprintf(s, "event on %s: %s: %s\n", about.Name, reason, message)
 }
 

@@ -48,13 +48,13 @@ type ConfigMapWriter interface {
 type Publisher struct {
 	Client     *Client
 	ConfigMaps ConfigMapWriter
-	// Name is the name of the inventory's ConfigMap. A second ConfigMap, with StatusSuffix,
-	// has the status for operators.
-	Name string
+	// Namespace and Name are those of the inventory's ConfigMap. A second ConfigMap, with
+	// StatusSuffix, has the status for operators.
+	Namespace, Name string
 	// Nodes lists the cluster's Nodes.
 	Nodes func(context.Context) ([]*corev1.Node, error)
-	// RecordEvent records a warning event about the inventory's ConfigMap. It may be nil.
-	RecordEvent func(about *corev1.ConfigMap, reason, message string)
+	// RecordEvent records an event about the inventory's ConfigMap. It may be nil.
+	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	Metrics     *Metrics
 	Log         *slog.Logger
 	// Interval is for tests. 0 means a minute.
@@ -300,11 +300,11 @@ func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
 	r.partial = partial
 }
 
+// recordEvent records a warning about the inventory.
 func (r *publisherRun) recordEvent(reason, message string) {
 	if r.RecordEvent == nil {
 		return
 	}
-	about := &corev1.ConfigMap{}
-	about.Name = r.Name
-	r.RecordEvent(about, reason, message)
+	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: r.Namespace, Name: r.Name}
+	r.RecordEvent(about, corev1.EventTypeWarning, reason, message)
 }
