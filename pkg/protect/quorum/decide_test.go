@@ -176,15 +176,15 @@ func TestDecideWithGrants(t *testing.T) {
 	}
 }
 
-// TestDecideTarget shows which members Decide finds on the node.
-// A worker claims the member at the address of the node. The claim alone does not show that the
-// member is not on the node.
+// TestClaimedMemberAtAddress: a worker claims the member at the address of the node. The claim
+// alone does not show that the member is not on the node.
 func TestClaimedMemberAtAddress(t *testing.T) {
 	w := quorumtest.Voters(4).URLs(3, "https://"+quorumtest.Address(0)+":2380")
 	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
 	quorumtest.RequireRefused(t, w.Basis(v1alpha1.BasisClaimed, 3), quorumtest.Deletion(0), "etcd4 (d): on this node")
 }
 
+// TestDecideTarget shows which members Decide finds on the node.
 func TestDecideTarget(t *testing.T) {
 	a := quorumtest.IDs("a")
 	hostNames := func(m *v1alpha1.MemberStatus) {
