@@ -1,12 +1,17 @@
 package holdwatch
 
 import (
+	"context"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -140,4 +145,60 @@ func testOverdueReleased(t *testing.T, f *fixture) {
 	require.True(t, f.node("n3").Spec.Unschedulable, "an autoscaler is deleting it")
 	require.Equal(t, 2, w.metric("holds_given_up_total", ""))
 	require.Equal(t, 1, w.metric("holds", "behind_others"))
+}
+
+func testInterruptedRelease(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
+	f.runAgent("n1", false)
+	half := readiness.Record{
+		State: readiness.Released, BootID: f.node("n1").Status.NodeInfo.BootID, Reason: readiness.NetworkReady,
+	}
+	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+half.Format())
+	f.kubectl("uncordon", "n1")
+	w.advance(time.Minute)
+	require.Equal(t, corev1.ConditionTrue, condition(f.node("n1"), corev1.NodeNetworkUnavailable).Status)
+	require.Equal(t, 1, w.metric("holds", "ending"))
+	w.advance(time.Minute)
+	after := f.node("n1")
+	require.Equal(t, corev1.ConditionFalse, condition(after, corev1.NodeNetworkUnavailable).Status)
+	require.Equal(t, readiness.NotHeld, condition(after, readiness.NetworkHeld).Reason)
+	require.Equal(t, 0, w.metric("holds", "ending"))
+	require.Equal(t, after.ResourceVersion, f.runAgent("n1", false).ResourceVersion, "a later agent changes nothing")
+}
+
+// testInterruptedLeader: the leader releases a node without an agent, and its second write fails.
+// The next leader finishes the release at once.
+func testInterruptedLeader(t *testing.T, f *fixture) {
+	w := f.startLeader(0, releasing, func(o *Options) { o.Nodes = statusFailer{o.Nodes} })
+	f.createHeldNode("n1")
+	w.checkNodesTimes(1)
+	w.clockOffset += 11 * time.Minute
+	require.Error(t, w.checkNodes(t.Context()))
+	half := f.node("n1")
+	require.False(t, half.Spec.Unschedulable)
+	require.Equal(t, readiness.Released, record(t, half).State)
+	require.Equal(t, corev1.ConditionTrue, condition(half, corev1.NodeNetworkUnavailable).Status)
+	require.Len(t, w.eventMessages("Node n1", readiness.EventGivenUp), 1, "the release is reported")
+
+	next := f.startLeader(0)
+	next.advance(30 * time.Second)
+	free := f.node("n1")
+	require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
+	require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
+	require.Empty(t, next.events)
+	next.advance(time.Hour)
+	require.Equal(t, free.ResourceVersion, f.node("n1").ResourceVersion)
+}
+
+// statusFailer fails every write of conditions.
+type statusFailer struct{ typedcorev1.NodeInterface }
+
+func (s statusFailer) Patch(
+	ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, sub ...string,
+) (*corev1.Node, error) {
+	if len(sub) > 0 {
+		return nil, syscall.ECONNREFUSED
+	}
+	return s.NodeInterface.Patch(ctx, name, kind, body, o)
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
@@ -257,177 +255,6 @@ func testWrongClocks(t *testing.T, f *fixture) {
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	w.advance(time.Minute)
 	require.False(t, f.node("n1").Spec.Unschedulable)
-}
-
-func testNewBoot(t *testing.T, f *fixture) {
-	w := f.startLeader(0, releasing)
-	f.createHeldNode("n1")
-	w.checkNodesTimes(1)
-	f.runAgent("n1", true)
-	f.shutDown("n1")
-	w.advance(9 * time.Minute)
-	require.True(t, f.node("n1").Spec.Unschedulable)
-
-	f.reportBoot("n1", "the-next")
-	require.NotZero(t, w.clock.timeAt(w.options.Now()))
-	w.clock.serverTime = w.clock.serverTime.Add(time.Hour) // The Node is old, the hold is not.
-	w.advance(time.Minute + 30*time.Second)
-	require.True(t, f.node("n1").Spec.Unschedulable)
-	require.Empty(t, w.events)
-	w.advance(time.Minute)
-	require.Len(t, w.eventMessages("Node n1", readiness.AgentMissing), 1)
-	w.advance(8 * time.Minute)
-	require.False(t, f.node("n1").Spec.Unschedulable)
-	require.Equal(t, "the-next", record(t, f.node("n1")).BootID)
-}
-
-// testNewBootNetworkUp: the machine of a node that was born held is off for an hour. In the next
-// boot flannel clears the condition while another gate is closed. The record keeps the boot in
-// which the hold began, so that a new leader does not count from the creation of the Node.
-func testNewBootNetworkUp(t *testing.T, f *fixture) {
-	f.createHeldNode("n1")
-	f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
-	f.reportBoot("n1", "the-next")
-	f.kubectl("patch", "node", "n1", "--subresource=status", "-p",
-		`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`)
-	r := record(t, f.runAgent("n1", false))
-	require.Equal(t, "FlannelIsUp", r.NetworkUp)
-	require.Equal(t, "the-next", r.BootID)
-
-	w := f.startLeader(0, releasing)
-	w.checkNodesTimes(1)
-	require.NotZero(t, w.clock.timeAt(w.options.Now()))
-	requireNewAge(t, f, w)
-}
-
-// requireNewAge checks that the age of a hold counts from now, although the Node is an hour old.
-func requireNewAge(t *testing.T, f *fixture, w *testWatcher) {
-	t.Helper()
-	w.clock.serverTime = w.clock.serverTime.Add(time.Hour)
-	w.advance(time.Minute + 30*time.Second)
-	require.True(t, f.node("n1").Spec.Unschedulable)
-	require.Empty(t, w.events)
-	w.advance(9 * time.Minute)
-	require.False(t, f.node("n1").Spec.Unschedulable)
-}
-
-// testNewBootUnknown: the record has no boot, because the kubelet reported none when it registered.
-// Only a leader that has observed the reboot can know that the hold is younger than the Node.
-func testNewBootUnknown(t *testing.T, f *fixture) {
-	f.createHeldNode("n1")
-	held := readiness.Record{State: readiness.Held, Reason: readiness.NewNode}
-	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
-	w := f.startLeader(0, releasing)
-	w.checkNodesTimes(1)
-	require.NotZero(t, w.clock.timeAt(w.options.Now()))
-	f.reportBoot("n1", "the-next")
-	requireNewAge(t, f, w)
-}
-
-// testNewBootBornHeld: the machine of a node that was born held is off for an hour. The age of its
-// hold begins again, also for a later leader if the record shows the earlier boot.
-func testNewBootBornHeld(t *testing.T, f *fixture) {
-	w := f.startLeader(0, releasing)
-	created := f.createHeldNode("n1")
-	w.checkNodesTimes(1)
-	f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
-	f.reportBoot("n1", "the-next")
-	w.clock.serverTime = w.clock.serverTime.Add(time.Hour)
-	w.advance(time.Minute)
-	require.True(t, f.node("n1").Spec.Unschedulable)
-	require.Empty(t, w.events)
-
-	held := readiness.Record{
-		State: readiness.Held, Reason: readiness.NewNode, BootID: created.Status.NodeInfo.BootID, NetworkUp: "FlannelIsUp",
-	}
-	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
-	next := f.startLeader(0, releasing)
-	next.checkNodesTimes(1)
-	require.NotZero(t, next.clock.timeAt(next.options.Now()))
-	next.clock.serverTime = next.clock.serverTime.Add(time.Hour)
-	next.advance(time.Minute + 30*time.Second)
-	require.True(t, f.node("n1").Spec.Unschedulable)
-	require.Empty(t, next.events)
-}
-
-// testAnotherShutdown: the host of a node that is held since an earlier boot shuts down again, for
-// longer than an agent may be missing. The agent is reported only after the next boot.
-func testAnotherShutdown(t *testing.T, f *fixture) {
-	w := f.startLeader(0)
-	f.createHeldNode("n1")
-	w.advance(time.Minute)
-	f.runAgent("n1", false)
-	f.reportBoot("n1", "the-next")
-	w.advance(3 * time.Minute)
-	require.NotEqual(t, "the-next", record(t, f.node("n1")).BootID)
-
-	down := f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
-	require.Equal(t, readiness.GoingDown, condition(down, readiness.NetworkHeld).Reason)
-	w.advance(3 * time.Minute)
-	require.Equal(t, down.ResourceVersion, f.node("n1").ResourceVersion)
-	require.Empty(t, w.events)
-	require.Equal(t, 1, w.metric("holds", "waiting"))
-
-	f.reportBoot("n1", "the-one-after")
-	w.advance(3 * time.Minute)
-	require.Equal(t, readiness.AgentMissing, condition(f.node("n1"), readiness.NetworkHeld).Reason)
-	require.Len(t, w.eventMessages("Node n1", readiness.AgentMissing), 1)
-}
-
-func testInterruptedRelease(t *testing.T, f *fixture) {
-	w := f.startLeader(0)
-	f.createHeldNode("n1")
-	f.runAgent("n1", false)
-	half := readiness.Record{
-		State: readiness.Released, BootID: f.node("n1").Status.NodeInfo.BootID, Reason: readiness.NetworkReady,
-	}
-	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+half.Format())
-	f.kubectl("uncordon", "n1")
-	w.advance(time.Minute)
-	require.Equal(t, corev1.ConditionTrue, condition(f.node("n1"), corev1.NodeNetworkUnavailable).Status)
-	require.Equal(t, 1, w.metric("holds", "ending"))
-	w.advance(time.Minute)
-	after := f.node("n1")
-	require.Equal(t, corev1.ConditionFalse, condition(after, corev1.NodeNetworkUnavailable).Status)
-	require.Equal(t, readiness.NotHeld, condition(after, readiness.NetworkHeld).Reason)
-	require.Equal(t, 0, w.metric("holds", "ending"))
-	require.Equal(t, after.ResourceVersion, f.runAgent("n1", false).ResourceVersion, "a later agent changes nothing")
-}
-
-// testInterruptedLeader: the leader releases a node without an agent, and its second write fails.
-// The next leader finishes the release at once.
-func testInterruptedLeader(t *testing.T, f *fixture) {
-	w := f.startLeader(0, releasing, func(o *Options) { o.Nodes = statusFailer{o.Nodes} })
-	f.createHeldNode("n1")
-	w.checkNodesTimes(1)
-	w.clockOffset += 11 * time.Minute
-	require.Error(t, w.checkNodes(t.Context()))
-	half := f.node("n1")
-	require.False(t, half.Spec.Unschedulable)
-	require.Equal(t, readiness.Released, record(t, half).State)
-	require.Equal(t, corev1.ConditionTrue, condition(half, corev1.NodeNetworkUnavailable).Status)
-	require.Len(t, w.eventMessages("Node n1", readiness.EventGivenUp), 1, "the release is reported")
-
-	next := f.startLeader(0)
-	next.advance(30 * time.Second)
-	free := f.node("n1")
-	require.Equal(t, corev1.ConditionFalse, condition(free, corev1.NodeNetworkUnavailable).Status)
-	require.Equal(t, readiness.NotHeld, condition(free, readiness.NetworkHeld).Reason)
-	require.Empty(t, next.events)
-	next.advance(time.Hour)
-	require.Equal(t, free.ResourceVersion, f.node("n1").ResourceVersion)
-}
-
-// statusFailer fails every write of conditions.
-type statusFailer struct{ typedcorev1.NodeInterface }
-
-func (s statusFailer) Patch(
-	ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, sub ...string,
-) (*corev1.Node, error) {
-	if len(sub) > 0 {
-		return nil, syscall.ECONNREFUSED
-	}
-	return s.NodeInterface.Patch(ctx, name, kind, body, o)
 }
 
 // TestOperatorPages checks that the pages for operators explain the names in messages and metrics.
