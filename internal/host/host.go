@@ -147,12 +147,16 @@ func (h *Host) Watch(ctx context.Context, notify func()) error {
 	}
 	retry("files", func(ready func()) error {
 		_, grown := h.etcd.Targets()
-		return h.root.Watch(ctx, h.targets, grown, etcddetect.StartDelays(), wake.Notify, ready)
+		return h.root.Watch(ctx, hostfs.WatchOptions{
+			Targets: h.targets, Grown: grown, Delays: etcddetect.StartDelays(), Notify: wake.Notify, Ready: ready,
+		})
 	})
 	retry("shutdown", func(ready func()) error { return h.shutdown.Watch(ctx, wake.Notify, ready) })
 	retry("bus", func(ready func()) error {
 		_, grown := h.etcd.Units()
-		return systemd.WatchUnits(ctx, h.root, h.units, grown, wake.Notify, ready)
+		return systemd.WatchUnits(ctx, h.root, systemd.WatchOptions{
+			Units: h.units, Grown: grown, Notify: wake.Notify, Ready: ready,
+		})
 	})
 	group.Go(func() error { return gather(ctx, wake, notify) })
 	return group.Wait()

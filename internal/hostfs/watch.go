@@ -34,29 +34,38 @@ func FileTarget(name string) Target {
 	return Target{Dir: filepath.Dir(name), Names: []string{filepath.Base(name)}}
 }
 
-// Watch calls notify whenever a target may have changed, until ctx ends or the watch fails.
-// If a target does not exist, Watch watches the nearest existing directory above it. changed
-// receives a value when targets returns more than before. Watch calls ready once it watches. After
-// a start it also calls notify after each of the delays, of which each begins when the one before
-// has ended.
-func (r Root) Watch(
-	ctx context.Context, targets func() []Target, changed <-chan struct{}, delays []time.Duration, notify, ready func(),
-) error {
+// WatchOptions are what to watch, and whom to call.
+type WatchOptions struct {
+	Targets func() []Target
+	// Grown receives a value when Targets returns more than before.
+	Grown <-chan struct{}
+	// Delays are the times after a start at which Notify is called again. Each begins when the one
+	// before has ended.
+	Delays []time.Duration
+	// Notify is called whenever a target may have changed.
+	Notify func()
+	// Ready is called once the watch has begun.
+	Ready func()
+}
+
+// Watch watches the targets until ctx ends or the watch fails. If a target does not exist, Watch
+// watches the nearest existing directory above it.
+func (r Root) Watch(ctx context.Context, o WatchOptions) error {
 	events, err := fsnotify.NewWatcher()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = events.Close() }() // nothing to lose
-	w := dirWatch{root: r, add: events.Add, remove: events.Remove, targets: targets, dirs: map[string]watchedDir{}}
+	w := dirWatch{root: r, add: events.Add, remove: events.Remove, targets: o.Targets, dirs: map[string]watchedDir{}}
 	if _, err = w.update(); err != nil {
 		return err
 	}
 	w.started = false
-	ready()
-	notify() // for changes before the watch began
+	o.Ready()
+	o.Notify() // for changes before the watch began
 	compare := time.NewTicker(compareInterval)
 	defer compare.Stop()
-	later := delayedNotify{delays: delays}
+	later := delayedNotify{delays: o.Delays}
 	defer later.stop()
 	for {
 		relevant, moved := false, false
@@ -64,7 +73,7 @@ func (r Root) Watch(
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case err := <-events.Errors:
-			notify() // the queue overflowed, and events are lost
+			o.Notify() // the queue overflowed, and events are lost
 			return err
 		case event := <-events.Events:
 			relevant = w.isRelevant(event.Name)
@@ -75,7 +84,7 @@ func (r Root) Watch(
 		case <-later.C():
 			later.next()
 			relevant = true
-		case <-changed:
+		case <-o.Grown:
 			_, err = w.update() // the caller has just read the new targets
 		case <-compare.C:
 			moved, err = w.update()
@@ -85,7 +94,7 @@ func (r Root) Watch(
 			later.begin()
 		}
 		if moved || relevant || err != nil {
-			notify()
+			o.Notify()
 		}
 		if err != nil {
 			return err

@@ -160,13 +160,20 @@ func UnitStates(ctx context.Context, root hostfs.Root, names []string) (map[stri
 	return states, nil
 }
 
-// WatchUnits calls notify when one of the units changes its state or unit files change, until
-// ctx ends or the connection is lost. changed receives a value when units returns more than
-// before. It subscribes to these units alone: a busy host starts and stops others all the
-// time. WatchUnits calls ready once it is subscribed.
-func WatchUnits(
-	ctx context.Context, root hostfs.Root, units func() []string, changed <-chan struct{}, notify, ready func(),
-) error {
+// WatchOptions are which units to watch, and whom to call.
+type WatchOptions struct {
+	Units func() []string
+	// Grown receives a value when Units returns more than before.
+	Grown <-chan struct{}
+	// Notify is called when one of the units changes its state or unit files change.
+	Notify func()
+	// Ready is called once the watch has begun.
+	Ready func()
+}
+
+// WatchUnits watches units until ctx ends or the connection is lost. It subscribes to these units
+// alone: a busy host starts and stops others all the time.
+func WatchUnits(ctx context.Context, root hostfs.Root, o WatchOptions) error {
 	conn, err := dial(ctx, root)
 	if err != nil {
 		return fmt.Errorf("connecting to the system bus: %w", err)
@@ -178,22 +185,22 @@ func WatchUnits(
 		return err
 	}
 	subscribed := map[string]bool{}
-	if err := subscribeUnits(ctx, conn, units(), subscribed); err != nil {
+	if err := subscribeUnits(ctx, conn, o.Units(), subscribed); err != nil {
 		return err
 	}
-	ready()
-	notify() // for changes before the watch began
+	o.Ready()
+	o.Notify() // for changes before the watch began
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-changed:
-			if err := subscribeUnits(ctx, conn, units(), subscribed); err != nil {
+		case <-o.Grown:
+			if err := subscribeUnits(ctx, conn, o.Units(), subscribed); err != nil {
 				return err
 			}
-			notify() // for changes of these units before the subscription
+			o.Notify() // for changes of these units before the subscription
 		case _, open := <-signals:
-			notify()
+			o.Notify()
 			if !open {
 				return errBusLost
 			}
