@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 // rejectionTimeout is the time that a server has to reject a client certificate.
@@ -46,46 +48,62 @@ func loadCredential(e endpoint) (loadedCredential, error) {
 	}
 	loaded := loadedCredential{config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
 	hash := sha256.New() // Write never returns an error
-	if e.credential.CA != "" {
-		var ca []byte
-		if ca, err = hostfs.ReadFile(e.credential.CA); err != nil {
-			return loadedCredential{}, fmt.Errorf("reading the CA: %w", err)
-		}
-		loaded.config.RootCAs = x509.NewCertPool()
-		if !loaded.config.RootCAs.AppendCertsFromPEM(ca) {
-			return loadedCredential{}, fmt.Errorf("reading the CA: no certificate in %s", e.credential.CA)
-		}
-		_, _ = hash.Write(ca)
+	if err := loaded.addCA(e.credential.CA, hash); err != nil {
+		return loadedCredential{}, err
 	}
 	_, _ = hash.Write([]byte{0})
-	if e.credential.Cert == "" {
-		loaded.fingerprint = fingerprint(hash.Sum(nil))
-		return loaded, nil
+	if err := loaded.addClientCertificate(e.credential, hash); err != nil {
+		return loadedCredential{}, err
 	}
-	cert, err := hostfs.ReadFile(e.credential.Cert)
-	if err != nil {
-		return loadedCredential{}, fmt.Errorf("reading the client certificate: %w", err)
+	loaded.fingerprint = fingerprint(hash.Sum(nil))
+	return loaded, nil
+}
+
+// addCA adds the CA in the file, if there is one.
+func (l *loadedCredential) addCA(file string, hash io.Writer) error {
+	if file == "" {
+		return nil
 	}
-	key, err := hostfs.ReadFile(e.credential.Key)
+	ca, err := hostfs.ReadFile(file)
 	if err != nil {
-		return loadedCredential{}, fmt.Errorf("reading the client key: %w", err)
+		return fmt.Errorf("reading the CA: %w", err)
+	}
+	l.config.RootCAs = x509.NewCertPool()
+	if !l.config.RootCAs.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("reading the CA: no certificate in %s", file)
+	}
+	_, _ = hash.Write(ca)
+	return nil
+}
+
+// addClientCertificate adds the client certificate with its key, if there is one.
+func (l *loadedCredential) addClientCertificate(c evidence.Credential, hash io.Writer) error {
+	if c.Cert == "" {
+		return nil
+	}
+	cert, err := hostfs.ReadFile(c.Cert)
+	if err != nil {
+		return fmt.Errorf("reading the client certificate: %w", err)
+	}
+	key, err := hostfs.ReadFile(c.Key)
+	if err != nil {
+		return fmt.Errorf("reading the client key: %w", err)
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return loadedCredential{}, fmt.Errorf("reading the client certificate %s: %w", e.credential.Cert, err)
+		return fmt.Errorf("reading the client certificate %s: %w", c.Cert, err)
 	}
 	_, _ = hash.Write(cert)
 	_, _ = hash.Write(key)
-	loaded.fingerprint = fingerprint(hash.Sum(nil))
 	// tls.Config.Certificates would silently send no certificate if the server's list of
 	// accepted CAs lacks the issuer. GetClientCertificate always sends it, so the server
 	// responds with the reason for its rejection.
-	loaded.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	l.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	if pair.Leaf != nil { // GODEBUG=x509keypairleaf=0 leaves it out.
-		loaded.warning = validityProblem(pair.Leaf, time.Now())
-		loaded.notAfter = pair.Leaf.NotAfter
+		l.warning = validityProblem(pair.Leaf, time.Now())
+		l.notAfter = pair.Leaf.NotAfter
 	}
-	return loaded, nil
+	return nil
 }
 
 // tlsRejection returns the TLS alert with which the server rejects the client certificate, or

@@ -57,7 +57,7 @@ func (p *Prober) ObserveEarly(
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	o.Access = p.access(server)
-	p.probeMembers(ctx, local, list, prefetched, &o, earlyReport{began.Add(earlyAfter), early})
+	listProbe{p, local, list, prefetched}.run(ctx, &o, earlyReport{began.Add(earlyAfter), early})
 	o.Time = metav1.Now()
 	return withinLimits(o)
 }
@@ -91,44 +91,19 @@ func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
 	})
 }
 
-// probeMembers probes all members of a list in parallel, and fetches the cluster's alarms.
-func (p *Prober) probeMembers(
-	ctx context.Context, local identifiedServer, list memberList, prefetched *prefetch, o *v1alpha1.Observation,
-	early earlyReport,
-) {
+// A listProbe probes all members of a list in parallel, and fetches the cluster's alarms.
+type listProbe struct {
+	*Prober
+	local      identifiedServer
+	list       memberList
+	prefetched *prefetch
+}
+
+// run adds the results to the observation, and reports early what is known then.
+func (p listProbe) run(ctx context.Context, o *v1alpha1.Observation, early earlyReport) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	members := slices.SortedFunc(slices.Values(list.members), func(a, b *pb.Member) int {
-		return strings.Compare(hexID(a.ID), hexID(b.ID))
-	})
-	o.Members = make([]v1alpha1.MemberStatus, len(members))
-	// Each result is a change of o. Only this goroutine makes the changes.
-	results, pending := make(chan func(), len(members)+1), len(members)
-	for i, m := range members {
-		o.Members[i] = newMemberStatus(m)
-		o.Members[i].Reason = notYet
-		go func() {
-			status, ok := prefetched.result(m)
-			if !ok {
-				status = p.probeMember(ctx, local, m, list.endpoint)
-			}
-			results <- func() {
-				status.Alarms = o.Members[i].Alarms // the alarms may have come first
-				o.Members[i] = status
-			}
-		}()
-	}
-	if o.Linearizable {
-		pending++
-		go func() {
-			alarms, ok := prefetched.alarmsFrom(list.endpoint)
-			var err error
-			if !ok {
-				alarms, err = p.listAlarms(ctx, list.endpoint, local.cluster)
-			}
-			results <- func() { setAlarms(o, members, alarms, err) }
-		}()
-	}
+	results, pending := p.start(ctx, o)
 	delay := time.NewTimer(time.Until(early.at))
 	defer delay.Stop()
 	for pending > 0 {
@@ -143,6 +118,42 @@ func (p *Prober) probeMembers(
 			early.report = nil
 		}
 	}
+}
+
+// start starts all requests, and returns how many results follow. Each result is a change of the
+// observation, which the receiver makes. Nothing else changes the observation meanwhile.
+func (p listProbe) start(ctx context.Context, o *v1alpha1.Observation) (_ <-chan func(), pending int) {
+	members := slices.SortedFunc(slices.Values(p.list.members), func(a, b *pb.Member) int {
+		return strings.Compare(hexID(a.ID), hexID(b.ID))
+	})
+	o.Members = make([]v1alpha1.MemberStatus, len(members))
+	results := make(chan func(), len(members)+1)
+	for i, m := range members {
+		o.Members[i] = newMemberStatus(m)
+		o.Members[i].Reason = notYet
+		go func() {
+			status, ok := p.prefetched.result(m)
+			if !ok {
+				status = p.probeMember(ctx, p.local, m, p.list.endpoint)
+			}
+			results <- func() {
+				status.Alarms = o.Members[i].Alarms // the alarms may have come first
+				o.Members[i] = status
+			}
+		}()
+	}
+	if !o.Linearizable {
+		return results, len(members)
+	}
+	go func() {
+		alarms, ok := p.prefetched.alarmsFrom(p.list.endpoint)
+		var err error
+		if !ok {
+			alarms, err = p.listAlarms(ctx, p.list.endpoint, p.local.cluster)
+		}
+		results <- func() { setAlarms(o, members, alarms, err) }
+	}()
+	return results, len(members) + 1
 }
 
 // setAlarms adds the alarms to the members, which are in the order of the observation.
