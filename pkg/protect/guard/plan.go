@@ -196,14 +196,7 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 	}
 	need, why, owners := s.needOf(node)
 	permitted := s.clustersOf(node)
-	obstacle := s.obstacle(node)
-	presence := Missing
-	switch {
-	case need != needed:
-		presence = ""
-	case s.closedBecause(node) != "":
-		presence = Closed
-	}
+	obstacle, presence := s.obstacle(node), s.presenceWithoutPod(node, need)
 	switch {
 	case pod == nil && need == needed:
 		if obstacle != "" {
@@ -235,6 +228,17 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 		return Decision{Action: Keep, Why: defect + ", but cannot be replaced: " + obstacle, Presence: presence}
 	}
 	return Decision{Action: Delete, Why: defect + ", and is replaced", Presence: presence, Existing: pod}
+}
+
+// presenceWithoutPod returns the presence of a guard pod on a node that has no intact one.
+func (s State) presenceWithoutPod(node *corev1.Node, need nodeNeed) Presence {
+	switch {
+	case need != needed:
+		return ""
+	case s.closedBecause(node) != "":
+		return Closed
+	}
+	return Missing
 }
 
 // A nodeNeed is whether a node needs a guard pod.
