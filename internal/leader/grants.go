@@ -159,12 +159,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
 		}
 		s.noteGone(g, evidence.Node, now)
-		later := s.sinceGone(s.withLaterTime(g))
-		isResolved, why := membership.Resolve(v, later, evidence)
-		if isResolved { // MachineEnding reads the API server: only for grants that would end.
-			evidence.Ending = l.MachineEnding(ctx, g)
-			isResolved, why = membership.Resolve(v, later, evidence)
-		}
+		isResolved, why := l.resolve(ctx, v, s.sinceGone(s.withLaterTime(g)), evidence)
 		if !isResolved {
 			continue
 		}
@@ -191,6 +186,18 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 		delete(s.resolvable, g.NodeUID)
 	}
 	return nil
+}
+
+// resolve reports whether a grant may end, and why. MachineEnding reads the API server, so it is
+// called only for a grant that would end without it.
+func (l *Leader) resolve(
+	ctx context.Context, v quorum.View, g v1alpha1.Grant, evidence membership.ResolveEvidence,
+) (isResolved bool, why string) {
+	if isResolved, why = membership.Resolve(v, g, evidence); !isResolved {
+		return false, why
+	}
+	evidence.Ending = l.MachineEnding(ctx, g)
+	return membership.Resolve(v, g, evidence)
 }
 
 // resolveByHand ends the grant that an operator names by its Node UID, and removes the
