@@ -66,24 +66,7 @@ func newProbeError(err error, timeout time.Duration, warning string) *probeError
 	var wrongServer wrongServerError
 	switch got, ok := status.FromError(err); {
 	case ok:
-		f.message = simplifyMessage(got.Message())
-		code := got.Code()
-		if code == codes.Unknown && got.Message() == context.DeadlineExceeded.Error() {
-			// Servers up to 3.4 respond so if the deadline of the request expires there
-			// (google.golang.org/grpc v1.26.0, server.go).
-			code = codes.DeadlineExceeded
-		}
-		switch code {
-		case codes.DeadlineExceeded:
-			f.message, f.unreachable, f.outcome = "no response within "+timeout.String(), true, outcomeTimeout
-		case codes.Canceled:
-			f.message, f.unreachable = "the probe was canceled", true
-		case codes.Unavailable:
-			if f.unreachable = strings.Contains(got.Message(), "Error while dialing"); f.unreachable {
-				f.outcome = outcomeUnreachable
-			}
-		default:
-		}
+		f.setStatus(got, timeout)
 	case errors.As(err, &wrongServer):
 		f.message, f.outcome = err.Error(), outcomeStranger
 	default:
@@ -105,6 +88,28 @@ func newProbeError(err error, timeout time.Duration, warning string) *probeError
 		f.message += " (" + warning + ")"
 	}
 	return f
+}
+
+// setStatus sets the fields by the status of a call.
+func (e *probeError) setStatus(s *status.Status, timeout time.Duration) {
+	e.message = simplifyMessage(s.Message())
+	code := s.Code()
+	if code == codes.Unknown && s.Message() == context.DeadlineExceeded.Error() {
+		// Servers up to 3.4 respond so if the deadline of the request expires there
+		// (google.golang.org/grpc v1.26.0, server.go).
+		code = codes.DeadlineExceeded
+	}
+	switch code {
+	case codes.DeadlineExceeded:
+		e.message, e.unreachable, e.outcome = "no response within "+timeout.String(), true, outcomeTimeout
+	case codes.Canceled:
+		e.message, e.unreachable = "the probe was canceled", true
+	case codes.Unavailable:
+		if e.unreachable = strings.Contains(s.Message(), "Error while dialing"); e.unreachable {
+			e.outcome = outcomeUnreachable
+		}
+	default:
+	}
 }
 
 // simplifyMessage removes gRPC's wrapping from an error message, and the parts that differ
