@@ -232,10 +232,7 @@ func sanitize(d *nodepatch.Desired) {
 	}
 	for i := range d.Conditions {
 		message := strings.ToValidUTF8(d.Conditions[i].Message, "\uFFFD")
-		if len(message) > maxMessageBytes {
-			message = strings.ToValidUTF8(message[:maxMessageBytes], "") + "…"
-		}
-		d.Conditions[i].Message = message
+		d.Conditions[i].Message = observation.Truncate(message, maxMessageBytes)
 	}
 }
 
