@@ -34,8 +34,8 @@ import (
 
 // Reasons of the events on Machines.
 const (
-	RefusedEvent = "DeletionRefused"
-	AllowedEvent = "DeletionAllowed"
+	refusedEvent = "DeletionRefused"
+	allowedEvent = "DeletionAllowed"
 )
 
 const (
@@ -201,7 +201,7 @@ func (c *Controller) review(ctx context.Context, m machine.Object, hasEtcd bool)
 	if !isAllowed {
 		if c.logged.Changed(string(m.UID), message) {
 			c.Log.WarnContext(ctx, "machine is kept by its hook", "machine", m.String(), "message", message)
-			c.RecordEvent(about, corev1.EventTypeWarning, RefusedEvent, "the machine may not end: "+message)
+			c.RecordEvent(about, corev1.EventTypeWarning, refusedEvent, "the machine may not end: "+message)
 		}
 		return nil
 	}
@@ -213,7 +213,7 @@ func (c *Controller) review(ctx context.Context, m machine.Object, hasEtcd bool)
 		return err // if it is nil, the next round reviews the newer version
 	}
 	c.logged.Changed(string(m.UID), "")
-	c.RecordEvent(about, corev1.EventTypeNormal, AllowedEvent, "the machine may end: "+message)
+	c.RecordEvent(about, corev1.EventTypeNormal, allowedEvent, "the machine may end: "+message)
 	return nil
 }
 

@@ -192,6 +192,6 @@ func TestF70OldReview(t *testing.T) {
 		<-time.After(f.Tick)
 		require.NoError(t, f.reconcileAll(t.Context()))
 		require.False(t, f.isHooked(t))
-		require.Equal(t, []string{AllowedEvent}, f.events)
+		require.Equal(t, []string{allowedEvent}, f.events)
 	})
 }
