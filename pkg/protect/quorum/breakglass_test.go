@@ -48,7 +48,8 @@ func TestParseBreakGlass(t *testing.T) {
 
 // TestBreakGlassStep parses the value of the printed command after the shell substitution.
 func TestBreakGlassStep(t *testing.T) {
-	_, value, found := strings.Cut(quorum.BreakGlassStep(quorumtest.Deletion(0)), quorum.BreakGlassAnnotation+"=")
+	refusal := quorum.RefuseUnattributed(quorumtest.Deletion(0)).Message
+	_, value, found := strings.Cut(refusal, quorum.BreakGlassAnnotation+"=")
 	require.True(t, found)
 	until := quorumtest.Noon().Add(30 * time.Minute).Format("2006-01-02T15:04:05Z")
 	value = strings.ReplaceAll(value, "'$(date -u -d +30min +%FT%TZ)'", until)

@@ -66,7 +66,7 @@ func hasAssignedMember(c *v1alpha1.EtcdCluster, r Request) bool {
 
 // hasBinding reports whether a member of the cluster is bound to the request's node.
 func hasBinding(c *v1alpha1.EtcdCluster, r Request) bool {
-	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return IsBoundTo(b, r) })
+	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return isBoundTo(b, r) })
 }
 
 // announcesMemberOf reports whether the node announces a member of the cluster.

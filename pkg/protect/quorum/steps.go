@@ -24,15 +24,15 @@ func refusalText(r Request, facts []string, steps ...string) string {
 	for _, step := range steps {
 		lines = append(lines, "  - "+step)
 	}
-	return strings.Join(append(lines, BreakGlassStep(r)), "\n")
+	return strings.Join(append(lines, breakGlassStep(r)), "\n")
 }
 
 // breakGlassVerbNote follows the steps that remove the protection of a Node. The policy in
 // manifests/base/policies/nodes.yaml allows them only with this verb.
 const breakGlassVerbNote = " (needs the verb breakglass on etcdclusters)"
 
-// BreakGlassStep returns the last step of every refusal.
-func BreakGlassStep(r Request) string {
+// breakGlassStep returns the last step of every refusal.
+func breakGlassStep(r Request) string {
 	return fmt.Sprintf("  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; "+
 		"recorded with your name), then %s:\n    kubectl holdfast break-glass %s --reason \"say why\"\n"+
 		"    or without the plugin:\n    kubectl annotate --overwrite node %s "+

@@ -28,7 +28,7 @@ func newTarget(s Snapshot, r Request) requestTarget {
 	t := requestTarget{Snapshot: s, Request: r}
 	t.assigned, t.contested = map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
 	for _, b := range s.Cluster.Spec.Members {
-		if IsBoundTo(b, r) {
+		if isBoundTo(b, r) {
 			t.assigned[b.MemberID] = true
 		}
 	}
@@ -76,9 +76,9 @@ func ownObservations(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation 
 	})
 }
 
-// IsBoundTo reports whether the binding is to the request's node, by name or by UID. A Node that
+// isBoundTo reports whether the binding is to the request's node, by name or by UID. A Node that
 // was registered again under its old name is still the host of the member.
-func IsBoundTo(b v1alpha1.Binding, r Request) bool {
+func isBoundTo(b v1alpha1.Binding, r Request) bool {
 	return b.Node == r.Node || (r.UID != "" && b.NodeUID == r.UID)
 }
 
@@ -87,7 +87,7 @@ func IsBoundTo(b v1alpha1.Binding, r Request) bool {
 func (t requestTarget) isBoundElsewhere(id v1alpha1.MemberID) bool {
 	b, bound := t.Bindings[id]
 	n := t.Nodes[b.Node]
-	return bound && !IsBoundTo(b, t.Request) && n.Known && n.UID == b.NodeUID
+	return bound && !isBoundTo(b, t.Request) && n.Known && n.UID == b.NodeUID
 }
 
 // isLocatedElsewhere reports whether the member is known to run on another Node that exists.
