@@ -24,7 +24,7 @@ func viewWithGrant(g v1alpha1.Grant) quorum.View {
 			{ID: "d", Name: "etcd-d", PeerURLs: []string{"https://etcd-d.example.com:2380"}},
 		},
 	}}
-	return quorum.View{Cluster: c, Nodes: map[string]observation.NodeState{"w1": {
+	return quorum.View{Cluster: c, Now: time.Date(2026, 5, 1, 12, 1, 0, 0, time.UTC), Nodes: map[string]observation.NodeState{"w1": {
 		Known: true, UID: "u1", Machine: observation.NewMachine("m", "s"), ProviderID: "cloud:///1",
 	}}}
 }
@@ -65,9 +65,8 @@ func TestNewGrant(t *testing.T) {
 				Node: "w1", UID: "u1", User: "alice", Drain: test.isDrain, Addresses: []string{"10.0.0.1"},
 			}
 			got := newGrant(viewWithGrant(test.old), req, quorum.Verdict{Members: []v1alpha1.MemberID{"d"}})
-			require.WithinDuration(t, time.Now(), got.Time.Time, time.Minute)
 			want := v1alpha1.Grant{
-				NodeUID: "u1", Node: "w1", Members: []v1alpha1.MemberID{"d"}, User: "alice", Time: got.Time,
+				NodeUID: "u1", Node: "w1", Members: []v1alpha1.MemberID{"d"}, User: "alice", Time: metav1.NewTime(at.Add(time.Minute)),
 				Reason: v1alpha1.GrantDeletion, MachineID: "m", SystemUUID: "s", ProviderID: "cloud:///1",
 				Addresses: []string{"etcd-d.example.com", "10.0.0.1"},
 			}
