@@ -120,8 +120,8 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 		return member
 	}
 	node, mark := s.awayNode(m.ID)
-	needsMoreThanTime := !m.Learner && (m.Name == "" || s.Corrupt[m.ID])
-	if !onNode && node != "" && !needsMoreThanTime {
+	isBroken := !m.Learner && (m.Name == "" || s.Corrupt[m.ID]) // the end of the absence does not help it
+	if !onNode && node != "" && !isBroken {
 		member.status, member.node, member.awayMark = statusAway, node, mark
 		member.reason = fmt.Sprintf("its node %s %s (%s)", node, mark.Says, mark)
 		member.isPromotable, member.stillAnswers = m.Learner, s.isAnswering(m.ID)

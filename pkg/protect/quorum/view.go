@@ -21,8 +21,8 @@ type View struct {
 	// PossibleNodes is the result of the function PossibleNodes: where the members may run that are
 	// not located.
 	PossibleNodes []v1alpha1.Binding
-	// Now is the time of the decision. No verdict depends on it: it selects the words about times that
-	// are still to come. The zero time is before all of them.
+	// Now is the time of the decision, and of the grant that follows from it. No verdict depends on
+	// it: it selects the words about times that are still to come. The zero time is before all of them.
 	Now time.Time
 	// MinRemainingTolerance is the number of further voters that the cluster must be able to lose
 	// after the deletion. Default 0. Only Decide reads it.
