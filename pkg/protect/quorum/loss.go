@@ -214,9 +214,9 @@ func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 }
 
 // hasRejoined reports whether the member joined again on the machine that the grant gives up. It is
-// then on a Node that this machine has registered under another name, on a younger Node of the same
-// name, or it is at an address of the machine, and no binding shows that it runs elsewhere: etcd
-// may start before the kubelet registers. The claim of another Node alone does not show that.
+// then on a Node that this machine has registered under another name, or on a younger Node of the
+// same name. Or it is at an address of the machine, and no binding shows that it runs elsewhere:
+// etcd may start before the kubelet registers. The claim of another Node alone does not show that.
 func (s Snapshot) hasRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	n := s.Nodes[g.Node]
 	isSame := func(b v1alpha1.Binding) bool { return s.isSameMachine(b, g) }

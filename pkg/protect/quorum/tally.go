@@ -120,7 +120,7 @@ func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
 		return member
 	}
 	node, mark := s.awayNode(m.ID)
-	isBroken := !m.Learner && (m.Name == "" || s.Corrupt[m.ID]) // the end of the absence does not help it
+	isBroken := !m.Learner && (m.Name == "" || s.Corrupt[m.ID]) // no wait helps
 	if !onNode && node != "" && !isBroken {
 		member.status, member.node, member.awayMark = statusAway, node, mark
 		member.reason = fmt.Sprintf("its node %s %s (%s)", node, mark.Says, mark)

@@ -22,7 +22,8 @@ type View struct {
 	// not located.
 	PossibleNodes []v1alpha1.Binding
 	// Now is the time of the decision, and of the grant that follows from it. No verdict depends on
-	// it: it selects the words about times that are still to come. The zero time is before all of them.
+	// it: it selects the words about times that are still to come. The zero time is before all of
+	// them.
 	Now time.Time
 	// MinRemainingTolerance is the number of further voters that the cluster must be able to lose
 	// after the deletion. Default 0. Only Decide reads it.
