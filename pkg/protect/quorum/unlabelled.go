@@ -15,9 +15,10 @@ import (
 // DecideUnlabelled decides for a node without the etcd label from cached data, without a probe.
 // It refuses because of the missing label; with the label, Decide applies. It refuses for a node
 //
-//   - that has a member by binding, announcement or earlier grant, except a member that has left its
-//     cluster, by a grant alone,
-//   - that has the name of an earlier Node with a member, until the agent has reported,
+//   - that has a member by binding, announcement or earlier grant; a member that has left its
+//     cluster is not one because of a grant,
+//   - that has the name of an earlier Node with a member, unless a grant gives that member up and
+//     the agent of the node has reported,
 //   - at whose address the observers on two other Nodes list a member that is not located: its own
 //     agent has not announced the member yet,
 //   - whose agent found a server that has never identified itself,
