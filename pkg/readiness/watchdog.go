@@ -99,16 +99,17 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 		check.State = HoldBehindOthers
 	case isUnreachable(n):
 		check.State = HoldUnreachable
-	case isExempt(n) && late && drain != "":
-		check.State = HoldBehindOthers
-	case isExempt(n) && late:
+	case isExempt(n) && late && drain != "" && check.AgentSeen:
+		check.State = HoldBehindOthers // The agent reports it.
+	case isExempt(n) && late && drain == "":
 		check.State, check.Decision = HoldEnding, e.withoutAgent(AgentMissing, "its agent").decideHeld()
 	case h.Age >= limits.Hold:
 		check.State = HoldOverdue
 		check.Decision, check.Event = e.decideOverdue(limits, check.AgentSeen, drain)
 	case late && !check.AgentSeen:
 		check.State = HoldAgentMissing
-		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, limits.Agent.String(), limits)
+		age := limits.Agent.String() + e.labelNote(drain)
+		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, age, limits)
 	default:
 		check.State = HoldWaiting
 	}
@@ -174,7 +175,7 @@ func (e holdEvaluation) withoutAgent(reason, agent string) holdEvaluation {
 func (e holdEvaluation) reportMissingAgent(reason, event, age string, limits HoldLimits) (Decision, *Event) {
 	d := e.withoutAgent(reason, fmt.Sprintf(
 		"an agent: no agent has reported on this node for %s. To see why: `%s`. %s",
-		age, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))).decideHeld()
+		age, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))).keepHold()
 	d.Event = nil
 	if ReportsShutdown(e.node) {
 		// The condition is from the previous boot. If the record were updated to this boot
@@ -182,6 +183,15 @@ func (e holdEvaluation) reportMissingAgent(reason, event, age string, limits Hol
 		d.Record, d.Conditions = nil, d.Conditions[:1]
 	}
 	return d, &Event{Type: corev1.EventTypeWarning, Reason: event, Message: d.Message}
+}
+
+// labelNote explains why HoldLabel does not end the hold of a drained node. It is empty if the node
+// does not have the label.
+func (e holdEvaluation) labelNote(drain string) string {
+	if !isExempt(e.node) {
+		return ""
+	}
+	return fmt.Sprintf(", and label %s=%s does not end the hold because of this: %s", HoldLabel, HoldNever, drain)
 }
 
 // withDrains returns the evaluation with what the EtcdClusters state about a drain of the node. The
@@ -199,6 +209,8 @@ func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool, drain strin
 	switch {
 	case limits.Release && drain == "":
 		return e.releaseOverdue(limits), nil
+	case isExempt(e.node):
+		kept = e.labelNote(drain)
 	case limits.Release:
 		kept = ", and it stays held because of this: " + drain
 	}

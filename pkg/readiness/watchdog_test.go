@@ -186,9 +186,11 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 	agentless := []nodeOption{byCordon, cordoned}
 	waiting := []nodeOption{byCordon, cordoned, reported}
 	exempted := []nodeOption{byCordon, cordoned, reported, exempt}
+	unseen := []nodeOption{byCordon, cordoned, exempt}
 	byTaint := []nodeOption{heldByTaint(holdTaint), tainted(holdTaint)}
 	now, unread := HoldHistory{Drained: noon()}, HoldHistory{DrainsUnknown: true}
 	const why = "it stays held because of this: a drain of the node was allowed"
+	const label = "label holdfast.dev/hold=never does not end the hold because of this: a drain of the node was allowed"
 	for name, c := range map[string]struct {
 		node    []nodeOption
 		age     time.Duration
@@ -205,6 +207,8 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 		"no agent":                 {agentless, agentLate, now, HoldAgentMissing, false, "no agent"},
 		"label":                    {exempted, agentLate, now, HoldBehindOthers, false, ""},
 		"label, overdue":           {exempted, holdLate, now, HoldBehindOthers, false, ""},
+		"label, no agent":          {unseen, agentLate, now, HoldAgentMissing, false, label},
+		"label, overdue, no agent": {unseen, holdLate, now, HoldOverdue, false, label},
 		"label, not drained":       {exempted, agentLate, HoldHistory{}, HoldEnding, true, ""},
 		"uncordoned":               {[]nodeOption{byCordon}, agentLate, now, HoldEnding, false, ""},
 	} {
