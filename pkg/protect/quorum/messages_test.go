@@ -51,6 +51,9 @@ func goldenVerdicts() map[string]quorum.Verdict {
 	verdicts["label without a member"] = quorum.RefuseUnattributed(quorum.Request{Node: "w9", UID: "u9", Labelled: true})
 	verdicts["label missing"] = quorum.DecideUnlabelled(clusters, quorum.Request{Node: "w1", UID: "u1"})
 	verdicts["label missing, name reused"] = quorum.DecideUnlabelled(clusters, quorum.Request{Node: "w1", UID: "u1-again"})
+	verdicts["name reused, agent has not reported"] = quorum.DecideUnlabelled(
+		[]*v1alpha1.EtcdCluster{quorumtest.Voters(3).Dead(0).Granted(0).Cluster},
+		quorum.Request{Node: "w1", UID: "u1-again", AgentSilent: true})
 	verdicts["label missing, unidentified server"] = quorum.DecideUnlabelled(clusters, unknown)
 	joining := quorumtest.Voters(4).Unbound(3).RemovedFrom(1, 3).WithoutList(2)
 	joining.Cluster.Status.Observations = joining.Cluster.Status.Observations[:3]

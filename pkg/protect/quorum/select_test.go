@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
@@ -126,7 +127,16 @@ func TestDecideUnlabelled(t *testing.T) {
 		"at address, bound elsewhere":        {agentless().Rebound(0, 2), other, nil, ""},
 		"name reused, no grant":              {three().Dead(0), reused, quorumtest.IDs("a"), "etcdctl member remove a"},
 		"name reused, granted":               {three().Dead(0).Granted(0), reused, nil, ""},
-		"F84 name reused, granted, silent":   {three().Granted(0), unreported(reused), quorumtest.IDs("a"), "label"},
+		"F84 name reused, granted, silent": {
+			three().Granted(0), unreported(reused), quorumtest.IDs("a"),
+			"an earlier Node of this name had it, and the agent of this node has not reported",
+		},
+		"F84 name reused, granted, silent, no list confirmed": {
+			three().Granted(0).Unconfirmed(0, 1, 2), unreported(reused), quorumtest.IDs("a"), "etcdctl member remove a",
+		},
+		"name reused, silent, one of two announced": {
+			twoOnNode, unreported(announcing), quorumtest.IDs("a", "b"), "its label holdfast.dev/etcd-member is missing",
+		},
 		"name reused, removed, silent":       {three().Removed(0).Granted(0), unreported(reused), nil, ""},
 		"name reused, granted, announced":    {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
 		"name reused, one of two granted":    {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
@@ -145,6 +155,21 @@ func TestDecideUnlabelled(t *testing.T) {
 			require.True(t, v.Final)
 		})
 	}
+}
+
+// TestLabelReleasesReusedName: the refusal of F84 suggests to set the label if no agent can run.
+// The deletion of a Node of another machine is then allowed, because its members are lost already.
+func TestLabelReleasesReusedName(t *testing.T) {
+	cluster := quorumtest.Voters(3).Dead(0).Granted(0)
+	request := quorum.Request{Node: "w1", UID: "u1-again", AgentSilent: true}
+	refused := quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{cluster.Cluster}, request)
+	require.Contains(t, refused.Message, "kubectl label node w1 holdfast.dev/etcd-member=true")
+	cluster.State(0, func(n *observation.NodeState) { n.UID = request.UID })
+	request.Labelled = true
+	_, decided, isDecided := quorum.SelectOrDecide([]*v1alpha1.EtcdCluster{cluster.Cluster}, request)
+	require.False(t, isDecided, decided.Message)
+	v := quorum.Decide(cluster.View, request)
+	require.True(t, v.Allowed, v.Message)
 }
 
 func TestRefuseMissing(t *testing.T) {

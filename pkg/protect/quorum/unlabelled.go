@@ -27,7 +27,11 @@ import (
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	for _, c := range filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return hasAssignedMember(c, r) }) {
 		members, doubtful := assignedMembers(c, r)
-		if len(members) > 0 || r.announcesMemberOf(observation.ClusterIDOf(c)) {
+		isAnnounced := r.announcesMemberOf(observation.ClusterIDOf(c))
+		switch {
+		case r.AgentSilent && !isAnnounced && len(members) > 0 && len(doubtful) == len(members):
+			return refuseRegisteredAgain(c, members, r)
+		case isAnnounced, len(members) > 0:
 			return refuseClusterUnlabelled(observation.ClusterIDOf(c), members, doubtful, r)
 		}
 	}
@@ -70,7 +74,7 @@ func assignedMembers(c *v1alpha1.EtcdCluster, r Request) (members, doubtful []v1
 			// older list of an observer that has become silent does not count.
 		case !isOfEarlierNode || t.isAssignedToUID(id):
 			members = append(members, id)
-		case !HasGrant(c, b), r.AgentSilent && observation.IsListedByAny(currentLists(c), id):
+		case !HasGrant(c, b), r.AgentSilent && observation.IsListedByAny(placingLists(c), id):
 			members, doubtful = append(members, id), append(doubtful, id)
 		}
 	}
@@ -139,11 +143,42 @@ func refuseUnreported(c *v1alpha1.EtcdCluster, r Request) Verdict {
 	return Verdict{
 		Reason: UnknownMember, Cluster: observation.ClusterIDOf(c), Members: members, Final: true,
 		Message: refusalText(r, []string{fact},
-			fmt.Sprintf("wait until the agent of this node has reported, within seconds of its start, and delete the node "+
-				"again: kubectl describe node %s (condition %s)", r.Node, observation.EtcdMemberCondition),
+			awaitAgentStep(r),
 			fmt.Sprintf("if no agent can run on this node, find out on another etcd node than %s whether the member "+
 				"is on this machine: etcdctl member list", strings.Join(with, ", "))),
 	}
+}
+
+// refuseRegisteredAgain refuses because the machine of an earlier Node with these members may have
+// registered this Node. The leader does not label it, because it may be another machine.
+func refuseRegisteredAgain(c *v1alpha1.EtcdCluster, members []v1alpha1.MemberID, r Request) Verdict {
+	fact := fmt.Sprintf("node %s may have %s of etcd cluster %s: an earlier Node of this name had %s, "+
+		"and the agent of this node has not reported whether etcd runs here",
+		r.Node, joinIDs(members), observation.ClusterIDOf(c), agree(len(members), "it", "them"))
+	steps := []string{
+		awaitAgentStep(r),
+		fmt.Sprintf("if no agent can run on this node, set the label, and delete the node again: Holdfast then reviews "+
+			"the deletion: kubectl label node %s %s=%s", r.Node, observation.EtcdMemberLabel, observation.EtcdMemberLabelValue),
+	}
+	return Verdict{
+		Reason: UnknownMember, Cluster: observation.ClusterIDOf(c), Members: members, Final: true,
+		Message: refusalText(r, []string{fact}, append(steps, removeGoneSteps(members)...)...),
+	}
+}
+
+func awaitAgentStep(r Request) string {
+	return fmt.Sprintf("wait until the agent of this node has reported, within seconds of its start, and delete the node "+
+		"again: kubectl describe node %s (condition %s)", r.Node, observation.EtcdMemberCondition)
+}
+
+// removeGoneSteps returns the steps for members that are assigned to the node only by its name or
+// address.
+func removeGoneSteps(doubtful []v1alpha1.MemberID) (steps []string) {
+	for _, m := range doubtful {
+		steps = append(steps, fmt.Sprintf("if member %[1]s is not on this machine, but was on one that had its name "+
+			"or address before and is permanently gone: etcdctl member remove %[1]s", m))
+	}
+	return steps
 }
 
 func refuseClusterUnlabelled(id v1alpha1.ClusterID, members, doubtful []v1alpha1.MemberID, r Request) Verdict {
@@ -162,10 +197,6 @@ func refuseUnlabelled(content string, doubtful []v1alpha1.MemberID, r Request) V
 		fmt.Sprintf("or restore it yourself: kubectl label node %s %s=%s",
 			r.Node, observation.EtcdMemberLabel, observation.EtcdMemberLabelValue),
 	}
-	for _, m := range doubtful {
-		steps = append(steps, fmt.Sprintf("if member %[1]s is not on this machine, but was on one that had its name "+
-			"or address before "+
-			"and is permanently gone: etcdctl member remove %[1]s", m))
-	}
+	steps = append(steps, removeGoneSteps(doubtful)...)
 	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact}, steps...)}
 }
