@@ -163,7 +163,11 @@ func (b breakGlassChange) write(ctx context.Context, s *session, c client.Client
 		}
 		fmt.Fprintf(s.Out, "node %s: label %s removed\n", name, observation.EtcdMemberLabel)
 	}
-	if !b.andDelete {
+	switch {
+	case b.verdict.Reason == quorum.Deleting && !b.andDelete:
+		fmt.Fprintln(s.Out, "a drain that waits goes on by itself")
+		return nil
+	case !b.andDelete:
 		fmt.Fprintf(s.Out, "to delete it: kubectl delete node %s\n", name)
 		return nil
 	}
@@ -190,6 +194,9 @@ func patchMetadata(ctx context.Context, c client.Client, node *corev1.Node, meta
 // describeRemoval describes what a dry run of a deletion showed.
 func describeRemoval(r report.Removal) string {
 	switch {
+	case r.Reason == quorum.Deleting:
+		return fmt.Sprintf("Node %s is being deleted already, which needs no override. Its drain is decided on its own: "+
+			"if it waits, the event DrainRefused of the Node tells why.", r.Node)
 	case r.Answer == quorum.Yes:
 		return fmt.Sprintf("The deletion of node %s is allowed now: it needs no override.", r.Node)
 	case r.Reason == noAnswer:

@@ -51,3 +51,21 @@ func testBreakGlass(t *testing.T, f *changeFixture) {
 		})
 	}
 }
+
+// TestBreakGlassOfDeletedNode: the deletion was allowed, but the drain that follows may be refused
+// (docs/verdict.md, F87).
+func TestBreakGlassOfDeletedNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason quorum.Reason
+		want   string
+	}{
+		"being deleted": {quorum.Deleting, "Its drain is decided on its own"},
+		"allowed":       {quorum.QuorumKept, "is allowed now: it needs no override"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			removal := removalOf("n1", []string{quorum.ReasonText(c.reason, "")}, nil)
+			require.Equal(t, quorum.Yes, removal.Answer)
+			require.Contains(t, describeRemoval(removal), c.want)
+		})
+	}
+}
