@@ -190,8 +190,11 @@ type listedHolder struct {
 // whose own agents do not report it. An agent that found no member may be right; it then removes
 // the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
 // leader labels such a Node once for the members that are listed there.
+//
+// While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89).
 func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
-	if len(observation.Unlocated(c)) == 0 {
+	isConfirmed := len(observation.Confirmed(observation.Accepted(c))) > 0
+	if isConfirmed && len(observation.Unlocated(c)) == 0 {
 		return nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
 	all := []*v1alpha1.EtcdCluster{c}
@@ -202,7 +205,10 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 			continue
 		}
 		// AgentSilent is not set: one list is no reason for a label.
-		req := quorum.Request{Node: name, UID: node.UID, Addresses: observation.AddressesOf(node.Node)}
+		req := quorum.Request{Node: name, Addresses: observation.AddressesOf(node.Node)}
+		if isConfirmed { // Otherwise the member that a grant of this Node names may have left.
+			req.UID = node.UID
+		}
 		if v := quorum.DecideUnlabelled(all, req); !v.Allowed {
 			found = append(found, listedHolder{Node: node.Node, members: v.Members})
 		}

@@ -20,6 +20,41 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
+// TestListedHolders: two founders list a member at the address of a Node that does not announce it.
+func TestListedHolders(t *testing.T) {
+	const url = "https://10.0.0.2:2380"
+	listed := []v1alpha1.MemberStatus{
+		{ID: "a", Name: "a"}, {ID: "b", Name: "b", PeerURLs: []string{url}}, {ID: "c", Name: "c"},
+	}
+	for name, test := range map[string]struct {
+		list        []v1alpha1.MemberStatus
+		isConfirmed bool
+		want        int
+	}{
+		"confirmed":                  {listed, true, 1},
+		"F89 no list is confirmed":   {listed, false, 1},
+		"all members are located":    {slices.Delete(slices.Clone(listed), 1, 2), true, 0},
+		"the same, unconfirmed":      {slices.Delete(slices.Clone(listed), 1, 2), false, 0},
+		"no observer knows a member": {nil, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}
+			for id, node := range map[v1alpha1.MemberID]string{"a": "etcd-1", "c": "etcd-3"} {
+				uid := types.UID("uid of " + node)
+				c.Spec.Members = append(c.Spec.Members,
+					v1alpha1.Binding{MemberID: id, Node: node, NodeUID: uid, Basis: v1alpha1.BasisBootstrap})
+				c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{
+					Node: node, NodeUID: uid, LocalMember: id, Linearizable: test.isConfirmed, Members: test.list,
+				})
+			}
+			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-2", UID: "uid of etcd-2"}}
+			c.Spec.Grants = []v1alpha1.Grant{{Node: n.Name, NodeUID: n.UID, Members: []v1alpha1.MemberID{"left"}}}
+			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}}
+			require.Len(t, listedHolders(c, nodeIndex{"etcd-2": {Node: n}}), test.want)
+		})
+	}
+}
+
 func TestSharedProviderIDs(t *testing.T) {
 	index := nodeIndex{}
 	for name, id := range map[string]string{
