@@ -377,7 +377,10 @@ func TestRepeat(t *testing.T) {
 		"F62 no agent answers, a member may have been removed": {
 			cluster: func(c *quorumtest.Cluster) { c.Removed(2).Silent(0, 1, 2) },
 		},
-		"F62 no confirmed list":      {cluster: func(c *quorumtest.Cluster) { c.WithoutList(0, 1, 2) }},
+		"F62 no confirmed list": {cluster: func(c *quorumtest.Cluster) { c.WithoutList(0, 1, 2) }},
+		"F82 no confirmed list but that of the node's own agent": {
+			cluster: func(c *quorumtest.Cluster) { c.Basis(v1alpha1.BasisClaimed, 0).WithoutList(1, 2) },
+		},
 		"one confirmed list":         {cluster: func(c *quorumtest.Cluster) { c.WithoutList(0, 1) }, repeated: true},
 		"another Node UID":           {request: func(r *quorum.Request) { r.UID = "u1-again" }},
 		"grant for another Node":     {grant: func(g *v1alpha1.Grant) { g.NodeUID = "u2" }},

@@ -234,12 +234,12 @@ func (s Snapshot) hasRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 }
 
 // isSameMachine reports whether the machine of a grant, whose Node is gone, has registered this
-// Node under another name. An equal provider ID shows that, unless the hardware is another one.
-// With the same name, it shows nothing: k3s makes the ID from the name.
+// Node too. An equal provider ID shows that, unless the hardware is another one: k3s makes the ID
+// from the name.
 func (s Snapshot) isSameMachine(b v1alpha1.Binding, g v1alpha1.Grant) bool {
 	n := s.Nodes[b.Node]
 	isGone := s.Nodes[g.Node].UID != g.NodeUID
-	return isGone && b.Node != g.Node && n.UID == b.NodeUID && g.ProviderID != "" && n.ProviderID == g.ProviderID &&
+	return isGone && n.UID == b.NodeUID && g.ProviderID != "" && n.ProviderID == g.ProviderID &&
 		!observation.NewMachine(g.MachineID, g.SystemUUID).IsOther(n.Machine)
 }
 

@@ -139,6 +139,13 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		"F88 another name, the same machine in its cloud": {
 			change: provided("cloud:///1", "cloud:///1"), isLost: true,
 		},
+		"F88 another name, and another machine has its old name": {
+			change: func(c *quorumtest.Cluster) {
+				provided("cloud:///1", "cloud:///1")(c)
+				c.State(0, func(n *observation.NodeState) { n.UID, n.Machine = "u1-again", machine("n", "t") })
+			},
+			before: machine("m", "s"), isLost: true,
+		},
 		"another name, another machine in its cloud": {
 			change: provided("cloud:///1", "cloud:///2"), addresses: []string{"10.0.0.1"},
 		},
@@ -204,6 +211,10 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 	quorumtest.RequireAllowed(t, quorumtest.Voters(4).JoinedAgain(0, 3), quorumtest.Deletion(1))
 	unread := quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3).State(0, unread)
 	quorumtest.RequireRefused(t, unread, quorumtest.Deletion(1), "its node w1 could not be read")
+	earlier := quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3)
+	provided("cloud:///1", "cloud:///1")(earlier)
+	earlier.State(3, func(n *observation.NodeState) { n.UID = "u4-again" })
+	quorumtest.RequireRefused(t, earlier, quorumtest.Deletion(1), "its node w4 is gone; a different Node has the name now")
 	learner := quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3).Learner(3)
 	quorumtest.RequireRefused(t, learner, quorumtest.Deletion(1), "a learner; it counts as a voter")
 }

@@ -187,11 +187,14 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 			quorumtest.RequireRefused(t, unbound, quorumtest.Deletion(0), "its node w2")
 		})
 	}
-	// A corrupt member has to be repaired in any case.
-	corrupt := quorumtest.Voters(3).State(1, quorumtest.Rebooting).Everywhere(1, func(m *v1alpha1.MemberStatus) {
-		m.Alarms = []string{"CORRUPT"}
-	})
-	quorumtest.RequireRefused(t, corrupt, quorumtest.Deletion(0), "replace etcd2 (b)")
+	// A voter that is corrupt or has never started has to be repaired in any case.
+	for text, change := range map[string]func(*v1alpha1.MemberStatus){
+		"replace etcd2 (b)":                   func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} },
+		"it was added, but has never started": func(m *v1alpha1.MemberStatus) { m.Name, m.Healthy = "", false },
+	} {
+		broken := quorumtest.Voters(3).State(1, quorumtest.Rebooting).Everywhere(1, change)
+		quorumtest.RequireRefused(t, broken, quorumtest.Deletion(0), text)
+	}
 }
 
 // TestF81NewLearnerOnRebootedNode: a learner has just been added on a node that is being rebooted.
