@@ -132,10 +132,10 @@ func (e holdEvaluation) foreignMark() string {
 }
 
 // drainMark returns the drain that relies on the cordon of the hold, or why it is not known whether
-// there is one. It is empty if there is none.
+// there is one. It is empty if there is none. It must be called only for a node that is held.
 func (e holdEvaluation) drainMark() string {
 	switch {
-	case e.record.State != Held || e.record.Taint != "":
+	case e.record.Taint != "":
 	case e.facts.AwaitsGrants:
 		return "the EtcdClusters, which name drained nodes, have not been read"
 	case e.isDrained():

@@ -325,6 +325,7 @@ func TestDrainDuringHold(t *testing.T) {
 		"drain in this boot":  {node(held, cordoned), Facts{Drained: noon(), BootTime: booted}, WaitingForOthers, true},
 		"boot time not known": {node(held, cordoned), Facts{Drained: noon()}, WaitingForOthers, true},
 		"restarted since":     {node(held, cordoned), Facts{Drained: booted, BootTime: noon()}, NotHeld, false},
+		"drain as it booted":  {node(held, cordoned), Facts{Drained: booted, BootTime: booted}, WaitingForOthers, true},
 		"clock was ahead":     {node(early, cordoned), Facts{Drained: noon(), BootTime: booted}, WaitingForOthers, true},
 		"uncordoned":          {node(held), Facts{Drained: noon()}, NotHeld, false},
 		"cordon of kubectl":   {node(heldByTaint("key"), tainted("key"), cordoned), Facts{Drained: noon()}, NotHeld, false},

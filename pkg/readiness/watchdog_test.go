@@ -206,6 +206,7 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 		"overdue, held by taint":   {byTaint, holdLate, now, HoldOverdue, true, ""},
 		"no agent":                 {agentless, agentLate, now, HoldAgentMissing, false, "no agent"},
 		"label":                    {exempted, agentLate, now, HoldBehindOthers, false, ""},
+		"label, agent not late":    {exempted, agentLate - time.Second, now, HoldWaiting, false, ""},
 		"label, overdue":           {exempted, holdLate, now, HoldBehindOthers, false, ""},
 		"label, no agent":          {unseen, agentLate, now, HoldAgentMissing, false, label},
 		"label, overdue, no agent": {unseen, holdLate, now, HoldOverdue, false, label},
