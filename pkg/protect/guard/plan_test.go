@@ -277,6 +277,7 @@ func TestPresence(t *testing.T) {
 		"ended":                         {by(failed), Defective},
 		"ended, created shortly before": {by(failed, paced), Defective},
 		"ended, cordoned":               {by(failed, cordoned), Closed},
+		"no member is bound to it yet":  {by(newNode, podDeleted), ""},
 		"one voter":                     {by(oneVoter), ""},
 		"one voter, pod being deleted":  {by(oneVoter, podDeleted), ""},
 		"Node gone":                     {by(withoutNode), ""},

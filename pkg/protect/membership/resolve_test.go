@@ -192,6 +192,9 @@ func TestSelfProven(t *testing.T) {
 	require.Equal(t, quorumtest.IDs("c", "d"), membership.SelfProven(w.View), "proofs of other agents do not count")
 	w.InList(3, 2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} })
 	require.Equal(t, quorumtest.IDs("d"), membership.SelfProven(w.View))
+	late := quorumtest.Voters(3).Basis(v1alpha1.BasisJoined, 1, 2).Silent(0)
+	late.InList(2, 1, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} })
+	require.Equal(t, quorumtest.IDs("c"), membership.SelfProven(late.View), "F78 one of two late observers denies it")
 }
 
 // F12: a host that never comes back does not block deletions for good.
