@@ -101,6 +101,7 @@ func newFixture(t *testing.T) *fixture {
 	f.handler, err = New(Options{
 		Reviewer: fakeReviewer{labelled: answer(true), unlabelled: answer(false)},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
+			require.NotEmpty(t, name)
 			f.reads.Add(1)
 			if f.onRead != nil {
 				f.onRead()

@@ -220,6 +220,13 @@ func TestMachines(t *testing.T) {
 			cacheErr: errors.New("not synced"), decision: lost, allowed: true,
 			warning: "holdfast cannot list the nodes. " + unknown,
 		},
+		"F90 no cache, Machine that names its Node": {
+			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u"},"spec":{"providerID":"cloud:///1"},
+				"status":{"nodeRef":{"kind":"Node","name":"n1","uid":"uid-1"}}}`,
+			nodes: []corev1.Node{}, cacheErr: errors.New("not synced"), live: new(machineNode("n1", "cloud:///1")),
+			decision: lost, allowed: true,
+			warning: "holdfast cannot list the nodes. " + unknown,
+		},
 		"other kind": {
 			kind: "MachinePool", decision: lost, allowed: true,
 			warning: `this review is not about the deletion of a Machine or NodeClaim: the kind is "MachinePool" of group ` +
