@@ -45,6 +45,9 @@ func TestSubnetFile(t *testing.T) {
 		"cut in a word":  {host: text(strings.TrimSuffix(goodSubnet, "e\n")), presence: present, problem: "half-written"},
 		"no subnet":      {host: without("FLANNEL_SUBNET=10.244.1.1/24\n"), presence: present, problem: "FLANNEL_SUBNET"},
 		"invalid subnet": {host: without(".1/24"), presence: present, problem: "not a subnet"},
+		"invalid IPv6 subnet": {
+			host: text(goodSubnet + "FLANNEL_IPV6_SUBNET=fd00::1\n"), presence: present, problem: "FLANNEL_IPV6_SUBNET is",
+		},
 		"no MTU":         {host: without("145"), presence: present, problem: "FLANNEL_MTU"},
 		"link to itself": {host: text(hosttest.Loop), problem: "too many levels"},
 		"not a file":     {host: hosttest.Files{subnetFile + "/a": ""}, problem: "not a regular file"},
