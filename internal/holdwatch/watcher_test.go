@@ -3,6 +3,7 @@ package holdwatch
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,6 +39,7 @@ func TestWatcher(t *testing.T) {
 		{"overdue hold, kept", testOverdueKept},
 		{"overdue hold, released", testOverdueReleased},
 		{"overdue hold, drained", testOverdueDrained},
+		{"drained at the last moment", testDrainAtLastMoment},
 		{"stale cache", testStaleCache},
 		{"follower", testFollower},
 		{"wrong clocks", testWrongClocks},
@@ -161,6 +163,22 @@ func testOverdueDrained(t *testing.T, f *fixture) {
 	delete(drains, node.UID)
 	w.checkNodesTimes(2)
 	require.False(t, f.node("n1").Spec.Unschedulable)
+}
+
+// testDrainAtLastMoment: a drain is allowed after the leader has decided to end the hold.
+func testDrainAtLastMoment(t *testing.T, f *fixture) {
+	drains := map[types.UID]time.Time{}
+	node := f.createHeldNode("n1")
+	w := f.startLeader(0, releasing, func(o *Options) {
+		o.DrainedNodes = func(context.Context) (map[types.UID]time.Time, error) { return maps.Clone(drains), nil }
+		o.Nodes = interruptedReader{o.Nodes, func() { drains[node.UID] = time.Now() }}
+	})
+	w.checkNodesTimes(1)
+	require.Empty(t, drains, "the Node has not been read")
+	w.clockOffset += time.Hour
+	w.checkNodesTimes(1)
+	require.NotEmpty(t, drains)
+	require.True(t, f.node("n1").Spec.Unschedulable)
 }
 
 func testStaleCache(t *testing.T, f *fixture) {
