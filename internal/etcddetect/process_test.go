@@ -318,6 +318,11 @@ func TestDetectChroot(t *testing.T) {
 			require.True(t, *server.HasData)
 		})
 	}
+	root := hosttest.New(t, hosttest.Files{"/srv/jail/2/etcd.yml": "name: n1\n", "/srv/jail2/a": ""})
+	hosttest.AddProcess(t, root, 812, hosttest.Process{
+		Line: []string{"etcd", "--config-file=etcd.yml"}, Root: "/srv/jail", WorkDir: filepath.Join(root, "/srv/jail2"),
+	})
+	require.NotEmpty(t, detectOne(t, root).Problems, "the directory is beside the root, not in /2 below it")
 }
 
 func TestDetectUnreadableProcess(t *testing.T) {
