@@ -132,7 +132,7 @@ func (e holdEvaluation) foreignMark() string {
 }
 
 // drainMark returns the drain that relies on the cordon of the hold, or why it is not known whether
-// there is one. It is empty if there is none. It must be called only for a node that is held.
+// there is one. It is empty if there is none. It means nothing for a node that is not held.
 func (e holdEvaluation) drainMark() string {
 	switch {
 	case e.record.Taint != "":
