@@ -32,6 +32,8 @@ type nodeInputs struct {
 	// staleReason explains why the evidence is out of date. It is empty if the evidence is not.
 	staleReason string
 	known       protect.Inputs
+	// canBeMember reports whether an EtcdCluster can concern the Node.
+	canBeMember bool
 	// hasSPC reports whether there is an inventory. The inventory is nil until it is read.
 	hasSPC    bool
 	inventory *spc.Index
@@ -52,6 +54,9 @@ type nodeDecision struct {
 	// urgent is the hold only, rest is everything except the hold, and all is both.
 	urgent, rest, all nodepatch.Desired
 }
+
+// uncordons reports whether the decision opens the node.
+func (d nodeDecision) uncordons() bool { return d.hold.Unschedulable != nil && !*d.hold.Unschedulable }
 
 // decide combines the decisions into one description of the Node.
 func decide(in nodeInputs) (nodeDecision, error) {

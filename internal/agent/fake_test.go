@@ -57,6 +57,7 @@ func (b *brokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	reason := map[int]metav1.StatusReason{
 		http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests,
 		http.StatusInternalServerError: metav1.StatusReasonInternalError, http.StatusConflict: metav1.StatusReasonConflict,
+		http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
 	}[status]
 	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"broken by the test",`+
 		`"reason":%q,"code":%d}`, reason, status)

@@ -159,7 +159,8 @@ func start(t *testing.T, s testServer, name string, prepare func(*fixture)) *fix
 	ctx, cancel := context.WithCancel(t.Context())
 	f.agent, err = New(Config{
 		Node: name, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network: func(context.Context) readiness.Facts { f.mu.Lock(); defer f.mu.Unlock(); return f.facts },
+		Network:  func(context.Context) readiness.Facts { f.mu.Lock(); defer f.mu.Unlock(); return f.facts },
+		BootTime: func() time.Time { return time.Time{} },
 		AllowShutdown: func() error {
 			n, err := s.nodes.Get(ctx, name, metav1.GetOptions{})
 			f.shutdowns <- err == nil && n.Spec.Unschedulable

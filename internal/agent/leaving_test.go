@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // TestShutdownAnnouncement checks that the shutdown of a host with etcd is announced, also on a
@@ -76,4 +80,38 @@ func TestDrainOfHeldNode(t *testing.T) {
 			require.Equal(t, c.held, d.hold.Held, d.hold.Message)
 		})
 	}
+}
+
+// testUnseenDrain checks that the node stays held for a drain that was allowed a moment ago: the
+// watch of the EtcdClusters lacks its grant.
+func testUnseenDrain(t *testing.T, s testServer) {
+	s.applyCluster(t, "")
+	n := s.register(t, bornHeld("etcd-drained"))
+	f := start(t, s, n.Name, func(f *fixture) {
+		holdsMember(f)
+		f.transport.set(func(r *http.Request) int {
+			switch {
+			case !strings.HasSuffix(r.URL.Path, "/"+v1alpha1.Resource) || r.URL.Query().Get("watch") == "":
+				return 0
+			case r.URL.Query().Get("sendInitialEvents") != "":
+				return http.StatusUnprocessableEntity // The reflector lists instead.
+			}
+			<-r.Context().Done() // The watch delivers nothing.
+			return http.StatusInternalServerError
+		})
+	})
+	s.until(t, f.name, "held", hasReason(readiness.WaitingForCNI))
+	require.Eventually(t, func() bool {
+		_, isSynced := f.agent.clusters.all()
+		return isSynced
+	}, soon, time.Millisecond)
+	s.patchCluster(t, "", fmt.Sprintf(`{"spec":{"grants":[{"node":%q,"nodeUID":%q,"members":[%q],"user":"alice",
+		"reason":"Drain","time":"2126-05-01T12:00:00Z","drained":"2126-05-01T12:00:00Z"}]}}`, n.Name, n.UID, testMember))
+	f.host(func(f *fixture) { f.facts = openNetwork() })
+	s.until(t, f.name, "held for the drain", hasReason(readiness.WaitingForOthers))
+	require.True(t, s.get(t, f.name).Spec.Unschedulable)
+
+	s.patchCluster(t, "", `{"spec":{"grants":null}}`)
+	f.events.Notify()
+	s.until(t, f.name, "released", isFree)
 }

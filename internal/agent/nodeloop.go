@@ -206,6 +206,9 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	l.shutdownAllowed = l.shutdownAllowed && l.goingDown
 	in, scanned := l.gatherInputs(ctx, node, facts, began)
 	d, err := decide(in)
+	if err == nil && d.uncordons() && in.canBeMember {
+		d, err = l.decideFromLive(ctx, in)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -248,6 +251,7 @@ func (l *nodeLoop) gatherInputs(
 		l.logged.Changed("announcement", err.Error()) {
 		l.cfg.Log.WarnContext(ctx, "failed to parse the announcement on the Node; replacing it", "err", err)
 	}
+	in.canBeMember = canBeMember(node, scan)
 	if scanned && (in.known.ClustersKnown || !l.isWaitingForClusters(node, scan, now)) {
 		in.evidence = &scan
 	}
@@ -255,6 +259,18 @@ func (l *nodeLoop) gatherInputs(
 		in.inventory = l.cfg.Inventory()
 	}
 	return in, scanned
+}
+
+// decideFromLive decides with the EtcdClusters as they are now. The watch may lag behind the grant
+// of a drain, and the drain relies on the cordon. Only nodes that can have a member cost this
+// request.
+func (l *nodeLoop) decideFromLive(ctx context.Context, in nodeInputs) (nodeDecision, error) {
+	live, err := l.cfg.Clusters.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nodeDecision{}, fmt.Errorf("reading the EtcdClusters before the node is released: %w", err)
+	}
+	in.known.Clusters = live.Items // in the order of their names
+	return decide(in)
 }
 
 // isWaitingForClusters reports whether what an earlier agent wrote about etcd stays for a moment,
