@@ -193,7 +193,7 @@ type listedHolder struct {
 //
 // While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89).
 func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
-	isConfirmed := len(observation.Confirmed(observation.Accepted(c))) > 0
+	isConfirmed := len(observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))) > 0
 	if isConfirmed && len(observation.Unlocated(c)) == 0 {
 		return nil // The usual case. This avoids comparing the addresses of all nodes.
 	}

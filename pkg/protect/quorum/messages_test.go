@@ -57,6 +57,7 @@ func goldenVerdicts() map[string]quorum.Verdict {
 	verdicts["label missing, unidentified server"] = quorum.DecideUnlabelled(clusters, unknown)
 	joining := quorumtest.Voters(4).Unbound(3).RemovedFrom(1, 3).WithoutList(2)
 	joining.Cluster.Status.Observations = joining.Cluster.Status.Observations[:3]
+	joining.Cluster.Spec.Nonce = quorumtest.Nonce
 	verdicts["agent has not reported"] = quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{joining.Cluster},
 		quorum.Request{Node: "w4", UID: "u4", Addresses: []string{quorumtest.Address(3)}, AgentSilent: true})
 	addGoldenDrains(verdicts)

@@ -93,10 +93,12 @@ func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int)
 }
 
 // placingLists returns the lists that show which members may run at an address: the current ones,
-// or the last ones that the observers know. While etcd has no leader, no list is confirmed, and
-// a member that no Node announces would be on no list (docs/verdict.md, F89).
+// or the last ones that the observers know if no confirmed list answers the last probe request.
+// While etcd has no leader, no list is confirmed, and a member that no Node announces would be on
+// no list, or only on those that are older than it (docs/verdict.md, F89).
 func placingLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
-	if lists := currentLists(c); len(lists) > 0 {
+	isAnswer := func(o v1alpha1.Observation) bool { return observation.IsAnswer(o, []string{c.Spec.Nonce}) }
+	if lists := currentLists(c); slices.ContainsFunc(lists, isAnswer) {
 		return lists
 	}
 	return observation.Accepted(c)

@@ -82,6 +82,7 @@ func TestDecideUnlabelled(t *testing.T) {
 	agentless := func() *quorumtest.Cluster {
 		cluster := quorumtest.Voters(3).Unbound(1)
 		cluster.Cluster.Status.Observations = []v1alpha1.Observation{*cluster.Observer(0), *cluster.Observer(2)}
+		cluster.Cluster.Spec.Nonce = quorumtest.Nonce
 		return cluster
 	}
 	removed := func() *quorumtest.Cluster { return three().Emptied(0).Drained(0).Removed(0).Unbound(0) }
@@ -120,6 +121,9 @@ func TestDecideUnlabelled(t *testing.T) {
 		},
 		"F89 beside a confirmed list": {
 			agentless().Unconfirmed(0).RemovedFrom(1, 1), silent, nil, "",
+		},
+		"F89 beside an older confirmed list": {
+			agentless().Unconfirmed(0).RemovedFrom(1, 1).SilentAt(1), silent, quorumtest.IDs("b"), "node w1 lists it",
 		},
 		"agent silent, in no list":           {agentless().Removed(1), silent, nil, ""},
 		"agent silent, bound elsewhere":      {agentless().WithoutList(0).Rebound(0, 2), unreported(other), nil, ""},
