@@ -187,17 +187,26 @@ func (r Root) BootID() string {
 	return strings.TrimSpace(string(data))
 }
 
-// BootTime returns when the host booted, by its clock, or zero if that cannot be read.
+// BootTime returns when the first process of the host began, by its clock, or zero if that cannot
+// be read. The kernel may have booted before: a host can be a container, as in kind.
 func (r Root) BootTime() time.Time {
 	table, err := procfs.NewFS(r.Proc(""))
 	if err != nil {
 		return time.Time{}
 	}
-	stat, err := table.Stat()
-	if err != nil || stat.BootTime == 0 {
+	first, err := table.Proc(1)
+	if err != nil {
 		return time.Time{}
 	}
-	return time.Unix(int64(stat.BootTime), 0) //nolint:gosec // seconds since 1970
+	stat, err := first.Stat()
+	if err != nil {
+		return time.Time{}
+	}
+	seconds, err := stat.StartTime()
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(seconds * 1000))
 }
 
 // ReadFile returns the content of a small regular file. Its errors are of type *fs.PathError.
