@@ -193,10 +193,13 @@ type listedHolder struct {
 //
 // While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89).
 func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
-	isConfirmed := len(observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))) > 0
-	if isConfirmed && len(observation.Unlocated(c)) == 0 {
+	isUnlocated := func(m v1alpha1.MemberStatus) bool { return !observation.IsLocated(c, m.ID) }
+	if !slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
+		return slices.ContainsFunc(o.Members, isUnlocated)
+	}) {
 		return nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
+	isConfirmed := len(observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))) > 0
 	all := []*v1alpha1.EtcdCluster{c}
 	var found []listedHolder
 	for name, node := range index {
