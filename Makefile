@@ -143,6 +143,11 @@ ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 # go test starts packages in this order, so the longest come first. golangci-lint runs vet.
 SLOWEST := ./test/stress ./manifests ./internal/simulation
 
+# The decisions start no server, so these tests need no tools.
+.PHONY: unit
+unit: ## Run the tests of the decisions (pkg/): no servers, a minute from an empty build cache
+	go test -vet=off ./pkg/...
+
 .PHONY: test
 test: export HOLDFAST_ETCD = $(ETCD)
 test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
