@@ -138,7 +138,7 @@ func (r replica) newReviews() (*admission.Handler, error) {
 			pod := &corev1.Pod{}
 			return pod, r.manager.GetAPIReader().Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)
 		},
-		Nodes: r.store.CachedNodes, LiveNodes: r.store.LiveNodes,
+		Nodes:  r.store.CachedNodes,
 		Events: r.recorder, Log: r.log, Registerer: r.registry,
 	})
 }
@@ -167,9 +167,9 @@ func (r replica) addMachines(reviews *admission.Handler) (*machinehook.Controlle
 		ClusterAPI: r.clusterAPI, Karpenter: r.karpenter, Client: dynamicClient,
 		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
 		Cached:       machinehook.EtcdSource{Nodes: r.store.CachedNodes, Clusters: r.store.CachedClusters},
-		Live:         machinehook.EtcdSource{Nodes: r.store.LiveNodes, Clusters: r.store.LiveClusters},
-		Node:         r.liveNode,
-		Review:       reviews.ReviewMachine, Log: r.log,
+		LiveNodes:    r.store.LiveNodes, LiveClusters: r.store.LiveClusters,
+		Node:   r.liveNode,
+		Review: reviews.ReviewMachine, Log: r.log,
 		RecordEvent: r.recordEvent,
 	})
 	if err := r.manager.Add(onLeader(controller.Run)); err != nil {
@@ -197,6 +197,7 @@ func (r replica) addGuardPods(ctx context.Context) error {
 func (r replica) addHoldWatcher() error {
 	watcher, err := holdwatch.New(holdwatch.Options{
 		CachedNodes: r.store.CachedNodes, WaitForSync: r.store.WaitForSync, Nodes: r.core.Nodes(),
+		LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
 		DrainedNodes: func(ctx context.Context) (map[types.UID]time.Time, error) {
 			clusters, err := r.store.CachedClusters(ctx)
 			return protect.DrainedNodes(clusters), err

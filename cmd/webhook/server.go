@@ -17,7 +17,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -98,7 +97,7 @@ func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, err
 	m, err := manager.New(s.api, manager.Options{
 		Scheme:         objects,
 		Logger:         logr.FromSlogHandler(s.log.With("library", "controller-runtime").Handler()),
-		Cache:          cache.Options{DefaultTransform: trimmer.Trim, ReaderFailOnMissingInformer: true},
+		Cache:          trimmer.CacheOptions(),
 		LeaderElection: s.leaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: s.namespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: &s.leaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
 		GracefulShutdownTimeout: &grace,

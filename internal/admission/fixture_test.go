@@ -139,9 +139,6 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return nodes, f.cacheErr
 		},
-		LiveNodes: func(context.Context) ([]*corev1.Node, error) {
-			return []*corev1.Node{f.live}, f.cacheErr
-		},
 		Events: f.events, Log: slog.New(slog.NewJSONHandler(f.log, nil)), Registerer: f.registry,
 	})
 	require.NoError(t, err)
@@ -151,6 +148,11 @@ func newFixture(t *testing.T) *fixture {
 	t.Cleanup(server.Close)
 	f.url = server.URL
 	return f
+}
+
+// liveNodes is the list of a review of a machine.
+func (f *fixture) liveNodes(context.Context) ([]*corev1.Node, error) {
+	return []*corev1.Node{f.live}, f.cacheErr
 }
 
 // cachedNode returns a Node of the cache, for tests without a live Node of their own.

@@ -79,8 +79,8 @@ type Options struct {
 	Node func(ctx context.Context, name string) (*corev1.Node, error)
 	// Pod reads a pod from the API server, not from a cache.
 	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// Nodes lists all Nodes from a cache, LiveNodes from the API server. They are only read.
-	Nodes, LiveNodes func(ctx context.Context) ([]*corev1.Node, error)
+	// Nodes lists all Nodes from a cache. They are only read.
+	Nodes func(ctx context.Context) ([]*corev1.Node, error)
 	// Events records the answers on the Node. It must not block.
 	Events     record.EventRecorder
 	Log        *slog.Logger
@@ -91,15 +91,14 @@ type nodeLister func(ctx context.Context) ([]*corev1.Node, error)
 
 // A Handler serves the entries.
 type Handler struct {
-	reviewer  Reviewer
-	node      func(ctx context.Context, name string) (*corev1.Node, error)
-	pod       func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	nodes     nodeLister
-	liveNodes nodeLister
-	events    record.EventRecorder
-	log       *slog.Logger
-	metrics   metrics
-	intake    *intake
+	reviewer Reviewer
+	node     func(ctx context.Context, name string) (*corev1.Node, error)
+	pod      func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	nodes    nodeLister
+	events   record.EventRecorder
+	log      *slog.Logger
+	metrics  metrics
+	intake   *intake
 }
 
 // New returns a Handler.
@@ -109,7 +108,7 @@ func New(o Options) (*Handler, error) {
 		return nil, err
 	}
 	return &Handler{
-		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, nodes: o.Nodes, liveNodes: o.LiveNodes,
+		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, nodes: o.Nodes,
 		events: o.Events, log: o.Log, metrics: m, intake: newIntake(m.rejected),
 	}, nil
 }

@@ -57,15 +57,18 @@ func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
 
 // ReviewMachine decides whether the machine of a Machine or a NodeClaim may end that is being
 // deleted already, as if the user deleted its Nodes. It refuses if it cannot decide. The message
-// explains the answer. A refusal makes no event, because the caller asks again and again. This is
-// the last review before the machine ends, so it lists the Nodes of the API server: its kubelet may
-// have registered again.
-func (h *Handler) ReviewMachine(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string) {
+// explains the answer. A refusal makes no event, because the caller asks again and again.
+//
+// The list has at least the Nodes for which the object stands. This is the last review before the
+// machine ends, so they must come from the API server: its kubelet may have registered again.
+func (h *Handler) ReviewMachine(
+	ctx context.Context, m machine.Object, list func(context.Context) ([]*corev1.Node, error), user string,
+) (isAllowed bool, message string) {
 	began := time.Now()
 	e := h.machineEntry()
 	e.fallback = fallback{consequence: "The hook stays until this is resolved."}
 	e.decide = func(ctx context.Context, r *review) answer {
-		return h.decideNodesOf(ctx, r, h.liveNodes, e.fallback)
+		return h.decideNodesOf(ctx, r, list, e.fallback)
 	}
 	r := review{node: &corev1.Node{}, machine: &m, user: user, isLast: true}
 	a := h.decide(ctx, e, &r)

@@ -54,7 +54,7 @@ func TestReviewMachine(t *testing.T) {
 			if c.isDeleting {
 				f.live.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 			}
-			allowed, message := f.handler.ReviewMachine(t.Context(), object, "Cluster API")
+			allowed, message := f.handler.ReviewMachine(t.Context(), object, f.liveNodes, "Cluster API")
 			require.Equal(t, c.allowed, allowed)
 			require.Equal(t, c.message, message)
 		})
@@ -73,7 +73,7 @@ func TestReviewMachineOfNewNode(t *testing.T) {
 	f.decision = quorum.Decision{Reason: quorum.UnknownMember, Message: "two lists have a member at its address"}
 	allowed, message := f.handler.ReviewMachine(t.Context(), machine.Object{
 		Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1", Deleting: true,
-	}, "Cluster API")
+	}, f.liveNodes, "Cluster API")
 	require.False(t, allowed, message)
 }
 
@@ -101,7 +101,7 @@ func TestF65LastReview(t *testing.T) {
 			if test.allowed {
 				f.decision = quorum.Decision{Allowed: true, Reason: quorum.QuorumKept}
 			}
-			allowed, message := f.handler.ReviewMachine(t.Context(), object, "Cluster API")
+			allowed, message := f.handler.ReviewMachine(t.Context(), object, f.liveNodes, "Cluster API")
 			require.Equal(t, test.allowed, allowed, message)
 			require.NotContains(t, message, "so its deletion is allowed")
 			require.Len(t, f.requests, 1)
@@ -124,7 +124,7 @@ func TestF55MachineRegistersDuringReview(t *testing.T) {
 	}
 	allowed, message := f.handler.ReviewMachine(t.Context(), machine.Object{
 		Kind: machine.KindNodeClaim, Name: "m1", ProviderID: "cloud:///1",
-	}, "Karpenter")
+	}, f.liveNodes, "Karpenter")
 	require.False(t, allowed, message)
 	require.Contains(t, message, "1 of 3 would stay")
 	require.Len(t, f.requests, 2)
@@ -133,7 +133,7 @@ func TestF55MachineRegistersDuringReview(t *testing.T) {
 	f.requests, f.during = nil, func() { f.live = nil }
 	allowed, message = f.handler.ReviewMachine(t.Context(), machine.Object{
 		Kind: machine.KindNodeClaim, Name: "m1", ProviderID: "cloud:///1",
-	}, "Karpenter")
+	}, f.liveNodes, "Karpenter")
 	require.True(t, allowed, message)
 	require.Len(t, f.requests, 1)
 }
@@ -168,7 +168,7 @@ func TestF63NodeOfMachineUnreadable(t *testing.T) {
 			}
 			allowed, message := f.handler.ReviewMachine(ctx, machine.Object{
 				Kind: machine.KindNodeClaim, Name: "m1", ProviderID: "cloud:///1",
-			}, "Karpenter")
+			}, f.liveNodes, "Karpenter")
 			require.False(t, allowed, message)
 			if isReadable {
 				require.Contains(t, message, "1 of 3 would stay")

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -110,15 +112,26 @@ func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// LiveNodes lists all Nodes from the API server.
-func (s *Store) LiveNodes(ctx context.Context) ([]*corev1.Node, error) {
-	list := &corev1.NodeList{}
-	if err := s.reader.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing nodes: %w", err)
+// LiveNodes lists the Nodes of the API server for which isWanted returns true, or all if it is nil.
+// It reads them in pages, and trims them as a Trimmer does.
+func (s *Store) LiveNodes(ctx context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error) {
+	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		list := &corev1.NodeList{}
+		return list, s.reader.List(ctx, list, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
 	}
-	nodes := make([]*corev1.Node, len(list.Items))
-	for i := range list.Items {
-		nodes[i] = &list.Items[i]
+	trimmer := Trimmer{Departures: s.departures}
+	nodes, _, err := apiaccess.ListPages(ctx, page, func(object runtime.Object) (*corev1.Node, bool, error) {
+		node, ok := object.(*corev1.Node)
+		switch {
+		case !ok:
+			return nil, false, fmt.Errorf("the list has a %T", object)
+		case isWanted != nil && !isWanted(node):
+			return nil, false, nil
+		}
+		return trimmer.trimNode(node), true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	return nodes, nil
 }
@@ -225,7 +238,7 @@ func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v
 	}
 	nodes, err := s.CachedNodes(ctx)
 	if err != nil {
-		nodes, err = s.LiveNodes(ctx)
+		nodes, err = s.LiveNodes(ctx, nil)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)

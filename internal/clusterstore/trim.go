@@ -2,11 +2,16 @@ package clusterstore
 
 import (
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -27,24 +32,44 @@ type Trimmer struct {
 
 // Trim is a transform of the cache.
 func (t Trimmer) Trim(object any) (any, error) {
-	if o, ok := object.(client.Object); ok {
+	switch o := object.(type) {
+	case *corev1.Node:
+		return t.trimNode(o), nil
+	case client.Object:
 		o.SetManagedFields(nil)
 	}
-	n, ok := object.(*corev1.Node)
-	switch {
-	case !ok:
-		return object, nil
-	case !t.KeepMetadata && t.isOrdinary(n):
+	return object, nil
+}
+
+// trimNode returns the trimmed Node, which may be n itself.
+func (t Trimmer) trimNode(n *corev1.Node) *corev1.Node {
+	n.ManagedFields = nil
+	if !t.KeepMetadata && t.isOrdinary(n) {
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, CreationTimestamp: n.CreationTimestamp,
 			},
 			Spec:   corev1.NodeSpec{ProviderID: n.Spec.ProviderID},
 			Status: trimmedStatus(n, reportsOfEtcd(n)),
-		}, nil
+		}
 	}
 	n.Status = trimmedStatus(n, n.Status.Conditions)
-	return n, nil
+	return n
+}
+
+// CacheOptions returns the options of a cache that trims each object, and each page of a list
+// before it reads the next one.
+func (t Trimmer) CacheOptions() cache.Options {
+	return cache.Options{
+		DefaultTransform: t.Trim, NewInformer: t.newInformer, ReaderFailOnMissingInformer: true,
+	}
+}
+
+// newInformer returns an informer that trims its lists page by page.
+func (t Trimmer) newInformer(
+	source toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+) toolscache.SharedIndexInformer {
+	return toolscache.NewSharedIndexInformer(apiaccess.PagedLists(source, t.Trim), example, resync, indexers)
 }
 
 // isOrdinary reports whether no decision depends on the labels, annotations, taints and conditions

@@ -98,6 +98,17 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 	w.cache, w.elect = informers, func() { close(elected) }
 	o := Options{
 		CachedNodes: w.cachedNodes, WaitForSync: informers.WaitForCacheSync, Nodes: core.CoreV1().Nodes(),
+		LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) {
+			list, err := core.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			live := make([]*corev1.Node, len(list.Items))
+			for i := range list.Items {
+				live[i] = &list.Items[i]
+			}
+			return live, nil
+		},
 		DrainedNodes: func(context.Context) (map[types.UID]time.Time, error) { return nil, nil },
 		ConfigMaps:   core.CoreV1().ConfigMaps(namespace), Elected: elected,
 		Timeouts: readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},

@@ -104,13 +104,9 @@ func (w *Watcher) checkParameter(ctx context.Context, counts holdCounts, now tim
 func (w *Watcher) removeParameter(
 	ctx context.Context, parameter *corev1.ConfigMap, hold readiness.MassHold, now time.Time,
 ) error {
-	nodes, err := w.options.Nodes.List(ctx, metav1.ListOptions{})
+	live, err := w.options.LiveNodes(ctx)
 	if err != nil {
-		return fmt.Errorf("listing nodes to count holds without an agent: %w", err)
-	}
-	live := make([]*corev1.Node, len(nodes.Items))
-	for i := range nodes.Items {
-		live[i] = &nodes.Items[i]
+		return fmt.Errorf("counting holds without an agent: %w", err)
 	}
 	counts := w.countHolds(live, now)
 	hold.Nodes, hold.StuckCreated = counts.nodes, counts.stuck

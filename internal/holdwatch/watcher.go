@@ -31,9 +31,10 @@ const Parameter = "holdfast-born-held"
 
 // Options are the dependencies and settings of a Watcher. Only Now is optional.
 type Options struct {
-	// CachedNodes returns all Nodes, which are only read. WaitForSync waits until they are known.
-	CachedNodes func(ctx context.Context) ([]*corev1.Node, error)
-	WaitForSync func(ctx context.Context) bool
+	// CachedNodes and LiveNodes return all Nodes of a cache and of the API server, which are only
+	// read. WaitForSync waits until the cache is filled.
+	CachedNodes, LiveNodes func(ctx context.Context) ([]*corev1.Node, error)
+	WaitForSync            func(ctx context.Context) bool
 	// DrainedNodes returns when a drain of each Node was last allowed, by UID. It reads a cache.
 	DrainedNodes func(ctx context.Context) (map[types.UID]time.Time, error)
 	// Nodes and ConfigMaps are clients without a cache. ConfigMaps is for the namespace of the

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/pager"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
 
@@ -38,7 +38,11 @@ func nodeClaims() machineKind {
 }
 
 // parse returns what Holdfast reads of an object.
-func (k machineKind) parse(m *unstructured.Unstructured) (machine.Object, error) {
+func (k machineKind) parse(object runtime.Object) (machine.Object, error) {
+	m, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return machine.Object{}, fmt.Errorf("reading the %s: it is a %T", k.Kind, object)
+	}
 	raw, err := m.MarshalJSON()
 	if err != nil {
 		return machine.Object{}, fmt.Errorf("encoding the %s: %w", k.Kind, err)
@@ -71,18 +75,15 @@ func (c *Controller) Ending(ctx context.Context, g v1alpha1.Grant) string {
 		kinds = append(kinds, nodeClaims())
 	}
 	for _, kind := range kinds {
-		ending := ""
-		err := c.eachLive(ctx, kind, func(o machine.Object) {
+		ending, err := c.liveObjects(ctx, kind, func(o machine.Object) bool {
 			isOfGrant := o.ProviderID != "" && o.ProviderID == g.ProviderID
-			if o.IsEnding(hasNode) && (isOfGrant || o.Match(node, live.Spec.ProviderID) != "") {
-				ending = fmt.Sprintf("%s of node %s is being deleted", o, node)
-			}
+			return o.IsEnding(hasNode) && (isOfGrant || o.Match(node, live.Spec.ProviderID) != "")
 		})
 		switch {
 		case err != nil:
 			return c.unknownEnding(ctx, node, err)
-		case ending != "":
-			return ending
+		case len(ending) > 0:
+			return fmt.Sprintf("%s of node %s is being deleted", ending[0], node)
 		}
 	}
 	return ""
@@ -94,33 +95,27 @@ func (c *Controller) unknownEnding(ctx context.Context, node string, err error) 
 	return fmt.Sprintf("it is not known whether the machine of node %s is about to end", node)
 }
 
-// eachLive calls visit for each object of a kind that the API server has.
-func (c *Controller) eachLive(ctx context.Context, kind machineKind, visit func(machine.Object)) error {
+// liveObjects returns the objects of a kind that the API server has and for which isWanted returns
+// true.
+func (c *Controller) liveObjects(
+	ctx context.Context, kind machineKind, isWanted func(machine.Object) bool,
+) ([]machine.Object, error) {
 	resource, isServed, err := c.FindResource(ctx, kind.GroupKind, kind.versions)
 	switch {
 	case err != nil:
-		return fmt.Errorf("finding the kind %s: %w", kind.GroupKind, err)
+		return nil, fmt.Errorf("finding the kind %s: %w", kind.GroupKind, err)
 	case !isServed:
-		return nil
+		return nil, nil
 	}
 	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return c.Client.Resource(resource).List(ctx, o)
 	}
-	pages := pager.New(page)
-	pages.PageBufferSize = 1 // A page has up to 500 whole objects.
-	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		m, isMachine := object.(*unstructured.Unstructured)
-		if !isMachine {
-			return fmt.Errorf("the list has a %T", object)
-		}
-		parsed, err := kind.parse(m)
-		if err == nil {
-			visit(parsed)
-		}
-		return err
+	found, _, err := apiaccess.ListPages(ctx, page, func(object runtime.Object) (machine.Object, bool, error) {
+		parsed, err := kind.parse(object)
+		return parsed, err == nil && isWanted(parsed), err
 	})
 	if err != nil {
-		return fmt.Errorf("listing each %s: %w", kind.Kind, err)
+		return nil, fmt.Errorf("listing each %s: %w", kind.Kind, err)
 	}
-	return nil
+	return found, nil
 }

@@ -88,11 +88,13 @@ func (f *fixture) newController(t *testing.T) *machinehook.Controller {
 			defer f.mu.Unlock()
 			return f.cached, nil
 		}},
-		Live: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) {
+		LiveClusters: clusters,
+		LiveNodes: func(_ context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.live, f.liveErr
-		}},
+			isOther := func(n *corev1.Node) bool { return !isWanted(n) }
+			return slices.DeleteFunc(slices.Clone(f.live), isOther), f.liveErr
+		},
 		Node: func(_ context.Context, name string) (*corev1.Node, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -106,7 +108,9 @@ func (f *fixture) newController(t *testing.T) *machinehook.Controller {
 			}
 			return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
 		},
-		Review: func(_ context.Context, m machine.Object, user string) (bool, string) {
+		Review: func(
+			_ context.Context, m machine.Object, _ func(context.Context) ([]*corev1.Node, error), user string,
+		) (bool, string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.reviews = append(f.reviews, m.Name+" for "+user)

@@ -13,11 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
@@ -67,8 +68,7 @@ func (f *machineFollower) run(ctx context.Context) error {
 func (f *machineFollower) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	informer := dynamicinformer.NewFilteredDynamicInformer(
-		f.client, f.resource, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	informer := cache.NewSharedInformer(apiaccess.PagedLists(f.source(), f.trim), &unstructured.Unstructured{}, 0)
 	followed, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: f.update, UpdateFunc: func(_, object any) { f.update(object) }, DeleteFunc: f.remove,
 	})
@@ -81,7 +81,7 @@ func (f *machineFollower) follow(ctx context.Context) error {
 			"looking for another version", "kind", f.kind.String(), "version", f.followed().Version)
 		cancel()
 	}
-	err = errors.Join(err, informer.SetTransform(trim), informer.SetWatchErrorHandlerWithContext(handleError))
+	err = errors.Join(err, informer.SetTransform(f.trim), informer.SetWatchErrorHandlerWithContext(handleError))
 	if err != nil {
 		return fmt.Errorf("following each %s: %w", f.kind.Kind, err)
 	}
@@ -94,6 +94,17 @@ func (f *machineFollower) follow(ctx context.Context) error {
 	informing.Wait()
 	f.setKnown(false)
 	return nil
+}
+
+// source lists and watches the objects in all namespaces.
+func (f *machineFollower) source() cache.ListerWatcher {
+	objects := f.client.Resource(f.resource)
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return objects.List(ctx, o)
+		},
+		WatchFuncWithContext: objects.Watch,
+	}, f.client)
 }
 
 // findResource forgets all objects, and reports whether the API server serves the kind in a
@@ -137,51 +148,46 @@ func (f *machineFollower) setKnown(isKnown bool) {
 	f.changed.Notify()
 }
 
-// trim removes what is not read from an object before it is cached.
-func trim(object any) (any, error) {
+// A record is what the cache has of an object.
+type record struct {
+	// PartialObjectMetadata has the name, the UID and the version.
+	metav1.PartialObjectMetadata
+	parsed machine.Object
+	// err is why the object cannot be parsed.
+	err error
+}
+
+// trim is the transform of the cache. It returns a record of each object.
+func (f *machineFollower) trim(object any) (any, error) {
 	m, ok := object.(*unstructured.Unstructured)
 	if !ok {
-		return object, nil
+		return object, nil // client-go may trim an object twice.
 	}
-	m.SetManagedFields(nil)
-	for _, part := range []struct {
-		name string
-		kept []string
-	}{
-		{"spec", []string{"providerID"}},
-		{"status", []string{"nodeRef", "deletion", "conditions"}},
-	} {
-		if values, isMap := m.Object[part.name].(map[string]any); isMap {
-			for key := range values {
-				if !slices.Contains(part.kept, key) {
-					delete(values, key)
-				}
-			}
-		}
-	}
-	return m, nil
+	r := &record{}
+	r.Namespace, r.Name, r.UID, r.ResourceVersion = m.GetNamespace(), m.GetName(), m.GetUID(), m.GetResourceVersion()
+	r.parsed, r.err = f.kind.parse(m)
+	return r, nil
 }
 
 func (f *machineFollower) update(object any) {
-	m, ok := object.(*unstructured.Unstructured)
+	r, ok := object.(*record)
 	if !ok {
 		return
 	}
-	parsed, err := f.kind.parse(m)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := f.keyOf(m)
-	if err != nil {
+	key := f.keyOf(r)
+	if r.err != nil {
 		f.log.Error("failed to read an object; no hook changes until it can be read",
-			"kind", f.kind.Kind, "name", m.GetName(), "err", err)
+			"kind", f.kind.Kind, "name", r.Name, "err", r.err)
 		f.unread[key] = true
 		return
 	}
 	delete(f.unread, key)
 	before := f.objects[key]
-	f.objects[key] = parsed
-	before.ResourceVersion = parsed.ResourceVersion
-	if before != parsed {
+	f.objects[key] = r.parsed
+	before.ResourceVersion = r.parsed.ResourceVersion
+	if before != r.parsed {
 		f.changed.Notify()
 	}
 }
@@ -190,16 +196,16 @@ func (f *machineFollower) remove(object any) {
 	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = unknown.Obj
 	}
-	if m, ok := object.(*unstructured.Unstructured); ok {
+	if r, ok := object.(*record); ok {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		delete(f.objects, f.keyOf(m))
-		delete(f.unread, f.keyOf(m))
+		delete(f.objects, f.keyOf(r))
+		delete(f.unread, f.keyOf(r))
 	}
 }
 
-func (f *machineFollower) keyOf(m *unstructured.Unstructured) string {
-	return machine.Object{Kind: f.kind.Kind, Namespace: m.GetNamespace(), Name: m.GetName()}.String()
+func (f *machineFollower) keyOf(r *record) string {
+	return machine.Object{Kind: f.kind.Kind, Namespace: r.Namespace, Name: r.Name}.String()
 }
 
 // list returns the objects in the order of their names, and whether it is all of them.

@@ -14,12 +14,12 @@ import (
 func TestUnreadableObject(t *testing.T) {
 	f := newMachines(Options{Log: slog.New(slog.DiscardHandler)}, loop.NewSignal())
 	f.setKnown(true)
-	object := func(providerID any) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{
+	object := func(providerID any) *record {
+		return recordOf(t, f, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
 			"metadata": map[string]any{"name": "m", "namespace": "default", "uid": "1"},
 			"spec":     map[string]any{"providerID": providerID},
-		}}
+		}})
 	}
 	isKnown := func() bool { _, isKnown := f.list(); return isKnown }
 	f.update(object("aws:///a/i-1"))
@@ -31,4 +31,14 @@ func TestUnreadableObject(t *testing.T) {
 	f.update(object(int64(7)))
 	f.remove(object(int64(7)))
 	require.True(t, isKnown())
+}
+
+// recordOf returns the record of an object.
+func recordOf(t *testing.T, f *machineFollower, object *unstructured.Unstructured) *record {
+	t.Helper()
+	trimmed, err := f.trim(object)
+	require.NoError(t, err)
+	r, ok := trimmed.(*record)
+	require.True(t, ok)
+	return r
 }

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,7 +28,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 // Reasons of the events on Machines.
@@ -42,17 +40,11 @@ const (
 	// readTimeout limits what one step reads from the API server. It is far more than a list of all
 	// Machines takes.
 	readTimeout = 30 * time.Second
-	// reviewValidity is the longest time from the start of a review until the hook is removed. A
-	// review takes up to eight seconds. Later, another leader may have refused.
+	// reviewValidity is the longest time from the start of the read of the Nodes, on which a review
+	// rests, until the hook is removed. A review takes up to eight seconds. Later, another leader may
+	// have refused.
 	reviewValidity = 15 * time.Second
 )
-
-// An EtcdSource reads the Nodes and the EtcdClusters.
-type EtcdSource struct {
-	// Nodes lists all Nodes. They are only read.
-	Nodes    func(ctx context.Context) ([]*corev1.Node, error)
-	Clusters func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error)
-}
 
 // Options configure a Controller. All fields but the times are required.
 type Options struct {
@@ -63,17 +55,24 @@ type Options struct {
 	Client dynamic.Interface
 	// FindResource finds the version of a kind that the API server serves.
 	FindResource ResourceFinder
-	// Cached and Live are the cache and the API server.
-	Cached, Live EtcdSource
+	// Cached has all Nodes and EtcdClusters of the cache.
+	Cached EtcdSource
+	// LiveNodes lists the Nodes of the API server for which isWanted returns true.
+	LiveNodes func(ctx context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error)
+	// LiveClusters lists the EtcdClusters of the API server.
+	LiveClusters func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error)
 	// Node reads a Node from the API server.
 	Node func(ctx context.Context, name string) (*corev1.Node, error)
-	// Review decides whether the machine of a Machine may end. The user is recorded.
-	Review func(ctx context.Context, m machine.Object, user string) (isAllowed bool, message string)
+	// Review decides whether the machine of a Machine may end. list returns Nodes of the API server,
+	// at least those for which the Machine stands. The user is recorded.
+	Review func(
+		ctx context.Context, m machine.Object, list func(context.Context) ([]*corev1.Node, error), user string,
+	) (isAllowed bool, message string)
 	// RecordEvent records an event on a Machine.
 	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	Log         *slog.Logger
-	// Tick is the time between two rounds if nothing wakes the loop, and between two reviews of one
-	// Machine. Default 15 s.
+	// Tick is the time between two rounds if nothing wakes the loop, and the shortest time between two
+	// reviews of one Machine. Default 15 s.
 	Tick time.Duration
 	// Pause is the shortest time between two rounds. Default 1 s.
 	Pause time.Duration
@@ -87,8 +86,8 @@ type Controller struct {
 	logged loop.LogOnce
 	// machines are the Machines that are followed, nil if there are none.
 	machines *machineFollower
-	// reviewed is when each Machine that waits was last reviewed.
-	reviewed map[types.UID]time.Time
+	// reviewed has the last review of each Machine that waits.
+	reviewed map[types.UID]pastReview
 }
 
 // New returns a Controller.
@@ -99,7 +98,7 @@ func New(o Options) *Controller {
 	if o.Pause == 0 {
 		o.Pause = time.Second
 	}
-	c := &Controller{Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]time.Time{}}
+	c := &Controller{Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]pastReview{}}
 	if o.ClusterAPI {
 		c.machines = newMachines(o, c.wake)
 	}
@@ -135,33 +134,28 @@ func (c *Controller) reconcileAll(ctx context.Context) error {
 	if !isKnown {
 		return nil
 	}
-	etcd, err := c.Cached.etcdNodes(ctx)
+	cached, err := c.Cached.read(ctx)
 	if err != nil {
 		return err
 	}
 	c.forgetReviews(machines)
+	r, err := c.newRound(cached, machines)
+	if err != nil {
+		return err
+	}
 	var failed []error
-	for _, m := range machines {
-		switch machine.PlanHook(m, etcd.has(m)) {
-		case machine.HookKeep:
-		case machine.HookAdd:
-			_, err := c.patch(ctx, m, machine.HookValue)
-			failed = append(failed, err)
-		case machine.HookRemove:
-			failed = append(failed, c.removeUnneeded(ctx, m))
-		case machine.HookReview:
-			failed = append(failed, c.review(ctx, m, etcd.has(m)))
-		}
+	for _, s := range r.steps {
+		failed = append(failed, r.do(ctx, s))
 	}
 	return errors.Join(failed...)
 }
 
 // forgetReviews forgets the reviews of all other Machines.
 func (c *Controller) forgetReviews(machines []machine.Object) {
-	reviewed := map[types.UID]time.Time{}
+	reviewed := map[types.UID]pastReview{}
 	for _, m := range machines {
-		if at, ok := c.reviewed[m.UID]; ok {
-			reviewed[m.UID] = at
+		if past, ok := c.reviewed[m.UID]; ok {
+			reviewed[m.UID] = past
 		}
 	}
 	c.reviewed = reviewed
@@ -169,39 +163,39 @@ func (c *Controller) forgetReviews(machines []machine.Object) {
 
 // removeUnneeded removes the hook of a Machine that stands for no node with etcd, if the API server
 // confirms that.
-func (c *Controller) removeUnneeded(ctx context.Context, m machine.Object) error {
-	etcd, err := c.liveEtcdNodes(ctx)
-	if err != nil || etcd.has(m) {
-		return err
+func (r *round) removeUnneeded(ctx context.Context, m machine.Object) error {
+	live := r.readLive(ctx)
+	if live.err != nil || live.etcd.has(m) {
+		return live.err
 	}
-	_, err = c.patch(ctx, m, nil)
+	_, err := r.patch(ctx, m, nil)
 	return err
 }
 
 // review removes the hook of a Machine that waits for it, if a review allows the deletion of its
 // Node.
-func (c *Controller) review(ctx context.Context, m machine.Object, hasEtcd bool) error {
-	if at, ok := c.reviewed[m.UID]; ok && time.Since(at) < c.Tick {
-		return nil
+func (r *round) review(ctx context.Context, s step) error {
+	m, past := s.machine, r.reviewed[s.machine.UID]
+	next := pastReview{at: time.Now(), basis: s.basis, refusal: past.refusal, wait: r.Tick}
+	r.reviewed[m.UID] = next
+	live := r.readLive(ctx)
+	// The review reads the same cache, which may be old.
+	if !s.hasEtcd && (live.err != nil || live.etcd.has(m)) {
+		return live.err
 	}
-	c.reviewed[m.UID] = time.Now()
-	if !hasEtcd { // The review reads the same cache, which may be old.
-		if etcd, err := c.liveEtcdNodes(ctx); err != nil || etcd.has(m) {
-			return err
-		}
+	began := live.began
+	if live.err != nil {
+		began = time.Now() // The review explains that it cannot allow.
 	}
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, reviewValidity)
+	ctx, cancel := context.WithDeadline(ctx, began.Add(reviewValidity))
 	defer cancel()
-	isAllowed, message := c.Review(ctx, m, fmt.Sprintf("Cluster API (%s)", m))
-	about := &corev1.ObjectReference{
-		APIVersion: c.machines.followed().GroupVersion().String(), Kind: machine.KindMachine,
-		Namespace: m.Namespace, Name: m.Name, UID: m.UID,
-	}
+	list := func(context.Context) ([]*corev1.Node, error) { return live.nodes, live.err }
+	isAllowed, message := r.Review(ctx, m, list, fmt.Sprintf("Cluster API (%s)", m))
 	if !isAllowed {
-		if c.logged.Changed(string(m.UID), message) {
-			c.Log.WarnContext(ctx, "machine is kept by its hook", "machine", m.String(), "message", message)
-			c.RecordEvent(about, corev1.EventTypeWarning, refusedEvent, "the machine may not end: "+message)
+		r.reviewed[m.UID] = past.refused(next, message)
+		if message != past.refusal {
+			r.Log.WarnContext(ctx, "machine is kept by its hook", "machine", m.String(), "message", message)
+			r.RecordEvent(r.reference(m), corev1.EventTypeWarning, refusedEvent, "the machine may not end: "+message)
 		}
 		return nil
 	}
@@ -209,12 +203,21 @@ func (c *Controller) review(ctx context.Context, m machine.Object, hasEtcd bool)
 	if age := time.Since(began); age >= reviewValidity {
 		return fmt.Errorf("removing the hook of %s: the review is too old: %w", m, context.DeadlineExceeded)
 	}
-	if isWritten, err := c.patch(ctx, m, nil); !isWritten {
+	if isWritten, err := r.patch(ctx, m, nil); !isWritten {
 		return err // if it is nil, the next round reviews the newer version
 	}
-	c.logged.Changed(string(m.UID), "")
-	c.RecordEvent(about, corev1.EventTypeNormal, allowedEvent, "the machine may end: "+message)
+	next.refusal = ""
+	r.reviewed[m.UID] = next
+	r.RecordEvent(r.reference(m), corev1.EventTypeNormal, allowedEvent, "the machine may end: "+message)
 	return nil
+}
+
+// reference returns the Machine as the subject of an event.
+func (c *Controller) reference(m machine.Object) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: c.machines.followed().GroupVersion().String(), Kind: machine.KindMachine,
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID,
+	}
 }
 
 // patch writes the annotation, or removes it if the value is nil. The step was planned for one
@@ -237,46 +240,4 @@ func (c *Controller) patch(ctx context.Context, m machine.Object, value any) (is
 	}
 	c.Log.InfoContext(ctx, "changed the hook of a Machine", "machine", m.String(), "is_set", value != nil)
 	return true, nil
-}
-
-// liveEtcdNodes returns the Nodes that hold etcd as the API server has them.
-func (c *Controller) liveEtcdNodes(ctx context.Context) (etcdNodes, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return c.Live.etcdNodes(ctx)
-}
-
-// etcdNodes are the Nodes that hold etcd.
-type etcdNodes []*corev1.Node
-
-// etcdNodes returns the Nodes that have the label, or to which a member is bound: the label may be
-// missing for a moment, also on a Node that a machine with a member has registered again.
-func (s EtcdSource) etcdNodes(ctx context.Context) (etcdNodes, error) {
-	nodes, err := s.Nodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	clusters, err := s.Clusters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	bound := map[types.UID]bool{}
-	for _, c := range clusters {
-		for _, b := range c.Spec.Members {
-			bound[b.NodeUID] = true
-		}
-	}
-	var found etcdNodes
-	for _, n := range nodes {
-		mayHold := func(c *v1alpha1.EtcdCluster) bool { return observation.MayHoldMember(c, n) }
-		if observation.IsLabelled(n) || bound[n.UID] || slices.ContainsFunc(clusters, mayHold) {
-			found = append(found, n)
-		}
-	}
-	return found, nil
-}
-
-// has reports whether the Machine stands for one of the Nodes.
-func (nodes etcdNodes) has(m machine.Object) bool {
-	return slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return m.Match(n.Name, n.Spec.ProviderID) != "" })
 }

@@ -67,12 +67,12 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 		require.True(t, ok)
 		var body struct{ Metadata metav1.ObjectMeta }
 		require.NoError(t, json.Unmarshal(patch.GetPatch(), &body))
-		now, err := f.client.Tracker().Get(resource, "default", "m")
+		now, err := f.client.Tracker().Get(resource, "default", patch.GetName())
 		require.NoError(t, err)
 		m, err := meta.Accessor(now)
 		require.NoError(t, err)
 		if v := body.Metadata.ResourceVersion; v != "" && v != m.GetResourceVersion() {
-			return true, nil, apierrors.NewConflict(resource.GroupResource(), "m", nil)
+			return true, nil, apierrors.NewConflict(resource.GroupResource(), patch.GetName(), nil)
 		}
 		return false, nil, nil
 	})
@@ -82,16 +82,19 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return nil, nil }
 	f.Controller = New(Options{
 		ClusterAPI: true, Client: f.client, FindResource: find, Log: slog.New(slog.DiscardHandler),
-		Cached: EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil }},
-		Live:   EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.live, nil }},
-		Node:   func(context.Context, string) (*corev1.Node, error) { return staleNode(true), nil },
-		Review: func(context.Context, machine.Object, string) (bool, string) { return f.allowed, "" },
+		Cached:       EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil }},
+		LiveClusters: clusters,
+		LiveNodes:    func(context.Context, func(*corev1.Node) bool) ([]*corev1.Node, error) { return f.live, nil },
+		Node:         func(context.Context, string) (*corev1.Node, error) { return staleNode(true), nil },
+		Review: func(context.Context, machine.Object, func(context.Context) ([]*corev1.Node, error), string) (bool, string) {
+			return f.allowed, ""
+		},
 		RecordEvent: func(_ *corev1.ObjectReference, _, reason, _ string) {
 			f.events = append(f.events, reason)
 		},
 	})
 	require.True(t, f.machines.findResource(t.Context()))
-	f.machines.update(cached)
+	f.machines.update(recordOf(t, f.machines, cached))
 	f.machines.setKnown(true)
 	return f
 }
@@ -115,7 +118,9 @@ func TestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newStaleFixture(t, staleMachine("1", hooked), staleMachine("1", hooked))
 		f.Node = func(ctx context.Context, _ string) (*corev1.Node, error) { return nil, hanging(ctx) }
-		f.Live.Nodes = func(ctx context.Context) ([]*corev1.Node, error) { return nil, hanging(ctx) }
+		f.LiveNodes = func(ctx context.Context, _ func(*corev1.Node) bool) ([]*corev1.Node, error) {
+			return nil, hanging(ctx)
+		}
 		require.Equal(t, "it is not known whether the machine of node n is about to end",
 			f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
 		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
@@ -180,9 +185,11 @@ func TestF70OldReview(t *testing.T) {
 		f.cached = []*corev1.Node{staleNode(true)}
 		review := f.Review
 		f.allowed = true
-		f.Review = func(ctx context.Context, m machine.Object, user string) (bool, string) {
+		f.Review = func(
+			ctx context.Context, m machine.Object, list func(context.Context) ([]*corev1.Node, error), user string,
+		) (bool, string) {
 			<-ctx.Done()
-			return review(ctx, m, user)
+			return review(ctx, m, list, user)
 		}
 		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
 		require.True(t, f.isHooked(t))

@@ -269,8 +269,8 @@ func (r *simulatedReplica) newController(connection apiClient, store *clustersto
 	return machinehook.New(machinehook.Options{
 		ClusterAPI: r.sim.machines.kind == machine.KindMachine, Karpenter: r.sim.machines.kind == machine.KindNodeClaim,
 		Client: dynamicClient{r: r}, FindResource: find,
-		Cached: machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
-		Live:   machinehook.EtcdSource{Nodes: store.LiveNodes, Clusters: store.LiveClusters},
+		Cached:    machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
+		LiveNodes: store.LiveNodes, LiveClusters: store.LiveClusters,
 		Node:   connection.node,
 		Review: r.reviewMachine, RecordEvent: func(*corev1.ObjectReference, string, string, string) {},
 		Log: r.sim.logger(r.number),
@@ -279,7 +279,9 @@ func (r *simulatedReplica) newController(connection apiClient, store *clustersto
 
 // reviewMachine lets the handler review a Machine that waits for its hook. The driver decides when
 // the review begins.
-func (r *simulatedReplica) reviewMachine(ctx context.Context, m machine.Object, user string) (bool, string) {
+func (r *simulatedReplica) reviewMachine(
+	ctx context.Context, m machine.Object, list func(context.Context) ([]*corev1.Node, error), user string,
+) (bool, string) {
 	var review *simulatedReview
 	begin := &apiCall{replica: r, what: "begin the review of " + m.String(), isInternal: true}
 	begin.do = func() error {
@@ -290,7 +292,7 @@ func (r *simulatedReplica) reviewMachine(ctx context.Context, m machine.Object, 
 		return false, fmt.Sprint("there is no review: ", err)
 	}
 	defer review.done.Store(true)
-	allowed, message := r.handler.ReviewMachine(context.WithValue(ctx, reviewContextKey{}, review), m, user)
+	allowed, message := r.handler.ReviewMachine(context.WithValue(ctx, reviewContextKey{}, review), m, list, user)
 	review.answer = hookAnswer(allowed, message)
 	return allowed, message
 }

@@ -94,8 +94,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	r.handler, err = admission.New(admission.Options{
 		Reviewer: reviewer,
 		Node:     connection.node, Pod: connection.pod,
-		Nodes: store.CachedNodes, LiveNodes: store.LiveNodes,
-		Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
+		Nodes: store.CachedNodes, Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})
 	if err == nil {
 		err = r.handler.Mount(r.mux)

@@ -1,0 +1,155 @@
+package machinehook
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// sharedTime is the longest time from the start of a live read until a review begins that uses it.
+// The removal of the hook, up to reviewValidity after that start, must be possible too.
+const sharedTime = 5 * time.Second
+
+// An EtcdSource reads the Nodes and the EtcdClusters.
+type EtcdSource struct {
+	// Nodes lists Nodes. They are only read.
+	Nodes    func(ctx context.Context) ([]*corev1.Node, error)
+	Clusters func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error)
+}
+
+// An etcdState has Nodes and all EtcdClusters.
+type etcdState struct {
+	nodes    []*corev1.Node
+	clusters []*v1alpha1.EtcdCluster
+	// etcd are those of the Nodes that hold etcd.
+	etcd etcdNodes
+}
+
+// read reads the Nodes first: a member that is bound in between counts.
+func (s EtcdSource) read(ctx context.Context) (etcdState, error) {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return etcdState{}, err
+	}
+	clusters, err := s.Clusters(ctx)
+	return etcdState{nodes: nodes, clusters: clusters, etcd: holdersOf(nodes, clusters)}, err
+}
+
+// etcdNodes are Nodes that hold etcd.
+type etcdNodes []*corev1.Node
+
+// holdersOf returns the Nodes that have the label, or to which a member is bound: the label may be
+// missing for a moment, also on a Node that a machine with a member has registered again.
+func holdersOf(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) etcdNodes {
+	bound := map[types.UID]bool{}
+	for _, c := range clusters {
+		for _, b := range c.Spec.Members {
+			bound[b.NodeUID] = true
+		}
+	}
+	var found etcdNodes
+	for _, n := range nodes {
+		mayHold := func(c *v1alpha1.EtcdCluster) bool { return observation.MayHoldMember(c, n) }
+		if observation.IsLabelled(n) || bound[n.UID] || slices.ContainsFunc(clusters, mayHold) {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// has reports whether the Machine stands for one of the Nodes.
+func (nodes etcdNodes) has(m machine.Object) bool {
+	return slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return standsFor(m, n) })
+}
+
+func standsFor(m machine.Object, n *corev1.Node) bool {
+	return m.Match(n.Name, n.Spec.ProviderID) != ""
+}
+
+// A round makes the steps that are due at one time.
+type round struct {
+	*Controller
+	steps []step
+	live  liveRead
+}
+
+// A step is what is to be done about one Machine.
+type step struct {
+	kind    machine.HookStep
+	machine machine.Object
+	// hasEtcd means that the Machine stands for a node with etcd, according to the cache.
+	hasEtcd bool
+	// basis is that of a review.
+	basis basis
+}
+
+// A liveRead has the Nodes of the API server for which the Machines of a round stand.
+type liveRead struct {
+	etcdState
+	began time.Time
+	err   error
+}
+
+// newRound plans the steps. Reviews come last, because they take seconds.
+func (c *Controller) newRound(cached etcdState, machines []machine.Object) (*round, error) {
+	clusters, err := identify(cached.clusters)
+	if err != nil {
+		return nil, err
+	}
+	r := &round{Controller: c}
+	for _, m := range machines {
+		s := step{machine: m, hasEtcd: cached.etcd.has(m)}
+		s.kind = machine.PlanHook(m, s.hasEtcd)
+		if s.kind == machine.HookReview {
+			s.basis = newBasis(m, cached.nodes, clusters)
+		}
+		isDue := s.kind != machine.HookReview || c.reviewed[m.UID].isFollowedBy(s.basis, c.Tick)
+		if s.kind != machine.HookKeep && isDue {
+			r.steps = append(r.steps, s)
+		}
+	}
+	slices.SortStableFunc(r.steps, func(a, b step) int { return int(a.kind) - int(b.kind) })
+	return r, nil
+}
+
+// do makes one step.
+func (r *round) do(ctx context.Context, s step) (err error) {
+	switch s.kind {
+	case machine.HookKeep:
+	case machine.HookAdd:
+		_, err = r.patch(ctx, s.machine, machine.HookValue)
+	case machine.HookRemove:
+		err = r.removeUnneeded(ctx, s.machine)
+	case machine.HookReview:
+		err = r.review(ctx, s)
+	}
+	return err
+}
+
+// readLive reads the Nodes of the API server for which the Machines of the round stand. The steps
+// share a read that is young enough. Its error is that of all further steps of the round.
+func (r *round) readLive(ctx context.Context) liveRead {
+	if r.live.err != nil || time.Since(r.live.began) < sharedTime {
+		return r.live
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	r.live.began = time.Now()
+	source := EtcdSource{Clusters: r.LiveClusters, Nodes: func(ctx context.Context) ([]*corev1.Node, error) {
+		return r.LiveNodes(ctx, r.isConcerned)
+	}}
+	r.live.etcdState, r.live.err = source.read(ctx)
+	return r.live
+}
+
+// isConcerned reports whether a Machine of the round stands for the Node.
+func (r *round) isConcerned(n *corev1.Node) bool {
+	return slices.ContainsFunc(r.steps, func(s step) bool { return standsFor(s.machine, n) })
+}

@@ -1,0 +1,209 @@
+package machinehook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
+)
+
+// A waitingFixture has Machines that wait for their hooks, and one Node each.
+type waitingFixture struct {
+	*staleFixture
+	clusters []*v1alpha1.EtcdCluster
+	// reads is the number of live lists of Nodes, readErr their error, and listed the number of Nodes
+	// in the last one.
+	reads, listed int
+	readErr       error
+	// reviewed has when each review began, by Machine.
+	reviewed map[string][]time.Duration
+	message  string
+	// reviewTime is how long a review takes.
+	reviewTime time.Duration
+}
+
+func newWaitingFixture(t *testing.T, machines int) *waitingFixture {
+	t.Helper()
+	waiting := func(i int) *unstructured.Unstructured {
+		return staleMachine("1", func(m *unstructured.Unstructured) {
+			hooked(m)
+			deleting(m)
+			m.SetName(fmt.Sprint("m", i))
+			m.SetUID(types.UID(fmt.Sprint("m", i)))
+			m.Object["spec"] = map[string]any{"providerID": fmt.Sprint("cloud:///n", i)}
+			require.NoError(t, unstructured.SetNestedField(m.Object, "2026-11-22T00:00:00Z",
+				"status", "deletion", "waitForPreTerminateHookStartTime"))
+		})
+	}
+	f := &waitingFixture{
+		staleFixture: newStaleFixture(t, waiting(0), waiting(0)), reviewed: map[string][]time.Duration{},
+		message: "refused",
+	}
+	for i := range machines {
+		f.machines.update(recordOf(t, f.machines, waiting(i)))
+		n := staleNode(true)
+		n.Name, n.UID, n.Spec.ProviderID = fmt.Sprint("n", i), types.UID(fmt.Sprint("n", i)), fmt.Sprint("cloud:///n", i)
+		f.cached = append(f.cached, n)
+	}
+	f.live = append(f.live, f.cached...)
+	for i := range 100 {
+		f.live = append(f.live, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("worker-", i)}})
+	}
+	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return f.clusters, nil }
+	f.Cached.Clusters, f.LiveClusters = clusters, clusters
+	f.LiveNodes = func(_ context.Context, isWanted func(*corev1.Node) bool) (found []*corev1.Node, err error) {
+		f.reads++
+		for _, n := range f.live {
+			if isWanted(n) {
+				found = append(found, n)
+			}
+		}
+		f.listed = len(found)
+		return found, f.readErr
+	}
+	began := time.Now()
+	f.Review = func(
+		ctx context.Context, m machine.Object, list func(context.Context) ([]*corev1.Node, error), _ string,
+	) (bool, string) {
+		f.reviewed[m.Name] = append(f.reviewed[m.Name], time.Since(began))
+		<-time.After(f.reviewTime)
+		if _, err := list(ctx); err != nil {
+			return false, err.Error()
+		}
+		return f.allowed, f.message
+	}
+	return f
+}
+
+// TestSharedRead: one list of Nodes serves all Machines that wait, and has only their Nodes.
+func TestSharedRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		reviewTime time.Duration
+		readErr    error
+		reads      int
+	}{
+		"fast reviews":     {reads: 1},
+		"a list fails":     {readErr: errors.New("timeout"), reads: 1},
+		"slow reviews":     {reviewTime: time.Second, reads: 4},
+		"reviews time out": {reviewTime: 8 * time.Second, reads: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newWaitingFixture(t, 20)
+				f.reviewTime, f.readErr = c.reviewTime, c.readErr
+				require.NoError(t, f.reconcileAll(t.Context()))
+				require.Equal(t, c.reads, f.reads)
+				require.Len(t, f.reviewed, 20)
+				require.Equal(t, 20, f.listed, "ordinary Nodes are not kept")
+				require.Len(t, f.events, 20)
+			})
+		})
+	}
+}
+
+// TestSharedReadIsTooOld: a review that allows does not remove the hook if its list of Nodes is too
+// old.
+func TestSharedReadIsTooOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newWaitingFixture(t, 2)
+		f.allowed, f.reviewTime = true, sharedTime-time.Millisecond
+		f.Tick = time.Hour
+		review := f.Review
+		f.Review = func(
+			ctx context.Context, m machine.Object, list func(context.Context) ([]*corev1.Node, error), user string,
+		) (bool, string) {
+			if m.Name == "m1" {
+				f.reviewTime = reviewValidity - sharedTime + time.Millisecond
+			}
+			return review(ctx, m, list, user)
+		}
+		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
+		require.Equal(t, 1, f.reads)
+		require.Len(t, f.reviewed, 2)
+	})
+}
+
+// TestBackoff: a Machine is reviewed less and less often while its refusal and what it depends on
+// stay the same.
+func TestBackoff(t *testing.T) {
+	cluster := func() *v1alpha1.EtcdCluster {
+		return &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{UID: "c"}}
+	}
+	for name, c := range map[string]struct {
+		// change is made at 100 s.
+		change func(*testing.T, *waitingFixture)
+		want   []int // seconds
+	}{
+		"nothing changes": {want: []int{0, 15, 45, 105, 225, 345, 465}},
+		"the text changes": {
+			change: func(_ *testing.T, f *waitingFixture) { f.message = "refused for another reason" },
+			want:   []int{0, 15, 45, 105, 120, 150, 210, 330, 450},
+		},
+		"its Node changes, such as with break-glass": {
+			change: func(_ *testing.T, f *waitingFixture) {
+				f.cached[0] = f.cached[0].DeepCopy()
+				f.cached[0].ResourceVersion = "2"
+			},
+			want: []int{0, 15, 45, 100, 115, 145, 205, 325, 445},
+		},
+		"another Node changes": {
+			change: func(_ *testing.T, f *waitingFixture) {
+				f.cached = append(f.cached, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
+			},
+			want: []int{0, 15, 45, 105, 225, 345, 465},
+		},
+		"a member is healthy again": {
+			change: func(_ *testing.T, f *waitingFixture) {
+				f.clusters = []*v1alpha1.EtcdCluster{cluster()}
+				f.clusters[0].Status.Healthy = new(int32(3))
+			},
+			want: []int{0, 15, 45, 100, 115, 145, 205, 325, 445},
+		},
+		"an observation is written": {
+			change: func(_ *testing.T, f *waitingFixture) {
+				f.clusters = []*v1alpha1.EtcdCluster{cluster()}
+				f.clusters[0].Status.Observations = []v1alpha1.Observation{{Node: "n0"}}
+			},
+			want: []int{0, 15, 45, 105, 225, 345, 465},
+		},
+		"the Machine changes": {
+			change: func(t *testing.T, f *waitingFixture) {
+				all, _ := f.machines.list()
+				require.Len(t, all, 1)
+				all[0].Node = "n0"
+				f.machines.objects[all[0].String()] = all[0]
+			},
+			want: []int{0, 15, 45, 100, 115, 145, 205, 325, 445},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newWaitingFixture(t, 1)
+				f.clusters = []*v1alpha1.EtcdCluster{cluster()}
+				for second := range 500 {
+					if second == 100 && c.change != nil {
+						c.change(t, f)
+					}
+					require.NoError(t, f.reconcileAll(t.Context()))
+					<-time.After(time.Second)
+				}
+				var got []int
+				for _, at := range f.reviewed["m0"] {
+					got = append(got, int(at/time.Second))
+				}
+				require.Equal(t, c.want, got)
+			})
+		})
+	}
+}
