@@ -21,47 +21,50 @@ type cgroupOwner struct {
 // CgroupPodRuntimeRoot).
 const talosGroup = "podruntime"
 
-// add reads the path of one cgroup. The innermost name decides: a node of a test cluster is
-// itself a container, or a pod, with units and pods of its own inside. A static pod within a pod is
-// not the host's, unless the agent is within that pod too.
+// add reads the path of one cgroup. What is below a pod stays the pod's, whatever its name: a pod
+// may be able to create cgroups, with any names. So the outermost pod decides, and a pod in one
+// hierarchy decides for all.
+//
+// Otherwise the innermost name decides. A node of a test cluster is itself a container, or a pod,
+// with units and pods of its own inside. What is around the agent's own environment does not count.
 //
 // own is the agent's own cgroup in the same hierarchy, or "" if it is not known. If the agent has a
-// cgroup namespace of its own, own is "/", and no path names the pods around the agent.
+// cgroup namespace of its own, own is "/", and no path names what is around the agent. If own is not
+// known, any of the pods may be around the agent, and the innermost name decides.
 func (o *cgroupOwner) add(cgroup, own string) {
 	var owner cgroupOwner
-	names := strings.Split(cgroup, "/")
-	outside, inPod := sharedNames(names, own), false
+	names := namesInside(strings.Split(cgroup, "/"), strings.Split(own, "/"))
+	inPod := false
 	for i, name := range names {
 		switch {
 		case strings.Contains(name, "kubepods"), podUID(name) != "":
 			uid := podUID(name)
-			owner = cgroupOwner{pod: true, static: !inPod && isStaticUID(uid)}
-			inPod = inPod || (uid != "" && i >= outside)
+			owner = cgroupOwner{pod: true, static: owner.static || !inPod && isStaticUID(uid)}
+			inPod = inPod || (uid != "" && own != "")
 		case isContainerGroup(name), name == "etcd" && i > 0 && names[i-1] == talosGroup:
 			owner = cgroupOwner{container: true, pod: owner.pod, static: owner.static}
-		case strings.HasSuffix(name, ".service") && !isRuntimeUnit(name):
+		case strings.HasSuffix(name, ".service") && !isRuntimeUnit(name) && (!owner.pod || own == ""):
 			owner = cgroupOwner{units: append(owner.units, name)}
 		}
 	}
-	if owner.units != nil || owner.container || owner.pod {
+	if owner.pod || !o.pod && (owner.units != nil || owner.container) {
 		*o = owner
 	}
 }
 
-// sharedNames returns how many names at the beginning of a cgroup's path are also those of the
-// agent's own cgroup: all of them if that is not known.
-func sharedNames(names []string, own string) int {
-	if own == "" {
-		return len(names)
-	}
-	shared := 0
-	for _, name := range strings.Split(own, "/") {
-		if shared == len(names) || names[shared] != name {
+// namesInside returns the names of a cgroup's path below the innermost container or pod that is
+// around the agent too.
+func namesInside(names, own []string) []string {
+	inside := 0
+	for i := range min(len(names), len(own)) {
+		if names[i] != own[i] {
 			break
 		}
-		shared++
+		if podUID(names[i]) != "" || isContainerGroup(names[i]) {
+			inside = i + 1
+		}
 	}
-	return shared
+	return names[inside:]
 }
 
 // unit returns the innermost unit, or "" if the process is in none.

@@ -85,6 +85,35 @@ func TestOrdinaryPod(t *testing.T) {
 	}
 }
 
+// A container that may write its cgroups can run systemd, or name a cgroup as a unit of the host.
+func TestOrdinaryPodWithUnits(t *testing.T) {
+	const evil = "/containers/c1/evil/"
+	for name, inner := range map[string]string{
+		"no unit": "", "unit": "/system.slice/etcd.service", "unit of the host": "/etcd.service", "any unit": "/x.service",
+		"static pod": "/kubepods/pod0123456789abcdef0123456789abcdef/system.slice/etcd.service",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				"/containers/c1/data/member/wal/0.wal": "x", evil + "ca.pem": "x", evil + "cert.pem": "x", evil + "key.pem": "x",
+				unitFile: service("ExecStart=/usr/local/bin/etcd --data-dir=/var/lib/etcd"),
+			})
+			hosttest.AddProcess(t, root, 812, hosttest.Process{
+				Line: []string{
+					"etcd", "--data-dir=/data", "--listen-client-urls=https://10.9.9.9:2379",
+					"--cert-file=/evil/cert.pem", "--key-file=/evil/key.pem", "--trusted-ca-file=/evil/ca.pem",
+				},
+				Root: "/containers/c1", Cgroup: podCgroup("besteffort", hosttest.PodUID) + inner,
+			})
+			findings := detect(t, root)
+			require.Empty(t, findings.Unknown)
+			for _, found := range findings.Found {
+				require.Zero(t, found.PID, "%+v", found)
+			}
+			require.Contains(t, strings.Join(findings.Notes, "\n"), ordinaryPod)
+		})
+	}
+}
+
 // A volume of a pod, and the files of its container, have a path of the host too. A pod can make
 // that path with a link.
 func TestOrdinaryPodNamesItsOwnFiles(t *testing.T) {
