@@ -249,7 +249,7 @@ func (l *Leader) reportSharedIDs(c *v1alpha1.EtcdCluster, index nodeIndex, s *cl
 	}
 	l.Log.Warn("nodes with members share provider IDs with other nodes", "etcd_cluster", c.Name, "shared", text)
 	l.recordEvent(c, corev1.EventTypeWarning, "ProviderIDShared", text+"; an autoscaler may end the machine of either "+
-		"without regard to annotations: register each node again with the ID of its own machine")
+		"without regard to annotations: keep both out of its node groups, and give new machines an ID of their own")
 }
 
 // sharedProviderIDs describes, sorted, the provider IDs of bound Nodes that other Nodes have too.

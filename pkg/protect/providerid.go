@@ -21,12 +21,14 @@ const (
 // A pool is a label of Nodes whose machines an autoscaler manages.
 type pool struct {
 	label string
-	// prefix begins the provider IDs of these machines. It is empty if it depends on the provider.
+	// prefix begins the provider IDs of the cloud that made the label. It is empty if it depends on
+	// the provider.
 	prefix string
 }
 
 // pools returns the labels that show an autoscaler with certainty. The prefixes are those that
-// cluster-autoscaler compares.
+// cluster-autoscaler compares. The label does not prove the cloud: Google Distributed Cloud has
+// GKE's label on machines with baremetal:// IDs.
 func pools() []pool {
 	return []pool{
 		{"cloud.google.com/gke-nodepool", "gce://"},
@@ -57,9 +59,10 @@ func providerIDProblem(in Inputs) string {
 		case id == "":
 			return fmt.Sprintf("spec.providerID is empty on a node with the label %s%s; set it with the cloud controller "+
 				"manager or the kubelet's --provider-id", p.label, effect)
-		case !strings.HasPrefix(id, p.prefix), strings.ContainsAny(id, " \t\r\n"):
-			return fmt.Sprintf("spec.providerID is %q on a node with the label %s, and is no ID of its cloud%s; register the "+
-				"node again with the right ID", observation.Clip(id), p.label, effect)
+		case !p.mayFind(id):
+			return fmt.Sprintf("spec.providerID is %q on a node with the label %s, and is no ID of a machine%s; keep the "+
+				"machine out of the autoscaler's node groups, and give new machines the right ID: the ID of a Node cannot be "+
+				"changed", observation.Clip(id), p.label, effect)
 		}
 	}
 	if in.ProviderID == "" && hasTaint(cloudUninitialized) {
@@ -67,4 +70,22 @@ func providerIDProblem(in Inputs) string {
 			"(taint %s)%s", cloudUninitialized, effect)
 	}
 	return ""
+}
+
+// mayFind reports whether the autoscaler of the pool, or that of another cloud, may find a machine
+// by the ID.
+func (p pool) mayFind(id string) bool {
+	scheme, rest, hasScheme := strings.Cut(id, "://")
+	if !hasScheme || scheme == "" || rest == "" || strings.ContainsAny(id, " \t\r\n") {
+		return false
+	}
+	own, _, _ := strings.Cut(p.prefix, "://")
+	switch scheme {
+	case own:
+		return strings.HasPrefix(id, p.prefix)
+	case "k3s": // names the Node (k3s pkg/cloudprovider)
+		return p.prefix == ""
+	default:
+		return true
+	}
 }

@@ -18,13 +18,22 @@ func TestProviderIDProblem(t *testing.T) {
 		taint  string
 		want   string
 	}{
-		"no autoscaler, no ID":          {"", nil, "", ""},
-		"no autoscaler, ID of k3s":      {"k3s://n1", nil, "", ""},
-		"EKS":                           {"aws:///eu-west-1a/i-0fa7b6c263fa4d54b", eks, "", ""},
-		"EKS, no ID":                    {"", eks, "", "is empty on a node with the label eks.amazonaws.com/nodegroup"},
-		"EKS, ID of k3s":                {"k3s://n1", eks, "", `spec.providerID is "k3s://n1" on a node`},
-		"EKS, line feed":                {"aws:///eu-west-1a/i-0fa7b6c2\n", eks, "", "is no ID of its cloud"},
-		"GKE":                           {"gce://project/zone/n1", gke, "", ""},
+		"no autoscaler, no ID":     {"", nil, "", ""},
+		"no autoscaler, ID of k3s": {"k3s://n1", nil, "", ""},
+		"EKS":                      {"aws:///eu-west-1a/i-0fa7b6c263fa4d54b", eks, "", ""},
+		"EKS, no ID":               {"", eks, "", "is empty on a node with the label eks.amazonaws.com/nodegroup"},
+		"EKS, ID of k3s":           {"k3s://n1", eks, "", `spec.providerID is "k3s://n1" on a node`},
+		"EKS, line feed":           {"aws:///eu-west-1a/i-0fa7b6c2\n", eks, "", "is no ID of a machine"},
+		"EKS, ID without a zone":   {"aws://i-0fa7b6c2", eks, "", "is no ID of a machine"},
+		"EKS, no scheme":           {"i-0fa7b6c2", eks, "", "is no ID of a machine"},
+		"EKS, hybrid node":         {"eks-hybrid:///eu-west-1/c/mi-0123", eks, "", ""},
+		"GKE":                      {"gce://project/zone/n1", gke, "", ""},
+		// Google Distributed Cloud, "Reserve node resources": --provider-id=baremetal://192.168.1.190.
+		"GKE, bare metal":               {"baremetal://192.168.1.190", gke, "", ""},
+		"GKE, VMware":                   {"vsphere://4230a3c8", gke, "", ""},
+		"GKE, AWS":                      {"aws:///eu-west-1a/i-0fa7b6c2", gke, "", ""},
+		"GKE, scheme alone":             {"baremetal://", gke, "", "is no ID of a machine"},
+		"AKS, Azure Local":              {"moc://vm-1", aks, "", ""},
 		"AKS":                           {"azure:///subscriptions/s", aks, "", ""},
 		"Karpenter":                     {"kwok://n1", karpenter, "", ""},
 		"Karpenter, no ID":              {"", karpenter, "", "the label karpenter.sh/nodepool"},
@@ -41,6 +50,7 @@ func TestProviderIDProblem(t *testing.T) {
 			got := providerIDProblem(in)
 			require.Contains(t, got, c.want)
 			require.Equal(t, c.want == "", got == "", got)
+			require.NotContains(t, got, "again", "a node with a voter is not to be registered again")
 		})
 	}
 }
