@@ -32,7 +32,7 @@ func (n Network) conflist() readiness.Conflist {
 		for _, entry := range entries {
 			path := filepath.Join(dir, entry.Name())
 			switch {
-			case entry.IsDir() || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(path)):
+			case entry.IsDir() || !isConfName(entry.Name()):
 			case hostfs.MatchesAny(packagedConfs(), entry.Name()):
 				list.Ignored = append(list.Ignored, path)
 			default:
@@ -61,9 +61,14 @@ func packagedConfs() []string {
 // nodes and with kubenet. So the name proves nothing, but a subnet of this very node does.
 func isContainerdName(name string) bool { return strings.HasPrefix(name, "10-containerd-net.") }
 
-// readConflists reads the first configuration, which the runtime uses. Of the others it reads
-// those that name flannel: a meta plugin in the first one, such as Multus, may refer to them
-// by path alone.
+func isConfName(name string) bool {
+	return slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name))
+}
+
+// readConflists reads the first configuration, which the runtime uses, and the networks that a
+// meta plugin in it names. If a meta plugin does not show its network, as CNI-Genie, the other
+// files that name flannel are read too. Behind another plugin they are what an uninstalled
+// flannel left (flannel#2063).
 func (n Network) readConflists(list *readiness.Conflist, paths []string) {
 	list.Path = paths[0]
 	data, err := n.Root.ReadFile(list.Path)
@@ -77,25 +82,37 @@ func (n Network) readConflists(list *readiness.Conflist, paths []string) {
 		list.Problem = fmt.Sprintf("parsing %s: %v", list.Path, err)
 		return
 	}
-	list.Name, list.BridgeSubnets = name, bridgeSubnets(plugins[0])
-	list.AmbiguousName = isContainerdName(filepath.Base(list.Path))
-	all := neededPlugins(plugins, "")
-	for _, path := range paths[1:] {
-		data, err := n.Root.ReadFile(path)
-		if err != nil {
-			continue // the runtime does not read it either
-		}
-		if _, plugins, err := n.parseConflist(path, data); err == nil {
-			if more := neededPlugins(plugins, filepath.Base(path)); hasPlugin(more, "flannel") {
-				known := func(p readiness.Plugin) bool { return hasPlugin(all, p.Type) }
-				all = append(all, slices.DeleteFunc(more, known)...)
-			}
-		}
+	reader := metaReader{Network: n, confDir: list.Directory, read: paths[:1:1]}
+	called := reader.follow(plugins, "")
+	if len(reader.problems) > 0 {
+		list.Problem = fmt.Sprintf("%s refers to %s", list.Path, strings.Join(reader.problems, "; "))
 	}
-	for _, p := range all {
+	list.Name, list.BridgeSubnets = name, bridgeSubnets(called[0])
+	list.AmbiguousName = isContainerdName(filepath.Base(list.Path))
+	if leavesOpen(called) {
+		called = append(called, reader.flannelFiles(paths[1:])...)
+	}
+	for _, p := range neededPlugins(flatten(called)) {
 		p.Executable, p.Problem = n.findPlugin(p.Type)
 		list.Plugins = append(list.Plugins, p)
 	}
+}
+
+// flannelFiles returns the plugins of those files that name flannel.
+func (r *metaReader) flannelFiles(paths []string) []calledPlugin {
+	var all []calledPlugin
+	for _, path := range paths {
+		_, plugins, err := r.readConflist(path)
+		if err != nil {
+			continue // the runtime does not read it either
+		}
+		called := r.follow(plugins, filepath.Base(path))
+		isFlannel := func(p calledPlugin) bool { return p.Network.Type == "flannel" }
+		if slices.ContainsFunc(flatten(called), isFlannel) {
+			all = append(all, called...)
+		}
+	}
+	return all
 }
 
 func hasPlugin(plugins []readiness.Plugin, name string) bool {
@@ -156,9 +173,8 @@ func (n Network) readPluginDir(dir string) ([]*libcni.PluginConfig, error) {
 // neededPlugins returns the programs that the plugins need, each once: the plugins
 // themselves, their delegates, their IPAM plugins, and the plugins that flannel calls by
 // default (flannel cni-plugin flannel.go: delegate bridge, IPAM host-local). The runtime
-// itself calls loopback for every pod. neededBy is the file that names the plugins if it is
-// not the first configuration.
-func neededPlugins(plugins []*libcni.PluginConfig, neededBy string) []readiness.Plugin {
+// itself calls loopback for every pod.
+func neededPlugins(plugins []calledPlugin) []readiness.Plugin {
 	var all []readiness.Plugin
 	add := func(name, neededBy string) {
 		if name != "" && !hasPlugin(all, name) {
@@ -166,13 +182,7 @@ func neededPlugins(plugins []*libcni.PluginConfig, neededBy string) []readiness.
 		}
 	}
 	for _, p := range plugins {
-		add(p.Network.Type, neededBy)
-	}
-	for _, p := range plugins {
-		for _, inner := range delegates(p.Bytes) {
-			add(inner.Network.Type, p.Network.Type)
-			plugins = append(plugins, inner)
-		}
+		add(p.Network.Type, p.neededBy)
 	}
 	for _, p := range plugins {
 		name := p.Network.Type
@@ -218,15 +228,10 @@ func delegates(conf []byte) []*libcni.PluginConfig {
 
 // bridgeSubnets returns the subnets of a plain bridge with host-local addresses
 // (plugins/ipam/host-local/backend/allocator, IPAMConfig: one range, or sets of ranges). For
-// another plugin it returns nil. The first delegate of a meta plugin is the cluster's
-// network.
-func bridgeSubnets(main *libcni.PluginConfig) []string {
-	for {
-		inner := delegates(main.Bytes)
-		if len(inner) == 0 {
-			break
-		}
-		main = inner[0]
+// another plugin it returns nil. The first callee of a meta plugin is the cluster's network.
+func bridgeSubnets(main calledPlugin) []string {
+	for len(main.callees) > 0 {
+		main = main.callees[0]
 	}
 	if main.Network.Type != "bridge" || main.Network.IPAM.Type != "host-local" {
 		return nil

@@ -91,6 +91,28 @@ func TestConflist(t *testing.T) {
 				"bridge<flannel", "host-local<flannel", "loopback<flannel",
 			},
 		},
+		"flannel#2063: flannel's file left behind Calico": {
+			host: confs("10-calico.conflist", pluginList(`{"type":"calico","ipam":{"type":"calico-ipam"}}`),
+				"10-flannel.conflist", flannelCNI),
+			path: "10-calico.conflist", plugins: []string{"calico<", "calico-ipam<calico"},
+		},
+		"flannel#2063: old form of the file behind Cilium": {
+			host: confs("05-cilium.conflist", pluginList(`{"type":"cilium-cni"}`),
+				"10-flannel.conf", `{"name":"cbr0","type":"flannel","delegate":{"isDefaultGateway":true}}`),
+			path: "05-cilium.conflist", plugins: []string{"cilium-cni<"},
+		},
+		"flannel's file left behind Multus with Calico inline": {
+			host: confs("00-multus.conf", `{"name":"m","type":"multus","delegates":[{"type":"calico"}]}`,
+				"10-flannel.conflist", flannelCNI),
+			path: "00-multus.conf", plugins: []string{"multus<", "calico<multus"},
+		},
+		"CNI-Genie with flannel's file": {
+			host: confs("00-genie.conf", `{"name":"g","type":"genie"}`, "10-flannel.conflist", flannelCNI),
+			path: "00-genie.conf", plugins: []string{
+				"genie<", "flannel<10-flannel.conflist", "portmap<10-flannel.conflist",
+				"bridge<flannel", "host-local<flannel", "loopback<flannel",
+			},
+		},
 		"delegates of another form": {
 			host: confs("00-x.conf", `{"name":"x","type":"x","delegates":"10-flannel"}`),
 			path: "00-x.conf", plugins: []string{"x<"},
@@ -155,6 +177,109 @@ func TestConflist(t *testing.T) {
 	}
 }
 
+// TestNamedNetwork has Multus with a network that another file configures, as in multus-cni#302 and
+// in its configuration reference.
+func TestNamedNetwork(t *testing.T) {
+	const multusDir, runDir = "/etc/cni/multus/net.d/", "/run/multus/cni/net.d/"
+	multus := func(fields string) string { return `{"name":"m","type":"multus",` + fields + `}` }
+	for name, c := range map[string]struct {
+		// conf is the configuration of Multus, others are further files of the host.
+		conf    string
+		others  hosttest.Files
+		plugins string
+		problem string
+	}{
+		"multus-cni#302: file elsewhere": {
+			multus(`"confDir":"/etc/cni/multus/net.d","clusterNetwork":"/etc/cni/multus/net.d/10-flannel.conflist"`),
+			hosttest.Files{multusDir + "10-flannel.conflist": flannelCNI}, "flannel portmap bridge host-local loopback", "",
+		},
+		"the same, not written yet": {
+			multus(`"clusterNetwork":"/etc/cni/multus/net.d/10-flannel.conflist"`), nil, "", "clusterNetwork /etc/cni/multus",
+		},
+		"daemon with the host below /host": {
+			`{"name":"m","type":"multus-shim","clusterNetwork":"/host/run/multus/cni/net.d/10-flannel.conflist"}`,
+			hosttest.Files{runDir + "10-flannel.conflist": flannelCNI}, "flannel portmap bridge host-local loopback", "",
+		},
+		"the same, not written yet, with flannel's file in the usual place": {
+			`{"name":"m","type":"multus-shim","clusterNetwork":"/host/run/multus/cni/net.d/10-flannel.conflist"}`,
+			hosttest.Files{confDir + "10-flannel.conflist": flannelCNI}, "flannel portmap bridge host-local loopback",
+			"no such file",
+		},
+		"directory": {
+			multus(`"clusterNetwork":"/etc/cni/multus/net.d"`),
+			hosttest.Files{multusDir + "README": "x", multusDir + "2.conf": "{", multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)},
+			"ptp", "",
+		},
+		"empty directory": {
+			multus(`"clusterNetwork":"/etc/cni/multus/net.d/"`), hosttest.Files{multusDir + "README": "x"}, "",
+			"the directory has no configuration",
+		},
+		"name": {
+			multus(`"confDir":"/srv/nets","clusterNetwork":"cbr0"`),
+			hosttest.Files{"/srv/nets/1.conf": "{", "/srv/nets/2.conflist": flannelCNI},
+			"flannel portmap bridge host-local loopback", "",
+		},
+		"name in the default directory": {
+			multus(`"clusterNetwork":"net"`), hosttest.Files{multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)}, "ptp", "",
+		},
+		"name beside Multus": {
+			multus(`"clusterNetwork":"net"`), hosttest.Files{confDir + "10.conflist": pluginList(`{"type":"ptp"}`)}, "ptp", "",
+		},
+		"name of no file": {multus(`"clusterNetwork":"net"`), nil, "", "no file has a network of this name"},
+		"delegates beside it are not used": {
+			multus(`"clusterNetwork":"net","delegates":[{"type":"macvlan"}]`),
+			hosttest.Files{multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)}, "ptp", "",
+		},
+		"default networks": {
+			multus(`"clusterNetwork":"net","defaultNetworks":["/etc/cni/multus/net.d/2.conf","of-the-API-server"]`),
+			hosttest.Files{
+				multusDir + "1.conflist": pluginList(`{"type":"ptp"}`), multusDir + "2.conf": `{"name":"x","type":"macvlan"}`,
+			}, "ptp macvlan", "",
+		},
+		"default network not written yet": {
+			multus(`"clusterNetwork":"net","defaultNetworks":["/etc/cni/multus/net.d/2.conf"]`),
+			hosttest.Files{multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)}, "ptp", "defaultNetworks /etc/cni/multus",
+		},
+		"half-written": {
+			multus(`"clusterNetwork":"/etc/cni/multus/net.d/1.conflist"`), hosttest.Files{multusDir + "1.conflist": flannelCNI[:40]},
+			"", "unexpected end",
+		},
+		"unreadable directory": {
+			multus(`"clusterNetwork":"net"`), hosttest.Files{"/etc/cni/multus/net.d": hosttest.Loop}, "", "too many levels",
+		},
+		"names itself": {multus(`"clusterNetwork":"/etc/cni/net.d/00-multus.conf"`), nil, "", "name each other"},
+		"another Multus that names the first": {
+			multus(`"clusterNetwork":"/etc/cni/multus/net.d/1.conf"`),
+			hosttest.Files{multusDir + "1.conf": multus(`"clusterNetwork":"/etc/cni/net.d/00-multus.conf"`)}, "", "name each other",
+		},
+		"indicator file": {
+			multus(`"readinessindicatorfile":"/host/run/ready","delegates":[{"type":"ptp"}]`),
+			hosttest.Files{"/run/ready": ""}, "ptp", "",
+		},
+		"OpenShift: indicator file not written yet": {
+			multus(`"readinessindicatorfile":"/var/run/multus/cni/net.d/80-openshift-network.conf","delegates":[{"type":"ptp"}]`),
+			nil, "ptp", "readinessindicatorfile /var/run/multus",
+		},
+		"another plugin with such a field": {
+			`{"name":"x","type":"x","clusterNetwork":{"a":"b"}}`, nil, "", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, confs("00-multus.conf", c.conf))
+			hosttest.Add(t, root, c.others)
+			got := observe(t, root).Conflist
+			var plugins []string
+			for _, p := range got.Plugins[1:] {
+				plugins = append(plugins, p.Type)
+			}
+			require.Equal(t, c.plugins, strings.Join(plugins, " "))
+			require.Equal(t, readiness.Present, got.Presence)
+			require.Equal(t, c.problem == "", got.Problem == "", got.Problem)
+			require.Contains(t, got.Problem, c.problem)
+		})
+	}
+}
+
 // Plugins are looked up as the runtime does.
 func TestFindPlugin(t *testing.T) {
 	const bridge, k3sData = "/opt/cni/bin/bridge", "/var/lib/rancher/k3s/data/"
@@ -212,8 +337,10 @@ func TestBridgeSubnets(t *testing.T) {
 	oneRange := bridge(`"type":"host-local","subnet":"10.1.0.0/24"`)
 	for name, c := range map[string]struct {
 		file, conf string
-		subnets    []string
-		borrowed   bool
+		// other is the content of 1.conf.
+		other    string
+		subnets  []string
+		borrowed bool
 	}{
 		"containerd's sample": {
 			file: "10-containerd-net.conflist", borrowed: true, subnets: []string{"10.88.0.0/16", "2001:db8:4860::/64"},
@@ -222,7 +349,12 @@ func TestBridgeSubnets(t *testing.T) {
 		},
 		"one range":     {conf: oneRange, subnets: []string{"10.1.0.0/24"}},
 		"behind Multus": {conf: multus(`{"plugins":[` + oneRange + `]}`), subnets: []string{"10.1.0.0/24"}},
-		"after Calico":  {conf: multus(`{"type":"calico"},` + oneRange)},
+		"named by Multus": {
+			file: "00-multus.conf",
+			conf: `{"name":"m","type":"multus","clusterNetwork":"/etc/cni/net.d/1.conf"}`, other: oneRange,
+			subnets: []string{"10.1.0.0/24"},
+		},
+		"after Calico": {conf: multus(`{"type":"calico"},` + oneRange)},
 		"kindnet": {
 			file: "10-kindnet.conflist",
 			conf: pluginList(strings.Replace(oneRange, "bridge", "ptp", 1), `{"type":"portmap"}`),
@@ -239,7 +371,11 @@ func TestBridgeSubnets(t *testing.T) {
 			if c.file == "" {
 				c.file = "1.conf"
 			}
-			got := observe(t, hosttest.New(t, confs(c.file, c.conf))).Conflist
+			root := hosttest.New(t, confs(c.file, c.conf))
+			if c.other != "" {
+				hosttest.Add(t, root, confs("1.conf", c.other))
+			}
+			got := observe(t, root).Conflist
 			require.Empty(t, got.Problem)
 			require.Equal(t, c.subnets, got.BridgeSubnets)
 			require.Equal(t, c.borrowed, got.AmbiguousName)

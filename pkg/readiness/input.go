@@ -111,7 +111,8 @@ type Conflist struct {
 	// Ignored are configurations that come with a package. They do not show that the cluster's
 	// network is ready.
 	Ignored []string `json:"passedOver,omitempty"`
-	// Problem is why the directory could not be read, or why no file in it could be parsed.
+	// Problem is why the directory could not be read, why no file in it could be parsed, or which
+	// file that the configuration refers to is missing.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -120,8 +121,8 @@ type Plugin struct {
 	// Type is the program's name, for example flannel, portmap or bridge.
 	Type string `json:"type"`
 	// NeededBy is set for a program that the conflist does not name itself. It is the plugin
-	// that calls the program (flannel calls bridge and host-local), or another conflist in the
-	// same directory that names it.
+	// that calls the program (flannel calls bridge and host-local), or another file that
+	// configures it.
 	NeededBy string `json:"neededBy,omitempty"`
 	// Executable is whether the program exists and may be executed.
 	Executable Presence `json:"executable"`
