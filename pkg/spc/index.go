@@ -130,13 +130,6 @@ func parseAddresses(text string) []netip.Addr {
 	return found
 }
 
-// lastSegment returns the part of a provider ID after the last slash, in lower case. For
-// aws:///us-west-2a/i-0769aa it returns i-0769aa.
-func lastSegment(id string) string {
-	id = strings.TrimSpace(id)
-	return strings.ToLower(id[strings.LastIndex(id, "/")+1:])
-}
-
 // Record is one machine as the SPC API returns it. It has the fields that all four
 // generations of the API's node object share, and the later ones that identify a machine.
 // The JSON names are the API's own.

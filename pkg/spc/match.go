@@ -109,7 +109,7 @@ func (x *Index) fieldMatches(n *corev1.Node) []fieldMatch {
 	// A record without a machine cannot be the Node's, even if it has the same name.
 	named := slices.DeleteFunc(positionsOf(x.byName, nameKeys(n)...), x.isWithoutMachine)
 	return []fieldMatch{
-		{byProvider, positionsOf(x.byProvider, providerKeys(n)...)},
+		{byProvider, x.providerPositions(n)},
 		{byPrivateIP, positionsOf(x.byPrivate, nodeAddresses(n, corev1.NodeInternalIP)...)},
 		{byInstanceID, named},
 		{byPublicIP, positionsOf(x.byPublic, nodeAddresses(n, corev1.NodeExternalIP)...)},
@@ -120,11 +120,15 @@ func (x *Index) isWithoutMachine(at int) bool {
 	return x.records[at].Phase() == Starting && !x.records[at].hasMachine()
 }
 
-func providerKeys(n *corev1.Node) []string {
-	if id := lastSegment(n.Spec.ProviderID); id != "" {
-		return []string{id}
+// providerPositions returns the live records with the last part of the Node's provider ID. Of
+// several, it leaves out those whose IDs have another zone, project, group or scale set.
+func (x *Index) providerPositions(n *corev1.Node) []int {
+	found := x.byProvider[lastSegment(n.Spec.ProviderID)]
+	isElsewhere := func(at int) bool { return hasOtherPath(n.Spec.ProviderID, x.records[at].ProviderNodeID) }
+	if here := slices.DeleteFunc(slices.Clone(found), isElsewhere); len(here) > 0 {
+		return here
 	}
-	return nil
+	return found
 }
 
 func nameKeys(n *corev1.Node) []string {
@@ -210,28 +214,51 @@ func (x *Index) conflictReason(n *corev1.Node, r Record, evidence []string) stri
 		return fmt.Sprintf("by %s it is SPC instance %s, whose role is worker, but the node belongs to the control plane",
 			by, r.InstanceID)
 	}
-	if slices.Contains(evidence, byProvider) {
-		return "" // the cloud's own name for the machine
-	}
-	if id := lastSegment(n.Spec.ProviderID); isOtherCloudID(id, lastSegment(r.ProviderNodeID)) {
+	isByProvider := slices.Contains(evidence, byProvider)
+	if id := n.Spec.ProviderID; isOtherCloudID(id, r.ProviderNodeID) {
+		if !isByProvider {
+			id = lastSegment(id)
+		}
 		return fmt.Sprintf("by %s it is SPC instance %s, whose cloud ID is %s, but the node's is %s",
 			by, r.InstanceID, r.ProviderNodeID, id)
 	}
-	// A record without a machine matches nothing, but SPC may not have noticed its machine yet.
-	for _, at := range positionsOf(x.byName, nameKeys(n)...) {
-		if x.isWithoutMachine(at) && x.records[at].InstanceID != r.InstanceID {
+	if isByProvider && isUniqueInCloud(n.Spec.ProviderID) {
+		return ""
+	}
+	return x.reasonAgainstName(n, r, evidence)
+}
+
+// reasonAgainstName returns why the Node cannot have a record that only names or addresses point
+// to, or "". Other machines may have had them, or may have them elsewhere.
+func (x *Index) reasonAgainstName(n *corev1.Node, r Record, evidence []string) string {
+	by := strings.Join(evidence, " and ")
+	isByProvider := slices.Contains(evidence, byProvider)
+	if !isByProvider {
+		if other := x.draftWithName(n, r); other != "" {
 			return fmt.Sprintf("by %s it is SPC instance %s, but SPC instance %s has its name and no machine yet",
-				by, r.InstanceID, x.describeRecords([]int{at}))
+				by, r.InstanceID, other)
 		}
 	}
 	onlyPublic := len(evidence) == 1 && evidence[0] == byPublicIP
-	if onlyPublic && r.PrivateIP != "" && len(nodeAddresses(n, corev1.NodeInternalIP)) > 0 {
+	onlyNames := isByProvider && !slices.Contains(evidence, byPrivateIP) && !slices.Contains(evidence, byPublicIP)
+	if (onlyPublic || onlyNames) && r.PrivateIP != "" && len(nodeAddresses(n, corev1.NodeInternalIP)) > 0 {
 		return fmt.Sprintf("by %s it is SPC instance %s, whose private address %s is not the node's",
 			by, r.InstanceID, r.PrivateIP)
 	}
 	if isElsewhere(n, r) {
 		return fmt.Sprintf("by %s it is SPC instance %s in %s, but the node is in %s",
 			by, r.InstanceID, strings.Join(recordPlaces(r), ", "), strings.Join(nodePlaces(n), ", "))
+	}
+	return ""
+}
+
+// draftWithName returns the record without a machine that has the Node's name, if it is not the
+// given record. Such a record matches nothing, but SPC may not have noticed its machine yet.
+func (x *Index) draftWithName(n *corev1.Node, r Record) string {
+	for _, at := range positionsOf(x.byName, nameKeys(n)...) {
+		if x.isWithoutMachine(at) && x.records[at].InstanceID != r.InstanceID {
+			return x.describeRecords([]int{at})
+		}
 	}
 	return ""
 }
@@ -341,22 +368,4 @@ func isElsewhere(n *corev1.Node, r Record) bool {
 		return true
 	}
 	return !related
-}
-
-// isOtherCloudID reports whether two cloud IDs are of the same kind and differ. IDs of
-// different kinds, such as a number and a name, may be of the same machine.
-func isOtherCloudID(a, b string) bool {
-	return a != "" && b != "" && a != b && cloudIDKind(a) == cloudIDKind(b)
-}
-
-func cloudIDKind(id string) string {
-	switch {
-	case strings.HasPrefix(id, "i-"):
-		return "aws"
-	case strings.Trim(id, "0123456789") == "":
-		return "number"
-	case len(id) == 36 && strings.Count(id, "-") == 4 && strings.Trim(id, "0123456789abcdef-") == "":
-		return "uuid"
-	}
-	return "name"
 }
