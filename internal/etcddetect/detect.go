@@ -90,6 +90,8 @@ type hostScan struct {
 	keptBytes int
 	unknown   []string
 	notes     []string
+	// proxyUnits are the units of v2 proxies that run.
+	proxyUnits []string
 	// settingsFiles are patterns of the settings files of parent programs.
 	settingsFiles []string
 }
@@ -136,6 +138,8 @@ type detectedServer struct {
 	// serverDataDir is the server's path for its data directory, or the host's if only a unit is
 	// known. Config.DataDir is the agent's path for it, as soon as that is known.
 	serverDataDir string
+	// isProxy is set for a v2 proxy of etcd 3.4 or 3.5, which is no member.
+	isProxy bool
 }
 
 func (f *detectedServer) setUnit(name string) {
@@ -163,9 +167,19 @@ func (f *detectedServer) inspectDataDir(files hostfs.Root, find pathFinder) {
 		return
 	}
 	f.HasData = &has
+	f.isProxy = isProxyDir(files, serverPath)
 	if f.Config.WALDir == "" {
 		f.Stored = storedMember(files, serverPath)
 	}
+}
+
+// isProxyDir reports whether a data directory is that of a v2 proxy. The directory decides whatever
+// the settings are: with member/ in it etcd is a member, with proxy/ it is a proxy (etcd 3.5
+// server/etcdmain/etcd.go, identifyDataDirOrDie).
+func isProxyDir(files hostfs.Root, dir string) bool {
+	_, notMember := files.Stat(filepath.Join(dir, "member"))
+	_, err := files.Stat(filepath.Join(dir, "proxy"))
+	return hostfs.IsAbsent(notMember) && err == nil
 }
 
 func (f *detectedServer) addDataDirProblem(err error) {

@@ -28,6 +28,12 @@ func (s *hostScan) addProcess(p etcdProcess) {
 		return
 	}
 	found := s.describeProcess(p)
+	if found.isProxy {
+		s.addNote("%s is a v2 proxy and no member: its data directory %s has proxy/ and no member/",
+			found.Where, found.serverDataDir)
+		s.proxyUnits = append(s.proxyUnits, nonempty(found.Unit)...)
+		return
+	}
 	// A pod with a host's configuration file can still have its own data; only now is the data
 	// directory known.
 	if s.canBeOrdinaryPod(p) && (found.dirInfo == nil || !s.isHostDir(p, found.serverDataDir, found.dirInfo)) {

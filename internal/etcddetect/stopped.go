@@ -20,7 +20,7 @@ import (
 func (s *hostScan) addStoppedUnits() {
 	for _, unit := range s.units {
 		running := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.Unit == unit.Name })
-		if !unit.command.isServer && running < 0 && len(unit.Unread) == 0 {
+		if !unit.command.isServer && running < 0 && len(unit.Unread) == 0 || slices.Contains(s.proxyUnits, unit.Name) {
 			continue
 		}
 		found, unread := s.describeUnit(unit)
