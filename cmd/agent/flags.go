@@ -107,8 +107,8 @@ Protecting etcd
   --probe-timeout=DURATION        time limit for the answer of one member (default 1.5s; at most 2s)
 
 StackPointCloud
-  --spc-inventory=NAMESPACE/NAME  ConfigMap with the list of machines, written by the webhook. If empty, the agent
-                                  does not use SPC
+  --spc-inventory=NAMESPACE/NAME  list of machines, published by the webhook. The agent reads the ConfigMap NAME-N for
+                                  its Node. If empty, the agent does not use SPC
   --spc-withhold-group=BOOL       do not label a node with its SPC group if it holds etcd, or may hold etcd
                                   (default true). SPC's autoscaler 0.4 leaves only nodes without a group alone
 

@@ -158,7 +158,9 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}
 	if cfg.inventory.Name != "" {
-		reader := &spcapi.Reader{ConfigMaps: core.ConfigMaps(cfg.inventory.Namespace), Name: cfg.inventory.Name, Log: log}
+		reader := &spcapi.Reader{
+			ConfigMaps: core.ConfigMaps(cfg.inventory.Namespace), Name: spcapi.PartName(cfg.inventory.Name, cfg.node), Log: log,
+		}
 		parts.Inventory, parts.FollowInventory, parts.WithholdGroup = reader.Latest, reader.Run, cfg.withholdGroup
 	}
 	return agent.New(parts)

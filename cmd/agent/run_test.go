@@ -166,23 +166,25 @@ func testSPCLabels(t *testing.T, f fixture) {
 	machine := spc.Record{
 		PK: 3, Cluster: 2, InstanceID: "spc2-worker-3", GroupName: "autoscaled", PrivateIP: "192.0.2.3", State: "running",
 	}
-	inventory := spc.Inventory{
-		Organization: 1, Cluster: 2, AsOf: node.CreationTimestamp.UTC(), Records: []spc.Record{machine},
+	partOf := func(machine spc.Record) map[string][]byte {
+		x := spc.NewIndex(&spc.Inventory{
+			Organization: 1, Cluster: 2, AsOf: node.CreationTimestamp.UTC(), Records: []spc.Record{machine},
+		})
+		encoded, err := spcapi.Encode(x.Split([]*corev1.Node{node})[spc.PartOf(node.Name)])
+		require.NoError(t, err)
+		return map[string][]byte{spcapi.InventoryKey: encoded}
 	}
 	configMaps := f.Client().CoreV1().ConfigMaps("holdfast-system")
-	encoded, err := spcapi.Encode(&inventory)
-	require.NoError(t, err)
 	published, err := configMaps.Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "machines"}, BinaryData: map[string][]byte{spcapi.InventoryKey: encoded},
+		ObjectMeta: metav1.ObjectMeta{Name: spcapi.PartName("machines", node.Name)}, BinaryData: partOf(machine),
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	f.waitFor(node.Name, "labelled", func(n *corev1.Node) bool { return n.Labels[spc.InstanceIDLabel] == "spc2-worker-3" })
 	f.waitFor(node.Name, "in its group", func(n *corev1.Node) bool { return n.Labels[spc.NodeGroupLabel] == "autoscaled" })
 
 	// A failed build is not visible to autoscalers, but kubectl describe shows it.
-	inventory.Records[0].State, inventory.Records[0].IsFailed = "building", true
-	published.BinaryData[spcapi.InventoryKey], err = spcapi.Encode(&inventory)
-	require.NoError(t, err)
+	machine.State, machine.IsFailed = "building", true
+	published.BinaryData = partOf(machine)
 	_, err = configMaps.Update(t.Context(), published, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {

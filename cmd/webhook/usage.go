@@ -80,8 +80,9 @@ StackPointCloud: a token, a URL and two numbers, each from its flag or from the 
   --spc-organization=N            number of the organization
   --spc-cluster=N                 number of the cluster
   --spc-ca-file=FILE              more certificate authorities for the SPC API, in addition to the public ones
-  --spc-inventory=NAME            ConfigMap for the agents, in --namespace (default holdfast-spc-inventory). For
-                                  people, NAME-status shows its state
+  --spc-inventory=NAME            ConfigMap with the list of machines, in --namespace (default
+                                  holdfast-spc-inventory). Agents read NAME-0 to NAME-31. For people, NAME-status
+                                  shows the state
 
 Running
   --metrics-listen=ADDRESS        address for /metrics (default :8080). If empty, the webhook does not serve it

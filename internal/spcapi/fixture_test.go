@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,6 +25,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
@@ -137,6 +140,7 @@ type fixture struct {
 	output        outputBuffer
 	metrics       *spcapi.Metrics
 	agentRequests atomic.Int32 // of agents to the API server
+	agentBytes    atomic.Int64 // of the API server to agents
 }
 
 // newFixture uses an API server that other tests use as well, and removes its objects
@@ -148,8 +152,12 @@ func newFixture(t *testing.T, server *apiserver.Server) *fixture {
 	t.Cleanup(func() {
 		ctx, core := context.WithoutCancel(t.Context()), server.Client().CoreV1()
 		require.NoError(t, core.Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-		for _, name := range []string{inventory, inventory + spcapi.StatusSuffix} {
-			require.NoError(t, core.ConfigMaps(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
+		list, err := core.ConfigMaps(namespace).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, m := range list.Items {
+			if strings.HasPrefix(m.Name, inventory) {
+				require.NoError(t, core.ConfigMaps(namespace).Delete(ctx, m.Name, metav1.DeleteOptions{}))
+			}
 		}
 	})
 	return s
@@ -161,8 +169,12 @@ func (s *fixture) configMaps(t *testing.T, account, node string) typedcorev1.Con
 	t.Helper()
 	config, err := s.ServiceAccountConfig(t.Context(), namespace, account, node)
 	require.NoError(t, err)
+	config.QPS = -1
 	if node != "" {
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return countingTransport{next, &s.agentRequests} })
+		config.AcceptContentTypes = runtime.ContentTypeProtobuf // as package apiaccess
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return countingTransport{next, &s.agentRequests, &s.agentBytes}
+		})
 	}
 	client, err := typedcorev1.NewForConfig(config)
 	require.NoError(t, err)
@@ -183,7 +195,8 @@ func (s *fixture) publisher(t *testing.T) *spcapi.Publisher {
 func (s *fixture) reader(t *testing.T, node string) *spcapi.Reader {
 	t.Helper()
 	return &spcapi.Reader{
-		ConfigMaps: s.configMaps(t, "holdfast-agent", node), Name: inventory, Log: slog.New(slog.DiscardHandler),
+		ConfigMaps: s.configMaps(t, "holdfast-agent", node), Name: spcapi.PartName(inventory, node),
+		Log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -205,6 +218,19 @@ func (s *fixture) waitForRefreshes(t *testing.T, more int) {
 	t.Helper()
 	before := s.spc.Requests()
 	require.Eventually(t, func() bool { return s.spc.Requests() > before+3*more }, soon, 5*time.Millisecond)
+}
+
+// published returns the whole inventory that is published, or nil.
+func (s *fixture) published(t *testing.T) *spc.Inventory {
+	t.Helper()
+	m, err := s.Client().CoreV1().ConfigMaps(namespace).Get(t.Context(), inventory, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(t, err)
+	list, err := spcapi.Decode(m)
+	require.NoError(t, err)
+	return list
 }
 
 // status returns the data of the status ConfigMap.
@@ -233,14 +259,31 @@ func runUntilTestEnds(t *testing.T, parts ...func(context.Context) error) {
 	})
 }
 
+// countingTransport counts requests, and the bytes of their responses.
 type countingTransport struct {
-	next  http.RoundTripper
-	count *atomic.Int32
+	next     http.RoundTripper
+	requests *atomic.Int32
+	bytes    *atomic.Int64
 }
 
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.count.Add(1)
-	return c.next.RoundTrip(r)
+	c.requests.Add(1)
+	response, err := c.next.RoundTrip(r)
+	if err == nil {
+		response.Body = countingBody{response.Body, c.bytes}
+	}
+	return response, err
+}
+
+type countingBody struct {
+	io.ReadCloser
+	bytes *atomic.Int64
+}
+
+func (b countingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.bytes.Add(int64(n))
+	return n, err
 }
 
 // quotingTransport fails with an error that quotes the token.

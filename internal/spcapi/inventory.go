@@ -33,6 +33,11 @@ const (
 	watchTime = 4 * time.Hour
 )
 
+// PartName returns the name of the ConfigMap with the part of the inventory for a Node.
+func PartName(inventory, node string) string { return partName(inventory, spc.PartOf(node)) }
+
+func partName(inventory string, number int) string { return fmt.Sprintf("%s-%d", inventory, number) }
+
 // Encode compresses an inventory. Equal inventories result in equal bytes.
 func Encode(i *spc.Inventory) ([]byte, error) {
 	var packed bytes.Buffer
@@ -69,10 +74,11 @@ type ConfigMapReader interface {
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// Reader follows the inventory's ConfigMap.
+// Reader follows the ConfigMap of one part of the inventory.
 type Reader struct {
 	ConfigMaps ConfigMapReader
-	Name       string
+	// Name is that of [PartName].
+	Name string
 	Log        *slog.Logger
 
 	latest struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,13 +44,14 @@ type ConfigMapWriter interface {
 	Update(ctx context.Context, m *corev1.ConfigMap, o metav1.UpdateOptions) (*corev1.ConfigMap, error)
 }
 
-// Publisher reads the API once a minute, publishes the inventory in a ConfigMap, and
+// Publisher reads the API once a minute, publishes the inventory in ConfigMaps, and
 // compares the machines with the Nodes. Run only one Publisher at a time.
 type Publisher struct {
 	Client     *Client
 	ConfigMaps ConfigMapWriter
-	// Namespace and Name are those of the inventory's ConfigMap. A second ConfigMap, with
-	// StatusSuffix, has the status for operators.
+	// Namespace and Name are those of the ConfigMap with the whole inventory, which the next leader
+	// reads. The ConfigMaps of [PartName] have its parts, which the agents read. The ConfigMap with
+	// StatusSuffix has the status for operators.
 	Namespace, Name string
 	// Nodes lists the cluster's Nodes.
 	Nodes func(context.Context) ([]*corev1.Node, error)
@@ -196,7 +198,7 @@ func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now ti
 	full := *inventory
 	full.Records = result.Machines
 	r.index, r.result = spc.NewIndex(&full), result
-	if err := r.publish(ctx, inventory); err != nil {
+	if err := r.publish(ctx, inventory, nodes); err != nil {
 		return err
 	}
 	r.published, r.success = inventory, now
@@ -225,22 +227,42 @@ func withoutCreated(records []spc.Record) []spc.Record {
 	return slim
 }
 
-// publish writes the inventory's ConfigMap if the inventory has changed.
-func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory) error {
+// publish writes the whole inventory, and its parts for these Nodes. A part for which there is no
+// Node any more stays as it is. No agent uses it.
+func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory, nodes []*corev1.Node) error {
 	packed, err := Encode(inventory)
 	if err != nil {
 		return err
 	}
 	r.Metrics.setBytes(len(packed))
+	if err := r.write(ctx, r.Name, packed); err != nil {
+		return fmt.Errorf("publishing the SPC inventory: %w", err)
+	}
+	var failed []error
+	parts := spc.NewIndex(inventory).Split(nodes)
+	for _, number := range slices.Sorted(maps.Keys(parts)) {
+		packed, err := Encode(parts[number])
+		if err == nil {
+			err = r.write(ctx, partName(r.Name, number), packed)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("publishing part %d of the SPC inventory: %w", number, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// write writes a ConfigMap if its content has changed.
+func (r *publisherRun) write(ctx context.Context, name string, packed []byte) error {
 	if len(packed) > maxPacked {
-		return fmt.Errorf("the list of %d SPC machines has %d KiB after compression, too much for a ConfigMap; "+
-			"the last list stays in use", len(inventory.Records), len(packed)>>10)
+		return fmt.Errorf("the list of SPC machines has %d KiB after compression, too much for ConfigMap %s; "+
+			"the last list stays in use", len(packed)>>10, name)
 	}
 	data := map[string][]byte{InventoryKey: packed}
-	have, err := r.ConfigMaps.Get(ctx, r.Name, metav1.GetOptions{})
+	have, err := r.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: r.Name}, BinaryData: data}
+		want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, BinaryData: data}
 		_, err = r.ConfigMaps.Create(ctx, want, metav1.CreateOptions{})
 	case err != nil:
 	case bytes.Equal(have.BinaryData[InventoryKey], packed):
@@ -249,10 +271,7 @@ func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory) er
 		have.Data, have.BinaryData = nil, data
 		_, err = r.ConfigMaps.Update(ctx, have, metav1.UpdateOptions{})
 	}
-	if err != nil {
-		return fmt.Errorf("publishing the SPC inventory: %w", err)
-	}
-	return nil
+	return err
 }
 
 // writeStatus writes the status into a ConfigMap of its own, which does not wake the

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -25,6 +26,7 @@ func TestPublisher(t *testing.T) {
 	server := apiserver.NewInstalled(t)
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"agents read the inventory":  testAgentsRead,
+		"agents read their part":     testAgentsReadTheirPart,
 		"large inventory":            testLargeInventory,
 		"machine without a node":     testMachineWithoutNode,
 		"nodes without a machine":    testNodesWithoutMachine,
@@ -47,10 +49,10 @@ func testAgentsRead(t *testing.T, s *fixture) {
 		return reader.Run(ctx, func() { changes.Add(1) })
 	})
 
-	first := spc.Record{PK: 1, Cluster: 23391, InstanceID: "a", State: "building"}
+	first := spc.Record{PK: 1, Cluster: 23391, InstanceID: "worker-1", State: "building"}
 	s.spc.SetNodes(first)
 	waitForRecord(t, reader, first)
-	ready := spc.Record{PK: 1, Cluster: 23391, InstanceID: "a", State: "running"}
+	ready := spc.Record{PK: 1, Cluster: 23391, InstanceID: "worker-1", State: "running"}
 	s.spc.SetNodes(ready)
 	waitForRecord(t, reader, ready)
 
@@ -60,16 +62,16 @@ func testAgentsRead(t *testing.T, s *fixture) {
 	require.Equal(t, requestsBefore, s.agentRequests.Load(), "an agent sent a request although the list had not changed")
 
 	// A new Node makes AsOf later, and nothing makes it earlier.
-	before := reader.Latest().Inventory().AsOf
+	before := s.published(t).AsOf
 	young, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: "worker-2"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		at := reader.Latest().Inventory().AsOf
+		at := s.published(t).AsOf
 		return !at.Before(young.CreationTimestamp.Time) && !at.Before(before)
 	}, soon, 5*time.Millisecond)
 	require.NoError(t, s.Client().CoreV1().Nodes().Delete(t.Context(), "worker-2", metav1.DeleteOptions{}))
 	s.waitForRefreshes(t, 3)
-	require.False(t, reader.Latest().Inventory().AsOf.Before(young.CreationTimestamp.Time), "AsOf became earlier")
+	require.False(t, s.published(t).AsOf.Before(young.CreationTimestamp.Time), "AsOf became earlier")
 
 	s.spc.Fail(spcserver.Failures()["500"])
 	require.Eventually(t, func() bool {
@@ -77,15 +79,19 @@ func testAgentsRead(t *testing.T, s *fixture) {
 	}, soon, 5*time.Millisecond)
 	waitForRecord(t, reader, ready)
 
-	// The agents keep the list when its ConfigMap is deleted.
-	configMaps := s.Client().CoreV1().ConfigMaps(namespace)
-	require.NoError(t, configMaps.Delete(t.Context(), inventory, metav1.DeleteOptions{}))
+	// The agents keep the list when its ConfigMaps are deleted.
+	configMaps, names := s.Client().CoreV1().ConfigMaps(namespace), []string{inventory, reader.Name}
+	for _, name := range names {
+		require.NoError(t, configMaps.Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
 	waitForRecord(t, reader, ready)
 	s.spc.Fail(nil)
-	require.Eventually(t, func() bool {
-		_, err := configMaps.Get(t.Context(), inventory, metav1.GetOptions{})
-		return err == nil && s.status(t)["problem"] == ""
-	}, soon, 5*time.Millisecond)
+	for _, name := range names {
+		require.Eventually(t, func() bool {
+			_, err := configMaps.Get(t.Context(), name, metav1.GetOptions{})
+			return err == nil && s.status(t)["problem"] == ""
+		}, soon, 5*time.Millisecond)
+	}
 }
 
 // waitForRecord waits until the reader has exactly this record.
@@ -98,13 +104,10 @@ func waitForRecord(t *testing.T, r *spcapi.Reader, want spc.Record) {
 	}, soon, 5*time.Millisecond)
 }
 
-// A cluster of 15,000 machines fits into one ConfigMap, whose limit is 1 MiB, and reaches
-// the agents completely.
-func testLargeInventory(t *testing.T, s *fixture) {
-	_, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: "worker-1"})
-	require.NoError(t, err)
+// manyMachines returns this many machines with a value in every field.
+func manyMachines(count int) []spc.Record {
 	var machines []spc.Record
-	for i := range 15000 {
+	for i := range count {
 		machines = append(machines, spc.Record{
 			PK: int64(90000 + i), Cluster: 23391, Pool: 1224, PoolName: "Default Worker Pool", Role: "worker",
 			InstanceID:     fmt.Sprintf("netatt9dgn-worker-%d", i),
@@ -115,13 +118,22 @@ func testLargeInventory(t *testing.T, s *fixture) {
 			Created: time.Date(2019, 1, 1, 0, 0, i, i*7919, time.UTC).Format(time.RFC3339Nano),
 		})
 	}
+	return machines
+}
+
+// A cluster of 15,000 machines fits into one ConfigMap, whose limit is 1 MiB, and reaches
+// the next leader completely.
+func testLargeInventory(t *testing.T, s *fixture) {
+	_, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: "worker-1"})
+	require.NoError(t, err)
+	machines := manyMachines(15000)
 	s.spc.SetNodes(machines...)
-	reader := s.reader(t, "worker-1")
-	runUntilTestEnds(t, s.publisher(t).Run, func(ctx context.Context) error { return reader.Run(ctx, func() {}) })
+	runUntilTestEnds(t, s.publisher(t).Run)
 	require.Eventually(t, func() bool {
-		return reader.Latest() != nil && len(reader.Latest().Inventory().Records) == len(machines)
+		list := s.published(t)
+		return list != nil && len(list.Records) == len(machines)
 	}, 2*soon, 20*time.Millisecond)
-	got := reader.Latest().Inventory().Records[14999]
+	got := s.published(t).Records[14999]
 	want := machines[14999]
 	want.Created = ""
 	require.Equal(t, want, got)
@@ -134,6 +146,67 @@ func testLargeInventory(t *testing.T, s *fixture) {
 		return strings.Contains(s.status(t)["machines-without-a-node"], "and 14900 more")
 	}, soon, 20*time.Millisecond)
 	require.Less(t, len(fmt.Sprint(s.status(t))), 64<<10)
+}
+
+// testAgentsReadTheirPart counts what the API server sends to agents after a change of one machine
+// out of 15,000. The API server has the Nodes of three agents only.
+func testAgentsReadTheirPart(t *testing.T, s *fixture) {
+	machines := manyMachines(15000)
+	var nodes []*corev1.Node
+	agentsOf := map[int]int{}
+	for i, m := range machines {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ip-%d", i), UID: types.UID(m.InstanceID)}}
+		n.Spec.ProviderID = "aws:///us-west-2a/" + m.ProviderNodeID
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: m.PrivateIP}}
+		nodes = append(nodes, n)
+		agentsOf[spc.PartOf(n.Name)]++
+	}
+	changed, same, other := nodes[0], 1, 1
+	for spc.PartOf(nodes[same].Name) != spc.PartOf(changed.Name) {
+		same++
+	}
+	for spc.PartOf(nodes[other].Name) == spc.PartOf(changed.Name) {
+		other++
+	}
+	s.spc.SetNodes(machines...)
+	publisher := s.publisher(t)
+	publisher.Nodes = func(context.Context) ([]*corev1.Node, error) { return nodes, nil }
+	parts := []func(context.Context) error{publisher.Run}
+	var readers []*spcapi.Reader
+	for _, n := range []*corev1.Node{changed, nodes[same], nodes[other]} {
+		_, _, err := s.AddNode(t.Context(), apiserver.NodeSpec{Name: n.Name})
+		require.NoError(t, err)
+		reader := s.reader(t, n.Name)
+		readers = append(readers, reader)
+		parts = append(parts, func(ctx context.Context) error { return reader.Run(ctx, func() {}) })
+	}
+	runUntilTestEnds(t, parts...)
+	stateOf := func(r *spcapi.Reader, i int) string {
+		if m := r.Latest().Find(nodes[i]); m.Outcome == spc.Matched {
+			return m.Record.State
+		}
+		return ""
+	}
+	for at, i := range []int{0, same, other} {
+		require.Eventually(t, func() bool { return stateOf(readers[at], i) == "running" }, 2*soon, 20*time.Millisecond)
+	}
+	s.waitForRefreshes(t, 2)
+	before := s.agentBytes.Load()
+	machines[0].State = "deleting"
+	s.spc.SetNodes(machines...)
+	for i := range readers[:2] {
+		require.Eventually(t, func() bool {
+			return readers[i].Latest().Find(nodes[0]).Outcome == spc.Missing
+		}, 2*soon, 20*time.Millisecond)
+	}
+	s.waitForRefreshes(t, 3)
+	perAgent := (s.agentBytes.Load() - before) / 2
+	agents := agentsOf[spc.PartOf(changed.Name)]
+	all := perAgent * int64(agents)
+	t.Logf("one change: %d agents read %d bytes each, %d KiB in all", agents, perAgent, all>>10)
+	require.Positive(t, perAgent)
+	require.Less(t, perAgent, int64(64<<10), "an agent reads more than its part, or the third agent reads as well")
+	require.Less(t, all, int64(32<<20))
 }
 
 // An autoscaler waits for a machine that stays in draft. Only Holdfast reports it.

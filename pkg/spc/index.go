@@ -230,14 +230,16 @@ type Cluster struct {
 	IsFailed   bool   `json:"is_failed"`
 }
 
-// Inventory is the list of a cluster's machines. The leader publishes it and the agents
-// read it.
+// Inventory is the list of a cluster's machines, or a part of it. The leader publishes both, and
+// each agent reads the part of its Node.
 type Inventory struct {
 	Organization int64 `json:"organization"`
 	Cluster      int64 `json:"cluster"`
 	// AsOf is the creation time of the newest Node that existed when the list was requested. The list
 	// is not used for a younger Node, because it may show that Node's address for an earlier machine.
-	// It is a Node's time, so the inventory changes only with machines and Nodes.
-	AsOf    time.Time `json:"as_of"`
-	Records []Record  `json:"records"`
+	// It is a Node's time, so the inventory changes only with machines and Nodes. A part has no time.
+	AsOf time.Time `json:"as_of,omitzero"`
+	// Nodes has a fingerprint of each Node for which a part was made. The whole list has none.
+	Nodes   []string `json:"nodes,omitempty"`
+	Records []Record `json:"records"`
 }

@@ -63,8 +63,8 @@ func (x *Index) Find(n *corev1.Node) Match {
 	switch {
 	case x == nil:
 		return Match{Message: "the list of SPC machines has not been read yet"}
-	case n.CreationTimestamp.After(x.inventory.AsOf):
-		return Match{Message: "the list of SPC machines is older than the node; " +
+	case !x.covers(n):
+		return Match{Message: "the list of SPC machines is older than the node, or than its addresses; " +
 			"Holdfast reads it again within about a minute"}
 	}
 	m := x.search(n)
@@ -143,16 +143,13 @@ func nameKeys(n *corev1.Node) []string {
 func (x *Index) explainMissing(n *corev1.Node) Match {
 	if claimed, _ := claimOf(n); claimed.instance != "" || claimed.node != "" {
 		gone := ""
-		for _, r := range x.records {
-			switch {
-			case !claimed.isFor(r):
-			case r.isLive():
+		for _, at := range x.claimedBy(n) {
+			if x.records[at].isLive() {
 				return newConflict("its labels name SPC %s, but the provider ID, the addresses and the name of that record "+
 					"do not match; if the labels belong to another machine, remove them: %s",
 					claimed, removeLabelsCommand(n))
-			default:
-				gone = fmt.Sprintf(": its state is %s", r.State)
 			}
+			gone = fmt.Sprintf(": its state is %s", x.records[at].State)
 		}
 		if gone == "" {
 			gone = ": it is no longer in the list"
@@ -164,6 +161,21 @@ func (x *Index) explainMissing(n *corev1.Node) Match {
 			x.describeRecords(waiting[:1]), describeState(x.records[waiting[0]]))}
 	}
 	return Match{Outcome: Missing, Message: "no live SPC record has its provider ID, addresses or name"}
+}
+
+// claimedBy returns the records that the labels of a Node name.
+func (x *Index) claimedBy(n *corev1.Node) []int {
+	claimed, _ := claimOf(n)
+	if claimed.instance == "" && claimed.node == "" {
+		return nil
+	}
+	var found []int
+	for at, r := range x.records {
+		if claimed.isFor(r) {
+			found = append(found, at)
+		}
+	}
+	return found
 }
 
 func newConflict(format string, args ...any) Match {
