@@ -184,8 +184,11 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"watch secrets holdfast-system/holdfast-webhook-tls", "update secrets holdfast-system/holdfast-webhook-tls",
 				"create leases.coordination.k8s.io holdfast-system/",
 				"update leases.coordination.k8s.io holdfast-system/holdfast-webhook",
-				"create configmaps holdfast-system/", "update configmaps holdfast-system/x",
-				"delete configmaps holdfast-system/holdfast-born-held",
+				"create configmaps holdfast-system/", "update configmaps holdfast-system/holdfast-spc-inventory",
+				"update configmaps holdfast-system/holdfast-spc-inventory-status",
+				"update configmaps holdfast-system/holdfast-spc-inventory-0",
+				"update configmaps holdfast-system/holdfast-spc-inventory-31",
+				"get configmaps holdfast-system/holdfast-born-held", "delete configmaps holdfast-system/holdfast-born-held",
 				"get validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
 				"watch validatingwebhookconfigurations.admissionregistration.k8s.io /holdfast",
 				"create pods holdfast-system/", "delete pods holdfast-system/x", "watch pods holdfast-system/",
@@ -198,6 +201,9 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
 				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-nodes",
 				"delete configmaps holdfast-system/other", "get configmaps kube-system/x", "patch pods holdfast-system/x",
+				"update configmaps holdfast-system/kube-root-ca.crt", "patch configmaps holdfast-system/kube-root-ca.crt",
+				"update configmaps holdfast-system/holdfast-born-held", "list configmaps holdfast-system/",
+				"patch configmaps holdfast-system/holdfast-spc-inventory",
 				"create pods/eviction holdfast-system/x", "create pods/exec holdfast-system/x", "create pods kube-system/",
 				"delete pods default/x", "list pods",
 			},
@@ -240,6 +246,7 @@ func testFlowControl(t *testing.T, server *apiserver.Server) {
 	levels := server.Client().FlowcontrolV1().PriorityLevelConfigurations()
 	level, err := levels.Get(t.Context(), "holdfast-agents", metav1.GetOptions{})
 	require.NoError(t, err)
+	require.GreaterOrEqual(t, level.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit, int32(3*15000))
 	for _, row := range []struct {
 		account, verb, path string
 		own                 bool

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -156,11 +157,15 @@ func (c *kindCluster) rightsOf(t *testing.T, account, in string) []string {
 			continue
 		}
 		_, rest, _ = strings.Cut(rest, "[]") // no URLs
-		found = append(found, resource+" "+strings.Join(strings.Fields(rest), " "))
+		right := resource + " " + strings.Join(strings.Fields(rest), " ")
+		found = append(found, numberOfPart.ReplaceAllString(right, "-N]"))
 	}
 	slices.Sort(found)
-	return found
+	return slices.Compact(found)
 }
+
+// numberOfPart ends the name of a part of the SPC inventory.
+var numberOfPart = regexp.MustCompile(`-\d+]`)
 
 // scenarioCordon drains, cordons and uncordons a worker, after a hold and during one.
 func scenarioCordon(t *testing.T, c *kindCluster) {
