@@ -88,13 +88,14 @@ func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 	return h.decideNodesOf(ctx, r, h.cachedNodesFor(*r.machine), h.machineEntry().fallback)
 }
 
-// cachedNodesFor lists the Nodes of the cache, so that machines without a Node cost no request. If
-// none of them is that of the object, it adds the Node that the object names: the cache may lack it
-// (docs/verdict.md, F90). A Node that cannot be read is not added, because the entry fails open.
+// cachedNodesFor lists the Nodes of the cache, so that machines without a Node cost no request. It
+// adds the Node that the object names if the cache lacks it (docs/verdict.md, F90), also beside an
+// earlier Node of the same machine (F92). A Node that cannot be read is not added, because the entry
+// fails open.
 func (h *Handler) cachedNodesFor(m machine.Object) nodeLister {
 	return func(ctx context.Context) ([]*corev1.Node, error) {
 		nodes, err := h.nodes(ctx)
-		isOwn := func(n *corev1.Node) bool { return m.Match(n.Name, n.Spec.ProviderID) != "" }
+		isOwn := func(n *corev1.Node) bool { return n.Name == m.Node && m.Match(n.Name, n.Spec.ProviderID) != "" }
 		if err != nil || m.Node == "" || slices.ContainsFunc(nodes, isOwn) {
 			return nodes, err
 		}

@@ -130,6 +130,12 @@ func TestMachines(t *testing.T) {
 			nodes: []corev1.Node{machineNode("n1", "cloud:///9")}, live: new(machineNode("n1", "cloud:///1")),
 			decision: lost, code: 403, message: stands, event: warning, reviewed: []string{"n1"},
 		},
+		"F92 Node is not in the cache, an earlier Node of the machine is": {
+			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u"},"spec":{"providerID":"cloud:///1"},
+				"status":{"nodeRef":{"kind":"Node","name":"n1","uid":"uid-1"}}}`,
+			nodes: []corev1.Node{machineNode("n0", "cloud:///1")}, live: new(machineNode("n1", "cloud:///1")),
+			decision: lost, code: 403, message: stands, event: warning, reviewed: []string{"n1"},
+		},
 		"no provider ID and no Node": {
 			object:   `{"metadata":{"namespace":"capi","name":"m1","uid":"u"}}`,
 			nodes:    []corev1.Node{machineNode("n1", "")},

@@ -200,7 +200,7 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 func (s *Store) View(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
-	return s.view(ctx, c, nonces, s.LiveStates, additional)
+	return s.view(ctx, c, nonces, s.LiveStates, s.liveAddresses, additional)
 }
 
 // ProbedView is View for the result of a probe request. The reviews that share the request share
@@ -211,14 +211,14 @@ func (s *Store) ProbedView(
 	read := func(ctx context.Context, names []string) map[string]observation.NodeState {
 		return p.liveStates(ctx, names, s.LiveStates)
 	}
-	return s.view(ctx, result.Cluster, result.Nonces, read, additional)
+	return s.view(ctx, result.Cluster, result.Nonces, read, p.liveAddresses(s.liveAddresses), additional)
 }
 
 func (s *Store) view(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string,
-	read func(context.Context, []string) map[string]observation.NodeState, additional []string,
+	read func(context.Context, []string) map[string]observation.NodeState, list nodeList, additional []string,
 ) (quorum.View, error) {
-	possible, err := s.possibleNodes(ctx, c)
+	possible, err := s.possibleNodes(ctx, c, list)
 	if err != nil {
 		return quorum.View{}, err
 	}
@@ -227,27 +227,6 @@ func (s *Store) view(
 		Cluster: c, Nonces: nonces, Nodes: read(ctx, names), PossibleNodes: possible, Now: time.Now(),
 		MinRemainingTolerance: s.tolerance,
 	}, nil
-}
-
-// possibleNodes returns the Nodes where the members may run that are not located. The addresses may
-// come from the cache, because a Node keeps its addresses; the state of such a Node is then read
-// live like that of any other.
-func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
-	if len(observation.Unlocated(c)) == 0 {
-		return nil, nil // The usual case. This avoids comparing the addresses of all nodes.
-	}
-	nodes, err := s.CachedNodes(ctx)
-	if err != nil {
-		nodes, err = s.LiveNodes(ctx, nil)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
-	}
-	all := make([]observation.AnnouncingNode, len(nodes))
-	for i, node := range nodes {
-		all[i] = observation.NodeOf(node)
-	}
-	return quorum.PossibleNodes(c, all), nil
 }
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the

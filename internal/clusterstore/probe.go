@@ -106,6 +106,8 @@ type ProbeRequest struct {
 	// that shares it. reading is closed when the read of further ones ends.
 	nodes   map[string]observation.NodeState
 	reading chan struct{}
+	// addresses are all Nodes, if they were listed since the request began.
+	addresses []observation.AnnouncingNode
 }
 
 // A ProbeResult is the state of a cluster, as far as it is known after a probe request.

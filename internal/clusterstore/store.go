@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -70,6 +71,7 @@ type Store struct {
 	requester  *ProbeRequester
 	conflicts  prometheus.Counter
 	live       *sharedRead[[]*v1alpha1.EtcdCluster]
+	addresses  *sharedRead[[]observation.AnnouncingNode]
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -91,6 +93,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
 		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
+		addresses: newSharedRead[[]observation.AnnouncingNode](),
 	}
 	s.requester = newProbeRequester(o.Client, s.LiveCluster, o.ProbeInterval, probes)
 	return s, s.Follow(ctx, s.requester.addVersion)

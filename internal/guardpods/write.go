@@ -147,10 +147,15 @@ func newPod(d guard.Decision, agent *corev1.Pod) *corev1.Pod {
 			NodeName: d.Node,
 			// The pod must not depend on the pod network, and must not use one of its addresses.
 			HostNetwork: true, DNSPolicy: corev1.DNSDefault,
-			// A pod that tolerates NoSchedule is not drained by Karpenter. Without a toleration of
-			// NoExecute, a taint would delete the pod without an eviction.
+			// Without a toleration of NoExecute, a taint would delete the pod without an eviction. Without
+			// that of the cordon, a descheduler would evict the pod from a node that is held. Karpenter does
+			// not drain a pod that tolerates its own taint of the effect NoSchedule.
 			Tolerations: []corev1.Toleration{
 				{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+				{
+					Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists,
+					Effect: corev1.TaintEffectNoSchedule,
+				},
 			},
 			// It has no priority class: Karpenter and others drain pods of higher priority last, and
 			// would move all other pods before they learn that the node has to stay.

@@ -191,7 +191,8 @@ type listedHolder struct {
 // the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
 // leader labels such a Node once for the members that are listed there.
 //
-// While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89).
+// While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89). As
+// long as no observer has answered the last probe request, it is not known whether one is.
 func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 	isUnlocated := func(m v1alpha1.MemberStatus) bool { return !observation.IsLocated(c, m.ID) }
 	if !slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
@@ -199,7 +200,11 @@ func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
 	}) {
 		return nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
-	isConfirmed := len(observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))) > 0
+	answers := observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})
+	if len(answers) == 0 {
+		return nil
+	}
+	isConfirmed := len(observation.Confirmed(answers)) > 0
 	all := []*v1alpha1.EtcdCluster{c}
 	var found []listedHolder
 	for name, node := range index {

@@ -29,13 +29,15 @@ func TestListedHolders(t *testing.T) {
 	for name, test := range map[string]struct {
 		list        []v1alpha1.MemberStatus
 		isConfirmed bool
+		nonce       string // of the last probe request; the observations answer "now"
 		want        int
 	}{
-		"confirmed":                  {listed, true, 1},
-		"F89 no list is confirmed":   {listed, false, 1},
-		"all members are located":    {slices.Delete(slices.Clone(listed), 1, 2), true, 0},
-		"the same, unconfirmed":      {slices.Delete(slices.Clone(listed), 1, 2), false, 0},
-		"no observer knows a member": {nil, false, 0},
+		"confirmed":                  {listed, true, "now", 1},
+		"F89 no list is confirmed":   {listed, false, "now", 1},
+		"F93 not answered yet":       {listed, true, "next", 0},
+		"all members are located":    {slices.Delete(slices.Clone(listed), 1, 2), true, "now", 0},
+		"the same, unconfirmed":      {slices.Delete(slices.Clone(listed), 1, 2), false, "now", 0},
+		"no observer knows a member": {nil, false, "now", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}
@@ -44,9 +46,10 @@ func TestListedHolders(t *testing.T) {
 				c.Spec.Members = append(c.Spec.Members,
 					v1alpha1.Binding{MemberID: id, Node: node, NodeUID: uid, Basis: v1alpha1.BasisBootstrap})
 				c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{
-					Node: node, NodeUID: uid, LocalMember: id, Linearizable: test.isConfirmed, Members: test.list,
+					Node: node, NodeUID: uid, LocalMember: id, Linearizable: test.isConfirmed, Members: test.list, Nonce: "now",
 				})
 			}
+			c.Spec.Nonce = test.nonce
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-2", UID: "uid of etcd-2"}}
 			c.Spec.Grants = []v1alpha1.Grant{{Node: n.Name, NodeUID: n.UID, Members: []v1alpha1.MemberID{"left"}}}
 			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}}

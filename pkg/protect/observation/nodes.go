@@ -1,6 +1,7 @@
 package observation
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -208,9 +209,28 @@ func machineIdentity(id string) string {
 // is installed again has another one. Without a common kind of ID, they may be the same machine.
 func (m Machine) IsOther(o Machine) bool {
 	if m.SystemUUID != "" && o.SystemUUID != "" {
-		return m.SystemUUID != o.SystemUUID
+		return m.SystemUUID != o.SystemUUID && m.SystemUUID != swapUUID(o.SystemUUID)
 	}
 	return m.MachineID != "" && o.MachineID != "" && m.MachineID != o.MachineID
+}
+
+// swapUUID returns a UUID with the bytes of its first three groups in the other order, and any other
+// text unchanged. SMBIOS 2.6 made these groups little-endian: the firmware of a virtual machine may
+// report them in the other order after an upgrade of its virtual hardware.
+func swapUUID(id string) string {
+	groups := strings.Split(id, "-")
+	if len(groups) != 5 {
+		return id
+	}
+	for i, group := range groups[:3] {
+		raw, err := hex.DecodeString(group)
+		if err != nil {
+			return id
+		}
+		slices.Reverse(raw)
+		groups[i] = hex.EncodeToString(raw)
+	}
+	return strings.Join(groups, "-")
 }
 
 // MachineAddresses returns the hosts that identify the machine of these members: the hosts of their

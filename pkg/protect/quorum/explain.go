@@ -51,6 +51,7 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 		warnings = append(warnings, fmt.Sprintf("until %s left the member list%s, etcd cluster %s cannot lose another voter",
 			agree(len(onNode), "it has", "they have"), joined, id))
 	}
+	warnings = append(warnings, t.changeSafely())
 	for _, m := range onNode {
 		if m.reason != "" {
 			warnings = append(warnings, fmt.Sprintf("%s on node %s is not confirmed healthy at present", m.title(), t.Node))
@@ -81,6 +82,16 @@ func (t requestTarget) removeNext(onNode []memberState) string {
 	}
 	return fmt.Sprintf("after the deletion of node %s, remove %s from etcd cluster %s, and no other member before (%s)",
 		t.Node, titles, id, joinCommands(onNode, t.removeWithoutNode))
+}
+
+// changeSafely describes which changes of the member list cost no quorum while the machine of the
+// node is still to go. Holdfast does not review them, and etcd checks them against the members that
+// serve now.
+func (t requestTarget) changeSafely() string {
+	if t.Drain {
+		return fmt.Sprintf("until node %s is back, add members as learners, and remove none", t.Node)
+	}
+	return fmt.Sprintf("until the machine of node %s is gone, add members as learners, and remove only its member", t.Node)
 }
 
 // missingAfter returns how many new voters the cluster needs to be able to lose a voter, once these

@@ -137,13 +137,15 @@ func TestWarnings(t *testing.T) {
 	const (
 		remove = "after the deletion of node w1, remove etcd1 (a) from etcd cluster cdf818194e3a8c32, " +
 			"and no other member before (etcdctl member remove a)"
-		onlyLeave = remove + "; until it has left the member list, etcd cluster cdf818194e3a8c32 cannot lose another voter"
-		andJoin   = remove + "; until it has left the member list and 1 new voter has joined, " +
-			"etcd cluster cdf818194e3a8c32 cannot lose another voter"
+		change    = "; until the machine of node w1 is gone, add members as learners, and remove only its member"
+		onlyLeave = remove + "; until it has left the member list, etcd cluster cdf818194e3a8c32 cannot lose another voter" +
+			change
+		andJoin = remove + "; until it has left the member list and 1 new voter has joined, " +
+			"etcd cluster cdf818194e3a8c32 cannot lose another voter" + change
 	)
 	require.Equal(t, andJoin, warning(quorumtest.Voters(3)))
 	require.Equal(t, onlyLeave, warning(quorumtest.Voters(4)))
-	require.Equal(t, remove, warning(quorumtest.Voters(5)))
+	require.Equal(t, remove+change, warning(quorumtest.Voters(5)))
 	require.Equal(t, onlyLeave, warning(quorumtest.Voters(6).Dead(1)))
 	require.Equal(t, onlyLeave, warning(quorumtest.Voters(4).Learner(0)), "a learner on the node")
 	two := warning(quorumtest.Voters(5).Rebound(1, 0))

@@ -1,0 +1,79 @@
+package clusterstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A nodeList lists all Nodes with their addresses.
+type nodeList func(context.Context) ([]observation.AnnouncingNode, error)
+
+// possibleNodes returns the Nodes where the members may run that are not located. The addresses come
+// from the cache, because a Node keeps its addresses; the state of such a Node is then read live like
+// that of any other. If the cache has no Node for a member, that Node may have registered after the
+// last event that the cache received, so live lists all Nodes (docs/verdict.md, F91).
+func (s *Store) possibleNodes(
+	ctx context.Context, c *v1alpha1.EtcdCluster, live nodeList,
+) ([]v1alpha1.Binding, error) {
+	unlocated := observation.Unlocated(c)
+	if len(unlocated) == 0 {
+		return nil, nil // The usual case. This avoids comparing the addresses of all nodes.
+	}
+	if cached, err := s.CachedNodes(ctx); err == nil {
+		found := quorum.PossibleNodes(c, addressesOf(cached))
+		isMissing := func(id v1alpha1.MemberID) bool {
+			return !slices.ContainsFunc(found, func(b v1alpha1.Binding) bool { return b.MemberID == id })
+		}
+		if !slices.ContainsFunc(unlocated, isMissing) {
+			return found, nil
+		}
+	}
+	all, err := live(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
+	}
+	return quorum.PossibleNodes(c, all), nil
+}
+
+// liveAddresses lists all Nodes from the API server. Callers share the list.
+func (s *Store) liveAddresses(ctx context.Context) ([]observation.AnnouncingNode, error) {
+	return s.addresses.do(ctx, func(ctx context.Context) ([]observation.AnnouncingNode, error) {
+		nodes, err := s.LiveNodes(ctx, nil)
+		return addressesOf(nodes), err
+	})
+}
+
+// liveAddresses lists all Nodes once for all reviews that share the request.
+func (p *ProbeRequest) liveAddresses(list nodeList) nodeList {
+	return func(ctx context.Context) ([]observation.AnnouncingNode, error) {
+		p.requester.mu.Lock()
+		known := p.addresses
+		p.requester.mu.Unlock()
+		if known != nil {
+			return known, nil
+		}
+		listed, err := list(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.requester.mu.Lock()
+		defer p.requester.mu.Unlock()
+		p.addresses = listed
+		return listed, nil
+	}
+}
+
+func addressesOf(nodes []*corev1.Node) []observation.AnnouncingNode {
+	all := make([]observation.AnnouncingNode, len(nodes))
+	for i, node := range nodes {
+		all[i] = observation.NodeOf(node)
+	}
+	return all
+}
