@@ -117,13 +117,13 @@ func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {
 
 	// The node is opened while its drain is decided.
 	f.Cordon(0, true)
-	p, err := reviewer.probeAndDecide(t.Context(), f.Drain(0), f.Cluster())
+	p, err := reviewer.probeAndDecide(t.Context(), f.Drain(0), f.Cluster(), nil)
 	require.NoError(t, err)
 	defer p.request.Release()
 	require.True(t, p.verdict.Allowed)
 	f.Cordon(0, false)
 	nonces := func() []string { return p.request.Result().Nonces }
-	verdict, err := reviewer.grant(t.Context(), f.Drain(0), p.result.Cluster, nonces, quorum.Decide)
+	verdict, err := reviewer.grant(t.Context(), f.Drain(0), p.result.Cluster, nil, nonces, quorum.Decide)
 	require.NoError(t, err)
 	require.Equal(t, quorum.NotDraining, verdict.Reason)
 	require.Empty(t, f.Cluster().Spec.Grants)

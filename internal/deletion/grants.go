@@ -42,6 +42,8 @@ type grantRequest struct {
 	ctx     context.Context //nolint:containedctx // The review that writes does so for others.
 	request quorum.Request
 	cluster *v1alpha1.EtcdCluster
+	// others are all EtcdClusters at the begin of the review.
+	others []*v1alpha1.EtcdCluster
 	// nonces is a function because observations with further nonces may arrive meanwhile.
 	nonces func() []string
 	// decide is quorum.Decide, or quorum.Force for a break-glass override.
@@ -57,11 +59,11 @@ type grantRequest struct {
 
 // grant writes the grant for one cluster and returns the verdict that it stands for.
 func (r *Reviewer) grant(
-	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster, nonces func() []string,
-	decide func(quorum.View, quorum.Request) quorum.Verdict,
+	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster, others []*v1alpha1.EtcdCluster,
+	nonces func() []string, decide func(quorum.View, quorum.Request) quorum.Verdict,
 ) (quorum.Verdict, error) {
 	return r.grants.do(&grantRequest{
-		ctx: ctx, request: req, cluster: c, nonces: nonces, decide: decide, done: make(chan struct{}),
+		ctx: ctx, request: req, cluster: c, others: others, nonces: nonces, decide: decide, done: make(chan struct{}),
 	}, r.writeGrants)
 }
 
@@ -198,7 +200,7 @@ func decideAll(view quorum.View, batch []*grantRequest) []clusterstore.Operation
 	before := view.Cluster
 	var ops []clusterstore.Operation
 	for _, g := range batch {
-		view.Nonces = g.nonces()
+		view.Nonces, view.Others = g.nonces(), g.others
 		grant, isNew := g.decideFrom(view)
 		if !isNew {
 			continue

@@ -105,7 +105,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.ProbeInterval = time.Millisecond })
 	req := f.Request(0)
 	c := f.Cluster()
-	p, err := reviewer.probeAndDecide(t.Context(), req, c)
+	p, err := reviewer.probeAndDecide(t.Context(), req, c, nil)
 	require.NoError(t, err)
 	defer p.request.Release()
 	require.True(t, p.verdict.Allowed, p.verdict.Message)
@@ -119,7 +119,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	require.NoError(t, err)
 
 	nonces := func() []string { return p.request.Result().Nonces }
-	v, err := reviewer.grant(t.Context(), req, p.result.Cluster, nonces, quorum.Decide)
+	v, err := reviewer.grant(t.Context(), req, p.result.Cluster, nil, nonces, quorum.Decide)
 	require.NoError(t, err)
 	require.False(t, v.Allowed)
 	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason, v.Message)
@@ -129,7 +129,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	require.Nil(t, storetest.GrantFor(after, f.Nodes[0].UID))
 
 	// A node that has a grant already only renews it.
-	_, err = reviewer.grant(t.Context(), f.Request(1), p.result.Cluster, nonces, quorum.Decide)
+	_, err = reviewer.grant(t.Context(), f.Request(1), p.result.Cluster, nil, nonces, quorum.Decide)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
 }
@@ -354,4 +354,23 @@ func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
 	<-waiting.done
 	require.ErrorIs(t, waiting.err, errNotRecorded)
 	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+// grantOfOtherCluster: the old EtcdCluster of an etcd that was restored with new IDs has a grant for
+// one of the nodes.
+func grantOfOtherCluster(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	old := f.EmptyCluster()
+	old.Name += "c"
+	old.Spec.Grants = []v1alpha1.Grant{{
+		NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{"f"}, Time: metav1.Now(), User: "alice",
+	}}
+	require.NoError(t, f.Client.Create(t.Context(), old))
+	f.DeleteAfterTest(old)
+	reviewer := newReviewer(f, 0)
+	dryRun := f.Request(0)
+	dryRun.DryRun = true
+	for _, req := range []quorum.Request{f.Request(0), dryRun} {
+		require.Contains(t, review(t, reviewer, req).Message, "which had a member of etcd cluster "+old.Name+" too")
+	}
 }

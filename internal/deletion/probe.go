@@ -18,6 +18,8 @@ const grantReserve = 2 * time.Second
 // A probedCluster is one cluster with its fresh observations and the verdict from them.
 type probedCluster struct {
 	request *clusterstore.ProbeRequest
+	// others are all EtcdClusters at the begin of the review.
+	others  []*v1alpha1.EtcdCluster
 	result  clusterstore.ProbeResult
 	view    quorum.View
 	verdict quorum.Verdict
@@ -28,7 +30,7 @@ type probedCluster struct {
 // refuses: it can only be too cautious, while its removal could undo one that a second review
 // of the same deletion relies on.
 func (r *Reviewer) probeAndGrant(
-	ctx context.Context, req quorum.Request, selected []*v1alpha1.EtcdCluster,
+	ctx context.Context, req quorum.Request, selected, all []*v1alpha1.EtcdCluster,
 ) (quorum.Decision, error) {
 	probed := make([]probedCluster, len(selected))
 	defer func() {
@@ -42,7 +44,7 @@ func (r *Reviewer) probeAndGrant(
 	for i, c := range selected {
 		g.Go(func() error {
 			return loop.RecoverPanic(func() (err error) {
-				probed[i], err = r.probeAndDecide(probing, req, c)
+				probed[i], err = r.probeAndDecide(probing, req, c, all)
 				return err
 			})
 		})
@@ -87,7 +89,7 @@ func (r *Reviewer) grantFromProbe(
 	nonces := func() []string { return p.request.Result().Nonces }
 	for result := p.result; ; result = p.request.Result() {
 		quiet.note(result.Answers())
-		verdict, err = r.grant(ctx, req, result.Cluster, nonces, quorum.Decide)
+		verdict, err = r.grant(ctx, req, result.Cluster, p.others, nonces, quorum.Decide)
 		if err != nil || verdict.Allowed || verdict.Final {
 			return verdict, err
 		}
@@ -101,7 +103,7 @@ func (r *Reviewer) grantFromProbe(
 // them, until no further one can change the verdict, or none arrives any more, or the time is up.
 // The caller releases the probe.
 func (r *Reviewer) probeAndDecide(
-	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster,
+	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster, others []*v1alpha1.EtcdCluster,
 ) (probedCluster, error) {
 	probe, err := r.store.RequestProbe(ctx, c)
 	if err != nil {
@@ -111,14 +113,13 @@ func (r *Reviewer) probeAndDecide(
 	defer cancel()
 	quiet := newQuietTimer(r.wait)
 	defer quiet.timer.Stop()
-	p := probedCluster{request: probe}
+	p := probedCluster{request: probe, others: others}
 	for {
 		p.result = probe.Result()
 		quiet.note(p.result.Answers())
-		if p.view, err = r.store.ProbedView(waiting, probe, p.result, req.Node); err != nil {
+		if err = p.decide(waiting, r.store, req); err != nil {
 			return p, err
 		}
-		p.verdict = quorum.Decide(p.view, req)
 		if _, isRepeated := quorum.Repeat(p.view, req, r.now()); p.verdict.Final || isRepeated {
 			return p, nil
 		}
@@ -170,12 +171,22 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 	if now.Cluster == p.result.Cluster {
 		return p
 	}
-	view, err := r.store.ProbedView(ctx, p.request, now, req.Node)
-	if err != nil {
-		return p
+	before := p
+	p.result = now
+	if err := p.decide(ctx, r.store, req); err != nil {
+		return before
 	}
-	p.result, p.view, p.verdict = now, view, quorum.Decide(view, req)
 	return p
+}
+
+// decide sets the verdict from the result.
+func (p *probedCluster) decide(ctx context.Context, store *clusterstore.Store, req quorum.Request) (err error) {
+	if p.view, err = store.ProbedView(ctx, p.request, p.result, req.Node); err != nil {
+		return err
+	}
+	p.view.Others = p.others
+	p.verdict = quorum.Decide(p.view, req)
+	return nil
 }
 
 // longestWait returns how long a review may wait for observations: as long as the caller waits,

@@ -90,7 +90,7 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 		return quorum.Decision{}, err
 	}
 	if req.BreakGlass != nil {
-		return r.breakGlass(ctx, req, quorum.Select(all, req))
+		return r.breakGlass(ctx, req, quorum.Select(all, req), all)
 	}
 	if req.Drain {
 		node := r.store.LiveStates(ctx, []string{req.Node})[req.Node]
@@ -106,9 +106,9 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	case isDecided:
 		return decision, nil
 	case req.DryRun:
-		return r.dryRun(ctx, req, selected)
+		return r.dryRun(ctx, req, selected, all)
 	}
-	return r.probeAndGrant(ctx, req, selected)
+	return r.probeAndGrant(ctx, req, selected, all)
 }
 
 // repeat returns the decision if an earlier review of the same deletion has left a grant in every
@@ -155,7 +155,7 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 	decision := quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
 	if !decision.Allowed && req.BreakGlass != nil {
 		req.CountAddresses = true // More members may be lost with the Node than DecideUnlabelled found.
-		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req)); err != nil {
+		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req), all); err != nil {
 			decision = cannotDecide(req, err)
 		}
 	}
@@ -166,7 +166,7 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 // dryRun decides from the last observations, without those of agents that have become silent. It
 // requests no probe and writes nothing.
 func (r *Reviewer) dryRun(
-	ctx context.Context, req quorum.Request, selected []*v1alpha1.EtcdCluster,
+	ctx context.Context, req quorum.Request, selected, all []*v1alpha1.EtcdCluster,
 ) (quorum.Decision, error) {
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
@@ -175,6 +175,7 @@ func (r *Reviewer) dryRun(
 		if err != nil {
 			return quorum.Decision{}, err
 		}
+		view.Others = all
 		verdicts[i] = quorum.Decide(view, req)
 	}
 	decision := quorum.Combine(verdicts)
@@ -193,7 +194,7 @@ func lastNonce(c *v1alpha1.EtcdCluster) []string {
 // breakGlass allows against any verdict, and records the members that are lost with the Node
 // as far as they are known.
 func (r *Reviewer) breakGlass(
-	ctx context.Context, req quorum.Request, selected []*v1alpha1.EtcdCluster,
+	ctx context.Context, req quorum.Request, selected, all []*v1alpha1.EtcdCluster,
 ) (quorum.Decision, error) {
 	decision := quorum.Decision{
 		Allowed: true, Reason: quorum.BreakGlassUsed,
@@ -207,7 +208,7 @@ func (r *Reviewer) breakGlass(
 		return decision, nil
 	}
 	for _, c := range selected {
-		verdict, err := r.grant(ctx, req, c, func() []string { return lastNonce(c) }, quorum.Force)
+		verdict, err := r.grant(ctx, req, c, all, func() []string { return lastNonce(c) }, quorum.Force)
 		if err != nil {
 			return quorum.Decision{}, err
 		}

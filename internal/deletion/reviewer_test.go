@@ -50,6 +50,7 @@ func TestReview(t *testing.T) {
 		{"F64 lists end during the review", listsEndDuringReview},
 		{"F67 panic in another review", panicInAnotherReview},
 		{"node of two clusters", twoClusters},
+		{"F94 machine of another etcd cluster", grantOfOtherCluster},
 		{"cold cache", coldCache},
 		{"remaining tolerance", remainingTolerance},
 		{"unverified server", unverifiedServer},
@@ -186,7 +187,7 @@ func incompleteAnswersAwaited(t *testing.T, f *storetest.Fixture) {
 func incompleteAnswersBeforeGrant(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer := newReviewer(f, 0)
-	p, err := reviewer.probeAndDecide(t.Context(), f.Request(0), f.Cluster())
+	p, err := reviewer.probeAndDecide(t.Context(), f.Request(0), f.Cluster(), nil)
 	require.NoError(t, err)
 	defer p.request.Release()
 	require.True(t, p.verdict.Allowed, p.verdict.Message)
@@ -340,7 +341,7 @@ func listsEndDuringReview(t *testing.T, f *storetest.Fixture) {
 		f.Blind[f.Nodes[0].Name], f.Blind[f.Nodes[1].Name], f.Silent[f.Nodes[2].Name] = true, true, true
 	})
 	f.RunAgents()
-	decision, err := newReviewer(f, 0).probeAndGrant(t.Context(), req, selected)
+	decision, err := newReviewer(f, 0).probeAndGrant(t.Context(), req, selected, nil)
 	require.NoError(t, err)
 	require.False(t, decision.Allowed, decision.Message)
 	require.Equal(t, quorum.CannotSee, decision.Reason)

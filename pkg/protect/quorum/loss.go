@@ -60,6 +60,9 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 			return memberLoss{problemMachineGivenUp, g.Node, describePossibleRejoin(g)}
 		}
 	}
+	if loss := s.lossByOthers(id); loss.reason != "" {
+		return loss
+	}
 	for _, b := range s.nodesOf(id) {
 		n := s.Nodes[b.Node]
 		if reason := LostReason(b.Node, b.NodeUID, n); reason != "" {
@@ -68,6 +71,21 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 				problem = problemNodeUnread
 			}
 			return memberLoss{problem, b.Node, reason}
+		}
+	}
+	return memberLoss{}
+}
+
+// lossByOthers returns why the member counts as lost because of another etcd cluster: a grant there
+// is for a Node where the member runs or may run.
+func (s Snapshot) lossByOthers(id v1alpha1.MemberID) memberLoss {
+	for _, c := range s.others {
+		for _, g := range c.Spec.Grants {
+			isOn := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
+			if c.Name != s.Cluster.Name && slices.ContainsFunc(s.nodesOf(id), isOn) {
+				return memberLoss{problemNodeLost, g.Node, fmt.Sprintf("%s, which had a member of etcd cluster %s too",
+					describeGrant(g, "its node"), observation.ClusterIDOf(c))}
+			}
 		}
 	}
 	return memberLoss{}

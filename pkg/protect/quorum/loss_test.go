@@ -219,6 +219,20 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 	quorumtest.RequireRefused(t, learner, quorumtest.Deletion(1), "a learner; it counts as a voter")
 }
 
+// TestF94GrantOfOtherCluster: etcd was restored with new IDs, so the grants are in the EtcdCluster of
+// the old ones.
+func TestF94GrantOfOtherCluster(t *testing.T) {
+	old := quorumtest.Voters(3).Granted(1).Cluster
+	old.Name = "01d"
+	restored := quorumtest.Voters(3)
+	restored.Others = []*v1alpha1.EtcdCluster{restored.Cluster, old}
+	quorumtest.RequireRefused(t, restored, quorumtest.Deletion(0), "etcd2 (b): counts as lost: the deletion of its node w2 "+
+		"by alice was allowed at 2026-05-01T12:00:00Z, which had a member of etcd cluster 01d too")
+	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(1))
+	old.Spec.Grants[0].NodeUID = "u2 of an earlier Node"
+	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(0))
+}
+
 func TestMachineAddresses(t *testing.T) {
 	cluster := quorumtest.Voters(3).URLs(0, "https://ETCD1.example.org.:2380", "https://127.0.0.1:2380")
 	require.Equal(t, []string{"etcd1.example.org", "10.0.0.1", "fd00::1", "w1"},

@@ -26,6 +26,8 @@ type Snapshot struct {
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
 	// Now is the time of the decision. It selects the words about times that are still to come.
 	Now time.Time
+	// others are all EtcdClusters, as in View.
+	others []*v1alpha1.EtcdCluster
 	// possibleNodes are the Nodes where the members may run that are not located.
 	possibleNodes []v1alpha1.Binding
 	// unlocatedHosts are the hosts of the peer URLs of members that are not located. It is empty if
@@ -57,6 +59,7 @@ func NewSnapshot(v View) Snapshot {
 		nonces:        v.Nonces,
 		Nodes:         v.Nodes,
 		Now:           v.Now,
+		others:        v.Others,
 		possibleNodes: v.PossibleNodes,
 		Bindings:      map[v1alpha1.MemberID]v1alpha1.Binding{},
 		proven:        map[v1alpha1.MemberID]bool{},
