@@ -79,7 +79,7 @@ type Reader struct {
 	ConfigMaps ConfigMapReader
 	// Name is that of [PartName].
 	Name string
-	Log        *slog.Logger
+	Log  *slog.Logger
 
 	latest struct {
 		sync.Mutex
