@@ -34,7 +34,10 @@ import (
 type benchCluster struct {
 	*fixture.Environment
 	// members is the number of members of each etcd cluster, etcd the first cluster.
-	members  int
+	members int
+	// components and webhookFlags are beyond those of the shipped manifests.
+	components, webhookFlags []string
+
 	etcd     *etcd.Cluster
 	clusters *agent.Clusters
 	// nodes deletes the nodes. It has its own connections and no client-side rate limit.
@@ -44,21 +47,29 @@ type benchCluster struct {
 	barePatches int
 }
 
-func newBenchCluster(ctx context.Context, members int, t *resultTable) (_ *benchCluster, err error) {
+func newBenchCluster(ctx context.Context, m measurement, t *resultTable) (_ *benchCluster, err error) {
 	begun := time.Now()
-	if members == 0 {
+	if m.members == 0 {
 		t.progress("starting kube-apiserver with the manifests")
 	} else {
-		t.progress("starting kube-apiserver, etcd with TLS, two webhooks, and %d members and agents", members)
+		t.progress("starting kube-apiserver, etcd with TLS, two webhooks, and %d members and agents", m.members)
 	}
-	b := &benchCluster{members: members}
+	b := &benchCluster{members: m.members}
+	if m.machines {
+		b.components = []string{"cluster-api", "karpenter-nodeclaims"}
+		b.webhookFlags = []string{"--cluster-api", "--karpenter"}
+	}
 	if b.Environment, err = fixture.New(fixture.Options{Name: "bench", Out: t.out}); err != nil {
 		return nil, err
 	}
 	if err := b.start(ctx); err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx), false))
 	}
-	t.progress("ready after %s", time.Since(begun).Round(100*time.Millisecond))
+	version, err := b.nodes.Discovery().ServerVersion()
+	if err != nil {
+		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx), false))
+	}
+	t.progress("ready after %s, with Kubernetes %s", time.Since(begun).Round(100*time.Millisecond), version.GitVersion)
 	return b, nil
 }
 
@@ -89,10 +100,15 @@ func (b *benchCluster) startEtcd(ctx context.Context) (err error) {
 	if b.etcd, err = b.startMembers(ctx, 0); err != nil {
 		return err
 	}
-	if err = b.Install(ctx); err != nil {
+	if len(b.components) > 0 {
+		if err = b.API.InstallMachines(ctx); err != nil {
+			return err
+		}
+	}
+	if err = b.Install(ctx, b.components...); err != nil {
 		return err
 	}
-	if err = b.StartWebhooks(ctx); err != nil {
+	if err = b.StartWebhooks(ctx, b.webhookFlags...); err != nil {
 		return err
 	}
 	if err = b.startAgents(ctx, 0); err != nil {

@@ -39,7 +39,9 @@ type measurement struct {
 	// members is the number of etcd members that the measurement needs, one per node. It is 0
 	// for a cluster without etcd nodes, and noCluster if the measurement needs no cluster.
 	members int
-	measure func(context.Context, *benchCluster, *resultTable) error
+	// machines means that Holdfast runs with the components for Machines and NodeClaims.
+	machines bool
+	measure  func(context.Context, *benchCluster, *resultTable) error
 }
 
 // noCluster marks a measurement that needs no cluster.
@@ -49,21 +51,21 @@ const noCluster = -1
 // because starting a cluster takes half a minute.
 func measurements() []measurement {
 	return []measurement{
-		{"scan", noCluster, measureScan},
-		{"release", 0, measureRelease},
-		{"memory", 0, measureMemory},
-		{"fleet", 0, measureFleet},
-		{"join", 0, measureJoin},
-		{"rollout", 0, measureRollout},
-		{"idle", 3, measureIdle},
-		{"ordinary", 3, measureOrdinary},
-		{"flood", 3, measureFlood},
-		{"verdict", 3, measureVerdict},
-		{"drain", 3, measureDrain},
-		{"hung", 3, measureHung},
-		{"scale", 5, measureScale},
-		{"seven", 7, measureVerdict},
-		{"burst", 7, measureBurst},
+		{name: "scan", members: noCluster, measure: measureScan},
+		{name: "release", measure: measureRelease},
+		{name: "memory", measure: measureMemory},
+		{name: "fleet", measure: measureFleet},
+		{name: "join", measure: measureJoin},
+		{name: "rollout", measure: measureRollout},
+		{name: "idle", members: 3, measure: measureIdle},
+		{name: "ordinary", members: 3, measure: measureOrdinary},
+		{name: "flood", members: 3, measure: measureFlood},
+		{name: "verdict", members: 3, measure: measureVerdict},
+		{name: "drain", members: 3, measure: measureDrain},
+		{name: "hung", members: 3, measure: measureHung},
+		{name: "scale", members: 5, machines: true, measure: measureScale},
+		{name: "seven", members: 7, measure: measureVerdict},
+		{name: "burst", members: 7, measure: measureBurst},
 	}
 }
 
@@ -115,7 +117,7 @@ func measureAll(ctx context.Context, wanted []string, t *resultTable) (err error
 					return err
 				}
 			}
-			if b, err = newBenchCluster(ctx, m.members, t); err != nil {
+			if b, err = newBenchCluster(ctx, m, t); err != nil {
 				return err
 			}
 		}

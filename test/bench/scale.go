@@ -39,7 +39,8 @@ const (
 
 // measureScale measures one replica of the webhook, the leader, beside seven etcd clusters of five
 // members and up to 15,000 nodes: its start, its memory, and its CPU usage while kubelets write the
-// status of their Nodes. At the end it measures deletions of ordinary nodes again.
+// status of their Nodes. Then it measures the webhook beside Machines and NodeClaims that wait. At
+// the end it measures deletions of ordinary nodes again.
 func measureScale(ctx context.Context, b *benchCluster, t *resultTable) error {
 	t.progress("starting etcd clusters until there are %d", scaleClusters)
 	if err := b.addEtcdClusters(ctx, scaleClusters); err != nil {
@@ -51,11 +52,14 @@ func measureScale(ctx context.Context, b *benchCluster, t *resultTable) error {
 		if err := s.growTo(ctx, size); err != nil {
 			return err
 		}
-		if err := s.measureWebhook(ctx, t); err != nil {
+		if err := s.measureWebhook(ctx, t, fmt.Sprintf("%d nodes", size)); err != nil {
 			return err
 		}
 	}
-	if err := b.Webhooks()[1].Start(); err != nil {
+	if err := s.measureWaitingMachines(ctx, t); err != nil {
+		return err
+	}
+	if err := b.Webhooks()[1].Start(b.webhookFlags...); err != nil {
 		return err
 	}
 	return measureOrdinary(ctx, b, t)
@@ -87,17 +91,15 @@ func (s *scaledCluster) growTo(ctx context.Context, size int) error {
 }
 
 // measureWebhook restarts one replica alone and measures it.
-func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable) error {
-	for _, w := range s.Webhooks() {
-		if err := w.Kill(); err != nil {
-			return err
-		}
+func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable, beside string) error {
+	if err := s.killWebhooks(); err != nil {
+		return err
 	}
 	if _, err := s.answers.readNew(s.benchCluster); err != nil {
 		return err
 	}
 	webhook, begun := s.Webhooks()[0], time.Now()
-	if err := webhook.Start(); err != nil {
+	if err := webhook.Start(s.webhookFlags...); err != nil {
 		return err
 	}
 	if err := s.WaitUntil(ctx, "a verdict of the new replica", s.checkVerdict); err != nil {
@@ -105,7 +107,7 @@ func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable) erro
 	}
 	started := time.Since(begun)
 	t.add(resultRow{
-		what:   fmt.Sprintf("%d nodes: start of a webhook until its first verdict", len(s.names)),
+		what:   beside + ": start of a webhook until its first verdict",
 		median: ms(started), target: "≤ 3 s", missed: started > scaleStart,
 	})
 	t.progress("writing the status of nodes for %s", scaleTime)
@@ -131,11 +133,11 @@ func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable) erro
 	}
 	share := (after - before).Seconds() / scaleTime.Seconds()
 	t.add(resultRow{
-		what:   fmt.Sprintf("%d nodes: CPU of a webhook, kubelets write every %s", len(s.names), scaleHeartbeat),
+		what:   fmt.Sprintf("%s: CPU of a webhook, kubelets write every %s", beside, scaleHeartbeat),
 		median: fmt.Sprintf("%.2f %% of a core", share*100), target: "≤ 2 %", missed: share > scaleCPU,
 	})
 	t.add(resultRow{
-		what:   fmt.Sprintf("%d nodes: memory of a webhook, peak %.1f MiB", len(s.names), float64(peak)/(1<<20)),
+		what:   fmt.Sprintf("%s: memory of a webhook, peak %.1f MiB", beside, float64(peak)/(1<<20)),
 		median: used.String(), target: "peak ≤ 100 MiB", missed: peak > scaleMemory,
 	})
 	requests, err := s.API.Requests(webhookAccount)
@@ -143,9 +145,18 @@ func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable) erro
 		return err
 	}
 	t.add(resultRow{
-		what:   fmt.Sprintf("%d nodes: requests of a webhook in %s", len(s.names), time.Since(since).Round(time.Second)),
+		what:   fmt.Sprintf("%s: requests of a webhook in %s", beside, time.Since(since).Round(time.Second)),
 		median: countRequests(requests, since),
 	})
+	return nil
+}
+
+func (s *scaledCluster) killWebhooks() error {
+	for _, w := range s.Webhooks() {
+		if err := w.Kill(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

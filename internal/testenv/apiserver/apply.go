@@ -59,6 +59,20 @@ func (s *Server) addComponents(manifests, overlay string, components []string) (
 	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600)
 }
 
+// InstallMachines installs definitions of Machine (Cluster API) and NodeClaim (Karpenter) without
+// the programs that act on them.
+func (s *Server) InstallMachines(ctx context.Context) error {
+	root, err := process.RepositoryRoot()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(root, "internal/testenv/apiserver/machines")
+	if _, err := s.Kubectl(ctx, "apply", "--server-side", "-k", dir); err != nil {
+		return err
+	}
+	return s.waitServed(ctx)
+}
+
 // Apply installs a kustomization like "kubectl apply --server-side -k <dir>". It returns when
 // the API server serves every CustomResourceDefinition and enforces every admission policy and
 // webhook configuration.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -90,16 +89,10 @@ func RequireBornHeld(t testing.TB, server *Server) {
 	}
 }
 
-// InstallMachines installs definitions of Machine (Cluster API) and NodeClaim (Karpenter) without
-// the programs that act on them.
+// InstallMachines calls the method of the server.
 func InstallMachines(t testing.TB, server *Server) {
 	t.Helper()
-	root, err := process.RepositoryRoot()
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	dir := filepath.Join(root, "internal/testenv/apiserver/machines")
-	_, err = server.Kubectl(ctx, "apply", "--server-side", "-k", dir)
-	require.NoError(t, err)
-	require.NoError(t, server.waitServed(ctx))
+	require.NoError(t, server.InstallMachines(ctx))
 }
