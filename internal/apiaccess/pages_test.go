@@ -80,19 +80,19 @@ func TestListPages(t *testing.T) {
 		err      string
 	}{
 		"none":      {count: 0, requests: 1},
-		"one page":  {count: 500, requests: 1},
-		"two pages": {count: 501, requests: 2},
-		"last page fails": {count: 1200, requests: 3, err: "timeout", before: func(request int) error {
+		"one page":  {count: 100, requests: 1},
+		"two pages": {count: 101, requests: 2},
+		"last page fails": {count: 240, requests: 3, err: "timeout", before: func(request int) error {
 			return map[int]error{3: errors.New("timeout")}[request]
 		}},
-		"expired once": {count: 1200, requests: 2 + 3, before: func(request int) error {
+		"expired once": {count: 240, requests: 2 + 3, before: func(request int) error {
 			return map[int]error{2: expired}[request]
 		}},
-		"gone at the end": {count: 1200, requests: 3 + 3, before: func(request int) error {
+		"gone at the end": {count: 240, requests: 3 + 3, before: func(request int) error {
 			return map[int]error{3: apierrors.NewGone("gone")}[request]
 		}},
 		"expires again and again": {
-			count: 1200, requests: 3 * 2, err: "expired 3 times before its end", before: func(request int) error {
+			count: 240, requests: 3 * 2, err: "expired 3 times before its end", before: func(request int) error {
 				return map[bool]error{true: expired}[request%2 == 0]
 			},
 		},
@@ -105,7 +105,7 @@ func TestListPages(t *testing.T) {
 			kept, version, err := apiaccess.ListPages(t.Context(), p.list, keepEven)
 			require.Len(t, p.requests, c.requests)
 			for _, o := range p.requests {
-				require.Equal(t, metav1.ListOptions{Limit: 500, Continue: o.Continue}, o)
+				require.Equal(t, metav1.ListOptions{Limit: 100, Continue: o.Continue}, o)
 			}
 			require.Zero(t, p.held, "pages that stay in memory")
 			if c.err != "" {
@@ -133,7 +133,7 @@ func TestListPages(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			p := &pagedNodes{count: 1200, before: func(ctx context.Context, request int) error {
+			p := &pagedNodes{count: 240, before: func(ctx context.Context, request int) error {
 				if request == 1 {
 					return nil
 				}

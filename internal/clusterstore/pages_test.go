@@ -111,12 +111,12 @@ func (a *nodesAPI) takeLists() []url.Values {
 	return lists
 }
 
-// requirePaged checks the requests of one list of 1,200 Nodes.
+// requirePaged checks the requests of one list of 240 Nodes.
 func requirePaged(t *testing.T, requests []url.Values) {
 	t.Helper()
 	require.Len(t, requests, 3)
 	for i, q := range requests {
-		require.Equal(t, "500", q.Get("limit"))
+		require.Equal(t, "100", q.Get("limit"))
 		require.False(t, q.Has("resourceVersion"))
 		require.Equal(t, i > 0, q.Has("continue"))
 	}
@@ -156,7 +156,7 @@ func (a *nodesAPI) newStore(t *testing.T) (*clusterstore.Store, cache.Cache) {
 // TestPagedCache: without WatchList, the cache reads the Nodes in pages, at the start and when it
 // has to list again.
 func TestPagedCache(t *testing.T) {
-	api := newNodesAPI(t, 1200)
+	api := newNodesAPI(t, 240)
 	s, c := api.newStore(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running errgroup.Group
@@ -187,17 +187,17 @@ func TestPagedCache(t *testing.T) {
 
 // TestLiveNodes: a live list is read in pages and trimmed, too.
 func TestLiveNodes(t *testing.T) {
-	api := newNodesAPI(t, 1200)
+	api := newNodesAPI(t, 240)
 	s, _ := api.newStore(t)
 	all, err := s.LiveNodes(t.Context(), nil)
 	require.NoError(t, err)
 	require.Len(t, all, api.count)
 	requirePaged(t, api.takeLists())
 
-	one, err := s.LiveNodes(t.Context(), func(n *corev1.Node) bool { return n.Name == "n777" && len(n.Status.Images) > 0 })
+	one, err := s.LiveNodes(t.Context(), func(n *corev1.Node) bool { return n.Name == "n177" && len(n.Status.Images) > 0 })
 	require.NoError(t, err)
 	want := ordinaryNode()
-	want.Name = "n777"
+	want.Name = "n177"
 	require.Equal(t, []*corev1.Node{want}, one)
 	requirePaged(t, api.takeLists())
 }
