@@ -34,6 +34,7 @@ func TestRefused(t *testing.T) {
 		"low limit":          {"1.36.0", []string{"webhook.resources.limits.memory=200Mi"}, "raise the limit"},
 		"low limit in bytes": {"1.36.0", []string{"webhook.resources.limits.memory=209715200"}, "raise the limit"},
 		"high limit of Go":   {"1.36.0", []string{"webhook.goMemoryLimit=1GiB"}, "lower it"},
+		"limit of the agent": {"1.36.0", []string{"agent.goMemoryLimit=128MiB"}, "agent.resources.limits.memory"},
 		"webhook's equal ports": {
 			"1.36.0", []string{"webhook.port=8081"}, "webhook.healthPort and webhook.port are the same",
 		},

@@ -210,13 +210,13 @@ func dial(e endpoint, credential loadedCredential, timeout time.Duration) (*pool
 	if credential.config != nil {
 		transport = credentials.NewTLS(credential.config)
 	}
-	conn, err := grpc.NewClient(address,
+	conn, err := grpc.NewClient(address, append(answerLimits(),
 		grpc.WithTransportCredentials(transport),
 		grpc.WithNoProxy(), // HTTPS_PROXY is for the internet; the proxy would see etcd's traffic
 		grpc.WithDisableServiceConfig(),
 		// Longer than any request, so that a hanging server always yields DeadlineExceeded.
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 2 * timeout}),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", e.url, err)
 	}

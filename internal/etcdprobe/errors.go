@@ -16,8 +16,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxTextLength is the length of a reason or problem. The API accepts 1024 characters.
-const maxTextLength = 1000
+const (
+	// maxTextLength is the length of a reason or problem. The API accepts 1024 characters.
+	maxTextLength = 1000
+	// maxMessageLength is the length of an error message, with gRPC's wrapping, in bytes. The rest is
+	// ignored: a server can send any text.
+	maxMessageLength = 4 * maxTextLength
+)
 
 // probeOutcome classifies the result of a call. It is a label value of a metric.
 type probeOutcome string
@@ -115,8 +120,10 @@ func (e *probeError) setStatus(s *status.Status, timeout time.Duration) {
 // simplifyMessage removes gRPC's wrapping from an error message, and the parts that differ
 // each time for the same cause. It returns one line of text.
 func simplifyMessage(message string) string {
+	message = strings.Clone(message[:min(len(message), maxMessageLength)])
 	wrapping := regexp.MustCompile(`connection error: desc = |transport: |Error while dialing: |` +
 		`authentication handshake failed: |error reading server preface: |etcdserver: |` +
+		`grpc: |failed to unmarshal the received message: |` +
 		`(dial|read|write) (tcp|unix) [^ ]+: |connect: |["\\]`)
 	expiry := regexp.MustCompile(`certificate has expired or is not yet valid: current time \S+ is (after|before) (\S+)`)
 	message = expiry.ReplaceAllStringFunc(wrapping.ReplaceAllString(message, ""), func(match string) string {

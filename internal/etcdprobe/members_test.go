@@ -99,7 +99,9 @@ func TestInvalidList(t *testing.T) {
 	}{
 		"empty":         {[]*pb.Member{}, "the member list is empty"},
 		"21 members":    {members(maxMembers + 1), "the member list has 21 members, at most 20 are supported"},
-		"10000 members": {members(10_000), "the member list has 10000 members, at most 20 are supported"},
+		"100 members":   {members(100), "the member list has 100 members, at most 20 are supported"},
+		"1000 members":  {members(1000), ": the response has more than 168 fields"},
+		"10000 members": {members(10_000), ": received message larger than max (249889 vs. 32768)"},
 		"zero ID":       {[]*pb.Member{self, {ID: 0, Name: "zero"}}, "the member list has a member with ID 0"},
 		"duplicate ID":  {[]*pb.Member{self, self}, "the member list has member 3a1575389de83a83 twice"},
 	} {
