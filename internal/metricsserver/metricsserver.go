@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -34,9 +35,12 @@ const (
 	// revoked works for so long; a permission that is added takes effect so late.
 	admittedFor = time.Minute
 	refusedFor  = 10 * time.Second
-	// maxAnswers limits the memory for answers.
+	// knownFor is how long an admitted token, and the address from which it came, have a budget of
+	// their own. A scraper's token is replaced after an hour.
+	knownFor = time.Hour
+	// maxAnswers limits the memory for admitted tokens, for their addresses, and for refused tokens.
 	maxAnswers = 64
-	// reviewsPerSecond and reviewBurst limit the requests to the API server for all clients. Two
+	// reviewsPerSecond and reviewBurst limit the requests to the API server from each budget. Two
 	// requests answer for a token for a minute.
 	reviewsPerSecond, reviewBurst = 1, 10
 	reviewTimeout                 = 5 * time.Second
@@ -44,11 +48,21 @@ const (
 
 // An Authorizer admits the clients that may get Path: RBAC must allow them the verb get on that
 // non-resource URL. Every other request is refused, even if the API server does not answer.
+//
+// Three budgets limit its requests to the API server, so that any number of unknown tokens affects no
+// client that was admitted before: one for tokens that were admitted, one for other tokens from the
+// same addresses, and one for the rest.
 type Authorizer struct {
-	api     rest.Interface
-	answers *cache.LRUExpireCache
-	limit   *rate.Limiter
-	log     *slog.Logger
+	api rest.Interface
+	// admitted contains the time until which each token that was admitted is valid. It is kept for
+	// knownFor.
+	admitted *cache.LRUExpireCache
+	// addresses contains those of admitted clients.
+	addresses *cache.LRUExpireCache
+	refused   *cache.LRUExpireCache
+	log       *slog.Logger
+
+	renewals, fromKnown, fromOthers *rate.Limiter
 
 	mu     sync.Mutex // guards logged
 	logged loop.LogOnce
@@ -71,9 +85,11 @@ func NewAuthorizer(config *rest.Config, log *slog.Logger) (*Authorizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for token reviews: %w", err)
 	}
+	newCache := func() *cache.LRUExpireCache { return cache.NewLRUExpireCache(maxAnswers) }
+	newBudget := func() *rate.Limiter { return rate.NewLimiter(reviewsPerSecond, reviewBurst) }
 	return &Authorizer{
-		api: api, answers: cache.NewLRUExpireCache(maxAnswers), log: log,
-		limit: rate.NewLimiter(reviewsPerSecond, reviewBurst),
+		api: api, log: log, admitted: newCache(), addresses: newCache(), refused: newCache(),
+		renewals: newBudget(), fromKnown: newBudget(), fromOthers: newBudget(),
 	}, nil
 }
 
@@ -102,10 +118,15 @@ func (a *Authorizer) answer(r *http.Request) clientAnswer {
 		return clientAnswer{http.StatusUnauthorized, "a bearer token of this Kubernetes cluster is required"}
 	}
 	key := sha256.Sum256([]byte(token))
-	if known, ok := a.answers.Get(key); ok {
+	address, _, _ := net.SplitHostPort(r.RemoteAddr) // an empty address is one as well
+	until, isKnown := a.admitted.Get(key)
+	if isKnown && time.Now().Before(until.(time.Time)) { //nolint:forcetypeassert // It contains nothing else.
+		return clientAnswer{status: http.StatusOK}
+	}
+	if known, ok := a.refused.Get(key); ok {
 		return known.(clientAnswer) //nolint:forcetypeassert // It contains nothing else.
 	}
-	if !a.limit.Allow() {
+	if !a.budget(isKnown, address).Allow() {
 		return clientAnswer{http.StatusTooManyRequests, "too many unknown tokens; try again later"}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
@@ -115,12 +136,25 @@ func (a *Authorizer) answer(r *http.Request) clientAnswer {
 	if err != nil {
 		return clientAnswer{http.StatusServiceUnavailable, "the API server could not review the token"}
 	}
-	valid := refusedFor
 	if found.status == http.StatusOK {
-		valid = admittedFor
+		a.admitted.Add(key, time.Now().Add(admittedFor), knownFor)
+		a.addresses.Add(address, nil, knownFor)
+		return found
 	}
-	a.answers.Add(key, found, valid)
+	a.admitted.Remove(key)
+	a.refused.Add(key, found, refusedFor)
 	return found
+}
+
+// budget returns the limit for the review of a token, which was admitted before if isKnown is set.
+func (a *Authorizer) budget(isKnown bool, address string) *rate.Limiter {
+	if isKnown {
+		return a.renewals
+	}
+	if _, ok := a.addresses.Get(address); ok {
+		return a.fromKnown
+	}
+	return a.fromOthers
 }
 
 // logFailure logs an error when it changes.
