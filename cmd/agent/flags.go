@@ -101,9 +101,10 @@ Protecting etcd
   --protect-static-pods=BOOL      also protect etcd in a static pod (default true). RKE2 stops its etcd when the
                                   Node is deleted
   --etcd-ca=FILE --etcd-cert=FILE --etcd-key=FILE
-                                  client certificate for etcd; set all three or none. The agent tries it first at
-                                  every etcd server on the host. Then it tries the certificates in the server's
-                                  own configuration until the server accepts one. It reads changed files again
+                                  client certificate for etcd, all three, or --etcd-ca alone for an etcd that wants
+                                  none. The agent tries it first at every etcd server on the host. Then it tries the
+                                  certificates in the server's own configuration until the server accepts one. It
+                                  reads changed files again
   --probe-timeout=DURATION        time limit for the answer of one member (default 1.5s; at most 2s)
 
 StackPointCloud
@@ -269,11 +270,18 @@ func completeEtcd(f *flags) error {
 	if f.etcdCA == "" && f.etcdCert == "" && f.etcdKey == "" {
 		return nil
 	}
-	if f.etcdCA == "" || f.etcdCert == "" || f.etcdKey == "" {
-		return cli.UsageErrorf("--etcd-ca, --etcd-cert and --etcd-key belong together; set all three, " +
-			"or none to use the certificates on the host")
+	origin := "--etcd-cert"
+	switch {
+	case f.etcdCA != "" && f.etcdCert == "" && f.etcdKey == "":
+		origin = "--etcd-ca, no client certificate"
+	case f.etcdCA == "" || f.etcdCert == "" || f.etcdKey == "":
+		return cli.UsageErrorf("--etcd-ca, --etcd-cert and --etcd-key belong together; set all three, --etcd-ca alone for " +
+			"an etcd that wants no client certificate, or none to use the certificates on the host")
 	}
-	f.host.EtcdCredential = &evidence.Credential{CA: f.etcdCA, Cert: f.etcdCert, Key: f.etcdKey, Origin: "--etcd-cert"}
+	f.host.EtcdCredential = &evidence.Credential{CA: f.etcdCA, Cert: f.etcdCert, Key: f.etcdKey, Origin: origin}
+	if f.etcdCert == "" {
+		return checkAbsolute("--etcd-ca", f.etcdCA)
+	}
 	return cmp.Or(
 		checkAbsolute("--etcd-ca", f.etcdCA),
 		checkAbsolute("--etcd-cert", f.etcdCert),

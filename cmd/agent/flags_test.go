@@ -79,6 +79,9 @@ func TestParse(t *testing.T) {
 		"certificate": {certificateFlags("/ca", "/cert", "/key"), func(c *config) {
 			c.host.EtcdCredential = &evidence.Credential{CA: "/ca", Cert: "/cert", Key: "/key", Origin: "--etcd-cert"}
 		}},
+		"CA": {[]string{"--etcd-ca=/ca"}, func(c *config) {
+			c.host.EtcdCredential = &evidence.Credential{CA: "/ca", Origin: "--etcd-ca, no client certificate"}
+		}},
 		"times": {
 			[]string{"--probe-timeout=1s", "--tick=1m"},
 			func(c *config) {
@@ -145,6 +148,8 @@ func TestUsageErrors(t *testing.T) {
 		"unknown gate":         {[]string{"--gates=cni,dns"}, `unknown gate "dns"`},
 		"invalid label":        {[]string{"--network-plugin-label==yes"}, "is not a label key=value"},
 		"one certificate":      {[]string{"--etcd-cert=/cert"}, "belong together"},
+		"CA and certificate":   {[]string{"--etcd-ca=/ca", "--etcd-cert=/cert"}, "belong together"},
+		"relative CA":          {[]string{"--etcd-ca=ca"}, `--etcd-ca="ca" is not an absolute path`},
 		"relative certificate": {certificateFlags("ca", "/cert", "/key"), `--etcd-ca="ca" is not an absolute path`},
 		"long probe":           {[]string{"--probe-timeout=5s"}, "use 100ms to 2s"},
 		"short tick":           {[]string{"--tick=1ms"}, "use 1s to 10m"},

@@ -289,7 +289,7 @@ func TestInspectUsageErrors(t *testing.T) {
 		"root":            {[]string{"--host-root=/does/not/exist"}, "--host-root"},
 		"relative path":   {[]string{"--cni-conf-dir=etc"}, "not an absolute path"},
 		"gate":            {[]string{"--gates=moon"}, "moon"},
-		"one certificate": {[]string{"--etcd-ca=/a"}, "belong together"},
+		"one certificate": {[]string{"--etcd-key=/a"}, "belong together"},
 		"probe timeout":   {[]string{"--probe-timeout=1m"}, "--probe-timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {

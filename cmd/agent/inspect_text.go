@@ -96,7 +96,7 @@ func (w reportWriter) server(f foundReport) {
 	w.row(4, "configuration", f.Config.File)
 	var certificates []string
 	for _, c := range f.Credentials {
-		certificates = append(certificates, fmt.Sprintf("%s (%s)", c.Cert, c.Origin))
+		certificates = append(certificates, fmt.Sprintf("%s (%s)", cmp.Or(c.Cert, c.CA), c.Origin))
 	}
 	w.row(4, "certificates", certificates...)
 	w.row(4, "unreadable", f.Problems...)

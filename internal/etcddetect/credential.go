@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
@@ -23,8 +24,9 @@ const (
 // credentials returns the client certificates that the server may accept, the most likely
 // first. The order is: the operator's, those that the host names for etcdctl, the
 // distribution's client certificates next to the server's own, and the server's own pairs.
-// etcd accepts the last ones only if they were made for clients too. Pairs that do not exist
-// are left out.
+// etcd accepts the last ones only if they were made for clients too. For a server that wants no
+// client certificate, they are replaced by the CAs of its files. Pairs that do not exist are left
+// out.
 func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pathFinder) []evidence.Credential {
 	var all []evidence.Credential
 	add := func(c evidence.Credential) {
@@ -55,9 +57,43 @@ func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pat
 			add(c)
 		}
 	}
+	if settings["trusted-ca-file"] == "" && !isTrue(settings["client-cert-auth"]) {
+		return append(all, serverAuthorities(settings, find, all)...)
+	}
 	addNamed("trusted-ca-file", "cert-file", "key-file", "the server's own certificate")
 	addNamed("peer-trusted-ca-file", "peer-cert-file", "peer-key-file", "the server's peer certificate")
 	return all
+}
+
+// serverAuthorities returns the CAs by which clients may verify a server that wants no client
+// certificate and names no CA (etcd client/pkg/transport, ServerConfig): those next to its
+// certificate, that of its peers, and the certificate itself, which proves itself. known are the
+// credentials whose CA need not be tried again.
+func serverAuthorities(settings etcdSettings, find pathFinder, known []evidence.Credential) []evidence.Credential {
+	cert := settings["cert-file"]
+	isServed := existingPath(find, settings["key-file"]) != ""
+	if dir := settings["data-dir"]; cert == "" && isTrue(settings["auto-tls"]) && dir != "" {
+		cert, isServed = filepath.Join(dir, "fixtures/client/cert.pem"), true // etcd embed, SelfCert
+	}
+	if !isServed || existingPath(find, cert) == "" {
+		return nil
+	}
+	var all []evidence.Credential
+	beside := func(name string) string { return filepath.Join(filepath.Dir(cert), name) }
+	for _, serverPath := range []string{beside("ca.crt"), beside("ca.pem"), settings["peer-trusted-ca-file"], cert} {
+		ca := existingPath(find, serverPath)
+		isKnown := func(c evidence.Credential) bool { return c.CA == ca }
+		if ca != "" && !slices.ContainsFunc(slices.Concat(known, all), isKnown) {
+			origin := "CA " + filepath.Base(serverPath) + ", no client certificate"
+			all = append(all, evidence.Credential{CA: ca, Origin: origin})
+		}
+	}
+	return all
+}
+
+func isTrue(setting string) bool {
+	isSet, err := strconv.ParseBool(setting)
+	return err == nil && isSet
 }
 
 // preferCredential moves c before all other credentials but the operator's.

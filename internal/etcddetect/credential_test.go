@@ -3,6 +3,7 @@ package etcddetect_test
 import (
 	"maps"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,6 +80,48 @@ func TestCredentials(t *testing.T) {
 				require.FileExists(t, credential.Cert)
 				require.FileExists(t, credential.Key)
 				got = append(got, filepath.Base(credential.Cert)+" "+credential.Origin)
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestServerAuthorities has servers that name no CA.
+func TestServerAuthorities(t *testing.T) {
+	const dir = "/etc/etcd/"
+	files := hosttest.Files{}
+	for _, name := range []string{"server.crt", "server.key", "ca.crt", "ca.pem", "peer-ca.crt", "client.pem", "client-key.pem"} {
+		files[dir+name] = name
+	}
+	files["/var/lib/etcd/fixtures/client/cert.pem"] = "x"
+	const own = "--cert-file=/etc/etcd/server.crt --key-file=/etc/etcd/server.key "
+	const peer = "--peer-trusted-ca-file=/etc/etcd/peer-ca.crt "
+	for name, c := range map[string]struct {
+		flags string
+		want  []string
+	}{
+		"no client certificates": {own, []string{"ca.pem client.pem", "ca.crt", "server.crt"}},
+		"with a CA of the peers": {own + peer, []string{"ca.pem client.pem", "ca.crt", "peer-ca.crt", "server.crt"}},
+		"auto-tls":               {"--auto-tls", []string{"cert.pem"}},
+		"no TLS":                 {peer, nil},
+		"client certificates of the system's CAs": {
+			own + "--client-cert-auth", []string{"ca.pem client.pem", " server.crt"},
+		},
+		"trusted CA": {own + "--trusted-ca-file=/etc/etcd/ca.crt", []string{"ca.pem client.pem", "ca.crt server.crt"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, files)
+			line := append([]string{"etcd", "--data-dir=/var/lib/etcd"}, strings.Fields(c.flags)...)
+			hosttest.AddProcess(t, root, 812, hosttest.Process{Line: line})
+			found := detect(t, root).Found
+			require.Len(t, found, 1)
+			var got []string
+			for _, credential := range found[0].Credentials {
+				text := strings.TrimPrefix(filepath.Base(credential.CA), ".")
+				if credential.Cert != "" {
+					text += " " + filepath.Base(credential.Cert)
+				}
+				got = append(got, text)
 			}
 			require.Equal(t, c.want, got)
 		})

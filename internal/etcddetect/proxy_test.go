@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/hosttest"
 )
 
-// TestProxy has the v2 proxies that etcd 3.4 and 3.5 run on workers of older guides (ETCD_PROXY=on).
+// TestProxy has the v2 proxies of etcd 3.4 and 3.5 that older guides run on workers.
 // A real one writes DIR/proxy/cluster, and no DIR/member.
 func TestProxy(t *testing.T) {
 	const dir, unitFile = "/var/lib/etcd-proxy", "/etc/systemd/system/etcd.service"

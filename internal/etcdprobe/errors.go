@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,14 +183,19 @@ func checkHeader(header *pb.ResponseHeader, cluster, member uint64) error {
 	return nil
 }
 
-// credentialHint is the advice for a server that rejected every credential.
-const credentialHint = "; set --etcd-ca, --etcd-cert and --etcd-key to a client certificate that the server accepts"
+const (
+	// credentialHint is the advice for a server that rejected every credential.
+	credentialHint = "; set --etcd-ca, --etcd-cert and --etcd-key to a client certificate that the server accepts"
+	// authorityHint is the advice for a server whose certificate was signed by an unknown CA. Whether
+	// it wants a client certificate is not known.
+	authorityHint = "; set --etcd-ca to the CA of the server's certificate"
+)
 
 // attempts collects the failed attempts to query one server.
 type attempts struct {
 	list []attempt
-	// credentialRejected reports whether an attempt failed because of its credential.
-	credentialRejected bool
+	// hint is the advice for the credentials that failed, or "".
+	hint string
 }
 
 // attempt is the failure at one URL, with all credentials for which it was the same.
@@ -206,7 +212,12 @@ func (a *attempts) add(e endpoint, err error) {
 	if f := (*probeError)(nil); errors.As(err, &f) {
 		this.unreachable = f.unreachable
 		rejections := []probeOutcome{outcomeUnreadable, outcomeExpired, outcomeUntrusted, outcomeForbidden}
-		a.credentialRejected = a.credentialRejected || slices.Contains(rejections, f.outcome)
+		switch {
+		case f.outcome == outcomeUntrusted && strings.Contains(f.message, "signed by unknown authority"):
+			a.hint = cmp.Or(a.hint, authorityHint)
+		case slices.Contains(rejections, f.outcome):
+			a.hint = credentialHint
+		}
 	}
 	if e.credential.Origin != "" && !this.unreachable {
 		this.origins = []string{e.credential.Origin}
@@ -260,15 +271,12 @@ func (a *attempts) String() string {
 	return truncate(strings.Join(entries, "; "))
 }
 
-// withHint returns String, with credentialHint if a credential was rejected. It shortens the
-// failures and never the hint.
+// withHint returns String, with the hint if a credential failed. It shortens the failures and never
+// the hint.
 func (a *attempts) withHint() string {
 	text := a.String()
-	if !a.credentialRejected {
-		return text
-	}
-	if limit := maxTextLength - len(credentialHint); len(text) > limit {
+	if limit := maxTextLength - len(a.hint); len(text) > limit {
 		text = strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
 	}
-	return text + credentialHint
+	return text + a.hint
 }

@@ -112,6 +112,33 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
+// TestHint checks that the advice names what is missing: the CA alone for a server whose
+// certificate is not trusted, all three files if the server rejected a client certificate.
+func TestHint(t *testing.T) {
+	unknown := &probeError{
+		message: "tls: failed to verify certificate: x509: certificate signed by unknown authority", outcome: outcomeUntrusted,
+	}
+	rejected := &probeError{message: "remote error: tls: certificate required", outcome: outcomeUntrusted}
+	for name, c := range map[string]struct {
+		failures []error
+		want     string
+	}{
+		"bitnami/charts#8729: unknown authority": {[]error{unknown, unknown}, authorityHint},
+		"rejected by the server":                 {[]error{rejected}, credentialHint},
+		"unknown authority, then rejected":       {[]error{unknown, rejected}, credentialHint},
+		"rejected, then unknown authority":       {[]error{rejected, unknown}, credentialHint},
+		"timeout":                                {[]error{&probeError{message: "no response", outcome: outcomeTimeout}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var a attempts
+			for _, err := range c.failures {
+				a.add(endpoint{url: "https://127.0.0.1:2379"}, err)
+			}
+			require.Equal(t, a.String()+c.want, a.withHint())
+		})
+	}
+}
+
 func TestHintIsNotTruncated(t *testing.T) {
 	var a attempts
 	for i := range 100 {
