@@ -166,6 +166,20 @@ func TestDetectStopped(t *testing.T) {
 			},
 			where: []string{"data directory /var/lib/etcd" + ofUnit},
 		},
+		"restored to another directory, old one left": {
+			host: hosttest.Files{
+				unitFile:                          service("ExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd-restored"),
+				"/var/lib/etcd" + member:          "x",
+				"/var/lib/etcd-restored" + member: "x",
+			},
+			where: []string{
+				"data directory /var/lib/etcd-restored" + ofUnit, "data directory /var/lib/etcd, with no server running on it",
+			},
+		},
+		"unit that does not show etcd": {
+			host:  hosttest.Files{unitFile: service("ExecStart=/opt/start"), "/var/lib/etcd" + member: "x"},
+			where: []string{"data directory /var/lib/etcd (systemd unit etcd.service)"},
+		},
 		"backup and gateway": {host: hosttest.Files{
 			"/etc/systemd/system/etcd-backup.service": service("EnvironmentFile=/etc/etcd.env",
 				"ExecStart=/usr/local/bin/etcdctl snapshot save /var/lib/etcd"),

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/hosttest"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/fakehost"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -108,4 +109,36 @@ func describeServers(
 		all = append(all, got)
 	}
 	return all
+}
+
+// TestDistributionOfEnvironmentFile has hosts with /etc/etcd.env, whose form others took over from
+// kubespray.
+func TestDistributionOfEnvironmentFile(t *testing.T) {
+	const env = "# Environment file for etcd v3.5.6\nETCD_DATA_DIR=/var/lib/etcd\nETCD_NAME=etcd1\nETCD_PROXY=off\n"
+	for name, c := range map[string]struct {
+		files hosttest.Files
+		want  v1alpha1.Distribution
+	}{
+		"kubespray":              {hosttest.Files{"/etc/etcd.env": env + "ETCD_PEER_CLIENT_CERT_AUTH=True\n"}, "kubespray"},
+		"KubeKey":                {hosttest.Files{"/etc/etcd.env": env + "ETCD_PEER_CLIENT_CERT_AUTH=true\n"}, ""},
+		"Kuboard's guide":        {hosttest.Files{"/etc/etcd.env": env + "ETCD_INITIAL_CLUSTER_TOKEN=kuboard\n"}, ""},
+		"by hand":                {hosttest.Files{"/etc/etcd.env": "ETCD_DATA_DIR=/var/lib/etcd\n"}, ""},
+		"kubespray with events":  {hosttest.Files{"/etc/etcd.env": env, "/etc/systemd/system/etcd-events.service": service("ExecStart=/usr/local/bin/etcd-events")}, "kubespray"},
+		"another file, the same": {hosttest.Files{"/etc/default/etcd": env + "ETCD_PEER_CLIENT_CERT_AUTH=True\n"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, c.files)
+			file := "/etc/etcd.env"
+			if _, isThere := c.files[file]; !isThere {
+				file = "/etc/default/etcd"
+			}
+			hosttest.Add(t, root, hosttest.Files{
+				"/etc/systemd/system/etcd.service": service("EnvironmentFile="+file, "ExecStart=/usr/local/bin/etcd"),
+				"/var/lib/etcd" + member:           "x",
+			})
+			found := detect(t, root).Found
+			require.Len(t, found, 1)
+			require.Equal(t, c.want, found[0].Distribution)
+		})
+	}
 }

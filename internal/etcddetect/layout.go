@@ -131,6 +131,21 @@ func unitPatterns() []string {
 	return patterns
 }
 
+// ownerOf returns the name of the only layout that has a unit, with a comma, or "". Several have
+// etcd.service.
+func ownerOf(unit string) string {
+	var names []string
+	for _, l := range distroLayouts() {
+		if slices.Contains(l.units, unit) {
+			names = append(names, l.name+", ")
+		}
+	}
+	if len(names) != 1 {
+		return ""
+	}
+	return names[0]
+}
+
 // setDistributions names the distribution of each server that was found.
 func (s *hostScan) setDistributions() {
 	for i := range s.found {
@@ -156,11 +171,20 @@ func (s *hostScan) distributionOf(f detectedServer) v1alpha1.Distribution {
 			if isStatic && slices.Contains(l.dataDirs, dir) {
 				return l.distribution
 			}
-		case !isStatic && slices.Contains(l.envFiles, file):
+		case !isStatic && slices.Contains(l.envFiles, file) && s.isOfKubespray(file):
 			return l.distribution
 		}
 	}
 	return ""
+}
+
+// isOfKubespray reports whether an environment file was written by kubespray, and not by KubeKey or
+// by hand after its example. Its template prints a boolean of Python (roles/etcd, etcd.env.j2), and
+// it alone has a second etcd for events.
+func (s *hostScan) isOfKubespray(file string) bool {
+	isEvents := func(unit etcdUnit) bool { return unit.Name == "etcd-events.service" }
+	text, _ := s.root.ReadFile(file) // without the file there is no sign
+	return slices.ContainsFunc(s.units, isEvents) || strings.Contains(string(text), "ETCD_PEER_CLIENT_CERT_AUTH=True")
 }
 
 // hasManifestBeside reports whether a data directory is the one of a program that runs etcd as a

@@ -194,9 +194,10 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	}
 	found.Config.DataDir = existingPath(s.root.Resolve, dir)
 	for _, unit := range s.units {
-		if slices.Contains(l.units, unit.Name) {
+		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == unit.Name })
+		if slices.Contains(l.units, unit.Name) && !hasOther {
 			found.Unit = unit.Name
-			found.Where += fmt.Sprintf(" (%s, systemd unit %s)", l.name, unit.Name)
+			found.Where += fmt.Sprintf(" (%ssystemd unit %s)", ownerOf(unit.Name), unit.Name)
 			break
 		}
 	}
