@@ -108,6 +108,17 @@ func builtIn() []markRow {
 			class: ForAWhile, kind: Annotation, key: "weave.works/kured-reboot-in-progress",
 			says: "is being rebooted by kured", ifCordoned: true,
 		},
+		// Flatcar Linux Update Operator, and the operator of CoreOS that it comes from. Its agent sets
+		// the annotation to "true", cordons and drains the node, and reboots even if the drain was
+		// refused (flatcar-linux-update-operator#188). Afterwards the value is "false".
+		{
+			class: ForAWhile, kind: Annotation, key: "flatcar-linux-update.v1.flatcar-linux.net/reboot-in-progress",
+			says: "is being rebooted by flatcar-linux-update-operator", ifCordoned: true,
+		},
+		{
+			class: ForAWhile, kind: Annotation, key: "container-linux-update.v1.coreos.com/reboot-in-progress",
+			says: "is being rebooted by container-linux-update-operator", ifCordoned: true,
+		},
 		// medik8s: node-maintenance-operator, self-node-remediation, and fence-agents-remediation with
 		// its earlier key.
 		{

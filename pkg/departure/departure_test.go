@@ -40,6 +40,7 @@ func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
 
 func TestMarks(t *testing.T) {
 	const kured, forGood, forAWhile = "weave.works/kured-reboot-in-progress", departure.ForGood, departure.ForAWhile
+	const fluo = "flatcar-linux-update.v1.flatcar-linux.net/"
 	for name, c := range map[string]struct {
 		node  *corev1.Node
 		class departure.Class
@@ -76,8 +77,19 @@ func TestMarks(t *testing.T) {
 		},
 		"kured, other value":   {nodeWith(cordoned, annotated(kured, "x")), forAWhile, "annotation " + kured},
 		"kured, reboot wanted": {nodeWith(annotated(kured, "2026-05-01T11:55:00Z")), departure.None, ""},
-		"NMO":                  {nodeWith(tainted("medik8s.io/drain")), forAWhile, "taint medik8s.io/drain"},
-		"SNR":                  {nodeWith(tainted("medik8s.io/remediation")), forAWhile, "taint medik8s.io/remediation"},
+		"FLUO#188: rebooting": {
+			nodeWith(cordoned, annotated(fluo+"reboot-in-progress", "true"), annotated(fluo+"agent-made-unschedulable", "true")),
+			forAWhile, "annotation " + fluo + "reboot-in-progress",
+		},
+		"FLUO, before the cordon": {nodeWith(annotated(fluo+"reboot-in-progress", "true")), departure.None, ""},
+		"FLUO, rebooted":          {nodeWith(cordoned, annotated(fluo+"reboot-in-progress", "false")), departure.None, ""},
+		"FLUO, reboot wanted":     {nodeWith(cordoned, annotated(fluo+"reboot-needed", "true")), departure.None, ""},
+		"CLUO": {
+			nodeWith(cordoned, annotated("container-linux-update.v1.coreos.com/reboot-in-progress", "true")), forAWhile,
+			"annotation container-linux-update.v1.coreos.com/reboot-in-progress",
+		},
+		"NMO": {nodeWith(tainted("medik8s.io/drain")), forAWhile, "taint medik8s.io/drain"},
+		"SNR": {nodeWith(tainted("medik8s.io/remediation")), forAWhile, "taint medik8s.io/remediation"},
 		"FAR, earlier key": {
 			nodeWith(tainted("medik8s.io/fence-agents-remediation")), forAWhile,
 			"taint medik8s.io/fence-agents-remediation",
