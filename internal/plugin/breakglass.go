@@ -30,6 +30,8 @@ type breakGlassFlags struct {
 	reason    string
 	duration  time.Duration
 	andDelete bool
+	// stopWebhook consents to stop the webhook if it answers and cannot record the deletion.
+	stopWebhook bool
 }
 
 // breakGlassCommand returns the command that overrides the verdict on one Node.
@@ -44,6 +46,10 @@ This is the last resort: you answer for the quorum of etcd yourself. The command
 webhook says about the deletion now, and asks before it writes the annotation
 holdfast.dev/break-glass. The deletion is recorded with your name and the reason. If etcd still
 answers, take a snapshot first: etcdctl snapshot save FILE.
+
+With --and-delete, the webhook may answer that it cannot record the deletion: its EtcdClusters are
+gone, or a policy of others refuses its writes. The command then offers to stop the webhook for the
+deletion. That needs get and patch on deployments/scale and list on pods in holdfast-system.
 
 Needs the verb breakglass on etcdclusters.holdfast.dev (ClusterRole holdfast-breakglass), and the
 permission to patch nodes.`,
@@ -60,6 +66,8 @@ permission to patch nodes.`,
 	command.Flags().StringVar(&flags.reason, "reason", "", "why; it is recorded (required)")
 	command.Flags().DurationVar(&flags.duration, "for", 30*time.Minute, "how long the override is valid, at most 1h")
 	command.Flags().BoolVar(&flags.andDelete, "and-delete", false, "delete the node as well")
+	command.Flags().BoolVar(&flags.stopWebhook, "stop-webhook", false,
+		"with --and-delete: if the webhook answers and cannot record the deletion, stop it meanwhile without asking")
 	return command
 }
 
@@ -70,6 +78,8 @@ func (s *session) breakGlass(ctx context.Context, name string, flags breakGlassF
 		return cli.UsageErrorf("--reason is missing; say why, for example --reason \"the machine is lost\"")
 	case flags.duration <= 0:
 		return cli.UsageErrorf("--for=%s is not above 0", flags.duration)
+	case flags.stopWebhook && !flags.andDelete:
+		return cli.UsageErrorf("--stop-webhook has no effect without --and-delete")
 	}
 	c, err := s.client()
 	if err != nil {
@@ -91,8 +101,14 @@ func (s *session) breakGlass(ctx context.Context, name string, flags breakGlassF
 	if _, err := quorum.ParseBreakGlass(string(value), node.UID, time.Now()); err != nil {
 		return cli.UsageErrorf("the override would have no effect: %v", err)
 	}
+	var stop *webhookStop
+	if flags.stopWebhook {
+		if stop, err = s.newWebhookStop(ctx, c); err != nil {
+			return err
+		}
+	}
 	change := breakGlassChange{
-		node: node, permission: permission, value: string(value), andDelete: flags.andDelete,
+		stop: stop, node: node, permission: permission, value: string(value), flags: flags,
 		verdict: dryRunDeletion(ctx, c, node.Name),
 	}
 	return s.carryOut(ctx, c, flags.changeFlags, change.plan(s, c))
@@ -104,7 +120,9 @@ type breakGlassChange struct {
 	permission quorum.BreakGlass
 	value      string
 	verdict    report.Removal
-	andDelete  bool
+	flags      breakGlassFlags
+	// stop is nil unless the user has consented to stop the webhook.
+	stop *webhookStop
 }
 
 // removesLabel reports whether the label must be removed for the deletion, because the API server
@@ -131,16 +149,22 @@ func (b breakGlassChange) plan(s *session, c client.Client) plannedChange {
 		},
 		apply: func(ctx context.Context) error { return b.write(ctx, s, c) },
 	}
+	removeLabel, deleteNode := fmt.Sprintf("kubectl label node %s %s-", name, observation.EtcdMemberLabel),
+		"kubectl delete node "+name
 	if b.removesLabel() {
 		change.effects = append(change.effects, fmt.Sprintf("The webhook does not answer, so label %s is removed. "+
 			"Without it the API server does not ask the webhook, and no grant records the deletion with your name.",
 			observation.EtcdMemberLabel))
-		change.commands = append(change.commands,
-			fmt.Sprintf("kubectl label node %s %s-", name, observation.EtcdMemberLabel))
+		change.commands = append(change.commands, removeLabel)
 	}
-	if b.andDelete {
+	if b.flags.andDelete {
 		change.effects = append(change.effects, fmt.Sprintf("Then node %s is deleted.", name))
-		change.commands = append(change.commands, "kubectl delete node "+name)
+		if b.stop == nil {
+			change.commands = append(change.commands, deleteNode)
+		} else {
+			change.effects = append(change.effects, b.stop.effects()...)
+			change.commands = append(change.commands, b.stop.commands(removeLabel, deleteNode)...)
+		}
 		change.rights = append(change.rights, authorizationv1.ResourceAttributes{
 			Verb: "delete", Resource: "nodes", Name: name,
 		})
@@ -157,27 +181,64 @@ func (b breakGlassChange) write(ctx context.Context, s *session, c client.Client
 	}
 	fmt.Fprintf(s.Out, "node %s: override in effect until %s\n", name, b.permission.Until.Format(time.RFC3339))
 	if b.removesLabel() {
-		label := map[string]any{"labels": map[string]any{observation.EtcdMemberLabel: nil}}
-		if err := patchMetadata(ctx, c, b.node, label); err != nil {
-			return fmt.Errorf("removing the label: %w", err)
+		if err := b.removeLabel(ctx, s, c); err != nil {
+			return err
 		}
-		fmt.Fprintf(s.Out, "node %s: label %s removed\n", name, observation.EtcdMemberLabel)
 	}
 	switch {
-	case b.verdict.Reason == quorum.Deleting && !b.andDelete:
+	case b.verdict.Reason == quorum.Deleting && !b.flags.andDelete:
 		fmt.Fprintln(s.Out, "a drain that waits goes on by itself")
 		return nil
-	case !b.andDelete:
+	case !b.flags.andDelete:
 		fmt.Fprintf(s.Out, "to delete it: kubectl delete node %s\n", name)
 		return nil
 	}
-	err := c.Delete(ctx, b.node, client.Preconditions{UID: &b.node.UID})
-	if client.IgnoreNotFound(err) != nil {
+	err := b.deleteNode(ctx, c)
+	if isUnrecorded(err) {
+		err = b.deleteUnrecorded(ctx, s, c, err)
+	}
+	if err != nil {
 		return fmt.Errorf("deleting the node: %w\nthe override stays in effect; to delete the node: kubectl delete node %s",
 			err, name)
 	}
 	fmt.Fprintf(s.Out, "node %s: deleted\n", name)
 	return nil
+}
+
+// deleteNode deletes this Node, and no other of its name.
+func (b breakGlassChange) deleteNode(ctx context.Context, c client.Client) error {
+	return client.IgnoreNotFound(c.Delete(ctx, b.node, client.Preconditions{UID: &b.node.UID}))
+}
+
+// removeLabel removes the label, so that the API server does not need the webhook.
+func (b breakGlassChange) removeLabel(ctx context.Context, s *session, c client.Client) error {
+	label := map[string]any{"labels": map[string]any{observation.EtcdMemberLabel: nil}}
+	if err := patchMetadata(ctx, c, b.node, label); err != nil {
+		return fmt.Errorf("removing the label: %w", err)
+	}
+	fmt.Fprintf(s.Out, "node %s: label %s removed\n", b.node.Name, observation.EtcdMemberLabel)
+	return nil
+}
+
+// deleteUnrecorded deletes a Node whose deletion the webhook refused because it could not record
+// it. It asks, and stops the webhook meanwhile.
+func (b breakGlassChange) deleteUnrecorded(ctx context.Context, s *session, c client.Client, refused error) error {
+	fmt.Fprintf(s.Out, "node %s: not deleted:\n%s\n", b.node.Name, indented(refused.Error()))
+	stop := b.stop
+	if stop == nil {
+		var err error
+		if stop, err = s.offerWebhookStop(ctx, c, b.flags.yes); err != nil {
+			return fmt.Errorf("%w\n%w", refused, err)
+		}
+	}
+	return stop.during(ctx, func(ctx context.Context) error {
+		if observation.IsLabelled(b.node) {
+			if err := b.removeLabel(ctx, s, c); err != nil {
+				return err
+			}
+		}
+		return b.deleteNode(ctx, c)
+	})
 }
 
 // patchMetadata writes labels or annotations to this Node, and to no other of its name.

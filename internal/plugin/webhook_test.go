@@ -55,7 +55,7 @@ func newReviewedCluster(t *testing.T, server *apiserver.Server, number int) *rev
 
 // serveWebhook lets the API server ask the webhook until the end of the test. It does not start the
 // leader, so nothing but the test changes the EtcdClusters.
-func (c *reviewedCluster) serveWebhook() {
+func (c *reviewedCluster) serveWebhook() *httptest.Server {
 	c.t.Helper()
 	store := c.OpenStore()
 	reviewer, err := deletion.New(deletion.Options{Store: store, Registerer: prometheus.NewRegistry()})
@@ -76,6 +76,7 @@ func (c *reviewedCluster) serveWebhook() {
 	web := httptest.NewTLSServer(mux)
 	c.t.Cleanup(web.Close)
 	c.configureWebhooks(web.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}))
+	return web
 }
 
 // configureWebhooks points the webhook configuration to a URL, and waits until that is in effect.
