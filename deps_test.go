@@ -91,7 +91,7 @@ cmd/agent: *
 cmd/guard:
 cmd/kubectl-holdfast: internal/cli internal/plugin
 cmd/webhook: *
-manifests: pkg/machine pkg/readiness
+manifests: api/v1alpha1 pkg/machine pkg/protect/guard pkg/readiness internal/guardpods
 test/bench: *
 test/bench/watcher:
 test/demo: *
@@ -126,7 +126,7 @@ func allowedImports() map[string][]string {
 // reads files, uses the network, waits, logs or needs a context.
 func pureImports() []string {
 	return []string{
-		"cmp", "encoding/json", "errors", "fmt", "hash/fnv", "maps", "math", "net", "net/netip", "net/url", "regexp",
+		"cmp", "encoding/json", "errors", "fmt", "maps", "math", "net", "net/netip", "net/url", "regexp",
 		"slices", "sort", "strconv", "strings", "time", "unicode",
 		"k8s.io/api/core/v1", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/types",
 		"k8s.io/apimachinery/pkg/util/duration", "k8s.io/apimachinery/pkg/util/validation",

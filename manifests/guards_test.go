@@ -7,105 +7,110 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/guardpods"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// guardPod returns a guard pod as the webhook creates it.
-func guardPod(image string) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "holdfast-guard-etcd-1", Labels: map[string]string{"holdfast.dev/drain-guard": "true"},
-		},
-		Spec: corev1.PodSpec{
-			NodeName: "etcd-1", HostNetwork: true, DNSPolicy: corev1.DNSDefault,
-			Tolerations: []corev1.Toleration{
-				{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
-			},
-			TerminationGracePeriodSeconds: new(int64(1)),
-			ServiceAccountName:            "holdfast-guard", AutomountServiceAccountToken: new(false),
-			EnableServiceLinks: new(false), ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: new(true), RunAsUser: new(int64(65532)), RunAsGroup: new(int64(65532)),
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-			Containers: []corev1.Container{{
-				Name: "guard", Image: image, Command: []string{"/holdfast-guard"},
-				SecurityContext: &corev1.SecurityContext{
-					ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
-					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				},
-			}},
-		},
-	}
+// guardPod returns the guard pod that the webhook creates beside a pod of the agent.
+func guardPod(agent corev1.PodSpec) *corev1.Pod {
+	return guardpods.NewPod(guard.Decision{
+		Node: "etcd-1", Pod: guard.Name("etcd-1"),
+		On:    &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-1", UID: "node-uid"}},
+		Owner: &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "cdf818194e3a8c32", UID: "cluster-uid"}},
+	}, &corev1.Pod{Spec: agent})
 }
 
-// testGuardPods checks what the token of the webhook can do to pods.
+// agentSpec returns the pods of the shipped DaemonSet.
+func agentSpec(t *testing.T) corev1.PodSpec {
+	t.Helper()
+	return one[appsv1.DaemonSet](t, kustomized(t, "."), "DaemonSet", "holdfast-agent").Spec.Template.Spec
+}
+
+// testGuardPods checks what the token of the webhook can do to pods. testGuardFields has the fields
+// that are not here.
 func testGuardPods(t *testing.T, server *apiserver.Server) {
 	addNodes(t, server, "etcd-1")
-	shipped := one[appsv1.DaemonSet](t, kustomized(t, "."), "DaemonSet", "holdfast-agent")
-	image := shipped.Spec.Template.Spec.Containers[0].Image
+	agent := agentSpec(t)
 	webhook, dry := serviceAccount(t, server, "holdfast-webhook", "").CoreV1(), []string{metav1.DryRunAll}
+	const value = "a guard pod may not have this value of "
 	for name, test := range map[string]struct {
 		change func(*corev1.Pod)
 		want   string
 	}{
-		"guard pod":      {change: func(*corev1.Pod) {}},
-		"other name":     {func(p *corev1.Pod) { p.Name = "holdfast-agent-x" }, "only pods whose names begin with"},
-		"generated name": {func(p *corev1.Pod) { p.Name, p.GenerateName = "", "x-" }, "begin with holdfast-guard-"},
-		"no label":       {func(p *corev1.Pod) { p.Labels = nil }, "must have the label holdfast.dev/drain-guard"},
-		"no node":        {func(p *corev1.Pod) { p.Spec.NodeName = "" }, "must name its node"},
-		"other image":    {container(func(c *corev1.Container) { c.Image = "example.org/x" }), "the image of the DaemonSet"},
-		"other command":  {container(func(c *corev1.Container) { c.Command = []string{"/x"} }), "must run /holdfast-guard"},
-		"no command":     {container(func(c *corev1.Container) { c.Command = nil }), "must run /holdfast-guard"},
-		"arguments":      {container(func(c *corev1.Container) { c.Args = []string{"x"} }), "may not have args"},
-		"environment":    {container(func(c *corev1.Container) { c.EnvFrom = secretEnv() }), "may not have envFrom"},
+		"guard pod":        {change: func(*corev1.Pod) {}},
+		"pull policy":      {change: container(func(c *corev1.Container) { c.ImagePullPolicy = corev1.PullAlways })},
+		"node selector":    {change: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"a": "b"} }},
+		"other name":       {func(p *corev1.Pod) { p.Name = "holdfast-agent-x" }, "only pods whose names begin with"},
+		"generated name":   {func(p *corev1.Pod) { p.Name, p.GenerateName = "", "x-" }, "begin with holdfast-guard-"},
+		"second of a node": {func(p *corev1.Pod) { p.Name += "-2" }, value + "metadata.name"},
+		"labels of the agent": {func(p *corev1.Pod) {
+			p.Labels["app.kubernetes.io/name"] = "holdfast-agent"
+		}, value + "metadata.labels"},
+		"description": {func(p *corev1.Pod) {
+			p.Annotations["kubernetes.io/description"] = "Run x"
+		}, value + "annotations.kubernetes.io/description"},
+		"no owner":      {func(p *corev1.Pod) { p.OwnerReferences = nil }, "metadata.ownerReferences"},
+		"no node":       {func(p *corev1.Pod) { p.Spec.NodeName = "" }, "spec.nodeName"},
+		"other image":   {container(func(c *corev1.Container) { c.Image = "example.org/x" }), "the image of the DaemonSet"},
+		"other command": {container(func(c *corev1.Container) { c.Command = []string{"/x"} }), value + "containers.command"},
+		"environment":   {container(func(c *corev1.Container) { c.EnvFrom = secretEnv() }), value + "containers.envFrom"},
 		"second container": {func(p *corev1.Pod) {
-			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "x", Image: image})
-		}, "must have one container"},
-		"init container": {func(p *corev1.Pod) {
-			p.Spec.InitContainers = []corev1.Container{{Name: "x", Image: image}}
-		}, "may not have initContainers"},
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "x", Image: agent.Containers[0].Image})
+		}, value + "spec.containers"},
 		"volume": {func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{
 				HostPath: &corev1.HostPathVolumeSource{Path: "/"},
 			}}}
-		}, "may not have volumes"},
-		"host PID":      {func(p *corev1.Pod) { p.Spec.HostPID = true }, "may not have hostPID"},
-		"other account": {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "holdfast-agent" }, "the service account"},
-		"token":         {func(p *corev1.Pod) { p.Spec.AutomountServiceAccountToken = nil }, "without a token"},
-		"other profile": {rights(func(c *corev1.SecurityContext) {
-			c.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
-		}), "without privileges"},
+		}, value + "spec.volumes"},
+		"other account": {func(p *corev1.Pod) { p.Spec.ServiceAccountName = "holdfast-agent" }, "spec.serviceAccount"},
+		"token": {func(p *corev1.Pod) {
+			p.Spec.AutomountServiceAccountToken = nil
+		}, value + "spec.automountServiceAccountToken"},
 		"capability": {rights(func(c *corev1.SecurityContext) {
 			c.Capabilities.Add = []corev1.Capability{"NET_RAW"}
-		}), "without privileges"},
-		"writable root": {rights(func(c *corev1.SecurityContext) { c.ReadOnlyRootFilesystem = nil }), "without privileges"},
-		"root":          {func(p *corev1.Pod) { p.Spec.SecurityContext.RunAsNonRoot = nil }, "without privileges"},
-		"root in the container": {
-			rights(func(c *corev1.SecurityContext) { c.RunAsUser = new(int64(0)) }), "without privileges",
-		},
+		}), value + "containers.securityContext.capabilities"},
+		"system priority": {func(p *corev1.Pod) {
+			p.Spec.PriorityClassName = "system-node-critical"
+		}, value + "spec.priority"},
+		"many CPUs": {container(func(c *corev1.Container) {
+			c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("96")
+		}), value + "resources.requests"},
+		"memory": {container(func(c *corev1.Container) {
+			c.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("700Gi")
+		}), value + "limits.memory"},
+		"storage": {container(func(c *corev1.Container) {
+			c.Resources.Limits[corev1.ResourceEphemeralStorage] = resource.MustParse("1Ti")
+		}), "limits.ephemeral-storage"},
+		"tolerates everything": {func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		}, value + "spec.tolerations"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := guardPod(image)
+			pod := guardPod(agent)
 			test.change(pod)
 			_, err := webhook.Pods("holdfast-system").Create(t.Context(), pod, metav1.CreateOptions{DryRun: dry})
 			requireVerdict(t, test.want, err)
 		})
 	}
-	t.Run("deletion", func(t *testing.T) { testPodDeletion(t, server, webhook, image) })
+	t.Run("deletion", func(t *testing.T) { testPodDeletion(t, server, webhook, agent) })
 }
 
 // testPodDeletion checks that the webhook deletes guard pods only, and that the policies do not
 // concern other users.
-func testPodDeletion(t *testing.T, server *apiserver.Server, webhook typedcorev1.CoreV1Interface, image string) {
+func testPodDeletion(t *testing.T, server *apiserver.Server, webhook typedcorev1.CoreV1Interface, spec corev1.PodSpec) {
 	pods := server.Client().CoreV1().Pods("holdfast-system")
-	agent := guardPod("example.org/agent")
+	agent := guardPod(spec)
 	agent.Name, agent.Labels, agent.Spec.Containers[0].Command = "agent", nil, nil
-	for _, pod := range []*corev1.Pod{guardPod(image), agent} {
+	for _, pod := range []*corev1.Pod{guardPod(spec), agent} {
 		_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
@@ -130,8 +135,8 @@ func testEvictions(t *testing.T, server *apiserver.Server) {
 	}
 	for namespace, names := range pods {
 		for _, name := range names {
-			pod := guardPod("example.org/x")
-			pod.Name, pod.Spec.ServiceAccountName = name, "default"
+			pod := guardPod(agentSpec(t))
+			pod.Namespace, pod.Name, pod.Spec.ServiceAccountName = namespace, name, "default"
 			createAccount(t, server, namespace, "default")
 			_, err := server.Client().CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
 			require.NoError(t, err)
@@ -181,4 +186,84 @@ func container(change func(*corev1.Container)) func(*corev1.Pod) {
 
 func rights(change func(*corev1.SecurityContext)) func(*corev1.Pod) {
 	return container(func(c *corev1.Container) { change(c.SecurityContext) })
+}
+
+// testGuardDefaults checks that a guard pod is accepted with everything that the API server adds to
+// it in clusters of different settings, and with what a user sets for the agent.
+func testGuardDefaults(t *testing.T, server *apiserver.Server) {
+	addNodes(t, server, "etcd-1")
+	admin := server.Client()
+	webhook := serviceAccount(t, server, "holdfast-webhook", "").CoreV1().Pods("holdfast-system")
+	// created returns the guard pod as it is created, when the API server knows the setting.
+	created := func(isKnown func(*corev1.Pod) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+			made, err := webhook.Create(t.Context(), guardPod(agentSpec(t)), options)
+			require.NoError(t, err)
+			return isKnown(made)
+		}, soon, poll)
+	}
+	t.Run("default priority class", func(t *testing.T) {
+		class := &schedulingv1.PriorityClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "highest"}, Value: 1_000_000_000, GlobalDefault: true,
+		}
+		_, err := admin.SchedulingV1().PriorityClasses().Create(t.Context(), class, metav1.CreateOptions{})
+		require.NoError(t, err)
+		created(func(p *corev1.Pod) bool { return *p.Spec.Priority == class.Value })
+		require.NoError(t, admin.SchedulingV1().PriorityClasses().Delete(t.Context(), "highest", metav1.DeleteOptions{}))
+		created(func(p *corev1.Pod) bool { return *p.Spec.Priority == 0 })
+	})
+	t.Run("limit range", func(t *testing.T) {
+		limits := admin.CoreV1().LimitRanges("holdfast-system")
+		defaults := corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+		}
+		_, err := limits.Create(t.Context(), &corev1.LimitRange{
+			ObjectMeta: metav1.ObjectMeta{Name: "default"},
+			Spec: corev1.LimitRangeSpec{
+				Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Default: defaults}},
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		created(func(p *corev1.Pod) bool { return p.Annotations["kubernetes.io/limit-ranger"] != "" })
+		require.NoError(t, limits.Delete(t.Context(), "default", metav1.DeleteOptions{}))
+		created(func(p *corev1.Pod) bool { return p.Annotations["kubernetes.io/limit-ranger"] == "" })
+	})
+	t.Run("secrets of the account", func(t *testing.T) {
+		patch := func(secrets string) {
+			_, err := admin.CoreV1().ServiceAccounts("holdfast-system").Patch(t.Context(), "holdfast-guard",
+				types.MergePatchType, []byte(`{"imagePullSecrets":`+secrets+`}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+		}
+		patch(`[{"name":"registry"}]`)
+		created(func(p *corev1.Pod) bool { return len(p.Spec.ImagePullSecrets) == 1 })
+		patch("null")
+		created(func(p *corev1.Pod) bool { return len(p.Spec.ImagePullSecrets) == 0 })
+	})
+	t.Run("settings of the agent", func(t *testing.T) { testAgentSettings(t, server, webhook) })
+}
+
+// testAgentSettings checks that a guard pod has the image and the Secrets of the agent's DaemonSet.
+func testAgentSettings(t *testing.T, server *apiserver.Server, webhook typedcorev1.PodInterface) {
+	agents := server.Client().AppsV1().DaemonSets("holdfast-system")
+	patch := func(text string) {
+		_, err := agents.Patch(t.Context(), "holdfast-agent", types.StrategicMergePatchType,
+			[]byte(`{"spec":{"template":{"spec":`+text+`}}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	shipped, other, agent := agentSpec(t), agentSpec(t), agentSpec(t)
+	patch(`{"imagePullSecrets":[{"name":"mine"}],"containers":[{"name":"agent","image":"example.org/agent:v2"}]}`)
+	agent.Containers[0].Image, other.Containers[0].Image = "example.org/agent:v2", "example.org/agent:v2"
+	agent.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}}
+	other.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "other"}}
+	create := func(agent corev1.PodSpec) error {
+		_, err := webhook.Create(t.Context(), guardPod(agent), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	require.Eventually(t, func() bool { return create(agent) == nil }, soon, poll)
+	requireVerdict(t, "the image of the DaemonSet holdfast-agent, example.org/agent:v2", create(shipped))
+	requireVerdict(t, "the imagePullSecrets of the DaemonSet", create(other))
+	patch(`{"imagePullSecrets":null,"containers":[{"name":"agent","image":"` + shipped.Containers[0].Image + `"}]}`)
+	require.Eventually(t, func() bool { return create(shipped) == nil }, soon, poll)
 }

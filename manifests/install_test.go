@@ -54,6 +54,8 @@ func testPolicies(t *testing.T, server *apiserver.Server) {
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
 	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
 	t.Run("guard pods", func(t *testing.T) { testGuardPods(t, server) })
+	t.Run("guard pods of settings", func(t *testing.T) { testGuardDefaults(t, server) })
+	t.Run("fields of guard pods", func(t *testing.T) { testGuardFields(t, server) })
 	t.Run("evictions", func(t *testing.T) { testEvictions(t, server) })
 }
 

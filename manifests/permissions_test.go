@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
@@ -156,6 +158,46 @@ func TestPermissionsOfComponents(t *testing.T) {
 	}
 }
 
+// TestPodVerbs checks that no role of the webhook has a way to a pod that the policy
+// holdfast-guards does not review: a change of a pod, a subresource, or an object from which a
+// controller makes pods.
+func TestPodVerbs(t *testing.T) {
+	components, err := filepath.Glob("components/*/rbac.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, components)
+	var rules []rbacv1.PolicyRule
+	for _, file := range append(components, "base/rbac/webhook.yaml") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for document := range strings.SplitSeq(string(text), "\n---\n") {
+			rules = append(rules, rulesOf(t, document)...)
+		}
+	}
+	known := []string{
+		"nodes", "nodes/status", "etcdclusters", "etcdclusters/status", "validatingwebhookconfigurations", "secrets",
+		"leases", "configmaps", "events", "machines", "nodeclaims", "subjectaccessreviews", "tokenreviews",
+	}
+	isFound := false
+	for _, rule := range rules {
+		if slices.Equal(rule.Resources, []string{"pods"}) {
+			require.Equal(t, []string{"get", "list", "watch", "create", "delete"}, rule.Verbs)
+			isFound = true
+			continue
+		}
+		require.Subset(t, known, rule.Resources)
+		require.NotContains(t, rule.Verbs, "*")
+	}
+	require.True(t, isFound)
+}
+
+// rulesOf returns the rules of a role, and none of another object.
+func rulesOf(t *testing.T, document string) []rbacv1.PolicyRule {
+	t.Helper()
+	var role rbacv1.ClusterRole
+	require.NoError(t, yaml.Unmarshal([]byte(document), &role))
+	return role.Rules
+}
+
 // testRoles checks what RBAC permits to each service account. A row has the form
 // "verb resource[/subresource] [namespace/][name]".
 func testRoles(t *testing.T, server *apiserver.Server) {
@@ -205,7 +247,7 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"update configmaps holdfast-system/holdfast-born-held", "list configmaps holdfast-system/",
 				"patch configmaps holdfast-system/holdfast-spc-inventory",
 				"create pods/eviction holdfast-system/x", "create pods/exec holdfast-system/x", "create pods kube-system/",
-				"delete pods default/x", "list pods",
+				"delete pods default/x", "list pods", "deletecollection pods holdfast-system/", "update pods holdfast-system/x",
 			},
 		},
 	} {

@@ -6,7 +6,6 @@ package guard
 import (
 	"cmp"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -31,20 +30,12 @@ const (
 	NodeLabel = "holdfast.dev/drain-guard"
 	// Never is the value of the label NodeLabel by which a Node has no guard pod.
 	Never = "never"
-
-	maxName = 253 // of a pod
 )
 
-// Name returns the name of the guard pod of a node. A node has at most one.
-func Name(node string) string {
-	if len(NamePrefix)+len(node) <= maxName {
-		return NamePrefix + node
-	}
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(node)) // a hash returns no error
-	suffix := fmt.Sprintf("-%016x", hash.Sum64())
-	return NamePrefix + node[:maxName-len(NamePrefix)-len(suffix)] + suffix
-}
+// Name returns the name of the guard pod of a node. A node has at most one. The policy
+// holdfast-guards requires this name. A pod cannot have the name of a node of more than 238
+// characters: the API server refuses it.
+func Name(node string) string { return NamePrefix + node }
 
 // NodeUIDAnnotation is the annotation of guard pods with the UID of their Node. A Node that
 // registers again under the same name is another Node.

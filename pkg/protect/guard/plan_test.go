@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -315,8 +314,4 @@ func TestPlanOfSeveral(t *testing.T) {
 
 func TestName(t *testing.T) {
 	require.Equal(t, "holdfast-guard-etcd-1.example.org", Name("etcd-1.example.org"))
-	long := strings.Repeat("n", 253)
-	require.Len(t, Name(long), 253)
-	require.NotEqual(t, Name(long), Name(long[:252]+"m"))
-	require.True(t, strings.HasPrefix(Name(long), NamePrefix))
 }
