@@ -187,17 +187,11 @@ type Grant struct {
 	//
 	// +listType=set
 	Members []MemberID `json:"members"`
-	// Voters are the members that counted as voters when the deletion was last allowed. They are empty
-	// if the member lists differed. The grant answers a repeated review only if they are the same.
-	//
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=100
-	Voters []MemberID `json:"voters,omitempty"`
 	// Time is when the deletion was last allowed. Each decision that allows the deletion renews it.
 	Time metav1.Time `json:"time"`
-	// NodeVersion is the resourceVersion of the Node that was reviewed. A review of another version
-	// may be about the same DELETE.
+	// NodeVersion is the resourceVersion of the Node that may be deleted. If the Node has a later one,
+	// the grant is void: the API server deletes only the version that it had reviewed. It is empty if
+	// a drain, or the deletion of a Machine or a NodeClaim, was allowed.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

@@ -209,11 +209,6 @@ func (in *Grant) DeepCopyInto(out *Grant) {
 		*out = make([]MemberID, len(*in))
 		copy(*out, *in)
 	}
-	if in.Voters != nil {
-		in, out := &in.Voters, &out.Voters
-		*out = make([]MemberID, len(*in))
-		copy(*out, *in)
-	}
 	in.Time.DeepCopyInto(&out.Time)
 	if in.Drained != nil {
 		in, out := &in.Drained, &out.Drained

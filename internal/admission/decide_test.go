@@ -202,16 +202,12 @@ func TestReviewedDeletions(t *testing.T) {
 
 // The API server calls the webhook again if the Node changed in the meantime, and for every
 // attempt under preconditions, each time with a new request UID. The reviewer gets every review,
-// with the same Node UID and user. It answers the later ones by the grant of the first one, also
-// after a member elsewhere died; deletion.TestReview shows that.
+// with the same Node UID, and the version of the Node that may be deleted.
 func TestRepeatedReviews(t *testing.T) {
 	f := newFixture(t)
 	f.decision = quorum.Decision{Allowed: true, Reason: quorum.QuorumKept}
 	written := etcdNode()
 	for i := range 3 {
-		if i > 0 {
-			f.decision = quorum.Decision{Allowed: true, Reason: quorum.Repeated, Message: "allowed before"}
-		}
 		written.ResourceVersion = fmt.Sprint(i)
 		got := f.post(EtcdNodePath, deletionReview(written, func(r *admissionv1.AdmissionRequest) {
 			r.UID = types.UID(fmt.Sprint("review-", i))
@@ -219,7 +215,7 @@ func TestRepeatedReviews(t *testing.T) {
 		}))
 		require.True(t, got.Allowed)
 		require.EqualValues(t, fmt.Sprint("review-", i), got.UID)
-		require.Equal(t, i == 0, strings.HasPrefix(f.event(), "Normal DeletionAllowed"), "one event for one deletion")
+		require.True(t, strings.HasPrefix(f.event(), "Normal DeletionAllowed"))
 	}
 	require.Len(t, f.requests, 3)
 	for _, req := range f.requests {
@@ -229,7 +225,6 @@ func TestRepeatedReviews(t *testing.T) {
 	require.Equal(t, []string{"0", "1", "2"},
 		[]string{f.requests[0].Version, f.requests[1].Version, f.requests[2].Version},
 		"the versions that the API server is about to delete, not the live one")
-	require.Equal(t, 2, strings.Count(f.log.String(), `"reason":"Repeated"`))
 	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
 	require.False(t, f.post(EtcdNodePath, deletionReview(written, nil)).Allowed, "an earlier allow does not count")
 }

@@ -183,8 +183,7 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 		e = h.etcdNodeEntry()
 	}
 	r.endsMachine = r.isLast || r.machine.EndsWithNode()
-	// Without a version, no grant of an earlier request answers this review, and its grant answers no
-	// later one: the deletion of a NodeClaim and that of its Node are two requests.
+	// The grant is about no version of the Node: the machine ends although its Node is written.
 	r.node, r.version, r.machine = node, "", nil
 	a := h.decide(ctx, e, &r)
 	if r.isLast && a.Allowed && a.isFallback {

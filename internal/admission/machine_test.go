@@ -298,9 +298,8 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// TestF80MachineReviewHasNoVersion: a grant answers a review of another version of the same Node.
-// The review of a machine is about no version of its Node, so the deletion of a NodeClaim and that
-// of its Node do not answer each other.
+// TestF80MachineReviewHasNoVersion: a grant for one version of a Node ends when the Node is written.
+// The machine of a NodeClaim ends nevertheless, so its review is about no version.
 func TestF80MachineReviewHasNoVersion(t *testing.T) {
 	for kind, object := range map[string]string{
 		machine.KindMachine: registeredMachine, machine.KindNodeClaim: unregisteredClaim,

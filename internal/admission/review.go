@@ -224,7 +224,7 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	default:
 		log.Info("node deletion allowed", "message", a.Message, "warnings", a.Warnings)
 	}
-	if r.dryRun || a.isNodeUnconfirmed || a.Reason == nodeGone || a.Reason == quorum.Repeated {
+	if r.dryRun || a.isNodeUnconfirmed || a.Reason == nodeGone {
 		return
 	}
 	h.recordEvent(r, a)

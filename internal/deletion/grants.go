@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
@@ -251,7 +252,7 @@ func (g *grantRequest) setRecorded() {
 func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
 	machine, now := view.Nodes[req.Node].Machine, metav1.NewTime(view.Now)
 	g := v1alpha1.Grant{
-		NodeUID: req.UID, Node: req.Node, Members: v.Members, Voters: v.VoterIDs, Time: now, User: cmp.Or(req.User, noUser),
+		NodeUID: req.UID, Node: req.Node, Members: v.Members, Time: now, User: cmp.Or(req.User, noUser),
 		NodeVersion: req.Version, Reason: v1alpha1.GrantDeletion, BreakGlass: req.BreakGlass != nil,
 		MachineID: machine.MachineID, SystemUUID: machine.SystemUUID, ProviderID: view.Nodes[req.Node].ProviderID,
 		Addresses: quorum.MachineAddresses(view.Cluster, v.Members, req.Addresses),
@@ -267,8 +268,26 @@ func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.G
 		}
 	case isRenewed:
 		g.Drained = old.Drained
+		g.NodeVersion = commonVersion(old, g)
 	}
 	return g
+}
+
+// commonVersion returns the version that a grant for two deletions must have. Several DELETEs of one
+// Node may be reviewed at once, each for the version that it has read: the later one may be carried
+// out. The end of a machine is about no version, so none ends its grant.
+func commonVersion(old, g v1alpha1.Grant) string {
+	if old.Reason == v1alpha1.GrantDrain {
+		return g.NodeVersion
+	}
+	order, err := resourceversion.CompareResourceVersion(old.NodeVersion, g.NodeVersion)
+	switch {
+	case err != nil:
+		return ""
+	case order > 0:
+		return old.NodeVersion
+	}
+	return g.NodeVersion
 }
 
 // addDrain returns the grant of a deletion after a drain of the same Node was allowed.

@@ -49,10 +49,16 @@ func TestNewGrant(t *testing.T) {
 		g.Members = []v1alpha1.MemberID{"a", "d"}
 		g.Addresses = []string{"etcd-a.example.com", "etcd-d.example.com", "10.0.0.1", "10.0.0.8"}
 	}
+	deletionOf := func(version string) v1alpha1.Grant {
+		g := deletion
+		g.NodeVersion = version
+		return g
+	}
 	addedForcedDrain := func(g *v1alpha1.Grant) { addedDrain(g); g.BreakGlass = true }
 	for name, test := range map[string]struct {
 		old               v1alpha1.Grant
 		isDrain, isForced bool
+		version           string
 		want              func(*v1alpha1.Grant)
 	}{
 		"drain after a deletion":        {old: deletion, isDrain: true, want: addedDrain},
@@ -74,10 +80,22 @@ func TestNewGrant(t *testing.T) {
 		}},
 		"deletion after a forced drain": {old: forced, want: func(g *v1alpha1.Grant) { g.Drained = &at }},
 		"deletion after a deletion":     {old: deletion, want: func(*v1alpha1.Grant) {}},
+		"later version": {
+			old: deletionOf("9"), version: "10", want: func(g *v1alpha1.Grant) { g.NodeVersion = "10" },
+		},
+		"slow review of an earlier version": {
+			old: deletionOf("10"), version: "9", want: func(g *v1alpha1.Grant) { g.NodeVersion = "10" },
+		},
+		"F80 end of the machine, then the Node": {old: deletion, version: "9", want: func(*v1alpha1.Grant) {}},
+		"F80 the Node, then its machine":        {old: deletionOf("9"), want: func(*v1alpha1.Grant) {}},
+		"deletion after a drain, of a version": {old: drain, version: "9", want: func(g *v1alpha1.Grant) {
+			g.Drained, g.NodeVersion = &at, "9"
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := quorum.Request{
 				Node: "w1", UID: "u1", User: "alice", Drain: test.isDrain, Addresses: []string{"10.0.0.1"},
+				Version: test.version,
 			}
 			if test.isForced {
 				req.BreakGlass = &quorum.BreakGlass{UID: "u1"}

@@ -57,9 +57,6 @@ func (r *Reviewer) probeAndGrant(
 		verdicts[i] = p.verdict
 	}
 	if decision := quorum.Combine(verdicts); !decision.Allowed {
-		if repeated, isRepeated := r.repeat(ctx, req, probed); isRepeated {
-			return repeated, nil
-		}
 		return decision, nil
 	}
 	for i, p := range probed {
@@ -120,7 +117,7 @@ func (r *Reviewer) probeAndDecide(
 		if err = p.decide(waiting, r.store, req); err != nil {
 			return p, err
 		}
-		if _, isRepeated := quorum.Repeat(p.view, req, r.now()); p.verdict.Final || isRepeated {
+		if p.verdict.Final {
 			return p, nil
 		}
 		if !quiet.waitForNewer(waiting, p.result) {

@@ -111,39 +111,6 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	return r.probeAndGrant(ctx, req, selected, all)
 }
 
-// repeat returns the decision if an earlier review of the same deletion has left a grant in every
-// cluster that answers this one. The grants may have ended while the review waited, and no write
-// shows it, so repeat reads the clusters again, and their Nodes. A cluster that cannot be read
-// repeats nothing.
-func (r *Reviewer) repeat(
-	ctx context.Context, req quorum.Request, probed []probedCluster,
-) (decision quorum.Decision, isRepeated bool) {
-	verdicts := make([]quorum.Verdict, len(probed))
-	for i, p := range probed {
-		if _, isRepeated = quorum.Repeat(p.view, req, r.now()); !isRepeated {
-			return quorum.Decision{}, false
-		}
-		view, err := r.liveView(ctx, p, req.Node)
-		if err != nil || view.Cluster.UID != p.view.Cluster.UID {
-			return quorum.Decision{}, false
-		}
-		if verdicts[i], isRepeated = quorum.Repeat(view, req, r.now()); !isRepeated {
-			return quorum.Decision{}, false
-		}
-	}
-	return quorum.Combine(verdicts), isRepeated
-}
-
-// liveView returns the cluster and its Nodes as they are now, with the nonces that answer the probe
-// request.
-func (r *Reviewer) liveView(ctx context.Context, p probedCluster, node string) (quorum.View, error) {
-	live, err := r.store.LiveCluster(ctx, p.view.Cluster.Name)
-	if err != nil {
-		return quorum.View{}, err
-	}
-	return r.store.View(ctx, live, p.request.Result().Nonces, node)
-}
-
 // ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and
 // without a probe. An error with the zero Decision means that nothing is known of the Node;
 // the caller decides what follows from that.

@@ -194,14 +194,6 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 	if reason == quorum.Deleting {
 		return // The first allow also covers this DELETE.
 	}
-	// A repeated review is answered by the grant of an earlier one, and is as right as that one was.
-	// Only the members must be those of now: one may have been removed since (F46). Both must be about
-	// the Node: the deletion of its machine is another request (F80).
-	isRepeated := reason == quorum.Repeated && d.machine == nil
-	if first := sim.granting[r.node.UID]; isRepeated && first != nil && first.deletion.machine == nil {
-		r.firstList = r.firstSnapshot
-		r.firstSnapshot, r.before = first.firstSnapshot, first.before
-	}
 	// A review that relies on an earlier grant writes none.
 	inherited := map[v1alpha1.ClusterID]bool{}
 	for id, uids := range sim.lastGrant {

@@ -165,15 +165,21 @@ func TestSettledTooEarly(t *testing.T) {
 }
 
 // A member that joins on a machine whose deletion is in progress is lost with the machine,
-// although no grant names the member.
+// although no grant names the member. When its agent announces it, the DELETE in progress is reviewed
+// again, and the member counts.
 func TestMemberAddedDuringDeletion(t *testing.T) {
 	runScenario(t, 3, []int{3}, func(s *scenario) {
 		s.requireAllowed(s.hosts[0])
 		s.removeMemberOn(s.hosts[0])
+		s.hosts[0].agent.silent = true
 		s.addMemberOn(s.etcds[0], s.hosts[0], true)
 		s.requireRefused(s.hosts[1], countsLostMember)
 		s.advance(2 * time.Minute) // the member that the grant names left long ago
 		s.requireRefused(s.hosts[1], countsLostMember)
+		s.hosts[0].agent.silent = false
+		s.advance(30 * time.Second)
+		s.requireAllowed(s.hosts[1])
+		s.requireRefused(s.hosts[0], countsLostMember)
 	})
 }
 

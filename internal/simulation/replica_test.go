@@ -174,8 +174,6 @@ type simulatedReview struct {
 	labelled bool
 	// firstSnapshot is the index of the snapshot at the start of the review.
 	firstSnapshot int
-	// firstList is the index of the first snapshot whose members count, if it is later.
-	firstList int
 	// wasCached is true if the cache of the replica had the Node at the start of the review.
 	wasCached bool
 	// before is what Holdfast could know at the start of the review.
@@ -224,20 +222,9 @@ func (r *simulatedReview) recordGrants(sim *simulation, before, after *v1alpha1.
 		for _, o := range reviews {
 			o.order[id] = sim.grantCount
 		}
-		sim.recordGranting(g.NodeUID, reviews)
 		if r.deletion.dryRun {
 			sim.fail("a dry run wrote a grant")
 		}
-	}
-}
-
-// recordGranting records which review may have written a grant that answers later reviews of the
-// same deletion: the earliest one about a deletion, since the grant of a drain answers none.
-func (sim *simulation) recordGranting(uid types.UID, reviews []*simulatedReview) {
-	reviews = slices.DeleteFunc(slices.Clone(reviews), func(o *simulatedReview) bool { return o.deletion.drain != nil })
-	if len(reviews) > 0 {
-		earlier := func(a, b *simulatedReview) int { return a.firstSnapshot - b.firstSnapshot }
-		sim.granting[uid] = slices.MinFunc(reviews, earlier)
 	}
 }
 

@@ -36,8 +36,6 @@ type simulation struct {
 	// wrote.
 	lastGrant                            map[v1alpha1.ClusterID]map[types.UID]int
 	deleteCount, reviewCount, grantCount int
-	// granting has, by Node UID, the review that may have written the last grant of a deletion.
-	granting map[types.UID]*simulatedReview
 
 	// lateWrites are writes that may still be executed, although their callers received an
 	// error or stopped waiting.
@@ -73,7 +71,7 @@ type simulation struct {
 func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *simulation {
 	sim := &simulation{
 		ctx: ctx, choices: c, api: newSimulatedAPIServer(), gate: newGate(), profile: p, verbose: verbose,
-		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{}, granting: map[types.UID]*simulatedReview{},
+		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{},
 	}
 	sim.kured = &simulatedKured{sim: sim}
 	if p.enabled[machines] {

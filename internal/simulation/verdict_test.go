@@ -79,7 +79,20 @@ func (sim *simulation) pendingLosses() []*pendingLoss {
 		}
 		return d.over
 	})
-	return slices.Clone(sim.losses)
+	return slices.DeleteFunc(slices.Clone(sim.losses), sim.isFenced)
+}
+
+// isFenced reports whether the loss follows only from a DELETE whose version of the Node has been
+// overwritten. The API server has it reviewed again before it deletes the Node.
+func (sim *simulation) isFenced(l *pendingLoss) bool {
+	n, err := sim.api.node(l.node)
+	if l.happened || l.drained || err != nil || n.UID != l.uid || n.DeletionTimestamp != nil {
+		return false
+	}
+	return slices.ContainsFunc(sim.deletions, func(d *simulatedDeletion) bool {
+		return d.loss == l && d.machine == nil && d.drain == nil &&
+			(d.admitted == nil || d.admitted.ResourceVersion != n.ResourceVersion)
+	})
 }
 
 func (sim *simulation) isLossPending(h *simulatedHost) bool {
@@ -208,6 +221,9 @@ type allowedReview struct {
 // answers whose grants come later in the order of grants: such a review had to count this
 // grant.
 func (sim *simulation) checkAllowed(a *allowedReview) {
+	if sim.isFenced(a.loss) {
+		return // The next review of the same DELETE is checked.
+	}
 	sim.checkQuorumAfter(a, nil)
 	if slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool {
 		return a.review.order[e.id] > 0 && a.review.before.reboot.uid != a.loss.uid && len(sim.awayMembers(e, a)) > 0
@@ -249,7 +265,7 @@ func (sim *simulation) unsafeReason(i int, e *simulatedEtcd, a *allowedReview, o
 	given, hosts, names := sim.lostMembers(e, a, others)
 	away := sim.awayMembers(e, a)
 	var why []string
-	for at := max(a.review.firstSnapshot, a.review.firstList); at <= a.lastSnapshot; at++ {
+	for at := a.review.firstSnapshot; at <= a.lastSnapshot; at++ {
 		list := sim.snapshots[at][i]
 		on, voters, left := 0, 0, 0
 		for _, s := range list {

@@ -43,7 +43,7 @@ func measureBurst(ctx context.Context, b *benchCluster, t *resultTable) error {
 			return err
 		}
 		last, sums := durations{taken.quantile(1)}, countAnswers(answers)
-		decided := sums["allowed QuorumKept"] + sums["allowed Repeated"] + sums["refused QuorumWouldBeLost"]
+		decided := sums["allowed QuorumKept"] + sums["refused QuorumWouldBeLost"]
 		undecided := max(0, burstSize-decided)
 		r := taken.row(fmt.Sprintf("%d deletions and drains of nodes of %d members at once, the last answer; %d undecided",
 			burstSize, b.members, undecided)).judged(last.ratioTo(single), burstTarget)

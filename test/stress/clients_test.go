@@ -67,8 +67,7 @@ func (s *stressTest) deleteEtcd(ctx context.Context, node string) error {
 	}
 	request := timeSpan{from: time.Now()}
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
-	// Each DELETE has its own user. Otherwise the webhook could answer it by the grant of the DELETE
-	// of another client, which relies on members that have died since (quorum.Repeat).
+	// Each DELETE has its own user, so that the messages tell them apart.
 	err := s.client.CoreV1().RESTClient().Delete().Resource("nodes").Name(node).Body(&options).
 		SetHeader(authenticationv1.ImpersonateUserHeader, fmt.Sprintf("client-%d", s.users.Add(1))).
 		SetHeader(authenticationv1.ImpersonateGroupHeader, "system:masters").Do(ctx).Error()

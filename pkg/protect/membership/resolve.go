@@ -43,6 +43,10 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 	if g.Drained != nil && e.Node.Known && e.Node.UID == g.NodeUID {
 		return resolveDrained(s, g, e)
 	}
+	if quorum.IsVoid(g, e.Node) {
+		return true, fmt.Sprintf("node %s was written after its deletion was allowed, so each DELETE of it is reviewed again",
+			g.Node)
+	}
 	isAlive := e.Node.Known && e.Node.UID == g.NodeUID && !e.Node.Deleting
 	if isAlive && e.Now.Sub(g.Time.Time) >= quorum.ResolvePresentAfter {
 		return true, fmt.Sprintf("node %s still exists more than %s after its deletion was last allowed",

@@ -178,6 +178,22 @@ func TestResolveRenewedGrant(t *testing.T) {
 	require.False(t, isResolved)
 }
 
+// TestResolveVoidGrant: the Node was written after its deletion was allowed.
+func TestResolveVoidGrant(t *testing.T) {
+	g, e := quorumtest.GrantFor(0), membership.ResolveEvidence{Now: quorumtest.Noon(), Node: node("u1")}
+	g.NodeVersion, e.Node.Version = "9", "10"
+	isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, e)
+	require.True(t, isResolved)
+	require.Equal(t, "node w1 was written after its deletion was allowed, so each DELETE of it is reviewed again", why)
+	e.Ending = "Machine default/w1 of node w1 is being deleted"
+	isResolved, why = membership.Resolve(quorumtest.Voters(3).View, g, e)
+	require.False(t, isResolved)
+	require.Equal(t, e.Ending, why)
+	e.Ending, e.Node.Version = "", "9"
+	isResolved, _ = membership.Resolve(quorumtest.Voters(3).View, g, e)
+	require.False(t, isResolved)
+}
+
 func TestResolveWithoutMembers(t *testing.T) {
 	g := quorumtest.GrantFor(8)
 	g.Members = nil

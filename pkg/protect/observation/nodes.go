@@ -73,6 +73,8 @@ type NodeState struct {
 	Known bool
 	// UID is empty if no Node has the name.
 	UID types.UID
+	// Version is the resourceVersion of the Node.
+	Version string
 	// Deleting means that the Node has a deletion timestamp.
 	Deleting bool
 	// Cordoned means that no pod is scheduled to the Node (spec.unschedulable).
@@ -90,9 +92,9 @@ type NodeState struct {
 // StateOf returns the state of a Node that exists. The table has the marks that count.
 func StateOf(n *corev1.Node, marks departure.Table) NodeState {
 	state := NodeState{
-		Known: true, UID: n.UID, Deleting: n.DeletionTimestamp != nil, Departure: marks.Of(n),
-		Cordoned: n.Spec.Unschedulable,
-		Machine:  NewMachine(n.Status.NodeInfo.MachineID, n.Status.NodeInfo.SystemUUID),
+		Known: true, UID: n.UID, Version: n.ResourceVersion, Deleting: n.DeletionTimestamp != nil,
+		Departure: marks.Of(n), Cordoned: n.Spec.Unschedulable,
+		Machine: NewMachine(n.Status.NodeInfo.MachineID, n.Status.NodeInfo.SystemUUID),
 	}
 	if len(n.Spec.ProviderID) <= maxProviderID {
 		state.ProviderID = n.Spec.ProviderID

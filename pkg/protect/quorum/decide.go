@@ -1,10 +1,8 @@
 package quorum
 
 import (
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -108,9 +106,6 @@ func (t requestTarget) decideTally(worst memberTally) Verdict {
 	verdict := Verdict{Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum}
 	if worst.isSafe() {
 		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
-		if worst.sources == "" {
-			verdict.VoterIDs = worst.voterIDs()
-		}
 		verdict.Message, verdict.Warning = t.keptMessage(worst), t.keptWarning(worst)
 		return verdict
 	}
@@ -160,63 +155,4 @@ func Combine(verdicts []Verdict) Decision {
 	}
 	decision.Message = strings.Join(messages, "\n")
 	return decision
-}
-
-// RepeatWithin is the time after a grant in which a review of the same deletion is answered by that
-// grant: the request timeout of the API server (60 s by default), which limits one DELETE.
-const RepeatWithin = time.Minute
-
-// Repeat returns the verdict of a grant that an earlier review of the same deletion wrote, for a
-// review that Decide refuses. The API server reviews one DELETE again if the Node was written
-// meanwhile. The first review allowed the deletion, and since then its members count as lost for
-// every other review. A refusal now would fail the DELETE and still leave its members lost.
-//
-// The grant answers only for another version of the Node, for its own user, within RepeatWithin,
-// and if it names every member that the deletion may lose now by any source. The members that count
-// as voters must be unchanged: an earlier DELETE by the same user may have failed. Since then a
-// member may have been removed (docs/verdict.md, F46), or a learner may have joined on a machine
-// that is lost (F77). So at least one agent must have answered with a confirmed list (F62).
-//
-// A review of the same version is about another DELETE: the API server does not review one version
-// twice. A tombstone has no user, and a break-glass grant follows from no decision: neither
-// answers. The caller writes nothing. A grant whose time was renewed here would answer again and
-// again without a decision. The API server reviews an eviction only once, so drains are always
-// decided, and the grant of a drain answers no deletion. Nor does a grant whose time is that of a
-// drain after the deletion.
-func Repeat(v View, r Request, now time.Time) (_ Verdict, isRepeated bool) {
-	c := v.Cluster
-	if r.UID == "" || r.User == "" || r.Drain || r.DryRun || r.BreakGlass != nil {
-		return Verdict{}, false
-	}
-	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == r.UID })
-	if at < 0 {
-		return Verdict{}, false
-	}
-	g := c.Spec.Grants[at]
-	age := now.Sub(g.Time.Time)
-	isRewritten := g.NodeVersion != "" && r.Version != "" && g.NodeVersion != r.Version
-	isForDeletion := g.Reason != v1alpha1.GrantDrain && !g.BreakGlass && (g.Drained == nil || g.Drained.Before(&g.Time))
-	if !isRewritten || !isForDeletion || g.User != r.User || age < 0 || age >= RepeatWithin {
-		return Verdict{}, false
-	}
-	t, voters := newTarget(NewSnapshot(v), r), slices.Sorted(slices.Values(g.Voters))
-	isChanged := func(list v1alpha1.Observation) bool {
-		return !slices.Equal(t.tallyList(list, t.membersOnNode(list), 0).voterIDs(), voters)
-	}
-	if len(t.Lists) == 0 || slices.ContainsFunc(t.decisiveLists(), isChanged) {
-		return Verdict{}, false
-	}
-	// Without the states of Nodes and without fresh observations, more members are possible, and
-	// never fewer.
-	known := newTarget(NewSnapshot(View{Cluster: c}), r)
-	isNew := func(id v1alpha1.MemberID) bool { return !slices.Contains(g.Members, id) }
-	if slices.ContainsFunc(known.possibleLosses(), isNew) {
-		return Verdict{}, false
-	}
-	id := observation.ClusterIDOf(c)
-	return Verdict{
-		Allowed: true, Reason: Repeated, Cluster: id, Members: slices.Clone(g.Members), Final: true,
-		Message: fmt.Sprintf("etcd cluster %s: the deletion of node %s by %s was allowed at %s, "+
-			"and this review repeats it", id, r.Node, g.User, g.Time.UTC().Format(time.RFC3339)),
-	}, true
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
@@ -80,7 +81,7 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 // is for a Node where the member runs or may run.
 func (s Snapshot) lossByOthers(id v1alpha1.MemberID) memberLoss {
 	for _, c := range s.others {
-		for _, g := range c.Spec.Grants {
+		for _, g := range withoutVoid(c, s.Nodes).Spec.Grants {
 			isOn := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
 			if c.Name != s.Cluster.Name && slices.ContainsFunc(s.nodesOf(id), isOn) {
 				return memberLoss{problemNodeLost, g.Node, fmt.Sprintf("%s, which had a member of etcd cluster %s too",
@@ -127,6 +128,31 @@ func (s Snapshot) isGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 func (s Snapshot) isCovered(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 	return slices.Contains(g.Members, id) ||
 		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
+}
+
+// IsVoid reports whether the DELETE that the grant allowed can no longer be carried out, and nothing
+// else was allowed. The API server deletes exactly the version of a Node that it had reviewed. If the
+// Node was written since, it reviews the new version before it deletes the Node. A version that is not
+// later shows nothing, because the state may be from before the grant.
+//
+// The grant of a drain, and that of a Machine or a NodeClaim, are about no version of the Node.
+func IsVoid(g v1alpha1.Grant, n observation.NodeState) bool {
+	if g.Reason == v1alpha1.GrantDrain || g.Drained != nil || !n.Known || n.UID != g.NodeUID || n.Deleting {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(n.Version, g.NodeVersion)
+	return err == nil && order > 0
+}
+
+// withoutVoid returns the cluster without the grants that are void.
+func withoutVoid(c *v1alpha1.EtcdCluster, nodes map[string]observation.NodeState) *v1alpha1.EtcdCluster {
+	isVoid := func(g v1alpha1.Grant) bool { return IsVoid(g, nodes[g.Node]) }
+	if !slices.ContainsFunc(c.Spec.Grants, isVoid) {
+		return c
+	}
+	open := *c
+	open.Spec.Grants = slices.DeleteFunc(slices.Clone(c.Spec.Grants), isVoid)
+	return &open
 }
 
 // HasGrant reports whether a grant for the Node of the binding names the member.

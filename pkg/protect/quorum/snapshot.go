@@ -20,6 +20,7 @@ const CorruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
 // the observations that answer the probe request. IsCorroborated decides which statements of these
 // observations count.
 type Snapshot struct {
+	// Cluster lacks the grants that are void.
 	Cluster  *v1alpha1.EtcdCluster
 	nonces   []string
 	Nodes    map[string]observation.NodeState
@@ -55,7 +56,7 @@ type Snapshot struct {
 // NewSnapshot returns the Snapshot of a View.
 func NewSnapshot(v View) Snapshot {
 	s := Snapshot{
-		Cluster:       v.Cluster,
+		Cluster:       withoutVoid(v.Cluster, v.Nodes),
 		nonces:        v.Nonces,
 		Nodes:         v.Nodes,
 		Now:           v.Now,

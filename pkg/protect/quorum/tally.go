@@ -96,19 +96,6 @@ func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberI
 	return t
 }
 
-// voterIDs returns the members that count as voters, sorted. They include the learners that may be
-// promoted before they are lost or away.
-func (t memberTally) voterIDs() []v1alpha1.MemberID {
-	var ids []v1alpha1.MemberID
-	for _, m := range t.members {
-		if m.status != statusLearner {
-			ids = append(ids, m.ID)
-		}
-	}
-	slices.Sort(ids)
-	return ids
-}
-
 // stateOf returns how one member counts. onNode means that the member is on the node of the
 // request.
 func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {

@@ -29,8 +29,6 @@ const (
 	NotDraining Reason = "NotDraining"
 	// OnlyMember: the drained node has the only member of its cluster, so there is no quorum to keep.
 	OnlyMember Reason = "OnlyMember"
-	// Repeated: an earlier review of the same deletion has allowed it.
-	Repeated Reason = "Repeated"
 	// Deleting: the Node is already being deleted.
 	Deleting Reason = "Deleting"
 	// BreakGlassUsed: an authorized user overrode the verdict.
@@ -48,7 +46,7 @@ func RefusingReasons() []Reason {
 // AllowingReasons returns the reasons with which a Reviewer allows. Deleting is not among them:
 // admission answers it without a Reviewer.
 func AllowingReasons() []Reason {
-	return []Reason{NothingToProtect, QuorumKept, OnlyMember, Repeated, BreakGlassUsed}
+	return []Reason{NothingToProtect, QuorumKept, OnlyMember, BreakGlassUsed}
 }
 
 // A Verdict is the decision for one cluster. The zero value refuses.
@@ -63,9 +61,6 @@ type Verdict struct {
 	// healthy, are not on the node and are not lost. Quorum is ⌊Voters/2⌋+1. All are zero without
 	// a confirmed member list.
 	Voters, Healthy, Quorum int
-	// VoterIDs are the members that count as voters for an allowed deletion, sorted. They are empty if
-	// member lists differ.
-	VoterIDs []v1alpha1.MemberID
 	// Final reports whether no further observation can change the verdict.
 	Final bool
 	// Message explains the verdict. The message of a refusal contains the next steps.
@@ -134,7 +129,7 @@ const (
 // without the label of etcd is deleted without a decision if none is possible.
 func AnswerOf(r Reason, isAllowed bool) Answer {
 	switch r {
-	case NothingToProtect, QuorumKept, OnlyMember, Repeated, Deleting, BreakGlassUsed:
+	case NothingToProtect, QuorumKept, OnlyMember, Deleting, BreakGlassUsed:
 		if isAllowed {
 			return Yes
 		}

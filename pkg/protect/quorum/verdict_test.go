@@ -48,7 +48,6 @@ func TestAnswerOf(t *testing.T) {
 		quorum.NothingToProtect:  {quorum.Yes, quorum.Unknown},
 		quorum.QuorumKept:        {quorum.Yes, quorum.Unknown},
 		quorum.OnlyMember:        {quorum.Yes, quorum.Unknown},
-		quorum.Repeated:          {quorum.Yes, quorum.Unknown},
 		quorum.Deleting:          {quorum.Yes, quorum.Unknown},
 		quorum.BreakGlassUsed:    {quorum.Yes, quorum.Unknown},
 		quorum.QuorumWouldBeLost: {quorum.Unknown, quorum.No},

@@ -39,8 +39,9 @@ const ResolveAnnotation = "holdfast.dev/settle"
 
 const (
 	// ResolvePresentAfter is the time after the last grant for a Node when its continued
-	// existence shows that the deletion failed. It is longer than any DELETE can take: the request
-	// timeout of the API server (60 s by default) and an etcd election after it.
+	// existence shows that the deletion failed, although the Node was not written since. It is longer
+	// than any DELETE can take: the request timeout of the API server (60 s by default) and an etcd
+	// election after it.
 	ResolvePresentAfter = 5 * time.Minute
 	// ResolveReturnedAfter is the minimum time between the first and the last probe that prove a
 	// drained member healthy after its node was opened again.
@@ -52,8 +53,7 @@ const (
 	ResolveMovedAfter = 20 * time.Minute
 	// ResolveByHandAfter is the minimum age of a grant that is resolved by hand. If a grant is
 	// younger, the operator may mean an earlier deletion of the Node while this one is still in
-	// progress. A grant answers reviews for RepeatWithin. The last of them may be about a DELETE
-	// that has just begun, which takes up to the request timeout of the API server (60 s by
-	// default). The third minute is for the clocks of the replicas.
+	// progress, which takes up to the request timeout of the API server (60 s by default). The rest is
+	// for a longer timeout, and for the clocks of the replicas.
 	ResolveByHandAfter = 3 * time.Minute
 )
