@@ -2,7 +2,6 @@ package etcddetect
 
 import (
 	"cmp"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -45,15 +44,15 @@ func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pat
 	}
 	addNamed := func(ca, cert, key, origin string) {
 		c := evidence.Credential{Origin: origin}
-		c.CA, c.Cert = existingPath(find, settings[ca]), existingPath(find, settings[cert])
-		c.Key = existingPath(find, settings[key])
+		c.CA, c.Cert = d.existingPath(find, settings[ca]), d.existingPath(find, settings[cert])
+		c.Key = d.existingPath(find, settings[key])
 		if c.Cert != "" && c.Key != "" {
 			add(c)
 		}
 	}
 	addNamed("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY", ctlOrigin+envOrigin)
-	if existingPath(find, settings["cert-file"]) != "" {
-		for _, c := range clientCredentials(settings["cert-file"], find) {
+	if d.existingPath(find, settings["cert-file"]) != "" {
+		for _, c := range d.clientCredentials(settings["cert-file"], find) {
 			add(c)
 		}
 	}
@@ -115,7 +114,7 @@ func hasSameFiles(a, b evidence.Credential) bool {
 
 // existingPath returns the agent's path for a path of the server, or "" if the file does not
 // exist.
-func existingPath(find pathFinder, serverPath string) string {
+func (d *Detector) existingPath(find pathFinder, serverPath string) string {
 	if serverPath == "" {
 		return ""
 	}
@@ -123,7 +122,8 @@ func existingPath(find pathFinder, serverPath string) string {
 	if err != nil {
 		return ""
 	}
-	if _, err := os.Stat(agentPath); hostfs.IsAbsent(err) {
+	root, name := d.root.Split(agentPath)
+	if _, err := root.Stat(name); hostfs.IsAbsent(err) {
 		return ""
 	}
 	return agentPath
@@ -133,7 +133,7 @@ func existingPath(find pathFinder, serverPath string) string {
 // certificate, by the server's paths: a link leads where it leads the server. kubespray makes
 // one admin certificate for each member and may leave those of others there. The one with the
 // member's name is first.
-func clientCredentials(server string, find pathFinder) []evidence.Credential {
+func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.Credential {
 	var all []evidence.Credential
 	dir, member := filepath.Dir(server), inventoryName(server)
 	rank := func(cert string) int {
@@ -144,11 +144,11 @@ func clientCredentials(server string, find pathFinder) []evidence.Credential {
 	}
 	for _, l := range distroLayouts() {
 		for _, client := range l.clients {
-			certs := matchingFiles(dir, client.cert, find)
+			certs := d.matchingFiles(dir, client.cert, find)
 			slices.SortStableFunc(certs, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 			for _, serverPath := range certs {
-				cert, key := existingPath(find, serverPath), existingPath(find, keyFile(serverPath))
-				ca := existingPath(find, filepath.Join(dir, client.ca))
+				cert, key := d.existingPath(find, serverPath), d.existingPath(find, keyFile(serverPath))
+				ca := d.existingPath(find, filepath.Join(dir, client.ca))
 				if cert == "" || key == "" || ca == "" {
 					continue
 				}
@@ -162,7 +162,7 @@ func clientCredentials(server string, find pathFinder) []evidence.Credential {
 
 // matchingFiles returns the sorted paths below dir that match a pattern. Only its last part
 // may have wildcards.
-func matchingFiles(dir, pattern string, find pathFinder) []string {
+func (d *Detector) matchingFiles(dir, pattern string, find pathFinder) []string {
 	wanted := filepath.Join(dir, pattern)
 	if !strings.Contains(pattern, "*") {
 		return []string{wanted}
@@ -171,7 +171,8 @@ func matchingFiles(dir, pattern string, find pathFinder) []string {
 	if err != nil {
 		return nil
 	}
-	names, _ := hostfs.ReadNames(agentPath) // the names before an error count
+	root, name := d.root.Split(agentPath)
+	names, _ := root.ReadNames(name) // the names before an error count
 	var found []string
 	for _, name := range names {
 		if hostfs.MatchesAny([]string{filepath.Base(pattern)}, name) {

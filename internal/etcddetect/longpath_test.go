@@ -42,7 +42,7 @@ func TestProgramWithLongPath(t *testing.T) {
 	_, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	require.ErrorIs(t, err, syscall.ENAMETOOLONG)
 
-	filter, err := newProcFilter("/proc")
+	filter, err := newProcFilter("/")
 	require.NoError(t, err)
 	defer filter.close()
 	isServer, err := filter.canBeServer(pid)

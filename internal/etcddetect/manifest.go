@@ -91,7 +91,7 @@ func (s *hostScan) addStaticPod(file string, flags, env etcdSettings) {
 	}
 	found.Where = fmt.Sprintf("data directory %s of static pod %s, which does not run",
 		found.serverDataDir, filepath.Base(file))
-	found.Config.File = existingPath(s.root.Resolve, loaded.file)
+	found.Config.File = s.existingPath(s.root.Resolve, loaded.file)
 	found.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
 	s.found = append(s.found, found)
 }

@@ -56,7 +56,7 @@ func (d *Detector) forEachProcess(found func(etcdProcess)) (unread []string) {
 	if err != nil {
 		return unreadable(err)
 	}
-	filter, err := newProcFilter(dir)
+	filter, err := newProcFilter(d.root)
 	if err != nil {
 		return unreadable(hostfs.Reason(err))
 	}
@@ -244,8 +244,8 @@ type procFilter struct {
 	buf   [4096]byte
 }
 
-func newProcFilter(dir string) (*procFilter, error) {
-	table, err := os.Open(dir)
+func newProcFilter(root hostfs.Root) (*procFilter, error) {
+	table, err := root.Open("proc")
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	server.Config = loaded.config(p.workDir, env != nil && err == nil)
 	found := detectedServer{Server: server}
 	found.inspectDataDir(files, find)
-	found.Config.File = existingPath(find, loaded.file)
+	found.Config.File = s.existingPath(find, loaded.file)
 	found.Credentials = s.credentials(loaded.etcdSettings, envOrigin, find)
 	found.Source, found.Where = evidence.Process, fmt.Sprintf("%s process %d", p.program, p.pid)
 	switch {
@@ -171,15 +171,15 @@ func (p *etcdProcess) hasFile(name string) bool {
 // programDirOfOpenDatabase returns the data directory of the program whose process has etcd's
 // database open, or "" if no such file is open or the kernel does not show it.
 func (s *hostScan) programDirOfOpenDatabase(pid int, e parentProgram) string {
-	dir := s.root.Proc(strconv.Itoa(pid) + "/fd")
-	table, err := os.Open(dir)
+	dir := path.Join("proc", strconv.Itoa(pid), "fd")
+	table, err := s.root.Open(dir)
 	if err != nil {
 		return ""
 	}
 	defer func() { _ = table.Close() }() // nothing was written
 	names, _ := table.Readdirnames(-1)   // the names before an error count
 	for _, name := range names {
-		file, err := os.Readlink(filepath.Join(dir, name))
+		file, err := os.Readlink(filepath.Join(string(s.root), dir, name))
 		programDir, ok := strings.CutSuffix(file, "/"+e.etcdDir+"/member/snap/db")
 		if err == nil && ok && filepath.IsAbs(programDir) {
 			return programDir

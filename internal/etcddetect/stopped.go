@@ -73,8 +73,8 @@ func (s *hostScan) describeUnit(unit etcdUnit) (found detectedServer, unread []s
 		found.Config.Name = "" // not known
 	}
 	loaded.etcdSettings = withoutUnresolved(loaded.etcdSettings)
-	if found.Config.File = existingPath(find, loaded.file); loaded.file == "" {
-		found.Config.File = existingPath(s.root.Resolve, unit.envFile)
+	if found.Config.File = s.existingPath(find, loaded.file); loaded.file == "" {
+		found.Config.File = s.existingPath(s.root.Resolve, unit.envFile)
 	}
 	found.Credentials = s.credentials(loaded.etcdSettings, unit.envFile, find)
 	unread = append(unread, found.Problems...)
@@ -141,7 +141,7 @@ func (s *hostScan) addScriptUnits() {
 		}
 		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of systemd unit %s",
 			found.serverDataDir, unit.Name)
-		found.Config.File = existingPath(s.root.Resolve, unit.envFile)
+		found.Config.File = s.existingPath(s.root.Resolve, unit.envFile)
 		found.Credentials = s.credentials(settings, unit.envFile, s.root.Resolve)
 		s.found = append(s.found, found)
 	}
@@ -192,7 +192,7 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	if s.addConfigFile(&found, config, info); found.Config.WALDir == "" {
 		found.Stored = storedMember(s.root, dir)
 	}
-	found.Config.DataDir = existingPath(s.root.Resolve, dir)
+	found.Config.DataDir = s.existingPath(s.root.Resolve, dir)
 	for _, unit := range s.units {
 		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == unit.Name })
 		if slices.Contains(l.units, unit.Name) && !hasOther {
@@ -223,6 +223,6 @@ func (s *hostScan) addConfigFile(f *detectedServer, file string, dir fs.FileInfo
 		return
 	}
 	f.Config = loaded.config("/", true)
-	f.Config.File = existingPath(s.root.Resolve, file)
+	f.Config.File = s.existingPath(s.root.Resolve, file)
 	f.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -73,7 +74,8 @@ const (
 // endpoint until the deadline (client/v3/options.go, WaitForReady), which hides the cause,
 // and it retries up to a hundred times.
 type connPool struct {
-	timeout time.Duration
+	timeout  time.Duration
+	hostRoot hostfs.Root
 	// countOutcome is called with the outcome of every call.
 	countOutcome func(probeOutcome)
 
@@ -91,15 +93,15 @@ type pooledConn struct {
 	dialed, lastUsed time.Time
 }
 
-func newConnPool(timeout time.Duration, countOutcome func(probeOutcome)) *connPool {
-	return &connPool{timeout: timeout, countOutcome: countOutcome, idle: map[endpoint][]*pooledConn{}}
+func newConnPool(timeout time.Duration, hostRoot hostfs.Root, countOutcome func(probeOutcome)) *connPool {
+	return &connPool{timeout: timeout, hostRoot: hostRoot, countOutcome: countOutcome, idle: map[endpoint][]*pooledConn{}}
 }
 
 // call runs request on a connection to one server, within the deadline of ctx. It repeats the
 // request once on a new connection if a reused one has broken, and once after a delay if the
 // cluster is electing a leader.
 func (p *connPool) call(ctx context.Context, e endpoint, request func(context.Context, *grpc.ClientConn) error) error {
-	credential, err := loadCredential(e)
+	credential, err := loadCredential(p.hostRoot, e)
 	if err != nil {
 		p.countOutcome(outcomeUnreadable)
 		return &probeError{message: singleLine(err.Error()), outcome: outcomeUnreadable}

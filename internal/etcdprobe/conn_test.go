@@ -30,7 +30,7 @@ func TestConnPool(t *testing.T) {
 		}
 		return nil
 	})
-	p := newConnPool(500*time.Millisecond, func(probeOutcome) {})
+	p := newConnPool(500*time.Millisecond, "/", func(probeOutcome) {})
 	t.Cleanup(p.close)
 	e := endpoint{url: s.url}
 	var conns []*grpc.ClientConn

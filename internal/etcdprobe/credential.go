@@ -36,9 +36,9 @@ type loadedCredential struct {
 	notAfter time.Time
 }
 
-// loadCredential reads the files of an endpoint's credential. It is called for every request,
-// so a renewed client certificate or CA takes effect with the next probe.
-func loadCredential(e endpoint) (loadedCredential, error) {
+// loadCredential reads the files of an endpoint's credential. root is the host's. It is called for
+// every request, so a renewed client certificate or CA takes effect with the next probe.
+func loadCredential(root hostfs.Root, e endpoint) (loadedCredential, error) {
 	if !e.usesTLS() {
 		return loadedCredential{}, nil
 	}
@@ -48,23 +48,29 @@ func loadCredential(e endpoint) (loadedCredential, error) {
 	}
 	loaded := loadedCredential{config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
 	hash := sha256.New() // Write never returns an error
-	if err := loaded.addCA(e.credential.CA, hash); err != nil {
+	if err := loaded.addCA(root, e.credential.CA, hash); err != nil {
 		return loadedCredential{}, err
 	}
 	_, _ = hash.Write([]byte{0})
-	if err := loaded.addClientCertificate(e.credential, hash); err != nil {
+	if err := loaded.addClientCertificate(root, e.credential, hash); err != nil {
 		return loadedCredential{}, err
 	}
 	loaded.fingerprint = fingerprint(hash.Sum(nil))
 	return loaded, nil
 }
 
+// readFile returns the content of a file of a credential. root is the host's.
+func readFile(root hostfs.Root, agentPath string) ([]byte, error) {
+	root, name := root.Split(agentPath)
+	return root.ReadFile(name)
+}
+
 // addCA adds the CA in the file, if there is one.
-func (l *loadedCredential) addCA(file string, hash io.Writer) error {
+func (l *loadedCredential) addCA(root hostfs.Root, file string, hash io.Writer) error {
 	if file == "" {
 		return nil
 	}
-	ca, err := hostfs.ReadFile(file)
+	ca, err := readFile(root, file)
 	if err != nil {
 		return fmt.Errorf("reading the CA: %w", err)
 	}
@@ -77,15 +83,15 @@ func (l *loadedCredential) addCA(file string, hash io.Writer) error {
 }
 
 // addClientCertificate adds the client certificate with its key, if there is one.
-func (l *loadedCredential) addClientCertificate(c evidence.Credential, hash io.Writer) error {
+func (l *loadedCredential) addClientCertificate(root hostfs.Root, c evidence.Credential, hash io.Writer) error {
 	if c.Cert == "" {
 		return nil
 	}
-	cert, err := hostfs.ReadFile(c.Cert)
+	cert, err := readFile(root, c.Cert)
 	if err != nil {
 		return fmt.Errorf("reading the client certificate: %w", err)
 	}
-	key, err := hostfs.ReadFile(c.Key)
+	key, err := readFile(root, c.Key)
 	if err != nil {
 		return fmt.Errorf("reading the client key: %w", err)
 	}

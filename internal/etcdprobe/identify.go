@@ -79,7 +79,7 @@ func New(opts Options) *Prober {
 	return &Prober{
 		timeout:  timeout,
 		hostRoot: opts.HostRoot,
-		conns:    newConnPool(timeout, m.countOutcome),
+		conns:    newConnPool(timeout, opts.HostRoot, m.countOutcome),
 		metrics:  m,
 		cache:    map[string]cachedServer{},
 	}

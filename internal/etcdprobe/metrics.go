@@ -49,7 +49,7 @@ func (p *Prober) Collect(ch chan<- prometheus.Metric) {
 func (p *Prober) earliestExpiry() time.Time {
 	var earliest time.Time
 	for key, entry := range p.recentServers() {
-		if credential, err := loadCredential(entry.endpoint); err == nil {
+		if credential, err := loadCredential(p.hostRoot, entry.endpoint); err == nil {
 			entry.notAfter = credential.notAfter
 			p.mu.Lock()
 			if current := p.cache[key]; current.endpoint == entry.endpoint {

@@ -7,6 +7,7 @@
 package hostfs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +103,9 @@ func openStepwise(root *os.File, name string, flags int) (*os.File, error) {
 // ReadFile returns the content of a small regular file below the root.
 func (r Root) ReadFile(name string) ([]byte, error) { return readFile(r.Open(name)) }
 
-// ReadNames returns the sorted names in a directory below the root.
+// ReadNames returns the sorted names in a directory below the root. On an error it returns the
+// names that were read before the error. It returns at most 4096 names, and no error if there are
+// more.
 func (r Root) ReadNames(dir string) ([]string, error) {
 	return readNames(r.open(dir, os.O_RDONLY|unix.O_DIRECTORY))
 }
@@ -163,6 +166,21 @@ func (r Root) Stat(name string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
+// Split returns the root directory of an agent's path from Resolve or Find, and the path below it.
+// The root directory is that of a process, or r. An agent's path is opened below its root
+// directory only: a part of it may have been replaced by a link, which then leads nowhere else.
+// The zero Root is the agent's own.
+func (r Root) Split(agentPath string) (root Root, name string) {
+	r = cmp.Or(r, "/")
+	if rest, ok := strings.CutPrefix(agentPath, r.Proc("")+"/"); ok {
+		pid, below, _ := strings.Cut(rest, "/")
+		if name, ok := strings.CutPrefix(below+"/", "root/"); ok {
+			return Root(r.Proc(pid + "/root")), "/" + strings.TrimSuffix(name, "/")
+		}
+	}
+	return r, r.HostPath(agentPath)
+}
+
 // HostPath returns the host's own path for a path of the agent, for messages.
 func (r Root) HostPath(at string) string {
 	if rest, ok := strings.CutPrefix(at, string(r)+"/"); ok && r != "/" {
@@ -180,7 +198,7 @@ func (r Root) Proc(name string) string {
 
 // BootID returns the host's boot ID, or "" if it cannot be read.
 func (r Root) BootID() string {
-	data, err := ReadFile(r.Proc("sys/kernel/random/boot_id"))
+	data, err := r.ReadFile("proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
@@ -209,9 +227,9 @@ func (r Root) BootTime() time.Time {
 	return time.UnixMilli(int64(seconds * 1000))
 }
 
-// ReadFile returns the content of a small regular file. Its errors are of type *fs.PathError.
-// The path may be chosen by an untrusted party: a pipe does not block the caller, and a large
-// or endless file does not fill the memory.
+// ReadFile returns the content of a small regular file of the agent itself. Its errors are of type
+// *fs.PathError. A pipe does not block the caller, and a large or endless file does not fill the
+// memory. Root.ReadFile is for files of the host.
 func ReadFile(name string) ([]byte, error) {
 	return readFile(os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))
 }
@@ -242,12 +260,6 @@ func ReadSmall(f *os.File) ([]byte, error) {
 		return nil, refused("larger than a mebibyte")
 	}
 	return content, nil
-}
-
-// ReadNames returns the sorted names in a directory. On an error it returns the names that
-// were read before the error. It returns at most 4096 names, and no error if there are more.
-func ReadNames(dir string) ([]string, error) {
-	return readNames(os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))
 }
 
 func readNames(f *os.File, err error) ([]string, error) {
@@ -314,14 +326,13 @@ func (r Root) Mounts(pid int) Mounts {
 
 // Find returns the agent's path for a file that a process names. files is the root directory
 // of the process. Find prefers the path of the same file on the host, because that path
-// outlives the process. The last candidate is the path in the agent's own root: a process with the
-// same mounts as the agent names it.
+// outlives the process. A process with the same mounts as the agent names it by the agent's path.
 func (r Root) Find(files Root, mounts Mounts, serverPath string) (agentPath string, err error) {
 	inside, err := files.Resolve(serverPath)
 	if err != nil {
 		return "", err
 	}
-	found, err := os.Stat(inside)
+	found, err := files.Stat(serverPath)
 	if IsAbsent(err) {
 		if candidate, err := r.Resolve(serverPath); err == nil && r.IsSameDir(files) {
 			return candidate, nil
@@ -331,19 +342,13 @@ func (r Root) Find(files Root, mounts Mounts, serverPath string) (agentPath stri
 	if err != nil {
 		return "", err
 	}
-	names := []string{serverPath}
+	names := []string{serverPath, r.HostPath(serverPath)}
 	if outside, ok := mounts.outside(strings.TrimPrefix(inside, string(files))); ok {
 		names = append(names, outside)
 	}
-	var candidates []string
 	for _, name := range names {
-		if candidate, err := r.Resolve(name); err == nil {
-			candidates = append(candidates, candidate)
-		}
-	}
-	for _, candidate := range append(candidates, serverPath) {
-		if info, err := os.Stat(candidate); err == nil && os.SameFile(info, found) {
-			return candidate, nil
+		if info, err := r.Stat(name); err == nil && os.SameFile(info, found) {
+			return r.Resolve(name)
 		}
 	}
 	return inside, nil

@@ -83,6 +83,25 @@ func openers() map[string]func(root, name string) (*os.File, error) {
 	}
 }
 
+func TestSplit(t *testing.T) {
+	for name, c := range map[string]struct{ root, path, wantRoot, want string }{
+		"host":               {"/host", "/host/etc/ca.pem", "/host", "/etc/ca.pem"},
+		"process":            {"/host", "/host/proc/812/root/etc/ca.pem", "/host/proc/812/root", "/etc/ca.pem"},
+		"root of a process":  {"/host", "/host/proc/812/root", "/host/proc/812/root", "/"},
+		"process table":      {"/host", "/host/proc/812/rootless", "/host", "/proc/812/rootless"},
+		"not below":          {"/host", "/etc/ca.pem", "/host", "/etc/ca.pem"},
+		"no prefix":          {"/", "/etc/ca.pem", "/", "/etc/ca.pem"},
+		"no prefix, process": {"/", "/proc/812/root/etc/ca.pem", "/proc/812/root", "/etc/ca.pem"},
+		"zero":               {"", "/etc/ca.pem", "/", "/etc/ca.pem"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, below := Root(c.root).Split(c.path)
+			require.Equal(t, c.wantRoot, string(root))
+			require.Equal(t, c.want, below)
+		})
+	}
+}
+
 func TestOpen(t *testing.T) {
 	parent := t.TempDir()
 	root := filepath.Join(parent, "root")
