@@ -2,6 +2,7 @@ package apiaccess
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,8 +64,13 @@ func listOnce[T any](
 		if err := meta.EachListItemWithAlloc(page, add); err != nil {
 			return nil, "", err
 		}
-		if o.Continue = about.GetContinue(); o.Continue == "" {
+		switch next := about.GetContinue(); next {
+		case "":
 			return kept, about.GetResourceVersion(), nil
+		case o.Continue:
+			return nil, "", errors.New("the API server answers with the same page again")
+		default:
+			o.Continue = next
 		}
 	}
 }

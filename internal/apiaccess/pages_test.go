@@ -129,6 +129,13 @@ func TestListPages(t *testing.T) {
 		require.EqualError(t, err, "a *v1.Pod")
 		require.Empty(t, kept)
 	})
+	t.Run("the same page again", func(t *testing.T) {
+		again := func(context.Context, metav1.ListOptions) (kruntime.Object, error) {
+			return &corev1.NodeList{ListMeta: metav1.ListMeta{Continue: "next"}}, nil
+		}
+		_, _, err := apiaccess.ListPages(t.Context(), again, keepEven)
+		require.EqualError(t, err, "the API server answers with the same page again")
+	})
 	t.Run("a page that never comes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -40,9 +40,9 @@ const (
 	// readTimeout limits what one step reads from the API server. It is far more than a list of all
 	// Machines takes.
 	readTimeout = 30 * time.Second
-	// reviewValidity is the longest time from the start of the read of the Nodes, on which a review
-	// rests, until the hook is removed. A review takes up to eight seconds. Later, another leader may
-	// have refused.
+	// reviewValidity is the longest time until the hook is removed from the start of a review, and from
+	// the start of the read of the Nodes that it rests on. A review takes up to eight seconds. Later,
+	// another leader may have refused, or the machine may have another Node.
 	reviewValidity = 15 * time.Second
 )
 
@@ -183,11 +183,8 @@ func (r *round) review(ctx context.Context, s step) error {
 	if !s.hasEtcd && (live.err != nil || live.etcd.has(m)) {
 		return live.err
 	}
-	began := live.began
-	if live.err != nil {
-		began = time.Now() // The review explains that it cannot allow.
-	}
-	ctx, cancel := context.WithDeadline(ctx, began.Add(reviewValidity))
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, reviewValidity)
 	defer cancel()
 	list := func(context.Context) ([]*corev1.Node, error) { return live.nodes, live.err }
 	isAllowed, message := r.Review(ctx, m, list, fmt.Sprintf("Cluster API (%s)", m))
@@ -202,6 +199,11 @@ func (r *round) review(ctx context.Context, s step) error {
 	// After a pause of the process, the answer may arrive before the timer of the context.
 	if age := time.Since(began); age >= reviewValidity {
 		return fmt.Errorf("removing the hook of %s: the review is too old: %w", m, context.DeadlineExceeded)
+	}
+	if time.Since(live.began) >= reviewValidity {
+		r.reviewed[m.UID] = pastReview{refusal: past.refusal}
+		r.wake.Notify() // The next round begins with this Machine, and with a new read.
+		return nil
 	}
 	if isWritten, err := r.patch(ctx, m, nil); !isWritten {
 		return err // if it is nil, the next round reviews the newer version

@@ -1,6 +1,7 @@
 package machinehook
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -12,10 +13,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
-
-// sharedTime is the longest time from the start of a live read until a review begins that uses it.
-// The removal of the hook, up to reviewValidity after that start, must be possible too.
-const sharedTime = 5 * time.Second
 
 // An EtcdSource reads the Nodes and the EtcdClusters.
 type EtcdSource struct {
@@ -97,7 +94,8 @@ type liveRead struct {
 	err   error
 }
 
-// newRound plans the steps. Reviews come last, because they take seconds.
+// newRound plans the steps. Reviews come last, because they take seconds, and among them those that
+// wait longest come first.
 func (c *Controller) newRound(cached etcdState, machines []machine.Object) (*round, error) {
 	clusters, err := identify(cached.clusters)
 	if err != nil {
@@ -115,7 +113,9 @@ func (c *Controller) newRound(cached etcdState, machines []machine.Object) (*rou
 			r.steps = append(r.steps, s)
 		}
 	}
-	slices.SortStableFunc(r.steps, func(a, b step) int { return int(a.kind) - int(b.kind) })
+	slices.SortStableFunc(r.steps, func(a, b step) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), c.reviewed[a.machine.UID].at.Compare(c.reviewed[b.machine.UID].at))
+	})
 	return r, nil
 }
 
@@ -133,10 +133,10 @@ func (r *round) do(ctx context.Context, s step) (err error) {
 	return err
 }
 
-// readLive reads the Nodes of the API server for which the Machines of the round stand. The steps
-// share a read that is young enough. Its error is that of all further steps of the round.
+// readLive reads the Nodes of the API server for which the Machines of the round stand. All steps
+// share one read, also if it fails.
 func (r *round) readLive(ctx context.Context) liveRead {
-	if r.live.err != nil || time.Since(r.live.began) < sharedTime {
+	if !r.live.began.IsZero() {
 		return r.live
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

@@ -124,7 +124,7 @@ func TestTimeout(t *testing.T) {
 		require.Equal(t, "it is not known whether the machine of node n is about to end",
 			f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
 		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
-		require.True(t, f.isHooked(t))
+		require.True(t, f.isHooked(t, "m"))
 		f.machines.find = func(
 			ctx context.Context, _ schema.GroupKind, _ []string,
 		) (found schema.GroupVersionResource, isServed bool, err error) {
@@ -136,9 +136,9 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-func (f *staleFixture) isHooked(t *testing.T) bool {
+func (f *staleFixture) isHooked(t *testing.T, name string) bool {
 	t.Helper()
-	m, err := f.client.Resource(f.machines.followed()).Namespace("default").Get(t.Context(), "m", metav1.GetOptions{})
+	m, err := f.client.Resource(f.machines.followed()).Namespace("default").Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	_, isHooked := m.GetAnnotations()[machine.HookAnnotation]
 	return isHooked
@@ -153,7 +153,7 @@ func TestStaleMachineKeepsItsHook(t *testing.T) {
 		deleting(m)
 	}))
 	require.NoError(t, f.reconcileAll(t.Context()))
-	require.True(t, f.isHooked(t))
+	require.True(t, f.isHooked(t, "m"))
 }
 
 // TestStaleMachineGetsNoHook: the deletion of a Machine without a hook was allowed, its machine is
@@ -167,7 +167,7 @@ func TestStaleMachineGetsNoHook(t *testing.T) {
 	require.Equal(t, ending, f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
 	require.NoError(t, f.reconcileAll(t.Context()))
 	require.Equal(t, ending, f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
-	require.False(t, f.isHooked(t))
+	require.False(t, f.isHooked(t, "m"))
 }
 
 // TestF70OldReview: a review allowed the end of the machine, and then the process was paused.
@@ -192,13 +192,13 @@ func TestF70OldReview(t *testing.T) {
 			return review(ctx, m, list, user)
 		}
 		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
-		require.True(t, f.isHooked(t))
+		require.True(t, f.isHooked(t, "m"))
 		require.Empty(t, f.events)
 
 		f.Review = review
 		<-time.After(f.Tick)
 		require.NoError(t, f.reconcileAll(t.Context()))
-		require.False(t, f.isHooked(t))
+		require.False(t, f.isHooked(t, "m"))
 		require.Equal(t, []string{allowedEvent}, f.events)
 	})
 }
