@@ -222,6 +222,7 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"get nodes", "list nodes", "watch nodes", "patch nodes", "patch nodes/status",
 				"get etcdclusters.holdfast.dev", "list etcdclusters.holdfast.dev", "watch etcdclusters.holdfast.dev",
 				"create etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev/status",
+				"delete etcdclusters.holdfast.dev",
 				"create events default/", "create secrets holdfast-system/", "get secrets holdfast-system/holdfast-webhook-tls",
 				"watch secrets holdfast-system/holdfast-webhook-tls", "update secrets holdfast-system/holdfast-webhook-tls",
 				"create leases.coordination.k8s.io holdfast-system/",
@@ -238,7 +239,7 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 			},
 			mayNot: []string{
 				"delete nodes", "create nodes", "update nodes", "update nodes/status",
-				"delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
+				"breakglass etcdclusters.holdfast.dev",
 				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
 				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-nodes",

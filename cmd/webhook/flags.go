@@ -25,6 +25,7 @@ type config struct {
 
 	observerWait time.Duration
 	tolerance    int
+	maxClusters  int
 	departures   departure.Table
 	guardDrains  bool
 
@@ -67,6 +68,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.DurationVar(&f.leaseDuration, "lease-duration", 15*time.Second, "")
 	set.DurationVar(&f.observerWait, "observer-wait", 3*time.Second, "")
 	set.IntVar(&f.tolerance, "min-remaining-tolerance", 0, "")
+	set.IntVar(&f.maxClusters, "max-etcd-clusters", 16, "")
 	set.Func("doomed-taint", "", appendTo(&f.doomedTaints))
 	set.Func("away-mark", "", appendTo(&f.awayMarks))
 	set.BoolVar(&f.guardDrains, "guard-drains", true, "")
@@ -155,6 +157,8 @@ func checkTimes(f *flags) error {
 	case f.tolerance < 0 || f.tolerance > 9:
 		return cli.UsageErrorf("--min-remaining-tolerance=%d is out of range; use 0 to 9; "+
 			"with three voters every value above 0 refuses every deletion", f.tolerance)
+	case f.maxClusters < 1 || f.maxClusters > 256:
+		return cli.UsageErrorf("--max-etcd-clusters=%d is out of range; use 1 to 256", f.maxClusters)
 	case f.leaseDuration < 3*time.Second || f.leaseDuration > 10*time.Minute:
 		return cli.UsageErrorf("--lease-duration=%s is out of range; use 3s to 10m", f.leaseDuration)
 	case f.caValidity <= 0 || f.certValidity <= 0 || f.caDistributionTime <= 0:

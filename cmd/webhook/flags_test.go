@@ -25,7 +25,7 @@ func TestParseDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config{
 		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
-		guardDrains: true,
+		guardDrains: true, maxClusters: 16,
 		holds:       readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen:      ":9443", metricsListen: ":8080", healthListen: ":8081",
 		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
@@ -109,6 +109,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--observer-wait=6s", "--observer-wait=6s is out of range; use 100ms to 5s"},
 		{"--observer-wait=0", "--observer-wait=0s is out of range; use 100ms to 5s"},
 		{"--min-remaining-tolerance=-1", "--min-remaining-tolerance=-1 is out of range; use 0 to 9"},
+		{"--max-etcd-clusters=0", "--max-etcd-clusters=0 is out of range; use 1 to 256"},
 		{"--doomed-taint=", `--doomed-taint="" is neither a key such as example.com/reboot nor a prefix such as`},
 		{"--doomed-taint=a/b/c", `--doomed-taint="a/b/c" is neither a key such as`},
 		{"--doomed-taint=gone:NoSchedule", `--doomed-taint="gone:NoSchedule" must be a key without a value and an effect`},

@@ -110,7 +110,7 @@ func onLeader(run func(context.Context) error) manager.RunnableFunc {
 func (r replica) addLeader(ctx context.Context, hooks *machinehook.Controller) error {
 	options := leader.Options{
 		Store: r.store, Log: r.log, Registerer: r.registry, Wait: r.observerWait,
-		RecordEvent: r.recordEvent,
+		RecordEvent: r.recordEvent, MaxClusters: r.maxClusters,
 	}
 	if hooks != nil {
 		options.MachineEnding = hooks.Ending

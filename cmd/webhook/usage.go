@@ -24,6 +24,8 @@ Reviewing deletions
                                   (default 3s), twice as long for the first one, and six seconds in all
   --min-remaining-tolerance=N     how many more voters an etcd cluster must be able to lose after a deletion
                                   (default 0: the cluster only keeps quorum)
+  --max-etcd-clusters=N           how many EtcdClusters may exist before the leader creates no more from announcements
+                                  (default 16)
   --doomed-taint=KEY              count members on nodes with this taint as lost, as those on nodes that an autoscaler
                                   is about to delete. Repeatable. A key that ends with / matches all keys that begin
                                   with it

@@ -186,6 +186,12 @@ func (s *Store) Create(ctx context.Context, c *v1alpha1.EtcdCluster) error {
 	return s.client.Create(ctx, c, fieldOwner)
 }
 
+// Delete deletes the EtcdCluster that c is a version of. It fails with a conflict if the object has
+// changed since.
+func (s *Store) Delete(ctx context.Context, c *v1alpha1.EtcdCluster) error {
+	return s.client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
+}
+
 // Patch applies the operations to the EtcdCluster that c is a version of, and returns the
 // version that they made. It fails with ErrConflict if a test operation failed.
 func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operation) (*v1alpha1.EtcdCluster, error) {

@@ -2,88 +2,20 @@ package leader
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
-
-// madeForAnnotation on an EtcdCluster names the Node whose announcement it was created from.
-const madeForAnnotation = "holdfast.dev/made-for"
-
-// createClusters creates the EtcdClusters that are announced and missing. An empty object
-// protects no node and refuses no deletion until membership.Bind accepts a claim; it only allows
-// agents to report. The number per Node is bounded, so that one Node cannot use up the limit of
-// all.
-func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCluster, index nodeIndex) error {
-	var errs []error
-	count, madeFor := len(existing), map[string]int{}
-	for _, c := range existing {
-		madeFor[c.Annotations[madeForAnnotation]]++
-	}
-	for _, id := range index.announcedClusters() {
-		if slices.ContainsFunc(existing, func(c *v1alpha1.EtcdCluster) bool { return c.Name == string(id) }) {
-			continue
-		}
-		c := &v1alpha1.EtcdCluster{}
-		c.Name = string(id)
-		announcers := index.announcers(c)
-		at := slices.IndexFunc(announcers, func(node string) bool { return madeFor[node] < l.MaxClustersPerNode })
-		if at < 0 || count >= l.MaxClusters {
-			if l.logged.Changed("create/"+c.Name, "too many") {
-				l.Log.Warn("not creating an EtcdCluster for an announced etcd cluster: too many exist; "+
-					"delete those of etcd clusters that no longer exist",
-					"etcd_cluster", id, "announced_by", announcers, "objects", count, "limit", l.MaxClusters,
-					"limit_per_node", l.MaxClustersPerNode)
-			}
-			continue
-		}
-		c.Annotations = map[string]string{madeForAnnotation: announcers[at]}
-		switch err := l.createAnnounced(ctx, c, announcers[at]); {
-		case errors.Is(err, errNotAnnounced):
-			continue // The cache will deliver the new version of the Node.
-		case apierrors.IsAlreadyExists(err):
-		case err != nil:
-			errs = append(errs, fmt.Errorf("creating etcd cluster %s: %w", id, err))
-			continue
-		default:
-			l.Log.Info("created an EtcdCluster for an announced etcd cluster",
-				"etcd_cluster", id, "announced_by", announcers[at])
-		}
-		count++
-		madeFor[announcers[at]]++
-	}
-	return errors.Join(errs...)
-}
-
-var errNotAnnounced = errors.New("the node no longer announces the etcd cluster")
-
-// createAnnounced creates the EtcdCluster if the Node still announces it. The Node is read without
-// the cache. Otherwise the leader would create an EtcdCluster again that an operator deletes just
-// after the announcement was removed.
-func (l *Leader) createAnnounced(ctx context.Context, c *v1alpha1.EtcdCluster, announcer string) error {
-	live := l.Store.LiveNodesNamed(ctx, []string{announcer})[announcer]
-	if live.Err != nil {
-		return fmt.Errorf("reading node %q: %w", announcer, live.Err)
-	}
-	if live.Node == nil || !slices.ContainsFunc(announcingNode(live.Node).Announced,
-		func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name }) {
-		return errNotAnnounced
-	}
-	return l.Store.Create(ctx, c)
-}
 
 // writeTombstones writes grants for Nodes that are gone without one: the members of a deleted
 // Node are lost, whether or not a review allowed the deletion.

@@ -45,13 +45,14 @@ type Options struct {
 	Pause time.Duration
 	// ResolveAfter is how long the reason to end a grant must hold. Default 30 s.
 	ResolveAfter time.Duration
-	// MaxClusters is the number of EtcdClusters at which no more are created from announcements.
-	// Default 16.
+	// MaxClusters is the number of EtcdClusters at which a further one is created only in place of
+	// one without bindings. Default 16.
 	MaxClusters int
-	// MaxClustersPerNode is how many of them are created from the announcements of one Node.
+	// MaxClustersPerNode is how many are created from the announcements of one Node.
 	// Default 2: kOps runs two etcd clusters.
 	MaxClustersPerNode int
-	// RecordEvent records an event on an EtcdCluster; nil records none. Several goroutines call it.
+	// RecordEvent records an event on an EtcdCluster or a Node; nil records none. Several goroutines
+	// call it.
 	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	// MachineEnding returns why a controller is already ending the machine of the grant (its Machine
 	// or NodeClaim is being deleted), or an empty string. It reads without a cache. The default knows

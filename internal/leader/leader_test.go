@@ -178,6 +178,7 @@ func TestLeader(t *testing.T) {
 		{"false claim", falseClaim},
 		{"cluster limit", clusterLimit},
 		{"cluster limit per node", clusterLimitPerNode},
+		{"room for a cluster", roomForCluster},
 		{"observations of a deleted node", removedObservations},
 		{"node deleted without a grant", tombstone},
 		{"node deleted with break-glass while the webhook was down", unreviewedOverride},

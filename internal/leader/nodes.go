@@ -66,16 +66,15 @@ func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
 	return names
 }
 
-// announcedClusters returns, sorted, every cluster that a Node announces.
-func (n nodeIndex) announcedClusters() []v1alpha1.ClusterID {
-	var ids []v1alpha1.ClusterID
-	for _, entry := range n {
+// announcedClusters returns the clusters that each Node announces.
+func (n nodeIndex) announcedClusters() map[string][]v1alpha1.ClusterID {
+	announced := map[string][]v1alpha1.ClusterID{}
+	for name, entry := range n {
 		for _, ref := range entry.announced {
-			ids = append(ids, ref.Cluster)
+			announced[name] = append(announced[name], ref.Cluster)
 		}
 	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
+	return announced
 }
 
 // cachedNodes returns the Nodes as they are in the cache: good enough for a summary, never for a

@@ -118,7 +118,7 @@ func (w webhookStop) effects() []string {
 	}
 }
 
-// commands returns the kubectl commands that stop the webhook before the commands of a deletion, and
+// commands returns the kubectl commands that stop the webhook before those of a deletion, and
 // start it after them.
 func (w webhookStop) commands(deletion ...string) []string {
 	stop := []string{

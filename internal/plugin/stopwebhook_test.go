@@ -25,8 +25,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// A stuckCluster is a reviewedCluster whose webhook answers, and can write no EtcdCluster, because a
-// policy of others refuses that. Its webhook ends with its pod when its Deployment is scaled to 0.
+// A stuckCluster is a reviewedCluster whose webhook answers, and can write no EtcdCluster, because
+// a policy of others refuses that. Its webhook ends with its pod when its Deployment is scaled to
+// 0.
 type stuckCluster struct {
 	*reviewedCluster
 	etcd string // a Node with a member, which has the label

@@ -146,8 +146,9 @@ func missingMessage(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Reques
 	return refusalText(r, []string{fact},
 		"wait: the webhook's leader creates the EtcdCluster within seconds of the announcement; "+
 			"check that a webhook replica runs and leads, then "+r.again(),
-		"if the leader does not create it because there are too many (see its log): kubectl get etcdclusters, "+
-			"then kubectl delete etcdcluster for those that no longer exist; the leader then creates this one",
+		"if the leader does not create it because there are too many (event EtcdClusterNotCreated of the node): kubectl "+
+			"get etcdclusters, then kubectl delete etcdcluster for those that no longer exist, or raise the webhook's flag "+
+			"--max-etcd-clusters; the leader then creates this one",
 		fmt.Sprintf("only if this etcd cluster no longer exists anywhere%s: kubectl annotate node %s %s-",
 			breakGlassVerbNote, r.Node, observation.AnnouncementAnnotation))
 }

@@ -102,6 +102,11 @@ func TestWarnings(t *testing.T) {
 			s.FlagsProblem = "forbidden"
 		}},
 		"label without a member": {cluster: three(), nodes: 4, want: "UnknownMember"},
+		"announced without an object": {
+			cluster: three(), nodes: 4, want: "NoEtcdCluster, UnknownMember", change: func(s *report.State) {
+				s.Nodes[3].Annotations = map[string]string{"holdfast.dev/etcd": `[{"cluster":"eee1","member":"1"}]`}
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stateOf(c.cluster, c.nodes)
@@ -118,7 +123,7 @@ func TestWarnings(t *testing.T) {
 			require.Equal(t, c.want, strings.Join(slices.Compact(kinds), ", "))
 		})
 	}
-	require.Len(t, seen, 13, "a kind of warning has no case")
+	require.Len(t, seen, 14, "a kind of warning has no case")
 }
 
 func old(c *quorumtest.Cluster, i int) *quorumtest.Cluster {

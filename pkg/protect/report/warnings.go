@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -42,6 +43,7 @@ const (
 	WarnOldGrant      WarningKind = "OldGrant"
 	WarnLongHold      WarningKind = "LongHold"
 	WarnUnknownMember WarningKind = "UnknownMember"
+	WarnNoCluster     WarningKind = "NoEtcdCluster"
 	WarnFlagsUnknown  WarningKind = "FlagsUnknown"
 )
 
@@ -66,6 +68,7 @@ func (s State) warnings(status Status) []Warning {
 	for i := range s.Clusters {
 		all = append(all, s.clusterWarnings(&s.Clusters[i], status.Clusters[i])...)
 	}
+	all = append(all, s.missingClusters()...)
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if !observation.IsLabelled(n) || slices.ContainsFunc(s.Clusters, func(c v1alpha1.EtcdCluster) bool {
@@ -82,6 +85,31 @@ func (s State) warnings(status Status) []Warning {
 			all = append(all, warningf(WarnLongHold, h.Node, "node %s has been held for %s: kubectl holdfast why %s",
 				h.Node, Age(*h.Since, s.Now), h.Node))
 		}
+	}
+	return all
+}
+
+// missingClusters returns the warnings about announced clusters without an EtcdCluster.
+func (s State) missingClusters() []Warning {
+	announcers := map[v1alpha1.ClusterID][]string{}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		refs, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
+		if err != nil || !observation.IsLabelled(n) {
+			continue // The Node has no cluster that can be named: its warning is UnknownMember.
+		}
+		for _, ref := range refs {
+			exists := slices.ContainsFunc(s.Clusters, func(c v1alpha1.EtcdCluster) bool { return c.Name == string(ref.Cluster) })
+			if !exists && !slices.Contains(announcers[ref.Cluster], n.Name) {
+				announcers[ref.Cluster] = append(announcers[ref.Cluster], n.Name)
+			}
+		}
+	}
+	var all []Warning
+	for _, id := range slices.Sorted(maps.Keys(announcers)) {
+		all = append(all, warningf(WarnNoCluster, string(id), "etcd cluster %s, announced by %s, has no EtcdCluster, so its "+
+			"nodes cannot be deleted; if that lasts, %d exist: delete those of etcd clusters that no longer exist, or raise "+
+			"the webhook's flag --max-etcd-clusters", id, strings.Join(announcers[id], ", "), len(s.Clusters)))
 	}
 	return all
 }

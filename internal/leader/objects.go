@@ -1,0 +1,86 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+)
+
+// createClusters creates the EtcdClusters that are announced and missing. An empty object
+// protects no node and refuses no deletion until membership.Bind accepts a claim; it only allows
+// agents to report.
+func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCluster, index nodeIndex) error {
+	create, waiting := membership.PlanObjects(existing, index.announcedClusters(),
+		membership.ObjectLimits{Total: l.MaxClusters, PerNode: l.MaxClustersPerNode})
+	for _, w := range waiting {
+		l.reportWaiting(w, index)
+	}
+	var errs []error
+	for _, object := range create {
+		switch err := l.createAnnounced(ctx, object); {
+		case errors.Is(err, errNotAnnounced):
+			continue // The cache will deliver the new version of the Node.
+		case apierrors.IsAlreadyExists(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("creating etcd cluster %s: %w", object.ID, err))
+			continue
+		default:
+			l.Log.Info("created an EtcdCluster for an announced etcd cluster", "etcd_cluster", object.ID, "node", object.Node)
+		}
+		l.logged.Changed("create/"+string(object.ID), "")
+	}
+	return errors.Join(errs...)
+}
+
+// reportWaiting logs that a cluster has no EtcdCluster, and records an event on each Node that
+// announces it, when that is new.
+func (l *Leader) reportWaiting(w membership.WaitingCluster, index nodeIndex) {
+	if !l.logged.Changed("create/"+string(w.ID), "too many") {
+		return
+	}
+	l.Log.Warn("not creating an EtcdCluster for an announced etcd cluster: too many exist; "+
+		"delete those of etcd clusters that no longer exist, or raise --max-etcd-clusters",
+		"etcd_cluster", w.ID, "announced_by", w.Announcers, "reason", w.Reason)
+	message := fmt.Sprintf("etcd cluster %s, which this node announces, has no EtcdCluster: %s. Its nodes cannot be "+
+		"deleted. Delete the EtcdClusters of etcd clusters that no longer exist, or raise the webhook's flag "+
+		"--max-etcd-clusters: kubectl get etcdclusters", w.ID, w.Reason)
+	for _, name := range w.Announcers {
+		about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: index[name].UID}
+		l.RecordEvent(about, corev1.EventTypeWarning, "EtcdClusterNotCreated", message)
+	}
+}
+
+var errNotAnnounced = errors.New("the node no longer announces the etcd cluster")
+
+// createAnnounced creates the EtcdCluster if the Node still announces it. The Node is read without
+// the cache. Otherwise the leader would create an EtcdCluster again that an operator deletes just
+// after the announcement was removed.
+func (l *Leader) createAnnounced(ctx context.Context, object membership.NewObject) error {
+	live := l.Store.LiveNodesNamed(ctx, []string{object.Node})[object.Node]
+	if live.Err != nil {
+		return fmt.Errorf("reading node %q: %w", object.Node, live.Err)
+	}
+	if live.Node == nil || !slices.ContainsFunc(announcingNode(live.Node).Announced,
+		func(ref evidence.MemberRef) bool { return ref.Cluster == object.ID }) {
+		return errNotAnnounced
+	}
+	if old := object.Replaces; old != nil {
+		if err := l.Store.Delete(ctx, old); err != nil {
+			return fmt.Errorf("making room: %w", err)
+		}
+		l.Log.Warn("deleted an EtcdCluster without bindings, to make room",
+			"etcd_cluster", old.Name, "made_for", old.Annotations[membership.MadeForAnnotation], "room_for", object.ID)
+	}
+	c := &v1alpha1.EtcdCluster{}
+	c.Name = string(object.ID)
+	c.Annotations = map[string]string{membership.MadeForAnnotation: object.Node}
+	return l.Store.Create(ctx, c)
+}
