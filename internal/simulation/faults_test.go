@@ -44,7 +44,8 @@ func (r *simulatedReview) forgetLists(id v1alpha1.ClusterID) {
 func (sim *simulation) backUpOrRestore() {
 	if sim.backup == nil {
 		s := sim.api.takeBackup()
-		sim.backup, sim.backupTime = &s, time.Now()
+		sim.backup = &s
+		sim.backupLosses = slices.DeleteFunc(slices.Clone(sim.losses), func(d *pendingLoss) bool { return !d.happened })
 		sim.log("the API server's etcd is backed up")
 		return
 	}
@@ -85,7 +86,7 @@ func (sim *simulation) backUpOrRestore() {
 		n, err := sim.api.node(d.node)
 		isBack := err == nil && n.UID == d.uid && n.DeletionTimestamp == nil
 		isAnnounced := isBack && len(d.order) == 0 && len(n.Spec.Taints) > 0
-		undone := !d.happened || d.at.After(sim.backupTime) || (isBack && !isAnnounced)
+		undone := !slices.Contains(sim.backupLosses, d) || (isBack && !isAnnounced)
 		d.over = d.over || undone
 		return d.over
 	})

@@ -42,9 +42,9 @@ type simulation struct {
 	lateWrites []*apiCall
 	// delayedProbes are observations that arrive late and in any order.
 	delayedProbes []*agentProbe
-	// backup is a backup of the API server's etcd, made at backupTime.
-	backup     *apiBackup
-	backupTime time.Time
+	// backup is a backup of the API server's etcd, and backupLosses are the losses that it has.
+	backup       *apiBackup
+	backupLosses []*pendingLoss
 	// attacker is the machine on which an attacker has root, nil if there is none.
 	attacker *simulatedHost
 	kured    *simulatedKured
