@@ -143,6 +143,19 @@ type Binding struct {
 	//
 	// +optional
 	Basis BindingBasis `json:"basis,omitempty"`
+
+	// MachineID, SystemUUID and ProviderID identify the machine of the Node, as in a grant. They are kept
+	// when the Node is gone, so that a grant that is written then knows the machine.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	MachineID string `json:"machineID,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	SystemUUID string `json:"systemUUID,omitempty"`
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
 }
 
 // BindingBasis is what a binding rests on.

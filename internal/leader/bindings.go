@@ -66,6 +66,9 @@ func (l *Leader) writeBindings(
 	if err != nil || areSame {
 		return made, err
 	}
+	if slices.EqualFunc(bindings, c.Spec.Members, isSamePlace) {
+		return made, nil
+	}
 	l.Log.Info("bound members to nodes", "etcd_cluster", c.Name, "before", c.Spec.Members, "after", bindings)
 	parts := make([]string, len(bindings))
 	for i, b := range bindings {
@@ -73,6 +76,11 @@ func (l *Leader) writeBindings(
 	}
 	l.recordEvent(made, corev1.EventTypeNormal, "Bound", "members by node: "+strings.Join(parts, ", "))
 	return made, nil
+}
+
+// isSamePlace reports whether two bindings are the same but for the identity of the machine.
+func isSamePlace(a, b v1alpha1.Binding) bool {
+	return a.MemberID == b.MemberID && a.NodeUID == b.NodeUID && a.Basis == b.Basis
 }
 
 // boundConditionOf returns the condition that reports whether every claim of a Node to a member is

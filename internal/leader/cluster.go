@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
@@ -68,18 +67,6 @@ func (s *clusterState) nonces() []string {
 	return s.probe.Result().Nonces
 }
 
-// newest returns the newer one of this version of the cluster and the last one that the probe request
-// has seen: the leader wrote the nonce, so it knows of versions that its watch may lack.
-func (s *clusterState) newest(c *v1alpha1.EtcdCluster) *v1alpha1.EtcdCluster {
-	if s.probe == nil {
-		return c
-	}
-	if probed := s.probe.Result().Cluster; probed != nil && apiaccess.IsNewer(probed, c) {
-		return probed
-	}
-	return c
-}
-
 // reconcileCluster does what is due for one cluster.
 func (l *Leader) reconcileCluster(
 	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState,
@@ -93,7 +80,7 @@ func (l *Leader) reconcileCluster(
 		errs = append(errs, l.probeAndWrite(ctx, c, index, subject, s))
 	}
 	l.reportSharedIDs(c, index, s)
-	return errors.Join(append(errs, l.restoreLabels(ctx, s.newest(c), index, s), l.removeObservations(ctx, c, index),
+	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.removeObservations(ctx, c, index),
 		l.writeSummary(ctx, c, index, s))...)
 }
 

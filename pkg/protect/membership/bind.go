@@ -99,6 +99,9 @@ func Bind(
 			*bound = *next
 		}
 	}
+	for i := range bindings {
+		r.identify(&bindings[i])
+	}
 	slices.SortFunc(bindings, func(a, b v1alpha1.Binding) int { return cmp.Compare(a.MemberID, b.MemberID) })
 	return bindings, refused
 }
@@ -184,8 +187,19 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 
 // moveTo returns the binding of the same member to another Node.
 func moveTo(b v1alpha1.Binding, n observation.AnnouncingNode) v1alpha1.Binding {
-	b.Node, b.NodeUID, b.Basis = n.Node, n.UID, v1alpha1.BasisJoined
-	return b
+	return v1alpha1.Binding{MemberID: b.MemberID, Node: n.Node, NodeUID: n.UID, Basis: v1alpha1.BasisJoined}
+}
+
+// identify sets the identity of the machine from the Node of the binding, as far as the Node has it.
+// Without the Node, the binding keeps what it knows.
+func (r claimReview) identify(b *v1alpha1.Binding) {
+	for _, n := range r.nodes {
+		if n.Node == b.Node && n.UID == b.NodeUID {
+			b.MachineID = cmp.Or(n.Machine.MachineID, b.MachineID)
+			b.SystemUUID = cmp.Or(n.Machine.SystemUUID, b.SystemUUID)
+			b.ProviderID = cmp.Or(n.ProviderID, b.ProviderID)
+		}
+	}
 }
 
 // reportsNoMember reports whether the agent of the bound Node has found neither a server nor data.

@@ -49,10 +49,10 @@ func ExampleBind() {
 	cluster.Spec.Members, _ = membership.Bind(cluster, nodes, []string{"n1"}, quorumtest.Noon())
 	nodes = append(nodes, announcing("node2", "uid2", "a", "10.0.0.2")) // the member of node1
 	bindings, refused := membership.Bind(cluster, nodes, []string{"n1"}, quorumtest.Noon())
-	fmt.Println(bindings)
+	fmt.Println(bindings[0].MemberID, "on", bindings[0].Node)
 	fmt.Println(len(refused), "claim is refused")
 	// Output:
-	// [{a node1 uid1 }]
+	// a on node1
 	// 1 claim is refused
 }
 

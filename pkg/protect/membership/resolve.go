@@ -233,7 +233,10 @@ func copyGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) v1alpha1.Grant {
 			return asTombstone(*g.DeepCopy())
 		}
 	}
-	return v1alpha1.Grant{NodeUID: b.NodeUID, Node: b.Node}
+	return v1alpha1.Grant{
+		NodeUID: b.NodeUID, Node: b.Node,
+		MachineID: b.MachineID, SystemUUID: b.SystemUUID, ProviderID: b.ProviderID,
+	}
 }
 
 // maxProbeGap is the longest time between two probes of a node that returns. After a longer one,

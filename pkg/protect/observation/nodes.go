@@ -24,12 +24,16 @@ type AnnouncingNode struct {
 	Addresses []string
 	Announced []evidence.MemberRef
 	Deleting  bool
+	// Machine and ProviderID are as in NodeState.
+	Machine    Machine
+	ProviderID string
 }
 
 // NodeOf returns the Node without its announcement.
 func NodeOf(n *corev1.Node) AnnouncingNode {
 	return AnnouncingNode{
 		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Deleting: n.DeletionTimestamp != nil,
+		Machine: machineOf(n), ProviderID: providerIDOf(n),
 	}
 }
 
@@ -91,15 +95,23 @@ type NodeState struct {
 
 // StateOf returns the state of a Node that exists. The table has the marks that count.
 func StateOf(n *corev1.Node, marks departure.Table) NodeState {
-	state := NodeState{
+	return NodeState{
 		Known: true, UID: n.UID, Version: n.ResourceVersion, Deleting: n.DeletionTimestamp != nil,
 		Departure: marks.Of(n), Cordoned: n.Spec.Unschedulable,
-		Machine: NewMachine(n.Status.NodeInfo.MachineID, n.Status.NodeInfo.SystemUUID),
+		Machine: machineOf(n), ProviderID: providerIDOf(n),
 	}
-	if len(n.Spec.ProviderID) <= maxProviderID {
-		state.ProviderID = n.Spec.ProviderID
+}
+
+func machineOf(n *corev1.Node) Machine {
+	return NewMachine(n.Status.NodeInfo.MachineID, n.Status.NodeInfo.SystemUUID)
+}
+
+// providerIDOf returns the provider ID of the Node if a grant can store it.
+func providerIDOf(n *corev1.Node) string {
+	if len(n.Spec.ProviderID) > maxProviderID {
+		return ""
 	}
-	return state
+	return n.Spec.ProviderID
 }
 
 // Closed returns how the Node is closed: it is being deleted, a program has marked it, or it is
