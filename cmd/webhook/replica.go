@@ -49,7 +49,8 @@ func (r replica) addLoops(ctx context.Context) (*admission.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(r.addLeader(ctx, hooks), r.addGuardPods(ctx), r.addSPCInventory(), r.addHoldWatcher())
+	err = errors.Join(r.addLeader(ctx, hooks), r.addGuardPods(ctx), r.addSPCInventory(), r.addHoldWatcher(),
+		r.manager.Add(everyReplica(r.store.WatchAges)))
 	return reviews, err
 }
 

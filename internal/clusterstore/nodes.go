@@ -52,6 +52,7 @@ func (l LiveNode) State(marks departure.Table) observation.NodeState {
 type nodeInformer interface {
 	cache.Informer
 	GetStore() toolscache.Store
+	LastSyncResourceVersion() string
 }
 
 // errNotFilled reports that the Nodes are not known yet. It never means that there are none.
@@ -70,12 +71,23 @@ func openNodes(ctx context.Context, from cache.Cache) (nodeInformer, error) {
 	return nodes, nil
 }
 
-// CachedNodes returns all Nodes of the cache. The caller shares them with the cache, and must not
-// change them: a copy of every Node for every round would be most of the memory of a large cluster.
-func (s *Store) CachedNodes(context.Context) ([]*corev1.Node, error) {
+// CachedNodes returns all Nodes of the cache, or those of the API server if the watch may hang. The
+// caller shares them with the cache, and must not change them: a copy of every Node for every round
+// would be most of the memory of a large cluster.
+func (s *Store) CachedNodes(ctx context.Context) ([]*corev1.Node, error) {
 	if !s.nodes.HasSynced() {
 		return nil, fmt.Errorf("listing nodes: %w", errNotFilled)
 	}
+	return currentOr(ctx, s.nodesAge, s.sharedNodes, s.storedNodes)
+}
+
+// sharedNodes is LiveNodes for all callers that wait for it. They must not change the Nodes.
+func (s *Store) sharedNodes(ctx context.Context) ([]*corev1.Node, error) {
+	return s.liveNodes.do(ctx, func(ctx context.Context) ([]*corev1.Node, error) { return s.LiveNodes(ctx, nil) })
+}
+
+// storedNodes returns all Nodes of the cache.
+func (s *Store) storedNodes() ([]*corev1.Node, error) {
 	stored := s.nodes.GetStore().List()
 	nodes := make([]*corev1.Node, len(stored))
 	for i, object := range stored {

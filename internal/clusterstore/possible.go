@@ -26,7 +26,7 @@ func (s *Store) possibleNodes(
 	if len(unlocated) == 0 {
 		return nil, nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
-	if cached, err := s.CachedNodes(ctx); err == nil {
+	if cached, err := s.storedNodes(); err == nil && s.nodes.HasSynced() && s.nodesAge.isCurrent() {
 		found := quorum.PossibleNodes(c, addressesOf(cached))
 		isMissing := func(id v1alpha1.MemberID) bool {
 			return !slices.ContainsFunc(found, func(b v1alpha1.Binding) bool { return b.MemberID == id })
@@ -42,12 +42,10 @@ func (s *Store) possibleNodes(
 	return quorum.PossibleNodes(c, all), nil
 }
 
-// liveAddresses lists all Nodes from the API server. Callers share the list.
+// liveAddresses lists all Nodes from the API server.
 func (s *Store) liveAddresses(ctx context.Context) ([]observation.AnnouncingNode, error) {
-	return s.addresses.do(ctx, func(ctx context.Context) ([]observation.AnnouncingNode, error) {
-		nodes, err := s.LiveNodes(ctx, nil)
-		return addressesOf(nodes), err
-	})
+	nodes, err := s.sharedNodes(ctx)
+	return addressesOf(nodes), err
 }
 
 // liveAddresses lists all Nodes once for all reviews that share the request.

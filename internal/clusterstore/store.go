@@ -28,7 +28,6 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -71,7 +70,9 @@ type Store struct {
 	requester  *ProbeRequester
 	conflicts  prometheus.Counter
 	live       *sharedRead[[]*v1alpha1.EtcdCluster]
-	addresses  *sharedRead[[]observation.AnnouncingNode]
+	liveNodes  *sharedRead[[]*corev1.Node]
+	// nodesAge and clustersAge are of the watches of the cache.
+	nodesAge, clustersAge *watchAge
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -93,8 +94,17 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
 		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
-		addresses: newSharedRead[[]observation.AnnouncingNode](),
+		liveNodes: newSharedRead[[]*corev1.Node](), nodesAge: newWatchAge(nodes.LastSyncResourceVersion),
 	}
+	clusters, err := s.cache.GetInformer(ctx, &v1alpha1.EtcdCluster{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("opening the informer for EtcdClusters: %w", err)
+	}
+	versioned, ok := clusters.(interface{ LastSyncResourceVersion() string })
+	if !ok {
+		return nil, fmt.Errorf("opening the informer for EtcdClusters: %T has no version", clusters)
+	}
+	s.clustersAge = newWatchAge(versioned.LastSyncResourceVersion)
 	s.requester = newProbeRequester(o.Client, s.LiveCluster, o.ProbeInterval, probes)
 	return s, s.Follow(ctx, s.requester.addVersion)
 }
@@ -154,9 +164,11 @@ func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, erro
 	})
 }
 
-// CachedClusters lists all EtcdClusters from the cache.
+// CachedClusters lists all EtcdClusters from the cache, or from the API server if the watch may hang.
 func (s *Store) CachedClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
-	return listClusters(ctx, s.cache)
+	return currentOr(ctx, s.clustersAge, s.LiveClusters, func() ([]*v1alpha1.EtcdCluster, error) {
+		return listClusters(ctx, s.cache)
+	})
 }
 
 func listClusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdCluster, error) {

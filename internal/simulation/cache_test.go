@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -33,6 +34,8 @@ type simulatedCache[T client.Object] struct {
 	// disconnected is true after the API server closed the watch. The cache never receives the
 	// versions that it missed; it lists again.
 	disconnected bool
+	// bookmarked is the time of the last bookmark.
+	bookmarked time.Time
 
 	handlers []toolscache.ResourceEventHandler
 }
@@ -122,6 +125,13 @@ func (m *simulatedCache[T]) notify(n int) {
 	}
 }
 
+// bookmark delivers the bookmark of this minute.
+func (m *simulatedCache[T]) bookmark() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bookmarked = time.Now().Truncate(time.Minute)
+}
+
 // relist lists all objects again. The cache and its handlers never receive the versions in
 // between.
 func (m *simulatedCache[T]) relist() {
@@ -170,6 +180,13 @@ func (i simulatedInformer[T]) AddEventHandler(
 
 // HasSynced reports whether the informer has listed its objects, which it has from the beginning.
 func (i simulatedInformer[T]) HasSynced() bool { return true }
+
+// LastSyncResourceVersion changes with each event and each bookmark, of which there is one a minute.
+func (i simulatedInformer[T]) LastSyncResourceVersion() string {
+	i.store.mu.Lock()
+	defer i.store.mu.Unlock()
+	return fmt.Sprint(i.store.received, i.store.bookmarked)
+}
 
 // GetStore returns the content of the cache.
 func (i simulatedInformer[T]) GetStore() toolscache.Store { return simulatedStore[T]{cache: i.store} }

@@ -132,9 +132,11 @@ func (sim *simulation) cacheActions(r *simulatedReplica) []action {
 		}
 	}
 	if held, told := r.caches.clusters.pending(); !r.clusterWatchStalled {
+		r.caches.clusters.bookmark()
 		add(held, told, r.caches.clusters.receive, r.caches.clusters.notify)
 	}
 	if held, told := r.caches.nodes.pending(); !r.nodeWatchStalled {
+		r.caches.nodes.bookmark()
 		add(held, told, r.caches.nodes.receive, r.caches.nodes.notify)
 	}
 	return actions

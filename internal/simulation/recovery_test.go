@@ -388,9 +388,11 @@ func (sim *simulation) doAllWork() bool {
 			continue
 		}
 		if !r.clusterWatchStalled {
+			r.caches.clusters.bookmark()
 			worked = deliverAll(r.caches.clusters) || worked
 		}
 		if !r.nodeWatchStalled {
+			r.caches.nodes.bookmark()
 			worked = deliverAll(r.caches.nodes) || worked
 		}
 		if n := r.pendingMachineVersions(); n > 0 {

@@ -76,6 +76,7 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 		sim.fail("starting a replica: %v", err)
 		return r
 	}
+	r.goroutines.Go(func() { _ = store.WatchAges(r.ctx) })
 	now := func() time.Time { return time.Now().Add(time.Duration(r.skew.Load())) }
 	options := leader.Options{Store: store, Log: log, Registerer: registry, Now: now}
 	if r.hooks = r.newController(connection, store); r.hooks != nil {
