@@ -238,8 +238,8 @@ func (sim *simulation) checkDrainLiveness(h *simulatedHost, limit time.Duration)
 	sim.setClosed(d, false)
 	sim.recordSnapshot()
 	within := 3 * time.Minute
-	if slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool { return sim.isDeletionGranted(e.id, d.uid) }) {
-		within = limit // the deletion may be in progress
+	if slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool { return sim.lastsLonger(e.id, d.uid) }) {
+		within = limit // the request may be in progress
 	}
 	for begun := time.Now(); !sim.hasFailed(); sim.advance(10 * time.Second) {
 		isGranted := slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool { return sim.hasGrant(e.id, d.uid) })
@@ -254,11 +254,12 @@ func (sim *simulation) checkDrainLiveness(h *simulatedHost, limit time.Duration)
 	}
 }
 
-// isDeletionGranted reports whether the deletion of the Node was allowed as well.
-func (sim *simulation) isDeletionGranted(id v1alpha1.ClusterID, uid types.UID) bool {
+// lastsLonger reports whether the grant of a drained Node lasts five minutes: its deletion was
+// allowed as well, or its drain was forced.
+func (sim *simulation) lastsLonger(id v1alpha1.ClusterID, uid types.UID) bool {
 	c, err := sim.api.cluster(string(id))
 	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
-		return g.NodeUID == uid && g.Reason != v1alpha1.GrantDrain
+		return g.NodeUID == uid && (g.Reason != v1alpha1.GrantDrain || g.BreakGlass)
 	})
 }
 
