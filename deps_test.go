@@ -129,6 +129,7 @@ func pureImports() []string {
 		"cmp", "encoding/json", "errors", "fmt", "maps", "math", "net", "net/netip", "net/url", "regexp",
 		"slices", "sort", "strconv", "strings", "time", "unicode",
 		"k8s.io/api/core/v1", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/types",
+		"k8s.io/apimachinery/pkg/util/resourceversion",
 		"k8s.io/apimachinery/pkg/util/duration", "k8s.io/apimachinery/pkg/util/validation",
 	}
 }

@@ -144,8 +144,8 @@ type Binding struct {
 	// +optional
 	Basis BindingBasis `json:"basis,omitempty"`
 
-	// MachineID, SystemUUID and ProviderID identify the machine of the Node, as in a grant. They are kept
-	// when the Node is gone, so that a grant that is written then knows the machine.
+	// MachineID, SystemUUID and ProviderID identify the machine of the Node, as in a grant. They are
+	// kept when the Node is gone, so that a grant that is written then knows the machine.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=128

@@ -90,8 +90,8 @@ func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 
 // cachedNodesFor lists the Nodes of the cache, so that machines without a Node cost no request. It
 // adds the Node that the object names if the cache lacks it (docs/verdict.md, F90), also beside an
-// earlier Node of the same machine (F92). A Node that cannot be read is not added, because the entry
-// fails open.
+// earlier Node of the same machine (F92). A Node that cannot be read is not added, because the
+// entry fails open.
 func (h *Handler) cachedNodesFor(m machine.Object) nodeLister {
 	return func(ctx context.Context) ([]*corev1.Node, error) {
 		nodes, err := h.nodes(ctx)

@@ -298,8 +298,8 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// TestF80MachineReviewHasNoVersion: a grant for one version of a Node ends when the Node is written.
-// The machine of a NodeClaim ends nevertheless, so its review is about no version.
+// TestF80MachineReviewHasNoVersion: a grant for one version of a Node ends when the Node is
+// written. The machine of a NodeClaim ends nevertheless, so its review is about no version.
 func TestF80MachineReviewHasNoVersion(t *testing.T) {
 	for kind, object := range map[string]string{
 		machine.KindMachine: registeredMachine, machine.KindNodeClaim: unregisteredClaim,

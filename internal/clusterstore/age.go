@@ -58,8 +58,8 @@ func (s *Store) WatchAges(ctx context.Context) error {
 	}
 }
 
-// currentOr returns what live reads unless the watch of the cache is current. If that fails, the cache
-// is the best that is known.
+// currentOr returns what live reads unless the watch of the cache is current. If that fails, the
+// cache is the best that is known.
 func currentOr[T any](
 	ctx context.Context, age *watchAge, live func(context.Context) (T, error), cached func() (T, error),
 ) (T, error) {

@@ -15,10 +15,10 @@ import (
 // A nodeList lists all Nodes with their addresses.
 type nodeList func(context.Context) ([]observation.AnnouncingNode, error)
 
-// possibleNodes returns the Nodes where the members may run that are not located. The addresses come
-// from the cache, because a Node keeps its addresses; the state of such a Node is then read live like
-// that of any other. If the cache has no Node for a member, that Node may have registered after the
-// last event that the cache received, so live lists all Nodes (docs/verdict.md, F91).
+// possibleNodes returns the Nodes where the members may run that are not located. The addresses
+// come from the cache, because a Node keeps its addresses; the state of such a Node is then read
+// live like that of any other. If the cache has no Node for a member, that Node may have registered
+// after the last event that the cache received, so live lists all Nodes (docs/verdict.md, F91).
 func (s *Store) possibleNodes(
 	ctx context.Context, c *v1alpha1.EtcdCluster, live nodeList,
 ) ([]v1alpha1.Binding, error) {

@@ -164,7 +164,8 @@ func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, erro
 	})
 }
 
-// CachedClusters lists all EtcdClusters from the cache, or from the API server if the watch may hang.
+// CachedClusters lists all EtcdClusters from the cache, or from the API server if the watch may
+// hang.
 func (s *Store) CachedClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
 	return currentOr(ctx, s.clustersAge, s.LiveClusters, func() ([]*v1alpha1.EtcdCluster, error) {
 		return listClusters(ctx, s.cache)

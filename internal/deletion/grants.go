@@ -273,9 +273,9 @@ func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.G
 	return g
 }
 
-// commonVersion returns the version that a grant for two deletions must have. Several DELETEs of one
-// Node may be reviewed at once, each for the version that it has read: the later one may be carried
-// out. The end of a machine is about no version, so none ends its grant.
+// commonVersion returns the version that a grant for two deletions must have. Several DELETEs of
+// one Node may be reviewed at once, each for the version that it has read: the later one may be
+// carried out. The end of a machine is about no version, so none ends its grant.
 func commonVersion(old, g v1alpha1.Grant) string {
 	if old.Reason == v1alpha1.GrantDrain {
 		return g.NodeVersion

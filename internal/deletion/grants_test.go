@@ -356,8 +356,8 @@ func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
 	require.Empty(t, f.Cluster().Spec.Grants)
 }
 
-// grantOfOtherCluster: the old EtcdCluster of an etcd that was restored with new IDs has a grant for
-// one of the nodes.
+// grantOfOtherCluster: the old EtcdCluster of an etcd that was restored with new IDs has a grant
+// for one of the nodes.
 func grantOfOtherCluster(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	old := f.EmptyCluster()

@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// The watch of Nodes hangs at one replica when a Node registers. A member joins there, and its agent
-// is silent. An autoscaler announces the end of that machine. The replica counts the member as healthy.
+// The watch of Nodes hangs at one replica when a Node registers. A member joins there, and its
+// agent is silent. An autoscaler announces the end of that machine. The replica counts the member
+// as healthy.
 func TestF91MemberOnUncachedNode(t *testing.T) {
 	for name, stalled := range map[string]bool{"watch works": false, "watch hangs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -33,8 +34,8 @@ func TestF91MemberOnUncachedNode(t *testing.T) {
 	}
 }
 
-// TestF96ClusterWatchHangs: the watches of EtcdClusters hang. A member joins on a node whose agent is
-// silent, and the node is deleted.
+// TestF96ClusterWatchHangs: the watches of EtcdClusters hang. A member joins on a node whose agent
+// is silent, and the node is deleted.
 func TestF96ClusterWatchHangs(t *testing.T) {
 	runScenario(t, 3, []int{3}, func(s *scenario) {
 		s.replicas[0].clusterWatchStalled, s.replicas[1].clusterWatchStalled = true, true

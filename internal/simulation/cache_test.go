@@ -181,7 +181,8 @@ func (i simulatedInformer[T]) AddEventHandler(
 // HasSynced reports whether the informer has listed its objects, which it has from the beginning.
 func (i simulatedInformer[T]) HasSynced() bool { return true }
 
-// LastSyncResourceVersion changes with each event and each bookmark, of which there is one a minute.
+// LastSyncResourceVersion changes with each event and each bookmark, of which there is one a
+// minute.
 func (i simulatedInformer[T]) LastSyncResourceVersion() string {
 	i.store.mu.Lock()
 	defer i.store.mu.Unlock()

@@ -164,9 +164,9 @@ func TestSettledTooEarly(t *testing.T) {
 	})
 }
 
-// A member that joins on a machine whose deletion is in progress is lost with the machine,
-// although no grant names the member. When its agent announces it, the DELETE in progress is reviewed
-// again, and the member counts.
+// A member that joins on a machine whose deletion is in progress is lost with the machine, although
+// no grant names the member. When its agent announces it, the DELETE in progress is reviewed again,
+// and the member counts.
 func TestMemberAddedDuringDeletion(t *testing.T) {
 	runScenario(t, 3, []int{3}, func(s *scenario) {
 		s.requireAllowed(s.hosts[0])

@@ -190,8 +190,8 @@ func moveTo(b v1alpha1.Binding, n observation.AnnouncingNode) v1alpha1.Binding {
 	return v1alpha1.Binding{MemberID: b.MemberID, Node: n.Node, NodeUID: n.UID, Basis: v1alpha1.BasisJoined}
 }
 
-// identify sets the identity of the machine from the Node of the binding, as far as the Node has it.
-// Without the Node, the binding keeps what it knows.
+// identify sets the identity of the machine from the Node of the binding, as far as the Node has
+// it. Without the Node, the binding keeps what it knows.
 func (r claimReview) identify(b *v1alpha1.Binding) {
 	for _, n := range r.nodes {
 		if n.Node == b.Node && n.UID == b.NodeUID {

@@ -1,7 +1,6 @@
 package observation
 
 import (
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -228,21 +227,19 @@ func (m Machine) IsOther(o Machine) bool {
 	return m.MachineID != "" && o.MachineID != "" && m.MachineID != o.MachineID
 }
 
-// swapUUID returns a UUID with the bytes of its first three groups in the other order, and any other
-// text unchanged. SMBIOS 2.6 made these groups little-endian: the firmware of a virtual machine may
-// report them in the other order after an upgrade of its virtual hardware.
+// swapUUID returns a UUID with the bytes of its first three groups in the other order, and any
+// other text unchanged. SMBIOS 2.6 made these groups little-endian: the firmware of a virtual
+// machine may report them in the other order after an upgrade of its virtual hardware.
 func swapUUID(id string) string {
 	groups := strings.Split(id, "-")
 	if len(groups) != 5 {
 		return id
 	}
 	for i, group := range groups[:3] {
-		raw, err := hex.DecodeString(group)
-		if err != nil {
-			return id
+		groups[i] = ""
+		for ; len(group) > 1; group = group[2:] {
+			groups[i] = group[:2] + groups[i]
 		}
-		slices.Reverse(raw)
-		groups[i] = hex.EncodeToString(raw)
 	}
 	return strings.Join(groups, "-")
 }

@@ -130,10 +130,10 @@ func (s Snapshot) isCovered(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
 }
 
-// IsVoid reports whether the DELETE that the grant allowed can no longer be carried out, and nothing
-// else was allowed. The API server deletes exactly the version of a Node that it had reviewed. If the
-// Node was written since, it reviews the new version before it deletes the Node. A version that is not
-// later shows nothing, because the state may be from before the grant.
+// IsVoid reports whether the DELETE that the grant allowed can no longer be carried out, and
+// nothing else was allowed. The API server deletes exactly the version of a Node that it had
+// reviewed. If the Node was written since, it reviews the new version before it deletes the Node. A
+// version that is not later shows nothing, because the state may be from before the grant.
 //
 // The grant of a drain, and that of a Machine or a NodeClaim, are about no version of the Node.
 func IsVoid(g v1alpha1.Grant, n observation.NodeState) bool {

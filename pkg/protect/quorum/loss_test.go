@@ -219,8 +219,8 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 	quorumtest.RequireRefused(t, learner, quorumtest.Deletion(1), "a learner; it counts as a voter")
 }
 
-// TestF94GrantOfOtherCluster: etcd was restored with new IDs, so the grants are in the EtcdCluster of
-// the old ones.
+// TestF94GrantOfOtherCluster: etcd was restored with new IDs, so the grants are in the EtcdCluster
+// of the old ones.
 func TestF94GrantOfOtherCluster(t *testing.T) {
 	old := quorumtest.Voters(3).Granted(1).Cluster
 	old.Name = "01d"

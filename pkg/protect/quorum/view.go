@@ -21,8 +21,9 @@ type View struct {
 	// PossibleNodes is the result of the function PossibleNodes: where the members may run that are
 	// not located.
 	PossibleNodes []v1alpha1.Binding
-	// Others are all EtcdClusters; Cluster itself among them has no effect. A Node that one of their grants gives up is lost for this
-	// cluster too: after a restore with new IDs, the grants are in the EtcdCluster of the old ones.
+	// Others are all EtcdClusters; Cluster itself among them has no effect. A Node that one of their
+	// grants gives up is lost for this cluster too: after a restore with new IDs, the grants are in
+	// the EtcdCluster of the old ones.
 	Others []*v1alpha1.EtcdCluster
 	// Now is the time of the decision, and of the grant that follows from it. No verdict depends on
 	// it: it selects the words about times that are still to come. The zero time is before all of
