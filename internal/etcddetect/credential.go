@@ -57,7 +57,7 @@ func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pat
 		}
 	}
 	if settings["trusted-ca-file"] == "" && !isTrue(settings["client-cert-auth"]) {
-		return append(all, serverAuthorities(settings, find, all)...)
+		return append(all, d.serverAuthorities(settings, find, all)...)
 	}
 	addNamed("trusted-ca-file", "cert-file", "key-file", "the server's own certificate")
 	addNamed("peer-trusted-ca-file", "peer-cert-file", "peer-key-file", "the server's peer certificate")
@@ -68,19 +68,21 @@ func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pat
 // certificate and names no CA (etcd client/pkg/transport, ServerConfig): those next to its
 // certificate, that of its peers, and the certificate itself, which proves itself. known are the
 // credentials whose CA need not be tried again.
-func serverAuthorities(settings etcdSettings, find pathFinder, known []evidence.Credential) []evidence.Credential {
+func (d *Detector) serverAuthorities(
+	settings etcdSettings, find pathFinder, known []evidence.Credential,
+) []evidence.Credential {
 	cert := settings["cert-file"]
-	isServed := existingPath(find, settings["key-file"]) != ""
+	isServed := d.existingPath(find, settings["key-file"]) != ""
 	if dir := settings["data-dir"]; cert == "" && isTrue(settings["auto-tls"]) && dir != "" {
 		cert, isServed = filepath.Join(dir, "fixtures/client/cert.pem"), true // etcd embed, SelfCert
 	}
-	if !isServed || existingPath(find, cert) == "" {
+	if !isServed || d.existingPath(find, cert) == "" {
 		return nil
 	}
 	var all []evidence.Credential
 	beside := func(name string) string { return filepath.Join(filepath.Dir(cert), name) }
 	for _, serverPath := range []string{beside("ca.crt"), beside("ca.pem"), settings["peer-trusted-ca-file"], cert} {
-		ca := existingPath(find, serverPath)
+		ca := d.existingPath(find, serverPath)
 		isKnown := func(c evidence.Credential) bool { return c.CA == ca }
 		if ca != "" && !slices.ContainsFunc(slices.Concat(known, all), isKnown) {
 			origin := "CA " + filepath.Base(serverPath) + ", no client certificate"
