@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -26,8 +27,11 @@ type Streams = genericiooptions.IOStreams
 
 // A session is what the commands of one command line share.
 type session struct {
+	// The output streams escape what they print.
 	Streams
-	flags *genericclioptions.ConfigFlags
+	// terminal is the output without that, for the control sequences of the plugin itself.
+	terminal io.Writer
+	flags    *genericclioptions.ConfigFlags
 	// root is the command with the flags of kubectl.
 	root *cobra.Command
 }
@@ -35,7 +39,9 @@ type session struct {
 // Execute runs one command line and returns its exit code: 0, cli.ExitFailure, cli.ExitUsage, or
 // the code that the command documents. Errors are printed to streams.ErrOut.
 func Execute(ctx context.Context, streams Streams, version string, args []string) int {
-	s := &session{Streams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	terminal := streams.Out
+	streams.Out, streams.ErrOut = escapingWriter{streams.Out}, escapingWriter{streams.ErrOut}
+	s := &session{Streams: streams, terminal: terminal, flags: genericclioptions.NewConfigFlags(true)}
 	root := s.rootCommand(version) //nolint:contextcheck // cobra gives the commands their context
 	root.SetArgs(args)
 	executed, err := root.ExecuteContextC(ctx)

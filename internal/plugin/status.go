@@ -163,10 +163,7 @@ func (s *session) redraw(
 		}
 		if now := text.String(); now != drawn {
 			drawn = now
-			if format == asTable && isTerminal(s.Out) {
-				now = clearScreen + now
-			}
-			if _, err := io.WriteString(s.Out, now); err != nil {
+			if err := s.draw(now, format); err != nil {
 				return fmt.Errorf("writing the status: %w", err)
 			}
 		}
@@ -174,6 +171,17 @@ func (s *session) redraw(
 			return err
 		}
 	}
+}
+
+// draw prints a status in place of the one before.
+func (s *session) draw(text string, format reportFormat) error {
+	if format == asTable && isTerminal(s.terminal) {
+		if _, err := io.WriteString(s.terminal, clearScreen); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(s.Out, text)
+	return err
 }
 
 func isTerminal(w io.Writer) bool {
