@@ -27,22 +27,23 @@ pkg/autoscaler:
 pkg/departure:
 pkg/machine:
 pkg/openstack:
-pkg/protect: api/v1alpha1 pkg/autoscaler pkg/protect/evidence pkg/protect/observation
+pkg/printable:
+pkg/protect: pkg/printable api/v1alpha1 pkg/autoscaler pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
-pkg/protect/guard: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation pkg/readiness
+pkg/protect/guard: pkg/printable api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation pkg/readiness
 pkg/protect/membership: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
-pkg/protect/observation: api/v1alpha1 pkg/departure pkg/protect/evidence
-pkg/protect/quorum: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
+pkg/protect/observation: pkg/printable api/v1alpha1 pkg/departure pkg/protect/evidence
+pkg/protect/quorum: pkg/printable api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
 pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum
-pkg/protect/report: api/v1alpha1 pkg/departure pkg/protect pkg/protect/evidence pkg/protect/guard
+pkg/protect/report: pkg/printable api/v1alpha1 pkg/departure pkg/protect pkg/protect/evidence pkg/protect/guard
   pkg/protect/observation
   pkg/protect/quorum pkg/readiness pkg/spc
-pkg/readiness: pkg/autoscaler pkg/departure
-pkg/spc:
-internal/admission: pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
+pkg/readiness: pkg/printable pkg/autoscaler pkg/departure
+pkg/spc: pkg/printable
+internal/admission: pkg/printable pkg/machine pkg/protect/evidence pkg/protect/guard pkg/protect/observation
   pkg/protect/quorum
-internal/agent: api/v1alpha1 pkg/autoscaler pkg/departure pkg/openstack pkg/protect pkg/protect/evidence
+internal/agent: pkg/printable api/v1alpha1 pkg/autoscaler pkg/departure pkg/openstack pkg/protect pkg/protect/evidence
   pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc internal/apiaccess internal/loop internal/nodepatch
 internal/apiaccess:
 internal/cli:
@@ -52,7 +53,7 @@ internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence
   pkg/protect/quorum internal/clusterstore internal/testenv/apiserver internal/testenv/process
 internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
   internal/apiaccess internal/clusterstore internal/loop
-internal/etcdprobe: internal/loop internal/hostfs api/v1alpha1 pkg/protect/evidence
+internal/etcdprobe: pkg/printable internal/loop internal/hostfs api/v1alpha1 pkg/protect/evidence
 internal/guardpods: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation internal/apiaccess
   internal/clusterstore internal/loop
 internal/holdwatch: internal/apiaccess internal/loop pkg/readiness internal/nodepatch
@@ -61,9 +62,9 @@ internal/host: internal/loop pkg/protect/evidence pkg/readiness internal/etcddet
   internal/systemd
 internal/hostfs:
 internal/hosttest:
-internal/nodenet: pkg/readiness internal/hostfs internal/systemd
+internal/nodenet: pkg/printable pkg/readiness internal/hostfs internal/systemd
 internal/systemd: internal/hostfs
-internal/leader: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
+internal/leader: pkg/printable api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
   pkg/protect/membership internal/clusterstore internal/loop
 internal/loop:
 internal/metricsserver: internal/loop
@@ -75,7 +76,7 @@ internal/servingcert: internal/loop
 internal/simulation: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum pkg/protect pkg/machine internal/admission internal/clusterstore
   internal/deletion internal/leader internal/machinehook
-internal/spcapi: internal/loop internal/hostfs pkg/spc
+internal/spcapi: pkg/printable internal/loop internal/hostfs pkg/spc
 internal/uninstall: internal/nodepatch pkg/autoscaler pkg/departure pkg/machine pkg/openstack pkg/protect
   pkg/protect/guard pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc
 internal/testenv/apiserver: internal/testenv/etcd internal/testenv/loopback internal/testenv/pki
@@ -83,6 +84,7 @@ internal/testenv/apiserver: internal/testenv/etcd internal/testenv/loopback inte
 internal/testenv/etcd: internal/testenv/fakehost internal/testenv/loopback internal/testenv/pki
   internal/testenv/process
 internal/testenv/fakehost: internal/testenv/pki internal/testenv/process
+internal/testenv/hostiletext:
 internal/testenv/hostnet: internal/testenv/loopback
 internal/testenv/loopback:
 internal/testenv/pki:
@@ -127,7 +129,7 @@ func allowedImports() map[string][]string {
 func pureImports() []string {
 	return []string{
 		"cmp", "encoding/json", "errors", "fmt", "maps", "math", "net", "net/netip", "net/url", "regexp",
-		"slices", "sort", "strconv", "strings", "time", "unicode",
+		"slices", "sort", "strconv", "strings", "time", "unicode", "unicode/utf8",
 		"k8s.io/api/core/v1", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/types",
 		"k8s.io/apimachinery/pkg/util/resourceversion",
 		"k8s.io/apimachinery/pkg/util/duration", "k8s.io/apimachinery/pkg/util/validation",

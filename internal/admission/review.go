@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -162,13 +163,16 @@ func (a answer) withProblem(problem string) answer {
 // warning: without that, a client could not tell this answer from that of an API server that has
 // not asked Holdfast.
 func (a answer) response(isDryRun bool) admission.Response {
-	result, warnings := &metav1.Status{Code: http.StatusOK, Message: a.Message}, a.Warnings
+	result, warnings := &metav1.Status{Code: http.StatusOK, Message: printable.Text(a.Message)}, slices.Clone(a.Warnings)
 	switch {
 	case !a.Allowed:
 		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, statusReason(a.code)
 		result.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: a.Reason.Cause()}}}
 	case isDryRun:
 		warnings = slices.Concat([]string{quorum.ReasonText(a.Reason, a.Message)}, a.Warnings)
+	}
+	for i := range warnings {
+		warnings[i] = printable.Text(warnings[i])
 	}
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
 		Allowed: a.Allowed, Result: result, Warnings: warnings,

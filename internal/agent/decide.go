@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/openstack"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -226,18 +227,16 @@ func withChanges(annotations map[string]string, changes map[string]*string) map[
 // have any length, can be part of it.
 const maxMessageBytes = 4096
 
-// sanitize replaces invalid UTF-8 and shortens long messages, so that the API server stores
+// sanitize replaces what is not printable and shortens long messages, so that the API server stores
 // each text unchanged. Otherwise the agent would write the same text in every pass.
 func sanitize(d *nodepatch.Desired) {
 	for key, value := range d.Annotations {
 		if value != nil {
-			valid := strings.ToValidUTF8(*value, "\uFFFD")
-			d.Annotations[key] = &valid
+			d.Annotations[key] = new(printable.Text(*value))
 		}
 	}
 	for i := range d.Conditions {
-		message := strings.ToValidUTF8(d.Conditions[i].Message, "\uFFFD")
-		d.Conditions[i].Message = observation.Truncate(message, maxMessageBytes)
+		d.Conditions[i].Message = printable.Clip(d.Conditions[i].Message, maxMessageBytes)
 	}
 }
 

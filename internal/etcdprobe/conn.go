@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/loop"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -104,7 +105,7 @@ func (p *connPool) call(ctx context.Context, e endpoint, request func(context.Co
 	credential, err := loadCredential(p.hostRoot, e)
 	if err != nil {
 		p.countOutcome(outcomeUnreadable)
-		return &probeError{message: singleLine(err.Error()), outcome: outcomeUnreadable}
+		return &probeError{message: printable.Line(err.Error()), outcome: outcomeUnreadable}
 	}
 	c, reused, err := p.acquire(e, credential)
 	if err != nil {

@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 const (
@@ -134,26 +135,7 @@ func simplifyMessage(message string) string {
 		}
 		return "the server's certificate is not valid before " + parts[2]
 	})
-	return singleLine(message)
-}
-
-// singleLine replaces control characters, line breaks and invalid UTF-8 in a text.
-func singleLine(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ToValidUTF8(text, "\uFFFD"))
-	return strings.Join(strings.Fields(text), " ")
-}
-
-// truncate shortens a text to maxTextLength.
-func truncate(text string) string {
-	if len(text) <= maxTextLength {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxTextLength], "") + "…"
+	return printable.Line(message)
 }
 
 // isElectionError reports whether a request failed because the cluster has no leader at the
@@ -268,7 +250,7 @@ func (a *attempts) String() string {
 		entries = append(entries, strings.Join(same, ", ")+" "+message)
 		urls = rest
 	}
-	return truncate(strings.Join(entries, "; "))
+	return printable.Clip(strings.Join(entries, "; "), maxTextLength)
 }
 
 // withHint returns String, with the hint if a credential failed. It shortens the failures and never
@@ -276,7 +258,7 @@ func (a *attempts) String() string {
 func (a *attempts) withHint() string {
 	text := a.String()
 	if limit := maxTextLength - len(a.hint); len(text) > limit {
-		text = strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
+		text = printable.Clip(text, limit-len("…"))
 	}
 	return text + a.hint
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // The limits of an observation in the CRD's schema (api/v1alpha1), and in the policy
@@ -82,7 +83,7 @@ func clip(text string, limit int) string {
 }
 
 // publishableName returns a name in plain characters, shortened to the schema's limit.
-func publishableName(name string) string { return clip(plain(singleLine(name)), maxNameLength) }
+func publishableName(name string) string { return clip(plain(printable.Line(name)), maxNameLength) }
 
 // publishableURLs returns the URLs that fit the schema. It drops a URL that does not fit, and
 // does not shorten or change it: it may then name another host.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -112,7 +113,7 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal)
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)
 	}
-	condition.Message = observation.Truncate(strings.Join(reasons, "; "), maxConditionMessage)
+	condition.Message = printable.Clip(strings.Join(reasons, "; "), maxConditionMessage)
 	return condition
 }
 

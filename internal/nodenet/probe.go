@@ -11,8 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -98,14 +98,5 @@ func probeProblem(err error) string {
 	case errors.As(err, &operation):
 		text = operation.Err.Error()
 	}
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ToValidUTF8(text, "\uFFFD"))
-	if len(text) > maxProblemLength {
-		text = strings.ToValidUTF8(text[:maxProblemLength], "") + "…"
-	}
-	return text
+	return printable.Clip(text, maxProblemLength)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
@@ -149,6 +150,9 @@ func (e *StatusError) Error() string {
 	return text
 }
 
+// maxLogged limits a text of the API in a log, in bytes.
+const maxLogged = 300
+
 // newStatusError converts an error response.
 func newStatusError(r *http.Response, token string) error {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxDetail))
@@ -160,7 +164,7 @@ func newStatusError(r *http.Response, token string) error {
 		detail = "redirect to " + to
 	}
 	return &StatusError{
-		Code: r.StatusCode, Detail: truncate(hideToken(detail, token)), RetryAfter: retryAfter(r.Header, time.Now()),
+		Code: r.StatusCode, Detail: printable.Clip(hideToken(detail, token), maxLogged), RetryAfter: retryAfter(r.Header, time.Now()),
 	}
 }
 
@@ -182,16 +186,6 @@ func errorDetail(body []byte) string {
 		return ""
 	}
 	return string(text)
-}
-
-// truncate shortens a text of the API to one line of a log.
-func truncate(s string) string {
-	const limit = 300
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "\uFFFD")), " ")
-	if len(s) > limit {
-		return strings.ToValidUTF8(s[:limit], "") + "…"
-	}
-	return s
 }
 
 // retryAfter parses the header of RFC 9110 §10.2.3 in both its forms, seconds and a date.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -93,6 +94,13 @@ type Protection struct {
 // member has provably left: a server without an answer, a stopped server with data, a binding.
 // Absence is proven only by a complete scan (docs/architecture.md, "Unknown is a value").
 func Assess(scan evidence.Scan, in Inputs) Protection {
+	p := assess(scan, in)
+	p.Because, p.Message = printable.Line(p.Because), printable.Line(p.Message)
+	p.ProviderIDProblem = printable.Line(p.ProviderIDProblem)
+	return p
+}
+
+func assess(scan evidence.Scan, in Inputs) Protection {
 	var held, doubtful []evidence.FoundServer
 	unknown := slices.Clone(scan.Unknown)
 	for _, f := range scan.Found {
@@ -135,7 +143,7 @@ func (in Inputs) Ignores(f evidence.FoundServer) bool {
 // AssessWithoutScan returns the protection of a node whose host cannot be scanned, for the given
 // reason. The marks on the Node stay as they are.
 func AssessWithoutScan(in Inputs, why string) Protection {
-	message := why
+	message := printable.Line(why)
 	if in.Protected {
 		message += "; the node stays protected"
 	}
@@ -160,7 +168,7 @@ func protectFound(
 		details = append(details, describeProblems(f, ref)...)
 	}
 	slices.Sort(because)
-	p.Because = truncate(strings.Join(slices.Compact(because), "; "))
+	p.Because = printable.Clip(strings.Join(slices.Compact(because), "; "), maxText)
 	p.Message = conditionMessage(p.Because, announce, append(details, describeUnread(unknown)...), in)
 	return p
 }

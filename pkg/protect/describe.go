@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -34,7 +35,7 @@ func (p Protection) FoundMessage() string {
 
 // describeServer returns in one line what was found and where.
 func describeServer(f evidence.FoundServer, ref evidence.MemberRef, name string) string {
-	where := observation.OneLine(f.Where)
+	where := printable.Line(f.Where)
 	isStopped := !f.IsRunning() && !f.HasAnswered()
 	switch {
 	case ref != evidence.MemberRef{} && isStopped:
@@ -51,14 +52,12 @@ func describeMember(ref evidence.MemberRef, name string) string {
 	if name == "" {
 		return string(ref.Member)
 	}
-	return fmt.Sprintf("%s (%s)", observation.OneLine(name), ref.Member)
+	return fmt.Sprintf("%s (%s)", printable.Line(name), ref.Member)
 }
 
-// truncate shortens a text that is written into several annotations. The names of a process's files
-// have no limit.
-func truncate(text string) string {
-	return observation.Truncate(strings.ToValidUTF8(text, "\uFFFD"), 1024)
-}
+// maxText limits a text that is written into several annotations, in bytes. The names of a
+// process's files have no limit.
+const maxText = 1024
 
 // conditionMessage returns the condition's message of a protected node: why the node is
 // protected, where the state of its clusters is, the details, and why its annotations do not
@@ -166,14 +165,14 @@ func otherLists(ref evidence.MemberRef, in Inputs) (with, without []string) {
 // about a known member that has not had the time to answer: it would write the Node twice.
 func describeProblems(f evidence.FoundServer, ref evidence.MemberRef) []string {
 	var words []string
-	where := observation.OneLine(f.Where)
+	where := printable.Line(f.Where)
 	isAwaited := f.Pending && ref != evidence.MemberRef{}
 	if f.IsRunning() && !f.HasAnswered() && !isAwaited {
-		problem := cmp.Or(truncate(observation.OneLine(f.Problem)), "it was not queried")
+		problem := cmp.Or(printable.Clip(f.Problem, maxText), "it was not queried")
 		words = append(words, fmt.Sprintf("%s did not answer: %s", where, problem))
 	}
 	for _, p := range f.Problems {
-		words = append(words, fmt.Sprintf("%s: %s", where, observation.Clip(p)))
+		words = append(words, fmt.Sprintf("%s: %s", where, printable.Quote(p)))
 	}
 	return words
 }
@@ -191,7 +190,7 @@ func joinProblems(problems []string) string {
 	if len(problems) == 0 {
 		return "no reason was reported"
 	}
-	return observation.Clip(strings.Join(problems, ", "))
+	return printable.Quote(strings.Join(problems, ", "))
 }
 
 // describeIncompleteScan returns the beginning of the message if the membership is unknown.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -110,7 +111,7 @@ func ineffectiveMarks(annotations map[string]string) []string {
 		}
 		if exists && !protects && !slices.Contains(recorded, key) {
 			found = append(found, fmt.Sprintf("annotation %s has the value %q, which does not protect this node: "+
-				"remove the annotation, and Holdfast sets the right value", key, observation.Clip(value)))
+				"remove the annotation, and Holdfast sets the right value", key, printable.Quote(value)))
 		}
 	}
 	slices.Sort(found)

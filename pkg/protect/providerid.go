@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // Taints of Nodes that are not ready to be found by the ID of their machine.
@@ -62,7 +62,7 @@ func providerIDProblem(in Inputs) string {
 		case !p.mayFind(id):
 			return fmt.Sprintf("spec.providerID is %q on a node with the label %s, and is no ID of a machine%s; keep the "+
 				"machine out of the autoscaler's node groups, and give new machines the right ID: the ID of a Node cannot be "+
-				"changed", observation.Clip(id), p.label, effect)
+				"changed", printable.Quote(id), p.label, effect)
 		}
 	}
 	if in.ProviderID == "" && hasTaint(cloudUninitialized) {

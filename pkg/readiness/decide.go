@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // Decision states what a Node should look like and why. Fields that are not set leave the Node
@@ -62,7 +63,28 @@ func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
 	e := newEvaluation(n, f, p, now)
 	d := e.decide()
 	d.NeedsProbes = e.dependsOnGates() && len(p.Endpoints()) > 0
+	return d.printable()
+}
+
+// printable returns the decision with texts that can be shown.
+func (d Decision) printable() Decision {
+	d.Message, d.Event = printable.Line(d.Message), d.Event.printable()
+	d.Conditions = slices.Clone(d.Conditions)
+	for i := range d.Conditions {
+		d.Conditions[i].Message = printable.Line(d.Conditions[i].Message)
+	}
+	d.Gates = slices.Clone(d.Gates)
+	for i := range d.Gates {
+		d.Gates[i].Missing = printable.Line(d.Gates[i].Missing)
+	}
 	return d
+}
+
+func (e *Event) printable() *Event {
+	if e == nil {
+		return nil
+	}
+	return &Event{Type: e.Type, Reason: e.Reason, Message: printable.Line(e.Message)}
 }
 
 // dependsOnGates reports whether the state of the gates can change the decision. In the boot of

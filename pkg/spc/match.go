@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // Outcome is the result of the search for a Node's record. The zero value is Unknown: there
@@ -68,7 +70,7 @@ func (x *Index) Find(n *corev1.Node) Match {
 			"Holdfast reads it again within about a minute"}
 	}
 	m := x.search(n)
-	m.Organization = x.inventory.Organization
+	m.Organization, m.Message = x.inventory.Organization, printable.Line(m.Message)
 	return m
 }
 

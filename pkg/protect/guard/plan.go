@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -136,6 +137,9 @@ func Plan(s State) []Decision {
 		if d.Action != "" {
 			found = append(found, d)
 		}
+	}
+	for i := range found {
+		found[i].Why = printable.Line(found[i].Why)
 	}
 	slices.SortStableFunc(found, func(a, b Decision) int { return cmp.Compare(a.Pod, b.Pod) })
 	return found

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -97,7 +98,7 @@ func FormatUnverified(where []string) string {
 }
 
 // ServerPlace returns the form in which UnverifiedAnnotation contains the place of a server.
-func ServerPlace(where string) string { return Clip(strings.ToValidUTF8(where, "\uFFFD")) }
+func ServerPlace(where string) string { return printable.Quote(where) }
 
 // parseList parses an annotation whose value is a JSON list, nil for the empty string.
 func parseList[T any](key, annotation string) ([]T, error) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -134,7 +135,11 @@ func (t requestTarget) refuseContested(members []v1alpha1.MemberID) Verdict {
 // Combine returns the Decision over all clusters. One refusal refuses. The Decision then
 // contains the refusals only.
 func Combine(verdicts []Verdict) Decision {
+	verdicts = slices.Clone(verdicts)
 	decision := Decision{Allowed: len(verdicts) > 0, Verdicts: verdicts}
+	for i, v := range verdicts {
+		verdicts[i].Message, verdicts[i].Warning = printable.Text(v.Message), printable.Text(v.Warning)
+	}
 	for _, v := range verdicts {
 		decision.Allowed = decision.Allowed && v.Allowed
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -136,9 +137,9 @@ func (t requestTarget) refusalMessage(tally memberTally) string {
 func (m memberState) title() string {
 	switch {
 	case m.Name != "":
-		return fmt.Sprintf("%s (%s)", observation.Clip(m.Name), m.ID)
+		return fmt.Sprintf("%s (%s)", printable.Quote(m.Name), m.ID)
 	case len(m.PeerURLs) > 0:
-		return fmt.Sprintf("%s (%s)", observation.Clip(m.PeerURLs[0]), m.ID)
+		return fmt.Sprintf("%s (%s)", printable.Quote(m.PeerURLs[0]), m.ID)
 	}
 	return string(m.ID)
 }
@@ -250,7 +251,7 @@ const BoundCondition = "Bound"
 func unboundMessage(c *v1alpha1.EtcdCluster) string {
 	for _, condition := range c.Status.Conditions {
 		if condition.Type == BoundCondition && condition.Status == metav1.ConditionFalse {
-			return observation.OneLine(condition.Message)
+			return printable.Line(condition.Message)
 		}
 	}
 	return ""
@@ -286,7 +287,7 @@ func (s Snapshot) describeAgent(b v1alpha1.Binding) string {
 			if o.Problem == "" {
 				return "its agent answered without a confirmed member list"
 			}
-			return "its agent reports: " + observation.Clip(o.Problem)
+			return "its agent reports: " + printable.Quote(o.Problem)
 		}
 		return fmt.Sprintf("its agent has not answered; its last report is from %s", o.Time.UTC().Format(time.RFC3339))
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -199,7 +200,7 @@ func joinPlaces(places []string) string {
 	const limit = 4
 	words := make([]string, min(len(places), limit))
 	for i := range words {
-		words[i] = observation.Clip(places[i])
+		words[i] = printable.Quote(places[i])
 	}
 	if len(places) > limit {
 		words = append(words, fmt.Sprintf("and %d more", len(places)-limit))

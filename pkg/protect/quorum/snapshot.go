@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -202,7 +203,7 @@ func (s Snapshot) probeError(id v1alpha1.MemberID) string {
 		}
 		own := o.LocalMember == id
 		if text == "" || own {
-			text = fmt.Sprintf("%s (reported by node %s)", cmp.Or(observation.Clip(m.Reason), "no reason given"), o.Node)
+			text = fmt.Sprintf("%s (reported by node %s)", cmp.Or(printable.Quote(m.Reason), "no reason given"), o.Node)
 		}
 		if own {
 			break

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -49,7 +50,7 @@ const (
 // summary describes the member.
 func (m memberState) summary() MemberSummary {
 	return MemberSummary{
-		ID: m.ID, Name: observation.Clip(m.Name), Node: m.node, Description: m.description(), Alarms: m.Alarms,
+		ID: m.ID, Name: printable.Quote(m.Name), Node: m.node, Description: printable.Line(m.description()), Alarms: m.Alarms,
 		Count: map[memberStatus]MemberCount{
 			statusHealthy: CountsHealthy, statusUnproven: CountsUnproven, statusLost: CountsLost, statusAway: CountsAway,
 			statusLearner: CountsLearner,
@@ -64,7 +65,7 @@ func Summarize(v View) Summary {
 		if len(s.Cluster.Spec.Members) == 0 {
 			return Summary{Message: "no member is bound to a Node yet, so no agent can be asked"}
 		}
-		return Summary{Message: s.missingLists() + "; " + s.describeObservers()}
+		return Summary{Message: printable.Line(s.missingLists() + "; " + s.describeObservers())}
 	}
 	worst := s.worstTally()
 	texts := []string{fmt.Sprintf("%s, %d healthy, quorum %d",
@@ -76,7 +77,7 @@ func Summarize(v View) Summary {
 	}
 	return Summary{
 		Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum, MayLose: max(0, worst.healthy-worst.quorum),
-		Known: true, Message: strings.Join(texts, "; "),
+		Known: true, Message: printable.Line(strings.Join(texts, "; ")),
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // A Reason classifies a Verdict. The set is closed, so it is suitable for a metric label. Package
@@ -90,7 +90,7 @@ func (r Reason) Cause() metav1.CauseType { return metav1.CauseType(reasonPrefix 
 
 // ReasonText returns the warning that carries the reason of an allowed dry run.
 func ReasonText(r Reason, message string) string {
-	return strings.TrimSuffix(reasonPrefix+string(r)+": "+observation.OneLine(message), ": ")
+	return strings.TrimSuffix(reasonPrefix+string(r)+": "+printable.Line(message), ": ")
 }
 
 // ParseReasonText returns the reason and message in a warning. isReason is false for other

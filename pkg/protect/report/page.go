@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
@@ -105,7 +106,7 @@ func (s State) protection(n *corev1.Node) Protection {
 	r, err := quorum.RequestFor(n)
 	p := Protection{
 		Labelled: r.Labelled, Announced: r.Announced, Unverified: r.Unverified,
-		Because:   observation.OneLine(n.Annotations[protect.BecauseAnnotation]),
+		Because:   printable.Line(n.Annotations[protect.BecauseAnnotation]),
 		Condition: conditionOnPage(n, observation.EtcdMemberCondition),
 	}
 	if err != nil {
@@ -127,7 +128,7 @@ func conditionOnPage(n *corev1.Node, kind corev1.NodeConditionType) *Condition {
 		return nil
 	}
 	return &Condition{
-		Type: string(c.Type), Status: string(c.Status), Reason: c.Reason, Message: observation.OneLine(c.Message),
+		Type: string(c.Type), Status: string(c.Status), Reason: c.Reason, Message: printable.Line(c.Message),
 	}
 }
 
@@ -234,7 +235,7 @@ type Section struct {
 
 // Sections returns the page for people.
 func (p Page) Sections() []Section {
-	return []Section{
+	sections := []Section{
 		{"", []string{p.summary()}},
 		{"Protection", p.Protection.lines()},
 		{"Hold", p.Hold.lines()},
@@ -244,8 +245,14 @@ func (p Page) Sections() []Section {
 			fmt.Sprintf("If it were deleted now: %s (%s)", p.Removal.Answer, p.Removal.Reason),
 			append(strings.Split(p.Removal.Message, "\n"), p.Removal.Warnings...),
 		},
-		{"What to do next", p.Next},
+		{"What to do next", slices.Clone(p.Next)},
 	}
+	for _, s := range sections {
+		for i, line := range s.Lines {
+			s.Lines[i] = printable.Text(line)
+		}
+	}
+	return sections
 }
 
 func (p Protection) lines() []string {
@@ -260,7 +267,7 @@ func (p Protection) lines() []string {
 		lines = append(lines, fmt.Sprintf("announces member %s of etcd cluster %s", a.Member, a.Cluster))
 	}
 	for _, place := range p.Unverified {
-		lines = append(lines, "has a server that has never identified itself: "+observation.Clip(place))
+		lines = append(lines, "has a server that has never identified itself: "+printable.Quote(place))
 	}
 	if p.Problem != "" {
 		lines = append(lines, p.Problem)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -157,7 +158,7 @@ func boundMembers(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) []MemberSta
 func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
 	status := GrantStatus{
 		Node: g.Node, NodeUID: g.NodeUID, For: string(cmp.Or(g.Reason, v1alpha1.GrantDeletion)), Members: g.Members,
-		User: g.User, BreakGlass: g.BreakGlass, Since: g.Time.UTC(),
+		User: printable.Line(g.User), BreakGlass: g.BreakGlass, Since: g.Time.UTC(),
 	}
 	if n := s.node(g.Node); n != nil && n.UID == g.NodeUID {
 		status.NodeExists = true
@@ -172,12 +173,12 @@ func (s State) holdStatus(i int) (h HoldStatus, isHeld bool) {
 	if err != nil || record.State != readiness.Held {
 		return HoldStatus{}, false
 	}
-	h = HoldStatus{Node: n.Name, Reason: string(record.Reason), Release: readiness.ReleaseCommand(n)}
+	h = HoldStatus{Node: n.Name, Reason: printable.Line(string(record.Reason)), Release: readiness.ReleaseCommand(n)}
 	if !record.Since.IsZero() {
 		h.Since = &record.Since
 	}
 	if c := readiness.FindCondition(n, readiness.NetworkHeld); c != nil {
-		h.Reason, h.Message = c.Reason, observation.OneLine(c.Message)
+		h.Reason, h.Message = printable.Line(c.Reason), printable.Line(c.Message)
 	}
 	return h, true
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -56,7 +57,7 @@ type Warning struct {
 }
 
 func warningf(kind WarningKind, about, format string, args ...any) Warning {
-	return Warning{Kind: kind, About: about, Text: fmt.Sprintf(format, args...)}
+	return Warning{Kind: kind, About: about, Text: printable.Line(fmt.Sprintf(format, args...))}
 }
 
 // warnings returns the warnings about a status.
@@ -148,7 +149,7 @@ func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []
 	}
 	for _, condition := range c.Status.Conditions {
 		if condition.Type == quorum.BoundCondition && condition.Status == metav1.ConditionFalse {
-			all = append(all, warningf(WarnUnbound, id, "%s", observation.OneLine(condition.Message)))
+			all = append(all, warningf(WarnUnbound, id, "%s", printable.Line(condition.Message)))
 		}
 	}
 	return all

@@ -1,0 +1,81 @@
+// Package printable makes text of Nodes, hosts and etcd safe to show. A kubelet, a process or a
+// member chooses such text. It may contain control sequences, which a terminal obeys, or characters
+// that hide or reorder what follows.
+package printable
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxQuote is the limit of Quote.
+const MaxQuote = 160
+
+// Line returns a text as one line of printable characters, without spaces around it. Everything
+// else becomes a space: control and format characters, line breaks and bytes that are not UTF-8.
+// Only one of several spaces stays.
+func Line(text string) string {
+	var line strings.Builder
+	isGap := false
+	for i, r := range text {
+		if r == ' ' || !isPrintable(r, text[i:]) {
+			isGap = line.Len() > 0
+			continue
+		}
+		if isGap {
+			line.WriteByte(' ')
+		}
+		isGap = false
+		line.WriteRune(r)
+	}
+	return line.String()
+}
+
+// Text returns a text of several lines whose other characters are printable. It replaces each run
+// of other characters by one space, and keeps indentation.
+func Text(text string) string {
+	var clean strings.Builder
+	isGap := false
+	for i, r := range text {
+		isBad := r != '\n' && !isPrintable(r, text[i:])
+		switch {
+		case !isBad:
+			clean.WriteRune(r)
+		case !isGap:
+			clean.WriteByte(' ')
+		}
+		isGap = isBad
+	}
+	return clean.String()
+}
+
+// Clip returns the line of a text, at most this many bytes of it. An ellipsis marks what it
+// removes.
+func Clip(text string, limit int) string {
+	line := Line(text)
+	if len(line) <= limit {
+		return line
+	}
+	end := limit
+	for end > 0 && !utf8.RuneStart(line[end]) {
+		end--
+	}
+	return line[:end] + "…"
+}
+
+// Quote returns a text of another program as a part of a sentence: at most MaxQuote bytes.
+func Quote(text string) string { return Clip(text, MaxQuote) }
+
+// isPrintable reports whether the first rune of a text can be shown. The rune of a byte that is not
+// UTF-8 is that of the replacement character.
+func isPrintable(r rune, text string) bool {
+	if r == utf8.RuneError {
+		_, size := utf8.DecodeRuneInString(text)
+		return size > 1
+	}
+	return unicode.IsPrint(r)
+}
+
+// Is reports whether a text has only printable characters and line breaks.
+func Is(text string) bool { return Text(text) == text }

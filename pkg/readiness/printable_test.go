@@ -1,0 +1,58 @@
+package readiness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
+)
+
+// FuzzPrintableDecision checks that no condition and event about a hold contains what a terminal
+// obeys, whatever the texts of the Node and its host are.
+func FuzzPrintableDecision(f *testing.F) {
+	for _, text := range hostiletext.Seeds() {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		held := heldByTaint(holdTaint)
+		for name, n := range map[string]*corev1.Node{
+			"new": node(), "held": node(held, cordoned), "unreadable": node(annotated(HoldAnnotation, "{")),
+			"released": node(recorded(Released, otherBoot, NetworkReady)),
+		} {
+			n.Status.Conditions = []corev1.NodeCondition{
+				{Type: NetworkHeld, Status: corev1.ConditionTrue, Reason: "x", Message: "x"},
+			}
+			facts := Facts{
+				BootID: thisBoot, Subnet: SubnetFile{Path: "/run/x", Problem: "x", Network: "x"},
+				Conflist: Conflist{Path: "/etc/x", Problem: "x", Directory: "/etc", Ignored: []string{"x"}},
+			}
+			hostiletext.Spread(n, text)
+			hostiletext.Spread(&facts, text)
+			requirePrintable(t, name, Decide(n, facts, Policy{HoldUnrecorded: true, TaintKey: holdTaint}, noon()), nil)
+			for _, age := range []time.Duration{time.Minute, 5 * time.Minute, time.Hour} {
+				check := CheckHold(n, HoldHistory{Age: age}, testLimits(), noon())
+				requirePrintable(t, name, check.Decision, check.Event)
+			}
+		}
+	})
+}
+
+func requirePrintable(t *testing.T, name string, d Decision, e *Event) {
+	t.Helper()
+	shown := []string{d.Message}
+	for _, c := range d.Conditions {
+		shown = append(shown, c.Message)
+	}
+	for _, event := range []*Event{d.Event, e} {
+		if event != nil {
+			shown = append(shown, event.Message)
+		}
+	}
+	for _, text := range shown {
+		require.True(t, printable.Is(text), "%s: %q", name, text)
+	}
+}
