@@ -57,9 +57,10 @@ internal/etcdprobe: pkg/printable internal/loop internal/hostfs api/v1alpha1 pkg
 internal/guardpods: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation internal/apiaccess
   internal/clusterstore internal/loop
 internal/holdwatch: internal/apiaccess internal/loop pkg/readiness internal/nodepatch
-internal/etcddetect: api/v1alpha1 pkg/protect/evidence internal/hostfs internal/systemd
-internal/host: internal/loop pkg/protect/evidence pkg/readiness internal/etcddetect internal/hostfs internal/nodenet
-  internal/systemd
+internal/datasearch: internal/hostfs internal/loop
+internal/etcddetect: api/v1alpha1 pkg/protect/evidence internal/datasearch internal/hostfs internal/systemd
+internal/host: internal/loop pkg/protect/evidence pkg/readiness internal/datasearch internal/etcddetect
+  internal/hostfs internal/nodenet internal/systemd
 internal/hostfs:
 internal/hosttest:
 internal/nodenet: pkg/printable pkg/readiness internal/hostfs internal/systemd

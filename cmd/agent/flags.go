@@ -106,6 +106,13 @@ Protecting etcd
                                   certificates in the server's own configuration until the server accepts one. It
                                   reads changed files again
   --probe-timeout=DURATION        time limit for the answer of one member (default 1.5s; at most 2s)
+  --data-search-interval=DURATION interval between two searches of the local disks for data of stopped members
+                                  (default 6h0m0s). The agent also searches at its start, after a disk was mounted,
+                                  and if a member of this node was not found. With 0 it never does, and finds data
+                                  only in known places
+  --data-search-max-time=DURATION time limit of one search (default 30m0s)
+  --data-search-max-directories=N most directories of one search (default 5000000). A search that ends at a limit
+                                  proves no absence of etcd
 
 StackPointCloud
   --spc-inventory=NAMESPACE/NAME  list of machines, published by the webhook. The agent reads the ConfigMap NAME-N for
@@ -152,6 +159,9 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.etcdCert, "etcd-cert", "", "")
 	set.StringVar(&f.etcdKey, "etcd-key", "", "")
 	set.DurationVar(&f.probeTimeout, "probe-timeout", 1500*time.Millisecond, "")
+	set.DurationVar(&f.host.DataSearch.Interval, "data-search-interval", 6*time.Hour, "")
+	set.DurationVar(&f.host.DataSearch.MaxTime, "data-search-max-time", 30*time.Minute, "")
+	set.IntVar(&f.host.DataSearch.MaxDirectories, "data-search-max-directories", 5_000_000, "")
 	set.DurationVar(&f.tick, "tick", 10*time.Second, "")
 	set.StringVar(&f.healthListen, "health-listen", "127.0.0.1:11877", "")
 	set.StringVar(&f.metricsListen, "metrics-listen", "", "")
@@ -293,6 +303,15 @@ func checkTimes(f *flags) error {
 	if f.probeTimeout < 100*time.Millisecond || f.probeTimeout > 2*time.Second {
 		return cli.UsageErrorf("--probe-timeout=%s is out of range; use 100ms to 2s, because the webhook waits 3s",
 			f.probeTimeout)
+	}
+	search := f.host.DataSearch
+	if search.Interval != 0 && search.Interval < 10*time.Minute {
+		return cli.UsageErrorf("--data-search-interval=%s is out of range; use 10m or more, or 0 for no searches",
+			search.Interval)
+	}
+	if search.MaxTime < time.Second || search.MaxDirectories < 1 {
+		return cli.UsageErrorf("--data-search-max-time=%s and --data-search-max-directories=%d: use at least 1s and 1; "+
+			"--data-search-interval=0 switches the searches off", search.MaxTime, search.MaxDirectories)
 	}
 	if f.tick < time.Second || f.tick > 10*time.Minute {
 		return cli.UsageErrorf("--tick=%s is out of range; use 1s to 10m", f.tick)

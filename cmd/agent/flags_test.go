@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/internal/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/host"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -88,8 +89,15 @@ func TestParse(t *testing.T) {
 				c.probeTimeout, c.tick = time.Second, time.Minute
 			},
 		},
-		"no health": {[]string{"--health-listen="}, func(c *config) { c.healthListen = "" }},
-		"metrics":   {[]string{"--metrics-listen=:11878"}, func(c *config) { c.metricsListen = ":11878" }},
+		"data search": {
+			[]string{"--data-search-interval=1h", "--data-search-max-time=5m", "--data-search-max-directories=9"},
+			func(c *config) {
+				c.host.DataSearch = datasearch.Limits{Interval: time.Hour, MaxTime: 5 * time.Minute, MaxDirectories: 9}
+			},
+		},
+		"no data search": {[]string{"--data-search-interval=0"}, func(c *config) { c.host.DataSearch.Interval = 0 }},
+		"no health":      {[]string{"--health-listen="}, func(c *config) { c.healthListen = "" }},
+		"metrics":        {[]string{"--metrics-listen=:11878"}, func(c *config) { c.metricsListen = ":11878" }},
 		"spc": {
 			[]string{"--spc-inventory=holdfast-system/machines"},
 			func(c *config) {
@@ -109,6 +117,9 @@ func TestParse(t *testing.T) {
 			want := config{
 				node: "n1", staticPods: true, probeTimeout: 1500 * time.Millisecond, tick: 10 * time.Second,
 				healthListen: "127.0.0.1:11877", log: cli.LogOptions{JSON: true}, withholdGroup: true,
+			}
+			want.host.DataSearch = datasearch.Limits{
+				Interval: 6 * time.Hour, MaxTime: 30 * time.Minute, MaxDirectories: 5_000_000,
 			}
 			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
 			want.host.CNIConfDirs, want.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
@@ -152,6 +163,8 @@ func TestUsageErrors(t *testing.T) {
 		"relative CA":          {[]string{"--etcd-ca=ca"}, `--etcd-ca="ca" is not an absolute path`},
 		"relative certificate": {certificateFlags("ca", "/cert", "/key"), `--etcd-ca="ca" is not an absolute path`},
 		"long probe":           {[]string{"--probe-timeout=5s"}, "use 100ms to 2s"},
+		"short data search":    {[]string{"--data-search-interval=1m"}, "use 10m or more, or 0 for no searches"},
+		"no directories":       {[]string{"--data-search-max-directories=0"}, "use at least 1s and 1"},
 		"short tick":           {[]string{"--tick=1ms"}, "use 1s to 10m"},
 		"unknown level":        {[]string{"--log-level=loud"}, "use debug, info, warn or error"},
 		"unknown format":       {[]string{"--log-format=xml"}, "use json or text"},

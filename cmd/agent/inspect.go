@@ -22,8 +22,12 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// inspectBudget limits the time of an inspection.
-const inspectBudget = 15 * time.Second
+const (
+	// inspectBudget limits the time of an inspection after its search of the local disks, and
+	// inspectSearchTime is the default limit of the search.
+	inspectBudget     = 15 * time.Second
+	inspectSearchTime = "1m"
+)
 
 // inspectUsage is the help of `holdfast-agent inspect`. A test checks that it explains every
 // flag.
@@ -47,6 +51,8 @@ These flags of holdfast-agent run change the decisions too:
   --gates=auto|LIST  --network-plugin-label=KEY=VALUE  --network-plugin-marker=FILE
   --flannel-subnet-file=FILE  --trust-durable-subnet-file  --cni-conf-dir=DIR,...  --cni-bin-dir=DIR,...
   --protect-static-pods=BOOL  --etcd-ca=FILE --etcd-cert=FILE --etcd-key=FILE  --probe-timeout=DURATION
+  --data-search-interval=DURATION  --data-search-max-time=DURATION  --data-search-max-directories=N
+inspect searches once, unless the interval is 0, and waits for the end; the default limit of its time is 1m.
 
 Exit codes: 0 success, whatever the result is; 1 failure; 2 usage error. With --exit-code, the first of these that
 applies:
@@ -72,12 +78,13 @@ func inheritedFlags() []string {
 	return []string{
 		"host-root", "gates", "network-plugin-label", "network-plugin-marker", "flannel-subnet-file",
 		"trust-durable-subnet-file", "cni-conf-dir", "cni-bin-dir", "protect-static-pods", "etcd-ca", "etcd-cert",
-		"etcd-key", "probe-timeout",
+		"etcd-key", "probe-timeout", "data-search-interval", "data-search-max-time", "data-search-max-directories",
 	}
 }
 
 func (i *inspectFlags) flagSet() *flag.FlagSet {
 	set, run := cli.NewFlagSet("holdfast-agent inspect"), i.flags.flagSet()
+	_ = run.Set("data-search-max-time", inspectSearchTime) // a valid duration
 	set.StringVar(&i.output, "o", "text", "")
 	set.BoolVar(&i.isVerbose, "v", false, "")
 	set.BoolVar(&i.setExitCode, "exit-code", false, "")
@@ -121,6 +128,9 @@ func inspect(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if err := checkHostRoot(options.host.Root); err != nil {
 		return err
+	}
+	if options.host.DataSearch.Interval > 0 {
+		observedHost.SearchDataNow(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, inspectBudget)
 	defer cancel()
@@ -166,8 +176,8 @@ func observeHost(ctx context.Context, observedHost *host.Host, options inspectFl
 	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: observedHost.Network(ctx)}
 	r.Host.BootID = r.Network.BootID
 	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
-	scan := observedHost.Findings(ctx)
-	r.Etcd = etcdReport{Found: []foundReport{}, Unknown: scan.Unknown, Notes: scan.Notes}
+	scan := observedHost.Etcd(ctx)
+	r.Etcd = etcdReport{Found: []foundReport{}, Data: scan.Data, Unknown: scan.Unknown, Notes: scan.Notes}
 	for _, server := range scan.Found {
 		found := foundReport{FoundServer: evidence.FoundServer{Server: server}}
 		// Like the agent, probe a server whose process is not visible too.

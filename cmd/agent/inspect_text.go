@@ -74,6 +74,9 @@ func (w reportWriter) etcd(e etcdReport) {
 	for _, found := range e.Found {
 		w.server(found)
 	}
+	for _, d := range e.Data {
+		w.row(2, "data", fmt.Sprintf("%s, of member %s of cluster %s", d.Dir, d.Ref.Member, d.Ref.Cluster))
+	}
 	w.row(2, "unknown", e.Unknown...)
 	w.row(2, "note", e.Notes...)
 }

@@ -153,7 +153,8 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 	parts := agent.Config{
 		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
 		Network: observedHost.Network, BootTime: observedHost.BootTime, ProbeGate: nodenet.Probe,
-		AllowShutdown: observedHost.EndShutdownDelay, Etcd: observedHost.Etcd, Watch: observedHost.Watch,
+		AllowShutdown: observedHost.EndShutdownDelay, Etcd: observedHost.Etcd, SearchData: observedHost.SearchData,
+		Watch:    observedHost.Watch,
 		Identify: prober.Identify, Observe: prober.ObserveEarly, ListMembers: prober.ListMembers,
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}

@@ -52,8 +52,8 @@ type Events interface {
 	Create(ctx context.Context, event *corev1.Event, o metav1.CreateOptions) (*corev1.Event, error)
 }
 
-// Config describes an Agent. Every field is required, except ProbeGate, AllowShutdown, Inventory
-// and FollowInventory.
+// Config describes an Agent. Every field is required, except SearchData, ProbeGate, AllowShutdown,
+// Inventory and FollowInventory.
 type Config struct {
 	// Node is the name of the agent's own Node, the only Node that the agent reads and writes.
 	Node     string
@@ -66,8 +66,11 @@ type Config struct {
 	// BootTime returns when the host booted, by its clock, or zero if that is unknown. It is called
 	// only while the node is drained.
 	BootTime func() time.Time
-	// Etcd returns the etcd servers of the host, and the places that could not be read.
-	Etcd func(context.Context) (found []evidence.Server, unknown []string)
+	// Etcd returns the etcd servers and data of the host, and the places that could not be read.
+	Etcd func(context.Context) evidence.Findings
+	// SearchData starts a search of the local disks for data of etcd, unless the last one has just
+	// ended. It is nil where nothing searches.
+	SearchData func()
 	// Watch calls notify whenever the host may have changed, until the context ends. If Watch
 	// fails, the agent starts it again; until then the tick replaces it.
 	Watch func(ctx context.Context, notify func()) error

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -277,10 +278,15 @@ type bubbleFixture struct {
 	api   *fakeNodeAPI
 	agent *Agent
 	facts latest[readiness.Facts]
-	// policy, probeGate and scanTakes are set before the agent starts.
+	// policy, probeGate, scanTakes, searchTakes and unread are set before the agent starts.
 	policy    readiness.Policy
 	probeGate func(context.Context, readiness.Endpoint) error
 	scanTakes time.Duration
+	// searchTakes is how long the first search of the local disks takes, and unread what it could not
+	// read. searches counts further ones.
+	searchTakes time.Duration
+	unread      []string
+	searches    atomic.Int64
 }
 
 // inBubble runs an agent of a node, and then act. The network is closed unless prepare opens it.
@@ -292,16 +298,22 @@ func inBubble(t *testing.T, node *corev1.Node, prepare, act func(*bubbleFixture)
 		if prepare != nil {
 			prepare(f)
 		}
+		began := time.Now()
 		var err error
 		f.agent, err = New(Config{
 			Node: node.Name, Nodes: f.api, Events: f.api, Clusters: &Clusters{},
 			Network: func(context.Context) readiness.Facts { facts, _ := f.facts.get(); return facts },
-			Etcd: func(ctx context.Context) ([]evidence.Server, []string) {
+			Etcd: func(ctx context.Context) evidence.Findings {
 				_ = pause(ctx, f.scanTakes) // A scan that is cut short has the same result.
-				return nil, nil
+				isSearching := time.Since(began) < f.searchTakes
+				if isSearching {
+					return evidence.Findings{Searching: true}
+				}
+				return evidence.Findings{Unknown: f.unread}
 			},
-			Watch:     func(ctx context.Context, _ func()) error { <-ctx.Done(); return context.Cause(ctx) },
-			ProbeGate: f.probeGate, Policy: f.policy, Tick: slowTick, Log: discardLog(),
+			SearchData: func() { f.searches.Add(1) },
+			Watch:      func(ctx context.Context, _ func()) error { <-ctx.Done(); return context.Cause(ctx) },
+			ProbeGate:  f.probeGate, Policy: f.policy, Tick: slowTick, Log: discardLog(),
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -166,10 +166,10 @@ func start(t *testing.T, s testServer, name string, prepare func(*fixture)) *fix
 			f.shutdowns <- err == nil && n.Spec.Unschedulable
 			return err
 		},
-		Etcd: func(context.Context) ([]evidence.Server, []string) {
+		Etcd: func(context.Context) evidence.Findings {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.servers, f.unknown
+			return evidence.Findings{Found: f.servers, Unknown: f.unknown}
 		},
 		Watch: func(ctx context.Context, notify func()) error {
 			for loop.Wait(ctx, time.Hour, f.events) == nil {

@@ -76,7 +76,7 @@ func identityAs(f evidence.FoundServer, ref evidence.MemberRef) evidence.Identit
 // every Node to which a member is bound. Most nodes belong to no cluster. If they watched the
 // EtcdClusters, each of them would cost the API server a copy of every observation.
 func canBeMember(n *corev1.Node, scan evidence.Scan) bool {
-	if len(scan.Found) > 0 || observation.IsLabelled(n) {
+	if len(scan.Found) > 0 || len(scan.Data) > 0 || observation.IsLabelled(n) {
 		return true
 	}
 	for _, key := range []string{

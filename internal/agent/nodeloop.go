@@ -38,6 +38,10 @@ const (
 	// etcd before it explains the hold of its Node. Both results are conditions, and go into one
 	// write. The scan takes a tenth of a second if nothing on the host hangs.
 	firstScanGrace = 5 * time.Second
+	// searchGrace is how long an agent that has just started, and has found no etcd, keeps what an
+	// earlier agent wrote about etcd on the Node, while it searches the local disks for the first
+	// time. After that the condition says that the search goes on.
+	searchGrace = 5 * time.Minute
 	// stuckAfter is the least time without a pass after which the loop counts as stuck. It is
 	// longer than one pass and one pause at their longest.
 	stuckAfter = 30 * time.Second
@@ -204,7 +208,7 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	l.goingDown = facts.GoingDown
 	// A shutdown that was cancelled in between is a different shutdown.
 	l.shutdownAllowed = l.shutdownAllowed && l.goingDown
-	in, scanned := l.gatherInputs(ctx, node, facts, began)
+	in := l.gatherInputs(ctx, node, facts, began)
 	d, err := decide(in)
 	if err == nil && d.uncordons() && in.canBeMember {
 		d, err = l.decideFromLive(ctx, in)
@@ -214,7 +218,10 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	}
 	l.logDecision(ctx, d)
 	l.prober.follow(d.hold)
-	isScanning := !scanned && d.hold.Record == nil && began.Sub(l.started) < firstScanGrace
+	if l.cfg.SearchData != nil && d.protection != nil && d.protection.IsAwaited {
+		l.cfg.SearchData()
+	}
+	isScanning := in.evidence == nil && d.hold.Record == nil && began.Sub(l.started) < firstScanGrace
 	if isScanning || d.hold.AwaitsProbe {
 		d = d.withoutHoldCondition()
 	}
@@ -236,11 +243,10 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	return true, err
 }
 
-// gatherInputs returns the inputs of a decision, and whether a scan of the host for etcd has
-// ended.
+// gatherInputs returns the inputs of a decision.
 func (l *nodeLoop) gatherInputs(
 	ctx context.Context, node *corev1.Node, facts readiness.Facts, now time.Time,
-) (in nodeInputs, scanned bool) {
+) (in nodeInputs) {
 	in = nodeInputs{
 		node: node, facts: facts, policy: l.cfg.Policy, staleReason: l.staleReason(now),
 		hasSPC: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, bootTime: l.cfg.BootTime, now: now,
@@ -252,13 +258,15 @@ func (l *nodeLoop) gatherInputs(
 		l.cfg.Log.WarnContext(ctx, "failed to parse the announcement on the Node; replacing it", "err", err)
 	}
 	in.canBeMember = canBeMember(node, scan)
-	if scanned && (in.known.ClustersKnown || !l.isWaitingForClusters(node, scan, now)) {
+	isWaiting := !in.known.ClustersKnown && l.isWaitingForClusters(node, scan, now) ||
+		scan.Searching && len(scan.Found) == 0 && now.Sub(l.started) < searchGrace
+	if scanned && !isWaiting {
 		in.evidence = &scan
 	}
 	if in.hasSPC {
 		in.inventory = l.cfg.Inventory()
 	}
-	return in, scanned
+	return in
 }
 
 // decideFromLive decides with the EtcdClusters as they are now. The watch may lag behind the grant

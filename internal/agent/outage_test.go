@@ -240,7 +240,7 @@ func TestMonotonicClock(t *testing.T) {
 		nodes: newStore[*corev1.Node](discardLog(), func() {}),
 	}
 	s := newEtcdScanner(Config{
-		Etcd: func(context.Context) ([]evidence.Server, []string) { return nil, nil }, Log: discardLog(),
+		Etcd: func(context.Context) evidence.Findings { return evidence.Findings{} }, Log: discardLog(),
 	}, newMetrics(), func() {})
 	ctx, cancel := context.WithCancel(t.Context())
 	group, ctx := errgroup.WithContext(ctx)

@@ -43,7 +43,7 @@ const (
 // the loop that writes the Node, because both steps can take long. It identifies the servers
 // side by side, so that a server that hangs does not hide another one.
 type etcdScanner struct {
-	scanHost func(context.Context) ([]evidence.Server, []string)
+	scanHost func(context.Context) evidence.Findings
 	identify func(context.Context, evidence.Server) evidence.Identity
 	log      *slog.Logger
 	metrics  *metrics
@@ -58,7 +58,7 @@ type etcdScanner struct {
 	scans      errgroup.Group
 	scanNumber int
 	current    []*identification // one for each server of the last scan
-	unknown    []string          // the places that the last scan could not read
+	findings   evidence.Findings // of the last scan
 	results    chan identifyResult
 	retry      *loop.Retry // while a running server is not identified
 }
@@ -71,12 +71,6 @@ type identification struct {
 	done       bool
 	// cancel ends a request to a server that has changed since.
 	cancel context.CancelFunc
-}
-
-// A scanResult is what one scan found: the servers, and the places that could not be read.
-type scanResult struct {
-	servers []evidence.Server
-	unknown []string
 }
 
 // identifyResult is the answer to a request.
@@ -132,20 +126,20 @@ func identifyBackoff() wait.Backoff {
 // scan finds the servers of the host, and starts their identification.
 func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	began := time.Now()
-	state, err := s.readHost(ctx)
+	findings, err := s.readHost(ctx)
 	if ctx.Err() != nil {
 		return // The scan was cut short, and its result is not evidence.
 	}
 	if err != nil {
 		// The servers are those of the last scan. While a place is unknown, they prove no absence.
-		s.unknown = []string{err.Error()}
-		s.metrics.observeUnreadable(len(s.unknown))
+		s.findings.Unknown = []string{err.Error()}
+		s.metrics.observeUnreadable(len(s.findings.Unknown))
 		return
 	}
 	s.lastScan.set(time.Now())
-	s.metrics.observeScan(time.Since(began), len(state.unknown))
-	before, servers := s.current, state.servers
-	s.current, s.unknown = nil, state.unknown
+	s.metrics.observeScan(time.Since(began), len(findings.Unknown))
+	before, servers := s.current, findings.Found
+	s.current, s.findings = nil, findings
 	s.scanNumber++
 	isUnchanged := func(i *identification, server evidence.Server) bool {
 		return reflect.DeepEqual(i.Server, server)
@@ -165,28 +159,27 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 
 // readHost scans once, in a goroutine, and fails after scanStaleAfter. A scan that hangs in the
 // kernel keeps its goroutine; a later scan can succeed, for example after an unmount.
-func (s *etcdScanner) readHost(ctx context.Context) (scanResult, error) {
-	ended := make(chan scanResult, 1)
+func (s *etcdScanner) readHost(ctx context.Context) (evidence.Findings, error) {
+	ended := make(chan evidence.Findings, 1)
 	isStarted := s.scans.TryGo(func() error {
 		ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 		defer cancel()
-		servers, unknown := s.scanHost(ctx)
-		ended <- scanResult{servers, unknown}
+		ended <- s.scanHost(ctx)
 		return nil
 	})
 	last, _ := s.lastScan.get()
 	if !isStarted {
-		return scanResult{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
+		return evidence.Findings{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
 	}
 	limit := time.NewTimer(scanStaleAfter)
 	defer limit.Stop()
 	select {
-	case state := <-ended:
-		return state, nil
+	case findings := <-ended:
+		return findings, nil
 	case <-limit.C:
-		return scanResult{}, errors.New(noScanSince(last))
+		return evidence.Findings{}, errors.New(noScanSince(last))
 	case <-ctx.Done():
-		return scanResult{}, context.Cause(ctx)
+		return evidence.Findings{}, context.Cause(ctx)
 	}
 }
 
@@ -289,7 +282,10 @@ func (s *etcdScanner) hasUnidentified() bool {
 
 // publish replaces the evidence if it has changed.
 func (s *etcdScanner) publish(ctx context.Context) {
-	scan := evidence.Scan{Found: make([]evidence.FoundServer, len(s.current)), Unknown: s.unknown}
+	scan := evidence.Scan{
+		Found: make([]evidence.FoundServer, len(s.current)), Data: s.findings.Data,
+		Unknown: s.findings.Unknown, Searching: s.findings.Searching,
+	}
 	for n, i := range s.current {
 		scan.Found[n] = i.FoundServer
 		if !i.done && time.Since(i.began) > scanTimeout {
@@ -313,10 +309,14 @@ func (s *etcdScanner) logEvidence(ctx context.Context, scan evidence.Scan) {
 		s.log.InfoContext(ctx, "found etcd on the host", "source", f.Source, "where", f.Where, "running", f.IsRunning(),
 			"cluster", f.Ref.Cluster, "member", f.Ref.Member, "removed", f.Removed, "problem", f.Problem, "unread", f.Problems)
 	}
+	for _, d := range scan.Data {
+		s.log.InfoContext(ctx, "found data of etcd on the host", "dir", d.Dir, "cluster", d.Ref.Cluster,
+			"member", d.Ref.Member, "starter", d.Starter)
+	}
 	for _, place := range scan.Unknown {
 		s.log.WarnContext(ctx, "failed to scan a place on the host", "place", place)
 	}
-	if len(scan.Found) == 0 {
+	if len(scan.Found)+len(scan.Data) == 0 && !scan.Searching {
 		s.log.InfoContext(ctx, "found no etcd on the host")
 	}
 }

@@ -37,11 +37,11 @@ func runScanner(
 		log, logs := recordLog(t)
 		f := &scannerFixture{t: t, logs: logs, begin: loop.NewSignal()}
 		f.etcdScanner = newEtcdScanner(Config{
-			Etcd: func(context.Context) ([]evidence.Server, []string) {
+			Etcd: func(context.Context) evidence.Findings {
 				f.scans.Add(1)
 				found, _ := f.found.get()
 				unread, _ := f.unread.get()
-				return found, unread
+				return evidence.Findings{Found: found, Unknown: unread}
 			},
 			Identify: identify, Log: log,
 		}, newMetrics(), func() { f.notified.Add(1) })
@@ -257,12 +257,12 @@ func TestHangingScan(t *testing.T) {
 	runScanner(t, nil, func(f *scannerFixture) {
 		hangs = make(chan struct{})
 		var isAway atomic.Bool
-		f.scanHost = func(context.Context) ([]evidence.Server, []string) {
+		f.scanHost = func(context.Context) evidence.Findings {
 			f.scans.Add(1)
 			if isAway.Load() {
 				<-hangs // a read that no context ends
 			}
-			return nil, nil
+			return evidence.Findings{}
 		}
 		unknown := func() []string { scan, _ := f.evidence.get(); return scan.Unknown }
 		require.Empty(t, f.staleReason(time.Now()), "the scanner has not started")
@@ -304,7 +304,7 @@ func TestCutShortScan(t *testing.T) {
 	var f *scannerFixture
 	runScanner(t, nil, func(running *scannerFixture) {
 		f = running
-		f.scanHost = func(ctx context.Context) ([]evidence.Server, []string) { <-ctx.Done(); return nil, nil }
+		f.scanHost = func(ctx context.Context) evidence.Findings { <-ctx.Done(); return evidence.Findings{} }
 		f.wait(time.Second)
 	})
 	_, scanned := f.evidence.get()

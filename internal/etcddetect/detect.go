@@ -8,9 +8,10 @@
 // The steps of a scan are in detect.go. A server that runs comes from process.go (which processes),
 // running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods, which do not
 // count). One that does not run comes from stopped.go, unit.go with command.go and shell.go, and
-// manifest.go (static pods). layout.go and program.go contain what distributions do, settings.go
-// the settings of etcd, credential.go its certificates, wal.go the member in a data directory, and
-// watchlist.go what to watch.
+// manifest.go (static pods). data.go adds the data that a search of the local disks found.
+// layout.go and program.go contain what distributions do, settings.go the settings of etcd,
+// credential.go its certificates, wal.go the member in a data directory, and watchlist.go what to
+// watch.
 //
 // A path is one of three kinds. The server's path is valid in the root directory of its process or
 // container, and the settings name it. The host's path is valid in the host's root directory: the
@@ -24,9 +25,11 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 
+	"github.com/holdfast-dev/holdfast/internal/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/systemd"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -37,7 +40,9 @@ type Detector struct {
 	root hostfs.Root
 	// credential is the operator's, or nil.
 	credential *evidence.Credential
-	watchlist  *watchlist
+	// search finds data on the local disks, or is nil.
+	search    *datasearch.Search
+	watchlist *watchlist
 }
 
 // New returns a detector for the host below root. The credential, if any, is tried before all
@@ -46,19 +51,11 @@ func New(root hostfs.Root, credential *evidence.Credential) *Detector {
 	return &Detector{root: root, credential: credential, watchlist: newWatchlist()}
 }
 
-// Findings are the result of one scan of a host.
-type Findings struct {
-	Found []evidence.Server `json:"found"`
-	// Unknown are the places that could not be read, each with the reason. They may hold
-	// etcd.
-	Unknown []string `json:"unknown,omitempty"`
-	// Notes describe processes and units that resemble an etcd server, and sources that the
-	// scan did not use.
-	Notes []string `json:"notes,omitempty"`
-}
+// UseSearch adds the data that a search of the same host finds to the findings.
+func (d *Detector) UseSearch(search *datasearch.Search) { d.search = search }
 
 // Detect scans the host for etcd servers, running and stopped.
-func (d *Detector) Detect(ctx context.Context) Findings {
+func (d *Detector) Detect(ctx context.Context) evidence.Findings {
 	s := hostScan{Detector: d}
 	s.addUnits(ctx)
 	s.unknown = append(s.unknown, s.forEachProcess(s.addProcess)...)
@@ -66,11 +63,14 @@ func (d *Detector) Detect(ctx context.Context) Findings {
 	s.addScriptUnits()
 	s.addStaticPods()
 	s.addDataDirs()
+	s.addData()
 	s.notePods()
 	s.setDistributions()
 	d.watchlist.update(&s)
 	slices.Sort(s.unknown)
-	findings := Findings{Unknown: slices.Compact(s.unknown), Notes: s.notes}
+	findings := evidence.Findings{
+		Data: s.data, Unknown: slices.Compact(s.unknown), Searching: s.isSearching, Notes: s.notes,
+	}
 	for _, found := range s.found {
 		findings.Found = append(findings.Found, found.Server)
 	}
@@ -84,6 +84,9 @@ type hostScan struct {
 	*Detector
 	units []etcdUnit
 	found []detectedServer
+	data  []evidence.Data
+	// isSearching is set while the first search of the local disks has not ended.
+	isSearching bool
 	// pods are servers in ordinary pods, which are not part of the host.
 	pods []podServer
 	// keptBytes is the memory of the processes in pods.
@@ -135,6 +138,8 @@ type detectedServer struct {
 	evidence.Server
 	// dirInfo is nil if the directory does not exist or cannot be read.
 	dirInfo fs.FileInfo
+	// logInfo is that of the directory of its log, if it is in another directory.
+	logInfo fs.FileInfo
 	// serverDataDir is the server's path for its data directory, or the host's if only a unit is
 	// known. Config.DataDir is the agent's path for it, as soon as that is known.
 	serverDataDir string
@@ -168,9 +173,18 @@ func (f *detectedServer) inspectDataDir(files hostfs.Root, find pathFinder) {
 	}
 	f.HasData = &has
 	f.isProxy = isProxyDir(files, serverPath)
-	if f.Config.WALDir == "" {
-		f.Stored = storedMember(files, serverPath)
+	f.readLog(files, serverPath)
+}
+
+// readLog reads the member from the log of the data directory, or from that in another directory.
+// An error leaves it unknown.
+func (f *detectedServer) readLog(files hostfs.Root, dataDir string) {
+	logDir := path.Join(dataDir, "member/wal")
+	if f.Config.WALDir != "" {
+		logDir = f.Config.WALDir
+		f.logInfo, _ = files.Stat(logDir)
 	}
+	_, f.Stored = readLog(files, logDir)
 }
 
 // isProxyDir reports whether a data directory is that of a v2 proxy. The directory decides whatever

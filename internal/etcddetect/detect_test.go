@@ -22,7 +22,7 @@ const (
 )
 
 // detect scans a host.
-func detect(t *testing.T, root string) etcddetect.Findings {
+func detect(t *testing.T, root string) evidence.Findings {
 	t.Helper()
 	return etcddetect.New(hostfs.Root(root), nil).Detect(t.Context())
 }

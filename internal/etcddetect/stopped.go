@@ -189,9 +189,8 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	found := detectedServer{dirInfo: info, Server: evidence.Server{
 		Source: evidence.DataDirectory, Where: "data directory " + dir, HasData: &has,
 	}}
-	if s.addConfigFile(&found, config, info); found.Config.WALDir == "" {
-		found.Stored = storedMember(s.root, dir)
-	}
+	s.addConfigFile(&found, config, info)
+	found.readLog(s.root, dir)
 	found.Config.DataDir = s.existingPath(s.root.Resolve, dir)
 	for _, unit := range s.units {
 		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == unit.Name })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"math"
 	"path"
 	"strconv"
@@ -30,40 +31,40 @@ const (
 
 var errNoMetadata = errors.New("no metadata record")
 
-// storedMember returns the member whose data is in a data directory, or nil if that is unknown: the
-// log is in another directory (--wal-dir), is not readable, or is damaged.
-func storedMember(files hostfs.Root, dir string) *evidence.MemberRef {
-	dir = path.Join(dir, "member/wal")
+// readLog returns the newest segment of a log, and the member whose log it is. Both are nil if the
+// log is not readable, and the member is if the log is damaged.
+func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.MemberRef) {
 	names, err := files.ReadNames(dir)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	newest := ""
-	for _, name := range names { // SEQUENCE-INDEX.wal, in hexadecimal digits of a fixed length
-		if strings.HasSuffix(name, ".wal") {
-			newest = max(newest, name)
+	name := ""
+	for _, n := range names { // SEQUENCE-INDEX.wal, in hexadecimal digits of a fixed length
+		if strings.HasSuffix(n, ".wal") {
+			name = max(name, n)
 		}
 	}
-	if newest == "" {
-		return nil
+	if name == "" {
+		return nil, nil
 	}
-	segment, err := files.Open(path.Join(dir, newest))
+	segment, err := files.Open(path.Join(dir, name))
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	defer func() { _ = segment.Close() }() // nothing was written
-	if info, err := segment.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil // a pod can put a pipe there, and a read of it would not end
+	info, err := segment.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, nil // a pod can put a pipe there, and a read of it would not end
 	}
 	head, err := io.ReadAll(io.LimitReader(segment, maxWALHead))
 	if err != nil {
-		return nil
+		return info, nil
 	}
-	ref, err := parseWALHead(head)
+	stored, err := parseWALHead(head)
 	if err != nil {
-		return nil
+		return info, nil
 	}
-	return &ref
+	return info, &stored
 }
 
 // parseWALHead returns the member in the metadata record at the beginning of a segment.

@@ -25,7 +25,7 @@ func BenchmarkFindings(b *testing.B) {
 	addProcesses(b, etcd.Member(1).Root)
 	before := cpuTime(b)
 	for b.Loop() {
-		findings := h.Findings(b.Context())
+		findings := h.Etcd(b.Context())
 		require.Len(b, findings.Found, 1)
 		require.Empty(b, findings.Unknown)
 	}
@@ -37,7 +37,7 @@ func BenchmarkFindings(b *testing.B) {
 func BenchmarkIdleWatch(b *testing.B) {
 	etcd := etcd.New(b, etcd.Options{TLS: true, BootID: bootID})
 	h := newHost(b, etcd.Member(1).Root)
-	h.Findings(b.Context())
+	h.Etcd(b.Context())
 	for b.Loop() {
 		before, began := cpuTime(b), time.Now()
 		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)

@@ -1,5 +1,5 @@
 // Package host observes one host: its network, its etcd servers, its shutdown, and the names
-// of its machine. It is the agent's view of packages nodenet, etcddetect and systemd.
+// of its machine. It is the agent's view of packages nodenet, etcddetect, datasearch and systemd.
 package host
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-dev/holdfast/internal/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/etcddetect"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/loop"
@@ -55,6 +56,8 @@ type Options struct {
 	// EtcdCredential is the operator's credential. It is tried before all others. Its paths
 	// are the host's.
 	EtcdCredential *evidence.Credential
+	// DataSearch limits the searches of the local disks for data of etcd. Default: none.
+	DataSearch datasearch.Limits
 	// Log receives changes of the watches. Default: nothing is logged.
 	Log *slog.Logger
 }
@@ -64,6 +67,7 @@ type Host struct {
 	root     hostfs.Root
 	network  nodenet.Network
 	etcd     *etcddetect.Detector
+	search   *datasearch.Search
 	shutdown *systemd.ShutdownMonitor
 	log      *slog.Logger
 }
@@ -93,13 +97,16 @@ func New(o Options) (*Host, error) {
 		Root: root, SubnetFile: o.SubnetFile, Marker: o.Marker,
 		CNIConfDirs: o.CNIConfDirs, CNIBinDirs: o.CNIBinDirs, Units: o.Units,
 	}
-	return &Host{
+	h := &Host{
 		root:     root,
 		network:  network.WithDefaults(),
 		etcd:     etcddetect.New(root, o.EtcdCredential),
+		search:   datasearch.New(root, o.DataSearch, o.Log),
 		shutdown: systemd.NewShutdownMonitor(root),
 		log:      o.Log,
-	}, nil
+	}
+	h.etcd.UseSearch(h.search)
+	return h, nil
 }
 
 // CNIConfDirs returns the default directories of CNI configurations.
@@ -121,15 +128,17 @@ func (h *Host) Network(ctx context.Context) readiness.Facts {
 	return facts
 }
 
-// Etcd returns the etcd servers of the host, running or stopped, and the places that could
-// not be read. While a place is unknown, the absence of etcd is not proven.
-func (h *Host) Etcd(ctx context.Context) (found []evidence.Server, unknown []string) {
-	findings := h.etcd.Detect(ctx)
-	return findings.Found, findings.Unknown
-}
+// Etcd returns the etcd servers of the host, running or stopped, the data of others, and the places
+// that could not be read. While a place is unknown, the absence of etcd is not proven. It waits for
+// no search of the local disks.
+func (h *Host) Etcd(ctx context.Context) evidence.Findings { return h.etcd.Detect(ctx) }
 
-// Findings returns the results of Etcd with notes for people.
-func (h *Host) Findings(ctx context.Context) etcddetect.Findings { return h.etcd.Detect(ctx) }
+// SearchData makes Watch search the local disks for data of etcd again, but not within ten minutes
+// of the last search.
+func (h *Host) SearchData() { h.search.Wake() }
+
+// SearchDataNow searches the local disks and waits for the end, for a caller that does not watch.
+func (h *Host) SearchDataNow(ctx context.Context) { h.search.Once(ctx) }
 
 // EndShutdownDelay lets a shutdown proceed that Network has reported. It does nothing while
 // the host stays up.
@@ -158,6 +167,7 @@ func (h *Host) Watch(ctx context.Context, notify func()) error {
 			Units: h.units, Grown: grown, Notify: wake.Notify, Ready: ready,
 		})
 	})
+	group.Go(func() error { return h.search.Run(ctx, wake.Notify) })
 	group.Go(func() error { return gather(ctx, wake, notify) })
 	return group.Wait()
 }

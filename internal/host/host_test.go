@@ -102,7 +102,7 @@ func states(t *testing.T, root string) (eventually func(why string, isWanted fun
 	h := newHost(t, root)
 	var last atomic.Pointer[hostState]
 	startWatch(t, h, func(ctx context.Context) {
-		found, _ := h.Etcd(ctx)
+		found := h.Etcd(ctx).Found
 		last.Store(&hostState{facts: h.Network(ctx), etcd: len(found)})
 	})
 	eventually = func(why string, isWanted func(hostState) bool) {
@@ -125,7 +125,7 @@ func promptness(t *testing.T, h *host.Host) (requireNotified func(why string, ch
 		if count.Add(1) == next.Load() {
 			arrived.Store(time.Now().UnixNano())
 		}
-		h.Findings(ctx)
+		h.Etcd(ctx)
 	})
 	waitForQuiet := func() int64 {
 		last, unchanged := count.Load(), 0
@@ -345,7 +345,7 @@ func TestWatchUnits(t *testing.T) {
 	var count atomic.Int32
 	startWatch(t, h, func(ctx context.Context) {
 		if count.Add(1) == 1 {
-			h.Findings(ctx) // finds a unit that no layout names
+			h.Etcd(ctx) // finds a unit that no layout names
 		}
 	})
 	eventually := func(why string, isWanted func() bool) {

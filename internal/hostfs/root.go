@@ -378,12 +378,12 @@ func (m Mounts) outside(inside string) (string, bool) {
 			same = append(same, host)
 		}
 	}
-	source := path.Join(unescapeMount(mount.Root), rest)
+	source := path.Join(UnescapeMount(mount.Root), rest)
 	host, rest := deepestMount(same, source, func(i *procfs.MountInfo) string { return i.Root })
 	if host == nil {
 		return "", false
 	}
-	return path.Join(unescapeMount(host.MountPoint), rest), true
+	return path.Join(UnescapeMount(host.MountPoint), rest), true
 }
 
 // deepestMount returns the mount whose directory is the longest one that contains the path,
@@ -393,7 +393,7 @@ func deepestMount(all []*procfs.MountInfo, name string, dir func(*procfs.MountIn
 ) {
 	longest := -1
 	for _, mount := range all {
-		at := strings.TrimSuffix(unescapeMount(dir(mount)), "/")
+		at := strings.TrimSuffix(UnescapeMount(dir(mount)), "/")
 		if left, ok := strings.CutPrefix(name+"/", at+"/"); ok && len(at) >= longest {
 			found, rest, longest = mount, left, len(at)
 		}
@@ -401,8 +401,8 @@ func deepestMount(all []*procfs.MountInfo, name string, dir func(*procfs.MountIn
 	return found, rest
 }
 
-// unescapeMount replaces the kernel's escapes for blanks and backslashes in mountinfo
+// UnescapeMount replaces the kernel's escapes for blanks and backslashes in mountinfo
 // (proc_pid_mountinfo(5)).
-func unescapeMount(name string) string {
+func UnescapeMount(name string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(name)
 }

@@ -86,6 +86,8 @@ type Protection struct {
 	// ProviderIDProblem is the part of the message that explains why an autoscaler ends the machine in
 	// spite of the protection. It is usually empty.
 	ProviderIDProblem string
+	// IsAwaited means that a member is bound to the node, and nothing of it was found.
+	IsAwaited bool
 	// Unverified are the places of the servers that cannot be assigned to a member.
 	Unverified []string
 }
@@ -101,6 +103,7 @@ func Assess(scan evidence.Scan, in Inputs) Protection {
 }
 
 func assess(scan evidence.Scan, in Inputs) Protection {
+	scan = sortData(scan, in)
 	var held, doubtful []evidence.FoundServer
 	unknown := slices.Clone(scan.Unknown)
 	for _, f := range scan.Found {
@@ -119,8 +122,12 @@ func assess(scan evidence.Scan, in Inputs) Protection {
 		return protectFound(scan, held, doubtful, unknown, in)
 	case len(bound) > 0:
 		return protectBound(bound, scan, unknown, in)
-	case !in.ClustersKnown:
+	}
+	if !in.ClustersKnown {
 		unknown = append(unknown, "the EtcdClusters, which may bind a member to this node")
+	}
+	if scan.Searching {
+		unknown = append(unknown, "the local disks, whose first search for data of etcd has not ended")
 	}
 	if len(unknown) > 0 {
 		return Protection{
@@ -169,7 +176,8 @@ func protectFound(
 	}
 	slices.Sort(because)
 	p.Because = printable.Clip(strings.Join(slices.Compact(because), "; "), maxText)
-	p.Message = conditionMessage(p.Because, announce, append(details, describeUnread(unknown)...), in)
+	details = slices.Concat(details, describeUnread(unknown), describeUnusedData(scan, in))
+	p.Message = conditionMessage(p.Because, announce, details, in)
 	return p
 }
 
@@ -185,8 +193,10 @@ func protectBound(bound []evidence.MemberRef, scan evidence.Scan, unknown []stri
 	p := Protection{
 		Membership: MemberPresent, Reason: ReasonUnverified, Because: strings.Join(because, "; "),
 		Announce: membersToAnnounce(scan, nil, unknown, in), ProviderIDProblem: providerIDProblem(in),
+		IsAwaited: true,
 	}
-	p.Message = conditionMessage(p.Because, bound, append(details, describeUnread(unknown)...), in)
+	details = slices.Concat(details, describeUnread(unknown), describeUnusedData(scan, in))
+	p.Message = conditionMessage(p.Because, bound, details, in)
 	return p
 }
 

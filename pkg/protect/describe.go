@@ -221,5 +221,5 @@ func describeAbsence(scan evidence.Scan, in Inputs) string {
 		words = append(words, observation.Plural(inCluster, "etcd static pod")+
 			" found on this node and not protected (--protect-static-pods=false)")
 	}
-	return strings.Join(words, "; ")
+	return strings.Join(append(words, describeUnusedData(scan, in)...), "; ")
 }

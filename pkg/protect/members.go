@@ -14,8 +14,9 @@ import (
 // answer now is still a member.
 //
 // A server that does not answer and whose log names a member that has left is announced as well:
-// the agent may have restarted since it found the removal (H19). No other member is announced by a
-// log alone, because the data may be a copy of that of another host.
+// the agent may have restarted since it found the removal (H19). So is one whose log names a member
+// that is bound to this Node. No other member is announced by a log alone, because the data may be
+// a copy of that of another host.
 func membersToAnnounce(
 	scan evidence.Scan, held []evidence.FoundServer, unknown []string, in Inputs,
 ) []evidence.MemberRef {
@@ -27,11 +28,12 @@ func membersToAnnounce(
 			continue
 		}
 		isSilent = true
-		if f.Stored != nil && canDropAnnouncement(clusterOf(*f.Stored, in), f.Stored.Member, false) {
+		if f.Stored != nil && (canDropAnnouncement(clusterOf(*f.Stored, in), f.Stored.Member, false) ||
+			slices.Contains(boundMembers(in), *f.Stored)) {
 			refs = append(refs, *f.Stored)
 		}
 	}
-	isIncomplete := isSilent || len(unknown) > 0 || !in.ClustersKnown
+	isIncomplete := isSilent || len(unknown) > 0 || !in.ClustersKnown || scan.Searching
 	for _, ref := range in.Announced {
 		c := clusterOf(ref, in)
 		isRemoved := slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Removed && f.Ref == ref })
@@ -54,9 +56,12 @@ func clusterOf(ref evidence.MemberRef, in Inputs) *v1alpha1.EtcdCluster {
 
 // HasNoMemberOf reports whether a complete scan proves that the host has no member of the cluster.
 // Each server that it found has left its cluster, has no data, or has answered as a member of
-// another cluster.
+// another cluster, and no other data is that of a member of the cluster.
 func HasNoMemberOf(cluster v1alpha1.ClusterID, scan evidence.Scan) bool {
-	return len(scan.Unknown) == 0 && !slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool {
+	if slices.ContainsFunc(scan.Data, func(d evidence.Data) bool { return d.Ref.Cluster == cluster }) {
+		return false
+	}
+	return scan.IsComplete() && !slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool {
 		isEmpty := !f.IsRunning() && f.HasData != nil && !*f.HasData
 		isOther := f.HasAnswered() && f.Ref.Cluster != cluster
 		return !f.Removed && !isEmpty && !isOther

@@ -266,6 +266,9 @@ func TestHasNoMemberOf(t *testing.T) {
 		"stopped, data":            {scanOf(stopped(unitServer(), new(true))), false},
 		"stopped, data unreadable": {scanOf(stopped(unitServer(), nil)), false},
 		"incomplete scan":          {evidence.Scan{Unknown: []string{"the process table"}}, false},
+		"data":                     {evidence.Scan{Data: []evidence.Data{{Ref: refs("a")[0]}}}, false},
+		"data of another cluster":  {evidence.Scan{Data: []evidence.Data{{Ref: withEvents(nil)[0]}}}, true},
+		"disks not searched":       {evidence.Scan{Searching: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, HasNoMemberOf(quorumtest.ClusterID, c.scan)) })
 	}

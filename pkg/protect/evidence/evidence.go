@@ -117,10 +117,18 @@ type FoundServer struct {
 // Scan is the result of one scan of a host for etcd.
 type Scan struct {
 	Found []FoundServer `json:"found"`
+	// Data are the data of members that no server of Found has.
+	Data []Data `json:"data,omitempty"`
 	// Unknown lists the places that could not be read, each with the reason: `the process table:
 	// permission denied`. While this list is not empty, the absence of etcd is not proven.
 	Unknown []string `json:"unknown,omitempty"`
+	// Searching means that the first search of the local disks has not ended. The absence of etcd is
+	// not proven either.
+	Searching bool `json:"searching,omitempty"`
 }
+
+// IsComplete reports whether every place was read, so that etcd that was not found is absent.
+func (s Scan) IsComplete() bool { return len(s.Unknown) == 0 && !s.Searching }
 
 // maxAccessLength limits each value of an Access, as the schema does.
 const maxAccessLength = 256

@@ -1,0 +1,70 @@
+package datasearch
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func TestSelectMounts(t *testing.T) {
+	disk := func(dir, root string) mount { return mount{dir, "ext4", "8:1", root} }
+	on := func(dir, fsType, device string) mount { return mount{dir, fsType, device, "/"} }
+	for name, c := range map[string]struct {
+		table []mount
+		root  string
+		want  []string
+	}{
+		"root":          {[]mount{disk("/", "/")}, "/", []string{"/"}},
+		"below a mount": {[]mount{disk("/", "/")}, "/host", []string{"/host"}},
+		"data disk":     {[]mount{disk("/", "/"), on("/data", "xfs", "8:2")}, "/", []string{"/", "/data"}},
+		"host root": {
+			[]mount{on("/", "overlay", "0:9"), disk("/host", "/"), on("/host/data", "xfs", "8:2")}, "/host",
+			[]string{"/host", "/host/data"},
+		},
+		"other container": {[]mount{disk("/", "/"), on("/run/c/rootfs", "overlay", "0:9")}, "/", []string{"/"}},
+		"host container":  {[]mount{on("/", "overlay", "0:9")}, "/", []string{"/"}},
+		"kernel, images": {
+			[]mount{disk("/", "/"), on("/proc", "proc", "0:2"), on("/snap/x", "squashfs", "7:1")}, "/",
+			[]string{"/"},
+		},
+		"network": {
+			[]mount{disk("/", "/"), on("/nfs", "nfs4", "0:7"), on("/nfs/disk", "ext4", "8:3"), on("/f", "fuse.sshfs", "0:8")},
+			"/", []string{"/"},
+		},
+		"network root": {[]mount{on("/", "nfs", "0:7"), on("/data", "ext4", "8:3")}, "/", []string{"/data"}},
+		"covered": {
+			[]mount{disk("/", "/"), on("/a", "ext4", "8:3"), on("/a", "nfs", "0:7")}, "/", []string{"/"},
+		},
+		"bind mount": {[]mount{disk("/", "/"), disk("/mnt", "/srv")}, "/", []string{"/"}},
+		"subvolumes": {
+			[]mount{disk("/", "/@"), disk("/home", "/@home"), disk("/home/a", "/@home/b")}, "/",
+			[]string{"/", "/home"},
+		},
+		"volume of a pod": {
+			[]mount{disk("/", "/"), on("/var/lib/kubelet/pods/1/volumes/x", "ext4", "8:3")}, "/", []string{"/"},
+		},
+		"the same in a pod": {
+			[]mount{disk("/", "/"), disk("/host", "/"), on("/host/var/lib/kubelet/plugins/x", "ext4", "8:3")}, "/host",
+			[]string{"/host"},
+		},
+		"ostree": {
+			[]mount{disk("/", "/ostree/1"), disk("/sysroot", "/"), disk("/var", "/ostree/var")}, "/",
+			[]string{"/", "/var"},
+		},
+		"similar names": {
+			[]mount{disk("/", "/"), on("/nfs", "nfs", "0:7"), on("/nfs2", "ext4", "8:3")}, "/",
+			[]string{"/", "/nfs2"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var dirs []string
+			for _, m := range selectMounts(c.table, c.root) {
+				dirs = append(dirs, m.dir)
+			}
+			require.Equal(t, c.want, dirs)
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package protect
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// TestData has data that nothing on the host names, by what the EtcdClusters tell about it.
+func TestData(t *testing.T) {
+	const dir = "/data/etcd"
+	member := func(m v1alpha1.MemberID) evidence.Data { return evidence.Data{Dir: dir, Ref: refs(m)[0]} }
+	foreign := evidence.Data{Dir: dir, Ref: evidence.MemberRef{Cluster: "abc", Member: "f"}}
+	with := func(d evidence.Data, change func(*evidence.Data)) evidence.Data { change(&d); return d }
+	recent := func(d *evidence.Data) { d.Recent = true }
+	starter := func(d *evidence.Data) { d.Starter = "systemd unit etcd.service" }
+	unbound := func() *quorumtest.Cluster { return quorumtest.Voters(3).Unbound(0) }
+	noList := quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2)
+	here, unannounced := boundCluster(), Inputs{}
+	announced := Inputs{Announced: refs("a"), Protected: true}
+	for name, c := range map[string]struct {
+		data       evidence.Data
+		in         Inputs
+		clusters   []v1alpha1.EtcdCluster
+		membership Membership
+		contains   string
+	}{
+		"bound here": {
+			member("a"), announced, []v1alpha1.EtcdCluster{here}, MemberPresent, "stopped etcd member etcd1 (a)",
+		},
+		"bound, not announced": {
+			member("a"), unannounced, []v1alpha1.EtcdCluster{here}, MemberPresent, "stopped etcd member etcd1 (a)",
+		},
+		"listed, bound nowhere": {
+			member("a"), unannounced, []v1alpha1.EtcdCluster{*unbound().Cluster}, MemberPresent,
+			dir + ", which nothing on the host names",
+		},
+		"bound elsewhere": {
+			member("a"), unannounced, []v1alpha1.EtcdCluster{unboundCluster()}, MemberAbsent,
+			"bound to another node: a copy",
+		},
+		"moving here": {
+			with(member("a"), recent), unannounced, []v1alpha1.EtcdCluster{unboundCluster()}, MembershipUnknown,
+			"within the last ten minutes",
+		},
+		"elsewhere, announced": {
+			member("a"), announced, []v1alpha1.EtcdCluster{unboundCluster()}, MemberPresent,
+			"etcd member etcd1 (a)",
+		},
+		"left": {
+			member("e"), unannounced, []v1alpha1.EtcdCluster{unboundCluster()}, MemberAbsent,
+			dir + " has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster",
+		},
+		"left, announced": {
+			member("e"), Inputs{Announced: refs("e"), Protected: true}, []v1alpha1.EtcdCluster{unboundCluster()},
+			MemberAbsent, "has left its cluster",
+		},
+		"joined just now": {
+			with(member("e"), recent), unannounced, []v1alpha1.EtcdCluster{unboundCluster()}, MembershipUnknown,
+			"lists may be older",
+		},
+		"no confirmed list": {
+			member("e"), unannounced, []v1alpha1.EtcdCluster{*noList.Cluster}, MembershipUnknown,
+			"no confirmed list tells",
+		},
+		"unknown cluster": {
+			foreign, unannounced, []v1alpha1.EtcdCluster{unboundCluster()}, MemberAbsent,
+			"which no EtcdCluster describes",
+		},
+		"unknown, with starter": {
+			with(foreign, starter), unannounced, []v1alpha1.EtcdCluster{unboundCluster()}, MembershipUnknown,
+			"systemd unit etcd.service may start it",
+		},
+		"unknown, announced": {
+			foreign, Inputs{Announced: withEvents(nil)}, []v1alpha1.EtcdCluster{unboundCluster()}, MemberPresent,
+			"etcd member f of cluster abc",
+		},
+		"new installation": {
+			member("a"), unannounced, nil, MembershipUnknown,
+			"there is no EtcdCluster that tells whether it is a member",
+		},
+		"clusters are not known": {member("e"), Inputs{Node: "unread"}, nil, MembershipUnknown, "could not be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := c.in
+			in.ClustersKnown, in.Node, in.UID, in.Clusters = in.Node == "", "w9", "u9", c.clusters
+			p := Assess(evidence.Scan{Data: []evidence.Data{c.data}}, in)
+			require.Equal(t, c.membership, p.Membership, p.Message)
+			require.Contains(t, p.Message, c.contains)
+		})
+	}
+	p := Assess(evidence.Scan{Data: []evidence.Data{member("a")}}, Inputs{
+		Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{here},
+	})
+	require.Equal(t, refs("a"), p.Announce, "the ledger has the member here")
+	require.Empty(t, p.Unverified)
+}
+
+// TestCopyBesideServer has a copy of the data of the server that runs here.
+func TestCopyBesideServer(t *testing.T) {
+	scan := scanOf(unitServer())
+	scan.Data = []evidence.Data{{Dir: "/backup", Ref: refs("a")[0]}}
+	p := Assess(scan, Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{boundCluster()}})
+	require.Equal(t, "etcd member etcd1 (a) of cluster cdf818194e3a8c32, "+etcdUnit, p.Because)
+}
+
+// TestSearching checks that nothing is absent, and no announcement is dropped, before the disks
+// have been searched.
+func TestSearching(t *testing.T) {
+	in := Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Announced: withEvents(nil), Protected: true}
+	scan := evidence.Scan{Searching: true}
+	p := Assess(scan, in)
+	require.Equal(t, MembershipUnknown, p.Membership)
+	require.Contains(t, p.Message, "first search for data of etcd has not ended")
+	require.False(t, HasNoMemberOf(quorumtest.ClusterID, scan))
+
+	scan.Found = []evidence.FoundServer{unitServer()}
+	in.Clusters = []v1alpha1.EtcdCluster{boundCluster()}
+	p = Assess(scan, in)
+	require.Equal(t, withEvents(refs("a")), p.Announce)
+	require.NotContains(t, p.Message, "search", "the message does not change when the search ends")
+}
