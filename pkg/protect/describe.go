@@ -3,6 +3,7 @@ package protect
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,18 +131,40 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 			ref.Cluster)
 	case len(with) == 0:
 		return fact + fmt.Sprintf("the webhook's leader has a new list without the member from node %s, within a minute",
-			strings.Join(without, " or "))
+			strings.Join(nodesOf(without), " or "))
+	case len(without) == 0 && isHealthyIn(with, ref.Member):
+		return fact + "the Node of the host where it runs announces it: the member answers, so do not remove it. If it runs on " +
+			"another host, check the agent there; if it runs here, the agent does not recognize it: see what " +
+			"`holdfast-agent inspect` finds"
 	case len(without) == 0:
 		return fact + fmt.Sprintf("the member is removed (etcdctl member remove %s) or, if the cluster no longer exists, "+
-			"its object is deleted (kubectl delete etcdcluster %s)", ref.Member, ref.Cluster)
+			"its object is deleted (kubectl delete etcdcluster %s); first make sure that its data is neither on a disk that is "+
+			"not mounted nor in a directory that the agent does not know", ref.Member, ref.Cluster)
 	}
 	return fact + fmt.Sprintf("no new list contains the member: the list of node %s does, that of node %s does not; "+
-		"check that the agents of these nodes run", strings.Join(with, ", "), strings.Join(without, ", "))
+		"check that the agents of these nodes run", strings.Join(nodesOf(with), ", "),
+		strings.Join(nodesOf(without), ", "))
 }
 
-// otherLists returns the other nodes whose last confirmed list contains a member, and those whose
-// list does not.
-func otherLists(ref evidence.MemberRef, in Inputs) (with, without []string) {
+// isHealthyIn reports whether a list proves the member healthy.
+func isHealthyIn(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
+	return slices.ContainsFunc(lists, func(o v1alpha1.Observation) bool {
+		m, isListed := observation.FindMember(o, id)
+		return isListed && m.Healthy
+	})
+}
+
+func nodesOf(lists []v1alpha1.Observation) []string {
+	var nodes []string
+	for _, o := range lists {
+		nodes = append(nodes, o.Node)
+	}
+	return nodes
+}
+
+// otherLists returns the last confirmed lists of other nodes that contain a member, and those that
+// do not.
+func otherLists(ref evidence.MemberRef, in Inputs) (with, without []v1alpha1.Observation) {
 	for i := range in.Clusters {
 		if observation.ClusterIDOf(&in.Clusters[i]) != ref.Cluster {
 			continue
@@ -151,9 +174,9 @@ func otherLists(ref evidence.MemberRef, in Inputs) (with, without []string) {
 			switch {
 			case o.Node == in.Node:
 			case isListed:
-				with = append(with, o.Node)
+				with = append(with, o)
 			default:
-				without = append(without, o.Node)
+				without = append(without, o)
 			}
 		}
 	}

@@ -299,10 +299,25 @@ func (t requestTarget) contestedMessage(members []v1alpha1.MemberID) string {
 	facts := []string{fmt.Sprintf("node %s announces %s of etcd cluster %s, but another Node has it: %s the "+
 		"wrong Node would lose a member without counting it",
 		t.Node, joinIDs(members), observation.ClusterIDOf(t.Cluster), t.Verb().Gerund)}
+	var others []string
 	for _, id := range members {
-		facts = append(facts, fmt.Sprintf("  member %s is bound to node %s, which exists", id, t.Bindings[id].Node))
+		b := t.Bindings[id]
+		fact := fmt.Sprintf("  member %s is bound to node %s, which exists", id, b.Node)
+		if t.hasAnswered(b) {
+			fact += " and whose agent runs"
+		}
+		facts = append(facts, fact)
+		if !slices.Contains(others, b.Node) {
+			others = append(others, b.Node)
+		}
 	}
-	return refusalText(t.Request, facts, "if the other Node is a leftover of the same host, delete that Node first")
+	return refusalText(t.Request, facts,
+		fmt.Sprintf("keep both Nodes until you know on which host the member runs: kubectl describe node %s %s (condition %s)",
+			t.Node, strings.Join(others, " "), observation.EtcdMemberCondition),
+		fmt.Sprintf("only if the member does not run on the host of node %s any more%s: "+
+			"kubectl annotate node %[1]s %[3]s-, then kubectl delete etcdcluster %[4]s while it has no open grant; "+
+			"the agents announce again what they find", strings.Join(others, " "), breakGlassVerbNote,
+			observation.AnnouncementAnnotation, observation.ClusterIDOf(t.Cluster)))
 }
 
 func joinTitles(members []memberState) string {

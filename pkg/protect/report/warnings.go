@@ -130,8 +130,12 @@ func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []
 	}
 	for _, m := range status.Members {
 		if m.Node == "" {
-			all = append(all, warningf(WarnGhostMember, id, "member %s of etcd cluster %s is on no known Node: %s; "+
-				"if it is permanently gone: etcdctl member remove %s", memberTitle(m), id, m.Description, m.ID))
+			advice := "if it is permanently gone: etcdctl member remove " + string(m.ID)
+			if m.Counts == quorum.CountsHealthy {
+				advice = "it answers, so keep it, and run an agent on its host"
+			}
+			all = append(all, warningf(WarnGhostMember, id, "member %s of etcd cluster %s is on no known Node: %s; %s",
+				memberTitle(m), id, m.Description, advice))
 		}
 	}
 	for _, b := range c.Spec.Members {
