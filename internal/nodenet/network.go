@@ -123,9 +123,14 @@ func parseSubnetFile(data []byte, file *readiness.SubnetFile) error {
 	file.Network, file.Subnet = env["FLANNEL_NETWORK"], env["FLANNEL_SUBNET"]
 	file.IPv6Network, file.IPv6Subnet = env["FLANNEL_IPV6_NETWORK"], env["FLANNEL_IPV6_SUBNET"]
 	file.MTU = env["FLANNEL_MTU"]
-	if masq := env["FLANNEL_IPMASQ"]; masq != "true" && masq != "false" {
+	switch masq := env["FLANNEL_IPMASQ"]; {
+	case masq == "true" || masq == "false":
+	case strings.HasPrefix("true", masq) || strings.HasPrefix("false", masq):
 		return fmt.Errorf("parsing %s: the last line, FLANNEL_IPMASQ=true or =false, is missing or cut off: "+
-			"the file is half-written", file.Path)
+			"the file is half-written, or another program than flannel wrote it", file.Path)
+	default:
+		return fmt.Errorf("parsing %s: FLANNEL_IPMASQ is %q, and flannel writes true or false: "+
+			"if the file is made by hand, correct it", file.Path, masq)
 	}
 	if file.Subnet == "" && file.IPv6Subnet == "" {
 		return fmt.Errorf("parsing %s: neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is set", file.Path)

@@ -36,12 +36,26 @@ func TestSubnetFile(t *testing.T) {
 		presence readiness.Presence
 		problem  string
 	}{
-		"none":           {presence: readiness.Absent},
-		"no directory":   {host: hosttest.Files{"/run/flannel": "a file"}, presence: readiness.Absent},
-		"complete":       {host: text(goodSubnet), presence: present},
-		"empty":          {host: text(""), presence: present, problem: "half-written"},
-		"cut in a line":  {host: text("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUB"), presence: present, problem: "missing ="},
-		"cut at a line":  {host: text(goodSubnet[:59]), presence: present, problem: "half-written"},
+		"none":          {presence: readiness.Absent},
+		"no directory":  {host: hosttest.Files{"/run/flannel": "a file"}, presence: readiness.Absent},
+		"complete":      {host: text(goodSubnet), presence: present},
+		"empty":         {host: text(""), presence: present, problem: "half-written"},
+		"cut in a line": {host: text("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUB"), presence: present, problem: "missing ="},
+		"cut at a line": {host: text(goodSubnet[:59]), presence: present, problem: "half-written"},
+		// kubernetes/website#23446: a file made by hand.
+		"made by hand, True": {
+			host: text(strings.Replace(goodSubnet, "IPMASQ=true", "IPMASQ=True", 1)), presence: present,
+			problem: `FLANNEL_IPMASQ is "True", and flannel writes true or false`,
+		},
+		"made by hand, number": {
+			host: text(strings.Replace(goodSubnet, "IPMASQ=true", "IPMASQ=1", 1)), presence: present, problem: `FLANNEL_IPMASQ is "1"`,
+		},
+		"made by hand, in one line": {
+			host: text(strings.ReplaceAll(goodSubnet, "\n", ";")), presence: present, problem: "another program than flannel wrote it",
+		},
+		"made by hand, no line feed at the end": {
+			host: text(strings.TrimSuffix(goodSubnet, "\n")), presence: present,
+		},
 		"cut in a word":  {host: text(strings.TrimSuffix(goodSubnet, "e\n")), presence: present, problem: "half-written"},
 		"no subnet":      {host: without("FLANNEL_SUBNET=10.244.1.1/24\n"), presence: present, problem: "FLANNEL_SUBNET"},
 		"invalid subnet": {host: without(".1/24"), presence: present, problem: "not a subnet"},
