@@ -97,7 +97,7 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 		for rest := buf[:n]; len(rest) > 0 && ctx.Err() == nil && w.limit == ""; {
 			var e dirent
 			e, rest = nextDirent(rest)
-			if isLogFile(e.name) && !hasLog {
+			if IsLogFile(e.name) && !hasLog {
 				hasLog = true
 				w.addFound(dir)
 			}
@@ -237,15 +237,16 @@ func (e dirent) isDir(parent int) bool {
 	return err == nil && info.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// isLogFile reports whether a file has the name of a segment of etcd's write-ahead log: its
+// IsLogFile reports whether a file has the name of a segment of etcd's write-ahead log: its
 // sequence number and its first index, in 16 hexadecimal digits each (etcd,
 // server/storage/wal/util.go, walName).
-func isLogFile(name []byte) bool {
+func IsLogFile[T string | []byte](name T) bool {
 	const digits, length = 16, 16 + 1 + 16 + len(".wal")
 	if len(name) != length || name[digits] != '-' || string(name[length-4:]) != ".wal" {
 		return false
 	}
-	for i, c := range name[:length-4] {
+	for i := range length - len(".wal") {
+		c := name[i]
 		if i != digits && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
 			return false
 		}

@@ -50,7 +50,7 @@ func TestProgramWithLongPath(t *testing.T) {
 	require.False(t, isServer)
 	table, err := procfs.NewFS("/proc")
 	require.NoError(t, err)
-	_, isServer, err = new(Detector).readProcess(table, pid)
+	_, isServer, err = new(Detector).readProcess(table, pid, true)
 	require.NoError(t, err)
 	require.False(t, isServer)
 }

@@ -60,6 +60,9 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 		p.args = cloneAll(p.args)
 	}
 	flags, env := parseFlags(p.args), envSettings(p.env)
+	if p.database.dataDir != "" {
+		flags, env = etcdSettings{"data-dir": p.database.dataDir}, etcdSettings{}
+	}
 	if file := absolutePath(p.workDir, configFile(flags, env)); file != "" {
 		info, err := p.root.Stat(file)
 		return pod, err != nil || !s.isHostFile(p, file, info)

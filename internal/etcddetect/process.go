@@ -2,6 +2,7 @@ package etcddetect
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,6 +38,9 @@ type etcdProcess struct {
 	// etcd has its settings in configFile.
 	parent     *parentProgram
 	configFile string
+	// database is the database that the process has open. It is known only if nothing else shows that
+	// the process is etcd.
+	database openDatabase
 	// exe is the path of the program, as far as it is known.
 	exe string
 	// program is the name of the program in messages.
@@ -69,11 +73,12 @@ func (d *Detector) forEachProcess(found func(etcdProcess)) (unread []string) {
 		return []string{fmt.Sprintf("the process table %s is empty: "+
 			"mount the host's root with all mounts below it", dir)}
 	}
+	holders := d.lockHolders()
 	for _, pid := range pids {
 		ok, err := filter.canBeServer(pid)
 		var p etcdProcess
-		if ok {
-			p, ok, err = d.readProcess(table, pid)
+		if ok || err == nil && holders[pid] {
+			p, ok, err = d.readProcess(table, pid, holders[pid])
 		}
 		switch {
 		case hasEnded(err):
@@ -95,8 +100,8 @@ func hidesProgram(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENAMETOOLONG)
 }
 
-// readProcess reads one process. ok is false if it is no etcd server.
-func (d *Detector) readProcess(table procfs.FS, pid int) (p etcdProcess, ok bool, err error) {
+// readProcess reads one process, which may hold a lock. ok is false if it is no etcd server.
+func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdProcess, ok bool, err error) {
 	proc, err := table.Proc(pid)
 	if err != nil {
 		return p, false, err
@@ -119,11 +124,21 @@ func (d *Detector) readProcess(table procfs.FS, pid int) (p etcdProcess, ok bool
 	exe = strings.TrimSuffix(exe, deletedSuffix)
 	root := hostfs.Root(d.root.Proc(strconv.Itoa(pid) + "/root"))
 	p = etcdProcess{pid: pid, args: line[1:], exe: exe, program: "etcd", root: root}
-	if !isEtcdProcess(comm, exe, line) {
-		if p.parent = parentOf(comm, exe, line); p.parent == nil {
-			return p, false, nil
-		}
+	if isEtcdProcess(comm, exe, line) {
+		return p, true, p.readDetails(proc)
+	}
+	if p.parent = parentOf(comm, exe, line); p.parent != nil {
 		p.program = p.parent.name
+		return p, true, p.readDetails(proc)
+	}
+	if isHolder {
+		p.database, p.program = d.openDatabaseOf(pid), path.Base(cmp.Or(exe, comm))
+	}
+	if p.database == (openDatabase{}) {
+		return p, false, nil
+	}
+	if rootDir, err := proc.RootDir(); err == nil {
+		p.database = p.database.below(rootDir)
 	}
 	return p, true, p.readDetails(proc)
 }

@@ -2,11 +2,9 @@ package etcddetect
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
@@ -72,6 +70,17 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 		server.Problems = append(server.Problems, err.Error())
 	}
 	server.Config = loaded.config(p.workDir, env != nil && err == nil)
+	if open := p.database; open.dataDir != "" {
+		server.IsLocked = true
+		if !files.IsSameFile(server.Config.DataDir, open.dataDir) {
+			// The arguments and variables are those of another program that contains etcd.
+			server.Config, loaded = evidence.Config{DataDir: open.dataDir}, loadedSettings{}
+			server.Problems = slices.Concat(p.unread, p.problems)
+		}
+		if open.logDir != path.Join(open.dataDir, "member/wal") {
+			server.Config.WALDir = open.logDir
+		}
+	}
 	found := detectedServer{Server: server}
 	found.inspectDataDir(files, find)
 	found.Config.File = s.existingPath(find, loaded.file)
@@ -171,17 +180,9 @@ func (p *etcdProcess) hasFile(name string) bool {
 // programDirOfOpenDatabase returns the data directory of the program whose process has etcd's
 // database open, or "" if no such file is open or the kernel does not show it.
 func (s *hostScan) programDirOfOpenDatabase(pid int, e parentProgram) string {
-	dir := path.Join("proc", strconv.Itoa(pid), "fd")
-	table, err := s.root.Open(dir)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = table.Close() }() // nothing was written
-	names, _ := table.Readdirnames(-1)   // the names before an error count
-	for _, name := range names {
-		file, err := os.Readlink(filepath.Join(string(s.root), dir, name))
+	for file := range s.openFiles(pid) {
 		programDir, ok := strings.CutSuffix(file, "/"+e.etcdDir+"/member/snap/db")
-		if err == nil && ok && filepath.IsAbs(programDir) {
+		if ok && filepath.IsAbs(programDir) {
 			return programDir
 		}
 	}

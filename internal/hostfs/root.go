@@ -181,6 +181,16 @@ func (r Root) Split(agentPath string) (root Root, name string) {
 	return r, r.HostPath(agentPath)
 }
 
+// IsSameFile reports whether two paths below the root are the same file.
+func (r Root) IsSameFile(a, b string) bool {
+	first, err := r.Stat(a)
+	if err != nil {
+		return false
+	}
+	second, err := r.Stat(b)
+	return err == nil && os.SameFile(first, second)
+}
+
 // HostPath returns the host's own path for a path of the agent, for messages.
 func (r Root) HostPath(at string) string {
 	if rest, ok := strings.CutPrefix(at, string(r)+"/"); ok && r != "/" {

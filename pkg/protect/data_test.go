@@ -100,6 +100,22 @@ func TestData(t *testing.T) {
 	require.Empty(t, p.Unverified)
 }
 
+// TestOpenLog has a server of another program that has the log of a member open and does not answer.
+func TestOpenLog(t *testing.T) {
+	f := storing(unanswered(unitServer()), "a")
+	f.IsLocked = true
+	in := Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{*quorumtest.Voters(3).Unbound(0).Cluster}}
+	p := Assess(scanOf(f), in)
+	require.Equal(t, MemberPresent, p.Membership)
+	require.Equal(t, refs("a"), p.Announce)
+	require.Empty(t, p.Unverified)
+
+	f.IsLocked = false
+	p = Assess(scanOf(f), in)
+	require.Empty(t, p.Announce, "without the lock, the data may be a copy")
+	require.Equal(t, []string{etcdUnit}, p.Unverified)
+}
+
 // TestCopyBesideServer has a copy of the data of the server that runs here.
 func TestCopyBesideServer(t *testing.T) {
 	scan := scanOf(unitServer())

@@ -15,7 +15,7 @@ import (
 //
 // A server that does not answer and whose log names a member that has left is announced as well:
 // the agent may have restarted since it found the removal (H19). So is one whose log names a member
-// that is bound to this Node. No other member is announced by a log alone, because the data may be
+// that is bound to this Node, and one that has the log open: it runs as the member. No other member is announced by a log alone, because the data may be
 // a copy of that of another host.
 func membersToAnnounce(
 	scan evidence.Scan, held []evidence.FoundServer, unknown []string, in Inputs,
@@ -28,7 +28,7 @@ func membersToAnnounce(
 			continue
 		}
 		isSilent = true
-		if f.Stored != nil && (canDropAnnouncement(clusterOf(*f.Stored, in), f.Stored.Member, false) ||
+		if f.Stored != nil && (f.IsLocked || canDropAnnouncement(clusterOf(*f.Stored, in), f.Stored.Member, false) ||
 			slices.Contains(boundMembers(in), *f.Stored)) {
 			refs = append(refs, *f.Stored)
 		}

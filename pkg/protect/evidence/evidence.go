@@ -50,6 +50,9 @@ type Server struct {
 	// Stored is the member whose data the directory contains, as its write-ahead log names it. It is
 	// nil if the log was not read.
 	Stored *MemberRef `json:"stored,omitempty"`
+	// IsLocked means that the process of the server has the database in the data directory open, and
+	// so the log.
+	IsLocked bool `json:"locked,omitempty"`
 	// Credentials are client certificates that the server may accept, the most likely one first.
 	Credentials []Credential `json:"credentials,omitempty"`
 	// Problems describe in words what could not be read of the server.
