@@ -129,7 +129,7 @@ func allowedImports() map[string][]string {
 // reads files, uses the network, waits, logs or needs a context.
 func pureImports() []string {
 	return []string{
-		"cmp", "encoding/json", "errors", "fmt", "maps", "math", "net", "net/netip", "net/url", "regexp",
+		"cmp", "encoding/json", "errors", "fmt", "hash/fnv", "maps", "math", "net", "net/netip", "net/url", "regexp",
 		"slices", "sort", "strconv", "strings", "time", "unicode", "unicode/utf8",
 		"k8s.io/api/core/v1", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/types",
 		"k8s.io/apimachinery/pkg/util/resourceversion",

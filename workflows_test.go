@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestSecretsOfWorkflows checks that a step with a secret in its environment builds nothing, and that
-// no whole job or workflow has one: a build runs programs of others.
+// TestSecretsOfWorkflows checks that a step with a secret in its environment builds nothing, and
+// that no whole job or workflow has one: a build runs programs of others.
 func TestSecretsOfWorkflows(t *testing.T) {
 	files, err := filepath.Glob(".github/workflows/*")
 	require.NoError(t, err)

@@ -21,11 +21,11 @@ type openDatabase struct {
 	dataDir, logDir string
 }
 
-// lockHolders returns the processes that hold a lock of flock(2) for writing, in whatever namespaces
-// they are. etcd holds one on its database while it runs (bbolt, db.go, Open). Each line has a
-// number, the kind, its effect, the mode and the process (proc(5)). One with an arrow waits for the
-// lock before it. The kernel shows no locks of some file systems, so a process whose name is etcd's
-// counts without one.
+// lockHolders returns the processes that hold a lock of flock(2) for writing, in whatever
+// namespaces they are. etcd holds one on its database while it runs (bbolt, db.go, Open). Each
+// line has a number, the kind, its effect, the mode and the process (proc(5)). One with an arrow
+// waits for the lock before it. The kernel shows no locks of some file systems, so a process
+// whose name is etcd's counts without one.
 func (d *Detector) lockHolders() map[int]bool {
 	file, err := d.root.Open("proc/locks")
 	if err != nil {
@@ -45,9 +45,9 @@ func (d *Detector) lockHolders() map[int]bool {
 	return holders
 }
 
-// openDatabaseOf returns the database that a process has open. It is empty if the process is no etcd
-// server: other programs have databases of the same kind, and tools for etcd open its database, but
-// only a server also has its log open.
+// openDatabaseOf returns the database that a process has open. It is empty if the process is no
+// etcd server: other programs have databases of the same kind, and tools for etcd open its
+// database, but only a server also has its log open.
 func (d *Detector) openDatabaseOf(pid int) openDatabase {
 	var open openDatabase
 	for file := range d.openFiles(pid) {

@@ -28,9 +28,9 @@ const talosGroup = "podruntime"
 // Otherwise the innermost name decides. A node of a test cluster is itself a container, or a pod,
 // with units and pods of its own inside. What is around the agent's own environment does not count.
 //
-// own is the agent's own cgroup in the same hierarchy, or "" if it is not known. If the agent has a
-// cgroup namespace of its own, own is "/", and no path names what is around the agent. If own is not
-// known, any of the pods may be around the agent, and the innermost name decides.
+// own is the agent's own cgroup in the same hierarchy, or "" if it is not known. If the agent
+// has a cgroup namespace of its own, own is "/", and no path names what is around the agent. If
+// own is not known, any of the pods may be around the agent, and the innermost name decides.
 func (o *cgroupOwner) add(cgroup, own string) {
 	var owner cgroupOwner
 	names := namesInside(strings.Split(cgroup, "/"), strings.Split(own, "/"))

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/hosttest"
 )
 
-// TestCgroupOwnerPaths has the paths that container engines, kubelets and systemd make. In each, UID
-// stands for the UID of a pod of the API server, STATIC for that of a static pod, AGENT for that of
-// the agent's pod, and ID and OTHER for containers.
+// TestCgroupOwnerPaths has the paths that container engines, kubelets and systemd make. In each,
+// UID stands for the UID of a pod of the API server, STATIC for that of a static pod, AGENT for
+// that of the agent's pod, and ID and OTHER for containers.
 func TestCgroupOwnerPaths(t *testing.T) {
 	unit := cgroupOwner{units: []string{"etcd.service"}}
 	container, pod := cgroupOwner{container: true}, cgroupOwner{pod: true, container: true}

@@ -37,7 +37,8 @@ func answerLimits() []grpc.DialOption {
 			grpc.ForceCodecV2(limitedCodec{encoding.GetCodecV2(proto.Name)}),
 		),
 		grpc.WithMaxHeaderListSize(maxHeaderSize),
-		grpc.WithStaticStreamWindowSize(windowSize), // and the default for the connection, which is the same
+		// The window of the connection is the same by default.
+		grpc.WithStaticStreamWindowSize(windowSize),
 		grpc.WithReadBufferSize(bufferSize), grpc.WithWriteBufferSize(bufferSize), grpc.WithSharedWriteBuffer(true),
 	}
 }

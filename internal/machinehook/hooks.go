@@ -40,9 +40,9 @@ const (
 	// readTimeout limits what one step reads from the API server. It is far more than a list of all
 	// Machines takes.
 	readTimeout = 30 * time.Second
-	// reviewValidity is the longest time until the hook is removed from the start of a review, and from
-	// the start of the read of the Nodes that it rests on. A review takes up to eight seconds. Later,
-	// another leader may have refused, or the machine may have another Node.
+	// reviewValidity is the longest time until the hook is removed from the start of a review,
+	// and from the start of the read of the Nodes that it rests on. A review takes up to eight
+	// seconds. Later, another leader may have refused, or the machine may have another Node.
 	reviewValidity = 15 * time.Second
 )
 

@@ -21,15 +21,15 @@ import (
 
 const scraperAddress, floodAddress = "10.1.0.7:40000", "10.1.0.8:40000"
 
-// A fakeReviewer is an API server that admits some tokens.
-type fakeReviewer struct {
+// A fakeTokenReviewer is an API server that admits some tokens.
+type fakeTokenReviewer struct {
 	admitted string
 	isDown   bool
 	reviews  int
 }
 
 // RoundTrip implements http.RoundTripper.
-func (f *fakeReviewer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (f *fakeTokenReviewer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f.isDown {
 		return nil, io.ErrUnexpectedEOF
 	}
@@ -82,24 +82,24 @@ func TestFlood(t *testing.T) {
 		floodFrom string
 		// token is the scraper's, and change what happens after five minutes.
 		token  string
-		change func(*fakeReviewer)
+		change func(*fakeTokenReviewer)
 		want   []int // the scrapes from the first that follows
 	}{
-		"nothing":           {floodAddress, "a", func(*fakeReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
-		"same address":      {scraperAddress, "a", func(*fakeReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
-		"token is replaced": {floodAddress, "b", func(f *fakeReviewer) { f.admitted = "b" }, []int{ok, ok, ok, ok, ok, ok}},
+		"nothing":           {floodAddress, "a", func(*fakeTokenReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
+		"same address":      {scraperAddress, "a", func(*fakeTokenReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
+		"token is replaced": {floodAddress, "b", func(f *fakeTokenReviewer) { f.admitted = "b" }, []int{ok, ok, ok, ok, ok, ok}},
 		"token is revoked": {
-			floodAddress, "a", func(f *fakeReviewer) { f.admitted = "" },
+			floodAddress, "a", func(f *fakeTokenReviewer) { f.admitted = "" },
 			[]int{ok, ok, ok, unauthorized, unauthorized, unauthorized},
 		},
 		"API server is down": {
-			floodAddress, "a", func(f *fakeReviewer) { f.isDown = true },
+			floodAddress, "a", func(f *fakeTokenReviewer) { f.isDown = true },
 			[]int{ok, ok, ok, unavailable, unavailable, unavailable},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := &fakeReviewer{admitted: "a"}
+				api := &fakeTokenReviewer{admitted: "a"}
 				authorizer, err := NewAuthorizer(&rest.Config{Host: "http://api", Transport: api}, slog.New(slog.DiscardHandler))
 				require.NoError(t, err)
 				handler := authorizer.Require(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

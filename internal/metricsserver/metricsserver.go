@@ -49,9 +49,9 @@ const (
 // An Authorizer admits the clients that may get Path: RBAC must allow them the verb get on that
 // non-resource URL. Every other request is refused, even if the API server does not answer.
 //
-// Three budgets limit its requests to the API server, so that any number of unknown tokens affects no
-// client that was admitted before: one for tokens that were admitted, one for other tokens from the
-// same addresses, and one for the rest.
+// Three budgets limit its requests to the API server, so that any number of unknown tokens
+// affects no client that was admitted before: one for tokens that were admitted, one for other
+// tokens from the same addresses, and one for the rest.
 type Authorizer struct {
 	api rest.Interface
 	// admitted contains the time until which each token that was admitted is valid. It is kept for

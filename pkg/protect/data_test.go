@@ -100,7 +100,8 @@ func TestData(t *testing.T) {
 	require.Empty(t, p.Unverified)
 }
 
-// TestOpenLog has a server of another program that has the log of a member open and does not answer.
+// TestOpenLog has a server of another program that has the log of a member open and does not
+// answer.
 func TestOpenLog(t *testing.T) {
 	f := storing(unanswered(unitServer()), "a")
 	f.IsLocked = true

@@ -14,9 +14,10 @@ import (
 // answer now is still a member.
 //
 // A server that does not answer and whose log names a member that has left is announced as well:
-// the agent may have restarted since it found the removal (H19). So is one whose log names a member
-// that is bound to this Node, and one that has the log open: it runs as the member. No other member is announced by a log alone, because the data may be
-// a copy of that of another host.
+// the agent may have restarted since it found the removal (H19). So is one whose log names a
+// member that is bound to this Node, and one that has the log open: it runs as the member. No
+// other member is announced by a log alone, because the data may be a copy of that of another
+// host.
 func membersToAnnounce(
 	scan evidence.Scan, held []evidence.FoundServer, unknown []string, in Inputs,
 ) []evidence.MemberRef {

@@ -22,10 +22,10 @@ const (
 	benchFinalizer = "bench.holdfast.dev/waits"
 )
 
-// measureWaitingMachines measures one replica of the webhook while Machines and NodeClaims are being
-// deleted. Each node of an etcd cluster but the last one has a Machine, which waits for its hook: a
-// review allows the end of some, and refuses that of the others again and again. The nodes of the
-// last cluster have NodeClaims, some of which keep grants.
+// measureWaitingMachines measures one replica of the webhook while Machines and NodeClaims are
+// being deleted. Each node of an etcd cluster but the last one has a Machine, which waits for
+// its hook: a review allows the end of some, and refuses that of the others again and again. The
+// nodes of the last cluster have NodeClaims, some of which keep grants.
 func (s *scaledCluster) measureWaitingMachines(ctx context.Context, t *resultTable) error {
 	client, err := dynamic.NewForConfig(s.API.Admin())
 	if err != nil {
@@ -62,8 +62,8 @@ type waitingMachines struct {
 	machines, claims dynamic.ResourceInterface
 }
 
-// deleteAll creates the objects and deletes them: the NodeClaims while the webhook reviews that, and
-// the Machines while none answers, so that all of them get to their hook.
+// deleteAll creates the objects and deletes them: the NodeClaims while the webhook reviews that,
+// and the Machines while none answers, so that all of them get to their hook.
 func (w waitingMachines) deleteAll(ctx context.Context, machines int) error {
 	for i := range machines {
 		node := nodeName(i + 1)
