@@ -14,7 +14,7 @@ import (
 // taint of the effect NoExecute does not delete it, and Karpenter drains it.
 func TestTolerations(t *testing.T) {
 	agent := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{}}}}
-	pod := newPod(guard.Decision{Owner: &v1alpha1.EtcdCluster{}, On: &corev1.Node{}}, agent)
+	pod := NewPod(guard.Decision{Owner: &v1alpha1.EtcdCluster{}, On: &corev1.Node{}}, agent)
 	for _, test := range []struct {
 		key        string
 		effect     corev1.TaintEffect
