@@ -47,7 +47,7 @@ internal/agent: pkg/printable api/v1alpha1 pkg/autoscaler pkg/departure pkg/open
   pkg/protect/observation pkg/protect/quorum pkg/readiness pkg/spc internal/apiaccess internal/loop internal/nodepatch
 internal/apiaccess:
 internal/cli:
-internal/clusterstore: api/v1alpha1 pkg/departure pkg/protect/observation pkg/protect/quorum pkg/readiness
+internal/clusterstore: api/v1alpha1 pkg/departure pkg/printable pkg/protect/observation pkg/protect/quorum pkg/readiness
   internal/apiaccess internal/loop
 internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum internal/clusterstore internal/testenv/apiserver internal/testenv/process

@@ -41,7 +41,6 @@ func TestInstalled(t *testing.T) {
 	t.Run("flow control", func(t *testing.T) { testFlowControl(t, server) })
 	t.Run("metrics component", func(t *testing.T) { testMetricsComponent(t, server) })
 	t.Run("born held", func(t *testing.T) { testBornHeld(t, server) })
-	t.Run("worst observations", func(t *testing.T) { testWorstObservations(t, server) })
 	testPolicies(t, server)
 }
 
@@ -50,7 +49,6 @@ func testPolicies(t *testing.T, server *apiserver.Server) {
 	t.Run("agent on nodes", func(t *testing.T) { testAgentNodes(t, server) })
 	t.Run("webhook on nodes", func(t *testing.T) { testWebhookNodes(t, server) })
 	t.Run("agent on observations", func(t *testing.T) { testAgentObservations(t, server) })
-	t.Run("worst observations", func(t *testing.T) { testWorstObservations(t, server) })
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
 	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
 	t.Run("guard pods", func(t *testing.T) { testGuardPods(t, server) })

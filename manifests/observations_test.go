@@ -5,12 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -18,111 +21,151 @@ import (
 )
 
 const (
-	clusterPath = "/apis/holdfast.dev/v1alpha1/etcdclusters"
-	// clusterHead is the beginning of every body.
-	clusterHead = `{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"name":"cdf818194e3a8c32"}`
+	clusterPath     = "/apis/holdfast.dev/v1alpha1/etcdclusters"
+	observationPath = "/apis/holdfast.dev/v1alpha1/etcdobservations"
+	testCluster     = "cdf818194e3a8c32"
 )
 
-// entry returns an observation of a node's agent.
-func entry(node, uid string) string {
-	return `{"node":"` + node + `","nodeUID":"` + uid + `","time":"2026-01-02T03:04:05Z","linearizable":true,` +
-		`"members":[{"id":"1","healthy":true}]}`
-}
-
-// observations returns the end of a body: a status with these observations.
-func observations(entries ...string) string {
-	return `,"status":{"observations":[` + strings.Join(entries, ",") + `]}}`
-}
-
-// addCluster creates an EtcdCluster without bindings, and removes it at the end of the test.
-func addCluster(t *testing.T, server *apiserver.Server) {
+// addCluster creates an EtcdCluster as the webhook's leader does, and removes it at the end of the
+// test. It returns the UID.
+func addCluster(t *testing.T, server *apiserver.Server) types.UID {
 	t.Helper()
-	admin := server.Client().RESTClient()
-	body := []byte(clusterHead + `,"spec":{"ledger":0}}`)
-	require.NoError(t, admin.Post().AbsPath(clusterPath).Body(body).Do(t.Context()).Error())
+	body := []byte(`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"name":"` + testCluster +
+		`"},"spec":{"ledger":0}}`)
+	leader := serviceAccount(t, server, "holdfast-webhook", "").RESTClient()
+	made, err := leader.Post().AbsPath(clusterPath).Body(body).Do(t.Context()).Raw()
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		clear := []byte(`{"spec":{"grants":null}}`)
-		require.NoError(t, admin.Patch(types.MergePatchType).AbsPath(clusterPath, "cdf818194e3a8c32").
-			Body(clear).Do(ctx).Error())
-		require.NoError(t, admin.Delete().AbsPath(clusterPath, "cdf818194e3a8c32").Do(ctx).Error())
+		request := server.Client().RESTClient().Delete().AbsPath(clusterPath, testCluster)
+		require.NoError(t, request.Do(context.WithoutCancel(t.Context())).Error())
 	})
+	return decode(t, made).GetUID()
+}
+
+// addObservation creates the EtcdObservation of a node as the webhook's leader does, and removes it
+// at the end of the test.
+func addObservation(t *testing.T, server *apiserver.Server, cluster types.UID, node string) *unstructured.Unstructured {
+	t.Helper()
+	leader := serviceAccount(t, server, "holdfast-webhook", "").RESTClient()
+	object := &unstructured.Unstructured{Object: map[string]any{"cluster": testCluster, "node": node}}
+	object.SetAPIVersion("holdfast.dev/v1alpha1")
+	object.SetKind("EtcdObservation")
+	object.SetName(testCluster + "." + node)
+	object.SetOwnerReferences([]metav1.OwnerReference{{
+		APIVersion: "holdfast.dev/v1alpha1", Kind: "EtcdCluster", Name: testCluster, UID: cluster,
+	}})
+	made, err := leader.Post().AbsPath(observationPath).Body(encode(t, object)).Do(t.Context()).Raw()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		request := leader.Delete().AbsPath(observationPath, object.GetName())
+		require.NoError(t, request.Do(context.WithoutCancel(t.Context())).Error())
+	})
+	return decode(t, made)
+}
+
+func encode(t *testing.T, object *unstructured.Unstructured) []byte {
+	t.Helper()
+	body, err := json.Marshal(object)
+	require.NoError(t, err)
+	return body
+}
+
+func decode(t *testing.T, body []byte) *unstructured.Unstructured {
+	t.Helper()
+	object := &unstructured.Unstructured{}
+	require.NoError(t, json.Unmarshal(body, object))
+	return object
+}
+
+// put updates an EtcdObservation without effect.
+func put(ctx context.Context, client *kubernetes.Clientset, object *unstructured.Unstructured) error {
+	body, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	request := client.RESTClient().Put().AbsPath(observationPath, object.GetName()).Param("dryRun", "All").Body(body)
+	return request.Do(ctx).Error()
+}
+
+// report returns the object with a report of its agent.
+func report(object *unstructured.Unstructured, uid string) *unstructured.Unstructured {
+	object = object.DeepCopy()
+	maps.Copy(object.Object, map[string]any{
+		"nodeUID": uid, "time": "2026-01-02T03:04:05Z", "linearizable": true,
+		"members": []any{map[string]any{"id": "1", "healthy": true}},
+	})
+	return object
 }
 
 func testAgentObservations(t *testing.T, server *apiserver.Server) {
 	addNodes(t, server, "own", "other")
-	addCluster(t, server)
+	cluster := addCluster(t, server)
 	own := serviceAccount(t, server, "holdfast-agent", "own")
-	other := serviceAccount(t, server, "holdfast-agent", "other")
-	ownEntry := entry("own", nodeUID(t, server, "own"))
-	otherEntry := entry("other", nodeUID(t, server, "other"))
-	require.NoError(t, apply(t.Context(), other, "holdfast/other", "status", observations(otherEntry), false))
-	voters := `,"status":{"voters":3}}`
-	require.NoError(t, apply(t.Context(), server.Client(), "holdfast-webhook", "status", voters, false))
+	mine := report(addObservation(t, server, cluster, "own"), nodeUID(t, server, "own"))
+	others := report(addObservation(t, server, cluster, "other"), nodeUID(t, server, "other"))
 
-	t.Run("entries", func(t *testing.T) {
-		testEntries(t, own, serviceAccount(t, server, "holdfast-agent", ""), ownEntry, otherEntry)
-	})
-	t.Run("node UID", func(t *testing.T) { testNodeUID(t, server, own) })
-	t.Run("field managers", func(t *testing.T) { testFieldManagers(t, own, ownEntry) })
-	t.Run("own entry removed", func(t *testing.T) {
-		require.NoError(t, apply(t.Context(), own, "holdfast/own", "status", observations(ownEntry), false))
-		require.NoError(t, apply(t.Context(), own, "holdfast/own", "status", `}`, false))
-		text := storedCluster(t, server)
-		require.Contains(t, text, nodeUID(t, server, "other"))
-		require.NotContains(t, text, nodeUID(t, server, "own"))
-		require.NotContains(t, text, "holdfast/own", "the field manager owns nothing any more")
-	})
-	t.Run("limits", func(t *testing.T) { testLimits(t, own, nodeUID(t, server, "own")) })
-	t.Run("spec", func(t *testing.T) {
-		ledger := `,"spec":{"ledger":7}}`
-		require.True(t, apierrors.IsForbidden(apply(t.Context(), own, "holdfast/own", "", ledger, true)), "RBAC")
-		err := apply(t.Context(), unrestrictedAgent(t, server), "holdfast/own", "", ledger, true)
-		requireVerdict(t, "an agent may change only the status of an EtcdCluster", err)
+	t.Run("objects", func(t *testing.T) { testObjects(t, server, mine, others) })
+	t.Run("metadata", func(t *testing.T) { testObservationMetadata(t, own, mine) })
+	t.Run("node UID", func(t *testing.T) { testNodeUID(t, server, own, mine) })
+	t.Run("limits", func(t *testing.T) { testLimits(t, own, mine) })
+	t.Run("columns", func(t *testing.T) {
+		require.NoError(t, own.RESTClient().Put().AbsPath(observationPath, mine.GetName()).Body(encode(t, mine)).
+			Do(t.Context()).Error())
+		out, err := server.Kubectl(t.Context(), "get", "etcdobservations")
+		require.NoError(t, err)
+		require.Regexp(t, `NAME +CLUSTER +NODE +MEMBER +CONFIRMED +HEALTHY +OBSERVED +PROBLEM`, out)
+		require.Regexp(t, testCluster+`\.own +`+testCluster+` +own .*true`, out)
 	})
 }
 
-// storedCluster returns the EtcdCluster as the API server encodes it.
-func storedCluster(t *testing.T, server *apiserver.Server) string {
-	t.Helper()
-	request := server.Client().RESTClient().Get().AbsPath(clusterPath, "cdf818194e3a8c32")
-	text, err := request.Do(t.Context()).Raw()
-	require.NoError(t, err)
-	return string(text)
+// testObjects checks that an agent updates its own objects and does nothing else with any of them.
+func testObjects(t *testing.T, server *apiserver.Server, mine, others *unstructured.Unstructured) {
+	const notMine = "may change only the observations of that node"
+	own, all := serviceAccount(t, server, "holdfast-agent", "own"), unrestrictedAgent(t, server)
+	require.NoError(t, put(t.Context(), own, mine))
+	requireVerdict(t, notMine, put(t.Context(), own, others))
+	err := put(t.Context(), serviceAccount(t, server, "holdfast-agent", ""), mine)
+	requireVerdict(t, "must name the node on which it runs", err)
+	for field, value := range map[string]string{"cluster": "c1", "node": "other"} {
+		changed := mine.DeepCopy()
+		changed.Object[field] = value
+		require.ErrorContains(t, put(t.Context(), own, changed), "the name must be <cluster>.<node>")
+	}
+	made := mine.DeepCopy()
+	made.SetName("c1.own")
+	made.SetResourceVersion("")
+	made.SetUID("")
+	made.Object["cluster"] = "c1"
+	for what, send := range map[string]func(*kubernetes.Clientset) error{
+		"create": func(client *kubernetes.Clientset) error {
+			request := client.RESTClient().Post().AbsPath(observationPath).Param("dryRun", "All")
+			return request.Body(encode(t, made)).Do(t.Context()).Error()
+		},
+		"delete": func(client *kubernetes.Clientset) error {
+			request := client.RESTClient().Delete().AbsPath(observationPath, mine.GetName()).Param("dryRun", "All")
+			return request.Do(t.Context()).Error()
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			require.True(t, apierrors.IsForbidden(send(own)), "RBAC")
+			requireVerdict(t, "an agent may only update an EtcdObservation", send(all))
+		})
+	}
 }
 
-func testEntries(t *testing.T, own, unbound *kubernetes.Clientset, ownEntry, otherEntry string) {
-	const (
-		notMine = "may change only the observation of that node"
-		summary = "an agent may change only the observations"
-		noNode  = "must name the node on which it runs"
-		owns    = "may own only the observation of its node"
-		ready   = `{"type":"X","status":"True","reason":"Y","message":"","lastTransitionTime":"2026-01-02T03:04:05Z"}`
-		manager = "holdfast/other"
-	)
-	foreign, unknown := entry("other", "u9"), entry("third", "u3")
-	for name, test := range map[string]struct {
-		as                  *kubernetes.Clientset
-		manager, body, want string
-	}{
-		"own entry":                 {body: observations(ownEntry)},
-		"entry of another node":     {body: observations(foreign), want: notMine},
-		"own and another entry":     {body: observations(ownEntry, foreign), want: notMine},
-		"entry of unknown node":     {body: observations(unknown), want: notMine},
-		"repeats another entry":     {body: observations(ownEntry, otherEntry), want: owns},
-		"only another entry":        {body: observations(otherEntry), want: owns},
-		"manager of another agent":  {manager: manager, body: observations(ownEntry), want: notMine},
-		"manager of both":           {manager: manager, body: observations(ownEntry, otherEntry), want: owns},
-		"nothing for other manager": {manager: manager, body: `,"status":{}}`, want: notMine},
-		"manager of nothing":        {body: `,"status":{}}`, want: owns},
-		"summary":                   {body: `,"status":{"voters":5}}`, want: summary},
-		"condition":                 {body: `,"status":{"conditions":[` + ready + `]}}`, want: summary},
-		"summary removed":           {manager: "holdfast-webhook", body: `,"status":{}}`, want: summary},
-		"unbound token":             {as: unbound, body: observations(ownEntry), want: noNode},
+// testObservationMetadata checks that an agent cannot keep its object from being deleted, hide it,
+// or fill it with other texts than its report.
+func testObservationMetadata(t *testing.T, own *kubernetes.Clientset, mine *unstructured.Unstructured) {
+	for name, change := range map[string]func(*unstructured.Unstructured){
+		"label":      func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) },
+		"annotation": func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{"a": "b"}) },
+		"finalizer":  func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"a.example/b"}) },
+		"no owner":   func(o *unstructured.Unstructured) { o.SetOwnerReferences(nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, manager := cmp.Or(test.as, own), cmp.Or(test.manager, "holdfast/own")
-			requireVerdict(t, test.want, apply(t.Context(), client, manager, "status", test.body, true))
+			changed := mine.DeepCopy()
+			change(changed)
+			requireVerdict(t, "an agent may not change the metadata", put(t.Context(), own, changed))
 		})
 	}
 }
@@ -130,7 +173,7 @@ func testEntries(t *testing.T, own, unbound *kubernetes.Clientset, ownEntry, oth
 // testNodeUID checks that an agent can publish only under the UID of its Node, which its token
 // names. A token that was issued before its Node existed names no UID; then the verdict compares
 // the UID with that of the live Node (quorum.TestF28AnswerOfOtherNode).
-func testNodeUID(t *testing.T, server *apiserver.Server, own *kubernetes.Clientset) {
+func testNodeUID(t *testing.T, server *apiserver.Server, own *kubernetes.Clientset, mine *unstructured.Unstructured) {
 	const forged = "nodeUID must be the UID of node own"
 	uid, other := nodeUID(t, server, "own"), nodeUID(t, server, "other")
 	pod, withoutUID := podToken(t, server, "own"), unrestrictedAgent(t, server)
@@ -147,28 +190,13 @@ func testNodeUID(t *testing.T, server *apiserver.Server, own *kubernetes.Clients
 		"token without UID, earlier Node": {withoutUID, "11111111-1111-1111-1111-111111111111", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := apply(t.Context(), test.as, "holdfast/own", "status", observations(entry("own", test.uid)), true)
-			requireVerdict(t, test.want, err)
+			requireVerdict(t, test.want, put(t.Context(), test.as, report(mine, test.uid)))
 		})
 	}
 }
 
-// testFieldManagers checks that one agent cannot fill the object with field managers.
-func testFieldManagers(t *testing.T, own *kubernetes.Clientset, ownEntry string) {
-	publish := func(manager, body string) error { return apply(t.Context(), own, manager, "status", body, false) }
-	for _, manager := range []string{"holdfast/own", "second", "holdfast/own"} {
-		require.NoError(t, publish(manager, observations(ownEntry)))
-	}
-	requireVerdict(t, "at most two field managers", publish("third", observations(ownEntry)))
-	requireVerdict(t, "may own only the observation of its node", publish("third", `,"status":{}}`))
-	require.NoError(t, publish("second", `}`))
-	require.NoError(t, publish("third", observations(ownEntry)))
-	require.NoError(t, publish("third", `}`))
-	require.NoError(t, publish("holdfast/own", `}`))
-}
-
-// testLimits publishes the largest entry that agents write, and entries that exceed one limit.
-func testLimits(t *testing.T, own *kubernetes.Clientset, uid string) {
+// testLimits publishes the largest observation that agents write, and some that exceed one limit.
+func testLimits(t *testing.T, own *kubernetes.Clientset, object *unstructured.Unstructured) {
 	const tooLong = "at most 8000 characters together"
 	url := "https://" + strings.Repeat("u", 292)
 	for name, test := range map[string]struct {
@@ -212,13 +240,13 @@ func testLimits(t *testing.T, own *kubernetes.Clientset, uid string) {
 					"alarms": []string{cmp.Or(test.alarm, strings.Repeat("A", 32))},
 				})
 			}
-			entry, err := json.Marshal(map[string]any{
-				"node": "own", "nodeUID": cmp.Or(test.uid, uid), "time": "2026-01-02T03:04:05Z",
+			object := object.DeepCopy()
+			maps.Copy(object.Object, map[string]any{
+				"nodeUID": cmp.Or(test.uid, object.Object["nodeUID"].(string)), "time": "2026-01-02T03:04:05Z",
 				"problem": cmp.Or(test.problem, strings.Repeat("p", 1024)), "members": members,
 				"localMember": cmp.Or(test.own, "1"), "nonce": cmp.Or(test.nonce, "n"),
 			})
-			require.NoError(t, err)
-			err = apply(t.Context(), own, "holdfast/own", "status", observations(string(entry)), true)
+			err := put(t.Context(), own, object)
 			if test.want == "" {
 				require.NoError(t, err)
 			} else {
@@ -226,17 +254,4 @@ func testLimits(t *testing.T, own *kubernetes.Clientset, uid string) {
 			}
 		})
 	}
-}
-
-// apply applies a body to the EtcdCluster as a field manager, with force, as agents do.
-func apply(
-	ctx context.Context, client *kubernetes.Clientset, manager, subresource, body string, dry bool,
-) error {
-	request := client.RESTClient().Patch(types.ApplyYAMLPatchType).
-		AbsPath(clusterPath, "cdf818194e3a8c32", subresource).
-		Param("fieldManager", manager).Param("force", "true").Body([]byte(clusterHead + body))
-	if dry {
-		request = request.Param("dryRun", "All")
-	}
-	return request.Do(ctx).Error()
 }

@@ -206,12 +206,16 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 			may: []string{
 				"get nodes", "list nodes", "watch nodes", "patch nodes", "patch nodes/status",
 				"get etcdclusters.holdfast.dev", "list etcdclusters.holdfast.dev", "watch etcdclusters.holdfast.dev",
-				"patch etcdclusters.holdfast.dev/status", "create events default/", "patch events default/",
+				"get etcdobservations.holdfast.dev", "list etcdobservations.holdfast.dev",
+				"watch etcdobservations.holdfast.dev", "update etcdobservations.holdfast.dev",
+				"create events default/", "patch events default/",
 				"list configmaps holdfast-system/", "watch configmaps holdfast-system/",
 			},
 			mayNot: []string{
 				"delete nodes", "create nodes", "update nodes", "update nodes/status", "patch etcdclusters.holdfast.dev",
 				"create etcdclusters.holdfast.dev", "delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
+				"patch etcdclusters.holdfast.dev/status", "create etcdobservations.holdfast.dev",
+				"delete etcdobservations.holdfast.dev", "patch etcdobservations.holdfast.dev",
 				"get secrets holdfast-system/holdfast-webhook-tls", "list pods", "get configmaps kube-system/x",
 				"create configmaps holdfast-system/", "create events kube-system/",
 				"create leases.coordination.k8s.io holdfast-system/",
@@ -223,6 +227,9 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"get etcdclusters.holdfast.dev", "list etcdclusters.holdfast.dev", "watch etcdclusters.holdfast.dev",
 				"create etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev/status",
 				"delete etcdclusters.holdfast.dev",
+				"get etcdobservations.holdfast.dev", "list etcdobservations.holdfast.dev",
+				"watch etcdobservations.holdfast.dev", "create etcdobservations.holdfast.dev",
+				"delete etcdobservations.holdfast.dev",
 				"create events default/", "create secrets holdfast-system/", "get secrets holdfast-system/holdfast-webhook-tls",
 				"watch secrets holdfast-system/holdfast-webhook-tls", "update secrets holdfast-system/holdfast-webhook-tls",
 				"create leases.coordination.k8s.io holdfast-system/",
@@ -240,6 +247,7 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 			mayNot: []string{
 				"delete nodes", "create nodes", "update nodes", "update nodes/status",
 				"breakglass etcdclusters.holdfast.dev",
+				"update etcdobservations.holdfast.dev", "patch etcdobservations.holdfast.dev",
 				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
 				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-nodes",
@@ -283,23 +291,26 @@ func allowed(t *testing.T, server *apiserver.Server, account, row string) bool {
 }
 
 // testFlowControl reads the queue of a request from the header of its response. The agents'
-// requests for Nodes and Events have a queue of their own. Requests that a deletion waits for,
-// of agents or of the webhook, are not in that queue.
+// requests for Nodes and Events have a queue of their own, and those for EtcdClusters and
+// EtcdObservations another one. The requests of the webhook are in neither.
 func testFlowControl(t *testing.T, server *apiserver.Server) {
 	levels := server.Client().FlowcontrolV1().PriorityLevelConfigurations()
-	level, err := levels.Get(t.Context(), "holdfast-agents", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, level.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit, int32(3*15000))
-	for _, row := range []struct {
-		account, verb, path string
-		own                 bool
-	}{
-		{"holdfast-agent", http.MethodGet, "/api/v1/nodes", true},
-		{"holdfast-agent", http.MethodPatch, "/api/v1/nodes/none", true},
-		{"holdfast-agent", http.MethodPatch, "/api/v1/nodes/none/status", true},
-		{"holdfast-agent", http.MethodPost, "/api/v1/namespaces/default/events", true},
-		{"holdfast-agent", http.MethodPatch, "/apis/holdfast.dev/v1alpha1/etcdclusters/none/status", false},
-		{"holdfast-webhook", http.MethodGet, "/api/v1/nodes", false},
+	names, queueLengths := map[string]string{}, map[string]int32{"holdfast-agents": 3 * 15000}
+	for _, name := range []string{"holdfast-agents", "holdfast-observations"} {
+		level, err := levels.Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		names[string(level.UID)] = name
+		require.GreaterOrEqual(t, level.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit, queueLengths[name])
+	}
+	for _, row := range []struct{ account, verb, path, level string }{
+		{"holdfast-agent", http.MethodGet, "/api/v1/nodes", "holdfast-agents"},
+		{"holdfast-agent", http.MethodPatch, "/api/v1/nodes/none", "holdfast-agents"},
+		{"holdfast-agent", http.MethodPatch, "/api/v1/nodes/none/status", "holdfast-agents"},
+		{"holdfast-agent", http.MethodPost, "/api/v1/namespaces/default/events", "holdfast-agents"},
+		{"holdfast-agent", http.MethodPut, observationPath + "/none", "holdfast-observations"},
+		{"holdfast-agent", http.MethodGet, clusterPath, "holdfast-observations"},
+		{"holdfast-webhook", http.MethodGet, "/api/v1/nodes", ""},
+		{"holdfast-webhook", http.MethodGet, observationPath + "/none", ""},
 	} {
 		config, err := server.ServiceAccountConfig(t.Context(), "holdfast-system", row.account, "")
 		require.NoError(t, err)
@@ -312,7 +323,7 @@ func testFlowControl(t *testing.T, server *apiserver.Server) {
 			require.NoError(t, err)
 			require.NoError(t, response.Body.Close())
 			queue := response.Header.Get("X-Kubernetes-Pf-Prioritylevel-Uid")
-			return queue != "" && (queue == string(level.UID)) == row.own
+			return queue != "" && names[queue] == row.level
 		}, soon, poll, "%+v", row)
 	}
 }

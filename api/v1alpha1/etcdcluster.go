@@ -1,6 +1,6 @@
-// Package v1alpha1 contains the custom resource EtcdCluster. The agents publish their
-// observations of an etcd cluster in its status, and the webhook records bindings and allowed
-// deletions in its spec.
+// Package v1alpha1 contains the custom resources EtcdCluster and EtcdObservation. The webhook
+// records the bindings and the allowed deletions of an etcd cluster in its EtcdCluster. The agent
+// of each node publishes its observation of that cluster in an EtcdObservation of its own.
 //
 // AddToScheme registers the types with a scheme.
 //
@@ -22,6 +22,8 @@ const (
 	Version = "v1alpha1"
 	// Resource is the plural name of the resource EtcdCluster.
 	Resource = "etcdclusters"
+	// ObservationResource is the plural name of the resource EtcdObservation.
+	ObservationResource = "etcdobservations"
 )
 
 // GroupVersion returns the group and version of this package.
@@ -32,7 +34,7 @@ func GroupVersion() schema.GroupVersion {
 // AddToScheme registers the types of this package, and the options of list and watch, with a
 // scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &EtcdCluster{}, &EtcdClusterList{})
+	s.AddKnownTypes(GroupVersion(), &EtcdCluster{}, &EtcdClusterList{}, &EtcdObservation{}, &EtcdObservationList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }
@@ -49,8 +51,7 @@ type ClusterID string
 type MemberID string
 
 // EtcdCluster describes one etcd cluster that runs on nodes of this Kubernetes cluster. Its name is
-// the cluster ID in hex. The webhook writes the spec, and the agent of each node writes its own
-// entry of status.observations.
+// the cluster ID in hex. Only the webhook writes it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -74,6 +75,11 @@ type EtcdCluster struct {
 	Spec EtcdClusterSpec `json:"spec,omitempty"`
 	// +optional
 	Status EtcdClusterStatus `json:"status,omitempty"`
+
+	// Observations are those of the EtcdObservations that belong to this object. They are not part of
+	// it in the API server. A reader joins them: it reads this object first, and then the
+	// observations (docs/decisions.md, decision 39).
+	Observations []Observation `json:"-"`
 }
 
 // EtcdClusterList is a list of EtcdClusters.
@@ -265,18 +271,8 @@ const (
 	GrantDrain GrantReason = "Drain"
 )
 
-// EtcdClusterStatus contains the observations of the agents and the summary by the webhook's
-// leader.
+// EtcdClusterStatus is the summary by the webhook's leader.
 type EtcdClusterStatus struct {
-	// Observations has one entry for each node whose agent observes a local member. Only that agent
-	// writes the entry.
-	//
-	// +optional
-	// +listType=map
-	// +listMapKey=node
-	// +kubebuilder:validation:MaxItems=100
-	Observations []Observation `json:"observations,omitempty"`
-
 	// Voters is the number of voting members, including those that never started.
 	//
 	// +optional
@@ -298,160 +294,4 @@ type EtcdClusterStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-// Observation is the report of the agent of one node about the cluster.
-type Observation struct {
-	// Node is the observer's Node.
-	// +kubebuilder:validation:MaxLength=253
-	Node string `json:"node"`
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=36
-	NodeUID types.UID `json:"nodeUID"`
-	// Nonce is the nonce of the spec, read before the observation began.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=64
-	Nonce string `json:"nonce,omitempty"`
-	// Time is when the observation ended, by the observer's clock. It informs people; no decision
-	// compares it.
-	Time metav1.Time `json:"time"`
-	// LocalMember is the member that runs on the observer's node.
-	//
-	// +optional
-	LocalMember MemberID `json:"localMember,omitempty"`
-	// NoMember means that a complete scan of the host found no member of the cluster: no server and no
-	// data, or only those of a member that a confirmed list no longer contains. The binding of a
-	// member to this Node then ends as soon as one confirmed list lacks the member.
-	//
-	// +optional
-	NoMember bool `json:"noMember,omitempty"`
-	// Linearizable means that a quorum confirmed the member list at the time of the observation. No
-	// decision uses a list that is not confirmed.
-	//
-	// +optional
-	Linearizable bool `json:"linearizable,omitempty"`
-	// AlarmsUnknown means that the alarms of the cluster were not read. An empty list of alarms proves
-	// nothing then: a member with the alarm CORRUPT still answers reads.
-	//
-	// +optional
-	AlarmsUnknown bool `json:"alarmsUnknown,omitempty"`
-	// Incomplete means that the agent still waits for members to answer. A member that is not healthy
-	// in it may be. The complete observation follows as soon as all have answered or the time of their
-	// probes is up.
-	//
-	// +optional
-	Incomplete bool `json:"incomplete,omitempty"`
-	// Problem is the reason why the agent could not observe the cluster, empty if it could.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:Pattern=`^[ !#-%'-;=?-\[\]-~]*$`
-	Problem string `json:"problem,omitempty"`
-	// Access is how people reach the local member with etcdctl on the observer's host. It completes
-	// the commands in messages; no decision depends on it.
-	//
-	// +optional
-	Access *Access `json:"access,omitempty"`
-	// Leader is the raft leader according to the local member, empty if that member knew none.
-	//
-	// +optional
-	Leader MemberID `json:"leader,omitempty"`
-	// Members is the complete member list of the cluster, or empty. It is atomic, because one agent
-	// writes all of it. With a list by key, the API server would track the owner of every field of
-	// every member in every observation. This would double the size of the object, and with it the
-	// cost of each write while a deletion waits.
-	//
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=20
-	Members []MemberStatus `json:"members,omitempty"`
-}
-
-// A Distribution is a distribution of Kubernetes with its own way to remove an etcd member.
-//
-// +kubebuilder:validation:Enum=k0s;k3s;kubeadm;kubespray;rke2
-type Distribution string
-
-// The distributions.
-const (
-	DistributionK0s       Distribution = "k0s"
-	DistributionK3s       Distribution = "k3s"
-	DistributionKubeadm   Distribution = "kubeadm"
-	DistributionKubespray Distribution = "kubespray"
-	DistributionRKE2      Distribution = "rke2"
-)
-
-// Access is how people reach a member with etcdctl on its host. The patterns exclude everything
-// that a shell interprets, because people paste the commands that contain these values.
-//
-// +structType=atomic
-type Access struct {
-	// Distribution is empty if it is none of the known ones.
-	//
-	// +optional
-	Distribution Distribution `json:"distribution,omitempty"`
-	// Endpoint is the client URL that the agent uses.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^https?://[0-9A-Za-z.:\[\]-]+$`
-	Endpoint string `json:"endpoint,omitempty"`
-	// CACert, Cert and Key are paths on the host.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^(/[0-9A-Za-z._@+-]+)+$`
-	CACert string `json:"cacert,omitempty"`
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^(/[0-9A-Za-z._@+-]+)+$`
-	Cert string `json:"cert,omitempty"`
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^(/[0-9A-Za-z._@+-]+)+$`
-	Key string `json:"key,omitempty"`
-}
-
-// MemberStatus is one member as an observer reports it. Its limits, those of Observation, and the
-// policy holdfast-agent-observations prevent agents from filling the object up to etcd's limit of
-// 1.5 MiB, because then no grant could be written. Texts are printable ASCII without the characters
-// " & < > and \, because JSON stores each of these in two or six bytes. Agents replace such
-// characters, and omit or shorten what exceeds the limits.
-type MemberStatus struct {
-	ID MemberID `json:"id"`
-	// Name is empty if the member was added but never started.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^[ !#-%'-;=?-\[\]-~]*$`
-	Name string `json:"name,omitempty"`
-	// +optional
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=300
-	// +kubebuilder:validation:items:Pattern=`^[!#-%'-;=?-\[\]-~]*$`
-	PeerURLs []string `json:"peerURLs,omitempty"`
-	// +optional
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=300
-	// +kubebuilder:validation:items:Pattern=`^[!#-%'-;=?-\[\]-~]*$`
-	ClientURLs []string `json:"clientURLs,omitempty"`
-	// +optional
-	Learner bool `json:"learner,omitempty"`
-	// Healthy means that this member itself answered a linearizable read: the answer contained its ID
-	// and the cluster's ID. False proves nothing; Reason explains why there is no proof.
-	//
-	// +optional
-	Healthy bool `json:"healthy,omitempty"`
-	// +optional
-	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:Pattern=`^[ !#-%'-;=?-\[\]-~]*$`
-	Reason string `json:"reason,omitempty"`
-	// Alarms are the alarms raised by this member: CORRUPT, NOSPACE.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:items:MaxLength=32
-	// +kubebuilder:validation:items:Pattern=`^[0-9A-Z_]*$`
-	Alarms []string `json:"alarms,omitempty"`
 }

@@ -188,14 +188,14 @@ func (f fixture) kubectl(args ...string) string {
 	return out
 }
 
-// observations returns the observations in the only EtcdCluster, by node.
+// observations returns the observations of the only EtcdCluster, by node.
 func (f fixture) observations() map[string]v1alpha1.Observation {
 	f.t.Helper()
-	list, err := f.clusters.List(f.t.Context(), metav1.ListOptions{})
+	live, err := f.clusters.Live(f.t.Context())
 	require.NoError(f.t, err)
 	found := map[string]v1alpha1.Observation{}
-	for _, c := range list.Items {
-		for _, o := range c.Status.Observations {
+	for _, c := range live {
+		for _, o := range c.Observations {
 			found[o.Node] = o
 		}
 	}
@@ -216,7 +216,7 @@ func (f fixture) requestObservations(cluster v1alpha1.ClusterID, nonce string, n
 			}
 		}
 		return true
-		// A member that hangs takes 1.5 s of it.
+		// A member that hangs takes 0.5 s of it.
 	}, 5*time.Second, 5*time.Millisecond, "observations for %q", nonce)
 	f.t.Logf("%d observations after %s", len(nodes), time.Since(start).Round(time.Millisecond))
 }

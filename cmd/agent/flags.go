@@ -105,7 +105,7 @@ Protecting etcd
                                   none. The agent tries it first at every etcd server on the host. Then it tries the
                                   certificates in the server's own configuration until the server accepts one. It
                                   reads changed files again
-  --probe-timeout=DURATION        time limit for the answer of one member (default 1.5s; at most 2s)
+  --probe-timeout=DURATION        time limit for the answer of one member (default 500ms; at most 2s)
   --data-search-interval=DURATION interval between two searches of the local disks for data of stopped members
                                   (default 6h0m0s). The agent also searches at its start, after a disk was mounted,
                                   and if a member of this node was not found. With 0 it never does, and finds data
@@ -158,7 +158,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.etcdCA, "etcd-ca", "", "")
 	set.StringVar(&f.etcdCert, "etcd-cert", "", "")
 	set.StringVar(&f.etcdKey, "etcd-key", "", "")
-	set.DurationVar(&f.probeTimeout, "probe-timeout", 1500*time.Millisecond, "")
+	set.DurationVar(&f.probeTimeout, "probe-timeout", 500*time.Millisecond, "")
 	set.DurationVar(&f.host.DataSearch.Interval, "data-search-interval", 6*time.Hour, "")
 	set.DurationVar(&f.host.DataSearch.MaxTime, "data-search-max-time", 30*time.Minute, "")
 	set.IntVar(&f.host.DataSearch.MaxDirectories, "data-search-max-directories", 5_000_000, "")

@@ -115,7 +115,7 @@ func TestParse(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			want := config{
-				node: "n1", staticPods: true, probeTimeout: 1500 * time.Millisecond, tick: 10 * time.Second,
+				node: "n1", staticPods: true, probeTimeout: 500 * time.Millisecond, tick: 10 * time.Second,
 				healthListen: "127.0.0.1:11877", log: cli.LogOptions{JSON: true}, withholdGroup: true,
 			}
 			want.host.DataSearch = datasearch.Limits{

@@ -245,8 +245,8 @@ func (r report) decideDeletions() []deletionReport {
 			v1alpha1.Binding{MemberID: found.Ref.Member, Node: r.Host.Name, NodeUID: uid})
 		observation := *found.Observation
 		observation.Node, observation.NodeUID, observation.Nonce = r.Host.Name, uid, nonce
-		if len(cluster.Status.Observations) == 0 || !cluster.Status.Observations[0].Linearizable {
-			cluster.Status.Observations = []v1alpha1.Observation{observation}
+		if len(cluster.Observations) == 0 || !cluster.Observations[0].Linearizable {
+			cluster.Observations = []v1alpha1.Observation{observation}
 		}
 	}
 	var reports []deletionReport

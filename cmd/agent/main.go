@@ -155,7 +155,7 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 		Network: observedHost.Network, BootTime: observedHost.BootTime, ProbeGate: nodenet.Probe,
 		AllowShutdown: observedHost.EndShutdownDelay, Etcd: observedHost.Etcd, SearchData: observedHost.SearchData,
 		Watch:    observedHost.Watch,
-		Identify: prober.Identify, Observe: prober.ObserveEarly, ListMembers: prober.ListMembers,
+		Identify: prober.Identify, Observe: prober.Observe, ListMembers: prober.ListMembers,
 		Policy: cfg.policy, StaticPods: cfg.staticPods, Tick: cfg.tick, Log: log,
 	}
 	if cfg.inventory.Name != "" {

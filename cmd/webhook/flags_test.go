@@ -26,8 +26,8 @@ func TestParseDefaults(t *testing.T) {
 	require.Equal(t, config{
 		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
 		guardDrains: true, maxClusters: 16,
-		holds:       readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
-		listen:      ":9443", metricsListen: ":8080", healthListen: ":8081",
+		holds:  readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
+		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
 		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
 		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, caDistributionTime: 10 * time.Minute,
 		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},

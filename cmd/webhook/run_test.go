@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -159,12 +160,17 @@ func (f *fixture) answerUntilReviewed(
 	require.Eventually(t, func() bool {
 		c := &v1alpha1.EtcdCluster{}
 		require.NoError(t, f.api.Get(t.Context(), client.ObjectKeyFromObject(cluster), c))
-		before := c.DeepCopy()
-		c.Status.Observations = []v1alpha1.Observation{{
-			Node: node.Name, NodeUID: node.UID, Nonce: c.Spec.Nonce, Time: metav1.Now(), LocalMember: "a1", Linearizable: true,
-			Members: []v1alpha1.MemberStatus{{ID: "a1", Name: "etcd-1", Healthy: true}},
-		}}
-		require.NoError(t, f.api.Status().Patch(t.Context(), c, client.MergeFrom(before)))
+		o := &v1alpha1.EtcdObservation{}
+		name := v1alpha1.ObservationName(v1alpha1.ClusterID(c.Name), node.Name)
+		if err := f.api.Get(t.Context(), client.ObjectKey{Name: name}, o); err == nil {
+			o.Observation = v1alpha1.Observation{
+				Node: node.Name, NodeUID: node.UID, Nonce: c.Spec.Nonce, Time: metav1.Now(), LocalMember: "a1", Linearizable: true,
+				Members: []v1alpha1.MemberStatus{{ID: "a1", Name: "etcd-1", Healthy: true}},
+			}
+			require.NoError(t, f.api.Update(t.Context(), o))
+		} else { // The leader has not created it yet.
+			require.True(t, apierrors.IsNotFound(err), "%v", err)
+		}
 		select {
 		case result = <-reviewed:
 			return true

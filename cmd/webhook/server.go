@@ -110,7 +110,7 @@ func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, err
 	return m, nil
 }
 
-// waitForAPI waits until the API server serves EtcdClusters, or until ctx ends.
+// waitForAPI waits until the API server serves Holdfast's own objects, or until ctx ends.
 func waitForAPI(ctx context.Context, api *rest.Config, log *slog.Logger) error {
 	discoveryClient, err := discovery.NewDiscoveryClientForConfig(api)
 	if err != nil {
@@ -120,11 +120,14 @@ func waitForAPI(ctx context.Context, api *rest.Config, log *slog.Logger) error {
 		Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 20, Cap: 10 * time.Second,
 	})
 	var logged loop.LogOnce
-	for {
+	list := func(resource string) error {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		err := discoveryClient.RESTClient().Get().AbsPath("/apis", v1alpha1.Group, v1alpha1.Version, v1alpha1.Resource).
+		defer cancel()
+		return discoveryClient.RESTClient().Get().AbsPath("/apis", v1alpha1.Group, v1alpha1.Version, resource).
 			Param("limit", "1").Do(attempt).Error()
-		cancel()
+	}
+	for {
+		err := errors.Join(list(v1alpha1.Resource), list(v1alpha1.ObservationResource))
 		if err == nil {
 			return nil
 		}
@@ -132,7 +135,7 @@ func waitForAPI(ctx context.Context, api *rest.Config, log *slog.Logger) error {
 			return context.Cause(ctx)
 		}
 		if logged.Changed("", err.Error()) {
-			log.WarnContext(ctx, "failed to list EtcdClusters; retrying", "err", err)
+			log.WarnContext(ctx, "failed to list EtcdClusters or EtcdObservations; retrying", "err", err)
 		}
 		if err := retry.Wait(ctx); err != nil {
 			return err

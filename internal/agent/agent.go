@@ -1,5 +1,5 @@
-// Package agent protects the node on which it runs. It observes the host, decides, and writes
-// two objects: its own Node, and the entry of its node in each EtcdCluster.
+// Package agent protects the node on which it runs. It observes the host, decides, and writes its
+// own Node, and its own EtcdObservation of each etcd cluster with a member on the node.
 //
 // It has two paths, which run side by side and share nothing but the latest evidence:
 //
@@ -7,9 +7,8 @@
 //     writes the Node through package nodepatch. It is the only writer of the Node. It does
 //     nothing slow, so that a node is released within milliseconds of its network.
 //   - scanner.go finds the etcd servers of the host and identifies them. publish.go probes the
-//     cluster of each local member (members.go), and publishes the observation in
-//     EtcdCluster.status. lists.go notices when a member list has changed. These steps can take
-//     seconds if etcd is ill.
+//     cluster of each local member (members.go), and publishes the observation. lists.go notices
+//     when a member list has changed. These steps can take seconds if etcd is ill.
 //
 // Events wake all loops. Each loop also runs at an interval, so that a lost event costs one
 // interval and nothing else.
@@ -80,12 +79,10 @@ type Config struct {
 	// AllowShutdown ends the delay of a shutdown that Network has reported. The agent calls it
 	// when the Node is written. It is nil where no shutdown is delayed.
 	AllowShutdown func() error
-	// Identify requests the identity of an etcd server. Observe probes its whole cluster, and calls
-	// early if it has an incomplete result before. Both limit their own time.
+	// Identify requests the identity of an etcd server. Observe probes its whole cluster. Both limit
+	// their own time.
 	Identify func(context.Context, evidence.Server) evidence.Identity
-	Observe  func(
-		ctx context.Context, server evidence.Server, identity evidence.Identity, early func(v1alpha1.Observation),
-	) v1alpha1.Observation
+	Observe  func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
 	// ListMembers returns the member list as an etcd server stores it. It is called every two
 	// seconds, and limits its own time.
 	ListMembers func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error)
@@ -110,7 +107,7 @@ type Config struct {
 type Agent struct {
 	cfg      Config
 	nodes    *store[*corev1.Node]
-	clusters *store[*v1alpha1.EtcdCluster]
+	clusters clusterStores
 	nodeLoop *nodeLoop
 	scanner  *etcdScanner
 	reporter *clusterReporter
@@ -135,11 +132,15 @@ func New(cfg Config) (*Agent, error) {
 		return cfg.Nodes.Watch(ctx, selectNode(cfg.Node, o))
 	}
 	// The reports of the clusters about the members of this node are part of the evidence.
-	a.clusters = newStore[*v1alpha1.EtcdCluster](cfg.Log.With("resource", v1alpha1.Resource), a.onEvidenceChange)
-	a.clusters.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	a.clusters = newClusterStores(cfg.Log, a.onEvidenceChange)
+	a.clusters.clusters.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return cfg.Clusters.List(ctx, o)
 	}
-	a.clusters.watch = cfg.Clusters.Watch
+	a.clusters.clusters.watch = cfg.Clusters.Watch
+	a.clusters.observations.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return cfg.Clusters.ListObservations(ctx, o)
+	}
+	a.clusters.observations.watch = cfg.Clusters.WatchObservations
 	a.scanner = newEtcdScanner(cfg, a.metrics, a.onEvidenceChange)
 	a.reporter = &clusterReporter{
 		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Publish,
@@ -158,8 +159,8 @@ func New(cfg Config) (*Agent, error) {
 // Run works until the context ends, and returns its cause.
 func (a *Agent) Run(ctx context.Context) error {
 	parts := []func(context.Context) error{
-		a.nodes.run, a.clusters.runWhenWanted, a.nodeLoop.run, a.scanner.run, a.reporter.run,
-		a.reporter.lists.run, a.recorder.run, a.nodeLoop.prober.run,
+		a.nodes.run, a.clusters.clusters.runWhenWanted, a.clusters.observations.runWhenWanted, a.nodeLoop.run,
+		a.scanner.run, a.reporter.run, a.reporter.lists.run, a.recorder.run, a.nodeLoop.prober.run,
 		func(ctx context.Context) error {
 			return keepWatching(ctx, a.cfg.Log.With("watch", "host"), a.cfg.Watch, a.onHostChange)
 		},

@@ -2,26 +2,25 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// Clusters is a client for EtcdClusters. It reads them, and writes the entry of one node.
+// Clusters is a client for EtcdClusters and EtcdObservations. It reads both, and writes the
+// observations of one node.
 type Clusters struct {
 	rest rest.Interface
-	// parameters encodes the options of list, watch and patch requests.
+	// parameters encodes the options of list and watch requests.
 	parameters runtime.ParameterCodec
 }
 
@@ -42,55 +41,107 @@ func NewClusters(config *rest.Config, client *http.Client) (*Clusters, error) {
 	return &Clusters{rest: restClient, parameters: runtime.NewParameterCodec(scheme)}, nil
 }
 
-// List lists EtcdClusters.
+// List lists EtcdClusters, without their observations.
 func (c *Clusters) List(ctx context.Context, o metav1.ListOptions) (*v1alpha1.EtcdClusterList, error) {
 	list := &v1alpha1.EtcdClusterList{}
-	err := c.rest.Get().Resource(v1alpha1.Resource).VersionedParams(&o, c.parameters).Do(ctx).Into(list)
-	return list, err
+	return list, c.list(ctx, v1alpha1.Resource, o, list)
 }
 
 // Watch watches EtcdClusters.
 func (c *Clusters) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return c.watch(ctx, v1alpha1.Resource, o)
+}
+
+// ListObservations lists EtcdObservations.
+func (c *Clusters) ListObservations(
+	ctx context.Context, o metav1.ListOptions,
+) (*v1alpha1.EtcdObservationList, error) {
+	list := &v1alpha1.EtcdObservationList{}
+	return list, c.list(ctx, v1alpha1.ObservationResource, o, list)
+}
+
+// WatchObservations watches EtcdObservations.
+func (c *Clusters) WatchObservations(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return c.watch(ctx, v1alpha1.ObservationResource, o)
+}
+
+func (c *Clusters) list(ctx context.Context, resource string, o metav1.ListOptions, into runtime.Object) error {
+	return c.rest.Get().Resource(resource).VersionedParams(&o, c.parameters).Do(ctx).Into(into)
+}
+
+func (c *Clusters) watch(ctx context.Context, resource string, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
-	return c.rest.Get().Resource(v1alpha1.Resource).VersionedParams(&o, c.parameters).Watch(ctx)
+	return c.rest.Get().Resource(resource).VersionedParams(&o, c.parameters).Watch(ctx)
 }
 
-// Publish writes the entry of one node in the status of an EtcdCluster, or removes the entry if
-// the observation is nil. Server-side apply keeps the entries of other nodes, because the field
-// manager of each node owns the entry of that node only.
-func (c *Clusters) Publish(
-	ctx context.Context, cluster v1alpha1.ClusterID, node string, o *v1alpha1.Observation,
-) error {
-	body, err := json.Marshal(observationPatch(cluster, o))
+// Live reads the EtcdClusters and then their observations, sorted by name.
+func (c *Clusters) Live(ctx context.Context) ([]v1alpha1.EtcdCluster, error) {
+	clusters, err := c.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("encoding an observation: %w", err)
+		return nil, err
 	}
-	force := true
-	err = c.rest.Patch(types.ApplyPatchType).Resource(v1alpha1.Resource).Name(string(cluster)).SubResource("status").
-		VersionedParams(&metav1.PatchOptions{FieldManager: FieldManager(node), Force: &force}, c.parameters).
-		Body(body).Do(ctx).Error()
+	observations, err := c.ListObservations(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("publishing to EtcdCluster %s: %w", cluster, err)
+		return nil, err
 	}
-	return nil
+	all := make([]*v1alpha1.EtcdObservation, len(observations.Items))
+	for i := range observations.Items {
+		all[i] = &observations.Items[i]
+	}
+	for i := range clusters.Items {
+		clusters.Items[i] = *observation.Join(&clusters.Items[i], all)
+	}
+	return clusters.Items, nil
 }
 
-// observationPatch returns the apply configuration of one observation. The type EtcdCluster is
-// not used, because it always encodes some fields, and the patch would claim them.
-func observationPatch(cluster v1alpha1.ClusterID, o *v1alpha1.Observation) map[string]any {
-	patch := map[string]any{
-		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "EtcdCluster",
-		"metadata": map[string]any{"name": string(cluster)},
+// Publish writes an EtcdObservation, and returns the version that it made. The node's agent is its
+// only writer.
+func (c *Clusters) Publish(ctx context.Context, o *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error) {
+	made := &v1alpha1.EtcdObservation{}
+	err := c.rest.Put().Resource(v1alpha1.ObservationResource).Name(o.Name).Body(o).Do(ctx).Into(made)
+	if err != nil {
+		return nil, fmt.Errorf("publishing EtcdObservation %s: %w", o.Name, err)
 	}
-	if o != nil {
-		patch["status"] = map[string]any{"observations": []v1alpha1.Observation{*o}}
-	}
-	return patch
+	return made, nil
 }
 
-// FieldManager returns the field manager of one node's entry. The name of a node can have 253
-// bytes and the name of a manager only 128, so the field manager contains a hash.
-func FieldManager(node string) string {
-	sum := sha256.Sum256([]byte(node))
-	return "holdfast/" + hex.EncodeToString(sum[:8])
+// clusterStores are the agent's copies of the EtcdClusters and their observations. Each has a watch
+// of its own, so a version of an EtcdCluster may meet older observations. The agent's decisions
+// end the protection of its node only on the word of observations, never for want of them.
+type clusterStores struct {
+	clusters     *store[*v1alpha1.EtcdCluster]
+	observations *store[*v1alpha1.EtcdObservation]
+}
+
+func newClusterStores(log *slog.Logger, changed func()) clusterStores {
+	return clusterStores{
+		clusters: newStore[*v1alpha1.EtcdCluster](log.With("resource", v1alpha1.Resource), changed),
+		observations: newStore[*v1alpha1.EtcdObservation](
+			log.With("resource", v1alpha1.ObservationResource), changed),
+	}
+}
+
+// want starts the watches, if they have not started.
+func (s clusterStores) want() {
+	s.clusters.wanted.Notify()
+	s.observations.wanted.Notify()
+}
+
+// all returns the EtcdClusters with their observations, and whether both are known.
+func (s clusterStores) all() (joined []*v1alpha1.EtcdCluster, synced bool) {
+	clusters, areClustersKnown := s.clusters.all()
+	observations, areObservationsKnown := s.observations.all()
+	for i, c := range clusters {
+		clusters[i] = observation.Join(c, observations)
+	}
+	return clusters, areClustersKnown && areObservationsKnown
+}
+
+// own returns the EtcdObservation of a node in a cluster, or nil if the leader has not created it.
+func (s clusterStores) own(c *v1alpha1.EtcdCluster, node string) *v1alpha1.EtcdObservation {
+	o, exists, _ := s.observations.get(v1alpha1.ObservationName(observation.ClusterIDOf(c), node))
+	if !exists || !observation.BelongsTo(o, c.UID) {
+		return nil
+	}
+	return o
 }

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -359,7 +358,7 @@ func TestProviderIDEvent(t *testing.T) {
 	n.Labels = map[string]string{"karpenter.sh/nodepool": "etcd"}
 	decideOn := func(n *corev1.Node) (nodeDecision, *corev1.Node) {
 		scan := evidence.Scan{Found: []evidence.FoundServer{foundMember(812)}}
-		known, err := gatherKnown(n, scan, newStore[*v1alpha1.EtcdCluster](discardLog(), func() {}), true)
+		known, err := gatherKnown(n, scan, newClusterStores(discardLog(), func() {}), true)
 		require.NoError(t, err)
 		known.ClustersKnown = true
 		return mustDecide(t, nodeInputs{node: n, facts: openNetwork(), evidence: &scan, known: known, now: time.Now()})

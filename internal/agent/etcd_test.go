@@ -118,9 +118,11 @@ func testEtcd(t *testing.T, s testServer) {
 	t.Run("observations", func(t *testing.T) {
 		s.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-1"}})
 		s.register(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "observer-2"}})
-		one, two := start(t, s, "observer-1", holdsMember), start(t, s, "observer-2", holdsMember)
+		one := start(t, s, "observer-1", holdsMember)
+		start(t, s, "observer-2", holdsMember)
 		one.requireLog("waiting for the webhook's leader")
 		s.applyCluster(t, "first")
+		s.allowObservations(t, "observer-1", "observer-2")
 		answered := func(nonce string) func() bool {
 			return func() bool {
 				found := one.entries()
@@ -138,10 +140,11 @@ func testEtcd(t *testing.T, s testServer) {
 		require.Eventually(t, answered("second"), soon, 5*time.Millisecond)
 		t.Logf("answered after %s", time.Since(began))
 
-		two.host(holdsNothing)
-		isWithdrawn := func() bool { return len(one.entries()) == 1 }
-		require.Eventually(t, isWithdrawn, soon, 10*time.Millisecond)
-		require.Contains(t, one.entries(), "observer-1")
+		_, err := s.Kubectl(t.Context(), "delete", "etcdobservation", v1alpha1.ObservationName(testCluster, "observer-2"))
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return len(one.entries()) == 1 }, soon, 10*time.Millisecond)
+		s.allowObservations(t, "observer-2")
+		require.Eventually(t, answered("second"), soon, 10*time.Millisecond)
 	})
 }
 
@@ -193,18 +196,22 @@ func testRestart(t *testing.T, s testServer) {
 	})
 
 	t.Run("EtcdClusters unreadable", func(t *testing.T) {
-		f := start(t, s, "updated-1", func(f *fixture) {
-			holdsNothing(f)
-			f.transport.set(func(req *http.Request) int {
-				if strings.Contains(req.URL.Path, "etcdclusters") {
-					return http.StatusForbidden
-				}
-				return 0
+		for _, resource := range []string{v1alpha1.Resource, v1alpha1.ObservationResource} {
+			t.Run(resource, func(t *testing.T) {
+				f := start(t, s, "updated-1", func(f *fixture) {
+					holdsNothing(f)
+					f.transport.set(func(req *http.Request) int {
+						if strings.Contains(req.URL.Path, resource) {
+							return http.StatusForbidden
+						}
+						return 0
+					})
+				})
+				require.Eventually(t, func() bool { return strings.Contains(f.logs(), "decided about etcd membership") },
+					2*clustersGrace+f.agent.cfg.Tick, 10*time.Millisecond)
+				require.True(t, observation.IsLabelled(s.get(t, "updated-1")), "what cannot be read ends no protection")
 			})
-		})
-		require.Eventually(t, func() bool { return strings.Contains(f.logs(), "decided about etcd membership") },
-			2*clustersGrace+f.agent.cfg.Tick, 10*time.Millisecond)
-		require.True(t, observation.IsLabelled(s.get(t, "updated-1")), "a cluster that cannot be read ends no protection")
+		}
 	})
 }
 
@@ -233,6 +240,7 @@ func testServerAway(t *testing.T, s testServer) {
 			f := start(t, s, name, holdsMember)
 			s.until(t, f.name, "marked", isMarked)
 			s.applyCluster(t, "before-"+name)
+			s.allowObservations(t, name)
 			require.Eventually(t, isAnswered(f, "before-"+name), soon, 10*time.Millisecond)
 
 			require.NoError(t, c.leave())

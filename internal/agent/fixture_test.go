@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -48,10 +49,10 @@ func startTestServer(t *testing.T) testServer {
 	server := apiserver.New(t)
 	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
-	crd := filepath.Join(root, "manifests", "base", "crd", "holdfast.dev_etcdclusters.yaml")
-	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-f", crd)
+	crds := filepath.Join(root, "manifests", "base", "crd")
+	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-f", crds)
 	require.NoError(t, err)
-	_, err = server.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", crd)
+	_, err = server.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", crds)
 	require.NoError(t, err)
 	return testServer{server, server.Client().CoreV1().Nodes()}
 }
@@ -98,6 +99,23 @@ func (s testServer) applyCluster(t *testing.T, nonce string) {
 		"metadata": {"name": "`+string(testCluster)+`"}, "spec": {"ledger": 0, "nonce": "`+nonce+`"}}`), 0o600))
 	_, err := s.Kubectl(t.Context(), "apply", "--server-side", "-f", path)
 	require.NoError(t, err)
+}
+
+// allowObservations creates the EtcdObservations of nodes, as the webhook's leader does.
+func (s testServer) allowObservations(t *testing.T, nodes ...string) {
+	t.Helper()
+	uid, err := s.Kubectl(t.Context(), "get", "etcdcluster", string(testCluster), "-o", "jsonpath={.metadata.uid}")
+	require.NoError(t, err)
+	for _, node := range nodes {
+		path := filepath.Join(t.TempDir(), "observation.json")
+		require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `{
+			"apiVersion": "holdfast.dev/v1alpha1", "kind": "EtcdObservation", "cluster": %q, "node": %q,
+			"metadata": {"name": %q, "ownerReferences": [
+				{"apiVersion": "holdfast.dev/v1alpha1", "kind": "EtcdCluster", "name": %q, "uid": %q}]}}`,
+			testCluster, node, v1alpha1.ObservationName(testCluster, node), testCluster, strings.TrimSpace(uid)), 0o600))
+		_, err := s.Kubectl(t.Context(), "apply", "--server-side", "-f", path)
+		require.NoError(t, err)
+	}
 }
 
 // patchCluster applies a merge patch to the EtcdCluster or to a subresource of it, and returns the
@@ -182,9 +200,7 @@ func start(t *testing.T, s testServer, name string, prepare func(*fixture)) *fix
 			defer f.mu.Unlock()
 			return f.answer
 		},
-		Observe: func(
-			context.Context, evidence.Server, evidence.Identity, func(v1alpha1.Observation),
-		) v1alpha1.Observation {
+		Observe: func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.observation
@@ -222,7 +238,7 @@ func (f *fixture) host(change func(*fixture)) {
 func (f *fixture) awaitPasses(version string) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
-		c, exists, _ := f.agent.clusters.get(string(testCluster))
+		c, exists, _ := f.agent.clusters.clusters.get(string(testCluster))
 		if !exists {
 			return false
 		}
@@ -265,11 +281,11 @@ func (f *fixture) event(reason string) string {
 // entries returns the published observations, by node.
 func (f *fixture) entries() map[string]v1alpha1.Observation {
 	f.t.Helper()
-	list, err := f.agent.cfg.Clusters.List(f.t.Context(), metav1.ListOptions{})
+	live, err := f.agent.cfg.Clusters.Live(f.t.Context())
 	require.NoError(f.t, err)
 	found := map[string]v1alpha1.Observation{}
-	for _, c := range list.Items {
-		for _, o := range c.Status.Observations {
+	for _, c := range live {
+		for _, o := range c.Observations {
 			found[o.Node] = o
 		}
 	}

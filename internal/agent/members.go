@@ -95,7 +95,7 @@ func canBeMember(n *corev1.Node, scan evidence.Scan) bool {
 // for the first time, gatherKnown starts the watch of the EtcdClusters; before that, no
 // EtcdCluster exists for the Node.
 func gatherKnown(
-	n *corev1.Node, scan evidence.Scan, clusters *store[*v1alpha1.EtcdCluster], staticPods bool,
+	n *corev1.Node, scan evidence.Scan, clusters clusterStores, staticPods bool,
 ) (protect.Inputs, error) {
 	announced, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
 	known := protect.Inputs{
@@ -106,7 +106,7 @@ func gatherKnown(
 	objects, synced := clusters.all()
 	known.ClustersKnown = synced || !canBeMember(n, scan)
 	if !known.ClustersKnown {
-		clusters.wanted.Notify()
+		clusters.want()
 	}
 	for _, o := range objects {
 		known.Clusters = append(known.Clusters, *o)

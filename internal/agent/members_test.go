@@ -106,22 +106,24 @@ func TestCanBeMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, Annotations: c.annotations}}
 			require.Equal(t, c.want, canBeMember(n, c.evidence))
-			clusters := newStore[*v1alpha1.EtcdCluster](discardLog(), func() {})
+			clusters := newClusterStores(discardLog(), func() {})
 			known, _ := gatherKnown(n, c.evidence, clusters, true)
 			require.Equal(t, !c.want, known.ClustersKnown)
-			require.Len(t, clusters.wanted, map[bool]int{true: 1}[c.want], "the clusters are read if they can concern the Node")
+			wanted := map[bool]int{true: 1}[c.want]
+			require.Len(t, clusters.clusters.wanted, wanted, "the clusters are read if they can concern the Node")
+			require.Len(t, clusters.observations.wanted, wanted)
 		})
 	}
 }
 
 // TestKnownIsSorted checks that the decision about a node always has the same input.
 func TestKnownIsSorted(t *testing.T) {
-	clusters := newStore[*v1alpha1.EtcdCluster](discardLog(), func() {})
+	clusters := newClusterStores(discardLog(), func() {})
 	var objects []any
 	for i := range 20 {
 		objects = append(objects, &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%02d", i)}})
 	}
-	require.NoError(t, (&storeWriter[*v1alpha1.EtcdCluster]{clusters}).Replace(objects, ""))
+	require.NoError(t, (&storeWriter[*v1alpha1.EtcdCluster]{clusters.clusters}).Replace(objects, ""))
 	known, err := gatherKnown(&corev1.Node{}, evidence.Scan{}, clusters, true)
 	require.NoError(t, err)
 	require.Len(t, known.Clusters, len(objects))

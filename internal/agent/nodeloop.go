@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
@@ -52,7 +51,7 @@ const (
 type nodeLoop struct {
 	cfg         Config
 	nodes       *store[*corev1.Node]
-	clusters    *store[*v1alpha1.EtcdCluster]
+	clusters    clusterStores
 	evidence    *latest[evidence.Scan]
 	staleReason func(now time.Time) string
 	prober      *gateProber
@@ -273,11 +272,11 @@ func (l *nodeLoop) gatherInputs(
 // of a drain, and the drain relies on the cordon. Only nodes that can have a member cost this
 // request.
 func (l *nodeLoop) decideFromLive(ctx context.Context, in nodeInputs) (nodeDecision, error) {
-	live, err := l.cfg.Clusters.List(ctx, metav1.ListOptions{})
+	live, err := l.cfg.Clusters.Live(ctx)
 	if err != nil {
 		return nodeDecision{}, fmt.Errorf("reading the EtcdClusters before the node is released: %w", err)
 	}
-	in.known.Clusters = live.Items // in the order of their names
+	in.known.Clusters = live
 	return decide(in)
 }
 

@@ -55,7 +55,7 @@ func TestReporterMaxProbes(t *testing.T) {
 
 // TestReporterNonce checks which probe answers which nonce.
 func TestReporterNonce(t *testing.T) {
-	// Server-side apply has no order. An older observation must not replace a newer one.
+	// An older observation must not replace a newer one.
 	t.Run("overtaken probe", func(t *testing.T) {
 		probes := atomic.Int64{}
 		runReporter(t, func(ctx context.Context, _ *reporterFixture) v1alpha1.Observation {

@@ -15,14 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 const (
-	// publishInterval is the time between two writes of an entry that does not change. The time
-	// in the entry shows that its observer is alive.
+	// publishInterval is the time between two writes of an observation that does not change. Its
+	// time shows that the observer is alive.
 	publishInterval = time.Minute
 	// maxProbes limits the probes that run side by side. The probe of a member that hangs takes
 	// the whole timeout, and must not delay the answer to the next nonce.
@@ -36,10 +37,11 @@ const (
 // probeInputs is everything that a probe of a cluster depends on. A change makes a new probe
 // due.
 type probeInputs struct {
-	clusterUID types.UID
-	nonce      string
-	nodeUID    types.UID
-	member     localMember
+	// objectUID is the UID of the node's EtcdObservation.
+	objectUID types.UID
+	nonce     string
+	nodeUID   types.UID
+	member    localMember
 	// list is the member list that the local server stores. It is nil until it was read.
 	list []v1alpha1.MemberStatus
 	// noMember means that a scan proves that the host has no member of the cluster any more.
@@ -49,30 +51,30 @@ type probeInputs struct {
 // clusterProbe is one probe of one cluster, with its result.
 type clusterProbe struct {
 	cluster v1alpha1.ClusterID
+	object  *v1alpha1.EtcdCluster // the version with the nonce
 	number  int
 	inputs  probeInputs
-	turn    writeTurn
-	// heartbeat makes the reporter write the entry even if it has not changed.
+	// heartbeat makes the reporter write the observation even if it has not changed.
 	heartbeat   bool
 	observation v1alpha1.Observation
 }
 
-// clusterReport is the state of the node's entry in one EtcdCluster.
+// clusterReport is the state of the node's observation of one cluster.
 type clusterReport struct {
 	inputs    probeInputs  // of the latest probe
 	number    int          // of the latest probe
 	startedAt time.Time    // of the latest probe
-	listed    clusterProbe // the latest complete result
+	listed    clusterProbe // the latest result
 	// isRecheck is whether the latest probe was made because of listedOthers.
 	isRecheck     bool
 	nextHeartbeat time.Time
 	retryAt       time.Time   // zero if nothing failed
-	publishRetry  *loop.Retry // while the entry cannot be written
+	publishRetry  *loop.Retry // while the observation cannot be written
 	probeRetry    *loop.Retry // while the cluster cannot be observed
 	written       clusterProbe
-	// waiting is the result that waits for its turn to be written, if there is one.
-	waiting *clusterProbe
-	logged  loop.LogOnce
+	// object is the version that the last write has made. The watch may be behind it.
+	object *v1alpha1.EtcdObservation
+	logged loop.LogOnce
 }
 
 // A clusterReporter publishes observations of the clusters of the local members, and answers
@@ -80,10 +82,10 @@ type clusterReport struct {
 // probes only probe, and return their results.
 type clusterReporter struct {
 	node       string
-	observe    func(context.Context, evidence.Server, evidence.Identity, func(v1alpha1.Observation)) v1alpha1.Observation
-	publish    func(context.Context, v1alpha1.ClusterID, string, *v1alpha1.Observation) error
+	observe    func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
+	publish    func(context.Context, *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error)
 	nodes      *store[*corev1.Node]
-	clusters   *store[*v1alpha1.EtcdCluster]
+	clusters   clusterStores
 	evidence   *latest[evidence.Scan]
 	staticPods bool
 	log        *slog.Logger
@@ -94,8 +96,6 @@ type clusterReporter struct {
 	reports map[v1alpha1.ClusterID]*clusterReport
 	members map[v1alpha1.ClusterID]localMember
 	lists   listWatcher
-	// writeTime is how long the last write of an entry took.
-	writeTime time.Duration
 }
 
 // run probes and publishes until the context ends.
@@ -105,14 +105,13 @@ func (r *clusterReporter) run(ctx context.Context) error {
 	timer := time.NewTimer(publishInterval)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		next := r.startProbes(ctx, probes)
-		timer.Reset(min(next, r.publishResults(ctx)))
+		timer.Reset(r.startProbes(ctx, probes))
 		select {
 		case <-ctx.Done():
 		case <-r.wake:
 		case <-timer.C:
 		case result := <-r.results:
-			r.addResult(result)
+			r.publishResult(ctx, result)
 		}
 	}
 	return errors.Join(probes.Wait(), context.Cause(ctx))
@@ -131,28 +130,30 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 	r.lists.members.set(r.members)
 	lists, _ := r.lists.lists.get()
 	if protect.Assess(scan, known).Membership == protect.MemberAbsent {
-		r.withdrawEntries(ctx)
-		return publishInterval
+		return publishInterval // The leader deletes the observations.
 	}
 	r.reportAbsence(ctx, node, scan)
 	next := publishInterval
 	for id, member := range r.members {
-		cluster, exists, _ := r.clusters.get(string(id))
+		cluster, exists, _ := r.clusters.clusters.get(string(id))
 		report := r.report(id)
-		if !exists {
-			if report.logged.Changed("entry", "no cluster") {
-				r.log.InfoContext(ctx, "waiting for the webhook's leader to create the EtcdCluster", "cluster", id)
+		var own *v1alpha1.EtcdObservation
+		if exists {
+			own = r.own(cluster)
+		}
+		if own == nil {
+			if report.logged.Changed("observation", "no object") {
+				r.log.InfoContext(ctx, "waiting for the webhook's leader to create the EtcdObservation", "cluster", id)
 			}
 			continue
 		}
 		// The nonce must be read before the probe begins. An observation that began earlier does
 		// not answer it.
 		inputs := probeInputs{
-			clusterUID: cluster.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
+			objectUID: own.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
 			noMember: protect.HasNoMemberOf(id, scan),
 		}
-		probe := clusterProbe{cluster: id, inputs: inputs, turn: newWriteTurn(r.node, cluster, r.writeTime)}
-		next = min(next, r.startIfDue(ctx, probes, report, probe))
+		next = min(next, r.startIfDue(ctx, probes, report, clusterProbe{cluster: id, object: cluster, inputs: inputs}))
 	}
 	return next
 }
@@ -203,81 +204,29 @@ func (r *clusterReport) listedOthers(stored []v1alpha1.MemberStatus) bool {
 	return len(stored) != len(isListed) || slices.ContainsFunc(stored, isOther)
 }
 
-// probe observes one cluster and returns the result through the channel, an incomplete one first if
-// members are slow to answer.
+// probe observes one cluster, and returns the result through the channel.
 func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	probeContext, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	began := time.Now()
-	send := func(o v1alpha1.Observation) {
-		o.Node, o.NodeUID, o.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
-		o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
-		result := p
-		result.observation = o
-		result.turn.awaitsComplete = !o.Incomplete
-		result.turn.deadline = time.Now().Add(time.Duration(len(p.turn.predecessors)) * p.turn.slot)
-		select {
-		case r.results <- result:
-		case <-ctx.Done():
-		}
-	}
-	o := r.observe(probeContext, p.inputs.member.server, p.inputs.member.identity, send)
+	o := r.observe(probeContext, p.inputs.member.server, p.inputs.member.identity)
 	r.metrics.observeProbe(time.Since(began))
-	send(o)
-}
-
-// addResult stores the result until its turn. It replaces an older waiting result and keeps the
-// earlier deadline. It drops an incomplete result if the nonce already has an answer, or if the
-// last written entry is incomplete: otherwise frequent nonces would publish incomplete results
-// only.
-func (r *clusterReporter) addResult(p clusterProbe) {
-	report := r.report(p.cluster)
-	if !p.observation.Incomplete && p.number > report.listed.number {
-		report.listed = p
+	o.Node, o.NodeUID, o.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
+	o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
+	p.observation = o
+	select {
+	case r.results <- p:
+	case <-ctx.Done():
 	}
-	written := report.written
-	isAnswered := p.inputs.clusterUID == written.inputs.clusterUID && p.inputs.nonce == written.inputs.nonce
-	if p.observation.Incomplete && (isAnswered || written.observation.Incomplete) {
-		return
-	}
-	if before := report.waiting; before != nil {
-		if p.number < before.number {
-			return
-		}
-		p.heartbeat = p.heartbeat || before.heartbeat
-		if before.turn.deadline.Before(p.turn.deadline) {
-			p.turn.deadline = before.turn.deadline
-		}
-	}
-	report.waiting = &p
-}
-
-// publishResults publishes the results whose turn it is, and returns the time until the next one
-// is due at the latest.
-func (r *clusterReporter) publishResults(ctx context.Context) time.Duration {
-	next := publishInterval
-	for id, report := range r.reports {
-		if report.waiting == nil {
-			continue
-		}
-		if cluster, exists, _ := r.clusters.get(string(id)); exists {
-			if remaining := report.waiting.turn.remaining(cluster, time.Now()); remaining > 0 {
-				next = min(next, remaining)
-				continue
-			}
-		}
-		p := *report.waiting
-		report.waiting = nil
-		r.publishResult(ctx, p)
-		next = 0 // Others may have become due during the write.
-	}
-	return next
 }
 
 // publishResult publishes the result of a probe if it contains anything new. It drops a result
 // that is older than the written one.
 func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 	report := r.report(p.cluster)
+	if p.number > report.listed.number {
+		report.listed = p
+	}
 	if p.number < report.written.number {
 		return
 	}
@@ -288,17 +237,14 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 		// starting. It can be over long before the next heartbeat.
 		report.retryAt = time.Now().Add(report.probeRetry.Next())
 	}
-	if !p.heartbeat && p.inputs.clusterUID == report.written.inputs.clusterUID &&
+	if !p.heartbeat && p.inputs.objectUID == report.written.inputs.objectUID &&
 		isSameObservation(p.observation, report.written.observation) {
 		return
 	}
-	began := time.Now()
-	err := r.writeEntry(ctx, p.cluster, &p.observation)
-	r.writeTime = time.Since(began)
-	switch {
+	switch err := r.write(ctx, p.object, p.observation); {
 	case ctx.Err() != nil:
 	case err == nil:
-		if report.logged.Changed("entry", "published") {
+		if report.logged.Changed("observation", "published") {
 			r.log.InfoContext(ctx, "published an observation of the etcd cluster", "cluster", p.cluster,
 				"member", p.observation.LocalMember, "members", len(p.observation.Members), "problem", p.observation.Problem)
 		}
@@ -311,73 +257,80 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 		if p.heartbeat {
 			report.nextHeartbeat = report.retryAt
 		}
-		if apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) || errors.Is(err, errNoObject) {
 			report.retryAt = time.Time{} // The watch wakes the reporter when the object exists again.
 		}
-		if report.logged.ChangedErrorKind("entry", err) {
+		if report.logged.ChangedErrorKind("observation", err) {
 			r.log.WarnContext(ctx, "failed to publish an observation of the etcd cluster; retrying", "err", err)
 		}
 	}
 }
 
-// withdrawEntries removes the node's entries from all EtcdClusters, because the node provably
-// holds no member any more.
-func (r *clusterReporter) withdrawEntries(ctx context.Context) {
-	clusters, _ := r.clusters.all()
-	for _, c := range clusters {
-		if !slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == r.node }) {
-			continue
-		}
-		id := v1alpha1.ClusterID(c.Name)
-		switch err := r.writeEntry(ctx, id, nil); {
-		case err == nil || apierrors.IsNotFound(err):
-			delete(r.reports, id)
-			r.log.InfoContext(ctx, "removed the entry from the EtcdCluster; the node holds no member", "cluster", id)
-		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("entry", err):
-			r.log.WarnContext(ctx, "failed to remove the entry from the EtcdCluster; retrying", "err", err)
-		}
-	}
-}
-
 // reportAbsence reports that the host provably has no member any more of the clusters that bind one
-// to this node, and that no server is left through which they could be observed. The entry keeps
-// its nonce and its last list: it answers nothing, and its list still shows what ran where.
+// to this node, and that no server is left through which they could be observed. The observation
+// keeps its nonce and its last list: it answers nothing, and its list still shows what ran where.
 func (r *clusterReporter) reportAbsence(ctx context.Context, node *corev1.Node, scan evidence.Scan) {
-	clusters, _ := r.clusters.all()
+	clusters, _ := r.clusters.clusters.all()
 	for _, c := range clusters {
 		id := v1alpha1.ClusterID(c.Name)
 		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
 			return b.Node == node.Name && b.NodeUID == node.UID
 		})
-		if _, isLocal := r.members[id]; isLocal || !isBound || !protect.HasNoMemberOf(id, scan) {
+		_, isLocal := r.members[id]
+		own := r.own(c)
+		if isLocal || !isBound || own == nil || !protect.HasNoMemberOf(id, scan) {
 			continue
 		}
-		entry := entryOf(node.Name, c)
-		if entry.NodeUID != node.UID {
-			entry = v1alpha1.Observation{Node: node.Name, NodeUID: node.UID, AlarmsUnknown: true}
+		o := own.Observation
+		if o.NodeUID != node.UID {
+			o = v1alpha1.Observation{Node: node.Name, NodeUID: node.UID, AlarmsUnknown: true}
 		}
-		if entry.NoMember {
+		if o.NoMember {
 			continue
 		}
-		entry.NoMember, entry.Time = true, metav1.Now()
-		switch err := r.writeEntry(ctx, id, &entry); {
+		o.NoMember, o.Time = true, metav1.Now()
+		switch err := r.write(ctx, c, o); {
 		case err == nil:
+			written := r.report(id).object
 			delete(r.reports, id)
+			r.report(id).object = written
 			r.log.InfoContext(ctx, "reported that the member which is bound to the node is gone", "cluster", id)
-		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("entry", err):
+		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("observation", err):
 			r.log.WarnContext(ctx, "failed to report that the member is gone; retrying", "err", err)
 		}
 	}
 }
 
-// writeEntry writes the node's entry in a cluster, or removes it if the observation is nil.
-func (r *clusterReporter) writeEntry(ctx context.Context, id v1alpha1.ClusterID, o *v1alpha1.Observation) error {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	return r.publish(ctx, id, r.node, o)
+// errNoObject reports that the leader has not created the EtcdObservation, or has deleted it.
+var errNoObject = errors.New("there is no EtcdObservation of this node")
+
+// own returns the newest known version of the node's EtcdObservation, or nil if there is none.
+func (r *clusterReporter) own(c *v1alpha1.EtcdCluster) *v1alpha1.EtcdObservation {
+	own, written := r.clusters.own(c, r.node), r.report(v1alpha1.ClusterID(c.Name)).object
+	if own != nil && written != nil && written.UID == own.UID && apiaccess.IsNewer(written, own) {
+		return written
+	}
+	return own
 }
 
-// report returns the state of the entry in a cluster. It creates the state on the first use.
+// write writes the node's observation of a cluster.
+func (r *clusterReporter) write(ctx context.Context, c *v1alpha1.EtcdCluster, o v1alpha1.Observation) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	own := r.own(c)
+	if own == nil {
+		return errNoObject
+	}
+	next := *own
+	next.Observation = o
+	made, err := r.publish(ctx, &next)
+	if err == nil {
+		r.report(v1alpha1.ClusterID(c.Name)).object = made
+	}
+	return err
+}
+
+// report returns the state of the observation of a cluster. It creates the state on the first use.
 func (r *clusterReporter) report(cluster v1alpha1.ClusterID) *clusterReport {
 	report, exists := r.reports[cluster]
 	if !exists {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,10 +31,6 @@ type reporterFixture struct {
 	// elapsed returns the time since the reporter began.
 	elapsed func() time.Duration
 	refused latest[error]
-	// slow is how long a write takes.
-	slow latest[time.Duration]
-	// early is an incomplete result that each probe has at once, if it is set.
-	early latest[v1alpha1.Observation]
 	// list is the member list that the local server stores. If unlisted is set, reading it fails.
 	list     latest[[]v1alpha1.MemberStatus]
 	unlisted latest[error]
@@ -42,6 +39,8 @@ type reporterFixture struct {
 type publishedEntry struct {
 	at          time.Duration
 	observation *v1alpha1.Observation
+	// over is the version that the write replaces.
+	over string
 }
 
 // runReporter runs a reporter whose probes are made by observe, and then act.
@@ -55,25 +54,19 @@ func runReporter(
 		f.clusterReporter = &clusterReporter{
 			node: testNode, staticPods: true, log: log, wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes),
 			reports: map[v1alpha1.ClusterID]*clusterReport{}, evidence: &latest[evidence.Scan]{}, metrics: newMetrics(),
-			observe: func(
-				ctx context.Context, _ evidence.Server, a evidence.Identity, early func(v1alpha1.Observation),
-			) v1alpha1.Observation {
-				if o, isEarly := f.early.get(); isEarly {
-					early(o)
-				}
+			observe: func(ctx context.Context, _ evidence.Server, a evidence.Identity) v1alpha1.Observation {
 				o := observe(ctx, f)
 				o.LocalMember = a.Ref.Member
 				return o
 			},
-			publish: func(ctx context.Context, _ v1alpha1.ClusterID, _ string, o *v1alpha1.Observation) error {
+			publish: func(_ context.Context, o *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error) {
 				if err, _ := f.refused.get(); err != nil {
-					return err
+					return nil, err
 				}
-				if slow, _ := f.slow.get(); slow > 0 {
-					_ = pause(ctx, slow)
-				}
-				f.entries.set(append(f.published(), publishedEntry{f.elapsed(), o}))
-				return nil
+				f.entries.set(append(f.published(), publishedEntry{f.elapsed(), &o.Observation, o.ResourceVersion}))
+				made := *o
+				made.ResourceVersion = strconv.Itoa(100 + len(f.published()))
+				return &made, nil
 			},
 		}
 		f.lists.read = func(
@@ -85,7 +78,7 @@ func runReporter(
 		}
 		f.lists.changed = f.wake.Notify
 		f.nodes = newStore[*corev1.Node](log, f.wake.Notify)
-		f.clusters = newStore[*v1alpha1.EtcdCluster](log, f.wake.Notify)
+		f.clusters = newClusterStores(log, f.wake.Notify)
 		replace(t, f.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "uid-1"}})
 		f.setEvidence(foundMember(1))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -105,13 +98,21 @@ func (f *reporterFixture) setEvidence(found ...evidence.FoundServer) {
 	f.wake.Notify()
 }
 
-// setCluster delivers the EtcdCluster through the watch.
-func (f *reporterFixture) setCluster(uid types.UID, nonce string, entries ...v1alpha1.Observation) {
-	replace(f.t, f.clusters, &v1alpha1.EtcdCluster{
+// setCluster delivers the EtcdCluster and the EtcdObservation of the node through the watches.
+func (f *reporterFixture) setCluster(uid types.UID, nonce string) {
+	f.deliver(&v1alpha1.EtcdCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: uid},
 		Spec:       v1alpha1.EtcdClusterSpec{Nonce: nonce},
-		Status:     v1alpha1.EtcdClusterStatus{Observations: entries},
 	})
+}
+
+func (f *reporterFixture) deliver(c *v1alpha1.EtcdCluster) {
+	o := &v1alpha1.EtcdObservation{Cluster: testCluster, Observation: v1alpha1.Observation{Node: testNode}}
+	o.Name = v1alpha1.ObservationName(testCluster, testNode)
+	o.UID, o.ResourceVersion = "of "+c.UID, "1"
+	o.OwnerReferences = []metav1.OwnerReference{{UID: c.UID}}
+	replace(f.t, f.clusters.observations, o)
+	replace(f.t, f.clusters.clusters, c)
 }
 
 func (f *reporterFixture) wait(d time.Duration) { elapse(f.t, d) }
@@ -121,14 +122,10 @@ func (f *reporterFixture) published() []publishedEntry {
 	return entries
 }
 
-// nonces returns the published nonces, in order. "withdrawn" stands for a removed entry.
+// nonces returns the published nonces, in order.
 func (f *reporterFixture) nonces() []string {
 	var found []string
 	for _, e := range f.published() {
-		if e.observation == nil {
-			found = append(found, "withdrawn")
-			continue
-		}
 		found = append(found, e.observation.Nonce)
 	}
 	return found
@@ -138,7 +135,8 @@ func healthyCluster(context.Context, *reporterFixture) v1alpha1.Observation {
 	return v1alpha1.Observation{Linearizable: true}
 }
 
-// TestReporter checks that an entry is written for each nonce, on each change, and every minute.
+// TestReporter checks that an observation is written for each nonce, on each change, and every
+// minute.
 func TestReporter(t *testing.T) {
 	problem := latest[string]{}
 	runReporter(t, func(context.Context, *reporterFixture) v1alpha1.Observation {
@@ -216,7 +214,7 @@ func TestReporterFailedWrite(t *testing.T) {
 
 	t.Run("absent cluster", func(t *testing.T) {
 		runReporter(t, healthyCluster, func(f *reporterFixture) {
-			replace(t, f.clusters)
+			replace(t, f.clusters.clusters)
 			f.wait(5 * time.Minute)
 			require.Empty(t, f.published())
 			require.Equal(t, 1, strings.Count(f.logs(), "waiting for the webhook's leader"))
@@ -227,40 +225,30 @@ func TestReporterFailedWrite(t *testing.T) {
 	})
 }
 
-// TestReporterWithdraw checks that an entry is removed only after a proof that the host holds no
-// member.
-func TestReporterWithdraw(t *testing.T) {
+// TestReporterVersions: each write replaces the version that the one before made. The watch is
+// behind.
+func TestReporterVersions(t *testing.T) {
 	runReporter(t, healthyCluster, func(f *reporterFixture) {
-		f.setCluster("c1", "a", v1alpha1.Observation{Node: "another"}, v1alpha1.Observation{Node: testNode})
-		f.wait(0)
-		f.evidence.set(evidence.Scan{Unknown: []string{"the process table: permission denied"}})
-		f.wake.Notify()
-		f.wait(5 * time.Minute)
-		require.Equal(t, []string{"a"}, f.nonces(), "the member may be where the scan could not read")
+		for _, nonce := range []string{"a", "b"} {
+			f.setCluster("c1", nonce)
+			f.wait(0)
+		}
+		require.Equal(t, "1", f.published()[0].over)
+		require.Equal(t, "101", f.published()[1].over)
 
-		f.refused.set(errors.New("the server is away"))
-		f.setEvidence()
+		f.setCluster("c2", "c") // another object
 		f.wait(0)
-		require.Equal(t, []string{"a"}, f.nonces())
-		f.refused.set(nil)
-		f.wait(2 * time.Minute)
-		require.Equal(t, "withdrawn", f.nonces()[1])
-
-		before := len(f.published())
-		f.setCluster("c1", "b", v1alpha1.Observation{Node: "another"})
-		f.wait(5 * time.Minute)
-		require.Len(t, f.published(), before, "the entries of other nodes stay")
+		require.Equal(t, "1", f.published()[2].over)
 	})
 }
 
 // boundHere returns the EtcdCluster with a binding of the local member to the node.
-func boundHere(nonce string, entries ...v1alpha1.Observation) *v1alpha1.EtcdCluster {
+func boundHere(nonce string) *v1alpha1.EtcdCluster {
 	return &v1alpha1.EtcdCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"},
 		Spec: v1alpha1.EtcdClusterSpec{
 			Nonce: nonce, Members: []v1alpha1.Binding{{MemberID: testMember, Node: testNode, NodeUID: "uid-1"}},
 		},
-		Status: v1alpha1.EtcdClusterStatus{Observations: entries},
 	}
 }
 
@@ -272,15 +260,14 @@ func TestReporterNoMember(t *testing.T) {
 			Linearizable: true, Members: []v1alpha1.MemberStatus{{ID: testMember, Name: "etcd1", Healthy: true}},
 		}
 	}, func(f *reporterFixture) {
-		replace(t, f.clusters, boundHere("a"))
-		f.wake.Notify()
+		f.deliver(boundHere("a"))
 		f.wait(0)
 		require.Equal(t, []string{"a"}, f.nonces())
 		last := *f.published()[0].observation
 		require.False(t, last.NoMember)
 		f.evidence.set(evidence.Scan{Unknown: []string{"the process table: permission denied"}})
 		f.wait(0)
-		replace(t, f.clusters, boundHere("b", last))
+		f.deliver(boundHere("b"))
 		f.wait(2 * time.Minute)
 		require.Len(t, f.published(), 1, "the scan is not complete")
 
@@ -294,7 +281,7 @@ func TestReporterNoMember(t *testing.T) {
 		require.Equal(t, "a", reported.Nonce, "it answers no probe request")
 		require.Equal(t, last.Members, reported.Members)
 		count := len(f.published())
-		replace(t, f.clusters, boundHere("c", reported))
+		f.deliver(boundHere("c"))
 		f.wait(10 * time.Minute)
 		require.Len(t, f.published(), count)
 
@@ -303,57 +290,5 @@ func TestReporterNoMember(t *testing.T) {
 		again := f.published()[count].observation
 		require.Equal(t, "c", again.Nonce)
 		require.False(t, again.NoMember)
-	})
-}
-
-// TestNewerResultReplacesWaiting checks that a result which waits for its turn is replaced by a
-// newer one, and that this does not postpone the write.
-func TestNewerResultReplacesWaiting(t *testing.T) {
-	runReporter(t, healthyCluster, func(f *reporterFixture) {
-		deliver := func(nonce string) {
-			replace(t, f.clusters, &v1alpha1.EtcdCluster{
-				ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "c1"},
-				Spec: v1alpha1.EtcdClusterSpec{
-					Nonce: nonce, Members: []v1alpha1.Binding{{Node: "0"}, {Node: testNode}},
-				},
-			})
-		}
-		deliver("a")
-		f.wait(writeSlot / 2)
-		deliver("b")
-		f.wait(writeSlot / 2)
-		require.Equal(t, []string{"b"}, f.nonces())
-		require.Equal(t, writeSlot, f.published()[0].at)
-	})
-}
-
-// TestReporterIncomplete: an incomplete result answers a nonce at once, and the complete one
-// follows. It is not published for a nonce that has an answer.
-func TestReporterIncomplete(t *testing.T) {
-	const slow = 1500 * time.Millisecond
-	runReporter(t, func(ctx context.Context, _ *reporterFixture) v1alpha1.Observation {
-		_ = pause(ctx, slow)
-		return v1alpha1.Observation{Linearizable: true}
-	}, func(f *reporterFixture) {
-		f.early.set(v1alpha1.Observation{Linearizable: true, Incomplete: true})
-		f.setCluster("c1", "a")
-		f.wait(0)
-		require.Equal(t, []string{"a"}, f.nonces())
-		require.True(t, f.published()[0].observation.Incomplete)
-		require.Equal(t, testNode, f.published()[0].observation.Node)
-		f.wait(slow)
-		require.Equal(t, []string{"a", "a"}, f.nonces())
-		require.False(t, f.published()[1].observation.Incomplete)
-		require.Equal(t, slow, f.published()[1].at)
-
-		f.wait(10 * time.Minute)
-		for _, e := range f.published()[1:] {
-			require.False(t, e.observation.Incomplete, "the nonce has an answer")
-		}
-		f.setCluster("c1", "b")
-		f.wait(0)
-		last := f.published()[len(f.published())-1].observation
-		require.Equal(t, "b", last.Nonce)
-		require.True(t, last.Incomplete)
 	})
 }

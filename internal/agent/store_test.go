@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 	"github.com/holdfast-dev/holdfast/internal/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -61,7 +60,7 @@ func TestStaleWatch(t *testing.T) {
 				Network: func(context.Context) readiness.Facts { return openNetwork() },
 			},
 			nodes:    newStore[*corev1.Node](discardLog(), func() {}),
-			clusters: newStore[*v1alpha1.EtcdCluster](discardLog(), func() {}),
+			clusters: newClusterStores(discardLog(), func() {}),
 			prober:   newGateProber(Config{}, nil),
 			evidence: &latest[evidence.Scan]{}, staleReason: func(time.Time) string { return "" },
 			writer:      nodepatch.NewWriter(server),

@@ -2,8 +2,12 @@ package clusterstore
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
@@ -31,6 +35,19 @@ func newWatchAge(version func() string) *watchAge {
 	return &watchAge{version: version, noted: time.Now()}
 }
 
+// openAge returns the age of the watch of a kind of objects.
+func openAge(ctx context.Context, from cache.Cache, kind client.Object) (*watchAge, error) {
+	informer, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("opening the informer for %T: %w", kind, err)
+	}
+	versioned, ok := informer.(interface{ LastSyncResourceVersion() string })
+	if !ok {
+		return nil, fmt.Errorf("opening the informer for %T: %T has no version", kind, informer)
+	}
+	return newWatchAge(versioned.LastSyncResourceVersion), nil
+}
+
 // isCurrent reports whether the watch has delivered something within maxWatchAge.
 func (a *watchAge) isCurrent() bool {
 	a.mu.Lock()
@@ -50,6 +67,7 @@ func (s *Store) WatchAges(ctx context.Context) error {
 	for {
 		s.nodesAge.isCurrent()
 		s.clustersAge.isCurrent()
+		s.observationsAge.isCurrent()
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -58,12 +76,12 @@ func (s *Store) WatchAges(ctx context.Context) error {
 	}
 }
 
-// currentOr returns what live reads unless the watch of the cache is current. If that fails, the
+// currentOr returns what live reads unless the watches of the cache are current. If that fails, the
 // cache is the best that is known.
 func currentOr[T any](
-	ctx context.Context, age *watchAge, live func(context.Context) (T, error), cached func() (T, error),
+	ctx context.Context, isCurrent bool, live func(context.Context) (T, error), cached func() (T, error),
 ) (T, error) {
-	if !age.isCurrent() {
+	if !isCurrent {
 		reading, cancel := context.WithTimeout(ctx, timeLeft(ctx)/2)
 		defer cancel()
 		if found, err := live(reading); err == nil {

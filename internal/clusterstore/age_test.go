@@ -48,7 +48,7 @@ func TestCurrentOr(t *testing.T) {
 	}{{live, 0, "cached"}, {live, maxWatchAge, "live"}, {fails, maxWatchAge, "cached"}} {
 		age.isCurrent()
 		age.moved = time.Now().Add(-test.moved)
-		got, err := currentOr(t.Context(), age, test.live, cached)
+		got, err := currentOr(t.Context(), age.isCurrent(), test.live, cached)
 		require.NoError(t, err)
 		require.Equal(t, test.want, got)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -78,7 +79,7 @@ func (s *Store) CachedNodes(ctx context.Context) ([]*corev1.Node, error) {
 	if !s.nodes.HasSynced() {
 		return nil, fmt.Errorf("listing nodes: %w", errNotFilled)
 	}
-	return currentOr(ctx, s.nodesAge, s.sharedNodes, s.storedNodes)
+	return currentOr(ctx, s.nodesAge.isCurrent(), s.sharedNodes, s.storedNodes)
 }
 
 // sharedNodes is LiveNodes for all callers that wait for it. They must not change the Nodes.
@@ -207,36 +208,68 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 	return names
 }
 
-// View returns one version of the cluster together with the live states of all Nodes that
-// matter to it, and of the additional Nodes named.
+// View returns one version of the cluster together with its observations and the live states of all
+// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side.
 func (s *Store) View(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
-	return s.view(ctx, c, nonces, s.LiveStates, s.liveAddresses, additional)
+	return s.view(ctx, c, nonces, s.LiveStates, s.WithObservations, s.liveAddresses, additional)
+}
+
+// ViewJoined is View for an EtcdCluster with the observations that were read after it. It reads
+// only the Nodes.
+func (s *Store) ViewJoined(
+	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, additional ...string,
+) (quorum.View, error) {
+	observe := func(context.Context, *v1alpha1.EtcdCluster, ...string) (*v1alpha1.EtcdCluster, error) {
+		return joined, nil
+	}
+	return s.view(ctx, joined, nonces, s.LiveStates, observe, s.liveAddresses, additional)
 }
 
 // ProbedView is View for the result of a probe request. The reviews that share the request share
-// the reads of Nodes: no Node is read again that was read since the request began.
+// the reads: no Node is read again that was read since the request began.
 func (s *Store) ProbedView(
 	ctx context.Context, p *ProbeRequest, result ProbeResult, additional ...string,
 ) (quorum.View, error) {
-	read := func(ctx context.Context, names []string) map[string]observation.NodeState {
+	states := func(ctx context.Context, names []string) map[string]observation.NodeState {
 		return p.liveStates(ctx, names, s.LiveStates)
 	}
-	return s.view(ctx, result.Cluster, result.Nonces, read, p.liveAddresses(s.liveAddresses), additional)
+	return s.view(ctx, result.Cluster, result.Nonces, states, p.sharedObservations(s.WithObservations),
+		p.liveAddresses(s.liveAddresses), additional)
 }
+
+// An observationReader reads the observations of a version of an EtcdCluster.
+type observationReader func(context.Context, *v1alpha1.EtcdCluster, ...string) (*v1alpha1.EtcdCluster, error)
 
 func (s *Store) view(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string,
-	read func(context.Context, []string) map[string]observation.NodeState, list nodeList, additional []string,
+	states func(context.Context, []string) map[string]observation.NodeState, observe observationReader,
+	list nodeList, additional []string,
 ) (quorum.View, error) {
-	possible, err := s.possibleNodes(ctx, c, list)
+	var joined *v1alpha1.EtcdCluster
+	var nodes map[string]observation.NodeState
+	g, reading := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		joined, err = observe(reading, c, additional...)
+		return err
+	})
+	g.Go(func() error {
+		nodes = states(ctx, slices.Concat(NodeNames(c), additional))
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return quorum.View{}, err
+	}
+	possible, err := s.possibleNodes(ctx, joined, list)
 	if err != nil {
 		return quorum.View{}, err
 	}
-	names := slices.Concat(NodeNames(c), BoundNodeNames(possible), additional)
+	if len(possible) > 0 {
+		maps.Copy(nodes, states(ctx, BoundNodeNames(possible)))
+	}
 	return quorum.View{
-		Cluster: c, Nonces: nonces, Nodes: read(ctx, names), PossibleNodes: possible, Now: time.Now(),
+		Cluster: joined, Nonces: nonces, Nodes: nodes, PossibleNodes: possible, Now: time.Now(),
 		MinRemainingTolerance: s.tolerance,
 	}, nil
 }

@@ -30,10 +30,10 @@ const (
 )
 
 // A ProbeRequester requests fresh observations from the agents of a cluster, by writing a new
-// nonce, and collects the versions of the object that may contain them.
+// nonce, and follows the versions of the EtcdCluster, for the nonces, and the EtcdObservations, for
+// the answers.
 //
-// Every request makes each agent probe every member and write one object. Two requests at the same
-// time would make the agents and the grants compete for that object. Therefore a request waits
+// Every request makes each agent probe every member and write one object. Therefore a request waits
 // until the agents have answered the one before, of whatever replica, and all reviews that arrive
 // meanwhile share it. A review may share a nonce that was first written after the review had read
 // the object. It must not share an earlier one. An agent that read that may have begun its probe
@@ -44,11 +44,14 @@ type ProbeRequester struct {
 	interval time.Duration
 	requests prometheus.Counter
 
-	// mu guards queues and all fields of their probes, except that three fields are read without it:
+	// mu guards the maps and all fields of their probes, except that three fields are read without it:
 	// written is never replaced, read is fixed once begun is true, and err once written is closed.
 	mu sync.Mutex
-	// queues are by the object's UID.
+	// queues are by the UID of the EtcdCluster.
 	queues map[types.UID]*probeQueue
+	// observed are the observations that the watch has delivered, by the UID of the EtcdCluster and by
+	// node. They show that answers have arrived, and no decision is made from them.
+	observed map[types.UID]map[string]*v1alpha1.EtcdObservation
 }
 
 func newProbeRequester(
@@ -57,7 +60,7 @@ func newProbeRequester(
 ) *ProbeRequester {
 	return &ProbeRequester{
 		client: c, read: read, interval: cmp.Or(interval, defaultProbeInterval), requests: requests,
-		queues: map[types.UID]*probeQueue{},
+		queues: map[types.UID]*probeQueue{}, observed: map[types.UID]map[string]*v1alpha1.EtcdObservation{},
 	}
 }
 
@@ -100,8 +103,14 @@ type ProbeRequest struct {
 	// nonces are the one of this request and those that followed it: an agent that read one of
 	// them before it began has probed after the request.
 	nonces []string
-	// changed is closed, and replaced, with every new version.
+	// answered are the Nodes whose agents have answered.
+	answered map[string]bool
+	// changed is closed, and replaced, with every new version and answer.
 	changed chan struct{}
+	// observations is the read of the observations that the reviews share, and reviewed are the Nodes
+	// that those are about.
+	reviewed     map[string]bool
+	observations *sharedRead[[]v1alpha1.Observation]
 	// nodes are the states of Nodes that were read since the request began, so after every review
 	// that shares it. reading is closed when the read of further ones ends.
 	nodes   map[string]observation.NodeState
@@ -112,27 +121,15 @@ type ProbeRequest struct {
 
 // A ProbeResult is the state of a cluster, as far as it is known after a probe request.
 type ProbeResult struct {
+	// Cluster is the newest version of the EtcdCluster, without observations.
 	Cluster *v1alpha1.EtcdCluster
-	// Nonces mark the observations of Cluster that answer the request.
+	// Nonces mark the observations that answer the request.
 	Nonces []string
+	// Answers are the Nodes whose agents have answered, with the UIDs in their answers. A decision
+	// reads the observations themselves.
+	Answers map[string]types.UID
 	// Changed is closed when there is a newer result.
 	Changed <-chan struct{}
-}
-
-// Answers returns the number of answers to the request. A complete answer counts as two, so that
-// the number rises with each write of an agent.
-func (r ProbeResult) Answers() int {
-	answers := 0
-	for _, o := range r.Cluster.Status.Observations {
-		switch {
-		case !observation.IsAnswer(o, r.Nonces):
-		case o.Incomplete:
-			answers++
-		default:
-			answers += 2
-		}
-	}
-	return answers
 }
 
 // RequestProbe requests fresh observations from the agents of a cluster, or joins a request that
@@ -188,6 +185,7 @@ func (r *ProbeRequester) join(c *v1alpha1.EtcdCluster) (p *ProbeRequest, q *prob
 	}
 	p = &ProbeRequest{
 		requester: r, uid: c.UID, read: c, users: 1, written: make(chan struct{}), changed: make(chan struct{}),
+		answered: map[string]bool{}, reviewed: map[string]bool{}, observations: newSharedRead[[]v1alpha1.Observation](),
 		nodes: map[string]observation.NodeState{},
 	}
 	q.open = append(q.open, p)
@@ -241,7 +239,7 @@ func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *Prob
 			reserved.Cancel()
 			return false, nil
 		}
-		wait := max(time.Until(paced), q.untilFree(r.interval))
+		wait := max(time.Until(paced), r.untilFree(q))
 		if p.begun = wait <= 0; p.begun {
 			q.writingSince = time.Now()
 		}
@@ -259,21 +257,24 @@ func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *Prob
 
 // untilFree returns for how long the agents may be busy with the request under way. A request that
 // this replica is still writing most often answers those that wait, too: they were made from older
-// versions.
-func (q *probeQueue) untilFree(interval time.Duration) time.Duration {
+// versions. The caller holds the lock.
+func (r *ProbeRequester) untilFree(q *probeQueue) time.Duration {
 	switch {
 	case !q.writingSince.IsZero():
-		return interval - time.Since(q.writingSince)
-	case q.latest == nil || isAnswered(q.latest):
+		return r.interval - time.Since(q.writingSince)
+	case q.latest == nil || isAnswered(q.latest, r.observed[q.latest.UID]):
 		return 0
 	}
-	return interval - time.Since(q.nonceAt)
+	return r.interval - time.Since(q.nonceAt)
 }
 
-// isAnswered reports whether every agent that has an entry has answered the nonce completely.
-func isAnswered(c *v1alpha1.EtcdCluster) bool {
-	isBusy := func(o v1alpha1.Observation) bool { return o.Nonce != c.Spec.Nonce || o.Incomplete }
-	return !slices.ContainsFunc(c.Status.Observations, isBusy)
+// isAnswered reports whether every agent of a bound Node that has ever reported has answered the
+// nonce.
+func isAnswered(c *v1alpha1.EtcdCluster, observed map[string]*v1alpha1.EtcdObservation) bool {
+	return !slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+		o := observed[b.Node]
+		return o != nil && observation.HasReport(o) && o.Nonce != c.Spec.Nonce
+	})
 }
 
 // writeNonce writes a new nonce unless another replica writes one at the same time. That one then
@@ -290,7 +291,7 @@ func (r *ProbeRequester) writeNonce(ctx context.Context, q *probeQueue, p *Probe
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("writing the nonce: %w", err)
+		return withWriters(ctx, fmt.Errorf("writing the nonce: %w", err), p.read.Name, r.read)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -396,6 +397,12 @@ func (p *ProbeRequest) addVersionLocked(c *v1alpha1.EtcdCluster) {
 	if apiaccess.IsNewer(c, p.latest) {
 		p.latest = c
 	}
+	p.notifyLocked()
+}
+
+// notifyLocked wakes those that wait for a newer result. The caller holds the lock of the
+// requester.
+func (p *ProbeRequest) notifyLocked() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }

@@ -3,7 +3,9 @@ package clusterstore
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,8 +69,7 @@ func (server *slowServer) Patch(
 		return apierrors.NewInvalid(schema.GroupKind{}, "c1", nil)
 	}
 	server.write(ops[2].Value.(string))
-	c := obj.(*v1alpha1.EtcdCluster)
-	c.ResourceVersion, c.Spec.Nonce = strconv.Itoa(server.version), server.nonces[len(server.nonces)-1]
+	*obj.(*v1alpha1.EtcdCluster) = *clusterVersion(strconv.Itoa(server.version), server.nonces[len(server.nonces)-1])
 	return nil
 }
 
@@ -96,13 +98,13 @@ func newTestRequester(server *slowServer) *ProbeRequester {
 	return newProbeRequester(server, server.read, 0, prometheus.NewCounter(prometheus.CounterOpts{Name: "probes"}))
 }
 
-// clusterVersion returns a version of the cluster with UID c. The agents of the Nodes have
-// answered these nonces.
-func clusterVersion(rv, nonce string, answered ...string) *v1alpha1.EtcdCluster {
+// clusterVersion returns a version of the cluster with UID c, whose members are bound to the Nodes
+// 0 and 1.
+func clusterVersion(rv, nonce string) *v1alpha1.EtcdCluster {
 	c := &v1alpha1.EtcdCluster{}
 	c.Name, c.UID, c.ResourceVersion, c.Spec.Nonce = "c1", "c", rv, nonce
-	for _, nonce := range answered {
-		c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{Nonce: nonce})
+	c.Spec.Members = []v1alpha1.Binding{
+		{MemberID: "a", Node: "0", NodeUID: "u0"}, {MemberID: "b", Node: "1", NodeUID: "u1"},
 	}
 	return c
 }
@@ -210,18 +212,92 @@ func TestProbedNodes(t *testing.T) {
 	})
 }
 
-// TestIsAnswered: an agent that still waits for members is busy, and its answer counts as one of
-// two.
+// observed returns the observation of a Node of the cluster with UID c.
+func observed(node string, uid types.UID, nonce string) *v1alpha1.EtcdObservation {
+	o := &v1alpha1.EtcdObservation{Cluster: "c1"}
+	o.Name, o.OwnerReferences = "c1."+node, []metav1.OwnerReference{{UID: "c"}}
+	o.Node, o.NodeUID, o.Nonce = node, uid, nonce
+	return o
+}
+
+// TestIsAnswered: the next request waits for the agents of bound Nodes that have ever reported.
 func TestIsAnswered(t *testing.T) {
-	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Nonce: "b"}}
-	c.Status.Observations = []v1alpha1.Observation{{Node: "0", Nonce: "b"}, {Node: "1", Nonce: "a"}}
-	answers := func() int { return ProbeResult{Cluster: c, Nonces: []string{"b"}}.Answers() }
-	require.False(t, isAnswered(c))
-	require.Equal(t, 2, answers())
-	c.Status.Observations[1] = v1alpha1.Observation{Node: "1", Nonce: "b", Incomplete: true}
-	require.False(t, isAnswered(c))
-	require.Equal(t, 3, answers())
-	c.Status.Observations[1].Incomplete = false
-	require.True(t, isAnswered(c))
-	require.Equal(t, 4, answers())
+	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{
+		Nonce: "b", Members: []v1alpha1.Binding{{Node: "0"}, {Node: "1"}, {Node: "2"}},
+	}}
+	all := map[string]*v1alpha1.EtcdObservation{
+		"0": observed("0", "u0", "b"), "1": observed("1", "u1", "a"), "2": observed("2", "", ""),
+		"worker": observed("worker", "w", "a"),
+	}
+	require.False(t, isAnswered(c, all))
+	all["1"].Nonce = "b"
+	require.True(t, isAnswered(c, all))
+}
+
+// TestAnswers: each answer wakes those that wait. An agent of a Node without a member wakes them
+// once, however often it writes.
+func TestAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &slowServer{}
+		requester := newTestRequester(server)
+		requester.addObservation(observed("gone", "g", "x"))
+		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
+		require.NoError(t, err)
+		isWoken := func(o *v1alpha1.EtcdObservation) bool {
+			before := probe.Result().Changed
+			requester.addObservation(o)
+			select {
+			case <-before:
+				return true
+			default:
+				return false
+			}
+		}
+		require.False(t, isWoken(observed("0", "u0", "before")))
+		require.Empty(t, probe.Result().Answers)
+		for range 2 {
+			require.True(t, isWoken(observed("0", "u0", server.nonces[0])))
+		}
+		require.True(t, isWoken(observed("worker", "w", server.nonces[0])))
+		require.False(t, isWoken(observed("worker", "w", server.nonces[0])), "a flood")
+		require.Equal(t, map[string]types.UID{"0": "u0", "worker": "w"}, probe.Result().Answers)
+		require.ElementsMatch(t, []string{"0", "worker", "gone"}, requester.observersOf("c"))
+		requester.removeObservation(observed("worker", "w", ""))
+		require.Equal(t, map[string]types.UID{"0": "u0"}, probe.Result().Answers)
+	})
+}
+
+// TestSharedObservations: a review never gets the result of a read that began before it asked.
+func TestSharedObservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		requester := newTestRequester(&slowServer{})
+		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
+		require.NoError(t, err)
+		var mu sync.Mutex
+		var reads [][]string
+		read := func(ctx context.Context, c *v1alpha1.EtcdCluster, nodes ...string) (*v1alpha1.EtcdCluster, error) {
+			mu.Lock()
+			slices.Sort(nodes)
+			reads = append(reads, nodes)
+			joined := *c
+			joined.Observations = []v1alpha1.Observation{{Nonce: strconv.Itoa(len(reads))}}
+			mu.Unlock()
+			<-time.After(50 * time.Millisecond)
+			return &joined, ctx.Err()
+		}
+		var g errgroup.Group
+		for i := range 10 {
+			g.Go(func() error {
+				c, err := probe.sharedObservations(read)(t.Context(), clusterVersion("1", ""), strconv.Itoa(i))
+				require.Equal(t, map[bool]string{true: "1", false: "2"}[i == 0], c.Observations[0].Nonce)
+				return err
+			})
+			if i == 0 {
+				synctest.Wait() // the others ask during this read
+			}
+		}
+		require.NoError(t, g.Wait())
+		require.Len(t, reads, 2)
+		require.Equal(t, strings.Fields("0 1 2 3 4 5 6 7 8 9"), reads[1], "the nodes of all reviews")
+	})
 }

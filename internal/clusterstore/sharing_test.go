@@ -3,12 +3,15 @@ package clusterstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/loop"
@@ -28,6 +31,15 @@ func (f *sharingFixture) request(t *testing.T, c *v1alpha1.EtcdCluster) *ProbeRe
 	p, err := f.ProbeRequester.request(t.Context(), c)
 	require.NoError(t, err)
 	return p
+}
+
+// deliver delivers a version with a nonce, and the nonces that the agents of the Nodes have
+// answered.
+func (f *sharingFixture) deliver(version, nonce string, answered ...string) {
+	f.addVersion(clusterVersion(version, nonce))
+	for i, nonce := range answered {
+		f.addObservation(observed(strconv.Itoa(i), types.UID(fmt.Sprint("u", i)), nonce))
+	}
 }
 
 // nonce returns the nonce of the first request.
@@ -50,11 +62,11 @@ func TestRequestSharing(t *testing.T) {
 			require.Same(t, f.first, f.request(t, clusterVersion("109", "")))
 		}, 1, 50 * ms},
 		{"read before another version without a nonce", func(t *testing.T, f *sharingFixture) {
-			f.addVersion(clusterVersion("120", f.nonce(), "old"))
+			f.deliver("120", f.nonce(), "old")
 			require.Same(t, f.first, f.request(t, clusterVersion("105", "")))
 		}, 1, 0},
 		{"F4 read after its nonce", func(t *testing.T, f *sharingFixture) {
-			require.NotSame(t, f.first, f.request(t, clusterVersion("110", f.nonce(), f.nonce())))
+			require.NotSame(t, f.first, f.request(t, clusterVersion("110", f.nonce())))
 		}, 2, 600 * ms},
 		{"all answered at 200 ms", func(t *testing.T, f *sharingFixture) {
 			var g errgroup.Group
@@ -62,48 +74,47 @@ func TestRequestSharing(t *testing.T) {
 			for i := range probes {
 				g.Go(func() error {
 					<-time.After(time.Duration(i) * 5 * ms)
-					probes[i] = f.request(t, clusterVersion("112", f.nonce(), f.nonce(), "old"))
+					probes[i] = f.request(t, clusterVersion("112", f.nonce()))
 					return nil
 				})
 			}
 			<-time.After(200 * ms)
-			f.addVersion(clusterVersion("114", f.nonce(), f.nonce(), f.nonce()))
+			f.deliver("114", f.nonce(), f.nonce(), f.nonce())
 			require.NoError(t, g.Wait())
 			for _, p := range probes {
 				require.Same(t, probes[0], p)
 			}
 		}, 2, 300 * ms},
 		{"one agent silent", func(t *testing.T, f *sharingFixture) {
-			f.addVersion(clusterVersion("114", f.nonce(), f.nonce(), "old"))
-			f.request(t, clusterVersion("114", f.nonce(), f.nonce(), "old"))
+			f.deliver("114", f.nonce(), f.nonce(), "old")
+			f.request(t, clusterVersion("114", f.nonce()))
 		}, 2, 600 * ms},
 		{"nonce of another replica", func(t *testing.T, f *sharingFixture) {
 			var g errgroup.Group
 			var p *ProbeRequest
 			g.Go(func() error {
-				p = f.request(t, clusterVersion("112", f.nonce(), f.nonce(), "old"))
+				p = f.request(t, clusterVersion("112", f.nonce()))
 				return nil
 			})
 			<-time.After(50 * ms)
-			f.addVersion(clusterVersion("120", "theirs", f.nonce(), "old"))
+			f.deliver("120", "theirs", f.nonce(), "old")
 			require.NoError(t, g.Wait())
 			require.Equal(t, []string{"theirs"}, p.Result().Nonces)
 		}, 1, 50 * ms},
 		{"nonce of another replica in an older version", func(t *testing.T, f *sharingFixture) {
 			var g errgroup.Group
 			g.Go(func() error {
-				f.request(t, clusterVersion("121", f.nonce(), f.nonce(), "old"))
+				f.request(t, clusterVersion("121", f.nonce()))
 				return nil
 			})
 			<-time.After(50 * ms)
-			f.addVersion(clusterVersion("120", "theirs", f.nonce(), "old"))
+			f.deliver("120", "theirs", f.nonce(), "old")
 			require.NoError(t, g.Wait())
 		}, 2, 650 * ms},
 		{"another replica writes at the same time", func(t *testing.T, f *sharingFixture) {
-			answered := clusterVersion("112", f.nonce(), f.nonce())
-			f.addVersion(answered)
+			f.deliver("112", f.nonce(), f.nonce(), f.nonce())
 			f.server.write("theirs")
-			p := f.request(t, answered)
+			p := f.request(t, clusterVersion("112", f.nonce()))
 			require.Equal(t, []string{"theirs"}, p.Result().Nonces)
 		}, 2, 100 * ms},
 		{"restored API server", func(t *testing.T, f *sharingFixture) {
@@ -118,7 +129,7 @@ func TestRequestSharing(t *testing.T) {
 				f := &sharingFixture{server: &slowServer{takes: 100 * ms, version: 100}}
 				f.ProbeRequester = newTestRequester(f.server)
 				f.first = f.request(t, clusterVersion("100", ""))
-				f.addVersion(clusterVersion("111", f.nonce(), "old", "old"))
+				f.deliver("111", f.nonce(), "old", "old")
 				before := time.Now()
 				test.run(t, f)
 				require.Equal(t, test.took, time.Since(before).Round(ms))

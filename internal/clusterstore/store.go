@@ -1,5 +1,10 @@
 // Package clusterstore is the I/O between the webhook and the API server: it reads, patches
-// and follows EtcdClusters, reads Nodes live, and requests fresh observations from the agents.
+// and follows EtcdClusters, reads their EtcdObservations and Nodes live, and requests fresh
+// observations from the agents.
+//
+// One rule replaces a transaction over the two kinds: the observations that a decision combines
+// with a version of an EtcdCluster are read after that version is known (docs/decisions.md,
+// decision 39).
 //
 // It decides nothing. [Store.View] collects what a decision of package quorum needs, and the
 // write methods fail with [ErrConflict] if an object is no longer the one that a decision was
@@ -28,6 +33,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -46,7 +52,7 @@ type Options struct {
 	// Reader reads from the API server, never from a cache: a stalled watch must not hide a
 	// deletion.
 	Reader client.Reader
-	// Cache holds EtcdClusters and Nodes, and reports their changes.
+	// Cache holds EtcdClusters, EtcdObservations and Nodes, and reports their changes.
 	Cache cache.Cache
 	// ProbeInterval is the longest time for which a probe request waits for the answers to the one
 	// before, and the average time between two of them. Default 500 ms.
@@ -71,8 +77,8 @@ type Store struct {
 	conflicts  prometheus.Counter
 	live       *sharedRead[[]*v1alpha1.EtcdCluster]
 	liveNodes  *sharedRead[[]*corev1.Node]
-	// nodesAge and clustersAge are of the watches of the cache.
-	nodesAge, clustersAge *watchAge
+	// nodesAge, clustersAge and observationsAge are of the watches of the cache.
+	nodesAge, clustersAge, observationsAge *watchAge
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -96,17 +102,17 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
 		liveNodes: newSharedRead[[]*corev1.Node](), nodesAge: newWatchAge(nodes.LastSyncResourceVersion),
 	}
-	clusters, err := s.cache.GetInformer(ctx, &v1alpha1.EtcdCluster{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, fmt.Errorf("opening the informer for EtcdClusters: %w", err)
+	var clustersErr, observationsErr error
+	s.clustersAge, clustersErr = openAge(ctx, s.cache, &v1alpha1.EtcdCluster{})
+	s.observationsAge, observationsErr = openAge(ctx, s.cache, &v1alpha1.EtcdObservation{})
+	if err := errors.Join(clustersErr, observationsErr); err != nil {
+		return nil, err
 	}
-	versioned, ok := clusters.(interface{ LastSyncResourceVersion() string })
-	if !ok {
-		return nil, fmt.Errorf("opening the informer for EtcdClusters: %T has no version", clusters)
-	}
-	s.clustersAge = newWatchAge(versioned.LastSyncResourceVersion)
 	s.requester = newProbeRequester(o.Client, s.LiveCluster, o.ProbeInterval, probes)
-	return s, s.Follow(ctx, s.requester.addVersion)
+	if err := s.Follow(ctx, s.requester.addVersion); err != nil {
+		return nil, err
+	}
+	return s, s.FollowObservations(ctx, s.requester.addObservation, s.requester.removeObservation)
 }
 
 // Follow calls seen for every version of every EtcdCluster that the cache learns of, deleted ones
@@ -156,18 +162,21 @@ func (s *Store) FollowNodes(isChange func(before, after *corev1.Node) bool, chan
 // WaitForSync waits until the cache is filled, and reports whether it is.
 func (s *Store) WaitForSync(ctx context.Context) bool { return s.cache.WaitForCacheSync(ctx) }
 
-// LiveClusters lists all EtcdClusters from the API server. Callers share the objects, and must not
-// change them.
+// LiveClusters lists all EtcdClusters with their observations from the API server. Callers share
+// the objects, and must not change them.
 func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
 	return s.live.do(ctx, func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
 		return listClusters(ctx, s.reader)
 	})
 }
 
-// CachedClusters lists all EtcdClusters from the cache, or from the API server if the watch may
-// hang.
+// CachedClusters lists all EtcdClusters with their observations from the cache, or from the API
+// server if a watch may hang. Both kinds have watches of their own, so an EtcdCluster of the
+// cache may be newer than its observations.
 func (s *Store) CachedClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
-	return currentOr(ctx, s.clustersAge, s.LiveClusters, func() ([]*v1alpha1.EtcdCluster, error) {
+	isCurrent := s.clustersAge.isCurrent()
+	isCurrent = s.observationsAge.isCurrent() && isCurrent
+	return currentOr(ctx, isCurrent, s.LiveClusters, func() ([]*v1alpha1.EtcdCluster, error) {
 		return listClusters(ctx, s.cache)
 	})
 }
@@ -177,14 +186,18 @@ func listClusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdClus
 	if err := from.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("listing EtcdClusters: %w", err)
 	}
+	observations, err := listObservations(ctx, from) // after the EtcdClusters
+	if err != nil {
+		return nil, err
+	}
 	found := make([]*v1alpha1.EtcdCluster, len(list.Items))
 	for i := range list.Items {
-		found[i] = &list.Items[i]
+		found[i] = observation.Join(&list.Items[i], observations)
 	}
 	return found, nil
 }
 
-// LiveCluster reads one EtcdCluster from the API server.
+// LiveCluster reads one EtcdCluster from the API server, without its observations.
 func (s *Store) LiveCluster(ctx context.Context, name string) (*v1alpha1.EtcdCluster, error) {
 	c := &v1alpha1.EtcdCluster{}
 	if err := s.reader.Get(ctx, client.ObjectKey{Name: name}, c); err != nil {
@@ -206,7 +219,8 @@ func (s *Store) Delete(ctx context.Context, c *v1alpha1.EtcdCluster) error {
 }
 
 // Patch applies the operations to the EtcdCluster that c is a version of, and returns the
-// version that they made. It fails with ErrConflict if a test operation failed.
+// version that they made, without observations. It fails with ErrConflict if a test operation
+// failed.
 func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operation) (*v1alpha1.EtcdCluster, error) {
 	body, err := json.Marshal(ops)
 	if err != nil {
@@ -223,7 +237,7 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 		s.conflicts.Inc()
 		return nil, ErrConflict
 	case !apierrors.IsInvalid(err):
-		return nil, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err)
+		return nil, withWriters(ctx, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err), c.Name, s.LiveCluster)
 	}
 	// The API server answers 422 both for a failed test and for an object that the schema
 	// forbids (apiserver's handlers/patch.go).
@@ -242,18 +256,6 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 func isSameTested(a, b *v1alpha1.EtcdCluster) bool {
 	return a.UID == b.UID && a.Spec.Ledger == b.Spec.Ledger && slices.Equal(a.Spec.Members, b.Spec.Members) &&
 		a.Annotations[quorum.ResolveAnnotation] == b.Annotations[quorum.ResolveAnnotation]
-}
-
-// PatchStatus applies the operations to the status of c. The error is the API server's.
-func (s *Store) PatchStatus(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operation) error {
-	body, err := json.Marshal(ops)
-	if err != nil {
-		return err
-	}
-	target := &v1alpha1.EtcdCluster{}
-	target.Name = c.Name
-	return s.client.Status().Patch(ctx, target, client.RawPatch(types.JSONPatchType, body),
-		fieldOwner)
 }
 
 // ApplyStatus applies the fields that status sets, and leaves all others alone. A cluster

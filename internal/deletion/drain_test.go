@@ -123,7 +123,7 @@ func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {
 	require.True(t, p.verdict.Allowed)
 	f.Cordon(0, false)
 	nonces := func() []string { return p.request.Result().Nonces }
-	verdict, err := reviewer.grant(t.Context(), f.Drain(0), p.result.Cluster, nil, nonces, quorum.Decide)
+	verdict, err := reviewer.grant(t.Context(), f.Drain(0), p.view.Cluster, nil, nonces, quorum.Decide)
 	require.NoError(t, err)
 	require.Equal(t, quorum.NotDraining, verdict.Reason)
 	require.Empty(t, f.Cluster().Spec.Grants)

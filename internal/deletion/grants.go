@@ -42,6 +42,7 @@ var errNotRecorded = errors.New("recording the grant: an error of holdfast's own
 type grantRequest struct {
 	ctx     context.Context //nolint:containedctx // The review that writes does so for others.
 	request quorum.Request
+	// cluster has the observations that were read after it.
 	cluster *v1alpha1.EtcdCluster
 	// others are all EtcdClusters at the begin of the review.
 	others []*v1alpha1.EtcdCluster
@@ -162,13 +163,13 @@ func (r *Reviewer) writeGrants(batch []*grantRequest) {
 			g.verdict, g.err = quorum.Verdict{}, err
 		}
 	}
-	c := newestCluster(batch)
+	c, look := newestCluster(batch), r.store.ViewJoined
 	for {
 		names := make([]string, len(batch))
 		for i, g := range batch {
 			names[i] = g.request.Node
 		}
-		view, err := r.store.View(ctx, c, nil, names...)
+		view, err := look(ctx, c, nil, names...)
 		if err != nil {
 			fail(err)
 			return
@@ -192,6 +193,7 @@ func (r *Reviewer) writeGrants(batch []*grantRequest) {
 			fail(err)
 			return
 		}
+		look = r.store.View // The observations must be as new.
 	}
 }
 

@@ -119,7 +119,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	require.NoError(t, err)
 
 	nonces := func() []string { return p.request.Result().Nonces }
-	v, err := reviewer.grant(t.Context(), req, p.result.Cluster, nil, nonces, quorum.Decide)
+	v, err := reviewer.grant(t.Context(), req, p.view.Cluster, nil, nonces, quorum.Decide)
 	require.NoError(t, err)
 	require.False(t, v.Allowed)
 	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason, v.Message)
@@ -129,7 +129,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	require.Nil(t, storetest.GrantFor(after, f.Nodes[0].UID))
 
 	// A node that has a grant already only renews it.
-	_, err = reviewer.grant(t.Context(), f.Request(1), p.result.Cluster, nil, nonces, quorum.Decide)
+	_, err = reviewer.grant(t.Context(), f.Request(1), p.view.Cluster, nil, nonces, quorum.Decide)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
 }

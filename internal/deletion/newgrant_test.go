@@ -18,7 +18,7 @@ func viewWithGrant(g v1alpha1.Grant) quorum.View {
 	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{
 		Members: []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1"}}, Grants: []v1alpha1.Grant{g},
 	}}
-	c.Status.Observations = []v1alpha1.Observation{{
+	c.Observations = []v1alpha1.Observation{{
 		Node: "w1", NodeUID: "u1", LocalMember: "d", Linearizable: true, Members: []v1alpha1.MemberStatus{
 			{ID: "a", Name: "etcd-a", PeerURLs: []string{"https://etcd-a.example.com:2380"}},
 			{ID: "d", Name: "etcd-d", PeerURLs: []string{"https://etcd-d.example.com:2380"}},

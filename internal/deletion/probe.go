@@ -74,8 +74,7 @@ func (r *Reviewer) probeAndGrant(
 
 // grantFromProbe writes the grant for one cluster and returns the verdict that it stands for. It
 // decides from the newest observations, and others may have requested new ones since the verdict:
-// while those of slow members are missing, a refusal is not final, and grantFromProbe waits for
-// more.
+// while answers to those are missing, a refusal is not final, and grantFromProbe waits for more.
 func (r *Reviewer) grantFromProbe(
 	ctx context.Context, req quorum.Request, p probedCluster,
 ) (verdict quorum.Verdict, err error) {
@@ -84,14 +83,15 @@ func (r *Reviewer) grantFromProbe(
 	quiet := newQuietTimer(r.wait)
 	defer quiet.timer.Stop()
 	nonces := func() []string { return p.request.Result().Nonces }
-	for result := p.result; ; result = p.request.Result() {
-		quiet.note(result.Answers())
-		verdict, err = r.grant(ctx, req, result.Cluster, p.others, nonces, quorum.Decide)
-		if err != nil || verdict.Allowed || verdict.Final {
+	for {
+		quiet.note(len(p.result.Answers))
+		verdict, err = r.grant(ctx, req, p.view.Cluster, p.others, nonces, quorum.Decide)
+		if err != nil || verdict.Allowed || verdict.Final || !quiet.waitForNewer(waiting, p.result) {
 			return verdict, err
 		}
-		if !quiet.waitForNewer(waiting, result) {
-			return verdict, nil
+		p.result = p.request.Result()
+		if p.view, err = r.store.ProbedView(ctx, p.request, p.result, req.Node); err != nil {
+			return verdict, err
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (r *Reviewer) probeAndDecide(
 	p := probedCluster{request: probe, others: others}
 	for {
 		p.result = probe.Result()
-		quiet.note(p.result.Answers())
+		quiet.note(len(p.result.Answers))
 		if err = p.decide(waiting, r.store, req); err != nil {
 			return p, err
 		}
@@ -158,16 +158,13 @@ func (q *quietTimer) waitForNewer(ctx context.Context, result clusterstore.Probe
 	return false
 }
 
-// decideFromLive decides once more, from the live object: a watch that hangs must not hide
-// observations.
+// decideFromLive decides once more, from a live read of the nonces and then the observations:
+// watches that hang must not hide them.
 func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quorum.Request) probedCluster {
 	if _, err := r.store.LiveCluster(ctx, p.result.Cluster.Name); err != nil {
 		return p
 	}
 	now := p.request.Result()
-	if now.Cluster == p.result.Cluster {
-		return p
-	}
 	before := p
 	p.result = now
 	if err := p.decide(ctx, r.store, req); err != nil {

@@ -137,11 +137,16 @@ func (r *Reviewer) dryRun(
 ) (quorum.Decision, error) {
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
-		c = observation.Recent(c, r.now())
 		view, err := r.store.View(ctx, c, lastNonce(c), req.Node)
 		if err != nil {
 			return quorum.Decision{}, err
 		}
+		now, err := r.store.LiveCluster(ctx, c.Name) // The agents may have answered a newer nonce.
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		view.Nonces = append(view.Nonces, lastNonce(now)...)
+		view.Cluster = observation.Recent(view.Cluster, r.now())
 		view.Others = all
 		verdicts[i] = quorum.Decide(view, req)
 	}

@@ -32,9 +32,6 @@ func TestReview(t *testing.T) {
 		{"reviews at once", reviewsAtOnce},
 		{"silent agents", silentAgents},
 		{"first answer after the usual wait", lateFirstAnswer},
-		{"incomplete answers are enough", incompleteAnswersSuffice},
-		{"incomplete answers are awaited", incompleteAnswersAwaited},
-		{"incomplete answers before the grant", incompleteAnswersBeforeGrant},
 		{"newer nonce of another replica", newerNonce},
 		{"older observations", olderObservations},
 		{"grant conflict", grantConflict},
@@ -157,53 +154,6 @@ func lateFirstAnswer(t *testing.T, f *storetest.Fixture) {
 	require.True(t, decision.Allowed, decision.Message)
 }
 
-// incompleteAnswersSuffice: all agents have published what they knew while a member hung. A
-// deletion that does not need it is allowed.
-func incompleteAnswersSuffice(t *testing.T, f *storetest.Fixture) {
-	f.ChangeAgents(func() { f.Incomplete, f.Members[2].Healthy = true, false })
-	f.RunAgents()
-	begun := time.Now()
-	decision := review(t, newReviewer(f, 6*time.Second), f.Request(2))
-	require.True(t, decision.Allowed, decision.Message)
-	require.Less(t, time.Since(begun), 4*time.Second)
-}
-
-// incompleteAnswersAwaited: a deletion that needs the member waits for the rest of the answers.
-func incompleteAnswersAwaited(t *testing.T, f *storetest.Fixture) {
-	f.ChangeAgents(func() { f.Incomplete, f.Members[2].Healthy = true, false })
-	f.RunAgents()
-	late := time.AfterFunc(time.Second, func() {
-		f.ChangeAgents(func() { f.Incomplete, f.Members[2].Healthy = false, true })
-	})
-	defer late.Stop()
-	decision := review(t, newReviewer(f, 0), f.Request(0))
-	require.True(t, decision.Allowed, decision.Message)
-}
-
-// incompleteAnswersBeforeGrant: another review requests a probe between the verdict and the grant,
-// and both wait to write. They decide from the newest answers, which are incomplete at first.
-func incompleteAnswersBeforeGrant(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	reviewer := newReviewer(f, 0)
-	p, err := reviewer.probeAndDecide(t.Context(), f.Request(0), f.Cluster(), nil)
-	require.NoError(t, err)
-	defer p.request.Release()
-	require.True(t, p.verdict.Allowed, p.verdict.Message)
-	f.ChangeAgents(func() { f.Incomplete, f.Members[2].Healthy = true, false })
-	for slices.ContainsFunc(p.result.Cluster.Status.Observations,
-		func(o v1alpha1.Observation) bool { return !o.Incomplete }) {
-		<-p.result.Changed
-		p.result = p.request.Result()
-	}
-	late := time.AfterFunc(time.Second, func() {
-		f.ChangeAgents(func() { f.Incomplete, f.Members[2].Healthy = false, true })
-	})
-	defer late.Stop()
-	verdict, err := reviewer.grantFromProbe(t.Context(), f.Request(0), p)
-	require.NoError(t, err)
-	require.True(t, verdict.Allowed, verdict.Message)
-}
-
 func newerNonce(t *testing.T, f *storetest.Fixture) {
 	// These agents miss the first nonce: they see the object after another replica has written
 	// a second one. A third nonce is written before they answer the second.
@@ -254,10 +204,9 @@ func dryRun(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	f.WriteNonce("last")
 	require.Eventually(t, func() bool {
-		c := f.EmptyCluster()
-		err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c)
-		return err == nil && len(c.Status.Observations) == 3 &&
-			!slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Nonce != "last" })
+		c := f.Cluster()
+		return len(c.Observations) == 3 &&
+			!slices.ContainsFunc(c.Observations, func(o v1alpha1.Observation) bool { return o.Nonce != "last" })
 	}, storetest.WaitTimeout, storetest.PollInterval)
 	decision = review(t, reviewer, req)
 	require.True(t, decision.Allowed, decision.Message)
@@ -268,10 +217,10 @@ func dryRun(t *testing.T, f *storetest.Fixture) {
 	require.Zero(t, c.Spec.Ledger)
 
 	// An agent that has been silent for long may have died with the member that it proved healthy.
-	for i := range c.Status.Observations {
-		c.Status.Observations[i].Time = metav1.NewTime(time.Now().Add(-observation.SilentAfter - time.Second))
+	for _, o := range c.Observations {
+		o.Time = metav1.NewTime(time.Now().Add(-observation.SilentAfter - time.Second))
+		require.NoError(t, f.Observe(t.Context(), o))
 	}
-	require.NoError(t, f.Client.Status().Update(t.Context(), c))
 	decision = review(t, reviewer, req)
 	require.False(t, decision.Allowed, decision.Message)
 	require.Equal(t, quorum.CannotSee, decision.Reason)

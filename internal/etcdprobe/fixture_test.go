@@ -30,7 +30,7 @@ const maxObserveTime = 2*defaultTimeout + 2*time.Second
 
 func newTestProber(t *testing.T) *Prober {
 	t.Helper()
-	p := New(Options{})
+	p := New(Options{Timeout: 1500 * time.Millisecond})
 	t.Cleanup(p.Close)
 	return p
 }

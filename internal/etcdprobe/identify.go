@@ -26,14 +26,13 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// defaultTimeout is the default time that one member has to respond. The webhook waits 3 s
-// for observations. With a longer timeout, one hanging member would make every observer of
-// its cluster miss that deadline.
-const defaultTimeout = 1500 * time.Millisecond
+// defaultTimeout is the default time that one member has to respond. Members that work answer
+// within a few milliseconds, and every observation waits this long for one that hangs.
+const defaultTimeout = 500 * time.Millisecond
 
 // Options configures a Prober.
 type Options struct {
-	// Timeout is the time that one member has to respond, 1.5 s if zero. Observe takes at
+	// Timeout is the time that one member has to respond, 0.5 s if zero. Observe takes at
 	// most twice as long.
 	Timeout time.Duration
 	// HostRoot is where the agent has the host's files. Observations name them by the host's paths.

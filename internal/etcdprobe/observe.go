@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -23,16 +22,6 @@ import (
 // member hangs, Observe takes the Prober's timeout, and never more than twice that. The
 // caller sets Node, NodeUID and Nonce.
 func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity evidence.Identity) v1alpha1.Observation {
-	return p.ObserveEarly(ctx, server, identity, nil)
-}
-
-// ObserveEarly is Observe that also reports what it has found when earlyAfter has passed and some
-// members have not answered. It calls early at most once, and only with a confirmed list, the
-// alarms, and proof that a quorum is healthy: anything less allows nothing.
-func (p *Prober) ObserveEarly(
-	ctx context.Context, server evidence.Server, identity evidence.Identity, early func(v1alpha1.Observation),
-) v1alpha1.Observation {
-	began := time.Now()
 	o := v1alpha1.Observation{LocalMember: identity.Ref.Member, AlarmsUnknown: true}
 	cluster, member, err := parseRef(identity.Ref)
 	if err != nil {
@@ -57,22 +46,9 @@ func (p *Prober) ObserveEarly(
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	o.Access = p.access(server)
-	listProbe{p, local, list, prefetched}.run(ctx, &o, earlyReport{began.Add(earlyAfter), early})
+	listProbe{p, local, list, prefetched}.run(ctx, &o)
 	o.Time = metav1.Now()
 	return withinLimits(o)
-}
-
-// earlyAfter is the time after which an observation is reported although some members have not
-// answered. Members that work answer within a few milliseconds.
-const earlyAfter = 100 * time.Millisecond
-
-// notYet is the reason of a member that has not answered when an observation is reported early.
-const notYet = "it has not answered yet"
-
-// An earlyReport is where an incomplete observation is reported, and when at the earliest.
-type earlyReport struct {
-	at     time.Time
-	report func(v1alpha1.Observation)
 }
 
 // access returns how people reach a local server: through the endpoint that worked last.
@@ -99,24 +75,14 @@ type listProbe struct {
 	prefetched *prefetch
 }
 
-// run adds the results to the observation, and reports early what is known then.
-func (p listProbe) run(ctx context.Context, o *v1alpha1.Observation, early earlyReport) {
+// run adds the results to the observation.
+func (p listProbe) run(ctx context.Context, o *v1alpha1.Observation) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	results, pending := p.start(ctx, o)
-	delay := time.NewTimer(time.Until(early.at))
-	defer delay.Stop()
-	for pending > 0 {
-		select {
-		case change := <-results:
-			change()
-			pending--
-		case <-delay.C:
-		}
-		if pending > 0 && early.report != nil && !time.Now().Before(early.at) && provesQuorum(*o) {
-			early.report(incomplete(*o))
-			early.report = nil
-		}
+	for range pending {
+		change := <-results
+		change()
 	}
 }
 
@@ -130,7 +96,6 @@ func (p listProbe) start(ctx context.Context, o *v1alpha1.Observation) (_ <-chan
 	results := make(chan func(), len(members)+1)
 	for i, m := range members {
 		o.Members[i] = newMemberStatus(m)
-		o.Members[i].Reason = notYet
 		go func() {
 			status, ok := p.prefetched.result(m)
 			if !ok {
@@ -165,26 +130,6 @@ func setAlarms(o *v1alpha1.Observation, members []*pb.Member, alarms []*pb.Alarm
 		// The rest of the observation is valid. Another agent's observation may have the alarms.
 		o.Problem = "the alarms are unknown: " + err.Error()
 	}
-}
-
-// provesQuorum reports whether the observation proves that a quorum of its voters is healthy.
-func provesQuorum(o v1alpha1.Observation) bool {
-	voters, healthy := 0, 0
-	for _, m := range o.Members {
-		if !m.Learner {
-			voters++
-			if m.Healthy {
-				healthy++
-			}
-		}
-	}
-	return o.Linearizable && !o.AlarmsUnknown && healthy > voters/2
-}
-
-// incomplete returns a copy of an observation of which some members have not answered.
-func incomplete(o v1alpha1.Observation) v1alpha1.Observation {
-	o.Incomplete, o.Time = true, metav1.Now()
-	return withinLimits(o)
 }
 
 // probeMember probes one member through all of its URLs in parallel. One success is enough.

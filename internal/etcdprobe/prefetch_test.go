@@ -9,7 +9,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/loop"
 )
 
@@ -90,75 +89,6 @@ func TestPrefetchChangedMember(t *testing.T) {
 			require.Equal(t, after.IsLearner, got.Members[1].Learner)
 			require.Equal(t, after.Name, got.Members[1].Name)
 			require.Equal(t, name != "moved", got.Members[1].Healthy)
-		})
-	}
-}
-
-// TestObserveEarly: of three members one hangs. Two are a quorum, which is reported before the
-// third has used its time. A cluster without a proven quorum, without alarms, or with members that
-// are fast enough reports nothing early.
-func TestObserveEarly(t *testing.T) {
-	hanging, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, hanging.Close()) })
-	for _, test := range []struct {
-		name             string
-		hanging, healthy int
-		hasAlarms        bool
-		reports          int
-	}{
-		{"one hangs", 1, 1, true, 1},
-		{"two hang", 2, 0, true, 0},
-		{"the alarms are unknown", 1, 1, false, 0},
-		{"none hangs", 0, 2, true, 0},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := newFakeServer(t, nil)
-			if test.hasAlarms {
-				s.alarms = &pb.AlarmResponse{Header: s.header}
-			}
-			for i := range test.healthy {
-				id := uint64(7 + i)
-				other := newFakeServerAs(t, fakeCluster, id, nil)
-				s.others = append(s.others, &pb.Member{ID: id, Name: "other", ClientURLs: []string{other.url}})
-			}
-			for i := range test.hanging {
-				s.others = append(s.others, &pb.Member{
-					ID: uint64(100 + i), Name: "hanging", ClientURLs: []string{"http://" + hanging.Addr().String()},
-				})
-			}
-			p := New(Options{Timeout: time.Second})
-			t.Cleanup(p.Close)
-			require.Equal(t, fakeIdentity().Ref, p.Identify(t.Context(), s.found()).Ref)
-			var early []v1alpha1.Observation
-			var got v1alpha1.Observation
-			for tries, took := 0, time.Hour; took >= earlyAfter && tries < 20; tries++ {
-				early = nil
-				began := time.Now()
-				got = p.ObserveEarly(t.Context(), s.found(), fakeIdentity(), func(o v1alpha1.Observation) {
-					early = append(early, o)
-				})
-				took = time.Since(began)
-				if test.hanging > 0 {
-					break
-				}
-				// On a busy machine, a healthy member may not be fast enough.
-			}
-			require.False(t, got.Incomplete)
-			require.Len(t, early, test.reports)
-			for _, o := range early {
-				require.True(t, o.Incomplete)
-				require.True(t, o.Linearizable)
-				require.False(t, o.AlarmsUnknown)
-				require.Len(t, o.Members, 3)
-				for i, m := range o.Members {
-					require.Equal(t, got.Members[i].Healthy, m.Healthy, m.Name)
-					if !m.Healthy {
-						require.Equal(t, notYet, m.Reason)
-						require.Contains(t, got.Members[i].Reason, "no response within 1s")
-					}
-				}
-			}
 		})
 	}
 }

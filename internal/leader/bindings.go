@@ -34,6 +34,9 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 		grants = clusterstore.WithGrant(grants, g)
 	}
 	made, err := l.Store.Patch(ctx, v.Cluster, clusterstore.ReplaceGrants(v.Cluster, grants))
+	if err == nil {
+		made, err = l.Store.WithObservations(ctx, made)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +56,7 @@ func (l *Leader) writeBindings(
 ) (*v1alpha1.EtcdCluster, error) {
 	c := v.Cluster
 	bindings, refused := membership.Bind(c, nodes, v.Nonces, l.Now())
-	s.bound = boundConditionOf(bindings, refused)
+	s.bound = boundConditionOf(bindings, refused, s.unobserved)
 	if s.logged.Changed("refused", s.bound.Message) && len(refused) > 0 {
 		l.Log.Warn("refused a node's claim to a member", "etcd_cluster", c.Name, "reason", s.bound.Message)
 	}
@@ -64,6 +67,9 @@ func (l *Leader) writeBindings(
 	}
 	ops := append(clusterstore.ReplaceBindings(c, bindings), clusterstore.ReplaceDistinctServers(c, distinct)...)
 	made, err := l.Store.Patch(ctx, c, ops)
+	if err == nil {
+		made, err = l.Store.WithObservations(ctx, made)
+	}
 	if err != nil || areSame {
 		return made, err
 	}
@@ -85,17 +91,24 @@ func isSamePlace(a, b v1alpha1.Binding) bool {
 }
 
 // boundConditionOf returns the condition that reports whether every claim of a Node to a member is
-// bound. Claims that are refused for the same reason are listed together.
-func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal) metav1.Condition {
+// bound, and the agent of every such Node may publish. Claims that are refused for the same reason
+// are listed together.
+func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal, unobserved []string) metav1.Condition {
 	condition := metav1.Condition{
 		Type: quorum.BoundCondition, Status: metav1.ConditionTrue, Reason: "MembersBound",
 		Message: observation.Plural(len(bindings), "member") + " bound to a Node",
 	}
-	if len(refused) == 0 {
-		if len(bindings) == 0 {
-			condition.Status, condition.Reason = metav1.ConditionFalse, "NothingAnnounced"
-			condition.Message = "no Node announces a member"
-		}
+	switch {
+	case len(refused) > 0:
+	case len(unobserved) > 0:
+		condition.Status, condition.Reason = metav1.ConditionFalse, "NotObserved"
+		condition.Message = printable.Clip(strings.Join(unobserved, "; "), maxConditionMessage)
+		return condition
+	case len(bindings) == 0:
+		condition.Status, condition.Reason = metav1.ConditionFalse, "NothingAnnounced"
+		condition.Message = "no Node announces a member"
+		return condition
+	default:
 		return condition
 	}
 	condition.Status, condition.Reason = metav1.ConditionFalse, "ClaimRefused"
@@ -113,7 +126,7 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal)
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)
 	}
-	condition.Message = printable.Clip(strings.Join(reasons, "; "), maxConditionMessage)
+	condition.Message = printable.Clip(strings.Join(append(reasons, unobserved...), "; "), maxConditionMessage)
 	return condition
 }
 

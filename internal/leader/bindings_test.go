@@ -2,7 +2,6 @@ package leader
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,9 +86,9 @@ func emptiedHost(t *testing.T, f *storetest.Fixture) {
 	c := f.Cluster()
 	require.Len(t, c.Spec.Members, 2, "one list proves nothing")
 
-	own := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == f.Nodes[0].Name })
-	report := fmt.Appendf(nil, `[{"op":"add","path":"/status/observations/%d/noMember","value":true}]`, own)
-	require.NoError(t, f.Client.Status().Patch(t.Context(), c, client.RawPatch(types.JSONPatchType, report)))
+	own := f.Observations()[f.Nodes[0].Name]
+	own.NoMember = true
+	require.NoError(t, f.Observe(t.Context(), own))
 	c = h.reconcileUntil("the binding to end, without another reason to probe",
 		func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 1 })
 	require.Equal(t, f.MemberID(1), c.Spec.Members[0].MemberID)

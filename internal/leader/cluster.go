@@ -44,8 +44,10 @@ type clusterState struct {
 	// resolvable are the grants for which the last probe found a reason to end.
 	resolvable map[types.UID]resolvableGrant
 	// bound is the condition about claims after the last probe, without a type before it.
-	bound  metav1.Condition
-	logged loop.LogOnce
+	bound metav1.Condition
+	// unobserved has sentences about Nodes whose agents may not publish.
+	unobserved []string
+	logged     loop.LogOnce
 	// overview is what the last summary found, for the metrics. The zero value is unknown.
 	overview quorum.Overview
 	// labelled holds, by Node UID, the listed members for which the leader labelled the Node.
@@ -69,9 +71,10 @@ func (s *clusterState) nonces() []string {
 
 // reconcileCluster does what is due for one cluster.
 func (l *Leader) reconcileCluster(
-	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState,
+	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, existing []*v1alpha1.EtcdObservation,
+	s *clusterState,
 ) error {
-	var errs []error
+	errs := []error{l.keepObservations(ctx, c, index, existing, s)}
 	if _, isSet := c.Annotations[quorum.ResolveAnnotation]; isSet {
 		errs = append(errs, l.resolveByHand(ctx, c, s))
 	}
@@ -80,8 +83,7 @@ func (l *Leader) reconcileCluster(
 		errs = append(errs, l.probeAndWrite(ctx, c, index, subject, s))
 	}
 	l.reportSharedIDs(c, index, s)
-	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.removeObservations(ctx, c, index),
-		l.writeSummary(ctx, c, index, s))...)
+	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.writeSummary(ctx, c, index, existing, s))...)
 }
 
 // isProbeDue reports whether it is time to request a probe of the cluster again.
@@ -119,11 +121,14 @@ func (l *Leader) probeAndWrite(
 	s.probe, s.subject = probe, &subject
 	result := l.waitForObservations(ctx, probe, index)
 
-	names := append(clusterstore.NodeNames(result.Cluster), index.announcers(result.Cluster)...)
-	nodes := l.Store.LiveNodesNamed(ctx, names)
+	c, nonces, err := l.readAnswers(ctx, probe, result)
+	if err != nil {
+		s.subject, s.hasFailed = nil, true
+		return err
+	}
+	nodes := l.Store.LiveNodesNamed(ctx, append(clusterstore.NodeNames(c), index.announcers(c)...))
 	view := quorum.View{
-		Cluster: result.Cluster, Nonces: result.Nonces, Nodes: l.Store.StatesOf(nodes),
-		PossibleNodes: index.possibleNodes(result.Cluster),
+		Cluster: c, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: index.possibleNodes(c),
 	}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)
 	s.addReturns(view, l.Now())
@@ -137,6 +142,30 @@ func (l *Leader) probeAndWrite(
 	err = l.retryOnConflict(err)
 	s.hasFailed = err != nil
 	return err
+}
+
+// readAnswers returns the EtcdCluster of the result with its observations as they are now, and the
+// nonces that answer the request. An agent may have answered a nonce since that the watch has not
+// delivered. A drained node needs a proof in every probe, so readAnswers then reads the nonce.
+func (l *Leader) readAnswers(
+	ctx context.Context, probe *clusterstore.ProbeRequest, result clusterstore.ProbeResult,
+) (*v1alpha1.EtcdCluster, []string, error) {
+	c, err := l.Store.WithObservations(ctx, result.Cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	nonces := probe.Result().Nonces
+	isUnknown := func(o v1alpha1.Observation) bool {
+		_, hasAnswered := result.Answers[o.Node]
+		return hasAnswered && !observation.IsAnswer(o, nonces)
+	}
+	if slices.ContainsFunc(c.Observations, isUnknown) {
+		if _, err = l.Store.LiveCluster(ctx, c.Name); err != nil {
+			return nil, nil, err
+		}
+		nonces = probe.Result().Nonces
+	}
+	return c, nonces, nil
 }
 
 // waitForObservations waits until every agent that can be expected to answer has answered, or
@@ -183,8 +212,8 @@ func (l *Leader) retryOnConflict(err error) error {
 	return err
 }
 
-// hasAllAnswers reports whether every observer with an existing Node has answered completely: those
-// that are bound, and those that announce a member and may be bound next.
+// hasAllAnswers reports whether every observer with an existing Node has answered: those that are
+// bound, and those that announce a member and may be bound next.
 func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 	expected := index.announcers(result.Cluster)
 	for _, b := range result.Cluster.Spec.Members {
@@ -192,19 +221,15 @@ func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 			expected = append(expected, b.Node)
 		}
 	}
-	for _, name := range expected {
-		if !slices.ContainsFunc(result.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-			return o.Node == name && o.NodeUID == index[name].UID && observation.IsAnswer(o, result.Nonces) && !o.Incomplete
-		}) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(expected, func(name string) bool {
+		uid, hasAnswered := result.Answers[name]
+		return !hasAnswered || uid != index[name].UID
+	})
 }
 
 // lacksBoundMember reports whether an answer to the last probe request lacks a bound member.
 func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
-	for _, o := range c.Status.Observations {
+	for _, o := range c.Observations {
 		if !o.Linearizable || !observation.IsAnswer(o, nonces) {
 			continue
 		}
@@ -240,7 +265,7 @@ func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeS
 	s := probeSubject{
 		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: lacksBoundMember(c, nonces), Announcers: index.announcers(c),
 	}
-	for _, o := range c.Status.Observations {
+	for _, o := range c.Observations {
 		s.Observers = append(s.Observers, probedAgent{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
 	}
 	names := append(clusterstore.NodeNames(c), s.Announcers...)

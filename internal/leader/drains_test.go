@@ -30,7 +30,7 @@ func drainedNode(t *testing.T, f *storetest.Fixture) {
 	require.True(t, h.review(t, f.Drain(0)).Allowed)
 	h.reconcileUntil("a summary that names the drain", func(c *v1alpha1.EtcdCluster) bool {
 		visible := meta.FindStatusCondition(c.Status.Conditions, visibleCondition)
-		return visible != nil && *c.Status.MayLose == 0 &&
+		return visible != nil && c.Status.MayLose != nil && *c.Status.MayLose == 0 &&
 			strings.Contains(visible.Message, "the drain of its node "+f.Nodes[0].Name+" by alice was allowed at ")
 	})
 	require.Contains(t, printedRow(t, f), f.Nodes[0].Name)

@@ -59,7 +59,7 @@ func (s *clusterState) addProofs(v quorum.View, now time.Time, maxGap time.Durat
 			}
 			p.last = now
 			proven[b.MemberID] = p
-		case isUnbroken && !hasCompleted(v, b):
+		case isUnbroken && !hasAnswered(v, b):
 			proven[b.MemberID] = p
 		}
 	}
@@ -75,11 +75,10 @@ func (s *clusterState) addReturns(v quorum.View, now time.Time) {
 	s.returns = returns
 }
 
-// hasCompleted reports whether the agent of the binding's Node has answered the probe request
-// completely.
-func hasCompleted(v quorum.View, b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(v.Cluster.Status.Observations, func(o v1alpha1.Observation) bool {
-		return observation.IsFrom(o, b) && observation.IsAnswer(o, v.Nonces) && !o.Incomplete
+// hasAnswered reports whether the agent of the binding's Node has answered the probe request.
+func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(v.Cluster.Observations, func(o v1alpha1.Observation) bool {
+		return observation.IsFrom(o, b) && observation.IsAnswer(o, v.Nonces)
 	})
 }
 

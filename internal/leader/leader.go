@@ -1,6 +1,7 @@
-// Package leader is the loop of the webhook replica that leads. It creates EtcdClusters from
-// announcements, binds members to Nodes, records grants for Nodes that were deleted without a
-// review, resolves grants, restores labels, and writes the summary of each cluster.
+// Package leader is the loop of the webhook replica that leads. It creates EtcdClusters and
+// EtcdObservations from announcements, binds members to Nodes, records grants for Nodes that were
+// deleted without a review, resolves grants, restores labels, and writes the summary of each
+// cluster.
 //
 // Package membership and package quorum decide. This package calls them with what the agents
 // report, and writes the result. Every write tests the version that it was decided from, so two
@@ -104,6 +105,10 @@ func New(ctx context.Context, o Options) (*Leader, error) {
 	if err := l.Store.Follow(ctx, func(*v1alpha1.EtcdCluster) { l.wake.Notify() }); err != nil {
 		return nil, err
 	}
+	wake := func(*v1alpha1.EtcdObservation) { l.wake.Notify() }
+	if err := l.Store.FollowObservations(ctx, wake, wake); err != nil {
+		return nil, err
+	}
 	// Most updates of Nodes are heartbeats. They do not wake the loop.
 	isChange := func(before, after *corev1.Node) bool {
 		l.breakGlass.record(after, l.Now()) // The Node may be gone before the next round.
@@ -141,8 +146,13 @@ func (l *Leader) reconcileAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	all, err := l.Store.CachedObservations(ctx)
+	if err != nil {
+		return err
+	}
+	observations, orphans := indexObservations(all, cached)
 	index := l.indexNodes(nodes)
-	errs := []error{l.createClusters(ctx, cached, index)}
+	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
 
 	l.keepStates(cached)
 	result := &roundResult{ignored: l.countIgnored(cached)}
@@ -152,7 +162,7 @@ func (l *Leader) reconcileAll(ctx context.Context) error {
 	for i, c := range cached {
 		state := l.states[c.UID]
 		g.Go(func() error {
-			failed[i] = loop.RecoverPanic(func() error { return l.reconcileCluster(ctx, c, index, state) })
+			failed[i] = loop.RecoverPanic(func() error { return l.reconcileCluster(ctx, c, index, observations[c.UID], state) })
 			return nil
 		})
 	}

@@ -117,7 +117,7 @@ func removedObservations(t *testing.T, f *storetest.Fixture) {
 	h := newHarness(t, f)
 	h.bindAll()
 	seenBy := func(c *v1alpha1.EtcdCluster, node *corev1.Node) bool {
-		for _, o := range c.Status.Observations {
+		for _, o := range c.Observations {
 			if o.Node == node.Name && o.NodeUID == node.UID {
 				return true
 			}
@@ -126,7 +126,9 @@ func removedObservations(t *testing.T, f *storetest.Fixture) {
 	}
 	extra := h.registerExtra()
 	h.Nodes = append(h.Nodes, extra)
-	require.NoError(t, f.PublishObservation(t.Context(), extra, "1", ""))
+	h.reconcileUntil("an EtcdObservation of the new node", func(*v1alpha1.EtcdCluster) bool {
+		return f.PublishObservation(t.Context(), extra, "1", "") == nil
+	})
 	h.reconcileUntil("the refused binding",
 		func(c *v1alpha1.EtcdCluster) bool { return seenBy(c, extra) && len(c.Spec.Members) == 3 })
 	require.NoError(t, h.leader.reconcileAll(t.Context()))

@@ -123,6 +123,12 @@ func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 	return quorum.PossibleNodes(c, all)
 }
 
+// announces reports whether the Node announces a member of the cluster.
+func announces(node *corev1.Node, c *v1alpha1.EtcdCluster) bool {
+	return slices.ContainsFunc(announcingNode(node).Announced,
+		func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name })
+}
+
 func announcingNode(node *corev1.Node) observation.AnnouncingNode {
 	n := observation.NodeOf(node)
 	// An announcement that cannot be parsed claims nothing; indexNodes logs it.

@@ -45,7 +45,7 @@ func TestListedHolders(t *testing.T) {
 				uid := types.UID("uid of " + node)
 				c.Spec.Members = append(c.Spec.Members,
 					v1alpha1.Binding{MemberID: id, Node: node, NodeUID: uid, Basis: v1alpha1.BasisBootstrap})
-				c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{
+				c.Observations = append(c.Observations, v1alpha1.Observation{
 					Node: node, NodeUID: uid, LocalMember: id, Linearizable: test.isConfirmed, Members: test.list, Nonce: "now",
 				})
 			}

@@ -37,13 +37,12 @@ func TestAnnouncingNodes(t *testing.T) {
 	require.Len(t, cached, 1)
 }
 
-// TestIncompleteAnswer: an agent that still waits for members has not answered. Its own member is
-// not proven unhealthy, and the summary waits.
-func TestIncompleteAnswer(t *testing.T) {
-	index := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}}}
+// TestProofs: an answer in which the own member is not healthy ends the series of proofs, and a
+// missing answer does not.
+func TestProofs(t *testing.T) {
 	c := &v1alpha1.EtcdCluster{}
 	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
-	c.Status.Observations = []v1alpha1.Observation{{
+	c.Observations = []v1alpha1.Observation{{
 		Node: "n", NodeUID: "u", Nonce: "1", LocalMember: "a", Linearizable: true,
 		Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: true}},
 	}}
@@ -55,43 +54,54 @@ func TestIncompleteAnswer(t *testing.T) {
 	s.addProofs(view, now, time.Minute)
 	require.Contains(t, s.proven, v1alpha1.MemberID("a"))
 
-	c.Status.Observations[0].Incomplete, c.Status.Observations[0].Members[0].Healthy = true, false
-	result := clusterstore.ProbeResult{Cluster: c, Nonces: view.Nonces}
-	require.False(t, hasAllAnswers(result, index))
-	require.True(t, isIncomplete(result))
+	c.Observations[0].Nonce, c.Observations[0].Members[0].Healthy = "0", false
 	s.addProofs(view, now.Add(time.Second), time.Minute)
 	require.Equal(t, now, s.proven["a"].since, "the series of proofs goes on")
 
-	c.Status.Observations[0].Incomplete = false
-	require.True(t, hasAllAnswers(result, index))
-	require.False(t, isIncomplete(result))
+	c.Observations[0].Nonce = "1"
 	s.addProofs(view, now.Add(2*time.Second), time.Minute)
-	require.Empty(t, s.proven, "the complete answer ends the series")
+	require.Empty(t, s.proven, "the answer ends the series")
+}
+
+// TestHasAllAnswers: all bound Nodes that exist must have answered under their own UIDs.
+func TestHasAllAnswers(t *testing.T) {
+	index := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}}}
+	c := &v1alpha1.EtcdCluster{}
+	c.Spec.Members = []v1alpha1.Binding{
+		{MemberID: "a", Node: "n", NodeUID: "u"}, {MemberID: "b", Node: "gone", NodeUID: "v"},
+	}
+	for name, answers := range map[string]map[string]types.UID{
+		"none": nil, "other node": {"m": "u"}, "other UID": {"n": "v"},
+	} {
+		require.False(t, hasAllAnswers(clusterstore.ProbeResult{Cluster: c, Answers: answers}, index), name)
+	}
+	all := clusterstore.ProbeResult{Cluster: c, Answers: map[string]types.UID{"n": "u"}}
+	require.True(t, hasAllAnswers(all, index))
 }
 
 func TestProbeSubject(t *testing.T) {
 	n := nodeIndex{}
 	c := &v1alpha1.EtcdCluster{}
 	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
-	c.Status.Observations = []v1alpha1.Observation{{
+	c.Observations = []v1alpha1.Observation{{
 		Node: "n", NodeUID: "u", Nonce: "1", Linearizable: true, Members: []v1alpha1.MemberStatus{{ID: "a", Healthy: true}},
 	}}
 	before := subjectOf(c, n, []string{"1", "2"})
 	answered := c.DeepCopy()
 	answered.Spec.Nonce = "2"
-	answered.Status.Observations[0].Nonce, answered.Status.Observations[0].Time = "2", metav1.Now()
-	answered.Status.Observations[0].Members[0].Healthy = false
+	answered.Observations[0].Nonce, answered.Observations[0].Time = "2", metav1.Now()
+	answered.Observations[0].Members[0].Healthy = false
 	require.Equal(t, before, subjectOf(answered, n, []string{"1", "2"}),
 		"otherwise each probe would cause the next one")
 
 	left := answered.DeepCopy()
-	left.Status.Observations[0].Members[0].ID = "b"
+	left.Observations[0].Members[0].ID = "b"
 	require.NotEqual(t, before, subjectOf(left, n, []string{"1", "2"}))
-	left.Status.Observations[0].Nonce = "0"
+	left.Observations[0].Nonce = "0"
 	require.Equal(t, before, subjectOf(left, n, []string{"1", "2"}), "an old list does not show that a member left")
 
 	emptied := c.DeepCopy()
-	emptied.Status.Observations[0].NoMember = true
+	emptied.Observations[0].NoMember = true
 	require.NotEqual(t, before, subjectOf(emptied, n, []string{"1", "2"}))
 
 	granted := c.DeepCopy()
@@ -115,7 +125,7 @@ func TestHealthProofs(t *testing.T) {
 	view := func(node types.UID, nonce string, healthy bool) quorum.View {
 		c := &v1alpha1.EtcdCluster{}
 		c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: node}}
-		c.Status.Observations = []v1alpha1.Observation{{
+		c.Observations = []v1alpha1.Observation{{
 			Node: "n", NodeUID: node, Nonce: nonce, Linearizable: true, LocalMember: "a",
 			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: healthy}},
 		}}
@@ -204,7 +214,7 @@ func TestIgnoredObservations(t *testing.T) {
 	l := &Leader{Options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}.withDefaults(), metrics: m}
 	c := &v1alpha1.EtcdCluster{}
 	c.Name, c.UID = "c1", "u"
-	c.Status.Observations = []v1alpha1.Observation{
+	c.Observations = []v1alpha1.Observation{
 		{Node: "liar", NodeUID: "l", Nonce: "n", LocalMember: "0"},
 		{Node: "new", NodeUID: "n"},
 	}
@@ -234,7 +244,7 @@ func TestIgnoredObservations(t *testing.T) {
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), "%s", log)
 	require.Contains(t, log.String(), `etcd_cluster=c1 ignored="liar BadID, liar NotBound, new NeverAsked, new NotBound"`)
-	c.Status.Observations = nil
+	c.Observations = nil
 	m.set(&roundResult{ignored: l.countIgnored([]*v1alpha1.EtcdCluster{c})})
 	require.Empty(t, counted())
 }
@@ -274,23 +284,11 @@ func TestBoundCondition(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := boundConditionOf(test.bindings, test.refused)
+			c := boundConditionOf(test.bindings, test.refused, nil)
 			require.Equal(t, test.status, c.Status)
 			require.Equal(t, test.reason, c.Reason)
 			require.True(t, strings.HasPrefix(c.Message, test.message), c.Message)
 			require.LessOrEqual(t, len(c.Message), maxConditionMessage+len("…"))
 		})
 	}
-}
-
-// TestIncompleteAnswerOfOther: any agent can publish an entry. The summary does not wait for one
-// that is no observer.
-func TestIncompleteAnswerOfOther(t *testing.T) {
-	c := &v1alpha1.EtcdCluster{}
-	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u", Basis: v1alpha1.BasisBootstrap}}
-	c.Status.Observations = []v1alpha1.Observation{
-		{Node: "n", NodeUID: "u", Nonce: "1", LocalMember: "a", Linearizable: true},
-		{Node: "worker", NodeUID: "w", Nonce: "1", Incomplete: true},
-	}
-	require.False(t, isIncomplete(clusterstore.ProbeResult{Cluster: c, Nonces: []string{"1"}}))
 }

@@ -177,7 +177,7 @@ func TestBackoff(t *testing.T) {
 		"an observation is written": {
 			change: func(_ *testing.T, f *waitingFixture) {
 				f.clusters = []*v1alpha1.EtcdCluster{cluster()}
-				f.clusters[0].Status.Observations = []v1alpha1.Observation{{Node: "n0"}}
+				f.clusters[0].Observations = []v1alpha1.Observation{{Node: "n0"}}
 			},
 			want: []int{0, 15, 45, 105, 225, 345, 465},
 		},

@@ -74,7 +74,8 @@ func TestHelmUninstall(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, uninstalled.Wait())
 	require.Equal(t, []string{
-		"customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev", "namespace/holdfast-system",
+		"customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev",
+		"customresourcedefinition.apiextensions.k8s.io/etcdobservations.holdfast.dev", "namespace/holdfast-system",
 	}, f.remaining(t))
 	f.requireNoRights(t)
 	_, err = f.Client().CoreV1().Pods(guard.Namespace).Get(t.Context(), guard.Name("etcd"), metav1.GetOptions{})

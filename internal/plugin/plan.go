@@ -28,8 +28,9 @@ Exit codes:
   1  a node must stay; the output names it, and why
   2  unknown: it is not known whether a node may go, or the command failed
 
-The command needs the verb list on nodes and etcdclusters.holdfast.dev, and the verb get on
-deployments.apps, for the flags of the webhook. Without these flags, no voter may go.`
+The command needs the verb list on nodes, and on etcdclusters and etcdobservations of holdfast.dev,
+and the verb get on deployments.apps, for the flags of the webhook. Without these flags, no voter
+may go.`
 
 // planOptions are the flags of plan.
 type planOptions struct {

@@ -19,17 +19,29 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
 // readState reads everything that the reports are about.
 func readState(ctx context.Context, kube client.Reader) (report.State, error) {
-	clusters, nodes := &v1alpha1.EtcdClusterList{}, &corev1.NodeList{}
+	clusters, observations := &v1alpha1.EtcdClusterList{}, &v1alpha1.EtcdObservationList{}
+	nodes := &corev1.NodeList{}
 	if err := kube.List(ctx, clusters); err != nil {
 		return report.State{}, readError("etcdclusters.holdfast.dev", err)
 	}
+	if err := kube.List(ctx, observations); err != nil {
+		return report.State{}, readError("etcdobservations.holdfast.dev", err)
+	}
 	if err := kube.List(ctx, nodes); err != nil {
 		return report.State{}, readError("nodes", err)
+	}
+	all := make([]*v1alpha1.EtcdObservation, len(observations.Items))
+	for i := range observations.Items {
+		all[i] = &observations.Items[i]
+	}
+	for i := range clusters.Items {
+		clusters.Items[i] = *observation.Join(&clusters.Items[i], all)
 	}
 	return report.State{Clusters: clusters.Items, Nodes: nodes.Items, Now: time.Now()}, nil
 }

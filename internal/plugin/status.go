@@ -40,8 +40,9 @@ const statusHelp = `Show the etcd clusters, which nodes may go, what is held, an
 MAY GO is the answer for each node on its own, from the last observations of the agents and by the
 rules of the webhook. It is yes, no or unknown. kubectl holdfast can-remove asks the webhook.
 
-The command needs the verb list on nodes and etcdclusters.holdfast.dev, watch with --watch, and the
-verb get on deployments.apps, for the flags of the webhook. Without these flags, no voter may go.`
+The command needs the verb list on nodes, and on etcdclusters and etcdobservations of holdfast.dev,
+watch with --watch, and the verb get on deployments.apps, for the flags of the webhook. Without these
+flags, no voter may go.`
 
 func (s *session) statusCommand() *cobra.Command {
 	var format reportFormat
@@ -111,7 +112,9 @@ func (s *session) watchStatus(ctx context.Context, format reportFormat) error {
 		return fmt.Errorf("creating the watches: %w", err)
 	}
 	changed := loop.NewSignal()
-	for _, object := range []client.Object{&corev1.Node{}, &v1alpha1.EtcdCluster{}} {
+	for _, object := range []client.Object{
+		&corev1.Node{}, &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdObservation{},
+	} {
 		if err := follow(ctx, watched, object, changed.Notify); err != nil {
 			return err
 		}

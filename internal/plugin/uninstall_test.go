@@ -172,7 +172,10 @@ func TestUninstall(t *testing.T) {
 	code, out := f.run(t, "--yes", "--keep-crd", "--timeout=1m")
 	require.Equal(t, cli.ExitSuccess, code, out)
 	compare("uninstall-keep-crd", out)
-	require.Equal(t, []string{"customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev"}, f.remaining(t))
+	require.Equal(t, []string{
+		"customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev",
+		"customresourcedefinition.apiextensions.k8s.io/etcdobservations.holdfast.dev",
+	}, f.remaining(t))
 	f.requireClean(t)
 
 	code, out = f.run(t, "--yes", "--timeout=1m")

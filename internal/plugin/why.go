@@ -14,9 +14,9 @@ import (
 const whyHelp = `Show everything that Holdfast says about one node: its protection, its hold, drains, its machine,
 what the webhook answers if the node were deleted now, and what to do next.
 
-The command needs the verb list on nodes and etcdclusters.holdfast.dev. For the guard pod it needs
-list on pods in the namespace holdfast-system, and for the answer of the webhook delete on nodes.
-Without these two, it shows what is missing.`
+The command needs the verb list on nodes, and on etcdclusters and etcdobservations of holdfast.dev.
+For the guard pod it needs list on pods in the namespace holdfast-system, and for the answer of the
+webhook delete on nodes. Without these two, it shows what is missing.`
 
 func (s *session) whyCommand() *cobra.Command {
 	var format reportFormat

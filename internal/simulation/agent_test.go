@@ -20,8 +20,9 @@ import (
 // pkg/protect. It probes etcd in steps, so that the simulation can change in between.
 type simulatedAgent struct {
 	host *simulatedHost
-	// clusters is the agent's own watch.
-	clusters *simulatedCache[*v1alpha1.EtcdCluster]
+	// clusters and observations are the agent's own watches.
+	clusters     *simulatedCache[*v1alpha1.EtcdCluster]
+	observations *simulatedCache[*v1alpha1.EtcdObservation]
 	// A silent agent does not run. A blind agent finds no certificate for etcd.
 	silent, blind bool
 	// hasForeignURLs is true if the members' URLs contain no address of a Node.
@@ -50,9 +51,10 @@ type nodeWriteInput struct {
 }
 
 type probeKey struct {
-	object, node types.UID
-	nonce        string
-	member       v1alpha1.MemberID
+	// cluster and object are the UIDs of the EtcdCluster and of the agent's EtcdObservation.
+	cluster, object, node types.UID
+	nonce                 string
+	member                v1alpha1.MemberID
 }
 
 // An agentProbe is one probe of one cluster.
@@ -70,7 +72,8 @@ type agentProbe struct {
 
 func newAgent(sim *simulation, h *simulatedHost) *simulatedAgent {
 	return &simulatedAgent{
-		host: h, hasForeignURLs: sim.profile.foreignURLs, clusters: newSimulatedCache(&sim.api.clusters),
+		host: h, hasForeignURLs: sim.profile.foreignURLs,
+		clusters: newSimulatedCache(&sim.api.clusters), observations: newSimulatedCache(&sim.api.observations),
 		lastKey: map[v1alpha1.ClusterID]probeKey{}, lastPublished: map[v1alpha1.ClusterID]int{},
 		lastList: map[v1alpha1.ClusterID][]v1alpha1.MemberStatus{}, lastBegun: map[v1alpha1.ClusterID]time.Time{},
 	}
@@ -80,7 +83,28 @@ func (a *simulatedAgent) isWorking() bool {
 	return !a.silent && a.host.up && !a.host.killed && a.host.node != ""
 }
 
-func (a *simulatedAgent) catchUp() { a.clusters.receive(len(a.clusters.table.log)) }
+func (a *simulatedAgent) catchUp() {
+	a.clusters.receive(len(a.clusters.table.log))
+	a.observations.receive(len(a.observations.table.log))
+}
+
+// joined returns the EtcdClusters with their observations, as the agent knows both.
+func (a *simulatedAgent) joined() []v1alpha1.EtcdCluster {
+	var all []v1alpha1.EtcdCluster
+	for _, c := range a.clusters.list() {
+		all = append(all, *observation.Join(c, a.observations.list()))
+	}
+	return all
+}
+
+// own returns the EtcdObservation of the agent's Node, or nil.
+func (a *simulatedAgent) own(c *v1alpha1.EtcdCluster) *v1alpha1.EtcdObservation {
+	o := a.observations.get(v1alpha1.ObservationName(observation.ClusterIDOf(c), a.host.name))
+	if o == nil || !observation.BelongsTo(o, c.UID) {
+		return nil
+	}
+	return o
+}
 
 // dueProbe returns the key of the probe that is due, from what the agent's watch has
 // received. The agent observes the member whose data are on its host.
@@ -89,7 +113,11 @@ func (a *simulatedAgent) dueProbe(e *simulatedEtcd) (probeKey, bool) {
 	if c == nil || m == nil || !m.started {
 		return probeKey{}, false
 	}
-	q := probeKey{object: c.UID, node: a.host.node, nonce: c.Spec.Nonce, member: m.id}
+	own := a.own(c)
+	if own == nil {
+		return probeKey{}, false
+	}
+	q := probeKey{cluster: c.UID, object: own.UID, node: a.host.node, nonce: c.Spec.Nonce, member: m.id}
 	return q, a.lastKey[e.id] != q || time.Since(a.lastBegun[e.id]) > time.Minute
 }
 
@@ -183,18 +211,6 @@ func (l *agentProbe) complete() {
 	}
 }
 
-// incomplete returns a copy of the probe with what it has found so far. It returns false if a later
-// probe, or this one, is published already.
-func (l *agentProbe) incomplete() (*agentProbe, bool) {
-	if l.number <= l.agent.lastPublished[l.etcd.id] {
-		return nil, false
-	}
-	l.agent.lastPublished[l.etcd.id] = l.number
-	early := *l
-	early.result.Incomplete, early.result.Members = true, slices.Clone(l.result.Members)
-	return &early, true
-}
-
 // finish removes the probe from the agent. It returns false if a later probe is published
 // already.
 func (l *agentProbe) finish() bool {
@@ -208,7 +224,7 @@ func (l *agentProbe) finish() bool {
 }
 
 func (sim *simulation) publish(l *agentProbe) {
-	if err := sim.api.applyObservation(string(l.etcd.id), l.agent.host.name, &l.result); err != nil {
+	if err := sim.api.publish(l.etcd.id, l.key.cluster, l.result); err != nil {
 		sim.log("agent %s cannot publish: %v", l.agent.host.name, err)
 		return
 	}
@@ -263,19 +279,12 @@ func (a *simulatedAgent) writeNode(sim *simulation) bool {
 		Node: n.Name, UID: n.UID, Announced: announced, Protected: n.Labels[observation.EtcdMemberLabel] != "",
 		Annotations: n.Annotations, ClustersKnown: true,
 	}
-	for _, c := range a.clusters.list() {
-		k.Clusters = append(k.Clusters, *c)
-	}
+	k.Clusters = a.joined()
 	scan := a.scanHost(sim)
 	p := protect.Assess(scan, k)
 	retired := false
 	for _, c := range k.Clusters {
-		retired = a.reportAbsence(sim, n, c, scan) || retired
-		at := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == n.Name })
-		if p.Membership == protect.MemberAbsent && at >= 0 {
-			err := sim.api.applyObservation(c.Name, n.Name, nil)
-			retired = retired || err == nil
-		}
+		retired = (p.Membership != protect.MemberAbsent && a.reportAbsence(sim, n, c, scan)) || retired
 	}
 	annotations, labels := protect.Marks(p, n.Annotations, n.Labels, nil)
 	report := corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: statusOf(p.Membership)}
@@ -302,17 +311,19 @@ func (a *simulatedAgent) reportAbsence(
 	if !isBound || !protect.HasNoMemberOf(observation.ClusterIDOf(&c), scan) {
 		return false
 	}
+	own := a.own(&c)
+	if own == nil {
+		return false
+	}
 	entry := v1alpha1.Observation{Node: n.Name, NodeUID: n.UID, AlarmsUnknown: true}
-	for _, o := range c.Status.Observations {
-		if o.Node == n.Name && o.NodeUID == n.UID {
-			entry = *o.DeepCopy()
-		}
+	if own.NodeUID == n.UID {
+		entry = own.DeepCopy().Observation
 	}
 	if entry.NoMember {
 		return false
 	}
 	entry.NoMember, entry.Time = true, metav1.Now()
-	err := sim.api.applyObservation(c.Name, n.Name, &entry)
+	err := sim.api.publish(v1alpha1.ClusterID(c.Name), c.UID, entry)
 	sim.log("agent %s reports that its host has no member of %s: %s", n.Name, c.Name, errorText(err))
 	return err == nil
 }

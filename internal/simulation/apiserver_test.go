@@ -51,6 +51,7 @@ type simulatedAPIServer struct {
 	revision     int64
 	createdCount int
 	clusters     objectTable[*v1alpha1.EtcdCluster]
+	observations objectTable[*v1alpha1.EtcdObservation]
 	nodes        objectTable[*corev1.Node]
 	// pods are the guard pods. All parties read them live.
 	pods map[string]*corev1.Pod
@@ -63,15 +64,20 @@ type simulatedAPIServer struct {
 
 func newSimulatedAPIServer() *simulatedAPIServer {
 	return &simulatedAPIServer{
-		clusters: objectTable[*v1alpha1.EtcdCluster]{objects: map[string]*v1alpha1.EtcdCluster{}},
-		nodes:    objectTable[*corev1.Node]{objects: map[string]*corev1.Node{}},
-		pods:     map[string]*corev1.Pod{},
-		bindings: map[types.UID]map[evidence.MemberRef]bool{}, tombstones: map[types.UID]map[v1alpha1.ClusterID]bool{},
+		clusters:     objectTable[*v1alpha1.EtcdCluster]{objects: map[string]*v1alpha1.EtcdCluster{}},
+		observations: objectTable[*v1alpha1.EtcdObservation]{objects: map[string]*v1alpha1.EtcdObservation{}},
+		nodes:        objectTable[*corev1.Node]{objects: map[string]*corev1.Node{}},
+		pods:         map[string]*corev1.Pod{},
+		bindings:     map[types.UID]map[evidence.MemberRef]bool{}, tombstones: map[types.UID]map[v1alpha1.ClusterID]bool{},
 	}
 }
 
 func clusterResource() schema.GroupResource {
 	return schema.GroupResource{Group: v1alpha1.GroupVersion().Group, Resource: v1alpha1.Resource}
+}
+
+func observationResource() schema.GroupResource {
+	return schema.GroupResource{Group: v1alpha1.GroupVersion().Group, Resource: v1alpha1.ObservationResource}
 }
 
 func nodeResource() schema.GroupResource { return schema.GroupResource{Resource: "nodes"} }
@@ -108,7 +114,7 @@ func (s *simulatedAPIServer) createCluster(c *v1alpha1.EtcdCluster) (*v1alpha1.E
 		return nil, apierrors.NewAlreadyExists(clusterResource(), c.Name)
 	}
 	c = c.DeepCopy()
-	c.Status = v1alpha1.EtcdClusterStatus{} // only the subresource writes it
+	c.Status, c.Observations = v1alpha1.EtcdClusterStatus{}, nil // Only the subresource writes these.
 	s.setIdentity(c)
 	s.setNextVersion(c)
 	s.clusters.put(c)
@@ -128,7 +134,7 @@ func (s *simulatedAPIServer) createNode(n *corev1.Node) (*corev1.Node, error) {
 }
 
 // A patchView is the part of an object that Holdfast's patches read or write, in its JSON
-// form. It has either a spec or a status.
+// form.
 type patchView struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -136,8 +142,7 @@ type patchView struct {
 		Labels      map[string]string `json:"labels,omitempty"`
 		Annotations map[string]string `json:"annotations,omitempty"`
 	} `json:"metadata"`
-	Spec   *v1alpha1.EtcdClusterSpec   `json:"spec,omitempty"`
-	Status *v1alpha1.EtcdClusterStatus `json:"status,omitempty"`
+	Spec *v1alpha1.EtcdClusterSpec `json:"spec,omitempty"`
 }
 
 func patchViewOf(o client.Object) patchView {
@@ -186,39 +191,18 @@ func (f patchView) apply(kind types.PatchType, body []byte, resource schema.Grou
 func (s *simulatedAPIServer) patchCluster(
 	name string, kind types.PatchType, body []byte,
 ) (*v1alpha1.EtcdCluster, error) {
-	return s.patchPart(name, kind, body, false)
-}
-
-// patchClusterStatus patches the status only.
-func (s *simulatedAPIServer) patchClusterStatus(
-	name string, kind types.PatchType, body []byte,
-) (*v1alpha1.EtcdCluster, error) {
-	return s.patchPart(name, kind, body, true)
-}
-
-func (s *simulatedAPIServer) patchPart(
-	name string, kind types.PatchType, body []byte, status bool,
-) (*v1alpha1.EtcdCluster, error) {
 	c, err := s.cluster(name)
 	if err != nil {
 		return nil, err
 	}
 	view := patchViewOf(c)
-	if status {
-		view.Status = &c.Status
-	} else {
-		view.Spec = &c.Spec
-	}
+	view.Spec = &c.Spec
 	made, err := view.apply(kind, body, clusterResource())
 	if err != nil {
 		return nil, err
 	}
 	next := *c
-	if status {
-		next.Status = valueOf(made.Status)
-	} else {
-		next.Labels, next.Annotations, next.Spec = made.Metadata.Labels, made.Metadata.Annotations, valueOf(made.Spec)
-	}
+	next.Labels, next.Annotations, next.Spec = made.Metadata.Labels, made.Metadata.Annotations, valueOf(made.Spec)
 	return s.writeCluster(c, &next), nil
 }
 

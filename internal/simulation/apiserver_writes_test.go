@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"errors"
 	"maps"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 // patchNode patches the metadata of a Node.
@@ -62,7 +64,7 @@ func (s *simulatedAPIServer) deleteNode(name string) error {
 }
 
 // applySummary is the leader's server-side apply. The leader owns the numbers and
-// conditions, so those that it no longer sets are removed. The agents own the observations.
+// conditions, so those that it no longer sets are removed.
 func (s *simulatedAPIServer) applySummary(
 	name string, status v1alpha1.EtcdClusterStatus,
 ) (*v1alpha1.EtcdCluster, error) {
@@ -71,42 +73,78 @@ func (s *simulatedAPIServer) applySummary(
 		return nil, err
 	}
 	next := *c
-	status.Observations = c.Status.Observations
 	next.Status = status
 	return s.writeCluster(c, &next), nil
 }
 
-// applyObservation is an agent's server-side apply of the entry for its own node. A nil
-// observation removes the entry.
-func (s *simulatedAPIServer) applyObservation(name, node string, o *v1alpha1.Observation) error {
-	c, err := s.cluster(name)
+// createObservation creates an EtcdObservation, which the leader does.
+func (s *simulatedAPIServer) createObservation(o *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error) {
+	if s.observations.objects[o.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(observationResource(), o.Name)
+	}
+	o = o.DeepCopy()
+	s.setIdentity(o)
+	s.setNextVersion(o)
+	s.observations.put(o)
+	return o, nil
+}
+
+func (s *simulatedAPIServer) observation(name string) (*v1alpha1.EtcdObservation, error) {
+	o := s.observations.objects[name]
+	if o == nil {
+		return nil, apierrors.NewNotFound(observationResource(), name)
+	}
+	return o, nil
+}
+
+// deleteObservation deletes an EtcdObservation on condition that it has the UID.
+func (s *simulatedAPIServer) deleteObservation(name string, uid types.UID) error {
+	o, err := s.observation(name)
 	if err != nil {
 		return err
 	}
-	next := *c
-	next.Status.Observations = nil
-	placed := o == nil
-	for _, have := range c.Status.Observations {
-		switch {
-		case have.Node != node:
-			next.Status.Observations = append(next.Status.Observations, have)
-		case o != nil:
-			next.Status.Observations, placed = append(next.Status.Observations, *o), true
-		}
+	if o.UID != uid {
+		return apierrors.NewConflict(observationResource(), name, errors.New("the UID in the precondition differs"))
 	}
-	if !placed {
-		next.Status.Observations = append(next.Status.Observations, *o)
-	}
-	if o == nil && len(c.Status.Observations) > 0 && equality.Semantic.DeepEqual(next.Status,
-		v1alpha1.EtcdClusterStatus{}) {
-		// An apply that removes the last field of the status leaves null, which the schema
-		// forbids.
-		return apierrors.NewInvalid(v1alpha1.GroupVersion().WithKind("EtcdCluster").GroupKind(), name, nil)
-	}
-	s.writeCluster(c, &next)
+	s.observations.remove(o)
 	return nil
 }
 
+// publish is an agent's update of its observation. The agents send the version that they update.
+// Here a late write also replaces a newer one, which is worse. cluster is the UID of the
+// EtcdCluster that the agent knows.
+func (s *simulatedAPIServer) publish(id v1alpha1.ClusterID, cluster types.UID, report v1alpha1.Observation) error {
+	o, err := s.observation(v1alpha1.ObservationName(id, report.Node))
+	if err != nil {
+		return err
+	}
+	if !observation.BelongsTo(o, cluster) {
+		return errors.New("the EtcdObservation belongs to another EtcdCluster")
+	}
+	next := *o
+	next.Observation = report
+	if !equality.Semantic.DeepEqual(o, &next) {
+		s.setNextVersion(&next)
+		s.observations.put(&next)
+	}
+	return nil
+}
+
+// joined returns the EtcdCluster with its observations, or nil.
+func (s *simulatedAPIServer) joined(name string) *v1alpha1.EtcdCluster {
+	c := s.clusters.objects[name]
+	if c == nil {
+		return nil
+	}
+	var all []*v1alpha1.EtcdObservation
+	for _, name := range sortedKeys(s.observations.objects) {
+		all = append(all, s.observations.objects[name])
+	}
+	return observation.Join(c, all)
+}
+
+// deleteCluster deletes an EtcdCluster. Its observations stay until the leader or the garbage
+// collector finds them.
 func (s *simulatedAPIServer) deleteCluster(name string) error {
 	c, err := s.cluster(name)
 	if err == nil {
@@ -117,16 +155,17 @@ func (s *simulatedAPIServer) deleteCluster(name string) error {
 
 // An apiBackup is the content of the API server's own etcd at one moment.
 type apiBackup struct {
-	revision int64
-	clusters map[string]*v1alpha1.EtcdCluster
-	nodes    map[string]*corev1.Node
-	pods     map[string]*corev1.Pod
+	revision     int64
+	clusters     map[string]*v1alpha1.EtcdCluster
+	observations map[string]*v1alpha1.EtcdObservation
+	nodes        map[string]*corev1.Node
+	pods         map[string]*corev1.Pod
 }
 
 func (s *simulatedAPIServer) takeBackup() apiBackup {
 	return apiBackup{
 		revision: s.revision, clusters: maps.Clone(s.clusters.objects), nodes: maps.Clone(s.nodes.objects),
-		pods: maps.Clone(s.pods),
+		observations: maps.Clone(s.observations.objects), pods: maps.Clone(s.pods),
 	}
 }
 
@@ -135,6 +174,7 @@ func (s *simulatedAPIServer) takeBackup() apiBackup {
 func (s *simulatedAPIServer) restore(from apiBackup) {
 	s.revision = from.revision
 	replaceObjects(&s.clusters, from.clusters)
+	replaceObjects(&s.observations, from.observations)
 	replaceObjects(&s.nodes, from.nodes)
 	s.pods = maps.Clone(from.pods)
 }

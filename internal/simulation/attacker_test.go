@@ -113,7 +113,7 @@ func (sim *simulation) publishLies(h *simulatedHost, e *simulatedEtcd, local *si
 	} else if len(lie.Members) > 0 {
 		lie.LocalMember = lie.Members[sim.choose(len(lie.Members))].ID
 	}
-	err := sim.api.applyObservation(string(e.id), h.name, &lie)
+	err := sim.api.publish(e.id, c.UID, lie)
 	sim.log("attacker on %s publishes %s: %s", h.name, formatObservation(lie), errorText(err))
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
@@ -210,8 +211,18 @@ func (s simulatedStore[T]) List() []any {
 // A replicaCaches has the methods of cache.Cache that the webhook uses.
 type replicaCaches struct {
 	cache.Cache
-	clusters *simulatedCache[*v1alpha1.EtcdCluster]
-	nodes    *simulatedCache[*corev1.Node]
+	clusters     *simulatedCache[*v1alpha1.EtcdCluster]
+	observations *simulatedCache[*v1alpha1.EtcdObservation]
+	nodes        *simulatedCache[*corev1.Node]
+}
+
+// joined returns the EtcdClusters with the observations that the caches have.
+func (c replicaCaches) joined() []*v1alpha1.EtcdCluster {
+	all := c.clusters.list()
+	for i := range all {
+		all[i] = observation.Join(all[i], c.observations.list())
+	}
+	return all
 }
 
 func (c replicaCaches) GetInformer(
@@ -220,6 +231,8 @@ func (c replicaCaches) GetInformer(
 	switch obj.(type) {
 	case *v1alpha1.EtcdCluster:
 		return simulatedInformer[*v1alpha1.EtcdCluster]{store: c.clusters}, nil
+	case *v1alpha1.EtcdObservation:
+		return simulatedInformer[*v1alpha1.EtcdObservation]{store: c.observations}, nil
 	case *corev1.Node:
 		return simulatedInformer[*corev1.Node]{store: c.nodes}, nil
 	}
@@ -250,6 +263,10 @@ func (c replicaCaches) List(_ context.Context, list client.ObjectList, _ ...clie
 	switch into := list.(type) {
 	case *v1alpha1.EtcdClusterList:
 		for _, o := range c.clusters.list() {
+			into.Items = append(into.Items, *o.DeepCopy())
+		}
+	case *v1alpha1.EtcdObservationList:
+		for _, o := range c.observations.list() {
 			into.Items = append(into.Items, *o.DeepCopy())
 		}
 	default:

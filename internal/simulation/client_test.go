@@ -53,6 +53,10 @@ func (a apiClient) Get(ctx context.Context, key client.ObjectKey, obj client.Obj
 		return sendCall(ctx, a, false, "get etcdcluster "+key.Name,
 			func() (*v1alpha1.EtcdCluster, error) { return s.cluster(key.Name) },
 			func(c *v1alpha1.EtcdCluster) { c.DeepCopyInto(into) })
+	case *v1alpha1.EtcdObservation:
+		return sendCall(ctx, a, false, "get etcdobservation "+key.Name,
+			func() (*v1alpha1.EtcdObservation, error) { return s.observation(key.Name) },
+			func(o *v1alpha1.EtcdObservation) { o.DeepCopyInto(into) })
 	case *corev1.Node:
 		return sendCall(ctx, a, false, "get node "+key.Name, func() (*corev1.Node, error) { return s.node(key.Name) },
 			func(n *corev1.Node) {
@@ -89,6 +93,14 @@ func (a apiClient) List(ctx context.Context, list client.ObjectList, _ ...client
 			a.r.sim.forgetEndedLists(a.r)
 			return cloneMap(a.r.sim.api.clusters.objects), nil
 		}, func(found map[string]*v1alpha1.EtcdCluster) { into.Items = copyClusters(found) })
+	case *v1alpha1.EtcdObservationList:
+		return sendCall(ctx, a, false, "list etcdobservations", func() (map[string]*v1alpha1.EtcdObservation, error) {
+			return cloneMap(a.r.sim.api.observations.objects), nil
+		}, func(found map[string]*v1alpha1.EtcdObservation) {
+			for _, name := range sortedKeys(found) {
+				into.Items = append(into.Items, *found[name].DeepCopy())
+			}
+		})
 	case *corev1.NodeList:
 		return sendCall(ctx, a, false, "list nodes", func() (map[string]*corev1.Node, error) {
 			return cloneMap(a.r.sim.api.nodes.objects), nil
@@ -118,14 +130,30 @@ func copyClusters(found map[string]*v1alpha1.EtcdCluster) []v1alpha1.EtcdCluster
 }
 
 func (a apiClient) Create(ctx context.Context, obj client.Object, _ ...client.CreateOption) error {
-	c, ok := obj.(*v1alpha1.EtcdCluster)
-	if !ok {
-		return fmt.Errorf("Create of %T is not simulated", obj)
+	switch o := obj.(type) {
+	case *v1alpha1.EtcdCluster:
+		asked := o.DeepCopy()
+		return sendCall(ctx, a, true, "create etcdcluster "+o.Name,
+			func() (*v1alpha1.EtcdCluster, error) { return a.r.sim.api.createCluster(asked) },
+			func(made *v1alpha1.EtcdCluster) { made.DeepCopyInto(o) })
+	case *v1alpha1.EtcdObservation:
+		asked := o.DeepCopy()
+		return sendCall(ctx, a, true, "create etcdobservation "+o.Name,
+			func() (*v1alpha1.EtcdObservation, error) { return a.r.sim.api.createObservation(asked) },
+			func(made *v1alpha1.EtcdObservation) { made.DeepCopyInto(o) })
 	}
-	asked := c.DeepCopy()
-	return sendCall(ctx, a, true, "create etcdcluster "+c.Name,
-		func() (*v1alpha1.EtcdCluster, error) { return a.r.sim.api.createCluster(asked) },
-		func(made *v1alpha1.EtcdCluster) { made.DeepCopyInto(c) })
+	return fmt.Errorf("Create of %T is not simulated", obj)
+}
+
+func (a apiClient) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
+	var options client.DeleteOptions
+	options.ApplyOptions(opts)
+	if _, ok := obj.(*v1alpha1.EtcdObservation); !ok || options.Preconditions == nil {
+		return fmt.Errorf("Delete of %T without a UID is not simulated", obj)
+	}
+	name, uid := obj.GetName(), *options.Preconditions.UID
+	return sendCall(ctx, a, true, "delete etcdobservation "+name,
+		func() (any, error) { return nil, a.r.sim.api.deleteObservation(name, uid) }, func(any) {})
 }
 
 func (a apiClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
@@ -179,20 +207,6 @@ type statusClient struct {
 	r *simulatedReplica
 }
 
-func (a statusClient) Patch(
-	ctx context.Context, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption,
-) error {
-	body, err := patch.Data(obj)
-	if err != nil {
-		return err
-	}
-	name := obj.GetName()
-	return sendCall(ctx, apiClient{r: a.r}, true, "patch the status of etcdcluster "+name,
-		func() (*v1alpha1.EtcdCluster, error) {
-			return a.r.sim.api.patchClusterStatus(name, patch.Type(), body)
-		}, func(*v1alpha1.EtcdCluster) {})
-}
-
 // Apply accepts the result of client.ApplyConfigurationFromUnstructured, which encodes to
 // the JSON of the object.
 func (a statusClient) Apply(
@@ -216,9 +230,6 @@ func summaryOf(configuration runtime.ApplyConfiguration) (*v1alpha1.EtcdCluster,
 	c := &v1alpha1.EtcdCluster{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content.UnstructuredContent(), c); err != nil {
 		return nil, err
-	}
-	if len(c.Status.Observations) > 0 {
-		return nil, fmt.Errorf("the summary of %s contains observations", c.Name)
 	}
 	return c, nil
 }

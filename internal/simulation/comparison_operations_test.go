@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,7 +33,7 @@ func (p *serverPair) patchGrants(now clusterSides[v1alpha1.EtcdCluster]) (string
 		})
 	}
 	ledger := now.simulated.Spec.Ledger - int64(p.choices.pick(2))
-	return p.patch("grants", now, false, types.JSONPatchType, func(uid types.UID) any {
+	return p.patch("grants", now, types.JSONPatchType, func(uid types.UID) any {
 		return []patchOperation{
 			{"test", "/metadata/uid", uid},
 			{"test", "/spec/ledger", ledger},
@@ -54,14 +55,14 @@ func (p *serverPair) patchBindings(now clusterSides[v1alpha1.EtcdCluster]) (stri
 	if p.choices.pick(3) == 1 {
 		write = patchOperation{Op: "remove", Path: "/spec/members"}
 	}
-	return p.patch("bindings", now, false, types.JSONPatchType, func(uid types.UID) any {
+	return p.patch("bindings", now, types.JSONPatchType, func(uid types.UID) any {
 		return []patchOperation{{"test", "/metadata/uid", uid}, test, write}
 	})
 }
 
 func (p *serverPair) patchNonce(now clusterSides[v1alpha1.EtcdCluster]) (string, error, error) {
 	nonce := fmt.Sprint("w", p.choices.pick(3))
-	return p.patch("nonce", now, false, types.MergePatchType, func(uid types.UID) any {
+	return p.patch("nonce", now, types.MergePatchType, func(uid types.UID) any {
 		return map[string]any{"metadata": map[string]any{"uid": uid}, "spec": map[string]any{"nonce": nonce}}
 	})
 }
@@ -70,7 +71,7 @@ func (p *serverPair) patchNonce(now clusterSides[v1alpha1.EtcdCluster]) (string,
 func (p *serverPair) patchAnnotation(now clusterSides[v1alpha1.EtcdCluster]) (string, error, error) {
 	if p.choices.pick(2) == 0 {
 		value := fmt.Sprint("u", p.choices.pick(2))
-		return p.patch("annotate", now, false, types.MergePatchType, func(types.UID) any {
+		return p.patch("annotate", now, types.MergePatchType, func(types.UID) any {
 			return map[string]any{"metadata": map[string]any{"annotations": map[string]any{quorum.ResolveAnnotation: value}}}
 		})
 	}
@@ -78,15 +79,28 @@ func (p *serverPair) patchAnnotation(now clusterSides[v1alpha1.EtcdCluster]) (st
 		Op: "test", Path: "/metadata/annotations/holdfast.dev~1settle",
 		Value: fmt.Sprint("u", p.choices.pick(2)),
 	}
-	return p.patch("remove the annotation", now, false, types.JSONPatchType, func(types.UID) any {
+	return p.patch("remove the annotation", now, types.JSONPatchType, func(types.UID) any {
 		return []patchOperation{test, {Op: "remove", Path: test.Path}}
 	})
 }
 
-// applyObservation writes or removes the entry of an agent.
-func (p *serverPair) applyObservation() (string, error, error) {
+// createObservation creates the EtcdObservation of a node, or writes it if it exists.
+func (p *serverPair) createObservation(now clusterSides[v1alpha1.EtcdCluster]) (string, error, error) {
 	node := fmt.Sprint("n", p.choices.pick(3))
-	o := &v1alpha1.Observation{
+	o := &v1alpha1.EtcdObservation{Cluster: v1alpha1.ClusterID(p.name), Observation: v1alpha1.Observation{Node: node}}
+	o.Name = v1alpha1.ObservationName(o.Cluster, node)
+	found := &v1alpha1.EtcdObservation{}
+	err := p.real.Get(p.t.Context(), client.ObjectKey{Name: o.Name}, found)
+	if apierrors.IsNotFound(err) || p.choices.oneIn(6) {
+		real, simulated := o.DeepCopy(), o.DeepCopy()
+		real.OwnerReferences, simulated.OwnerReferences = ownedBy(now.real), ownedBy(now.simulated)
+		_, simulatedErr := p.simulated.createObservation(simulated)
+		return "create the EtcdObservation of " + node, p.real.Create(p.t.Context(), real), simulatedErr
+	}
+	if err != nil {
+		return "read the EtcdObservation of " + node, err, nil
+	}
+	o.Observation = v1alpha1.Observation{
 		Node: node, NodeUID: "u1", Nonce: fmt.Sprint("w", p.choices.pick(3)),
 		Time: metav1.NewTime(time.Unix(1e9+int64(p.choices.pick(2)), 0)), LocalMember: "a",
 		Linearizable: p.choices.pick(2) == 0, Problem: []string{"", "no answer"}[p.choices.pick(2)],
@@ -97,17 +111,36 @@ func (p *serverPair) applyObservation() (string, error, error) {
 			PeerURLs: []string{"https://10.0.0.1:2380"},
 		})
 	}
-	status := map[string]any{}
-	if p.choices.oneIn(6) {
-		o = nil
-	} else {
-		raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-		require.NoError(p.t, err)
-		status["observations"] = []any{raw}
+	found.Observation = o.Observation
+	stored, err := p.simulated.observation(o.Name)
+	if err == nil {
+		err = p.simulated.publish(o.Cluster, stored.OwnerReferences[0].UID, o.Observation)
 	}
-	real := p.applyStatus("holdfast/"+node, status)
-	simulated := p.simulated.applyObservation(p.name, node, o)
-	return fmt.Sprintf("observation of %s: %v", node, o), real, simulated
+	return fmt.Sprintf("observation of %s: %v", node, o.Observation), p.real.Update(p.t.Context(), found), err
+}
+
+func ownedBy(c *v1alpha1.EtcdCluster) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
+	}}
+}
+
+// deleteObservation deletes an EtcdObservation, with its UID or a wrong one.
+func (p *serverPair) deleteObservation() (string, error, error) {
+	name := v1alpha1.ObservationName(v1alpha1.ClusterID(p.name), fmt.Sprint("n", p.choices.pick(3)))
+	real, simulated := &v1alpha1.EtcdObservation{}, p.simulated.observations.objects[name]
+	err := p.real.Get(p.t.Context(), client.ObjectKey{Name: name}, real)
+	require.NoError(p.t, client.IgnoreNotFound(err))
+	real.Name = name
+	uid, simulatedUID := real.UID, types.UID("none")
+	if simulated != nil {
+		simulatedUID = simulated.UID
+	}
+	if p.choices.oneIn(4) || err != nil {
+		uid, simulatedUID = "wrong", "wrong"
+	}
+	return "delete EtcdObservation " + name, p.real.Delete(p.t.Context(), real, client.Preconditions{UID: &uid}),
+		p.simulated.deleteObservation(name, simulatedUID)
 }
 
 func (p *serverPair) applyStatus(manager string, status map[string]any) error {
@@ -134,20 +167,6 @@ func (p *serverPair) applySummary() (string, error, error) {
 	applied, _ := raw["status"].(map[string]any)
 	_, simulated := p.simulated.applySummary(p.name, status)
 	return "summary", p.applyStatus("w", applied), simulated
-}
-
-// removeObservation removes an observation by its index, with a test of its node.
-func (p *serverPair) removeObservation(now clusterSides[v1alpha1.EtcdCluster]) (string, error, error) {
-	all := now.simulated.Status.Observations
-	if len(all) == 0 {
-		return p.applyObservation()
-	}
-	i := p.choices.pick(len(all))
-	name := []string{all[i].Node, "other"}[p.choices.pick(2)]
-	return p.patch("sweep", now, true, types.JSONPatchType, func(uid types.UID) any {
-		entry := fmt.Sprintf("/status/observations/%d", i)
-		return []patchOperation{{"test", "/metadata/uid", uid}, {"test", entry + "/node", name}, {Op: "remove", Path: entry}}
-	})
 }
 
 // changeObjects creates, labels, edits or deletes the Node, or deletes the EtcdCluster.

@@ -83,6 +83,7 @@ func (p *serverPair) step() {
 			require.True(p.t, same || before.real.ResourceVersion != after.real.ResourceVersion, "%s: new version", what)
 		}
 	}
+	p.requireSameObservations(what)
 	n := &corev1.Node{}
 	err := p.real.Get(p.t.Context(), client.ObjectKey{Name: p.node}, n)
 	m := p.simulated.nodes.objects[p.node]
@@ -92,6 +93,23 @@ func (p *serverPair) step() {
 		require.Equal(p.t, n.Annotations, m.Annotations, what)
 		require.Equal(p.t, n.DeletionTimestamp == nil, m.DeletionTimestamp == nil, what)
 	}
+}
+
+// requireSameObservations compares the EtcdObservations of the cluster.
+func (p *serverPair) requireSameObservations(what string) {
+	p.t.Helper()
+	list := &v1alpha1.EtcdObservationList{}
+	require.NoError(p.t, p.real.List(p.t.Context(), list))
+	real, simulated := map[string]v1alpha1.Observation{}, map[string]v1alpha1.Observation{}
+	for _, o := range list.Items {
+		if string(o.Cluster) == p.name {
+			real[o.Name] = o.Observation
+		}
+	}
+	for name, o := range p.simulated.observations.objects {
+		simulated[name] = o.Observation
+	}
+	require.True(p.t, equality.Semantic.DeepEqual(real, simulated), "%s: %v, simulated %v", what, real, simulated)
 }
 
 // errorClass returns the properties by which the webhook distinguishes errors.
@@ -144,9 +162,9 @@ func (p *serverPair) applyOperation(now clusterSides[v1alpha1.EtcdCluster]) (wha
 	case 3:
 		return p.patchAnnotation(now)
 	case 4, 5:
-		return p.applyObservation()
+		return p.createObservation(now)
 	case 6:
-		return p.removeObservation(now)
+		return p.deleteObservation()
 	case 7:
 		return p.applySummary()
 	}
@@ -168,7 +186,7 @@ func (p *serverPair) createCluster() (string, error, error) {
 // patch sends the same patch to both sides, each with the UID of its own object, or with a
 // wrong UID.
 func (p *serverPair) patch(
-	what string, now clusterSides[v1alpha1.EtcdCluster], status bool, kind types.PatchType, body func(uid types.UID) any,
+	what string, now clusterSides[v1alpha1.EtcdCluster], kind types.PatchType, body func(uid types.UID) any,
 ) (string, error, error) {
 	wrong := p.choices.oneIn(8)
 	on := func(uid types.UID) []byte {
@@ -180,13 +198,7 @@ func (p *serverPair) patch(
 		return raw
 	}
 	target := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
-	var real, simulated error
-	if status {
-		real = p.real.Status().Patch(p.t.Context(), target, client.RawPatch(kind, on(now.real.UID)), client.FieldOwner("w"))
-		_, simulated = p.simulated.patchClusterStatus(p.name, kind, on(now.simulated.UID))
-	} else {
-		real = p.real.Patch(p.t.Context(), target, client.RawPatch(kind, on(now.real.UID)), client.FieldOwner("w"))
-		_, simulated = p.simulated.patchCluster(p.name, kind, on(now.simulated.UID))
-	}
+	real := p.real.Patch(p.t.Context(), target, client.RawPatch(kind, on(now.real.UID)), client.FieldOwner("w"))
+	_, simulated := p.simulated.patchCluster(p.name, kind, on(now.simulated.UID))
 	return fmt.Sprintf("%s (wrong UID %t) %s", what, wrong, on("UID")), real, simulated
 }

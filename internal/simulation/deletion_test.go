@@ -242,6 +242,7 @@ func (sim *simulation) checkUnlabelled(r *simulatedReview, reason quorum.Reason)
 		if c == nil || live == nil {
 			continue
 		}
+		c = observation.Join(c, r.replica.caches.observations.list())
 		for _, b := range c.Spec.Members {
 			isSame := func(o v1alpha1.Binding) bool { return o.MemberID == b.MemberID && o.NodeUID == b.NodeUID }
 			if b.NodeUID == r.node.UID && slices.ContainsFunc(live.Spec.Members, isSame) {

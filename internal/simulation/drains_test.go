@@ -317,9 +317,7 @@ func (sim *simulation) recordProof(p *agentProbe) {
 			continue
 		}
 		if !own.Healthy {
-			if !p.result.Incomplete {
-				delete(l.proven, p.etcd.id)
-			}
+			delete(l.proven, p.etcd.id)
 			continue
 		}
 		if l.proven == nil {

@@ -135,6 +135,9 @@ func (sim *simulation) cacheActions(r *simulatedReplica) []action {
 		r.caches.clusters.bookmark()
 		add(held, told, r.caches.clusters.receive, r.caches.clusters.notify)
 	}
+	if held, told := r.caches.observations.pending(); !r.observationWatchStalled {
+		add(held, told, r.caches.observations.receive, r.caches.observations.notify)
+	}
 	if held, told := r.caches.nodes.pending(); !r.nodeWatchStalled {
 		r.caches.nodes.bookmark()
 		add(held, told, r.caches.nodes.receive, r.caches.nodes.notify)
@@ -210,8 +213,11 @@ func (sim *simulation) stepAgent(a *simulatedAgent) {
 		a.catchUp()
 		a.writeNode(sim)
 	case 4, 5:
-		if sim.choose(2) == 0 {
+		switch sim.choose(4) {
+		case 0:
 			a.catchUp()
+		case 1: // The other watch is behind.
+			a.clusters.receive(len(a.clusters.table.log))
 		}
 		for _, e := range sim.etcds {
 			if q, due := a.dueProbe(e); due && len(a.probes) < 3 {
@@ -232,16 +238,6 @@ func (sim *simulation) stepProbe(l *agentProbe) {
 	case !l.hasAlarms && (len(l.remaining) == 0 || sim.choose(2) == 1):
 		l.readAlarms(sim.choices.oneIn(8))
 		sim.log("agent %s, probe %d: alarms unknown %t", name, l.number, l.result.AlarmsUnknown)
-	case len(l.remaining) > 0 && sim.choices.oneIn(4):
-		early, ok := l.incomplete()
-		switch {
-		case !ok:
-		case sim.choices.oneIn(6): // It may arrive after the complete result.
-			sim.delayedProbes = append(sim.delayedProbes, early)
-		default:
-			sim.log("agent %s publishes probe %d, and waits for %d members", name, l.number, len(l.remaining))
-			sim.publish(early)
-		}
 	case len(l.remaining) > 0 && sim.choose(2) == 1:
 		l.probeMember(sim.choose(len(l.remaining)), sim.choices.oneIn(8))
 	case len(l.remaining) > 0:

@@ -71,8 +71,10 @@ func (sim *simulation) backUpOrRestore() {
 	// The handlers process what the caches have received.
 	for _, r := range sim.replicas {
 		r.caches.clusters.notify(len(sim.api.clusters.log))
+		r.caches.observations.notify(len(sim.api.observations.log))
 		r.caches.nodes.notify(len(sim.api.nodes.log))
-		r.caches.clusters.disconnected, r.caches.nodes.disconnected = true, true
+		r.caches.clusters.disconnected, r.caches.observations.disconnected = true, true
+		r.caches.nodes.disconnected = true
 	}
 	sim.api.restore(*sim.backup)
 	for _, e := range sim.etcds {
@@ -270,15 +272,20 @@ func (sim *simulation) advanceAndLog(d time.Duration) {
 // missed versions or lists again.
 func (sim *simulation) toggleWatches() {
 	r := sim.replicas[sim.choose(len(sim.replicas))]
-	if sim.choose(3) == 1 {
+	switch sim.choose(4) {
+	case 1:
 		r.clusterWatchStalled = !r.clusterWatchStalled
-	} else {
+	case 2:
+		r.observationWatchStalled = !r.observationWatchStalled
+	default:
 		r.nodeWatchStalled = !r.nodeWatchStalled
 	}
-	sim.log("webhook %d: Node watch stalled %t, EtcdCluster watch stalled %t", r.number, r.nodeWatchStalled,
-		r.clusterWatchStalled)
-	if !r.nodeWatchStalled && !r.clusterWatchStalled && sim.choose(2) == 1 {
+	sim.log("webhook %d: Node watch stalled %t, EtcdCluster watch stalled %t, EtcdObservation watch stalled %t",
+		r.number, r.nodeWatchStalled, r.clusterWatchStalled, r.observationWatchStalled)
+	isStalled := r.nodeWatchStalled || r.clusterWatchStalled || r.observationWatchStalled
+	if !isStalled && sim.choose(2) == 1 {
 		r.caches.clusters.relist()
+		r.caches.observations.relist()
 		r.caches.nodes.relist()
 	}
 }

@@ -137,7 +137,7 @@ func (sim *simulation) planGuards() {
 		return
 	}
 	caches := sim.replicas[at].caches
-	cached := guard.State{Clusters: caches.clusters.list(), Nodes: caches.nodes.list(), Now: time.Now()}
+	cached := guard.State{Clusters: caches.joined(), Nodes: caches.nodes.list(), Now: time.Now()}
 	live := guard.State{Now: time.Now()}
 	for _, name := range sortedKeys(sim.api.pods) {
 		cached.Pods = append(cached.Pods, sim.api.pods[name])
@@ -146,7 +146,7 @@ func (sim *simulation) planGuards() {
 		return
 	}
 	for _, name := range sortedKeys(sim.api.clusters.objects) {
-		live.Clusters = append(live.Clusters, sim.api.clusters.objects[name])
+		live.Clusters = append(live.Clusters, sim.api.joined(name))
 	}
 	for _, name := range sortedKeys(sim.api.nodes.objects) {
 		live.Nodes = append(live.Nodes, sim.api.nodes.objects[name])

@@ -63,7 +63,8 @@ func (sim *simulation) repairAll() {
 	}
 	sim.delayedProbes, sim.lateWrites = nil, nil
 	for _, r := range sim.replicas {
-		r.nodeWatchStalled, r.clusterWatchStalled, r.machineWatchStalled = false, false, false
+		r.nodeWatchStalled, r.clusterWatchStalled, r.observationWatchStalled = false, false, false
+		r.machineWatchStalled = false
 	}
 	sim.ensureLeader()
 	sim.endAttack()
@@ -391,6 +392,9 @@ func (sim *simulation) doAllWork() bool {
 		if !r.clusterWatchStalled {
 			r.caches.clusters.bookmark()
 			worked = deliverAll(r.caches.clusters) || worked
+		}
+		if !r.observationWatchStalled {
+			worked = deliverAll(r.caches.observations) || worked
 		}
 		if !r.nodeWatchStalled {
 			r.caches.nodes.bookmark()

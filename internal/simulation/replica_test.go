@@ -47,7 +47,7 @@ type simulatedReplica struct {
 	machineWatch *machineWatch
 	// A stalled watch delivers nothing. skew is the time by which the replica's clock is
 	// ahead.
-	nodeWatchStalled, clusterWatchStalled, machineWatchStalled bool
+	nodeWatchStalled, clusterWatchStalled, observationWatchStalled, machineWatchStalled bool
 
 	skew atomic.Int64
 	// isLeading is true if the leader's loop runs here.
@@ -64,7 +64,10 @@ func (r *simulatedReplica) isCrashed() bool { return r.dead.Load() }
 // startReplica starts a process whose caches have just listed.
 func (sim *simulation) startReplica(number int) *simulatedReplica {
 	r := &simulatedReplica{sim: sim, number: number, mux: http.NewServeMux()}
-	r.caches = replicaCaches{clusters: newSimulatedCache(&sim.api.clusters), nodes: newSimulatedCache(&sim.api.nodes)}
+	r.caches = replicaCaches{
+		clusters: newSimulatedCache(&sim.api.clusters), observations: newSimulatedCache(&sim.api.observations),
+		nodes: newSimulatedCache(&sim.api.nodes),
+	}
 	r.ctx, r.cancel = context.WithCancel(sim.ctx)
 	r.caches.nodes.transform = trimNode
 	connection, registry, log := apiClient{r: r}, prometheus.NewRegistry(), sim.logger(number)

@@ -138,7 +138,7 @@ func announcedBy(n *corev1.Node) []evidence.MemberRef {
 func (sim *simulation) listedAt(n *corev1.Node) []evidence.MemberRef {
 	var found []evidence.MemberRef
 	for _, e := range sim.etcds {
-		if c := sim.api.clusters.objects[string(e.id)]; c != nil {
+		if c := sim.api.joined(string(e.id)); c != nil {
 			found = append(found, sim.listedIn(e, c, n)...)
 		}
 	}
@@ -152,7 +152,7 @@ func (sim *simulation) listedIn(e *simulatedEtcd, c *v1alpha1.EtcdCluster, n *co
 	for _, a := range n.Status.Addresses {
 		addresses = append(addresses, a.Address)
 	}
-	lists := slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
+	lists := slices.DeleteFunc(slices.Clone(c.Observations), func(o v1alpha1.Observation) bool {
 		return !sim.isObserver(c, o)
 	})
 	if confirmed := observation.Confirmed(lists); len(confirmed) > 0 {

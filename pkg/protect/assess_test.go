@@ -183,8 +183,8 @@ func TestAssessWithoutCounts(t *testing.T) {
 	joined := *calm.DeepCopy()
 	joined.Spec.Members = append(joined.Spec.Members, v1alpha1.Binding{MemberID: "d", Node: "w4", NodeUID: "u4"})
 	joined.Status.Voters = new(int32(4))
-	for o := range joined.Status.Observations {
-		list := &joined.Status.Observations[o]
+	for o := range joined.Observations {
+		list := &joined.Observations[o]
 		list.Members = append(list.Members, quorumtest.Member(3))
 	}
 	assess := func(c v1alpha1.EtcdCluster, scan evidence.Scan) Protection {

@@ -71,7 +71,7 @@ func TestRemovedMemberWithData(t *testing.T) {
 // The agent has found that the member was removed. Then it restarts, and finds a stopped server.
 func TestH19RemovedBeforeRestart(t *testing.T) {
 	removed, unlisted := quorumtest.Voters(3).Removed(0).Unbound(0), quorumtest.Voters(3).Removed(0).Unbound(0)
-	unlisted.Cluster.Status.Observations = nil
+	unlisted.Cluster.Observations = nil
 	added := quorumtest.Voters(4).Removed(0).Unbound(0).Unbound(3)
 	leftover := stopped(unitServer(), new(true))
 	otherCluster := leftover
@@ -136,7 +136,7 @@ func TestRestoredCluster(t *testing.T) {
 	both := append(refs("a"), server.Ref)
 	old, unbound := quorumtest.Voters(3).Silent(0, 1, 2).Cluster, quorumtest.Voters(3).NeverBound().Cluster
 	listed, unlisted := quorumtest.Voters(3).Unbound(0).Cluster, quorumtest.Voters(3).Cluster
-	unlisted.Status.Observations = nil
+	unlisted.Observations = nil
 	for name, c := range map[string]struct {
 		scan evidence.Scan
 		old  *v1alpha1.EtcdCluster
@@ -316,7 +316,7 @@ func TestF30Awaited(t *testing.T) {
 // in a cluster with one other observer.
 func TestF30FreedNode(t *testing.T) {
 	w := quorumtest.Voters(3).Unbound(2).Silent(0)
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+	w.Cluster.Observations = w.Cluster.Observations[:2]
 	assess := func() Protection {
 		return Assess(evidence.Scan{}, Inputs{
 			Node: "w1", UID: "u1", ClustersKnown: true, Protected: true, Announced: refs("a"),

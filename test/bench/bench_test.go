@@ -59,22 +59,22 @@ func TestAnswerLog(t *testing.T) {
 }
 
 func TestVerdictSample(t *testing.T) {
-	version := func(nonce string, ledger int64, answered ...string) *v1alpha1.EtcdCluster {
-		c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Nonce: nonce, Ledger: ledger}}
-		for _, nonce := range answered {
-			c.Status.Observations = append(c.Status.Observations, v1alpha1.Observation{Nonce: nonce})
-		}
-		return c
+	version := func(nonce string, ledger int64) *v1alpha1.EtcdCluster {
+		return &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Nonce: nonce, Ledger: ledger}}
 	}
-	before := version("old", 3, "old", "old")
+	answer := func(nonce string) *v1alpha1.EtcdObservation {
+		return &v1alpha1.EtcdObservation{Observation: v1alpha1.Observation{Nonce: nonce}}
+	}
+	before, asked := version("old", 3), version("new", 3)
 	var j verdictSample
-	for i, now := range []*v1alpha1.EtcdCluster{
-		version("old", 3, "old"), version("new", 3, "old", "old"), version("new", 3, "new", "old"),
-		version("new", 3, "new", "new"), version("new", 4, "new", "new"),
-	} {
-		j.record(time.Duration(i), before, now)
-	}
-	require.Equal(t, verdictSample{nonceAt: 1, observedAt: 2, grantedAt: 4}, j)
+	j.record(0, before, before)
+	j.recordAnswer(1, before, before, answer("old"))
+	j.record(2, before, asked)
+	j.recordAnswer(3, asked, before, answer("old"))
+	j.recordAnswer(4, asked, before, answer("new"))
+	j.recordAnswer(5, asked, before, answer("new"))
+	j.record(6, before, version("new", 4))
+	require.Equal(t, verdictSample{nonceAt: 2, observedAt: 4, grantedAt: 6}, j)
 }
 
 func TestParseScanCost(t *testing.T) {

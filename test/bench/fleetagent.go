@@ -75,7 +75,7 @@ func (f *agentFleet) build(ctx context.Context, a *fleetAgent, prober *etcdprobe
 		Node: a.name, Nodes: &releaseRecorder{core.Nodes(), a}, Events: core.Events(metav1.NamespaceDefault),
 		Clusters: clusters,
 		Network:  machine.Network, AllowShutdown: machine.EndShutdownDelay, Etcd: machine.Etcd, Watch: f.watch.watch,
-		Identify: prober.Identify, Observe: prober.ObserveEarly, ListMembers: prober.ListMembers,
+		Identify: prober.Identify, Observe: prober.Observe, ListMembers: prober.ListMembers,
 		StaticPods: true, Tick: f.tick, Log: log,
 	})
 }

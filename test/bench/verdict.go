@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -28,12 +27,10 @@ const (
 	// verdictTarget limits the median with three healthy members, as a multiple of a bare patch.
 	// Three writes and their events in the watches are the floor.
 	verdictTarget = 9.0
-	// hungVerdicts is the number of deletions while a member hangs. A deletion that needs the member
-	// may take the timeout of its probe longer than a verdict, and any other one the time after
-	// which an agent publishes what it knows.
-	hungVerdicts   = 8
-	hungTimeout    = 1500 * time.Millisecond
-	hungEarlyDelay = 100 * time.Millisecond
+	// hungVerdicts is the number of deletions while a member hangs. Each may take the timeout of its
+	// probe longer than a verdict.
+	hungVerdicts = 8
+	hungTimeout  = 500 * time.Millisecond
 )
 
 // A verdictSample has the times of one deletion.
@@ -43,8 +40,7 @@ type verdictSample struct {
 	bare time.Duration
 	// total is the duration of the client's request.
 	total time.Duration
-	// The times at which a watch of the EtcdCluster reports the nonce, the first observation
-	// with it, and the grant.
+	// The times at which watches report the nonce, the first observation with it, and the grant.
 	nonceAt, observedAt, grantedAt time.Duration
 }
 
@@ -102,7 +98,7 @@ func measureHung(ctx context.Context, b *benchCluster, t *resultTable) (err erro
 		wait                time.Duration
 	}{
 		{"a healthy member's node, refused", nodeName(1), "refused", hungTimeout},
-		{"the hung member's own node, allowed", nodeName(3), "allowed", hungEarlyDelay},
+		{"the hung member's own node, allowed", nodeName(3), "allowed", hungTimeout},
 	} {
 		all, err := b.sampleVerdicts(ctx, hungVerdicts, one.node, one.verdict)
 		if err != nil {
@@ -150,6 +146,11 @@ func (b *benchCluster) sampleVerdicts(ctx context.Context, count int, name, expe
 		return nil, err
 	}
 	defer changes.Stop()
+	observations, err := b.clusters.WatchObservations(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer observations.Stop()
 	answers := answerLog{offsets: map[string]int{}}
 	if _, err := answers.readNew(b); err != nil {
 		return nil, err
@@ -168,7 +169,7 @@ func (b *benchCluster) sampleVerdicts(ctx context.Context, count int, name, expe
 			return nil, err
 		}
 		var j verdictSample
-		j, c = b.sampleVerdict(ctx, name, changes, c)
+		j, c = b.sampleVerdict(ctx, name, changes, observations, c)
 		j.bare = bare
 		found, err := answers.readNew(b)
 		switch {
@@ -188,15 +189,16 @@ func (b *benchCluster) sampleVerdicts(ctx context.Context, count int, name, expe
 	return all, nil
 }
 
-// sampleVerdict deletes a node and records the changes of the EtcdCluster. c is its version
-// before the deletion.
-func (b *benchCluster) sampleVerdict(ctx context.Context, name string, changes watch.Interface,
+// sampleVerdict deletes a node and records the changes of the EtcdCluster and its observations. c
+// is the version before the deletion.
+func (b *benchCluster) sampleVerdict(ctx context.Context, name string, changes, observations watch.Interface,
 	c *v1alpha1.EtcdCluster,
 ) (verdictSample, *v1alpha1.EtcdCluster) {
 	var j verdictSample
 	var deleting errgroup.Group
 	answered := make(chan struct{})
 	before := drain(changes, c)
+	drain(observations, nil)
 	c = before
 	begun := time.Now()
 	deleting.Go(func() error {
@@ -213,6 +215,10 @@ func (b *benchCluster) sampleVerdict(ctx context.Context, name string, changes w
 			if now, ok := e.Object.(*v1alpha1.EtcdCluster); ok {
 				seen.record(time.Since(begun), before, now)
 				c = now
+			}
+		case e := <-observations.ResultChan():
+			if o, ok := e.Object.(*v1alpha1.EtcdObservation); ok {
+				seen.recordAnswer(time.Since(begun), c, before, o)
 			}
 		}
 	}
@@ -246,7 +252,8 @@ func (b *benchCluster) barePatch(ctx context.Context) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// drain reads the remaining changes of the previous deletion and returns the newest version.
+// drain reads the remaining changes of the previous deletion and returns the newest version of the
+// EtcdCluster.
 func drain(changes watch.Interface, c *v1alpha1.EtcdCluster) *v1alpha1.EtcdCluster {
 	const silence = 50 * time.Millisecond
 	timer := time.NewTimer(silence)
@@ -254,11 +261,12 @@ func drain(changes watch.Interface, c *v1alpha1.EtcdCluster) *v1alpha1.EtcdClust
 	for {
 		select {
 		case e := <-changes.ResultChan():
-			now, ok := e.Object.(*v1alpha1.EtcdCluster)
-			if !ok {
+			if e.Object == nil {
 				return c
 			}
-			c = now
+			if now, ok := e.Object.(*v1alpha1.EtcdCluster); ok {
+				c = now
+			}
 			timer.Reset(silence)
 		case <-timer.C:
 			return c
@@ -271,15 +279,23 @@ func (j *verdictSample) record(at time.Duration, before, now *v1alpha1.EtcdClust
 	if now.Spec.Nonce == before.Spec.Nonce {
 		return
 	}
-	note := func(moment *time.Duration, come bool) {
-		if come && *moment == 0 {
-			*moment = at
-		}
+	noteFirst(&j.nonceAt, at)
+	if now.Spec.Ledger > before.Spec.Ledger {
+		noteFirst(&j.grantedAt, at)
 	}
-	note(&j.nonceAt, true)
-	hasNonce := func(o v1alpha1.Observation) bool { return o.Nonce == now.Spec.Nonce }
-	note(&j.observedAt, slices.ContainsFunc(now.Status.Observations, hasNonce))
-	note(&j.grantedAt, now.Spec.Ledger > before.Spec.Ledger)
+}
+
+// recordAnswer records the first answer to another nonce than before.
+func (j *verdictSample) recordAnswer(at time.Duration, now, before *v1alpha1.EtcdCluster, o *v1alpha1.EtcdObservation) {
+	if o.Nonce == now.Spec.Nonce && o.Nonce != before.Spec.Nonce {
+		noteFirst(&j.observedAt, at)
+	}
+}
+
+func noteFirst(moment *time.Duration, at time.Duration) {
+	if *moment == 0 {
+		*moment = at
+	}
 }
 
 // A loggedAnswer is an answer in a webhook's log. The client cannot see Holdfast's answer,

@@ -130,7 +130,8 @@ The cluster runs until Ctrl-C. To try it, paste in another terminal:
   kubectl get nodes,etcdclusters
   kubectl describe node etcd-3      # the condition EtcdMember, and why the node is protected
   kubectl delete node etcd-3        # refused: etcd-1 counts as lost
-  kubectl get etcdclusters -o yaml  # bindings, grants, and what each agent observed
+  kubectl get etcdclusters -o yaml  # bindings and grants
+  kubectl get etcdobservations      # what each agent observed
 
 Pause a process with kill -STOP and continue it with kill -CONT:
 

@@ -191,7 +191,7 @@ func (c *kindCluster) saveEvidence(ctx context.Context, t *testing.T) {
 		"nodes.yaml":       {"get", "nodes", "-o", "yaml"},
 		"pods.txt":         {"get", "pods", "-A", "-o", "wide"},
 		"events.txt":       {"get", "events", "-A", "--sort-by=.lastTimestamp"},
-		"etcdclusters.yml": {"get", "etcdclusters", "-o", "yaml"},
+		"etcdclusters.yml": {"get", "etcdclusters,etcdobservations", "-o", "yaml"},
 		"agents.log": {
 			"-n", namespace, "logs", "-l", "app.kubernetes.io/name=holdfast-agent", "--prefix",
 			"--tail=-1", "--max-log-requests=20",

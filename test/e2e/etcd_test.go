@@ -16,10 +16,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 // etcdUnits is an etcd cluster outside Kubernetes: systemd units on nodes, with kubespray's
@@ -177,11 +179,35 @@ func (c *kindCluster) findEtcdCluster(ctx context.Context) (*v1alpha1.EtcdCluste
 		}
 		if found != nil && len(found.Spec.Members) > 0 {
 			found.ManagedFields = nil
-			return found, pretty(found), nil
+			joined, err := c.joinObservations(ctx, found)
+			return joined, pretty(joined) + pretty(joined.Observations), err
 		}
 	}
 	return nil, "", errors.New("found no EtcdCluster with members on workers")
 }
+
+// joinObservations returns the EtcdCluster with the reports of the agents. A version without
+// EtcdObservations has none.
+func (c *kindCluster) joinObservations(ctx context.Context, of *v1alpha1.EtcdCluster) (*v1alpha1.EtcdCluster, error) {
+	out, err := c.client.RESTClient().Get().AbsPath(observationPath).DoRaw(ctx)
+	if apierrors.IsNotFound(err) {
+		return of, nil
+	}
+	var list v1alpha1.EtcdObservationList
+	if err == nil {
+		err = json.Unmarshal(out, &list)
+	}
+	if err != nil {
+		return of, fmt.Errorf("reading EtcdObservations: %w", err)
+	}
+	all := make([]*v1alpha1.EtcdObservation, len(list.Items))
+	for i := range list.Items {
+		all[i] = &list.Items[i]
+	}
+	return observation.Join(of, all), nil
+}
+
+const observationPath = "/apis/holdfast.dev/v1alpha1/etcdobservations"
 
 func (c *kindCluster) etcdCluster(t *testing.T) *v1alpha1.EtcdCluster {
 	t.Helper()

@@ -18,17 +18,19 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// scenarioFalseObservations plays an attacker with root on a worker. While a member is down,
-// the attacker publishes observations that it is healthy, and then sends reviews to the webhook
-// in place of the API server.
+// scenarioFalseObservations plays an attacker with root on a worker. The attacker stops the agent
+// and claims a member. While a member is down, the attacker publishes observations that it is
+// healthy, and then sends reviews to the webhook in place of the API server.
 func scenarioFalseObservations(t *testing.T, c *kindCluster) {
 	worker, stopped, target := c.worker(4), c.worker(3), c.worker(1)
 	original := c.observation(t, c.etcdCluster(t), c.worker(3))
@@ -36,6 +38,12 @@ func scenarioFalseObservations(t *testing.T, c *kindCluster) {
 	forged := original
 	forged.Node, forged.NodeUID = worker, c.node(t, worker).UID
 	attacker := c.stolenAgentClient(t, worker)
+	c.runOn(t, worker, "pkill -STOP -x holdfast-agent") // It would withdraw the claim.
+	claim := fmt.Sprintf(`[{"cluster":%q,"member":%q}]`, c.etcdCluster(t).Name, original.LocalMember)
+	body := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q},"labels":{%q:"true"}}}`,
+		observation.AnnouncementAnnotation, claim, observation.EtcdMemberLabel)
+	_, err := attacker.CoreV1().Nodes().Patch(t.Context(), worker, types.MergePatchType, body, metav1.PatchOptions{})
+	require.NoError(t, err)
 
 	attacking, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -48,7 +56,7 @@ func scenarioFalseObservations(t *testing.T, c *kindCluster) {
 	isForged := func(o v1alpha1.Observation) bool { return o.Node == worker }
 	c.waitFor(t, "the false observation to appear", shortTimeout, func(ctx context.Context) (bool, string) {
 		found, text, err := c.findEtcdCluster(ctx)
-		return err == nil && slices.ContainsFunc(found.Status.Observations, isForged), text
+		return err == nil && slices.ContainsFunc(found.Observations, isForged), text
 	})
 	for range 3 {
 		c.waitForRefusal(t, []string{
@@ -60,8 +68,11 @@ func scenarioFalseObservations(t *testing.T, c *kindCluster) {
 	require.NoError(t, group.Wait())
 	require.GreaterOrEqual(t, published, 3, "the attacker must answer the nonces")
 	t.Logf("%d false observations were published", published)
-	_, err := c.publishObservation(t.Context(), attacker, c.etcdCluster(t).Name, nil)
-	require.NoError(t, err)
+	c.runOn(t, worker, "pkill -CONT -x holdfast-agent")
+	c.waitFor(t, "the false observation to go", longTimeout, func(ctx context.Context) (bool, string) {
+		found, text, err := c.findEtcdCluster(ctx)
+		return err == nil && !slices.ContainsFunc(found.Observations, isForged), text
+	})
 	c.runOn(t, stopped, "systemctl start etcd")
 	c.waitForHealthy(t, 3)
 	c.sendForgedReviews(t, worker, target)
@@ -70,7 +81,7 @@ func scenarioFalseObservations(t *testing.T, c *kindCluster) {
 // observation returns the observation of a node's agent.
 func (c *kindCluster) observation(t *testing.T, of *v1alpha1.EtcdCluster, node string) v1alpha1.Observation {
 	t.Helper()
-	for _, o := range of.Status.Observations {
+	for _, o := range of.Observations {
 		if o.Node == node {
 			return o
 		}
@@ -88,17 +99,17 @@ func (c *kindCluster) answerNonces(
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		found, _, err := c.findEtcdCluster(ctx)
-		if err != nil {
-			continue
-		}
-		retired := !slices.ContainsFunc(found.Status.Observations,
-			func(o v1alpha1.Observation) bool { return o.Node == forged.Node })
-		if found.Spec.Nonce != forged.Nonce || retired { // the own agent of the worker removes it
-			forged.Nonce, forged.Time = found.Spec.Nonce, metav1.Now()
-			if refused, err := c.publishObservation(ctx, as, found.Name, &forged); err != nil && !refused {
-				return published, err
+		if err == nil && found.Spec.Nonce != forged.Nonce {
+			next := forged
+			next.Nonce, next.Time = found.Spec.Nonce, metav1.Now()
+			err = c.publishObservation(ctx, as, found.Name, next)
+			switch {
+			case err == nil:
+				forged = next
+				published++
+			case ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+				return published, err // Until the leader has created the object, it is not found.
 			}
-			published++
 		}
 		select {
 		case <-tick.C:
@@ -108,26 +119,25 @@ func (c *kindCluster) answerNonces(
 	return published, nil
 }
 
-// publishObservation publishes an observation like an agent. If o is nil, it removes the
-// published one. It reports whether the context has ended.
-func (c *kindCluster) publishObservation(ctx context.Context, as *kubernetes.Clientset, cluster string,
-	o *v1alpha1.Observation,
-) (interrupted bool, err error) {
-	apply := map[string]any{
-		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "EtcdCluster",
-		"metadata": map[string]any{"name": cluster},
-	}
-	if o != nil {
-		apply["status"] = map[string]any{"observations": []v1alpha1.Observation{*o}}
-	}
-	body, err := json.Marshal(apply)
+// publishObservation publishes an observation like an agent.
+func (c *kindCluster) publishObservation(
+	ctx context.Context, as *kubernetes.Clientset, cluster string, o v1alpha1.Observation,
+) error {
+	path := observationPath + "/" + v1alpha1.ObservationName(v1alpha1.ClusterID(cluster), o.Node)
+	out, err := as.RESTClient().Get().AbsPath(path).DoRaw(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
-	err = as.RESTClient().Patch(types.ApplyPatchType).
-		AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters/"+cluster+"/status").
-		Param("fieldManager", "attacker").Param("force", "true").Body(body).Do(ctx).Error()
-	return ctx.Err() != nil, err
+	object := &v1alpha1.EtcdObservation{}
+	if err := json.Unmarshal(out, object); err != nil {
+		return err
+	}
+	object.Observation = o
+	body, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	return as.RESTClient().Put().AbsPath(path).Body(body).Do(ctx).Error()
 }
 
 // sendForgedReviews sends reviews of a node's deletion from a pod to the webhook, in place of

@@ -3,11 +3,16 @@
 package e2e_test
 
 import (
+	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
@@ -23,7 +28,9 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	c.waitForHealthy(t, 3)
 	before, etcd := c.webhook(t), c.etcdCluster(t)
 
-	c.helm(t, "upgrade", "holdfast", chart, "--reset-values", "--set", "drains.enabled=false,uninstall.enabled=true")
+	c.whileProtected(t, func() {
+		c.helm(t, "upgrade", "holdfast", chart, "--reset-values", "--set", "drains.enabled=false,uninstall.enabled=true")
+	})
 	upgraded := c.webhook(t)
 	require.Contains(t, upgraded, "--guard-drains=false")
 	require.Contains(t, upgraded, "holdfast-webhook:v0.1.0")
@@ -31,13 +38,20 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	c.requireSameMembers(t, etcd)
 
 	definition := c.definition(t)
-	c.helm(t, append([]string{"upgrade", "holdfast", "--reset-values", "--set", "crds.install=false"}, previous...)...)
+	c.whileProtected(t, func() {
+		c.helm(t, append([]string{"upgrade", "holdfast", "--reset-values", "--set", "crds.install=false"}, previous...)...)
+	})
 	require.Equal(t, before, c.webhook(t))
 	require.Equal(t, definition, c.definition(t))
 	c.waitForWebhook(t)
-	c.requireSameMembers(t, etcd)
+	now := c.etcdCluster(t)
+	require.Equal(t, etcd.UID, now.UID)
+	require.Equal(t, etcd.Spec.Members, now.Spec.Members)
+	// Agents from before EtcdObservations cannot publish with this definition. All that they protect
+	// stays.
+	c.waitForRefusal(t, []string{"holdfast"}, "delete", "node", c.worker(1), "--dry-run=server")
 
-	c.helm(t, "rollback", "holdfast", "2")
+	c.whileProtected(t, func() { c.helm(t, "rollback", "holdfast", "2") })
 	require.Equal(t, upgraded, c.webhook(t))
 	c.waitForWebhook(t)
 	c.requireSameMembers(t, etcd)
@@ -59,6 +73,35 @@ func (c *kindCluster) loadPrevious(t *testing.T) []string {
 		arguments = append(arguments, "--set", program+".image.tag=previous")
 	}
 	return arguments
+}
+
+// whileProtected runs a function, and checks that the nodes with etcd keep their marks meanwhile.
+func (c *kindCluster) whileProtected(t *testing.T, do func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var checks errgroup.Group
+	checks.Go(func() error {
+		for {
+			for i := range 3 {
+				n, err := c.client.CoreV1().Nodes().Get(ctx, c.worker(i+1), metav1.GetOptions{})
+				if ctx.Err() != nil {
+					return nil
+				}
+				if err == nil && !isMarked(n) {
+					return fmt.Errorf("node %s has lost its protection: %s", n.Name, describe(n))
+				}
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	do()
+	cancel()
+	require.NoError(t, checks.Wait())
 }
 
 // requireSameMembers waits until all members are healthy, and checks that the EtcdCluster and its

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -54,10 +55,14 @@ func scenarioAgentRights(t *testing.T, c *kindCluster) {
 		request := attacker.RESTClient().Patch(types.MergePatchType).AbsPath(path + sub)
 		return request.Body([]byte(body)).Do(t.Context()).Error()
 	}
-	require.ErrorContains(t, send("/status", `{"status":{"observations":[]}}`),
-		"the agent of node "+own+" may change only the observation of that node")
-	require.ErrorContains(t, send("/status", `{"status":{"healthy":99}}`), "an agent may change only the observations")
+	require.Error(t, send("/status", `{"status":{"healthy":99}}`))
 	require.Error(t, send("", `{"spec":{"grants":[]}}`))
+	others := observationPath + "/" + v1alpha1.ObservationName(v1alpha1.ClusterID(ours.Name), c.worker(1))
+	object, err := attacker.RESTClient().Get().AbsPath(others).DoRaw(t.Context())
+	require.NoError(t, err)
+	require.ErrorContains(t, attacker.RESTClient().Put().AbsPath(others).Body(object).Do(t.Context()).Error(),
+		"the agent of node "+own+" may change only the observations of that node")
+	require.Error(t, attacker.RESTClient().Delete().AbsPath(others).Do(t.Context()).Error())
 	c.claimMember(t, own, patch)
 	c.compareRights(t)
 }
@@ -72,6 +77,7 @@ func (c *kindCluster) compareRights(t *testing.T) {
 			slices.DeleteFunc(c.rightsOf(t, account, "default"), events), account)
 		elsewhere := func(line string) bool {
 			return strings.HasPrefix(line, "nodes") || strings.HasPrefix(line, "etcdclusters") ||
+				strings.HasPrefix(line, "etcdobservations") ||
 				strings.HasPrefix(line, "validatingwebhook")
 		}
 		require.Empty(t, slices.DeleteFunc(c.rightsOf(t, account, "kube-system"), elsewhere),

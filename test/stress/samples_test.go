@@ -157,11 +157,11 @@ func (r *soakSamples) sampleAPIServer(ctx context.Context, now map[soakSeries]fl
 			}
 		}
 	}
-	clusters, err := r.test.API.Kubectl(ctx, "get", "etcdclusters", "-o", "json", "--show-managed-fields")
+	clusters, err := r.test.API.Kubectl(ctx, "get", "etcdclusters,etcdobservations", "-o", "json", "--show-managed-fields")
 	if err != nil {
 		return err
 	}
-	now[soakSeries{objectSize, "all EtcdClusters"}] = float64(len(clusters))
+	now[soakSeries{objectSize, "all EtcdClusters and EtcdObservations"}] = float64(len(clusters))
 	return nil
 }
 

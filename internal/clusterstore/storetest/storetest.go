@@ -17,11 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,17 +43,16 @@ const (
 	PollInterval = 10 * time.Millisecond
 )
 
-// NewServer starts a kube-apiserver with the CRD of EtcdClusters.
+// NewServer starts a kube-apiserver with the CRDs of Holdfast.
 func NewServer(t *testing.T) *rest.Config {
 	t.Helper()
 	server := apiserver.New(t)
 	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
-	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-f",
-		filepath.Join(root, "manifests/base/crd/holdfast.dev_etcdclusters.yaml"))
+	crds := filepath.Join(root, "manifests/base/crd")
+	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-f", crds)
 	require.NoError(t, err)
-	_, err = server.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s",
-		"crd/etcdclusters.holdfast.dev")
+	_, err = server.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", crds)
 	require.NoError(t, err)
 	return server.Admin()
 }
@@ -66,7 +66,12 @@ type Fixture struct {
 	ClusterID v1alpha1.ClusterID
 	Nodes     []*corev1.Node
 
+	// AgentClients are the clients of the agents by node. The default is Client.
+	AgentClients map[string]client.Client
+
 	mu sync.Mutex // guards the fields below
+	// written are the last versions that the agents have written, by node.
+	written map[string]*v1alpha1.EtcdObservation
 	// Members is the member list that every agent reports.
 	Members []v1alpha1.MemberStatus
 	// Local has the members that agents report as their own, by name of the Node, if they changed.
@@ -75,9 +80,6 @@ type Fixture struct {
 	Silent map[string]bool
 	// Blind has the names of the Nodes whose agents answer without a member list.
 	Blind map[string]bool
-	// Incomplete makes all agents answer before all members have answered them. When it changes,
-	// they publish again.
-	Incomplete bool
 }
 
 // New creates the Nodes with labels and announcements, but no EtcdCluster. The number makes
@@ -140,7 +142,8 @@ func (f *Fixture) CreateNode(name, address string, member v1alpha1.MemberID) *co
 	return node
 }
 
-// CreateBound creates the EtcdCluster with bindings for all members, as the leader would.
+// CreateBound creates the EtcdCluster with bindings for all members, and the EtcdObservations, as
+// the leader would.
 func (f *Fixture) CreateBound() {
 	f.t.Helper()
 	c := f.EmptyCluster()
@@ -148,14 +151,22 @@ func (f *Fixture) CreateBound() {
 		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{MemberID: f.MemberID(i), Node: n.Name, NodeUID: n.UID})
 	}
 	require.NoError(f.t, f.Client.Create(f.t.Context(), c))
+	for _, n := range f.Nodes {
+		f.CreateObservation(c, n.Name)
+	}
 }
 
-// Cluster reads the EtcdCluster.
+// Cluster reads the EtcdCluster with its observations.
 func (f *Fixture) Cluster() *v1alpha1.EtcdCluster {
 	f.t.Helper()
-	c := f.EmptyCluster()
+	c, list := f.EmptyCluster(), &v1alpha1.EtcdObservationList{}
 	require.NoError(f.t, f.Client.Get(f.t.Context(), client.ObjectKeyFromObject(c), c))
-	return c
+	require.NoError(f.t, f.Client.List(f.t.Context(), list))
+	all := make([]*v1alpha1.EtcdObservation, len(list.Items))
+	for i := range list.Items {
+		all[i] = &list.Items[i]
+	}
+	return observation.Join(c, all)
 }
 
 // RunAgents simulates the agents until the end of the test: each answers every nonce.
@@ -200,9 +211,7 @@ func (f *Fixture) runAgent(ctx context.Context, name string, local v1alpha1.Memb
 		if err == nil {
 			err = f.Client.Get(ctx, client.ObjectKey{Name: name}, node)
 		}
-		f.mu.Lock()
-		due := fmt.Sprint(c.Spec.Nonce, node.UID, f.Incomplete)
-		f.mu.Unlock()
+		due := fmt.Sprint(c.Spec.Nonce, node.UID)
 		if err == nil && due != answered && f.PublishObservation(ctx, node, local, c.Spec.Nonce) == nil {
 			answered = due
 		}
@@ -222,27 +231,83 @@ func (f *Fixture) PublishObservation(
 	f.mu.Lock()
 	local = cmp.Or(f.Local[node.Name], local)
 	silent, blind, list := f.Silent[node.Name], f.Blind[node.Name], slices.Clone(f.Members)
-	isIncomplete := f.Incomplete
 	f.mu.Unlock()
 	if silent {
 		return fmt.Errorf("the agent of %s is silent", node.Name)
 	}
 	seen := v1alpha1.Observation{
 		Node: node.Name, NodeUID: node.UID, Nonce: nonce, Time: metav1.Now(), LocalMember: local, Linearizable: true,
-		Members: list, Incomplete: isIncomplete,
+		Members: list,
 	}
 	if blind {
 		seen.Linearizable, seen.Members, seen.Problem = false, nil, "connection refused"
 	}
-	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&seen)
-	if err != nil {
-		return err
+	return f.Observe(ctx, seen)
+}
+
+// Observe writes the observation of a node, as its agent does.
+func (f *Fixture) Observe(ctx context.Context, seen v1alpha1.Observation) error {
+	agent, ok := f.AgentClients[seen.Node]
+	if !ok {
+		agent = f.Client
 	}
-	apply := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"observations": []any{raw}}}}
-	apply.SetGroupVersionKind(v1alpha1.GroupVersion().WithKind("EtcdCluster"))
-	apply.SetName(string(f.ClusterID))
-	return f.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(apply),
-		client.FieldOwner("holdfast/"+node.Name), client.ForceOwnership)
+	f.mu.Lock()
+	last := f.written[seen.Node]
+	f.mu.Unlock()
+	if last != nil { // As an agent, which knows the version that it has written.
+		o := last.DeepCopy()
+		o.Observation = seen
+		if err := agent.Update(ctx, o); err == nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			f.setWritten(o, err)
+			return err
+		}
+	}
+	// The agent that the fixture runs may write at the same time.
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		o := &v1alpha1.EtcdObservation{}
+		key := client.ObjectKey{Name: v1alpha1.ObservationName(f.ClusterID, seen.Node)}
+		if err := agent.Get(ctx, key, o); err != nil {
+			return err
+		}
+		o.Observation = seen
+		err := agent.Update(ctx, o)
+		f.setWritten(o, err)
+		return err
+	})
+}
+
+// setWritten remembers what a successful write has made.
+func (f *Fixture) setWritten(o *v1alpha1.EtcdObservation, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.written == nil {
+		f.written = map[string]*v1alpha1.EtcdObservation{}
+	}
+	if err == nil {
+		f.written[o.Node] = o
+	}
+}
+
+// CreateObservation creates the EtcdObservation of a node, as the leader would.
+func (f *Fixture) CreateObservation(c *v1alpha1.EtcdCluster, node string) {
+	f.t.Helper()
+	o := &v1alpha1.EtcdObservation{Cluster: f.ClusterID, Observation: v1alpha1.Observation{Node: node}}
+	o.Name = v1alpha1.ObservationName(f.ClusterID, node)
+	o.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
+	}}
+	require.NoError(f.t, f.Client.Create(f.t.Context(), o))
+	f.DeleteAfterTest(o)
+}
+
+// Observations reads the reports of the agents, by node.
+func (f *Fixture) Observations() map[string]v1alpha1.Observation {
+	f.t.Helper()
+	found := map[string]v1alpha1.Observation{}
+	for _, o := range f.Cluster().Observations {
+		found[o.Node] = o
+	}
+	return found
 }
 
 // ChangeAgents changes what the agents report.

@@ -204,7 +204,7 @@ func (r claimReview) identify(b *v1alpha1.Binding) {
 
 // reportsNoMember reports whether the agent of the bound Node has found neither a server nor data.
 func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
+	return slices.ContainsFunc(c.Observations, func(o v1alpha1.Observation) bool {
 		return o.NoMember && observation.IsFrom(o, b)
 	})
 }

@@ -40,10 +40,10 @@ func uids(bindings []v1alpha1.Binding) string {
 func ExampleBind() {
 	cluster := &v1alpha1.EtcdCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "cdf818194e3a8c32"},
-		Status: v1alpha1.EtcdClusterStatus{Observations: []v1alpha1.Observation{{
+		Observations: []v1alpha1.Observation{{
 			Node: "node1", NodeUID: "uid1", Nonce: "n1", LocalMember: "a", Linearizable: true,
 			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "etcd1", PeerURLs: []string{"https://10.0.0.1:2380"}}},
-		}}},
+		}},
 	}
 	nodes := []observation.AnnouncingNode{announcing("node1", "uid1", "a", "10.0.0.1")}
 	cluster.Spec.Members, _ = membership.Bind(cluster, nodes, []string{"n1"}, quorumtest.Noon())
@@ -217,7 +217,7 @@ func TestUnbindNeedsSecondList(t *testing.T) {
 func TestF30EmptiedHost(t *testing.T) {
 	cluster := func() *quorumtest.Cluster {
 		w := quorumtest.Voters(3).Unbound(2).Silent(0)
-		w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+		w.Cluster.Observations = w.Cluster.Observations[:2]
 		return w
 	}
 	stale := cluster().RemovedFrom(1, 0).Emptied(0)

@@ -92,7 +92,7 @@ func announcersOf(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) [
 // findCandidates groups the confirmed lists of announcing Nodes by their members.
 func findCandidates(c *v1alpha1.EtcdCluster, announcers []observation.AnnouncingNode) []candidate {
 	var found []candidate
-	for _, o := range observation.Confirmed(c.Status.Observations) {
+	for _, o := range observation.Confirmed(c.Observations) {
 		if !observation.IsValid(o) {
 			continue
 		}

@@ -73,11 +73,11 @@ func TestBootstrapIntruder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := c.honest.NeverBound()
-			n := len(w.Cluster.Status.Observations)
+			n := len(w.Cluster.Observations)
 			worker, lie := quorumtest.Intruder(1, c.lie...)
 			w.With(lie)
 			reversed := w.Cluster.DeepCopy()
-			slices.Reverse(reversed.Status.Observations)
+			slices.Reverse(reversed.Observations)
 			bindings, _ := bindWith(reversed, n, worker)
 			require.Equal(t, c.want, uids(bindings), "the order of the observations must not matter")
 			bindings, refused := bindWith(w.Cluster, n, worker)
@@ -98,13 +98,13 @@ func TestBootstrapIntruder(t *testing.T) {
 func TestTrustOnFirstUse(t *testing.T) {
 	w := quorumtest.Voters(3).NeverBound()
 	worker, lie := quorumtest.Intruder(1, memberAt(1, workerAddress))
-	honest := w.Cluster.Status.Observations
-	w.Cluster.Status.Observations = []v1alpha1.Observation{lie}
+	honest := w.Cluster.Observations
+	w.Cluster.Observations = []v1alpha1.Observation{lie}
 	nodes := []observation.AnnouncingNode{worker}
 	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
 	require.Equal(t, "b=uw", uids(w.Cluster.Spec.Members))
 	w.Nodes = map[string]observation.NodeState{"worker": {Known: true, UID: "uw"}}
-	w.Cluster.Status.Observations = append(honest, lie)
+	w.Cluster.Observations = append(honest, lie)
 	quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "2 of 3 voters must be healthy, and only 1")
 }
 
@@ -131,9 +131,9 @@ func TestBootstrapOneByOne(t *testing.T) {
 				for i := range n {
 					w.URLs(i, url(i))
 				}
-				all := w.Cluster.Status.Observations
+				all := w.Cluster.Observations
 				for answered := 1; answered <= n; answered++ {
-					w.Cluster.Status.Observations = all[:answered]
+					w.Cluster.Observations = all[:answered]
 					bindings, refused := membership.Bind(w.Cluster, quorumtest.Nodes(n), w.Nonces, quorumtest.Noon())
 					if answered > n/2 {
 						require.NotEmpty(t, bindings, "%q", refused)
@@ -154,7 +154,7 @@ func TestBootstrapOneByOne(t *testing.T) {
 // No claim is expected for members on hosts that are not Nodes.
 func TestBootstrapOutsideKubernetes(t *testing.T) {
 	w := quorumtest.Voters(3).NeverBound()
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:1]
+	w.Cluster.Observations = w.Cluster.Observations[:1]
 	bindings, refused := membership.Bind(w.Cluster, quorumtest.Nodes(1), w.Nonces, quorumtest.Noon())
 	require.Equal(t, "a=u1", uids(bindings), "%q", refused)
 }
@@ -178,13 +178,13 @@ func TestF22FirstPublisher(t *testing.T) {
 	}
 	lying := func(age time.Duration) *quorumtest.Cluster { return young(3, age).WithoutList(0, 1, 2).With(lie) }
 	external := young(3, time.Hour)
-	external.Cluster.Status.Observations = external.Cluster.Status.Observations[:1]
+	external.Cluster.Observations = external.Cluster.Observations[:1]
 	forger := observation.AnnouncingNode{
 		Node: "worker", UID: "uw", Addresses: []string{quorumtest.Address(0), quorumtest.Address(1), quorumtest.Address(2)},
 	}
 	one := func(age time.Duration) *quorumtest.Cluster {
 		w := young(3, age)
-		w.Cluster.Status.Observations = w.Cluster.Status.Observations[:1]
+		w.Cluster.Observations = w.Cluster.Observations[:1]
 		return w
 	}
 	for name, c := range map[string]struct {
@@ -236,7 +236,7 @@ func TestF22ForgedAnnouncement(t *testing.T) {
 	require.Contains(t, refused[0].String(), "addresses of several Nodes: w1, worker")
 
 	two := young(2, time.Hour).With(lie)
-	two.Cluster.Status.Observations[2].Members = members(2)
+	two.Cluster.Observations[2].Members = members(2)
 	refused = bind(two, append(quorumtest.Nodes(2), worker))
 	require.Empty(t, two.Cluster.Spec.Members)
 	require.Contains(t, refused[0].String(), "node w1 claims member a, which may run on several Nodes: w1, worker: "+

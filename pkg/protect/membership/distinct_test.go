@@ -19,7 +19,7 @@ func mixedCluster() *quorumtest.Cluster {
 	for i := 3; i < 5; i++ {
 		w.URLs(i, fmt.Sprintf("https://203.0.113.%d:2380", i+1))
 	}
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
+	w.Cluster.Observations = w.Cluster.Observations[:3]
 	return w
 }
 

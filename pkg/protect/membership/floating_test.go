@@ -15,7 +15,7 @@ import (
 // has a floating address and a replicated disk, and runs on the active controller.
 func floating() *quorumtest.Cluster {
 	w := quorumtest.Voters(3).URLs(2, "https://10.0.0.100:2380").NeverBound()
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+	w.Cluster.Observations = w.Cluster.Observations[:2]
 	delete(w.Nodes, "w3")
 	return w
 }

@@ -38,7 +38,7 @@ func basisOf(w *quorumtest.Cluster, i int) v1alpha1.BindingBasis {
 // yet.
 func newMember() *quorumtest.Cluster {
 	w := quorumtest.Voters(4).Unbound(3)
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
+	w.Cluster.Observations = w.Cluster.Observations[:3]
 	return w
 }
 
@@ -62,7 +62,7 @@ func TestF21MemberWithoutNode(t *testing.T) {
 			}).Allowed)
 
 			w = newMember().With(lie)
-			observer := &w.Cluster.Status.Observations[3]
+			observer := &w.Cluster.Observations[3]
 			observer.Members = append(observer.Members, quorumtest.Member(4), quorumtest.Member(5), quorumtest.Member(6))
 			for i := range observer.Members {
 				observer.Members[i].Healthy = false
@@ -71,7 +71,7 @@ func TestF21MemberWithoutNode(t *testing.T) {
 			quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
 			w.Silent(0, 1, 2)
 			require.Equal(t, quorum.CannotSee, quorum.Decide(w.View, quorumtest.Deletion(0)).Reason)
-			w.Cluster.Status.Observations[3].Members = w.Cluster.Status.Observations[3].Members[1:]
+			w.Cluster.Observations[3].Members = w.Cluster.Observations[3].Members[1:]
 			bind(w, nodes)
 			require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "its list alone ends no binding")
 			require.False(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Allowed, "its list alone allows nothing")
@@ -130,8 +130,8 @@ func TestF21HostRegistersLater(t *testing.T) {
 		bind(w, append(quorumtest.Nodes(3), worker, host))
 		require.Equal(t, v1alpha1.BasisDisputed, basisOf(w, 3))
 
-		last := len(w.Cluster.Status.Observations) - 1
-		w.Cluster.Status.Observations[last] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
+		last := len(w.Cluster.Observations) - 1
+		w.Cluster.Observations[last] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
 		worker.Announced = nil
 		bind(w, append(quorumtest.Nodes(3), worker))
 		require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
@@ -155,7 +155,7 @@ func TestF21HostRegistersLater(t *testing.T) {
 // A worker with a forged address claims member c at the bootstrap. Its host has no Node yet.
 func TestF57FalseFounder(t *testing.T) {
 	w := quorumtest.Voters(3).NeverBound()
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+	w.Cluster.Observations = w.Cluster.Observations[:2]
 	worker, lie := quorumtest.Intruder(2, members(3)...)
 	worker.Addresses = []string{quorumtest.Address(2)}
 	w.With(lie)
@@ -167,7 +167,7 @@ func TestF57FalseFounder(t *testing.T) {
 	bind(w, append(host, worker))
 	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "both announce the member")
 
-	w.Cluster.Status.Observations[2] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
+	w.Cluster.Observations[2] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
 	worker.Announced = nil
 	bind(w, append(quorumtest.Nodes(2), worker))
 	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
@@ -185,7 +185,7 @@ func TestF57FalseFounder(t *testing.T) {
 func TestF57HostWithoutItsDisk(t *testing.T) {
 	for _, basis := range []v1alpha1.BindingBasis{v1alpha1.BasisBootstrap, v1alpha1.BasisJoined} {
 		w := quorumtest.Voters(3).Basis(basis, 2).Unhealthy(2)
-		w.Cluster.Status.Observations[2].NoMember = true
+		w.Cluster.Observations[2].NoMember = true
 		worker, _ := quorumtest.Intruder(2)
 		worker.Addresses = []string{quorumtest.Address(2)}
 		bind(w, append(quorumtest.Nodes(3), worker))
@@ -263,8 +263,8 @@ func TestF21AllMembersReplaced(t *testing.T) {
 				w.URLs(i, url(i)...)
 			}
 			w.Unbound(3).Unbound(4).Unbound(5).Removed(3).Removed(4).Removed(5)
-			all := w.Cluster.Status.Observations
-			w.Cluster.Status.Observations = slices.Clone(all[:3])
+			all := w.Cluster.Observations
+			w.Cluster.Observations = slices.Clone(all[:3])
 			nodes := quorumtest.Nodes(6)
 			for i := range 3 {
 				entry := quorumtest.Member(i + 3)
@@ -272,15 +272,15 @@ func TestF21AllMembersReplaced(t *testing.T) {
 				for o := range all {
 					all[o].Members = append(all[o].Members, entry)
 				}
-				w.Cluster.Status.Observations = slices.Clone(all[i : i+4])
+				w.Cluster.Observations = slices.Clone(all[i : i+4])
 				bind(w, nodes[i:i+4])
 				require.Equal(t, v1alpha1.BasisJoined, basisOf(w, i+3))
 				quorumtest.RequireAllowed(t, w, quorumtest.Deletion(i))
-				w.Cluster.Status.Observations = slices.Clone(all[i : i+4])
+				w.Cluster.Observations = slices.Clone(all[i : i+4])
 				for o := range all {
 					all[o].Members = all[o].Members[1:]
 				}
-				w.Cluster.Status.Observations = slices.Clone(all[i+1 : i+4])
+				w.Cluster.Observations = slices.Clone(all[i+1 : i+4])
 				bind(w, nodes[i:i+4])
 				require.Len(t, w.Cluster.Spec.Members, 3, "the removed member is not bound any more")
 			}

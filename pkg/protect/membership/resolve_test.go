@@ -32,7 +32,7 @@ func TestResolve(t *testing.T) {
 		w := voters().Granted(0)
 		w.Nodes["w1"], w.Nodes["w4"] = node(""), node("u4")
 		w.Cluster.Spec.Members[0].Node, w.Cluster.Spec.Members[0].NodeUID = "w4", "u4"
-		w.Cluster.Status.Observations[0].Node, w.Cluster.Status.Observations[0].NodeUID = "w4", "u4"
+		w.Cluster.Observations[0].Node, w.Cluster.Observations[0].NodeUID = "w4", "u4"
 		return w
 	}
 	unproved := func(m *v1alpha1.MemberStatus) { m.Healthy = false }

@@ -29,8 +29,8 @@ func ClusterIDOf(c *v1alpha1.EtcdCluster) v1alpha1.ClusterID {
 // Accepted returns the valid observations of observers, sorted by node. It includes old ones.
 // Each list contains each member once. Ignored returns the reasons for the others.
 func Accepted(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
-	found := make([]v1alpha1.Observation, 0, len(c.Status.Observations))
-	for _, o := range c.Status.Observations {
+	found := make([]v1alpha1.Observation, 0, len(c.Observations))
+	for _, o := range c.Observations {
 		if ignoredReason(c, o) == "" && IsValid(o) {
 			o.Members = MergeDuplicates(o.Members)
 			found = append(found, o)
@@ -65,7 +65,7 @@ const SilentAfter = 3 * time.Minute
 // together with the member that its last observation proves healthy.
 func Recent(c *v1alpha1.EtcdCluster, now time.Time) *v1alpha1.EtcdCluster {
 	recent := *c
-	recent.Status.Observations = slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
+	recent.Observations = slices.DeleteFunc(slices.Clone(c.Observations), func(o v1alpha1.Observation) bool {
 		return now.Sub(o.Time.Time) > SilentAfter
 	})
 	return &recent
@@ -283,7 +283,7 @@ type IgnoredObservation struct {
 // for a silent observer, and silence is no error.
 func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	var found []IgnoredObservation
-	for _, o := range c.Status.Observations {
+	for _, o := range c.Observations {
 		isOthers := func(b v1alpha1.Binding) bool { return b.MemberID == o.LocalMember && b.Node != o.Node }
 		for _, part := range []struct {
 			reason  IgnoredReason

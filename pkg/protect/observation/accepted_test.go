@@ -127,8 +127,8 @@ func TestRecent(t *testing.T) {
 		w.Observer(i).Time = metav1.NewTime(quorumtest.Noon().Add(-age))
 	}
 	recent := observation.Recent(w.Cluster, quorumtest.Noon())
-	require.Len(t, w.Cluster.Status.Observations, 3, "the cluster itself must not change")
-	require.Len(t, recent.Status.Observations, 2)
-	require.Equal(t, "w1", recent.Status.Observations[0].Node)
-	require.Equal(t, "w3", recent.Status.Observations[1].Node)
+	require.Len(t, w.Cluster.Observations, 3, "the cluster itself must not change")
+	require.Len(t, recent.Observations, 2)
+	require.Equal(t, "w1", recent.Observations[0].Node)
+	require.Equal(t, "w3", recent.Observations[1].Node)
 }

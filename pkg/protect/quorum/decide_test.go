@@ -279,31 +279,6 @@ func TestDecideTarget(t *testing.T) {
 	}
 }
 
-// TestIncompleteAnswers: a member that has not answered yet is neither healthy nor dead. A verdict
-// that needs it is not final, and any other one is.
-func TestIncompleteAnswers(t *testing.T) {
-	for name, test := range map[string]struct {
-		cluster          *quorumtest.Cluster
-		node             int
-		allowed, isFinal bool
-	}{
-		"enough without it":           {quorumtest.Voters(3).Unhealthy(2).Incomplete(0, 1, 2), 2, true, true},
-		"needed":                      {quorumtest.Voters(3).Unhealthy(2).Incomplete(0, 1, 2), 0, false, false},
-		"needed, one is complete":     {quorumtest.Voters(3).Unhealthy(2).Incomplete(0).Silent(1), 0, false, false},
-		"needed, all are complete":    {quorumtest.Voters(3).Unhealthy(2), 0, false, true},
-		"two are needed":              {quorumtest.Voters(5).Unhealthy(3, 4).Incomplete(0, 1, 2, 3, 4), 0, false, false},
-		"not to be saved by any":      {quorumtest.Voters(3).Granted(1).Unhealthy(2).Incomplete(0, 1, 2), 0, false, true},
-		"one of five is not needed":   {quorumtest.Voters(5).Unhealthy(4).Incomplete(0).Silent(1, 2, 3, 4), 0, true, true},
-		"left by one incomplete list": {quorumtest.Voters(3).Removed(2).Incomplete(0).Silent(1, 2), 2, true, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := quorum.Decide(test.cluster.View, quorumtest.Deletion(test.node))
-			require.Equal(t, test.allowed, v.Allowed, v.Message)
-			require.Equal(t, test.isFinal, v.Final, v.Message)
-		})
-	}
-}
-
 func TestForce(t *testing.T) {
 	r := quorumtest.Deletion(0)
 	// Member f has joined since the last answers.

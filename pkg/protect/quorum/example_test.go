@@ -24,7 +24,7 @@ func ExampleDecide() {
 		{MemberID: "b", Node: "w2", NodeUID: "u2"},
 		{MemberID: "c", Node: "w3", NodeUID: "u3"},
 	}
-	cluster.Status.Observations = []v1alpha1.Observation{
+	cluster.Observations = []v1alpha1.Observation{
 		{Node: "w2", NodeUID: "u2", Nonce: "n1", LocalMember: "b", Linearizable: true, Members: members},
 	}
 	view := quorum.View{

@@ -64,8 +64,8 @@ func TestStepsLeadToAllowed(t *testing.T) {
 			changed := &quorumtest.Cluster{View: quorumtest.CopyOf(cluster.View)}
 			if step == addMembers {
 				for i := range int(match[1][0] - '0') {
-					for o := range changed.Cluster.Status.Observations {
-						list := &changed.Cluster.Status.Observations[o]
+					for o := range changed.Cluster.Observations {
+						list := &changed.Cluster.Observations[o]
 						list.Members = append(list.Members, quorumtest.Member(n+i))
 					}
 				}
@@ -214,7 +214,7 @@ func TestSummarize(t *testing.T) {
 // A late observer claims the member of another node, and names another distribution.
 func TestDistributionOfFalseClaim(t *testing.T) {
 	w := joined(3, 2).LocalMember(2, "a")
-	w.Cluster.Status.Observations[2].Access = &v1alpha1.Access{Distribution: v1alpha1.DistributionK3s}
+	w.Cluster.Observations[2].Access = &v1alpha1.Access{Distribution: v1alpha1.DistributionK3s}
 	require.NotContains(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Warning, "k3s removes")
 	w.Observer(0).Access = &v1alpha1.Access{Distribution: v1alpha1.DistributionK3s}
 	require.Contains(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Warning, "k3s removes")

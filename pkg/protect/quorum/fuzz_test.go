@@ -186,7 +186,7 @@ func (d *byteSource) view() quorum.View {
 				Alarms:   []string{d.one("", "", "", "", "", "CORRUPT", "NOSPACE")},
 			})
 		}
-		v.Cluster.Status.Observations = append(v.Cluster.Status.Observations, o)
+		v.Cluster.Observations = append(v.Cluster.Observations, o)
 	}
 	return v
 }
@@ -226,7 +226,7 @@ func checkVerdict(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.
 func checkWithoutObservations(t *testing.T, v quorum.View, r quorum.Request) {
 	t.Helper()
 	v = quorumtest.CopyOf(v)
-	v.Cluster.Status.Observations = nil
+	v.Cluster.Observations = nil
 	isBound := slices.ContainsFunc(v.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
 		return b.Node == r.Node || r.UID != "" && b.NodeUID == r.UID
 	})
@@ -249,18 +249,18 @@ func checkUnboundObserver(t *testing.T, v quorum.View, r quorum.Request, verdict
 	t.Helper()
 	stranger := r.Node + "-" + strings.Repeat("x", 300)
 	isStranger := func(b v1alpha1.Binding) bool { return b.Node == stranger }
-	if len(v.Cluster.Status.Observations) == 0 || slices.ContainsFunc(v.Cluster.Spec.Members, isStranger) {
+	if len(v.Cluster.Observations) == 0 || slices.ContainsFunc(v.Cluster.Spec.Members, isStranger) {
 		return
 	}
 	v = quorumtest.CopyOf(v)
-	forged := *v.Cluster.Status.Observations[0].DeepCopy()
+	forged := *v.Cluster.Observations[0].DeepCopy()
 	forged.Node, forged.NodeUID, forged.Nonce = stranger, types.UID(stranger), v.Nonces[0]
 	forged.Linearizable, forged.AlarmsUnknown = true, false
 	for i := range forged.Members {
 		m := &forged.Members[i]
 		m.Healthy, m.Learner, m.Alarms = true, i > 0, []string{quorum.CorruptAlarm}[:i%2]
 	}
-	v.Cluster.Status.Observations = append(v.Cluster.Status.Observations, forged)
+	v.Cluster.Observations = append(v.Cluster.Observations, forged)
 	require.Equal(t, verdict, quorum.Decide(v, r))
 }
 
@@ -274,7 +274,7 @@ func checkFinal(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.Ve
 	v = quorumtest.CopyOf(v)
 	pending := quorum.NewSnapshot(v).Pending()
 	var all []v1alpha1.MemberStatus
-	for _, o := range v.Cluster.Status.Observations {
+	for _, o := range v.Cluster.Observations {
 		all = append(all, o.Members...)
 	}
 	all = slices.DeleteFunc(observation.MergeDuplicates(all), func(m v1alpha1.MemberStatus) bool {
@@ -285,7 +285,7 @@ func checkFinal(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.Ve
 	}
 	for _, b := range v.Cluster.Spec.Members {
 		if slices.Contains(pending, b.Node) {
-			v.Cluster.Status.Observations = append(v.Cluster.Status.Observations, v1alpha1.Observation{
+			v.Cluster.Observations = append(v.Cluster.Observations, v1alpha1.Observation{
 				Node: b.Node, NodeUID: b.NodeUID, Nonce: v.Nonces[0], Linearizable: true, Members: quorumtest.CopyMembers(all),
 			})
 		}

@@ -48,7 +48,7 @@ func TestPossibleNodes(t *testing.T) {
 func TestUnboundVoterIsLostWithItsNode(t *testing.T) {
 	atNode := func() *quorumtest.Cluster {
 		cluster := quorumtest.Voters(3).Unbound(2)
-		cluster.Cluster.Status.Observations = cluster.Cluster.Status.Observations[:2]
+		cluster.Cluster.Observations = cluster.Cluster.Observations[:2]
 		return cluster.MayRunAt(2, 2)
 	}
 	quorumtest.RequireAllowed(t, atNode(), quorumtest.Deletion(0))

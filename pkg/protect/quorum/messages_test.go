@@ -56,7 +56,7 @@ func goldenVerdicts() map[string]quorum.Verdict {
 		quorum.Request{Node: "w1", UID: "u1-again", AgentSilent: true})
 	verdicts["label missing, unidentified server"] = quorum.DecideUnlabelled(clusters, unknown)
 	joining := quorumtest.Voters(4).Unbound(3).RemovedFrom(1, 3).WithoutList(2)
-	joining.Cluster.Status.Observations = joining.Cluster.Status.Observations[:3]
+	joining.Cluster.Observations = joining.Cluster.Observations[:3]
 	joining.Cluster.Spec.Nonce = quorumtest.Nonce
 	verdicts["agent has not reported"] = quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{joining.Cluster},
 		quorum.Request{Node: "w4", UID: "u4", Addresses: []string{quorumtest.Address(3)}, AgentSilent: true})
@@ -254,8 +254,8 @@ func laterThan(c *quorumtest.Cluster, age time.Duration) *quorumtest.Cluster {
 
 // withAccess makes every agent report how it reaches its member.
 func withAccess(c *quorumtest.Cluster, d v1alpha1.Distribution, dir string) *quorumtest.Cluster {
-	for i := range c.Cluster.Status.Observations {
-		o := &c.Cluster.Status.Observations[i]
+	for i := range c.Cluster.Observations {
+		o := &c.Cluster.Observations[i]
 		o.Access = &v1alpha1.Access{
 			Distribution: d, Endpoint: fmt.Sprintf("https://10.0.0.%s:2379", strings.TrimPrefix(o.Node, "w")),
 			CACert: dir + "ca.crt", Cert: dir + "client.crt", Key: dir + "client.key",

@@ -75,8 +75,8 @@ func TestF4EarlierAnswers(t *testing.T) {
 	cluster := quorumtest.Voters(3).Silent(1, 2).InList(0, 1, unhealthy)
 	quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(0), "etcd2 (b) on node w2: not confirmed healthy")
 	never := quorumtest.Voters(3)
-	for i := range never.Cluster.Status.Observations {
-		never.Cluster.Status.Observations[i].Nonce = ""
+	for i := range never.Cluster.Observations {
+		never.Cluster.Observations[i].Nonce = ""
 	}
 	never.Nonces = []string{""}
 	require.Equal(t, quorum.CannotSee, quorum.Decide(never.View, quorumtest.Deletion(0)).Reason, "empty nonce")
@@ -138,7 +138,7 @@ func TestF13ForgedCluster(t *testing.T) {
 	forged.Name = "bad"
 	forged.Spec.Members = []v1alpha1.Binding{{MemberID: "f", Node: "worker", NodeUID: "uw"}}
 	_, o := quorumtest.Intruder(5, quorumtest.Member(0))
-	forged.Status.Observations = []v1alpha1.Observation{o}
+	forged.Observations = []v1alpha1.Observation{o}
 	cluster := quorumtest.Voters(3).Cluster
 	selected := quorum.Select([]*v1alpha1.EtcdCluster{forged, cluster}, quorumtest.Deletion(0))
 	require.Equal(t, []*v1alpha1.EtcdCluster{cluster}, selected)

@@ -36,8 +36,8 @@ func FuzzPrintableMessages(f *testing.F) {
 				v.Cluster.Status.Conditions = []metav1.Condition{
 					{Type: quorum.BoundCondition, Status: metav1.ConditionFalse, Message: "x"},
 				}
-				for i := range v.Cluster.Status.Observations {
-					v.Cluster.Status.Observations[i].Problem = "x"
+				for i := range v.Cluster.Observations {
+					v.Cluster.Observations[i].Problem = "x"
 				}
 				hostiletext.Spread(&v, text)
 				hostiletext.Spread(&r, text)

@@ -189,6 +189,6 @@ func clusterOf(members []memberVariant) *quorumtest.Cluster {
 		}
 		o.Members = append(o.Members, status)
 	}
-	cluster.Cluster.Status.Observations = []v1alpha1.Observation{o}
+	cluster.Cluster.Observations = []v1alpha1.Observation{o}
 	return cluster
 }

@@ -81,7 +81,7 @@ func TestDecideUnlabelled(t *testing.T) {
 	other := quorum.Request{Node: "w9", UID: "u9", Addresses: []string{quorumtest.Address(0)}}
 	agentless := func() *quorumtest.Cluster {
 		cluster := quorumtest.Voters(3).Unbound(1)
-		cluster.Cluster.Status.Observations = []v1alpha1.Observation{*cluster.Observer(0), *cluster.Observer(2)}
+		cluster.Cluster.Observations = []v1alpha1.Observation{*cluster.Observer(0), *cluster.Observer(2)}
 		cluster.Cluster.Spec.Nonce = quorumtest.Nonce
 		return cluster
 	}
@@ -94,7 +94,7 @@ func TestDecideUnlabelled(t *testing.T) {
 	inOldLists := quorumtest.Voters(4).Unbound(1).RemovedFrom(0, 1).RemovedFrom(2, 1).Silent(1, 3)
 	probed(inOldLists)
 	ownCluster := quorumtest.Voters(2).Unbound(1)
-	ownCluster.Cluster.Status.Observations = ownCluster.Cluster.Status.Observations[:1]
+	ownCluster.Cluster.Observations = ownCluster.Cluster.Observations[:1]
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		request quorum.Request
@@ -256,7 +256,7 @@ func TestUnidentifiedServer(t *testing.T) {
 // The only answer to the last probe request lacks a member that older lists of others have.
 func TestSelectByOlderLists(t *testing.T) {
 	w := quorumtest.Voters(4).Unbound(3)
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
+	w.Cluster.Observations = w.Cluster.Observations[:3]
 	w.RemovedFrom(0, 3).Silent(1, 2).Cluster.Spec.Nonce = quorumtest.Nonce
 	clusters, r := []*v1alpha1.EtcdCluster{w.Cluster}, quorumtest.Deletion(3)
 	r.Announced = nil

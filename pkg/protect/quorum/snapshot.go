@@ -114,7 +114,7 @@ func (s Snapshot) IsConclusive() bool {
 }
 
 // Pending returns the sorted Nodes whose observers may still answer: they are bound, have not
-// answered completely, and are not known to be gone.
+// answered, and are not known to be gone.
 func (s Snapshot) Pending() []string { return s.pending(false) }
 
 // pending returns the Nodes of Pending, of all observers or of founders only.
@@ -122,7 +122,7 @@ func (s Snapshot) pending(foundersOnly bool) []string {
 	var nodes []string
 	for _, b := range s.Cluster.Spec.Members {
 		isCandidate := observation.IsObserver(b) && (!foundersOnly || b.Basis == v1alpha1.BasisBootstrap)
-		if isCandidate && !s.hasCompleted(b) && s.mayExist(b) && !slices.Contains(nodes, b.Node) {
+		if isCandidate && !s.hasAnswered(b) && s.mayExist(b) && !slices.Contains(nodes, b.Node) {
 			nodes = append(nodes, b.Node)
 		}
 	}
@@ -141,14 +141,6 @@ func (s Snapshot) hasAnswered(b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(s.Answers, isFrom(b))
 }
 
-// hasCompleted reports whether the observer of the binding has answered the probe request, and
-// waits for no member any more.
-func (s Snapshot) hasCompleted(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
-		return observation.IsFrom(o, b) && !o.Incomplete
-	})
-}
-
 // isFrom returns a function that reports whether the Node of the binding published an observation.
 func isFrom(b v1alpha1.Binding) func(v1alpha1.Observation) bool {
 	return func(o v1alpha1.Observation) bool { return observation.IsFrom(o, b) }
@@ -157,7 +149,7 @@ func isFrom(b v1alpha1.Binding) func(v1alpha1.Observation) bool {
 // OwnAnswer returns the answer of the agent on the binding's Node, whether or not it is an
 // observer.
 func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, isAnswered bool) {
-	for _, o := range s.Cluster.Status.Observations {
+	for _, o := range s.Cluster.Observations {
 		if observation.IsFrom(o, b) && b.NodeUID != "" && observation.IsValid(o) && observation.IsAnswer(o, s.nonces) {
 			return o, true
 		}
@@ -183,7 +175,7 @@ func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
 	if s.hasAnswered(b) {
 		return reason
 	}
-	observations := s.Cluster.Status.Observations
+	observations := s.Cluster.Observations
 	last := slices.IndexFunc(observations, isFrom(b))
 	if last < 0 {
 		return reason + "; the agent on its node has never reported"

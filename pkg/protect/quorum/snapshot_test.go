@@ -110,7 +110,7 @@ func TestF78DeniedCorruptionIsNotFinal(t *testing.T) {
 func TestF21ListsBesideFounder(t *testing.T) {
 	added := func() *quorumtest.Cluster {
 		w := joined(4, 1, 2).Unbound(3).Unhealthy(3)
-		w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
+		w.Cluster.Observations = w.Cluster.Observations[:3]
 		return w.RemovedFrom(0, 3)
 	}
 	quorumtest.RequireRefused(t, added(), quorumtest.Deletion(0), "3 of 4 voters must be healthy, and only 2")
@@ -124,7 +124,7 @@ func TestF28StatementOfOtherNode(t *testing.T) {
 		return c.State(4, func(n *observation.NodeState) { n.UID = "u5-again" })
 	}
 	ghosts := func(c *quorumtest.Cluster) *quorumtest.Cluster {
-		members := &c.Cluster.Status.Observations[4].Members
+		members := &c.Cluster.Observations[4].Members
 		*members = append(*members, quorumtest.Member(5), quorumtest.Member(6))
 		return c
 	}
@@ -167,7 +167,7 @@ func TestF21ListOfLateObserver(t *testing.T) {
 // A refusal names the lists if they differ, and tells to remove no member that one of them lacks.
 func TestF21DifferingLists(t *testing.T) {
 	ghost := quorumtest.Voters(4).Unbound(3)
-	ghost.Cluster.Status.Observations = ghost.Cluster.Status.Observations[:3]
+	ghost.Cluster.Observations = ghost.Cluster.Observations[:3]
 	ghost.RemovedFrom(0, 3).RemovedFrom(1, 3).Unhealthy(3)
 	lacking := quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1)
 	for name, c := range map[string]struct {
@@ -198,7 +198,7 @@ func TestF21DifferingLists(t *testing.T) {
 // A late observer alone neither places an unbound member at a Node nor keeps a member in the list.
 func TestF21ListsOfFoundersTakePrecedence(t *testing.T) {
 	w := joined(4, 2).Unbound(3)
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:3]
+	w.Cluster.Observations = w.Cluster.Observations[:3]
 	w.InList(2, 3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://10.0.0.99:2380"} })
 	worker := observation.AnnouncingNode{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}
 	require.Empty(t, quorum.PossibleNodes(w.Cluster, []observation.AnnouncingNode{worker}))
@@ -210,7 +210,7 @@ func TestF21ListsOfFoundersTakePrecedence(t *testing.T) {
 // whose host is no Node, and marks itself as away. The refusal names the worker and its mark.
 func TestForgedAddressOfAwayNode(t *testing.T) {
 	w := quorumtest.Voters(3).Unbound(2)
-	w.Cluster.Status.Observations = w.Cluster.Status.Observations[:2]
+	w.Cluster.Observations = w.Cluster.Observations[:2]
 	worker := v1alpha1.Binding{MemberID: "c", Node: "worker", NodeUID: "uw"}
 	w.PossibleNodes = []v1alpha1.Binding{worker}
 	away := observation.NodeState{Known: true, UID: "uw"}

@@ -79,7 +79,7 @@ func (t requestTarget) readSteps(tally memberTally) (steps []string) {
 	if slices.ContainsFunc(tally.withStatus(statusUnproven), alarmsUnread) {
 		steps = append(steps, fmt.Sprintf("%s in a few seconds; "+
 			"if the problem persists, check what the agents report about the alarms: "+
-			"kubectl get etcdcluster %s -o yaml (status.observations, problem)", t.again(), observation.ClusterIDOf(t.Cluster)))
+			"kubectl get etcdobservations (column PROBLEM)", t.again()))
 	}
 	if missing := tally.missingElsewhere(); len(missing) > 0 {
 		steps = append(steps, fmt.Sprintf("%s in a few seconds, because the member list may have just "+

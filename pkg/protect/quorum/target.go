@@ -71,7 +71,7 @@ func (t requestTarget) decisiveLists() []v1alpha1.Observation {
 // ownObservations returns the observations of the agent on the request's Node, whether or not a
 // binding makes the agent an observer.
 func ownObservations(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation {
-	return slices.DeleteFunc(slices.Clone(c.Status.Observations), func(o v1alpha1.Observation) bool {
+	return slices.DeleteFunc(slices.Clone(c.Observations), func(o v1alpha1.Observation) bool {
 		return r.UID == "" || o.Node != r.Node || o.NodeUID != r.UID || !observation.IsValid(o)
 	})
 }

@@ -16,7 +16,7 @@ import (
 // its host w1 joined again as member d. The agent of w1 is silent, so d is bound to no Node.
 func rejoinedCluster() *quorumtest.Cluster {
 	cluster := quorumtest.Voters(4).Unbound(3)
-	cluster.Cluster.Status.Observations = cluster.Cluster.Status.Observations[:3]
+	cluster.Cluster.Observations = cluster.Cluster.Observations[:3]
 	for i := range 4 {
 		cluster.URLs(i, fmt.Sprintf("https://203.0.113.%d:2380", i%3+1))
 	}
@@ -27,7 +27,7 @@ func rejoinedCluster() *quorumtest.Cluster {
 // removed, and its agent has been silent since.
 func externalMember() *quorumtest.Cluster {
 	cluster := quorumtest.Voters(4).Unbound(3)
-	cluster.Cluster.Status.Observations = cluster.Cluster.Status.Observations[:3]
+	cluster.Cluster.Observations = cluster.Cluster.Observations[:3]
 	return cluster.URLs(3, "https://203.0.113.9:2380").RemovedFrom(1, 0).RemovedFrom(2, 0).Silent(0)
 }
 

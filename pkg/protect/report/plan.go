@@ -196,11 +196,11 @@ func removeMembers(c *v1alpha1.EtcdCluster, n *corev1.Node, ids []v1alpha1.Membe
 	has := func(id v1alpha1.MemberID) bool { return slices.Contains(ids, id) }
 	removed := map[v1alpha1.MemberID]v1alpha1.MemberStatus{}
 	c.Spec.Members = slices.DeleteFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return has(b.MemberID) })
-	c.Status.Observations = slices.DeleteFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
+	c.Observations = slices.DeleteFunc(c.Observations, func(o v1alpha1.Observation) bool {
 		return o.Node == n.Name
 	})
-	for i := range c.Status.Observations {
-		o := &c.Status.Observations[i]
+	for i := range c.Observations {
+		o := &c.Observations[i]
 		o.Members = slices.DeleteFunc(o.Members, func(m v1alpha1.MemberStatus) bool {
 			if has(m.ID) {
 				removed[m.ID] = m
@@ -234,21 +234,21 @@ func joinMembersOn(c *v1alpha1.EtcdCluster, n *corev1.Node, replaced []v1alpha1.
 		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{
 			MemberID: m.ID, Node: n.Name, NodeUID: n.UID, Basis: v1alpha1.BasisJoined,
 		})
-		for i := range c.Status.Observations {
-			if o := &c.Status.Observations[i]; len(o.Members) > 0 {
+		for i := range c.Observations {
+			if o := &c.Observations[i]; len(o.Members) > 0 {
 				o.Members = append(o.Members, m)
 			}
 		}
 		own.LocalMember, own.Members = m.ID, append(own.Members, m)
 	}
-	c.Status.Observations = append(c.Status.Observations, own)
+	c.Observations = append(c.Observations, own)
 }
 
 // unusedID returns an ID that no member of the cluster has.
 func unusedID(c *v1alpha1.EtcdCluster) v1alpha1.MemberID {
 	for i := 1; ; i++ {
 		id := v1alpha1.MemberID(fmt.Sprintf("ffffffff%08x", i))
-		if !observation.IsBound(c, id) && !observation.IsListedByAny(c.Status.Observations, id) {
+		if !observation.IsBound(c, id) && !observation.IsListedByAny(c.Observations, id) {
 			return id
 		}
 	}

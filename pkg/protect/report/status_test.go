@@ -132,8 +132,8 @@ func old(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
 }
 
 func withoutObservation(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
-	all := c.Cluster.Status.Observations
-	c.Cluster.Status.Observations = slices.DeleteFunc(all, func(o v1alpha1.Observation) bool {
+	all := c.Cluster.Observations
+	c.Cluster.Observations = slices.DeleteFunc(all, func(o v1alpha1.Observation) bool {
 		return o.Node == quorumtest.Node(i)
 	})
 	return c

@@ -207,7 +207,7 @@ func (s State) silentAgents(c *v1alpha1.EtcdCluster) []Warning {
 			continue
 		}
 		warned[b.Node] = true
-		at := slices.IndexFunc(c.Status.Observations, func(o v1alpha1.Observation) bool {
+		at := slices.IndexFunc(c.Observations, func(o v1alpha1.Observation) bool {
 			return observation.IsFrom(o, b)
 		})
 		if at < 0 {
@@ -215,7 +215,7 @@ func (s State) silentAgents(c *v1alpha1.EtcdCluster) []Warning {
 				b.Node, c.Name))
 			continue
 		}
-		if o := c.Status.Observations[at]; s.Now.Sub(o.Time.Time) > observation.SilentAfter {
+		if o := c.Observations[at]; s.Now.Sub(o.Time.Time) > observation.SilentAfter {
 			all = append(all, warningf(WarnSilentAgent, b.Node,
 				"the agent of node %s has not reported about etcd cluster %s for %s", b.Node, c.Name, Age(o.Time.Time, s.Now)))
 		}

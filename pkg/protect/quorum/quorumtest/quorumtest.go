@@ -52,7 +52,7 @@ func Voters(n int) *Cluster {
 
 // Everywhere changes member i in every list.
 func (c *Cluster) Everywhere(i int, change func(*v1alpha1.MemberStatus)) *Cluster {
-	for o := range c.Cluster.Status.Observations {
+	for o := range c.Cluster.Observations {
 		c.InList(o, i, change)
 	}
 	return c
@@ -60,7 +60,7 @@ func (c *Cluster) Everywhere(i int, change func(*v1alpha1.MemberStatus)) *Cluste
 
 // InList changes member i in the list of the o-th observation.
 func (c *Cluster) InList(o, i int, change func(*v1alpha1.MemberStatus)) *Cluster {
-	members := c.Cluster.Status.Observations[o].Members
+	members := c.Cluster.Observations[o].Members
 	for m := range members {
 		if members[m].ID == ID(i) {
 			change(&members[m])
@@ -98,7 +98,7 @@ func (c *Cluster) URLsOfAll(urls ...string) *Cluster {
 // Unprovable moves members to hosts without an agent, where they listen on loopback only.
 func (c *Cluster) Unprovable(members ...int) *Cluster {
 	for _, i := range members {
-		c.Cluster.Status.Observations = slices.DeleteFunc(c.Cluster.Status.Observations,
+		c.Cluster.Observations = slices.DeleteFunc(c.Cluster.Observations,
 			func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
 		c.Unbound(i).Everywhere(i, func(m *v1alpha1.MemberStatus) {
 			m.Healthy, m.Reason = false, "https://127.0.0.1:2379: it is member a, not "+string(m.ID)
@@ -110,7 +110,7 @@ func (c *Cluster) Unprovable(members ...int) *Cluster {
 
 // Removed removes member i from every list.
 func (c *Cluster) Removed(i int) *Cluster {
-	for o := range c.Cluster.Status.Observations {
+	for o := range c.Cluster.Observations {
 		c.RemovedFrom(o, i)
 	}
 	return c
@@ -118,30 +118,30 @@ func (c *Cluster) Removed(i int) *Cluster {
 
 // RemovedFrom removes member i from the list of the o-th observation.
 func (c *Cluster) RemovedFrom(o, i int) *Cluster {
-	list := &c.Cluster.Status.Observations[o]
+	list := &c.Cluster.Observations[o]
 	list.Members = slices.DeleteFunc(list.Members, func(m v1alpha1.MemberStatus) bool { return m.ID == ID(i) })
 	return c
 }
 
 // ListedTwice adds a changed copy of member i to every list.
 func (c *Cluster) ListedTwice(i int, change func(*v1alpha1.MemberStatus)) *Cluster {
-	for o := range c.Cluster.Status.Observations {
+	for o := range c.Cluster.Observations {
 		m := Member(i)
 		change(&m)
-		c.Cluster.Status.Observations[o].Members = append(c.Cluster.Status.Observations[o].Members, m)
+		c.Cluster.Observations[o].Members = append(c.Cluster.Observations[o].Members, m)
 	}
 	return c
 }
 
 // Observer returns the observation of node i.
 func (c *Cluster) Observer(i int) *v1alpha1.Observation {
-	at := slices.IndexFunc(c.Cluster.Status.Observations, func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
-	return &c.Cluster.Status.Observations[at]
+	at := slices.IndexFunc(c.Cluster.Observations, func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
+	return &c.Cluster.Observations[at]
 }
 
 // With adds an observation.
 func (c *Cluster) With(o v1alpha1.Observation) *Cluster {
-	c.Cluster.Status.Observations = append(c.Cluster.Status.Observations, o)
+	c.Cluster.Observations = append(c.Cluster.Observations, o)
 	return c
 }
 
@@ -152,13 +152,8 @@ func (c *Cluster) Silent(observers ...int) *Cluster {
 
 // SilentAt makes the o-th observation no answer to the current request.
 func (c *Cluster) SilentAt(o int) *Cluster {
-	c.Cluster.Status.Observations[o].Nonce = "before"
+	c.Cluster.Observations[o].Nonce = "before"
 	return c
-}
-
-// Incomplete makes observers still wait for members.
-func (c *Cluster) Incomplete(observers ...int) *Cluster {
-	return c.observers(observers, func(o *v1alpha1.Observation) { o.Incomplete = true })
 }
 
 // WithoutList makes observers answer with a problem instead of a list.
@@ -185,8 +180,8 @@ func (c *Cluster) AlarmsUnknown(observers ...int) *Cluster {
 
 // AlarmsUnknownToAll makes every observation lack the alarms.
 func (c *Cluster) AlarmsUnknownToAll() *Cluster {
-	for o := range c.Cluster.Status.Observations {
-		c.Cluster.Status.Observations[o].AlarmsUnknown = true
+	for o := range c.Cluster.Observations {
+		c.Cluster.Observations[o].AlarmsUnknown = true
 	}
 	return c
 }
@@ -213,7 +208,7 @@ func (c *Cluster) Bind(i int) {
 
 // Bound binds member i, which no list contains.
 func (c *Cluster) Bound(i int) *Cluster {
-	o := *c.Cluster.Status.Observations[0].DeepCopy()
+	o := *c.Cluster.Observations[0].DeepCopy()
 	o.Node, o.NodeUID, o.LocalMember = Node(i), UID(i), ID(i)
 	c.Bind(i)
 	return c.With(o)
@@ -267,8 +262,8 @@ func (c *Cluster) MayRunAt(i, node int) *Cluster {
 func (c *Cluster) JoinedAgain(i, as int) *Cluster {
 	again := UID(i) + "-again"
 	c.Removed(i).Unbound(i).URLs(as, "https://"+Address(i)+":2380")
-	observations := c.Cluster.Status.Observations
-	c.Cluster.Status.Observations = slices.DeleteFunc(observations,
+	observations := c.Cluster.Observations
+	c.Cluster.Observations = slices.DeleteFunc(observations,
 		func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
 	o := c.Observer(as)
 	o.Node, o.NodeUID = Node(i), again

@@ -1,0 +1,94 @@
+package clusterstore
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+// A tableReader is an API server that can be read only.
+type tableReader struct {
+	client.Reader
+	mu      sync.Mutex
+	objects map[string]*v1alpha1.EtcdObservation
+	reads   []string
+}
+
+func (r *tableReader) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if into, ok := o.(*v1alpha1.EtcdObservation); ok {
+		r.objects[key.Name].DeepCopyInto(into)
+	}
+	r.reads = append(r.reads, key.Name)
+	return nil
+}
+
+// F1d: a grant has ended because its member has left every list. The watch of the EtcdClusters
+// delivers the new ledger, and that of the observations has not delivered the lists yet. With the
+// older list, in which the member is still healthy, the member would count as healthy again.
+func TestViewReadsObservationsLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &slowServer{}
+		requester := newTestRequester(server)
+		reader := &tableReader{objects: map[string]*v1alpha1.EtcdObservation{}}
+		s := &Store{reader: reader, requester: requester}
+		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
+		require.NoError(t, err)
+		list := func(ids ...v1alpha1.MemberID) []*v1alpha1.EtcdObservation {
+			var all []*v1alpha1.EtcdObservation
+			for _, b := range clusterVersion("", "").Spec.Members {
+				o := observed(b.Node, b.NodeUID, server.nonces[0])
+				o.Linearizable = true
+				for _, id := range ids {
+					o.Members = append(o.Members, v1alpha1.MemberStatus{ID: id, Healthy: true})
+				}
+				reader.objects[o.Name] = o
+				all = append(all, o)
+			}
+			return all
+		}
+		for _, o := range list("a", "b") { // Both the API server and the watch have these.
+			requester.addObservation(o)
+		}
+		list("a") // The watch has not delivered these.
+		settled := clusterVersion("70", server.nonces[0])
+		settled.Spec.Ledger = 2
+		requester.addVersion(settled)
+
+		view, err := s.ProbedView(t.Context(), probe, probe.Result(), "0")
+		require.NoError(t, err)
+		require.Equal(t, int64(2), view.Cluster.Spec.Ledger)
+		require.Len(t, view.Cluster.Observations, 2)
+		for _, o := range view.Cluster.Observations {
+			require.Len(t, o.Members, 1, "the list of before the end of the grant")
+		}
+		slices.Sort(reader.reads)
+		require.Equal(t, "0 1 c1.0 c1.1", strings.Join(reader.reads, " "), "Nodes and observations, each once")
+	})
+}
+
+func TestLastWriters(t *testing.T) {
+	at := func(minute int) *metav1.Time {
+		return new(metav1.NewTime(time.Date(2026, 5, 1, 12, minute, 0, 0, time.UTC)))
+	}
+	c := &v1alpha1.EtcdCluster{}
+	require.Empty(t, lastWriters(c))
+	c.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "old", Time: at(1)},
+		{Manager: "kubectl\nedit", Time: at(3)},
+		{Manager: "unknown"},
+		{Manager: "holdfast-webhook", Time: at(2)},
+	}
+	require.Equal(t, "kubectl edit at 2026-05-01T12:03:00Z, holdfast-webhook at 2026-05-01T12:02:00Z", lastWriters(c))
+}
