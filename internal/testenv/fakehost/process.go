@@ -140,7 +140,7 @@ func (l Layout) ServerCommand(root string, p Process, addresses *strings.Replace
 
 // prefixPaths puts root before each absolute path in text.
 func prefixPaths(text, root string) string {
-	absolute := regexp.MustCompile(`(^|[\s=,:"'])(/(?:etc|var|system|data|srv|rootfs)/)`)
+	absolute := regexp.MustCompile(`(^|[\s=,:"'])(/(?:etc|var|system|data|srv|opt|rootfs)/)`)
 	return absolute.ReplaceAllString(text, "${1}"+root+"${2}")
 }
 
