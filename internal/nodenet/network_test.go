@@ -48,10 +48,12 @@ func TestSubnetFile(t *testing.T) {
 			problem: `FLANNEL_IPMASQ is "True", and flannel writes true or false`,
 		},
 		"made by hand, number": {
-			host: text(strings.Replace(goodSubnet, "IPMASQ=true", "IPMASQ=1", 1)), presence: present, problem: `FLANNEL_IPMASQ is "1"`,
+			host: text(strings.Replace(goodSubnet, "IPMASQ=true", "IPMASQ=1", 1)), presence: present,
+			problem: `FLANNEL_IPMASQ is "1"`,
 		},
 		"made by hand, in one line": {
-			host: text(strings.ReplaceAll(goodSubnet, "\n", ";")), presence: present, problem: "another program than flannel wrote it",
+			host: text(strings.ReplaceAll(goodSubnet, "\n", ";")), presence: present,
+			problem: "another program than flannel wrote it",
 		},
 		"made by hand, no line feed at the end": {
 			host: text(strings.TrimSuffix(goodSubnet, "\n")), presence: present,
