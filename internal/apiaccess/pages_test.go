@@ -73,6 +73,7 @@ func keepEven(object kruntime.Object) (*corev1.Node, bool, error) {
 
 func TestListPages(t *testing.T) {
 	expired := apierrors.NewResourceExpired("the continue token is too old")
+	gone := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonGone}}
 	for name, c := range map[string]struct {
 		count    int
 		before   func(request int) error
@@ -89,7 +90,7 @@ func TestListPages(t *testing.T) {
 			return map[int]error{2: expired}[request]
 		}},
 		"gone at the end": {count: 240, requests: 3 + 3, before: func(request int) error {
-			return map[int]error{3: apierrors.NewGone("gone")}[request]
+			return map[int]error{3: gone}[request]
 		}},
 		"expires again and again": {
 			count: 240, requests: 3 * 2, err: "expired 3 times before its end", before: func(request int) error {

@@ -58,7 +58,7 @@ func newWaitingFixture(t *testing.T, machines int) *waitingFixture {
 		if i > 0 {
 			require.NoError(t, f.client.Tracker().Add(waiting(i)))
 		}
-		n := staleNode(true)
+		n := staleNode()
 		n.Name, n.UID, n.Spec.ProviderID = fmt.Sprint("n", i), types.UID(fmt.Sprint("n", i)), fmt.Sprint("cloud:///n", i)
 		f.cached = append(f.cached, n)
 	}

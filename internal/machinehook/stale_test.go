@@ -82,10 +82,12 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return nil, nil }
 	f.Controller = New(Options{
 		ClusterAPI: true, Client: f.client, FindResource: find, Log: slog.New(slog.DiscardHandler),
-		Cached:       EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil }},
+		Cached: EtcdSource{
+			Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil },
+		},
 		LiveClusters: clusters,
 		LiveNodes:    func(context.Context, func(*corev1.Node) bool) ([]*corev1.Node, error) { return f.live, nil },
-		Node:         func(context.Context, string) (*corev1.Node, error) { return staleNode(true), nil },
+		Node:         func(context.Context, string) (*corev1.Node, error) { return staleNode(), nil },
 		Review: func(context.Context, machine.Object, func(context.Context) ([]*corev1.Node, error), string) (bool, string) {
 			return f.allowed, ""
 		},
@@ -99,12 +101,10 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 	return f
 }
 
-func staleNode(isEtcd bool) *corev1.Node {
+func staleNode() *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	n.Spec.ProviderID = "cloud:///n"
-	if isEtcd {
-		n.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
-	}
+	n.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
 	return n
 }
 
@@ -161,7 +161,7 @@ func TestStaleMachineKeepsItsHook(t *testing.T) {
 // would take it for a promise that another review follows. Then the grant ends.
 func TestStaleMachineGetsNoHook(t *testing.T) {
 	f := newStaleFixture(t, staleMachine("1", func(*unstructured.Unstructured) {}), staleMachine("2", deleting))
-	f.cached = []*corev1.Node{staleNode(true)}
+	f.cached = []*corev1.Node{staleNode()}
 	f.live = f.cached
 	const ending = "Machine default/m of node n is being deleted"
 	require.Equal(t, ending, f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
@@ -182,7 +182,7 @@ func TestF70OldReview(t *testing.T) {
 				"status", "deletion", "waitForPreTerminateHookStartTime"))
 		})
 		f := newStaleFixture(t, waiting, waiting)
-		f.cached = []*corev1.Node{staleNode(true)}
+		f.cached = []*corev1.Node{staleNode()}
 		review := f.Review
 		f.allowed = true
 		f.Review = func(
