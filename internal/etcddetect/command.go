@@ -51,8 +51,10 @@ func parseCommand(line []string, env map[string]string) etcdCommand {
 	}
 	at := -1
 	for i, word := range line {
-		isName := i > 0 && slices.Contains([]string{"--name", "--hostname", "-v", "-h", "--volume", "-e", "--env"}, line[i-1])
-		if !isName && isServerWord(word, !slices.ContainsFunc(line[:i], isProgram)) {
+		if i > 0 && isArgumentOf(line[i-1], word) {
+			continue
+		}
+		if isServerWord(word, !slices.ContainsFunc(line[:i], isProgram)) {
 			at = i
 			break
 		}
@@ -61,6 +63,9 @@ func parseCommand(line []string, env map[string]string) etcdCommand {
 		return etcdCommand{}
 	}
 	before, args := line[:at], line[at+1:]
+	if len(args) > 0 && args[0] == "--" { // start-stop-daemon has it between the program and its arguments
+		args = args[1:]
+	}
 	c := etcdCommand{args: args, env: assignments(before), isServer: true}
 	if dir := env["ETCD_SSL_DIR"]; path.Base(line[at]) == coreosWrapper && dir != "" {
 		c.volumes = map[string]string{"/etc/ssl/certs": dir}
@@ -82,6 +87,16 @@ func parseCommand(line []string, env map[string]string) etcdCommand {
 	first := slices.IndexFunc(before, isProgram)
 	c.isCertain = c.isServer && (hasFlag || c.inContainer || first < 0 || isRunner(path.Base(before[first])))
 	return c
+}
+
+// isArgumentOf reports whether a word belongs to the word before it, and so is no program: the name
+// of a user, a group, a network or a container after an option or after a program that changes the
+// user, and the volume or variable of a container.
+func isArgumentOf(before, word string) bool {
+	isOption := strings.HasPrefix(before, "-") && before != "--" && !strings.Contains(before, "=")
+	isBare := !strings.ContainsAny(word, "/:@")
+	return isBare && (isOption || changesUser(path.Base(before))) ||
+		slices.Contains([]string{"-v", "--volume", "-e", "--env", "--name", "--hostname", "-h"}, before)
 }
 
 // parseShellText finds the etcd server in the text of a shell, and the variables that are set

@@ -8,7 +8,8 @@
 // The steps of a scan are in detect.go. A server that runs comes from process.go (which processes),
 // running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods, which do not
 // count). One that does not run comes from stopped.go, unit.go with command.go and shell.go, and
-// manifest.go (static pods). data.go adds the data that a search of the local disks found.
+// manifest.go (static pods). data.go adds the data that a search of the local disks found,
+// and starter.go what may start a server on it.
 // layout.go and program.go contain what distributions do, settings.go the settings of etcd,
 // credential.go its certificates, wal.go the member in a data directory, and watchlist.go what to
 // watch.
@@ -64,6 +65,7 @@ func (d *Detector) Detect(ctx context.Context) evidence.Findings {
 	s.addStaticPods()
 	s.addDataDirs()
 	s.addData()
+	s.addStarters()
 	s.notePods()
 	s.setDistributions()
 	d.watchlist.update(&s)

@@ -15,9 +15,12 @@ import (
 // for nested commands: 4 KiB of opening brackets take 16 MiB of memory.
 const maxShellText = 4 << 10
 
-// shellText returns the argument of a shell's -c.
+// shellText returns the argument of -c of a shell, or of a program that starts one as another user.
 func shellText(line []string) (text string, ok bool) {
-	if len(line) == 0 || !isShell(path.Base(line[0])) {
+	if len(line) == 0 {
+		return "", false
+	}
+	if base := path.Base(line[0]); !isShell(base) && !changesUser(base) {
 		return "", false
 	}
 	for i := 1; i+1 < len(line); i++ {
@@ -27,6 +30,9 @@ func shellText(line []string) (text string, ok bool) {
 	}
 	return "", false
 }
+
+// changesUser reports whether a program starts the shell of another user or group.
+func changesUser(base string) bool { return base == "su" || base == "sg" || base == "runuser" }
 
 // shellCommands returns the simple commands in the text of a shell in their order, in words. The
 // variables that a command sets are its first words. A text that is not parsed is one command

@@ -214,7 +214,11 @@ func CommandLine(exec string, env map[string]string) []string {
 			all = append(all, splitWords(env[name])...)
 			continue
 		}
-		all = append(all, expandBraced(word, env))
+		parts := strings.Split(word, "$$") // which stands for one $, as of a shell (systemd.service(5))
+		for i := range parts {
+			parts[i] = expandBraced(parts[i], env)
+		}
+		all = append(all, strings.Join(parts, "$"))
 	}
 	return all
 }
