@@ -63,7 +63,7 @@ func parseCommand(line []string, env map[string]string) etcdCommand {
 		return etcdCommand{}
 	}
 	before, args := line[:at], line[at+1:]
-	if len(args) > 0 && args[0] == "--" { // start-stop-daemon has it between the program and its arguments
+	if len(args) > 0 && args[0] == "--" { // of start-stop-daemon
 		args = args[1:]
 	}
 	c := etcdCommand{args: args, env: assignments(before), isServer: true}

@@ -38,8 +38,8 @@ type etcdProcess struct {
 	// etcd has its settings in configFile.
 	parent     *parentProgram
 	configFile string
-	// database is the database that the process has open. It is known only if nothing else shows that
-	// the process is etcd.
+	// database is the database that the process has open. It is known only if nothing else shows
+	// that the process is etcd.
 	database openDatabase
 	// exe is the path of the program, as far as it is known.
 	exe string

@@ -41,8 +41,8 @@ func (s *hostScan) opaqueUnits() (all []string) {
 }
 
 // namesPlace reports whether the place of the unit's data is known, or is reported as unknown
-// already: its command or a variable names it, or it belongs to a snap of a layout. microk8s has such
-// a unit, and no etcd by default.
+// already: its command or a variable names it, or it belongs to a snap of a layout. microk8s has
+// such a unit, and no etcd by default.
 func (u *etcdUnit) namesPlace() bool {
 	isOfSnap := strings.HasPrefix(u.Name, "snap.") && slices.ContainsFunc(distroLayouts(), func(l distroLayout) bool {
 		return slices.Contains(l.units, u.Name)
@@ -72,8 +72,8 @@ func (s *hostScan) supervisedServices() (all []string) {
 	return all
 }
 
-// saysEtcd reports whether the name of a unit or service says that it runs etcd, and not a client, a
-// backup or another tool for it.
+// saysEtcd reports whether the name of a unit or service says that it runs etcd, and not a client,
+// a backup or another tool for it.
 func saysEtcd(name string) bool {
 	isSeparator := func(r rune) bool { return strings.ContainsRune("-_.@", r) }
 	words := strings.FieldsFunc(strings.TrimSuffix(name, ".service"), isSeparator)
@@ -89,8 +89,8 @@ func namesTool(text string) bool {
 	}, func(tool string) bool { return strings.Contains(text, tool) })
 }
 
-// isOpaque reports whether the command of a unit may start a server that it does not show: it starts
-// a container that was made before, or a program that is not one of the system.
+// isOpaque reports whether the command of a unit may start a server that it does not show: it
+// starts a container that was made before, or a program that is not one of the system.
 func isOpaque(line []string) bool {
 	if len(line) == 0 || slices.ContainsFunc(line, namesTool) {
 		return false

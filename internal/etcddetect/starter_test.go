@@ -64,7 +64,7 @@ func TestUserChangers(t *testing.T) {
 		"su":                "/bin/su etcd -s /bin/sh -c '/usr/bin/etcd --data-dir=/data/etcd'",
 		"sg":                "/usr/bin/sg etcd -c '/usr/bin/etcd --data-dir=/data/etcd'",
 		"sudo":              "/usr/bin/sudo -E -u etcd -- /usr/bin/etcd --data-dir=/data/etcd",
-		"setpriv":           "/usr/bin/setpriv --reuid etcd --regid etcd --clear-groups -- /usr/bin/etcd --data-dir=/data/etcd",
+		"setpriv":           "/usr/bin/setpriv --reuid etcd --clear-groups -- /usr/bin/etcd --data-dir=/data/etcd",
 		"start-stop-daemon": "/sbin/start-stop-daemon --start --chuid etcd --exec /usr/bin/etcd -- --data-dir=/data/etcd",
 		"dollars":           "/bin/sh -c 'D=x; exec /usr/bin/etcd --name=$$D --data-dir=$${ETCD_HOME}'",
 	} {

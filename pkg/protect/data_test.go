@@ -105,7 +105,8 @@ func TestData(t *testing.T) {
 func TestOpenLog(t *testing.T) {
 	f := storing(unanswered(unitServer()), "a")
 	f.IsLocked = true
-	in := Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{*quorumtest.Voters(3).Unbound(0).Cluster}}
+	in := Inputs{Node: "w9", UID: "u9", ClustersKnown: true}
+	in.Clusters = []v1alpha1.EtcdCluster{*quorumtest.Voters(3).Unbound(0).Cluster}
 	p := Assess(scanOf(f), in)
 	require.Equal(t, MemberPresent, p.Membership)
 	require.Equal(t, refs("a"), p.Announce)
