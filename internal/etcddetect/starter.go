@@ -77,16 +77,21 @@ func (s *hostScan) supervisedServices() (all []string) {
 func saysEtcd(name string) bool {
 	isSeparator := func(r rune) bool { return strings.ContainsRune("-_.@", r) }
 	words := strings.FieldsFunc(strings.TrimSuffix(name, ".service"), isSeparator)
-	return slices.ContainsFunc(words, isServerName) && !namesTool(name)
+	return slices.ContainsFunc(words, isServerName) && !containsAny(name,
+		"backup", "snapshot", "restore", "defrag", "compact", "maintenance", "cert", "renew", "metric", "exporter",
+		"monitor", "health", "check", "alarm", "keeper", "browser", "proxy", "gateway", "clean", "delete", "notify",
+		"watch", "tuning", "prepare", "setup", "install", "download", "mount", "log")
 }
 
-// namesTool reports whether a text names a client of etcd or a tool for it.
-func namesTool(text string) bool {
-	return slices.ContainsFunc([]string{
-		"etcdctl", "etcdutl", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "cert", "renew",
-		"metric", "exporter", "monitor", "health", "check", "alarm", "keeper", "browser", "proxy", "gateway", "cleanup",
-		"clean", "delete", "notify", "watch", "tuning", "prepare", "setup", "install", "download", "mount", "log",
-	}, func(tool string) bool { return strings.Contains(text, tool) })
+// namesTool reports whether a word of a command is the path of a client of etcd or a tool for it.
+// The options of a server have some of these words too.
+func namesTool(word string) bool {
+	return !strings.HasPrefix(word, "-") &&
+		containsAny(word, "etcdctl", "etcdutl", "backup", "snapshot", "defrag", "keeper", "browser", "exporter", "metrics")
+}
+
+func containsAny(text string, words ...string) bool {
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
 // isOpaque reports whether the command of a unit may start a server that it does not show: it

@@ -24,6 +24,7 @@ func TestStarters(t *testing.T) {
 		"compose":              {unit("etcd.service", "/usr/local/bin/docker-compose -f /opt/etcd/c.yml up etcd"), opaque},
 		"compose plugin":       {unit("etcd.service", "/usr/bin/docker compose -f /opt/etcd/c.yml up"), opaque},
 		"script":               {unit("etcd-member.service", "/opt/etcd/start.sh"), opaque},
+		"options of a server":  {unit("etcd.service", "/opt/etcd/start.sh --log-level=info --metrics=basic /var/log/etcd"), opaque},
 		"shell":                {unit("etcd.service", "/bin/bash /opt/etcd/start.sh"), opaque},
 		"snap":                 {unit("snap.x.etcd.service", "/usr/bin/snap run etcd"), opaque},
 		"version":              {unit("etcd-3.5.service", "/opt/start"), opaque},
