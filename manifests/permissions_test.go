@@ -174,7 +174,8 @@ func TestPodVerbs(t *testing.T) {
 		}
 	}
 	known := []string{
-		"nodes", "nodes/status", "etcdclusters", "etcdclusters/status", "validatingwebhookconfigurations", "secrets",
+		"nodes", "nodes/status", "etcdclusters", "etcdclusters/status", "etcdobservations",
+		"validatingwebhookconfigurations", "secrets",
 		"leases", "configmaps", "events", "machines", "nodeclaims", "subjectaccessreviews", "tokenreviews",
 	}
 	isFound := false
