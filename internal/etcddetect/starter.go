@@ -87,7 +87,8 @@ func saysEtcd(name string) bool {
 // The options of a server have some of these words too.
 func namesTool(word string) bool {
 	return !strings.HasPrefix(word, "-") &&
-		containsAny(word, "etcdctl", "etcdutl", "backup", "snapshot", "defrag", "keeper", "browser", "exporter", "metrics")
+		containsAny(word, "etcdctl", "etcdutl", "backup", "snapshot", "defrag", "keeper", "browser", "exporter", "metrics",
+			"gateway", "grpc-proxy")
 }
 
 func containsAny(text string, words ...string) bool {
