@@ -47,9 +47,13 @@ func TestServerWithoutClientCertificates(t *testing.T) {
 		{name: "CA beside", flags: certFlags, files: map[string]string{
 			"server.crt": string(pair.Cert), "server.key": string(pair.Key), "ca.crt": string(ca.PEM()),
 		}},
-		{name: "CA of the peers", flags: certFlags + " --peer-trusted-ca-file=" + dir + "peer/root.pem", files: map[string]string{
-			"server.crt": string(pair.Cert), "server.key": string(pair.Key), "peer/root.pem": string(ca.PEM()), "ca.pem": string(own.Cert),
-		}},
+		{
+			name: "CA of the peers", flags: certFlags + " --peer-trusted-ca-file=" + dir + "peer/root.pem",
+			files: map[string]string{
+				"server.crt": string(pair.Cert), "server.key": string(pair.Key), "peer/root.pem": string(ca.PEM()),
+				"ca.pem": string(own.Cert),
+			},
+		},
 		{name: "self-signed", flags: certFlags, files: map[string]string{
 			"server.crt": string(own.Cert), "server.key": string(own.Key),
 		}},
@@ -57,10 +61,13 @@ func TestServerWithoutClientCertificates(t *testing.T) {
 			"server.crt": string(pair.Cert), "server.key": string(pair.Key),
 		}},
 		{name: "auto-tls", flags: " --auto-tls"},
-		{name: "another certificate in the configuration", flags: certFlags, problem: "; set --etcd-ca to the CA of the server's certificate",
+		{
+			name: "another certificate in the configuration", flags: certFlags,
+			problem: "; set --etcd-ca to the CA of the server's certificate",
 			files: map[string]string{
 				"server.crt": string(pair.Cert), "server.key": string(pair.Key), "later.crt": string(own.Cert),
-			}},
+			},
+		},
 		{name: "the same, with the operator's CA", flags: certFlags, ca: dir + "operator.pem", files: map[string]string{
 			"server.crt": string(pair.Cert), "server.key": string(pair.Key), "later.crt": string(own.Cert),
 			"operator.pem": string(ca.PEM()),
@@ -74,8 +81,10 @@ func TestServerWithoutClientCertificates(t *testing.T) {
 			url, peer := "https://"+ip+":2379", "http://"+ip+":2380"
 			l.Processes = []fakehost.Process{{
 				PID: 812, Exe: "/usr/bin/etcd", Serves: true, Cgroup: "/system.slice/etcd.service",
-				Args: "/usr/bin/etcd --name=n1 --data-dir=/var/lib/etcd --listen-client-urls=" + url + " --advertise-client-urls=" + url +
-					" --listen-peer-urls=" + peer + " --initial-advertise-peer-urls=" + peer + " --initial-cluster=n1=" + peer + c.flags,
+				Args: "/usr/bin/etcd --name=n1 --data-dir=/var/lib/etcd --listen-client-urls=" + url +
+					" --advertise-client-urls=" + url +
+					" --listen-peer-urls=" + peer + " --initial-advertise-peer-urls=" + peer + " --initial-cluster=n1=" + peer +
+					c.flags,
 			}}
 			root, parts := t.TempDir(), fakehost.Parts{CA: ca, Addresses: strings.NewReplacer()}
 			require.NoError(t, l.LayOut(root, parts))

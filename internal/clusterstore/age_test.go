@@ -18,14 +18,14 @@ func TestWatchAge(t *testing.T) {
 		require.False(t, age.isCurrent(), "it has not listed yet")
 		version = "7"
 		require.True(t, age.isCurrent())
-		time.Sleep(maxWatchAge - time.Second)
+		<-time.After(maxWatchAge - time.Second)
 		require.True(t, age.isCurrent())
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.False(t, age.isCurrent())
 		version = "8"
 		require.True(t, age.isCurrent(), "a bookmark")
 
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		version = "9"
 		require.False(t, age.isCurrent(), "it may have been delivered an hour ago")
 	})

@@ -21,18 +21,21 @@ func TestSelectMounts(t *testing.T) {
 		"below a mount": {[]mount{disk("/", "/")}, "/host", []string{"/host"}},
 		"data disk":     {[]mount{disk("/", "/"), on("/data", "xfs", "8:2")}, "/", []string{"/", "/data"}},
 		"host root": {
-			[]mount{on("/", "overlay", "0:9"), disk("/host", "/"), on("/host/data", "xfs", "8:2")}, "/host",
+			[]mount{on("/", "overlay", "0:9"), disk("/host", "/"), on("/host/data", "xfs", "8:2")},
+			"/host",
 			[]string{"/host", "/host/data"},
 		},
 		"other container": {[]mount{disk("/", "/"), on("/run/c/rootfs", "overlay", "0:9")}, "/", []string{"/"}},
 		"host container":  {[]mount{on("/", "overlay", "0:9")}, "/", []string{"/"}},
 		"kernel, images": {
-			[]mount{disk("/", "/"), on("/proc", "proc", "0:2"), on("/snap/x", "squashfs", "7:1")}, "/",
+			[]mount{disk("/", "/"), on("/proc", "proc", "0:2"), on("/snap/x", "squashfs", "7:1")},
+			"/",
 			[]string{"/"},
 		},
 		"network": {
 			[]mount{disk("/", "/"), on("/nfs", "nfs4", "0:7"), on("/nfs/disk", "ext4", "8:3"), on("/f", "fuse.sshfs", "0:8")},
-			"/", []string{"/"},
+			"/",
+			[]string{"/"},
 		},
 		"network root": {[]mount{on("/", "nfs", "0:7"), on("/data", "ext4", "8:3")}, "/", []string{"/data"}},
 		"covered": {
@@ -40,22 +43,26 @@ func TestSelectMounts(t *testing.T) {
 		},
 		"bind mount": {[]mount{disk("/", "/"), disk("/mnt", "/srv")}, "/", []string{"/"}},
 		"subvolumes": {
-			[]mount{disk("/", "/@"), disk("/home", "/@home"), disk("/home/a", "/@home/b")}, "/",
+			[]mount{disk("/", "/@"), disk("/home", "/@home"), disk("/home/a", "/@home/b")},
+			"/",
 			[]string{"/", "/home"},
 		},
 		"volume of a pod": {
 			[]mount{disk("/", "/"), on("/var/lib/kubelet/pods/1/volumes/x", "ext4", "8:3")}, "/", []string{"/"},
 		},
 		"the same in a pod": {
-			[]mount{disk("/", "/"), disk("/host", "/"), on("/host/var/lib/kubelet/plugins/x", "ext4", "8:3")}, "/host",
+			[]mount{disk("/", "/"), disk("/host", "/"), on("/host/var/lib/kubelet/plugins/x", "ext4", "8:3")},
+			"/host",
 			[]string{"/host"},
 		},
 		"ostree": {
-			[]mount{disk("/", "/ostree/1"), disk("/sysroot", "/"), disk("/var", "/ostree/var")}, "/",
+			[]mount{disk("/", "/ostree/1"), disk("/sysroot", "/"), disk("/var", "/ostree/var")},
+			"/",
 			[]string{"/", "/var"},
 		},
 		"similar names": {
-			[]mount{disk("/", "/"), on("/nfs", "nfs", "0:7"), on("/nfs2", "ext4", "8:3")}, "/",
+			[]mount{disk("/", "/"), on("/nfs", "nfs", "0:7"), on("/nfs2", "ext4", "8:3")},
+			"/",
 			[]string{"/", "/nfs2"},
 		},
 	} {

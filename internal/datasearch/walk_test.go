@@ -96,15 +96,18 @@ func TestIncompleteSearch(t *testing.T) {
 		want   string
 	}{
 		"directories": {
-			files, Limits{MaxDirectories: 3},
+			files,
+			Limits{MaxDirectories: 3},
 			"it ended after 3 directories, which is its limit (--data-search-max-directories)",
 		},
 		"time": {
-			files, Limits{MaxTime: time.Nanosecond},
+			files,
+			Limits{MaxTime: time.Nanosecond},
 			"it ended after 1ns, which is its limit (--data-search-max-time)",
 		},
 		"depth": {
-			deep, Limits{},
+			deep,
+			Limits{},
 			"a directory could not be read, " + strings.Repeat("/d", maxDepth+1) + ": it is too deep",
 		},
 		"logs": {many, Limits{}, "it ended after 256 directories with a log of etcd"},

@@ -90,7 +90,10 @@ func TestCredentials(t *testing.T) {
 func TestServerAuthorities(t *testing.T) {
 	const dir = "/etc/etcd/"
 	files := hosttest.Files{}
-	for _, name := range []string{"server.crt", "server.key", "ca.crt", "ca.pem", "peer-ca.crt", "client.pem", "client-key.pem"} {
+	for _, name := range []string{
+		"server.crt", "server.key", "ca.crt", "ca.pem", "peer-ca.crt", "client.pem",
+		"client-key.pem",
+	} {
 		files[dir+name] = name
 	}
 	files["/var/lib/etcd/fixtures/client/cert.pem"] = "x"

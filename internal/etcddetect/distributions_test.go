@@ -119,11 +119,14 @@ func TestDistributionOfEnvironmentFile(t *testing.T) {
 		files hosttest.Files
 		want  v1alpha1.Distribution
 	}{
-		"kubespray":              {hosttest.Files{"/etc/etcd.env": env + "ETCD_PEER_CLIENT_CERT_AUTH=True\n"}, "kubespray"},
-		"KubeKey":                {hosttest.Files{"/etc/etcd.env": env + "ETCD_PEER_CLIENT_CERT_AUTH=true\n"}, ""},
-		"Kuboard's guide":        {hosttest.Files{"/etc/etcd.env": env + "ETCD_INITIAL_CLUSTER_TOKEN=kuboard\n"}, ""},
-		"by hand":                {hosttest.Files{"/etc/etcd.env": "ETCD_DATA_DIR=/var/lib/etcd\n"}, ""},
-		"kubespray with events":  {hosttest.Files{"/etc/etcd.env": env, "/etc/systemd/system/etcd-events.service": service("ExecStart=/usr/local/bin/etcd-events")}, "kubespray"},
+		"kubespray":       {hosttest.Files{"/etc/etcd.env": env + "ETCD_PEER_CLIENT_CERT_AUTH=True\n"}, "kubespray"},
+		"KubeKey":         {hosttest.Files{"/etc/etcd.env": env + "ETCD_PEER_CLIENT_CERT_AUTH=true\n"}, ""},
+		"Kuboard's guide": {hosttest.Files{"/etc/etcd.env": env + "ETCD_INITIAL_CLUSTER_TOKEN=kuboard\n"}, ""},
+		"by hand":         {hosttest.Files{"/etc/etcd.env": "ETCD_DATA_DIR=/var/lib/etcd\n"}, ""},
+		"kubespray with events": {hosttest.Files{
+			"/etc/etcd.env": env,
+			"/etc/systemd/system/etcd-events.service": service("ExecStart=/usr/local/bin/etcd-events"),
+		}, "kubespray"},
 		"another file, the same": {hosttest.Files{"/etc/default/etcd": env + "ETCD_PEER_CLIENT_CERT_AUTH=True\n"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

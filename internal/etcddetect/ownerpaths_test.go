@@ -66,7 +66,10 @@ func TestCgroupOwnerPaths(t *testing.T) {
 		"containerd, same QoS":   {namespace, "/../../kubepods-burstable-podUID.slice/cri-containerd-ID.scope", pod},
 		"containerd, cgroupfs":   {groupAgent, "/kubepods/besteffort/podUID/ID", pod},
 		"containerd, namespace":  {namespace, "/../../podUID/ID", pod},
-		"mixed drivers":          {groupAgent, "/system.slice/containerd.service/kubepods-podUID.slice:cri-containerd:ID", onlyPod},
+		"mixed drivers": {
+			groupAgent, "/system.slice/containerd.service/kubepods-podUID.slice:cri-containerd:ID",
+			onlyPod,
+		},
 		"CRI-O":                  {systemdAgent, besteffort + "crio-ID.scope", pod},
 		"CRI-O with crun":        {systemdAgent, besteffort + "crio-ID.scope/container", pod},
 		"CRI-O, cgroupfs":        {groupAgent, "/kubepods/besteffort/podUID/crio-ID", pod},
@@ -80,8 +83,11 @@ func TestCgroupOwnerPaths(t *testing.T) {
 		"static pod with a unit": {systemdAgent, burstable + "cri-containerd-ID.scope/system.slice/etcd.service", static},
 
 		// Below a pod of the host.
-		"cgroup_writable":           {systemdAgent, besteffort + "cri-containerd-ID.scope/system.slice/etcd.service", pod},
-		"writable, namespace":       {namespace, "/../../kubepods-burstable-podUID.slice/cri-containerd-ID.scope/x.service", pod},
+		"cgroup_writable": {systemdAgent, besteffort + "cri-containerd-ID.scope/system.slice/etcd.service", pod},
+		"writable, namespace": {
+			namespace,
+			"/../../kubepods-burstable-podUID.slice/cri-containerd-ID.scope/x.service", pod,
+		},
 		"writable, cgroupfs":        {groupAgent, "/kubepods/besteffort/podUID/ID/system.slice/etcd.service", pod},
 		"CRI-O, hierarchy-rw":       {systemdAgent, besteffort + "crio-ID.scope/system.slice/etcd.service", pod},
 		"sysbox":                    {systemdAgent, besteffort + "crio-ID.scope/syscont-cgroup-root/x.service", pod},

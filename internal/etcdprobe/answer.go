@@ -39,7 +39,7 @@ func answerLimits() []grpc.DialOption {
 		grpc.WithMaxHeaderListSize(maxHeaderSize),
 		// The window of the connection is the same by default.
 		grpc.WithStaticStreamWindowSize(windowSize),
-		grpc.WithReadBufferSize(bufferSize), grpc.WithWriteBufferSize(bufferSize), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(bufferSize), grpc.WithWriteBufferSize(bufferSize),
 	}
 }
 

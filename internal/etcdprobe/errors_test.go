@@ -115,7 +115,8 @@ func TestAttempts(t *testing.T) {
 // certificate is not trusted, all three files if the server rejected a client certificate.
 func TestHint(t *testing.T) {
 	unknown := &probeError{
-		message: "tls: failed to verify certificate: x509: certificate signed by unknown authority", outcome: outcomeUntrusted,
+		message: "tls: failed to verify certificate: x509: certificate signed by unknown authority",
+		outcome: outcomeUntrusted,
 	}
 	rejected := &probeError{message: "remote error: tls: certificate required", outcome: outcomeUntrusted}
 	for name, c := range map[string]struct {

@@ -176,7 +176,8 @@ func FuzzServer(f *testing.F) {
 			a.text, uint32(a.texts), uint32(a.metadata), a.isGzip, a.isSlow)
 	}
 	f.Fuzz(func(t *testing.T, method uint8, unit string, count, messages uint32, text string, texts, metadata uint32,
-		isGzip, isSlow bool) {
+		isGzip, isSlow bool,
+	) {
 		if uint64(len(unit))*uint64(count) >= 32<<20 || uint64(len(text))*uint64(texts)|uint64(metadata) >= 8<<20 {
 			return // so much would be the server's own memory
 		}
@@ -270,7 +271,7 @@ func newHostileServer(t *testing.T, answer hostileAnswer, members, urls int) str
 	large := metadata.Pairs("x", strings.Repeat("x", answer.metadata))
 	answer.text = strings.Repeat(answer.text, answer.texts)
 	g := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxSendMsgSize(1<<30),
-		grpc.ReadBufferSize(1<<10), grpc.WriteBufferSize(1<<10), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(1<<10), grpc.WriteBufferSize(1<<10),
 		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 			var request rawMessage
 			if err := stream.RecvMsg(&request); err != nil {

@@ -85,9 +85,12 @@ func TestFlood(t *testing.T) {
 		change func(*fakeTokenReviewer)
 		want   []int // the scrapes from the first that follows
 	}{
-		"nothing":           {floodAddress, "a", func(*fakeTokenReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
-		"same address":      {scraperAddress, "a", func(*fakeTokenReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
-		"token is replaced": {floodAddress, "b", func(f *fakeTokenReviewer) { f.admitted = "b" }, []int{ok, ok, ok, ok, ok, ok}},
+		"nothing":      {floodAddress, "a", func(*fakeTokenReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
+		"same address": {scraperAddress, "a", func(*fakeTokenReviewer) {}, []int{ok, ok, ok, ok, ok, ok, ok, ok}},
+		"token is replaced": {floodAddress, "b", func(f *fakeTokenReviewer) { f.admitted = "b" }, []int{
+			ok, ok, ok, ok,
+			ok, ok,
+		}},
 		"token is revoked": {
 			floodAddress, "a", func(f *fakeTokenReviewer) { f.admitted = "" },
 			[]int{ok, ok, ok, unauthorized, unauthorized, unauthorized},

@@ -191,27 +191,33 @@ func TestNamedNetwork(t *testing.T) {
 	}{
 		"multus-cni#302: file elsewhere": {
 			multus(`"confDir":"/etc/cni/multus/net.d","clusterNetwork":"/etc/cni/multus/net.d/10-flannel.conflist"`),
-			hosttest.Files{multusDir + "10-flannel.conflist": flannelCNI}, "flannel portmap bridge host-local loopback", "",
+			hosttest.Files{multusDir + "10-flannel.conflist": flannelCNI},
+			"flannel portmap bridge host-local loopback", "",
 		},
 		"the same, not written yet": {
 			multus(`"clusterNetwork":"/etc/cni/multus/net.d/10-flannel.conflist"`), nil, "", "clusterNetwork /etc/cni/multus",
 		},
 		"daemon with the host below /host": {
 			`{"name":"m","type":"multus-shim","clusterNetwork":"/host/run/multus/cni/net.d/10-flannel.conflist"}`,
-			hosttest.Files{runDir + "10-flannel.conflist": flannelCNI}, "flannel portmap bridge host-local loopback", "",
+			hosttest.Files{runDir + "10-flannel.conflist": flannelCNI},
+			"flannel portmap bridge host-local loopback", "",
 		},
 		"the same, not written yet, with flannel's file in the usual place": {
 			`{"name":"m","type":"multus-shim","clusterNetwork":"/host/run/multus/cni/net.d/10-flannel.conflist"}`,
-			hosttest.Files{confDir + "10-flannel.conflist": flannelCNI}, "flannel portmap bridge host-local loopback",
+			hosttest.Files{confDir + "10-flannel.conflist": flannelCNI},
+			"flannel portmap bridge host-local loopback",
 			"no such file",
 		},
 		"directory": {
 			multus(`"clusterNetwork":"/etc/cni/multus/net.d"`),
-			hosttest.Files{multusDir + "README": "x", multusDir + "2.conf": "{", multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)},
+			hosttest.Files{multusDir + "README": "x", multusDir + "2.conf": "{", multusDir +
+				"1.conflist": pluginList(`{"type":"ptp"}`)},
 			"ptp", "",
 		},
 		"empty directory": {
-			multus(`"clusterNetwork":"/etc/cni/multus/net.d/"`), hosttest.Files{multusDir + "README": "x"}, "",
+			multus(`"clusterNetwork":"/etc/cni/multus/net.d/"`),
+			hosttest.Files{multusDir + "README": "x"},
+			"",
 			"the directory has no configuration",
 		},
 		"name": {
@@ -228,20 +234,24 @@ func TestNamedNetwork(t *testing.T) {
 		"name of no file": {multus(`"clusterNetwork":"net"`), nil, "", "no file has a network of this name"},
 		"delegates beside it are not used": {
 			multus(`"clusterNetwork":"net","delegates":[{"type":"macvlan"}]`),
-			hosttest.Files{multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)}, "ptp", "",
+			hosttest.Files{multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)},
+			"ptp", "",
 		},
 		"default networks": {
 			multus(`"clusterNetwork":"net","defaultNetworks":["/etc/cni/multus/net.d/2.conf","of-the-API-server"]`),
 			hosttest.Files{
 				multusDir + "1.conflist": pluginList(`{"type":"ptp"}`), multusDir + "2.conf": `{"name":"x","type":"macvlan"}`,
-			}, "ptp macvlan", "",
+			},
+			"ptp macvlan", "",
 		},
 		"default network not written yet": {
 			multus(`"clusterNetwork":"net","defaultNetworks":["/etc/cni/multus/net.d/2.conf"]`),
-			hosttest.Files{multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)}, "ptp", "defaultNetworks /etc/cni/multus",
+			hosttest.Files{multusDir + "1.conflist": pluginList(`{"type":"ptp"}`)},
+			"ptp", "defaultNetworks /etc/cni/multus",
 		},
 		"half-written": {
-			multus(`"clusterNetwork":"/etc/cni/multus/net.d/1.conflist"`), hosttest.Files{multusDir + "1.conflist": flannelCNI[:40]},
+			multus(`"clusterNetwork":"/etc/cni/multus/net.d/1.conflist"`),
+			hosttest.Files{multusDir + "1.conflist": flannelCNI[:40]},
 			"", "unexpected end",
 		},
 		"unreadable directory": {
@@ -250,14 +260,17 @@ func TestNamedNetwork(t *testing.T) {
 		"names itself": {multus(`"clusterNetwork":"/etc/cni/net.d/00-multus.conf"`), nil, "", "name each other"},
 		"another Multus that names the first": {
 			multus(`"clusterNetwork":"/etc/cni/multus/net.d/1.conf"`),
-			hosttest.Files{multusDir + "1.conf": multus(`"clusterNetwork":"/etc/cni/net.d/00-multus.conf"`)}, "", "name each other",
+			hosttest.Files{multusDir + "1.conf": multus(`"clusterNetwork":"/etc/cni/net.d/00-multus.conf"`)},
+			"", "name each other",
 		},
 		"indicator file": {
 			multus(`"readinessindicatorfile":"/host/run/ready","delegates":[{"type":"ptp"}]`),
-			hosttest.Files{"/run/ready": ""}, "ptp", "",
+			hosttest.Files{"/run/ready": ""},
+			"ptp", "",
 		},
 		"OpenShift: indicator file not written yet": {
-			multus(`"readinessindicatorfile":"/var/run/multus/cni/net.d/80-openshift-network.conf","delegates":[{"type":"ptp"}]`),
+			multus(`"readinessindicatorfile":"/var/run/multus/cni/net.d/80-openshift-network.conf",` +
+				`"delegates":[{"type":"ptp"}]`),
 			nil, "ptp", "readinessindicatorfile /var/run/multus",
 		},
 		"another plugin with such a field": {

@@ -161,7 +161,8 @@ func (w webhookStop) start(ctx context.Context) error {
 		return failed == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("the webhook is still stopped; start it: %s\n%w", w.startCommand(w.kubectl), errors.Join(failed, err))
+		return fmt.Errorf("the webhook is still stopped; start it: %s\n%w", w.startCommand(w.kubectl), errors.Join(failed,
+			err))
 	}
 	fmt.Fprintf(w.out, "deployment %s: scaled to %d again\n", webhookName, w.replicas)
 	return nil
@@ -182,7 +183,8 @@ func (w webhookStop) waitForPods(ctx context.Context) error {
 	var failed error
 	err := wait.PollUntilContextTimeout(ctx, scalePoll, podsEndWithin, true, func(ctx context.Context) (bool, error) {
 		pods := &corev1.PodList{}
-		failed = w.client.List(ctx, pods, client.InNamespace(guard.Namespace), client.MatchingLabels{podNameLabel: webhookName})
+		failed = w.client.List(ctx, pods, client.InNamespace(guard.Namespace),
+			client.MatchingLabels{podNameLabel: webhookName})
 		left = len(pods.Items)
 		return failed == nil && left == 0, nil
 	})

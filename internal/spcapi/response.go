@@ -164,7 +164,8 @@ func newStatusError(r *http.Response, token string) error {
 		detail = "redirect to " + to
 	}
 	return &StatusError{
-		Code: r.StatusCode, Detail: printable.Clip(hideToken(detail, token), maxLogged), RetryAfter: retryAfter(r.Header, time.Now()),
+		Code: r.StatusCode, Detail: printable.Clip(hideToken(detail, token), maxLogged), RetryAfter: retryAfter(r.Header,
+			time.Now()),
 	}
 }
 

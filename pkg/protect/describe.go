@@ -133,7 +133,8 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 		return fact + fmt.Sprintf("the webhook's leader has a new list without the member from node %s, within a minute",
 			strings.Join(nodesOf(without), " or "))
 	case len(without) == 0 && isHealthyIn(with, ref.Member):
-		return fact + "the Node of the host where it runs announces it: the member answers, so do not remove it. If it runs on " +
+		return fact + "the Node of the host where it runs announces it: the member answers, so do not remove it. " +
+			"If it runs on " +
 			"another host, check the agent there; if it runs here, the agent does not recognize it: see what " +
 			"`holdfast-agent inspect` finds"
 	case len(without) == 0:

@@ -285,7 +285,10 @@ func TestF30Awaited(t *testing.T) {
 	}{
 		"not removed": {cluster().Unhealthy(0), nil, "until the member is removed (etcdctl member remove a)", "leader"},
 		"not removed, its disk may not be mounted": {cluster().Unhealthy(0), nil, "a disk that is not mounted", "leader"},
-		"runs elsewhere, or here unrecognized":     {cluster(), nil, "the member answers, so do not remove it", "member remove"},
+		"runs elsewhere, or here unrecognized": {
+			cluster(), nil, "the member answers, so do not remove it",
+			"member remove",
+		},
 		"removed": {
 			cluster().RemovedFrom(1, 0).RemovedFrom(2, 0), nil,
 			"until the webhook's leader has a new list without the member from node w2 or w3", "member remove",

@@ -118,7 +118,10 @@ func TestPartSizes(t *testing.T) {
 	var nodes []*corev1.Node
 	for i := range 15000 {
 		ip := fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
-		records = append(records, spc.Record{PK: int64(i), InstanceID: fmt.Sprintf("m%d", i), PrivateIP: ip, State: "running"})
+		records = append(records, spc.Record{
+			PK: int64(i), InstanceID: fmt.Sprintf("m%d", i), PrivateIP: ip,
+			State: "running",
+		})
 		n := node(address(corev1.NodeInternalIP, ip))
 		n.Name = fmt.Sprintf("worker-%d", i)
 		nodes = append(nodes, n)

@@ -61,7 +61,10 @@ func newBenchCluster(
 		b.components = []string{"cluster-api", "karpenter-nodeclaims"}
 		b.webhookFlags = []string{"--cluster-api", "--karpenter"}
 	}
-	if b.Environment, err = fixture.New(fixture.Options{Name: "bench", Out: t.out, EmulatedVersion: emulated}); err != nil {
+	if b.Environment, err = fixture.New(fixture.Options{
+		Name: "bench", Out: t.out,
+		EmulatedVersion: emulated,
+	}); err != nil {
 		return nil, err
 	}
 	if err := b.start(ctx); err != nil {

@@ -75,7 +75,8 @@ func PlanObjects(
 			}
 		}
 	}
-	missing := slices.DeleteFunc(slices.Collect(maps.Keys(announcers)), func(id v1alpha1.ClusterID) bool { return known[id] })
+	missing := slices.DeleteFunc(slices.Collect(maps.Keys(announcers)),
+		func(id v1alpha1.ClusterID) bool { return known[id] })
 	slices.SortFunc(missing, func(a, b v1alpha1.ClusterID) int {
 		return cmp.Or(cmp.Compare(p.support[b], p.support[a]), cmp.Compare(a, b))
 	})

@@ -96,15 +96,18 @@ func TestPlanObjects(t *testing.T) {
 			objects(15, true), with(announcements{"w": {"a"}}), []string{"create f for e1", "a waits: " + limit},
 		},
 		"share of a node": {
-			[]*v1alpha1.EtcdCluster{object("a", "w", false), object("b", "w", false)}, announcements{"w": {"a", "b", "c"}},
+			[]*v1alpha1.EtcdCluster{object("a", "w", false), object("b", "w", false)},
+			announcements{"w": {"a", "b", "c"}},
 			[]string{"c waits: " + share},
 		},
 		"share of another node": {
 			[]*v1alpha1.EtcdCluster{object("a", "w", false), object("b", "w", false)},
-			announcements{"w": {"a", "b", "c"}, "x": {"c"}}, []string{"create c for x"},
+			announcements{"w": {"a", "b", "c"}, "x": {"c"}},
+			[]string{"create c for x"},
 		},
 		"a node supports two": {
-			objects(15, true), announcements{"w": {"a", "b", "c"}, "x": {"a", "b", "c"}, "y": {"c"}},
+			objects(15, true),
+			announcements{"w": {"a", "b", "c"}, "x": {"a", "b", "c"}, "y": {"c"}},
 			[]string{"create a for w", "b waits: " + limit, "c waits: " + limit},
 		},
 		"grants without bindings": {

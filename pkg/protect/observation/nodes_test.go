@@ -19,8 +19,10 @@ func TestMachine(t *testing.T) {
 	require.False(t, upper.IsOther(observation.NewMachine("", "4c4c4544-0042")), "old kernels print upper case")
 	require.True(t, upper.IsOther(observation.NewMachine("", "4c4c4544-0043")))
 	vm := observation.NewMachine("", "420F8A1C-03D2-4C5E-9b7a-0123456789ab")
-	require.False(t, vm.IsOther(observation.NewMachine("", "1c8a0f42-d203-5e4c-9b7a-0123456789ab")), "the other byte order")
-	require.True(t, vm.IsOther(observation.NewMachine("", "1c8a0f42-d203-5e4c-7a9b-0123456789ab")), "a group that has one order")
+	require.False(t, vm.IsOther(observation.NewMachine("", "1c8a0f42-d203-5e4c-9b7a-0123456789ab")),
+		"the other byte order")
+	require.True(t, vm.IsOther(observation.NewMachine("", "1c8a0f42-d203-5e4c-7a9b-0123456789ab")),
+		"a group that has one order")
 	long := observation.NewMachine(strings.Repeat("a", 129), strings.Repeat("b", 128))
 	require.Equal(t, observation.Machine{SystemUUID: strings.Repeat("b", 128)}, long, "a grant cannot store the other ID")
 }

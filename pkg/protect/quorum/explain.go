@@ -312,7 +312,8 @@ func (t requestTarget) contestedMessage(members []v1alpha1.MemberID) string {
 		}
 	}
 	return refusalText(t.Request, facts,
-		fmt.Sprintf("keep both Nodes until you know on which host the member runs: kubectl describe node %s %s (condition %s)",
+		fmt.Sprintf("keep both Nodes until you know on which host the member runs: "+
+			"kubectl describe node %s %s (condition %s)",
 			t.Node, strings.Join(others, " "), observation.EtcdMemberCondition),
 		fmt.Sprintf("only if the member does not run on the host of node %s any more%s: "+
 			"kubectl annotate node %[1]s %[3]s-, then kubectl delete etcdcluster %[4]s while it has no open grant; "+

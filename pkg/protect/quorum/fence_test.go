@@ -27,8 +27,11 @@ func TestVoidGrant(t *testing.T) {
 		grant  func(*v1alpha1.Grant)
 		isVoid bool
 	}{
-		"written since":               {node: node("10"), isVoid: true},
-		"written since, forced":       {node: node("10"), grant: func(g *v1alpha1.Grant) { g.BreakGlass = true }, isVoid: true},
+		"written since": {node: node("10"), isVoid: true},
+		"written since, forced": {
+			node: node("10"), grant: func(g *v1alpha1.Grant) { g.BreakGlass = true },
+			isVoid: true,
+		},
 		"the same version":            {node: node("9")},
 		"read before the grant":       {node: node("8")},
 		"no version is known":         {node: node("")},

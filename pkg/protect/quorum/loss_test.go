@@ -226,8 +226,9 @@ func TestF94GrantOfOtherCluster(t *testing.T) {
 	old.Name = "01d"
 	restored := quorumtest.Voters(3)
 	restored.Others = []*v1alpha1.EtcdCluster{restored.Cluster, old}
-	quorumtest.RequireRefused(t, restored, quorumtest.Deletion(0), "etcd2 (b): counts as lost: the deletion of its node w2 "+
-		"by alice was allowed at 2026-05-01T12:00:00Z, which had a member of etcd cluster 01d too")
+	quorumtest.RequireRefused(t, restored, quorumtest.Deletion(0),
+		"etcd2 (b): counts as lost: the deletion of its node w2 "+
+			"by alice was allowed at 2026-05-01T12:00:00Z, which had a member of etcd cluster 01d too")
 	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(1))
 	old.Spec.Grants[0].NodeUID = "u2 of an earlier Node"
 	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(0))
