@@ -39,7 +39,7 @@ const (
 	firstScanGrace = 5 * time.Second
 	// searchGrace is how long an agent that has just started, and has found no etcd, keeps what an
 	// earlier agent wrote about etcd on the Node, while it searches the local disks for the first
-	// time. After that the condition says that the search goes on.
+	// time. After that the condition reports the search.
 	searchGrace = 5 * time.Minute
 	// stuckAfter is the least time without a pass after which the loop counts as stuck. It is
 	// longer than one pass and one pause at their longest.

@@ -3,7 +3,7 @@
 // A stopped member leaves nothing but its data. The text that would start it again can be in any
 // language: a unit, a script, a container that was made before. So the search walks the file
 // systems and looks for the files of etcd's write-ahead log, whose names no other program uses.
-// walk.go is the walk, mounts.go says which file systems it enters.
+// walk.go is the walk, mounts.go selects the file systems that it enters.
 //
 // A walk takes seconds to minutes, so it runs in a goroutine of its own, beside all scans: Run
 // searches, and Latest returns the last result. The search finds directories only. Package
@@ -135,8 +135,8 @@ func (s *Search) await(ctx context.Context, searched []mount) error {
 // Once searches without pauses, for a caller that waits. Latest then returns the same result.
 func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false) }
 
-// search searches, and replaces the last result. What an earlier search found stays if this one is
-// incomplete.
+// search searches, and replaces the last result. The findings of an earlier search stay if this
+// one is incomplete.
 func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, s.limits.MaxTime)

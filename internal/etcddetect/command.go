@@ -89,9 +89,9 @@ func parseCommand(line []string, env map[string]string) etcdCommand {
 	return c
 }
 
-// isArgumentOf reports whether a word belongs to the word before it, and so is no program: the name
-// of a user, a group, a network or a container after an option or after a program that changes the
-// user, and the volume or variable of a container.
+// isArgumentOf reports whether a word belongs to the word before it, and so is no program. It is
+// the name of a user, a group, a network or a container after an option or after a program that
+// changes the user. Or it is the volume or a variable of a container.
 func isArgumentOf(before, word string) bool {
 	isOption := strings.HasPrefix(before, "-") && before != "--" && !strings.Contains(before, "=")
 	isBare := !strings.ContainsAny(word, "/:@")

@@ -65,7 +65,7 @@ func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pat
 }
 
 // serverAuthorities returns the CAs by which clients may verify a server that wants no client
-// certificate and names no CA (etcd client/pkg/transport, ServerConfig): those next to its
+// certificate and names no CA (etcd client/pkg/transport, ServerConfig). They are those next to its
 // certificate, that of its peers, and the certificate itself, which proves itself. known are the
 // credentials whose CA need not be tried again.
 func (d *Detector) serverAuthorities(

@@ -21,12 +21,12 @@ type cgroupOwner struct {
 // CgroupPodRuntimeRoot).
 const talosGroup = "podruntime"
 
-// add reads the path of one cgroup. What is below a pod stays the pod's, whatever its name: a pod
-// may be able to create cgroups, with any names. So the outermost pod decides, and a pod in one
-// hierarchy decides for all.
+// add reads the path of one cgroup. Everything below a pod stays the pod's, whatever its name: a
+// pod may be able to create cgroups, with any names. So the outermost pod decides, and a pod in
+// one hierarchy decides for all.
 //
 // Otherwise the innermost name decides. A node of a test cluster is itself a container, or a pod,
-// with units and pods of its own inside. What is around the agent's own environment does not count.
+// with units and pods of its own inside. The environment of the agent itself does not count.
 //
 // own is the agent's own cgroup in the same hierarchy, or "" if it is not known. If the agent
 // has a cgroup namespace of its own, own is "/", and no path names what is around the agent. If

@@ -8,10 +8,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
-// addStarters adds what may start etcd and leads to nothing that was found: its name says etcd, and
-// its command, such as a script or the start of a container that was made before, does not tell
-// where the data is. The data that the search of the local disks found may be its own. Without
-// any, the host is unknown, and never without etcd.
+// addStarters adds what may start etcd and leads to nothing that was found. Its name contains etcd,
+// and its command does not name the data: it is a script, or starts a container that was made
+// before. The data that the search of the local disks found may be its own. Without any, the host
+// is unknown, and never without etcd.
 //
 // A server whose unit is not known may be what one of them started.
 func (s *hostScan) addStarters() {
@@ -72,8 +72,8 @@ func (s *hostScan) supervisedServices() (all []string) {
 	return all
 }
 
-// saysEtcd reports whether the name of a unit or service says that it runs etcd, and not a client,
-// a backup or another tool for it.
+// saysEtcd reports whether the name of a unit or service is that of etcd, and not of a client, a
+// backup or another tool for it.
 func saysEtcd(name string) bool {
 	isSeparator := func(r rune) bool { return strings.ContainsRune("-_.@", r) }
 	words := strings.FieldsFunc(strings.TrimSuffix(name, ".service"), isSeparator)

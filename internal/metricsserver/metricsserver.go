@@ -50,7 +50,7 @@ const (
 // non-resource URL. Every other request is refused, even if the API server does not answer.
 //
 // Three budgets limit its requests to the API server, so that any number of unknown tokens
-// affects no client that was admitted before: one for tokens that were admitted, one for other
+// affects no client that was admitted before. One is for tokens that were admitted, one for other
 // tokens from the same addresses, and one for the rest.
 type Authorizer struct {
 	api rest.Interface

@@ -95,7 +95,7 @@ func (s *stuckCluster) replicas() int32 {
 	return *d.Spec.Replicas
 }
 
-// breakGlass deletes the Node as the administrator, who types these lines.
+// breakGlass deletes the Node as the administrator. typed are the lines of its input.
 func (s *stuckCluster) breakGlass(ctx context.Context, typed string, args ...string) (code int, out string) {
 	s.t.Helper()
 	var printed bytes.Buffer
