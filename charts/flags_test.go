@@ -22,7 +22,8 @@ func TestFlags(t *testing.T) {
 		"agent": {
 			permitted: "kubeconfig gates flannel-subnet-file trust-durable-subnet-file flannel-uses-etcd cni-conf-dir " +
 				"cni-bin-dir network-plugin-marker network-plugin-label protect-static-pods etcd-ca etcd-cert etcd-key " +
-				"probe-timeout tick spc-withhold-group log-level log-format",
+				"probe-timeout data-search-interval data-search-max-time data-search-max-directories tick " +
+				"spc-withhold-group log-level log-format",
 			refused: map[string]string{
 				"node": "is set by the chart", "host-root": "is set by the chart",
 				"hold-mode": hold, "hold-taint-key": hold, "hold-unrecorded": hold,

@@ -194,5 +194,5 @@ func TestRendered(t *testing.T) {
 		count++
 		return nil
 	}))
-	require.Equal(t, 23, count)
+	require.Equal(t, 24, count)
 }

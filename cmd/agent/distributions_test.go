@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -63,6 +64,7 @@ func testDistribution(t *testing.T, layout fakehost.Layout, ca *pki.CA) {
 		}
 	}
 
+	members := maps.Clone(ids)
 	observed := inspectHost(t, root)
 	for range 10 { // Other tests can slow the machine down.
 		if observed.haveAllAnswered() {
@@ -94,7 +96,14 @@ func testDistribution(t *testing.T, layout fakehost.Layout, ca *pki.CA) {
 	observed = inspectHost(t, root)
 	require.Empty(t, observed.Etcd.Unknown)
 	require.Len(t, observed.Etcd.Found, len(layout.Stopped))
-	require.Equal(t, fmt.Sprint(len(layout.Stopped) > 0), observed.Decision.Protect.HoldsMember)
+	for _, d := range observed.Etcd.Data {
+		require.Contains(t, members, string(d.Ref.Member))
+	}
+	want := fmt.Sprint(len(layout.Stopped) > 0)
+	if len(layout.Stopped) == 0 && len(observed.Etcd.Data) > 0 {
+		want = "unknown" // The lists of an EtcdCluster would decide whose data it is.
+	}
+	require.Equal(t, want, observed.Decision.Protect.HoldsMember)
 }
 
 // inspectedHost is the part of the inspection's JSON that these tests read.
@@ -105,6 +114,7 @@ type inspectedHost struct {
 			Answer      evidence.Identity
 			Observation *v1alpha1.Observation
 		}
+		Data    []evidence.Data
 		Unknown []string
 	}
 	Decision struct {

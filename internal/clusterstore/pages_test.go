@@ -138,6 +138,7 @@ func (a *nodesAPI) newStore(t *testing.T) (*clusterstore.Store, cache.Cache) {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion, v1alpha1.GroupVersion()})
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(v1alpha1.GroupVersion().WithKind("EtcdCluster"), meta.RESTScopeRoot)
+	mapper.Add(v1alpha1.GroupVersion().WithKind("EtcdObservation"), meta.RESTScopeRoot)
 	config := &rest.Config{Host: a.url, QPS: -1}
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	o := clusterstore.Trimmer{}.CacheOptions()

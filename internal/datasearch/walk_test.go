@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,13 +145,14 @@ func TestRun(t *testing.T) {
 		_, isPending := s.Latest()
 		require.True(t, isPending, "no search has ended")
 		ctx, cancel := context.WithCancel(t.Context())
-		searches, ended := 0, make(chan error, 1)
-		go func() { ended <- s.Run(ctx, func() { searches++ }) }()
+		var searches atomic.Int32
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx, func() { searches.Add(1) }) }()
 		after := func(d time.Duration, want int) {
 			t.Helper()
 			require.NoError(t, loop.Wait(ctx, d, nil))
 			synctest.Wait()
-			require.Equal(t, want, searches)
+			require.EqualValues(t, want, searches.Load())
 		}
 		after(time.Second, 1)
 		_, isPending = s.Latest()

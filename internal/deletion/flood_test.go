@@ -27,6 +27,7 @@ const (
 	// floodWriters is the number of requests at a time of the flood, and floodReviews that of the
 	// reviews in each measurement.
 	floodWriters, floodReviews = 40, 5
+	floodRounds                = 3
 	// floodNoise is added to the limit: the client of the flood runs on the same machine, and on a
 	// busy one single reviews take longer.
 	floodNoise = 50 * time.Millisecond
@@ -64,21 +65,26 @@ func TestFlood(t *testing.T) {
 		o.Client, o.Reader = webhook, webhook
 		o.ProbeInterval = 20 * time.Millisecond // Otherwise, the pace of the requests is measured.
 	})
-	calm := reviewer.median(t, f, nil)
-
 	report := v1alpha1.Observation{Node: worker.Name, NodeUID: worker.UID}
-	flood := newFlood(t, clientOf("holdfast-agent", worker.Name), report,
-		v1alpha1.ObservationName(f.ClusterID, worker.Name))
-	flooded := reviewer.median(t, f, nil)
-	glass := reviewer.median(t, f, &quorum.BreakGlass{Until: time.Now().Add(time.Minute), Reason: "test"})
-	flood.stop()
+	evil, name := clientOf("holdfast-agent", worker.Name), v1alpha1.ObservationName(f.ClusterID, worker.Name)
+	var limit, flooded, glass time.Duration
+	// Other tests use the same processors, which can only slow a round down. So one good round
+	// is enough.
+	for round := 0; round < floodRounds && (round == 0 || max(flooded, glass) >= limit); round++ {
+		calm := reviewer.median(t, f, nil)
+		limit = 2*calm + floodNoise
+		flood := newFlood(t, evil, report, name)
+		flooded = reviewer.median(t, f, nil)
+		glass = reviewer.median(t, f, &quorum.BreakGlass{Until: time.Now().Add(time.Minute), Reason: "test"})
+		flood.stop()
+		t.Logf("a review: %s; during %s: %s, with break-glass %s", calm, flood, flooded, glass)
+		require.Positive(t, flood.writes.Load())
+	}
 	// The policy keeps an EtcdCluster with grants from being deleted after the test.
 	clear := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"grants":null}}`))
 	require.NoError(t, f.Client.Patch(t.Context(), f.EmptyCluster(), clear))
-	t.Logf("a review: %s; during %s: %s, with break-glass %s", calm, flood, flooded, glass)
-	require.Positive(t, flood.writes.Load())
-	require.Less(t, flooded, 2*calm+floodNoise)
-	require.Less(t, glass, 2*calm+floodNoise)
+	require.Less(t, flooded, limit)
+	require.Less(t, glass, limit)
 }
 
 // waitForLevel waits until the requests of an agent have the priority level of the manifests.

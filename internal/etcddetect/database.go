@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/datasearch"
+	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
 // maxOpenFiles is the most open files of a process that are read. etcd opens its database and its
@@ -27,7 +28,7 @@ type openDatabase struct {
 // waits for the lock before it. The kernel shows no locks of some file systems, so a process
 // whose name is etcd's counts without one.
 func (d *Detector) lockHolders() map[int]bool {
-	file, err := d.root.Open("proc/locks")
+	file, err := d.processes().Open("locks")
 	if err != nil {
 		return nil
 	}
@@ -64,18 +65,21 @@ func (d *Detector) openDatabaseOf(pid int) openDatabase {
 	return openDatabase{}
 }
 
+// processes returns the process table of the host.
+func (d *Detector) processes() hostfs.Root { return hostfs.Root(d.root.Proc("")) }
+
 // openFiles yields the paths of the open files of a process, as far as the kernel shows them.
 func (d *Detector) openFiles(pid int) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
-		dir := path.Join("proc", strconv.Itoa(pid), "fd")
-		table, err := d.root.Open(dir)
+		dir := path.Join(strconv.Itoa(pid), "fd")
+		table, err := d.processes().Open(dir)
 		if err != nil {
 			return
 		}
 		defer func() { _ = table.Close() }()         // nothing was written
 		names, _ := table.Readdirnames(maxOpenFiles) // the names before an error count
 		for _, name := range names {
-			file, err := os.Readlink(filepath.Join(string(d.root), dir, name))
+			file, err := os.Readlink(filepath.Join(string(d.processes()), dir, name))
 			if err == nil && !yield(strings.TrimSuffix(file, deletedSuffix)) {
 				return
 			}
