@@ -217,7 +217,7 @@ func (s *fixture) nodes(ctx context.Context) ([]*corev1.Node, error) {
 func (s *fixture) waitForRefreshes(t *testing.T, more int) {
 	t.Helper()
 	before := s.spc.Requests()
-	require.Eventually(t, func() bool { return s.spc.Requests() > before+3*more }, soon, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return s.spc.Requests() > before+3*more }, 4*soon, 5*time.Millisecond)
 }
 
 // published returns the whole inventory that is published, or nil.
