@@ -61,6 +61,9 @@ func (w *walker) walkMounts(ctx context.Context, mounts []mount) {
 	}
 	for _, m := range mounts {
 		fd, err := unix.Open(m.dir, openFlags, 0)
+		if hostfs.IsAbsent(err) {
+			continue // A file was mounted, as container engines do in /etc, or the mount has ended.
+		}
 		if err != nil {
 			w.addUnread(m.dir, err)
 			continue
