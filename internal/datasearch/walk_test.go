@@ -125,6 +125,14 @@ func TestIncompleteSearch(t *testing.T) {
 	}
 }
 
+// TestMountedFile has a mount that is no directory, as each container has in /etc.
+func TestMountedFile(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{"/etc/hostname": "x"})
+	w := &walker{root: hostfs.Root(root), maxDirectories: 10}
+	w.walkMounts(t.Context(), []mount{{dir: filepath.Join(root, "etc/hostname")}})
+	require.Empty(t, w.incomplete())
+}
+
 // TestKeptResult checks that a search that ends early forgets nothing.
 func TestKeptResult(t *testing.T) {
 	root := hosttest.New(t, hosttest.Files{"/a/b/c/d" + segment: "x"})
