@@ -141,7 +141,10 @@ ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.6,$(ETCD_VERSIONS)
 ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 
 # go test starts packages in this order, so the longest come first. golangci-lint runs vet.
-SLOWEST := ./test/stress ./manifests ./internal/simulation
+SLOWEST := ./test/stress ./manifests
+# With the race detector, the simulation takes six times as long. The packages that it runs have
+# tests of their own, with the detector.
+SIMULATION := ./internal/simulation
 
 # The decisions start no server, so these tests need no tools.
 .PHONY: unit
@@ -152,7 +155,8 @@ unit: ## Run the tests of the decisions (pkg/): no servers, a minute from an emp
 test: export HOLDFAST_ETCD = $(ETCD)
 test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
-	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) ./...)
+	$(if $(ETCD),,go test -vet=off -timeout 20m $(SIMULATION))
+	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) $$(go list ./... | grep -v '$(SIMULATION:.%=%)$$'))
 	$(if $(ETCD),,$(TEST_CGO) go test -C tools/image $(RACE) ./...)
 
 .PHONY: test-etcd
