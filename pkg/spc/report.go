@@ -10,6 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // Labels of a matched Node. The SPC provider of cluster-autoscaler reads InstanceIDLabel
@@ -239,6 +241,7 @@ func (r *Report) addMachineProblems(n *corev1.Node, record Record, t Terms) {
 
 // addProblem adds a sentence. The reason of the first one becomes the report's.
 func (r *Report) addProblem(reason, text string) {
+	text = printable.Line(text)
 	if r.Problem == "" {
 		r.Reason, r.Problem = reason, text
 		return
