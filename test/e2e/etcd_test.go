@@ -77,7 +77,7 @@ func (e *etcdUnits) layOut(t *testing.T, number int, state string, members ...in
 		"ETCD_UNSAFE_NO_FSYNC": "true", "ETCD_STRICT_RECONFIG_CHECK": "false", "ETCD_LOG_LEVEL": "warn",
 		"ETCD_TRUSTED_CA_FILE": files.CA, "ETCD_CLIENT_CERT_AUTH": "true",
 		"ETCD_CERT_FILE": files.Cert, "ETCD_KEY_FILE": files.Key,
-		"ETCD_PEER_TRUSTED_CA_FILE": files.CA, "ETCD_PEER_CLIENT_CERT_AUTH": "true",
+		"ETCD_PEER_TRUSTED_CA_FILE": files.CA, "ETCD_PEER_CLIENT_CERT_AUTH": "True",
 		"ETCD_PEER_CERT_FILE": files.Cert, "ETCD_PEER_KEY_FILE": files.Key,
 		"ETCDCTL_ENDPOINTS": "https://127.0.0.1:2379", "ETCDCTL_CACERT": files.CA,
 		"ETCDCTL_CERT": files.AdminCert, "ETCDCTL_KEY": files.AdminKey,
