@@ -10,7 +10,7 @@ import (
 )
 
 // FuzzPrintablePlan checks that no explanation of a guard pod contains what a terminal obeys,
-// whatever the texts of Nodes and pods are.
+// whatever the texts of Nodes, pods and EtcdClusters are.
 func FuzzPrintablePlan(f *testing.F) {
 	for _, text := range hostiletext.Seeds() {
 		f.Add(text)
@@ -27,6 +27,9 @@ func FuzzPrintablePlan(f *testing.F) {
 			}
 			for _, n := range fixture.Nodes {
 				hostiletext.Spread(n, text)
+			}
+			for _, c := range fixture.Clusters {
+				hostiletext.Spread(c, text)
 			}
 			for _, p := range fixture.Pods {
 				hostiletext.Spread(p, text)
