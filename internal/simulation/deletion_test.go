@@ -194,10 +194,11 @@ func (sim *simulation) recordAllowed(d *simulatedDeletion, r *simulatedReview, r
 	if reason == quorum.Deleting {
 		return // The first allow also covers this DELETE.
 	}
-	// A review that relies on an earlier grant writes none.
+	// A review that relies on an earlier grant writes none. A grant for an earlier version of the Node
+	// is void, so no review relies on it.
 	inherited := map[v1alpha1.ClusterID]bool{}
 	for id, uids := range sim.lastGrant {
-		if _, wrote := r.order[id]; !wrote && uids[r.node.UID] > 0 && sim.hasGrant(id, r.node.UID) {
+		if _, wrote := r.order[id]; !wrote && uids[r.node.UID] > 0 && sim.hasGrantFor(id, r.node) {
 			r.order[id], inherited[id] = uids[r.node.UID], reason == quorum.NothingToProtect
 		}
 	}
@@ -321,6 +322,17 @@ func (sim *simulation) unknownHost(uid types.UID) *simulatedHost {
 func (sim *simulation) hasGrant(id v1alpha1.ClusterID, uid types.UID) bool {
 	c, err := sim.api.cluster(string(id))
 	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
+}
+
+// hasGrantFor reports whether the cluster has a grant for this version of the Node.
+func (sim *simulation) hasGrantFor(id v1alpha1.ClusterID, n *corev1.Node) bool {
+	state := observation.NodeState{
+		Known: true, UID: n.UID, Version: n.ResourceVersion, Deleting: n.DeletionTimestamp != nil,
+	}
+	c, err := sim.api.cluster(string(id))
+	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
+		return g.NodeUID == n.UID && !quorum.IsVoid(g, state)
+	})
 }
 
 func firstLine(text string) string {
