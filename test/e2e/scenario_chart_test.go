@@ -43,7 +43,7 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	})
 	require.Equal(t, before, c.webhook(t))
 	require.Equal(t, definition, c.definition(t))
-	c.waitForWebhook(t)
+	c.waitForRollout(t, namespace, "deployment/holdfast-webhook")
 	now := c.etcdCluster(t)
 	require.Equal(t, etcd.UID, now.UID)
 	require.Equal(t, places(etcd), places(now))
