@@ -60,11 +60,11 @@ Serving the API server
                                   be set then
   --webhook-configuration=NAME    ValidatingWebhookConfiguration that receives the certificate authority
                                   (default holdfast)
-  --tls-secret=NAME               Secret with the certificate and its authority (default holdfast-webhook-tls). The
-                                  webhook creates a missing Secret
+  --tls-secret=NAME               Secret with the certificate authority (default holdfast-webhook-tls). The webhook
+                                  creates a missing Secret
   --ca-validity=DURATION          validity of the certificate authority (default 43800h, 5 years)
   --cert-validity=DURATION        validity of the serving certificate (default 2160h, 90 days); at most half of
-                                  --ca-validity
+                                  --ca-validity. Each replica replaces its certificate after a third of it
   --cert-settle=DURATION          how long the webhook waits before it uses a new certificate authority (default 10m;
                                   at most a third of --cert-validity). In this time every API server must read the
                                   new authority

@@ -3,7 +3,6 @@ package servingcert
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,16 +43,7 @@ type Files struct {
 // NewFiles returns Files, which load nothing before Run.
 func NewFiles(o FilesOptions) (*Files, error) {
 	f := &Files{options: o, loaded: make(chan struct{}), problem: "the serving certificate is not loaded yet"}
-	expiry := prometheus.NewGaugeFunc(expiryGauge(), func() float64 {
-		if leaf := f.leaf(); leaf != nil {
-			return float64(leaf.NotAfter.Unix())
-		}
-		return 0
-	})
-	if err := o.Registerer.Register(expiry); err != nil {
-		return nil, fmt.Errorf("registering the serving certificate's metric: %w", err)
-	}
-	return f, nil
+	return f, registerExpiry(o.Registerer, f.served)
 }
 
 // Run loads the files and follows their changes until ctx ends, and returns the cause of that.
@@ -111,22 +101,21 @@ func (f *Files) Ready() error {
 		return err
 	}
 	name := f.options.Service + "." + f.options.Namespace + ".svc"
-	switch leaf, now := certificate.Leaf, time.Now(); {
-	case !now.Before(leaf.NotAfter):
-		return errors.New(expiredReason(certificate))
-	case now.Before(leaf.NotBefore):
-		return errors.New(tooEarlyReason(certificate))
-	case leaf.VerifyHostname(name) != nil:
+	if reason := invalidReason(certificate.Leaf, time.Now()); reason != "" {
+		return errors.New(reason)
+	}
+	if certificate.Leaf.VerifyHostname(name) != nil {
 		return fmt.Errorf("the serving certificate %s is not valid for %s, the name that the API server calls; "+
 			"add this DNS name to the certificate", f.options.CertFile, name)
 	}
 	return nil
 }
 
-func (f *Files) leaf() *x509.Certificate {
+// served returns the certificate in use, nil if there is none yet.
+func (f *Files) served() *tls.Certificate {
 	certificate, err := f.GetCertificate(nil)
 	if err != nil {
 		return nil
 	}
-	return certificate.Leaf
+	return certificate
 }

@@ -1,13 +1,13 @@
 package servingcert
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,27 +36,10 @@ const (
 )
 
 func testPolicy() rotationPolicy {
-	return rotationPolicy{
-		caValidity: testCAValidity, leafValidity: testLeafValidity, settle: testSettle,
-		dnsNames: serviceDNSNames(serviceName, "holdfast-system"),
-	}
+	return rotationPolicy{caValidity: testCAValidity, leafValidity: testLeafValidity, settle: testSettle}
 }
 
 func epoch() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
-
-func newCAAt(t *testing.T, now time.Time) *certAuthority {
-	t.Helper()
-	ca, err := newCA(now, testCAValidity)
-	require.NoError(t, err)
-	return ca
-}
-
-func issueAt(t *testing.T, ca *certAuthority, now time.Time) *tls.Certificate {
-	t.Helper()
-	serving, err := ca.issueServing(now, testLeafValidity, testPolicy().dnsNames)
-	require.NoError(t, err)
-	return serving
-}
 
 // fixture is a namespace with a Service, and the name of a webhook configuration.
 type fixture struct {
@@ -168,19 +151,22 @@ func allReady(rotators []*Rotator) func() bool {
 	}
 }
 
-// serve starts a webhook server behind the Service for each Rotator. The servers make a new TLS
-// handshake for each call.
-func (f *fixture) serve(t *testing.T, rotators []*Rotator) {
+// getCertificate is the source of a server's certificate.
+type getCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
+// serve starts a webhook server behind the Service for each certificate. The servers make a new
+// TLS handshake for each call.
+func (f *fixture) serve(t *testing.T, certificates ...getCertificate) {
 	t.Helper()
 	allow := admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
 		return admission.Allowed("")
 	})
 	var backends []string
-	for _, r := range rotators {
+	for _, certificate := range certificates {
 		handler, err := admission.StandaloneWebhook(&admission.Webhook{Handler: allow}, admission.StandaloneOptions{})
 		require.NoError(t, err)
 		backend := httptest.NewUnstartedServer(handler)
-		backend.TLS = &tls.Config{GetCertificate: r.GetCertificate}
+		backend.TLS = &tls.Config{GetCertificate: certificate}
 		backend.Config.SetKeepAlivesEnabled(false)
 		backend.StartTLS()
 		t.Cleanup(backend.Close)
@@ -201,25 +187,26 @@ func (f *fixture) call(ctx context.Context) error {
 
 // startServing starts two Rotators that rotate within seconds. It returns them and their first
 // CA after the first successful call.
-func (f *fixture) startServing(t *testing.T) ([]*Rotator, *x509.Certificate) {
+func (f *fixture) startServing(t *testing.T) ([]*Rotator, *authority) {
 	t.Helper()
 	f.createConfiguration(t)
 	rotators := f.start(t, 2, rotationPolicy{
 		caValidity: 30 * time.Second, leafValidity: 12 * time.Second, settle: 4 * time.Second,
 	})
-	f.serve(t, rotators)
+	f.serve(t, rotators[0].GetCertificate, rotators[1].GetCertificate)
 	require.Eventually(t, func() bool { return allReady(rotators)() && f.call(t.Context()) == nil },
 		waitTime, 20*time.Millisecond)
-	return rotators, parseSecret(f.secret(t).Data, nil).ca.cert
+	content := parseSecret(f.secret(t).Data)
+	return rotators, cmp.Or(content.current, content.next)
 }
 
-func isServedByAll(rotators []*Rotator, serving *tls.Certificate) bool {
-	for _, r := range rotators {
-		if !bytes.Equal(r.servedCert().Certificate[0], serving.Certificate[0]) {
-			return false
-		}
-	}
-	return true
+// isReplaced reports whether all Rotators serve certificates of a current CA that is not the
+// given one.
+func (f *fixture) isReplaced(t *testing.T, first *authority, rotators []*Rotator) bool {
+	t.Helper()
+	current := parseSecret(f.secret(t).Data).current
+	return current != nil && !current.cert.Equal(first.cert) &&
+		!slices.ContainsFunc(rotators, func(r *Rotator) bool { return !current.hasIssued(r.servedCert()) })
 }
 
 // requireNoFailedCall calls the webhooks until done returns true.

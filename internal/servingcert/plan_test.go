@@ -2,154 +2,145 @@ package servingcert
 
 import (
 	"crypto/tls"
-	"crypto/x509"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-func TestPlanRotation(t *testing.T) {
-	start := epoch()
-	ca, old := newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
-	early := newCAAt(t, start.Add(2*time.Hour))
-	serving, oldServing := issueAt(t, ca, start), issueAt(t, old, start.Add(-time.Hour))
-	otherNames, err := ca.issueServing(start, testLeafValidity, []string{"other.default.svc"})
-	require.NoError(t, err)
-	previous := []*x509.Certificate{old.cert}
-	onlyCA, complete := secretContent{ca: ca}, secretContent{ca: ca, serving: serving}
-	rotating := secretContent{ca: ca, previous: previous, serving: oldServing}
-	rotated := secretContent{ca: ca, previous: previous, serving: serving}
-	renewed := secretContent{ca: ca, previous: previous, serving: issueAt(t, ca, start.Add(testLeafValidity/2))}
-	damaged := secretContent{problems: []string{"ca.key: no PEM"}}
-	renewal, end := start.Add(testLeafValidity*2/3), start.Add(testLeafValidity)
-	minute, settled := start.Add(time.Minute), start.Add(testSettle)
-	// at returns a state with two webhooks that trust the CAs since the start.
-	at := func(now time.Time, content secretContent, cas ...*certAuthority) rotationState {
-		var bundle []byte
-		for _, ca := range cas {
-			bundle = append(bundle, encodeCerts(ca.cert)...)
-		}
-		return rotationState{now: now, content: content, caBundles: [][]byte{bundle, bundle}, trustedSince: start}
+// stateAt returns a state with two webhooks whose caBundles have the CAs since the epoch.
+func stateAt(now time.Time, content authorities, trusted ...*authority) rotationState {
+	var bundle []byte
+	for _, ca := range trusted {
+		bundle = append(bundle, encodeCert(ca.cert)...)
 	}
-	unconfigured := rotationState{now: start, content: onlyCA}
-	oneWebhook := at(start, complete, ca)
-	oneWebhook.caBundles[1] = nil
-	notSettled := at(end, complete, ca)
-	notSettled.trustedSince = end
-	lostSecret := at(minute, secretContent{ca: ca, previous: previous}, ca, old)
-	lostSecret.served = oldServing
-	const (
-		differs = "the caBundle of a webhook differs from the CAs in the Secret"
-		expires = "the serving certificate expires on 2026-07-30T12:00:00Z"
-		waiting = "waiting until every API server has read the caBundles"
-	)
-	never := time.Time{}
-
-	for name, c := range map[string]struct {
-		state     rotationState
-		step      rotationStep
-		reason    string
-		nextCheck time.Time
-	}{
-		"empty Secret":           {at(start, secretContent{}), stepCreateCA, "the Secret has no CA", never},
-		"damaged Secret":         {at(start, damaged), stepCreateCA, "the Secret is unusable: ca.key: no PEM", never},
-		"no configuration":       {unconfigured, stepWait, "no webhook is configured", start.Add(testCAValidity * 2 / 3)},
-		"first CA":               {at(start, onlyCA), stepWriteBundle, differs, never},
-		"one webhook without CA": {oneWebhook, stepWriteBundle, differs, never},
-		"no serving certificate": {at(start, onlyCA, ca), stepIssueServing, "the Secret has no serving certificate", never},
-		"nothing due":            {at(start, complete, ca), stepWait, "no step is due", renewal},
-		"before the renewal":     {at(renewal.Add(-time.Second), complete, ca), stepWait, "no step is due", renewal},
-		"renewal":                {at(renewal, complete, ca), stepIssueServing, expires, never},
-		"expired, not settled":   {notSettled, stepIssueServing, expires, never},
-		"other DNS names": {
-			at(settled, secretContent{ca: ca, serving: otherNames}, ca),
-			stepIssueServing, "the serving certificate is not valid for holdfast-webhook", never,
-		},
-		"not valid yet": {
-			at(settled, secretContent{ca: ca, serving: issueAt(t, ca, settled.Add(2*time.Hour))}, ca),
-			stepIssueServing, "the serving certificate is not valid before 2026-05-01T13:10:00Z", never,
-		},
-		"CA not valid yet": {
-			at(start, secretContent{ca: early, serving: serving}, early),
-			stepCreateCA, "the CA is not valid before 2026-05-01T13:00:00Z", never,
-		},
-		"CA renewal": {
-			at(start, secretContent{ca: old, serving: oldServing}, old),
-			stepCreateCA, "the CA expires on 2027-05-01T12:00:00Z", never,
-		},
-		"new CA, not in the caBundles": {at(start, rotating, old), stepWriteBundle, differs, never},
-		"new CA, not settled":          {at(minute, rotating, ca, old), stepWait, waiting, settled},
-		"lost Secret, still accepted":  {lostSecret, stepWait, waiting, settled},
-		"new CA, settled": {
-			at(settled, rotating, ca, old), stepIssueServing, "the serving certificate is from a previous CA", never,
-		},
-		"previous CA in use": {
-			at(settled, rotated, ca, old), stepWait, "a served certificate may be from a previous CA", renewal,
-		},
-		"previous CA unused": {
-			at(end.Add(testSettle), renewed, ca, old),
-			stepDropPrevious, "all certificates of the previous CAs have expired", never,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			plan := planRotation(c.state, testPolicy())
-			require.Equal(t, c.step.String(), plan.step.String(), plan.reason)
-			require.Equal(t, c.reason, plan.reason)
-			require.True(t, c.nextCheck.Equal(plan.nextCheck), "next check at %s", plan.nextCheck)
-		})
-	}
+	s := rotationState{authorities: content, now: epoch(), caBundles: [][]byte{bundle, bundle}}
+	s.trust = caTrust{}.update(s)
+	s.now = now
+	return s
 }
 
-func TestSelectServing(t *testing.T) {
-	const notTrusted = "the webhook configuration does not trust the serving certificate yet"
+func TestPlanRotation(t *testing.T) {
 	start := epoch()
-	ca, nextCA := newCAAt(t, start), newCAAt(t, start)
-	current, next := issueAt(t, ca, start), issueAt(t, nextCA, start)
-	const notYet = "the serving certificate is not valid before 2026-05-01T13:00:00Z"
-	early, earlyCA := issueAt(t, nextCA, start.Add(2*time.Hour)), newCAAt(t, start.Add(2*time.Hour))
-	ofEarlyCA := issueAt(t, earlyCA, start)
+	ca, next, old := newCAAt(t, start), newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
+	early := newCAAt(t, start.Add(2*time.Hour))
+	leaf := *next
+	leaf.cert = issueAt(t, next, start).Leaf
+	steady, rotating := authorities{current: ca}, authorities{current: old, next: next}
+	minute, settled := start.Add(time.Minute), start.Add(testSettle)
+	unused := start.Add(testSettle + 2*testLeafValidity)
+	unconfigured := rotationState{authorities: steady, now: start}
+	oneWebhook := stateAt(settled, rotating, next, old)
+	oneWebhook.caBundles[1] = nil
+	oneWebhook.trust = oneWebhook.trust.update(oneWebhook)
+	const (
+		differs = "the caBundle of a webhook differs from the trusted CAs"
+		read    = "every API server has read the caBundles"
+	)
 	for name, c := range map[string]struct {
-		served, secret *tls.Certificate
-		trusted        *certAuthority // nil for both CAs
-		now, since     time.Time
-		want           *tls.Certificate
-		unready        string
+		state  rotationState
+		step   rotationStep
+		reason string
+		bundle []*authority // the wanted caBundle
 	}{
-		"no certificate":                       {nil, nil, ca, start, start, nil, "no serving certificate exists yet"},
-		"first":                                {nil, current, ca, start, start, current, ""},
-		"first, not trusted":                   {nil, next, ca, start, time.Time{}, next, notTrusted},
-		"next":                                 {current, next, nextCA, start, start.Add(-testSettle), next, ""},
-		"next, not trusted":                    {current, next, ca, start, time.Time{}, current, ""},
-		"next, not settled":                    {current, next, nil, start, start.Add(time.Second - testSettle), current, ""},
-		"lost Secret":                          {current, nil, ca, start, start, current, ""},
-		"both not trusted":                     {current, next, newCAAt(t, start), start, time.Time{}, next, notTrusted},
-		"next, not valid yet":                  {current, early, nextCA, start, time.Time{}, early, notYet},
-		"next of the future, current accepted": {current, early, nil, start, start.Add(-testSettle), current, ""},
-		"CA not valid yet": {
-			current, ofEarlyCA, earlyCA, start, start.Add(-testSettle), ofEarlyCA, notTrusted,
+		"empty Secret": {stateAt(start, authorities{}, old), stepCreateNext, "the Secret has no CA", []*authority{old}},
+		"damaged Secret": {
+			stateAt(start, authorities{problem: errors.New("ca.key: no PEM")}), stepCreateNext,
+			"the Secret is unusable: ca.key: no PEM", nil,
 		},
-		"expired in use": {
-			current, next, ca, start.Add(testLeafValidity),
-			time.Time{},
-			next,
-			"the serving certificate expired on 2026-07-30T12:00:00Z",
+		"no configuration":    {unconfigured, stepWait, "", []*authority{ca}},
+		"first CA":            {stateAt(start, authorities{next: ca}), stepWriteBundle, differs, []*authority{ca}},
+		"first CA in bundles": {stateAt(minute, authorities{next: ca}, ca), stepWait, "", []*authority{ca}},
+		"first CA settled":    {stateAt(settled, authorities{next: ca}, ca), stepPromoteNext, read, []*authority{ca}},
+		"steady":              {stateAt(settled, steady, ca), stepWait, "", []*authority{ca}},
+		"CA renewal": {
+			stateAt(start, authorities{current: old}, old), stepCreateNext, "the CA expires on 2027-05-01T12:00:00Z",
+			[]*authority{old},
+		},
+		"next CA":             {stateAt(start, rotating, old), stepWriteBundle, differs, []*authority{next, old}},
+		"next CA in bundles":  {stateAt(minute, rotating, next, old), stepWait, "", []*authority{next, old}},
+		"next CA settled":     {stateAt(settled, rotating, next, old), stepPromoteNext, read, []*authority{next, old}},
+		"one webhook without": {oneWebhook, stepWriteBundle, differs, []*authority{next, old}},
+		"next CA not used": {
+			stateAt(start.Add(testLeafValidity), rotating, next, old), stepCreateNext,
+			"the next CA could not be used for 2160h0m0s", []*authority{next, old},
+		},
+		"CA not valid yet": {
+			stateAt(start, authorities{current: early}, early), stepCreateNext,
+			"the CA is not valid before 2026-05-01T13:00:00Z", []*authority{early},
+		},
+		"lost Secret": {stateAt(settled, authorities{next: next}, old), stepWriteBundle, differs, []*authority{next, old}},
+		"previous CA in use": {
+			stateAt(unused.Add(-time.Second), steady, ca, old), stepWait, "", []*authority{ca, old},
+		},
+		"previous CA unused":  {stateAt(unused, steady, ca, old), stepWriteBundle, differs, []*authority{ca}},
+		"not a CA in bundles": {stateAt(settled, steady, ca, &leaf), stepWriteBundle, differs, []*authority{ca}},
+		"expired in bundles": {
+			stateAt(start.Add(time.Minute), steady, ca, newCAAt(t, start.Add(-testCAValidity))), stepWriteBundle, differs,
+			[]*authority{ca},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bundle := encodeCerts(ca.cert, nextCA.cert)
-			if c.trusted != nil {
-				bundle = encodeCerts(c.trusted.cert)
-			}
-			s := rotationState{
-				now: c.now, content: secretContent{ca: ca, serving: c.secret}, served: c.served,
-				caBundles: [][]byte{bundle}, trustedSince: c.since,
-			}
-			got := selectServing(s, testPolicy())
-			require.Same(t, c.want, got)
-			require.Equal(t, c.unready, unreadyReason(s, got))
+			step, reason := planRotation(c.state, testPolicy())
+			require.Equal(t, c.step, step, reason)
+			require.Equal(t, c.reason, reason)
+			want := stateAt(start, authorities{}, c.bundle...).caBundles[0]
+			require.Equal(t, string(want), string(wantedBundle(c.state, testPolicy())))
 		})
 	}
-	require.Equal(t, "no webhook is configured",
-		unreadyReason(rotationState{now: start}, current))
+	var many []*authority
+	for range maxTrusted + 3 {
+		many = append(many, newCAAt(t, start))
+	}
+	require.Len(t, decodeCerts(wantedBundle(stateAt(start, steady, many...), testPolicy())), maxTrusted)
+}
+
+func TestServed(t *testing.T) {
+	const (
+		noCertificate = "no serving certificate exists yet"
+		notTrusted    = "the webhook configuration does not trust the serving certificate"
+		expired       = "the serving certificate expired on 2026-07-30T12:00:00Z"
+	)
+	start := epoch()
+	ca, next, old := newCAAt(t, start), newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
+	lost := newCAAt(t, start)
+	served, oldServed := issueAt(t, ca, start), issueAt(t, old, start)
+	steady, rotating, restored := authorities{current: ca}, authorities{current: old, next: next}, authorities{current: next}
+	minute, settled, third := start.Add(time.Minute), start.Add(testSettle), start.Add(testLeafValidity/3)
+	nearEnd := ca.cert.NotAfter.Add(-time.Hour)
+	endsWithCA := issueAt(t, ca, nearEnd)
+	for name, c := range map[string]struct {
+		state   rotationState
+		served  *tls.Certificate
+		signer  *authority // of a new certificate, nil if there is none
+		unready string     // before the new certificate
+	}{
+		"start":                  {stateAt(minute, steady, ca), nil, ca, noCertificate},
+		"start, not trusted":     {stateAt(minute, steady, old), nil, nil, noCertificate},
+		"start in a rotation":    {stateAt(settled, rotating, next, old), nil, old, noCertificate},
+		"start without a Secret": {stateAt(minute, authorities{next: next}, next, old), nil, next, noCertificate},
+		"empty Secret":           {stateAt(minute, authorities{}, ca), served, nil, ""},
+		"steady":                 {stateAt(third.Add(-time.Second), steady, ca), served, nil, ""},
+		"renewal":                {stateAt(third, steady, ca), served, ca, ""},
+		"CA ends, too":           {stateAt(nearEnd.Add(time.Minute), steady, ca), endsWithCA, nil, ""},
+		"expired":                {stateAt(start.Add(testLeafValidity), steady, ca), served, ca, expired},
+		"expired, not trusted":   {stateAt(start.Add(testLeafValidity), steady, old), served, nil, expired},
+		"rotation":               {stateAt(settled, rotating, next, old), oldServed, nil, ""},
+		"next CA is used":        {stateAt(settled, restored, next, old), oldServed, next, ""},
+		"other CA, not settled":  {stateAt(minute, restored, next, old), oldServed, nil, ""},
+		"other CA, not trusted":  {stateAt(settled, restored, old), oldServed, nil, ""},
+		"lost Secret":            {stateAt(minute, authorities{next: next}, next, ca), served, nil, ""},
+		"lost caBundles":         {stateAt(minute, steady), served, nil, notTrusted},
+		"replaced caBundles":     {stateAt(minute, restored, next), issueAt(t, lost, start), next, notTrusted},
+		"CA has expired":         {stateAt(old.cert.NotAfter, rotating, next, old), oldServed, next, expired},
+		"clock was ahead":        {stateAt(start, steady, ca), issueAt(t, ca, start.Add(2*time.Hour)), nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.state.served = c.served
+			require.Equal(t, c.signer, c.state.signerOfNew(testPolicy()))
+			require.Equal(t, c.unready, unreadyReason(c.state))
+		})
+	}
+	require.Equal(t, "no webhook is configured", unreadyReason(rotationState{now: start, served: served}))
 }

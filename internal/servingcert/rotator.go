@@ -1,29 +1,26 @@
 // Package servingcert issues and rotates the webhook's serving certificate, so that no other
 // tool such as cert-manager is required.
 //
-// A Secret holds a certificate authority (CA) and the serving certificate. The caBundle of
-// every webhook in a ValidatingWebhookConfiguration contains the CA. All replicas of the
-// webhook run a Rotator. Each of them does the next step when it is due; resourceVersion
-// guards every write, so no leader is required.
+// A Secret holds a certificate authority (CA). The caBundle of every webhook in a
+// ValidatingWebhookConfiguration contains it. All replicas of the webhook run a Rotator. Each
+// issues a serving certificate for itself, which it keeps in memory only. Each does the next step
+// of the CA's rotation when it is due; resourceVersion guards every write, so no leader is required.
 //
-// No call by the API server fails during a rotation. A certificate is served only after every
-// webhook's caBundle contains its CA. A CA stays in the caBundles for as long as a valid
-// certificate of it may be served. If the Secret is damaged or deleted, the Rotator
-// replaces the unusable parts and keeps the CAs that are trusted already.
+// No call by the API server fails during a rotation. A new CA is used only after every webhook's
+// caBundle has contained it for a while. A CA stays in the caBundles for as long as a valid
+// certificate of it may be served. If the Secret is damaged or deleted, the Rotator creates a new
+// CA, and keeps the CAs that are trusted already.
 //
 // Files is for clusters in which another program issues the certificate.
 package servingcert
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -57,11 +54,11 @@ type Options struct {
 	// CAValidity is the lifetime of a CA, 5 years if zero.
 	CAValidity time.Duration
 	// LeafValidity is the lifetime of a serving certificate, 90 days if zero. At most half of
-	// CAValidity.
+	// CAValidity. A replica replaces its certificate after a third of it.
 	LeafValidity time.Duration
-	// Settle is the time between a change of the caBundles and the use of a certificate that
-	// depends on it, because each API server reads the configuration with its own delay. 10
-	// minutes if zero. At most a third of LeafValidity.
+	// Settle is the time between a change of the caBundles and the use of a CA that depends on it,
+	// because each API server reads the configuration with its own delay. 10 minutes if zero. At
+	// most a third of LeafValidity.
 	Settle time.Duration
 	Log    *slog.Logger
 	// Registerer registers the metrics.
@@ -70,13 +67,13 @@ type Options struct {
 
 // A Rotator provides a serving certificate that the API server trusts.
 type Rotator struct {
-	client client.WithWatch
-	secret types.NamespacedName
-	config string
-	policy rotationPolicy
-	log    *slog.Logger
-	expiry prometheus.Gauge
-	loaded chan struct{} // closed when there is a certificate
+	client   client.WithWatch
+	secret   types.NamespacedName
+	config   string
+	dnsNames []string
+	policy   rotationPolicy
+	log      *slog.Logger
+	loaded   chan struct{} // closed when there is a certificate
 
 	mu       sync.Mutex // guards served and notReady
 	served   *tls.Certificate
@@ -89,7 +86,6 @@ func New(o Options) (*Rotator, error) {
 		caValidity:   cmp.Or(o.CAValidity, 5*365*24*time.Hour),
 		leafValidity: cmp.Or(o.LeafValidity, 90*24*time.Hour),
 		settle:       cmp.Or(o.Settle, 10*time.Minute),
-		dnsNames:     serviceDNSNames(o.Service, o.Namespace),
 	}
 	ca, leaf, settle := policy.caValidity, policy.leafValidity, policy.settle
 	if leaf < 0 || settle < 0 || leaf > ca/2 || settle > leaf/3 {
@@ -98,20 +94,27 @@ func New(o Options) (*Rotator, error) {
 	}
 	r := &Rotator{
 		client: o.Client, secret: types.NamespacedName{Namespace: o.Namespace, Name: o.Secret}, config: o.Configuration,
-		policy: policy, log: o.Log, loaded: make(chan struct{}), notReady: "the serving certificate is not loaded yet",
-		expiry: prometheus.NewGauge(expiryGauge()),
+		dnsNames: serviceDNSNames(o.Service, o.Namespace), policy: policy, log: o.Log,
+		loaded: make(chan struct{}), notReady: "the serving certificate is not loaded yet",
 	}
-	if err := o.Registerer.Register(r.expiry); err != nil {
-		return nil, fmt.Errorf("registering the serving certificate's metric: %w", err)
-	}
-	return r, nil
+	return r, registerExpiry(o.Registerer, r.servedCert)
 }
 
-func expiryGauge() prometheus.GaugeOpts {
-	return prometheus.GaugeOpts{
+// registerExpiry registers the metric of the served certificate, which may be nil.
+func registerExpiry(registerer prometheus.Registerer, served func() *tls.Certificate) error {
+	gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_webhook_serving_certificate_expiry_timestamp_seconds",
 		Help: "Expiry of the serving certificate in use, in seconds since the epoch; 0 if there is none.",
+	}, func() float64 {
+		if certificate := served(); certificate != nil {
+			return float64(certificate.Leaf.NotAfter.Unix())
+		}
+		return 0
+	})
+	if err := registerer.Register(gauge); err != nil {
+		return fmt.Errorf("registering the serving certificate's metric: %w", err)
 	}
+	return nil
 }
 
 // serviceDNSNames returns the DNS names of a Service. The API server uses the third.
@@ -138,13 +141,12 @@ func (r *Rotator) Loaded() <-chan struct{} { return r.loaded }
 func (r *Rotator) Ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.notReady != "":
-		return errors.New(r.notReady)
-	case !time.Now().Before(r.served.Leaf.NotAfter):
-		return errors.New(expiredReason(r.served))
-	case time.Now().Before(r.served.Leaf.NotBefore):
-		return errors.New(tooEarlyReason(r.served))
+	reason := r.notReady
+	if reason == "" {
+		reason = invalidReason(r.served.Leaf, time.Now())
+	}
+	if reason != "" {
+		return errors.New(reason)
 	}
 	return nil
 }
@@ -156,21 +158,15 @@ func (r *Rotator) servedCert() *tls.Certificate {
 	return r.served
 }
 
-// updateServed selects the certificate to serve, and updates the readiness.
-func (r *Rotator) updateServed(s rotationState) {
-	selected := selectServing(s, r.policy)
-	reason := unreadyReason(s, selected)
+// serve uses the certificate of a state, and updates the readiness.
+func (r *Rotator) serve(s rotationState) {
+	reason := unreadyReason(s)
 	r.mu.Lock()
 	previous, previousReason := r.served, r.notReady
-	r.served, r.notReady = selected, reason
+	r.served, r.notReady = s.served, reason
 	r.mu.Unlock()
-	if selected != nil && (previous == nil || !slices.Equal(previous.Certificate[0], selected.Certificate[0])) {
-		if previous == nil {
-			close(r.loaded)
-		}
-		leaf := selected.Leaf
-		r.expiry.Set(float64(leaf.NotAfter.Unix()))
-		r.log.Info("serving a new certificate", "serial", leaf.SerialNumber.Text(16), "not_after", leaf.NotAfter)
+	if previous == nil && s.served != nil {
+		close(r.loaded)
 	}
 	switch reason {
 	case previousReason:
@@ -181,12 +177,8 @@ func (r *Rotator) updateServed(s rotationState) {
 	}
 }
 
-const (
-	// maxCheckInterval limits the time between two reconciliations, in case an event is lost.
-	maxCheckInterval = 10 * time.Minute
-	// reconcileTimeout limits one reconciliation with its write.
-	reconcileTimeout = 30 * time.Second
-)
+// reconcileTimeout limits one reconciliation with its write.
+const reconcileTimeout = 30 * time.Second
 
 // Run rotates the certificate until ctx ends, and returns the cause of that. It retries after
 // errors, and logs the same error once.
@@ -204,30 +196,32 @@ func (r *Rotator) Run(ctx context.Context) error {
 }
 
 // newBackoff returns the delays between a step and the next reconciliation. They start short,
-// because a new installation takes three steps. They grow, so that replicas with different
+// because a new installation takes two steps. They grow, so that replicas with different
 // flags do not overwrite each other's changes without limit.
 func newBackoff() wait.Backoff {
 	return wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 12, Cap: 30 * time.Second}
 }
 
-// reconcileLoop reconciles until no step is due, and then waits for a wake-up or a deadline.
+// reconcileLoop reconciles until no step is due, and then at every wake-up and several times in a
+// settle time. No other deadline is as short.
 func (r *Rotator) reconcileLoop(ctx context.Context, wake loop.Signal) error {
-	var known caTrust
+	interval := max(r.policy.settle/10, time.Second)
+	var trust caTrust
 	var logged loop.LogOnce
 	retry := loop.NewRetry(newBackoff())
 	for {
-		plan, err := r.reconcile(ctx, &known)
+		step, err := r.reconcile(ctx, &trust)
 		// On a conflict, another replica has made the step. The next reconciliation sees its result.
 		isConflict := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 		if err != nil && ctx.Err() == nil && !isConflict && logged.Changed("", err.Error()) {
 			r.log.Warn("failed to rotate the serving certificate; retrying", "err", err)
 		}
-		if err != nil || plan.step != stepWait {
+		if err != nil || step != stepWait {
 			err = retry.Wait(ctx)
 		} else {
 			logged.Changed("", "")
 			retry.Reset()
-			err = loop.Wait(ctx, min(time.Until(plan.nextCheck), maxCheckInterval), wake)
+			err = loop.Wait(ctx, interval, wake)
 		}
 		if err != nil {
 			return err
@@ -256,91 +250,92 @@ func (r *Rotator) watchObject(
 	})
 }
 
-// reconcile reads the current state, selects the certificate to serve, and makes the next step.
-func (r *Rotator) reconcile(ctx context.Context, known *caTrust) (rotationPlan, error) {
+// reconcile reads the current state, issues a serving certificate if one is due, and makes the
+// next step.
+func (r *Rotator) reconcile(ctx context.Context, trust *caTrust) (rotationStep, error) {
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	// Read the configuration before the Secret. If another replica then changes the Secret and
 	// the configuration, writing the caBundles of the outdated Secret fails with a conflict.
 	config := &admissionv1.ValidatingWebhookConfiguration{}
 	if err := r.client.Get(ctx, client.ObjectKey{Name: r.config}, config); client.IgnoreNotFound(err) != nil {
-		return rotationPlan{}, fmt.Errorf("reading the ValidatingWebhookConfiguration %q: %w", r.config, err)
+		return stepWait, fmt.Errorf("reading the ValidatingWebhookConfiguration %q: %w", r.config, err)
 	}
 	secret := &corev1.Secret{}
 	if err := r.client.Get(ctx, r.secret, secret); client.IgnoreNotFound(err) != nil {
-		return rotationPlan{}, fmt.Errorf("reading the Secret %q: %w", r.secret, err)
+		return stepWait, fmt.Errorf("reading the Secret %q: %w", r.secret, err)
 	}
-	s := rotationState{now: time.Now(), served: r.servedCert()}
+	s := rotationState{now: time.Now(), authorities: parseSecret(secret.Data), served: r.servedCert()}
 	for _, w := range config.Webhooks {
 		s.caBundles = append(s.caBundles, w.ClientConfig.CABundle)
 	}
-	s.content = parseSecret(secret.Data, s.trustedByAny())
-	*known = known.update(s)
-	s.trustedSince = known.since
-	r.updateServed(s)
-	plan := planRotation(s, r.policy)
-	if plan.step == stepWait {
-		return plan, nil
+	*trust = trust.update(s)
+	s.trust = *trust
+	if err := r.issueIfDue(&s); err != nil {
+		return stepWait, err
 	}
-	if len(s.content.problems) > 0 {
-		r.log.Error("replacing unusable entries of the serving certificate's Secret", "secret", r.secret.String(),
-			"reason", strings.Join(s.content.problems, "; "))
+	r.serve(s)
+	step, reason := planRotation(s, r.policy)
+	if step == stepWait {
+		return step, nil
 	}
-	if err := r.executeStep(ctx, plan.step, s, secret, config); err != nil {
-		return rotationPlan{}, err
+	if err := r.executeStep(ctx, step, s, secret, config); err != nil {
+		return step, err
 	}
-	r.log.Info("completed a step of the certificate rotation", "step", plan.step.String(), "reason", plan.reason)
-	return plan, nil
+	r.log.Info("completed a step of the certificate rotation", "step", string(step), "reason", reason)
+	return step, nil
 }
 
-// executeStep makes the one write of a step.
+// issueIfDue replaces the served certificate of a state if that is due.
+func (r *Rotator) issueIfDue(s *rotationState) error {
+	signer := s.signerOfNew(r.policy)
+	if signer == nil {
+		return nil
+	}
+	serving, err := signer.issue(s.now, r.policy.leafValidity, r.dnsNames)
+	if err != nil {
+		return err
+	}
+	s.served = serving
+	r.log.Info("serving a new certificate",
+		"serial", serving.Leaf.SerialNumber.Text(16), "not_after", serving.Leaf.NotAfter)
+	return nil
+}
+
+// executeStep makes the one write of a step. It carries the resourceVersion that was read, so a
+// concurrent write causes a conflict.
 func (r *Rotator) executeStep(
 	ctx context.Context, step rotationStep, s rotationState,
 	secret *corev1.Secret, config *admissionv1.ValidatingWebhookConfiguration,
 ) error {
 	if step == stepWriteBundle {
-		return r.writeBundle(ctx, config, s.content.caBundle())
+		before, bundle := config.DeepCopy(), wantedBundle(s, r.policy)
+		for i := range config.Webhooks {
+			config.Webhooks[i].ClientConfig.CABundle = bundle
+		}
+		patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
+		if err := r.client.Patch(ctx, config, patch); err != nil {
+			return fmt.Errorf("writing the caBundle of the ValidatingWebhookConfiguration %q: %w", r.config, err)
+		}
+		return nil
 	}
 	next, err := applyStep(s, step, r.policy)
 	if err != nil {
 		return err
 	}
-	return r.writeSecret(ctx, secret, next)
-}
-
-func (r *Rotator) writeSecret(ctx context.Context, secret *corev1.Secret, c secretContent) error {
-	data, err := c.encode()
-	if err != nil {
+	if secret.Data, err = next.encode(); err != nil {
 		return err
 	}
-	secret.Data = data
+	write := func() error { return r.client.Update(ctx, secret) }
 	if secret.ResourceVersion == "" {
 		secret.ObjectMeta = metav1.ObjectMeta{
 			Namespace: r.secret.Namespace, Name: r.secret.Name,
 			Labels: map[string]string{"app.kubernetes.io/part-of": "holdfast"},
 		}
-		if err := r.client.Create(ctx, secret); err != nil {
-			return fmt.Errorf("creating the Secret %q: %w", r.secret, err)
-		}
-		return nil
+		write = func() error { return r.client.Create(ctx, secret) }
 	}
-	// The update carries the resourceVersion that was read, so a concurrent write causes a conflict.
-	if err := r.client.Update(ctx, secret); err != nil {
+	if err := write(); err != nil {
 		return fmt.Errorf("writing the Secret %q: %w", r.secret, err)
-	}
-	return nil
-}
-
-func (r *Rotator) writeBundle(
-	ctx context.Context, config *admissionv1.ValidatingWebhookConfiguration, bundle []byte,
-) error {
-	before := config.DeepCopy()
-	for i := range config.Webhooks {
-		config.Webhooks[i].ClientConfig.CABundle = bytes.Clone(bundle)
-	}
-	patch := client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
-	if err := r.client.Patch(ctx, config, patch); err != nil {
-		return fmt.Errorf("writing the caBundle of the ValidatingWebhookConfiguration %q: %w", r.config, err)
 	}
 	return nil
 }

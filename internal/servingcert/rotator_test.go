@@ -3,6 +3,7 @@ package servingcert
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -29,20 +32,19 @@ func TestRotator(t *testing.T) {
 		f.createConfiguration(t)
 		rotators := f.start(t, 2, rotationPolicy{})
 		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
-		first, err := rotators[0].GetCertificate(nil)
-		require.NoError(t, err)
-		second, err := rotators[1].GetCertificate(nil)
-		require.NoError(t, err)
-		require.Equal(t, first.Certificate, second.Certificate)
-		content := parseSecret(f.secret(t).Data, nil)
-		require.Empty(t, content.problems)
-		require.Empty(t, content.previous)
-		require.Equal(t, content.serving.Certificate, first.Certificate)
-		require.Equal(t, [][]byte{content.caBundle(), content.caBundle()}, f.caBundles(t))
-		require.WithinDuration(t, time.Now().Add(90*24*time.Hour), first.Leaf.NotAfter, time.Hour)
-		require.WithinDuration(t, time.Now().Add(5*365*24*time.Hour), content.ca.cert.NotAfter, time.Hour)
+		content := parseSecret(f.secret(t).Data)
+		require.NoError(t, content.problem)
+		require.Equal(t, encode(t, authorities{next: content.next}), f.secret(t).Data, "the Secret has the CA only")
+		ca := encodeCert(content.next.cert)
+		require.Equal(t, [][]byte{ca, ca}, f.caBundles(t))
+		require.WithinDuration(t, time.Now().Add(5*365*24*time.Hour), content.next.cert.NotAfter, time.Hour)
+		for _, r := range rotators {
+			require.True(t, content.next.hasIssued(r.servedCert()))
+			require.WithinDuration(t, time.Now().Add(90*24*time.Hour), r.servedCert().Leaf.NotAfter, time.Hour)
+		}
+		require.NotEqual(t, rotators[0].servedCert().Certificate, rotators[1].servedCert().Certificate)
 
-		f.serve(t, rotators)
+		f.serve(t, rotators[0].GetCertificate, rotators[1].GetCertificate)
 		require.Eventually(t, func() bool { return f.call(t.Context()) == nil }, waitTime, 20*time.Millisecond)
 	})
 
@@ -78,22 +80,46 @@ func TestRotator(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, server, "ca-rotation")
 		rotators, first := f.startServing(t)
-		f.requireNoFailedCall(t, func() bool {
-			content := parseSecret(f.secret(t).Data, nil)
-			if content.ca == nil || content.ca.cert.Equal(first) || !content.ca.hasIssued(content.serving) {
-				return false
-			}
-			require.True(t, containsCert(content.previous, first), "the previous CA is still trusted")
-			return isServedByAll(rotators, content.serving)
-		})
+		f.requireNoFailedCall(t, func() bool { return f.isReplaced(t, first, rotators) })
+		require.Contains(t, string(f.caBundles(t)[0]), string(encodeCert(first.cert)), "the previous CA is still trusted")
+	})
+
+	t.Run("Secret of an earlier version", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "earlier-version")
+		f.createConfiguration(t)
+		ca, previous := newCAAt(t, time.Now()), newCAAt(t, time.Now().Add(-time.Hour))
+		served, err := ca.issue(time.Now(), testLeafValidity, serviceDNSNames(serviceName, f.name))
+		require.NoError(t, err)
+		data := encode(t, authorities{current: ca})
+		data["previous-ca.crt"] = encodeCert(previous.cert)
+		data["tls.crt"], data["tls.key"] = encodeCert(served.Leaf), []byte("its key")
+		require.NoError(t, f.client.Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: secretName}, Data: data,
+		}))
+		config := f.configuration(t)
+		for i := range config.Webhooks {
+			config.Webhooks[i].ClientConfig.CABundle = append(encodeCert(ca.cert), encodeCert(previous.cert)...)
+		}
+		require.NoError(t, f.client.Update(t.Context(), config))
+
+		// The first server is a replica of the earlier version, which keeps its certificate.
+		rotators := f.start(t, 1, rotationPolicy{})
+		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
+		require.True(t, ca.hasIssued(rotators[0].servedCert()))
+		f.serve(t, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return served, nil }, rotators[0].GetCertificate)
+		require.Eventually(t, func() bool { return f.call(t.Context()) == nil }, waitTime, 20*time.Millisecond)
+		began := time.Now()
+		f.requireNoFailedCall(t, func() bool { return time.Since(began) > 2*time.Second })
+		require.Equal(t, data, f.secret(t).Data)
+		require.Equal(t, config.ResourceVersion, f.configuration(t).ResourceVersion)
 	})
 
 	for name, damage := range map[string]func(*testing.T, *fixture){
 		"overwritten": func(t *testing.T, f *fixture) {
 			secret := f.secret(t)
 			secret.Data = map[string][]byte{
-				caCertEntry: []byte("-----BEGIN"), caKeyEntry: {0}, previousCAEntry: []byte("x"),
-				servingCertEntry: []byte("y"), "other": nil,
+				caCertEntry: []byte("-----BEGIN"), caKeyEntry: {0}, nextCACertEntry: []byte("x"), "other": nil,
 			}
 			require.NoError(t, f.client.Update(t.Context(), secret))
 		},
@@ -106,11 +132,7 @@ func TestRotator(t *testing.T) {
 			f := newFixture(t, server, name+"-secret")
 			rotators, first := f.startServing(t)
 			damage(t, f)
-			f.requireNoFailedCall(t, func() bool {
-				content := parseSecret(f.secret(t).Data, nil)
-				return content.ca != nil && !content.ca.cert.Equal(first) &&
-					content.ca.hasIssued(content.serving) && isServedByAll(rotators, content.serving)
-			})
+			f.requireNoFailedCall(t, func() bool { return f.isReplaced(t, first, rotators) })
 		})
 	}
 }

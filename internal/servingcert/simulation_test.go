@@ -1,168 +1,244 @@
 package servingcert
 
 import (
-	"crypto/tls"
+	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/holdfast-dev/holdfast/internal/loop"
 )
 
-// simCluster simulates a Secret, a configuration with two webhooks, and API servers that may
-// use any caBundle that was current within the settle time.
+// simCluster is a Secret and a configuration with two webhooks, and API servers that may use any
+// caBundle that was current within the settle time.
 type simCluster struct {
-	now           time.Time
-	policy        rotationPolicy
-	secret        map[string][]byte
-	secretVersion int
-	caBundles     [][]byte
-	configVersion int
-	replaced      []replacedBundle
-	// replacementCA is the serial number of a CA that replaces a lost one and is not in the
-	// caBundles yet. replacedAt is when the last one was created or added to the caBundles.
-	replacementCA string
-	replacedAt    time.Time
+	t      *testing.T
+	policy rotationPolicy
+	client client.WithWatch
+
+	mu       sync.Mutex // guards the fields below
+	random   *rand.Rand
+	replaced []replacedBundle
 }
 
 // replacedBundle is a former caBundle and the time of its replacement.
 type replacedBundle struct {
-	certs []*x509.Certificate
-	end   time.Time
+	caBundle []byte
+	end      time.Time
 }
 
-// simReplica simulates a Rotator. It makes a decision and the write of it in two calls, so that
-// other replicas can write in between.
+// simReplica is a Rotator that can be restarted, and cut off from the API servers.
 type simReplica struct {
-	served       *tls.Certificate
-	servingSince time.Time
-	trust        caTrust
-	ready        bool
-	// ahead is how far the clock of the replica is ahead.
-	ahead time.Duration
-	// pending is the decided step. The fields below are the input of the decision.
-	pending                      rotationStep
-	state                        rotationState
-	secretVersion, configVersion int
+	*Rotator
+
+	cluster *simCluster
+	isCut   atomic.Bool
+	stop    func()
+	isReady bool
+	// unsettledUntil is when every API server accepts the certificate of a replica that had none
+	// while a lost CA was replaced: it serves the next CA's certificate without waiting.
+	unsettledUntil time.Time
 }
 
-// decide does what Rotator.reconcile does before its write.
-func (r *simReplica) decide(c *simCluster) {
-	r.state = rotationState{now: c.now.Add(r.ahead), caBundles: c.caBundles, served: r.served}
-	r.state.content = parseSecret(c.secret, r.state.trustedByAny())
-	r.trust = r.trust.update(r.state)
-	r.state.trustedSince = r.trust.since
-	r.served = selectServing(r.state, c.policy)
-	if r.state.served == nil && r.served != nil {
-		r.servingSince = c.now
+func (c *simCluster) randomUpTo(limit time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Duration(c.random.Int64N(int64(limit)))
+}
+
+func (c *simCluster) caBundle() []byte {
+	config := &admissionv1.ValidatingWebhookConfiguration{}
+	require.NoError(c.t, c.client.Get(c.t.Context(), client.ObjectKey{Name: "holdfast"}, config))
+	require.Equal(c.t, config.Webhooks[0].ClientConfig.CABundle, config.Webhooks[1].ClientConfig.CABundle)
+	return config.Webhooks[0].ClientConfig.CABundle
+}
+
+// secret returns the content of the Secret, and writes it if change returns true.
+func (c *simCluster) secret(change func(*corev1.Secret) bool) authorities {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}}
+	err := c.client.Get(c.t.Context(), client.ObjectKeyFromObject(secret), secret)
+	require.NoError(c.t, client.IgnoreNotFound(err))
+	if err == nil && change(secret) {
+		require.NoError(c.t, c.client.Update(c.t.Context(), secret))
 	}
-	r.ready = unreadyReason(r.state, r.served) == ""
-	r.pending = planRotation(r.state, c.policy).step
-	r.secretVersion, r.configVersion = c.secretVersion, c.configVersion
+	return parseSecret(secret.Data)
 }
 
-// write makes the pending step, unless the written object has changed since the decision.
-func (r *simReplica) write(t *testing.T, c *simCluster) {
-	t.Helper()
-	step := r.pending
-	r.pending = stepWait
-	switch {
-	case step == stepWait:
-	case step == stepWriteBundle && r.configVersion == c.configVersion:
-		c.replaced = append(c.replaced, replacedBundle{certs: r.state.trustedByAll(), end: c.now})
-		if c.replacementCA != "" && r.state.content.ca.cert.SerialNumber.String() == c.replacementCA {
-			c.replacedAt, c.replacementCA = c.now, ""
+func unchanged(*corev1.Secret) bool { return false }
+
+// start starts a replica, which must not run.
+func (r *simReplica) start() {
+	c := r.cluster
+	reach := func(ctx context.Context) error {
+		if r.isCut.Load() {
+			return errors.New("cut off")
 		}
-		bundle := r.state.content.caBundle()
-		c.caBundles, c.configVersion = [][]byte{bundle, bundle}, c.configVersion+1
-	case step != stepWriteBundle && r.secretVersion == c.secretVersion:
-		next, err := applyStep(r.state, step, c.policy)
-		require.NoError(t, err)
-		ca := r.state.content.ca
-		if step == stepCreateCA && (ca == nil || ca.cert.SerialNumber.String() == c.replacementCA) {
-			c.replacedAt, c.replacementCA = c.now, next.ca.cert.SerialNumber.String()
-		}
-		c.secret, err = next.encode()
-		require.NoError(t, err)
-		c.secretVersion++
+		return loop.Wait(ctx, c.randomUpTo(5*time.Second), nil)
+	}
+	slow := interceptor.NewClient(c.client, interceptor.Funcs{
+		Get: func(
+			ctx context.Context, to client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption,
+		) error {
+			if err := reach(ctx); err != nil {
+				return err
+			}
+			return errors.Join(to.Get(ctx, key, o, options...), reach(ctx)) // the answer takes time too
+		},
+		Create: func(ctx context.Context, to client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if err := reach(ctx); err != nil {
+				return err
+			}
+			return to.Create(ctx, o, options...)
+		},
+		Update: func(ctx context.Context, to client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+			if err := reach(ctx); err != nil {
+				return err
+			}
+			return to.Update(ctx, o, options...)
+		},
+		Patch: func(
+			ctx context.Context, to client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption,
+		) error {
+			if err := reach(ctx); err != nil {
+				return err
+			}
+			before := c.caBundle()
+			err := to.Patch(ctx, o, patch, options...)
+			if err == nil {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.replaced = append(c.replaced, replacedBundle{caBundle: before, end: time.Now()})
+			}
+			return err
+		},
+		Watch: func(
+			ctx context.Context, to client.WithWatch, l client.ObjectList, options ...client.ListOption,
+		) (watch.Interface, error) {
+			w, err := to.Watch(ctx, l, options...)
+			if err == nil {
+				context.AfterFunc(ctx, w.Stop)
+			}
+			return w, err
+		},
+	})
+	var err error
+	r.Rotator, err = New(Options{
+		Client: slow, Namespace: "n", Secret: "s", Service: "w", Configuration: "holdfast",
+		CAValidity: c.policy.caValidity, LeafValidity: c.policy.leafValidity, Settle: c.policy.settle,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Registerer: prometheus.NewRegistry(),
+	})
+	require.NoError(c.t, err)
+	ctx, cancel := context.WithCancel(c.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	r.isReady = false
+	r.stop = func() {
+		cancel()
+		require.ErrorIs(c.t, <-ended, context.Canceled)
 	}
 }
 
-// requireCallsSucceed makes every API server call every ready replica, and returns the number
-// of calls.
-func (c *simCluster) requireCallsSucceed(t *testing.T, replicas []*simReplica) int {
-	t.Helper()
-	bundles := [][]*x509.Certificate{rotationState{caBundles: c.caBundles}.trustedByAll()}
+// requireAccepted requires that each API server accepts the certificate of each ready replica. It
+// returns the number of pairs.
+func (c *simCluster) requireAccepted(replicas []*simReplica) int {
+	bundles := [][]byte{c.caBundle()}
+	c.mu.Lock()
 	for _, b := range c.replaced {
-		if c.now.Before(b.end.Add(c.policy.settle)) {
-			bundles = append(bundles, b.certs)
+		if time.Since(b.end) < c.policy.settle {
+			bundles = append(bundles, b.caBundle)
 		}
 	}
-	calls := 0
+	c.mu.Unlock()
+	pairs := 0
 	for i, r := range replicas {
-		// A replica that started without a certificate around the replacement of a lost CA can
-		// only serve a certificate that an API server may not accept yet.
-		isReplacing := c.replacementCA != "" || c.now.Before(c.replacedAt.Add(2*c.policy.settle))
-		// Nor can a replica whose clock is wrong know what the others accept.
-		if !r.ready || r.ahead > backdate || isReplacing && !r.servingSince.Before(c.replacedAt) {
+		wasReady := r.isReady
+		r.isReady = r.Ready() == nil
+		if r.isReady && !wasReady && c.secret(unchanged).current == nil {
+			r.unsettledUntil = time.Now().Add(c.policy.settle)
+		}
+		if !r.isReady || time.Now().Before(r.unsettledUntil) {
 			continue
 		}
+		served, err := r.GetCertificate(nil)
+		require.NoError(c.t, err)
 		for _, bundle := range bundles {
-			calls++
-			require.True(t, isTrustedBy(r.served, bundle, c.now), "an API server does not trust replica %d", i)
-			require.True(t, isInTime(r.served.Leaf, c.now), "the certificate of replica %d is not valid now", i)
+			pairs++
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(bundle)
+			_, err := served.Leaf.Verify(x509.VerifyOptions{DNSName: "w.n.svc", Roots: roots, CurrentTime: time.Now()})
+			require.NoError(c.t, err, "replica %d at %s", i, time.Now())
 		}
 	}
-	return calls
+	return pairs
 }
 
-// TestRandomOrder runs three replicas for years of simulated time. They decide and write in
-// random order, restart, and lose the Secret. In half of the runs, the clock of one is behind, and
-// that of another far ahead. At any time, each API server must trust the certificate of each ready
-// replica.
-func TestRandomOrder(t *testing.T) {
-	policy := rotationPolicy{
-		caValidity: 40 * 24 * time.Hour, leafValidity: 9 * 24 * time.Hour, settle: time.Hour,
-		dnsNames: serviceDNSNames("w", "n"),
-	}
-	for seed := range uint64(4) {
+// TestSimulation runs three replicas for weeks of simulated time. Their calls take seconds, so that
+// their steps interleave. They restart, are cut off, and lose the Secret.
+func TestSimulation(t *testing.T) {
+	for seed := range uint64(2) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, 7))
-			c := &simCluster{now: epoch(), policy: policy, caBundles: [][]byte{nil, nil}}
-			replicas := []*simReplica{{pending: stepWait}, {pending: stepWait}, {pending: stepWait}}
-			if seed%2 == 1 {
-				replicas[1].ahead, replicas[2].ahead = -backdate/2, 2*backdate
-			}
-			calls, authorities := 0, map[string]bool{}
-			for range 800 {
-				r := replicas[random.IntN(len(replicas))]
-				switch n := random.IntN(100); {
-				case n < 50:
-					r.decide(c)
-				case n < 85:
-					r.write(t, c)
-				case n < 87:
-					*r = simReplica{pending: stepWait, ahead: r.ahead}
-				case n == 87 && random.IntN(4) == 0:
-					c.secret, c.secretVersion = nil, c.secretVersion+1
-				case n < 92:
-					c.now = c.now.Add(time.Duration(random.Int64N(int64(10 * time.Minute))))
-				default:
-					c.now = c.now.Add(time.Duration(random.Int64N(int64(48 * time.Hour))))
-					for _, each := range replicas { // no replica is down for two days
-						each.write(t, c)
-						each.decide(c)
-					}
-				}
-				calls += c.requireCallsSucceed(t, replicas)
-				if ca := parseSecret(c.secret, nil).ca; ca != nil {
-					authorities[ca.cert.SerialNumber.String()] = true
-				}
-			}
-			require.Greater(t, calls, 500)
-			require.Greater(t, len(authorities), 1, "the CA was never rotated")
+			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
 		})
 	}
+}
+
+func simulate(t *testing.T, seed uint64) {
+	c := &simCluster{
+		t: t, policy: rotationPolicy{caValidity: 72 * time.Hour, leafValidity: 12 * time.Hour, settle: 4 * time.Hour},
+		client: fake.NewClientBuilder().WithScheme(scheme.Scheme).Build(),
+		random: rand.New(rand.NewPCG(seed, 7)),
+	}
+	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "holdfast"}}
+	config.Webhooks = []admissionv1.ValidatingWebhook{{Name: "one.holdfast.dev"}, {Name: "two.holdfast.dev"}}
+	require.NoError(t, c.client.Create(t.Context(), config))
+	var replicas []*simReplica
+	for range 3 {
+		r := &simReplica{cluster: c}
+		r.start()
+		replicas = append(replicas, r)
+	}
+	pairs, used := 0, map[string]bool{}
+	for began := time.Now(); time.Since(began) < 10*24*time.Hour; {
+		r := replicas[c.randomUpTo(3)]
+		switch n := c.randomUpTo(100); {
+		case n < 3:
+			r.stop()
+			r.start()
+		case n < 6:
+			r.isCut.Store(!r.isCut.Load())
+		case n == 6:
+			c.secret(func(s *corev1.Secret) bool { s.Data = nil; return true })
+		case n == 7:
+			c.secret(func(s *corev1.Secret) bool { delete(s.Data, caKeyEntry); return true })
+		}
+		require.NoError(t, loop.Wait(t.Context(), c.randomUpTo(4)*c.randomUpTo(20*time.Minute), nil))
+		pairs += c.requireAccepted(replicas)
+		if ca := c.secret(unchanged).current; ca != nil {
+			used[ca.cert.SerialNumber.String()] = true
+		}
+	}
+	for _, r := range replicas {
+		r.stop()
+	}
+	require.Greater(t, pairs, 500)
+	require.Greater(t, len(used), 3, "the CA was never rotated")
 }
