@@ -93,7 +93,6 @@ func (p *reviewPort) serve(sigterm, parts context.Context) error {
 		return err
 	}
 	server := cli.NewServer(closeConnections(starting, mux), p.log)
-	p.reviews.LimitConnections(server)
 	listener, err := new(net.ListenConfig).Listen(starting, "tcp", p.listen)
 	if err != nil {
 		return fmt.Errorf("listening on --listen: %w", err)

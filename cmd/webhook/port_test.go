@@ -107,7 +107,7 @@ func (w *webhookProcess) memory(t *testing.T) int {
 func (w *webhookProcess) rejected(t *testing.T) int {
 	t.Helper()
 	total := 0.0
-	for _, reason := range []string{"TooLarge", "TooSlow"} {
+	for _, reason := range []string{"TooLarge", "TooSlow", "Busy"} {
 		total += w.metric(t, `holdfast_webhook_requests_rejected_total{reason="`+reason+`"}`)
 	}
 	return int(total)

@@ -98,7 +98,8 @@ type Handler struct {
 	events   record.EventRecorder
 	log      *slog.Logger
 	metrics  metrics
-	intake   *intake
+	// largeBodies limits the large bodies that are read.
+	largeBodies *semaphore.Weighted
 }
 
 // New returns a Handler.
@@ -109,7 +110,7 @@ func New(o Options) (*Handler, error) {
 	}
 	return &Handler{
 		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, nodes: o.Nodes,
-		events: o.Events, log: o.Log, metrics: m, intake: newIntake(m.rejected),
+		events: o.Events, log: o.Log, metrics: m, largeBodies: semaphore.NewWeighted(maxLargeBodies),
 	}, nil
 }
 
@@ -138,9 +139,9 @@ func (h *Handler) Mount(mux *http.ServeMux) error {
 func (h *Handler) limit(e entry, reviews http.Handler) http.Handler {
 	capacity := semaphore.NewWeighted(maxReviewBytes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := h.intake.readBody(w, r)
+		body, err := h.readBody(w, r)
 		if err != nil {
-			h.intake.rejectBody(w, err)
+			h.rejectBody(w, err)
 			return
 		}
 		cost := max(int64(len(body)), minReviewCost)

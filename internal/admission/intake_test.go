@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -175,133 +176,59 @@ func TestLargeReviewsAreBusy(t *testing.T) {
 	require.Contains(t, f.send(EtcdNodePath, paddedReview(t, maxBody), true).text, "Try again")
 }
 
-// newLimitedServer serves the fixture's Handler, and closes connections above these limits. It
-// reports the states of connections as the intake gets them.
-func (f *fixture) newLimitedServer(conns int, size int64, states chan<- connState) string {
+// startPost sends a request without its body.
+func (f *fixture) startPost(header string) net.Conn {
 	f.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = conn.Close() }) // the test or the server may have closed it
+	_, err = io.WriteString(conn, "POST "+EtcdNodePath+" HTTP/1.1\r\nHost: x\r\n"+header+"\r\n\r\n")
+	require.NoError(f.t, err)
+	return conn
+}
+
+// TestLargeBodies has clients that never end a large body. The server must reject the next large
+// one at once, and review as usual what has the size of a Node.
+func TestLargeBodies(t *testing.T) {
+	f := newFixture(t)
 	f.decision = quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
-	f.handler.intake.maxConns, f.handler.intake.maxBytes = conns, size
+	var slow []net.Conn
+	for range maxLargeBodies {
+		conn := f.startPost("Transfer-Encoding: chunked\r\nExpect: 100-continue")
+		status, err := bufio.NewReader(conn).ReadString('\n')
+		require.NoError(t, err)
+		require.Contains(t, status, "100 Continue", "the server reads the body")
+		slow = append(slow, conn)
+	}
+	large := paddedReview(t, usualBody+1)
+	rejected := f.send(EtcdNodePath, large, true)
+	require.Equal(t, http.StatusTooManyRequests, rejected.status)
+	require.Equal(t, "1", rejected.header.Get("Retry-After"))
+	require.True(t, rejected.isClose, "the API server would try the same replica again")
+	require.Equal(t, 1, f.rejected("Busy"))
+	require.Equal(t, http.StatusTooManyRequests, f.send(NodePath, paddedReview(t, 10<<10), false).status, "no size")
+	require.Equal(t, http.StatusOK, f.send(EtcdNodePath, paddedReview(t, usualBody), true).status)
+
+	for _, conn := range slow {
+		require.NoError(t, conn.Close())
+	}
+	require.Eventually(t, func() bool { return f.send(EtcdNodePath, large, true).status == http.StatusOK },
+		10*time.Second, time.Millisecond)
+}
+
+// TestSlowBody sends no body. The server must not wait for it.
+func TestSlowBody(t *testing.T) {
+	f := newFixture(t)
 	mux := http.NewServeMux()
-	require.NoError(f.t, f.handler.Mount(mux))
+	require.NoError(t, f.handler.Mount(mux))
 	server := httptest.NewUnstartedServer(mux)
-	f.handler.LimitConnections(server.Config)
-	setState := server.Config.ConnState
-	server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
-		setState(conn, state)
-		states <- connState{conn.RemoteAddr().String(), state}
-	}
+	server.Config.ReadTimeout = 50 * time.Millisecond
 	server.Start()
-	f.t.Cleanup(server.Close)
+	t.Cleanup(server.Close)
 	f.url = server.URL
-	return server.Listener.Addr().String()
-}
-
-// A connState is a state that the server has reported of the connection from an address.
-type connState struct {
-	address string
-	state   http.ConnState
-}
-
-func waitForState(t *testing.T, states <-chan connState, conn net.Conn, state http.ConnState) {
-	t.Helper()
-	for want := (connState{conn.LocalAddr().String(), state}); ; {
-		select {
-		case got := <-states:
-			if got == want {
-				return
-			}
-		case <-time.After(time.Minute):
-			require.FailNow(t, "the server has not read from the connection")
-		}
-	}
-}
-
-// isClosed waits until the server closes the connection, and returns false if it has not.
-func isClosed(t *testing.T, conn net.Conn, within time.Duration) bool {
-	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(within)))
-	_, err := conn.Read(make([]byte, 1))
-	timeout, ok := err.(net.Error) //nolint:errorlint // It is the connection's own error.
-	return !ok || !timeout.Timeout()
-}
-
-// TestWaitingConnections opens more connections than may wait for a request. The server must
-// close the oldest ones and answer reviews on new ones.
-func TestWaitingConnections(t *testing.T) {
-	for name, tt := range map[string]struct {
-		request string
-		state   http.ConnState // after the server has read the request
-	}{
-		"no request":    {"", http.StateNew},
-		"half a header": {"POST " + EtcdNodePath + " HTTP/1.1\r\nHost", http.StateNew},
-		"no body": {
-			"POST " + EtcdNodePath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n", http.StateActive,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t)
-			states := make(chan connState, 100)
-			address := f.newLimitedServer(4, maxWaitingBytes, states)
-			var open []net.Conn
-			for range 6 {
-				conn, err := net.Dial("tcp", address)
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = conn.Close() }) // the server has closed some
-				_, err = io.WriteString(conn, tt.request)
-				require.NoError(t, err)
-				// The server reads from connections in any order. The next one must be later for it.
-				waitForState(t, states, conn, tt.state)
-				open = append(open, conn)
-			}
-			require.True(t, isClosed(t, open[0], 10*time.Second))
-			require.True(t, isClosed(t, open[1], 10*time.Second))
-			for _, conn := range open[2:] {
-				require.False(t, isClosed(t, conn, 50*time.Millisecond))
-			}
-			http.DefaultClient.CloseIdleConnections()
-			require.Equal(t, "no", f.post(EtcdNodePath, deletionReview(etcdNode(), nil)).Result.Message)
-			require.Equal(t, 3, f.rejected("TooSlow"))
-		})
-	}
-}
-
-// TestRejectedConnection reports a connection as active that the intake has closed, as a server
-// does that reads a part of a request on it. It must not take the place of another.
-func TestRejectedConnection(t *testing.T) {
-	f := newFixture(t)
-	intake := f.handler.intake
-	intake.maxConns = 2
-	conns := make([]net.Conn, 3)
-	for i := range conns {
-		conns[i], _ = net.Pipe()
-		intake.setState(conns[i], http.StateNew)
-	}
-	intake.setState(conns[0], http.StateActive)
-	require.Equal(t, 1, f.rejected("TooSlow"))
-	intake.setState(conns[0], http.StateClosed)
-	require.Empty(t, intake.closed)
-	require.Equal(t, 2, intake.waiting.Len())
-}
-
-// TestWaitingBytes has clients that send most of a body. The server must close the one that has
-// sent most, and not an older connection that has sent less.
-func TestWaitingBytes(t *testing.T) {
-	f := newFixture(t)
-	address := f.newLimitedServer(100, 1<<20, make(chan connState, 100))
-	var open []net.Conn
-	for _, size := range []int{0, 100_000, 500_000, 300_000, 300_000} {
-		conn, err := net.Dial("tcp", address)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() }) // the server has closed one
-		_, err = io.WriteString(conn, "POST "+EtcdNodePath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"+
-			strings.Repeat(" ", size))
-		require.NoError(t, err)
-		open = append(open, conn)
-	}
-	require.True(t, isClosed(t, open[2], 10*time.Second))
-	for _, i := range []int{0, 1, 3, 4} {
-		require.False(t, isClosed(t, open[i], 50*time.Millisecond))
-	}
-	require.Equal(t, "no", f.post(EtcdNodePath, deletionReview(etcdNode(), nil)).Result.Message)
+	conn := f.startPost("Content-Length: 100")
+	answer, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "HTTP/1.1 408 Request Timeout")
 	require.Equal(t, 1, f.rejected("TooSlow"))
 }

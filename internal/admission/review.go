@@ -295,7 +295,7 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 		}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_webhook_requests_rejected_total",
-			Help: "Requests and connections that were rejected without a review, by reason.",
+			Help: "Requests that were rejected without a review, by reason.",
 		}, []string{"reason"}),
 	}
 	err := errors.Join(r.Register(m.answers), r.Register(m.duration), r.Register(m.inFlight), r.Register(m.rejected))
@@ -307,6 +307,9 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 		for _, reason := range append(quorum.RefusingReasons(), panicked) {
 			m.answers.WithLabelValues(path, refused, string(reason))
 		}
+	}
+	for _, reason := range []string{tooLarge, tooSlow, busy} {
+		m.rejected.WithLabelValues(reason)
 	}
 	return m, nil
 }
