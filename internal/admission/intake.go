@@ -111,9 +111,9 @@ func writeBusy(w http.ResponseWriter, body []byte, retryAfterSeconds int32) {
 	})
 }
 
-// deferBusy asks the API server to repeat a request over a new connection, and so perhaps to another
-// replica. The API server does so until its own timeout. At the entry that fails open it then allows
-// the deletion.
+// deferBusy asks the API server to repeat a request over a new connection, and so perhaps to
+// another replica. The API server does so until its own timeout. At the entry that fails open it
+// then allows the deletion.
 func deferBusy(w http.ResponseWriter, _ []byte) {
 	w.Header().Set("Connection", "close")
 	w.Header().Set("Retry-After", "1")
