@@ -31,7 +31,7 @@ pkg/printable:
 pkg/protect: pkg/printable api/v1alpha1 pkg/autoscaler pkg/protect/evidence pkg/protect/observation
 pkg/protect/evidence: api/v1alpha1
 pkg/protect/guard: pkg/printable api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation pkg/readiness
-pkg/protect/membership: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
+pkg/protect/membership: pkg/printable api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
 pkg/protect/observation: pkg/printable api/v1alpha1 pkg/departure pkg/protect/evidence
 pkg/protect/quorum: pkg/printable api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
 pkg/protect/quorum/quorumtest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation

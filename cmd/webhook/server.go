@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -116,9 +115,7 @@ func waitForAPI(ctx context.Context, api *rest.Config, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("creating a client for the API server: %w", err)
 	}
-	retry := loop.NewRetry(wait.Backoff{
-		Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.5, Steps: 20, Cap: 10 * time.Second,
-	})
+	retry := loop.NewRetry(loop.Backoff(200*time.Millisecond, 10*time.Second))
 	var logged loop.LogOnce
 	list := func(resource string) error {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)

@@ -242,7 +242,7 @@ func keepWatching(
 // retryBackoff describes the delays between attempts after a failure: they begin with 50 ms,
 // double, and never exceed 10 s, which is a cap of 8 s with a quarter of jitter on top.
 func retryBackoff() wait.Backoff {
-	return wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.25, Steps: 10, Cap: 8 * time.Second}
+	return loop.Backoff(50*time.Millisecond, 8*time.Second)
 }
 
 // jittered shortens d by up to a fifth, so that agents that started together do not act

@@ -120,7 +120,7 @@ func (s *etcdScanner) run(ctx context.Context) error {
 // identifyBackoff describes the delays between requests to a running server that does not
 // answer. It may have just started, or its certificates are being replaced.
 func identifyBackoff() wait.Backoff {
-	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 10, Cap: scanInterval}
+	return loop.Backoff(time.Second, scanInterval)
 }
 
 // scan finds the servers of the host, and starts their identification.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -110,6 +111,12 @@ func RecoverPanic(f func() error) (err error) {
 
 // steady is how long a call must last for its failure to count as a first one.
 const steady = time.Minute
+
+// Backoff returns the delays between attempts after failures. They double up to the limit, and are
+// up to a quarter longer at random, so that programs which fail together do not retry together.
+func Backoff(first, limit time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: first, Factor: 2, Jitter: 0.25, Steps: math.MaxInt, Cap: limit}
+}
 
 // A Retry returns the delays between attempts. It is a wait.Backoff that can be reset. It is
 // not safe for concurrent use.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	"github.com/holdfast-dev/holdfast/internal/loop"
@@ -50,8 +49,7 @@ func NewFiles(o FilesOptions) (*Files, error) {
 // It waits for files that do not exist yet. If changed files cannot be used, it keeps the
 // certificate that it has.
 func (f *Files) Run(ctx context.Context) error {
-	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.25, Steps: 10, Cap: 4 * time.Second}
-	return loop.KeepRunning(ctx, backoff, f.follow, func(err error) {
+	return loop.KeepRunning(ctx, loop.Backoff(100*time.Millisecond, 4*time.Second), f.follow, func(err error) {
 		f.options.Log.WarnContext(ctx, "failed to load the serving certificate; retrying", "err", err)
 	})
 }

@@ -3,8 +3,8 @@
 //
 // A Secret holds a certificate authority (CA). The caBundle of every webhook in a
 // ValidatingWebhookConfiguration contains it. All replicas of the webhook run a Rotator. Each
-// issues a serving certificate for itself, which it keeps in memory only. Each does the next step
-// of the CA's rotation when it is due; resourceVersion guards every write, so no leader is required.
+// issues a serving certificate for itself, in memory only. Each does the next step of the CA's
+// rotation when it is due; resourceVersion guards every write, so no leader is required.
 //
 // No call by the API server fails during a rotation. A new CA is used only after every webhook's
 // caBundle has contained it for a while. A CA stays in the caBundles for as long as a valid
@@ -198,9 +198,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 // newBackoff returns the delays between a step and the next reconciliation. They start short,
 // because a new installation takes two steps. They grow, so that replicas with different
 // flags do not overwrite each other's changes without limit.
-func newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 12, Cap: 30 * time.Second}
-}
+func newBackoff() wait.Backoff { return loop.Backoff(20*time.Millisecond, 30*time.Second) }
 
 // reconcileLoop reconciles until no step is due, and then at every wake-up and several times in a
 // settle time. No other deadline is as short.

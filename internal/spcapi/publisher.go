@@ -70,9 +70,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	if r.every == 0 {
 		r.every = refreshInterval
 	}
-	r.retry = loop.NewRetry(wait.Backoff{
-		Duration: r.every, Factor: 2, Jitter: jitter, Steps: 64, Cap: maxIntervals * r.every,
-	})
+	r.retry = loop.NewRetry(loop.Backoff(r.every, maxIntervals*r.every))
 	defer p.Metrics.stopLeading()
 	if p.Client.isTokenUnencrypted() {
 		p.Log.WarnContext(ctx, "sending the spc token unencrypted; the url begins with http",

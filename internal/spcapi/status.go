@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
@@ -96,10 +97,7 @@ func sortedPairs(of map[string]string) []string {
 }
 
 func joinLines(all []string) string {
-	if more := len(all) - maxStatusLines; more > 0 {
-		all = append(slices.Clone(all[:maxStatusLines]), fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(all, "\n")
+	return strings.Join(printable.First(all, maxStatusLines), "\n")
 }
 
 // formatMachines returns the number of machines in each state, as a table. docs/spc.md

@@ -4,6 +4,8 @@
 package printable
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -66,6 +68,24 @@ func Clip(text string, limit int) string {
 
 // Quote returns a text of another program as a part of a sentence: at most MaxQuote bytes.
 func Quote(text string) string { return Clip(text, MaxQuote) }
+
+// First returns the first texts, at most this many of them. If there are more, the last text is
+// their number.
+func First(texts []string, limit int) []string {
+	if more := len(texts) - limit; more > 0 {
+		return append(slices.Clone(texts[:limit]), fmt.Sprintf("and %d more", more))
+	}
+	return texts
+}
+
+// Join returns the texts of the items with the separator between them.
+func Join[T any](items []T, separator string, text func(T) string) string {
+	texts := make([]string, len(items))
+	for i, item := range items {
+		texts[i] = text(item)
+	}
+	return strings.Join(texts, separator)
+}
 
 // isPrintable reports whether the first rune of a text can be shown. The rune of a byte that is not
 // UTF-8 is that of the replacement character.

@@ -44,6 +44,18 @@ func TestClip(t *testing.T) {
 	require.Equal(t, long, printable.Quote(long))
 }
 
+func TestFirst(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	require.Equal(t, all, printable.First(all, 3))
+	require.Equal(t, []string{"a", "and 2 more"}, printable.First(all, 1))
+	require.Equal(t, []string{"a", "b", "c"}, all)
+}
+
+func TestJoin(t *testing.T) {
+	require.Equal(t, "a-B-c", printable.Join([]string{"a", " B", "c\n"}, "-", printable.Line))
+	require.Empty(t, printable.Join(nil, "-", printable.Line))
+}
+
 func FuzzPrintable(f *testing.F) {
 	f.Add("a\x1b]52;c;cm0=\x07\xff\u202e\n b", 3)
 	f.Fuzz(func(t *testing.T, text string, limit int) {

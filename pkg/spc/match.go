@@ -197,15 +197,12 @@ func describeState(r Record) string {
 }
 
 func (x *Index) describeRecords(at []int) string {
-	names := make([]string, 0, len(at))
-	for _, i := range at[:min(len(at), 5)] {
-		r := x.records[i]
-		names = append(names, fmt.Sprintf("%s (node_id %d, %s)", r.InstanceID, r.PK, describeState(r)))
+	names := make([]string, len(at))
+	for i := range at {
+		r := x.records[at[i]]
+		names[i] = fmt.Sprintf("%s (node_id %d, %s)", r.InstanceID, r.PK, describeState(r))
 	}
-	if more := len(at) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(printable.First(names, 5), ", ")
 }
 
 // conflictReason returns why the Node cannot have the record that the evidence points to,

@@ -13,12 +13,12 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -360,11 +360,7 @@ func (r claimReview) selectClaimant(
 }
 
 func joinNodes(nodes []observation.AnnouncingNode) string {
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.Node
-	}
-	return strings.Join(names, ", ")
+	return printable.Join(nodes, ", ", func(n observation.AnnouncingNode) string { return n.Node })
 }
 
 // nodesAtListedAddresses returns the Nodes that have an address which the member's URLs name in a

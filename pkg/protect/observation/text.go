@@ -2,9 +2,9 @@ package observation
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // Plural returns a number with its noun: `1 voter`, `3 voters`.
@@ -17,9 +17,5 @@ func Plural(n int, thing string) string {
 
 // JoinIDs returns the IDs as text, with the separator between them.
 func JoinIDs(ids []v1alpha1.MemberID, separator string) string {
-	texts := make([]string, len(ids))
-	for i, id := range ids {
-		texts[i] = string(id)
-	}
-	return strings.Join(texts, separator)
+	return printable.Join(ids, separator, func(id v1alpha1.MemberID) string { return string(id) })
 }

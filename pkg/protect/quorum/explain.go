@@ -322,11 +322,7 @@ func (t requestTarget) contestedMessage(members []v1alpha1.MemberID) string {
 }
 
 func joinTitles(members []memberState) string {
-	titles := make([]string, len(members))
-	for i, m := range members {
-		titles[i] = m.title()
-	}
-	return strings.Join(titles, ", ")
+	return printable.Join(members, ", ", memberState.title)
 }
 
 func joinIDs(members []v1alpha1.MemberID) string {

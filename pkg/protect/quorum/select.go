@@ -197,15 +197,7 @@ func refuseUnverified(r Request) Verdict {
 
 // joinPlaces lists the first places of unidentified servers.
 func joinPlaces(places []string) string {
-	const limit = 4
-	words := make([]string, min(len(places), limit))
-	for i := range words {
-		words[i] = printable.Quote(places[i])
-	}
-	if len(places) > limit {
-		words = append(words, fmt.Sprintf("and %d more", len(places)-limit))
-	}
-	return strings.Join(words, ", ")
+	return printable.Join(printable.First(places, 4), ", ", printable.Quote)
 }
 
 // RefuseUnattributed refuses for a labelled node if no source identifies its member: neither
