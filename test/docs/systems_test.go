@@ -1,4 +1,4 @@
-package holdfast
+package docs
 
 import (
 	"path/filepath"
@@ -73,8 +73,8 @@ func TestComparison(t *testing.T) {
 	for _, target := range regexp.MustCompile("`make ([\\w-]+)`").FindAllStringSubmatch(page, -1) {
 		require.Regexp(t, "(?m)^"+target[1]+":", makefile)
 	}
-	tests := read(t, "docs_test.go")
-	found := regexp.MustCompile("`go test \\. -run (\\w+)`").FindAllStringSubmatch(page, -1)
+	tests := read(t, "test/docs/docs_test.go")
+	found := regexp.MustCompile("`go test \\./test/docs -run (\\w+)`").FindAllStringSubmatch(page, -1)
 	require.NotEmpty(t, found)
 	for _, test := range found {
 		require.Contains(t, tests, "func "+test[1]+"(")

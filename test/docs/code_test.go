@@ -1,4 +1,4 @@
-package holdfast
+package docs
 
 import (
 	"fmt"
@@ -17,42 +17,6 @@ import (
 
 // commentColumn is the last column in which a comment may end; a tab is one column wide.
 const commentColumn = 100
-
-// TestTypeNamesAreUnique checks that an unexported type name has one meaning in the whole
-// module, so that a reader who meets the name again knows the type.
-func TestTypeNamesAreUnique(t *testing.T) {
-	common := []string{"cli", "config", "fixture", "flags", "metrics", "options"}
-	places := map[string]map[string]string{} // by name and package
-	eachFile(t, func(files *token.FileSet, name string, file *ast.File) {
-		pkg := path.Dir(name) + " " + file.Name.Name
-		for _, declaration := range file.Decls {
-			general, ok := declaration.(*ast.GenDecl)
-			if !ok {
-				continue
-			}
-			for _, spec := range general.Specs {
-				declared, ok := spec.(*ast.TypeSpec)
-				if !ok || declared.Name.IsExported() || slices.Contains(common, declared.Name.Name) {
-					continue
-				}
-				if places[declared.Name.Name] == nil {
-					places[declared.Name.Name] = map[string]string{}
-				}
-				places[declared.Name.Name][pkg] = files.Position(declared.Pos()).String()
-			}
-		}
-	})
-	require.Greater(t, len(places), 100)
-	var duplicates []string
-	for _, name := range slices.Sorted(maps.Keys(places)) {
-		if len(places[name]) > 1 {
-			duplicates = append(duplicates, name+": "+strings.Join(slices.Sorted(maps.Values(places[name])), ", "))
-		}
-	}
-	if len(duplicates) > 0 { // testify would truncate the list
-		t.Errorf("%d type names are declared in several packages:\n%s", len(duplicates), strings.Join(duplicates, "\n"))
-	}
-}
 
 // TestCommentsEndAtColumn100 checks the width of comments: long lines are hard to read in a
 // diff. Directives may be longer, because they cannot be wrapped.

@@ -1,4 +1,4 @@
-package holdfast
+package docs
 
 import (
 	"flag"
@@ -56,7 +56,7 @@ func TestSamples(t *testing.T) {
 		if flag.Lookup("update").Value.String() == "true" && updated != page {
 			require.NoError(t, os.WriteFile(path, []byte(updated), 0o600))
 		} else {
-			require.Equal(t, updated, page, "%s: run `go test . -run TestSamples -update`", path)
+			require.Equal(t, updated, page, "%s: run `go test ./test/docs -run TestSamples -update`", path)
 		}
 	}
 	for name := range conditions {

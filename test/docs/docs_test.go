@@ -1,4 +1,5 @@
-package holdfast
+// Package docs tests the documents against the code, and what holds for all code of this module.
+package docs
 
 import (
 	"flag"
@@ -17,10 +18,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestMain adds the flag with which TestSamples writes the samples in the pages instead of
-// comparing them.
+// TestMain runs the tests in the root directory. It adds the flag with which TestSamples writes the
+// samples in the pages instead of comparing them.
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "write the samples in the pages")
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
