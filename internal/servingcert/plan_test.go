@@ -64,11 +64,13 @@ func TestPlanRotation(t *testing.T) {
 		"one webhook without": {oneWebhook, stepWriteBundle, differs, []*authority{next, old}},
 		"next CA not used": {
 			stateAt(start.Add(testLeafValidity), rotating, next, old), stepCreateNext,
-			"the next CA could not be used for 2160h0m0s", []*authority{next, old},
+			"the next CA could not be used for 2160h0m0s",
+			[]*authority{next, old},
 		},
 		"CA not valid yet": {
 			stateAt(start, authorities{current: early}, early), stepCreateNext,
-			"the CA is not valid before 2026-05-01T13:00:00Z", []*authority{early},
+			"the CA is not valid before 2026-05-01T13:00:00Z",
+			[]*authority{early},
 		},
 		"lost Secret": {stateAt(settled, authorities{next: next}, old), stepWriteBundle, differs, []*authority{next, old}},
 		"previous CA in use": {
@@ -106,7 +108,8 @@ func TestServed(t *testing.T) {
 	ca, next, old := newCAAt(t, start), newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
 	lost := newCAAt(t, start)
 	served, oldServed := issueAt(t, ca, start), issueAt(t, old, start)
-	steady, rotating, restored := authorities{current: ca}, authorities{current: old, next: next}, authorities{current: next}
+	steady, restored := authorities{current: ca}, authorities{current: next}
+	rotating := authorities{current: old, next: next}
 	minute, settled, third := start.Add(time.Minute), start.Add(testSettle), start.Add(testLeafValidity/3)
 	nearEnd := ca.cert.NotAfter.Add(-time.Hour)
 	endsWithCA := issueAt(t, ca, nearEnd)

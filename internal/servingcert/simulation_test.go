@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -144,7 +143,7 @@ func (r *simReplica) start() {
 	r.Rotator, err = New(Options{
 		Client: slow, Namespace: "n", Secret: "s", Service: "w", Configuration: "holdfast",
 		CAValidity: c.policy.caValidity, LeafValidity: c.policy.leafValidity, Settle: c.policy.settle,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Registerer: prometheus.NewRegistry(),
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(c.t, err)
 	ctx, cancel := context.WithCancel(c.t.Context())
