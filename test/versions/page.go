@@ -97,7 +97,7 @@ func insert(page string, versions []string, all results) (string, error) {
 }
 
 // render returns the results as Markdown: a column for each version, a row for each package, and
-// one for each test that did not run.
+// one for all tests that did not run on the same versions for the same reason.
 func render(versions []string, all results) string {
 	dirs, reasons, skippedOn := map[string]bool{}, map[string]string{}, map[string][]string{}
 	for _, version := range versions {
@@ -119,13 +119,18 @@ func render(versions []string, all results) string {
 		}
 		text.WriteString("\n")
 	}
-	text.WriteString("\n| test that did not run | on | because |\n|---|---|---|\n")
+	text.WriteString("\n| tests that did not run | on | because |\n|---|---|---|\n")
+	tests := map[string][]string{} // by versions and reason
 	for _, id := range slices.Sorted(maps.Keys(skippedOn)) {
 		on := strings.Join(skippedOn[id], ", ")
 		if len(skippedOn[id]) == len(versions) {
 			on = "all"
 		}
-		fmt.Fprintf(&text, "| %s | %s | %s |\n", id, on, reasons[id])
+		cause := on + " | " + reasons[id]
+		tests[cause] = append(tests[cause], id)
+	}
+	for _, cause := range slices.Sorted(maps.Keys(tests)) {
+		fmt.Fprintf(&text, "| %s | %s |\n", strings.Join(tests[cause], ", "), cause)
 	}
 	return text.String()
 }
