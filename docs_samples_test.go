@@ -14,10 +14,11 @@ import (
 // sample is the fenced block that follows a comment: `<!-- refusal: NAME -->` for a golden
 // file of pkg/protect/quorum, `<!-- warning: NAME -->` for the warning of one that allows,
 // `<!-- can-remove: NAME -->` for the same from the plugin, `<!-- condition: REASON -->` for a
-// condition of a hold. With -update it writes the samples.
+// condition of a hold. The comment of a refusal may end with `, first line` or `, no last resort`,
+// which shorten it. With -update it writes the samples.
 func TestSamples(t *testing.T) {
-	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)(, first line)? -->\n" +
-		"```\\w+\n((?s:.*?))```$")
+	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)" +
+		"(, first line|, no last resort)? -->\n```\\w+\n((?s:.*?))```$")
 	const dryRun = "dry run: decided from the last observations, without a fresh probe: "
 	conditions, used := holdConditions(), map[string]bool{}
 	for path, page := range pages(t) {
@@ -42,8 +43,10 @@ func TestSamples(t *testing.T) {
 					"waiting, 40s of 15m0s: w1: unknown (CannotSee)\n" +
 					"NODE   MAY GO   REASON\nw1     yes      QuorumKept\n" +
 					"\n" + wrapped("w1: "+dryRun+message) + "\n" + wrapped("w1: "+warning)
-			case b[3] != "":
+			case b[3] == ", first line":
 				text = wrapped(firstLine(golden(t, name)))
+			case b[3] == ", no last resort":
+				text = wrapped(withoutLastResort(t, golden(t, name)))
 			default:
 				text = wrapped(golden(t, name))
 			}
@@ -72,6 +75,14 @@ func golden(t *testing.T, name string) string {
 func firstLine(text string) string {
 	first, _, _ := strings.Cut(text, "\n")
 	return first + "\n"
+}
+
+// withoutLastResort returns a refusal without its last step, which is the same in each.
+func withoutLastResort(t *testing.T, text string) string {
+	t.Helper()
+	before, _, isFound := strings.Cut(text, "  - as a last resort, ")
+	require.True(t, isFound, "%s has no last resort", text)
+	return before
 }
 
 // wrapped breaks lines at column 98, and indents what follows by four more. It does not
