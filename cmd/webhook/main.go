@@ -41,9 +41,9 @@ const (
 	// drainTime limits how long the webhook waits for running requests after that. A review
 	// takes 8 s at most.
 	drainTime = 9 * time.Second
-	// gcPercent is less than Go's default. Most of the memory is the cache of Nodes, and the reserve of
-	// the garbage collector is a share of it. The collector then runs more often, which takes more CPU
-	// when many large requests arrive.
+	// gcPercent is less than Go's default. Most of the memory is the cache of Nodes, and the reserve
+	// of the garbage collector is a share of it. The collector then runs more often, which takes more
+	// CPU when many large requests arrive.
 	gcPercent = 30
 )
 
