@@ -68,7 +68,7 @@ func grant(t *testing.T, f *storetest.Fixture, i int) {
 	before := c.DeepCopy()
 	c.Spec.Grants = append(c.Spec.Grants, v1alpha1.Grant{
 		Node: f.Nodes[i].Name, NodeUID: f.Nodes[i].UID, Members: []v1alpha1.MemberID{f.MemberID(i)},
-		Time: metav1.NewTime(time.Now().Add(-time.Hour)), User: "alice",
+		Delete: &v1alpha1.Door{Time: metav1.NewTime(time.Now().Add(-time.Hour)), User: "alice"},
 	})
 	require.NoError(t, f.Client.Patch(t.Context(), c, client.MergeFrom(before)))
 }
