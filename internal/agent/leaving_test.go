@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -53,7 +54,11 @@ func TestShutdownAnnouncement(t *testing.T) {
 // testDrainOfHeldNode: the webhook records a drain on the held Node at the moment of the release. The
 // node stays held until its machine has restarted.
 func testDrainOfHeldNode(t *testing.T, s testServer) {
+	s.applyCluster(t, "")
 	n := s.register(t, bornHeld("etcd-drained"))
+	// The cordon of the born-held policy has no owner.
+	_, err := s.Kubectl(t.Context(), "patch", "node", n.Name, "--type=merge", "-p", `{"metadata":{"managedFields":[{}]}}`)
+	require.NoError(t, err)
 	f := start(t, s, n.Name, holdsMember)
 	s.until(t, f.name, "held", hasReason(readiness.WaitingForCNI))
 	var drained sync.Once
@@ -62,7 +67,8 @@ func testDrainOfHeldNode(t *testing.T, s testServer) {
 			drained.Do(func() {
 				value, err := readiness.WithDrain(s.get(t, n.Name), time.Now())
 				assert.NoError(t, err)
-				_, err = s.Kubectl(t.Context(), "annotate", "--overwrite", "node", n.Name, readiness.HoldAnnotation+"="+value)
+				_, err = s.Kubectl(t.Context(), "annotate", "--overwrite", "node", n.Name,
+					readiness.HoldAnnotation+"="+value)
 				assert.NoError(t, err)
 			})
 		}
@@ -73,5 +79,5 @@ func testDrainOfHeldNode(t *testing.T, s testServer) {
 	require.True(t, s.get(t, f.name).Spec.Unschedulable)
 
 	f.host(func(f *fixture) { f.facts.BootID = "the next boot" })
-	s.until(t, f.name, "released", isFree)
+	s.until(t, f.name, "released", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 }
