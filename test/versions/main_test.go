@@ -66,10 +66,11 @@ func TestRender(t *testing.T) {
 		},
 	}
 	want := strings.TrimPrefix(`
-| tests that passed | v1.36.3 | v1.9.1 |
+| tests | v1.36.3 | v1.9.1 |
 |---|---|---|
-| `+"`charts`"+` | 5 | 4 |
-| `+"`manifests`"+` | 2, **failed: TestB/one** | not tested |
+| passed | 7 | 4 |
+| failed | `+"`TestB/one` of `manifests`"+` | – |
+| packages that were not tested | – | `+"`manifests`"+` |
 
 | tests that did not run | on | because |
 |---|---|---|
