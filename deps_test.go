@@ -51,7 +51,7 @@ internal/clusterstore: api/v1alpha1 pkg/departure pkg/printable pkg/protect/obse
   internal/apiaccess internal/loop
 internal/clusterstore/storetest: api/v1alpha1 pkg/departure pkg/protect/evidence pkg/protect/observation
   pkg/protect/quorum internal/clusterstore internal/testenv/apiserver internal/testenv/process
-internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum
+internal/deletion: api/v1alpha1 pkg/protect/evidence pkg/protect/observation pkg/protect/quorum pkg/readiness
   internal/apiaccess internal/clusterstore internal/loop
 internal/etcdprobe: pkg/printable internal/loop internal/hostfs api/v1alpha1 pkg/protect/evidence
 internal/guardpods: api/v1alpha1 pkg/departure pkg/protect/guard pkg/protect/observation internal/apiaccess

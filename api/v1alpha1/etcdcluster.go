@@ -196,9 +196,9 @@ type DistinctServer struct {
 	Others []MemberID `json:"others"`
 }
 
-// Grant records that the machine of a Node with members of this cluster may leave, and by which doors.
-// The members count as lost until all doors are shut. It gives up the machine: a member that joins
-// again on it counts as lost as well.
+// Grant records that the machine of a Node with members of this cluster may leave, and by which
+// doors. The members count as lost until all doors are shut. It gives up the machine: a member that
+// joins again on it counts as lost as well.
 type Grant struct {
 	NodeUID types.UID `json:"nodeUID"`
 	// +kubebuilder:validation:MaxLength=253
@@ -216,8 +216,8 @@ type Grant struct {
 	//
 	// +optional
 	Machine *Door `json:"machine,omitempty"`
-	// Drain is open because a drain of the node was allowed, after which its machine may restart or go.
-	// It is shut when the node is open for pods, and its agent has proven the members healthy.
+	// Drain is open because a drain of the node was allowed, after which its machine may restart or
+	// go. It is shut when the node is open for pods, and its agent has proven the members healthy.
 	//
 	// +optional
 	Drain *Door `json:"drain,omitempty"`

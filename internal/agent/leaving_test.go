@@ -51,8 +51,8 @@ func TestShutdownAnnouncement(t *testing.T) {
 	}
 }
 
-// testDrainOfHeldNode: the webhook records a drain on the held Node at the moment of the release. The
-// node stays held until its machine has restarted.
+// testDrainOfHeldNode: the webhook records a drain on the held Node at the moment of the release.
+// The node stays held until its machine has restarted.
 func testDrainOfHeldNode(t *testing.T, s testServer) {
 	s.applyCluster(t, "")
 	n := s.register(t, bornHeld("etcd-drained"))

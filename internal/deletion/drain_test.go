@@ -101,9 +101,9 @@ func drainAfterDeletion(t *testing.T, f *storetest.Fixture) {
 	require.Equal(t, quorum.QuorumKept, review(t, reviewer, f.Request(0)).Reason)
 }
 
-// drainOfHeldNode drains a node that the cordon of a hold keeps closed. The drain is in the record of
-// the hold before it is allowed, also if the agent writes the Node meanwhile. A node that the agent
-// has opened meanwhile is not drained.
+// drainOfHeldNode drains a node that the cordon of a hold keeps closed. The drain is in the record
+// of the hold before it is allowed, also if the agent writes the Node meanwhile. A node that the
+// agent has opened meanwhile is not drained.
 func drainOfHeldNode(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer := newReviewer(f, 0)

@@ -215,8 +215,8 @@ func (r Root) BootID() string {
 }
 
 // Start returns when the first process of the host began, in clock ticks since the boot of the
-// kernel, or 0 if that cannot be read. A host can be a container, as in kind, which restarts without
-// its kernel.
+// kernel, or 0 if that cannot be read. A host can be a container, as in kind, which restarts
+// without its kernel.
 func (r Root) Start() uint64 {
 	table, err := procfs.NewFS(r.Proc(""))
 	if err != nil {

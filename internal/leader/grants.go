@@ -109,11 +109,11 @@ func (s *clusterState) noteGone(g v1alpha1.Grant, node observation.NodeState, no
 	s.grantClocks[g.NodeUID] = clock
 }
 
-// openedAt returns when the last door of a grant was opened, by the later of two clocks: that of the
-// grant, and that of the leader, which first read it then. So a duration counted from it has passed by
-// either clock. If a grant is further ahead than a write takes, its time or the leader's clock is
-// wrong. It existed when the leader first read it, so its age counts from there: the leader's clock is
-// monotonic while the process lives.
+// openedAt returns when the last door of a grant was opened, by the later of two clocks: that of
+// the grant, and that of the leader, which first read it then. So a duration counted from it has
+// passed by either clock. If a grant is further ahead than a write takes, its time or the leader's
+// clock is wrong. It existed when the leader first read it, so its age counts from there: the
+// leader's clock is monotonic while the process lives.
 func (s *clusterState) openedAt(g v1alpha1.Grant) time.Time {
 	opened, first := quorum.LastOpened(g).Time, s.grantClocks[g.NodeUID].first
 	if !first.IsZero() && (first.After(opened) || opened.Sub(first) > maxAhead) {
@@ -132,9 +132,9 @@ func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
 	return opened
 }
 
-// leavingSince returns openedAt, or when the leader first read that the Node is gone, if that is later.
-// A finalizer may keep the Node long after the deletion was allowed, and its machine may join again
-// when the Node is gone. A new leader starts again.
+// leavingSince returns openedAt, or when the leader first read that the Node is gone, if that is
+// later. A finalizer may keep the Node long after the deletion was allowed, and its machine may
+// join again when the Node is gone. A new leader starts again.
 func (s *clusterState) leavingSince(g v1alpha1.Grant) time.Time {
 	opened, gone := s.openedAt(g), s.grantClocks[g.NodeUID].gone
 	if gone.After(opened) {

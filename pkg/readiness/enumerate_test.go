@@ -26,8 +26,8 @@ func TestEveryDecision(t *testing.T) {
 	require.Greater(t, count, 40_000, "the enumeration has lost a dimension")
 }
 
-// TestNoDecisionUncordonsDrainedNode: neither the agent nor the leader uncordons a held node that was
-// drained in this boot, or of which the boot is not known.
+// TestNoDecisionUncordonsDrainedNode: neither the agent nor the leader uncordons a held node that
+// was drained in this boot, or of which the boot is not known.
 func TestNoDecisionUncordonsDrainedNode(t *testing.T) {
 	limits, count := releasingLimits(), 0
 	for c := range decisionCases() {

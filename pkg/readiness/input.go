@@ -38,8 +38,8 @@ func (p Presence) MarshalText() ([]byte, error) { return []byte(p.String()), nil
 type Facts struct {
 	// BootID is /proc/sys/kernel/random/boot_id, empty if it could not be read.
 	BootID string `json:"bootID,omitempty"`
-	// Start is when the first process of the host began, in clock ticks since the boot of the kernel, 0
-	// if it could not be read (proc(5), starttime).
+	// Start is when the first process of the host began, in clock ticks since the boot of the kernel,
+	// 0 if it could not be read (proc(5), starttime).
 	Start uint64 `json:"-"`
 	// Subnet is flannel's subnet file.
 	Subnet SubnetFile `json:"subnet"`

@@ -200,8 +200,8 @@ func scenarioStopEtcd(t *testing.T, c *kindCluster) {
 	require.True(t, isMarked(c.node(t, name)))
 }
 
-// requireFoundData moves the data of a stopped member to a place that nothing on the host names, and
-// starts the agent again. It finds the data by a search of the disks.
+// requireFoundData moves the data of a stopped member to a place that nothing on the host names,
+// and starts the agent again. It finds the data by a search of the disks.
 func (c *kindCluster) requireFoundData(t *testing.T, name string) {
 	t.Helper()
 	c.runOn(t, name, "mkdir -p /srv/disk /root/away && mv /etc/systemd/system/etcd.service /etc/etcd.env /root/away && "+

@@ -60,7 +60,8 @@ func (s *leaveSteps) addOn(m int, name string, do func(n *leaveState, h *leaveMa
 	s.add(name+" "+leaveNode(m), func(n *leaveState) bool { return do(n, &n.machines[m]) })
 }
 
-// addRequests adds what the webhook decides: the deletion of the Node, the end of its machine, a drain.
+// addRequests adds what the webhook decides: the deletion of the Node, the end of its machine, a
+// drain.
 func (s *leaveSteps) addRequests(m int) {
 	h := s.from.machines[m]
 	isBound := func(b v1alpha1.Binding) bool { return string(b.NodeUID) == h.uid }

@@ -26,13 +26,14 @@ var (
 	leaveTime  = flag.Duration("leave-time", time.Minute, "after which time TestEveryLeave takes no further step")
 )
 
-// TestEveryLeave explores every order of a few steps by which the machines of an etcd cluster leave and
-// come back, breadth first, with the real functions: Decide, With, Tombstones, Bind, Next and Resolve.
-// Observations are true and immediate. Two rules hold in each state: what is allowed leaves a quorum of
-// voters that run on machines that stay, and in a state in which nothing is in progress and every voter
-// runs, one machine may leave.
+// TestEveryLeave explores every order of a few steps by which the machines of an etcd cluster leave
+// and come back, breadth first, with the real functions: Decide, With, Tombstones, Bind, Next and
+// Resolve. Observations are true and immediate. Two rules hold in each state: what is allowed
+// leaves a quorum of voters that run on machines that stay, and in a state in which nothing is in
+// progress and every voter runs, one machine may leave.
 //
-// The shortest order of steps that breaks a rule is printed. -leave-depth=8 -leave-time=1h explores more.
+// The shortest order of steps that breaks a rule is printed. -leave-depth=8 -leave-time=1h explores
+// more.
 func TestEveryLeave(t *testing.T) {
 	began, first := time.Now(), newLeaveState()
 	seen, layer, transitions := map[[16]byte]bool{first.key(): true}, []leaveState{first}, 0
@@ -130,8 +131,8 @@ func (s leaveState) clone() leaveState {
 	return s
 }
 
-// key identifies the state: times count from now, in steps of ten seconds, and versions by what they
-// are equal to.
+// key identifies the state: times count from now, in steps of ten seconds, and versions by what
+// they are equal to.
 func (s leaveState) key() [16]byte {
 	var b strings.Builder
 	age := func(t time.Time) int {

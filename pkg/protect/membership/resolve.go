@@ -18,8 +18,8 @@ import (
 // ResolveEvidence is what Resolve needs besides the View.
 type ResolveEvidence struct {
 	Now time.Time
-	// Opened is when the last door of the grant was opened, or when its Node was first seen to be gone,
-	// by whichever clock is later.
+	// Opened is when the last door of the grant was opened, or when its Node was first seen to be
+	// gone, by whichever clock is later.
 	Opened time.Time
 	// Node is the state of the grant's Node, from a read without a cache.
 	Node observation.NodeState
@@ -38,8 +38,8 @@ func (e ResolveEvidence) age() time.Duration { return e.Now.Sub(e.Opened) }
 const noListWhy = "no observer has answered with a confirmed member list"
 
 // Resolve reports whether a grant has ended, because all of its doors are shut, and why, or what is
-// still awaited. The caller removes the grant only after two rounds with the same reason, so the text
-// of a reason does not change from round to round. Silent observers resolve nothing.
+// still awaited. The caller removes the grant only after two rounds with the same reason, so the
+// text of a reason does not change from round to round. Silent observers resolve nothing.
 func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	s := quorum.NewSnapshot(v)
 	// The kubelet of such a machine may have registered again, or may do so as long as it exists.
@@ -52,8 +52,8 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 	return resolveGone(s, g, e)
 }
 
-// resolvePresent reports whether all doors of a grant are shut whose Node exists. A door by which the
-// Node or its machine is deleted says nothing about a drain, and the reverse.
+// resolvePresent reports whether all doors of a grant are shut whose Node exists. A door by which
+// the Node or its machine is deleted says nothing about a drain, and the reverse.
 func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	var shut []string
 	if !quorum.IsDrainOnly(g) {
@@ -73,7 +73,8 @@ func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isR
 	return true, strings.Join(shut, "; ")
 }
 
-// resolveDeletion reports whether no deletion of the Node or of its machine is in progress any more.
+// resolveDeletion reports whether no deletion of the Node or of its machine is in progress any
+// more.
 func resolveDeletion(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
 	switch {
 	case e.Node.Deleting:
@@ -261,8 +262,8 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 	return found
 }
 
-// asGone returns the grant as it must be once its Node is gone. A drain does not allow the deletion of
-// the Node, and its time is not the time from which the machine may join again.
+// asGone returns the grant as it must be once its Node is gone. A drain does not allow the deletion
+// of the Node, and its time is not the time from which the machine may join again.
 func asGone(g v1alpha1.Grant) v1alpha1.Grant {
 	g = *g.DeepCopy()
 	if g.Delete == nil && g.Machine == nil && g.Gone == nil {
@@ -331,10 +332,10 @@ func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeRet
 }
 
 // resolveDrain reports whether the drain of a Node that exists is over. The existence of the Node
-// shows nothing: the machine of a drained node restarts or goes before its Node does. The drain is over
-// when the node is open again, and each of its members is proven healthy there, or has left the member
-// list. The eviction itself must be over too if an override allowed it: that may be for a node that is
-// open, which then shows no end of a drain.
+// shows nothing: the machine of a drained node restarts or goes before its Node does. The drain is
+// over when the node is open again, and each of its members is proven healthy there, or has left
+// the member list. The eviction itself must be over too if an override allowed it: that may be for
+// a node that is open, which then shows no end of a drain.
 func resolveDrain(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
 	if closed := e.Node.Closed(); closed != "" {
 		return fmt.Sprintf("node %s was drained, and %s", g.Node, closed), false

@@ -62,7 +62,8 @@ func Doors(g v1alpha1.Grant) []OpenDoor {
 	return open
 }
 
-// lastDoor returns the door that was opened last. A grant without a door is from an earlier version.
+// lastDoor returns the door that was opened last. A grant without a door is from an earlier
+// version.
 func lastDoor(g v1alpha1.Grant) OpenDoor {
 	open := Doors(g)
 	if len(open) == 0 {
@@ -79,10 +80,11 @@ func IsDrainOnly(g v1alpha1.Grant) bool {
 	return g.Drain != nil && g.Delete == nil && g.Machine == nil && g.Gone == nil
 }
 
-// With returns the grant of the request's machine after one more door of it is opened. It is the only
-// function that opens a door for a request. Doors are added and never replaced by another kind, and
-// members, addresses and identities only grow, so a later request takes nothing from an earlier one
-// that may still be carried out. old is the present grant of the same Node, or the zero value.
+// With returns the grant of the request's machine after one more door of it is opened. It is the
+// only function that opens a door for a request. Doors are added and never replaced by another
+// kind, and members, addresses and identities only grow, so a later request takes nothing from an
+// earlier one that may still be carried out. old is the present grant of the same Node, or the zero
+// value.
 func With(v View, old v1alpha1.Grant, r Request, members []v1alpha1.MemberID) v1alpha1.Grant {
 	n, g := v.Nodes[r.Node], *old.DeepCopy()
 	g.NodeUID, g.Node = r.UID, r.Node
@@ -131,10 +133,10 @@ func laterVersion(a, b string) string {
 	return b
 }
 
-// IsVoid reports whether the DELETE that the grant allowed can no longer be carried out, and no other
-// door is open. The API server deletes exactly the version of a Node that it had reviewed. If the Node
-// was written since, it reviews the new version before it deletes the Node. A version that is not
-// later shows nothing, because the state may be from before the grant.
+// IsVoid reports whether the DELETE that the grant allowed can no longer be carried out, and no
+// other door is open. The API server deletes exactly the version of a Node that it had reviewed. If
+// the Node was written since, it reviews the new version before it deletes the Node. A version that
+// is not later shows nothing, because the state may be from before the grant.
 func IsVoid(g v1alpha1.Grant, n observation.NodeState) bool {
 	if g.Delete == nil || len(Doors(g)) > 1 || !n.Known || n.UID != g.NodeUID || n.Deleting {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// viewOfGranted returns the view of a cluster. Its member a is still listed, and the machine of w1 has
-// joined again as member d, at an address that the Node does not have.
+// viewOfGranted returns the view of a cluster. Its member a is still listed, and the machine of w1
+// has joined again as member d, at an address that the Node does not have.
 func viewOfGranted() quorum.View {
 	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{
 		Members: []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1"}},

@@ -322,7 +322,8 @@ func (d Drain) lines() []string {
 	return lines
 }
 
-// line describes how the door was opened. A deletion without a review was found when the Node was gone.
+// line describes how the door was opened. A deletion without a review was found when the Node was
+// gone.
 func (d DoorStatus) line() string {
 	at := d.Since.Format(time.RFC3339)
 	switch {

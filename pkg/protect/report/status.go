@@ -64,8 +64,8 @@ type MemberStatus struct {
 	Reason quorum.Reason `json:"reason,omitempty"`
 }
 
-// A GrantStatus describes a machine that may leave. Its members count as lost until all of its doors
-// are shut.
+// A GrantStatus describes a machine that may leave. Its members count as lost until all of its
+// doors are shut.
 type GrantStatus struct {
 	Node    string              `json:"node"`
 	NodeUID types.UID           `json:"nodeUID"`
