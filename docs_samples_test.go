@@ -14,17 +14,17 @@ import (
 // sample is the fenced block that follows a comment: `<!-- refusal: NAME -->` for a golden
 // file of pkg/protect/quorum, `<!-- warning: NAME -->` for the warning of one that allows,
 // `<!-- can-remove: NAME -->` for the same from the plugin, `<!-- condition: REASON -->` for a
-// condition of a hold. The comment of a refusal may end with `, first line` or `, no last resort`,
-// which shorten it. With -update it writes the samples.
+// condition of a hold. The comment of a refusal may end with `, first line`, `, members` or
+// `, no last resort`, which shorten it. With -update it writes the samples.
 func TestSamples(t *testing.T) {
 	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)" +
-		"(, first line|, no last resort)? -->\n```\\w+\n((?s:.*?))```$")
+		"(, first line|, members|, no last resort)? -->\n```\\w+\n((?s:.*?))```$")
 	const dryRun = "dry run: decided from the last observations, without a fresh probe: "
 	conditions, used := holdConditions(), map[string]bool{}
 	for path, page := range pages(t) {
 		updated := block.ReplaceAllStringFunc(page, func(found string) string {
 			b := block.FindStringSubmatch(found)
-			kind, name, before := b[1], b[2], b[4]
+			kind, name, sample := b[1], b[2], b[4]
 			var text string
 			switch {
 			case kind == "condition":
@@ -45,16 +45,19 @@ func TestSamples(t *testing.T) {
 					"\n" + wrapped("w1: "+dryRun+message) + "\n" + wrapped("w1: "+warning)
 			case b[3] == ", first line":
 				text = wrapped(firstLine(golden(t, name)))
+			case b[3] == ", members":
+				_, afterFirst, _ := strings.Cut(golden(t, name), "\n")
+				text = wrapped(before(t, afterFirst, "what to do, "))
 			case b[3] == ", no last resort":
-				text = wrapped(withoutLastResort(t, golden(t, name)))
+				text = wrapped(before(t, golden(t, name), "  - as a last resort, "))
 			default:
 				text = wrapped(golden(t, name))
 			}
-			command, _, isCall := strings.Cut(before, "denied the request:\n")
+			command, _, isCall := strings.Cut(sample, "denied the request:\n")
 			if isCall {
 				text = command + "denied the request:\n" + text
 			}
-			return strings.TrimSuffix(found, before+"```") + text + "```"
+			return strings.TrimSuffix(found, sample+"```") + text + "```"
 		})
 		if flag.Lookup("update").Value.String() == "true" && updated != page {
 			require.NoError(t, os.WriteFile(path, []byte(updated), 0o600))
@@ -77,12 +80,12 @@ func firstLine(text string) string {
 	return first + "\n"
 }
 
-// withoutLastResort returns a refusal without its last step, which is the same in each.
-func withoutLastResort(t *testing.T, text string) string {
+// before returns the text of a refusal before one of its parts.
+func before(t *testing.T, text, part string) string {
 	t.Helper()
-	before, _, isFound := strings.Cut(text, "  - as a last resort, ")
-	require.True(t, isFound, "%s has no last resort", text)
-	return before
+	text, _, isFound := strings.Cut(text, part)
+	require.True(t, isFound, "%q is not in: %s", part, text)
+	return text
 }
 
 // wrapped breaks lines at column 98, and indents what follows by four more. It does not
