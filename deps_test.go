@@ -17,10 +17,10 @@ import (
 
 const module = "github.com/holdfast-dev/holdfast/"
 
-// arrows contains the permitted imports between the packages of this module, as in the table of
-// docs/architecture.md. A line has a package and the packages that it may import; "*" means
-// all. An indented line continues the line before it. Each arrow has a user. Tests may also import
-// internal/testenv/..., internal/hosttest, test/spcserver and test/fixture.
+// arrows contains the permitted imports between the packages of this module. A line has a package
+// and the packages that it may import; "*" means all. An indented line continues the line before
+// it. Each arrow has a user. Tests may also import internal/testenv/..., internal/hosttest,
+// test/spcserver and test/fixture.
 const arrows = `
 api/v1alpha1:
 pkg/autoscaler:
@@ -147,7 +147,7 @@ func TestImports(t *testing.T) {
 			continue
 		}
 		if !test {
-			require.True(t, known, "%s: package %s has no arrows; draw them in deps_test.go and docs/architecture.md", file, dir)
+			require.True(t, known, "%s: package %s has no arrows; draw them in deps_test.go", file, dir)
 		}
 		for _, imported := range imports {
 			ours, isOurs := strings.CutPrefix(imported, module)
@@ -173,7 +173,7 @@ func TestImports(t *testing.T) {
 		}
 	}
 	slices.Sort(unused)
-	require.Empty(t, unused, "no file needs these arrows; delete them in deps_test.go and docs/architecture.md")
+	require.Empty(t, unused, "no file needs these arrows; delete them in deps_test.go")
 }
 
 // TestAgentImports: the packages of the agent import neither the typed client nor
