@@ -144,8 +144,8 @@ func TestDrainThenDeletion(t *testing.T) {
 	})
 }
 
-// The deletion of a drained Node is allowed, and is still in progress when the drain is over: each way
-// to leave ends for itself.
+// The deletion of a drained Node is allowed, and is still in progress when the drain is over: each
+// way to leave ends for itself.
 func TestDeletionOutlastsDrain(t *testing.T) {
 	runDrainScenario(t, func(s *scenario) {
 		d := s.beginDrain(s.hosts[0], rebootsMachine)

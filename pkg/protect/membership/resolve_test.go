@@ -255,6 +255,8 @@ func TestTombstones(t *testing.T) {
 	}
 	both := quorumtest.GrantFor(1)
 	both.Members, both.Addresses = quorumtest.IDs("b", "c"), []string{"10.0.0.2", "10.0.0.3"}
+	drained := *both.DeepCopy()
+	drained.Delete, drained.Drain, drained.Gone = nil, both.Delete, &v1alpha1.Door{}
 	lost := []v1alpha1.Grant{grant("u2", "w2", "b")}
 	unlisted := []v1alpha1.Grant{
 		{NodeUID: "u2", Node: "w2", Members: quorumtest.IDs("b"), Gone: &v1alpha1.Door{}},
@@ -271,6 +273,7 @@ func TestTombstones(t *testing.T) {
 		"granted":                     {gone(1).Granted(1), nil},
 		"two members":                 {gone(1).Rebound(2, 1), []v1alpha1.Grant{grant("u2", "w2", "b", "c")}},
 		"granted for one of two":      {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
+		"F37 drained, lacks a member": {gone(1).Rebound(2, 1).Drained(1).State(1, quorumtest.Gone), []v1alpha1.Grant{drained}},
 		"removed before":              {gone(1).Removed(1).Silent(1), nil},
 		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},
 		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), unlisted},
