@@ -297,7 +297,8 @@ func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (labelled bool
 
 // RecordDrain writes into the record of a held Node that its drain is allowed. It writes nothing to
 // a Node whose drain does not rely on a hold. The write has the resourceVersion of the Node, as
-// each release has: one of both fails, and whoever is second sees what the other one did.
+// each release has, so that one of both fails. RecordDrain then reads the Node again, and returns
+// an error if it is open.
 func (s *Store) RecordDrain(ctx context.Context, node *corev1.Node, now time.Time) error {
 	name, uid := node.Name, node.UID
 	for readiness.IsHeldByCordon(node) {

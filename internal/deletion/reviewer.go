@@ -100,7 +100,7 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	if err != nil || req.DryRun || !decision.NeedsGrant() {
 		return decision, err
 	}
-	// Whoever drains relies on the cordon, which must not be opened for another reason.
+	// The drain relies on the cordon, which must not be opened for another reason.
 	return decision, r.store.RecordDrain(ctx, live.Node, r.now())
 }
 

@@ -9,10 +9,10 @@ import (
 )
 
 // Drain is a drain that was allowed while the cordon of a hold kept the node closed. `kubectl
-// drain` writes nothing to a node that is cordoned already, so the drain relies on that cordon:
-// without it, the node would look as if the drain were over, and its members would count again
-// although its machine is about to restart. It ends with a restart, or when a person uncordons the
-// node.
+// drain` writes nothing to a node that is cordoned already, so the drain relies on that cordon.
+// Without it, the node would look as if the drain were over, and its members would count again
+// although its machine is about to restart. The drain ends with a restart, or when a person
+// uncordons the node.
 type Drain struct {
 	// At is when it was allowed, in RFC 3339, for people. No decision depends on it.
 	At string `json:"at"`

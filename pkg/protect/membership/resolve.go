@@ -52,8 +52,8 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 	return resolveGone(s, g, e)
 }
 
-// resolvePresent reports whether all doors of a grant are shut whose Node exists. A door by which
-// the Node or its machine is deleted says nothing about a drain, and the reverse.
+// resolvePresent reports whether all doors of a grant are shut whose Node exists. That a deletion
+// of the Node or its machine is over does not mean that a drain is, and the reverse.
 func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	var shut []string
 	if !quorum.IsDrainOnly(g) {

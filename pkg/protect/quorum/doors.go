@@ -24,7 +24,7 @@ const (
 	DoorGone    DoorKind = "Gone"
 )
 
-// ShutWhen says when a door of this kind is shut (membership.Resolve).
+// ShutWhen describes when a door of this kind is shut (membership.Resolve).
 func (k DoorKind) ShutWhen() string {
 	switch k {
 	case DoorDelete:

@@ -112,7 +112,7 @@ func TestWithGrows(t *testing.T) {
 	require.Equal(t, []v1alpha1.MemberID{"a"}, got.Members)
 }
 
-// TestDoors: the door that was opened last is the last one, and says what shuts it.
+// TestDoors: the door that was opened last is the last one, and each kind describes what shuts it.
 func TestDoors(t *testing.T) {
 	at := func(minute int) *v1alpha1.Door {
 		return &v1alpha1.Door{Time: metav1.NewTime(time.Date(2026, 5, 1, 12, minute, 0, 0, time.UTC))}
