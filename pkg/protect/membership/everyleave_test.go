@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	leaveDepth = flag.Int("leave-depth", 4, "how many steps TestEveryLeave takes")
+	leaveDepth = flag.Int("leave-depth", 3, "how many steps TestEveryLeave takes")
 	leaveTime  = flag.Duration("leave-time", time.Minute, "after which time TestEveryLeave takes no further step")
 )
 
@@ -32,14 +32,19 @@ var (
 // leaves a quorum of voters that run on machines that stay, and in a state in which nothing is in
 // progress and every voter runs, one machine may leave.
 //
-// The shortest order of steps that breaks a rule is printed. -leave-depth=8 -leave-time=1h explores
-// more.
+// The shortest order of steps that breaks a rule is printed. `make test` takes five steps, without
+// the race detector, and `make histories` six.
 func TestEveryLeave(t *testing.T) {
 	began, first := time.Now(), newLeaveState()
 	seen, layer, transitions := map[[16]byte]bool{first.key(): true}, []leaveState{first}, 0
-	for depth := 1; depth <= *leaveDepth && time.Since(began) < *leaveTime; depth++ {
+	isInTime := func() bool { return time.Since(began) < *leaveTime }
+	for depth := 1; depth <= *leaveDepth && isInTime(); depth++ {
 		var following []leaveState
-		for _, s := range layer {
+		for i, s := range layer {
+			if !isInTime() {
+				t.Logf("after %s: %d of %d states of the last step are explored", *leaveTime, i, len(layer))
+				break
+			}
 			states, wrong := s.next()
 			require.Empty(t, wrong)
 			transitions += len(states)
@@ -54,7 +59,7 @@ func TestEveryLeave(t *testing.T) {
 		t.Logf("after %d steps: %d states, %d transitions, %s", depth, len(seen), transitions,
 			time.Since(began).Round(time.Millisecond))
 	}
-	require.Greater(t, len(seen), 1000, "the exploration has lost a dimension")
+	require.Greater(t, len(seen), 500, "the exploration has lost a dimension")
 }
 
 const leaveNonce, leaveCluster = "now", "c1"
