@@ -1,12 +1,13 @@
 package agent
 
 import (
-	"github.com/stretchr/testify/assert"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -66,7 +67,7 @@ func testDrainOfHeldNode(t *testing.T, s testServer) {
 		if r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/nodes/"+n.Name) {
 			drained.Do(func() {
 				value, err := readiness.WithDrain(s.get(t, n.Name), time.Now())
-				assert.NoError(t, err)
+				assert.NoError(t, err) //nolint:testifylint // FailNow may not be called here.
 				_, err = s.Kubectl(t.Context(), "annotate", "--overwrite", "node", n.Name,
 					readiness.HoldAnnotation+"="+value)
 				assert.NoError(t, err)

@@ -107,41 +107,41 @@ func drainAfterDeletion(t *testing.T, f *storetest.Fixture) {
 func drainOfHeldNode(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer := newReviewer(f, 0)
-	hold := func(i int, record readiness.Record) {
-		f.PatchNode(i, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, readiness.HoldAnnotation, record.Format()))
+	hold := func(record readiness.Record) {
+		f.PatchNode(0, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, readiness.HoldAnnotation, record.Format()))
 	}
-	recorded := func(i int) readiness.Record {
+	recorded := func() readiness.Record {
 		node := &corev1.Node{}
-		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[i]), node))
+		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node))
 		record, err := readiness.ParseRecord(node.Annotations[readiness.HoldAnnotation])
 		require.NoError(t, err)
 		return record
 	}
 	held := readiness.Record{State: readiness.Held, BootID: "b1", Reason: readiness.Rebooted, Marks: []string{"m"}}
-	hold(0, held)
+	hold(held)
 	f.Cordon(0, true)
 	require.True(t, review(t, reviewer, f.Drain(0)).Allowed)
-	drained := recorded(0)
+	drained := recorded()
 	require.NotNil(t, drained.Drained)
 	drained.Drained = nil
 	require.Equal(t, held, drained)
 
-	hold(0, held)
+	hold(held)
 	dryRun := f.Drain(0)
 	dryRun.DryRun = true
 	require.True(t, review(t, reviewer, dryRun).Allowed)
-	require.Nil(t, recorded(0).Drained)
+	require.Nil(t, recorded().Drained)
 
 	stale := &corev1.Node{}
 	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), stale))
-	hold(0, held)
+	hold(held)
 	require.NoError(t, reviewer.store.RecordDrain(t.Context(), stale, time.Now()), "the agent has written the Node")
-	require.NotNil(t, recorded(0).Drained)
+	require.NotNil(t, recorded().Drained)
 	f.Cordon(0, false)
-	hold(0, readiness.Record{State: readiness.Released, BootID: "b1", Reason: readiness.NetworkReady})
+	hold(readiness.Record{State: readiness.Released, BootID: "b1", Reason: readiness.NetworkReady})
 	err := reviewer.store.RecordDrain(t.Context(), stale, time.Now())
 	require.ErrorContains(t, err, "it is open for pods now")
-	require.Nil(t, recorded(0).Drained)
+	require.Nil(t, recorded().Drained)
 }
 
 func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {

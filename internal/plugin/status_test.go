@@ -132,10 +132,11 @@ func TestStatusWithoutClusters(t *testing.T) {
 
 func TestDoorRows(t *testing.T) {
 	now := time.Now()
-	g := report.GrantStatus{Node: "w1", Members: []v1alpha1.MemberID{"a", "b"}, NodeExists: true, Doors: []report.DoorStatus{
+	g := report.GrantStatus{Node: "w1", Members: []v1alpha1.MemberID{"a", "b"}, NodeExists: true}
+	g.Doors = []report.DoorStatus{
 		{Kind: quorum.DoorDelete, User: "alice", BreakGlass: true, Since: now.Add(-time.Hour), ShutWhen: "x"},
 		{Kind: quorum.DoorGone, Since: now.Add(-time.Minute), ShutWhen: "y"},
-	}}
+	}
 	rows := doorRows(report.ClusterStatus{ID: "c"}, g, now)
 	require.Len(t, rows, 2)
 	require.Equal(t, "Delete|w1|c|a,b|alice (break-glass)|60m|yes|x", strings.Join(rows[0], "|"))

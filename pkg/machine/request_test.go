@@ -15,8 +15,10 @@ func TestEveryEnd(t *testing.T) {
 	var ways []string
 	for _, hasNode := range []bool{true, false} {
 		for _, o := range []machine.Object{
-			{Kind: machine.KindMachine}, {Kind: machine.KindMachine, IsHooked: true},
-			{Kind: machine.KindNodeClaim}, {Kind: machine.KindNodeClaim, IsRegistered: true},
+			{Kind: machine.KindMachine},
+			{Kind: machine.KindMachine, IsHooked: true},
+			{Kind: machine.KindNodeClaim},
+			{Kind: machine.KindNodeClaim, IsRegistered: true},
 		} {
 			ways = append(ways, walkToEnd(t, o, hasNode))
 		}

@@ -17,6 +17,7 @@ func drainedHold(drain *Drain) nodeOption {
 // cordon of the hold, until the machine has restarted or a person uncordons the node.
 func TestDrainDuringHold(t *testing.T) {
 	started := readyFactsWith(func(f *Facts) { f.Start = 7 })
+	inBoot := func(start uint64) *Drain { return &Drain{BootID: thisBoot, Start: start} }
 	for name, c := range map[string]struct {
 		drain *Drain
 		facts Facts
@@ -25,16 +26,14 @@ func TestDrainDuringHold(t *testing.T) {
 		known  *Drain
 	}{
 		"no drain":                  {nil, started, NotHeld, nil},
-		"in this boot":              {&Drain{BootID: thisBoot}, readyFacts(), WaitingForOthers, &Drain{BootID: thisBoot}},
-		"in this boot, start known": {&Drain{BootID: thisBoot}, started, WaitingForOthers, &Drain{BootID: thisBoot, Start: 7}},
-		"boot not reported":         {&Drain{At: "x"}, started, WaitingForOthers, &Drain{At: "x", BootID: thisBoot, Start: 7}},
-		"same start":                {&Drain{BootID: thisBoot, Start: 7}, started, WaitingForOthers, &Drain{BootID: thisBoot, Start: 7}},
-		"start not readable": {
-			&Drain{BootID: thisBoot, Start: 7}, readyFacts(), WaitingForOthers, &Drain{BootID: thisBoot, Start: 7},
-		},
-		"restarted":           {&Drain{BootID: "before"}, started, NotHeld, nil},
-		"container restarted": {&Drain{BootID: thisBoot, Start: 6}, started, NotHeld, nil},
-		"network is missing":  {&Drain{BootID: thisBoot}, closedFacts(), WaitingForFlannel, &Drain{BootID: thisBoot}},
+		"in this boot":              {inBoot(0), readyFacts(), WaitingForOthers, inBoot(0)},
+		"in this boot, start known": {inBoot(0), started, WaitingForOthers, inBoot(7)},
+		"boot not reported":         {&Drain{}, started, WaitingForOthers, inBoot(7)},
+		"same start":                {inBoot(7), started, WaitingForOthers, inBoot(7)},
+		"start not readable":        {inBoot(7), readyFacts(), WaitingForOthers, inBoot(7)},
+		"restarted":                 {&Drain{BootID: "before"}, started, NotHeld, nil},
+		"container restarted":       {inBoot(6), started, NotHeld, nil},
+		"network is missing":        {inBoot(0), closedFacts(), WaitingForFlannel, inBoot(0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := node(drainedHold(c.drain), cordoned)
@@ -113,6 +112,7 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 	}
 	record, err := ParseRecord(node(drained).Annotations[HoldAnnotation])
 	require.NoError(t, err)
-	require.Contains(t, KeepClosedReason(node(drained, cordoned, booted(thisBoot)), record), "a drain of the node was allowed")
+	stays := KeepClosedReason(node(drained, cordoned, booted(thisBoot)), record)
+	require.Contains(t, stays, "a drain of the node was allowed")
 	require.Empty(t, KeepClosedReason(node(drained, cordoned, booted("later")), record))
 }

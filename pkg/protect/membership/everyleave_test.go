@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -21,10 +22,22 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-var (
-	leaveDepth = flag.Int("leave-depth", 3, "how many steps TestEveryLeave takes")
-	leaveTime  = flag.Duration("leave-time", time.Minute, "after which time TestEveryLeave takes no further step")
-)
+// TestMain adds the flags of TestEveryLeave.
+func TestMain(m *testing.M) {
+	flag.Int("leave-depth", 3, "how many steps TestEveryLeave takes")
+	flag.Duration("leave-time", time.Minute, "after which time TestEveryLeave explores no further state")
+	os.Exit(m.Run())
+}
+
+// flagValue returns the value of a flag of TestMain.
+func flagValue[T any](t *testing.T, name string) T {
+	t.Helper()
+	getter, ok := flag.Lookup(name).Value.(flag.Getter)
+	require.True(t, ok)
+	value, ok := getter.Get().(T)
+	require.True(t, ok)
+	return value
+}
 
 // TestEveryLeave explores every order of a few steps by which the machines of an etcd cluster leave
 // and come back, breadth first, with the real functions: Decide, With, Tombstones, Bind, Next and
@@ -37,12 +50,13 @@ var (
 func TestEveryLeave(t *testing.T) {
 	began, first := time.Now(), newLeaveState()
 	seen, layer, transitions := map[[16]byte]bool{first.key(): true}, []leaveState{first}, 0
-	isInTime := func() bool { return time.Since(began) < *leaveTime }
-	for depth := 1; depth <= *leaveDepth && isInTime(); depth++ {
+	depths, limit := flagValue[int](t, "leave-depth"), flagValue[time.Duration](t, "leave-time")
+	isInTime := func() bool { return time.Since(began) < limit }
+	for depth := 1; depth <= depths && isInTime(); depth++ {
 		var following []leaveState
 		for i, s := range layer {
 			if !isInTime() {
-				t.Logf("after %s: %d of %d states of the last step are explored", *leaveTime, i, len(layer))
+				t.Logf("after %s: %d of %d states of the last step are explored", limit, i, len(layer))
 				break
 			}
 			states, wrong := s.next()

@@ -265,15 +265,17 @@ func TestTombstones(t *testing.T) {
 		cluster *quorumtest.Cluster
 		want    []v1alpha1.Grant
 	}{
-		"all there":                   {quorumtest.Voters(3), nil},
-		"gone":                        {gone(1), lost},
-		"registered again":            {state(node("u2-again")), lost},
-		"not read":                    {state(observation.NodeState{}), nil},
-		"being deleted":               {state(observation.NodeState{Known: true, UID: "u2", Deleting: true}), nil},
-		"granted":                     {gone(1).Granted(1), nil},
-		"two members":                 {gone(1).Rebound(2, 1), []v1alpha1.Grant{grant("u2", "w2", "b", "c")}},
-		"granted for one of two":      {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
-		"F37 drained, lacks a member": {gone(1).Rebound(2, 1).Drained(1).State(1, quorumtest.Gone), []v1alpha1.Grant{drained}},
+		"all there":              {quorumtest.Voters(3), nil},
+		"gone":                   {gone(1), lost},
+		"registered again":       {state(node("u2-again")), lost},
+		"not read":               {state(observation.NodeState{}), nil},
+		"being deleted":          {state(observation.NodeState{Known: true, UID: "u2", Deleting: true}), nil},
+		"granted":                {gone(1).Granted(1), nil},
+		"two members":            {gone(1).Rebound(2, 1), []v1alpha1.Grant{grant("u2", "w2", "b", "c")}},
+		"granted for one of two": {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
+		"F37 drained, lacks a member": {
+			gone(1).Rebound(2, 1).Drained(1).State(1, quorumtest.Gone), []v1alpha1.Grant{drained},
+		},
 		"removed before":              {gone(1).Removed(1).Silent(1), nil},
 		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},
 		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), unlisted},

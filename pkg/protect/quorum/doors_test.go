@@ -49,7 +49,9 @@ func TestWith(t *testing.T) {
 		"first deletion":              {version: "9", want: doors{Delete: young("9")}},
 		"first drain":                 {isDrain: true, want: doors{Drain: young("")}},
 		"first deletion of a machine": {want: doors{Machine: young("")}},
-		"drain after a deletion":      {old: doors{Delete: old("9")}, isDrain: true, want: doors{Delete: old("9"), Drain: young("")}},
+		"drain after a deletion": {
+			old: doors{Delete: old("9")}, isDrain: true, want: doors{Delete: old("9"), Drain: young("")},
+		},
 		"drain after a forced deletion": {
 			old: doors{Delete: forced(old("9"))}, isDrain: true, want: doors{Delete: forced(old("9")), Drain: young("")},
 		},
@@ -61,8 +63,10 @@ func TestWith(t *testing.T) {
 			old: doors{Drain: forced(old(""))}, isDrain: true,
 			want: doors{Drain: &v1alpha1.Door{Time: now, User: "bob", BreakGlass: true}},
 		},
-		"F35 deletion after a drain": {old: doors{Drain: old("")}, version: "9", want: doors{Delete: young("9"), Drain: old("")}},
-		"later version":              {old: doors{Delete: old("9")}, version: "10", want: doors{Delete: young("10")}},
+		"F35 deletion after a drain": {
+			old: doors{Drain: old("")}, version: "9", want: doors{Delete: young("9"), Drain: old("")},
+		},
+		"later version": {old: doors{Delete: old("9")}, version: "10", want: doors{Delete: young("10")}},
 		"slow review of an earlier version": {
 			old: doors{Delete: old("10")}, version: "9", want: doors{Delete: young("10")},
 		},
@@ -127,7 +131,9 @@ func TestDoors(t *testing.T) {
 	require.Equal(t, at(4).Time, quorum.LastOpened(g))
 	require.Zero(t, quorum.LastOpened(v1alpha1.Grant{}))
 	require.True(t, quorum.IsDrainOnly(v1alpha1.Grant{Drain: at(1)}))
-	for _, other := range []v1alpha1.Grant{{}, g, {Drain: at(1), Delete: at(1)}, {Drain: at(1), Machine: at(1)}, {Drain: at(1), Gone: at(1)}} {
+	for _, other := range []v1alpha1.Grant{
+		{}, g, {Drain: at(1), Delete: at(1)}, {Drain: at(1), Machine: at(1)}, {Drain: at(1), Gone: at(1)},
+	} {
 		require.False(t, quorum.IsDrainOnly(other))
 	}
 }

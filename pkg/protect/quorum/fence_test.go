@@ -44,8 +44,10 @@ func TestVoidGrant(t *testing.T) {
 		"F80 deletion of a NodeClaim": {node: node("10"), grant: func(g *v1alpha1.Grant) {
 			g.Machine, g.Delete = g.Delete, nil
 		}},
-		"F80 deletion of a NodeClaim too": {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Machine = &v1alpha1.Door{} }},
-		"gone without a review":           {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Gone = &v1alpha1.Door{} }},
+		"F80 deletion of a NodeClaim too": {node: node("10"), grant: func(g *v1alpha1.Grant) {
+			g.Machine = &v1alpha1.Door{}
+		}},
+		"gone without a review": {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Gone = &v1alpha1.Door{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := quorumtest.Voters(3).Granted(0).State(0, func(n *observation.NodeState) { *n = c.node })
