@@ -262,7 +262,7 @@ func testGrants(t *testing.T, server *apiserver.Server) {
 	const (
 		head    = `{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"labels":{"mine":"yes"},"name":`
 		granted = head + `"ab01"},"spec":{"grants":[` +
-			`{"node":"etcd-1","nodeUID":"u1","members":["1"],"time":"2026-01-02T03:04:05Z"}]}}`
+			`{"node":"etcd-1","nodeUID":"u1","members":["1"],"drain":{"time":"2026-01-02T03:04:05Z"}}]}}`
 		free    = head + `"ab02"},"spec":{"members":[{"memberID":"1","node":"etcd-1","nodeUID":"u1"}]}}`
 		refused = "EtcdCluster ab01 has open grants"
 	)

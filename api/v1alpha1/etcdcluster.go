@@ -62,7 +62,7 @@ type MemberID string
 // +kubebuilder:printcolumn:name="Quorum",type=integer,JSONPath=`.status.quorum`
 //
 // +kubebuilder:printcolumn:name="May-Lose",type=integer,JSONPath=`.status.mayLose`
-// +kubebuilder:printcolumn:name="Drained",type=string,JSONPath=`.spec.grants[?(@.drained)].node`
+// +kubebuilder:printcolumn:name="Drained",type=string,JSONPath=`.spec.grants[?(@.drain)].node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type EtcdCluster struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -196,8 +196,9 @@ type DistinctServer struct {
 	Others []MemberID `json:"others"`
 }
 
-// Grant records that the deletion or the drain of a Node with members of this cluster was allowed.
-// It gives up the machine of the Node: a member that joins again on it counts as lost as well.
+// Grant records that the machine of a Node with members of this cluster may leave, and by which
+// doors. The members count as lost until all doors are shut. It gives up the machine: a member that
+// joins again on it counts as lost as well.
 type Grant struct {
 	NodeUID types.UID `json:"nodeUID"`
 	// +kubebuilder:validation:MaxLength=253
@@ -206,33 +207,24 @@ type Grant struct {
 	//
 	// +listType=set
 	Members []MemberID `json:"members"`
-	// Time is when the deletion was last allowed. Each decision that allows the deletion renews it.
-	Time metav1.Time `json:"time"`
-	// NodeVersion is the resourceVersion of the Node that may be deleted. If the Node has a later one,
-	// the grant is void: the API server deletes only the version that it had reviewed. It is empty if
-	// a drain, or the deletion of a Machine or a NodeClaim, was allowed.
+	// Delete is open because the deletion of one version of the Node was allowed. It is shut when the
+	// Node has a later version: the API server deletes only the version that it had reviewed.
 	//
 	// +optional
-	// +kubebuilder:validation:MaxLength=64
-	NodeVersion string `json:"nodeVersion,omitempty"`
-	// User is the user who requested the deletion. It is empty if the Node was gone without a request.
+	Delete *Door `json:"delete,omitempty"`
+	// Machine is open because the deletion of the Machine or the NodeClaim of the Node was allowed.
 	//
 	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	User string `json:"user,omitempty"`
-	// Reason is what was allowed: the deletion of the Node, or a drain of the node, after which its
-	// machine may restart or go. Empty means Deletion.
+	Machine *Door `json:"machine,omitempty"`
+	// Drain is open because a drain of the node was allowed, after which its machine may restart or
+	// go. It is shut when the node is open for pods, and its agent has proven the members healthy.
 	//
 	// +optional
-	Reason GrantReason `json:"reason,omitempty"`
-	// Drained is when the drain was allowed. A later deletion of the same Node keeps it.
+	Drain *Door `json:"drain,omitempty"`
+	// Gone is open because the Node was found to be gone without a review.
 	//
 	// +optional
-	Drained *metav1.Time `json:"drained,omitempty"`
-	// BreakGlass means that the deletion was allowed against the verdict.
-	//
-	// +optional
-	BreakGlass bool `json:"breakGlass,omitempty"`
+	Gone *Door `json:"gone,omitempty"`
 
 	// MachineID and SystemUUID identify the machine of the Node (status.nodeInfo). They show whether a
 	// younger Node with the same name is the same machine. Empty means unknown.
@@ -258,18 +250,25 @@ type Grant struct {
 	Addresses []string `json:"addresses,omitempty"`
 }
 
-// A GrantReason is what a grant allowed.
-//
-// +kubebuilder:validation:Enum=Deletion;Drain
-type GrantReason string
-
-// The reasons of grants.
-const (
-	// GrantDeletion: the Node may be deleted.
-	GrantDeletion GrantReason = "Deletion"
-	// GrantDrain: the node may be drained.
-	GrantDrain GrantReason = "Drain"
-)
+// A Door is a way by which the machine of a grant may leave.
+type Door struct {
+	// Time is when it was last opened.
+	Time metav1.Time `json:"time"`
+	// User is the user whose request was allowed, empty if there was none.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	User string `json:"user,omitempty"`
+	// BreakGlass means that the request was allowed against the verdict.
+	//
+	// +optional
+	BreakGlass bool `json:"breakGlass,omitempty"`
+	// Version is the resourceVersion of the Node that may be deleted. Only the door Delete has one.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Version string `json:"version,omitempty"`
+}
 
 // EtcdClusterStatus is the summary by the webhook's leader.
 type EtcdClusterStatus struct {

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/agent"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -191,12 +192,16 @@ func (f fixture) kubectl(args ...string) string {
 // observations returns the observations of the only EtcdCluster, by node.
 func (f fixture) observations() map[string]v1alpha1.Observation {
 	f.t.Helper()
-	live, err := f.clusters.Live(f.t.Context())
+	clusters, err := f.clusters.List(f.t.Context(), metav1.ListOptions{})
+	require.NoError(f.t, err)
+	all, err := f.clusters.ListObservations(f.t.Context(), metav1.ListOptions{})
 	require.NoError(f.t, err)
 	found := map[string]v1alpha1.Observation{}
-	for _, c := range live {
-		for _, o := range c.Observations {
-			found[o.Node] = o
+	for i := range all.Items {
+		for _, c := range clusters.Items {
+			for _, o := range observation.Join(&c, []*v1alpha1.EtcdObservation{&all.Items[i]}).Observations {
+				found[o.Node] = o
+			}
 		}
 	}
 	return found

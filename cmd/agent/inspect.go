@@ -24,9 +24,9 @@ import (
 
 const (
 	// inspectBudget limits the time of an inspection after its search of the local disks, and
-	// inspectSearchTime is the default limit of the search.
+	// inspectSearchTime is the default limit of the search: a person waits for the answer.
 	inspectBudget     = 15 * time.Second
-	inspectSearchTime = "1m"
+	inspectSearchTime = "1500ms"
 )
 
 // inspectUsage is the help of `holdfast-agent inspect`. A test checks that it explains every
@@ -52,7 +52,8 @@ These flags of holdfast-agent run change the decisions too:
   --flannel-subnet-file=FILE  --trust-durable-subnet-file  --cni-conf-dir=DIR,...  --cni-bin-dir=DIR,...
   --protect-static-pods=BOOL  --etcd-ca=FILE --etcd-cert=FILE --etcd-key=FILE  --probe-timeout=DURATION
   --data-search-interval=DURATION  --data-search-max-time=DURATION  --data-search-max-directories=N
-inspect searches once, unless the interval is 0, and waits for the end; the default limit of its time is 1m.
+inspect searches once, unless the interval is 0. By default it ends the search after 1.5 s, and says so: then it is
+unknown whether there is more data. For the whole disk, for example in scripts: --data-search-max-time=10m
 
 Exit codes: 0 success, whatever the result is; 1 failure; 2 usage error. With --exit-code, the first of these that
 applies:

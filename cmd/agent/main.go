@@ -152,7 +152,7 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 	}
 	parts := agent.Config{
 		Node: cfg.node, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network: observedHost.Network, BootTime: observedHost.BootTime, ProbeGate: nodenet.Probe,
+		Network: observedHost.Network, ProbeGate: nodenet.Probe,
 		AllowShutdown: observedHost.EndShutdownDelay, Etcd: observedHost.Etcd, SearchData: observedHost.SearchData,
 		Watch:    observedHost.Watch,
 		Identify: prober.Identify, Observe: prober.Observe, ListMembers: prober.ListMembers,

@@ -41,10 +41,10 @@ const (
 	// drainTime limits how long the webhook waits for running requests after that. A review
 	// takes 8 s at most.
 	drainTime = 9 * time.Second
-	// gcPercent is half of Go's default. Most of the memory is the cache of Nodes, and the reserve of
-	// the garbage collector is a share of it. The collector then runs more often, which takes more CPU
-	// when many large requests arrive.
-	gcPercent = 50
+	// gcPercent is less than Go's default. Most of the memory is the cache of Nodes, and the reserve
+	// of the garbage collector is a share of it. The collector then runs more often, which takes more
+	// CPU when many large requests arrive.
+	gcPercent = 30
 )
 
 // version is the version of the image with its commit. The Makefile has the linker set

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -25,7 +23,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/machinehook"
 	"github.com/holdfast-dev/holdfast/internal/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -198,11 +195,7 @@ func (r replica) addGuardPods(ctx context.Context) error {
 func (r replica) addHoldWatcher() error {
 	watcher, err := holdwatch.New(holdwatch.Options{
 		CachedNodes: r.store.CachedNodes, WaitForSync: r.store.WaitForSync, Nodes: r.core.Nodes(),
-		LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
-		DrainedNodes: func(ctx context.Context) (map[types.UID]time.Time, error) {
-			clusters, err := r.store.CachedClusters(ctx)
-			return protect.DrainedNodes(clusters), err
-		},
+		LiveNodes:  func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
 		ConfigMaps: r.core.ConfigMaps(r.namespace), Elected: r.manager.Elected(),
 		Timeouts: r.holds, RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
 	})

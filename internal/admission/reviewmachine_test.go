@@ -22,6 +22,7 @@ import (
 func TestReviewMachine(t *testing.T) {
 	object := machine.Object{
 		Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1", Deleting: true,
+		IsHooked: true, AwaitsHook: true,
 	}
 	for name, c := range map[string]struct {
 		cacheErr   error

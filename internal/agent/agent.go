@@ -62,9 +62,6 @@ type Config struct {
 
 	// Network returns the facts about the host's network. It is called often and must be fast.
 	Network func(context.Context) readiness.Facts
-	// BootTime returns when the host booted, by its clock, or zero if that is unknown. It is called
-	// only while the node is drained.
-	BootTime func() time.Time
 	// Etcd returns the etcd servers and data of the host, and the places that could not be read.
 	Etcd func(context.Context) evidence.Findings
 	// SearchData starts a search of the local disks for data of etcd, unless the last one has just

@@ -74,26 +74,6 @@ func (c *Clusters) watch(ctx context.Context, resource string, o metav1.ListOpti
 	return c.rest.Get().Resource(resource).VersionedParams(&o, c.parameters).Watch(ctx)
 }
 
-// Live reads the EtcdClusters and then their observations, sorted by name.
-func (c *Clusters) Live(ctx context.Context) ([]v1alpha1.EtcdCluster, error) {
-	clusters, err := c.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	observations, err := c.ListObservations(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	all := make([]*v1alpha1.EtcdObservation, len(observations.Items))
-	for i := range observations.Items {
-		all[i] = &observations.Items[i]
-	}
-	for i := range clusters.Items {
-		clusters.Items[i] = *observation.Join(&clusters.Items[i], all)
-	}
-	return clusters.Items, nil
-}
-
 // Publish writes an EtcdObservation, and returns the version that it made. The node's agent is its
 // only writer.
 func (c *Clusters) Publish(ctx context.Context, o *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error) {

@@ -33,16 +33,12 @@ type nodeInputs struct {
 	// staleReason explains why the evidence is out of date. It is empty if the evidence is not.
 	staleReason string
 	known       protect.Inputs
-	// canBeMember reports whether an EtcdCluster can concern the Node.
-	canBeMember bool
 	// hasSPC reports whether there is an inventory. The inventory is nil until it is read.
 	hasSPC    bool
 	inventory *spc.Index
 	// withholdGroup keeps the label with the SPC group off a node that holds etcd, or may.
 	withholdGroup bool
-	// bootTime returns when the host booted. It is called only if a drain was allowed.
-	bootTime func() time.Time
-	now      time.Time
+	now           time.Time
 }
 
 // nodeDecision is what follows from nodeInputs. Each part contains its explanation.
@@ -56,9 +52,6 @@ type nodeDecision struct {
 	urgent, rest, all nodepatch.Desired
 }
 
-// uncordons reports whether the decision opens the node.
-func (d nodeDecision) uncordons() bool { return d.hold.Unschedulable != nil && !*d.hold.Unschedulable }
-
 // decide combines the decisions into one description of the Node.
 func decide(in nodeInputs) (nodeDecision, error) {
 	var d nodeDecision
@@ -71,10 +64,6 @@ func decide(in nodeInputs) (nodeDecision, error) {
 		d.protection = &p
 	}
 	in.facts.Etcd = etcdPresence(d.protection)
-	in.facts.AwaitsGrants = !in.known.ClustersKnown
-	if in.facts.Drained = protect.DrainedAt(in.known); !in.facts.Drained.IsZero() {
-		in.facts.BootTime = in.bootTime()
-	}
 	d.hold = readiness.Decide(in.node, in.facts, in.policy, in.now)
 	d.urgent = nodepatch.OfHold(d.hold)
 	sanitize(&d.urgent)

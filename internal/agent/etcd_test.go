@@ -165,7 +165,7 @@ func testOtherMembers(t *testing.T, s testServer) {
 	for _, step := range []struct{ change, subresource, patch string }{
 		{
 			"grant", "", `{"spec":{"grants":[
-				{"nodeUID":"u2","node":"n2","members":["b"],"time":"2026-05-01T12:00:00Z","user":"alice"}]}}`,
+				{"nodeUID":"u2","node":"n2","members":["b"],"delete":{"time":"2026-05-01T12:00:00Z","user":"alice"}}]}}`,
 		},
 		{"death", "status", `{"status":{"healthy":2,"mayLose":0}}`},
 		{

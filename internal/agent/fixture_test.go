@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -177,8 +178,7 @@ func start(t *testing.T, s testServer, name string, prepare func(*fixture)) *fix
 	ctx, cancel := context.WithCancel(t.Context())
 	f.agent, err = New(Config{
 		Node: name, Nodes: core.Nodes(), Events: core.Events(metav1.NamespaceDefault), Clusters: clusters,
-		Network:  func(context.Context) readiness.Facts { f.mu.Lock(); defer f.mu.Unlock(); return f.facts },
-		BootTime: func() time.Time { return time.Time{} },
+		Network: func(context.Context) readiness.Facts { f.mu.Lock(); defer f.mu.Unlock(); return f.facts },
 		AllowShutdown: func() error {
 			n, err := s.nodes.Get(ctx, name, metav1.GetOptions{})
 			f.shutdowns <- err == nil && n.Spec.Unschedulable
@@ -281,12 +281,16 @@ func (f *fixture) event(reason string) string {
 // entries returns the published observations, by node.
 func (f *fixture) entries() map[string]v1alpha1.Observation {
 	f.t.Helper()
-	live, err := f.agent.cfg.Clusters.Live(f.t.Context())
+	clusters, err := f.agent.cfg.Clusters.List(f.t.Context(), metav1.ListOptions{})
+	require.NoError(f.t, err)
+	observations, err := f.agent.cfg.Clusters.ListObservations(f.t.Context(), metav1.ListOptions{})
 	require.NoError(f.t, err)
 	found := map[string]v1alpha1.Observation{}
-	for _, c := range live {
-		for _, o := range c.Observations {
-			found[o.Node] = o
+	for i := range observations.Items {
+		for _, c := range clusters.Items {
+			for _, o := range observation.Join(&c, []*v1alpha1.EtcdObservation{&observations.Items[i]}).Observations {
+				found[o.Node] = o
+			}
 		}
 	}
 	return found

@@ -1,16 +1,17 @@
 package agent
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/stretchr/testify/assert"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -51,67 +52,33 @@ func TestShutdownAnnouncement(t *testing.T) {
 	}
 }
 
-// TestDrainOfHeldNode checks that a grant of a drain on the Node keeps its hold, and that an agent
-// that has just started waits until it knows the grants.
-func TestDrainOfHeldNode(t *testing.T) {
-	now := time.Now()
-	drained := v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Grants: []v1alpha1.Grant{
-		{NodeUID: "other", Drained: &metav1.Time{Time: now.Add(time.Hour)}},
-		{NodeUID: "u1", Drained: &metav1.Time{Time: now}},
-	}}}
-	for name, c := range map[string]struct {
-		clusters []v1alpha1.EtcdCluster
-		isUnread bool
-		bootTime time.Time
-		held     bool
-	}{
-		"drained":         {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(-time.Hour), held: true},
-		"restarted":       {clusters: []v1alpha1.EtcdCluster{drained}, bootTime: now.Add(time.Minute)},
-		"grants not read": {isUnread: true, held: true},
-		"no drain":        {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n, facts := bornHeld("n1"), openNetwork()
-			n.UID = "u1"
-			d, _ := mustDecide(t, nodeInputs{
-				node: n, facts: facts, bootTime: func() time.Time { return c.bootTime }, now: now,
-				known: protect.Inputs{UID: "u1", ClustersKnown: !c.isUnread, Clusters: c.clusters},
-			})
-			require.Equal(t, c.held, d.hold.Held, d.hold.Message)
-		})
-	}
-}
-
-// testUnseenDrain checks that the node stays held for a drain that was allowed a moment ago: the
-// watch of the EtcdClusters lacks its grant.
-func testUnseenDrain(t *testing.T, s testServer) {
+// testDrainOfHeldNode: the webhook records a drain on the held Node at the moment of the release.
+// The node stays held until its machine has restarted.
+func testDrainOfHeldNode(t *testing.T, s testServer) {
 	s.applyCluster(t, "")
 	n := s.register(t, bornHeld("etcd-drained"))
-	f := start(t, s, n.Name, func(f *fixture) {
-		holdsMember(f)
-		f.transport.set(func(r *http.Request) int {
-			switch {
-			case !strings.HasSuffix(r.URL.Path, "/"+v1alpha1.Resource) || r.URL.Query().Get("watch") == "":
-				return 0
-			case r.URL.Query().Get("sendInitialEvents") != "":
-				return http.StatusUnprocessableEntity // The reflector lists instead.
-			}
-			<-r.Context().Done() // The watch delivers nothing.
-			return http.StatusInternalServerError
-		})
-	})
+	// The cordon of the born-held policy has no owner.
+	_, err := s.Kubectl(t.Context(), "patch", "node", n.Name, "--type=merge", "-p", `{"metadata":{"managedFields":[{}]}}`)
+	require.NoError(t, err)
+	f := start(t, s, n.Name, holdsMember)
 	s.until(t, f.name, "held", hasReason(readiness.WaitingForCNI))
-	require.Eventually(t, func() bool {
-		_, isSynced := f.agent.clusters.all()
-		return isSynced
-	}, soon, time.Millisecond)
-	s.patchCluster(t, "", fmt.Sprintf(`{"spec":{"grants":[{"node":%q,"nodeUID":%q,"members":[%q],"user":"alice",
-		"reason":"Drain","time":"2126-05-01T12:00:00Z","drained":"2126-05-01T12:00:00Z"}]}}`, n.Name, n.UID, testMember))
+	var drained sync.Once
+	f.transport.set(func(r *http.Request) int {
+		if r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/nodes/"+n.Name) {
+			drained.Do(func() {
+				value, err := readiness.WithDrain(s.get(t, n.Name), time.Now())
+				assert.NoError(t, err) //nolint:testifylint // FailNow may not be called here.
+				_, err = s.Kubectl(t.Context(), "annotate", "--overwrite", "node", n.Name,
+					readiness.HoldAnnotation+"="+value)
+				assert.NoError(t, err)
+			})
+		}
+		return 0
+	})
 	f.host(func(f *fixture) { f.facts = openNetwork() })
 	s.until(t, f.name, "held for the drain", hasReason(readiness.WaitingForOthers))
 	require.True(t, s.get(t, f.name).Spec.Unschedulable)
 
-	s.patchCluster(t, "", `{"spec":{"grants":null}}`)
-	f.events.Notify()
-	s.until(t, f.name, "released", isFree)
+	f.host(func(f *fixture) { f.facts.BootID = "the next boot" })
+	s.until(t, f.name, "released", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 }

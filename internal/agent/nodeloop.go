@@ -209,9 +209,6 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	l.shutdownAllowed = l.shutdownAllowed && l.goingDown
 	in := l.gatherInputs(ctx, node, facts, began)
 	d, err := decide(in)
-	if err == nil && d.uncordons() && in.canBeMember {
-		d, err = l.decideFromLive(ctx, in)
-	}
 	if err != nil {
 		return false, err
 	}
@@ -248,7 +245,7 @@ func (l *nodeLoop) gatherInputs(
 ) (in nodeInputs) {
 	in = nodeInputs{
 		node: node, facts: facts, policy: l.cfg.Policy, staleReason: l.staleReason(now),
-		hasSPC: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, bootTime: l.cfg.BootTime, now: now,
+		hasSPC: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, now: now,
 	}
 	scan, scanned := l.evidence.get()
 	var err error
@@ -256,7 +253,6 @@ func (l *nodeLoop) gatherInputs(
 		l.logged.Changed("announcement", err.Error()) {
 		l.cfg.Log.WarnContext(ctx, "failed to parse the announcement on the Node; replacing it", "err", err)
 	}
-	in.canBeMember = canBeMember(node, scan)
 	isWaiting := !in.known.ClustersKnown && l.isWaitingForClusters(node, scan, now) ||
 		scan.Searching && len(scan.Found) == 0 && now.Sub(l.started) < searchGrace
 	if scanned && !isWaiting {
@@ -266,18 +262,6 @@ func (l *nodeLoop) gatherInputs(
 		in.inventory = l.cfg.Inventory()
 	}
 	return in
-}
-
-// decideFromLive decides with the EtcdClusters as they are now. The watch may lag behind the grant
-// of a drain, and the drain relies on the cordon. Only nodes that can have a member cost this
-// request.
-func (l *nodeLoop) decideFromLive(ctx context.Context, in nodeInputs) (nodeDecision, error) {
-	live, err := l.cfg.Clusters.Live(ctx)
-	if err != nil {
-		return nodeDecision{}, fmt.Errorf("reading the EtcdClusters before the node is released: %w", err)
-	}
-	in.known.Clusters = live
-	return decide(in)
 }
 
 // isWaitingForClusters reports whether what an earlier agent wrote about etcd stays for a moment,

@@ -29,7 +29,7 @@ func TestAPIServer(t *testing.T) {
 		{"node loop", testNodeLoop},
 		{"shutdown", testShutdown},
 		{"etcd", testEtcd},
-		{"drain that the watch lacks", testUnseenDrain},
+		{"F74 drain of a held node", testDrainOfHeldNode},
 		{"other members", testOtherMembers},
 		{"restart of the agent", testRestart},
 		{"server errors", testServerErrors},

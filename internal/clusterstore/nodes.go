@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // maxParallelReads bounds the live reads of Nodes that one verdict makes at the same time.
@@ -292,4 +293,41 @@ func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (labelled bool
 		return false, fmt.Errorf("putting the label on node %q: %w", node.Name, err)
 	}
 	return true, nil
+}
+
+// RecordDrain writes into the record of a held Node that its drain is allowed. It writes nothing to
+// a Node whose drain does not rely on a hold. The write has the resourceVersion of the Node, as
+// each release has, so that one of both fails. RecordDrain then reads the Node again, and returns
+// an error if it is open.
+func (s *Store) RecordDrain(ctx context.Context, node *corev1.Node, now time.Time) error {
+	name, uid := node.Name, node.UID
+	for readiness.IsHeldByCordon(node) {
+		value, err := readiness.WithDrain(node, now)
+		if err != nil {
+			return fmt.Errorf("recording the drain of node %q: %w", name, err)
+		}
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"uid": uid, "resourceVersion": node.ResourceVersion,
+			"annotations": map[string]string{readiness.HoldAnnotation: value},
+		}})
+		if err == nil {
+			target := &corev1.Node{}
+			target.Name = name
+			err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case !apierrors.IsConflict(err):
+			return fmt.Errorf("recording the drain of node %q: %w", name, err)
+		}
+		node = &corev1.Node{}
+		if err := s.reader.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+			return fmt.Errorf("recording the drain of node %q: %w", name, err)
+		}
+		if node.UID != uid || observation.StateOf(node, s.departures).Closed() == "" {
+			return fmt.Errorf("recording the drain of node %q: it is open for pods now", name)
+		}
+	}
+	return nil
 }

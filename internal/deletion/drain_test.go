@@ -2,15 +2,19 @@ package deletion
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // drainsOfAllNodes drains all nodes at the same time, through two replicas.
@@ -43,8 +47,7 @@ func drainsOfAllNodes(t *testing.T, f *storetest.Fixture) {
 	require.Len(t, c.Spec.Grants, 1)
 	grant := c.Spec.Grants[0]
 	require.Equal(t, f.Nodes[drained].UID, grant.NodeUID)
-	require.Equal(t, v1alpha1.GrantDrain, grant.Reason)
-	require.Equal(t, grant.Time, *grant.Drained)
+	require.True(t, quorum.IsDrainOnly(grant))
 	require.Equal(t, []v1alpha1.MemberID{f.MemberID(drained)}, grant.Members)
 
 	other := (drained + 1) % 3
@@ -72,33 +75,73 @@ func deletionAfterDrain(t *testing.T, f *storetest.Fixture) {
 	c := f.Cluster()
 	require.Len(t, c.Spec.Grants, 1)
 	grant := c.Spec.Grants[0]
-	require.Equal(t, v1alpha1.GrantDeletion, grant.Reason)
-	require.True(t, grant.Drained.Equal(drain.Drained))
-	require.NotEmpty(t, grant.NodeVersion)
+	require.Equal(t, drain.Drain, grant.Drain)
+	require.NotEmpty(t, grant.Delete.Version)
 }
 
-// drainAfterDeletion drains a node whose deletion was allowed, as Karpenter does. The grant stays
-// one for a deletion: the DELETE may still be in progress. Its time is that of the drain, so it
-// answers no review.
+// drainAfterDeletion drains a node whose deletion was allowed, as Karpenter does. The door
+// of the deletion stays open: the DELETE may still be in progress.
 func drainAfterDeletion(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer := newReviewer(f, 0)
 	f.Cordon(0, true)
 	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
 	before := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
-	require.Nil(t, before.Drained)
+	require.Nil(t, before.Drain)
 
 	drain := f.Drain(0)
 	drain.User = "bob"
 	require.True(t, review(t, reviewer, drain).Allowed)
 	after := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
-	require.NotNil(t, after.Drained)
-	require.False(t, after.Time.Before(&before.Time))
-	after.Time, after.Drained = before.Time, nil
+	require.Equal(t, "bob", after.Drain.User)
+	after.Drain = nil
 	require.Equal(t, before, after)
 
 	writeNode(t, f, 0)
 	require.Equal(t, quorum.QuorumKept, review(t, reviewer, f.Request(0)).Reason)
+}
+
+// drainOfHeldNode drains a node that the cordon of a hold keeps closed. The drain is in the record
+// of the hold before it is allowed, also if the agent writes the Node meanwhile. A node that the
+// agent has opened meanwhile is not drained.
+func drainOfHeldNode(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	hold := func(record readiness.Record) {
+		f.PatchNode(0, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, readiness.HoldAnnotation, record.Format()))
+	}
+	recorded := func() readiness.Record {
+		node := &corev1.Node{}
+		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node))
+		record, err := readiness.ParseRecord(node.Annotations[readiness.HoldAnnotation])
+		require.NoError(t, err)
+		return record
+	}
+	held := readiness.Record{State: readiness.Held, BootID: "b1", Reason: readiness.Rebooted, Marks: []string{"m"}}
+	hold(held)
+	f.Cordon(0, true)
+	require.True(t, review(t, reviewer, f.Drain(0)).Allowed)
+	drained := recorded()
+	require.NotNil(t, drained.Drained)
+	drained.Drained = nil
+	require.Equal(t, held, drained)
+
+	hold(held)
+	dryRun := f.Drain(0)
+	dryRun.DryRun = true
+	require.True(t, review(t, reviewer, dryRun).Allowed)
+	require.Nil(t, recorded().Drained)
+
+	stale := &corev1.Node{}
+	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), stale))
+	hold(held)
+	require.NoError(t, reviewer.store.RecordDrain(t.Context(), stale, time.Now()), "the agent has written the Node")
+	require.NotNil(t, recorded().Drained)
+	f.Cordon(0, false)
+	hold(readiness.Record{State: readiness.Released, BootID: "b1", Reason: readiness.NetworkReady})
+	err := reviewer.store.RecordDrain(t.Context(), stale, time.Now())
+	require.ErrorContains(t, err, "it is open for pods now")
+	require.Nil(t, recorded().Drained)
 }
 
 func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {
@@ -140,9 +183,8 @@ func breakGlassDrain(t *testing.T, f *storetest.Fixture) {
 	require.Contains(t, decision.Warnings[0], "is drained without a check")
 	grant := storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
 	require.NotNil(t, grant)
-	require.True(t, grant.BreakGlass)
-	require.Equal(t, v1alpha1.GrantDrain, grant.Reason)
-	require.NotNil(t, grant.Drained)
+	require.True(t, quorum.IsDrainOnly(*grant))
+	require.True(t, grant.Drain.BreakGlass)
 }
 
 func dryRunOfDrain(t *testing.T, f *storetest.Fixture) {
@@ -164,7 +206,7 @@ func drainWithoutName(t *testing.T, f *storetest.Fixture) {
 	req := f.Drain(0)
 	req.User = ""
 	require.True(t, review(t, newReviewer(f, 0), req).Allowed)
-	require.Equal(t, "an account without a name", storetest.GrantFor(f.Cluster(), req.UID).User)
+	require.Equal(t, "an account without a name", storetest.GrantFor(f.Cluster(), req.UID).Drain.User)
 }
 
 // drainWithoutEtcd: the guard pod of a node that no longer has etcd keeps no drain from going on.

@@ -1,7 +1,6 @@
 package deletion
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,9 +8,7 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
@@ -237,7 +234,7 @@ func (g *grantRequest) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew
 		return grant, false
 	}
 	g.verdict, g.err, g.needsGrant = verdict, errNotRecorded, true
-	return newGrant(view, g.request, verdict), true
+	return quorum.With(view, grantFor(view.Cluster, g.request.UID), g.request, verdict.Members), true
 }
 
 // setRecorded sets that the grant of the request was written, if it needs one.
@@ -247,73 +244,13 @@ func (g *grantRequest) setRecorded() {
 	}
 }
 
-// newGrant returns the grant that the verdict requires. It is never weaker than the grant that it
-// replaces. A deletion keeps the time of the drain. A later drain renews the times of a deletion's
-// grant, and adds its members and addresses. A drain keeps the break-glass mark: the forced one may
-// not have begun.
-func newGrant(view quorum.View, req quorum.Request, v quorum.Verdict) v1alpha1.Grant {
-	machine, now := view.Nodes[req.Node].Machine, metav1.NewTime(view.Now)
-	g := v1alpha1.Grant{
-		NodeUID: req.UID, Node: req.Node, Members: v.Members, Time: now, User: cmp.Or(req.User, noUser),
-		NodeVersion: req.Version, Reason: v1alpha1.GrantDeletion, BreakGlass: req.BreakGlass != nil,
-		MachineID: machine.MachineID, SystemUUID: machine.SystemUUID, ProviderID: view.Nodes[req.Node].ProviderID,
-		Addresses: quorum.MachineAddresses(view.Cluster, v.Members, req.Addresses),
-	}
-	old, isRenewed := grantFor(view.Cluster, req.UID)
-	switch {
-	case req.Drain && isRenewed && old.Reason != v1alpha1.GrantDrain:
-		return addDrain(view.Cluster, old, g)
-	case req.Drain:
-		g.Reason, g.Drained = v1alpha1.GrantDrain, &now
-		if old.BreakGlass {
-			g.User, g.BreakGlass = old.User, true
-		}
-	case isRenewed:
-		g.Drained = old.Drained
-		g.NodeVersion = commonVersion(old, g)
-	}
-	return g
-}
-
-// commonVersion returns the version that a grant for two deletions must have. Several DELETEs of
-// one Node may be reviewed at once, each for the version that it has read: the later one may be
-// carried out. The end of a machine is about no version, so none ends its grant.
-func commonVersion(old, g v1alpha1.Grant) string {
-	if old.Reason == v1alpha1.GrantDrain {
-		return g.NodeVersion
-	}
-	order, err := resourceversion.CompareResourceVersion(old.NodeVersion, g.NodeVersion)
-	switch {
-	case err != nil:
-		return ""
-	case order > 0:
-		return old.NodeVersion
-	}
-	return g.NodeVersion
-}
-
-// addDrain returns the grant of a deletion after a drain of the same Node was allowed.
-func addDrain(c *v1alpha1.EtcdCluster, g, drain v1alpha1.Grant) v1alpha1.Grant {
-	g.Time, g.Drained, g.BreakGlass = drain.Time, &drain.Time, g.BreakGlass || drain.BreakGlass
-	g.Members = append(g.Members, drain.Members...)
-	slices.Sort(g.Members)
-	g.Members = slices.Compact(g.Members)
-	g.Addresses = quorum.MachineAddresses(c, g.Members, slices.Concat(g.Addresses, drain.Addresses))
-	g.ProviderID = cmp.Or(g.ProviderID, drain.ProviderID)
-	return g
-}
-
-// noUser is the user in a grant for an account without a name. A grant without a user is one that
-// no review wrote.
-const noUser = "an account without a name"
-
-// grantFor returns a copy of the grant for a Node.
-func grantFor(c *v1alpha1.EtcdCluster, uid types.UID) (g v1alpha1.Grant, isFound bool) {
+// grantFor returns the grant for a Node, or the zero value.
+func grantFor(c *v1alpha1.EtcdCluster, uid types.UID) v1alpha1.Grant {
 	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
 	if at < 0 {
-		return v1alpha1.Grant{}, false
+		return v1alpha1.Grant{}
 	}
-	return *c.Spec.Grants[at].DeepCopy(), true
+	return c.Spec.Grants[at]
 }
 
 // requireNode returns an error unless the Node of the request exists with its UID: a forged

@@ -35,9 +35,9 @@ func oneOfThreeMembers(t *testing.T, f *storetest.Fixture) {
 	g := storetest.GrantFor(c, f.Nodes[0].UID)
 	require.NotNil(t, g)
 	require.Equal(t, []v1alpha1.MemberID{f.MemberID(0)}, g.Members)
-	require.Equal(t, "alice", g.User)
-	require.False(t, g.BreakGlass)
-	require.False(t, g.Time.Time.Before(before.Truncate(time.Second)))
+	require.Equal(t, "alice", g.Delete.User)
+	require.False(t, g.Delete.BreakGlass)
+	require.False(t, g.Delete.Time.Time.Before(before.Truncate(time.Second)))
 
 	decision = review(t, reviewer, f.Request(1))
 	require.False(t, decision.Allowed)
@@ -50,13 +50,13 @@ func oneOfThreeMembers(t *testing.T, f *storetest.Fixture) {
 	// Each decision that allows renews the grant.
 	young := f.Cluster()
 	old := young.DeepCopy()
-	old.Spec.Grants[0].Time = metav1.NewTime(time.Now().Add(-time.Hour))
+	old.Spec.Grants[0].Delete.Time = metav1.NewTime(time.Now().Add(-time.Hour))
 	require.NoError(t, f.Client.Patch(t.Context(), old, client.MergeFrom(young)))
 	decision = review(t, reviewer, f.Request(0))
 	require.True(t, decision.Allowed, decision.Message)
 	c = f.Cluster()
 	require.Len(t, c.Spec.Grants, 1)
-	require.WithinDuration(t, time.Now(), c.Spec.Grants[0].Time.Time, time.Minute)
+	require.WithinDuration(t, time.Now(), c.Spec.Grants[0].Delete.Time.Time, time.Minute)
 	require.Equal(t, int64(2), c.Spec.Ledger)
 }
 
@@ -114,7 +114,10 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	// Another replica writes a grant between the verdict and the grant.
 	other := f.Cluster()
 	_, err = reviewer.store.Patch(t.Context(), other, clusterstore.ReplaceGrants(other, []v1alpha1.Grant{
-		{NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{f.MemberID(1)}, Time: metav1.Now()},
+		{
+			NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{f.MemberID(1)},
+			Drain: &v1alpha1.Door{Time: metav1.Now()},
+		},
 	}))
 	require.NoError(t, err)
 
@@ -190,8 +193,8 @@ func breakGlassGrant(t *testing.T, f *storetest.Fixture) {
 	require.Empty(t, c.Spec.Nonce)
 	g := storetest.GrantFor(c, f.Nodes[0].UID)
 	require.NotNil(t, g)
-	require.True(t, g.BreakGlass)
-	require.Equal(t, "alice", g.User)
+	require.True(t, g.Delete.BreakGlass)
+	require.Equal(t, "alice", g.Delete.User)
 	require.Equal(t, []v1alpha1.MemberID{f.MemberID(0)}, g.Members)
 
 	// The second override is allowed and recorded too: later reviews must count both.
@@ -363,7 +366,8 @@ func grantOfOtherCluster(t *testing.T, f *storetest.Fixture) {
 	old := f.EmptyCluster()
 	old.Name += "c"
 	old.Spec.Grants = []v1alpha1.Grant{{
-		NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{"f"}, Time: metav1.Now(), User: "alice",
+		NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{"f"},
+		Machine: &v1alpha1.Door{Time: metav1.Now(), User: "alice"},
 	}}
 	require.NoError(t, f.Client.Create(t.Context(), old))
 	f.DeleteAfterTest(old)

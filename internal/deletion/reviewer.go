@@ -85,21 +85,33 @@ func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decis
 }
 
 func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	if !req.Drain {
+		return r.decide(ctx, req)
+	}
+	live := r.store.LiveNodesNamed(ctx, []string{req.Node})[req.Node]
+	node := r.store.StatesOf(map[string]clusterstore.LiveNode{req.Node: live})[req.Node]
+	if err := requireNode(node, req); err != nil {
+		return quorum.Decision{}, err
+	}
+	if verdict, isRefused := quorum.RefuseOpenNode(node, req); isRefused && req.BreakGlass == nil {
+		return quorum.Combine([]quorum.Verdict{verdict}), nil
+	}
+	decision, err := r.decide(ctx, req)
+	if err != nil || req.DryRun || !decision.NeedsGrant() {
+		return decision, err
+	}
+	// The drain relies on the cordon, which must not be opened for another reason.
+	return decision, r.store.RecordDrain(ctx, live.Node, r.now())
+}
+
+// decide decides, and writes the grants.
+func (r *Reviewer) decide(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	all, err := r.store.LiveClusters(ctx)
 	if err != nil {
 		return quorum.Decision{}, err
 	}
 	if req.BreakGlass != nil {
 		return r.breakGlass(ctx, req, quorum.Select(all, req), all)
-	}
-	if req.Drain {
-		node := r.store.LiveStates(ctx, []string{req.Node})[req.Node]
-		if err := requireNode(node, req); err != nil {
-			return quorum.Decision{}, err
-		}
-		if verdict, isRefused := quorum.RefuseOpenNode(node, req); isRefused {
-			return quorum.Combine([]quorum.Verdict{verdict}), nil
-		}
 	}
 	selected, decision, isDecided := quorum.SelectOrDecide(all, req)
 	switch {

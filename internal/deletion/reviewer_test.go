@@ -59,6 +59,7 @@ func TestReview(t *testing.T) {
 		{"F35 deletion after a drain", deletionAfterDrain},
 		{"F35 drain after a deletion", drainAfterDeletion},
 		{"F36 node not closed", drainOfOpenNode},
+		{"F74 held node", drainOfHeldNode},
 		{"drain, break-glass override", breakGlassDrain},
 		{"drain, dry run", dryRunOfDrain},
 		{"drain, account without a name", drainWithoutName},

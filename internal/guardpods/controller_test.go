@@ -144,8 +144,8 @@ func testDrained(t *testing.T, f *fixture, c *v1alpha1.EtcdCluster, node *corev1
 		require.NoError(t, f.client.Patch(t.Context(), c, client.MergeFrom(before)))
 	}
 	grants(v1alpha1.Grant{
-		Node: node.Name, NodeUID: node.UID, Members: []v1alpha1.MemberID{"a1"}, Reason: v1alpha1.GrantDrain,
-		Time: metav1.Now(),
+		Node: node.Name, NodeUID: node.UID, Members: []v1alpha1.MemberID{"a1"},
+		Drain: &v1alpha1.Door{Time: metav1.Now()},
 	})
 	require.NoError(t, f.admin.Delete(t.Context(), old.Name, metav1.DeleteOptions{}))
 	f.waitUntilGone(t, node.Name)

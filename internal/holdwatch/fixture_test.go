@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -109,8 +108,7 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 			}
 			return live, nil
 		},
-		DrainedNodes: func(context.Context) (map[types.UID]time.Time, error) { return nil, nil },
-		ConfigMaps:   core.CoreV1().ConfigMaps(namespace), Elected: elected,
+		ConfigMaps: core.CoreV1().ConfigMaps(namespace), Elected: elected,
 		Timeouts: readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},
 		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
 			require.Equal(f.t, corev1.EventTypeWarning, eventType)
@@ -227,6 +225,13 @@ func (f *fixture) createHeldNode(name string) *corev1.Node {
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { f.deleteNode(name) })
 	return node
+}
+
+// drain records a drain of the held node, as a review of the webhook does.
+func (f *fixture) drain(n *corev1.Node) {
+	value, err := readiness.WithDrain(n, time.Now())
+	require.NoError(f.t, err)
+	f.kubectl("annotate", "--overwrite", "node", n.Name, readiness.HoldAnnotation+"="+value)
 }
 
 func (f *fixture) deleteNode(name string) {

@@ -32,8 +32,7 @@ func (w *Watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.T
 	return nil
 }
 
-// recheckHold reads the Node and the drains, reports the state of the hold, and writes the
-// decision.
+// recheckHold reads the Node, reports the state of the hold, and writes the decision.
 func (w *Watcher) recheckHold(ctx context.Context, cached *corev1.Node, tracked *trackedNode, now time.Time) error {
 	node, err := w.options.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
 	switch {
@@ -42,7 +41,6 @@ func (w *Watcher) recheckHold(ctx context.Context, cached *corev1.Node, tracked 
 	case node.UID != cached.UID || holdKeyOf(node) != tracked.holdKey:
 		return nil
 	}
-	w.readDrains(ctx)
 	check := readiness.CheckHold(node, w.holdHistory(node, now), w.options.Timeouts, now)
 	w.reportHold(ctx, node, tracked, check)
 	return w.applyDecision(ctx, node, check)

@@ -35,8 +35,6 @@ type Options struct {
 	// read. WaitForSync waits until the cache is filled.
 	CachedNodes, LiveNodes func(ctx context.Context) ([]*corev1.Node, error)
 	WaitForSync            func(ctx context.Context) bool
-	// DrainedNodes returns when a drain of each Node was last allowed, by UID. It reads a cache.
-	DrainedNodes func(ctx context.Context) (map[types.UID]time.Time, error)
 	// Nodes and ConfigMaps are clients without a cache. ConfigMaps is for the namespace of the
 	// parameter.
 	Nodes      typedcorev1.NodeInterface
@@ -62,9 +60,6 @@ type Watcher struct {
 	clock   serverClock
 	// tracked is keyed by the Node's UID: a recreated Node is another Node.
 	tracked map[types.UID]*trackedNode
-	// drains are the drained Nodes by UID, as far as drainsErr is nil.
-	drains    map[types.UID]time.Time
-	drainsErr error
 	// leadingSince is zero until this replica leads.
 	leadingSince time.Time
 	// parameterRemoved is when this replica deleted the parameter, zero if it never did.
@@ -154,8 +149,7 @@ func (w *Watcher) checkNodes(ctx context.Context) error {
 	if !w.isLeading(now) {
 		return nil
 	}
-	w.readDrains(ctx)
-	errs := []error{w.readServerTime(ctx, nodes, now), w.drainsErr}
+	errs := []error{w.readServerTime(ctx, nodes, now)}
 	counts := w.countHolds(nodes, now)
 	w.metrics.update(counts)
 	if now.Sub(w.leadingSince) < w.leaderGrace() {
@@ -236,14 +230,6 @@ func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
 func (w *Watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHistory {
 	return readiness.HoldHistory{
 		Age: w.holdAge(node, now), HadOtherReport: w.tracked[node.UID].sawNoShutdown,
-		Drained: w.drains[node.UID], DrainsUnknown: w.drainsErr != nil,
-	}
-}
-
-// readDrains reads which Nodes are drained.
-func (w *Watcher) readDrains(ctx context.Context) {
-	if w.drains, w.drainsErr = w.options.DrainedNodes(ctx); w.drainsErr != nil {
-		w.drainsErr = fmt.Errorf("reading which nodes are drained: %w", w.drainsErr)
 	}
 }
 

@@ -2,8 +2,6 @@ package holdwatch
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/apiaccess"
@@ -138,46 +135,34 @@ func testLateAgent(t *testing.T, f *fixture) {
 	require.Equal(t, released.ResourceVersion, f.node("n1").ResourceVersion)
 }
 
-// testOverdueDrained: the leader opens no node whose drain relies on the cordon of its hold, also
-// while it cannot read the drains.
+// testOverdueDrained: the leader opens no node whose drain relies on the cordon of its hold.
 func testOverdueDrained(t *testing.T, f *fixture) {
-	drains, err := map[types.UID]time.Time{}, errors.New("unreadable")
-	w := f.startLeader(0, releasing, func(o *Options) {
-		o.DrainedNodes = func(context.Context) (map[types.UID]time.Time, error) { return drains, err }
-	})
-	node := f.createHeldNode("n1")
+	w := f.startLeader(0, releasing)
+	f.drain(f.createHeldNode("n1"))
 	w.waitForCache()
-	require.ErrorIs(t, w.checkNodes(t.Context()), err)
+	w.checkNodesTimes(1)
 	w.clockOffset += time.Hour
-	require.ErrorIs(t, w.checkNodes(t.Context()), err)
-	require.True(t, f.node("n1").Spec.Unschedulable)
-
-	drains[node.UID], err = time.Now(), nil
 	w.checkNodesTimes(3)
 	require.True(t, f.node("n1").Spec.Unschedulable)
-	held := condition(f.node("n1"), readiness.NetworkHeld)
-	require.Equal(t, readiness.Overdue, held.Reason)
-	require.Contains(t, held.Message, "a drain of the node was allowed")
-	require.Equal(t, 1, w.metric("holds", string(readiness.HoldOverdue)))
-
-	delete(drains, node.UID)
-	w.checkNodesTimes(2)
-	require.False(t, f.node("n1").Spec.Unschedulable)
+	require.Equal(t, 1, w.metric("holds", string(readiness.HoldBehindOthers)))
 }
 
 // testDrainAtLastMoment: a drain is allowed after the leader has decided to end the hold.
 func testDrainAtLastMoment(t *testing.T, f *fixture) {
-	drains := map[types.UID]time.Time{}
-	node := f.createHeldNode("n1")
+	node, isDrained := f.createHeldNode("n1"), false
 	w := f.startLeader(0, releasing, func(o *Options) {
-		o.DrainedNodes = func(context.Context) (map[types.UID]time.Time, error) { return maps.Clone(drains), nil }
-		o.Nodes = interruptedReader{o.Nodes, func() { drains[node.UID] = time.Now() }}
+		o.Nodes = interruptedReader{o.Nodes, func() {
+			if !isDrained {
+				f.drain(node)
+			}
+			isDrained = true
+		}}
 	})
 	w.checkNodesTimes(1)
-	require.Empty(t, drains, "the Node has not been read")
+	require.False(t, isDrained, "the Node has not been read")
 	w.clockOffset += time.Hour
 	w.checkNodesTimes(1)
-	require.NotEmpty(t, drains)
+	require.True(t, isDrained)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 }
 

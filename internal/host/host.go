@@ -115,9 +115,6 @@ func CNIConfDirs() []string { return nodenet.CNIConfDirs() }
 // CNIBinDirs returns the default directories of CNI plugins.
 func CNIBinDirs() []string { return nodenet.CNIBinDirs() }
 
-// BootTime returns when the host booted, by its clock, or zero if that cannot be read.
-func (h *Host) BootTime() time.Time { return h.network.Root.BootTime() }
-
 // Network returns the facts about the host's network and its shutdown. It reads a few small
 // files, and the states of the awaited units if there are any.
 func (h *Host) Network(ctx context.Context) readiness.Facts {

@@ -18,7 +18,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
@@ -215,26 +214,23 @@ func (r Root) BootID() string {
 	return strings.TrimSpace(string(data))
 }
 
-// BootTime returns when the first process of the host began, by its clock, or zero if that cannot
-// be read. The kernel may have booted before: a host can be a container, as in kind.
-func (r Root) BootTime() time.Time {
+// Start returns when the first process of the host began, in clock ticks since the boot of the
+// kernel, or 0 if that cannot be read. A host can be a container, as in kind, which restarts
+// without its kernel.
+func (r Root) Start() uint64 {
 	table, err := procfs.NewFS(r.Proc(""))
 	if err != nil {
-		return time.Time{}
+		return 0
 	}
 	first, err := table.Proc(1)
 	if err != nil {
-		return time.Time{}
+		return 0
 	}
 	stat, err := first.Stat()
 	if err != nil {
-		return time.Time{}
+		return 0
 	}
-	seconds, err := stat.StartTime()
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(seconds * 1000))
+	return stat.Starttime
 }
 
 // ReadFile returns the content of a small regular file of the agent itself. Its errors are of type

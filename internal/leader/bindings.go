@@ -27,9 +27,9 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 	}
 	grants := v.Cluster.Spec.Grants
 	for _, g := range tombstones {
-		if g.Time.IsZero() {
-			g.Time.Time = l.Now()
-			_, g.BreakGlass = l.breakGlass.of(g.NodeUID)
+		if g.Gone != nil && g.Gone.Time.IsZero() {
+			g.Gone.Time.Time = l.Now()
+			_, g.Gone.BreakGlass = l.breakGlass.of(g.NodeUID)
 		}
 		grants = clusterstore.WithGrant(grants, g)
 	}

@@ -92,11 +92,10 @@ func drainedAndDeleted(t *testing.T, f *storetest.Fixture) {
 	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
 	c := h.reconcileUntil("a tombstone", func(c *v1alpha1.EtcdCluster) bool {
 		g := storetest.GrantFor(c, f.Nodes[0].UID)
-		return g != nil && g.Reason == v1alpha1.GrantDeletion
+		return g != nil && g.Gone != nil
 	})
 	grant := storetest.GrantFor(c, f.Nodes[0].UID)
-	require.Empty(t, grant.User)
-	require.Greater(t, grant.Time.Sub(grant.Drained.Time), 29*time.Minute)
+	require.Greater(t, grant.Gone.Time.Sub(grant.Drain.Time.Time), 29*time.Minute)
 	h.probeTimes(18, time.Minute)
 	require.True(t, h.hasGrant(0), "the machine may join again for twenty minutes from now")
 	h.probeUntilEnd(f.Nodes[0].UID)

@@ -88,8 +88,8 @@ func (s *clusterState) noteGrants(grants []v1alpha1.Grant, now time.Time) {
 	clocks := make(map[types.UID]grantClock, len(grants))
 	for _, g := range grants {
 		clock, ok := s.grantClocks[g.NodeUID]
-		if !ok || !clock.granted.Equal(&g.Time) {
-			clock = grantClock{granted: g.Time, first: now}
+		if opened := quorum.LastOpened(g); !ok || !clock.granted.Equal(&opened) {
+			clock = grantClock{granted: opened, first: now}
 		}
 		clocks[g.NodeUID] = clock
 	}
@@ -109,37 +109,38 @@ func (s *clusterState) noteGone(g v1alpha1.Grant, node observation.NodeState, no
 	s.grantClocks[g.NodeUID] = clock
 }
 
-// withLaterTime returns the grant with the later of its own time and the time at which the
-// leader first read it, so that a duration counted from it has passed by either clock. If a
-// grant is further ahead than a write takes, its time or the leader's clock is wrong. It existed
-// when the leader first read it, so its age counts from there: the leader's clock is monotonic
-// while the process lives.
-func (s *clusterState) withLaterTime(g v1alpha1.Grant) v1alpha1.Grant {
-	first := s.grantClocks[g.NodeUID].first
-	if !first.IsZero() && (first.After(g.Time.Time) || g.Time.Sub(first) > maxAhead) {
-		g.Time = metav1.NewTime(first)
+// openedAt returns when the last door of a grant was opened, by the later of two clocks: that of
+// the grant, and that of the leader, which first read it then. So a duration counted from it has
+// passed by either clock. If a grant is further ahead than a write takes, its time or the leader's
+// clock is wrong. It existed when the leader first read it, so its age counts from there: the
+// leader's clock is monotonic while the process lives.
+func (s *clusterState) openedAt(g v1alpha1.Grant) time.Time {
+	opened, first := quorum.LastOpened(g).Time, s.grantClocks[g.NodeUID].first
+	if !first.IsZero() && (first.After(opened) || opened.Sub(first) > maxAhead) {
+		return first
 	}
-	return g
+	return opened
 }
 
 // allowedAt returns when the grant was allowed, for metrics: its own time, which outlives a change
-// of leaders, unless that is too far ahead (see withLaterTime).
+// of leaders, unless that is too far ahead (see openedAt).
 func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
-	first := s.grantClocks[g.NodeUID].first
-	if !first.IsZero() && g.Time.Sub(first) > maxAhead {
+	opened, first := quorum.LastOpened(g).Time, s.grantClocks[g.NodeUID].first
+	if !first.IsZero() && opened.Sub(first) > maxAhead {
 		return first
 	}
-	return g.Time.Time
+	return opened
 }
 
-// sinceGone returns the grant with the time at which the leader first read that its Node is gone,
-// if that is later. A finalizer may keep the Node long after the deletion was allowed, and its
-// machine may join again when the Node is gone. A new leader starts again.
-func (s *clusterState) sinceGone(g v1alpha1.Grant) v1alpha1.Grant {
-	if gone := s.grantClocks[g.NodeUID].gone; gone.After(g.Time.Time) {
-		g.Time = metav1.NewTime(gone)
+// leavingSince returns openedAt, or when the leader first read that the Node is gone, if that is
+// later. A finalizer may keep the Node long after the deletion was allowed, and its machine may
+// join again when the Node is gone. A new leader starts again.
+func (s *clusterState) leavingSince(g v1alpha1.Grant) time.Time {
+	opened, gone := s.openedAt(g), s.grantClocks[g.NodeUID].gone
+	if gone.After(opened) {
+		return gone
 	}
-	return g
+	return opened
 }
 
 // resolveGrants ends the grants for which a reason to end has held long enough, in every probe
@@ -158,14 +159,15 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
 		}
 		s.noteGone(g, evidence.Node, now)
-		isResolved, why := l.resolve(ctx, v, s.sinceGone(s.withLaterTime(g)), evidence)
+		evidence.Opened = s.leavingSince(g)
+		isResolved, why := l.resolve(ctx, v, g, evidence)
 		if !isResolved {
 			continue
 		}
 		e, ok := s.resolvable[g.NodeUID]
-		if !ok || e.why != why || !e.granted.Equal(&g.Time) {
+		if opened := quorum.LastOpened(g); !ok || e.why != why || !e.granted.Equal(&opened) {
 			// The time starts again for another reason or a renewed grant.
-			e = resolvableGrant{granted: g.Time, why: why, since: now}
+			e = resolvableGrant{granted: opened, why: why, since: now}
 		}
 		found[g.NodeUID] = e
 		if now.Sub(e.since) >= l.ResolveAfter {
@@ -216,7 +218,7 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 	grants, bindings, ok := membership.ResolveByHand(c, types.UID(named), states)
 	now := l.Now()
 	s.noteGrants(c.Spec.Grants, now)
-	isYoung := at >= 0 && now.Sub(s.withLaterTime(c.Spec.Grants[at]).Time.Time) < quorum.ResolveByHandAfter
+	isYoung := at >= 0 && now.Sub(s.openedAt(c.Spec.Grants[at])) < quorum.ResolveByHandAfter
 	var ops []clusterstore.Operation
 	if ok && !isYoung {
 		ops = slices.Concat(clusterstore.ReplaceGrants(c, grants), clusterstore.ReplaceBindings(c, bindings))
@@ -245,7 +247,7 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 // reportEnded logs the end of a grant and records an event.
 func (l *Leader) reportEnded(c *v1alpha1.EtcdCluster, g v1alpha1.Grant, why string) {
 	l.Log.Info("resolved a grant", "etcd_cluster", c.Name, "node", g.Node, "node_uid", g.NodeUID,
-		"members", g.Members, "granted", g.Time.Time, "reason", why)
+		"members", g.Members, "granted", quorum.LastOpened(g).Time, "reason", why)
 	l.recordEvent(c, corev1.EventTypeNormal, "Settled",
 		fmt.Sprintf("the grant for node %s (UID %s) has ended: %s", g.Node, g.NodeUID, why))
 }

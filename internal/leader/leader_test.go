@@ -152,7 +152,7 @@ func (h *leaderHarness) grant(i int, ago time.Duration) {
 	_, err := h.store.Patch(h.t.Context(), c, clusterstore.ReplaceGrants(c,
 		clusterstore.WithGrant(c.Spec.Grants, v1alpha1.Grant{
 			NodeUID: h.Nodes[i].UID, Node: h.Nodes[i].Name, Members: []v1alpha1.MemberID{h.MemberID(i)},
-			Time: metav1.NewTime(time.Now().Add(-ago)), User: "alice",
+			Machine: &v1alpha1.Door{Time: metav1.NewTime(time.Now().Add(-ago)), User: "alice"},
 		})))
 	require.NoError(h.t, err)
 }

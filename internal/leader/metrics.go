@@ -35,8 +35,14 @@ type roundResult struct {
 type clusterResult struct {
 	name     string
 	overview quorum.Overview
-	grants   map[v1alpha1.GrantReason]grantCount
+	grants   map[string]grantCount // by the values of the label "reason"
 }
+
+// The values of the label "reason": what a grant allowed.
+const (
+	grantOfDeletion = "Deletion"
+	grantOfDrain    = "Drain"
+)
 
 // A grantCount is the number of open grants with one reason, and the time of the oldest.
 type grantCount struct {
@@ -118,11 +124,11 @@ func (m *metrics) collectCluster(to chan<- prometheus.Metric, c clusterResult) {
 	o := c.overview
 	send(to, m.withoutNode, float64(len(o.WithoutNode)), c.name)
 	send(to, m.unseen, float64(len(o.Unseen)), c.name)
-	for _, reason := range []v1alpha1.GrantReason{v1alpha1.GrantDeletion, v1alpha1.GrantDrain} {
+	for _, reason := range []string{grantOfDeletion, grantOfDrain} {
 		count := c.grants[reason]
-		send(to, m.grants, float64(count.open), c.name, string(reason))
+		send(to, m.grants, float64(count.open), c.name, reason)
 		if count.open > 0 {
-			send(to, m.oldestGrant, float64(count.oldest.Unix()), c.name, string(reason))
+			send(to, m.oldestGrant, float64(count.oldest.Unix()), c.name, reason)
 		}
 	}
 	if o.Alarms != nil {
@@ -159,11 +165,11 @@ func resultOf(cached *v1alpha1.EtcdCluster, s *clusterState) clusterResult {
 	if s.probe != nil {
 		c = s.probe.Result().Cluster
 	}
-	r := clusterResult{name: c.Name, overview: s.overview, grants: map[v1alpha1.GrantReason]grantCount{}}
+	r := clusterResult{name: c.Name, overview: s.overview, grants: map[string]grantCount{}}
 	for _, g := range c.Spec.Grants {
-		reason := v1alpha1.GrantDeletion
-		if g.Reason == v1alpha1.GrantDrain {
-			reason = v1alpha1.GrantDrain
+		reason := grantOfDeletion
+		if quorum.IsDrainOnly(g) {
+			reason = grantOfDrain
 		}
 		count := r.grants[reason]
 		allowed := s.allowedAt(g)

@@ -23,12 +23,12 @@ func TestMetrics(t *testing.T) {
 	m, err := newMetrics(registry)
 	require.NoError(t, err)
 	noon := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	grant := func(reason v1alpha1.GrantReason, ago time.Duration) v1alpha1.Grant {
-		return v1alpha1.Grant{Reason: reason, Time: metav1.NewTime(noon.Add(-ago))}
-	}
+	ago := func(d time.Duration) *v1alpha1.Door { return &v1alpha1.Door{Time: metav1.NewTime(noon.Add(-d))} }
 	seen, unseen := &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdCluster{}
 	seen.Name, unseen.Name = "a1", "b2"
-	seen.Spec.Grants = []v1alpha1.Grant{grant("", time.Minute), grant("Deletion", time.Hour), grant("Drain", time.Second)}
+	seen.Spec.Grants = []v1alpha1.Grant{
+		{Delete: ago(time.Minute)}, {Gone: ago(time.Hour)}, {Drain: ago(time.Second)},
+	}
 	known := quorum.Overview{
 		Summary:     quorum.Summary{Known: true, Voters: 3, Healthy: 2, Quorum: 2},
 		WithoutNode: []v1alpha1.MemberID{"9"}, Alarms: map[string][]v1alpha1.MemberID{"NOSPACE": {"8", "9"}},
@@ -94,10 +94,12 @@ func TestOldestGrant(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &v1alpha1.EtcdCluster{}
-			c.Spec.Grants = []v1alpha1.Grant{{NodeUID: "u", Time: metav1.NewTime(test.granted)}}
+			c.Spec.Grants = []v1alpha1.Grant{
+				{NodeUID: "u", Delete: &v1alpha1.Door{Time: metav1.NewTime(test.granted)}},
+			}
 			s := &clusterState{}
 			s.noteGrants(c.Spec.Grants, noon)
-			require.Equal(t, test.want, resultOf(c, s).grants[v1alpha1.GrantDeletion].oldest)
+			require.Equal(t, test.want, resultOf(c, s).grants[grantOfDeletion].oldest)
 		})
 	}
 }

@@ -189,21 +189,21 @@ func TestGrantAge(t *testing.T) {
 	now := time.Now()
 	m := &clusterState{}
 	grant := func(ago time.Duration) v1alpha1.Grant {
-		return v1alpha1.Grant{NodeUID: "u", Time: metav1.NewTime(now.Add(-ago))}
+		return v1alpha1.Grant{NodeUID: "u", Delete: &v1alpha1.Door{Time: metav1.NewTime(now.Add(-ago))}}
 	}
 	slow, ahead, fast := grant(time.Hour), grant(-maxAhead), grant(-time.Hour)
 	m.noteGrants([]v1alpha1.Grant{slow}, now)
 	m.noteGrants([]v1alpha1.Grant{slow}, now.Add(time.Minute))
-	require.Equal(t, now, m.withLaterTime(slow).Time.Time, "the writer's clock is an hour behind")
+	require.Equal(t, now, m.openedAt(slow), "the writer's clock is an hour behind")
 	m.noteGrants([]v1alpha1.Grant{ahead}, now)
-	require.Equal(t, ahead.Time, m.withLaterTime(ahead).Time, "the writer's clock is slightly ahead")
-	require.Equal(t, fast.Time, (&clusterState{}).withLaterTime(fast).Time, "the leader has not read the grant yet")
+	require.Equal(t, ahead.Delete.Time.Time, m.openedAt(ahead), "the writer's clock is slightly ahead")
+	require.Equal(t, fast.Delete.Time.Time, (&clusterState{}).openedAt(fast), "the leader has not read the grant yet")
 	m.noteGrants([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
-	require.Equal(t, now.Add(2*time.Minute), m.withLaterTime(fast).Time.Time,
+	require.Equal(t, now.Add(2*time.Minute), m.openedAt(fast),
 		"the writer's clock is an hour ahead; its time would keep the grant too long")
 	m.noteGrants(nil, now)
 	m.noteGrants([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
-	require.Equal(t, now.Add(3*time.Minute), m.withLaterTime(slow).Time.Time,
+	require.Equal(t, now.Add(3*time.Minute), m.openedAt(slow),
 		"a grant that was removed and written again is new")
 }
 

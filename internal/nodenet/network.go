@@ -72,6 +72,7 @@ func CNIBinDirs() []string {
 func (n Network) Facts(ctx context.Context) readiness.Facts {
 	return readiness.Facts{
 		BootID:   n.Root.BootID(),
+		Start:    n.Root.Start(),
 		Subnet:   n.subnetFile(),
 		Conflist: n.conflist(),
 		Marker:   n.marker(),

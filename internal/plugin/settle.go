@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,7 +159,7 @@ func readGrantNodes(ctx context.Context, c client.Client, grants []clusterGrant)
 // annotation that names two grants of one cluster.
 func checkCanSettle(grants []clusterGrant, name string, now time.Time) error {
 	for i, g := range grants {
-		if at := g.Time.Add(quorum.ResolveByHandAfter); now.Before(at) {
+		if at := quorum.LastOpened(g.Grant).Add(quorum.ResolveByHandAfter); now.Before(at) {
 			return fmt.Errorf("the grant for node %s is too young: its deletion may still be in progress; "+
 				"check the node, and settle the grant after %s (in %s)", g.Node, at.UTC().Format(time.RFC3339),
 				duration.HumanDuration(at.Sub(now)+time.Second))
@@ -179,34 +180,27 @@ func checkCanSettle(grants []clusterGrant, name string, now time.Time) error {
 func formatGrants(grants []clusterGrant, now time.Time) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CLUSTER\tNODE\tUID\tMEMBERS\tALLOWED\tBY\tAGE\tNOT BEFORE\tTHE NODE NOW")
+	fmt.Fprintln(w, "CLUSTER\tNODE\tUID\tMEMBERS\tOPEN DOORS\tAGE\tNOT BEFORE\tTHE NODE NOW")
 	for _, g := range grants {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.cluster.Name, g.Node, g.NodeUID,
-			observation.JoinIDs(g.Members, ","), g.what(), g.by(), duration.HumanDuration(now.Sub(g.Time.Time)),
-			g.Time.Add(quorum.ResolveByHandAfter).UTC().Format(time.RFC3339), g.nodeNow())
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.cluster.Name, g.Node, g.NodeUID,
+			observation.JoinIDs(g.Members, ","), g.what(), duration.HumanDuration(now.Sub(quorum.LastOpened(g.Grant).Time)),
+			quorum.LastOpened(g.Grant).Add(quorum.ResolveByHandAfter).UTC().Format(time.RFC3339), g.nodeNow())
 	}
 	_ = w.Flush() // a strings.Builder returns no error
 	return text.String()
 }
 
-// what returns what the grant allowed.
+// what returns the open doors of the grant, and by whom.
 func (g clusterGrant) what() string {
-	text := "deletion"
-	if g.Reason == v1alpha1.GrantDrain {
-		text = "drain"
+	var doors []string
+	for _, d := range quorum.Doors(g.Grant) {
+		text := fmt.Sprintf("%s by %s", d.Kind, cmp.Or(d.User, "no request"))
+		if d.BreakGlass {
+			text += " (break-glass)"
+		}
+		doors = append(doors, text)
 	}
-	if g.BreakGlass {
-		text += " (break-glass)"
-	}
-	return text
-}
-
-// by returns the user of the grant.
-func (g clusterGrant) by() string {
-	if g.User == "" {
-		return "not reviewed"
-	}
-	return g.User
+	return strings.Join(doors, ", ")
 }
 
 // nodeNow describes the Node of the grant.

@@ -68,7 +68,7 @@ func grant(t *testing.T, f *storetest.Fixture, i int) {
 	before := c.DeepCopy()
 	c.Spec.Grants = append(c.Spec.Grants, v1alpha1.Grant{
 		Node: f.Nodes[i].Name, NodeUID: f.Nodes[i].UID, Members: []v1alpha1.MemberID{f.MemberID(i)},
-		Time: metav1.NewTime(time.Now().Add(-time.Hour)), User: "alice",
+		Delete: &v1alpha1.Door{Time: metav1.NewTime(time.Now().Add(-time.Hour)), User: "alice"},
 	})
 	require.NoError(t, f.Client.Patch(t.Context(), c, client.MergeFrom(before)))
 }
@@ -96,8 +96,8 @@ func testSettle(t *testing.T, f *changeFixture) {
 	old, young := time.Now().Add(-2*time.Hour), time.Now().Add(-time.Minute)
 	grant := func(node, uid string, at time.Time) map[string]any {
 		return map[string]any{
-			"node": node, "nodeUID": uid, "members": []string{"a", "b"}, "user": "alice",
-			"time": at.UTC().Format(time.RFC3339),
+			"node": node, "nodeUID": uid, "members": []string{"a", "b"},
+			"delete": map[string]any{"user": "alice", "time": at.UTC().Format(time.RFC3339)},
 		}
 	}
 	f.createCluster(t, "c1", nil, grant("settle-1", string(f.node(t, "settle-1").UID), old))

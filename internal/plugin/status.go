@@ -205,7 +205,7 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 	}
 	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE"}}
 	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
-	grants := [][]string{{"ALLOWED", "NODE", "ETCD CLUSTER", "MEMBERS", "BY", "AGE", "NODE EXISTS"}}
+	grants := [][]string{{"OPEN DOOR", "NODE", "ETCD CLUSTER", "MEMBERS", "BY", "AGE", "NODE EXISTS", "SHUT WHEN"}}
 	for _, c := range status.Clusters {
 		row := []string{string(c.ID), "?", "?", "?", "?"}
 		if c.Known {
@@ -221,7 +221,7 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 			})
 		}
 		for _, g := range c.Grants {
-			grants = append(grants, grantRow(c, g, state.Now))
+			grants = append(grants, doorRows(c, g, state.Now)...)
 		}
 	}
 	holds := [][]string{{"HELD NODE", "AGE", "REASON", "TO RELEASE BY HAND"}}
@@ -258,19 +258,23 @@ func describeNoClusters(nodes []corev1.Node) string {
 		observation.Plural(len(found), "node"), missing, slices.Min(found))
 }
 
-func grantRow(c report.ClusterStatus, g report.GrantStatus, now time.Time) []string {
-	var ids []string
-	for _, id := range g.Members {
-		ids = append(ids, string(id))
-	}
-	by, exists := cmp.Or(g.User, "not reviewed"), "no"
-	if g.BreakGlass {
-		by += " (break-glass)"
-	}
+// doorRows returns a row for each open door of a grant.
+func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows [][]string) {
+	exists := "no"
 	if g.NodeExists {
 		exists = "yes"
 	}
-	return []string{g.For, g.Node, string(c.ID), strings.Join(ids, ","), by, report.Age(g.Since, now), exists}
+	for _, d := range g.Doors {
+		by := cmp.Or(d.User, "not reviewed")
+		if d.BreakGlass {
+			by += " (break-glass)"
+		}
+		rows = append(rows, []string{
+			string(d.Kind), g.Node, string(c.ID), observation.JoinIDs(g.Members, ","), by, report.Age(d.Since, now), exists,
+			d.ShutWhen,
+		})
+	}
+	return rows
 }
 
 // writeSections writes the tables that have rows below their heading, separated by empty lines.

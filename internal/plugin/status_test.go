@@ -13,8 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
@@ -128,13 +130,15 @@ func TestStatusWithoutClusters(t *testing.T) {
 	}
 }
 
-func TestGrantRow(t *testing.T) {
+func TestDoorRows(t *testing.T) {
 	now := time.Now()
-	row := func(g report.GrantStatus) string {
-		g.For, g.Node, g.Since = "Deletion", "w1", now.Add(-time.Hour)
-		return strings.Join(grantRow(report.ClusterStatus{ID: "c"}, g, now), "|")
+	g := report.GrantStatus{Node: "w1", Members: []v1alpha1.MemberID{"a", "b"}, NodeExists: true}
+	g.Doors = []report.DoorStatus{
+		{Kind: quorum.DoorDelete, User: "alice", BreakGlass: true, Since: now.Add(-time.Hour), ShutWhen: "x"},
+		{Kind: quorum.DoorGone, Since: now.Add(-time.Minute), ShutWhen: "y"},
 	}
-	require.Equal(t, "Deletion|w1|c||alice (break-glass)|60m|yes",
-		row(report.GrantStatus{User: "alice", BreakGlass: true, NodeExists: true}))
-	require.Equal(t, "Deletion|w1|c||not reviewed|60m|no", row(report.GrantStatus{}))
+	rows := doorRows(report.ClusterStatus{ID: "c"}, g, now)
+	require.Len(t, rows, 2)
+	require.Equal(t, "Delete|w1|c|a,b|alice (break-glass)|60m|yes|x", strings.Join(rows[0], "|"))
+	require.Equal(t, "Gone|w1|c|a,b|not reviewed|60s|yes|y", strings.Join(rows[1], "|"))
 }

@@ -236,7 +236,7 @@ func (s *simulatedAPIServer) recordSpec(c *v1alpha1.EtcdCluster) {
 		if s.tombstones[g.NodeUID] == nil {
 			s.tombstones[g.NodeUID] = map[v1alpha1.ClusterID]bool{}
 		}
-		if g.User == "" {
+		if g.Gone != nil {
 			s.tombstones[g.NodeUID][v1alpha1.ClusterID(c.Name)] = true
 		}
 	}

@@ -29,7 +29,7 @@ func (p *serverPair) patchGrants(now clusterSides[v1alpha1.EtcdCluster]) (string
 	for i := range p.choices.pick(3) {
 		grants = append(grants, v1alpha1.Grant{
 			NodeUID: types.UID(fmt.Sprint("u", i)), Node: fmt.Sprint("n", i), Members: []v1alpha1.MemberID{"a"},
-			Time: metav1.NewTime(time.Unix(1e9, 0)), User: []string{"", "alice"}[p.choices.pick(2)],
+			Drain: &v1alpha1.Door{Time: metav1.NewTime(time.Unix(1e9, 0)), User: []string{"", "alice"}[p.choices.pick(2)]},
 		})
 	}
 	ledger := now.simulated.Spec.Ledger - int64(p.choices.pick(2))

@@ -260,7 +260,7 @@ func (sim *simulation) checkDrainLiveness(h *simulatedHost, limit time.Duration)
 func (sim *simulation) lastsLonger(id v1alpha1.ClusterID, uid types.UID) bool {
 	c, err := sim.api.cluster(string(id))
 	return err == nil && slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
-		return g.NodeUID == uid && (g.Reason != v1alpha1.GrantDrain || g.BreakGlass)
+		return g.NodeUID == uid && (!quorum.IsDrainOnly(g) || g.Drain.BreakGlass)
 	})
 }
 

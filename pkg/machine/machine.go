@@ -181,18 +181,3 @@ func PlanHook(o Object, hasEtcd bool) HookStep {
 	}
 	return HookKeep
 }
-
-// EndsWithNode reports whether the deletion of the object ends its machine without another review
-// if its Node is being deleted already. The hook of a Machine is reviewed later. Karpenter deletes
-// the NodeClaim of a Node that is being deleted, and nothing after it.
-func (o Object) EndsWithNode() bool { return o.Kind == KindNodeClaim || !o.IsHooked }
-
-// IsEnding reports whether the controller ends the machine of the object without another request
-// that Holdfast reviews. hasNode reports whether the Node of the machine exists. A Machine with the
-// hook still waits for a request, and so does a NodeClaim whose Node Karpenter deletes first.
-func (o Object) IsEnding(hasNode bool) bool {
-	if o.Kind == KindNodeClaim {
-		return o.Deleting && (!o.IsRegistered || !hasNode)
-	}
-	return o.Deleting && !o.IsHooked
-}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -83,35 +81,19 @@ func conditionMessage(because string, refs []evidence.MemberRef, details []strin
 // describeDrain returns since when this node is drained, and how it comes back. The result is empty
 // for a node that is not.
 func describeDrain(in Inputs) []string {
-	at := DrainedAt(in)
+	var at time.Time
+	for _, c := range in.Clusters {
+		for _, g := range c.Spec.Grants {
+			if g.NodeUID == in.UID && in.UID != "" && g.Drain != nil && g.Drain.Time.After(at) {
+				at = g.Drain.Time.Time
+			}
+		}
+	}
 	if at.IsZero() {
 		return nil
 	}
 	return []string{fmt.Sprintf("a drain of this node was allowed at %s: its members count as lost until the node "+
 		"is uncordoned (kubectl uncordon %s) and its agent has proven them healthy", at.UTC().Format(time.RFC3339), in.Node)}
-}
-
-// DrainedAt returns when a drain of the node was last allowed, or zero if no grant of one is open.
-func DrainedAt(in Inputs) time.Time {
-	clusters := make([]*v1alpha1.EtcdCluster, len(in.Clusters))
-	for i := range in.Clusters {
-		clusters[i] = &in.Clusters[i]
-	}
-	return DrainedNodes(clusters)[in.UID]
-}
-
-// DrainedNodes returns when a drain of each Node was last allowed, by the UID of the Node. It
-// contains no Node without an open grant of a drain.
-func DrainedNodes(clusters []*v1alpha1.EtcdCluster) map[types.UID]time.Time {
-	drained := map[types.UID]time.Time{}
-	for _, c := range clusters {
-		for _, g := range c.Spec.Grants {
-			if g.NodeUID != "" && g.Drained != nil && g.Drained.After(drained[g.NodeUID]) {
-				drained[g.NodeUID] = g.Drained.Time
-			}
-		}
-	}
-	return drained
 }
 
 // describeAwaited returns what has to happen before a node is freed to which a member is bound that

@@ -2,11 +2,8 @@ package protect_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect"
@@ -71,20 +68,4 @@ func TestDrainedNode(t *testing.T) {
 	require.Equal(t, message(three()), message(three().Granted(0).Drained(1)))
 	require.Contains(t, message(three().Drained(0)), "a drain of this node was allowed at 2026-05-01T12:00:00Z: "+
 		"its members count as lost until the node is uncordoned (kubectl uncordon w1) and its agent has proven them healthy")
-}
-
-// The members of a node may be in several clusters. The latest drain counts, and a grant without a
-// UID names no Node.
-func TestDrainedNodes(t *testing.T) {
-	drain := func(uid types.UID, minute int) v1alpha1.Grant {
-		at := metav1.NewTime(time.Date(2026, 5, 1, 12, minute, 0, 0, time.UTC))
-		return v1alpha1.Grant{NodeUID: uid, Drained: &at}
-	}
-	of := func(grants ...v1alpha1.Grant) *v1alpha1.EtcdCluster {
-		return &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{Grants: grants}}
-	}
-	early, late := of(drain("u1", 1), drain("", 1), v1alpha1.Grant{NodeUID: "u2"}), of(drain("u1", 2))
-	want := map[types.UID]time.Time{"u1": late.Spec.Grants[0].Drained.Time}
-	require.Equal(t, want, protect.DrainedNodes([]*v1alpha1.EtcdCluster{early, late}))
-	require.Equal(t, want, protect.DrainedNodes([]*v1alpha1.EtcdCluster{late, early}))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -20,7 +21,7 @@ func KeepClosedReason(n *corev1.Node, r Record) (stays string) {
 	if by := CordonOwner(n); by != "" && n.Spec.Unschedulable {
 		return "cordoned by " + by
 	}
-	return markOfOthers(n)
+	return newLeaderEvaluation(n, r, time.Time{}).foreignMark()
 }
 
 // ReleasedByHand is the reason of NetworkUnavailable=False after a release by hand.

@@ -108,7 +108,7 @@ func (e holdEvaluation) decide() Decision {
 	case !e.recorded:
 		return e.decideFirst()
 	case e.record.State == Held:
-		return e.decideHeld()
+		return e.withStart(e.decideHeld())
 	}
 	return e.decideNotHeld()
 }

@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -25,27 +26,36 @@ func TestEveryDecision(t *testing.T) {
 	require.Greater(t, count, 40_000, "the enumeration has lost a dimension")
 }
 
-// TestNoDecisionUncordonsDrainedNode: neither the agent nor the leader uncordons a node that was
-// drained in this boot, or of which that is not known.
+// TestNoDecisionUncordonsDrainedNode: neither the agent nor the leader uncordons a held node that
+// was drained in this boot, or of which the boot is not known.
 func TestNoDecisionUncordonsDrainedNode(t *testing.T) {
-	limits := releasingLimits()
+	limits, count := releasingLimits(), 0
 	for c := range decisionCases() {
-		if c.isByTaint() {
-			continue // the cordon of such a node is not that of the hold
+		record, err := ParseRecord(c.node.Annotations[HoldAnnotation])
+		if err != nil || record.State != Held || record.Taint != "" {
+			continue // a drain does not rely on the hold
 		}
-		drained, unread := c.facts, c.facts
-		drained.Drained, unread.AwaitsGrants = noon(), true
-		late := HoldHistory{Age: limits.Hold, Drained: noon()}
+		count++
+		drained := func(boot string) *corev1.Node {
+			record.Drained = &Drain{BootID: boot}
+			n := c.node.DeepCopy()
+			n.Annotations[HoldAnnotation] = record.Format()
+			return n
+		}
+		reported := cmp.Or(c.node.Status.NodeInfo.BootID, record.BootID)
+		late := HoldHistory{Age: limits.Hold}
 		for name, d := range map[string]Decision{
-			"agent": Decide(c.node, drained, c.policy, noon()), "agent, unread": Decide(c.node, unread, c.policy, noon()),
-			"leader":         CheckHold(c.node, late, limits, noon()).Decision,
-			"leader, unread": CheckHold(c.node, HoldHistory{Age: limits.Hold, DrainsUnknown: true}, limits, noon()).Decision,
+			"agent":                Decide(drained(c.facts.BootID), c.facts, c.policy, noon()),
+			"agent, unknown boot":  Decide(drained(""), c.facts, c.policy, noon()),
+			"leader":               CheckHold(drained(reported), late, limits, noon()).Decision,
+			"leader, unknown boot": CheckHold(drained(""), late, limits, noon()).Decision,
 		} {
 			if d.Unschedulable != nil && !*d.Unschedulable {
 				require.Fail(t, "uncordons a drained node", "%s: %s\n%+v", name, c.name, d)
 			}
 		}
 	}
+	require.Greater(t, count, 1000, "the enumeration has lost a dimension")
 }
 
 // checkDecision checks the rules for every single decision.

@@ -1,7 +1,6 @@
 package readiness
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -129,31 +128,6 @@ func (e holdEvaluation) foreignMark() string {
 		return mark
 	}
 	return e.drainMark()
-}
-
-// drainMark returns the drain that relies on the cordon of the hold, or why it is not known whether
-// there is one. It is empty if there is none. It means nothing for a node that is not held.
-func (e holdEvaluation) drainMark() string {
-	switch {
-	case e.record.Taint != "":
-	case e.facts.AwaitsGrants:
-		return "the EtcdClusters, which name drained nodes, have not been read"
-	case e.isDrained():
-		return fmt.Sprintf("a drain of the node was allowed at %s; when it is over, or was given up: `kubectl uncordon %s`",
-			e.facts.Drained.UTC().Format(time.RFC3339), e.node.Name)
-	}
-	return ""
-}
-
-// isDrained reports whether the node was drained, and has not restarted since. `kubectl drain`
-// writes nothing to a node that is cordoned already, so the drain relies on the cordon of the hold.
-// Without it, the node would look as if the drain were over, and its member would count again
-// although its machine is about to restart. The time of the record does not matter: the grant of a
-// drain that was given up ends soon after the node is open, and the clock may have been set since
-// the hold began.
-func (e holdEvaluation) isDrained() bool {
-	d := e.facts.Drained
-	return !d.IsZero() && !d.Before(e.facts.BootTime)
 }
 
 // newRecord returns a record of a state that is entered now, in this boot.

@@ -33,11 +33,14 @@ func (p Presence) String() string {
 // MarshalText returns the same word for JSON.
 func (p Presence) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Facts is the result of one inspection of the host. No field comes from a clock, except Drained
-// and BootTime, and Probe.Since, which messages contain and no decision depends on.
+// Facts is the result of one inspection of the host. No field comes from a clock, except
+// Probe.Since, which messages contain and no decision depends on.
 type Facts struct {
 	// BootID is /proc/sys/kernel/random/boot_id, empty if it could not be read.
 	BootID string `json:"bootID,omitempty"`
+	// Start is when the first process of the host began, in clock ticks since the boot of the kernel,
+	// 0 if it could not be read (proc(5), starttime).
+	Start uint64 `json:"-"`
 	// Subnet is flannel's subnet file.
 	Subnet SubnetFile `json:"subnet"`
 	// Conflist is the CNI configuration that the container runtime uses: the first file by
@@ -53,14 +56,6 @@ type Facts struct {
 	// Etcd is whether etcd is on the host, Unknown until a scan has finished. Holds do not
 	// depend on it, but autoscaler annotations do: they must stay on a node with etcd.
 	Etcd Presence `json:"-"`
-	// Drained is when a drain of the node was last allowed, zero if the EtcdClusters have no grant for
-	// one. AwaitsGrants is true if they have not been read. BootTime is when the host booted, zero if
-	// that is unknown, or if there is no drain. Only these times decide. They show whether the machine
-	// has restarted since the drain. If the clocks differ, a person uncordons the node, or Holdfast
-	// releases it too early.
-	Drained      time.Time `json:"-"`
-	AwaitsGrants bool      `json:"-"`
-	BootTime     time.Time `json:"-"`
 	// GoingDown is true if the host is shutting down (logind's PrepareForShutdown), StaysUp if
 	// it is not. AwaitsLogind is true if neither is known yet but soon will be: the agent has
 	// just started, or the bus connection was lost. If all three are false, logind is not

@@ -56,6 +56,8 @@ type Record struct {
 	// Stamps are the write times of the conditions that gates wait for, by type, as of the
 	// last write of the record or the shutdown of the host.
 	Stamps map[string]Stamp
+	// Drained is the last drain that was allowed during the hold, nil if there was none.
+	Drained *Drain
 }
 
 // Stamp is the time at which a condition of the Node was written, and the boot in which that
@@ -78,6 +80,7 @@ type wireRecord struct {
 	NetworkUp    string           `json:"networkUp,omitempty"`
 	NetworkBuilt bool             `json:"networkBuilt,omitempty"`
 	Stamps       map[string]Stamp `json:"stamps,omitempty"`
+	Drained      *Drain           `json:"drained,omitempty"`
 }
 
 // ParseRecord parses the value of HoldAnnotation and ignores unknown fields. After an error
@@ -94,7 +97,7 @@ func ParseRecord(value string) (Record, error) {
 	}
 	r := Record{
 		State: w.State, BootID: w.BootID, FirstBootID: w.FirstBootID, Reason: w.Reason, Taint: w.Taint,
-		Marks: w.Marks, NetworkUp: w.NetworkUp, NetworkBuilt: w.NetworkBuilt, Stamps: w.Stamps,
+		Marks: w.Marks, NetworkUp: w.NetworkUp, NetworkBuilt: w.NetworkBuilt, Stamps: w.Stamps, Drained: w.Drained,
 	}
 	if len(r.Marks) == 0 {
 		r.Marks = nil
@@ -120,7 +123,7 @@ func ParseRecord(value string) (Record, error) {
 func (r Record) Format() string {
 	w := wireRecord{
 		State: r.State, BootID: r.BootID, FirstBootID: r.FirstBootID, Reason: r.Reason, Taint: r.Taint,
-		Marks: r.Marks, NetworkUp: r.NetworkUp, NetworkBuilt: r.NetworkBuilt, Stamps: r.Stamps,
+		Marks: r.Marks, NetworkUp: r.NetworkUp, NetworkBuilt: r.NetworkBuilt, Stamps: r.Stamps, Drained: r.Drained,
 	}
 	if !r.Since.IsZero() {
 		w.Since = r.Since.UTC().Format(time.RFC3339)

@@ -52,10 +52,6 @@ type HoldHistory struct {
 	// HadOtherReport is true if the leader has seen NetworkHeld missing, or with a reason other than
 	// GoingDown, in this boot. If the reason is GoingDown now, an agent of this boot has written it.
 	HadOtherReport bool
-	// Drained is when a drain of the node was last allowed, zero if the EtcdClusters have no grant for
-	// one. DrainsUnknown is true if they could not be read.
-	Drained       time.Time
-	DrainsUnknown bool
 }
 
 // HoldCheck is the result of CheckHold.
@@ -82,7 +78,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 	}
 	e := newLeaderEvaluation(n, record, now)
 	check := HoldCheck{AgentSeen: e.hasAgent(h)}
-	late, drain := h.Age >= limits.Agent, e.withDrains(h).drainMark()
+	late := h.Age >= limits.Agent
 	switch {
 	case record.State != Held && hasUnfinishedRelease(n):
 		check.State = HoldEnding
@@ -99,17 +95,14 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 		check.State = HoldBehindOthers
 	case isUnreachable(n):
 		check.State = HoldUnreachable
-	case isExempt(n) && late && drain != "" && check.AgentSeen:
-		check.State = HoldBehindOthers // The agent reports it.
-	case isExempt(n) && late && drain == "":
+	case isExempt(n) && late:
 		check.State, check.Decision = HoldEnding, e.withoutAgent(AgentMissing, "its agent").decideHeld()
 	case h.Age >= limits.Hold:
 		check.State = HoldOverdue
-		check.Decision, check.Event = e.decideOverdue(limits, check.AgentSeen, drain)
+		check.Decision, check.Event = e.decideOverdue(limits, check.AgentSeen)
 	case late && !check.AgentSeen:
 		check.State = HoldAgentMissing
-		age := limits.Agent.String() + e.labelNote(drain)
-		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, age, limits)
+		check.Decision, check.Event = e.reportMissingAgent(AgentMissing, AgentMissing, limits.Agent.String(), limits)
 	default:
 		check.State = HoldWaiting
 	}
@@ -186,36 +179,12 @@ func (e holdEvaluation) reportMissingAgent(reason, event, age string, limits Hol
 	return d, &Event{Type: corev1.EventTypeWarning, Reason: event, Message: d.Message}
 }
 
-// labelNote explains why HoldLabel does not end the hold of a drained node. It is empty if the node
-// does not have the label.
-func (e holdEvaluation) labelNote(drain string) string {
-	if !isExempt(e.node) {
-		return ""
-	}
-	return fmt.Sprintf(", and label %s=%s does not end the hold because of this: %s", HoldLabel, HoldNever, drain)
-}
-
-// withDrains returns the evaluation with what the EtcdClusters state about a drain of the node. The
-// leader does not know when the host booted. So only the agent releases a drained node that has
-// restarted.
-func (e holdEvaluation) withDrains(h HoldHistory) holdEvaluation {
-	e.facts.Drained, e.facts.AwaitsGrants = h.Drained, h.DrainsUnknown
-	return e
-}
-
-// decideOverdue decides about a hold that has exceeded its time limit. drain is the drain that
-// relies on the cordon of the hold, empty if there is none.
-func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool, drain string) (Decision, *Event) {
-	kept := ", and --on-stuck-hold=keep keeps it held"
+// decideOverdue decides about a hold that has exceeded its time limit.
+func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, *Event) {
+	const kept = ", and --on-stuck-hold=keep keeps it held"
 	switch {
-	case limits.Release && drain == "":
-		return e.releaseOverdue(limits), nil
-	case isExempt(e.node):
-		kept = e.labelNote(drain)
 	case limits.Release:
-		kept = ", and it stays held because of this: " + drain
-	}
-	switch {
+		return e.releaseOverdue(limits), nil
 	case !agent:
 		return e.reportMissingAgent(Overdue, EventOverdue, limits.Hold.String()+kept, limits)
 	}

@@ -1,7 +1,6 @@
 package readiness
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,57 +171,6 @@ func TestShutdownAfterReboot(t *testing.T) {
 				check := CheckHold(n, h, testLimits(), noon())
 				require.Equal(t, hadOtherReport, check.AgentSeen)
 				require.Equal(t, hadOtherReport, check.State == HoldWaiting)
-			}
-		})
-	}
-}
-
-// TestLeaderKeepsDrainedNodes: `kubectl drain` of a held node relies on the cordon of the hold. The
-// leader ends no such hold, and still reports it. The agent releases the node after a restart.
-func TestLeaderKeepsDrainedNodes(t *testing.T) {
-	const agentLate, holdLate = 2 * time.Minute, 10 * time.Minute
-	byCordon := recordedAs(Record{State: Held, BootID: thisBoot, Reason: Rebooted, Since: noon().Add(-time.Hour)})
-	reported := conditioned(NetworkHeld, corev1.ConditionTrue, WaitingForOthers)
-	agentless := []nodeOption{byCordon, cordoned}
-	waiting := []nodeOption{byCordon, cordoned, reported}
-	exempted := []nodeOption{byCordon, cordoned, reported, exempt}
-	unseen := []nodeOption{byCordon, cordoned, exempt}
-	byTaint := []nodeOption{heldByTaint(holdTaint), tainted(holdTaint)}
-	now, unread := HoldHistory{Drained: noon()}, HoldHistory{DrainsUnknown: true}
-	const why = "it stays held because of this: a drain of the node was allowed"
-	const label = "label holdfast.dev/hold=never does not end the hold because of this: a drain of the node was allowed"
-	for name, c := range map[string]struct {
-		node    []nodeOption
-		age     time.Duration
-		history HoldHistory
-		state   HoldState
-		opened  bool
-		event   string
-	}{
-		"overdue":                  {waiting, holdLate, now, HoldOverdue, false, why},
-		"overdue, no agent":        {agentless, holdLate, now, HoldOverdue, false, why},
-		"overdue, not drained":     {waiting, holdLate, HoldHistory{}, HoldOverdue, true, ""},
-		"overdue, drains not read": {agentless, holdLate, unread, HoldOverdue, false, "not been read"},
-		"overdue, held by taint":   {byTaint, holdLate, now, HoldOverdue, true, ""},
-		"no agent":                 {agentless, agentLate, now, HoldAgentMissing, false, "no agent"},
-		"label":                    {exempted, agentLate, now, HoldBehindOthers, false, ""},
-		"label, agent not late":    {exempted, agentLate - time.Second, now, HoldWaiting, false, ""},
-		"label, overdue":           {exempted, holdLate, now, HoldBehindOthers, false, ""},
-		"label, no agent":          {unseen, agentLate, now, HoldAgentMissing, false, label},
-		"label, overdue, no agent": {unseen, holdLate, now, HoldOverdue, false, label},
-		"label, not drained":       {exempted, agentLate, HoldHistory{}, HoldEnding, true, ""},
-		"uncordoned":               {[]nodeOption{byCordon}, agentLate, now, HoldEnding, false, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c.history.Age = c.age
-			n := node(append(slices.Clone(c.node), booted(thisBoot))...)
-			check := CheckHold(n, c.history, releasingLimits(), noon())
-			require.Equal(t, c.state, check.State)
-			after := writeAll(n, check.Decision)
-			isOpen := !after.Spec.Unschedulable && !hasTaint(after, holdTaint)
-			require.Equal(t, c.opened || !n.Spec.Unschedulable && !hasTaint(n, holdTaint), isOpen, check.Decision.Message)
-			if c.event != "" {
-				require.Contains(t, check.Event.Message, c.event)
 			}
 		})
 	}

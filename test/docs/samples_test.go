@@ -2,28 +2,38 @@ package docs
 
 import (
 	"flag"
+	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
+const (
+	messagesDir = "pkg/protect/quorum/testdata/messages/"
+	// lastResort begins the last step of each refusal.
+	lastResort = "  - as a last resort, "
+)
+
 // TestSamples compares the sample messages in the pages with those that the code makes. A
 // sample is the fenced block that follows a comment: `<!-- refusal: NAME -->` for a golden
 // file of pkg/protect/quorum, `<!-- warning: NAME -->` for the warning of one that allows,
 // `<!-- can-remove: NAME -->` for the same from the plugin, `<!-- condition: REASON -->` for a
-// condition of a hold. With -update it writes the samples.
+// condition of a hold. The comment of a refusal may end with `, members` or `, no last resort`,
+// which shorten it. With -update it writes the samples.
 func TestSamples(t *testing.T) {
-	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)(, first line)? -->\n" +
-		"```\\w+\n((?s:.*?))```$")
+	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)" +
+		"(, members|, no last resort)? -->\n```\\w+\n((?s:.*?))```$")
 	const dryRun = "dry run: decided from the last observations, without a fresh probe: "
 	conditions, used := holdConditions(), map[string]bool{}
 	for path, page := range pages(t) {
 		updated := block.ReplaceAllStringFunc(page, func(found string) string {
 			b := block.FindStringSubmatch(found)
-			kind, name, before := b[1], b[2], b[4]
+			kind, name, sample := b[1], b[2], b[4]
 			var text string
 			switch {
 			case kind == "condition":
@@ -42,16 +52,19 @@ func TestSamples(t *testing.T) {
 					"waiting, 40s of 15m0s: w1: unknown (CannotSee)\n" +
 					"NODE   MAY GO   REASON\nw1     yes      QuorumKept\n" +
 					"\n" + wrapped("w1: "+dryRun+message) + "\n" + wrapped("w1: "+warning)
-			case b[3] != "":
-				text = wrapped(firstLine(golden(t, name)))
+			case b[3] == ", members":
+				_, afterFirst, _ := strings.Cut(golden(t, name), "\n")
+				text = wrapped(before(t, afterFirst, "what to do, "))
+			case b[3] == ", no last resort":
+				text = wrapped(before(t, golden(t, name), lastResort))
 			default:
 				text = wrapped(golden(t, name))
 			}
-			command, _, isCall := strings.Cut(before, "denied the request:\n")
+			command, _, isCall := strings.Cut(sample, "denied the request:\n")
 			if isCall {
 				text = command + "denied the request:\n" + text
 			}
-			return strings.TrimSuffix(found, before+"```") + text + "```"
+			return strings.TrimSuffix(found, sample+"```") + text + "```"
 		})
 		if flag.Lookup("update").Value.String() == "true" && updated != page {
 			require.NoError(t, os.WriteFile(path, []byte(updated), 0o600))
@@ -64,14 +77,50 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-func golden(t *testing.T, name string) string {
-	t.Helper()
-	return strings.TrimRight(read(t, "pkg/protect/quorum/testdata/messages/"+name+".txt"), "\n") + "\n"
+// TestFirstLines checks that the first line of each refusal has one of the phrases by which
+// docs/refusals/README.md finds a page, and that each phrase is in one.
+func TestFirstLines(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| ((?:`[^`]+`(?:, )?)+) \\| \\[[A-Z]")
+	unused := map[string]bool{}
+	for _, cells := range row.FindAllStringSubmatch(read(t, "docs/refusals/README.md"), -1) {
+		for phrase := range strings.SplitSeq(strings.Trim(cells[1], "`"), "`, `") {
+			unused[phrase] = true
+		}
+	}
+	phrases := slices.Sorted(maps.Keys(unused))
+	require.Greater(t, len(phrases), 8)
+	messages, err := filepath.Glob(messagesDir + "*.txt")
+	require.NoError(t, err)
+	require.Greater(t, len(messages), 50)
+	for _, file := range messages {
+		text := read(t, file)
+		if !strings.Contains(text, lastResort) {
+			continue // allowed
+		}
+		first, _, _ := strings.Cut(text, "\n")
+		isFound := false
+		for _, phrase := range phrases {
+			if strings.Contains(first, phrase) {
+				isFound = true
+				delete(unused, phrase)
+			}
+		}
+		require.True(t, isFound, "docs/refusals/README.md does not find: %s", first)
+	}
+	require.Empty(t, unused)
 }
 
-func firstLine(text string) string {
-	first, _, _ := strings.Cut(text, "\n")
-	return first + "\n"
+func golden(t *testing.T, name string) string {
+	t.Helper()
+	return strings.TrimRight(read(t, messagesDir+name+".txt"), "\n") + "\n"
+}
+
+// before returns the text of a refusal before one of its parts.
+func before(t *testing.T, text, part string) string {
+	t.Helper()
+	text, _, isFound := strings.Cut(text, part)
+	require.True(t, isFound, "%q is not in: %s", part, text)
+	return text
 }
 
 // wrapped breaks lines at column 98, and indents what follows by four more. It does not

@@ -41,7 +41,7 @@ func scenarioDeleteEtcdNodes(t *testing.T, c *kindCluster) {
 	grants := c.etcdCluster(t).Spec.Grants
 	require.Len(t, grants, 1)
 	require.Equal(t, uid, grants[0].NodeUID)
-	require.Equal(t, "kubernetes-admin", grants[0].User)
+	require.Equal(t, "kubernetes-admin", grants[0].Delete.User)
 
 	for _, how := range [][]string{{"--dry-run=server"}, nil} {
 		c.waitForRefusal(t, []string{
@@ -75,7 +75,7 @@ func (c *kindCluster) checkBreakGlass(t *testing.T, name string) {
 	grants := c.etcdCluster(t).Spec.Grants
 	require.Len(t, grants, 2)
 	for _, g := range grants {
-		require.Equal(t, g.Node == name, g.BreakGlass)
+		require.Equal(t, g.Node == name, quorum.Doors(g)[0].BreakGlass)
 	}
 }
 
@@ -194,9 +194,26 @@ func scenarioStopEtcd(t *testing.T, c *kindCluster) {
 	c.runOn(t, name, "systemctl disable etcd 2>/dev/null")
 	c.kubectl(t, "annotate", "node", name, autoscaler.Karpenter+"-", autoscaler.ClusterAutoscaler+"-")
 	c.waitForNode(t, name, "to have its marks again, with etcd stopped and disabled", shortTimeout, isMarked)
+	c.requireFoundData(t, name)
 	c.runOn(t, name, "systemctl enable etcd 2>/dev/null; systemctl start etcd")
 	c.waitForHealthy(t, 3)
 	require.True(t, isMarked(c.node(t, name)))
+}
+
+// requireFoundData moves the data of a stopped member to a place that nothing on the host names,
+// and starts the agent again. It finds the data by a search of the disks.
+func (c *kindCluster) requireFoundData(t *testing.T, name string) {
+	t.Helper()
+	c.runOn(t, name, "mkdir -p /srv/disk /root/away && mv /etc/systemd/system/etcd.service /etc/etcd.env /root/away && "+
+		"mv /var/lib/etcd /srv/disk/x && systemctl daemon-reload")
+	c.kubectl(t, "-n", namespace, "delete", "pods", "-l", "app.kubernetes.io/name=holdfast-agent",
+		"--field-selector", "spec.nodeName="+name)
+	c.waitForNode(t, name, "to be protected for data that nothing names", longTimeout, func(n *corev1.Node) bool {
+		require.True(t, isMarked(n), describe(n))
+		return strings.Contains(condition(n, observation.EtcdMemberCondition).Message, "data directory /srv/disk/x")
+	})
+	c.runOn(t, name, "mv /root/away/etcd.service /etc/systemd/system; mv /root/away/etcd.env /etc; "+
+		"mv /srv/disk/x /var/lib/etcd; systemctl daemon-reload")
 }
 
 // healthyVoters returns the number of healthy voters in the summary, or -1.

@@ -57,22 +57,25 @@ func TestParseEvents(t *testing.T) {
 func TestRender(t *testing.T) {
 	const reason = "none"
 	all := results{
-		"v1.9.1": {"charts": {Passed: 4, Skipped: map[string]string{"TestC": reason, "TestD": "no root"}}},
+		"v1.9.1": {"charts": {
+			Passed: 4, Skipped: map[string]string{"TestC": reason, "TestD": "no root", "TestE": "no root"},
+		}},
 		"v1.36.3": {
-			"charts":    {Passed: 5, Skipped: map[string]string{"TestD": "no root"}},
+			"charts":    {Passed: 5, Skipped: map[string]string{"TestD": "no root", "TestE": "no root"}},
 			"manifests": {Passed: 2, Failed: []string{"TestB/one"}},
 		},
 	}
 	want := strings.TrimPrefix(`
-| tests that passed | v1.36.3 | v1.9.1 |
+| tests | v1.36.3 | v1.9.1 |
 |---|---|---|
-| `+"`charts`"+` | 5 | 4 |
-| `+"`manifests`"+` | 2, **failed: TestB/one** | not tested |
+| passed | 7 | 4 |
+| failed | `+"`TestB/one` of `manifests`"+` | – |
+| packages that were not tested | – | `+"`manifests`"+` |
 
-| test that did not run | on | because |
+| tests that did not run | on | because |
 |---|---|---|
+| `+"`TestD` of `charts`, `TestE` of `charts`"+` | all | no root |
 | `+"`TestC` of `charts`"+` | v1.9.1 | none |
-| `+"`TestD` of `charts`"+` | all | no root |
 `, "\n")
 	versions := []string{"v1.36.3", "v1.9.1"}
 	require.Equal(t, want, render(versions, all))

@@ -96,47 +96,77 @@ func insert(page string, versions []string, all results) (string, error) {
 	return before + begin + render(versions, all) + end + after, nil
 }
 
-// render returns the results as Markdown: a column for each version, a row for each package, and
-// one for each test that did not run.
+// render returns the results as Markdown: a column for each version, and one row for all tests that
+// did not run on the same versions for the same reason.
 func render(versions []string, all results) string {
-	dirs, reasons, skippedOn := map[string]bool{}, map[string]string{}, map[string][]string{}
+	var text strings.Builder
+	fmt.Fprintf(&text, "| tests | %s |\n|---|%s\n", strings.Join(versions, " | "), strings.Repeat("---|", len(versions)))
+	dirs := map[string]bool{}
+	for _, version := range versions {
+		for dir := range all[version] {
+			dirs[dir] = true
+		}
+	}
+	passed, failed, missing := "| passed |", "| failed |", "| packages that were not tested |"
+	for _, version := range versions {
+		sum := summarize(all[version], dirs)
+		passed += fmt.Sprintf(" %d |", sum.passed)
+		failed += " " + joinOrDash(sum.failed) + " |"
+		missing += " " + joinOrDash(sum.missing) + " |"
+	}
+	text.WriteString(passed + "\n" + failed + "\n" + missing + "\n")
+	writeSkipped(&text, versions, all)
+	return text.String()
+}
+
+// A summary is what one version has passed, and what it has not: tests that failed, and packages
+// that other versions were tested with.
+type summary struct {
+	passed          int
+	failed, missing []string
+}
+
+func summarize(tested map[string]*packageResult, dirs map[string]bool) summary {
+	var sum summary
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		result := tested[dir]
+		if result == nil {
+			sum.missing = append(sum.missing, "`"+dir+"`")
+			continue
+		}
+		sum.passed += result.Passed
+		for _, test := range result.Failed {
+			sum.failed = append(sum.failed, "`"+test+"` of `"+dir+"`")
+		}
+	}
+	return sum
+}
+
+func joinOrDash(names []string) string {
+	return cmp.Or(strings.Join(names, ", "), "–")
+}
+
+func writeSkipped(text *strings.Builder, versions []string, all results) {
+	reasons, skippedOn := map[string]string{}, map[string][]string{}
 	for _, version := range versions {
 		for dir, result := range all[version] {
-			dirs[dir] = true
 			for test, reason := range result.Skipped {
 				id := "`" + test + "` of `" + dir + "`"
 				skippedOn[id], reasons[id] = append(skippedOn[id], version), reason
 			}
 		}
 	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "| tests that passed | %s |\n|---|%s\n", strings.Join(versions, " | "),
-		strings.Repeat("---|", len(versions)))
-	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-		fmt.Fprintf(&text, "| `%s` |", dir)
-		for _, version := range versions {
-			fmt.Fprintf(&text, " %s |", all[version][dir])
-		}
-		text.WriteString("\n")
-	}
-	text.WriteString("\n| test that did not run | on | because |\n|---|---|---|\n")
+	text.WriteString("\n| tests that did not run | on | because |\n|---|---|---|\n")
+	tests := map[string][]string{} // by versions and reason
 	for _, id := range slices.Sorted(maps.Keys(skippedOn)) {
 		on := strings.Join(skippedOn[id], ", ")
 		if len(skippedOn[id]) == len(versions) {
 			on = "all"
 		}
-		fmt.Fprintf(&text, "| %s | %s | %s |\n", id, on, reasons[id])
+		cause := on + " | " + reasons[id]
+		tests[cause] = append(tests[cause], id)
 	}
-	return text.String()
-}
-
-// String returns a cell of the table. The result is nil if the package was not tested.
-func (r *packageResult) String() string {
-	switch {
-	case r == nil:
-		return "not tested"
-	case len(r.Failed) > 0:
-		return fmt.Sprintf("%d, **failed: %s**", r.Passed, strings.Join(r.Failed, ", "))
+	for _, cause := range slices.Sorted(maps.Keys(tests)) {
+		fmt.Fprintf(text, "| %s | %s |\n", strings.Join(tests[cause], ", "), cause)
 	}
-	return fmt.Sprint(r.Passed)
 }

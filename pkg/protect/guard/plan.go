@@ -328,7 +328,7 @@ func (s State) closedBecause(node *corev1.Node) string {
 		for _, g := range c.Spec.Grants {
 			switch {
 			case g.NodeUID != node.UID:
-			case g.Reason != v1alpha1.GrantDrain:
+			case g.Delete != nil || g.Machine != nil || g.Gone != nil:
 				return "the deletion of the node was allowed"
 			case node.Spec.Unschedulable:
 				return "the node was drained while Holdfast held it"

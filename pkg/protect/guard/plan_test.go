@@ -77,8 +77,12 @@ func tainted(key string) change {
 	}
 }
 
-func granted(reason v1alpha1.GrantReason) change {
-	return func(f *fixture) { f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Reason: reason}} }
+func granted(f *fixture) {
+	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Delete: &v1alpha1.Door{}}}
+}
+
+func drained(f *fixture) {
+	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Drain: &v1alpha1.Door{}}}
 }
 
 func secondCluster(voters int32) change {
@@ -115,12 +119,12 @@ func TestPlan(t *testing.T) {
 		"F39 a mark of a flag":          {by(ownMark, withoutPod), Wait, "--away-mark"},
 		"F39 being deleted":             {by(deleting, withoutPod), Wait, "the node is being deleted"},
 		"being deleted":                 {by(deleting), Keep, "etcd cluster c1"},
-		"F39 drained":                   {by(granted(v1alpha1.GrantDrain), cordoned, withoutPod), Wait, "is cordoned"},
-		"drained, and open again":       {by(granted(v1alpha1.GrantDrain), withoutPod), Create, "etcd cluster c1"},
-		"F39 deletion allowed":          {by(granted(""), withoutPod), Wait, "the deletion of the node was allowed"},
-		"drain allowed":                 {by(granted(v1alpha1.GrantDrain)), Keep, "etcd cluster c1"},
+		"F39 drained":                   {by(drained, cordoned, withoutPod), Wait, "is cordoned"},
+		"drained, and open again":       {by(drained, withoutPod), Create, "etcd cluster c1"},
+		"F39 deletion allowed":          {by(granted, withoutPod), Wait, "the deletion of the node was allowed"},
+		"drain allowed":                 {by(drained), Keep, "etcd cluster c1"},
 		"F39 deletion in another one":   {by(grantedElsewhere, withoutPod), Wait, "the deletion of the node"},
-		"grant of an older Node":        {by(granted(""), oldGrant, withoutPod), Create, "etcd cluster c1"},
+		"grant of an older Node":        {by(granted, oldGrant, withoutPod), Create, "etcd cluster c1"},
 		"created shortly before":        {by(paced, withoutPod), Wait, "only shortly before"},
 		"a taint that is no mark":       {by(tainted("example.com/gpu"), withoutPod), Create, "etcd cluster c1"},
 		"the pod is being deleted":      {by(podDeleted), Wait, "the pod is being deleted"},
@@ -137,7 +141,7 @@ func TestPlan(t *testing.T) {
 
 		// F74: a hold cordons the node too, and `kubectl drain` of a held node changes nothing on it.
 		"F74 held, no pod":           {by(held, withoutPod), Create, "etcd cluster c1"},
-		"F74 held, drained":          {by(held, granted(v1alpha1.GrantDrain), withoutPod), Wait, "was drained while"},
+		"F74 held, drained":          {by(held, drained, withoutPod), Wait, "was drained while"},
 		"held, and kept cordoned":    {by(held, kept, withoutPod), Wait, "the node is cordoned"},
 		"released, cordoned, no pod": {by(released, withoutPod), Wait, "the node is cordoned"},
 
@@ -254,7 +258,7 @@ func ownMark(f *fixture) {
 
 func grantedElsewhere(f *fixture) {
 	secondCluster(1)(f)
-	f.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Reason: v1alpha1.GrantDeletion}}
+	f.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Delete: &v1alpha1.Door{}}}
 }
 
 func TestPresence(t *testing.T) {
@@ -268,7 +272,7 @@ func TestPresence(t *testing.T) {
 		"no pod":                        {by(withoutPod), Missing},
 		"no pod, created before":        {by(withoutPod, paced), Missing},
 		"no pod, cordoned":              {by(withoutPod, cordoned), Closed},
-		"no pod, deletion allowed":      {by(withoutPod, granted("")), Closed},
+		"no pod, deletion allowed":      {by(withoutPod, granted), Closed},
 		"no pod, marked":                {by(withoutPod, tainted("karpenter.sh/disrupted")), Closed},
 		"pod being deleted":             {by(podDeleted), Missing},
 		"pod being deleted, cordoned":   {by(podDeleted, cordoned), Closed},

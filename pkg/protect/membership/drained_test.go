@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
@@ -27,7 +26,7 @@ func resolveAfter(g v1alpha1.Grant, probes []leaderProbe) (isResolved bool, why 
 		now := quorumtest.Noon().Add(l.after)
 		r = r.Next(l.cluster.View, g, now)
 		isResolved, why = membership.Resolve(l.cluster.View, g, membership.ResolveEvidence{
-			Now: now, Node: l.cluster.Nodes[g.Node], Return: r,
+			Now: now, Opened: quorum.LastOpened(g).Time, Node: l.cluster.Nodes[g.Node], Return: r,
 		})
 	}
 	return isResolved, why
@@ -131,7 +130,7 @@ func TestF34DrainedNode(t *testing.T) {
 // open and healthy shows no end of the drain, whose eviction may not have been carried out.
 func TestF47ForcedDrainOfOpenNode(t *testing.T) {
 	g := quorumtest.DrainGrantFor(0)
-	g.BreakGlass = true
+	g.Drain.BreakGlass = true
 	open := quorumtest.Voters(3)
 	isResolved, why := resolveAfter(g, every10s(0, 30, open))
 	require.False(t, isResolved)
@@ -143,14 +142,15 @@ func TestF47ForcedDrainOfOpenNode(t *testing.T) {
 // deletionAfterDrain returns the grant for the deletion of a node that was drained before.
 func deletionAfterDrain() v1alpha1.Grant {
 	g := quorumtest.DrainGrantFor(0)
-	g.Reason, g.Drained = v1alpha1.GrantDeletion, &metav1.Time{Time: g.Time.Add(-time.Hour)}
+	g.Delete = g.Drain.DeepCopy()
+	g.Drain.Time.Time = g.Drain.Time.Add(-time.Hour)
 	return g
 }
 
 // oldDeletionAfterDrain returns such a grant for a deletion that is over.
 func oldDeletionAfterDrain() v1alpha1.Grant {
 	g := deletionAfterDrain()
-	g.Time = metav1.NewTime(g.Time.Add(-quorum.ResolvePresentAfter))
+	g.Delete.Time.Time = g.Delete.Time.Add(-quorum.ResolvePresentAfter)
 	return g
 }
 
@@ -176,9 +176,11 @@ func TestDrainedAgain(t *testing.T) {
 	for i := range 5 {
 		r = r.Next(cluster.View, g, quorumtest.Noon().Add(time.Duration(i)*10*time.Second))
 	}
-	g.Time.Time = quorumtest.Noon().Add(45 * time.Second)
+	g.Drain.Time.Time = quorumtest.Noon().Add(45 * time.Second)
 	now := quorumtest.Noon().Add(50 * time.Second)
-	e := membership.ResolveEvidence{Now: now, Node: node("u1"), Return: r.Next(cluster.View, g, now)}
+	e := membership.ResolveEvidence{
+		Now: now, Opened: g.Drain.Time.Time, Node: node("u1"), Return: r.Next(cluster.View, g, now),
+	}
 	isResolved, why := membership.Resolve(cluster.View, g, e)
 	require.False(t, isResolved, why)
 }
@@ -190,10 +192,8 @@ func TestF37DrainedNodeGone(t *testing.T) {
 	gone := quorumtest.Voters(3).Drained(0).State(0, quorumtest.Gone)
 	found := membership.Tombstones(gone.View)
 	require.Len(t, found, 1)
-	require.Equal(t, v1alpha1.GrantDeletion, found[0].Reason)
-	require.True(t, found[0].Time.IsZero(), "the writer sets the time")
-	require.Empty(t, found[0].User)
-	require.NotNil(t, found[0].Drained)
+	require.Equal(t, &v1alpha1.Door{}, found[0].Gone, "the writer sets the time")
+	require.NotNil(t, found[0].Drain)
 	require.Equal(t, quorumtest.IDs("a"), found[0].Members)
 
 	again := quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.UID = "u1-again" })
@@ -208,7 +208,7 @@ func TestF37DrainedNodeGone(t *testing.T) {
 
 	removed := quorumtest.Voters(3).Removed(0).State(0, quorumtest.Gone)
 	for after, want := range map[time.Duration]bool{reborn - time.Second: false, reborn: true} {
-		e := membership.ResolveEvidence{Now: quorumtest.Noon().Add(after), Node: node("")}
+		e := membership.ResolveEvidence{Now: quorumtest.Noon().Add(after), Opened: quorumtest.Noon(), Node: node("")}
 		isResolved, why := membership.Resolve(removed.View, deletionAfterDrain(), e)
 		require.Equal(t, want, isResolved, why)
 	}

@@ -18,6 +18,9 @@ import (
 // ResolveEvidence is what Resolve needs besides the View.
 type ResolveEvidence struct {
 	Now time.Time
+	// Opened is when the last door of the grant was opened, or when its Node was first seen to be
+	// gone, by whichever clock is later.
+	Opened time.Time
 	// Node is the state of the grant's Node, from a read without a cache.
 	Node observation.NodeState
 	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
@@ -29,29 +32,71 @@ type ResolveEvidence struct {
 	Return NodeReturn
 }
 
+// age returns for how long the machine has been able to leave.
+func (e ResolveEvidence) age() time.Duration { return e.Now.Sub(e.Opened) }
+
 const noListWhy = "no observer has answered with a confirmed member list"
 
-// Resolve reports whether a grant has ended, and why, or what is still awaited. The caller removes
-// the grant only after two rounds with the same reason, so the text of a reason does not change
-// from round to round. Silent observers resolve nothing.
+// Resolve reports whether a grant has ended, because all of its doors are shut, and why, or what is
+// still awaited. The caller removes the grant only after two rounds with the same reason, so the
+// text of a reason does not change from round to round. Silent observers resolve nothing.
 func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	s := quorum.NewSnapshot(v)
 	// The kubelet of such a machine may have registered again, or may do so as long as it exists.
 	if e.Ending != "" && !quorum.IsReplaced(g, e.Node) {
 		return false, e.Ending
 	}
-	if g.Drained != nil && e.Node.Known && e.Node.UID == g.NodeUID {
-		return resolveDrained(s, g, e)
+	if e.Node.Known && e.Node.UID == g.NodeUID {
+		return resolvePresent(s, g, e)
 	}
-	if quorum.IsVoid(g, e.Node) {
-		return true, fmt.Sprintf("node %s was written after its deletion was allowed, so each DELETE of it is reviewed again",
-			g.Node)
+	return resolveGone(s, g, e)
+}
+
+// resolvePresent reports whether all doors of a grant are shut whose Node exists. That a deletion
+// of the Node or its machine is over does not mean that a drain is, and the reverse.
+func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
+	var shut []string
+	if !quorum.IsDrainOnly(g) {
+		how, isShut := resolveDeletion(g, e)
+		if !isShut {
+			return false, how
+		}
+		shut = append(shut, how)
 	}
-	isAlive := e.Node.Known && e.Node.UID == g.NodeUID && !e.Node.Deleting
-	if isAlive && e.Now.Sub(g.Time.Time) >= quorum.ResolvePresentAfter {
-		return true, fmt.Sprintf("node %s still exists more than %s after its deletion was last allowed",
-			g.Node, quorum.ResolvePresentAfter)
+	if g.Drain != nil {
+		how, isShut := resolveDrain(s, g, e)
+		if !isShut {
+			return false, how
+		}
+		shut = append(shut, how)
 	}
+	return true, strings.Join(shut, "; ")
+}
+
+// resolveDeletion reports whether no deletion of the Node or of its machine is in progress any
+// more.
+func resolveDeletion(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+	switch {
+	case e.Node.Deleting:
+		return fmt.Sprintf("node %s is being deleted", g.Node), false
+	case g.Machine == nil && quorum.IsVoid(withoutDrain(g), e.Node):
+		return fmt.Sprintf("node %s was written after its deletion was allowed, so each DELETE of it is reviewed again",
+			g.Node), true
+	case e.age() >= quorum.ResolvePresentAfter:
+		return fmt.Sprintf("node %s still exists more than %s after its deletion was last allowed",
+			g.Node, quorum.ResolvePresentAfter), true
+	}
+	return fmt.Sprintf("the deletion of node %s was allowed less than %s ago, and may be in progress",
+		g.Node, quorum.ResolvePresentAfter), false
+}
+
+func withoutDrain(g v1alpha1.Grant) v1alpha1.Grant {
+	g.Drain = nil
+	return g
+}
+
+// resolveGone reports whether the machine of a grant can no longer return whose Node is gone.
+func resolveGone(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	if len(s.Lists) == 0 {
 		return false, noListWhy
 	}
@@ -92,9 +137,9 @@ func resolveMachine(g v1alpha1.Grant, e ResolveEvidence) (how string, isEnded bo
 		return fmt.Sprintf("node %s is another machine now", g.Node), true
 	case !e.Node.Known || e.Node.UID == g.NodeUID:
 		return fmt.Sprintf("node %s is not known to be gone", g.Node), false
-	case e.Now.Sub(g.Time.Time) < quorum.ResolveMovedAfter:
+	case e.age() < quorum.ResolveMovedAfter:
 		return fmt.Sprintf("the machine of node %s may join again until %s", g.Node,
-			g.Time.Add(quorum.ResolveMovedAfter).UTC().Format(time.RFC3339)), false
+			e.Opened.Add(quorum.ResolveMovedAfter).UTC().Format(time.RFC3339)), false
 	}
 	return fmt.Sprintf("node %s was gone, and %s have passed", g.Node, quorum.ResolveMovedAfter), true
 }
@@ -115,8 +160,8 @@ func resolveMember(
 	if since.IsZero() || !isSelfProven(s, id) {
 		return fmt.Sprintf("member %s is bound to node %s, whose agent does not prove it healthy", id, b.Node), false
 	}
-	if since.Before(g.Time.Time) {
-		since = g.Time.Time // proofs from before the deletion do not show what happens after it
+	if since.Before(e.Opened) {
+		since = e.Opened // proofs from before the deletion do not show what happens after it
 	}
 	proven := e.Now.Sub(since)
 	if proven < quorum.ResolveMovedAfter {
@@ -183,10 +228,10 @@ func ResolveByHand(
 
 // Tombstones returns the grants that must be written because a bound Node is gone without one. The
 // members of such a Node are lost, and they must stay lost when the binding passes to another Node.
-// The grants are sorted by Node UID and name no user; the writer sets the time. An existing grant
-// that lacks members is returned with them and otherwise unchanged: it replaces the grant with the
-// same Node UID. A grant for a drain becomes a tombstone when its Node is gone. A member that left
-// its cluster before its Node went is not lost: Bind ends its binding.
+// The grants are sorted by Node UID. The writer sets the time of the door Gone where it is zero. An
+// existing grant that lacks members is returned with them: it replaces the grant with the same Node
+// UID. The door Gone is added to a grant for a drain whose Node is gone. A member that left its
+// cluster before its Node went is not lost: Bind ends its binding.
 //
 // The states must come from reads without a cache. For a Node that could not be read, no grant is
 // returned.
@@ -201,7 +246,7 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 		i := slices.IndexFunc(found, func(g v1alpha1.Grant) bool { return g.NodeUID == b.NodeUID })
 		if i < 0 {
 			i = len(found)
-			found = append(found, copyGrant(c, b))
+			found = append(found, tombstoneOf(c, b))
 		}
 		found[i].Members = append(found[i].Members, b.MemberID)
 		slices.Sort(found[i].Members)
@@ -209,34 +254,35 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 	}
 	for _, g := range c.Spec.Grants {
 		isFound := slices.ContainsFunc(found, func(f v1alpha1.Grant) bool { return f.NodeUID == g.NodeUID })
-		if n := v.Nodes[g.Node]; g.Reason == v1alpha1.GrantDrain && n.Known && n.UID != g.NodeUID && !isFound {
-			found = append(found, asTombstone(*g.DeepCopy()))
+		if n := v.Nodes[g.Node]; quorum.IsDrainOnly(g) && n.Known && n.UID != g.NodeUID && !isFound {
+			found = append(found, asGone(g))
 		}
 	}
 	slices.SortFunc(found, func(a, b v1alpha1.Grant) int { return cmp.Compare(a.NodeUID, b.NodeUID) })
 	return found
 }
 
-// asTombstone returns the grant as it must be once its Node is gone. A drain does not allow the
-// deletion of the Node, and its time is not the time from which the machine may join again.
-func asTombstone(g v1alpha1.Grant) v1alpha1.Grant {
-	if g.Reason == v1alpha1.GrantDrain {
-		g.Reason, g.Time, g.User, g.BreakGlass = v1alpha1.GrantDeletion, metav1.Time{}, "", false
+// asGone returns the grant as it must be once its Node is gone. A drain does not allow the deletion
+// of the Node, and its time is not the time from which the machine may join again.
+func asGone(g v1alpha1.Grant) v1alpha1.Grant {
+	g = *g.DeepCopy()
+	if g.Delete == nil && g.Machine == nil && g.Gone == nil {
+		g.Gone = &v1alpha1.Door{}
 	}
 	return g
 }
 
-// copyGrant returns a copy of the grant of a binding's Node, or a new grant without members.
-func copyGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) v1alpha1.Grant {
+// tombstoneOf returns a copy of the grant of a binding's Node, or a new grant without members.
+func tombstoneOf(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) v1alpha1.Grant {
 	for _, g := range c.Spec.Grants {
 		if g.NodeUID == b.NodeUID {
-			return asTombstone(*g.DeepCopy())
+			return asGone(g)
 		}
 	}
-	return v1alpha1.Grant{
+	return asGone(v1alpha1.Grant{
 		NodeUID: b.NodeUID, Node: b.Node,
 		MachineID: b.MachineID, SystemUUID: b.SystemUUID, ProviderID: b.ProviderID,
-	}
+	})
 }
 
 // maxProbeGap is the longest time between two probes of a node that returns. After a longer one,
@@ -246,7 +292,7 @@ const maxProbeGap = 2 * quorum.ResolveReturnedAfter
 // A NodeReturn is what the leader has seen of the return of a drained node. The zero value means
 // that the node was closed at the last probe, or that there was none.
 type NodeReturn struct {
-	// granted is the time of the grant. A renewed grant starts again.
+	// granted is when the last door of the grant was opened. A renewed grant starts again.
 	granted metav1.Time
 	// probedAt is the time of the last probe.
 	probedAt time.Time
@@ -263,11 +309,12 @@ type NodeReturn struct {
 // after the one that first found the node open.
 func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeReturn {
 	n := v.Nodes[g.Node]
-	if g.Drained == nil || !n.Known || n.UID != g.NodeUID || n.Closed() != "" {
+	if g.Drain == nil || !n.Known || n.UID != g.NodeUID || n.Closed() != "" {
 		return NodeReturn{}
 	}
-	next := NodeReturn{granted: g.Time, probedAt: now}
-	if !r.granted.Equal(&g.Time) || now.Sub(r.probedAt) > maxProbeGap {
+	opened := quorum.LastOpened(g)
+	next := NodeReturn{granted: opened, probedAt: now}
+	if !r.granted.Equal(&opened) || now.Sub(r.probedAt) > maxProbeGap {
 		return next
 	}
 	next.provenSince = map[v1alpha1.MemberID]time.Time{}
@@ -284,32 +331,27 @@ func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeRet
 	return next
 }
 
-// resolveDrained reports whether the grant of a drain has ended whose Node still exists. The
-// existence of the Node shows nothing: the machine of a drained node restarts or goes before its
-// Node does. The grant ends when the node is open again, and each of its members is proven healthy
-// there, or has left the member list. A deletion of the Node that was allowed as well must be
-// over. So must the eviction itself, if an override allowed it: that may be for a node that is
-// open, which then shows no end of a drain.
-func resolveDrained(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
+// resolveDrain reports whether the drain of a Node that exists is over. The existence of the Node
+// shows nothing: the machine of a drained node restarts or goes before its Node does. The drain is
+// over when the node is open again, and each of its members is proven healthy there, or has left
+// the member list. The eviction itself must be over too if an override allowed it: that may be for
+// a node that is open, which then shows no end of a drain.
+func resolveDrain(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
 	if closed := e.Node.Closed(); closed != "" {
-		return false, fmt.Sprintf("node %s was drained, and %s", g.Node, closed)
+		return fmt.Sprintf("node %s was drained, and %s", g.Node, closed), false
 	}
-	if g.Reason != v1alpha1.GrantDrain && e.Now.Sub(g.Time.Time) < quorum.ResolvePresentAfter {
-		return false, fmt.Sprintf("the deletion of node %s was allowed as well, less than %s ago, and may be in progress",
-			g.Node, quorum.ResolvePresentAfter)
-	}
-	if g.BreakGlass && e.Now.Sub(g.Time.Time) < quorum.ResolvePresentAfter {
-		return false, fmt.Sprintf("the drain of node %s was forced less than %s ago, and may not have begun",
-			g.Node, quorum.ResolvePresentAfter)
+	if g.Drain.BreakGlass && e.age() < quorum.ResolvePresentAfter {
+		return fmt.Sprintf("the drain of node %s was forced less than %s ago, and may not have begun",
+			g.Node, quorum.ResolvePresentAfter), false
 	}
 	if len(s.Lists) == 0 {
-		return false, noListWhy
+		return noListWhy, false
 	}
 	ended, awaited := resolveMembers(s, g, e, resolveReturned)
 	if len(awaited) > 0 {
-		return false, strings.Join(awaited, "; ")
+		return strings.Join(awaited, "; "), false
 	}
-	return true, strings.Join(append([]string{fmt.Sprintf("node %s is open again", g.Node)}, ended...), "; ")
+	return strings.Join(append([]string{fmt.Sprintf("node %s is open again", g.Node)}, ended...), "; "), true
 }
 
 // resolveReturned reports whether one member of a drained node counts again.

@@ -22,6 +22,7 @@ func TestResolve(t *testing.T) {
 	const unharmed, reborn = quorum.ResolvePresentAfter, quorum.ResolveMovedAfter
 	const listed, unproven = "still in the member list", "whose agent does not prove it healthy"
 	const ending = "Machine default/w1 of node w1 is being deleted"
+	const young = "the deletion of node w1 was allowed less than 5m0s ago, and may be in progress"
 	const unplaced = "no other Node is known to run it"
 	const left, noList = "member a has left the member list", "no observer has answered with a confirmed member list"
 	voters := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
@@ -57,15 +58,15 @@ func TestResolve(t *testing.T) {
 		isResolved bool
 		why        string
 	}{
-		"F1b node alive for too short a time": {voters(), unharmed - time.Second, node("u1"), never, false, listed},
+		"F1b node alive for too short a time": {voters(), unharmed - time.Second, node("u1"), never, false, young},
 		"node alive after five minutes": {
 			voters(), unharmed, node("u1"), never, true, "node w1 still exists more than 5m0s after",
 		},
 		"node alive, silent agents":     {voters().Silent(0, 1, 2), unharmed, node("u1"), never, true, "still exists"},
-		"node alive, being deleted":     {voters(), time.Hour, deleting, never, false, listed},
+		"node alive, being deleted":     {voters(), time.Hour, deleting, never, false, "node w1 is being deleted"},
 		"F1c node not read":             {voters(), time.Hour, observation.NodeState{UID: "u1"}, never, false, listed},
 		"new node with the name":        {voters(), time.Hour, node("u1-again"), never, false, listed},
-		"grant dated ahead":             {voters(), -time.Hour, node("u1"), never, false, listed},
+		"grant dated ahead":             {voters(), -time.Hour, node("u1"), never, false, young},
 		"left every list":               {removed().State(0, quorumtest.Gone), reborn, node(""), never, true, left},
 		"left one of three lists":       {removedFrom(1).State(0, quorumtest.Gone), 0, node(""), never, false, listed},
 		"F1e left only old lists":       {removed().Silent(0, 1, 2), 0, node(""), never, false, noList},
@@ -106,7 +107,7 @@ func TestResolve(t *testing.T) {
 		"F20 node not known to be gone": {
 			removed(), reborn, observation.NodeState{}, never, false, "node w1 is not known to be gone",
 		},
-		"F20 node still being deleted": {removed(), reborn, deleting, never, false, "node w1 is not known to be gone"},
+		"F20 node still being deleted": {removed(), reborn, deleting, never, false, "node w1 is being deleted"},
 		"F20 joined again, proven shortly": {
 			joined(), reborn, again, atFive, false, "member d has been proven healthy on node w1 for 15m0s",
 		},
@@ -129,7 +130,7 @@ func TestResolve(t *testing.T) {
 		"F20 node reports another machine": {
 			removed(), reborn,
 			observation.NodeState{Known: true, UID: "u1", Deleting: true, Machine: other.Machine},
-			never, false, "node w1 is not known to be gone",
+			never, false, "node w1 is being deleted",
 		},
 		"F20 another machine": {replaced(), 0, other, never, true, "node w1 is another machine now"},
 		"F20 another machine, not removed": {
@@ -145,7 +146,7 @@ func TestResolve(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := membership.ResolveEvidence{Now: noon.Add(c.after), Node: c.node}
+			e := membership.ResolveEvidence{Now: noon.Add(c.after), Opened: noon, Node: c.node}
 			if strings.Contains(name, "machine ending") {
 				e.Ending = ending
 			}
@@ -166,22 +167,24 @@ func TestResolve(t *testing.T) {
 
 // F1a: every call that allows the deletion renews the grant.
 func TestResolveRenewedGrant(t *testing.T) {
-	after := func(d time.Duration) membership.ResolveEvidence {
-		return membership.ResolveEvidence{Now: quorumtest.Noon().Add(d), Node: node("u1")}
-	}
 	g := quorumtest.GrantFor(0)
+	after := func(d time.Duration) membership.ResolveEvidence {
+		opened := quorum.LastOpened(g).Time
+		return membership.ResolveEvidence{Now: quorumtest.Noon().Add(d), Opened: opened, Node: node("u1")}
+	}
 	_, first := membership.Resolve(quorumtest.Voters(3).View, g, after(6*time.Minute))
 	_, second := membership.Resolve(quorumtest.Voters(3).View, g, after(7*time.Minute))
 	require.Equal(t, first, second, "the caller compares the reasons of two rounds")
-	g.Time.Time = quorumtest.Noon().Add(4 * time.Minute)
+	g.Delete.Time.Time = quorumtest.Noon().Add(4 * time.Minute)
 	isResolved, _ := membership.Resolve(quorumtest.Voters(3).View, g, after(6*time.Minute))
 	require.False(t, isResolved)
 }
 
 // TestResolveVoidGrant: the Node was written after its deletion was allowed.
 func TestResolveVoidGrant(t *testing.T) {
-	g, e := quorumtest.GrantFor(0), membership.ResolveEvidence{Now: quorumtest.Noon(), Node: node("u1")}
-	g.NodeVersion, e.Node.Version = "9", "10"
+	g := quorumtest.GrantFor(0)
+	e := membership.ResolveEvidence{Now: quorumtest.Noon(), Opened: quorumtest.Noon(), Node: node("u1")}
+	g.Delete.Version, e.Node.Version = "9", "10"
 	isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, e)
 	require.True(t, isResolved)
 	require.Equal(t, "node w1 was written after its deletion was allowed, so each DELETE of it is reviewed again", why)
@@ -197,7 +200,9 @@ func TestResolveVoidGrant(t *testing.T) {
 func TestResolveWithoutMembers(t *testing.T) {
 	g := quorumtest.GrantFor(8)
 	g.Members = nil
-	e := membership.ResolveEvidence{Now: quorumtest.Noon().Add(quorum.ResolveMovedAfter), Node: node("")}
+	e := membership.ResolveEvidence{
+		Now: quorumtest.Noon().Add(quorum.ResolveMovedAfter), Opened: quorumtest.Noon(), Node: node(""),
+	}
 	isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, e)
 	require.True(t, isResolved, why)
 }
@@ -242,7 +247,7 @@ func TestTombstones(t *testing.T) {
 		return quorumtest.Voters(3).State(1, func(old *observation.NodeState) { *old = n })
 	}
 	grant := func(uid types.UID, node string, members ...v1alpha1.MemberID) v1alpha1.Grant {
-		g := v1alpha1.Grant{NodeUID: uid, Node: node, Members: members}
+		g := v1alpha1.Grant{NodeUID: uid, Node: node, Members: members, Gone: &v1alpha1.Door{}}
 		for _, id := range members {
 			g.Addresses = append(g.Addresses, map[v1alpha1.MemberID]string{"b": "10.0.0.2", "c": "10.0.0.3"}[id])
 		}
@@ -250,20 +255,27 @@ func TestTombstones(t *testing.T) {
 	}
 	both := quorumtest.GrantFor(1)
 	both.Members, both.Addresses = quorumtest.IDs("b", "c"), []string{"10.0.0.2", "10.0.0.3"}
+	drained := *both.DeepCopy()
+	drained.Delete, drained.Drain, drained.Gone = nil, both.Delete, &v1alpha1.Door{}
 	lost := []v1alpha1.Grant{grant("u2", "w2", "b")}
-	unlisted := []v1alpha1.Grant{{NodeUID: "u2", Node: "w2", Members: quorumtest.IDs("b")}}
+	unlisted := []v1alpha1.Grant{
+		{NodeUID: "u2", Node: "w2", Members: quorumtest.IDs("b"), Gone: &v1alpha1.Door{}},
+	}
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		want    []v1alpha1.Grant
 	}{
-		"all there":                   {quorumtest.Voters(3), nil},
-		"gone":                        {gone(1), lost},
-		"registered again":            {state(node("u2-again")), lost},
-		"not read":                    {state(observation.NodeState{}), nil},
-		"being deleted":               {state(observation.NodeState{Known: true, UID: "u2", Deleting: true}), nil},
-		"granted":                     {gone(1).Granted(1), nil},
-		"two members":                 {gone(1).Rebound(2, 1), []v1alpha1.Grant{grant("u2", "w2", "b", "c")}},
-		"granted for one of two":      {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
+		"all there":              {quorumtest.Voters(3), nil},
+		"gone":                   {gone(1), lost},
+		"registered again":       {state(node("u2-again")), lost},
+		"not read":               {state(observation.NodeState{}), nil},
+		"being deleted":          {state(observation.NodeState{Known: true, UID: "u2", Deleting: true}), nil},
+		"granted":                {gone(1).Granted(1), nil},
+		"two members":            {gone(1).Rebound(2, 1), []v1alpha1.Grant{grant("u2", "w2", "b", "c")}},
+		"granted for one of two": {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
+		"F37 drained, lacks a member": {
+			gone(1).Rebound(2, 1).Drained(1).State(1, quorumtest.Gone), []v1alpha1.Grant{drained},
+		},
 		"removed before":              {gone(1).Removed(1).Silent(1), nil},
 		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},
 		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), unlisted},

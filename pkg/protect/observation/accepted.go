@@ -1,5 +1,5 @@
 // Package observation reads what the agents report about etcd: the annotations on their Nodes, and
-// their observations in the status of an EtcdCluster.
+// their EtcdObservations, which Join puts into the EtcdCluster in memory.
 //
 // ParseAnnouncement and ParseUnverified parse the annotations of a Node, FormatAnnouncement and
 // FormatUnverified produce them. Accepted returns the observations that a decision may use, Ignored

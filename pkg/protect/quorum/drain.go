@@ -47,14 +47,14 @@ func (t requestTarget) allowOnlyMember() Verdict {
 func (s Snapshot) isDrained(m memberState) bool {
 	return slices.ContainsFunc(s.Cluster.Spec.Grants, func(g v1alpha1.Grant) bool {
 		n := s.Nodes[g.Node]
-		return g.Drained != nil && n.Known && n.UID == g.NodeUID && s.mayBeGivenUp(m.ID, g)
+		return g.Drain != nil && n.Known && n.UID == g.NodeUID && s.mayBeGivenUp(m.ID, g)
 	})
 }
 
 // drainedStep explains how a drained node comes back. n is the state of its Node, which exists.
 func (t requestTarget) drainedStep(g v1alpha1.Grant, n observation.NodeState, tally memberTally) string {
 	members := t.lostBy(g, tally)
-	since := "node " + g.Node + " was drained at " + g.Drained.UTC().Format(time.RFC3339)
+	since := "node " + g.Node + " was drained at " + g.Drain.Time.UTC().Format(time.RFC3339)
 	again := fmt.Sprintf("%s %s again when the agent there has proven it healthy twice, %s apart",
 		joinTitles(members), agree(len(members), "counts", "count"), ResolveReturnedAfter)
 	switch {

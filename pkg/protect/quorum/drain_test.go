@@ -77,6 +77,7 @@ func TestDrainOfOnlyMember(t *testing.T) {
 		"no list":              decide(one().WithoutList(0), quorumtest.Drain(0)),
 		"silent":               decide(one().Silent(0), quorumtest.Drain(0)),
 		"a learner joins":      decide(two().Learner(1), quorumtest.Drain(0)),
+		"an unbound learner":   decide(two().Learner(1).Unbound(1), quorumtest.Drain(0)),
 		"another bound member": decide(two().Removed(1).Silent(1), quorumtest.Drain(0)),
 		"lists differ":         decide(two().RemovedFrom(0, 1), quorumtest.Drain(0)),
 	} {

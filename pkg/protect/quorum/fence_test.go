@@ -21,7 +21,7 @@ func TestVoidGrant(t *testing.T) {
 	deleting.Deleting, unread.Known = true, false
 	again := node("10")
 	again.UID = "u1-again"
-	drain := func(g *v1alpha1.Grant) { g.Reason, g.Drained = v1alpha1.GrantDrain, &g.Time }
+	drain := func(g *v1alpha1.Grant) { g.Delete, g.Drain = nil, &v1alpha1.Door{} }
 	for name, c := range map[string]struct {
 		node   observation.NodeState
 		grant  func(*v1alpha1.Grant)
@@ -29,24 +29,30 @@ func TestVoidGrant(t *testing.T) {
 	}{
 		"written since": {node: node("10"), isVoid: true},
 		"written since, forced": {
-			node: node("10"), grant: func(g *v1alpha1.Grant) { g.BreakGlass = true },
+			node: node("10"), grant: func(g *v1alpha1.Grant) { g.Delete.BreakGlass = true },
 			isVoid: true,
 		},
-		"the same version":            {node: node("9")},
-		"read before the grant":       {node: node("8")},
-		"no version is known":         {node: node("")},
-		"being deleted":               {node: deleting},
-		"gone":                        {node: observation.NodeState{Known: true}},
-		"another Node has the name":   {node: again},
-		"not read":                    {node: unread},
-		"drain":                       {node: node("10"), grant: drain},
-		"deletion of a drained node":  {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Drained = &g.Time }},
-		"F80 deletion of a NodeClaim": {node: node("10"), grant: func(g *v1alpha1.Grant) { g.NodeVersion = "" }},
+		"the same version":           {node: node("9")},
+		"read before the grant":      {node: node("8")},
+		"no version is known":        {node: node("")},
+		"being deleted":              {node: deleting},
+		"gone":                       {node: observation.NodeState{Known: true}},
+		"another Node has the name":  {node: again},
+		"not read":                   {node: unread},
+		"drain":                      {node: node("10"), grant: drain},
+		"deletion of a drained node": {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Drain = &v1alpha1.Door{} }},
+		"F80 deletion of a NodeClaim": {node: node("10"), grant: func(g *v1alpha1.Grant) {
+			g.Machine, g.Delete = g.Delete, nil
+		}},
+		"F80 deletion of a NodeClaim too": {node: node("10"), grant: func(g *v1alpha1.Grant) {
+			g.Machine = &v1alpha1.Door{}
+		}},
+		"gone without a review": {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Gone = &v1alpha1.Door{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := quorumtest.Voters(3).Granted(0).State(0, func(n *observation.NodeState) { *n = c.node })
 			g := &cluster.Cluster.Spec.Grants[0]
-			g.NodeVersion = "9"
+			g.Delete.Version = "9"
 			if c.grant != nil {
 				c.grant(g)
 			}

@@ -154,11 +154,12 @@ func (d *byteSource) view() quorum.View {
 	}
 	for range d.choose(3) {
 		g := v1alpha1.Grant{
-			NodeUID: d.uid(), Node: d.node(), Members: quorumtest.IDs(d.id()), User: d.one("alice", ""), BreakGlass: d.yes(),
-			Reason: v1alpha1.GrantReason(d.one("", string(v1alpha1.GrantDeletion), string(v1alpha1.GrantDrain))),
+			NodeUID: d.uid(), Node: d.node(), Members: quorumtest.IDs(d.id()),
 		}
-		if d.yes() {
-			g.Drained = &g.Time
+		for _, door := range []**v1alpha1.Door{&g.Delete, &g.Machine, &g.Drain, &g.Gone} {
+			if d.yes() {
+				*door = &v1alpha1.Door{User: d.one("alice", ""), BreakGlass: d.yes(), Version: d.one("", "9")}
+			}
 		}
 		v.Cluster.Spec.Grants = append(v.Cluster.Spec.Grants, g)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
@@ -130,31 +129,6 @@ func (s Snapshot) isCovered(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
 }
 
-// IsVoid reports whether the DELETE that the grant allowed can no longer be carried out, and
-// nothing else was allowed. The API server deletes exactly the version of a Node that it had
-// reviewed. If the Node was written since, it reviews the new version before it deletes the Node. A
-// version that is not later shows nothing, because the state may be from before the grant.
-//
-// The grant of a drain, and that of a Machine or a NodeClaim, are about no version of the Node.
-func IsVoid(g v1alpha1.Grant, n observation.NodeState) bool {
-	if g.Reason == v1alpha1.GrantDrain || g.Drained != nil || !n.Known || n.UID != g.NodeUID || n.Deleting {
-		return false
-	}
-	order, err := resourceversion.CompareResourceVersion(n.Version, g.NodeVersion)
-	return err == nil && order > 0
-}
-
-// withoutVoid returns the cluster without the grants that are void.
-func withoutVoid(c *v1alpha1.EtcdCluster, nodes map[string]observation.NodeState) *v1alpha1.EtcdCluster {
-	isVoid := func(g v1alpha1.Grant) bool { return IsVoid(g, nodes[g.Node]) }
-	if !slices.ContainsFunc(c.Spec.Grants, isVoid) {
-		return c
-	}
-	open := *c
-	open.Spec.Grants = slices.DeleteFunc(slices.Clone(c.Spec.Grants), isVoid)
-	return &open
-}
-
 // HasGrant reports whether a grant for the Node of the binding names the member.
 func HasGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
@@ -177,30 +151,6 @@ func LostReason(node string, uid types.UID, n observation.NodeState) string {
 		return fmt.Sprintf("its node %s %s (%s)", node, n.Departure.Says, n.Departure)
 	}
 	return ""
-}
-
-// describeGrant explains a grant. node describes the Node of the grant to the
-// reader, for example "its node".
-func describeGrant(g v1alpha1.Grant, node string) string {
-	at := g.Time.UTC().Format(time.RFC3339)
-	if g.User == "" && g.Drained != nil {
-		at += ", after its drain at " + g.Drained.UTC().Format(time.RFC3339)
-	}
-	switch {
-	case g.User == "" && g.BreakGlass:
-		return fmt.Sprintf("%s %s was deleted with a break-glass override, and without a review (detected at %s)",
-			node, g.Node, at)
-	case g.User == "":
-		return fmt.Sprintf("%s %s is gone, and its deletion was not reviewed (detected at %s)", node, g.Node, at)
-	case g.BreakGlass:
-		return fmt.Sprintf("the %s of %s %s was forced by %s at %s", nounOf(g), node, g.Node, g.User, at)
-	}
-	return fmt.Sprintf("the %s of %s %s by %s was allowed at %s", nounOf(g), node, g.Node, g.User, at)
-}
-
-// nounOf names what the grant allowed.
-func nounOf(g v1alpha1.Grant) string {
-	return VerbOf(g.Reason == v1alpha1.GrantDrain).Noun
 }
 
 // MachineAddresses returns the Addresses of a grant for the Node of these members. The members that
@@ -302,7 +252,7 @@ func (s Snapshot) mayHaveRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
 
 // describeRejoin explains why a member that joined again counts as lost, and until when.
 func describeRejoin(g v1alpha1.Grant) string {
-	if g.Reason == v1alpha1.GrantDrain {
+	if IsDrainOnly(g) {
 		return "it joined again on a machine that may still restart or go: " + describeGrant(g, "the machine's node")
 	}
 	return fmt.Sprintf("it joined again on a machine that may still be removed: %s; it counts again when the agent "+
@@ -320,5 +270,5 @@ func describePossibleRejoin(g v1alpha1.Grant) string {
 
 // endOfRejoin returns the earliest time at which a member that joined again counts.
 func endOfRejoin(g v1alpha1.Grant) string {
-	return g.Time.Add(ResolveMovedAfter).UTC().Format(time.RFC3339)
+	return LastOpened(g).Add(ResolveMovedAfter).UTC().Format(time.RFC3339)
 }

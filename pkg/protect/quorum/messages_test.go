@@ -86,8 +86,8 @@ func addGoldenDrains(verdicts map[string]quorum.Verdict) {
 
 // goneAfterDrain adds the tombstone of node w2, which was drained before.
 func goneAfterDrain(c *quorumtest.Cluster) *quorumtest.Cluster {
-	deletedAfterDrain(c).State(1, quorumtest.Gone).Dead(1)
-	c.Cluster.Spec.Grants[0].User = ""
+	g := &deletedAfterDrain(c).State(1, quorumtest.Gone).Dead(1).Cluster.Spec.Grants[0]
+	g.Gone, g.Delete = &v1alpha1.Door{Time: g.Delete.Time}, nil
 	return c
 }
 
@@ -96,7 +96,8 @@ func opened(n *observation.NodeState) { n.Cordoned = false }
 // deletedAfterDrain adds the grant for the deletion of node w2, which was drained before.
 func deletedAfterDrain(c *quorumtest.Cluster) *quorumtest.Cluster {
 	g := &c.Drained(1).Cluster.Spec.Grants[0]
-	g.Reason, g.Drained = v1alpha1.GrantDeletion, &metav1.Time{Time: g.Time.Add(-time.Hour)}
+	g.Delete = g.Drain.DeepCopy()
+	g.Drain.Time.Time = g.Drain.Time.Add(-time.Hour)
 	return c
 }
 
@@ -242,7 +243,7 @@ const (
 // that no review saw.
 func forcedUnseen() *quorumtest.Cluster {
 	cluster := quorumtest.Voters(3).State(1, quorumtest.Gone).Noticed(1).Dead(1)
-	cluster.Cluster.Spec.Grants[0].BreakGlass = true
+	cluster.Cluster.Spec.Grants[0].Gone.BreakGlass = true
 	return cluster
 }
 

@@ -93,13 +93,13 @@ func (t requestTarget) readSteps(tally memberTally) (steps []string) {
 func (t requestTarget) grantSteps(tally memberTally) (steps []string) {
 	for _, g := range t.effectiveGrants(tally) {
 		n := t.Nodes[g.Node]
-		if n.Known && n.UID == g.NodeUID && g.Drained != nil {
+		if n.Known && n.UID == g.NodeUID && g.Drain != nil {
 			steps = append(steps, t.drainedStep(g, n, tally))
 			continue
 		}
 		if n.Known && n.UID == g.NodeUID && !n.Deleting && n.Departure.Class != departure.ForGood {
 			within := "a minute, unless a Machine or NodeClaim of it is being deleted or cannot be read"
-			if at := g.Time.Add(ResolvePresentAfter); t.Now.Before(at) {
+			if at := LastOpened(g).Add(ResolvePresentAfter); t.Now.Before(at) {
 				within = "a minute of " + at.UTC().Format(time.RFC3339)
 			}
 			steps = append(steps, fmt.Sprintf("node %s still exists; if it stays, wait: "+
@@ -199,7 +199,7 @@ func (t requestTarget) resolveSteps(tally memberTally) []string {
 	for _, g := range t.effectiveGrants(tally) {
 		members := t.lostBy(g, tally)
 		notBefore := ""
-		if at := g.Time.Add(ResolveByHandAfter); t.Now.Before(at) {
+		if at := LastOpened(g).Add(ResolveByHandAfter); t.Now.Before(at) {
 			notBefore = fmt.Sprintf("not before %s, and ", at.UTC().Format(time.RFC3339))
 		}
 		steps = append(steps, fmt.Sprintf("%sonly if %s %s running, "+

@@ -175,8 +175,8 @@ func awaitAgentStep(r Request) string {
 // address.
 func removeGoneSteps(doubtful []v1alpha1.MemberID) (steps []string) {
 	for _, m := range doubtful {
-		steps = append(steps, fmt.Sprintf("if member %[1]s is not on this machine, but was on one that had its name "+
-			"or address before and is permanently gone: etcdctl member remove %[1]s", m))
+		steps = append(steps, fmt.Sprintf("if holdfast-agent inspect finds neither a server nor data of member %[1]s on "+
+			"this machine, and the machine that had its name or address before is permanently gone: etcdctl member remove %[1]s", m))
 	}
 	return steps
 }

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,6 +81,11 @@ type Decision struct {
 	Reason Reason
 	// Verdicts are the verdicts of the clusters, in the order of cluster ID.
 	Verdicts []Verdict
+}
+
+// NeedsGrant reports whether members are lost by what the decision allows.
+func (d Decision) NeedsGrant() bool {
+	return d.Allowed && slices.ContainsFunc(d.Verdicts, func(v Verdict) bool { return len(v.Members) > 0 })
 }
 
 // reasonPrefix begins a reason in an answer of the API server.

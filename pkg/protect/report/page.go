@@ -315,21 +315,24 @@ func (d Drain) lines() []string {
 		lines = append(lines, "guard pod: none")
 	}
 	for _, g := range d.Grants {
-		lines = append(lines, g.line()+"; until that ends, its members count as lost")
+		for _, door := range g.Doors {
+			lines = append(lines, fmt.Sprintf("%s; its members count as lost until %s", door.line(), door.ShutWhen))
+		}
 	}
 	return lines
 }
 
-// line describes how the grant began. A deletion without a user was found when the Node was gone.
-func (g GrantStatus) line() string {
-	what, at := strings.ToLower(g.For), g.Since.Format(time.RFC3339)
+// line describes how the door was opened. A deletion without a review was found when the Node was
+// gone.
+func (d DoorStatus) line() string {
+	at := d.Since.Format(time.RFC3339)
 	switch {
-	case g.User == "":
-		return fmt.Sprintf("a %s that was not reviewed was detected at %s", what, at)
-	case g.BreakGlass:
-		return fmt.Sprintf("the %s was forced by %s at %s", what, g.User, at)
+	case d.Kind == quorum.DoorGone:
+		return fmt.Sprintf("a %s that was not reviewed was detected at %s", d.what(), at)
+	case d.BreakGlass:
+		return fmt.Sprintf("the %s was forced by %s at %s", d.what(), d.User, at)
 	}
-	return fmt.Sprintf("the %s by %s was allowed at %s", what, g.User, at)
+	return fmt.Sprintf("the %s by %s was allowed at %s", d.what(), d.User, at)
 }
 
 func (m *Machine) lines() []string {

@@ -37,7 +37,9 @@ func FuzzPrintableReports(f *testing.F) {
 			for _, c := range status.Clusters {
 				all = append(all, c.Message)
 				for _, g := range c.Grants {
-					all = append(all, g.User)
+					for _, d := range g.Doors {
+						all = append(all, d.User)
+					}
 				}
 			}
 			for i := range s.Nodes {

@@ -64,18 +64,38 @@ type MemberStatus struct {
 	Reason quorum.Reason `json:"reason,omitempty"`
 }
 
-// A GrantStatus describes a deletion or drain that was allowed and is not over. Its members count
-// as lost.
+// A GrantStatus describes a machine that may leave. Its members count as lost until all of its
+// doors are shut.
 type GrantStatus struct {
-	Node       string              `json:"node"`
-	NodeUID    types.UID           `json:"nodeUID"`
-	For        string              `json:"for"`
-	Members    []v1alpha1.MemberID `json:"members"`
-	User       string              `json:"user,omitempty"`
-	BreakGlass bool                `json:"breakGlass,omitempty"`
-	Since      time.Time           `json:"since"`
+	Node    string              `json:"node"`
+	NodeUID types.UID           `json:"nodeUID"`
+	Members []v1alpha1.MemberID `json:"members"`
+	// Doors are the open doors, the last opened one last. Since is when that was opened.
+	Doors []DoorStatus `json:"doors"`
+	Since time.Time    `json:"since"`
 	// NodeExists reports whether the Node still exists.
 	NodeExists bool `json:"nodeExists"`
+}
+
+// A DoorStatus describes a way by which a machine may leave, and what shuts it.
+type DoorStatus struct {
+	Kind       quorum.DoorKind `json:"kind"`
+	User       string          `json:"user,omitempty"`
+	BreakGlass bool            `json:"breakGlass,omitempty"`
+	Since      time.Time       `json:"since"`
+	ShutWhen   string          `json:"shutWhen"`
+}
+
+// what names what the door allows.
+func (d DoorStatus) what() string {
+	switch d.Kind {
+	case quorum.DoorDrain:
+		return "drain"
+	case quorum.DoorMachine:
+		return "deletion of the machine"
+	case quorum.DoorDelete, quorum.DoorGone:
+	}
+	return "deletion"
 }
 
 // A HoldStatus describes a node that is kept closed until its network works.
@@ -156,12 +176,19 @@ func boundMembers(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) []MemberSta
 }
 
 func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
+	n := s.node(g.Node)
 	status := GrantStatus{
-		Node: g.Node, NodeUID: g.NodeUID, For: string(cmp.Or(g.Reason, v1alpha1.GrantDeletion)), Members: g.Members,
-		User: printable.Line(g.User), BreakGlass: g.BreakGlass, Since: g.Time.UTC(),
+		Node: g.Node, NodeUID: g.NodeUID, Members: g.Members, Doors: []DoorStatus{},
+		Since: quorum.LastOpened(g).UTC(), NodeExists: n != nil && n.UID == g.NodeUID,
 	}
-	if n := s.node(g.Node); n != nil && n.UID == g.NodeUID {
-		status.NodeExists = true
+	for _, d := range quorum.Doors(g) {
+		shutWhen := d.Kind.ShutWhen()
+		if !status.NodeExists {
+			shutWhen = quorum.DoorGone.ShutWhen()
+		}
+		status.Doors = append(status.Doors, DoorStatus{
+			Kind: d.Kind, User: printable.Line(d.User), BreakGlass: d.BreakGlass, Since: d.Time.UTC(), ShutWhen: shutWhen,
+		})
 	}
 	return status
 }

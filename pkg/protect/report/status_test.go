@@ -86,7 +86,7 @@ func TestWarnings(t *testing.T) {
 		"corrupt":       {cluster: alarmed(quorumtest.Voters(5)), nodes: 5, want: "Alarm"},
 		"unbound claim": {cluster: unbound(three()), nodes: 3, want: "UnboundClaims"},
 		"old grant": {cluster: quorumtest.Voters(5).Granted(4), nodes: 5, want: "OldGrant", change: func(s *report.State) {
-			s.Clusters[0].Spec.Grants[0].Time = metav1.NewTime(s.Now.Add(-2 * time.Hour))
+			s.Clusters[0].Spec.Grants[0].Delete.Time = metav1.NewTime(s.Now.Add(-2 * time.Hour))
 		}},
 		"young grant": {cluster: quorumtest.Voters(5).Granted(4), nodes: 5},
 		"long hold": {cluster: three(), nodes: 3, want: "LongHold", change: func(s *report.State) {

@@ -147,8 +147,8 @@ func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []
 	all = append(all, s.observationWarnings(c)...)
 	for _, g := range status.Grants {
 		if s.Now.Sub(g.Since) > oldGrantAfter {
-			all = append(all, warningf(WarnOldGrant, id, "the grant for the %s of node %s in etcd cluster %s is %s old; "+
-				"its members count as lost until it ends", strings.ToLower(g.For), g.Node, id, Age(g.Since, s.Now)))
+			all = append(all, warningf(WarnOldGrant, id, "the grant for node %s in etcd cluster %s is %s old; "+
+				"its members count as lost until it ends: kubectl holdfast why %s", g.Node, id, Age(g.Since, s.Now), g.Node))
 		}
 	}
 	for _, condition := range c.Status.Conditions {

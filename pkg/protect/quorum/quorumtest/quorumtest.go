@@ -312,12 +312,13 @@ func (c *Cluster) Drained(i int) *Cluster {
 
 // Noticed adds the grant that the leader writes when node i is gone without a request.
 func (c *Cluster) Noticed(i int) *Cluster {
-	c.Granted(i).Cluster.Spec.Grants[0].User = ""
+	g := &c.Granted(i).Cluster.Spec.Grants[0]
+	g.Delete, g.Gone = nil, &v1alpha1.Door{Time: g.Delete.Time}
 	return c
 }
 
 // Forced adds the grant of a break-glass override for node i.
 func (c *Cluster) Forced(i int) *Cluster {
-	c.Granted(i).Cluster.Spec.Grants[0].BreakGlass = true
+	c.Granted(i).Cluster.Spec.Grants[0].Delete.BreakGlass = true
 	return c
 }

@@ -85,15 +85,15 @@ func ShuttingDown(n *observation.NodeState) {
 // GrantFor returns a grant for the deletion of node i.
 func GrantFor(i int) v1alpha1.Grant {
 	return v1alpha1.Grant{
-		NodeUID: UID(i), Node: Node(i), Members: IDs(ID(i)), Time: metav1.NewTime(Noon()), User: "alice",
-		Addresses: []string{Address(i)},
+		NodeUID: UID(i), Node: Node(i), Members: IDs(ID(i)), Addresses: []string{Address(i)},
+		Delete: &v1alpha1.Door{Time: metav1.NewTime(Noon()), User: "alice"},
 	}
 }
 
 // DrainGrantFor returns a grant for a drain of node i.
 func DrainGrantFor(i int) v1alpha1.Grant {
 	g := GrantFor(i)
-	g.Reason, g.Drained = v1alpha1.GrantDrain, &g.Time
+	g.Delete, g.Drain = nil, g.Delete
 	return g
 }
 

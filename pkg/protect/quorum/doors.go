@@ -1,0 +1,180 @@
+package quorum
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A DoorKind says by which door of a grant the machine may leave.
+type DoorKind string
+
+// The kinds of doors. Each is the name of a field of a Grant.
+const (
+	DoorDelete  DoorKind = "Delete"
+	DoorMachine DoorKind = "Machine"
+	DoorDrain   DoorKind = "Drain"
+	DoorGone    DoorKind = "Gone"
+)
+
+// ShutWhen describes when a door of this kind is shut (membership.Resolve).
+func (k DoorKind) ShutWhen() string {
+	switch k {
+	case DoorDelete:
+		return "the Node is written after that, or is gone"
+	case DoorMachine:
+		return fmt.Sprintf("no controller is ending the machine, and its Node still exists %s later, or is gone",
+			ResolvePresentAfter)
+	case DoorDrain:
+		return fmt.Sprintf("the node is open for pods, and its agent has proven its members healthy for %s",
+			ResolveReturnedAfter)
+	case DoorGone:
+	}
+	return fmt.Sprintf("%s have passed, and each of its members has left the member list or is proven on another Node, "+
+		"or another machine has the name of its Node", ResolveMovedAfter)
+}
+
+// An OpenDoor is an open door of a grant.
+type OpenDoor struct {
+	Kind DoorKind
+	v1alpha1.Door
+}
+
+// Doors returns the open doors of a grant, the last opened one last.
+func Doors(g v1alpha1.Grant) []OpenDoor {
+	var open []OpenDoor
+	for _, d := range []struct {
+		kind DoorKind
+		door *v1alpha1.Door
+	}{{DoorDrain, g.Drain}, {DoorMachine, g.Machine}, {DoorDelete, g.Delete}, {DoorGone, g.Gone}} {
+		if d.door != nil {
+			open = append(open, OpenDoor{d.kind, *d.door})
+		}
+	}
+	slices.SortStableFunc(open, func(a, b OpenDoor) int { return a.Time.Compare(b.Time.Time) })
+	return open
+}
+
+// lastDoor returns the door that was opened last. A grant without a door is from an earlier
+// version.
+func lastDoor(g v1alpha1.Grant) OpenDoor {
+	open := Doors(g)
+	if len(open) == 0 {
+		return OpenDoor{Kind: DoorGone}
+	}
+	return open[len(open)-1]
+}
+
+// LastOpened returns when the last door of the grant was opened.
+func LastOpened(g v1alpha1.Grant) metav1.Time { return lastDoor(g).Time }
+
+// IsDrainOnly reports whether nothing but a drain of the node was allowed.
+func IsDrainOnly(g v1alpha1.Grant) bool {
+	return g.Drain != nil && g.Delete == nil && g.Machine == nil && g.Gone == nil
+}
+
+// With returns the grant of the request's machine after one more door of it is opened. It is the
+// only function that opens a door for a request. Doors are added and never replaced by another
+// kind, and members, addresses and identities only grow, so a later request takes nothing from an
+// earlier one that may still be carried out. old is the present grant of the same Node, or the zero
+// value.
+func With(v View, old v1alpha1.Grant, r Request, members []v1alpha1.MemberID) v1alpha1.Grant {
+	n, g := v.Nodes[r.Node], *old.DeepCopy()
+	g.NodeUID, g.Node = r.UID, r.Node
+	g.Members = slices.Concat(old.Members, members)
+	slices.Sort(g.Members)
+	g.Members = slices.Compact(g.Members)
+	g.MachineID = cmp.Or(n.Machine.MachineID, old.MachineID)
+	g.SystemUUID = cmp.Or(n.Machine.SystemUUID, old.SystemUUID)
+	g.ProviderID = cmp.Or(n.ProviderID, old.ProviderID)
+	g.Addresses = MachineAddresses(v.Cluster, g.Members, slices.Concat(old.Addresses, r.Addresses))
+	door := &v1alpha1.Door{
+		Time: metav1.NewTime(v.Now), User: cmp.Or(r.User, noUser), BreakGlass: r.BreakGlass != nil,
+	}
+	switch {
+	case r.Drain:
+		if old.Drain != nil && old.Drain.BreakGlass {
+			door.User, door.BreakGlass = old.Drain.User, true // the forced one may not have begun
+		}
+		g.Drain = door
+	case r.Version == "":
+		g.Machine = door
+	default:
+		door.Version = r.Version
+		if old.Delete != nil {
+			door.Version = laterVersion(old.Delete.Version, r.Version)
+		}
+		g.Delete = door
+	}
+	return g
+}
+
+// noUser is the user of a door for an account without a name.
+const noUser = "an account without a name"
+
+// laterVersion returns the later one of two versions of a Node. Several DELETEs of one Node may be
+// reviewed at once, each for the version that it has read, and the one for the later version may be
+// carried out. Versions that cannot be compared give none, which no version of the Node makes void.
+func laterVersion(a, b string) string {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	switch {
+	case err != nil:
+		return ""
+	case order > 0:
+		return a
+	}
+	return b
+}
+
+// IsVoid reports whether the DELETE that the grant allowed can no longer be carried out, and no
+// other door is open. The API server deletes exactly the version of a Node that it had reviewed. If
+// the Node was written since, it reviews the new version before it deletes the Node. A version that
+// is not later shows nothing, because the state may be from before the grant.
+func IsVoid(g v1alpha1.Grant, n observation.NodeState) bool {
+	if g.Delete == nil || len(Doors(g)) > 1 || !n.Known || n.UID != g.NodeUID || n.Deleting {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(n.Version, g.Delete.Version)
+	return err == nil && order > 0
+}
+
+// withoutVoid returns the cluster without the grants that are void.
+func withoutVoid(c *v1alpha1.EtcdCluster, nodes map[string]observation.NodeState) *v1alpha1.EtcdCluster {
+	isVoid := func(g v1alpha1.Grant) bool { return IsVoid(g, nodes[g.Node]) }
+	if !slices.ContainsFunc(c.Spec.Grants, isVoid) {
+		return c
+	}
+	open := *c
+	open.Spec.Grants = slices.DeleteFunc(slices.Clone(c.Spec.Grants), isVoid)
+	return &open
+}
+
+// describeGrant explains a grant by the door that was opened last. node describes the Node of the
+// grant to the reader, for example "its node".
+func describeGrant(g v1alpha1.Grant, node string) string {
+	d := lastDoor(g)
+	at := d.Time.UTC().Format(time.RFC3339)
+	switch {
+	case d.Kind == DoorGone && d.BreakGlass:
+		return fmt.Sprintf("%s %s was deleted with a break-glass override, and without a review (detected at %s)",
+			node, g.Node, at)
+	case d.Kind == DoorGone:
+		if g.Drain != nil {
+			at += ", after its drain at " + g.Drain.Time.UTC().Format(time.RFC3339)
+		}
+		return fmt.Sprintf("%s %s is gone, and its deletion was not reviewed (detected at %s)", node, g.Node, at)
+	case d.BreakGlass:
+		return fmt.Sprintf("the %s of %s %s was forced by %s at %s", d.noun(), node, g.Node, d.User, at)
+	}
+	return fmt.Sprintf("the %s of %s %s by %s was allowed at %s", d.noun(), node, g.Node, d.User, at)
+}
+
+// noun names what the door allows.
+func (d OpenDoor) noun() string { return VerbOf(d.Kind == DoorDrain).Noun }
