@@ -27,7 +27,7 @@ func TestEveryEnd(t *testing.T) {
 		"Machine: delete Machine, end", "Machine: delete Machine, remove hook, end",
 		"NodeClaim: delete NodeClaim, end", "NodeClaim: delete NodeClaim, delete Node, end",
 		"Machine: delete Machine, end", "Machine: delete Machine, remove hook, end",
-		"NodeClaim: delete NodeClaim, end", "NodeClaim: delete NodeClaim, end", // its Node is gone already
+		"NodeClaim: delete NodeClaim, end", "NodeClaim: delete NodeClaim, end", // its Node is gone
 	}, ways)
 }
 
