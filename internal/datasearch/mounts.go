@@ -138,3 +138,31 @@ func isVolumeOfPod(name string) bool {
 	return ok && len(uid) >= length && strings.Trim(uid[:length], "0123456789abcdef-") == "" &&
 		strings.Count(uid[:length], "-") == 4
 }
+
+// MayHang returns a function that reports whether a path of the host is on a file system of a
+// network or of another program, or below one. Access to such a path may never return. The function
+// does not touch the path.
+func MayHang(root hostfs.Root) func(hostPath string) bool {
+	table, _ := mountTable() // without a mount table, no such file system is known
+	foreign := foreignMounts(table, string(root))
+	return func(hostPath string) bool {
+		at := filepath.Join(string(root), hostPath)
+		return slices.ContainsFunc(foreign, func(dir string) bool { return isBelow(at, dir) })
+	}
+}
+
+// foreignMounts returns the directories below a root directory where a file system is mounted that
+// is neither on a device nor in memory.
+func foreignMounts(table []mount, root string) (dirs []string) {
+	last := map[string]mount{} // a later mount covers an earlier one
+	for _, m := range table {
+		last[m.dir] = m
+	}
+	for dir, m := range last {
+		hasDevice := !strings.HasPrefix(m.device, "0:") // such as images
+		if dir != root && isBelow(dir, root) && !m.isLocal() && !hasDevice && m.fsType != "overlay" {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}

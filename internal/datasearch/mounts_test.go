@@ -75,3 +75,17 @@ func TestSelectMounts(t *testing.T) {
 		})
 	}
 }
+
+func TestForeignMounts(t *testing.T) {
+	at := func(dir, fsType, device string) mount { return mount{dir: dir, fsType: fsType, device: device} }
+	table := []mount{
+		at("/", "overlay", "0:20"), at("/host", "9p", "0:21"), at("/host/data", "ext4", "253:1"),
+		at("/host/btrfs", "btrfs", "0:22"), at("/host/tmp", "tmpfs", "0:23"), at("/host/image", "squashfs", "7:1"),
+		at("/host/container", "overlay", "0:24"), at("/host/nfs", "nfs4", "0:25"), at("/host/auto", "autofs", "0:26"),
+		at("/host/covered", "nfs", "0:27"), at("/host/covered", "xfs", "253:2"), at("/mnt/nfs", "nfs", "0:28"),
+		at("/host/proc", "proc", "0:29"),
+	}
+	require.ElementsMatch(t, []string{"/host/nfs", "/host/auto", "/host/proc"}, foreignMounts(table, "/host"))
+	require.True(t, MayHang("/")("/proc/1/x"))
+	require.False(t, MayHang("/")("/procession"))
+}

@@ -53,9 +53,14 @@ func (s *hostScan) addLog(logDir string) {
 	case slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Stored != nil && *f.Stored == *ref }):
 		s.addNote("%s has a copy of the data of member %s", dir, ref.Member)
 	default:
-		isRecent := newest != nil && time.Since(newest.ModTime()) < recentLog
-		s.data = append(s.data, evidence.Data{Dir: dir, Ref: *ref, Recent: isRecent})
+		s.data = append(s.data, evidence.Data{Dir: dir, Ref: *ref, Recent: isRecent(newest)})
 	}
+}
+
+// isRecent reports whether a segment of a log was written within the last ten minutes, or is not
+// known.
+func isRecent(segment fs.FileInfo) bool {
+	return segment == nil || time.Since(segment.ModTime()) < recentLog
 }
 
 // isInUse reports whether a server has this data directory, or this log. logInfo is nil if the log

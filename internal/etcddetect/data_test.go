@@ -93,3 +93,40 @@ func with(files hosttest.Files, path, text string) hosttest.Files {
 	files[path] = text
 	return files
 }
+
+// TestOld has the data of a stopped server, which can be old only if nothing else can be its data.
+func TestOld(t *testing.T) {
+	const segment = "/member/wal/0000000000000000-0000000000000000.wal"
+	unit := func(text string) hosttest.Files {
+		return hosttest.Files{"/etc/systemd/system/etcd.service": "[Service]\n" + text}
+	}
+	for name, c := range map[string]struct {
+		files           hosttest.Files
+		isRecent, isOld bool
+	}{
+		"unit":          {files: unit("ExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd"), isOld: true},
+		"layout":        {isOld: true},
+		"recent":        {files: unit("ExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd"), isRecent: true},
+		"another place": {files: unit("Environment=ETCD_DATA_DIR=/var/lib/etcd\nExecStart=/usr/bin/etcd --data-dir=${DIR}")},
+		"container":     {files: unit("Environment=OLD=/var/lib/etcd\nExecStart=/usr/bin/docker run etcd:v3 --data-dir=/d")},
+		"another starter": {files: with(unit("ExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd"),
+			"/etc/systemd/system/etcd-main.service", "[Service]\nExecStart=/opt/start")},
+		"layout and starter": {files: unit("ExecStart=/opt/start")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{"/var/lib/etcd" + segment: string(walHead(t))})
+			hosttest.Add(t, root, c.files)
+			written := time.Now().Add(-recentLog)
+			if c.isRecent {
+				written = written.Add(time.Minute)
+			}
+			require.NoError(t, os.Chtimes(filepath.Join(root, "var/lib/etcd"+segment), time.Time{}, written))
+			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			require.Len(t, findings.Found, 1)
+			require.Equal(t, c.isOld, findings.Found[0].Old != nil)
+			if c.isOld {
+				require.Equal(t, &evidence.Data{Dir: "/var/lib/etcd", Ref: *findings.Found[0].Stored}, findings.Found[0].Old)
+			}
+		})
+	}
+}

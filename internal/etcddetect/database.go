@@ -2,6 +2,8 @@ package etcddetect
 
 import (
 	"bufio"
+	"errors"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -49,9 +51,23 @@ func (d *Detector) lockHolders() map[int]bool {
 // openDatabaseOf returns the database that a process has open. It is empty if the process is no
 // etcd server: other programs have databases of the same kind, and tools for etcd open its
 // database, but only a server also has its log open.
-func (d *Detector) openDatabaseOf(pid int) openDatabase {
-	var open openDatabase
-	for file := range d.openFiles(pid) {
+func (d *Detector) openDatabaseOf(pid int) (open openDatabase, err error) {
+	dir := path.Join(strconv.Itoa(pid), "fd")
+	table, err := d.processes().Open(dir)
+	if err != nil {
+		return open, err
+	}
+	defer func() { _ = table.Close() }() // nothing was written
+	names, err := table.Readdirnames(maxOpenFiles)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return open, err
+	}
+	for _, name := range names {
+		file, err := os.Readlink(filepath.Join(string(d.processes()), dir, name))
+		if err != nil {
+			continue // it was closed
+		}
+		file = strings.TrimSuffix(file, deletedSuffix)
 		if dir, ok := strings.CutSuffix(file, "/member/snap/db"); ok && filepath.IsAbs(dir) {
 			open.dataDir = dir
 		}
@@ -59,33 +75,14 @@ func (d *Detector) openDatabaseOf(pid int) openDatabase {
 			open.logDir = path.Dir(file)
 		}
 		if open.dataDir != "" && open.logDir != "" {
-			return open
+			return open, nil
 		}
 	}
-	return openDatabase{}
+	return openDatabase{}, nil
 }
 
 // processes returns the process table of the host.
 func (d *Detector) processes() hostfs.Root { return hostfs.Root(d.root.Proc("")) }
-
-// openFiles yields the paths of the open files of a process, as far as the kernel shows them.
-func (d *Detector) openFiles(pid int) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		dir := path.Join(strconv.Itoa(pid), "fd")
-		table, err := d.processes().Open(dir)
-		if err != nil {
-			return
-		}
-		defer func() { _ = table.Close() }()         // nothing was written
-		names, _ := table.Readdirnames(maxOpenFiles) // the names before an error count
-		for _, name := range names {
-			file, err := os.Readlink(filepath.Join(string(d.processes()), dir, name))
-			if err == nil && !yield(strings.TrimSuffix(file, deletedSuffix)) {
-				return
-			}
-		}
-	}
-}
 
 // below returns the database with the paths that a process names whose root directory the kernel
 // shows as rootDir.

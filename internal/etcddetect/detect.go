@@ -5,14 +5,14 @@
 // reason, and never as empty. It does not connect to etcd: package etcdprobe identifies
 // members.
 //
-// The steps of a scan are in detect.go. A server that runs comes from process.go (which processes),
-// running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods, which do not
-// count). One that does not run comes from stopped.go, unit.go with command.go and shell.go, and
-// manifest.go (static pods). data.go adds the data that a search of the local disks found,
-// and starter.go what may start a server on it.
-// layout.go and program.go contain what distributions do, settings.go the settings of etcd,
-// credential.go its certificates, wal.go the member in a data directory, and watchlist.go what to
-// watch.
+// The steps of a scan are in detect.go. A server that runs comes from process.go (which
+// processes), running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods,
+// which do not count). One that does not run comes from stopped.go, by what starter.go (units) and
+// manifest.go (static pods) mention in their texts, which texts.go reads. data.go adds the data
+// that a search of the local disks found, and starter.go what may start a server on it. command.go
+// tells servers from tools. layout.go and program.go contain what distributions do, settings.go
+// the settings of etcd, credential.go its certificates, wal.go the member in a data directory, and
+// watchlist.go what to watch.
 //
 // A path is one of three kinds. The server's path is valid in the root directory of its process or
 // container, and the settings name it. The host's path is valid in the host's root directory: the
@@ -21,10 +21,10 @@
 package etcddetect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -32,7 +32,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/systemd"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -57,18 +56,19 @@ func (d *Detector) UseSearch(search *datasearch.Search) { d.search = search }
 
 // Detect scans the host for etcd servers, running and stopped.
 func (d *Detector) Detect(ctx context.Context) evidence.Findings {
-	s := hostScan{Detector: d}
+	s := d.newScan()
 	s.addUnits(ctx)
-	s.unknown = append(s.unknown, s.forEachProcess(s.addProcess)...)
-	s.addStoppedUnits()
-	s.addScriptUnits()
 	s.addStaticPods()
+	s.addServices()
+	slices.SortStableFunc(s.starters, func(a, b *starter) int { return cmp.Compare(a.rank(), b.rank()) })
+	s.unknown = append(s.unknown, s.forEachProcess(s.addProcess)...)
+	s.addStopped()
 	s.addDataDirs()
 	s.addData()
-	s.addStarters()
+	s.addOpaque()
 	s.notePods()
 	s.setDistributions()
-	d.watchlist.update(&s)
+	d.watchlist.update(s)
 	slices.Sort(s.unknown)
 	findings := evidence.Findings{
 		Data: s.data, Unknown: slices.Compact(s.unknown), Searching: s.isSearching, Notes: s.notes,
@@ -84,21 +84,22 @@ func (d *Detector) Detect(ctx context.Context) evidence.Findings {
 // server that an earlier step found.
 type hostScan struct {
 	*Detector
-	units []etcdUnit
-	found []detectedServer
-	data  []evidence.Data
+	// mayHang reports whether a path is on a file system that texts must not lead to.
+	mayHang  func(hostPath string) bool
+	starters []*starter
+	found    []detectedServer
+	data     []evidence.Data
 	// isSearching is set while the first search of the local disks has not ended.
 	isSearching bool
 	// pods are servers in ordinary pods, which are not part of the host.
-	pods []podServer
-	// keptBytes is the memory of the processes in pods.
-	keptBytes int
-	unknown   []string
-	notes     []string
+	pods           []podServer
+	unknown, notes []string
 	// proxyUnits are the units of v2 proxies that run.
 	proxyUnits []string
-	// settingsFiles are patterns of the settings files of parent programs.
-	settingsFiles []string
+}
+
+func (d *Detector) newScan() *hostScan {
+	return &hostScan{Detector: d, mayHang: datasearch.MayHang(d.root)}
 }
 
 func (s *hostScan) addUnknown(format string, args ...any) {
@@ -107,31 +108,6 @@ func (s *hostScan) addUnknown(format string, args ...any) {
 
 func (s *hostScan) addNote(format string, args ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
-}
-
-// addUnits reads the units that may start etcd. The memory of systemd overrides the files on
-// disk, except for a masked unit: the files that a mask hides still name the data directory.
-func (s *hostScan) addUnits(ctx context.Context) {
-	files, unread := systemd.UnitFiles(s.root, unitPatterns())
-	loaded, note, err := systemd.LoadedUnits(ctx, s.root, unitPatterns())
-	if err != nil {
-		s.addUnknown("systemd over D-Bus: %v", err)
-	}
-	if note != "" {
-		s.addNote("%s; the scan used processes, unit files and data directories instead", note)
-	}
-	for name, unit := range loaded {
-		if len(unit.Files) > 0 && !unit.Masked {
-			files[name] = unit.Files
-		}
-	}
-	s.unknown = append(s.unknown, unread...)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		unit := readUnit(s.root, name, files[name])
-		unit.mainPID = loaded[name].MainPID
-		s.units = append(s.units, unit)
-	}
-	s.addInstances()
 }
 
 // A detectedServer is an etcd server with its data directory, which identifies it: etcd locks the
@@ -145,12 +121,26 @@ type detectedServer struct {
 	// serverDataDir is the server's path for its data directory, or the host's if only a unit is
 	// known. Config.DataDir is the agent's path for it, as soon as that is known.
 	serverDataDir string
+	// isRecent is set if the log was written within the last ten minutes, or cannot be read.
+	isRecent bool
 	// isProxy is set for a v2 proxy of etcd 3.4 or 3.5, which is no member.
 	isProxy bool
 }
 
 func (f *detectedServer) setUnit(name string) {
 	f.Source, f.Unit, f.Where = evidence.SystemdUnit, name, "systemd unit "+name
+}
+
+// hasDir reports whether a directory is the data directory of the server.
+func (f *detectedServer) hasDir(info fs.FileInfo) bool {
+	return f.dirInfo != nil && os.SameFile(f.dirInfo, info)
+}
+
+// setOld sets the old data of a stopped server. Its files name no other place for its data.
+func (f *detectedServer) setOld() {
+	if f.Stored != nil && !f.isRecent {
+		f.Old = &evidence.Data{Dir: f.serverDataDir, Ref: *f.Stored}
+	}
 }
 
 // inspectDataDir checks the data directory for a member, and replaces its path by the
@@ -186,7 +176,8 @@ func (f *detectedServer) readLog(files hostfs.Root, dataDir string) {
 		logDir = f.Config.WALDir
 		f.logInfo, _ = files.Stat(logDir)
 	}
-	_, f.Stored = readLog(files, logDir)
+	newest, stored := readLog(files, logDir)
+	f.Stored, f.isRecent = stored, isRecent(newest)
 }
 
 // isProxyDir reports whether a data directory is that of a v2 proxy. The directory decides whatever
@@ -215,14 +206,4 @@ func hasMember(files hostfs.Root, dir string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// isSame reports whether two detections are of one server. They have the same data directory,
-// or the same name and peer URLs, which no two members of a cluster share.
-func (f detectedServer) isSame(other detectedServer) bool {
-	if f.dirInfo != nil && other.dirInfo != nil {
-		return os.SameFile(f.dirInfo, other.dirInfo)
-	}
-	return f.Config.Name != defaultName && f.Config.Name != "" && f.Config.Name == other.Config.Name &&
-		slices.Equal(f.Config.InitialPeerURLs, other.Config.InitialPeerURLs)
 }

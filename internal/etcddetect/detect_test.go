@@ -19,6 +19,7 @@ const (
 	unitFile = "/etc/systemd/system/etcd.service"
 	// member is a file in the data directory of a member.
 	member = "/member/snap/db"
+	opaque = " may start etcd, and does not tell where its data is; set its data directory to an absolute path of the host"
 )
 
 // detect scans a host.
@@ -200,7 +201,7 @@ func TestDetectStopped(t *testing.T) {
 		},
 		"half-written static pod": {
 			host:    hosttest.Files{podFile: "spec:\n  containers:\n  - comm"},
-			unknown: []string{"the static pod " + podFile + ": "},
+			unknown: []string{"static pod etcd.yaml" + opaque},
 		},
 		"unreadable data directory": {
 			host:    hosttest.Files{"/var/lib/etcd": hosttest.Loop},
@@ -212,17 +213,30 @@ func TestDetectStopped(t *testing.T) {
 		},
 		"unreadable environment file": {
 			host:    hosttest.Files{unitFile: unit, "/etc/etcd.env/a": "a directory"},
-			unknown: []string{"systemd unit etcd.service: environment file /etc/etcd.env: not a regular file"},
+			unknown: []string{"systemd unit etcd.service" + opaque},
 		},
 		"unreadable unit": {
 			host:    hosttest.Files{unitFile: hosttest.Loop},
-			unknown: []string{"systemd unit etcd.service: unit file " + unitFile + ": "},
+			unknown: []string{"systemd unit etcd.service (" + unitFile + ": too many levels of symbolic links)" + opaque},
 		},
 		"invalid configuration file": {
 			host: hosttest.Files{
 				unitFile: service("ExecStart=/usr/bin/etcd --config-file=/etc/etcd.yml"), "/etc/etcd.yml": "name: [",
 			},
-			unknown: []string{"systemd unit etcd.service: parsing the configuration file /etc/etcd.yml: "},
+			unknown: []string{"systemd unit etcd.service (parsing the configuration file /etc/etcd.yml: "},
+		},
+		"unreadable instances": {
+			host: hosttest.Files{
+				"/etc/systemd/system/etcd@.service": service("ExecStart=/usr/bin/etcd --data-dir=/data/%i"), "/data": hosttest.Loop,
+			},
+			unknown: []string{"systemd unit etcd@.service (/data/*: "},
+		},
+		"unreadable links of units": {
+			host: hosttest.Files{
+				"/etc/systemd/system/etcd@.service":           service("ExecStart=/usr/bin/etcd --data-dir=/data/%i"),
+				"/etc/systemd/system/multi-user.target.wants": hosttest.Loop,
+			},
+			unknown: []string{"the unit files: "},
 		},
 		"unreadable unit directory": {
 			host:    hosttest.Files{"/etc/systemd/system": hosttest.Loop},

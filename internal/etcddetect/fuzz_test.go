@@ -18,6 +18,7 @@ func FuzzUnit(f *testing.F) {
 	f.Add("Environment=A=%i B=${C}\nEnvironmentFile=-/d/*.env\nStateDirectory=a:b\nWorkingDirectory=~", "etcd.service")
 	f.Add("ExecStartPre=/usr/bin/docker run -v a:/d -e A etcd\nRootDirectory=/srv\n", "etcd@.service")
 	f.Add("ExecStart=/bin/sh -c '. /d; etcd'\n", "etcd-a@b.service")
+	f.Add("\x00", "etcd.service")
 	root := hosttest.New(f, hosttest.Files{
 		"/d/member/wal/0.wal": "", "/etc/systemd/system/keep": "", "/usr/lib/systemd/system/keep": "",
 	})
@@ -31,48 +32,11 @@ func FuzzUnit(f *testing.F) {
 		unit := "[Service]\n" + text + "\n\n[Service]\nExecStart=/usr/bin/etcd --data-dir=/d\n"
 		require.NoError(t, os.WriteFile(file, []byte(unit), 0o600))
 		defer func() { require.NoError(t, os.Remove(file)) }()
-		s := hostScan{Detector: d}
+		s := d.newScan()
 		s.addUnits(t.Context())
-		s.addStoppedUnits()
-		s.addScriptUnits()
-		for _, unit := range s.units {
-			if len(unit.volumes) > 0 || unit.Env["ETCD_CONFIG_FILE"] != "" {
-				return // which may move the data directory
-			}
-		}
+		s.addStopped()
+		s.addOpaque()
 		require.NotZero(t, len(s.unknown)+len(s.found), "neither found nor unknown")
-	})
-}
-
-func FuzzManifest(f *testing.F) {
-	f.Add("spec: {containers: [{command: [etcd, --data-dir=/d], args: [--name=a], env: [{name: ETCD_NAME, value: b}]}]}")
-	f.Add("spec:\n  containers:\n  - command: [sh, -c, etcd]\n  - args: [etcd, gateway]\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		flags, env, err := parsePodManifest([]byte(text))
-		if err != nil {
-			require.Nil(t, flags)
-			require.Nil(t, env)
-		}
-	})
-}
-
-// FuzzProgramSettings reads the settings of k3s: files, arguments and variables.
-func FuzzProgramSettings(f *testing.F) {
-	const settings = "/etc/rancher/k3s/config.yaml"
-	f.Add("data-dir: /srv/k3s\n", "d: /srv/k3s", "server --data-dir=/x -d /y", "/z")
-	f.Add("data-dir: [", "a: &a [*a]", "--debug server", "")
-	root := hosttest.New(f, hosttest.Files{settings + ".d/keep": ""})
-	f.Fuzz(func(t *testing.T, text, dropIn, args, dir string) {
-		require.NoError(t, os.WriteFile(filepath.Join(root, settings), []byte(text), 0o600))
-		require.NoError(t, os.WriteFile(filepath.Join(root, settings+".d/a.yml"), []byte(dropIn), 0o600))
-		start := programStart{args: strings.Fields(args), env: map[string]string{"K3S_DATA_DIR": dir}}
-		dirs, _, err := rancherProgram("k3s", "").programDirs(start, hostfs.Root(root))
-		for _, programDir := range dirs {
-			require.True(t, filepath.IsAbs(programDir), programDir)
-		}
-		if filepath.IsAbs(dir) && err == nil {
-			require.NotEmpty(t, dirs)
-		}
 	})
 }
 

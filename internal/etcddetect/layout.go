@@ -25,7 +25,7 @@ type distroLayout struct {
 	// config is the configuration file of the server on dataDirs, for a unit that does not
 	// name it.
 	config string
-	// manifests are static pods.
+	// manifests are directories of static pods.
 	manifests []string
 	// distribution has its own way to remove a member, or is empty.
 	distribution v1alpha1.Distribution
@@ -34,6 +34,12 @@ type distroLayout struct {
 	// clients are client certificates next to the server's certificate, the most likely
 	// first.
 	clients []clientCert
+}
+
+// configFiles returns the configuration files that the layout may have for a server on a data
+// directory.
+func (l distroLayout) configFiles(dataDir string) []string {
+	return append(l.program.configFiles(dataDir), nonempty(l.config)...)
 }
 
 // A clientCert is a client certificate by its path relative to the server's certificate. The
@@ -64,7 +70,7 @@ func distroLayouts() []distroLayout {
 		{
 			name:         "kubeadm",
 			distribution: v1alpha1.DistributionKubeadm,
-			manifests:    []string{"/etc/kubernetes/manifests/etcd.yaml"},
+			manifests:    []string{"/etc/kubernetes/manifests"},
 			dataDirs:     []string{"/var/lib/etcd"},
 			clients:      []clientCert{{"ca.crt", "healthcheck-client.crt"}, {"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
@@ -79,7 +85,7 @@ func distroLayouts() []distroLayout {
 			name:         "RKE2",
 			distribution: v1alpha1.DistributionRKE2,
 			units:        []string{"rke2-server.service"},
-			program:      rancherProgram("rke2", "agent/pod-manifests/etcd.yaml"),
+			program:      rancherProgram("rke2", "agent/pod-manifests"),
 		},
 		{
 			name:         "k0s",
@@ -182,14 +188,14 @@ func (s *hostScan) distributionOf(f detectedServer) v1alpha1.Distribution {
 // by hand after its example. Its template prints a boolean of Python (roles/etcd, etcd.env.j2), and
 // it alone has a second etcd for events.
 func (s *hostScan) isOfKubespray(file string) bool {
-	isEvents := func(unit etcdUnit) bool { return unit.Name == "etcd-events.service" }
+	isEvents := func(st *starter) bool { return st.name == "etcd-events.service" }
 	text, _ := s.root.ReadFile(file) // without the file there is no sign
-	return slices.ContainsFunc(s.units, isEvents) || strings.Contains(string(text), "ETCD_PEER_CLIENT_CERT_AUTH=True")
+	return slices.ContainsFunc(s.starters, isEvents) || strings.Contains(string(text), "ETCD_PEER_CLIENT_CERT_AUTH=True")
 }
 
 // hasManifestBeside reports whether a data directory is the one of a program that runs etcd as a
 // static pod and has its own data directory elsewhere: DIR/server/db/etcd of DIR/rke2.
 func (l distroLayout) hasManifestBeside(dir string) bool {
 	programDir, isBelow := strings.CutSuffix(dir, "/"+l.program.etcdDir)
-	return l.program.manifest != "" && isBelow && path.IsAbs(programDir)
+	return l.program.manifests != "" && isBelow && path.IsAbs(programDir)
 }

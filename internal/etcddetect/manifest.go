@@ -1,118 +1,61 @@
 package etcddetect
 
 import (
-	"errors"
-	"fmt"
-	"maps"
-	"path/filepath"
+	"path"
 	"slices"
+	"strings"
 
-	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-var errNoServer = errors.New("no container in it runs etcd")
-
-// A podManifest has the relevant fields of a static pod.
-type podManifest struct {
-	Spec struct {
-		Containers []struct {
-			Command []string `json:"command"`
-			Args    []string `json:"args"`
-			Env     []struct {
-				Name  string `json:"name"`
-				Value string `json:"value"`
-			} `json:"env"`
-		} `json:"containers"`
-	} `json:"spec"`
-}
-
-// addStaticPods adds the servers of static pods that do not run and have the data of a
-// member. A server that runs was found as a process.
+// addStaticPods reads the static pods that may be etcd: their name or their text contains the
+// word, and they do not name etcd's servers as a client does. The kubelet reads every file in the
+// directory.
 func (s *hostScan) addStaticPods() {
-	for _, l := range distroLayouts() {
-		for _, file := range s.placesOf(l).manifests {
-			data, err := s.root.ReadFile(file)
-			if hostfs.IsAbsent(err) {
-				continue
+	for _, dir := range s.manifestDirs() {
+		entries, err := s.root.ReadDir(dir)
+		if err != nil {
+			s.addUnknown("the static pods: %v", err)
+		}
+		for _, entry := range entries {
+			file := path.Join(dir, entry.Name())
+			pod := &starter{kind: podStarter, name: file, files: []string{file}, texts: s.readTexts(unchanged, file)}
+			content := pod.all[0].content
+			if strings.Contains(entry.Name()+content, "etcd") && !strings.Contains(content, "--etcd-servers") {
+				s.starters = append(s.starters, pod)
 			}
-			var flags, env etcdSettings
-			if err == nil {
-				flags, env, err = parsePodManifest(data)
-			}
-			if err != nil {
-				s.addUnknown("the static pod %s: %v", file, hostfs.Reason(err))
-				continue
-			}
-			s.addStaticPod(file, flags, env)
 		}
 	}
 }
 
-// parsePodManifest returns the settings of the etcd server in a static pod. kubeadm and RKE2
-// mount the host's directories at the same paths, so the paths in the settings are the
-// host's.
-func parsePodManifest(data []byte) (flags, env etcdSettings, err error) {
-	var pod podManifest
-	if err := decodeYAML(data, &pod); err != nil {
-		return nil, nil, err
-	}
-	for _, c := range pod.Spec.Containers {
-		variables := map[string]string{}
-		for _, v := range c.Env {
-			variables[v.Name] = v.Value
-		}
-		command := parseCommand(slices.Concat(c.Command, c.Args), variables)
-		if !command.isServer {
+// manifestDirs returns the directories of static pods: those of the layouts, and those of programs
+// whose units or settings place the data of etcd elsewhere.
+func (s *hostScan) manifestDirs() (dirs []string) {
+	for _, l := range distroLayouts() {
+		dirs = append(dirs, l.manifests...)
+		if l.program.manifests == "" {
 			continue
 		}
-		maps.Copy(variables, command.env)
-		return parseFlags(command.args), envSettings(variables), nil
-	}
-	return nil, nil, errNoServer
-}
-
-func (s *hostScan) addStaticPod(file string, flags, env etcdSettings) {
-	loaded, err := loadSettings(flags, env, "/", s.root.ReadFile)
-	found := detectedServer{Server: evidence.Server{Source: evidence.StaticPod, InCluster: true}}
-	found.Config = loaded.config("/", true)
-	found.inspectDataDir(s.root, s.root.Resolve)
-	if s.mergeStaticPod(found, file) {
-		return
-	}
-	if err != nil {
-		found.Problems = append(found.Problems, err.Error())
-	}
-	for _, problem := range found.Problems {
-		s.addUnknown("the static pod %s: %s", file, problem)
-	}
-	if found.HasData == nil || !*found.HasData {
-		return
-	}
-	found.Where = fmt.Sprintf("data directory %s of static pod %s, which does not run",
-		found.serverDataDir, filepath.Base(file))
-	found.Config.File = s.existingPath(s.root.Resolve, loaded.file)
-	found.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
-	s.found = append(s.found, found)
-}
-
-// mergeStaticPod reports whether a server of the manifest runs, and describes it as that static
-// pod. An ordinary pod can have the name and URLs of another server. So every match gets that
-// description, and an impostor takes nothing from the real server.
-func (s *hostScan) mergeStaticPod(static detectedServer, file string) bool {
-	s.pods = slices.DeleteFunc(s.pods, func(pod podServer) bool {
-		if !pod.isServerOf(static) {
-			return false
+		dataDirs := s.dataDirs(l)
+		for _, st := range s.starters {
+			for _, dir := range st.dirs {
+				dataDirs = append(dataDirs, dir.path)
+			}
 		}
-		s.found = append(s.found, s.describeProcess(*pod.process))
-		return true
-	})
-	runs := false
-	for i := range s.found {
-		if known := &s.found[i]; known.isSame(static) {
-			known.Source, known.InCluster, known.Where = evidence.StaticPod, true, "static pod "+filepath.Base(file)
-			runs = true
+		for _, dir := range dataDirs {
+			if programDir, ok := strings.CutSuffix(dir, "/"+l.program.etcdDir); ok {
+				dirs = append(dirs, path.Join(programDir, l.program.manifests))
+			}
 		}
 	}
-	return runs
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// setStaticPod describes a server that runs in a pod as the static pod that mentions its data. A
+// server outside of all pods stays what it is.
+func (st *starter) setStaticPod(f *detectedServer) {
+	if f.PID != 0 && f.InCluster {
+		f.Source, f.Where = evidence.StaticPod, st.place()
+	}
 }

@@ -85,16 +85,3 @@ func FuzzCgroup(f *testing.F) {
 		require.Equal(t, before, o)
 	})
 }
-
-// TestProcessSize: a pod can have thousands of processes whose paths are long, and few arguments.
-func TestProcessSize(t *testing.T) {
-	long := strings.Repeat("/x", 2000)
-	small := etcdProcess{}.size()
-	require.GreaterOrEqual(t, small, 512, "a process without any text needs memory")
-	for name, p := range map[string]etcdProcess{
-		"working directory": {workDir: long}, "program": {exe: long}, "control groups": {cgroups: long},
-		"argument": {args: []string{long}}, "variable": {env: map[string]string{"ETCD_NAME": long}},
-	} {
-		require.GreaterOrEqual(t, p.size(), small+len(long), name)
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/etcddetect"
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/hosttest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 const ordinaryPod = "process 812 is etcd in an ordinary pod"
@@ -23,7 +24,7 @@ func TestOrdinaryPod(t *testing.T) {
 	const (
 		podFile = "/etc/kubernetes/manifests/etcd.yaml"
 		pod     = "spec: {containers: [{command: [etcd, --name=n1, --initial-advertise-peer-urls=https://10.0.0.1:2380, " +
-			"--data-dir=/var/lib/etcd]}]}"
+			"--data-dir=/var/lib/etcd]}], volumes: [{hostPath: {path: /var/lib/etcd}}]}"
 		data = "/var/lib/etcd/member/wal/0.wal"
 	)
 	impostor := []string{"etcd", "--name=n1", "--initial-advertise-peer-urls=https://10.0.0.1:2380"}
@@ -32,6 +33,8 @@ func TestOrdinaryPod(t *testing.T) {
 		host  hosttest.Files
 		line  []string
 		where []string
+		// isOther is set for a process that is not known as etcd.
+		isOther bool
 	}{
 		"own data": {line: []string{"etcd", "--data-dir=/data"}},
 		"path of the host's data": {
@@ -56,16 +59,23 @@ func TestOrdinaryPod(t *testing.T) {
 			host: hosttest.Files{unitFile: unit, data: "x"}, line: impostor,
 			where: []string{"data directory /var/lib/etcd of systemd unit etcd.service, which does not run"},
 		},
-		"k3s with invalid settings":   {line: []string{"k3s", "server"}},
+		"k3s": {
+			host: hosttest.Files{
+				"/proc/812/fd/8": "-> /data/member/snap/db",
+				"/proc/812/fd/9": "-> /data/member/wal/0000000000000000-0000000000000000.wal",
+			},
+			line: []string{"k3s", "server"},
+		},
+		"k3s whose open files cannot be read": {
+			host: hosttest.Files{"/proc/812/fd": hosttest.Loop}, line: []string{"k3s", "server"}, isOther: true,
+		},
 		"impostor without the member": {host: hosttest.Files{podFile: pod}, line: impostor},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, c.host)
 			hosttest.Add(t, root, hosttest.Files{
 				"/containers/c1/data/member/wal/0.wal": "x", "/containers/c1" + data: "x", "/containers/c1/loop": hosttest.Loop,
-				"/containers/c1/etc/etcd.yml":                              "data-dir: /data\n",
-				"/containers/c1/etc/rancher/k3s/config.yaml":               "\t[",
-				"/containers/c1/var/lib/rancher/k3s/server/db/etcd/config": "{}",
+				"/containers/c1/etc/etcd.yml": "data-dir: /data\n",
 			})
 			hosttest.Add(t, root, hosttest.Files{"/null": ""})
 			require.NoError(t, os.Link(filepath.Join(root, "null"), filepath.Join(root, "containers/c1/null")))
@@ -80,7 +90,7 @@ func TestOrdinaryPod(t *testing.T) {
 				where = append(where, s.Where)
 			}
 			require.Equal(t, c.where, where)
-			require.Contains(t, strings.Join(findings.Notes, "\n"), ordinaryPod)
+			require.Equal(t, !c.isOther, strings.Contains(strings.Join(findings.Notes, "\n"), ordinaryPod))
 		})
 	}
 }
@@ -146,27 +156,20 @@ func TestOrdinaryPodNamesItsOwnFiles(t *testing.T) {
 	}
 }
 
-// TestImpostorWithPipe: the data directory of the static pod has another path on the host, so a pod
-// with its name and URLs counts as its server. A pipe in place of the log must not stop the scan.
-func TestImpostorWithPipe(t *testing.T) {
-	root := hosttest.New(t, hosttest.Files{
-		"/etc/kubernetes/manifests/etcd.yaml": "spec: {containers: [{command: [etcd, --name=n1, " +
-			"--initial-advertise-peer-urls=https://10.0.0.1:2380, --data-dir=/var/lib/etcd]}]}",
-		"/containers/c1/data/member/wal/0.wal": "x",
-	})
+// TestLogIsPipe: a static pod can have any files. A pipe in place of the log must not stop the
+// scan.
+func TestLogIsPipe(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{"/containers/c1/data/member/wal/0.wal": "x"})
 	pipe := filepath.Join(root, "containers/c1/data/member/wal/1.wal")
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	writer, err := os.OpenFile(pipe, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer func() { _ = writer.Close() }() // nothing to lose
 	hosttest.AddProcess(t, root, 812, hosttest.Process{
-		Line: []string{"etcd", "--name=n1", "--initial-advertise-peer-urls=https://10.0.0.1:2380", "--data-dir=/data"},
-		Root: "/containers/c1", Cgroup: podCgroup("besteffort", hosttest.PodUID),
+		Line: []string{"etcd", "--data-dir=/data"}, Root: "/containers/c1",
+		Cgroup: podCgroup("besteffort", "0123456789abcdef0123456789abcdef"),
 	})
-	findings := detect(t, root)
-	require.Len(t, findings.Found, 1)
-	require.Equal(t, "static pod etcd.yaml", findings.Found[0].Where)
-	require.Nil(t, findings.Found[0].Stored)
+	require.Nil(t, detectOne(t, root).Stored)
 }
 
 // The agent has 128 MiB, and an ordinary pod can have any files, arguments and variables.
@@ -186,16 +189,14 @@ func TestOrdinaryPodMemory(t *testing.T) {
 		"configuration file in a variable": {
 			hosttest.Process{Line: []string{"etcd"}, Env: map[string]string{"ETCD_CONFIG_FILE": "/bomb.yaml"}}, 1,
 		},
-		"settings of k3s": {hosttest.Process{Comm: "k3s-server", Exe: "/bin/k3s", Line: []string{"k3s", "server"}}, 1},
-		"variables":       {hosttest.Process{Line: []string{"etcd", "--data-dir=/data"}, Env: variables}, 60},
-		"arguments":       {hosttest.Process{Line: []string{"etcd", "--data-dir=/data", longName}}, 60},
-		"many arguments":  {hosttest.Process{Line: manyArguments}, 60},
-		"long command":    {hosttest.Process{Line: []string{strings.Repeat("/", 900<<10) + "etcd", "--data-dir=/data"}}, 60},
+		"variables":      {hosttest.Process{Line: []string{"etcd", "--data-dir=/data"}, Env: variables}, 60},
+		"arguments":      {hosttest.Process{Line: []string{"etcd", "--data-dir=/data", longName}}, 60},
+		"many arguments": {hosttest.Process{Line: manyArguments}, 60},
+		"long command":   {hosttest.Process{Line: []string{strings.Repeat("/", 900<<10) + "etcd", "--data-dir=/data"}}, 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{
 				"/containers/c1/bomb.yaml": bomb, "/containers/c1/data/member/wal/0.wal": "x",
-				"/containers/c1/etc/rancher/k3s/config.yaml": bomb,
 			})
 			c.process.Root, c.process.Cgroup = "/containers/c1", podCgroup("besteffort", hosttest.PodUID)
 			for i := range c.count {
@@ -218,32 +219,29 @@ func TestOrdinaryPodMemory(t *testing.T) {
 	}
 }
 
-// A static pod that is not recognized by its UID is, once its manifest is read. If pods have more
-// settings than the agent keeps until then, it is found by its data.
-func TestOrdinaryPodsExceedMemory(t *testing.T) {
-	for pods, where := range map[int]string{
-		0:   "static pod etcd.yaml",
-		140: "data directory /containers/c1/data of static pod etcd.yaml, which does not run",
-	} {
-		t.Run(fmt.Sprint(pods), func(t *testing.T) {
-			root := hosttest.New(t, hosttest.Files{
-				"/etc/kubernetes/manifests/etcd.yaml":  "spec: {containers: [{command: [etcd, --data-dir=/containers/c1/data]}]}",
-				"/containers/c1/data/member/wal/0.wal": "x", "/containers/c2/data/member/wal/0.wal": "x",
-			})
-			pod := hosttest.Process{
-				Line: []string{"etcd", "--data-dir=/data", "--name=" + strings.Repeat("x", 8000)},
-				Root: "/containers/c2", Cgroup: podCgroup("besteffort", hosttest.PodUID),
-			}
-			for i := range pods {
-				hosttest.AddProcess(t, root, 1000+i, pod)
-			}
-			pod.Root = "/containers/c1"
-			hosttest.AddProcess(t, root, 2000, pod)
-			findings := detect(t, root)
-			require.Len(t, findings.Found, 1)
-			require.Equal(t, where, findings.Found[0].Where)
-		})
+// TestStaticPodWithOtherPath has a static pod whose data has another path in it. It is recognized
+// by its manifest, also among many ordinary pods with the same settings.
+func TestStaticPodWithOtherPath(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		"/etc/kubernetes/manifests/store.json": `{"spec": {"containers": [{"command": ["etcd", "--data-dir=/data"]}],
+			"volumes": [{"hostPath": {"path": "/containers/c1/data"}}]}}`,
+		"/containers/c1/data/member/wal/0.wal": "x", "/containers/c2/data/member/wal/0.wal": "x",
+	})
+	pod := hosttest.Process{
+		Line: []string{"etcd", "--data-dir=/data"}, Root: "/containers/c2", Cgroup: podCgroup("besteffort", hosttest.PodUID),
 	}
+	for i := range 20 {
+		hosttest.AddProcess(t, root, 1000+i, pod)
+	}
+	pod.Root = "/containers/c1"
+	hosttest.AddProcess(t, root, 2000, pod)
+	server := detectOne(t, root)
+	require.Equal(t, "static pod store.json", server.Where)
+	require.Equal(t, evidence.StaticPod, server.Source)
+	require.Equal(t, 2000, server.PID)
+	hosttest.Remove(t, root, "/proc/2000")
+	const stopped = "data directory /containers/c1/data of static pod store.json, which does not run"
+	require.Equal(t, stopped, detectOne(t, root).Where)
 }
 
 // The files of an ordinary pod can have any content, so they must not be opened.

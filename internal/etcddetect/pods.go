@@ -8,39 +8,28 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"unsafe"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
 
-const (
-	// maxKeptBytes and maxKeptTotal limit the memory of one ordinary pod, and of all, that are kept
-	// until the static pods have been read. The arguments and variables of a static pod have a
-	// kibibyte or two.
-	maxKeptBytes, maxKeptTotal = 12 << 10, 1 << 20
-	// maxPodNotes is the most ordinary pods that have a note each.
-	maxPodNotes = 8
-)
+// maxPodNotes is the most ordinary pods that have a note each.
+const maxPodNotes = 8
 
 // A podServer is an etcd server in an ordinary pod.
 type podServer struct {
 	pid int
 	// dirInfo is that of its data directory, or nil if there is none or it cannot be read.
 	dirInfo fs.FileInfo
-	// process is the process with its settings, or nil if they are too large to be kept. A static
-	// pod that is not recognized by its process is found by its data.
-	process  *etcdProcess
-	settings etcdSettings
 }
 
 // ordinaryPod reports whether a process is in a pod that any user of the cluster can run: a
 // pod of the API server with its own data. If such a pod counted, anyone who may create pods
 // could make the node undeletable.
 //
-// A static pod that is not recognized by its UID has its settings and its data on the host,
-// at the same paths as in the pod (kubeadm, RKE2). Mounting those takes the rights of the
-// host's administrator. If the kernel shows too little of a pod, it does not count as
-// ordinary.
+// A static pod that is not recognized by its UID has its settings and its data on the host, at the
+// same paths as in the pod (kubeadm, RKE2), or its manifest mentions the directory. Mounting those
+// takes the rights of the host's administrator. If the kernel shows too little of a pod, it does
+// not count as ordinary.
 //
 // The creator of a pod controls the content of its files. So the decision depends on what the
 // kernel shows, and on where the files are that a process names. Until then none of them is
@@ -50,15 +39,6 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 		return pod, false
 	}
 	pod.pid = p.pid
-	if p.parent != nil { // a cluster within the cluster
-		// An unreadable directory is not the host's.
-		pod.dirInfo, _ = p.root.Stat(p.parent.etcdDataDir(p.parent.defaultDir))
-		return pod, true
-	}
-	isKept := p.size() <= min(maxKeptBytes, maxKeptTotal-s.keptBytes)
-	if isKept { // A substring would keep the whole command in memory.
-		p.args = cloneAll(p.args)
-	}
 	flags, env := parseFlags(p.args), envSettings(p.env)
 	if p.database.dataDir != "" {
 		flags, env = etcdSettings{"data-dir": p.database.dataDir}, etcdSettings{}
@@ -74,34 +54,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 		return pod, true
 	}
 	pod.dirInfo = info
-	if isKept {
-		pod.process, pod.settings = &p, env
-		s.keptBytes += p.size()
-	}
 	return pod, !s.isHostDir(p, dir, info)
-}
-
-// size returns how much memory the process needs, in bytes. Empty arguments need some too, and a
-// process can have hundreds of thousands of them. Its paths can have four kibibytes each, and a pod
-// can have thousands of processes.
-func (p etcdProcess) size() (bytes int) {
-	const header, fixed = int(unsafe.Sizeof("")), 1 << 10 // fixed is for the structure and its maps
-	bytes = fixed + len(p.workDir) + len(p.cgroups) + len(p.exe) + len(p.root)
-	for _, arg := range p.args {
-		bytes += header + len(arg)
-	}
-	for name, value := range p.env {
-		bytes += 2*header + len(name) + len(value)
-	}
-	return bytes
-}
-
-func cloneAll(texts []string) []string {
-	cloned := make([]string, len(texts))
-	for i := range texts {
-		cloned[i] = strings.Clone(texts[i])
-	}
-	return cloned
 }
 
 // canBeOrdinaryPod reports whether a process is in a pod of the API server, by all that the
@@ -125,10 +78,15 @@ func (s *hostScan) isHostFile(p etcdProcess, name string, info fs.FileInfo) bool
 	return !hostfs.IsAbsent(err) && !errors.Is(err, syscall.ELOOP) && !errors.Is(err, syscall.ENAMETOOLONG)
 }
 
-// isHostDir reports whether a data directory in a pod may be the same as that of the host. Pods
-// with a user namespace have devices of the host, such as /dev/null.
+// isHostDir reports whether a data directory in a pod may be the same as that of the host, or is
+// the one of a static pod, which may have it at another path. Pods with a user namespace have
+// devices of the host, such as /dev/null.
 func (s *hostScan) isHostDir(p etcdProcess, name string, info fs.FileInfo) bool {
-	return info.IsDir() && s.isHostFile(p, name, info)
+	isSame := func(dir memberDir) bool { return os.SameFile(dir.info, info) }
+	isStatic := slices.ContainsFunc(s.starters, func(st *starter) bool {
+		return st.kind == podStarter && slices.ContainsFunc(st.dirs, isSame)
+	})
+	return isStatic || info.IsDir() && s.isHostFile(p, name, info)
 }
 
 // isOwnFile reports whether a path of the host leads to a volume of the process's pod, or to the
@@ -140,17 +98,6 @@ func (s *hostScan) isOwnFile(p etcdProcess, name string) bool {
 		id := strings.ReplaceAll(part, "-", "")
 		return len(id) >= 32 && strings.Trim(id, "0123456789abcdef") == "" && strings.Contains(p.cgroups, id)
 	})
-}
-
-// isServerOf reports whether this is the server of a static pod whose data directory has
-// another path in the pod, by its data or by its name and peers.
-func (p podServer) isServerOf(static detectedServer) bool {
-	if p.process == nil {
-		return false
-	}
-	server := detectedServer{dirInfo: p.dirInfo}
-	server.Config = p.settings.config(p.process.workDir, true)
-	return server.isSame(static)
 }
 
 // notePods adds notes for the servers in ordinary pods.

@@ -34,20 +34,18 @@ type etcdProcess struct {
 	root hostfs.Root
 	// mounts map the directories of another mount namespace to the host's.
 	mounts hostfs.Mounts
-	// parent is the program that contains this etcd, or nil for etcd itself. The embedded
-	// etcd has its settings in configFile.
-	parent     *parentProgram
-	configFile string
-	// database is the database that the process has open. It is known only if nothing else shows
-	// that the process is etcd.
-	database openDatabase
+	// parent is the program that contains this etcd, or nil for etcd itself.
+	parent *parentProgram
+	// database is the database that the process has open. It is known only if the process does not
+	// have the name of etcd. databaseErr is why the open files of a parent could not be read.
+	database    openDatabase
+	databaseErr error
 	// exe is the path of the program, as far as it is known.
 	exe string
 	// program is the name of the program in messages.
 	program string
-	// unread are errors of the kernel's files, problems those of the settings of the parent
-	// program.
-	unread, problems []string
+	// unread are errors of the kernel's files.
+	unread []string
 }
 
 // forEachProcess calls found for each process that may be an etcd server, one at a time: one
@@ -129,12 +127,11 @@ func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdP
 	}
 	if p.parent = parentOf(comm, exe, line); p.parent != nil {
 		p.program = p.parent.name
-		return p, true, p.readDetails(proc)
+	} else if p.program = path.Base(cmp.Or(exe, comm)); !isHolder {
+		return p, false, nil
 	}
-	if isHolder {
-		p.database, p.program = d.openDatabaseOf(pid), path.Base(cmp.Or(exe, comm))
-	}
-	if p.database == (openDatabase{}) {
+	p.database, p.databaseErr = d.openDatabaseOf(pid)
+	if hasEnded(p.databaseErr) || p.database == (openDatabase{}) && (p.parent == nil || p.databaseErr == nil) {
 		return p, false, nil
 	}
 	if rootDir, err := proc.RootDir(); err == nil {
@@ -168,10 +165,8 @@ func (p *etcdProcess) readDetails(proc procfs.Proc) error {
 		return nil
 	}
 	p.env = map[string]string{}
-	prefixes := variablePrefixes()
 	for _, variable := range env {
-		name, value, ok := strings.Cut(variable, "=")
-		if ok && slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		if name, value, ok := strings.Cut(variable, "="); ok && strings.HasPrefix(name, "ETCD") {
 			// A substring would keep the whole text in memory.
 			p.env[strings.Clone(name)] = strings.Clone(value)
 		}
@@ -204,16 +199,6 @@ func ownCgroups() map[int]string {
 		}
 	}
 	return own
-}
-
-// variablePrefixes returns the prefixes of the variables that are settings of etcd, etcdctl
-// or a parent program.
-func variablePrefixes() []string {
-	prefixes := []string{"ETCD"}
-	for _, l := range distroLayouts() {
-		prefixes = append(prefixes, nonempty(l.program.variables)...)
-	}
-	return prefixes
 }
 
 // parentOf returns the program with embedded etcd that a process runs, or nil.

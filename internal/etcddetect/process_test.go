@@ -126,7 +126,7 @@ func TestDetectProcess(t *testing.T) {
 			},
 			source: evidence.SystemdUnit, where: "systemd unit etcd.service", unit: "etcd.service", dir: "/var/lib/etcd",
 		},
-		"container of a unit by name and peers": {
+		"container with its own data, of a unit that does not name it": {
 			host: hosttest.Files{
 				"/containers/c1/data/member/wal/0.wal": "x",
 				"/etc/systemd/system/etcd-member.service": service("EnvironmentFile=/etc/etcd/etcd.env",
@@ -137,7 +137,7 @@ func TestDetectProcess(t *testing.T) {
 				Line: []string{"etcd"}, Cgroup: "/docker/" + hosttest.ContainerID, Root: "/containers/c1",
 				Env: map[string]string{"ETCD_NAME": "etcd1", "ETCD_DATA_DIR": "/data", "ETCD_INITIAL_ADVERTISE_PEER_URLS": peer},
 			},
-			source: evidence.SystemdUnit, where: "systemd unit etcd-member.service", unit: "etcd-member.service", dir: ownData,
+			source: evidence.Container, where: "container, process 812", dir: ownData,
 		},
 		"pod on the host's data": {
 			host: data, source: evidence.Container, where: "container, process 812", pod: true, dir: "/var/lib/etcd",
@@ -168,6 +168,19 @@ func TestDetectProcess(t *testing.T) {
 			},
 			source: evidence.StaticPod, where: "static pod etcd.yaml", pod: true, dir: rke2 + "server/db/etcd",
 		},
+		"static pod of RKE2 in another directory": {
+			host: hosttest.Files{
+				"/etc/rancher/rke2/config.yaml":           "data-dir: /srv/rke2\n",
+				"/srv/rke2/server/db/etcd" + member:       "x",
+				"/srv/rke2/agent/pod-manifests/etcd.yaml": "args: [--config-file=/srv/rke2/server/db/etcd/config]",
+				"/srv/rke2/server/db/etcd/config":         "name: s1\ndata-dir: /srv/rke2/server/db/etcd\n",
+			},
+			process: hosttest.Process{
+				Line:   []string{"etcd", "--config-file=/srv/rke2/server/db/etcd/config"},
+				Cgroup: podCgroup("burstable", hosttest.PodUID),
+			},
+			source: evidence.StaticPod, where: "static pod etcd.yaml", pod: true, dir: "/srv/rke2/server/db/etcd",
+		},
 		"static pod by its manifest": {
 			host: with(hosttest.Files{
 				"/etc/kubernetes/manifests/etcd.yaml": "spec: {containers: [{command: [etcd, --data-dir=/var/lib/etcd]}]}",
@@ -180,6 +193,8 @@ func TestDetectProcess(t *testing.T) {
 				k3sDir + "db/etcd/config": "name: s1\ndata-dir: " + k3sDir + "db/etcd\n" +
 					"client-transport-security: {cert-file: " + k3sDir + "tls/etcd/server-client.crt}\n",
 				k3sDir + "db/etcd" + member: "x",
+				"/proc/812/fd/8":            "-> " + k3sDir + "db/etcd" + member,
+				"/proc/812/fd/9":            "-> " + k3sDir + "db/etcd/member/wal/0000000000000000-0000000000000000.wal",
 			},
 			process: hosttest.Process{
 				Comm: "k3s-server", Exe: "/var/lib/rancher/k3s/data/1/bin/k3s", Line: []string{"/usr/local/bin/k3s", "server"},

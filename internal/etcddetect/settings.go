@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/systemd"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -164,10 +163,9 @@ func (s etcdSettings) withAbsolutePaths(workDir string) etcdSettings {
 	return s
 }
 
-// absolutePath returns a path of a server with this working directory, which may be unknown. A path
-// that begins with an unset variable stays as it is, because its value may be an absolute path.
+// absolutePath returns a path of a server with this working directory, which may be unknown.
 func absolutePath(workDir, path string) string {
-	if path == "" || filepath.IsAbs(systemd.ReplaceUnresolved(path, "/")) || !filepath.IsAbs(workDir) {
+	if path == "" || filepath.IsAbs(path) || !filepath.IsAbs(workDir) {
 		return path
 	}
 	return filepath.Join(workDir, path)

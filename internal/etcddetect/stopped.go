@@ -1,149 +1,115 @@
 package etcddetect
 
 import (
-	"cmp"
 	"fmt"
-	"io/fs"
-	"os"
-	"path"
 	"slices"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/systemd"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// addStoppedUnits adds the servers of units that do not run and have the data of a member.
-// Such a member is still a voter of its cluster. For a unit whose server runs, it adds the
-// unit's name and files to that server.
-func (s *hostScan) addStoppedUnits() {
-	for _, unit := range s.units {
-		running := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.Unit == unit.Name })
-		if !unit.command.isServer && running < 0 && len(unit.Unread) == 0 || slices.Contains(s.proxyUnits, unit.Name) {
+// addStopped adds the members whose data a starter mentions and that do not run. Such a member is
+// still a voter of its cluster. For a starter whose server runs, it adds the name and the
+// credentials in its texts to that server.
+func (s *hostScan) addStopped() {
+	for _, st := range s.starters {
+		if at := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.Unit == st.name }); at >= 0 {
+			s.addUnitInfo(&s.found[at], st)
 			continue
 		}
-		found, unread := s.describeUnit(unit)
-		if running < 0 {
-			running = slices.IndexFunc(s.found, func(f detectedServer) bool { return f.isSame(found) })
-		}
-		if running >= 0 {
-			s.addUnitInfo(&s.found[running], found)
-			continue
-		}
-		for _, reason := range unread {
-			s.addUnknown("systemd unit %s: %s", unit.Name, reason)
-		}
-		switch {
-		case len(unread) > 0 || found.HasData == nil:
-		case !*found.HasData && (unit.isGuess || !unit.command.isCertain):
-		case !*found.HasData:
-			s.addNote("systemd unit %s does not run, and its data directory %s holds no member",
-				unit.Name, s.root.HostPath(found.Config.DataDir))
-		default:
-			s.found = append(s.found, found)
+		_, env, _ := st.settings(st.files)
+		for _, dir := range st.dirs {
+			if st.isServer() || dir.path == env["data-dir"] {
+				s.addMention(st, dir)
+			}
 		}
 	}
 }
 
-// describeUnit describes the server of a unit by the unit's files alone. HasData is known
-// unless something is unread.
-func (s *hostScan) describeUnit(unit etcdUnit) (found detectedServer, unread []string) {
-	find := func(serverPath string) (string, error) { return s.root.Resolve(unit.hostPath(serverPath)) }
-	read := func(serverPath string) ([]byte, error) { return s.root.ReadFile(unit.hostPath(serverPath)) }
-	workDir := cmp.Or(unit.WorkingDirectory, "/")
-	loaded, err := loadSettings(parseFlags(unit.command.args), envSettings(unit.Env), workDir, read)
-	unread = slices.Clone(unit.Unread)
-	found.Server = evidence.Server{Source: evidence.DataDirectory, Unit: unit.Name}
-	found.Config = loaded.config(workDir, true)
-	found.Config.DataDir = unit.hostPath(found.Config.DataDir)
-	if found.serverDataDir = found.Config.DataDir; len(systemd.UnresolvedNames(found.serverDataDir)) == 0 {
-		found.inspectDataDir(s.root, s.root.Resolve)
-	}
-	doubt := unit.dataDirDoubt(loaded, found)
+// addMention adds the member in a directory that a starter mentions.
+func (s *hostScan) addMention(st *starter, dir memberDir) {
+	st.isKnown = true
+	at := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.hasDir(dir.info) })
 	switch {
-	case err != nil && len(systemd.UnresolvedNames(loaded.file)) == 0:
-		unread = append(unread, err.Error())
-	case doubt != "" && (found.HasData == nil || !*found.HasData) && !s.canBeRunning(unit):
-		unread = append(unread, doubt+
-			"; set its data directory to an absolute path of the host, or remove the unit if its member no longer exists")
+	case at >= 0 && st.kind == podStarter:
+		st.setStaticPod(&s.found[at])
+		return
+	case at >= 0:
+		s.addUnitInfo(&s.found[at], st)
+		return
 	}
-	found.Where = fmt.Sprintf("data directory %s of systemd unit %s, which does not run", found.serverDataDir, unit.Name)
-	if len(systemd.UnresolvedNames(found.Config.Name)) > 0 {
-		found.Config.Name = "" // not known
+	found := detectedServer{Server: evidence.Server{Source: evidence.DataDirectory}}
+	if st.kind == unitStarter {
+		found.Unit = st.name
 	}
-	loaded.etcdSettings = withoutUnresolved(loaded.etcdSettings)
+	if st.kind == podStarter {
+		found.Source, found.InCluster = evidence.StaticPod, true
+	}
+	loaded, envFile, _ := s.settingsOf(st) // the data proves the member
+	found.Config = loaded.config("", false)
+	found.Config.DataDir = dir.path
+	found.inspectDataDir(s.root, s.root.Resolve)
+	if s.isCopy(found) {
+		return
+	}
+	if dirs, _ := s.knownPlaces(st); len(dirs) > 0 && st.isServer() {
+		found.setOld()
+	}
+	find := func(name string) (string, error) { return s.root.Resolve(st.hostPath(name)) }
 	if found.Config.File = s.existingPath(find, loaded.file); loaded.file == "" {
-		found.Config.File = s.existingPath(s.root.Resolve, unit.envFile)
+		found.Config.File = s.existingPath(s.root.Resolve, envFile)
 	}
-	found.Credentials = s.credentials(loaded.etcdSettings, unit.envFile, find)
-	unread = append(unread, found.Problems...)
-	found.Problems = nil
-	return found, unread
-}
-
-// withoutUnresolved removes the markers. It drops a name with a marker, because a partial name may
-// be that of another member.
-func withoutUnresolved(settings etcdSettings) etcdSettings {
-	known := etcdSettings{}
-	for key, value := range settings {
-		if key != "name" || len(systemd.UnresolvedNames(value)) == 0 {
-			known[key] = systemd.ReplaceUnresolved(value, "")
+	found.Credentials = s.credentials(loaded.etcdSettings, envFile, find)
+	switch {
+	case !st.isServer():
+		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of %s", dir.path, st.place())
+	case st.program != nil:
+		found.Where = fmt.Sprintf("data directory %s (%s%s)", dir.path, ownerOf(st.name), st.place())
+	default:
+		found.Where = fmt.Sprintf("data directory %s of %s, which does not run", dir.path, st.place())
+	}
+	for _, l := range distroLayouts() {
+		if slices.Contains(l.units, st.name) {
+			s.addConfig(&found, l.configFiles(dir.path))
 		}
 	}
-	return known
+	s.found = append(s.found, found)
 }
 
-// canBeRunning reports whether systemd runs the unit and a server was found that may be the
-// unit's, such as one in a container, which is not in the unit's cgroup.
-func (s *hostScan) canBeRunning(unit etcdUnit) bool {
-	return unit.mainPID != 0 && slices.ContainsFunc(s.found, func(f detectedServer) bool {
-		return f.PID != 0 && f.Unit == "" && !f.InCluster
-	})
+// isCopy reports whether a server has the data of a member that was found already by the same unit,
+// and adds a note about the copy.
+func (s *hostScan) isCopy(f detectedServer) bool {
+	isSame := func(o detectedServer) bool {
+		return o.Unit == f.Unit && o.Stored != nil && f.Stored != nil && *o.Stored == *f.Stored
+	}
+	if !slices.ContainsFunc(s.found, isSame) {
+		return false
+	}
+	s.addNote("%s has a copy of the data of member %s", f.serverDataDir, f.Stored.Member)
+	return true
 }
 
-// addUnitInfo adds the files of a unit to a server that was found already. The settings of
-// the server stay. The unit adds its name, and its credentials for etcdctl, which the server
-// need not know.
-func (s *hostScan) addUnitInfo(f *detectedServer, unit detectedServer) {
-	if f.Unit == "" && f.PID != 0 && !f.InCluster {
-		f.setUnit(unit.Unit)
+// addUnitInfo adds what the texts of a unit tell about a server that was found already. The
+// settings of the server stay. The unit adds its name, and its credentials for etcdctl, which the
+// server need not know.
+func (s *hostScan) addUnitInfo(f *detectedServer, unit *starter) {
+	unit.isKnown = true
+	if f.Unit == "" && f.PID != 0 && !f.InCluster && unit.kind == unitStarter && unit.isServer() {
+		f.setUnit(unit.name)
+	}
+	loaded, envFile, _ := s.settingsOf(unit) // the settings of the server count
+	if f.Unit != unit.name {
+		return
 	}
 	if f.Config.File == "" {
-		f.Config.File = unit.Config.File
+		f.Config.File = s.existingPath(s.root.Resolve, envFile)
 	}
-	for _, c := range slices.Backward(unit.Credentials) {
+	find := func(name string) (string, error) { return s.root.Resolve(unit.hostPath(name)) }
+	for _, c := range slices.Backward(s.credentials(loaded.etcdSettings, envFile, find)) {
 		if strings.HasPrefix(c.Origin, ctlOrigin) {
 			f.Credentials = s.preferCredential(f.Credentials, c)
 		}
-	}
-}
-
-// addScriptUnits adds the data directories in the variables of units whose command does not
-// show etcd: a script may start it. Backups have the same variables, so only the data of a
-// member counts.
-func (s *hostScan) addScriptUnits() {
-	for _, unit := range s.units {
-		dir := unit.Env["ETCD_DATA_DIR"]
-		if unit.command.isServer || !path.IsAbs(dir) || len(systemd.UnresolvedNames(dir)) > 0 {
-			continue
-		}
-		found := detectedServer{Server: evidence.Server{Source: evidence.DataDirectory, Unit: unit.Name}}
-		settings := withoutUnresolved(envSettings(unit.Env))
-		found.Config = settings.config("/", true)
-		found.inspectDataDir(s.root, s.root.Resolve)
-		for _, problem := range found.Problems {
-			s.addUnknown("systemd unit %s: %s", unit.Name, problem)
-		}
-		known := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.isSame(found) })
-		if known || found.HasData == nil || !*found.HasData {
-			continue
-		}
-		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of systemd unit %s",
-			found.serverDataDir, unit.Name)
-		found.Config.File = s.existingPath(s.root.Resolve, unit.envFile)
-		found.Credentials = s.credentials(settings, unit.envFile, s.root.Resolve)
-		s.found = append(s.found, found)
 	}
 }
 
@@ -153,16 +119,11 @@ func (s *hostScan) addDataDirs() {
 	unread := "\x00" // an unreadable directory hides all below it, and is reported once
 	before := distroLayout{dataDirs: s.watchlist.dataDirNames()}
 	for _, l := range append(distroLayouts(), before) {
-		places := s.placesOf(l)
-		for _, dir := range places.dataDirs {
+		for _, dir := range s.dataDirs(l) {
 			if strings.HasPrefix(dir+"/", unread+"/") {
 				continue
 			}
-			config := places.config
-			if l.program.config != "" {
-				config = path.Join(dir, l.program.config)
-			}
-			if err := s.addDataDir(l, dir, config); err != nil {
+			if err := s.addDataDir(l, dir); err != nil {
 				unread = dir
 				s.addUnknown("the data directory %s: %v", dir, hostfs.Reason(err))
 			}
@@ -170,7 +131,7 @@ func (s *hostScan) addDataDirs() {
 	}
 }
 
-func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
+func (s *hostScan) addDataDir(l distroLayout, dir string) error {
 	info, err := s.root.Stat(dir)
 	if hostfs.IsAbsent(err) {
 		return nil
@@ -178,8 +139,7 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	if err != nil {
 		return err
 	}
-	isSame := func(f detectedServer) bool { return f.dirInfo != nil && os.SameFile(f.dirInfo, info) }
-	if slices.ContainsFunc(s.found, isSame) {
+	if slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.hasDir(info) }) {
 		return nil
 	}
 	has, err := hasMember(s.root, dir)
@@ -189,16 +149,23 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	found := detectedServer{dirInfo: info, Server: evidence.Server{
 		Source: evidence.DataDirectory, Where: "data directory " + dir, HasData: &has,
 	}}
-	s.addConfigFile(&found, config, info)
+	s.addConfig(&found, l.configFiles(dir))
 	found.readLog(s.root, dir)
+	found.serverDataDir = dir
+	isSure := true
 	found.Config.DataDir = s.existingPath(s.root.Resolve, dir)
-	for _, unit := range s.units {
-		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == unit.Name })
-		if slices.Contains(l.units, unit.Name) && !hasOther {
-			found.Unit = unit.Name
-			found.Where += fmt.Sprintf(" (%ssystemd unit %s)", ownerOf(unit.Name), unit.Name)
+	for _, st := range s.starters {
+		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == st.name })
+		if slices.Contains(l.units, st.name) && !hasOther {
+			found.Unit = st.name
+			found.Where += fmt.Sprintf(" (%ssystemd unit %s)", ownerOf(st.name), st.name)
+			dirs, _ := s.knownPlaces(st)
+			isSure = !st.mayStart() || len(dirs) > 0
 			break
 		}
+	}
+	if isSure {
+		found.setOld()
 	}
 	if found.Unit == "" {
 		found.Where += ", with no server running on it"
@@ -207,21 +174,21 @@ func (s *hostScan) addDataDir(l distroLayout, dir, config string) error {
 	return nil
 }
 
-// addConfigFile adds the settings in a layout's configuration file if the file is that of the
-// server on the data directory. The data proves the member; a file that cannot be read
-// changes nothing.
-func (s *hostScan) addConfigFile(f *detectedServer, file string, dir fs.FileInfo) {
-	if file == "" {
+// addConfig adds the settings in the first of the configuration files that is the one of the server
+// on its data directory. The data proves the member; a file that cannot be read changes nothing.
+func (s *hostScan) addConfig(f *detectedServer, files []string) {
+	for _, file := range files {
+		loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, "/", s.root.ReadFile)
+		if err != nil {
+			continue
+		}
+		if info, err := s.root.Stat(loaded.etcdSettings["data-dir"]); err != nil || !f.hasDir(info) {
+			continue
+		}
+		dir := f.Config.DataDir
+		f.Config = loaded.config("/", true)
+		f.Config.DataDir, f.Config.File = dir, s.existingPath(s.root.Resolve, file)
+		f.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
 		return
 	}
-	loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, "/", s.root.ReadFile)
-	if err != nil {
-		return
-	}
-	if configured, err := s.root.Stat(loaded.etcdSettings["data-dir"]); err != nil || !os.SameFile(configured, dir) {
-		return
-	}
-	f.Config = loaded.config("/", true)
-	f.Config.File = s.existingPath(s.root.Resolve, file)
-	f.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
 }

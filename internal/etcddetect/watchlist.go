@@ -39,11 +39,12 @@ func newWatchlist() *watchlist {
 // update adds the places that a scan found.
 func (w *watchlist) update(s *hostScan) {
 	var files, dataDirs, units []string
-	for _, unit := range s.units {
-		units = append(units, unit.Name)
-		files = slices.Concat(files, unit.Files, unit.EnvFilePatterns)
+	for _, st := range s.starters {
+		if st.kind == unitStarter {
+			units = append(units, st.name)
+		}
+		files = append(files, st.watched()...)
 	}
-	files = append(files, s.settingsFiles...)
 	for _, f := range s.found {
 		if !f.InCluster { // Kubernetes cleans up what a pod leaves
 			dataDirs = append(dataDirs, nonempty(s.persistentHostPath(f.Config.DataDir))...)
@@ -148,12 +149,15 @@ func (d *Detector) Targets() ([]hostfs.Target, <-chan struct{}) {
 		all = append(all, hostfs.Target{Dir: dir, Names: units})
 	}
 	for _, l := range distroLayouts() {
-		files, dirs := slices.Concat(l.envFiles, l.manifests), l.dataDirs
+		files, dirs := l.envFiles, l.dataDirs
+		for _, dir := range l.manifests {
+			all = append(all, hostfs.Target{Dir: dir})
+		}
 		if programDir := l.program.defaultDir; programDir != "" {
 			dirs = append(dirs, path.Join(programDir, l.program.etcdDir))
 		}
-		if l.program.manifest != "" {
-			files = append(files, path.Join(l.program.defaultDir, l.program.manifest))
+		if l.program.manifests != "" {
+			all = append(all, hostfs.Target{Dir: path.Join(l.program.defaultDir, l.program.manifests)})
 		}
 		if l.program.settings != "" {
 			all = append(all, hostfs.Target{Dir: l.program.settings + ".d"})

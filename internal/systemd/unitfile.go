@@ -1,7 +1,8 @@
+// Package systemd reads systemd units from their files and over D-Bus, and observes the
+// shutdown of the host.
 package systemd
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,81 +13,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/hostfs"
 )
-
-// A unitOption is one assignment of a unit file.
-type unitOption struct{ section, name, value string }
-
-// blanks are the characters that systemd removes at both ends of a line, a name and a value.
-const blanks = " \t"
-
-// parseUnitFile reads a unit file as systemd does (systemd.syntax(7);
-// src/shared/conf-parser.c).
-//
-// A backslash at the end of a line becomes a blank and joins the next line. Comments are
-// removed first, also between joined lines. A line that is no assignment, or is in no
-// section, is ignored. A section header without a closing bracket at its end keeps systemd
-// from loading the file. Errors contain line numbers and no content, because units contain
-// passwords.
-func parseUnitFile(data []byte) ([]unitOption, error) {
-	text := strings.TrimPrefix(string(data), "\ufeff")
-	text = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\x00", "\n").Replace(text)
-	var all []unitOption
-	var joined strings.Builder
-	section, number := "", 0
-	for line := range strings.SplitSeq(text, "\n") {
-		number++
-		line = strings.TrimLeft(line, blanks)
-		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
-			continue
-		}
-		if isContinued(line) {
-			joined.WriteString(line[:len(line)-1] + " ")
-			continue
-		}
-		joined.WriteString(line)
-		o, opened, err := parseUnitLine(joined.String(), section)
-		joined.Reset()
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", number, err)
-		}
-		if section = opened; o != nil {
-			all = append(all, *o)
-		}
-	}
-	o, _, err := parseUnitLine(joined.String(), section) // the file may end in a backslash
-	if err != nil {
-		return nil, fmt.Errorf("line %d: %w", number, err)
-	}
-	if o != nil {
-		all = append(all, *o)
-	}
-	return all, nil
-}
-
-// isContinued reports whether a line ends in a backslash that is not escaped.
-func isContinued(line string) bool {
-	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
-}
-
-var errSection = errors.New(
-	"the section header does not end with a bracket, and systemd does not load the file")
-
-// parseUnitLine reads a line after joining. It returns the option in the line, if any, and
-// the section of the lines that follow.
-func parseUnitLine(line, section string) (o *unitOption, opened string, err error) {
-	line = strings.Trim(line, blanks)
-	if strings.HasPrefix(line, "[") {
-		if !strings.HasSuffix(line, "]") {
-			return nil, section, errSection
-		}
-		return nil, line[1 : len(line)-1], nil
-	}
-	name, value, assigned := strings.Cut(line, "=")
-	if name = strings.Trim(name, blanks); !assigned || name == "" || section == "" {
-		return nil, section, nil
-	}
-	return &unitOption{section: section, name: name, value: strings.Trim(value, blanks)}, section, nil
-}
 
 // UnitDirs returns systemd's directories of system units in the order of precedence
 // (systemd.unit(5)).

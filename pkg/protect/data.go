@@ -65,8 +65,19 @@ func ownerInCluster(d evidence.Data, c *v1alpha1.EtcdCluster, in Inputs) dataOwn
 }
 
 // sortData returns a scan in which the data of members are servers that do not run, and the data
-// whose owner is unknown are places that could not be read.
+// whose owner is unknown are places that could not be read. The old data of a server is no server
+// once its member has left.
 func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
+	isUnused := func(f evidence.FoundServer) bool {
+		return f.Old != nil && !f.IsRunning() && !f.HasAnswered() && ownerOf(*f.Old, in) == ownerLeft
+	}
+	data := slices.Clone(scan.Data)
+	for _, f := range scan.Found {
+		if isUnused(f) {
+			data = append(data, *f.Old)
+		}
+	}
+	scan.Data, scan.Found = data, slices.DeleteFunc(slices.Clone(scan.Found), isUnused)
 	found, unknown := slices.Clone(scan.Found), slices.Clone(scan.Unknown)
 	for _, d := range scan.Data {
 		switch owner := ownerOf(d, in); {

@@ -165,3 +165,47 @@ func TestSearching(t *testing.T) {
 	require.Equal(t, withEvents(refs("a")), p.Announce)
 	require.NotContains(t, p.Message, "search", "the message does not change when the search ends")
 }
+
+// TestOldData has a stopped server whose data may be old, by what its EtcdCluster tells about it.
+func TestOldData(t *testing.T) {
+	server := func(m v1alpha1.MemberID, isOld bool) evidence.FoundServer {
+		f := serverOfData(evidence.Data{Dir: "/data/etcd", Ref: refs(m)[0]})
+		if isOld {
+			f.Old = &evidence.Data{Dir: "/data/etcd", Ref: refs(m)[0]}
+		}
+		return f
+	}
+	running := server("e", true)
+	running.PID = 812
+	answered := server("e", true)
+	answered.Ref = refs("e")[0]
+	noList := quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2)
+	here, elsewhere := []v1alpha1.EtcdCluster{boundCluster()}, []v1alpha1.EtcdCluster{unboundCluster()}
+	for name, c := range map[string]struct {
+		server     evidence.FoundServer
+		clusters   []v1alpha1.EtcdCluster
+		membership Membership
+		contains   string
+	}{
+		"left": {
+			server("e", true), elsewhere, MemberAbsent,
+			"/data/etcd has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster",
+		},
+		"left, recent or another place": {server("e", false), elsewhere, MemberPresent, "stopped etcd"},
+		"running":                       {running, elsewhere, MemberPresent, "etcd"},
+		"answered":                      {answered, elsewhere, MemberPresent, "etcd member e"},
+		"bound here":                    {server("a", true), here, MemberPresent, "stopped etcd member etcd1 (a)"},
+		"bound elsewhere":               {server("a", true), elsewhere, MemberPresent, "stopped etcd"},
+		"no confirmed list": {
+			server("e", true), []v1alpha1.EtcdCluster{*noList.Cluster}, MemberPresent, "stopped etcd",
+		},
+		"no EtcdCluster": {server("e", true), nil, MemberPresent, "stopped etcd"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := Inputs{Node: "w9", UID: "u9", Clusters: c.clusters, ClustersKnown: true, StaticPods: true}
+			p := Assess(evidence.Scan{Found: []evidence.FoundServer{c.server}}, in)
+			require.Equal(t, c.membership, p.Membership, p.Message)
+			require.Contains(t, p.Message, c.contains)
+		})
+	}
+}

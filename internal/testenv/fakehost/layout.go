@@ -62,6 +62,8 @@ type Process struct {
 	// program.
 	Serves  bool
 	Command string
+	// Database is the data directory whose database and log the process has open.
+	Database string
 }
 
 // An ExpectedServer describes an etcd server that the agent must find on a host.

@@ -75,6 +75,16 @@ func (l Layout) showProcess(root string, p Process, mounts string, addresses *st
 			return err
 		}
 	}
+	if p.Database != "" {
+		err := os.MkdirAll(filepath.Join(dir, "fd"), 0o755)
+		for i, file := range []string{"snap/db", "wal/0000000000000000-0000000000000000.wal"} {
+			link := filepath.Join(dir, "fd", strconv.Itoa(8+i))
+			err = errors.Join(err, os.Symlink(path.Join(p.Database, "member", file), link))
+		}
+		if err != nil {
+			return err
+		}
+	}
 	cwd := path.Join("/", p.Cwd)
 	return errors.Join(
 		os.Symlink(p.Exe, filepath.Join(dir, "exe")),

@@ -50,6 +50,9 @@ type Server struct {
 	// Stored is the member whose data the directory contains, as its write-ahead log names it. It is
 	// nil if the log was not read.
 	Stored *MemberRef `json:"stored,omitempty"`
+	// Old is the data of a stopped server if it was not written for ten minutes, and no file names
+	// another place for the data of that server. It protects nothing once its member has left.
+	Old *Data `json:"old,omitempty"`
 	// IsLocked means that the process of the server has the database in the data directory open, and
 	// so the log.
 	IsLocked bool `json:"locked,omitempty"`

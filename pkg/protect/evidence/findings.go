@@ -24,7 +24,7 @@ type Data struct {
 	// Recent means that the log was written within the last ten minutes. The member may have joined
 	// since the lists of its cluster were read.
 	Recent bool `json:"recent,omitempty"`
-	// Starter is what may start a server on it: its name contains etcd, and its command does
-	// not name the data. It is usually empty.
+	// Starter is what may start a server on it: a unit or service of etcd whose files do not tell
+	// where its data is. It is usually empty.
 	Starter string `json:"starter,omitempty"`
 }
