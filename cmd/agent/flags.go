@@ -110,7 +110,7 @@ Protecting etcd
                                   (default 6h0m0s). The agent also searches at its start, after a disk was mounted,
                                   and if a member of this node was not found. With 0 it never does, and finds data
                                   only in known places
-  --data-search-max-time=DURATION time limit of one search (default 30m0s)
+  --data-search-max-time=DURATION time limit of one search (default 2h0m0s)
   --data-search-max-directories=N most directories of one search (default 5000000). A search that ends at a limit
                                   proves no absence of etcd
 
@@ -160,7 +160,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.etcdKey, "etcd-key", "", "")
 	set.DurationVar(&f.probeTimeout, "probe-timeout", 500*time.Millisecond, "")
 	set.DurationVar(&f.host.DataSearch.Interval, "data-search-interval", 6*time.Hour, "")
-	set.DurationVar(&f.host.DataSearch.MaxTime, "data-search-max-time", 30*time.Minute, "")
+	set.DurationVar(&f.host.DataSearch.MaxTime, "data-search-max-time", 2*time.Hour, "")
 	set.IntVar(&f.host.DataSearch.MaxDirectories, "data-search-max-directories", 5_000_000, "")
 	set.DurationVar(&f.tick, "tick", 10*time.Second, "")
 	set.StringVar(&f.healthListen, "health-listen", "127.0.0.1:11877", "")

@@ -119,7 +119,7 @@ func TestParse(t *testing.T) {
 				healthListen: "127.0.0.1:11877", log: cli.LogOptions{JSON: true}, withholdGroup: true,
 			}
 			want.host.DataSearch = datasearch.Limits{
-				Interval: 6 * time.Hour, MaxTime: 30 * time.Minute, MaxDirectories: 5_000_000,
+				Interval: 6 * time.Hour, MaxTime: 2 * time.Hour, MaxDirectories: 5_000_000,
 			}
 			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
 			want.host.CNIConfDirs, want.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
