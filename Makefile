@@ -158,7 +158,7 @@ test: export HOLDFAST_ETCD = $(ETCD)
 test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	$(if $(ETCD),,go test -vet=off -timeout 20m $(SIMULATION))
-	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=5)
+	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=6)
 	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) $$(go list ./... | grep -v '$(SIMULATION:.%=%)$$'))
 	$(if $(ETCD),,$(TEST_CGO) go test -C tools/image $(RACE) ./...)
 
@@ -185,7 +185,7 @@ WITHIN ?= 3m
 histories: ## Play random histories against the webhook (HISTORIES=10000 WITHIN=3m; SEED=N plays one again)
 	go test -count=1 -timeout 0 -v -run '^Test(Histories|Replay)$$' ./internal/simulation \
 		$(if $(SEED),-seed $(SEED),-histories $(HISTORIES) -within $(WITHIN))
-	$(if $(SEED),,go test -count=1 -v $(EVERY_LEAVE) -leave-depth=6 -leave-time=$(WITHIN))
+	$(if $(SEED),,go test -count=1 -v $(EVERY_LEAVE) -leave-depth=7 -leave-time=$(WITHIN))
 
 # `make soak RECORD=tools/prometheus/testdata/soak.csv` records the samples again.
 HOURS ?= 2

@@ -45,8 +45,8 @@ func flagValue[T any](t *testing.T, name string) T {
 // leaves a quorum of voters that run on machines that stay, and in a state in which nothing is in
 // progress and every voter runs, one machine may leave.
 //
-// The shortest order of steps that breaks a rule is printed. `make test` takes five steps, without
-// the race detector, and `make histories` six.
+// The shortest order of steps that breaks a rule is printed. `make test` takes six steps, without
+// the race detector, and `make histories` seven.
 func TestEveryLeave(t *testing.T) {
 	began, first := time.Now(), newLeaveState()
 	seen, layer, transitions := map[[16]byte]bool{first.key(): true}, []leaveState{first}, 0
