@@ -2,6 +2,7 @@ package servingcert
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -52,9 +53,11 @@ type simReplica struct {
 	cluster *simCluster
 	isCut   atomic.Bool
 	stop    func()
-	isReady bool
-	// unsettledUntil is when every API server accepts the certificate of a replica that had none
-	// while a lost CA was replaced: it serves the next CA's certificate without waiting.
+	// seen is the certificate at the last check, nil if there was none since the start.
+	seen *tls.Certificate
+	// unsettledUntil is when every API server accepts the certificate of a replica that had none, or
+	// an expired one, while a lost CA was replaced: it serves the next CA's certificate without
+	// waiting.
 	unsettledUntil time.Time
 }
 
@@ -149,7 +152,7 @@ func (r *simReplica) start() {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	r.isReady = false
+	r.seen = nil
 	r.stop = func() {
 		cancel()
 		require.ErrorIs(c.t, <-ended, context.Canceled)
@@ -169,16 +172,18 @@ func (c *simCluster) requireAccepted(replicas []*simReplica) int {
 	c.mu.Unlock()
 	pairs := 0
 	for i, r := range replicas {
-		wasReady := r.isReady
-		r.isReady = r.Ready() == nil
-		if r.isReady && !wasReady && c.secret(unchanged).current == nil {
-			r.unsettledUntil = time.Now().Add(c.policy.settle)
-		}
-		if !r.isReady || time.Now().Before(r.unsettledUntil) {
+		if r.Ready() != nil {
 			continue
 		}
 		served, err := r.GetCertificate(nil)
 		require.NoError(c.t, err)
+		hadNone := r.seen == nil || r.seen != served && !time.Now().Before(r.seen.Leaf.NotAfter)
+		if r.seen = served; hadNone && c.secret(unchanged).current == nil {
+			r.unsettledUntil = time.Now().Add(c.policy.settle)
+		}
+		if time.Now().Before(r.unsettledUntil) {
+			continue
+		}
 		for _, bundle := range bundles {
 			pairs++
 			roots := x509.NewCertPool()
