@@ -176,7 +176,8 @@ func awaitAgentStep(r Request) string {
 func removeGoneSteps(doubtful []v1alpha1.MemberID) (steps []string) {
 	for _, m := range doubtful {
 		steps = append(steps, fmt.Sprintf("if holdfast-agent inspect finds neither a server nor data of member %[1]s on "+
-			"this machine, and the machine that had its name or address before is permanently gone: etcdctl member remove %[1]s", m))
+			"this machine, and the machine that had its name or address before is permanently gone: "+
+			"etcdctl member remove %[1]s", m))
 	}
 	return steps
 }
