@@ -19,12 +19,12 @@ func TestHungMount(t *testing.T) {
 	dir := filepath.Join(root, "mnt/hung")
 	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("this machine does not permit a file system of this test: %v", err)
+		t.Skipf("SKIPPED: a hung file system is not tested, because this test may not open /dev/fuse: %v", err)
 	}
 	defer func() { require.NoError(t, unix.Close(server)) }()
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d", server, os.Getuid(), os.Getgid())
 	if err := unix.Mount("hung", dir, "fuse", 0, options); err != nil {
-		t.Skipf("this machine does not permit a mount: %v", err)
+		t.Skipf("SKIPPED: a hung file system is not tested, because this test may not mount one: %v", err)
 	}
 	defer func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
 	result := newSearch(root, Limits{}).Once(t.Context())
