@@ -142,13 +142,17 @@ func isVolumeOfPod(name string) bool {
 // MayHang returns a function that reports whether a path of the host is on a file system of a
 // network or of another program, or below one. Access to such a path may never return. The function
 // does not touch the path.
-func MayHang(root hostfs.Root) func(hostPath string) bool {
-	table, _ := mountTable() // without a mount table, no such file system is known
+// Without the table of mounts, any path may be.
+func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
+	table, err := mountTable()
+	if err != nil {
+		return func(string) bool { return true }, err
+	}
 	foreign := foreignMounts(table, string(root))
 	return func(hostPath string) bool {
 		at := filepath.Join(string(root), hostPath)
 		return slices.ContainsFunc(foreign, func(dir string) bool { return isBelow(at, dir) })
-	}
+	}, nil
 }
 
 // foreignMounts returns the directories below a root directory where a file system is mounted that

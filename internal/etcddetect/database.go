@@ -28,15 +28,18 @@ type openDatabase struct {
 // namespaces they are. etcd holds one on its database while it runs (bbolt, db.go, Open). Each
 // line has a number, the kind, its effect, the mode and the process (proc(5)). One with an arrow
 // waits for the lock before it. The kernel shows no locks of some file systems, so a process
-// whose name is etcd's counts without one.
-func (d *Detector) lockHolders() map[int]bool {
+// whose name is etcd's counts without one. A kernel without locks has no such file, and runs no etcd.
+func (d *Detector) lockHolders() (map[int]bool, error) {
 	file, err := d.processes().Open("locks")
+	if hostfs.IsAbsent(err) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer func() { _ = file.Close() }() // nothing was written
-	holders := map[int]bool{}
-	for lines := bufio.NewScanner(file); lines.Scan(); {
+	holders, lines := map[int]bool{}, bufio.NewScanner(file)
+	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 5 || fields[1] != "FLOCK" || fields[3] != "WRITE" {
 			continue
@@ -45,7 +48,7 @@ func (d *Detector) lockHolders() map[int]bool {
 			holders[pid] = true
 		}
 	}
-	return holders
+	return holders, lines.Err()
 }
 
 // openDatabaseOf returns the database that a process has open. It is empty if the process is no
@@ -64,8 +67,11 @@ func (d *Detector) openDatabaseOf(pid int) (open openDatabase, err error) {
 	}
 	for _, name := range names {
 		file, err := os.Readlink(filepath.Join(string(d.processes()), dir, name))
-		if err != nil {
+		if hostfs.IsAbsent(err) {
 			continue // it was closed
+		}
+		if err != nil {
+			return openDatabase{}, err
 		}
 		file = strings.TrimSuffix(file, deletedSuffix)
 		if dir, ok := strings.CutSuffix(file, "/member/snap/db"); ok && filepath.IsAbs(dir) {

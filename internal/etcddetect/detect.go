@@ -99,7 +99,12 @@ type hostScan struct {
 }
 
 func (d *Detector) newScan() *hostScan {
-	return &hostScan{Detector: d, mayHang: datasearch.MayHang(d.root)}
+	mayHang, err := datasearch.MayHang(d.root)
+	s := &hostScan{Detector: d, mayHang: mayHang}
+	if err != nil {
+		s.addUnknown("the mounts of the host: %v", hostfs.Reason(err))
+	}
+	return s
 }
 
 func (s *hostScan) addUnknown(format string, args ...any) {

@@ -8,9 +8,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// addStaticPods reads the static pods that may be etcd: their name or their text contains the
-// word, and they do not name etcd's servers as a client does. The kubelet reads every file in the
-// directory.
+// addStaticPods reads the static pods that may contain etcd: their name or their text has the word.
+// The kubelet reads every file in the directory.
 func (s *hostScan) addStaticPods() {
 	for _, dir := range s.manifestDirs() {
 		entries, err := s.root.ReadDir(dir)
@@ -20,8 +19,7 @@ func (s *hostScan) addStaticPods() {
 		for _, entry := range entries {
 			file := path.Join(dir, entry.Name())
 			pod := &starter{kind: podStarter, name: file, files: []string{file}, texts: s.readTexts(unchanged, file)}
-			content := pod.all[0].content
-			if strings.Contains(entry.Name()+content, "etcd") && !strings.Contains(content, "--etcd-servers") {
+			if strings.Contains(entry.Name()+pod.all[0].content, "etcd") {
 				s.starters = append(s.starters, pod)
 			}
 		}

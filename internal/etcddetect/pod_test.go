@@ -244,6 +244,16 @@ func TestStaticPodWithOtherPath(t *testing.T) {
 	require.Equal(t, stopped, detectOne(t, root).Where)
 }
 
+// TestStaticPodWithClient has etcd and a client of it, kube-apiserver, in one stopped static pod.
+func TestStaticPodWithClient(t *testing.T) {
+	server := detectOne(t, hosttest.New(t, hosttest.Files{
+		"/etc/kubernetes/manifests/master.yaml": "containers:\n- command: [etcd, --data-dir=/data]\n" +
+			"- command: [kube-apiserver, --etcd-servers=https://127.0.0.1:2379]\nvolumes:\n- hostPath: {path: /data}\n",
+		"/data/member/wal/0.wal": "x",
+	}))
+	require.Equal(t, "data directory /data of static pod master.yaml, which does not run", server.Where)
+}
+
 // The files of an ordinary pod can have any content, so they must not be opened.
 func TestOrdinaryPodFilesAreNotOpened(t *testing.T) {
 	root := hosttest.New(t, hosttest.Files{

@@ -71,7 +71,10 @@ func (d *Detector) forEachProcess(found func(etcdProcess)) (unread []string) {
 		return []string{fmt.Sprintf("the process table %s is empty: "+
 			"mount the host's root with all mounts below it", dir)}
 	}
-	holders := d.lockHolders()
+	holders, err := d.lockHolders()
+	if err != nil {
+		unread = append(unread, fmt.Sprintf("the locks of processes in %s: %v", dir, hostfs.Reason(err)))
+	}
 	for _, pid := range pids {
 		ok, err := filter.canBeServer(pid)
 		var p etcdProcess
@@ -131,8 +134,11 @@ func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdP
 		return p, false, nil
 	}
 	p.database, p.databaseErr = d.openDatabaseOf(pid)
-	if hasEnded(p.databaseErr) || p.database == (openDatabase{}) && (p.parent == nil || p.databaseErr == nil) {
+	switch {
+	case hasEnded(p.databaseErr), p.databaseErr == nil && p.database == (openDatabase{}):
 		return p, false, nil
+	case p.databaseErr != nil && p.parent == nil:
+		return p, false, fmt.Errorf("its open files: %w", hostfs.Reason(p.databaseErr))
 	}
 	if rootDir, err := proc.RootDir(); err == nil {
 		p.database = p.database.below(rootDir)

@@ -184,7 +184,9 @@ func (s *hostScan) addOpaque() {
 	isUnexplained := func(f detectedServer) bool { return f.Unit == "" && !f.InCluster }
 	var opaque []string
 	for _, st := range s.starters {
-		opaque = append(opaque, nonempty(s.opaquePlace(st))...)
+		if where := s.opaquePlace(st); where != "" {
+			opaque = append(opaque, where)
+		}
 	}
 	for i := range s.found {
 		if len(opaque) > 0 {
@@ -287,7 +289,7 @@ func saysEtcd(name string) bool {
 	isSeparator := func(r rune) bool { return strings.ContainsRune("-_.@", r) }
 	words := strings.FieldsFunc(strings.TrimSuffix(name, ".service"), isSeparator)
 	return slices.ContainsFunc(words, isServerName) && !containsAny(name,
-		"backup", "snapshot", "restore", "defrag", "compact", "maintenance", "cert", "renew", "metric", "exporter",
+		"client", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "cert", "renew", "metric", "exporter",
 		"monitor", "health", "check", "alarm", "keeper", "browser", "proxy", "gateway", "clean", "delete", "notify",
 		"watch", "tuning", "prepare", "setup", "install", "download", "mount", "log")
 }
