@@ -3,11 +3,8 @@ package protect
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
@@ -15,10 +12,7 @@ import (
 // FuzzPrintableProtection checks that neither the condition nor the annotations of a node contain
 // what a terminal obeys, whatever the texts on its host are.
 func FuzzPrintableProtection(f *testing.F) {
-	for _, text := range hostiletext.Seeds() {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
+	hostiletext.Fuzz(f, func(t *testing.T, text string) {
 		unknown := evidence.Scan{Unknown: []string{"/etc/etcd.env"}}
 		problems := unitServer()
 		problems.Problems = []string{"no data"}
@@ -34,14 +28,14 @@ func FuzzPrintableProtection(f *testing.F) {
 			hostiletext.Spread(&scan, text)
 			hostiletext.Spread(&in, text)
 			p := Assess(scan, in)
-			for _, shown := range []string{p.Because, p.Message, p.ProviderIDProblem, p.FoundMessage()} {
-				require.True(t, printable.Is(shown), "%s: %q", name, shown)
-			}
+			hostiletext.RequirePrintable(t, name, p.Because, p.Message, p.ProviderIDProblem, p.FoundMessage())
 			annotations, _ := Marks(p, in.Annotations, nil, nil)
 			for key, value := range annotations {
-				require.True(t, value == nil || printable.Is(*value), "%s: %s", name, key)
+				if value != nil {
+					hostiletext.RequirePrintable(t, name+" "+key, *value)
+				}
 			}
 		}
-		require.True(t, printable.Is(AssessWithoutScan(Inputs{Protected: true}, "no host"+text).Message))
+		hostiletext.RequirePrintable(t, "no scan", AssessWithoutScan(Inputs{Protected: true}, "no host"+text).Message)
 	})
 }

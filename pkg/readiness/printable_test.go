@@ -4,20 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // FuzzPrintableDecision checks that no condition and event about a hold contains what a terminal
 // obeys, whatever the texts of the Node and its host are.
 func FuzzPrintableDecision(f *testing.F) {
-	for _, text := range hostiletext.Seeds() {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
+	hostiletext.Fuzz(f, func(t *testing.T, text string) {
 		held := heldByTaint(holdTaint)
 		for name, n := range map[string]*corev1.Node{
 			"new": node(), "held": node(held, cordoned), "unreadable": node(annotated(HoldAnnotation, "{")),
@@ -52,7 +47,5 @@ func requirePrintable(t *testing.T, name string, d Decision, e *Event) {
 			shown = append(shown, event.Message)
 		}
 	}
-	for _, text := range shown {
-		require.True(t, printable.Is(text), "%s: %q", name, text)
-	}
+	hostiletext.RequirePrintable(t, name, shown...)
 }

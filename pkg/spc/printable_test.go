@@ -8,17 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
 // FuzzPrintableReport checks that no message and problem about a machine contains what a terminal
 // obeys, whatever the texts of the Node and of SPC are.
 func FuzzPrintableReport(f *testing.F) {
-	for _, text := range hostiletext.Seeds() {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
+	hostiletext.Fuzz(f, func(t *testing.T, text string) {
 		labelled := nodeOfAge(time.Hour, func(n *corev1.Node) {
 			n.Labels = map[string]string{spc.NodeGroupLabel: "other" + text}
 			n.Spec.ProviderID = "aws:///eu-west-1a/i-0769aa"
@@ -37,8 +33,7 @@ func FuzzPrintableReport(f *testing.F) {
 			m := x.Find(n)
 			report, err := spc.NewReport(n, m, spc.Terms{Now: noon(), Withhold: "it has etcd" + text, Protected: true})
 			require.NoError(t, err, name)
-			require.True(t, printable.Is(m.Message), "%s: %q", name, m.Message)
-			require.True(t, printable.Is(report.Problem), "%s: %q", name, report.Problem)
+			hostiletext.RequirePrintable(t, name, m.Message, report.Problem)
 		}
 	})
 }

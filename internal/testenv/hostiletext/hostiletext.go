@@ -6,11 +6,29 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
-// Seeds returns texts that a terminal obeys, that reorder or hide others, or that are not UTF-8.
-func Seeds() []string {
-	return []string{"\x1b]52;c;cm0gLXJmIH4=\x07\x1b[8m", "\u202e\u2066\u200b\u009b8m", "\xff\xc3\x00\r\n\t\u2028"}
+// Fuzz calls check with texts that a terminal obeys, that reorder or hide others, or that are not
+// UTF-8, and with those that the fuzzer finds.
+func Fuzz(f *testing.F, check func(t *testing.T, text string)) {
+	f.Helper()
+	f.Add("\x1b]52;c;cm0gLXJmIH4=\x07\x1b[8m")
+	f.Add("\u202e\u2066\u200b\u009b8m")
+	f.Add("\xff\xc3\x00\r\n\t\u2028")
+	f.Fuzz(check)
+}
+
+// RequirePrintable requires that people can be shown these texts of a case of a test.
+func RequirePrintable(t *testing.T, name string, shown ...string) {
+	t.Helper()
+	for _, text := range shown {
+		require.True(t, printable.Is(text), "%s: %q", name, text)
+	}
 }
 
 // Spread appends a text to every text of an object, which is a pointer: also within annotations in

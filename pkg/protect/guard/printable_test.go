@@ -3,19 +3,13 @@ package guard
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // FuzzPrintablePlan checks that no explanation of a guard pod contains what a terminal obeys,
 // whatever the texts of Nodes, pods and EtcdClusters are.
 func FuzzPrintablePlan(f *testing.F) {
-	for _, text := range hostiletext.Seeds() {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
+	hostiletext.Fuzz(f, func(t *testing.T, text string) {
 		for name, changes := range map[string][]change{
 			"present": nil, "missing": by(withoutPod), "cordoned": by(cordoned), "failed": by(failed),
 			"other owner": by(otherOwner), "other node": by(otherNode), "opted in": by(optedIn), "no node": by(withoutNode),
@@ -35,7 +29,7 @@ func FuzzPrintablePlan(f *testing.F) {
 				hostiletext.Spread(p, text)
 			}
 			for _, d := range Plan(fixture.State) {
-				require.True(t, printable.Is(d.Why), "%s: %q", name, d.Why)
+				hostiletext.RequirePrintable(t, name, d.Why)
 			}
 		}
 	})

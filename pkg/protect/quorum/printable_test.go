@@ -3,13 +3,11 @@ package quorum_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
@@ -18,10 +16,7 @@ import (
 // FuzzPrintableMessages checks that no message contains what a terminal obeys, whatever the texts
 // of Nodes and observations are.
 func FuzzPrintableMessages(f *testing.F) {
-	for _, text := range hostiletext.Seeds() {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
+	hostiletext.Fuzz(f, func(t *testing.T, text string) {
 		three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
 		five := func() *quorumtest.Cluster { return quorumtest.Voters(5) }
 		for name, c := range map[string]*quorumtest.Cluster{
@@ -45,9 +40,9 @@ func FuzzPrintableMessages(f *testing.F) {
 				clusters := []*v1alpha1.EtcdCluster{v.Cluster}
 				requirePrintable(t, name, quorum.Combine(quorum.RefuseUndecidable(clusters, r)))
 				requirePrintable(t, name, quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(clusters, r)}))
-				require.True(t, printable.Is(quorum.Summarize(v).Message), name)
+				hostiletext.RequirePrintable(t, name, quorum.Summarize(v).Message)
 				for _, m := range quorum.Members(v) {
-					require.True(t, printable.Is(m.Name) && printable.Is(m.Description), name)
+					hostiletext.RequirePrintable(t, name, m.Name, m.Description)
 				}
 			}
 		}
@@ -79,8 +74,6 @@ func requirePrintableNode(t *testing.T, text string) {
 
 func requirePrintable(t *testing.T, name string, d quorum.Decision) {
 	t.Helper()
-	require.True(t, printable.Is(d.Message), "%s: %q", name, d.Message)
-	for _, warning := range d.Warnings {
-		require.True(t, printable.Is(warning), "%s: %q", name, warning)
-	}
+	hostiletext.RequirePrintable(t, name, d.Message)
+	hostiletext.RequirePrintable(t, name, d.Warnings...)
 }

@@ -4,10 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
@@ -15,10 +12,7 @@ import (
 
 // FuzzPrintableReports checks that no report for people contains what a terminal obeys.
 func FuzzPrintableReports(f *testing.F) {
-	for _, text := range hostiletext.Seeds() {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
+	hostiletext.Fuzz(f, func(t *testing.T, text string) {
 		for name, c := range map[string]*quorumtest.Cluster{
 			"healthy": quorumtest.Voters(3), "silent": quorumtest.Voters(3).Silent(0, 1, 2),
 			"granted": quorumtest.Voters(3).Granted(1), "unhealthy": quorumtest.Voters(5).Unhealthy(0, 1),
@@ -48,9 +42,7 @@ func FuzzPrintableReports(f *testing.F) {
 					all = append(all, section.Lines...)
 				}
 			}
-			for _, shown := range all {
-				require.True(t, printable.Is(shown), "%s: %q", name, shown)
-			}
+			hostiletext.RequirePrintable(t, name, all...)
 		}
 	})
 }
