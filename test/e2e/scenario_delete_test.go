@@ -204,7 +204,7 @@ func scenarioStopEtcd(t *testing.T, c *kindCluster) {
 // and starts the agent again. It finds the data by a search of the disks.
 func (c *kindCluster) requireFoundData(t *testing.T, name string) {
 	t.Helper()
-	c.runOn(t, name, "mkdir -p /srv/disk /root/away && mv /etc/systemd/system/etcd.service /etc/etcd.env /root/away && "+
+	c.runOn(t, name, "mkdir -p /srv/disk /srv/away && mv /etc/systemd/system/etcd.service /etc/etcd.env /srv/away && "+
 		"mv /var/lib/etcd /srv/disk/x && systemctl daemon-reload")
 	c.kubectl(t, "-n", namespace, "delete", "pods", "-l", "app.kubernetes.io/name=holdfast-agent",
 		"--field-selector", "spec.nodeName="+name)
@@ -212,7 +212,7 @@ func (c *kindCluster) requireFoundData(t *testing.T, name string) {
 		require.True(t, isMarked(n), describe(n))
 		return strings.Contains(condition(n, observation.EtcdMemberCondition).Message, "data directory /srv/disk/x")
 	})
-	c.runOn(t, name, "mv /root/away/etcd.service /etc/systemd/system; mv /root/away/etcd.env /etc; "+
+	c.runOn(t, name, "mv /srv/away/etcd.service /etc/systemd/system; mv /srv/away/etcd.env /etc; "+
 		"mv /srv/disk/x /var/lib/etcd; systemctl daemon-reload")
 }
 
