@@ -157,6 +157,7 @@ func TestMentionOnNetwork(t *testing.T) {
 	for name, lines := range map[string]string{
 		"settings": "EnvironmentFile=/mnt/nfs/etcd.env\nEnvironment=ETCD_DATA_DIR=/data\nExecStart=/usr/bin/etcd",
 		"data":     "ExecStart=/usr/bin/etcd --data-dir=/mnt/nfs/etcd",
+		"below":    "ExecStart=/usr/bin/etcd --data-dir=/mnt/nfs", // which is local
 		"backup":   "ExecStart=/usr/bin/etcdctl snapshot save /mnt/nfs/etcd",
 	} {
 		t.Run(name, func(t *testing.T) {

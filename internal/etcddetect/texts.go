@@ -131,8 +131,7 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		t.skipped = append(t.skipped, fmt.Sprintf("its files mention more than %d paths", maxMentions))
 		return nil
 	}
-	if t.mayHang(mention) {
-		t.skipped = append(t.skipped, mention+" is on a file system of a network or of another program")
+	if t.isSkipped(mention) {
 		return nil
 	}
 	matches, err := t.root.Glob(mention)
@@ -158,6 +157,15 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		}
 	}
 	return files
+}
+
+// isSkipped reports whether a path may hang, and is not followed.
+func (t *texts) isSkipped(name string) bool {
+	if !t.mayHang(name) {
+		return false
+	}
+	t.skipped = append(t.skipped, name+" is on a file system of a network or of another program")
+	return true
 }
 
 // dropIns returns mentions of the files that add to YAML files, as those of k3s and RKE2 do.
@@ -190,6 +198,9 @@ func (t *texts) addDir(dir string) {
 		t.addUnread(dir, err)
 	}
 	for _, dir := range append(candidates, byDefault...) {
+		if t.isSkipped(dir) {
+			continue
+		}
 		has, err := hasMember(t.root, dir)
 		if err != nil {
 			t.addUnread("the data directory "+dir, err)
