@@ -28,7 +28,8 @@ type openDatabase struct {
 // namespaces they are. etcd holds one on its database while it runs (bbolt, db.go, Open). Each
 // line has a number, the kind, its effect, the mode and the process (proc(5)). One with an arrow
 // waits for the lock before it. The kernel shows no locks of some file systems, so a process
-// whose name is etcd's counts without one. A kernel without locks has no such file, and runs no etcd.
+// whose name is etcd's counts without one. A kernel without locks has no such file, and runs no
+// etcd.
 func (d *Detector) lockHolders() (map[int]bool, error) {
 	file, err := d.processes().Open("locks")
 	if hostfs.IsAbsent(err) {
