@@ -143,8 +143,10 @@ ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 # go test starts packages in this order, so the longest come first. golangci-lint runs vet.
 SLOWEST := ./test/stress ./manifests
 # With the race detector, the simulation takes six times as long. The packages that it runs have
-# tests of their own, with the detector.
+# tests of their own, with the detector. The packages in pkg/ start no goroutine, so the detector
+# would find nothing there (test/docs, TestDecisionsStartNoGoroutine).
 SIMULATION := ./internal/simulation
+WITHOUT_RACE := $(SIMULATION) ./pkg/...
 # The exploration of every way to leave, whose depth is a flag.
 EVERY_LEAVE := ./pkg/protect/membership -run '^TestEveryLeave$$'
 
@@ -157,9 +159,9 @@ unit: ## Run the tests of the decisions (pkg/): no servers, a minute from an emp
 test: export HOLDFAST_ETCD = $(ETCD)
 test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
-	$(if $(ETCD),,go test -vet=off -timeout 20m $(SIMULATION))
+	$(if $(ETCD),,go test -vet=off -timeout 20m $(WITHOUT_RACE))
 	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=6)
-	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) $$(go list ./... | grep -v '$(SIMULATION:.%=%)$$'))
+	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) $$(go list ./... | grep -vE '/(pkg/|$(SIMULATION:./%=%)$$)'))
 	$(if $(ETCD),,$(TEST_CGO) go test -C tools/image $(RACE) ./...)
 
 .PHONY: test-etcd

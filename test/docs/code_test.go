@@ -66,6 +66,22 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestDecisionsStartNoGoroutine checks that pkg/ starts no goroutine: `make test` runs its tests
+// without the race detector.
+func TestDecisionsStartNoGoroutine(t *testing.T) {
+	eachFile(t, func(files *token.FileSet, name string, file *ast.File) {
+		if !strings.HasPrefix(name, "pkg/") || strings.HasSuffix(name, "_test.go") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if statement, isGo := n.(*ast.GoStmt); isGo {
+				t.Errorf("%s starts a goroutine", files.Position(statement.Pos()))
+			}
+			return true
+		})
+	})
+}
+
 // eachFile parses every Go file of this module that is not generated.
 func eachFile(t *testing.T, visit func(files *token.FileSet, name string, file *ast.File)) {
 	t.Helper()
