@@ -21,9 +21,10 @@ const (
 
 // TestSamples compares the sample messages in the pages with those that the code makes. A
 // sample is the fenced block that follows a comment: `<!-- refusal: NAME -->` for a golden
-// file of pkg/protect/quorum, `<!-- can-remove: NAME -->` for one that allows, as the plugin prints
-// it, `<!-- condition: REASON -->` for a condition of a hold. The comment of a refusal may end with
-// `, members` or `, no last resort`, which shorten it. With -update it writes the samples.
+// file of pkg/protect/quorum, `<!-- can-remove: NAME -->` for one that allows, as the plugin
+// prints it, `<!-- condition: REASON -->` for the message of a condition of a hold. The comment
+// of a refusal may end with `, members` or `, no last resort`, which shorten it. With -update it
+// writes the samples.
 func TestSamples(t *testing.T) {
 	block := regexp.MustCompile("(?m)^<!-- (refusal|can-remove|condition): ([\\w-]+)" +
 		"(, members|, no last resort)? -->\n```\\w+\n((?s:.*?))```$")
