@@ -266,14 +266,14 @@ func TestOperatorPages(t *testing.T) {
 	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
 	var page string
-	for _, name := range []string{"operations.md", "holds/BornHeldSwitchedOff.md"} {
+	for _, name := range []string{"operations.md", "holds/README.md", "holds/BornHeldSwitchedOff.md"} {
 		text, err := os.ReadFile(filepath.Join(root, "docs", name))
 		require.NoError(t, err)
 		page += string(text)
 	}
 	held := readiness.Record{State: readiness.Held, Reason: readiness.NewNode}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: "<node>", Annotations: map[string]string{readiness.HoldAnnotation: held.Format()},
+		Name: "NAME", Annotations: map[string]string{readiness.HoldAnnotation: held.Format()},
 	}}
 	node.Spec.Unschedulable = true
 	require.Contains(t, page, readiness.ReleaseCommand(node))

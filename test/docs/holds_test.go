@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -13,18 +12,18 @@ import (
 
 const boot, earlierBoot = "4a7d0c1e-boot", "9f01b3c2-boot"
 
-// holdConditions returns the conditions that the pages in docs/holds show, by reason, in
-// YAML.
+// holdConditions returns the messages of the conditions that the pages in docs/holds show, by
+// reason. Each page has the reason as its title.
 func holdConditions() map[string]string {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	found := map[string]string{}
 	for name, c := range holdCases() {
-		found[name] = yamlOf(readiness.Decide(c.node, c.facts, c.policy, now).Conditions[0])
+		found[name] = messageOf(readiness.Decide(c.node, c.facts, c.policy, now))
 	}
 	limits := readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"}
 	for name, age := range map[string]time.Duration{"AgentMissing": limits.Agent, "Overdue": limits.Hold} {
 		check := readiness.CheckHold(heldNode(), readiness.HoldHistory{Age: age}, limits, now)
-		found[name] = yamlOf(check.Decision.Conditions[0])
+		found[name] = messageOf(check.Decision)
 	}
 	return found
 }
@@ -108,9 +107,7 @@ func openFacts() readiness.Facts {
 	}
 }
 
-// yamlOf returns a condition as `kubectl get node -o yaml` prints it, without times and with
-// long messages folded.
-func yamlOf(c corev1.NodeCondition) string {
-	message := strings.ReplaceAll(wrapped("    "+c.Message+"\n"), "\n        ", "\n    ")
-	return fmt.Sprintf("- type: %s\n  status: %q\n  reason: %s\n  message: >-\n%s", c.Type, c.Status, c.Reason, message)
+// messageOf returns the message of the first condition of a decision, with long lines folded.
+func messageOf(d readiness.Decision) string {
+	return strings.ReplaceAll(wrapped(d.Conditions[0].Message+"\n"), "\n    ", "\n")
 }

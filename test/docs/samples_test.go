@@ -21,12 +21,12 @@ const (
 
 // TestSamples compares the sample messages in the pages with those that the code makes. A
 // sample is the fenced block that follows a comment: `<!-- refusal: NAME -->` for a golden
-// file of pkg/protect/quorum, `<!-- warning: NAME -->` for the warning of one that allows,
-// `<!-- can-remove: NAME -->` for the same from the plugin, `<!-- condition: REASON -->` for a
-// condition of a hold. The comment of a refusal may end with `, members` or `, no last resort`,
-// which shorten it. With -update it writes the samples.
+// file of pkg/protect/quorum, `<!-- can-remove: NAME -->` for one that allows, as the plugin
+// prints it, `<!-- condition: REASON -->` for the message of a condition of a hold. The comment
+// of a refusal may end with `, members` or `, no last resort`, which shorten it. With -update it
+// writes the samples.
 func TestSamples(t *testing.T) {
-	block := regexp.MustCompile("(?m)^<!-- (refusal|warning|can-remove|condition): ([\\w-]+)" +
+	block := regexp.MustCompile("(?m)^<!-- (refusal|can-remove|condition): ([\\w-]+)" +
 		"(, members|, no last resort)? -->\n```\\w+\n((?s:.*?))```$")
 	const dryRun = "dry run: decided from the last observations, without a fresh probe: "
 	conditions, used := holdConditions(), map[string]bool{}
@@ -40,11 +40,6 @@ func TestSamples(t *testing.T) {
 				require.Contains(t, conditions, name, path)
 				used[name] = true
 				text = conditions[name]
-			case kind == "warning":
-				message, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
-				text = "$ kubectl delete node w1 --dry-run=server\n" +
-					wrapped("Warning: holdfast.dev/QuorumKept: "+dryRun+message) + wrapped("Warning: "+warning) +
-					"node \"w1\" deleted (server dry run)\n"
 			case kind == "can-remove":
 				message, warning, _ := strings.Cut(golden(t, name), "\nWarning: ")
 				text = "$ kubectl holdfast can-remove w1 --wait --timeout=15m\n" +
