@@ -130,6 +130,11 @@ func isStore(parent, name string) bool {
 	return strings.HasPrefix(name, "io.containerd.") || isVolumeOfPod(name)
 }
 
+// isContainerDir reports whether docker or podman describes its containers in a directory.
+func isContainerDir(parent, name string) bool {
+	return parent == "docker" && name == "containers" || parent == "storage" && strings.HasSuffix(name, "-containers")
+}
+
 // isVolumeOfPod reports whether a directory has the name of a PersistentVolume, as provisioners
 // give it to the directories that they make: pvc-UID, with more words after it.
 func isVolumeOfPod(name string) bool {

@@ -46,6 +46,8 @@ type Result struct {
 	// LogDirs are the directories with files of etcd's write-ahead log, by their paths on the host,
 	// sorted.
 	LogDirs []string
+	// ContainerDirs are the directories in which docker and podman describe their containers.
+	ContainerDirs []string
 	// Directories is how many directories were read, and Took how long that took.
 	Directories int
 	Took        time.Duration
@@ -147,7 +149,10 @@ func (s *Search) search(ctx context.Context, isPaced bool) Result {
 		w.addUnread("the mount table", err)
 	}
 	w.walkMounts(limited, mounts)
-	result := Result{LogDirs: w.found, Directories: w.directories, Took: time.Since(began), Incomplete: w.incomplete()}
+	result := Result{
+		LogDirs: w.found, ContainerDirs: w.containerDirs, Directories: w.directories, Took: time.Since(began),
+		Incomplete: w.incomplete(),
+	}
 	if limited.Err() != nil {
 		result.Incomplete = fmt.Sprintf("it ended after %s, which is its limit (--data-search-max-time)", s.limits.MaxTime)
 	}

@@ -37,7 +37,8 @@ type walker struct {
 	// mountPoints are never entered from above.
 	mountPoints map[string]bool
 	directories int
-	found       []string
+	// found are the directories of logs, and containerDirs those of a Result.
+	found, containerDirs []string
 	// unread is how many directories could not be read, and firstUnread the first with the reason.
 	unread      int
 	firstUnread string
@@ -114,6 +115,9 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 // enter walks a directory in an open one, unless it is left out.
 func (w *walker) enter(ctx context.Context, parent int, dir, name string, depth int) {
 	at := filepath.Join(dir, name)
+	if isContainerDir(filepath.Base(dir), name) && len(w.containerDirs) < maxFound {
+		w.containerDirs = append(w.containerDirs, w.root.HostPath(at))
+	}
 	if w.mountPoints[at] || isStore(filepath.Base(dir), name) || w.isStoreOfHost(at) {
 		return
 	}

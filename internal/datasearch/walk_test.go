@@ -80,6 +80,16 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+func TestContainerDirs(t *testing.T) {
+	result := newSearch(hosttest.New(t, hosttest.Files{
+		"/data/docker/containers/1/x": "x", "/srv/containers/1/x": "x", "/srv/storage/x": "x",
+		"/home/a/.local/share/containers/storage/overlay-containers/1/x": "x",
+	}), Limits{}).Once(t.Context())
+	require.ElementsMatch(t, []string{
+		"/data/docker/containers", "/home/a/.local/share/containers/storage/overlay-containers",
+	}, result.ContainerDirs)
+}
+
 func TestIncompleteSearch(t *testing.T) {
 	files := hosttest.Files{"/a/b/c/d" + segment: "x"}
 	deep := hosttest.Files{strings.Repeat("/d", maxDepth+1) + "/x": "x"}

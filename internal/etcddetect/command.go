@@ -40,6 +40,8 @@ func isOpaque(words []string) bool {
 	switch {
 	case namesTool(words):
 		return false
+	case path.Ext(base) == ".service": // started by a timer; with etcd in its name it is a starter too
+		return !strings.Contains(base, "etcd")
 	case isEngine(base) || strings.Contains(base, "compose"):
 		return startsContainer(words)
 	}

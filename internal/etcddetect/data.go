@@ -22,7 +22,7 @@ func (s *hostScan) addData() {
 		return
 	}
 	result, isPending := s.search.Latest()
-	s.isSearching = isPending
+	s.isSearching, s.containerDirs = isPending, result.ContainerDirs
 	if result.Incomplete != "" {
 		s.addUnknown("the search of the local disks for data of etcd: %s", result.Incomplete)
 	}

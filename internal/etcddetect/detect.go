@@ -89,6 +89,8 @@ type hostScan struct {
 	starters []*starter
 	found    []detectedServer
 	data     []evidence.Data
+	// containerDirs are those that the search of the local disks found.
+	containerDirs []string
 	// isSearching is set while the first search of the local disks has not ended.
 	isSearching bool
 	// pods are servers in ordinary pods, which are not part of the host.
@@ -128,6 +130,8 @@ type detectedServer struct {
 	serverDataDir string
 	// isRecent is set if the log was written within the last ten minutes, or cannot be read.
 	isRecent bool
+	// cgroups are those of its process, as in etcdProcess.
+	cgroups string
 	// isProxy is set for a v2 proxy of etcd 3.4 or 3.5, which is no member.
 	isProxy bool
 }

@@ -101,11 +101,7 @@ func distroLayouts() []distroLayout {
 			envFiles: []string{"/etc/default/etcd", "/etc/etcd/etcd.conf", "/etc/etcd/etcd.env"},
 			clients:  []clientCert{{"ca.pem", "client.pem"}},
 		},
-		{
-			name:    "etcdadm",
-			units:   []string{"etcd.service"},
-			clients: []clientCert{{"ca.crt", "etcdctl-etcd-client.crt"}},
-		},
+		{name: "etcdadm", units: []string{"etcd.service"}, clients: []clientCert{{"ca.crt", "etcdctl-etcd-client.crt"}}},
 		{
 			name:     "snap",
 			units:    []string{"snap.etcd.etcd.service"},
@@ -120,14 +116,20 @@ func distroLayouts() []distroLayout {
 			units:    []string{"snap.microk8s.daemon-etcd.service"},
 			dataDirs: []string{"/var/snap/microk8s/common/var/run/etcd"},
 		},
+		{
+			// Its workers have the unit too, and no etcd.
+			name:     "Canonical Kubernetes",
+			units:    []string{"snap.k8s.etcd.service"},
+			dataDirs: []string{"/var/snap/k8s/common/var/lib/etcd/data"},
+		},
 		{name: "Talos", clients: []clientCert{{"ca.crt", "admin.crt"}}},
 	}
 }
 
-// unitPatterns returns patterns of the units that may run etcd: any with etcd in its name,
-// and those of programs with embedded etcd.
+// unitPatterns returns patterns of the units that may run or start etcd: any with etcd in its
+// name, and those of programs with embedded etcd.
 func unitPatterns() []string {
-	patterns := []string{"*etcd*.service"}
+	patterns := []string{"*etcd*.service", "*etcd*.timer", "*etcd*.path", "*etcd*.socket"}
 	for _, l := range distroLayouts() {
 		patterns = append(patterns, l.units...)
 		if l.program.name != "" { // k3s-<name>.service, if the installer was given a name

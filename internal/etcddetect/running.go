@@ -82,7 +82,7 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 			server.Config.WALDir = open.logDir
 		}
 	}
-	found := detectedServer{Server: server}
+	found := detectedServer{Server: server, cgroups: p.cgroups}
 	found.inspectDataDir(files, find)
 	found.Config.File = s.existingPath(find, loaded.file)
 	found.Credentials = s.credentials(loaded.etcdSettings, envOrigin, find)

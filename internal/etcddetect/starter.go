@@ -71,7 +71,8 @@ func (s *hostScan) addUnits(ctx context.Context) {
 
 var (
 	specifierPattern = regexp.MustCompile(`%[%A-Za-z]`)
-	commandPattern   = regexp.MustCompile(`(?m)^[ \t]*ExecStart(Pre)?[ \t]*=[-@:+!| \t]*(.*)$`)
+	// commandPattern also matches the unit that a timer, a path or a socket starts.
+	commandPattern = regexp.MustCompile(`(?m)^[ \t]*(?:ExecStart(Pre)?|Unit|Service)[ \t]*=[-@:+!| \t]*(.*)$`)
 	// hostPathPattern matches a directory of the host in a static pod.
 	hostPathPattern = regexp.MustCompile(`\bpath["']?:\s*["']?(/[^\s"',}]*)`)
 )
@@ -177,7 +178,8 @@ func (st *starter) isHost(dir string) bool {
 
 // addOpaque adds what may start etcd and leads to nothing that was found, and does not tell either
 // where its data would be. The data that the search of the local disks found may be its own.
-// Without any, the host is unknown, and never without etcd.
+// Without any, the host is unknown, and never without etcd. So it is with a container, whose data
+// may be in its own layers.
 //
 // A server whose unit is not known may be what one of them started.
 func (s *hostScan) addOpaque() {
@@ -188,8 +190,9 @@ func (s *hostScan) addOpaque() {
 			opaque = append(opaque, where)
 		}
 	}
+	containers := s.opaqueContainers()
 	for i := range s.found {
-		if len(opaque) > 0 {
+		if len(opaque)+len(containers) > 0 {
 			s.found[i].Old = nil // what may start a server may have other data
 		}
 	}
@@ -197,13 +200,16 @@ func (s *hostScan) addOpaque() {
 		return
 	}
 	for _, where := range opaque {
-		if len(s.data) == 0 {
-			s.addUnknown("%s may start etcd, and does not tell where its data is; set its data directory to an absolute "+
-				"path of the host, or remove it if its member no longer exists", where)
-		}
 		for i := range s.data {
 			s.data[i].Starter = where
 		}
+	}
+	if len(s.data) > 0 {
+		opaque = nil
+	}
+	for _, where := range append(opaque, containers...) {
+		s.addUnknown("%s may start etcd, and does not tell where its data is; set its data directory to an absolute "+
+			"path of the host, or remove it if its member no longer exists", where)
 	}
 }
 
@@ -255,11 +261,12 @@ func (s *hostScan) settingsOf(st *starter) (loaded loadedSettings, envFile strin
 }
 
 // addServices reads the services of other supervisors whose name says etcd: of OpenRC and System
-// V, runit, s6 and supervisord. Debian's package has an init script beside its unit, and the unit
-// takes precedence.
+// V, Upstart, dinit, runit, s6, supervisord and Monit. Debian's package has an init script beside
+// its unit, and the unit takes precedence.
 func (s *hostScan) addServices() {
 	for _, dir := range []string{
-		"/etc/init.d", "/etc/service", "/etc/sv", "/etc/s6/sv", "/etc/supervisor/conf.d", "/etc/supervisord.d",
+		"/etc/init.d", "/etc/init", "/etc/dinit.d", "/etc/service", "/etc/sv", "/etc/runit/sv", "/etc/s6/sv",
+		"/etc/supervisor/conf.d", "/etc/supervisor.d", "/etc/supervisord.d", "/etc/monit/conf.d", "/etc/monit.d",
 	} {
 		names, err := s.root.ReadNames(dir)
 		if err != nil && !hostfs.IsAbsent(err) {

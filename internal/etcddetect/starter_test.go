@@ -18,6 +18,13 @@ func TestStarters(t *testing.T) {
 	pod := func(name, text string) hosttest.Files {
 		return hosttest.Files{"/etc/kubernetes/manifests/" + name: "spec:\n  " + text}
 	}
+	instance := func(template, name, command string) hosttest.Files {
+		link := "/etc/systemd/system/multi-user.target.wants/" + template + "@" + name + ".service"
+		return with(unit(template+"@.service", "/usr/bin/"+command), link, "-> ../x")
+	}
+	timer := func(line string) hosttest.Files {
+		return hosttest.Files{"/etc/systemd/system/etcd.timer": "[Timer]\n" + line}
+	}
 	const opaque = " may start etcd, and does not tell where its data is; set its data directory to an absolute path"
 	for name, c := range map[string]struct {
 		files   hosttest.Files
@@ -33,8 +40,26 @@ func TestStarters(t *testing.T) {
 		"shell":   {unit("etcd.service", "/bin/bash /opt/etcd/start.sh"), opaque},
 		"snap":    {unit("snap.x.etcd.service", "/usr/bin/snap run etcd"), opaque},
 		"version": {unit("etcd-3.5.service", "/opt/start"), opaque},
-		"OpenRC":  {hosttest.Files{"/etc/init.d/etcd": "x"}, "service /etc/init.d/etcd" + opaque},
-		"runit":   {hosttest.Files{"/etc/service/etcd/run": "x"}, "service /etc/service/etcd" + opaque},
+		"instance of another template": {
+			instance("docker-compose", "etcd", "docker compose up"), "systemd unit docker-compose@etcd.service" + opaque,
+		},
+		"kube file of podman": {
+			instance("podman-kube", "-etc-etcd.yaml", "podman kube play --replace %I"),
+			"systemd unit podman-kube@-etc-etcd.yaml.service" + opaque,
+		},
+		"timer": {timer("Unit=store.service"), "systemd unit etcd.timer" + opaque},
+		"path":  {hosttest.Files{"/etc/systemd/system/etcd.path": "[Path]\nUnit=store.service"}, "etcd.path" + opaque},
+		"socket": {
+			hosttest.Files{"/etc/systemd/system/etcd.socket": "[Socket]\nService=store.service"}, "etcd.socket" + opaque,
+		},
+		"timer of a backup":       {timer("Unit=backup.service"), ""},
+		"timer of a unit of etcd": {timer("Unit=etcd-main.service"), ""},
+		"timer without a unit":    {timer("OnCalendar=daily"), ""},
+		"dinit":                   {hosttest.Files{"/etc/dinit.d/etcd": "x"}, "service /etc/dinit.d/etcd" + opaque},
+		"Monit":                   {hosttest.Files{"/etc/monit/conf.d/etcd": "x"}, "service /etc/monit/conf.d/etcd" + opaque},
+		"Upstart":                 {hosttest.Files{"/etc/init/etcd.conf": "x"}, "service /etc/init/etcd.conf" + opaque},
+		"OpenRC":                  {hosttest.Files{"/etc/init.d/etcd": "x"}, "service /etc/init.d/etcd" + opaque},
+		"runit":                   {hosttest.Files{"/etc/service/etcd/run": "x"}, "service /etc/service/etcd" + opaque},
 		"supervisord": {
 			hosttest.Files{"/etc/supervisor/conf.d/etcd.conf": "x"},
 			"/etc/supervisor/conf.d/etcd.conf" + opaque,
@@ -81,6 +106,7 @@ func TestStarters(t *testing.T) {
 		"program of system":   {unit("etcd-x.service", "/usr/bin/rsync -a --groupmap etcd /a /b"), ""},
 		"logs":                {unit("etcd-x.service", "/usr/bin/crictl ps --name etcd"), ""},
 		"another name":        {unit("store.service", "/opt/start.sh"), ""},
+		"snap of a worker":    {unit("snap.k8s.etcd.service", "/usr/bin/snap run k8s.etcd"), ""},
 		"exporter":            {unit("etcd_exporter.service", "/usr/local/bin/etcd_exporter"), ""},
 		"server without data": {unit("etcd.service", "/usr/bin/etcd --data-dir=/data"), ""},
 	} {

@@ -28,6 +28,19 @@ func TestUnitFiles(t *testing.T) {
 	}}, files)
 }
 
+// TestUnitFilesOfInstances has an instance with etcd in its name, whose template has another one.
+func TestUnitFilesOfInstances(t *testing.T) {
+	const dir = "/etc/systemd/system/"
+	root := hostfs.Root(hosttest.New(t, hosttest.Files{
+		dir + "compose@.service": "x", dir + "getty@.service": "x",
+		dir + "multi-user.target.wants/compose@etcd.service": "-> ../compose@.service",
+		dir + "multi-user.target.wants/compose@web.service":  "-> ../compose@.service",
+	}))
+	files, unread := UnitFiles(root, []string{"*etcd*.service"})
+	require.Empty(t, unread)
+	require.Equal(t, map[string][]string{"compose@etcd.service": {dir + "compose@.service"}}, files)
+}
+
 func TestShutdownState(t *testing.T) {
 	now := time.Date(2026, 8, 1, 10, 0, 0, 0, time.UTC)
 	state := func(m *ShutdownMonitor, after time.Duration) string {

@@ -40,13 +40,14 @@ func UnitFiles(root hostfs.Root, patterns []string) (files map[string][]string, 
 			switch {
 			case isDropIn:
 				dropIns[name] = append(dropIns[name], file)
-			case hostfs.MatchesAny(patterns, name) && files[name] == nil && !isMasked(root, file):
+			case (hostfs.MatchesAny(patterns, name) || IsTemplate(name)) && files[name] == nil && !isMasked(root, file):
 				files[name] = []string{file}
 			}
 		}
 	}
 	maps.DeleteFunc(files, func(name string, own []string) bool { return isAlias(root, name, own[0], files) })
 	unread = append(unread, addInstances(root, files, dropIns)...)
+	maps.DeleteFunc(files, func(name string, _ []string) bool { return !hostfs.MatchesAny(patterns, name) })
 	for name := range files {
 		confs, problems := unitDropIns(root, name, dropIns)
 		files[name], unread = append(slices.Clip(files[name]), confs...), append(unread, problems...)
@@ -57,12 +58,8 @@ func UnitFiles(root hostfs.Root, patterns []string) (files map[string][]string, 
 // addInstances adds the instances of templates that a drop-in or a link in a .wants directory
 // names. They have the template's file.
 func addInstances(root hostfs.Root, files, dropIns map[string][]string) (unread []string) {
-	named := slices.Collect(maps.Keys(dropIns))
-	if slices.ContainsFunc(slices.Collect(maps.Keys(files)), IsTemplate) {
-		wanted, problems := wantedUnits(root)
-		named, unread = append(named, wanted...), problems
-	}
-	for _, name := range named {
+	wanted, unread := wantedUnits(root)
+	for _, name := range slices.AppendSeq(wanted, maps.Keys(dropIns)) {
 		if own := files[templateOf(name)]; len(own) > 0 && files[name] == nil {
 			files[name] = own
 		}
