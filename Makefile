@@ -6,6 +6,7 @@ export CGO_ENABLED ?= 0
 
 VERSION := v0.1.0
 SERVERS := bin/kube-apiserver bin/kube-controller-manager bin/kubectl bin/etcd bin/etcdctl
+RELEASE_TOOLS := bin/pack-image bin/crane bin/krew
 
 # The versions of the API server that tests can run: the newest one in bin/, and the others in
 # bin/kubernetes-MINOR/. kube-controller-manager and kubectl are always of the newest version.
@@ -81,6 +82,9 @@ bin/promtool: export GOFLAGS := $(GOFLAGS) -tags=$(PROMETHEUS_TAGS)
 bin/promtool: tools/prometheus/go.mod tools/prometheus/go.sum
 	$(call tool,prometheus,github.com/prometheus/prometheus/cmd/promtool,-s -w)
 
+bin/krew: tools/krew/go.mod tools/krew/go.sum
+	$(call tool,krew,sigs.k8s.io/krew/cmd/krew,-s -w)
+
 bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	$(call tool,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,-s -w)
 
@@ -102,7 +106,7 @@ bin/vale: tools/vale/go.mod tools/vale/go.sum
 	$(call tool,vale,github.com/vale-cli/vale/v3/cmd/vale,-s -w)
 
 .PHONY: tools
-tools: $(SERVERS) bin/helm bin/controller-gen bin/golangci-lint ## Build the servers and tools that tests, demo and lint use
+tools: $(SERVERS) $(RELEASE_TOOLS) bin/helm bin/controller-gen bin/golangci-lint ## Build the servers and tools that tests, demo and lint use
 
 # ---- code ----------------------------------------------------------------------------------------
 .PHONY: generate
@@ -157,7 +161,7 @@ unit: ## Run the tests of the decisions (pkg/): no servers, a minute from an emp
 
 .PHONY: test
 test: export HOLDFAST_ETCD = $(ETCD)
-test: $(SERVERS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
+test: $(SERVERS) $(RELEASE_TOOLS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	$(if $(ETCD),,go test -vet=off -timeout 20m $(WITHOUT_RACE))
 	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=6)
@@ -171,7 +175,7 @@ test-etcd: $(SERVERS) $(ETCD_SERVERS) bin/etcd-embedded/etcd ## Run the tests wi
 
 # One version: make test-kubernetes-version KUBERNETES=v1.34.4 (ONLY='./manifests ./charts' for some packages)
 .PHONY: test-kubernetes-version
-test-kubernetes-version: $(SERVERS) bin/helm
+test-kubernetes-version: $(SERVERS) $(RELEASE_TOOLS) bin/helm
 	@echo "testing with Kubernetes $(KUBERNETES)"; go run ./test/versions -kubernetes $(KUBERNETES) $(ONLY)
 
 .PHONY: test-kubernetes-versions
@@ -317,7 +321,8 @@ images-check: ## Build the images of HEAD twice, in two places, and compare (FRE
 .PHONY: release-check
 release-check: ## Check that TAG is the version of this commit, and that the commit is clean
 	@[ '$(TAG)' = '$(VERSION)' ] || { echo "the tag is '$(TAG)', but VERSION in the Makefile is $(VERSION)"; exit 1; }
-	@grep -q '^appVersion: $(VERSION)$$' charts/holdfast/Chart.yaml || { echo "charts/holdfast/Chart.yaml has another appVersion than $(VERSION)"; exit 1; }
+	@grep -q '^appVersion: $(VERSION)$$' charts/holdfast/Chart.yaml && grep -q '^version: $(VERSION:v%=%)$$' charts/holdfast/Chart.yaml \
+		|| { echo "charts/holdfast/Chart.yaml has another version or appVersion than $(VERSION)"; exit 1; }
 	@grep -q 'image: holdfast-agent:$(VERSION)$$' manifests/base/agent.yaml || { echo "manifests/base/agent.yaml has another version than $(VERSION): run make generate"; exit 1; }
 	@grep -q 'newTag: $(VERSION)$$' manifests/uninstall/kustomization.yaml || { echo "manifests/uninstall/kustomization.yaml has another newTag than $(VERSION)"; exit 1; }
 	@[ -z "$$(git status --porcelain)" ] || { echo "the work tree has changes: commit them, or remove them"; exit 1; }

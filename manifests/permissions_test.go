@@ -237,6 +237,7 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"update leases.coordination.k8s.io holdfast-system/holdfast-webhook",
 				"create configmaps holdfast-system/", "update configmaps holdfast-system/holdfast-spc-inventory",
 				"update configmaps holdfast-system/holdfast-spc-inventory-status",
+				"update configmaps holdfast-system/holdfast-spc-inventory-groups",
 				"update configmaps holdfast-system/holdfast-spc-inventory-0",
 				"update configmaps holdfast-system/holdfast-spc-inventory-31",
 				"get configmaps holdfast-system/holdfast-born-held", "delete configmaps holdfast-system/holdfast-born-held",

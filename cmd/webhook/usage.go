@@ -83,7 +83,8 @@ StackPointCloud: a token, a URL and two numbers, each from its flag or from the 
   --spc-cluster=N                 number of the cluster
   --spc-ca-file=FILE              more certificate authorities for the SPC API, in addition to the public ones
   --spc-inventory=NAME            ConfigMap with the list of machines, in --namespace (default
-                                  holdfast-spc-inventory). Agents read NAME-0 to NAME-31. For people, NAME-status
+                                  holdfast-spc-inventory). Agents read NAME-0 to NAME-31. NAME-groups is for a
+                                  provider of cluster-autoscaler, NAME-status for people
                                   shows the state
 
 Running

@@ -26,7 +26,7 @@ const keyDomain = "holdfast.dev/"
 type Trimmer struct {
 	// Departures has the marks that count. A Node with a mark is kept with all its metadata.
 	Departures departure.Table
-	// KeepMetadata keeps labels, annotations and conditions of ordinary Nodes too.
+	// KeepMetadata keeps labels, annotations, conditions and resources of all Nodes, for SPC.
 	KeepMetadata bool
 }
 
@@ -53,7 +53,11 @@ func (t Trimmer) trimNode(n *corev1.Node) *corev1.Node {
 			Status: trimmedStatus(n, reportsOfEtcd(n)),
 		}
 	}
-	n.Status = trimmedStatus(n, n.Status.Conditions)
+	full := n.Status
+	n.Status = trimmedStatus(n, full.Conditions)
+	if t.KeepMetadata {
+		n.Status.Capacity, n.Status.Allocatable = full.Capacity, full.Allocatable
+	}
 	return n
 }
 

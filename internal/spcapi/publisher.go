@@ -51,7 +51,8 @@ type Publisher struct {
 	ConfigMaps ConfigMapWriter
 	// Namespace and Name are those of the ConfigMap with the whole inventory, which the next leader
 	// reads. The ConfigMaps of [PartName] have its parts, which the agents read. The ConfigMap with
-	// StatusSuffix has the status for operators.
+	// StatusSuffix has the status for operators, that with GroupsSuffix the groups for a provider of
+	// cluster-autoscaler.
 	Namespace, Name string
 	// Nodes lists the cluster's Nodes.
 	Nodes func(context.Context) ([]*corev1.Node, error)
@@ -157,6 +158,10 @@ func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 	}
 	r.Metrics.countRefresh(err)
 	r.reportRefresh(ctx, err)
+	var groupsErr error
+	if err == nil {
+		groupsErr = r.publishGroups(ctx, nodes)
+	}
 	var summary *spc.Summary
 	if r.index != nil && nodes != nil {
 		now, absences := spc.Summarize(r.index, r.result.Pools, nodes, r.absences, began)
@@ -165,11 +170,11 @@ func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 	}
 	r.Metrics.setSummary(summary, r.success)
 	status := inventoryStatus{
-		attempted: began, success: r.success, failure: err, partialErr: r.result.PartialErr, cluster: r.result.Cluster,
-		summary: summary,
+		attempted: began, success: r.success, problems: []error{err, r.result.PartialErr, groupsErr},
+		cluster: r.result.Cluster, summary: summary,
 	}
-	if failed := r.writeStatus(ctx, status); failed != nil && ctx.Err() == nil {
-		r.Log.WarnContext(ctx, "failed to write spc status", "err", failed)
+	if failed := errors.Join(groupsErr, r.writeStatus(ctx, status)); failed != nil && ctx.Err() == nil {
+		r.Log.WarnContext(ctx, "failed to write spc groups or status", "err", failed)
 	}
 	return err
 }
@@ -250,43 +255,47 @@ func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory, no
 	return errors.Join(failed...)
 }
 
-// write writes a ConfigMap if its content has changed.
+// write writes the ConfigMap of an inventory or of a part.
 func (r *publisherRun) write(ctx context.Context, name string, packed []byte) error {
 	if len(packed) > maxPacked {
 		return fmt.Errorf("the list of SPC machines has %d KiB after compression, too much for ConfigMap %s; "+
 			"the last list stays in use", len(packed)>>10, name)
 	}
-	data := map[string][]byte{InventoryKey: packed}
-	have, err := r.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, BinaryData: data}
-		_, err = r.ConfigMaps.Create(ctx, want, metav1.CreateOptions{})
-	case err != nil:
-	case bytes.Equal(have.BinaryData[InventoryKey], packed):
+	return r.put(ctx, name, func(m *corev1.ConfigMap) error {
+		m.Data, m.BinaryData = nil, map[string][]byte{InventoryKey: packed}
 		return nil
-	default:
-		have.Data, have.BinaryData = nil, data
-		_, err = r.ConfigMaps.Update(ctx, have, metav1.UpdateOptions{})
-	}
-	return err
+	})
 }
 
 // writeStatus writes the status into a ConfigMap of its own, which does not wake the
 // agents.
 func (r *publisherRun) writeStatus(ctx context.Context, s inventoryStatus) error {
-	name, data := r.Name+StatusSuffix, s.data()
+	return r.put(ctx, r.Name+StatusSuffix, func(m *corev1.ConfigMap) error {
+		m.Data = s.data()
+		return nil
+	})
+}
+
+// put writes a ConfigMap if fill changes it. fill gets an empty one if it does not exist.
+func (r *publisherRun) put(ctx context.Context, name string, fill func(*corev1.ConfigMap) error) error {
 	have, err := r.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
+	isNew := apierrors.IsNotFound(err)
+	if isNew {
+		have, err = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+	}
+	want := have.DeepCopy()
+	if err == nil {
+		err = fill(want)
+	}
 	switch {
-	case apierrors.IsNotFound(err):
-		want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+	case err != nil:
+	case isNew:
 		_, err = r.ConfigMaps.Create(ctx, want, metav1.CreateOptions{})
-	case err == nil && !maps.Equal(have.Data, data):
-		have.Data = data
-		_, err = r.ConfigMaps.Update(ctx, have, metav1.UpdateOptions{})
+	case !maps.Equal(have.Data, want.Data) || !maps.EqualFunc(have.BinaryData, want.BinaryData, bytes.Equal):
+		_, err = r.ConfigMaps.Update(ctx, want, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", name, err)
+		return fmt.Errorf("writing ConfigMap %s: %w", name, err)
 	}
 	return nil
 }

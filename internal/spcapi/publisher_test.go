@@ -31,6 +31,7 @@ func TestPublisher(t *testing.T) {
 		"machine without a node":     testMachineWithoutNode,
 		"nodes without a machine":    testNodesWithoutMachine,
 		"list that is not published": testNotPublished,
+		"groups with templates":      testGroups,
 		"no output contains a token": testTokenStaysSecret,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newFixture(t, server)) })

@@ -30,10 +30,11 @@ const (
 
 // inventoryStatus describes the inventory for operators.
 type inventoryStatus struct {
-	attempted, success  time.Time
-	failure, partialErr error
-	cluster             spc.Cluster
-	summary             *spc.Summary
+	attempted, success time.Time
+	// problems may have nil errors.
+	problems []error
+	cluster  spc.Cluster
+	summary  *spc.Summary
 }
 
 // data returns the data of the status ConfigMap.
@@ -44,7 +45,7 @@ func (s inventoryStatus) data() map[string]string {
 		data[statusSucceeded] = s.success.UTC().Format(time.RFC3339)
 	}
 	var problems []string
-	for _, err := range []error{s.failure, s.partialErr} {
+	for _, err := range s.problems {
 		if err != nil {
 			problems = append(problems, err.Error())
 		}

@@ -209,6 +209,10 @@ type Pool struct {
 	NodeCount  int    `json:"node_count"`
 	Role       string `json:"role"`
 	State      string `json:"state"`
+	// CPU is in cores, Memory in MiB and RootDiskSize in GiB. Most responses lack them.
+	CPU          number `json:"cpu"`
+	Memory       number `json:"memory"`
+	RootDiskSize number `json:"root_disk_size"`
 }
 
 // Group returns the name of the pool's autoscaling group, as the SPC provider of

@@ -160,14 +160,19 @@ func (s *Server) nodeJSON(r spc.Record) map[string]any {
 	return shown
 }
 
-// poolJSON returns a node pool.
+// poolJSON returns a node pool. Its cpu and memory are texts.
 func (s *Server) poolJSON(p spc.Pool) map[string]any {
-	return map[string]any{
+	shown := map[string]any{
 		"pk": p.PK, "cluster": parseID(s.Cluster), "name": p.Name, "instance_id": p.InstanceID, "instance_size": p.Size,
 		"platform": "coreos", "channel": "stable", "zone": "", "provider_subnet_id": "", "provider_subnet_cidr": "",
 		"node_count": p.NodeCount, "autoscaled": p.Autoscaled, "min_count": p.MinCount, "max_count": p.MaxCount, "labels": "",
 		"role": cmp.Or(p.Role, "worker"), "state": cmp.Or(p.State, "active"), "is_default": false,
+		"root_disk_size": p.RootDiskSize,
 	}
+	if p.CPU != 0 {
+		shown["cpu"], shown["memory"] = fmt.Sprint(p.CPU), fmt.Sprint(p.Memory)
+	}
+	return shown
 }
 
 // clusterJSON returns the cluster in the API's short form.

@@ -1,0 +1,52 @@
+package spcapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/spc"
+)
+
+// GroupsSuffix ends the name of the ConfigMap with the groups. It has a key for each group, whose
+// value is a [spc.NodeGroup] as JSON.
+const GroupsSuffix = "-groups"
+
+// publishGroups writes the groups, unless the pools are unknown. The templates of empty groups come
+// from the ConfigMap itself, so a new leader keeps them.
+func (r *publisherRun) publishGroups(ctx context.Context, nodes []*corev1.Node) error {
+	if r.result.PartialErr != nil {
+		return nil
+	}
+	return r.put(ctx, r.Name+GroupsSuffix, func(m *corev1.ConfigMap) error {
+		groups := spc.NodeGroups(r.index, r.result.Pools, nodes, decodeGroups(m))
+		data, size := make(map[string]string, len(groups)), 0
+		for id, g := range groups {
+			text, err := json.Marshal(g)
+			if err != nil {
+				return fmt.Errorf("encoding SPC group %s: %w", id, err)
+			}
+			data[id] = string(text)
+			size += len(text)
+		}
+		if size > maxPacked {
+			return fmt.Errorf("the SPC groups have %d KiB, too much for a ConfigMap", size>>10)
+		}
+		m.Data = data
+		return nil
+	})
+}
+
+// decodeGroups returns the groups of a ConfigMap, without those that another program has written.
+func decodeGroups(m *corev1.ConfigMap) map[string]spc.NodeGroup {
+	found := map[string]spc.NodeGroup{}
+	for id, text := range m.Data {
+		var g spc.NodeGroup
+		if json.Unmarshal([]byte(text), &g) == nil {
+			found[id] = g
+		}
+	}
+	return found
+}

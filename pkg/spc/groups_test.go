@@ -1,0 +1,194 @@
+package spc_test
+
+import (
+	"encoding/json"
+	"maps"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/holdfast-dev/holdfast/pkg/spc"
+)
+
+const poolGroup = "autoscaling-netatt9dgn-pool-1"
+
+func pool(change func(*spc.Pool)) spc.Pool {
+	p := spc.Pool{
+		PK: 108, Name: "Default Worker Pool", InstanceID: "netatt9dgn-pool-1", Size: "c4.xlarge", Role: "worker",
+		Autoscaled: true, MinCount: 1, MaxCount: 5,
+	}
+	if change != nil {
+		change(&p)
+	}
+	return p
+}
+
+// groupNode returns a Ready Node of the record with this suffix of its address and ID.
+func groupNode(suffix string, change func(*corev1.Node)) *corev1.Node {
+	n := registeredNode("worker-"+suffix, "10.0.0."+suffix, true)
+	n.Labels = map[string]string{
+		"kubernetes.io/arch": "amd64", "kubernetes.io/hostname": n.Name, "team": "a", "stackpoint.io/node_id": suffix,
+		"holdfast.dev/drain-guard": "never",
+	}
+	n.Status.Capacity = amounts("4", "8Gi", "50Gi")
+	n.Status.Allocatable = amounts("3900m", "7Gi", "45Gi")
+	if change != nil {
+		change(n)
+	}
+	return n
+}
+
+func amounts(cpu, memory, disk string) corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+		corev1.ResourceEphemeralStorage: resource.MustParse(disk),
+	}
+}
+
+func groupRecord(pk int64, group, size string) spc.Record {
+	suffix := strconv.FormatInt(pk, 10)
+	return spc.Record{
+		PK: pk, InstanceID: "instance-" + suffix, GroupName: group, Size: size, State: "running",
+		PrivateIP: "10.0.0." + suffix,
+	}
+}
+
+// nodeGroups returns the groups of a cluster with the records 1 and 2 of the group, and 3 of
+// another group whose machines have the same size.
+func nodeGroups(pools []spc.Pool, nodes []*corev1.Node, before map[string]spc.NodeGroup) map[string]spc.NodeGroup {
+	x := spc.NewIndex(&spc.Inventory{Organization: 6, Cluster: 504, AsOf: noon(), Records: []spc.Record{
+		groupRecord(1, poolGroup, "c4.xlarge"), groupRecord(2, poolGroup, "c4.xlarge"),
+		groupRecord(3, "other", "c4.xlarge"), groupRecord(4, poolGroup, "c4.large"),
+	}})
+	return spc.NodeGroups(x, pools, nodes, before)
+}
+
+// TestNodeGroups: each group has a template of its own machines, also after it has become empty.
+func TestNodeGroups(t *testing.T) {
+	smaller := groupNode("2", func(n *corev1.Node) {
+		n.Status.Capacity, n.Status.Allocatable = amounts("4", "8191Mi", "40Gi"), amounts("3800m", "7Gi", "35Gi")
+		n.Labels["team"] = "b"
+		n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/unschedulable", Effect: "NoSchedule"}}
+	})
+	filled := nodeGroups([]spc.Pool{pool(nil)}, []*corev1.Node{groupNode("1", nil), smaller}, nil)
+	for name, c := range map[string]struct {
+		pool      spc.Pool
+		nodes     []*corev1.Node
+		before    map[string]spc.NodeGroup
+		wantFrom  string
+		wantSizes [4]string // cpu and memory, capacity and allocatable; empty for no template
+		disk      string
+		labels    map[string]string
+	}{
+		"smallest of the group": {
+			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", nil), smaller},
+			wantFrom: "Nodes of the group", wantSizes: [4]string{"4", "8191Mi", "3800m", "7Gi"}, disk: "40Gi",
+			labels: map[string]string{"kubernetes.io/arch": "amd64"},
+		},
+		"one Node": {
+			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", nil)},
+			wantFrom: "Nodes of the group", wantSizes: [4]string{"4", "8Gi", "3900m", "7Gi"}, disk: "50Gi",
+			labels: map[string]string{"kubernetes.io/arch": "amd64", "team": "a"},
+		},
+		"empty, as it was": {
+			pool: pool(nil), nodes: []*corev1.Node{groupNode("3", nil)}, before: filled,
+			wantFrom: "Nodes of the group", wantSizes: [4]string{"4", "8191Mi", "3800m", "7Gi"}, disk: "40Gi",
+			labels: map[string]string{"kubernetes.io/arch": "amd64"},
+		},
+		"always empty, same size elsewhere": {
+			pool: pool(nil), nodes: []*corev1.Node{groupNode("3", nil)},
+			wantFrom: "Nodes of the same size", wantSizes: [4]string{"4", "8Gi", "3900m", "7Gi"}, disk: "50Gi",
+			labels: map[string]string{"kubernetes.io/arch": "amd64"},
+		},
+		"empty, of another size now": {
+			pool: pool(func(p *spc.Pool) { p.Size = "c4.2xlarge" }), nodes: []*corev1.Node{groupNode("1", nil)},
+			before: filled, wantFrom: "no template",
+		},
+		"always empty, by the pool": {
+			pool:     pool(func(p *spc.Pool) { p.CPU, p.Memory, p.RootDiskSize = 2, 4096, 50 }),
+			wantFrom: "cpu and memory of the pool", wantSizes: [4]string{"2", "4Gi", "2", "4Gi"}, disk: "50Gi",
+			labels: map[string]string{},
+		},
+		"unknown": {pool: pool(nil), wantFrom: "no template"},
+		"not ready": {
+			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", func(n *corev1.Node) { n.Status.Conditions = nil })},
+			wantFrom: "no template",
+		},
+		"resources not reported": {
+			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", func(n *corev1.Node) { n.Status.Allocatable = nil })},
+			wantFrom: "no template",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := nodeGroups([]spc.Pool{c.pool}, c.nodes, c.before)
+			require.Len(t, got, 1)
+			g := got[poolGroup]
+			require.Equal(t, poolGroup, g.ID)
+			require.Equal(t, []int{1, 5}, []int{*g.MinSize, *g.MaxSize})
+			require.Contains(t, g.Debug, c.wantFrom)
+			if c.wantSizes == [4]string{} {
+				require.Nil(t, g.Template)
+				return
+			}
+			s := g.Template.Status
+			require.Equal(t, c.wantSizes, [4]string{
+				s.Capacity.Cpu().String(), s.Capacity.Memory().String(),
+				s.Allocatable.Cpu().String(), s.Allocatable.Memory().String(),
+			})
+			require.Equal(t, c.disk, s.Capacity.StorageEphemeral().String())
+			want := map[string]string{
+				"kubernetes.io/hostname": "template-of-" + poolGroup, "stackpoint.io/node_group": poolGroup,
+				"stackpoint.io/cluster_id": "504", "stackpoint.io/node_pool": "Default-Worker-Pool",
+				"stackpoint.io/role": "worker", "stackpoint.io/size": "c4.xlarge",
+			}
+			maps.Copy(want, c.labels)
+			require.Equal(t, want, g.Template.Labels)
+			require.Empty(t, g.Template.Spec.Taints)
+		})
+	}
+}
+
+// TestNodeGroupsTaints: a taint of the whole group is one of the template, and the taints that
+// Kubernetes, autoscalers and holds remove again are not.
+func TestNodeGroupsTaints(t *testing.T) {
+	tainted := func(suffix, own string) *corev1.Node {
+		return groupNode(suffix, func(n *corev1.Node) {
+			for _, key := range []string{
+				"stackpoint.io/node_group", own, "node.kubernetes.io/unschedulable", "holdfast.dev/held", "readiness.k8s.io/x",
+				"startup-taint.cluster-autoscaler.kubernetes.io/holdfast", "DeletionCandidateOfClusterAutoscaler",
+			} {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: "v", Effect: "NoSchedule"})
+			}
+		})
+	}
+	got := nodeGroups([]spc.Pool{pool(nil)}, []*corev1.Node{tainted("1", "one"), tainted("2", "two")}, nil)
+	require.Equal(t, []corev1.Taint{{Key: "stackpoint.io/node_group", Value: "v", Effect: "NoSchedule"}},
+		got[poolGroup].Template.Spec.Taints)
+}
+
+// TestNodeGroupsOfPools: only autoscaled pools are groups. The API of 2016 has no pools, so the
+// sizes of its groups are unknown.
+func TestNodeGroupsOfPools(t *testing.T) {
+	require.Empty(t, nodeGroups([]spc.Pool{pool(func(p *spc.Pool) { p.Autoscaled = false })}, nil, nil))
+	require.Empty(t, nodeGroups([]spc.Pool{}, nil, nil))
+	got := nodeGroups(nil, []*corev1.Node{groupNode("1", nil)}, nil)
+	require.Len(t, got, 2)
+	require.Nil(t, got[poolGroup].MinSize)
+	require.Equal(t, "4", got[poolGroup].Template.Status.Capacity.Cpu().String())
+	require.Nil(t, got["other"].Template)
+}
+
+// TestPoolNumbers: the fields that no sample of the API has may have any form.
+func TestPoolNumbers(t *testing.T) {
+	for text, want := range map[string]int64{
+		`{"cpu":4}`: 4, `{"cpu":"4"}`: 4, `{"cpu":""}`: 0, `{"cpu":null}`: 0, `{"cpu":"4 cores"}`: 0, `{"cpu":-1}`: 0,
+		`{"cpu":{"cores":4}}`: 0, `{}`: 0,
+	} {
+		var p spc.Pool
+		require.NoError(t, json.Unmarshal([]byte(text), &p), text)
+		require.EqualValues(t, want, p.CPU, text)
+	}
+}
