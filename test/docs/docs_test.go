@@ -112,13 +112,17 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestPaths checks that the files and directories that the maintainers' pages name exist.
+// TestPaths checks that the files and directories that the maintainers' pages name exist. A name
+// with braces, such as `cmd/{agent,guard}/main.go`, is one for each part between them.
 func TestPaths(t *testing.T) {
-	named := regexp.MustCompile("`((?:api|cmd|internal|manifests|pkg|test|tools)/[\\w./-]*)`")
+	const parts = "(?:\\{([\\w,-]+)\\}([\\w./-]*))?"
+	named := regexp.MustCompile("`((?:api|cmd|internal|manifests|pkg|test|tools)/[\\w./-]*)" + parts + "`")
 	for _, page := range []string{"CONTRIBUTING.md", "docs/architecture.md", "docs/decisions.md"} {
 		for _, path := range named.FindAllStringSubmatch(read(t, page), -1) {
-			_, err := os.Stat(path[1])
-			require.NoError(t, err, "%s names %s", page, path[1])
+			for part := range strings.SplitSeq(path[2], ",") {
+				_, err := os.Stat(path[1] + part + path[3])
+				require.NoError(t, err, "%s names %s", page, path[0])
+			}
 		}
 	}
 }
