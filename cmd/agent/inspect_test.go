@@ -172,6 +172,28 @@ func TestInspectWithoutEtcd(t *testing.T) {
 	require.NotContains(t, text, "writes")
 }
 
+// TestInspectData has the data of a stopped member that nothing names, and a container of etcd.
+func TestInspectData(t *testing.T) {
+	const log = "srv/x/member/wal/0000000000000000-0000000000000000.wal"
+	member := etcd.New(t, etcd.Options{}).Member(1)
+	segment, err := os.Open(filepath.Join(member.DataDir(), strings.TrimPrefix(log, "srv/x/")))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, segment.Close()) })
+	head := make([]byte, 512)
+	_, err = io.ReadFull(segment, head)
+	require.NoError(t, err)
+	root := newReadyHost(t)
+	writeHostFile(t, root, log, string(head))
+	writeHostFile(t, root, "var/lib/docker/containers/1/config.v2.json", `{"Name":"/etcd","Path":"etcd"}`)
+	text := runInspect(t, "--host-root="+root)
+	require.Contains(t, text, "It is unknown whether this host holds an etcd member.")
+	require.Contains(t, text, "  data               /srv/x, of member "+member.HexID()+" of cluster ")
+	require.Contains(t, text, "container etcd may start etcd, and does not tell where its data is")
+	text = runInspect(t, "--host-root="+root, "--data-search-max-directories=1")
+	require.Contains(t, text, "it ended after 1 directories, which is its limit (--data-search-max-directories)")
+	require.Contains(t, text, "It is unknown whether this host holds an etcd member.")
+}
+
 func TestInspectExitCode(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare    func(root string)

@@ -60,8 +60,12 @@ func TestOpenDatabase(t *testing.T) {
 		namespaces    uintptr
 		isServer      bool
 	}{
-		"embedded":          {"member/snap/db", "member/wal/" + segment, 0, true},
-		"user namespace":    {"member/snap/db", "member/wal/" + segment, unix.CLONE_NEWUSER | unix.CLONE_NEWPID, true},
+		"embedded":       {"member/snap/db", "member/wal/" + segment, 0, true},
+		"user namespace": {"member/snap/db", "member/wal/" + segment, unix.CLONE_NEWUSER | unix.CLONE_NEWPID, true},
+		"container": {
+			"member/snap/db", "member/wal/" + segment, unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS |
+				unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP, true,
+		},
 		"log elsewhere":     {"member/snap/db", "log/" + segment, 0, true},
 		"containerd":        {"io.containerd.metadata.v1.bolt/meta.db", "", 0, false},
 		"consul":            {"raft/raft.db", "", 0, false},
