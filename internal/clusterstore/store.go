@@ -102,7 +102,8 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
-		departures: o.Departures, zoneLabel: o.ZoneLabel, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
+		departures: o.Departures, zoneLabel: o.ZoneLabel, conflicts: conflicts,
+		live:      newSharedRead[[]*v1alpha1.EtcdCluster](),
 		liveNodes: newSharedRead[[]*corev1.Node](), nodesAge: newWatchAge(nodes.LastSyncResourceVersion),
 	}
 	var clustersErr, observationsErr error

@@ -80,7 +80,8 @@ func TestMetrics(t *testing.T) {
 		`holdfast_etcd_members_unseen{etcd_cluster="b2"} 2`,
 		`holdfast_etcd_grants{etcd_cluster="b2",reason="Drain"} 0`,
 	}, []string{
-		`zone="b"`, `zone=""`, `holdfast_etcd_voters{etcd_cluster="b2"}`, `holdfast_etcd_expendable_voters{etcd_cluster="b2"}`,
+		`zone="b"`, `zone=""`,
+		`holdfast_etcd_voters{etcd_cluster="b2"}`, `holdfast_etcd_expendable_voters{etcd_cluster="b2"}`,
 		`holdfast_etcd_alarms{alarm="CORRUPT",etcd_cluster="b2"}`,
 		`holdfast_etcd_oldest_grant_timestamp_seconds{etcd_cluster="b2"`,
 	})

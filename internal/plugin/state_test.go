@@ -31,7 +31,7 @@ func TestWebhookFlags(t *testing.T) {
 			args: []string{"--min-remaining-tolerance", "1", "--min-remaining-tolerance=3"},
 			want: report.State{MinRemainingTolerance: 3},
 		},
-		"zone label":                 {args: []string{"--zone-label=example.com/rack"}, want: report.State{ZoneLabel: "example.com/rack"}},
+		"zone label":                 {args: []string{"--zone-label=a.b/rack"}, want: report.State{ZoneLabel: "a.b/rack"}},
 		"not a flag":                 {args: []string{"min-remaining-tolerance=2"}},
 		"no number":                  {args: []string{"--min-remaining-tolerance=$(N)"}, problem: "invalid value"},
 		"variable":                   {args: []string{"--doomed-taint=$(KEY)"}, problem: "the value has a variable"},

@@ -63,7 +63,7 @@ func whatIf(t *testing.T, c *reviewedCluster) {
 		text string
 	}{
 		"unknown node":   {[]string{"etcd-9"}, "there is no node etcd-9"},
-		"unknown zone":   {[]string{"--zone=z"}, "no node has the label topology.kubernetes.io/zone=z; the nodes have the zones a, b"},
+		"unknown zone":   {[]string{"--zone=z"}, "topology.kubernetes.io/zone=z; the nodes have the zones a, b"},
 		"empty selector": {[]string{"-l", "pool=none"}, "no node has the labels pool=none"},
 	} {
 		t.Run(name, func(t *testing.T) {

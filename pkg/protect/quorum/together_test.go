@@ -29,6 +29,7 @@ func TestDecideTogether(t *testing.T) {
 	claims := quorum.Request{Node: "w9", UID: "u9", Announced: []evidence.MemberRef{
 		{Cluster: quorumtest.ClusterID, Member: quorumtest.ID(0)},
 	}}
+	kept, lost := quorum.QuorumKept, quorum.QuorumWouldBeLost
 	longer := func(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
 		list := c.Observer(i)
 		list.Members = append(list.Members, quorumtest.Member(5), quorumtest.Member(6))
@@ -41,39 +42,52 @@ func TestDecideTogether(t *testing.T) {
 		reason   quorum.Reason
 		text     string
 	}{
-		"one of three": {quorumtest.Voters(3), deletions(0), quorum.Yes, quorum.QuorumKept,
-			"keeps quorum without node w1: 2 of 3 voters must be healthy, and 2 would remain"},
-		"two of three": {quorumtest.Voters(3), deletions(0, 1), quorum.No, quorum.QuorumWouldBeLost,
+		"one of three": {
+			quorumtest.Voters(3), deletions(0), quorum.Yes, kept,
+			"keeps quorum without node w1: 2 of 3 voters must be healthy, and 2 would remain",
+		},
+		"two of three": {
+			quorumtest.Voters(3), deletions(0, 1), quorum.No, lost,
 			"would lose quorum without nodes w1, w2: 2 of 3 voters must be healthy, and 1 would remain\n" +
 				"  etcd1 (a): would be gone with node w1\n  etcd2 (b): would be gone with node w2\n" +
-				"  etcd3 (c) on node w3: healthy"},
-		"two of five":        {quorumtest.Voters(5), deletions(3, 4), quorum.Yes, quorum.QuorumKept, "3 would remain"},
-		"three of five":      {quorumtest.Voters(5), deletions(0, 1, 2), quorum.No, quorum.QuorumWouldBeLost, "2 would remain"},
-		"a dead one with it": {quorumtest.Voters(3).Unhealthy(2), deletions(2), quorum.Yes, quorum.QuorumKept, ""},
-		"a dead one beside": {quorumtest.Voters(5).Unhealthy(2), deletions(0, 1), quorum.No, quorum.QuorumWouldBeLost,
-			"etcd3 (c) on node w3: not confirmed healthy: connection refused"},
-		"a silent one beside": {quorumtest.Voters(5).Dead(2), deletions(0, 1), quorum.Unknown, quorum.QuorumWouldBeLost,
-			"may lose quorum without nodes w1, w2"},
-		"a silent one that others prove": {quorumtest.Voters(5).Silent(2), deletions(0, 1), quorum.Yes, quorum.QuorumKept, ""},
-		"a silent one, too many gone": {quorumtest.Voters(5).Dead(4), deletions(0, 1, 2), quorum.No,
-			quorum.QuorumWouldBeLost, ""},
-		"a grant beside":  {quorumtest.Voters(3).Granted(2), deletions(0), quorum.No, quorum.QuorumWouldBeLost, "counts as lost"},
-		"an away one":     {quorumtest.Voters(3).State(2, quorumtest.Rebooting), deletions(0), quorum.No, quorum.QuorumWouldBeLost, "away"},
+				"  etcd3 (c) on node w3: healthy",
+		},
+		"two of five":        {quorumtest.Voters(5), deletions(3, 4), quorum.Yes, kept, "3 would remain"},
+		"three of five":      {quorumtest.Voters(5), deletions(0, 1, 2), quorum.No, lost, "2 would remain"},
+		"a dead one with it": {quorumtest.Voters(3).Unhealthy(2), deletions(2), quorum.Yes, kept, ""},
+		"a dead one beside": {
+			quorumtest.Voters(5).Unhealthy(2), deletions(0, 1), quorum.No, lost,
+			"etcd3 (c) on node w3: not confirmed healthy: connection refused",
+		},
+		"a silent one beside": {
+			quorumtest.Voters(5).Dead(2), deletions(0, 1), quorum.Unknown, lost, "may lose quorum without nodes w1, w2",
+		},
+		"a silent one that others prove": {quorumtest.Voters(5).Silent(2), deletions(0, 1), quorum.Yes, kept, ""},
+		"a silent one, too many gone":    {quorumtest.Voters(5).Dead(4), deletions(0, 1, 2), quorum.No, lost, ""},
+		"a grant beside":                 {quorumtest.Voters(3).Granted(2), deletions(0), quorum.No, lost, "counts as lost"},
+		"an away one": {
+			quorumtest.Voters(3).State(2, quorumtest.Rebooting), deletions(0), quorum.No, lost, "away for a while",
+		},
 		"all silent":      {quorumtest.Voters(3).Silent(0, 1, 2), deletions(0), quorum.Unknown, quorum.CannotSee, "no agent"},
-		"the only voter":  {quorumtest.Voters(1), deletions(0), quorum.No, quorum.QuorumWouldBeLost, ""},
-		"without a label": {quorumtest.Voters(3), []quorum.Request{unlabelled}, quorum.Yes, quorum.QuorumKept, ""},
-		"a claim of another's member": {quorumtest.Voters(5), []quorum.Request{claims}, quorum.Unknown, quorum.UnknownMember,
-			"another Node has it"},
-		"a member that has left": {quorumtest.Voters(4).Removed(3), deletions(3), quorum.Yes, quorum.NothingToProtect,
-			"no member of etcd cluster cdf818194e3a8c32 is on these nodes"},
-		"a learner that may be promoted": {quorumtest.Voters(4).Learner(3).Unhealthy(2), deletions(3), quorum.No,
-			quorum.QuorumWouldBeLost, ""},
-		"the worse of two lists": {quorumtest.Voters(5).RemovedFrom(0, 4), deletions(0, 1), quorum.No,
-			quorum.QuorumWouldBeLost, "the member lists differ"},
-		"a longer list of its own agent": {longer(quorumtest.Voters(3), 0).Unbound(0), deletions(0), quorum.No,
-			quorum.QuorumWouldBeLost, "3 of 5 voters must be healthy"},
-		"a longer list of a founder that is gone": {longer(quorumtest.Voters(5), 4).Gone(4), deletions(0), quorum.No,
-			quorum.QuorumWouldBeLost, "4 of 7 voters must be healthy"},
+		"the only voter":  {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
+		"without a label": {quorumtest.Voters(3), []quorum.Request{unlabelled}, quorum.Yes, kept, ""},
+		"a claim of another's member": {
+			quorumtest.Voters(5), []quorum.Request{claims}, quorum.Unknown, quorum.UnknownMember, "another Node has it",
+		},
+		"a member that has left": {
+			quorumtest.Voters(4).Removed(3), deletions(3), quorum.Yes, quorum.NothingToProtect,
+			"no member of etcd cluster cdf818194e3a8c32 is on these nodes",
+		},
+		"a learner that may be promoted": {quorumtest.Voters(4).Learner(3).Unhealthy(2), deletions(3), quorum.No, lost, ""},
+		"the worse of two lists": {
+			quorumtest.Voters(5).RemovedFrom(0, 4), deletions(0, 1), quorum.No, lost, "the member lists differ",
+		},
+		"a longer list of its own agent": {
+			longer(quorumtest.Voters(3), 0).Unbound(0), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
+		},
+		"a longer list of a founder that is gone": {
+			longer(quorumtest.Voters(5), 4).Gone(4), deletions(0), quorum.No, lost, "4 of 7 voters must be healthy",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.cluster.MinRemainingTolerance = 2 // no part of the question
@@ -215,6 +229,7 @@ func TestSpread(t *testing.T) {
 	twoPlaces := quorumtest.Voters(3).Unbound(2).MayRunAt(2, 0).MayRunAt(2, 1)
 	require.Equal(t, []quorum.ZoneShare{
 		{Zone: "a", Voters: 2, Nodes: []string{"w1"}, HoldsQuorum: true},
-		{Zone: "b", Voters: 2, Nodes: []string{"w2"}, HoldsQuorum: true}, {Zone: "z", HasRoom: true},
+		{Zone: "b", Voters: 2, Nodes: []string{"w2"}, HoldsQuorum: true},
+		{Zone: "z", HasRoom: true},
 	}, quorum.Spread(twoPlaces.View, zones("a", "b")), "a member that may be in two zones counts in both")
 }

@@ -46,19 +46,29 @@ func TestZoneWhatIf(t *testing.T) {
 	}{
 		"one voter":  {three("a", "b", "c"), "a", "w1", quorum.Yes, ""},
 		"two voters": {three("a", "a", "c"), "a", "w1 w2", quorum.No, ""},
-		"without a label": {three("a", "b", ""), "a", "w1", quorum.Yes,
-			"without the label topology.kubernetes.io/zone, and so in no zone: w3"},
+		"without a label": {
+			three("a", "b", ""), "a", "w1", quorum.Yes,
+			"without the label topology.kubernetes.io/zone, and so in no zone: w3",
+		},
 		"relabelled, the zone before": {inZone(three("a", "a", "c"), 1, "b"), "a", "w1", quorum.Yes, ""},
 		"relabelled, the zone after":  {inZone(three("a", "b", "b"), 0, "b"), "b", "w1 w2 w3", quorum.No, ""},
-		"two labels, the zone that counts": {withFormerZone(three("a", "b", "c"), 0, "b"), "a", "w1", quorum.Yes,
-			"node w1 has the label failure-domain.beta.kubernetes.io/zone=b too, which does not count"},
-		"two labels, the other zone": {withFormerZone(three("a", "b", "c"), 0, "b"), "b", "w2", quorum.Yes,
-			"node w1 has the label failure-domain.beta.kubernetes.io/zone=b too, which does not count"},
-		"two labels, a third zone": {withFormerZone(three("a", "b", "c"), 0, "b"), "c", "w3", quorum.Yes, ""},
-		"equal labels":             {withFormerZone(three("a", "b", "c"), 0, "a"), "a", "w1", quorum.Yes, ""},
-		"a member without a Node": {inZones(quorumtest.Voters(5).Unprovable(4), "a", "b", "c", "d"), "a", "w1", quorum.Yes,
-			"on no known Node, and so in no zone: members e"},
-		"another label": {withLabel(three("a", "b", "c"), "example.com/rack", "r1", "r1", "r2"), "r1", "w1 w2", quorum.No, ""},
+		"two labels, the zone that counts": {
+			withFormerZone(three("a", "b", "c"), "b"), "a", "w1", quorum.Yes,
+			"node w1 has the label failure-domain.beta.kubernetes.io/zone=b too, which does not count",
+		},
+		"two labels, the other zone": {
+			withFormerZone(three("a", "b", "c"), "b"), "b", "w2", quorum.Yes,
+			"node w1 has the label failure-domain.beta.kubernetes.io/zone=b too, which does not count",
+		},
+		"two labels, a third zone": {withFormerZone(three("a", "b", "c"), "b"), "c", "w3", quorum.Yes, ""},
+		"equal labels":             {withFormerZone(three("a", "b", "c"), "a"), "a", "w1", quorum.Yes, ""},
+		"a member without a Node": {
+			inZones(quorumtest.Voters(5).Unprovable(4), "a", "b", "c", "d"), "a", "w1", quorum.Yes,
+			"on no known Node, and so in no zone: members e",
+		},
+		"another label": {
+			withLabel(withFormerZone(three("a", "b", "c"), "b"), "r1", "r1", "r2"), "r1", "w1 w2", quorum.No, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := report.NewZoneWhatIf(c.state, c.zone)
@@ -77,15 +87,16 @@ func TestZoneWhatIf(t *testing.T) {
 	require.ErrorContains(t, err, "the nodes have the zones b, c", "the Nodes without a zone are none")
 }
 
-func withFormerZone(s report.State, i int, zone string) report.State {
-	s.Nodes[i].Labels[corev1.LabelFailureDomainBetaZone] = zone
+// withFormerZone sets the label of earlier versions of Kubernetes on w1.
+func withFormerZone(s report.State, zone string) report.State {
+	s.Nodes[0].Labels[corev1.LabelFailureDomainBetaZone] = zone
 	return s
 }
 
-func withLabel(s report.State, label string, values ...string) report.State {
-	s.ZoneLabel = label
+func withLabel(s report.State, values ...string) report.State {
+	s.ZoneLabel = "example.com/rack"
 	for i, value := range values {
-		s.Nodes[i].Labels[label] = value
+		s.Nodes[i].Labels[s.ZoneLabel] = value
 	}
 	return s
 }
@@ -110,15 +121,27 @@ func TestWhatIf(t *testing.T) {
 		"flags not read":            {with(three(), withoutFlags), []string{"w1"}, "unknown: CannotDecide |"},
 		"flags not read, no quorum": {with(three(), withoutFlags), []string{"w1", "w2"}, "no: QuorumWouldBeLost |"},
 		"flags not read, a worker":  {with(three(), withoutFlags), []string{"worker"}, "yes:  |"},
-		"old observations": {with(three(), func(s *report.State) { s.Now = s.Now.Add(observation.SilentAfter) }),
-			[]string{"w1"}, "unknown: CannotSee |"},
-		"old observations of another": {stateOf(old(quorumtest.Voters(3).Unhealthy(2), 2), 3), []string{"w1"},
-			"unknown: QuorumWouldBeLost |"},
+		"old observations": {
+			with(three(), func(s *report.State) { s.Now = s.Now.Add(observation.SilentAfter) }),
+			[]string{"w1"},
+			"unknown: CannotSee |",
+		},
+		"old observations of another": {
+			stateOf(old(quorumtest.Voters(3).Unhealthy(2), 2), 3),
+			[]string{"w1"},
+			"unknown: QuorumWouldBeLost |",
+		},
 		"a reserve does not count": {with(three(), reserve(1)), []string{"w1"}, "yes: QuorumKept |"},
-		"a label without a member": {with(stateOf(quorumtest.Voters(3), 4), silentLast), []string{"w4"},
-			"unknown: | UnknownMember"},
-		"an unknown node beside a loss": {with(stateOf(quorumtest.Voters(3), 4), silentLast), []string{"w1", "w2", "w4"},
-			"no: QuorumWouldBeLost | UnknownMember"},
+		"a label without a member": {
+			with(stateOf(quorumtest.Voters(3), 4), silentLast),
+			[]string{"w4"},
+			"unknown: | UnknownMember",
+		},
+		"an unknown node beside a loss": {
+			with(stateOf(quorumtest.Voters(3), 4), silentLast),
+			[]string{"w1", "w2", "w4"},
+			"no: QuorumWouldBeLost | UnknownMember",
+		},
 		"a member that has left": {stateOf(quorumtest.Voters(3), 4), []string{"w4"}, "yes: NothingToProtect |"},
 		"an announcement that cannot be read": {with(three(), func(s *report.State) {
 			s.Nodes[0].Annotations[observation.AnnouncementAnnotation] = "?"
@@ -269,11 +292,14 @@ func TestSpreadPlan(t *testing.T) {
 		"each in its zone":         {[]string{"a", "b", "c"}, []string{"w2"}, true, "yes: w2", "as a voter in zone b, with"},
 		"no zone":                  {[]string{"", "b", "c"}, []string{"w1"}, true, "yes: w1", "as a voter, with"},
 		"out of a zone with two":   {[]string{"a", "a", "b"}, []string{"w1"}, true, "yes: w1", "as a voter in zone z, with"},
-		"one after the other":      {[]string{"a", "a", "a"}, []string{"w1", "w2"}, true, "yes: w1 w2", "as a voter in zone z"},
 		"the fullest zone first":   {[]string{"a", "b", "b", "c", "c"}, []string{"w1", "w4"}, false, "yes: w4 w1", ""},
 		"no order with a replaced": {[]string{"a", "b", "b", "c", "c"}, []string{"w1", "w4"}, true, "yes: w1 w4", ""},
-		"a zone holds a quorum then": {[]string{"a", "a", "b", "b", "c"}, []string{"w5"}, false, "yes: w5",
-			"after this step, zone a holds a quorum of etcd cluster cdf818194e3a8c32"},
+		"a zone holds a quorum then": {
+			[]string{"a", "a", "b", "b", "c"},
+			[]string{"w5"},
+			false, "yes: w5",
+			"after this step, zone a holds a quorum of etcd cluster cdf818194e3a8c32",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := inZones(quorumtest.Voters(len(c.zones)), c.zones...)
@@ -285,8 +311,19 @@ func TestSpreadPlan(t *testing.T) {
 			require.Contains(t, strings.Join(append(p.Steps[0].Then, p.Steps[0].Warnings...), "\n"), c.text)
 		})
 	}
-	s := inZones(quorumtest.Voters(3), "a", "a", "b")
-	p, err := report.NewPlan(s, []string{"w1"}, false)
+	held := inZones(quorumtest.Voters(5), "a", "a", "a", "b", "c")
+	p, err := report.NewPlan(held, []string{"w5"}, false)
 	require.NoError(t, err)
 	require.NotContains(t, strings.Join(p.Steps[0].Warnings, "\n"), "after this step", "it held a quorum before")
+
+	two := inZones(quorumtest.Voters(3), "a", "a", "b")
+	p, err = report.NewPlan(two, []string{"w1"}, true)
+	require.NoError(t, err)
+	require.Contains(t, p.Steps[0].Then[1], "in zone a", "with two zones, one of them holds a quorum")
+
+	together := inZone(inZones(quorumtest.Voters(3), "a", "a", "a", "b"), 3, "b")
+	p, err = report.NewPlan(together, []string{"w1", "w2"}, true)
+	require.NoError(t, err)
+	require.Contains(t, p.Steps[0].Then[1], "in zone b")
+	require.Contains(t, p.Steps[1].Then[1], "in zone a", "zone b has one voter by then")
 }

@@ -148,7 +148,8 @@ func (s State) nodesIn(zone string) ([]string, error) {
 		known[zone] = true
 	}
 	if len(known) == 0 {
-		return nil, fmt.Errorf("no node has the label %s, so no zone is known; to use another label: --zone-label", s.zoneLabel())
+		return nil, fmt.Errorf("no node has the label %s, so no zone is known; to use another label: --zone-label",
+			s.zoneLabel())
 	}
 	return nil, fmt.Errorf("no node has the label %s=%s; the nodes have the zones %s",
 		s.zoneLabel(), printable.Quote(zone), joinSorted(known))
