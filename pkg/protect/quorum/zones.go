@@ -25,8 +25,8 @@ type ZoneShare struct {
 
 // Spread returns how the voters of the cluster are spread over zones, sorted by zone. The zones are
 // those of all Nodes, by name; a zone without a voter is in the result too. If several member lists
-// are confirmed, the voters are those of the list from which the numbers of Summarize are. Without a
-// list, the result is empty.
+// are confirmed, the voters are those of the list from which the numbers of Summarize are. Without
+// a list, the result is empty.
 func Spread(v View, zones map[string]string) []ZoneShare {
 	s := NewSnapshot(v)
 	tally := s.worstTally()

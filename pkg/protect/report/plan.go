@@ -44,8 +44,8 @@ type Step struct {
 //
 // Nodes without a member go first, then those whose members are not healthy. Nodes with the leader
 // of a cluster go last. No other order allows more. The removal of a member that is not healthy
-// never makes another removal worse, and healthy members count the same. If no Node is replaced, the
-// Nodes of the zone with the most voters go before others, so that the voters stay spread.
+// never makes another removal worse, and healthy members count the same. If no Node is replaced,
+// the Nodes of the zone with the most voters go before others, so that the voters stay spread.
 func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
 	s = s.sorted()
 	left, err := s.uniqueNodes(nodes)

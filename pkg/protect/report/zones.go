@@ -178,9 +178,9 @@ func (s State) withoutZone() (notes []string) {
 	return notes
 }
 
-// zoneConflicts returns notes about the Nodes with etcd that have one zone by the label, and another
-// one by the label of earlier versions of Kubernetes: one of them was changed. One of the two is the
-// zone of the argument.
+// zoneConflicts returns notes about the Nodes with etcd that have one zone by the label, and
+// another one by the label of earlier versions of Kubernetes: one of them was changed. One of the
+// two is the zone of the argument.
 func (s State) zoneConflicts(zone string) (notes []string) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
