@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-dev/holdfast/internal/cli"
@@ -27,6 +28,7 @@ type config struct {
 	tolerance    int
 	maxClusters  int
 	departures   departure.Table
+	zoneLabel    string
 	guardDrains  bool
 
 	holds readiness.HoldLimits
@@ -71,6 +73,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.IntVar(&f.maxClusters, "max-etcd-clusters", 16, "")
 	set.Func("doomed-taint", "", appendTo(&f.doomedTaints))
 	set.Func("away-mark", "", appendTo(&f.awayMarks))
+	set.StringVar(&f.zoneLabel, "zone-label", corev1.LabelTopologyZone, "")
 	set.BoolVar(&f.guardDrains, "guard-drains", true, "")
 	set.BoolVar(&f.clusterAPI, "cluster-api", false, "")
 	set.BoolVar(&f.karpenter, "karpenter", false, "")
@@ -145,6 +148,9 @@ func checkNames(f *flags) error {
 		if problems := n.problems(n.value); len(problems) > 0 {
 			return cli.UsageErrorf("%s=%q is not a valid Kubernetes name: %s", n.flag, n.value, problems[0])
 		}
+	}
+	if problems := validation.IsQualifiedName(f.zoneLabel); len(problems) > 0 {
+		return cli.UsageErrorf("--zone-label=%q is not the key of a label: %s", f.zoneLabel, problems[0])
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func TestParseDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config{
 		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
-		guardDrains: true, maxClusters: 16,
+		guardDrains: true, maxClusters: 16, zoneLabel: "topology.kubernetes.io/zone",
 		holds:  readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
 		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
@@ -80,6 +80,7 @@ func TestParse(t *testing.T) {
 					Add(departure.ForAWhile, "example.org/").Add(departure.ForAWhile, "example.net/repair")
 			},
 		},
+		"zone label": {"--zone-label=example.com/rack", func(c *config) { c.zoneLabel = "example.com/rack" }},
 		"spc": {"--spc-url=https://api.example.org --spc-token-file=/t " +
 			"--spc-organization=7 --spc-cluster=9", func(c *config) {
 			c.spc = spcapi.Options{BaseURL: "https://api.example.org", TokenFile: "/t", Organization: 7, Cluster: 9}
@@ -124,6 +125,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--away-mark=kubernetes.io/", `--away-mark="kubernetes.io/" matches keys that Kubernetes sets on every node`},
 		{"--away-mark=node.kubernetes.io/unschedulable", "is the taint of a cordon, which does not say"},
 		{"--doomed-taint=a.b/c --away-mark=a.b/c", `--away-mark="a.b/c" is also a --doomed-taint`},
+		{"--zone-label=", `--zone-label="" is not the key of a label: `},
+		{"--zone-label=a=b", `--zone-label="a=b" is not the key of a label: `},
 		{"--on-stuck-hold=maybe", `--on-stuck-hold="maybe" is unknown; use keep or release`},
 		{"--agent-missing-after=0s", "--agent-missing-after=0s --stuck-hold-after=10m0s are out of range; use 1s to 24h"},
 		{"--stuck-hold-after=25h", "--agent-missing-after=2m0s --stuck-hold-after=25h0m0s are out of range; use 1s to 24h"},

@@ -67,7 +67,7 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: core.Events("")})
 	store, err := clusterstore.New(ctx, clusterstore.Options{
 		Client: m.GetClient(), Reader: m.GetAPIReader(), Cache: m.GetCache(),
-		MinRemainingTolerance: s.tolerance, Departures: s.departures, Registerer: s.registry,
+		MinRemainingTolerance: s.tolerance, Departures: s.departures, ZoneLabel: s.zoneLabel, Registerer: s.registry,
 	})
 	if err != nil {
 		return err
@@ -92,7 +92,9 @@ func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, err
 	renew, retry := s.leaseDuration*2/3, s.leaseDuration/12
 	grace := drainTime
 	// The summary of SPC reads labels and conditions of all Nodes.
-	trimmer := clusterstore.Trimmer{Departures: s.departures, KeepMetadata: isSPCConfigured(s.spc)}
+	trimmer := clusterstore.Trimmer{
+		Departures: s.departures, ZoneLabel: s.zoneLabel, KeepMetadata: isSPCConfigured(s.spc),
+	}
 	m, err := manager.New(s.api, manager.Options{
 		Scheme:         objects,
 		Logger:         logr.FromSlogHandler(s.log.With("library", "controller-runtime").Handler()),

@@ -31,6 +31,8 @@ Reviewing deletions
                                   with it
   --away-mark=KEY                 count members on nodes with this taint, annotation or label as not healthy, as those
                                   on nodes that kured reboots. Repeatable. A key that ends with / matches as above
+  --zone-label=KEY                label with the zone of a node, for the metrics of zones and for the plugin (default
+                                  topology.kubernetes.io/zone)
   --cluster-api=BOOL              keep Cluster API from ending the machine of an etcd node that may not be deleted, by a
                                   hook on its Machine (default false). Cluster API must run in this cluster. The
                                   component cluster-api sets it

@@ -126,6 +126,9 @@ func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
+// ZoneOf returns the zone of a Node, empty if it has none.
+func (s *Store) ZoneOf(n *corev1.Node) string { return n.Labels[s.zoneLabel] }
+
 // LiveNodes lists the Nodes of the API server for which isWanted returns true, or all if it is nil.
 // It reads them in pages, and trims them as a Trimmer does.
 func (s *Store) LiveNodes(ctx context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error) {
@@ -133,7 +136,7 @@ func (s *Store) LiveNodes(ctx context.Context, isWanted func(*corev1.Node) bool)
 		list := &corev1.NodeList{}
 		return list, s.reader.List(ctx, list, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
 	}
-	trimmer := Trimmer{Departures: s.departures}
+	trimmer := Trimmer{Departures: s.departures, ZoneLabel: s.zoneLabel}
 	nodes, _, err := apiaccess.ListPages(ctx, page, func(object runtime.Object) (*corev1.Node, bool, error) {
 		node, ok := object.(*corev1.Node)
 		switch {

@@ -43,8 +43,8 @@ const fieldOwner = client.FieldOwner(apiaccess.WebhookFieldManager)
 // ErrConflict reports that an object changed after the decision that a patch is based on.
 var ErrConflict = errors.New("decided from an older version")
 
-// Options configure a Store. All fields but the times, the tolerance and the
-// marks are required.
+// Options configure a Store. All fields but the times, the tolerance, the marks and the label are
+// required.
 type Options struct {
 	// Client writes. It must not throttle requests: client-go's default of five requests per
 	// second uses up the time that the API server gives the webhook.
@@ -62,6 +62,8 @@ type Options struct {
 	MinRemainingTolerance int
 	// Departures has the marks on Nodes by which members count as lost or away.
 	Departures departure.Table
+	// ZoneLabel is the label with the zone of a Node. Empty for no zones.
+	ZoneLabel  string
 	Registerer prometheus.Registerer
 }
 
@@ -73,6 +75,7 @@ type Store struct {
 	nodes      nodeInformer
 	tolerance  int
 	departures departure.Table
+	zoneLabel  string
 	requester  *ProbeRequester
 	conflicts  prometheus.Counter
 	live       *sharedRead[[]*v1alpha1.EtcdCluster]
@@ -99,7 +102,8 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
-		departures: o.Departures, conflicts: conflicts, live: newSharedRead[[]*v1alpha1.EtcdCluster](),
+		departures: o.Departures, zoneLabel: o.ZoneLabel, conflicts: conflicts,
+		live:      newSharedRead[[]*v1alpha1.EtcdCluster](),
 		liveNodes: newSharedRead[[]*corev1.Node](), nodesAge: newWatchAge(nodes.LastSyncResourceVersion),
 	}
 	var clustersErr, observationsErr error

@@ -22,10 +22,12 @@ const keyDomain = "holdfast.dev/"
 
 // A Trimmer removes from objects what no reader of the cache needs. A large cluster has thousands
 // of ordinary Nodes, which are open and have nothing of Holdfast. Of these, only the identity, the
-// addresses, the IDs of the machine and the word of the agent about etcd are kept.
+// addresses, the zone, the IDs of the machine and the word of the agent about etcd are kept.
 type Trimmer struct {
 	// Departures has the marks that count. A Node with a mark is kept with all its metadata.
 	Departures departure.Table
+	// ZoneLabel is the label with the zone of a Node. It is kept of every Node.
+	ZoneLabel string
 	// KeepMetadata keeps labels, annotations, conditions and resources of all Nodes, for SPC.
 	KeepMetadata bool
 }
@@ -48,6 +50,7 @@ func (t Trimmer) trimNode(n *corev1.Node) *corev1.Node {
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, CreationTimestamp: n.CreationTimestamp,
+				Labels: t.zoneOnly(n.Labels),
 			},
 			Spec:   corev1.NodeSpec{ProviderID: n.Spec.ProviderID},
 			Status: trimmedStatus(n, reportsOfEtcd(n)),
@@ -90,6 +93,15 @@ func (t Trimmer) isOrdinary(n *corev1.Node) bool {
 		}
 	}
 	return observation.StateOf(n, t.Departures).Closed() == "" && readiness.IsHoldOver(n)
+}
+
+// zoneOnly returns the labels without all but the zone.
+func (t Trimmer) zoneOnly(labels map[string]string) map[string]string {
+	zone, hasZone := labels[t.ZoneLabel]
+	if !hasZone {
+		return nil
+	}
+	return map[string]string{t.ZoneLabel: zone}
 }
 
 func trimmedStatus(n *corev1.Node, conditions []corev1.NodeCondition) corev1.NodeStatus {

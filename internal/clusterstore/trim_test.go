@@ -21,6 +21,7 @@ import (
 func TestTrim(t *testing.T) {
 	trimmer := clusterstore.Trimmer{
 		Departures: departure.Table{}.Add(departure.ForAWhile, "example.org/away").Add(departure.ForGood, "example.org/gone"),
+		ZoneLabel:  corev1.LabelTopologyZone,
 	}
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)
@@ -28,6 +29,7 @@ func TestTrim(t *testing.T) {
 	}{
 		"ordinary":            {change: func(*corev1.Node) {}},
 		"never held":          {change: func(n *corev1.Node) { delete(n.Annotations, readiness.HoldAnnotation) }},
+		"in a zone":           {change: label(corev1.LabelTopologyZone, "a")},
 		"taint of the cloud":  {change: addTaint("example.org/gpu")},
 		"no condition":        {change: func(n *corev1.Node) { n.Status.Conditions = nil }},
 		"hold overridden":     {change: setRecord(readiness.Record{State: readiness.Overridden})},
@@ -50,6 +52,9 @@ func TestTrim(t *testing.T) {
 			c.change(read)
 			if c.kept {
 				want = read.DeepCopy()
+			}
+			if zone, hasZone := read.Labels[corev1.LabelTopologyZone]; hasZone && !c.kept {
+				want.Labels = map[string]string{corev1.LabelTopologyZone: zone}
 			}
 			if len(read.Status.Conditions) == 0 {
 				want.Status.Conditions = nil

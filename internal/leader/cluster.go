@@ -50,6 +50,8 @@ type clusterState struct {
 	logged     loop.LogOnce
 	// overview is what the last summary found, for the metrics. The zero value is unknown.
 	overview quorum.Overview
+	// zones is how the voters were spread then.
+	zones []quorum.ZoneShare
 	// labelled holds, by Node UID, the listed members for which the leader labelled the Node.
 	labelled map[types.UID]string
 }

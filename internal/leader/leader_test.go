@@ -48,7 +48,9 @@ type leaderHarness struct {
 func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *leaderHarness {
 	t.Helper()
 	h := &leaderHarness{Fixture: f, t: t, store: f.OpenStore(
-		func(o *clusterstore.Options) { o.ProbeInterval = time.Millisecond })}
+		func(o *clusterstore.Options) {
+			o.ProbeInterval, o.ZoneLabel = time.Millisecond, corev1.LabelTopologyZone
+		})}
 	o := Options{
 		Store: h.store, Wait: time.Second, Log: slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &h.log), nil)),
 		Registerer: prometheus.NewRegistry(),

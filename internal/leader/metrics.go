@@ -19,6 +19,7 @@ type metrics struct {
 	known, voters, healthy       *prometheus.Desc
 	quorum, expendable           *prometheus.Desc
 	withoutNode, unseen, alarms  *prometheus.Desc
+	zoneVoters, zoneHolds        *prometheus.Desc
 	grants, oldestGrant          *prometheus.Desc
 
 	mu    sync.Mutex
@@ -35,6 +36,7 @@ type roundResult struct {
 type clusterResult struct {
 	name     string
 	overview quorum.Overview
+	zones    []quorum.ZoneShare
 	grants   map[string]grantCount // by the values of the label "reason"
 }
 
@@ -77,6 +79,10 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			"Members on a Node whose agent has not answered the last probe request."),
 		alarms: perCluster("holdfast_etcd_alarms",
 			"Members with an alarm of etcd, by alarm. Absent if no agent could read the alarms.", "alarm"),
+		zoneVoters: perCluster("holdfast_etcd_zone_voters", "Voters of the etcd cluster in a zone.", "zone"),
+		zoneHolds: perCluster("holdfast_etcd_zone_holds_quorum",
+			"Whether fewer voters than quorum are outside of the zone (1) or not (0). It is 0 if the nodes of the "+
+				"Kubernetes cluster are in one zone, and for one or two voters.", "zone"),
 		grants: perCluster("holdfast_etcd_grants",
 			"Grants that are not resolved, by what was allowed: Deletion or Drain.", "reason"),
 		oldestGrant: perCluster("holdfast_etcd_oldest_grant_timestamp_seconds",
@@ -92,7 +98,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		m.leading, m.openGrants, m.ignored, m.known, m.voters, m.healthy, m.quorum, m.expendable, m.withoutNode, m.unseen,
-		m.alarms, m.grants, m.oldestGrant,
+		m.alarms, m.zoneVoters, m.zoneHolds, m.grants, m.oldestGrant,
 	} {
 		to <- d
 	}
@@ -145,6 +151,17 @@ func (m *metrics) collectCluster(to chan<- prometheus.Metric, c clusterResult) {
 	send(to, m.healthy, float64(o.Healthy), c.name)
 	send(to, m.quorum, float64(o.Quorum), c.name)
 	send(to, m.expendable, float64(o.MayLose), c.name)
+	for _, z := range c.zones {
+		if z.Zone == "" || z.Voters == 0 {
+			continue
+		}
+		holds := 0.0
+		if z.HoldsQuorum {
+			holds = 1
+		}
+		send(to, m.zoneVoters, float64(z.Voters), c.name, z.Zone)
+		send(to, m.zoneHolds, holds, c.name, z.Zone)
+	}
 }
 
 func send(to chan<- prometheus.Metric, d *prometheus.Desc, value float64, labels ...string) {
@@ -165,7 +182,7 @@ func resultOf(cached *v1alpha1.EtcdCluster, s *clusterState) clusterResult {
 	if s.probe != nil {
 		c = s.probe.Result().Cluster
 	}
-	r := clusterResult{name: c.Name, overview: s.overview, grants: map[string]grantCount{}}
+	r := clusterResult{name: c.Name, overview: s.overview, zones: s.zones, grants: map[string]grantCount{}}
 	for _, g := range c.Spec.Grants {
 		reason := grantOfDeletion
 		if quorum.IsDrainOnly(g) {

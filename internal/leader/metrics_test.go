@@ -10,7 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
@@ -47,7 +50,9 @@ func TestMetrics(t *testing.T) {
 	m.set(&roundResult{
 		ignored: map[observation.IgnoredReason]int{observation.BadID: 2},
 		clusters: []clusterResult{
-			resultOf(seen, &clusterState{overview: known}), resultOf(unseen, &clusterState{overview: unknown}),
+			resultOf(seen, &clusterState{overview: known, zones: []quorum.ZoneShare{
+				{Voters: 1}, {Zone: "a", Voters: 2, HoldsQuorum: true}, {Zone: "b"}, {Zone: "c", Voters: 1},
+			}}), resultOf(unseen, &clusterState{overview: unknown}),
 		},
 	})
 	requireMetrics(t, m, []string{
@@ -60,6 +65,9 @@ func TestMetrics(t *testing.T) {
 		`holdfast_etcd_healthy_voters{etcd_cluster="a1"} 2`,
 		`holdfast_etcd_quorum_voters{etcd_cluster="a1"} 2`,
 		`holdfast_etcd_expendable_voters{etcd_cluster="a1"} 0`,
+		`holdfast_etcd_zone_voters{etcd_cluster="a1",zone="a"} 2`,
+		`holdfast_etcd_zone_holds_quorum{etcd_cluster="a1",zone="a"} 1`,
+		`holdfast_etcd_zone_holds_quorum{etcd_cluster="a1",zone="c"} 0`,
 		`holdfast_etcd_members_without_node{etcd_cluster="a1"} 1`,
 		`holdfast_etcd_members_unseen{etcd_cluster="a1"} 0`,
 		`holdfast_etcd_alarms{alarm="CORRUPT",etcd_cluster="a1"} 0`,
@@ -72,6 +80,7 @@ func TestMetrics(t *testing.T) {
 		`holdfast_etcd_members_unseen{etcd_cluster="b2"} 2`,
 		`holdfast_etcd_grants{etcd_cluster="b2",reason="Drain"} 0`,
 	}, []string{
+		`zone="b"`, `zone=""`,
 		`holdfast_etcd_voters{etcd_cluster="b2"}`, `holdfast_etcd_expendable_voters{etcd_cluster="b2"}`,
 		`holdfast_etcd_alarms{alarm="CORRUPT",etcd_cluster="b2"}`,
 		`holdfast_etcd_oldest_grant_timestamp_seconds{etcd_cluster="b2"`,
@@ -153,7 +162,7 @@ func clusterMetrics(t *testing.T, f *storetest.Fixture) {
 		sample("list_known", "", 1), sample("voters", "", 3), sample("healthy_voters", "", 3),
 		sample("expendable_voters", "", 1), sample("members_unseen", "", 0), sample("members_without_node", "", 0),
 		sample("grants", `,reason="Deletion"`, 0),
-	}, []string{"holdfast_etcd_oldest_grant_timestamp_seconds"})
+	}, []string{"holdfast_etcd_oldest_grant_timestamp_seconds", "holdfast_etcd_zone"})
 
 	decision := h.review(t, f.Request(1))
 	require.True(t, decision.Allowed, decision.Message)
@@ -161,6 +170,20 @@ func clusterMetrics(t *testing.T, f *storetest.Fixture) {
 		func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 0 })
 	requireMetrics(t, h.leader.metrics, []string{
 		"holdfast_webhook_open_grants 1", sample("grants", `,reason="Deletion"`, 1), sample("expendable_voters", "", 0),
+	}, nil)
+
+	for i, zone := range []string{"a", "a", "b"} {
+		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, corev1.LabelTopologyZone, zone)
+		node := f.Nodes[i].DeepCopy()
+		require.NoError(t, f.Client.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, []byte(patch))))
+	}
+	h.reconcileUntil("zones", func(c *v1alpha1.EtcdCluster) bool {
+		zones := h.leader.states[c.UID].zones
+		return len(zones) == 2 && zones[0].Voters == 2
+	})
+	requireMetrics(t, h.leader.metrics, []string{
+		sample("zone_voters", `,zone="a"`, 2), sample("zone_holds_quorum", `,zone="a"`, 1),
+		sample("zone_voters", `,zone="b"`, 1), sample("zone_holds_quorum", `,zone="b"`, 0),
 	}, nil)
 
 	ctx, cancel := context.WithCancel(t.Context())

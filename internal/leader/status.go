@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -42,12 +43,12 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	inputs := summaryInputs{view, s.bound}
+	inputs := summaryInputs{view, s.bound, l.zonesOf(index)}
 	if s.summarized != nil && inputs.equal(*s.summarized) {
 		return nil
 	}
 	s.summarized = nil
-	s.overview = quorum.Inspect(view)
+	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, inputs.zones)
 	wanted := statusOf(s.overview.Summary, s.bound, c.Status.Conditions, metav1.NewTime(l.Now()))
 	if !apiequality.Semantic.DeepEqual(c.Status, wanted) {
 		return l.Store.ApplyStatus(ctx, cached.Name, wanted)
@@ -60,6 +61,19 @@ func (l *Leader) writeSummary(
 type summaryInputs struct {
 	quorum.View
 	bound metav1.Condition
+	// zones are those of all Nodes.
+	zones map[string]string
+}
+
+// zonesOf returns the zone of each Node that has one.
+func (l *Leader) zonesOf(index nodeIndex) map[string]string {
+	zones := map[string]string{}
+	for name, node := range index {
+		if zone := l.Store.ZoneOf(node.Node); zone != "" {
+			zones[name] = zone
+		}
+	}
+	return zones
 }
 
 // equal reports whether both are for the same versions of the objects, and equal otherwise.
@@ -67,7 +81,7 @@ func (a summaryInputs) equal(b summaryInputs) bool {
 	return a.Cluster.UID == b.Cluster.UID && a.Cluster.ResourceVersion == b.Cluster.ResourceVersion &&
 		reflect.DeepEqual(a.Cluster.Observations, b.Cluster.Observations) &&
 		a.bound == b.bound && slices.Equal(a.Nonces, b.Nonces) &&
-		slices.Equal(a.PossibleNodes, b.PossibleNodes) && reflect.DeepEqual(a.Nodes, b.Nodes)
+		slices.Equal(a.PossibleNodes, b.PossibleNodes) && maps.Equal(a.zones, b.zones) && reflect.DeepEqual(a.Nodes, b.Nodes)
 }
 
 // statusOf returns the part of the status that the leader writes. A condition keeps its time

@@ -19,6 +19,7 @@ func TestCommands(t *testing.T) {
 		{"status --watch", statusWatch},
 		{"why", why},
 		{"plan", plan},
+		{"what-if", whatIf},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newReviewedCluster(t, server, i+1)) })
 	}

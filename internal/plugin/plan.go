@@ -19,9 +19,9 @@ const planHelp = `Plan a safe order in which nodes can be removed, with what mus
 
 Each step is decided by the rules of the webhook, in the state after the steps before it: the
 members have left the member list and, unless --without-replacement is set, a replacement has
-joined for each and is healthy. The plan starts from the last observations of the agents, and
-changes nothing. The state may change later, so ask before each step:
-kubectl holdfast can-remove NODE --wait.
+joined for each and is healthy, in the zone that keeps the voters spread. The plan starts from the
+last observations of the agents, and changes nothing. The state may change later, so ask before each
+step: kubectl holdfast can-remove NODE --wait.
 
 Exit codes:
   0  the plan has a step for every node
@@ -36,6 +36,7 @@ may go.`
 type planOptions struct {
 	format             reportFormat
 	selector           string
+	zoneLabel          string
 	withoutReplacement bool
 	tolerance          int
 }
@@ -50,9 +51,12 @@ func (s *session) planCommand() *cobra.Command {
   # Shrink the cluster
   kubectl holdfast plan etcd-4 etcd-5 --without-replacement`,
 		RunE: func(command *cobra.Command, args []string) error {
-			selector, err := parseSelector(args, o)
+			selector, err := parseSelector(args, o.selector)
 			if err != nil {
 				return err
+			}
+			if o.tolerance < 0 {
+				return cli.UsageErrorf("--min-remaining-tolerance=%d is negative", o.tolerance)
 			}
 			return s.plan(command.Context(), args, selector, o)
 		},
@@ -63,24 +67,23 @@ func (s *session) planCommand() *cobra.Command {
 	flags.BoolVar(&o.withoutReplacement, "without-replacement", false, "no node is replaced")
 	flags.IntVar(&o.tolerance, "min-remaining-tolerance", 0,
 		"how many voters must be in reserve after each step; at least the value of the webhook's flag")
+	addZoneLabel(command, &o.zoneLabel)
 	return command
 }
 
 // parseSelector returns the selector, nil if there is none, or a usage error.
-func parseSelector(args []string, o planOptions) (labels.Selector, error) {
+func parseSelector(args []string, text string) (labels.Selector, error) {
 	switch {
-	case len(args) == 0 && o.selector == "":
+	case len(args) == 0 && text == "":
 		return nil, cli.UsageErrorf("name at least one node, or select nodes with -l")
-	case len(args) > 0 && o.selector != "":
+	case len(args) > 0 && text != "":
 		return nil, cli.UsageErrorf("name nodes or select them with -l, not both")
-	case o.tolerance < 0:
-		return nil, cli.UsageErrorf("--min-remaining-tolerance=%d is negative", o.tolerance)
-	case o.selector == "":
+	case text == "":
 		return nil, nil
 	}
-	selector, err := labels.Parse(o.selector)
+	selector, err := labels.Parse(text)
 	if err != nil {
-		return nil, cli.UsageErrorf("-l %q is no selector: %v", o.selector, err)
+		return nil, cli.UsageErrorf("-l %q is no selector: %v", text, err)
 	}
 	return selector, nil
 }
@@ -100,10 +103,9 @@ func (s *session) plan(ctx context.Context, nodes []string, selector labels.Sele
 		}
 		addWebhookFlags(ctx, kube, &state)
 		state.MinRemainingTolerance = max(state.MinRemainingTolerance, o.tolerance)
-		if selector != nil {
-			if nodes = selectNodes(state.Nodes, selector); len(nodes) == 0 {
-				return false, fmt.Errorf("no node has the labels %s", selector)
-			}
+		setZoneLabel(&state, o.zoneLabel)
+		if nodes, err = selectedNodes(nodes, state.Nodes, selector); err != nil {
+			return false, err
 		}
 		p, err = report.NewPlan(state, nodes, !o.withoutReplacement)
 		return p.Answer == quorum.Unknown, err
@@ -117,15 +119,22 @@ func (s *session) plan(ctx context.Context, nodes []string, selector labels.Sele
 	return exitFor(p.Answer)
 }
 
-// selectNodes returns the names of the Nodes with these labels.
-func selectNodes(nodes []corev1.Node, selector labels.Selector) []string {
-	var names []string
+// selectedNodes returns the names of the Nodes with these labels, or the given names without a
+// selector.
+func selectedNodes(names []string, nodes []corev1.Node, selector labels.Selector) ([]string, error) {
+	if selector == nil {
+		return names, nil
+	}
+	var selected []string
 	for i := range nodes {
 		if selector.Matches(labels.Set(nodes[i].Labels)) {
-			names = append(names, nodes[i].Name)
+			selected = append(selected, nodes[i].Name)
 		}
 	}
-	return names
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("no node has the labels %s", selector)
+	}
+	return selected, nil
 }
 
 // writePlan writes a plan for people.

@@ -69,7 +69,8 @@ kubectl commands instead.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.UsageErrorf("%v", err) })
 	s.flags.AddFlags(root.PersistentFlags())
 	s.root = root
-	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.planCommand(), s.versionCommand(version))
+	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.whatIfCommand(), s.planCommand(),
+		s.versionCommand(version))
 	root.AddCommand(s.breakGlassCommand(), s.settleCommand(), s.releaseCommand(), s.holdCommand(),
 		s.uninstallCommand())
 	return root

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -112,14 +114,16 @@ func setWebhookFlags(s *report.State, args []string) error {
 	set.SetOutput(io.Discard)
 	set.IntVar(&s.MinRemainingTolerance, "min-remaining-tolerance", 0, "")
 	set.DurationVar(&s.StuckHoldAfter, "stuck-hold-after", 0, "")
-	for name, class := range map[string]departure.Class{
-		"doomed-taint": departure.ForGood, "away-mark": departure.ForAWhile,
+	for name, setKey := range map[string]func(key string){
+		"doomed-taint": func(key string) { s.Departures = s.Departures.Add(departure.ForGood, key) },
+		"away-mark":    func(key string) { s.Departures = s.Departures.Add(departure.ForAWhile, key) },
+		"zone-label":   func(key string) { s.ZoneLabel = key },
 	} {
 		set.Func(name, "", func(key string) error {
 			if strings.Contains(key, "$(") {
 				return errors.New("the value has a variable")
 			}
-			s.Departures = s.Departures.Add(class, key)
+			setKey(key)
 			return nil
 		})
 	}
@@ -138,3 +142,15 @@ func setWebhookFlags(s *report.State, args []string) error {
 	}
 	return nil
 }
+
+// defaultZoneLabel is the default of the webhook's flag --zone-label.
+const defaultZoneLabel = corev1.LabelTopologyZone
+
+// addZoneLabel declares --zone-label.
+func addZoneLabel(command *cobra.Command, label *string) {
+	command.Flags().StringVar(label, "zone-label", "",
+		"label with the zone of a node (default: that of the webhook, "+defaultZoneLabel+")")
+}
+
+// setZoneLabel sets the zone label of a state if the command line has one.
+func setZoneLabel(s *report.State, label string) { s.ZoneLabel = cmp.Or(label, s.ZoneLabel) }

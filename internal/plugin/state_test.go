@@ -31,10 +31,12 @@ func TestWebhookFlags(t *testing.T) {
 			args: []string{"--min-remaining-tolerance", "1", "--min-remaining-tolerance=3"},
 			want: report.State{MinRemainingTolerance: 3},
 		},
-		"not a flag": {args: []string{"min-remaining-tolerance=2"}},
-		"no number":  {args: []string{"--min-remaining-tolerance=$(N)"}, problem: "invalid value"},
-		"variable":   {args: []string{"--doomed-taint=$(KEY)"}, problem: "the value has a variable"},
-		"no value":   {args: []string{"--away-mark"}, problem: "flag needs an argument"},
+		"zone label":                 {args: []string{"--zone-label=a.b/rack"}, want: report.State{ZoneLabel: "a.b/rack"}},
+		"not a flag":                 {args: []string{"min-remaining-tolerance=2"}},
+		"no number":                  {args: []string{"--min-remaining-tolerance=$(N)"}, problem: "invalid value"},
+		"variable":                   {args: []string{"--doomed-taint=$(KEY)"}, problem: "the value has a variable"},
+		"variable in the zone label": {args: []string{"--zone-label=$(KEY)"}, problem: "the value has a variable"},
+		"no value":                   {args: []string{"--away-mark"}, problem: "flag needs an argument"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got report.State

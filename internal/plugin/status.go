@@ -40,12 +40,21 @@ const statusHelp = `Show the etcd clusters, which nodes may go, what is held, an
 MAY GO is the answer for each node on its own, from the last observations of the agents and by the
 rules of the webhook. It is yes, no or unknown. kubectl holdfast can-remove asks the webhook.
 
+If nodes have zones, QUORUM WITHOUT IT is the answer for all nodes of the zone at once:
+kubectl holdfast what-if --zone ZONE explains it.
+
 The command needs the verb list on nodes, and on etcdclusters and etcdobservations of holdfast.dev,
 watch with --watch, and the verb get on deployments.apps, for the flags of the webhook. Without these
 flags, no voter may go.`
 
+// statusOptions are the flags of status, except for --watch.
+type statusOptions struct {
+	format    reportFormat
+	zoneLabel string
+}
+
 func (s *session) statusCommand() *cobra.Command {
-	var format reportFormat
+	var o statusOptions
 	var isWatching bool
 	command := &cobra.Command{
 		Use: "status", Short: "Show etcd clusters, who may go, what is held, and warnings", Long: statusHelp,
@@ -54,19 +63,20 @@ func (s *session) statusCommand() *cobra.Command {
   kubectl holdfast status --watch`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if isWatching {
-				return s.watchStatus(command.Context(), format)
+				return s.watchStatus(command.Context(), o)
 			}
-			return s.status(command.Context(), format)
+			return s.status(command.Context(), o)
 		},
 	}
-	format.addTo(command)
+	o.format.addTo(command)
+	addZoneLabel(command, &o.zoneLabel)
 	command.Flags().BoolVarP(&isWatching, "watch", "w", false, "show the status again whenever it changes, until Ctrl-C")
 	return command
 }
 
 // status prints the status once. If a cluster cannot be seen, it reads again for a few seconds:
 // between a probe request and the answers of the agents, nothing can be seen.
-func (s *session) status(ctx context.Context, format reportFormat) error {
+func (s *session) status(ctx context.Context, o statusOptions) error {
 	kube, err := s.client()
 	if err != nil {
 		return err
@@ -77,13 +87,14 @@ func (s *session) status(ctx context.Context, format reportFormat) error {
 			return false, err
 		}
 		addWebhookFlags(ctx, kube, &state)
+		setZoneLabel(&state, o.zoneLabel)
 		isUnseen := func(c report.ClusterStatus) bool { return !c.Known }
 		return slices.ContainsFunc(report.NewStatus(state).Clusters, isUnseen), nil
 	})
 	if err != nil {
 		return err
 	}
-	return printStatus(s.Out, state, format)
+	return printStatus(s.Out, state, o.format)
 }
 
 // printStatus prints the status of a state.
@@ -94,7 +105,7 @@ func printStatus(out io.Writer, state report.State, format reportFormat) error {
 
 // watchStatus prints the status again whenever an object of it changes. The end of the context ends
 // it without an error.
-func (s *session) watchStatus(ctx context.Context, format reportFormat) error {
+func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 	direct, err := s.client()
 	if err != nil {
 		return err
@@ -125,7 +136,7 @@ func (s *session) watchStatus(ctx context.Context, format reportFormat) error {
 		if !watched.WaitForCacheSync(watching) {
 			return context.Cause(watching)
 		}
-		return s.redraw(watching, watched, direct, format, changed)
+		return s.redraw(watching, watched, direct, o, changed)
 	})
 	if err := watches.Wait(); ctx.Err() == nil {
 		return err
@@ -151,7 +162,7 @@ func follow(ctx context.Context, watched cache.Cache, object client.Object, chan
 // redraw prints the status when it has changed, until the context ends. It reads the flags of the
 // webhook directly: a user who may read that Deployment may not be permitted to watch all.
 func (s *session) redraw(
-	ctx context.Context, watched, direct client.Reader, format reportFormat, changed loop.Signal,
+	ctx context.Context, watched, direct client.Reader, o statusOptions, changed loop.Signal,
 ) error {
 	drawn := ""
 	for {
@@ -160,13 +171,14 @@ func (s *session) redraw(
 			return err
 		}
 		addWebhookFlags(ctx, direct, &state)
+		setZoneLabel(&state, o.zoneLabel)
 		var text bytes.Buffer
-		if err := printStatus(&text, state, format); err != nil {
+		if err := printStatus(&text, state, o.format); err != nil {
 			return err
 		}
 		if now := text.String(); now != drawn {
 			drawn = now
-			if err := s.draw(now, format); err != nil {
+			if err := s.draw(now, o.format); err != nil {
 				return fmt.Errorf("writing the status: %w", err)
 			}
 		}
@@ -205,6 +217,7 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 	}
 	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE"}}
 	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
+	zones := [][]string{{"ZONE", "ETCD CLUSTER", "VOTERS", "NODES", "QUORUM WITHOUT IT"}}
 	grants := [][]string{{"OPEN DOOR", "NODE", "ETCD CLUSTER", "MEMBERS", "BY", "AGE", "NODE EXISTS", "SHUT WHEN"}}
 	for _, c := range status.Clusters {
 		row := []string{string(c.ID), "?", "?", "?", "?"}
@@ -220,6 +233,12 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 				cmp.Or(string(m.MayGo), "-"), cmp.Or(string(m.Reason), "-"),
 			})
 		}
+		for _, z := range c.Zones {
+			zones = append(zones, []string{
+				cmp.Or(z.Zone, "-"), string(c.ID), strconv.Itoa(z.Voters), cmp.Or(strings.Join(z.Nodes, ","), "-"),
+				cmp.Or(string(z.Without), "-"),
+			})
+		}
 		for _, g := range c.Grants {
 			grants = append(grants, doorRows(c, g, state.Now)...)
 		}
@@ -232,7 +251,7 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 		}
 		holds = append(holds, []string{h.Node, age, h.Reason, "kubectl holdfast release " + h.Node})
 	}
-	return errors.Join(writeSections(w, clusters, members, grants, holds), writeWarnings(w, status.Warnings))
+	return errors.Join(writeSections(w, clusters, members, zones, grants, holds), writeWarnings(w, status.Warnings))
 }
 
 // describeNoClusters describes a state without an EtcdCluster. An agent that finds etcd labels its

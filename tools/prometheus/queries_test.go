@@ -35,12 +35,14 @@ type recording struct {
 	labels map[string]map[string]bool
 }
 
-// apiServerLabels returns the labels of the metrics of kube-apiserver that alerts use. The recording
-// has no metrics of kube-apiserver.
-func apiServerLabels() map[string]map[string]bool {
+// unrecordedLabels returns the labels of the metrics that the recording does not have: those of
+// kube-apiserver that alerts use, and those of zones, which the nodes of the demo do not have.
+func unrecordedLabels() map[string]map[string]bool {
 	return map[string]map[string]bool{ // k8s.io/apiserver/pkg/admission/metrics
 		"apiserver_admission_webhook_rejection_count": {"__name__": true, "name": true, "error_type": true},
 		"apiserver_admission_webhook_fail_open_count": {"__name__": true, "name": true},
+		"holdfast_etcd_zone_holds_quorum":             {"__name__": true, "etcd_cluster": true, "zone": true},
+		"holdfast_etcd_zone_voters":                   {"__name__": true, "etcd_cluster": true, "zone": true},
 	}
 }
 
@@ -50,7 +52,7 @@ func newRecording(t *testing.T) *recording {
 	require.NoError(t, err)
 	text, err := io.ReadAll(packed)
 	require.NoError(t, err)
-	r := &recording{storage: teststorage.New(t), labels: apiServerLabels()}
+	r := &recording{storage: teststorage.New(t), labels: unrecordedLabels()}
 	r.engine = promqltest.NewTestEngine(t, false, 5*time.Second, 1_000_000)
 	samples := textparse.NewPromParser(text, labels.NewSymbolTable(), false)
 	appender := r.storage.Appender(t.Context())

@@ -44,7 +44,8 @@ type Step struct {
 //
 // Nodes without a member go first, then those whose members are not healthy. Nodes with the leader
 // of a cluster go last. No other order allows more. The removal of a member that is not healthy
-// never makes another removal worse, and healthy members count the same.
+// never makes another removal worse, and healthy members count the same. If no Node is replaced,
+// the Nodes of the zone with the most voters go before others, so that the voters stay spread.
 func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
 	s = s.sorted()
 	left, err := s.uniqueNodes(nodes)
@@ -58,7 +59,7 @@ func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
 		Version: Version, Kind: "Plan", Answer: quorum.Yes, Replaced: isReplaced, Steps: []Step{}, Stopped: []Removal{},
 	}
 	for len(left) > 0 {
-		s.sortByCost(left)
+		s.sortByCost(left, isReplaced)
 		at := slices.IndexFunc(left, func(name string) bool { return s.removal(s.node(name)).Answer == quorum.Yes })
 		if at < 0 {
 			p.Stopped, p.Answer = s.stopped(left), quorum.Unknown
@@ -66,8 +67,10 @@ func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
 		}
 		name := left[at]
 		left = slices.Delete(left, at, at+1)
-		p.Steps = append(p.Steps, s.step(name, isReplaced))
+		step, earlier := s.step(name, isReplaced), s.quorumZones()
 		s = s.after(name, isReplaced)
+		step.Warnings = append(step.Warnings, s.newQuorumZones(earlier)...)
+		p.Steps = append(p.Steps, step)
 	}
 	if slices.ContainsFunc(p.Stopped, func(r Removal) bool { return r.Answer == quorum.No }) {
 		p.Answer = quorum.No
@@ -88,16 +91,25 @@ func (s State) uniqueNodes(names []string) ([]string, error) {
 }
 
 // sortByCost sorts Nodes by what their removal costs.
-func (s State) sortByCost(names []string) {
-	costs := map[string]int{}
+func (s State) sortByCost(names []string, isReplaced bool) {
+	costs, crowds := map[string]int{}, map[string]int{}
 	for _, name := range names {
 		costs[name] = s.cost(name)
+		if !isReplaced && costs[name] >= costHealthy {
+			crowds[name] = s.crowd(name)
+		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(costs[a]-costs[b], cmp.Compare(a, b)) })
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(min(costs[a], costHealthy)-min(costs[b], costHealthy), crowds[b]-crowds[a], costs[a]-costs[b],
+			cmp.Compare(a, b))
+	})
 }
 
+// costHealthy is the cost of a Node with a healthy member.
+const costHealthy = 2
+
 // cost returns 0 for a Node without a member, 1 if no member is healthy, 3 if one leads its
-// cluster, and 2 otherwise.
+// cluster, and costHealthy otherwise.
 func (s State) cost(name string) int {
 	cost := 0
 	for i := range s.Clusters {
@@ -113,7 +125,7 @@ func (s State) cost(name string) int {
 			case isLeader:
 				cost = 3
 			default:
-				cost = max(cost, 2)
+				cost = max(cost, costHealthy)
 			}
 		}
 	}
@@ -145,8 +157,12 @@ func (s State) step(name string, isReplaced bool) Step {
 	step.Then = append(step.Then, fmt.Sprintf("check that %s has left the member list of etcd cluster %s",
 		joinMembers(step.Members), strings.Join(clusters, " and of ")))
 	if isReplaced {
-		step.Then = append(step.Then, "let the replacement join as a voter, with an agent, and wait until it counts as "+
-			"Healthy: kubectl holdfast status")
+		zone := s.replacementZone(s.node(name))
+		if zone != "" {
+			zone = " in zone " + zone
+		}
+		step.Then = append(step.Then, "let the replacement join as a voter"+zone+", with an agent, and wait until it counts "+
+			"as Healthy: kubectl holdfast status")
 	}
 	return step
 }
@@ -160,7 +176,7 @@ func joinMembers(ids []v1alpha1.MemberID) string {
 func (s State) after(name string, isReplaced bool) State {
 	gone := s.node(name)
 	verdicts := s.decide(gone).Verdicts
-	node := replacementOf(gone)
+	node := s.replacementOf(gone)
 	for _, v := range verdicts {
 		for i := range s.Clusters {
 			c := &s.Clusters[i]
@@ -181,11 +197,13 @@ func (s State) after(name string, isReplaced bool) State {
 }
 
 // replacementOf returns the Node that replaces a Node. No real Node has its name or its address.
-func replacementOf(gone *corev1.Node) *corev1.Node {
+func (s State) replacementOf(gone *corev1.Node) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "replacement of " + gone.Name, UID: types.UID("replacement of " + string(gone.UID)),
-			Labels: map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+			Labels: map[string]string{
+				observation.EtcdMemberLabel: observation.EtcdMemberLabelValue, s.zoneLabel(): s.replacementZone(gone),
+			},
 		},
 	}
 }

@@ -1,8 +1,11 @@
 package report_test
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -36,6 +39,7 @@ func FuzzPrintableReports(f *testing.F) {
 					}
 				}
 			}
+			all = append(all, whatIfTexts(s)...)
 			for i := range s.Nodes {
 				page, _ := report.NewPage(s, s.Nodes[i].Name, report.Removal{Answer: quorum.Unknown, Message: "x" + text})
 				for _, section := range page.Sections() {
@@ -45,4 +49,27 @@ func FuzzPrintableReports(f *testing.F) {
 			hostiletext.RequirePrintable(t, name, all...)
 		}
 	})
+}
+
+// whatIfTexts returns the texts of the answers about each Node and each zone.
+func whatIfTexts(s report.State) (all []string) {
+	for i := range s.Nodes {
+		nodes, err := report.NewWhatIf(s, []string{s.Nodes[i].Name})
+		zone, zoneErr := report.NewZoneWhatIf(s, s.Nodes[i].Labels[corev1.LabelTopologyZone])
+		for _, err := range []error{err, zoneErr} {
+			if err != nil {
+				all = append(all, err.Error())
+			}
+		}
+		for _, w := range []report.WhatIf{nodes, zone} {
+			all = append(all, w.Notes...)
+			for _, c := range w.Clusters {
+				all = append(all, strings.Split(c.Message, "\n")...)
+			}
+			for _, u := range w.Unknown {
+				all = append(all, u.Message)
+			}
+		}
+	}
+	return all
 }

@@ -29,8 +29,10 @@ type State struct {
 	StuckHoldAfter time.Duration
 	// Departures has the marks that count for the webhook.
 	Departures departure.Table
-	// FlagsProblem is why the flags of the webhook are not known. These two fields may then be
-	// wrong, so no voter may go.
+	// ZoneLabel is the label with the zone of a Node, empty for the default of the webhook's flag.
+	ZoneLabel string
+	// FlagsProblem is why the flags of the webhook are not known. The fields above may then be wrong,
+	// so no voter may go.
 	FlagsProblem string
 	Now          time.Time
 }

@@ -48,7 +48,9 @@ type ClusterStatus struct {
 	// Message describes the cluster in one line.
 	Message string         `json:"message"`
 	Members []MemberStatus `json:"members"`
-	Grants  []GrantStatus  `json:"grants"`
+	// Zones are empty if no Node has a zone, or if no member list is confirmed.
+	Zones  []ZoneStatus  `json:"zones"`
+	Grants []GrantStatus `json:"grants"`
 }
 
 // A MemberStatus describes one member.
@@ -141,7 +143,7 @@ func (s State) clusterStatus(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) 
 	status := ClusterStatus{
 		ID: observation.ClusterIDOf(c), Known: summary.Known, Message: summary.Message,
 		Voters: summary.Voters, Healthy: summary.Healthy, Quorum: summary.Quorum, MayLose: summary.MayLose,
-		Members: []MemberStatus{}, Grants: []GrantStatus{},
+		Members: []MemberStatus{}, Grants: []GrantStatus{}, Zones: s.zoneStatus(c),
 	}
 	for _, m := range quorum.Members(view) {
 		row := MemberStatus{ID: m.ID, Name: m.Name, Node: m.Node, Counts: m.Count, Description: m.Description}

@@ -75,6 +75,11 @@ func TestWarnings(t *testing.T) {
 		"no tolerance": {cluster: three().Unhealthy(1), nodes: 3, want: "NoTolerance"},
 		"no quorum":    {cluster: three().Unhealthy(0, 1), nodes: 3, want: "NoTolerance"},
 		"cannot see":   {cluster: three().Silent(0, 1, 2), nodes: 3, want: "CannotSee"},
+		"zone holds a quorum": {
+			cluster: three(), nodes: 4, want: "ZoneHoldsQuorum, UnknownMember", change: func(s *report.State) {
+				*s = inZone(inZone(inZone(*s, 0, "a"), 1, "a"), 3, "b")
+			},
+		},
 		"ghost member": {cluster: quorumtest.Voters(5).Unprovable(4), nodes: 4, want: "GhostMember"},
 		"node gone":    {cluster: quorumtest.Voters(5), nodes: 4, want: "NodeGone"},
 		"lists differ": {cluster: quorumtest.Voters(5).RemovedFrom(2, 4), nodes: 5, want: "ListsDiffer"},
@@ -123,7 +128,7 @@ func TestWarnings(t *testing.T) {
 			require.Equal(t, c.want, strings.Join(slices.Compact(kinds), ", "))
 		})
 	}
-	require.Len(t, seen, 14, "a kind of warning has no case")
+	require.Len(t, seen, 15, "a kind of warning has no case")
 }
 
 func old(c *quorumtest.Cluster, i int) *quorumtest.Cluster {

@@ -34,6 +34,7 @@ type WarningKind string
 const (
 	WarnCannotSee     WarningKind = "CannotSee"
 	WarnNoTolerance   WarningKind = "NoTolerance"
+	WarnZone          WarningKind = "ZoneHoldsQuorum"
 	WarnGhostMember   WarningKind = "GhostMember"
 	WarnNodeGone      WarningKind = "NodeGone"
 	WarnListsDiffer   WarningKind = "ListsDiffer"
@@ -128,6 +129,7 @@ func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []
 	case status.MayLose == 0:
 		all = append(all, warningf(WarnNoTolerance, id, "etcd cluster %s cannot lose another voter", id))
 	}
+	all = append(all, zoneWarnings(status)...)
 	for _, m := range status.Members {
 		if m.Node == "" {
 			advice := "if it is permanently gone: etcdctl member remove " + string(m.ID)

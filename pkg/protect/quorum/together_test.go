@@ -1,0 +1,235 @@
+package quorum_test
+
+import (
+	"math/rand"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// deletions returns the requests for these nodes.
+func deletions(nodes ...int) []quorum.Request {
+	var all []quorum.Request
+	for _, i := range nodes {
+		all = append(all, quorumtest.Deletion(i))
+	}
+	return all
+}
+
+func TestDecideTogether(t *testing.T) {
+	unlabelled := quorumtest.Deletion(1)
+	unlabelled.Labelled, unlabelled.Announced = false, nil
+	claims := quorum.Request{Node: "w9", UID: "u9", Announced: []evidence.MemberRef{
+		{Cluster: quorumtest.ClusterID, Member: quorumtest.ID(0)},
+	}}
+	kept, lost := quorum.QuorumKept, quorum.QuorumWouldBeLost
+	longer := func(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
+		list := c.Observer(i)
+		list.Members = append(list.Members, quorumtest.Member(5), quorumtest.Member(6))
+		return c
+	}
+	for name, c := range map[string]struct {
+		cluster  *quorumtest.Cluster
+		requests []quorum.Request
+		answer   quorum.Answer
+		reason   quorum.Reason
+		text     string
+	}{
+		"one of three": {
+			quorumtest.Voters(3), deletions(0), quorum.Yes, kept,
+			"keeps quorum without node w1: 2 of 3 voters must be healthy, and 2 would remain",
+		},
+		"two of three": {
+			quorumtest.Voters(3), deletions(0, 1), quorum.No, lost,
+			"would lose quorum without nodes w1, w2: 2 of 3 voters must be healthy, and 1 would remain\n" +
+				"  etcd1 (a): would be gone with node w1\n  etcd2 (b): would be gone with node w2\n" +
+				"  etcd3 (c) on node w3: healthy",
+		},
+		"two of five":        {quorumtest.Voters(5), deletions(3, 4), quorum.Yes, kept, "3 would remain"},
+		"three of five":      {quorumtest.Voters(5), deletions(0, 1, 2), quorum.No, lost, "2 would remain"},
+		"a dead one with it": {quorumtest.Voters(3).Unhealthy(2), deletions(2), quorum.Yes, kept, ""},
+		"a dead one beside": {
+			quorumtest.Voters(5).Unhealthy(2), deletions(0, 1), quorum.No, lost,
+			"etcd3 (c) on node w3: not confirmed healthy: connection refused",
+		},
+		"a silent one beside": {
+			quorumtest.Voters(5).Dead(2), deletions(0, 1), quorum.Unknown, lost, "may lose quorum without nodes w1, w2",
+		},
+		"a silent one that others prove": {quorumtest.Voters(5).Silent(2), deletions(0, 1), quorum.Yes, kept, ""},
+		"a silent one, too many gone":    {quorumtest.Voters(5).Dead(4), deletions(0, 1, 2), quorum.No, lost, ""},
+		"a grant beside":                 {quorumtest.Voters(3).Granted(2), deletions(0), quorum.No, lost, "counts as lost"},
+		"an away one": {
+			quorumtest.Voters(3).State(2, quorumtest.Rebooting), deletions(0), quorum.No, lost, "away for a while",
+		},
+		"all silent":      {quorumtest.Voters(3).Silent(0, 1, 2), deletions(0), quorum.Unknown, quorum.CannotSee, "no agent"},
+		"the only voter":  {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
+		"without a label": {quorumtest.Voters(3), []quorum.Request{unlabelled}, quorum.Yes, kept, ""},
+		"a claim of another's member": {
+			quorumtest.Voters(5), []quorum.Request{claims}, quorum.Unknown, quorum.UnknownMember, "another Node has it",
+		},
+		"a member that has left": {
+			quorumtest.Voters(4).Removed(3), deletions(3), quorum.Yes, quorum.NothingToProtect,
+			"no member of etcd cluster cdf818194e3a8c32 is on these nodes",
+		},
+		"a learner that may be promoted": {quorumtest.Voters(4).Learner(3).Unhealthy(2), deletions(3), quorum.No, lost, ""},
+		"the worse of two lists": {
+			quorumtest.Voters(5).RemovedFrom(0, 4), deletions(0, 1), quorum.No, lost, "the member lists differ",
+		},
+		"a longer list of its own agent": {
+			longer(quorumtest.Voters(3), 0).Unbound(0), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
+		},
+		"a longer list of a founder that is gone": {
+			longer(quorumtest.Voters(5), 4).Gone(4), deletions(0), quorum.No, lost, "4 of 7 voters must be healthy",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.cluster.MinRemainingTolerance = 2 // no part of the question
+			v, answer := quorum.DecideTogether(c.cluster.View, c.requests)
+			require.Equal(t, c.answer, answer, v.Message)
+			require.Equal(t, c.reason, v.Reason, v.Message)
+			require.Equal(t, answer == quorum.Yes, v.Allowed)
+			require.Contains(t, v.Message, c.text)
+		})
+	}
+}
+
+// togetherFor returns the answer about the loss of the nodes "target" and "target2", over which the
+// members with that place are spread.
+func togetherFor(members []memberVariant) (quorum.Verdict, quorum.Answer, *quorumtest.Cluster) {
+	c := clusterOf(members)
+	c.Nodes["target2"] = observation.NodeState{Known: true, UID: "target2"}
+	isOdd := false
+	for b := range c.Cluster.Spec.Members {
+		if binding := &c.Cluster.Spec.Members[b]; binding.Node == "target" {
+			if isOdd {
+				binding.Node, binding.NodeUID = "target2", "target2"
+			}
+			isOdd = !isOdd
+		}
+	}
+	v, answer := quorum.DecideTogether(c.View, []quorum.Request{
+		{Node: "target", UID: "target"}, {Node: "target2", UID: "target2"},
+	})
+	return v, answer, c
+}
+
+// TestTogetherAgreesWithRaft compares the answer about two nodes that are gone at once with raft,
+// for random clusters of up to nine members. It is yes if and only if the surviving members win
+// every possible vote. It is no if they lose one even if each member that no silent observer can
+// still prove healthy is.
+func TestTogetherAgreesWithRaft(t *testing.T) {
+	r := rand.New(rand.NewSource(29))
+	all := allVariants()
+	answers := map[quorum.Answer]int{}
+	for range 4000 {
+		members := make([]memberVariant, 1+r.Intn(9))
+		for i := range members {
+			members[i] = all[r.Intn(len(all))]
+			if r.Intn(2) == 0 {
+				members[i] = memberVariant{place: []string{"target", "elsewhere"}[r.Intn(2)], health: "proven"}
+			}
+		}
+		hopeful := slices.Clone(members)
+		for i := range hopeful {
+			if hopeful[i].health == "silent" && hopeful[i].place != "target" {
+				hopeful[i].health = "proven"
+			}
+		}
+		v, answer, c := togetherFor(members)
+		answers[answer]++
+		require.Equal(t, raftAllows(members), answer == quorum.Yes, "%+v\n%s", members, v.Message)
+		hasSilent := slices.ContainsFunc(c.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
+			n := c.Nodes[b.Node]
+			return b.Node != "observer" && n.UID == b.NodeUID
+		})
+		if hasSilent {
+			require.Equal(t, !raftAllows(hopeful), answer == quorum.No, "%+v\n%s", members, v.Message)
+		}
+	}
+	for _, answer := range []quorum.Answer{quorum.Yes, quorum.No, quorum.Unknown} {
+		require.Greater(t, answers[answer], 50, "%v", answers)
+	}
+}
+
+// The answer about one node is that of a deletion, and more nodes never make it better.
+func TestTogetherIsMonotone(t *testing.T) {
+	r := rand.New(rand.NewSource(30))
+	yes := 0
+	for range 600 {
+		c, n := randomCluster(r)
+		alone, _ := quorum.DecideTogether(c.View, deletions(0))
+		deletion := quorum.Decide(c.View, quorumtest.Deletion(0))
+		require.Equal(t, deletion.Allowed, alone.Allowed, "%s\n%s", deletion.Message, alone.Message)
+		both, answer := quorum.DecideTogether(c.View, deletions(0, 1+r.Intn(n-1)))
+		if answer == quorum.Yes {
+			yes++
+			require.True(t, alone.Allowed, "%s\n%s", alone.Message, both.Message)
+		}
+	}
+	require.Greater(t, yes, 20)
+}
+
+func TestSpread(t *testing.T) {
+	zones := func(zones ...string) map[string]string {
+		found := map[string]string{"worker": "z"}
+		for i, zone := range zones {
+			if zone != "" {
+				found[quorumtest.Node(i)] = zone
+			}
+		}
+		return found
+	}
+	holding := func(shares []quorum.ZoneShare) (found []string) {
+		for _, s := range shares {
+			if s.HoldsQuorum {
+				found = append(found, s.Zone)
+			}
+		}
+		return found
+	}
+	for name, c := range map[string]struct {
+		cluster *quorumtest.Cluster
+		zones   map[string]string
+		want    []string
+	}{
+		"one in each of three":     {quorumtest.Voters(3), zones("a", "b", "c"), nil},
+		"two of three":             {quorumtest.Voters(3), zones("a", "a", "b"), []string{"a"}},
+		"all of three":             {quorumtest.Voters(3), zones("a", "a", "a"), []string{"a"}},
+		"two and two":              {quorumtest.Voters(4), zones("a", "a", "b", "b"), []string{"a", "b"}},
+		"two, two and one":         {quorumtest.Voters(5), zones("a", "a", "b", "b", "c"), nil},
+		"three and two":            {quorumtest.Voters(5), zones("a", "a", "a", "b", "b"), []string{"a"}},
+		"health does not matter":   {quorumtest.Voters(3).Unhealthy(0), zones("a", "b", "c"), nil},
+		"a learner does not count": {quorumtest.Voters(4).Learner(3), zones("a", "b", "c", "a"), nil},
+		"two voters":               {quorumtest.Voters(2), zones("a", "a"), nil},
+		"no label":                 {quorumtest.Voters(3), zones("", "", ""), nil},
+		"voters without a zone":    {quorumtest.Voters(3), map[string]string{"worker": "z", "other": "y"}, nil},
+		"all Nodes in one zone":    {quorumtest.Voters(3), map[string]string{"w1": "a", "w2": "a", "w3": "a"}, nil},
+		"no list":                  {quorumtest.Voters(3).Silent(0, 1, 2), zones("a", "a", "b"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.want, holding(quorum.Spread(c.cluster.View, c.zones)))
+		})
+	}
+	require.Equal(t, []quorum.ZoneShare{
+		{Zone: "", Voters: 1, Nodes: []string{"w3"}},
+		{Zone: "a", Voters: 2, Nodes: []string{"w1", "w2"}, HoldsQuorum: true},
+		{Zone: "z", HasRoom: true},
+	}, quorum.Spread(quorumtest.Voters(3).View, zones("a", "a")))
+	rooms := quorum.Spread(quorumtest.Voters(5).View, zones("a", "a", "b", "b", "c"))
+	for _, share := range rooms {
+		require.Equal(t, share.Zone == "c" || share.Zone == "z", share.HasRoom, share.Zone)
+	}
+	twoPlaces := quorumtest.Voters(3).Unbound(2).MayRunAt(2, 0).MayRunAt(2, 1)
+	require.Equal(t, []quorum.ZoneShare{
+		{Zone: "a", Voters: 2, Nodes: []string{"w1"}, HoldsQuorum: true},
+		{Zone: "b", Voters: 2, Nodes: []string{"w2"}, HoldsQuorum: true},
+		{Zone: "z", HasRoom: true},
+	}, quorum.Spread(twoPlaces.View, zones("a", "b")), "a member that may be in two zones counts in both")
+}

@@ -1,0 +1,78 @@
+package quorum
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+)
+
+// A ZoneShare is the part of an etcd cluster that is in one zone.
+type ZoneShare struct {
+	// Zone is empty for the voters without a known zone: of a Node without the label, or of none.
+	Zone string
+	// Voters is the number of voters that are in the zone, or may be. Nodes are where they are.
+	Voters int
+	Nodes  []string
+	// HoldsQuorum reports whether the voters outside of the zone are fewer than quorum, healthy or
+	// not, so that the loss of the zone costs quorum. It is false if all Nodes are in one zone, and
+	// for one or two voters: nothing can be spread there.
+	HoldsQuorum bool
+	// HasRoom reports whether another voter of the cluster may move to the zone, so that the zone
+	// holds no quorum then.
+	HasRoom bool
+}
+
+// Spread returns how the voters of the cluster are spread over zones, sorted by zone. The zones are
+// those of all Nodes, by name; a zone without a voter is in the result too. If several member lists
+// are confirmed, the voters are those of the list from which the numbers of Summarize are. Without
+// a list, the result is empty.
+func Spread(v View, zones map[string]string) []ZoneShare {
+	s := NewSnapshot(v)
+	tally := s.worstTally()
+	if tally == nil {
+		return nil
+	}
+	shares := map[string]*ZoneShare{}
+	for _, zone := range zones {
+		shares[zone] = &ZoneShare{Zone: zone}
+	}
+	canSpread := tally.voters > 2 && len(shares) > 1
+	for _, m := range tally.members {
+		if m.status == statusLearner {
+			continue
+		}
+		for zone, nodes := range s.zonesOf(m.ID, zones) {
+			if shares[zone] == nil {
+				shares[zone] = &ZoneShare{Zone: zone}
+			}
+			shares[zone].Voters++
+			shares[zone].Nodes = append(shares[zone].Nodes, nodes...)
+		}
+	}
+	var found []ZoneShare
+	for _, zone := range slices.Sorted(maps.Keys(shares)) {
+		share := *shares[zone]
+		slices.Sort(share.Nodes)
+		share.Nodes = slices.Compact(share.Nodes)
+		share.HoldsQuorum = zone != "" && canSpread && !tally.keepsQuorumWithout(share.Voters)
+		share.HasRoom = zone != "" && canSpread && tally.keepsQuorumWithout(share.Voters+1)
+		found = append(found, share)
+	}
+	return found
+}
+
+// keepsQuorumWithout reports whether the other voters are a quorum, healthy or not.
+func (t memberTally) keepsQuorumWithout(voters int) bool { return t.voters-voters >= t.quorum }
+
+// zonesOf returns the zones where the member is or may be, and the Nodes in each of them.
+func (s Snapshot) zonesOf(id v1alpha1.MemberID, zones map[string]string) map[string][]string {
+	found := map[string][]string{}
+	for _, b := range s.nodesOf(id) {
+		found[zones[b.Node]] = append(found[zones[b.Node]], b.Node)
+	}
+	if len(found) == 0 {
+		found[""] = nil
+	}
+	return found
+}

@@ -1,0 +1,219 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A ZoneStatus describes the part of an etcd cluster that is in one zone.
+type ZoneStatus struct {
+	// Zone is empty for the voters without a known zone.
+	Zone   string   `json:"zone"`
+	Voters int      `json:"voters"`
+	Nodes  []string `json:"nodes"`
+	// HoldsQuorum reports whether the voters in other zones are fewer than quorum, healthy or not. It
+	// is false if all Nodes are in one zone, and for one or two voters.
+	HoldsQuorum bool `json:"holdsQuorum"`
+	// Without tells whether the etcd cluster keeps quorum if the zone is lost now. It is empty
+	// without a zone.
+	Without quorum.Answer `json:"without,omitempty"`
+}
+
+// zoneStatus describes how the voters of a recent cluster are spread. Without any zone, the result
+// is empty.
+func (s State) zoneStatus(c *v1alpha1.EtcdCluster) []ZoneStatus {
+	found, zones := []ZoneStatus{}, s.zones()
+	if len(zones) == 0 {
+		return found
+	}
+	for _, share := range quorum.Spread(s.view(c), zones) {
+		if share.Voters == 0 {
+			continue
+		}
+		status := ZoneStatus{
+			Zone: share.Zone, Voters: share.Voters, Nodes: append([]string{}, share.Nodes...), HoldsQuorum: share.HoldsQuorum,
+		}
+		if share.Zone != "" {
+			status.Without = s.answerWithout(c.Name, share)
+		}
+		found = append(found, status)
+	}
+	return found
+}
+
+// answerWithout returns the answer of NewZoneWhatIf about one cluster. It leaves out the Nodes on
+// which nothing of etcd is known.
+func (s State) answerWithout(cluster string, share quorum.ZoneShare) quorum.Answer {
+	names := slices.Clone(share.Nodes)
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; observation.IsLabelled(n) && s.zoneOf(n) == share.Zone {
+			names = append(names, n.Name)
+		}
+	}
+	w, err := NewWhatIf(s, names)
+	at := slices.IndexFunc(w.Clusters, func(c ClusterLoss) bool { return string(c.ID) == cluster })
+	if err != nil || at < 0 || len(w.Unknown) > 0 {
+		return quorum.Unknown
+	}
+	return w.Clusters[at].Answer
+}
+
+// zoneWarnings returns the warnings about zones that hold a quorum of the cluster.
+func zoneWarnings(status ClusterStatus) (all []Warning) {
+	for _, zone := range status.Zones {
+		if zone.HoldsQuorum {
+			all = append(all, warningf(WarnZone, string(status.ID), "zone %s has %d of %s of etcd cluster %s, which cannot "+
+				"keep quorum without it: %s", zone.Zone, zone.Voters, observation.Plural(status.Voters, "voter"), status.ID,
+				strings.Join(zone.Nodes, ", ")))
+		}
+	}
+	return all
+}
+
+// quorumZones returns the zones that hold a quorum of a cluster.
+func (s State) quorumZones() map[string]bool {
+	found := map[string]bool{}
+	for i := range s.Clusters {
+		c := &s.Clusters[i]
+		for _, share := range quorum.Spread(s.view(c), s.zones()) {
+			found[fmt.Sprintf("zone %s holds a quorum of etcd cluster %s", share.Zone, c.Name)] = share.HoldsQuorum
+		}
+	}
+	return found
+}
+
+// newQuorumZones describes the zones that hold a quorum after a step, and did not earlier.
+func (s State) newQuorumZones(earlier map[string]bool) (texts []string) {
+	for text, isHeld := range s.quorumZones() {
+		if isHeld && !earlier[text] {
+			texts = append(texts, "after this step, "+text)
+		}
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+// crowd returns the greatest number of voters of one cluster in the zone of the Node.
+func (s State) crowd(name string) int {
+	zones, most := s.zones(), 0
+	for i := range s.Clusters {
+		for _, share := range quorum.Spread(s.view(&s.Clusters[i]), zones) {
+			if share.Zone != "" && share.Zone == zones[name] {
+				most = max(most, share.Voters)
+			}
+		}
+	}
+	return most
+}
+
+// replacementZone returns the zone in which the Node should be replaced: its own one, unless that
+// holds a quorum and another one has room.
+func (s State) replacementZone(n *corev1.Node) string {
+	own := s.zoneOf(n)
+	for i := range s.Clusters {
+		shares := quorum.Spread(s.view(&s.Clusters[i]), s.zones())
+		holdsQuorum := slices.ContainsFunc(shares, func(z quorum.ZoneShare) bool { return z.Zone == own && z.HoldsQuorum })
+		shares = slices.DeleteFunc(shares, func(z quorum.ZoneShare) bool { return z.Zone == own || !z.HasRoom })
+		if holdsQuorum && len(shares) > 0 {
+			fewest := func(a, b quorum.ZoneShare) int { return a.Voters - b.Voters }
+			return slices.MinFunc(shares, fewest).Zone
+		}
+	}
+	return own
+}
+
+// nodesIn returns the names of the Nodes in a zone, or an error that names the zones that exist.
+func (s State) nodesIn(zone string) ([]string, error) {
+	var nodes []string
+	for i := range s.Nodes {
+		if s.zoneOf(&s.Nodes[i]) == zone && zone != "" {
+			nodes = append(nodes, s.Nodes[i].Name)
+		}
+	}
+	if len(nodes) > 0 {
+		return nodes, nil
+	}
+	known := map[string]bool{}
+	for _, zone := range s.zones() {
+		known[zone] = true
+	}
+	if len(known) == 0 {
+		return nil, fmt.Errorf("no node has the label %s, so no zone is known; to use another label: --zone-label",
+			s.zoneLabel())
+	}
+	return nil, fmt.Errorf("no node has the label %s=%s; the nodes have the zones %s",
+		s.zoneLabel(), printable.Quote(zone), joinSorted(known))
+}
+
+// withoutZone returns notes about the members that are in no zone: those on a Node without the
+// label, and those on no known Node.
+func (s State) withoutZone() (notes []string) {
+	nodes, members := map[string]bool{}, map[string]bool{}
+	for _, c := range s.recentClusters() {
+		for _, share := range quorum.Spread(s.view(c), s.zones()) {
+			for _, node := range share.Nodes {
+				nodes[node] = nodes[node] || share.Zone == ""
+			}
+		}
+		for _, id := range quorum.Inspect(s.view(c)).WithoutNode {
+			members[string(id)] = true
+		}
+	}
+	if outside := joinSorted(nodes); outside != "" {
+		notes = append(notes, fmt.Sprintf("without the label %s, and so in no zone: %s", s.zoneLabel(), outside))
+	}
+	if outside := joinSorted(members); outside != "" {
+		notes = append(notes, "on no known Node, and so in no zone: members "+outside)
+	}
+	return notes
+}
+
+// zoneConflicts returns notes about the Nodes with etcd that have one zone by the label, and
+// another one by the label of earlier versions of Kubernetes: one of them was changed. One of the
+// two is the zone of the argument.
+func (s State) zoneConflicts(zone string) (notes []string) {
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		current, former := s.zoneOf(n), n.Labels[corev1.LabelFailureDomainBetaZone]
+		isAbout := observation.IsLabelled(n) && (current == zone || former == zone)
+		if isAbout && s.zoneLabel() == corev1.LabelTopologyZone && former != "" && former != current {
+			notes = append(notes, fmt.Sprintf("node %s has the label %s=%s too, which does not count",
+				n.Name, corev1.LabelFailureDomainBetaZone, former))
+		}
+	}
+	return notes
+}
+
+// zoneLabel returns the label with the zone of a Node.
+func (s State) zoneLabel() string { return cmp.Or(s.ZoneLabel, corev1.LabelTopologyZone) }
+
+// zoneOf returns the zone of a Node, empty without the label.
+func (s State) zoneOf(n *corev1.Node) string { return n.Labels[s.zoneLabel()] }
+
+// zones returns the zone of each Node that has one.
+func (s State) zones() map[string]string {
+	zones := map[string]string{}
+	for i := range s.Nodes {
+		if zone := s.zoneOf(&s.Nodes[i]); zone != "" {
+			zones[s.Nodes[i].Name] = zone
+		}
+	}
+	return zones
+}
+
+// joinSorted joins the names for which the map has true.
+func joinSorted(names map[string]bool) string {
+	found := maps.Clone(names)
+	maps.DeleteFunc(found, func(_ string, isIn bool) bool { return !isIn })
+	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
+}
