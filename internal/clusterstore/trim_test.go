@@ -43,6 +43,7 @@ func TestTrim(t *testing.T) {
 		"mark of another":     {change: addTaint("ToBeDeletedByClusterAutoscaler"), kept: true},
 		"mark of a flag":      {change: label("example.org/away", "true"), kept: true},
 		"taint of a flag":     {change: addTaint("example.org/gone"), kept: true},
+		"under maintenance":   {change: setCondition("MaintenanceInProgress", corev1.ConditionTrue), kept: true},
 		"shutdown":            {change: annotate(departure.ShutdownAnnotation, "{}"), kept: true},
 	} {
 		t.Run(name, func(t *testing.T) {

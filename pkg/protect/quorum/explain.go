@@ -58,6 +58,12 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 			warnings = append(warnings, fmt.Sprintf("%s on node %s is not confirmed healthy at present", m.title(), t.Node))
 		}
 	}
+	for _, m := range tally.withStatus(statusHealthy) {
+		if notice := t.Nodes[m.node].Notice; notice.Key != "" {
+			warnings = append(warnings, fmt.Sprintf("%s counts as healthy, but its node %s %s (%s)",
+				m.title(), m.node, notice.Says, notice))
+		}
+	}
 	for _, m := range tally.members {
 		if slices.Contains(m.Alarms, noSpaceAlarm) {
 			warnings = append(warnings, fmt.Sprintf("%s has the alarm NOSPACE: etcd cluster %s accepts no writes "+

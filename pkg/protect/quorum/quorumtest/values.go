@@ -75,6 +75,17 @@ func Rebooting(n *observation.NodeState) {
 	})
 }
 
+// WithCondition returns a change for State: the Node has a condition.
+func WithCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus) func(*observation.NodeState) {
+	condition := corev1.NodeCondition{
+		Type: kind, Status: status, Reason: "KernelUpdate", LastTransitionTime: metav1.NewTime(Noon()),
+	}
+	return func(n *observation.NodeState) {
+		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition}}}
+		n.Departure, n.Notice = departure.Table{}.Of(node), departure.Table{}.Notice(node)
+	}
+}
+
 // ShuttingDown is a change for State: the host of the Node has announced its shutdown.
 func ShuttingDown(n *observation.NodeState) {
 	value := departure.AnnounceShutdown("", departure.Host{BootID: "b1", GoingDown: true, HasEtcd: true}, Noon())
