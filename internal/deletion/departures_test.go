@@ -99,7 +99,7 @@ func marksOfOthers(t *testing.T, f *storetest.Fixture) {
 	requireCounted(`{"metadata":{"labels":{"example.org/repair":"disk"}}}`,
 		`{"metadata":{"labels":{"example.org/repair":"false"}}}`, "label example.org/repair")
 	for kind, text := range map[string]string{
-		"MaintenanceInProgress":          "is under maintenance (condition MaintenanceInProgress, since 2026-05-01T12:00:00Z, reason Disk)",
+		"MaintenanceInProgress":          "MaintenanceInProgress, since 2026-05-01T12:00:00Z, reason Disk)",
 		"DrainInProgress":                "away for a while: its node " + f.Nodes[0].Name + " is being drained",
 		"Drained":                        "away for a while",
 		"GracefulNodeShutdownInProgress": "away for a while",
