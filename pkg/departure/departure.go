@@ -27,7 +27,7 @@ const (
 	// ForAWhile means that the machine is restarted, repaired or maintained, and comes back. A
 	// member on it is not healthy now, even if it still answers.
 	ForAWhile
-	// ForGood means that the machine is about to be removed. A member on it is lost.
+	// ForGood means that the machine, or its member, is about to be removed. A member on it is lost.
 	ForGood
 )
 
@@ -89,10 +89,15 @@ type markRow struct {
 	says string
 	// ifCordoned limits the row to Nodes that are cordoned as well.
 	ifCordoned bool
+	// onlyTrue limits the row to the value "true" in any case. Without it, every other value than
+	// "false" counts.
+	onlyTrue bool
+	// unless is the key of an annotation that ends the mark.
+	unless string
 }
 
 // builtIn returns the marks of the programs that Holdfast knows.
-func builtIn() []markRow { return append(programRows(), conditionRows()...) }
+func builtIn() []markRow { return slices.Concat(programRows(), removalRows(), conditionRows()) }
 
 // programRows returns the taints and annotations of programs.
 //
@@ -214,7 +219,7 @@ func firstMark(n *corev1.Node, rows []markRow) Mark {
 
 // on returns the mark of the row on the Node.
 func (r markRow) on(n *corev1.Node) Mark {
-	if r.ifCordoned && !n.Spec.Unschedulable {
+	if _, isOver := n.Annotations[r.unless]; r.unless != "" && isOver || r.ifCordoned && !n.Spec.Unschedulable {
 		return Mark{}
 	}
 	m := Mark{Class: r.class, Kind: r.kind, Says: r.says}
@@ -242,7 +247,11 @@ func (r markRow) on(n *corev1.Node) Mark {
 // among completes the mark from annotations or labels.
 func (r markRow) among(values map[string]string, m Mark) Mark {
 	for key, value := range values {
-		if r.hasKey(key) && value != "false" && (m.Key == "" || key < m.Key) {
+		isSet := value != "false"
+		if r.onlyTrue {
+			isSet = strings.EqualFold(value, "true")
+		}
+		if r.hasKey(key) && isSet && (m.Key == "" || key < m.Key) {
 			m.Key, m.Since = key, parseTime(value)
 		}
 	}

@@ -62,7 +62,31 @@ func goldenVerdicts() map[string]quorum.Verdict {
 	verdicts["agent has not reported"] = quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{joining.Cluster},
 		quorum.Request{Node: "w4", UID: "u4", Addresses: []string{quorumtest.Address(3)}, AgentSilent: true})
 	addGoldenDrains(verdicts)
+	addGoldenRemovals(verdicts)
 	return verdicts
+}
+
+// addGoldenRemovals adds a verdict for each situation that the message about the removal of a
+// member must explain.
+func addGoldenRemovals(verdicts map[string]quorum.Verdict) {
+	k3s := func(n int) *quorumtest.Cluster { return withAccess(quorumtest.Voters(n), "k3s", k3sPKI) }
+	removed := k3s(3)
+	removed.Cluster.Spec.Grants = []v1alpha1.Grant{quorumtest.RemovalGrantFor(1)}
+	for name, cluster := range map[string]*quorumtest.Cluster{
+		"removal, one of three dead":     k3s(3).Dead(1),
+		"removal, another one allowed":   removed,
+		"removal, another node marked":   k3s(3).State(1, quorumtest.MarkedForRemoval),
+		"removal, one voter":             k3s(1),
+		"removal, no list":               k3s(3).WithoutList(0, 1).Silent(2),
+		"allowed, removal":               k3s(3),
+		"allowed, removal of one of two": k3s(2),
+	} {
+		verdicts[name] = quorum.Decide(cluster.View, quorumtest.Removal(0))
+	}
+	stopsFirst := quorumtest.Removal(0)
+	stopsFirst.StopsFirst = true
+	rke2 := withAccess(quorumtest.Voters(2), "rke2", rke2PKI)
+	verdicts["removal, rke2, two voters"] = quorum.Decide(rke2.View, stopsFirst)
 }
 
 // addGoldenDrains adds a verdict for each situation that the message of a drain must explain.

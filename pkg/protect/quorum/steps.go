@@ -184,7 +184,7 @@ func (t requestTarget) replaceSteps(tally memberTally) []string {
 		steps = append(steps, fmt.Sprintf("first add %s and wait until %s; then the cluster can lose this node",
 			observation.Plural(more, "more member"), agree(more, "it is a voter", "they are voters")))
 	}
-	if len(tally.missingElsewhere()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
+	if !t.Remove && len(tally.missingElsewhere()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
 		// This step always follows another one.
 		steps = append(steps, fmt.Sprintf("or, if this node is to be removed permanently, "+
 			"first remove its members from the cluster (etcd checks that this is safe): %s", t.removeCommands(onNode)))
