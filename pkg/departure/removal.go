@@ -1,6 +1,10 @@
 package departure
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // A removalMarker is the annotation of a Node on which a distribution removes the etcd member of
 // the node.
@@ -32,6 +36,11 @@ func removalRows() []markRow {
 		})
 	}
 	return rows
+}
+
+// IsRemoval reports whether the mark announces the removal of the member, and not of its machine.
+func (m Mark) IsRemoval() bool {
+	return slices.ContainsFunc(removalMarkers(), func(r removalMarker) bool { return r.key == m.Key })
 }
 
 // A Removal is what an update of a Node asks a distribution to do.

@@ -71,6 +71,7 @@ func TestRemovalMark(t *testing.T) {
 			require.Equal(t, departure.ForGood, m.Class)
 			require.Equal(t, c.want, m.String())
 			require.Equal(t, "is marked for the removal of its etcd member", m.Says)
+			require.True(t, m.IsRemoval())
 		})
 	}
 }
