@@ -19,7 +19,7 @@ func TestOwnSecret(t *testing.T) {
 	requireNoRule(t, chart["rbac.authorization.k8s.io/v1 Role holdfast-webhook"], "secrets")
 	requireNoRule(t, chart["rbac.authorization.k8s.io/v1 ClusterRole holdfast-webhook"], "validatingwebhookconfigurations")
 	entries := list(chart["admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration holdfast"], "webhooks")
-	require.Len(t, entries, 5)
+	require.Len(t, entries, 6)
 	for _, entry := range entries {
 		require.Equal(t, "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t", field(entry.(object), "clientConfig", "caBundle"))
 	}

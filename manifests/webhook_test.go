@@ -48,6 +48,7 @@ func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 		{"name": "etcd-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
 		{"name": "other-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
 		{"name": "guard-pods.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
+		{"name": "removal-markers.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
 	})
 	require.NoError(t, err)
 	webhook := serviceAccount(t, server, "holdfast-webhook", "").
@@ -125,7 +126,7 @@ func TestWebhookEntries(t *testing.T) {
 	pods := one[appsv1.Deployment](t, shipped, "Deployment", "holdfast-webhook").Spec.Template
 	require.Equal(t, pods.Labels["app.kubernetes.io/name"], service.Spec.Selector["app.kubernetes.io/name"])
 	hooks := webhookEntries(t, shipped)
-	require.Len(t, hooks, 3)
+	require.Len(t, hooks, 4)
 	closed, open := hooks[0].ObjectSelector.MatchExpressions, hooks[1].ObjectSelector.MatchExpressions
 	require.Equal(t, metav1.LabelSelectorOpIn, closed[0].Operator)
 	require.Equal(t, metav1.LabelSelectorOpNotIn, open[0].Operator)

@@ -221,6 +221,11 @@ type Grant struct {
 	//
 	// +optional
 	Drain *Door `json:"drain,omitempty"`
+	// Remove is open because a mark on the Node was allowed by which its distribution removes the
+	// member. It is shut when the mark is there, or was not set in time.
+	//
+	// +optional
+	Remove *Door `json:"remove,omitempty"`
 	// Gone is open because the Node was found to be gone without a review.
 	//
 	// +optional

@@ -298,6 +298,11 @@ func (in *Grant) DeepCopyInto(out *Grant) {
 		*out = new(Door)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Remove != nil {
+		in, out := &in.Remove, &out.Remove
+		*out = new(Door)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.Gone != nil {
 		in, out := &in.Gone, &out.Gone
 		*out = new(Door)

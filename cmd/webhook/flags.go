@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/spcapi"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -188,7 +189,11 @@ func completeDepartures(f *flags) error {
 		f.departures = f.departures.Add(departure.ForGood, key)
 	}
 	for _, key := range f.awayMarks {
-		problem := markKeyProblem(key)
+		condition, isCondition := strings.CutPrefix(key, departure.ConditionPrefix)
+		problem := conditionProblem(condition)
+		if !isCondition {
+			problem = markKeyProblem(key)
+		}
 		if problem == "" && slices.Contains(f.doomedTaints, key) {
 			problem = "is also a --doomed-taint; a node that goes for good is not away for a while"
 		}
@@ -198,6 +203,25 @@ func completeDepartures(f *flags) error {
 		f.departures = f.departures.Add(departure.ForAWhile, key)
 	}
 	return nil
+}
+
+// conditionProblem returns why a condition cannot be a mark, or an empty string.
+func conditionProblem(kind string) string {
+	switch {
+	case len(validation.IsQualifiedName(kind)) > 0:
+		return "must be the type of a condition without a status, such as condition:example.com/Repair"
+	case slices.Contains(conditionsOfNodes(), corev1.NodeConditionType(kind)):
+		return "is a condition that Kubernetes or Holdfast sets on nodes that stay"
+	}
+	return ""
+}
+
+// conditionsOfNodes returns the conditions that nodes have without any maintenance.
+func conditionsOfNodes() []corev1.NodeConditionType {
+	return []corev1.NodeConditionType{
+		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+		corev1.NodeNetworkUnavailable, observation.EtcdMemberCondition, readiness.NetworkHeld,
+	}
 }
 
 // markKeyProblem returns why a key cannot be a mark, or an empty string. A mark that Holdfast or

@@ -74,10 +74,12 @@ func TestParse(t *testing.T) {
 			c.holds = readiness.HoldLimits{Agent: time.Minute, Hold: 20 * time.Minute, Release: true, Namespace: "hf"}
 		}},
 		"marks of other programs": {
-			"--doomed-taint=example.com/gone --doomed-taint=NodeGoes --away-mark=example.org/ --away-mark=example.net/repair",
+			"--doomed-taint=example.com/gone --doomed-taint=NodeGoes --away-mark=example.org/ " +
+				"--away-mark=example.net/repair --away-mark=condition:example.net/Repair",
 			func(c *config) {
 				c.departures = departure.Table{}.Add(departure.ForGood, "example.com/gone").Add(departure.ForGood, "NodeGoes").
-					Add(departure.ForAWhile, "example.org/").Add(departure.ForAWhile, "example.net/repair")
+					Add(departure.ForAWhile, "example.org/").Add(departure.ForAWhile, "example.net/repair").
+					Add(departure.ForAWhile, "condition:example.net/Repair")
 			},
 		},
 		"zone label": {"--zone-label=example.com/rack", func(c *config) { c.zoneLabel = "example.com/rack" }},
@@ -124,6 +126,12 @@ func TestUsageErrors(t *testing.T) {
 		{"--doomed-taint=node.kubernetes.io/", `"node.kubernetes.io/" matches keys that Kubernetes sets on every node`},
 		{"--away-mark=kubernetes.io/", `--away-mark="kubernetes.io/" matches keys that Kubernetes sets on every node`},
 		{"--away-mark=node.kubernetes.io/unschedulable", "is the taint of a cordon, which does not say"},
+		{"--away-mark=condition:", `--away-mark="condition:" must be the type of a condition without a status`},
+		{"--away-mark=condition:Repair=True", `--away-mark="condition:Repair=True" must be the type of a condition`},
+		{"--away-mark=condition:example.com/", `--away-mark="condition:example.com/" must be the type of a condition`},
+		{"--away-mark=condition:Ready", `--away-mark="condition:Ready" is a condition that Kubernetes or Holdfast sets`},
+		{"--away-mark=condition:EtcdMember", "is a condition that Kubernetes or Holdfast sets on nodes that stay"},
+		{"--doomed-taint=condition:Repair", `--doomed-taint="condition:Repair" must be a key without a value and an effect`},
 		{"--doomed-taint=a.b/c --away-mark=a.b/c", `--away-mark="a.b/c" is also a --doomed-taint`},
 		{"--zone-label=", `--zone-label="" is not the key of a label: `},
 		{"--zone-label=a=b", `--zone-label="a=b" is not the key of a label: `},

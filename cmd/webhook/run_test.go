@@ -57,11 +57,25 @@ func TestRun(t *testing.T) {
 	require.ErrorContains(t, deleteAll(observation.EtcdMemberLabel), "denied the request")
 	require.Contains(t, f.waitForEvent(t, lost, "DeletionRefused"), "user kubernetes-admin may not delete this node: ")
 
-	// With break-glass it can be deleted.
+	// Nor can k3s be made to remove its member, but that of a worker, which has none.
+	const marker = "etcd.k3s.cattle.io/remove=true"
+	_, err = f.Kubectl(t.Context(), "annotate", "node", "etcd-9", marker)
+	require.ErrorContains(t, err, `admission webhook "removal-markers.holdfast.dev" denied the request`)
+	require.Contains(t, f.waitForEvent(t, lost, "RemovalRefused"),
+		"user kubernetes-admin may not remove the member of this node: ")
+	f.addNode(t, "worker-4", nil)
+	_, err = f.Kubectl(t.Context(), "annotate", "node", "worker-4", marker)
+	require.NoError(t, err)
+
+	// With break-glass both is possible.
 	glass := fmt.Sprintf(`{"uid":"%s","until":"%s","reason":"the machine is gone"}`,
 		lost.UID, time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339))
 	_, err = f.Kubectl(t.Context(), "annotate", "node", "etcd-9", quorum.BreakGlassAnnotation+"="+glass)
 	require.NoError(t, err)
+	_, err = f.Kubectl(t.Context(), "annotate", "node", "etcd-9", marker)
+	require.NoError(t, err)
+	require.Contains(t, f.waitForEvent(t, lost, "RemovalAllowed"),
+		"user kubernetes-admin removes the member of this node with a break-glass override: ")
 	out, err = f.deleteNode(t, "etcd-9")
 	require.NoError(t, err)
 	require.Contains(t, out, "Warning: ")

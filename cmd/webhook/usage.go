@@ -30,7 +30,8 @@ Reviewing deletions
                                   is about to delete. Repeatable. A key that ends with / matches all keys that begin
                                   with it
   --away-mark=KEY                 count members on nodes with this taint, annotation or label as not healthy, as those
-                                  on nodes that kured reboots. Repeatable. A key that ends with / matches as above
+                                  on nodes that kured reboots. Repeatable. A key that ends with / matches as above.
+                                  condition:TYPE is a condition of the Node with the status True
   --zone-label=KEY                label with the zone of a node, for the metrics of zones and for the plugin (default
                                   topology.kubernetes.io/zone)
   --cluster-api=BOOL              keep Cluster API from ending the machine of an etcd node that may not be deleted, by a

@@ -96,10 +96,10 @@ func answerGone(r review) answer {
 }
 
 // needsNoReview reports whether the Node is already being deleted, so that its deletion needs no
-// review. The end of its machine needs one: a finalizer may keep the Node for a long time, and by
-// then another member may have failed.
+// review. The removal of its member and the end of its machine need one: a finalizer may keep the
+// Node for a long time, and by then another member may have failed.
 func (r review) needsNoReview(node *corev1.Node) bool {
-	return node.DeletionTimestamp != nil && !r.endsMachine
+	return node.DeletionTimestamp != nil && !r.endsMachine && !r.isRemoval()
 }
 
 func alreadyDeleting() answer {

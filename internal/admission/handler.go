@@ -1,13 +1,14 @@
 // Package admission answers the API server's reviews of deletions of Nodes and of the objects of
 // their machines, and of evictions of guard pods.
 //
-// The entries for nodes with the etcd label and for evictions fail closed: they refuse, with an
-// explanation, what they cannot parse, read or decide in time. The entry for all other nodes fails
-// open, as the API server does there, so that a cluster without etcd on its nodes never depends on
-// Holdfast. The entry for Machines and NodeClaims judges the Nodes for which such an object stands,
-// each as its own entry does, and fails open if it does not know the Nodes. The entries implement
-// this themselves and leave nothing to failurePolicy: for the API server an error response is a
-// refusal, whatever the policy is (k8s.io/apiserver, plugin/webhook/validating/dispatcher.go).
+// The entries for nodes with the etcd label, for evictions and for the removal of members fail
+// closed: they refuse, with an explanation, what they cannot parse, read or decide in time. The
+// entry for all other nodes fails open, as the API server does there, so that a cluster without
+// etcd on its nodes never depends on Holdfast. The entry for Machines and NodeClaims judges the
+// Nodes for which such an object stands, each as its own entry does, and fails open if it does not
+// know the Nodes. The entries implement this themselves and leave nothing to failurePolicy: for the
+// API server an error response is a refusal, whatever the policy is (k8s.io/apiserver,
+// plugin/webhook/validating/dispatcher.go).
 //
 // The package does not decide what may be lost. It parses reviews and calls a [Reviewer].
 package admission
@@ -46,6 +47,9 @@ const (
 	// MachinePath is for Machines of Cluster API and NodeClaims of Karpenter: failurePolicy Ignore,
 	// 10 s.
 	MachinePath = "/validate-machine"
+	// RemovalPath is for updates that mark the member of a Node for the removal: failurePolicy Fail,
+	// 10 s.
+	RemovalPath = "/validate-removal"
 )
 
 // The deadlines of the entries are shorter than those of the API server, so that the API server
@@ -54,6 +58,7 @@ const (
 	etcdNodeDeadline = 8 * time.Second
 	nodeDeadline     = 2 * time.Second
 	evictionDeadline = etcdNodeDeadline
+	removalDeadline  = etcdNodeDeadline
 	// lastReadTimeout limits the read of a Node after a refusal. It fits between the deadlines of the
 	// entries and those of the API server.
 	lastReadTimeout = 500 * time.Millisecond
@@ -116,7 +121,9 @@ func New(o Options) (*Handler, error) {
 
 // Mount adds the entries to the mux.
 func (h *Handler) Mount(mux *http.ServeMux) error {
-	for _, e := range []entry{h.etcdNodeEntry(), h.otherNodeEntry(), h.evictionEntry(), h.machineEntry()} {
+	for _, e := range []entry{
+		h.etcdNodeEntry(), h.otherNodeEntry(), h.evictionEntry(), h.machineEntry(), h.removalEntry(),
+	} {
 		handler, err := admission.StandaloneWebhook(
 			&admission.Webhook{
 				Handler: admission.HandlerFunc(func(ctx context.Context, req admission.Request) admission.Response {

@@ -14,13 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 // A review is a call of the API server about the deletion of one Node or of the object of its
-// machine, or about the eviction of one pod.
+// machine, about an update that marks its member for the removal, or about the eviction of one pod.
 type review struct {
 	// node is the Node as the API server was about to delete it. For an eviction it is empty until
 	// the pod and its Node have been read.
@@ -32,6 +33,8 @@ type review struct {
 	namespace, pod string
 	// machine is the object in the review of a machine. The node is then empty until it is known.
 	machine *machine.Object
+	// removal is the marker that the update of a Node sets. It is empty for other reviews.
+	removal departure.Removal
 	// isLast marks the last review before a machine ends. It refuses if it cannot decide.
 	isLast bool
 	// endsMachine is true if the machine of a Node that is being deleted ends without another review.
@@ -45,8 +48,13 @@ type review struct {
 // isDrain reports whether the review is about the eviction of a pod.
 func (r review) isDrain() bool { return r.pod != "" }
 
+// isRemoval reports whether the review is about the removal of a member.
+func (r review) isRemoval() bool { return r.removal.Key != "" }
+
 // verb returns how texts name what is reviewed.
-func (r review) verb() quorum.Verb { return quorum.VerbOf(r.isDrain()) }
+func (r review) verb() quorum.Verb {
+	return quorum.Request{Drain: r.isDrain(), Remove: r.isRemoval(), Version: r.version}.Verb()
+}
 
 // parseNode returns the review in an admission request. It returns an error for everything that is
 // not the deletion of a whole Node.
@@ -108,6 +116,7 @@ func (r review) target() string {
 func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, problem string, err error) {
 	req, err = quorum.RequestFor(r.node)
 	req.Version, req.Labelled, req.Drain = r.version, labelled, r.isDrain()
+	req.Remove, req.StopsFirst = r.isRemoval(), r.removal.StopsFirst
 	req.User, req.DryRun = r.user, r.dryRun
 	if value, isSet := r.node.Annotations[quorum.BreakGlassAnnotation]; isSet {
 		breakGlass, bad := quorum.ParseBreakGlass(value, r.node.UID, now)
@@ -126,6 +135,9 @@ const (
 	allowedEvent      = "DeletionAllowed"
 	drainRefusedEvent = "DrainRefused"
 	drainAllowedEvent = "DrainAllowed"
+	// The update of the Node was reviewed that marks its member for the removal.
+	removalRefusedEvent = "RemovalRefused"
+	removalAllowedEvent = "RemovalAllowed"
 )
 
 // An answer is a Decision with what the API server, the log and the events need in addition.
@@ -216,15 +228,19 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	if r.machine != nil {
 		log = log.With("machine", r.machine.String())
 	}
-	switch isDrain := r.isDrain(); {
+	switch isDrain, isRemoval := r.isDrain(), r.isRemoval(); {
 	case !a.Allowed && isDrain:
 		log.Warn("drain refused", "message", a.Message)
+	case !a.Allowed && isRemoval:
+		log.Warn("removal of a member refused", "message", a.Message)
 	case !a.Allowed:
 		log.Warn("node deletion refused", "message", a.Message)
 	case a.isFallback:
 		log.Warn("node deletion allowed without a decision", "warnings", a.Warnings)
 	case isDrain:
 		log.Info("drain allowed", "message", a.Message, "warnings", a.Warnings)
+	case isRemoval:
+		log.Info("removal of a member allowed", "message", a.Message, "warnings", a.Warnings)
 	default:
 		log.Info("node deletion allowed", "message", a.Message, "warnings", a.Warnings)
 	}
@@ -237,20 +253,23 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 // recordEvent makes the event on the Node.
 func (h *Handler) recordEvent(r review, a answer) {
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
-	refused, allowed, verb := refusedEvent, allowedEvent, r.verb().Base
-	if r.isDrain() {
+	refused, allowed, verb := refusedEvent, allowedEvent, r.verb()
+	switch {
+	case r.isDrain():
 		refused, allowed = drainRefusedEvent, drainAllowedEvent
+	case r.isRemoval():
+		refused, allowed = removalRefusedEvent, removalAllowedEvent
 	}
 	switch {
 	case !a.Allowed:
 		h.events.Eventf(node, corev1.EventTypeWarning, refused,
-			"user %s may not %s %s: %s", r.user, verb, r.target(), a.Message)
+			"user %s may not %s %s: %s", r.user, verb.Base, r.target(), a.Message)
 	case a.Reason == quorum.BreakGlassUsed:
 		h.events.Eventf(node, corev1.EventTypeWarning, allowed,
-			"user %s %ss %s with a break-glass override: %s", r.user, verb, r.target(), a.Message)
+			"user %s %s %s with a break-glass override: %s", r.user, verb.Third, r.target(), a.Message)
 	default:
 		h.events.Eventf(node, corev1.EventTypeNormal, allowed,
-			"user %s may %s %s: %s", r.user, verb, r.target(), a.Message)
+			"user %s may %s %s: %s", r.user, verb.Base, r.target(), a.Message)
 	}
 }
 
@@ -303,7 +322,7 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 		return metrics{}, fmt.Errorf("registering the metrics of the admission entries: %w", err)
 	}
 	// A series that begins with its first refusal hides that refusal from rate().
-	for _, path := range []string{EtcdNodePath, NodePath, EvictionPath, MachinePath} {
+	for _, path := range []string{EtcdNodePath, NodePath, EvictionPath, MachinePath, RemovalPath} {
 		for _, reason := range append(quorum.RefusingReasons(), panicked) {
 			m.answers.WithLabelValues(path, refused, string(reason))
 		}

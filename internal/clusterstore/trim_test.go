@@ -45,6 +45,8 @@ func TestTrim(t *testing.T) {
 		"mark of another":     {change: addTaint("ToBeDeletedByClusterAutoscaler"), kept: true},
 		"mark of a flag":      {change: label("example.org/away", "true"), kept: true},
 		"taint of a flag":     {change: addTaint("example.org/gone"), kept: true},
+		"under maintenance":   {change: addCondition("MaintenanceInProgress", corev1.ConditionTrue), kept: true},
+		"maintenance unknown": {change: addCondition("MaintenanceInProgress", corev1.ConditionUnknown)},
 		"shutdown":            {change: annotate(departure.ShutdownAnnotation, "{}"), kept: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,6 +146,12 @@ func label(key, value string) func(*corev1.Node) {
 
 func addTaint(key string) func(*corev1.Node) {
 	return func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key}) }
+}
+
+func addCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: status})
+	}
 }
 
 func setCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus) func(*corev1.Node) {

@@ -1,6 +1,7 @@
 package deletion
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,7 @@ func kuredBesideAutoscaler(t *testing.T, f *storetest.Fixture) {
 func marksOfOthers(t *testing.T, f *storetest.Fixture) {
 	f.WriteNonce("last")
 	f.PublishAll("last")
-	reviewer := newReviewer(f, 0, storetest.AddMarks("example.com/gone", "example.org/"),
+	reviewer := newReviewer(f, 0, storetest.AddMarks("example.com/gone", "example.org/", "condition:example.org/Repair"),
 		func(o *clusterstore.Options) { o.Cache = f.ColdCache() })
 	req := f.Request(1)
 	req.DryRun = true
@@ -97,10 +98,35 @@ func marksOfOthers(t *testing.T, f *storetest.Fixture) {
 	}
 	requireCounted(`{"metadata":{"labels":{"example.org/repair":"disk"}}}`,
 		`{"metadata":{"labels":{"example.org/repair":"false"}}}`, "label example.org/repair")
+	for kind, text := range map[string]string{
+		"MaintenanceInProgress":          "MaintenanceInProgress, since 2026-05-01T12:00:00Z, reason Disk)",
+		"DrainInProgress":                "away for a while: its node " + f.Nodes[0].Name + " is being drained",
+		"Drained":                        "away for a while",
+		"GracefulNodeShutdownInProgress": "away for a while",
+		"example.org/Repair":             "is marked by --away-mark as away",
+	} {
+		f.SetCondition(0, kind, "True")
+		decision := review(t, reviewer, req)
+		require.False(t, decision.Allowed, decision.Message)
+		require.Contains(t, decision.Message, text)
+		f.SetCondition(0, kind, "Unknown")
+		decision = review(t, reviewer, req)
+		require.True(t, decision.Allowed, decision.Message)
+		require.Contains(t, strings.Join(decision.Warnings, "\n"), "may be away, because the status of its condition is "+
+			"Unknown (condition "+kind)
+		f.SetCondition(0, kind, "False")
+		decision = review(t, reviewer, req)
+		require.True(t, decision.Allowed, decision.Message)
+		require.NotContains(t, strings.Join(decision.Warnings, "\n"), "condition")
+	}
+	f.SetCondition(0, "MaintenancePlanned", "True")
+	decision := review(t, reviewer, req)
+	require.True(t, decision.Allowed, decision.Message)
+	require.Contains(t, strings.Join(decision.Warnings, "\n"), "has maintenance planned (condition MaintenancePlanned")
 	requireCounted(`{"metadata":{"annotations":{"holdfast.dev/shutdown":"{\"bootID\":\"b\"}"}}}`,
 		`{"metadata":{"annotations":{"holdfast.dev/shutdown":null}}}`, "is shutting down or rebooting")
 
 	f.PatchNode(0, `{"spec":{"unschedulable":true}}`)
-	decision := review(t, reviewer, req)
+	decision = review(t, reviewer, req)
 	require.True(t, decision.Allowed, "a cordon alone has no effect: "+decision.Message)
 }

@@ -55,6 +55,7 @@ func TestReview(t *testing.T) {
 		{"second review, two clusters", secondReviewOfTwoClusters},
 		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
 		{"F24 marks of other programs", marksOfOthers},
+		{"removal of a member", removalOfMember},
 		{"F33 drains of all nodes", drainsOfAllNodes},
 		{"F35 deletion after a drain", deletionAfterDrain},
 		{"F35 drain after a deletion", drainAfterDeletion},

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // A Class is what a mark announces.
@@ -25,7 +27,7 @@ const (
 	// ForAWhile means that the machine is restarted, repaired or maintained, and comes back. A
 	// member on it is not healthy now, even if it still answers.
 	ForAWhile
-	// ForGood means that the machine is about to be removed. A member on it is lost.
+	// ForGood means that the machine, or its member, is about to be removed. A member on it is lost.
 	ForGood
 )
 
@@ -48,21 +50,32 @@ type Mark struct {
 	Says string
 	// Since is when the mark was set. It is zero if the mark does not tell.
 	Since time.Time
+	// Reason is that of a condition, as its owner wrote it.
+	Reason string
 }
 
-// String returns the kind, key and time of the mark.
+// String returns the kind, key, time and reason of the mark.
 func (m Mark) String() string {
-	if m.Since.IsZero() {
-		return fmt.Sprintf("%s %s", m.Kind, m.Key)
+	text := fmt.Sprintf("%s %s", m.Kind, m.Key)
+	if !m.Since.IsZero() {
+		text += ", since " + m.Since.UTC().Format(time.RFC3339)
 	}
-	return fmt.Sprintf("%s %s, since %s", m.Kind, m.Key, m.Since.UTC().Format(time.RFC3339))
+	if m.Reason != "" {
+		text += ", reason " + printable.Quote(m.Reason)
+	}
+	return text
 }
 
 // RemoveCommand returns the command that removes the mark from the Node.
 func (m Mark) RemoveCommand(node string) string {
 	verb := string(m.Kind)
-	if m.Kind == Annotation {
+	switch m.Kind {
+	case Annotation:
 		verb = "annotate"
+	case Condition:
+		return fmt.Sprintf("kubectl patch node %s --subresource=status "+
+			`--patch '{"status":{"conditions":[{"type":"%s","status":"False"}]}}'`, node, m.Key)
+	case Taint, Label:
 	}
 	return fmt.Sprintf("kubectl %s node %s %s-", verb, node, m.Key)
 }
@@ -76,13 +89,21 @@ type markRow struct {
 	says string
 	// ifCordoned limits the row to Nodes that are cordoned as well.
 	ifCordoned bool
+	// onlyTrue limits the row to the value "true" in any case. Without it, every other value than
+	// "false" counts.
+	onlyTrue bool
+	// unless is the key of an annotation that ends the mark.
+	unless string
 }
 
 // builtIn returns the marks of the programs that Holdfast knows.
+func builtIn() []markRow { return slices.Concat(programRows(), removalRows(), conditionRows()) }
+
+// programRows returns the taints and annotations of programs.
 //
 // It does not list marks that name only a candidate: DeletionCandidateOfClusterAutoscaler, and
 // the taint of Escalator, which an etcd node may carry without ever being removed.
-func builtIn() []markRow {
+func programRows() []markRow {
 	const deleted = "is about to be deleted"
 	return []markRow{
 		// cluster-autoscaler terminates the machine within seconds without another request
@@ -152,13 +173,19 @@ func OfOthers(n *corev1.Node) Mark { return firstMark(n, builtIn()) }
 // that of the agent about its own host.
 type Table struct{ added []markRow }
 
+// ConditionPrefix precedes the type of a condition in a key for Add.
+const ConditionPrefix = "condition:"
+
 // Add returns the table with another key. A key that ends with a slash stands for all keys with
-// this prefix. A mark ForGood is a taint. A mark ForAWhile is a taint, an annotation or a label.
-// An annotation or label with the value "false" is no mark.
+// this prefix. A mark ForGood is a taint. A mark ForAWhile is a taint, an annotation or a label, or
+// with the ConditionPrefix a condition. An annotation or label with the value "false" is no mark.
 func (t Table) Add(class Class, key string) Table {
 	kinds, says := []Kind{Taint}, "is marked by --doomed-taint as going for good"
 	if class == ForAWhile {
 		kinds, says = []Kind{Taint, Annotation, Label}, "is marked by --away-mark as away"
+	}
+	if condition, is := strings.CutPrefix(key, ConditionPrefix); is {
+		kinds, key = []Kind{Condition}, condition
 	}
 	added := slices.Clone(t.added)
 	for _, kind := range kinds {
@@ -169,7 +196,7 @@ func (t Table) Add(class Class, key string) Table {
 
 // Of returns the mark on the Node. A mark ForGood takes precedence.
 func (t Table) Of(n *corev1.Node) Mark {
-	if len(n.Spec.Taints)+len(n.Annotations)+len(n.Labels) == 0 {
+	if len(n.Spec.Taints)+len(n.Annotations)+len(n.Labels)+len(n.Status.Conditions) == 0 {
 		return Mark{} // Most Nodes of a cache. It spares building the table for each.
 	}
 	m := firstMark(n, slices.Concat(builtIn(), t.added))
@@ -192,7 +219,7 @@ func firstMark(n *corev1.Node, rows []markRow) Mark {
 
 // on returns the mark of the row on the Node.
 func (r markRow) on(n *corev1.Node) Mark {
-	if r.ifCordoned && !n.Spec.Unschedulable {
+	if _, isOver := n.Annotations[r.unless]; r.unless != "" && isOver || r.ifCordoned && !n.Spec.Unschedulable {
 		return Mark{}
 	}
 	m := Mark{Class: r.class, Kind: r.kind, Says: r.says}
@@ -211,6 +238,8 @@ func (r markRow) on(n *corev1.Node) Mark {
 		return r.among(n.Annotations, m)
 	case Label:
 		return r.among(n.Labels, m)
+	case Condition:
+		return r.onConditions(n, m, corev1.ConditionTrue)
 	}
 	return Mark{}
 }
@@ -218,7 +247,11 @@ func (r markRow) on(n *corev1.Node) Mark {
 // among completes the mark from annotations or labels.
 func (r markRow) among(values map[string]string, m Mark) Mark {
 	for key, value := range values {
-		if r.hasKey(key) && value != "false" && (m.Key == "" || key < m.Key) {
+		isSet := value != "false"
+		if r.onlyTrue {
+			isSet = strings.EqualFold(value, "true")
+		}
+		if r.hasKey(key) && isSet && (m.Key == "" || key < m.Key) {
 			m.Key, m.Since = key, parseTime(value)
 		}
 	}

@@ -348,6 +348,15 @@ func (f *Fixture) PatchNode(i int, body string) {
 	require.NoError(f.t, f.Client.Patch(f.t.Context(), f.Nodes[i].DeepCopy(), patch))
 }
 
+// SetCondition sets a condition of a Node.
+func (f *Fixture) SetCondition(i int, kind, status string) {
+	f.t.Helper()
+	body := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Disk",
+		"lastTransitionTime":"2026-05-01T12:00:00Z"}]}}`, kind, status)
+	patch := client.RawPatch(types.StrategicMergePatchType, []byte(body))
+	require.NoError(f.t, f.Client.Status().Patch(f.t.Context(), f.Nodes[i].DeepCopy(), patch))
+}
+
 // DeleteAfterTest deletes the object at the end of the test, if it still exists.
 func (f *Fixture) DeleteAfterTest(o client.Object) {
 	f.t.Cleanup(func() {
@@ -379,11 +388,14 @@ func (f *Fixture) OpenStore(change ...func(*clusterstore.Options)) *clusterstore
 	return s
 }
 
-// AddMarks returns a change of the options of a Store: a taint of machines that go for good, and a
-// mark of machines that are away for a while.
-func AddMarks(doomed, away string) func(*clusterstore.Options) {
+// AddMarks returns a change of the options of a Store: a taint of machines that go for good, and
+// marks of machines that are away for a while.
+func AddMarks(doomed string, away ...string) func(*clusterstore.Options) {
 	return func(o *clusterstore.Options) {
-		o.Departures = o.Departures.Add(departure.ForGood, doomed).Add(departure.ForAWhile, away)
+		o.Departures = o.Departures.Add(departure.ForGood, doomed)
+		for _, key := range away {
+			o.Departures = o.Departures.Add(departure.ForAWhile, key)
+		}
 	}
 }
 

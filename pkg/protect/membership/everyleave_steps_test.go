@@ -34,12 +34,15 @@ func (s leaveState) next() (states []leaveState, wrong string) {
 	return steps.states, steps.wrong
 }
 
-// pass advances the time. A DELETE is over after a minute, the longest timeout of the API server.
+// pass advances the time. A request is over after a minute, the longest timeout of the API server.
 func (s *leaveState) pass(d time.Duration) {
 	s.now = s.now.Add(d)
 	for m := range s.machines {
 		if h := &s.machines[m]; h.deleteUID != "" && s.now.Sub(h.deleteAt) >= time.Minute {
 			h.endDelete()
+		}
+		if h := &s.machines[m]; s.now.Sub(h.markAt) >= time.Minute {
+			h.markAt = time.Time{}
 		}
 	}
 }
@@ -77,7 +80,12 @@ func (s *leaveSteps) addRequests(m int) {
 			return false // what leaves a node without a member is not judged
 		}
 		isVoter := slices.Contains(s.from.voters, [2]int{m, h.member})
-		if left, all := s.from.countLeft(m), len(s.from.voters); isVoter && left < all/2+1 {
+		left, all := s.from.countLeft(m), len(s.from.voters)
+		needed := all/2 + 1
+		if kind == removesMember && s.from.serves([2]int{m, h.member}) && !s.from.mayLeave(m) {
+			needed = (all-1)/2 + 1
+		}
+		if isVoter && left < needed {
 			s.fail(fmt.Sprintf("the request about %s was allowed, and %d of %d voters are left", leaveNode(m), left, all))
 		}
 		at := slices.IndexFunc(n.spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == r.UID })
@@ -100,6 +108,10 @@ func (s *leaveSteps) addRequests(m int) {
 		x.cordoned, x.stage = true, drainAllowed
 		return h.stage == notDrained && !h.ended && request(n, drainsNode)
 	})
+	s.addOn(m, "mark for the removal", func(n *leaveState, x *leaveMachine) bool {
+		x.markAt = n.now
+		return !h.isMarked && h.markAt.IsZero() && !h.ended && request(n, removesMember)
+	})
 	if isQuiet && !isAnyAllowed {
 		s.fail(fmt.Sprintf("nothing is in progress, and every request about %s is refused", leaveNode(m)))
 	}
@@ -119,7 +131,19 @@ func (s *leaveSteps) addNodeSteps(m int) {
 		}
 		h.endDelete()
 		h.uid, h.cordoned, h.goneAt, h.stage = "", false, n.now, notDrained
+		h.markAt, h.isMarked = time.Time{}, false
 		return true
+	})
+	s.addOn(m, "the API server marks", func(_ *leaveState, h *leaveMachine) bool {
+		wasAllowed := !h.markAt.IsZero() && h.uid != ""
+		h.markAt, h.isMarked = time.Time{}, true
+		h.version++
+		return wasAllowed
+	})
+	s.addOn(m, "call off the removal of", func(_ *leaveState, h *leaveMachine) bool {
+		wasMarked := h.isMarked
+		h.isMarked = false
+		return wasMarked
 	})
 	s.addOn(m, "abandon the DELETE of", func(_ *leaveState, h *leaveMachine) bool {
 		wasDeleted := h.deleteUID != ""
@@ -171,6 +195,7 @@ func (s *leaveSteps) addMachineSteps(m int) {
 			return false
 		}
 		h.ended, h.running, h.uid, h.isEnding = true, false, "", false
+		h.markAt, h.isMarked = time.Time{}, false
 		return true
 	})
 	s.addOn(m, "stop etcd on", func(_ *leaveState, h *leaveMachine) bool {
@@ -185,6 +210,12 @@ func (s *leaveSteps) addMemberSteps(m int) {
 	before := s.from
 	isOfMachine := func(v [2]int) bool { return v[0] == m }
 	if at := slices.IndexFunc(before.voters, isOfMachine); at >= 0 {
+		s.addOn(m, "k3s removes the member of", func(n *leaveState, h *leaveMachine) bool {
+			n.voters = slices.Delete(n.voters, at, at+1)
+			isDue := h.isMarked && before.hasQuorum()
+			h.running, h.member, h.isMarked = false, 0, false
+			return isDue
+		})
 		s.addOn(m, "remove the member of", func(n *leaveState, h *leaveMachine) bool {
 			isNeeded := before.serves(before.voters[at]) && !before.mayLeave(m)
 			if !before.hasQuorum() || before.countLeft(m) < (len(before.voters)-1)/2+1 || isNeeded {

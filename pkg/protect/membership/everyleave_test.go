@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
 
 // TestMain adds the flags of TestEveryLeave.
@@ -106,6 +107,9 @@ type leaveMachine struct {
 	stage  stage
 	// isEnding is set while its Machine or NodeClaim is being deleted.
 	isEnding bool
+	// markAt is when the update was allowed that marks its member for the removal.
+	markAt   time.Time
+	isMarked bool
 }
 
 // A leaveState is the state of three machines, and what the webhook knows.
@@ -163,7 +167,7 @@ func (s leaveState) key() [16]byte {
 	for _, h := range s.machines {
 		isCurrent := h.deleteUID == h.uid && h.deleteVersion == h.version
 		fmt.Fprint(&b, h.uid, h.cordoned, h.ended, h.member, h.running, h.deleteUID != "", isCurrent, age(h.deleteAt),
-			age(h.goneAt), h.stage, h.isEnding, h.version == 3, "|")
+			age(h.goneAt), h.stage, h.isEnding, h.version == 3, age(h.markAt), h.isMarked, "|")
 	}
 	fmt.Fprint(&b, s.voters, s.spec.Members, s.spec.DistinctServers)
 	for _, g := range s.spec.Grants {
@@ -210,12 +214,14 @@ func (s leaveState) countServing() (count int) {
 
 func (s leaveState) hasQuorum() bool { return s.countServing() >= len(s.voters)/2+1 }
 
-// mayLeave reports whether the machine may stop or end because of what was allowed.
+// mayLeave reports whether the machine may stop or end, or its member may be removed, because of
+// what was allowed.
 func (s leaveState) mayLeave(m int) bool {
 	h := s.machines[m]
 	canCommit := h.deleteUID != "" && h.deleteUID == h.uid && h.deleteVersion == h.version
 	isGone := !h.goneAt.IsZero() && !h.ended && s.now.Sub(h.goneAt) < quorum.ResolveMovedAfter
-	return canCommit || isGone || h.isEnding || h.stage == drainAllowed || h.stage == machineDown
+	return canCommit || isGone || h.isEnding || h.stage == drainAllowed || h.stage == machineDown ||
+		h.isMarked || !h.markAt.IsZero()
 }
 
 // countLeft returns how many voters serve on machines that stay, without those of one machine.
@@ -286,6 +292,11 @@ func (s leaveState) view() quorum.View {
 			Known: true, UID: types.UID(h.uid), Version: fmt.Sprint(h.version), Cordoned: h.cordoned,
 			Machine: observation.NewMachine("", "hw"+name), ProviderID: "cloud:///" + name,
 		}
+		if h.isMarked {
+			marked := states[name]
+			quorumtest.MarkedForRemoval(&marked)
+			states[name] = marked
+		}
 		if h.ended || h.member == 0 {
 			continue
 		}
@@ -311,6 +322,7 @@ const (
 	deletesNode leaveKind = iota
 	endsMachine
 	drainsNode
+	removesMember
 )
 
 func (s leaveState) request(m int, kind leaveKind) quorum.Request {
@@ -318,6 +330,7 @@ func (s leaveState) request(m int, kind leaveKind) quorum.Request {
 	r := quorum.Request{
 		Node: leaveNode(m), UID: types.UID(h.uid), Labelled: true, Announced: s.announced(m),
 		Addresses: []string{leaveAddress(m)}, User: "alice", Drain: kind == drainsNode,
+		Remove: kind == removesMember,
 	}
 	if kind == deletesNode {
 		r.Version = fmt.Sprint(h.version)

@@ -56,8 +56,15 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 // of the Node or its machine is over does not mean that a drain is, and the reverse.
 func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	var shut []string
-	if !quorum.IsDrainOnly(g) {
+	if quorum.AllowsDeletion(g) {
 		how, isShut := resolveDeletion(g, e)
+		if !isShut {
+			return false, how
+		}
+		shut = append(shut, how)
+	}
+	if g.Remove != nil {
+		how, isShut := resolveRemoval(g, e)
 		if !isShut {
 			return false, how
 		}
@@ -79,7 +86,7 @@ func resolveDeletion(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bo
 	switch {
 	case e.Node.Deleting:
 		return fmt.Sprintf("node %s is being deleted", g.Node), false
-	case g.Machine == nil && quorum.IsVoid(withoutDrain(g), e.Node):
+	case g.Machine == nil && quorum.IsVoid(withDeleteOnly(g), e.Node):
 		return fmt.Sprintf("node %s was written after its deletion was allowed, so each DELETE of it is reviewed again",
 			g.Node), true
 	case e.age() >= quorum.ResolvePresentAfter:
@@ -90,9 +97,21 @@ func resolveDeletion(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bo
 		g.Node, quorum.ResolvePresentAfter), false
 }
 
-func withoutDrain(g v1alpha1.Grant) v1alpha1.Grant {
-	g.Drain = nil
+func withDeleteOnly(g v1alpha1.Grant) v1alpha1.Grant {
+	g.Drain, g.Remove = nil, nil
 	return g
+}
+
+// resolveRemoval reports whether the update of the Node that marks its member for the removal is no
+// longer in progress. If it was carried out, the mark on the Node makes the member lost from then
+// on, until it has left (departure.OfOthers).
+func resolveRemoval(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+	if e.age() < quorum.ResolvePresentAfter {
+		return fmt.Sprintf("the removal of the member of node %s was allowed less than %s ago, and may be in progress",
+			g.Node, quorum.ResolvePresentAfter), false
+	}
+	return fmt.Sprintf("node %s still exists more than %s after the removal of its member was last allowed",
+		g.Node, quorum.ResolvePresentAfter), true
 }
 
 // resolveGone reports whether the machine of a grant can no longer return whose Node is gone.
@@ -230,8 +249,8 @@ func ResolveByHand(
 // members of such a Node are lost, and they must stay lost when the binding passes to another Node.
 // The grants are sorted by Node UID. The writer sets the time of the door Gone where it is zero. An
 // existing grant that lacks members is returned with them: it replaces the grant with the same Node
-// UID. The door Gone is added to a grant for a drain whose Node is gone. A member that left its
-// cluster before its Node went is not lost: Bind ends its binding.
+// UID. The door Gone is added to a grant for a drain or a removal whose Node is gone. A member that
+// left its cluster before its Node went is not lost: Bind ends its binding.
 //
 // The states must come from reads without a cache. For a Node that could not be read, no grant is
 // returned.
@@ -254,7 +273,7 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 	}
 	for _, g := range c.Spec.Grants {
 		isFound := slices.ContainsFunc(found, func(f v1alpha1.Grant) bool { return f.NodeUID == g.NodeUID })
-		if n := v.Nodes[g.Node]; quorum.IsDrainOnly(g) && n.Known && n.UID != g.NodeUID && !isFound {
+		if n := v.Nodes[g.Node]; !quorum.AllowsDeletion(g) && n.Known && n.UID != g.NodeUID && !isFound {
 			found = append(found, asGone(g))
 		}
 	}

@@ -85,6 +85,8 @@ type NodeState struct {
 	// Departure is the mark by which a program announces that the machine goes for good, or is away
 	// for a while.
 	Departure departure.Mark
+	// Notice is what a condition of the Node says about its maintenance without a mark.
+	Notice departure.Mark
 	// Machine is the machine that registered the Node.
 	Machine Machine
 	// ProviderID is the identity of the machine in its cloud. It is empty if it is unknown, or longer
@@ -96,7 +98,7 @@ type NodeState struct {
 func StateOf(n *corev1.Node, marks departure.Table) NodeState {
 	return NodeState{
 		Known: true, UID: n.UID, Version: n.ResourceVersion, Deleting: n.DeletionTimestamp != nil,
-		Departure: marks.Of(n), Cordoned: n.Spec.Unschedulable,
+		Departure: marks.Of(n), Notice: marks.Notice(n), Cordoned: n.Spec.Unschedulable,
 		Machine: machineOf(n), ProviderID: providerIDOf(n),
 	}
 }

@@ -21,7 +21,8 @@ import (
 // confirmed: the lists of observers and of the node's own agent. Only observers whose Nodes exist
 // can prove health.
 //
-// A drain is decided like a deletion, but only for a node that is closed.
+// A drain is decided like a deletion, but only for a node that is closed. The removal of a member
+// has an arithmetic of its own (tallyRequest).
 func Decide(v View, r Request) Verdict {
 	if verdict, isRefused := RefuseOpenNode(v.Nodes[r.Node], r); isRefused {
 		verdict.Cluster = observation.ClusterIDOf(v.Cluster)
@@ -49,7 +50,7 @@ func decideQuorum(v View, r Request) Verdict {
 		case t.isOnlyMember(list):
 			isOnlyMember = true
 		default:
-			if tally := t.tallyList(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
+			if tally := t.tallyRequest(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
 				worst = &tally
 			}
 		}

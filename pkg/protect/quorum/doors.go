@@ -21,6 +21,7 @@ const (
 	DoorDelete  DoorKind = "Delete"
 	DoorMachine DoorKind = "Machine"
 	DoorDrain   DoorKind = "Drain"
+	DoorRemove  DoorKind = "Remove"
 	DoorGone    DoorKind = "Gone"
 )
 
@@ -32,6 +33,9 @@ func (k DoorKind) ShutWhen() string {
 	case DoorMachine:
 		return fmt.Sprintf("no controller is ending the machine, and its Node still exists %s later, or is gone",
 			ResolvePresentAfter)
+	case DoorRemove:
+		return fmt.Sprintf("the Node still exists %s later; its members then count as lost as long as it is marked for "+
+			"their removal", ResolvePresentAfter)
 	case DoorDrain:
 		return fmt.Sprintf("the node is open for pods, and its agent has proven its members healthy for %s",
 			ResolveReturnedAfter)
@@ -53,7 +57,7 @@ func Doors(g v1alpha1.Grant) []OpenDoor {
 	for _, d := range []struct {
 		kind DoorKind
 		door *v1alpha1.Door
-	}{{DoorDrain, g.Drain}, {DoorMachine, g.Machine}, {DoorDelete, g.Delete}, {DoorGone, g.Gone}} {
+	}{{DoorDrain, g.Drain}, {DoorRemove, g.Remove}, {DoorMachine, g.Machine}, {DoorDelete, g.Delete}, {DoorGone, g.Gone}} {
 		if d.door != nil {
 			open = append(open, OpenDoor{d.kind, *d.door})
 		}
@@ -80,6 +84,12 @@ func IsDrainOnly(g v1alpha1.Grant) bool {
 	return g.Drain != nil && g.Delete == nil && g.Machine == nil && g.Gone == nil
 }
 
+// AllowsDeletion reports whether the grant is for the deletion of the Node or its machine. A grant
+// without a door is from an earlier version.
+func AllowsDeletion(g v1alpha1.Grant) bool {
+	return g.Delete != nil || g.Machine != nil || g.Gone != nil || len(Doors(g)) == 0
+}
+
 // With returns the grant of the request's machine after one more door of it is opened. It is the
 // only function that opens a door for a request. Doors are added and never replaced by another
 // kind, and members, addresses and identities only grow, so a later request takes nothing from an
@@ -98,15 +108,17 @@ func With(v View, old v1alpha1.Grant, r Request, members []v1alpha1.MemberID) v1
 	door := &v1alpha1.Door{
 		Time: metav1.NewTime(v.Now), User: cmp.Or(r.User, noUser), BreakGlass: r.BreakGlass != nil,
 	}
-	switch {
-	case r.Drain:
+	switch r.Door() {
+	case DoorDrain:
 		if old.Drain != nil && old.Drain.BreakGlass {
 			door.User, door.BreakGlass = old.Drain.User, true // the forced one may not have begun
 		}
 		g.Drain = door
-	case r.Version == "":
+	case DoorRemove:
+		g.Remove = door
+	case DoorMachine:
 		g.Machine = door
-	default:
+	case DoorDelete, DoorGone:
 		door.Version = r.Version
 		if old.Delete != nil {
 			door.Version = laterVersion(old.Delete.Version, r.Version)
@@ -177,4 +189,4 @@ func describeGrant(g v1alpha1.Grant, node string) string {
 }
 
 // noun names what the door allows.
-func (d OpenDoor) noun() string { return VerbOf(d.Kind == DoorDrain).Noun }
+func (d OpenDoor) noun() string { return VerbOf(d.Kind).Noun }

@@ -39,13 +39,20 @@ func TestWith(t *testing.T) {
 	}
 	young := func(version string) *v1alpha1.Door { return &v1alpha1.Door{Time: now, User: "alice", Version: version} }
 	forced := func(d *v1alpha1.Door) *v1alpha1.Door { d.BreakGlass = true; return d }
-	type doors struct{ Delete, Machine, Drain, Gone *v1alpha1.Door }
+	type doors struct{ Delete, Machine, Drain, Remove, Gone *v1alpha1.Door }
 	for name, test := range map[string]struct {
-		old               doors
-		isDrain, isForced bool
-		version           string
-		want              doors
+		old                         doors
+		isDrain, isRemove, isForced bool
+		version                     string
+		want                        doors
 	}{
+		"first removal": {isRemove: true, want: doors{Remove: young("")}},
+		"removal after a drain": {
+			old: doors{Drain: old("")}, isRemove: true, want: doors{Drain: old(""), Remove: young("")},
+		},
+		"deletion after a removal": {
+			old: doors{Remove: old("")}, version: "9", want: doors{Delete: young("9"), Remove: old("")},
+		},
 		"first deletion":              {version: "9", want: doors{Delete: young("9")}},
 		"first drain":                 {isDrain: true, want: doors{Drain: young("")}},
 		"first deletion of a machine": {want: doors{Machine: young("")}},
@@ -80,17 +87,19 @@ func TestWith(t *testing.T) {
 		"after a tombstone": {old: doors{Gone: old("")}, version: "9", want: doors{Delete: young("9"), Gone: old("")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := quorum.Request{Node: "w1", UID: "u1", User: "alice", Drain: test.isDrain, Version: test.version}
+			req := quorum.Request{
+				Node: "w1", UID: "u1", User: "alice", Drain: test.isDrain, Remove: test.isRemove, Version: test.version,
+			}
 			if test.isForced {
 				req.BreakGlass = &quorum.BreakGlass{UID: "u1"}
 			}
 			g := v1alpha1.Grant{
 				NodeUID: "u1", Node: "w1", Delete: test.old.Delete, Machine: test.old.Machine, Drain: test.old.Drain,
-				Gone: test.old.Gone,
+				Remove: test.old.Remove, Gone: test.old.Gone,
 			}
 			unchanged := g.DeepCopy()
 			got := quorum.With(viewOfGranted(), g, req, []v1alpha1.MemberID{"d"})
-			require.Equal(t, test.want, doors{got.Delete, got.Machine, got.Drain, got.Gone})
+			require.Equal(t, test.want, doors{got.Delete, got.Machine, got.Drain, got.Remove, got.Gone})
 			require.Equal(t, *unchanged, g, "the argument must not change")
 		})
 	}
@@ -121,13 +130,15 @@ func TestDoors(t *testing.T) {
 	at := func(minute int) *v1alpha1.Door {
 		return &v1alpha1.Door{Time: metav1.NewTime(time.Date(2026, 5, 1, 12, minute, 0, 0, time.UTC))}
 	}
-	g := v1alpha1.Grant{Delete: at(2), Machine: at(1), Drain: at(4), Gone: at(3)}
+	g := v1alpha1.Grant{Delete: at(2), Machine: at(1), Drain: at(4), Remove: at(0), Gone: at(3)}
 	var kinds []quorum.DoorKind
 	for _, d := range quorum.Doors(g) {
 		kinds = append(kinds, d.Kind)
 		require.NotEmpty(t, d.Kind.ShutWhen())
 	}
-	require.Equal(t, []quorum.DoorKind{quorum.DoorMachine, quorum.DoorDelete, quorum.DoorGone, quorum.DoorDrain}, kinds)
+	require.Equal(t, []quorum.DoorKind{
+		quorum.DoorRemove, quorum.DoorMachine, quorum.DoorDelete, quorum.DoorGone, quorum.DoorDrain,
+	}, kinds)
 	require.Equal(t, at(4).Time, quorum.LastOpened(g))
 	require.Zero(t, quorum.LastOpened(v1alpha1.Grant{}))
 	require.True(t, quorum.IsDrainOnly(v1alpha1.Grant{Drain: at(1)}))
@@ -135,5 +146,9 @@ func TestDoors(t *testing.T) {
 		{}, g, {Drain: at(1), Delete: at(1)}, {Drain: at(1), Machine: at(1)}, {Drain: at(1), Gone: at(1)},
 	} {
 		require.False(t, quorum.IsDrainOnly(other))
+		require.True(t, quorum.AllowsDeletion(other))
+	}
+	for _, other := range []v1alpha1.Grant{{Drain: at(1)}, {Remove: at(1)}, {Drain: at(1), Remove: at(1)}} {
+		require.False(t, quorum.AllowsDeletion(other))
 	}
 }

@@ -27,8 +27,12 @@ func (t requestTarget) singleSourceWarning() string {
 }
 
 func (t requestTarget) keptMessage(tally memberTally) string {
-	return fmt.Sprintf("etcd cluster %s keeps quorum without node %s: %d of %s must be healthy, and %d would remain",
-		observation.ClusterIDOf(t.Cluster), t.Node, tally.quorum, observation.Plural(tally.voters, "voter"), tally.healthy)
+	without := "node " + t.Node
+	if t.Remove {
+		without = "the member of " + without
+	}
+	return fmt.Sprintf("etcd cluster %s keeps quorum without %s: %d of %s must be healthy, and %d would remain",
+		observation.ClusterIDOf(t.Cluster), without, tally.quorum, tally.votersAfter(), tally.healthy)
 }
 
 // keptWarning describes which members to remove after an allowed deletion. It warns if the next
@@ -58,6 +62,12 @@ func (t requestTarget) keptWarning(tally memberTally) string {
 			warnings = append(warnings, fmt.Sprintf("%s on node %s is not confirmed healthy at present", m.title(), t.Node))
 		}
 	}
+	for _, m := range tally.withStatus(statusHealthy) {
+		if notice := t.Nodes[m.node].Notice; notice.Key != "" {
+			warnings = append(warnings, fmt.Sprintf("%s counts as healthy, but its node %s %s (%s)",
+				m.title(), m.node, notice.Says, notice))
+		}
+	}
 	for _, m := range tally.members {
 		if slices.Contains(m.Alarms, noSpaceAlarm) {
 			warnings = append(warnings, fmt.Sprintf("%s has the alarm NOSPACE: etcd cluster %s accepts no writes "+
@@ -76,6 +86,10 @@ func (t requestTarget) removeNext(onNode []memberState) string {
 		return fmt.Sprintf("%s counts as lost from now on; it counts again when node %s is back and open "+
 			"(kubectl uncordon %s), and its agent has proven it healthy", titles, t.Node, t.Node)
 	}
+	if t.Remove {
+		return fmt.Sprintf("%s counts as lost from now on; before any other member is removed, and before another node "+
+			"goes, check that it has left the member list (%s)", titles, t.etcdctl("member list"))
+	}
 	if d := t.distributionOf(onNode[0]); removesWithNode(d) {
 		return fmt.Sprintf("%s removes %s from etcd cluster %s after the deletion of node %s: "+
 			"before any other member is removed, check that the member list has changed (%s)",
@@ -89,8 +103,11 @@ func (t requestTarget) removeNext(onNode []memberState) string {
 // node is still to go. Holdfast does not review them, and etcd checks them against the members that
 // serve now.
 func (t requestTarget) changeSafely() string {
-	if t.Drain {
+	switch {
+	case t.Drain:
 		return fmt.Sprintf("until node %s is back, add members as learners, and remove none", t.Node)
+	case t.Remove:
+		return "until then, add members as learners, and remove no other"
 	}
 	return fmt.Sprintf("until the machine of node %s is gone, add members as learners, and remove only its member", t.Node)
 }
@@ -121,7 +138,7 @@ func (t requestTarget) refusalMessage(tally memberTally) string {
 		remaining = fmt.Sprintf("only %d", tally.healthy)
 	}
 	lines := []string{fmt.Sprintf("%s node %s %s%s: %d of %s must be healthy%s, and %s would remain",
-		t.Verb().Gerund, t.Node, what, while, tally.quorum, observation.Plural(tally.voters, "voter"), reserve, remaining)}
+		t.Verb().Gerund, t.Node, what, while, tally.quorum, tally.votersAfter(), reserve, remaining)}
 	if tally.sources != "" {
 		lines = append(lines, "  "+tally.sources)
 	}

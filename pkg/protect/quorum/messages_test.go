@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -61,7 +62,31 @@ func goldenVerdicts() map[string]quorum.Verdict {
 	verdicts["agent has not reported"] = quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{joining.Cluster},
 		quorum.Request{Node: "w4", UID: "u4", Addresses: []string{quorumtest.Address(3)}, AgentSilent: true})
 	addGoldenDrains(verdicts)
+	addGoldenRemovals(verdicts)
 	return verdicts
+}
+
+// addGoldenRemovals adds a verdict for each situation that the message about the removal of a
+// member must explain.
+func addGoldenRemovals(verdicts map[string]quorum.Verdict) {
+	k3s := func(n int) *quorumtest.Cluster { return withAccess(quorumtest.Voters(n), "k3s", k3sPKI) }
+	removed := k3s(3)
+	removed.Cluster.Spec.Grants = []v1alpha1.Grant{quorumtest.RemovalGrantFor(1)}
+	for name, cluster := range map[string]*quorumtest.Cluster{
+		"removal, one of three dead":     k3s(3).Dead(1),
+		"removal, another one allowed":   removed,
+		"removal, another node marked":   k3s(3).State(1, quorumtest.MarkedForRemoval),
+		"removal, one voter":             k3s(1),
+		"removal, no list":               k3s(3).WithoutList(0, 1).Silent(2),
+		"allowed, removal":               k3s(3),
+		"allowed, removal of one of two": k3s(2),
+	} {
+		verdicts[name] = quorum.Decide(cluster.View, quorumtest.Removal(0))
+	}
+	stopsFirst := quorumtest.Removal(0)
+	stopsFirst.StopsFirst = true
+	rke2 := withAccess(quorumtest.Voters(2), "rke2", rke2PKI)
+	verdicts["removal, rke2, two voters"] = quorum.Decide(rke2.View, stopsFirst)
 }
 
 // addGoldenDrains adds a verdict for each situation that the message of a drain must explain.
@@ -152,32 +177,38 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"another node rebooted":                    three().State(1, quorumtest.Rebooting),
 		"another node rebooted, member silent":     three().State(1, quorumtest.Rebooting).Dead(1),
 		"another host shuts down":                  three().State(1, quorumtest.ShuttingDown),
-		"learner on a rebooted node":               quorumtest.Voters(4).Learner(3).State(3, quorumtest.Rebooting),
-		"allowed, rebooted node":                   three().State(0, quorumtest.Rebooting),
-		"another node unread":                      three().State(1, unread),
-		"replaced member not removed":              replacedNotRemoved(),
-		"replacement not started":                  quorumtest.Voters(4).Everywhere(3, unstarted),
-		"replacement is a learner":                 quorumtest.Voters(4).Learner(3).Dead(1),
-		"learner on the node, another granted":     quorumtest.Voters(4).Learner(0).Granted(3),
-		"learner granted":                          quorumtest.Voters(4).Learner(3).Granted(3),
-		"another member corrupt":                   anotherCorrupt(),
-		"alarms unread":                            three().AlarmsUnknown(0, 1, 2),
-		"two members on hosts without an agent":    three().Unprovable(1, 2),
-		"one voter":                                quorumtest.Voters(1),
-		"two voters":                               quorumtest.Voters(2),
-		"two members on one node":                  three().Rebound(1, 0),
-		"no list":                                  three().WithoutList(0, 1).Silent(2),
-		"no list, other nodes gone":                three().Silent(0).State(1, quorumtest.Gone).State(2, quorumtest.Gone),
-		"no binding":                               three().NeverBound(),
-		"no binding, not bootstrapped":             notBootstrapped(),
-		"one healthy by a late observer only":      provenBy(joined(3, 2), 1, 2),
-		"one dead, by one of two lists":            quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1),
-		"allowed, three voters":                    three(),
-		"allowed, five voters":                     quorumtest.Voters(5),
-		"allowed, dead member":                     three().Dead(0),
-		"allowed, full database":                   quorumtest.Voters(5).Everywhere(1, alarm("NOSPACE")),
-		"allowed, member removed":                  three().Removed(0),
-		"allowed, member removed, one list":        three().Removed(0).Silent(0, 1),
+		"another node under maintenance": three().State(1,
+			quorumtest.WithCondition(corev1.NodeMaintenanceInProgress, corev1.ConditionTrue)),
+		"allowed, another node has maintenance planned": three().State(1,
+			quorumtest.WithCondition(corev1.NodeMaintenancePlanned, corev1.ConditionTrue)),
+		"allowed, another node may be under maintenance": three().State(1,
+			quorumtest.WithCondition(corev1.NodeMaintenanceInProgress, corev1.ConditionUnknown)),
+		"learner on a rebooted node":            quorumtest.Voters(4).Learner(3).State(3, quorumtest.Rebooting),
+		"allowed, rebooted node":                three().State(0, quorumtest.Rebooting),
+		"another node unread":                   three().State(1, unread),
+		"replaced member not removed":           replacedNotRemoved(),
+		"replacement not started":               quorumtest.Voters(4).Everywhere(3, unstarted),
+		"replacement is a learner":              quorumtest.Voters(4).Learner(3).Dead(1),
+		"learner on the node, another granted":  quorumtest.Voters(4).Learner(0).Granted(3),
+		"learner granted":                       quorumtest.Voters(4).Learner(3).Granted(3),
+		"another member corrupt":                anotherCorrupt(),
+		"alarms unread":                         three().AlarmsUnknown(0, 1, 2),
+		"two members on hosts without an agent": three().Unprovable(1, 2),
+		"one voter":                             quorumtest.Voters(1),
+		"two voters":                            quorumtest.Voters(2),
+		"two members on one node":               three().Rebound(1, 0),
+		"no list":                               three().WithoutList(0, 1).Silent(2),
+		"no list, other nodes gone":             three().Silent(0).State(1, quorumtest.Gone).State(2, quorumtest.Gone),
+		"no binding":                            three().NeverBound(),
+		"no binding, not bootstrapped":          notBootstrapped(),
+		"one healthy by a late observer only":   provenBy(joined(3, 2), 1, 2),
+		"one dead, by one of two lists":         quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1),
+		"allowed, three voters":                 three(),
+		"allowed, five voters":                  quorumtest.Voters(5),
+		"allowed, dead member":                  three().Dead(0),
+		"allowed, full database":                quorumtest.Voters(5).Everywhere(1, alarm("NOSPACE")),
+		"allowed, member removed":               three().Removed(0),
+		"allowed, member removed, one list":     three().Removed(0).Silent(0, 1),
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// A Request is the deletion of one Node, or a drain of its node.
+// A Request is the deletion of one Node, a drain of its node, or the removal of its member.
 type Request struct {
 	Node string
 	UID  types.UID
@@ -34,6 +34,9 @@ type Request struct {
 	// Drain means that the request is a drain of the node (the eviction of its guard pod), and not
 	// the deletion of the Node.
 	Drain bool
+	// Remove means that the request is to remove the member of the node from its cluster, and not to
+	// delete the Node. StopsFirst means that the member may stop before it is removed.
+	Remove, StopsFirst bool
 	// DryRun means that nothing may be written. So no probe can be requested.
 	DryRun bool
 	// BreakGlass is the valid override on the Node, or nil.
@@ -43,18 +46,38 @@ type Request struct {
 // countsAddresses reports whether the members at the addresses of the Node count as on it.
 func (r Request) countsAddresses() bool { return r.Labelled || r.Drain || r.CountAddresses }
 
-// A Verb names in texts what was requested.
-type Verb struct{ Base, Past, Gerund, Noun string }
+// Door returns the door that the request opens.
+func (r Request) Door() DoorKind {
+	switch {
+	case r.Drain:
+		return DoorDrain
+	case r.Remove:
+		return DoorRemove
+	case r.Version == "":
+		return DoorMachine
+	}
+	return DoorDelete
+}
+
+// A Verb names in texts what was requested. The name of a node, or a word for it, follows.
+type Verb struct{ Base, Third, Past, Gerund, Noun string }
 
 // Verb returns how texts name the request.
-func (r Request) Verb() Verb { return VerbOf(r.Drain) }
+func (r Request) Verb() Verb { return VerbOf(r.Door()) }
 
-// VerbOf returns how texts name a drain, or the deletion of a Node.
-func VerbOf(isDrain bool) Verb {
-	if isDrain {
-		return Verb{Base: "drain", Past: "drained", Gerund: "draining", Noun: "drain"}
+// VerbOf returns how texts name what a door allows.
+func VerbOf(k DoorKind) Verb {
+	switch k {
+	case DoorDrain:
+		return Verb{Base: "drain", Third: "drains", Past: "drained", Gerund: "draining", Noun: "drain"}
+	case DoorRemove:
+		return Verb{
+			Base: "remove the member of", Third: "removes the member of", Past: "marked for the removal of its member",
+			Gerund: "removing the member of", Noun: "removal of the member",
+		}
+	case DoorDelete, DoorMachine, DoorGone:
 	}
-	return Verb{Base: "delete", Past: "deleted", Gerund: "deleting", Noun: "deletion"}
+	return Verb{Base: "delete", Third: "deletes", Past: "deleted", Gerund: "deleting", Noun: "deletion"}
 }
 
 // again asks for another attempt.

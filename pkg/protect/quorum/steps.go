@@ -116,7 +116,13 @@ func (t requestTarget) lossSteps(tally memberTally) (steps []string) {
 			steps = append(steps, fmt.Sprintf("if the machine of node %s stays, wait: %s counts again by itself at the "+
 				"time above", m.node, m.title()))
 		}
-		if m.stillAnswers && m.problem != problemNodeUnread && !t.isDrained(m) {
+		mark := t.Nodes[m.node].Departure
+		switch {
+		case !m.stillAnswers || m.problem == problemNodeUnread || t.isDrained(m):
+		case mark.IsRemoval():
+			steps = append(steps, fmt.Sprintf("wait until %s has left the member list, then %s node %s again; "+
+				"to call its removal off: %s", m.title(), t.Verb().Base, t.Node, mark.RemoveCommand(m.node)))
+		default:
 			steps = append(steps, fmt.Sprintf("%s still answers: if its machine is being removed, "+
 				"wait until it is gone, then %s node %s again to see the remaining steps", m.title(), t.Verb().Base, t.Node))
 		}
@@ -184,7 +190,7 @@ func (t requestTarget) replaceSteps(tally memberTally) []string {
 		steps = append(steps, fmt.Sprintf("first add %s and wait until %s; then the cluster can lose this node",
 			observation.Plural(more, "more member"), agree(more, "it is a voter", "they are voters")))
 	}
-	if len(tally.missingElsewhere()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
+	if !t.Remove && len(tally.missingElsewhere()) == 0 && tally.isSafeWithVoters(tally.voters-len(onNode), tally.healthy) {
 		// This step always follows another one.
 		steps = append(steps, fmt.Sprintf("or, if this node is to be removed permanently, "+
 			"first remove its members from the cluster (etcd checks that this is safe): %s", t.removeCommands(onNode)))

@@ -67,6 +67,9 @@ type memberTally struct {
 	voters, healthy, possible, quorum int
 	// required is how many voters on other nodes must be healthy.
 	required int
+	// leaving is how many voters the list will lose: 1 for the removal of a member that takes part
+	// until then.
+	leaving int
 	// sources names the Nodes whose lists differ, empty if all lists agree.
 	sources string
 }
@@ -172,7 +175,7 @@ func (t memberTally) isWorseThan(other *memberTally) bool {
 // isSafeWithVoters reports whether the tally would be safe if the list had this many voters, and
 // this many of them healthy.
 func (t memberTally) isSafeWithVoters(voters, healthy int) bool {
-	return healthy >= voters/2+1+t.required-t.quorum
+	return healthy >= (voters-t.leaving)/2+1+t.required-t.quorum
 }
 
 // withStatus returns the members with one status.

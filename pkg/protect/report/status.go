@@ -90,14 +90,10 @@ type DoorStatus struct {
 
 // what names what the door allows.
 func (d DoorStatus) what() string {
-	switch d.Kind {
-	case quorum.DoorDrain:
-		return "drain"
-	case quorum.DoorMachine:
+	if d.Kind == quorum.DoorMachine {
 		return "deletion of the machine"
-	case quorum.DoorDelete, quorum.DoorGone:
 	}
-	return "deletion"
+	return quorum.VerbOf(d.Kind).Noun
 }
 
 // A HoldStatus describes a node that is kept closed until its network works.

@@ -75,6 +75,17 @@ func Rebooting(n *observation.NodeState) {
 	})
 }
 
+// WithCondition returns a change for State: the Node has a condition.
+func WithCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus) func(*observation.NodeState) {
+	condition := corev1.NodeCondition{
+		Type: kind, Status: status, Reason: "KernelUpdate", LastTransitionTime: metav1.NewTime(Noon()),
+	}
+	return func(n *observation.NodeState) {
+		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{condition}}}
+		n.Departure, n.Notice = departure.Table{}.Of(node), departure.Table{}.Notice(node)
+	}
+}
+
 // ShuttingDown is a change for State: the host of the Node has announced its shutdown.
 func ShuttingDown(n *observation.NodeState) {
 	value := departure.AnnounceShutdown("", departure.Host{BootID: "b1", GoingDown: true, HasEtcd: true}, Noon())
@@ -97,11 +108,31 @@ func DrainGrantFor(i int) v1alpha1.Grant {
 	return g
 }
 
+// RemovalGrantFor returns a grant for the removal of the member on node i.
+func RemovalGrantFor(i int) v1alpha1.Grant {
+	g := GrantFor(i)
+	g.Delete, g.Remove = nil, g.Delete
+	return g
+}
+
 // Drain returns the request for a drain of node i.
 func Drain(i int) quorum.Request {
 	r := Deletion(i)
 	r.Drain = true
 	return r
+}
+
+// Removal returns the request for the removal of the member on node i.
+func Removal(i int) quorum.Request {
+	r := Deletion(i)
+	r.Remove = true
+	return r
+}
+
+// MarkedForRemoval is a change for State: k3s is to remove the member of the Node.
+func MarkedForRemoval(n *observation.NodeState) {
+	annotations := map[string]string{"etcd.k3s.cattle.io/remove": "true"}
+	n.Departure = departure.OfOthers(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
 }
 
 // Deletion returns the request for node i, which is labelled and announces its member.

@@ -1,0 +1,80 @@
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// removalEntry returns the entry for updates of Nodes that mark a member for the removal. Only such
+// updates reach it, so it fails closed for nodes without the label too.
+func (h *Handler) removalEntry() entry {
+	return entry{
+		path: RemovalPath, deadline: removalDeadline, subject: "update of a Node",
+		parse: parseRemoval, decide: h.decideRemoval, rejectBusy: refuseBusy,
+		fallback: fallback{
+			consequence: "Until this is resolved, Nodes cannot be marked for the removal of their etcd member.",
+		},
+	}
+}
+
+// parseRemoval returns the review in an admission request. It returns an error for everything that
+// is not the update of a Node or of its status, which can change annotations as well.
+func parseRemoval(req admissionv1.AdmissionRequest) (review, error) {
+	r := newReview(req)
+	r.node.Name = req.Name
+	switch {
+	case req.Operation != admissionv1.Update:
+		return r, fmt.Errorf("the operation is %q", req.Operation)
+	case req.Kind != metav1.GroupVersionKind{Version: "v1", Kind: "Node"}:
+		return r, fmt.Errorf("the kind is %q of group %q, version %q", req.Kind.Kind, req.Kind.Group, req.Kind.Version)
+	case !slices.Contains([]string{"", "status"}, req.SubResource):
+		return r, fmt.Errorf("it is about the subresource %q", req.SubResource)
+	}
+	old, updated := &corev1.Node{}, &corev1.Node{}
+	if err := errors.Join(json.Unmarshal(req.OldObject.Raw, old), json.Unmarshal(req.Object.Raw, updated)); err != nil {
+		return r, fmt.Errorf("parsing the objects: %w", err)
+	}
+	if old.UID == "" || old.Name != req.Name || updated.Name != req.Name || updated.UID != old.UID {
+		return r, fmt.Errorf("it names %q, but its objects are %q with UID %q and %q with UID %q",
+			req.Name, old.Name, old.UID, updated.Name, updated.UID)
+	}
+	r.node, r.removal = old, departure.RemovalBy(old, updated)
+	return r, nil
+}
+
+// decideRemoval decides about an update of a Node. It allows an update that sets no marker: one
+// that removes it, and those by which the distribution reports what it has done.
+func (h *Handler) decideRemoval(ctx context.Context, r *review) answer {
+	if !r.isRemoval() {
+		return answer{Decision: quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, isRoutine: true}
+	}
+	live, err := h.node(ctx, r.node.Name)
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return answerCannotRead("Node", r.node.Name, err)
+	case err != nil || live.UID != r.node.UID:
+		return answerGone(*r)
+	}
+	r.node = live
+	if observation.IsLabelled(live) {
+		return h.review(ctx, *r, true)
+	}
+	a := h.decideOtherNode(ctx, r)
+	if a.Allowed && a.isFallback {
+		return answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+
+			"own. Try again; if the problem persists, see the log of the Holdfast webhook.", live.Name))
+	}
+	return a
+}

@@ -1,0 +1,104 @@
+package manifests_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+)
+
+// TestRemovalMarkers checks on a real API server which updates of a Node call the entry for
+// markers. The server of the test refuses every review and returns the path of the request.
+func TestRemovalMarkers(t *testing.T) {
+	const marker, done, rke2 = "etcd.k3s.cattle.io/remove", "etcd.k3s.cattle.io/removed-node-name",
+		"etcd.rke2.cattle.io/remove"
+	type annotations map[string]any // nil removes
+	server := apiserver.New(t)
+	require.NoError(t, server.Apply(t.Context(), "."))
+	admin := server.Client()
+	kubelet := addAnnotated(t, server, "n", nil)
+	require.ErrorContains(t, annotate(t, admin, "n", annotations{marker: "true"}),
+		`failed calling webhook "removal-markers.holdfast.dev"`, "fails closed")
+	require.NoError(t, annotate(t, kubelet, "n", annotations{marker: "false"}, "status"), "no other write needs a webhook")
+
+	ca, err := pki.NewCA("holdfast-webhook")
+	require.NoError(t, err)
+	var dry atomic.Bool
+	proxy, err := server.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", refuser(t, ca, &dry))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, proxy.Close()) }()
+	trustAll(t, server, ca)
+
+	for i, c := range []struct {
+		name       string
+		before     map[string]string
+		set        annotations
+		isReviewed bool
+	}{
+		{"set", nil, annotations{marker: "true"}, true},
+		{"set in upper case", nil, annotations{marker: "TRUE"}, true},
+		{"set for RKE2", nil, annotations{rke2: "true"}, true},
+		{"set after false", map[string]string{marker: "false"}, annotations{marker: "true"}, true},
+		{"set after a removal", map[string]string{done: "m"}, annotations{marker: "true"}, true},
+		{"set as if removed", nil, annotations{marker: "true", done: "m"}, true},
+		{"set again by the other annotation", map[string]string{marker: "true", done: "m"}, annotations{done: nil}, true},
+		{"second one", map[string]string{marker: "true"}, annotations{rke2: "true"}, true},
+		{"false", nil, annotations{marker: "false"}, false},
+		{"odd value", nil, annotations{marker: "yes"}, false},
+		{"similar key", nil, annotations{"etcd.k3s.cattle.io/removed": "true"}, false},
+		{"removed", map[string]string{marker: "true"}, annotations{marker: nil}, false},
+		{"called off", map[string]string{marker: "true"}, annotations{marker: "false"}, false},
+		{"already set", map[string]string{marker: "true"}, annotations{marker: "True", "a": "b"}, false},
+		{"k3s has removed the member", map[string]string{marker: "true"}, annotations{done: "m"}, false},
+		{"joined again", map[string]string{marker: "true", done: "m"}, annotations{marker: "false", done: nil}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			byKubelet, byAdmin := fmt.Sprintf("kubelet-%d", i), fmt.Sprintf("admin-%d", i)
+			kubelet := addAnnotated(t, server, byKubelet, c.before)
+			addAnnotated(t, server, byAdmin, c.before)
+			for _, err := range []error{
+				annotate(t, kubelet, byKubelet, c.set, "status"), annotate(t, admin, byAdmin, c.set),
+			} {
+				if c.isReviewed {
+					require.ErrorContains(t, err, "refused at /validate-removal")
+				} else {
+					require.NoError(t, err)
+				}
+			}
+		})
+	}
+	require.False(t, dry.Load())
+	_, err = server.Kubectl(t.Context(), "annotate", "node", "n", "--overwrite", marker+"=true", "--dry-run=server")
+	require.ErrorContains(t, err, "refused at /validate-removal")
+	require.True(t, dry.Load())
+}
+
+// addAnnotated registers a Node with annotations, and returns a client of its kubelet.
+func addAnnotated(
+	t *testing.T, server *apiserver.Server, name string, annotations map[string]string,
+) kubernetes.Interface {
+	t.Helper()
+	_, kubelet, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: name, Ready: true, Annotations: annotations})
+	require.NoError(t, err)
+	return clientOf(t, kubelet)
+}
+
+// annotate changes annotations of a Node.
+func annotate(
+	t *testing.T, client kubernetes.Interface, node string, annotations map[string]any, subresources ...string,
+) error {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	require.NoError(t, err)
+	_, err = client.CoreV1().Nodes().Patch(
+		t.Context(), node, types.MergePatchType, body, metav1.PatchOptions{}, subresources...)
+	return err
+}
