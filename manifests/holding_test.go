@@ -132,7 +132,7 @@ func TestReleaseNeedsNoFreeNode(t *testing.T) {
 		require.NotNil(t, volume.HostPath, "volume %s could need a provisioner", volume.Name)
 	}
 	for _, hook := range webhookEntries(t, shipped) {
-		if hook.Name == "removal-markers.holdfast.dev" { // TestRemovalMarkers checks which updates call it.
+		if hook.Name == "removal-markers.holdfast.dev" { // TestRemovalMarkers has its updates
 			require.Len(t, hook.MatchConditions, 1)
 			continue
 		}
