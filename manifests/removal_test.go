@@ -55,7 +55,7 @@ func TestRemovalMarkers(t *testing.T) {
 		{"odd value", nil, annotations{marker: "yes"}, false},
 		{"similar key", nil, annotations{"etcd.k3s.cattle.io/removed": "true"}, false},
 		{"removed", map[string]string{marker: "true"}, annotations{marker: nil}, false},
-		{"called off", map[string]string{marker: "true"}, annotations{marker: "false"}, false},
+		{"cancelled", map[string]string{marker: "true"}, annotations{marker: "false"}, false},
 		{"already set", map[string]string{marker: "true"}, annotations{marker: "True", "a": "b"}, false},
 		{"k3s has removed the member", map[string]string{marker: "true"}, annotations{done: "m"}, false},
 		{"joined again", map[string]string{marker: "true", done: "m"}, annotations{marker: "false", done: nil}, false},

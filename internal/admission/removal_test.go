@@ -154,8 +154,8 @@ func TestOtherUpdates(t *testing.T) {
 		code    int32
 		message string
 	}{
-		"marker called off": {value: "false", code: 200},
-		"odd value":         {value: "yes", code: 200},
+		"marker cancelled": {value: "false", code: 200},
+		"odd value":        {value: "yes", code: 200},
 		"already set": {
 			code: 200, fixture: func(f *fixture) { f.live.Annotations[k3sMarker] = "true" },
 		},

@@ -11,7 +11,7 @@ import (
 )
 
 // removalOfMember removes the member of one of three nodes as k3s does. The member counts as lost
-// by its grant, and then by the annotation, until that is called off or k3s has removed it.
+// by its grant, and then by the annotation, until that is cancelled or k3s has removed it.
 func removalOfMember(t *testing.T, f *storetest.Fixture) {
 	f.ChangeAgents(func() { f.Members[2].Healthy = true })
 	f.RunAgents()

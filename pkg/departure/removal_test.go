@@ -33,7 +33,7 @@ func TestRemovalBy(t *testing.T) {
 		"to be removed again":        {nodeWith(marked, annotated(k3sDone, "m")), nodeWith(marked), k3s},
 		"false":                      {nodeWith(), nodeWith(annotated(k3sRemove, "false")), departure.Removal{}},
 		"odd value":                  {nodeWith(), nodeWith(annotated(k3sRemove, "yes")), departure.Removal{}},
-		"called off":                 {nodeWith(marked), nodeWith(), departure.Removal{}},
+		"cancelled":                  {nodeWith(marked), nodeWith(), departure.Removal{}},
 		"already set":                {nodeWith(marked), nodeWith(annotated(k3sRemove, "True")), departure.Removal{}},
 		"k3s has removed the member": {nodeWith(marked), nodeWith(marked, annotated(k3sDone, "m")), departure.Removal{}},
 		"k3s has joined again": {

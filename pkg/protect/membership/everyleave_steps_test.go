@@ -140,7 +140,7 @@ func (s *leaveSteps) addNodeSteps(m int) {
 		h.version++
 		return wasAllowed
 	})
-	s.addOn(m, "call off the removal of", func(_ *leaveState, h *leaveMachine) bool {
+	s.addOn(m, "cancel the removal of", func(_ *leaveState, h *leaveMachine) bool {
 		wasMarked := h.isMarked
 		h.isMarked = false
 		return wasMarked

@@ -107,7 +107,7 @@ type leaveMachine struct {
 	stage  stage
 	// isEnding is set while its Machine or NodeClaim is being deleted.
 	isEnding bool
-	// markAt is when the update was allowed that marks its member for the removal.
+	// markAt is when the update that marks its member was allowed, while it is in progress.
 	markAt   time.Time
 	isMarked bool
 }

@@ -121,7 +121,7 @@ func (t requestTarget) lossSteps(tally memberTally) (steps []string) {
 		case !m.stillAnswers || m.problem == problemNodeUnread || t.isDrained(m):
 		case mark.IsRemoval():
 			steps = append(steps, fmt.Sprintf("wait until %s has left the member list, then %s node %s again; "+
-				"to call its removal off: %s", m.title(), t.Verb().Base, t.Node, mark.RemoveCommand(m.node)))
+				"to cancel its removal: %s", m.title(), t.Verb().Base, t.Node, mark.RemoveCommand(m.node)))
 		default:
 			steps = append(steps, fmt.Sprintf("%s still answers: if its machine is being removed, "+
 				"wait until it is gone, then %s node %s again to see the remaining steps", m.title(), t.Verb().Base, t.Node))
