@@ -21,7 +21,8 @@ const (
 	maxDepth = 100
 	// bufferSize is the size of the part of a directory that is read at once, in bytes.
 	bufferSize = 8 << 10
-	// maxFound is the most directories of logs that are kept. A host has one or two, and some copies.
+	// maxFound is the most directories of logs that are kept, and of containers. A host has one or
+	// two, and some copies.
 	maxFound = 256
 )
 
@@ -103,7 +104,7 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 			e, rest = nextDirent(rest)
 			if IsLogFile(e.name) && !hasLog {
 				hasLog = true
-				w.addFound(dir)
+				w.add(&w.found, dir, "a log of etcd")
 			}
 			if e.isDir(fd) {
 				w.enter(ctx, fd, dir, string(e.name), depth)
@@ -115,8 +116,8 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 // enter walks a directory in an open one, unless it is left out.
 func (w *walker) enter(ctx context.Context, parent int, dir, name string, depth int) {
 	at := filepath.Join(dir, name)
-	if isContainerDir(filepath.Base(dir), name) && len(w.containerDirs) < maxFound {
-		w.containerDirs = append(w.containerDirs, w.root.HostPath(at))
+	if list := containerDir(dir, name); list != "" {
+		w.add(&w.containerDirs, list, "the containers of an engine")
 	}
 	if w.mountPoints[at] || isStore(filepath.Base(dir), name) || w.isStoreOfHost(at) {
 		return
@@ -190,12 +191,13 @@ func (w *walker) pace(ctx context.Context) {
 	}
 }
 
-func (w *walker) addFound(dir string) {
-	if len(w.found) == maxFound {
-		w.limit = fmt.Sprintf("it ended after %d directories with a log of etcd", maxFound)
+// add adds a directory to a list, and ends the walk if the list is full.
+func (w *walker) add(list *[]string, dir, content string) {
+	if len(*list) == maxFound {
+		w.limit = fmt.Sprintf("it ended after %d directories with %s", maxFound, content)
 		return
 	}
-	w.found = append(w.found, w.root.HostPath(dir))
+	*list = append(*list, w.root.HostPath(dir))
 }
 
 func (w *walker) addUnread(dir string, err error) {

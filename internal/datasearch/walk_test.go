@@ -83,20 +83,22 @@ func TestSearch(t *testing.T) {
 func TestContainerDirs(t *testing.T) {
 	result := newSearch(hosttest.New(t, hosttest.Files{
 		"/data/docker/containers/1/x": "x", "/srv/containers/1/x": "x", "/srv/storage/x": "x",
+		"/data/engine/overlay2/1/x": "x", "/data/engine/containers/1/x": "x",
 		"/home/a/.local/share/containers/storage/overlay-containers/1/x": "x",
 	}), Limits{}).Once(t.Context())
 	require.ElementsMatch(t, []string{
-		"/data/docker/containers", "/home/a/.local/share/containers/storage/overlay-containers",
+		"/data/docker/containers", "/data/engine/containers", "/home/a/.local/share/containers/storage/overlay-containers",
 	}, result.ContainerDirs)
 }
 
 func TestIncompleteSearch(t *testing.T) {
 	files := hosttest.Files{"/a/b/c/d" + segment: "x"}
 	deep := hosttest.Files{strings.Repeat("/d", maxDepth+1) + "/x": "x"}
-	many := hosttest.Files{}
+	many, engines := hosttest.Files{}, hosttest.Files{}
 	for _, a := range "abcdefghijklmnopq" {
 		for _, b := range "abcdefghijklmnopq" {
 			many["/"+string(a)+"/"+string(b)+segment] = "x"
+			engines["/"+string(a)+"/"+string(b)+"/docker/containers/x"] = "x"
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -121,7 +123,8 @@ func TestIncompleteSearch(t *testing.T) {
 			Limits{},
 			"a directory could not be read, " + strings.Repeat("/d", maxDepth+1) + ": it is too deep",
 		},
-		"logs": {many, Limits{}, "it ended after 256 directories with a log of etcd"},
+		"logs":       {many, Limits{}, "it ended after 256 directories with a log of etcd"},
+		"containers": {engines, Limits{}, "it ended after 256 directories with the containers of an engine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSearch(hosttest.New(t, c.files), c.limits)

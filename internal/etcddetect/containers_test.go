@@ -32,7 +32,9 @@ func TestContainers(t *testing.T) {
 			docker(`{"Name":"/a","Path":"/opt/scripts/etcd/entrypoint.sh"}`), "container a",
 		},
 		"another root directory": {
-			hosttest.Files{"/data/docker/containers/" + id + "/config.v2.json": `{"Name":"/etcd","Path":"x"}`}, "container etcd",
+			hosttest.Files{
+				"/srv/engine/containers/" + id + "/config.v2.json": `{"Name":"/etcd","Path":"x"}`, "/srv/engine/overlay2/1/x": "x",
+			}, "container etcd",
 		},
 		"podman": {
 			podman("/var/lib/containers/storage", `{"process":{"args":["etcd","--data-dir","/d"]}}`), "container " + id,
