@@ -6,7 +6,7 @@ export CGO_ENABLED ?= 0
 
 VERSION := v0.1.0
 SERVERS := bin/kube-apiserver bin/kube-controller-manager bin/kubectl bin/etcd bin/etcdctl
-RELEASE_TOOLS := bin/pack-image bin/crane bin/krew
+TEST_TOOLS := bin/kube-scheduler bin/pack-image bin/crane bin/krew
 
 # The versions of the API server that tests can run: the newest one in bin/, and the others in
 # bin/kubernetes-MINOR/. kube-controller-manager and kubectl are always of the newest version.
@@ -37,7 +37,7 @@ define tool
 	go build -C tools/$(1) -buildvcs=false -ldflags "$(3)" -o $(CURDIR)/$@ $(2) && echo "built $@ in $$((SECONDS-start)) s"
 endef
 
-bin/kube-apiserver bin/kube-controller-manager bin/kubectl: bin/%: tools/kubernetes/go.mod tools/kubernetes/go.sum
+bin/kube-apiserver bin/kube-controller-manager bin/kube-scheduler bin/kubectl: bin/%: tools/kubernetes/go.mod tools/kubernetes/go.sum
 	$(call tool,kubernetes,k8s.io/kubernetes/cmd/$*,$(call k8s_ldflags,$(NEWEST)))
 
 bin/kubernetes-%/kube-apiserver: tools/kubernetes-%/go.mod tools/kubernetes-%/go.sum
@@ -106,7 +106,7 @@ bin/vale: tools/vale/go.mod tools/vale/go.sum
 	$(call tool,vale,github.com/vale-cli/vale/v3/cmd/vale,-s -w)
 
 .PHONY: tools
-tools: $(SERVERS) $(RELEASE_TOOLS) bin/helm bin/controller-gen bin/golangci-lint ## Build the servers and tools that tests, demo and lint use
+tools: $(SERVERS) $(TEST_TOOLS) bin/helm bin/controller-gen bin/golangci-lint ## Build the servers and tools that tests, demo and lint use
 
 # ---- code ----------------------------------------------------------------------------------------
 .PHONY: generate
@@ -161,7 +161,7 @@ unit: ## Run the tests of the decisions (pkg/): no servers, a minute from an emp
 
 .PHONY: test
 test: export HOLDFAST_ETCD = $(ETCD)
-test: $(SERVERS) $(RELEASE_TOOLS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
+test: $(SERVERS) $(TEST_TOOLS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	$(if $(ETCD),,go test -vet=off -timeout 20m $(WITHOUT_RACE))
 	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=6)
@@ -175,7 +175,7 @@ test-etcd: $(SERVERS) $(ETCD_SERVERS) bin/etcd-embedded/etcd ## Run the tests wi
 
 # One version: make test-kubernetes-version KUBERNETES=v1.34.4 (ONLY='./manifests ./charts' for some packages)
 .PHONY: test-kubernetes-version
-test-kubernetes-version: $(SERVERS) $(RELEASE_TOOLS) bin/helm
+test-kubernetes-version: $(SERVERS) $(TEST_TOOLS) bin/helm
 	@echo "testing with Kubernetes $(KUBERNETES)"; go run ./test/versions -kubernetes $(KUBERNETES) $(ONLY)
 
 .PHONY: test-kubernetes-versions

@@ -25,6 +25,7 @@ func testBornHeld(t *testing.T, server *apiserver.Server) {
 	apiserver.RequireBornHeld(t, server)
 	t.Run("never schedulable", func(t *testing.T) { testNeverSchedulable(t, server) })
 	t.Run("marks", func(t *testing.T) { testBornMarks(t, server) })
+	t.Run("starved flannel", func(t *testing.T) { testStarvedFlannel(t, server) })
 	kubelets := rest.ImpersonationConfig{UserName: "system:node", Groups: []string{"system:nodes", "system:masters"}}
 	systemMasters := []string{"system:masters"}
 	for name, test := range map[string]struct {

@@ -282,22 +282,27 @@ func (s *Server) Restart(ctx context.Context) error { return s.startProcess(ctx)
 // example "node-lifecycle-controller". It stops with the API server. The controller
 // "node-ipam-controller" assigns each Node a podCIDR from 10.244.0.0/16.
 func (s *Server) StartControllers(controllers ...string) (*process.Process, error) {
-	binary, err := process.Binary("kube-controller-manager")
+	return s.startBeside("kube-controller-manager",
+		"--controllers="+strings.Join(controllers, ","),
+		"--allocate-node-cidrs",
+		"--cluster-cidr=10.244.0.0/16",
+		"--service-account-private-key-file="+s.path("sa.key"),
+		"--root-ca-file="+s.path("ca.crt"),
+	)
+}
+
+// StartScheduler starts a kube-scheduler. It stops with the API server.
+func (s *Server) StartScheduler() (*process.Process, error) { return s.startBeside("kube-scheduler") }
+
+// startBeside starts a program of Kubernetes with the rights of an administrator.
+func (s *Server) startBeside(name string, args ...string) (*process.Process, error) {
+	binary, err := process.Binary(name)
 	if err != nil {
 		return nil, err
 	}
 	process, err := process.Start(process.Options{
-		Name: "kube-controller-manager", Path: binary, Dir: s.opts.Dir, LogFile: s.path("kube-controller-manager.log"),
-		Args: []string{
-			"--controllers=" + strings.Join(controllers, ","),
-			"--kubeconfig=" + s.Kubeconfig(),
-			"--leader-elect=false",
-			"--secure-port=0",
-			"--allocate-node-cidrs",
-			"--cluster-cidr=10.244.0.0/16",
-			"--service-account-private-key-file=" + s.path("sa.key"),
-			"--root-ca-file=" + s.path("ca.crt"),
-		},
+		Name: name, Path: binary, Dir: s.opts.Dir, LogFile: s.path(name + ".log"),
+		Args: append(args, "--kubeconfig="+s.Kubeconfig(), "--leader-elect=false", "--secure-port=0"),
 	})
 	if err != nil {
 		return nil, err
