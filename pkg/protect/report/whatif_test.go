@@ -269,7 +269,8 @@ func TestZoneStatus(t *testing.T) {
 		zones(inZones(quorumtest.Voters(3).Unhealthy(2), "a", "b", "c")), "the loss of a healthy zone breaks quorum now")
 	unidentified := inZones(quorumtest.Voters(3), "a", "b", "c", "a")
 	silentLast(&unidentified)
-	require.Equal(t, "a1[w1]false unknown, b1[w2]false yes, c1[w3]false yes", zones(unidentified), "w4 has the label of etcd, and no member")
+	require.Equal(t, "a1[w1]false unknown, b1[w2]false yes, c1[w3]false yes", zones(unidentified),
+		"w4 has the label of etcd, and no member")
 	blind := inZones(quorumtest.Voters(3).Silent(0, 1, 2), "a", "b", "c")
 	require.Empty(t, zones(blind))
 
