@@ -41,7 +41,7 @@ func TestAnnouncingNodes(t *testing.T) {
 // missing answer does not.
 func TestProofs(t *testing.T) {
 	c := &v1alpha1.EtcdCluster{}
-	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
+	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u", Basis: v1alpha1.BasisAddress}}
 	c.Observations = []v1alpha1.Observation{{
 		Node: "n", NodeUID: "u", Nonce: "1", LocalMember: "a", Linearizable: true,
 		Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: true}},
@@ -124,7 +124,7 @@ func TestHealthProofs(t *testing.T) {
 	begun := time.Now()
 	view := func(node types.UID, nonce string, healthy bool) quorum.View {
 		c := &v1alpha1.EtcdCluster{}
-		c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: node}}
+		c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: node, Basis: v1alpha1.BasisAddress}}
 		c.Observations = []v1alpha1.Observation{{
 			Node: "n", NodeUID: node, Nonce: nonce, Linearizable: true, LocalMember: "a",
 			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: healthy}},

@@ -170,7 +170,7 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"no list, other nodes gone":                three().Silent(0).State(1, quorumtest.Gone).State(2, quorumtest.Gone),
 		"no binding":                               three().NeverBound(),
 		"no binding, not bootstrapped":             notBootstrapped(),
-		"one healthy by a late observer only":      provenBy(joined(3, 2), 1, 2),
+		"one healthy by one word, no role":         provenBy(without(3), 1, 2),
 		"one dead, by one of two lists":            quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1),
 		"allowed, three voters":                    three(),
 		"allowed, five voters":                     quorumtest.Voters(5),
