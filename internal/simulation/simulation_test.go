@@ -336,7 +336,8 @@ func randomProfile(c *choices) profile {
 		}
 	}
 	p.foreignURLs = c.oneIn(6)
-	p.unknownMachines, p.noRoles = c.oneIn(3), c.oneIn(3)
+	p.unknownMachines = c.oneIn(3)
+	p.noRoles = (c.oneIn(3) || isListed("with", "noroles")) && !isListed("without", "noroles")
 	if p.enabled[calmPeriods] = c.pick(3) > 0; p.careful {
 		p.disableAll(uncarefulFeatures())
 	}

@@ -114,9 +114,10 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 		return n.UID == own.UID || r.rank(n, b.MemberID) < rank
 	})
 	isWeak := b.Basis == v1alpha1.BasisClaim || !r.isEstablished()
+	isWrong := !r.needsRole() && !r.isCredible(own)
 	best := r.best(rivals, b.MemberID)
 	switch {
-	case len(best) == 1 && isWeak && r.rank(best[0], b.MemberID) > rank, len(best) == 1 && r.hasMoved(b):
+	case len(best) == 1 && (isWeak && r.rank(best[0], b.MemberID) > rank || isWrong && r.isCredible(best[0]) || r.hasMoved(b)):
 		return r.bindingTo(best[0], b.MemberID)
 	case b.Basis != v1alpha1.BasisClaim && slices.ContainsFunc(rivals, r.isCredible):
 		b.Basis = v1alpha1.BasisDisputed
@@ -139,16 +140,15 @@ func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
 	})
 }
 
-// isCredible reports whether a Node can dispute bindings. A host has one member of a cluster. So a
-// Node that announces those of several other Nodes is wrong.
+// isCredible reports whether a Node can dispute members. A host has one member of a cluster. So a
+// Node that announces several that other Nodes have or announce is wrong.
 func (r claimReview) isCredible(n observation.AnnouncingNode) bool {
-	count := 0
-	for _, b := range r.snapshot.Cluster.Spec.Members {
-		if b.NodeUID != n.UID && r.exists(b) && r.isAnnouncedBy(n, b.MemberID) {
-			count++
-		}
+	disputed := map[v1alpha1.MemberID]bool{}
+	for _, id := range announcedBy(n, r.snapshot.Cluster) {
+		disputed[id] = len(r.claimants(id)) > 1 || slices.ContainsFunc(r.snapshot.Cluster.Spec.Members,
+			func(b v1alpha1.Binding) bool { return b.MemberID == id && b.NodeUID != n.UID && r.exists(b) })
 	}
-	return count == 1
+	return len(observation.SortedIDs(disputed)) < 2
 }
 
 // identify sets the identity of the machine from the Node of the binding, as far as the Node has
@@ -168,6 +168,10 @@ func (r claimReview) identify(b *v1alpha1.Binding) {
 func (r claimReview) reviewClaims(id v1alpha1.MemberID) (next *v1alpha1.Binding, refused []Refusal) {
 	claimants := r.claimants(id)
 	best := r.best(claimants, id)
+	if credible := slices.DeleteFunc(slices.Clone(best),
+		func(n observation.AnnouncingNode) bool { return !r.isCredible(n) }); len(credible) > 0 {
+		best = credible
+	}
 	switch {
 	case len(best) == 0:
 		return nil, nil
