@@ -197,7 +197,7 @@ const (
 	// NodesWithRole: the Nodes with a role that a kubelet cannot give itself. The word of one of them
 	// counts.
 	NodesWithRole Observers = "NodesWithRole"
-	// AllNodes: no Node with a role has announced the cluster. What two Nodes report counts.
+	// AllNodes: no Node with a role has announced the cluster. The words of two Nodes count.
 	AllNodes Observers = "AllNodes"
 )
 

@@ -66,7 +66,8 @@ func (l *Leader) writeBindings(
 	if areSame && apiequality.Semantic.DeepEqual(distinct, c.Spec.DistinctServers) {
 		return c, nil
 	}
-	ops := append(clusterstore.ReplaceBindings(c, bindings, observers), clusterstore.ReplaceDistinctServers(c, distinct)...)
+	ops := slices.Concat(
+		clusterstore.ReplaceBindings(c, bindings, observers), clusterstore.ReplaceDistinctServers(c, distinct))
 	made, err := l.Store.Patch(ctx, c, ops)
 	if err == nil {
 		made, err = l.Store.WithObservations(ctx, made)

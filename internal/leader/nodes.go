@@ -148,7 +148,8 @@ type nodeKey struct {
 func keyOf(node *corev1.Node) nodeKey {
 	return nodeKey{
 		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
-		HasRole: observation.HasRole(node), Label: node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
+		HasRole: observation.HasRole(node),
+		Label:   node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
 		Addresses: strings.Join(observation.AddressesOf(node), " "),
 		Cordoned:  observation.IsLabelled(node) && node.Spec.Unschedulable,
 	}

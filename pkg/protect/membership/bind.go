@@ -113,16 +113,22 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 	rivals := slices.DeleteFunc(r.claimants(b.MemberID), func(n observation.AnnouncingNode) bool {
 		return n.UID == own.UID || r.rank(n, b.MemberID) < rank
 	})
-	isWeak := b.Basis == v1alpha1.BasisClaim || !r.isEstablished()
-	isWrong := !r.needsRole() && !r.isCredible(own)
 	best := r.best(rivals, b.MemberID)
 	switch {
-	case len(best) == 1 && (isWeak && r.rank(best[0], b.MemberID) > rank || isWrong && r.isCredible(best[0]) || r.hasMoved(b)):
+	case len(best) == 1 && r.isReplaced(b, own, best[0]):
 		return r.bindingTo(best[0], b.MemberID)
 	case b.Basis != v1alpha1.BasisClaim && slices.ContainsFunc(rivals, r.isCredible):
 		b.Basis = v1alpha1.BasisDisputed
 	}
 	return b
+}
+
+// isReplaced reports whether the binding to an existing Node passes to a rival, for which at least
+// as much speaks.
+func (r claimReview) isReplaced(b v1alpha1.Binding, own, rival observation.AnnouncingNode) bool {
+	isWeak := b.Basis == v1alpha1.BasisClaim || !r.isEstablished()
+	isWrong := !r.needsRole() && !r.isCredible(own) && r.isCredible(rival)
+	return isWrong || isWeak && r.rank(rival, b.MemberID) > r.rank(own, b.MemberID) || r.hasMoved(b)
 }
 
 // hasMoved reports whether the agent of the bound Node has found neither a server nor data, while

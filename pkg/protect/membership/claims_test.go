@@ -235,7 +235,9 @@ func TestF22FirstPublisher(t *testing.T) {
 		"one member, later":         {noRoles.young(1, time.Minute), noRoles.nodes(1), "a=u1", ""},
 		"forged addresses":          {noRoles.young(3, 0), append(noRoles.nodes(3), forger), "a=u1 b=u2 c=u3", ""},
 		"forged external addresses": {external, append(noRoles.nodes(1), forger), "a=u1", ""},
-		"claim beside addresses":    {noRoles.young(3, 0).URLs(2, "https://192.168.7.3:2380"), noRoles.nodes(3), "a=u1 b=u2 c=u3", ""},
+		"claim beside addresses": {
+			noRoles.young(3, 0).URLs(2, "https://192.168.7.3:2380"), noRoles.nodes(3), "a=u1 b=u2 c=u3", "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refused := bind(c.cluster, c.nodes)

@@ -22,7 +22,8 @@ func TestBoundMachine(t *testing.T) {
 	}
 	c := quorumtest.Voters(3).Cluster
 	want := v1alpha1.Binding{
-		MemberID: "a", Node: "w1", NodeUID: "u1", Basis: v1alpha1.BasisRole, MachineID: "m", SystemUUID: "s", ProviderID: "cloud:///1",
+		MemberID: "a", Node: "w1", NodeUID: "u1", Basis: v1alpha1.BasisRole,
+		MachineID: "m", SystemUUID: "s", ProviderID: "cloud:///1",
 	}
 	bindings, _ := membership.Bind(c, nodes, []string{quorumtest.Nonce}, quorumtest.Noon())
 	require.Equal(t, want, bindings[0])

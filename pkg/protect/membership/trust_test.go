@@ -282,7 +282,7 @@ func TestF21OneListPlacesNoMember(t *testing.T) {
 	})
 }
 
-// The Node of an observer is registered again. Whoever registers it sets its role again.
+// The Node of an observer is registered again, and gets its role again.
 func TestObserverRegistersAgain(t *testing.T) {
 	inModes(t, func(t *testing.T, m mode) {
 		w, nodes := m.voters(3).Granted(0), m.nodes(3)
@@ -346,6 +346,19 @@ func TestTwoRolesOneMember(t *testing.T) {
 	nodes[0].Announced = nil
 	bind(w, nodes)
 	require.Equal(t, "a=uw b=u2 c=u3", uids(w.Cluster.Spec.Members))
+}
+
+// The Nodes of all observers are gone before a new Node is bound. The lists of new ones bind them.
+func TestAllObserversGone(t *testing.T) {
+	inModes(t, func(t *testing.T, m mode) {
+		w := m.voters(5).Unbound(3).Unbound(4).Removed(0).Removed(1).Removed(2).Gone(0, 1, 2)
+		w.Cluster.Observations = w.Cluster.Observations[3:]
+		for range 2 {
+			bind(w, m.nodes(5)[3:])
+		}
+		require.Equal(t, "d=u4 e=u5", uids(w.Cluster.Spec.Members))
+		require.Equal(t, m.bound, basisOf(w, 3))
+	})
 }
 
 // All members are replaced one after another. Afterwards the cluster still decides.

@@ -127,7 +127,7 @@ type workerVerdict struct {
 	Reason  quorum.Reason
 }
 
-// Whatever one worker writes, no request about another Node is allowed or refused because of it.
+// No request about another Node is allowed or refused because of what one worker writes.
 // Without roles there is one exception: with the address of a member, the worker disputes its
 // binding, so that the member is lost with the worker, and its host may be no observer. So more is
 // refused, and nothing is allowed.

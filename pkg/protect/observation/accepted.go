@@ -178,7 +178,7 @@ const (
 	NotBound IgnoredReason = "NotBound"
 	// OtherNode: a member is bound to another Node with the same name.
 	OtherNode IgnoredReason = "OtherNode"
-	// NotHeard: the binding of the Node rests on the claim of the Node alone.
+	// NotHeard: the binding of the Node rests on its claim alone, for example because it lacks a role.
 	NotHeard IgnoredReason = "NotHeard"
 	// NeverAsked: the observation carries no nonce, so it answers no probe request.
 	NeverAsked IgnoredReason = "NeverAsked"

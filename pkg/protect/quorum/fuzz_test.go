@@ -149,8 +149,8 @@ func (d *byteSource) view() quorum.View {
 		node, uid := d.nodeAndUID()
 		v.Cluster.Spec.Members = append(v.Cluster.Spec.Members, v1alpha1.Binding{
 			MemberID: d.id(), Node: node, NodeUID: uid,
-			Basis: v1alpha1.BindingBasis(d.one(string(v1alpha1.BasisRole), string(v1alpha1.BasisRole), string(v1alpha1.BasisAddress), "",
-				string(v1alpha1.BasisClaim), string(v1alpha1.BasisDisputed))),
+			Basis: v1alpha1.BindingBasis(d.one(string(v1alpha1.BasisRole), string(v1alpha1.BasisRole),
+				string(v1alpha1.BasisAddress), "", string(v1alpha1.BasisClaim), string(v1alpha1.BasisDisputed))),
 		})
 	}
 	for range d.choose(3) {

@@ -46,12 +46,14 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 		allowed bool
 		text    string
 	}{
-		"role: one proof":                  {provenBy(voters(3), 1, 0), true, ""},
-		"role: its own proof":              {provenBy(voters(3), 1, 1), true, ""},
-		"role: one answers":                {voters(3).Silent(0, 1), true, ""},
-		"role: proof of a Node without":    {provenBy(voters(3), 1, 1).State(1, roleless), false, "only 1 would remain"},
-		"role: no Node has one":            {voters(3).State(0, roleless).State(1, roleless).State(2, roleless), false, "label node"},
-		"role: a claim is no observer":     {provenBy(voters(3), 1, 1).Basis(v1alpha1.BasisClaim, 1), false, "it lacks a role"},
+		"role: one proof":               {provenBy(voters(3), 1, 0), true, ""},
+		"role: its own proof":           {provenBy(voters(3), 1, 1), true, ""},
+		"role: one answers":             {voters(3).Silent(0, 1), true, ""},
+		"role: proof of a Node without": {provenBy(voters(3), 1, 1).State(1, roleless), false, "only 1 would remain"},
+		"role: no Node has one": {
+			voters(3).State(0, roleless).State(1, roleless).State(2, roleless), false, "label",
+		},
+		"role: a claim is no observer":     {provenBy(voters(3), 1, 1).Basis(v1alpha1.BasisClaim, 1), false, "lacks a role"},
 		"role: disputed observer":          {provenBy(voters(3), 1, 1).Basis(v1alpha1.BasisDisputed, 1), true, ""},
 		"role: local only":                 {localOnly(voters(3)), true, ""},
 		"role: corrupt":                    {voters(3).InList(0, 1, alarmed), false, "the alarm CORRUPT"},
@@ -74,9 +76,11 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 		"local only, by its own word": {
 			provenBy(without(3), 2, 2).InList(2, 2, loopback), false, "only node w3 reports",
 		},
-		"one: corrupt":                          {without(3).InList(2, 1, alarmed), true, ""},
-		"two: corrupt":                          {without(3).InList(2, 1, alarmed).InList(0, 1, alarmed), false, "CORRUPT"},
-		"F78 two answer, one denies corruption": {without(3).Silent(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT"},
+		"one: corrupt": {without(3).InList(2, 1, alarmed), true, ""},
+		"two: corrupt": {without(3).InList(2, 1, alarmed).InList(0, 1, alarmed), false, "CORRUPT"},
+		"F78 two answer, one denies corruption": {
+			without(3).Silent(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
+		},
 		"F78 beside one without alarms": {
 			without(3).AlarmsUnknown(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
 		},
