@@ -263,11 +263,11 @@ func TestBoundCondition(t *testing.T) {
 	}{
 		"bound":   {bound, nil, metav1.ConditionTrue, "MembersBound", "1 member bound to a Node"},
 		"nothing": {nil, nil, metav1.ConditionFalse, "NothingAnnounced", "no Node announces a member"},
-		"not bootstrapped": {
+		"not bound": {
 			nil,
 			[]membership.Refusal{claim("n1", "a", "too few"), claim("n2", "b", "too few")},
 			metav1.ConditionFalse,
-			"NotBootstrapped", "not bound: the claim of node n1 to member a, of node n2 to member b: too few",
+			"NotBound", "not bound: the claim of node n1 to member a, of node n2 to member b: too few",
 		},
 		"refused": {
 			bound,
