@@ -269,7 +269,7 @@ func withAccess(c *quorumtest.Cluster, d v1alpha1.Distribution, dir string) *quo
 func notBootstrapped() *quorumtest.Cluster {
 	cluster := quorumtest.Voters(3).NeverBound()
 	cluster.Cluster.Status.Conditions = []metav1.Condition{{
-		Type: quorum.BoundCondition, Status: metav1.ConditionFalse, Reason: "NotBootstrapped",
+		Type: quorum.BoundCondition, Status: metav1.ConditionFalse, Reason: "NotBound",
 		Message: "not bound: the claim of node w1 to member a: no confirmed member list of an observer contains the " +
 			"member; the cluster has no bindings yet: other Nodes may announce it and publish a list until " +
 			"2026-05-01T12:01:00Z",
