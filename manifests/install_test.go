@@ -47,6 +47,7 @@ func TestInstalled(t *testing.T) {
 // testPolicies tests the policies that all supported versions of Kubernetes have.
 func testPolicies(t *testing.T, server *apiserver.Server) {
 	t.Run("agent on nodes", func(t *testing.T) { testAgentNodes(t, server) })
+	t.Run("roles of nodes", func(t *testing.T) { testNodeRoles(t, server) })
 	t.Run("webhook on nodes", func(t *testing.T) { testWebhookNodes(t, server) })
 	t.Run("agent on observations", func(t *testing.T) { testAgentObservations(t, server) })
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })

@@ -110,6 +110,11 @@ type EtcdClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	Members []Binding `json:"members,omitempty"`
 
+	// Observers tells which Nodes are observers. Once it is NodesWithRole, it does not change.
+	//
+	// +optional
+	Observers Observers `json:"observers,omitempty"`
+
 	// Grants are deletions that were allowed and are not resolved. Their members count as lost.
 	//
 	// +optional
@@ -143,9 +148,8 @@ type Binding struct {
 	Node string `json:"node"`
 	// NodeUID is the UID of that Node. A Node that registers again with the same name has another UID.
 	NodeUID types.UID `json:"nodeUID"`
-	// Basis is what the binding rests on. It decides how far the observations of the Node count. A
-	// binding without a basis is from the bootstrap of the cluster, or from a version without this
-	// field: the observations of its Node count.
+	// Basis is what the binding rests on. It decides whether the Node is an observer, and whether the
+	// member is known to run there. Without one, neither is the case.
 	//
 	// +optional
 	Basis BindingBasis `json:"basis,omitempty"`
@@ -166,23 +170,35 @@ type Binding struct {
 
 // BindingBasis is what a binding rests on.
 //
-// +kubebuilder:validation:Enum=Joined;Claimed;Disputed
+// +kubebuilder:validation:Enum=Role;Address;Disputed;Claim
 type BindingBasis string
 
 // The bases of bindings.
 const (
-	// BasisBootstrap: the majority of the first lists agreed on where the member runs.
-	BasisBootstrap BindingBasis = ""
-	// BasisJoined: the member joined later, and the lists of observers name an address of this Node
-	// alone. The kubelet of a Node writes its addresses, so what the Node reports counts only together
-	// with another observer.
-	BasisJoined BindingBasis = "Joined"
-	// BasisClaimed: only the Node itself claims the member. The Node is protected, and the member is
-	// lost with it, but the observations of the Node do not count.
-	BasisClaimed BindingBasis = "Claimed"
-	// BasisDisputed: another Node announces the member too, and is as likely to run it. The
-	// observations of neither Node count.
+	// BasisRole: the Node has a role, and announces the member.
+	BasisRole BindingBasis = "Role"
+	// BasisAddress: no Node with a role has announced the cluster. The lists that count name an
+	// address of this Node, and of the Nodes with such an address it alone announces the member. If
+	// the lists name no addresses of Nodes, no other Node announces the member.
+	BasisAddress BindingBasis = "Address"
+	// BasisDisputed is one of the bases above, and another Node is as likely to run the member.
 	BasisDisputed BindingBasis = "Disputed"
+	// BasisClaim: only the Node itself claims the member. The Node is protected, and is no observer.
+	BasisClaim BindingBasis = "Claim"
+)
+
+// Observers tells which Nodes are observers of a cluster: those whose observations count.
+//
+// +kubebuilder:validation:Enum=NodesWithRole;AllNodes
+type Observers string
+
+// The values of Observers.
+const (
+	// NodesWithRole: the Nodes with a role that a kubelet cannot give itself. The word of one of them
+	// counts.
+	NodesWithRole Observers = "NodesWithRole"
+	// AllNodes: no Node with a role has announced the cluster. The words of two Nodes count.
+	AllNodes Observers = "AllNodes"
 )
 
 // DistinctServer records the members that are other servers than one member.

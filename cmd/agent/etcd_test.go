@@ -180,7 +180,7 @@ func (f fixture) bind(cluster v1alpha1.ClusterID, members []*etcd.Member) []v1al
 	var bindings []v1alpha1.Binding
 	for _, m := range members {
 		bindings = append(bindings, v1alpha1.Binding{
-			MemberID: v1alpha1.MemberID(m.HexID()), Node: m.Node, NodeUID: f.node(m.Node).UID,
+			MemberID: v1alpha1.MemberID(m.HexID()), Node: m.Node, NodeUID: f.node(m.Node).UID, Basis: v1alpha1.BasisAddress,
 		})
 	}
 	f.writeBindings(cluster, bindings)

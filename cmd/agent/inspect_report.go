@@ -241,8 +241,9 @@ func (r report) decideDeletions() []deletionReport {
 			clusters[found.Ref.Cluster] = cluster
 		}
 		request.Announced = append(request.Announced, found.Ref)
-		cluster.Spec.Members = append(cluster.Spec.Members,
-			v1alpha1.Binding{MemberID: found.Ref.Member, Node: r.Host.Name, NodeUID: uid})
+		cluster.Spec.Members = append(cluster.Spec.Members, v1alpha1.Binding{
+			MemberID: found.Ref.Member, Node: r.Host.Name, NodeUID: uid, Basis: v1alpha1.BasisAddress,
+		})
 		observation := *found.Observation
 		observation.Node, observation.NodeUID, observation.Nonce = r.Host.Name, uid, nonce
 		if len(cluster.Observations) == 0 || !cluster.Observations[0].Linearizable {

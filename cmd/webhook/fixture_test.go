@@ -216,7 +216,9 @@ func (f *fixture) addSilentMember(t *testing.T, node string) (*corev1.Node, *v1a
 	t.Helper()
 	silent := f.addNode(t, node, etcdLabel())
 	cluster := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "cd"}, Spec: v1alpha1.EtcdClusterSpec{
-		Nonce: "before", Members: []v1alpha1.Binding{{MemberID: "a1", Node: silent.Name, NodeUID: silent.UID}},
+		Nonce: "before", Members: []v1alpha1.Binding{{
+			MemberID: "a1", Node: silent.Name, NodeUID: silent.UID, Basis: v1alpha1.BasisAddress,
+		}},
 	}}
 	require.NoError(t, f.api.Create(t.Context(), cluster))
 	return silent, cluster

@@ -32,23 +32,30 @@ func ReplaceGrants(c *v1alpha1.EtcdCluster, grants []v1alpha1.Grant) []Operation
 	}
 }
 
-// ReplaceBindings returns the patch that replaces the bindings of c. An empty list is absent
-// from the object, and tested by null: RFC 6902 has no other test for absence, and the
-// library of the API server accepts this one.
-func ReplaceBindings(c *v1alpha1.EtcdCluster, bindings []v1alpha1.Binding) []Operation {
-	const path = "/spec/members"
-	ops := []Operation{{Op: "test", Path: "/metadata/uid", Value: c.UID}, {Op: "test", Path: path}}
+// ReplaceBindings returns the patch that replaces the bindings and the observers of c. An empty
+// value is absent from the object, and tested by null: RFC 6902 has no other test for absence, and
+// the library of the API server accepts this one.
+func ReplaceBindings(c *v1alpha1.EtcdCluster, bindings []v1alpha1.Binding, observers v1alpha1.Observers) []Operation {
+	const path, mode = "/spec/members", "/spec/observers"
+	ops := []Operation{
+		{Op: "test", Path: "/metadata/uid", Value: c.UID}, {Op: "test", Path: path}, {Op: "test", Path: mode},
+	}
 	if len(c.Spec.Members) > 0 {
 		ops[1].Value = c.Spec.Members
 	}
+	if c.Spec.Observers != "" {
+		ops[2].Value = c.Spec.Observers
+	}
+	if observers != "" {
+		ops = append(ops, Operation{Op: "add", Path: mode, Value: observers})
+	}
 	switch {
 	case len(bindings) > 0:
+		return append(ops, Operation{Op: "add", Path: path, Value: bindings})
 	case len(c.Spec.Members) > 0:
 		return append(ops, Operation{Op: "remove", Path: path})
-	default:
-		return ops
 	}
-	return append(ops, Operation{Op: "add", Path: path, Value: bindings})
+	return ops
 }
 
 // ReplaceDistinctServers returns the patch that replaces the records of distinct servers of c. An

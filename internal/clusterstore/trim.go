@@ -82,6 +82,9 @@ func (t Trimmer) newInformer(
 // isOrdinary reports whether no decision depends on the labels, annotations, taints and conditions
 // of the Node, except for what the agent reports about etcd.
 func (t Trimmer) isOrdinary(n *corev1.Node) bool {
+	if observation.HasRole(n) {
+		return false // The Node may become an observer.
+	}
 	for key := range n.Labels {
 		if strings.Contains(key, keyDomain) {
 			return false

@@ -49,8 +49,8 @@ func (l *Leader) writeTombstones(ctx context.Context, v quorum.View) (*v1alpha1.
 	return made, nil
 }
 
-// writeBindings writes the bindings that follow from the observations and the announcements, and
-// which members are distinct servers.
+// writeBindings writes the bindings that follow from the observations and the announcements, which
+// Nodes are observers, and which members are distinct servers.
 func (l *Leader) writeBindings(
 	ctx context.Context, v quorum.View, nodes []observation.AnnouncingNode, s *clusterState,
 ) (*v1alpha1.EtcdCluster, error) {
@@ -60,18 +60,23 @@ func (l *Leader) writeBindings(
 	if s.logged.Changed("refused", s.bound.Message) && len(refused) > 0 {
 		l.Log.Warn("refused a node's claim to a member", "etcd_cluster", c.Name, "reason", s.bound.Message)
 	}
-	areSame := slices.Equal(bindings, c.Spec.Members)
+	observers := membership.ObserversOf(c, nodes)
+	areSame := slices.Equal(bindings, c.Spec.Members) && observers == c.Spec.Observers
 	distinct := membership.DistinctServers(v, nodes)
 	if areSame && apiequality.Semantic.DeepEqual(distinct, c.Spec.DistinctServers) {
 		return c, nil
 	}
-	ops := append(clusterstore.ReplaceBindings(c, bindings), clusterstore.ReplaceDistinctServers(c, distinct)...)
+	ops := slices.Concat(
+		clusterstore.ReplaceBindings(c, bindings, observers), clusterstore.ReplaceDistinctServers(c, distinct))
 	made, err := l.Store.Patch(ctx, c, ops)
 	if err == nil {
 		made, err = l.Store.WithObservations(ctx, made)
 	}
 	if err != nil || areSame {
 		return made, err
+	}
+	if observers != c.Spec.Observers {
+		l.Log.Info("observers of an etcd cluster", "etcd_cluster", c.Name, "observers", observers)
 	}
 	if slices.EqualFunc(bindings, c.Spec.Members, isSamePlace) {
 		return made, nil
@@ -113,7 +118,7 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal,
 	}
 	condition.Status, condition.Reason = metav1.ConditionFalse, "ClaimRefused"
 	if len(bindings) == 0 {
-		condition.Reason = "NotBootstrapped"
+		condition.Reason = "NotBound"
 	}
 	var reasons []string
 	claims := map[string][]string{}

@@ -72,13 +72,13 @@ func memberRemovedFirst(t *testing.T, f *storetest.Fixture) {
 }
 
 // emptiedHost has three members, two of them on Nodes. One of these two is removed, and its host is
-// wiped, so that one observer is left (F30).
+// wiped, so that one observer is left (F30). No Node has a role.
 func emptiedHost(t *testing.T, f *storetest.Fixture) {
 	f.DeleteNode(2)
+	f.SetRole(f.Nodes[0], false)
+	f.SetRole(f.Nodes[1], false)
 	f.RunAgents()
 	h := newHarness(t, f)
-	h.reconcileUntil("the object", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" })
-	h.advance(time.Minute) // Not all members are claimed, so the leader waits for other Nodes.
 	h.reconcileUntil("two bindings", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
 	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
 	h.probeTimes(2, 2*time.Minute)
@@ -94,6 +94,44 @@ func emptiedHost(t *testing.T, f *storetest.Fixture) {
 	require.Empty(t, c.Spec.Grants)
 }
 
+// roleGivenAndTaken has three members on Nodes without a role, of which one agent answers. Then its
+// Node gets a role, and loses it.
+func roleGivenAndTaken(t *testing.T, f *storetest.Fixture) {
+	for _, n := range f.Nodes {
+		f.SetRole(n, false)
+	}
+	f.Silent[f.Nodes[1].Name], f.Silent[f.Nodes[2].Name] = true, true
+	f.RunAgents()
+	h := newHarness(t, f)
+	message := func(c *v1alpha1.EtcdCluster) string {
+		if roles := meta.FindStatusCondition(c.Status.Conditions, rolesCondition); roles != nil {
+			return string(roles.Status) + ": " + roles.Message
+		}
+		return ""
+	}
+	c := h.reconcileUntil("the condition", func(c *v1alpha1.EtcdCluster) bool { return message(c) != "" })
+	require.Contains(t, message(c), "False: no Node that announces the etcd cluster has a role")
+	require.Contains(t, message(c), observation.RoleCommand)
+	require.Empty(t, c.Spec.Members)
+
+	f.SetRole(f.Nodes[0], true)
+	c = h.reconcileUntil("bindings by one word", func(c *v1alpha1.EtcdCluster) bool {
+		return len(c.Spec.Members) == 3 && strings.HasPrefix(message(c), "True")
+	})
+	require.Equal(t, v1alpha1.BasisRole, c.Spec.Members[0].Basis)
+	require.Equal(t, v1alpha1.BasisClaim, c.Spec.Members[1].Basis)
+	require.True(t, h.review(t, f.Request(1)).Allowed)
+
+	f.SetRole(f.Nodes[0], false)
+	decision := h.review(t, f.Request(1))
+	require.Equal(t, quorum.CannotSee, decision.Reason, "it is silent at once")
+	require.Contains(t, decision.Message, observation.RoleCommand)
+	c = h.reconcileUntil("no observer", func(c *v1alpha1.EtcdCluster) bool {
+		return c.Spec.Members[0].Basis == v1alpha1.BasisClaim
+	})
+	require.Equal(t, v1alpha1.NodesWithRole, c.Spec.Observers)
+}
+
 // distinctServers has a fourth member on a host that is no Node.
 func distinctServers(t *testing.T, f *storetest.Fixture) {
 	external := v1alpha1.MemberStatus{
@@ -102,9 +140,6 @@ func distinctServers(t *testing.T, f *storetest.Fixture) {
 	f.Members = append(f.Members, external)
 	f.RunAgents()
 	h := newHarness(t, f)
-	made := h.reconcileUntil("the object", func(c *v1alpha1.EtcdCluster) bool { return c.UID != "" })
-	require.Empty(t, made.Spec.Members)
-	h.advance(time.Minute) // Not all members are claimed, so the leader waits for other Nodes.
 	h.bindAll()
 	c := h.reconcileUntil("the records", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.DistinctServers) == 3 })
 	require.Equal(t, []v1alpha1.MemberID{"beef"}, c.Spec.DistinctServers[0].Others)

@@ -221,7 +221,8 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 	isYoung := at >= 0 && now.Sub(s.openedAt(c.Spec.Grants[at])) < quorum.ResolveByHandAfter
 	var ops []clusterstore.Operation
 	if ok && !isYoung {
-		ops = slices.Concat(clusterstore.ReplaceGrants(c, grants), clusterstore.ReplaceBindings(c, bindings))
+		ops = slices.Concat(
+			clusterstore.ReplaceGrants(c, grants), clusterstore.ReplaceBindings(c, bindings, c.Spec.Observers))
 	}
 	made, err := l.Store.Patch(ctx, c, append(ops, clusterstore.RemoveResolveAnnotation(named)...))
 	switch {

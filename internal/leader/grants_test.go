@@ -48,6 +48,7 @@ func (h *leaderHarness) registerAgain(i int) {
 	h.t.Helper()
 	old := h.Nodes[i]
 	h.Nodes[i] = h.CreateNode(old.Name, old.Status.Addresses[0].Address, h.MemberID(i))
+	h.SetRole(h.Nodes[i], true)
 	require.NotEqual(h.t, old.UID, h.Nodes[i].UID)
 }
 
@@ -118,6 +119,7 @@ func machineJoinedAgain(t *testing.T, f *storetest.Fixture) {
 	h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
 	refused("no Node has registered yet")
 	f.Nodes[0] = f.CreateNode(old.Name, old.Status.Addresses[0].Address, next)
+	f.SetRole(f.Nodes[0], true)
 	h.reconcileUntil("the new binding",
 		func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, next) == f.Nodes[0].UID })
 	refused("the machine may still be terminated")
@@ -150,6 +152,7 @@ func heldByFinalizer(t *testing.T, f *storetest.Fixture) {
 		f.Members = append(f.Members, removed)
 	})
 	f.Nodes[0] = f.CreateNode(old.Name, old.Status.Addresses[0].Address, next)
+	f.SetRole(f.Nodes[0], true)
 	h.reconcileUntil("the new binding",
 		func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, next) == f.Nodes[0].UID })
 	decision := h.review(t, f.Request(1))

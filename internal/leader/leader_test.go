@@ -189,6 +189,7 @@ func TestLeader(t *testing.T) {
 		{"node deleted with break-glass while the webhook was down", unreviewedOverride},
 		{"node deleted after its member", memberRemovedFirst},
 		{"F30 member removed, host wiped, one other observer", emptiedHost},
+		{"role given and taken", roleGivenAndTaken},
 		{"member on a host that is no Node", distinctServers},
 		{"node of a retired cluster", retiredCluster},
 		{"node registered again", registeredAgain},

@@ -140,7 +140,7 @@ func announcingNode(node *corev1.Node) observation.AnnouncingNode {
 type nodeKey struct {
 	Name, Label, Announcement, Addresses string
 	UID                                  types.UID
-	Deleting                             bool
+	Deleting, HasRole                    bool
 	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to probe at once.
 	Cordoned bool
 }
@@ -148,7 +148,8 @@ type nodeKey struct {
 func keyOf(node *corev1.Node) nodeKey {
 	return nodeKey{
 		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
-		Label: node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
+		HasRole: observation.HasRole(node),
+		Label:   node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
 		Addresses: strings.Join(observation.AddressesOf(node), " "),
 		Cordoned:  observation.IsLabelled(node) && node.Spec.Unschedulable,
 	}

@@ -44,7 +44,7 @@ func TestListedHolders(t *testing.T) {
 			for id, node := range map[v1alpha1.MemberID]string{"a": "etcd-1", "c": "etcd-3"} {
 				uid := types.UID("uid of " + node)
 				c.Spec.Members = append(c.Spec.Members,
-					v1alpha1.Binding{MemberID: id, Node: node, NodeUID: uid, Basis: v1alpha1.BasisBootstrap})
+					v1alpha1.Binding{MemberID: id, Node: node, NodeUID: uid, Basis: v1alpha1.BasisRole})
 				c.Observations = append(c.Observations, v1alpha1.Observation{
 					Node: node, NodeUID: uid, LocalMember: id, Linearizable: test.isConfirmed, Members: test.list, Nonce: "now",
 				})

@@ -41,7 +41,7 @@ func TestAnnouncingNodes(t *testing.T) {
 // missing answer does not.
 func TestProofs(t *testing.T) {
 	c := &v1alpha1.EtcdCluster{}
-	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
+	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u", Basis: v1alpha1.BasisAddress}}
 	c.Observations = []v1alpha1.Observation{{
 		Node: "n", NodeUID: "u", Nonce: "1", LocalMember: "a", Linearizable: true,
 		Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: true}},
@@ -124,7 +124,7 @@ func TestHealthProofs(t *testing.T) {
 	begun := time.Now()
 	view := func(node types.UID, nonce string, healthy bool) quorum.View {
 		c := &v1alpha1.EtcdCluster{}
-		c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: node}}
+		c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: node, Basis: v1alpha1.BasisAddress}}
 		c.Observations = []v1alpha1.Observation{{
 			Node: "n", NodeUID: node, Nonce: nonce, Linearizable: true, LocalMember: "a",
 			Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: healthy}},
@@ -263,11 +263,11 @@ func TestBoundCondition(t *testing.T) {
 	}{
 		"bound":   {bound, nil, metav1.ConditionTrue, "MembersBound", "1 member bound to a Node"},
 		"nothing": {nil, nil, metav1.ConditionFalse, "NothingAnnounced", "no Node announces a member"},
-		"not bootstrapped": {
+		"not bound": {
 			nil,
 			[]membership.Refusal{claim("n1", "a", "too few"), claim("n2", "b", "too few")},
 			metav1.ConditionFalse,
-			"NotBootstrapped", "not bound: the claim of node n1 to member a, of node n2 to member b: too few",
+			"NotBound", "not bound: the claim of node n1 to member a, of node n2 to member b: too few",
 		},
 		"refused": {
 			bound,

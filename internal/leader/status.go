@@ -20,6 +20,10 @@ import (
 // cluster recently. Otherwise the summary has no numbers, because old numbers would mislead.
 const visibleCondition = "Visible"
 
+// rolesCondition is the type of the condition that reports whether only Nodes with a role are
+// observers.
+const rolesCondition = "ObserversHaveRole"
+
 // writeSummary writes the numbers of the cluster and the conditions if they changed, and keeps them
 // for the metrics.
 func (l *Leader) writeSummary(
@@ -49,7 +53,7 @@ func (l *Leader) writeSummary(
 	}
 	s.summarized = nil
 	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, inputs.zones)
-	wanted := statusOf(s.overview.Summary, s.bound, c.Status.Conditions, metav1.NewTime(l.Now()))
+	wanted := statusOf(s.overview.Summary, s.bound, c, metav1.NewTime(l.Now()))
 	if !apiequality.Semantic.DeepEqual(c.Status, wanted) {
 		return l.Store.ApplyStatus(ctx, cached.Name, wanted)
 	}
@@ -87,9 +91,9 @@ func (a summaryInputs) equal(b summaryInputs) bool {
 // statusOf returns the part of the status that the leader writes. A condition keeps its time
 // while its status stays. The condition about claims has no type before the first probe.
 func statusOf(
-	summary quorum.Summary, bound metav1.Condition, before []metav1.Condition, now metav1.Time,
+	summary quorum.Summary, bound metav1.Condition, c *v1alpha1.EtcdCluster, now metav1.Time,
 ) v1alpha1.EtcdClusterStatus {
-	status := v1alpha1.EtcdClusterStatus{Conditions: slices.Clone(before)}
+	status := v1alpha1.EtcdClusterStatus{Conditions: slices.Clone(c.Status.Conditions)}
 	condition := metav1.Condition{
 		Type: visibleCondition, Status: metav1.ConditionFalse, Reason: string(quorum.CannotSee),
 		Message: summary.Message, LastTransitionTime: now,
@@ -100,6 +104,16 @@ func statusOf(
 		status.Quorum, status.MayLose = count(summary.Quorum), count(summary.MayLose)
 	}
 	meta.SetStatusCondition(&status.Conditions, condition)
+	if c.Spec.Observers != "" {
+		roles := metav1.Condition{
+			Type: rolesCondition, Status: metav1.ConditionFalse, Reason: string(c.Spec.Observers),
+			Message: observation.DescribeObservers(c), LastTransitionTime: now,
+		}
+		if c.Spec.Observers == v1alpha1.NodesWithRole {
+			roles.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, roles)
+	}
 	if bound.Type != "" {
 		bound.LastTransitionTime = now
 		meta.SetStatusCondition(&status.Conditions, bound)

@@ -215,15 +215,17 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 			return err
 		}
 	}
-	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE"}}
+	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE", "OBSERVERS"}}
 	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
 	zones := [][]string{{"ZONE", "ETCD CLUSTER", "VOTERS", "NODES", "QUORUM WITHOUT IT"}}
 	grants := [][]string{{"OPEN DOOR", "NODE", "ETCD CLUSTER", "MEMBERS", "BY", "AGE", "NODE EXISTS", "SHUT WHEN"}}
 	for _, c := range status.Clusters {
-		row := []string{string(c.ID), "?", "?", "?", "?"}
+		observers := cmp.Or(string(c.Observers), "-")
+		row := []string{string(c.ID), "?", "?", "?", "?", observers}
 		if c.Known {
 			row = []string{
 				string(c.ID), strconv.Itoa(c.Voters), strconv.Itoa(c.Healthy), strconv.Itoa(c.Quorum), strconv.Itoa(c.MayLose),
+				observers,
 			}
 		}
 		clusters = append(clusters, row)

@@ -37,6 +37,7 @@ func (sim *simulation) joinAgain() {
 	}
 	if m, ok := e.join(h, sim.choose(2) == 0); ok {
 		m.started, m.running, m.rejoined = true, true, true
+		sim.giveRole(h)
 		if sim.hasLostNode(h) {
 			m.lostNode = h.registered
 		}

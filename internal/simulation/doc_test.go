@@ -49,9 +49,9 @@
 //	go test ./internal/simulation -run 'TestHistories$' -seed 7 -v
 //
 // The flags -with and -without name features that every history has, or none: attacks, latenodes,
-// reboots, drains, partitions, corruptions. One history in five is mostly about drains, and one in
-// eight of the others about machines (-without machines). TestHistoriesWithDrains and
-// TestHistoriesWithMachines play only such histories.
+// reboots, drains, partitions, corruptions, noroles. One history in five is mostly about drains,
+// and one in eight of the others about machines (-without machines). TestHistoriesWithDrains and
+// TestHistoriesWithMachines play only such histories. In one history in three, no Node has a role.
 //
 // # How to read a failed history
 //

@@ -218,6 +218,7 @@ func (sim *simulation) addMember() {
 	learner := sim.profile.careful || sim.choose(3) > 0
 	if m, ok := e.join(h, learner); ok {
 		sim.log("member %s is added on %s, learner %t", m.id, h.name, learner)
+		sim.giveRole(h)
 		if sim.choose(2) == 1 {
 			m.started, m.running = true, true
 			sim.log("member %s starts", m.id)

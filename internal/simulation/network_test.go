@@ -91,13 +91,13 @@ func (sim *simulation) mendLink() {
 }
 
 // mendLinks repairs the connections without which Holdfast cannot know that members are healthy. A
-// founder proves its own member healthy, so other agents need not reach it.
+// Node with a role proves its own member healthy, so other agents need not reach it.
 func (sim *simulation) mendLinks(e *simulatedEtcd) {
 	e.cutPeers = nil
 	c := sim.api.clusters.objects[string(e.id)]
 	e.cutAgents = slices.DeleteFunc(e.cutAgents, func(l brokenLink) bool {
 		return c == nil || l.to.node == "" || !slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-			return b.NodeUID == l.to.node && b.Basis == v1alpha1.BasisBootstrap
+			return b.NodeUID == l.to.node && b.Basis == v1alpha1.BasisRole
 		})
 	})
 }

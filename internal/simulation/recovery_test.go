@@ -286,54 +286,31 @@ func (sim *simulation) isExpendable(h *simulatedHost) bool {
 	return holds && h.node != "" && !h.killed
 }
 
-// isObservable reports whether a confirmed member list is available: a founder is still a member,
-// or enough other observers are, or there are no bindings yet and most announcing Nodes can publish
-// a list. If all members were replaced before any of the old ones published a list with a new one,
-// an operator must help.
+// isObservable reports whether enough Nodes can publish a confirmed member list: one with a role,
+// or two, or the only Node that announces the cluster or is an observer.
 func (sim *simulation) isObservable(e *simulatedEtcd) bool {
 	if !e.hasQuorum() {
 		return false
 	}
-	alive := map[types.UID]bool{}
-	for _, m := range e.members {
-		alive[m.host.node] = alive[m.host.node] || (m.isAlive() && !m.learner && m.host.node != "")
-	}
 	c := sim.api.clusters.objects[string(e.id)]
-	if c == nil || len(c.Spec.Members) == 0 {
-		return sim.canBootstrap(e, alive)
-	}
-	observers, existing := map[types.UID]bool{}, map[types.UID]bool{}
-	for _, b := range c.Spec.Members {
-		n, err := sim.api.node(b.Node)
-		exists := err == nil && n.UID == b.NodeUID
-		switch {
-		case alive[b.NodeUID] && b.Basis == v1alpha1.BasisBootstrap:
-			return true
-		case exists && b.Basis != v1alpha1.BasisClaimed:
-			existing[b.NodeUID] = true
-		}
-		if alive[b.NodeUID] && observation.IsObserver(b) {
-			observers[b.NodeUID] = true
-		}
-	}
-	return len(observers) > 1 || (len(observers) == 1 && len(existing) == 1)
-}
-
-// canBootstrap reports whether most of the Nodes that announce the cluster have an agent that can
-// publish a list.
-func (sim *simulation) canBootstrap(e *simulatedEtcd, alive map[types.UID]bool) bool {
-	announcing, publishing := 0, 0
+	voices, publishing := 0, 0
 	for _, n := range sim.api.nodes.objects {
-		refs, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
-		if err != nil || !slices.ContainsFunc(refs, func(r evidence.MemberRef) bool { return r.Cluster == e.id }) {
+		refs, _ := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
+		isVoice := slices.ContainsFunc(refs, func(r evidence.MemberRef) bool { return r.Cluster == e.id }) ||
+			(c != nil && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
+				return b.NodeUID == n.UID && observation.IsObserver(b)
+			}))
+		if !isVoice || (!sim.profile.noRoles && !observation.HasRole(n)) {
 			continue
 		}
-		announcing++
-		if alive[n.UID] {
+		voices++
+		if slices.ContainsFunc(e.members, func(m *simulatedMember) bool {
+			return m.isAlive() && !m.learner && m.host.node == n.UID
+		}) {
 			publishing++
 		}
 	}
-	return 2*publishing > announcing
+	return publishing > 1 || (publishing == 1 && (voices == 1 || !sim.profile.noRoles))
 }
 
 // sleep lets time pass. Timers fire, and the calls that follow wait at the gate.

@@ -137,6 +137,7 @@ func (s *scenario) addMemberOn(e *simulatedEtcd, h *simulatedHost, promoted bool
 	m, ok := e.join(h, true)
 	require.True(s.t, ok)
 	m.started, m.running = true, true
+	s.giveRole(h)
 	s.recordSnapshot()
 	s.advance(5 * time.Second)
 	if promoted {

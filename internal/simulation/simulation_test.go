@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 // A simulation is everything that the code under test can observe, and the true state
@@ -89,6 +91,9 @@ func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *si
 		}
 		sim.etcds = append(sim.etcds, e)
 	}
+	for _, h := range sim.hosts {
+		sim.giveRole(h)
+	}
 	sim.recordSnapshot()
 	if p.bound {
 		sim.bindAll()
@@ -134,6 +139,7 @@ func (sim *simulation) registerNode(h *simulatedHost) {
 		return // the old Node of that name still exists
 	}
 	h.node, h.registered = made.UID, time.Now()
+	sim.giveRole(h)
 	sim.log("machine %s registers as Node %s", h.name, h.node)
 	sim.createMachine(h)
 }
@@ -145,15 +151,38 @@ func nodeAddresses(h *simulatedHost) []corev1.NodeAddress {
 	}
 }
 
+// giveRole sets the role of etcd on the Node of a machine with a member, as kubeadm, k3s and others
+// do, unless no Node has one.
+func (sim *simulation) giveRole(h *simulatedHost) {
+	if sim.profile.noRoles || h.node == "" || sim.isWorker(h) {
+		return
+	}
+	if _, err := sim.api.editNode(h.name, func(n *corev1.Node) {
+		n.Labels = maps.Clone(n.Labels)
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[observation.RoleLabels()[1]] = ""
+	}); err != nil {
+		sim.log("the role of %s is not set: %v", h.name, err)
+	}
+}
+
 // bindAll creates the EtcdClusters that the leader would have written long ago.
 func (sim *simulation) bindAll() {
 	for _, e := range sim.etcds {
 		c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: string(e.id)}}
+		basis := v1alpha1.BasisRole
+		if c.Spec.Observers = v1alpha1.NodesWithRole; sim.profile.noRoles {
+			c.Spec.Observers, basis = v1alpha1.AllNodes, v1alpha1.BasisAddress
+		}
 		for _, m := range e.members {
 			if m.host.node == "" {
 				continue
 			}
-			c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{MemberID: m.id, Node: m.host.name, NodeUID: m.host.node})
+			c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{
+				MemberID: m.id, Node: m.host.name, NodeUID: m.host.node, Basis: basis,
+			})
 		}
 		if _, err := sim.api.createCluster(c); err != nil {
 			sim.fail("creating an EtcdCluster: %v", err)
@@ -259,6 +288,8 @@ type profile struct {
 	recovers bool
 	// foreignURLs is true if the members' URLs contain no address of a Node.
 	foreignURLs bool
+	// noRoles is true if no Node has a role, so that what two Nodes report counts.
+	noRoles bool
 	// settled is true if all parties have done their work when the history begins.
 	settled bool
 	// unknownMachines is true if the kubelets do not report which machine they run on.
@@ -306,6 +337,7 @@ func randomProfile(c *choices) profile {
 	}
 	p.foreignURLs = c.oneIn(6)
 	p.unknownMachines = c.oneIn(3)
+	p.noRoles = (c.oneIn(3) || isListed("with", "noroles")) && !isListed("without", "noroles")
 	if p.enabled[calmPeriods] = c.pick(3) > 0; p.careful {
 		p.disableAll(uncarefulFeatures())
 	}

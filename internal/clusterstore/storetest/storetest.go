@@ -82,8 +82,8 @@ type Fixture struct {
 	Blind map[string]bool
 }
 
-// New creates the Nodes with labels and announcements, but no EtcdCluster. The number makes
-// IDs and names unique.
+// New creates the Nodes with labels, a role, and announcements, but no EtcdCluster. The number
+// makes IDs and names unique.
 func New(t *testing.T, config *rest.Config, number int) *Fixture {
 	t.Helper()
 	f := &Fixture{
@@ -103,6 +103,7 @@ func New(t *testing.T, config *rest.Config, number int) *Fixture {
 		})
 		f.Nodes = append(f.Nodes, f.CreateNode(fmt.Sprintf("n%d-%s", i, f.ClusterID),
 			fmt.Sprintf("10.0.%d.%d", number, i+1), f.MemberID(i)))
+		f.SetRole(f.Nodes[i], true)
 	}
 	f.DeleteAfterTest(f.EmptyCluster())
 	t.Cleanup(func() { // includes Nodes that the test created again
@@ -142,13 +143,27 @@ func (f *Fixture) CreateNode(name, address string, member v1alpha1.MemberID) *co
 	return node
 }
 
+// SetRole gives the Node the role of etcd, or takes it.
+func (f *Fixture) SetRole(node *corev1.Node, hasRole bool) {
+	f.t.Helper()
+	before := node.DeepCopy()
+	delete(node.Labels, observation.RoleLabels()[1])
+	if hasRole {
+		node.Labels[observation.RoleLabels()[1]] = ""
+	}
+	require.NoError(f.t, f.Client.Patch(f.t.Context(), node, client.MergeFrom(before)))
+}
+
 // CreateBound creates the EtcdCluster with bindings for all members, and the EtcdObservations, as
 // the leader would.
 func (f *Fixture) CreateBound() {
 	f.t.Helper()
 	c := f.EmptyCluster()
+	c.Spec.Observers = v1alpha1.NodesWithRole
 	for i, n := range f.Nodes {
-		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{MemberID: f.MemberID(i), Node: n.Name, NodeUID: n.UID})
+		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{
+			MemberID: f.MemberID(i), Node: n.Name, NodeUID: n.UID, Basis: v1alpha1.BasisRole,
+		})
 	}
 	require.NoError(f.t, f.Client.Create(f.t.Context(), c))
 	for _, n := range f.Nodes {

@@ -2,9 +2,10 @@
 // records the Node on which a member runs. A grant records that a Node with members may be deleted
 // or drained.
 //
-// Bind returns the next bindings of a cluster from what the agents claim. Tombstones returns the
-// grants that are missing for Nodes that are gone. Resolve decides whether a grant has ended, and
-// ResolveByHand ends one on behalf of an operator.
+// ObserversOf returns which Nodes are observers of a cluster. Bind returns the next bindings of a
+// cluster from what the agents claim. Tombstones returns the grants that are missing for Nodes that
+// are gone. Resolve decides whether a grant has ended, and ResolveByHand ends one on behalf of an
+// operator.
 //
 // All functions are pure. The leader calls them in each round and writes the results.
 package membership
@@ -14,8 +15,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
@@ -38,65 +37,52 @@ func (r Refusal) String() string {
 }
 
 // Bind returns the bindings that the cluster should have next, sorted by member, and the refused
-// claims. The argument contains all Nodes, including those that announce nothing: an address
-// identifies a Node only if no other Node has it.
+// claims. The argument contains all Nodes, including those that announce nothing.
 //
-// A binding makes a node an observer. So an announcement alone never creates an observer. The first
-// bindings of a cluster need the agreement of most of its Nodes (bootstrap). Afterwards, the lists
-// of observers must name an address of the Node, and no other Node with that address may announce
-// the member. The observations of such a Node count only together with another observer, because
-// kubelets write the addresses.
+// A member is bound to the Node that announces it. Of several, a Node with a role takes precedence,
+// if only those are observers, and then a Node with an address of the member. Between equals, an
+// unbound member stays unbound, and a bound one becomes disputed. A claim without support is bound
+// to protect its own Node: any agent can announce any member, and any kubelet can write any address
+// into its own Node.
 //
-// If the lists name no address of any Node and one Node announces the member, the member is bound
-// to that Node. The binding protects the Node but makes it no observer. Exception: if no observer's
-// member advertises an address of its Node, it does. As soon as a Node with the address announces
-// the member, it gets the binding.
-//
-// Otherwise the binding of a Node that exists passes to another Node only if its own agent reports
-// that its host has no member, while the member is healthy.
+// A claim without support passes to a Node with more. Otherwise the binding of a Node that exists
+// passes to another Node only if its own agent reports that its host has no member, while the
+// member is healthy.
 //
 // If the Node is gone, its binding stays until a grant names the member (Tombstones returns that
-// grant). Then the binding passes to a valid claim of a Node with the same name, and the member
-// stays lost until the grant ends. Only the kubelet of a name can use that name, while any agent
-// can announce a member whose host is gone, and any kubelet can write an unused address into its
-// own Node. A host with a new name waits until an operator resolves the grant, which also ends the
-// binding.
+// grant). Then the binding passes to a claim of a Node with the same name, and the member stays
+// lost until the grant ends. Only the kubelet of a name can use that name. A host with a new name
+// waits until an operator resolves the grant, which also ends the binding.
 //
-// A binding ends only if the confirmed lists that carry one of the nonces lack the member. In
-// addition, these lists must come from several Nodes, or no other observer could contradict, or the
-// agent of the bound Node reports that its host has no member any more.
+// A binding ends if the confirmed lists that carry one of the nonces lack the member.
 func Bind(
 	c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode, nonces []string, now time.Time,
 ) (bindings []v1alpha1.Binding, refused []Refusal) {
-	r := claimReview{
-		nodes:    nodes,
-		snapshot: quorum.NewSnapshot(quorum.View{Cluster: c, Nonces: nonces, Nodes: nodeStates(c, nodes)}),
-	}
-	if r.isBootstrap = len(c.Spec.Members) == 0; r.isBootstrap {
-		r.bootstrapLists, r.awaited = bootstrap(c, nodes, now)
-	}
+	r := newClaimReview(c, nodes, nonces, now)
 	for _, old := range c.Spec.Members {
-		if hasEnded(r.snapshot, old) {
-			continue
+		if !r.hasEnded(old) {
+			bindings = append(bindings, r.reassess(old))
 		}
-		bindings = append(bindings, r.reassess(old))
 	}
 	for _, id := range r.announcedMembers() {
 		if len(r.snapshot.Lists) > 0 && !observation.IsListedByAny(r.snapshot.Lists, id) {
 			continue // the member has left; its agent will remove the announcement
 		}
-		var bound *v1alpha1.Binding
-		if i := slices.IndexFunc(bindings, func(b v1alpha1.Binding) bool { return b.MemberID == id }); i >= 0 {
-			bound = &bindings[i]
+		at := slices.IndexFunc(bindings, func(b v1alpha1.Binding) bool { return b.MemberID == id })
+		var next *v1alpha1.Binding
+		var reasons []Refusal
+		if at >= 0 {
+			next, reasons = r.reviewHeirs(bindings[at])
+		} else {
+			next, reasons = r.reviewClaims(id)
 		}
-		next, reasons := r.reviewClaims(id, bound)
 		refused = append(refused, reasons...)
 		switch {
 		case next == nil:
-		case bound == nil:
+		case at < 0:
 			bindings = append(bindings, *next)
 		default:
-			*bound = *next
+			bindings[at] = *next
 		}
 	}
 	for i := range bindings {
@@ -106,100 +92,51 @@ func Bind(
 	return bindings, refused
 }
 
-// nodeStates returns the states of the bound Nodes. A Node that is not among all Nodes is gone.
-func nodeStates(c *v1alpha1.EtcdCluster, all []observation.AnnouncingNode) map[string]observation.NodeState {
-	states := map[string]observation.NodeState{}
-	for _, b := range c.Spec.Members {
-		states[b.Node] = observation.NodeState{Known: true}
-	}
-	for _, n := range all {
-		states[n.Node] = observation.NodeState{Known: true, UID: n.UID, Deleting: n.Deleting}
-	}
-	return states
-}
-
-// claimReview decides which Nodes the members of a cluster are bound to.
-type claimReview struct {
-	snapshot quorum.Snapshot
-	// nodes are all Nodes.
-	nodes []observation.AnnouncingNode
-	// isBootstrap reports whether the cluster has no bindings yet. bootstrapLists are the lists of its
-	// bootstrap, and awaited states what is missing for it, empty if nothing is.
-	isBootstrap    bool
-	bootstrapLists []v1alpha1.Observation
-	awaited        string
-}
-
-// announcedMembers returns, sorted, the members of this cluster that a Node announces.
-func (r claimReview) announcedMembers() []v1alpha1.MemberID {
-	found := map[v1alpha1.MemberID]bool{}
-	for _, n := range r.nodes {
-		for _, a := range n.Announced {
-			if a.Cluster == observation.ClusterIDOf(r.snapshot.Cluster) && n.UID != "" {
-				found[a.Member] = true
-			}
-		}
-	}
-	return observation.SortedIDs(found)
-}
-
 // reassess returns the binding as the present lists and announcements support it. That of a Node
-// that is gone stays as it is. A dispute with one other Node ends when the agent of the bound Node
-// finds neither a server nor data on its own host, although the member is healthy. A binding of the
-// bootstrap changes only in that way: the bound Node may have claimed the member before its host
-// had a Node.
+// that is gone stays as it is.
 func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
-	hasNoMember := reportsNoMember(r.snapshot.Cluster, b) && r.runsElsewhere(b)
-	isFixed := b.Basis == v1alpha1.BasisBootstrap && !hasNoMember
-	if isFixed || !r.exists(b) {
+	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool { return isNodeOf(n, b) })
+	isRole := b.Basis == v1alpha1.BasisRole || b.Basis == v1alpha1.BasisDisputed
+	if r.needsRole() && (!isRole || at >= 0 && !r.nodes[at].HasRole) {
+		b.Basis = v1alpha1.BasisClaim
+	}
+	if at < 0 || !r.isListed(b.MemberID) {
 		return b
 	}
-	at, isListed := r.nodesAtListedAddresses(b.MemberID)
-	if !isListed {
-		return b
+	own := r.nodes[at]
+	if b.Basis == v1alpha1.BasisClaim || r.needsRole() {
+		b.Basis = r.basisOf(own, b.MemberID)
+	} else {
+		b.Basis = v1alpha1.BasisAddress // This survives the loss of an address.
 	}
-	if len(at) == 0 && r.addressesShowNothing() {
-		at = r.nodes
-	}
-	isRival := func(n observation.AnnouncingNode) bool {
-		return n.UID != b.NodeUID && r.isAnnouncedBy(n, b.MemberID) && r.countDisputes(n) == 1
-	}
-	isOwn := slices.ContainsFunc(at, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
-	rivals := slices.DeleteFunc(slices.Clone(at), func(n observation.AnnouncingNode) bool { return !isRival(n) })
-	if b.Basis == v1alpha1.BasisBootstrap {
-		if len(rivals) == 1 {
-			return moveTo(b, rivals[0])
-		}
-		return b
-	}
+	rank := r.rank(own, b.MemberID)
+	rivals := slices.DeleteFunc(r.claimants(b.MemberID), func(n observation.AnnouncingNode) bool {
+		return n.UID == own.UID || r.rank(n, b.MemberID) < rank
+	})
+	best := r.best(rivals, b.MemberID)
 	switch {
-	case isOwn && (len(rivals) > 1 || (len(rivals) == 1 && !hasNoMember)):
+	case len(best) == 1 && r.isReplaced(b, own, best[0]):
+		return r.bindingTo(best[0], b.MemberID)
+	case b.Basis != v1alpha1.BasisClaim && slices.ContainsFunc(rivals, r.isCredible):
 		b.Basis = v1alpha1.BasisDisputed
-	case len(rivals) == 1:
-		return moveTo(b, rivals[0])
-	case isOwn:
-		b.Basis = v1alpha1.BasisJoined
-	default:
-		b.Basis = v1alpha1.BasisClaimed
 	}
 	return b
 }
 
-// moveTo returns the binding of the same member to another Node.
-func moveTo(b v1alpha1.Binding, n observation.AnnouncingNode) v1alpha1.Binding {
-	return v1alpha1.Binding{MemberID: b.MemberID, Node: n.Node, NodeUID: n.UID, Basis: v1alpha1.BasisJoined}
+// isReplaced reports whether the binding to an existing Node passes to a rival, for which at least
+// as much speaks.
+func (r claimReview) isReplaced(b v1alpha1.Binding, own, rival observation.AnnouncingNode) bool {
+	isWeak := b.Basis == v1alpha1.BasisClaim || !r.isEstablished()
+	isWrong := !r.needsRole() && !r.isCredible(own) && r.isCredible(rival)
+	return isWrong || isWeak && r.rank(rival, b.MemberID) > r.rank(own, b.MemberID) || r.hasMoved(b)
 }
 
-// identify sets the identity of the machine from the Node of the binding, as far as the Node has
-// it. Without the Node, the binding keeps what it knows.
-func (r claimReview) identify(b *v1alpha1.Binding) {
-	for _, n := range r.nodes {
-		if n.Node == b.Node && n.UID == b.NodeUID {
-			b.MachineID = cmp.Or(n.Machine.MachineID, b.MachineID)
-			b.SystemUUID = cmp.Or(n.Machine.SystemUUID, b.SystemUUID)
-			b.ProviderID = cmp.Or(n.ProviderID, b.ProviderID)
-		}
-	}
+// hasMoved reports whether the agent of the bound Node has found neither a server nor data, while
+// the member is proven healthy: it runs on another host. Without the proof, the disk of its own
+// host may not be mounted.
+func (r claimReview) hasMoved(b v1alpha1.Binding) bool {
+	return reportsNoMember(r.snapshot.Cluster, b) &&
+		r.snapshot.Proves(b.MemberID, func(m v1alpha1.MemberStatus) bool { return m.Healthy })
 }
 
 // reportsNoMember reports whether the agent of the bound Node has found neither a server nor data.
@@ -209,193 +146,123 @@ func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
 	})
 }
 
-// isAnnouncedBy reports whether the Node announces the member of this cluster.
-func (r claimReview) isAnnouncedBy(n observation.AnnouncingNode, id v1alpha1.MemberID) bool {
-	return n.HasAnnounced(observation.ClusterIDOf(r.snapshot.Cluster), id)
-}
-
-// countDisputes returns how many members the Node announces that are bound to other Nodes that
-// exist. A host has one member of a cluster. So a Node that announces those of several Nodes is
-// wrong, and does not prevent that they are observers.
-func (r claimReview) countDisputes(n observation.AnnouncingNode) int {
-	count := 0
-	for _, b := range r.snapshot.Cluster.Spec.Members {
-		if b.NodeUID != n.UID && r.exists(b) && r.isAnnouncedBy(n, b.MemberID) {
-			count++
-		}
+// isCredible reports whether a Node can dispute members. A host has one member of a cluster. So a
+// Node that announces several that other Nodes have or announce is wrong.
+func (r claimReview) isCredible(n observation.AnnouncingNode) bool {
+	disputed := map[v1alpha1.MemberID]bool{}
+	for _, id := range announcedBy(n, r.snapshot.Cluster) {
+		disputed[id] = len(r.claimants(id)) > 1 || slices.ContainsFunc(r.snapshot.Cluster.Spec.Members,
+			func(b v1alpha1.Binding) bool { return b.MemberID == id && b.NodeUID != n.UID && r.exists(b) })
 	}
-	return count
+	return len(observation.SortedIDs(disputed)) < 2
 }
 
-// runsElsewhere reports whether the answers prove the member healthy. Together with the report of
-// the bound Node's agent that its host has none, this shows that it runs on another host. Without
-// it, the disk of its own host may not be mounted.
-func (r claimReview) runsElsewhere(b v1alpha1.Binding) bool {
-	return r.snapshot.Proves(b.MemberID, func(m v1alpha1.MemberStatus) bool { return m.Healthy })
-}
-
-// exists reports whether the Node of the binding exists.
-func (r claimReview) exists(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool {
-		return n.Node == b.Node && n.UID == b.NodeUID
-	})
-}
-
-// addressesShowNothing reports whether no observer's member advertises an address of its Node. Then
-// addresses do not show where a member runs. Lists and bindings of the bootstrap decide that, so a
-// Node that joined later cannot.
-func (r claimReview) addressesShowNothing() bool {
-	return !slices.ContainsFunc(r.snapshot.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
-		at, _ := r.nodesAtListedAddresses(b.MemberID)
-		return observation.IsObserver(b) &&
-			slices.ContainsFunc(at, func(n observation.AnnouncingNode) bool { return n.Node == b.Node && n.UID == b.NodeUID })
-	})
-}
-
-// reviewClaims decides the claims to one member, whose current binding may be nil. It returns the
-// new binding, or nil and the refused claims.
-func (r claimReview) reviewClaims(
-	id v1alpha1.MemberID, bound *v1alpha1.Binding,
-) (next *v1alpha1.Binding, refused []Refusal) {
-	var claimants []observation.AnnouncingNode
+// identify sets the identity of the machine from the Node of the binding, as far as the Node has
+// it. Without the Node, the binding keeps what it knows.
+func (r claimReview) identify(b *v1alpha1.Binding) {
 	for _, n := range r.nodes {
-		if r.isAnnouncedBy(n, id) && (bound == nil || bound.NodeUID != n.UID) {
-			claimants = append(claimants, n)
+		if isNodeOf(n, *b) {
+			b.MachineID = cmp.Or(n.Machine.MachineID, b.MachineID)
+			b.SystemUUID = cmp.Or(n.Machine.SystemUUID, b.SystemUUID)
+			b.ProviderID = cmp.Or(n.ProviderID, b.ProviderID)
 		}
 	}
+}
+
+// reviewClaims decides the claims to a member that is not bound. It returns the binding, or nil and
+// the refused claims.
+func (r claimReview) reviewClaims(id v1alpha1.MemberID) (next *v1alpha1.Binding, refused []Refusal) {
+	claimants := r.claimants(id)
+	best := r.best(claimants, id)
+	if credible := slices.DeleteFunc(slices.Clone(best),
+		func(n observation.AnnouncingNode) bool { return !r.isCredible(n) }); len(credible) > 0 {
+		best = credible
+	}
+	switch {
+	case len(best) == 0:
+		return nil, nil
+	case !r.isListed(id):
+		return nil, r.refuse(id, claimants, "no confirmed member list of an observer contains the member"+r.awaited)
+	case len(best) > 1:
+		return nil, r.refuse(id, claimants, "several Nodes are equally likely to run the member: "+joinNodes(best)+
+			": remove the announcement from the wrong one")
+	}
+	found := r.bindingTo(best[0], id)
+	if at := r.nodesAt(id, r.nodes); found.Basis == v1alpha1.BasisClaim && len(at) > 0 && !r.isAt(best[0], id) {
+		return nil, r.refuse(id, claimants, "the member's URLs name an address of node "+joinNodes(at))
+	}
+	return &found, nil
+}
+
+// reviewHeirs decides the claims of other Nodes to a member that is bound. It returns the next
+// binding, or nil and the refused claims.
+func (r claimReview) reviewHeirs(bound v1alpha1.Binding) (next *v1alpha1.Binding, refused []Refusal) {
+	claimants := slices.DeleteFunc(r.claimants(bound.MemberID),
+		func(n observation.AnnouncingNode) bool { return n.UID == bound.NodeUID })
 	if len(claimants) == 0 {
 		return nil, nil
 	}
+	heirs := slices.DeleteFunc(slices.Clone(claimants),
+		func(n observation.AnnouncingNode) bool { return n.Node != bound.Node })
+	if len(heirs) == 0 && bound.Basis == v1alpha1.BasisClaim {
+		// The Node that is gone had no support for its claim.
+		heirs = slices.DeleteFunc(r.best(claimants, bound.MemberID),
+			func(n observation.AnnouncingNode) bool { return r.rank(n, bound.MemberID) == 0 })
+	}
 	why := ""
-	if bound != nil {
-		claimants, why = r.selectHeir(*bound, claimants)
-	}
-	if why == "" {
-		var found v1alpha1.Binding
-		if found, why = r.selectClaimant(id, claimants); why == "" {
-			if bound != nil && bound.Basis == v1alpha1.BasisBootstrap {
-				found.Basis = v1alpha1.BasisBootstrap // Only the host of the old Node has its name.
-			}
-			return &found, nil
+	switch {
+	case r.exists(bound):
+		why = fmt.Sprintf("the member is bound to node %s, which exists", bound.Node)
+	case !quorum.HasGrant(r.snapshot.Cluster, bound):
+		why = fmt.Sprintf("the member's node %s is gone, and the grant for it is not written yet", bound.Node)
+	case len(heirs) != 1:
+		why = fmt.Sprintf("the member's node %s is gone: only a Node with that name can take it over, or "+
+			"any Node after an operator resolves the grant for UID %s (kubectl holdfast settle, or annotation %s)",
+			bound.Node, bound.NodeUID, quorum.ResolveAnnotation)
+	case !r.isListed(bound.MemberID):
+		why = "no confirmed member list of an observer contains the member" + r.awaited
+	default:
+		found := r.bindingTo(heirs[0], bound.MemberID)
+		if found.Basis == v1alpha1.BasisClaim && observation.IsObserver(bound) && !r.needsRole() {
+			found.Basis = v1alpha1.BasisAddress // Only the host of the old Node has its name.
 		}
+		return &found, nil
 	}
+	return nil, r.refuse(bound.MemberID, claimants, why)
+}
+
+// refuse returns the refusals of the claims for one reason.
+func (r claimReview) refuse(
+	id v1alpha1.MemberID, claimants []observation.AnnouncingNode, why string,
+) (refused []Refusal) {
 	for _, n := range claimants {
 		refused = append(refused, Refusal{
 			Node: n.Node, Reason: why,
 			Claim: evidence.MemberRef{Cluster: observation.ClusterIDOf(r.snapshot.Cluster), Member: id},
 		})
 	}
-	return nil, refused
-}
-
-// selectHeir returns the claimant that may take over the binding, or all of them and the reason why
-// none of them may.
-func (r claimReview) selectHeir(
-	bound v1alpha1.Binding, claimants []observation.AnnouncingNode,
-) (heirs []observation.AnnouncingNode, why string) {
-	heir := slices.IndexFunc(claimants, func(n observation.AnnouncingNode) bool { return n.Node == bound.Node })
-	if heir < 0 && bound.Basis == v1alpha1.BasisClaimed {
-		// The Node that is gone had no support for its claim.
-		heir = r.indexAtAddress(bound.MemberID, claimants)
-	}
-	switch {
-	case r.exists(bound) && bound.Basis == v1alpha1.BasisDisputed:
-		return claimants, fmt.Sprintf("the member is bound to node %s, which exists and is as likely to run it. "+
-			"The observations of these nodes do not count until only one of them announces the member", bound.Node)
-	case r.exists(bound):
-		return claimants, fmt.Sprintf("the member is bound to node %s, which exists", bound.Node)
-	case !quorum.HasGrant(r.snapshot.Cluster, bound):
-		return claimants, fmt.Sprintf("the member's node %s is gone, and the grant for it is not written yet", bound.Node)
-	case heir < 0:
-		return claimants, fmt.Sprintf("the member's node %s is gone: only a Node with that name can take it over, or "+
-			"any Node after an operator resolves the grant for UID %s (kubectl holdfast settle, or annotation %s)",
-			bound.Node, bound.NodeUID, quorum.ResolveAnnotation)
-	}
-	return claimants[heir : heir+1], ""
-}
-
-// indexAtAddress returns the index of the only claimant that has an address of the member, -1 if
-// there is none or several.
-func (r claimReview) indexAtAddress(id v1alpha1.MemberID, claimants []observation.AnnouncingNode) int {
-	at, _ := r.nodesAtListedAddresses(id)
-	isAt := func(n observation.AnnouncingNode) bool {
-		return slices.ContainsFunc(at, func(a observation.AnnouncingNode) bool { return a.UID == n.UID })
-	}
-	if i := slices.IndexFunc(claimants, isAt); i >= 0 && !slices.ContainsFunc(claimants[i+1:], isAt) {
-		return i
-	}
-	return -1
-}
-
-// selectClaimant returns the binding to the claimant on whose Node the member runs, or the reason
-// why that is not known. A claimant with an address of the member takes precedence over a Node that
-// only has the address.
-func (r claimReview) selectClaimant(
-	id v1alpha1.MemberID, claimants []observation.AnnouncingNode,
-) (next v1alpha1.Binding, why string) {
-	at, isListed := r.nodesAtListedAddresses(id)
-	if !isListed {
-		return next, "no confirmed member list of an observer contains the member" + r.awaited
-	}
-	index, basis := r.indexAtAddress(id, claimants), v1alpha1.BasisJoined
-	switch {
-	case index >= 0:
-	case len(at) == 1:
-		return next, fmt.Sprintf("the member's URLs name an address of node %s", at[0].Node)
-	case len(at) > 1:
-		return next, "the member's URLs name addresses of several Nodes: " + joinNodes(at)
-	case len(claimants) > 1:
-		return next, "the member's URLs name no address of a Node, and several Nodes announce it: " + joinNodes(claimants)
-	default:
-		if index = 0; !r.addressesShowNothing() {
-			basis = v1alpha1.BasisClaimed
-		}
-	}
-	n := claimants[index]
-	isOfFounder := func(b v1alpha1.Binding) bool { return b.NodeUID == n.UID && b.Basis == v1alpha1.BasisBootstrap }
-	if r.isBootstrap || slices.ContainsFunc(r.snapshot.Cluster.Spec.Members, isOfFounder) {
-		basis = v1alpha1.BasisBootstrap
-	}
-	return v1alpha1.Binding{MemberID: id, Node: n.Node, NodeUID: n.UID, Basis: basis}, ""
+	return refused
 }
 
 func joinNodes(nodes []observation.AnnouncingNode) string {
 	return printable.Join(nodes, ", ", func(n observation.AnnouncingNode) string { return n.Node })
 }
 
-// nodesAtListedAddresses returns the Nodes that have an address which the member's URLs name in a
-// list, and whether a list contains the member. Only lists count on which several observers agree,
-// or which are those of founders.
-func (r claimReview) nodesAtListedAddresses(id v1alpha1.MemberID) (at []observation.AnnouncingNode, isListed bool) {
-	if r.isBootstrap {
-		return hostsInLists(r.bootstrapLists, id, r.snapshot.Cluster, r.nodes)
-	}
-	lists := observation.ListsWith(r.snapshot.Cluster, id)
-	naming := map[types.UID][]v1alpha1.Observation{}
-	for _, o := range lists {
-		m, _ := observation.FindMember(o, id)
-		for _, n := range observation.NodesAt(m, r.nodes) {
-			naming[n.UID] = append(naming[n.UID], o)
-		}
-	}
-	for _, n := range r.nodes {
-		if r.snapshot.IsCorroborated(naming[n.UID]) {
-			at = append(at, n)
-		}
-	}
-	return at, r.snapshot.IsCorroborated(lists)
-}
-
-// hasEnded reports whether a binding has ended: no confirmed list that answers the probe request
-// contains the member, and the lists are conclusive, or the host itself is known to be empty.
-//
-// If the agent of the bound Node reports that its host has no member, one list is enough. Neither
-// source is enough alone. A false list frees a node only if its own agent found neither a server
-// nor data there, so that no member is lost with it. An agent that is wrong, for example because a
-// disk is not mounted, frees its node only if a quorum has confirmed a list without the member.
-func hasEnded(s quorum.Snapshot, b v1alpha1.Binding) bool {
-	if len(s.Lists) == 0 || observation.IsListedByAny(s.Lists, b.MemberID) {
+// hasEnded reports whether a binding has ended: no list that counts contains the member, and enough
+// observers list others only. If the agent of the bound Node reports that its host has no member,
+// that is one of the words, but it is not enough without a list: the disk may not be mounted.
+func (r claimReview) hasEnded(b v1alpha1.Binding) bool {
+	s := r.snapshot
+	if observation.IsListedByAny(s.Lists, b.MemberID) {
 		return false
 	}
-	return s.IsConclusive() || reportsNoMember(s.Cluster, b)
+	words := slices.DeleteFunc(observation.Confirmed(s.Answers),
+		func(o v1alpha1.Observation) bool { return observation.IsListed(o, b.MemberID) })
+	if len(words) == 0 {
+		return false
+	}
+	if reportsNoMember(s.Cluster, b) {
+		words = append(words, v1alpha1.Observation{Node: b.Node})
+	}
+	return s.Counts(words)
 }

@@ -58,9 +58,9 @@ func ExampleBind() {
 
 func TestBind(t *testing.T) {
 	const unchanged, unboundA = "a=u1 b=u2 c=u3", "b=u2 c=u3"
-	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
+	three := func() *quorumtest.Cluster { return quorumtest.Voters(3).WithoutRoles() }
 	fresh := func() *quorumtest.Cluster { return three().NeverBound() }
-	nodes := quorumtest.Nodes
+	nodes := func(n int) []observation.AnnouncingNode { return quorumtest.WithoutRoles(quorumtest.Nodes(n)) }
 	with := func(n observation.AnnouncingNode) []observation.AnnouncingNode { return append(nodes(3), n) }
 	insteadOfFirst := func(n ...observation.AnnouncingNode) []observation.AnnouncingNode {
 		return append(nodes(3)[1:], n...)
@@ -78,11 +78,12 @@ func TestBind(t *testing.T) {
 		want    string
 		refused []string
 	}{
-		"new cluster": {fresh(), nodes(3), unchanged, nil},
+		"new cluster":        {fresh(), nodes(3), unchanged, nil},
+		"new cluster, roles": {fresh().WithoutList(0, 1), quorumtest.Nodes(3), unchanged, nil},
 		"new cluster, one list": {
 			fresh().WithoutList(0, 1), nodes(3), "",
-			[]string{"more than half of the 3 Nodes that announce it must publish the same confirmed member list; " +
-				"node w1 has published none; node w2 has published none; node w3 lists a, b, c", "w2", "w3"},
+			[]string{"no confirmed member list of an observer contains the member: two Nodes must publish the same one, or a " +
+				"Node with a role: kubectl label node NAME node-role.kubernetes.io/etcd=", "w2", "w3"},
 		},
 		"new cluster, no list": {fresh().WithoutList(0, 1, 2), nodes(1), "", []string{
 			"node w1 announces member a of etcd cluster cdf818194e3a8c32 but is not bound to it: " +
@@ -105,13 +106,14 @@ func TestBind(t *testing.T) {
 			[]string{"the member's URLs name an address of node w1"},
 		},
 		"forged address": {three().Unbound(0), with(forger), unboundA, []string{
-			"the member's URLs name addresses of several Nodes", "the member's URLs name addresses of several Nodes",
+			"several Nodes are equally likely to run the member: w1, worker", "equally likely",
 		}},
-		"address of no Node": {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), nodes(3), unchanged, nil},
-		"address 127.0.0.1":  {three().Unbound(0).URLs(0, "https://127.0.0.1:2380"), nodes(3), unchanged, nil},
+		"forged address, roles": {quorumtest.Voters(3).Unbound(0), append(quorumtest.Nodes(3), forger), unchanged, nil},
+		"address of no Node":    {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), nodes(3), unchanged, nil},
+		"address 127.0.0.1":     {three().Unbound(0).URLs(0, "https://127.0.0.1:2380"), nodes(3), unchanged, nil},
 		"address of no Node, twice": {
 			three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), with(worker), unboundA,
-			[]string{"several Nodes announce it", "several Nodes announce it"},
+			[]string{"equally likely", "equally likely"},
 		},
 		"unlisted member":           {three(), with(announcing("worker", "uw", "f")), unchanged, nil},
 		"member of another cluster": {three().Unbound(0), insteadOfFirst(otherCluster), unboundA, nil},
@@ -203,27 +205,32 @@ func TestForgedAddress(t *testing.T) {
 	require.Contains(t, uids(bindings), "c=u3-again", "the member's own host is bound")
 }
 
-func TestUnbindNeedsSecondList(t *testing.T) {
-	w := quorumtest.Voters(3).Removed(0).Silent(1, 2)
-	bindings, _ := membership.Bind(w.Cluster, quorumtest.Nodes(3), w.Nonces, quorumtest.Noon())
-	require.Len(t, bindings, 3)
-	bindings, _ = membership.Bind(w.Cluster, quorumtest.Nodes(1), w.Nonces, quorumtest.Noon())
-	require.Len(t, bindings, 2, "the Nodes of the other observers are gone")
+// Without a role, a binding ends by two lists, or by that of the only Node that is left.
+func TestUnbindByOneList(t *testing.T) {
+	inModes(t, func(t *testing.T, m mode) {
+		w := m.voters(3).Removed(0).Silent(1, 2)
+		bindings, _ := membership.Bind(w.Cluster, m.nodes(3), w.Nonces, quorumtest.Noon())
+		require.Equal(t, m.hasRoles, len(bindings) == 2)
+		bindings, _ = membership.Bind(w.Cluster, m.nodes(1), w.Nonces, quorumtest.Noon())
+		require.Len(t, bindings, 2, "the Nodes of the other observers are gone")
+	})
 }
 
 // Of three members, two are on Nodes. The member of the first one is removed, and its host is
-// wiped: its agent has no server left through which it could publish a second list. Neither its
-// word nor the list of the other observer frees the node alone.
+// wiped: its agent has no server left through which it could publish a second list. Without a role,
+// neither its word nor the list of the other observer frees the node alone.
 func TestF30EmptiedHost(t *testing.T) {
 	cluster := func() *quorumtest.Cluster {
-		w := quorumtest.Voters(3).Unbound(2).Silent(0)
+		w := quorumtest.Voters(3).WithoutRoles().Unbound(2).Silent(0)
 		w.Cluster.Observations = w.Cluster.Observations[:2]
 		return w
 	}
 	stale := cluster().RemovedFrom(1, 0).Emptied(0)
 	other := cluster().RemovedFrom(1, 0).Emptied(0)
 	other.Observer(0).NodeUID = "u1-before"
-	third := quorumtest.Voters(3).RemovedFrom(1, 0).Silent(0, 2).Emptied(0)
+	withRole := quorumtest.Voters(3).Unbound(2).Silent(0).RemovedFrom(1, 0)
+	withoutList := quorumtest.Voters(3).Unbound(2).Emptied(0).WithoutList(0, 1)
+	third := quorumtest.Voters(3).WithoutRoles().RemovedFrom(1, 0).Silent(0, 2).Emptied(0)
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		nodes   int
@@ -237,9 +244,14 @@ func TestF30EmptiedHost(t *testing.T) {
 		"emptied, unconfirmed list":               {cluster().RemovedFrom(1, 0).Emptied(0).Unconfirmed(1), 2, "a=u1 b=u2"},
 		"an earlier Node of the name was emptied": {other, 2, "a=u1 b=u2"},
 		"another host is emptied":                 {cluster().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
+		"one list of a Node with a role":          {withRole, 2, "b=u2"},
+		"emptied, with a role, no list":           {withoutList, 2, "a=u1 b=u2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			nodes := quorumtest.Nodes(c.nodes)
+			nodes := quorumtest.WithoutRoles(quorumtest.Nodes(c.nodes))
+			for i := range nodes {
+				nodes[i].HasRole = c.cluster.Cluster.Spec.Observers == v1alpha1.NodesWithRole
+			}
 			nodes[0].Announced = nil // Otherwise a binding that has ended would be made again.
 			bindings, _ := membership.Bind(c.cluster.Cluster, nodes, c.cluster.Nonces, quorumtest.Noon())
 			require.Equal(t, c.want, uids(bindings))

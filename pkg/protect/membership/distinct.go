@@ -31,7 +31,7 @@ func DistinctServers(v quorum.View, nodes []observation.AnnouncingNode) []v1alph
 		others := map[v1alpha1.MemberID]bool{}
 		for _, d := range v.Cluster.Spec.DistinctServers {
 			for _, other := range d.Others {
-				others[other] = others[other] || (d.MemberID == id && (listed[other] || !s.IsConclusive()))
+				others[other] = others[other] || (d.MemberID == id && (listed[other] || len(s.Lists) == 0))
 			}
 		}
 		for other := range listed {
@@ -49,7 +49,7 @@ func DistinctServers(v quorum.View, nodes []observation.AnnouncingNode) []v1alph
 
 // isShownDistinct reports whether the answers show that the two members are different servers.
 func isShownDistinct(s quorum.Snapshot, id, other v1alpha1.MemberID) bool {
-	return s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Answers), func(o v1alpha1.Observation) bool {
+	return s.Counts(slices.DeleteFunc(slices.Clone(s.Answers), func(o v1alpha1.Observation) bool {
 		return !quorum.ShowsDistinct(o, id, other)
 	}))
 }

@@ -67,7 +67,6 @@ func TestF23DeadNodeInMixedCluster(t *testing.T) {
 func TestDistinctServers(t *testing.T) {
 	unhealthy := func(m *v1alpha1.MemberStatus) { m.Healthy = false }
 	unstarted := func(m *v1alpha1.MemberStatus) { m.Name = "" }
-	late := v1alpha1.BasisJoined
 	old := func() *quorumtest.Cluster {
 		w := mixedCluster()
 		record(w)
@@ -82,15 +81,18 @@ func TestDistinctServers(t *testing.T) {
 		"the other one never started": {mixedCluster().Everywhere(3, unstarted), quorumtest.IDs("e")},
 		"unconfirmed lists":           {mixedCluster().Unconfirmed(0, 1, 2), nil},
 		"silent":                      {mixedCluster().Silent(0, 1, 2), nil},
-		"one late observer":           {mixedCluster().Basis(late, 1).Silent(0, 2), nil},
-		"healthy by one late observer": {
-			mixedCluster().Basis(late, 2).InList(0, 0, unhealthy).InList(1, 0, unhealthy), nil,
+		"one word, no role":           {mixedCluster().WithoutRoles().Silent(0, 2), nil},
+		"healthy by one word, no role": {
+			mixedCluster().WithoutRoles().InList(0, 0, unhealthy).InList(1, 0, unhealthy), nil,
 		},
-		"late observers":                 {mixedCluster().Basis(late, 0, 1, 2), quorumtest.IDs("d", "e")},
-		"recorded, then silent":          {old().Silent(0, 1, 2), quorumtest.IDs("d", "e")},
-		"recorded, then dead":            {old().Dead(0), quorumtest.IDs("d", "e")},
-		"recorded, then it left":         {old().Removed(3), quorumtest.IDs("e")},
-		"recorded, left one old list":    {old().RemovedFrom(2, 3).Silent(0, 1), quorumtest.IDs("d", "e")},
+		"no roles":                     {mixedCluster().WithoutRoles(), quorumtest.IDs("d", "e")},
+		"recorded, then silent":        {old().Silent(0, 1, 2), quorumtest.IDs("d", "e")},
+		"recorded, then dead":          {old().Dead(0), quorumtest.IDs("d", "e")},
+		"recorded, then it left":       {old().Removed(3), quorumtest.IDs("e")},
+		"recorded, left the only list": {old().RemovedFrom(2, 3).Silent(0, 1), quorumtest.IDs("e")},
+		"recorded, left one, no role": {
+			old().WithoutRoles().RemovedFrom(2, 3).Silent(0, 1), quorumtest.IDs("d", "e"),
+		},
 		"all members on Nodes":           {quorumtest.Voters(3), nil},
 		"recorded, then bound to a Node": {boundLater(old()), quorumtest.IDs("e")},
 		"healthy in one list, started in another": {

@@ -49,7 +49,14 @@ func flagValue[T any](t *testing.T, name string) T {
 // The shortest order of steps that breaks a rule is printed. `make test` takes six steps, without
 // the race detector, and `make histories` seven.
 func TestEveryLeave(t *testing.T) {
-	began, first := time.Now(), newLeaveState()
+	for _, observers := range []v1alpha1.Observers{v1alpha1.NodesWithRole, v1alpha1.AllNodes} {
+		t.Run(string(observers), func(t *testing.T) { exploreLeaves(t, newLeaveState(observers)) })
+	}
+}
+
+func exploreLeaves(t *testing.T, first leaveState) {
+	t.Helper()
+	began := time.Now()
 	seen, layer, transitions := map[[16]byte]bool{first.key(): true}, []leaveState{first}, 0
 	depths, limit := flagValue[int](t, "leave-depth"), flagValue[time.Duration](t, "leave-time")
 	isInTime := func() bool { return time.Since(began) < limit }
@@ -133,16 +140,21 @@ func leaveNode(machine int) string { return fmt.Sprintf("n%d", machine) }
 
 func leaveAddress(machine int) string { return fmt.Sprintf("10.0.0.%d", machine+1) }
 
-func newLeaveState() leaveState {
+func newLeaveState(observers v1alpha1.Observers) leaveState {
+	basis := v1alpha1.BasisAddress
+	if observers == v1alpha1.NodesWithRole {
+		basis = v1alpha1.BasisRole
+	}
 	s := leaveState{
-		now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), proven: map[v1alpha1.MemberID]time.Time{},
+		spec: v1alpha1.EtcdClusterSpec{Observers: observers},
+		now:  time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), proven: map[v1alpha1.MemberID]time.Time{},
 		returns: map[types.UID]NodeReturn{}, gone: map[types.UID]time.Time{},
 	}
 	for m := range s.machines {
 		s.machines[m] = leaveMachine{uid: fmt.Sprintf("u%d-1", m), generation: 1, version: 1, member: 1, running: true}
 		s.voters = append(s.voters, [2]int{m, 1})
 		s.spec.Members = append(s.spec.Members, v1alpha1.Binding{
-			MemberID: leaveMember(m, 1), Node: leaveNode(m), NodeUID: types.UID(s.machines[m].uid),
+			MemberID: leaveMember(m, 1), Node: leaveNode(m), NodeUID: types.UID(s.machines[m].uid), Basis: basis,
 		})
 	}
 	return s
@@ -250,6 +262,9 @@ func (s leaveState) isQuiet() bool {
 		})
 }
 
+// hasRoles reports whether the Nodes have a role, which the machines keep when they register again.
+func (s leaveState) hasRoles() bool { return s.spec.Observers == v1alpha1.NodesWithRole }
+
 func (s leaveState) announced(m int) []evidence.MemberRef {
 	h := s.machines[m]
 	if h.uid == "" || h.member == 0 || h.ended {
@@ -263,6 +278,7 @@ func (s leaveState) nodes() (all []observation.AnnouncingNode) {
 		if h.uid != "" {
 			all = append(all, observation.AnnouncingNode{
 				Node: leaveNode(m), UID: types.UID(h.uid), Addresses: []string{leaveAddress(m)}, Announced: s.announced(m),
+				HasRole: s.hasRoles(),
 			})
 		}
 	}
@@ -289,7 +305,7 @@ func (s leaveState) view() quorum.View {
 			continue
 		}
 		states[name] = observation.NodeState{
-			Known: true, UID: types.UID(h.uid), Version: fmt.Sprint(h.version), Cordoned: h.cordoned,
+			Known: true, UID: types.UID(h.uid), Version: fmt.Sprint(h.version), Cordoned: h.cordoned, HasRole: s.hasRoles(),
 			Machine: observation.NewMachine("", "hw"+name), ProviderID: "cloud:///" + name,
 		}
 		if h.isMarked {

@@ -16,13 +16,14 @@ func TestBoundMachine(t *testing.T) {
 	nodes := make([]observation.AnnouncingNode, 3)
 	for i := range nodes {
 		nodes[i] = observation.AnnouncingNode{
-			Node: quorumtest.Node(i), UID: quorumtest.UID(i),
+			Node: quorumtest.Node(i), UID: quorumtest.UID(i), HasRole: true,
 			Machine: observation.NewMachine("m", "S"), ProviderID: "cloud:///1",
 		}
 	}
 	c := quorumtest.Voters(3).Cluster
 	want := v1alpha1.Binding{
-		MemberID: "a", Node: "w1", NodeUID: "u1", MachineID: "m", SystemUUID: "s", ProviderID: "cloud:///1",
+		MemberID: "a", Node: "w1", NodeUID: "u1", Basis: v1alpha1.BasisRole,
+		MachineID: "m", SystemUUID: "s", ProviderID: "cloud:///1",
 	}
 	bindings, _ := membership.Bind(c, nodes, []string{quorumtest.Nonce}, quorumtest.Noon())
 	require.Equal(t, want, bindings[0])

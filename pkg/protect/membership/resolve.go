@@ -169,7 +169,7 @@ func resolveMember(
 	s quorum.Snapshot, id v1alpha1.MemberID, g v1alpha1.Grant, e ResolveEvidence,
 ) (how string, isEnded bool) {
 	if !observation.IsListedByAny(s.Lists, id) {
-		return resolveUnlisted(s, id)
+		return fmt.Sprintf("member %s has left the member list", id), true
 	}
 	b, isBound := s.Bindings[id]
 	if !isBound || b.NodeUID == g.NodeUID || quorum.LostReason(b.Node, b.NodeUID, s.Nodes[b.Node]) != "" {
@@ -189,15 +189,6 @@ func resolveMember(
 	}
 	return fmt.Sprintf("member %s has been proven healthy on node %s for more than %s",
 		id, b.Node, quorum.ResolveMovedAfter), true
-}
-
-// resolveUnlisted reports whether a member that no list contains has left its cluster.
-func resolveUnlisted(s quorum.Snapshot, id v1alpha1.MemberID) (how string, isEnded bool) {
-	if s.IsConclusive() {
-		return fmt.Sprintf("member %s has left the member list", id), true
-	}
-	return fmt.Sprintf("member %s has left the list of node %s, and no other observer has answered",
-		id, s.Lists[0].Node), false
 }
 
 // SelfProven returns, sorted, the members that the agent of their own bound Node proves healthy in
@@ -258,7 +249,7 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 	c, s := v.Cluster, quorum.NewSnapshot(v)
 	var found []v1alpha1.Grant
 	for _, b := range c.Spec.Members {
-		n, left := v.Nodes[b.Node], s.IsConclusive() && !observation.IsListedByAny(s.Lists, b.MemberID)
+		n, left := v.Nodes[b.Node], len(s.Lists) > 0 && !observation.IsListedByAny(s.Lists, b.MemberID)
 		if left || !n.Known || n.UID == b.NodeUID || quorum.HasGrant(c, b) {
 			continue
 		}
@@ -379,7 +370,7 @@ func resolveReturned(
 ) (how string, isEnded bool) {
 	switch {
 	case !observation.IsListedByAny(s.Lists, id):
-		return resolveUnlisted(s, id)
+		return fmt.Sprintf("member %s has left the member list", id), true
 	case s.Bindings[id].NodeUID != g.NodeUID:
 		return resolveMember(s, id, g, e) // It runs on another Node.
 	}

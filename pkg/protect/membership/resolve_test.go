@@ -71,10 +71,8 @@ func TestResolve(t *testing.T) {
 		"left one of three lists":       {removedFrom(1).State(0, quorumtest.Gone), 0, node(""), never, false, listed},
 		"F1e left only old lists":       {removed().Silent(0, 1, 2), 0, node(""), never, false, noList},
 		"F1e listed by the only answer": {removedFrom(1).RemovedFrom(2, 0).Silent(1, 2), 0, node(""), never, false, listed},
-		"left the only answer": {
-			removed().Silent(0, 1), 0, node(""), never, false,
-			"member a has left the list of node w3, and no other observer has answered",
-		},
+		"left the only answer":          {removed().Silent(0, 1), reborn, node(""), never, true, left},
+		"left the only answer, no role": {removed().Silent(0, 1).WithoutRoles(), 0, node(""), never, false, noList},
 		"left the only possible answer": {
 			removed().Silent(0, 1).State(0, quorumtest.Gone).State(1, quorumtest.Gone), reborn, node(""), never, true,
 			left,
@@ -213,9 +211,9 @@ func TestSelfProven(t *testing.T) {
 	require.Equal(t, quorumtest.IDs("c", "d"), membership.SelfProven(w.View), "proofs of other agents do not count")
 	w.InList(3, 2, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} })
 	require.Equal(t, quorumtest.IDs("d"), membership.SelfProven(w.View))
-	late := quorumtest.Voters(3).Basis(v1alpha1.BasisJoined, 1, 2).Silent(0)
-	late.InList(2, 1, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} })
-	require.Equal(t, quorumtest.IDs("c"), membership.SelfProven(late.View), "F78 one of two late observers denies it")
+	w = quorumtest.Voters(3).WithoutRoles().Silent(0)
+	w.InList(2, 1, func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} })
+	require.Equal(t, quorumtest.IDs("c"), membership.SelfProven(w.View), "F78 one of two observers denies it")
 }
 
 // F12: a host that never comes back does not block deletions for good.
@@ -278,7 +276,8 @@ func TestTombstones(t *testing.T) {
 		},
 		"removed before":              {gone(1).Removed(1).Silent(1), nil},
 		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},
-		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), unlisted},
+		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), nil},
+		"the same, no role":           {gone(1).Removed(1).Silent(1, 2).WithoutRoles(), unlisted},
 		"removed in old answers only": {gone(1).Removed(1).Silent(0, 1, 2), unlisted},
 		"two nodes": {
 			gone(2).State(1, quorumtest.Gone), []v1alpha1.Grant{grant("u2", "w2", "b"), grant("u3", "w3", "c")},

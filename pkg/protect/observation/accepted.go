@@ -130,25 +130,15 @@ func FindMember(o v1alpha1.Observation, id v1alpha1.MemberID) (v1alpha1.MemberSt
 	return v1alpha1.MemberStatus{}, false
 }
 
+// IsListed reports whether a list contains the member.
+func IsListed(o v1alpha1.Observation, id v1alpha1.MemberID) bool {
+	_, found := FindMember(o, id)
+	return found
+}
+
 // IsListedByAny reports whether one of the lists contains the member.
 func IsListedByAny(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
-	return slices.ContainsFunc(lists, func(o v1alpha1.Observation) bool {
-		_, found := FindMember(o, id)
-		return found
-	})
-}
-
-// HasLeft reports whether a member has left the cluster: no binding names it, and no confirmed list
-// of a founder contains it, or, without such a list, of another observer. Without a confirmed list
-// this is not proven.
-func HasLeft(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
-	return HasLeftLists(c, Confirmed(Accepted(c)), m)
-}
-
-// HasLeftLists is HasLeft for some of the confirmed lists.
-func HasLeftLists(c *v1alpha1.EtcdCluster, confirmed []v1alpha1.Observation, m v1alpha1.MemberID) bool {
-	lists := ofFounders(c, confirmed)
-	return len(lists) > 0 && !IsBound(c, m) && !IsListedByAny(lists, m)
+	return slices.ContainsFunc(lists, func(o v1alpha1.Observation) bool { return IsListed(o, id) })
 }
 
 // IsBound reports whether the member is bound to a Node.
@@ -166,64 +156,6 @@ func SortedIDs(set map[v1alpha1.MemberID]bool) []v1alpha1.MemberID {
 	}
 	slices.Sort(ids)
 	return ids
-}
-
-// IsObserver reports whether the binding makes its Node an observer. Whether the Node's word counts
-// alone depends on IsFounder.
-func IsObserver(b v1alpha1.Binding) bool {
-	return b.Basis == v1alpha1.BasisBootstrap || b.Basis == v1alpha1.BasisJoined
-}
-
-// IsFounder reports whether the bootstrap of the cluster bound a member to the observer's Node.
-// The proofs and the list of such an observer count alone.
-func IsFounder(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) bool {
-	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-		return b.Basis == v1alpha1.BasisBootstrap && IsFrom(o, b)
-	})
-}
-
-// ofFounders returns the observations of founders, or all of them if there is none.
-func ofFounders(c *v1alpha1.EtcdCluster, all []v1alpha1.Observation) []v1alpha1.Observation {
-	var found []v1alpha1.Observation
-	for _, o := range all {
-		if IsFounder(c, o) {
-			found = append(found, o)
-		}
-	}
-	if len(found) == 0 {
-		return all
-	}
-	return found
-}
-
-// ListsWith returns the confirmed lists, however old, that show where a member runs: the lists of
-// founders that contain it, or else those of the other observers. Old lists count as well, because
-// a member does not move when its observer becomes silent.
-func ListsWith(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) []v1alpha1.Observation {
-	lists := slices.DeleteFunc(Confirmed(Accepted(c)), func(o v1alpha1.Observation) bool {
-		_, isListed := FindMember(o, id)
-		return !isListed
-	})
-	return ofFounders(c, lists)
-}
-
-// IsLocated reports whether a binding shows where the member runs. A binding that rests on the
-// claim of its Node alone, or is disputed, shows only where the member may run: the member also
-// counts as lost with every Node at its addresses.
-func IsLocated(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
-	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m && IsObserver(b) })
-}
-
-// Unlocated returns, sorted, the members of which IsLocated is not true and that a confirmed list
-// of an observer contains.
-func Unlocated(c *v1alpha1.EtcdCluster) []v1alpha1.MemberID {
-	found := map[v1alpha1.MemberID]bool{}
-	for _, o := range Confirmed(Accepted(c)) {
-		for _, m := range o.Members {
-			found[m.ID] = !IsLocated(c, m.ID)
-		}
-	}
-	return SortedIDs(found)
 }
 
 const (
@@ -246,7 +178,7 @@ const (
 	NotBound IgnoredReason = "NotBound"
 	// OtherNode: a member is bound to another Node with the same name.
 	OtherNode IgnoredReason = "OtherNode"
-	// NotHeard: the binding of the Node rests on the claim of the Node alone, or is disputed.
+	// NotHeard: the binding of the Node rests on its claim alone, for example because it lacks a role.
 	NotHeard IgnoredReason = "NotHeard"
 	// NeverAsked: the observation carries no nonce, so it answers no probe request.
 	NeverAsked IgnoredReason = "NeverAsked"

@@ -23,6 +23,8 @@ type AnnouncingNode struct {
 	Addresses []string
 	Announced []evidence.MemberRef
 	Deleting  bool
+	// HasRole is as in NodeState.
+	HasRole bool
 	// Machine and ProviderID are as in NodeState.
 	Machine    Machine
 	ProviderID string
@@ -32,7 +34,7 @@ type AnnouncingNode struct {
 func NodeOf(n *corev1.Node) AnnouncingNode {
 	return AnnouncingNode{
 		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Deleting: n.DeletionTimestamp != nil,
-		Machine: machineOf(n), ProviderID: providerIDOf(n),
+		HasRole: HasRole(n), Machine: machineOf(n), ProviderID: providerIDOf(n),
 	}
 }
 
@@ -80,6 +82,8 @@ type NodeState struct {
 	Version string
 	// Deleting means that the Node has a deletion timestamp.
 	Deleting bool
+	// HasRole means that the Node has the label of a role that a kubelet cannot give itself.
+	HasRole bool
 	// Cordoned means that no pod is scheduled to the Node (spec.unschedulable).
 	Cordoned bool
 	// Departure is the mark by which a program announces that the machine goes for good, or is away
@@ -98,7 +102,7 @@ type NodeState struct {
 func StateOf(n *corev1.Node, marks departure.Table) NodeState {
 	return NodeState{
 		Known: true, UID: n.UID, Version: n.ResourceVersion, Deleting: n.DeletionTimestamp != nil,
-		Departure: marks.Of(n), Notice: marks.Notice(n), Cordoned: n.Spec.Unschedulable,
+		Departure: marks.Of(n), Notice: marks.Notice(n), Cordoned: n.Spec.Unschedulable, HasRole: HasRole(n),
 		Machine: machineOf(n), ProviderID: providerIDOf(n),
 	}
 }

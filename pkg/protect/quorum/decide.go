@@ -33,7 +33,11 @@ func Decide(v View, r Request) Verdict {
 
 // decideQuorum decides whether or not the node is closed.
 func decideQuorum(v View, r Request) Verdict {
-	t := newTarget(NewSnapshot(v), r)
+	var others []string
+	if r.announcesMemberOf(observation.ClusterIDOf(v.Cluster)) {
+		others = []string{r.Node} // The word of one observer does not count about another Node.
+	}
+	t := newTarget(NewSnapshot(v, others...), r)
 	if len(t.Lists) == 0 {
 		return t.refuseWithoutList()
 	}
@@ -98,8 +102,8 @@ func Force(v View, r Request) Verdict {
 // allowNothingToProtect allows because no list contains a member on the node.
 func (t requestTarget) allowNothingToProtect() Verdict {
 	return Verdict{
-		Allowed: true, Reason: NothingToProtect, Final: t.IsConclusive(),
-		Message: t.nothingMessage(), Warning: t.singleSourceWarning(),
+		Allowed: true, Reason: NothingToProtect, Final: len(t.Lists) > 1 || len(t.Pending()) == 0,
+		Message: t.nothingMessage(),
 	}
 }
 

@@ -179,7 +179,7 @@ func TestDecideWithGrants(t *testing.T) {
 func TestClaimedMemberAtAddress(t *testing.T) {
 	w := quorumtest.Voters(4).URLs(3, "https://"+quorumtest.Address(0)+":2380")
 	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
-	quorumtest.RequireRefused(t, w.Basis(v1alpha1.BasisClaimed, 3), quorumtest.Deletion(0), "etcd4 (d): on this node")
+	quorumtest.RequireRefused(t, w.Basis(v1alpha1.BasisClaim, 3), quorumtest.Deletion(0), "etcd4 (d): on this node")
 }
 
 // TestDecideTarget shows which members Decide finds on the node.

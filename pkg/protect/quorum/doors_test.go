@@ -16,7 +16,7 @@ import (
 // has joined again as member d, at an address that the Node does not have.
 func viewOfGranted() quorum.View {
 	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{
-		Members: []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1"}},
+		Members: []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1", Basis: v1alpha1.BasisRole}},
 	}}
 	c.Observations = []v1alpha1.Observation{{
 		Node: "w1", NodeUID: "u1", LocalMember: "d", Linearizable: true, Members: []v1alpha1.MemberStatus{

@@ -19,10 +19,11 @@ func ExampleDecide() {
 	}
 	cluster := &v1alpha1.EtcdCluster{}
 	cluster.Name = "cdf818194e3a8c32"
+	cluster.Spec.Observers = v1alpha1.NodesWithRole
 	cluster.Spec.Members = []v1alpha1.Binding{
-		{MemberID: "a", Node: "w1", NodeUID: "u1"},
-		{MemberID: "b", Node: "w2", NodeUID: "u2"},
-		{MemberID: "c", Node: "w3", NodeUID: "u3"},
+		{MemberID: "a", Node: "w1", NodeUID: "u1", Basis: v1alpha1.BasisRole},
+		{MemberID: "b", Node: "w2", NodeUID: "u2", Basis: v1alpha1.BasisRole},
+		{MemberID: "c", Node: "w3", NodeUID: "u3", Basis: v1alpha1.BasisRole},
 	}
 	cluster.Observations = []v1alpha1.Observation{
 		{Node: "w2", NodeUID: "u2", Nonce: "n1", LocalMember: "b", Linearizable: true, Members: members},
@@ -31,7 +32,8 @@ func ExampleDecide() {
 		Cluster: cluster,
 		Nonces:  []string{"n1"},
 		Nodes: map[string]observation.NodeState{
-			"w1": {Known: true, UID: "u1"}, "w2": {Known: true, UID: "u2"}, "w3": {Known: true, UID: "u3"},
+			"w1": {Known: true, UID: "u1", HasRole: true}, "w2": {Known: true, UID: "u2", HasRole: true},
+			"w3": {Known: true, UID: "u3", HasRole: true},
 		},
 	}
 	for _, node := range []string{"1", "9"} {

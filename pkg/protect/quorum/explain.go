@@ -17,15 +17,6 @@ func (t requestTarget) nothingMessage() string {
 	return fmt.Sprintf("no member of etcd cluster %s is on node %s", observation.ClusterIDOf(t.Cluster), t.Node)
 }
 
-// singleSourceWarning warns that a single Node reports that no member is lost.
-func (t requestTarget) singleSourceWarning() string {
-	if t.IsConclusive() {
-		return ""
-	}
-	return fmt.Sprintf("only node %s reports that no member of etcd cluster %s is on node %s; no other agent has answered",
-		t.Lists[0].Node, observation.ClusterIDOf(t.Cluster), t.Node)
-}
-
 func (t requestTarget) keptMessage(tally memberTally) string {
 	without := "node " + t.Node
 	if t.Remove {
@@ -299,7 +290,7 @@ func (s Snapshot) describeAgent(b v1alpha1.Binding) string {
 		}
 		if slices.ContainsFunc(s.Answers, func(a v1alpha1.Observation) bool { return a.Node == o.Node }) {
 			if observation.IsConfirmed(o) {
-				return "its agent lists " + describeList(o) + ", and no second observer has answered with the same list"
+				return "its agent lists " + describeList(o) + ", and no second node has answered with the same list"
 			}
 			if o.Problem == "" {
 				return "its agent answered without a confirmed member list"

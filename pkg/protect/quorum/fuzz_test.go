@@ -144,12 +144,13 @@ func (d *byteSource) view() quorum.View {
 		Nodes: map[string]observation.NodeState{}, MinRemainingTolerance: d.choose(3) - 1,
 	}
 	v.Cluster.Name, v.Cluster.Spec.Nonce = quorumtest.ClusterID, quorumtest.Nonce
+	v.Cluster.Spec.Observers = v1alpha1.Observers(d.one(string(v1alpha1.NodesWithRole), string(v1alpha1.AllNodes), ""))
 	for range d.choose(6) {
 		node, uid := d.nodeAndUID()
 		v.Cluster.Spec.Members = append(v.Cluster.Spec.Members, v1alpha1.Binding{
 			MemberID: d.id(), Node: node, NodeUID: uid,
-			Basis: v1alpha1.BindingBasis(d.one("", "", "", string(v1alpha1.BasisJoined), string(v1alpha1.BasisJoined),
-				string(v1alpha1.BasisClaimed), string(v1alpha1.BasisDisputed))),
+			Basis: v1alpha1.BindingBasis(d.one(string(v1alpha1.BasisRole), string(v1alpha1.BasisRole),
+				string(v1alpha1.BasisAddress), "", string(v1alpha1.BasisClaim), string(v1alpha1.BasisDisputed))),
 		})
 	}
 	for range d.choose(3) {

@@ -172,7 +172,7 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 			addresses: []string{"10.0.0.1"},
 		},
 		"F44 no Node yet, claimed by a worker": {
-			change: claimed(v1alpha1.BasisClaimed), addresses: []string{"10.0.0.1"}, isLost: true,
+			change: claimed(v1alpha1.BasisClaim), addresses: []string{"10.0.0.1"}, isLost: true,
 		},
 		"F44 no Node yet, disputed": {
 			change: claimed(v1alpha1.BasisDisputed), addresses: []string{"10.0.0.1"}, isLost: true,

@@ -201,7 +201,7 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"no list, other nodes gone":             three().Silent(0).State(1, quorumtest.Gone).State(2, quorumtest.Gone),
 		"no binding":                            three().NeverBound(),
 		"no binding, not bootstrapped":          notBootstrapped(),
-		"one healthy by a late observer only":   provenBy(joined(3, 2), 1, 2),
+		"one healthy by one word, no role":      provenBy(without(3), 1, 2),
 		"one dead, by one of two lists":         quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1),
 		"allowed, three voters":                 three(),
 		"allowed, five voters":                  quorumtest.Voters(5),
@@ -300,7 +300,7 @@ func withAccess(c *quorumtest.Cluster, d v1alpha1.Distribution, dir string) *quo
 func notBootstrapped() *quorumtest.Cluster {
 	cluster := quorumtest.Voters(3).NeverBound()
 	cluster.Cluster.Status.Conditions = []metav1.Condition{{
-		Type: quorum.BoundCondition, Status: metav1.ConditionFalse, Reason: "NotBootstrapped",
+		Type: quorum.BoundCondition, Status: metav1.ConditionFalse, Reason: "NotBound",
 		Message: "not bound: the claim of node w1 to member a: no confirmed member list of an observer contains the " +
 			"member; the cluster has no bindings yet: other Nodes may announce it and publish a list until " +
 			"2026-05-01T12:01:00Z",

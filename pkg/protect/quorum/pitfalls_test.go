@@ -136,7 +136,7 @@ func TestF13UnboundObserver(t *testing.T) {
 func TestF13ForgedCluster(t *testing.T) {
 	forged := &v1alpha1.EtcdCluster{}
 	forged.Name = "bad"
-	forged.Spec.Members = []v1alpha1.Binding{{MemberID: "f", Node: "worker", NodeUID: "uw"}}
+	forged.Spec.Members = []v1alpha1.Binding{{MemberID: "f", Node: "worker", NodeUID: "uw", Basis: v1alpha1.BasisAddress}}
 	_, o := quorumtest.Intruder(5, quorumtest.Member(0))
 	forged.Observations = []v1alpha1.Observation{o}
 	cluster := quorumtest.Voters(3).Cluster

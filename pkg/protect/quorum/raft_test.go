@@ -162,9 +162,11 @@ func raftAllows(members []memberVariant) bool {
 func clusterOf(members []memberVariant) *quorumtest.Cluster {
 	cluster := quorumtest.Voters(0)
 	o := v1alpha1.Observation{Node: "observer", NodeUID: "observer", Nonce: quorumtest.Nonce, Linearizable: true}
-	cluster.Cluster.Spec.Members = []v1alpha1.Binding{{MemberID: "ffff", Node: "observer", NodeUID: "observer"}}
-	cluster.Nodes["observer"] = observation.NodeState{Known: true, UID: "observer"}
-	cluster.Nodes["target"] = observation.NodeState{Known: true, UID: "target"}
+	cluster.Cluster.Spec.Members = []v1alpha1.Binding{{
+		MemberID: "ffff", Node: "observer", NodeUID: "observer", Basis: v1alpha1.BasisRole,
+	}}
+	cluster.Nodes["observer"] = observation.NodeState{Known: true, UID: "observer", HasRole: true}
+	cluster.Nodes["target"] = observation.NodeState{Known: true, UID: "target", HasRole: true}
 	for i, m := range members {
 		if m.place != "unbound" {
 			cluster.Bind(i)

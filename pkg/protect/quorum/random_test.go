@@ -61,7 +61,8 @@ func TestMonotone(t *testing.T) {
 			r := rand.New(rand.NewSource(1))
 			allowed := 0
 			for range 500 {
-				cluster, n := randomCluster(r)
+				// Without its Node, a list does not count. So that may hide a member which only this list has.
+				cluster, n := randomCluster(r, name != "node lost")
 				before := quorum.Decide(cluster.View, quorumtest.Deletion(0))
 				change(r, cluster, n)
 				after := quorum.Decide(cluster.View, quorumtest.Deletion(0))
@@ -76,8 +77,9 @@ func TestMonotone(t *testing.T) {
 	}
 }
 
-// randomCluster returns a cluster of 3 to 7 members with some problems.
-func randomCluster(r *rand.Rand) (*quorumtest.Cluster, int) {
+// randomCluster returns a cluster of 3 to 7 members with some problems, one of which are lists that
+// differ.
+func randomCluster(r *rand.Rand, mayDiffer bool) (*quorumtest.Cluster, int) {
 	n := 3 + r.Intn(5)
 	cluster := quorumtest.Voters(n)
 	for o := range n {
@@ -96,7 +98,7 @@ func randomCluster(r *rand.Rand) (*quorumtest.Cluster, int) {
 		if r.Intn(8) == 0 {
 			cluster.Granted(o)
 		}
-		if r.Intn(12) == 0 {
+		if mayDiffer && r.Intn(12) == 0 {
 			cluster.RemovedFrom(r.Intn(n), o)
 		}
 	}
@@ -107,7 +109,7 @@ func TestFinalRefusals(t *testing.T) {
 	r := rand.New(rand.NewSource(2))
 	finals := 0
 	for range 1500 {
-		cluster, n := randomCluster(r)
+		cluster, n := randomCluster(r, true)
 		before := quorum.Decide(cluster.View, quorumtest.Deletion(0))
 		if before.Allowed || !before.Final {
 			continue

@@ -18,7 +18,7 @@ import (
 const CorruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
 
 // A Snapshot is the trusted part of a View: the observations of observers only, and of those only
-// the observations that answer the probe request. IsCorroborated decides which statements of these
+// the observations that answer the probe request. Counts decides which statements of these
 // observations count.
 type Snapshot struct {
 	// Cluster lacks the grants that are void.
@@ -35,18 +35,16 @@ type Snapshot struct {
 	// unlocatedHosts are the hosts of the peer URLs of members that are not located. It is empty if
 	// the cluster has no grant.
 	unlocatedHosts map[v1alpha1.MemberID][]string
+	// needed is from how many Nodes a statement must come, so that it counts.
+	needed int
 	// Answers are the observations of observers that answer the probe request, and that are from a
-	// live Node.
+	// live Node that may speak.
 	Answers []v1alpha1.Observation
-	// Lists are the member lists that count, all confirmed by a quorum: those of founders, and those
-	// that several observers agree on.
+	// Lists are the member lists that count, all confirmed by a quorum.
 	Lists []v1alpha1.Observation
-	// blockingLists are the other confirmed lists of founders. They prove nothing; they can only
-	// prevent a deletion.
-	blockingLists []v1alpha1.Observation
 	// proven contains the members that the answers prove healthy as voters. A learner reads only its
 	// own data, so its health proves nothing about the voter that it may be by now. Corrupt contains
-	// the members that the answers, or the blockingLists, report as corrupt.
+	// the members that the answers report as corrupt.
 	proven, Corrupt map[v1alpha1.MemberID]bool
 	// AlarmsRead reports whether the answers with a list contain the alarms. Without them
 	// no member is proven healthy, because a corrupt member still answers reads. IsClean reports it
@@ -54,8 +52,9 @@ type Snapshot struct {
 	AlarmsRead bool
 }
 
-// NewSnapshot returns the Snapshot of a View.
-func NewSnapshot(v View) Snapshot {
+// NewSnapshot returns the Snapshot of a View. The other Nodes named have members too: see
+// observation.WordsNeeded.
+func NewSnapshot(v View, others ...string) Snapshot {
 	s := Snapshot{
 		Cluster:       withoutVoid(v.Cluster, v.Nodes),
 		nonces:        v.Nonces,
@@ -71,58 +70,40 @@ func NewSnapshot(v View) Snapshot {
 		s.Bindings[b.MemberID] = b
 	}
 	s.unlocatedHosts = unlocatedHosts(s.Cluster)
+	s.needed = observation.WordsNeeded(s.Cluster, s.mayExist, others...)
 	for _, o := range observation.AcceptedWithNonce(s.Cluster, v.Nonces) {
-		switch {
-		case s.isFromLiveNode(o):
+		if n := s.Nodes[o.Node]; n.Known && n.UID == o.NodeUID && s.maySpeak(n) {
 			s.Answers = append(s.Answers, o)
-		case observation.IsFounder(s.Cluster, o) && observation.IsConfirmed(o):
-			s.blockingLists = append(s.blockingLists, o)
 		}
 	}
 	s.Lists = s.selectLists()
-	s.AlarmsRead = s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists),
+	s.AlarmsRead = s.Counts(slices.DeleteFunc(slices.Clone(s.Lists),
 		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
 	for _, o := range s.Answers {
 		for _, m := range o.Members {
 			s.proven[m.ID] = s.proven[m.ID] ||
 				(m.Healthy && s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }))
-			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) && s.IsCorroborated(s.answersWith(m.ID, isCorrupt)))
-		}
-	}
-	for _, o := range s.blockingLists {
-		for _, m := range o.Members {
-			s.Corrupt[m.ID] = s.Corrupt[m.ID] || isCorrupt(m)
+			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) && s.Counts(s.answersWith(m.ID, isCorrupt)))
 		}
 	}
 	return s
 }
 
-// isFromLiveNode reports whether the observation is from the live Node of its name. The writer of
-// an observation chooses its UID, so the UID of a binding does not show that.
-func (s Snapshot) isFromLiveNode(o v1alpha1.Observation) bool {
-	n := s.Nodes[o.Node]
-	return n.Known && n.UID == o.NodeUID
+// maySpeak reports whether the observations of an observer's live Node count: it has the role still
+// that it needs.
+func (s Snapshot) maySpeak(n observation.NodeState) bool {
+	return n.HasRole || s.Cluster.Spec.Observers != v1alpha1.NodesWithRole
 }
 
 func isCorrupt(m v1alpha1.MemberStatus) bool { return slices.Contains(m.Alarms, CorruptAlarm) }
 
-// IsConclusive reports whether a member that is missing from the lists has left the cluster: two
-// observers agree, or no founder can still contradict. A single list counts only if it is from a
-// founder, or from the only Node of the cluster.
-func (s Snapshot) IsConclusive() bool {
-	return len(s.Lists) > 1 || (len(s.Lists) == 1 && len(s.pending(true)) == 0)
-}
-
 // Pending returns the sorted Nodes whose observers may still answer: they are bound, have not
-// answered, and are not known to be gone.
-func (s Snapshot) Pending() []string { return s.pending(false) }
-
-// pending returns the Nodes of Pending, of all observers or of founders only.
-func (s Snapshot) pending(foundersOnly bool) []string {
+// answered, and are not known to be gone or to have lost their role.
+func (s Snapshot) Pending() []string {
 	var nodes []string
 	for _, b := range s.Cluster.Spec.Members {
-		isCandidate := observation.IsObserver(b) && (!foundersOnly || b.Basis == v1alpha1.BasisBootstrap)
-		if isCandidate && !s.hasAnswered(b) && s.mayExist(b) && !slices.Contains(nodes, b.Node) {
+		isCandidate := observation.IsObserver(b) && !s.hasAnswered(b) && s.mayExist(b)
+		if n := s.Nodes[b.Node]; isCandidate && (!n.Known || s.maySpeak(n)) && !slices.Contains(nodes, b.Node) {
 			nodes = append(nodes, b.Node)
 		}
 	}
@@ -162,7 +143,7 @@ func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, is
 // listens on the loopback address.
 func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
 	reason := s.probeError(id)
-	if alone := s.uncorroborated(id); alone != "" {
+	if alone := s.describeOnlyProof(id); alone != "" {
 		reason = alone
 	}
 	b, bound := s.Bindings[id]
@@ -204,38 +185,19 @@ func (s Snapshot) probeError(id v1alpha1.MemberID) string {
 	return cmp.Or(text, "no agent that answered has probed it")
 }
 
-// IsCorroborated reports whether a statement counts. The argument is all observations of observers
-// that make it. It counts if a founder makes it, or if observers on two Nodes make it. An observer
-// that joined later may be a Node whose kubelet forged the address of a member, so it needs another
-// one. It needs none if no other Node is bound.
-func (s Snapshot) IsCorroborated(statements []v1alpha1.Observation) bool {
-	for _, o := range statements {
-		if o.Node != statements[0].Node || observation.IsFounder(s.Cluster, o) {
-			return true
-		}
-	}
-	return len(statements) > 0 && s.hasSingleNode()
-}
-
-// hasSingleNode reports whether all bindings are to one Node. Nodes that are gone do not count, and
-// neither do Nodes without support for their claim: otherwise each of them could silence the only
-// observer.
-func (s Snapshot) hasSingleNode() bool {
-	nodes := map[string]bool{}
-	for _, b := range s.Cluster.Spec.Members {
-		if b.Basis != v1alpha1.BasisClaimed && s.mayExist(b) {
-			nodes[b.Node] = true
-		}
-	}
-	return len(nodes) == 1
+// Counts reports whether a statement counts. The argument is all observations of observers that
+// make it. Lists, proofs of health, alarms and the report that a member has left all count by this
+// rule.
+func (s Snapshot) Counts(statements []v1alpha1.Observation) bool {
+	return observation.Counts(statements, s.needed)
 }
 
 // Proves reports whether the answers prove that the member's entry satisfies the condition. Besides
-// IsCorroborated, the agent on the member's own Node is enough if another observer confirms that no
+// Counts, the agent on the member's own Node is enough if another observer confirms that no
 // other agent can reach the member.
 func (s Snapshot) Proves(id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool) bool {
 	statements := s.answersWith(id, condition)
-	if s.IsCorroborated(statements) {
+	if s.Counts(statements) {
 		return true
 	}
 	b, bound := s.Bindings[id]
@@ -247,10 +209,10 @@ func (s Snapshot) Proves(id v1alpha1.MemberID, condition func(v1alpha1.MemberSta
 }
 
 // IsClean reports whether the answers with a list show that the member has no alarm CORRUPT. The
-// report of one late observer does not count alone, but it does not show the contrary either.
+// report of one of two observers does not count alone, but it does not show the contrary either.
 // Enough others must have read the alarms without it (docs/verdict.md, F78).
 func (s Snapshot) IsClean(id v1alpha1.MemberID) bool {
-	return s.IsCorroborated(slices.DeleteFunc(slices.Clone(s.Lists), func(o v1alpha1.Observation) bool {
+	return s.Counts(slices.DeleteFunc(slices.Clone(s.Lists), func(o v1alpha1.Observation) bool {
 		m, _ := observation.FindMember(o, id)
 		return o.AlarmsUnknown || isCorrupt(m)
 	}))
@@ -266,8 +228,8 @@ func (s Snapshot) answersWith(
 	})
 }
 
-// selectLists returns the member lists that count by IsCorroborated. So an observer that joined
-// later cannot veto deletions with a list of its own.
+// selectLists returns the member lists that count. So where two words are needed, no observer can
+// veto deletions with a list of its own.
 func (s Snapshot) selectLists() []v1alpha1.Observation {
 	all := observation.Confirmed(s.Answers)
 	descriptions := make([]string, len(all))
@@ -278,7 +240,7 @@ func (s Snapshot) selectLists() []v1alpha1.Observation {
 	}
 	var lists []v1alpha1.Observation
 	for i, o := range all {
-		if s.IsCorroborated(same[descriptions[i]]) {
+		if s.Counts(same[descriptions[i]]) {
 			lists = append(lists, o)
 		}
 	}
@@ -302,37 +264,33 @@ func describeList(o v1alpha1.Observation) string {
 	return strings.Join(members, ", ")
 }
 
-// uncorroborated describes the proof of a member's health that does not count, because only one
-// observer that joined later reports it.
-func (s Snapshot) uncorroborated(id v1alpha1.MemberID) string {
+// describeOnlyProof describes the proof of a member's health that does not count, because only one
+// observer reports it.
+func (s Snapshot) describeOnlyProof(id v1alpha1.MemberID) string {
 	proofs := s.answersWith(id, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner })
-	if len(proofs) == 0 || s.IsCorroborated(proofs) {
+	if len(proofs) == 0 || s.Counts(proofs) {
 		return ""
 	}
-	return fmt.Sprintf("only node %s, whose member joined later, reports that it is healthy, and no second observer "+
-		"confirms that", proofs[0].Node)
+	return fmt.Sprintf("only node %s reports that it is healthy, and without a role the words of two nodes are needed",
+		proofs[0].Node)
 }
 
 // describeNonObserver explains why the observations of a binding's Node do not count.
 func (s Snapshot) describeNonObserver(b v1alpha1.Binding) string {
-	if b.Basis != v1alpha1.BasisDisputed {
-		return fmt.Sprintf("the agent of node %s does not count as an observer: only that node claims member %s",
-			b.Node, b.MemberID)
+	if s.Cluster.Spec.Observers == v1alpha1.NodesWithRole {
+		return fmt.Sprintf("node %s is no observer, because it lacks a role", b.Node)
 	}
-	others := ""
-	for _, p := range s.nodesOf(b.MemberID) {
-		if p.Node != b.Node {
-			others += ", node " + p.Node + " has the same address"
-		}
-	}
-	return fmt.Sprintf("the agent of node %s does not count as an observer: another node announces member %s too%s",
-		b.Node, b.MemberID, others)
+	return fmt.Sprintf("node %s is no observer: only that node claims member %s", b.Node, b.MemberID)
 }
 
 // missingLists explains why no member list counts.
 func (s Snapshot) missingLists() string {
-	if len(observation.Confirmed(s.Answers)) == 0 {
+	switch {
+	case len(s.Answers) == 0 && len(s.Pending()) == 0 && s.Cluster.Spec.Observers == v1alpha1.NodesWithRole:
+		return "no node with a role is left to observe it; if you trust a node with a member: " + observation.RoleCommand
+	case len(observation.Confirmed(s.Answers)) == 0:
 		return noConfirmedList
 	}
-	return "no two agents returned the same confirmed member list"
+	return "no two nodes returned the same confirmed member list, and no node has a role; if you trust a node with a " +
+		"member, so that its word counts alone: " + observation.RoleCommand
 }

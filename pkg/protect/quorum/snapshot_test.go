@@ -12,10 +12,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
 
-// joined returns a cluster of voters of which some joined after the bootstrap.
-func joined(n int, members ...int) *quorumtest.Cluster {
-	return quorumtest.Voters(n).Basis(v1alpha1.BasisJoined, members...)
-}
+// without returns a cluster of voters on Nodes without a role.
+func without(n int) *quorumtest.Cluster { return quorumtest.Voters(n).WithoutRoles() }
 
 // provenBy makes only these observers prove member i healthy.
 func provenBy(c *quorumtest.Cluster, i int, observers ...int) *quorumtest.Cluster {
@@ -39,55 +37,60 @@ func loopback(m *v1alpha1.MemberStatus) { m.ClientURLs = []string{"https://127.0
 
 func alarmed(m *v1alpha1.MemberStatus) { m.Alarms = []string{quorum.CorruptAlarm} }
 
-// In a cluster of three, node w1 may be deleted only if b and c are proven healthy.
+// In a cluster of three, node w1 may be deleted only if b and c are proven healthy. The word of one
+// Node with a role counts, or those of two Nodes.
 func TestF21ProofNeedsSecondObserver(t *testing.T) {
+	voters := quorumtest.Voters
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		allowed bool
 		text    string
 	}{
-		"founder alone":              {provenBy(joined(3, 2), 1, 0), true, ""},
-		"member's own founder":       {provenBy(joined(3, 2), 1, 1), true, ""},
-		"late observer alone":        {provenBy(joined(3, 2), 1, 2), false, "only node w3, whose member joined later"},
-		"late observer about itself": {provenBy(joined(3, 2), 2, 2), false, "only node w3, whose member joined later"},
-		"two late observers":         {provenBy(joined(3, 1, 2), 1, 1, 2), true, ""},
-		"all late":                   {joined(3, 0, 1, 2), true, ""},
-		"all late, one answers":      {joined(3, 0, 1, 2).Silent(0, 1), false, "no two agents returned the same"},
-		"all late, one wrong list":   {joined(3, 0, 1, 2).RemovedFrom(2, 0), true, ""},
-		"all late, no same list": {
-			joined(3, 0, 1, 2).RemovedFrom(2, 0).RemovedFrom(1, 2), false, "its agent lists b, c, and no second observer",
+		"role: one proof":               {provenBy(voters(3), 1, 0), true, ""},
+		"role: its own proof":           {provenBy(voters(3), 1, 1), true, ""},
+		"role: one answers":             {voters(3).Silent(0, 1), true, ""},
+		"role: proof of a Node without": {provenBy(voters(3), 1, 1).State(1, roleless), false, "only 1 would remain"},
+		"role: no Node has one": {
+			voters(3).State(0, roleless).State(1, roleless).State(2, roleless), false, "label",
 		},
-		"founder silent, two late agree": {joined(3, 1, 2).Silent(0), true, ""},
-		"claimed observers": {
-			provenBy(joined(3), 1, 1).Basis(v1alpha1.BasisClaimed, 1), false, "only that node claims member b",
+		"role: a claim is no observer":     {provenBy(voters(3), 1, 1).Basis(v1alpha1.BasisClaim, 1), false, "lacks a role"},
+		"role: disputed observer":          {provenBy(voters(3), 1, 1).Basis(v1alpha1.BasisDisputed, 1), true, ""},
+		"role: local only":                 {localOnly(voters(3)), true, ""},
+		"role: corrupt":                    {voters(3).InList(0, 1, alarmed), false, "the alarm CORRUPT"},
+		"role: corrupt, by a Node without": {voters(3).InList(0, 1, alarmed).State(0, roleless), true, ""},
+		"one proof":                        {provenBy(without(3), 1, 0), false, "only node w1 reports that it is healthy"},
+		"its own proof":                    {provenBy(without(3), 1, 1), false, "only node w2 reports that it is healthy"},
+		"two proofs":                       {provenBy(without(3), 1, 0, 2), true, ""},
+		"two answer":                       {without(3).Silent(0), true, ""},
+		"one answers":                      {without(3).Silent(0, 1), false, "no two nodes returned the same"},
+		"one wrong list":                   {without(3).RemovedFrom(2, 0), true, ""},
+		"no same list": {
+			without(3).RemovedFrom(2, 0).RemovedFrom(1, 2), false, "its agent lists b, c, and no second node",
 		},
-		"disputed observers": {
-			provenBy(joined(3), 1, 1).Basis(v1alpha1.BasisDisputed, 1), false, "another node announces member b too",
+		"claimed observer": {
+			provenBy(without(3), 1, 0, 1).Basis(v1alpha1.BasisClaim, 1), false, "only that node claims member b",
 		},
-		"local only, founders":   {localOnly(joined(3)), true, ""},
-		"local only, one late":   {localOnly(joined(3, 2)), true, ""},
-		"local only, all late":   {localOnly(joined(3, 0, 1, 2)), true, ""},
-		"local only, by a lie":   {provenBy(localOnly(joined(3, 2)), 1, 2), false, "only 1 would remain"},
-		"late observer: corrupt": {joined(3, 2).InList(2, 1, alarmed), true, ""},
-		"founder: corrupt":       {joined(3, 2).InList(0, 1, alarmed), false, "the alarm CORRUPT"},
-		"two late: corrupt":      {joined(3, 0, 1, 2).InList(2, 1, alarmed).InList(0, 1, alarmed), false, "CORRUPT"},
-		"F78 two late, one denies corruption": {
-			joined(3, 1, 2).Silent(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
-		},
-		"F78 beside a founder without alarms": {
-			joined(3, 1, 2).AlarmsUnknown(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
-		},
-		"F78 three late, two deny corruption": {joined(3, 0, 1, 2).InList(2, 1, alarmed), true, ""},
-		"only late: alarms read":              {joined(3, 2).AlarmsUnknown(0, 1), false, "could read the etcd alarms"},
-		"only one Node, late":                 {joined(3, 0).Unbound(1).Unbound(2), true, ""},
-		"late observer hides list":            {joined(3, 2).WithoutList(2), true, ""},
+		"disputed observer":    {provenBy(without(3), 1, 0, 1).Basis(v1alpha1.BasisDisputed, 1), true, ""},
+		"local only":           {localOnly(without(3)), true, ""},
+		"local only, by a lie": {provenBy(localOnly(without(3)), 1, 2), false, "only 1 would remain"},
 		"local only, by its own word": {
-			provenBy(joined(3, 2), 2, 2).InList(2, 2, loopback), false, "only node w3, whose member joined later",
+			provenBy(without(3), 2, 2).InList(2, 2, loopback), false, "only node w3 reports",
 		},
-		"only one Node, late, beside a claim": {joined(3, 0).Basis(v1alpha1.BasisClaimed, 1).Unbound(2), true, ""},
-		"only one Node, late, beside one that is gone": {
-			joined(5, 0, 4).Unbound(1).Unbound(2).Unbound(3).State(4, quorumtest.Gone), true, "",
+		"one: corrupt": {without(3).InList(2, 1, alarmed), true, ""},
+		"two: corrupt": {without(3).InList(2, 1, alarmed).InList(0, 1, alarmed), false, "CORRUPT"},
+		"F78 two answer, one denies corruption": {
+			without(3).Silent(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
 		},
+		"F78 beside one without alarms": {
+			without(3).AlarmsUnknown(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
+		},
+		"one read the alarms":     {without(3).AlarmsUnknown(0, 1), false, "could read the etcd alarms"},
+		"one Node":                {without(3).Unbound(1).Unbound(2), true, ""},
+		"one Node beside a claim": {without(3).Basis(v1alpha1.BasisClaim, 1).Unbound(2), true, ""},
+		"one Node beside one that is gone": {
+			without(5).Unbound(1).Unbound(2).Unbound(3).State(4, quorumtest.Gone), true, "",
+		},
+		"one hides its list": {without(3).WithoutList(2), true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.Decide(c.cluster.View, quorumtest.Deletion(0))
@@ -97,28 +100,27 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 	}
 }
 
-// One of two late observers reports the alarm CORRUPT of member b. Founder w1 has not answered, and
-// may deny it. So a late observer cannot end a review by a lie.
+func roleless(n *observation.NodeState) { n.HasRole = false }
+
+// The only observer, without a role, may have claimed a member of a foreign cluster. Its word does
+// not count alone about a Node that announces a member too.
+func TestFirstUseAboutOtherNode(t *testing.T) {
+	w := without(3).Unbound(0).Unbound(2)
+	v := quorum.Decide(w.Silent(0, 2).View, quorumtest.Deletion(0))
+	require.Equal(t, quorum.CannotSee, v.Reason, v.Message)
+	require.True(t, quorum.Decide(w.View, quorumtest.Deletion(1)).Allowed)
+}
+
+// One of two observers reports the alarm CORRUPT of member b. Node w1 has not answered, and may
+// deny it. So one observer cannot end a review by a lie.
 func TestF78DeniedCorruptionIsNotFinal(t *testing.T) {
-	v := quorum.Decide(joined(3, 1, 2).Silent(0).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
+	v := quorum.Decide(without(3).Silent(0).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
 	require.False(t, v.Final, v.Message)
-	v = quorum.Decide(joined(3, 1, 2).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
+	v = quorum.Decide(without(3).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
 	require.True(t, v.Allowed, v.Message)
 }
 
-// Two late observers agree on a list that a founder does not have, and one alone does.
-func TestF21ListsBesideFounder(t *testing.T) {
-	added := func() *quorumtest.Cluster {
-		w := joined(4, 1, 2).Unbound(3).Unhealthy(3)
-		w.Cluster.Observations = w.Cluster.Observations[:3]
-		return w.RemovedFrom(0, 3)
-	}
-	quorumtest.RequireRefused(t, added(), quorumtest.Deletion(0), "3 of 4 voters must be healthy, and only 2")
-	quorumtest.RequireAllowed(t, added().RemovedFrom(1, 3), quorumtest.Deletion(0))
-}
-
-// The Node of an observer has another UID now. The observation counts only against a deletion,
-// and only if it is from a founder.
+// The Node of an observer has another UID now. The observation neither proves nor blocks anything.
 func TestF28StatementOfOtherNode(t *testing.T) {
 	replaced := func(c *quorumtest.Cluster) *quorumtest.Cluster {
 		return c.State(4, func(n *observation.NodeState) { n.UID = "u5-again" })
@@ -129,39 +131,40 @@ func TestF28StatementOfOtherNode(t *testing.T) {
 		return c
 	}
 	corrupt := func(c *quorumtest.Cluster) *quorumtest.Cluster { return c.InList(4, 1, alarmed) }
-	quorumtest.RequireAllowed(t, replaced(ghosts(joined(5, 4))), quorumtest.Deletion(0))
-	quorumtest.RequireAllowed(t, replaced(corrupt(joined(5, 4))), quorumtest.Deletion(0))
-	quorumtest.RequireRefused(t, replaced(ghosts(joined(5))), quorumtest.Deletion(0), "4 of 7 voters must be healthy")
-	quorumtest.RequireRefused(t, replaced(corrupt(joined(5))), quorumtest.Deletion(0), "the alarm CORRUPT")
+	for _, w := range []func(int) *quorumtest.Cluster{quorumtest.Voters, without} {
+		quorumtest.RequireAllowed(t, replaced(ghosts(w(5))), quorumtest.Deletion(0))
+		quorumtest.RequireAllowed(t, replaced(corrupt(w(5))), quorumtest.Deletion(0))
+		quorumtest.RequireRefused(t, replaced(provenBy(provenBy(w(5), 1, 4), 2, 4)), quorumtest.Deletion(0), "only 1 would")
+	}
 }
 
-// The agent on the member's Node shows that the member moved there. The proof needs a second
-// observer.
+// The agent on the member's Node shows that the member moved there. Without a role, the proof
+// needs a second observer.
 func TestF21SelfProof(t *testing.T) {
-	require.Equal(t, quorumtest.IDs("a", "b"), membership.SelfProven(provenBy(joined(3, 2), 2, 2).View))
-	require.Equal(t, quorumtest.IDs("a", "b", "c"), membership.SelfProven(provenBy(joined(3, 2), 2, 0, 2).View))
-	claimed := func() *quorumtest.Cluster { return quorumtest.Voters(3).Basis(v1alpha1.BasisClaimed, 2) }
+	require.Equal(t, quorumtest.IDs("a", "b", "c"), membership.SelfProven(provenBy(quorumtest.Voters(3), 2, 2).View))
+	require.Equal(t, quorumtest.IDs("a", "b"), membership.SelfProven(provenBy(without(3), 2, 2).View))
+	require.Equal(t, quorumtest.IDs("a", "b", "c"), membership.SelfProven(provenBy(without(3), 2, 0, 2).View))
+	claimed := func() *quorumtest.Cluster { return quorumtest.Voters(3).Basis(v1alpha1.BasisClaim, 2) }
 	require.Equal(t, quorumtest.IDs("a", "b", "c"), membership.SelfProven(claimed().View))
 	require.Equal(t, quorumtest.IDs("a", "b"), membership.SelfProven(provenBy(claimed(), 2, 2).View))
 	require.Equal(t, quorumtest.IDs("a", "b"), membership.SelfProven(provenBy(claimed(), 2, 0, 1).View))
 }
 
-// A list that a late observer alone returns ends nothing, and does not hide a member.
-func TestF21ListOfLateObserver(t *testing.T) {
-	lying := func() *quorumtest.Cluster { return joined(4, 3).RemovedFrom(3, 0).Granted(0) }
-	require.False(t, quorum.NewSnapshot(lying().Silent(0, 1, 2).View).IsConclusive())
-	oneFounder := joined(4, 3).Silent(1, 2, 3).State(1, quorumtest.Gone).State(2, quorumtest.Gone)
-	require.True(t, quorum.NewSnapshot(oneFounder.View).IsConclusive(), "a late observer cannot contradict a founder")
-	claimed := quorumtest.Voters(4).Basis(v1alpha1.BasisClaimed, 3).Silent(3)
+// Without a role, a list that one Node alone returns ends nothing, and does not hide a member.
+func TestF21ListOfOneObserver(t *testing.T) {
+	lying := func() *quorumtest.Cluster { return without(4).RemovedFrom(3, 0).Granted(0) }
+	claimed := quorumtest.Voters(4).Basis(v1alpha1.BasisClaim, 3).Silent(3)
 	require.Empty(t, quorum.NewSnapshot(claimed.View).Pending(), "a Node that is no observer is not awaited")
+	roleless := quorumtest.Voters(4).Silent(3).State(3, roleless)
+	require.Empty(t, quorum.NewSnapshot(roleless.View).Pending(), "a Node that has lost its role is not awaited")
 	for _, w := range []*quorumtest.Cluster{lying(), lying().Silent(0, 1, 2)} {
 		evidence := membership.ResolveEvidence{Now: quorumtest.Noon().Add(quorum.ResolveMovedAfter)}
 		isResolved, _ := membership.Resolve(w.View, w.Cluster.Spec.Grants[0], evidence)
 		require.False(t, isResolved)
 	}
-	alone := joined(4, 3).RemovedFrom(3, 0).Silent(0, 1, 2)
+	alone := without(4).RemovedFrom(3, 0).Silent(0, 1, 2)
 	require.False(t, quorum.Decide(alone.View, quorumtest.Deletion(0)).Allowed)
-	require.False(t, quorum.Decide(alone.View, quorumtest.Deletion(0)).Final, "a founder may still answer")
+	require.False(t, quorum.Decide(alone.View, quorumtest.Deletion(0)).Final, "another observer may still answer")
 }
 
 // A refusal names the lists if they differ, and tells to remove no member that one of them lacks.
@@ -195,15 +198,26 @@ func TestF21DifferingLists(t *testing.T) {
 	}
 }
 
-// A late observer alone neither places an unbound member at a Node nor keeps a member in the list.
-func TestF21ListsOfFoundersTakePrecedence(t *testing.T) {
-	w := joined(4, 2).Unbound(3)
-	w.Cluster.Observations = w.Cluster.Observations[:3]
-	w.InList(2, 3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://10.0.0.99:2380"} })
+// Without a role, one observer alone neither places an unbound member at a Node nor keeps a member
+// in the list.
+func TestF21PlaceByOneList(t *testing.T) {
 	worker := observation.AnnouncingNode{Node: "worker", UID: "uw", Addresses: []string{"10.0.0.99"}}
-	require.Empty(t, quorum.PossibleNodes(w.Cluster, []observation.AnnouncingNode{worker}))
-	w.RemovedFrom(0, 3).RemovedFrom(1, 3)
-	require.True(t, observation.HasLeft(w.Cluster, "d"))
+	for name, c := range map[string]struct {
+		cluster  *quorumtest.Cluster
+		isPlaced bool
+	}{
+		"role": {quorumtest.Voters(4), true}, "no role": {without(4), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := c.cluster.Unbound(3)
+			w.Cluster.Observations = w.Cluster.Observations[:3]
+			w.InList(2, 3, func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{"https://10.0.0.99:2380"} })
+			places := quorum.PossibleNodes(w.Cluster, []observation.AnnouncingNode{worker})
+			require.Equal(t, c.isPlaced, len(places) > 0)
+			w.RemovedFrom(0, 3).RemovedFrom(1, 3)
+			require.Equal(t, !c.isPlaced, observation.HasLeft(w.Cluster, "d"))
+		})
+	}
 }
 
 // The limit about forged addresses in docs/verdict.md: a worker forges the address of a member

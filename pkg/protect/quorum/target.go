@@ -15,8 +15,8 @@ type requestTarget struct {
 	// assigned are the members that a binding, the announcement, the node's own agent or an earlier
 	// grant assigns to the node.
 	assigned map[v1alpha1.MemberID]bool
-	// contested are the members that the node announces but that are bound to another existing
-	// Node. One of the two Nodes is wrong, and it is not known which.
+	// contested are the members that the node announces but that are bound to another existing Node,
+	// which is not doubtful. One of the two Nodes is wrong, and it is not known which.
 	contested map[v1alpha1.MemberID]bool
 	// ownLists is the fresh confirmed list of the node's own agent, if no binding makes the agent
 	// an observer. The list proves no health. It can only prevent the deletion of its own node.
@@ -36,7 +36,7 @@ func newTarget(s Snapshot, r Request) requestTarget {
 		if a.Cluster != observation.ClusterIDOf(s.Cluster) {
 			continue
 		}
-		if t.isBoundElsewhere(a.Member) {
+		if t.isBoundElsewhere(a.Member) && !t.isDoubtful(a.Member) {
 			t.contested[a.Member] = true
 		} else {
 			t.assigned[a.Member] = true
@@ -65,7 +65,7 @@ func newTarget(s Snapshot, r Request) requestTarget {
 // decisiveLists returns the member lists for each of which the deletion must be safe. Only those of
 // Lists can show that it is.
 func (t requestTarget) decisiveLists() []v1alpha1.Observation {
-	return slices.Concat(t.Lists, t.blockingLists, t.ownLists)
+	return slices.Concat(t.Lists, t.ownLists)
 }
 
 // ownObservations returns the observations of the agent on the request's Node, whether or not a
@@ -88,6 +88,20 @@ func (t requestTarget) isBoundElsewhere(id v1alpha1.MemberID) bool {
 	b, bound := t.Bindings[id]
 	n := t.Nodes[b.Node]
 	return bound && !isBoundTo(b, t.Request) && n.Known && n.UID == b.NodeUID
+}
+
+// isDoubtful reports whether a binding of the member may be that of a false claimant. It must
+// not keep another Node that announces the member: the deletion is then decided as if the member
+// were there.
+func (t requestTarget) isDoubtful(id v1alpha1.MemberID) bool {
+	switch t.Bindings[id].Basis {
+	case v1alpha1.BasisRole, v1alpha1.BasisAddress:
+		return false
+	case v1alpha1.BasisDisputed:
+		return t.Cluster.Spec.Observers != v1alpha1.NodesWithRole
+	case v1alpha1.BasisClaim:
+	}
+	return true
 }
 
 // isLocatedElsewhere reports whether the member is known to run on another Node that exists.
@@ -183,7 +197,7 @@ func (t requestTarget) ranWithAssigned(id v1alpha1.MemberID) bool {
 		})
 	}
 	lists := slices.DeleteFunc(observation.Accepted(t.Cluster), func(o v1alpha1.Observation) bool { return !shows(o) })
-	return t.IsCorroborated(lists) || slices.ContainsFunc(ownObservations(t.Cluster, t.Request), shows)
+	return t.Counts(lists) || slices.ContainsFunc(ownObservations(t.Cluster, t.Request), shows)
 }
 
 // ShowsDistinct reports whether the observation shows that a member and another one are different

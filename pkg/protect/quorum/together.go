@@ -21,7 +21,7 @@ func DecideTogether(v View, requests []Request) (Verdict, Answer) {
 	if len(s.Lists) == 0 {
 		return finishTogether(s, Verdict{Reason: CannotSee, Message: Summarize(v).Message})
 	}
-	gone, lists := map[v1alpha1.MemberID]bool{}, slices.Concat(s.Lists, s.blockingLists)
+	gone, lists := map[v1alpha1.MemberID]bool{}, slices.Clone(s.Lists)
 	var nodes []string
 	unknown := ""
 	for _, r := range requests {

@@ -196,9 +196,10 @@ func (s State) after(name string, isReplaced bool) State {
 	return s
 }
 
-// replacementOf returns the Node that replaces a Node. No real Node has its name or its address.
+// replacementOf returns the Node that replaces a Node. It has the role of that Node. No real Node
+// has its name or its address.
 func (s State) replacementOf(gone *corev1.Node) *corev1.Node {
-	return &corev1.Node{
+	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "replacement of " + gone.Name, UID: types.UID("replacement of " + string(gone.UID)),
 			Labels: map[string]string{
@@ -206,6 +207,10 @@ func (s State) replacementOf(gone *corev1.Node) *corev1.Node {
 			},
 		},
 	}
+	if observation.HasRole(gone) {
+		n.Labels[observation.RoleLabels()[0]] = ""
+	}
+	return n
 }
 
 // removeMembers removes the members from the cluster, with everything that the agent of the Node
@@ -245,12 +250,16 @@ func joinMembersOn(c *v1alpha1.EtcdCluster, n *corev1.Node, replaced []v1alpha1.
 	if len(lists) == 0 || len(replaced) == 0 {
 		return
 	}
+	basis := v1alpha1.BasisAddress
+	if observation.HasRole(n) {
+		basis = v1alpha1.BasisRole
+	}
 	own := *lists[0].DeepCopy()
 	own.Node, own.NodeUID, own.Access, own.NoMember = n.Name, n.UID, nil, false
 	for _, old := range replaced {
 		m := v1alpha1.MemberStatus{ID: unusedID(c), Name: old.Name, Learner: old.Learner, Healthy: true}
 		c.Spec.Members = append(c.Spec.Members, v1alpha1.Binding{
-			MemberID: m.ID, Node: n.Name, NodeUID: n.UID, Basis: v1alpha1.BasisJoined,
+			MemberID: m.ID, Node: n.Name, NodeUID: n.UID, Basis: basis,
 		})
 		for i := range c.Observations {
 			if o := &c.Observations[i]; len(o.Members) > 0 {

@@ -45,6 +45,8 @@ type ClusterStatus struct {
 	Quorum  int  `json:"quorum"`
 	// MayLose is how many healthy voters the cluster can lose without losing quorum.
 	MayLose int `json:"mayLose"`
+	// Observers tells whose word counts. It is empty before the first bindings.
+	Observers v1alpha1.Observers `json:"observers,omitempty"`
 	// Message describes the cluster in one line.
 	Message string         `json:"message"`
 	Members []MemberStatus `json:"members"`
@@ -139,7 +141,7 @@ func (s State) clusterStatus(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) 
 	status := ClusterStatus{
 		ID: observation.ClusterIDOf(c), Known: summary.Known, Message: summary.Message,
 		Voters: summary.Voters, Healthy: summary.Healthy, Quorum: summary.Quorum, MayLose: summary.MayLose,
-		Members: []MemberStatus{}, Grants: []GrantStatus{}, Zones: s.zoneStatus(c),
+		Observers: c.Spec.Observers, Members: []MemberStatus{}, Grants: []GrantStatus{}, Zones: s.zoneStatus(c),
 	}
 	for _, m := range quorum.Members(view) {
 		row := MemberStatus{ID: m.ID, Name: m.Name, Node: m.Node, Counts: m.Count, Description: m.Description}

@@ -25,7 +25,9 @@ func node(i int) corev1.Node {
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: quorumtest.Node(i), UID: quorumtest.UID(i),
-			Labels:      map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+			Labels: map[string]string{
+				observation.EtcdMemberLabel: observation.EtcdMemberLabelValue, observation.RoleLabels()[0]: "",
+			},
 			Annotations: map[string]string{observation.AnnouncementAnnotation: observation.FormatAnnouncement(announced)},
 		},
 		Status: corev1.NodeStatus{
@@ -86,7 +88,7 @@ func TestWarnings(t *testing.T) {
 		"silent agent": {cluster: old(quorumtest.Voters(5), 3), nodes: 5, want: "SilentAgent"},
 		"never heard":  {cluster: withoutObservation(quorumtest.Voters(5), 3), nodes: 5, want: "SilentAgent"},
 		"ignored": {
-			cluster: quorumtest.Voters(5).Basis(v1alpha1.BasisClaimed, 4), nodes: 5, want: "IgnoredObservation",
+			cluster: quorumtest.Voters(5).Basis(v1alpha1.BasisClaim, 4), nodes: 5, want: "IgnoredObservation",
 		},
 		"corrupt":       {cluster: alarmed(quorumtest.Voters(5)), nodes: 5, want: "Alarm"},
 		"unbound claim": {cluster: unbound(three()), nodes: 3, want: "UnboundClaims"},

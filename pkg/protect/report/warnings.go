@@ -41,6 +41,7 @@ const (
 	WarnSilentAgent   WarningKind = "SilentAgent"
 	WarnIgnored       WarningKind = "IgnoredObservation"
 	WarnUnbound       WarningKind = "UnboundClaims"
+	WarnNoRole        WarningKind = "NoRole"
 	WarnAlarm         WarningKind = "Alarm"
 	WarnOldGrant      WarningKind = "OldGrant"
 	WarnLongHold      WarningKind = "LongHold"
@@ -145,6 +146,9 @@ func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []
 			all = append(all, warningf(WarnNodeGone, id, "node %s of member %s of etcd cluster %s is gone, but the member "+
 				"is still in its cluster, or may be", b.Node, b.MemberID, id))
 		}
+	}
+	if c.Spec.Observers == v1alpha1.AllNodes {
+		all = append(all, warningf(WarnNoRole, id, "etcd cluster %s: %s", id, observation.DescribeObservers(c)))
 	}
 	all = append(all, s.observationWarnings(c)...)
 	for _, g := range status.Grants {

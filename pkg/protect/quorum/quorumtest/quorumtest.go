@@ -29,12 +29,16 @@ type Cluster struct {
 	quorum.View
 }
 
-// Voters returns a cluster of n voters. All agents answer and prove every member healthy.
+// Voters returns a cluster of n voters on Nodes with a role. All agents answer and prove every
+// member healthy.
 func Voters(n int) *Cluster {
 	c := &Cluster{quorum.View{
-		Cluster: &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: ClusterID}},
-		Nonces:  []string{Nonce},
-		Nodes:   map[string]observation.NodeState{},
+		Cluster: &v1alpha1.EtcdCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: ClusterID},
+			Spec:       v1alpha1.EtcdClusterSpec{Observers: v1alpha1.NodesWithRole},
+		},
+		Nonces: []string{Nonce},
+		Nodes:  map[string]observation.NodeState{},
 	}}
 	var members []v1alpha1.MemberStatus
 	for i := range n {
@@ -201,9 +205,9 @@ func (c *Cluster) LocalMember(i int, m v1alpha1.MemberID) *Cluster {
 
 // Bind binds member i to its node, which exists.
 func (c *Cluster) Bind(i int) {
-	binding := v1alpha1.Binding{MemberID: ID(i), Node: Node(i), NodeUID: UID(i)}
+	binding := v1alpha1.Binding{MemberID: ID(i), Node: Node(i), NodeUID: UID(i), Basis: v1alpha1.BasisRole}
 	c.Cluster.Spec.Members = append(c.Cluster.Spec.Members, binding)
-	c.Nodes[Node(i)] = observation.NodeState{Known: true, UID: UID(i)}
+	c.Nodes[Node(i)] = observation.NodeState{Known: true, UID: UID(i), HasRole: true}
 }
 
 // Bound binds member i, which no list contains.
@@ -224,7 +228,22 @@ func (c *Cluster) Unbound(i int) *Cluster {
 
 // NeverBound removes all bindings.
 func (c *Cluster) NeverBound() *Cluster {
-	c.Cluster.Spec.Members = nil
+	c.Cluster.Spec.Members, c.Cluster.Spec.Observers = nil, ""
+	return c
+}
+
+// WithoutRoles removes the roles of all Nodes, so that what two of them report counts.
+func (c *Cluster) WithoutRoles() *Cluster {
+	c.Cluster.Spec.Observers = v1alpha1.AllNodes
+	for i := range c.Cluster.Spec.Members {
+		if b := &c.Cluster.Spec.Members[i]; b.Basis == v1alpha1.BasisRole {
+			b.Basis = v1alpha1.BasisAddress
+		}
+	}
+	for name, n := range c.Nodes {
+		n.HasRole = false
+		c.Nodes[name] = n
+	}
 	return c
 }
 
@@ -253,8 +272,7 @@ func (c *Cluster) Rebound(i, to int) *Cluster {
 // MayRunAt makes an existing node a possible Node of the unbound member i.
 func (c *Cluster) MayRunAt(i, node int) *Cluster {
 	c.PossibleNodes = append(c.PossibleNodes, v1alpha1.Binding{MemberID: ID(i), Node: Node(node), NodeUID: UID(node)})
-	c.Nodes[Node(node)] = observation.NodeState{Known: true, UID: UID(node)}
-	return c
+	return c.State(node, func(n *observation.NodeState) { n.Known, n.UID = true, UID(node) })
 }
 
 // JoinedAgain lets member i leave, and its machine join again as member as: the Node of member i is
@@ -273,7 +291,7 @@ func (c *Cluster) JoinedAgain(i, as int) *Cluster {
 		}
 	}
 	delete(c.Nodes, Node(as))
-	c.Nodes[Node(i)] = observation.NodeState{Known: true, UID: again}
+	c.Nodes[Node(i)] = observation.NodeState{Known: true, UID: again, HasRole: true}
 	return c
 }
 

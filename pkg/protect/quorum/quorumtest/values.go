@@ -3,6 +3,7 @@ package quorumtest
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -143,16 +144,25 @@ func Deletion(i int) quorum.Request {
 	}
 }
 
-// Nodes returns n Nodes, each of which announces its member.
+// Nodes returns n Nodes with a role, each of which announces its member.
 func Nodes(n int) []observation.AnnouncingNode {
 	var all []observation.AnnouncingNode
 	for i := range n {
 		all = append(all, observation.AnnouncingNode{
-			Node: Node(i), UID: UID(i), Addresses: []string{Address(i)},
+			Node: Node(i), UID: UID(i), Addresses: []string{Address(i)}, HasRole: true,
 			Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
 		})
 	}
 	return all
+}
+
+// WithoutRoles returns the Nodes without their roles.
+func WithoutRoles(nodes []observation.AnnouncingNode) []observation.AnnouncingNode {
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		nodes[i].HasRole = false
+	}
+	return nodes
 }
 
 // Intruder returns the Node and the observation of a worker that claims member i and publishes

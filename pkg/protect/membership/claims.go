@@ -1,0 +1,232 @@
+package membership
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// firstUseAfter is the age of an EtcdCluster after which the only Node that announces the cluster
+// is trusted on first use. Agents need some seconds to announce theirs.
+const firstUseAfter = time.Minute
+
+// ObserversOf returns which Nodes are observers of the cluster: those with a role, as soon as one
+// of them announces a member that a list contains.
+func ObserversOf(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) v1alpha1.Observers {
+	lists := observation.Confirmed(c.Observations)
+	if c.Spec.Observers == v1alpha1.NodesWithRole || slices.ContainsFunc(nodes, func(n observation.AnnouncingNode) bool {
+		return n.HasRole && slices.ContainsFunc(announcedBy(n, c), func(id v1alpha1.MemberID) bool {
+			return observation.IsListedByAny(lists, id)
+		})
+	}) {
+		return v1alpha1.NodesWithRole
+	}
+	return v1alpha1.AllNodes
+}
+
+// claimReview decides which Nodes the members of a cluster are bound to.
+type claimReview struct {
+	snapshot quorum.Snapshot
+	// nodes are all Nodes.
+	nodes []observation.AnnouncingNode
+	// lists are the confirmed lists, however old, of observers and of Nodes that may become one.
+	lists []v1alpha1.Observation
+	// needed is from how many Nodes a statement about lists must come. awaited states what is missing
+	// until the first binding, empty if nothing is.
+	needed  int
+	awaited string
+}
+
+func newClaimReview(
+	c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode, nonces []string, now time.Time,
+) claimReview {
+	next := *c
+	next.Spec.Observers = ObserversOf(c, nodes)
+	var others []string
+	for _, n := range nodes {
+		if len(announcedBy(n, c)) > 0 {
+			others = append(others, n.Node)
+		}
+	}
+	view := quorum.View{Cluster: &next, Nonces: nonces, Nodes: nodeStates(&next, nodes)}
+	r := claimReview{nodes: nodes, snapshot: quorum.NewSnapshot(view, others...)}
+	r.needed = observation.WordsNeeded(&next, r.exists, others...)
+	first := c.CreationTimestamp.Add(firstUseAfter)
+	switch {
+	case r.needsRole():
+	case r.needed == 1 && len(c.Spec.Members) == 0 && now.Before(first):
+		r.needed = 2
+		r.awaited = fmt.Sprintf(": other Nodes may announce the cluster until %s", first.UTC().Format(time.RFC3339))
+	case r.needed == 2:
+		r.awaited = ": two Nodes must publish the same one, or a Node with a role: " + observation.RoleCommand
+	}
+	for _, o := range observation.Confirmed(c.Observations) {
+		if observation.IsValid(o) && r.maySpeak(o) {
+			o.Members = observation.MergeDuplicates(o.Members)
+			r.lists = append(r.lists, o)
+		}
+	}
+	return r
+}
+
+// nodeStates returns the states of the bound Nodes. A Node that is not among all Nodes is gone.
+func nodeStates(c *v1alpha1.EtcdCluster, all []observation.AnnouncingNode) map[string]observation.NodeState {
+	states := map[string]observation.NodeState{}
+	for _, b := range c.Spec.Members {
+		states[b.Node] = observation.NodeState{Known: true}
+	}
+	for _, n := range all {
+		states[n.Node] = observation.NodeState{Known: true, UID: n.UID, Deleting: n.Deleting, HasRole: n.HasRole}
+	}
+	return states
+}
+
+// maySpeak reports whether the list of an observation counts for bindings: it is from an observer,
+// or from a Node that announces the cluster. If only Nodes with a role are observers, the Node must
+// have one, or be gone.
+func (r claimReview) maySpeak(o v1alpha1.Observation) bool {
+	isBound := slices.ContainsFunc(r.snapshot.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
+		return observation.IsObserver(b) && observation.IsFrom(o, b)
+	})
+	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool {
+		return n.Node == o.Node && n.UID == o.NodeUID && n.UID != ""
+	})
+	if at < 0 {
+		return isBound
+	}
+	n := r.nodes[at]
+	return (isBound || len(announcedBy(n, r.snapshot.Cluster)) > 0) && (n.HasRole || !r.needsRole())
+}
+
+// needsRole reports whether only Nodes with a role are observers.
+func (r claimReview) needsRole() bool {
+	return r.snapshot.Cluster.Spec.Observers == v1alpha1.NodesWithRole
+}
+
+// isEstablished reports whether the bindings rest on more than the word of one Node without a role.
+func (r claimReview) isEstablished() bool {
+	return r.needsRole() || observation.WordsNeeded(r.snapshot.Cluster, r.exists) > 1
+}
+
+// announcedBy returns the members of the cluster that the Node announces.
+func announcedBy(n observation.AnnouncingNode, c *v1alpha1.EtcdCluster) []v1alpha1.MemberID {
+	var found []v1alpha1.MemberID
+	for _, a := range n.Announced {
+		if a.Cluster == observation.ClusterIDOf(c) && n.UID != "" {
+			found = append(found, a.Member)
+		}
+	}
+	return found
+}
+
+// announcedMembers returns, sorted, the members of this cluster that a Node announces.
+func (r claimReview) announcedMembers() []v1alpha1.MemberID {
+	found := map[v1alpha1.MemberID]bool{}
+	for _, n := range r.nodes {
+		for _, id := range announcedBy(n, r.snapshot.Cluster) {
+			found[id] = true
+		}
+	}
+	return observation.SortedIDs(found)
+}
+
+// isAnnouncedBy reports whether the Node announces the member of this cluster.
+func (r claimReview) isAnnouncedBy(n observation.AnnouncingNode, id v1alpha1.MemberID) bool {
+	return n.HasAnnounced(observation.ClusterIDOf(r.snapshot.Cluster), id)
+}
+
+// claimants returns the Nodes that announce the member.
+func (r claimReview) claimants(id v1alpha1.MemberID) []observation.AnnouncingNode {
+	return slices.DeleteFunc(slices.Clone(r.nodes), func(n observation.AnnouncingNode) bool {
+		return !r.isAnnouncedBy(n, id)
+	})
+}
+
+// exists reports whether the Node of the binding exists.
+func (r claimReview) exists(b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool { return isNodeOf(n, b) })
+}
+
+func isNodeOf(n observation.AnnouncingNode, b v1alpha1.Binding) bool {
+	return n.Node == b.Node && n.UID == b.NodeUID
+}
+
+// rank orders the Nodes that may run the member: first by their roles, if a role is needed, and
+// then by whether the lists name one of their addresses.
+func (r claimReview) rank(n observation.AnnouncingNode, id v1alpha1.MemberID) int {
+	rank := 0
+	if r.needsRole() && n.HasRole {
+		rank = 2
+	}
+	if r.isAt(n, id) {
+		rank++
+	}
+	return rank
+}
+
+// best returns the claimants with the highest rank.
+func (r claimReview) best(claimants []observation.AnnouncingNode, id v1alpha1.MemberID) []observation.AnnouncingNode {
+	highest := 0
+	for _, n := range claimants {
+		highest = max(highest, r.rank(n, id))
+	}
+	return slices.DeleteFunc(slices.Clone(claimants), func(n observation.AnnouncingNode) bool {
+		return r.rank(n, id) < highest
+	})
+}
+
+// bindingTo returns the binding of the member to a Node that announces it.
+func (r claimReview) bindingTo(n observation.AnnouncingNode, id v1alpha1.MemberID) v1alpha1.Binding {
+	return v1alpha1.Binding{MemberID: id, Node: n.Node, NodeUID: n.UID, Basis: r.basisOf(n, id)}
+}
+
+// basisOf returns what a binding of the member to this Node rests on.
+func (r claimReview) basisOf(n observation.AnnouncingNode, id v1alpha1.MemberID) v1alpha1.BindingBasis {
+	switch {
+	case r.needsRole() && n.HasRole:
+		return v1alpha1.BasisRole
+	case !r.needsRole() && (r.isAt(n, id) || r.addressesShowNothing()):
+		return v1alpha1.BasisAddress
+	}
+	return v1alpha1.BasisClaim
+}
+
+// addressesShowNothing reports whether no member is listed at an address of a Node that announces
+// it. Then addresses do not show where the members run.
+func (r claimReview) addressesShowNothing() bool {
+	return !slices.ContainsFunc(r.announcedMembers(), func(id v1alpha1.MemberID) bool {
+		return len(r.nodesAt(id, r.claimants(id))) > 0
+	})
+}
+
+// isAt reports whether the lists name an address of the Node for the member.
+func (r claimReview) isAt(n observation.AnnouncingNode, id v1alpha1.MemberID) bool {
+	return len(r.nodesAt(id, []observation.AnnouncingNode{n})) > 0
+}
+
+// nodesAt returns those of the Nodes of which enough lists name an address for the member.
+func (r claimReview) nodesAt(
+	id v1alpha1.MemberID, nodes []observation.AnnouncingNode,
+) (found []observation.AnnouncingNode) {
+	for _, n := range nodes {
+		naming := slices.DeleteFunc(slices.Clone(r.lists), func(o v1alpha1.Observation) bool {
+			m, _ := observation.FindMember(o, id)
+			return !observation.IsAtAddress(m, n.Addresses)
+		})
+		if observation.Counts(naming, r.needed) {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// isListed reports whether enough lists contain the member.
+func (r claimReview) isListed(id v1alpha1.MemberID) bool {
+	return observation.Counts(slices.DeleteFunc(slices.Clone(r.lists), func(o v1alpha1.Observation) bool {
+		return !observation.IsListed(o, id)
+	}), r.needed)
+}
