@@ -33,7 +33,7 @@ func TestFlags(t *testing.T) {
 		},
 		"webhook": {
 			permitted: "kubeconfig lease-duration observer-wait min-remaining-tolerance max-etcd-clusters " +
-				"doomed-taint away-mark " +
+				"doomed-taint away-mark zone-label " +
 				"agent-missing-after stuck-hold-after on-stuck-hold ca-validity cert-validity cert-settle client-ca-file " +
 				"client-name spc-url spc-token-file spc-organization spc-cluster spc-ca-file log-level log-format version",
 			refused: map[string]string{
