@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -30,7 +31,7 @@ type nodeEntry struct {
 func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 	index := make(nodeIndex, len(nodes))
 	for _, node := range nodes {
-		announced, err := announcedOn(node)
+		announced, err := observation.AnnouncedOn(node)
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -42,16 +43,6 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 		l.breakGlass.record(node, l.Now())
 	}
 	return index
-}
-
-// announcedOn returns the members that the agent announces on its Node. A Node without the
-// label announces nothing: the agent writes both together.
-func announcedOn(node *corev1.Node) ([]evidence.MemberRef, error) {
-	annotation, ok := node.Annotations[observation.AnnouncementAnnotation]
-	if !ok || !observation.IsLabelled(node) {
-		return nil, nil
-	}
-	return observation.ParseAnnouncement(annotation)
 }
 
 // announcers returns, sorted, the names of the Nodes that announce a member of the cluster.
@@ -132,7 +123,7 @@ func announces(node *corev1.Node, c *v1alpha1.EtcdCluster) bool {
 func announcingNode(node *corev1.Node) observation.AnnouncingNode {
 	n := observation.NodeOf(node)
 	// An announcement that cannot be parsed claims nothing; indexNodes logs it.
-	n.Announced, _ = announcedOn(node)
+	n.Announced, _ = observation.AnnouncedOn(node)
 	return n
 }
 
@@ -156,21 +147,23 @@ func keyOf(node *corev1.Node) nodeKey {
 
 // restoreLabels sets the label on Nodes that hold a member and lack it. Without the label, the
 // entry that fails open reviews the deletion of the Node.
+//
+// The agent of a Node to which no member is bound may be right that it has none; it then removes
+// the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
+// leader labels such a Node once for the members that are listed there.
 func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState) error {
 	var errs []error
-	for _, b := range c.Spec.Members {
-		if node, ok := index[b.Node]; ok && node.UID == b.NodeUID && l.needsLabel(node.Node) {
-			errs = append(errs, l.restoreLabel(ctx, c, node.Node, "it is bound to member "+string(b.MemberID)))
-		}
-	}
-	for _, h := range listedHolders(c, index) {
+	for _, h := range unlabelledHolders(c, index) {
 		members := observation.JoinIDs(h.members, ", ")
-		if !l.needsLabel(h.Node) || (hasNoMemberCondition(h.Node) && s.labelled[h.UID] == members) {
+		why := "it is bound to member " + members
+		if !h.isBound {
+			why = "two other nodes list a member at its address, but its own agent has not announced it yet"
+		}
+		if !l.needsLabel(h.Node) || (!h.isBound && hasNoMemberCondition(h.Node) && s.labelled[h.UID] == members) {
 			continue
 		}
-		err := l.restoreLabel(ctx, c, h.Node,
-			"two other nodes list a member at its address, but its own agent has not announced it yet")
-		if err == nil {
+		err := l.restoreLabel(ctx, c, h.Node, why)
+		if err == nil && !h.isBound {
 			s.labelled[h.UID] = members
 		}
 		errs = append(errs, err)
@@ -185,49 +178,57 @@ func (l *Leader) needsLabel(node *corev1.Node) bool {
 	return !observation.IsLabelled(node) && err != nil
 }
 
-// A listedHolder is a Node that holds members by the lists of other Nodes.
-type listedHolder struct {
+// A holder is a Node that holds members. isBound means that a member is bound to it.
+type holder struct {
 	*corev1.Node
 	members []v1alpha1.MemberID
+	isBound bool
 }
 
-// listedHolders returns, sorted, the Nodes that hold a member by the lists of other Nodes, and
-// whose own agents do not report it. An agent that found no member may be right; it then removes
-// the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
-// leader labels such a Node once for the members that are listed there.
+// unlabelledHolders returns, sorted, the Nodes without the label that hold a member (place.Label).
 //
 // While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89). As
-// long as no observer has answered the last probe request, it is not known whether one is.
-func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
-	isUnlocated := func(m v1alpha1.MemberStatus) bool { return !observation.IsLocated(c, m.ID) }
-	if !slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(o.Members, isUnlocated)
-	}) {
-		return nil // The usual case. This avoids comparing the addresses of all nodes.
-	}
+// long as no observer has answered the last probe request, it is not known whether one is. Without
+// a confirmed list, the member that a grant names may have left.
+func unlabelledHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []holder {
 	answers := observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})
-	if len(answers) == 0 {
-		return nil
+	isConfirmed, hasListed := len(observation.Confirmed(answers)) > 0, len(answers) > 0 && hasUnlocated(c)
+	isBound := map[types.UID]bool{}
+	for _, b := range c.Spec.Members {
+		isBound[b.NodeUID] = true
 	}
-	isConfirmed := len(observation.Confirmed(answers)) > 0
-	all := []*v1alpha1.EtcdCluster{c}
-	var found []listedHolder
-	for name, node := range index {
-		if observation.IsLabelled(node.Node) || slices.ContainsFunc(c.Spec.Members,
-			func(b v1alpha1.Binding) bool { return b.Node == name }) {
+	var nodes []observation.AnnouncingNode
+	for _, node := range index {
+		if !observation.IsLabelled(node.Node) && (isBound[node.UID] || hasListed) {
+			nodes = append(nodes, observation.NodeOf(node.Node))
+		}
+	}
+	var found []holder
+	for _, p := range place.Of(c, nodes) {
+		if !isConfirmed {
+			p.By &^= place.Granted
+		}
+		if !place.Label.Accepts(p, false) || (isBound[p.UID] && p.By&place.Bound == 0) {
 			continue
 		}
-		// AgentSilent is not set: one list is no reason for a label.
-		req := quorum.Request{Node: name, Addresses: observation.AddressesOf(node.Node)}
-		if isConfirmed { // Otherwise the member that a grant of this Node names may have left.
-			req.UID = node.UID
+		at := slices.IndexFunc(found, func(h holder) bool { return h.Name == p.Node })
+		if at < 0 {
+			at = len(found)
+			found = append(found, holder{Node: index[p.Node].Node, isBound: isBound[p.UID]})
 		}
-		if v := quorum.DecideUnlabelled(all, req); !v.Allowed {
-			found = append(found, listedHolder{Node: node.Node, members: v.Members})
-		}
+		found[at].members = append(found[at].members, p.Member)
 	}
-	slices.SortFunc(found, func(a, b listedHolder) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(found, func(a, b holder) int { return strings.Compare(a.Name, b.Name) })
 	return found
+}
+
+// hasUnlocated reports whether a list has a member that is not located. Without one, which is the
+// usual case, the addresses of all nodes need not be compared.
+func hasUnlocated(c *v1alpha1.EtcdCluster) bool {
+	isUnlocated := func(m v1alpha1.MemberStatus) bool { return !observation.IsLocated(c, m.ID) }
+	return slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
+		return slices.ContainsFunc(o.Members, isUnlocated)
+	})
 }
 
 // hasNoMemberCondition reports whether the agent of the Node found no member there.

@@ -53,7 +53,7 @@ func TestListedHolders(t *testing.T) {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-2", UID: "uid of etcd-2"}}
 			c.Spec.Grants = []v1alpha1.Grant{{Node: n.Name, NodeUID: n.UID, Members: []v1alpha1.MemberID{"left"}}}
 			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}}
-			require.Len(t, listedHolders(c, nodeIndex{"etcd-2": {Node: n}}), test.want)
+			require.Len(t, unlabelledHolders(c, nodeIndex{"etcd-2": {Node: n}}), test.want)
 		})
 	}
 }

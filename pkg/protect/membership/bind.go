@@ -304,7 +304,7 @@ func (r claimReview) selectHeir(
 			"The observations of these nodes do not count until only one of them announces the member", bound.Node)
 	case r.exists(bound):
 		return claimants, fmt.Sprintf("the member is bound to node %s, which exists", bound.Node)
-	case !quorum.HasGrant(r.snapshot.Cluster, bound):
+	case !observation.HasGrant(r.snapshot.Cluster, bound):
 		return claimants, fmt.Sprintf("the member's node %s is gone, and the grant for it is not written yet", bound.Node)
 	case heir < 0:
 		return claimants, fmt.Sprintf("the member's node %s is gone: only a Node with that name can take it over, or "+

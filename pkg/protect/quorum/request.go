@@ -4,8 +4,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
 
 // A Request is the deletion of one Node, or a drain of its node.
@@ -42,6 +44,14 @@ type Request struct {
 
 // countsAddresses reports whether the members at the addresses of the Node count as on it.
 func (r Request) countsAddresses() bool { return r.Labelled || r.Drain || r.CountAddresses }
+
+// places returns the members of the cluster that may be on the node of the request, with the
+// sources that say so.
+func (r Request) places(c *v1alpha1.EtcdCluster) []place.Place {
+	return place.Of(c, []observation.AnnouncingNode{
+		{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced},
+	})
+}
 
 // A Verb names in texts what was requested.
 type Verb struct{ Base, Past, Gerund, Noun string }
