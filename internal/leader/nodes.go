@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -153,20 +154,28 @@ func keyOf(node *corev1.Node) nodeKey {
 // leader labels such a Node once for the members that are listed there.
 func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState) error {
 	var errs []error
-	for _, h := range unlabelledHolders(c, index) {
-		members := observation.JoinIDs(h.members, ", ")
-		why := "it is bound to member " + members
-		if !h.isBound {
-			why = "two other nodes list a member at its address, but its own agent has not announced it yet"
-		}
-		if !l.needsLabel(h.Node) || (!h.isBound && hasNoMemberCondition(h.Node) && s.labelled[h.UID] == members) {
+	by := labelSources(c)
+	for _, name := range slices.Sorted(maps.Keys(index)) {
+		node := index[name].Node
+		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.NodeUID == node.UID })
+		if !l.needsLabel(node) || (!isBound && by == place.Bound) {
 			continue
 		}
-		err := l.restoreLabel(ctx, c, h.Node, why)
-		if err == nil && !h.isBound {
-			s.labelled[h.UID] = members
+		places := place.On(c, node)
+		members := place.Members(places, by)
+		names := observation.JoinIDs(members, ", ")
+		switch {
+		case isBound:
+			names = observation.JoinIDs(place.Members(places, place.Bound), ", ")
+			errs = append(errs, l.restoreLabel(ctx, c, node, "it is bound to member "+names))
+		case len(members) > 0 && (!hasNoMemberCondition(node) || s.labelled[node.UID] != names):
+			err := l.restoreLabel(ctx, c, node,
+				"two other nodes list a member at its address, but its own agent has not announced it yet")
+			if err == nil {
+				s.labelled[node.UID] = names
+			}
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -178,57 +187,22 @@ func (l *Leader) needsLabel(node *corev1.Node) bool {
 	return !observation.IsLabelled(node) && err != nil
 }
 
-// A holder is a Node that holds members. isBound means that a member is bound to it.
-type holder struct {
-	*corev1.Node
-	members []v1alpha1.MemberID
-	isBound bool
-}
-
-// unlabelledHolders returns, sorted, the Nodes without the label that hold a member (place.Label).
+// labelSources returns the sources because of which a Node gets the label: place.Label, or less.
 //
 // While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89). As
 // long as no observer has answered the last probe request, it is not known whether one is. Without
 // a confirmed list, the member that a grant names may have left.
-func unlabelledHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []holder {
-	answers := observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})
-	isConfirmed, hasListed := len(observation.Confirmed(answers)) > 0, len(answers) > 0 && hasUnlocated(c)
-	isBound := map[types.UID]bool{}
-	for _, b := range c.Spec.Members {
-		isBound[b.NodeUID] = true
-	}
-	var nodes []observation.AnnouncingNode
-	for _, node := range index {
-		if !observation.IsLabelled(node.Node) && (isBound[node.UID] || hasListed) {
-			nodes = append(nodes, observation.NodeOf(node.Node))
-		}
-	}
-	var found []holder
-	for _, p := range place.Of(c, nodes) {
-		if !isConfirmed {
-			p.By &^= place.Granted
-		}
-		if !place.Label.Accepts(p, false) || (isBound[p.UID] && p.By&place.Bound == 0) {
-			continue
-		}
-		at := slices.IndexFunc(found, func(h holder) bool { return h.Name == p.Node })
-		if at < 0 {
-			at = len(found)
-			found = append(found, holder{Node: index[p.Node].Node, isBound: isBound[p.UID]})
-		}
-		found[at].members = append(found[at].members, p.Member)
-	}
-	slices.SortFunc(found, func(a, b holder) int { return strings.Compare(a.Name, b.Name) })
-	return found
-}
-
-// hasUnlocated reports whether a list has a member that is not located. Without one, which is the
-// usual case, the addresses of all nodes need not be compared.
-func hasUnlocated(c *v1alpha1.EtcdCluster) bool {
+func labelSources(c *v1alpha1.EtcdCluster) place.Source {
 	isUnlocated := func(m v1alpha1.MemberStatus) bool { return !observation.IsLocated(c, m.ID) }
-	return slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(o.Members, isUnlocated)
-	})
+	hasUnlocated := func(o v1alpha1.Observation) bool { return slices.ContainsFunc(o.Members, isUnlocated) }
+	answers := observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})
+	switch {
+	case len(answers) == 0 || !slices.ContainsFunc(observation.Accepted(c), hasUnlocated):
+		return place.Bound // The usual case. This avoids comparing the addresses of all nodes.
+	case len(observation.Confirmed(answers)) == 0:
+		return place.Label &^ place.Granted
+	}
+	return place.Label
 }
 
 // hasNoMemberCondition reports whether the agent of the Node found no member there.

@@ -47,14 +47,14 @@ type etcdNodes []*corev1.Node
 // missing for a moment.
 func holdersOf(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) etcdNodes {
 	all := make([]observation.AnnouncingNode, len(nodes)) // Addresses do not matter here.
-	isSilent, holds := map[types.UID]bool{}, map[types.UID]bool{}
+	keep, holds := map[types.UID]place.Source{}, map[types.UID]bool{}
 	for i, n := range nodes {
 		all[i] = observation.AnnouncingNode{Node: n.Name, UID: n.UID}
-		isSilent[n.UID], holds[n.UID] = !observation.HasReported(n), observation.IsLabelled(n)
+		keep[n.UID], holds[n.UID] = place.Keep(n), observation.IsLabelled(n)
 	}
 	for _, c := range clusters {
 		for _, p := range place.Of(c, all) {
-			holds[p.UID] = holds[p.UID] || place.Keep.Accepts(p, isSilent[p.UID])
+			holds[p.UID] = holds[p.UID] || p.By&keep[p.UID] != 0
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !holds[n.UID] })

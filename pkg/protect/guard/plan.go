@@ -245,11 +245,11 @@ const (
 	needed
 )
 
-// clustersOf returns the clusters of which the node has a member for this use. A wrong announcement
-// makes only drains of its own node fail.
-func (s State) clustersOf(node *corev1.Node, use place.Use) (found []*v1alpha1.EtcdCluster) {
+// clustersOf returns the clusters of which one of the sources places a member on the node. A wrong
+// announcement makes only drains of its own node fail.
+func (s State) clustersOf(node *corev1.Node, by place.Source) (found []*v1alpha1.EtcdCluster) {
 	for _, c := range s.Clusters {
-		if len(use.Members(place.On(c, node), !observation.HasReported(node))) > 0 {
+		if len(place.Members(place.On(c, node), by)) > 0 {
 			found = append(found, c)
 		}
 	}
@@ -282,7 +282,7 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 		return unneeded, "the etcd cluster has one voter, so it cannot keep quorum without it", nil
 	case observation.IsLabelled(node):
 		return undecided, "the node has the label of etcd, but no member is bound to it", nil
-	case len(s.clustersOf(node, place.Keep)) > 0:
+	case len(s.clustersOf(node, place.Keep(node))) > 0:
 		return undecided, "an earlier node of this name had a member, and the agent of this one has not reported", nil
 	}
 	return unneeded, "the node has no member", nil

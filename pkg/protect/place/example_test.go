@@ -14,7 +14,7 @@ func ExampleOf() {
 	cluster := &v1alpha1.EtcdCluster{}
 	cluster.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "w1", NodeUID: "u1"}}
 	places := place.Of(cluster, []observation.AnnouncingNode{{Node: "w1", UID: "u1-again"}})
-	fmt.Println(place.Unlabelled.Members(places, false), place.GuardPod.Members(places, false))
+	fmt.Println(place.Members(places, place.Unlabelled), place.Members(places, place.GuardPod))
 	// Output:
 	// [a] []
 }

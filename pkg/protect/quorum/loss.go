@@ -21,7 +21,7 @@ import (
 func PossibleNodes(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.Binding {
 	var found []v1alpha1.Binding
 	for _, p := range place.Of(c, nodes) {
-		if place.Lost.Accepts(p, false) {
+		if p.By&place.Lost != 0 {
 			found = append(found, v1alpha1.Binding{MemberID: p.Member, Node: p.Node, NodeUID: p.UID})
 		}
 	}

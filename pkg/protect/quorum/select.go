@@ -18,14 +18,14 @@ import (
 // single Node can involve only itself and the leader. With a break-glass override one list is
 // enough, because the override only adds a grant.
 func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
-	use := place.Review
+	by := place.Review
 	if r.BreakGlass != nil {
-		use = place.Override
+		by = place.Override
 	}
 	if !r.countsAddresses() {
 		r.Addresses = nil
 	}
-	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(use.Members(r.places(c), false)) > 0 })
+	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) > 0 })
 }
 
 // SelectOrDecide returns the clusters to decide on, or the decision if no observation can change
@@ -114,7 +114,7 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 		if c == nil {
 			continue
 		}
-		for _, id := range place.Verified.Members(r.places(c), false) {
+		for _, id := range place.Members(r.places(c), place.Verified) {
 			known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: id}] = true
 		}
 	}

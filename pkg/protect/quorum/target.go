@@ -30,8 +30,8 @@ func newTarget(s Snapshot, r Request) requestTarget {
 	t.assigned, t.contested = map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
 	for _, p := range r.places(s.Cluster) {
 		switch {
-		case !place.Target.Accepts(p, false):
-		case p.By&place.ByBinding != 0, !t.isBoundElsewhere(p.Member):
+		case p.By&place.Target == 0:
+		case !t.isBoundElsewhere(p.Member):
 			t.assigned[p.Member] = true
 		case p.By&place.Announced != 0:
 			t.contested[p.Member] = true

@@ -15,10 +15,10 @@ import (
 // that may have a member (place.Unlabelled), and for one whose agent found a server that has never
 // identified itself. Until the agent of the node has reported, weaker sources suffice.
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
-	certain := filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(membersUnlabelled(c, r, false)) > 0 })
-	possible := filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool {
-		return r.AgentSilent && len(membersUnlabelled(c, r, true)) > 0
-	})
+	having := func(by place.Source) []*v1alpha1.EtcdCluster {
+		return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) > 0 })
+	}
+	certain, possible := having(place.Unlabelled), having(r.unlabelled())
 	switch {
 	case len(certain) > 0:
 		return refuseClusterUnlabelled(certain[0], r)
@@ -39,10 +39,12 @@ func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
 	}
 }
 
-// membersUnlabelled returns, sorted, the members of the cluster because of which the Node is not
-// deleted without the label. Those that are not certain suffice only until its agent has reported.
-func membersUnlabelled(c *v1alpha1.EtcdCluster, r Request, isSilent bool) []v1alpha1.MemberID {
-	return place.Unlabelled.Members(r.places(c), isSilent)
+// unlabelled returns the sources because of which the Node is not deleted without the label.
+func (r Request) unlabelled() place.Source {
+	if r.AgentSilent {
+		return place.UnlabelledSilent
+	}
+	return place.Unlabelled
 }
 
 // refuseUnreported refuses because members may be on the node whose agent has not reported: the
@@ -54,7 +56,7 @@ func membersUnlabelled(c *v1alpha1.EtcdCluster, r Request, isSilent bool) []v1al
 // others, until their agents have reported. Only an etcd host can publish one: a worker can found a
 // cluster of its own, but is then its only observer, and the lists of such a cluster do not count.
 func refuseUnreported(c *v1alpha1.EtcdCluster, r Request) Verdict {
-	members := membersUnlabelled(c, r, true)
+	members := place.Members(r.places(c), r.unlabelled())
 	steps, why, rest := []string{awaitAgentStep(r)}, "", ""
 	if slices.ContainsFunc(r.places(c), func(p place.Place) bool { return p.By&place.NameGivenUp != 0 }) {
 		why = "an earlier Node of this name had " + agree(len(members), "it", "them")
@@ -112,13 +114,10 @@ func removeGoneSteps(doubtful []v1alpha1.MemberID) (steps []string) {
 
 // refuseClusterUnlabelled refuses because the node has members of the cluster.
 func refuseClusterUnlabelled(c *v1alpha1.EtcdCluster, r Request) Verdict {
-	members := membersUnlabelled(c, r, r.AgentSilent)
-	var doubtful []v1alpha1.MemberID
-	for _, p := range r.places(c) {
-		if slices.Contains(members, p.Member) && p.By&(place.Bound|place.Announced|place.Own|place.Granted) == 0 {
-			doubtful = append(doubtful, p.Member)
-		}
-	}
+	members := place.Members(r.places(c), r.unlabelled())
+	doubtful := slices.DeleteFunc(slices.Clone(members), func(id v1alpha1.MemberID) bool {
+		return slices.Contains(place.Members(r.places(c), place.Bound|place.Announced|place.Own|place.Granted), id)
+	})
 	verdict := refuseUnlabelled(fmt.Sprintf("a member of etcd cluster %s", observation.ClusterIDOf(c)), doubtful, r)
 	verdict.Cluster, verdict.Members = observation.ClusterIDOf(c), members
 	return verdict
