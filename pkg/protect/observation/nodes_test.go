@@ -46,8 +46,10 @@ func TestHasReported(t *testing.T) {
 		condition corev1.NodeCondition
 		want      bool
 	}{
-		"no condition":    {},
-		"does not know":   {condition: corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionUnknown}},
+		"no condition": {},
+		"does not know": {
+			corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionUnknown}, false,
+		},
 		"Ready":           {condition: corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		"found no member": {corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionFalse}, true},
 		"found a member":  {corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionTrue}, true},

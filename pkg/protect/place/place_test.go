@@ -45,7 +45,8 @@ func TestOf(t *testing.T) {
 		want    place.Source
 	}{
 		"bound": {
-			probed(3), quorumtest.Nodes(3)[1], place.Bound | place.Announced | place.Own | place.WeakList | place.LocatedTwoLists,
+			probed(3), quorumtest.Nodes(3)[1],
+			place.Bound | place.Announced | place.Own | place.WeakList | place.LocatedTwoLists,
 		},
 		"another Node":                 {probed(3), bare, 0},
 		"name":                         {probed(3), again, place.Name},
@@ -108,15 +109,15 @@ func TestTableInDocs(t *testing.T) {
 		{Type: observation.EtcdMemberCondition, Status: corev1.ConditionFalse},
 	}}}
 	for what, by := range map[string]struct{ always, silent place.Source }{
-		"the cluster is asked":            {always: place.Review},
-		"the same, with break-glass":      {always: place.Override},
-		"on the node of the request":      {always: place.Target},
-		"explains an unidentified server": {always: place.Verified},
-		"kept without the label":          {place.Unlabelled, place.UnlabelledSilent},
-		"gets the label back":             {always: place.Label},
-		"needs a guard pod":               {always: place.GuardPod},
-		"keeps its guard pod and hook":    {place.Keep(reported), place.Keep(silent)},
-		"lost with the Node":              {always: place.Lost},
+		"its cluster is part of the review": {always: place.Review},
+		"the same, with break-glass":        {always: place.Override},
+		"on the node of the request":        {always: place.Target},
+		"explains an unidentified server":   {always: place.Verified},
+		"kept without the label":            {place.Unlabelled, place.UnlabelledSilent},
+		"gets the label back":               {always: place.Label},
+		"needs a guard pod":                 {always: place.GuardPod},
+		"keeps its guard pod and hook":      {place.Keep(reported), place.Keep(silent)},
+		"lost with the Node":                {always: place.Lost},
 	} {
 		row := "\n| " + what + " | " + describe(by.always) + " | " + describe(by.silent&^by.always) + " | `"
 		require.Contains(t, string(text), row)
@@ -139,8 +140,10 @@ func describe(by place.Source) string {
 
 func TestMembers(t *testing.T) {
 	places := []place.Place{
-		{Member: "a", By: place.NameGivenUp}, {Member: "b", By: place.Left},
-		{Member: "c", By: place.Bound, Node: "w1"}, {Member: "c", By: place.Own, Node: "w2"},
+		{Member: "a", By: place.NameGivenUp},
+		{Member: "b", By: place.Left},
+		{Member: "c", By: place.Bound, Node: "w1"},
+		{Member: "c", By: place.Own, Node: "w2"},
 	}
 	require.Equal(t, quorumtest.IDs("c"), place.Members(places, place.Unlabelled))
 	require.Equal(t, quorumtest.IDs("a", "c"), place.Members(places, place.UnlabelledSilent))

@@ -46,7 +46,7 @@ type Request struct {
 func (r Request) countsAddresses() bool { return r.Labelled || r.Drain || r.CountAddresses }
 
 // places returns the members of the cluster that may be on the node of the request, with the
-// sources that say so.
+// sources that place them there.
 func (r Request) places(c *v1alpha1.EtcdCluster) []place.Place {
 	return place.Of(c, []observation.AnnouncingNode{
 		{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced},

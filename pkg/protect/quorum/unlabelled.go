@@ -136,5 +136,5 @@ func refuseUnlabelled(content string, doubtful []v1alpha1.MemberID, r Request) V
 }
 
 func labelCommand(r Request) string {
-	return fmt.Sprintf("kubectl label node %s %s=%s", r.Node, observation.EtcdMemberLabel, observation.EtcdMemberLabelValue)
+	return "kubectl label node " + r.Node + " " + observation.EtcdMemberLabel + "=" + observation.EtcdMemberLabelValue
 }
