@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -30,7 +32,7 @@ type nodeEntry struct {
 func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 	index := make(nodeIndex, len(nodes))
 	for _, node := range nodes {
-		announced, err := announcedOn(node)
+		announced, err := observation.AnnouncedOn(node)
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -42,16 +44,6 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 		l.breakGlass.record(node, l.Now())
 	}
 	return index
-}
-
-// announcedOn returns the members that the agent announces on its Node. A Node without the
-// label announces nothing: the agent writes both together.
-func announcedOn(node *corev1.Node) ([]evidence.MemberRef, error) {
-	annotation, ok := node.Annotations[observation.AnnouncementAnnotation]
-	if !ok || !observation.IsLabelled(node) {
-		return nil, nil
-	}
-	return observation.ParseAnnouncement(annotation)
 }
 
 // announcers returns, sorted, the names of the Nodes that announce a member of the cluster.
@@ -132,7 +124,7 @@ func announces(node *corev1.Node, c *v1alpha1.EtcdCluster) bool {
 func announcingNode(node *corev1.Node) observation.AnnouncingNode {
 	n := observation.NodeOf(node)
 	// An announcement that cannot be parsed claims nothing; indexNodes logs it.
-	n.Announced, _ = announcedOn(node)
+	n.Announced, _ = observation.AnnouncedOn(node)
 	return n
 }
 
@@ -157,24 +149,34 @@ func keyOf(node *corev1.Node) nodeKey {
 
 // restoreLabels sets the label on Nodes that hold a member and lack it. Without the label, the
 // entry that fails open reviews the deletion of the Node.
+//
+// The agent of a Node to which no member is bound may be right that it has none; it then removes
+// the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
+// leader labels such a Node once for the members that are listed there.
 func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState) error {
 	var errs []error
-	for _, b := range c.Spec.Members {
-		if node, ok := index[b.Node]; ok && node.UID == b.NodeUID && l.needsLabel(node.Node) {
-			errs = append(errs, l.restoreLabel(ctx, c, node.Node, "it is bound to member "+string(b.MemberID)))
-		}
-	}
-	for _, h := range listedHolders(c, index) {
-		members := observation.JoinIDs(h.members, ", ")
-		if !l.needsLabel(h.Node) || (hasNoMemberCondition(h.Node) && s.labelled[h.UID] == members) {
+	by := labelSources(c)
+	for _, name := range slices.Sorted(maps.Keys(index)) {
+		node := index[name].Node
+		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.NodeUID == node.UID })
+		if !l.needsLabel(node) || (!isBound && by == place.Bound) {
 			continue
 		}
-		err := l.restoreLabel(ctx, c, h.Node,
-			"two other nodes list a member at its address, but its own agent has not announced it yet")
-		if err == nil {
-			s.labelled[h.UID] = members
+		places := place.On(c, node)
+		members := place.Members(places, by)
+		names := observation.JoinIDs(members, ", ")
+		switch {
+		case isBound:
+			names = observation.JoinIDs(place.Members(places, place.Bound), ", ")
+			errs = append(errs, l.restoreLabel(ctx, c, node, "it is bound to member "+names))
+		case len(members) > 0 && (!hasNoMemberCondition(node) || s.labelled[node.UID] != names):
+			err := l.restoreLabel(ctx, c, node,
+				"two other nodes list a member at its address, but its own agent has not announced it yet")
+			if err == nil {
+				s.labelled[node.UID] = names
+			}
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -186,49 +188,22 @@ func (l *Leader) needsLabel(node *corev1.Node) bool {
 	return !observation.IsLabelled(node) && err != nil
 }
 
-// A listedHolder is a Node that holds members by the lists of other Nodes.
-type listedHolder struct {
-	*corev1.Node
-	members []v1alpha1.MemberID
-}
-
-// listedHolders returns, sorted, the Nodes that hold a member by the lists of other Nodes, and
-// whose own agents do not report it. An agent that found no member may be right; it then removes
-// the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
-// leader labels such a Node once for the members that are listed there.
+// labelSources returns the sources because of which a Node gets the label: place.Label, or less.
 //
 // While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89). As
-// long as no observer has answered the last probe request, it is not known whether one is.
-func listedHolders(c *v1alpha1.EtcdCluster, index nodeIndex) []listedHolder {
+// long as no observer has answered the last probe request, it is not known whether one is. Without
+// a confirmed list, the member that a grant names may have left.
+func labelSources(c *v1alpha1.EtcdCluster) place.Source {
 	isUnlocated := func(m v1alpha1.MemberStatus) bool { return !observation.IsLocated(c, m.ID) }
-	if !slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(o.Members, isUnlocated)
-	}) {
-		return nil // The usual case. This avoids comparing the addresses of all nodes.
-	}
+	hasUnlocated := func(o v1alpha1.Observation) bool { return slices.ContainsFunc(o.Members, isUnlocated) }
 	answers := observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})
-	if len(answers) == 0 {
-		return nil
+	switch {
+	case len(answers) == 0 || !slices.ContainsFunc(observation.Accepted(c), hasUnlocated):
+		return place.Bound // The usual case. This avoids comparing the addresses of all nodes.
+	case len(observation.Confirmed(answers)) == 0:
+		return place.Label &^ place.Granted
 	}
-	isConfirmed := len(observation.Confirmed(answers)) > 0
-	all := []*v1alpha1.EtcdCluster{c}
-	var found []listedHolder
-	for name, node := range index {
-		if observation.IsLabelled(node.Node) || slices.ContainsFunc(c.Spec.Members,
-			func(b v1alpha1.Binding) bool { return b.Node == name }) {
-			continue
-		}
-		// AgentSilent is not set: one list is no reason for a label.
-		req := quorum.Request{Node: name, Addresses: observation.AddressesOf(node.Node)}
-		if isConfirmed { // Otherwise the member that a grant of this Node names may have left.
-			req.UID = node.UID
-		}
-		if v := quorum.DecideUnlabelled(all, req); !v.Allowed {
-			found = append(found, listedHolder{Node: node.Node, members: v.Members})
-		}
-	}
-	slices.SortFunc(found, func(a, b listedHolder) int { return strings.Compare(a.Name, b.Name) })
-	return found
+	return place.Label
 }
 
 // hasNoMemberCondition reports whether the agent of the Node found no member there.

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -53,7 +54,7 @@ func TestListedHolders(t *testing.T) {
 			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "etcd-2", UID: "uid of etcd-2"}}
 			c.Spec.Grants = []v1alpha1.Grant{{Node: n.Name, NodeUID: n.UID, Members: []v1alpha1.MemberID{"left"}}}
 			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}}
-			require.Len(t, listedHolders(c, nodeIndex{"etcd-2": {Node: n}}), test.want)
+			require.Len(t, place.Members(place.On(c, n), labelSources(c)), test.want)
 		})
 	}
 }

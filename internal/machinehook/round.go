@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
 
 // An EtcdSource reads the Nodes and the EtcdClusters.
@@ -42,23 +43,21 @@ func (s EtcdSource) read(ctx context.Context) (etcdState, error) {
 // etcdNodes are Nodes that hold etcd.
 type etcdNodes []*corev1.Node
 
-// holdersOf returns the Nodes that have the label, or to which a member is bound: the label may be
-// missing for a moment, also on a Node that a machine with a member has registered again.
+// holdersOf returns the Nodes that have the label or a member (place.Keep): the label may be
+// missing for a moment.
 func holdersOf(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) etcdNodes {
-	bound := map[types.UID]bool{}
+	all := make([]observation.AnnouncingNode, len(nodes)) // Addresses do not matter here.
+	keep, holds := map[types.UID]place.Source{}, map[types.UID]bool{}
+	for i, n := range nodes {
+		all[i] = observation.AnnouncingNode{Node: n.Name, UID: n.UID}
+		keep[n.UID], holds[n.UID] = place.Keep(n), observation.IsLabelled(n)
+	}
 	for _, c := range clusters {
-		for _, b := range c.Spec.Members {
-			bound[b.NodeUID] = true
+		for _, p := range place.Of(c, all) {
+			holds[p.UID] = holds[p.UID] || p.By&keep[p.UID] != 0
 		}
 	}
-	var found etcdNodes
-	for _, n := range nodes {
-		mayHold := func(c *v1alpha1.EtcdCluster) bool { return observation.MayHoldMember(c, n) }
-		if observation.IsLabelled(n) || bound[n.UID] || slices.ContainsFunc(clusters, mayHold) {
-			found = append(found, n)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !holds[n.UID] })
 }
 
 // has reports whether the Machine stands for one of the Nodes.

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -190,7 +190,7 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 		return Decision{}
 	}
 	need, why, owners := s.needOf(node)
-	permitted := s.clustersOf(node)
+	permitted := s.clustersOf(node, place.GuardPod)
 	obstacle, presence := s.obstacle(node), s.presenceWithoutPod(node, need)
 	switch {
 	case pod == nil && need == needed:
@@ -245,21 +245,11 @@ const (
 	needed
 )
 
-// clustersOf returns the clusters of which the node has or announces a member: a member that is not
-// bound can be drained away too. A wrong announcement makes only drains of its own node fail.
-func (s State) clustersOf(node *corev1.Node) (found []*v1alpha1.EtcdCluster) {
-	var announced []evidence.MemberRef
-	if observation.IsLabelled(node) { // Without one that can be parsed, only bindings count.
-		announced, _ = observation.ParseAnnouncement(node.Annotations[observation.AnnouncementAnnotation])
-	}
+// clustersOf returns the clusters of which one of the sources places a member on the node. A wrong
+// announcement makes only drains of its own node fail.
+func (s State) clustersOf(node *corev1.Node, by place.Source) (found []*v1alpha1.EtcdCluster) {
 	for _, c := range s.Clusters {
-		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-			return b.Node == node.Name && b.NodeUID == node.UID
-		})
-		isAnnounced := slices.ContainsFunc(announced, func(ref evidence.MemberRef) bool {
-			return ref.Cluster == observation.ClusterIDOf(c)
-		})
-		if isBound || isAnnounced {
+		if len(place.Members(place.On(c, node), by)) > 0 {
 			found = append(found, c)
 		}
 	}
@@ -274,7 +264,7 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 	case node.Labels[NodeLabel] == Never:
 		return unneeded, "the node has the label " + NodeLabel + "=" + Never, nil
 	}
-	clusters, isUnknown := s.clustersOf(node), false
+	clusters, isUnknown := s.clustersOf(node, place.GuardPod), false
 	for _, c := range clusters {
 		switch {
 		case c.Status.Voters == nil || *c.Status.Voters < 1:
@@ -292,7 +282,7 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 		return unneeded, "the etcd cluster has one voter, so it cannot keep quorum without it", nil
 	case observation.IsLabelled(node):
 		return undecided, "the node has the label of etcd, but no member is bound to it", nil
-	case slices.ContainsFunc(s.Clusters, func(c *v1alpha1.EtcdCluster) bool { return observation.MayHoldMember(c, node) }):
+	case len(s.clustersOf(node, place.Keep(node))) > 0:
 		return undecided, "an earlier node of this name had a member, and the agent of this one has not reported", nil
 	}
 	return unneeded, "the node has no member", nil

@@ -213,7 +213,7 @@ func (r claimReview) reviewHeirs(bound v1alpha1.Binding) (next *v1alpha1.Binding
 	switch {
 	case r.exists(bound):
 		why = fmt.Sprintf("the member is bound to node %s, which exists", bound.Node)
-	case !quorum.HasGrant(r.snapshot.Cluster, bound):
+	case !observation.HasGrant(r.snapshot.Cluster, bound):
 		why = fmt.Sprintf("the member's node %s is gone, and the grant for it is not written yet", bound.Node)
 	case len(heirs) != 1:
 		why = fmt.Sprintf("the member's node %s is gone: only a Node with that name can take it over, or "+

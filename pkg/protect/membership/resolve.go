@@ -250,7 +250,7 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 	var found []v1alpha1.Grant
 	for _, b := range c.Spec.Members {
 		n, left := v.Nodes[b.Node], len(s.Lists) > 0 && !observation.IsListedByAny(s.Lists, b.MemberID)
-		if left || !n.Known || n.UID == b.NodeUID || quorum.HasGrant(c, b) {
+		if left || !n.Known || n.UID == b.NodeUID || observation.HasGrant(c, b) {
 			continue
 		}
 		i := slices.IndexFunc(found, func(g v1alpha1.Grant) bool { return g.NodeUID == b.NodeUID })

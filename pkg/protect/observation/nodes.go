@@ -48,13 +48,20 @@ func HasReported(n *corev1.Node) bool {
 	})
 }
 
-// MayHoldMember reports whether the machine of an earlier Node with this name, to which a member is
-// bound, may have registered this Node, and the agent has not reported yet. Its member then runs
-// here, although this Node is neither labelled nor bound.
-func MayHoldMember(c *v1alpha1.EtcdCluster, n *corev1.Node) bool {
-	return !HasReported(n) && slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {
-		return b.Node == n.Name && b.NodeUID != n.UID
+// HasGrant reports whether a grant for the Node of the binding names the member.
+func HasGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
+	return slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
+		return g.NodeUID == b.NodeUID && slices.Contains(g.Members, b.MemberID)
 	})
+}
+
+// AnnouncedOn returns the members that the agent announces on its Node. A Node without the label
+// announces nothing: the agent writes both together.
+func AnnouncedOn(n *corev1.Node) ([]evidence.MemberRef, error) {
+	if !IsLabelled(n) {
+		return nil, nil
+	}
+	return ParseAnnouncement(n.Annotations[AnnouncementAnnotation])
 }
 
 // AddressesOf returns all addresses of the Node.

@@ -7,8 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -43,42 +41,22 @@ func TestMachineAddresses(t *testing.T) {
 	require.Equal(t, []string{"10.0.0.10", "10.0.0.9", "10.0.0.11"}, found[:3], "all members may share a client URL")
 }
 
-// TestMayHoldMember: the machine of an earlier Node may have registered a Node until its agent has
-// reported.
-func TestMayHoldMember(t *testing.T) {
-	c := &v1alpha1.EtcdCluster{Spec: v1alpha1.EtcdClusterSpec{
-		Members: []v1alpha1.Binding{{MemberID: "b", Node: "w2", NodeUID: "u2"}, {MemberID: "a", Node: "w1", NodeUID: "u1"}},
-	}}
+func TestHasReported(t *testing.T) {
 	for name, test := range map[string]struct {
-		node      string
-		uid       types.UID
 		condition corev1.NodeCondition
-		may       bool
+		want      bool
 	}{
-		"registered again": {node: "w1", uid: "u1-again", may: true},
-		"registered again, its agent does not know yet": {
-			node: "w1", uid: "u1-again", may: true,
-			condition: corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionUnknown},
+		"no condition": {},
+		"does not know": {
+			corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionUnknown}, false,
 		},
-		"registered again, Ready": {
-			node: "w1", uid: "u1-again", may: true,
-			condition: corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
-		},
-		"registered again, its agent has found no member": {
-			node: "w1", uid: "u1-again",
-			condition: corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionFalse},
-		},
-		"registered again, its agent has found a member": {
-			node: "w1", uid: "u1-again",
-			condition: corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionTrue},
-		},
-		"the Node of the binding": {node: "w1", uid: "u1"},
-		"another name":            {node: "w9", uid: "u9"},
+		"Ready":           {condition: corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		"found no member": {corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionFalse}, true},
+		"found a member":  {corev1.NodeCondition{Type: observation.EtcdMemberCondition, Status: corev1.ConditionTrue}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: test.node, UID: test.uid}}
-			n.Status.Conditions = []corev1.NodeCondition{test.condition}
-			require.Equal(t, test.may, observation.MayHoldMember(c, n))
+			n := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{test.condition}}}
+			require.Equal(t, test.want, observation.HasReported(n))
 		})
 	}
 }

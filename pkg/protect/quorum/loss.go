@@ -1,8 +1,8 @@
 package quorum
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,14 +11,8 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
-
-// How the predicates about one member and one grant include one another:
-//
-//	mayBeGivenUp = isGivenUp or mayHaveRejoined
-//	isGivenUp    = isCovered or hasRejoined
-//
-// Each of them makes the member lost. Only isGivenUp prolongs the grant.
 
 // PossibleNodes returns the Nodes where the members may run that are not located, sorted. A member
 // may run on every Node that has one of its addresses in a confirmed list. The result makes no Node
@@ -26,18 +20,12 @@ import (
 // Nodes; their announcements do not matter.
 func PossibleNodes(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.Binding {
 	var found []v1alpha1.Binding
-	for _, id := range observation.Unlocated(c) {
-		for _, o := range observation.ListsWith(c, id) {
-			m, _ := observation.FindMember(o, id)
-			for _, n := range observation.NodesAt(m, nodes) {
-				found = append(found, v1alpha1.Binding{MemberID: m.ID, Node: n.Node, NodeUID: n.UID})
-			}
+	for _, p := range place.Of(c, nodes) {
+		if p.By&place.Lost != 0 {
+			found = append(found, v1alpha1.Binding{MemberID: p.Member, Node: p.Node, NodeUID: p.UID})
 		}
 	}
-	slices.SortFunc(found, func(a, b v1alpha1.Binding) int {
-		return cmp.Or(cmp.Compare(a.MemberID, b.MemberID), cmp.Compare(a.Node, b.Node))
-	})
-	return slices.Compact(found)
+	return found
 }
 
 // A memberLoss is the reason why a member counts as lost. Without a reason, the member is not lost.
@@ -51,13 +39,14 @@ type memberLoss struct {
 // or about to go. A member that is not located is lost with each Node where it may run.
 func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
 	for _, g := range s.Cluster.Spec.Grants {
-		switch {
-		case s.isCovered(id, g):
+		switch s.giveUpOf(id, g) {
+		case givenUpWithNode:
 			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g, "its node")}
-		case s.hasRejoined(id, g):
+		case givenUpWithMachine:
 			return memberLoss{problemMachineGivenUp, g.Node, describeRejoin(g)}
-		case s.mayHaveRejoined(id, g):
+		case perhapsGivenUp:
 			return memberLoss{problemMachineGivenUp, g.Node, describePossibleRejoin(g)}
+		case notGivenUp:
 		}
 	}
 	if loss := s.lossByOthers(id); loss.reason != "" {
@@ -112,28 +101,49 @@ func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
 	return possible
 }
 
-// mayBeGivenUp reports whether the member counts as lost because of the grant.
-func (s Snapshot) mayBeGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	return s.isGivenUp(id, g) || s.mayHaveRejoined(id, g)
-}
+// A giveUp is how a grant gives up a member. Each one except notGivenUp makes the member lost, and
+// each one except perhapsGivenUp prolongs the grant.
+type giveUp int
 
-// isGivenUp reports whether the member is known to be lost with the Node or the machine of the
-// grant.
-func (s Snapshot) isGivenUp(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	return s.isCovered(id, g) || s.hasRejoined(id, g)
-}
+const (
+	notGivenUp giveUp = iota
+	// givenUpWithNode: the grant names the member, or is for a Node where it may run.
+	givenUpWithNode
+	// givenUpWithMachine: the member joined again on the machine. It is on a Node that this machine
+	// has registered under another name, or on a younger Node of the same name. Or it is at an address
+	// of the machine, and no binding shows that it runs elsewhere: etcd may start before the kubelet
+	// registers. The claim of another Node alone does not show that.
+	givenUpWithMachine
+	// perhapsGivenUp: the addresses of the machine are not known, because the Node was gone and no
+	// list had its members when the grant was written. Then every member may be there that no binding
+	// shows elsewhere, except one that is known to be another server than those of the grant.
+	perhapsGivenUp
+)
 
-// isCovered reports whether the grant names the member or is for its Node.
-func (s Snapshot) isCovered(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	return slices.Contains(g.Members, id) ||
-		slices.ContainsFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID })
-}
-
-// HasGrant reports whether a grant for the Node of the binding names the member.
-func HasGrant(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool {
-		return g.NodeUID == b.NodeUID && slices.Contains(g.Members, b.MemberID)
-	})
+// giveUpOf returns how the grant gives up the member.
+func (s Snapshot) giveUpOf(id v1alpha1.MemberID, g v1alpha1.Grant) giveUp {
+	n, at := s.Nodes[g.Node], s.nodesOf(id)
+	hosts, isUnlocated := s.unlocatedHosts[id]
+	isNode := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
+	isSame := func(b v1alpha1.Binding) bool { return s.isSameMachine(b, g) }
+	isYounger := func(b v1alpha1.Binding) bool { return b.Node == g.Node && b.NodeUID == n.UID }
+	isAtMachine := func(host string) bool { return slices.Contains(g.Addresses, host) }
+	isDistinct := func(d v1alpha1.DistinctServer) bool {
+		return slices.Contains(g.Members, d.MemberID) && slices.Contains(d.Others, id)
+	}
+	switch {
+	case slices.Contains(g.Members, id), slices.ContainsFunc(at, isNode):
+		return givenUpWithNode
+	case slices.ContainsFunc(at, isSame):
+		return givenUpWithMachine
+	case IsReplaced(g, n):
+		return notGivenUp
+	case slices.ContainsFunc(at, isYounger), slices.ContainsFunc(hosts, isAtMachine):
+		return givenUpWithMachine
+	case isUnlocated && len(g.Addresses) == 0 && !slices.ContainsFunc(s.Cluster.Spec.DistinctServers, isDistinct):
+		return perhapsGivenUp
+	}
+	return notGivenUp
 }
 
 // LostReason returns why a member on the Node with this UID counts as lost, or "" if it does not.
@@ -195,36 +205,12 @@ func unlocatedHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
 // a grant. A member that only may be there does not prolong the grant.
 func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
-	for _, id := range g.Members {
-		found[id] = true
-	}
-	for id := range s.Bindings {
-		found[id] = s.isGivenUp(id, g)
-	}
-	for id := range s.unlocatedHosts {
-		found[id] = s.isGivenUp(id, g)
+	for _, id := range slices.Concat(g.Members, slices.Collect(maps.Keys(s.Bindings)),
+		slices.Collect(maps.Keys(s.unlocatedHosts))) {
+		how := s.giveUpOf(id, g)
+		found[id] = how == givenUpWithNode || how == givenUpWithMachine
 	}
 	return observation.SortedIDs(found)
-}
-
-// hasRejoined reports whether the member joined again on the machine that the grant gives up. It is
-// then on a Node that this machine has registered under another name, or on a younger Node of the
-// same name. Or it is at an address of the machine, and no binding shows that it runs elsewhere:
-// etcd may start before the kubelet registers. The claim of another Node alone does not show that.
-func (s Snapshot) hasRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	n := s.Nodes[g.Node]
-	isSame := func(b v1alpha1.Binding) bool { return s.isSameMachine(b, g) }
-	switch {
-	case slices.ContainsFunc(s.nodesOf(id), isSame):
-		return true
-	case IsReplaced(g, n):
-		return false
-	}
-	isOnYounger := func(b v1alpha1.Binding) bool {
-		return b.Node == g.Node && b.NodeUID == n.UID // The grant names the members of its own Node.
-	}
-	isAtMachine := func(host string) bool { return slices.Contains(g.Addresses, host) }
-	return slices.ContainsFunc(s.nodesOf(id), isOnYounger) || slices.ContainsFunc(s.unlocatedHosts[id], isAtMachine)
 }
 
 // isSameMachine reports whether the machine of a grant, whose Node is gone, has registered this
@@ -235,19 +221,6 @@ func (s Snapshot) isSameMachine(b v1alpha1.Binding, g v1alpha1.Grant) bool {
 	isGone := s.Nodes[g.Node].UID != g.NodeUID
 	return isGone && n.UID == b.NodeUID && g.ProviderID != "" && n.ProviderID == g.ProviderID &&
 		!observation.NewMachine(g.MachineID, g.SystemUUID).IsOther(n.Machine)
-}
-
-// mayHaveRejoined reports whether the member may have joined again on the machine of a grant that
-// has no addresses. They are unknown if, when the grant was written, the Node was gone and no list
-// had its members. Then every member may be there that no binding shows elsewhere, except a member
-// that is known to be another server than those of the grant.
-func (s Snapshot) mayHaveRejoined(id v1alpha1.MemberID, g v1alpha1.Grant) bool {
-	_, isUnlocated := s.unlocatedHosts[id]
-	isDistinct := func(d v1alpha1.DistinctServer) bool {
-		return slices.Contains(g.Members, d.MemberID) && slices.Contains(d.Others, id)
-	}
-	return isUnlocated && len(g.Addresses) == 0 && !IsReplaced(g, s.Nodes[g.Node]) &&
-		!slices.ContainsFunc(s.Cluster.Spec.DistinctServers, isDistinct)
 }
 
 // describeRejoin explains why a member that joined again counts as lost, and until when.

@@ -4,8 +4,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
 
 // A Request is the deletion of one Node, a drain of its node, or the removal of its member.
@@ -57,6 +59,14 @@ func (r Request) Door() DoorKind {
 		return DoorMachine
 	}
 	return DoorDelete
+}
+
+// places returns the members of the cluster that may be on the node of the request, with the
+// sources that place them there.
+func (r Request) places(c *v1alpha1.EtcdCluster) []place.Place {
+	return place.Of(c, []observation.AnnouncingNode{
+		{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced},
+	})
 }
 
 // A Verb names in texts what was requested. The name of a node, or a word for it, follows.

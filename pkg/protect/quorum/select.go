@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
 
 // Select returns the clusters that may have a member on the node, sorted by cluster ID: by
@@ -17,13 +18,14 @@ import (
 // single Node can involve only itself and the leader. With a break-glass override one list is
 // enough, because the override only adds a grant.
 func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
-	observers := 2
+	by := place.Review
 	if r.BreakGlass != nil {
-		observers = 1
+		by = place.Override
 	}
-	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool {
-		return hasAssignedMember(c, r) || (r.countsAddresses() && len(membersListedAt(c, r.Addresses, observers)) > 0)
-	})
+	if !r.countsAddresses() {
+		r.Addresses = nil
+	}
+	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) > 0 })
 }
 
 // SelectOrDecide returns the clusters to decide on, or the decision if no observation can change
@@ -58,61 +60,9 @@ func filterClusters(
 	return found
 }
 
-// hasAssignedMember reports whether a binding, the announcement or an earlier grant assigns a
-// member of the cluster to the node.
-func hasAssignedMember(c *v1alpha1.EtcdCluster, r Request) bool {
-	return hasBinding(c, r) || r.announcesMemberOf(observation.ClusterIDOf(c)) ||
-		slices.ContainsFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return r.UID != "" && g.NodeUID == r.UID })
-}
-
-// hasBinding reports whether a member of the cluster is bound to the request's node.
-func hasBinding(c *v1alpha1.EtcdCluster, r Request) bool {
-	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return isBoundTo(b, r) })
-}
-
 // announcesMemberOf reports whether the node announces a member of the cluster.
 func (r Request) announcesMemberOf(id v1alpha1.ClusterID) bool {
 	return slices.ContainsFunc(r.Announced, func(a evidence.MemberRef) bool { return a.Cluster == id })
-}
-
-// membersListedAt returns, sorted, the members that observers on at least this many Nodes list at
-// one of these addresses.
-func membersListedAt(c *v1alpha1.EtcdCluster, addresses []string, observers int) []v1alpha1.MemberID {
-	nodes := map[v1alpha1.MemberID]int{}
-	for _, o := range placingLists(c) {
-		for _, m := range o.Members {
-			if observation.IsAtAddress(m, addresses) {
-				nodes[m.ID]++
-			}
-		}
-	}
-	found := map[v1alpha1.MemberID]bool{}
-	for id, n := range nodes {
-		found[id] = n >= observers
-	}
-	return observation.SortedIDs(found)
-}
-
-// placingLists returns the lists that show which members may run at an address: the current ones,
-// or the last ones that the observers know if no confirmed list answers the last probe request.
-// While etcd has no leader, no list is confirmed, and a member that no Node announces would be on
-// no list, or only on those that are older than it (docs/verdict.md, F89).
-func placingLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
-	isAnswer := func(o v1alpha1.Observation) bool { return observation.IsAnswer(o, []string{c.Spec.Nonce}) }
-	if lists := currentLists(c); slices.ContainsFunc(lists, isAnswer) {
-		return lists
-	}
-	return observation.Accepted(c)
-}
-
-// currentLists returns the confirmed lists of observers. If two of them answered the last
-// probe request, the older lists of the others are not among them.
-func currentLists(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
-	latest := observation.Confirmed(observation.AcceptedWithNonce(c, []string{c.Spec.Nonce}))
-	if len(latest) > 1 {
-		return latest
-	}
-	return observation.Confirmed(observation.Accepted(c))
 }
 
 // RefuseUndecidable refuses where no cluster can be decided on. It returns one verdict for every
@@ -164,12 +114,7 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 		if c == nil {
 			continue
 		}
-		for _, b := range c.Spec.Members {
-			if b.Node == r.Node && b.NodeUID == r.UID {
-				known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: b.MemberID}] = true
-			}
-		}
-		for _, id := range unlocatedMembersAt(c, r, 2) {
+		for _, id := range place.Members(r.places(c), place.Verified) {
 			known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: id}] = true
 		}
 	}

@@ -226,7 +226,9 @@ func (t requestTarget) effectiveGrants(tally memberTally) []v1alpha1.Grant {
 
 // lostBy returns the members of the tally that count as lost by a grant.
 func (t requestTarget) lostBy(g v1alpha1.Grant, tally memberTally) []memberState {
-	return slices.DeleteFunc(tally.withStatus(statusLost), func(m memberState) bool { return !t.mayBeGivenUp(m.ID, g) })
+	return slices.DeleteFunc(tally.withStatus(statusLost), func(m memberState) bool {
+		return t.giveUpOf(m.ID, g) == notGivenUp
+	})
 }
 
 // kubeadmDir is the directory of kubeadm's certificates that its static pod of etcd mounts.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
 
 // A requestTarget is the node of a request from the point of view of one cluster.
@@ -27,36 +28,20 @@ type requestTarget struct {
 func newTarget(s Snapshot, r Request) requestTarget {
 	t := requestTarget{Snapshot: s, Request: r}
 	t.assigned, t.contested = map[v1alpha1.MemberID]bool{}, map[v1alpha1.MemberID]bool{}
-	for _, b := range s.Cluster.Spec.Members {
-		if isBoundTo(b, r) {
-			t.assigned[b.MemberID] = true
-		}
-	}
-	for _, a := range r.Announced {
-		if a.Cluster != observation.ClusterIDOf(s.Cluster) {
-			continue
-		}
-		if t.isBoundElsewhere(a.Member) && !t.isDoubtful(a.Member) {
-			t.contested[a.Member] = true
-		} else {
-			t.assigned[a.Member] = true
+	for _, p := range r.places(s.Cluster) {
+		switch {
+		case p.By&place.Target == 0:
+		case !t.isBoundElsewhere(p.Member) || p.By&place.Announced != 0 && t.isDoubtful(p.Member):
+			t.assigned[p.Member] = true
+		case p.By&place.Announced != 0:
+			t.contested[p.Member] = true
 		}
 	}
 	for _, o := range ownObservations(s.Cluster, r) {
-		if o.LocalMember != "" && !t.isBoundElsewhere(o.LocalMember) {
-			t.assigned[o.LocalMember] = true
-		}
 		isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
 		if observation.IsConfirmed(o) && observation.IsAnswer(o, s.nonces) && !isObserver {
 			o.Members = observation.MergeDuplicates(o.Members)
 			t.ownLists = append(t.ownLists, o)
-		}
-	}
-	for _, g := range s.Cluster.Spec.Grants {
-		for _, id := range g.Members {
-			if r.UID != "" && g.NodeUID == r.UID && !t.isBoundElsewhere(id) {
-				t.assigned[id] = true
-			}
 		}
 	}
 	return t
