@@ -164,7 +164,7 @@ test: export HOLDFAST_ETCD = $(ETCD)
 test: $(SERVERS) $(TEST_TOOLS) bin/helm $(ETCD_SERVER) ## Run unit and integration tests: real etcd, real kube-apiserver, real helm, race detector (KUBERNETES=v1.34.4 for another API server, ETCD=v3.5 for the tests with that etcd)
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	$(if $(ETCD),,go test -vet=off -timeout 20m $(WITHOUT_RACE))
-	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=6)
+	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=5)
 	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) $$(go list ./... | grep -vE '/(pkg/|$(SIMULATION:./%=%)$$)'))
 	$(if $(ETCD),,$(TEST_CGO) go test -C tools/image $(RACE) ./...)
 

@@ -46,7 +46,7 @@ func flagValue[T any](t *testing.T, name string) T {
 // leaves a quorum of voters that run on machines that stay, and in a state in which nothing is in
 // progress and every voter runs, one machine may leave.
 //
-// The shortest order of steps that breaks a rule is printed. `make test` takes six steps, without
+// The shortest order of steps that breaks a rule is printed. `make test` takes five steps, without
 // the race detector, and `make histories` seven.
 func TestEveryLeave(t *testing.T) {
 	for _, observers := range []v1alpha1.Observers{v1alpha1.NodesWithRole, v1alpha1.AllNodes} {
