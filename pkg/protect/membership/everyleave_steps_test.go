@@ -87,7 +87,8 @@ func (s *leaveSteps) addRequests(m int) {
 		}
 		isOnly := verdict.Reason == quorum.OnlyMember && all == 1 // there is no quorum to keep
 		if isVoter && left < needed && !isOnly {
-			s.fail(fmt.Sprintf("the request about %s was allowed (%s), and %d of %d voters are left", leaveNode(m), verdict.Reason, left, all))
+			s.fail(fmt.Sprintf("the request about %s was allowed (%s), and %d of %d voters are left",
+				leaveNode(m), verdict.Reason, left, all))
 		}
 		at := slices.IndexFunc(n.spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == r.UID })
 		var old v1alpha1.Grant
