@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -28,19 +27,19 @@ type healthProof struct {
 	since, last time.Time
 }
 
-// A grantClock has the times of a grant by the leader's clock: when it first read a grant of this
-// time, and when it first read that the grant's Node is gone.
+// A grantClock has the times of a grant by the leader's clock: when it first read the grant with
+// these doors, and when it first read that the grant's Node is gone.
 type grantClock struct {
-	granted metav1.Time
-	first   time.Time
-	gone    time.Time
+	doors []quorum.OpenDoor
+	first time.Time
+	gone  time.Time
 }
 
 // A resolvableGrant is a reason to end a grant that every probe since then has found.
 type resolvableGrant struct {
-	granted metav1.Time
-	why     string
-	since   time.Time
+	doors []quorum.OpenDoor
+	why   string
+	since time.Time
 }
 
 // addProofs adds the observations of the last probe to the series of proofs. An answer of the
@@ -88,8 +87,8 @@ func (s *clusterState) noteGrants(grants []v1alpha1.Grant, now time.Time) {
 	clocks := make(map[types.UID]grantClock, len(grants))
 	for _, g := range grants {
 		clock, ok := s.grantClocks[g.NodeUID]
-		if opened := quorum.LastOpened(g); !ok || !clock.granted.Equal(&opened) {
-			clock = grantClock{granted: opened, first: now}
+		if doors := quorum.Doors(g); !ok || !quorum.AreSame(clock.doors, doors) {
+			clock = grantClock{doors: doors, first: now}
 		}
 		clocks[g.NodeUID] = clock
 	}
@@ -165,9 +164,9 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 			continue
 		}
 		e, ok := s.resolvable[g.NodeUID]
-		if opened := quorum.LastOpened(g); !ok || e.why != why || !e.granted.Equal(&opened) {
+		if doors := quorum.Doors(g); !ok || e.why != why || !quorum.AreSame(e.doors, doors) {
 			// The time starts again for another reason or a renewed grant.
-			e = resolvableGrant{granted: opened, why: why, since: now}
+			e = resolvableGrant{doors: doors, why: why, since: now}
 		}
 		found[g.NodeUID] = e
 		if now.Sub(e.since) >= l.ResolveAfter {

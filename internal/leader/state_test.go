@@ -201,6 +201,13 @@ func TestGrantAge(t *testing.T) {
 	m.noteGrants([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
 	require.Equal(t, now.Add(2*time.Minute), m.openedAt(fast),
 		"the writer's clock is an hour ahead; its time would keep the grant too long")
+	renewed := *fast.DeepCopy()
+	renewed.Drain, renewed.Delete.Time = fast.Delete.DeepCopy(), metav1.NewTime(now.Add(2*time.Hour))
+	m.noteGrants([]v1alpha1.Grant{renewed}, now.Add(4*time.Minute))
+	renewed.Drain = &v1alpha1.Door{Time: metav1.NewTime(now.Add(10 * time.Minute))}
+	m.noteGrants([]v1alpha1.Grant{renewed}, now.Add(10*time.Minute))
+	require.Equal(t, now.Add(10*time.Minute), m.openedAt(renewed),
+		"F98 a door that was opened by a clock ahead hides no later one")
 	m.noteGrants(nil, now)
 	m.noteGrants([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
 	require.Equal(t, now.Add(3*time.Minute), m.openedAt(slow),

@@ -200,7 +200,10 @@ func (s leaveState) key() [16]byte {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(s.returns)) {
 		r := s.returns[uid]
-		fmt.Fprint(&b, uid, age(r.granted.Time), age(r.probedAt))
+		fmt.Fprint(&b, uid, age(r.probedAt))
+		for _, d := range r.doors {
+			fmt.Fprint(&b, d.Kind, age(d.Time.Time), d.Version)
+		}
 		for _, id := range slices.Sorted(maps.Keys(r.provenSince)) {
 			fmt.Fprint(&b, id, age(r.provenSince[id]))
 		}

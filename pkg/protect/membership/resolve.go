@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -302,8 +301,8 @@ const maxProbeGap = 2 * quorum.ResolveReturnedAfter
 // A NodeReturn is what the leader has seen of the return of a drained node. The zero value means
 // that the node was closed at the last probe, or that there was none.
 type NodeReturn struct {
-	// granted is when the last door of the grant was opened. A renewed grant starts again.
-	granted metav1.Time
+	// doors are those of the grant. A renewed grant starts again.
+	doors []quorum.OpenDoor
 	// probedAt is the time of the last probe.
 	probedAt time.Time
 	// provenSince is the first probe of the series in which the member's own agent has proven it
@@ -322,9 +321,8 @@ func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeRet
 	if g.Drain == nil || !n.Known || n.UID != g.NodeUID || n.Closed() != "" {
 		return NodeReturn{}
 	}
-	opened := quorum.LastOpened(g)
-	next := NodeReturn{granted: opened, probedAt: now}
-	if !r.granted.Equal(&opened) || now.Sub(r.probedAt) > maxProbeGap {
+	next := NodeReturn{doors: quorum.Doors(g), probedAt: now}
+	if !quorum.AreSame(r.doors, next.doors) || now.Sub(r.probedAt) > maxProbeGap {
 		return next
 	}
 	next.provenSince = map[v1alpha1.MemberID]time.Time{}

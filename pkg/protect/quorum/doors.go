@@ -76,6 +76,17 @@ func lastDoor(g v1alpha1.Grant) OpenDoor {
 	return open[len(open)-1]
 }
 
+// AreSame reports whether two lists of doors are the same: none was added, or opened again. The
+// time of the last door does not show that, because the clock that opened an earlier one may have
+// been ahead (docs/verdict.md, F98).
+func AreSame(a, b []OpenDoor) bool {
+	return slices.EqualFunc(a, b, func(x, y OpenDoor) bool {
+		isSameTime := x.Time.Equal(&y.Time)
+		x.Time, y.Time = metav1.Time{}, metav1.Time{}
+		return isSameTime && x == y
+	})
+}
+
 // LastOpened returns when the last door of the grant was opened.
 func LastOpened(g v1alpha1.Grant) metav1.Time { return lastDoor(g).Time }
 
