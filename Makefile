@@ -191,7 +191,7 @@ WITHIN ?= 3m
 histories: ## Play random histories against the webhook (HISTORIES=10000 WITHIN=3m; SEED=N plays one again)
 	go test -count=1 -timeout 0 -v -run '^Test(Histories|Replay)$$' ./internal/simulation \
 		$(if $(SEED),-seed $(SEED),-histories $(HISTORIES) -within $(WITHIN))
-	$(if $(SEED),,go test -count=1 -v $(EVERY_LEAVE) -leave-depth=7 -leave-time=$(WITHIN))
+	$(if $(SEED),,go test -count=1 -timeout 0 -v $(EVERY_LEAVE) -leave-depth=7 -leave-time=$(WITHIN))
 
 # `make soak RECORD=tools/prometheus/testdata/soak.csv` records the samples again.
 HOURS ?= 2
