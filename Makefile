@@ -138,7 +138,7 @@ RACE := $(if $(C_COMPILER),-race)
 TEST_CGO := CGO_ENABLED=$(if $(RACE),1,0)
 
 # The packages whose tests run etcd as a user's cluster. The etcd of each kube-apiserver stays 3.6.
-ETCD_PACKAGES := ./internal/testenv/etcd ./internal/etcdprobe ./internal/etcddetect ./internal/host ./cmd/agent ./test/stress
+ETCD_PACKAGES := ./internal/testenv/etcd ./internal/node/etcdprobe ./internal/node/etcddetect ./internal/node/host ./cmd/agent ./test/stress
 ETCD_VERSIONS := v3.4 v3.5 v3.6 v3.7
 ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.6,$(ETCD_VERSIONS)))
 # The server of the version that was chosen with ETCD=.
@@ -149,7 +149,7 @@ SLOWEST := ./test/stress ./manifests
 # With the race detector, the simulation takes six times as long. The packages that it runs have
 # tests of their own, with the detector. The packages in pkg/ start no goroutine, so the detector
 # would find nothing there (test/docs, TestDecisionsStartNoGoroutine).
-SIMULATION := ./internal/simulation
+SIMULATION := ./test/simulation
 WITHOUT_RACE := $(SIMULATION) ./pkg/...
 # The exploration of every way to leave, whose depth is a flag.
 EVERY_LEAVE := ./pkg/protect/membership -run '^TestEveryLeave$$'
@@ -189,7 +189,7 @@ HISTORIES ?= 10000
 WITHIN ?= 3m
 .PHONY: histories
 histories: ## Play random histories against the webhook (HISTORIES=10000 WITHIN=3m; SEED=N plays one again)
-	go test -count=1 -timeout 0 -v -run '^Test(Histories|Replay)$$' ./internal/simulation \
+	go test -count=1 -timeout 0 -v -run '^Test(Histories|Replay)$$' ./test/simulation \
 		$(if $(SEED),-seed $(SEED),-histories $(HISTORIES) -within $(WITHIN))
 	$(if $(SEED),,go test -count=1 -timeout 0 -v $(EVERY_LEAVE) -leave-depth=7 -leave-time=$(WITHIN))
 

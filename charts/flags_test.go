@@ -68,7 +68,7 @@ func flagsOf(t *testing.T, program string) []string {
 	t.Helper()
 	declaration := regexp.MustCompile(`\bset\.\w+\((?:&[\w.]+, )?"([a-z-]+)"`)
 	var names []string
-	for _, file := range []string{"../cmd/" + program + "/flags.go", "../internal/cli/cli.go"} {
+	for _, file := range []string{"../cmd/" + program + "/flags.go", "../internal/operator/cli/cli.go"} {
 		code, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, found := range declaration.FindAllStringSubmatch(string(code), -1) {

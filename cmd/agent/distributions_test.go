@@ -22,7 +22,7 @@ import (
 )
 
 // TestDistributions runs a real etcd for each server of each host in
-// internal/etcddetect/testdata/hosts, with the configuration of the host. The inspection must
+// internal/node/etcddetect/testdata/hosts, with the configuration of the host. The inspection must
 // find each server with the ID that etcd itself logs. A stopped server must still protect
 // the node. On a host that only looks similar, the inspection must find nothing.
 func TestDistributions(t *testing.T) {

@@ -26,8 +26,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -57,7 +57,7 @@ func testEtcd(t *testing.T, f fixture) {
 			return isMarked(n) && n.Annotations[observation.AnnouncementAnnotation] != ""
 		})
 		n := f.node(m.Node)
-		require.Contains(t, n.Annotations[protect.BecauseAnnotation], m.HexID())
+		require.Contains(t, n.Annotations[presence.BecauseAnnotation], m.HexID())
 		require.Equal(t, "true", n.Annotations[autoscaler.ClusterAutoscaler])
 	}
 
@@ -114,8 +114,8 @@ func testEtcd(t *testing.T, f fixture) {
 	})
 	n := f.node(third.Node)
 	require.Equal(t, "true", n.Annotations[autoscaler.ClusterAutoscaler], "a person has set this one")
-	require.NotContains(t, n.Annotations, protect.BecauseAnnotation)
-	require.NotContains(t, n.Annotations, protect.MarksAnnotation)
+	require.NotContains(t, n.Annotations, presence.BecauseAnnotation)
+	require.NotContains(t, n.Annotations, presence.MarksAnnotation)
 	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
 	require.NoError(t, err)
 	require.Contains(t, record.Marks, autoscaler.Karpenter, "the hold has no mark, but the host has no network yet")
@@ -237,7 +237,7 @@ func testEtcdStart(t *testing.T, f fixture) {
 	}
 	require.True(t, m.Running(), "the node was never marked within %s", maxMarkDelay)
 	f.waitFor(m.Node, "unverified", func(n *corev1.Node) bool {
-		return etcdCondition(n).Reason == protect.ReasonUnverified
+		return etcdCondition(n).Reason == presence.ReasonUnverified
 	})
 	require.Empty(t, f.node(m.Node).Annotations[observation.AnnouncementAnnotation])
 	f.waitFor(m.Node, "a reason in the message", func(n *corev1.Node) bool {
@@ -251,7 +251,7 @@ func testEtcdStart(t *testing.T, f fixture) {
 	ready := time.Now()
 	f.waitFor(m.Node, "verified", func(n *corev1.Node) bool {
 		c := etcdCondition(n)
-		return strings.Contains(c.Message, m.HexID()) && c.Reason != protect.ReasonUnverified &&
+		return strings.Contains(c.Message, m.HexID()) && c.Reason != presence.ReasonUnverified &&
 			n.Annotations[observation.AnnouncementAnnotation] != ""
 	})
 	t.Logf("verified %s after etcd was ready", time.Since(ready).Round(time.Millisecond))

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -199,7 +199,7 @@ func testHoldOfEtcdNode(t *testing.T, f fixture) {
 				installFlannel(t, m.Root)
 			}
 			if !n.Spec.Unschedulable {
-				marks := strings.Split(n.Annotations[protect.MarksAnnotation], ",")
+				marks := strings.Split(n.Annotations[presence.MarksAnnotation], ",")
 				require.Contains(t, marks, mark, "the member does not own the mark")
 				return
 			}

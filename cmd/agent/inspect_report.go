@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/internal/node/host"
 	"github.com/holdfast-dev/holdfast/pkg/openstack"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -167,28 +167,28 @@ func (r report) decide(options inspectFlags) decisionReport {
 	for _, found := range r.Etcd.Found {
 		scan.Found = append(scan.Found, found.FoundServer)
 	}
-	known := protect.Inputs{Node: r.Host.Name, ClustersKnown: true, StaticPods: options.staticPods}
-	assessment := protect.Assess(scan, known)
+	known := presence.Inputs{Node: r.Host.Name, ClustersKnown: true, StaticPods: options.staticPods}
+	assessment := presence.Assess(scan, known)
 	decision := decisionReport{
 		Protect: protectReport{
 			HoldsMember: membershipWord(assessment.Membership), Reason: assessment.Reason, Message: assessment.Message,
 		},
 		Hold: r.decideHold(options.policy),
 	}
-	decision.Protect.Annotations, decision.Protect.Labels = protect.Marks(assessment, nil, nil, nil)
-	if assessment.Membership == protect.MemberPresent {
+	decision.Protect.Annotations, decision.Protect.Labels = presence.Marks(assessment, nil, nil, nil)
+	if assessment.Membership == presence.MemberPresent {
 		decision.Deletion = r.decideDeletions()
 	}
 	return decision
 }
 
-func membershipWord(m protect.Membership) string {
+func membershipWord(m presence.Membership) string {
 	switch m {
-	case protect.MemberPresent:
+	case presence.MemberPresent:
 		return "true"
-	case protect.MemberAbsent:
+	case presence.MemberAbsent:
 		return "false"
-	case protect.MembershipUnknown:
+	case presence.MembershipUnknown:
 	}
 	return "unknown"
 }

@@ -20,15 +20,15 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/holdfast-dev/holdfast/internal/agent"
-	"github.com/holdfast-dev/holdfast/internal/apiaccess"
-	"github.com/holdfast-dev/holdfast/internal/cli"
-	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
-	"github.com/holdfast-dev/holdfast/internal/host"
-	"github.com/holdfast-dev/holdfast/internal/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/metricsserver"
-	"github.com/holdfast-dev/holdfast/internal/nodenet"
-	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
+	"github.com/holdfast-dev/holdfast/internal/node/agent"
+	"github.com/holdfast-dev/holdfast/internal/node/etcdprobe"
+	"github.com/holdfast-dev/holdfast/internal/node/host"
+	"github.com/holdfast-dev/holdfast/internal/node/nodenet"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/shared/metricsserver"
 )
 
 const (

@@ -30,7 +30,7 @@ const (
 )
 
 // TestAPIServerOutage stops the API server while a node is held. The network works before
-// it comes back. The tests of internal/agent have an outage of a minute, with a simulated
+// it comes back. The tests of internal/node/agent have an outage of a minute, with a simulated
 // clock.
 func TestAPIServerOutage(t *testing.T) {
 	f := newFixture(t)

@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/holdfast-dev/holdfast/internal/cli"
-	"github.com/holdfast-dev/holdfast/internal/loop"
-	"github.com/holdfast-dev/holdfast/internal/metricsserver"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/internal/shared/metricsserver"
 )
 
 const (

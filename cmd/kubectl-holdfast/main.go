@@ -8,8 +8,8 @@ import (
 	"io"
 	"os"
 
-	"github.com/holdfast-dev/holdfast/internal/cli"
-	"github.com/holdfast-dev/holdfast/internal/plugin"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/internal/operator/plugin"
 )
 
 // version is set by the linker.

@@ -16,8 +16,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/holdfast-dev/holdfast/internal/admission"
-	"github.com/holdfast-dev/holdfast/internal/cli"
+	"github.com/holdfast-dev/holdfast/internal/control/admission"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 )
 
 // certificateSource provides the serving certificate: a servingcert.Rotator or servingcert.Files.

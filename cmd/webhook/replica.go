@@ -14,15 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/holdfast-dev/holdfast/internal/admission"
-	"github.com/holdfast-dev/holdfast/internal/clusterstore"
-	"github.com/holdfast-dev/holdfast/internal/deletion"
-	"github.com/holdfast-dev/holdfast/internal/guardpods"
-	"github.com/holdfast-dev/holdfast/internal/holdwatch"
-	"github.com/holdfast-dev/holdfast/internal/leader"
-	"github.com/holdfast-dev/holdfast/internal/machinehook"
-	"github.com/holdfast-dev/holdfast/internal/servingcert"
-	"github.com/holdfast-dev/holdfast/internal/spcapi"
+	"github.com/holdfast-dev/holdfast/internal/control/admission"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/guardpods"
+	"github.com/holdfast-dev/holdfast/internal/control/holdwatch"
+	"github.com/holdfast-dev/holdfast/internal/control/leader"
+	"github.com/holdfast-dev/holdfast/internal/control/machinehook"
+	"github.com/holdfast-dev/holdfast/internal/control/review"
+	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
+	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -125,7 +125,7 @@ func (r replica) addLeader(ctx context.Context, hooks *machinehook.Controller) e
 
 // newReviews returns the handler of reviews.
 func (r replica) newReviews() (*admission.Handler, error) {
-	reviewer, err := deletion.New(deletion.Options{Store: r.store, Wait: r.observerWait, Registerer: r.registry})
+	reviewer, err := review.New(review.Options{Store: r.store, Wait: r.observerWait, Registerer: r.registry})
 	if err != nil {
 		return nil, err
 	}

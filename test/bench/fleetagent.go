@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/holdfast-dev/holdfast/internal/agent"
-	"github.com/holdfast-dev/holdfast/internal/apiaccess"
-	"github.com/holdfast-dev/holdfast/internal/etcdprobe"
-	"github.com/holdfast-dev/holdfast/internal/host"
+	"github.com/holdfast-dev/holdfast/internal/node/agent"
+	"github.com/holdfast-dev/holdfast/internal/node/etcdprobe"
+	"github.com/holdfast-dev/holdfast/internal/node/host"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/test/fixture"
 )
 

@@ -189,18 +189,18 @@ func readCPUTime(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * time.Second / ticksPerSecond, errors.Join(err, err2)
 }
 
-// measureScan runs the benchmark of a host scan, which is in the package internal/host.
+// measureScan runs the benchmark of a host scan, which is in the package internal/node/host.
 func measureScan(ctx context.Context, _ *benchCluster, t *resultTable) error {
 	root, err := process.RepositoryRoot()
 	if err != nil {
 		return err
 	}
 	run := exec.CommandContext(ctx, "go", "test", "-run=^$", "-bench=^BenchmarkFindings$", "-benchtime=50x",
-		"./internal/host")
+		"./internal/node/host")
 	run.Dir = root
 	out, err := run.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("running the benchmark of internal/host: %w: %s", err, out)
+		return fmt.Errorf("running the benchmark of internal/node/host: %w: %s", err, out)
 	}
 	cost, err := parseScanCost(string(out))
 	if err != nil {
@@ -217,7 +217,7 @@ func measureScan(ctx context.Context, _ *benchCluster, t *resultTable) error {
 func parseScanCost(out string) (time.Duration, error) {
 	found := regexp.MustCompile(`(?m)^BenchmarkFindings\S*\s.*?([0-9.]+) cpu-ms/op`).FindStringSubmatch(out)
 	if found == nil {
-		return 0, fmt.Errorf("reading the benchmark of internal/host: no cpu-ms/op in %q", out)
+		return 0, fmt.Errorf("reading the benchmark of internal/node/host: no cpu-ms/op in %q", out)
 	}
 	return time.ParseDuration(found[1] + "ms")
 }

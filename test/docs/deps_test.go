@@ -43,7 +43,7 @@ func TestAgentImports(t *testing.T) {
 		}
 	}
 	visit("cmd/agent")
-	require.True(t, seen["internal/nodepatch"])
+	require.True(t, seen["internal/shared/nodepatch"])
 }
 
 // sources returns the imports of every Go file of this module, by slash-separated path.

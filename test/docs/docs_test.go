@@ -198,7 +198,7 @@ func typeNames(t *testing.T) map[string]bool {
 // documented.
 func TestReasons(t *testing.T) {
 	all := pages(t)
-	verdicts := goCode(t, "pkg/protect", "internal/admission")
+	verdicts := goCode(t, "pkg/protect", "internal/control/admission")
 	reasons := regexp.MustCompile(`[ .]Reason = "(\w+)"`).FindAllStringSubmatch(verdicts, -1)
 	require.Greater(t, len(reasons), 10)
 	for _, r := range reasons {

@@ -10,8 +10,8 @@ import (
 )
 
 // hostsDir has the hosts that the pages about systems describe. The agent must find etcd on
-// them, in internal/etcddetect and cmd/agent.
-const hostsDir = "internal/etcddetect/testdata/hosts"
+// them, in internal/node/etcddetect and cmd/agent.
+const hostsDir = "internal/node/etcddetect/testdata/hosts"
 
 // TestSystems checks that the pages about systems are short, that the hosts of the tests have the
 // paths, units, ports and reasons that a page says Holdfast finds, and that the commands of

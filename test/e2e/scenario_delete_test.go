@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -132,7 +132,7 @@ func isUnmarked(n *corev1.Node) bool {
 	for _, key := range []string{
 		autoscaler.ClusterAutoscaler, autoscaler.Karpenter, autoscaler.Escalator,
 		autoscaler.CastAI,
-		observation.AnnouncementAnnotation, protect.BecauseAnnotation, protect.MarksAnnotation,
+		observation.AnnouncementAnnotation, presence.BecauseAnnotation, presence.MarksAnnotation,
 		observation.UnverifiedAnnotation,
 	} {
 		if _, there := n.Annotations[key]; there {
@@ -236,7 +236,7 @@ func scenarioLearner(t *testing.T, c *kindCluster) {
 	n := c.waitForNode(t, name, "to be protected for its learner", shortTimeout, func(n *corev1.Node) bool {
 		return isMarked(n) && n.Annotations[observation.AnnouncementAnnotation] != ""
 	})
-	require.NotContains(t, n.Annotations[protect.MarksAnnotation], autoscaler.Karpenter)
+	require.NotContains(t, n.Annotations[presence.MarksAnnotation], autoscaler.Karpenter)
 	c.waitForHealthy(t, 3)
 
 	id := c.etcd.memberID(t, 4)

@@ -20,7 +20,7 @@ import (
 const BootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // A Layout describes a host: a host with etcd, or a host with something that resembles etcd.
-// Each is a file of internal/etcddetect/testdata/hosts. All paths are relative to the host's root.
+// Each is a file of internal/node/etcddetect/testdata/hosts. Paths are relative to the host's root.
 type Layout struct {
 	// About describes the host and the sources of its parts.
 	About string
@@ -86,7 +86,7 @@ func Layouts() (map[string]Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(root, "internal/etcddetect/testdata/hosts")
+	dir := filepath.Join(root, "internal/node/etcddetect/testdata/hosts")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("reading the host layouts: %w", err)

@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
@@ -317,7 +317,7 @@ func callAll(v quorum.View, r quorum.Request) {
 		membership.ResolveByHand(v.Cluster, g.NodeUID, v.Nodes)
 	}
 	server := evidence.Server{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", PID: 812}
-	protect.Assess(evidence.Scan{Found: []evidence.FoundServer{{Server: server}}}, protect.Inputs{
+	presence.Assess(evidence.Scan{Found: []evidence.FoundServer{{Server: server}}}, presence.Inputs{
 		Node: r.Node, UID: r.UID, Announced: r.Announced, Clusters: []v1alpha1.EtcdCluster{*v.Cluster}, ClustersKnown: true,
 	})
 }

@@ -11,10 +11,10 @@ import (
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
-	"github.com/holdfast-dev/holdfast/pkg/protect"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
@@ -106,7 +106,7 @@ func (s State) protection(n *corev1.Node) Protection {
 	r, err := quorum.RequestFor(n)
 	p := Protection{
 		Labelled: r.Labelled, Announced: r.Announced, Unverified: r.Unverified,
-		Because:   printable.Line(n.Annotations[protect.BecauseAnnotation]),
+		Because:   printable.Line(n.Annotations[presence.BecauseAnnotation]),
 		Condition: conditionOnPage(n, observation.EtcdMemberCondition),
 	}
 	if err != nil {

@@ -1,0 +1,336 @@
+package clusterstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// maxParallelReads bounds the live reads of Nodes that one verdict makes at the same time.
+const maxParallelReads = 16
+
+// A LiveNode is the result of an uncached read of a Node.
+type LiveNode struct {
+	// Node is nil if there is no Node of that name, or if the read failed.
+	Node *corev1.Node
+	Err  error
+}
+
+// State returns the properties of the Node that decisions depend on. The table has the marks that
+// count.
+func (l LiveNode) State(marks departure.Table) observation.NodeState {
+	switch {
+	case l.Err != nil:
+		return observation.NodeState{}
+	case l.Node == nil:
+		return observation.NodeState{Known: true}
+	}
+	return observation.StateOf(l.Node, marks)
+}
+
+// A nodeInformer is an informer of client-go. The cache of controller-runtime hands out no other,
+// but its own List copies at least the struct of every Node.
+type nodeInformer interface {
+	cache.Informer
+	GetStore() toolscache.Store
+	LastSyncResourceVersion() string
+}
+
+// errNotFilled reports that the Nodes are not known yet. It never means that there are none.
+var errNotFilled = errors.New("the cache of nodes is not filled yet")
+
+// openNodes opens the informer for Nodes.
+func openNodes(ctx context.Context, from cache.Cache) (nodeInformer, error) {
+	opened, err := from.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("opening the informer for Nodes: %w", err)
+	}
+	nodes, ok := opened.(nodeInformer)
+	if !ok {
+		return nil, fmt.Errorf("opening the informer for Nodes: %T has no store", opened)
+	}
+	return nodes, nil
+}
+
+// CachedNodes returns all Nodes of the cache, or those of the API server if the watch may hang. The
+// caller shares them with the cache, and must not change them: a copy of every Node for every round
+// would be most of the memory of a large cluster.
+func (s *Store) CachedNodes(ctx context.Context) ([]*corev1.Node, error) {
+	if !s.nodes.HasSynced() {
+		return nil, fmt.Errorf("listing nodes: %w", errNotFilled)
+	}
+	return currentOr(ctx, s.nodesAge.isCurrent(), s.sharedNodes, s.storedNodes)
+}
+
+// sharedNodes is LiveNodes for all callers that wait for it. They must not change the Nodes.
+func (s *Store) sharedNodes(ctx context.Context) ([]*corev1.Node, error) {
+	return s.liveNodes.do(ctx, func(ctx context.Context) ([]*corev1.Node, error) { return s.LiveNodes(ctx, nil) })
+}
+
+// storedNodes returns all Nodes of the cache.
+func (s *Store) storedNodes() ([]*corev1.Node, error) {
+	stored := s.nodes.GetStore().List()
+	nodes := make([]*corev1.Node, len(stored))
+	for i, object := range stored {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return nil, fmt.Errorf("listing nodes: the cache has a %T", object)
+		}
+		nodes[i] = node
+	}
+	return nodes, nil
+}
+
+// CachedNodesNamed returns the Nodes of the cache that have one of these names. As with
+// CachedNodes, the caller must not change them.
+func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
+	if !s.nodes.HasSynced() {
+		return nil, fmt.Errorf("reading nodes: %w", errNotFilled)
+	}
+	var nodes []*corev1.Node
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		object, exists, err := s.nodes.GetStore().GetByKey(name)
+		if err != nil {
+			return nil, fmt.Errorf("reading node %q: %w", name, err)
+		}
+		if !exists {
+			continue
+		}
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return nil, fmt.Errorf("reading node %q: the cache has a %T", name, object)
+		}
+		nodes = append(nodes, node)
+	}
+	return nodes, nil
+}
+
+// ZoneOf returns the zone of a Node, empty if it has none.
+func (s *Store) ZoneOf(n *corev1.Node) string { return n.Labels[s.zoneLabel] }
+
+// LiveNodes lists the Nodes of the API server for which isWanted returns true, or all if it is nil.
+// It reads them in pages, and trims them as a Trimmer does.
+func (s *Store) LiveNodes(ctx context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error) {
+	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		list := &corev1.NodeList{}
+		return list, s.reader.List(ctx, list, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
+	}
+	trimmer := Trimmer{Departures: s.departures, ZoneLabel: s.zoneLabel}
+	nodes, _, err := apiaccess.ListPages(ctx, page, func(object runtime.Object) (*corev1.Node, bool, error) {
+		node, ok := object.(*corev1.Node)
+		switch {
+		case !ok:
+			return nil, false, fmt.Errorf("the list has a %T", object)
+		case isWanted != nil && !isWanted(node):
+			return nil, false, nil
+		}
+		return trimmer.trimNode(node), true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	return nodes, nil
+}
+
+// LiveNodesNamed reads the named Nodes from the API server. A failed read is part of the result.
+func (s *Store) LiveNodesNamed(ctx context.Context, names []string) map[string]LiveNode {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	found := make([]LiveNode, len(names))
+	var g errgroup.Group
+	g.SetLimit(maxParallelReads)
+	for i, name := range names {
+		g.Go(func() error {
+			node := &corev1.Node{}
+			switch err := s.reader.Get(ctx, client.ObjectKey{Name: name}, node); {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				found[i].Err = err
+			default:
+				found[i].Node = node
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // The functions above return no error.
+	byName := make(map[string]LiveNode, len(names))
+	for i, name := range names {
+		byName[name] = found[i]
+	}
+	return byName
+}
+
+// LiveStates reads the states of the named Nodes from the API server.
+func (s *Store) LiveStates(ctx context.Context, names []string) map[string]observation.NodeState {
+	return s.StatesOf(s.LiveNodesNamed(ctx, names))
+}
+
+// StatesOf returns the states of the Nodes.
+func (s *Store) StatesOf(nodes map[string]LiveNode) map[string]observation.NodeState {
+	states := make(map[string]observation.NodeState, len(nodes))
+	for name, l := range nodes {
+		states[name] = l.State(s.departures)
+	}
+	return states
+}
+
+// NodeNames returns the names of the Nodes in the bindings and grants of the cluster.
+func NodeNames(c *v1alpha1.EtcdCluster) []string {
+	names := BoundNodeNames(c.Spec.Members)
+	for _, g := range c.Spec.Grants {
+		names = append(names, g.Node)
+	}
+	return names
+}
+
+// BoundNodeNames returns the names of the Nodes of these bindings.
+func BoundNodeNames(bindings []v1alpha1.Binding) []string {
+	names := make([]string, len(bindings))
+	for i, b := range bindings {
+		names[i] = b.Node
+	}
+	return names
+}
+
+// View returns one version of the cluster together with its observations and the live states of all
+// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side.
+func (s *Store) View(
+	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
+) (quorum.View, error) {
+	return s.view(ctx, c, nonces, s.LiveStates, s.WithObservations, s.liveAddresses, additional)
+}
+
+// ViewJoined is View for an EtcdCluster with the observations that were read after it. It reads
+// only the Nodes.
+func (s *Store) ViewJoined(
+	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, additional ...string,
+) (quorum.View, error) {
+	observe := func(context.Context, *v1alpha1.EtcdCluster, ...string) (*v1alpha1.EtcdCluster, error) {
+		return joined, nil
+	}
+	return s.view(ctx, joined, nonces, s.LiveStates, observe, s.liveAddresses, additional)
+}
+
+// ProbedView is View for the result of a probe request. The reviews that share the request share
+// the reads: no Node is read again that was read since the request began.
+func (s *Store) ProbedView(
+	ctx context.Context, p *ProbeRequest, result ProbeResult, additional ...string,
+) (quorum.View, error) {
+	states := func(ctx context.Context, names []string) map[string]observation.NodeState {
+		return p.liveStates(ctx, names, s.LiveStates)
+	}
+	return s.view(ctx, result.Cluster, result.Nonces, states, p.sharedObservations(s.WithObservations),
+		p.liveAddresses(s.liveAddresses), additional)
+}
+
+// An observationReader reads the observations of a version of an EtcdCluster.
+type observationReader func(context.Context, *v1alpha1.EtcdCluster, ...string) (*v1alpha1.EtcdCluster, error)
+
+func (s *Store) view(
+	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string,
+	states func(context.Context, []string) map[string]observation.NodeState, observe observationReader,
+	list nodeList, additional []string,
+) (quorum.View, error) {
+	var joined *v1alpha1.EtcdCluster
+	var nodes map[string]observation.NodeState
+	g, reading := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		joined, err = observe(reading, c, additional...)
+		return err
+	})
+	g.Go(func() error {
+		nodes = states(ctx, slices.Concat(NodeNames(c), additional))
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return quorum.View{}, err
+	}
+	possible, err := s.possibleNodes(ctx, joined, list)
+	if err != nil {
+		return quorum.View{}, err
+	}
+	if len(possible) > 0 {
+		maps.Copy(nodes, states(ctx, BoundNodeNames(possible)))
+	}
+	return quorum.View{
+		Cluster: joined, Nonces: nonces, Nodes: nodes, PossibleNodes: possible, Now: time.Now(),
+		MinRemainingTolerance: s.tolerance,
+	}, nil
+}
+
+// LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the
+// patch fail on another Node of the same name; that, and a Node that is gone, is no error.
+func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (labelled bool, err error) {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": node.UID, "labels": map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+	}})
+	if err == nil {
+		target := &corev1.Node{}
+		target.Name = node.Name
+		err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
+	}
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apiaccess.IsOtherObject(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("putting the label on node %q: %w", node.Name, err)
+	}
+	return true, nil
+}
+
+// RecordDrain writes into the record of a held Node that its drain is allowed. It writes nothing to
+// a Node whose drain does not rely on a hold. The write has the resourceVersion of the Node, as
+// each release has, so that one of both fails. RecordDrain then reads the Node again, and returns
+// an error if it is open.
+func (s *Store) RecordDrain(ctx context.Context, node *corev1.Node, now time.Time) error {
+	name, uid := node.Name, node.UID
+	for readiness.IsHeldByCordon(node) {
+		value, err := readiness.WithDrain(node, now)
+		if err != nil {
+			return fmt.Errorf("recording the drain of node %q: %w", name, err)
+		}
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"uid": uid, "resourceVersion": node.ResourceVersion,
+			"annotations": map[string]string{readiness.HoldAnnotation: value},
+		}})
+		if err == nil {
+			target := &corev1.Node{}
+			target.Name = name
+			err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case !apierrors.IsConflict(err):
+			return fmt.Errorf("recording the drain of node %q: %w", name, err)
+		}
+		node = &corev1.Node{}
+		if err := s.reader.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+			return fmt.Errorf("recording the drain of node %q: %w", name, err)
+		}
+		if node.UID != uid || observation.StateOf(node, s.departures).Closed() == "" {
+			return fmt.Errorf("recording the drain of node %q: it is open for pods now", name)
+		}
+	}
+	return nil
+}

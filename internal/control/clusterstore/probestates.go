@@ -1,0 +1,178 @@
+package clusterstore
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// Result returns the newest version of the object, with the nonces that count for it and the Nodes
+// that have answered.
+func (p *ProbeRequest) Result() ProbeResult {
+	p.requester.mu.Lock()
+	defer p.requester.mu.Unlock()
+	result := ProbeResult{
+		Cluster: p.latest, Nonces: slices.Clone(p.nonces), Answers: map[string]types.UID{}, Changed: p.changed,
+	}
+	for node, o := range p.requester.observed[p.uid] {
+		if observation.IsAnswer(o.Observation, p.nonces) {
+			result.Answers[node] = o.NodeUID
+		}
+	}
+	return result
+}
+
+// IsBehind reports whether a bound Node has published an answer to a nonce that is not known yet:
+// the watch of the EtcdClusters is behind that of the observations.
+func (r ProbeResult) IsBehind(observations []*v1alpha1.EtcdObservation) bool {
+	return slices.ContainsFunc(observations, func(o *v1alpha1.EtcdObservation) bool {
+		return isBoundNode(r.Cluster, o.Node) && apiaccess.IsNewer(o, r.Cluster) &&
+			!observation.IsAnswer(o.Observation, r.Nonces)
+	})
+}
+
+// sharedObservations returns a reader that reads the observations once for all reviews that wait
+// for them. Each gets those of a read that began after its call.
+func (p *ProbeRequest) sharedObservations(read observationReader) observationReader {
+	return func(ctx context.Context, c *v1alpha1.EtcdCluster, nodes ...string) (*v1alpha1.EtcdCluster, error) {
+		p.addReviewed(nodes)
+		found, err := p.observations.do(ctx, func(ctx context.Context) ([]v1alpha1.Observation, error) {
+			latest, err := read(ctx, p.Result().Cluster, p.addReviewed(nil)...)
+			if err != nil {
+				return nil, err
+			}
+			return latest.Observations, nil
+		})
+		joined := *c
+		joined.Observations = found
+		return &joined, err
+	}
+}
+
+// addReviewed adds Nodes to those that the reviews are about, and returns all of them.
+func (p *ProbeRequest) addReviewed(nodes []string) []string {
+	p.requester.mu.Lock()
+	defer p.requester.mu.Unlock()
+	for _, node := range nodes {
+		p.reviewed[node] = true
+	}
+	return slices.Collect(maps.Keys(p.reviewed))
+}
+
+// addObservation records an observation, and wakes the requests that it answers. The first answer
+// of each Node wakes them. After that only those of Nodes to which a member is bound do: an agent
+// of another node may write as often as it likes.
+func (r *ProbeRequester) addObservation(o *v1alpha1.EtcdObservation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, owner := range o.OwnerReferences {
+		if r.observed[owner.UID] == nil {
+			r.observed[owner.UID] = map[string]*v1alpha1.EtcdObservation{}
+		}
+		r.observed[owner.UID][o.Node] = o
+		q := r.queues[owner.UID]
+		if q == nil {
+			continue
+		}
+		if q.latest != nil && q.latest.Spec.Nonce == o.Nonce && isBoundNode(q.latest, o.Node) {
+			q.notify()
+		}
+		for _, p := range q.open {
+			isAnswer := p.latest != nil && observation.IsAnswer(o.Observation, p.nonces)
+			if isAnswer && (!p.answered[o.Node] || isBoundNode(p.latest, o.Node)) {
+				p.answered[o.Node] = true
+				p.notifyLocked()
+			}
+		}
+	}
+}
+
+// removeObservation forgets a deleted observation.
+func (r *ProbeRequester) removeObservation(o *v1alpha1.EtcdObservation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, owner := range o.OwnerReferences {
+		if now := r.observed[owner.UID][o.Node]; now != nil && now.UID == o.UID {
+			delete(r.observed[owner.UID], o.Node)
+		}
+		if len(r.observed[owner.UID]) == 0 {
+			delete(r.observed, owner.UID)
+		}
+	}
+}
+
+// observersOf returns the Nodes that have an EtcdObservation of the cluster, by the watch.
+func (r *ProbeRequester) observersOf(cluster types.UID) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.observed[cluster]))
+}
+
+func isBoundNode(c *v1alpha1.EtcdCluster, node string) bool {
+	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == node })
+}
+
+// liveStates returns the states of the named Nodes since the request began. All reviews that share
+// the request read each Node once. A Node that cannot be read is read again for the next review.
+func (p *ProbeRequest) liveStates(
+	ctx context.Context, names []string, read func(context.Context, []string) map[string]observation.NodeState,
+) map[string]observation.NodeState {
+	for {
+		known, missing, reading := p.knownStates(names)
+		switch {
+		case len(missing) == 0:
+			return known
+		case reading != nil:
+			select {
+			case <-reading:
+				continue
+			case <-ctx.Done():
+				return known
+			}
+		}
+		states := read(ctx, missing)
+		p.addStates(states)
+		maps.Copy(known, states)
+		return known
+	}
+}
+
+// knownStates returns the states that are known, and the names of the others. If reading is nil,
+// the caller has to read those and call addStates.
+func (p *ProbeRequest) knownStates(names []string) (
+	known map[string]observation.NodeState, missing []string, reading <-chan struct{},
+) {
+	p.requester.mu.Lock()
+	defer p.requester.mu.Unlock()
+	known = make(map[string]observation.NodeState, len(names))
+	for _, name := range names {
+		if state, ok := p.nodes[name]; ok {
+			known[name] = state
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 && p.reading == nil {
+		p.reading = make(chan struct{})
+		return known, missing, nil
+	}
+	return known, missing, p.reading
+}
+
+func (p *ProbeRequest) addStates(states map[string]observation.NodeState) {
+	p.requester.mu.Lock()
+	defer p.requester.mu.Unlock()
+	for name, state := range states {
+		if state.Known {
+			p.nodes[name] = state
+		}
+	}
+	close(p.reading)
+	p.reading = nil
+}

@@ -1,0 +1,342 @@
+// Package holdwatch watches the holds of all nodes from the webhook. It reports holds without
+// an agent and holds that exceed their time limit, ends the latter if configured to, and stops
+// nodes from being born held when too many of them are stuck.
+//
+// pkg/readiness decides what to report and to write. This package measures ages, writes Nodes
+// and records events.
+package holdwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// Parameter is the name of the ConfigMap that enables the born-held policy
+// (manifests/components/born-held/policy.yaml).
+const Parameter = "holdfast-born-held"
+
+// Options are the dependencies and settings of a Watcher. Only Now is optional.
+type Options struct {
+	// CachedNodes and LiveNodes return all Nodes of a cache and of the API server, which are only
+	// read. WaitForSync waits until the cache is filled.
+	CachedNodes, LiveNodes func(ctx context.Context) ([]*corev1.Node, error)
+	WaitForSync            func(ctx context.Context) bool
+	// Nodes and ConfigMaps are clients without a cache. ConfigMaps is for the namespace of the
+	// parameter.
+	Nodes      typedcorev1.NodeInterface
+	ConfigMaps typedcorev1.ConfigMapInterface
+	// Elected is closed once this replica leads. Until then the Watcher only measures ages.
+	Elected <-chan struct{}
+	// Timeouts are the time limits for holds.
+	Timeouts readiness.HoldLimits
+	// RecordEvent records an event. It must not block.
+	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
+	Log         *slog.Logger
+	Registerer  prometheus.Registerer
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// Watcher watches holds. It runs in every replica, so that a new leader knows the ages. Only
+// the leader reports and writes. Its state belongs to the goroutine of Run.
+type Watcher struct {
+	options Options
+	writer  *nodepatch.Writer
+	metrics *metrics
+	clock   serverClock
+	// tracked is keyed by the Node's UID: a recreated Node is another Node.
+	tracked map[types.UID]*trackedNode
+	// leadingSince is zero until this replica leads.
+	leadingSince time.Time
+	// parameterRemoved is when this replica deleted the parameter, zero if it never did.
+	parameterRemoved time.Time
+	// logged holds the error of the last check of all nodes. reportedParameter is the UID of the
+	// parameter about which EventLeftOn was recorded last.
+	logged            loop.LogOnce
+	reportedParameter string
+}
+
+// trackedNode is the state that the Watcher keeps about one Node with a record.
+type trackedNode struct {
+	// holdKey identifies the record and the boot. since is when they were first observed.
+	holdKey string
+	since   time.Time
+	// sawEarlierHold is true if this replica has observed an earlier hold or boot of the Node.
+	sawEarlierHold bool
+	// boot is the boot that the kubelet reports. sawNoShutdown is true once this replica has seen the
+	// Node in that boot without a report of a shutdown.
+	boot          string
+	sawNoShutdown bool
+	// reported is the last state that was reported.
+	reported readiness.HoldState
+}
+
+// New returns a Watcher. It does nothing before Run.
+func New(o Options) (*Watcher, error) {
+	if o.Timeouts.Agent <= 0 || o.Timeouts.Hold <= o.Timeouts.Agent {
+		return nil, fmt.Errorf("watching holds: agent timeout %s and hold timeout %s: both must be positive, "+
+			"and the second must be longer", o.Timeouts.Agent, o.Timeouts.Hold)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Watcher{
+		options: o, metrics: m, tracked: map[types.UID]*trackedNode{},
+		writer: nodepatch.NewWriterAs(apiaccess.WebhookFieldManager, o.Nodes),
+		clock:  serverClock{configMaps: o.ConfigMaps},
+	}, nil
+}
+
+// interval is the time between two checks: 10 s if an agent has two minutes.
+func (w *Watcher) interval() time.Duration {
+	return max(w.options.Timeouts.Agent/12, 100*time.Millisecond)
+}
+
+// leaderGrace is how long a new leader does nothing. After an outage of the API server that
+// ended the last leader, the agents also need time to release nodes that are ready.
+func (w *Watcher) leaderGrace() time.Duration { return w.options.Timeouts.Agent / 4 }
+
+// stuckAge is the age at which a node that is held without an agent counts as stuck. Earlier,
+// it may be waiting for its image; later, an autoscaler may already be buying the next node.
+func (w *Watcher) stuckAge() time.Duration {
+	return (w.options.Timeouts.Agent + w.options.Timeouts.Hold) / 2
+}
+
+// Run checks all nodes periodically until ctx ends, and then returns nil like the manager's
+// runnables.
+func (w *Watcher) Run(ctx context.Context) error {
+	if !w.options.WaitForSync(ctx) {
+		return nil
+	}
+	loop.Rounds{
+		Do: w.checkNodes, Pause: w.interval(), Idle: func() time.Duration { return 0 },
+		Done: func(err error) {
+			if w.logged.ChangedErrorText("", err) && err != nil {
+				w.options.Log.ErrorContext(ctx, "failed to check all holds; retrying", "err", err)
+			}
+		},
+	}.Run(ctx)
+	return nil
+}
+
+// checkNodes checks every Node once. An error on one node does not stop the check of the
+// others.
+func (w *Watcher) checkNodes(ctx context.Context) error {
+	nodes, err := w.options.CachedNodes(ctx)
+	if err != nil {
+		return err
+	}
+	now := w.options.Now()
+	w.trackNodes(nodes, now)
+	if !w.isLeading(now) {
+		return nil
+	}
+	errs := []error{w.readServerTime(ctx, nodes, now)}
+	counts := w.countHolds(nodes, now)
+	w.metrics.update(counts)
+	if now.Sub(w.leadingSince) < w.leaderGrace() {
+		return errors.Join(errs...)
+	}
+	for _, node := range nodes {
+		if w.tracked[node.UID] != nil {
+			errs = append(errs, w.checkHold(ctx, node, now))
+		}
+	}
+	return errors.Join(append(errs, w.checkParameter(ctx, counts, now))...)
+}
+
+// isLeading reports whether this replica leads. A leader stays the leader until its process
+// ends.
+func (w *Watcher) isLeading(now time.Time) bool {
+	if !w.leadingSince.IsZero() {
+		return true
+	}
+	select {
+	case <-w.options.Elected:
+		w.leadingSince = now
+		return true
+	default:
+		return false
+	}
+}
+
+// trackNodes starts the age of Nodes whose hold is new or has changed, notes which reports it
+// has observed, and drops Nodes that no longer exist.
+func (w *Watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
+	kept := make(map[types.UID]*trackedNode, len(w.tracked))
+	for _, node := range nodes {
+		key := holdKeyOf(node)
+		if key == "" {
+			continue
+		}
+		before, boot := w.tracked[node.UID], node.Status.NodeInfo.BootID
+		tracked := before
+		if before == nil || before.holdKey != key {
+			tracked = &trackedNode{holdKey: key, since: now, sawEarlierHold: before != nil, boot: boot}
+			tracked.sawNoShutdown = before != nil && before.boot == boot && before.sawNoShutdown
+		}
+		tracked.sawNoShutdown = tracked.sawNoShutdown || !readiness.ReportsShutdown(node)
+		kept[node.UID] = tracked
+	}
+	w.tracked = kept
+}
+
+// holdKeyOf identifies a hold for its age: the state in the record, and the boot that the
+// kubelet reports. Other changes of the record during a hold do not make the hold younger. The
+// key is empty for a Node without a record.
+func holdKeyOf(node *corev1.Node) string {
+	value, recorded := node.Annotations[readiness.HoldAnnotation]
+	if !recorded {
+		return ""
+	}
+	record, err := readiness.ParseRecord(value)
+	if err != nil {
+		return "unreadable"
+	}
+	return fmt.Sprint(record.State, record.Reason, record.Since, node.Status.NodeInfo.BootID)
+}
+
+// holdAge returns how long the hold has existed: as long as this replica has observed it,
+// which does not depend on a wall clock. A node that was born held may be older, unless it has
+// rebooted since; its age is measured by the API server's clock alone.
+func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
+	tracked := w.tracked[node.UID]
+	age := now.Sub(tracked.since)
+	if server := w.clock.timeAt(now); !server.IsZero() && !tracked.sawEarlierHold && readiness.IsInFirstBoot(node) {
+		age = max(age, server.Sub(node.CreationTimestamp.Time))
+	}
+	return age
+}
+
+// holdHistory returns what this replica has observed of the hold.
+func (w *Watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHistory {
+	return readiness.HoldHistory{
+		Age: w.holdAge(node, now), HadOtherReport: w.tracked[node.UID].sawNoShutdown,
+	}
+}
+
+// readServerTime reads the API server's time once, when the first node that was born held
+// appears.
+func (w *Watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
+	for _, node := range nodes {
+		if w.tracked[node.UID] != nil && readiness.IsBornHeld(node) {
+			return w.clock.read(ctx, now)
+		}
+	}
+	return nil
+}
+
+// nodeReference returns the reference to a Node for events.
+func nodeReference(node *corev1.Node) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
+}
+
+// serverClock is the API server's clock. Ages by this clock do not depend on the clock of this
+// machine.
+type serverClock struct {
+	configMaps typedcorev1.ConfigMapInterface
+	// serverTime is the API server's time at the local time readAt. Both are zero until it is
+	// read.
+	serverTime, readAt time.Time
+}
+
+// timeAt returns the API server's time at a local time, to the second, or zero if it is not
+// known.
+func (c *serverClock) timeAt(now time.Time) time.Time {
+	if c.readAt.IsZero() {
+		return time.Time{}
+	}
+	return c.serverTime.Add(now.Sub(c.readAt))
+}
+
+// read creates an object in a dry run. The API server sets its creation time like that of
+// Nodes.
+func (c *serverClock) read(ctx context.Context, now time.Time) error {
+	if !c.readAt.IsZero() {
+		return nil
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-clock-"}}
+	created, err := c.configMaps.Create(ctx, object,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: apiaccess.WebhookFieldManager})
+	if err != nil {
+		return fmt.Errorf("reading the API server's time: %w", err)
+	}
+	c.serverTime, c.readAt = created.CreationTimestamp.Time, now
+	return nil
+}
+
+// metrics are the metrics of a Watcher. Only the leader has values other than zero.
+type metrics struct {
+	holds, held          *prometheus.GaugeVec
+	oldest               prometheus.Gauge
+	givenUp, switchedOff prometheus.Counter
+	reasons              map[string]int // those that held exports
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		holds: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_holds",
+			Help: "Held nodes by state, as the leader observes them. States agent_missing and overdue need attention.",
+		}, []string{"state"}),
+		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_held_nodes",
+			Help: "Held nodes by the reason of their condition NetworkHeld, or NoReport if no agent has written it.",
+		}, []string{"reason"}),
+		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_oldest_hold_seconds",
+			Help: "Age of the oldest hold, as the leader observes it; 0 if no node is held.",
+		}),
+		givenUp: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_webhook_holds_given_up_total",
+			Help: "Holds that the leader ended because they exceeded their time limit (--on-stuck-hold=release).",
+		}),
+		switchedOff: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_webhook_born_held_switched_off_total",
+			Help: "Times that the leader deleted the parameter of the born-held policy.",
+		}),
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.holds, m.held, m.oldest, m.givenUp, m.switchedOff} {
+		errs = append(errs, r.Register(c))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	m.update(holdCounts{})
+	return m, nil
+}
+
+func (m *metrics) update(counts holdCounts) {
+	for _, s := range readiness.HoldStates() {
+		m.holds.WithLabelValues(string(s)).Set(float64(counts.states[s]))
+	}
+	for reason := range m.reasons {
+		if counts.reasons[reason] == 0 {
+			m.held.DeleteLabelValues(reason)
+		}
+	}
+	for reason, n := range counts.reasons {
+		m.held.WithLabelValues(reason).Set(float64(n))
+	}
+	m.reasons = counts.reasons
+	m.oldest.Set(counts.oldest.Seconds())
+}

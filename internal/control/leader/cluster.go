@@ -1,0 +1,281 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// newClusterTime is the time after its creation in which a cluster without bindings is probed as
+// often as one with open grants: bootstrap waits for a minute.
+const newClusterTime = 2 * time.Minute
+
+// A clusterState is what the leader keeps of one cluster between rounds. It is lost with the
+// leadership. All that depends on it then starts from the beginning, and takes longer.
+type clusterState struct {
+	// probe is the last probe request. It stays open, so that every later nonce counts as an
+	// answer to it too.
+	probe    *clusterstore.ProbeRequest
+	probedAt time.Time
+	// subject is what the last probe was about. Another one is a reason to probe immediately.
+	subject *probeSubject
+	// hasFailed is true if the last probe ended with an error that may last.
+	hasFailed bool
+	// summarized is what the last summary was made from.
+	summarized *summaryInputs
+	// proven holds since when the own agent of each bound member proves it healthy.
+	proven map[v1alpha1.MemberID]healthProof
+	// returns holds what is known about the return of drained nodes, by Node UID.
+	returns map[types.UID]membership.NodeReturn
+	// grantClocks holds when the leader first read each open grant, by Node UID.
+	grantClocks map[types.UID]grantClock
+	// resolvable are the grants for which the last probe found a reason to end.
+	resolvable map[types.UID]resolvableGrant
+	// bound is the condition about claims after the last probe, without a type before it.
+	bound metav1.Condition
+	// unobserved has sentences about Nodes whose agents may not publish.
+	unobserved []string
+	logged     loop.LogOnce
+	// overview is what the last summary found, for the metrics. The zero value is unknown.
+	overview quorum.Overview
+	// zones is how the voters were spread then.
+	zones []quorum.ZoneShare
+	// labelled holds, by Node UID, the listed members for which the leader labelled the Node.
+	labelled map[types.UID]string
+}
+
+func newClusterState() *clusterState {
+	return &clusterState{
+		proven: map[v1alpha1.MemberID]healthProof{}, resolvable: map[types.UID]resolvableGrant{},
+		labelled: map[types.UID]string{},
+	}
+}
+
+// nonces returns the nonces that answer the last probe request.
+func (s *clusterState) nonces() []string {
+	if s.probe == nil {
+		return nil
+	}
+	return s.probe.Result().Nonces
+}
+
+// reconcileCluster does what is due for one cluster.
+func (l *Leader) reconcileCluster(
+	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, existing []*v1alpha1.EtcdObservation,
+	s *clusterState,
+) error {
+	errs := []error{l.keepObservations(ctx, c, index, existing, s)}
+	if _, isSet := c.Annotations[quorum.ResolveAnnotation]; isSet {
+		errs = append(errs, l.resolveByHand(ctx, c, s))
+	}
+	subject := subjectOf(c, index, s.nonces())
+	if l.isProbeDue(c, subject, s) {
+		errs = append(errs, l.probeAndWrite(ctx, c, index, subject, s))
+	}
+	l.reportSharedIDs(c, index, s)
+	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.writeSummary(ctx, c, index, existing, s))...)
+}
+
+// isProbeDue reports whether it is time to request a probe of the cluster again.
+func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *clusterState) bool {
+	if s.probe != nil && s.hasFailed {
+		return l.Now().Sub(s.probedAt) >= l.Tick // Each nonce wakes the loop.
+	}
+	if s.probe == nil || s.subject == nil || !apiequality.Semantic.DeepEqual(subject, *s.subject) {
+		return true
+	}
+	every := l.CalmTick
+	isNew := len(c.Spec.Members) == 0 && l.Now().Sub(c.CreationTimestamp.Time) < newClusterTime
+	if len(c.Spec.Grants) > 0 || isNew || lacksBoundMember(c, s.nonces()) {
+		every = l.Tick
+	}
+	return l.Now().Sub(s.probedAt) >= every
+}
+
+// probeAndWrite requests a probe, and then brings grants and bindings up to date from the
+// observations and from Nodes that it reads now.
+func (l *Leader) probeAndWrite(
+	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, subject probeSubject, s *clusterState,
+) error {
+	live, err := l.Store.LiveCluster(ctx, c.Name)
+	if err != nil {
+		return err
+	}
+	probe, err := l.Store.RequestProbe(ctx, live)
+	if err != nil {
+		return err
+	}
+	if s.probe != nil {
+		s.probe.Release()
+	}
+	s.probe, s.subject = probe, &subject
+	result := l.waitForObservations(ctx, probe, index)
+
+	c, nonces, err := l.readAnswers(ctx, probe, result)
+	if err != nil {
+		s.subject, s.hasFailed = nil, true
+		return err
+	}
+	nodes := l.Store.LiveNodesNamed(ctx, append(clusterstore.NodeNames(c), index.announcers(c)...))
+	view := quorum.View{
+		Cluster: c, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: index.possibleNodes(c),
+	}
+	s.addProofs(view, l.Now(), 2*l.CalmTick)
+	s.addReturns(view, l.Now())
+	all, err := index.announcingNodes(nodes)
+	if err == nil {
+		err = l.writeSpec(ctx, view, all, s)
+	}
+	if err != nil {
+		s.subject = nil // The next round probes again.
+	}
+	err = l.retryOnConflict(err)
+	s.hasFailed = err != nil
+	return err
+}
+
+// readAnswers returns the EtcdCluster of the result with its observations as they are now, and the
+// nonces that answer the request. An agent may have answered a nonce since that the watch has not
+// delivered. A drained node needs a proof in every probe, so readAnswers then reads the nonce.
+func (l *Leader) readAnswers(
+	ctx context.Context, probe *clusterstore.ProbeRequest, result clusterstore.ProbeResult,
+) (*v1alpha1.EtcdCluster, []string, error) {
+	c, err := l.Store.WithObservations(ctx, result.Cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	nonces := probe.Result().Nonces
+	isUnknown := func(o v1alpha1.Observation) bool {
+		_, hasAnswered := result.Answers[o.Node]
+		return hasAnswered && !observation.IsAnswer(o, nonces)
+	}
+	if slices.ContainsFunc(c.Observations, isUnknown) {
+		if _, err = l.Store.LiveCluster(ctx, c.Name); err != nil {
+			return nil, nil, err
+		}
+		nonces = probe.Result().Nonces
+	}
+	return c, nonces, nil
+}
+
+// waitForObservations waits until every agent that can be expected to answer has answered, or
+// until the time is up.
+func (l *Leader) waitForObservations(
+	ctx context.Context, probe *clusterstore.ProbeRequest, index nodeIndex,
+) clusterstore.ProbeResult {
+	waiting, cancel := context.WithTimeout(ctx, l.Wait)
+	defer cancel()
+	for {
+		result := probe.Result()
+		if hasAllAnswers(result, index) {
+			return result
+		}
+		select {
+		case <-result.Changed:
+		case <-waiting.Done():
+			return probe.Result()
+		}
+	}
+}
+
+// writeSpec brings the object up to date. Tombstones come before bindings: a member whose Node
+// is gone must have a grant before its binding may change.
+func (l *Leader) writeSpec(
+	ctx context.Context, v quorum.View, nodes []observation.AnnouncingNode, s *clusterState,
+) (err error) {
+	if v.Cluster, err = l.writeTombstones(ctx, v); err != nil {
+		return err
+	}
+	if v.Cluster, err = l.writeBindings(ctx, v, nodes, s); err != nil {
+		return err
+	}
+	return l.resolveGrants(ctx, v, s)
+}
+
+// retryOnConflict requests another round immediately if the error is a conflict, which is no
+// failure. It returns all other errors.
+func (l *Leader) retryOnConflict(err error) error {
+	if errors.Is(err, clusterstore.ErrConflict) {
+		l.wake.Notify()
+		return nil
+	}
+	return err
+}
+
+// hasAllAnswers reports whether every observer with an existing Node has answered: those that are
+// bound, and those that announce a member and may be bound next.
+func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
+	expected := index.announcers(result.Cluster)
+	for _, b := range result.Cluster.Spec.Members {
+		if node, ok := index[b.Node]; ok && node.UID == b.NodeUID {
+			expected = append(expected, b.Node)
+		}
+	}
+	return !slices.ContainsFunc(expected, func(name string) bool {
+		uid, hasAnswered := result.Answers[name]
+		return !hasAnswered || uid != index[name].UID
+	})
+}
+
+// lacksBoundMember reports whether an answer to the last probe request lacks a bound member.
+func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
+	for _, o := range c.Observations {
+		if !o.Linearizable || !observation.IsAnswer(o, nonces) {
+			continue
+		}
+		for _, b := range c.Spec.Members {
+			if _, isListed := observation.FindMember(o, b.MemberID); !isListed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A probeSubject is everything that a probe acts on. Health, nonces and times are not part of it:
+// every probe changes them, and would be the reason for the next one.
+type probeSubject struct {
+	Bindings   []v1alpha1.Binding
+	Grants     []v1alpha1.Grant
+	Observers  []probedAgent
+	Nodes      []nodeKey
+	Left       bool
+	Announcers []string
+}
+
+// A probedAgent is the part of an observation that a probe acts on.
+type probedAgent struct {
+	Node     string
+	UID      types.UID
+	Member   v1alpha1.MemberID
+	NoMember bool
+}
+
+func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeSubject {
+	s := probeSubject{
+		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: lacksBoundMember(c, nonces), Announcers: index.announcers(c),
+	}
+	for _, o := range c.Observations {
+		s.Observers = append(s.Observers, probedAgent{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
+	}
+	names := append(clusterstore.NodeNames(c), s.Announcers...)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if node, ok := index[name]; ok {
+			s.Nodes = append(s.Nodes, keyOf(node.Node))
+		}
+	}
+	return s
+}

@@ -1,0 +1,219 @@
+// Package leader is the loop of the webhook replica that leads. It creates EtcdClusters and
+// EtcdObservations from announcements, binds members to Nodes, records grants for Nodes that were
+// deleted without a review, resolves grants, restores labels, and writes the summary of each
+// cluster.
+//
+// Package membership and package quorum decide. This package calls them with what the agents
+// report, and writes the result. Every write tests the version that it was decided from, so two
+// leaders at the same time do no harm; they only request twice as many probes.
+package leader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// maxParallelClusters bounds how many clusters are reconciled at the same time. Each may wait
+// for agents that do not answer.
+const maxParallelClusters = 4
+
+// Options configure a Leader. Store, Log and Registerer are required.
+type Options struct {
+	Store      *clusterstore.Store
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Wait is the longest time to wait for observations. Default 3 s.
+	Wait time.Duration
+	// Tick is the time between two rounds if nothing wakes the loop, and between two probes of a
+	// cluster with open grants. Default 15 s.
+	Tick time.Duration
+	// CalmTick is the time between two probes of a cluster that does not change. Default 1 min.
+	CalmTick time.Duration
+	// Pause is the shortest time between two rounds. Default 1 s.
+	Pause time.Duration
+	// ResolveAfter is how long the reason to end a grant must hold. Default 30 s.
+	ResolveAfter time.Duration
+	// MaxClusters is the number of EtcdClusters at which a further one is created only in place of
+	// one without bindings. Default 16.
+	MaxClusters int
+	// MaxClustersPerNode is how many are created from the announcements of one Node.
+	// Default 2: kOps runs two etcd clusters.
+	MaxClustersPerNode int
+	// RecordEvent records an event on an EtcdCluster or a Node; nil records none. Several goroutines
+	// call it.
+	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
+	// MachineEnding returns why a controller is already ending the machine of the grant (its Machine
+	// or NodeClaim is being deleted), or an empty string. It reads without a cache. The default knows
+	// of no machines.
+	MachineEnding func(ctx context.Context, g v1alpha1.Grant) string
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+func (o Options) withDefaults() Options {
+	o.Wait = cmp.Or(o.Wait, 3*time.Second)
+	o.Tick = cmp.Or(o.Tick, 15*time.Second)
+	o.CalmTick = cmp.Or(o.CalmTick, time.Minute)
+	o.Pause = cmp.Or(o.Pause, time.Second)
+	o.ResolveAfter = cmp.Or(o.ResolveAfter, 30*time.Second)
+	o.MaxClusters = cmp.Or(o.MaxClusters, 16)
+	o.MaxClustersPerNode = cmp.Or(o.MaxClustersPerNode, 2)
+	if o.RecordEvent == nil {
+		o.RecordEvent = func(*corev1.ObjectReference, string, string, string) {}
+	}
+	if o.MachineEnding == nil {
+		o.MachineEnding = func(context.Context, v1alpha1.Grant) string { return "" }
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// A Leader runs the loop. It must run in one replica at a time.
+type Leader struct {
+	Options
+	metrics *metrics
+	wake    loop.Signal
+	logged  loop.LogOnce
+	// breakGlass has the break-glass overrides that Nodes had.
+	breakGlass breakGlassMemory
+	// states are by the object's UID: another object of the same name starts without a state.
+	states map[types.UID]*clusterState
+}
+
+// New returns a Leader that follows the EtcdClusters and Nodes of the Store.
+func New(ctx context.Context, o Options) (*Leader, error) {
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	l := &Leader{Options: o.withDefaults(), metrics: m, wake: loop.NewSignal(), states: map[types.UID]*clusterState{}}
+	if err := l.Store.Follow(ctx, func(*v1alpha1.EtcdCluster) { l.wake.Notify() }); err != nil {
+		return nil, err
+	}
+	wake := func(*v1alpha1.EtcdObservation) { l.wake.Notify() }
+	if err := l.Store.FollowObservations(ctx, wake, wake); err != nil {
+		return nil, err
+	}
+	// Most updates of Nodes are heartbeats. They do not wake the loop.
+	isChange := func(before, after *corev1.Node) bool {
+		l.breakGlass.record(after, l.Now()) // The Node may be gone before the next round.
+		return keyOf(before) != keyOf(after)
+	}
+	return l, l.Store.FollowNodes(isChange, l.wake.Notify)
+}
+
+// Run reconciles until ctx ends, and then returns nil as the runnables of the manager do.
+func (l *Leader) Run(ctx context.Context) error {
+	defer l.keepStates(nil)
+	defer l.metrics.set(nil)
+	if !l.Store.WaitForSync(ctx) {
+		return nil
+	}
+	loop.Rounds{
+		Do: l.reconcileAll, Pause: l.Pause, Wake: l.wake,
+		Idle: func() time.Duration { return max(0, l.Tick-l.Pause) },
+		Done: func(err error) {
+			if l.logged.ChangedErrorText("round", err) && err != nil {
+				l.Log.ErrorContext(ctx, "failed to complete a round; retrying in the next one", "err", err)
+			}
+		},
+	}.Run(ctx)
+	return nil
+}
+
+// reconcileAll reconciles everything once. A failure in one cluster does not stop the others.
+func (l *Leader) reconcileAll(ctx context.Context) error {
+	nodes, err := l.Store.CachedNodes(ctx)
+	if err != nil {
+		return err
+	}
+	cached, err := l.Store.CachedClusters(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := l.Store.CachedObservations(ctx)
+	if err != nil {
+		return err
+	}
+	observations, orphans := indexObservations(all, cached)
+	index := l.indexNodes(nodes)
+	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
+
+	l.keepStates(cached)
+	result := &roundResult{ignored: l.countIgnored(cached)}
+	failed := make([]error, len(cached))
+	var g errgroup.Group
+	g.SetLimit(maxParallelClusters)
+	for i, c := range cached {
+		state := l.states[c.UID]
+		g.Go(func() error {
+			failed[i] = loop.RecoverPanic(func() error { return l.reconcileCluster(ctx, c, index, observations[c.UID], state) })
+			return nil
+		})
+	}
+	_ = g.Wait() // The functions above return no error.
+	for _, c := range cached {
+		result.clusters = append(result.clusters, resultOf(c, l.states[c.UID]))
+	}
+	l.metrics.set(result)
+	return errors.Join(append(errs, failed...)...)
+}
+
+// keepStates drops the states of all objects but these, and creates the missing ones.
+func (l *Leader) keepStates(clusters []*v1alpha1.EtcdCluster) {
+	kept := map[types.UID]*clusterState{}
+	for _, c := range clusters {
+		kept[c.UID] = l.states[c.UID]
+		if kept[c.UID] == nil {
+			kept[c.UID] = newClusterState()
+		}
+	}
+	for uid, state := range l.states {
+		if kept[uid] == nil && state.probe != nil {
+			state.probe.Release()
+		}
+	}
+	l.states = kept
+}
+
+// countIgnored counts the observations that are ignored, by reason, and logs them when they
+// change. Every cluster must have a state.
+func (l *Leader) countIgnored(clusters []*v1alpha1.EtcdCluster) map[observation.IgnoredReason]int {
+	counts := map[observation.IgnoredReason]int{}
+	for _, c := range clusters {
+		text := ""
+		for i, ignored := range observation.Ignored(c, l.Now()) {
+			counts[ignored.Reason]++
+			if i > 0 {
+				text += ", "
+			}
+			text += ignored.Node + " " + string(ignored.Reason)
+		}
+		if l.states[c.UID].logged.Changed("ignored", text) && text != "" {
+			l.Log.Info("ignoring observations of agents", "etcd_cluster", c.Name, "ignored", text)
+		}
+	}
+	return counts
+}
+
+func (l *Leader) recordEvent(c *v1alpha1.EtcdCluster, eventType, reason, message string) {
+	about := &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion().String(), Kind: "EtcdCluster", Name: c.Name, UID: c.UID,
+	}
+	l.RecordEvent(about, eventType, reason, message)
+}

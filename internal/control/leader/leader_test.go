@@ -1,0 +1,389 @@
+package leader
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/internal/control/review"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A leaderHarness is a Leader whose rounds and clock the test controls.
+type leaderHarness struct {
+	*storetest.Fixture
+	t        *testing.T
+	store    *clusterstore.Store
+	leader   *Leader
+	reviewer *review.Reviewer
+	log      bytes.Buffer // read only after the rounds have ended
+
+	mu       sync.Mutex // guards the fields below
+	ahead    time.Duration
+	recorded []string
+}
+
+func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *leaderHarness {
+	t.Helper()
+	h := &leaderHarness{Fixture: f, t: t, store: f.OpenStore(
+		func(o *clusterstore.Options) {
+			o.ProbeInterval, o.ZoneLabel = time.Millisecond, corev1.LabelTopologyZone
+		})}
+	o := Options{
+		Store: h.store, Wait: time.Second, Log: slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &h.log), nil)),
+		Registerer: prometheus.NewRegistry(),
+		Now: func() time.Time {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return time.Now().Add(h.ahead)
+		},
+		RecordEvent: func(_ *corev1.ObjectReference, eventType, reason, _ string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.recorded = append(h.recorded, eventType+" "+reason)
+		},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	var err error
+	h.leader, err = New(t.Context(), o)
+	require.NoError(t, err)
+	h.reviewer, err = review.New(review.Options{Store: h.store, Registerer: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	return h
+}
+
+// review returns the decision of a review that must not fail.
+func (h *leaderHarness) review(t *testing.T, req quorum.Request) quorum.Decision {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	decision, err := h.reviewer.Review(ctx, req)
+	require.NoError(t, err)
+	return decision
+}
+
+func (h *leaderHarness) advance(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ahead += d
+}
+
+// events returns the types and reasons of the recorded events.
+func (h *leaderHarness) events() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string{}, h.recorded...)
+}
+
+// reconcileUntil runs rounds of the leader until the object is as wanted. The leader's
+// cache may lag behind the writes of the test.
+func (h *leaderHarness) reconcileUntil(what string, wanted func(*v1alpha1.EtcdCluster) bool) *v1alpha1.EtcdCluster {
+	h.t.Helper()
+	c := h.EmptyCluster()
+	require.Eventually(h.t, func() bool {
+		if err := h.leader.reconcileAll(h.t.Context()); err != nil {
+			h.t.Logf("a round is incomplete: %v", err)
+			return false
+		}
+		if h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(c), c) != nil {
+			return false
+		}
+		c = h.Cluster()
+		return wanted(c)
+	}, storetest.WaitTimeout, storetest.PollInterval, what)
+	return c
+}
+
+// probeTimes advances the clock in n steps and makes the leader probe after each.
+func (h *leaderHarness) probeTimes(n int, step time.Duration) {
+	h.t.Helper()
+	for range n {
+		h.advance(step)
+		before := h.Cluster().Spec.Nonce
+		h.reconcileUntil("a probe", func(c *v1alpha1.EtcdCluster) bool { return c.Spec.Nonce != before })
+	}
+}
+
+// probeUntilEnd makes the leader probe every minute until the grant of a Node has ended. On a busy
+// machine an agent may answer late, and its series of proofs then begins again.
+func (h *leaderHarness) probeUntilEnd(node types.UID) {
+	h.t.Helper()
+	for range 3 * int(quorum.ResolveMovedAfter/time.Minute) {
+		if storetest.GrantFor(h.Cluster(), node) == nil {
+			return
+		}
+		h.probeTimes(1, time.Minute)
+	}
+	require.Nil(h.t, storetest.GrantFor(h.Cluster(), node))
+}
+
+// bindAll runs the leader until it has bound all three members.
+func (h *leaderHarness) bindAll() *v1alpha1.EtcdCluster {
+	h.t.Helper()
+	return h.reconcileUntil("three bindings", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 3 })
+}
+
+// grant writes a grant for the i-th node, as a review some time ago would have.
+func (h *leaderHarness) grant(i int, ago time.Duration) {
+	h.t.Helper()
+	c := h.Cluster()
+	_, err := h.store.Patch(h.t.Context(), c, clusterstore.ReplaceGrants(c,
+		clusterstore.WithGrant(c.Spec.Grants, v1alpha1.Grant{
+			NodeUID: h.Nodes[i].UID, Node: h.Nodes[i].Name, Members: []v1alpha1.MemberID{h.MemberID(i)},
+			Machine: &v1alpha1.Door{Time: metav1.NewTime(time.Now().Add(-ago)), User: "alice"},
+		})))
+	require.NoError(h.t, err)
+}
+
+func (h *leaderHarness) hasGrant(i int) bool {
+	return storetest.GrantFor(h.Cluster(), h.Nodes[i].UID) != nil
+}
+
+// bindingOf returns the UID of the Node that the member is bound to.
+func bindingOf(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) types.UID {
+	for _, b := range c.Spec.Members {
+		if b.MemberID == id {
+			return b.NodeUID
+		}
+	}
+	return ""
+}
+
+func TestLeader(t *testing.T) {
+	config := storetest.NewServer(t)
+	for i, test := range []struct {
+		name string
+		run  func(*testing.T, *storetest.Fixture)
+	}{
+		{"announced cluster", fromAnnouncements},
+		{"false claim", falseClaim},
+		{"cluster limit", clusterLimit},
+		{"cluster limit per node", clusterLimitPerNode},
+		{"room for a cluster", roomForCluster},
+		{"observations of a deleted node", removedObservations},
+		{"node deleted without a grant", tombstone},
+		{"node deleted with break-glass while the webhook was down", unreviewedOverride},
+		{"node deleted after its member", memberRemovedFirst},
+		{"F30 member removed, host wiped, one other observer", emptiedHost},
+		{"role given and taken", roleGivenAndTaken},
+		{"member on a host that is no Node", distinctServers},
+		{"node of a retired cluster", retiredCluster},
+		{"node registered again", registeredAgain},
+		{"gap in the health proofs", proofGap},
+		{"member removed from etcd", memberRemoved},
+		{"F20 machine joined again", machineJoinedAgain},
+		{"F45 node held by a finalizer", heldByFinalizer},
+		{"silent agents", silentAgents},
+		{"surviving node and renewed grant", survivingNode},
+		{"F43 machine ending", machineEnding},
+		{"grant settled by hand", settledByHand},
+		{"F34 drained node", drainedNode},
+		{"F37 drained node deleted", drainedAndDeleted},
+		{"drain settled by hand", drainSettledByHand},
+		{"removed label", removedLabel},
+		{"node listed by two others", listedByOthers},
+		{"summary without observations", summaryWithoutObservations},
+		{"summary with marked nodes", summaryWithMarks},
+		{"summary without probes", summaryWithoutProbes},
+		{"running loop", runningLoop},
+		{"lasting error", lastingError},
+		{"metrics", clusterMetrics},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, storetest.New(t, config, 0x40+i)) })
+	}
+}
+
+func fromAnnouncements(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	c := h.bindAll()
+	for i, n := range f.Nodes {
+		require.Equal(t, n.UID, bindingOf(c, f.MemberID(i)))
+	}
+	require.Empty(t, c.Spec.Grants)
+	require.Contains(t, h.events(), "Normal Bound")
+
+	c = h.reconcileUntil("a summary",
+		func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 1 })
+	require.Equal(t, []int32{3, 3, 2}, []int32{*c.Status.Voters, *c.Status.Healthy, *c.Status.Quorum})
+	require.True(t, meta.IsStatusConditionTrue(c.Status.Conditions, "Visible"))
+	require.True(t, meta.IsStatusConditionTrue(c.Status.Conditions, "Bound"))
+	require.Len(t, c.Observations, 3, "the summary must not change the observations")
+
+	// A round without news writes nothing and requests no probe.
+	for range 3 {
+		require.NoError(t, h.leader.reconcileAll(t.Context()))
+	}
+	calm := f.Cluster().ResourceVersion
+	for range 3 {
+		require.NoError(t, h.leader.reconcileAll(t.Context()))
+	}
+	require.Equal(t, calm, f.Cluster().ResourceVersion)
+
+	// The created object answers deletions.
+	decision := h.review(t, f.Request(1))
+	require.True(t, decision.Allowed, decision.Message)
+	h.reconcileUntil("a summary with a loss", func(c *v1alpha1.EtcdCluster) bool {
+		return c.Status.MayLose != nil && *c.Status.MayLose == 0 && *c.Status.Healthy == 2
+	})
+}
+
+// summaryWithMarks checks that the summary counts as a verdict would: not the member on a node that
+// kured reboots, and not the member on a node that is out of service.
+func summaryWithMarks(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	healthy := func(n int32, text string) {
+		t.Helper()
+		h.reconcileUntil("a summary with this number of healthy members", func(c *v1alpha1.EtcdCluster) bool {
+			visible := meta.FindStatusCondition(c.Status.Conditions, "Visible")
+			return c.Status.Healthy != nil && *c.Status.Healthy == n && strings.Contains(visible.Message, text)
+		})
+	}
+	healthy(3, "")
+	f.PatchNode(0, `{"metadata":{"annotations":{"weave.works/kured-reboot-in-progress":"2026-05-01T11:55:00Z"}},
+		"spec":{"unschedulable":true}}`)
+	healthy(2, "is being rebooted by kured")
+	f.PatchNode(1, `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`)
+	healthy(1, "is out of service (taint node.kubernetes.io/out-of-service)")
+	f.PatchNode(0, `{"spec":{"unschedulable":false}}`)
+	f.PatchNode(1, `{"spec":{"taints":null}}`)
+	healthy(3, "")
+}
+
+func summaryWithoutObservations(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.reconcileUntil("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+	f.ChangeAgents(func() {
+		for _, n := range f.Nodes {
+			f.Blind[n.Name] = true
+		}
+	})
+	h.probeTimes(1, 2*time.Minute)
+	c := h.reconcileUntil("no numbers", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters == nil })
+	require.Nil(t, c.Status.MayLose)
+	condition := meta.FindStatusCondition(c.Status.Conditions, "Visible")
+	require.NotNil(t, condition)
+	require.Equal(t, metav1.ConditionFalse, condition.Status)
+	require.NotEmpty(t, condition.Message)
+}
+
+// summaryWithoutProbes forbids the leader to write nonces. Observations with the last nonce do not
+// stay true without limit.
+func summaryWithoutProbes(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	h.reconcileUntil("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+	sample := fmt.Sprintf(`holdfast_etcd_list_known{etcd_cluster="%s"} `, f.ClusterID)
+	requireMetrics(t, h.leader.metrics, []string{sample + "1"}, nil)
+	denied := &faultyClient{Client: f.Client}
+	h.leader.Store = f.OpenStore(func(o *clusterstore.Options) { o.Client = denied })
+	denied.isPatchDenied.Store(true)
+	h.advance(4 * time.Minute)
+	require.Eventually(t, func() bool {
+		require.Error(t, h.leader.reconcileAll(t.Context()))
+		return meta.IsStatusConditionFalse(f.Cluster().Status.Conditions, "Visible")
+	}, storetest.WaitTimeout, storetest.PollInterval)
+	requireMetrics(t, h.leader.metrics, []string{sample + "0"}, nil)
+	denied.isPatchDenied.Store(false)
+	h.reconcileUntil("a summary again", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
+}
+
+// lastingError makes the read of a bound Node fail. The leader must not probe in every round: each
+// nonce wakes the loop, and makes every agent probe every member.
+func lastingError(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f, func(o *Options) { o.Pause = 50 * time.Millisecond })
+	h.bindAll()
+	faulty, registry := &faultyClient{Client: f.Client}, prometheus.NewRegistry()
+	h.leader.Store = f.OpenStore(func(o *clusterstore.Options) {
+		o.Reader, o.Registerer, o.ProbeInterval = faulty, registry, time.Millisecond
+	})
+	faulty.unreadable.Store(&f.Nodes[1].Name)
+	h.advance(2 * time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.NoError(t, h.leader.Run(ctx))
+	require.Contains(t, h.log.String(), "the node cannot be read")
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "holdfast_webhook_asks_total" {
+			require.InDelta(t, 1.5, family.GetMetric()[0].GetCounter().GetValue(), 0.5)
+			return
+		}
+	}
+	require.Fail(t, "no metric of probe requests")
+}
+
+// A faultyClient fails some requests.
+type faultyClient struct {
+	client.Client
+	isPatchDenied atomic.Bool
+	unreadable    atomic.Pointer[string] // the name of a Node
+}
+
+func (c *faultyClient) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	if c.isPatchDenied.Load() {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "etcdclusters"}, o.GetName(), nil)
+	}
+	return c.Client.Patch(ctx, o, p, opts...)
+}
+
+func (c *faultyClient) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if _, isNode := o.(*corev1.Node); isNode && c.unreadable.Load() != nil && *c.unreadable.Load() == key.Name {
+		return errors.New("the node cannot be read")
+	}
+	return c.Client.Get(ctx, key, o, opts...)
+}
+
+func runningLoop(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	h := newHarness(t, f, func(o *Options) { o.Tick, o.Pause = time.Hour, storetest.PollInterval })
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return h.leader.Run(ctx) })
+	bound := func(uid types.UID) func() bool {
+		return func() bool {
+			c := f.EmptyCluster()
+			err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c)
+			return err == nil && bindingOf(c, f.MemberID(0)) == uid
+		}
+	}
+	require.Eventually(t, bound(f.Nodes[0].UID), storetest.WaitTimeout, storetest.PollInterval)
+	f.DeleteNode(0)
+	require.Eventually(t, func() bool { return len(f.Cluster().Spec.Grants) == 1 }, storetest.WaitTimeout,
+		storetest.PollInterval)
+	h.registerAgain(0)
+	require.Eventually(t, bound(f.Nodes[0].UID), storetest.WaitTimeout, storetest.PollInterval)
+	cancel()
+	require.NoError(t, g.Wait())
+}

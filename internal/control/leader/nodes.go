@@ -1,0 +1,260 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/place"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// A nodeIndex holds all Nodes of the cache by name.
+type nodeIndex map[string]nodeEntry
+
+// A nodeEntry is one Node with the members that its agent announces.
+type nodeEntry struct {
+	*corev1.Node
+	announced []evidence.MemberRef
+}
+
+// indexNodes parses the announcements, and logs those that it cannot parse.
+func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
+	index := make(nodeIndex, len(nodes))
+	for _, node := range nodes {
+		announced, err := observation.AnnouncedOn(node)
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if l.logged.Changed("announcement/"+node.Name, text) && text != "" {
+			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", text)
+		}
+		index[node.Name] = nodeEntry{Node: node, announced: announced}
+		l.breakGlass.record(node, l.Now())
+	}
+	return index
+}
+
+// announcers returns, sorted, the names of the Nodes that announce a member of the cluster.
+func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
+	var names []string
+	for name, entry := range n {
+		if slices.ContainsFunc(entry.announced, func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// announcedClusters returns the clusters that each Node announces.
+func (n nodeIndex) announcedClusters() map[string][]v1alpha1.ClusterID {
+	announced := map[string][]v1alpha1.ClusterID{}
+	for name, entry := range n {
+		for _, ref := range entry.announced {
+			announced[name] = append(announced[name], ref.Cluster)
+		}
+	}
+	return announced
+}
+
+// cachedNodes returns the Nodes as they are in the cache: good enough for a summary, never for a
+// decision.
+func (n nodeIndex) cachedNodes(names []string) map[string]clusterstore.LiveNode {
+	found := make(map[string]clusterstore.LiveNode, len(names))
+	for _, name := range names {
+		found[name] = clusterstore.LiveNode{Node: n[name].Node}
+	}
+	return found
+}
+
+// announcingNodes returns all Nodes as bindings are made from them, sorted by name: the live Nodes
+// as they are now, and the others, of which only the addresses matter, as they are in the cache. It
+// fails if a Node could not be read, because a Node that is not in the result counts as gone.
+func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]observation.AnnouncingNode, error) {
+	current := make(map[string]*corev1.Node, len(n))
+	for name, entry := range n {
+		current[name] = entry.Node
+	}
+	for name, l := range live {
+		if l.Err != nil {
+			return nil, fmt.Errorf("reading node %q: %w", name, l.Err)
+		}
+		current[name] = l.Node
+	}
+	var found []observation.AnnouncingNode
+	for _, node := range current {
+		if node != nil {
+			found = append(found, announcingNode(node))
+		}
+	}
+	slices.SortFunc(found, func(a, b observation.AnnouncingNode) int { return strings.Compare(a.Node, b.Node) })
+	return found, nil
+}
+
+// possibleNodes returns the Nodes where the members may run that are not located, by the cache.
+func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
+	if len(observation.Unlocated(c)) == 0 {
+		return nil // The usual case. This avoids comparing the addresses of all nodes.
+	}
+	var all []observation.AnnouncingNode
+	for _, entry := range n {
+		all = append(all, observation.NodeOf(entry.Node))
+	}
+	return quorum.PossibleNodes(c, all)
+}
+
+// announces reports whether the Node announces a member of the cluster.
+func announces(node *corev1.Node, c *v1alpha1.EtcdCluster) bool {
+	return slices.ContainsFunc(announcingNode(node).Announced,
+		func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name })
+}
+
+func announcingNode(node *corev1.Node) observation.AnnouncingNode {
+	n := observation.NodeOf(node)
+	// An announcement that cannot be parsed claims nothing; indexNodes logs it.
+	n.Announced, _ = observation.AnnouncedOn(node)
+	return n
+}
+
+// A nodeKey contains the parts of a Node that the leader acts on.
+type nodeKey struct {
+	Name, Label, Announcement, Addresses string
+	UID                                  types.UID
+	Deleting, HasRole                    bool
+	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to probe at once.
+	Cordoned bool
+}
+
+func keyOf(node *corev1.Node) nodeKey {
+	return nodeKey{
+		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
+		HasRole: observation.HasRole(node),
+		Label:   node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
+		Addresses: strings.Join(observation.AddressesOf(node), " "),
+		Cordoned:  observation.IsLabelled(node) && node.Spec.Unschedulable,
+	}
+}
+
+// restoreLabels sets the label on Nodes that hold a member and lack it. Without the label, the
+// entry that fails open reviews the deletion of the Node.
+//
+// The agent of a Node to which no member is bound may be right that it has none; it then removes
+// the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
+// leader labels such a Node once for the members that are listed there.
+func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState) error {
+	var errs []error
+	by := labelSources(c)
+	for _, name := range slices.Sorted(maps.Keys(index)) {
+		node := index[name].Node
+		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.NodeUID == node.UID })
+		if !l.needsLabel(node) || (!isBound && by == place.Bound) {
+			continue
+		}
+		places := place.On(c, node)
+		members := place.Members(places, by)
+		names := observation.JoinIDs(members, ", ")
+		switch {
+		case isBound:
+			names = observation.JoinIDs(place.Members(places, place.Bound), ", ")
+			errs = append(errs, l.restoreLabel(ctx, c, node, "it is bound to member "+names))
+		case len(members) > 0 && (!hasNoMemberCondition(node) || s.labelled[node.UID] != names):
+			err := l.restoreLabel(ctx, c, node,
+				"two other nodes list a member at its address, but its own agent has not announced it yet")
+			if err == nil {
+				s.labelled[node.UID] = names
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// needsLabel reports whether the Node must get the label. It must not while a valid break-glass
+// annotation is set: users remove the label to delete a node while the webhook is not reachable.
+func (l *Leader) needsLabel(node *corev1.Node) bool {
+	_, err := quorum.ParseBreakGlass(node.Annotations[quorum.BreakGlassAnnotation], node.UID, l.Now())
+	return !observation.IsLabelled(node) && err != nil
+}
+
+// labelSources returns the sources because of which a Node gets the label: place.Label, or less.
+//
+// While no list is confirmed, the last known ones count, as in a review (docs/verdict.md, F89). As
+// long as no observer has answered the last probe request, it is not known whether one is. Without
+// a confirmed list, the member that a grant names may have left.
+func labelSources(c *v1alpha1.EtcdCluster) place.Source {
+	isUnlocated := func(m v1alpha1.MemberStatus) bool { return !observation.IsLocated(c, m.ID) }
+	hasUnlocated := func(o v1alpha1.Observation) bool { return slices.ContainsFunc(o.Members, isUnlocated) }
+	answers := observation.AcceptedWithNonce(c, []string{c.Spec.Nonce})
+	switch {
+	case len(answers) == 0 || !slices.ContainsFunc(observation.Accepted(c), hasUnlocated):
+		return place.Bound // The usual case. This avoids comparing the addresses of all nodes.
+	case len(observation.Confirmed(answers)) == 0:
+		return place.Label &^ place.Granted
+	}
+	return place.Label
+}
+
+// hasNoMemberCondition reports whether the agent of the Node found no member there.
+func hasNoMemberCondition(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == observation.EtcdMemberCondition && c.Status == corev1.ConditionFalse
+	})
+}
+
+// restoreLabel sets the label on a Node, logs it and records an event.
+func (l *Leader) restoreLabel(ctx context.Context, c *v1alpha1.EtcdCluster, node *corev1.Node, why string) error {
+	isSet, err := l.Store.LabelNode(ctx, node)
+	if err != nil || !isSet {
+		return err
+	}
+	l.Log.Warn("restored the label on a node with a member", "node", node.Name, "etcd_cluster", c.Name, "reason", why)
+	l.recordEvent(c, corev1.EventTypeNormal, "LabelRestored",
+		fmt.Sprintf("node %s lacked the label %s: %s", node.Name, observation.EtcdMemberLabel, why))
+	return nil
+}
+
+// reportSharedIDs logs and records when a Node with a member has the provider ID of another Node.
+// cluster-autoscaler finds only one of them by it, and Karpenter registers neither. Both end a
+// machine that they do not find or register, whatever the annotations of its Node.
+func (l *Leader) reportSharedIDs(c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState) {
+	text := strings.Join(sharedProviderIDs(c, index), "; ")
+	if !s.logged.Changed("provider IDs", text) || text == "" {
+		return
+	}
+	l.Log.Warn("nodes with members share provider IDs with other nodes", "etcd_cluster", c.Name, "shared", text)
+	l.recordEvent(c, corev1.EventTypeWarning, "ProviderIDShared", text+"; an autoscaler may end the machine of either "+
+		"without regard to annotations: keep both out of its node groups, and give new machines an ID of their own")
+}
+
+// sharedProviderIDs describes, sorted, the provider IDs of bound Nodes that other Nodes have too.
+func sharedProviderIDs(c *v1alpha1.EtcdCluster, index nodeIndex) []string {
+	var found []string
+	for _, b := range c.Spec.Members {
+		bound, exists := index[b.Node]
+		if !exists || bound.UID != b.NodeUID || bound.Spec.ProviderID == "" {
+			continue
+		}
+		for name, other := range index {
+			if name != b.Node && other.Spec.ProviderID == bound.Spec.ProviderID {
+				pair := []string{b.Node, name}
+				slices.Sort(pair)
+				found = append(found, fmt.Sprintf("nodes %s and %s have the same spec.providerID %s",
+					pair[0], pair[1], bound.Spec.ProviderID))
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}

@@ -1,0 +1,227 @@
+package review
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// drainsOfAllNodes drains all nodes at the same time, through two replicas.
+func drainsOfAllNodes(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	for i := range f.Nodes {
+		f.Cordon(i, true)
+	}
+	reviewers := []testReviewer{newReviewer(f, 0), newReviewer(f, 0)}
+	decisions := make([]quorum.Decision, 3)
+	g, ctx := errgroup.WithContext(t.Context())
+	for i := range decisions {
+		g.Go(func() (err error) {
+			bounded, cancel := context.WithTimeout(ctx, 8*time.Second)
+			defer cancel()
+			decisions[i], err = reviewers[i%2].Review(bounded, f.Drain(i))
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	drained := -1
+	for i, d := range decisions {
+		if d.Allowed {
+			require.Equal(t, -1, drained, "two nodes may be drained")
+			drained = i
+		}
+	}
+	require.NotEqual(t, -1, drained, "%+v", decisions)
+	c := f.Cluster()
+	require.Len(t, c.Spec.Grants, 1)
+	grant := c.Spec.Grants[0]
+	require.Equal(t, f.Nodes[drained].UID, grant.NodeUID)
+	require.True(t, quorum.IsDrainOnly(grant))
+	require.Equal(t, []v1alpha1.MemberID{f.MemberID(drained)}, grant.Members)
+
+	other := (drained + 1) % 3
+	for _, req := range []quorum.Request{f.Drain(other), f.Request(other)} {
+		refused := review(t, reviewers[0], req)
+		require.False(t, refused.Allowed)
+		require.Contains(t, refused.Message, "the drain of its node "+f.Nodes[drained].Name+" by alice was allowed at ")
+		require.Contains(t, refused.Message, "kubectl uncordon "+f.Nodes[drained].Name)
+	}
+	require.True(t, review(t, reviewers[1], f.Drain(drained)).Allowed, "the drain is tried again")
+	require.Len(t, f.Cluster().Spec.Grants, 1)
+}
+
+func deletionAfterDrain(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	f.Cordon(0, true)
+	require.True(t, review(t, reviewer, f.Drain(0)).Allowed)
+	drain := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+
+	writeNode(t, f, 0)
+	deletion := review(t, reviewer, f.Request(0))
+	require.True(t, deletion.Allowed, deletion.Message)
+	require.Equal(t, quorum.QuorumKept, deletion.Reason, "the drain does not answer for the deletion")
+	c := f.Cluster()
+	require.Len(t, c.Spec.Grants, 1)
+	grant := c.Spec.Grants[0]
+	require.Equal(t, drain.Drain, grant.Drain)
+	require.NotEmpty(t, grant.Delete.Version)
+}
+
+// drainAfterDeletion drains a node whose deletion was allowed, as Karpenter does. The door
+// of the deletion stays open: the DELETE may still be in progress.
+func drainAfterDeletion(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	f.Cordon(0, true)
+	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
+	before := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+	require.Nil(t, before.Drain)
+
+	drain := f.Drain(0)
+	drain.User = "bob"
+	require.True(t, review(t, reviewer, drain).Allowed)
+	after := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+	require.Equal(t, "bob", after.Drain.User)
+	after.Drain = nil
+	require.Equal(t, before, after)
+
+	writeNode(t, f, 0)
+	require.Equal(t, quorum.QuorumKept, review(t, reviewer, f.Request(0)).Reason)
+}
+
+// drainOfHeldNode drains a node that the cordon of a hold keeps closed. The drain is in the record
+// of the hold before it is allowed, also if the agent writes the Node meanwhile. A node that the
+// agent has opened meanwhile is not drained.
+func drainOfHeldNode(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	hold := func(record readiness.Record) {
+		f.PatchNode(0, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, readiness.HoldAnnotation, record.Format()))
+	}
+	recorded := func() readiness.Record {
+		node := &corev1.Node{}
+		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), node))
+		record, err := readiness.ParseRecord(node.Annotations[readiness.HoldAnnotation])
+		require.NoError(t, err)
+		return record
+	}
+	held := readiness.Record{State: readiness.Held, BootID: "b1", Reason: readiness.Rebooted, Marks: []string{"m"}}
+	hold(held)
+	f.Cordon(0, true)
+	require.True(t, review(t, reviewer, f.Drain(0)).Allowed)
+	drained := recorded()
+	require.NotNil(t, drained.Drained)
+	drained.Drained = nil
+	require.Equal(t, held, drained)
+
+	hold(held)
+	dryRun := f.Drain(0)
+	dryRun.DryRun = true
+	require.True(t, review(t, reviewer, dryRun).Allowed)
+	require.Nil(t, recorded().Drained)
+
+	stale := &corev1.Node{}
+	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), stale))
+	hold(held)
+	require.NoError(t, reviewer.store.RecordDrain(t.Context(), stale, time.Now()), "the agent has written the Node")
+	require.NotNil(t, recorded().Drained)
+	f.Cordon(0, false)
+	hold(readiness.Record{State: readiness.Released, BootID: "b1", Reason: readiness.NetworkReady})
+	err := reviewer.store.RecordDrain(t.Context(), stale, time.Now())
+	require.ErrorContains(t, err, "it is open for pods now")
+	require.Nil(t, recorded().Drained)
+}
+
+func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	for _, isDryRun := range []bool{false, true} {
+		req := f.Drain(0)
+		req.DryRun = isDryRun
+		decision := review(t, reviewer, req)
+		require.False(t, decision.Allowed)
+		require.Equal(t, quorum.NotDraining, decision.Reason)
+	}
+	c := f.Cluster()
+	require.Empty(t, c.Spec.Grants)
+	require.Empty(t, c.Spec.Nonce, "no probe was requested")
+
+	// The node is opened while its drain is decided.
+	f.Cordon(0, true)
+	p, err := reviewer.probeAndDecide(t.Context(), f.Drain(0), f.Cluster(), nil)
+	require.NoError(t, err)
+	defer p.request.Release()
+	require.True(t, p.verdict.Allowed)
+	f.Cordon(0, false)
+	nonces := func() []string { return p.request.Result().Nonces }
+	verdict, err := reviewer.grant(t.Context(), f.Drain(0), p.view.Cluster, nil, nonces, quorum.Decide)
+	require.NoError(t, err)
+	require.Equal(t, quorum.NotDraining, verdict.Reason)
+	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+func breakGlassDrain(t *testing.T, f *storetest.Fixture) {
+	f.SilenceAgents()
+	reviewer := newReviewer(f, time.Second)
+	req := f.Drain(0)
+	req.BreakGlass = &quorum.BreakGlass{UID: req.UID, Until: time.Now().Add(time.Hour), Reason: "the host burns"}
+	decision := review(t, reviewer, req)
+	require.True(t, decision.Allowed)
+	require.Equal(t, quorum.BreakGlassUsed, decision.Reason)
+	require.Contains(t, decision.Warnings[0], "is drained without a check")
+	grant := storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+	require.NotNil(t, grant)
+	require.True(t, quorum.IsDrainOnly(*grant))
+	require.True(t, grant.Drain.BreakGlass)
+}
+
+func dryRunOfDrain(t *testing.T, f *storetest.Fixture) {
+	f.WriteNonce("last")
+	f.PublishAll("last")
+	f.Cordon(0, true)
+	before := f.Cluster()
+	req := f.Drain(0)
+	req.DryRun = true
+	decision := review(t, newReviewer(f, 0), req)
+	require.True(t, decision.Allowed, decision.Message)
+	require.Equal(t, before.Spec, f.Cluster().Spec)
+}
+
+// drainWithoutName: a grant without a user is one that no review wrote.
+func drainWithoutName(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	f.Cordon(0, true)
+	req := f.Drain(0)
+	req.User = ""
+	require.True(t, review(t, newReviewer(f, 0), req).Allowed)
+	require.Equal(t, "an account without a name", storetest.GrantFor(f.Cluster(), req.UID).Drain.User)
+}
+
+// drainWithoutEtcd: the guard pod of a node that no longer has etcd keeps no drain from going on.
+func drainWithoutEtcd(t *testing.T, f *storetest.Fixture) {
+	node := f.CreateNode("plain-"+string(f.ClusterID), "10.98.0.1", "9")
+	f.DeleteAfterTest(node)
+	f.Nodes = append(f.Nodes, node)
+	f.Cordon(3, true)
+	req := quorum.Request{Node: node.Name, UID: node.UID, Addresses: []string{"10.98.0.1"}, Drain: true, User: "alice"}
+	decision := review(t, newReviewer(f, 0), req)
+	require.True(t, decision.Allowed)
+	require.Equal(t, quorum.NothingToProtect, decision.Reason)
+	require.Empty(t, f.Cluster().Spec.Grants)
+
+	req.Labelled = true
+	decision = review(t, newReviewer(f, 0), req)
+	require.Equal(t, quorum.UnknownMember, decision.Reason)
+}

@@ -1,0 +1,56 @@
+package review
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// secondReview reviews one deletion again, as the API server does after a write to the Node. The
+// second review is decided, and if it is refused, the grant of the first one blocks no other node.
+func secondReview(t *testing.T, f *storetest.Fixture) {
+	f.ChangeAgents(func() { f.Members[2].Healthy = true })
+	f.RunAgents()
+	reviewer, replica := newReviewer(f, 0), newReviewer(f, 0)
+	require.True(t, review(t, reviewer, f.Request(0)).Allowed)
+	decision := review(t, replica, f.Request(1))
+	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason, "the first DELETE may be carried out")
+
+	// A member elsewhere dies, and the Node is written.
+	f.ChangeAgents(func() { f.Members[1].Healthy = false })
+	writeNode(t, f, 0)
+	for _, r := range []testReviewer{reviewer, replica} {
+		decision = review(t, r, f.Request(0))
+		require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason, decision.Message)
+	}
+	decision = review(t, replica, f.Request(1))
+	require.True(t, decision.Allowed, decision.Message)
+}
+
+// writeNode writes the Node, so that the API server reviews its deletion again.
+func writeNode(t *testing.T, f *storetest.Fixture, i int) {
+	t.Helper()
+	f.PatchNode(i, `{"metadata":{"annotations":{"example.com/written":"meanwhile"}}}`)
+	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[i]), f.Nodes[i]))
+}
+
+// secondReviewOfTwoClusters: every cluster with a member on the node decides again.
+func secondReviewOfTwoClusters(t *testing.T, f *storetest.Fixture) {
+	other := f.SecondCluster()
+	f.RunAgents()
+	other.RunAgents()
+	reviewer := newReviewer(f, 0)
+	require.True(t, review(t, reviewer, f.Request(2)).Allowed)
+	writeNode(t, f, 2)
+	other.ChangeAgents(func() { other.Members[1].Healthy = false })
+	decision := review(t, reviewer, f.Request(2))
+	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason, decision.Message)
+	require.Len(t, decision.Verdicts, 2)
+	other.ChangeAgents(func() { other.Members[1].Healthy = true })
+	decision = review(t, reviewer, f.Request(2))
+	require.True(t, decision.Allowed, decision.Message)
+}

@@ -1,0 +1,380 @@
+package review
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+func oneOfThreeMembers(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	before := time.Now().Add(-time.Second) // metav1.Time counts seconds
+	decision := review(t, reviewer, f.Request(0))
+	require.True(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.QuorumKept, decision.Reason)
+	require.NotEmpty(t, decision.Warnings)
+
+	c := f.Cluster()
+	require.Equal(t, int64(1), c.Spec.Ledger)
+	g := storetest.GrantFor(c, f.Nodes[0].UID)
+	require.NotNil(t, g)
+	require.Equal(t, []v1alpha1.MemberID{f.MemberID(0)}, g.Members)
+	require.Equal(t, "alice", g.Delete.User)
+	require.False(t, g.Delete.BreakGlass)
+	require.False(t, g.Delete.Time.Time.Before(before.Truncate(time.Second)))
+
+	decision = review(t, reviewer, f.Request(1))
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
+	require.Len(t, f.Cluster().Spec.Grants, 1)
+	require.InDelta(t, 1, reviewer.counterSum(t, "holdfast_webhook_verdicts_total", "allowed", "QuorumKept"), 0)
+	require.InDelta(t, 1, reviewer.counterSum(t, "holdfast_webhook_verdicts_total", "refused", "QuorumWouldBeLost"), 0)
+	require.InDelta(t, 2, reviewer.counterSum(t, "holdfast_webhook_asks_total"), 1)
+
+	// Each decision that allows renews the grant.
+	young := f.Cluster()
+	old := young.DeepCopy()
+	old.Spec.Grants[0].Delete.Time = metav1.NewTime(time.Now().Add(-time.Hour))
+	require.NoError(t, f.Client.Patch(t.Context(), old, client.MergeFrom(young)))
+	decision = review(t, reviewer, f.Request(0))
+	require.True(t, decision.Allowed, decision.Message)
+	c = f.Cluster()
+	require.Len(t, c.Spec.Grants, 1)
+	require.WithinDuration(t, time.Now(), c.Spec.Grants[0].Delete.Time.Time, time.Minute)
+	require.Equal(t, int64(2), c.Spec.Ledger)
+}
+
+func twoReplicas(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewers := []testReviewer{newReviewer(f, 0), newReviewer(f, 0)}
+	for round := range 25 {
+		decisions := make([]quorum.Decision, 3)
+		g, ctx := errgroup.WithContext(t.Context())
+		for i := range decisions {
+			g.Go(func() (err error) {
+				bounded, cancel := context.WithTimeout(ctx, 8*time.Second)
+				defer cancel()
+				decisions[i], err = reviewers[(i+round)%2].Review(bounded, f.Request(i))
+				return err
+			})
+		}
+		require.NoError(t, g.Wait())
+		allowed := 0
+		for _, decision := range decisions {
+			if decision.Allowed {
+				allowed++
+			}
+		}
+		require.Equal(t, 1, allowed, "round %d: %+v", round, decisions)
+		c := f.Cluster()
+		require.Len(t, c.Spec.Grants, 1)
+		c.Spec.Grants, c.Spec.Ledger = nil, c.Spec.Ledger+1
+		require.NoError(t, removeGrants(t, f, c))
+	}
+	conflicts := 0.0
+	for _, reviewer := range reviewers {
+		conflicts += reviewer.counterSum(t, "holdfast_webhook_grant_conflicts_total")
+	}
+	require.Positive(t, conflicts, "no grant conflict occurred")
+}
+
+func removeGrants(t *testing.T, f *storetest.Fixture, c *v1alpha1.EtcdCluster) error {
+	body := fmt.Sprintf(`{"spec":{"grants":null,"ledger":%d}}`, c.Spec.Ledger)
+	return f.Client.Patch(t.Context(), c, client.RawPatch(types.MergePatchType, []byte(body)))
+}
+
+func grantConflict(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	// With this interval, a second probe request would not be delayed.
+	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.ProbeInterval = time.Millisecond })
+	req := f.Request(0)
+	c := f.Cluster()
+	p, err := reviewer.probeAndDecide(t.Context(), req, c, nil)
+	require.NoError(t, err)
+	defer p.request.Release()
+	require.True(t, p.verdict.Allowed, p.verdict.Message)
+	nonce := f.Cluster().Spec.Nonce
+
+	// Another replica writes a grant between the verdict and the grant.
+	other := f.Cluster()
+	_, err = reviewer.store.Patch(t.Context(), other, clusterstore.ReplaceGrants(other, []v1alpha1.Grant{
+		{
+			NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{f.MemberID(1)},
+			Drain: &v1alpha1.Door{Time: metav1.Now()},
+		},
+	}))
+	require.NoError(t, err)
+
+	nonces := func() []string { return p.request.Result().Nonces }
+	v, err := reviewer.grant(t.Context(), req, p.view.Cluster, nil, nonces, quorum.Decide)
+	require.NoError(t, err)
+	require.False(t, v.Allowed)
+	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason, v.Message)
+	after := f.Cluster()
+	require.Equal(t, nonce, after.Spec.Nonce, "a grant conflict must not request a probe")
+	require.Equal(t, int64(1), after.Spec.Ledger)
+	require.Nil(t, storetest.GrantFor(after, f.Nodes[0].UID))
+
+	// A node that has a grant already only renews it.
+	_, err = reviewer.grant(t.Context(), f.Request(1), p.view.Cluster, nil, nonces, quorum.Decide)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
+}
+
+// breakGlassWithOldList uses the override while the last member list is older than the
+// members on the nodes.
+func breakGlassWithOldList(t *testing.T, f *storetest.Fixture) {
+	list := slices.Clone(f.Members)
+	f.ChangeAgents(func() { f.Members = list[1:] })
+	f.WriteNonce("old")
+	f.PublishAll("old")
+	force := func(req quorum.Request, review func(context.Context, quorum.Request) (quorum.Decision, error)) {
+		req.BreakGlass = &quorum.BreakGlass{UID: req.UID, Until: time.Now().Add(time.Hour), Reason: "the host burns"}
+		decision, err := review(t.Context(), req)
+		require.NoError(t, err)
+		require.True(t, decision.Allowed)
+	}
+	reviewer := newReviewer(f, 0)
+	force(f.Request(0), reviewer.Review)
+	g := storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
+	require.NotNil(t, g, "a list without the member does not prove that it is gone")
+	require.Equal(t, []v1alpha1.MemberID{f.MemberID(0)}, g.Members)
+
+	// The Node has no label, no binding and no announcement. Two other agents list a member at
+	// its address.
+	f.ChangeAgents(func() {
+		f.Members = append(list, v1alpha1.MemberStatus{ID: "4", Name: "etcd4", PeerURLs: []string{"https://10.97.0.4:2380"}})
+	})
+	f.PublishAll("old")
+	req := f.Request(2)
+	extra := f.CreateNode("extra-"+string(f.ClusterID), "10.97.0.4", "4")
+	f.DeleteAfterTest(extra)
+	req = quorum.Request{Node: extra.Name, UID: extra.UID, Addresses: []string{"10.97.0.4"}, User: req.User}
+	require.Eventually(t, func() bool {
+		decision, err := reviewer.ReviewUnlabelled(t.Context(), req)
+		require.NoError(t, err)
+		return !decision.Allowed
+	}, storetest.WaitTimeout, storetest.PollInterval)
+	force(req, reviewer.ReviewUnlabelled)
+	g = storetest.GrantFor(f.Cluster(), extra.UID)
+	require.NotNil(t, g)
+	require.Equal(t, []v1alpha1.MemberID{"4"}, g.Members)
+}
+
+func breakGlassGrant(t *testing.T, f *storetest.Fixture) {
+	f.SilenceAgents()
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	req := f.Request(0)
+	req.BreakGlass = &quorum.BreakGlass{UID: req.UID, Until: time.Now().Add(time.Hour), Reason: "the host burns"}
+	begun := time.Now()
+	decision := review(t, reviewer, req)
+	require.True(t, decision.Allowed)
+	require.Equal(t, quorum.BreakGlassUsed, decision.Reason)
+	require.Contains(t, decision.Message, "the host burns")
+	require.Less(t, time.Since(begun), 2*time.Second)
+	c := f.Cluster()
+	require.Empty(t, c.Spec.Nonce)
+	g := storetest.GrantFor(c, f.Nodes[0].UID)
+	require.NotNil(t, g)
+	require.True(t, g.Delete.BreakGlass)
+	require.Equal(t, "alice", g.Delete.User)
+	require.Equal(t, []v1alpha1.MemberID{f.MemberID(0)}, g.Members)
+
+	// The second override is allowed and recorded too: later reviews must count both.
+	req = f.Request(1)
+	req.Labelled = false
+	req.BreakGlass = &quorum.BreakGlass{UID: req.UID, Until: time.Now().Add(time.Hour), Reason: "so does this"}
+	decision, err := reviewer.ReviewUnlabelled(t.Context(), req)
+	require.NoError(t, err)
+	require.True(t, decision.Allowed)
+	require.NotNil(t, storetest.GrantFor(f.Cluster(), f.Nodes[1].UID))
+
+	req.DryRun = true
+	ledger := f.Cluster().Spec.Ledger
+	require.True(t, review(t, reviewer, req).Allowed)
+	require.Equal(t, ledger, f.Cluster().Spec.Ledger)
+}
+
+func forgedRequest(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	req := f.Request(0)
+	req.UID = "00000000-0000-0000-0000-000000000000"
+	decision, err := reviewer.Review(t.Context(), req)
+	require.ErrorContains(t, err, "there is none with UID")
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.CannotDecide, decision.Reason)
+	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+func twoClusters(t *testing.T, f *storetest.Fixture) {
+	other := f.SecondCluster()
+	f.RunAgents()
+	other.RunAgents()
+	reviewer := newReviewer(f, 0)
+
+	// The other cluster's m2 is down, so it needs m0 for quorum.
+	decision := review(t, reviewer, f.Request(0))
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
+	require.Len(t, decision.Verdicts, 2)
+	require.Contains(t, decision.Message, string(other.ClusterID))
+	require.Empty(t, f.Cluster().Spec.Grants, "a refusal of one cluster must not block nodes of the other")
+	require.Empty(t, other.Cluster().Spec.Grants)
+
+	decision = review(t, reviewer, f.Request(2))
+	require.True(t, decision.Allowed, decision.Message)
+	require.NotNil(t, storetest.GrantFor(f.Cluster(), f.Nodes[2].UID))
+	require.NotNil(t, storetest.GrantFor(other.Cluster(), f.Nodes[2].UID))
+}
+
+// TestGrantQueue checks that one review writes the grants of all that wait. A write takes 100 ms.
+func TestGrantQueue(t *testing.T) {
+	const takes = 100 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		queues := newGrantQueues()
+		var batches []int
+		isBroken := false
+		write := func(batch []*grantRequest) {
+			batches = append(batches, len(batch))
+			<-time.After(takes)
+			if isBroken {
+				panic("broken")
+			}
+			for _, g := range batch {
+				g.verdict, g.err = quorum.Verdict{Allowed: true}, nil
+			}
+		}
+		do := func(ctx context.Context, cluster string) (v quorum.Verdict, err error) {
+			c := &v1alpha1.EtcdCluster{}
+			c.UID = types.UID(cluster)
+			g := &grantRequest{ctx: ctx, cluster: c, done: make(chan struct{})}
+			err = loop.RecoverPanic(func() (err error) {
+				v, err = queues.do(g, write)
+				return err
+			})
+			return v, err
+		}
+		var g errgroup.Group
+		for i := range 10 {
+			g.Go(func() error {
+				<-time.After(time.Duration(i) * time.Millisecond)
+				v, err := do(t.Context(), "c")
+				require.True(t, v.Allowed)
+				return err
+			})
+		}
+		begun := time.Now()
+		require.NoError(t, g.Wait())
+		require.Equal(t, 2*takes, time.Since(begun))
+		require.Equal(t, []int{1, 9}, batches)
+
+		// A review whose time is up leaves no grant.
+		batches = nil
+		g.Go(func() error { _, err := do(t.Context(), "c"); return err })
+		synctest.Wait()
+		hasty, cancel := context.WithTimeout(t.Context(), takes/2)
+		defer cancel()
+		_, err := do(hasty, "c")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, g.Wait())
+		require.Equal(t, []int{1}, batches)
+
+		// A panic is an error of all reviews of the batch, and others can write.
+		isBroken = true
+		for range 3 {
+			g.Go(func() error { _, err := do(t.Context(), "c"); require.Error(t, err); return nil })
+		}
+		require.NoError(t, g.Wait())
+		isBroken = false
+		_, err = do(t.Context(), "c")
+		require.NoError(t, err)
+	})
+}
+
+// reviewsAtOnce makes 30 reviews of three nodes at one replica, each for another user.
+func reviewsAtOnce(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	const count = 30
+	decisions := make([]quorum.Decision, count)
+	var g errgroup.Group
+	for i := range count {
+		g.Go(func() (err error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+			defer cancel()
+			req := f.Request(i % 3)
+			req.User = fmt.Sprint("user ", i)
+			decisions[i], err = reviewer.Review(ctx, req)
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	c := f.Cluster()
+	require.Len(t, c.Spec.Grants, 1)
+	for i, d := range decisions {
+		require.Equal(t, f.Nodes[i%3].UID == c.Spec.Grants[0].NodeUID, d.Allowed, "%d: %s", i, d.Message)
+	}
+	require.LessOrEqual(t, c.Spec.Ledger, int64(count/3/2), "the ten reviews that allow share their writes")
+	require.LessOrEqual(t, reviewer.counterSum(t, "holdfast_webhook_asks_total"), 4.0, "they share their probes")
+}
+
+// panicInAnotherReview: one review writes the grants of two, and panics before it has written.
+func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
+	reviewer := newReviewer(f, 0)
+	request := func(i int, decide func(quorum.View, quorum.Request) quorum.Verdict) *grantRequest {
+		return &grantRequest{
+			ctx: t.Context(), request: f.Request(i), cluster: f.Cluster(), nonces: func() []string { return nil },
+			decide: decide, done: make(chan struct{}),
+		}
+	}
+	waiting := request(0, func(quorum.View, quorum.Request) quorum.Verdict {
+		return quorum.Verdict{Allowed: true, Members: []v1alpha1.MemberID{f.MemberID(0)}}
+	})
+	broken := request(1, func(quorum.View, quorum.Request) quorum.Verdict { panic("broken") })
+	reviewer.grants.add(waiting)
+	require.Error(t, loop.RecoverPanic(func() error {
+		_, err := reviewer.grants.do(broken, reviewer.writeGrants)
+		return err
+	}))
+	<-waiting.done
+	require.ErrorIs(t, waiting.err, errNotRecorded)
+	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+// grantOfOtherCluster: the old EtcdCluster of an etcd that was restored with new IDs has a grant
+// for one of the nodes.
+func grantOfOtherCluster(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	old := f.EmptyCluster()
+	old.Name += "c"
+	old.Spec.Grants = []v1alpha1.Grant{{
+		NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{"f"},
+		Machine: &v1alpha1.Door{Time: metav1.Now(), User: "alice"},
+	}}
+	require.NoError(t, f.Client.Create(t.Context(), old))
+	f.DeleteAfterTest(old)
+	reviewer := newReviewer(f, 0)
+	dryRun := f.Request(0)
+	dryRun.DryRun = true
+	for _, req := range []quorum.Request{f.Request(0), dryRun} {
+		require.Contains(t, review(t, reviewer, req).Message, "which had a member of etcd cluster "+old.Name+" too")
+	}
+}

@@ -1,0 +1,134 @@
+package review
+
+import (
+	"context"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+func remainingTolerance(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	decision := review(t, newReviewer(f, 0, func(o *clusterstore.Options) { o.MinRemainingTolerance = 1 }), f.Request(0))
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
+	require.Contains(t, decision.Message, "2 of 3 voters must be healthy and 1 more must be in reserve")
+	require.Empty(t, f.Cluster().Spec.Grants)
+	require.True(t, review(t, newReviewer(f, 0), f.Request(0)).Allowed)
+}
+
+func unverifiedServer(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	req := f.Request(0)
+	req.Unverified = []string{"systemd unit etcd-events.service"}
+	decision := review(t, reviewer, req)
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.UnknownMember, decision.Reason)
+	require.Contains(t, decision.Message, "systemd unit etcd-events.service")
+	require.Empty(t, f.Cluster().Spec.Nonce, "no probe must be requested")
+	require.Empty(t, f.Cluster().Spec.Grants)
+	req.DryRun = true
+	require.False(t, review(t, reviewer, req).Allowed)
+}
+
+func TestCombine(t *testing.T) {
+	yes := quorum.Verdict{Allowed: true, Reason: quorum.QuorumKept, Message: "kept", Warning: "careful"}
+	no := quorum.Verdict{Reason: quorum.QuorumWouldBeLost, Message: "lost"}
+	blind := quorum.Verdict{Reason: quorum.CannotSee, Message: "blind"}
+	for name, test := range map[string]struct {
+		verdicts []quorum.Verdict
+		allowed  bool
+		reason   quorum.Reason
+		message  string
+		warnings []string
+	}{
+		"no verdict":    {nil, false, "", "", nil},
+		"all allow":     {[]quorum.Verdict{yes, yes}, true, quorum.QuorumKept, "kept\nkept", []string{"careful", "careful"}},
+		"one refuses":   {[]quorum.Verdict{yes, no}, false, quorum.QuorumWouldBeLost, "lost", nil},
+		"first refusal": {[]quorum.Verdict{blind, no}, false, quorum.CannotSee, "blind\nlost", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			decision := quorum.Combine(test.verdicts)
+			require.Equal(t, test.allowed, decision.Allowed)
+			require.Equal(t, test.reason, decision.Reason)
+			require.Equal(t, test.message, decision.Message)
+			require.Equal(t, test.warnings, decision.Warnings)
+		})
+	}
+}
+
+func labelledWithoutCluster(t *testing.T, f *storetest.Fixture) {
+	reviewer := newReviewer(f, 0)
+	req := quorum.Request{Node: "stranger", UID: "u", Labelled: true, Addresses: []string{"10.9.9.9"}}
+	decision := review(t, reviewer, req)
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.UnknownMember, decision.Reason)
+
+	req.Announced = []evidence.MemberRef{{Cluster: "dead", Member: "beef"}}
+	decision = review(t, reviewer, req)
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
+
+	req.Labelled, req.Announced = false, nil
+	require.True(t, review(t, reviewer, req).Allowed)
+}
+
+func unreachableAPIServer(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	decision, err := reviewer.Review(ctx, f.Request(0))
+	require.Error(t, err)
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.CannotDecide, decision.Reason)
+	require.Contains(t, decision.Message, "says nothing about its etcd")
+	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+func coldCache(t *testing.T, f *storetest.Fixture) {
+	registry := prometheus.NewRegistry()
+	store, err := clusterstore.New(t.Context(), clusterstore.Options{
+		Client: f.Client, Reader: f.Client, Cache: f.ColdCache(), Registerer: registry,
+	})
+	require.NoError(t, err)
+	plain, err := New(Options{Store: store, Registerer: registry})
+	require.NoError(t, err)
+	reviewer := testReviewer{Reviewer: plain, registry: registry}
+	decision, err := reviewer.ReviewUnlabelled(t.Context(), f.Request(0))
+	require.NoError(t, err)
+	require.Equal(t, quorum.UnknownMember, decision.Reason, "it read the EtcdClusters from the API server")
+
+	// The webhook reads all EtcdClusters and Nodes of a labelled node from the API server, so
+	// that a stalled watch cannot hide a deletion.
+	f.WriteNonce("last")
+	f.PublishAll("last")
+	req := f.Request(0)
+	req.DryRun = true
+	decision = review(t, reviewer, req)
+	require.True(t, decision.Allowed, decision.Message)
+
+	// It also reads the addresses of Nodes if a member has no binding.
+	c := f.Cluster()
+	c.Spec.Members = c.Spec.Members[:2]
+	require.NoError(t, f.Client.Update(t.Context(), c))
+	f.PatchNode(2, `{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`)
+	decision = review(t, reviewer, req)
+	require.False(t, decision.Allowed)
+	require.Contains(t, decision.Message, "is about to be deleted")
+	f.PatchNode(2, `{"spec":{"taints":null}}`)
+	decision = review(t, reviewer, req)
+	require.True(t, decision.Allowed, decision.Message)
+
+	f.DeleteNode(1)
+	decision = review(t, reviewer, req)
+	require.False(t, decision.Allowed)
+	require.Contains(t, decision.Message, "is gone")
+}

@@ -1,0 +1,220 @@
+// Package review reviews deletions and drains of Nodes: a [Reviewer] selects the etcd clusters
+// that may have a member on the Node, requests fresh observations from their agents, decides with
+// package quorum, and writes the grants before it allows.
+//
+// One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
+// probe.go, the grants in grants.go. The package treats what it cannot read as a reason to
+// refuse.
+package review
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+const defaultWait = 3 * time.Second
+
+// The values of the label "verdict".
+const (
+	allowed = "allowed"
+	refused = "refused"
+)
+
+// Options configure a Reviewer. Store and Registerer are required.
+type Options struct {
+	Store *clusterstore.Store
+	// Wait is the longest time that a verdict waits for a further observation after the last one. It
+	// waits twice as long for the first one. Default 3 s.
+	Wait time.Duration
+	// Now is the clock. Default time.Now.
+	Now        func() time.Time
+	Registerer prometheus.Registerer
+}
+
+// A Reviewer reviews deletions and drains of Nodes.
+type Reviewer struct {
+	store    *clusterstore.Store
+	wait     time.Duration
+	now      func() time.Time
+	verdicts *prometheus.CounterVec
+	grants   *grantQueues
+}
+
+// New returns a Reviewer.
+func New(o Options) (*Reviewer, error) {
+	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_webhook_verdicts_total", Help: "Reviewed deletions of Nodes and drains, by verdict and reason.",
+	}, []string{"verdict", "reason"})
+	if err := o.Registerer.Register(verdicts); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	// A series that begins with its first verdict hides that verdict from rate().
+	for _, reason := range quorum.RefusingReasons() {
+		verdicts.WithLabelValues(refused, string(reason))
+	}
+	for _, reason := range quorum.AllowingReasons() {
+		verdicts.WithLabelValues(allowed, string(reason))
+	}
+	if o.Wait == 0 {
+		o.Wait = defaultWait
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Reviewer{store: o.Store, wait: o.Wait, now: o.Now, verdicts: verdicts, grants: newGrantQueues()}, nil
+}
+
+// Review decides whether a Node with the etcd label may be deleted, or any Node drained. If it may,
+// and members are lost with it, the grants are written before Review returns. An error always comes
+// with a Decision that refuses and contains the error.
+func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	decision, err := r.review(ctx, req)
+	if err != nil {
+		decision = cannotDecide(req, err)
+	}
+	r.count(decision)
+	return decision, err
+}
+
+func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	if !req.Drain {
+		return r.decide(ctx, req)
+	}
+	live := r.store.LiveNodesNamed(ctx, []string{req.Node})[req.Node]
+	node := r.store.StatesOf(map[string]clusterstore.LiveNode{req.Node: live})[req.Node]
+	if err := requireNode(node, req); err != nil {
+		return quorum.Decision{}, err
+	}
+	if verdict, isRefused := quorum.RefuseOpenNode(node, req); isRefused && req.BreakGlass == nil {
+		return quorum.Combine([]quorum.Verdict{verdict}), nil
+	}
+	decision, err := r.decide(ctx, req)
+	if err != nil || req.DryRun || !decision.NeedsGrant() {
+		return decision, err
+	}
+	// The drain relies on the cordon, which must not be opened for another reason.
+	return decision, r.store.RecordDrain(ctx, live.Node, r.now())
+}
+
+// decide decides, and writes the grants.
+func (r *Reviewer) decide(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	all, err := r.store.LiveClusters(ctx)
+	if err != nil {
+		return quorum.Decision{}, err
+	}
+	if req.BreakGlass != nil {
+		return r.breakGlass(ctx, req, quorum.Select(all, req), all)
+	}
+	selected, decision, isDecided := quorum.SelectOrDecide(all, req)
+	switch {
+	case isDecided:
+		return decision, nil
+	case req.DryRun:
+		return r.dryRun(ctx, req, selected, all)
+	}
+	return r.probeAndGrant(ctx, req, selected, all)
+}
+
+// ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and
+// without a probe. An error with the zero Decision means that nothing is known of the Node;
+// the caller decides what follows from that.
+func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+	all, err := r.store.CachedClusters(ctx)
+	if err != nil {
+		return quorum.Decision{}, err
+	}
+	decision := quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
+	if !decision.Allowed && req.BreakGlass != nil {
+		req.CountAddresses = true // More members may be lost with the Node than DecideUnlabelled found.
+		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req), all); err != nil {
+			decision = cannotDecide(req, err)
+		}
+	}
+	r.count(decision)
+	return decision, err
+}
+
+// dryRun decides from the last observations, without those of agents that have become silent. It
+// requests no probe and writes nothing.
+func (r *Reviewer) dryRun(
+	ctx context.Context, req quorum.Request, selected, all []*v1alpha1.EtcdCluster,
+) (quorum.Decision, error) {
+	verdicts := make([]quorum.Verdict, len(selected))
+	for i, c := range selected {
+		view, err := r.store.View(ctx, c, lastNonce(c), req.Node)
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		now, err := r.store.LiveCluster(ctx, c.Name) // The agents may have answered a newer nonce.
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		view.Nonces = append(view.Nonces, lastNonce(now)...)
+		view.Cluster = observation.Recent(view.Cluster, r.now())
+		view.Others = all
+		verdicts[i] = quorum.Decide(view, req)
+	}
+	decision := quorum.Combine(verdicts)
+	decision.Message = "dry run: decided from the last observations, without a fresh probe: " + decision.Message
+	return decision, nil
+}
+
+// lastNonce accepts the observations that answer the last probe request of any replica.
+func lastNonce(c *v1alpha1.EtcdCluster) []string {
+	if c.Spec.Nonce == "" {
+		return nil
+	}
+	return []string{c.Spec.Nonce}
+}
+
+// breakGlass allows against any verdict, and records the members that are lost with the Node
+// as far as they are known.
+func (r *Reviewer) breakGlass(
+	ctx context.Context, req quorum.Request, selected, all []*v1alpha1.EtcdCluster,
+) (quorum.Decision, error) {
+	decision := quorum.Decision{
+		Allowed: true, Reason: quorum.BreakGlassUsed,
+		Message: fmt.Sprintf("break-glass override in effect for node %q until %s: %s",
+			req.Node, req.BreakGlass.Until.Format(time.RFC3339), req.BreakGlass.Reason),
+		Warnings: []string{
+			fmt.Sprintf("node %q is %s without a check that its etcd clusters keep quorum", req.Node, req.Verb().Past),
+		},
+	}
+	if req.DryRun {
+		return decision, nil
+	}
+	for _, c := range selected {
+		verdict, err := r.grant(ctx, req, c, all, func() []string { return lastNonce(c) }, quorum.Force)
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		decision.Verdicts = append(decision.Verdicts, verdict)
+	}
+	return decision, nil
+}
+
+// cannotDecide refuses because of a failure of Holdfast, not because of etcd.
+func cannotDecide(req quorum.Request, err error) quorum.Decision {
+	return quorum.Decision{
+		Reason: quorum.CannotDecide,
+		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. This says nothing about its etcd. "+
+			"Try again; if the problem persists, see the log of the Holdfast webhook.", req.Node, req.Verb().Past, err),
+	}
+}
+
+// count counts the decision.
+func (r *Reviewer) count(d quorum.Decision) {
+	verdict := refused
+	if d.Allowed {
+		verdict = allowed
+	}
+	r.verdicts.WithLabelValues(verdict, string(d.Reason)).Inc()
+}

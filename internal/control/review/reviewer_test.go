@@ -1,0 +1,298 @@
+package review
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+func TestReview(t *testing.T) {
+	config := storetest.NewServer(t)
+	for i, test := range []struct {
+		name string
+		run  func(*testing.T, *storetest.Fixture)
+	}{
+		{"one of three members", oneOfThreeMembers},
+		{"two replicas", twoReplicas},
+		{"reviews at once", reviewsAtOnce},
+		{"silent agents", silentAgents},
+		{"first answer after the usual wait", lateFirstAnswer},
+		{"newer nonce of another replica", newerNonce},
+		{"older observations", olderObservations},
+		{"grant conflict", grantConflict},
+		{"break-glass override", breakGlassGrant},
+		{"break-glass override with an old list", breakGlassWithOldList},
+		{"dry run", dryRun},
+		{"forged request", forgedRequest},
+		{"labelled node without a cluster", labelledWithoutCluster},
+		{"unlabelled node", unlabelledNode},
+		{"unreachable API server", unreachableAPIServer},
+		{"dead node", deadNode},
+		{"unbound member", unboundMember},
+		{"F64 lists end during the review", listsEndDuringReview},
+		{"F67 panic in another review", panicInAnotherReview},
+		{"node of two clusters", twoClusters},
+		{"F94 machine of another etcd cluster", grantOfOtherCluster},
+		{"cold cache", coldCache},
+		{"remaining tolerance", remainingTolerance},
+		{"unverified server", unverifiedServer},
+		{"F31 second review of one DELETE", secondReview},
+		{"second review, two clusters", secondReviewOfTwoClusters},
+		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
+		{"F24 marks of other programs", marksOfOthers},
+		{"removal of a member", removalOfMember},
+		{"F33 drains of all nodes", drainsOfAllNodes},
+		{"F35 deletion after a drain", deletionAfterDrain},
+		{"F35 drain after a deletion", drainAfterDeletion},
+		{"F36 node not closed", drainOfOpenNode},
+		{"F74 held node", drainOfHeldNode},
+		{"drain, break-glass override", breakGlassDrain},
+		{"drain, dry run", dryRunOfDrain},
+		{"drain, account without a name", drainWithoutName},
+		{"drain of a node without etcd", drainWithoutEtcd},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := storetest.New(t, config, 0x10+i)
+			f.CreateBound()
+			test.run(t, f)
+		})
+	}
+}
+
+// A testReviewer is a Reviewer with its metrics.
+type testReviewer struct {
+	*Reviewer
+	registry *prometheus.Registry
+}
+
+func newReviewer(f *storetest.Fixture, wait time.Duration, change ...func(*clusterstore.Options)) testReviewer {
+	registry := prometheus.NewRegistry()
+	store := f.OpenStore(append(change, func(o *clusterstore.Options) { o.Registerer = registry })...)
+	plain, err := New(Options{Store: store, Wait: wait, Registerer: registry})
+	if err != nil {
+		panic(err)
+	}
+	return testReviewer{Reviewer: plain, registry: registry}
+}
+
+// counterSum returns the sum of a counter's values that have all of these label values.
+func (reviewer testReviewer) counterSum(t *testing.T, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := reviewer.registry.Gather()
+	require.NoError(t, err)
+	sum := 0.0
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var values []string
+			for _, l := range m.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			if family.GetName() == name && !slices.ContainsFunc(labels,
+				func(l string) bool { return !slices.Contains(values, l) }) {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// review returns the decision of a review that must not fail.
+func review(t *testing.T, reviewer testReviewer, req quorum.Request) quorum.Decision {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	decision, err := reviewer.Review(ctx, req)
+	require.NoError(t, err)
+	return decision
+}
+
+func silentAgents(t *testing.T, f *storetest.Fixture) {
+	f.SilenceAgents()
+	f.RunAgents()
+	reviewer := newReviewer(f, time.Second)
+	begun := time.Now()
+	decision := review(t, reviewer, f.Request(0))
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
+	require.GreaterOrEqual(t, time.Since(begun), 2*time.Second)
+	require.Less(t, time.Since(begun), 5*time.Second)
+	require.Empty(t, f.Cluster().Spec.Grants)
+
+	// Agents that answer without a member list end the wait.
+	f.ChangeAgents(func() { f.Silent, f.Blind = map[string]bool{}, f.Silent })
+	reviewer = newReviewer(f, 6*time.Second)
+	begun = time.Now()
+	decision = review(t, reviewer, f.Request(0))
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
+	require.Contains(t, decision.Message, "connection refused")
+	require.Less(t, time.Since(begun), 4*time.Second)
+}
+
+// lateFirstAnswer: no agent answers within the usual wait, as on a busy machine. Then one does,
+// which is enough.
+func lateFirstAnswer(t *testing.T, f *storetest.Fixture) {
+	const wait = 2 * time.Second
+	f.SilenceAgents()
+	f.RunAgents()
+	late := time.AfterFunc(wait+wait/4, func() { f.ChangeAgents(func() { delete(f.Silent, f.Nodes[1].Name) }) })
+	defer late.Stop()
+	decision := review(t, newReviewer(f, wait), f.Request(0))
+	require.True(t, decision.Allowed, decision.Message)
+}
+
+func newerNonce(t *testing.T, f *storetest.Fixture) {
+	// These agents miss the first nonce: they see the object after another replica has written
+	// a second one. A third nonce is written before they answer the second.
+	reviewer := newReviewer(f, 0)
+	var g errgroup.Group
+	g.Go(func() error {
+		var first string
+		for first == "" {
+			first = f.Cluster().Spec.Nonce
+		}
+		for _, nonce := range []string{"second", "third"} {
+			c := f.EmptyCluster()
+			body := fmt.Sprintf(`{"spec":{"nonce":%q}}`, nonce)
+			if err := f.Client.Patch(t.Context(), c, client.RawPatch(types.MergePatchType, []byte(body))); err != nil {
+				return err
+			}
+		}
+		for i, n := range f.Nodes {
+			if err := f.PublishObservation(t.Context(), n, f.MemberID(i), "second"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	decision := review(t, reviewer, f.Request(0))
+	require.NoError(t, g.Wait())
+	require.True(t, decision.Allowed, decision.Message)
+}
+
+func olderObservations(t *testing.T, f *storetest.Fixture) {
+	f.WriteNonce("old")
+	f.PublishAll("old")
+	reviewer := newReviewer(f, time.Second)
+	decision := review(t, reviewer, f.Request(0))
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
+}
+
+func dryRun(t *testing.T, f *storetest.Fixture) {
+	reviewer := newReviewer(f, time.Second)
+	req := f.Request(0)
+	req.DryRun = true
+	decision := review(t, reviewer, req)
+	require.False(t, decision.Allowed)
+	require.Contains(t, decision.Message, "dry run: decided from the last observations")
+	require.Empty(t, f.Cluster().Spec.Nonce)
+
+	f.RunAgents()
+	f.WriteNonce("last")
+	require.Eventually(t, func() bool {
+		c := f.Cluster()
+		return len(c.Observations) == 3 &&
+			!slices.ContainsFunc(c.Observations, func(o v1alpha1.Observation) bool { return o.Nonce != "last" })
+	}, storetest.WaitTimeout, storetest.PollInterval)
+	decision = review(t, reviewer, req)
+	require.True(t, decision.Allowed, decision.Message)
+	require.Contains(t, decision.Message, "dry run: decided from the last observations")
+	c := f.Cluster()
+	require.Equal(t, "last", c.Spec.Nonce)
+	require.Empty(t, c.Spec.Grants)
+	require.Zero(t, c.Spec.Ledger)
+
+	// An agent that has been silent for long may have died with the member that it proved healthy.
+	for _, o := range c.Observations {
+		o.Time = metav1.NewTime(time.Now().Add(-observation.SilentAfter - time.Second))
+		require.NoError(t, f.Observe(t.Context(), o))
+	}
+	decision = review(t, reviewer, req)
+	require.False(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
+}
+
+func unlabelledNode(t *testing.T, f *storetest.Fixture) {
+	reviewer := newReviewer(f, 0)
+	req := f.Request(0)
+	req.Labelled, req.Announced = false, nil
+	decision, err := reviewer.ReviewUnlabelled(t.Context(), req)
+	require.NoError(t, err)
+	require.False(t, decision.Allowed)
+	require.Equal(t, quorum.UnknownMember, decision.Reason)
+	decision, err = reviewer.ReviewUnlabelled(t.Context(), quorum.Request{Node: "worker", UID: "u"})
+	require.NoError(t, err)
+	require.True(t, decision.Allowed)
+	require.Empty(t, f.Cluster().Spec.Nonce)
+}
+
+func deadNode(t *testing.T, f *storetest.Fixture) {
+	f.ChangeAgents(func() { f.Silent[f.Nodes[2].Name], f.Members[2].Healthy = true, false })
+	f.RunAgents()
+	reviewer := newReviewer(f, 6*time.Second)
+	begun := time.Now()
+	decision := review(t, reviewer, f.Request(2)) // the dead machine is to be replaced
+	require.True(t, decision.Allowed, decision.Message)
+	require.Less(t, time.Since(begun), 4*time.Second)
+}
+
+// unboundMember: the agent on the third node has never run. The two other agents list its
+// member at the node's address.
+func unboundMember(t *testing.T, f *storetest.Fixture) {
+	c := f.Cluster()
+	c.Spec.Members = c.Spec.Members[:2]
+	require.NoError(t, f.Client.Update(t.Context(), c))
+	f.ChangeAgents(func() { f.Silent[f.Nodes[2].Name] = true })
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	f.PatchNode(2, `{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`)
+	decision := review(t, reviewer, f.Request(0))
+	require.False(t, decision.Allowed, decision.Message)
+	require.Contains(t, decision.Message,
+		"its node "+f.Nodes[2].Name+" is about to be deleted (taint ToBeDeletedByClusterAutoscaler)")
+	require.Empty(t, f.Cluster().Spec.Grants)
+	f.PatchNode(2, `{"spec":{"taints":null}}`)
+	decision = review(t, reviewer, f.Request(0))
+	require.True(t, decision.Allowed, decision.Message)
+}
+
+// listsEndDuringReview: only the member lists of other agents place the member of a labelled node,
+// and no agent answers the review with one.
+func listsEndDuringReview(t *testing.T, f *storetest.Fixture) {
+	c := f.Cluster()
+	c.Spec.Members = c.Spec.Members[:2]
+	require.NoError(t, f.Client.Update(t.Context(), c))
+	for i, n := range f.Nodes[:2] {
+		require.NoError(t, f.PublishObservation(t.Context(), n, f.MemberID(i), "n1"))
+	}
+	req := f.Request(2)
+	req.Announced = nil
+	selected := quorum.Select([]*v1alpha1.EtcdCluster{f.Cluster()}, req)
+	require.Len(t, selected, 1)
+
+	f.ChangeAgents(func() {
+		f.Blind[f.Nodes[0].Name], f.Blind[f.Nodes[1].Name], f.Silent[f.Nodes[2].Name] = true, true, true
+	})
+	f.RunAgents()
+	decision, err := newReviewer(f, 0).probeAndGrant(t.Context(), req, selected, nil)
+	require.NoError(t, err)
+	require.False(t, decision.Allowed, decision.Message)
+	require.Equal(t, quorum.CannotSee, decision.Reason)
+	require.Contains(t, decision.Message, "which may have a member on node "+req.Node)
+}

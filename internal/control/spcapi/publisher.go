@@ -1,0 +1,336 @@
+package spcapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/spc"
+)
+
+// StatusSuffix ends the name of the ConfigMap with the status of the inventory.
+const StatusSuffix = "-status"
+
+const (
+	// refreshInterval is the time between two refreshes. The API's own autoscaler also sends
+	// at most one request a minute.
+	refreshInterval = time.Minute
+	// maxIntervals is the longest pause after failed refreshes, in intervals. The API can
+	// request a longer one.
+	maxIntervals = 10
+	// jitter is the share of a pause that is added at random. The pause never becomes shorter.
+	jitter = 0.1
+	// maxPacked is the size limit of a ConfigMap (core validation: 1 MiB of data) with a
+	// reserve for its metadata.
+	maxPacked = 1<<20 - 16<<10
+)
+
+// ConfigMapWriter is a client for the ConfigMaps of the inventory's namespace.
+type ConfigMapWriter interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.ConfigMap, error)
+	Create(ctx context.Context, m *corev1.ConfigMap, o metav1.CreateOptions) (*corev1.ConfigMap, error)
+	Update(ctx context.Context, m *corev1.ConfigMap, o metav1.UpdateOptions) (*corev1.ConfigMap, error)
+}
+
+// Publisher reads the API once a minute, publishes the inventory in ConfigMaps, and
+// compares the machines with the Nodes. Run only one Publisher at a time.
+type Publisher struct {
+	Client     *Client
+	ConfigMaps ConfigMapWriter
+	// Namespace and Name are those of the ConfigMap with the whole inventory, which the next leader
+	// reads. The ConfigMaps of [PartName] have its parts, which the agents read. The ConfigMap with
+	// StatusSuffix has the status for operators, that with GroupsSuffix the groups for a provider of
+	// cluster-autoscaler.
+	Namespace, Name string
+	// Nodes lists the cluster's Nodes.
+	Nodes func(context.Context) ([]*corev1.Node, error)
+	// RecordEvent records an event about the inventory's ConfigMap. It may be nil.
+	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
+	Metrics     *Metrics
+	Log         *slog.Logger
+	// Interval is for tests. 0 means a minute.
+	Interval time.Duration
+}
+
+// Run publishes until ctx ends and returns the cause. While the API cannot be read, the
+// last list stays.
+func (p *Publisher) Run(ctx context.Context) error {
+	r := &publisherRun{Publisher: p, every: p.Interval}
+	if r.every == 0 {
+		r.every = refreshInterval
+	}
+	r.retry = loop.NewRetry(loop.Backoff(r.every, maxIntervals*r.every))
+	defer p.Metrics.stopLeading()
+	if p.Client.isTokenUnencrypted() {
+		p.Log.WarnContext(ctx, "sending the spc token unencrypted; the url begins with http",
+			"advice", "use the https:// url of the api")
+	}
+	for pause := r.resume(ctx); ; {
+		if err := loop.Wait(ctx, pause, nil); err != nil {
+			return err
+		}
+		err := r.refreshAndReport(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		pause = r.nextPause(err)
+	}
+}
+
+// publisherRun is the state of a running Publisher. The next leader resumes from the
+// ConfigMaps, not from this state.
+type publisherRun struct {
+	*Publisher
+	every time.Duration
+	retry *loop.Retry
+
+	published    *spc.Inventory // the content of the ConfigMap
+	index        *spc.Index     // of the last list that was read
+	result       RefreshResult  // of the API, when that list was read
+	success      time.Time      // of the last refresh whose list was published
+	absences     spc.Absences
+	hasSucceeded bool   // a refresh of this run has succeeded
+	failure      string // the last one that was logged
+	partial      string
+	reported     map[string]bool
+}
+
+// nextPause returns the pause after a refresh that ended with err.
+func (r *publisherRun) nextPause(err error) time.Duration {
+	if err == nil {
+		r.retry.Reset()
+		return wait.Jitter(r.every, jitter)
+	}
+	pause := r.retry.Next()
+	if status := new(StatusError); errors.As(err, &status) && status.RetryAfter > pause {
+		pause = wait.Jitter(status.RetryAfter, jitter)
+	}
+	return pause
+}
+
+// resume reads the ConfigMaps of an earlier leader and returns the rest of its pause.
+func (r *publisherRun) resume(ctx context.Context) time.Duration {
+	if have, err := r.ConfigMaps.Get(ctx, r.Name, metav1.GetOptions{}); err == nil {
+		if inventory, err := Decode(have); err == nil {
+			r.published, r.index = inventory, spc.NewIndex(inventory)
+		}
+	}
+	have, err := r.ConfigMaps.Get(ctx, r.Name+StatusSuffix, metav1.GetOptions{})
+	if err != nil {
+		return 0
+	}
+	if at, err := time.Parse(time.RFC3339, have.Data[statusSucceeded]); err == nil {
+		r.success = at
+	}
+	attempted, err := time.Parse(time.RFC3339, have.Data[statusAttempted])
+	if err != nil {
+		return 0
+	}
+	left := r.every - time.Since(attempted)
+	if left > r.every { // the time is in the future: a clock is wrong
+		return 0
+	}
+	return left
+}
+
+// refreshAndReport refreshes the inventory once and updates the logs, events, metrics and
+// status.
+func (r *publisherRun) refreshAndReport(ctx context.Context) error {
+	began := time.Now()
+	nodes, err := r.Nodes(ctx)
+	if err == nil {
+		err = r.refresh(ctx, nodes, began)
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	r.Metrics.countRefresh(err)
+	r.reportRefresh(ctx, err)
+	var groupsErr error
+	if err == nil {
+		groupsErr = r.publishGroups(ctx, nodes)
+	}
+	var summary *spc.Summary
+	if r.index != nil && nodes != nil {
+		now, absences := spc.Summarize(r.index, r.result.Pools, nodes, r.absences, began)
+		summary, r.absences = &now, absences
+		r.reportSummary(ctx, now)
+	}
+	r.Metrics.setSummary(summary, r.success)
+	status := inventoryStatus{
+		attempted: began, success: r.success, problems: []error{err, r.result.PartialErr, groupsErr},
+		cluster: r.result.Cluster, summary: summary,
+	}
+	if failed := errors.Join(groupsErr, r.writeStatus(ctx, status)); failed != nil && ctx.Err() == nil {
+		r.Log.WarnContext(ctx, "failed to write spc groups or status", "err", failed)
+	}
+	return err
+}
+
+// refresh reads the API and publishes the list.
+func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
+	result, err := r.Client.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	inventory := &spc.Inventory{
+		Organization: result.Organization, Cluster: result.Cluster.PK, AsOf: newestCreation(nodes),
+		Records: withoutCreated(result.Machines),
+	}
+	if before := r.published; before != nil && before.AsOf.After(inventory.AsOf) {
+		inventory.AsOf = before.AsOf // the newest Node was deleted
+	}
+	if result.PartialErr != nil {
+		result.Pools = r.result.Pools // keep the last known values
+		if result.Cluster.Name == "" {
+			result.Cluster = r.result.Cluster
+		}
+	}
+	full := *inventory
+	full.Records = result.Machines
+	r.index, r.result = spc.NewIndex(&full), result
+	if err := r.publish(ctx, inventory, nodes); err != nil {
+		return err
+	}
+	r.published, r.success = inventory, now
+	return nil
+}
+
+// newestCreation returns the creation time of the newest Node.
+func newestCreation(nodes []*corev1.Node) time.Time {
+	var at time.Time
+	for _, n := range nodes {
+		if n.CreationTimestamp.After(at) {
+			at = n.CreationTimestamp.Time
+		}
+	}
+	return at.UTC()
+}
+
+// withoutCreated returns the records without their creation times. The agents do not need
+// them, and they take much space.
+func withoutCreated(records []spc.Record) []spc.Record {
+	slim := make([]spc.Record, 0, len(records))
+	for _, r := range records {
+		r.Created = ""
+		slim = append(slim, r)
+	}
+	return slim
+}
+
+// publish writes the whole inventory, and its parts for these Nodes. A part for which there is no
+// Node any more stays as it is. No agent uses it.
+func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory, nodes []*corev1.Node) error {
+	packed, err := Encode(inventory)
+	if err != nil {
+		return err
+	}
+	r.Metrics.setBytes(len(packed))
+	if err := r.write(ctx, r.Name, packed); err != nil {
+		return fmt.Errorf("publishing the SPC inventory: %w", err)
+	}
+	var failed []error
+	parts := spc.NewIndex(inventory).Split(nodes)
+	for _, number := range slices.Sorted(maps.Keys(parts)) {
+		packed, err := Encode(parts[number])
+		if err == nil {
+			err = r.write(ctx, partName(r.Name, number), packed)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("publishing part %d of the SPC inventory: %w", number, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// write writes the ConfigMap of an inventory or of a part.
+func (r *publisherRun) write(ctx context.Context, name string, packed []byte) error {
+	if len(packed) > maxPacked {
+		return fmt.Errorf("the list of SPC machines has %d KiB after compression, too much for ConfigMap %s; "+
+			"the last list stays in use", len(packed)>>10, name)
+	}
+	return r.put(ctx, name, func(m *corev1.ConfigMap) error {
+		m.Data, m.BinaryData = nil, map[string][]byte{InventoryKey: packed}
+		return nil
+	})
+}
+
+// writeStatus writes the status into a ConfigMap of its own, which does not wake the
+// agents.
+func (r *publisherRun) writeStatus(ctx context.Context, s inventoryStatus) error {
+	return r.put(ctx, r.Name+StatusSuffix, func(m *corev1.ConfigMap) error {
+		m.Data = s.data()
+		return nil
+	})
+}
+
+// put writes a ConfigMap if fill changes it. fill gets an empty one if it does not exist.
+func (r *publisherRun) put(ctx context.Context, name string, fill func(*corev1.ConfigMap) error) error {
+	have, err := r.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
+	isNew := apierrors.IsNotFound(err)
+	if isNew {
+		have, err = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+	}
+	want := have.DeepCopy()
+	if err == nil {
+		err = fill(want)
+	}
+	switch {
+	case err != nil:
+	case isNew:
+		_, err = r.ConfigMaps.Create(ctx, want, metav1.CreateOptions{})
+	case !maps.Equal(have.Data, want.Data) || !maps.EqualFunc(have.BinaryData, want.BinaryData, bytes.Equal):
+		_, err = r.ConfigMaps.Update(ctx, want, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("writing ConfigMap %s: %w", name, err)
+	}
+	return nil
+}
+
+// reportRefresh logs the result of a refresh and records an event, if the result has
+// changed.
+func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
+	switch {
+	case err != nil && err.Error() != r.failure:
+		r.failure = err.Error()
+		listAge := formatAge(r.success, time.Now())
+		r.Log.WarnContext(ctx, "failed to refresh spc inventory; using the last list", "err", err, "list_age", listAge)
+		r.recordEvent("SPCNotRefreshed", fmt.Sprintf("failed to refresh the list of machines; the last list stays in use "+
+			"(%s): %s", listAge, r.failure))
+	case err == nil && (r.failure != "" || !r.hasSucceeded):
+		r.failure, r.hasSucceeded = "", true
+		r.Log.InfoContext(ctx, "refreshed spc inventory", "machines", len(r.result.Machines),
+			"cluster", r.result.Cluster.Name, "provider", r.result.Cluster.Provider)
+	}
+	partial := ""
+	if r.result.PartialErr != nil {
+		partial = strings.ReplaceAll(r.result.PartialErr.Error(), "\n", "; ")
+	}
+	if partial != r.partial && partial != "" {
+		r.Log.WarnContext(ctx, "failed to read spc node pools or cluster; the machines are up to date",
+			"err", r.result.PartialErr)
+	}
+	r.partial = partial
+}
+
+// recordEvent records a warning about the inventory.
+func (r *publisherRun) recordEvent(reason, message string) {
+	if r.RecordEvent == nil {
+		return
+	}
+	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: r.Namespace, Name: r.Name}
+	r.RecordEvent(about, corev1.EventTypeWarning, reason, message)
+}

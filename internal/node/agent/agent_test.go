@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+func TestRetryBackoff(t *testing.T) {
+	retry := loop.NewRetry(retryBackoff())
+	var before time.Duration
+	for i := range 40 {
+		d := retry.Next()
+		require.Positive(t, d)
+		require.LessOrEqual(t, d, 10*time.Second, "attempt %d", i)
+		if i < 6 {
+			require.Greater(t, d, before, "attempt %d", i)
+		}
+		before = d
+	}
+	require.GreaterOrEqual(t, before, 8*time.Second)
+}
+
+func TestJittered(t *testing.T) {
+	low, high := time.Hour, time.Duration(0)
+	for range 2000 {
+		d := jittered(10 * time.Second)
+		low, high = min(low, d), max(high, d)
+	}
+	require.InDelta(t, 8, low.Seconds(), 0.1)
+	require.InDelta(t, 10, high.Seconds(), 0.1)
+	require.LessOrEqual(t, high, 10*time.Second)
+}
+
+func TestKeepWatching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, logs := recordLog(t)
+		starts, notified := 0, 0
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		err := keepWatching(ctx, log, func(context.Context, func()) error {
+			starts++
+			if starts > 1000 {
+				return nil
+			}
+			return errors.New("no D-Bus on this host")
+		}, func() { notified++ })
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 1, strings.Count(logs(), "no D-Bus on this host"))
+		require.Equal(t, starts, notified, "each start notifies: a change between two watches causes no event")
+		require.InDelta(t, 3600/9, starts, 100, "the delay grows to between eight and ten seconds")
+	})
+}
+
+func TestOnNodeChange(t *testing.T) {
+	a := &Agent{
+		cfg:      Config{Node: testNode},
+		nodeLoop: &nodeLoop{wake: loop.NewSignal()}, reporter: &clusterReporter{wake: loop.NewSignal()},
+	}
+	a.nodes = newStore[*corev1.Node](discardLog(), a.onNodeChange)
+	isSet := func(s loop.Signal) bool {
+		select {
+		case <-s:
+			return true
+		default:
+			return false
+		}
+	}
+	node := func(version string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, ResourceVersion: version}}
+	}
+	watch := &storeWriter[*corev1.Node]{a.nodes}
+	for _, step := range []struct {
+		what  string
+		event func() error
+		wakes bool
+	}{
+		{"before any write", func() error { return watch.Add(node("6")) }, true},
+		{"before the answer to the write", func() error { return watch.Update(node("7")) }, true},
+		{"own write", func() error { a.nodeLoop.ownVersion.set("8"); return watch.Update(node("8")) }, false},
+		{"another write", func() error { return watch.Update(node("9")) }, true},
+		{"older copy from a new list", func() error { return watch.Replace([]any{node("7")}, "") }, true},
+		{"deletion", func() error { return watch.Delete(node("8")) }, true},
+	} {
+		require.NoError(t, step.event())
+		require.Equal(t, step.wakes, isSet(a.nodeLoop.wake), step.what)
+		require.True(t, isSet(a.reporter.wake), "%s: the reporter did not make the write", step.what)
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	a := &Agent{nodeLoop: &nodeLoop{cfg: Config{Tick: 10 * time.Second, Log: discardLog()}}, scanner: &etcdScanner{}}
+	now := time.Now()
+	require.NoError(t, a.Healthy(now), "the loop has not started")
+	a.nodeLoop.lastPass.set(now)
+	require.NoError(t, a.Healthy(now.Add(29*time.Second)))
+	require.ErrorContains(t, a.Healthy(now.Add(31*time.Second)), "has completed no pass for 31s")
+}
+
+func TestMetrics(t *testing.T) {
+	a := &Agent{metrics: newMetrics()}
+	registry := prometheus.NewRegistry()
+	require.NoError(t, registry.Register(a))
+	a.metrics.observeScan(30*time.Millisecond, 2)
+	a.metrics.countServers(evidence.Scan{Found: []evidence.FoundServer{
+		foundMember(1),
+		{Server: evidence.Server{PID: 2}, Identity: evidence.Identity{Problem: "no answer"}},
+		{Server: evidence.Server{Where: "data"}},
+		{Identity: evidence.Identity{Ref: evidence.MemberRef{Cluster: testCluster, Member: "b"}, Removed: true}},
+	}})
+	a.metrics.countServers(evidence.Scan{Found: []evidence.FoundServer{foundMember(1)}})
+	a.metrics.observeProbe(time.Second)
+	a.metrics.countPublished(resultLabel(v1alpha1.Observation{}))
+	a.metrics.countPublished(resultLabel(v1alpha1.Observation{Problem: "no leader"}))
+	a.metrics.countPublished(resultFailed)
+
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	require.Equal(t, map[string]float64{
+		"holdfast_agent_look_duration_seconds": 1, "holdfast_agent_unreadable_places": 2,
+		"holdfast_agent_observation_duration_seconds": 1,
+		"holdfast_agent_etcd_servers member":          1, "holdfast_agent_etcd_servers removed": 0,
+		"holdfast_agent_etcd_servers unverified": 0, "holdfast_agent_etcd_servers stopped": 0,
+		"holdfast_agent_observations_total published": 1, "holdfast_agent_observations_total problem": 1,
+		"holdfast_agent_observations_total failed": 1,
+	}, got)
+}

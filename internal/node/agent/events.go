@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+)
+
+const (
+	eventComponent = "holdfast-agent"
+	// eventQueueSize is how many events can wait while the API server is slow. Few ever wait:
+	// each event follows a change that was written to the Node.
+	eventQueueSize = 32
+	// eventTimeout limits one attempt to create an event.
+	eventTimeout = 5 * time.Second
+	// eventAttempts limits the attempts for an event that the server refuses. eventMaxAge limits
+	// the attempts while no server answers. The conditions of the Node have the same content.
+	eventAttempts = 5
+	eventMaxAge   = 10 * time.Minute
+)
+
+// nodeEvent is the content of one Event about the agent's Node.
+type nodeEvent struct{ kind, reason, message string }
+
+// An eventRecorder creates events, one after the other, in a goroutine of its own: a slow API
+// server delays events and nothing else.
+type eventRecorder struct {
+	node   string
+	create func(context.Context, *corev1.Event) error
+	log    *slog.Logger
+	queue  chan *corev1.Event
+}
+
+func newEventRecorder(cfg Config) *eventRecorder {
+	return &eventRecorder{
+		node: cfg.Node, log: cfg.Log, queue: make(chan *corev1.Event, eventQueueSize),
+		create: func(ctx context.Context, e *corev1.Event) error {
+			_, err := cfg.Events.Create(ctx, e, metav1.CreateOptions{})
+			return err
+		},
+	}
+}
+
+// record queues an event about the Node. It never blocks.
+func (r *eventRecorder) record(ctx context.Context, n *corev1.Node, e nodeEvent) {
+	now := metav1.Now()
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: "holdfast-", Namespace: metav1.NamespaceDefault},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID},
+		Reason:         e.reason, Message: e.message, Type: e.kind,
+		Source:         corev1.EventSource{Component: eventComponent, Host: r.node},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		ReportingController: "holdfast.dev/agent", ReportingInstance: r.node,
+	}
+	select {
+	case r.queue <- event:
+	default:
+		r.log.WarnContext(ctx, "dropped an event; the queue is full", "reason", e.reason, "message", e.message)
+	}
+}
+
+// run creates the queued events until the context ends.
+func (r *eventRecorder) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case e := <-r.queue:
+			if err := r.deliver(ctx, e); err != nil && ctx.Err() == nil {
+				r.log.WarnContext(ctx, "failed to create an event; dropped it",
+					"reason", e.Reason, "message", e.Message, "err", err)
+			}
+		}
+	}
+}
+
+// deliver creates an event. It retries until the limits are reached.
+func (r *eventRecorder) deliver(ctx context.Context, e *corev1.Event) error {
+	retry, began, refused := loop.NewRetry(retryBackoff()), time.Now(), 0
+	for {
+		attempt, cancel := context.WithTimeout(ctx, eventTimeout)
+		err := r.create(attempt, e)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if isRefusal(err) {
+			refused++
+		}
+		if refused == eventAttempts || time.Since(began) > eventMaxAge {
+			return fmt.Errorf("creating event %q: %w", e.Reason, err)
+		}
+		if err := retry.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// isRefusal reports whether the server has answered that it does not accept the request, now or
+// later.
+func isRefusal(err error) bool {
+	var answer apierrors.APIStatus
+	return errors.As(err, &answer) && answer.Status().Code < http.StatusInternalServerError &&
+		!apierrors.IsTooManyRequests(err)
+}

@@ -1,0 +1,322 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+const (
+	// scanInterval is the time between two scans if nothing wakes the scanner. minScanGap is the
+	// least time between the end of a scan and the next one.
+	scanInterval = time.Minute
+	minScanGap   = 250 * time.Millisecond
+	// identifyGrace is how long a scan waits for the identities of its servers before it
+	// publishes the evidence without them. A healthy server answers within this time. A server
+	// that hangs or has just started must not delay the protection of the Node.
+	identifyGrace = 300 * time.Millisecond
+	// scanTimeout limits one scan, and one request to a server. If the D-Bus hangs, the agent
+	// loses one scan and not the loop.
+	scanTimeout = 20 * time.Second
+	// scanStaleAfter is the age of the last scan after which the evidence is stale, and the age of
+	// a scan at which the scanner stops waiting for it. scanTimeout does not end a read from a file
+	// system that hangs.
+	scanStaleAfter = 5 * time.Minute
+	// maxScans limits the scans in progress. All but one of them hang.
+	maxScans = 4
+	// maxIdentifications limits the identifications in progress. The limit is reached only if
+	// some of them hang where no timeout ends them.
+	maxIdentifications = 16
+)
+
+// An etcdScanner finds the etcd servers of the host, and identifies each of them. It runs beside
+// the loop that writes the Node, because both steps can take long. It identifies the servers
+// side by side, so that a server that hangs does not hide another one.
+type etcdScanner struct {
+	scanHost func(context.Context) evidence.Findings
+	identify func(context.Context, evidence.Server) evidence.Identity
+	log      *slog.Logger
+	metrics  *metrics
+	// wake is set when the host may have changed. changed is called when the evidence has.
+	wake     loop.Signal
+	changed  func()
+	evidence latest[evidence.Scan]
+	// lastScan is when the last scan ended, or when the first one began.
+	lastScan latest[time.Time]
+
+	// The fields below belong to the goroutine of run.
+	scans      errgroup.Group
+	scanNumber int
+	current    []*identification // one for each server of the last scan
+	findings   evidence.Findings // of the last scan
+	results    chan identifyResult
+	retry      *loop.Retry // while a running server is not identified
+}
+
+// identification is the request for the identity of one server of the last scan.
+type identification struct {
+	evidence.FoundServer
+	scanNumber int // of the scan that started the request
+	began      time.Time
+	done       bool
+	// cancel ends a request to a server that has changed since.
+	cancel context.CancelFunc
+}
+
+// identifyResult is the answer to a request.
+type identifyResult struct {
+	of     *identification
+	answer evidence.Identity
+}
+
+func newEtcdScanner(cfg Config, m *metrics, changed func()) *etcdScanner {
+	return &etcdScanner{
+		scanHost: cfg.Etcd, identify: cfg.Identify, log: cfg.Log, metrics: m,
+		wake: loop.NewSignal(), changed: changed,
+	}
+}
+
+// staleReason explains why the evidence is stale. It is empty if the evidence is not.
+func (s *etcdScanner) staleReason(now time.Time) string {
+	if since, started := s.lastScan.get(); started && now.Sub(since) > scanStaleAfter {
+		return noScanSince(since)
+	}
+	return ""
+}
+
+func noScanSince(t time.Time) string {
+	return fmt.Sprintf("no scan of the host has completed since %s; check for a file system or a process that hangs",
+		t.UTC().Format(time.RFC3339))
+}
+
+// run scans until the context ends: whenever it is woken, every minute, and earlier while a
+// running server is not identified.
+func (s *etcdScanner) run(ctx context.Context) error {
+	identifying, ctx := errgroup.WithContext(ctx)
+	identifying.SetLimit(maxIdentifications)
+	s.results = make(chan identifyResult, maxIdentifications)
+	s.retry = loop.NewRetry(identifyBackoff())
+	s.scans.SetLimit(maxScans)
+	s.lastScan.set(time.Now())
+	for {
+		if s.scan(ctx, identifying); ctx.Err() != nil {
+			break
+		}
+		s.collect(ctx)
+	}
+	return errors.Join(s.scans.Wait(), identifying.Wait(), context.Cause(ctx))
+}
+
+// identifyBackoff describes the delays between requests to a running server that does not
+// answer. It may have just started, or its certificates are being replaced.
+func identifyBackoff() wait.Backoff {
+	return loop.Backoff(time.Second, scanInterval)
+}
+
+// scan finds the servers of the host, and starts their identification.
+func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
+	began := time.Now()
+	findings, err := s.readHost(ctx)
+	if ctx.Err() != nil {
+		return // The scan was cut short, and its result is not evidence.
+	}
+	if err != nil {
+		// The servers are those of the last scan. While a place is unknown, they prove no absence.
+		s.findings.Unknown = []string{err.Error()}
+		s.metrics.observeUnreadable(len(s.findings.Unknown))
+		return
+	}
+	s.lastScan.set(time.Now())
+	s.metrics.observeScan(time.Since(began), len(findings.Unknown))
+	before, servers := s.current, findings.Found
+	s.current, s.findings = nil, findings
+	s.scanNumber++
+	isUnchanged := func(i *identification, server evidence.Server) bool {
+		return reflect.DeepEqual(i.Server, server)
+	}
+	if !slices.EqualFunc(before, servers, isUnchanged) {
+		s.retry.Reset()
+	}
+	for _, server := range servers {
+		s.current = append(s.current, s.startIdentification(ctx, identifying, server, before))
+	}
+	for _, i := range before {
+		if !slices.Contains(s.current, i) {
+			i.cancel()
+		}
+	}
+}
+
+// readHost scans once, in a goroutine, and fails after scanStaleAfter. A scan that hangs in the
+// kernel keeps its goroutine; a later scan can succeed, for example after an unmount.
+func (s *etcdScanner) readHost(ctx context.Context) (evidence.Findings, error) {
+	ended := make(chan evidence.Findings, 1)
+	isStarted := s.scans.TryGo(func() error {
+		ctx, cancel := context.WithTimeout(ctx, scanTimeout)
+		defer cancel()
+		ended <- s.scanHost(ctx)
+		return nil
+	})
+	last, _ := s.lastScan.get()
+	if !isStarted {
+		return evidence.Findings{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
+	}
+	limit := time.NewTimer(scanStaleAfter)
+	defer limit.Stop()
+	select {
+	case findings := <-ended:
+		return findings, nil
+	case <-limit.C:
+		return evidence.Findings{}, errors.New(noScanSince(last))
+	case <-ctx.Done():
+		return evidence.Findings{}, context.Cause(ctx)
+	}
+}
+
+// startIdentification returns the identification of a server: the one in progress if the server
+// is unchanged, or else a new one. The previous answer of the server stays valid until the next
+// answer.
+func (s *etcdScanner) startIdentification(
+	ctx context.Context, identifying *errgroup.Group, server evidence.Server, before []*identification,
+) *identification {
+	i := &identification{FoundServer: evidence.FoundServer{Server: server}, scanNumber: s.scanNumber, began: time.Now()}
+	i.Identity = evidence.Identity{
+		Problem: "it was just found, and the request for its identity is in progress", Pending: true,
+	}
+	unchanged := func(old *identification) bool { return reflect.DeepEqual(old.Server, server) }
+	restarted := func(old *identification) bool { return isSameServer(old.Server, server) }
+	if at := slices.IndexFunc(before, unchanged); at >= 0 {
+		if !before[at].done {
+			return before[at]
+		}
+		i.Identity = before[at].Identity
+	} else if at := slices.IndexFunc(before, restarted); at >= 0 && !before[at].Removed {
+		// A removed member that was restarted may be about to join the cluster again.
+		i.Identity = before[at].Identity
+	}
+	request, cancel := context.WithTimeout(ctx, scanTimeout)
+	i.cancel = cancel
+	if !identifying.TryGo(func() error {
+		defer cancel()
+		result := identifyResult{i, s.identify(request, server)}
+		select {
+		case s.results <- result:
+		case <-ctx.Done():
+		}
+		return nil
+	}) {
+		cancel()
+		i.done, i.Identity = true, evidence.Identity{Problem: "no request was sent, because too many earlier requests hang"}
+	}
+	return i
+}
+
+// collect gathers the identities and publishes the evidence until the next scan is due. It
+// publishes when every server that this scan began to identify has answered, or after
+// identifyGrace, and then again after each further answer.
+func (s *etcdScanner) collect(ctx context.Context) {
+	grace, gap, next := time.NewTimer(identifyGrace), time.NewTimer(minScanGap), time.NewTimer(jittered(scanInterval))
+	defer grace.Stop()
+	defer gap.Stop()
+	defer next.Stop()
+	published, isGapOver, allAnswered := false, false, false
+	for {
+		if !published && !s.hasPending(func(i *identification) bool { return i.scanNumber == s.scanNumber }) {
+			s.publish(ctx)
+			published = true
+		}
+		if !allAnswered && !s.hasPending(func(*identification) bool { return true }) {
+			allAnswered = true
+			if s.hasUnidentified() {
+				next.Reset(s.retry.Next())
+			} else {
+				s.retry.Reset()
+			}
+		}
+		wake := s.wake
+		if !published || !isGapOver {
+			wake = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case result := <-s.results:
+			result.of.Identity, result.of.done = result.answer, true
+			if published {
+				s.publish(ctx)
+			}
+		case <-grace.C:
+			s.publish(ctx)
+			published = true
+		case <-gap.C:
+			isGapOver = true
+		case <-wake:
+			return
+		case <-next.C:
+			return
+		}
+	}
+}
+
+// hasPending reports whether one of these identifications is in progress.
+func (s *etcdScanner) hasPending(of func(*identification) bool) bool {
+	return slices.ContainsFunc(s.current, func(i *identification) bool { return !i.done && of(i) })
+}
+
+// hasUnidentified reports whether the identification of a running server has failed.
+func (s *etcdScanner) hasUnidentified() bool {
+	return slices.ContainsFunc(s.current, func(i *identification) bool {
+		return i.IsRunning() && i.Problem != ""
+	})
+}
+
+// publish replaces the evidence if it has changed.
+func (s *etcdScanner) publish(ctx context.Context) {
+	scan := evidence.Scan{
+		Found: make([]evidence.FoundServer, len(s.current)), Data: s.findings.Data,
+		Unknown: s.findings.Unknown, Searching: s.findings.Searching,
+	}
+	for n, i := range s.current {
+		scan.Found[n] = i.FoundServer
+		if !i.done && time.Since(i.began) > scanTimeout {
+			scan.Found[n].Identity = evidence.Identity{Problem: fmt.Sprintf(
+				"the request for its identity hangs since %s; check for a file system that hangs",
+				i.began.UTC().Format(time.RFC3339))}
+		}
+	}
+	s.metrics.countServers(scan)
+	before, scanned := s.evidence.get()
+	if scanned && reflect.DeepEqual(before, scan) {
+		return
+	}
+	s.logEvidence(ctx, scan)
+	s.evidence.set(scan)
+	s.changed()
+}
+
+func (s *etcdScanner) logEvidence(ctx context.Context, scan evidence.Scan) {
+	for _, f := range scan.Found {
+		s.log.InfoContext(ctx, "found etcd on the host", "source", f.Source, "where", f.Where, "running", f.IsRunning(),
+			"cluster", f.Ref.Cluster, "member", f.Ref.Member, "removed", f.Removed, "problem", f.Problem, "unread", f.Problems)
+	}
+	for _, d := range scan.Data {
+		s.log.InfoContext(ctx, "found data of etcd on the host", "dir", d.Dir, "cluster", d.Ref.Cluster,
+			"member", d.Ref.Member, "starter", d.Starter)
+	}
+	for _, place := range scan.Unknown {
+		s.log.WarnContext(ctx, "failed to scan a place on the host", "place", place)
+	}
+	if len(scan.Found)+len(scan.Data) == 0 && !scan.Searching {
+		s.log.InfoContext(ctx, "found no etcd on the host")
+	}
+}

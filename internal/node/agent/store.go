@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+)
+
+// latest is a value that one goroutine replaces and others read. A time keeps its monotonic
+// reading, so that changes of the wall clock do not change ages that are measured by it.
+type latest[T any] struct {
+	mu    sync.Mutex
+	value T
+	known bool
+}
+
+func (l *latest[T]) set(value T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.value, l.known = value, true
+}
+
+// get returns the value, and whether it was ever set.
+func (l *latest[T]) get() (value T, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.value, l.known
+}
+
+// storedObject is a type that a store can contain.
+type storedObject interface {
+	runtime.Object
+	metav1.Object
+}
+
+// A store is a copy of some objects of the API server, by name. One list and one watch keep it
+// up to date. It can be behind the API server, so a write that is based on it must carry the
+// resourceVersion of the object.
+type store[T storedObject] struct {
+	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	changed func()
+	log     *slog.Logger
+	// wanted is set when the objects are needed for the first time. See runWhenWanted.
+	wanted loop.Signal
+
+	mu      sync.Mutex // guards the fields below
+	objects map[string]T
+	synced  bool
+	logged  loop.LogOnce
+}
+
+func newStore[T storedObject](log *slog.Logger, changed func()) *store[T] {
+	return &store[T]{log: log, changed: changed, wanted: loop.NewSignal(), objects: map[string]T{}}
+}
+
+// all returns the objects, and whether the store is synced. The caller must not change the
+// objects. A store is synced after the first complete list, and stays so when the API server
+// goes away.
+func (s *store[T]) all() (objects []T, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.objects {
+		objects = append(objects, o)
+	}
+	return objects, s.synced
+}
+
+// get returns the object with this name, and whether the store is synced. The caller must not
+// change the object.
+func (s *store[T]) get(name string) (found T, exists, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, exists = s.objects[name]
+	return found, exists, s.synced
+}
+
+// runWhenWanted waits until the objects are wanted, and then does what run does.
+func (s *store[T]) runWhenWanted(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.wanted:
+	}
+	return s.run(ctx)
+}
+
+// run keeps the store up to date until the context ends.
+func (s *store[T]) run(ctx context.Context) error {
+	backoff := retryBackoff()
+	var example T
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			found, err := s.list(ctx, o)
+			s.logResult(ctx, err)
+			return found, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			stream, err := s.watch(ctx, o)
+			// Without the feature WatchList, as on Kubernetes 1.33, the reflector lists after this error.
+			if isRefused := o.SendInitialEvents != nil && apierrors.IsInvalid(err); !isRefused {
+				s.logResult(ctx, err)
+			}
+			return stream, err
+		},
+	}
+	options := cache.ReflectorOptions{Backoff: &backoff}
+	cache.NewReflectorWithOptions(source, example, &storeWriter[T]{s}, options).RunWithContext(ctx)
+	return context.Cause(ctx)
+}
+
+// logResult logs the first failure of a kind, and the first success after a failure.
+func (s *store[T]) logResult(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	changed := s.logged.ChangedErrorKind("requests", err)
+	s.mu.Unlock()
+	switch {
+	case !changed:
+	case err != nil:
+		s.log.WarnContext(ctx, "failed to read from the API server; using cached objects", "err", err)
+	default:
+		s.log.InfoContext(ctx, "reading from the API server works again")
+	}
+}
+
+// storeWriter is the cache.ReflectorStore of a store.
+type storeWriter[T storedObject] struct{ *store[T] }
+
+func (w *storeWriter[T]) Add(o any) error    { return w.Update(o) }
+func (w *storeWriter[T]) Update(o any) error { return w.change(func() { w.put(o) }) }
+func (w *storeWriter[T]) Delete(o any) error {
+	return w.change(func() {
+		if deleted, ok := o.(T); ok {
+			delete(w.objects, deleted.GetName())
+		}
+	})
+}
+
+func (w *storeWriter[T]) Replace(list []any, _ string) error {
+	return w.change(func() {
+		w.objects, w.synced = map[string]T{}, true
+		for _, o := range list {
+			w.put(o)
+		}
+	})
+}
+
+func (w *storeWriter[T]) Resync() error { return nil }
+
+func (w *storeWriter[T]) change(write func()) error {
+	w.mu.Lock()
+	write()
+	w.mu.Unlock()
+	w.changed()
+	return nil
+}
+
+// put requires that the caller holds the mutex.
+func (w *storeWriter[T]) put(o any) {
+	if object, ok := o.(T); ok {
+		w.objects[object.GetName()] = object
+	}
+}

@@ -1,0 +1,186 @@
+package datasearch
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+)
+
+// A mount is a mounted file system by the agent's path for it.
+type mount struct {
+	dir, fsType string
+	// device and root are the file system, and the directory of it that is mounted.
+	device, root string
+}
+
+// isLocal reports whether a file system is on a disk of the host, or in its memory. All others are
+// never entered: those of a network and of other programs (fuse) can hang, images (squashfs) are
+// not written, and the kernel's own contain no data.
+func (m mount) isLocal() bool {
+	return slices.Contains([]string{
+		"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs", "bcachefs", "nilfs2", "tmpfs",
+	}, m.fsType)
+}
+
+// mountTable returns all mounts of the agent's own mount table. It has what the agent can enter,
+// and no path is touched to find out what it is.
+func mountTable() (all []mount, err error) {
+	table, err := procfs.GetMounts()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range table {
+		all = append(all, mount{
+			dir: hostfs.UnescapeMount(m.MountPoint), fsType: m.FSType,
+			device: m.MajorMinorVer, root: hostfs.UnescapeMount(m.Root),
+		})
+	}
+	return all, nil
+}
+
+// mounts returns the mounts to search.
+func (s *Search) mounts() ([]mount, error) {
+	table, err := mountTable()
+	return selectMounts(table, string(s.root)), err
+}
+
+// selectMounts returns the mounts below a root directory that are searched, that of the root
+// directory first. It leaves out a mount below one that is not searched, because the way to it can
+// hang, and one whose files another one shows too.
+//
+// An overlay is searched only as the root directory: the host can be a container.
+func selectMounts(table []mount, root string) []mount {
+	last := map[string]mount{} // a later mount covers an earlier one
+	for _, m := range table {
+		last[m.dir] = m
+	}
+	start := mount{dir: root}
+	for at := root; start.fsType == ""; at = filepath.Dir(at) {
+		if m, ok := last[at]; ok {
+			rest, _ := filepath.Rel(at, root)
+			start.fsType, start.device, start.root = m.fsType, m.device, filepath.Join(m.root, rest)
+		}
+		if at == "/" {
+			break
+		}
+	}
+	var selected []mount
+	if start.isLocal() || start.fsType == "overlay" {
+		selected = append(selected, start)
+	}
+	var barred []string
+	var below []mount
+	for dir, m := range last {
+		if dir != root && isBelow(dir, root) {
+			below = append(below, m)
+		}
+	}
+	slices.SortFunc(below, func(a, b mount) int { return strings.Compare(a.dir, b.dir) })
+	for _, m := range below {
+		isShown := slices.ContainsFunc(selected, func(o mount) bool {
+			return o.device == m.device && isBelow(m.root, o.root)
+		})
+		switch {
+		case slices.ContainsFunc(barred, func(dir string) bool { return isBelow(m.dir, dir) }):
+		case !m.isLocal(), isLeftOut(strings.TrimPrefix(m.dir, strings.TrimSuffix(root, "/"))):
+			barred = append(barred, m.dir)
+		case !isShown:
+			selected = append(selected, m)
+		}
+	}
+	return selected
+}
+
+// isBelow reports whether a path is a directory or is below it.
+func isBelow(name, dir string) bool {
+	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
+}
+
+// isLeftOut reports whether a directory of the host, or one above it, is left out.
+func isLeftOut(dir string) bool {
+	for parent := dir; parent != "/" && parent != "."; parent = filepath.Dir(parent) {
+		if isStore(filepath.Base(filepath.Dir(parent)), filepath.Base(parent)) {
+			return true
+		}
+	}
+	return slices.Contains(stores(), dir)
+}
+
+// stores returns directories of the host that contain what is installed, and no data.
+func stores() []string { return []string{"/nix/store", "/gnu/store", "/sysroot"} }
+
+// isStore reports whether a directory is one of those that are never searched: images and container
+// roots, the volumes of pods, whose etcd is that of a cluster in the cluster, and snapshots of
+// file systems. The names are the same below every root directory that an engine is given.
+func isStore(parent, name string) bool {
+	switch name {
+	case "overlay2", ".snapshots", ".zfs":
+		return true
+	case "pods", "plugins":
+		return parent == "kubelet"
+	case "aufs", "btrfs", "buildkit", "containers", "devicemapper", "fuse-overlayfs", "image", "vfs", "zfs":
+		return parent == "docker"
+	case "overlay", "overlay-containers", "overlay-images", "overlay-layers":
+		return parent == "storage"
+	}
+	return strings.HasPrefix(name, "io.containerd.") || isVolumeOfPod(name)
+}
+
+// containerDir returns the directory in which docker or podman describes its containers, if this
+// is it or the one of docker's layers beside it, or "". The root directory of docker can have any
+// name.
+func containerDir(dir, name string) string {
+	parent := filepath.Base(dir)
+	switch {
+	case name == "overlay2", parent == "docker" && name == "containers":
+		return filepath.Join(dir, "containers")
+	case parent == "storage" && strings.HasSuffix(name, "-containers"):
+		return filepath.Join(dir, name)
+	}
+	return ""
+}
+
+// isVolumeOfPod reports whether a directory has the name of a PersistentVolume, as provisioners
+// give it to the directories that they make: pvc-UID, with more words after it.
+func isVolumeOfPod(name string) bool {
+	uid, ok := strings.CutPrefix(name, "pvc-")
+	const length = 36
+	return ok && len(uid) >= length && strings.Trim(uid[:length], "0123456789abcdef-") == "" &&
+		strings.Count(uid[:length], "-") == 4
+}
+
+// MayHang returns a function that reports whether a path of the host is on a file system of a
+// network or of another program, or below one. Access to such a path may never return. The function
+// does not touch the path.
+// Without the table of mounts, any path may be.
+func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
+	table, err := mountTable()
+	if err != nil {
+		return func(string) bool { return true }, err
+	}
+	foreign := foreignMounts(table, string(root))
+	return func(hostPath string) bool {
+		at := filepath.Join(string(root), hostPath)
+		return slices.ContainsFunc(foreign, func(dir string) bool { return isBelow(at, dir) })
+	}, nil
+}
+
+// foreignMounts returns the directories below a root directory where a file system is mounted that
+// is neither on a device nor in memory.
+func foreignMounts(table []mount, root string) (dirs []string) {
+	last := map[string]mount{} // a later mount covers an earlier one
+	for _, m := range table {
+		last[m.dir] = m
+	}
+	for dir, m := range last {
+		hasDevice := !strings.HasPrefix(m.device, "0:") // such as images
+		if dir != root && isBelow(dir, root) && !m.isLocal() && !hasDevice && m.fsType != "overlay" {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}

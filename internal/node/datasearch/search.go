@@ -1,0 +1,178 @@
+// Package datasearch finds the data of etcd members on the local disks of a host.
+//
+// A stopped member leaves nothing but its data. The text that would start it again can be in any
+// language: a unit, a script, a container that was made before. So the search walks the file
+// systems and looks for the files of etcd's write-ahead log, whose names no other program uses.
+// walk.go is the walk, mounts.go selects the file systems that it enters.
+//
+// A walk takes seconds to minutes, so it runs in a goroutine of its own, beside all scans: Run
+// searches, and Latest returns the last result. The search finds directories only. Package
+// etcddetect reads whose data they contain.
+package datasearch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+)
+
+const (
+	// minGap is the least time between the end of a search and the next one.
+	minGap = 10 * time.Minute
+	// mountInterval is how often the mounts are compared with those of the last search.
+	mountInterval = time.Minute
+)
+
+// Limits bound the searches of a host.
+type Limits struct {
+	// Interval is the time between two searches. If it is 0, there are none.
+	Interval time.Duration
+	// MaxTime and MaxDirectories end one search.
+	MaxTime        time.Duration
+	MaxDirectories int
+}
+
+// A Result is what one search found.
+type Result struct {
+	// LogDirs are the directories with files of etcd's write-ahead log, by their paths on the host,
+	// sorted.
+	LogDirs []string
+	// ContainerDirs are the directories in which docker and podman describe their containers.
+	ContainerDirs []string
+	// Directories is how many directories were read, and Took how long that took.
+	Directories int
+	Took        time.Duration
+	// Incomplete is why the search may have missed data, or "".
+	Incomplete string
+}
+
+// A Search searches one host.
+type Search struct {
+	root   hostfs.Root
+	limits Limits
+	log    *slog.Logger
+	wake   loop.Signal
+
+	mu     sync.Mutex // guards latest
+	latest *Result
+}
+
+// New returns a Search that does nothing before Run or Once.
+func New(root hostfs.Root, limits Limits, log *slog.Logger) *Search {
+	return &Search{root: root, limits: limits, log: log, wake: loop.NewSignal()}
+}
+
+// Latest returns the result of the last search. isPending is set before the first one has ended.
+// Without searches, the result is empty.
+func (s *Search) Latest() (result Result, isPending bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.latest == nil {
+		return Result{}, s.limits.Interval > 0
+	}
+	return *s.latest, false
+}
+
+// Wake makes Run search again, but not within ten minutes of the last search.
+func (s *Search) Wake() { s.wake.Notify() }
+
+// Run searches until ctx ends: at once, at the interval, when a local file system was mounted, and
+// after Wake. It calls notify after each search. It keeps its thread, which has the lowest priority
+// for the CPU and for I/O.
+func (s *Search) Run(ctx context.Context, notify func()) error {
+	if s.limits.Interval == 0 {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	runtime.LockOSThread() // and not unlocked, so that the thread ends with this goroutine
+	lowerPriority()
+	for {
+		mounts, _ := s.mounts() // search reports the error
+		if result := s.search(ctx, true); ctx.Err() == nil {
+			s.log.InfoContext(ctx, "searched the local disks for data of etcd", "found", len(result.LogDirs),
+				"directories", result.Directories, "took", result.Took, "incomplete", result.Incomplete)
+			notify()
+		}
+		if err := s.await(ctx, mounts); err != nil {
+			return err
+		}
+	}
+}
+
+// await returns nil when the next search is due, and the cause when ctx ends.
+func (s *Search) await(ctx context.Context, searched []mount) error {
+	ended := time.Now()
+	for {
+		var wake <-chan struct{}
+		if time.Since(ended) >= minGap {
+			wake = s.wake
+		}
+		tick := time.NewTimer(min(mountInterval, max(0, s.limits.Interval-time.Since(ended))))
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return context.Cause(ctx)
+		case <-wake:
+			tick.Stop()
+			return nil
+		case <-tick.C:
+		}
+		mounts, _ := s.mounts() // without a mount table, there is no news
+		isNew := func(m mount) bool { return !slices.Contains(searched, m) }
+		if time.Since(ended) >= s.limits.Interval || slices.ContainsFunc(mounts, isNew) {
+			return nil
+		}
+	}
+}
+
+// Once searches without pauses, for a caller that waits. Latest then returns the same result.
+func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false) }
+
+// search searches, and replaces the last result. The findings of an earlier search stay if this
+// one is incomplete.
+func (s *Search) search(ctx context.Context, isPaced bool) Result {
+	began := time.Now()
+	limited, cancel := context.WithTimeout(ctx, s.limits.MaxTime)
+	defer cancel()
+	w := &walker{root: s.root, maxDirectories: s.limits.MaxDirectories, isPaced: isPaced}
+	mounts, err := s.mounts()
+	if err != nil {
+		w.addUnread("the mount table", err)
+	}
+	w.walkMounts(limited, mounts)
+	result := Result{
+		LogDirs: w.found, ContainerDirs: w.containerDirs, Directories: w.directories, Took: time.Since(began),
+		Incomplete: w.incomplete(),
+	}
+	if limited.Err() != nil {
+		result.Incomplete = fmt.Sprintf("it ended after %s, which is its limit (--data-search-max-time)", s.limits.MaxTime)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.latest != nil && result.Incomplete != "" {
+		result.LogDirs = append(result.LogDirs, s.latest.LogDirs...)
+	}
+	slices.Sort(result.LogDirs)
+	result.LogDirs = slices.Compact(result.LogDirs)
+	if ctx.Err() == nil {
+		s.latest = &result
+	}
+	return result
+}
+
+// lowerPriority gives this thread the lowest priority for the CPU, and the class "idle" for I/O
+// (ioprio_set(2)). Where that is not permitted, the searches still pause.
+func lowerPriority() {
+	const ofThread, idleClass = 1, 3 << 13
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ofThread, uintptr(unix.Gettid()), idleClass)
+}

@@ -1,0 +1,219 @@
+package datasearch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
+)
+
+const segment = "/0000000000000000-0000000000000000.wal"
+
+func newSearch(root string, limits Limits) *Search {
+	if limits.MaxTime == 0 {
+		limits.MaxTime = time.Minute
+	}
+	if limits.MaxDirectories == 0 {
+		limits.MaxDirectories = 1000
+	}
+	return New(hostfs.Root(root), limits, discardLog())
+}
+
+func TestSearch(t *testing.T) {
+	const volume = "pvc-0b5a1c0e-7d6f-4b7e-9c54-0f4a3d2e1b00"
+	for name, c := range map[string]struct {
+		files hosttest.Files
+		want  []string
+	}{
+		"empty":          {nil, nil},
+		"data directory": {hosttest.Files{"/srv/x/member/wal" + segment: "x"}, []string{"/srv/x/member/wal"}},
+		"two segments": {
+			hosttest.Files{"/srv/wal" + segment: "x", "/srv/wal/0000000000000001-00000000000000ff.wal": "x"},
+			[]string{"/srv/wal"},
+		},
+		"two directories": {
+			hosttest.Files{"/srv/wal" + segment: "x", "/data/a/member/wal" + segment: "x"},
+			[]string{"/data/a/member/wal", "/srv/wal"},
+		},
+		"below a log": {
+			hosttest.Files{"/w" + segment: "x", "/w/copy" + segment: "x"}, []string{"/w", "/w/copy"},
+		},
+		"line break": {hosttest.Files{"/a\nb" + segment: "x"}, []string{"/a\nb"}},
+		"docker volume": {
+			hosttest.Files{"/var/lib/docker/volumes/v/_data" + segment: "x"},
+			[]string{"/var/lib/docker/volumes/v/_data"},
+		},
+		"podman volume": {
+			hosttest.Files{"/home/a/.local/share/containers/storage/volumes/v" + segment: "x"},
+			[]string{"/home/a/.local/share/containers/storage/volumes/v"},
+		},
+		"link": {hosttest.Files{"/a/link": "-> ../b", "/b/x": "x"}, nil},
+		"other names": {
+			hosttest.Files{"/a/0.tmp": "x", "/a/0000000000000000-000000000000000G.wal": "x", "/a/000000001.wal": "x"}, nil,
+		},
+		"docker's layers": {hosttest.Files{"/data/docker/overlay2/1/diff" + segment: "x"}, nil},
+		"containerd's":    {hosttest.Files{"/x/io.containerd.snapshotter.v1.overlayfs/1/fs" + segment: "x"}, nil},
+		"podman's layers": {hosttest.Files{"/var/lib/containers/storage/overlay/1/diff" + segment: "x"}, nil},
+		"volumes of pods": {hosttest.Files{"/var/lib/kubelet/pods/1/volumes" + segment: "x"}, nil},
+		"provisioned":     {hosttest.Files{"/opt/local-path/" + volume + "_default_x" + segment: "x"}, nil},
+		"installed":       {hosttest.Files{"/nix/store/x" + segment: "x", "/sysroot/x" + segment: "x"}, nil},
+		"named like one": {
+			hosttest.Files{"/srv/nix/store" + segment: "x", "/srv/pods" + segment: "x"},
+			[]string{"/srv/nix/store", "/srv/pods"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result := newSearch(hosttest.New(t, c.files), Limits{}).Once(t.Context())
+			require.Empty(t, result.Incomplete)
+			require.Equal(t, c.want, result.LogDirs)
+		})
+	}
+}
+
+func TestContainerDirs(t *testing.T) {
+	result := newSearch(hosttest.New(t, hosttest.Files{
+		"/data/docker/containers/1/x": "x", "/srv/containers/1/x": "x", "/srv/storage/x": "x",
+		"/data/engine/overlay2/1/x": "x", "/data/engine/containers/1/x": "x",
+		"/home/a/.local/share/containers/storage/overlay-containers/1/x": "x",
+	}), Limits{}).Once(t.Context())
+	require.ElementsMatch(t, []string{
+		"/data/docker/containers", "/data/engine/containers", "/home/a/.local/share/containers/storage/overlay-containers",
+	}, result.ContainerDirs)
+}
+
+func TestIncompleteSearch(t *testing.T) {
+	files := hosttest.Files{"/a/b/c/d" + segment: "x"}
+	deep := hosttest.Files{strings.Repeat("/d", maxDepth+1) + "/x": "x"}
+	many, engines := hosttest.Files{}, hosttest.Files{}
+	for _, a := range "abcdefghijklmnopq" {
+		for _, b := range "abcdefghijklmnopq" {
+			many["/"+string(a)+"/"+string(b)+segment] = "x"
+			engines["/"+string(a)+"/"+string(b)+"/docker/containers/x"] = "x"
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		files  hosttest.Files
+		limits Limits
+		want   string
+	}{
+		"directories": {
+			files,
+			Limits{MaxDirectories: 3},
+			"it ended after 3 directories, which is its limit (--data-search-max-directories)",
+		},
+		"time": {
+			files,
+			Limits{MaxTime: time.Nanosecond},
+			"it ended after 1ns, which is its limit (--data-search-max-time)",
+		},
+		"depth": {
+			deep,
+			Limits{},
+			"a directory could not be read, " + strings.Repeat("/d", maxDepth+1) + ": it is too deep",
+		},
+		"logs":       {many, Limits{}, "it ended after 256 directories with a log of etcd"},
+		"containers": {engines, Limits{}, "it ended after 256 directories with the containers of an engine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSearch(hosttest.New(t, c.files), c.limits)
+			require.Equal(t, c.want, s.Once(t.Context()).Incomplete)
+			require.Equal(t, c.want, s.Once(t.Context()).Incomplete, "the next search begins again")
+			before, _ := s.Latest()
+			s.Once(ended)
+			after, _ := s.Latest()
+			require.Equal(t, before, after, "a search that was cut short is no result")
+		})
+	}
+}
+
+// TestMountedFile has a mount that is no directory, as each container has in /etc.
+func TestMountedFile(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{"/etc/hostname": "x"})
+	w := &walker{root: hostfs.Root(root), maxDirectories: 10}
+	w.walkMounts(t.Context(), []mount{{dir: filepath.Join(root, "etc/hostname")}})
+	require.Empty(t, w.incomplete())
+}
+
+// TestKeptResult checks that a search that ends early forgets nothing.
+func TestKeptResult(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{"/a/b/c/d" + segment: "x"})
+	s := newSearch(root, Limits{})
+	require.Len(t, s.Once(t.Context()).LogDirs, 1)
+	s.limits.MaxDirectories = 1
+	require.Equal(t, []string{"/a/b/c/d"}, s.Once(t.Context()).LogDirs)
+	s.limits.MaxDirectories = 1000
+	hosttest.Remove(t, root, "/a")
+	require.Empty(t, s.Once(t.Context()).LogDirs)
+}
+
+// TestRun checks when searches begin.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := hosttest.New(t, nil)
+		s := newSearch(root, Limits{Interval: 6 * time.Hour})
+		_, isPending := s.Latest()
+		require.True(t, isPending, "no search has ended")
+		ctx, cancel := context.WithCancel(t.Context())
+		var searches atomic.Int32
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx, func() { searches.Add(1) }) }()
+		after := func(d time.Duration, want int) {
+			t.Helper()
+			require.NoError(t, loop.Wait(ctx, d, nil))
+			synctest.Wait()
+			require.EqualValues(t, want, searches.Load())
+		}
+		after(time.Second, 1)
+		_, isPending = s.Latest()
+		require.False(t, isPending)
+		s.Wake()
+		after(5*time.Minute, 1)
+		after(7*time.Minute, 2)
+		hosttest.Add(t, root, hosttest.Files{"/srv" + segment: "x"})
+		after(5*time.Hour+50*time.Minute, 2)
+		after(15*time.Minute, 3)
+		result, _ := s.Latest()
+		require.Equal(t, []string{"/srv"}, result.LogDirs)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}
+
+func TestNoSearches(t *testing.T) {
+	s := newSearch(hosttest.New(t, nil), Limits{})
+	_, isPending := s.Latest()
+	require.False(t, isPending)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Run(ctx, func() { t.Error("it searched") }), context.Canceled)
+}
+
+// TestOpen checks that a directory is opened with each of the kernel's refusals.
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "a"), 0o755))
+	parent, err := os.Open(dir)
+	require.NoError(t, err)
+	defer func() { _ = parent.Close() }() // nothing was written
+	for _, w := range []*walker{
+		{}, {recordsAccess: true}, {hasNoOpenat2: true}, {recordsAccess: true, hasNoOpenat2: true},
+	} {
+		fd, err := w.open(int(parent.Fd()), "a")
+		require.NoError(t, err)
+		require.NoError(t, os.NewFile(uintptr(fd), "a").Close())
+		_, err = w.open(int(parent.Fd()), "b")
+		require.True(t, hostfs.IsAbsent(err))
+	}
+}

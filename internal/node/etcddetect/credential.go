@@ -1,0 +1,203 @@
+package etcddetect
+
+import (
+	"cmp"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+const (
+	// ctlOrigin is the prefix of the origin of a pair that the host names for etcdctl.
+	ctlOrigin = "ETCDCTL_CERT in "
+	// clientOrigin is the prefix of the origin of a pair next to the server's, where
+	// distributions keep one for clients. The name does not identify the distribution:
+	// several have the same.
+	clientOrigin = "client certificate "
+)
+
+// credentials returns the client certificates that the server may accept, the most likely
+// first. The order is: the operator's, those that the host names for etcdctl, the
+// distribution's client certificates next to the server's own, and the server's own pairs.
+// etcd accepts the last ones only if they were made for clients too. For a server that wants no
+// client certificate, they are replaced by the CAs of its files. Pairs that do not exist are left
+// out.
+func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pathFinder) []evidence.Credential {
+	var all []evidence.Credential
+	add := func(c evidence.Credential) {
+		if !slices.ContainsFunc(all, func(o evidence.Credential) bool { return hasSameFiles(o, c) }) {
+			all = append(all, c)
+		}
+	}
+	if c := d.credential; c != nil {
+		own := *c
+		for _, file := range []*string{&own.CA, &own.Cert, &own.Key} {
+			if agentPath, err := d.root.Resolve(*file); *file != "" && err == nil {
+				*file = agentPath
+			}
+		}
+		add(own)
+	}
+	addNamed := func(ca, cert, key, origin string) {
+		c := evidence.Credential{Origin: origin}
+		c.CA, c.Cert = d.existingPath(find, settings[ca]), d.existingPath(find, settings[cert])
+		c.Key = d.existingPath(find, settings[key])
+		if c.Cert != "" && c.Key != "" {
+			add(c)
+		}
+	}
+	addNamed("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY", ctlOrigin+envOrigin)
+	if d.existingPath(find, settings["cert-file"]) != "" {
+		for _, c := range d.clientCredentials(settings["cert-file"], find) {
+			add(c)
+		}
+	}
+	if settings["trusted-ca-file"] == "" && !isTrue(settings["client-cert-auth"]) {
+		return append(all, d.serverAuthorities(settings, find, all)...)
+	}
+	addNamed("trusted-ca-file", "cert-file", "key-file", "the server's own certificate")
+	addNamed("peer-trusted-ca-file", "peer-cert-file", "peer-key-file", "the server's peer certificate")
+	return all
+}
+
+// serverAuthorities returns the CAs by which clients may verify a server that wants no client
+// certificate and names no CA (etcd client/pkg/transport, ServerConfig). They are those next to its
+// certificate, that of its peers, and the certificate itself, which proves itself. known are the
+// credentials whose CA need not be tried again.
+func (d *Detector) serverAuthorities(
+	settings etcdSettings, find pathFinder, known []evidence.Credential,
+) []evidence.Credential {
+	cert := settings["cert-file"]
+	isServed := d.existingPath(find, settings["key-file"]) != ""
+	if dir := settings["data-dir"]; cert == "" && isTrue(settings["auto-tls"]) && dir != "" {
+		cert, isServed = filepath.Join(dir, "fixtures/client/cert.pem"), true // etcd embed, SelfCert
+	}
+	if !isServed || d.existingPath(find, cert) == "" {
+		return nil
+	}
+	var all []evidence.Credential
+	beside := func(name string) string { return filepath.Join(filepath.Dir(cert), name) }
+	for _, serverPath := range []string{beside("ca.crt"), beside("ca.pem"), settings["peer-trusted-ca-file"], cert} {
+		ca := d.existingPath(find, serverPath)
+		isKnown := func(c evidence.Credential) bool { return c.CA == ca }
+		if ca != "" && !slices.ContainsFunc(slices.Concat(known, all), isKnown) {
+			origin := "CA " + filepath.Base(serverPath) + ", no client certificate"
+			all = append(all, evidence.Credential{CA: ca, Origin: origin})
+		}
+	}
+	return all
+}
+
+func isTrue(setting string) bool {
+	isSet, err := strconv.ParseBool(setting)
+	return err == nil && isSet
+}
+
+// preferCredential moves c before all other credentials but the operator's.
+func (d *Detector) preferCredential(all []evidence.Credential, c evidence.Credential) []evidence.Credential {
+	first := 0
+	if d.credential != nil {
+		first = 1
+	}
+	same := func(o evidence.Credential) bool { return hasSameFiles(o, c) }
+	if slices.ContainsFunc(all[:first], same) {
+		return all
+	}
+	return slices.Concat(all[:first], []evidence.Credential{c}, slices.DeleteFunc(slices.Clone(all[first:]), same))
+}
+
+func hasSameFiles(a, b evidence.Credential) bool {
+	return a.CA == b.CA && a.Cert == b.Cert && a.Key == b.Key
+}
+
+// existingPath returns the agent's path for a path of the server, or "" if the file does not
+// exist.
+func (d *Detector) existingPath(find pathFinder, serverPath string) string {
+	if serverPath == "" {
+		return ""
+	}
+	agentPath, err := find(serverPath)
+	if err != nil {
+		return ""
+	}
+	root, name := d.root.Split(agentPath)
+	if _, err := root.Stat(name); hostfs.IsAbsent(err) {
+		return ""
+	}
+	return agentPath
+}
+
+// clientCredentials returns the layouts' client certificates next to the server's
+// certificate, by the server's paths: a link leads where it leads the server. kubespray makes
+// one admin certificate for each member and may leave those of others there. The one with the
+// member's name is first.
+func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.Credential {
+	var all []evidence.Credential
+	dir, member := filepath.Dir(server), inventoryName(server)
+	rank := func(cert string) int {
+		if inventoryName(cert) == member {
+			return 0
+		}
+		return 1
+	}
+	for _, l := range distroLayouts() {
+		for _, client := range l.clients {
+			certs := d.matchingFiles(dir, client.cert, find)
+			slices.SortStableFunc(certs, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+			for _, serverPath := range certs {
+				cert, key := d.existingPath(find, serverPath), d.existingPath(find, keyFile(serverPath))
+				ca := d.existingPath(find, filepath.Join(dir, client.ca))
+				if cert == "" || key == "" || ca == "" {
+					continue
+				}
+				origin := clientOrigin + filepath.Base(serverPath)
+				all = append(all, evidence.Credential{CA: ca, Cert: cert, Key: key, Origin: origin})
+			}
+		}
+	}
+	return all
+}
+
+// matchingFiles returns the sorted paths below dir that match a pattern. Only its last part
+// may have wildcards.
+func (d *Detector) matchingFiles(dir, pattern string, find pathFinder) []string {
+	wanted := filepath.Join(dir, pattern)
+	if !strings.Contains(pattern, "*") {
+		return []string{wanted}
+	}
+	agentPath, err := find(filepath.Dir(wanted))
+	if err != nil {
+		return nil
+	}
+	root, name := d.root.Split(agentPath)
+	names, _ := root.ReadNames(name) // the names before an error count
+	var found []string
+	for _, name := range names {
+		if hostfs.MatchesAny([]string{filepath.Base(pattern)}, name) {
+			found = append(found, filepath.Join(filepath.Dir(wanted), name))
+		}
+	}
+	return found
+}
+
+// inventoryName returns the part of a file's name that kubespray takes from the inventory:
+// member-<host>.pem, admin-<host>.pem.
+func inventoryName(file string) string {
+	_, host, _ := strings.Cut(filepath.Base(file), "-")
+	return host
+}
+
+// keyFile returns the key for a certificate, or "" for a file that is a key itself.
+func keyFile(cert string) string {
+	if name, ok := strings.CutSuffix(cert, ".pem"); ok && !strings.HasSuffix(name, "-key") {
+		return name + "-key.pem"
+	}
+	if name, ok := strings.CutSuffix(cert, ".crt"); ok {
+		return name + ".key"
+	}
+	return ""
+}

@@ -1,0 +1,132 @@
+package etcddetect
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// detectWithSearch scans a host after a search of its disks.
+func detectWithSearch(t *testing.T, root string) evidence.Findings {
+	t.Helper()
+	limits := datasearch.Limits{Interval: time.Hour, MaxTime: time.Minute, MaxDirectories: 1000}
+	search := datasearch.New(hostfs.Root(root), limits, slog.New(slog.DiscardHandler))
+	detector := New(hostfs.Root(root), nil)
+	detector.UseSearch(search)
+	require.True(t, detector.Detect(t.Context()).Searching)
+	search.Once(t.Context())
+	findings := detector.Detect(t.Context())
+	require.False(t, findings.Searching)
+	return findings
+}
+
+// TestData has the data of a stopped member in places that nothing names.
+func TestData(t *testing.T) {
+	const (
+		segment = "/0000000000000000-0000000000000000.wal"
+		dir     = "/data/etcd"
+		log     = dir + "/member/wal" + segment
+	)
+	head := string(walHead(t))
+	ref, err := parseWALHead([]byte(head))
+	require.NoError(t, err)
+	found := func(dir string) []evidence.Data { return []evidence.Data{{Dir: dir, Ref: ref}} }
+	unit := func(flags string) hosttest.Files {
+		text := "[Service]\nExecStart=/usr/bin/etcd --data-dir=" + dir + flags
+		return hosttest.Files{"/etc/systemd/system/etcd.service": text, log: head}
+	}
+	for name, c := range map[string]struct {
+		files   hosttest.Files
+		data    []evidence.Data
+		servers int
+		unknown string
+	}{
+		"no unit": {files: hosttest.Files{log: head}, data: found(dir)},
+		"docker volume": {
+			files: hosttest.Files{"/var/lib/docker/volumes/e/_data/member/wal" + segment: head},
+			data:  found("/var/lib/docker/volumes/e/_data"),
+		},
+		"log alone":     {files: hosttest.Files{"/wal" + segment: head}, data: found("/wal")},
+		"unit names it": {files: unit(""), servers: 1},
+		"unit names log": {
+			files: with(with(unit(" --wal-dir=/wal"), dir+"/member/snap/db", "x"), "/wal"+segment, head), servers: 1,
+		},
+		"copy": {files: with(unit(""), "/backup/member/wal"+segment, head), servers: 1},
+		"damaged": {
+			files:   hosttest.Files{log: "x", dir + "/member/snap/db": "x"},
+			unknown: "the data directory /data/etcd: its log does not tell whose data it is",
+		},
+		"another program": {files: hosttest.Files{"/var/lib/docker/swarm/raft/wal-v3-encrypted" + segment: "x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, c.files)
+			require.NoError(t, filepath.WalkDir(root, func(at string, _ os.DirEntry, _ error) error {
+				if filepath.Ext(at) == ".wal" {
+					return os.Chtimes(at, time.Time{}, time.Now().Add(-recentLog))
+				}
+				return nil
+			}))
+			findings := detectWithSearch(t, root)
+			require.Equal(t, c.data, findings.Data)
+			require.Len(t, findings.Found, c.servers)
+			if c.unknown == "" {
+				require.Empty(t, findings.Unknown)
+			} else {
+				require.Contains(t, findings.Unknown[0], c.unknown)
+			}
+		})
+	}
+	findings := detectWithSearch(t, hosttest.New(t, hosttest.Files{log: head}))
+	require.Equal(t, []evidence.Data{{Dir: dir, Ref: ref, Recent: true}}, findings.Data)
+}
+
+func with(files hosttest.Files, path, text string) hosttest.Files {
+	files[path] = text
+	return files
+}
+
+// TestOld has the data of a stopped server, which can be old only if nothing else can be its data.
+func TestOld(t *testing.T) {
+	const segment = "/member/wal/0000000000000000-0000000000000000.wal"
+	unit := func(text string) hosttest.Files {
+		return hosttest.Files{"/etc/systemd/system/etcd.service": "[Service]\n" + text}
+	}
+	for name, c := range map[string]struct {
+		files           hosttest.Files
+		isRecent, isOld bool
+	}{
+		"unit":          {files: unit("ExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd"), isOld: true},
+		"layout":        {isOld: true},
+		"recent":        {files: unit("ExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd"), isRecent: true},
+		"another place": {files: unit("Environment=ETCD_DATA_DIR=/var/lib/etcd\nExecStart=/usr/bin/etcd --data-dir=${DIR}")},
+		"container":     {files: unit("Environment=OLD=/var/lib/etcd\nExecStart=/usr/bin/docker run etcd:v3 --data-dir=/d")},
+		"another starter": {files: with(unit("ExecStart=/usr/bin/etcd --data-dir=/var/lib/etcd"),
+			"/etc/systemd/system/etcd-main.service", "[Service]\nExecStart=/opt/start")},
+		"layout and starter": {files: unit("ExecStart=/opt/start")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{"/var/lib/etcd" + segment: string(walHead(t))})
+			hosttest.Add(t, root, c.files)
+			written := time.Now().Add(-recentLog)
+			if c.isRecent {
+				written = written.Add(time.Minute)
+			}
+			require.NoError(t, os.Chtimes(filepath.Join(root, "var/lib/etcd"+segment), time.Time{}, written))
+			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			require.Len(t, findings.Found, 1)
+			require.Equal(t, c.isOld, findings.Found[0].Old != nil)
+			if c.isOld {
+				require.Equal(t, &evidence.Data{Dir: "/var/lib/etcd", Ref: *findings.Found[0].Stored}, findings.Found[0].Old)
+			}
+		})
+	}
+}

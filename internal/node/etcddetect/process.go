@@ -1,0 +1,328 @@
+package etcddetect
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+)
+
+// An etcdProcess is a running etcd server.
+type etcdProcess struct {
+	pid  int
+	args []string
+	// env is nil if it could not be read.
+	env map[string]string
+	// workDir is "" if it could not be read.
+	workDir string
+	owner   cgroupOwner
+	// cgroups are the paths of its cgroups, without the separators of UIDs.
+	cgroups string
+	// root is the server's own root directory, whatever its mount namespace.
+	root hostfs.Root
+	// mounts map the directories of another mount namespace to the host's.
+	mounts hostfs.Mounts
+	// parent is the program that contains this etcd, or nil for etcd itself.
+	parent *parentProgram
+	// database is the database that the process has open. It is known only if the process does not
+	// have the name of etcd. databaseErr is why the open files of a parent could not be read.
+	database    openDatabase
+	databaseErr error
+	// exe is the path of the program, as far as it is known.
+	exe string
+	// program is the name of the program in messages.
+	program string
+	// unread are errors of the kernel's files.
+	unread []string
+}
+
+// forEachProcess calls found for each process that may be an etcd server, one at a time: one
+// process can have megabytes of arguments and variables, and any user's pod can have such
+// processes. It returns the reasons why the process table is incomplete.
+func (d *Detector) forEachProcess(found func(etcdProcess)) (unread []string) {
+	dir := d.root.Proc("")
+	unreadable := func(err error) []string { return []string{fmt.Sprintf("the process table %s: %v", dir, err)} }
+	table, err := procfs.NewFS(dir)
+	if err != nil {
+		return unreadable(err)
+	}
+	filter, err := newProcFilter(d.root)
+	if err != nil {
+		return unreadable(hostfs.Reason(err))
+	}
+	defer filter.close()
+	pids, err := filter.pids()
+	if err != nil {
+		return unreadable(hostfs.Reason(err))
+	}
+	if len(pids) == 0 && d.root.BootID() == "" {
+		return []string{fmt.Sprintf("the process table %s is empty: "+
+			"mount the host's root with all mounts below it", dir)}
+	}
+	holders, err := d.lockHolders()
+	if err != nil {
+		unread = append(unread, fmt.Sprintf("the locks of processes in %s: %v", dir, hostfs.Reason(err)))
+	}
+	for _, pid := range pids {
+		ok, err := filter.canBeServer(pid)
+		var p etcdProcess
+		if ok || err == nil && holders[pid] {
+			p, ok, err = d.readProcess(table, pid, holders[pid])
+		}
+		switch {
+		case hasEnded(err):
+		case err != nil:
+			unread = append(unread, fmt.Sprintf("process %d: %v", pid, hostfs.Reason(err)))
+		case ok:
+			found(p)
+		}
+	}
+	return unread
+}
+
+// hasEnded reports whether an error means that the process ended while it was read.
+func hasEnded(err error) bool { return hostfs.IsAbsent(err) || errors.Is(err, syscall.ESRCH) }
+
+// hidesProgram reports whether an error means that the path of a program cannot be read, but its
+// name and its command can: a process may run a program whose path is longer than PATH_MAX.
+func hidesProgram(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENAMETOOLONG)
+}
+
+// readProcess reads one process, which may hold a lock. ok is false if it is no etcd server.
+func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdProcess, ok bool, err error) {
+	proc, err := table.Proc(pid)
+	if err != nil {
+		return p, false, err
+	}
+	comm, err := proc.Comm()
+	if err != nil {
+		return p, false, err
+	}
+	line, err := proc.CmdLine()
+	if err != nil {
+		return p, false, err
+	}
+	if len(line) == 0 {
+		return p, false, nil // a zombie
+	}
+	exe, err := proc.Executable()
+	if err != nil && !hidesProgram(err) {
+		return p, false, err
+	}
+	exe = strings.TrimSuffix(exe, deletedSuffix)
+	root := hostfs.Root(d.root.Proc(strconv.Itoa(pid) + "/root"))
+	p = etcdProcess{pid: pid, args: line[1:], exe: exe, program: "etcd", root: root}
+	if isEtcdProcess(comm, exe, line) {
+		return p, true, p.readDetails(proc)
+	}
+	if p.parent = parentOf(comm, exe, line); p.parent != nil {
+		p.program = p.parent.name
+	} else if p.program = path.Base(cmp.Or(exe, comm)); !isHolder {
+		return p, false, nil
+	}
+	p.database, p.databaseErr = d.openDatabaseOf(pid)
+	switch {
+	case hasEnded(p.databaseErr), p.databaseErr == nil && p.database == (openDatabase{}):
+		return p, false, nil
+	case p.databaseErr != nil && p.parent == nil:
+		return p, false, fmt.Errorf("its open files: %w", hostfs.Reason(p.databaseErr))
+	}
+	if rootDir, err := proc.RootDir(); err == nil {
+		p.database = p.database.below(rootDir)
+	}
+	return p, true, p.readDetails(proc)
+}
+
+// readDetails reads the working directory, cgroups and environment. It returns an error only
+// if the process has ended.
+func (p *etcdProcess) readDetails(proc procfs.Proc) error {
+	p.workDir = workDirOf(proc)
+	cgroups, err := proc.Cgroups()
+	if hasEnded(err) {
+		return err
+	}
+	if err != nil {
+		p.unread = append(p.unread, fmt.Sprintf("the cgroup of process %d: %v", p.pid, hostfs.Reason(err)))
+	}
+	own := ownCgroups()
+	for _, cgroup := range cgroups {
+		p.owner.add(cgroup.Path, own[cgroup.HierarchyID])
+		p.cgroups += strings.NewReplacer("-", "", "_", "").Replace(cgroup.Path) + "\n"
+	}
+	env, err := proc.Environ()
+	if hasEnded(err) {
+		return err
+	}
+	if err != nil {
+		p.unread = append(p.unread, fmt.Sprintf("the environment of process %d: %v", p.pid, hostfs.Reason(err)))
+		return nil
+	}
+	p.env = map[string]string{}
+	for _, variable := range env {
+		if name, value, ok := strings.Cut(variable, "="); ok && strings.HasPrefix(name, "ETCD") {
+			// A substring would keep the whole text in memory.
+			p.env[strings.Clone(name)] = strings.Clone(value)
+		}
+	}
+	return nil
+}
+
+// workDirOf returns the server's path for its working directory, or "" if it cannot be read. The
+// kernel shows the directory of a process after chroot(2) by a path of the host.
+func workDirOf(proc procfs.Proc) string {
+	workDir, err := proc.Cwd()
+	if err != nil {
+		return ""
+	}
+	rootDir, err := proc.RootDir()
+	if below, ok := strings.CutPrefix(workDir+"/", strings.TrimSuffix(rootDir, "/")+"/"); err == nil && ok {
+		return path.Clean("/" + below)
+	}
+	return workDir
+}
+
+// ownCgroups returns the agent's own cgroups by the IDs of their hierarchies, as far as they can be
+// read.
+func ownCgroups() map[int]string {
+	own := map[int]string{}
+	if self, err := procfs.Self(); err == nil {
+		cgroups, _ := self.Cgroups()
+		for _, cgroup := range cgroups {
+			own[cgroup.HierarchyID] = cgroup.Path
+		}
+	}
+	return own
+}
+
+// parentOf returns the program with embedded etcd that a process runs, or nil.
+func parentOf(comm, exe string, line []string) *parentProgram {
+	base, called := path.Base(exe), path.Base(line[0])
+	for _, l := range distroLayouts() {
+		p := l.program
+		if !p.embeds || (base != p.name && called != p.name && comm != p.comm()) {
+			continue
+		}
+		// k3s hides all its arguments but the role, which may be part of the program's name
+		// then.
+		if comm == p.comm() || slices.Contains(line[1:], p.role) || strings.HasSuffix(line[0], " "+p.role) {
+			return &p
+		}
+	}
+	return nil
+}
+
+// isEtcdProcess reports whether a process is an etcd server. Its program, its name or the
+// name in its command line may be etcd's, because packages change any of them. A shell or a
+// container engine that starts etcd is not etcd.
+func isEtcdProcess(comm, exe string, line []string) bool {
+	exe = path.Base(exe)
+	called := path.Base(line[0])
+	if isShell(exe) || isEngine(exe) || isShell(called) || isEngine(called) || isOtherMode(line[1:]) {
+		return false
+	}
+	return isServerName(exe) || isServerName(comm) || isServerName(called)
+}
+
+// deletedSuffix is added by the kernel to the path of a program that was replaced while it
+// runs.
+const deletedSuffix = " (deleted)"
+
+// A procFilter finds the few processes that may be etcd servers among thousands. It reads as
+// little as possible of each: reading 2,000 processes in full would take longer than the rest
+// of the scan.
+type procFilter struct {
+	table *os.File
+	// names are those of programs with embedded etcd.
+	names []string
+	buf   [4096]byte
+}
+
+func newProcFilter(root hostfs.Root) (*procFilter, error) {
+	table, err := root.Open("proc")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, l := range distroLayouts() {
+		if l.program.embeds {
+			names = append(names, l.program.name, l.program.comm())
+		}
+	}
+	return &procFilter{table: table, names: names}, nil
+}
+
+func (f *procFilter) close() { _ = f.table.Close() } // nothing was written
+
+// pids returns the sorted process IDs of the table.
+func (f *procFilter) pids() ([]int, error) {
+	names, err := f.table.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// canBeServer reports whether the program, the name or the command of a process is that of a
+// program that serves etcd.
+func (f *procFilter) canBeServer(pid int) (bool, error) {
+	dir := strconv.Itoa(pid)
+	n, err := unix.Readlinkat(int(f.table.Fd()), dir+"/exe", f.buf[:])
+	if err != nil && !hidesProgram(err) {
+		return false, err // also for a kernel thread, which has no program
+	}
+	if err == nil && f.isKnown(strings.TrimSuffix(string(f.buf[:n]), deletedSuffix)) {
+		return true, nil
+	}
+	comm, err := f.read(dir + "/comm")
+	if err != nil {
+		return false, err
+	}
+	if f.isKnown(string(bytes.TrimSpace(comm))) {
+		return true, nil
+	}
+	line, err := f.read(dir + "/cmdline")
+	if err != nil {
+		return false, err
+	}
+	called, _, _ := bytes.Cut(line, []byte{0})
+	return f.isKnown(string(called)), nil
+}
+
+func (f *procFilter) isKnown(program string) bool {
+	base := path.Base(program)
+	return isServerName(base) || slices.Contains(f.names, base)
+}
+
+// read returns the beginning of a file of the table. The next call overwrites it.
+func (f *procFilter) read(name string) ([]byte, error) {
+	fd, err := unix.Openat(int(f.table.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	n, err := unix.Read(fd, f.buf[:])
+	if err != nil {
+		return nil, err
+	}
+	return f.buf[:n], nil
+}

@@ -1,0 +1,297 @@
+package etcddetect
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// etcdSettings are the settings of an etcd server by the name of the flag without dashes.
+// Settings of etcdctl in the same environment keep the name of the variable.
+type etcdSettings map[string]string
+
+// parseFlags reads a command line without its program. A flag without "=" takes the next
+// argument unless that looks like a flag. Flags that Holdfast reads always take it, as
+// package flag does.
+func parseFlags(args []string) etcdSettings {
+	flags := etcdSettings{}
+	for i := 0; i < len(args); i++ {
+		name, dashed := strings.CutPrefix(args[i], "-")
+		if !dashed || name == "" || name == "-" {
+			return flags // package flag stops here, and etcd then refuses to start
+		}
+		name, value, joined := strings.Cut(strings.TrimPrefix(name, "-"), "=")
+		switch {
+		case joined:
+			flags[name] = value
+		case i+1 < len(args) && (isKnownFlag(name) || !strings.HasPrefix(args[i+1], "-")):
+			i++
+			flags[name] = args[i]
+		default:
+			flags[name] = "true"
+		}
+	}
+	return flags
+}
+
+// isKnownFlag reports whether Holdfast reads a flag.
+func isKnownFlag(name string) bool {
+	switch name {
+	case "config-file", "name", "data-dir", "wal-dir",
+		"listen-client-urls", "advertise-client-urls", "initial-advertise-peer-urls",
+		"cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file":
+		return true
+	}
+	return false
+}
+
+// envSettings reads ETCD_* and ETCDCTL_* variables. An empty value is no setting (etcd
+// pkg/flags, SetFlagsFromEnv).
+func envSettings(env map[string]string) etcdSettings {
+	settings := etcdSettings{}
+	for name, value := range env {
+		if value == "" {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(name, "ETCD_"); ok {
+			settings[strings.ToLower(strings.ReplaceAll(rest, "_", "-"))] = value
+		} else if strings.HasPrefix(name, "ETCDCTL_") {
+			settings[name] = value
+		}
+	}
+	return settings
+}
+
+// parseConfigFile reads an etcd configuration file (etcd embed/config.go, configYAML).
+func parseConfigFile(data []byte) (etcdSettings, error) {
+	var file map[string]any
+	// The name 1000000 is not 1e+06.
+	exact := func(d *json.Decoder) *json.Decoder { d.UseNumber(); return d }
+	if err := decodeYAML(data, &file, exact); err != nil {
+		return nil, err
+	}
+	settings := etcdSettings{}
+	for name, value := range file {
+		section, nested := value.(map[string]any)
+		switch {
+		case !nested:
+			settings[name] = scalarText(value)
+		case name == "client-transport-security":
+			for inner, v := range section {
+				settings[inner] = scalarText(v)
+			}
+		case name == "peer-transport-security":
+			for inner, v := range section {
+				settings["peer-"+inner] = scalarText(v)
+			}
+		}
+	}
+	return settings, nil
+}
+
+// scalarText returns a YAML value as a flag would have it.
+func scalarText(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case []any:
+		parts := make([]string, 0, len(v))
+		for _, part := range v {
+			parts = append(parts, scalarText(part))
+		}
+		return strings.Join(parts, ",")
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// loadedSettings are the effective settings of a server.
+type loadedSettings struct {
+	etcdSettings
+	// file is the server's path for its configuration file, or "".
+	file string
+}
+
+// loadSettings combines the sources as etcd does (etcdmain/config.go, parse). A configuration
+// file overrides all flags and variables; without one, flags override variables. ETCDCTL_*
+// variables always stay. Paths of files become absolute with the working directory of the server.
+// They stay as they are if it is not known.
+func loadSettings(
+	flags, env etcdSettings, workDir string, read func(path string) ([]byte, error),
+) (loadedSettings, error) {
+	path := absolutePath(workDir, configFile(flags, env))
+	if path == "" {
+		all := maps.Clone(env)
+		maps.Copy(all, flags)
+		return loadedSettings{etcdSettings: all.withAbsolutePaths(workDir)}, nil
+	}
+	data, err := read(path)
+	if err != nil {
+		err = fmt.Errorf("reading the configuration file %s: %w", path, hostfs.Reason(err))
+		return loadedSettings{etcdSettings: ctlSettings(env), file: path}, err
+	}
+	settings, err := parseConfigFile(data)
+	if err != nil {
+		err = fmt.Errorf("parsing the configuration file %s: %w", path, err)
+		return loadedSettings{etcdSettings: ctlSettings(env), file: path}, err
+	}
+	maps.Copy(settings, ctlSettings(env))
+	return loadedSettings{etcdSettings: settings.withAbsolutePaths(workDir), file: path}, nil
+}
+
+// withAbsolutePaths returns the settings with absolute paths of files and of the WAL. The data
+// directory has a default, so config resolves it.
+func (s etcdSettings) withAbsolutePaths(workDir string) etcdSettings {
+	for _, name := range []string{
+		"wal-dir", "cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file",
+	} {
+		if s[name] != "" {
+			s[name] = absolutePath(workDir, s[name])
+		}
+	}
+	return s
+}
+
+// absolutePath returns a path of a server with this working directory, which may be unknown.
+func absolutePath(workDir, path string) string {
+	if path == "" || filepath.IsAbs(path) || !filepath.IsAbs(workDir) {
+		return path
+	}
+	return filepath.Join(workDir, path)
+}
+
+// configFile returns the configuration file of a server, or "".
+func configFile(flags, env etcdSettings) string {
+	return cmp.Or(flags["config-file"], env["config-file"])
+}
+
+func ctlSettings(env etcdSettings) etcdSettings {
+	kept := etcdSettings{}
+	for name, value := range env {
+		if strings.HasPrefix(name, "ETCDCTL_") {
+			kept[name] = value
+		}
+	}
+	return kept
+}
+
+// defaultName is the name of a member without a configured name.
+const defaultName = "default"
+
+// config returns the settings that Holdfast uses. If the settings are complete, missing ones
+// have etcd's defaults (embed/config.go, NewConfig). If they are not, a default would be a
+// guess, and another server might answer a probe of localhost.
+//
+// The data directory is the server's path, made absolute with its working directory. It is ""
+// if the working directory is needed and not known.
+func (s etcdSettings) config(workDir string, isComplete bool) evidence.Config {
+	or := func(value, byDefault string) string {
+		if value == "" && isComplete {
+			return byDefault
+		}
+		return value
+	}
+	name := or(s["name"], defaultName)
+	dir := or(s["data-dir"], name+".etcd")
+	switch {
+	case filepath.IsAbs(dir) || dir == "":
+	case workDir == "":
+		dir = ""
+	default:
+		dir = filepath.Join("/", workDir, dir)
+	}
+	return evidence.Config{
+		Name:                name,
+		DataDir:             dir,
+		WALDir:              s["wal-dir"],
+		ListenClientURLs:    splitURLs(or(s["listen-client-urls"], "http://localhost:2379")),
+		AdvertiseClientURLs: splitURLs(or(s["advertise-client-urls"], "http://localhost:2379")),
+		InitialPeerURLs:     splitURLs(or(s["initial-advertise-peer-urls"], "http://localhost:2380")),
+	}
+}
+
+func splitURLs(list string) []string {
+	var all []string
+	for url := range strings.SplitSeq(list, ",") {
+		if url = strings.TrimSpace(url); url != "" {
+			all = append(all, url)
+		}
+	}
+	return all
+}
+
+const (
+	// maxYAMLSize is the most YAML that is decoded, in bytes. Configurations and static pods
+	// of etcd have a few kibibytes, and a byte of YAML can take a hundred bytes of memory.
+	maxYAMLSize = 64 << 10
+	// maxExpandedSize is the largest document after all aliases are replaced, in bytes and
+	// nodes together. The decoded value has a copy for each alias, and 70 KB of text can
+	// refer to 60 KB three thousand times.
+	maxExpandedSize = 2 * maxYAMLSize
+	// maxYAMLDepth bounds the nesting. An anchor that contains itself has no end.
+	maxYAMLDepth = 100
+)
+
+var (
+	errYAMLSize  = errors.New("it is larger than 64 KiB")
+	errYAMLAlias = errors.New("it is nested too deeply, or too large after its aliases are replaced: " +
+		"replace the aliases by their values")
+	errYAMLForm = errors.New("its YAML does not have the expected form")
+)
+
+// decodeYAML decodes YAML from an untrusted source. Its errors name a line at most and quote
+// nothing: such files contain tokens, and errors are visible in logs and on the Node.
+func decodeYAML(text []byte, into any, opts ...yaml.JSONOpt) error {
+	if len(text) > maxYAMLSize {
+		return errYAMLSize
+	}
+	var document yamlv3.Node // in this tree, an alias takes no more memory than its name
+	if err := yamlv3.Unmarshal(text, &document); err != nil {
+		return yamlError(err)
+	}
+	if remainingSize(&document, maxExpandedSize, maxYAMLDepth) < 0 {
+		return errYAMLAlias
+	}
+	if yaml.Unmarshal(text, into, opts...) != nil {
+		return errYAMLForm
+	}
+	return nil
+}
+
+// remainingSize returns the rest of a size after a node is written out. It is negative if the
+// node is too large or too deep.
+func remainingSize(n *yamlv3.Node, rest, depth int) int {
+	if rest -= 1 + len(n.Value); depth == 0 {
+		return -1
+	}
+	if n.Kind == yamlv3.AliasNode {
+		return remainingSize(n.Alias, rest, depth-1)
+	}
+	for _, child := range n.Content {
+		if rest < 0 {
+			break
+		}
+		rest = remainingSize(child, rest, depth-1)
+	}
+	return rest
+}
+
+// yamlError keeps the line number of a parser's error, and drops the rest, which may quote
+// the text.
+func yamlError(err error) error {
+	if line := regexp.MustCompile(`\bline (\d+)`).FindStringSubmatch(err.Error()); line != nil {
+		return fmt.Errorf("it is not valid YAML, line %s", line[1])
+	}
+	return errors.New("it is not valid YAML")
+}

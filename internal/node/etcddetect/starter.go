@@ -1,0 +1,321 @@
+package etcddetect
+
+import (
+	"context"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/node/systemd"
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+)
+
+// A starterKind is a kind of starter in words.
+type starterKind string
+
+const (
+	unitStarter    starterKind = "systemd unit"
+	podStarter     starterKind = "static pod"
+	serviceStarter starterKind = "service"
+)
+
+// A starter is what may start a server: a systemd unit, a static pod, or a service of another
+// supervisor.
+type starter struct {
+	*texts
+	kind starterKind
+	// name is that of the unit, or the file of the static pod or service.
+	name string
+	// files are the unit file and its drop-ins, or the files of the static pod or service.
+	files []string
+	// mainPID is 0 if systemd was not queried or the unit does not run.
+	mainPID int
+	// commands are the commands of the unit, in words. The first one is its main command.
+	commands [][]string
+	// program is the program that contains etcd, if the unit is one of its own, or nil.
+	program *parentProgram
+	// isKnown is set if its server was found, running or not.
+	isKnown bool
+}
+
+// addUnits reads the units that may start etcd. The memory of systemd overrides the files on
+// disk, except for a masked unit: the files that a mask hides still name the data directory.
+func (s *hostScan) addUnits(ctx context.Context) {
+	files, unread := systemd.UnitFiles(s.root, unitPatterns())
+	loaded, note, err := systemd.LoadedUnits(ctx, s.root, unitPatterns())
+	if err != nil {
+		s.addUnknown("systemd over D-Bus: %v", err)
+	}
+	if note != "" {
+		s.addNote("%s; the scan used processes, unit files and data directories instead", note)
+	}
+	s.unknown = append(s.unknown, unread...)
+	for name, unit := range loaded {
+		if len(unit.Files) > 0 && !unit.Masked {
+			files[name] = unit.Files
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		own := files[name]
+		unit := &starter{kind: unitStarter, name: name, files: own, mainPID: loaded[name].MainPID, program: programOf(name)}
+		expand := func(content string) string { return expandSpecifiers(name, content) }
+		unit.texts = s.readTexts(expand, own...)
+		for _, text := range unit.all[:len(own)] {
+			unit.addCommands(text.content)
+		}
+		s.starters = append(s.starters, unit)
+	}
+}
+
+var (
+	specifierPattern = regexp.MustCompile(`%[%A-Za-z]`)
+	// commandPattern also matches the unit that a timer, a path or a socket starts.
+	commandPattern = regexp.MustCompile(`(?m)^[ \t]*(?:ExecStart(Pre)?|Unit|Service)[ \t]*=[-@:+!| \t]*(.*)$`)
+	// hostPathPattern matches a directory of the host in a static pod.
+	hostPathPattern = regexp.MustCompile(`\bpath["']?:\s*["']?(/[^\s"',}]*)`)
+)
+
+// expandSpecifiers replaces the specifiers in a unit file that the name of the unit tells
+// (systemd.unit(5)), and all others by a wildcard.
+func expandSpecifiers(name, content string) string {
+	whole := strings.TrimSuffix(name, path.Ext(name))
+	prefix, instance, _ := strings.Cut(whole, "@")
+	pairs := []string{"%n", name, "%N", whole, "%p", prefix}
+	if instance != "" {
+		pairs = append(pairs, "%i", instance)
+	}
+	return specifierPattern.ReplaceAllString(strings.NewReplacer(pairs...).Replace(content), "*")
+}
+
+// addCommands adds the commands in a unit file. The last ExecStart counts. If it is a container
+// engine, which may attach to the container of an earlier command, the commands before it count
+// too.
+func (st *starter) addCommands(content string) {
+	var before [][]string
+	for _, found := range commandPattern.FindAllStringSubmatch(content, -1) {
+		isSeparator := func(r rune) bool { return strings.ContainsRune(" \t\"'\\;&|()`", r) }
+		words := strings.FieldsFunc(found[2], isSeparator)
+		switch {
+		case len(words) == 0:
+		case found[1] != "":
+			before = append(before, words)
+		default:
+			st.commands = [][]string{words}
+		}
+	}
+	if len(st.commands) > 0 && isEngine(path.Base(st.commands[0][0])) {
+		st.commands = append(st.commands, before...)
+	}
+}
+
+// rank orders the starters. The first one that mentions a directory names its server: an instance
+// comes before its template, and a backup last.
+func (st *starter) rank() int {
+	switch {
+	case !st.isServer():
+		return 3
+	case st.kind != unitStarter:
+		return 2
+	case systemd.IsTemplate(st.name):
+		return 1
+	}
+	return 0
+}
+
+// place describes the starter in words.
+func (st *starter) place() string {
+	if st.kind == podStarter {
+		return "static pod " + path.Base(st.name)
+	}
+	return string(st.kind) + " " + st.name
+}
+
+// isServer reports whether the mentions of a starter are those of a server, and not those of a
+// backup or another tool.
+func (st *starter) isServer() bool {
+	isNamed := saysEtcd(st.name) && !slices.ContainsFunc(st.commands, namesTool)
+	return st.kind != unitStarter || st.program != nil || isNamed || slices.ContainsFunc(st.commands, runsServer)
+}
+
+// mayStart reports whether a starter may start a server whose data its texts do not mention.
+func (st *starter) mayStart() bool {
+	isOfSnap := strings.HasPrefix(st.name, "snap.") && slices.ContainsFunc(distroLayouts(), func(l distroLayout) bool {
+		return slices.Contains(l.units, st.name) // microk8s has such a unit, and no etcd by default
+	})
+	switch {
+	case st.kind == serviceStarter, st.kind == unitStarter && len(st.commands) == 0 && len(st.unread) > 0:
+		return true
+	case st.kind == podStarter:
+		dirs, isCertain := st.places(st.isHost)
+		base := strings.TrimSuffix(path.Base(st.name), path.Ext(st.name))
+		return isServerName(base) || saysEtcd(base) && (len(dirs) > 0 || !isCertain)
+	case st.program != nil:
+		_, isCertain := st.places(st.isHost)
+		return !isCertain && slices.ContainsFunc(st.all, func(text text) bool {
+			return slices.Contains(strings.Fields(text.content), st.program.role)
+		})
+	}
+	isUnused := systemd.IsTemplate(st.name) && len(st.unread) == 0 // an instance is a unit of its own
+	return !isOfSnap && !isUnused && slices.ContainsFunc(st.commands, func(words []string) bool {
+		return runsServer(words) || saysEtcd(st.name) && isOpaque(words)
+	})
+}
+
+// isHost reports whether a path in the texts is one of the host, or is mounted from there. A static
+// pod has the directory, or one above it, from a path of the host. The wrapper of CoreOS and
+// Flatcar mounts the data directory at its own path.
+func (st *starter) isHost(dir string) bool {
+	if st.kind == podStarter {
+		return slices.ContainsFunc(hostPathPattern.FindAllStringSubmatch(st.all[0].content, -1), func(found []string) bool {
+			return strings.HasPrefix(dir+"/", path.Clean(found[1])+"/")
+		})
+	}
+	isWrapper := func(words []string) bool { return path.Base(words[0]) == coreosWrapper }
+	return !st.isIsolated() || slices.ContainsFunc(st.commands, isWrapper) || st.bindOf(dir) != ""
+}
+
+// addOpaque adds what may start etcd and leads to nothing that was found, and does not tell either
+// where its data would be. The data that the search of the local disks found may be its own.
+// Without any, the host is unknown, and never without etcd. So it is with a container, whose data
+// may be in its own layers.
+//
+// A server whose unit is not known may be what one of them started.
+func (s *hostScan) addOpaque() {
+	isUnexplained := func(f detectedServer) bool { return f.Unit == "" && !f.InCluster }
+	var opaque []string
+	for _, st := range s.starters {
+		if where := s.opaquePlace(st); where != "" {
+			opaque = append(opaque, where)
+		}
+	}
+	containers := s.opaqueContainers()
+	for i := range s.found {
+		if len(opaque)+len(containers) > 0 {
+			s.found[i].Old = nil // what may start a server may have other data
+		}
+	}
+	if slices.ContainsFunc(s.found, isUnexplained) {
+		return
+	}
+	for _, where := range opaque {
+		for i := range s.data {
+			s.data[i].Starter = where
+		}
+	}
+	if len(s.data) > 0 {
+		opaque = nil
+	}
+	for _, where := range append(opaque, containers...) {
+		s.addUnknown("%s may start etcd, and does not tell where its data is; set its data directory to an absolute "+
+			"path of the host, or remove it if its member no longer exists", where)
+	}
+}
+
+// opaquePlace returns the place of a starter that leads to nothing, or "". It adds a note for one
+// whose data directory is known and holds no member.
+func (s *hostScan) opaquePlace(st *starter) string {
+	isRunning := slices.ContainsFunc(s.found, func(f detectedServer) bool {
+		return f.Unit == st.name || st.kind == podStarter && f.InCluster
+	})
+	if st.isKnown || isRunning || slices.Contains(s.proxyUnits, st.name) || !st.mayStart() {
+		return ""
+	}
+	dirs, reasons := s.knownPlaces(st)
+	switch {
+	case len(reasons) > 0:
+		return st.place() + " (" + strings.Join(reasons, ", ") + ")"
+	case len(dirs) == 0:
+		return st.place()
+	}
+	s.addNote("%s does not run, and its data directory %s holds no member", st.place(), dirs[len(dirs)-1])
+	return ""
+}
+
+// knownPlaces returns the data directories of a starter. It returns none if its data may be in
+// another place, and the reasons as far as there are any.
+func (s *hostScan) knownPlaces(st *starter) (dirs, reasons []string) {
+	reasons = slices.Concat(st.unread, st.skipped)
+	loaded, _, err := s.settingsOf(st)
+	if err != nil {
+		reasons = append(reasons, err.Error())
+	}
+	dirs, isCertain := st.places(st.isHost)
+	isByDefault := loaded.file != "" && loaded.etcdSettings["data-dir"] == "" // and flags do not count
+	if len(reasons) > 0 || !isCertain || isByDefault {
+		return nil, reasons
+	}
+	return dirs, nil
+}
+
+// settingsOf returns the settings in the texts of a starter, and its file with variables.
+func (s *hostScan) settingsOf(st *starter) (loaded loadedSettings, envFile string, err error) {
+	flags, env, envFile := st.settings(st.files)
+	if dir := env["ssl-dir"]; dir != "" {
+		st.binds["/etc/ssl/certs"] = dir
+	}
+	read := func(name string) ([]byte, error) { return s.root.ReadFile(st.hostPath(name)) }
+	loaded, err = loadSettings(flags, env, "", read)
+	return loaded, envFile, err
+}
+
+// addServices reads the services of other supervisors whose name says etcd: of OpenRC and System
+// V, Upstart, dinit, runit, s6, supervisord and Monit. Debian's package has an init script beside
+// its unit, and the unit takes precedence.
+func (s *hostScan) addServices() {
+	for _, dir := range []string{
+		"/etc/init.d", "/etc/init", "/etc/dinit.d", "/etc/service", "/etc/sv", "/etc/runit/sv", "/etc/s6/sv",
+		"/etc/supervisor/conf.d", "/etc/supervisor.d", "/etc/supervisord.d", "/etc/monit/conf.d", "/etc/monit.d",
+	} {
+		names, err := s.root.ReadNames(dir)
+		if err != nil && !hostfs.IsAbsent(err) {
+			s.addUnknown("the services in %s: %v", dir, hostfs.Reason(err))
+		}
+		for _, name := range names {
+			service := strings.TrimSuffix(strings.TrimSuffix(name, ".conf"), ".ini")
+			isUnit := func(st *starter) bool { return st.name == service+".service" }
+			if !saysEtcd(service) || slices.ContainsFunc(s.starters, isUnit) {
+				continue
+			}
+			file := path.Join(dir, name)
+			files := []string{file, path.Join("/etc/conf.d", name), path.Join("/etc/default", name)}
+			if info, err := s.root.Stat(file); err == nil && info.IsDir() {
+				files = []string{path.Join(file, "run")}
+			}
+			s.starters = append(s.starters, &starter{
+				kind: serviceStarter, name: file, files: files, texts: s.readTexts(unchanged, files...),
+			})
+		}
+	}
+}
+
+// saysEtcd reports whether the name of a unit or service is that of etcd, and not of a client, a
+// backup or another tool for it.
+func saysEtcd(name string) bool {
+	isSeparator := func(r rune) bool { return strings.ContainsRune("-_.@", r) }
+	words := strings.FieldsFunc(strings.TrimSuffix(name, ".service"), isSeparator)
+	return slices.ContainsFunc(words, isServerName) && !containsAny(name,
+		"client", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "cert", "renew", "metric", "exporter",
+		"monitor", "health", "check", "alarm", "keeper", "browser", "proxy", "gateway", "clean", "delete", "notify",
+		"watch", "tuning", "prepare", "setup", "install", "download", "mount", "log")
+}
+
+func containsAny(text string, words ...string) bool {
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
+}
+
+// unitOf returns the host's unit that runs the process: the one whose main process it is for
+// systemd, or the outermost one in its cgroup that the host has.
+func (s *hostScan) unitOf(p etcdProcess) *starter {
+	at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.mainPID == p.pid })
+	for _, name := range p.owner.units {
+		if at < 0 {
+			at = slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == name })
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	return s.starters[at]
+}

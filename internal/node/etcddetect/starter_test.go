@@ -1,0 +1,277 @@
+package etcddetect
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
+)
+
+// TestStarters has hosts without data of etcd, and what may start it.
+func TestStarters(t *testing.T) {
+	unit := func(name, command string) hosttest.Files {
+		return hosttest.Files{"/etc/systemd/system/" + name: "[Service]\nExecStart=" + command}
+	}
+	pod := func(name, text string) hosttest.Files {
+		return hosttest.Files{"/etc/kubernetes/manifests/" + name: "spec:\n  " + text}
+	}
+	instance := func(template, name, command string) hosttest.Files {
+		link := "/etc/systemd/system/multi-user.target.wants/" + template + "@" + name + ".service"
+		return with(unit(template+"@.service", "/usr/bin/"+command), link, "-> ../x")
+	}
+	timer := func(line string) hosttest.Files {
+		return hosttest.Files{"/etc/systemd/system/etcd.timer": "[Timer]\n" + line}
+	}
+	const opaque = " may start etcd, and does not tell where its data is; set its data directory to an absolute path"
+	for name, c := range map[string]struct {
+		files   hosttest.Files
+		unknown string
+	}{
+		"docker start":   {unit("container-etcd.service", "/usr/bin/docker start -a etcd"), opaque},
+		"podman start":   {unit("etcd.service", "/usr/bin/podman start etcd"), opaque},
+		"compose":        {unit("etcd.service", "/usr/local/bin/docker-compose -f /opt/etcd/c.yml up etcd"), opaque},
+		"compose plugin": {unit("etcd.service", "/usr/bin/docker compose -f /opt/etcd/c.yml up"), opaque},
+		"script":         {unit("etcd-member.service", "/opt/etcd/start.sh"), opaque},
+		"options of a server": {unit("etcd.service",
+			"/opt/etcd/start.sh --log-level=info --metrics=basic /var/log/etcd"), opaque},
+		"shell":   {unit("etcd.service", "/bin/bash /opt/etcd/start.sh"), opaque},
+		"snap":    {unit("snap.x.etcd.service", "/usr/bin/snap run etcd"), opaque},
+		"version": {unit("etcd-3.5.service", "/opt/start"), opaque},
+		"instance of another template": {
+			instance("docker-compose", "etcd", "docker compose up"), "systemd unit docker-compose@etcd.service" + opaque,
+		},
+		"kube file of podman": {
+			instance("podman-kube", "-etc-etcd.yaml", "podman kube play --replace %I"),
+			"systemd unit podman-kube@-etc-etcd.yaml.service" + opaque,
+		},
+		"timer": {timer("Unit=store.service"), "systemd unit etcd.timer" + opaque},
+		"path":  {hosttest.Files{"/etc/systemd/system/etcd.path": "[Path]\nUnit=store.service"}, "etcd.path" + opaque},
+		"socket": {
+			hosttest.Files{"/etc/systemd/system/etcd.socket": "[Socket]\nService=store.service"}, "etcd.socket" + opaque,
+		},
+		"timer of a backup":       {timer("Unit=backup.service"), ""},
+		"timer of a unit of etcd": {timer("Unit=etcd-main.service"), ""},
+		"timer without a unit":    {timer("OnCalendar=daily"), ""},
+		"dinit":                   {hosttest.Files{"/etc/dinit.d/etcd": "x"}, "service /etc/dinit.d/etcd" + opaque},
+		"Monit":                   {hosttest.Files{"/etc/monit/conf.d/etcd": "x"}, "service /etc/monit/conf.d/etcd" + opaque},
+		"Upstart":                 {hosttest.Files{"/etc/init/etcd.conf": "x"}, "service /etc/init/etcd.conf" + opaque},
+		"OpenRC":                  {hosttest.Files{"/etc/init.d/etcd": "x"}, "service /etc/init.d/etcd" + opaque},
+		"runit":                   {hosttest.Files{"/etc/service/etcd/run": "x"}, "service /etc/service/etcd" + opaque},
+		"supervisord": {
+			hosttest.Files{"/etc/supervisor/conf.d/etcd.conf": "x"},
+			"/etc/supervisor/conf.d/etcd.conf" + opaque,
+		},
+		"supervisord with a directory": {hosttest.Files{
+			"/etc/supervisor/conf.d/etcd.conf": "[program:etcd]\ncommand=/usr/bin/etcd --data-dir=/data\n",
+		}, ""},
+		"unit of Flatcar on a worker": {unit("etcd-member.service",
+			"/usr/lib/flatcar/etcd-wrapper $OPTS\nExecStartPre=-/usr/bin/docker rm -f e\n"+
+				"Environment=ETCD_DATA_DIR=/var/lib/etcd"), ""},
+		"container with a directory": {unit("etcd.service", "/usr/bin/docker run -v /data:/d etcd:v3.5 --data-dir=/d"), ""},
+		"variable with a directory":  {unit("etcd.service", "/usr/bin/etcd --data-dir=${D}\nEnvironment=D=/data"), ""},
+		"missing configuration file": {
+			unit("etcd.service", "/usr/bin/etcd --config-file=/etc/etcd.yml\nEnvironment=ETCD_DATA_DIR=/data"),
+			"systemd unit etcd.service (reading the configuration file /etc/etcd.yml: no such file or directory)" + opaque,
+		},
+		"configuration file without a directory": {with(
+			unit("etcd.service", "/usr/bin/etcd --config-file=/etc/etcd.yml\nEnvironment=ETCD_DATA_DIR=/data"),
+			"/etc/etcd.yml", "name: a",
+		), opaque},
+		"variable with two values": {unit("etcd.service",
+			"/bin/sh -c 'D=/data/$(hostname); D=/data; etcd --data-dir=$D'"), opaque},
+		"image": {unit("my-etcdserver.service",
+			"/usr/bin/podman run -v x:/d quay.io/coreos/etcd:v3.5 --data-dir=/d"), opaque},
+		"static pod without data": {pod("etcd.yaml", "command: [etcd, --data-dir=/data/x]\n  hostPath: {path: /data}"), ""},
+		"static pod with another path": {
+			pod("etcd.yaml", "command: [etcd, --data-dir=/data]\n  hostPath: {path: /srv}"),
+			"static pod etcd.yaml" + opaque,
+		},
+		"static pod of another name": {
+			pod("my-etcd.json", `"args": ["--data-dir=/data"]`), "static pod my-etcd.json" + opaque,
+		},
+		"half of a static pod":    {pod("etcd.yaml", "comm"), "static pod etcd.yaml" + opaque},
+		"static pod of a manager": {pod("etcd-main.manifest", "command: [/etcd-manager]"), ""},
+		"static pod of a client":  {pod("etcd-client.yaml", "command: [x, --etcd-servers=y, --data-dir=/data]"), ""},
+		"supervised backup":       {hosttest.Files{"/etc/init.d/etcd-backup": "x", "/etc/init.d/ssh": "x"}, ""},
+		"backup":                  {unit("etcd-backup.service", "/opt/etcd/save.sh"), ""},
+		"script of a backup":      {unit("etcd.service", "/opt/etcd-backup/run.sh"), ""},
+		"etcdctl":                 {unit("etcd-x.service", "/usr/bin/sudo -u etcd /usr/local/bin/etcdctl defrag"), ""},
+		"backup, another user":    {unit("etcd-x.service", "/sbin/runuser -u etcd -- /opt/etcd-backup/run.sh"), ""},
+		"backup by su":            {unit("etcd-x.service", "/bin/su etcd -c '/opt/etcd-backup/run.sh'"), ""},
+		"network": {unit("etcd-x.service",
+			"/usr/bin/docker run --network etcd registry.example/etcdkeeper:v1"), ""},
+		"program of system":   {unit("etcd-x.service", "/usr/bin/rsync -a --groupmap etcd /a /b"), ""},
+		"logs":                {unit("etcd-x.service", "/usr/bin/crictl ps --name etcd"), ""},
+		"another name":        {unit("store.service", "/opt/start.sh"), ""},
+		"snap of a worker":    {unit("snap.k8s.etcd.service", "/usr/bin/snap run k8s.etcd"), ""},
+		"exporter":            {unit("etcd_exporter.service", "/usr/local/bin/etcd_exporter"), ""},
+		"server without data": {unit("etcd.service", "/usr/bin/etcd --data-dir=/data"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			findings := New(hostfs.Root(hosttest.New(t, c.files)), nil).Detect(t.Context())
+			require.Empty(t, findings.Found)
+			if c.unknown == "" {
+				require.Empty(t, findings.Unknown)
+				return
+			}
+			require.Len(t, findings.Unknown, 1)
+			require.Contains(t, findings.Unknown[0], c.unknown)
+		})
+	}
+}
+
+// TestUserChangers has a stopped member whose unit starts it as another user, and no member.
+func TestUserChangers(t *testing.T) {
+	const data = "/data/etcd"
+	for name, command := range map[string]string{
+		"runuser":           "/sbin/runuser -u etcd -- /usr/bin/etcd --data-dir=/data/etcd",
+		"su":                "/bin/su etcd -s /bin/sh -c '/usr/bin/etcd --data-dir=/data/etcd'",
+		"sg":                "/usr/bin/sg etcd -c '/usr/bin/etcd --data-dir=/data/etcd'",
+		"sudo":              "/usr/bin/sudo -E -u etcd -- /usr/bin/etcd --data-dir=/data/etcd",
+		"setpriv":           "/usr/bin/setpriv --reuid etcd --clear-groups -- /usr/bin/etcd --data-dir=/data/etcd",
+		"start-stop-daemon": "/sbin/start-stop-daemon --start --chuid etcd --exec /usr/bin/etcd -- --data-dir=/data/etcd",
+		"dollars":           "/bin/sh -c 'D=x; exec /usr/bin/etcd --name=$$D --data-dir=$${ETCD_HOME}'",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				"/etc/systemd/system/etcd.service": "[Service]\nEnvironment=ETCD_HOME=/data/etcd\nExecStart=" + command,
+			})
+			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			require.Empty(t, findings.Found)
+			require.Empty(t, findings.Unknown)
+			hosttest.Add(t, root, hosttest.Files{data + "/member/snap/db": "x"})
+			findings = New(hostfs.Root(root), nil).Detect(t.Context())
+			require.Empty(t, findings.Unknown)
+			require.Len(t, findings.Found, 1)
+		})
+	}
+}
+
+// TestServices has stopped members of other supervisors than systemd.
+func TestServices(t *testing.T) {
+	const text = "command = /usr/bin/etcd --data-dir=/data/etcd\n"
+	for service, file := range map[string]string{
+		"/etc/init.d/etcd": "/etc/init.d/etcd", "/etc/init.d/etcd-main": "/etc/conf.d/etcd-main",
+		"/etc/service/etcd":                   "/etc/service/etcd/run",
+		"/etc/supervisor/conf.d/my-etcd.conf": "/etc/supervisor/conf.d/my-etcd.conf",
+	} {
+		t.Run(service, func(t *testing.T) {
+			files := hosttest.Files{"/data/etcd/member/snap/db": "x", file: text}
+			if strings.HasPrefix(service, "/etc/init.d/") && file != service {
+				files[service] = "#!/sbin/openrc-run\n"
+			}
+			root := hosttest.New(t, files)
+			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			require.Empty(t, findings.Unknown)
+			require.Len(t, findings.Found, 1)
+			require.Equal(t, "data directory /data/etcd of service "+service+", which does not run", findings.Found[0].Where)
+			require.Empty(t, findings.Found[0].Unit)
+			hosttest.AddProcess(t, root, 812, hosttest.Process{Line: []string{"etcd", "--data-dir=/data/etcd"}})
+			findings = New(hostfs.Root(root), nil).Detect(t.Context())
+			require.Len(t, findings.Found, 1)
+			require.Equal(t, "etcd process 812", findings.Found[0].Where)
+		})
+	}
+}
+
+// TestMentionOnNetwork: no text leads the scan to a file system that may hang. If it may be that of
+// the settings or the data of a server, the host is unknown.
+func TestMentionOnNetwork(t *testing.T) {
+	for name, lines := range map[string]string{
+		"settings": "EnvironmentFile=/mnt/nfs/etcd.env\nEnvironment=ETCD_DATA_DIR=/data\nExecStart=/usr/bin/etcd",
+		"data":     "ExecStart=/usr/bin/etcd --data-dir=/mnt/nfs/etcd",
+		"below":    "ExecStart=/usr/bin/etcd --data-dir=/mnt/nfs", // which is local
+		"backup":   "ExecStart=/usr/bin/etcdctl snapshot save /mnt/nfs/etcd",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				"/etc/systemd/system/etcd.service": "[Service]\n" + lines,
+				"/mnt/nfs/etcd.env":                "ETCD_DATA_DIR=/mnt/nfs/etcd\n", "/mnt/nfs/etcd/member/snap/db": "x",
+			})
+			s := New(hostfs.Root(root), nil).newScan()
+			s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
+			s.addUnits(t.Context())
+			s.addStopped()
+			s.addOpaque()
+			require.Empty(t, s.found)
+			if name == "backup" {
+				require.Empty(t, s.unknown)
+				return
+			}
+			require.Len(t, s.unknown, 1)
+			require.Contains(t, s.unknown[0], "is on a file system of a network or of another program")
+		})
+	}
+}
+
+// TestProgramOnNetwork has k3s without a unit, whose settings name a data directory that may hang.
+func TestProgramOnNetwork(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{"/etc/rancher/k3s/config.yaml": "data-dir: /mnt/nfs/k3s\n"})
+	s := New(hostfs.Root(root), nil).newScan()
+	s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
+	s.addDataDirs()
+	require.Equal(t, []string{
+		"the data directory of k3s: set data-dir in /etc/rancher/k3s/config.yaml to an absolute path on a local disk",
+	}, s.unknown)
+}
+
+// TestMentions has units that mention more than one directory.
+func TestMentions(t *testing.T) {
+	const server = "[Service]\nExecStart=/usr/bin/etcd --data-dir=/data/etcd\n"
+	for name, c := range map[string]struct {
+		files hosttest.Files
+		where []string
+	}{
+		"backup comes last": {hosttest.Files{
+			"/etc/systemd/system/etcd-backup.service": "[Service]\nEnvironment=ETCD_DATA_DIR=/data/etcd\nExecStart=/opt/backup",
+			"/etc/systemd/system/etcd.service":        server,
+		}, []string{"data directory /data/etcd of systemd unit etcd.service, which does not run"}},
+		"backup alone": {hosttest.Files{
+			"/etc/systemd/system/etcd-backup.service": "[Service]\nEnvironment=ETCD_DATA_DIR=/data/etcd\nExecStart=/opt/backup",
+		}, []string{"data directory /data/etcd, named by ETCD_DATA_DIR of systemd unit etcd-backup.service"}},
+		"copies of a backup": {hosttest.Files{
+			"/etc/systemd/system/etcd-backup.service": "[Service]\n" +
+				"ExecStart=/usr/bin/etcdutl snapshot restore --data-dir=/data/etcd",
+		}, nil},
+		"key": {hosttest.Files{
+			"/etc/systemd/system/etcd.service": "[Service]\nExecStart=/usr/bin/etcd --key-file=/etc/etcd.key --data-dir=/x",
+			"/etc/etcd.key":                    "/data/etcd",
+		}, nil},
+		"unit before static pod": {hosttest.Files{
+			"/etc/systemd/system/etcd.service":    server,
+			"/etc/kubernetes/manifests/etcd.yaml": "path: /data/etcd",
+		}, []string{"data directory /data/etcd of systemd unit etcd.service, which does not run"}},
+		"two": {hosttest.Files{
+			"/etc/systemd/system/etcd.service": server + "Environment=OLD=/old\n", "/old/member/snap/db": "x",
+		}, []string{
+			"data directory /data/etcd of systemd unit etcd.service, which does not run",
+			"data directory /old of systemd unit etcd.service, which does not run",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{"/data/etcd/member/snap/db": "x"})
+			hosttest.Add(t, root, c.files)
+			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			require.Empty(t, findings.Unknown)
+			var where []string
+			for _, f := range findings.Found {
+				where = append(where, f.Where)
+			}
+			require.Equal(t, c.where, where)
+		})
+	}
+	t.Run("copy", func(t *testing.T) {
+		const segment = "/member/wal/0000000000000000-0000000000000000.wal"
+		head := string(walHead(t))
+		root := hosttest.New(t, hosttest.Files{
+			"/etc/systemd/system/etcd.service": server + "Environment=OLD=/old\n",
+			"/data/etcd" + segment:             head, "/old" + segment: head,
+		})
+		findings := New(hostfs.Root(root), nil).Detect(t.Context())
+		require.Len(t, findings.Found, 1)
+		require.Contains(t, findings.Notes[len(findings.Notes)-1], "/old has a copy of the data of member ")
+	})
+}

@@ -1,0 +1,194 @@
+package etcddetect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+)
+
+// addStopped adds the members whose data a starter mentions and that do not run. Such a member is
+// still a voter of its cluster. For a starter whose server runs, it adds the name and the
+// credentials in its texts to that server.
+func (s *hostScan) addStopped() {
+	for _, st := range s.starters {
+		if at := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.Unit == st.name }); at >= 0 {
+			s.addUnitInfo(&s.found[at], st)
+			continue
+		}
+		_, env, _ := st.settings(st.files)
+		for _, dir := range st.dirs {
+			if st.isServer() || dir.path == env["data-dir"] {
+				s.addMention(st, dir)
+			}
+		}
+	}
+}
+
+// addMention adds the member in a directory that a starter mentions.
+func (s *hostScan) addMention(st *starter, dir memberDir) {
+	st.isKnown = true
+	at := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.hasDir(dir.info) })
+	switch {
+	case at >= 0 && st.kind == podStarter:
+		st.setStaticPod(&s.found[at])
+		return
+	case at >= 0:
+		s.addUnitInfo(&s.found[at], st)
+		return
+	}
+	found := detectedServer{Server: evidence.Server{Source: evidence.DataDirectory}}
+	if st.kind == unitStarter {
+		found.Unit = st.name
+	}
+	if st.kind == podStarter {
+		found.Source, found.InCluster = evidence.StaticPod, true
+	}
+	loaded, envFile, _ := s.settingsOf(st) // the data proves the member
+	found.Config = loaded.config("", false)
+	found.Config.DataDir = dir.path
+	found.inspectDataDir(s.root, s.root.Resolve)
+	if s.isCopy(found) {
+		return
+	}
+	if dirs, _ := s.knownPlaces(st); len(dirs) > 0 && st.isServer() {
+		found.setOld()
+	}
+	find := func(name string) (string, error) { return s.root.Resolve(st.hostPath(name)) }
+	if found.Config.File = s.existingPath(find, loaded.file); loaded.file == "" {
+		found.Config.File = s.existingPath(s.root.Resolve, envFile)
+	}
+	found.Credentials = s.credentials(loaded.etcdSettings, envFile, find)
+	switch {
+	case !st.isServer():
+		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of %s", dir.path, st.place())
+	case st.program != nil:
+		found.Where = fmt.Sprintf("data directory %s (%s%s)", dir.path, ownerOf(st.name), st.place())
+	default:
+		found.Where = fmt.Sprintf("data directory %s of %s, which does not run", dir.path, st.place())
+	}
+	for _, l := range distroLayouts() {
+		if slices.Contains(l.units, st.name) {
+			s.addConfig(&found, l.configFiles(dir.path))
+		}
+	}
+	s.found = append(s.found, found)
+}
+
+// isCopy reports whether a server has the data of a member that was found already by the same unit,
+// and adds a note about the copy.
+func (s *hostScan) isCopy(f detectedServer) bool {
+	isSame := func(o detectedServer) bool {
+		return o.Unit == f.Unit && o.Stored != nil && f.Stored != nil && *o.Stored == *f.Stored
+	}
+	if !slices.ContainsFunc(s.found, isSame) {
+		return false
+	}
+	s.addNote("%s has a copy of the data of member %s", f.serverDataDir, f.Stored.Member)
+	return true
+}
+
+// addUnitInfo adds what the texts of a unit tell about a server that was found already. The
+// settings of the server stay. The unit adds its name, and its credentials for etcdctl, which the
+// server need not know.
+func (s *hostScan) addUnitInfo(f *detectedServer, unit *starter) {
+	unit.isKnown = true
+	if f.Unit == "" && f.PID != 0 && !f.InCluster && unit.kind == unitStarter && unit.isServer() {
+		f.setUnit(unit.name)
+	}
+	loaded, envFile, _ := s.settingsOf(unit) // the settings of the server count
+	if f.Unit != unit.name {
+		return
+	}
+	if f.Config.File == "" {
+		f.Config.File = s.existingPath(s.root.Resolve, envFile)
+	}
+	find := func(name string) (string, error) { return s.root.Resolve(unit.hostPath(name)) }
+	for _, c := range slices.Backward(s.credentials(loaded.etcdSettings, envFile, find)) {
+		if strings.HasPrefix(c.Origin, ctlOrigin) {
+			f.Credentials = s.preferCredential(f.Credentials, c)
+		}
+	}
+}
+
+// addDataDirs adds the members in the data directories of the layouts, and of servers that
+// were found before.
+func (s *hostScan) addDataDirs() {
+	unread := "\x00" // an unreadable directory hides all below it, and is reported once
+	before := distroLayout{dataDirs: s.watchlist.dataDirNames()}
+	for _, l := range append(distroLayouts(), before) {
+		for _, dir := range s.dataDirs(l) {
+			if strings.HasPrefix(dir+"/", unread+"/") {
+				continue
+			}
+			if err := s.addDataDir(l, dir); err != nil {
+				unread = dir
+				s.addUnknown("the data directory %s: %v", dir, hostfs.Reason(err))
+			}
+		}
+	}
+}
+
+func (s *hostScan) addDataDir(l distroLayout, dir string) error {
+	info, err := s.root.Stat(dir)
+	if hostfs.IsAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.hasDir(info) }) {
+		return nil
+	}
+	has, err := hasMember(s.root, dir)
+	if err != nil || !has {
+		return err
+	}
+	found := detectedServer{dirInfo: info, Server: evidence.Server{
+		Source: evidence.DataDirectory, Where: "data directory " + dir, HasData: &has,
+	}}
+	s.addConfig(&found, l.configFiles(dir))
+	found.readLog(s.root, dir)
+	found.serverDataDir = dir
+	isSure := true
+	found.Config.DataDir = s.existingPath(s.root.Resolve, dir)
+	for _, st := range s.starters {
+		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == st.name })
+		if slices.Contains(l.units, st.name) && !hasOther {
+			found.Unit = st.name
+			found.Where += fmt.Sprintf(" (%ssystemd unit %s)", ownerOf(st.name), st.name)
+			dirs, _ := s.knownPlaces(st)
+			isSure = !st.mayStart() || len(dirs) > 0
+			break
+		}
+	}
+	if isSure {
+		found.setOld()
+	}
+	if found.Unit == "" {
+		found.Where += ", with no server running on it"
+	}
+	s.found = append(s.found, found)
+	return nil
+}
+
+// addConfig adds the settings in the first of the configuration files that is the one of the server
+// on its data directory. The data proves the member; a file that cannot be read changes nothing.
+func (s *hostScan) addConfig(f *detectedServer, files []string) {
+	for _, file := range files {
+		loaded, err := loadSettings(etcdSettings{"config-file": file}, nil, "/", s.root.ReadFile)
+		if err != nil {
+			continue
+		}
+		if info, err := s.root.Stat(loaded.etcdSettings["data-dir"]); err != nil || !f.hasDir(info) {
+			continue
+		}
+		dir := f.Config.DataDir
+		f.Config = loaded.config("/", true)
+		f.Config.DataDir, f.Config.File = dir, s.existingPath(s.root.Resolve, file)
+		f.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
+		return
+	}
+}

@@ -1,0 +1,336 @@
+package etcddetect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+)
+
+const (
+	// maxTextSize is the size of the largest file that is read as a text, in bytes.
+	maxTextSize = 64 << 10
+	// maxTextDepth is how often a text may lead to another one: a unit to a script, and the script
+	// to a file of settings.
+	maxTextDepth = 2
+	// maxMentions is the most paths that are followed from one starter.
+	maxMentions = 1000
+)
+
+// texts are the files that tell how a server is started. They are in many languages, and none of
+// them is parsed: each absolute path in a text is a mention, and a mention leads to the data
+// directory of a member, to another text, or nowhere.
+type texts struct {
+	root hostfs.Root
+	// mayHang reports whether a path is on a file system of a network or of another program.
+	mayHang func(hostPath string) bool
+	// all are in the order in which they were read.
+	all []text
+	// dirs are the directories with the data of a member that the texts mention.
+	dirs []memberDir
+	// absent are the mentions in the first texts that do not exist.
+	absent []string
+	// binds are the host's directories by the paths that a container or a unit has for them.
+	binds map[string]string
+	// unread are the reasons why a mention may lead to more than was found. skipped are those of
+	// mentions that were not followed.
+	unread, skipped []string
+	seen            map[string]bool
+}
+
+// A text has the content of a file without its comments.
+type text struct{ file, content string }
+
+// A memberDir is a directory with the data of a member.
+type memberDir struct {
+	path string
+	info fs.FileInfo
+}
+
+var (
+	// mentionPattern matches an absolute path, and the character before it.
+	mentionPattern = regexp.MustCompile("(?m)(?:^|[^\\w.})~*$/])(/[^\\s\"'`:;,=(){}\\[\\]<>|&\\\\$#!]+)")
+	// blankPattern matches a path with blanks up to a quote or the end of the line.
+	blankPattern = regexp.MustCompile(`[\s=:](/[^"'\n]* [^"'\n]*)`)
+	// bindPattern matches a directory of the host and the path for it in a container or a unit.
+	bindPattern = regexp.MustCompile(`(/[^\s"':=,]*):(/[^\s"':,]+)`)
+	// commentPattern matches the comments of units, environment files, scripts and YAML.
+	commentPattern = regexp.MustCompile(`(?m)^[ \t]*[#;].*\n?`)
+)
+
+// readTexts reads files, and what they mention. expand changes the content of these files.
+func (s *hostScan) readTexts(expand func(string) string, files ...string) *texts {
+	t := &texts{root: s.root, mayHang: s.mayHang, binds: map[string]string{}, seen: map[string]bool{}}
+	for depth := 0; depth <= maxTextDepth; depth++ {
+		mentions := dropIns(files)
+		for _, file := range files {
+			content := t.read(file)
+			if depth == 0 {
+				content = expand(content)
+			} else if strings.Contains(content, "\x00") {
+				continue // a program
+			}
+			t.all = append(t.all, text{file, content})
+			for _, found := range bindPattern.FindAllStringSubmatch(content, -1) {
+				t.binds[path.Clean(found[2])] = found[1]
+			}
+			found := mentionsIn(content)
+			mentions = slices.Concat(mentions, found, dropIns(found))
+		}
+		files = nil
+		for _, mention := range mentions {
+			files = append(files, t.follow(mention, depth == 0)...)
+			files = append(files, t.follow(t.hostPath(mention), false)...)
+		}
+	}
+	return t
+}
+
+func unchanged(content string) string { return content }
+
+// read returns the content of a file without comments, and with continued lines joined.
+func (t *texts) read(file string) string {
+	t.seen[file] = true
+	data, err := t.root.ReadFile(file)
+	if err != nil {
+		if !hostfs.IsAbsent(err) {
+			t.addUnread(file, err)
+		}
+		return ""
+	}
+	content := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(data))
+	return strings.ReplaceAll(commentPattern.ReplaceAllString(content, ""), "\\\n", " ")
+}
+
+// mentionsIn returns the absolute paths in a text, without those in URLs.
+func mentionsIn(content string) (mentions []string) {
+	for _, pattern := range []*regexp.Regexp{mentionPattern, blankPattern} {
+		for _, found := range pattern.FindAllStringSubmatch(content, -1) {
+			if !strings.HasPrefix(found[1], "//") {
+				mentions = append(mentions, found[1])
+			}
+		}
+	}
+	return mentions
+}
+
+// follow looks at what a mention leads to. It adds the directories of members, and returns the
+// files that may be texts. A mention with wildcards leads to each path that matches.
+func (t *texts) follow(mention string, isFirst bool) (files []string) {
+	mention = path.Clean(mention)
+	if t.seen[mention] || isOfKernel(mention) {
+		return nil
+	}
+	if t.seen[mention] = true; len(t.seen) > maxMentions {
+		t.skipped = append(t.skipped, fmt.Sprintf("its files mention more than %d paths", maxMentions))
+		return nil
+	}
+	if t.isSkipped(mention) {
+		return nil
+	}
+	matches, err := t.root.Glob(mention)
+	if err != nil {
+		t.addUnread(mention, err)
+	}
+	if isFirst && len(matches) == 0 {
+		t.absent = append(t.absent, mention)
+	}
+	for _, at := range matches {
+		info, err := t.root.Stat(at)
+		switch {
+		case hostfs.IsAbsent(err), errors.Is(err, syscall.ENAMETOOLONG):
+			if isFirst {
+				t.absent = append(t.absent, at)
+			}
+		case err != nil:
+			t.addUnread(at, err)
+		case info.IsDir():
+			t.addDir(at)
+		case info.Mode().IsRegular() && info.Size() <= maxTextSize && !isCertificate(at):
+			files = append(files, at)
+		}
+	}
+	return files
+}
+
+// isSkipped reports whether a path may hang, and is not followed.
+func (t *texts) isSkipped(name string) bool {
+	if !t.mayHang(name) {
+		return false
+	}
+	t.skipped = append(t.skipped, name+" is on a file system of a network or of another program")
+	return true
+}
+
+// dropIns returns mentions of the files that add to YAML files, as those of k3s and RKE2 do.
+func dropIns(files []string) (mentions []string) {
+	for _, file := range files {
+		if ext := path.Ext(file); ext == ".yaml" || ext == ".yml" {
+			mentions = append(mentions, file+".d/*")
+		}
+	}
+	return mentions
+}
+
+// isOfKernel reports whether a path is that of a device or of the kernel's own files.
+func isOfKernel(name string) bool {
+	return slices.ContainsFunc([]string{"/dev", "/proc", "/sys"}, func(dir string) bool {
+		return strings.HasPrefix(name+"/", dir+"/")
+	})
+}
+
+func isCertificate(file string) bool {
+	return slices.Contains([]string{".crt", ".pem", ".key"}, path.Ext(file))
+}
+
+// addDir adds a directory if it contains a member, and so the directories in it where etcd and the
+// programs that contain it place their data.
+func (t *texts) addDir(dir string) {
+	candidates := []string{dir, path.Join(dir, "etcd"), path.Join(dir, "server/db/etcd")}
+	byDefault, err := t.root.Glob(path.Join(dir, "*.etcd"))
+	if err != nil {
+		t.addUnread(dir, err)
+	}
+	for _, dir := range append(candidates, byDefault...) {
+		if t.isSkipped(dir) {
+			continue
+		}
+		has, err := hasMember(t.root, dir)
+		if err != nil {
+			t.addUnread("the data directory "+dir, err)
+		}
+		if info, err := t.root.Stat(dir); has && err == nil {
+			t.dirs = append(t.dirs, memberDir{dir, info})
+		}
+	}
+}
+
+func (t *texts) addUnread(what string, err error) {
+	t.unread = append(t.unread, fmt.Sprintf("%s: %v", what, hostfs.Reason(err)))
+}
+
+// hostPath returns the host's path for a path that a container or a unit may have.
+func (t *texts) hostPath(name string) string {
+	longest := t.bindOf(name)
+	if longest == "" {
+		return name
+	}
+	return path.Join(t.binds[longest], strings.TrimPrefix(name, longest))
+}
+
+// bindOf returns the longest path in binds that is name or above it, or "".
+func (t *texts) bindOf(name string) (longest string) {
+	for inside := range t.binds {
+		if strings.HasPrefix(name+"/", inside+"/") && len(inside) > len(longest) {
+			longest = inside
+		}
+	}
+	return longest
+}
+
+// knownSettings are the settings of etcd that are read from texts, and the directory that CoreOS
+// and Flatcar mount where etcd looks up public authorities.
+const knownSettings = "config-file|name|data-dir|wal-dir|listen-client-urls|advertise-client-urls|" +
+	"initial-advertise-peer-urls|cert-file|key-file|trusted-ca-file|" +
+	"peer-cert-file|peer-key-file|peer-trusted-ca-file|ssl-dir"
+
+var (
+	flagPattern = regexp.MustCompile(`(?m)(?:^|[\s"',=\[(])--?(` + knownSettings + `)[=\s]\s*` + valuePattern)
+	// variablePattern also matches the variables of etcdctl.
+	variablePattern = regexp.MustCompile(`\b(ETCD_(?:` +
+		strings.ToUpper(strings.ReplaceAll(knownSettings, "-", "_")) + `)|ETCDCTL_(?:CACERT|CERT|KEY))=` + valuePattern)
+)
+
+// valuePattern matches the value of a setting without its quotes.
+const valuePattern = `\\?["']*([^\s"'\\]+)`
+
+// settings returns the flags and the variables of etcd in the texts, and the last file with
+// variables that is not one of files. The last value of a setting counts. A value with a part that
+// only a running shell or systemd knows is left out. In a text with a container engine, a name can
+// be that of the container.
+func (t *texts) settings(files []string) (flags, env etcdSettings, envFile string) {
+	flags, variables := etcdSettings{}, map[string]string{}
+	for _, text := range t.all {
+		for _, found := range flagPattern.FindAllStringSubmatch(text.content, -1) {
+			if value := strings.TrimRight(found[2], ",]}"); isKnownText(value) {
+				flags[found[1]] = value
+			}
+		}
+		found := variablePattern.FindAllStringSubmatch(text.content, -1)
+		for _, variable := range found {
+			if isKnownText(variable[2]) {
+				variables[variable[1]] = variable[2]
+			}
+		}
+		if len(found) > 0 && !slices.Contains(files, text.file) {
+			envFile = text.file
+		}
+	}
+	if t.isIsolated() {
+		delete(flags, "name")
+	}
+	return flags, envSettings(variables), envFile
+}
+
+func isKnownText(value string) bool { return !strings.ContainsAny(value, "$*`(") }
+
+var (
+	// isolationPattern matches what gives a server another root directory than the host's.
+	isolationPattern = regexp.MustCompile(`(?m)(?:^|[\s"'/;&|(])(?:docker(?:-compose)?|podman|nerdctl|ctr|rkt|crictl|` +
+		`runc|crun|lxc|chroot|unshare|nsenter|bwrap|proot|systemd-nspawn)(?:[\s"']|$)|^[ \t]*Root(?:Directory|Image)[ \t]*=`)
+	// placePattern matches the settings that lead to the data.
+	placePattern = regexp.MustCompile(
+		`(data-dir|DATA_DIR|config-file|--config|CONFIG_FILE)["']?[=:\s][ \t]*\\?["']*([^\s"'\\]*)(\\[^\n"'])?`)
+	// oneVariable matches a value that is one variable.
+	oneVariable = regexp.MustCompile(`^\$\$?\{?(\w+)\}?$`)
+)
+
+// isIsolated reports whether a path in the texts may be one in a container, or in another root
+// directory.
+func (t *texts) isIsolated() bool {
+	return slices.ContainsFunc(t.all, func(text text) bool { return isolationPattern.MatchString(text.content) })
+}
+
+// places returns the data directories that the texts set, by the host's paths. isCertain is false
+// if the data may be in another place.
+func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain bool) {
+	var all strings.Builder
+	for _, text := range t.all {
+		all.WriteString(text.content + "\n")
+	}
+	isCertain = len(t.unread) == 0
+	for _, found := range placePattern.FindAllStringSubmatch(all.String(), -1) {
+		values := []string{strings.TrimRight(found[2], ",]};)")}
+		if name := oneVariable.FindStringSubmatch(found[2]); name != nil {
+			values = []string{""}
+			assigned := regexp.MustCompile(`\b`+name[1]+`=`+valuePattern).FindAllStringSubmatch(all.String(), -1)
+			for i, value := range assigned {
+				values = append(values[:i], value[1])
+			}
+		}
+		for _, value := range values {
+			at := t.hostPath(value)
+			if !path.IsAbs(at) || !isKnownText(value) || found[3] != "" || t.mayHang(at) || !isHost(value) {
+				isCertain = false
+			} else if strings.HasSuffix(strings.ToLower(found[1]), "dir") {
+				dirs = append(dirs, at)
+			}
+		}
+	}
+	return dirs, isCertain
+}
+
+// watched returns the texts, and the mentions that may become texts.
+func (t *texts) watched() []string {
+	files := slices.Clone(t.absent)
+	for _, text := range t.all {
+		files = append(files, text.file)
+	}
+	return files
+}

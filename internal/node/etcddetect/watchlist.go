@@ -1,0 +1,211 @@
+package etcddetect
+
+import (
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/internal/node/systemd"
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+)
+
+// maxWatched is the most names in each list of a watchlist. A host has one server or two.
+const maxWatched = 64
+
+// touchFile is what etcd creates in its data directory and removes at each start, as a test
+// that the directory is writable (client/pkg/fileutil, IsDirWriteable).
+const touchFile = ".touch"
+
+// A watchlist has the places that scans found and no layout names: the files and data
+// directories of servers in other places, and their units. They are watched. The data
+// directories are also scanned again: a server of which only the data is left is still a
+// voter.
+type watchlist struct {
+	mu sync.Mutex // guards the three lists
+	// files are the host's paths, as the others are.
+	files, dataDirs, units []string
+
+	// newTargets and newUnits receive a value when a list grows.
+	newTargets, newUnits chan struct{}
+}
+
+func newWatchlist() *watchlist {
+	return &watchlist{newTargets: make(chan struct{}, 1), newUnits: make(chan struct{}, 1)}
+}
+
+// update adds the places that a scan found.
+func (w *watchlist) update(s *hostScan) {
+	var files, dataDirs, units []string
+	for _, st := range s.starters {
+		if st.kind == unitStarter {
+			units = append(units, st.name)
+		}
+		files = append(files, st.watched()...)
+	}
+	for _, f := range s.found {
+		if !f.InCluster { // Kubernetes cleans up what a pod leaves
+			dataDirs = append(dataDirs, nonempty(s.persistentHostPath(f.Config.DataDir))...)
+		}
+		agentPaths := []string{f.Config.File}
+		for _, c := range f.Credentials {
+			agentPaths = append(agentPaths, c.CA, c.Cert, c.Key)
+		}
+		for _, agentPath := range agentPaths {
+			files = append(files, nonempty(s.persistentHostPath(agentPath))...)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hasNewFiles, hasNewDirs := addNames(&w.files, files), addNames(&w.dataDirs, dataDirs)
+	if hasNewFiles || hasNewDirs {
+		notify(w.newTargets)
+	}
+	if addNames(&w.units, units) {
+		notify(w.newUnits)
+	}
+}
+
+// persistentHostPath returns the host's path for a path of the agent, or "" for a path in a
+// process's own root, which ends with the process.
+func (s *hostScan) persistentHostPath(agentPath string) string {
+	name, below := strings.CutPrefix(agentPath, strings.TrimSuffix(string(s.root), "/")+"/")
+	if !below || strings.HasPrefix(name, "proc/") {
+		return ""
+	}
+	return "/" + name
+}
+
+// addNames adds the names that a scan found, and reports whether one of them is new. A full list
+// drops the oldest name that this scan did not find, so scans with the same result never evict each
+// other's names.
+func addNames(all *[]string, found []string) (isNew bool) {
+	for _, name := range found {
+		if slices.Contains(*all, name) {
+			continue
+		}
+		if len(*all) == maxWatched {
+			unused := slices.IndexFunc(*all, func(old string) bool { return !slices.Contains(found, old) })
+			if unused < 0 {
+				return isNew
+			}
+			*all = slices.Delete(*all, unused, unused+1)
+		}
+		*all = append(*all, name)
+		isNew = true
+	}
+	return isNew
+}
+
+func notify(signal chan<- struct{}) {
+	select {
+	case signal <- struct{}{}:
+	default: // a value is waiting already
+	}
+}
+
+// targets returns the directories to watch for the places in the list.
+func (w *watchlist) targets() []hostfs.Target {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	names := map[string][]string{}
+	for _, file := range w.files {
+		dir := filepath.Dir(file)
+		names[dir] = append(names[dir], filepath.Base(file))
+	}
+	var all []hostfs.Target
+	for dir, files := range names {
+		all = append(all, hostfs.Target{Dir: dir, Names: files})
+	}
+	for _, dir := range w.dataDirs {
+		all = append(all, dataDirTarget(dir))
+	}
+	return all
+}
+
+func (w *watchlist) unitNames() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.units)
+}
+
+func (w *watchlist) dataDirNames() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.dataDirs)
+}
+
+// Targets returns the directories that Detect reads, and those of the servers that it found.
+// The channel receives a value when the targets grow.
+func (d *Detector) Targets() ([]hostfs.Target, <-chan struct{}) {
+	all := []hostfs.Target{hostfs.FileTarget(systemd.BusSocket)}
+	units := unitPatterns()
+	for _, unit := range unitPatterns() {
+		units = append(units, unit+".d")
+	}
+	for _, dir := range systemd.UnitDirs() {
+		all = append(all, hostfs.Target{Dir: dir, Names: units})
+	}
+	for _, l := range distroLayouts() {
+		files, dirs := l.envFiles, l.dataDirs
+		for _, dir := range l.manifests {
+			all = append(all, hostfs.Target{Dir: dir})
+		}
+		if programDir := l.program.defaultDir; programDir != "" {
+			dirs = append(dirs, path.Join(programDir, l.program.etcdDir))
+		}
+		if l.program.manifests != "" {
+			all = append(all, hostfs.Target{Dir: path.Join(l.program.defaultDir, l.program.manifests)})
+		}
+		if l.program.settings != "" {
+			all = append(all, hostfs.Target{Dir: l.program.settings + ".d"})
+		}
+		for _, file := range slices.Concat(files, nonempty(l.config, l.program.settings)) {
+			all = append(all, hostfs.FileTarget(file))
+		}
+		for _, dir := range dirs {
+			all = append(all, dataDirTarget(dir))
+		}
+	}
+	return slices.Concat(all, cgroupTargets(), d.watchlist.targets()), d.watchlist.newTargets
+}
+
+// Units returns the units of the layouts and those that Detect found. The channel receives a
+// value when there are more.
+func (d *Detector) Units() ([]string, <-chan struct{}) {
+	units := d.watchlist.unitNames()
+	for _, l := range distroLayouts() {
+		units = append(units, l.units...)
+	}
+	return units, d.watchlist.newUnits
+}
+
+// StartDelays are the times after which a host is read again while a server starts. Its control
+// group exists before its program runs, and the program runs before it answers.
+func StartDelays() []time.Duration {
+	return []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second}
+}
+
+func dataDirTarget(dir string) hostfs.Target {
+	names := []string{"member", touchFile}
+	return hostfs.Target{Dir: dir, Names: names, Starts: names}
+}
+
+// cgroupTargets returns the directories in which a control group appears when a container or
+// a unit starts. They show servers with data in unknown places, and units of a host without a
+// bus. With version 1 of control groups, each hierarchy has all groups.
+func cgroupTargets() []hostfs.Target {
+	var all []hostfs.Target
+	add := func(dir string, names ...string) {
+		for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"} {
+			all = append(all, hostfs.Target{Dir: path.Join(hierarchy, dir), Names: names, Starts: names})
+		}
+	}
+	add("system.slice", append(unitPatterns(), "docker-*.scope", "libpod-*.scope", "nerdctl-*.scope")...)
+	add("machine.slice", "libpod-*.scope", "machine-*.scope")
+	add("docker", "*")
+	add(talosGroup, "etcd")
+	return all
+}

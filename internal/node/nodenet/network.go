@@ -1,0 +1,212 @@
+// Package nodenet observes the network of a node: CNI configurations and plugins, flannel's
+// subnet file, and the units that the operator waits for.
+package nodenet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-envparse"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-dev/holdfast/internal/node/systemd"
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// A Network describes where a host keeps the parts of its network.
+type Network struct {
+	Root hostfs.Root
+	// SubnetFile is flannel's subnet file.
+	SubnetFile string
+	// CNIConfDirs are the directories of CNI configurations. The first one with a
+	// configuration counts.
+	CNIConfDirs []string
+	// CNIBinDirs are the directories of CNI plugins.
+	CNIBinDirs []string
+	// Marker is the file that the last task of the network_plugin role writes.
+	Marker string
+	// Units are the systemd units that the operator waits for.
+	Units []string
+}
+
+// WithDefaults returns the network with the default places where none are set.
+func (n Network) WithDefaults() Network {
+	if n.SubnetFile == "" {
+		n.SubnetFile = "/run/flannel/subnet.env"
+	}
+	if len(n.CNIConfDirs) == 0 {
+		n.CNIConfDirs = CNIConfDirs()
+	}
+	if len(n.CNIBinDirs) == 0 {
+		n.CNIBinDirs = CNIBinDirs()
+	}
+	if n.Marker == "" {
+		n.Marker = "/run/holdfast/network_plugin.done"
+	}
+	return n
+}
+
+// CNIConfDirs returns the default directories of CNI configurations: the usual one, and k3s's
+// own.
+func CNIConfDirs() []string {
+	return []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
+}
+
+// CNIBinDirs returns the default directories of CNI plugins: the usual one, those of
+// distributions, k3s's own, of which data/cni appeared in 2024 (k3s pull request 10868), and
+// the bin_dir of GKE's containerd.
+func CNIBinDirs() []string {
+	return []string{
+		"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/cni",
+		"/var/lib/rancher/k3s/data/current/bin", "/home/kubernetes/bin",
+	}
+}
+
+// Facts reads a few small files, and the states of the units if there are any.
+func (n Network) Facts(ctx context.Context) readiness.Facts {
+	return readiness.Facts{
+		BootID:   n.Root.BootID(),
+		Start:    n.Root.Start(),
+		Subnet:   n.subnetFile(),
+		Conflist: n.conflist(),
+		Marker:   n.marker(),
+		Units:    n.units(ctx),
+	}
+}
+
+// Targets returns the directories whose changes may change the facts.
+func (n Network) Targets() []hostfs.Target {
+	all := []hostfs.Target{hostfs.FileTarget(n.SubnetFile), hostfs.FileTarget(n.Marker)}
+	for _, dirs := range [][]string{n.CNIConfDirs, n.CNIBinDirs} {
+		for _, dir := range dirs {
+			all = append(all, hostfs.Target{Dir: dir})
+		}
+	}
+	return all
+}
+
+func (n Network) subnetFile() readiness.SubnetFile {
+	file := readiness.SubnetFile{Path: n.SubnetFile}
+	f, err := n.Root.Open(file.Path)
+	var data []byte
+	if err == nil {
+		defer func() { _ = f.Close() }() // nothing was written
+		data, err = hostfs.ReadSmall(f)
+	}
+	switch {
+	case err == nil:
+		file.Presence = readiness.Present
+		file.Volatile = isVolatile(f)
+		if err = parseSubnetFile(data, &file); err != nil {
+			file.Problem = err.Error()
+		}
+	case hostfs.IsAbsent(err):
+		file.Presence = readiness.Absent
+	default:
+		file.Problem = fmt.Sprintf("reading %s: %v", file.Path, hostfs.Reason(err))
+	}
+	return file
+}
+
+// parseSubnetFile reads flannel's subnet file. flanneld writes FLANNEL_IPMASQ last
+// (pkg/subnet/subnet.go, WriteSubnetFile). A file that does not end with it is incomplete.
+func parseSubnetFile(data []byte, file *readiness.SubnetFile) error {
+	env, err := envparse.Parse(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("parsing %s: %w", file.Path, err)
+	}
+	file.Network, file.Subnet = env["FLANNEL_NETWORK"], env["FLANNEL_SUBNET"]
+	file.IPv6Network, file.IPv6Subnet = env["FLANNEL_IPV6_NETWORK"], env["FLANNEL_IPV6_SUBNET"]
+	file.MTU = env["FLANNEL_MTU"]
+	switch masq := env["FLANNEL_IPMASQ"]; {
+	case masq == "true" || masq == "false":
+	case strings.HasPrefix("true", masq) || strings.HasPrefix("false", masq):
+		return fmt.Errorf("parsing %s: the last line, FLANNEL_IPMASQ=true or =false, is missing or cut off: "+
+			"the file is half-written, or another program than flannel wrote it", file.Path)
+	default:
+		return fmt.Errorf("parsing %s: FLANNEL_IPMASQ is %q, and flannel writes true or false: "+
+			"if the file is made by hand, correct it", file.Path, masq)
+	}
+	if file.Subnet == "" && file.IPv6Subnet == "" {
+		return fmt.Errorf("parsing %s: neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is set", file.Path)
+	}
+	for _, name := range []string{"FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"} {
+		value := env[name]
+		if _, err := netip.ParsePrefix(value); value != "" && err != nil {
+			return fmt.Errorf("parsing %s: %s is %q, not a subnet", file.Path, name, value)
+		}
+	}
+	if mtu, err := strconv.Atoi(file.MTU); err != nil || mtu <= 0 {
+		return fmt.Errorf("parsing %s: FLANNEL_MTU is %q, not a positive number", file.Path, file.MTU)
+	}
+	return nil
+}
+
+// isVolatile reports whether an open file is in memory. Such a file was written since this boot.
+func isVolatile(f *os.File) readiness.Presence {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return readiness.Unknown
+	}
+	if fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC {
+		return readiness.Present
+	}
+	return readiness.Absent
+}
+
+func (n Network) marker() readiness.Marker {
+	marker := readiness.Marker{Path: n.Marker}
+	data, err := n.Root.ReadFile(marker.Path)
+	switch {
+	case err == nil:
+		marker.Presence = readiness.Present
+		marker.BootID = strings.TrimSpace(string(data))
+	case hostfs.IsAbsent(err):
+		marker.Presence = readiness.Absent
+	default:
+		marker.Problem = fmt.Sprintf("reading %s: %v", marker.Path, hostfs.Reason(err))
+	}
+	return marker
+}
+
+// units returns the states of the awaited units. A state that systemd does not report is
+// unknown.
+func (n Network) units(ctx context.Context) []readiness.Unit {
+	if len(n.Units) == 0 {
+		return nil
+	}
+	states, err := systemd.UnitStates(ctx, n.Root, n.Units)
+	units := make([]readiness.Unit, len(n.Units))
+	for i, name := range n.Units {
+		if err != nil {
+			units[i] = readiness.Unit{Name: name, Problem: fmt.Sprintf("cannot connect to systemd: %v", err)}
+			continue
+		}
+		units[i] = unitFacts(name, states[name])
+	}
+	return units
+}
+
+func unitFacts(name string, s systemd.UnitState) readiness.Unit {
+	if s.Err != nil {
+		return readiness.Unit{Name: name, Problem: fmt.Sprintf("cannot read its state from systemd: %v", s.Err)}
+	}
+	u := readiness.Unit{Name: name, ActiveState: s.Active, SubState: s.Sub, Result: s.Result, Ran: s.Ran}
+	switch s.Load {
+	case "":
+		u.Problem = "systemd did not report whether the unit exists"
+	case "not-found":
+		u.Presence = readiness.Absent
+	case "loaded":
+		u.Presence = readiness.Present
+	default: // masked, bad-setting, error: the unit exists and can never run
+		u.Presence, u.Problem = readiness.Present, "its load state is "+s.Load
+	}
+	return u
+}

@@ -1,0 +1,118 @@
+package nodenet
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// findPlugin looks up a CNI plugin as the runtime does: the first directory that has it
+// counts.
+func (n Network) findPlugin(name string) (readiness.Presence, string) {
+	if name == "" || strings.ContainsRune(name, '/') {
+		return readiness.Absent, fmt.Sprintf("%q is not a valid name of a program", name)
+	}
+	var unread error
+	for _, dir := range n.CNIBinDirs {
+		file := filepath.Join(dir, name)
+		info, err := n.Root.Stat(file)
+		switch {
+		case hostfs.IsAbsent(err):
+			continue
+		case err != nil:
+			unread = errors.Join(unread, fmt.Errorf("reading %s: %w", file, hostfs.Reason(err)))
+			continue
+		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+			return readiness.Absent, file + " is not executable"
+		case info.Size() == 0:
+			return readiness.Absent, file + " is empty"
+		}
+		switch problem, err := n.checkProgram(file); {
+		case err != nil:
+			unread = errors.Join(unread, fmt.Errorf("reading %s: %w", file, hostfs.Reason(err)))
+		case problem != "":
+			return readiness.Absent, file + " " + problem
+		default:
+			return readiness.Present, ""
+		}
+	}
+	if unread != nil {
+		return readiness.Unknown, unread.Error()
+	}
+	return readiness.Absent, ""
+}
+
+// checkProgram returns the reason why a program is incomplete, or "". Programs are unpacked
+// or copied from beginning to end under their final name (kubespray's unarchive, cp in an
+// init container).
+func (n Network) checkProgram(file string) (problem string, err error) {
+	f, err := n.Root.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	return programProblem(f, info.Size())
+}
+
+// programProblem returns the reason why a program is incomplete, or "". The kernel runs
+// scripts, which are accepted as complete, and ELF files, whose tables and all that they
+// describe must be within the file (elf(5)). An error is one of reading, not of the format.
+func programProblem(r io.ReaderAt, size int64) (problem string, err error) {
+	magic := make([]byte, len(elf.ELFMAG))
+	n, err := r.ReadAt(magic, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	switch {
+	case bytes.HasPrefix(magic[:n], []byte("#!")):
+		return "", nil
+	case !bytes.Equal(magic[:n], []byte(elf.ELFMAG)):
+		return "is neither an ELF program nor a script", nil
+	}
+	reader := &errorReader{ReaderAt: r}
+	program, err := elf.NewFile(reader)
+	if err != nil {
+		return "is not a complete ELF program", reader.err
+	}
+	end := uint64(0)
+	for _, p := range program.Progs {
+		if p.Type != elf.PT_NULL {
+			end = max(end, p.Off+p.Filesz)
+		}
+	}
+	for _, s := range program.Sections {
+		if s.Type != elf.SHT_NOBITS && s.Type != elf.SHT_NULL {
+			end = max(end, s.Offset+s.FileSize)
+		}
+	}
+	if end > uint64(max(size, 0)) {
+		return fmt.Sprintf("is an incomplete ELF program: it has %d of %d bytes", size, end), nil
+	}
+	return "", nil
+}
+
+// An errorReader keeps the error of a failed read, which elf.NewFile does not distinguish
+// from an error in the format.
+type errorReader struct {
+	io.ReaderAt
+	err error
+}
+
+func (r *errorReader) ReadAt(p []byte, at int64) (int, error) {
+	n, err := r.ReaderAt.ReadAt(p, at)
+	if err != nil && !errors.Is(err, io.EOF) && at >= 0 {
+		r.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,249 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+)
+
+// BusSocket is the socket of the system bus on the host.
+const BusSocket = "/run/dbus/system_bus_socket"
+
+const (
+	// bootedDir exists if systemd started the host (sd_booted(3)).
+	bootedDir = "/run/systemd/system"
+	// busTimeout bounds all calls of one operation together.
+	busTimeout = 2 * time.Second
+
+	systemdName    = "org.freedesktop.systemd1"
+	systemdPath    = "/org/freedesktop/systemd1"
+	systemdManager = systemdName + ".Manager"
+)
+
+// errBusLost ends a watch of the bus.
+var errBusLost = errors.New("the connection to the system bus was lost")
+
+// dial connects to the host's system bus. The connection ends with ctx.
+func dial(ctx context.Context, root hostfs.Root) (*godbus.Conn, error) {
+	at, err := root.Resolve(BusSocket)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = os.Stat(at); err != nil {
+		return nil, err
+	}
+	conn, err := godbus.Dial("unix:path="+godbus.EscapeBusAddressValue(at), godbus.WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	if err = conn.Auth([]godbus.Auth{godbus.AuthExternal(strconv.Itoa(os.Getuid()))}); err == nil {
+		err = conn.Hello()
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// A LoadedUnit is a unit in the memory of systemd.
+type LoadedUnit struct {
+	// MainPID is 0 if no process of the unit runs.
+	MainPID int
+	// Files are the unit file and its drop-ins.
+	Files  []string
+	Masked bool
+}
+
+// LoadedUnits returns the units in the memory of systemd whose names match. note is the
+// reason why systemd was not queried: the host has no systemd, or no bus. Processes, unit
+// files and data directories still show the servers of such a host. On such a host the scan misses
+// only a stopped server whose unit file and data directory are both outside the known places. A bus
+// that exists and does not answer is an error.
+func LoadedUnits(ctx context.Context, root hostfs.Root, patterns []string) (
+	units map[string]LoadedUnit, note string, err error,
+) {
+	if _, err := root.Stat(bootedDir); hostfs.IsAbsent(err) {
+		return nil, "systemd was not queried: it did not start this host", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	conn, err := connect(ctx, root)
+	if hostfs.IsAbsent(err) {
+		return nil, "systemd was not queried: this host has no system bus at " + BusSocket, nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("connecting to the system bus: %w", err)
+	}
+	defer conn.Close()
+	list, err := conn.ListUnitsByPatternsContext(ctx, nil, patterns)
+	if err != nil {
+		return nil, "", fmt.Errorf("listing units: %w", err)
+	}
+	units = map[string]LoadedUnit{}
+	for _, u := range list {
+		if u.LoadState == "not-found" {
+			continue
+		}
+		properties, err := conn.GetAllPropertiesContext(ctx, u.Name)
+		if err != nil {
+			return nil, "", fmt.Errorf("reading unit %s: %w", u.Name, err)
+		}
+		units[u.Name] = loadedUnit(properties)
+	}
+	return units, "", nil
+}
+
+func connect(ctx context.Context, root hostfs.Root) (*dbus.Conn, error) {
+	return dbus.NewConnection(func() (*godbus.Conn, error) { return dial(ctx, root) })
+}
+
+func loadedUnit(properties map[string]any) LoadedUnit {
+	var u LoadedUnit
+	if pid, ok := properties["MainPID"].(uint32); ok {
+		u.MainPID = int(pid)
+	}
+	if state, ok := properties["LoadState"].(string); ok {
+		u.Masked = state == "masked"
+	}
+	if file, ok := properties["FragmentPath"].(string); ok && file != "" {
+		u.Files = append(u.Files, file)
+	}
+	if files, ok := properties["DropInPaths"].([]string); ok {
+		u.Files = append(u.Files, files...)
+	}
+	return u
+}
+
+// A UnitState is the state of a unit of any type (org.freedesktop.systemd1(5)).
+type UnitState struct {
+	// Load is "" if systemd did not report it.
+	Load, Active, Sub, Result string
+	// Ran is set for a service whose main process has run and ended.
+	Ran bool
+	// Err is the reason why the state could not be read.
+	Err error
+}
+
+// UnitStates returns the states of the named units. It is an error if systemd cannot be
+// reached.
+func UnitStates(ctx context.Context, root hostfs.Root, names []string) (map[string]UnitState, error) {
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	conn, err := connect(ctx, root)
+	if err != nil {
+		return nil, hostfs.Reason(err)
+	}
+	defer conn.Close()
+	states := map[string]UnitState{}
+	for _, name := range names {
+		// systemd loads a unit that is queried by name, so the state matches the unit's
+		// present files.
+		properties, err := conn.GetAllPropertiesContext(ctx, name)
+		text := func(key string) string {
+			s, _ := properties[key].(string)
+			return s
+		}
+		exited, _ := properties["ExecMainExitTimestampMonotonic"].(uint64) // services alone have it
+		states[name] = UnitState{
+			Load: text("LoadState"), Active: text("ActiveState"), Sub: text("SubState"), Result: text("Result"),
+			Ran: exited > 0, Err: err,
+		}
+	}
+	return states, nil
+}
+
+// WatchOptions are which units to watch, and whom to call.
+type WatchOptions struct {
+	Units func() []string
+	// Grown receives a value when Units returns more than before.
+	Grown <-chan struct{}
+	// Notify is called when one of the units changes its state or unit files change.
+	Notify func()
+	// Ready is called once the watch has begun.
+	Ready func()
+}
+
+// WatchUnits watches units until ctx ends or the connection is lost. It subscribes to these units
+// alone: a busy host starts and stops others all the time.
+func WatchUnits(ctx context.Context, root hostfs.Root, o WatchOptions) error {
+	conn, err := dial(ctx, root)
+	if err != nil {
+		return fmt.Errorf("connecting to the system bus: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // nothing to lose
+	signals := make(chan *godbus.Signal, 16)
+	conn.Signal(signals)
+	if err := subscribe(ctx, conn); err != nil {
+		return err
+	}
+	subscribed := map[string]bool{}
+	if err := subscribeUnits(ctx, conn, o.Units(), subscribed); err != nil {
+		return err
+	}
+	o.Ready()
+	o.Notify() // for changes before the watch began
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-o.Grown:
+			if err := subscribeUnits(ctx, conn, o.Units(), subscribed); err != nil {
+				return err
+			}
+			o.Notify() // for changes of these units before the subscription
+		case _, open := <-signals:
+			o.Notify()
+			if !open {
+				return errBusLost
+			}
+		}
+	}
+}
+
+// subscribe subscribes to changes of unit files.
+func subscribe(ctx context.Context, conn *godbus.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	for _, signal := range []string{"UnitFilesChanged", "Reloading"} {
+		err := conn.AddMatchSignalContext(ctx, godbus.WithMatchInterface(systemdManager), godbus.WithMatchMember(signal))
+		if err != nil {
+			return fmt.Errorf("subscribing to signals of systemd: %w", err)
+		}
+	}
+	err := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdManager+".Subscribe", 0).Err
+	var refused godbus.Error
+	if errors.As(err, &refused) && refused.Name == systemdName+".AlreadySubscribed" {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("subscribing to systemd: %w", err)
+	}
+	return nil
+}
+
+// subscribeUnits subscribes to changes of units and adds them to subscribed.
+func subscribeUnits(ctx context.Context, conn *godbus.Conn, units []string, subscribed map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, busTimeout)
+	defer cancel()
+	for _, unit := range units {
+		if subscribed[unit] {
+			continue
+		}
+		path := godbus.ObjectPath(systemdPath + "/unit/" + dbus.PathBusEscape(unit))
+		err := conn.AddMatchSignalContext(ctx, godbus.WithMatchObjectPath(path),
+			godbus.WithMatchInterface("org.freedesktop.DBus.Properties"))
+		if err != nil {
+			return fmt.Errorf("subscribing to signals of %s: %w", unit, err)
+		}
+		subscribed[unit] = true
+	}
+	return nil
+}

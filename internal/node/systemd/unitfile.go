@@ -1,0 +1,175 @@
+// Package systemd reads systemd units from their files and over D-Bus, and observes the
+// shutdown of the host.
+package systemd
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+)
+
+// UnitDirs returns systemd's directories of system units in the order of precedence
+// (systemd.unit(5)).
+func UnitDirs() []string {
+	return []string{
+		"/etc/systemd/system", "/run/systemd/system", "/run/systemd/transient", "/run/systemd/generator",
+		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+	}
+}
+
+// UnitFiles returns the files of every unit on disk whose name matches, by unit. The unit
+// file with the highest precedence is first, then the drop-ins follow in systemd's order.
+func UnitFiles(root hostfs.Root, patterns []string) (files map[string][]string, unread []string) {
+	files = map[string][]string{}
+	dropIns := map[string][]string{}
+	for _, dir := range UnitDirs() {
+		entries, err := root.ReadDir(dir)
+		if err != nil {
+			unread = append(unread, fmt.Sprintf("the unit files: %v", err))
+			continue
+		}
+		for _, entry := range entries {
+			file := filepath.Join(dir, entry.Name())
+			name, isDropIn := strings.CutSuffix(entry.Name(), ".d")
+			switch {
+			case isDropIn:
+				dropIns[name] = append(dropIns[name], file)
+			case (hostfs.MatchesAny(patterns, name) || IsTemplate(name)) && files[name] == nil && !isMasked(root, file):
+				files[name] = []string{file}
+			}
+		}
+	}
+	maps.DeleteFunc(files, func(name string, own []string) bool { return isAlias(root, name, own[0], files) })
+	unread = append(unread, addInstances(root, files, dropIns)...)
+	maps.DeleteFunc(files, func(name string, _ []string) bool { return !hostfs.MatchesAny(patterns, name) })
+	for name := range files {
+		confs, problems := unitDropIns(root, name, dropIns)
+		files[name], unread = append(slices.Clip(files[name]), confs...), append(unread, problems...)
+	}
+	return files, unread
+}
+
+// addInstances adds the instances of templates that a drop-in or a link in a .wants directory
+// names. They have the template's file.
+func addInstances(root hostfs.Root, files, dropIns map[string][]string) (unread []string) {
+	wanted, unread := wantedUnits(root)
+	for _, name := range slices.AppendSeq(wanted, maps.Keys(dropIns)) {
+		if own := files[templateOf(name)]; len(own) > 0 && files[name] == nil {
+			files[name] = own
+		}
+	}
+	return unread
+}
+
+// wantedUnits returns the units that other units start, by the links in directories such as
+// multi-user.target.wants.
+func wantedUnits(root hostfs.Root) (names, unread []string) {
+	for _, dir := range UnitDirs() {
+		entries, err := root.ReadDir(dir)
+		if err != nil {
+			continue // UnitFiles has reported it
+		}
+		for _, entry := range entries {
+			if ext := filepath.Ext(entry.Name()); ext != ".wants" && ext != ".requires" && ext != ".upholds" {
+				continue
+			}
+			links, err := root.ReadDir(filepath.Join(dir, entry.Name()))
+			if err != nil {
+				unread = append(unread, fmt.Sprintf("the unit files: %v", err))
+				continue
+			}
+			for _, link := range links {
+				names = append(names, link.Name())
+			}
+		}
+	}
+	return names, unread
+}
+
+// IsTemplate reports whether a unit is a template for instances, such as etcd@.service.
+func IsTemplate(name string) bool { return strings.Contains(name, "@.") }
+
+// templateOf returns the template of an instance, or "" for any other unit.
+func templateOf(name string) string {
+	prefix, instance, found := strings.Cut(name, "@")
+	ext := path.Ext(instance)
+	if !found || ext == "" || ext == instance {
+		return ""
+	}
+	return prefix + "@" + ext
+}
+
+// isAlias reports whether a unit file is a link to the file of another unit, and so the same
+// unit (systemd.unit(5)). An instance is a unit of its own.
+func isAlias(root hostfs.Root, name, file string, files map[string][]string) bool {
+	at, err := root.Resolve(file)
+	if err != nil {
+		return false
+	}
+	if at, err = filepath.EvalSymlinks(at); err != nil { // Resolve keeps links in the root "/"
+		return false
+	}
+	other := filepath.Base(at)
+	return other != name && !strings.Contains(name, "@") && len(files[other]) > 0
+}
+
+// isMasked reports whether a unit file is a link to /dev/null, or empty (systemd.unit(5)).
+// Such a unit cannot start, but the next unit file in precedence still names the data
+// directory.
+func isMasked(root hostfs.Root, file string) bool {
+	at, err := root.Resolve(file)
+	if err != nil {
+		return false
+	}
+	if strings.HasSuffix(at, "/dev/null") {
+		return true
+	}
+	info, err := os.Stat(at)
+	return err == nil && (info.Mode()&os.ModeCharDevice != 0 || info.Mode().IsRegular() && info.Size() == 0)
+}
+
+// unitDropIns returns the drop-ins of a unit, sorted by name; of equal names the first counts
+// (systemd.unit(5); src/basic/unit-file.c, unit_file_find_dropin_paths). Directory by
+// directory, they are those of the unit, of its template, and of each prefix of its name that
+// ends in a dash. The drop-ins of all services follow.
+func unitDropIns(root hostfs.Root, unit string, all map[string][]string) (files, unread []string) {
+	owners, ext := []string{unit, templateOf(unit)}, path.Ext(unit)
+	for base := strings.TrimSuffix(unit, ext); !strings.Contains(unit, "@"); {
+		at := strings.LastIndex(base, "-")
+		if at <= 0 {
+			break
+		}
+		owners, base = append(owners, base[:at+1]+ext), base[:at]
+	}
+	var dirs []string
+	for _, unitDir := range UnitDirs() {
+		for _, owner := range owners {
+			dir := filepath.Join(unitDir, owner+".d")
+			if slices.Contains(all[owner], dir) && !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	byName := map[string]string{}
+	for _, dir := range append(dirs, all[strings.TrimPrefix(ext, ".")]...) {
+		entries, err := root.ReadDir(dir)
+		if err != nil {
+			unread = append(unread, fmt.Sprintf("the unit files: %v", err))
+		}
+		for _, entry := range entries {
+			if name := entry.Name(); filepath.Ext(name) == ".conf" && byName[name] == "" {
+				byName[name] = filepath.Join(dir, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		files = append(files, byName[name])
+	}
+	return files, unread
+}

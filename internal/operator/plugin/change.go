@@ -1,0 +1,181 @@
+package plugin
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+)
+
+// fieldOwner is the name of the plugin in managedFields.
+const fieldOwner = client.FieldOwner("kubectl-holdfast")
+
+// A plannedChange is what a command is about to do.
+type plannedChange struct {
+	// effects describes what will happen, and what follows from it. An item may have several lines.
+	effects []string
+	// commands do the same with kubectl alone.
+	commands []string
+	// rights are what the user needs.
+	rights []authorizationv1.ResourceAttributes
+	// apply makes the change.
+	apply func(context.Context) error
+}
+
+// changeFlags are the flags of every command that changes something.
+type changeFlags struct{ yes, dryRun bool }
+
+// addTo declares the flags.
+func (f *changeFlags) addTo(command *cobra.Command) {
+	flags := command.Flags()
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask before the change")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the kubectl commands that make the change, and change nothing")
+}
+
+// carryOut shows the change, asks for it, and makes it. With --dry-run it prints a script instead:
+// the effects as comments, and the commands.
+func (s *session) carryOut(ctx context.Context, c client.Client, flags changeFlags, change plannedChange) error {
+	missing, err := missingRights(ctx, c, change.rights)
+	switch {
+	case flags.dryRun && err == nil:
+		s.printScript(append(change.effects, missing...), change.commands)
+		return nil
+	case flags.dryRun:
+		s.printScript(change.effects, change.commands)
+		return nil
+	case err != nil:
+		return err
+	case len(missing) > 0:
+		return errors.New(strings.Join(missing, "\n"))
+	}
+	for _, effect := range change.effects {
+		fmt.Fprintln(s.Out, effect)
+	}
+	if !flags.yes {
+		if err := s.confirm(ctx); err != nil {
+			return err
+		}
+	}
+	return change.apply(ctx)
+}
+
+// printScript prints the effects as comments of a shell, and the commands.
+func (s *session) printScript(effects, commands []string) {
+	for _, effect := range effects {
+		for line := range strings.SplitSeq(effect, "\n") {
+			fmt.Fprintln(s.Out, strings.TrimRight("# "+line, " "))
+		}
+	}
+	for _, command := range commands {
+		if rest, isKubectl := strings.CutPrefix(command, "kubectl "); isKubectl {
+			command = s.kubectl() + " " + rest
+		}
+		fmt.Fprintln(s.Out, command)
+	}
+}
+
+// confirm asks the user. Without a terminal there is no user to ask.
+func (s *session) confirm(ctx context.Context) error {
+	if file, isFile := s.In.(*os.File); !isFile || !term.IsTerminal(int(file.Fd())) {
+		return cli.UsageErrorf("this command asks before it changes something, and its input is not a terminal; " +
+			"add --yes, or --dry-run to see the kubectl commands")
+	}
+	fmt.Fprint(s.Out, "Proceed? [y/N] ")
+	answers := make(chan string, 1)
+	go func() { // A read from a terminal cannot be cancelled.
+		line, err := bufio.NewReader(s.In).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			line = ""
+		}
+		answers <- line
+	}()
+	select {
+	case answer := <-answers:
+		switch strings.ToLower(strings.TrimSpace(answer)) {
+		case "y", "yes":
+			return nil
+		}
+	case <-ctx.Done():
+		fmt.Fprintln(s.Out)
+	}
+	return errNotConfirmed
+}
+
+// missingRights returns one line for each kind of right that the user does not have, with what to
+// do.
+func missingRights(
+	ctx context.Context, c client.Client, rights []authorizationv1.ResourceAttributes,
+) ([]string, error) {
+	var kinds []authorizationv1.ResourceAttributes
+	names := map[authorizationv1.ResourceAttributes][]string{}
+	for _, right := range rights {
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
+		}
+		if err := c.Create(ctx, review); err != nil {
+			return nil, fmt.Errorf("checking the permission to %s: %w", describeRight(right), err)
+		}
+		if review.Status.Allowed {
+			continue
+		}
+		kind := right
+		kind.Name = ""
+		if names[kind] == nil {
+			kinds = append(kinds, kind)
+		}
+		names[kind] = append(names[kind], right.Name)
+	}
+	var missing []string
+	for _, kind := range kinds {
+		text := "you have no permission to " + describeRight(kind)
+		if of := strings.Join(names[kind], ", "); of != "" {
+			text += " (" + of + ")"
+		}
+		missing = append(missing, text+"; "+adviceFor(kind))
+	}
+	return missing, nil
+}
+
+// describeRight describes a right as in `kubectl auth can-i`, without the name of the object.
+func describeRight(r authorizationv1.ResourceAttributes) string {
+	text := r.Verb + " " + r.Resource
+	if r.Group != "" {
+		text += "." + r.Group
+	}
+	if r.Subresource != "" {
+		text += "/" + r.Subresource
+	}
+	if r.Namespace != "" {
+		text += " -n " + r.Namespace
+	}
+	return text
+}
+
+// adviceFor returns how to get a right.
+func adviceFor(r authorizationv1.ResourceAttributes) string {
+	if r.Verb == verbBreakGlass {
+		return "an administrator grants it: kubectl create clusterrolebinding holdfast-breakglass-NAME " +
+			"--clusterrole=holdfast-breakglass --user=NAME"
+	}
+	return "ask an administrator of the cluster for it"
+}
+
+// quoted returns the text as one word of a POSIX shell.
+func quoted(text string) string {
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// indented returns the text with each line indented.
+func indented(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")
+}

@@ -1,0 +1,30 @@
+package plugin
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+)
+
+func testNameCompletion(t *testing.T, f *changeFixture) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"nodes":            {[]string{"release", "settle-"}, "settle-1\n:4\n"},
+		"second argument":  {[]string{"release", "settle-1", ""}, ":4\n"},
+		"clusters, grants": {[]string{"settle", ""}, "c1\nc2\nc3\nc4\nsettle-1\nsettle-2\nsettle-3\nsettle-4\n:4\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"__complete", "--kubeconfig=" + f.kubeconfigs[reader]}, test.args...)
+			var out, errOut bytes.Buffer
+			code := Execute(t.Context(), Streams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}, "test", args)
+			require.Equal(t, cli.ExitSuccess, code, errOut.String())
+			require.Equal(t, test.want, out.String())
+		})
+	}
+}

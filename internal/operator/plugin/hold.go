@@ -1,0 +1,79 @@
+package plugin
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+)
+
+// holdCommand returns the command that closes a node until a person opens it.
+func (s *session) holdCommand() *cobra.Command {
+	var flags changeFlags
+	var reason string
+	command := &cobra.Command{
+		Use:   "hold NODE",
+		Short: "Keep a node closed until `release`, whatever Holdfast finds on it",
+		Long: `Keep a node closed for new pods until "kubectl holdfast release" opens it.
+
+Holdfast itself holds a node only until its network works, and an agent that finds a working network
+ends such a hold at once. So this command does not begin a hold of that kind: it cordons the node,
+and sets the annotation holdfast.dev/keep-cordoned, with which a hold that ends leaves the cordon.
+A "kubectl cordon" alone has no effect on a node that Holdfast holds by the cordon.
+
+Running pods stay. A node with etcd that is cordoned can be drained, but is not marked as away.
+
+Needs the permission to patch nodes.`,
+		Example: `  kubectl holdfast hold worker-4 --reason "waiting for a new NIC"
+  kubectl holdfast hold worker-4 --dry-run   # the kubectl commands`,
+		Args:              oneArgument("node"),
+		ValidArgsFunction: s.completeNode,
+		RunE: func(command *cobra.Command, args []string) error {
+			plan := func(n *corev1.Node) (nodeChange, error) { return planHold(n, reason), nil }
+			return s.changeNode(command.Context(), args[0], flags, plan)
+		},
+	}
+	flags.addTo(command)
+	command.Flags().StringVar(&reason, "reason", "", "why; it becomes the value of the annotation")
+	return command
+}
+
+// planHold returns what keeps a Node closed.
+func planHold(n *corev1.Node, reason string) nodeChange {
+	value := strings.TrimSpace(reason)
+	if value == "" {
+		value = "true"
+	}
+	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
+	end := "It stays closed, also after a reboot, until: kubectl holdfast release " + n.Name
+	if others := foreignCordon(n, record); others != "" {
+		end = fmt.Sprintf("It is cordoned already: %s. The owner of that cordon may remove it, and release does not.", others)
+	}
+	if isKept(n) && n.Spec.Unschedulable {
+		return nodeChange{isDone: true, effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
+			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
+	}
+	change := nodeChange{
+		done:    "kept closed",
+		desired: nodepatch.Desired{Annotations: map[string]*string{readiness.KeepCordonedAnnotation: &value}},
+		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
+			n.Name, readiness.KeepCordonedAnnotation, quoted(value))},
+	}
+	if err == nil && record.State == readiness.Held {
+		change.effects = append(change.effects, fmt.Sprintf("Holdfast holds node %s%s. When that ends, it stays cordoned.",
+			n.Name, heldBecause(n, record)))
+	}
+	if !n.Spec.Unschedulable {
+		change.desired.Unschedulable = new(true)
+		// As `kubectl cordon`, but by the name by which release knows the cordon.
+		change.commands = append(change.commands, fmt.Sprintf(
+			`kubectl patch node %s --field-manager=%s -p '{"spec":{"unschedulable":true}}'`, n.Name, fieldOwner))
+		change.effects = append(change.effects, fmt.Sprintf("Node %s is cordoned: it takes no new pods.", n.Name))
+	}
+	change.effects = append(change.effects, end)
+	return change
+}

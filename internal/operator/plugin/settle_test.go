@@ -1,0 +1,149 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/internal/control/leader"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// TestSettleWithLeader ends grants with a running leader, whose clock the test advances: a leader
+// ends no grant by hand that it has known for less than three minutes.
+func TestSettleWithLeader(t *testing.T) {
+	config := storetest.NewServer(t)
+	f := storetest.New(t, config, 1)
+	f.CreateBound()
+	for _, i := range []int{0, 1} {
+		grant(t, f, i)
+	}
+	var ahead atomic.Int64
+	runLeader(t, f, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, apiserver.WriteKubeconfig(kubeconfig, config))
+	settle := func(name string) (code int, out string) {
+		var printed bytes.Buffer
+		streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
+		code = Execute(t.Context(), streams, "test", []string{"--kubeconfig=" + kubeconfig, "settle", name, "--yes"})
+		return code, printed.String()
+	}
+	code, out := settle(f.Nodes[0].Name)
+	require.Equal(t, cli.ExitFailure, code)
+	require.Contains(t, out, "it has known it for less than 3m0s")
+	require.Len(t, f.Cluster().Spec.Grants, 2)
+
+	ahead.Store(int64(quorum.ResolveByHandAfter))
+	code, out = settle(f.Nodes[0].Name)
+	require.Equal(t, cli.ExitSuccess, code, out)
+	require.Contains(t, out, "node "+f.Nodes[0].Name+": the grant has ended")
+	require.Len(t, f.Cluster().Spec.Grants, 1)
+
+	// One grant is left, so the name of the cluster is enough.
+	code, out = settle(string(f.ClusterID))
+	require.Equal(t, cli.ExitSuccess, code, out)
+	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+// grant records that the deletion of a Node was allowed long ago.
+func grant(t *testing.T, f *storetest.Fixture, i int) {
+	t.Helper()
+	c := f.Cluster()
+	before := c.DeepCopy()
+	c.Spec.Grants = append(c.Spec.Grants, v1alpha1.Grant{
+		Node: f.Nodes[i].Name, NodeUID: f.Nodes[i].UID, Members: []v1alpha1.MemberID{f.MemberID(i)},
+		Delete: &v1alpha1.Door{Time: metav1.NewTime(time.Now().Add(-time.Hour)), User: "alice"},
+	})
+	require.NoError(t, f.Client.Patch(t.Context(), c, client.MergeFrom(before)))
+}
+
+// runLeader runs the leader of the webhook until the test ends.
+func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := leader.New(ctx, leader.Options{
+		Store: f.OpenStore(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: prometheus.NewRegistry(),
+		ResolveAfter: time.Hour, Now: now,
+	})
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+// testSettle has no webhook that would end the grants: cmd/webhook has that test.
+func testSettle(t *testing.T, f *changeFixture) {
+	f.addOpenNode(t, "settle-1")
+	old, young := time.Now().Add(-2*time.Hour), time.Now().Add(-time.Minute)
+	grant := func(node, uid string, at time.Time) map[string]any {
+		return map[string]any{
+			"node": node, "nodeUID": uid, "members": []string{"a", "b"},
+			"delete": map[string]any{"user": "alice", "time": at.UTC().Format(time.RFC3339)},
+		}
+	}
+	f.createCluster(t, "c1", nil, grant("settle-1", string(f.node(t, "settle-1").UID), old))
+	f.createCluster(t, "c2", nil, grant("settle-2", "u2", young))
+	f.createCluster(t, "c3", nil, grant("settle-3", "u3", old), grant("settle-3", "u4", old))
+	f.createCluster(t, "c4", map[string]string{quorum.ResolveAnnotation: "u9"}, grant("settle-4", "u5", old))
+	for name, test := range map[string]struct{ user, arg, want string }{
+		"unknown":     {operator, "nowhere", `open grant for "nowhere"; nodes with an open grant: settle-1, settle-2,`},
+		"too young":   {operator, "settle-2", "the grant for node settle-2 is too young"},
+		"several":     {operator, "c3", `"c3" has several open grants; settle them one by one`},
+		"busy":        {operator, "c4", "the webhook still has to settle another grant of etcd cluster c4 (node UID u9)"},
+		"no right":    {reader, "c1", "you have no permission to patch etcdclusters.holdfast.dev"},
+		"no terminal": {operator, "c1", "its input is not a terminal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"settle", test.arg}
+			if test.user == reader {
+				args = append(args, "--yes")
+			}
+			code, out := f.run(t, test.user, "", args...)
+			require.NotEqual(t, cli.ExitSuccess, code)
+			require.Contains(t, out, test.want)
+		})
+	}
+	code, out := f.run(t, operator, "", "settle", "settle-1", "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	requireScript(t, out)
+	compareOutput(t, "settle", out)
+	code, out = f.run(t, operator, "", "settle", "u4", "--yes", "--timeout=10ms")
+	require.Equal(t, cli.ExitFailure, code)
+	require.Contains(t, out, "the webhook has not settled the grant for node settle-3 within 10ms")
+	annotation, err := f.Kubectl(t.Context(), "get", "etcdcluster", "c3", "-o", "jsonpath={.metadata.annotations}")
+	require.NoError(t, err)
+	require.Contains(t, annotation, `"holdfast.dev/settle":"u4"`)
+}
+
+// createCluster creates an EtcdCluster with grants.
+func (f *changeFixture) createCluster(
+	t *testing.T, name string, annotations map[string]string, grants ...map[string]any,
+) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": "holdfast.dev/v1alpha1", "kind": "EtcdCluster",
+		"metadata": map[string]any{"name": name, "annotations": annotations}, "spec": map[string]any{"grants": grants},
+	})
+	require.NoError(t, err)
+	request := f.Client().RESTClient().Post().AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters").Body(body)
+	require.NoError(t, request.Do(t.Context()).Error())
+}

@@ -1,0 +1,331 @@
+package plugin
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
+)
+
+const (
+	// redrawPause is the shortest time between two drawings of status --watch.
+	redrawPause = time.Second
+	// redrawInterval is the longest time between them: ages grow, and a silent agent makes no event.
+	redrawInterval = 10 * time.Second
+	// clearScreen moves the cursor of a terminal to the top, and clears the rest.
+	clearScreen = "\x1b[H\x1b[2J"
+)
+
+const statusHelp = `Show the etcd clusters, which nodes may go, what is held, and what needs attention.
+
+MAY GO is the answer for each node on its own, from the last observations of the agents and by the
+rules of the webhook. It is yes, no or unknown. kubectl holdfast can-remove asks the webhook.
+
+If nodes have zones, QUORUM WITHOUT IT is the answer for all nodes of the zone at once:
+kubectl holdfast what-if --zone ZONE explains it.
+
+The command needs the verb list on nodes, and on etcdclusters and etcdobservations of holdfast.dev,
+watch with --watch, and the verb get on deployments.apps, for the flags of the webhook. Without these
+flags, no voter may go.`
+
+// statusOptions are the flags of status, except for --watch.
+type statusOptions struct {
+	format    reportFormat
+	zoneLabel string
+}
+
+func (s *session) statusCommand() *cobra.Command {
+	var o statusOptions
+	var isWatching bool
+	command := &cobra.Command{
+		Use: "status", Short: "Show etcd clusters, who may go, what is held, and warnings", Long: statusHelp,
+		Args: noArguments,
+		Example: `  kubectl holdfast status
+  kubectl holdfast status --watch`,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if isWatching {
+				return s.watchStatus(command.Context(), o)
+			}
+			return s.status(command.Context(), o)
+		},
+	}
+	o.format.addTo(command)
+	addZoneLabel(command, &o.zoneLabel)
+	command.Flags().BoolVarP(&isWatching, "watch", "w", false, "show the status again whenever it changes, until Ctrl-C")
+	return command
+}
+
+// status prints the status once. If a cluster cannot be seen, it reads again for a few seconds:
+// between a probe request and the answers of the agents, nothing can be seen.
+func (s *session) status(ctx context.Context, o statusOptions) error {
+	kube, err := s.client()
+	if err != nil {
+		return err
+	}
+	var state report.State
+	err = pollUnknown(ctx, func() (isUnknown bool, err error) {
+		if state, err = readState(ctx, kube); err != nil {
+			return false, err
+		}
+		addWebhookFlags(ctx, kube, &state)
+		setZoneLabel(&state, o.zoneLabel)
+		isUnseen := func(c report.ClusterStatus) bool { return !c.Known }
+		return slices.ContainsFunc(report.NewStatus(state).Clusters, isUnseen), nil
+	})
+	if err != nil {
+		return err
+	}
+	return printStatus(s.Out, state, o.format)
+}
+
+// printStatus prints the status of a state.
+func printStatus(out io.Writer, state report.State, format reportFormat) error {
+	status := report.NewStatus(state)
+	return format.write(out, status, func(w io.Writer) error { return writeStatus(w, status, state) })
+}
+
+// watchStatus prints the status again whenever an object of it changes. The end of the context ends
+// it without an error.
+func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
+	direct, err := s.client()
+	if err != nil {
+		return err
+	}
+	// The first read reports missing rights. A watch would retry without end.
+	if _, err := readState(ctx, direct); err != nil {
+		return err
+	}
+	config, err := s.flags.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	watched, err := cache.New(config, cache.Options{Scheme: direct.Scheme()})
+	if err != nil {
+		return fmt.Errorf("creating the watches: %w", err)
+	}
+	changed := loop.NewSignal()
+	for _, object := range []client.Object{
+		&corev1.Node{}, &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdObservation{},
+	} {
+		if err := follow(ctx, watched, object, changed.Notify); err != nil {
+			return err
+		}
+	}
+	watches, watching := errgroup.WithContext(ctx)
+	watches.Go(func() error { return watched.Start(watching) })
+	watches.Go(func() error {
+		if !watched.WaitForCacheSync(watching) {
+			return context.Cause(watching)
+		}
+		return s.redraw(watching, watched, direct, o, changed)
+	})
+	if err := watches.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// follow calls changed for every change of the objects of a kind.
+func follow(ctx context.Context, watched cache.Cache, object client.Object, changed func()) error {
+	informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return readError("the objects to watch", err)
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+	})
+	if err != nil {
+		return fmt.Errorf("creating the watches: %w", err)
+	}
+	return nil
+}
+
+// redraw prints the status when it has changed, until the context ends. It reads the flags of the
+// webhook directly: a user who may read that Deployment may not be permitted to watch all.
+func (s *session) redraw(
+	ctx context.Context, watched, direct client.Reader, o statusOptions, changed loop.Signal,
+) error {
+	drawn := ""
+	for {
+		state, err := readState(ctx, watched)
+		if err != nil {
+			return err
+		}
+		addWebhookFlags(ctx, direct, &state)
+		setZoneLabel(&state, o.zoneLabel)
+		var text bytes.Buffer
+		if err := printStatus(&text, state, o.format); err != nil {
+			return err
+		}
+		if now := text.String(); now != drawn {
+			drawn = now
+			if err := s.draw(now, o.format); err != nil {
+				return fmt.Errorf("writing the status: %w", err)
+			}
+		}
+		if err := errors.Join(loop.Wait(ctx, redrawPause, nil), loop.Wait(ctx, redrawInterval, changed)); err != nil {
+			return err
+		}
+	}
+}
+
+// draw prints a status in place of the one before.
+func (s *session) draw(text string, format reportFormat) error {
+	if format == asTable && isTerminal(s.terminal) {
+		if _, err := io.WriteString(s.terminal, clearScreen); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(s.Out, text)
+	return err
+}
+
+func isTerminal(w io.Writer) bool {
+	file, isFile := w.(*os.File)
+	if !isFile {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// writeStatus writes the status of a state for people.
+func writeStatus(w io.Writer, status report.Status, state report.State) error {
+	if len(status.Clusters) == 0 {
+		if _, err := fmt.Fprintln(w, describeNoClusters(state.Nodes)); err != nil {
+			return err
+		}
+	}
+	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE", "OBSERVERS"}}
+	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
+	zones := [][]string{{"ZONE", "ETCD CLUSTER", "VOTERS", "NODES", "QUORUM WITHOUT IT"}}
+	grants := [][]string{{"OPEN DOOR", "NODE", "ETCD CLUSTER", "MEMBERS", "BY", "AGE", "NODE EXISTS", "SHUT WHEN"}}
+	for _, c := range status.Clusters {
+		observers := cmp.Or(string(c.Observers), "-")
+		row := []string{string(c.ID), "?", "?", "?", "?", observers}
+		if c.Known {
+			row = []string{
+				string(c.ID), strconv.Itoa(c.Voters), strconv.Itoa(c.Healthy), strconv.Itoa(c.Quorum), strconv.Itoa(c.MayLose),
+				observers,
+			}
+		}
+		clusters = append(clusters, row)
+		for _, m := range c.Members {
+			members = append(members, []string{
+				cmp.Or(m.Name, "-"), string(m.ID), string(c.ID), cmp.Or(m.Node, "-"), string(m.Counts),
+				cmp.Or(string(m.MayGo), "-"), cmp.Or(string(m.Reason), "-"),
+			})
+		}
+		for _, z := range c.Zones {
+			zones = append(zones, []string{
+				cmp.Or(z.Zone, "-"), string(c.ID), strconv.Itoa(z.Voters), cmp.Or(strings.Join(z.Nodes, ","), "-"),
+				cmp.Or(string(z.Without), "-"),
+			})
+		}
+		for _, g := range c.Grants {
+			grants = append(grants, doorRows(c, g, state.Now)...)
+		}
+	}
+	holds := [][]string{{"HELD NODE", "AGE", "REASON", "TO RELEASE BY HAND"}}
+	for _, h := range status.Holds {
+		age := "-"
+		if h.Since != nil {
+			age = report.Age(*h.Since, state.Now)
+		}
+		holds = append(holds, []string{h.Node, age, h.Reason, "kubectl holdfast release " + h.Node})
+	}
+	return errors.Join(writeSections(w, clusters, members, zones, grants, holds), writeWarnings(w, status.Warnings))
+}
+
+// describeNoClusters describes a state without an EtcdCluster. An agent that finds etcd labels its
+// Node at once. The leader of the webhook creates an EtcdCluster when a Node announces a member,
+// which requires that a server has identified itself.
+func describeNoClusters(nodes []corev1.Node) string {
+	var found []string
+	missing := "no server has identified itself"
+	for i := range nodes {
+		n := &nodes[i]
+		if !observation.IsLabelled(n) {
+			continue
+		}
+		found = append(found, n.Name)
+		if n.Annotations[observation.AnnouncementAnnotation] != "" {
+			missing = "the webhook has not created an EtcdCluster yet"
+		}
+	}
+	if len(found) == 0 {
+		return "No agent has found etcd on a node."
+	}
+	return fmt.Sprintf("etcd was found on %s, but %s: kubectl holdfast why %s",
+		observation.Plural(len(found), "node"), missing, slices.Min(found))
+}
+
+// doorRows returns a row for each open door of a grant.
+func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows [][]string) {
+	exists := "no"
+	if g.NodeExists {
+		exists = "yes"
+	}
+	for _, d := range g.Doors {
+		by := cmp.Or(d.User, "not reviewed")
+		if d.BreakGlass {
+			by += " (break-glass)"
+		}
+		rows = append(rows, []string{
+			string(d.Kind), g.Node, string(c.ID), observation.JoinIDs(g.Members, ","), by, report.Age(d.Since, now), exists,
+			d.ShutWhen,
+		})
+	}
+	return rows
+}
+
+// writeSections writes the tables that have rows below their heading, separated by empty lines.
+func writeSections(w io.Writer, tables ...[][]string) error {
+	isFirst := true
+	for _, table := range tables {
+		if len(table) < 2 {
+			continue
+		}
+		if !isFirst {
+			if _, err := fmt.Fprintln(w); err != nil {
+				return err
+			}
+		}
+		isFirst = false
+		if err := writeTable(w, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeWarnings(w io.Writer, warnings []report.Warning) error {
+	if len(warnings) == 0 {
+		return nil
+	}
+	lines := []string{"", "Warnings:"}
+	for _, warning := range warnings {
+		lines = append(lines, fmt.Sprintf("- %s: %s", warning.Kind, warning.Text))
+	}
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}

@@ -1,0 +1,254 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A stuckCluster is a reviewedCluster whose webhook answers, and can write no EtcdCluster, because
+// a policy of others refuses that. Its webhook ends with its pod when its Deployment is scaled to
+// 0.
+type stuckCluster struct {
+	*reviewedCluster
+	etcd string // a Node with a member, which has the label
+	web  *httptest.Server
+}
+
+func newStuckCluster(t *testing.T, server *apiserver.Server, number int) *stuckCluster {
+	t.Helper()
+	c := newReviewedCluster(t, server, number)
+	s := &stuckCluster{c, c.Nodes[0].Name, c.serveWebhook()}
+	c.patch(c.Nodes[0], `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true"}}}`)
+	c.refuse("refuse-etcdclusters", "holdfast.dev", "etcdclusters", "false")
+	_, err := server.Client().CoreV1().Pods(guard.Namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: replica, Labels: map[string]string{podNameLabel: webhookName}},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: webhookName, Containers: []corev1.Container{{Name: "webhook", Image: "holdfast"}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.endReplica(context.WithoutCancel(t.Context()))) })
+	return s
+}
+
+// replica is the name of the only pod of the webhook.
+const replica = "replica"
+
+// endReplica ends the webhook and its pod.
+func (s *stuckCluster) endReplica(ctx context.Context) error {
+	s.web.Close()
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	err := s.server.Client().CoreV1().Pods(guard.Namespace).Delete(ctx, replica, now)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// runKubelet ends the replica when its Deployment is scaled to 0.
+func (s *stuckCluster) runKubelet() {
+	s.t.Helper()
+	deployments := s.server.Client().AppsV1().Deployments(guard.Namespace)
+	changes, err := deployments.Watch(s.t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: webhookName}))
+	require.NoError(s.t, err)
+	ctx, ended := context.WithoutCancel(s.t.Context()), make(chan error, 1)
+	go func() {
+		for change := range changes.ResultChan() {
+			if d, ok := change.Object.(*appsv1.Deployment); ok && *d.Spec.Replicas == 0 {
+				ended <- s.endReplica(ctx)
+				return
+			}
+		}
+		ended <- nil
+	}()
+	s.t.Cleanup(func() {
+		changes.Stop()
+		require.NoError(s.t, <-ended)
+	})
+}
+
+// replicas returns how many replicas the webhook is to have.
+func (s *stuckCluster) replicas() int32 {
+	s.t.Helper()
+	d, err := s.server.Client().AppsV1().Deployments(guard.Namespace).Get(s.t.Context(), webhookName, metav1.GetOptions{})
+	require.NoError(s.t, err)
+	return *d.Spec.Replicas
+}
+
+// breakGlass deletes the Node as the administrator. typed are the lines of its input.
+func (s *stuckCluster) breakGlass(ctx context.Context, typed string, args ...string) (code int, out string) {
+	s.t.Helper()
+	var printed bytes.Buffer
+	streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
+	if typed != "" {
+		streams.In = openTerminal(s.t, typed)
+	}
+	code = Execute(ctx, streams, "test", append([]string{
+		"--kubeconfig=" + s.server.Kubeconfig(), "break-glass", s.etcd, "--reason=burnt", "--and-delete",
+	}, args...))
+	return code, printed.String()
+}
+
+// requireKept checks that the Node still exists with its label, and that the webhook is to run.
+func (s *stuckCluster) requireKept() {
+	s.t.Helper()
+	node, err := s.server.Client().CoreV1().Nodes().Get(s.t.Context(), s.etcd, metav1.GetOptions{})
+	require.NoError(s.t, err)
+	require.True(s.t, observation.IsLabelled(node))
+	require.EqualValues(s.t, 2, s.replicas())
+}
+
+// requireDeleted checks that the Node is gone, and that the webhook is to run again.
+func (s *stuckCluster) requireDeleted() {
+	s.t.Helper()
+	_, err := s.server.Client().CoreV1().Nodes().Get(s.t.Context(), s.etcd, metav1.GetOptions{})
+	require.True(s.t, apierrors.IsNotFound(err), err)
+	require.EqualValues(s.t, 2, s.replicas())
+}
+
+// refuse lets a policy refuse writes of a resource unless the expression is true.
+func (c *reviewedCluster) refuse(name, group, resource, expression string) {
+	c.t.Helper()
+	admission := c.server.Client().AdmissionregistrationV1()
+	rule := admissionregistrationv1.NamedRuleWithOperations{
+		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"},
+			Rule: admissionregistrationv1.Rule{
+				APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource},
+			},
+		},
+	}
+	_, err := admission.ValidatingAdmissionPolicies().Create(c.t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+				MatchConstraints: &admissionregistrationv1.MatchResources{
+					ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{rule},
+				},
+				Validations: []admissionregistrationv1.Validation{{Expression: expression, Message: "not by our rules"}},
+			},
+		}, metav1.CreateOptions{})
+	require.NoError(c.t, err)
+	_, err = admission.ValidatingAdmissionPolicyBindings().Create(c.t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			},
+		}, metav1.CreateOptions{})
+	require.NoError(c.t, err)
+	require.NoError(c.t, c.server.WaitForPolicies(c.t.Context()))
+	c.t.Cleanup(func() {
+		ctx := context.WithoutCancel(c.t.Context())
+		require.NoError(c.t, admission.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}))
+		require.NoError(c.t, admission.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}))
+		require.NoError(c.t, c.server.WaitForPolicies(ctx))
+	})
+}
+
+// TestStopWebhook: the webhook answers, and cannot record a deletion that an override allows.
+func TestStopWebhook(t *testing.T) {
+	server := apiserver.NewInstalled(t)
+	for i, test := range []struct {
+		name string
+		run  func(*stuckCluster)
+	}{
+		{"asked", (*stuckCluster).stopWhenAsked},
+		{"declined", (*stuckCluster).stopDeclined},
+		{"script", (*stuckCluster).stopScript},
+		{"interrupted", (*stuckCluster).stopInterrupted},
+		{"not started", (*stuckCluster).stopNotStarted},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(newStuckCluster(t, server, i+1)) })
+	}
+}
+
+func (s *stuckCluster) stopWhenAsked() {
+	s.runKubelet()
+	code, out := s.breakGlass(s.t.Context(), "y\ny")
+	require.Equal(s.t, cli.ExitSuccess, code, out)
+	compareOutput(s.t, "break-glass-stop-webhook", out)
+	s.requireDeleted()
+}
+
+func (s *stuckCluster) stopDeclined() {
+	code, out := s.breakGlass(s.t.Context(), "y\nn")
+	require.Equal(s.t, cli.ExitFailure, code, out)
+	require.Contains(s.t, out, "the webhook was not stopped")
+	s.requireKept()
+
+	code, out = s.breakGlass(s.t.Context(), "", "--yes")
+	require.Equal(s.t, cli.ExitFailure, code, out)
+	require.Contains(s.t, out, "not by our rules")
+	require.Contains(s.t, out, "add --stop-webhook")
+	s.requireKept()
+}
+
+// stopScript runs the commands that the documents name.
+func (s *stuckCluster) stopScript() {
+	s.runKubelet()
+	code, script := s.breakGlass(s.t.Context(), "", "--stop-webhook", "--dry-run")
+	require.Equal(s.t, cli.ExitSuccess, code, script)
+	compareOutput(s.t, "break-glass-stop-webhook-script", script)
+	requireScript(s.t, script)
+	s.requireKept()
+	root, err := process.RepositoryRoot()
+	require.NoError(s.t, err)
+	shell := exec.CommandContext(s.t.Context(), "sh", "-ec", script)
+	shell.Env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
+	out, err := shell.CombinedOutput()
+	require.NoError(s.t, err, string(out))
+	s.requireDeleted()
+}
+
+// stopInterrupted interrupts the command while the replica ends.
+func (s *stuckCluster) stopInterrupted() {
+	ctx, interrupt := context.WithCancel(s.t.Context())
+	defer interrupt()
+	type result struct {
+		code int
+		out  string
+	}
+	ended := make(chan result, 1)
+	go func() {
+		code, out := s.breakGlass(ctx, "", "--yes", "--stop-webhook")
+		ended <- result{code, out}
+	}()
+	require.Eventually(s.t, func() bool { return s.replicas() == 0 }, storetest.WaitTimeout, storetest.PollInterval)
+	interrupt()
+	r := <-ended
+	require.Equal(s.t, cli.ExitFailure, r.code, r.out)
+	require.Contains(s.t, r.out, "deployment holdfast-webhook: scaled to 2 again")
+	s.requireKept()
+}
+
+// stopNotStarted lets a policy refuse that the webhook starts again.
+func (s *stuckCluster) stopNotStarted() {
+	s.refuse("refuse-start", "apps", "deployments/scale", "!has(object.spec.replicas)")
+	s.runKubelet()
+	code, out := s.breakGlass(s.t.Context(), "", "--yes", "--stop-webhook")
+	require.Equal(s.t, cli.ExitFailure, code, out)
+	require.Contains(s.t, out, "the webhook is still stopped; start it: kubectl --kubeconfig='"+s.server.Kubeconfig()+
+		"' -n holdfast-system scale deployment holdfast-webhook --replicas=2\n")
+	require.EqualValues(s.t, 0, s.replicas())
+}

@@ -1,0 +1,110 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-dev/holdfast/internal/operator/uninstall"
+)
+
+// uninstallFlags are the flags of uninstall.
+type uninstallFlags struct {
+	changeFlags
+	keepCRD, beforeHelm bool
+	endWaitingMachines  bool
+	timeout             time.Duration
+}
+
+// uninstallCommand returns the command that removes Holdfast from the cluster.
+func (s *session) uninstallCommand() *cobra.Command {
+	var flags uninstallFlags
+	command := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove Holdfast from the cluster: its objects, and what it has put on nodes",
+		Long: `Remove Holdfast from the cluster, whether it was installed by Helm or by kubectl.
+
+First nodes are not held any more and deletions are not reviewed. Then the agents and the webhook
+stop, held nodes are opened, and Holdfast's labels, annotations, conditions and hooks are removed
+from Nodes and Machines. The roles, the definition of EtcdClusters and the namespace holdfast-system
+go last, with all that is in it.
+
+A cordon that Holdfast did not set stays, and so do keys and bindings that people made for Holdfast:
+the command names them. If it fails, repeat it.`,
+		Example: `  kubectl holdfast uninstall --dry-run   # the kubectl commands
+  kubectl holdfast uninstall --yes
+  kubectl holdfast uninstall --before-helm && helm -n holdfast-system uninstall holdfast`,
+		Args: noArguments,
+		RunE: func(command *cobra.Command, _ []string) error { return s.uninstall(command.Context(), flags) },
+	}
+	flags.addTo(command)
+	command.Flags().BoolVar(&flags.keepCRD, "keep-crd", false,
+		"keep the EtcdClusters with their grants, for a new installation")
+	command.Flags().BoolVar(&flags.beforeHelm, "before-helm", false,
+		"stop Holdfast and clean Nodes and Machines, and leave the rest to helm uninstall")
+	command.MarkFlagsMutuallyExclusive("keep-crd", "before-helm")
+	command.Flags().BoolVar(&flags.endWaitingMachines, "end-waiting-machines", false,
+		"remove the hook also from Machines of Cluster API that are being deleted: they end without a review")
+	command.Flags().DurationVar(&flags.timeout, "timeout", 5*time.Minute,
+		"how long to wait for each object that does not go at once")
+	return command
+}
+
+// uninstall runs the command.
+func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
+	c, err := s.client()
+	if err != nil {
+		return err
+	}
+	o := uninstall.Options{
+		Client: c, Out: s.Out, KeepCRD: flags.keepCRD, BeforeHelm: flags.beforeHelm, DryRun: flags.dryRun,
+		Timeout: flags.timeout, Kubectl: s.kubectl(), EndWaitingMachines: flags.endWaitingMachines,
+	}
+	config, err := s.flags.ToRESTConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	if flags.dryRun {
+		fmt.Fprintf(s.Out, "# Remove Holdfast from the cluster %s. If a command fails, print the script again.\nset -e\n",
+			config.Host)
+		return uninstall.Run(ctx, o)
+	}
+	effects, done := flags.describe(config.Host)
+	rights, err := uninstall.Rights(ctx, o)
+	if err != nil {
+		return fmt.Errorf("finding what to remove: %w", err)
+	}
+	return s.carryOut(ctx, c, flags.changeFlags, plannedChange{
+		effects: effects, rights: rights,
+		apply: func(ctx context.Context) error {
+			if err := uninstall.Run(ctx, o); err != nil {
+				return fmt.Errorf("%w\nHoldfast is not removed completely; repeat the command", err)
+			}
+			_, err := fmt.Fprintln(s.Out, done)
+			return err
+		},
+	})
+}
+
+// describe returns what the command does to the cluster of this API server, and what it prints when
+// that is done.
+func (f uninstallFlags) describe(server string) (effects []string, done string) {
+	effects, done = []string{
+		fmt.Sprintf("Holdfast is removed from the cluster %s.", server),
+		"Nodes with etcd are not protected any more, and new nodes are not held.",
+	}, "Holdfast is removed."
+	switch {
+	case f.beforeHelm:
+		effects[0] = fmt.Sprintf("Holdfast stops in the cluster %s, and is removed from its Nodes and Machines.", server)
+		effects = append(effects, "The release of Helm stays, with the EtcdClusters: run helm uninstall afterwards.")
+		done = "Nodes and Machines are clean. Now run: helm -n holdfast-system uninstall RELEASE"
+	case f.keepCRD:
+		effects = append(effects, "The namespace holdfast-system is deleted with everything in it.")
+	default:
+		effects = append(effects, "The namespace holdfast-system is deleted with everything in it.",
+			"All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
+	}
+	return effects, done
+}

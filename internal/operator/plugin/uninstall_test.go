@@ -1,0 +1,400 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+)
+
+// hookAnnotation is the hook of Holdfast on a Machine.
+const hookAnnotation = "pre-terminate.delete.hook.machine.cluster.x-k8s.io/holdfast"
+
+// uninstallFixture is an API server with Holdfast and all its components, the controllers that
+// delete what depends on other objects, and the Job's service account.
+type uninstallFixture struct {
+	*apiserver.Server
+	root, job string
+}
+
+func newUninstallFixture(t *testing.T) *uninstallFixture {
+	t.Helper()
+	f := &uninstallFixture{Server: apiserver.New(t)}
+	var err error
+	f.root, err = process.RepositoryRoot()
+	require.NoError(t, err)
+	f.install(t)
+	_, err = f.StartControllers("garbage-collector-controller", "namespace-controller")
+	require.NoError(t, err)
+	// The Job itself is created later, so that its namespace has a token for the test only.
+	_, err = f.Kubectl(t.Context(), "apply", "-k", filepath.Join(f.root, "manifests/uninstall"))
+	require.NoError(t, err)
+	account, err := f.ServiceAccountConfig(t.Context(), "holdfast-uninstall", "holdfast-uninstall", "")
+	require.NoError(t, err)
+	f.job = filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, apiserver.WriteKubeconfig(f.job, account))
+	return f
+}
+
+// install installs Holdfast with all components that have objects of their own, and Machines.
+func (f *uninstallFixture) install(t *testing.T) {
+	t.Helper()
+	apiserver.InstallMachines(t, f.Server)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, f.Install(ctx))
+	for _, file := range []string{"cluster-api/rbac.yaml", "cluster-api/policy.yaml", "karpenter-nodeclaims/rbac.yaml"} {
+		_, err := f.Kubectl(t.Context(), "apply", "-f", filepath.Join(f.root, "manifests/components", file))
+		require.NoError(t, err)
+	}
+}
+
+// run runs the command of the Job.
+func (f *uninstallFixture) run(t *testing.T, args ...string) (code int, out string) {
+	t.Helper()
+	var printed bytes.Buffer
+	streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
+	args = append([]string{"--kubeconfig=" + f.job, "uninstall"}, args...)
+	return Execute(t.Context(), streams, "test", args), printed.String()
+}
+
+// addObjects adds a held node, an etcd node, a node with keys of people, and Machines.
+func (f *uninstallFixture) addObjects(t *testing.T) {
+	t.Helper()
+	_, _, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "held", Ready: true}) // by the policy
+	require.NoError(t, err)
+	for name, spec := range map[string]apiserver.NodeSpec{
+		"etcd": {Ready: true, Annotations: map[string]string{
+			"holdfast.dev/hold": `{"state":"released","reason":"FirstSeen"}`, "holdfast.dev/etcd": "[]",
+			"holdfast.dev/marks": "karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-disrupt": "true", "mine": "stays",
+		}, Labels: map[string]string{"holdfast.dev/etcd-member": "true"}},
+		"people": {Ready: true, Annotations: map[string]string{
+			"holdfast.dev/hold": `{"state":"released","reason":"FirstSeen"}`, "holdfast.dev/keep-cordoned": "x",
+		}, Labels: map[string]string{"holdfast.dev/drain-guard": "never"}},
+	} {
+		spec.Name = name
+		_, err := apiserver.RegisterNode(t.Context(), f.Admin(), spec)
+		require.NoError(t, err)
+	}
+	_, err = f.Kubectl(t.Context(),
+		"create", "clusterrolebinding", "mine", "--clusterrole=holdfast-breakglass", "--user=a")
+	require.NoError(t, err)
+	// Its CustomResourceDefinition stays until it is gone.
+	file := filepath.Join(t.TempDir(), "etcdcluster.json")
+	require.NoError(t, os.WriteFile(file, []byte(
+		`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"name":"abc"},"spec":{}}`), 0o600))
+	_, err = f.Kubectl(t.Context(), "create", "-f", file)
+	require.NoError(t, err)
+	for name, annotations := range map[string]string{
+		"hooked": `{"` + hookAnnotation + `":"holdfast","a":"b"}`,
+		"other":  `{"pre-terminate.delete.hook.machine.cluster.x-k8s.io/kcp-cleanup":""}`,
+	} {
+		file := filepath.Join(t.TempDir(), "machine.json")
+		require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
+			"metadata":{"namespace":"default","name":"`+name+`","annotations":`+annotations+`}}`), 0o600))
+		_, err := f.Kubectl(t.Context(), "create", "-f", file)
+		require.NoError(t, err)
+	}
+}
+
+// remaining returns the objects of Holdfast, by kind/name, without those of the Job.
+func (f *uninstallFixture) remaining(t *testing.T) []string {
+	t.Helper()
+	kinds := "validatingadmissionpolicies," +
+		"validatingadmissionpolicybindings,validatingwebhookconfigurations,clusterroles,clusterrolebindings,roles," +
+		"rolebindings,flowschemas,prioritylevelconfigurations,customresourcedefinitions,namespaces,daemonsets,deployments"
+	if f.BornHeld() {
+		kinds = "mutatingadmissionpolicies,mutatingadmissionpolicybindings," + kinds
+	}
+	out, err := f.Kubectl(t.Context(), "get", "-A", "-o", "name", kinds)
+	require.NoError(t, err)
+	var found []string
+	for name := range strings.FieldsSeq(out) {
+		if strings.Contains(name, "holdfast") && !strings.Contains(name, "/holdfast-uninstall") {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// TestUninstall runs the command with the rights of the Job: as a dry run, and then twice.
+func TestUninstall(t *testing.T) {
+	f := newUninstallFixture(t)
+	compare := func(name, out string) {
+		if f.BornHeld() { // the golden files contain the policy
+			compareUninstall(t, name, out)
+		}
+	}
+	f.addObjects(t)
+	before := f.remaining(t)
+	code, script := f.run(t, "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	require.Equal(t, before, f.remaining(t), "a dry run deleted something")
+	compare("uninstall-dry-run", script)
+
+	f.withoutNamespaces(t, func() {
+		code, out := f.run(t, "--yes")
+		require.Equal(t, cli.ExitFailure, code)
+		const advice = " namespaces (holdfast-system); ask an administrator of the cluster for it\n"
+		require.Equal(t, "kubectl holdfast: you have no permission to delete"+advice+
+			"you have no permission to get"+advice, out)
+		require.Equal(t, before, f.remaining(t), "the command stopped halfway")
+	})
+
+	f.deleteMachine(t)
+	for _, mode := range []string{"--dry-run", "--yes"} {
+		code, out := f.run(t, mode)
+		require.Equal(t, cli.ExitFailure, code, out)
+		require.Contains(t, out, "machine default/waiting is being deleted and has the hook of Holdfast: ")
+		require.Equal(t, before, f.remaining(t), "the end of the machine waits for a review")
+	}
+	_, err := f.Kubectl(t.Context(), "patch", "machine", "waiting", "--type=merge",
+		"-p", `{"metadata":{"finalizers":null}}`)
+	require.NoError(t, err)
+
+	code, out := f.run(t, "--yes", "--keep-crd", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	compare("uninstall-keep-crd", out)
+	require.Equal(t, []string{
+		"customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev",
+		"customresourcedefinition.apiextensions.k8s.io/etcdobservations.holdfast.dev",
+	}, f.remaining(t))
+	f.requireClean(t)
+
+	code, out = f.run(t, "--yes", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	compare("uninstall-again", out)
+	require.Empty(t, f.remaining(t))
+}
+
+// TestUninstallScript runs the script that a dry run prints. Between both, kubelets write their
+// Nodes, and others set taints. If a hold ends, the script ends too, and a new one does the rest.
+func TestUninstallScript(t *testing.T) {
+	f := newUninstallFixture(t)
+	f.job = f.Kubeconfig() // kubectl reads more than the command does
+	f.addObjects(t)
+	nodes := f.Client().CoreV1().Nodes()
+	taint := func(name, key string) {
+		_, err := f.Kubectl(t.Context(), "taint", "node", name, key+":NoSchedule")
+		require.NoError(t, err)
+	}
+	_, err := f.Kubectl(t.Context(), "annotate", "--overwrite", "node", "etcd",
+		`holdfast.dev/hold={"state":"held","reason":"NewNode","taint":"readiness.k8s.io/holdfast"}`)
+	require.NoError(t, err)
+	taint("etcd", "readiness.k8s.io/holdfast")
+	taint("etcd", "example.org/before")
+	code, script := f.run(t, "--dry-run", "--timeout=1m")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	taint("etcd", "example.org/since")
+	for _, name := range []string{"held", "etcd", "people"} {
+		_, err := f.Kubectl(t.Context(), "annotate", "node", name, "example.org/heartbeat=1")
+		require.NoError(t, err)
+	}
+
+	annotate := func(node, annotation string) {
+		_, err := f.Kubectl(t.Context(), "annotate", "--overwrite", "node", node, annotation)
+		require.NoError(t, err)
+	}
+	requireStop := func(message string) {
+		out, err := f.runScript(t, script)
+		require.Error(t, err, out)
+		require.Contains(t, out, message+": print the script again")
+		code, script = f.run(t, "--dry-run", "--timeout=1m")
+		require.Equal(t, cli.ExitSuccess, code, script)
+	}
+	annotate("people", `holdfast.dev/hold={"state":"released","reason":"NetworkReady"}`)
+	requireStop("the hold of node people has changed")
+	_, _, err = f.AddNode(t.Context(), apiserver.NodeSpec{Name: "late", Ready: true})
+	require.NoError(t, err)
+	annotate("late", `holdfast.dev/hold={"state":"held","reason":"NewNode"}`)
+	requireStop("other nodes have joined since")
+	annotate("late", "holdfast.dev/keep-cordoned=by a person")
+	requireStop("the hold of node late has changed")
+	_, err = f.Kubectl(t.Context(), "annotate", "machines", "--all", hookAnnotation+"=")
+	require.NoError(t, err)
+	out, err := f.runScript(t, script)
+	require.NoError(t, err, "%s\n%s", script, out)
+	require.Empty(t, f.remaining(t))
+	f.requireClean(t)
+	etcd, err := nodes.Get(t.Context(), "etcd", metav1.GetOptions{})
+	require.NoError(t, err)
+	var keys []string
+	for _, taint := range etcd.Spec.Taints {
+		if taint.Key != corev1.TaintNodeNotReady { // set by an admission plugin
+			keys = append(keys, taint.Key)
+		}
+	}
+	require.ElementsMatch(t, []string{"example.org/before", "example.org/since"}, keys)
+}
+
+// runScript runs a script that finds the cluster by its flags.
+func (f *uninstallFixture) runScript(t *testing.T, script string) (out string, err error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "sh")
+	command.Stdin = strings.NewReader(script)
+	command.Env = append(os.Environ(),
+		"PATH="+filepath.Join(f.root, "bin")+":"+os.Getenv("PATH"), "KUBECONFIG=/nonexistent")
+	printed, err := command.CombinedOutput()
+	return string(printed), err
+}
+
+// TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
+// ends. The hooks of Machines are removed all the same, and the script for kubectl does not wait
+// for the pod before that.
+func TestUninstallDeadNode(t *testing.T) {
+	f := newUninstallFixture(t)
+	f.addObjects(t)
+	f.addWebhookPod(t, "etcd")
+	code, script := f.run(t, "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	lines := strings.Split(script, "\n")
+	index := func(parts ...string) int {
+		return slices.IndexFunc(lines, func(line string) bool {
+			return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+		})
+	}
+	hook := index("annotate", hookAnnotation)
+	require.Equal(t, "set -e", lines[1])
+	for _, line := range lines[2:hook] {
+		require.True(t, strings.HasPrefix(line, "#") || strings.Contains(line, "--wait=false"), line)
+	}
+	require.Greater(t, index("wait --for=delete", "deployment.apps/holdfast-webhook"), hook)
+	require.Greater(t, index("patch node"), index("wait --for=delete", "deployment.apps/holdfast-webhook"))
+	require.Less(t, index("delete", "clusterrolebinding", "/holdfast-webhook-machines"), hook)
+
+	code, out := f.run(t, "--yes", "--timeout=10s")
+	require.Equal(t, cli.ExitFailure, code, out)
+	require.Contains(t, out, "deployment.apps/holdfast-webhook is not gone after 10s; a pod may be on a node")
+	got, err := f.Kubectl(t.Context(), "get", "machines", "hooked", "-o", "jsonpath={.metadata.annotations}")
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a":"b"}`, got, out)
+	require.NotContains(t, f.remaining(t), "clusterrolebinding.rbac.authorization.k8s.io/holdfast-webhook-machines",
+		"a webhook that still runs can restore the hook")
+
+	// Cluster API ends the machine, and its Node is deleted.
+	_, err = f.Kubectl(t.Context(), "-n", guard.Namespace, "delete", "pod", "webhook", "--grace-period=0", "--force")
+	require.NoError(t, err)
+	f.deleteMachine(t)
+	code, out = f.run(t, "--yes", "--timeout=1m", "--end-waiting-machines")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	require.Contains(t, out, "Machine default/waiting: hook removed")
+	require.Empty(t, f.remaining(t))
+	f.requireClean(t)
+}
+
+// deleteMachine deletes a Machine with the hook. Its controller does not run, so it stays.
+func (f *uninstallFixture) deleteMachine(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "machine.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
+		"metadata":{"namespace":"default","name":"waiting","finalizers":["machine.cluster.x-k8s.io"],
+		"annotations":{"`+hookAnnotation+`":"holdfast"}}}`), 0o600))
+	_, err := f.Kubectl(t.Context(), "create", "-f", file)
+	require.NoError(t, err)
+	_, err = f.Kubectl(t.Context(), "delete", "machine", "waiting", "--wait=false")
+	require.NoError(t, err)
+}
+
+// addWebhookPod adds a pod of the webhook on a node that no kubelet runs.
+func (f *uninstallFixture) addWebhookPod(t *testing.T, node string) {
+	t.Helper()
+	webhook, err := f.Client().AppsV1().Deployments(guard.Namespace).Get(t.Context(), "holdfast-webhook",
+		metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = f.Client().CoreV1().Pods(guard.Namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "webhook", OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(webhook, appsv1.SchemeGroupVersion.WithKind("Deployment")),
+			},
+		},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "webhook", Image: "webhook"}}, NodeName: node,
+			ServiceAccountName: "holdfast-webhook",
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// withoutNamespaces calls do while the Job has no right to namespaces, which it needs last.
+func (f *uninstallFixture) withoutNamespaces(t *testing.T, do func()) {
+	t.Helper()
+	roles := f.Client().RbacV1().ClusterRoles()
+	role, err := roles.Get(t.Context(), "holdfast-uninstall-rest", metav1.GetOptions{})
+	require.NoError(t, err)
+	setRules := func(rules []rbacv1.PolicyRule, permits bool) {
+		role.Rules = rules
+		role, err = roles.Update(t.Context(), role, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { // the authorizer reads roles through a watch
+			_, err := f.KubectlAs(t.Context(), f.job, "auth", "can-i", "delete", "namespaces/holdfast-system")
+			return permits == (err == nil)
+		}, 20*time.Second, 20*time.Millisecond)
+	}
+	all := role.Rules
+	setRules(slices.DeleteFunc(slices.Clone(all), func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Resources, "namespaces")
+	}), false)
+	do()
+	setRules(all, true)
+}
+
+// requireClean checks that nothing of Holdfast is on Nodes and Machines, but what people wrote.
+func (f *uninstallFixture) requireClean(t *testing.T) {
+	t.Helper()
+	nodes, err := f.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		require.False(t, n.Spec.Unschedulable, n.Name)
+		for _, key := range []string{"holdfast.dev/hold", "holdfast.dev/etcd", "karpenter.sh/do-not-disrupt"} {
+			require.NotContains(t, n.Annotations, key, n.Name)
+		}
+		require.NotContains(t, n.Labels, "holdfast.dev/etcd-member", n.Name)
+		for _, c := range n.Status.Conditions {
+			require.False(t, c.Type == corev1.NodeNetworkUnavailable || c.Type == "NetworkHeld", n.Name)
+		}
+	}
+	for name, want := range map[string]string{
+		"hooked": `{"a":"b"}`, "other": `{"pre-terminate.delete.hook.machine.cluster.x-k8s.io/kcp-cleanup":""}`,
+	} {
+		got, err := f.Kubectl(t.Context(), "get", "machines", name, "-o", "jsonpath={.metadata.annotations}")
+		require.NoError(t, err)
+		require.JSONEq(t, want, got)
+	}
+}
+
+// compareUninstall compares an output without versions, addresses, and lines about waiting.
+func compareUninstall(t *testing.T, name, out string) {
+	t.Helper()
+	for pattern, word := range map[string]string{
+		`"resourceVersion":"\d+"`: `"resourceVersion":"1"`, `https://[0-9.:]+`: "SERVER", `(?m)^.*waiting until.*\n`: "",
+	} {
+		out = regexp.MustCompile(pattern).ReplaceAllString(out, word)
+	}
+	compareOutput(t, name, out)
+}
+
+// testUninstallRights runs the command as a user who may not.
+func testUninstallRights(t *testing.T, f *changeFixture) {
+	code, out := f.run(t, reader, "", "uninstall", "--yes")
+	require.Equal(t, cli.ExitFailure, code)
+	require.Contains(t, out, "you have no permission to list validatingwebhookconfigurations.admissionregistration.")
+	require.Contains(t, out, "you have no permission to patch nodes/status")
+}

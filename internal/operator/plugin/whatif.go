@@ -1,0 +1,170 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
+)
+
+const whatIfHelp = `Answer whether the etcd clusters keep quorum if nodes are gone at once, for example a zone.
+
+Exit codes:
+  0  yes: each etcd cluster keeps quorum
+  1  no: an etcd cluster would lose quorum
+  2  unknown: the observations of the agents do not tell, a node does not exist, no node is
+     selected, or the command failed. Treat it like no.
+
+The answer is from the last observations of the agents, by the arithmetic of the webhook. Members
+that count as lost or away are gone too. The tolerance of the webhook is no part of the question.
+The command changes nothing, and does not ask the webhook: whether a node may be removed,
+kubectl holdfast can-remove tells.
+
+A node is in the zone of its label topology.kubernetes.io/zone, or of that which --zone-label names
+here or for the webhook. Nodes without the label are in no zone, and the output names those with
+etcd.
+
+The command needs the verb list on nodes, and on etcdclusters and etcdobservations of holdfast.dev,
+and the verb get on deployments.apps, for the flags of the webhook. Without these flags, the answer
+is never yes for a node with a voter.`
+
+// whatIfOptions are the flags of what-if.
+type whatIfOptions struct {
+	format                    reportFormat
+	zone, selector, zoneLabel string
+}
+
+func (s *session) whatIfCommand() *cobra.Command {
+	var o whatIfOptions
+	command := &cobra.Command{
+		Use:   "what-if (--zone ZONE | NODE... | -l SELECTOR)",
+		Short: "Ask whether quorum survives the loss of nodes (exit code 0 yes, 1 no, 2 unknown)",
+		Long:  whatIfHelp, ValidArgsFunction: s.completeNodes,
+		Example: `  # Before work on a zone
+  kubectl holdfast what-if --zone eu-central-1a
+  # Before work on a rack
+  kubectl holdfast what-if -l example.com/rack=r7 -o json`,
+		RunE: func(command *cobra.Command, args []string) error {
+			isZone := command.Flags().Changed("zone")
+			if isZone && (len(args) > 0 || o.selector != "") {
+				return cli.UsageErrorf("name a zone, or name or select nodes, not both")
+			}
+			if isZone && o.zone == "" {
+				return cli.UsageErrorf("--zone is empty; to name the nodes without a zone, select them: -l '!%s'",
+					defaultZoneLabel)
+			}
+			if isZone {
+				return s.whatIf(command.Context(), nil, nil, o)
+			}
+			selector, err := parseSelector(args, o.selector)
+			if err != nil {
+				return err
+			}
+			return s.whatIf(command.Context(), args, selector, o)
+		},
+	}
+	o.format.addTo(command)
+	flags := command.Flags()
+	flags.StringVar(&o.zone, "zone", "", "the nodes in this zone are gone")
+	flags.StringVarP(&o.selector, "selector", "l", "", "the nodes with these labels are gone")
+	addZoneLabel(command, &o.zoneLabel)
+	return command
+}
+
+// whatIf prints the answer. The exit code of every failure is that of an unknown answer.
+func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Selector, o whatIfOptions) error {
+	kube, err := s.client()
+	if err != nil {
+		return s.failUnknown(err)
+	}
+	var state report.State
+	var r report.WhatIf
+	// Between a probe request and the answers of the agents, nothing can be seen.
+	err = pollUnknown(ctx, func() (bool, error) {
+		if state, err = readState(ctx, kube); err != nil {
+			return false, err
+		}
+		addWebhookFlags(ctx, kube, &state)
+		setZoneLabel(&state, o.zoneLabel)
+		if o.zone != "" {
+			r, err = report.NewZoneWhatIf(state, o.zone)
+			return r.Answer == quorum.Unknown, err
+		}
+		if nodes, err = selectedNodes(nodes, state.Nodes, selector); err != nil {
+			return false, err
+		}
+		r, err = report.NewWhatIf(state, nodes)
+		return r.Answer == quorum.Unknown, err
+	})
+	if err != nil {
+		return s.failUnknown(err)
+	}
+	if err := o.format.write(s.Out, r, func(w io.Writer) error { return writeWhatIf(w, r, state.Now) }); err != nil {
+		return s.failUnknown(err)
+	}
+	return exitFor(r.Answer)
+}
+
+// writeWhatIf writes an answer for people.
+func writeWhatIf(w io.Writer, r report.WhatIf, now time.Time) error {
+	rows := [][]string{{"ETCD CLUSTER", "KEEPS QUORUM", "REASON", "VOTERS", "QUORUM", "REMAIN", "OLDEST ANSWER"}}
+	texts := []string{whatIfTitle(r)}
+	for _, c := range r.Clusters {
+		numbers, oldest := []string{"?", "?", "?"}, "-"
+		if c.Quorum > 0 {
+			numbers = []string{strconv.Itoa(c.Voters), strconv.Itoa(c.Quorum), strconv.Itoa(c.Remaining)}
+		}
+		if c.Oldest != nil {
+			oldest = report.Age(*c.Oldest, now)
+		}
+		row := append([]string{string(c.ID), string(c.Answer), string(c.Reason)}, numbers...)
+		rows = append(rows, append(row, oldest))
+		texts = append(texts, c.Message)
+	}
+	for _, u := range r.Unknown {
+		texts = append(texts, fmt.Sprintf("unknown (%s): %s; kubectl holdfast why %s", u.Reason, u.Message, u.Node))
+	}
+	for _, note := range r.Notes {
+		texts = append(texts, "note: "+note)
+	}
+	if err := writeSections(w, rows); err != nil {
+		return err
+	}
+	if len(rows) > 1 {
+		texts = slices.Insert(texts, 0, "")
+	}
+	_, err := fmt.Fprintln(w, strings.Join(texts, "\n"))
+	return err
+}
+
+// whatIfTitle states the answer. It names the nodes unless they are many.
+func whatIfTitle(r report.WhatIf) string {
+	what := strings.Join(r.Nodes, ", ")
+	if len(r.Nodes) > 8 {
+		what = strings.Join(r.Nodes[:8], ", ") + fmt.Sprintf(" and %d more", len(r.Nodes)-8)
+	}
+	if r.Zone != "" {
+		what = fmt.Sprintf("zone %s (%s)", r.Zone, what)
+	}
+	switch r.Answer {
+	case quorum.No:
+		return "quorum would be lost without " + what
+	case quorum.Unknown:
+		return "it is not known whether quorum is kept without " + what
+	case quorum.Yes:
+	}
+	if len(r.Clusters) == 0 {
+		return "no etcd member is known on " + what
+	}
+	return "quorum is kept without " + what
+}

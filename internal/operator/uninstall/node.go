@@ -1,0 +1,353 @@
+package uninstall
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/openstack"
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
+	"github.com/holdfast-dev/holdfast/pkg/spc"
+)
+
+// clean removes the hooks from Machines, and then everything of Holdfast from Nodes. Neither an
+// agent nor the webhook may run then.
+//
+// A machine that is kept by a hook costs money and blocks others: a failure with Nodes does not
+// keep the hooks. When the pods are gone, clean looks for hooks again: the last requests of the
+// webhook may have restored one before every API server knew that its right is gone.
+func (u *uninstaller) clean(ctx context.Context) error {
+	failed := []error{u.removeHooks(ctx)}
+	for _, right := range []authorizationv1.ResourceAttributes{
+		{Verb: "list"}, {Verb: "get"}, {Verb: "patch"}, {Verb: "patch", Subresource: "status"},
+	} {
+		right.Resource = "nodes"
+		u.need(right)
+	}
+	if err := u.waitForPods(ctx); err != nil {
+		return errors.Join(append(failed, err)...)
+	}
+	if u.collectsRights {
+		return errors.Join(failed...)
+	}
+	if u.DryRun {
+		failed = append(failed, u.printHooksSince())
+	} else {
+		// The second run repeats what failed in the first, so its error replaces that one.
+		failed = []error{u.removeHooks(ctx)}
+	}
+	nodes := &corev1.NodeList{}
+	if err := u.Client.List(ctx, nodes); err != nil {
+		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
+	}
+	for i := range nodes.Items {
+		if err := u.cleanNode(ctx, nodes.Items[i].Name); client.IgnoreNotFound(err) != nil {
+			failed = append(failed, err)
+		}
+	}
+	if u.DryRun {
+		u.printNodesSince()
+	}
+	return errors.Join(failed...)
+}
+
+// printNodesSince prints a command that ends the script if a Node that is not in it has a hold.
+func (u *uninstaller) printNodesSince() {
+	fmt.Fprintf(u.Out, "test -z \"$(%s get nodes -o jsonpath='{.items[*].metadata.annotations.%s}')\" || "+
+		"{ echo 'other nodes have joined since: print the script again' >&2; exit 1; }\n",
+		u.Kubectl, escapeDots(readiness.HoldAnnotation))
+}
+
+// escapeDots returns a key as kubectl expects it in a JSONPath.
+func escapeDots(key string) string { return strings.ReplaceAll(key, ".", `\.`) }
+
+// cleanNode cleans one Node. It retries if the Node changes in the meantime, and if another API
+// server has not yet seen that the policies are deleted.
+func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
+	var closed *closedNode
+	var changed bool
+	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // almost a minute
+	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isTransient(err) }, func() error {
+		node := new(corev1.Node)
+		if err := u.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+			return fmt.Errorf("reading node %s: %w", name, err)
+		}
+		patches, stays, err := planCleanup(node, time.Now())
+		if err != nil {
+			return err
+		}
+		// The first write removes the hold record. A retry finds no hold, so keep the first reason.
+		if stays != nil {
+			closed = stays
+		}
+		changed = changed || len(patches) > 0
+		if u.DryRun {
+			return u.printPatches(node, patches)
+		}
+		return nodepatch.Send(name, patches, NodeWriter(ctx, u.Client, name, fieldOwner))
+	})
+	switch {
+	case err != nil || u.DryRun:
+		return err
+	case closed != nil:
+		_, err = fmt.Fprintf(u.Out, "node %s: cleaned; it was held and stays closed (%s); to open it: %s\n",
+			name, closed.by, closed.open)
+	case changed:
+		_, err = fmt.Fprintf(u.Out, "node %s: cleaned\n", name)
+	}
+	return err
+}
+
+// isTransient reports whether an error of a write ends by itself.
+func isTransient(err error) bool {
+	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
+}
+
+// printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a
+// command names the UID of the Node instead of its version, and removes taints one by one.
+//
+// Since the script was printed, a person or an agent may have ended or begun a hold, and a person
+// may have asked for a node to stay closed, or deleted the node. Then the cordon may not be
+// Holdfast's any more, or is now, so the script ends.
+func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
+	if len(patches) > 0 {
+		deletion := ""
+		if node.DeletionTimestamp != nil {
+			deletion = node.DeletionTimestamp.UTC().Format(time.RFC3339)
+		}
+		now := strings.Join([]string{
+			node.Annotations[readiness.HoldAnnotation], node.Annotations[readiness.KeepCordonedAnnotation], deletion,
+		}, "|")
+		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}|{.metadata.annotations.%s}|"+
+			"{.metadata.deletionTimestamp}')\" = %s || "+
+			"{ echo 'the hold of node %s has changed: print the script again' >&2; exit 1; }\n",
+			u.Kubectl, node.Name, escapeDots(readiness.HoldAnnotation), escapeDots(readiness.KeepCordonedAnnotation),
+			quoted(now), node.Name)
+	}
+	for _, p := range patches {
+		commands, body, err := u.unversioned(node, p.Body)
+		if err != nil {
+			return err
+		}
+		for _, command := range commands {
+			fmt.Fprintln(u.Out, command)
+		}
+		kind, subresource := "merge", ""
+		if p.Type == types.StrategicMergePatchType {
+			kind = "strategic"
+		}
+		if p.Subresource != "" {
+			subresource = " --subresource=" + p.Subresource
+		}
+		_, err = fmt.Fprintf(u.Out, "%s patch node %s%s --type=%s -p %s\n",
+			u.Kubectl, node.Name, subresource, kind, quoted(string(body)))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quoted returns the text as one word of a POSIX shell.
+func quoted(text string) string {
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// unversioned returns the body of a patch with the UID of the Node instead of its version, and the
+// commands that remove the taints, which are not in that body.
+func (u *uninstaller) unversioned(node *corev1.Node, body []byte) (commands []string, changed []byte, err error) {
+	var patch map[string]map[string]any
+	if err := json.Unmarshal(body, &patch); err != nil {
+		return nil, nil, fmt.Errorf("parsing a patch of node %s: %w", node.Name, err)
+	}
+	delete(patch["metadata"], "resourceVersion")
+	patch["metadata"]["uid"] = node.UID
+	if _, isTainted := patch["spec"]["taints"]; isTainted {
+		var desired corev1.Node
+		if err := json.Unmarshal(body, &desired); err != nil {
+			return nil, nil, fmt.Errorf("parsing a patch of node %s: %w", node.Name, err)
+		}
+		for i := range node.Spec.Taints {
+			t := &node.Spec.Taints[i]
+			stays := slices.ContainsFunc(desired.Spec.Taints, func(kept corev1.Taint) bool { return t.MatchTaint(&kept) })
+			if !stays {
+				commands = append(commands, fmt.Sprintf("%s taint node %s %s:%s-", u.Kubectl, node.Name, t.Key, t.Effect))
+			}
+		}
+		delete(patch["spec"], "taints")
+	}
+	changed, err = json.Marshal(patch)
+	return commands, changed, err
+}
+
+// keptKeys describes the keys on a Node that people have written for Holdfast.
+func keptKeys(node *corev1.Node) []string {
+	var kept []string
+	for _, key := range []string{readiness.HoldLabel, guard.NodeLabel} {
+		if value, isSet := node.Labels[key]; isSet {
+			kept = append(kept, fmt.Sprintf("node %s: label %s=%s", node.Name, key, value))
+		}
+	}
+	for _, key := range []string{readiness.KeepCordonedAnnotation, quorum.BreakGlassAnnotation} {
+		if _, isSet := node.Annotations[key]; isSet {
+			kept = append(kept, fmt.Sprintf("node %s: annotation %s", node.Name, key))
+		}
+	}
+	return kept
+}
+
+// A closedNode describes a Node that stays closed: why, and the commands that open it.
+type closedNode struct{ by, open string }
+
+// planCleanup returns the patches that remove what Holdfast has put on a Node, and that
+// release the Node if Holdfast holds it. closed is nil unless the Node was held and stays closed.
+//
+// The patches keep what people write for Holdfast: the label that exempts a node from
+// holds, keep-cordoned and break-glass. If a record is unreadable, there are no patches,
+// and the error contains the commands for an operator.
+func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, closed *closedNode, err error) {
+	d := nodepatch.Desired{Labels: map[string]*string{observation.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
+	for _, key := range []string{
+		readiness.HoldAnnotation, observation.AnnouncementAnnotation, observation.UnverifiedAnnotation,
+		presence.BecauseAnnotation, departure.ShutdownAnnotation,
+		presence.MarksAnnotation, spc.NodeAnnotation, spc.ProblemAnnotation, openstack.Annotation,
+	} {
+		d.Annotations[key] = nil
+	}
+	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[presence.MarksAnnotation], ","))
+	if closed, err = addRelease(node, &d); err != nil {
+		return nil, nil, err
+	}
+	if err := removeSPCLabels(node, &d); err != nil {
+		return nil, nil, err
+	}
+	patches, err = nodepatch.Plan(node, d, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	return append(patches, removeConditions(node)...), closed, nil
+}
+
+// addRelease opens a Node that Holdfast holds according to its record, unless someone else wants it
+// closed. The record of a hold by taint that has ended still names a taint that was kept. A Node
+// that a person has opened is not held any more.
+func addRelease(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
+	text, found := node.Annotations[readiness.HoldAnnotation]
+	if !found {
+		return nil, nil
+	}
+	record, err := readiness.ParseRecord(text)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
+			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
+	}
+	// A hold that has ended can have left autoscaler annotations.
+	removeAutoscalerAnnotations(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
+	taint := readiness.PlanManualRelease(node).Taint
+	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
+	if taint == "" && !isCordoned {
+		return nil, nil
+	}
+	if by := readiness.KeepClosedReason(node, record); by != "" {
+		return &closedNode{by: by, open: openCommands(node, taint)}, nil
+	}
+	if taint != "" {
+		d.RemoveTaints = []corev1.Taint{{Key: taint, Effect: corev1.TaintEffectNoSchedule}}
+	} else {
+		d.Unschedulable = new(false)
+	}
+	return nil, nil
+}
+
+// openCommands returns the commands that open a Node. The taint must be on the Node: its key was
+// validated by the API server, and is safe in a shell. A record may contain any text.
+func openCommands(node *corev1.Node, taint string) string {
+	var commands []string
+	if taint != "" {
+		commands = append(commands,
+			fmt.Sprintf("kubectl taint node %s %s:%s-", node.Name, taint, corev1.TaintEffectNoSchedule))
+	}
+	if node.Spec.Unschedulable {
+		commands = append(commands, "kubectl uncordon "+node.Name)
+	}
+	return strings.Join(commands, "; ")
+}
+
+// removeAutoscalerAnnotations removes those among keys that Holdfast may set.
+func removeAutoscalerAnnotations(d *nodepatch.Desired, keys []string) {
+	known := autoscaler.Keys()
+	for _, key := range keys {
+		if slices.Contains(known, key) {
+			d.Annotations[key] = nil
+		}
+	}
+}
+
+// removeSPCLabels removes the labels that the agent wrote for SPC.
+func removeSPCLabels(node *corev1.Node, d *nodepatch.Desired) error {
+	owned, err := spc.OwnedLabels(node)
+	if err != nil {
+		return fmt.Errorf("node %s: %w, which lists the labels to remove; remove the labels of stackpoint.io/ that are "+
+			"not yours, then: kubectl annotate node %s %s-", node.Name, err, node.Name, spc.NodeAnnotation)
+	}
+	for key := range owned {
+		d.Labels[key] = nil
+	}
+	return nil
+}
+
+// removeConditions returns the patch that removes Holdfast's conditions, and
+// NetworkUnavailable if Holdfast has set it.
+func removeConditions(node *corev1.Node) []nodepatch.Patch {
+	var removed []map[string]string
+	for _, c := range node.Status.Conditions {
+		isHoldReason := c.Reason == readiness.HeldByHoldfast || c.Reason == readiness.ReleasedByHoldfast
+		if c.Type == corev1.NodeNetworkUnavailable && isHoldReason ||
+			c.Type == readiness.NetworkHeld || c.Type == observation.EtcdMemberCondition {
+			removed = append(removed, map[string]string{"type": string(c.Type), "$patch": "delete"})
+		}
+	}
+	if len(removed) == 0 {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID}, "status": map[string]any{"conditions": removed},
+	})
+	if err != nil {
+		panic(err) // Maps of strings always marshal.
+	}
+	return []nodepatch.Patch{{Subresource: "status", Type: types.StrategicMergePatchType, Body: body}}
+}
+
+// NodeWriter returns the function that writes one patch of a Node for nodepatch.Send.
+func NodeWriter(
+	ctx context.Context, c client.Client, node string, owner client.FieldOwner,
+) func(nodepatch.Patch) error {
+	return func(p nodepatch.Patch) error {
+		target, patch := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(p.Type, p.Body)
+		if p.Subresource == "" {
+			return c.Patch(ctx, target, patch, owner)
+		}
+		return c.SubResource(p.Subresource).Patch(ctx, target, patch, owner)
+	}
+}

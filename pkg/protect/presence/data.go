@@ -1,0 +1,137 @@
+package presence
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// A dataOwner says whose the data in a directory is that nothing on the host names.
+type dataOwner int
+
+const (
+	// ownerUnknown: the lists that would tell are missing, or older than the data.
+	ownerUnknown dataOwner = iota
+	// ownerMember: a member of its cluster that is on this node as far as the EtcdCluster tells.
+	ownerMember
+	// ownerElsewhere: a member that is bound to another Node, so this is a copy.
+	ownerElsewhere
+	// ownerLeft: a member that its cluster no longer lists.
+	ownerLeft
+	// ownerOther: a member of a cluster that Holdfast does not know.
+	ownerOther
+)
+
+// ownerOf returns whose the data in a directory is, by the IDs in its log.
+//
+// Data of an unknown cluster protects nothing, because it is that of a cluster in the cluster, or
+// is not used any more. But before there is any EtcdCluster, its cluster may be the one that the
+// agents are about to announce; and something that may start a server on it makes it doubtful.
+func ownerOf(d evidence.Data, in Inputs) dataOwner {
+	c := clusterOf(d.Ref, in)
+	switch {
+	case !in.ClustersKnown:
+		return ownerUnknown
+	case c == nil && slices.Contains(in.Announced, d.Ref):
+		return ownerMember
+	case c == nil && (len(in.Clusters) == 0 || d.Starter != "" || d.Recent):
+		return ownerUnknown
+	case c == nil:
+		return ownerOther
+	}
+	return ownerInCluster(d, c, in)
+}
+
+// ownerInCluster is ownerOf for the data of a known cluster.
+func ownerInCluster(d evidence.Data, c *v1alpha1.EtcdCluster, in Inputs) dataOwner {
+	isBoundHere := slices.Contains(boundMembers(in), d.Ref)
+	switch {
+	case observation.HasLeft(c, d.Ref.Member) && !d.Recent:
+		return ownerLeft
+	case isBoundHere, slices.Contains(in.Announced, d.Ref):
+		return ownerMember
+	case observation.IsBound(c, d.Ref.Member) && d.Recent:
+		return ownerUnknown // it may be moving here
+	case observation.IsBound(c, d.Ref.Member):
+		return ownerElsewhere
+	case observation.IsListedByAny(observation.Accepted(c), d.Ref.Member):
+		return ownerMember
+	}
+	return ownerUnknown
+}
+
+// sortData returns a scan in which the data of members are servers that do not run, and the data
+// whose owner is unknown are places that could not be read. The old data of a server is no server
+// once its member has left.
+func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
+	isUnused := func(f evidence.FoundServer) bool {
+		return f.Old != nil && !f.IsRunning() && !f.HasAnswered() && ownerOf(*f.Old, in) == ownerLeft
+	}
+	data := slices.Clone(scan.Data)
+	for _, f := range scan.Found {
+		if isUnused(f) {
+			data = append(data, *f.Old)
+		}
+	}
+	scan.Data, scan.Found = data, slices.DeleteFunc(slices.Clone(scan.Found), isUnused)
+	found, unknown := slices.Clone(scan.Found), slices.Clone(scan.Unknown)
+	for _, d := range scan.Data {
+		switch owner := ownerOf(d, in); {
+		case slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Ref == d.Ref }):
+			// It is a copy of the data of a server that runs here.
+		case owner == ownerMember:
+			found = append(found, serverOfData(d))
+		case owner == ownerUnknown:
+			unknown = append(unknown, describeUnknownData(d, in))
+		}
+	}
+	scan.Found, scan.Unknown = found, unknown
+	return scan
+}
+
+// serverOfData returns the server that would run on the data.
+func serverOfData(d evidence.Data) evidence.FoundServer {
+	ref := d.Ref
+	return evidence.FoundServer{Server: evidence.Server{
+		Source: evidence.DataDirectory, Where: "data directory " + d.Dir + ", which nothing on the host names",
+		HasData: new(true), Stored: &ref, Config: evidence.Config{DataDir: d.Dir},
+	}}
+}
+
+func describeUnknownData(d evidence.Data, in Inputs) string {
+	what := fmt.Sprintf("%s has the data of member %s of cluster %s",
+		printable.Line(d.Dir), d.Ref.Member, d.Ref.Cluster)
+	advice := "if it is not needed, move it to another machine"
+	switch {
+	case !in.ClustersKnown:
+		return what + ", and the EtcdClusters, which tell whether it is a member, could not be read"
+	case d.Starter != "":
+		return fmt.Sprintf("%s, which no EtcdCluster describes, and %s may start it; %s", what, d.Starter, advice)
+	case len(in.Clusters) == 0:
+		return fmt.Sprintf("%s, and there is no EtcdCluster that tells whether it is a member; %s", what, advice)
+	case d.Recent:
+		return what + ", which ran here within the last ten minutes, and its cluster's lists may be older"
+	}
+	return what + ", and no confirmed list tells whether it is a member"
+}
+
+// describeUnusedData returns what protects nothing, for the condition's message.
+func describeUnusedData(scan evidence.Scan, in Inputs) []string {
+	var words []string
+	for _, d := range scan.Data {
+		why := map[dataOwner]string{
+			ownerElsewhere: "which is bound to another node: a copy",
+			ownerLeft:      "which has left its cluster",
+			ownerOther:     "which no EtcdCluster describes",
+		}[ownerOf(d, in)]
+		if why != "" {
+			words = append(words, fmt.Sprintf("%s has unused data of etcd: of member %s of cluster %s, %s",
+				printable.Line(d.Dir), d.Ref.Member, d.Ref.Cluster, why))
+		}
+	}
+	return words
+}

@@ -1,0 +1,211 @@
+package presence
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+)
+
+// TestData has data that nothing on the host names, by what the EtcdClusters tell about it.
+func TestData(t *testing.T) {
+	const dir = "/data/etcd"
+	member := func(m v1alpha1.MemberID) evidence.Data { return evidence.Data{Dir: dir, Ref: refs(m)[0]} }
+	foreign := evidence.Data{Dir: dir, Ref: evidence.MemberRef{Cluster: "abc", Member: "f"}}
+	with := func(d evidence.Data, change func(*evidence.Data)) evidence.Data { change(&d); return d }
+	recent := func(d *evidence.Data) { d.Recent = true }
+	starter := func(d *evidence.Data) { d.Starter = "systemd unit etcd.service" }
+	unbound := func() *quorumtest.Cluster { return quorumtest.Voters(3).Unbound(0) }
+	noList := quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2)
+	here, unannounced := boundCluster(), Inputs{}
+	announced := Inputs{Announced: refs("a"), Protected: true}
+	for name, c := range map[string]struct {
+		data       evidence.Data
+		in         Inputs
+		clusters   []v1alpha1.EtcdCluster
+		membership Membership
+		contains   string
+	}{
+		"bound here": {
+			member("a"), announced, []v1alpha1.EtcdCluster{here}, MemberPresent, "stopped etcd member etcd1 (a)",
+		},
+		"bound, not announced": {
+			member("a"), unannounced, []v1alpha1.EtcdCluster{here}, MemberPresent, "stopped etcd member etcd1 (a)",
+		},
+		"listed, bound nowhere": {
+			member("a"), unannounced,
+			[]v1alpha1.EtcdCluster{*unbound().Cluster},
+			MemberPresent,
+			dir + ", which nothing on the host names",
+		},
+		"bound elsewhere": {
+			member("a"), unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MemberAbsent,
+			"bound to another node: a copy",
+		},
+		"moving here": {
+			with(member("a"), recent), unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MembershipUnknown,
+			"within the last ten minutes",
+		},
+		"elsewhere, announced": {
+			member("a"), announced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MemberPresent,
+			"etcd member etcd1 (a)",
+		},
+		"left": {
+			member("e"), unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MemberAbsent,
+			dir + " has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster",
+		},
+		"left, announced": {
+			member("e"),
+			Inputs{Announced: refs("e"), Protected: true},
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MemberAbsent, "has left its cluster",
+		},
+		"joined just now": {
+			with(member("e"), recent), unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MembershipUnknown,
+			"lists may be older",
+		},
+		"no confirmed list": {
+			member("e"), unannounced,
+			[]v1alpha1.EtcdCluster{*noList.Cluster},
+			MembershipUnknown,
+			"no confirmed list tells",
+		},
+		"unknown cluster": {
+			foreign, unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MemberAbsent,
+			"which no EtcdCluster describes",
+		},
+		"unknown, with starter": {
+			with(foreign, starter), unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MembershipUnknown,
+			"systemd unit etcd.service may start it",
+		},
+		"unknown, announced": {
+			foreign,
+			Inputs{Announced: withEvents(nil)},
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MemberPresent,
+			"etcd member f of cluster abc",
+		},
+		"new installation": {
+			member("a"), unannounced, nil, MembershipUnknown,
+			"there is no EtcdCluster that tells whether it is a member",
+		},
+		"clusters are not known": {member("e"), Inputs{Node: "unread"}, nil, MembershipUnknown, "could not be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := c.in
+			in.ClustersKnown, in.Node, in.UID, in.Clusters = in.Node == "", "w9", "u9", c.clusters
+			p := Assess(evidence.Scan{Data: []evidence.Data{c.data}}, in)
+			require.Equal(t, c.membership, p.Membership, p.Message)
+			require.Contains(t, p.Message, c.contains)
+		})
+	}
+	p := Assess(evidence.Scan{Data: []evidence.Data{member("a")}}, Inputs{
+		Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{here},
+	})
+	require.Equal(t, refs("a"), p.Announce, "the ledger has the member here")
+	require.Empty(t, p.Unverified)
+}
+
+// TestOpenLog has a server of another program that has the log of a member open and does not
+// answer.
+func TestOpenLog(t *testing.T) {
+	f := storing(unanswered(unitServer()), "a")
+	f.IsLocked = true
+	in := Inputs{Node: "w9", UID: "u9", ClustersKnown: true}
+	in.Clusters = []v1alpha1.EtcdCluster{*quorumtest.Voters(3).Unbound(0).Cluster}
+	p := Assess(scanOf(f), in)
+	require.Equal(t, MemberPresent, p.Membership)
+	require.Equal(t, refs("a"), p.Announce)
+	require.Empty(t, p.Unverified)
+
+	f.IsLocked = false
+	p = Assess(scanOf(f), in)
+	require.Empty(t, p.Announce, "without the lock, the data may be a copy")
+	require.Equal(t, []string{etcdUnit}, p.Unverified)
+}
+
+// TestCopyBesideServer has a copy of the data of the server that runs here.
+func TestCopyBesideServer(t *testing.T) {
+	scan := scanOf(unitServer())
+	scan.Data = []evidence.Data{{Dir: "/backup", Ref: refs("a")[0]}}
+	p := Assess(scan, Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{boundCluster()}})
+	require.Equal(t, "etcd member etcd1 (a) of cluster cdf818194e3a8c32, "+etcdUnit, p.Because)
+}
+
+// TestSearching checks that nothing is absent, and no announcement is dropped, before the disks
+// have been searched.
+func TestSearching(t *testing.T) {
+	in := Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Announced: withEvents(nil), Protected: true}
+	scan := evidence.Scan{Searching: true}
+	p := Assess(scan, in)
+	require.Equal(t, MembershipUnknown, p.Membership)
+	require.Contains(t, p.Message, "first search for data of etcd has not ended")
+	require.False(t, HasNoMemberOf(quorumtest.ClusterID, scan))
+
+	scan.Found = []evidence.FoundServer{unitServer()}
+	in.Clusters = []v1alpha1.EtcdCluster{boundCluster()}
+	p = Assess(scan, in)
+	require.Equal(t, withEvents(refs("a")), p.Announce)
+	require.NotContains(t, p.Message, "search", "the message does not change when the search ends")
+}
+
+// TestOldData has a stopped server whose data may be old, by what its EtcdCluster tells about it.
+func TestOldData(t *testing.T) {
+	server := func(m v1alpha1.MemberID, isOld bool) evidence.FoundServer {
+		f := serverOfData(evidence.Data{Dir: "/data/etcd", Ref: refs(m)[0]})
+		if isOld {
+			f.Old = &evidence.Data{Dir: "/data/etcd", Ref: refs(m)[0]}
+		}
+		return f
+	}
+	running := server("e", true)
+	running.PID = 812
+	answered := server("e", true)
+	answered.Ref = refs("e")[0]
+	noList := quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2)
+	here, elsewhere := []v1alpha1.EtcdCluster{boundCluster()}, []v1alpha1.EtcdCluster{unboundCluster()}
+	for name, c := range map[string]struct {
+		server     evidence.FoundServer
+		clusters   []v1alpha1.EtcdCluster
+		membership Membership
+		contains   string
+	}{
+		"left": {
+			server("e", true), elsewhere, MemberAbsent,
+			"/data/etcd has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster",
+		},
+		"left, recent or another place": {server("e", false), elsewhere, MemberPresent, "stopped etcd"},
+		"running":                       {running, elsewhere, MemberPresent, "etcd"},
+		"answered":                      {answered, elsewhere, MemberPresent, "etcd member e"},
+		"bound here":                    {server("a", true), here, MemberPresent, "stopped etcd member etcd1 (a)"},
+		"bound elsewhere":               {server("a", true), elsewhere, MemberPresent, "stopped etcd"},
+		"no confirmed list": {
+			server("e", true), []v1alpha1.EtcdCluster{*noList.Cluster}, MemberPresent, "stopped etcd",
+		},
+		"no EtcdCluster": {server("e", true), nil, MemberPresent, "stopped etcd"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := Inputs{Node: "w9", UID: "u9", Clusters: c.clusters, ClustersKnown: true, StaticPods: true}
+			p := Assess(evidence.Scan{Found: []evidence.FoundServer{c.server}}, in)
+			require.Equal(t, c.membership, p.Membership, p.Message)
+			require.Contains(t, p.Message, c.contains)
+		})
+	}
+}

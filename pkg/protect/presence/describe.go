@@ -1,0 +1,231 @@
+package presence
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+)
+
+// FoundMessage returns the message of the event about a node on which a member was found. It states
+// the protection, and not what is still missing: a server that has not been probed yet is no
+// problem. The condition reports problems.
+func (p Protection) FoundMessage() string {
+	var members []string
+	for _, ref := range p.Announce {
+		members = append(members, fmt.Sprintf("etcd member %s of cluster %s", ref.Member, ref.Cluster))
+	}
+	later := fmt.Sprintf("the condition %s names the member as soon as its server has answered",
+		observation.EtcdMemberCondition)
+	switch {
+	case len(members) == 0:
+		return "this node is protected: it has etcd; " + later
+	case len(p.Unverified) > 0:
+		return "this node is protected: it has " + strings.Join(members, ", ") + " and another etcd server; " + later
+	}
+	return "this node is protected: it has " + strings.Join(members, ", ")
+}
+
+// describeServer returns in one line what was found and where.
+func describeServer(f evidence.FoundServer, ref evidence.MemberRef, name string) string {
+	where := printable.Line(f.Where)
+	isStopped := !f.IsRunning() && !f.HasAnswered()
+	switch {
+	case ref != evidence.MemberRef{} && isStopped:
+		return fmt.Sprintf("stopped etcd member %s of cluster %s, %s", describeMember(ref, name), ref.Cluster, where)
+	case ref != evidence.MemberRef{}:
+		return fmt.Sprintf("etcd member %s of cluster %s, %s", describeMember(ref, name), ref.Cluster, where)
+	case isStopped:
+		return "stopped etcd server with the data of a member, " + where
+	}
+	return "unverified etcd server, " + where
+}
+
+func describeMember(ref evidence.MemberRef, name string) string {
+	if name == "" {
+		return string(ref.Member)
+	}
+	return fmt.Sprintf("%s (%s)", printable.Line(name), ref.Member)
+}
+
+// maxText limits a text that is written into several annotations, in bytes. The names of a
+// process's files have no limit.
+const maxText = 1024
+
+// conditionMessage returns the condition's message of a protected node: why the node is
+// protected, where the state of its clusters is, the details, and why its annotations do not
+// protect it.
+//
+// The message contains nothing that a grant for another Node, or the death or join of another
+// member changes. Each write of a Node makes the API server review the deletion that is in progress
+// once more.
+func conditionMessage(because string, refs []evidence.MemberRef, details []string, in Inputs) string {
+	words := []string{because}
+	if len(refs) > 0 {
+		words = append(words, "state of the cluster: kubectl get etcdclusters")
+	}
+	words = append(append(words, describeDrain(in)...), details...)
+	words = append(words, ineffectiveMarks(in.Annotations)...)
+	if problem := providerIDProblem(in); problem != "" {
+		words = append(words, problem)
+	}
+	return strings.Join(words, "; ")
+}
+
+// describeDrain returns since when this node is drained, and how it comes back. The result is empty
+// for a node that is not.
+func describeDrain(in Inputs) []string {
+	var at time.Time
+	for _, c := range in.Clusters {
+		for _, g := range c.Spec.Grants {
+			if g.NodeUID == in.UID && in.UID != "" && g.Drain != nil && g.Drain.Time.After(at) {
+				at = g.Drain.Time.Time
+			}
+		}
+	}
+	if at.IsZero() {
+		return nil
+	}
+	return []string{fmt.Sprintf("a drain of this node was allowed at %s: its members count as lost until the node "+
+		"is uncordoned (kubectl uncordon %s) and its agent has proven them healthy", at.UTC().Format(time.RFC3339), in.Node)}
+}
+
+// describeAwaited returns what has to happen before a node is freed to which a member is bound that
+// was not found there. isGone means that a complete scan proves that the host has no such member.
+// The lists of the other nodes decide; the own list is from the time when the member was here.
+func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
+	if !isGone {
+		return fmt.Sprintf("member %s was not found; the node stays protected until a complete scan of the host "+
+			"shows that neither its server nor its data is here", ref.Member)
+	}
+	fact := fmt.Sprintf("no server and no data of member %s was found; the node stays protected until ", ref.Member)
+	with, without := otherLists(ref, in)
+	switch {
+	case len(with)+len(without) == 0:
+		return fact + fmt.Sprintf("another node reports a confirmed member list without the member: check that the agents "+
+			"of the other etcd nodes run; if the cluster no longer exists, delete its object (kubectl delete etcdcluster %s)",
+			ref.Cluster)
+	case len(with) == 0:
+		return fact + fmt.Sprintf("the webhook's leader has a new list without the member from node %s, within a minute",
+			strings.Join(nodesOf(without), " or "))
+	case len(without) == 0 && isHealthyIn(with, ref.Member):
+		return fact + "the Node of the host where it runs announces it: the member answers, so do not remove it. " +
+			"If it runs on " +
+			"another host, check the agent there; if it runs here, the agent does not recognize it: see what " +
+			"`holdfast-agent inspect` finds"
+	case len(without) == 0:
+		return fact + fmt.Sprintf("the member is removed (etcdctl member remove %s) or, if the cluster no longer exists, "+
+			"its object is deleted (kubectl delete etcdcluster %s); first make sure that its data is neither on a disk that is "+
+			"not mounted nor in a directory that the agent does not know", ref.Member, ref.Cluster)
+	}
+	return fact + fmt.Sprintf("no new list contains the member: the list of node %s does, that of node %s does not; "+
+		"check that the agents of these nodes run", strings.Join(nodesOf(with), ", "),
+		strings.Join(nodesOf(without), ", "))
+}
+
+// isHealthyIn reports whether a list proves the member healthy.
+func isHealthyIn(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
+	return slices.ContainsFunc(lists, func(o v1alpha1.Observation) bool {
+		m, isListed := observation.FindMember(o, id)
+		return isListed && m.Healthy
+	})
+}
+
+func nodesOf(lists []v1alpha1.Observation) []string {
+	var nodes []string
+	for _, o := range lists {
+		nodes = append(nodes, o.Node)
+	}
+	return nodes
+}
+
+// otherLists returns the last confirmed lists of other nodes that contain a member, and those that
+// do not.
+func otherLists(ref evidence.MemberRef, in Inputs) (with, without []v1alpha1.Observation) {
+	for i := range in.Clusters {
+		if observation.ClusterIDOf(&in.Clusters[i]) != ref.Cluster {
+			continue
+		}
+		for _, o := range observation.Confirmed(observation.Accepted(&in.Clusters[i])) {
+			_, isListed := observation.FindMember(o, ref.Member)
+			switch {
+			case o.Node == in.Node:
+			case isListed:
+				with = append(with, o)
+			default:
+				without = append(without, o)
+			}
+		}
+	}
+	return with, without
+}
+
+// describeProblems returns what is wrong with a found server, for the condition's message. ref is
+// the member that the server is, as far as that is known. After its start, an agent writes nothing
+// about a known member that has not had the time to answer: it would write the Node twice.
+func describeProblems(f evidence.FoundServer, ref evidence.MemberRef) []string {
+	var words []string
+	where := printable.Line(f.Where)
+	isAwaited := f.Pending && ref != evidence.MemberRef{}
+	if f.IsRunning() && !f.HasAnswered() && !isAwaited {
+		problem := cmp.Or(printable.Clip(f.Problem, maxText), "it was not queried")
+		words = append(words, fmt.Sprintf("%s did not answer: %s", where, problem))
+	}
+	for _, p := range f.Problems {
+		words = append(words, fmt.Sprintf("%s: %s", where, printable.Quote(p)))
+	}
+	return words
+}
+
+// describeUnread returns the places that could not be read, for the condition's message.
+func describeUnread(unknown []string) []string {
+	var words []string
+	for _, u := range unknown {
+		words = append(words, "could not be read: "+u)
+	}
+	return words
+}
+
+func joinProblems(problems []string) string {
+	if len(problems) == 0 {
+		return "no reason was reported"
+	}
+	return printable.Quote(strings.Join(problems, ", "))
+}
+
+// describeIncompleteScan returns the beginning of the message if the membership is unknown.
+func describeIncompleteScan(in Inputs) string {
+	if in.Protected {
+		return "no etcd was found, but the scan is not complete, so the node stays protected"
+	}
+	return "no etcd was found, but the scan is not complete"
+}
+
+// describeAbsence returns the message of a node without a member, with the servers that do not
+// count.
+func describeAbsence(scan evidence.Scan, in Inputs) string {
+	var removed, inCluster int
+	for _, f := range scan.Found {
+		switch {
+		case f.Removed:
+			removed++
+		case in.Ignores(f):
+			inCluster++
+		}
+	}
+	words := []string{"no etcd member is on this node"}
+	if removed > 0 {
+		words = append(words, observation.Plural(removed, "member")+" found on this node has left its cluster")
+	}
+	if inCluster > 0 {
+		words = append(words, observation.Plural(inCluster, "etcd static pod")+
+			" found on this node and not protected (--protect-static-pods=false)")
+	}
+	return strings.Join(append(words, describeUnusedData(scan, in)...), "; ")
+}
