@@ -35,6 +35,9 @@ type review struct {
 	machine *machine.Object
 	// removal is the marker that the update of a Node sets. It is empty for other reviews.
 	removal departure.Removal
+	// etcdMember is the object of k0s in the review of a removal. The node is then empty until it is
+	// known.
+	etcdMember *machine.EtcdMember
 	// isLast marks the last review before a machine ends. It refuses if it cannot decide.
 	isLast bool
 	// endsMachine is true if the machine of a Node that is being deleted ends without another review.
