@@ -126,7 +126,7 @@ func (t requestTarget) refuseWithoutList() Verdict {
 	return Verdict{
 		Reason: CannotSee, Cluster: observation.ClusterIDOf(t.Cluster), Members: members,
 		Final: len(t.Pending()) == 0,
-		Facts: Facts{Finding: FoundNoList, Request: t.Request, Members: members, Sight: t.sight()},
+		Facts: Facts{Finding: FoundNoList, Request: t.Request, Members: members, Silence: t.silence()},
 	}
 }
 

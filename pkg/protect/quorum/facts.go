@@ -54,7 +54,7 @@ type Facts struct {
 	Assigned []v1alpha1.MemberID
 	Holders  []Holder
 	Problem  error
-	Sight    Sight
+	Silence    Silence
 	// Together means that the verdict is about the Nodes of several requests.
 	Together bool
 	Nodes    []string
@@ -161,8 +161,8 @@ const (
 	NoObserverLeft
 )
 
-// A Sight is why no member list counts, with the state of each observer.
-type Sight struct {
+// A Silence is why no member list counts, with the state of each observer.
+type Silence struct {
 	Missing MissingList
 	Agents  []AgentState
 	// Unbound is the leader's message about claims that are not bound.
@@ -172,14 +172,14 @@ type Sight struct {
 	IsEachNodeGone bool
 }
 
-// sight returns why no member list counts.
-func (s Snapshot) sight() Sight {
-	sight := Sight{Missing: s.missingLists(), Unbound: unboundMessage(s.Cluster)}
+// silence returns why no member list counts.
+func (s Snapshot) silence() Silence {
+	silence := Silence{Missing: s.missingLists(), Unbound: unboundMessage(s.Cluster)}
 	for _, b := range distinctNodes(s.Cluster.Spec.Members) {
-		sight.Agents = append(sight.Agents, s.agentOf(b))
+		silence.Agents = append(silence.Agents, s.agentOf(b))
 	}
-	sight.IsEachNodeGone = len(sight.Agents) > 0 && !slices.ContainsFunc(s.Cluster.Spec.Members, s.mayExist)
-	return sight
+	silence.IsEachNodeGone = len(silence.Agents) > 0 && !slices.ContainsFunc(s.Cluster.Spec.Members, s.mayExist)
+	return silence
 }
 
 func (s Snapshot) missingLists() MissingList {

@@ -16,8 +16,8 @@ type Summary struct {
 	MayLose int
 	// Known reports whether a confirmed list exists. If not, the numbers have no meaning.
 	Known bool
-	// Sight is why no list is confirmed, and Tally is where the numbers are from.
-	Sight Sight
+	// Silence is why no list is confirmed, and Tally is where the numbers are from.
+	Silence Silence
 	Tally Tally
 }
 
@@ -26,7 +26,7 @@ func Summarize(v View) Summary {
 	s := NewSnapshot(v)
 	worst := s.worstTally()
 	if worst == nil {
-		return Summary{Sight: s.sight()}
+		return Summary{Silence: s.silence()}
 	}
 	return Summary{
 		Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum, MayLose: max(0, worst.Healthy-worst.Quorum),

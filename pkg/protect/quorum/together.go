@@ -16,7 +16,7 @@ import (
 func DecideTogether(v View, requests []Request) (Verdict, Answer) {
 	s := NewSnapshot(v)
 	if len(s.Lists) == 0 {
-		return finishTogether(s, Verdict{Reason: CannotSee, Facts: Facts{Finding: FoundNoList, Sight: s.sight()}})
+		return finishTogether(s, Verdict{Reason: CannotSee, Facts: Facts{Finding: FoundNoList, Silence: s.silence()}})
 	}
 	gone, lists := map[v1alpha1.MemberID]bool{}, slices.Clone(s.Lists)
 	var nodes []string

@@ -160,7 +160,7 @@ func proof(p quorum.Proof) string {
 func (w writer) together(v quorum.Verdict) string {
 	switch w.Finding {
 	case quorum.FoundNoList:
-		return printable.Line(blind(w.Sight))
+		return printable.Line(blind(w.Silence))
 	case quorum.FoundNothing:
 		return fmt.Sprintf("no member of etcd cluster %s is on these nodes", w.id)
 	case quorum.FoundTally:
@@ -198,7 +198,7 @@ func (w writer) together(v quorum.Verdict) string {
 // Summary describes a cluster in one line.
 func Summary(s quorum.Summary) string {
 	if !s.Known {
-		return printable.Line(blind(s.Sight))
+		return printable.Line(blind(s.Silence))
 	}
 	texts := []string{fmt.Sprintf("%s, %d healthy, quorum %d", observation.Plural(s.Voters, "voter"), s.Healthy, s.Quorum)}
 	for _, m := range s.Tally.Members {
@@ -212,7 +212,7 @@ func Summary(s quorum.Summary) string {
 }
 
 // blind words why a cluster is not seen, with the state of every observer.
-func blind(s quorum.Sight) string {
+func blind(s quorum.Silence) string {
 	if len(s.Agents) == 0 {
 		return "no member is bound to a Node yet, so no agent can be asked"
 	}

@@ -68,21 +68,21 @@ func (w writer) noList() string {
 		has = "may have a member"
 	}
 	facts := []string{fmt.Sprintf("cannot see etcd cluster %s, which %s on node %s: %s; "+quorumUnknown,
-		w.id, has, w.node, missing(w.Sight.Missing), w.verb.Noun)}
-	for _, a := range w.Sight.Agents {
+		w.id, has, w.node, missing(w.Silence.Missing), w.verb.Noun)}
+	for _, a := range w.Silence.Agents {
 		facts = append(facts, "  node "+a.Node+": "+agent(a))
 	}
-	if len(w.Sight.Agents) == 0 {
+	if len(w.Silence.Agents) == 0 {
 		facts = append(facts, "  no agent to ask: no member is bound to a Node yet "+
 			"(the webhook's leader binds it within seconds of an agent's announcement)")
 	}
-	if why := printable.Line(w.Sight.Unbound); why != "" {
+	if why := printable.Line(w.Silence.Unbound); why != "" {
 		facts = append(facts, "  "+why)
 	}
 	check := "check what the agents report: " + w.describeNode() + ", and their logs; then " + w.again() + "\n" +
 		"    (if this is the etcd of kube-apiserver, it has quorum, because your request passed through it: " +
 		"check the agents' certificates and the network)"
-	if w.Sight.IsEachNodeGone {
+	if w.Silence.IsEachNodeGone {
 		check = "all nodes of this etcd cluster that Holdfast knew are gone. When their machines are gone too, resolve the " +
 			"grant of each of them (kubectl holdfast settle NODE): then the members of the nodes that exist are bound"
 	}
