@@ -96,7 +96,7 @@ func unreachableAPIServer(t *testing.T, f *storetest.Fixture) {
 	require.Empty(t, f.Cluster().Spec.Grants)
 }
 
-// A refusingClient refuses the patches of EtcdClusters that contain a text, as a policy of others does.
+// A refusingClient refuses the patches that contain a text, as a policy of others does.
 type refusingClient struct {
 	client.Client
 	text string

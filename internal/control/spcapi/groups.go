@@ -14,8 +14,8 @@ import (
 // value is a [spc.NodeGroup] as JSON.
 const GroupsSuffix = "-groups"
 
-// maxGroup limits the JSON of one group, in bytes. Kubelets choose most labels of their Nodes, which
-// are in the template. One of them must not fill the ConfigMap of all groups.
+// maxGroup limits the JSON of one group, in bytes. Kubelets choose most labels of their Nodes,
+// which are in the template. One of them must not fill the ConfigMap of all groups.
 const maxGroup = 32 << 10
 
 // publishGroups writes the groups, unless the pools are unknown. The templates of empty groups come

@@ -10,8 +10,8 @@ import (
 )
 
 // An EscapingWriter writes text that a terminal shows and does not obey. Names and messages of the
-// API and of a host may contain control sequences. It writes a character that is neither printable nor a line
-// break or tab as in JSON, such as \u001b, so that JSON keeps its meaning.
+// API and of a host may contain control sequences. It writes a character that is neither printable
+// nor a line break or tab as in JSON, such as \u001b, so that JSON keeps its meaning.
 type EscapingWriter struct{ Out io.Writer }
 
 // Write writes all of the text, which must not end within a character.

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
 
-// TestBindBesideManyNodes: the memory of a round does not grow with the nodes that have nothing to do
-// with the cluster, also if one worker founds it and lists as many members and URLs as fit.
+// TestBindBesideManyNodes: the memory of a round does not grow with the nodes that have nothing to
+// do with the cluster, also if one worker founds it and lists many members and URLs.
 func TestBindBesideManyNodes(t *testing.T) {
 	founded := quorumtest.Voters(1).WithoutRoles().NeverBound()
 	founder := quorumtest.WithoutRoles(quorumtest.Nodes(1))
