@@ -186,7 +186,8 @@ func TestFloodOfKubelet(t *testing.T) {
 		return removalReview(n, k3sMarker, "true", func(r *admissionv1.AdmissionRequest) { *r.DryRun, r.Name = true, node })
 	}
 	for path, about := range map[string]func(name string) admissionv1.AdmissionReview{
-		RemovalPath: marker, EvictionPath: func(node string) admissionv1.AdmissionReview { return evictionOf(guard.Name(node)) },
+		RemovalPath:  marker,
+		EvictionPath: func(node string) admissionv1.AdmissionReview { return evictionOf(guard.Name(node)) },
 	} {
 		t.Run(path, func(t *testing.T) {
 			f := newFixture(t)

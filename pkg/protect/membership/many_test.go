@@ -44,7 +44,8 @@ func TestBindBesideManyNodes(t *testing.T) {
 				nodes := test.nodes
 				for i := range workers {
 					nodes = append(nodes, observation.AnnouncingNode{
-						Node: fmt.Sprint("worker-", i), UID: types.UID(fmt.Sprint("uid-", i)), Addresses: []string{fmt.Sprint("worker-", i)},
+						Node: fmt.Sprint("worker-", i), UID: types.UID(fmt.Sprint("uid-", i)),
+						Addresses: []string{fmt.Sprint("worker-", i)},
 					})
 				}
 				var before, after runtime.MemStats
