@@ -113,8 +113,8 @@ func (t Trimmer) zoneOnly(labels map[string]string) map[string]string {
 // maxZones limits ZoneLabels. A kubelet can give its Node one zone after the other.
 const maxZones = 100
 
-// ZoneLabels has the labels of ordinary Nodes by their zone. A map for each Node would be a fifth of
-// its memory. The zero value is ready for use, by several goroutines.
+// ZoneLabels has the labels of ordinary Nodes by their zone. A map for each Node would be a fifth
+// of its memory. The zero value is ready for use, by several goroutines.
 type ZoneLabels struct {
 	mu     sync.Mutex
 	byZone map[string]map[string]string
