@@ -364,7 +364,7 @@ previous: ## Build the images and the chart of an earlier state into bin/previou
 
 .PHONY: e2e
 e2e: export HOLDFAST_ETCD = $(ETCD)
-e2e: images previous bin/etcd bin/etcdctl bin/kubectl bin/helm $(ETCD_SERVER) $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (ETCD=v3.5 with that etcd, ONLY='(install_on|detect|delete_etcd)' for some scenarios, E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
+e2e: images previous bin/etcd bin/etcdctl bin/kubectl bin/helm bin/crane $(ETCD_SERVER) $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (ETCD=v3.5 with that etcd, ONLY='(install_on|detect|delete_etcd)' for some scenarios, E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
 	go test -tags e2e -count=1 -timeout 80m -v $(if $(ONLY),-run 'TestHoldfast/$(ONLY)') ./test/e2e
 
 .PHONY: drainers

@@ -124,6 +124,10 @@ func TestMachineDeletions(t *testing.T) {
 		"machines.v1beta2.cluster.x-k8s.io/m1": shippedMachine,
 		"machines.v1beta1.cluster.x-k8s.io/m1": shippedMachine,
 		"nodeclaims.karpenter.sh/c1":           shippedClaim,
+		"clusters.cluster.x-k8s.io/c1": `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster",` +
+			`"metadata":{"name":"c1","namespace":"default"}}`,
+		"kubeadmcontrolplanes.controlplane.cluster.x-k8s.io/cp": `{"apiVersion":"controlplane.cluster.x-k8s.io/v1beta2",` +
+			`"kind":"KubeadmControlPlane","metadata":{"name":"cp","namespace":"default"}}`,
 	}
 	for _, resource := range slices.Sorted(maps.Keys(resources)) {
 		t.Run(resource, func(t *testing.T) {

@@ -8,7 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -79,6 +82,44 @@ func TestRemovalMarkers(t *testing.T) {
 	_, err = server.Kubectl(t.Context(), "annotate", "node", "n", "--overwrite", marker+"=true", "--dry-run=server")
 	require.ErrorContains(t, err, "refused at /validate-removal")
 	require.True(t, dry.Load())
+}
+
+// TestEtcdMemberEntry checks which writes to an EtcdMember of k0s call the entry.
+func TestEtcdMemberEntry(t *testing.T) {
+	server := apiserver.New(t)
+	require.NoError(t, server.Apply(t.Context(), "."))
+	require.NoError(t, server.InstallMachines(t.Context()))
+	ca, err := pki.NewCA("holdfast-webhook")
+	require.NoError(t, err)
+	var dry atomic.Bool
+	proxy, err := server.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", refuser(t, ca, &dry))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, proxy.Close()) }()
+	trustAll(t, server, ca)
+
+	members := dynamic.NewForConfigOrDie(server.Admin()).Resource(
+		schema.GroupVersionResource{Group: "etcd.k0sproject.io", Version: "v1beta1", Resource: "etcdmembers"})
+	patch := func(body string, subresources ...string) error {
+		_, err := members.Patch(t.Context(), "c1", types.MergePatchType, []byte(body), metav1.PatchOptions{}, subresources...)
+		return err
+	}
+	member := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "etcd.k0sproject.io/v1beta1", "kind": "EtcdMember", "metadata": map[string]any{"name": "c1"},
+	}}
+	_, err = members.Create(t.Context(), member, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, patch(`{"metadata":{"labels":{"a":"b"}},"spec":{"leave":false}}`))
+	require.NoError(t, patch(`{"status":{"memberID":"3a"}}`, "status"))
+	require.ErrorContains(t, patch(`{"spec":{"leave":true}}`), "refused at /validate-removal")
+	require.ErrorContains(t, members.Delete(t.Context(), "c1", metav1.DeleteOptions{}), "refused at /validate-removal")
+
+	member.SetName("c2")
+	member.Object["spec"] = map[string]any{"leave": true}
+	_, err = members.Create(t.Context(), member, metav1.CreateOptions{})
+	require.NoError(t, err)
+	again := []byte(`{"spec":{"leave":false}}`)
+	_, err = members.Patch(t.Context(), "c2", types.MergePatchType, again, metav1.PatchOptions{})
+	require.NoError(t, err, "it joins again")
 }
 
 // addAnnotated registers a Node with annotations, and returns a client of its kubelet.

@@ -1,6 +1,6 @@
-// Package machine reads the objects by which Cluster API and Karpenter manage machines, and tells
-// for which Nodes they stand. The programs end the machine of a Node when such an object is
-// deleted.
+// Package machine reads the objects by which Cluster API and Karpenter manage machines and k0s its
+// etcd members, and tells for which Nodes they stand. The programs end the machine of a Node, or
+// remove its member, because of such an object.
 package machine
 
 import (

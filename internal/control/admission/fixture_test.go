@@ -31,6 +31,7 @@ import (
 // A fakeReviewer returns what the test sets.
 type fakeReviewer struct {
 	labelled, unlabelled func(ctx context.Context, req quorum.Request) (quorum.Decision, error)
+	together             func(ctx context.Context, requests []quorum.Request) (quorum.Decision, error)
 }
 
 func (r fakeReviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
@@ -39,6 +40,10 @@ func (r fakeReviewer) Review(ctx context.Context, req quorum.Request) (quorum.De
 
 func (r fakeReviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	return r.unlabelled(ctx, req)
+}
+
+func (r fakeReviewer) ReviewTogether(ctx context.Context, requests []quorum.Request) (quorum.Decision, error) {
+	return r.together(ctx, requests)
 }
 
 // A fixture is a Handler behind HTTP, with one live Node.

@@ -44,8 +44,8 @@ const (
 	NodePath = "/validate-node"
 	// EvictionPath is for evictions of guard pods: failurePolicy Fail, 10 s.
 	EvictionPath = "/validate-eviction"
-	// MachinePath is for Machines of Cluster API and NodeClaims of Karpenter: failurePolicy Ignore,
-	// 10 s.
+	// MachinePath is for Machines, Clusters and control planes of Cluster API and NodeClaims of
+	// Karpenter: failurePolicy Ignore, 10 s.
 	MachinePath = "/validate-machine"
 	// RemovalPath is for updates that mark the member of a Node for the removal: failurePolicy Fail,
 	// 10 s.
@@ -75,6 +75,8 @@ type Reviewer interface {
 	// means that nothing is known of the node. An error with a refusal means that a break-glass
 	// annotation could not override the refusal.
 	ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error)
+	// ReviewTogether decides for Nodes with the etcd label that go at once. It records nothing.
+	ReviewTogether(ctx context.Context, requests []quorum.Request) (quorum.Decision, error)
 }
 
 // Options configure a Handler. All fields are required.

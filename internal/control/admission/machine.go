@@ -37,7 +37,8 @@ func (h *Handler) machineEntry() entry {
 func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
 	r := newReview(req)
 	r.machine = &machine.Object{Kind: req.Kind.Kind, Namespace: req.Namespace, Name: req.Name}
-	isKnown := req.Kind.Group == machine.ClusterAPIGroup && req.Kind.Kind == machine.KindMachine ||
+	isOwner := machine.IsOwnerKind(req.Kind.Group, req.Kind.Kind)
+	isKnown := isOwner || req.Kind.Group == machine.ClusterAPIGroup && req.Kind.Kind == machine.KindMachine ||
 		req.Kind.Group == machine.KarpenterGroup && req.Kind.Kind == machine.KindNodeClaim
 	if err := checkDeletion(req, isKnown); err != nil {
 		return r, err
@@ -51,7 +52,7 @@ func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
 	case req.Name != "" && req.Name != object.Name || req.Namespace != object.Namespace:
 		return r, fmt.Errorf("it names %q in namespace %q, but its old object is %s", req.Name, req.Namespace, object)
 	}
-	r.machine = &object
+	r.machine, r.isOwner = &object, isOwner
 	return r, nil
 }
 
@@ -82,8 +83,11 @@ func (h *Handler) ReviewMachine(
 
 // decideMachine decides about the deletion of a Machine or a NodeClaim.
 func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
-	if r.machine.Deleting {
+	switch {
+	case r.machine.Deleting:
 		return alreadyDeleting()
+	case r.isOwner:
+		return h.decideOwner(ctx, r)
 	}
 	return h.decideNodesOf(ctx, r, h.cachedNodesFor(*r.machine), h.machineEntry().fallback)
 }

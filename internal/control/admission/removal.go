@@ -13,18 +13,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// removalEntry returns the entry for updates of Nodes that mark a member for the removal. Only such
-// updates reach it, so it fails closed for nodes without the label too.
+// removalEntry returns the entry for what removes a member: updates that mark a Node for it, and
+// the EtcdMembers of k0s. Only such requests reach it, so it fails closed for nodes without the
+// label too.
 func (h *Handler) removalEntry() entry {
 	return entry{
-		path: RemovalPath, deadline: removalDeadline, subject: "update of a Node",
+		path: RemovalPath, deadline: removalDeadline, subject: "removal of an etcd member",
 		parse: parseRemoval, decide: h.decideRemoval, rejectBusy: refuseBusy,
 		fallback: fallback{
-			consequence: "Until this is resolved, Nodes cannot be marked for the removal of their etcd member.",
+			consequence: "Until this is resolved, no etcd member can be removed in this way.",
 		},
 	}
 }
@@ -32,6 +34,9 @@ func (h *Handler) removalEntry() entry {
 // parseRemoval returns the review in an admission request. It returns an error for everything that
 // is not the update of a Node or of its status, which can change annotations as well.
 func parseRemoval(req admissionv1.AdmissionRequest) (review, error) {
+	if req.Kind.Group == machine.K0sGroup && req.Kind.Kind == machine.EtcdMemberKind {
+		return parseEtcdMember(req)
+	}
 	r := newReview(req)
 	r.node.Name = req.Name
 	switch {
@@ -54,12 +59,20 @@ func parseRemoval(req admissionv1.AdmissionRequest) (review, error) {
 	return r, nil
 }
 
-// decideRemoval decides about an update of a Node. It allows an update that sets no marker: one
+// decideRemoval decides about the removal of a member. It allows an update that sets no marker: one
 // that removes it, and those by which the distribution reports what it has done.
 func (h *Handler) decideRemoval(ctx context.Context, r *review) answer {
-	if !r.isRemoval() {
+	switch {
+	case !r.isRemoval():
 		return answer{Decision: quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, isRoutine: true}
+	case r.etcdMember != nil:
+		return h.decideEtcdMember(ctx, r)
 	}
+	return h.decideRemovalFrom(ctx, r)
+}
+
+// decideRemovalFrom decides about the removal of the member of a Node.
+func (h *Handler) decideRemovalFrom(ctx context.Context, r *review) answer {
 	live, err := h.node(ctx, r.node.Name)
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):

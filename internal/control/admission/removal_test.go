@@ -146,7 +146,7 @@ func TestReviewedRemovals(t *testing.T) {
 // Reviewer: a review could write a grant.
 func TestOtherUpdates(t *testing.T) {
 	type request = admissionv1.AdmissionRequest
-	const notUpdate = "this review is not about the update of a Node: "
+	const notUpdate = "this review is not about the removal of an etcd member: "
 	for name, c := range map[string]struct {
 		value   string
 		change  func(*request)
@@ -219,5 +219,5 @@ func TestOtherUpdates(t *testing.T) {
 	f.panics = true
 	got := f.post(RemovalPath, removalReview(f.live, k3sMarker, "true", nil))
 	require.False(t, got.Allowed)
-	require.Contains(t, got.Result.Message, "Until this is resolved, Nodes cannot be marked for the removal")
+	require.Contains(t, got.Result.Message, "Until this is resolved, no etcd member can be removed in this way")
 }

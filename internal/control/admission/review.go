@@ -33,8 +33,13 @@ type review struct {
 	namespace, pod string
 	// machine is the object in the review of a machine. The node is then empty until it is known.
 	machine *machine.Object
+	// isOwner means that the object is a Cluster or a control plane, which has many machines.
+	isOwner bool
 	// removal is the marker that the update of a Node sets. It is empty for other reviews.
 	removal departure.Removal
+	// etcdMember is the object of k0s in the review of a removal. The node is then empty until it is
+	// known.
+	etcdMember *machine.EtcdMember
 	// isLast marks the last review before a machine ends. It refuses if it cannot decide.
 	isLast bool
 	// endsMachine is true if the machine of a Node that is being deleted ends without another review.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -149,17 +148,10 @@ func (r *Reviewer) dryRun(
 ) (quorum.Decision, error) {
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
-		view, err := r.store.View(ctx, c, lastNonce(c), req.Node)
+		view, err := r.lastView(ctx, c, all, req.Node)
 		if err != nil {
 			return quorum.Decision{}, err
 		}
-		now, err := r.store.LiveCluster(ctx, c.Name) // The agents may have answered a newer nonce.
-		if err != nil {
-			return quorum.Decision{}, err
-		}
-		view.Nonces = append(view.Nonces, lastNonce(now)...)
-		view.Cluster = observation.Recent(view.Cluster, r.now())
-		view.Others = all
 		verdicts[i] = quorum.Decide(view, req)
 	}
 	decision := quorum.Combine(verdicts)

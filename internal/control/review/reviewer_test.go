@@ -56,6 +56,7 @@ func TestReview(t *testing.T) {
 		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
 		{"F24 marks of other programs", marksOfOthers},
 		{"removal of a member", removalOfMember},
+		{"nodes that go at once", nodesTogether},
 		{"F33 drains of all nodes", drainsOfAllNodes},
 		{"F35 deletion after a drain", deletionAfterDrain},
 		{"F35 drain after a deletion", drainAfterDeletion},

@@ -59,8 +59,8 @@ func (s *Server) addComponents(manifests, overlay string, components []string) (
 	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600)
 }
 
-// InstallMachines installs definitions of Machine (Cluster API) and NodeClaim (Karpenter) without
-// the programs that act on them.
+// InstallMachines installs definitions of objects of Cluster API, Karpenter and k0s without the
+// programs that act on them.
 func (s *Server) InstallMachines(ctx context.Context) error {
 	root, err := process.RepositoryRoot()
 	if err != nil {

@@ -1,0 +1,68 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// decideOwner decides about the deletion of a Cluster or of a control plane of Cluster API, which
+// deletes all of its Machines: the nodes with etcd among them must be allowed to go at once. Nodes
+// with a break-glass annotation do not count. The Machines are reviewed one by one afterwards, so
+// the answer makes no grant.
+func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
+	nodes, err := h.nodes(ctx)
+	if err != nil {
+		a := h.machineEntry().fallback.answer(http.StatusServiceUnavailable, notKnown, "holdfast cannot list the nodes")
+		a.err = err
+		return a
+	}
+	requests, refusal := ownedRequests(r, nodes)
+	switch {
+	case refusal != nil:
+		return *refusal
+	case len(requests) == 0:
+		return answer{Decision: quorum.Decision{
+			Allowed: true, Reason: quorum.NothingToProtect, Message: r.machine.String() + " has no node with etcd",
+		}}
+	}
+	decision, err := h.reviewer.ReviewTogether(ctx, requests)
+	if err != nil {
+		return answerCannotDecide(fmt.Sprintf("Holdfast cannot decide whether %s may be deleted: %v. Try again; if the "+
+			"problem persists, see the log of the Holdfast webhook.", r.machine, err))
+	}
+	if !decision.Allowed {
+		decision.Message = fmt.Sprintf("deleting %s would end all of its machines\n%s\nWhat helps:\n  - to end single "+
+			"machines, delete their Machines one by one\n  - only if this etcd may be lost: set a break-glass annotation on "+
+			"each of these nodes", r.machine, decision.Message)
+	}
+	return decided(decision)
+}
+
+// ownedRequests returns the requests about the nodes with etcd of a Cluster or control plane. One
+// of them becomes the Node of the review, for its event. If one cannot be parsed, it returns a
+// refusal.
+func ownedRequests(r *review, nodes []*corev1.Node) (requests []quorum.Request, refusal *answer) {
+	for _, node := range nodes {
+		if !observation.IsLabelled(node) || !r.machine.Owns(node) {
+			continue
+		}
+		r.node = node
+		req, _, err := newRequest(*r, true, time.Now())
+		switch {
+		case req.BreakGlass != nil:
+			continue
+		case err != nil:
+			a := answerCannotDecide(quorum.RefuseUnparsable(req, err).Message)
+			return nil, &a
+		}
+		requests = append(requests, req)
+	}
+	return requests, nil
+}

@@ -1,0 +1,54 @@
+package review
+
+import (
+	"context"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// ReviewTogether decides whether every etcd cluster keeps quorum if the Nodes of all requests go at
+// once, from the last observations. It writes no grant, because each Node is reviewed again before
+// its machine ends.
+func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request) (quorum.Decision, error) {
+	all, err := r.store.LiveClusters(ctx)
+	if err != nil {
+		return quorum.Decision{}, err
+	}
+	nodes := make([]string, len(requests))
+	for i, request := range requests {
+		nodes[i] = request.Node
+		if _, decision, isDecided := quorum.SelectOrDecide(all, request); isDecided && !decision.Allowed {
+			return decision, nil
+		}
+	}
+	verdicts := make([]quorum.Verdict, len(all))
+	for i, c := range all {
+		view, err := r.lastView(ctx, c, all, nodes...)
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		verdicts[i], _ = quorum.DecideTogether(view, requests)
+	}
+	return quorum.Combine(verdicts), nil
+}
+
+// lastView returns the last observations of a cluster, without those of agents that have become
+// silent.
+func (r *Reviewer) lastView(
+	ctx context.Context, c *v1alpha1.EtcdCluster, all []*v1alpha1.EtcdCluster, nodes ...string,
+) (quorum.View, error) {
+	view, err := r.store.View(ctx, c, lastNonce(c), nodes...)
+	if err != nil {
+		return quorum.View{}, err
+	}
+	now, err := r.store.LiveCluster(ctx, c.Name) // The agents may have answered a newer nonce.
+	if err != nil {
+		return quorum.View{}, err
+	}
+	view.Nonces = append(view.Nonces, lastNonce(now)...)
+	view.Cluster = observation.Recent(view.Cluster, r.now())
+	view.Others = all
+	return view, nil
+}
