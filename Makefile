@@ -249,9 +249,9 @@ demo: ## Show the main features on real servers; no Docker, no root (V=1 prints 
 	@PROGRAM_FLAGS="$(PROGRAM_FLAGS)" exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: bench
-bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; KUBERNETES=v1.34.4 for another API server; STRICT=1 fails if a target is missed)
+bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; KUBERNETES=v1.34.4 for another API server; FILES=1000000 for the tree of search, STRICT=1 fails if a target is missed)
 	@go build -o bin/holdfast-bench ./test/bench
-	@exec bin/holdfast-bench -only='$(ONLY)' $(if $(STRICT),-strict)
+	@FILES='$(FILES)' exec bin/holdfast-bench -only='$(ONLY)' $(if $(STRICT),-strict)
 
 # go test fuzzes one target at a time. It keeps failing inputs in testdata/fuzz of the package.
 FUZZTIME ?= 20s
