@@ -35,7 +35,7 @@ func TestFoldRefusals(t *testing.T) {
 
 	// Steps that differ stay with their node, in their order.
 	own, common = foldRefusals(refusals(quorumtest.Voters(2), 0, 1))
-	require.Contains(t, common+own[0].Message, "first add 2 more members")
+	require.Contains(t, common+own[0].Message, "first add 1 more member")
 
 	for name, answers := range map[string][]report.Removal{
 		"one refusal":           append(refusals(dead, 0), report.Removal{Node: "w3", Message: "kept"}),

@@ -54,7 +54,7 @@ type Facts struct {
 	Assigned []v1alpha1.MemberID
 	Holders  []Holder
 	Problem  error
-	Silence    Silence
+	Silence  Silence
 	// Together means that the verdict is about the Nodes of several requests.
 	Together bool
 	Nodes    []string

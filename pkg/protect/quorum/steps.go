@@ -121,7 +121,8 @@ func (t requestTarget) replaceSteps(tally Tally) []Step {
 		steps = append(steps, Step{Kind: StepAddVoters, Voters: more})
 	}
 	if !t.Remove && len(missing) == 0 && tally.isSafeWithVoters(tally.Voters-len(onNode), tally.Healthy) {
-		steps = append(steps, Step{Kind: StepRemoveFirst, Members: onNode}) // It always follows another one.
+		// This step always follows another one.
+		steps = append(steps, Step{Kind: StepRemoveFirst, Members: onNode})
 	}
 	return steps
 }

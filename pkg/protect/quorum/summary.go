@@ -18,7 +18,7 @@ type Summary struct {
 	Known bool
 	// Silence is why no list is confirmed, and Tally is where the numbers are from.
 	Silence Silence
-	Tally Tally
+	Tally   Tally
 }
 
 // Summarize describes the cluster without any deletion.
