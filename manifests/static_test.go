@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestStaticAdmission runs an API server with the files of docs/static-admission. Nobody deletes
+// TestStaticAdmission runs an API server with the files of docs/static-admission. No client deletes
 // the webhook configuration or a policy. An installation, an upgrade and the webhook still write.
 func TestStaticAdmission(t *testing.T) {
 	if apiserver.Minor(t) < 37 {

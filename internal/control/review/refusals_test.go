@@ -57,8 +57,10 @@ func TestCombine(t *testing.T) {
 		message  string
 		warnings []string
 	}{
-		"no verdict":    {nil, false, "", "", nil},
-		"all allow":     {[]quorum.Verdict{yes, yes}, true, quorum.OnlyMember, kept + "\n" + kept, []string{careful, careful}},
+		"no verdict": {nil, false, "", "", nil},
+		"all allow": {
+			[]quorum.Verdict{yes, yes}, true, quorum.OnlyMember, kept + "\n" + kept, []string{careful, careful},
+		},
 		"one refuses":   {[]quorum.Verdict{yes, no}, false, quorum.NotDraining, lost, nil},
 		"first refusal": {[]quorum.Verdict{blind, no}, false, quorum.CannotSee, words.Message(blind) + "\n" + lost, nil},
 	} {

@@ -178,7 +178,8 @@ func (r *Reviewer) breakGlass(
 		Message: fmt.Sprintf("break-glass override in effect for node %q until %s: %s",
 			req.Node, req.BreakGlass.Until.Format(time.RFC3339), req.BreakGlass.Reason),
 		Warnings: []string{
-			fmt.Sprintf("node %q is %s without a check that its etcd clusters keep quorum", req.Node, words.VerbOf(req.Door()).Past),
+			fmt.Sprintf("node %q is %s without a check that its etcd clusters keep quorum",
+				req.Node, words.VerbOf(req.Door()).Past),
 		},
 	}
 	if req.DryRun {
@@ -199,7 +200,8 @@ func cannotDecide(req quorum.Request, err error) quorum.Decision {
 	return quorum.Decision{
 		Reason: quorum.CannotDecide,
 		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. This says nothing about its etcd. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.", req.Node, words.VerbOf(req.Door()).Past, err),
+			"Try again; if the problem persists, see the log of the Holdfast webhook.",
+			req.Node, words.VerbOf(req.Door()).Past, err),
 	}
 }
 

@@ -20,7 +20,7 @@ type Finding int
 // The findings. The zero value is that of a verdict without facts.
 const (
 	NoFinding Finding = iota
-	// FoundNothing: no member is on the node. FoundNothingKnown says so without a probe.
+	// FoundNothing: no member is on the node. FoundNothingKnown means the same without a probe.
 	FoundNothing
 	FoundNothingKnown
 	// FoundTally: the arithmetic of one list decides. Tally.IsSafe tells how.
@@ -103,7 +103,7 @@ const (
 	NodeAway
 )
 
-// isAboutAlarms reports whether the problem says nothing about the member itself.
+// isAboutAlarms reports whether the problem is with the alarms, and not with the member itself.
 func (p Problem) isAboutAlarms() bool { return p == AlarmsUnread || p == AlarmDisputed }
 
 // A Cause is why a member does not count as healthy, with what explains it: the Node and its mark,

@@ -9,10 +9,13 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// CorruptAlarm is the name of the etcd alarm for a member whose data differ from the data of the
-// other members (etcdserverpb.AlarmType). The other alarm, NOSPACE, stops writes but does not
-// affect quorum.
-const CorruptAlarm, NoSpaceAlarm = "CORRUPT", "NOSPACE"
+// The names of etcd's alarms (etcdserverpb.AlarmType).
+const (
+	// CorruptAlarm is for a member whose data differ from the data of the other members.
+	CorruptAlarm = "CORRUPT"
+	// NoSpaceAlarm stops writes, but does not affect quorum.
+	NoSpaceAlarm = "NOSPACE"
+)
 
 // A Snapshot is the trusted part of a View: the observations of observers only, and of those only
 // the observations that answer the probe request. Counts decides which statements of these

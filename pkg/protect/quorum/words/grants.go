@@ -54,7 +54,8 @@ func rejoin(c quorum.Cause) string {
 	end := quorum.LastOpened(g).Add(quorum.ResolveMovedAfter).UTC().Format(time.RFC3339)
 	switch {
 	case c.Problem == quorum.PerhapsRejoined:
-		return fmt.Sprintf("no node is known to run it, and it may have joined again on a machine that may still be removed: "+
+		return fmt.Sprintf("no node is known to run it, and it may have joined again on a machine that may still be "+
+			"removed: "+
 			"%s; it counts again as soon as a node announces it, otherwise not before %s",
 			grant(g, "the machine's earlier node"), end)
 	case quorum.IsDrainOnly(g):

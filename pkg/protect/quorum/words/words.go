@@ -120,7 +120,8 @@ func (w writer) refusal(facts []string, steps ...string) string {
 	for _, step := range steps {
 		lines = append(lines, "  - "+step)
 	}
-	lines = append(lines, fmt.Sprintf("  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; "+
+	lines = append(lines, fmt.Sprintf("  - as a last resort, override this refusal "+
+		"(needs the verb breakglass on etcdclusters; "+
 		"recorded with your name), then %s:\n    kubectl holdfast break-glass %s --reason \"say why\"\n"+
 		"    or without the plugin:\n    kubectl annotate --overwrite node %s "+
 		`%s='{"uid":"%s","until":"'$(date -u -d +30min +%%FT%%TZ)'","reason":"say why"}'`,
