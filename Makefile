@@ -171,7 +171,7 @@ test: $(SERVERS) $(TEST_TOOLS) bin/helm $(ETCD_SERVER) ## Run unit and integrati
 .PHONY: test-etcd
 test-etcd: $(SERVERS) $(ETCD_SERVERS) bin/etcd-embedded/etcd ## Run the tests with etcd 3.4 to 3.7, the settings of k3s and k0s, and a rolling upgrade and downgrade
 	@for version in $(ETCD_VERSIONS); do $(MAKE) --no-print-directory test ETCD=$$version || exit 1; done
-	go test -tags etcdversions -count=1 -timeout 20m -v -run '^Test(Upgrade|EmbeddedCluster|LoopbackCluster)$$' ./test/stress ./cmd/agent
+	go test -tags etcdversions -count=1 -timeout 20m -v -run '^Test(Upgrade|EmbeddedCluster|LoopbackCluster|RealProxy)$$' ./test/stress ./cmd/agent ./internal/node/etcddetect
 
 # One version: make test-kubernetes-version KUBERNETES=v1.34.4 (ONLY='./manifests ./charts' for some packages)
 .PHONY: test-kubernetes-version

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // decideOwner decides about the deletion of a Cluster or of a control plane of Cluster API, which
@@ -59,7 +60,7 @@ func ownedRequests(r *review, nodes []*corev1.Node) (requests []quorum.Request, 
 		case req.BreakGlass != nil:
 			continue
 		case err != nil:
-			a := answerCannotDecide(quorum.RefuseUnparsable(req, err).Message)
+			a := answerCannotDecide(words.Message(quorum.RefuseUnparsable(req, err)))
 			return nil, &a
 		}
 		requests = append(requests, req)
