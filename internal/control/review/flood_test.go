@@ -27,7 +27,7 @@ const (
 	// floodWriters is the number of requests at a time of the flood, and floodReviews that of the
 	// reviews in each measurement.
 	floodWriters, floodReviews = 40, 5
-	floodRounds                = 3
+	floodRounds                = 10
 	// floodNoise is added to the limit: the client of the flood runs on the same machine, and on a
 	// busy one single reviews take longer.
 	floodNoise = 50 * time.Millisecond
