@@ -34,7 +34,8 @@ func runsServer(words []string) bool {
 }
 
 // isOpaque reports whether a command may start a server that it does not show: it starts a
-// container that was made before, or a program that is not one of the system.
+// container that was made before, or a program that may start any other one. That is each program
+// but those of the system that are known to start none.
 func isOpaque(words []string) bool {
 	base := path.Base(words[0])
 	switch {
@@ -46,12 +47,17 @@ func isOpaque(words []string) bool {
 		return startsContainer(words)
 	}
 	isOfSystem := slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin"}, path.Dir(words[0]))
-	return !isOfSystem || isRunner(base) || base == "snap"
+	return !isOfSystem || !slices.Contains([]string{
+		"true", "false", "test", "sleep", "echo", "printf", "cat", "logger", "mkdir", "rm", "cp", "mv", "ln", "touch",
+		"install", "chown", "chmod", "chattr", "restorecon", "setfacl", "find", "tar", "gzip", "rsync", "scp", "rclone",
+		"restic", "curl", "wget", "aws", "gsutil", "kubectl", "journalctl", "logrotate", "openssl", "mount", "umount",
+		"pkill", "kill", "systemd-tmpfiles", "update-ca-certificates",
+	}, base)
 }
 
 func startsContainer(words []string) bool {
 	return slices.ContainsFunc(words[1:], func(word string) bool {
-		return slices.Contains([]string{"run", "start", "restart", "create", "up", "play"}, word)
+		return slices.Contains([]string{"run", "start", "restart", "create", "up", "play", "deploy"}, word)
 	})
 }
 

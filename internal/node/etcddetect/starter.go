@@ -261,19 +261,23 @@ func (s *hostScan) settingsOf(st *starter) (loaded loadedSettings, envFile strin
 }
 
 // addServices reads the services of other supervisors whose name says etcd: of OpenRC and System
-// V, Upstart, dinit, runit, s6, supervisord and Monit. Debian's package has an init script beside
+// V, Upstart, dinit, runit, s6, supervisord and Monit, and of the users of systemd and podman. Debian's package has an init script beside
 // its unit, and the unit takes precedence.
 func (s *hostScan) addServices() {
 	for _, dir := range []string{
 		"/etc/init.d", "/etc/init", "/etc/dinit.d", "/etc/service", "/etc/sv", "/etc/runit/sv", "/etc/s6/sv",
 		"/etc/supervisor/conf.d", "/etc/supervisor.d", "/etc/supervisord.d", "/etc/monit/conf.d", "/etc/monit.d",
+		"/etc/s6-rc/source", "/etc/local.d", "/etc/systemd/user", "/etc/containers/systemd/users",
 	} {
 		names, err := s.root.ReadNames(dir)
 		if err != nil && !hostfs.IsAbsent(err) {
 			s.addUnknown("the services in %s: %v", dir, hostfs.Reason(err))
 		}
 		for _, name := range names {
-			service := strings.TrimSuffix(strings.TrimSuffix(name, ".conf"), ".ini")
+			service := name
+			if slices.Contains([]string{".conf", ".ini", ".start", ".service", ".container", ".kube"}, path.Ext(name)) {
+				service = strings.TrimSuffix(name, path.Ext(name))
+			}
 			isUnit := func(st *starter) bool { return st.name == service+".service" }
 			if !saysEtcd(service) || slices.ContainsFunc(s.starters, isUnit) {
 				continue
@@ -291,14 +295,21 @@ func (s *hostScan) addServices() {
 }
 
 // saysEtcd reports whether the name of a unit or service is that of etcd, and not of a client, a
-// backup or another tool for it.
+// backup or another tool for it. A short word of a tool counts only as a whole: etcd-catalog and
+// etcd@checkout may be servers.
 func saysEtcd(name string) bool {
 	isSeparator := func(r rune) bool { return strings.ContainsRune("-_.@", r) }
-	words := strings.FieldsFunc(strings.TrimSuffix(name, ".service"), isSeparator)
-	return slices.ContainsFunc(words, isServerName) && !containsAny(name,
-		"client", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "cert", "renew", "metric", "exporter",
-		"monitor", "health", "check", "alarm", "keeper", "browser", "proxy", "gateway", "clean", "delete", "notify",
-		"watch", "tuning", "prepare", "setup", "install", "download", "mount", "log")
+	words := strings.FieldsFunc(strings.ToLower(strings.TrimSuffix(name, ".service")), isSeparator)
+	isEtcd := func(word string) bool {
+		return isServerName(word) || strings.HasSuffix(word, "etcd") || word == "etcdserver"
+	}
+	isTool := func(word string) bool {
+		return containsAny(word, "client", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "metric",
+			"exporter", "monitor", "health", "keeper", "browser", "gateway", "notify", "tuning", "prepare", "install", "download",
+			"clean", "rotate") || slices.Contains([]string{"cert", "certificate", "renew", "renewal", "alarm", "check", "checker",
+			"proxy", "delete", "watch", "watcher", "watchdog", "setup", "mount", "log"}, strings.TrimSuffix(word, "s"))
+	}
+	return slices.ContainsFunc(words, isEtcd) && !slices.ContainsFunc(words, isTool)
 }
 
 func containsAny(text string, words ...string) bool {

@@ -123,6 +123,44 @@ func TestStarters(t *testing.T) {
 	}
 }
 
+// TestNames has names that say etcd, or those of tools for it, and programs that may start another
+// one.
+func TestNames(t *testing.T) {
+	unit := func(name, command string) hosttest.Files {
+		return hosttest.Files{"/etc/systemd/system/" + name + ".service": serviceOf("ExecStart=" + command)}
+	}
+	starters := map[string]hosttest.Files{
+		"s6-rc":                  {"/etc/s6-rc/source/etcd/run": "x"},
+		"local service":          {"/etc/local.d/etcd.start": "x"},
+		"unit of all users":      {"/etc/systemd/user/etcd.service": serviceOf("ExecStart=/usr/bin/podman start etcd")},
+		"quadlet of all users":   {"/etc/containers/systemd/users/etcd.container": "[Container]\nImage=x/y\n"},
+		"container in all cases": {"/var/lib/docker/containers/1/config.v2.json": `{"Name":"/Etcd-Blog","Path":"/run"}`},
+	}
+	for _, name := range []string{"etcd-catalog", "etcd@checkout", "etcd-uncertain", "etcd-watchtower", "myetcd", "etcdserver"} {
+		starters[name] = unit(name, "/opt/start")
+	}
+	for _, command := range []string{
+		"/usr/bin/start-etcd", "/usr/bin/python3 /opt/x.py", "/usr/bin/flock /run/x /opt/x", "/usr/bin/make -C /opt up",
+		"/usr/bin/systemd-run --scope /opt/x", "/usr/bin/screen -Dm /opt/x", "/usr/bin/runc run x",
+		"/usr/bin/lxc-start -n x", "/usr/bin/machinectl start x", "/usr/bin/docker stack deploy -c /opt/x.yml x",
+	} {
+		starters[command] = unit("etcd", command)
+	}
+	for name, files := range starters {
+		t.Run(name, func(t *testing.T) {
+			require.Len(t, New(hostfs.Root(hosttest.New(t, files)), nil).Detect(t.Context()).Unknown, 1)
+		})
+	}
+	for _, name := range []string{
+		"etcd-logs", "etcd-logrotate", "etcd-certs-renewal", "etcd-healthcheck", "etcd-setup", "etcd-watcher", "etcd_snapshotter",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, unit(name, "/opt/start"))
+			require.Empty(t, New(hostfs.Root(root), nil).Detect(t.Context()).Unknown)
+		})
+	}
+}
+
 // TestUserChangers has a stopped member whose unit starts it as another user, and no member.
 func TestUserChangers(t *testing.T) {
 	const data = "/data/etcd"
