@@ -148,7 +148,7 @@ func TestNames(t *testing.T) {
 	}
 	for name, files := range starters {
 		t.Run(name, func(t *testing.T) {
-			require.Len(t, New(hostfs.Root(hosttest.New(t, files)), nil).Detect(t.Context()).Unknown, 1)
+			require.Len(t, detectWithSearch(t, hosttest.New(t, files)).Unknown, 1)
 		})
 	}
 	for _, name := range []string{
