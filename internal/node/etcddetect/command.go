@@ -26,7 +26,7 @@ func runsServer(words []string) bool {
 		}
 		flags := parseFlags(words[i+1:])
 		hasFlag := flags["data-dir"]+flags["config-file"]+flags["name"] != ""
-		if i == 0 || hasFlag || isRunner(first) || isEngine(first) {
+		if i == 0 || hasFlag || !startsNone(words[0]) {
 			return true
 		}
 	}
@@ -46,13 +46,18 @@ func isOpaque(words []string) bool {
 	case isEngine(base) || strings.Contains(base, "compose"):
 		return startsContainer(words)
 	}
-	isOfSystem := slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin"}, path.Dir(words[0]))
-	return !isOfSystem || !slices.Contains([]string{
+	return !startsNone(words[0])
+}
+
+// startsNone reports whether a program is one of the system that is known to start no other one.
+func startsNone(program string) bool {
+	isOfSystem := slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin"}, path.Dir(program))
+	return isOfSystem && slices.Contains([]string{
 		"true", "false", "test", "sleep", "echo", "printf", "cat", "logger", "mkdir", "rm", "cp", "mv", "ln", "touch",
-		"install", "chown", "chmod", "chattr", "restorecon", "setfacl", "find", "tar", "gzip", "rsync", "scp", "rclone",
-		"restic", "curl", "wget", "aws", "gsutil", "kubectl", "journalctl", "logrotate", "openssl", "mount", "umount",
-		"pkill", "kill", "systemd-tmpfiles", "update-ca-certificates",
-	}, base)
+		"install", "chown", "chmod", "chattr", "setcap", "restorecon", "setfacl", "find", "tar", "gzip", "sha256sum",
+		"rsync", "scp", "rclone", "restic", "curl", "wget", "aws", "gsutil", "kubectl", "journalctl", "logrotate", "openssl",
+		"mount", "umount", "pkill", "kill", "systemd-tmpfiles", "update-ca-certificates",
+	}, path.Base(program))
 }
 
 func startsContainer(words []string) bool {
@@ -78,15 +83,6 @@ func namesTool(words []string) bool {
 // and --exec.
 func takesValue(word string) bool {
 	return strings.HasPrefix(word, "-") && word != "--" && !strings.Contains(word, "=") && !strings.HasSuffix(word, "c")
-}
-
-// isRunner reports whether a program runs the command in its last arguments.
-func isRunner(base string) bool {
-	return isShell(base) || slices.Contains([]string{
-		"nice", "ionice", "numactl", "taskset", "chrt", "prlimit", "setpriv", "runuser", "sudo", "su", "sg", "gosu",
-		"su-exec", "setsid", "stdbuf", "timeout", "time", "dumb-init", "tini", "catatonit", "systemd-inhibit", "systemd-cat",
-		"start-stop-daemon", "chroot", "unshare", "nsenter", "bwrap", "proot", "systemd-nspawn",
-	}, base)
 }
 
 func isShell(base string) bool {

@@ -146,6 +146,7 @@ func TestNames(t *testing.T) {
 	} {
 		starters[command] = unit("etcd", command)
 	}
+	starters["server with the name of a tool"] = unit("etcd-backup", "/usr/bin/chpst -u etcd /usr/bin/etcd $OPTS")
 	for name, files := range starters {
 		t.Run(name, func(t *testing.T) {
 			require.Len(t, detectWithSearch(t, hosttest.New(t, files)).Unknown, 1)
