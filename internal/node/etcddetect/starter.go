@@ -261,8 +261,8 @@ func (s *hostScan) settingsOf(st *starter) (loaded loadedSettings, envFile strin
 }
 
 // addServices reads the services of other supervisors whose name says etcd: of OpenRC and System
-// V, Upstart, dinit, runit, s6, supervisord and Monit, and of the users of systemd and podman. Debian's package has an init script beside
-// its unit, and the unit takes precedence.
+// V, Upstart, dinit, runit, s6, supervisord and Monit, and of the users of systemd and podman.
+// Debian's package has an init script beside its unit, and the unit takes precedence.
 func (s *hostScan) addServices() {
 	for _, dir := range []string{
 		"/etc/init.d", "/etc/init", "/etc/dinit.d", "/etc/service", "/etc/sv", "/etc/runit/sv", "/etc/s6/sv",
@@ -305,9 +305,11 @@ func saysEtcd(name string) bool {
 	}
 	isTool := func(word string) bool {
 		return containsAny(word, "client", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "metric",
-			"exporter", "monitor", "health", "keeper", "browser", "gateway", "notify", "tuning", "prepare", "install", "download",
-			"clean", "rotate") || slices.Contains([]string{"cert", "certificate", "renew", "renewal", "alarm", "check", "checker",
-			"proxy", "delete", "watch", "watcher", "watchdog", "setup", "mount", "log"}, strings.TrimSuffix(word, "s"))
+			"exporter", "monitor", "health", "keeper", "browser", "gateway", "notify", "tuning", "prepare", "install",
+			"download", "clean", "rotate") || slices.Contains([]string{
+			"cert", "certificate", "renew", "renewal", "alarm", "check", "checker", "proxy", "delete", "watch", "watcher",
+			"watchdog", "setup", "mount", "log",
+		}, strings.TrimSuffix(word, "s"))
 	}
 	return slices.ContainsFunc(words, isEtcd) && !slices.ContainsFunc(words, isTool)
 }

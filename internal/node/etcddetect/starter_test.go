@@ -136,7 +136,9 @@ func TestNames(t *testing.T) {
 		"quadlet of all users":   {"/etc/containers/systemd/users/etcd.container": "[Container]\nImage=x/y\n"},
 		"container in all cases": {"/var/lib/docker/containers/1/config.v2.json": `{"Name":"/Etcd-Blog","Path":"/run"}`},
 	}
-	for _, name := range []string{"etcd-catalog", "etcd@checkout", "etcd-uncertain", "etcd-watchtower", "myetcd", "etcdserver"} {
+	for _, name := range []string{
+		"etcd-catalog", "etcd@checkout", "etcd-uncertain", "etcd-watchtower", "myetcd", "etcdserver",
+	} {
 		starters[name] = unit(name, "/opt/start")
 	}
 	for _, command := range []string{
@@ -153,7 +155,8 @@ func TestNames(t *testing.T) {
 		})
 	}
 	for _, name := range []string{
-		"etcd-logs", "etcd-logrotate", "etcd-certs-renewal", "etcd-healthcheck", "etcd-setup", "etcd-watcher", "etcd_snapshotter",
+		"etcd-logs", "etcd-logrotate", "etcd-certs-renewal", "etcd-healthcheck", "etcd-setup", "etcd-watcher",
+		"etcd_snapshotter",
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, unit(name, "/opt/start"))
