@@ -15,9 +15,9 @@ import (
 )
 
 // decideOwner decides about the deletion of a Cluster or of a control plane of Cluster API, which
-// deletes all of its Machines: the nodes with etcd among them must be allowed to go at once, or each
-// must have a break-glass annotation. The Machines are reviewed one by one afterwards, so the answer
-// makes no grant.
+// deletes all of its Machines. The nodes with etcd among them must be allowed to go at once, or
+// each must have a break-glass annotation. The Machines are reviewed one by one afterwards, so the
+// answer makes no grant.
 func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
 	nodes, err := h.nodes(ctx)
 	if err != nil {
