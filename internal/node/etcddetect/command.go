@@ -26,7 +26,7 @@ func runsServer(words []string) bool {
 		}
 		flags := parseFlags(words[i+1:])
 		hasFlag := flags["data-dir"]+flags["config-file"]+flags["name"] != ""
-		if i == 0 || hasFlag || !startsNone(words[0]) {
+		if i == 0 || hasFlag || !startsNone(words) {
 			return true
 		}
 	}
@@ -46,18 +46,21 @@ func isOpaque(words []string) bool {
 	case isEngine(base) || strings.Contains(base, "compose"):
 		return startsContainer(words)
 	}
-	return !startsNone(words[0])
+	return !startsNone(words)
 }
 
-// startsNone reports whether a program is one of the system that is known to start no other one.
-func startsNone(program string) bool {
-	isOfSystem := slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin"}, path.Dir(program))
-	return isOfSystem && slices.Contains([]string{
+// startsNone reports whether a command is a program of the system that is known to start no other
+// one. find, tar and ip do so with an option or a word that says it.
+func startsNone(words []string) bool {
+	starts := func(word string) bool { return containsAny(word, "exec", "-ok", "command", "script") }
+	isOfSystem := slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin"}, path.Dir(words[0]))
+	return isOfSystem && !slices.ContainsFunc(words[1:], starts) && slices.Contains([]string{
 		"true", "false", "test", "sleep", "echo", "printf", "cat", "logger", "mkdir", "rm", "cp", "mv", "ln", "touch",
 		"install", "chown", "chmod", "chattr", "setcap", "restorecon", "setfacl", "find", "tar", "gzip", "sha256sum",
 		"rsync", "scp", "rclone", "restic", "curl", "wget", "aws", "gsutil", "kubectl", "journalctl", "logrotate", "openssl",
-		"mount", "umount", "pkill", "kill", "systemd-tmpfiles", "update-ca-certificates",
-	}, path.Base(program))
+		"mount", "umount", "mkfs.ext4", "mkfs.xfs", "wipefs", "fstrim", "sysctl", "ip", "iptables", "nft", "renice", "pkill",
+		"kill", "systemd-tmpfiles", "update-ca-certificates",
+	}, path.Base(words[0]))
 }
 
 func startsContainer(words []string) bool {

@@ -104,6 +104,8 @@ func TestStarters(t *testing.T) {
 		"network": {unit("etcd-x.service",
 			"/usr/bin/docker run --network etcd registry.example/etcdkeeper:v1"), ""},
 		"program of system":   {unit("etcd-x.service", "/usr/bin/rsync -a --groupmap etcd /a /b"), ""},
+		"old files":           {unit("etcd-x.service", "/usr/bin/find /srv/etcd -mtime +7 -delete"), ""},
+		"firewall":            {unit("etcd-x.service", "/sbin/iptables -A INPUT -p tcp --dport 2379 -j DROP"), ""},
 		"logs":                {unit("etcd-x.service", "/usr/bin/crictl ps --name etcd"), ""},
 		"another name":        {unit("store.service", "/opt/start.sh"), ""},
 		"snap of a worker":    {unit("snap.k8s.etcd.service", "/usr/bin/snap run k8s.etcd"), ""},
@@ -144,7 +146,9 @@ func TestNames(t *testing.T) {
 	for _, command := range []string{
 		"/usr/bin/start-etcd", "/usr/bin/python3 /opt/x.py", "/usr/bin/flock /run/x /opt/x", "/usr/bin/make -C /opt up",
 		"/usr/bin/systemd-run --scope /opt/x", "/usr/bin/screen -Dm /opt/x", "/usr/bin/runc run x",
-		"/usr/bin/lxc-start -n x", "/usr/bin/machinectl start x", "/usr/bin/docker stack deploy -c /opt/x.yml x",
+		"/usr/bin/find /srv -name run -exec {} +", "/usr/bin/tar -cf /x --checkpoint-action=exec=/opt/x /y",
+		"/sbin/ip netns exec x /opt/x", "/usr/bin/lxc-start -n x", "/usr/bin/machinectl start x",
+		"/usr/bin/docker stack deploy -c /opt/x.yml x",
 	} {
 		starters[command] = unit("etcd", command)
 	}
