@@ -133,8 +133,8 @@ func TestWarnings(t *testing.T) {
 	require.Len(t, seen, 15, "a kind of warning has no case")
 }
 
-// TestNoAdviceAgainstData has member b, whose own agent finds its server or its data: no report about
-// another Node advises its removal.
+// TestNoAdviceAgainstData has member b, whose own agent finds its server or its data: no report
+// about another Node advises its removal.
 func TestNoAdviceAgainstData(t *testing.T) {
 	for name, c := range map[string]*quorumtest.Cluster{
 		"stopped": quorumtest.Voters(3).Unhealthy(1), "two stopped": quorumtest.Voters(3).Unhealthy(1, 2),
