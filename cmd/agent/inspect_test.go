@@ -190,6 +190,7 @@ func TestInspectData(t *testing.T) {
 	require.Contains(t, text, "It is unknown whether this host holds an etcd member.")
 	require.Contains(t, text, "  data               /srv/x, of member "+member.HexID()+" of cluster ")
 	require.Contains(t, text, "container etcd may start etcd, and does not tell where its data is")
+	require.NotContains(t, text, "member remove")
 	text = runInspect(t, "--host-root="+root, "--data-search-max-directories=1")
 	require.Contains(t, text, "it ended after 1 directories, which is its limit (--data-search-max-directories)")
 	require.Contains(t, text, "It is unknown whether this host holds an etcd member.")
