@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -201,6 +200,7 @@ func (c machineClient) Watch(_ context.Context, o metav1.ListOptions) (watch.Int
 	}
 	w := &machineWatch{
 		table: c.r.sim.machines, position: position, events: make(chan watch.Event), stopped: make(chan struct{}),
+		settle: c.r.sim.settle,
 	}
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
@@ -222,6 +222,7 @@ type machineWatch struct {
 	events   chan watch.Event
 	stopped  chan struct{}
 	once     sync.Once
+	settle   func()
 }
 
 // ResultChan returns the channel of the events.
@@ -243,7 +244,7 @@ func (w *machineWatch) deliver(n int) {
 		case w.events <- e:
 		case <-w.stopped:
 		}
-		synctest.Wait()
+		w.settle()
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/leader"
 	"github.com/holdfast-dev/holdfast/internal/control/machinehook"
 	"github.com/holdfast-dev/holdfast/internal/control/review"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -65,10 +66,10 @@ func (r *simulatedReplica) isCrashed() bool { return r.dead.Load() }
 func (sim *simulation) startReplica(number int) *simulatedReplica {
 	r := &simulatedReplica{sim: sim, number: number, mux: http.NewServeMux()}
 	r.caches = replicaCaches{
-		clusters: newSimulatedCache(&sim.api.clusters), observations: newSimulatedCache(&sim.api.observations),
-		nodes: newSimulatedCache(&sim.api.nodes),
+		clusters: newSimulatedCache(sim, &sim.api.clusters), observations: newSimulatedCache(sim, &sim.api.observations),
+		nodes: newSimulatedCache(sim, &sim.api.nodes),
 	}
-	r.ctx, r.cancel = context.WithCancel(sim.ctx)
+	r.ctx, r.cancel = context.WithCancel(loop.WithTurns(sim.ctx, r.takeTurn))
 	r.caches.nodes.transform = trimNode
 	connection, registry, log := apiClient{r: r}, prometheus.NewRegistry(), sim.logger(number)
 	store, err := clusterstore.New(r.ctx, clusterstore.Options{
@@ -152,7 +153,8 @@ func (r *simulatedReplica) startLeading() {
 	})
 	if r.hooks != nil {
 		r.goroutines.Go(func() {
-			if err := r.hooks.Run(r.ctx); err != nil {
+			take := func(ctx context.Context, what string) { r.takeTurn(ctx, "hooks: "+what) }
+			if err := r.hooks.Run(loop.WithTurns(r.ctx, take)); err != nil {
 				r.sim.fail("the loop for machines ended: %v", err)
 			}
 		})
@@ -259,6 +261,7 @@ func (r *simulatedReview) send(sim *simulation) {
 	r.replica.goroutines.Go(func() {
 		defer sim.gate.signal()
 		defer r.done.Store(true)
+		r.replica.takeTurn(ctx, "begin")
 		recorder, answer := httptest.NewRecorder(), admissionv1.AdmissionReview{}
 		r.replica.mux.ServeHTTP(recorder, request)
 		if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil || answer.Response == nil {

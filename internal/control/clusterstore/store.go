@@ -32,6 +32,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -103,8 +104,8 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
 		departures: o.Departures, zoneLabel: o.ZoneLabel, conflicts: conflicts,
-		live:      newSharedRead[[]*v1alpha1.EtcdCluster](),
-		liveNodes: newSharedRead[[]*corev1.Node](), nodesAge: newWatchAge(nodes.LastSyncResourceVersion),
+		live:      newSharedRead[[]*v1alpha1.EtcdCluster]("etcdclusters"),
+		liveNodes: newSharedRead[[]*corev1.Node]("nodes"), nodesAge: newWatchAge(nodes.LastSyncResourceVersion),
 	}
 	var clustersErr, observationsErr error
 	s.clustersAge, clustersErr = openAge(ctx, s.cache, &v1alpha1.EtcdCluster{})
@@ -283,12 +284,15 @@ func (s *Store) ApplyStatus(ctx context.Context, name string, status v1alpha1.Et
 // A sharedRead makes one read for all callers that wait for it. A caller shares only a read that
 // began after its call: callers that arrive while a read is under way wait for the next one.
 type sharedRead[T any] struct {
+	name  string
 	group singleflight.Group
 	// turn contains a value during a read.
 	turn chan struct{}
 }
 
-func newSharedRead[T any]() *sharedRead[T] { return &sharedRead[T]{turn: make(chan struct{}, 1)} }
+func newSharedRead[T any](name string) *sharedRead[T] {
+	return &sharedRead[T]{name: name, turn: make(chan struct{}, 1)}
+}
 
 // maxSharedRead limits one read: others wait for it.
 const maxSharedRead = 5 * time.Second
@@ -299,12 +303,14 @@ func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, e
 	const key = "" // There is one read.
 	result, err, _ := s.group.Do(key, func() (any, error) {
 		s.turn <- struct{}{}
+		loop.Turn(ctx, s.name)
 		defer func() { <-s.turn }()
 		s.group.Forget(key) // From here on, callers wait for the next read.
 		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
 		defer cancel()
 		return read(reading)
 	})
+	loop.Turn(ctx, s.name)
 	value, _ := result.(T)
 	return value, err
 }
