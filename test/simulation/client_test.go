@@ -367,8 +367,8 @@ func (r *simulatedReplica) takeTurn(ctx context.Context, what string) {
 	}
 }
 
-// nextTurns returns the goroutines that wait for their turn, in an order that does not depend on the
-// scheduler.
+// nextTurns returns the goroutines that wait for their turn, in an order that does not depend on
+// the scheduler.
 func (g *callGate) nextTurns() []*simulatedTurn {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -380,8 +380,8 @@ func (g *callGate) nextTurns() []*simulatedTurn {
 	return slices.Clone(g.turns)
 }
 
-// settle waits until all goroutines are blocked. It lets one at a time go on of those that woke: their
-// order is part of the choices.
+// settle waits until all goroutines are blocked. It lets one at a time go on of those that woke:
+// their order is part of the choices.
 func (sim *simulation) settle() {
 	for {
 		synctest.Wait()

@@ -247,7 +247,8 @@ func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *Prob
 			return true, nil
 		}
 		err := loop.Wait(ctx, wait, changed)
-		if loop.Turn(ctx, name); err != nil {
+		loop.Turn(ctx, name)
+		if err != nil {
 			reserved.Cancel()
 			return false, err
 		}

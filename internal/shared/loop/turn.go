@@ -4,15 +4,15 @@ import "context"
 
 type turnKey struct{}
 
-// WithTurns returns a context in which Turn calls take. It is for simulations: take returns when the
-// goroutine may go on, and ctx and what identify the goroutine.
+// WithTurns returns a context in which Turn calls take. It is for simulations. take returns when
+// the goroutine may go on, and ctx and what identify the goroutine.
 func WithTurns(ctx context.Context, take func(ctx context.Context, what string)) context.Context {
 	return context.WithValue(ctx, turnKey{}, take)
 }
 
 // Turn lets a simulation decide which of several goroutines that woke at the same moment goes on
-// first. In production it does nothing. Call it after each wake-up before touching shared state, with
-// no lock held.
+// first. In production it does nothing. Call it after each wake-up before touching shared state,
+// with no lock held.
 func Turn(ctx context.Context, what string) {
 	if take, ok := ctx.Value(turnKey{}).(func(context.Context, string)); ok {
 		take(ctx, what)
