@@ -93,6 +93,8 @@ type Leader struct {
 	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
+	// zones are those of the Nodes that have one, by name.
+	zones map[string]string
 }
 
 // New returns a Leader that follows the EtcdClusters and Nodes of the Store.
@@ -152,6 +154,7 @@ func (l *Leader) reconcileAll(ctx context.Context) error {
 	}
 	observations, orphans := indexObservations(all, cached)
 	index := l.indexNodes(nodes)
+	l.setZones(nodes)
 	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
 
 	l.keepStates(cached)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // visibleCondition is the type of the condition that reports whether an agent has observed the
@@ -47,7 +49,7 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	inputs := summaryInputs{view, s.bound, l.zonesOf(index)}
+	inputs := summaryInputs{view, s.bound, l.zones}
 	if s.summarized != nil && inputs.equal(*s.summarized) {
 		return nil
 	}
@@ -69,15 +71,18 @@ type summaryInputs struct {
 	zones map[string]string
 }
 
-// zonesOf returns the zone of each Node that has one.
-func (l *Leader) zonesOf(index nodeIndex) map[string]string {
-	zones := map[string]string{}
-	for name, node := range index {
-		if zone := l.Store.ZoneOf(node.Node); zone != "" {
-			zones[name] = zone
+// setZones sets the zones of the round. All summaries share one map until a zone changes: it has an
+// entry for each Node.
+func (l *Leader) setZones(nodes []*corev1.Node) {
+	zones := make(map[string]string, len(l.zones))
+	for _, n := range nodes {
+		if zone := l.Store.ZoneOf(n); zone != "" {
+			zones[n.Name] = zone
 		}
 	}
-	return zones
+	if !maps.Equal(l.zones, zones) {
+		l.zones = zones
+	}
 }
 
 // equal reports whether both are for the same versions of the objects, and equal otherwise.
@@ -96,7 +101,7 @@ func statusOf(
 	status := v1alpha1.EtcdClusterStatus{Conditions: slices.Clone(c.Status.Conditions)}
 	condition := metav1.Condition{
 		Type: visibleCondition, Status: metav1.ConditionFalse, Reason: string(quorum.CannotSee),
-		Message: summary.Message, LastTransitionTime: now,
+		Message: words.Summary(summary), LastTransitionTime: now,
 	}
 	if summary.Known {
 		condition.Status, condition.Reason = metav1.ConditionTrue, "MemberListConfirmed"

@@ -1,16 +1,20 @@
 package review
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func remainingTolerance(t *testing.T, f *storetest.Fixture) {
@@ -39,9 +43,13 @@ func unverifiedServer(t *testing.T, f *storetest.Fixture) {
 }
 
 func TestCombine(t *testing.T) {
-	yes := quorum.Verdict{Allowed: true, Reason: quorum.QuorumKept, Message: "kept", Warning: "careful"}
-	no := quorum.Verdict{Reason: quorum.QuorumWouldBeLost, Message: "lost"}
-	blind := quorum.Verdict{Reason: quorum.CannotSee, Message: "blind"}
+	facts := func(f quorum.Finding) quorum.Facts {
+		return quorum.Facts{Finding: f, Request: quorum.Request{Node: "w1"}}
+	}
+	yes := quorum.Verdict{Allowed: true, Reason: quorum.OnlyMember, Facts: facts(quorum.FoundOnlyMember)}
+	no := quorum.Verdict{Reason: quorum.NotDraining, Facts: facts(quorum.FoundOpenNode)}
+	blind := quorum.Verdict{Reason: quorum.CannotSee, Facts: facts(quorum.FoundNoCluster)}
+	kept, careful, lost := words.Message(yes), words.Warning(yes), words.Message(no)
 	for name, test := range map[string]struct {
 		verdicts []quorum.Verdict
 		allowed  bool
@@ -49,13 +57,15 @@ func TestCombine(t *testing.T) {
 		message  string
 		warnings []string
 	}{
-		"no verdict":    {nil, false, "", "", nil},
-		"all allow":     {[]quorum.Verdict{yes, yes}, true, quorum.QuorumKept, "kept\nkept", []string{"careful", "careful"}},
-		"one refuses":   {[]quorum.Verdict{yes, no}, false, quorum.QuorumWouldBeLost, "lost", nil},
-		"first refusal": {[]quorum.Verdict{blind, no}, false, quorum.CannotSee, "blind\nlost", nil},
+		"no verdict": {nil, false, "", "", nil},
+		"all allow": {
+			[]quorum.Verdict{yes, yes}, true, quorum.OnlyMember, kept + "\n" + kept, []string{careful, careful},
+		},
+		"one refuses":   {[]quorum.Verdict{yes, no}, false, quorum.NotDraining, lost, nil},
+		"first refusal": {[]quorum.Verdict{blind, no}, false, quorum.CannotSee, words.Message(blind) + "\n" + lost, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			decision := quorum.Combine(test.verdicts)
+			decision := words.Combine(test.verdicts...)
 			require.Equal(t, test.allowed, decision.Allowed)
 			require.Equal(t, test.reason, decision.Reason)
 			require.Equal(t, test.message, decision.Message)
@@ -91,6 +101,35 @@ func unreachableAPIServer(t *testing.T, f *storetest.Fixture) {
 	require.Equal(t, quorum.CannotDecide, decision.Reason)
 	require.Contains(t, decision.Message, "says nothing about its etcd")
 	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+// A refusingClient refuses the patches that contain a text, as a policy of others does.
+type refusingClient struct {
+	client.Client
+	text string
+}
+
+// Patch implements client.Client.
+func (c refusingClient) Patch(
+	ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption,
+) error {
+	body, err := p.Data(o)
+	if err == nil && bytes.Contains(body, []byte(c.text)) {
+		return errors.New("forbidden by a policy of others")
+	}
+	return c.Client.Patch(ctx, o, p, options...)
+}
+
+// refusedWrite: the refusal names the programs that wrote the object last.
+func refusedWrite(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	for _, text := range []string{"/spec/nonce", "/spec/grants"} {
+		reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.Client = refusingClient{o.Client, text} })
+		decision, err := reviewer.Review(t.Context(), f.Request(0))
+		require.Error(t, err)
+		require.Equal(t, quorum.CannotDecide, decision.Reason)
+		require.Regexp(t, `by a policy of others \(last writers of the EtcdCluster: [^ ]+ at 20`, decision.Message, text)
+	}
 }
 
 func coldCache(t *testing.T, f *storetest.Fixture) {

@@ -44,7 +44,7 @@ type Options struct {
 	// Log receives a line when the server is ready and when manifests are in effect. It may be
 	// nil.
 	Log *slog.Logger
-	// EmulatedVersion makes the API server behave like an older version, such as "1.33": it
+	// EmulatedVersion makes the API server behave like an older version, such as "1.34": it
 	// serves the APIs of that version and accepts new CEL expressions only as far as that
 	// version supports them. By default the server uses its own version.
 	EmulatedVersion string
@@ -291,8 +291,15 @@ func (s *Server) StartControllers(controllers ...string) (*process.Process, erro
 	)
 }
 
-// StartScheduler starts a kube-scheduler. It stops with the API server.
-func (s *Server) StartScheduler() (*process.Process, error) { return s.startBeside("kube-scheduler") }
+// StartScheduler starts a kube-scheduler, which emulates the API server's version: otherwise it
+// waits for APIs that an older server does not have. It stops with the API server.
+func (s *Server) StartScheduler() (*process.Process, error) {
+	version, err := s.client.Discovery().ServerVersion()
+	if err != nil {
+		return nil, fmt.Errorf("reading the version of the API server: %w", err)
+	}
+	return s.startBeside("kube-scheduler", "--emulated-version="+version.Major+"."+version.Minor)
+}
 
 // startBeside starts a program of Kubernetes with the rights of an administrator.
 func (s *Server) startBeside(name string, args ...string) (*process.Process, error) {

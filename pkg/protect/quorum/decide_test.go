@@ -4,12 +4,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // A decideCase is a deletion of node w1, unless request changes it, and the expected verdict.
@@ -27,17 +29,21 @@ func (c decideCase) run(t *testing.T) {
 		c.request(&r)
 	}
 	v := quorum.Decide(c.cluster.View, r)
-	require.Equal(t, c.reason, v.Reason, v.Message)
-	require.Equal(t, c.reason == quorum.QuorumKept || c.reason == quorum.NothingToProtect, v.Allowed, v.Message)
+	require.Equal(t, c.reason, v.Reason, words.Message(v))
+	require.Equal(t, c.reason == quorum.QuorumKept || c.reason == quorum.NothingToProtect, v.Allowed, words.Message(v))
 	require.Equal(t, c.members, v.Members)
-	require.Contains(t, v.Message, c.text)
-	require.NotEmpty(t, v.Message)
+	require.Contains(t, words.Message(v), c.text)
+	require.NotEmpty(t, words.Message(v))
 }
 
 // otherNode returns a change of the request to a Node that no binding names, with these addresses.
 func otherNode(addresses ...string) func(*quorum.Request) {
+	n := &corev1.Node{}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Address: a})
+	}
 	return func(r *quorum.Request) {
-		r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, addresses
+		r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, observation.AddressesOf(n)
 	}
 }
 

@@ -29,7 +29,7 @@ type Request struct {
 	// AgentSilent means that the Node's agent has not reported whether it found a member. It matters
 	// for a node without the label only (DecideUnlabelled).
 	AgentSilent bool
-	// Addresses are all of the Node's status.addresses.
+	// Addresses are those of the Node (observation.AddressesOf).
 	Addresses []string
 	// User is the name of the requesting user. The grant records it.
 	User string
@@ -68,30 +68,6 @@ func (r Request) places(c *v1alpha1.EtcdCluster) []place.Place {
 		{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced},
 	})
 }
-
-// A Verb names in texts what was requested. The name of a node, or a word for it, follows.
-type Verb struct{ Base, Third, Past, Gerund, Noun string }
-
-// Verb returns how texts name the request.
-func (r Request) Verb() Verb { return VerbOf(r.Door()) }
-
-// VerbOf returns how texts name what a door allows.
-func VerbOf(k DoorKind) Verb {
-	switch k {
-	case DoorDrain:
-		return Verb{Base: "drain", Third: "drains", Past: "drained", Gerund: "draining", Noun: "drain"}
-	case DoorRemove:
-		return Verb{
-			Base: "remove the member of", Third: "removes the member of", Past: "marked for the removal of its member",
-			Gerund: "removing the member of", Noun: "removal of the member",
-		}
-	case DoorDelete, DoorMachine, DoorGone:
-	}
-	return Verb{Base: "delete", Third: "deletes", Past: "deleted", Gerund: "deleting", Noun: "deletion"}
-}
-
-// again asks for another attempt.
-func (r Request) again() string { return r.Verb().Base + " the node again" }
 
 // RequestFor returns the request for the deletion of this Node as far as the Node tells. With an
 // error, the Node announces members that cannot be parsed, and the request lacks them.
