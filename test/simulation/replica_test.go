@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -30,21 +31,24 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/leader"
 	"github.com/holdfast-dev/holdfast/internal/control/machinehook"
 	"github.com/holdfast-dev/holdfast/internal/control/review"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// A simulatedReplica is one process of the webhook: the real Handler, Reviewer and Leader,
+// A simulatedReplica is one process of the webhook: the real Handler, Reviewer and controllers,
 // whose calls wait at the gate.
 type simulatedReplica struct {
 	sim    *simulation
 	number int
 	caches replicaCaches
 	mux    *http.ServeMux
-	leader *leader.Leader
 	// handler reviews, and hooks keeps the hooks of Machines; hooks is nil if there are none.
 	handler      *admission.Handler
 	hooks        *machinehook.Controller
 	machineWatch *machineWatch
+	// controllers run in the leader.
+	controllers []world.Runnable
 	// A stalled watch delivers nothing. skew is the time by which the replica's clock is
 	// ahead.
 	nodeWatchStalled, clusterWatchStalled, observationWatchStalled, machineWatchStalled bool
@@ -85,10 +89,9 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	if r.hooks = r.newController(connection, store); r.hooks != nil {
 		options.MachineEnding = r.hooks.Ending
 	}
-	r.leader, err = leader.New(r.ctx, options)
-	if err != nil {
-		sim.fail("creating a leader: %v", err)
-		return r
+	r.addController(store)(leader.New(options))
+	if r.hooks != nil && sim.machines.kind == machine.KindMachine {
+		r.addController(store)(r.hooks.Controller(), nil)
 	}
 	reviewer, err := review.New(review.Options{Store: store, Registerer: registry, Now: now})
 	if err != nil {
@@ -142,18 +145,24 @@ func (l lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// startLeading runs the leader's loop until the process ends.
+// addController returns a function that adds a controller to the leader.
+func (r *simulatedReplica) addController(store *clusterstore.Store) func(world.Controller, error) {
+	return func(c world.Controller, err error) {
+		runnable, addErr := world.Loop{Store: store, Log: r.sim.logger(r.number)}.NewRunnable(c)
+		if err := errors.Join(err, addErr); err != nil {
+			r.sim.fail("adding the controller %q: %v", c.Name, err)
+		}
+		r.controllers = append(r.controllers, runnable)
+	}
+}
+
+// startLeading runs the leader's controllers until the process ends.
 func (r *simulatedReplica) startLeading() {
 	r.isLeading = true
-	r.goroutines.Go(func() {
-		if err := r.leader.Run(r.ctx); err != nil {
-			r.sim.fail("the leader's loop ended: %v", err)
-		}
-	})
-	if r.hooks != nil {
+	for _, c := range r.controllers {
 		r.goroutines.Go(func() {
-			if err := r.hooks.Run(r.ctx); err != nil {
-				r.sim.fail("the loop for machines ended: %v", err)
+			if err := c.Start(r.ctx); err != nil {
+				r.sim.fail("the controller %q ended: %v", c.Name, err)
 			}
 		})
 	}
