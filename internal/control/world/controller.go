@@ -83,10 +83,15 @@ func (r Runnable) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-r.loop.Elected:
-		w.IsLeading = true
-	default:
-	}
+	w.IsLeading = r.loop.isLeading()
 	return r.Round(ctx, w)
+}
+
+func (l Loop) isLeading() bool {
+	select {
+	case <-l.Elected:
+		return true
+	default:
+		return false
+	}
 }
