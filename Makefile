@@ -249,9 +249,9 @@ demo: ## Show the main features on real servers; no Docker, no root (V=1 prints 
 	@PROGRAM_FLAGS="$(PROGRAM_FLAGS)" exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: bench
-bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; KUBERNETES=v1.34.4 for another API server, EMULATE=1.33 for one that behaves like it; STRICT=1 fails if a target is missed)
+bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; KUBERNETES=v1.34.4 for another API server, EMULATE=1.33 for one that behaves like it; FILES=1000000 for the tree of search, STRICT=1 fails if a target is missed)
 	@go build -o bin/holdfast-bench ./test/bench
-	@exec bin/holdfast-bench -only='$(ONLY)' -emulate='$(EMULATE)' $(if $(STRICT),-strict)
+	@FILES='$(FILES)' exec bin/holdfast-bench -only='$(ONLY)' -emulate='$(EMULATE)' $(if $(STRICT),-strict)
 
 # go test fuzzes one target at a time. It keeps failing inputs in testdata/fuzz of the package.
 FUZZTIME ?= 20s
@@ -364,7 +364,7 @@ previous: ## Build the images and the chart of an earlier state into bin/previou
 
 .PHONY: e2e
 e2e: export HOLDFAST_ETCD = $(ETCD)
-e2e: images previous bin/etcd bin/etcdctl bin/kubectl bin/helm $(ETCD_SERVER) $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (ETCD=v3.5 with that etcd, ONLY='(install_on|detect|delete_etcd)' for some scenarios, E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
+e2e: images previous bin/etcd bin/etcdctl bin/kubectl bin/helm bin/crane $(ETCD_SERVER) $(if $(shell command -v kind),,bin/kind) ## Test the whole system on a kind cluster; needs Docker (ETCD=v3.5 with that etcd, ONLY='(install_on|detect|delete_etcd)' for some scenarios, E2E_KEEP=1 keeps the cluster, E2E_KUBECONFIG uses an existing one, KIND_NODE_IMAGE)
 	go test -tags e2e -count=1 -timeout 80m -v $(if $(ONLY),-run 'TestHoldfast/$(ONLY)') ./test/e2e
 
 .PHONY: drainers

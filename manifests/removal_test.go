@@ -117,7 +117,8 @@ func TestEtcdMemberEntry(t *testing.T) {
 	member.Object["spec"] = map[string]any{"leave": true}
 	_, err = members.Create(t.Context(), member, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = members.Patch(t.Context(), "c2", types.MergePatchType, []byte(`{"spec":{"leave":false}}`), metav1.PatchOptions{})
+	again := []byte(`{"spec":{"leave":false}}`)
+	_, err = members.Patch(t.Context(), "c2", types.MergePatchType, again, metav1.PatchOptions{})
 	require.NoError(t, err, "it joins again")
 }
 

@@ -19,8 +19,8 @@ const (
 	ownerNameAnnotation        = "cluster.x-k8s.io/owner-name"
 )
 
-// IsOwnerKind reports whether the deletion of an object of this kind deletes Machines: a Cluster, or
-// a control plane of any provider of Cluster API.
+// IsOwnerKind reports whether the deletion of an object of this kind deletes Machines: a Cluster,
+// or a control plane of any provider of Cluster API.
 func IsOwnerKind(group, kind string) bool {
 	return group == ClusterAPIGroup && kind == kindCluster || group == controlPlaneGroup
 }

@@ -53,6 +53,7 @@ const noCluster = -1
 func measurements() []measurement {
 	return []measurement{
 		{name: "scan", members: noCluster, measure: measureScan},
+		{name: "search", members: noCluster, measure: measureSearch},
 		{name: "release", measure: measureRelease},
 		{name: "memory", measure: measureMemory},
 		{name: "fleet", measure: measureFleet},

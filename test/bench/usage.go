@@ -191,18 +191,11 @@ func readCPUTime(pid int) (time.Duration, error) {
 
 // measureScan runs the benchmark of a host scan, which is in the package internal/node/host.
 func measureScan(ctx context.Context, _ *benchCluster, t *resultTable) error {
-	root, err := process.RepositoryRoot()
+	out, err := goBenchmark(ctx, "./internal/node/host", "BenchmarkFindings", "50x")
 	if err != nil {
 		return err
 	}
-	run := exec.CommandContext(ctx, "go", "test", "-run=^$", "-bench=^BenchmarkFindings$", "-benchtime=50x",
-		"./internal/node/host")
-	run.Dir = root
-	out, err := run.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("running the benchmark of internal/node/host: %w: %s", err, out)
-	}
-	cost, err := parseScanCost(string(out))
+	cost, err := parseScanCost(out)
 	if err != nil {
 		return err
 	}
@@ -211,6 +204,21 @@ func measureScan(ctx context.Context, _ *benchCluster, t *resultTable) error {
 		missed: cost > scanTarget,
 	})
 	return nil
+}
+
+// goBenchmark runs a benchmark of a package, and returns its output.
+func goBenchmark(ctx context.Context, pkg, name, times string) (string, error) {
+	root, err := process.RepositoryRoot()
+	if err != nil {
+		return "", err
+	}
+	run := exec.CommandContext(ctx, "go", "test", "-run=^$", "-bench=^"+name+"$", "-benchtime="+times, pkg)
+	run.Dir = root
+	out, err := run.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("running %s of %s: %w: %s", name, pkg, err, out)
+	}
+	return string(out), nil
 }
 
 // parseScanCost returns the CPU time per scan in the benchmark's output.

@@ -3,8 +3,10 @@
 package e2e_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,19 +19,19 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// scenarioChart installs the chart of an earlier state on the cluster from which the manifests
-// were removed, upgrades it to this one, goes back without the earlier CustomResourceDefinition,
-// upgrades it again, and uninstalls it. helm waits for the pods each time. The Job of helm
-// uninstall cleans the nodes.
+// scenarioChart installs the chart of an earlier state on the cluster from which the manifests were
+// removed, upgrades it to this one from a registry, goes back without the earlier
+// CustomResourceDefinition, upgrades it again, and uninstalls it. helm waits for the pods each time.
+// The Job of helm uninstall cleans the nodes.
 func scenarioChart(t *testing.T, c *kindCluster) {
 	previous := c.loadPrevious(t)
-	chart := filepath.Join(c.root, "charts", "holdfast")
+	chart := c.publishChart(t)
 	c.helm(t, append([]string{"install", "holdfast", "--create-namespace"}, previous...)...)
 	c.waitForHealthy(t, 3)
 	before, etcd := c.webhook(t), c.etcdCluster(t)
 
 	c.whileProtected(t, func() {
-		c.helm(t, "upgrade", "holdfast", chart, "--reset-values", "--set", "drains.enabled=false,uninstall.enabled=true")
+		c.helm(t, "upgrade", "holdfast", chart, "--plain-http", "--reset-values", "--set", "drains.enabled=false,uninstall.enabled=true")
 	})
 	upgraded := c.webhook(t)
 	require.Contains(t, upgraded, "--guard-drains=false")
@@ -60,6 +62,29 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	c.requireClean(t, "")
 	require.Equal(t, definition, c.definition(t))
 	c.run(t, "env", "KUBECTL="+c.tool("kubectl"), "make", "-C", c.root, "--no-print-directory", "uninstall")
+}
+
+// publishChart pushes the chart of this state to a registry, and returns its reference.
+func (c *kindCluster) publishChart(t *testing.T) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), c.tool("crane"), "registry", "serve", "--address", "127.0.0.1:0")
+	log, err := command.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	t.Cleanup(func() { _ = command.Wait() }) // it ends with the context of the test
+	line, err := bufio.NewReader(log).ReadString('\n')
+	require.NoError(t, err)
+	_, port, found := strings.Cut(strings.TrimSpace(line), "serving on port ")
+	require.True(t, found, line)
+
+	dir := t.TempDir()
+	c.run(t, c.tool("helm"), "package", filepath.Join(c.root, "charts", "holdfast"), "--destination", dir)
+	packed, err := filepath.Glob(filepath.Join(dir, "holdfast-*.tgz"))
+	require.NoError(t, err)
+	require.Len(t, packed, 1)
+	registry := "oci://127.0.0.1:" + port + "/charts"
+	c.run(t, c.tool("helm"), "push", packed[0], registry, "--plain-http")
+	return registry + "/holdfast"
 }
 
 // loadPrevious loads the images of the earlier state, and returns the arguments of helm for its

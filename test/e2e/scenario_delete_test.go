@@ -36,6 +36,7 @@ func scenarioDeleteEtcdNodes(t *testing.T, c *kindCluster) {
 	require.Equal(t, was.Spec.Ledger, c.etcdCluster(t).Spec.Ledger, "a dry run must not be granted")
 	require.Empty(t, c.etcdCluster(t).Spec.Grants)
 
+	c.checkMaintenance(t, first, second)
 	uid := c.node(t, first).UID
 	c.deleteNode(t, longTimeout, first)
 	grants := c.etcdCluster(t).Spec.Grants
@@ -52,6 +53,27 @@ func scenarioDeleteEtcdNodes(t *testing.T, c *kindCluster) {
 	}
 	c.checkBreakGlass(t, second)
 	c.rejoin(t, first, second)
+}
+
+// checkMaintenance sets lifecycle conditions on a node. While it is under maintenance, no other
+// node with etcd may be deleted.
+func (c *kindCluster) checkMaintenance(t *testing.T, marked, other string) {
+	t.Helper()
+	set := func(kind, status string) {
+		c.kubectl(t, "patch", "node", marked, "--subresource=status", "-p", fmt.Sprintf(
+			`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"Exercise","lastTransitionTime":%q}]}}`,
+			kind, status, time.Now().UTC().Format(time.RFC3339)))
+	}
+	set("MaintenancePlanned", "True")
+	c.deleteNode(t, shortTimeout, other, "--dry-run=server")
+	set("MaintenanceInProgress", "True")
+	c.waitForRefusal(t, []string{
+		oneOfThreeHealthy, "node " + marked + ` is under maintenance \(condition MaintenanceInProgress, since .*, reason Exercise`,
+	}, "delete", "node", other)
+	for _, kind := range []string{"MaintenancePlanned", "MaintenanceInProgress"} {
+		set(kind, "False")
+	}
+	c.deleteNode(t, shortTimeout, other, "--dry-run=server")
 }
 
 // checkBreakGlass sets a break-glass override for a node: only a user with the verb can.
@@ -101,6 +123,10 @@ func scenarioReplaceMember(t *testing.T, c *kindCluster) {
 		"ansible-playbook remove-node.yml -e node=" + stopped, // the layout of etcd is that of kubespray
 	}, "delete", "node", ours)
 	require.Equal(t, "true", c.node(t, stopped).Labels[observation.EtcdMemberLabel])
+	// k3s must not remove a member that runs either, but the one that is stopped.
+	const marker = "etcd.k3s.cattle.io/remove=true"
+	c.waitForRefusal(t, []string{"would break quorum", "etcd3 .* on node " + stopped}, "annotate", "node", ours, marker)
+	c.kubectl(t, "annotate", "node", stopped, marker, "--dry-run=server")
 
 	c.etcd.etcdctl(t, 1, "member remove "+id)
 	c.waitForNode(t, stopped, "to be an ordinary node again", longTimeout, isUnmarked)

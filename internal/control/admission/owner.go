@@ -45,8 +45,9 @@ func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
 	return decided(decision)
 }
 
-// ownedRequests returns the requests about the nodes with etcd of a Cluster or control plane. One of
-// them becomes the Node of the review, for its event. If one cannot be parsed, it returns a refusal.
+// ownedRequests returns the requests about the nodes with etcd of a Cluster or control plane. One
+// of them becomes the Node of the review, for its event. If one cannot be parsed, it returns a
+// refusal.
 func ownedRequests(r *review, nodes []*corev1.Node) (requests []quorum.Request, refusal *answer) {
 	for _, node := range nodes {
 		if !observation.IsLabelled(node) || !r.machine.Owns(node) {

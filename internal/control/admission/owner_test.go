@@ -33,7 +33,7 @@ func ownedNodes() []corev1.Node {
 }
 
 func TestOwnersOfMachines(t *testing.T) {
-	const group = "controlplane.cluster.x-k8s.io"
+	const group, kubeadm = "controlplane.cluster.x-k8s.io", "KubeadmControlPlane"
 	lost := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"}
 	breakGlass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"x"}`, time.Now().Add(time.Minute).Format(time.RFC3339))
 	for name, c := range map[string]struct {
@@ -47,21 +47,27 @@ func TestOwnersOfMachines(t *testing.T) {
 	}{
 		"Cluster": {
 			"cluster.x-k8s.io", "Cluster", "prod", nil, lost, nil, nil, 403,
-			"deleting Cluster capi/prod would end all of its machines\n1 of 3 would stay\nWhat helps:", []string{"n1", "n2"},
-		},
-		"control plane": {group, "KubeadmControlPlane", "cp", nil, lost, nil, nil, 403, "KubeadmControlPlane capi/cp", []string{"n1", "n2"}},
-		"other control plane": {
-			group, "KubeadmControlPlane", "cp2", nil, lost, nil, nil, 200, "KubeadmControlPlane capi/cp2 has no node with etcd", nil,
-		},
-		"kept": {
-			group, "KubeadmControlPlane", "cp", nil,
-			quorum.Decision{Allowed: true, Reason: quorum.QuorumKept, Message: "3 of 5 stay"}, nil, nil, 200, "3 of 5 stay",
+			"deleting Cluster capi/prod would end all of its machines\n1 of 3 would stay\nWhat helps:",
 			[]string{"n1", "n2"},
 		},
-		"break-glass on one node": {group, "KubeadmControlPlane", "cp", func(nodes []corev1.Node) {
+		"control plane": {
+			group, kubeadm, "cp", nil, lost, nil, nil, 403,
+			"KubeadmControlPlane capi/cp",
+			[]string{"n1", "n2"},
+		},
+		"other control plane": {
+			group, kubeadm, "cp2", nil, lost, nil, nil, 200, "KubeadmControlPlane capi/cp2 has no node with etcd", nil,
+		},
+		"kept": {
+			group, kubeadm, "cp", nil,
+			quorum.Decision{Allowed: true, Reason: quorum.QuorumKept, Message: "3 of 5 stay"},
+			nil, nil, 200, "3 of 5 stay",
+			[]string{"n1", "n2"},
+		},
+		"break-glass on one node": {group, kubeadm, "cp", func(nodes []corev1.Node) {
 			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlass
 		}, lost, nil, nil, 403, "1 of 3", []string{"n2"}},
-		"break-glass on each node": {group, "KubeadmControlPlane", "cp", func(nodes []corev1.Node) {
+		"break-glass on each node": {group, kubeadm, "cp", func(nodes []corev1.Node) {
 			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlass
 			nodes[1].Annotations[quorum.BreakGlassAnnotation] = breakGlass
 		}, lost, nil, nil, 200, "has no node with etcd", nil},
@@ -69,11 +75,14 @@ func TestOwnersOfMachines(t *testing.T) {
 			nodes[1].Annotations[observation.AnnouncementAnnotation] = "["
 		}, lost, nil, nil, 503, `the etcd members that node "n2" announces cannot be read`, nil},
 		"error": {
-			group, "KubeadmControlPlane", "cp", nil, quorum.Decision{}, errors.New("timeout"), nil, 503,
-			"Holdfast cannot decide whether KubeadmControlPlane capi/cp may be deleted: timeout", []string{"n1", "n2"},
+			group, kubeadm, "cp", nil,
+			quorum.Decision{},
+			errors.New("timeout"), nil, 503,
+			"Holdfast cannot decide whether KubeadmControlPlane capi/cp may be deleted: timeout",
+			[]string{"n1", "n2"},
 		},
 		"Nodes are not known": {
-			group, "KubeadmControlPlane", "cp", nil, lost, nil, errors.New("not filled"), 200, "", nil,
+			group, kubeadm, "cp", nil, lost, nil, errors.New("not filled"), 200, "", nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,13 +92,14 @@ func TestOwnersOfMachines(t *testing.T) {
 				c.nodes(f.cached)
 			}
 			var reviewed []string
-			f.handler.reviewer = fakeReviewer{together: func(_ context.Context, requests []quorum.Request) (quorum.Decision, error) {
+			together := func(_ context.Context, requests []quorum.Request) (quorum.Decision, error) {
 				for _, r := range requests {
 					require.True(t, r.Labelled)
 					reviewed = append(reviewed, r.Node)
 				}
 				return c.decision, c.err
-			}}
+			}
+			f.handler.reviewer = fakeReviewer{together: together}
 			object := fmt.Sprintf(`{"metadata":{"namespace":"capi","name":%q,"uid":"u"}}`, c.name)
 			got := f.post(MachinePath, machineReview(c.kind, object, func(r *admissionv1.AdmissionRequest) {
 				r.Kind.Group, r.Name = c.group, c.name
