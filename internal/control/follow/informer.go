@@ -18,8 +18,8 @@ import (
 
 // Options describe a Set with an informer of its own, apart from the caches that reviews wait for.
 type Options struct {
-	// What names the objects in the log.
-	What    string
+	// Name is the name of the objects in the log.
+	Name    string
 	Source  toolscache.ListerWatcher
 	Example runtime.Object
 	// Transform makes what the Set keeps of an object. Nil keeps all of it.
@@ -39,9 +39,11 @@ func Open[T any](o Options) (s *Set[T], run func(ctx context.Context, synced fun
 		err = errors.Join(err, informer.SetTransform(o.Transform))
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("following %s: %w", o.What, err)
+		return nil, nil, fmt.Errorf("following %s: %w", o.Name, err)
 	}
-	return New[T](informer), func(ctx context.Context, synced func()) {
+	s = New[T](informer)
+	return s, func(ctx context.Context, synced func()) {
+		s.IsCurrent() // The age counts from here.
 		var running sync.WaitGroup
 		running.Go(func() { informer.RunWithContext(ctx) })
 		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
@@ -64,9 +66,9 @@ func (o Options) noted() toolscache.ListerWatcher {
 		}
 		switch isNews := logged.ChangedErrorKind("", err); {
 		case isNews && err != nil:
-			o.Log.WarnContext(ctx, "failed to follow objects; retrying", "objects", o.What, "err", err)
+			o.Log.WarnContext(ctx, "failed to follow objects; retrying", "objects", o.Name, "err", err)
 		case isNews:
-			o.Log.InfoContext(ctx, "following objects again", "objects", o.What)
+			o.Log.InfoContext(ctx, "following objects again", "objects", o.Name)
 		}
 	}
 	list := func(ctx context.Context, l metav1.ListOptions) (runtime.Object, error) {

@@ -77,7 +77,7 @@ func New(o Options) (world.Controller, error) {
 	}
 	// Reviews must not wait for it, also without permission to list pods.
 	pods, run, err := follow.Open[*corev1.Pod](follow.Options{
-		What: "guard pods", Log: o.Log, Example: &corev1.Pod{},
+		Name: "guard pods", Log: o.Log, Example: &corev1.Pod{},
 		Source: &toolscache.ListWatch{ListWithContextFunc: c.listPods, WatchFuncWithContext: watching},
 	})
 	if err != nil {
@@ -95,12 +95,17 @@ func (c *controller) listPods(ctx context.Context, o metav1.ListOptions) (runtim
 	return c.Pods.List(ctx, o)
 }
 
+// listTimeout limits a list of the guard pods. Without an answer, they are unknown.
+const listTimeout = 5 * time.Second
+
 // readPods returns the guard pods, and whether they are known. While the watch may hang, it lists
 // them.
 func (c *controller) readPods(ctx context.Context) (pods []*corev1.Pod, areKnown bool) {
 	isCurrent := c.pods.IsCurrent()
 	pods, err := c.pods.List()
 	if err == nil && !isCurrent {
+		ctx, cancel := context.WithTimeout(ctx, listTimeout)
+		defer cancel()
 		pods, _, err = apiaccess.ListPages(ctx, c.listPods, func(object runtime.Object) (*corev1.Pod, bool, error) {
 			pod, ok := object.(*corev1.Pod)
 			return pod, ok, nil

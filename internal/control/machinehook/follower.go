@@ -73,7 +73,7 @@ func (f *machineFollower) follow(ctx context.Context) error {
 		}
 	}
 	objects, run, err := follow.Open[*record](follow.Options{
-		What: f.kind.String(), Source: apiaccess.PagedLists(f.source(), f.trim), Example: &unstructured.Unstructured{},
+		Name: f.kind.String(), Source: apiaccess.PagedLists(f.source(), f.trim), Example: &unstructured.Unstructured{},
 		Transform: f.trim, Log: f.log, Failed: failed,
 	})
 	if err == nil {
