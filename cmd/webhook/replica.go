@@ -152,8 +152,8 @@ func (r replica) liveNode(ctx context.Context, name string) (*corev1.Node, error
 	return node, r.manager.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
 }
 
-// newMachines returns the controller for the Machines of Cluster API and the NodeClaims of Karpenter,
-// or nil if both are switched off.
+// newMachines returns the controller for the Machines of Cluster API and the NodeClaims of
+// Karpenter, or nil if both are switched off.
 func (r replica) newMachines(reviews *admission.Handler) (*machinehook.Controller, error) {
 	if !r.clusterAPI && !r.karpenter {
 		return nil, nil //nolint:nilnil // There are no machines.

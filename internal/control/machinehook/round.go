@@ -119,8 +119,8 @@ func (r *round) do(ctx context.Context, s step) (err error) {
 	return err
 }
 
-// readLive reads the Nodes of the API server for which the Machines of the round stand, and then the
-// EtcdClusters: a member that is bound in between counts. All steps share one read, also if it
+// readLive reads the Nodes of the API server for which the Machines of the round stand, and then
+// the EtcdClusters: a member that is bound in between counts. All steps share one read, also if it
 // fails.
 func (r *round) readLive(ctx context.Context) liveRead {
 	if !r.live.began.IsZero() {
