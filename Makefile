@@ -10,7 +10,7 @@ TEST_TOOLS := bin/kube-scheduler bin/pack-image bin/crane bin/krew
 
 # The versions of the API server that tests can run: the newest one in bin/, and the others in
 # bin/kubernetes-MINOR/. kube-controller-manager and kubectl are always of the newest version.
-NEWEST := v1.36.3
+NEWEST := v1.37.2
 VERSIONS := $(NEWEST) $(shell sed -nE 's/^\tk8s\.io\/kubernetes (v[0-9.]+).*/\1/p' tools/kubernetes-*/go.mod | sort -rV)
 KUBERNETES := $(NEWEST)
 $(if $(filter $(VERSIONS),$(KUBERNETES)),,$(error KUBERNETES=$(KUBERNETES) is not one of the versions in tools/: $(VERSIONS)))
@@ -54,7 +54,7 @@ bin/etcdctl: tools/etcd/go.mod tools/etcd/go.sum
 bin/etcd-v3.4/etcd: tools/etcd-3.4/go.mod tools/etcd-3.4/go.sum
 	$(call tool,etcd-3.4,go.etcd.io/etcd,-s -w)
 
-bin/etcd-v3.5/etcd bin/etcd-v3.7/etcd: bin/etcd-v%/etcd: tools/etcd-%/go.mod tools/etcd-%/go.sum
+bin/etcd-v3.5/etcd bin/etcd-v3.6/etcd: bin/etcd-v%/etcd: tools/etcd-%/go.mod tools/etcd-%/go.sum
 	$(call tool,etcd-$*,go.etcd.io/etcd/server/v3,-s -w)
 
 # etcd inside another process, as in k3s.
@@ -137,10 +137,10 @@ plugin: ## Build the plugin of kubectl into bin/kubectl-holdfast
 RACE := $(if $(C_COMPILER),-race)
 TEST_CGO := CGO_ENABLED=$(if $(RACE),1,0)
 
-# The packages whose tests run etcd as a user's cluster. The etcd of each kube-apiserver stays 3.6.
+# The packages whose tests run etcd as a user's cluster. The etcd of each kube-apiserver stays 3.7.
 ETCD_PACKAGES := ./internal/testenv/etcd ./internal/node/etcdprobe ./internal/node/etcddetect ./internal/node/host ./cmd/agent ./test/stress
 ETCD_VERSIONS := v3.4 v3.5 v3.6 v3.7
-ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.6,$(ETCD_VERSIONS)))
+ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.7,$(ETCD_VERSIONS)))
 # The server of the version that was chosen with ETCD=.
 ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 
@@ -171,7 +171,7 @@ test: $(SERVERS) $(TEST_TOOLS) bin/helm $(ETCD_SERVER) ## Run unit and integrati
 .PHONY: test-etcd
 test-etcd: $(SERVERS) $(ETCD_SERVERS) bin/etcd-embedded/etcd ## Run the tests with etcd 3.4 to 3.7, the settings of k3s and k0s, and a rolling upgrade and downgrade
 	@for version in $(ETCD_VERSIONS); do $(MAKE) --no-print-directory test ETCD=$$version || exit 1; done
-	go test -tags etcdversions -count=1 -timeout 20m -v -run '^Test(Upgrade|EmbeddedCluster|LoopbackCluster)$$' ./test/stress ./cmd/agent
+	go test -tags etcdversions -count=1 -timeout 20m -v -run '^Test(Upgrade|EmbeddedCluster|LoopbackCluster|RealProxy)$$' ./test/stress ./cmd/agent ./internal/node/etcddetect
 
 # One version: make test-kubernetes-version KUBERNETES=v1.34.4 (ONLY='./manifests ./charts' for some packages)
 .PHONY: test-kubernetes-version
@@ -249,9 +249,9 @@ demo: ## Show the main features on real servers; no Docker, no root (V=1 prints 
 	@PROGRAM_FLAGS="$(PROGRAM_FLAGS)" exec test/demo/run.sh $(if $(V),-v) $(if $(KEEP),-keep) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: bench
-bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; KUBERNETES=v1.34.4 for another API server, EMULATE=1.33 for one that behaves like it; FILES=1000000 for the tree of search, STRICT=1 fails if a target is missed)
+bench: $(SERVERS) build ## Measure the speed on real servers (ONLY=verdict,hung for some measurements; KUBERNETES=v1.34.4 for another API server; FILES=1000000 for the tree of search, STRICT=1 fails if a target is missed)
 	@go build -o bin/holdfast-bench ./test/bench
-	@FILES='$(FILES)' exec bin/holdfast-bench -only='$(ONLY)' -emulate='$(EMULATE)' $(if $(STRICT),-strict)
+	@FILES='$(FILES)' exec bin/holdfast-bench -only='$(ONLY)' $(if $(STRICT),-strict)
 
 # go test fuzzes one target at a time. It keeps failing inputs in testdata/fuzz of the package.
 FUZZTIME ?= 20s

@@ -77,7 +77,7 @@ func TestRefused(t *testing.T) {
 		"short digest":       {"1.36.0", []string{"agent.image.digest=sha256:1234"}, "digest"},
 		"no replica":         {"1.36.0", []string{"webhook.replicas=0"}, "replicas"},
 		"address, not CIDR":  {"1.36.0", []string{"webhook.apiServerSources={192.0.2.1}"}, "apiServerSources"},
-		"Kubernetes 1.31":    {"1.31.9", nil, "1.32"},
+		"Kubernetes 1.32":    {"1.32.13", nil, "1.33"},
 		"drains as a string": {"1.36.0", []string{"drains.enabled=off"}, "enabled"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,24 +34,32 @@ const (
 // TestMachineComponents checks what the components add to the base.
 func TestMachineComponents(t *testing.T) {
 	base := webhookEntries(t, kustomized(t, "."))
-	for component, rule := range map[string]admissionv1.Rule{
+	for component, rules := range map[string][]admissionv1.Rule{
 		clusterAPI: {
-			APIGroups: []string{"cluster.x-k8s.io"}, APIVersions: []string{"v1beta1", "v1beta2"},
-			Resources: []string{"machines"}, Scope: new(admissionv1.NamespacedScope),
+			{
+				APIGroups: []string{"cluster.x-k8s.io"}, APIVersions: []string{"v1beta1", "v1beta2"},
+				Resources: []string{"machines", "clusters"}, Scope: new(admissionv1.NamespacedScope),
+			},
+			{
+				APIGroups: []string{"controlplane.cluster.x-k8s.io"}, APIVersions: []string{"*"},
+				Resources: []string{"*"}, Scope: new(admissionv1.NamespacedScope),
+			},
 		},
-		nodeClaims: {
+		nodeClaims: {{
 			APIGroups: []string{"karpenter.sh"}, APIVersions: []string{"v1"},
 			Resources: []string{"nodeclaims"}, Scope: new(admissionv1.ClusterScope),
-		},
+		}},
 	} {
 		t.Run(component, func(t *testing.T) {
 			entries := webhookEntries(t, kustomized(t, withComponent(t, "overlays/karpenter", component)))
 			require.Equal(t, base, entries[:len(base)])
 			require.Len(t, entries, len(base)+1)
 			added := entries[len(base)]
-			require.Equal(t, []admissionv1.RuleWithOperations{
-				{Operations: []admissionv1.OperationType{admissionv1.Delete}, Rule: rule},
-			}, added.Rules)
+			require.Len(t, added.Rules, len(rules))
+			for i, rule := range added.Rules {
+				require.Equal(t, []admissionv1.OperationType{admissionv1.Delete}, rule.Operations)
+				require.Equal(t, rules[i], rule.Rule)
+			}
 			require.Equal(t, admissionv1.Ignore, *added.FailurePolicy, "ordinary machines never depend on Holdfast")
 			require.Equal(t, "/validate-machine", *added.ClientConfig.Service.Path)
 			added.ClientConfig.Service.Path = base[0].ClientConfig.Service.Path

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // writeJSON writes the report for scripts.
 func (r report) writeJSON(out io.Writer) error {
-	encoder := json.NewEncoder(out)
+	encoder := json.NewEncoder(cli.EscapingWriter{Out: out})
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(r)
@@ -24,13 +25,13 @@ func (r report) writeJSON(out io.Writer) error {
 
 // reportWriter writes a report as sections of rows. A row has a label and values.
 type reportWriter struct {
-	*bufio.Writer
+	*bytes.Buffer
 	isVerbose bool
 }
 
 // writeText writes the report for people.
 func (r report) writeText(out io.Writer, isVerbose bool) error {
-	w := reportWriter{bufio.NewWriter(out), isVerbose}
+	w := reportWriter{new(bytes.Buffer), isVerbose}
 	fmt.Fprintln(w, r.Conclusion)
 	fmt.Fprintln(w, "These are the agent's observations and decisions. Nothing was changed.")
 	w.host(r.Host)
@@ -38,7 +39,8 @@ func (r report) writeText(out io.Writer, isVerbose bool) error {
 	w.network(r.Network)
 	w.openstack(r.OpenStack)
 	w.decision(r.Decision)
-	return w.Flush()
+	_, err := w.WriteTo(cli.EscapingWriter{Out: out})
+	return err
 }
 
 func (w reportWriter) section(title string) { fmt.Fprintf(w, "\n%s\n", title) }

@@ -93,7 +93,8 @@ func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, err
 	grace := drainTime
 	// The summary of SPC reads labels and conditions of all Nodes.
 	trimmer := clusterstore.Trimmer{
-		Departures: s.departures, ZoneLabel: s.zoneLabel, KeepMetadata: isSPCConfigured(s.spc),
+		Departures: s.departures, ZoneLabel: s.zoneLabel, Zones: &clusterstore.ZoneLabels{},
+		KeepMetadata: isSPCConfigured(s.spc),
 	}
 	m, err := manager.New(s.api, manager.Options{
 		Scheme:         objects,

@@ -47,9 +47,7 @@ type benchCluster struct {
 	barePatches int
 }
 
-func newBenchCluster(
-	ctx context.Context, m measurement, emulated string, t *resultTable,
-) (_ *benchCluster, err error) {
+func newBenchCluster(ctx context.Context, m measurement, t *resultTable) (_ *benchCluster, err error) {
 	begun := time.Now()
 	if m.members == 0 {
 		t.progress("starting kube-apiserver with the manifests")
@@ -61,10 +59,7 @@ func newBenchCluster(
 		b.components = []string{"cluster-api", "karpenter-nodeclaims"}
 		b.webhookFlags = []string{"--cluster-api", "--karpenter"}
 	}
-	if b.Environment, err = fixture.New(fixture.Options{
-		Name: "bench", Out: t.out,
-		EmulatedVersion: emulated,
-	}); err != nil {
+	if b.Environment, err = fixture.New(fixture.Options{Name: "bench", Out: t.out}); err != nil {
 		return nil, err
 	}
 	if err := b.start(ctx); err != nil {

@@ -22,12 +22,11 @@ import (
 func main() {
 	only := flag.String("only", "",
 		"comma-separated `names` of measurements, by default all: "+strings.Join(names(), ", "))
-	emulated := flag.String("emulate", "", "`version` of Kubernetes that the API server emulates, such as 1.33")
 	strict := flag.Bool("strict", false, "exit with an error if a target is missed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *only, *emulated, *strict, os.Stdout); err != nil {
+	if err := run(ctx, *only, *strict, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
 		stop()
 		os.Exit(1)
@@ -80,7 +79,7 @@ func names() []string {
 }
 
 // run runs the selected measurements and prints the table.
-func run(ctx context.Context, only, emulated string, strict bool, out io.Writer) error {
+func run(ctx context.Context, only string, strict bool, out io.Writer) error {
 	wanted := strings.FieldsFunc(only, func(r rune) bool { return r == ',' || r == ' ' })
 	for _, name := range wanted {
 		if !slices.Contains(names(), name) {
@@ -88,7 +87,7 @@ func run(ctx context.Context, only, emulated string, strict bool, out io.Writer)
 		}
 	}
 	t := &resultTable{out: out}
-	if err := measureAll(ctx, wanted, emulated, t); err != nil {
+	if err := measureAll(ctx, wanted, t); err != nil {
 		if ctx.Err() != nil {
 			return errors.New("interrupted; all processes have been stopped")
 		}
@@ -100,7 +99,7 @@ func run(ctx context.Context, only, emulated string, strict bool, out io.Writer)
 	return nil
 }
 
-func measureAll(ctx context.Context, wanted []string, emulated string, t *resultTable) (err error) {
+func measureAll(ctx context.Context, wanted []string, t *resultTable) (err error) {
 	var b *benchCluster
 	defer func() {
 		if b != nil {
@@ -119,7 +118,7 @@ func measureAll(ctx context.Context, wanted []string, emulated string, t *result
 					return err
 				}
 			}
-			if b, err = newBenchCluster(ctx, m, emulated, t); err != nil {
+			if b, err = newBenchCluster(ctx, m, t); err != nil {
 				return err
 			}
 		}

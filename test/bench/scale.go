@@ -255,7 +255,7 @@ func realisticNode(name string) *corev1.Node {
 		NodeInfo: corev1.NodeSystemInfo{
 			MachineID: strings.Repeat("a", 32), SystemUUID: "ec2a0000-0000-4000-8000-" + strings.Repeat("0", 12),
 			BootID: "00000000-0000-4000-8000-000000000000", KernelVersion: "6.12.0", OSImage: "Debian GNU/Linux 13",
-			ContainerRuntimeVersion: "containerd://2.4.0", KubeletVersion: "v1.36.3",
+			ContainerRuntimeVersion: "containerd://2.4.0", KubeletVersion: "v1.37.2",
 			OperatingSystem: "linux", Architecture: "amd64",
 		},
 	}

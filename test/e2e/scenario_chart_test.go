@@ -19,10 +19,10 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// scenarioChart installs the chart of an earlier state on the cluster from which the manifests were
-// removed, upgrades it to this one from a registry, goes back without the earlier
-// CustomResourceDefinition, upgrades it again, and uninstalls it. helm waits for the pods each time.
-// The Job of helm uninstall cleans the nodes.
+// scenarioChart installs the chart of an earlier state on the cluster from which the manifests
+// were removed, upgrades it to this one from a registry, goes back without the earlier
+// CustomResourceDefinition, upgrades it again, and uninstalls it. helm waits for the pods each
+// time. The Job of helm uninstall cleans the nodes.
 func scenarioChart(t *testing.T, c *kindCluster) {
 	previous := c.loadPrevious(t)
 	chart := c.publishChart(t)
@@ -31,7 +31,8 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	before, etcd := c.webhook(t), c.etcdCluster(t)
 
 	c.whileProtected(t, func() {
-		c.helm(t, "upgrade", "holdfast", chart, "--plain-http", "--reset-values", "--set", "drains.enabled=false,uninstall.enabled=true")
+		c.helm(t, "upgrade", "holdfast", chart, "--plain-http", "--reset-values",
+			"--set", "drains.enabled=false,uninstall.enabled=true")
 	})
 	upgraded := c.webhook(t)
 	require.Contains(t, upgraded, "--guard-drains=false")

@@ -68,7 +68,8 @@ func (c *kindCluster) checkMaintenance(t *testing.T, marked, other string) {
 	c.deleteNode(t, shortTimeout, other, "--dry-run=server")
 	set("MaintenanceInProgress", "True")
 	c.waitForRefusal(t, []string{
-		oneOfThreeHealthy, "node " + marked + ` is under maintenance \(condition MaintenanceInProgress, since .*, reason Exercise`,
+		oneOfThreeHealthy,
+		"node " + marked + ` is under maintenance \(condition MaintenanceInProgress, since .*, reason Exercise`,
 	}, "delete", "node", other)
 	for _, kind := range []string{"MaintenancePlanned", "MaintenanceInProgress"} {
 		set(kind, "False")

@@ -2,7 +2,7 @@
 // Kubernetes which of them passed. docs/kubernetes-versions.md has a table of what it recorded.
 //
 //	HOLDFAST_SERVERS=bin/kubernetes-1.34 go run ./test/versions -kubernetes v1.34.4
-//	go run ./test/versions -kubernetes v1.36.3 ./manifests ./charts
+//	go run ./test/versions -kubernetes v1.37.2 ./manifests ./charts
 //	go run ./test/versions # writes the table only
 package main
 
@@ -88,15 +88,15 @@ func checkServer(ctx context.Context, version string) error {
 
 // findPackages returns the packages whose tests start a kube-apiserver.
 func findPackages(ctx context.Context) ([]string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-test", "-f", `{{.ForTest}} {{join .Deps " "}}`, "./...").Output()
+	const format = `{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end}}`
+	out, err := exec.CommandContext(ctx, "go", "list", "-test", "-f", format, "./...").Output()
 	if err != nil {
 		return nil, fmt.Errorf("listing packages: %w", err)
 	}
 	var found []string
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
-		if strings.HasPrefix(fields[0], module) && slices.Contains(fields[1:], module+"internal/testenv/apiserver") &&
-			!slices.Contains(found, fields[0]) {
+		if slices.Contains(fields, module+"internal/testenv/apiserver") && !slices.Contains(found, fields[0]) {
 			found = append(found, fields[0])
 		}
 	}

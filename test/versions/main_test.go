@@ -3,10 +3,13 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
@@ -27,6 +30,30 @@ func TestPage(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	require.NoError(t, err)
 	require.Contains(t, string(makefile), "\nNEWEST := "+versions[0]+"\n")
+}
+
+// TestLibraries checks that the client libraries are not newer than every API server under test.
+func TestLibraries(t *testing.T) {
+	root, err := process.RepositoryRoot()
+	require.NoError(t, err)
+	versions, err := pinned(root)
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	require.NoError(t, err)
+	library := regexp.MustCompile(`(?m)^\tk8s\.io/api v0\.(\d+)\.`).FindStringSubmatch(string(text))
+	require.NotNil(t, library)
+	minor, err := strconv.Atoi(library[1])
+	require.NoError(t, err)
+	require.LessOrEqual(t, uint(minor), utilversion.MustParseSemantic(versions[0]).Minor(),
+		"k8s.io/api in go.mod is newer than every API server under test: add that version to tools/")
+}
+
+func TestFindPackages(t *testing.T) {
+	t.Chdir("../..")
+	found, err := findPackages(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, found, module+"manifests")
+	require.NotContains(t, found, module+"test/versions")
 }
 
 func TestParseEvents(t *testing.T) {

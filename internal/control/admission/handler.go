@@ -107,6 +107,7 @@ type Handler struct {
 	metrics  metrics
 	// largeBodies limits the large bodies that are read.
 	largeBodies *semaphore.Weighted
+	underReview objectReviews
 }
 
 // New returns a Handler.
@@ -179,6 +180,9 @@ type entry struct {
 	fallback fallback
 	// rejectBusy answers a request above the limit of the entry.
 	rejectBusy func(w http.ResponseWriter, body []byte)
+	// ofKubelets means that a kubelet can make such requests about its own Node and pods, also as dry
+	// runs. Then few about one object are reviewed at the same time.
+	ofKubelets bool
 }
 
 func (h *Handler) etcdNodeEntry() entry {
@@ -202,7 +206,7 @@ func (h *Handler) otherNodeEntry() entry {
 func (h *Handler) evictionEntry() entry {
 	return entry{
 		path: EvictionPath, deadline: evictionDeadline, subject: "eviction of a pod",
-		parse: parseEviction, decide: h.decideEviction, rejectBusy: refuseBusyEviction,
+		parse: parseEviction, decide: h.decideEviction, rejectBusy: refuseBusyEviction, ofKubelets: true,
 		fallback: fallback{
 			isRetriable: true, consequence: "Until this is resolved, evictions of guard pods are refused.",
 		},
@@ -239,6 +243,14 @@ func (f fallback) answer(code int32, reason quorum.Reason, why string) answer {
 func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) admission.Response {
 	h.metrics.inFlight.Inc()
 	defer h.metrics.inFlight.Dec()
+	if e.ofKubelets {
+		end, isFree := h.underReview.begin(e.path + " " + req.Name)
+		if !isFree {
+			h.metrics.rejected.WithLabelValues(busy).Inc()
+			return refuse(http.StatusTooManyRequests, busy, busyMessage).response(false)
+		}
+		defer end()
+	}
 	began := time.Now()
 	r, err := e.parse(req.AdmissionRequest)
 	var a answer

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,8 @@ const (
 	// its size, at least with minReviewCost.
 	maxReviewBytes = 8 << 20
 	minReviewCost  = 64 << 10
+	// maxObjectReviews limits the reviews of one object at an entry of kubelets.
+	maxObjectReviews = 4
 )
 
 // Reasons of requests that are rejected without a review.
@@ -118,4 +121,31 @@ func deferBusy(w http.ResponseWriter, _ []byte) {
 	w.Header().Set("Connection", "close")
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, busyMessage, http.StatusTooManyRequests)
+}
+
+// objectReviews counts the reviews in progress by object. The zero value is ready for use.
+type objectReviews struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+// begin reports whether another review of the object may begin. If it may, end must be called after
+// it.
+func (o *objectReviews) begin(object string) (end func(), isFree bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.count[object] >= maxObjectReviews {
+		return nil, false
+	}
+	if o.count == nil {
+		o.count = map[string]int{}
+	}
+	o.count[object]++
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.count[object]--; o.count[object] == 0 {
+			delete(o.count, object)
+		}
+	}, true
 }

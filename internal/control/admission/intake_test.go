@@ -17,7 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -97,9 +99,10 @@ func TestBusyEntry(t *testing.T) {
 	for _, path := range []string{EtcdNodePath, NodePath, EvictionPath} {
 		t.Run(path, func(t *testing.T) {
 			f := newFixture(t)
-			sent := deletionReview(etcdNode(), dry)
+			sent := func(int) admissionv1.AdmissionReview { return deletionReview(etcdNode(), dry) }
 			if path == EvictionPath {
-				sent = evictionReview(dry)
+				sent = func(i int) admissionv1.AdmissionReview { return evictionOf(guard.Name(fmt.Sprint("n", i))) }
+				f.haveAll()
 			}
 			began, finish := make(chan struct{}), make(chan struct{})
 			var running errgroup.Group
@@ -119,9 +122,9 @@ func TestBusyEntry(t *testing.T) {
 				f.handler.reviewer, other = fakeReviewer{labelled: atOnce, unlabelled: blocked}, EtcdNodePath
 			}
 			const most = maxReviewBytes / minReviewCost
-			for range most {
+			for i := range most {
 				running.Go(func() error {
-					answer := f.post(path, sent)
+					answer := f.post(path, sent(i))
 					if answer.Allowed || answer.Result.Message != "no" {
 						return fmt.Errorf("the answer is %v", answer)
 					}
@@ -148,6 +151,74 @@ func TestBusyEntry(t *testing.T) {
 				require.True(t, rejected.isClose, "the API server would try the same replica again")
 			}
 			require.Equal(t, 1, f.rejected("Busy"))
+		})
+	}
+}
+
+// evictionOf returns a dry run of the eviction of the pod with this name.
+func evictionOf(pod string) admissionv1.AdmissionReview {
+	return evictionReview(func(r *admissionv1.AdmissionRequest) {
+		*r.DryRun, r.Name = true, pod
+		r.Object.Raw = []byte(`{"apiVersion":"policy/v1","kind":"Eviction"}`)
+	})
+}
+
+// haveAll makes every Node exist, with its guard pod.
+func (f *fixture) haveAll() {
+	f.handler.node = func(_ context.Context, name string) (*corev1.Node, error) {
+		n := etcdNode()
+		n.Name = name
+		return n, nil
+	}
+	f.handler.pod = func(_ context.Context, _, name string) (*corev1.Pod, error) {
+		p := guardPod()
+		p.Name, p.Spec.NodeName = name, strings.TrimPrefix(name, guard.NamePrefix)
+		return p, nil
+	}
+}
+
+// TestFloodOfKubelet: root on a node has the token of its kubelet, and sends as many requests about
+// its own Node or pod as it can. Those about others are reviewed as usual.
+func TestFloodOfKubelet(t *testing.T) {
+	marker := func(node string) admissionv1.AdmissionReview {
+		n := etcdNode()
+		n.Name = node
+		return removalReview(n, k3sMarker, "true", func(r *admissionv1.AdmissionRequest) { *r.DryRun, r.Name = true, node })
+	}
+	for path, about := range map[string]func(name string) admissionv1.AdmissionReview{
+		RemovalPath:  marker,
+		EvictionPath: func(node string) admissionv1.AdmissionReview { return evictionOf(guard.Name(node)) },
+	} {
+		t.Run(path, func(t *testing.T) {
+			f := newFixture(t)
+			f.haveAll()
+			began, finish := make(chan struct{}), make(chan struct{})
+			f.handler.reviewer = fakeReviewer{labelled: func(context.Context, quorum.Request) (quorum.Decision, error) {
+				began <- struct{}{}
+				<-finish
+				return quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}, nil
+			}}
+			var running errgroup.Group
+			review := func(name string) {
+				running.Go(func() error {
+					if answer := f.post(path, about(name)); answer.Result.Message != "no" {
+						return fmt.Errorf("the answer is %v", answer)
+					}
+					return nil
+				})
+				<-began
+			}
+			for range maxObjectReviews {
+				review("evil")
+			}
+			rejected := f.post(path, about("evil"))
+			require.Contains(t, rejected.Result.Message, "Try again")
+			requireRetriable(t, rejected)
+			require.Equal(t, 1, f.rejected("Busy"))
+			review("etcd-2")
+			close(finish)
+			require.NoError(t, running.Wait())
+			require.Empty(t, f.handler.underReview.count)
 		})
 	}
 }

@@ -24,7 +24,7 @@ import (
 func (h *Handler) removalEntry() entry {
 	return entry{
 		path: RemovalPath, deadline: removalDeadline, subject: "removal of an etcd member",
-		parse: parseRemoval, decide: h.decideRemoval, rejectBusy: refuseBusy,
+		parse: parseRemoval, decide: h.decideRemoval, rejectBusy: refuseBusy, ofKubelets: true,
 		fallback: fallback{
 			consequence: "Until this is resolved, no etcd member can be removed in this way.",
 		},

@@ -1,6 +1,8 @@
 package clusterstore_test
 
 import (
+	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -15,6 +17,27 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
+
+// TestTrimToZone: an ordinary Node takes no map of its own, unless a kubelet invents zones.
+func TestTrimToZone(t *testing.T) {
+	trimmer := clusterstore.Trimmer{ZoneLabel: corev1.LabelTopologyZone, Zones: &clusterstore.ZoneLabels{}}
+	kept := map[string][]map[string]string{}
+	for i := range 2000 {
+		zone := fmt.Sprint("zone-", i%1000)
+		read := fullNode()
+		label(corev1.LabelTopologyZone, zone)(read)
+		got, err := trimmer.Trim(read)
+		require.NoError(t, err)
+		labels := got.(*corev1.Node).Labels
+		require.Equal(t, map[string]string{corev1.LabelTopologyZone: zone}, labels)
+		kept[zone] = append(kept[zone], labels)
+	}
+	isShared := func(zone string) bool {
+		return reflect.ValueOf(kept[zone][0]).Pointer() == reflect.ValueOf(kept[zone][1]).Pointer()
+	}
+	require.True(t, isShared("zone-0"))
+	require.False(t, isShared("zone-999"), "no more zones are remembered")
+}
 
 // TestTrim: an ordinary Node is cached without what no decision reads. A Node with anything that a
 // decision may depend on is cached with all of its metadata, taints and conditions.

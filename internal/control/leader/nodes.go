@@ -154,26 +154,34 @@ func keyOf(node *corev1.Node) nodeKey {
 // the label again. Or it scanned before etcd was installed, and no longer runs. Therefore the
 // leader labels such a Node once for the members that are listed there.
 func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, s *clusterState) error {
-	var errs []error
-	by := labelSources(c)
-	for _, name := range slices.Sorted(maps.Keys(index)) {
-		node := index[name].Node
-		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.NodeUID == node.UID })
-		if !l.needsLabel(node) || (!isBound && by == place.Bound) {
-			continue
+	by, names := labelSources(c), clusterstore.BoundNodeNames(c.Spec.Members)
+	if by != place.Bound {
+		names = slices.Collect(maps.Keys(index))
+	}
+	slices.Sort(names)
+	var lacking []observation.AnnouncingNode
+	for _, name := range slices.Compact(names) {
+		if n, exists := index[name]; exists && l.needsLabel(n.Node) {
+			lacking = append(lacking, announcingNode(n.Node))
 		}
-		places := place.On(c, node)
-		members := place.Members(places, by)
-		names := observation.JoinIDs(members, ", ")
+	}
+	places := map[string][]place.Place{}
+	for _, p := range place.Of(c, lacking) {
+		places[p.Node] = append(places[p.Node], p)
+	}
+	var errs []error
+	for _, n := range lacking {
+		node, bound := index[n.Node].Node, place.Members(places[n.Node], place.Bound)
+		members := place.Members(places[n.Node], by)
+		listed := observation.JoinIDs(members, ", ")
 		switch {
-		case isBound:
-			names = observation.JoinIDs(place.Members(places, place.Bound), ", ")
-			errs = append(errs, l.restoreLabel(ctx, c, node, "it is bound to member "+names))
-		case len(members) > 0 && (!hasNoMemberCondition(node) || s.labelled[node.UID] != names):
+		case len(bound) > 0:
+			errs = append(errs, l.restoreLabel(ctx, c, node, "it is bound to member "+observation.JoinIDs(bound, ", ")))
+		case len(members) > 0 && (!hasNoMemberCondition(node) || s.labelled[node.UID] != listed):
 			err := l.restoreLabel(ctx, c, node,
 				"two other nodes list a member at its address, but its own agent has not announced it yet")
 			if err == nil {
-				s.labelled[node.UID] = names
+				s.labelled[node.UID] = listed
 			}
 			errs = append(errs, err)
 		}

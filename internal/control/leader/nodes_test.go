@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -57,6 +58,35 @@ func TestListedHolders(t *testing.T) {
 			require.Len(t, place.Members(place.On(c, n), labelSources(c)), test.want)
 		})
 	}
+}
+
+// TestRestoreLabelsBesideManyNodes: a member is on no Node. The leader compares its URLs with the
+// addresses of all Nodes at once.
+func TestRestoreLabelsBesideManyNodes(t *testing.T) {
+	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}
+	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "etcd-1", NodeUID: "u1", Basis: v1alpha1.BasisRole}}
+	o := v1alpha1.Observation{Node: "etcd-1", NodeUID: "u1", LocalMember: "a", Linearizable: true, Nonce: "now"}
+	c.Spec.Nonce = o.Nonce
+	o.Members = []v1alpha1.MemberStatus{{ID: "a", Name: "a"}, {ID: "b", Name: "b"}}
+	for i := range 20 {
+		o.Members[1].PeerURLs = append(o.Members[1].PeerURLs, fmt.Sprintf("http://elsewhere-%d", i))
+	}
+	c.Observations = []v1alpha1.Observation{o}
+	require.NotEqual(t, place.Bound, labelSources(c))
+	const nodes = 2000
+	index := nodeIndex{}
+	for i := range nodes {
+		name := fmt.Sprint("worker-", i)
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+		n.Status.Addresses = []corev1.NodeAddress{{Address: name}}
+		index[name] = nodeEntry{Node: n}
+	}
+	l := &Leader{Options: Options{Now: time.Now}}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.NoError(t, l.restoreLabels(t.Context(), c, index, newClusterState()))
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2*nodes<<10))
 }
 
 func TestSharedProviderIDs(t *testing.T) {

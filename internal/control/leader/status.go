@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,7 +48,7 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	inputs := summaryInputs{view, s.bound, l.zonesOf(index)}
+	inputs := summaryInputs{view, s.bound, l.zones}
 	if s.summarized != nil && inputs.equal(*s.summarized) {
 		return nil
 	}
@@ -69,15 +70,18 @@ type summaryInputs struct {
 	zones map[string]string
 }
 
-// zonesOf returns the zone of each Node that has one.
-func (l *Leader) zonesOf(index nodeIndex) map[string]string {
-	zones := map[string]string{}
-	for name, node := range index {
-		if zone := l.Store.ZoneOf(node.Node); zone != "" {
-			zones[name] = zone
+// setZones sets the zones of the round. All summaries share one map until a zone changes: it has an
+// entry for each Node.
+func (l *Leader) setZones(nodes []*corev1.Node) {
+	zones := make(map[string]string, len(l.zones))
+	for _, n := range nodes {
+		if zone := l.Store.ZoneOf(n); zone != "" {
+			zones[n.Name] = zone
 		}
 	}
-	return zones
+	if !maps.Equal(l.zones, zones) {
+		l.zones = zones
+	}
 }
 
 // equal reports whether both are for the same versions of the objects, and equal otherwise.

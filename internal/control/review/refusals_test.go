@@ -1,11 +1,14 @@
 package review
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
@@ -91,6 +94,35 @@ func unreachableAPIServer(t *testing.T, f *storetest.Fixture) {
 	require.Equal(t, quorum.CannotDecide, decision.Reason)
 	require.Contains(t, decision.Message, "says nothing about its etcd")
 	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+// A refusingClient refuses the patches that contain a text, as a policy of others does.
+type refusingClient struct {
+	client.Client
+	text string
+}
+
+// Patch implements client.Client.
+func (c refusingClient) Patch(
+	ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption,
+) error {
+	body, err := p.Data(o)
+	if err == nil && bytes.Contains(body, []byte(c.text)) {
+		return errors.New("forbidden by a policy of others")
+	}
+	return c.Client.Patch(ctx, o, p, options...)
+}
+
+// refusedWrite: the refusal names the programs that wrote the object last.
+func refusedWrite(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	for _, text := range []string{"/spec/nonce", "/spec/grants"} {
+		reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.Client = refusingClient{o.Client, text} })
+		decision, err := reviewer.Review(t.Context(), f.Request(0))
+		require.Error(t, err)
+		require.Equal(t, quorum.CannotDecide, decision.Reason)
+		require.Regexp(t, `by a policy of others \(last writers of the EtcdCluster: [^ ]+ at 20`, decision.Message, text)
+	}
 }
 
 func coldCache(t *testing.T, f *storetest.Fixture) {

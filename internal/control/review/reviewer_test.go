@@ -42,6 +42,7 @@ func TestReview(t *testing.T) {
 		{"labelled node without a cluster", labelledWithoutCluster},
 		{"unlabelled node", unlabelledNode},
 		{"unreachable API server", unreachableAPIServer},
+		{"refused write", refusedWrite},
 		{"dead node", deadNode},
 		{"unbound member", unboundMember},
 		{"F64 lists end during the review", listsEndDuringReview},

@@ -14,6 +14,10 @@ import (
 // value is a [spc.NodeGroup] as JSON.
 const GroupsSuffix = "-groups"
 
+// maxGroup limits the JSON of one group, in bytes. Kubelets choose most labels of their Nodes,
+// which are in the template. One of them must not fill the ConfigMap of all groups.
+const maxGroup = 32 << 10
+
 // publishGroups writes the groups, unless the pools are unknown. The templates of empty groups come
 // from the ConfigMap itself, so a new leader keeps them.
 func (r *publisherRun) publishGroups(ctx context.Context, nodes []*corev1.Node) error {
@@ -24,11 +28,11 @@ func (r *publisherRun) publishGroups(ctx context.Context, nodes []*corev1.Node) 
 		groups := spc.NodeGroups(r.index, r.result.Pools, nodes, decodeGroups(m))
 		data, size := make(map[string]string, len(groups)), 0
 		for id, g := range groups {
-			text, err := json.Marshal(g)
+			text, err := encodeGroup(g)
 			if err != nil {
 				return fmt.Errorf("encoding SPC group %s: %w", id, err)
 			}
-			data[id] = string(text)
+			data[id] = text
 			size += len(text)
 		}
 		if size > maxPacked {
@@ -37,6 +41,17 @@ func (r *publisherRun) publishGroups(ctx context.Context, nodes []*corev1.Node) 
 		m.Data = data
 		return nil
 	})
+}
+
+// encodeGroup returns the JSON of a group, without a template that is too large.
+func encodeGroup(g spc.NodeGroup) (string, error) {
+	text, err := json.Marshal(g)
+	if err == nil && len(text) > maxGroup {
+		g.Template, g.Debug = nil, fmt.Sprintf("no template: it has %d KiB, and at most %d are published; remove labels or "+
+			"taints that all Nodes of the group have", len(text)>>10, maxGroup>>10)
+		text, err = json.Marshal(g)
+	}
+	return string(text), err
 }
 
 // decodeGroups returns the groups of a ConfigMap, without those that another program has written.

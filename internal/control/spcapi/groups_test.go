@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -47,6 +50,7 @@ func testGroups(t *testing.T, s *fixture) {
 	require.NoError(t, err)
 	filled := s.waitForGroup(t, large.Group(), "70Gi", 5)
 
+	s.requireLargeTemplate(t, &small, large)
 	s.spc.SetNodes()
 	require.NoError(t, nodes.Delete(t.Context(), "worker-7", metav1.DeleteOptions{}))
 	s.waitForRefreshes(t, 2)
@@ -68,6 +72,29 @@ func testGroups(t *testing.T, s *fixture) {
 	s.spc.Fail(spcserver.Failures()["500"])
 	require.Eventually(t, func() bool { return s.status(t)["problem"] != "" }, soon, 5*time.Millisecond)
 	require.Equal(t, before, s.groups(t))
+}
+
+// requireLargeTemplate lets the kubelet of the only Node of a group set as many labels as fit. The
+// group then has no template, and the other one is published all the same.
+func (s *fixture) requireLargeTemplate(t *testing.T, small *spc.Pool, large spc.Pool) {
+	t.Helper()
+	label := func(value any) {
+		labels := map[string]any{}
+		for i := range 14500 {
+			labels[fmt.Sprintf("x/%06d", i)] = value
+		}
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+		require.NoError(t, err)
+		_, err = s.Client().CoreV1().Nodes().Patch(t.Context(), "worker-7", types.MergePatchType, body, metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	label(strings.Repeat("v", 63))
+	small.MaxCount = 2
+	s.spc.SetPools(*small, large)
+	s.waitForGroup(t, small.Group(), "40Gi", small.MaxCount)
+	require.Contains(t, s.waitForGroup(t, large.Group(), "", large.MaxCount).Debug, "no template: it has 1")
+	label(nil)
+	s.waitForGroup(t, large.Group(), "70Gi", large.MaxCount)
 }
 
 // lead runs a publisher until the test ends or the returned function is called.

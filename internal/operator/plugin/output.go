@@ -6,9 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -72,32 +69,6 @@ func (f *reportFormat) write(w io.Writer, report any, table func(io.Writer) erro
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil
-}
-
-// An escapingWriter writes text that a terminal shows and does not obey. Names and messages of the
-// API may contain control sequences. It writes a character that is neither printable nor a line
-// break or tab as in JSON, such as \u001b, so that JSON keeps its meaning.
-type escapingWriter struct{ out io.Writer }
-
-// Write writes all of the text, which must not end within a character.
-func (w escapingWriter) Write(text []byte) (int, error) {
-	var escaped strings.Builder
-	for part := string(text); part != ""; {
-		r, size := utf8.DecodeRuneInString(part)
-		switch {
-		case r == '\n', r == '\t', unicode.IsPrint(r):
-			escaped.WriteRune(r)
-		default:
-			for _, unit := range utf16.Encode([]rune{r}) {
-				fmt.Fprintf(&escaped, `\u%04x`, unit)
-			}
-		}
-		part = part[size:]
-	}
-	if _, err := io.WriteString(w.out, escaped.String()); err != nil {
-		return 0, err
-	}
-	return len(text), nil
 }
 
 // writeTable writes rows in columns, as kubectl does.

@@ -40,7 +40,7 @@ type session struct {
 // the code that the command documents. Errors are printed to streams.ErrOut.
 func Execute(ctx context.Context, streams Streams, version string, args []string) int {
 	terminal := streams.Out
-	streams.Out, streams.ErrOut = escapingWriter{streams.Out}, escapingWriter{streams.ErrOut}
+	streams.Out, streams.ErrOut = cli.EscapingWriter{Out: streams.Out}, cli.EscapingWriter{Out: streams.ErrOut}
 	s := &session{Streams: streams, terminal: terminal, flags: genericclioptions.NewConfigFlags(true)}
 	root := s.rootCommand(version) //nolint:contextcheck // cobra gives the commands their context
 	root.SetArgs(args)

@@ -91,7 +91,7 @@ func initialNode(spec NodeSpec) *corev1.Node {
 			Conditions: kubeletConditions(spec.Ready),
 			NodeInfo: corev1.NodeSystemInfo{
 				BootID: spec.BootID, SystemUUID: spec.SystemUUID, OperatingSystem: spec.OS, Architecture: "amd64",
-				KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.2.0",
+				KubeletVersion: "v1.37.2", ContainerRuntimeVersion: "containerd://2.2.0",
 			},
 		},
 	}

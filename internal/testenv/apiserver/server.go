@@ -44,7 +44,7 @@ type Options struct {
 	// Log receives a line when the server is ready and when manifests are in effect. It may be
 	// nil.
 	Log *slog.Logger
-	// EmulatedVersion makes the API server behave like an older version, such as "1.33": it
+	// EmulatedVersion makes the API server behave like an older version, such as "1.34": it
 	// serves the APIs of that version and accepts new CEL expressions only as far as that
 	// version supports them. By default the server uses its own version.
 	EmulatedVersion string

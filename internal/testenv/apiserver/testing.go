@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os/exec"
 	"strings"
@@ -58,12 +59,12 @@ func NewInstalled(t testing.TB) *Server {
 }
 
 // NewOlder starts a server like New, without MutatingAdmissionPolicy v1. A server that has it
-// emulates the oldest version that it can.
+// emulates the oldest version that it can, three minor versions before its own.
 func NewOlder(t testing.TB) *Server {
 	t.Helper()
 	opts := Options{}
-	if Minor(t) >= bornHeldMinor {
-		opts.EmulatedVersion = "1.33"
+	if minor := Minor(t); minor >= bornHeldMinor {
+		opts.EmulatedVersion = fmt.Sprintf("1.%d", minor-3)
 	}
 	return NewWith(t, opts)
 }

@@ -91,7 +91,7 @@ const (
 )
 
 // defaultVersion is the version of bin/etcd, which every kube-apiserver of a test uses.
-const defaultVersion = V36
+const defaultVersion = V37
 
 // VersionVariable names the environment variable with the version of clusters whose Options do
 // not have one. `make test ETCD=v3.5` sets it.
@@ -151,7 +151,7 @@ func withDefaults(opts Options) Options {
 	return opts
 }
 
-// SelectedVersion returns the version in VersionVariable, by default v3.6.
+// SelectedVersion returns the version in VersionVariable, by default v3.7.
 func SelectedVersion() (Version, error) {
 	v := cmp.Or(Version(os.Getenv(VersionVariable)), defaultVersion)
 	if known := []Version{V34, V35, V36, V37}; !slices.Contains(known, v) {

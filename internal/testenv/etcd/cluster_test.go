@@ -127,15 +127,15 @@ func TestVersions(t *testing.T) {
 	_, err := etcd.Start(t.Context(), etcd.Options{Dir: t.TempDir()})
 	require.EqualError(t, err, `HOLDFAST_ETCD is "v3.3", want one of [v3.4 v3.5 v3.6 v3.7]`)
 	m := etcd.NewPlain(t).Member(1) // the etcd of a kube-apiserver does not depend on the variable
-	require.Equal(t, etcd.V36, m.Version())
+	require.Equal(t, etcd.V37, m.Version())
 	agreed, err := m.ClusterVersion(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, etcd.V36, agreed)
+	require.Equal(t, etcd.V37, agreed)
 
 	t.Setenv(etcd.VersionVariable, "")
 	v, err := etcd.SelectedVersion()
 	require.NoError(t, err)
-	require.Equal(t, etcd.V36, v)
+	require.Equal(t, etcd.V37, v)
 
 	t.Setenv(process.ServersVariable, t.TempDir())
 	_, err = etcd.Version("v3.3").Binary()

@@ -188,7 +188,7 @@ func (r claimReview) reviewClaims(id v1alpha1.MemberID) (next *v1alpha1.Binding,
 			": remove the announcement from the wrong one")
 	}
 	found := r.bindingTo(best[0], id)
-	if at := r.nodesAt(id, r.nodes); found.Basis == v1alpha1.BasisClaim && len(at) > 0 && !r.isAt(best[0], id) {
+	if at := r.nodesAt(id, r.all); found.Basis == v1alpha1.BasisClaim && len(at) > 0 && !r.isAt(best[0], id) {
 		return nil, r.refuse(id, claimants, "the member's URLs name an address of node "+joinNodes(at))
 	}
 	return &found, nil

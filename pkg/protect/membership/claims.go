@@ -31,8 +31,9 @@ func ObserversOf(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) v1
 // claimReview decides which Nodes the members of a cluster are bound to.
 type claimReview struct {
 	snapshot quorum.Snapshot
-	// nodes are all Nodes.
-	nodes []observation.AnnouncingNode
+	// nodes are those of all Nodes that announce the cluster, or that it names in bindings and
+	// grants. A large cluster has thousands of others.
+	nodes, all []observation.AnnouncingNode
 	// lists are the confirmed lists, however old, of observers and of Nodes that may become one.
 	lists []v1alpha1.Observation
 	// needed is from how many Nodes a statement about lists must come. awaited states what is missing
@@ -46,15 +47,27 @@ func newClaimReview(
 ) claimReview {
 	next := *c
 	next.Spec.Observers = ObserversOf(c, nodes)
-	var others []string
+	named := map[string]bool{}
+	for _, b := range c.Spec.Members {
+		named[b.Node] = true
+	}
+	for _, g := range c.Spec.Grants {
+		named[g.Node] = true
+	}
+	r := claimReview{all: nodes}
+	var announcers []string
 	for _, n := range nodes {
-		if len(announcedBy(n, c)) > 0 {
-			others = append(others, n.Node)
+		announces := len(announcedBy(n, c)) > 0
+		if announces {
+			announcers = append(announcers, n.Node)
+		}
+		if announces || named[n.Node] {
+			r.nodes = append(r.nodes, n)
 		}
 	}
-	view := quorum.View{Cluster: &next, Nonces: nonces, Nodes: nodeStates(&next, nodes)}
-	r := claimReview{nodes: nodes, snapshot: quorum.NewSnapshot(view, others...)}
-	r.needed = observation.WordsNeeded(&next, r.exists, others...)
+	view := quorum.View{Cluster: &next, Nonces: nonces, Nodes: nodeStates(&next, r.nodes)}
+	r.snapshot = quorum.NewSnapshot(view, announcers...)
+	r.needed = observation.WordsNeeded(&next, r.exists, announcers...)
 	first := c.CreationTimestamp.Add(firstUseAfter)
 	switch {
 	case r.needsRole():
@@ -73,13 +86,13 @@ func newClaimReview(
 	return r
 }
 
-// nodeStates returns the states of the bound Nodes. A Node that is not among all Nodes is gone.
-func nodeStates(c *v1alpha1.EtcdCluster, all []observation.AnnouncingNode) map[string]observation.NodeState {
+// nodeStates returns the states of these Nodes, and of the bound Nodes that are gone.
+func nodeStates(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) map[string]observation.NodeState {
 	states := map[string]observation.NodeState{}
 	for _, b := range c.Spec.Members {
 		states[b.Node] = observation.NodeState{Known: true}
 	}
-	for _, n := range all {
+	for _, n := range nodes {
 		states[n.Node] = observation.NodeState{Known: true, UID: n.UID, Deleting: n.Deleting, HasRole: n.HasRole}
 	}
 	return states
@@ -212,12 +225,15 @@ func (r claimReview) isAt(n observation.AnnouncingNode, id v1alpha1.MemberID) bo
 func (r claimReview) nodesAt(
 	id v1alpha1.MemberID, nodes []observation.AnnouncingNode,
 ) (found []observation.AnnouncingNode) {
+	naming := map[string][]v1alpha1.Observation{}
+	for _, o := range r.lists {
+		m, _ := observation.FindMember(o, id)
+		for _, n := range observation.NodesAt(m, nodes) {
+			naming[n.Node] = append(naming[n.Node], o)
+		}
+	}
 	for _, n := range nodes {
-		naming := slices.DeleteFunc(slices.Clone(r.lists), func(o v1alpha1.Observation) bool {
-			m, _ := observation.FindMember(o, id)
-			return !observation.IsAtAddress(m, n.Addresses)
-		})
-		if observation.Counts(naming, r.needed) {
+		if observation.Counts(naming[n.Node], r.needed) {
 			found = append(found, n)
 		}
 	}

@@ -51,7 +51,8 @@ func Observers(c *v1alpha1.EtcdCluster, announcers, existing []string) (nodes, r
 	isTooLong := func(node string) bool { return len(node) > maxObserverName }
 	for _, node := range slices.DeleteFunc(slices.Clone(nodes), func(node string) bool { return !isTooLong(node) }) {
 		refused = append(refused, fmt.Sprintf("the name of node %s has more than %d characters, so its agent cannot "+
-			"publish an observation: register the node again with a shorter name", node, maxObserverName))
+			"publish an observation: the other nodes observe its member; give its replacement a shorter name",
+			node, maxObserverName))
 	}
 	return slices.DeleteFunc(nodes, isTooLong), refused
 }

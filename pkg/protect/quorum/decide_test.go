@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -36,8 +37,12 @@ func (c decideCase) run(t *testing.T) {
 
 // otherNode returns a change of the request to a Node that no binding names, with these addresses.
 func otherNode(addresses ...string) func(*quorum.Request) {
+	n := &corev1.Node{}
+	for _, a := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Address: a})
+	}
 	return func(r *quorum.Request) {
-		r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, addresses
+		r.Node, r.UID, r.Announced, r.Addresses = "w9", "u9", nil, observation.AddressesOf(n)
 	}
 }
 

@@ -29,7 +29,7 @@ type Request struct {
 	// AgentSilent means that the Node's agent has not reported whether it found a member. It matters
 	// for a node without the label only (DecideUnlabelled).
 	AgentSilent bool
-	// Addresses are all of the Node's status.addresses.
+	// Addresses are those of the Node (observation.AddressesOf).
 	Addresses []string
 	// User is the name of the requesting user. The grant records it.
 	User string

@@ -35,7 +35,9 @@ func Spread(v View, zones map[string]string) []ZoneShare {
 	}
 	shares := map[string]*ZoneShare{}
 	for _, zone := range zones {
-		shares[zone] = &ZoneShare{Zone: zone}
+		if shares[zone] == nil {
+			shares[zone] = &ZoneShare{Zone: zone}
+		}
 	}
 	canSpread := tally.voters > 2 && len(shares) > 1
 	for _, m := range tally.members {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/hostiletext"
@@ -39,7 +40,7 @@ func FuzzPrintableReports(f *testing.F) {
 					}
 				}
 			}
-			all = append(all, whatIfTexts(s)...)
+			all = append(append(all, whatIfTexts(s)...), planTexts(t, s)...)
 			for i := range s.Nodes {
 				page, _ := report.NewPage(s, s.Nodes[i].Name, report.Removal{Answer: quorum.Unknown, Message: "x" + text})
 				for _, section := range page.Sections() {
@@ -70,6 +71,24 @@ func whatIfTexts(s report.State) (all []string) {
 				all = append(all, u.Message)
 			}
 		}
+	}
+	return all
+}
+
+// planTexts returns the texts of a plan for all Nodes.
+func planTexts(t *testing.T, s report.State) (all []string) {
+	t.Helper()
+	var names []string
+	for i := range s.Nodes {
+		names = append(names, s.Nodes[i].Name)
+	}
+	plan, err := report.NewPlan(s, names, true)
+	require.NoError(t, err)
+	for _, step := range plan.Steps {
+		all = append(append(append(all, step.Then...), step.Warnings...), strings.Split(step.Message, "\n")...)
+	}
+	for _, stopped := range plan.Stopped {
+		all = append(all, strings.Split(stopped.Message, "\n")...)
 	}
 	return all
 }

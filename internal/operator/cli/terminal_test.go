@@ -1,4 +1,4 @@
-package plugin
+package cli_test
 
 import (
 	"bytes"
@@ -8,6 +8,8 @@ import (
 	"unicode"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 )
 
 func TestEscapingWriter(t *testing.T) {
@@ -21,7 +23,7 @@ func TestEscapingWriter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			n, err := escapingWriter{&out}.Write([]byte(test.text))
+			n, err := cli.EscapingWriter{Out: &out}.Write([]byte(test.text))
 			require.NoError(t, err)
 			require.Equal(t, len(test.text), n)
 			require.Equal(t, test.want, out.String())
@@ -36,7 +38,7 @@ func FuzzEscapingWriter(f *testing.F) {
 		before, err := json.Marshal(text)
 		require.NoError(t, err)
 		var out bytes.Buffer
-		_, err = escapingWriter{&out}.Write(before)
+		_, err = cli.EscapingWriter{Out: &out}.Write(before)
 		require.NoError(t, err)
 		require.False(t, strings.ContainsFunc(out.String(), func(r rune) bool { return !unicode.IsPrint(r) }))
 		var want, got string
