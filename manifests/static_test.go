@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestStaticAdmission runs an API server with the files of docs/static-admission. Nobody deletes
-// the webhook configuration or a policy. An installation, an upgrade and the webhook still write.
+// TestStaticAdmission runs an API server with the files of docs/static-admission. No administrator
+// deletes the webhook configuration or a policy. An installation, an upgrade and the webhook still
+// write.
 func TestStaticAdmission(t *testing.T) {
 	if apiserver.Minor(t) < 37 {
 		t.Skip("SKIPPED: this version of Kubernetes reads no policies from files")

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -257,10 +258,10 @@ func (r report) decideDeletions() []deletionReport {
 			Nodes: map[string]observation.NodeState{r.Host.Name: {Known: true, UID: uid}},
 		}, request)
 		// The further lines of a refusal tell a person whose request was refused what to do.
-		message, _, _ := strings.Cut(verdict.Message, "\n")
+		message, _, _ := strings.Cut(words.Message(verdict), "\n")
 		reports = append(reports, deletionReport{
 			Cluster: id, Allowed: verdict.Allowed, Reason: verdict.Reason, Voters: verdict.Voters,
-			Healthy: verdict.Healthy, Quorum: verdict.Quorum, Message: message, Warning: verdict.Warning,
+			Healthy: verdict.Healthy, Quorum: verdict.Quorum, Message: message, Warning: words.Warning(verdict),
 		})
 	}
 	return reports

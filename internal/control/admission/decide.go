@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // Reasons of answers that are about the review and not about etcd, in addition to those of
@@ -47,7 +48,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r *review) answer {
 func (h *Handler) review(ctx context.Context, r review, isLabelled bool) answer {
 	req, problem, err := newRequest(r, isLabelled, time.Now())
 	if err != nil && req.BreakGlass == nil {
-		return answerCannotDecide(quorum.RefuseUnparsable(req, err).Message).withProblem(problem)
+		return answerCannotDecide(words.Message(quorum.RefuseUnparsable(req, err))).withProblem(problem)
 	}
 	decision, err := h.reviewer.Review(ctx, req)
 	if err != nil {

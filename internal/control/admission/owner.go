@@ -4,18 +4,20 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // decideOwner decides about the deletion of a Cluster or of a control plane of Cluster API, which
-// deletes all of its Machines: the nodes with etcd among them must be allowed to go at once. Nodes
-// with a break-glass annotation do not count. The Machines are reviewed one by one afterwards, so
-// the answer makes no grant.
+// deletes all of its Machines. The nodes with etcd among them must be allowed to go at once, or
+// each must have a break-glass annotation. The Machines are reviewed one by one afterwards, so the
+// answer makes no grant.
 func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
 	nodes, err := h.nodes(ctx)
 	if err != nil {
@@ -30,6 +32,11 @@ func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
 	case len(requests) == 0:
 		return answer{Decision: quorum.Decision{
 			Allowed: true, Reason: quorum.NothingToProtect, Message: r.machine.String() + " has no node with etcd",
+		}}
+	case !slices.ContainsFunc(requests, func(q quorum.Request) bool { return q.BreakGlass == nil }):
+		return answer{Decision: quorum.Decision{
+			Allowed: true, Reason: quorum.BreakGlassUsed,
+			Message: "a break-glass override is in effect for each node with etcd of " + r.machine.String(),
 		}}
 	}
 	decision, err := h.reviewer.ReviewTogether(ctx, requests)
@@ -55,11 +62,8 @@ func ownedRequests(r *review, nodes []*corev1.Node) (requests []quorum.Request, 
 		}
 		r.node = node
 		req, _, err := newRequest(*r, true, time.Now())
-		switch {
-		case req.BreakGlass != nil:
-			continue
-		case err != nil:
-			a := answerCannotDecide(quorum.RefuseUnparsable(req, err).Message)
+		if err != nil && req.BreakGlass == nil {
+			a := answerCannotDecide(words.Message(quorum.RefuseUnparsable(req, err)))
 			return nil, &a
 		}
 		requests = append(requests, req)

@@ -66,11 +66,11 @@ func TestOwnersOfMachines(t *testing.T) {
 		},
 		"break-glass on one node": {group, kubeadm, "cp", func(nodes []corev1.Node) {
 			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlass
-		}, lost, nil, nil, 403, "1 of 3", []string{"n2"}},
+		}, lost, nil, nil, 403, "1 of 3", []string{"n1", "n2"}},
 		"break-glass on each node": {group, kubeadm, "cp", func(nodes []corev1.Node) {
 			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlass
 			nodes[1].Annotations[quorum.BreakGlassAnnotation] = breakGlass
-		}, lost, nil, nil, 200, "has no node with etcd", nil},
+		}, lost, nil, nil, 200, "a break-glass override is in effect for each node with etcd", nil},
 		"announcement that cannot be parsed": {"cluster.x-k8s.io", "Cluster", "prod", func(nodes []corev1.Node) {
 			nodes[1].Annotations[observation.AnnouncementAnnotation] = "["
 		}, lost, nil, nil, 503, `the etcd members that node "n2" announces cannot be read`, nil},

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // A review is a call of the API server about the deletion of one Node or of the object of its
@@ -57,8 +58,8 @@ func (r review) isDrain() bool { return r.pod != "" }
 func (r review) isRemoval() bool { return r.removal.Key != "" }
 
 // verb returns how texts name what is reviewed.
-func (r review) verb() quorum.Verb {
-	return quorum.Request{Drain: r.isDrain(), Remove: r.isRemoval(), Version: r.version}.Verb()
+func (r review) verb() words.Verb {
+	return words.VerbOf(quorum.Request{Drain: r.isDrain(), Remove: r.isRemoval(), Version: r.version}.Door())
 }
 
 // parseNode returns the review in an admission request. It returns an error for everything that is

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // visibleCondition is the type of the condition that reports whether an agent has observed the
@@ -100,7 +101,7 @@ func statusOf(
 	status := v1alpha1.EtcdClusterStatus{Conditions: slices.Clone(c.Status.Conditions)}
 	condition := metav1.Condition{
 		Type: visibleCondition, Status: metav1.ConditionFalse, Reason: string(quorum.CannotSee),
-		Message: summary.Message, LastTransitionTime: now,
+		Message: words.Summary(summary), LastTransitionTime: now,
 	}
 	if summary.Known {
 		condition.Status, condition.Reason = metav1.ConditionTrue, "MemberListConfirmed"

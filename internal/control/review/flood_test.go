@@ -27,10 +27,10 @@ const (
 	// floodWriters is the number of requests at a time of the flood, and floodReviews that of the
 	// reviews in each measurement.
 	floodWriters, floodReviews = 40, 5
-	floodRounds                = 3
-	// floodNoise is added to the limit: the client of the flood runs on the same machine, and on a
-	// busy one single reviews take longer.
-	floodNoise = 50 * time.Millisecond
+	floodRounds                = 6
+	// floodNoise is added to the limit: the client of the flood runs on the same processors as the
+	// API server and etcd, with the race detector, and on a busy machine single reviews take longer.
+	floodNoise = 100 * time.Millisecond
 )
 
 // TestFlood: root on one worker has the token of its agent, and updates the observation of that

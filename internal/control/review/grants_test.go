@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func oneOfThreeMembers(t *testing.T, f *storetest.Fixture) {
@@ -108,7 +109,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	p, err := reviewer.probeAndDecide(t.Context(), req, c, nil)
 	require.NoError(t, err)
 	defer p.request.Release()
-	require.True(t, p.verdict.Allowed, p.verdict.Message)
+	require.True(t, p.verdict.Allowed, words.Message(p.verdict))
 	nonce := f.Cluster().Spec.Nonce
 
 	// Another replica writes a grant between the verdict and the grant.
@@ -125,7 +126,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	v, err := reviewer.grant(t.Context(), req, p.view.Cluster, nil, nonces, quorum.Decide)
 	require.NoError(t, err)
 	require.False(t, v.Allowed)
-	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason, v.Message)
+	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason, words.Message(v))
 	after := f.Cluster()
 	require.Equal(t, nonce, after.Spec.Nonce, "a grant conflict must not request a probe")
 	require.Equal(t, int64(1), after.Spec.Ledger)

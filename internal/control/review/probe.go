@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // grantReserve is the part of the caller's deadline that is kept for writing grants.
@@ -56,7 +57,7 @@ func (r *Reviewer) probeAndGrant(
 	for i, p := range probed {
 		verdicts[i] = p.verdict
 	}
-	if decision := quorum.Combine(verdicts); !decision.Allowed {
+	if decision := words.Combine(verdicts...); !decision.Allowed {
 		return decision, nil
 	}
 	for i, p := range probed {
@@ -69,7 +70,7 @@ func (r *Reviewer) probeAndGrant(
 			break
 		}
 	}
-	return quorum.Combine(verdicts), nil
+	return words.Combine(verdicts...), nil
 }
 
 // grantFromProbe writes the grant for one cluster and returns the verdict that it stands for. It

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func remainingTolerance(t *testing.T, f *storetest.Fixture) {
@@ -42,9 +43,13 @@ func unverifiedServer(t *testing.T, f *storetest.Fixture) {
 }
 
 func TestCombine(t *testing.T) {
-	yes := quorum.Verdict{Allowed: true, Reason: quorum.QuorumKept, Message: "kept", Warning: "careful"}
-	no := quorum.Verdict{Reason: quorum.QuorumWouldBeLost, Message: "lost"}
-	blind := quorum.Verdict{Reason: quorum.CannotSee, Message: "blind"}
+	facts := func(f quorum.Finding) quorum.Facts {
+		return quorum.Facts{Finding: f, Request: quorum.Request{Node: "w1"}}
+	}
+	yes := quorum.Verdict{Allowed: true, Reason: quorum.OnlyMember, Facts: facts(quorum.FoundOnlyMember)}
+	no := quorum.Verdict{Reason: quorum.NotDraining, Facts: facts(quorum.FoundOpenNode)}
+	blind := quorum.Verdict{Reason: quorum.CannotSee, Facts: facts(quorum.FoundNoCluster)}
+	kept, careful, lost := words.Message(yes), words.Warning(yes), words.Message(no)
 	for name, test := range map[string]struct {
 		verdicts []quorum.Verdict
 		allowed  bool
@@ -52,13 +57,15 @@ func TestCombine(t *testing.T) {
 		message  string
 		warnings []string
 	}{
-		"no verdict":    {nil, false, "", "", nil},
-		"all allow":     {[]quorum.Verdict{yes, yes}, true, quorum.QuorumKept, "kept\nkept", []string{"careful", "careful"}},
-		"one refuses":   {[]quorum.Verdict{yes, no}, false, quorum.QuorumWouldBeLost, "lost", nil},
-		"first refusal": {[]quorum.Verdict{blind, no}, false, quorum.CannotSee, "blind\nlost", nil},
+		"no verdict": {nil, false, "", "", nil},
+		"all allow": {
+			[]quorum.Verdict{yes, yes}, true, quorum.OnlyMember, kept + "\n" + kept, []string{careful, careful},
+		},
+		"one refuses":   {[]quorum.Verdict{yes, no}, false, quorum.NotDraining, lost, nil},
+		"first refusal": {[]quorum.Verdict{blind, no}, false, quorum.CannotSee, words.Message(blind) + "\n" + lost, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			decision := quorum.Combine(test.verdicts)
+			decision := words.Combine(test.verdicts...)
 			require.Equal(t, test.allowed, decision.Allowed)
 			require.Equal(t, test.reason, decision.Reason)
 			require.Equal(t, test.message, decision.Message)

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 const defaultWait = 3 * time.Second
@@ -93,7 +94,7 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 		return quorum.Decision{}, err
 	}
 	if verdict, isRefused := quorum.RefuseOpenNode(node, req); isRefused && req.BreakGlass == nil {
-		return quorum.Combine([]quorum.Verdict{verdict}), nil
+		return words.Combine(verdict), nil
 	}
 	decision, err := r.decide(ctx, req)
 	if err != nil || req.DryRun || !decision.NeedsGrant() {
@@ -115,7 +116,7 @@ func (r *Reviewer) decide(ctx context.Context, req quorum.Request) (quorum.Decis
 	selected, decision, isDecided := quorum.SelectOrDecide(all, req)
 	switch {
 	case isDecided:
-		return decision, nil
+		return words.Explain(decision), nil
 	case req.DryRun:
 		return r.dryRun(ctx, req, selected, all)
 	}
@@ -130,7 +131,7 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 	if err != nil {
 		return quorum.Decision{}, err
 	}
-	decision := quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(all, req)})
+	decision := words.Combine(quorum.DecideUnlabelled(all, req))
 	if !decision.Allowed && req.BreakGlass != nil {
 		req.CountAddresses = true // More members may be lost with the Node than DecideUnlabelled found.
 		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req), all); err != nil {
@@ -154,7 +155,7 @@ func (r *Reviewer) dryRun(
 		}
 		verdicts[i] = quorum.Decide(view, req)
 	}
-	decision := quorum.Combine(verdicts)
+	decision := words.Combine(verdicts...)
 	decision.Message = "dry run: decided from the last observations, without a fresh probe: " + decision.Message
 	return decision, nil
 }
@@ -177,7 +178,8 @@ func (r *Reviewer) breakGlass(
 		Message: fmt.Sprintf("break-glass override in effect for node %q until %s: %s",
 			req.Node, req.BreakGlass.Until.Format(time.RFC3339), req.BreakGlass.Reason),
 		Warnings: []string{
-			fmt.Sprintf("node %q is %s without a check that its etcd clusters keep quorum", req.Node, req.Verb().Past),
+			fmt.Sprintf("node %q is %s without a check that its etcd clusters keep quorum",
+				req.Node, words.VerbOf(req.Door()).Past),
 		},
 	}
 	if req.DryRun {
@@ -198,7 +200,8 @@ func cannotDecide(req quorum.Request, err error) quorum.Decision {
 	return quorum.Decision{
 		Reason: quorum.CannotDecide,
 		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. This says nothing about its etcd. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.", req.Node, req.Verb().Past, err),
+			"Try again; if the problem persists, see the log of the Holdfast webhook.",
+			req.Node, words.VerbOf(req.Door()).Past, err),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // ReviewTogether decides whether every etcd cluster keeps quorum if the Nodes of all requests go at
@@ -20,7 +21,7 @@ func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request
 	for i, request := range requests {
 		nodes[i] = request.Node
 		if _, decision, isDecided := quorum.SelectOrDecide(all, request); isDecided && !decision.Allowed {
-			return decision, nil
+			return words.Explain(decision), nil
 		}
 	}
 	verdicts := make([]quorum.Verdict, len(all))
@@ -31,7 +32,7 @@ func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request
 		}
 		verdicts[i], _ = quorum.DecideTogether(view, requests)
 	}
-	return quorum.Combine(verdicts), nil
+	return words.Combine(verdicts...), nil
 }
 
 // lastView returns the last observations of a cluster, without those of agents that have become

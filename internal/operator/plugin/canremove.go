@@ -219,7 +219,8 @@ func (r canRemoveReport) writeTable(w io.Writer) error {
 		rows = append(rows, []string{n.Node, string(n.Answer), string(n.Reason)})
 	}
 	err := writeTable(w, rows)
-	for _, n := range r.Nodes {
+	own, common := foldRefusals(r.Nodes)
+	for _, n := range own {
 		for _, text := range append([]string{n.Message}, n.Warnings...) {
 			if text != "" {
 				_, failed := fmt.Fprintf(w, "\n%s: %s\n", n.Node, text)
@@ -228,11 +229,13 @@ func (r canRemoveReport) writeTable(w io.Writer) error {
 		}
 	}
 	if len(r.Nodes) > 1 {
+		_, failed := io.WriteString(w, common)
+		err = errors.Join(err, failed)
 		var names []string
 		for _, n := range r.Nodes {
 			names = append(names, n.Node)
 		}
-		_, failed := fmt.Fprintf(w, "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan %s\n",
+		_, failed = fmt.Fprintf(w, "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan %s\n",
 			strings.Join(names, " "))
 		err = errors.Join(err, failed)
 	}

@@ -158,9 +158,11 @@ func writePlan(w io.Writer, p report.Plan) error {
 		}
 	} else {
 		fmt.Fprintf(&text, "%s\n", stopTitle(p))
-		for _, r := range p.Stopped {
+		own, common := foldRefusals(p.Stopped)
+		for _, r := range own {
 			fmt.Fprintf(&text, "\n%s (%s): %s\n", r.Node, r.Reason, r.Message)
 		}
+		text.WriteString(common)
 	}
 	if _, err := io.WriteString(w, text.String()); err != nil {
 		return fmt.Errorf("writing the plan: %w", err)

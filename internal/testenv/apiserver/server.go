@@ -291,8 +291,15 @@ func (s *Server) StartControllers(controllers ...string) (*process.Process, erro
 	)
 }
 
-// StartScheduler starts a kube-scheduler. It stops with the API server.
-func (s *Server) StartScheduler() (*process.Process, error) { return s.startBeside("kube-scheduler") }
+// StartScheduler starts a kube-scheduler, which emulates the API server's version: otherwise it
+// waits for APIs that an older server does not have. It stops with the API server.
+func (s *Server) StartScheduler() (*process.Process, error) {
+	version, err := s.client.Discovery().ServerVersion()
+	if err != nil {
+		return nil, fmt.Errorf("reading the version of the API server: %w", err)
+	}
+	return s.startBeside("kube-scheduler", "--emulated-version="+version.Major+"."+version.Minor)
+}
 
 // startBeside starts a program of Kubernetes with the rights of an administrator.
 func (s *Server) startBeside(name string, args ...string) (*process.Process, error) {

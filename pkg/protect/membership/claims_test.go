@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // memberAt returns member i with the URL of another host.
@@ -152,7 +153,7 @@ func TestRoleLater(t *testing.T) {
 	bind(w, nodes)
 	v := quorum.Decide(w.View, quorumtest.Deletion(0))
 	require.Equal(t, quorum.CannotSee, v.Reason)
-	require.Contains(t, v.Message, observation.RoleCommand)
+	require.Contains(t, words.Message(v), observation.RoleCommand)
 }
 
 func TestBindingsLoopback(t *testing.T) {

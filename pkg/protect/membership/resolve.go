@@ -171,7 +171,7 @@ func resolveMember(
 		return fmt.Sprintf("member %s has left the member list", id), true
 	}
 	b, isBound := s.Bindings[id]
-	if !isBound || b.NodeUID == g.NodeUID || quorum.LostReason(b.Node, b.NodeUID, s.Nodes[b.Node]) != "" {
+	if !isBound || b.NodeUID == g.NodeUID || quorum.NodeProblem(b.NodeUID, s.Nodes[b.Node]) != quorum.NoProblem {
 		return fmt.Sprintf("member %s is still in the member list, and no other Node is known to run it", id), false
 	}
 	since := e.ProvenSince[id]

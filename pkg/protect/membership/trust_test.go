@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // bind brings the bindings of the cluster up to date, as a round of the leader does, and returns
@@ -202,7 +203,7 @@ func TestF21HostRegistersLater(t *testing.T) {
 			w.Cluster.Spec.Grants = membership.Tombstones(w.View)
 			bind(w, m.nodes(4))
 			require.Equal(t, "a=u1 b=u2 c=u3 d=u4", uids(w.Cluster.Spec.Members))
-			require.Contains(t, quorum.Summarize(w.View).Message, "counts as lost", "until it is proven healthy there")
+			require.Contains(t, words.Summary(quorum.Summarize(w.View)), "counts as lost", "until it is proven healthy there")
 		})
 	})
 }

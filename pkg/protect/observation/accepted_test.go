@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func TestHasLeft(t *testing.T) {
@@ -94,7 +95,7 @@ func TestIgnored(t *testing.T) {
 			require.Equal(t, c.accepted, slices.Contains(answers, "w2"))
 			require.NotContains(t, answers, "w9")
 			v := quorum.Decide(w.View, quorumtest.Deletion(0))
-			require.True(t, v.Allowed, v.Message)
+			require.True(t, v.Allowed, words.Message(v))
 			require.Equal(t, 3, v.Voters, "one invalid observation changes nothing while other agents answer")
 			require.False(t, quorum.Decide(w.Unhealthy(2).View, quorumtest.Deletion(0)).Allowed)
 		})

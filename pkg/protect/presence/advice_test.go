@@ -1,7 +1,6 @@
 package presence
 
 import (
-	"fmt"
 	"regexp"
 	"testing"
 
@@ -79,7 +78,7 @@ func TestNoAdviceAgainstData(t *testing.T) {
 					}
 					p := Assess(scan(refs("a")[0]), in)
 					for _, text := range []string{p.Message, p.Because} {
-						require.NotRegexp(t, advice, text, fmt.Sprintf("%s, %s, %s, announced: %v", host, cluster, binding, announced))
+						require.NotRegexp(t, advice, text, "%s, %s, %s, announced: %v", host, cluster, binding, announced)
 					}
 					checked++
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // requestAfter returns the deletion of w1 after its agent has marked the Node, which begins with
@@ -59,11 +60,11 @@ func TestRemovedMemberWithData(t *testing.T) {
 			require.True(t, r.Labelled)
 			involved := quorum.Select([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, r)
 			if len(involved) == 0 {
-				require.False(t, c.isAllowed, quorum.RefuseUnattributed(r).Message)
+				require.False(t, c.isAllowed, words.Message(quorum.RefuseUnattributed(r)))
 				return
 			}
 			v := quorum.Decide(c.cluster.View, r)
-			require.Equal(t, c.isAllowed, v.Allowed, v.Message)
+			require.Equal(t, c.isAllowed, v.Allowed, words.Message(v))
 		})
 	}
 }

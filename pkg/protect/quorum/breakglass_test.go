@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func TestParseBreakGlass(t *testing.T) {
@@ -48,7 +49,7 @@ func TestParseBreakGlass(t *testing.T) {
 
 // TestBreakGlassStep parses the value of the printed command after the shell substitution.
 func TestBreakGlassStep(t *testing.T) {
-	refusal := quorum.RefuseUnattributed(quorumtest.Deletion(0)).Message
+	refusal := words.Message(quorum.RefuseUnattributed(quorumtest.Deletion(0)))
 	_, value, found := strings.Cut(refusal, quorum.BreakGlassAnnotation+"=")
 	require.True(t, found)
 	until := quorumtest.Noon().Add(30 * time.Minute).Format("2006-01-02T15:04:05Z")

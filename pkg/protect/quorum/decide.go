@@ -2,10 +2,8 @@ package quorum
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -34,14 +32,14 @@ func Decide(v View, r Request) Verdict {
 // decideQuorum decides whether or not the node is closed.
 func decideQuorum(v View, r Request) Verdict {
 	var others []string
-	if r.announcesMemberOf(observation.ClusterIDOf(v.Cluster)) {
+	if r.AnnouncesMemberOf(observation.ClusterIDOf(v.Cluster)) {
 		others = []string{r.Node} // The word of one observer does not count about another Node.
 	}
 	t := newTarget(NewSnapshot(v, others...), r)
 	if len(t.Lists) == 0 {
 		return t.refuseWithoutList()
 	}
-	var worst *memberTally
+	var worst *Tally
 	isOnlyMember, members := false, map[v1alpha1.MemberID]bool{}
 	lists := t.decisiveLists()
 	for _, list := range lists {
@@ -103,19 +101,18 @@ func Force(v View, r Request) Verdict {
 func (t requestTarget) allowNothingToProtect() Verdict {
 	return Verdict{
 		Allowed: true, Reason: NothingToProtect, Final: len(t.Lists) > 1 || len(t.Pending()) == 0,
-		Message: t.nothingMessage(),
+		Facts: Facts{Finding: FoundNothing, Request: t.Request},
 	}
 }
 
 // decideTally turns the worst tally into a verdict.
-func (t requestTarget) decideTally(worst memberTally) Verdict {
-	verdict := Verdict{Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum}
-	if worst.isSafe() {
+func (t requestTarget) decideTally(worst Tally) Verdict {
+	verdict := Verdict{Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum, Facts: t.factsOf(worst)}
+	if worst.IsSafe() {
 		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
-		verdict.Message, verdict.Warning = t.keptMessage(worst), t.keptWarning(worst)
 		return verdict
 	}
-	verdict.Reason, verdict.Message = QuorumWouldBeLost, t.refusalMessage(worst)
+	verdict.Reason = QuorumWouldBeLost
 	verdict.Final = !worst.canBecomeSafe() || len(t.Pending()) == 0
 	return verdict
 }
@@ -128,41 +125,34 @@ func (t requestTarget) refuseWithoutList() Verdict {
 	members := t.possibleMembers()
 	return Verdict{
 		Reason: CannotSee, Cluster: observation.ClusterIDOf(t.Cluster), Members: members,
-		Final: len(t.Pending()) == 0, Message: t.cannotSeeMessage(members),
+		Final: len(t.Pending()) == 0,
+		Facts: Facts{Finding: FoundNoList, Request: t.Request, Members: members, Silence: t.silence()},
 	}
 }
 
 // refuseContested refuses because the node announces members that are bound to another Node.
 func (t requestTarget) refuseContested(members []v1alpha1.MemberID) Verdict {
-	return Verdict{Reason: UnknownMember, Final: true, Message: t.contestedMessage(members)}
+	facts := Facts{Finding: FoundContested, Request: t.Request, Members: members}
+	for _, id := range members {
+		b := t.Bindings[id]
+		facts.Holders = append(facts.Holders, Holder{Member: id, Node: b.Node, HasAnswered: t.hasAnswered(b)})
+	}
+	return Verdict{Reason: UnknownMember, Final: true, Facts: facts}
 }
 
-// Combine returns the Decision over all clusters. One refusal refuses. The Decision then
-// contains the refusals only.
+// Combine returns the Decision over all clusters, without texts. One refusal refuses.
 func Combine(verdicts []Verdict) Decision {
-	verdicts = slices.Clone(verdicts)
-	decision := Decision{Allowed: len(verdicts) > 0, Verdicts: verdicts}
-	for i, v := range verdicts {
-		verdicts[i].Message, verdicts[i].Warning = printable.Text(v.Message), printable.Text(v.Warning)
-	}
+	d := Decision{Allowed: len(verdicts) > 0, Verdicts: slices.Clone(verdicts)}
 	for _, v := range verdicts {
-		decision.Allowed = decision.Allowed && v.Allowed
+		d.Allowed = d.Allowed && v.Allowed
 	}
-	var messages []string
-	for _, v := range verdicts {
-		if v.Allowed != decision.Allowed {
-			continue
-		}
-		if decision.Reason == "" {
-			decision.Reason = v.Reason
-		}
-		if v.Message != "" {
-			messages = append(messages, v.Message)
-		}
-		if v.Warning != "" {
-			decision.Warnings = append(decision.Warnings, v.Warning)
-		}
+	if deciding := d.Deciding(); len(deciding) > 0 {
+		d.Reason = deciding[0].Reason
 	}
-	decision.Message = strings.Join(messages, "\n")
-	return decision
+	return d
+}
+
+// Deciding returns the verdicts that agree with the decision: the refusals, if it is one.
+func (d Decision) Deciding() []Verdict {
+	return slices.DeleteFunc(slices.Clone(d.Verdicts), func(v Verdict) bool { return v.Allowed != d.Allowed })
 }

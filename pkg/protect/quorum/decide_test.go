@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // A decideCase is a deletion of node w1, unless request changes it, and the expected verdict.
@@ -28,11 +29,11 @@ func (c decideCase) run(t *testing.T) {
 		c.request(&r)
 	}
 	v := quorum.Decide(c.cluster.View, r)
-	require.Equal(t, c.reason, v.Reason, v.Message)
-	require.Equal(t, c.reason == quorum.QuorumKept || c.reason == quorum.NothingToProtect, v.Allowed, v.Message)
+	require.Equal(t, c.reason, v.Reason, words.Message(v))
+	require.Equal(t, c.reason == quorum.QuorumKept || c.reason == quorum.NothingToProtect, v.Allowed, words.Message(v))
 	require.Equal(t, c.members, v.Members)
-	require.Contains(t, v.Message, c.text)
-	require.NotEmpty(t, v.Message)
+	require.Contains(t, words.Message(v), c.text)
+	require.NotEmpty(t, words.Message(v))
 }
 
 // otherNode returns a change of the request to a Node that no binding names, with these addresses.

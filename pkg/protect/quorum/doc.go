@@ -15,6 +15,8 @@
 // [ParseBreakGlass] and [Force] implement the override. [Summarize] describes a cluster when no
 // deletion is requested.
 //
+// A verdict has facts. Package words words them, and no function here builds a sentence.
+//
 // All functions are pure: they use no clock, no context, no log and no I/O, and they do not
 // modify their arguments. A value that could not be read has its own representation. It counts
 // neither as good news nor as the absence of a member.
@@ -24,7 +26,6 @@
 // in drain.go, those for Nodes without the label in unlabelled.go, and those for the override in
 // breakglass.go. docs/verdict.md lists every rule with its tests.
 //
-// A text that follows from one rule is next to that rule. The texts about the arithmetic and its
-// members are in explain.go, and the steps of a refusal in steps.go. summary.go describes a cluster
-// without a request.
+// The facts about the arithmetic and its members are in facts.go, and the steps of a refusal in
+// steps.go. summary.go describes a cluster without a request.
 package quorum

@@ -2,9 +2,7 @@ package quorum
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -24,26 +22,6 @@ const (
 	DoorRemove  DoorKind = "Remove"
 	DoorGone    DoorKind = "Gone"
 )
-
-// ShutWhen describes when a door of this kind is shut (membership.Resolve).
-func (k DoorKind) ShutWhen() string {
-	switch k {
-	case DoorDelete:
-		return "the Node is written after that, or is gone"
-	case DoorMachine:
-		return fmt.Sprintf("no controller is ending the machine, and its Node still exists %s later, or is gone",
-			ResolvePresentAfter)
-	case DoorRemove:
-		return fmt.Sprintf("the Node still exists %s later; its members then count as lost as long as it is marked for "+
-			"their removal", ResolvePresentAfter)
-	case DoorDrain:
-		return fmt.Sprintf("the node is open for pods, and its agent has proven its members healthy for %s",
-			ResolveReturnedAfter)
-	case DoorGone:
-	}
-	return fmt.Sprintf("%s have passed, and each of its members has left the member list or is proven on another Node, "+
-		"or another machine has the name of its Node", ResolveMovedAfter)
-}
 
 // An OpenDoor is an open door of a grant.
 type OpenDoor struct {
@@ -66,9 +44,9 @@ func Doors(g v1alpha1.Grant) []OpenDoor {
 	return open
 }
 
-// lastDoor returns the door that was opened last. A grant without a door is from an earlier
+// LastDoor returns the door that was opened last. A grant without a door is from an earlier
 // version.
-func lastDoor(g v1alpha1.Grant) OpenDoor {
+func LastDoor(g v1alpha1.Grant) OpenDoor {
 	open := Doors(g)
 	if len(open) == 0 {
 		return OpenDoor{Kind: DoorGone}
@@ -88,7 +66,7 @@ func AreSame(a, b []OpenDoor) bool {
 }
 
 // LastOpened returns when the last door of the grant was opened.
-func LastOpened(g v1alpha1.Grant) metav1.Time { return lastDoor(g).Time }
+func LastOpened(g v1alpha1.Grant) metav1.Time { return LastDoor(g).Time }
 
 // IsDrainOnly reports whether nothing but a drain of the node was allowed.
 func IsDrainOnly(g v1alpha1.Grant) bool {
@@ -178,26 +156,3 @@ func withoutVoid(c *v1alpha1.EtcdCluster, nodes map[string]observation.NodeState
 	open.Spec.Grants = slices.DeleteFunc(slices.Clone(c.Spec.Grants), isVoid)
 	return &open
 }
-
-// describeGrant explains a grant by the door that was opened last. node describes the Node of the
-// grant to the reader, for example "its node".
-func describeGrant(g v1alpha1.Grant, node string) string {
-	d := lastDoor(g)
-	at := d.Time.UTC().Format(time.RFC3339)
-	switch {
-	case d.Kind == DoorGone && d.BreakGlass:
-		return fmt.Sprintf("%s %s was deleted with a break-glass override, and without a review (detected at %s)",
-			node, g.Node, at)
-	case d.Kind == DoorGone:
-		if g.Drain != nil {
-			at += ", after its drain at " + g.Drain.Time.UTC().Format(time.RFC3339)
-		}
-		return fmt.Sprintf("%s %s is gone, and its deletion was not reviewed (detected at %s)", node, g.Node, at)
-	case d.BreakGlass:
-		return fmt.Sprintf("the %s of %s %s was forced by %s at %s", d.noun(), node, g.Node, d.User, at)
-	}
-	return fmt.Sprintf("the %s of %s %s by %s was allowed at %s", d.noun(), node, g.Node, d.User, at)
-}
-
-// noun names what the door allows.
-func (d OpenDoor) noun() string { return VerbOf(d.Kind).Noun }

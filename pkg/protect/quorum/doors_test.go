@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // viewOfGranted returns the view of a cluster. Its member a is still listed, and the machine of w1
@@ -134,7 +135,7 @@ func TestDoors(t *testing.T) {
 	var kinds []quorum.DoorKind
 	for _, d := range quorum.Doors(g) {
 		kinds = append(kinds, d.Kind)
-		require.NotEmpty(t, d.Kind.ShutWhen())
+		require.NotEmpty(t, words.ShutWhen(d.Kind))
 	}
 	require.Equal(t, []quorum.DoorKind{
 		quorum.DoorRemove, quorum.DoorMachine, quorum.DoorDelete, quorum.DoorGone, quorum.DoorDrain,

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // F36: a program that evicts pods from nodes that stay drains nothing.
@@ -27,7 +28,7 @@ func TestF36NotDraining(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cluster := quorumtest.Voters(3).State(0, c.change)
 			v := quorum.Decide(cluster.View, quorumtest.Drain(0))
-			require.Equal(t, c.want, v.Reason, v.Message)
+			require.Equal(t, c.want, v.Reason, words.Message(v))
 			require.Equal(t, c.want == quorum.QuorumKept, v.Allowed)
 			require.True(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Allowed, "a deletion needs no cordon")
 			forced := quorum.Force(cluster.View, quorumtest.Drain(0))
@@ -54,7 +55,7 @@ func TestF33DrainsAndDeletions(t *testing.T) {
 				}
 				drain := quorum.Decide(cluster.View, quorumtest.Drain(0))
 				deletion := quorum.Decide(cluster.View, quorumtest.Deletion(0))
-				require.Equal(t, voters == 1 || deletion.Allowed, drain.Allowed, drain.Message)
+				require.Equal(t, voters == 1 || deletion.Allowed, drain.Allowed, words.Message(drain))
 				require.Equal(t, deletion.Members, drain.Members)
 				require.Equal(t, deletion.Healthy, drain.Healthy)
 			}
@@ -68,7 +69,7 @@ func TestDrainOfOnlyMember(t *testing.T) {
 	one := func() *quorumtest.Cluster { return quorumtest.Voters(1).State(0, quorumtest.Cordoned) }
 	decide := func(c *quorumtest.Cluster, r quorum.Request) quorum.Verdict { return quorum.Decide(c.View, r) }
 	v := decide(one(), quorumtest.Drain(0))
-	require.True(t, v.Allowed, v.Message)
+	require.True(t, v.Allowed, words.Message(v))
 	require.Equal(t, quorum.OnlyMember, v.Reason)
 	require.Equal(t, quorumtest.IDs("a"), v.Members, "the grant names it")
 	two := func() *quorumtest.Cluster { return quorumtest.Voters(2).State(0, quorumtest.Cordoned) }

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // The cluster has the voters a, b and c on the nodes w1, w2 and w3. Member c is down.
@@ -39,7 +40,7 @@ func ExampleDecide() {
 	for _, node := range []string{"1", "9"} {
 		request := quorum.Request{Node: "w" + node, UID: view.Nodes["w"+node].UID, Labelled: true}
 		verdict := quorum.Decide(view, request)
-		fact, _, _ := strings.Cut(verdict.Message, "\n")
+		fact, _, _ := strings.Cut(words.Message(verdict), "\n")
 		fmt.Println(verdict.Allowed, verdict.Reason)
 		fmt.Println(strings.ReplaceAll(fact, ": ", ":\n  "))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // The steps of a refusal that promise an allowed deletion.
@@ -56,7 +57,7 @@ func TestStepsLeadToAllowed(t *testing.T) {
 			continue
 		}
 		for _, step := range []*regexp.Regexp{addMembers, removeOthers, removeOwn} {
-			match := step.FindStringSubmatch(before.Message)
+			match := step.FindStringSubmatch(words.Message(before))
 			if match == nil {
 				continue
 			}
@@ -75,26 +76,26 @@ func TestStepsLeadToAllowed(t *testing.T) {
 				}
 			}
 			after := quorum.Decide(changed.View, request)
-			require.True(t, after.Allowed, "%s\nafter: %s", before.Message, match[0])
+			require.True(t, after.Allowed, "%s\nafter: %s", words.Message(before), match[0])
 		}
 	}
 	require.Greater(t, min(tried[addMembers], tried[removeOthers], tried[removeOwn]), 20, "%v", tried)
 	twoOfTwo := quorum.Decide(quorumtest.Voters(3).Dead(1).View, quorumtest.Deletion(0))
-	require.NotContains(t, twoOfTwo.Message, "this deletion is allowed)")
+	require.NotContains(t, words.Message(twoOfTwo), "this deletion is allowed)")
 }
 
 // A member that counts as lost but still answers runs somewhere. The steps must not remove it from
 // etcd. They must make it count again.
 func TestMovedMember(t *testing.T) {
 	cluster := movedAway()
-	message := quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message
+	message := words.Message(quorum.Decide(cluster.View, quorumtest.Deletion(0)))
 	require.NotContains(t, message, "etcdctl member remove b")
 	require.Contains(t, message, "etcd2 (b) still answers")
 	require.Contains(t, message, "only if etcd2 (b) keeps running, on the same machine or on another one that stays: "+
 		"kubectl holdfast settle w2\n    or without the plugin:\n"+
 		"    kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u2")
 	silent := quorum.Decide(quorumtest.Voters(3).Granted(1).Dead(1).View, quorumtest.Deletion(0))
-	require.Contains(t, silent.Message, "etcdctl member remove b")
+	require.Contains(t, words.Message(silent), "etcdctl member remove b")
 
 	nodes := quorumtest.Nodes(3)
 	nodes[1] = observation.AnnouncingNode{
@@ -111,14 +112,14 @@ func TestMovedMember(t *testing.T) {
 // The refusal advises to wait for a Node only if no autoscaler has marked it.
 func TestTaintedNodeIsNotAwaited(t *testing.T) {
 	cluster := quorumtest.Voters(3).Granted(1)
-	require.Contains(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "if it stays, wait")
+	require.Contains(t, words.Message(quorum.Decide(cluster.View, quorumtest.Deletion(0))), "if it stays, wait")
 	cluster.State(1, quorumtest.Departing)
-	require.NotContains(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "if it stays, wait")
+	require.NotContains(t, words.Message(quorum.Decide(cluster.View, quorumtest.Deletion(0))), "if it stays, wait")
 }
 
 func TestNamesAreNotFormats(t *testing.T) {
 	cluster := quorumtest.Voters(4).Dead(1).Everywhere(1, func(m *v1alpha1.MemberStatus) { m.Name = "50%d%s" })
-	message := quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message
+	message := words.Message(quorum.Decide(cluster.View, quorumtest.Deletion(0)))
 	require.Contains(t, message, "while 50%d%s (b) is in its member list")
 	require.NotContains(t, message, "%!")
 }
@@ -127,13 +128,15 @@ func TestLongReasonsAreClipped(t *testing.T) {
 	cluster := quorumtest.Voters(3).Everywhere(1, func(m *v1alpha1.MemberStatus) {
 		m.Healthy, m.Reason = false, strings.Repeat("dial tcp:\n refused ", 50)
 	})
-	for line := range strings.SplitSeq(quorum.Decide(cluster.View, quorumtest.Deletion(0)).Message, "\n") {
+	for line := range strings.SplitSeq(words.Message(quorum.Decide(cluster.View, quorumtest.Deletion(0))), "\n") {
 		require.Less(t, len(line), 300)
 	}
 }
 
 func TestWarnings(t *testing.T) {
-	warning := func(c *quorumtest.Cluster) string { return quorum.Decide(c.View, quorumtest.Deletion(0)).Warning }
+	warning := func(c *quorumtest.Cluster) string {
+		return words.Warning(quorum.Decide(c.View, quorumtest.Deletion(0)))
+	}
 	const (
 		remove = "after the deletion of node w1, remove etcd1 (a) from etcd cluster cdf818194e3a8c32, " +
 			"and no other member before (etcdctl member remove a)"
@@ -157,56 +160,64 @@ func TestWarnings(t *testing.T) {
 }
 
 func TestSummarize(t *testing.T) {
+	type summary struct {
+		Voters, Healthy, Quorum, MayLose int
+		Known                            bool
+		Message                          string
+	}
 	refused := " not confirmed healthy: connection refused (reported by node "
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
-		want    quorum.Summary
+		want    summary
 	}{
-		"healthy": {quorumtest.Voters(3), quorum.Summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"}},
+		"healthy": {quorumtest.Voters(3), summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"}},
 		"one unhealthy": {
 			quorumtest.Voters(3).Unhealthy(1),
-			quorum.Summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b)" + refused + "w2)"},
+			summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b)" + refused + "w2)"},
 		},
 		"below quorum": {
 			quorumtest.Voters(3).Unhealthy(1, 2).WithoutList(1, 2),
-			quorum.Summary{3, 1, 2, 0, true, "3 voters, 1 healthy, quorum 2; etcd2 " +
+			summary{3, 1, 2, 0, true, "3 voters, 1 healthy, quorum 2; etcd2 " +
 				"(b)" + refused + "w1); etcd3 (c)" + refused + "w1)"},
 		},
 		"granted": {
 			quorumtest.Voters(5).Granted(4),
-			quorum.Summary{5, 4, 3, 1, true, "5 voters, 4 healthy, quorum 3; etcd5 (e) counts as lost: the deletion of its " +
+			summary{5, 4, 3, 1, true, "5 voters, 4 healthy, quorum 3; etcd5 (e) counts as lost: the deletion of its " +
 				"node w5 " +
 				"by alice was allowed at 2026-05-01T12:00:00Z; it still answers, so its etcd is still running"},
 		},
 		"learner": {
-			quorumtest.Voters(4).Learner(3), quorum.Summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"},
+			quorumtest.Voters(4).Learner(3), summary{3, 3, 2, 1, true, "3 voters, 3 healthy, quorum 2"},
 		},
 		"away": {
 			quorumtest.Voters(3).State(1, quorumtest.Rebooting),
-			quorum.Summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b) away for a while: its node w2 is " +
+			summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b) away for a while: its node w2 is " +
 				"being rebooted by kured (annotation weave.works/kured-reboot-in-progress, since 2026-05-01T11:55:00Z); " +
 				"it still answers"},
 		},
 		"doomed": {
 			quorumtest.Voters(3).State(1, quorumtest.Departing),
-			quorum.Summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b) counts as lost: its node w2 is " +
+			summary{3, 2, 2, 0, true, "3 voters, 2 healthy, quorum 2; etcd2 (b) counts as lost: its node w2 is " +
 				"about to be deleted (taint ToBeDeletedByClusterAutoscaler); it still answers, so its etcd is still running"},
 		},
 		"smallest margin": {
-			quorumtest.Voters(5).RemovedFrom(2, 4), quorum.Summary{4, 4, 3, 1, true, "4 voters, 4 healthy, quorum 3"},
+			quorumtest.Voters(5).RemovedFrom(2, 4), summary{4, 4, 3, 1, true, "4 voters, 4 healthy, quorum 3"},
 		},
 		"no list": {
 			quorumtest.Voters(2).WithoutList(0).Silent(1),
-			quorum.Summary{Message: "no agent returned a member list that a quorum confirmed; " +
+			summary{Message: "no agent returned a member list that a quorum confirmed; " +
 				"node w1: its agent reports: tls: certificate has expired, " +
 				"node w2: its agent has not answered; its last report is from 2026-05-01T12:00:00Z"},
 		},
 		"no binding": {
 			quorumtest.Voters(1).NeverBound(),
-			quorum.Summary{Message: "no member is bound to a Node yet, so no agent can be asked"},
+			summary{Message: "no member is bound to a Node yet, so no agent can be asked"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.Summarize(c.cluster.View)) })
+		t.Run(name, func(t *testing.T) {
+			s := quorum.Summarize(c.cluster.View)
+			require.Equal(t, c.want, summary{s.Voters, s.Healthy, s.Quorum, s.MayLose, s.Known, words.Summary(s)})
+		})
 	}
 }
 
@@ -214,7 +225,7 @@ func TestSummarize(t *testing.T) {
 func TestDistributionOfFalseClaim(t *testing.T) {
 	w := without(3).LocalMember(2, "a")
 	w.Cluster.Observations[2].Access = &v1alpha1.Access{Distribution: v1alpha1.DistributionK3s}
-	require.NotContains(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Warning, "k3s removes")
+	require.NotContains(t, words.Warning(quorum.Decide(w.View, quorumtest.Deletion(0))), "k3s removes")
 	w.Observer(0).Access = &v1alpha1.Access{Distribution: v1alpha1.DistributionK3s}
-	require.Contains(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Warning, "k3s removes")
+	require.Contains(t, words.Warning(quorum.Decide(w.View, quorumtest.Deletion(0))), "k3s removes")
 }

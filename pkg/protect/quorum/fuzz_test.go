@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // FuzzDecide decides about any request and any EtcdCluster in JSON, without the schema of the CRD.
@@ -196,7 +197,7 @@ func (d *byteSource) view() quorum.View {
 // checkVerdict checks the invariants of a verdict.
 func checkVerdict(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.Verdict) {
 	t.Helper()
-	require.NotEmpty(t, verdict.Message)
+	require.NotEmpty(t, words.Message(verdict))
 	require.Equal(t, observation.ClusterIDOf(v.Cluster), verdict.Cluster)
 	require.True(t, slices.IsSorted(verdict.Members))
 	if verdict.Voters > 0 {
@@ -205,7 +206,7 @@ func checkVerdict(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.
 	}
 	switch {
 	case !verdict.Allowed:
-		require.Contains(t, verdict.Message, quorum.BreakGlassAnnotation+`='{"uid":"`+string(r.UID)+`"`)
+		require.Contains(t, words.Message(verdict), quorum.BreakGlassAnnotation+`='{"uid":"`+string(r.UID)+`"`)
 	case verdict.Reason == quorum.QuorumKept:
 		require.GreaterOrEqual(t, verdict.Healthy, verdict.Quorum+max(0, v.MinRemainingTolerance))
 		require.NotEmpty(t, verdict.Members, "a grant must name the members")
@@ -293,7 +294,7 @@ func checkFinal(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.Ve
 		}
 	}
 	after := quorum.Decide(v, r)
-	require.False(t, after.Allowed, "before: %s\nafter: %s", verdict.Message, after.Message)
+	require.False(t, after.Allowed, "before: %s\nafter: %s", words.Message(verdict), words.Message(after))
 }
 
 // callAll calls the other functions that read such objects. They must not panic.

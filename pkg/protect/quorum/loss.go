@@ -1,10 +1,8 @@
 package quorum
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,56 +26,45 @@ func PossibleNodes(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) 
 	return found
 }
 
-// A memberLoss is the reason why a member counts as lost. Without a reason, the member is not lost.
-type memberLoss struct {
-	problem healthProblem
-	node    string
-	reason  string
-}
-
 // lossOf returns why the member counts as lost: a grant names it or its Node, or its Node is gone
-// or about to go. A member that is not located is lost with each Node where it may run.
-func (s Snapshot) lossOf(id v1alpha1.MemberID) memberLoss {
+// or about to go. A member that is not located is lost with each Node where it may run. The result
+// is the zero value if the member is not lost.
+func (s Snapshot) lossOf(id v1alpha1.MemberID) Cause {
 	for _, g := range s.Cluster.Spec.Grants {
 		switch s.giveUpOf(id, g) {
 		case givenUpWithNode:
-			return memberLoss{problemNodeLost, s.Bindings[id].Node, describeGrant(g, "its node")}
+			return Cause{Problem: Granted, Node: s.Bindings[id].Node, Grant: &g}
 		case givenUpWithMachine:
-			return memberLoss{problemMachineGivenUp, g.Node, describeRejoin(g)}
+			return Cause{Problem: Rejoined, Node: g.Node, Grant: &g}
 		case perhapsGivenUp:
-			return memberLoss{problemMachineGivenUp, g.Node, describePossibleRejoin(g)}
+			return Cause{Problem: PerhapsRejoined, Node: g.Node, Grant: &g}
 		case notGivenUp:
 		}
 	}
-	if loss := s.lossByOthers(id); loss.reason != "" {
+	if loss := s.lossByOthers(id); loss.Problem != NoProblem {
 		return loss
 	}
 	for _, b := range s.nodesOf(id) {
 		n := s.Nodes[b.Node]
-		if reason := LostReason(b.Node, b.NodeUID, n); reason != "" {
-			problem := problemNodeLost
-			if !n.Known {
-				problem = problemNodeUnread
-			}
-			return memberLoss{problem, b.Node, reason}
+		if problem := NodeProblem(b.NodeUID, n); problem != NoProblem {
+			return Cause{Problem: problem, Node: b.Node, Mark: n.Departure}
 		}
 	}
-	return memberLoss{}
+	return Cause{}
 }
 
 // lossByOthers returns why the member counts as lost because of another etcd cluster: a grant there
 // is for a Node where the member runs or may run.
-func (s Snapshot) lossByOthers(id v1alpha1.MemberID) memberLoss {
+func (s Snapshot) lossByOthers(id v1alpha1.MemberID) Cause {
 	for _, c := range s.others {
 		for _, g := range withoutVoid(c, s.Nodes).Spec.Grants {
 			isOn := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
 			if c.Name != s.Cluster.Name && slices.ContainsFunc(s.nodesOf(id), isOn) {
-				return memberLoss{problemNodeLost, g.Node, fmt.Sprintf("%s, which had a member of etcd cluster %s too",
-					describeGrant(g, "its node"), observation.ClusterIDOf(c))}
+				return Cause{Problem: GrantedElsewhere, Node: g.Node, Grant: &g, Cluster: observation.ClusterIDOf(c)}
 			}
 		}
 	}
-	return memberLoss{}
+	return Cause{}
 }
 
 // awayNode returns the Node of the member that is away for a while, and its mark. It returns an
@@ -146,21 +133,21 @@ func (s Snapshot) giveUpOf(id v1alpha1.MemberID, g v1alpha1.Grant) giveUp {
 	return notGivenUp
 }
 
-// LostReason returns why a member on the Node with this UID counts as lost, or "" if it does not.
-func LostReason(node string, uid types.UID, n observation.NodeState) string {
+// NodeProblem returns why a member on the Node with this UID counts as lost.
+func NodeProblem(uid types.UID, n observation.NodeState) Problem {
 	switch {
 	case !n.Known:
-		return fmt.Sprintf("its node %s could not be read", node)
+		return NodeUnread
 	case n.UID == "":
-		return fmt.Sprintf("its node %s is gone", node)
+		return NodeGone
 	case n.UID != uid:
-		return fmt.Sprintf("its node %s is gone; a different Node has the name now", node)
+		return NodeReplaced
 	case n.Deleting:
-		return fmt.Sprintf("its node %s is being deleted", node)
+		return NodeDeleting
 	case n.Departure.Class == departure.ForGood:
-		return fmt.Sprintf("its node %s %s (%s)", node, n.Departure.Says, n.Departure)
+		return NodeLeaving
 	}
-	return ""
+	return NoProblem
 }
 
 // MachineAddresses returns the Addresses of a grant for the Node of these members. The members that
@@ -221,27 +208,4 @@ func (s Snapshot) isSameMachine(b v1alpha1.Binding, g v1alpha1.Grant) bool {
 	isGone := s.Nodes[g.Node].UID != g.NodeUID
 	return isGone && n.UID == b.NodeUID && g.ProviderID != "" && n.ProviderID == g.ProviderID &&
 		!observation.NewMachine(g.MachineID, g.SystemUUID).IsOther(n.Machine)
-}
-
-// describeRejoin explains why a member that joined again counts as lost, and until when.
-func describeRejoin(g v1alpha1.Grant) string {
-	if IsDrainOnly(g) {
-		return "it joined again on a machine that may still restart or go: " + describeGrant(g, "the machine's node")
-	}
-	return fmt.Sprintf("it joined again on a machine that may still be removed: %s; it counts again when the agent "+
-		"of its node has proven it healthy for %s, not before %s", describeGrant(g, "the machine's earlier node"),
-		ResolveMovedAfter, endOfRejoin(g))
-}
-
-// describePossibleRejoin explains why a member that may have joined again counts as lost, and until
-// when.
-func describePossibleRejoin(g v1alpha1.Grant) string {
-	return fmt.Sprintf("no node is known to run it, and it may have joined again on a machine that may still be removed: "+
-		"%s; it counts again as soon as a node announces it, otherwise not before %s",
-		describeGrant(g, "the machine's earlier node"), endOfRejoin(g))
-}
-
-// endOfRejoin returns the earliest time at which a member that joined again counts.
-func endOfRejoin(g v1alpha1.Grant) string {
-	return LastOpened(g).Add(ResolveMovedAfter).UTC().Format(time.RFC3339)
 }

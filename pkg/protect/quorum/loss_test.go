@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func TestPossibleNodes(t *testing.T) {
@@ -205,7 +206,7 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 				"machine that may still be removed: the deletion of the machine's earlier node w1 by alice was allowed at "+
 				"2026-05-01T12:00:00Z; it counts again when the agent of its node has proven it healthy for 20m0s, "+
 				"not before 2026-05-01T12:20:00Z")
-			require.Contains(t, quorum.Summarize(cluster.View).Message, "not before 2026-05-01T12:20:00Z")
+			require.Contains(t, words.Summary(quorum.Summarize(cluster.View)), "not before 2026-05-01T12:20:00Z")
 		})
 	}
 	quorumtest.RequireAllowed(t, quorumtest.Voters(4).JoinedAgain(0, 3), quorumtest.Deletion(1))

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // TestMain adds the flag -update, with which TestMessages rewrites its golden files.
@@ -225,9 +226,9 @@ func TestMessages(t *testing.T) {
 		file := filepath.Join("testdata", "messages", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
 		known = append(known, file)
 		t.Run(name, func(t *testing.T) {
-			text := v.Message + "\n"
-			if v.Warning != "" {
-				text += "Warning: " + v.Warning + "\n"
+			text := words.Message(v) + "\n"
+			if words.Warning(v) != "" {
+				text += "Warning: " + words.Warning(v) + "\n"
 			}
 			if flag.Lookup("update").Value.String() == "true" {
 				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))

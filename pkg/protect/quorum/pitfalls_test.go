@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // Each test is a trace by which an earlier draft of the design lost quorum or blocked deletions.
@@ -59,7 +60,7 @@ func TestF3UnlabelledWithoutProbe(t *testing.T) {
 			v := quorum.DecideUnlabelled(clusters, r)
 			require.False(t, v.Allowed)
 			require.True(t, v.Final)
-			require.Contains(t, v.Message, "label holdfast.dev/etcd-member is missing")
+			require.Contains(t, words.Message(v), "label holdfast.dev/etcd-member is missing")
 			require.NotEmpty(t, v.Members)
 		})
 	}
@@ -176,7 +177,7 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 				quorumtest.RequireRefused(t, quorumtest.Voters(3).State(1, c.change), quorumtest.Deletion(0), text)
 			}
 			refused := quorum.Decide(quorumtest.Voters(3).State(1, c.change).View, quorumtest.Deletion(0))
-			require.NotContains(t, refused.Message, "etcdctl member remove b")
+			require.NotContains(t, words.Message(refused), "etcdctl member remove b")
 			require.Equal(t, 1, refused.Healthy)
 			require.True(t, refused.Final, "no answer can change it")
 

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // FuzzPrintableMessages checks that no message contains what a terminal obeys, whatever the texts
@@ -36,13 +37,13 @@ func FuzzPrintableMessages(f *testing.F) {
 				}
 				hostiletext.Spread(&v, text)
 				hostiletext.Spread(&r, text)
-				requirePrintable(t, name, quorum.Combine([]quorum.Verdict{quorum.Decide(v, r), quorum.Force(v, r)}))
+				requirePrintable(t, name, words.Combine(quorum.Decide(v, r), quorum.Force(v, r)))
 				clusters := []*v1alpha1.EtcdCluster{v.Cluster}
-				requirePrintable(t, name, quorum.Combine(quorum.RefuseUndecidable(clusters, r)))
-				requirePrintable(t, name, quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(clusters, r)}))
-				hostiletext.RequirePrintable(t, name, quorum.Summarize(v).Message)
-				for _, m := range quorum.Members(v) {
-					hostiletext.RequirePrintable(t, name, m.Name, m.Description)
+				requirePrintable(t, name, words.Combine(quorum.RefuseUndecidable(clusters, r)...))
+				requirePrintable(t, name, words.Combine(quorum.DecideUnlabelled(clusters, r)))
+				hostiletext.RequirePrintable(t, name, words.Summary(quorum.Summarize(v)))
+				for _, m := range quorum.Summarize(v).Tally.Members {
+					hostiletext.RequirePrintable(t, name, words.Describe(m))
 				}
 			}
 		}
@@ -65,9 +66,10 @@ func requirePrintableNode(t *testing.T, text string) {
 		hostiletext.Spread(n, text)
 		r, err := quorum.RequestFor(n)
 		if err != nil {
-			requirePrintable(t, key, quorum.Combine([]quorum.Verdict{quorum.RefuseUnparsable(r, err)}))
+			requirePrintable(t, key, words.Combine(quorum.RefuseUnparsable(r, err)))
 		}
 		_, decision, _ := quorum.SelectOrDecide(nil, r)
+		decision = words.Explain(decision)
 		requirePrintable(t, key, decision)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // A memberVariant is everything about one member that a verdict may depend on.
@@ -101,7 +102,7 @@ func combinations(from []memberVariant, n, first, end int, f func([]memberVarian
 func decideLikeRaft(t *testing.T, members []memberVariant) bool {
 	v := decideFor(members)
 	if want := raftAllows(members); v.Allowed != want {
-		require.Equal(t, want, v.Allowed, "%+v\n%s", members, v.Message)
+		require.Equal(t, want, v.Allowed, "%+v\n%s", members, words.Message(v))
 	}
 	return v.Allowed
 }
@@ -123,7 +124,7 @@ func TestMemberOrder(t *testing.T) {
 		after := decideFor(members)
 		require.Len(t, after.Members, len(before.Members), "%+v", members)
 		for _, v := range []*quorum.Verdict{&before, &after} {
-			v.Members, v.Message, v.Warning, v.Final = nil, "", "", false
+			v.Members, v.Facts, v.Final = nil, quorum.Facts{}, false
 		}
 		require.Equal(t, before, after, "%+v", members)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // TestMonotone changes random views for the worse. No refusal may become an allowance.
@@ -69,7 +70,7 @@ func TestMonotone(t *testing.T) {
 				if before.Allowed {
 					allowed++
 				} else {
-					require.False(t, after.Allowed, "before: %s\nafter: %s", before.Message, after.Message)
+					require.False(t, after.Allowed, "before: %s\nafter: %s", words.Message(before), words.Message(after))
 				}
 			}
 			require.Greater(t, allowed, 75)
@@ -123,7 +124,7 @@ func TestFinalRefusals(t *testing.T) {
 				}
 			}
 		}
-		require.False(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Allowed, fmt.Sprint(before.Message))
+		require.False(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Allowed, fmt.Sprint(words.Message(before)))
 	}
 	require.Greater(t, finals, 150)
 }

@@ -25,13 +25,13 @@ import (
 //
 // A member that may stop before it is removed does not take part (RKE2). Nor does one that is not
 // proven healthy, or that an earlier grant or a mark makes lost or away.
-func (t requestTarget) tallyRequest(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) memberTally {
+func (t requestTarget) tallyRequest(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) Tally {
 	tally := t.tallyList(list, onNode, tolerance)
-	if t.Remove && !t.StopsFirst && tally.voters > 1 && slices.ContainsFunc(onNode, t.takesPart(list)) {
-		reserve := tally.required - tally.quorum
-		tally.leaving = 1
-		tally.quorum = (tally.voters-tally.leaving)/2 + 1
-		tally.required = tally.quorum + reserve
+	if t.Remove && !t.StopsFirst && tally.Voters > 1 && slices.ContainsFunc(onNode, t.takesPart(list)) {
+		reserve := tally.Required - tally.Quorum
+		tally.Leaving = 1
+		tally.Quorum = (tally.Voters-tally.Leaving)/2 + 1
+		tally.Required = tally.Quorum + reserve
 	}
 	return tally
 }
@@ -41,11 +41,7 @@ func (t requestTarget) tallyRequest(list v1alpha1.Observation, onNode []v1alpha1
 func (t requestTarget) takesPart(list v1alpha1.Observation) func(v1alpha1.MemberID) bool {
 	return func(id v1alpha1.MemberID) bool {
 		m, _ := observation.FindMember(list, id)
-		isHealthy, _, _ := t.healthOf(m)
 		node, _ := t.awayNode(id)
-		return isHealthy && node == "" && t.lossOf(id).reason == ""
+		return t.healthOf(m).Problem == NoProblem && node == "" && t.lossOf(id).Problem == NoProblem
 	}
 }
-
-// votersAfter describes the voters of the list after the request.
-func (t memberTally) votersAfter() string { return observation.Plural(t.voters-t.leaving, "voter") }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func TestRemovalArithmetic(t *testing.T) {
@@ -52,7 +53,7 @@ func TestRemovalArithmetic(t *testing.T) {
 			r := quorumtest.Removal(0)
 			r.StopsFirst = c.stopsFirst
 			v := quorum.Decide(cluster.View, r)
-			require.Equal(t, c.want, v.Allowed, v.Message)
+			require.Equal(t, c.want, v.Allowed, words.Message(v))
 			require.Equal(t, quorumtest.IDs("a"), v.Members)
 			require.Equal(t, c.voters-1-c.otherFailures, v.Healthy)
 			r.Remove = false
@@ -75,7 +76,7 @@ func TestRemovalAgreesWithRaft(t *testing.T) {
 			r := quorum.Request{Node: "target", UID: "target", Remove: true, StopsFirst: stopsFirst}
 			v := quorum.Decide(clusterOf(members).View, r)
 			if want := raftAllowsRemoval(members, stopsFirst); v.Allowed != want {
-				require.Equal(t, want, v.Allowed, "%+v, stops first: %v\n%s", members, stopsFirst, v.Message)
+				require.Equal(t, want, v.Allowed, "%+v, stops first: %v\n%s", members, stopsFirst, words.Message(v))
 			}
 			counts[v.Allowed]++
 		}

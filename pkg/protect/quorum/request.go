@@ -69,30 +69,6 @@ func (r Request) places(c *v1alpha1.EtcdCluster) []place.Place {
 	})
 }
 
-// A Verb names in texts what was requested. The name of a node, or a word for it, follows.
-type Verb struct{ Base, Third, Past, Gerund, Noun string }
-
-// Verb returns how texts name the request.
-func (r Request) Verb() Verb { return VerbOf(r.Door()) }
-
-// VerbOf returns how texts name what a door allows.
-func VerbOf(k DoorKind) Verb {
-	switch k {
-	case DoorDrain:
-		return Verb{Base: "drain", Third: "drains", Past: "drained", Gerund: "draining", Noun: "drain"}
-	case DoorRemove:
-		return Verb{
-			Base: "remove the member of", Third: "removes the member of", Past: "marked for the removal of its member",
-			Gerund: "removing the member of", Noun: "removal of the member",
-		}
-	case DoorDelete, DoorMachine, DoorGone:
-	}
-	return Verb{Base: "delete", Third: "deletes", Past: "deleted", Gerund: "deleting", Noun: "deletion"}
-}
-
-// again asks for another attempt.
-func (r Request) again() string { return r.Verb().Base + " the node again" }
-
 // RequestFor returns the request for the deletion of this Node as far as the Node tells. With an
 // error, the Node announces members that cannot be parsed, and the request lacks them.
 func RequestFor(n *corev1.Node) (Request, error) {

@@ -1,12 +1,10 @@
 package quorum
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
@@ -60,8 +58,8 @@ func filterClusters(
 	return found
 }
 
-// announcesMemberOf reports whether the node announces a member of the cluster.
-func (r Request) announcesMemberOf(id v1alpha1.ClusterID) bool {
+// AnnouncesMemberOf reports whether the node announces a member of the cluster.
+func (r Request) AnnouncesMemberOf(id v1alpha1.ClusterID) bool {
 	return slices.ContainsFunc(r.Announced, func(a evidence.MemberRef) bool { return a.Cluster == id })
 }
 
@@ -81,7 +79,8 @@ func RefuseUndecidable(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 	for id, members := range missing {
 		slices.Sort(members)
 		verdicts = append(verdicts, Verdict{
-			Reason: CannotSee, Cluster: id, Members: members, Final: true, Message: missingMessage(id, members, r),
+			Reason: CannotSee, Cluster: id, Members: members, Final: true,
+			Facts: Facts{Finding: FoundNoCluster, Request: r, Members: members},
 		})
 	}
 	slices.SortFunc(verdicts, func(a, b Verdict) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
@@ -89,19 +88,6 @@ func RefuseUndecidable(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 		verdicts = append(verdicts, refuseUnverified(r))
 	}
 	return verdicts
-}
-
-func missingMessage(id v1alpha1.ClusterID, members []v1alpha1.MemberID, r Request) string {
-	fact := fmt.Sprintf("cannot see etcd cluster %s, of which node %s announces %s: it has no EtcdCluster; "+quorumUnknown,
-		id, r.Node, joinIDs(members), r.Verb().Noun)
-	return refusalText(r, []string{fact},
-		"wait: the webhook's leader creates the EtcdCluster within seconds of the announcement; "+
-			"check that a webhook replica runs and leads, then "+r.again(),
-		"if the leader does not create it because there are too many (event EtcdClusterNotCreated of the node): kubectl "+
-			"get etcdclusters, then kubectl delete etcdcluster for those that no longer exist, or raise the webhook's flag "+
-			"--max-etcd-clusters; the leader then creates this one",
-		fmt.Sprintf("only if this etcd cluster no longer exists anywhere%s: kubectl annotate node %s %s-",
-			breakGlassVerbNote, r.Node, observation.AnnouncementAnnotation))
 }
 
 // countVerified returns how many members are on the node according to a source other than the
@@ -124,47 +110,21 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 	return len(known)
 }
 
-// refuseUnverified refuses because of servers on the node that have never identified
-// themselves.
+// refuseUnverified refuses because of servers on the node that have never identified themselves.
 func refuseUnverified(r Request) Verdict {
-	fact := fmt.Sprintf("node %s has an etcd server that has never identified itself (%s): "+
-		"its cluster and member ID are unknown, so it is not known what the %s would break",
-		r.Node, joinPlaces(r.Unverified), r.Verb().Noun)
-	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact},
-		fmt.Sprintf("find the cause, and what the agent has tried: kubectl describe node %s (condition %s)",
-			r.Node, observation.EtcdMemberCondition),
-		"give the agent on this node a client certificate that this etcd accepts (--etcd-ca, --etcd-cert, --etcd-key); "+
-			"the agent then identifies the server within seconds, and the "+r.Verb().Noun+" can be decided",
-		"if it is a leftover and not a member of any cluster: "+
-			"stop it, move its data directory away, and "+r.again(),
-	)}
-}
-
-// joinPlaces lists the first places of unidentified servers.
-func joinPlaces(places []string) string {
-	return printable.Join(printable.First(places, 4), ", ", printable.Quote)
+	return Verdict{Reason: UnknownMember, Final: true, Facts: Facts{Finding: FoundUnverified, Request: r}}
 }
 
 // RefuseUnattributed refuses for a labelled node if no source identifies its member: neither
 // Select nor RefuseUndecidable returns anything.
 func RefuseUnattributed(r Request) Verdict {
-	fact := fmt.Sprintf("node %s has the label of an etcd member (%s), but its member is unknown: "+
-		"no EtcdCluster has a member there, and the node announces none", r.Node, observation.EtcdMemberLabel)
-	return Verdict{Reason: UnknownMember, Final: true, Message: refusalText(r, []string{fact},
-		fmt.Sprintf("check what its agent reports: kubectl describe node %s (condition %s); "+
-			"an agent that runs and finds no etcd removes the label", r.Node, observation.EtcdMemberCondition),
-	)}
+	return Verdict{Reason: UnknownMember, Final: true, Facts: Facts{Finding: FoundUnattributed, Request: r}}
 }
 
 // RefuseUnparsable refuses for a node whose announcement cannot be parsed. A member that is
 // misread would not be protected. The problem describes the error.
 func RefuseUnparsable(r Request, problem error) Verdict {
-	fact := fmt.Sprintf("the etcd members that node %q announces cannot be read: %v", r.Node, problem)
-	return Verdict{Reason: CannotDecide, Final: true, Message: refusalText(r, []string{fact},
-		r.again()+" in a minute: the Holdfast agent of the node rewrites the annotation; "+
-			"if it does not, see the log of that agent",
-		fmt.Sprintf("only if you know that the node has no etcd with data, and no agent runs there%s: "+
-			"kubectl annotate node %s %s- %s-",
-			breakGlassVerbNote, r.Node, observation.AnnouncementAnnotation, observation.UnverifiedAnnotation),
-	)}
+	return Verdict{
+		Reason: CannotDecide, Final: true, Facts: Facts{Finding: FoundUnparsable, Request: r, Problem: problem},
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func TestSelect(t *testing.T) {
@@ -153,9 +154,9 @@ func TestDecideUnlabelled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, c.request)
-			require.Equal(t, len(c.members) == 0, v.Allowed, v.Message)
+			require.Equal(t, len(c.members) == 0, v.Allowed, words.Message(v))
 			require.Equal(t, c.members, v.Members)
-			require.Contains(t, v.Message, c.text)
+			require.Contains(t, words.Message(v), c.text)
 			require.True(t, v.Final)
 		})
 	}
@@ -167,13 +168,13 @@ func TestLabelReleasesReusedName(t *testing.T) {
 	cluster := quorumtest.Voters(3).Dead(0).Granted(0)
 	request := quorum.Request{Node: "w1", UID: "u1-again", AgentSilent: true}
 	refused := quorum.DecideUnlabelled([]*v1alpha1.EtcdCluster{cluster.Cluster}, request)
-	require.Contains(t, refused.Message, "kubectl label node w1 holdfast.dev/etcd-member=true")
+	require.Contains(t, words.Message(refused), "kubectl label node w1 holdfast.dev/etcd-member=true")
 	cluster.State(0, func(n *observation.NodeState) { n.UID = request.UID })
 	request.Labelled = true
 	_, decided, isDecided := quorum.SelectOrDecide([]*v1alpha1.EtcdCluster{cluster.Cluster}, request)
 	require.False(t, isDecided, decided.Message)
 	v := quorum.Decide(cluster.View, request)
-	require.True(t, v.Allowed, v.Message)
+	require.True(t, v.Allowed, words.Message(v))
 }
 
 func TestRefuseMissing(t *testing.T) {
@@ -191,8 +192,8 @@ func TestRefuseMissing(t *testing.T) {
 		require.False(t, v.Allowed)
 		require.True(t, v.Final)
 		require.Equal(t, quorum.CannotSee, v.Reason)
-		require.Contains(t, v.Message, "it has no EtcdCluster")
-		require.Contains(t, v.Message, `{"uid":"u1"`)
+		require.Contains(t, words.Message(v), "it has no EtcdCluster")
+		require.Contains(t, words.Message(v), `{"uid":"u1"`)
 	}
 }
 
@@ -202,7 +203,7 @@ func TestRefuseUnattributed(t *testing.T) {
 	require.True(t, v.Final)
 	require.Equal(t, quorum.UnknownMember, v.Reason)
 	for _, text := range []string{"its member is unknown", "kubectl describe node w1", `{"uid":"u1"`} {
-		require.Contains(t, v.Message, text)
+		require.Contains(t, words.Message(v), text)
 	}
 }
 
@@ -241,14 +242,14 @@ func TestUnidentifiedServer(t *testing.T) {
 			require.Equal(t, c.refused, len(verdicts) > 0, verdicts)
 			if c.refused {
 				v := verdicts[0]
-				require.Equal(t, quorum.Verdict{Reason: quorum.UnknownMember, Final: true, Message: v.Message}, v)
-				require.Contains(t, v.Message, "systemd unit etcd-events.service")
-				require.Contains(t, v.Message, "--etcd-cert")
-				require.Contains(t, v.Message, `"uid":"`+string(r.UID)+`"`)
+				require.Equal(t, quorum.Verdict{Reason: quorum.UnknownMember, Final: true, Facts: v.Facts}, v)
+				require.Contains(t, words.Message(v), "systemd unit etcd-events.service")
+				require.Contains(t, words.Message(v), "--etcd-cert")
+				require.Contains(t, words.Message(v), `"uid":"`+string(r.UID)+`"`)
 			}
 			unlabelled := quorum.Request{Node: "w9", UID: "u9", Unverified: c.unverified}
 			v := quorum.DecideUnlabelled(clusters, unlabelled)
-			require.Equal(t, len(c.unverified) > 0, !v.Allowed, v.Message)
+			require.Equal(t, len(c.unverified) > 0, !v.Allowed, words.Message(v))
 		})
 	}
 }

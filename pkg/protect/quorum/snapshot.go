@@ -1,21 +1,21 @@
 package quorum
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// CorruptAlarm is the name of the etcd alarm for a member whose data differ from the data of the
-// other members (etcdserverpb.AlarmType). The other alarm, NOSPACE, stops writes but does not
-// affect quorum.
-const CorruptAlarm, noSpaceAlarm = "CORRUPT", "NOSPACE"
+// The names of etcd's alarms (etcdserverpb.AlarmType).
+const (
+	// CorruptAlarm is for a member whose data differ from the data of the other members.
+	CorruptAlarm = "CORRUPT"
+	// NoSpaceAlarm stops writes, but does not affect quorum.
+	NoSpaceAlarm = "NOSPACE"
+)
 
 // A Snapshot is the trusted part of a View: the observations of observers only, and of those only
 // the observations that answer the probe request. Counts decides which statements of these
@@ -138,51 +138,44 @@ func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, is
 	return v1alpha1.Observation{}, false
 }
 
-// unhealthyReason returns why no answer proves the member healthy. It also states whether the
-// agent on the member's own node answered, because only that agent can reach a member that
-// listens on the loopback address.
-func (s Snapshot) unhealthyReason(id v1alpha1.MemberID) string {
-	reason := s.probeError(id)
-	if alone := s.describeOnlyProof(id); alone != "" {
-		reason = alone
+// proofOf returns what is known about the health of a member that no answer proves healthy. It also
+// has the state of the agent on the member's own node, because only that agent can reach a member
+// that listens on the loopback address.
+func (s Snapshot) proofOf(id v1alpha1.MemberID) Proof {
+	p := s.probeError(id)
+	isProof := func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }
+	if proofs := s.answersWith(id, isProof); len(proofs) > 0 && !s.Counts(proofs) {
+		p.OnlyBy = proofs[0].Node
 	}
 	b, bound := s.Bindings[id]
-	if !bound {
-		return reason + "; no agent is known on its host"
+	last := slices.IndexFunc(s.Cluster.Observations, isFrom(b))
+	switch {
+	case !bound:
+		p.Agent.Answer = AgentUnknown
+	case !observation.IsObserver(b):
+		p.Agent = s.nonObserver(b)
+	case s.hasAnswered(b):
+	case last < 0:
+		p.Agent.Answer = AgentNeverReported
+	default:
+		p.Agent = AgentState{Answer: AgentSilent, Last: s.Cluster.Observations[last]}
 	}
-	if !observation.IsObserver(b) {
-		return reason + "; " + s.describeNonObserver(b)
-	}
-	if s.hasAnswered(b) {
-		return reason
-	}
-	observations := s.Cluster.Observations
-	last := slices.IndexFunc(observations, isFrom(b))
-	if last < 0 {
-		return reason + "; the agent on its node has never reported"
-	}
-	return fmt.Sprintf("%s; the agent on its node has not answered since its report from %s",
-		reason, observations[last].Time.UTC().Format(time.RFC3339))
+	return p
 }
 
 // probeError returns the error that an observer reports for the member. The error from the
 // member's own node takes precedence.
-func (s Snapshot) probeError(id v1alpha1.MemberID) string {
-	text := ""
+func (s Snapshot) probeError(id v1alpha1.MemberID) (p Proof) {
 	for _, o := range s.Answers {
 		m, found := observation.FindMember(o, id)
-		if !found {
-			continue
-		}
-		own := o.LocalMember == id
-		if text == "" || own {
-			text = fmt.Sprintf("%s (reported by node %s)", cmp.Or(printable.Quote(m.Reason), "no reason given"), o.Node)
-		}
-		if own {
-			break
+		if own := o.LocalMember == id; found && (p.By == "" || own) {
+			p.Error, p.By = m.Reason, o.Node
+			if own {
+				break
+			}
 		}
 	}
-	return cmp.Or(text, "no agent that answered has probed it")
+	return p
 }
 
 // Counts reports whether a statement counts. The argument is all observations of observers that
@@ -232,24 +225,24 @@ func (s Snapshot) answersWith(
 // veto deletions with a list of its own.
 func (s Snapshot) selectLists() []v1alpha1.Observation {
 	all := observation.Confirmed(s.Answers)
-	descriptions := make([]string, len(all))
+	keys := make([]string, len(all))
 	same := map[string][]v1alpha1.Observation{}
 	for i, o := range all {
-		descriptions[i] = describeList(o)
-		same[descriptions[i]] = append(same[descriptions[i]], o)
+		keys[i] = listKey(o)
+		same[keys[i]] = append(same[keys[i]], o)
 	}
 	var lists []v1alpha1.Observation
 	for i, o := range all {
-		if s.Counts(same[descriptions[i]]) {
+		if s.Counts(same[keys[i]]) {
 			lists = append(lists, o)
 		}
 	}
 	return lists
 }
 
-// describeList returns the members of a list in the form in which lists are compared: two lists
-// with the same description have the same arithmetic.
-func describeList(o v1alpha1.Observation) string {
+// listKey returns the members of a list in the form in which lists are compared: two lists with the
+// same key have the same arithmetic.
+func listKey(o v1alpha1.Observation) string {
 	members := make([]string, len(o.Members))
 	for i, m := range o.Members {
 		members[i] = string(m.ID)
@@ -262,35 +255,4 @@ func describeList(o v1alpha1.Observation) string {
 	}
 	slices.Sort(members)
 	return strings.Join(members, ", ")
-}
-
-// describeOnlyProof describes the proof of a member's health that does not count, because only one
-// observer reports it.
-func (s Snapshot) describeOnlyProof(id v1alpha1.MemberID) string {
-	proofs := s.answersWith(id, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner })
-	if len(proofs) == 0 || s.Counts(proofs) {
-		return ""
-	}
-	return fmt.Sprintf("only node %s reports that it is healthy, and without a role the words of two nodes are needed",
-		proofs[0].Node)
-}
-
-// describeNonObserver explains why the observations of a binding's Node do not count.
-func (s Snapshot) describeNonObserver(b v1alpha1.Binding) string {
-	if s.Cluster.Spec.Observers == v1alpha1.NodesWithRole {
-		return fmt.Sprintf("node %s is no observer, because it lacks a role", b.Node)
-	}
-	return fmt.Sprintf("node %s is no observer: only that node claims member %s", b.Node, b.MemberID)
-}
-
-// missingLists explains why no member list counts.
-func (s Snapshot) missingLists() string {
-	switch {
-	case len(s.Answers) == 0 && len(s.Pending()) == 0 && s.Cluster.Spec.Observers == v1alpha1.NodesWithRole:
-		return "no node with a role is left to observe it; if you trust a node with a member: " + observation.RoleCommand
-	case len(observation.Confirmed(s.Answers)) == 0:
-		return noConfirmedList
-	}
-	return "no two nodes returned the same confirmed member list, and no node has a role; if you trust a node with a " +
-		"member, so that its word counts alone: " + observation.RoleCommand
 }

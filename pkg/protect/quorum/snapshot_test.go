@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // without returns a cluster of voters on Nodes without a role.
@@ -94,8 +95,8 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.Decide(c.cluster.View, quorumtest.Deletion(0))
-			require.Equal(t, c.allowed, v.Allowed, v.Message)
-			require.Contains(t, v.Message, c.text)
+			require.Equal(t, c.allowed, v.Allowed, words.Message(v))
+			require.Contains(t, words.Message(v), c.text)
 		})
 	}
 }
@@ -107,7 +108,7 @@ func roleless(n *observation.NodeState) { n.HasRole = false }
 func TestFirstUseAboutOtherNode(t *testing.T) {
 	w := without(3).Unbound(0).Unbound(2)
 	v := quorum.Decide(w.Silent(0, 2).View, quorumtest.Deletion(0))
-	require.Equal(t, quorum.CannotSee, v.Reason, v.Message)
+	require.Equal(t, quorum.CannotSee, v.Reason, words.Message(v))
 	require.True(t, quorum.Decide(w.View, quorumtest.Deletion(1)).Allowed)
 }
 
@@ -115,9 +116,9 @@ func TestFirstUseAboutOtherNode(t *testing.T) {
 // deny it. So one observer cannot end a review by a lie.
 func TestF78DeniedCorruptionIsNotFinal(t *testing.T) {
 	v := quorum.Decide(without(3).Silent(0).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
-	require.False(t, v.Final, v.Message)
+	require.False(t, v.Final, words.Message(v))
 	v = quorum.Decide(without(3).InList(2, 1, alarmed).View, quorumtest.Deletion(0))
-	require.True(t, v.Allowed, v.Message)
+	require.True(t, v.Allowed, words.Message(v))
 }
 
 // The Node of an observer has another UID now. The observation neither proves nor blocks anything.
@@ -189,7 +190,7 @@ func TestF21DifferingLists(t *testing.T) {
 		"a member that one list lacks": {lacking, []string{"this is by the list of node w3; node w1 lists a, c, d"}, "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := quorum.Decide(c.cluster.View, quorumtest.Deletion(0)).Message
+			text := words.Message(quorum.Decide(c.cluster.View, quorumtest.Deletion(0)))
 			for _, words := range c.texts {
 				require.Contains(t, text, words)
 			}

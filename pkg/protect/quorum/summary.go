@@ -1,12 +1,9 @@
 package quorum
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -19,91 +16,33 @@ type Summary struct {
 	MayLose int
 	// Known reports whether a confirmed list exists. If not, the numbers have no meaning.
 	Known bool
-	// Message describes the cluster in one line.
-	Message string
-}
-
-// A MemberSummary describes one member without any deletion.
-type MemberSummary struct {
-	ID   v1alpha1.MemberID
-	Name string
-	// Node is empty if the member is bound to no Node.
-	Node  string
-	Count MemberCount
-	// Description tells how the member counts, and why.
-	Description string
-	Alarms      []string
-}
-
-// A MemberCount is how a member counts.
-type MemberCount string
-
-// How members count. All of them are voters except learners.
-const (
-	CountsHealthy  MemberCount = "Healthy"
-	CountsUnproven MemberCount = "NotConfirmed"
-	CountsLost     MemberCount = "Lost"
-	CountsAway     MemberCount = "Away"
-	CountsLearner  MemberCount = "Learner"
-)
-
-// summary describes the member.
-func (m memberState) summary() MemberSummary {
-	return MemberSummary{
-		ID: m.ID, Name: printable.Quote(m.Name), Node: m.node, Description: printable.Line(m.description()), Alarms: m.Alarms,
-		Count: map[memberStatus]MemberCount{
-			statusHealthy: CountsHealthy, statusUnproven: CountsUnproven, statusLost: CountsLost, statusAway: CountsAway,
-			statusLearner: CountsLearner,
-		}[m.status],
-	}
+	// Silence is why no list is confirmed, and Tally is where the numbers are from.
+	Silence Silence
+	Tally   Tally
 }
 
 // Summarize describes the cluster without any deletion.
 func Summarize(v View) Summary {
 	s := NewSnapshot(v)
-	if len(s.Lists) == 0 {
-		if len(s.Cluster.Spec.Members) == 0 {
-			return Summary{Message: "no member is bound to a Node yet, so no agent can be asked"}
-		}
-		return Summary{Message: printable.Line(s.missingLists() + "; " + s.describeObservers())}
-	}
 	worst := s.worstTally()
-	texts := []string{fmt.Sprintf("%s, %d healthy, quorum %d",
-		observation.Plural(worst.voters, "voter"), worst.healthy, worst.quorum)}
-	for _, m := range worst.members {
-		if m.status == statusUnproven || m.status == statusLost || m.status == statusAway {
-			texts = append(texts, m.title()+" "+m.description())
-		}
+	if worst == nil {
+		return Summary{Silence: s.silence()}
 	}
 	return Summary{
-		Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum, MayLose: max(0, worst.healthy-worst.quorum),
-		Known: true, Message: printable.Line(strings.Join(texts, "; ")),
+		Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum, MayLose: max(0, worst.Healthy-worst.Quorum),
+		Known: true, Tally: *worst,
 	}
 }
 
 // worstTally returns the tally of the list with the smallest margin, nil without a list.
-func (s Snapshot) worstTally() *memberTally {
-	var worst *memberTally
+func (s Snapshot) worstTally() *Tally {
+	var worst *Tally
 	for _, list := range s.Lists {
 		if tally := s.tallyList(list, nil, 0); tally.isWorseThan(worst) {
 			worst = &tally
 		}
 	}
 	return worst
-}
-
-// Members describes the members of the list from which the numbers of Summarize are. Without a
-// confirmed list, the result is empty.
-func Members(v View) []MemberSummary {
-	worst := NewSnapshot(v).worstTally()
-	if worst == nil {
-		return nil
-	}
-	var members []MemberSummary
-	for _, m := range worst.members {
-		members = append(members, m.summary())
-	}
-	return members
 }
 
 // An Overview describes a cluster for monitoring: the numbers of its Summary, and the members that
@@ -121,7 +60,7 @@ type Overview struct {
 }
 
 // Alarms returns the names of the alarms of etcd.
-func Alarms() []string { return []string{CorruptAlarm, noSpaceAlarm} }
+func Alarms() []string { return []string{CorruptAlarm, NoSpaceAlarm} }
 
 // Inspect describes the cluster for monitoring.
 func Inspect(v View) Overview {

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func TestInspect(t *testing.T) {
@@ -52,7 +53,7 @@ func TestInspect(t *testing.T) {
 			o := quorum.Inspect(test.cluster.View)
 			got := want{known: o.Known, mayLose: o.MayLose, withoutNode: o.WithoutNode, unseen: o.Unseen}
 			got.noSpace, got.corrupt, got.alarmsUnknown = o.Alarms["NOSPACE"], o.Alarms["CORRUPT"], o.Alarms == nil
-			require.Equal(t, test.want, got, o.Message)
+			require.Equal(t, test.want, got, words.Summary(o.Summary))
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -9,147 +8,134 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// A memberStatus is how a member counts in the arithmetic.
-type memberStatus int
+// A MemberCount is how a member counts in the arithmetic.
+type MemberCount string
 
-// The statuses. All members except statusLearner count as voters.
+// How members count. All of them are voters except learners.
 const (
-	statusLearner memberStatus = iota
-	statusOnNode
-	statusLost
-	statusAway
-	statusUnproven
-	statusHealthy
+	CountsHealthy  MemberCount = "Healthy"
+	CountsUnproven MemberCount = "NotConfirmed"
+	CountsLost     MemberCount = "Lost"
+	CountsAway     MemberCount = "Away"
+	CountsLearner  MemberCount = "Learner"
+	// CountsOnNode: the member is on the node of the request.
+	CountsOnNode MemberCount = "OnNode"
 )
 
-// A healthProblem is why a member does not count as healthy. It selects the steps of a refusal.
-type healthProblem int
-
-// The problems. The first four go with statusUnproven, the last three with statusLost.
-const (
-	problemNoProof healthProblem = iota
-	problemCorrupt
-	problemNeverStarted
-	problemAlarmsUnread
-	problemNodeUnread
-	problemNodeLost
-	problemMachineGivenUp
-)
-
-// A memberState is one member of a list and how it counts.
-type memberState struct {
+// A MemberState is one member of a list, how it counts, and why.
+type MemberState struct {
 	v1alpha1.MemberStatus
-	status memberStatus
-	// node is the Node of the member, or empty if it has no binding.
-	node string
-	// reason explains statusLost, statusAway and statusUnproven. It is also set for an unhealthy
-	// member on the node. problem classifies it, except for statusAway.
-	reason  string
-	problem healthProblem
-	// awayMark is the mark on the node of a member with statusAway.
-	awayMark departure.Mark
-	// isPromotable marks a learner that counts as a voter: it is about to be lost or away, and may
+	Count MemberCount
+	// Node is the Node of the member, or empty if it has no binding.
+	Node string
+	// Cause is why the member does not count as healthy. It is the zero value for a member on the
+	// node that is proven healthy, and for a learner that does not vote.
+	Cause Cause
+	// IsPromotable marks a learner that counts as a voter: it is about to be lost or away, and may
 	// be promoted before.
-	isPromotable bool
-	// isMissingElsewhere marks a member that another list does not contain.
-	isMissingElsewhere bool
-	// stillAnswers marks a lost or away member that answers. Its machine still runs, or it runs on
+	IsPromotable bool
+	// IsMissingElsewhere marks a member that another list does not contain.
+	IsMissingElsewhere bool
+	// StillAnswers marks a lost or away member that answers. Its machine still runs, or it runs on
 	// another.
-	stillAnswers bool
+	StillAnswers bool
+	// Distribution manages the member, and Notice is that of its Node, for a healthy member. Only the
+	// facts of a verdict have them.
+	Distribution v1alpha1.Distribution
+	Notice       departure.Mark
 }
 
-// A memberTally is the arithmetic for one member list.
-type memberTally struct {
-	list    v1alpha1.Observation
-	members []memberState
-	// voters, healthy and quorum are those of Verdict. possible is the value of healthy if every
+// A Tally is the arithmetic for one member list.
+type Tally struct {
+	List    v1alpha1.Observation
+	Members []MemberState
+	// Voters, Healthy and Quorum are those of Verdict. possible is the value of Healthy if every
 	// pending observer proved all members that it could.
-	voters, healthy, possible, quorum int
-	// required is how many voters on other nodes must be healthy.
-	required int
-	// leaving is how many voters the list will lose: 1 for the removal of a member that takes part
+	Voters, Healthy, Quorum, possible int
+	// Required is how many voters on other nodes must be healthy.
+	Required int
+	// Leaving is how many voters the list will lose: 1 for the removal of a member that takes part
 	// until then.
-	leaving int
-	// sources names the Nodes whose lists differ, empty if all lists agree.
-	sources string
+	Leaving int
+	// Differing are the other lists with other members.
+	Differing []v1alpha1.Observation
 }
 
 // tallyList computes the loss arithmetic for one list. The deletion of a Node removes no member
 // from the list. So all current voters count, and the members that are on the node or lost count
 // as dead.
-func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) memberTally {
-	t := memberTally{list: list}
+func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) Tally {
+	t := Tally{List: list}
 	for _, m := range list.Members {
 		member := s.stateOf(m, slices.Contains(onNode, m.ID))
-		t.members = append(t.members, member)
-		if member.status == statusLearner {
+		t.Members = append(t.Members, member)
+		if member.Count == CountsLearner {
 			continue
 		}
-		t.voters++
+		t.Voters++
 		switch {
-		case member.status == statusHealthy:
-			t.healthy++
+		case member.Count == CountsHealthy:
+			t.Healthy++
 			t.possible++
-		case member.status == statusUnproven && m.Name != "" && !s.Corrupt[m.ID]:
+		case member.Count == CountsUnproven && m.Name != "" && !s.Corrupt[m.ID]:
 			t.possible++
 		}
 	}
-	t.quorum = t.voters/2 + 1
-	t.required = t.quorum + max(0, tolerance)
+	t.Quorum = t.Voters/2 + 1
+	t.Required = t.Quorum + max(0, tolerance)
 	return t
 }
 
 // stateOf returns how one member counts. onNode means that the member is on the node of the
 // request.
-func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) memberState {
-	member := memberState{MemberStatus: m, node: s.Bindings[m.ID].Node}
-	if loss := s.lossOf(m.ID); !onNode && loss.reason != "" {
-		member.status, member.problem, member.node, member.reason = statusLost, loss.problem, loss.node, loss.reason
-		member.isPromotable = m.Learner
-		member.stillAnswers = s.isAnswering(m.ID)
+func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) MemberState {
+	member := MemberState{MemberStatus: m, Node: s.Bindings[m.ID].Node}
+	if loss := s.lossOf(m.ID); !onNode && loss.Problem != NoProblem {
+		member.Count, member.Node, member.Cause = CountsLost, loss.Node, loss
+		member.IsPromotable, member.StillAnswers = m.Learner, s.isAnswering(m.ID)
 		return member
 	}
 	node, mark := s.awayNode(m.ID)
 	isBroken := !m.Learner && (m.Name == "" || s.Corrupt[m.ID]) // no wait helps
 	if !onNode && node != "" && !isBroken {
-		member.status, member.node, member.awayMark = statusAway, node, mark
-		member.reason = fmt.Sprintf("its node %s %s (%s)", node, mark.Says, mark)
-		member.isPromotable, member.stillAnswers = m.Learner, s.isAnswering(m.ID)
+		member.Count, member.Node = CountsAway, node
+		member.Cause = Cause{Problem: NodeAway, Node: node, Mark: mark}
+		member.IsPromotable, member.StillAnswers = m.Learner, s.isAnswering(m.ID)
 		return member
 	}
-	healthy, problem, reason := s.healthOf(m)
+	cause := s.healthOf(m)
 	switch {
 	case onNode:
-		member.status, member.problem, member.isPromotable = statusOnNode, problem, m.Learner
+		member.Count, member.IsPromotable = CountsOnNode, m.Learner
 		// Unread alarms are no statement about this member, and a learner needs no proof.
-		if problem != problemAlarmsUnread && (problem != problemNoProof || !m.Learner) {
-			member.reason = reason
+		if !cause.Problem.isAboutAlarms() && (cause.Problem != NotProven || !m.Learner) {
+			member.Cause = cause
 		}
 	case m.Learner:
-		member.status = statusLearner
-	case healthy:
-		member.status = statusHealthy
+		member.Count = CountsLearner
+	case cause.Problem == NoProblem:
+		member.Count = CountsHealthy
 	default:
-		member.status, member.problem, member.reason = statusUnproven, problem, reason
+		member.Count, member.Cause = CountsUnproven, cause
 	}
 	return member
 }
 
-// healthOf reports whether a member is proven healthy, and otherwise why not.
-func (s Snapshot) healthOf(m v1alpha1.MemberStatus) (healthy bool, problem healthProblem, reason string) {
+// healthOf returns why a member is not proven healthy, the zero value if it is.
+func (s Snapshot) healthOf(m v1alpha1.MemberStatus) Cause {
 	switch {
 	case s.Corrupt[m.ID]:
-		return false, problemCorrupt, "it has the alarm CORRUPT: its data differ from the data of the other members"
+		return Cause{Problem: Corrupt}
 	case m.Name == "":
-		return false, problemNeverStarted, "it was added, but has never started"
+		return Cause{Problem: NeverStarted}
 	case !s.proven[m.ID]:
-		return false, problemNoProof, s.unhealthyReason(m.ID)
+		return Cause{Problem: NotProven, Proof: s.proofOf(m.ID)}
 	case !s.AlarmsRead:
-		return false, problemAlarmsUnread, "no agent that answered could read the etcd alarms, so its data may be corrupt"
+		return Cause{Problem: AlarmsUnread}
 	case !s.IsClean(m.ID):
-		return false, problemAlarmsUnread, "an agent reports the alarm CORRUPT for it, and too few others deny that"
+		return Cause{Problem: AlarmDisputed}
 	}
-	return true, problemNoProof, ""
+	return Cause{}
 }
 
 // isAnswering reports whether an answer to the probe request contains the member as healthy.
@@ -160,49 +146,56 @@ func (s Snapshot) isAnswering(id v1alpha1.MemberID) bool {
 	})
 }
 
-// isSafe reports whether enough voters remain healthy.
-func (t memberTally) isSafe() bool { return t.healthy >= t.required }
+// IsSafe reports whether enough voters remain healthy.
+func (t Tally) IsSafe() bool { return t.Healthy >= t.Required }
 
 // canBecomeSafe reports whether further proofs can make the tally safe.
-func (t memberTally) canBecomeSafe() bool { return t.possible >= t.required }
+func (t Tally) canBecomeSafe() bool { return t.possible >= t.Required }
 
 // isWorseThan reports whether the tally is further from safe than the other one. A nil tally is
 // better than any.
-func (t memberTally) isWorseThan(other *memberTally) bool {
-	return other == nil || t.healthy-t.required < other.healthy-other.required
+func (t Tally) isWorseThan(other *Tally) bool {
+	return other == nil || t.Healthy-t.Required < other.Healthy-other.Required
 }
 
 // isSafeWithVoters reports whether the tally would be safe if the list had this many voters, and
 // this many of them healthy.
-func (t memberTally) isSafeWithVoters(voters, healthy int) bool {
-	return healthy >= (voters-t.leaving)/2+1+t.required-t.quorum
+func (t Tally) isSafeWithVoters(voters, healthy int) bool {
+	return healthy >= (voters-t.Leaving)/2+1+t.Required-t.Quorum
 }
 
-// withStatus returns the members with one status.
-func (t memberTally) withStatus(s memberStatus) []memberState {
-	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return m.status != s })
+// With returns the members that count so.
+func (t Tally) With(c MemberCount) []MemberState {
+	return slices.DeleteFunc(slices.Clone(t.Members), func(m MemberState) bool { return m.Count != c })
 }
 
 // comparedWith returns the tally with what distinguishes its list from the other ones.
-func (t memberTally) comparedWith(lists []v1alpha1.Observation) memberTally {
-	t.members = slices.Clone(t.members)
+func (t Tally) comparedWith(lists []v1alpha1.Observation) Tally {
+	t.Members = slices.Clone(t.Members)
 	for _, other := range lists {
-		if describeList(other) == describeList(t.list) {
+		if listKey(other) == listKey(t.List) {
 			continue
 		}
-		if t.sources == "" {
-			t.sources = fmt.Sprintf("the member lists differ; this is by the list of node %s", t.list.Node)
-		}
-		t.sources += fmt.Sprintf("; node %s lists %s", other.Node, describeList(other))
-		for i := range t.members {
-			_, isListed := observation.FindMember(other, t.members[i].ID)
-			t.members[i].isMissingElsewhere = t.members[i].isMissingElsewhere || !isListed
+		t.Differing = append(t.Differing, other)
+		for i := range t.Members {
+			_, isListed := observation.FindMember(other, t.Members[i].ID)
+			t.Members[i].IsMissingElsewhere = t.Members[i].IsMissingElsewhere || !isListed
 		}
 	}
 	return t
 }
 
 // missingElsewhere returns the members that another list does not contain.
-func (t memberTally) missingElsewhere() []memberState {
-	return slices.DeleteFunc(slices.Clone(t.members), func(m memberState) bool { return !m.isMissingElsewhere })
+func (t Tally) missingElsewhere() []MemberState {
+	return slices.DeleteFunc(slices.Clone(t.Members), func(m MemberState) bool { return !m.IsMissingElsewhere })
+}
+
+// NewVotersAfter returns how many new voters the cluster needs to be able to lose a voter, once
+// this many voters have left the list.
+func (t Tally) NewVotersAfter(left int) int {
+	more := 0
+	for voters := t.Voters - left; t.Healthy+more <= (voters+more)/2+1; {
+		more++
+	}
+	return more
 }

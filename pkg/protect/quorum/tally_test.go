@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 func TestLossArithmetic(t *testing.T) {
@@ -48,7 +49,7 @@ func TestLossArithmetic(t *testing.T) {
 				require.Equal(t, quorum.Verdict{
 					Allowed: c.allowed, Reason: reason, Cluster: quorumtest.ClusterID, Members: quorumtest.IDs("a"),
 					Voters: c.voters, Healthy: c.voters - 1 - c.otherFailures, Quorum: c.voters/2 + 1,
-					Final: true, Message: v.Message, Warning: v.Warning,
+					Final: true, Facts: v.Facts,
 				}, v)
 			})
 		}
@@ -61,7 +62,7 @@ func TestPromotedLearnerIsUnproven(t *testing.T) {
 	cluster := quorumtest.Voters(4).Unhealthy(3)
 	cluster.InList(1, 3, func(m *v1alpha1.MemberStatus) { m.Learner, m.Healthy = true, true })
 	v := quorum.Decide(cluster.View, quorumtest.Deletion(0))
-	require.False(t, v.Allowed, v.Message)
+	require.False(t, v.Allowed, words.Message(v))
 	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason)
 }
 
@@ -96,7 +97,7 @@ func TestFinal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.Decide(c.cluster.View, quorumtest.Deletion(0))
-			require.Equal(t, c.final, v.Final, v.Message)
+			require.Equal(t, c.final, v.Final, words.Message(v))
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -196,24 +195,10 @@ func ShowsDistinct(o v1alpha1.Observation, id, other v1alpha1.MemberID) bool {
 
 // refusePossibleRejoin refuses because one of these members may be on the node.
 func (t requestTarget) refusePossibleRejoin(members []v1alpha1.MemberID) Verdict {
-	cluster := observation.ClusterIDOf(t.Cluster)
-	fact := fmt.Sprintf("node %s may have an unknown member of etcd cluster %s: "+
-		"%s, which was on it, left the member list, and %s %s in that list, but bound to no Node; "+
-		"etcd on this node may have joined again as %s, and the agent of node %s has not reported which member it is",
-		t.Node, cluster, joinIDs(observation.SortedIDs(t.assigned)), joinIDs(members),
-		agree(len(members), "is", "are"), agree(len(members), "that member", "one of them"), t.Node)
-	steps := []string{
-		fmt.Sprintf("check that the agent of this node runs, and what it reports: "+
-			"kubectl describe node %s (condition %s); then %s", t.Node, observation.EtcdMemberCondition, t.again()),
-		fmt.Sprintf("if %s runs on another machine: check that an agent runs there; within seconds of its announcement, "+
-			"the %s of this node can be decided without that member", joinIDs(members), t.Verb().Noun),
-	}
-	if t.announcesMemberOf(cluster) {
-		steps = append(steps, fmt.Sprintf("only if you know that this machine no longer has etcd with data%s: "+
-			"kubectl annotate node %s %s-, and %s in a minute",
-			breakGlassVerbNote, t.Node, observation.AnnouncementAnnotation, t.again()))
-	}
 	return Verdict{
-		Reason: UnknownMember, Final: len(t.Pending()) == 0, Message: refusalText(t.Request, []string{fact}, steps...),
+		Reason: UnknownMember, Final: len(t.Pending()) == 0,
+		Facts: Facts{
+			Finding: FoundRejoin, Request: t.Request, Members: members, Assigned: observation.SortedIDs(t.assigned),
+		},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // rejoinedCluster returns a cluster whose URLs are no Node's addresses. Member a was removed, and
@@ -83,18 +84,18 @@ func TestPossibleRejoin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.Decide(c.cluster.View, quorumtest.Deletion(0))
-			require.Equal(t, c.reason, v.Reason, v.Message)
+			require.Equal(t, c.reason, v.Reason, words.Message(v))
 			require.Equal(t, c.reason != quorum.UnknownMember, v.Allowed)
 			require.Equal(t, c.members, v.Members)
 		})
 	}
 	v := quorum.Decide(rejoinedCluster().View, quorumtest.Deletion(0))
 	require.False(t, v.Final, "the agent may still answer")
-	require.Contains(t, v.Message, "kubectl annotate node w1 holdfast.dev/etcd-,")
+	require.Contains(t, words.Message(v), "kubectl annotate node w1 holdfast.dev/etcd-,")
 	require.True(t, quorum.Decide(answering.View, quorumtest.Deletion(0)).Final)
 	unannounced := quorumtest.Deletion(0)
 	unannounced.Announced = nil
-	require.NotContains(t, quorum.Decide(answering.View, unannounced).Message, "kubectl annotate node w1 "+
+	require.NotContains(t, words.Message(quorum.Decide(answering.View, unannounced)), "kubectl annotate node w1 "+
 		"holdfast.dev/etcd-,")
 	other := quorum.Request{Node: "w9", UID: "u9", Labelled: true}
 	require.Empty(t, quorum.Decide(rejoinedCluster().View, other).Members)

@@ -1,12 +1,9 @@
 package quorum
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -19,15 +16,15 @@ import (
 func DecideTogether(v View, requests []Request) (Verdict, Answer) {
 	s := NewSnapshot(v)
 	if len(s.Lists) == 0 {
-		return finishTogether(s, Verdict{Reason: CannotSee, Message: Summarize(v).Message})
+		return finishTogether(s, Verdict{Reason: CannotSee, Facts: Facts{Finding: FoundNoList, Silence: s.silence()}})
 	}
 	gone, lists := map[v1alpha1.MemberID]bool{}, slices.Clone(s.Lists)
 	var nodes []string
-	unknown := ""
+	var unknown *Verdict
 	for _, r := range requests {
 		alone := Decide(v, r)
 		if alone.Reason == UnknownMember {
-			unknown, _, _ = strings.Cut(alone.Message, "\n")
+			unknown = &alone
 		}
 		if len(alone.Members) > 0 {
 			nodes = append(nodes, r.Node)
@@ -37,36 +34,36 @@ func DecideTogether(v View, requests []Request) (Verdict, Answer) {
 		}
 		lists = append(lists, newTarget(s, r).ownLists...)
 	}
-	if unknown != "" {
-		return finishTogether(s, Verdict{Reason: UnknownMember, Message: unknown})
+	if unknown != nil {
+		return finishTogether(s, Verdict{Reason: UnknownMember, Facts: unknown.Facts})
 	}
 	members := observation.SortedIDs(gone)
 	worst := s.worstWithout(lists, members)
 	if worst == nil {
 		return finishTogether(s, Verdict{
 			Allowed: true, Reason: NothingToProtect, Final: true,
-			Message: fmt.Sprintf("no member of etcd cluster %s is on these nodes", observation.ClusterIDOf(v.Cluster)),
+			Facts: Facts{Finding: FoundNothing},
 		})
 	}
 	verdict := Verdict{
-		Allowed: worst.isSafe(), Reason: QuorumKept, Members: members,
-		Voters: worst.voters, Healthy: worst.healthy, Quorum: worst.quorum,
-		Final: worst.isSafe() || !worst.canBecomeSafe() || len(s.Pending()) == 0,
+		Allowed: worst.IsSafe(), Reason: QuorumKept, Members: members,
+		Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum,
+		Final: worst.IsSafe() || !worst.canBecomeSafe() || len(s.Pending()) == 0,
 	}
 	if !verdict.Allowed {
 		verdict.Reason = QuorumWouldBeLost
 	}
-	verdict.Message = s.togetherMessage(verdict, worst.comparedWith(lists), nodes)
+	verdict.Facts = Facts{Finding: FoundTally, Tally: worst.comparedWith(lists), Nodes: nodes}
 	return finishTogether(s, verdict)
 }
 
 // worstWithout returns the tally with the smallest margin, of the lists that have one of the
 // members, which count as gone. It returns nil if no list has one.
-func (s Snapshot) worstWithout(lists []v1alpha1.Observation, gone []v1alpha1.MemberID) *memberTally {
-	var worst *memberTally
+func (s Snapshot) worstWithout(lists []v1alpha1.Observation, gone []v1alpha1.MemberID) *Tally {
+	var worst *Tally
 	for _, list := range lists {
 		tally := s.tallyList(list, gone, 0)
-		if len(tally.withStatus(statusOnNode)) > 0 && tally.isWorseThan(worst) {
+		if len(tally.With(CountsOnNode)) > 0 && tally.isWorseThan(worst) {
 			worst = &tally
 		}
 	}
@@ -75,7 +72,7 @@ func (s Snapshot) worstWithout(lists []v1alpha1.Observation, gone []v1alpha1.Mem
 
 // finishTogether completes a verdict, and returns it with its answer.
 func finishTogether(s Snapshot, v Verdict) (Verdict, Answer) {
-	v.Cluster, v.Message = observation.ClusterIDOf(s.Cluster), printable.Text(v.Message)
+	v.Cluster, v.Facts.Together = observation.ClusterIDOf(s.Cluster), true
 	switch {
 	case v.Allowed:
 		return v, Yes
@@ -83,41 +80,4 @@ func finishTogether(s Snapshot, v Verdict) (Verdict, Answer) {
 		return v, No
 	}
 	return v, Unknown
-}
-
-// togetherMessage explains a verdict with a tally: the arithmetic, and every member if the cluster
-// may not keep quorum.
-func (s Snapshot) togetherMessage(v Verdict, tally memberTally, nodes []string) string {
-	fact := fmt.Sprintf("etcd cluster %s %s without %s %s: %d of %s must be healthy, and %d would remain",
-		observation.ClusterIDOf(s.Cluster), togetherVerb(v), agree(len(nodes), "node", "nodes"), strings.Join(nodes, ", "),
-		tally.quorum, observation.Plural(tally.voters, "voter"), tally.healthy)
-	if v.Allowed {
-		return fact
-	}
-	lines := []string{fact}
-	if tally.sources != "" {
-		lines = append(lines, "  "+tally.sources)
-	}
-	for _, m := range tally.members {
-		description := m.description()
-		if m.status == statusOnNode {
-			description = "would be gone"
-			if m.node != "" {
-				description += " with node " + m.node
-			}
-		}
-		lines = append(lines, "  "+m.title()+m.location()+": "+description)
-	}
-	return strings.Join(lines, "\n")
-}
-
-// togetherVerb returns what the message of a verdict says about quorum.
-func togetherVerb(v Verdict) string {
-	switch {
-	case v.Allowed:
-		return "keeps quorum"
-	case v.Final:
-		return "would lose quorum"
-	}
-	return "may lose quorum"
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // deletions returns the requests for these nodes.
@@ -89,10 +90,10 @@ func TestDecideTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.cluster.MinRemainingTolerance = 2 // no part of the question
 			v, answer := quorum.DecideTogether(c.cluster.View, c.requests)
-			require.Equal(t, c.answer, answer, v.Message)
-			require.Equal(t, c.reason, v.Reason, v.Message)
+			require.Equal(t, c.answer, answer, words.Message(v))
+			require.Equal(t, c.reason, v.Reason, words.Message(v))
 			require.Equal(t, answer == quorum.Yes, v.Allowed)
-			require.Contains(t, v.Message, c.text)
+			require.Contains(t, words.Message(v), c.text)
 		})
 	}
 }
@@ -141,13 +142,13 @@ func TestTogetherAgreesWithRaft(t *testing.T) {
 		}
 		v, answer, c := togetherFor(members)
 		answers[answer]++
-		require.Equal(t, raftAllows(members), answer == quorum.Yes, "%+v\n%s", members, v.Message)
+		require.Equal(t, raftAllows(members), answer == quorum.Yes, "%+v\n%s", members, words.Message(v))
 		hasSilent := slices.ContainsFunc(c.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
 			n := c.Nodes[b.Node]
 			return b.Node != "observer" && n.UID == b.NodeUID
 		})
 		if hasSilent {
-			require.Equal(t, !raftAllows(hopeful), answer == quorum.No, "%+v\n%s", members, v.Message)
+			require.Equal(t, !raftAllows(hopeful), answer == quorum.No, "%+v\n%s", members, words.Message(v))
 		}
 	}
 	for _, answer := range []quorum.Answer{quorum.Yes, quorum.No, quorum.Unknown} {
@@ -163,11 +164,11 @@ func TestTogetherIsMonotone(t *testing.T) {
 		c, n := randomCluster(r, true)
 		alone, _ := quorum.DecideTogether(c.View, deletions(0))
 		deletion := quorum.Decide(c.View, quorumtest.Deletion(0))
-		require.Equal(t, deletion.Allowed, alone.Allowed, "%s\n%s", deletion.Message, alone.Message)
+		require.Equal(t, deletion.Allowed, alone.Allowed, "%s\n%s", words.Message(deletion), words.Message(alone))
 		both, answer := quorum.DecideTogether(c.View, deletions(0, 1+r.Intn(n-1)))
 		if answer == quorum.Yes {
 			yes++
-			require.True(t, alone.Allowed, "%s\n%s", alone.Message, both.Message)
+			require.True(t, alone.Allowed, "%s\n%s", words.Message(alone), words.Message(both))
 		}
 	}
 	require.Greater(t, yes, 20)

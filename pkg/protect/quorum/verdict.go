@@ -64,16 +64,15 @@ type Verdict struct {
 	Voters, Healthy, Quorum int
 	// Final reports whether no further observation can change the verdict.
 	Final bool
-	// Message explains the verdict. The message of a refusal contains the next steps.
-	Message string
-	// Warning is what the user of an allowed deletion should know. It may be empty.
-	Warning string
+	// Facts are what the sentences about the verdict need. Package words words them.
+	Facts Facts
 }
 
 // A Decision is the answer to a Request over all etcd clusters. The zero value refuses.
 type Decision struct {
 	Allowed bool
-	// Message explains the decision. The message of a refusal contains the next steps.
+	// Message explains the decision. The message of a refusal contains the next steps. Package words
+	// adds it and the warnings.
 	Message string
 	// Warnings are what the user of an allowed deletion should know.
 	Warnings []string

@@ -39,9 +39,9 @@ func Spread(v View, zones map[string]string) []ZoneShare {
 			shares[zone] = &ZoneShare{Zone: zone}
 		}
 	}
-	canSpread := tally.voters > 2 && len(shares) > 1
-	for _, m := range tally.members {
-		if m.status == statusLearner {
+	canSpread := tally.Voters > 2 && len(shares) > 1
+	for _, m := range tally.Members {
+		if m.Count == CountsLearner {
 			continue
 		}
 		for zone, nodes := range s.zonesOf(m.ID, zones) {
@@ -65,7 +65,7 @@ func Spread(v View, zones map[string]string) []ZoneShare {
 }
 
 // keepsQuorumWithout reports whether the other voters are a quorum, healthy or not.
-func (t memberTally) keepsQuorumWithout(voters int) bool { return t.voters-voters >= t.quorum }
+func (t Tally) keepsQuorumWithout(voters int) bool { return t.Voters-voters >= t.Quorum }
 
 // zonesOf returns the zones where the member is or may be, and the Nodes in each of them.
 func (s Snapshot) zonesOf(id v1alpha1.MemberID, zones map[string]string) map[string][]string {

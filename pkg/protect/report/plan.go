@@ -114,7 +114,7 @@ func (s State) cost(name string) int {
 	cost := 0
 	for i := range s.Clusters {
 		c := &s.Clusters[i]
-		for _, m := range quorum.Members(s.view(c)) {
+		for _, m := range quorum.Summarize(s.view(c)).Tally.Members {
 			isLeader := slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
 				return o.Leader == m.ID
 			})

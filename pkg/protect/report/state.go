@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // A State is what a reader has read from the API server.
@@ -103,20 +104,20 @@ func (s State) decide(n *corev1.Node) quorum.Decision {
 	r.DryRun = true
 	clusters := s.recentClusters()
 	if !r.Labelled {
-		return quorum.Combine([]quorum.Verdict{quorum.DecideUnlabelled(clusters, r)})
+		return words.Combine(quorum.DecideUnlabelled(clusters, r))
 	}
 	if err != nil {
-		return quorum.Combine([]quorum.Verdict{quorum.RefuseUnparsable(r, err)})
+		return words.Combine(quorum.RefuseUnparsable(r, err))
 	}
 	selected, decision, isDecided := quorum.SelectOrDecide(clusters, r)
 	if isDecided {
-		return decision
+		return words.Explain(decision)
 	}
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
 		verdicts[i] = quorum.Decide(s.view(c), r)
 	}
-	return quorum.Combine(verdicts)
+	return words.Combine(verdicts...)
 }
 
 // A Removal is the answer to the question whether a Node may be removed now, on its own.

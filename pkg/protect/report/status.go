@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -95,7 +96,7 @@ func (d DoorStatus) what() string {
 	if d.Kind == quorum.DoorMachine {
 		return "deletion of the machine"
 	}
-	return quorum.VerbOf(d.Kind).Noun
+	return words.VerbOf(d.Kind).Noun
 }
 
 // A HoldStatus describes a node that is kept closed until its network works.
@@ -139,12 +140,14 @@ func (s State) clusterStatus(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) 
 	view := s.view(c)
 	summary := quorum.Summarize(view)
 	status := ClusterStatus{
-		ID: observation.ClusterIDOf(c), Known: summary.Known, Message: summary.Message,
+		ID: observation.ClusterIDOf(c), Known: summary.Known, Message: words.Summary(summary),
 		Voters: summary.Voters, Healthy: summary.Healthy, Quorum: summary.Quorum, MayLose: summary.MayLose,
 		Observers: c.Spec.Observers, Members: []MemberStatus{}, Grants: []GrantStatus{}, Zones: s.zoneStatus(c),
 	}
-	for _, m := range quorum.Members(view) {
-		row := MemberStatus{ID: m.ID, Name: m.Name, Node: m.Node, Counts: m.Count, Description: m.Description}
+	for _, m := range summary.Tally.Members {
+		row := MemberStatus{
+			ID: m.ID, Name: printable.Quote(m.Name), Node: m.Node, Counts: m.Count, Description: words.Describe(m),
+		}
 		if removal, exists := mayGo[m.Node]; exists {
 			row.MayGo, row.Reason = removal.Answer, removal.Reason
 		}
@@ -182,9 +185,9 @@ func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
 		Since: quorum.LastOpened(g).UTC(), NodeExists: n != nil && n.UID == g.NodeUID,
 	}
 	for _, d := range quorum.Doors(g) {
-		shutWhen := d.Kind.ShutWhen()
+		shutWhen := words.ShutWhen(d.Kind)
 		if !status.NodeExists {
-			shutWhen = quorum.DoorGone.ShutWhen()
+			shutWhen = words.ShutWhen(quorum.DoorGone)
 		}
 		status.Doors = append(status.Doors, DoorStatus{
 			Kind: d.Kind, User: printable.Line(d.User), BreakGlass: d.BreakGlass, Since: d.Time.UTC(), ShutWhen: shutWhen,

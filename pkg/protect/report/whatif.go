@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // A WhatIf answers whether the etcd clusters keep quorum if Nodes are gone at once.
@@ -113,11 +114,11 @@ func (w WhatIf) combined() quorum.Answer {
 // the verdict has a reason, it is not known which members the Node has.
 func (s State) membersOf(
 	n *corev1.Node, clusters []*v1alpha1.EtcdCluster,
-) (selected []*v1alpha1.EtcdCluster, r quorum.Request, unknown quorum.Verdict) {
+) (selected []*v1alpha1.EtcdCluster, r quorum.Request, unknown quorum.Decision) {
 	r, err := quorum.RequestFor(n)
 	r.DryRun, r.CountAddresses = true, true
 	if err != nil {
-		return nil, r, quorum.RefuseUnparsable(r, err)
+		return nil, r, words.Combine(quorum.RefuseUnparsable(r, err))
 	}
 	selected, decision, _ := quorum.SelectOrDecide(clusters, r)
 	if len(selected) == 0 && decision.Allowed {
@@ -125,9 +126,9 @@ func (s State) membersOf(
 		decision = quorum.Combine([]quorum.Verdict{verdict})
 	}
 	if len(selected) > 0 || decision.Allowed {
-		return selected, r, quorum.Verdict{}
+		return selected, r, quorum.Decision{}
 	}
-	return nil, r, quorum.Verdict{Reason: decision.Reason, Message: decision.Message}
+	return nil, r, words.Explain(decision)
 }
 
 // clusterLoss describes a recent cluster without the nodes of the requests.
@@ -136,7 +137,7 @@ func (s State) clusterLoss(c *v1alpha1.EtcdCluster, requests []quorum.Request) C
 	v, answer := quorum.DecideTogether(view, requests)
 	loss := ClusterLoss{
 		ID: v.Cluster, Answer: answer, Reason: v.Reason, Voters: v.Voters, Remaining: v.Healthy, Quorum: v.Quorum,
-		Members: append([]v1alpha1.MemberID{}, v.Members...), Message: v.Message,
+		Members: append([]v1alpha1.MemberID{}, v.Members...), Message: words.Message(v),
 	}
 	if answer == quorum.Yes && v.Reason == quorum.QuorumKept && s.FlagsProblem != "" {
 		loss.Answer, loss.Reason, loss.Message = quorum.Unknown, quorum.CannotDecide, s.FlagsProblem

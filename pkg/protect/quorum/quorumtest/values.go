@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // ID returns the ID of member i.
@@ -190,14 +191,14 @@ func BoundNodes(bindings []v1alpha1.Binding) map[v1alpha1.MemberID]types.UID {
 func RequireRefused(t *testing.T, c *Cluster, r quorum.Request, text string) {
 	t.Helper()
 	v := quorum.Decide(c.View, r)
-	require.False(t, v.Allowed, v.Message)
+	require.False(t, v.Allowed, words.Message(v))
 	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason)
-	require.Contains(t, v.Message, text)
+	require.Contains(t, words.Message(v), text)
 }
 
 // RequireAllowed requires that Decide allows.
 func RequireAllowed(t *testing.T, c *Cluster, r quorum.Request) {
 	t.Helper()
 	v := quorum.Decide(c.View, r)
-	require.True(t, v.Allowed, v.Message)
+	require.True(t, v.Allowed, words.Message(v))
 }
