@@ -43,6 +43,19 @@ func (r replica) addLoops() (*admission.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	controllers, err := r.newControllers(reviews)
+	if err != nil {
+		return nil, err
+	}
+	runnables, err := world.Loop{Store: r.store, Elected: r.manager.Elected(), Log: r.log}.Runnables(controllers...)
+	for _, loop := range runnables {
+		err = errors.Join(err, r.manager.Add(loop))
+	}
+	return reviews, errors.Join(err, r.addSPCInventory(), r.manager.Add(everyReplica(r.store.WatchAges)))
+}
+
+// newControllers returns the controllers of the World.
+func (r replica) newControllers(reviews *admission.Handler) (all []world.Controller, err error) {
 	hooks, err := r.newMachines(reviews)
 	if err != nil {
 		return nil, err
@@ -55,35 +68,19 @@ func (r replica) addLoops() (*admission.Handler, error) {
 		inLeader.MachineEnding = hooks.Ending
 	}
 	if r.clusterAPI {
-		err = r.add(hooks.Controller(), nil)
+		all = append(all, hooks.Controller())
 	}
-	return reviews, errors.Join(err,
-		r.add(leader.New(inLeader)),
-		r.add(guardpods.New(guardpods.Options{
-			Store: r.store, Pods: r.core.Pods(guard.Namespace), Departures: r.departures, Off: !r.guardDrains,
-			Log: r.log, Registerer: r.registry,
-		})),
-		r.add(holdwatch.New(holdwatch.Options{
-			LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
-			Nodes:     r.core.Nodes(), ConfigMaps: r.core.ConfigMaps(r.namespace), Timeouts: r.holds,
-			RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
-		})),
-		r.addSPCInventory(), r.manager.Add(everyReplica(r.store.WatchAges)))
-}
-
-// add adds a controller to the manager.
-func (r replica) add(c world.Controller, err error) error {
-	if err != nil {
-		return err
-	}
-	runnable, err := world.Loop{Store: r.store, Elected: r.manager.Elected(), Log: r.log}.NewRunnable(c)
-	if err == nil {
-		err = r.manager.Add(runnable)
-	}
-	if err != nil {
-		return fmt.Errorf("adding the controller %q: %w", c.Name, err)
-	}
-	return nil
+	leading, leaderErr := leader.New(inLeader)
+	guards, guardsErr := guardpods.New(guardpods.Options{
+		Store: r.store, Pods: r.core.Pods(guard.Namespace), Departures: r.departures, Off: !r.guardDrains,
+		Log: r.log, Registerer: r.registry,
+	})
+	holds, holdsErr := holdwatch.New(holdwatch.Options{
+		LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
+		Nodes:     r.core.Nodes(), ConfigMaps: r.core.ConfigMaps(r.namespace), Timeouts: r.holds,
+		RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
+	})
+	return append(all, leading, guards, holds), errors.Join(leaderErr, guardsErr, holdsErr)
 }
 
 // serve runs the loops and answers reviews until ctx ends and the last review is answered.

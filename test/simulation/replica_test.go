@@ -89,9 +89,16 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	if r.hooks = r.newController(connection, store); r.hooks != nil {
 		options.MachineEnding = r.hooks.Ending
 	}
-	r.addController(store)(leader.New(options))
+	leading, err := leader.New(options)
+	controllers := []world.Controller{leading}
 	if r.hooks != nil && sim.machines.kind == machine.KindMachine {
-		r.addController(store)(r.hooks.Controller(), nil)
+		controllers = append(controllers, r.hooks.Controller())
+	}
+	var followErr error
+	r.controllers, followErr = world.Loop{Store: store, Log: log}.Runnables(controllers...)
+	if err := errors.Join(err, followErr); err != nil {
+		sim.fail("creating the controllers: %v", err)
+		return r
 	}
 	reviewer, err := review.New(review.Options{Store: store, Registerer: registry, Now: now})
 	if err != nil {
@@ -143,17 +150,6 @@ type lineWriter func(string)
 func (l lineWriter) Write(p []byte) (int, error) {
 	l(string(bytes.TrimSuffix(p, []byte("\n"))))
 	return len(p), nil
-}
-
-// addController returns a function that adds a controller to the leader.
-func (r *simulatedReplica) addController(store *clusterstore.Store) func(world.Controller, error) {
-	return func(c world.Controller, err error) {
-		runnable, addErr := world.Loop{Store: store, Log: r.sim.logger(r.number)}.NewRunnable(c)
-		if err := errors.Join(err, addErr); err != nil {
-			r.sim.fail("adding the controller %q: %v", c.Name, err)
-		}
-		r.controllers = append(r.controllers, runnable)
-	}
 }
 
 // startLeading runs the leader's controllers until the process ends.

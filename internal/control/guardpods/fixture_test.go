@@ -185,11 +185,11 @@ func (f *fixture) startCached(t *testing.T, cacheOptions cache.Options, change f
 	}
 	c, err := New(o)
 	require.NoError(t, err)
-	guards, err := world.Loop{Store: store, Log: o.Log}.NewRunnable(c)
+	guards, err := world.Loop{Store: store, Log: o.Log}.Runnables(c)
 	require.NoError(t, err)
 	var running sync.WaitGroup
 	running.Go(func() { _ = cached.Start(ctx) })
-	running.Go(func() { _ = guards.Start(ctx) })
+	running.Go(func() { _ = guards[0].Start(ctx) })
 	stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()

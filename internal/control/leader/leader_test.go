@@ -109,11 +109,11 @@ func (h *leaderHarness) reconcileAll() error {
 
 // run runs the leader until ctx ends.
 func (h *leaderHarness) run(ctx context.Context) error {
-	runnable, err := world.Loop{Store: h.leader.Store, Log: h.leader.Log}.NewRunnable(h.leader.controller())
+	runnables, err := world.Loop{Store: h.leader.Store, Log: h.leader.Log}.Runnables(h.leader.controller())
 	if err != nil {
 		return err
 	}
-	return runnable.Start(ctx)
+	return runnables[0].Start(ctx)
 }
 
 // reconcileUntil runs rounds of the leader until the object is as wanted. The leader's

@@ -45,9 +45,18 @@ type Runnable struct {
 	loop Loop
 }
 
-// NewRunnable returns the Runnable of a controller, which the World wakes from now on.
-func (l Loop) NewRunnable(c Controller) (Runnable, error) {
-	return Runnable{c, l}, errors.Join(onChange(l.Store, c.Wake.Notify)...)
+// Runnables returns the controllers as runnables, which each change of the World wakes from now on.
+func (l Loop) Runnables(controllers ...Controller) ([]Runnable, error) {
+	runnables := make([]Runnable, len(controllers))
+	for i, c := range controllers {
+		runnables[i] = Runnable{c, l}
+	}
+	wake := func() {
+		for _, c := range controllers {
+			c.Wake.Notify()
+		}
+	}
+	return runnables, errors.Join(onChange(l.Store, wake)...)
 }
 
 // NeedLeaderElection reports whether the manager starts the controller in the leader only.

@@ -83,10 +83,10 @@ func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
 		Store: store, Log: log, Registerer: prometheus.NewRegistry(), ResolveAfter: time.Hour, Now: now,
 	})
 	require.NoError(t, err)
-	l, err := world.Loop{Store: store, Log: log}.NewRunnable(c)
+	loops, err := world.Loop{Store: store, Log: log}.Runnables(c)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
-	go func() { ended <- l.Start(ctx) }()
+	go func() { ended <- loops[0].Start(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)
