@@ -270,7 +270,6 @@ func (r *simulatedReplica) newController(connection apiClient, store *clustersto
 	return machinehook.New(machinehook.Options{
 		ClusterAPI: r.sim.machines.kind == machine.KindMachine, Karpenter: r.sim.machines.kind == machine.KindNodeClaim,
 		Client: dynamicClient{r: r}, FindResource: find,
-		Cached:    machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
 		LiveNodes: store.LiveNodes, LiveClusters: store.LiveClusters,
 		Node:   connection.node,
 		Review: r.reviewMachine, RecordEvent: func(*corev1.ObjectReference, string, string, string) {},
