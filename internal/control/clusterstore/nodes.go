@@ -54,7 +54,7 @@ func (s *Store) CachedNodes(ctx context.Context) ([]*corev1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return currentOr(ctx, isCurrent, cached, s.sharedNodes), nil
+	return currentOr(ctx, isCurrent, cached, nil, s.sharedNodes)
 }
 
 // sharedNodes is LiveNodes for all callers that wait for it. They must not change the Nodes.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/control/follow"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -75,9 +76,19 @@ func TestCurrentOr(t *testing.T) {
 	}
 	for _, test := range []struct {
 		isCurrent bool
+		err       error
 		live      func(context.Context) (string, error)
 		want      string
-	}{{true, live, "cached"}, {false, live, "live"}, {false, fails, "cached"}} {
-		require.Equal(t, test.want, currentOr(t.Context(), test.isCurrent, "cached", test.live))
+		wantErr   error
+	}{
+		{isCurrent: true, live: live, want: "cached"},
+		{live: live, want: "live"},
+		{live: fails, want: "cached"},
+		{err: follow.ErrNotFilled, live: live, want: "live"},
+		{err: follow.ErrNotFilled, live: fails, want: "cached", wantErr: follow.ErrNotFilled},
+	} {
+		found, err := currentOr(t.Context(), test.isCurrent, "cached", test.err, test.live)
+		require.Equal(t, test.want, found)
+		require.Equal(t, test.wantErr, err)
 	}
 }

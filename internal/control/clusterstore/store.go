@@ -156,27 +156,24 @@ func (s *Store) CachedClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, er
 	isCurrent := s.Clusters.IsCurrent()
 	isCurrent = s.Observations.IsCurrent() && isCurrent
 	clusters, err := s.Clusters.List()
-	if err != nil {
-		return nil, err
-	}
-	observations, err := s.Observations.List() // after the EtcdClusters
-	if err != nil {
-		return nil, err
-	}
-	return currentOr(ctx, isCurrent, joinAll(clusters, observations), s.LiveClusters), nil
+	observations, observationsErr := s.Observations.List() // after the EtcdClusters
+	err = errors.Join(err, observationsErr)
+	return currentOr(ctx, isCurrent, joinAll(clusters, observations), err, s.LiveClusters)
 }
 
 // currentOr returns what the cache has if its watches are current, or else what live reads. If that
-// fails, the cache is the best that is known.
-func currentOr[T any](ctx context.Context, isCurrent bool, cached T, live func(context.Context) (T, error)) T {
+// fails, the cache is the best that is known. err is the error of the cache.
+func currentOr[T any](
+	ctx context.Context, isCurrent bool, cached T, err error, live func(context.Context) (T, error),
+) (T, error) {
 	if !isCurrent {
 		reading, cancel := context.WithTimeout(ctx, timeLeft(ctx)/2)
 		defer cancel()
 		if found, err := live(reading); err == nil {
-			return found
+			return found, nil
 		}
 	}
-	return cached
+	return cached, err
 }
 
 func (s *Store) readClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
