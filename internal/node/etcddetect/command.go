@@ -50,7 +50,7 @@ func isOpaque(words []string) bool {
 }
 
 // startsNone reports whether a command is a program of the system that is known to start no other
-// one. find, tar and ip do so with an option or a word that says it.
+// one. find, tar and ip can with an option or a word for it.
 func startsNone(words []string) bool {
 	starts := func(word string) bool { return containsAny(word, "exec", "-ok", "command", "script") }
 	isOfSystem := slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin"}, path.Dir(words[0]))
