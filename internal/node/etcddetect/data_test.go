@@ -23,9 +23,9 @@ func detectWithSearch(t *testing.T, root string) evidence.Findings {
 	search := datasearch.New(hostfs.Root(root), limits, slog.New(slog.DiscardHandler))
 	detector := New(hostfs.Root(root), nil)
 	detector.UseSearch(search)
-	require.True(t, detector.Detect(t.Context()).Searching)
+	require.True(t, detector.Detect().Searching)
 	search.Once(t.Context())
-	findings := detector.Detect(t.Context())
+	findings := detector.Detect()
 	require.False(t, findings.Searching)
 	return findings
 }
@@ -129,7 +129,7 @@ func TestOld(t *testing.T) {
 				written = written.Add(time.Minute)
 			}
 			require.NoError(t, os.Chtimes(filepath.Join(root, "var/lib/etcd"+segment), time.Time{}, written))
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Len(t, findings.Found, 1)
 			require.Equal(t, c.isOld, findings.Found[0].Old != nil)
 			if c.isOld {

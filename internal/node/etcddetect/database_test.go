@@ -146,7 +146,7 @@ func TestUnreadableDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, c.files)
 			hosttest.AddProcess(t, root, 812, hosttest.Process{Comm: "store", Exe: "/usr/bin/store", Line: []string{"store"}})
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Found)
 			for i := range findings.Unknown {
 				findings.Unknown[i] = strings.ReplaceAll(findings.Unknown[i], root, "ROOT")
@@ -183,7 +183,7 @@ func start(t *testing.T, env []string, namespaces uintptr) int {
 // serverOf scans this machine, and returns the server of a process.
 func serverOf(t *testing.T, pid int) (evidence.Server, bool) {
 	t.Helper()
-	for _, found := range New("/", nil).Detect(t.Context()).Found {
+	for _, found := range New("/", nil).Detect().Found {
 		if found.PID == pid {
 			return found, true
 		}

@@ -205,7 +205,7 @@ func TestOrdinaryPodMemory(t *testing.T) {
 			d := etcddetect.New(hostfs.Root(root), nil)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			findings := d.Detect(t.Context())
+			findings := d.Detect()
 			runtime.ReadMemStats(&after)
 			require.Empty(t, findings.Found)
 			require.Empty(t, findings.Unknown)

@@ -1,7 +1,6 @@
 package etcddetect
 
 import (
-	"context"
 	"maps"
 	"path"
 	"regexp"
@@ -30,8 +29,6 @@ type starter struct {
 	name string
 	// files are the unit file and its drop-ins, or the files of the static pod or service.
 	files []string
-	// mainPID is 0 if systemd was not queried or the unit does not run.
-	mainPID int
 	// commands are the commands of the unit, in words. The first one is its main command.
 	commands [][]string
 	// program is the program that contains etcd, if the unit is one of its own, or nil.
@@ -40,26 +37,13 @@ type starter struct {
 	isKnown bool
 }
 
-// addUnits reads the units that may start etcd. The memory of systemd overrides the files on
-// disk, except for a masked unit: the files that a mask hides still name the data directory.
-func (s *hostScan) addUnits(ctx context.Context) {
+// addUnits reads the units that may start etcd.
+func (s *hostScan) addUnits() {
 	files, unread := systemd.UnitFiles(s.root, unitPatterns())
-	loaded, note, err := systemd.LoadedUnits(ctx, s.root, unitPatterns())
-	if err != nil {
-		s.addUnknown("systemd over D-Bus: %v", err)
-	}
-	if note != "" {
-		s.addNote("%s; the scan used processes, unit files and data directories instead", note)
-	}
 	s.unknown = append(s.unknown, unread...)
-	for name, unit := range loaded {
-		if len(unit.Files) > 0 && !unit.Masked {
-			files[name] = unit.Files
-		}
-	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		own := files[name]
-		unit := &starter{kind: unitStarter, name: name, files: own, mainPID: loaded[name].MainPID, program: programOf(name)}
+		unit := &starter{kind: unitStarter, name: name, files: own, program: programOf(name)}
 		expand := func(content string) string { return expandSpecifiers(name, content) }
 		unit.texts = s.readTexts(expand, own...)
 		for _, text := range unit.all[:len(own)] {
@@ -318,17 +302,13 @@ func containsAny(text string, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
-// unitOf returns the host's unit that runs the process: the one whose main process it is for
-// systemd, or the outermost one in its cgroup that the host has.
+// unitOf returns the host's unit that runs the process: the outermost one in its cgroup that the
+// host has.
 func (s *hostScan) unitOf(p etcdProcess) *starter {
-	at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.mainPID == p.pid })
 	for _, name := range p.owner.units {
-		if at < 0 {
-			at = slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == name })
+		if at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == name }); at >= 0 {
+			return s.starters[at]
 		}
 	}
-	if at < 0 {
-		return nil
-	}
-	return s.starters[at]
+	return nil
 }

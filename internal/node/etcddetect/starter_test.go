@@ -113,7 +113,7 @@ func TestStarters(t *testing.T) {
 		"server without data": {unit("etcd.service", "/usr/bin/etcd --data-dir=/data"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			findings := New(hostfs.Root(hosttest.New(t, c.files)), nil).Detect(t.Context())
+			findings := New(hostfs.Root(hosttest.New(t, c.files)), nil).Detect()
 			require.Empty(t, findings.Found)
 			if c.unknown == "" {
 				require.Empty(t, findings.Unknown)
@@ -164,7 +164,7 @@ func TestNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, unit(name, "/opt/start"))
-			require.Empty(t, New(hostfs.Root(root), nil).Detect(t.Context()).Unknown)
+			require.Empty(t, New(hostfs.Root(root), nil).Detect().Unknown)
 		})
 	}
 }
@@ -185,11 +185,11 @@ func TestUserChangers(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{
 				"/etc/systemd/system/etcd.service": "[Service]\nEnvironment=ETCD_HOME=/data/etcd\nExecStart=" + command,
 			})
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Found)
 			require.Empty(t, findings.Unknown)
 			hosttest.Add(t, root, hosttest.Files{data + "/member/snap/db": "x"})
-			findings = New(hostfs.Root(root), nil).Detect(t.Context())
+			findings = New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			require.Len(t, findings.Found, 1)
 		})
@@ -210,13 +210,13 @@ func TestServices(t *testing.T) {
 				files[service] = "#!/sbin/openrc-run\n"
 			}
 			root := hosttest.New(t, files)
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			require.Len(t, findings.Found, 1)
 			require.Equal(t, "data directory /data/etcd of service "+service+", which does not run", findings.Found[0].Where)
 			require.Empty(t, findings.Found[0].Unit)
 			hosttest.AddProcess(t, root, 812, hosttest.Process{Line: []string{"etcd", "--data-dir=/data/etcd"}})
-			findings = New(hostfs.Root(root), nil).Detect(t.Context())
+			findings = New(hostfs.Root(root), nil).Detect()
 			require.Len(t, findings.Found, 1)
 			require.Equal(t, "etcd process 812", findings.Found[0].Where)
 		})
@@ -239,7 +239,7 @@ func TestMentionOnNetwork(t *testing.T) {
 			})
 			s := New(hostfs.Root(root), nil).newScan()
 			s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
-			s.addUnits(t.Context())
+			s.addUnits()
 			s.addStopped()
 			s.addOpaque()
 			require.Empty(t, s.found)
@@ -300,7 +300,7 @@ func TestMentions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{"/data/etcd/member/snap/db": "x"})
 			hosttest.Add(t, root, c.files)
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			var where []string
 			for _, f := range findings.Found {
@@ -316,7 +316,7 @@ func TestMentions(t *testing.T) {
 			"/etc/systemd/system/etcd.service": server + "Environment=OLD=/old\n",
 			"/data/etcd" + segment:             head, "/old" + segment: head,
 		})
-		findings := New(hostfs.Root(root), nil).Detect(t.Context())
+		findings := New(hostfs.Root(root), nil).Detect()
 		require.Len(t, findings.Found, 1)
 		require.Contains(t, findings.Notes[len(findings.Notes)-1], "/old has a copy of the data of member ")
 	})
