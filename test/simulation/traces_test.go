@@ -23,7 +23,7 @@ import (
 
 // TestTraces plays the files in testdata/traces. A file begins with comments that say what
 // happened, and has one or more traces. Each begins with a line "start", has one step a line, and
-// plays in a simulation of its own. The methods below describe the steps. A step that asks for an
+// plays in a simulation of its own. The maps below describe the steps. A step that asks for an
 // answer ends with ": " and that answer: "allowed", or for example
 //
 //	delete n1: refused QuorumWouldBeLost, (c1a1): counts as lost
@@ -52,7 +52,7 @@ func TestTraces(t *testing.T) {
 }
 
 // profileOf returns the profile of "start [hosts=3] [members=3[,3]] [machines=KIND] [drains]
-// [foreign-urls]". The
+// [foreign-urls] [unknown-machines]". The
 // second cluster begins at the second machine.
 func profileOf(t *testing.T, words string) profile {
 	t.Helper()
@@ -69,6 +69,8 @@ func profileOf(t *testing.T, words string) profile {
 			p.hosts = max(p.hosts, p.clusters[0])
 		case "machines":
 			p.machineKind, p.enabled[machines] = value, true
+		case "unknown-machines":
+			p.unknownMachines = true
 		case "foreign-urls":
 			p.foreignURLs = true
 		case "drains":
@@ -123,8 +125,8 @@ func isAnswer(want, got, message string) bool {
 	return want == got && message == "" || hasPart && part != "" && strings.Contains(message, part)
 }
 
-// cause returns a part of a refusal that tells its cause: the begin of the first line, or of that of
-// the first member that is neither on the Node nor healthy.
+// cause returns the part of a refusal that tells its cause: the begin of the first line, or of that
+// of the first member that is neither on the Node nor healthy.
 func cause(message string) string {
 	lost := regexp.MustCompile(`\(c\da\d+\)(?: on node \w+)?: (?:counts|away|not)[^:(]*(?:: [^:(]* (?:node \w+|removed))?`)
 	if found := lost.FindString(message); found != "" {
@@ -370,8 +372,9 @@ func (s *tracePlayer) request(
 		for limit := s.duration(args[2]); !d.wasAllowed && time.Since(begun) < limit; d = try(h) {
 			s.advance(3 * time.Second)
 		}
-		if d.wasAllowed && carryOut != nil {
+		for d.wasAllowed && !d.done && carryOut != nil {
 			carryOut(d)
+			s.await(d) // if the Node has changed, it is reviewed again
 		}
 	}
 	s.requests[h.name] = d
