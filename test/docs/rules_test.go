@@ -112,7 +112,7 @@ func traceFiles(t *testing.T) []string {
 	return files
 }
 
-// TestTraces checks that a comment in a test or in a file of a trace says what happened in each
+// TestTraces checks that a comment in a test or in a file of a trace tells what happened in each
 // trace: "F5: words", or "F5, F6: words".
 func TestTraces(t *testing.T) {
 	files := traceFiles(t)

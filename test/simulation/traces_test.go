@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// TestTraces plays the files in testdata/traces. A file begins with comments that say what
+// TestTraces plays the files in testdata/traces. A file begins with comments that tell what
 // happened, and has one or more traces. Each begins with a line "start", has one step a line, and
 // plays in a simulation of its own. The maps below describe the steps. A step that asks for an
 // answer ends with ": " and that answer: "allowed", or for example
