@@ -15,10 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // fieldOwner is the name of the plugin in managedFields.
-const fieldOwner = client.FieldOwner("kubectl-holdfast")
+const fieldOwner = client.FieldOwner(readiness.PluginFieldManager)
 
 // A plannedChange is what a command is about to do.
 type plannedChange struct {

@@ -252,28 +252,19 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 // closed. The record of a hold by taint that has ended still names a taint that was kept. A Node
 // that a person has opened is not held any more.
 func addRelease(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
-	text, found := node.Annotations[readiness.HoldAnnotation]
-	if !found {
-		return nil, nil
-	}
-	record, err := readiness.ParseRecord(text)
+	c, err := readiness.ClosedBy(node)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
-			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
+		return nil, err
 	}
 	// A hold that has ended can have left autoscaler annotations.
 	removeAutoscalerAnnotations(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
-	taint := readiness.PlanManualRelease(node).Taint
-	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
-	if taint == "" && !isCordoned {
+	if c.Taint == "" && !c.IsHeld() {
 		return nil, nil
 	}
-	if by := readiness.KeepClosedReason(node, record); by != "" {
-		return &closedNode{by: by, open: openCommands(node, taint)}, nil
+	if by := c.StaysBecause(); by != "" {
+		return &closedNode{by: by, open: openCommands(node, c.Taint)}, nil
 	}
-	if taint != "" {
-		d.RemoveTaints = []corev1.Taint{{Key: taint, Effect: corev1.TaintEffectNoSchedule}}
-	} else {
+	if d.RemoveTaints = c.Open().RemoveTaints; len(d.RemoveTaints) == 0 {
 		d.Unschedulable = new(false)
 	}
 	return nil, nil
