@@ -171,11 +171,6 @@ func adviceFor(r authorizationv1.ResourceAttributes) string {
 	return "ask an administrator of the cluster for it"
 }
 
-// quoted returns the text as one word of a POSIX shell.
-func quoted(text string) string {
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
 // indented returns the text with each line indented.
 func indented(text string) string {
 	return "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -56,13 +57,13 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 	}
 	if c.Kept && c.Cordon != "" {
 		return nodeChange{isDone: true, effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
+			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
 	}
 	change := nodeChange{
 		done:    "kept closed",
 		desired: nodepatch.Desired{Annotations: map[string]*string{readiness.KeepCordonedAnnotation: &value}},
 		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(value))},
+			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(value))},
 	}
 	if err == nil && c.IsHeld() {
 		change.effects = append(change.effects, fmt.Sprintf("Holdfast holds node %s%s. When that ends, it stays cordoned.",

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/operator/uninstall"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -173,7 +174,7 @@ func effectsOfReopening(n *corev1.Node, c readiness.Closed) []string {
 	text := fmt.Sprintf("Node %s is closed by `kubectl holdfast hold`, or by a hold that has ended.", n.Name)
 	if c.Kept {
 		text = fmt.Sprintf("Node %s is kept closed by annotation %s=%s.",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
+			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
 	}
 	if c.HasForeignCordon() {
 		return []string{text}

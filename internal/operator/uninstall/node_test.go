@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 )
 
 func TestPlanCleanup(t *testing.T) {
@@ -144,8 +146,7 @@ func TestPlanCleanup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := parseNode(t, test.before)
 			node.Name = "n"
-			patches, closed, err := planCleanup(node, time.Now())
-			require.NoError(t, err)
+			patches, closed := planPatches(t, node)
 			var want *closedNode
 			if test.closedBy != "" {
 				want = &closedNode{by: test.closedBy, open: test.open}
@@ -153,6 +154,7 @@ func TestPlanCleanup(t *testing.T) {
 			require.Equal(t, want, closed)
 			after := []byte(test.before)
 			for _, p := range patches {
+				var err error
 				if p.Subresource == "" {
 					after, err = jsonpatch.MergePatch(after, p.Body)
 				} else {
@@ -164,8 +166,7 @@ func TestPlanCleanup(t *testing.T) {
 			require.NoError(t, json.Unmarshal(after, &got))
 			require.NoError(t, json.Unmarshal([]byte(test.after), &wanted))
 			require.Equal(t, format(t, wanted), format(t, got))
-			again, _, err := planCleanup(&got, time.Now())
-			require.NoError(t, err)
+			again, _ := planPatches(t, &got)
 			require.Empty(t, again, "a second cleanup has patches")
 		})
 	}
@@ -179,11 +180,20 @@ func TestUnreadableRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := parseNode(t, `{"metadata":{"name":"n","resourceVersion":"1"},"spec":{"unschedulable":true}}`)
 			node.Annotations = map[string]string{test.annotation: test.value}
-			patches, _, err := planCleanup(node, time.Now())
+			_, _, err := planCleanup(node)
 			require.ErrorContains(t, err, test.advice)
-			require.Empty(t, patches)
 		})
 	}
+}
+
+// planPatches returns the patches that clean a Node.
+func planPatches(t *testing.T, node *corev1.Node) ([]nodepatch.Patch, *closedNode) {
+	t.Helper()
+	wanted, closed, err := planCleanup(node)
+	require.NoError(t, err)
+	patches, err := nodepatch.Plan(node, wanted, time.Now())
+	require.NoError(t, err)
+	return append(patches, removeConditions(node)...), closed
 }
 
 // parseNode parses a Node in JSON.
