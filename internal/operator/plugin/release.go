@@ -117,11 +117,8 @@ func writeNode(
 		if newest.UID != node.UID || now.mark != shown.mark || !slices.Equal(now.commands, shown.commands) {
 			return fmt.Errorf("node %s has changed meanwhile; nothing was changed; run the command again", node.Name)
 		}
-		patches, err := nodepatch.Plan(newest, now.desired, time.Now())
-		if err != nil {
-			return err
-		}
-		return nodepatch.Send(node.Name, patches, uninstall.NodeWriter(ctx, c, node.Name, fieldOwner))
+		_, err = nodepatch.NewWriterAs(string(fieldOwner), uninstall.NodePatcher{Client: c}).Apply(ctx, newest, now.desired)
+		return err
 	})
 }
 

@@ -2,7 +2,6 @@ package uninstall
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -105,7 +104,6 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		patches = append(patches, removeConditions(node)...)
 		// The first write removes the hold record. A retry finds no hold, so keep the first reason.
 		if stays != nil {
 			closed = stays
@@ -114,7 +112,8 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		if u.DryRun {
 			return u.printPatches(node, taints, patches)
 		}
-		return nodepatch.Send(name, patches, NodeWriter(ctx, u.Client, name, fieldOwner))
+		_, err = nodepatch.NewWriterAs(string(fieldOwner), NodePatcher{u.Client}).Apply(ctx, node, wanted)
+		return err
 	})
 	switch {
 	case err != nil || u.DryRun:
@@ -191,8 +190,8 @@ func keptKeys(node *corev1.Node) []string {
 // A closedNode describes a Node that stays closed: why, and the commands that open it.
 type closedNode struct{ by, open string }
 
-// planCleanup returns a Node without what Holdfast has put there, except conditions. If Holdfast holds
-// the Node, it is open. closed is nil unless the Node was held and stays closed.
+// planCleanup returns a Node without what Holdfast has put there. If Holdfast holds the Node, it is
+// open. closed is nil unless the Node was held and stays closed.
 //
 // What people write for Holdfast stays: the label that exempts a node from holds, keep-cordoned and
 // break-glass. If a record is unreadable, the error contains the commands for an operator.
@@ -204,6 +203,11 @@ func planCleanup(node *corev1.Node) (d nodepatch.Desired, closed *closedNode, er
 		presence.MarksAnnotation, spc.NodeAnnotation, spc.ProblemAnnotation, openstack.Annotation,
 	} {
 		d.Annotations[key] = nil
+	}
+	d.RemoveConditions = []corev1.NodeConditionType{readiness.NetworkHeld, observation.EtcdMemberCondition}
+	c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable)
+	if c != nil && (c.Reason == readiness.HeldByHoldfast || c.Reason == readiness.ReleasedByHoldfast) {
+		d.RemoveConditions = append(d.RemoveConditions, c.Type)
 	}
 	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[presence.MarksAnnotation], ","))
 	if closed, err = addRelease(node, &d); err != nil {
@@ -272,38 +276,17 @@ func removeSPCLabels(node *corev1.Node, d *nodepatch.Desired) error {
 	return nil
 }
 
-// removeConditions returns the patch that removes Holdfast's conditions, and
-// NetworkUnavailable if Holdfast has set it.
-func removeConditions(node *corev1.Node) []nodepatch.Patch {
-	var removed []map[string]string
-	for _, c := range node.Status.Conditions {
-		isHoldReason := c.Reason == readiness.HeldByHoldfast || c.Reason == readiness.ReleasedByHoldfast
-		if c.Type == corev1.NodeNetworkUnavailable && isHoldReason ||
-			c.Type == readiness.NetworkHeld || c.Type == observation.EtcdMemberCondition {
-			removed = append(removed, map[string]string{"type": string(c.Type), "$patch": "delete"})
-		}
-	}
-	if len(removed) == 0 {
-		return nil
-	}
-	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID}, "status": map[string]any{"conditions": removed},
-	})
-	if err != nil {
-		panic(err) // Maps of strings always marshal.
-	}
-	return []nodepatch.Patch{{Subresource: "status", Type: types.StrategicMergePatchType, Body: body}}
-}
+// A NodePatcher is the client of a nodepatch.Writer in the commands for people.
+type NodePatcher struct{ Client client.Client }
 
-// NodeWriter returns the function that writes one patch of a Node for nodepatch.Send.
-func NodeWriter(
-	ctx context.Context, c client.Client, node string, owner client.FieldOwner,
-) func(nodepatch.Patch) error {
-	return func(p nodepatch.Patch) error {
-		target, patch := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(p.Type, p.Body)
-		if p.Subresource == "" {
-			return c.Patch(ctx, target, patch, owner)
-		}
-		return c.SubResource(p.Subresource).Patch(ctx, target, patch, owner)
+// Patch sends one patch.
+func (p NodePatcher) Patch(
+	ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, subresources ...string,
+) (*corev1.Node, error) {
+	node, patch := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.RawPatch(kind, body)
+	owner := client.FieldOwner(o.FieldManager)
+	if len(subresources) == 0 {
+		return node, p.Client.Patch(ctx, node, patch, owner)
 	}
+	return node, p.Client.SubResource(subresources[0]).Patch(ctx, node, patch, owner)
 }

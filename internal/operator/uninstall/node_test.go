@@ -193,7 +193,7 @@ func planPatches(t *testing.T, node *corev1.Node) ([]nodepatch.Patch, *closedNod
 	require.NoError(t, err)
 	patches, err := nodepatch.Plan(node, wanted, time.Now())
 	require.NoError(t, err)
-	return append(patches, removeConditions(node)...), closed
+	return patches, closed
 }
 
 // parseNode parses a Node in JSON.
