@@ -193,8 +193,8 @@ type closedNode struct{ by, open string }
 // planCleanup returns a Node without what Holdfast has put there. If Holdfast holds the Node, it is
 // open. closed is nil unless the Node was held and stays closed.
 //
-// What people write for Holdfast stays: the label that exempts a node from holds, keep-cordoned and
-// break-glass. If a record is unreadable, the error contains the commands for an operator.
+// Keys that people write for Holdfast stay: the label that exempts a node from holds, keep-cordoned
+// and break-glass. If a record is unreadable, the error contains the commands for an operator.
 func planCleanup(node *corev1.Node) (d nodepatch.Desired, closed *closedNode, err error) {
 	d = nodepatch.Desired{Labels: map[string]*string{observation.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
 	for _, key := range []string{
