@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/review"
 	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -37,18 +38,49 @@ type replica struct {
 }
 
 // addLoops adds all loops to the manager, and returns the handler of reviews.
-func (r replica) addLoops(ctx context.Context) (*admission.Handler, error) {
+func (r replica) addLoops() (*admission.Handler, error) {
 	reviews, err := r.newReviews()
 	if err != nil {
 		return nil, err
 	}
-	hooks, err := r.addMachines(reviews)
+	controllers, err := r.newControllers(reviews)
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(r.addLeader(ctx, hooks), r.addGuardPods(ctx), r.addSPCInventory(), r.addHoldWatcher(),
-		r.manager.Add(everyReplica(r.store.WatchAges)))
-	return reviews, err
+	runnables, err := world.Loop{Store: r.store, Elected: r.manager.Elected(), Log: r.log}.Runnables(controllers...)
+	for _, loop := range runnables {
+		err = errors.Join(err, r.manager.Add(loop))
+	}
+	return reviews, errors.Join(err, r.addSPCInventory(), r.manager.Add(everyReplica(r.store.WatchAges)))
+}
+
+// newControllers returns the controllers of the World.
+func (r replica) newControllers(reviews *admission.Handler) (all []world.Controller, err error) {
+	hooks, err := r.newMachines(reviews)
+	if err != nil {
+		return nil, err
+	}
+	inLeader := leader.Options{
+		Store: r.store, Log: r.log, Registerer: r.registry, Wait: r.observerWait,
+		RecordEvent: r.recordEvent, MaxClusters: r.maxClusters,
+	}
+	if hooks != nil {
+		inLeader.MachineEnding = hooks.Ending
+	}
+	if r.clusterAPI {
+		all = append(all, hooks.Controller())
+	}
+	leading, leaderErr := leader.New(inLeader)
+	guards, guardsErr := guardpods.New(guardpods.Options{
+		Store: r.store, Pods: r.core.Pods(guard.Namespace), Departures: r.departures, Off: !r.guardDrains,
+		Log: r.log, Registerer: r.registry,
+	})
+	holds, holdsErr := holdwatch.New(holdwatch.Options{
+		LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
+		Nodes:     r.core.Nodes(), ConfigMaps: r.core.ConfigMaps(r.namespace), Timeouts: r.holds,
+		RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
+	})
+	return append(all, leading, guards, holds), errors.Join(leaderErr, guardsErr, holdsErr)
 }
 
 // serve runs the loops and answers reviews until ctx ends and the last review is answered.
@@ -93,36 +125,6 @@ func (f everyReplica) Start(ctx context.Context) error { return f(ctx) }
 // NeedLeaderElection returns false: the manager starts the runnable without the Lease.
 func (everyReplica) NeedLeaderElection() bool { return false }
 
-// onLeader returns a runnable that the manager starts in the leader only. The function
-// returns the cause of ctx when ctx ends; that is no error of the runnable.
-func onLeader(run func(context.Context) error) manager.RunnableFunc {
-	return func(ctx context.Context) error {
-		if err := run(ctx); err != nil && ctx.Err() == nil {
-			return err
-		}
-		return nil
-	}
-}
-
-// addLeader adds the leader's loop.
-func (r replica) addLeader(ctx context.Context, hooks *machinehook.Controller) error {
-	options := leader.Options{
-		Store: r.store, Log: r.log, Registerer: r.registry, Wait: r.observerWait,
-		RecordEvent: r.recordEvent, MaxClusters: r.maxClusters,
-	}
-	if hooks != nil {
-		options.MachineEnding = hooks.Ending
-	}
-	leaderLoop, err := leader.New(ctx, options)
-	if err != nil {
-		return err
-	}
-	if err := r.manager.Add(onLeader(leaderLoop.Run)); err != nil {
-		return fmt.Errorf("adding the leader's loop: %w", err)
-	}
-	return nil
-}
-
 // newReviews returns the handler of reviews.
 func (r replica) newReviews() (*admission.Handler, error) {
 	reviewer, err := review.New(review.Options{Store: r.store, Wait: r.observerWait, Registerer: r.registry})
@@ -147,9 +149,9 @@ func (r replica) liveNode(ctx context.Context, name string) (*corev1.Node, error
 	return node, r.manager.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
 }
 
-// addMachines adds the loop for the Machines of Cluster API and the NodeClaims of Karpenter to the
-// leader. It returns nil if both are switched off.
-func (r replica) addMachines(reviews *admission.Handler) (*machinehook.Controller, error) {
+// newMachines returns the controller for the Machines of Cluster API and the NodeClaims of
+// Karpenter, or nil if both are switched off.
+func (r replica) newMachines(reviews *admission.Handler) (*machinehook.Controller, error) {
 	if !r.clusterAPI && !r.karpenter {
 		return nil, nil //nolint:nilnil // There are no machines.
 	}
@@ -161,51 +163,14 @@ func (r replica) addMachines(reviews *admission.Handler) (*machinehook.Controlle
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for the kinds of machines: %w", err)
 	}
-	controller := machinehook.New(machinehook.Options{
+	return machinehook.New(machinehook.Options{
 		ClusterAPI: r.clusterAPI, Karpenter: r.karpenter, Client: dynamicClient,
 		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
-		Cached:       machinehook.EtcdSource{Nodes: r.store.CachedNodes, Clusters: r.store.CachedClusters},
 		LiveNodes:    r.store.LiveNodes, LiveClusters: r.store.LiveClusters,
 		Node:   r.liveNode,
 		Review: reviews.ReviewMachine, Log: r.log,
 		RecordEvent: r.recordEvent,
-	})
-	if err := r.manager.Add(onLeader(controller.Run)); err != nil {
-		return nil, fmt.Errorf("adding the loop for machines: %w", err)
-	}
-	return controller, nil
-}
-
-// addGuardPods adds the loop for guard pods to the leader.
-func (r replica) addGuardPods(ctx context.Context) error {
-	guards, err := guardpods.New(ctx, guardpods.Options{
-		Store: r.store, Pods: r.core.Pods(guard.Namespace), Departures: r.departures, Off: !r.guardDrains,
-		Log: r.log, Registerer: r.registry,
-	})
-	if err != nil {
-		return err
-	}
-	if err := r.manager.Add(onLeader(guards.Run)); err != nil {
-		return fmt.Errorf("adding the guard pods: %w", err)
-	}
-	return nil
-}
-
-// addHoldWatcher adds the watch of holds. It runs in every replica, and acts in the leader.
-func (r replica) addHoldWatcher() error {
-	watcher, err := holdwatch.New(holdwatch.Options{
-		CachedNodes: r.store.CachedNodes, WaitForSync: r.store.WaitForSync, Nodes: r.core.Nodes(),
-		LiveNodes:  func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
-		ConfigMaps: r.core.ConfigMaps(r.namespace), Elected: r.manager.Elected(),
-		Timeouts: r.holds, RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
-	})
-	if err != nil {
-		return err
-	}
-	if err := r.manager.Add(everyReplica(watcher.Run)); err != nil {
-		return fmt.Errorf("adding the hold watcher: %w", err)
-	}
-	return nil
+	}), nil
 }
 
 // addSPCInventory adds the publisher of the SPC inventory to the leader, if an SPC API is
@@ -226,7 +191,13 @@ func (r replica) addSPCInventory() error {
 		Client: api, ConfigMaps: r.core.ConfigMaps(r.namespace), Namespace: r.namespace, Name: r.spcInventory,
 		Nodes: r.store.CachedNodes, RecordEvent: r.recordEvent, Metrics: metrics, Log: r.log,
 	}
-	if err := r.manager.Add(onLeader(publisher.Run)); err != nil {
+	run := manager.RunnableFunc(func(ctx context.Context) error {
+		if err := publisher.Run(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	if err := r.manager.Add(run); err != nil {
 		return fmt.Errorf("adding the SPC inventory: %w", err)
 	}
 	return nil

@@ -76,7 +76,7 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 		webhookServer: s, manager: m, store: store, core: core,
 		recorder: events.NewRecorder(objects, corev1.EventSource{Component: "holdfast-webhook"}),
 	}
-	reviews, err := r.addLoops(ctx)
+	reviews, err := r.addLoops()
 	if err != nil {
 		return err
 	}

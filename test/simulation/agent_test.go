@@ -73,7 +73,7 @@ type agentProbe struct {
 func newAgent(sim *simulation, h *simulatedHost) *simulatedAgent {
 	return &simulatedAgent{
 		host: h, hasForeignURLs: sim.profile.foreignURLs,
-		clusters: newSimulatedCache(&sim.api.clusters), observations: newSimulatedCache(&sim.api.observations),
+		clusters: newSimulatedCache(sim, &sim.api.clusters), observations: newSimulatedCache(sim, &sim.api.observations),
 		lastKey: map[v1alpha1.ClusterID]probeKey{}, lastPublished: map[v1alpha1.ClusterID]int{},
 		lastList: map[v1alpha1.ClusterID][]v1alpha1.MemberStatus{}, lastBegun: map[v1alpha1.ClusterID]time.Time{},
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,12 +38,14 @@ type simulatedCache[T client.Object] struct {
 	bookmarked time.Time
 
 	handlers []toolscache.ResourceEventHandler
+	// settle waits until the goroutines that a handler woke are blocked.
+	settle func()
 }
 
 // newSimulatedCache returns a cache that has just listed the objects.
-func newSimulatedCache[T client.Object](t *objectTable[T]) *simulatedCache[T] {
+func newSimulatedCache[T client.Object](sim *simulation, t *objectTable[T]) *simulatedCache[T] {
 	return &simulatedCache[T]{
-		table: t, objects: maps.Clone(t.objects), received: len(t.log),
+		settle: sim.settle, table: t, objects: maps.Clone(t.objects), received: len(t.log),
 		notified: maps.Clone(t.objects), notifiedCount: len(t.log),
 	}
 }
@@ -116,7 +117,7 @@ func (m *simulatedCache[T]) notify(n int) {
 			default:
 				h.OnAdd(m.kept(v.object), false)
 			}
-			synctest.Wait()
+			m.settle()
 		}
 		if v.deleted {
 			delete(m.notified, v.name)
@@ -144,7 +145,7 @@ func (m *simulatedCache[T]) relist() {
 		if _, there := m.objects[name]; !there {
 			for _, h := range m.handlers {
 				h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: name, Obj: m.kept(m.notified[name])})
-				synctest.Wait()
+				m.settle()
 			}
 		}
 	}
@@ -156,7 +157,7 @@ func (m *simulatedCache[T]) relist() {
 			} else {
 				h.OnAdd(m.kept(m.objects[name]), false)
 			}
-			synctest.Wait()
+			m.settle()
 		}
 	}
 	m.notified = maps.Clone(m.objects)

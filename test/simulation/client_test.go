@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -263,10 +264,19 @@ type apiCall struct {
 	equals []*apiCall
 }
 
-// A callGate holds the calls whose callers wait.
+// A simulatedTurn is a goroutine of a replica that woke, and waits until it may go on.
+type simulatedTurn struct {
+	replica *simulatedReplica
+	review  *simulatedReview
+	what    string
+	begin   chan struct{}
+}
+
+// A callGate holds the calls whose callers wait, and the goroutines that wait for their turn.
 type callGate struct {
 	mu    sync.Mutex
 	calls []*apiCall
+	turns []*simulatedTurn
 	// wake signals to the driver that work may be available.
 	wake chan struct{}
 }
@@ -298,6 +308,7 @@ func (g *callGate) wait(ctx context.Context, c *apiCall) error {
 		g.mu.Lock()
 		c.abandoned = true
 		g.mu.Unlock()
+		c.replica.takeTurn(ctx, c.what)
 		return ctx.Err()
 	}
 }
@@ -339,6 +350,51 @@ func compareCalls(a, b *apiCall) int {
 	return cmp.Or(a.began.Compare(b.began), cmp.Compare(a.replica.number, b.replica.number),
 		cmp.Compare(a.review.sortKey(), b.review.sortKey()), cmp.Compare(a.what, b.what),
 		cmp.Compare(isDone(a), isDone(b)))
+}
+
+// takeTurn waits until the driver lets this goroutine go on, or until the replica crashes.
+func (r *simulatedReplica) takeTurn(ctx context.Context, what string) {
+	t := &simulatedTurn{replica: r, what: what, begin: make(chan struct{})}
+	t.review, _ = ctx.Value(reviewContextKey{}).(*simulatedReview)
+	g := r.sim.gate
+	g.mu.Lock()
+	g.turns = append(g.turns, t)
+	g.mu.Unlock()
+	g.signal()
+	select {
+	case <-t.begin:
+	case <-r.ctx.Done():
+	}
+}
+
+// nextTurns returns the goroutines that wait for their turn, in an order that does not depend on
+// the scheduler.
+func (g *callGate) nextTurns() []*simulatedTurn {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.turns = slices.DeleteFunc(g.turns, func(t *simulatedTurn) bool { return t.replica.isCrashed() })
+	slices.SortStableFunc(g.turns, func(a, b *simulatedTurn) int {
+		return cmp.Or(cmp.Compare(a.replica.number, b.replica.number),
+			cmp.Compare(a.review.sortKey(), b.review.sortKey()), cmp.Compare(a.what, b.what))
+	})
+	return slices.Clone(g.turns)
+}
+
+// settle waits until all goroutines are blocked. It lets one at a time go on of those that woke:
+// their order is part of the choices.
+func (sim *simulation) settle() {
+	for {
+		synctest.Wait()
+		turns := sim.gate.nextTurns()
+		if len(turns) == 0 {
+			return
+		}
+		next := turns[sim.choose(len(turns))]
+		sim.gate.mu.Lock()
+		sim.gate.turns = slices.DeleteFunc(sim.gate.turns, func(t *simulatedTurn) bool { return t == next })
+		sim.gate.mu.Unlock()
+		close(next.begin)
+	}
 }
 
 // answer returns the answers of an executed call, and of those that equal it, to their callers.

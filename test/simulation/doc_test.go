@@ -10,7 +10,9 @@
 // choices. A call is answered, fails, or is executed although its caller receives an error. A
 // cache receives a change, an agent probes or publishes, a machine is terminated, a replica
 // crashes, or time passes. Therefore every interleaving is possible, and a history can be
-// repeated and shortened from its choices.
+// repeated and shortened from its choices. If several goroutines of a replica wake at the same
+// moment, a choice decides which one goes on (loop.Turn). So a seed plays the same history on any
+// number of processors, and with the race detector (TestReplay).
 //
 // The simulation knows the true state of etcd, which the code under test never reads. For
 // each allowed deletion, verdict_test.go checks that every etcd cluster keeps its quorum even

@@ -3,7 +3,6 @@ package simulation
 import (
 	"errors"
 	"slices"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +18,7 @@ type action struct {
 // run lets random actions happen, one after the other.
 func (sim *simulation) run(steps int) {
 	for range steps {
-		synctest.Wait()
+		sim.settle()
 		sim.collectAnswers()
 		if sim.hasFailed() {
 			return
@@ -30,7 +29,7 @@ func (sim *simulation) run(steps int) {
 			sim.checkAllQuorums()
 		}
 	}
-	synctest.Wait()
+	sim.settle()
 	sim.collectAnswers()
 }
 
@@ -250,6 +249,3 @@ func (sim *simulation) stepProbe(l *agentProbe) {
 		sim.publish(l)
 	}
 }
-
-// waitForGoroutines waits until all goroutines are blocked.
-func (sim *simulation) waitForGoroutines() { synctest.Wait() }

@@ -102,14 +102,14 @@ func (sim *simulation) failCallsFor(d time.Duration) {
 	until := time.Now().Add(d)
 	for time.Now().Before(until) {
 		sim.sleep(500 * time.Millisecond)
-		sim.waitForGoroutines()
+		sim.settle()
 		waiting, _ := sim.gate.waiting()
 		for _, c := range waiting {
 			c.fail(fmt.Errorf("connection refused"))
 			sim.gate.answer(c)
 		}
 	}
-	sim.waitForGoroutines()
+	sim.settle()
 }
 
 // reassignNodes assigns to each machine the Node of its name.

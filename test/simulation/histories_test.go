@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -106,7 +105,6 @@ const progressInterval = 1000
 func (k historyKind) playAll(t *testing.T, fixed int) {
 	steps := flagValue[int]("steps")
 	if seed := flagValue[uint64]("seed"); seed != 0 {
-		useOneProcessor(t)
 		o := k.play(t, fromSeed(seed), steps, true)
 		t.Log(strings.Join(o.trace, "\n"))
 		if o.failure != "" {
@@ -256,10 +254,3 @@ func (c *choices) pick(n int) int {
 
 // oneIn returns true in one of n cases.
 func (c *choices) oneIn(n int) bool { return c.pick(n) == n-1 }
-
-// useOneProcessor makes a history repeatable. Reviews of one replica share reads and writes, and
-// the scheduler decides which of several reviews that continue at the same time makes them.
-func useOneProcessor(t *testing.T) {
-	before := runtime.GOMAXPROCS(1)
-	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
-}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -201,6 +200,7 @@ func (c machineClient) Watch(_ context.Context, o metav1.ListOptions) (watch.Int
 	}
 	w := &machineWatch{
 		table: c.r.sim.machines, position: position, events: make(chan watch.Event), stopped: make(chan struct{}),
+		settle: c.r.sim.settle,
 	}
 	w.table.mu.Lock()
 	defer w.table.mu.Unlock()
@@ -222,6 +222,7 @@ type machineWatch struct {
 	events   chan watch.Event
 	stopped  chan struct{}
 	once     sync.Once
+	settle   func()
 }
 
 // ResultChan returns the channel of the events.
@@ -243,7 +244,7 @@ func (w *machineWatch) deliver(n int) {
 		case w.events <- e:
 		case <-w.stopped:
 		}
-		synctest.Wait()
+		w.settle()
 	}
 }
 
@@ -269,7 +270,6 @@ func (r *simulatedReplica) newController(connection apiClient, store *clustersto
 	return machinehook.New(machinehook.Options{
 		ClusterAPI: r.sim.machines.kind == machine.KindMachine, Karpenter: r.sim.machines.kind == machine.KindNodeClaim,
 		Client: dynamicClient{r: r}, FindResource: find,
-		Cached:    machinehook.EtcdSource{Nodes: store.CachedNodes, Clusters: store.CachedClusters},
 		LiveNodes: store.LiveNodes, LiveClusters: store.LiveClusters,
 		Node:   connection.node,
 		Review: r.reviewMachine, RecordEvent: func(*corev1.ObjectReference, string, string, string) {},

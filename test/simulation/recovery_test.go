@@ -1,10 +1,8 @@
 package simulation
 
 import (
-	"context"
 	"maps"
 	"slices"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -315,7 +313,20 @@ func (sim *simulation) isObservable(e *simulatedEtcd) bool {
 
 // sleep lets time pass. Timers fire, and the calls that follow wait at the gate.
 func (sim *simulation) sleep(d time.Duration) {
-	<-time.After(d)
+	until := time.Now().Add(d)
+	for sim.settle(); time.Now().Before(until); sim.settle() {
+		sim.waitUntil(until)
+	}
+}
+
+// waitUntil waits until a goroutine comes to the gate, at most until the time.
+func (sim *simulation) waitUntil(until time.Time) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-sim.gate.wake:
+	case <-timer.C:
+	}
 }
 
 // advance lets time pass while all parties do their work immediately: calls are answered,
@@ -323,21 +334,15 @@ func (sim *simulation) sleep(d time.Duration) {
 func (sim *simulation) advance(d time.Duration) {
 	until := time.Now().Add(d)
 	for !sim.hasFailed() {
-		synctest.Wait()
+		sim.settle()
 		sim.collectAnswers()
 		if sim.doAllWork() {
 			continue
 		}
-		left := time.Until(until)
-		if left <= 0 {
+		if !time.Now().Before(until) {
 			return
 		}
-		ctx, stop := context.WithTimeout(sim.ctx, left)
-		select {
-		case <-sim.gate.wake:
-		case <-ctx.Done():
-		}
-		stop()
+		sim.waitUntil(until)
 	}
 }
 

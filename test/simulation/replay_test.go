@@ -1,30 +1,37 @@
-//go:build !race
-
 package simulation
 
 import (
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestReplay tests that a seed repeats a history exactly on one processor. Two reviews that go on
-// at the same time, or that the scheduler interrupts after 10 ms, may change their order. So some
-// attempts differ, and two of them must be equal. With the race detector the order is random;
-// `make histories` runs this test without it.
+// TestReplay tests that a seed repeats a history exactly, on one processor and on several. The flag
+// -histories adds one random seed for each thousand histories.
 func TestReplay(t *testing.T) {
-	useOneProcessor(t)
-	for _, seed := range []uint64{17, 55, 333} {
-		for _, k := range []historyKind{randomProfile, drainProfile, machineProfile} {
-			isRepeated := false
-			attempts := map[string]bool{}
-			for attempt := 0; attempt < 10 && !isRepeated; attempt++ {
-				trace := strings.Join(k.play(t, fromSeed(seed), 250, false).trace, "\n")
-				isRepeated = attempts[trace]
-				attempts[trace] = true
+	before := runtime.GOMAXPROCS(0)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+	seeds := []uint64{17, 55, 333}
+	for range flagValue[int]("histories") / 1000 {
+		seeds = append(seeds, rand.Uint64())
+	}
+	for _, seed := range seeds {
+		for name, kind := range map[string]historyKind{
+			"random": randomProfile, "drains": drainProfile, "machines": machineProfile,
+		} {
+			var first []string
+			for _, processors := range []int{1, 4, 2, 4} {
+				runtime.GOMAXPROCS(processors)
+				trace := kind.play(t, fromSeed(seed), 250, false).trace
+				if first == nil {
+					first = trace
+				}
+				require.Equal(t, strings.Join(first, "\n"), strings.Join(trace, "\n"),
+					"%s, seed %d, %d processors", name, seed, processors)
 			}
-			require.True(t, isRepeated, "seed %d: ten attempts, and no two are equal", seed)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -30,21 +31,25 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/leader"
 	"github.com/holdfast-dev/holdfast/internal/control/machinehook"
 	"github.com/holdfast-dev/holdfast/internal/control/review"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// A simulatedReplica is one process of the webhook: the real Handler, Reviewer and Leader,
+// A simulatedReplica is one process of the webhook: the real Handler, Reviewer and controllers,
 // whose calls wait at the gate.
 type simulatedReplica struct {
 	sim    *simulation
 	number int
 	caches replicaCaches
 	mux    *http.ServeMux
-	leader *leader.Leader
 	// handler reviews, and hooks keeps the hooks of Machines; hooks is nil if there are none.
 	handler      *admission.Handler
 	hooks        *machinehook.Controller
 	machineWatch *machineWatch
+	// controllers run in the leader.
+	controllers []world.Runnable
 	// A stalled watch delivers nothing. skew is the time by which the replica's clock is
 	// ahead.
 	nodeWatchStalled, clusterWatchStalled, observationWatchStalled, machineWatchStalled bool
@@ -65,10 +70,10 @@ func (r *simulatedReplica) isCrashed() bool { return r.dead.Load() }
 func (sim *simulation) startReplica(number int) *simulatedReplica {
 	r := &simulatedReplica{sim: sim, number: number, mux: http.NewServeMux()}
 	r.caches = replicaCaches{
-		clusters: newSimulatedCache(&sim.api.clusters), observations: newSimulatedCache(&sim.api.observations),
-		nodes: newSimulatedCache(&sim.api.nodes),
+		clusters: newSimulatedCache(sim, &sim.api.clusters), observations: newSimulatedCache(sim, &sim.api.observations),
+		nodes: newSimulatedCache(sim, &sim.api.nodes),
 	}
-	r.ctx, r.cancel = context.WithCancel(sim.ctx)
+	r.ctx, r.cancel = context.WithCancel(loop.WithTurns(sim.ctx, r.takeTurn))
 	r.caches.nodes.transform = trimNode
 	connection, registry, log := apiClient{r: r}, prometheus.NewRegistry(), sim.logger(number)
 	store, err := clusterstore.New(r.ctx, clusterstore.Options{
@@ -85,9 +90,15 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	if r.hooks = r.newController(connection, store); r.hooks != nil {
 		options.MachineEnding = r.hooks.Ending
 	}
-	r.leader, err = leader.New(r.ctx, options)
-	if err != nil {
-		sim.fail("creating a leader: %v", err)
+	leading, err := leader.New(options)
+	controllers := []world.Controller{leading}
+	if r.hooks != nil && sim.machines.kind == machine.KindMachine {
+		controllers = append(controllers, r.hooks.Controller())
+	}
+	var followErr error
+	r.controllers, followErr = world.Loop{Store: store, Log: log}.Runnables(controllers...)
+	if err := errors.Join(err, followErr); err != nil {
+		sim.fail("creating the controllers: %v", err)
 		return r
 	}
 	reviewer, err := review.New(review.Options{Store: store, Registerer: registry, Now: now})
@@ -142,18 +153,14 @@ func (l lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// startLeading runs the leader's loop until the process ends.
+// startLeading runs the leader's controllers until the process ends.
 func (r *simulatedReplica) startLeading() {
 	r.isLeading = true
-	r.goroutines.Go(func() {
-		if err := r.leader.Run(r.ctx); err != nil {
-			r.sim.fail("the leader's loop ended: %v", err)
-		}
-	})
-	if r.hooks != nil {
+	for _, c := range r.controllers {
 		r.goroutines.Go(func() {
-			if err := r.hooks.Run(r.ctx); err != nil {
-				r.sim.fail("the loop for machines ended: %v", err)
+			take := func(ctx context.Context, what string) { r.takeTurn(ctx, c.Name+": "+what) }
+			if err := c.Start(loop.WithTurns(r.ctx, take)); err != nil {
+				r.sim.fail("the controller %q ended: %v", c.Name, err)
 			}
 		})
 	}
@@ -259,6 +266,7 @@ func (r *simulatedReview) send(sim *simulation) {
 	r.replica.goroutines.Go(func() {
 		defer sim.gate.signal()
 		defer r.done.Store(true)
+		r.replica.takeTurn(ctx, "begin")
 		recorder, answer := httptest.NewRecorder(), admissionv1.AdmissionReview{}
 		r.replica.mux.ServeHTTP(recorder, request)
 		if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil || answer.Response == nil {

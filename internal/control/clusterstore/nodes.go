@@ -3,7 +3,6 @@ package clusterstore
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -49,81 +46,20 @@ func (l LiveNode) State(marks departure.Table) observation.NodeState {
 	return observation.StateOf(l.Node, marks)
 }
 
-// A nodeInformer is an informer of client-go. The cache of controller-runtime hands out no other,
-// but its own List copies at least the struct of every Node.
-type nodeInformer interface {
-	cache.Informer
-	GetStore() toolscache.Store
-	LastSyncResourceVersion() string
-}
-
-// errNotFilled reports that the Nodes are not known yet. It never means that there are none.
-var errNotFilled = errors.New("the cache of nodes is not filled yet")
-
-// openNodes opens the informer for Nodes.
-func openNodes(ctx context.Context, from cache.Cache) (nodeInformer, error) {
-	opened, err := from.GetInformer(ctx, &corev1.Node{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, fmt.Errorf("opening the informer for Nodes: %w", err)
-	}
-	nodes, ok := opened.(nodeInformer)
-	if !ok {
-		return nil, fmt.Errorf("opening the informer for Nodes: %T has no store", opened)
-	}
-	return nodes, nil
-}
-
 // CachedNodes returns all Nodes of the cache, or those of the API server if the watch may hang. The
-// caller shares them with the cache, and must not change them: a copy of every Node for every round
-// would be most of the memory of a large cluster.
+// caller must not change them.
 func (s *Store) CachedNodes(ctx context.Context) ([]*corev1.Node, error) {
-	if !s.nodes.HasSynced() {
-		return nil, fmt.Errorf("listing nodes: %w", errNotFilled)
+	isCurrent := s.Nodes.IsCurrent()
+	cached, err := s.Nodes.List()
+	if err != nil {
+		return nil, err
 	}
-	return currentOr(ctx, s.nodesAge.isCurrent(), s.sharedNodes, s.storedNodes)
+	return currentOr(ctx, isCurrent, cached, nil, s.sharedNodes)
 }
 
 // sharedNodes is LiveNodes for all callers that wait for it. They must not change the Nodes.
 func (s *Store) sharedNodes(ctx context.Context) ([]*corev1.Node, error) {
 	return s.liveNodes.do(ctx, func(ctx context.Context) ([]*corev1.Node, error) { return s.LiveNodes(ctx, nil) })
-}
-
-// storedNodes returns all Nodes of the cache.
-func (s *Store) storedNodes() ([]*corev1.Node, error) {
-	stored := s.nodes.GetStore().List()
-	nodes := make([]*corev1.Node, len(stored))
-	for i, object := range stored {
-		node, ok := object.(*corev1.Node)
-		if !ok {
-			return nil, fmt.Errorf("listing nodes: the cache has a %T", object)
-		}
-		nodes[i] = node
-	}
-	return nodes, nil
-}
-
-// CachedNodesNamed returns the Nodes of the cache that have one of these names. As with
-// CachedNodes, the caller must not change them.
-func (s *Store) CachedNodesNamed(names []string) ([]*corev1.Node, error) {
-	if !s.nodes.HasSynced() {
-		return nil, fmt.Errorf("reading nodes: %w", errNotFilled)
-	}
-	var nodes []*corev1.Node
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
-		object, exists, err := s.nodes.GetStore().GetByKey(name)
-		if err != nil {
-			return nil, fmt.Errorf("reading node %q: %w", name, err)
-		}
-		if !exists {
-			continue
-		}
-		node, ok := object.(*corev1.Node)
-		if !ok {
-			return nil, fmt.Errorf("reading node %q: the cache has a %T", name, object)
-		}
-		nodes = append(nodes, node)
-	}
-	return nodes, nil
 }
 
 // ZoneOf returns the zone of a Node, empty if it has none.

@@ -9,11 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/follow"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -70,51 +67,28 @@ func TestNodeState(t *testing.T) {
 	}
 }
 
-// TestUnfilledCache: before the first list, the Nodes are not known, which is an error.
-func TestUnfilledCache(t *testing.T) {
-	informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Node{}, 0, toolscache.Indexers{})
-	nodes, err := openNodes(t.Context(), oneInformer{Informer: informer})
-	require.NoError(t, err)
-	s := &Store{nodes: nodes}
-	_, err = s.CachedNodes(t.Context())
-	require.ErrorIs(t, err, errNotFilled)
-	_, err = s.CachedNodesNamed([]string{"n"})
-	require.ErrorIs(t, err, errNotFilled)
-	_, err = openNodes(t.Context(), oneInformer{})
-	require.ErrorContains(t, err, "has no store")
-}
-
-// A watch that was interrupted may miss the deletion of an object.
-func TestFollowMissedDeletion(t *testing.T) {
-	informer := &handlerInformer{}
-	s := &Store{cache: oneInformer{Informer: informer}}
-	var seen []string
-	require.NoError(t, s.Follow(t.Context(), func(c *v1alpha1.EtcdCluster) { seen = append(seen, c.Name) }))
-	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}
-	informer.handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "c1", Obj: c})
-	require.Equal(t, []string{"c1"}, seen)
-}
-
-// handlerInformer keeps the handler that is added.
-type handlerInformer struct {
-	cache.Informer
-	handler toolscache.ResourceEventHandler
-}
-
-func (i *handlerInformer) AddEventHandler(
-	handler toolscache.ResourceEventHandler,
-) (toolscache.ResourceEventHandlerRegistration, error) {
-	i.handler = handler
-	return nil, nil
-}
-
-// oneInformer is a cache with one informer.
-type oneInformer struct {
-	cache.Cache
-	cache.Informer
-}
-
-// GetInformer returns the informer.
-func (c oneInformer) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
-	return c.Informer, nil
+func TestCurrentOr(t *testing.T) {
+	live := func(context.Context) (string, error) { return "live", nil }
+	fails := func(ctx context.Context) (string, error) {
+		_, isSet := ctx.Deadline()
+		require.True(t, isSet, "a fail-open entry has two seconds")
+		return "", errors.New("no answer")
+	}
+	for _, test := range []struct {
+		isCurrent bool
+		err       error
+		live      func(context.Context) (string, error)
+		want      string
+		wantErr   error
+	}{
+		{isCurrent: true, live: live, want: "cached"},
+		{live: live, want: "live"},
+		{live: fails, want: "cached"},
+		{err: follow.ErrNotFilled, live: live, want: "live"},
+		{err: follow.ErrNotFilled, live: fails, want: "cached", wantErr: follow.ErrNotFilled},
+	} {
+		found, err := currentOr(t.Context(), test.isCurrent, "cached", test.err, test.live)
+		require.Equal(t, test.want, found)
+		require.Equal(t, test.wantErr, err)
+	}
 }

@@ -8,43 +8,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
-
-// FollowObservations calls seen for every version of every EtcdObservation that the cache learns
-// of, and gone for those that are deleted.
-func (s *Store) FollowObservations(ctx context.Context, seen, gone func(*v1alpha1.EtcdObservation)) error {
-	informer, err := s.cache.GetInformer(ctx, &v1alpha1.EtcdObservation{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("opening the informer for EtcdObservations: %w", err)
-	}
-	pass := func(obj any, to func(*v1alpha1.EtcdObservation)) {
-		if missed, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-			obj = missed.Obj
-		}
-		if o, ok := obj.(*v1alpha1.EtcdObservation); ok {
-			to(o)
-		}
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { pass(obj, seen) }, UpdateFunc: func(_, obj any) { pass(obj, seen) },
-		DeleteFunc: func(obj any) { pass(obj, gone) },
-	})
-	if err != nil {
-		return fmt.Errorf("following EtcdObservations: %w", err)
-	}
-	return nil
-}
-
-// CachedObservations lists all EtcdObservations from the cache.
-func (s *Store) CachedObservations(ctx context.Context) ([]*v1alpha1.EtcdObservation, error) {
-	return listObservations(ctx, s.cache)
-}
 
 // CreateObservation creates the EtcdObservation of a node, without a report. It belongs to c, and
 // is deleted with it. The error is the API server's.
@@ -92,16 +60,4 @@ func (s *Store) WithObservations(
 		return nil, err
 	}
 	return observation.Join(c, slices.DeleteFunc(found, func(o *v1alpha1.EtcdObservation) bool { return o == nil })), nil
-}
-
-func listObservations(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdObservation, error) {
-	list := &v1alpha1.EtcdObservationList{}
-	if err := from.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing EtcdObservations: %w", err)
-	}
-	found := make([]*v1alpha1.EtcdObservation, len(list.Items))
-	for i := range list.Items {
-		found[i] = &list.Items[i]
-	}
-	return found, nil
 }

@@ -26,7 +26,7 @@ func (s *Store) possibleNodes(
 	if len(unlocated) == 0 {
 		return nil, nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
-	if cached, err := s.storedNodes(); err == nil && s.nodes.HasSynced() && s.nodesAge.isCurrent() {
+	if cached, err := s.Nodes.List(); err == nil && s.Nodes.IsCurrent() {
 		found := quorum.PossibleNodes(c, addressesOf(cached))
 		isMissing := func(id v1alpha1.MemberID) bool {
 			return !slices.ContainsFunc(found, func(b v1alpha1.Binding) bool { return b.MemberID == id })

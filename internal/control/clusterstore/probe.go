@@ -146,11 +146,9 @@ func (r *ProbeRequester) request(ctx context.Context, c *v1alpha1.EtcdCluster) (
 		if isOwn {
 			r.begin(ctx, q, p)
 		}
-		select {
-		case <-p.written:
-		case <-ctx.Done():
+		if err := loop.Await(ctx, c.Name, p.written); err != nil {
 			p.Release()
-			return nil, fmt.Errorf("waiting to request a probe of etcd cluster %s: %w", c.Name, context.Cause(ctx))
+			return nil, fmt.Errorf("waiting to request a probe of etcd cluster %s: %w", c.Name, err)
 		}
 		if p.err == nil {
 			return p, nil
@@ -185,8 +183,8 @@ func (r *ProbeRequester) join(c *v1alpha1.EtcdCluster) (p *ProbeRequest, q *prob
 	}
 	p = &ProbeRequest{
 		requester: r, uid: c.UID, read: c, users: 1, written: make(chan struct{}), changed: make(chan struct{}),
-		answered: map[string]bool{}, reviewed: map[string]bool{}, observations: newSharedRead[[]v1alpha1.Observation](),
-		nodes: map[string]observation.NodeState{},
+		answered: map[string]bool{}, reviewed: map[string]bool{}, nodes: map[string]observation.NodeState{},
+		observations: newSharedRead[[]v1alpha1.Observation](c.Name),
 	}
 	q.open = append(q.open, p)
 	return p, q, true
@@ -231,7 +229,7 @@ func (r *ProbeRequester) begin(ctx context.Context, q *probeQueue, p *ProbeReque
 // when a nonce has been written that answers the request. Then no other is needed.
 func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *ProbeRequest) (isNeeded bool, err error) {
 	reserved := q.pace.Reserve()
-	paced := time.Now().Add(reserved.Delay())
+	paced, name := time.Now().Add(reserved.Delay()), p.read.Name
 	for {
 		r.mu.Lock()
 		if p.begun {
@@ -248,7 +246,9 @@ func (r *ProbeRequester) waitForTurn(ctx context.Context, q *probeQueue, p *Prob
 		if wait <= 0 {
 			return true, nil
 		}
-		if err := loop.Wait(ctx, wait, changed); err != nil {
+		err := loop.Wait(ctx, wait, changed)
+		loop.Turn(ctx, name)
+		if err != nil {
 			reserved.Cancel()
 			return false, err
 		}

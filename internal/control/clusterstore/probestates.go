@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -129,12 +130,10 @@ func (p *ProbeRequest) liveStates(
 		case len(missing) == 0:
 			return known
 		case reading != nil:
-			select {
-			case <-reading:
-				continue
-			case <-ctx.Done():
+			if loop.Await(ctx, p.first.Name, reading) != nil {
 				return known
 			}
+			continue
 		}
 		states := read(ctx, missing)
 		p.addStates(states)

@@ -228,7 +228,7 @@ func TestRequestAfterFailedOne(t *testing.T) {
 // TestSharedRead checks that a caller shares only a read that began after its call.
 func TestSharedRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shared := newSharedRead[time.Duration]()
+		shared := newSharedRead[time.Duration]("")
 		begun := time.Now()
 		read := func(ctx context.Context) (time.Duration, error) {
 			at := time.Since(begun)

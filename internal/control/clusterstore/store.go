@@ -12,6 +12,7 @@
 package clusterstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,12 +27,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/follow"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -69,10 +72,14 @@ type Options struct {
 
 // A Store reads and writes EtcdClusters.
 type Store struct {
+	// Nodes, Clusters and Observations are what the cache has, however old it is.
+	Nodes        *follow.Set[*corev1.Node]
+	Clusters     *follow.Set[*v1alpha1.EtcdCluster]
+	Observations *follow.Set[*v1alpha1.EtcdObservation]
+
 	client     client.Client
 	reader     client.Reader
 	cache      cache.Cache
-	nodes      nodeInformer
 	tolerance  int
 	departures departure.Table
 	zoneLabel  string
@@ -80,8 +87,6 @@ type Store struct {
 	conflicts  prometheus.Counter
 	live       *sharedRead[[]*v1alpha1.EtcdCluster]
 	liveNodes  *sharedRead[[]*corev1.Node]
-	// nodesAge, clustersAge and observationsAge are of the watches of the cache.
-	nodesAge, clustersAge, observationsAge *watchAge
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -96,70 +101,42 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	if err := errors.Join(o.Registerer.Register(probes), o.Registerer.Register(conflicts)); err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
-	nodes, err := openNodes(ctx, o.Cache)
-	if err != nil {
-		return nil, err
-	}
 	s := &Store{
-		client: o.Client, reader: o.Reader, cache: o.Cache, nodes: nodes, tolerance: o.MinRemainingTolerance,
+		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
 		departures: o.Departures, zoneLabel: o.ZoneLabel, conflicts: conflicts,
-		live:      newSharedRead[[]*v1alpha1.EtcdCluster](),
-		liveNodes: newSharedRead[[]*corev1.Node](), nodesAge: newWatchAge(nodes.LastSyncResourceVersion),
-	}
-	var clustersErr, observationsErr error
-	s.clustersAge, clustersErr = openAge(ctx, s.cache, &v1alpha1.EtcdCluster{})
-	s.observationsAge, observationsErr = openAge(ctx, s.cache, &v1alpha1.EtcdObservation{})
-	if err := errors.Join(clustersErr, observationsErr); err != nil {
-		return nil, err
+		live:      newSharedRead[[]*v1alpha1.EtcdCluster]("etcdclusters"),
+		liveNodes: newSharedRead[[]*corev1.Node]("nodes"),
 	}
 	s.requester = newProbeRequester(o.Client, s.LiveCluster, o.ProbeInterval, probes)
-	if err := s.Follow(ctx, s.requester.addVersion); err != nil {
+	var nodesErr, clustersErr, observationsErr error
+	s.Nodes, nodesErr = follow.Cached(ctx, s.cache, &corev1.Node{})
+	s.Clusters, clustersErr = follow.Cached(ctx, s.cache, &v1alpha1.EtcdCluster{})
+	s.Observations, observationsErr = follow.Cached(ctx, s.cache, &v1alpha1.EtcdObservation{})
+	if err := errors.Join(nodesErr, clustersErr, observationsErr); err != nil {
 		return nil, err
 	}
-	return s, s.FollowObservations(ctx, s.requester.addObservation, s.requester.removeObservation)
+	addVersion := func(before, after *v1alpha1.EtcdCluster) { s.requester.addVersion(cmp.Or(after, before)) }
+	addObservation := func(before, after *v1alpha1.EtcdObservation) {
+		if after == nil {
+			s.requester.removeObservation(before)
+			return
+		}
+		s.requester.addObservation(after)
+	}
+	return s, errors.Join(s.Clusters.OnChange(addVersion), s.Observations.OnChange(addObservation))
 }
 
-// Follow calls seen for every version of every EtcdCluster that the cache learns of, deleted ones
-// included. If a watch missed the deletion, that is the last version that the cache had.
-func (s *Store) Follow(ctx context.Context, seen func(*v1alpha1.EtcdCluster)) error {
-	informer, err := s.cache.GetInformer(ctx, &v1alpha1.EtcdCluster{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("opening the informer for EtcdClusters: %w", err)
-	}
-	call := func(obj any) {
-		if missed, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-			obj = missed.Obj
-		}
-		if c, ok := obj.(*v1alpha1.EtcdCluster); ok {
-			seen(c)
-		}
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: call, UpdateFunc: func(_, obj any) { call(obj) }, DeleteFunc: call,
-	})
-	if err != nil {
-		return fmt.Errorf("following EtcdClusters: %w", err)
-	}
-	return nil
-}
+// noteEvery is how often WatchAges notes what the watches have delivered.
+const noteEvery = 20 * time.Second
 
-// FollowNodes calls changed when a Node appears, disappears, or changes such that isChange
-// reports true.
-func (s *Store) FollowNodes(isChange func(before, after *corev1.Node) bool, changed func()) error {
-	_, err := s.nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() },
-		UpdateFunc: func(before, after any) {
-			was, ok := before.(*corev1.Node)
-			is, also := after.(*corev1.Node)
-			if ok && also && isChange(was, is) {
-				changed()
-			}
-		},
-		DeleteFunc: func(any) { changed() },
-	})
-	if err != nil {
-		return fmt.Errorf("following Nodes: %w", err)
-	}
+// WatchAges notes what the watches deliver until ctx ends, and then returns nil as the runnables of
+// the manager do. Without it, only reads of the cache note that.
+func (s *Store) WatchAges(ctx context.Context) error {
+	wait.UntilWithContext(ctx, func(context.Context) {
+		s.Nodes.IsCurrent()
+		s.Clusters.IsCurrent()
+		s.Observations.IsCurrent()
+	}, noteEvery)
 	return nil
 }
 
@@ -169,36 +146,61 @@ func (s *Store) WaitForSync(ctx context.Context) bool { return s.cache.WaitForCa
 // LiveClusters lists all EtcdClusters with their observations from the API server. Callers share
 // the objects, and must not change them.
 func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
-	return s.live.do(ctx, func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
-		return listClusters(ctx, s.reader)
-	})
+	return s.live.do(ctx, s.readClusters)
 }
 
 // CachedClusters lists all EtcdClusters with their observations from the cache, or from the API
 // server if a watch may hang. Both kinds have watches of their own, so an EtcdCluster of the
 // cache may be newer than its observations.
 func (s *Store) CachedClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
-	isCurrent := s.clustersAge.isCurrent()
-	isCurrent = s.observationsAge.isCurrent() && isCurrent
-	return currentOr(ctx, isCurrent, s.LiveClusters, func() ([]*v1alpha1.EtcdCluster, error) {
-		return listClusters(ctx, s.cache)
-	})
+	isCurrent := s.Clusters.IsCurrent()
+	isCurrent = s.Observations.IsCurrent() && isCurrent
+	clusters, err := s.Clusters.List()
+	observations, observationsErr := s.Observations.List() // after the EtcdClusters
+	err = errors.Join(err, observationsErr)
+	return currentOr(ctx, isCurrent, joinAll(clusters, observations), err, s.LiveClusters)
 }
 
-func listClusters(ctx context.Context, from client.Reader) ([]*v1alpha1.EtcdCluster, error) {
-	list := &v1alpha1.EtcdClusterList{}
-	if err := from.List(ctx, list); err != nil {
+// currentOr returns what the cache has if its watches are current, or else what live reads. If that
+// fails, the cache is the best that is known. err is the error of the cache.
+func currentOr[T any](
+	ctx context.Context, isCurrent bool, cached T, err error, live func(context.Context) (T, error),
+) (T, error) {
+	if !isCurrent {
+		reading, cancel := context.WithTimeout(ctx, timeLeft(ctx)/2)
+		defer cancel()
+		if found, err := live(reading); err == nil {
+			return found, nil
+		}
+	}
+	return cached, err
+}
+
+func (s *Store) readClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
+	clusters, observations := &v1alpha1.EtcdClusterList{}, &v1alpha1.EtcdObservationList{}
+	if err := s.reader.List(ctx, clusters); err != nil {
 		return nil, fmt.Errorf("listing EtcdClusters: %w", err)
 	}
-	observations, err := listObservations(ctx, from) // after the EtcdClusters
-	if err != nil {
-		return nil, err
+	if err := s.reader.List(ctx, observations); err != nil { // after the EtcdClusters
+		return nil, fmt.Errorf("listing EtcdObservations: %w", err)
 	}
-	found := make([]*v1alpha1.EtcdCluster, len(list.Items))
-	for i := range list.Items {
-		found[i] = observation.Join(&list.Items[i], observations)
+	return joinAll(pointers(clusters.Items), pointers(observations.Items)), nil
+}
+
+func joinAll(clusters []*v1alpha1.EtcdCluster, observations []*v1alpha1.EtcdObservation) []*v1alpha1.EtcdCluster {
+	joined := make([]*v1alpha1.EtcdCluster, len(clusters))
+	for i, c := range clusters {
+		joined[i] = observation.Join(c, observations)
 	}
-	return found, nil
+	return joined
+}
+
+func pointers[T any](items []T) []*T {
+	found := make([]*T, len(items))
+	for i := range items {
+		found[i] = &items[i]
+	}
+	return found
 }
 
 // LiveCluster reads one EtcdCluster from the API server, without its observations.
@@ -283,12 +285,15 @@ func (s *Store) ApplyStatus(ctx context.Context, name string, status v1alpha1.Et
 // A sharedRead makes one read for all callers that wait for it. A caller shares only a read that
 // began after its call: callers that arrive while a read is under way wait for the next one.
 type sharedRead[T any] struct {
+	name  string
 	group singleflight.Group
 	// turn contains a value during a read.
 	turn chan struct{}
 }
 
-func newSharedRead[T any]() *sharedRead[T] { return &sharedRead[T]{turn: make(chan struct{}, 1)} }
+func newSharedRead[T any](name string) *sharedRead[T] {
+	return &sharedRead[T]{name: name, turn: make(chan struct{}, 1)}
+}
 
 // maxSharedRead limits one read: others wait for it.
 const maxSharedRead = 5 * time.Second
@@ -299,12 +304,14 @@ func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, e
 	const key = "" // There is one read.
 	result, err, _ := s.group.Do(key, func() (any, error) {
 		s.turn <- struct{}{}
+		loop.Turn(ctx, s.name)
 		defer func() { <-s.turn }()
 		s.group.Forget(key) // From here on, callers wait for the next read.
 		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
 		defer cancel()
 		return read(reading)
 	})
+	loop.Turn(ctx, s.name)
 	value, _ := result.(T)
 	return value, err
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
@@ -182,11 +183,13 @@ func (f *fixture) startCached(t *testing.T, cacheOptions cache.Options, change f
 	if change != nil {
 		change(&o)
 	}
-	c, err := New(ctx, o)
+	c, err := New(o)
+	require.NoError(t, err)
+	guards, err := world.Loop{Store: store, Log: o.Log}.Runnables(c)
 	require.NoError(t, err)
 	var running sync.WaitGroup
 	running.Go(func() { _ = cached.Start(ctx) })
-	running.Go(func() { _ = c.Run(ctx) })
+	running.Go(func() { _ = guards[0].Start(ctx) })
 	stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()

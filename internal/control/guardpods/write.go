@@ -36,7 +36,7 @@ type creationPace struct {
 }
 
 // paceCreation sets when a guard pod may be created on the node next.
-func (c *Controller) paceCreation(node string) {
+func (c *controller) paceCreation(node string) {
 	p, now := c.pace[node], c.Now()
 	p.delay *= 2
 	if p.delay == 0 || now.Sub(p.notBefore) > steady {
@@ -45,10 +45,11 @@ func (c *Controller) paceCreation(node string) {
 	p.delay = min(p.delay, maxDelay)
 	p.notBefore = now.Add(p.delay)
 	c.pace[node] = p
+	time.AfterFunc(p.delay, c.wake.Notify)
 }
 
 // execute executes one decision. A later round repeats what failed.
-func (c *Controller) execute(ctx context.Context, d guard.Decision) {
+func (c *controller) execute(ctx context.Context, d guard.Decision) {
 	var err error
 	switch d.Action {
 	case guard.Create:
@@ -77,7 +78,7 @@ func (c *Controller) execute(ctx context.Context, d guard.Decision) {
 }
 
 // create creates the guard pod of a node with the image of the agent there.
-func (c *Controller) create(ctx context.Context, d guard.Decision) error {
+func (c *controller) create(ctx context.Context, d guard.Decision) error {
 	agents, err := c.Pods.List(ctx, metav1.ListOptions{
 		LabelSelector: agentSelector, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", d.Node).String(),
 	})
@@ -97,7 +98,7 @@ func (c *Controller) create(ctx context.Context, d guard.Decision) error {
 
 // remove deletes a pod, and not another one of the same name. Without a grace period, the default
 // of the pod applies.
-func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, grace *int64) error {
+func (c *controller) remove(ctx context.Context, pod *corev1.Pod, grace *int64) error {
 	return c.Pods.Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})

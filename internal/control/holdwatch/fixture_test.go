@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
@@ -41,11 +42,11 @@ type fixture struct {
 	t *testing.T
 }
 
-// testWatcher is a Watcher with the webhook's permissions. The test controls its checks and clock.
+// testWatcher is a watcher with the webhook's permissions. The test controls its checks and clock.
 type testWatcher struct {
 	*fixture
-	*Watcher
-	elect       func()
+	*watcher
+	isLeading   bool
 	freeze      func()
 	cache       cache.Cache
 	registry    *prometheus.Registry
@@ -62,15 +63,15 @@ func (c watcherTransport) RoundTrip(r *http.Request) (*http.Response, error) { r
 
 type recordedEvent struct{ about, reason, message string }
 
-// startLeader starts a Watcher that leads and whose clock is wrong by offset.
+// startLeader starts a watcher that leads and whose clock is wrong by offset.
 func (f *fixture) startLeader(offset time.Duration, change ...func(*Options)) *testWatcher {
 	f.t.Helper()
 	w := f.startFollower(offset, change...)
-	w.elect()
+	w.isLeading = true
 	return w
 }
 
-// startFollower starts a Watcher that does not lead until the test calls elect.
+// startFollower starts a watcher that does not lead until the test sets isLeading.
 func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) *testWatcher {
 	f.t.Helper()
 	config, err := f.ServiceAccountConfig(f.t.Context(), namespace, "holdfast-webhook", "")
@@ -91,12 +92,11 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(),
 	})
 	require.NoError(f.t, err)
-	elected := make(chan struct{})
 	_, err = informers.GetInformer(f.t.Context(), &corev1.Node{}, cache.BlockUntilSynced(false))
 	require.NoError(f.t, err)
-	w.cache, w.elect = informers, func() { close(elected) }
+	w.cache = informers
 	o := Options{
-		CachedNodes: w.cachedNodes, WaitForSync: informers.WaitForCacheSync, Nodes: core.CoreV1().Nodes(),
+		Nodes: core.CoreV1().Nodes(),
 		LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) {
 			list, err := core.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 			if err != nil {
@@ -108,8 +108,8 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 			}
 			return live, nil
 		},
-		ConfigMaps: core.CoreV1().ConfigMaps(namespace), Elected: elected,
-		Timeouts: readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},
+		ConfigMaps: core.CoreV1().ConfigMaps(namespace),
+		Timeouts:   readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: namespace},
 		RecordEvent: func(about *corev1.ObjectReference, eventType, reason, message string) {
 			require.Equal(f.t, corev1.EventTypeWarning, eventType)
 			require.NotEmpty(f.t, about.UID)
@@ -121,7 +121,7 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 	for _, c := range change {
 		c(&o)
 	}
-	w.Watcher, err = New(o)
+	w.watcher, err = newWatcher(o)
 	require.NoError(f.t, err)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var g errgroup.Group
@@ -155,8 +155,15 @@ func (w *testWatcher) checkNodesTimes(n int) {
 	w.t.Helper()
 	for range n {
 		w.waitForCache()
-		require.NoError(w.t, w.checkNodes(w.t.Context()))
+		require.NoError(w.t, w.check())
 	}
+}
+
+// check checks all nodes once.
+func (w *testWatcher) check() error {
+	nodes, err := w.cachedNodes(w.t.Context())
+	require.NoError(w.t, err)
+	return w.checkNodes(w.t.Context(), world.World{Nodes: nodes, IsLeading: w.isLeading})
 }
 
 // advance moves the watcher's clock forward, with checks before and after.

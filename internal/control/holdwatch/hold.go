@@ -16,7 +16,7 @@ import (
 // checkHold reports a changed state of a hold, and writes the decision. Before both, it reads
 // the Node from the API server, because the cache may not contain the latest write of an
 // agent.
-func (w *Watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.Time) error {
+func (w *watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.Time) error {
 	tracked := w.tracked[cached.UID]
 	check := readiness.CheckHold(cached, w.holdHistory(cached, now), w.options.Timeouts, now)
 	if !isUnreported(cached, tracked, check) && !hasChanges(cached, check, now) {
@@ -33,7 +33,7 @@ func (w *Watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.T
 }
 
 // recheckHold reads the Node, reports the state of the hold, and writes the decision.
-func (w *Watcher) recheckHold(ctx context.Context, cached *corev1.Node, tracked *trackedNode, now time.Time) error {
+func (w *watcher) recheckHold(ctx context.Context, cached *corev1.Node, tracked *trackedNode, now time.Time) error {
 	node, err := w.options.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
@@ -57,7 +57,7 @@ func isUnreported(node *corev1.Node, tracked *trackedNode, check readiness.HoldC
 }
 
 // reportHold logs and records the event of a state once.
-func (w *Watcher) reportHold(ctx context.Context, node *corev1.Node, tracked *trackedNode, check readiness.HoldCheck) {
+func (w *watcher) reportHold(ctx context.Context, node *corev1.Node, tracked *trackedNode, check readiness.HoldCheck) {
 	unreported := isUnreported(node, tracked, check)
 	tracked.reported = check.State
 	if !unreported {
@@ -75,7 +75,7 @@ func hasChanges(node *corev1.Node, check readiness.HoldCheck, now time.Time) boo
 }
 
 // applyDecision writes the decision, and logs and records what was written.
-func (w *Watcher) applyDecision(ctx context.Context, node *corev1.Node, check readiness.HoldCheck) error {
+func (w *watcher) applyDecision(ctx context.Context, node *corev1.Node, check readiness.HoldCheck) error {
 	after, err := w.writer.Apply(ctx, node, desiredState(check.Decision))
 	if after.ResourceVersion == node.ResourceVersion {
 		return err

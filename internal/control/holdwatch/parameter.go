@@ -34,7 +34,7 @@ type holdCounts struct {
 
 // countHolds counts the Nodes by the state of their hold. A Node whose hold has changed since
 // the last check is too young to count.
-func (w *Watcher) countHolds(nodes []*corev1.Node, now time.Time) holdCounts {
+func (w *watcher) countHolds(nodes []*corev1.Node, now time.Time) holdCounts {
 	counts := holdCounts{nodes: len(nodes), states: map[readiness.HoldState]int{}, reasons: map[string]int{}}
 	for _, node := range nodes {
 		if tracked := w.tracked[node.UID]; tracked == nil || tracked.holdKey != holdKeyOf(node) {
@@ -70,7 +70,7 @@ func heldReason(node *corev1.Node) string {
 
 // checkParameter deletes the parameter of the born-held policy if too many nodes are stuck.
 // Otherwise it sends no request to the API server.
-func (w *Watcher) checkParameter(ctx context.Context, counts holdCounts, now time.Time) error {
+func (w *watcher) checkParameter(ctx context.Context, counts holdCounts, now time.Time) error {
 	hold := readiness.MassHold{Nodes: counts.nodes, StuckCreated: counts.stuck, Now: w.clock.timeAt(now)}
 	if !hold.IsWidespread() {
 		w.reportedParameter = ""
@@ -101,7 +101,7 @@ func (w *Watcher) checkParameter(ctx context.Context, counts holdCounts, now tim
 
 // removeParameter counts again with Nodes from the API server, because the cache may be stale,
 // and deletes the parameter.
-func (w *Watcher) removeParameter(
+func (w *watcher) removeParameter(
 	ctx context.Context, parameter *corev1.ConfigMap, hold readiness.MassHold, now time.Time,
 ) error {
 	live, err := w.options.LiveNodes(ctx)
@@ -132,7 +132,7 @@ func (w *Watcher) removeParameter(
 	return nil
 }
 
-func (w *Watcher) reportParameter(ctx context.Context, parameter *corev1.ConfigMap, reason, message string) {
+func (w *watcher) reportParameter(ctx context.Context, parameter *corev1.ConfigMap, reason, message string) {
 	w.options.Log.ErrorContext(ctx, "too many nodes are held without an agent", "decision", reason, "message", message)
 	w.options.RecordEvent(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "ConfigMap", Namespace: parameter.Namespace, Name: parameter.Name, UID: parameter.UID,

@@ -174,7 +174,7 @@ func testInterruptedLeader(t *testing.T, f *fixture) {
 	f.createHeldNode("n1")
 	w.checkNodesTimes(1)
 	w.clockOffset += 11 * time.Minute
-	require.Error(t, w.checkNodes(t.Context()))
+	require.Error(t, w.check())
 	half := f.node("n1")
 	require.False(t, half.Spec.Unschedulable)
 	require.Equal(t, readiness.Released, record(t, half).State)

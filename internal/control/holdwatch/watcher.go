@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
@@ -29,18 +30,14 @@ import (
 // (manifests/components/born-held/policy.yaml).
 const Parameter = "holdfast-born-held"
 
-// Options are the dependencies and settings of a Watcher. Only Now is optional.
+// Options are the dependencies and settings of the controller. Only Now is optional.
 type Options struct {
-	// CachedNodes and LiveNodes return all Nodes of a cache and of the API server, which are only
-	// read. WaitForSync waits until the cache is filled.
-	CachedNodes, LiveNodes func(ctx context.Context) ([]*corev1.Node, error)
-	WaitForSync            func(ctx context.Context) bool
+	// LiveNodes returns all Nodes of the API server.
+	LiveNodes func(ctx context.Context) ([]*corev1.Node, error)
 	// Nodes and ConfigMaps are clients without a cache. ConfigMaps is for the namespace of the
 	// parameter.
 	Nodes      typedcorev1.NodeInterface
 	ConfigMaps typedcorev1.ConfigMapInterface
-	// Elected is closed once this replica leads. Until then the Watcher only measures ages.
-	Elected <-chan struct{}
 	// Timeouts are the time limits for holds.
 	Timeouts readiness.HoldLimits
 	// RecordEvent records an event. It must not block.
@@ -51,9 +48,9 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Watcher watches holds. It runs in every replica, so that a new leader knows the ages. Only
-// the leader reports and writes. Its state belongs to the goroutine of Run.
-type Watcher struct {
+// A watcher watches holds. It runs in every replica, so that a new leader knows the ages. Only
+// the leader reports and writes. Its state belongs to the goroutine of its rounds.
+type watcher struct {
 	options Options
 	writer  *nodepatch.Writer
 	metrics *metrics
@@ -64,13 +61,11 @@ type Watcher struct {
 	leadingSince time.Time
 	// parameterRemoved is when this replica deleted the parameter, zero if it never did.
 	parameterRemoved time.Time
-	// logged holds the error of the last check of all nodes. reportedParameter is the UID of the
-	// parameter about which EventLeftOn was recorded last.
-	logged            loop.LogOnce
+	// reportedParameter is the UID of the parameter about which EventLeftOn was recorded last.
 	reportedParameter string
 }
 
-// trackedNode is the state that the Watcher keeps about one Node with a record.
+// trackedNode is the state that the watcher keeps about one Node with a record.
 type trackedNode struct {
 	// holdKey identifies the record and the boot. since is when they were first observed.
 	holdKey string
@@ -85,8 +80,20 @@ type trackedNode struct {
 	reported readiness.HoldState
 }
 
-// New returns a Watcher. It does nothing before Run.
-func New(o Options) (*Watcher, error) {
+// New returns the controller that watches holds.
+func New(o Options) (world.Controller, error) {
+	w, err := newWatcher(o)
+	if err != nil {
+		return world.Controller{}, err
+	}
+	// 10 s if an agent has two minutes. Nothing wakes it earlier.
+	interval := max(o.Timeouts.Agent/12, 100*time.Millisecond)
+	return world.Controller{
+		Name: "holds", Round: w.checkNodes, Wake: loop.NewSignal(), Tick: interval, Pause: interval, InEveryReplica: true,
+	}, nil
+}
+
+func newWatcher(o Options) (*watcher, error) {
 	if o.Timeouts.Agent <= 0 || o.Timeouts.Hold <= o.Timeouts.Agent {
 		return nil, fmt.Errorf("watching holds: agent timeout %s and hold timeout %s: both must be positive, "+
 			"and the second must be longer", o.Timeouts.Agent, o.Timeouts.Hold)
@@ -98,56 +105,33 @@ func New(o Options) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Watcher{
+	return &watcher{
 		options: o, metrics: m, tracked: map[types.UID]*trackedNode{},
 		writer: nodepatch.NewWriterAs(apiaccess.WebhookFieldManager, o.Nodes),
 		clock:  serverClock{configMaps: o.ConfigMaps},
 	}, nil
 }
 
-// interval is the time between two checks: 10 s if an agent has two minutes.
-func (w *Watcher) interval() time.Duration {
-	return max(w.options.Timeouts.Agent/12, 100*time.Millisecond)
-}
-
 // leaderGrace is how long a new leader does nothing. After an outage of the API server that
 // ended the last leader, the agents also need time to release nodes that are ready.
-func (w *Watcher) leaderGrace() time.Duration { return w.options.Timeouts.Agent / 4 }
+func (w *watcher) leaderGrace() time.Duration { return w.options.Timeouts.Agent / 4 }
 
 // stuckAge is the age at which a node that is held without an agent counts as stuck. Earlier,
 // it may be waiting for its image; later, an autoscaler may already be buying the next node.
-func (w *Watcher) stuckAge() time.Duration {
+func (w *watcher) stuckAge() time.Duration {
 	return (w.options.Timeouts.Agent + w.options.Timeouts.Hold) / 2
-}
-
-// Run checks all nodes periodically until ctx ends, and then returns nil like the manager's
-// runnables.
-func (w *Watcher) Run(ctx context.Context) error {
-	if !w.options.WaitForSync(ctx) {
-		return nil
-	}
-	loop.Rounds{
-		Do: w.checkNodes, Pause: w.interval(), Idle: func() time.Duration { return 0 },
-		Done: func(err error) {
-			if w.logged.ChangedErrorText("", err) && err != nil {
-				w.options.Log.ErrorContext(ctx, "failed to check all holds; retrying", "err", err)
-			}
-		},
-	}.Run(ctx)
-	return nil
 }
 
 // checkNodes checks every Node once. An error on one node does not stop the check of the
 // others.
-func (w *Watcher) checkNodes(ctx context.Context) error {
-	nodes, err := w.options.CachedNodes(ctx)
-	if err != nil {
-		return err
-	}
-	now := w.options.Now()
+func (w *watcher) checkNodes(ctx context.Context, seen world.World) error {
+	nodes, now := seen.Nodes, w.options.Now()
 	w.trackNodes(nodes, now)
-	if !w.isLeading(now) {
+	if !seen.IsLeading {
 		return nil
+	}
+	if w.leadingSince.IsZero() {
+		w.leadingSince = now
 	}
 	errs := []error{w.readServerTime(ctx, nodes, now)}
 	counts := w.countHolds(nodes, now)
@@ -163,24 +147,9 @@ func (w *Watcher) checkNodes(ctx context.Context) error {
 	return errors.Join(append(errs, w.checkParameter(ctx, counts, now))...)
 }
 
-// isLeading reports whether this replica leads. A leader stays the leader until its process
-// ends.
-func (w *Watcher) isLeading(now time.Time) bool {
-	if !w.leadingSince.IsZero() {
-		return true
-	}
-	select {
-	case <-w.options.Elected:
-		w.leadingSince = now
-		return true
-	default:
-		return false
-	}
-}
-
 // trackNodes starts the age of Nodes whose hold is new or has changed, notes which reports it
 // has observed, and drops Nodes that no longer exist.
-func (w *Watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
+func (w *watcher) trackNodes(nodes []*corev1.Node, now time.Time) {
 	kept := make(map[types.UID]*trackedNode, len(w.tracked))
 	for _, node := range nodes {
 		key := holdKeyOf(node)
@@ -217,7 +186,7 @@ func holdKeyOf(node *corev1.Node) string {
 // holdAge returns how long the hold has existed: as long as this replica has observed it,
 // which does not depend on a wall clock. A node that was born held may be older, unless it has
 // rebooted since; its age is measured by the API server's clock alone.
-func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
+func (w *watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
 	tracked := w.tracked[node.UID]
 	age := now.Sub(tracked.since)
 	if server := w.clock.timeAt(now); !server.IsZero() && !tracked.sawEarlierHold && readiness.IsInFirstBoot(node) {
@@ -227,7 +196,7 @@ func (w *Watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
 }
 
 // holdHistory returns what this replica has observed of the hold.
-func (w *Watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHistory {
+func (w *watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHistory {
 	return readiness.HoldHistory{
 		Age: w.holdAge(node, now), HadOtherReport: w.tracked[node.UID].sawNoShutdown,
 	}
@@ -235,7 +204,7 @@ func (w *Watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHi
 
 // readServerTime reads the API server's time once, when the first node that was born held
 // appears.
-func (w *Watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
+func (w *watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
 	for _, node := range nodes {
 		if w.tracked[node.UID] != nil && readiness.IsBornHeld(node) {
 			return w.clock.read(ctx, now)
@@ -283,7 +252,7 @@ func (c *serverClock) read(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// metrics are the metrics of a Watcher. Only the leader has values other than zero.
+// metrics are the metrics of the controller. Only the leader has values other than zero.
 type metrics struct {
 	holds, held          *prometheus.GaugeVec
 	oldest               prometheus.Gauge

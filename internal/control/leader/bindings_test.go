@@ -171,7 +171,7 @@ func retiredCluster(t *testing.T, f *storetest.Fixture) {
 	require.True(t, apierrors.IsNotFound(f.Client.Get(t.Context(), client.ObjectKeyFromObject(made), f.EmptyCluster())))
 	q.Announced = nil
 	require.Eventually(t, func() bool {
-		err := h.leader.reconcileAll(t.Context())
+		err := h.reconcileAll()
 		if err != nil {
 			return false // the cache still has the object, and writing the nonce fails
 		}
@@ -179,7 +179,7 @@ func retiredCluster(t *testing.T, f *storetest.Fixture) {
 		return err == nil && refused.Reason == quorum.UnknownMember
 	}, storetest.WaitTimeout, storetest.PollInterval)
 	require.Contains(t, refused.Message, "kubectl annotate --overwrite node "+q.Node+" holdfast.dev/break-glass=")
-	require.NoError(t, h.leader.reconcileAll(t.Context()))
+	require.NoError(t, h.reconcileAll())
 	require.True(t, apierrors.IsNotFound(f.Client.Get(t.Context(), client.ObjectKeyFromObject(made), f.EmptyCluster())),
 		"the EtcdCluster must not be created again")
 	q.Labelled = false

@@ -182,9 +182,7 @@ func (l *Leader) waitForObservations(
 		if hasAllAnswers(result, index) {
 			return result
 		}
-		select {
-		case <-result.Changed:
-		case <-waiting.Done():
+		if loop.Await(waiting, result.Cluster.Name, result.Changed) != nil {
 			return probe.Result()
 		}
 	}

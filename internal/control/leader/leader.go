@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -97,64 +98,45 @@ type Leader struct {
 	zones map[string]string
 }
 
-// New returns a Leader that follows the EtcdClusters and Nodes of the Store.
-func New(ctx context.Context, o Options) (*Leader, error) {
+// New returns the controller of a Leader.
+func New(o Options) (world.Controller, error) {
+	l, err := newLeader(o)
+	if err != nil {
+		return world.Controller{}, err
+	}
+	return l.controller(), nil
+}
+
+// newLeader returns a Leader that notes the break-glass overrides of the Nodes from now on.
+func newLeader(o Options) (*Leader, error) {
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
 		return nil, err
 	}
 	l := &Leader{Options: o.withDefaults(), metrics: m, wake: loop.NewSignal(), states: map[types.UID]*clusterState{}}
-	if err := l.Store.Follow(ctx, func(*v1alpha1.EtcdCluster) { l.wake.Notify() }); err != nil {
-		return nil, err
-	}
-	wake := func(*v1alpha1.EtcdObservation) { l.wake.Notify() }
-	if err := l.Store.FollowObservations(ctx, wake, wake); err != nil {
-		return nil, err
-	}
-	// Most updates of Nodes are heartbeats. They do not wake the loop.
-	isChange := func(before, after *corev1.Node) bool {
-		l.breakGlass.record(after, l.Now()) // The Node may be gone before the next round.
-		return keyOf(before) != keyOf(after)
-	}
-	return l, l.Store.FollowNodes(isChange, l.wake.Notify)
+	return l, l.Store.Nodes.OnChange(func(_, node *corev1.Node) {
+		if node != nil {
+			l.breakGlass.record(node, l.Now()) // The Node may be gone before the next round.
+		}
+	})
 }
 
-// Run reconciles until ctx ends, and then returns nil as the runnables of the manager do.
-func (l *Leader) Run(ctx context.Context) error {
-	defer l.keepStates(nil)
-	defer l.metrics.set(nil)
-	if !l.Store.WaitForSync(ctx) {
-		return nil
-	}
-	loop.Rounds{
-		Do: l.reconcileAll, Pause: l.Pause, Wake: l.wake,
-		Idle: func() time.Duration { return max(0, l.Tick-l.Pause) },
-		Done: func(err error) {
-			if l.logged.ChangedErrorText("round", err) && err != nil {
-				l.Log.ErrorContext(ctx, "failed to complete a round; retrying in the next one", "err", err)
-			}
+func (l *Leader) controller() world.Controller {
+	return world.Controller{
+		Name: "leader", Round: l.reconcileAll, Wake: l.wake, Tick: l.Tick, Pause: l.Pause,
+		Stop: func() {
+			l.keepStates(nil)
+			l.metrics.set(nil)
 		},
-	}.Run(ctx)
-	return nil
+	}
 }
 
 // reconcileAll reconciles everything once. A failure in one cluster does not stop the others.
-func (l *Leader) reconcileAll(ctx context.Context) error {
-	nodes, err := l.Store.CachedNodes(ctx)
-	if err != nil {
-		return err
-	}
-	cached, err := l.Store.CachedClusters(ctx)
-	if err != nil {
-		return err
-	}
-	all, err := l.Store.CachedObservations(ctx)
-	if err != nil {
-		return err
-	}
-	observations, orphans := indexObservations(all, cached)
-	index := l.indexNodes(nodes)
-	l.setZones(nodes)
+func (l *Leader) reconcileAll(ctx context.Context, w world.World) error {
+	cached := w.Clusters
+	observations, orphans := indexObservations(w.Observations, cached)
+	index := l.indexNodes(w.Nodes)
+	l.setZones(w.Nodes)
 	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
 
 	l.keepStates(cached)

@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/internal/control/review"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -69,7 +70,7 @@ func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *l
 		c(&o)
 	}
 	var err error
-	h.leader, err = New(t.Context(), o)
+	h.leader, err = newLeader(o)
 	require.NoError(t, err)
 	h.reviewer, err = review.New(review.Options{Store: h.store, Registerer: prometheus.NewRegistry()})
 	require.NoError(t, err)
@@ -99,13 +100,29 @@ func (h *leaderHarness) events() []string {
 	return append([]string{}, h.recorded...)
 }
 
+// reconcileAll runs one round of the leader.
+func (h *leaderHarness) reconcileAll() error {
+	w, err := world.Read(h.t.Context(), h.leader.Store)
+	require.NoError(h.t, err)
+	return h.leader.reconcileAll(h.t.Context(), w)
+}
+
+// run runs the leader until ctx ends.
+func (h *leaderHarness) run(ctx context.Context) error {
+	runnables, err := world.Loop{Store: h.leader.Store, Log: h.leader.Log}.Runnables(h.leader.controller())
+	if err != nil {
+		return err
+	}
+	return runnables[0].Start(ctx)
+}
+
 // reconcileUntil runs rounds of the leader until the object is as wanted. The leader's
 // cache may lag behind the writes of the test.
 func (h *leaderHarness) reconcileUntil(what string, wanted func(*v1alpha1.EtcdCluster) bool) *v1alpha1.EtcdCluster {
 	h.t.Helper()
 	c := h.EmptyCluster()
 	require.Eventually(h.t, func() bool {
-		if err := h.leader.reconcileAll(h.t.Context()); err != nil {
+		if err := h.reconcileAll(); err != nil {
 			h.t.Logf("a round is incomplete: %v", err)
 			return false
 		}
@@ -236,11 +253,11 @@ func fromAnnouncements(t *testing.T, f *storetest.Fixture) {
 
 	// A round without news writes nothing and requests no probe.
 	for range 3 {
-		require.NoError(t, h.leader.reconcileAll(t.Context()))
+		require.NoError(t, h.reconcileAll())
 	}
 	calm := f.Cluster().ResourceVersion
 	for range 3 {
-		require.NoError(t, h.leader.reconcileAll(t.Context()))
+		require.NoError(t, h.reconcileAll())
 	}
 	require.Equal(t, calm, f.Cluster().ResourceVersion)
 
@@ -309,7 +326,7 @@ func summaryWithoutProbes(t *testing.T, f *storetest.Fixture) {
 	denied.isPatchDenied.Store(true)
 	h.advance(4 * time.Minute)
 	require.Eventually(t, func() bool {
-		require.Error(t, h.leader.reconcileAll(t.Context()))
+		require.Error(t, h.reconcileAll())
 		return meta.IsStatusConditionFalse(f.Cluster().Status.Conditions, "Visible")
 	}, storetest.WaitTimeout, storetest.PollInterval)
 	requireMetrics(t, h.leader.metrics, []string{sample + "0"}, nil)
@@ -331,7 +348,7 @@ func lastingError(t *testing.T, f *storetest.Fixture) {
 	h.advance(2 * time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	require.NoError(t, h.leader.Run(ctx))
+	require.NoError(t, h.run(ctx))
 	require.Contains(t, h.log.String(), "the node cannot be read")
 	families, err := registry.Gather()
 	require.NoError(t, err)
@@ -370,7 +387,7 @@ func runningLoop(t *testing.T, f *storetest.Fixture) {
 	h := newHarness(t, f, func(o *Options) { o.Tick, o.Pause = time.Hour, storetest.PollInterval })
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
-	g.Go(func() error { return h.leader.Run(ctx) })
+	g.Go(func() error { return h.run(ctx) })
 	bound := func(uid types.UID) func() bool {
 		return func() bool {
 			c := f.EmptyCluster()

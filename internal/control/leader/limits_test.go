@@ -131,7 +131,7 @@ func removedObservations(t *testing.T, f *storetest.Fixture) {
 	})
 	h.reconcileUntil("the refused binding",
 		func(c *v1alpha1.EtcdCluster) bool { return seenBy(c, extra) && len(c.Spec.Members) == 3 })
-	require.NoError(t, h.leader.reconcileAll(t.Context()))
+	require.NoError(t, h.reconcileAll())
 	require.True(t, seenBy(f.Cluster(), extra), "the Node exists")
 	require.NoError(t, f.Client.Delete(t.Context(), extra))
 	f.ChangeAgents(func() { f.Silent[f.Nodes[0].Name] = true })
@@ -141,6 +141,6 @@ func removedObservations(t *testing.T, f *storetest.Fixture) {
 	for _, n := range f.Nodes[:3] {
 		require.True(t, seenBy(c, n), n.Name)
 	}
-	require.NoError(t, h.leader.reconcileAll(t.Context()))
+	require.NoError(t, h.reconcileAll())
 	require.True(t, seenBy(f.Cluster(), f.Nodes[0]), "the observation of a tombstone must stay")
 }

@@ -94,15 +94,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		m.leading, m.openGrants, m.ignored, m.known, m.voters, m.healthy, m.quorum, m.expendable, m.withoutNode, m.unseen,
-		m.alarms, m.zoneVoters, m.zoneHolds, m.grants, m.oldestGrant,
-	} {
-		to <- d
-	}
-}
+// Describe implements prometheus.Collector. It describes nothing, because most metrics come and go.
+func (*metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(to chan<- prometheus.Metric) {

@@ -188,7 +188,7 @@ func clusterMetrics(t *testing.T, f *storetest.Fixture) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- h.leader.Run(ctx) }()
+	go func() { ended <- h.run(ctx) }()
 	cancel()
 	require.NoError(t, <-ended)
 	requireMetrics(t, h.leader.metrics, []string{"holdfast_webhook_leading 0"}, []string{"holdfast_etcd_"})

@@ -216,7 +216,7 @@ func listedByOthers(t *testing.T, f *storetest.Fixture) {
 		client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`,
 			observation.EtcdMemberLabel))))
 	h.probeTimes(1, 2*time.Minute)
-	require.NoError(t, h.leader.reconcileAll(t.Context()))
+	require.NoError(t, h.reconcileAll())
 	require.False(t, hasLabel(empty), "its agent runs and reports no member")
 	require.False(t, hasLabel(worker))
 }

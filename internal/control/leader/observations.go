@@ -16,24 +16,12 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// observationIndex has the EtcdObservations of the cache by the UID of their EtcdCluster.
-type observationIndex map[types.UID][]*v1alpha1.EtcdObservation
-
-// nodesOf returns the nodes that have an EtcdObservation of the cluster.
-func (i observationIndex) nodesOf(c *v1alpha1.EtcdCluster) []string {
-	var nodes []string
-	for _, o := range i[c.UID] {
-		nodes = append(nodes, o.Node)
-	}
-	return nodes
-}
-
-// indexObservations returns the EtcdObservations of the clusters, and those that belong to none of
-// them.
+// indexObservations returns the EtcdObservations of the clusters by the UID of their cluster, and
+// those that belong to none of them.
 func indexObservations(
 	all []*v1alpha1.EtcdObservation, clusters []*v1alpha1.EtcdCluster,
-) (index observationIndex, orphans []*v1alpha1.EtcdObservation) {
-	index = observationIndex{}
+) (index map[types.UID][]*v1alpha1.EtcdObservation, orphans []*v1alpha1.EtcdObservation) {
+	index = map[types.UID][]*v1alpha1.EtcdObservation{}
 	for _, o := range all {
 		at := slices.IndexFunc(clusters, func(c *v1alpha1.EtcdCluster) bool { return observation.BelongsTo(o, c.UID) })
 		if at < 0 {
@@ -45,14 +33,22 @@ func indexObservations(
 	return index, orphans
 }
 
+func nodesOf(observations []*v1alpha1.EtcdObservation) []string {
+	nodes := make([]string, len(observations))
+	for i, o := range observations {
+		nodes[i] = o.Node
+	}
+	return nodes
+}
+
 // keepObservations creates and deletes EtcdObservations, so that there is one for each Node of
 // membership.Observers. Agents can only update them. The last observation of a bound Node stays as
 // long as its binding, because it shows where members were.
 func (l *Leader) keepObservations(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nodes nodeIndex, existing []*v1alpha1.EtcdObservation, s *clusterState,
 ) error {
-	index := observationIndex{c.UID: existing}
-	wanted, refused := membership.Observers(c, nodes.announcers(c), index.nodesOf(c))
+	observed := nodesOf(existing)
+	wanted, refused := membership.Observers(c, nodes.announcers(c), observed)
 	s.unobserved = refused
 	if text := strings.Join(refused, "; "); s.logged.Changed("observers", text) && text != "" {
 		l.Log.Warn("agents of nodes cannot publish observations", "etcd_cluster", c.Name, "reason", text)
@@ -60,7 +56,7 @@ func (l *Leader) keepObservations(
 	}
 	var errs []error
 	for _, node := range wanted {
-		if slices.Contains(index.nodesOf(c), node) {
+		if slices.Contains(observed, node) {
 			continue
 		}
 		err := l.Store.CreateObservation(ctx, c, node)
@@ -89,10 +85,7 @@ func (l *Leader) deleteUnwanted(
 	if err != nil {
 		return err
 	}
-	names := make([]string, len(unwanted))
-	for i, o := range unwanted {
-		names[i] = o.Node
-	}
+	names := nodesOf(unwanted)
 	nodes := l.Store.LiveNodesNamed(ctx, names)
 	var announcers []string
 	for name, n := range nodes {

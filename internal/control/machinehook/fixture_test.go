@@ -22,6 +22,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/machinehook"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -83,11 +85,6 @@ func (f *fixture) newController(t *testing.T) *machinehook.Controller {
 	return machinehook.New(machinehook.Options{
 		ClusterAPI: true, Karpenter: true, Client: f.client, FindResource: machinehook.NewResourceFinder(served.RESTClient()),
 		Tick: 100 * time.Millisecond, Pause: 10 * time.Millisecond,
-		Cached: machinehook.EtcdSource{Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return f.cached, nil
-		}},
 		LiveClusters: clusters,
 		LiveNodes: func(_ context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error) {
 			f.mu.Lock()
@@ -129,12 +126,25 @@ func (f *fixture) start(t *testing.T) {
 	t.Helper()
 	f.controller = f.newController(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.controller.Run(ctx) }()
+	c := f.controller.Controller()
+	var running sync.WaitGroup
+	running.Go(func() { c.Watch(ctx) })
+	running.Go(func() {
+		loop.Rounds{
+			Do: func(ctx context.Context) error { return c.Round(ctx, f.world()) }, Done: func(error) {},
+			Wake: c.Wake, Pause: c.Pause, Idle: func() time.Duration { return c.Tick },
+		}.Run(ctx)
+	})
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, <-done)
+		running.Wait()
 	})
+}
+
+func (f *fixture) world() world.World {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return world.World{Nodes: f.cached, Clusters: f.clusters}
 }
 
 func (f *fixture) set(change func(*fixture)) {

@@ -1,9 +1,9 @@
 package machinehook
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/holdfast-dev/holdfast/internal/control/follow"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
@@ -36,63 +37,54 @@ type machineFollower struct {
 	mu sync.Mutex // guards the fields below
 	// resource is in the version that is followed, or was followed last.
 	resource schema.GroupVersionResource
-	objects  map[string]machine.Object
-	// unread are the objects whose newest version cannot be parsed.
-	unread map[string]bool
-	// isKnown means that the objects are complete, or that the API server does not serve the kind.
-	isKnown bool
+	// objects is nil while no version is followed. isAbsent means that the API server serves none.
+	objects  *follow.Set[*record]
+	isAbsent bool
 }
 
 func newMachines(o Options, changed loop.Signal) *machineFollower {
 	return &machineFollower{
-		client: o.Client, find: o.FindResource, log: o.Log, retry: o.Tick, changed: changed,
-		kind: machines(), objects: map[string]machine.Object{}, unread: map[string]bool{},
+		client: o.Client, find: o.FindResource, log: o.Log, retry: o.Tick, changed: changed, kind: machines(),
 	}
 }
 
 // run follows the objects until ctx ends. While the API server does not serve the kind, run looks
 // for it again and again. It does so too if the API server stops serving the version.
-func (f *machineFollower) run(ctx context.Context) error {
+func (f *machineFollower) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if f.findResource(ctx) {
-			if err := f.follow(ctx); err != nil {
-				return err
+			if err := f.follow(ctx); f.logged.ChangedErrorText("follow", err) && err != nil {
+				f.log.ErrorContext(ctx, "failed to follow machines; retrying", "err", err)
 			}
 		}
 		_ = loop.Wait(ctx, f.retry, nil) // The condition above checks ctx.
 	}
-	return nil
 }
 
 // follow follows the objects until ctx ends, or until the API server does not serve the version.
 func (f *machineFollower) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	informer := cache.NewSharedInformer(apiaccess.PagedLists(f.source(), f.trim), &unstructured.Unstructured{}, 0)
-	followed, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: f.update, UpdateFunc: func(_, object any) { f.update(object) }, DeleteFunc: f.remove,
-	})
-	handleError := func(ctx context.Context, r *cache.Reflector, err error) {
-		if !apierrors.IsNotFound(err) {
-			cache.DefaultWatchErrorHandler(ctx, r, err)
-			return
+	failed := func(err error) {
+		if apierrors.IsNotFound(err) {
+			f.log.WarnContext(ctx, "a kind of machines is no longer served in the version that is followed; "+
+				"looking for another version", "kind", f.kind.String(), "version", f.followed().Version)
+			cancel()
 		}
-		f.log.WarnContext(ctx, "a kind of machines is no longer served in the version that is followed; "+
-			"looking for another version", "kind", f.kind.String(), "version", f.followed().Version)
-		cancel()
 	}
-	err = errors.Join(err, informer.SetTransform(f.trim), informer.SetWatchErrorHandlerWithContext(handleError))
+	objects, run, err := follow.Open[*record](follow.Options{
+		Name: f.kind.String(), Source: apiaccess.PagedLists(f.source(), f.trim), Example: &unstructured.Unstructured{},
+		Transform: f.trim, Log: f.log, Failed: failed,
+	})
+	if err == nil {
+		err = objects.OnChange(f.noteChange)
+	}
 	if err != nil {
-		return fmt.Errorf("following each %s: %w", f.kind.Kind, err)
+		return err
 	}
-	var informing sync.WaitGroup
-	informing.Go(func() { informer.RunWithContext(ctx) })
-	if cache.WaitForCacheSync(ctx.Done(), followed.HasSynced) {
-		f.setKnown(true)
-	}
-	<-ctx.Done()
-	informing.Wait()
-	f.setKnown(false)
+	f.setObjects(objects)
+	defer f.setObjects(nil)
+	run(ctx, f.changed.Notify)
 	return nil
 }
 
@@ -107,7 +99,7 @@ func (f *machineFollower) source() cache.ListerWatcher {
 	}, f.client)
 }
 
-// findResource forgets all objects, and reports whether the API server serves the kind in a
+// findResource reports whether the API server serves the kind in a
 // version that can be followed.
 func (f *machineFollower) findResource(ctx context.Context) bool {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
@@ -125,8 +117,7 @@ func (f *machineFollower) findResource(ctx context.Context) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.objects, f.unread = map[string]machine.Object{}, map[string]bool{}
-	f.isKnown = err == nil && !isServed
+	f.isAbsent = err == nil && !isServed
 	f.changed.Notify()
 	if isServed {
 		f.resource = resource
@@ -141,10 +132,10 @@ func (f *machineFollower) followed() schema.GroupVersionResource {
 	return f.resource
 }
 
-func (f *machineFollower) setKnown(isKnown bool) {
+func (f *machineFollower) setObjects(objects *follow.Set[*record]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.isKnown = isKnown
+	f.objects = objects
 	f.changed.Notify()
 }
 
@@ -169,53 +160,35 @@ func (f *machineFollower) trim(object any) (any, error) {
 	return r, nil
 }
 
-func (f *machineFollower) update(object any) {
-	r, ok := object.(*record)
-	if !ok {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := f.keyOf(r)
-	if r.err != nil {
+// noteChange begins a round if the object has changed.
+func (f *machineFollower) noteChange(before, after *record) {
+	if after != nil && after.err != nil {
 		f.log.Error("failed to read an object; no hook changes until it can be read",
-			"kind", f.kind.Kind, "name", r.Name, "err", r.err)
-		f.unread[key] = true
-		return
+			"kind", f.kind.Kind, "name", after.Name, "err", after.err)
 	}
-	delete(f.unread, key)
-	before := f.objects[key]
-	f.objects[key] = r.parsed
-	before.ResourceVersion = r.parsed.ResourceVersion
-	if before != r.parsed {
-		f.changed.Notify()
+	if before != nil && after != nil {
+		was := before.parsed
+		if was.ResourceVersion = after.parsed.ResourceVersion; was == after.parsed {
+			return
+		}
 	}
+	f.changed.Notify()
 }
 
-func (f *machineFollower) remove(object any) {
-	if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = unknown.Obj
-	}
-	if r, ok := object.(*record); ok {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.objects, f.keyOf(r))
-		delete(f.unread, f.keyOf(r))
-	}
-}
-
-func (f *machineFollower) keyOf(r *record) string {
-	return machine.Object{Kind: f.kind.Kind, Namespace: r.Namespace, Name: r.Name}.String()
-}
-
-// list returns the objects in the order of their names, and whether it is all of them.
-func (f *machineFollower) list() (found []machine.Object, isKnown bool) {
+// list returns the objects in the order of their names, and whether they are known: all of them can
+// be parsed, or the API server does not serve the kind.
+func (f *machineFollower) list() (found []machine.Object, areKnown bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	found = make([]machine.Object, 0, len(f.objects))
-	for _, o := range f.objects {
-		found = append(found, o)
+	objects, isAbsent := f.objects, f.isAbsent
+	f.mu.Unlock()
+	if objects == nil {
+		return nil, isAbsent
+	}
+	records, err := objects.List()
+	for _, r := range records {
+		err = cmp.Or(err, r.err)
+		found = append(found, r.parsed)
 	}
 	slices.SortFunc(found, func(a, b machine.Object) int { return strings.Compare(a.String(), b.String()) })
-	return found, f.isKnown && len(f.unread) == 0
+	return found, err == nil
 }

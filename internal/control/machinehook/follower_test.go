@@ -6,31 +6,50 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/cache"
 
+	"github.com/holdfast-dev/holdfast/internal/control/follow"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
 
 // TestUnreadableObject: while an object cannot be parsed, the Machines are not known.
 func TestUnreadableObject(t *testing.T) {
 	f := newMachines(Options{Log: slog.New(slog.DiscardHandler)}, loop.NewSignal())
-	f.setKnown(true)
-	object := func(providerID any) *record {
-		return recordOf(t, f, &unstructured.Unstructured{Object: map[string]any{
+	object := func(providerID any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
 			"metadata": map[string]any{"name": "m", "namespace": "default", "uid": "1"},
 			"spec":     map[string]any{"providerID": providerID},
-		}})
+		}}
 	}
-	isKnown := func() bool { _, isKnown := f.list(); return isKnown }
-	f.update(object("aws:///a/i-1"))
-	require.True(t, isKnown())
-	f.update(object(int64(7)))
-	require.False(t, isKnown())
-	f.update(object("aws:///a/i-1"))
-	require.True(t, isKnown())
-	f.update(object(int64(7)))
-	f.remove(object(int64(7)))
-	require.True(t, isKnown())
+	for _, c := range []struct {
+		providerID any
+		areKnown   bool
+	}{{"aws:///a/i-1", true}, {int64(7), false}, {"aws:///a/i-1", true}} {
+		fill(t, f, object(c.providerID))
+		_, areKnown := f.list()
+		require.Equal(t, c.areKnown, areKnown, c.providerID)
+	}
+}
+
+// A filledInformer has listed its objects, and receives no others.
+type filledInformer struct {
+	follow.Informer
+	store cache.Store
+}
+
+func (filledInformer) HasSynced() bool         { return true }
+func (i filledInformer) GetStore() cache.Store { return i.store }
+
+// fill sets the Machines of the cache.
+func fill(t *testing.T, f *machineFollower, objects ...*unstructured.Unstructured) cache.Store {
+	t.Helper()
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	for _, object := range objects {
+		require.NoError(t, store.Add(recordOf(t, f, object)))
+	}
+	f.setObjects(follow.New[*record](filledInformer{store: store}))
+	return store
 }
 
 // recordOf returns the record of an object.

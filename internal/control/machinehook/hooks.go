@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
@@ -55,8 +55,6 @@ type Options struct {
 	Client dynamic.Interface
 	// FindResource finds the version of a kind that the API server serves.
 	FindResource ResourceFinder
-	// Cached has all Nodes and EtcdClusters of the cache.
-	Cached EtcdSource
 	// LiveNodes lists the Nodes of the API server for which isWanted returns true.
 	LiveNodes func(ctx context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error)
 	// LiveClusters lists the EtcdClusters of the API server.
@@ -78,13 +76,10 @@ type Options struct {
 	Pause time.Duration
 }
 
-// A Controller keeps the hooks of all Machines, and finds which machines are about to end. It must
-// run in one replica at a time.
+// A Controller keeps the hooks of all Machines, and finds which machines are about to end.
 type Controller struct {
 	Options
-	wake   loop.Signal
-	logged loop.LogOnce
-	// machines are the Machines that are followed, nil if there are none.
+	wake     loop.Signal
 	machines *machineFollower
 	// reviewed has the last review of each Machine that waits.
 	reviewed map[types.UID]pastReview
@@ -98,48 +93,28 @@ func New(o Options) *Controller {
 	if o.Pause == 0 {
 		o.Pause = time.Second
 	}
-	c := &Controller{Options: o, wake: loop.NewSignal(), reviewed: map[types.UID]pastReview{}}
-	if o.ClusterAPI {
-		c.machines = newMachines(o, c.wake)
-	}
-	return c
+	wake := loop.NewSignal()
+	return &Controller{Options: o, wake: wake, machines: newMachines(o, wake), reviewed: map[types.UID]pastReview{}}
 }
 
-// Run keeps the hooks until ctx ends, and then returns nil as the runnables of the manager do.
-func (c *Controller) Run(ctx context.Context) error {
-	if c.machines == nil {
-		<-ctx.Done()
-		return nil
+// Controller returns the controller of the hooks.
+func (c *Controller) Controller() world.Controller {
+	return world.Controller{
+		Name: "machines", Wake: c.wake, Tick: c.Tick, Pause: c.Pause, Watch: c.machines.run,
+		Round: func(ctx context.Context, w world.World) error {
+			machines, areKnown := c.machines.list()
+			if !areKnown {
+				return nil
+			}
+			return c.reconcileAll(ctx, w, machines)
+		},
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.machines.run(ctx) })
-	group.Go(func() error {
-		loop.Rounds{
-			Do: c.reconcileAll, Pause: c.Pause, Wake: c.wake,
-			Idle: func() time.Duration { return max(0, c.Tick-c.Pause) },
-			Done: func(err error) {
-				if c.logged.ChangedErrorText("round", err) && err != nil {
-					c.Log.ErrorContext(ctx, "failed to check all Machines; retrying", "err", err)
-				}
-			},
-		}.Run(ctx)
-		return nil
-	})
-	return group.Wait()
 }
 
 // reconcileAll makes the step of every Machine. A failure with one does not stop the others.
-func (c *Controller) reconcileAll(ctx context.Context) error {
-	machines, isKnown := c.machines.list()
-	if !isKnown {
-		return nil
-	}
-	cached, err := c.Cached.read(ctx)
-	if err != nil {
-		return err
-	}
+func (c *Controller) reconcileAll(ctx context.Context, w world.World, machines []machine.Object) error {
 	c.forgetReviews(machines)
-	r, err := c.newRound(cached, machines)
+	r, err := c.newRound(newEtcdState(w.Nodes, w.Clusters), machines)
 	if err != nil {
 		return err
 	}

@@ -15,13 +15,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
 
-// An EtcdSource reads the Nodes and the EtcdClusters.
-type EtcdSource struct {
-	// Nodes lists Nodes. They are only read.
-	Nodes    func(ctx context.Context) ([]*corev1.Node, error)
-	Clusters func(ctx context.Context) ([]*v1alpha1.EtcdCluster, error)
-}
-
 // An etcdState has Nodes and all EtcdClusters.
 type etcdState struct {
 	nodes    []*corev1.Node
@@ -30,14 +23,8 @@ type etcdState struct {
 	etcd etcdNodes
 }
 
-// read reads the Nodes first: a member that is bound in between counts.
-func (s EtcdSource) read(ctx context.Context) (etcdState, error) {
-	nodes, err := s.Nodes(ctx)
-	if err != nil {
-		return etcdState{}, err
-	}
-	clusters, err := s.Clusters(ctx)
-	return etcdState{nodes: nodes, clusters: clusters, etcd: holdersOf(nodes, clusters)}, err
+func newEtcdState(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) etcdState {
+	return etcdState{nodes: nodes, clusters: clusters, etcd: holdersOf(nodes, clusters)}
 }
 
 // etcdNodes are Nodes that hold etcd.
@@ -132,8 +119,9 @@ func (r *round) do(ctx context.Context, s step) (err error) {
 	return err
 }
 
-// readLive reads the Nodes of the API server for which the Machines of the round stand. All steps
-// share one read, also if it fails.
+// readLive reads the Nodes of the API server for which the Machines of the round stand, and then
+// the EtcdClusters: a member that is bound in between counts. All steps share one read, also if it
+// fails.
 func (r *round) readLive(ctx context.Context) liveRead {
 	if !r.live.began.IsZero() {
 		return r.live
@@ -141,10 +129,12 @@ func (r *round) readLive(ctx context.Context) liveRead {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	r.live.began = time.Now()
-	source := EtcdSource{Clusters: r.LiveClusters, Nodes: func(ctx context.Context) ([]*corev1.Node, error) {
-		return r.LiveNodes(ctx, r.isConcerned)
-	}}
-	r.live.etcdState, r.live.err = source.read(ctx)
+	nodes, err := r.LiveNodes(ctx, r.isConcerned)
+	var clusters []*v1alpha1.EtcdCluster
+	if err == nil {
+		clusters, err = r.LiveClusters(ctx)
+	}
+	r.live.etcdState, r.live.err = newEtcdState(nodes, clusters), err
 	return r.live
 }
 

@@ -21,7 +21,6 @@ import (
 // A waitingFixture has Machines that wait for their hooks, and one Node each.
 type waitingFixture struct {
 	*staleFixture
-	clusters []*v1alpha1.EtcdCluster
 	// reads is the number of live lists of Nodes, readErr their error, and listed the number of Nodes
 	// in the last one.
 	reads, listed int
@@ -54,7 +53,7 @@ func newWaitingFixture(t *testing.T, machines int) *waitingFixture {
 		message: "refused", allows: func(string) bool { return false },
 	}
 	for i := range machines {
-		f.machines.update(recordOf(t, f.machines, waiting(i)))
+		require.NoError(t, f.objects.Add(recordOf(t, f.machines, waiting(i))))
 		if i > 0 {
 			require.NoError(t, f.client.Tracker().Add(waiting(i)))
 		}
@@ -66,8 +65,7 @@ func newWaitingFixture(t *testing.T, machines int) *waitingFixture {
 	for i := range 100 {
 		f.live = append(f.live, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("worker-", i)}})
 	}
-	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return f.clusters, nil }
-	f.Cached.Clusters, f.LiveClusters = clusters, clusters
+	f.LiveClusters = func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return f.clusters, nil }
 	f.LiveNodes = func(_ context.Context, isWanted func(*corev1.Node) bool) (found []*corev1.Node, err error) {
 		f.reads++
 		for _, n := range f.live {
@@ -107,7 +105,7 @@ func TestSharedRead(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newWaitingFixture(t, 20)
 				f.reviewTime, f.readErr = c.reviewTime, c.readErr
-				require.NoError(t, f.reconcileAll(t.Context()))
+				require.NoError(t, f.reconcile(t))
 				require.Equal(t, 1, f.reads)
 				require.Len(t, f.reviewed, 20)
 				require.Equal(t, 20, f.listed, "ordinary Nodes are not kept")
@@ -125,13 +123,13 @@ func TestSharedReadIsTooOld(t *testing.T) {
 		f.Tick = time.Hour
 		f.reviewTime = reviewValidity/2 + time.Millisecond
 		f.allows = func(name string) bool { return name == "m1" }
-		require.NoError(t, f.reconcileAll(t.Context()))
+		require.NoError(t, f.reconcile(t))
 		require.Equal(t, 1, f.reads)
 		require.Equal(t, []string{"m0", "m1", "m2"}, f.order)
 		require.True(t, f.isHooked(t, "m1"))
 
 		require.NotEmpty(t, f.wake)
-		require.NoError(t, f.reconcileAll(t.Context()))
+		require.NoError(t, f.reconcile(t))
 		require.Equal(t, 2, f.reads)
 		require.Equal(t, []string{"m0", "m1", "m2", "m1"}, f.order)
 		require.False(t, f.isHooked(t, "m1"))
@@ -183,10 +181,9 @@ func TestBackoff(t *testing.T) {
 		},
 		"the Machine changes": {
 			change: func(t *testing.T, f *waitingFixture) {
-				all, _ := f.machines.list()
-				require.Len(t, all, 1)
-				all[0].Node = "n0"
-				f.machines.objects[all[0].String()] = all[0]
+				found, isRecord := f.objects.List()[0].(*record)
+				require.True(t, isRecord)
+				found.parsed.Node = "n0"
 			},
 			want: []int{0, 15, 45, 100, 115, 145, 205, 325, 445},
 		},
@@ -199,7 +196,7 @@ func TestBackoff(t *testing.T) {
 					if second == 100 && c.change != nil {
 						c.change(t, f)
 					}
-					require.NoError(t, f.reconcileAll(t.Context()))
+					require.NoError(t, f.reconcile(t))
 					<-time.After(time.Second)
 				}
 				var got []int

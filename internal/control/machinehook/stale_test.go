@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/fake"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
@@ -30,6 +32,8 @@ type staleFixture struct {
 	client *fake.FakeDynamicClient
 	// cached and live are the Nodes of the cache and of the API server.
 	cached, live []*corev1.Node
+	clusters     []*v1alpha1.EtcdCluster
+	objects      cache.Store // the Machines of the cache
 	allowed      bool
 	events       []string
 }
@@ -82,9 +86,6 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 	clusters := func(context.Context) ([]*v1alpha1.EtcdCluster, error) { return nil, nil }
 	f.Controller = New(Options{
 		ClusterAPI: true, Client: f.client, FindResource: find, Log: slog.New(slog.DiscardHandler),
-		Cached: EtcdSource{
-			Clusters: clusters, Nodes: func(context.Context) ([]*corev1.Node, error) { return f.cached, nil },
-		},
 		LiveClusters: clusters,
 		LiveNodes:    func(context.Context, func(*corev1.Node) bool) ([]*corev1.Node, error) { return f.live, nil },
 		Node:         func(context.Context, string) (*corev1.Node, error) { return staleNode(), nil },
@@ -96,9 +97,14 @@ func newStaleFixture(t *testing.T, cached, live *unstructured.Unstructured) *sta
 		},
 	})
 	require.True(t, f.machines.findResource(t.Context()))
-	f.machines.update(recordOf(t, f.machines, cached))
-	f.machines.setKnown(true)
+	f.objects = fill(t, f.machines, cached)
 	return f
+}
+
+// reconcile does one round with the Machines and the Nodes of the cache.
+func (f *staleFixture) reconcile(t *testing.T) error {
+	t.Helper()
+	return f.Controller.Controller().Round(t.Context(), world.World{Nodes: f.cached, Clusters: f.clusters})
 }
 
 func staleNode() *corev1.Node {
@@ -123,8 +129,9 @@ func TestTimeout(t *testing.T) {
 		}
 		require.Equal(t, "it is not known whether the machine of node n is about to end",
 			f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
-		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
+		require.ErrorIs(t, f.reconcile(t), context.DeadlineExceeded)
 		require.True(t, f.isHooked(t, "m"))
+		f.machines.setObjects(nil)
 		f.machines.find = func(
 			ctx context.Context, _ schema.GroupKind, _ []string,
 		) (found schema.GroupVersionResource, isServed bool, err error) {
@@ -152,7 +159,7 @@ func TestStaleMachineKeepsItsHook(t *testing.T) {
 		hooked(m)
 		deleting(m)
 	}))
-	require.NoError(t, f.reconcileAll(t.Context()))
+	require.NoError(t, f.reconcile(t))
 	require.True(t, f.isHooked(t, "m"))
 }
 
@@ -165,7 +172,7 @@ func TestStaleMachineGetsNoHook(t *testing.T) {
 	f.live = f.cached
 	const ending = "Machine default/m of node n is being deleted"
 	require.Equal(t, ending, f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
-	require.NoError(t, f.reconcileAll(t.Context()))
+	require.NoError(t, f.reconcile(t))
 	require.Equal(t, ending, f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
 	require.False(t, f.isHooked(t, "m"))
 }
@@ -191,13 +198,13 @@ func TestF70OldReview(t *testing.T) {
 			<-ctx.Done()
 			return review(ctx, m, list, user)
 		}
-		require.ErrorIs(t, f.reconcileAll(t.Context()), context.DeadlineExceeded)
+		require.ErrorIs(t, f.reconcile(t), context.DeadlineExceeded)
 		require.True(t, f.isHooked(t, "m"))
 		require.Empty(t, f.events)
 
 		f.Review = review
 		<-time.After(f.Tick)
-		require.NoError(t, f.reconcileAll(t.Context()))
+		require.NoError(t, f.reconcile(t))
 		require.False(t, f.isHooked(t, "m"))
 		require.Equal(t, []string{allowedEvent}, f.events)
 	})

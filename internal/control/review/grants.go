@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -74,9 +75,12 @@ func (q *grantQueues) do(g *grantRequest, write func(batch []*grantRequest)) (qu
 	queue := q.add(g)
 	select {
 	case queue.turn <- struct{}{}:
+		loop.Turn(g.ctx, g.cluster.Name)
 		q.writeTurn(queue, g, write)
 	case <-g.done:
+		loop.Turn(g.ctx, g.cluster.Name)
 	case <-g.ctx.Done():
+		loop.Turn(g.ctx, g.cluster.Name)
 		q.remove(queue, g)
 		return quorum.Verdict{}, fmt.Errorf("waiting to record the grant: %w", context.Cause(g.ctx))
 	}

@@ -82,7 +82,6 @@ func (r *Reviewer) grantFromProbe(
 	waiting, cancel := context.WithTimeout(ctx, r.longestWait(ctx))
 	defer cancel()
 	quiet := newQuietTimer(r.wait)
-	defer quiet.timer.Stop()
 	nonces := func() []string { return p.request.Result().Nonces }
 	for {
 		quiet.note(len(p.result.Answers))
@@ -110,7 +109,6 @@ func (r *Reviewer) probeAndDecide(
 	waiting, cancel := context.WithTimeout(ctx, r.longestWait(ctx))
 	defer cancel()
 	quiet := newQuietTimer(r.wait)
-	defer quiet.timer.Stop()
 	p := probedCluster{request: probe, others: others}
 	for {
 		p.result = probe.Result()
@@ -131,32 +129,28 @@ func (r *Reviewer) probeAndDecide(
 // twice that time: without any answer, nothing is known. Agents on a busy machine answer late, but
 // one after another.
 type quietTimer struct {
-	timer   *time.Timer
+	until   time.Time
 	quiet   time.Duration
 	answers int
 }
 
 func newQuietTimer(quiet time.Duration) *quietTimer {
-	return &quietTimer{timer: time.NewTimer(2 * quiet), quiet: quiet}
+	return &quietTimer{until: time.Now().Add(2 * quiet), quiet: quiet}
 }
 
 // note starts the time again if there are more answers than before.
 func (q *quietTimer) note(answers int) {
 	if answers > q.answers {
 		q.answers = answers
-		q.timer.Reset(q.quiet)
+		q.until = time.Now().Add(q.quiet)
 	}
 }
 
 // waitForNewer waits for a newer result, and reports whether there is one.
 func (q *quietTimer) waitForNewer(ctx context.Context, result clusterstore.ProbeResult) bool {
-	select {
-	case <-result.Changed:
-		return true
-	case <-q.timer.C:
-	case <-ctx.Done():
-	}
-	return false
+	quiet, cancel := context.WithDeadline(ctx, q.until)
+	defer cancel()
+	return loop.Await(quiet, result.Cluster.Name, result.Changed) == nil && ctx.Err() == nil
 }
 
 // decideFromLive decides once more, from a live read of the nonces and then the observations:

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/internal/control/leader"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -77,13 +78,15 @@ func grant(t *testing.T, f *storetest.Fixture, i int) {
 func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	l, err := leader.New(ctx, leader.Options{
-		Store: f.OpenStore(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registerer: prometheus.NewRegistry(),
-		ResolveAfter: time.Hour, Now: now,
+	store, log := f.OpenStore(), slog.New(slog.NewTextHandler(t.Output(), nil))
+	c, err := leader.New(leader.Options{
+		Store: store, Log: log, Registerer: prometheus.NewRegistry(), ResolveAfter: time.Hour, Now: now,
 	})
 	require.NoError(t, err)
+	loops, err := world.Loop{Store: store, Log: log}.Runnables(c)
+	require.NoError(t, err)
 	ended := make(chan error, 1)
-	go func() { ended <- l.Run(ctx) }()
+	go func() { ended <- loops[0].Start(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-ended)

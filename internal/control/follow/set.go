@@ -1,0 +1,124 @@
+// Package follow follows the objects of one kind: it lists them, and watches what changes later.
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// maxAge is the time after which a watch that has delivered nothing may hang. The API server
+// sends a bookmark about once a minute, and kubelets and the leader write at least every few.
+const maxAge = 2 * time.Minute
+
+// ErrNotFilled reports that the objects are not known yet. It never means that there are none.
+var ErrNotFilled = errors.New("the cache is not filled yet")
+
+// An Informer is an informer of client-go, or a stub of it. The cache of controller-runtime hands
+// out no other, but its own List copies at least the struct of every object.
+type Informer interface {
+	AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
+	GetStore() toolscache.Store
+	HasSynced() bool
+	LastSyncResourceVersion() string
+}
+
+// A Set has the objects of one kind as its informer knows them.
+type Set[T any] struct {
+	// Now is the clock.
+	Now      func() time.Time
+	informer Informer
+
+	mu    sync.Mutex // guards the fields below
+	seen  string     // the resourceVersion of the last event or bookmark
+	noted time.Time  // when seen was compared last
+	moved time.Time  // a time before which nothing was delivered since
+}
+
+// New returns the Set of an informer, which another goroutine runs.
+func New[T any](informer Informer) *Set[T] {
+	return &Set[T]{Now: time.Now, informer: informer, noted: time.Now()}
+}
+
+// Cached returns the Set of a kind in the cache, which may start later.
+func Cached[T client.Object](ctx context.Context, from cache.Cache, kind T) (*Set[T], error) {
+	opened, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("opening the informer for %T: %w", kind, err)
+	}
+	informer, ok := opened.(Informer)
+	if !ok {
+		return nil, fmt.Errorf("opening the informer for %T: %T has no store", kind, opened)
+	}
+	return New[T](informer), nil
+}
+
+// List returns all objects. The caller shares them with the Set, and must not change them: a copy
+// of every Node for every round would be most of the memory of a large cluster. Before the first
+// list, it returns ErrNotFilled.
+func (s *Set[T]) List() ([]T, error) {
+	var none T
+	if !s.informer.HasSynced() {
+		return nil, fmt.Errorf("listing each %T: %w", none, ErrNotFilled)
+	}
+	stored := s.informer.GetStore().List()
+	found := make([]T, len(stored))
+	for i, object := range stored {
+		var ok bool
+		if found[i], ok = object.(T); !ok {
+			return nil, fmt.Errorf("listing each %T: the cache has a %T", none, object)
+		}
+	}
+	return found, nil
+}
+
+// OnChange calls changed for each change that the Set learns of. The first value is the zero value
+// for a new object, and the second one for an object that is gone. If a watch missed the deletion,
+// the first one is the last version that the Set had.
+func (s *Set[T]) OnChange(changed func(before, after T)) error {
+	var none T
+	_, err := s.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) {
+			if after, ok := object.(T); ok {
+				changed(none, after)
+			}
+		},
+		UpdateFunc: func(old, object any) {
+			before, ok := old.(T)
+			if after, also := object.(T); ok && also {
+				changed(before, after)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = missed.Obj
+			}
+			if before, ok := object.(T); ok {
+				changed(before, none)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("following each %T: %w", none, err)
+	}
+	return nil
+}
+
+// IsCurrent reports whether the watch has delivered an event or a bookmark within maxAge. Each of
+// them has a later resourceVersion. Otherwise the content of the Set is not known to be that of the
+// API server, and should be read from there. The age is known only to the last call of IsCurrent.
+func (s *Set[T]) IsCurrent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if version := s.informer.LastSyncResourceVersion(); version != s.seen {
+		s.seen, s.moved = version, s.noted // It may have been delivered just after the last note.
+	}
+	s.noted = s.Now()
+	return s.noted.Sub(s.moved) < maxAge
+}
