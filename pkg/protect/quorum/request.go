@@ -33,9 +33,9 @@ type Request struct {
 	Addresses []string
 	// User is the name of the requesting user. The grant records it.
 	User string
-	// Door is the kind of the request: the door that it opens if it is allowed. DoorDrain is a drain of
-	// the node (the eviction of its guard pod), and DoorRemove the removal of its member.
-	// The zero value is DoorDelete.
+	// Door is the kind of the request: the door that it opens if it is allowed. DoorDrain is a drain
+	// of the node (the eviction of its guard pod), and DoorRemove the removal of its member. The zero
+	// value is DoorDelete.
 	Door DoorKind
 	// StopsFirst means that the member may stop before it is removed.
 	StopsFirst bool

@@ -157,19 +157,3 @@ func agree(n int, one, many string) string {
 	}
 	return one
 }
-
-// list describes the members of a list.
-func list(o v1alpha1.Observation) string {
-	members := make([]string, len(o.Members))
-	for i, m := range o.Members {
-		members[i] = string(m.ID)
-		switch {
-		case m.Learner:
-			members[i] += " (learner)"
-		case m.Name == "":
-			members[i] += " (never started)"
-		}
-	}
-	slices.Sort(members)
-	return strings.Join(members, ", ")
-}
