@@ -205,8 +205,8 @@ func planCleanup(node *corev1.Node) (d nodepatch.Desired, closed *closedNode, er
 		d.Annotations[key] = nil
 	}
 	d.RemoveConditions = []corev1.NodeConditionType{readiness.NetworkHeld, observation.EtcdMemberCondition}
-	c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable)
-	if c != nil && (c.Reason == readiness.HeldByHoldfast || c.Reason == readiness.ReleasedByHoldfast) {
+	reasons := []string{readiness.HeldByHoldfast, readiness.ReleasedByHoldfast, readiness.ReleasedByHand}
+	if c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable); c != nil && slices.Contains(reasons, c.Reason) {
 		d.RemoveConditions = append(d.RemoveConditions, c.Type)
 	}
 	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[presence.MarksAnnotation], ","))

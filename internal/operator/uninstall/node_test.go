@@ -24,7 +24,8 @@ func TestPlanCleanup(t *testing.T) {
 		"released with marks": {
 			before: `{"metadata":{"resourceVersion":"1",
 				"annotations":{"holdfast.dev/hold":"{\"state\":\"released\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
-				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true}}`,
+				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true},
+				"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHand"}]}}`,
 			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}},
 				"spec":{"unschedulable":true}}`,
 		},
