@@ -36,7 +36,9 @@ func TestTable(t *testing.T) {
 	results.add(resultRow{what: "bad"}.judged(1.1, 1))
 	require.Equal(t, 1, results.print())
 	long := strings.Repeat("a rather long text ", 12)
-	results.add(resultRow{what: long, median: long, p99: "1234567.8 ms", ratio: "p99 ×1.15 (median ×2.00)", target: long, missed: true})
+	results.add(resultRow{
+		what: long, median: long, p99: "1234567.8 ms", ratio: "p99 ×1.15 (median ×2.00)", target: long, missed: true,
+	})
 	out.Reset()
 	results.print()
 	for line := range strings.Lines(out.String()) {

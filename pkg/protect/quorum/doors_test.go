@@ -62,10 +62,12 @@ func TestWith(t *testing.T) {
 			old: doors{Delete: old("9")}, door: quorum.DoorDrain, want: doors{Delete: old("9"), Drain: young("")},
 		},
 		"drain after a forced deletion": {
-			old: doors{Delete: forced(old("9"))}, door: quorum.DoorDrain, want: doors{Delete: forced(old("9")), Drain: young("")},
+			old: doors{Delete: forced(old("9"))}, door: quorum.DoorDrain,
+			want: doors{Delete: forced(old("9")), Drain: young("")},
 		},
 		"forced drain after a deletion": {
-			old: doors{Delete: old("9")}, door: quorum.DoorDrain, isForced: true, want: doors{Delete: old("9"), Drain: forced(young(""))},
+			old: doors{Delete: old("9")}, door: quorum.DoorDrain, isForced: true,
+			want: doors{Delete: old("9"), Drain: forced(young(""))},
 		},
 		"drain after a drain": {old: doors{Drain: old("")}, door: quorum.DoorDrain, want: doors{Drain: young("")}},
 		"F86 drain after a forced drain": {

@@ -92,11 +92,12 @@ func (w writer) removeNext(onNode []quorum.MemberState) string {
 // node is still to go. Holdfast does not review them, and etcd checks them against the members that
 // serve now.
 func (w writer) changeSafely() string {
-	switch {
-	case w.Request.Door == quorum.DoorDrain:
+	switch w.Request.Door {
+	case quorum.DoorDrain:
 		return fmt.Sprintf("until node %s is back, add members as learners, and remove none", w.node)
-	case w.Request.Door == quorum.DoorRemove:
+	case quorum.DoorRemove:
 		return "until then, add members as learners, and remove no other"
+	case quorum.DoorDelete, quorum.DoorMachine, quorum.DoorGone:
 	}
 	return fmt.Sprintf("until the machine of node %s is gone, add members as learners, and remove only its member", w.node)
 }
