@@ -112,9 +112,10 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 			require.Equal(t, c.state == HoldOverdue, isOpened, check.Decision.Message)
 		})
 	}
-	record, err := ParseRecord(node(drained).Annotations[HoldAnnotation])
-	require.NoError(t, err)
-	stays := KeepClosedReason(node(drained, cordoned, booted(thisBoot)), record)
-	require.Contains(t, stays, "a drain of the node was allowed")
-	require.Empty(t, KeepClosedReason(node(drained, cordoned, booted("later")), record))
+	for boot, mark := range map[string]string{thisBoot: "a drain of the node was allowed", "later": ""} {
+		c, err := ClosedBy(node(drained, cordoned, booted(boot)))
+		require.NoError(t, err)
+		require.Contains(t, c.StaysBecause(), mark)
+		require.Equal(t, mark == "", c.StaysBecause() == "")
+	}
 }
