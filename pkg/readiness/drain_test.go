@@ -15,6 +15,8 @@ func drainedHold(drain *Drain) nodeOption {
 
 // TestDrainDuringHold: `kubectl drain` writes nothing to a held node, so the drain relies on the
 // cordon of the hold, until the machine has restarted or a person uncordons the node.
+// F74, F79: a node was drained while Holdfast held it, and Holdfast opened it when the hold ended,
+// F79 by a limit or a label: the grant of the drain ended, and two machines restarted.
 func TestDrainDuringHold(t *testing.T) {
 	started := readyFactsWith(func(f *Facts) { f.Start = 7 })
 	inBoot := func(start uint64) *Drain { return &Drain{BootID: thisBoot, Start: start} }
