@@ -133,6 +133,7 @@ func testBreakGlass(t *testing.T, server *apiserver.Server) {
 		removeProtection(t, server, "early")
 		remove(t, server, "early")
 	})
+	// F29: the label was removed without an override while the agent was paused.
 	t.Run("label removal", func(t *testing.T) { testLabelRemoval(t, server) })
 	t.Run("deletion without label", func(t *testing.T) { testUnlabelledDeletion(t, server) })
 	t.Run("broken policy", func(t *testing.T) { testBrokenPolicy(t, server) })

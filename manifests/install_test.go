@@ -48,10 +48,13 @@ func TestInstalled(t *testing.T) {
 func testPolicies(t *testing.T, server *apiserver.Server) {
 	t.Run("agent on nodes", func(t *testing.T) { testAgentNodes(t, server) })
 	t.Run("roles of nodes", func(t *testing.T) { testNodeRoles(t, server) })
+	// F25: a stolen token of a replica set taints and addresses of Nodes.
 	t.Run("webhook on nodes", func(t *testing.T) { testWebhookNodes(t, server) })
 	t.Run("agent on observations", func(t *testing.T) { testAgentObservations(t, server) })
+	// F26: a kubelet removed the break-glass annotation of its Node.
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
 	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
+	// F40: a stolen token of a replica ran or deleted pods.
 	t.Run("guard pods", func(t *testing.T) { testGuardPods(t, server) })
 	t.Run("guard pods of settings", func(t *testing.T) { testGuardDefaults(t, server) })
 	t.Run("fields of guard pods", func(t *testing.T) { testGuardFields(t, server) })

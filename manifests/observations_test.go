@@ -104,9 +104,11 @@ func testAgentObservations(t *testing.T, server *apiserver.Server) {
 	mine := report(addObservation(t, server, cluster, "own"), nodeUID(t, server, "own"))
 	others := report(addObservation(t, server, cluster, "other"), nodeUID(t, server, "other"))
 
+	// F17: agents removed each other's observations.
 	t.Run("objects", func(t *testing.T) { testObjects(t, server, mine, others) })
 	t.Run("metadata", func(t *testing.T) { testObservationMetadata(t, own, mine) })
 	t.Run("node UID", func(t *testing.T) { testNodeUID(t, server, own, mine) })
+	// F27: agents kept grants from being written by large or frequent observations.
 	t.Run("limits", func(t *testing.T) { testLimits(t, own, mine) })
 	t.Run("columns", func(t *testing.T) {
 		require.NoError(t, own.RESTClient().Put().AbsPath(observationPath, mine.GetName()).Body(encode(t, mine)).

@@ -173,6 +173,7 @@ func newCA(t *testing.T) *pki.CA {
 	return ca
 }
 
+// F14: any client of the webhook could cause a grant.
 func TestClientCertificates(t *testing.T) {
 	ca, other, serving := newCA(t), newCA(t), newCA(t)
 	server := issue(t, serving, servingOptions())

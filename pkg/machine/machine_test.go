@@ -102,6 +102,8 @@ func TestMatch(t *testing.T) {
 		"same name, no provider IDs": {
 			machine.Object{Kind: machine.KindNodeClaim, Node: "w1"}, "w1", "", "it names the Node in status.nodeName",
 		},
+		// F42, F71: a Machine of another cluster was judged as the Node with its Node's name, or kept its
+		// grant.
 		"F42 same name, other provider ID": {machine.Object{ProviderID: "cloud:///1", Node: "w1"}, "w1", "cloud:///2", ""},
 		"other name":                       {machine.Object{Node: "w2"}, "w1", "", ""},
 		"nothing known":                    {machine.Object{}, "w1", "", ""},
@@ -155,6 +157,8 @@ func TestPlanHook(t *testing.T) {
 	}
 }
 
+// F73: a registered NodeClaim ended after its Node; its grant ended first, and the machine joined
+// again.
 func TestIsEnding(t *testing.T) {
 	for name, c := range map[string]struct {
 		object                machine.Object

@@ -309,8 +309,7 @@ func (e holdEvaluation) decideForBoot() Decision {
 // While the cordon of a hold stays, only the reason KeptCordoned shows that it is not that of
 // another client.
 func (e holdEvaluation) reasonInNextBoot(reason RecordReason) RecordReason {
-	isKept := e.record.Reason == KeptCordoned && e.record.Taint == "" && e.node.Spec.Unschedulable
-	if isKept && CordonOwner(e.node) == "" {
+	if closedBy(e.node, e.record).Cordon == ByHold {
 		return KeptCordoned
 	}
 	return reason

@@ -15,6 +15,8 @@ func drainedHold(drain *Drain) nodeOption {
 
 // TestDrainDuringHold: `kubectl drain` writes nothing to a held node, so the drain relies on the
 // cordon of the hold, until the machine has restarted or a person uncordons the node.
+// F74, F79: a node was drained while Holdfast held it, and Holdfast opened it when the hold ended,
+// F79 by a limit or a label: the grant of the drain ended, and two machines restarted.
 func TestDrainDuringHold(t *testing.T) {
 	started := readyFactsWith(func(f *Facts) { f.Start = 7 })
 	inBoot := func(start uint64) *Drain { return &Drain{BootID: thisBoot, Start: start} }
@@ -110,9 +112,10 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 			require.Equal(t, c.state == HoldOverdue, isOpened, check.Decision.Message)
 		})
 	}
-	record, err := ParseRecord(node(drained).Annotations[HoldAnnotation])
-	require.NoError(t, err)
-	stays := KeepClosedReason(node(drained, cordoned, booted(thisBoot)), record)
-	require.Contains(t, stays, "a drain of the node was allowed")
-	require.Empty(t, KeepClosedReason(node(drained, cordoned, booted("later")), record))
+	for boot, mark := range map[string]string{thisBoot: "a drain of the node was allowed", "later": ""} {
+		c, err := ClosedBy(node(drained, cordoned, booted(boot)))
+		require.NoError(t, err)
+		require.Contains(t, c.StaysBecause(), mark)
+		require.Equal(t, mark == "", c.StaysBecause() == "")
+	}
 }

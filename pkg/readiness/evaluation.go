@@ -112,15 +112,6 @@ func (e holdEvaluation) isCordonedByOthers() bool {
 	return e.taintKey() == "" && e.node.Spec.Unschedulable
 }
 
-// isHoldInPlace reports whether the cordon or taint that holds the node, or would hold it, is in
-// place. During a hold, a cordon that another client has set does not count.
-func (e holdEvaluation) isHoldInPlace() bool {
-	if key := e.taintKey(); key != "" {
-		return hasTaint(e.node, key)
-	}
-	return e.node.Spec.Unschedulable && (e.record.State != Held || CordonOwner(e.node) == "")
-}
-
 // foreignMark returns why another component needs the cordon of this hold: its mark, or a drain
 // that was allowed during the hold. It is empty if there is no reason.
 func (e holdEvaluation) foreignMark() string {

@@ -34,7 +34,7 @@ func (e holdEvaluation) startHold(reason RecordReason) Decision {
 func (e holdEvaluation) decideHeld() Decision {
 	mustStay := e.shuttingDown || !e.allGatesOpen() && !e.shutdownCancelled
 	switch mark := e.foreignMark(); {
-	case !e.isHoldInPlace():
+	case !closedBy(e.node, e.record).isInPlace():
 		return e.recordOverride()
 	case mustStay && !isExempt(e.node):
 		return e.keepHold()
@@ -127,7 +127,7 @@ func (e holdEvaluation) recordOverride() Decision {
 	d.StatusFirst = true
 	d.RemoveTaints = e.holdTaints()
 	message := e.appendMissing(d.Message)
-	if by := CordonOwner(e.node); by != "" && e.node.Spec.Unschedulable {
+	if by := closedBy(e.node, e.record).Cordon; by != "" {
 		message += "; the remaining cordon was set by " + by + ", not by Holdfast"
 	}
 	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: message}

@@ -11,8 +11,14 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 )
 
-// FieldManager is the name of the agent in a Node's managedFields.
-const FieldManager = "holdfast-agent"
+// Names in a Node's managedFields.
+const (
+	// FieldManager is the name of the agent.
+	FieldManager = "holdfast-agent"
+	// PluginFieldManager is the name of the commands of `kubectl holdfast`, by which `release` knows
+	// the cordon of `hold`.
+	PluginFieldManager = "kubectl-holdfast"
+)
 
 func isExempt(n *corev1.Node) bool { return n.Labels[HoldLabel] == HoldNever }
 
@@ -84,12 +90,12 @@ func wasReady(n *corev1.Node) bool {
 // that has more than ten (capManagersManager of k8s.io/apimachinery/pkg/util/managedfields).
 const mergedManagers = "ancient-changes"
 
-// CordonOwner returns the field manager that set the cordon without the record, or "" if none is
+// cordonOwner returns the field manager that set the cordon without the record, or "" if none is
 // known. It never returns the agent. There is none if the born-held policy set the cordon, if the
 // client cordoned a cordoned node (which writes nothing), or if the API server merged its entry.
 // During a hold, an owner means that this client uncordoned the node and cordoned it again between
 // two passes of the agent.
-func CordonOwner(n *corev1.Node) string {
+func cordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {
 		if entry.Manager == FieldManager || entry.Manager == mergedManagers || entry.Subresource != "" ||
@@ -115,9 +121,8 @@ func CordonOwner(n *corev1.Node) string {
 
 // IsCordonOfHold reports whether only a hold of Holdfast cordons the node.
 func IsCordonOfHold(n *corev1.Node) bool {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	isHeldByCordon := err == nil && record.State == Held && record.Taint == ""
-	return isHeldByCordon && n.Spec.Unschedulable && CordonOwner(n) == "" && !hasKeepCordoned(n)
+	c, err := ClosedBy(n)
+	return err == nil && c.Record.State == Held && c.Cordon == ByHold && !c.Kept
 }
 
 // FindCondition returns the condition of this type, or nil.

@@ -86,7 +86,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 			check.Decision = e.leaveAlone(record.Reason)
 		}
 	case record.State != Held:
-	case !e.isHoldInPlace():
+	case !closedBy(n, record).isInPlace():
 		check.State = HoldEnding
 		if late {
 			check.Decision = e.decideHeld()

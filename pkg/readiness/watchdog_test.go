@@ -1,7 +1,6 @@
 package readiness
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -286,38 +285,6 @@ func TestCheckHoldMessages(t *testing.T) {
 	parts := []string{"10m0s", "waiting for the moon", "--on-stuck-hold=keep", ReleaseCommand(waiting), "get pods"}
 	for _, part := range parts {
 		require.Contains(t, check.Event.Message, part)
-	}
-}
-
-func TestReleaseCommand(t *testing.T) {
-	const status = " && kubectl patch node n1 --subresource=status "
-	const untaint = "kubectl taint node n1 readiness.k8s.io/holdfast:NoSchedule-"
-	born := recorded(Held, thisBoot, NewNode)
-	for name, c := range map[string]struct {
-		node   *corev1.Node
-		begins string
-		status bool
-	}{
-		"born held":                {node(born, cordoned, unavailable(HeldByHoldfast)), "kubectl uncordon n1", true},
-		"born held, cleared early": {node(born, cordoned, available("FlannelIsUp")), "kubectl uncordon n1", true},
-		"condition by another":     {node(born, cordoned, unavailable("NoRouteCreated")), "kubectl uncordon n1", false},
-		"held after a reboot":      {node(recorded(Held, thisBoot, Rebooted), cordoned), "kubectl uncordon n1", false},
-		"taint":                    {node(heldByTaint(holdTaint), tainted(holdTaint)), untaint, false},
-		"taint not on the node":    {node(heldByTaint("x; reboot")), "", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got := ReleaseCommand(c.node)
-			require.True(t, strings.HasPrefix(got, c.begins), got)
-			require.Equal(t, c.status, strings.HasPrefix(got, c.begins+status), got)
-			if !c.status {
-				require.Equal(t, c.begins, got)
-			}
-			if got != "" {
-				require.Contains(t, releaseAdvice(c.node), "`"+got+"`")
-			} else {
-				require.NotContains(t, releaseAdvice(c.node), "`", "the advice has no command")
-			}
-		})
 	}
 }
 

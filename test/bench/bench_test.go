@@ -35,6 +35,16 @@ func TestTable(t *testing.T) {
 	results.add(resultRow{what: "good"}.judged(0.9, 1))
 	results.add(resultRow{what: "bad"}.judged(1.1, 1))
 	require.Equal(t, 1, results.print())
+	long := strings.Repeat("a rather long text ", 12)
+	results.add(resultRow{
+		what: long, median: long, p99: "1234567.8 ms", ratio: "p99 ×1.15 (median ×2.00)", target: long, missed: true,
+	})
+	out.Reset()
+	results.print()
+	for line := range strings.Lines(out.String()) {
+		require.LessOrEqual(t, len([]rune(line)), 121, line)
+	}
+	require.Equal(t, 36, strings.Count(out.String(), "rather"))
 	require.Regexp(t, `(?m)^×0.90 +≤ ×1 +ok +good `, out.String())
 	require.Regexp(t, `(?m)^×1.10 +≤ ×1 +MISSED +bad `, out.String())
 	require.Equal(t, 1, strings.Count(out.String()[strings.Index(out.String(), "what "):], "ok"))

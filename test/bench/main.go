@@ -169,19 +169,50 @@ func (r resultRow) outcome() string {
 	return "ok"
 }
 
-// print prints all rows, the ratios first, and returns the number of missed targets.
+// print prints all rows in at most 120 columns, the ratios first, and returns the number of missed
+// targets.
 func (t *resultTable) print() int {
 	missed := 0
 	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nratio\ttarget\t\twhat\tmedian\tp99\t")
+	fmt.Fprintln(w, "\nratio\ttarget\t\twhat\tmedian\tp99")
 	for _, r := range t.rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t\n", r.ratio, r.target, r.outcome(), r.what, r.median, r.p99)
+		writeCells(w, wrap(r.ratio, 15), wrap(r.target, 16), wrap(r.outcome(), 6), wrap(r.what, 43), wrap(r.median, 20),
+			wrap(r.p99, 10))
 		if r.missed {
 			missed++
 		}
 	}
 	_ = w.Flush() // a write error of a terminal or a buffer cannot be reported
 	return missed
+}
+
+// writeCells writes a row of cells, each of several lines.
+func writeCells(w io.Writer, cells ...[]string) {
+	for line, isLast := 0, false; !isLast; line++ {
+		isLast = true
+		texts := make([]string, len(cells))
+		for i, lines := range cells {
+			if line < len(lines) {
+				texts[i] = lines[line]
+			}
+			isLast = isLast && line >= len(lines)-1
+		}
+		fmt.Fprintln(w, strings.Join(texts, "\t"))
+	}
+}
+
+// wrap breaks a text between words into lines of at most so many columns, if its words allow it.
+func wrap(text string, columns int) []string {
+	var lines []string
+	for _, word := range strings.Fields(text) {
+		last := len(lines) - 1
+		if last >= 0 && len([]rune(lines[last]))+1+len([]rune(word)) <= columns {
+			lines[last] += " " + word
+			continue
+		}
+		lines = append(lines, word)
+	}
+	return lines
 }
 
 // durations are the durations of repeated operations.

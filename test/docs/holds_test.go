@@ -107,7 +107,9 @@ func openFacts() readiness.Facts {
 	}
 }
 
-// messageOf returns the message of the first condition of a decision, with long lines folded.
+// messageOf returns the message of the first condition of a decision, without the commands at its
+// end, and with long lines folded.
 func messageOf(d readiness.Decision) string {
-	return strings.ReplaceAll(wrapped(d.Conditions[0].Message+"\n"), "\n    ", "\n")
+	message, _, _ := strings.Cut(d.Conditions[0].Message, ". To ")
+	return strings.ReplaceAll(wrapped(message+"\n"), "\n    ", "\n")
 }

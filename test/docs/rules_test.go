@@ -22,7 +22,7 @@ func TestRules(t *testing.T) {
 		rules   func(text string) []string
 		atLeast int
 	}{
-		"docs/verdict.md": {rowsOf, 45},
+		"docs/verdict.md": {rowsOf, 40},
 		"docs/holding.md": {sectionsOf, 40},
 	} {
 		t.Run(page, func(t *testing.T) {
@@ -39,8 +39,7 @@ func TestRules(t *testing.T) {
 func rowsOf(text string) []string {
 	var rules []string
 	for line := range strings.Lines(text) {
-		isHead := strings.HasPrefix(line, "| rule ") || strings.HasPrefix(line, "| | ")
-		if strings.HasPrefix(line, "| ") && !isHead {
+		if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| rule ") {
 			rules = append(rules, line)
 		}
 	}
@@ -99,5 +98,41 @@ func testsOf(t *testing.T) (tests map[string]bool, words map[string]map[string]b
 			})
 		}
 	}
+	for _, file := range traceFiles(t) {
+		words["simulation"][strings.TrimSuffix(filepath.Base(file), ".txt")] = true
+	}
 	return tests, words
+}
+
+func traceFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("test/simulation/testdata/traces/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files
+}
+
+// TestTraces checks that a comment in a test or in a file of a trace tells what happened in each
+// trace: "F5: words", or "F5, F6: words".
+func TestTraces(t *testing.T) {
+	files := traceFiles(t)
+	for file := range sources(t) {
+		if strings.HasSuffix(file, "_test.go") {
+			files = append(files, file)
+		}
+	}
+	told, highest := map[int]bool{}, 0
+	heading := regexp.MustCompile(`(?m)^\s*(?://|#) ((?:F\d+[a-f]?, )*F\d+[a-f]?):(?: \S+){4}`)
+	for _, file := range files {
+		for _, found := range heading.FindAllStringSubmatch(read(t, file), -1) {
+			for name := range strings.SplitSeq(found[1], ", ") {
+				number, err := strconv.Atoi(strings.Trim(name, "Fabcdef"))
+				require.NoError(t, err)
+				told[number], highest = true, max(highest, number)
+			}
+		}
+	}
+	for number := 1; number <= max(highest, 98); number++ {
+		require.True(t, told[number], "no comment in a test begins with F%d and says what happened", number)
+	}
 }

@@ -66,17 +66,3 @@ func requireInMessages(t *testing.T, file, page string) {
 		}
 	}
 }
-
-// TestComparison checks that the commands in docs/comparison.md exist.
-func TestComparison(t *testing.T) {
-	page, makefile := read(t, "docs/comparison.md"), read(t, "Makefile")
-	for _, target := range regexp.MustCompile("`make ([\\w-]+)`").FindAllStringSubmatch(page, -1) {
-		require.Regexp(t, "(?m)^"+target[1]+":", makefile)
-	}
-	tests := read(t, "test/docs/docs_test.go")
-	found := regexp.MustCompile("`go test \\./test/docs -run (\\w+)`").FindAllStringSubmatch(page, -1)
-	require.NotEmpty(t, found)
-	for _, test := range found {
-		require.Contains(t, tests, "func "+test[1]+"(")
-	}
-}

@@ -52,6 +52,7 @@ type simulatedDeletion struct {
 	// deletion.
 	answer     string
 	wasAllowed bool
+	reason     quorum.Reason
 }
 
 // String returns how the log names the request.
@@ -159,7 +160,7 @@ func (sim *simulation) handleAnswer(d *simulatedDeletion, r *simulatedReview) {
 		allowed = allowed && !d.isHook
 		reason = "NoAnswer"
 	}
-	d.answer, d.wasAllowed = message, allowed
+	d.answer, d.wasAllowed, d.reason = message, allowed, reason
 	if allowed {
 		sim.counts.allowed++
 	} else {

@@ -18,7 +18,7 @@
 // each allowed deletion, verdict_test.go checks that every etcd cluster keeps its quorum even
 // if all allowed deletions happen. Some histories end with a check that safe deletions are
 // allowed again after all faults (recovery_test.go). The scenarios are fixed histories in
-// which the test decides what happens.
+// which the test decides what happens; most of them are files that TestTraces plays.
 //
 // # Drains
 //

@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 	flag.Int("histories", 0, "number of random histories to play, in addition to the fixed ones")
 	flag.Uint64("seed", 0, "play only the history of this seed and log it")
 	flag.Int("shrink", 400, "number of shorter histories to try after a failure")
+	flag.Bool("rewrite", false, "write the answers that TestTraces receives into the traces")
 	flag.Int("steps", 250, "number of steps of a history")
 	flag.String("with", "", "features that every history has, separated by commas, for example attacks,reboots")
 	flag.String("without", "", "features that no history has, separated by commas")

@@ -5,15 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const (
-	kuredAnnotation = "weave.works/kured-reboot-in-progress"
-	waitsForReboot  = "is being rebooted by kured"
-)
+const kuredAnnotation = "weave.works/kured-reboot-in-progress"
 
 // A simulatedKured reboots machines one after another, as kured does: it annotates every Node
 // that wants a reboot, cordons one Node, reboots its machine, uncordons the Node, and then
@@ -120,32 +116,4 @@ func rebootProfile(c *choices) profile {
 // TestHistoriesWithReboots plays random histories in which kured reboots machines.
 func TestHistoriesWithReboots(t *testing.T) {
 	historyKind(rebootProfile).playAll(t, 20)
-}
-
-// TestF24KuredBesideAutoscaler lets an autoscaler delete a second Node while kured reboots the
-// first.
-func TestF24KuredBesideAutoscaler(t *testing.T) {
-	runScenario(t, 3, []int{3}, func(s *scenario) {
-		k := &simulatedKured{sim: s.simulation}
-		reboot := func(expected bool) {
-			t.Helper()
-			k.step()
-			s.recordSnapshot()
-			s.advance(5 * time.Second)
-			require.Equal(t, expected, s.hosts[0].up)
-			s.requireRefused(s.hosts[1], waitsForReboot)
-		}
-		reboot(true) // cordoned: the member still answers
-		reboot(false)
-		reboot(true)
-		require.Zero(t, s.grantCountOf(s.etcds[0]))
-		k.step()
-		s.requireAllowed(s.hosts[1])
-	})
-	// The machine that is rebooted may itself be deleted.
-	runScenario(t, 3, []int{3}, func(s *scenario) {
-		k := &simulatedKured{sim: s.simulation}
-		k.step()
-		s.requireAllowed(s.hosts[0])
-	})
 }

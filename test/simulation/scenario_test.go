@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
 // A scenario is a simulation in which a test decides what happens, and all parties do their
@@ -20,17 +21,8 @@ type scenario struct {
 
 // Parts of the refusals that the scenarios require.
 const (
-	countsLostMember     = "counts as lost"
-	breaksQuorum         = "quorum"
-	breaksQuorumOfC1     = "would break quorum of etcd cluster c1"
-	namesC1              = "etcd cluster c1"
-	namesC2              = "etcd cluster c2"
-	cannotSeeHealth      = "cannot see"
-	namesUnstartedMember = "never started"
-	cannotWriteGrant     = "recording the grant"
-	namesUnreadableNode  = "could not be read"
-	requiresLabel        = "label"
-	mayHaveRejoined      = "etcd on this node may have joined again"
+	countsLostMember = "counts as lost"
+	breaksQuorum     = "quorum"
 )
 
 // runScenario plays a scenario with clusters of these sizes on this number of machines. It
@@ -61,11 +53,17 @@ func (s *scenario) tryDelete(h *simulatedHost) *simulatedDeletion {
 	s.t.Helper()
 	s.recordSnapshot()
 	d := s.startDelete(h, false, false)
+	s.await(d)
+	return d
+}
+
+// await waits for the answer to a request.
+func (s *scenario) await(d *simulatedDeletion) {
+	s.t.Helper()
 	for d.review != nil && !s.hasFailed() {
 		s.advance(100 * time.Millisecond)
 	}
 	require.False(s.t, s.hasFailed(), s.failure)
-	return d
 }
 
 // requireRefused requires that a DELETE is refused with this text.
@@ -84,35 +82,6 @@ func (s *scenario) requireAllowed(h *simulatedHost) *simulatedDeletion {
 	return d
 }
 
-// deleteWithRetries deletes a Node with the retries of kubespray: ten attempts, three
-// seconds apart.
-func (s *scenario) deleteWithRetries(h *simulatedHost) {
-	s.t.Helper()
-	s.deleteWithin(h, 30*time.Second)
-}
-
-// deleteWithin retries every three seconds until the deletion is allowed, and carries it
-// out.
-func (s *scenario) deleteWithin(h *simulatedHost, limit time.Duration) {
-	s.t.Helper()
-	begun := time.Now()
-	for {
-		d := s.tryDelete(h)
-		if d.wasAllowed {
-			s.commit(d)
-			s.recordSnapshot()
-			return
-		}
-		require.Less(s.t, time.Since(begun), limit, "Node %s is still refused: %s", h.name, d.answer)
-		s.advance(3 * time.Second)
-	}
-}
-
-func (s *scenario) terminateHost(h *simulatedHost) {
-	s.terminate(h)
-	s.recordSnapshot()
-}
-
 // removeMemberOn removes the host's member from its cluster.
 func (s *scenario) removeMemberOn(h *simulatedHost) {
 	s.t.Helper()
@@ -123,13 +92,6 @@ func (s *scenario) removeMemberOn(h *simulatedHost) {
 		}
 	}
 	s.recordSnapshot()
-}
-
-// addHostWithMember adds a machine with a new member, which joins as a learner and is
-// promoted.
-func (s *scenario) addHostWithMember(name string) {
-	s.t.Helper()
-	s.addMemberOn(s.etcds[0], s.addHost(name), true)
 }
 
 func (s *scenario) addMemberOn(e *simulatedEtcd, h *simulatedHost, promoted bool) *simulatedMember {
@@ -155,19 +117,47 @@ func (s *scenario) editNode(h *simulatedHost, edit func(*corev1.Node)) {
 	s.syncKubelets()
 }
 
-// grantCountOf returns the number of grants of a cluster.
-func (s *scenario) grantCountOf(e *simulatedEtcd) int {
+// deleteNodeDirectly deletes the Node of a host without a review.
+func (s *scenario) deleteNodeDirectly(h *simulatedHost) {
 	s.t.Helper()
-	c, err := s.api.cluster(string(e.id))
-	require.NoError(s.t, err)
-	return len(c.Spec.Grants)
+	s.addLoss(h, s.knowledgeAbout(h.name, h.node).bound[h.node])
+	require.NoError(s.t, s.api.deleteNode(h.name))
+	s.syncKubelets()
 }
 
-// newHostNames returns names for machines that are added later.
-func newHostNames(n int) []string {
-	var all []string
-	for i := range n {
-		all = append(all, fmt.Sprint("new", i))
+// tryEvict requests the eviction of the guard pod once, and reports whether the pod is gone.
+func (s *scenario) tryEvict(d *simulatedDrain) bool {
+	s.t.Helper()
+	s.recordSnapshot()
+	require.Contains(s.t, s.api.pods, guard.Name(d.host.name))
+	s.startEviction(d)
+	s.await(d.request)
+	if d.request.wasAllowed {
+		s.evict(d.request)
 	}
-	return all
+	return d.request.wasAllowed
+}
+
+// machineOf returns the object of a host.
+func (s *scenario) machineOf(h *simulatedHost) *managedMachine {
+	s.t.Helper()
+	for _, m := range s.machines.objects {
+		if m.host == h {
+			return m
+		}
+	}
+	require.Fail(s.t, "no object", h.name)
+	return nil
+}
+
+// tryDeleteMachine sends one DELETE of the object of a host, and carries it out if it is allowed.
+func (s *scenario) tryDeleteMachine(h *simulatedHost) *simulatedDeletion {
+	s.t.Helper()
+	s.recordSnapshot()
+	d := s.startMachineDelete(s.machineOf(h))
+	s.await(d)
+	if d.wasAllowed {
+		s.commitMachine(d)
+	}
+	return d
 }

@@ -110,11 +110,7 @@ func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *si
 }
 
 // addHost adds a machine whose kubelet has registered.
-func (sim *simulation) addHost(name string) *simulatedHost {
-	h := sim.newHost(name)
-	sim.registerNode(h)
-	return h
-}
+func (sim *simulation) addHost(name string) { sim.registerNode(sim.newHost(name)) }
 
 // newHost adds a machine whose kubelet has not registered yet.
 func (sim *simulation) newHost(name string) *simulatedHost {

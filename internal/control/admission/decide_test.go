@@ -31,6 +31,7 @@ func cannotDecideMessage(err string) string {
 		". Try again; if the problem persists, see the log of the Holdfast webhook."
 }
 
+// F16: a DELETE had no name or object, made several calls, or was a dry run.
 func TestReviewedDeletions(t *testing.T) {
 	soon := time.Now().Add(time.Minute).UTC().Truncate(time.Second)
 	breakGlass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"host is gone"}`, soon.Format(time.RFC3339))

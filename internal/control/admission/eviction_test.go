@@ -130,7 +130,7 @@ func TestReviewedEvictions(t *testing.T) {
 			require.Equal(t, c.event, f.event())
 			require.Len(t, f.requests, 1)
 			req := f.requests[0]
-			require.True(t, req.Drain)
+			require.Equal(t, quorum.DoorDrain, req.Door)
 			require.Equal(t, "n1", req.Node)
 			require.EqualValues(t, "uid-1", req.UID)
 			require.Empty(t, req.Version, "no version of the Node was reviewed")

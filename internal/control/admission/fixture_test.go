@@ -87,7 +87,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	answer := func(labelled bool) func(context.Context, quorum.Request) (quorum.Decision, error) {
 		return func(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
-			require.Equal(t, labelled, req.Labelled || req.Drain)
+			require.Equal(t, labelled, req.Labelled || req.Door == quorum.DoorDrain)
 			deadline, _ := ctx.Deadline()
 			f.requests, f.timeLeft = append(f.requests, req), time.Until(deadline)
 			if f.panics {

@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
+// F15: any user could cause a break-glass override.
 func TestForgedBreakGlass(t *testing.T) {
 	forged := etcdNode()
 	forged.Annotations[quorum.BreakGlassAnnotation] = fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"x"}`,

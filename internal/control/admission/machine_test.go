@@ -98,6 +98,7 @@ func TestMachines(t *testing.T) {
 			decision: lost, code: 403, reviewed: []string{"n1"},
 			message: "1 of 3 would stay\nMachine capi/m1 stands for node n1: it names the Node in status.nodeRef.",
 		},
+		// F41: Karpenter ended the machine of an unregistered NodeClaim without a request for the Node.
 		"F41 NodeClaim that is not registered": {
 			kind: machine.KindNodeClaim, object: unregisteredClaim, decision: lost, code: 403, reviewed: []string{"n1"},
 			message: "1 of 3 would stay\nNodeClaim c1 stands for node n1: both have the provider ID cloud:///1.",
@@ -130,6 +131,7 @@ func TestMachines(t *testing.T) {
 			nodes: []corev1.Node{machineNode("n1", "cloud:///9")}, live: new(machineNode("n1", "cloud:///1")),
 			decision: lost, code: 403, message: stands, event: warning, reviewed: []string{"n1"},
 		},
+		// F92: the watch of Nodes hung, and the cache had only an earlier Node of the Machine.
 		"F92 Node is not in the cache, an earlier Node of the machine is": {
 			object: `{"metadata":{"namespace":"capi","name":"m1","uid":"u"},"spec":{"providerID":"cloud:///1"},
 				"status":{"nodeRef":{"kind":"Node","name":"n1","uid":"uid-1"}}}`,

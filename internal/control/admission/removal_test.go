@@ -132,9 +132,8 @@ func TestReviewedRemovals(t *testing.T) {
 			}
 			require.Len(t, f.requests, 1)
 			r := f.requests[0]
-			require.True(t, r.Remove)
 			require.Equal(t, !c.isUnlabelled, r.Labelled)
-			require.Equal(t, quorum.DoorRemove, r.Door())
+			require.Equal(t, quorum.DoorRemove, r.Door)
 			if c.check != nil {
 				c.check(t, r)
 			}

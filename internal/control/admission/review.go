@@ -59,7 +59,21 @@ func (r review) isRemoval() bool { return r.removal.Key != "" }
 
 // verb returns how texts name what is reviewed.
 func (r review) verb() words.Verb {
-	return words.VerbOf(quorum.Request{Drain: r.isDrain(), Remove: r.isRemoval(), Version: r.version}.Door())
+	return words.VerbOf(r.door())
+}
+
+// door returns the kind of the request. The API server does not test the version of a Node whose
+// machine ends with another object.
+func (r review) door() quorum.DoorKind {
+	switch {
+	case r.isDrain():
+		return quorum.DoorDrain
+	case r.isRemoval():
+		return quorum.DoorRemove
+	case r.version == "":
+		return quorum.DoorMachine
+	}
+	return quorum.DoorDelete
 }
 
 // parseNode returns the review in an admission request. It returns an error for everything that is
@@ -121,8 +135,7 @@ func (r review) target() string {
 // announcement that cannot be parsed is returned as the error, with a request that lacks it.
 func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, problem string, err error) {
 	req, err = quorum.RequestFor(r.node)
-	req.Version, req.Labelled, req.Drain = r.version, labelled, r.isDrain()
-	req.Remove, req.StopsFirst = r.isRemoval(), r.removal.StopsFirst
+	req.Version, req.Labelled, req.Door, req.StopsFirst = r.version, labelled, r.door(), r.removal.StopsFirst
 	req.User, req.DryRun = r.user, r.dryRun
 	if value, isSet := r.node.Annotations[quorum.BreakGlassAnnotation]; isSet {
 		breakGlass, bad := quorum.ParseBreakGlass(value, r.node.UID, now)

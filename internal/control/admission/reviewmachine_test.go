@@ -31,6 +31,8 @@ func TestReviewMachine(t *testing.T) {
 		allowed    bool
 		message    string
 	}{
+		// F69, F72: a finalizer kept an allowed Node, another voter died, and the last request for its
+		// Machine or NodeClaim was not decided.
 		"F69 Node being deleted": {
 			isDeleting: true, decision: quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"},
 			message: "1 of 3 would stay\nMachine capi/m1 stands for node n1: both have the provider ID cloud:///1.",
@@ -80,6 +82,8 @@ func TestReviewMachineOfNewNode(t *testing.T) {
 
 // TestF65LastReview: the last review before a machine ends repeats no earlier one, whose answer may
 // be a minute old. It refuses if it fails, also for a Node without the label.
+// F65, F70: another voter died after the review of a hook, and the grant answered again, or a
+// paused leader removed the hook after the next one had refused.
 func TestF65LastReview(t *testing.T) {
 	object := machine.Object{Kind: machine.KindMachine, Namespace: "capi", Name: "m1", ProviderID: "cloud:///1"}
 	for _, test := range []struct {
@@ -113,6 +117,8 @@ func TestF65LastReview(t *testing.T) {
 
 // TestF55MachineRegistersDuringReview: while a review of a machine reviews its Node, that Node is
 // deleted, and the kubelet registers again.
+// F55, F63, F68: a kubelet registered again during the review of its NodeClaim or drain, and the
+// new Node was not reviewed.
 func TestF55MachineRegistersDuringReview(t *testing.T) {
 	f := newFixture(t)
 	f.live.Spec.ProviderID = "cloud:///1"

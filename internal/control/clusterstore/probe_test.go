@@ -109,6 +109,7 @@ func clusterVersion(rv, nonce string) *v1alpha1.EtcdCluster {
 	return c
 }
 
+// F18: etcd was that of kube-apiserver: commits were late, and a restore reverted grants.
 func TestNoncesOfResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &slowServer{version: 100, takes: 100 * time.Millisecond}

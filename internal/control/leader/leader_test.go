@@ -213,6 +213,7 @@ func TestLeader(t *testing.T) {
 		{"gap in the health proofs", proofGap},
 		{"member removed from etcd", memberRemoved},
 		{"F20 machine joined again", machineJoinedAgain},
+		// F45: a finalizer kept the Node for longer than its grant lasted.
 		{"F45 node held by a finalizer", heldByFinalizer},
 		{"silent agents", silentAgents},
 		{"surviving node and renewed grant", survivingNode},

@@ -185,6 +185,8 @@ func TestHealthProofs(t *testing.T) {
 	}
 }
 
+// F98: a drain was granted by a clock that was ahead, so the grant of a later deletion was taken
+// for an old one, and ended.
 func TestGrantAge(t *testing.T) {
 	now := time.Now()
 	m := &clusterState{}

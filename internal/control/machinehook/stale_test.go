@@ -166,6 +166,8 @@ func TestStaleMachineKeepsItsHook(t *testing.T) {
 // TestStaleMachineGetsNoHook: the deletion of a Machine without a hook was allowed, its machine is
 // about to end, and the cache does not know yet. A hook that is set now stops nothing, and Ending
 // would take it for a promise that another review follows. Then the grant ends.
+// F52, F53: by a stale cache the leader set a hook too late, or removed one, and no review was
+// left.
 func TestStaleMachineGetsNoHook(t *testing.T) {
 	f := newStaleFixture(t, staleMachine("1", func(*unstructured.Unstructured) {}), staleMachine("2", deleting))
 	f.cached = []*corev1.Node{staleNode()}

@@ -215,7 +215,9 @@ func drainWithoutEtcd(t *testing.T, f *storetest.Fixture) {
 	f.DeleteAfterTest(node)
 	f.Nodes = append(f.Nodes, node)
 	f.Cordon(3, true)
-	req := quorum.Request{Node: node.Name, UID: node.UID, Addresses: []string{"10.98.0.1"}, Drain: true, User: "alice"}
+	req := quorum.Request{
+		Node: node.Name, UID: node.UID, Addresses: []string{"10.98.0.1"}, Door: quorum.DoorDrain, User: "alice",
+	}
 	decision := review(t, newReviewer(f, 0), req)
 	require.True(t, decision.Allowed)
 	require.Equal(t, quorum.NothingToProtect, decision.Reason)

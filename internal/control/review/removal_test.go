@@ -18,7 +18,7 @@ func removalOfMember(t *testing.T, f *storetest.Fixture) {
 	reviewer := newReviewer(f, 0)
 	remove := func(i int) quorum.Request {
 		req := f.Request(i)
-		req.Version, req.Remove, req.User = "", true, "alice"
+		req.Version, req.Door, req.User = "", quorum.DoorRemove, "alice"
 		return req
 	}
 	requireRefused := func(text string) {

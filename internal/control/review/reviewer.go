@@ -85,7 +85,7 @@ func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decis
 }
 
 func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
-	if !req.Drain {
+	if req.Door != quorum.DoorDrain {
 		return r.decide(ctx, req)
 	}
 	live := r.store.LiveNodesNamed(ctx, []string{req.Node})[req.Node]
@@ -179,7 +179,7 @@ func (r *Reviewer) breakGlass(
 			req.Node, req.BreakGlass.Until.Format(time.RFC3339), req.BreakGlass.Reason),
 		Warnings: []string{
 			fmt.Sprintf("node %q is %s without a check that its etcd clusters keep quorum",
-				req.Node, words.VerbOf(req.Door()).Past),
+				req.Node, words.VerbOf(req.Door).Past),
 		},
 	}
 	if req.DryRun {
@@ -201,7 +201,7 @@ func cannotDecide(req quorum.Request, err error) quorum.Decision {
 		Reason: quorum.CannotDecide,
 		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. This says nothing about its etcd. "+
 			"Try again; if the problem persists, see the log of the Holdfast webhook.",
-			req.Node, words.VerbOf(req.Door()).Past, err),
+			req.Node, words.VerbOf(req.Door).Past, err),
 	}
 }
 

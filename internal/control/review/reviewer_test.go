@@ -46,12 +46,15 @@ func TestReview(t *testing.T) {
 		{"dead node", deadNode},
 		{"unbound member", unboundMember},
 		{"F64 lists end during the review", listsEndDuringReview},
+		// F67: a review that wrote the grants of several panicked before, and the others were allowed.
 		{"F67 panic in another review", panicInAnotherReview},
 		{"node of two clusters", twoClusters},
 		{"F94 machine of another etcd cluster", grantOfOtherCluster},
 		{"cold cache", coldCache},
 		{"remaining tolerance", remainingTolerance},
 		{"unverified server", unverifiedServer},
+		// F31: a Node was written during its review: the second review refused, and the first one's grant
+		// blocked others.
 		{"F31 second review of one DELETE", secondReview},
 		{"second review, two clusters", secondReviewOfTwoClusters},
 		{"F24 kured beside an autoscaler", kuredBesideAutoscaler},
@@ -59,6 +62,8 @@ func TestReview(t *testing.T) {
 		{"removal of a member", removalOfMember},
 		{"nodes that go at once", nodesTogether},
 		{"F33 drains of all nodes", drainsOfAllNodes},
+		// F35: the deletion of a drained Node replaced its grant, and another webhook refused it: the
+		// member counted.
 		{"F35 deletion after a drain", deletionAfterDrain},
 		{"F35 drain after a deletion", drainAfterDeletion},
 		{"F36 node not closed", drainOfOpenNode},

@@ -71,6 +71,7 @@ func TestLocalEndpointOrder(t *testing.T) {
 
 // Two servers of a host have the same client URL: the answer is of the one whose data names the
 // member.
+// F61: two servers of a host had one client URL, and the answer of one counted for both.
 func TestAnswerOfOtherServer(t *testing.T) {
 	t.Parallel()
 	member := etcd.New(t, etcd.Options{TLS: true}).Member(1)

@@ -110,6 +110,7 @@ func TestUnreachableMembers(t *testing.T) {
 	require.Equal(t, identity.Ref, identify(t, p, local).Ref, "Identify needs no quorum")
 }
 
+// F5: a dead member delayed every observer.
 func TestHangingLocalMember(t *testing.T) {
 	t.Parallel()
 	etcd := etcd.New(t, etcd.Options{Members: 3, TLS: true})

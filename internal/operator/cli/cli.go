@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -201,3 +202,6 @@ func CheckHandler(check func() error) http.HandlerFunc {
 		fmt.Fprintln(w, "ok")
 	}
 }
+
+// Quoted returns the text as one word of a POSIX shell.
+func Quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

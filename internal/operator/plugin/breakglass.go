@@ -142,7 +142,7 @@ func (b breakGlassChange) plan(s *session, c client.Client) plannedChange {
 			"Its members count as lost from then on. Your name and the reason are recorded: " + b.permission.Reason,
 		},
 		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
-			name, quorum.BreakGlassAnnotation, quoted(b.value))},
+			name, quorum.BreakGlassAnnotation, cli.Quoted(b.value))},
 		rights: []authorizationv1.ResourceAttributes{
 			{Verb: verbBreakGlass, Group: v1alpha1.Group, Resource: v1alpha1.Resource},
 			{Verb: "patch", Resource: "nodes", Name: name},

@@ -15,10 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // fieldOwner is the name of the plugin in managedFields.
-const fieldOwner = client.FieldOwner("kubectl-holdfast")
+const fieldOwner = client.FieldOwner(readiness.PluginFieldManager)
 
 // A plannedChange is what a command is about to do.
 type plannedChange struct {
@@ -168,11 +169,6 @@ func adviceFor(r authorizationv1.ResourceAttributes) string {
 			"--clusterrole=holdfast-breakglass --user=NAME"
 	}
 	return "ask an administrator of the cluster for it"
-}
-
-// quoted returns the text as one word of a POSIX shell.
-func quoted(text string) string {
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // indented returns the text with each line indented.

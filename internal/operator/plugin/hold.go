@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -48,24 +49,25 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 	if value == "" {
 		value = "true"
 	}
-	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
+	c, err := readiness.ClosedBy(n)
 	end := "It stays closed, also after a reboot, until: kubectl holdfast release " + n.Name
-	if others := foreignCordon(n, record); others != "" {
-		end = fmt.Sprintf("It is cordoned already: %s. The owner of that cordon may remove it, and release does not.", others)
+	if c.HasForeignCordon() {
+		end = fmt.Sprintf("It is cordoned already: %s has cordoned it. The owner of that cordon may remove it, and release "+
+			"does not.", c.Cordon)
 	}
-	if isKept(n) && n.Spec.Unschedulable {
+	if c.Kept && c.Cordon != "" {
 		return nodeChange{isDone: true, effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
+			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
 	}
 	change := nodeChange{
 		done:    "kept closed",
 		desired: nodepatch.Desired{Annotations: map[string]*string{readiness.KeepCordonedAnnotation: &value}},
 		commands: []string{fmt.Sprintf("kubectl annotate --overwrite node %s %s=%s",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(value))},
+			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(value))},
 	}
-	if err == nil && record.State == readiness.Held {
+	if err == nil && c.IsHeld() {
 		change.effects = append(change.effects, fmt.Sprintf("Holdfast holds node %s%s. When that ends, it stays cordoned.",
-			n.Name, heldBecause(n, record)))
+			n.Name, heldBecause(n, c.Record)))
 	}
 	if !n.Spec.Unschedulable {
 		change.desired.Unschedulable = new(true)

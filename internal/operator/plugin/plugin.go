@@ -145,7 +145,7 @@ func (s *session) kubectl() string {
 			values = list.GetSlice()
 		}
 		for _, value := range values {
-			command += " --" + name + "=" + quoted(value)
+			command += " --" + name + "=" + cli.Quoted(value)
 		}
 	}
 	return command

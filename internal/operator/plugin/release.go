@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/operator/uninstall"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
-	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -46,14 +46,13 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
 	return command
 }
 
-// opened is what release reports.
-const opened = "opened"
-
 // A nodeChange is what release or hold does to a Node, and what it reports then.
 type nodeChange struct {
 	effects, commands []string
 	desired           nodepatch.Desired
 	done              string
+	// mark is why another program needs the node closed, which a person has to know.
+	mark string
 	// isDone means that the Node is as wanted already. Then the effects describe its state.
 	isDone bool
 }
@@ -115,150 +114,79 @@ func writeNode(
 		if err != nil {
 			return err
 		}
-		if newest.UID != node.UID || !slices.Equal(now.commands, shown.commands) {
+		if newest.UID != node.UID || now.mark != shown.mark || !slices.Equal(now.commands, shown.commands) {
 			return fmt.Errorf("node %s has changed meanwhile; nothing was changed; run the command again", node.Name)
 		}
-		patches, err := nodepatch.Plan(newest, now.desired, time.Now())
-		if err != nil {
-			return err
-		}
-		return nodepatch.Send(node.Name, patches, uninstall.NodeWriter(ctx, c, node.Name, fieldOwner))
+		_, err = nodepatch.NewWriterAs(string(fieldOwner), uninstall.NodePatcher{Client: c}).Apply(ctx, newest, now.desired)
+		return err
 	})
 }
 
 // planRelease returns what opens a Node. The error says why there is nothing to open.
 func planRelease(n *corev1.Node) (nodeChange, error) {
-	text, isRecorded := n.Annotations[readiness.HoldAnnotation]
-	record, err := readiness.ParseRecord(text)
-	if isRecorded && err != nil {
-		return nodeChange{}, fmt.Errorf("node %s: %w; it is not known who closed the node. To open it: "+
-			"kubectl uncordon %s; then: kubectl annotate node %s %s-", n.Name, err, n.Name, n.Name, readiness.HoldAnnotation)
+	c, err := readiness.ClosedBy(n)
+	if err != nil {
+		return nodeChange{}, err
 	}
-	release := readiness.PlanManualRelease(n)
-	isHeld := isRecorded && record.State == readiness.Held &&
-		(release.Taint != "" || !release.TaintGone && n.Spec.Unschedulable)
-	others := foreignCordon(n, record)
+	change := nodeChange{
+		mark: c.Mark, desired: nodepatch.OfHold(c.Open()), commands: c.Commands(), done: "opened",
+	}
 	switch {
-	case isHeld && release.Taint == "" && others != "":
-		return nodeChange{}, fmt.Errorf("node %s: %s since Holdfast did; that cordon stays. If the node "+
-			"may take pods: kubectl uncordon %s", n.Name, others, n.Name)
-	case isHeld:
-		return planEndOfHold(n, record, release, others), nil
-	case n.Spec.Unschedulable && others == "", release.Taint != "":
-		return reopen(n, release, others), nil
-	case release.NetworkAvailable:
-		change := nodeChange{done: opened, effects: []string{fmt.Sprintf("The hold of node %s has ended, but it has left "+
-			"condition NetworkUnavailable=True, which keeps pods away. It becomes False.", n.Name)}}
-		return withCondition(change, n, release), nil
+	case c.IsHeld() && c.Taint == "" && c.HasForeignCordon():
+		return nodeChange{}, fmt.Errorf("node %s: %s has cordoned it since Holdfast did; that cordon stays. If the node "+
+			"may take pods: kubectl uncordon %s", n.Name, c.Cordon, n.Name)
+	case c.IsHeld():
+		change.effects = []string{
+			fmt.Sprintf("Holdfast holds node %s%s.", n.Name, heldBecause(n, c.Record)),
+			"It is opened whether or not its network works: pods may fail there, or start without connections.",
+			"Holdfast records an override, and does not hold the node again before its next boot.",
+		}
+	case c.Taint != "", change.desired.Unschedulable != nil:
+		change.effects = effectsOfReopening(n, c)
+	case len(change.desired.Conditions) > 0:
+		change.effects = []string{fmt.Sprintf("The hold of node %s has ended, but it has left "+
+			"condition NetworkUnavailable=True, which keeps pods away. It becomes False.", n.Name)}
+	default:
+		return nodeChange{}, notHeldError(n, c)
 	}
-	return nodeChange{}, notHeldError(n, others)
+	if c.HasForeignCordon() {
+		change.done = "the cordon stays"
+		change.effects = append(change.effects, fmt.Sprintf("The node stays cordoned: %s has cordoned it. "+
+			"It takes pods only after: kubectl uncordon %s", c.Cordon, n.Name))
+	}
+	if c.Mark != "" {
+		change.effects = append(change.effects, fmt.Sprintf("Another program is at work on the node (%s).", c.Mark))
+	}
+	if c.Kept {
+		change.effects = append(change.effects, "Annotation "+readiness.KeepCordonedAnnotation+" is removed.")
+	}
+	return change, nil
 }
 
-// planEndOfHold ends a hold as a person does.
-func planEndOfHold(n *corev1.Node, record readiness.Record, release readiness.ManualRelease, others string) nodeChange {
-	change := nodeChange{effects: []string{
-		fmt.Sprintf("Holdfast holds node %s%s.", n.Name, heldBecause(n, record)),
-		"It is opened whether or not its network works: pods may fail there, or start without connections.",
-		"Holdfast records an override, and does not hold the node again before its next boot.",
-	}}
-	return open(change, n, release, others)
-}
-
-// reopen opens a node that is closed by `kubectl holdfast hold`, or by a cordon or taint that a
-// hold has left. An agent would remove the taint later, but may not run.
-func reopen(n *corev1.Node, release readiness.ManualRelease, others string) nodeChange {
+// effectsOfReopening returns what follows when a node is opened that is closed by
+// `kubectl holdfast hold`, or by a cordon or taint that a hold has left. An agent would remove the
+// taint later, but may not run. If the cordon is the only reason why Holdfast does not hold the
+// node, an agent holds it within a second.
+func effectsOfReopening(n *corev1.Node, c readiness.Closed) []string {
 	text := fmt.Sprintf("Node %s is closed by `kubectl holdfast hold`, or by a hold that has ended.", n.Name)
-	if isKept(n) {
+	if c.Kept {
 		text = fmt.Sprintf("Node %s is kept closed by annotation %s=%s.",
-			n.Name, readiness.KeepCordonedAnnotation, quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
+			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
 	}
-	change := nodeChange{effects: []string{text}}
-	if others == "" {
-		change.effects = append([]string{text + " It is opened."}, effectsOfClosedGates(n)...)
+	if c.HasForeignCordon() {
+		return []string{text}
 	}
-	return open(change, n, release, others)
-}
-
-// effectsOfClosedGates returns what follows when a node is opened although its cordon is the only
-// reason why Holdfast does not hold it: an agent holds it within a second.
-func effectsOfClosedGates(n *corev1.Node) []string {
-	c := readiness.FindCondition(n, readiness.NetworkHeld)
-	if c == nil || c.Reason != readiness.CordonedByOthers {
-		return nil
+	text += " It is opened."
+	held := readiness.FindCondition(n, readiness.NetworkHeld)
+	if held == nil || held.Reason != readiness.CordonedByOthers {
+		return []string{text}
 	}
 	return []string{
-		fmt.Sprintf("Holdfast then holds the node until its gates are open. Condition %s: %s", c.Type, c.Message),
+		text,
+		fmt.Sprintf("Holdfast then holds the node until its gates are open. Condition %s: %s", held.Type, held.Message),
 		"To open it although gates are closed, run the command again when Holdfast holds it: kubectl holdfast release " +
 			n.Name,
 	}
-}
-
-// open removes what closes a node: the taint of the hold, the cordon, the condition, and the
-// annotation that keeps the node closed. A cordon of others stays.
-func open(change nodeChange, n *corev1.Node, release readiness.ManualRelease, others string) nodeChange {
-	change.done = opened
-	if release.Taint != "" {
-		change.desired.RemoveTaints = []corev1.Taint{{Key: release.Taint, Effect: corev1.TaintEffectNoSchedule}}
-		change.commands = append(change.commands, release.OpenCommand(n.Name))
-	}
-	switch {
-	case others != "":
-		change.done = "the taint is removed, and the cordon stays"
-		change.effects = append(change.effects, fmt.Sprintf("The node stays cordoned: %s. "+
-			"It takes pods only after: kubectl uncordon %s", others, n.Name))
-	case n.Spec.Unschedulable:
-		change.desired.Unschedulable = new(false)
-		change.commands = append(change.commands, "kubectl uncordon "+n.Name)
-	}
-	if mark := departure.OfOthers(n); mark.Class != departure.None {
-		change.effects = append(change.effects, fmt.Sprintf("Another program is at work on the node (%s).", mark))
-	}
-	return withoutKeep(withCondition(change, n, release), n)
-}
-
-// withCondition adds the condition that a release by hand writes.
-func withCondition(change nodeChange, n *corev1.Node, release readiness.ManualRelease) nodeChange {
-	if !release.NetworkAvailable {
-		return change
-	}
-	change.commands = append(change.commands, release.ConditionCommand(n.Name))
-	change.desired.Conditions = []corev1.NodeCondition{release.Condition()}
-	return change
-}
-
-// withoutKeep adds the removal of annotation KeepCordonedAnnotation.
-func withoutKeep(change nodeChange, n *corev1.Node) nodeChange {
-	if !isKept(n) {
-		return change
-	}
-	change.desired.Annotations = map[string]*string{readiness.KeepCordonedAnnotation: nil}
-	change.effects = append(change.effects, "Annotation "+readiness.KeepCordonedAnnotation+" is removed.")
-	change.commands = append(change.commands, removeKeepCommand(n))
-	return change
-}
-
-func removeKeepCommand(n *corev1.Node) string {
-	return fmt.Sprintf("kubectl annotate node %s %s-", n.Name, readiness.KeepCordonedAnnotation)
-}
-
-// foreignCordon describes the cordon of a Node if neither a hold nor `kubectl holdfast hold` is
-// known to have set it. The cordon of a hold has no owner: the record of the hold, or of its end
-// with reason KeptCordoned, shows whose it is.
-func foreignCordon(n *corev1.Node, record readiness.Record) string {
-	owner := readiness.CordonOwner(n)
-	isHolds := record.Taint == "" && (record.State == readiness.Held || record.Reason == readiness.KeptCordoned)
-	switch {
-	case !n.Spec.Unschedulable, owner == string(fieldOwner), owner == "" && isHolds:
-		return ""
-	case owner == "":
-		return "an unknown client has cordoned it"
-	}
-	return owner + " has cordoned it"
-}
-
-func isKept(n *corev1.Node) bool {
-	_, found := n.Annotations[readiness.KeepCordonedAnnotation]
-	return found
 }
 
 // heldBecause returns what is known about a hold.
@@ -274,15 +202,12 @@ func heldBecause(n *corev1.Node, record readiness.Record) string {
 }
 
 // notHeldError says why there is nothing to release.
-func notHeldError(n *corev1.Node, others string) error {
+func notHeldError(n *corev1.Node, c readiness.Closed) error {
 	text := fmt.Sprintf("Holdfast does not hold node %s", n.Name)
 	var commands []string
-	if others != "" {
-		text += ", and " + others
-		commands = append(commands, "kubectl uncordon "+n.Name)
-		if isKept(n) {
-			commands = append(commands, removeKeepCommand(n))
-		}
+	if c.Cordon != "" {
+		text += ", and " + c.Cordon + " has cordoned it"
+		commands = append([]string{"kubectl uncordon " + n.Name}, c.Commands()...)
 	}
 	for _, t := range n.Spec.Taints {
 		// Taints with this prefix follow from the state of the node.

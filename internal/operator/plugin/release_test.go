@@ -8,6 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -213,6 +217,36 @@ func testKeptTaint(t *testing.T, f *changeFixture) {
 	node := f.node(t, "kept-3")
 	require.True(t, node.Spec.Unschedulable)
 	require.Empty(t, node.Spec.Taints)
+}
+
+// TestDrainDuringQuestion: a drain is allowed while the command waits for a yes. The command does
+// not open the node before it has named the drain.
+func TestDrainDuringQuestion(t *testing.T) {
+	begun := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
+			readiness.HoldAnnotation: `{"state":"held","reason":"Rebooted"}`,
+		}},
+		Spec: corev1.NodeSpec{Unschedulable: true},
+	}
+	c := fake.NewClientBuilder().WithObjects(begun).Build()
+	shown, err := planRelease(begun)
+	require.NoError(t, err)
+	drained, err := readiness.WithDrain(begun, time.Now())
+	require.NoError(t, err)
+	body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, readiness.HoldAnnotation, drained)
+	require.NoError(t, c.Patch(t.Context(), begun.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body))))
+	require.ErrorContains(t, writeNode(t.Context(), c, begun, shown, planRelease), "n1 has changed meanwhile")
+
+	node, err := getNode(t.Context(), c, "n1")
+	require.NoError(t, err)
+	require.True(t, node.Spec.Unschedulable)
+	shown, err = planRelease(node)
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(shown.effects, "\n"), "(a drain of the node was allowed at ")
+	require.NoError(t, writeNode(t.Context(), c, node, shown, planRelease))
+	node, err = getNode(t.Context(), c, "n1")
+	require.NoError(t, err)
+	require.False(t, node.Spec.Unschedulable)
 }
 
 func requireReleasedByHand(t *testing.T, node *corev1.Node) {

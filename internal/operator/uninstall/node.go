@@ -2,7 +2,6 @@ package uninstall
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
@@ -92,7 +92,15 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		if err := u.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 			return fmt.Errorf("reading node %s: %w", name, err)
 		}
-		patches, stays, err := planCleanup(node, time.Now())
+		wanted, stays, err := planCleanup(node)
+		if err != nil {
+			return err
+		}
+		taints := wanted.RemoveTaints
+		if u.DryRun {
+			wanted.RemoveTaints = nil
+		}
+		patches, err := nodepatch.Plan(node, wanted, time.Now())
 		if err != nil {
 			return err
 		}
@@ -102,9 +110,10 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		}
 		changed = changed || len(patches) > 0
 		if u.DryRun {
-			return u.printPatches(node, patches)
+			return u.printPatches(node, taints, patches)
 		}
-		return nodepatch.Send(name, patches, NodeWriter(ctx, u.Client, name, fieldOwner))
+		_, err = nodepatch.NewWriterAs(string(fieldOwner), NodePatcher{u.Client}).Apply(ctx, node, wanted)
+		return err
 	})
 	switch {
 	case err != nil || u.DryRun:
@@ -129,7 +138,7 @@ func isTransient(err error) bool {
 // Since the script was printed, a person or an agent may have ended or begun a hold, and a person
 // may have asked for a node to stay closed, or deleted the node. Then the cordon may not be
 // Holdfast's any more, or is now, so the script ends.
-func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch) error {
+func (u *uninstaller) printPatches(node *corev1.Node, taints []corev1.Taint, patches []nodepatch.Patch) error {
 	if len(patches) > 0 {
 		deletion := ""
 		if node.DeletionTimestamp != nil {
@@ -142,62 +151,24 @@ func (u *uninstaller) printPatches(node *corev1.Node, patches []nodepatch.Patch)
 			"{.metadata.deletionTimestamp}')\" = %s || "+
 			"{ echo 'the hold of node %s has changed: print the script again' >&2; exit 1; }\n",
 			u.Kubectl, node.Name, escapeDots(readiness.HoldAnnotation), escapeDots(readiness.KeepCordonedAnnotation),
-			quoted(now), node.Name)
+			cli.Quoted(now), node.Name)
 	}
+	for _, t := range taints {
+		fmt.Fprintf(u.Out, "%s taint node %s %s:%s-\n", u.Kubectl, node.Name, t.Key, t.Effect)
+	}
+	version, uid := fmt.Sprintf(`"resourceVersion":%q`, node.ResourceVersion), fmt.Sprintf(`"uid":%q`, node.UID)
 	for _, p := range patches {
-		commands, body, err := u.unversioned(node, p.Body)
-		if err != nil {
-			return err
-		}
-		for _, command := range commands {
-			fmt.Fprintln(u.Out, command)
-		}
-		kind, subresource := "merge", ""
-		if p.Type == types.StrategicMergePatchType {
-			kind = "strategic"
-		}
+		kind := "--type=merge"
 		if p.Subresource != "" {
-			subresource = " --subresource=" + p.Subresource
+			kind = "--subresource=" + p.Subresource + " --type=strategic"
 		}
-		_, err = fmt.Fprintf(u.Out, "%s patch node %s%s --type=%s -p %s\n",
-			u.Kubectl, node.Name, subresource, kind, quoted(string(body)))
+		_, err := fmt.Fprintf(u.Out, "%s patch node %s %s -p %s\n",
+			u.Kubectl, node.Name, kind, cli.Quoted(strings.Replace(string(p.Body), version, uid, 1)))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// quoted returns the text as one word of a POSIX shell.
-func quoted(text string) string {
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
-// unversioned returns the body of a patch with the UID of the Node instead of its version, and the
-// commands that remove the taints, which are not in that body.
-func (u *uninstaller) unversioned(node *corev1.Node, body []byte) (commands []string, changed []byte, err error) {
-	var patch map[string]map[string]any
-	if err := json.Unmarshal(body, &patch); err != nil {
-		return nil, nil, fmt.Errorf("parsing a patch of node %s: %w", node.Name, err)
-	}
-	delete(patch["metadata"], "resourceVersion")
-	patch["metadata"]["uid"] = node.UID
-	if _, isTainted := patch["spec"]["taints"]; isTainted {
-		var desired corev1.Node
-		if err := json.Unmarshal(body, &desired); err != nil {
-			return nil, nil, fmt.Errorf("parsing a patch of node %s: %w", node.Name, err)
-		}
-		for i := range node.Spec.Taints {
-			t := &node.Spec.Taints[i]
-			stays := slices.ContainsFunc(desired.Spec.Taints, func(kept corev1.Taint) bool { return t.MatchTaint(&kept) })
-			if !stays {
-				commands = append(commands, fmt.Sprintf("%s taint node %s %s:%s-", u.Kubectl, node.Name, t.Key, t.Effect))
-			}
-		}
-		delete(patch["spec"], "taints")
-	}
-	changed, err = json.Marshal(patch)
-	return commands, changed, err
 }
 
 // keptKeys describes the keys on a Node that people have written for Holdfast.
@@ -219,14 +190,13 @@ func keptKeys(node *corev1.Node) []string {
 // A closedNode describes a Node that stays closed: why, and the commands that open it.
 type closedNode struct{ by, open string }
 
-// planCleanup returns the patches that remove what Holdfast has put on a Node, and that
-// release the Node if Holdfast holds it. closed is nil unless the Node was held and stays closed.
+// planCleanup returns a Node without what Holdfast has put there. If Holdfast holds the Node, it is
+// open. closed is nil unless the Node was held and stays closed.
 //
-// The patches keep what people write for Holdfast: the label that exempts a node from
-// holds, keep-cordoned and break-glass. If a record is unreadable, there are no patches,
-// and the error contains the commands for an operator.
-func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, closed *closedNode, err error) {
-	d := nodepatch.Desired{Labels: map[string]*string{observation.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
+// Keys that people write for Holdfast stay: the label that exempts a node from holds, keep-cordoned
+// and break-glass. If a record is unreadable, the error contains the commands for an operator.
+func planCleanup(node *corev1.Node) (d nodepatch.Desired, closed *closedNode, err error) {
+	d = nodepatch.Desired{Labels: map[string]*string{observation.EtcdMemberLabel: nil}, Annotations: map[string]*string{}}
 	for _, key := range []string{
 		readiness.HoldAnnotation, observation.AnnouncementAnnotation, observation.UnverifiedAnnotation,
 		presence.BecauseAnnotation, departure.ShutdownAnnotation,
@@ -234,46 +204,36 @@ func planCleanup(node *corev1.Node, now time.Time) (patches []nodepatch.Patch, c
 	} {
 		d.Annotations[key] = nil
 	}
+	d.RemoveConditions = []corev1.NodeConditionType{readiness.NetworkHeld, observation.EtcdMemberCondition}
+	reasons := []string{readiness.HeldByHoldfast, readiness.ReleasedByHoldfast, readiness.ReleasedByHand}
+	if c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable); c != nil && slices.Contains(reasons, c.Reason) {
+		d.RemoveConditions = append(d.RemoveConditions, c.Type)
+	}
 	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[presence.MarksAnnotation], ","))
 	if closed, err = addRelease(node, &d); err != nil {
-		return nil, nil, err
+		return d, nil, err
 	}
-	if err := removeSPCLabels(node, &d); err != nil {
-		return nil, nil, err
-	}
-	patches, err = nodepatch.Plan(node, d, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	return append(patches, removeConditions(node)...), closed, nil
+	err = removeSPCLabels(node, &d)
+	return d, closed, err
 }
 
 // addRelease opens a Node that Holdfast holds according to its record, unless someone else wants it
 // closed. The record of a hold by taint that has ended still names a taint that was kept. A Node
 // that a person has opened is not held any more.
 func addRelease(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
-	text, found := node.Annotations[readiness.HoldAnnotation]
-	if !found {
-		return nil, nil
-	}
-	record, err := readiness.ParseRecord(text)
+	c, err := readiness.ClosedBy(node)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: %w; the owner of its cordon is unknown; to open the node: kubectl uncordon %s; "+
-			"then: kubectl annotate node %s %s-", node.Name, err, node.Name, node.Name, readiness.HoldAnnotation)
+		return nil, err
 	}
 	// A hold that has ended can have left autoscaler annotations.
 	removeAutoscalerAnnotations(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
-	taint := readiness.PlanManualRelease(node).Taint
-	isCordoned := record.State == readiness.Held && record.Taint == "" && node.Spec.Unschedulable
-	if taint == "" && !isCordoned {
+	if c.Taint == "" && !c.IsHeld() {
 		return nil, nil
 	}
-	if by := readiness.KeepClosedReason(node, record); by != "" {
-		return &closedNode{by: by, open: openCommands(node, taint)}, nil
+	if by := c.StaysBecause(); by != "" {
+		return &closedNode{by: by, open: openCommands(node, c.Taint)}, nil
 	}
-	if taint != "" {
-		d.RemoveTaints = []corev1.Taint{{Key: taint, Effect: corev1.TaintEffectNoSchedule}}
-	} else {
+	if d.RemoveTaints = c.Open().RemoveTaints; len(d.RemoveTaints) == 0 {
 		d.Unschedulable = new(false)
 	}
 	return nil, nil
@@ -316,38 +276,17 @@ func removeSPCLabels(node *corev1.Node, d *nodepatch.Desired) error {
 	return nil
 }
 
-// removeConditions returns the patch that removes Holdfast's conditions, and
-// NetworkUnavailable if Holdfast has set it.
-func removeConditions(node *corev1.Node) []nodepatch.Patch {
-	var removed []map[string]string
-	for _, c := range node.Status.Conditions {
-		isHoldReason := c.Reason == readiness.HeldByHoldfast || c.Reason == readiness.ReleasedByHoldfast
-		if c.Type == corev1.NodeNetworkUnavailable && isHoldReason ||
-			c.Type == readiness.NetworkHeld || c.Type == observation.EtcdMemberCondition {
-			removed = append(removed, map[string]string{"type": string(c.Type), "$patch": "delete"})
-		}
-	}
-	if len(removed) == 0 {
-		return nil
-	}
-	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID}, "status": map[string]any{"conditions": removed},
-	})
-	if err != nil {
-		panic(err) // Maps of strings always marshal.
-	}
-	return []nodepatch.Patch{{Subresource: "status", Type: types.StrategicMergePatchType, Body: body}}
-}
+// A NodePatcher is the client of a nodepatch.Writer in the commands for people.
+type NodePatcher struct{ Client client.Client }
 
-// NodeWriter returns the function that writes one patch of a Node for nodepatch.Send.
-func NodeWriter(
-	ctx context.Context, c client.Client, node string, owner client.FieldOwner,
-) func(nodepatch.Patch) error {
-	return func(p nodepatch.Patch) error {
-		target, patch := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(p.Type, p.Body)
-		if p.Subresource == "" {
-			return c.Patch(ctx, target, patch, owner)
-		}
-		return c.SubResource(p.Subresource).Patch(ctx, target, patch, owner)
+// Patch sends one patch.
+func (p NodePatcher) Patch(
+	ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, subresources ...string,
+) (*corev1.Node, error) {
+	node, patch := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.RawPatch(kind, body)
+	owner := client.FieldOwner(o.FieldManager)
+	if len(subresources) == 0 {
+		return node, p.Client.Patch(ctx, node, patch, owner)
 	}
+	return node, p.Client.SubResource(subresources[0]).Patch(ctx, node, patch, owner)
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 )
 
 func TestPlanCleanup(t *testing.T) {
@@ -22,7 +24,8 @@ func TestPlanCleanup(t *testing.T) {
 		"released with marks": {
 			before: `{"metadata":{"resourceVersion":"1",
 				"annotations":{"holdfast.dev/hold":"{\"state\":\"released\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
-				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true}}`,
+				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}},"spec":{"unschedulable":true},
+				"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHand"}]}}`,
 			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}},
 				"spec":{"unschedulable":true}}`,
 		},
@@ -144,8 +147,7 @@ func TestPlanCleanup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := parseNode(t, test.before)
 			node.Name = "n"
-			patches, closed, err := planCleanup(node, time.Now())
-			require.NoError(t, err)
+			patches, closed := planPatches(t, node)
 			var want *closedNode
 			if test.closedBy != "" {
 				want = &closedNode{by: test.closedBy, open: test.open}
@@ -153,6 +155,7 @@ func TestPlanCleanup(t *testing.T) {
 			require.Equal(t, want, closed)
 			after := []byte(test.before)
 			for _, p := range patches {
+				var err error
 				if p.Subresource == "" {
 					after, err = jsonpatch.MergePatch(after, p.Body)
 				} else {
@@ -164,8 +167,7 @@ func TestPlanCleanup(t *testing.T) {
 			require.NoError(t, json.Unmarshal(after, &got))
 			require.NoError(t, json.Unmarshal([]byte(test.after), &wanted))
 			require.Equal(t, format(t, wanted), format(t, got))
-			again, _, err := planCleanup(&got, time.Now())
-			require.NoError(t, err)
+			again, _ := planPatches(t, &got)
 			require.Empty(t, again, "a second cleanup has patches")
 		})
 	}
@@ -179,11 +181,20 @@ func TestUnreadableRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := parseNode(t, `{"metadata":{"name":"n","resourceVersion":"1"},"spec":{"unschedulable":true}}`)
 			node.Annotations = map[string]string{test.annotation: test.value}
-			patches, _, err := planCleanup(node, time.Now())
+			_, _, err := planCleanup(node)
 			require.ErrorContains(t, err, test.advice)
-			require.Empty(t, patches)
 		})
 	}
+}
+
+// planPatches returns the patches that clean a Node.
+func planPatches(t *testing.T, node *corev1.Node) ([]nodepatch.Patch, *closedNode) {
+	t.Helper()
+	wanted, closed, err := planCleanup(node)
+	require.NoError(t, err)
+	patches, err := nodepatch.Plan(node, wanted, time.Now())
+	require.NoError(t, err)
+	return patches, closed
 }
 
 // parseNode parses a Node in JSON.

@@ -48,7 +48,7 @@ func Plan(node *corev1.Node, d Desired, now time.Time) ([]Patch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("planning the patch of node %q: %w", node.Name, err)
 	}
-	status, err := statusPatch(node, d.Conditions, now, func(changed []corev1.NodeCondition) bool {
+	status, err := statusPatch(node, d, now, func(changed []corev1.NodeCondition) bool {
 		isFirst := len(object) == 0 || d.StatusFirst
 		return isFirst && (d.Guarded || slices.ContainsFunc(changed, isNetworkDown))
 	})
@@ -104,10 +104,11 @@ func isNetworkDown(c corev1.NodeCondition) bool {
 // UID, so that it cannot change another Node of the same name. It contains the resourceVersion if
 // isGuarded returns true for these conditions.
 func statusPatch(
-	node *corev1.Node, wanted []corev1.NodeCondition, now time.Time, isGuarded func([]corev1.NodeCondition) bool,
+	node *corev1.Node, d Desired, now time.Time, isGuarded func([]corev1.NodeCondition) bool,
 ) ([]Patch, error) {
 	var changed []corev1.NodeCondition
-	for _, c := range wanted {
+	var conditions []any
+	for _, c := range d.Conditions {
 		before := readiness.FindCondition(node, c.Type)
 		if before != nil && before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message {
 			continue
@@ -117,12 +118,17 @@ func statusPatch(
 		if before != nil && before.Status == c.Status {
 			c.LastTransitionTime = before.LastTransitionTime
 		}
-		changed = append(changed, c)
+		changed, conditions = append(changed, c), append(conditions, c)
 	}
-	if len(changed) == 0 {
+	for _, kind := range d.RemoveConditions {
+		if readiness.FindCondition(node, kind) != nil {
+			conditions = append(conditions, map[string]any{"type": kind, "$patch": "delete"})
+		}
+	}
+	if len(conditions) == 0 {
 		return nil, nil
 	}
-	patch := map[string]any{"status": map[string]any{"conditions": changed}}
+	patch := map[string]any{"status": map[string]any{"conditions": conditions}}
 	metadata := map[string]any{}
 	if node.UID != "" {
 		metadata["uid"] = node.UID
@@ -191,9 +197,10 @@ type Desired struct {
 	// the API is atomic (listType=atomic), so that a write contains the taints of others too.
 	AddTaints    []corev1.Taint
 	RemoveTaints []corev1.Taint
-	// Conditions are set, matched by type. The Writer sets LastTransitionTime and
-	// LastHeartbeatTime.
-	Conditions []corev1.NodeCondition
+	// Conditions are set, and RemoveConditions are removed, matched by type. The Writer sets
+	// LastTransitionTime and LastHeartbeatTime.
+	Conditions       []corev1.NodeCondition
+	RemoveConditions []corev1.NodeConditionType
 	// StatusFirst writes the conditions before the rest, as a hold needs. Otherwise they are
 	// written after the rest, as a release needs.
 	StatusFirst bool

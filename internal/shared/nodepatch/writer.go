@@ -105,19 +105,3 @@ func hasOnlyStatusChanged(a, b *corev1.Node) bool {
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations) &&
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
-
-// Send writes the patches of Plan in order, for commands that act for a person. The caller passes
-// the function that sends one patch, because this package may not import controller-runtime. If the
-// Node has changed since it was read, the error is a conflict.
-func Send(node string, patches []Patch, send func(Patch) error) error {
-	for _, p := range patches {
-		err := send(p)
-		if apiaccess.IsOtherObject(err) {
-			err = newConflict(node, err)
-		}
-		if err != nil {
-			return fmt.Errorf("patching node %s: %w", node, err)
-		}
-	}
-	return nil
-}

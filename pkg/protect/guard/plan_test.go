@@ -146,6 +146,8 @@ func TestPlan(t *testing.T) {
 		"released, cordoned, no pod": {by(released, withoutPod), Wait, "the node is cordoned"},
 
 		// F75: a member that another Node is bound to can be drained away too.
+		// F75, F76: a host registered under another name, and its second Node had no guard pod, or one of
+		// two clusters was unknown for a moment, and all guard pods were replaced.
 		"F75 announced, not bound":      {by(unbound, announced, withoutPod), Create, "etcd cluster c1"},
 		"F75 announced, a pod":          {by(unbound, announced), Keep, "etcd cluster c1"},
 		"announced, not labelled":       {by(unbound, announced, unlabelled, withoutPod), "", ""},
@@ -169,7 +171,9 @@ func TestPlan(t *testing.T) {
 		"the same, no annotation":     {by(noAnnotation), Delete, "the pod belongs to an older node of this name"},
 
 		// F38: a pod that cannot be evicted like a guard pod is replaced.
-		"F38 no label":         {by(noLabel), Delete, "the pod does not have the label"},
+		"F38 no label": {by(noLabel), Delete, "the pod does not have the label"},
+		// F38, F39, F59: a false guard pod stood in, one came back on a drained node, or no kubelet ended
+		// one on a dead host: the drain did not wait, or never finished.
 		"F38 no owner":         {by(noOwner), Delete, "the pod is not owned by the etcd cluster"},
 		"F38 no controller":    {by(noController), Delete, "the pod is not owned by the etcd cluster"},
 		"F38 another owner":    {by(otherOwner), Delete, "the pod is not owned by the etcd cluster"},

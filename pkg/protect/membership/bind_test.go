@@ -219,6 +219,8 @@ func TestUnbindByOneList(t *testing.T) {
 // Of three members, two are on Nodes. The member of the first one is removed, and its host is
 // wiped: its agent has no server left through which it could publish a second list. Without a role,
 // neither its word nor the list of the other observer frees the node alone.
+// F30: no second list could show that a removed member had left, and its wiped node stayed
+// protected.
 func TestF30EmptiedHost(t *testing.T) {
 	cluster := func() *quorumtest.Cluster {
 		w := quorumtest.Voters(3).WithoutRoles().Unbound(2).Silent(0)

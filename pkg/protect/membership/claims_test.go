@@ -206,6 +206,8 @@ func (m mode) young(n int, age time.Duration) *quorumtest.Cluster {
 }
 
 // A worker that publishes first is not trusted while other Nodes announce the cluster.
+// F22: a worker was the first one to claim a cluster, or a kubelet or an agent gave its Node a
+// role.
 func TestF22FirstPublisher(t *testing.T) {
 	worker, lie := quorumtest.Intruder(1, memberAt(1, workerAddress))
 	forger := observation.AnnouncingNode{

@@ -41,6 +41,8 @@ func every10s(from time.Duration, n int, cluster *quorumtest.Cluster) []leaderPr
 	return probes
 }
 
+// F34, F37: the grant of a drain ended while its Node existed, by proofs from before the restart,
+// or at once when the Node went without a review.
 func TestF34DrainedNode(t *testing.T) {
 	drained := func() *quorumtest.Cluster { return quorumtest.Voters(3).Drained(0) }
 	open := func() *quorumtest.Cluster {
@@ -128,6 +130,8 @@ func TestF34DrainedNode(t *testing.T) {
 
 // TestF47ForcedDrainOfOpenNode: an override may allow the drain of a node that is open. That it is
 // open and healthy shows no end of the drain, whose eviction may not have been carried out.
+// F47, F86: the grant of a forced drain ended after 30 seconds, because its node was open (F86
+// after another drain).
 func TestF47ForcedDrainOfOpenNode(t *testing.T) {
 	g := quorumtest.DrainGrantFor(0)
 	g.Drain.BreakGlass = true

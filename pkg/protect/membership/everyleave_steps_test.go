@@ -72,8 +72,8 @@ func (s *leaveSteps) addRequests(m int) {
 		return
 	}
 	isQuiet, isAnyAllowed := s.from.isQuiet(), false
-	request := func(n *leaveState, kind leaveKind) bool {
-		v, r := n.view(), n.request(m, kind)
+	request := func(n *leaveState, door quorum.DoorKind) bool {
+		v, r := n.view(), n.request(m, door)
 		verdict := quorum.Decide(v, r)
 		isAnyAllowed = isAnyAllowed || verdict.Allowed
 		if !verdict.Allowed || len(verdict.Members) == 0 {
@@ -82,7 +82,7 @@ func (s *leaveSteps) addRequests(m int) {
 		isVoter := slices.Contains(s.from.voters, [2]int{m, h.member})
 		left, all := s.from.countLeft(m), len(s.from.voters)
 		needed := all/2 + 1
-		if kind == removesMember && s.from.serves([2]int{m, h.member}) && !s.from.mayLeave(m) {
+		if door == quorum.DoorRemove && s.from.serves([2]int{m, h.member}) && !s.from.mayLeave(m) {
 			needed = (all-1)/2 + 1
 		}
 		isOnly := verdict.Reason == quorum.OnlyMember && all == 1 // there is no quorum to keep
@@ -100,19 +100,19 @@ func (s *leaveSteps) addRequests(m int) {
 	}
 	s.addOn(m, "DELETE", func(n *leaveState, x *leaveMachine) bool {
 		x.deleteUID, x.deleteVersion, x.deleteAt = h.uid, h.version, n.now
-		return request(n, deletesNode)
+		return request(n, quorum.DoorDelete)
 	})
 	s.addOn(m, "delete the Machine of", func(n *leaveState, x *leaveMachine) bool {
 		x.isEnding = true
-		return !h.isEnding && !h.ended && request(n, endsMachine)
+		return !h.isEnding && !h.ended && request(n, quorum.DoorMachine)
 	})
 	s.addOn(m, "drain", func(n *leaveState, x *leaveMachine) bool {
 		x.cordoned, x.stage = true, drainAllowed
-		return h.stage == notDrained && !h.ended && request(n, drainsNode)
+		return h.stage == notDrained && !h.ended && request(n, quorum.DoorDrain)
 	})
 	s.addOn(m, "mark for the removal", func(n *leaveState, x *leaveMachine) bool {
 		x.markAt = n.now
-		return !h.isMarked && h.markAt.IsZero() && !h.ended && request(n, removesMember)
+		return !h.isMarked && h.markAt.IsZero() && !h.ended && request(n, quorum.DoorRemove)
 	})
 	if isQuiet && !isAnyAllowed {
 		s.fail(fmt.Sprintf("nothing is in progress, and every request about %s is refused", leaveNode(m)))

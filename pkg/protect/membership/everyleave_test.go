@@ -335,24 +335,13 @@ func (s leaveState) view() quorum.View {
 	}
 }
 
-// A leaveKind is what is requested.
-type leaveKind int
-
-const (
-	deletesNode leaveKind = iota
-	endsMachine
-	drainsNode
-	removesMember
-)
-
-func (s leaveState) request(m int, kind leaveKind) quorum.Request {
+func (s leaveState) request(m int, door quorum.DoorKind) quorum.Request {
 	h := s.machines[m]
 	r := quorum.Request{
 		Node: leaveNode(m), UID: types.UID(h.uid), Labelled: true, Announced: s.announced(m),
-		Addresses: []string{leaveAddress(m)}, User: "alice", Drain: kind == drainsNode,
-		Remove: kind == removesMember,
+		Addresses: []string{leaveAddress(m)}, User: "alice", Door: door,
 	}
-	if kind == deletesNode {
+	if door == quorum.DoorDelete {
 		r.Version = fmt.Sprint(h.version)
 	}
 	return r

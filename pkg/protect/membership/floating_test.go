@@ -56,10 +56,10 @@ func TestFloatingMember(t *testing.T) {
 	bindTwice(w, moved)
 	require.Equal(t, "a=u1 b=u2 c=u1", uids(w.Cluster.Spec.Members))
 	for i := range moved {
-		for _, drain := range []bool{false, true} {
+		for _, door := range []quorum.DoorKind{quorum.DoorDelete, quorum.DoorDrain} {
 			w.State(i, quorumtest.Cordoned)
 			r := quorumtest.Deletion(i)
-			r.Announced, r.Drain = moved[i].Announced, drain
+			r.Announced, r.Door = moved[i].Announced, door
 			v := quorum.Decide(w.View, r)
 			require.False(t, v.Allowed)
 			require.NotContains(t, words.Message(v), "delete that Node")

@@ -134,6 +134,8 @@ func TestResolve(t *testing.T) {
 		"F20 another machine, not removed": {
 			voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed,
 		},
+		// F43, F88: a machine took longer to end than its grant lasted, and joined again, F88 under
+		// another Node name: it counted.
 		"F43 machine ending":                   {voters(), time.Hour, node("u1"), never, false, ending},
 		"F43 machine ending, registered again": {voters(), time.Hour, node("u9"), noon, false, ending},
 		"F43 machine ending, another machine": {

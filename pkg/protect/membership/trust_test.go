@@ -92,6 +92,8 @@ func (m mode) newMember() *quorumtest.Cluster {
 }
 
 // A worker claims a member whose host is no Node yet, and lies about the others.
+// F21: a worker claimed a member before its host had a Node, stayed bound to it, and called dead
+// voters healthy.
 func TestF21MemberWithoutNode(t *testing.T) {
 	for name, addresses := range map[string][]string{
 		"claim only":     {workerAddress},
@@ -175,6 +177,7 @@ func TestF21HostRegistersLater(t *testing.T) {
 			}
 		})
 	}
+	// F54: a worker that had claimed a member before its host registered stayed bound to it.
 	t.Run("F54 false claimant has no member", func(t *testing.T) {
 		w, host := noRoles.newMember(), noRoles.nodes(4)[3]
 		worker, lie := quorumtest.Intruder(3, members(4)...)
@@ -209,6 +212,7 @@ func TestF21HostRegistersLater(t *testing.T) {
 }
 
 // A worker with a forged address claims member c at first. Its host has no Node yet.
+// F57: a worker claimed a member first, called dead voters healthy, and blocked deletions.
 func TestF57FalseFirstClaim(t *testing.T) {
 	inModes(t, func(t *testing.T, m mode) {
 		w := m.voters(3).NeverBound()

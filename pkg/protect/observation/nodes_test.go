@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
+// F97: a UUID in the other byte order looked like another machine, and the grant ended.
 func TestMachine(t *testing.T) {
 	upper := observation.NewMachine("", "4C4C4544-0042")
 	require.False(t, upper.IsOther(observation.NewMachine("", "4c4c4544-0042")), "old kernels print upper case")

@@ -111,6 +111,7 @@ func TestDecide(t *testing.T) {
 			cluster: quorumtest.Voters(1).Unconfirmed(0), reason: quorum.CannotSee, members: a,
 			text: "answered without a confirmed member list",
 		},
+		// F64: no list was confirmed for a while, and no source named the member of a labelled node.
 		"F64 no answer, and no source names a member": {
 			cluster: quorumtest.Voters(3).Silent(0, 1, 2), reason: quorum.CannotSee,
 			text:    "which may have a member on node w9: no agent returned",

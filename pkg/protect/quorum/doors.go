@@ -97,7 +97,7 @@ func With(v View, old v1alpha1.Grant, r Request, members []v1alpha1.MemberID) v1
 	door := &v1alpha1.Door{
 		Time: metav1.NewTime(v.Now), User: cmp.Or(r.User, noUser), BreakGlass: r.BreakGlass != nil,
 	}
-	switch r.Door() {
+	switch r.Door {
 	case DoorDrain:
 		if old.Drain != nil && old.Drain.BreakGlass {
 			door.User, door.BreakGlass = old.Drain.User, true // the forced one may not have begun
@@ -107,7 +107,7 @@ func With(v View, old v1alpha1.Grant, r Request, members []v1alpha1.MemberID) v1
 		g.Remove = door
 	case DoorMachine:
 		g.Machine = door
-	case DoorDelete, DoorGone:
+	case DoorDelete, DoorGone, "":
 		door.Version = r.Version
 		if old.Delete != nil {
 			door.Version = laterVersion(old.Delete.Version, r.Version)

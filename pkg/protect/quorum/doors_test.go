@@ -42,33 +42,36 @@ func TestWith(t *testing.T) {
 	forced := func(d *v1alpha1.Door) *v1alpha1.Door { d.BreakGlass = true; return d }
 	type doors struct{ Delete, Machine, Drain, Remove, Gone *v1alpha1.Door }
 	for name, test := range map[string]struct {
-		old                         doors
-		isDrain, isRemove, isForced bool
-		version                     string
-		want                        doors
+		old      doors
+		door     quorum.DoorKind
+		isForced bool
+		version  string
+		want     doors
 	}{
-		"first removal": {isRemove: true, want: doors{Remove: young("")}},
+		"first removal": {door: quorum.DoorRemove, want: doors{Remove: young("")}},
 		"removal after a drain": {
-			old: doors{Drain: old("")}, isRemove: true, want: doors{Drain: old(""), Remove: young("")},
+			old: doors{Drain: old("")}, door: quorum.DoorRemove, want: doors{Drain: old(""), Remove: young("")},
 		},
 		"deletion after a removal": {
 			old: doors{Remove: old("")}, version: "9", want: doors{Delete: young("9"), Remove: old("")},
 		},
 		"first deletion":              {version: "9", want: doors{Delete: young("9")}},
-		"first drain":                 {isDrain: true, want: doors{Drain: young("")}},
-		"first deletion of a machine": {want: doors{Machine: young("")}},
+		"first drain":                 {door: quorum.DoorDrain, want: doors{Drain: young("")}},
+		"first deletion of a machine": {door: quorum.DoorMachine, want: doors{Machine: young("")}},
 		"drain after a deletion": {
-			old: doors{Delete: old("9")}, isDrain: true, want: doors{Delete: old("9"), Drain: young("")},
+			old: doors{Delete: old("9")}, door: quorum.DoorDrain, want: doors{Delete: old("9"), Drain: young("")},
 		},
 		"drain after a forced deletion": {
-			old: doors{Delete: forced(old("9"))}, isDrain: true, want: doors{Delete: forced(old("9")), Drain: young("")},
+			old: doors{Delete: forced(old("9"))}, door: quorum.DoorDrain,
+			want: doors{Delete: forced(old("9")), Drain: young("")},
 		},
 		"forced drain after a deletion": {
-			old: doors{Delete: old("9")}, isDrain: true, isForced: true, want: doors{Delete: old("9"), Drain: forced(young(""))},
+			old: doors{Delete: old("9")}, door: quorum.DoorDrain, isForced: true,
+			want: doors{Delete: old("9"), Drain: forced(young(""))},
 		},
-		"drain after a drain": {old: doors{Drain: old("")}, isDrain: true, want: doors{Drain: young("")}},
+		"drain after a drain": {old: doors{Drain: old("")}, door: quorum.DoorDrain, want: doors{Drain: young("")}},
 		"F86 drain after a forced drain": {
-			old: doors{Drain: forced(old(""))}, isDrain: true,
+			old: doors{Drain: forced(old(""))}, door: quorum.DoorDrain,
 			want: doors{Drain: &v1alpha1.Door{Time: now, User: "bob", BreakGlass: true}},
 		},
 		"F35 deletion after a drain": {
@@ -83,13 +86,13 @@ func TestWith(t *testing.T) {
 			old: doors{Machine: old("")}, version: "9", want: doors{Delete: young("9"), Machine: old("")},
 		},
 		"F80 the Node, then its machine": {
-			old: doors{Delete: old("9")}, want: doors{Delete: old("9"), Machine: young("")},
+			old: doors{Delete: old("9")}, door: quorum.DoorMachine, want: doors{Delete: old("9"), Machine: young("")},
 		},
 		"after a tombstone": {old: doors{Gone: old("")}, version: "9", want: doors{Delete: young("9"), Gone: old("")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := quorum.Request{
-				Node: "w1", UID: "u1", User: "alice", Drain: test.isDrain, Remove: test.isRemove, Version: test.version,
+				Node: "w1", UID: "u1", User: "alice", Door: test.door, Version: test.version,
 			}
 			if test.isForced {
 				req.BreakGlass = &quorum.BreakGlass{UID: "u1"}
@@ -112,7 +115,7 @@ func TestWithGrows(t *testing.T) {
 		NodeUID: "u1", Node: "w1", Members: []v1alpha1.MemberID{"a"}, Addresses: []string{"10.0.0.8"},
 		MachineID: "m0", SystemUUID: "s0", ProviderID: "cloud:///0",
 	}
-	req := quorum.Request{Node: "w1", UID: "u1", Drain: true, Addresses: []string{"10.0.0.1"}}
+	req := quorum.Request{Node: "w1", UID: "u1", Door: quorum.DoorDrain, Addresses: []string{"10.0.0.1"}}
 	v := viewOfGranted()
 	got := quorum.With(v, old, req, []v1alpha1.MemberID{"d"})
 	require.Equal(t, []v1alpha1.MemberID{"a", "d"}, got.Members)

@@ -11,7 +11,7 @@ import (
 // drains a node closes it first. Otherwise something else evicts the guard pod, for example a
 // descheduler, and the machine stays. A Node that could not be read is not refused here.
 func RefuseOpenNode(n observation.NodeState, r Request) (v Verdict, isRefused bool) {
-	if !r.Drain || !n.Known || n.UID != r.UID || n.Closed() != "" {
+	if r.Door != DoorDrain || !n.Known || n.UID != r.UID || n.Closed() != "" {
 		return Verdict{}, false
 	}
 	return Verdict{Reason: NotDraining, Final: true, Facts: Facts{Finding: FoundOpenNode, Request: r}}, true
@@ -22,7 +22,7 @@ func RefuseOpenNode(n observation.NodeState, r Request) (v Verdict, isRefused bo
 // one node must be able to restart. With a learner or another binding, the arithmetic decides.
 func (t requestTarget) isOnlyMember(list v1alpha1.Observation) bool {
 	isOther := func(b v1alpha1.Binding) bool { return b.MemberID != list.Members[0].ID }
-	return t.Drain && len(list.Members) == 1 && !slices.ContainsFunc(t.Cluster.Spec.Members, isOther)
+	return t.Door == DoorDrain && len(list.Members) == 1 && !slices.ContainsFunc(t.Cluster.Spec.Members, isOther)
 }
 
 // allowOnlyMember allows the drain of the node with the only member.

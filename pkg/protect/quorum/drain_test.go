@@ -12,6 +12,8 @@ import (
 )
 
 // F36: a program that evicts pods from nodes that stay drains nothing.
+// F36: a descheduler evicted the guard pod of a node that stayed, so no other node could be
+// drained.
 func TestF36NotDraining(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*observation.NodeState)
@@ -39,6 +41,7 @@ func TestF36NotDraining(t *testing.T) {
 }
 
 // F33: a drain and a deletion are decided by the same arithmetic, and each counts for the other.
+// F33: three nodes were drained at once for a reboot, because etcd has no pod.
 func TestF33DrainsAndDeletions(t *testing.T) {
 	for voters := 1; voters <= 5; voters++ {
 		for lost := range 1 << voters {

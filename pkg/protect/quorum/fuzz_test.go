@@ -133,10 +133,14 @@ func (d *byteSource) refs() []evidence.MemberRef {
 
 func (d *byteSource) request() quorum.Request {
 	node, uid := d.nodeAndUID()
-	return quorum.Request{
+	r := quorum.Request{
 		Node: node, UID: uid, Labelled: d.yes(), Announced: d.refs(),
-		Addresses: []string{d.address()}, Unverified: make([]string, d.choose(2)), Drain: d.yes(),
+		Addresses: []string{d.address()}, Unverified: make([]string, d.choose(2)),
 	}
+	if d.yes() {
+		r.Door = quorum.DoorDrain
+	}
+	return r
 }
 
 func (d *byteSource) view() quorum.View {
@@ -212,14 +216,14 @@ func checkVerdict(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.
 		require.NotEmpty(t, verdict.Members, "a grant must name the members")
 		require.NotEmpty(t, v.Nonces[0], "no probe was requested")
 	case verdict.Reason == quorum.OnlyMember:
-		require.True(t, r.Drain)
+		require.Equal(t, quorum.DoorDrain, r.Door)
 		require.Len(t, verdict.Members, 1, "a grant must name the member")
 		require.NotEmpty(t, v.Nonces[0], "no probe was requested")
 	default:
 		require.Equal(t, quorum.NothingToProtect, verdict.Reason)
 	}
 	require.True(t, quorum.Force(v, r).Allowed)
-	if n := v.Nodes[r.Node]; r.Drain && n.Known && n.UID == r.UID && n.Closed() == "" {
+	if n := v.Nodes[r.Node]; r.Door == quorum.DoorDrain && n.Known && n.UID == r.UID && n.Closed() == "" {
 		require.Equal(t, quorum.NotDraining, verdict.Reason)
 	}
 }

@@ -81,6 +81,8 @@ func unread(n *observation.NodeState)   { *n = observation.NodeState{} }
 
 // Node w1 is deleted without a review, and its member a leaves before the leader writes the grant.
 // So no address of the machine is known, and each member without a Node may be there.
+// F56, F85, F95: the grant knew no address or ID of the machine, because the Node went without a
+// review, or a drain added a member: the machine joined again, and counted.
 func TestF56UnknownMachine(t *testing.T) {
 	unknown := func() *quorumtest.Cluster {
 		c := quorumtest.Voters(4).Noticed(0).JoinedAgain(0, 3).Unbound(3).State(0, quorumtest.Gone)
@@ -172,6 +174,8 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 			},
 			addresses: []string{"10.0.0.1"},
 		},
+		// F44: a machine joined again before its kubelet registered, and counted by the claim of a
+		// worker.
 		"F44 no Node yet, claimed by a worker": {
 			change: claimed(v1alpha1.BasisClaim), addresses: []string{"10.0.0.1"}, isLost: true,
 		},
@@ -222,6 +226,7 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 
 // TestF94GrantOfOtherCluster: etcd was restored with new IDs, so the grants are in the EtcdCluster
 // of the old ones.
+// F94: etcd was restored with new IDs, and a machine that the old EtcdCluster gave up counted.
 func TestF94GrantOfOtherCluster(t *testing.T) {
 	old := quorumtest.Voters(3).Granted(1).Cluster
 	old.Name = "01d"

@@ -14,7 +14,7 @@ import (
 )
 
 // Each test is a trace by which an earlier draft of the design lost quorum or blocked deletions.
-// The F numbers are those of docs/verdict.md, which also names the tests in other packages.
+// The F numbers are those of docs/verdict.md.
 
 func TestF1OldAndNewLists(t *testing.T) {
 	// The granted member was removed, and the grant is resolved. Only the list of w3 shows it.
@@ -83,6 +83,7 @@ func TestF4EarlierAnswers(t *testing.T) {
 	require.Equal(t, quorum.CannotSee, quorum.Decide(never.View, quorumtest.Deletion(0)).Reason, "empty nonce")
 }
 
+// F6: failed probes outweighed one proof that a member is healthy.
 func TestF6OneProofSuffices(t *testing.T) {
 	cluster := quorumtest.Voters(5)
 	// In k0s every client URL is 127.0.0.1, so each agent reaches only its own member.
@@ -98,6 +99,7 @@ func TestF6OneProofSuffices(t *testing.T) {
 	quorumtest.RequireRefused(t, cluster.Silent(2), quorumtest.Deletion(0), "only 2 would remain")
 }
 
+// F7: an observer with an old list, or with none, blocked every deletion.
 func TestF7ObserverWithoutList(t *testing.T) {
 	quorumtest.RequireAllowed(t, quorumtest.Voters(5).WithoutList(1), quorumtest.Deletion(0))
 	// The lists differ, and the deletion is safe for both.
@@ -121,6 +123,7 @@ func TestF12DeadMemberNamed(t *testing.T) {
 	quorumtest.RequireAllowed(t, cluster.Removed(3), quorumtest.Deletion(0))
 }
 
+// F13: a worker claimed a member, an address or a cluster.
 func TestF13UnboundObserver(t *testing.T) {
 	forged := quorumtest.Voters(3).Unhealthy(1).With(v1alpha1.Observation{
 		Node: "w9", NodeUID: "u9", Nonce: quorumtest.Nonce, LocalMember: "b", Linearizable: true,
@@ -145,6 +148,7 @@ func TestF13ForgedCluster(t *testing.T) {
 	require.Equal(t, []*v1alpha1.EtcdCluster{cluster}, selected)
 }
 
+// F19: static pods were not protected, and no voter could be kept in reserve.
 func TestF19Tolerance(t *testing.T) {
 	cluster := quorumtest.Voters(5)
 	cluster.MinRemainingTolerance = 1
@@ -200,6 +204,7 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 
 // TestF81NewLearnerOnRebootedNode: a learner has just been added on a node that is being rebooted.
 // Whether or not it has started, it may be promoted before the reboot.
+// F81: a learner on a node that rebooted was promoted meanwhile: two of four were left.
 func TestF81NewLearnerOnRebootedNode(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.MemberStatus){
 		"started":       func(*v1alpha1.MemberStatus) {},
@@ -220,6 +225,7 @@ func TestF81NewLearnerOnRebootedNode(t *testing.T) {
 
 // TestF28AnswerOfOtherNode: the writer of an observation chooses its UID. The new owner of the
 // name of a Node that is gone publishes under the UID to which a member is still bound.
+// F28: the new owner of a Node's name published under the UID of the earlier Node.
 func TestF28AnswerOfOtherNode(t *testing.T) {
 	forge := func() *quorumtest.Cluster {
 		forged := quorumtest.Voters(5).Unhealthy(1)

@@ -27,7 +27,7 @@ import (
 // proven healthy, or that an earlier grant or a mark makes lost or away.
 func (t requestTarget) tallyRequest(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) Tally {
 	tally := t.tallyList(list, onNode, tolerance)
-	if t.Remove && !t.StopsFirst && tally.Voters > 1 && slices.ContainsFunc(onNode, t.takesPart(list)) {
+	if t.Door == DoorRemove && !t.StopsFirst && tally.Voters > 1 && slices.ContainsFunc(onNode, t.takesPart(list)) {
 		reserve := tally.Required - tally.Quorum
 		tally.Leaving = 1
 		tally.Quorum = (tally.Voters-tally.Leaving)/2 + 1

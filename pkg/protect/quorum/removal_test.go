@@ -56,7 +56,7 @@ func TestRemovalArithmetic(t *testing.T) {
 			require.Equal(t, c.want, v.Allowed, words.Message(v))
 			require.Equal(t, quorumtest.IDs("a"), v.Members)
 			require.Equal(t, c.voters-1-c.otherFailures, v.Healthy)
-			r.Remove = false
+			r.Door = quorum.DoorDelete
 			require.True(t, v.Allowed || !quorum.Decide(cluster.View, r).Allowed, "a removal needs no more than a deletion")
 		})
 	}
@@ -73,7 +73,7 @@ func TestRemovalAgreesWithRaft(t *testing.T) {
 	counts := map[bool]int{}
 	for _, stopsFirst := range []bool{false, true} {
 		compare := func(members []memberVariant) {
-			r := quorum.Request{Node: "target", UID: "target", Remove: true, StopsFirst: stopsFirst}
+			r := quorum.Request{Node: "target", UID: "target", Door: quorum.DoorRemove, StopsFirst: stopsFirst}
 			v := quorum.Decide(clusterOf(members).View, r)
 			if want := raftAllowsRemoval(members, stopsFirst); v.Allowed != want {
 				require.Equal(t, want, v.Allowed, "%+v, stops first: %v\n%s", members, stopsFirst, words.Message(v))

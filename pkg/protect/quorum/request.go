@@ -33,12 +33,12 @@ type Request struct {
 	Addresses []string
 	// User is the name of the requesting user. The grant records it.
 	User string
-	// Drain means that the request is a drain of the node (the eviction of its guard pod), and not
-	// the deletion of the Node.
-	Drain bool
-	// Remove means that the request is to remove the member of the node from its cluster, and not to
-	// delete the Node. StopsFirst means that the member may stop before it is removed.
-	Remove, StopsFirst bool
+	// Door is the kind of the request: the door that it opens if it is allowed. DoorDrain is a drain
+	// of the node (the eviction of its guard pod), and DoorRemove the removal of its member. The zero
+	// value is DoorDelete.
+	Door DoorKind
+	// StopsFirst means that the member may stop before it is removed.
+	StopsFirst bool
 	// DryRun means that nothing may be written. So no probe can be requested.
 	DryRun bool
 	// BreakGlass is the valid override on the Node, or nil.
@@ -46,19 +46,8 @@ type Request struct {
 }
 
 // countsAddresses reports whether the members at the addresses of the Node count as on it.
-func (r Request) countsAddresses() bool { return r.Labelled || r.Drain || r.CountAddresses }
-
-// Door returns the door that the request opens.
-func (r Request) Door() DoorKind {
-	switch {
-	case r.Drain:
-		return DoorDrain
-	case r.Remove:
-		return DoorRemove
-	case r.Version == "":
-		return DoorMachine
-	}
-	return DoorDelete
+func (r Request) countsAddresses() bool {
+	return r.Labelled || r.Door == DoorDrain || r.CountAddresses
 }
 
 // places returns the members of the cluster that may be on the node of the request, with the
@@ -73,7 +62,7 @@ func (r Request) places(c *v1alpha1.EtcdCluster) []place.Place {
 // error, the Node announces members that cannot be parsed, and the request lacks them.
 func RequestFor(n *corev1.Node) (Request, error) {
 	r := Request{
-		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, AgentSilent: !observation.HasReported(n),
+		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, Door: DoorDelete, AgentSilent: !observation.HasReported(n),
 		Labelled: observation.IsLabelled(n), Addresses: observation.AddressesOf(n),
 	}
 	var err error

@@ -107,7 +107,8 @@ func TestDecideUnlabelled(t *testing.T) {
 		"agent never ran, others silent": {agentless().Silent(0, 2), second, quorumtest.IDs("b"), "etcdctl member remove b"},
 		"at address in one list":         {agentless().WithoutList(0), second, nil, ""},
 		"at address in old lists":        {inOldLists, second, nil, ""},
-		"F32 agent silent, one list":     {agentless().WithoutList(0), silent, quorumtest.IDs("b"), "node w3 lists it"},
+		// F32: a member joined between two lists, and its unlabelled node was deleted.
+		"F32 agent silent, one list": {agentless().WithoutList(0), silent, quorumtest.IDs("b"), "node w3 lists it"},
 		"agent silent, learner in one list": {
 			agentless().WithoutList(0).Learner(1), silent, quorumtest.IDs("b"), "has not reported whether etcd runs here",
 		},
@@ -142,11 +143,13 @@ func TestDecideUnlabelled(t *testing.T) {
 		"name reused, silent, one of two announced": {
 			twoOnNode, unreported(announcing), quorumtest.IDs("a", "b"), "its label holdfast.dev/etcd-member is missing",
 		},
-		"name reused, removed, silent":       {three().Removed(0).Granted(0), unreported(reused), nil, ""},
-		"name reused, granted, announced":    {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
-		"name reused, one of two granted":    {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
-		"name reused, both Nodes granted":    {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
-		"same Node, granted":                 {three().Granted(0), same, quorumtest.IDs("a"), ""},
+		"name reused, removed, silent":    {three().Removed(0).Granted(0), unreported(reused), nil, ""},
+		"name reused, granted, announced": {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},
+		"name reused, one of two granted": {twoOnNode.Granted(0), reused, quorumtest.IDs("b"), "etcdctl member remove b"},
+		"name reused, both Nodes granted": {three().Granted(0).GrantedTo("u1-again", 0), reused, quorumtest.IDs("a"), ""},
+		"same Node, granted":              {three().Granted(0), same, quorumtest.IDs("a"), ""},
+		// F58, F60: a removed member was in the grant of a drain, or had left data: the deletion was
+		// refused permanently.
 		"F58 drained, member removed":        {removed(), same, nil, ""},
 		"F58 removed, an observer is dead":   {dead, same, nil, ""},
 		"F58 drained, removed, announced":    {removed(), reported, quorumtest.IDs("a"), ""},

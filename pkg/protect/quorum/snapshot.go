@@ -239,7 +239,7 @@ func (s Snapshot) selectLists() []v1alpha1.Observation {
 	keys := make([]string, len(all))
 	same := map[string][]v1alpha1.Observation{}
 	for i, o := range all {
-		keys[i] = listKey(o)
+		keys[i] = ListKey(o)
 		same[keys[i]] = append(same[keys[i]], o)
 	}
 	var lists []v1alpha1.Observation
@@ -251,9 +251,9 @@ func (s Snapshot) selectLists() []v1alpha1.Observation {
 	return lists
 }
 
-// listKey returns the members of a list in the form in which lists are compared: two lists with the
-// same key have the same arithmetic.
-func listKey(o v1alpha1.Observation) string {
+// ListKey describes the members of a list, and is the form in which lists are compared: two lists
+// with the same key have the same arithmetic.
+func ListKey(o v1alpha1.Observation) string {
 	members := make([]string, len(o.Members))
 	for i, m := range o.Members {
 		members[i] = string(m.ID)

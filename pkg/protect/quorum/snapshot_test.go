@@ -79,6 +79,7 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 		},
 		"one: corrupt": {without(3).InList(2, 1, alarmed), true, ""},
 		"two: corrupt": {without(3).InList(2, 1, alarmed).InList(0, 1, alarmed), false, "CORRUPT"},
+		// F78: of two observers one reported CORRUPT and one denied it: the member counted.
 		"F78 two answer, one denies corruption": {
 			without(3).Silent(0).InList(2, 1, alarmed), false, "reports the alarm CORRUPT",
 		},

@@ -120,7 +120,7 @@ func (t requestTarget) replaceSteps(tally Tally) []Step {
 		}
 		steps = append(steps, Step{Kind: StepAddVoters, Voters: more})
 	}
-	if !t.Remove && len(missing) == 0 && tally.isSafeWithVoters(tally.Voters-len(onNode), tally.Healthy) {
+	if t.Door != DoorRemove && len(missing) == 0 && tally.isSafeWithVoters(tally.Voters-len(onNode), tally.Healthy) {
 		// This step always follows another one.
 		steps = append(steps, Step{Kind: StepRemoveFirst, Members: onNode})
 	}

@@ -175,7 +175,7 @@ func (t Tally) With(c MemberCount) []MemberState {
 func (t Tally) comparedWith(lists []v1alpha1.Observation) Tally {
 	t.Members = slices.Clone(t.Members)
 	for _, other := range lists {
-		if listKey(other) == listKey(t.List) {
+		if ListKey(other) == ListKey(t.List) {
 			continue
 		}
 		t.Differing = append(t.Differing, other)

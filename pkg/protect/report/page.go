@@ -185,7 +185,7 @@ func machineOf(n *corev1.Node) *Machine {
 func (p Page) nextSteps(n *corev1.Node) []string {
 	var steps []string
 	if p.Hold != nil && p.Hold.State == string(readiness.Held) {
-		step := "the taint of the hold has been removed; the agent, or else the leader, records the end of the hold"
+		step := "the cordon or taint of the hold has been removed; the agent, or else the leader, records the end of the hold"
 		if command := readiness.ReleaseCommand(n); command != "" {
 			step = "the node is held until its network works; to release it by hand: " +
 				"kubectl holdfast release " + p.Node + ", or " + command

@@ -107,7 +107,8 @@ type HoldStatus struct {
 	Reason string     `json:"reason"`
 	// Message is that of the condition NetworkHeld.
 	Message string `json:"message,omitempty"`
-	// Release is the command that ends the hold by hand, empty if its taint is gone already.
+	// Release is the command that ends the hold by hand, empty if its cordon or taint is
+	// gone already.
 	Release string `json:"release"`
 }
 

@@ -426,7 +426,7 @@ func (f *Fixture) ColdCache() cache.Cache {
 func (f *Fixture) Request(i int) quorum.Request {
 	n := f.Nodes[i]
 	return quorum.Request{
-		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, Labelled: true,
+		Node: n.Name, UID: n.UID, Version: n.ResourceVersion, Door: quorum.DoorDelete, Labelled: true,
 		Addresses: []string{n.Status.Addresses[0].Address},
 		Announced: []evidence.MemberRef{{Cluster: f.ClusterID, Member: f.MemberID(i)}}, User: "alice",
 	}
@@ -435,7 +435,7 @@ func (f *Fixture) Request(i int) quorum.Request {
 // Drain returns the request to drain the i-th node, as package admission makes it.
 func (f *Fixture) Drain(i int) quorum.Request {
 	req := f.Request(i)
-	req.Drain, req.Version = true, ""
+	req.Door, req.Version = quorum.DoorDrain, ""
 	return req
 }
 

@@ -120,14 +120,14 @@ func RemovalGrantFor(i int) v1alpha1.Grant {
 // Drain returns the request for a drain of node i.
 func Drain(i int) quorum.Request {
 	r := Deletion(i)
-	r.Drain = true
+	r.Door = quorum.DoorDrain
 	return r
 }
 
 // Removal returns the request for the removal of the member on node i.
 func Removal(i int) quorum.Request {
 	r := Deletion(i)
-	r.Remove = true
+	r.Door = quorum.DoorRemove
 	return r
 }
 

@@ -11,7 +11,7 @@ import (
 
 func (w writer) kept() string {
 	without := "node " + w.node
-	if w.Request.Remove {
+	if w.Request.Door == quorum.DoorRemove {
 		without = "the member of " + without
 	}
 	return fmt.Sprintf("etcd cluster %s keeps quorum without %s: %d of %s must be healthy, and %d would remain",
@@ -30,7 +30,7 @@ func (w writer) keptWarning() string {
 	warnings := []string{w.removeNext(onNode)}
 	switch {
 	case w.Tally.Healthy > w.Tally.Quorum:
-	case w.Request.Drain:
+	case w.Request.Door == quorum.DoorDrain:
 		warnings = append(warnings, fmt.Sprintf("until then, or until its machine is gone and replaced, "+
 			"etcd cluster %s cannot lose another voter", w.id))
 	default:
@@ -71,11 +71,11 @@ func (w writer) keptWarning() string {
 // quorum.
 func (w writer) removeNext(onNode []quorum.MemberState) string {
 	names := titles(onNode)
-	if w.Request.Drain {
+	if w.Request.Door == quorum.DoorDrain {
 		return fmt.Sprintf("%s counts as lost from now on; it counts again when node %s is back and open "+
 			"(kubectl uncordon %s), and its agent has proven it healthy", names, w.node, w.node)
 	}
-	if w.Request.Remove {
+	if w.Request.Door == quorum.DoorRemove {
 		return fmt.Sprintf("%s counts as lost from now on; before any other member is removed, and before another node "+
 			"goes, check that it has left the member list (%s)", names, w.etcdctl("member list"))
 	}
@@ -92,11 +92,12 @@ func (w writer) removeNext(onNode []quorum.MemberState) string {
 // node is still to go. Holdfast does not review them, and etcd checks them against the members that
 // serve now.
 func (w writer) changeSafely() string {
-	switch {
-	case w.Request.Drain:
+	switch w.Request.Door {
+	case quorum.DoorDrain:
 		return fmt.Sprintf("until node %s is back, add members as learners, and remove none", w.node)
-	case w.Request.Remove:
+	case quorum.DoorRemove:
 		return "until then, add members as learners, and remove no other"
+	case quorum.DoorDelete, quorum.DoorMachine, quorum.DoorGone:
 	}
 	return fmt.Sprintf("until the machine of node %s is gone, add members as learners, and remove only its member", w.node)
 }

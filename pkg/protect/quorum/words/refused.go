@@ -42,7 +42,7 @@ func sources(t quorum.Tally) []string {
 	}
 	text := fmt.Sprintf("  the member lists differ; this is by the list of node %s", t.List.Node)
 	for _, o := range t.Differing {
-		text += fmt.Sprintf("; node %s lists %s", o.Node, list(o))
+		text += fmt.Sprintf("; node %s lists %s", o.Node, quorum.ListKey(o))
 	}
 	return []string{text}
 }

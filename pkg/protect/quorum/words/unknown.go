@@ -123,7 +123,7 @@ func agent(a quorum.AgentState) string {
 	case quorum.AgentSilent:
 		return "its agent has not answered; its last report is from " + a.Last.Time.UTC().Format(time.RFC3339)
 	case quorum.AgentListsAlone:
-		return "its agent lists " + list(a.Last) + ", and no second node has answered with the same list"
+		return "its agent lists " + quorum.ListKey(a.Last) + ", and no second node has answered with the same list"
 	case quorum.AgentWithoutList:
 		return "its agent answered without a confirmed member list"
 	case quorum.AgentFailed:

@@ -64,7 +64,7 @@ type writer struct {
 
 func newWriter(v quorum.Verdict) writer {
 	r := v.Facts.Request
-	return writer{Facts: v.Facts, id: v.Cluster, node: r.Node, verb: VerbOf(r.Door())}
+	return writer{Facts: v.Facts, id: v.Cluster, node: r.Node, verb: VerbOf(r.Door)}
 }
 
 // Message explains the verdict. The message of a refusal contains the next steps.
@@ -114,7 +114,7 @@ const needsVerb = " (needs the verb breakglass on etcdclusters)"
 // refusal joins the facts, the steps from the safest to the last resort, and the break-glass step.
 func (w writer) refusal(facts []string, steps ...string) string {
 	lines := append(slices.Clone(facts), "what to do, safest first:")
-	if w.Request.Drain {
+	if w.Request.Door == quorum.DoorDrain {
 		lines[len(facts)] = "what to do, safest first (programs that drain nodes try again by themselves):"
 	}
 	for _, step := range steps {
@@ -156,20 +156,4 @@ func agree(n int, one, many string) string {
 		return many
 	}
 	return one
-}
-
-// list describes the members of a list.
-func list(o v1alpha1.Observation) string {
-	members := make([]string, len(o.Members))
-	for i, m := range o.Members {
-		members[i] = string(m.ID)
-		switch {
-		case m.Learner:
-			members[i] += " (learner)"
-		case m.Name == "":
-			members[i] += " (never started)"
-		}
-	}
-	slices.Sort(members)
-	return strings.Join(members, ", ")
 }
