@@ -137,7 +137,7 @@ func TestUnreadableDatabase(t *testing.T) {
 			[]string{"process 812, store, may contain etcd: its open files: invalid argument"},
 		},
 		"table of open files": {
-			hosttest.Files{"/proc/locks": hosttest.Locks, "/proc/812/fd": "no directory"}, nil, // it has ended
+			hosttest.Files{"/proc/locks": hosttest.Locks, "/proc/812/fd": "no directory"}, nil, // ended
 		},
 		"locks": {
 			hosttest.Files{"/proc/locks/x": "no file"}, []string{"the locks of processes in ROOT/proc: is a directory"},

@@ -100,8 +100,8 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	return found
 }
 
-// embeddedConfig returns the configuration file of the etcd in another program, or "". k3s hides its
-// arguments.
+// embeddedConfig returns the configuration file of the etcd in another program, or "". k3s hides
+// its arguments.
 func (p *etcdProcess) embeddedConfig() string {
 	if p.database == (openDatabase{}) {
 		return ""

@@ -21,8 +21,8 @@ import (
 // commLength is the kernel's limit for the name of a process.
 const commLength = 15
 
-// ShowProcesses writes the layout's processes and their locks, process 1 and a boot ID to the host's
-// /proc.
+// ShowProcesses writes the layout's processes and their locks, process 1 and a boot ID to the
+// host's /proc.
 // Process 1 has the host's own mounts.
 func (l Layout) ShowProcesses(root string, addresses *strings.Replacer) error {
 	const hostMounts = "22 1 253:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n" +
