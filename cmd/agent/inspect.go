@@ -178,7 +178,9 @@ func observeHost(ctx context.Context, observedHost *host.Host, options inspectFl
 	r.Host.BootID = r.Network.BootID
 	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
 	scan := observedHost.Etcd(ctx)
-	r.Etcd = etcdReport{Found: []foundReport{}, Data: scan.Data, Unknown: scan.Unknown, Notes: scan.Notes}
+	r.Etcd = etcdReport{
+		Found: []foundReport{}, Data: scan.Data, Searching: scan.Searching, Unknown: scan.Unknown, Notes: scan.Notes,
+	}
 	for _, server := range scan.Found {
 		found := foundReport{FoundServer: evidence.FoundServer{Server: server}}
 		// Like the agent, probe a server whose process is not visible too.

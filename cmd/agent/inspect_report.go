@@ -70,9 +70,11 @@ type hostReport struct {
 type etcdReport struct {
 	Found []foundReport `json:"found"`
 	// Data are the data of members that no server of Found has.
-	Data    []evidence.Data `json:"data,omitempty"`
-	Unknown []string        `json:"unknown,omitempty"`
-	Notes   []string        `json:"notes,omitempty"`
+	Data []evidence.Data `json:"data,omitempty"`
+	// Searching means that the search of the local disks hangs.
+	Searching bool     `json:"searching,omitempty"`
+	Unknown   []string `json:"unknown,omitempty"`
+	Notes     []string `json:"notes,omitempty"`
 }
 
 // foundReport is one etcd server, its answer, and what it reported about its cluster.
@@ -164,7 +166,7 @@ func describeMachine(m host.MachineIDs, given string) *openstackReport {
 // decide returns the agent's decisions for a host in this state. Because an inspection
 // reads no cluster, it assumes a new Node that only the born-held policy has written to.
 func (r report) decide(options inspectFlags) decisionReport {
-	scan := evidence.Scan{Data: r.Etcd.Data, Unknown: r.Etcd.Unknown}
+	scan := evidence.Scan{Data: r.Etcd.Data, Searching: r.Etcd.Searching, Unknown: r.Etcd.Unknown}
 	for _, found := range r.Etcd.Found {
 		scan.Found = append(scan.Found, found.FoundServer)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -189,8 +190,25 @@ func TestInspectData(t *testing.T) {
 	require.Contains(t, text, "It is unknown whether this host holds an etcd member.")
 	require.Contains(t, text, "  data               /srv/x, of member "+member.HexID()+" of cluster ")
 	require.Contains(t, text, "container etcd may start etcd, and does not tell where its data is")
+	require.NotContains(t, text, "member remove")
 	text = runInspect(t, "--host-root="+root, "--data-search-max-directories=1")
 	require.Contains(t, text, "it ended after 1 directories, which is its limit (--data-search-max-directories)")
+	require.Contains(t, text, "It is unknown whether this host holds an etcd member.")
+}
+
+// TestInspectHungDisk: a disk that never answers does not hold up the report.
+func TestInspectHungDisk(t *testing.T) {
+	root := newReadyHost(t)
+	writeHostFile(t, root, "data/x", "x")
+	gate, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, unix.O_RDONLY)
+	if err != nil {
+		t.Skipf("SKIPPED: a hung disk is not tested, because this test may not hold up other programs: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Close(gate)) }() // the search goes on
+	const opening = unix.FAN_OPEN_PERM | unix.FAN_ONDIR
+	require.NoError(t, unix.FanotifyMark(gate, unix.FAN_MARK_ADD, opening, -1, filepath.Join(root, "data")))
+	text := runInspect(t, "--host-root="+root)
+	require.Contains(t, text, "the local disks, whose first search for data of etcd has not ended")
 	require.Contains(t, text, "It is unknown whether this host holds an etcd member.")
 }
 

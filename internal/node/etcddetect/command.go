@@ -26,7 +26,7 @@ func runsServer(words []string) bool {
 		}
 		flags := parseFlags(words[i+1:])
 		hasFlag := flags["data-dir"]+flags["config-file"]+flags["name"] != ""
-		if i == 0 || hasFlag || isRunner(first) || isEngine(first) {
+		if i == 0 || hasFlag || !startsNone(words) {
 			return true
 		}
 	}
@@ -34,7 +34,8 @@ func runsServer(words []string) bool {
 }
 
 // isOpaque reports whether a command may start a server that it does not show: it starts a
-// container that was made before, or a program that is not one of the system.
+// container that was made before, or a program that may start any other one. That is each program
+// but those of the system that are known to start none.
 func isOpaque(words []string) bool {
 	base := path.Base(words[0])
 	switch {
@@ -45,13 +46,26 @@ func isOpaque(words []string) bool {
 	case isEngine(base) || strings.Contains(base, "compose"):
 		return startsContainer(words)
 	}
+	return !startsNone(words)
+}
+
+// startsNone reports whether a command is a program of the system that is known to start no other
+// one. find, tar and ip can with an option or a word for it.
+func startsNone(words []string) bool {
+	starts := func(word string) bool { return containsAny(word, "exec", "-ok", "command", "script") }
 	isOfSystem := slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin"}, path.Dir(words[0]))
-	return !isOfSystem || isRunner(base) || base == "snap"
+	return isOfSystem && !slices.ContainsFunc(words[1:], starts) && slices.Contains([]string{
+		"true", "false", "test", "sleep", "echo", "printf", "cat", "logger", "mkdir", "rm", "cp", "mv", "ln", "touch",
+		"install", "chown", "chmod", "chattr", "setcap", "restorecon", "setfacl", "find", "tar", "gzip", "sha256sum",
+		"rsync", "scp", "rclone", "restic", "curl", "wget", "aws", "gsutil", "kubectl", "journalctl", "logrotate", "openssl",
+		"mount", "umount", "mkfs.ext4", "mkfs.xfs", "wipefs", "fstrim", "sysctl", "ip", "iptables", "nft", "renice", "pkill",
+		"kill", "systemd-tmpfiles", "update-ca-certificates",
+	}, path.Base(words[0]))
 }
 
 func startsContainer(words []string) bool {
 	return slices.ContainsFunc(words[1:], func(word string) bool {
-		return slices.Contains([]string{"run", "start", "restart", "create", "up", "play"}, word)
+		return slices.Contains([]string{"run", "start", "restart", "create", "up", "play", "deploy"}, word)
 	})
 }
 
@@ -72,15 +86,6 @@ func namesTool(words []string) bool {
 // and --exec.
 func takesValue(word string) bool {
 	return strings.HasPrefix(word, "-") && word != "--" && !strings.Contains(word, "=") && !strings.HasSuffix(word, "c")
-}
-
-// isRunner reports whether a program runs the command in its last arguments.
-func isRunner(base string) bool {
-	return isShell(base) || slices.Contains([]string{
-		"nice", "ionice", "numactl", "taskset", "chrt", "prlimit", "setpriv", "runuser", "sudo", "su", "sg", "gosu",
-		"su-exec", "setsid", "stdbuf", "timeout", "time", "dumb-init", "tini", "catatonit", "systemd-inhibit", "systemd-cat",
-		"start-stop-daemon", "chroot", "unshare", "nsenter", "bwrap", "proot", "systemd-nspawn",
-	}, base)
 }
 
 func isShell(base string) bool {

@@ -137,7 +137,7 @@ func TestOperatorCredentialIsFirst(t *testing.T) {
 	member := etcd.Member(1)
 	hosttest.Add(t, member.Root, hosttest.Files{cert: "x", key: "x"})
 	named := evidence.Credential{CA: certDir + "ca.pem", Cert: cert, Key: key, Origin: "--etcd-cert"}
-	found := etcddetect.New(hostfs.Root(member.Root), &named).Detect(t.Context()).Found
+	found := etcddetect.New(hostfs.Root(member.Root), &named).Detect().Found
 	require.Len(t, found, 1)
 	require.Equal(t, evidence.Credential{
 		CA: member.Files.CA, Origin: "--etcd-cert",

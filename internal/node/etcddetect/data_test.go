@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,9 +23,9 @@ func detectWithSearch(t *testing.T, root string) evidence.Findings {
 	search := datasearch.New(hostfs.Root(root), limits, slog.New(slog.DiscardHandler))
 	detector := New(hostfs.Root(root), nil)
 	detector.UseSearch(search)
-	require.True(t, detector.Detect(t.Context()).Searching)
+	require.True(t, detector.Detect().Searching)
 	search.Once(t.Context())
-	findings := detector.Detect(t.Context())
+	findings := detector.Detect()
 	require.False(t, findings.Searching)
 	return findings
 }
@@ -35,13 +36,14 @@ func TestData(t *testing.T) {
 		segment = "/0000000000000000-0000000000000000.wal"
 		dir     = "/data/etcd"
 		log     = dir + "/member/wal" + segment
+		command = "/usr/bin/etcd --data-dir=" + dir + "\n"
 	)
 	head := string(walHead(t))
 	ref, err := parseWALHead([]byte(head))
 	require.NoError(t, err)
 	found := func(dir string) []evidence.Data { return []evidence.Data{{Dir: dir, Ref: ref}} }
 	unit := func(flags string) hosttest.Files {
-		text := "[Service]\nExecStart=/usr/bin/etcd --data-dir=" + dir + flags
+		text := serviceOf("ExecStart=" + strings.TrimSpace(command) + flags)
 		return hosttest.Files{"/etc/systemd/system/etcd.service": text, log: head}
 	}
 	for name, c := range map[string]struct {
@@ -51,6 +53,12 @@ func TestData(t *testing.T) {
 		unknown string
 	}{
 		"no unit": {files: hosttest.Files{log: head}, data: found(dir)},
+		"starters that are not read": {files: hosttest.Files{
+			log: head, "/etc/rc.local": command, "/etc/cron.d/etcd": "@reboot root " + command,
+			"/etc/supervisord.conf":                          "[program:etcd]\ncommand=" + command,
+			"/home/a/.config/systemd/user/etcd.service":      serviceOf("ExecStart=" + command),
+			"/home/a/.config/containers/systemd/x.container": "[Container]\nExec=" + command,
+		}, data: found(dir)},
 		"docker volume": {
 			files: hosttest.Files{"/var/lib/docker/volumes/e/_data/member/wal" + segment: head},
 			data:  found("/var/lib/docker/volumes/e/_data"),
@@ -121,7 +129,7 @@ func TestOld(t *testing.T) {
 				written = written.Add(time.Minute)
 			}
 			require.NoError(t, os.Chtimes(filepath.Join(root, "var/lib/etcd"+segment), time.Time{}, written))
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Len(t, findings.Found, 1)
 			require.Equal(t, c.isOld, findings.Found[0].Old != nil)
 			if c.isOld {

@@ -128,17 +128,16 @@ func TestRenamedEtcd(t *testing.T) {
 
 // TestUnreadableDatabase: what the kernel does not show of a process that holds a lock is unknown.
 func TestUnreadableDatabase(t *testing.T) {
-	const locks = "1: FLOCK  ADVISORY  WRITE 812 fd:01:1 0 EOF\n"
 	for name, c := range map[string]struct {
 		files   hosttest.Files
 		unknown []string
 	}{
 		"open files": {
-			hosttest.Files{"/proc/locks": locks, "/proc/812/fd/3": "no link"},
-			[]string{"process 812: its open files: invalid argument"},
+			hosttest.Files{"/proc/locks": hosttest.Locks, "/proc/812/fd/3": "no link"},
+			[]string{"process 812, store, may contain etcd: its open files: invalid argument"},
 		},
 		"table of open files": {
-			hosttest.Files{"/proc/locks": locks, "/proc/812/fd": "no directory"}, nil, // it has ended
+			hosttest.Files{"/proc/locks": hosttest.Locks, "/proc/812/fd": "no directory"}, nil, // ended
 		},
 		"locks": {
 			hosttest.Files{"/proc/locks/x": "no file"}, []string{"the locks of processes in ROOT/proc: is a directory"},
@@ -147,7 +146,7 @@ func TestUnreadableDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, c.files)
 			hosttest.AddProcess(t, root, 812, hosttest.Process{Comm: "store", Exe: "/usr/bin/store", Line: []string{"store"}})
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Found)
 			for i := range findings.Unknown {
 				findings.Unknown[i] = strings.ReplaceAll(findings.Unknown[i], root, "ROOT")
@@ -184,7 +183,7 @@ func start(t *testing.T, env []string, namespaces uintptr) int {
 // serverOf scans this machine, and returns the server of a process.
 func serverOf(t *testing.T, pid int) (evidence.Server, bool) {
 	t.Helper()
-	for _, found := range New("/", nil).Detect(t.Context()).Found {
+	for _, found := range New("/", nil).Detect().Found {
 		if found.PID == pid {
 			return found, true
 		}

@@ -22,7 +22,6 @@ package etcddetect
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -55,9 +54,9 @@ func New(root hostfs.Root, credential *evidence.Credential) *Detector {
 func (d *Detector) UseSearch(search *datasearch.Search) { d.search = search }
 
 // Detect scans the host for etcd servers, running and stopped.
-func (d *Detector) Detect(ctx context.Context) evidence.Findings {
+func (d *Detector) Detect() evidence.Findings {
 	s := d.newScan()
-	s.addUnits(ctx)
+	s.addUnits()
 	s.addStaticPods()
 	s.addServices()
 	slices.SortStableFunc(s.starters, func(a, b *starter) int { return cmp.Compare(a.rank(), b.rank()) })

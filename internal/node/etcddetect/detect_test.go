@@ -25,7 +25,7 @@ const (
 // detect scans a host.
 func detect(t *testing.T, root string) evidence.Findings {
 	t.Helper()
-	return etcddetect.New(hostfs.Root(root), nil).Detect(t.Context())
+	return etcddetect.New(hostfs.Root(root), nil).Detect()
 }
 
 // detectOne scans a host with one server and nothing unknown.
@@ -287,15 +287,15 @@ func TestDetectStoppedContainer(t *testing.T) {
 	hosttest.AddProcess(t, root, 813, hosttest.Process{
 		Line: []string{"etcd", "--data-dir=/srv/pod"}, Cgroup: "/kubepods/burstable/pod1/" + hosttest.ContainerID,
 	})
-	require.Len(t, d.Detect(t.Context()).Found, 2)
+	require.Len(t, d.Detect().Found, 2)
 	hosttest.Remove(t, root, "/proc/812")
 	hosttest.Remove(t, root, "/proc/813")
-	findings := d.Detect(t.Context())
+	findings := d.Detect()
 	require.Empty(t, findings.Unknown)
 	require.Len(t, findings.Found, 1, "Kubernetes cleans up what a pod leaves")
 	require.Equal(t, evidence.DataDirectory, findings.Found[0].Source)
 	require.Equal(t, "data directory /srv/mine, with no server running on it", findings.Found[0].Where)
 
 	hosttest.Remove(t, root, "/srv/mine/member")
-	require.Empty(t, d.Detect(t.Context()).Found, "without the data")
+	require.Empty(t, d.Detect().Found, "without the data")
 }

@@ -33,7 +33,7 @@ func FuzzUnit(f *testing.F) {
 		require.NoError(t, os.WriteFile(file, []byte(unit), 0o600))
 		defer func() { require.NoError(t, os.Remove(file)) }()
 		s := d.newScan()
-		s.addUnits(t.Context())
+		s.addUnits()
 		s.addStopped()
 		s.addOpaque()
 		require.NotZero(t, len(s.unknown)+len(s.found), "neither found nor unknown")
@@ -57,7 +57,7 @@ func FuzzProcess(f *testing.F) {
 		} {
 			require.NoError(t, os.WriteFile(filepath.Join(root, "proc/812", name), []byte(text), 0o600))
 		}
-		findings := d.Detect(t.Context())
+		findings := d.Detect()
 		require.LessOrEqual(t, len(findings.Found), 1)
 		for _, found := range findings.Found {
 			require.Equal(t, 812, found.PID)

@@ -61,13 +61,13 @@ func TestOrdinaryPod(t *testing.T) {
 		},
 		"k3s": {
 			host: hosttest.Files{
-				"/proc/812/fd/8": "-> /data/member/snap/db",
+				"/proc/locks": hosttest.Locks, "/proc/812/fd/8": "-> /data/member/snap/db",
 				"/proc/812/fd/9": "-> /data/member/wal/0000000000000000-0000000000000000.wal",
 			},
 			line: []string{"k3s", "server"},
 		},
 		"k3s whose open files cannot be read": {
-			host: hosttest.Files{"/proc/812/fd": hosttest.Loop}, line: []string{"k3s", "server"}, isOther: true,
+			host: hosttest.Files{"/proc/locks": hosttest.Locks, "/proc/812/fd": hosttest.Loop}, line: []string{"k3s", "server"}, isOther: true,
 		},
 		"impostor without the member": {host: hosttest.Files{podFile: pod}, line: impostor},
 	} {
@@ -205,7 +205,7 @@ func TestOrdinaryPodMemory(t *testing.T) {
 			d := etcddetect.New(hostfs.Root(root), nil)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			findings := d.Detect(t.Context())
+			findings := d.Detect()
 			runtime.ReadMemStats(&after)
 			require.Empty(t, findings.Found)
 			require.Empty(t, findings.Unknown)

@@ -34,10 +34,8 @@ type etcdProcess struct {
 	root hostfs.Root
 	// mounts map the directories of another mount namespace to the host's.
 	mounts hostfs.Mounts
-	// parent is the program that contains this etcd, or nil for etcd itself.
-	parent *parentProgram
 	// database is the database that the process has open. It is known only if the process does not
-	// have the name of etcd. databaseErr is why the open files of a parent could not be read.
+	// have the name of etcd. databaseErr is why its open files could not be read.
 	database    openDatabase
 	databaseErr error
 	// exe is the path of the program, as far as it is known.
@@ -128,17 +126,13 @@ func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdP
 	if isEtcdProcess(comm, exe, line) {
 		return p, true, p.readDetails(proc)
 	}
-	if p.parent = parentOf(comm, exe, line); p.parent != nil {
-		p.program = p.parent.name
-	} else if p.program = path.Base(cmp.Or(exe, comm)); !isHolder {
+	if !isHolder {
 		return p, false, nil
 	}
+	p.program = path.Base(cmp.Or(exe, comm))
 	p.database, p.databaseErr = d.openDatabaseOf(pid)
-	switch {
-	case hasEnded(p.databaseErr), p.databaseErr == nil && p.database == (openDatabase{}):
+	if hasEnded(p.databaseErr) || p.databaseErr == nil && p.database == (openDatabase{}) {
 		return p, false, nil
-	case p.databaseErr != nil && p.parent == nil:
-		return p, false, fmt.Errorf("its open files: %w", hostfs.Reason(p.databaseErr))
 	}
 	if rootDir, err := proc.RootDir(); err == nil {
 		p.database = p.database.below(rootDir)
@@ -207,23 +201,6 @@ func ownCgroups() map[int]string {
 	return own
 }
 
-// parentOf returns the program with embedded etcd that a process runs, or nil.
-func parentOf(comm, exe string, line []string) *parentProgram {
-	base, called := path.Base(exe), path.Base(line[0])
-	for _, l := range distroLayouts() {
-		p := l.program
-		if !p.embeds || (base != p.name && called != p.name && comm != p.comm()) {
-			continue
-		}
-		// k3s hides all its arguments but the role, which may be part of the program's name
-		// then.
-		if comm == p.comm() || slices.Contains(line[1:], p.role) || strings.HasSuffix(line[0], " "+p.role) {
-			return &p
-		}
-	}
-	return nil
-}
-
 // isEtcdProcess reports whether a process is an etcd server. Its program, its name or the
 // name in its command line may be etcd's, because packages change any of them. A shell or a
 // container engine that starts etcd is not etcd.
@@ -245,8 +222,6 @@ const deletedSuffix = " (deleted)"
 // of the scan.
 type procFilter struct {
 	table *os.File
-	// names are those of programs with embedded etcd.
-	names []string
 	buf   [4096]byte
 }
 
@@ -255,13 +230,7 @@ func newProcFilter(root hostfs.Root) (*procFilter, error) {
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, l := range distroLayouts() {
-		if l.program.embeds {
-			names = append(names, l.program.name, l.program.comm())
-		}
-	}
-	return &procFilter{table: table, names: names}, nil
+	return &procFilter{table: table}, nil
 }
 
 func (f *procFilter) close() { _ = f.table.Close() } // nothing was written
@@ -282,22 +251,21 @@ func (f *procFilter) pids() ([]int, error) {
 	return pids, nil
 }
 
-// canBeServer reports whether the program, the name or the command of a process is that of a
-// program that serves etcd.
+// canBeServer reports whether the program, the name or the command of a process is that of etcd.
 func (f *procFilter) canBeServer(pid int) (bool, error) {
 	dir := strconv.Itoa(pid)
 	n, err := unix.Readlinkat(int(f.table.Fd()), dir+"/exe", f.buf[:])
 	if err != nil && !hidesProgram(err) {
 		return false, err // also for a kernel thread, which has no program
 	}
-	if err == nil && f.isKnown(strings.TrimSuffix(string(f.buf[:n]), deletedSuffix)) {
+	if err == nil && isServerName(path.Base(strings.TrimSuffix(string(f.buf[:n]), deletedSuffix))) {
 		return true, nil
 	}
 	comm, err := f.read(dir + "/comm")
 	if err != nil {
 		return false, err
 	}
-	if f.isKnown(string(bytes.TrimSpace(comm))) {
+	if isServerName(string(bytes.TrimSpace(comm))) {
 		return true, nil
 	}
 	line, err := f.read(dir + "/cmdline")
@@ -305,12 +273,7 @@ func (f *procFilter) canBeServer(pid int) (bool, error) {
 		return false, err
 	}
 	called, _, _ := bytes.Cut(line, []byte{0})
-	return f.isKnown(string(called)), nil
-}
-
-func (f *procFilter) isKnown(program string) bool {
-	base := path.Base(program)
-	return isServerName(base) || slices.Contains(f.names, base)
+	return isServerName(path.Base(string(called))), nil
 }
 
 // read returns the beginning of a file of the table. The next call overwrites it.

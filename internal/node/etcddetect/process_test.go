@@ -192,9 +192,9 @@ func TestDetectProcess(t *testing.T) {
 			host: hosttest.Files{
 				k3sDir + "db/etcd/config": "name: s1\ndata-dir: " + k3sDir + "db/etcd\n" +
 					"client-transport-security: {cert-file: " + k3sDir + "tls/etcd/server-client.crt}\n",
-				k3sDir + "db/etcd" + member: "x",
-				"/proc/812/fd/8":            "-> " + k3sDir + "db/etcd" + member,
-				"/proc/812/fd/9":            "-> " + k3sDir + "db/etcd/member/wal/0000000000000000-0000000000000000.wal",
+				k3sDir + "db/etcd" + member: "x", "/proc/locks": hosttest.Locks,
+				"/proc/812/fd/8": "-> " + k3sDir + "db/etcd" + member,
+				"/proc/812/fd/9": "-> " + k3sDir + "db/etcd/member/wal/0000000000000000-0000000000000000.wal",
 			},
 			process: hosttest.Process{
 				Comm: "k3s-server", Exe: "/var/lib/rancher/k3s/data/1/bin/k3s", Line: []string{"/usr/local/bin/k3s", "server"},

@@ -19,8 +19,6 @@ type parentProgram struct {
 	etcdDir, config string
 	// manifests is the directory of static pods below the program's data directory.
 	manifests string
-	// embeds is set if etcd has no process of its own.
-	embeds bool
 }
 
 // rancherProgram returns k3s, which contains etcd, or RKE2, which is k3s with etcd in a
@@ -29,12 +27,9 @@ func rancherProgram(name, manifests string) parentProgram {
 	return parentProgram{
 		name: name, role: "server",
 		defaultDir: "/var/lib/rancher/" + name, settings: "/etc/rancher/" + name + "/config.yaml",
-		etcdDir: "server/db/etcd", config: "config", manifests: manifests, embeds: manifests == "",
+		etcdDir: "server/db/etcd", config: "config", manifests: manifests,
 	}
 }
-
-// comm returns the name that the program gives to its process.
-func (p parentProgram) comm() string { return p.name + "-" + p.role }
 
 // etcdDataDir returns etcd's data directory for a program with this data directory.
 func (p parentProgram) etcdDataDir(programDir string) string { return path.Join(programDir, p.etcdDir) }

@@ -34,18 +34,19 @@ func TestRunningProgram(t *testing.T) {
 		}},
 		"unreadable files": {
 			files:   hosttest.Files{"/proc/812/fd": hosttest.Loop},
-			unknown: "process 812, k3s server, may contain etcd: its open files: too many levels of symbolic links",
+			unknown: "process 812, k3s, may contain etcd: its open files: too many levels of symbolic links",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, c.files)
+			hosttest.Add(t, root, hosttest.Files{"/proc/locks": hosttest.Locks})
 			if c.isFound {
 				hosttest.Add(t, root, hosttest.Files{k3sEtcd + "/member/snap/db": "x"})
 			}
 			hosttest.AddProcess(t, root, 812, hosttest.Process{
 				Comm: "k3s-server", Exe: "/usr/local/bin/k3s", Line: []string{"/usr/local/bin/k3s server"},
 			})
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			if !c.isFound {
 				require.Empty(t, findings.Found)
 				require.Equal(t, nonempty(c.unknown), append([]string{}, findings.Unknown...))
@@ -69,7 +70,7 @@ func TestStartingProgram(t *testing.T) {
 		"/var/lib/rancher/k3s/server/db/etcd/member/snap/db": "x", "/proc/812/fd/7": "x",
 	})
 	hosttest.AddProcess(t, root, 812, hosttest.Process{Comm: "k3s-server", Exe: "/bin/k3s", Line: []string{"k3s server"}})
-	findings := New(hostfs.Root(root), nil).Detect(t.Context())
+	findings := New(hostfs.Root(root), nil).Detect()
 	require.Len(t, findings.Found, 1)
 	require.True(t, *findings.Found[0].HasData)
 }

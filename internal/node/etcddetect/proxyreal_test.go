@@ -36,7 +36,7 @@ func TestRealProxy(t *testing.T) {
 
 			isNoted := func(note string) bool { return strings.Contains(note, "is a v2 proxy and no member") }
 			require.Eventually(t, func() bool {
-				notes := New("/", nil).Detect(t.Context()).Notes
+				notes := New("/", nil).Detect().Notes
 				return len(notes) > 0 && isNoted(strings.Join(notes, "\n"))
 			}, time.Minute, 100*time.Millisecond)
 			_, isServer := serverOf(t, command.Process.Pid)
@@ -50,7 +50,7 @@ func TestRealProxy(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{"/etc/systemd/system/etcd.service": serviceOf(
 				"ExecStart=/usr/bin/etcd --proxy=on --data-dir=" + data)})
 			require.NoError(t, os.CopyFS(filepath.Join(root, data), os.DirFS(data)))
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Found)
 			require.Empty(t, findings.Unknown)
 		})

@@ -265,8 +265,5 @@ func layOutHost(t *testing.T, l fakehost.Layout, parts fakehost.Parts) evidence.
 	root := t.TempDir()
 	require.NoError(t, l.LayOut(root, parts))
 	require.NoError(t, l.ShowProcesses(root, parts.Addresses))
-	if len(l.Processes) > 0 {
-		hosttest.Add(t, root, hosttest.Files{"/proc/locks": "1: FLOCK  ADVISORY  WRITE 812 fd:01:1 0 EOF\n"})
-	}
 	return detectWithSearch(t, root)
 }

@@ -16,8 +16,8 @@ type pathFinder = func(serverPath string) (agentPath string, err error)
 func (s *hostScan) addProcess(p etcdProcess) {
 	if p.databaseErr != nil {
 		if !s.canBeOrdinaryPod(p) {
-			s.addUnknown("process %d, %s %s, may contain etcd: its open files: %v",
-				p.pid, p.parent.name, p.parent.role, hostfs.Reason(p.databaseErr))
+			s.addUnknown("process %d, %s, may contain etcd: its open files: %v",
+				p.pid, p.program, hostfs.Reason(p.databaseErr))
 		}
 		return
 	}
@@ -56,8 +56,8 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 		_, env, envOrigin = unit.settings(unit.files)
 		isComplete = true
 	}
-	if p.parent != nil {
-		flags = etcdSettings{"config-file": p.embeddedConfig()}
+	if file := p.embeddedConfig(); file != "" {
+		flags = etcdSettings{"config-file": file}
 	}
 	find := func(serverPath string) (string, error) { return s.root.Find(p.root, p.mounts, serverPath) }
 	files := p.root
@@ -100,12 +100,17 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	return found
 }
 
-// embeddedConfig returns the configuration file of the etcd in a parent program, or "". k3s hides
+// embeddedConfig returns the configuration file of the etcd in another program, or "". k3s hides
 // its arguments.
 func (p *etcdProcess) embeddedConfig() string {
-	for _, file := range p.parent.configFiles(p.database.dataDir) {
-		if _, err := p.root.Stat(file); err == nil {
-			return file
+	if p.database == (openDatabase{}) {
+		return ""
+	}
+	for _, l := range distroLayouts() {
+		for _, file := range l.program.configFiles(p.database.dataDir) {
+			if _, err := p.root.Stat(file); err == nil {
+				return file
+			}
 		}
 	}
 	return ""

@@ -1,7 +1,6 @@
 package etcddetect
 
 import (
-	"context"
 	"maps"
 	"path"
 	"regexp"
@@ -30,8 +29,6 @@ type starter struct {
 	name string
 	// files are the unit file and its drop-ins, or the files of the static pod or service.
 	files []string
-	// mainPID is 0 if systemd was not queried or the unit does not run.
-	mainPID int
 	// commands are the commands of the unit, in words. The first one is its main command.
 	commands [][]string
 	// program is the program that contains etcd, if the unit is one of its own, or nil.
@@ -40,26 +37,13 @@ type starter struct {
 	isKnown bool
 }
 
-// addUnits reads the units that may start etcd. The memory of systemd overrides the files on
-// disk, except for a masked unit: the files that a mask hides still name the data directory.
-func (s *hostScan) addUnits(ctx context.Context) {
+// addUnits reads the units that may start etcd.
+func (s *hostScan) addUnits() {
 	files, unread := systemd.UnitFiles(s.root, unitPatterns())
-	loaded, note, err := systemd.LoadedUnits(ctx, s.root, unitPatterns())
-	if err != nil {
-		s.addUnknown("systemd over D-Bus: %v", err)
-	}
-	if note != "" {
-		s.addNote("%s; the scan used processes, unit files and data directories instead", note)
-	}
 	s.unknown = append(s.unknown, unread...)
-	for name, unit := range loaded {
-		if len(unit.Files) > 0 && !unit.Masked {
-			files[name] = unit.Files
-		}
-	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		own := files[name]
-		unit := &starter{kind: unitStarter, name: name, files: own, mainPID: loaded[name].MainPID, program: programOf(name)}
+		unit := &starter{kind: unitStarter, name: name, files: own, program: programOf(name)}
 		expand := func(content string) string { return expandSpecifiers(name, content) }
 		unit.texts = s.readTexts(expand, own...)
 		for _, text := range unit.all[:len(own)] {
@@ -261,19 +245,23 @@ func (s *hostScan) settingsOf(st *starter) (loaded loadedSettings, envFile strin
 }
 
 // addServices reads the services of other supervisors whose name says etcd: of OpenRC and System
-// V, Upstart, dinit, runit, s6, supervisord and Monit. Debian's package has an init script beside
-// its unit, and the unit takes precedence.
+// V, Upstart, dinit, runit, s6, supervisord and Monit, and of the users of systemd and podman.
+// Debian's package has an init script beside its unit, and the unit takes precedence.
 func (s *hostScan) addServices() {
 	for _, dir := range []string{
 		"/etc/init.d", "/etc/init", "/etc/dinit.d", "/etc/service", "/etc/sv", "/etc/runit/sv", "/etc/s6/sv",
 		"/etc/supervisor/conf.d", "/etc/supervisor.d", "/etc/supervisord.d", "/etc/monit/conf.d", "/etc/monit.d",
+		"/etc/s6-rc/source", "/etc/local.d", "/etc/systemd/user", "/etc/containers/systemd/users",
 	} {
 		names, err := s.root.ReadNames(dir)
 		if err != nil && !hostfs.IsAbsent(err) {
 			s.addUnknown("the services in %s: %v", dir, hostfs.Reason(err))
 		}
 		for _, name := range names {
-			service := strings.TrimSuffix(strings.TrimSuffix(name, ".conf"), ".ini")
+			service := name
+			if slices.Contains([]string{".conf", ".ini", ".start", ".service", ".container", ".kube"}, path.Ext(name)) {
+				service = strings.TrimSuffix(name, path.Ext(name))
+			}
 			isUnit := func(st *starter) bool { return st.name == service+".service" }
 			if !saysEtcd(service) || slices.ContainsFunc(s.starters, isUnit) {
 				continue
@@ -291,31 +279,36 @@ func (s *hostScan) addServices() {
 }
 
 // saysEtcd reports whether the name of a unit or service is that of etcd, and not of a client, a
-// backup or another tool for it.
+// backup or another tool for it. A short word of a tool counts only as a whole: etcd-catalog and
+// etcd@checkout may be servers.
 func saysEtcd(name string) bool {
 	isSeparator := func(r rune) bool { return strings.ContainsRune("-_.@", r) }
-	words := strings.FieldsFunc(strings.TrimSuffix(name, ".service"), isSeparator)
-	return slices.ContainsFunc(words, isServerName) && !containsAny(name,
-		"client", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "cert", "renew", "metric", "exporter",
-		"monitor", "health", "check", "alarm", "keeper", "browser", "proxy", "gateway", "clean", "delete", "notify",
-		"watch", "tuning", "prepare", "setup", "install", "download", "mount", "log")
+	words := strings.FieldsFunc(strings.ToLower(strings.TrimSuffix(name, ".service")), isSeparator)
+	isEtcd := func(word string) bool {
+		return isServerName(word) || strings.HasSuffix(word, "etcd") || word == "etcdserver"
+	}
+	isTool := func(word string) bool {
+		return containsAny(word, "client", "backup", "snapshot", "restore", "defrag", "compact", "maintenance", "metric",
+			"exporter", "monitor", "health", "keeper", "browser", "gateway", "notify", "tuning", "prepare", "install",
+			"download", "clean", "rotate") || slices.Contains([]string{
+			"cert", "certificate", "renew", "renewal", "alarm", "check", "checker", "proxy", "delete", "watch", "watcher",
+			"watchdog", "setup", "mount", "log",
+		}, strings.TrimSuffix(word, "s"))
+	}
+	return slices.ContainsFunc(words, isEtcd) && !slices.ContainsFunc(words, isTool)
 }
 
 func containsAny(text string, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
-// unitOf returns the host's unit that runs the process: the one whose main process it is for
-// systemd, or the outermost one in its cgroup that the host has.
+// unitOf returns the host's unit that runs the process: the outermost one in its cgroup that the
+// host has.
 func (s *hostScan) unitOf(p etcdProcess) *starter {
-	at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.mainPID == p.pid })
 	for _, name := range p.owner.units {
-		if at < 0 {
-			at = slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == name })
+		if at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == name }); at >= 0 {
+			return s.starters[at]
 		}
 	}
-	if at < 0 {
-		return nil
-	}
-	return s.starters[at]
+	return nil
 }

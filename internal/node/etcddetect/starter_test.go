@@ -104,6 +104,8 @@ func TestStarters(t *testing.T) {
 		"network": {unit("etcd-x.service",
 			"/usr/bin/docker run --network etcd registry.example/etcdkeeper:v1"), ""},
 		"program of system":   {unit("etcd-x.service", "/usr/bin/rsync -a --groupmap etcd /a /b"), ""},
+		"old files":           {unit("etcd-x.service", "/usr/bin/find /srv/etcd -mtime +7 -delete"), ""},
+		"firewall":            {unit("etcd-x.service", "/sbin/iptables -A INPUT -p tcp --dport 2379 -j DROP"), ""},
 		"logs":                {unit("etcd-x.service", "/usr/bin/crictl ps --name etcd"), ""},
 		"another name":        {unit("store.service", "/opt/start.sh"), ""},
 		"snap of a worker":    {unit("snap.k8s.etcd.service", "/usr/bin/snap run k8s.etcd"), ""},
@@ -111,7 +113,7 @@ func TestStarters(t *testing.T) {
 		"server without data": {unit("etcd.service", "/usr/bin/etcd --data-dir=/data"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			findings := New(hostfs.Root(hosttest.New(t, c.files)), nil).Detect(t.Context())
+			findings := New(hostfs.Root(hosttest.New(t, c.files)), nil).Detect()
 			require.Empty(t, findings.Found)
 			if c.unknown == "" {
 				require.Empty(t, findings.Unknown)
@@ -119,6 +121,50 @@ func TestStarters(t *testing.T) {
 			}
 			require.Len(t, findings.Unknown, 1)
 			require.Contains(t, findings.Unknown[0], c.unknown)
+		})
+	}
+}
+
+// TestNames has names that say etcd, or those of tools for it, and programs that may start another
+// one.
+func TestNames(t *testing.T) {
+	unit := func(name, command string) hosttest.Files {
+		return hosttest.Files{"/etc/systemd/system/" + name + ".service": serviceOf("ExecStart=" + command)}
+	}
+	starters := map[string]hosttest.Files{
+		"s6-rc":                  {"/etc/s6-rc/source/etcd/run": "x"},
+		"local service":          {"/etc/local.d/etcd.start": "x"},
+		"unit of all users":      {"/etc/systemd/user/etcd.service": serviceOf("ExecStart=/usr/bin/podman start etcd")},
+		"quadlet of all users":   {"/etc/containers/systemd/users/etcd.container": "[Container]\nImage=x/y\n"},
+		"container in all cases": {"/var/lib/docker/containers/1/config.v2.json": `{"Name":"/Etcd-Blog","Path":"/run"}`},
+	}
+	for _, name := range []string{
+		"etcd-catalog", "etcd@checkout", "etcd-uncertain", "etcd-watchtower", "myetcd", "etcdserver",
+	} {
+		starters[name] = unit(name, "/opt/start")
+	}
+	for _, command := range []string{
+		"/usr/bin/start-etcd", "/usr/bin/python3 /opt/x.py", "/usr/bin/flock /run/x /opt/x", "/usr/bin/make -C /opt up",
+		"/usr/bin/systemd-run --scope /opt/x", "/usr/bin/screen -Dm /opt/x", "/usr/bin/runc run x",
+		"/usr/bin/find /srv -name run -exec {} +", "/usr/bin/tar -cf /x --checkpoint-action=exec=/opt/x /y",
+		"/sbin/ip netns exec x /opt/x", "/usr/bin/lxc-start -n x", "/usr/bin/machinectl start x",
+		"/usr/bin/docker stack deploy -c /opt/x.yml x",
+	} {
+		starters[command] = unit("etcd", command)
+	}
+	starters["server with the name of a tool"] = unit("etcd-backup", "/usr/bin/chpst -u etcd /usr/bin/etcd $OPTS")
+	for name, files := range starters {
+		t.Run(name, func(t *testing.T) {
+			require.Len(t, detectWithSearch(t, hosttest.New(t, files)).Unknown, 1)
+		})
+	}
+	for _, name := range []string{
+		"etcd-logs", "etcd-logrotate", "etcd-certs-renewal", "etcd-healthcheck", "etcd-setup", "etcd-watcher",
+		"etcd_snapshotter",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, unit(name, "/opt/start"))
+			require.Empty(t, New(hostfs.Root(root), nil).Detect().Unknown)
 		})
 	}
 }
@@ -139,11 +185,11 @@ func TestUserChangers(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{
 				"/etc/systemd/system/etcd.service": "[Service]\nEnvironment=ETCD_HOME=/data/etcd\nExecStart=" + command,
 			})
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Found)
 			require.Empty(t, findings.Unknown)
 			hosttest.Add(t, root, hosttest.Files{data + "/member/snap/db": "x"})
-			findings = New(hostfs.Root(root), nil).Detect(t.Context())
+			findings = New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			require.Len(t, findings.Found, 1)
 		})
@@ -164,13 +210,13 @@ func TestServices(t *testing.T) {
 				files[service] = "#!/sbin/openrc-run\n"
 			}
 			root := hosttest.New(t, files)
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			require.Len(t, findings.Found, 1)
 			require.Equal(t, "data directory /data/etcd of service "+service+", which does not run", findings.Found[0].Where)
 			require.Empty(t, findings.Found[0].Unit)
 			hosttest.AddProcess(t, root, 812, hosttest.Process{Line: []string{"etcd", "--data-dir=/data/etcd"}})
-			findings = New(hostfs.Root(root), nil).Detect(t.Context())
+			findings = New(hostfs.Root(root), nil).Detect()
 			require.Len(t, findings.Found, 1)
 			require.Equal(t, "etcd process 812", findings.Found[0].Where)
 		})
@@ -193,7 +239,7 @@ func TestMentionOnNetwork(t *testing.T) {
 			})
 			s := New(hostfs.Root(root), nil).newScan()
 			s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
-			s.addUnits(t.Context())
+			s.addUnits()
 			s.addStopped()
 			s.addOpaque()
 			require.Empty(t, s.found)
@@ -254,7 +300,7 @@ func TestMentions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{"/data/etcd/member/snap/db": "x"})
 			hosttest.Add(t, root, c.files)
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			var where []string
 			for _, f := range findings.Found {
@@ -270,7 +316,7 @@ func TestMentions(t *testing.T) {
 			"/etc/systemd/system/etcd.service": server + "Environment=OLD=/old\n",
 			"/data/etcd" + segment:             head, "/old" + segment: head,
 		})
-		findings := New(hostfs.Root(root), nil).Detect(t.Context())
+		findings := New(hostfs.Root(root), nil).Detect()
 		require.Len(t, findings.Found, 1)
 		require.Contains(t, findings.Notes[len(findings.Notes)-1], "/old has a copy of the data of member ")
 	})

@@ -220,7 +220,7 @@ func TestStoppedWays(t *testing.T) {
 			files := hosttest.Files{way.dir + segment: head}
 			maps.Copy(files, way.files)
 			root := hosttest.New(t, files)
-			findings := New(hostfs.Root(root), nil).Detect(t.Context())
+			findings := New(hostfs.Root(root), nil).Detect()
 			if way.isMentioned {
 				require.Empty(t, findings.Unknown)
 				require.Len(t, findings.Found, 1)

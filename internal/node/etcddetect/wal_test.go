@@ -54,7 +54,7 @@ func TestStoredMember(t *testing.T) {
 		"another directory": {hosttest.Files{"/etc/systemd/system/etcd.service": unit + " --wal-dir=/wal", first: head}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			findings := New(hostfs.Root(hosttest.New(t, c.files)), nil).Detect(t.Context())
+			findings := New(hostfs.Root(hosttest.New(t, c.files)), nil).Detect()
 			require.Len(t, findings.Found, 1, findings)
 			require.Equal(t, c.want, findings.Found[0].Stored)
 		})

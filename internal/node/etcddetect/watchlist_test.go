@@ -38,12 +38,12 @@ func TestWatchlistWithTooManyUnits(t *testing.T) {
 		units[name] = "[Service]\nExecStart=/usr/bin/etcdctl snapshot save /x\n"
 	}
 	d := New(hostfs.Root(hosttest.New(t, units)), nil)
-	d.Detect(t.Context())
+	d.Detect()
 	require.Len(t, d.watchlist.newUnits, 1)
 	require.Len(t, d.watchlist.newTargets, 1)
 	<-d.watchlist.newUnits
 	<-d.watchlist.newTargets
-	d.Detect(t.Context())
+	d.Detect()
 	require.Empty(t, d.watchlist.newUnits)
 	require.Empty(t, d.watchlist.newTargets)
 }

@@ -33,6 +33,8 @@ const (
 	// minRetryWait and maxRetryWait bound the wait before a failed watch is tried again.
 	minRetryWait = time.Second
 	maxRetryWait = time.Minute
+	// hungAfter is how long after its limit a search counts as hung.
+	hungAfter = 250 * time.Millisecond
 )
 
 // Options are the places to observe. All paths but Root are the host's own, as a program on
@@ -64,12 +66,14 @@ type Options struct {
 
 // A Host is one observed host.
 type Host struct {
-	root     hostfs.Root
-	network  nodenet.Network
-	etcd     *etcddetect.Detector
-	search   *datasearch.Search
-	shutdown *systemd.ShutdownMonitor
-	log      *slog.Logger
+	root    hostfs.Root
+	network nodenet.Network
+	etcd    *etcddetect.Detector
+	search  *datasearch.Search
+	// searchTime is the limit of one search.
+	searchTime time.Duration
+	shutdown   *systemd.ShutdownMonitor
+	log        *slog.Logger
 }
 
 // New returns a Host after a check that its root is a directory.
@@ -98,12 +102,13 @@ func New(o Options) (*Host, error) {
 		CNIConfDirs: o.CNIConfDirs, CNIBinDirs: o.CNIBinDirs, Units: o.Units,
 	}
 	h := &Host{
-		root:     root,
-		network:  network.WithDefaults(),
-		etcd:     etcddetect.New(root, o.EtcdCredential),
-		search:   datasearch.New(root, o.DataSearch, o.Log),
-		shutdown: systemd.NewShutdownMonitor(root),
-		log:      o.Log,
+		root:       root,
+		network:    network.WithDefaults(),
+		etcd:       etcddetect.New(root, o.EtcdCredential),
+		search:     datasearch.New(root, o.DataSearch, o.Log),
+		searchTime: o.DataSearch.MaxTime,
+		shutdown:   systemd.NewShutdownMonitor(root),
+		log:        o.Log,
 	}
 	h.etcd.UseSearch(h.search)
 	return h, nil
@@ -128,14 +133,22 @@ func (h *Host) Network(ctx context.Context) readiness.Facts {
 // Etcd returns the etcd servers of the host, running or stopped, the data of others, and the places
 // that could not be read. While a place is unknown, the absence of etcd is not proven. It waits for
 // no search of the local disks.
-func (h *Host) Etcd(ctx context.Context) evidence.Findings { return h.etcd.Detect(ctx) }
+func (h *Host) Etcd(context.Context) evidence.Findings { return h.etcd.Detect() }
 
 // SearchData makes Watch search the local disks for data of etcd again, but not within ten minutes
 // of the last search.
 func (h *Host) SearchData() { h.search.Wake() }
 
-// SearchDataNow searches the local disks and waits for the end, for a caller that does not watch.
-func (h *Host) SearchDataNow(ctx context.Context) { h.search.Once(ctx) }
+// SearchDataNow searches the local disks for a caller that does not watch. It waits for the end of
+// the search, and hardly longer than for its limit: a disk may hang. Then Etcd finds it searching.
+func (h *Host) SearchDataNow(ctx context.Context) {
+	ended := make(chan struct{})
+	go func() {
+		h.search.Once(ctx)
+		close(ended)
+	}()
+	_ = loop.Wait(ctx, h.searchTime+hungAfter, ended) // the caller checks ctx
+}
 
 // EndShutdownDelay lets a shutdown proceed that Network has reported. It does nothing while
 // the host stays up.

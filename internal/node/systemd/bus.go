@@ -18,8 +18,6 @@ import (
 const BusSocket = "/run/dbus/system_bus_socket"
 
 const (
-	// bootedDir exists if systemd started the host (sd_booted(3)).
-	bootedDir = "/run/systemd/system"
 	// busTimeout bounds all calls of one operation together.
 	busTimeout = 2 * time.Second
 
@@ -53,73 +51,8 @@ func dial(ctx context.Context, root hostfs.Root) (*godbus.Conn, error) {
 	return conn, nil
 }
 
-// A LoadedUnit is a unit in the memory of systemd.
-type LoadedUnit struct {
-	// MainPID is 0 if no process of the unit runs.
-	MainPID int
-	// Files are the unit file and its drop-ins.
-	Files  []string
-	Masked bool
-}
-
-// LoadedUnits returns the units in the memory of systemd whose names match. note is the
-// reason why systemd was not queried: the host has no systemd, or no bus. Processes, unit
-// files and data directories still show the servers of such a host. On such a host the scan misses
-// only a stopped server whose unit file and data directory are both outside the known places. A bus
-// that exists and does not answer is an error.
-func LoadedUnits(ctx context.Context, root hostfs.Root, patterns []string) (
-	units map[string]LoadedUnit, note string, err error,
-) {
-	if _, err := root.Stat(bootedDir); hostfs.IsAbsent(err) {
-		return nil, "systemd was not queried: it did not start this host", nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, busTimeout)
-	defer cancel()
-	conn, err := connect(ctx, root)
-	if hostfs.IsAbsent(err) {
-		return nil, "systemd was not queried: this host has no system bus at " + BusSocket, nil
-	}
-	if err != nil {
-		return nil, "", fmt.Errorf("connecting to the system bus: %w", err)
-	}
-	defer conn.Close()
-	list, err := conn.ListUnitsByPatternsContext(ctx, nil, patterns)
-	if err != nil {
-		return nil, "", fmt.Errorf("listing units: %w", err)
-	}
-	units = map[string]LoadedUnit{}
-	for _, u := range list {
-		if u.LoadState == "not-found" {
-			continue
-		}
-		properties, err := conn.GetAllPropertiesContext(ctx, u.Name)
-		if err != nil {
-			return nil, "", fmt.Errorf("reading unit %s: %w", u.Name, err)
-		}
-		units[u.Name] = loadedUnit(properties)
-	}
-	return units, "", nil
-}
-
 func connect(ctx context.Context, root hostfs.Root) (*dbus.Conn, error) {
 	return dbus.NewConnection(func() (*godbus.Conn, error) { return dial(ctx, root) })
-}
-
-func loadedUnit(properties map[string]any) LoadedUnit {
-	var u LoadedUnit
-	if pid, ok := properties["MainPID"].(uint32); ok {
-		u.MainPID = int(pid)
-	}
-	if state, ok := properties["LoadState"].(string); ok {
-		u.Masked = state == "masked"
-	}
-	if file, ok := properties["FragmentPath"].(string); ok && file != "" {
-		u.Files = append(u.Files, file)
-	}
-	if files, ok := properties["DropInPaths"].([]string); ok {
-		u.Files = append(u.Files, files...)
-	}
-	return u
 }
 
 // A UnitState is the state of a unit of any type (org.freedesktop.systemd1(5)).

@@ -21,7 +21,8 @@ import (
 // commLength is the kernel's limit for the name of a process.
 const commLength = 15
 
-// ShowProcesses writes the layout's processes, process 1 and a boot ID to the host's /proc.
+// ShowProcesses writes the layout's processes and their locks, process 1 and a boot ID to the
+// host's /proc.
 // Process 1 has the host's own mounts.
 func (l Layout) ShowProcesses(root string, addresses *strings.Replacer) error {
 	const hostMounts = "22 1 253:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n" +
@@ -29,7 +30,9 @@ func (l Layout) ShowProcesses(root string, addresses *strings.Replacer) error {
 	first := Process{PID: 1, Exe: "/usr/lib/systemd/systemd", Args: "/sbin/init", Cgroup: "/init.scope"}
 	err := pki.WriteFile(filepath.Join(root, BootIDFile), []byte("8a5cd4d8-2c49-4f5e-9d4e-6a1b35a3b9f1\n"), 0o444)
 	err = errors.Join(err, l.showProcess(root, first, hostMounts, addresses))
+	locks := ""
 	for _, p := range l.Processes {
+		locks += fmt.Sprintf("1: FLOCK  ADVISORY  WRITE %d fd:01:1 0 EOF\n", p.PID)
 		mounts := hostMounts
 		if p.Root != "" {
 			mounts = "900 800 0:52 / / rw,relatime - overlay overlay rw\n"
@@ -40,7 +43,7 @@ func (l Layout) ShowProcesses(root string, addresses *strings.Replacer) error {
 		}
 		err = errors.Join(err, l.showProcess(root, p, mounts, addresses))
 	}
-	return err
+	return errors.Join(err, pki.WriteFile(filepath.Join(root, "proc/locks"), []byte(locks), 0o444))
 }
 
 // HideProcesses removes the layout's processes from the host's /proc.

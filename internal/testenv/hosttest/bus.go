@@ -39,7 +39,7 @@ type Bus struct {
 // startBus listens on the host's bus socket. export adds the objects of the service.
 func startBus(t testing.TB, root string, export func(peer *godbus.Conn)) *Bus {
 	t.Helper()
-	b := &Bus{outer: ListenBus(t, root), export: export}
+	b := &Bus{outer: listenBus(t, root), export: export}
 	var err error
 	b.inner, err = net.Listen("unix", filepath.Join(t.TempDir(), "bus"))
 	require.NoError(t, err)
@@ -66,8 +66,8 @@ func startBus(t testing.TB, root string, export func(peer *godbus.Conn)) *Bus {
 	return b
 }
 
-// ListenBus listens on the host's bus socket. The caller serves and closes the listener.
-func ListenBus(t testing.TB, root string) net.Listener {
+// listenBus listens on the host's bus socket. The caller serves and closes the listener.
+func listenBus(t testing.TB, root string) net.Listener {
 	t.Helper()
 	Add(t, root, Files{"/run/dbus/keep": ""})
 	listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))

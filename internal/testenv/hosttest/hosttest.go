@@ -84,6 +84,9 @@ type Process struct {
 	WorkDir string
 }
 
+// Locks is a table of locks in which process 812 has one.
+const Locks = "1: FLOCK  ADVISORY  WRITE 812 fd:01:1 0 EOF\n"
+
 // AddProcess adds a process to the host's process table.
 func AddProcess(t testing.TB, root string, pid int, p Process) {
 	t.Helper()

@@ -264,6 +264,11 @@ func ignoredReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReaso
 // invalid observation is ignored as a whole, as if its observer were silent.
 func IsValid(o v1alpha1.Observation) bool { return len(o.Members) <= maxMembers && hasValidIDs(o) }
 
+// Finds reports whether the agent found the server or the data of a member on its host.
+func Finds(o v1alpha1.Observation, id v1alpha1.MemberID) bool {
+	return o.LocalMember == id && !o.NoMember && IsValid(o)
+}
+
 func hasValidIDs(o v1alpha1.Observation) bool {
 	return (o.LocalMember == "" || IsValidID(string(o.LocalMember))) &&
 		!slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return !IsValidID(string(m.ID)) })

@@ -40,6 +40,7 @@ func TestNoAdviceAgainstData(t *testing.T) {
 		"server without an answer": func(ref evidence.MemberRef) evidence.Scan {
 			return scanOf(unanswered(storing(unitServer(), ref.Member)))
 		},
+		"nothing": func(evidence.MemberRef) evidence.Scan { return evidence.Scan{} },
 		"two directories": func(ref evidence.MemberRef) evidence.Scan {
 			return evidence.Scan{Data: []evidence.Data{{Dir: dir, Ref: ref}, {Dir: "/copy", Ref: ref}}}
 		},

@@ -106,6 +106,7 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 	}
 	fact := fmt.Sprintf("no server and no data of member %s was found; the node stays protected until ", ref.Member)
 	with, without := otherLists(ref, in)
+	finders := findersOf(ref, in)
 	switch {
 	case len(with)+len(without) == 0:
 		return fact + fmt.Sprintf("another node reports a confirmed member list without the member: check that the agents "+
@@ -119,14 +120,30 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 			"If it runs on " +
 			"another host, check the agent there; if it runs here, the agent does not recognize it: see what " +
 			"`holdfast-agent inspect` finds"
+	case len(without) == 0 && len(finders) > 0:
+		return fact + fmt.Sprintf("the member runs on node %s: the agent there finds its server or its data, so start it "+
+			"there, and do not remove it", strings.Join(finders, " or "))
 	case len(without) == 0:
-		return fact + fmt.Sprintf("the member is removed (etcdctl member remove %s) or, if the cluster no longer exists, "+
-			"its object is deleted (kubectl delete etcdcluster %s); first make sure that its data is neither on a disk that is "+
-			"not mounted nor in a directory that the agent does not know", ref.Member, ref.Cluster)
+		return fact + fmt.Sprintf("the member is removed or, if the cluster no longer exists, its object is deleted; first "+
+			"make sure that its data is neither on another host, nor on a disk that is not mounted, nor in a directory that "+
+			"the agent does not know; then: etcdctl member remove %s, or kubectl delete etcdcluster %s",
+			ref.Member, ref.Cluster)
 	}
 	return fact + fmt.Sprintf("no new list contains the member: the list of node %s does, that of node %s does not; "+
 		"check that the agents of these nodes run", strings.Join(nodesOf(with), ", "),
 		strings.Join(nodesOf(without), ", "))
+}
+
+// findersOf returns the other Nodes whose agents find the server or the data of a member.
+func findersOf(ref evidence.MemberRef, in Inputs) (nodes []string) {
+	if c := clusterOf(ref, in); c != nil {
+		for _, o := range c.Observations {
+			if o.Node != in.Node && observation.Finds(o, ref.Member) {
+				nodes = append(nodes, o.Node)
+			}
+		}
+	}
+	return nodes
 }
 
 // isHealthyIn reports whether a list proves the member healthy.

@@ -284,7 +284,7 @@ func TestF30Awaited(t *testing.T) {
 		want    string
 		not     string
 	}{
-		"not removed": {cluster().Unhealthy(0), nil, "until the member is removed (etcdctl member remove a)", "leader"},
+		"not removed": {cluster().Unhealthy(0), nil, "then: etcdctl member remove a, or", "leader"},
 		"not removed, its disk may not be mounted": {cluster().Unhealthy(0), nil, "a disk that is not mounted", "leader"},
 		"runs elsewhere, or here unrecognized": {
 			cluster(), nil, "the member answers, so do not remove it",

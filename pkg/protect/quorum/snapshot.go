@@ -138,6 +138,17 @@ func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, is
 	return v1alpha1.Observation{}, false
 }
 
+// finderOf returns the Node whose agent has answered that it finds the member's server or its data,
+// or "". It need not be an observer, because this decides nothing.
+func (s Snapshot) finderOf(id v1alpha1.MemberID) string {
+	for _, o := range s.Cluster.Observations {
+		if observation.Finds(o, id) && observation.IsAnswer(o, s.nonces) {
+			return o.Node
+		}
+	}
+	return ""
+}
+
 // proofOf returns what is known about the health of a member that no answer proves healthy. It also
 // has the state of the agent on the member's own node, because only that agent can reach a member
 // that listens on the loopback address.

@@ -24,32 +24,37 @@ func FuzzPrintableReports(f *testing.F) {
 			s := stateOf(c, 3)
 			s.Nodes = append(s.Nodes, held(quorumtest.Noon().Add(-time.Hour)))
 			hostiletext.Spread(&s, text)
-			status := report.NewStatus(s)
-			var all []string
-			for _, w := range status.Warnings {
-				all = append(all, w.Text)
-			}
-			for _, h := range status.Holds {
-				all = append(all, h.Reason, h.Message)
-			}
-			for _, c := range status.Clusters {
-				all = append(all, c.Message)
-				for _, g := range c.Grants {
-					for _, d := range g.Doors {
-						all = append(all, d.User)
-					}
-				}
-			}
-			all = append(append(all, whatIfTexts(s)...), planTexts(t, s)...)
-			for i := range s.Nodes {
-				page, _ := report.NewPage(s, s.Nodes[i].Name, report.Removal{Answer: quorum.Unknown, Message: "x" + text})
-				for _, section := range page.Sections() {
-					all = append(all, section.Lines...)
-				}
-			}
-			hostiletext.RequirePrintable(t, name, all...)
+			hostiletext.RequirePrintable(t, name, textsOf(t, s, text)...)
 		}
 	})
+}
+
+// textsOf returns the texts of all reports about a state.
+func textsOf(t *testing.T, s report.State, answer string) (all []string) {
+	t.Helper()
+	status := report.NewStatus(s)
+	for _, w := range status.Warnings {
+		all = append(all, w.Text)
+	}
+	for _, h := range status.Holds {
+		all = append(all, h.Reason, h.Message)
+	}
+	for _, c := range status.Clusters {
+		all = append(all, c.Message)
+		for _, g := range c.Grants {
+			for _, d := range g.Doors {
+				all = append(all, d.User)
+			}
+		}
+	}
+	all = append(append(all, whatIfTexts(s)...), planTexts(t, s)...)
+	for i := range s.Nodes {
+		page, _ := report.NewPage(s, s.Nodes[i].Name, report.Removal{Answer: quorum.Unknown, Message: "x" + answer})
+		for _, section := range page.Sections() {
+			all = append(all, section.Lines...)
+		}
+	}
+	return all
 }
 
 // whatIfTexts returns the texts of the answers about each Node and each zone.

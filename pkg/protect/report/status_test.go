@@ -133,6 +133,24 @@ func TestWarnings(t *testing.T) {
 	require.Len(t, seen, 15, "a kind of warning has no case")
 }
 
+// TestNoAdviceAgainstData has member b, whose own agent finds its server or its data: no report
+// about another Node advises its removal.
+func TestNoAdviceAgainstData(t *testing.T) {
+	for name, c := range map[string]*quorumtest.Cluster{
+		"stopped": quorumtest.Voters(3).Unhealthy(1), "two stopped": quorumtest.Voters(3).Unhealthy(1, 2),
+		"not bound": quorumtest.Voters(3).Unhealthy(1).Unbound(1), "of five": quorumtest.Voters(5).Unhealthy(1).Unbound(1),
+		"without a list": quorumtest.Voters(3).WithoutList(0, 2).Unhealthy(1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, text := range textsOf(t, stateOf(c, 3), "") {
+				if !strings.HasPrefix(text, "after the deletion of node w2") {
+					require.NotRegexp(t, `member remove b|kubectl delete node|[Dd]elete (that|the) Node`, text)
+				}
+			}
+		})
+	}
+}
+
 func old(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
 	c.Observer(i).Time = metav1.NewTime(quorumtest.Noon().Add(-observation.SilentAfter))
 	return c

@@ -134,8 +134,14 @@ func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []
 	for _, m := range status.Members {
 		if m.Node == "" {
 			advice := "if it is permanently gone: etcdctl member remove " + string(m.ID)
-			if m.Counts == quorum.CountsHealthy {
+			finders := slices.DeleteFunc(observation.Recent(c, s.Now).Observations, func(o v1alpha1.Observation) bool {
+				return !observation.Finds(o, m.ID)
+			})
+			switch {
+			case m.Counts == quorum.CountsHealthy:
 				advice = "it answers, so keep it, and run an agent on its host"
+			case len(finders) > 0:
+				advice = fmt.Sprintf("keep it: the agent of node %s finds its server or its data", finders[0].Node)
 			}
 			all = append(all, warningf(WarnGhostMember, id, "member %s of etcd cluster %s is on no known Node: %s; %s",
 				memberTitle(m), id, m.Description, advice))

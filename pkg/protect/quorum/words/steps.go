@@ -2,6 +2,7 @@ package words
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ func (w writer) steps() []string {
 			lastRepair = i
 		}
 	}
-	if len(w.Removable) > 0 {
+	isFound := func(m quorum.MemberState) bool { return m.FoundOn != "" && m.Cause.Problem == quorum.NotProven }
+	if len(w.Removable) > 0 && !slices.ContainsFunc(w.Removable, isFound) {
 		texts[lastRepair] += fmt.Sprintf("\n    (without %s in the member list, this %s is allowed)",
 			titles(w.Removable), w.verb.Noun)
 	}
@@ -96,7 +98,7 @@ func (w writer) awaitReturn(m quorum.MemberState) string {
 	mark := m.Cause.Mark
 	step := fmt.Sprintf("wait for %s: node %s %s (%s); once that is over, %s node %s again",
 		title(m), m.Node, mark.Says, mark, w.verb.Base, w.node)
-	if !m.StillAnswers {
+	if !m.StillAnswers && m.FoundOn == "" {
 		step += fmt.Sprintf("; only if node %s never comes back: %s", m.Node, w.removeCommand(m))
 	}
 	return step + "\n    (only if that mark is a leftover: " + mark.RemoveCommand(m.Node) + ")"
@@ -116,6 +118,8 @@ func (w writer) repair(s quorum.Step) string {
 			name, w.removeWithoutNode(m), w.etcdctl("alarm disarm"))
 	case m.Cause.Problem == quorum.NeverStarted:
 		return fmt.Sprintf("start the new member %s; if it is no longer wanted: %s", name, w.removeWithoutNode(m)) + add
+	case m.FoundOn != "":
+		return fmt.Sprintf("start %s if it is down: the agent of node %s finds its server or its data", name, m.FoundOn)
 	case m.Node == "":
 		return fmt.Sprintf("start %s if it is down; if it is running, no agent can confirm that: "+
 			"run a Holdfast agent on its host, or make it listen on an address that the agents can reach; "+
