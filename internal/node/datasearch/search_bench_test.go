@@ -54,7 +54,8 @@ func BenchmarkSearch(b *testing.B) {
 	}
 }
 
-// benchmarkTree reports the CPU time, the directories and what was read from the disk.
+// benchmarkTree reports the CPU time, the directories, what was read from the disk, and the most
+// memory that the process has had.
 func benchmarkTree(b *testing.B, isCold bool, do func(*testing.B) int) {
 	if isCold && unix.Geteuid() != 0 {
 		b.Skip("dropping the caches needs root")
@@ -77,6 +78,11 @@ func benchmarkTree(b *testing.B, isCold bool, do func(*testing.B) int) {
 	b.ReportMetric(cpu.Seconds()*1000/float64(b.N), "cpu-ms/op")
 	b.ReportMetric(float64(read)/1e6/float64(b.N), "MB/op")
 	b.ReportMetric(float64(directories), "directories")
+	self, err := procfs.Self()
+	require.NoError(b, err)
+	status, err := self.NewStatus()
+	require.NoError(b, err)
+	b.ReportMetric(float64(status.VmHWM)/(1<<20), "peak-MiB")
 }
 
 // used returns the CPU time of this process, and the bytes that it has read from disks.

@@ -67,7 +67,8 @@ func TestOrdinaryPod(t *testing.T) {
 			line: []string{"k3s", "server"},
 		},
 		"k3s whose open files cannot be read": {
-			host: hosttest.Files{"/proc/locks": hosttest.Locks, "/proc/812/fd": hosttest.Loop}, line: []string{"k3s", "server"}, isOther: true,
+			host: hosttest.Files{"/proc/locks": hosttest.Locks, "/proc/812/fd": hosttest.Loop},
+			line: []string{"k3s", "server"}, isOther: true,
 		},
 		"impostor without the member": {host: hosttest.Files{podFile: pod}, line: impostor},
 	} {

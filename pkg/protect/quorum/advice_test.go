@@ -37,8 +37,9 @@ func TestNoAdviceAgainstData(t *testing.T) {
 		"delete": quorumtest.Deletion(w1), "drain": quorumtest.Drain(w1), "remove": quorumtest.Removal(w1),
 		"contested": contested,
 	}
-	advice := regexp.MustCompile(`member remove|etcd leave|remove=true|remove-node\.yml|[Dd]elete (that|the) Node|kubectl delete node`)
-	isOther := regexp.MustCompile(`^  - (or, if this node is to be removed permanently|replace |once .* is permanently gone)`)
+	advice := regexp.MustCompile(`member remove|etcd leave|remove=true|remove-node\.yml|[Dd]elete (that|the) Node|` +
+		`kubectl delete node`)
+	isOther := regexp.MustCompile(`^  - (or, if this node is to be removed|replace |once .* is permanently gone)`)
 	for state, change := range states {
 		for name, r := range requests {
 			for _, d := range []v1alpha1.Distribution{"", "k0s", "k3s", "kubespray", "rke2"} {
