@@ -26,8 +26,8 @@ type Closed struct {
 	// Taint is the key of the record's taint, if it is on the node. A hold that has ended may have
 	// left it.
 	Taint string
-	// Cordon is who has cordoned the node: ByHold, PluginFieldManager, the field manager of another
-	// client, or words for an unknown one. It is empty if the node is not cordoned.
+	// Cordon names the client that cordoned the node: ByHold, PluginFieldManager, the field manager of
+	// another client, or "an unknown client". It is empty if the node is not cordoned.
 	Cordon string
 	// Kept is whether KeepCordonedAnnotation asks to keep the node closed.
 	Kept bool

@@ -303,7 +303,7 @@ func otherSteps() map[string]func(*tracePlayer, []string) {
 			}
 		},
 		"unblock": func(s *tracePlayer, _ []string) { s.isBlocked = nil },
-		// etcdcluster-is-deleted: by a user who is allowed to
+		// A user who has the permission deletes an EtcdCluster.
 		"etcdcluster-is-deleted": func(s *tracePlayer, _ []string) { s.deleteAnyCluster() },
 		// drain MACHINE STYLE: cordons the node
 		"drain": func(s *tracePlayer, args []string) {

@@ -8,6 +8,7 @@ package guardpods
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -98,11 +99,11 @@ func (c *controller) listPods(ctx context.Context, o metav1.ListOptions) (runtim
 // listTimeout limits a list of the guard pods. Without an answer, they are unknown.
 const listTimeout = 5 * time.Second
 
-// readPods returns the guard pods, and whether they are known. While the watch may hang, it lists
-// them.
-func (c *controller) readPods(ctx context.Context) (pods []*corev1.Pod, areKnown bool) {
+// readPods returns the guard pods. With an error, they are not known. While the watch may hang, it
+// lists them.
+func (c *controller) readPods(ctx context.Context) (pods []*corev1.Pod, err error) {
 	isCurrent := c.pods.IsCurrent()
-	pods, err := c.pods.List()
+	pods, err = c.pods.List()
 	if err == nil && !isCurrent {
 		ctx, cancel := context.WithTimeout(ctx, listTimeout)
 		defer cancel()
@@ -111,18 +112,21 @@ func (c *controller) readPods(ctx context.Context) (pods []*corev1.Pod, areKnown
 			return pod, ok, nil
 		})
 	}
-	return pods, err == nil
+	return pods, err
 }
 
 // reconcile does once what is due.
 func (c *controller) reconcile(ctx context.Context, w world.World) error {
-	pods, areKnown := c.readPods(ctx)
+	pods, err := c.readPods(ctx)
 	cached := c.newState(w.Clusters)
 	cached.Nodes, cached.Pods = w.Nodes, pods
 	plan := guard.Plan(cached)
-	c.count(plan, areKnown)
-	if !areKnown {
+	c.count(plan, err == nil)
+	switch {
+	case errors.Is(err, follow.ErrNotFilled): // Its Set logs why.
 		return nil
+	case err != nil:
+		return fmt.Errorf("listing the guard pods: %w", err)
 	}
 	due := map[string][]string{} // the nodes, by the name of the pod
 	for _, d := range plan {
