@@ -151,6 +151,9 @@ func planRelease(n *corev1.Node) (nodeChange, error) {
 	}
 	if c.HasForeignCordon() {
 		change.done = "the cordon stays"
+		if c.Taint != "" {
+			change.done = "the taint is removed, and the cordon stays"
+		}
 		change.effects = append(change.effects, fmt.Sprintf("The node stays cordoned: %s has cordoned it. "+
 			"It takes pods only after: kubectl uncordon %s", c.Cordon, n.Name))
 	}
