@@ -121,7 +121,8 @@ func scenarioReplaceMember(t *testing.T, c *kindCluster) {
 	c.waitForRefusal(t, []string{
 		oneOfThreeHealthy,
 		`etcd3 \(` + id + `\) on node ` + stopped + `: not confirmed healthy: `,
-		`start etcd3 \(` + id + `\) on node ` + stopped + ` if it is down: the agent of node ` + stopped + ` finds its server`,
+		`start etcd3 \(` + id + `\) on node ` + stopped + ` if it is down: ` +
+			"the agent of node " + stopped + " finds its server",
 	}, "delete", "node", ours)
 	require.Equal(t, "true", c.node(t, stopped).Labels[observation.EtcdMemberLabel])
 	// k3s must not remove a member that runs either, but the one that is stopped.
