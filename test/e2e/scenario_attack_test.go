@@ -186,5 +186,7 @@ func (c *kindCluster) sendForgedReviews(t *testing.T, from, about string) {
 	c.waitForRefusal(t,
 		[]string{fmt.Sprintf("counts as lost: the deletion of its node %s by kubernetes-admin was allowed",
 			about)}, "delete", "node", c.worker(2))
-	c.kubectl(t, "delete", "deployment", "forger") // the grant stays, for the scenario that uninstalls
+	c.kubectl(t, "delete", "deployment", "forger")
+	// A grant allows the deletion of one version of a Node, so a write ends it.
+	c.kubectl(t, "annotate", "node", about, "example.org/written-after-the-review=true")
 }

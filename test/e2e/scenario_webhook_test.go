@@ -26,7 +26,6 @@ import (
 // does not count as healthy, and the refusal names it.
 func scenarioPartition(t *testing.T, c *kindCluster) {
 	isolated, target := c.worker(2), c.worker(1)
-	c.resolveGrants(t) // of the deletion of all nodes
 	c.waitForHealthy(t, 3)
 	c.runOn(t, isolated, "iptables -I INPUT ! -i lo -j DROP; iptables -I OUTPUT ! -o lo -j DROP")
 	defer c.runOn(t, isolated, "iptables -D INPUT ! -i lo -j DROP; iptables -D OUTPUT ! -o lo -j DROP")

@@ -166,7 +166,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 		e, ok := s.resolvable[g.NodeUID]
 		if doors := quorum.Doors(g); !ok || e.why != why || !quorum.AreSame(e.doors, doors) {
 			// The time starts again for another reason or a renewed grant.
-			e = resolvableGrant{doors: doors, why: why, since: now}
+			e = resolvableGrant{doors: doors, why: why, since: membership.HeldSince(v, g, evidence)}
 		}
 		found[g.NodeUID] = e
 		if now.Sub(e.since) >= l.ResolveAfter {

@@ -107,7 +107,7 @@ type fakeServer struct {
 	header *pb.ResponseHeader
 	// others are the other members in the member list. list replaces the whole list.
 	others, list []*pb.Member
-	// alarms is the response to Alarm. If it is nil, Alarm fails with "no leader".
+	// alarms is the response to Alarm. If it is nil, there is no leader: Alarm fails.
 	alarms *pb.AlarmResponse
 	// onRead returns the result of the n-th read, from 1. If it is nil, all reads succeed.
 	onRead func(n int32) error
@@ -159,7 +159,15 @@ func (s *fakeServer) MemberList(context.Context, *pb.MemberListRequest) (*pb.Mem
 }
 
 func (s *fakeServer) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
-	return &pb.StatusResponse{Header: s.header, Version: "3.4.33", Leader: fakeMember}, nil
+	status := &pb.StatusResponse{Header: s.header, Version: "3.4.33", Leader: fakeMember}
+	if s.alarms == nil {
+		status.Errors = []string{"etcdserver: no leader"}
+	} else {
+		for _, a := range s.alarms.Alarms {
+			status.Errors = append(status.Errors, a.String())
+		}
+	}
+	return status, nil
 }
 
 func (s *fakeServer) Alarm(context.Context, *pb.AlarmRequest) (*pb.AlarmResponse, error) {

@@ -337,7 +337,10 @@ func honestAnswers(t *testing.T, url string, members, urls int) map[string][]byt
 	answers := map[string][]byte{}
 	for method, message := range map[string]proto.Message{
 		rangeMethod: &pb.RangeResponse{Header: header}, listMethod: list, alarmMethod: &pb.AlarmResponse{Header: header},
-		statusMethod: &pb.StatusResponse{Header: header, Version: "3.6.0", Leader: fakeMember},
+		// An error makes the prober ask for the alarms.
+		statusMethod: &pb.StatusResponse{
+			Header: header, Version: "3.6.0", Leader: fakeMember, Errors: []string{"etcdserver: no leader"},
+		},
 	} {
 		encoded, err := proto.Marshal(message)
 		require.NoError(t, err)

@@ -27,6 +27,8 @@ type memberList struct {
 	endpoint endpoint
 	// err is the reason that no quorum confirmed the list. If it is nil, the list is linearizable.
 	err error
+	// noAlarms means that the cluster has no alarm. If it is false, only a request for the alarms tells.
+	noAlarms bool
 }
 
 // fetchMembersAt requests the member list from one server. If no quorum confirms the list, it
@@ -64,20 +66,35 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 		if readErr != nil {
 			return readErr
 		}
-		confirmed, err := client.MemberList(ctx, &pb.MemberListRequest{Linearizable: true})
-		if err != nil {
-			return err
-		}
-		if err = checkHeader(confirmed.Header, cluster, member); err != nil {
-			return err
-		}
-		if err = validateMembers(confirmed.Members); err != nil {
-			return err
-		}
-		list.members = confirmed.Members
-		return nil
+		return list.confirm(ctx, conn, cluster, member)
 	})
 	return list
+}
+
+// confirm reads the member list, and whether there are alarms, from a server that has just served a
+// linearizable read. What the server has stored then is as recent as that read, also its status,
+// which names alarms among its errors since 3.4 (server/etcdserver/api/v3rpc/maintenance.go). So
+// only a cluster with an error needs the request for alarms, which writes to its raft log.
+func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64) error {
+	var noAlarms bool
+	var requests sync.WaitGroup
+	requests.Go(func() {
+		status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
+		noAlarms = err == nil && len(status.Errors) == 0 && checkHeader(status.Header, cluster, member) == nil
+	})
+	confirmed, err := pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{Linearizable: true})
+	requests.Wait()
+	if err != nil {
+		return err
+	}
+	if err = checkHeader(confirmed.Header, cluster, member); err != nil {
+		return err
+	}
+	if err = validateMembers(confirmed.Members); err != nil {
+		return err
+	}
+	l.members, l.noAlarms = confirmed.Members, noAlarms
+	return nil
 }
 
 // ListMembers returns the member list as the local server stores it, sorted by ID. No quorum

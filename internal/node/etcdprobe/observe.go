@@ -107,15 +107,11 @@ func (p listProbe) start(ctx context.Context, o *v1alpha1.Observation) (_ <-chan
 			}
 		}()
 	}
-	if !o.Linearizable {
+	if o.AlarmsUnknown = !p.list.noAlarms; !o.AlarmsUnknown || !o.Linearizable {
 		return results, len(members)
 	}
 	go func() {
-		alarms, ok := p.prefetched.alarmsFrom(p.list.endpoint)
-		var err error
-		if !ok {
-			alarms, err = p.listAlarms(ctx, p.list.endpoint, p.local.cluster)
-		}
+		alarms, err := p.listAlarms(ctx, p.list.endpoint, p.local.cluster)
 		results <- func() { setAlarms(o, members, alarms, err) }
 	}()
 	return results, len(members) + 1

@@ -52,8 +52,17 @@ func TestObserveCluster(t *testing.T) {
 			require.Empty(t, status.Alarms)
 		}
 	}
-
 	client := pb.NewMaintenanceClient(etcdClient(t, etcd).ActiveConnection())
+	ctx, member, identity := t.Context(), etcd.Member(1), identify(t, p, etcd.Member(1))
+	// etcd itself writes the version of a new cluster.
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		before, err := client.Status(ctx, &pb.StatusRequest{})
+		require.NoError(t, err)
+		p.Observe(ctx, foundServer(member), identity)
+		after, err := client.Status(ctx, &pb.StatusRequest{})
+		require.NoError(t, err)
+		require.Equal(t, before.RaftIndex, after.RaftIndex, "an observation of a cluster without alarms writes nothing to it")
+	}, 10*time.Second, 100*time.Millisecond)
 	for _, alarm := range []pb.AlarmType{pb.AlarmType_NOSPACE, pb.AlarmType_CORRUPT} {
 		_, err := client.Alarm(t.Context(),
 			&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: etcd.Member(2).ID(), Alarm: alarm})
@@ -260,7 +269,10 @@ func TestLocalMemberListenURL(t *testing.T) {
 
 func TestAlarms(t *testing.T) {
 	s := newFakeServer(t, nil)
-	s.alarms = &pb.AlarmResponse{Header: &pb.ResponseHeader{ClusterId: 0xbad, MemberId: 1}}
+	s.alarms = &pb.AlarmResponse{
+		Header: &pb.ResponseHeader{ClusterId: 0xbad, MemberId: 1},
+		Alarms: []*pb.AlarmMember{{MemberID: fakeMember, Alarm: pb.AlarmType_NOSPACE}},
+	}
 	got := s.observe(t)
 	require.True(t, got.AlarmsUnknown, "the response is from another cluster")
 	require.Equal(t, "the alarms are unknown: responded as a member of cluster bad, not cdf818194e3a8c32", got.Problem)

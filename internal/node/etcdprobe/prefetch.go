@@ -10,12 +10,11 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// A prefetch probes the members of a cached list, and reads the alarms, while Observe waits for a
-// new list. Without it, a hanging member would cost its timeout after the time that the list takes
-// during an election, and the sum exceeds the three seconds that the webhook waits.
+// A prefetch probes the members of a cached list while Observe waits for a new list. Without it, a
+// hanging member would cost its timeout after the time that the list takes during an election, and
+// the sum exceeds the three seconds that the webhook waits.
 type prefetch struct {
 	members map[uint64]*prefetchedMember
-	alarms  *prefetchedAlarms
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -29,16 +28,7 @@ type prefetchedMember struct {
 	done     chan struct{}
 }
 
-// prefetchedAlarms is one read of the alarms. alarms and err are set once done is closed.
-type prefetchedAlarms struct {
-	endpoint endpoint
-	alarms   []*pb.AlarmMember
-	err      error
-	done     chan struct{}
-}
-
-// startPrefetch starts to probe the cached members, and to read the alarms from the endpoint that
-// worked last. The caller must call stop.
+// startPrefetch starts to probe the cached members. The caller must call stop.
 func (p *Prober) startPrefetch(ctx context.Context, local identifiedServer, cached cachedServer) *prefetch {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	f := &prefetch{members: map[uint64]*prefetchedMember{}, cancel: cancel}
@@ -51,24 +41,7 @@ func (p *Prober) startPrefetch(ctx context.Context, local identifiedServer, cach
 			entry.timedOut = ctx.Err() != nil
 		})
 	}
-	if len(cached.members) > 0 {
-		f.alarms = &prefetchedAlarms{endpoint: cached.endpoint, done: make(chan struct{})}
-		f.running.Go(func() {
-			defer close(f.alarms.done)
-			f.alarms.alarms, f.alarms.err = p.listAlarms(ctx, cached.endpoint, local.cluster)
-		})
-	}
 	return f
-}
-
-// alarmsFrom waits for the alarms that were read from the endpoint. ok is false if they have to be
-// read again: the list is from another endpoint, or the read failed.
-func (f *prefetch) alarmsFrom(e endpoint) (alarms []*pb.AlarmMember, ok bool) {
-	if f.alarms == nil || f.alarms.endpoint != e {
-		return nil, false
-	}
-	<-f.alarms.done
-	return f.alarms.alarms, f.alarms.err == nil
 }
 
 // result waits for the probe of a member and returns its status. ok is false if the member

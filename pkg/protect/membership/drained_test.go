@@ -128,6 +128,32 @@ func TestF34DrainedNode(t *testing.T) {
 	}
 }
 
+// The proofs of a returned node are why its drain may end, so the time of the reason is theirs. Any
+// other reason begins with the probe that finds it.
+func TestHeldSince(t *testing.T) {
+	noon := quorumtest.Noon()
+	for name, c := range map[string]struct {
+		grant   v1alpha1.Grant
+		cluster *quorumtest.Cluster
+		want    time.Duration
+	}{
+		"returned":              {quorumtest.DrainGrantFor(0), quorumtest.Voters(3), 10 * time.Second},
+		"deletion after drain":  {oldDeletionAfterDrain(), quorumtest.Voters(3), 50 * time.Second},
+		"deletion":              {quorumtest.GrantFor(0), quorumtest.Voters(3), 50 * time.Second},
+		"left":                  {quorumtest.DrainGrantFor(0), quorumtest.Voters(3).Removed(0), 50 * time.Second},
+		"one returned, one not": {quorumtest.DrainGrantFor(0), quorumtest.Voters(3).Rebound(1, 0).Dead(1), 50 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := membership.ResolveEvidence{}
+			for _, l := range every10s(0, 6, c.cluster) {
+				e.Now = noon.Add(l.after)
+				e.Return = e.Return.Next(c.cluster.View, c.grant, e.Now)
+			}
+			require.Equal(t, noon.Add(c.want), membership.HeldSince(c.cluster.View, c.grant, e))
+		})
+	}
+}
+
 // TestF47ForcedDrainOfOpenNode: an override may allow the drain of a node that is open. That it is
 // open and healthy shows no end of the drain, whose eviction may not have been carried out.
 // F47, F86: the grant of a forced drain ended after 30 seconds, because its node was open (F86

@@ -36,8 +36,25 @@ func (e ResolveEvidence) age() time.Duration { return e.Now.Sub(e.Opened) }
 
 const noListWhy = "no observer has answered with a confirmed member list"
 
+// HeldSince returns since when every probe has shown the reason for which a grant may end: this
+// probe, or the proof that came last, if each member has returned with the drained node.
+func HeldSince(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) time.Time {
+	if g.Drain == nil || len(quorum.Doors(g)) > 1 {
+		return e.Now
+	}
+	var last time.Time
+	for _, id := range quorum.NewSnapshot(v).GivenUpBy(g) {
+		since, isProven := e.Return.provenSince[id]
+		if !isProven {
+			return e.Now
+		}
+		last = slices.MaxFunc([]time.Time{last, since}, time.Time.Compare)
+	}
+	return last
+}
+
 // Resolve reports whether a grant has ended, because all of its doors are shut, and why, or what is
-// still awaited. The caller removes the grant only after two rounds with the same reason, so the
+// still awaited. The caller removes the grant only when the reason has held for a while, so the
 // text of a reason does not change from round to round. Silent observers resolve nothing.
 func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	s := quorum.NewSnapshot(v)
