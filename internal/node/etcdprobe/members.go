@@ -27,7 +27,7 @@ type memberList struct {
 	endpoint endpoint
 	// err is the reason that no quorum confirmed the list. If it is nil, the list is linearizable.
 	err error
-	// noAlarms means that the cluster has no alarm. If it is false, only a request for the alarms tells.
+	// noAlarms means that the cluster has no alarm. Otherwise only a request for the alarms tells.
 	noAlarms bool
 }
 
