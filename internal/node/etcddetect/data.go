@@ -32,7 +32,7 @@ func (s *hostScan) addData() {
 }
 
 // addLog adds the data with this log. A log without the IDs of a member is that of another program
-// unless etcd's database is beside it.
+// unless etcd's database is beside it, or may be.
 func (s *hostScan) addLog(logDir string) {
 	dir, isInside := logDir, path.Base(logDir) == "wal" && path.Base(path.Dir(logDir)) == "member"
 	if isInside {
@@ -42,10 +42,12 @@ func (s *hostScan) addLog(logDir string) {
 	if hostfs.IsAbsent(err) || s.isInUse(dir, info) {
 		return
 	}
-	newest, ref := readLog(s.root, logDir)
+	newest, ref, err := readLog(s.root, logDir)
 	switch {
+	case err != nil && !hostfs.IsAbsent(err):
+		s.addUnknown("the log of etcd %s: %v", logDir, hostfs.Reason(err))
 	case ref == nil && isInside:
-		if has, _ := hasMember(s.root, dir); has {
+		if has, err := hasMember(s.root, dir); has || err != nil {
 			s.addUnknown("the data directory %s: its log does not tell whose data it is; move the directory away "+
 				"if its data is not needed", dir)
 		}

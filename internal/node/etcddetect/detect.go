@@ -184,7 +184,7 @@ func (f *detectedServer) readLog(files hostfs.Root, dataDir string) {
 		logDir = f.Config.WALDir
 		f.logInfo, _ = files.Stat(logDir)
 	}
-	newest, stored := readLog(files, logDir)
+	newest, stored, _ := readLog(files, logDir)
 	f.Stored, f.isRecent = stored, isRecent(newest)
 }
 
