@@ -42,6 +42,22 @@ func TestSelectMounts(t *testing.T) {
 			[]mount{disk("/", "/"), on("/a", "ext4", "8:3"), on("/a", "nfs", "0:7")}, "/", []string{"/"},
 		},
 		"bind mount": {[]mount{disk("/", "/"), disk("/mnt", "/srv")}, "/", []string{"/"}},
+		"on itself": {
+			[]mount{disk("/", "/"), disk("/var/lib/docker", "/var/lib/docker")}, "/", []string{"/", "/var/lib/docker"},
+		},
+		"below one on itself": {
+			[]mount{disk("/", "/"), disk("/etcd", "/srv/etcd"), disk("/srv", "/srv")}, "/", []string{"/", "/srv"},
+		},
+		"bind mount, source covered": {
+			[]mount{disk("/", "/"), disk("/etcd", "/data/etcd"), on("/data", "ext4", "8:2")},
+			"/",
+			[]string{"/", "/data", "/etcd"},
+		},
+		"bind mount, source left out": {
+			[]mount{disk("/", "/"), disk("/run/vm/x", "/var/lib/kubelet/pods/1/x"), disk("/var/lib/kubelet", "/var/lib/kubelet")},
+			"/",
+			[]string{"/", "/var/lib/kubelet"},
+		},
 		"subvolumes": {
 			[]mount{disk("/", "/@"), disk("/home", "/@home"), disk("/home/a", "/@home/b")},
 			"/",
