@@ -261,6 +261,7 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 // isSameTested reports whether everything that a patch may test is equal in both versions.
 func isSameTested(a, b *v1alpha1.EtcdCluster) bool {
 	return a.UID == b.UID && a.Spec.Ledger == b.Spec.Ledger && slices.Equal(a.Spec.Members, b.Spec.Members) &&
+		a.Spec.Observers == b.Spec.Observers &&
 		a.Annotations[quorum.ResolveAnnotation] == b.Annotations[quorum.ResolveAnnotation]
 }
 
