@@ -262,7 +262,7 @@ func TestPausedReview(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	f.live = nil
-	a := f.handler.decide(ctx, entry{deadline: time.Minute, decide: f.handler.decideEtcdNode}, &review{node: etcdNode()})
+	a := f.handler.decideInTime(ctx, entry{deadline: time.Minute, decide: f.handler.decideEtcdNode}, &review{node: etcdNode()})
 	require.Equal(t, nodeGone, a.Reason)
 }
 

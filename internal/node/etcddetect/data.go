@@ -16,7 +16,7 @@ import (
 const recentLog = 10 * time.Minute
 
 // addData adds the data that the search of the local disks found, and that no server has. The lists
-// of a cluster decide whether it is that of a member (protect.Assess).
+// of a cluster decide whether it is that of a member (presence.Assess).
 func (s *hostScan) addData() {
 	if s.search == nil {
 		return
