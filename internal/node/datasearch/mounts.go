@@ -96,7 +96,8 @@ func selectMounts(table []mount, root string) []mount {
 	for _, m := range local {
 		isShown := func(o mount) bool {
 			at := filepath.Join(o.dir, strings.TrimPrefix(m.root, o.root))
-			isCovered := slices.ContainsFunc(below, func(p mount) bool { // also by m, if it is mounted on itself
+			// A directory that is mounted on itself is covered by its own mount.
+			isCovered := slices.ContainsFunc(below, func(p mount) bool {
 				return p.dir != o.dir && isBelow(p.dir, o.dir) && isBelow(at, p.dir)
 			})
 			return o.device == m.device && isBelow(m.root, o.root) && (!isCovered || isLeftOut(hostPath(at)))

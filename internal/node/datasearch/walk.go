@@ -233,8 +233,8 @@ func nextDirent(buf []byte) (e dirent, rest []byte) {
 	return dirent{name: name, kind: buf[kindAt]}, buf[length:]
 }
 
-// mayBeDir reports whether an entry may be a directory below the one that is read. Some file systems
-// do not tell the kind, and then only opening it does.
+// mayBeDir reports whether an entry may be a directory below the one that is read. Some file
+// systems do not tell the kind, and then only opening it does.
 func (e dirent) mayBeDir() bool {
 	isOwn := string(e.name) == "." || string(e.name) == ".."
 	return !isOwn && (e.kind == unix.DT_DIR || e.kind == unix.DT_UNKNOWN)
