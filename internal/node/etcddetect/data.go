@@ -32,7 +32,7 @@ func (s *hostScan) addData() {
 }
 
 // addLog adds the data with this log. A log without the IDs of a member is that of another program
-// unless etcd's database is beside it, or may be.
+// unless it is in a data directory of etcd.
 func (s *hostScan) addLog(logDir string) {
 	dir, isInside := logDir, path.Base(logDir) == "wal" && path.Base(path.Dir(logDir)) == "member"
 	if isInside {
@@ -47,10 +47,8 @@ func (s *hostScan) addLog(logDir string) {
 	case err != nil && !hostfs.IsAbsent(err):
 		s.addUnknown("the log of etcd %s: %v", logDir, hostfs.Reason(err))
 	case ref == nil && isInside:
-		if has, err := hasMember(s.root, dir); has || err != nil {
-			s.addUnknown("the data directory %s: its log does not tell whose data it is; move the directory away "+
-				"if its data is not needed", dir)
-		}
+		s.addUnknown("the data directory %s: its log does not tell whose data it is; move the directory away "+
+			"if its data is not needed", dir)
 	case ref == nil:
 	case slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Stored != nil && *f.Stored == *ref }):
 		s.addNote("%s has a copy of the data of member %s", dir, ref.Member)

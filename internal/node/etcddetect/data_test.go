@@ -64,16 +64,13 @@ func TestData(t *testing.T) {
 			data:  found("/var/lib/docker/volumes/e/_data"),
 		},
 		"log alone":     {files: hosttest.Files{"/wal" + segment: head}, data: found("/wal")},
+		"log and copy":  {files: hosttest.Files{"/wal" + segment: head, "/wal/x.wal": "x"}, data: found("/wal")},
 		"unit names it": {files: unit(""), servers: 1},
 		"unit names log": {
 			files: with(with(unit(" --wal-dir=/wal"), dir+"/member/snap/db", "x"), "/wal"+segment, head), servers: 1,
 		},
 		"copy": {files: with(unit(""), "/backup/member/wal"+segment, head), servers: 1},
 		"damaged": {
-			files:   hosttest.Files{log: "x", dir + "/member/snap/db": "x"},
-			unknown: "the data directory /data/etcd: its log does not tell whose data it is",
-		},
-		"damaged, database unreadable": {
 			files:   hosttest.Files{log: "x", dir + "/member/snap": hosttest.Loop},
 			unknown: "the data directory /data/etcd: its log does not tell whose data it is",
 		},

@@ -10,11 +10,11 @@ import (
 	"math"
 	"path"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -39,8 +39,8 @@ func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.M
 		return nil, nil, err
 	}
 	name := ""
-	for _, n := range names { // SEQUENCE-INDEX.wal, in hexadecimal digits of a fixed length
-		if strings.HasSuffix(n, ".wal") {
+	for _, n := range names { // The digits have a fixed length.
+		if datasearch.IsLogFile(n) {
 			name = max(name, n)
 		}
 	}
