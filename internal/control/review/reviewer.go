@@ -1,4 +1,4 @@
-// Package review reviews deletions and drains of Nodes, and removals of their members: a [Reviewer]
+// Package review reviews deletions and drains of Nodes, and removals of their members. A [Reviewer]
 // selects the etcd clusters that may have a member on the Node, requests fresh observations from
 // their agents, decides with package quorum, and writes the grants before it allows.
 //

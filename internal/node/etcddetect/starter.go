@@ -73,8 +73,8 @@ func expandSpecifiers(name, content string) string {
 	return specifierPattern.ReplaceAllString(strings.NewReplacer(pairs...).Replace(content), "*")
 }
 
-// addCommands adds the commands in a unit file. A unit of the type oneshot has several, and an empty
-// value removes all before it. If the first one is a container engine, which may attach to the
+// addCommands adds the commands in a unit file. A unit of the type oneshot has several, and an
+// empty value removes all before it. If the first one is a container engine, which may attach to the
 // container of an earlier command, the commands before the start count too.
 func (st *starter) addCommands(content string) {
 	var before [][]string
