@@ -54,7 +54,7 @@ func TestSelectMounts(t *testing.T) {
 			[]string{"/", "/data", "/etcd"},
 		},
 		"bind mount, source left out": {
-			[]mount{disk("/", "/"), disk("/run/vm/x", "/var/lib/kubelet/pods/1/x"), disk("/var/lib/kubelet", "/var/lib/kubelet")},
+			[]mount{disk("/", "/"), disk("/run/vm", "/var/lib/kubelet/pods/1"), disk("/var/lib/kubelet", "/var/lib/kubelet")},
 			"/",
 			[]string{"/", "/var/lib/kubelet"},
 		},

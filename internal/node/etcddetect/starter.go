@@ -74,8 +74,8 @@ func expandSpecifiers(name, content string) string {
 }
 
 // addCommands adds the commands in a unit file. A unit of the type oneshot has several, and an
-// empty value removes all before it. If the first one is a container engine, which may attach to the
-// container of an earlier command, the commands before the start count too.
+// empty value removes all before it. If the first one is a container engine, which may attach to
+// the container of an earlier command, the commands before the start count too.
 func (st *starter) addCommands(content string) {
 	var before [][]string
 	for _, found := range commandPattern.FindAllStringSubmatch(content, -1) {
