@@ -19,9 +19,9 @@ import (
 func UnitDirs() []string {
 	return []string{
 		"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient",
-		"/run/systemd/generator.early", "/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached",
-		"/run/systemd/generator", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
-		"/run/systemd/generator.late",
+		"/run/systemd/generator.early", "/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system",
+		"/run/systemd/system.attached", "/run/systemd/generator", "/usr/local/lib/systemd/system",
+		"/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/generator.late",
 	}
 }
 
