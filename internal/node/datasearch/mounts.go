@@ -95,12 +95,13 @@ func selectMounts(table []mount, root string) []mount {
 	slices.SortStableFunc(local, func(a, b mount) int { return strings.Compare(a.root, b.root) })
 	for _, m := range local {
 		isShown := func(o mount) bool {
+			if o.device != m.device || !isBelow(m.root, o.root) {
+				return false
+			}
 			at := filepath.Join(o.dir, strings.TrimPrefix(m.root, o.root))
 			// A directory that is mounted on itself is covered by its own mount.
-			isCovered := slices.ContainsFunc(below, func(p mount) bool {
-				return p.dir != o.dir && isBelow(p.dir, o.dir) && isBelow(at, p.dir)
-			})
-			return o.device == m.device && isBelow(m.root, o.root) && (!isCovered || isLeftOut(hostPath(at)))
+			isCovering := func(p mount) bool { return p.dir != o.dir && isBelow(p.dir, o.dir) && isBelow(at, p.dir) }
+			return isLeftOut(hostPath(at)) || !slices.ContainsFunc(below, isCovering)
 		}
 		if !slices.ContainsFunc(selected, isShown) {
 			selected = append(selected, m)
