@@ -52,7 +52,7 @@ func (s *Search) mounts() ([]mount, error) {
 // directory first. It leaves out a mount below one that is not searched, because the way to it can
 // hang, and one whose files a walk of another one reaches too.
 //
-// An overlay is searched only as the root directory: the host can be a container.
+// Only the overlay of the root directory is searched: the host can be a container.
 func selectMounts(table []mount, root string) []mount {
 	last := map[string]mount{} // a later mount covers an earlier one
 	for _, m := range table {
@@ -85,7 +85,7 @@ func selectMounts(table []mount, root string) []mount {
 	for _, m := range below {
 		switch {
 		case slices.ContainsFunc(barred, func(dir string) bool { return isBelow(m.dir, dir) }):
-		case !m.isLocal(), isLeftOut(hostPath(m.dir)):
+		case !m.isLocal() && (m.fsType != "overlay" || m.device != start.device), isLeftOut(hostPath(m.dir)):
 			barred = append(barred, m.dir)
 		default:
 			local = append(local, m)

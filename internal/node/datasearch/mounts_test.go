@@ -45,6 +45,11 @@ func TestSelectMounts(t *testing.T) {
 		"on itself": {
 			[]mount{disk("/", "/"), disk("/var/lib/docker", "/var/lib/docker")}, "/", []string{"/", "/var/lib/docker"},
 		},
+		"host container, on itself": {
+			[]mount{on("/", "overlay", "0:9"), {dir: "/srv", fsType: "overlay", device: "0:9", root: "/srv"}},
+			"/",
+			[]string{"/", "/srv"},
+		},
 		"below one on itself": {
 			[]mount{disk("/", "/"), disk("/etcd", "/srv/etcd"), disk("/srv", "/srv")}, "/", []string{"/", "/srv"},
 		},
