@@ -153,8 +153,10 @@ func (c *kindCluster) sendForgedReviews(t *testing.T, from, about string) {
 	n := c.node(t, about)
 	send := func(uid types.UID) string {
 		old, err := json.Marshal(&corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: uid, Labels: n.Labels, Annotations: n.Annotations},
-			Status:     corev1.NodeStatus{Addresses: n.Status.Addresses},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: n.Name, UID: uid, ResourceVersion: n.ResourceVersion, Labels: n.Labels, Annotations: n.Annotations,
+			},
+			Status: corev1.NodeStatus{Addresses: n.Status.Addresses},
 		})
 		require.NoError(t, err)
 		review, err := json.Marshal(admissionv1.AdmissionReview{
