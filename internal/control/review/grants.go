@@ -35,7 +35,7 @@ func (r *Reviewer) grantFromProbe(
 			return verdict, err
 		}
 		p.result = p.request.Result()
-		if p.view, err = r.store.ProbedView(ctx, p.request, p.result, req.Node); err != nil {
+		if p.view, err = r.store.ProbedView(ctx, p.request, req.Node); err != nil {
 			return verdict, err
 		}
 	}

@@ -147,7 +147,7 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 
 // decide sets the verdict from the result.
 func (p *probedCluster) decide(ctx context.Context, store *clusterstore.Store, req quorum.Request) (err error) {
-	if p.view, err = store.ProbedView(ctx, p.request, p.result, req.Node); err != nil {
+	if p.view, err = store.ProbedView(ctx, p.request, req.Node); err != nil {
 		return err
 	}
 	p.view.Others = p.others
