@@ -33,8 +33,6 @@ type clusterState struct {
 	subject *probeSubject
 	// hasFailed is true if the last probe ended with an error that may last.
 	hasFailed bool
-	// summarized is what the last summary was made from.
-	summarized *summaryInputs
 	// proven holds since when the own agent of each bound member proves it healthy.
 	proven map[v1alpha1.MemberID]healthProof
 	// returns holds what is known about the return of drained nodes, by Node UID.
