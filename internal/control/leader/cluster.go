@@ -37,10 +37,8 @@ type clusterState struct {
 	proven map[v1alpha1.MemberID]healthProof
 	// returns holds what is known about the return of drained nodes, by Node UID.
 	returns map[types.UID]membership.NodeReturn
-	// grantClocks holds when the leader first read each open grant, by Node UID.
-	grantClocks map[types.UID]grantClock
-	// resolvable are the grants for which the last probe found a reason to end.
-	resolvable map[types.UID]resolvableGrant
+	// grants holds what is known about each open grant, by Node UID.
+	grants map[types.UID]grantRecord
 	// bound is the condition about claims after the last probe, without a type before it.
 	bound metav1.Condition
 	// unobserved has sentences about Nodes whose agents may not publish.
@@ -56,8 +54,7 @@ type clusterState struct {
 
 func newClusterState() *clusterState {
 	return &clusterState{
-		proven: map[v1alpha1.MemberID]healthProof{}, resolvable: map[types.UID]resolvableGrant{},
-		labelled: map[types.UID]string{},
+		proven: map[v1alpha1.MemberID]healthProof{}, labelled: map[types.UID]string{},
 	}
 }
 
