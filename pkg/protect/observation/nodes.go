@@ -31,10 +31,11 @@ type AnnouncingNode struct {
 	ProviderID string
 }
 
-// NodeOf returns the Node without its announcement.
+// NodeOf returns the Node. An announcement that cannot be parsed announces nothing.
 func NodeOf(n *corev1.Node) AnnouncingNode {
+	announced, _ := AnnouncedOn(n)
 	return AnnouncingNode{
-		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Deleting: n.DeletionTimestamp != nil,
+		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Announced: announced, Deleting: n.DeletionTimestamp != nil,
 		HasRole: HasRole(n), Machine: machineOf(n), ProviderID: providerIDOf(n),
 	}
 }

@@ -180,12 +180,11 @@ func Keep(n *corev1.Node) Source {
 	return Bound | Name | NameGivenUp | Left
 }
 
-// On returns the places on these Nodes. An announcement that cannot be parsed claims nothing.
+// On returns the places on these Nodes.
 func On(c *v1alpha1.EtcdCluster, nodes ...*corev1.Node) []Place {
 	all := make([]observation.AnnouncingNode, len(nodes))
 	for i, node := range nodes {
 		all[i] = observation.NodeOf(node)
-		all[i].Announced, _ = observation.AnnouncedOn(node)
 	}
 	return Of(c, all)
 }
