@@ -78,11 +78,6 @@ func AddressesOf(n *corev1.Node) []string {
 	return addresses
 }
 
-// HasAnnounced reports whether the Node announces this member.
-func (n AnnouncingNode) HasAnnounced(c v1alpha1.ClusterID, m v1alpha1.MemberID) bool {
-	return n.UID != "" && slices.Contains(n.Announced, evidence.MemberRef{Cluster: c, Member: m})
-}
-
 // NodeState is the state of a Node according to a live read without a cache.
 type NodeState struct {
 	// Known is false if the read failed. The other fields mean nothing then, and the members on the
