@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -178,14 +179,11 @@ func (l *Leader) keepStates(clusters []*v1alpha1.EtcdCluster) {
 func (l *Leader) countIgnored(clusters []*v1alpha1.EtcdCluster) map[observation.IgnoredReason]int {
 	counts := map[observation.IgnoredReason]int{}
 	for _, c := range clusters {
-		text := ""
-		for i, ignored := range observation.Ignored(c, l.Now()) {
+		all := observation.Ignored(c, l.Now())
+		text := printable.Join(all, ", ", func(ignored observation.IgnoredObservation) string {
 			counts[ignored.Reason]++
-			if i > 0 {
-				text += ", "
-			}
-			text += ignored.Node + " " + string(ignored.Reason)
-		}
+			return ignored.Node + " " + string(ignored.Reason)
+		})
 		if l.states[c.UID].logged.Changed("ignored", text) && text != "" {
 			l.Log.Info("ignoring observations of agents", "etcd_cluster", c.Name, "ignored", text)
 		}

@@ -136,9 +136,8 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 	if _, err := r.store.LiveCluster(ctx, p.result.Cluster.Name); err != nil {
 		return p
 	}
-	now := p.request.Result()
 	before := p
-	p.result = now
+	p.result = p.request.Result()
 	if err := p.decide(ctx, r.store, req); err != nil {
 		return before
 	}
