@@ -189,14 +189,14 @@ func On(c *v1alpha1.EtcdCluster, nodes ...*corev1.Node) []Place {
 	return Of(c, all)
 }
 
-// Members returns, sorted, the members of the places that one of the sources shows.
+// Members returns, sorted, the members of the places of one Node that one of the sources shows.
 func Members(places []Place, by Source) (found []v1alpha1.MemberID) {
 	for _, p := range places {
 		if p.By&by != 0 {
 			found = append(found, p.Member)
 		}
 	}
-	return slices.Compact(found)
+	return found
 }
 
 // Lists returns the lists that show which members may run at an address: the current ones, or the
