@@ -1,6 +1,7 @@
 package clusterstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -173,14 +174,19 @@ func (s *Store) ViewJoined(
 // read since the request began.
 func (s *Store) ProbedView(ctx context.Context, p *ProbeRequest, additional ...string) (quorum.View, error) {
 	p.addReviewed(additional)
-	return p.views.do(ctx, func(ctx context.Context) (quorum.View, error) {
+	view, err := p.views.do(ctx, func(ctx context.Context) (quorum.View, error) {
 		result, reviewed := p.Result(), p.addReviewed(nil)
 		joined, err := s.WithObservations(ctx, result.Cluster, reviewed...)
 		if err != nil {
 			return quorum.View{}, err
 		}
-		return s.viewNodes(ctx, joined, result.Nonces, &p.nodes, reviewed)
+		view, err := s.viewNodes(ctx, joined, result.Nonces, &p.nodes, reviewed)
+		return view, cmp.Or(err, ctx.Err()) // Other callers have more time to read Nodes.
 	})
+	if view.Cluster != nil {
+		return view, nil
+	}
+	return view, err
 }
 
 // A nodeMemory has the Nodes that were read for views. The zero value is ready for use.

@@ -31,8 +31,12 @@ type tableReader struct {
 	reads   []string
 }
 
-func (r *tableReader) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	<-time.After(r.takes)
+func (r *tableReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	select {
+	case <-time.After(r.takes):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reads = append(r.reads, key.Name)
@@ -92,6 +96,20 @@ func TestProbedView(t *testing.T) {
 		ask("w3", "20")
 		require.NoError(t, g.Wait())
 		require.Equal(t, "c1.0 c1.1 c1.w1 c1.w2 c1.w3", reader.takeReads())
+
+		// The second read is that of a caller with little time. It ends before the Nodes are read.
+		hasty, cancel := context.WithTimeout(t.Context(), 170*time.Millisecond)
+		defer cancel()
+		ask("w4", "20")
+		synctest.Wait()
+		g.Go(func() error {
+			view, err := s.ProbedView(hasty, probe, "w5")
+			require.False(t, view.Nodes["w5"].Known)
+			return err
+		})
+		synctest.Wait()
+		ask("w6", "20")
+		require.NoError(t, g.Wait())
 	})
 }
 
