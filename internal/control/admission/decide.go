@@ -27,7 +27,7 @@ const (
 // decideEtcdNode decides about a node with the etcd label.
 func (h *Handler) decideEtcdNode(ctx context.Context, r *review) answer {
 	if r.needsNoReview(r.node) {
-		return alreadyDeleting()
+		return allowRoutine(quorum.Deleting)
 	}
 	// Any client that reaches the port can send a review. A review of a Node that does not exist
 	// must not leave a grant, and its other fields are taken from the live Node.
@@ -38,7 +38,7 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r *review) answer {
 	case err != nil || live.UID != r.node.UID:
 		return answerGone(*r)
 	case r.needsNoReview(live):
-		return alreadyDeleting()
+		return allowRoutine(quorum.Deleting)
 	}
 	r.node = live
 	return h.review(ctx, *r, true)
@@ -61,7 +61,7 @@ func (h *Handler) review(ctx context.Context, r review, isLabelled bool) answer 
 // server unless the Node carries a break-glass annotation.
 func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 	if r.needsNoReview(r.node) {
-		return alreadyDeleting()
+		return allowRoutine(quorum.Deleting)
 	}
 	// An announcement that cannot be parsed is no reason to refuse: the bindings are enough here.
 	req, problem, _ := newRequest(*r, false, time.Now())
@@ -89,7 +89,7 @@ func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 
 func answerGone(r review) answer {
 	if r.isDrain() {
-		return allowUnguarded(nodeGone)
+		return allowRoutine(nodeGone)
 	}
 	return refuse(http.StatusConflict, nodeGone, fmt.Sprintf(
 		"Node %q with UID %s no longer exists. Check with `kubectl get node %s`; nothing was allowed.",
@@ -103,8 +103,9 @@ func (r review) needsNoReview(node *corev1.Node) bool {
 	return node.DeletionTimestamp != nil && !r.endsMachine && !r.isRemoval()
 }
 
-func alreadyDeleting() answer {
-	return answer{Decision: quorum.Decision{Allowed: true, Reason: quorum.Deleting}, isRoutine: true}
+// allowRoutine allows what needs no decision. It makes no grant.
+func allowRoutine(reason quorum.Reason) answer {
+	return answer{Decision: quorum.Decision{Allowed: true, Reason: reason}, isRoutine: true}
 }
 
 func decided(d quorum.Decision) answer {

@@ -375,11 +375,6 @@ func TestUnreviewedDeletions(t *testing.T) {
 			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update }), allowed: true,
 			code: 200, warning: notNodeDeletion + `the operation is "UPDATE". `,
 		},
-		"no old object, unlabelled": {
-			path:   NodePath,
-			review: changedReview(func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = nil }), allowed: true, code: 200,
-			warning: notNodeDeletion + "it has no old object. ",
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

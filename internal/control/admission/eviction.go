@@ -64,7 +64,7 @@ func parseEviction(req admissionv1.AdmissionRequest) (review, error) {
 // names no time to wait: client-go would wait inside the request.
 func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 	if r.namespace != guard.Namespace || !strings.HasPrefix(r.pod, guard.NamePrefix) {
-		return allowUnguarded(notGuard)
+		return allowRoutine(notGuard)
 	}
 	pod, err := h.pod(ctx, r.namespace, r.pod)
 	switch {
@@ -80,7 +80,7 @@ func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 		a.isNodeUnconfirmed = true
 		return retriable(a)
 	case pod.Spec.NodeName == "" || r.pod != guard.Name(pod.Spec.NodeName):
-		return allowUnguarded(notGuard)
+		return allowRoutine(notGuard)
 	}
 	return retriable(h.decideDrain(ctx, r, pod.Spec.NodeName))
 }
@@ -94,7 +94,7 @@ func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answe
 	live, err := h.node(ctx, node)
 	switch {
 	case apierrors.IsNotFound(err):
-		return allowUnguarded(nodeGone)
+		return allowRoutine(nodeGone)
 	case err != nil:
 		a := answerCannotRead("Node", node, err)
 		a.isNodeUnconfirmed = true
@@ -102,11 +102,6 @@ func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answe
 	}
 	r.node = live
 	return h.review(ctx, *r, observation.IsLabelled(live))
-}
-
-// allowUnguarded allows an eviction that keeps no drain from anything. It makes no grant.
-func allowUnguarded(reason quorum.Reason) answer {
-	return answer{Decision: quorum.Decision{Allowed: true, Reason: reason}, isRoutine: true}
 }
 
 // retriable returns a refusal with the status that means "try again".

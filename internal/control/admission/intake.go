@@ -12,8 +12,6 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 // Any client that reaches the port can send requests. These limits keep a replica within the
@@ -99,18 +97,12 @@ func writeBusy(w http.ResponseWriter, body []byte, retryAfterSeconds int32) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	response := refuse(http.StatusTooManyRequests, busy, busyMessage).response(false).AdmissionResponse
+	response.UID, response.Result.Details.RetryAfterSeconds = review.Request.UID, retryAfterSeconds
 	// An error means that the client has gone.
 	_ = json.NewEncoder(w).Encode(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
-		Response: &admissionv1.AdmissionResponse{
-			UID: review.Request.UID, AuditAnnotations: map[string]string{"reason": busy},
-			Result: &metav1.Status{
-				Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-				Message: busyMessage, Details: &metav1.StatusDetails{
-					Causes: []metav1.StatusCause{{Type: quorum.Reason(busy).Cause()}}, RetryAfterSeconds: retryAfterSeconds,
-				},
-			},
-		},
+		Response: &response,
 	})
 }
 

@@ -85,7 +85,7 @@ func (h *Handler) ReviewMachine(
 func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 	switch {
 	case r.machine.Deleting:
-		return alreadyDeleting()
+		return allowRoutine(quorum.Deleting)
 	case r.isOwner:
 		return h.decideOwner(ctx, r)
 	}

@@ -240,16 +240,6 @@ func TestMachines(t *testing.T) {
 			warning: `this review is not about the deletion of a Machine or NodeClaim: the kind is "MachinePool" of group ` +
 				`"cluster.x-k8s.io", version "v1beta2". ` + unknown,
 		},
-		"update": {
-			change:   func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update },
-			decision: lost, allowed: true,
-			warning: `this review is not about the deletion of a Machine or NodeClaim: the operation is "UPDATE". ` + unknown,
-		},
-		"no old object": {
-			change:   func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = nil },
-			decision: lost, allowed: true,
-			warning: "this review is not about the deletion of a Machine or NodeClaim: it has no old object. " + unknown,
-		},
 		"other old object": {
 			change:   func(r *admissionv1.AdmissionRequest) { r.Name = "m2" },
 			decision: lost, allowed: true,

@@ -64,7 +64,7 @@ func parseRemoval(req admissionv1.AdmissionRequest) (review, error) {
 func (h *Handler) decideRemoval(ctx context.Context, r *review) answer {
 	switch {
 	case !r.isRemoval():
-		return answer{Decision: quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, isRoutine: true}
+		return allowRoutine(quorum.NothingToProtect)
 	case r.etcdMember != nil:
 		return h.decideEtcdMember(ctx, r)
 	}

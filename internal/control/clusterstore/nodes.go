@@ -1,6 +1,7 @@
 package clusterstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -149,11 +150,15 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 }
 
 // View returns one version of the cluster together with its observations and the live states of all
-// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side.
+// Nodes that matter to it, and of the additional Nodes named. It reads both now.
 func (s *Store) View(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
-	return s.view(ctx, c, nonces, s.LiveStates, s.WithObservations, s.liveAddresses, additional)
+	joined, err := s.WithObservations(ctx, c, additional...)
+	if err != nil {
+		return quorum.View{}, err
+	}
+	return s.ViewJoined(ctx, joined, nonces, additional...)
 }
 
 // ViewJoined is View for an EtcdCluster with the observations that were read after it. It reads
@@ -161,57 +166,57 @@ func (s *Store) View(
 func (s *Store) ViewJoined(
 	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
-	observe := func(context.Context, *v1alpha1.EtcdCluster, ...string) (*v1alpha1.EtcdCluster, error) {
-		return joined, nil
-	}
-	return s.view(ctx, joined, nonces, s.LiveStates, observe, s.liveAddresses, additional)
+	return s.viewNodes(ctx, joined, nonces, &nodeMemory{}, additional)
 }
 
-// ProbedView is View for the result of a probe request. The reviews that share the request share
-// the reads: no Node is read again that was read since the request began.
-func (s *Store) ProbedView(
-	ctx context.Context, p *ProbeRequest, result ProbeResult, additional ...string,
-) (quorum.View, error) {
-	states := func(ctx context.Context, names []string) map[string]observation.NodeState {
-		return p.liveStates(ctx, names, s.LiveStates)
+// ProbedView is View for the newest result of a probe request. The reviews that share the request
+// share the reads: each gets those that began after its call, and no Node is read again that was
+// read since the request began.
+func (s *Store) ProbedView(ctx context.Context, p *ProbeRequest, additional ...string) (quorum.View, error) {
+	p.addReviewed(additional)
+	view, err := p.views.do(ctx, func(ctx context.Context) (quorum.View, error) {
+		result, reviewed := p.Result(), p.addReviewed(nil)
+		joined, err := s.WithObservations(ctx, result.Cluster, reviewed...)
+		if err != nil {
+			return quorum.View{}, err
+		}
+		view, err := s.viewNodes(ctx, joined, result.Nonces, &p.nodes, reviewed)
+		return view, cmp.Or(err, ctx.Err()) // Other callers have more time to read Nodes.
+	})
+	if view.Cluster != nil {
+		return view, nil
 	}
-	return s.view(ctx, result.Cluster, result.Nonces, states, p.sharedObservations(s.WithObservations),
-		p.liveAddresses(s.liveAddresses), additional)
+	return view, err
 }
 
-// An observationReader reads the observations of a version of an EtcdCluster.
-type observationReader func(context.Context, *v1alpha1.EtcdCluster, ...string) (*v1alpha1.EtcdCluster, error)
+// A nodeMemory has the Nodes that were read for views. The zero value is ready for use.
+type nodeMemory struct {
+	states map[string]observation.NodeState
+	// all are all Nodes, if they were listed.
+	all []observation.AnnouncingNode
+}
 
-func (s *Store) view(
-	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string,
-	states func(context.Context, []string) map[string]observation.NodeState, observe observationReader,
-	list nodeList, additional []string,
+// viewNodes returns the view with the states of the Nodes. It reads those that are not known.
+func (s *Store) viewNodes(
+	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, known *nodeMemory, additional []string,
 ) (quorum.View, error) {
-	var joined *v1alpha1.EtcdCluster
-	var nodes map[string]observation.NodeState
-	g, reading := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		joined, err = observe(reading, c, additional...)
-		return err
-	})
-	g.Go(func() error {
-		nodes = states(ctx, slices.Concat(NodeNames(c), additional))
-		return nil
-	})
-	if err := g.Wait(); err != nil {
-		return quorum.View{}, err
-	}
-	possible, err := s.possibleNodes(ctx, joined, list)
+	known.states = maps.Collect(maps.All(known.states)) // Earlier views have the map.
+	s.readStates(ctx, known, slices.Concat(NodeNames(joined), additional))
+	possible, err := s.possibleNodes(ctx, joined, known)
 	if err != nil {
 		return quorum.View{}, err
 	}
-	if len(possible) > 0 {
-		maps.Copy(nodes, states(ctx, BoundNodeNames(possible)))
-	}
+	s.readStates(ctx, known, BoundNodeNames(possible))
 	return quorum.View{
-		Cluster: joined, Nonces: nonces, Nodes: nodes, PossibleNodes: possible, Now: time.Now(),
+		Cluster: joined, Nonces: nonces, Nodes: known.states, PossibleNodes: possible, Now: time.Now(),
 		MinRemainingTolerance: s.tolerance,
 	}, nil
+}
+
+// readStates reads the named Nodes that are not known, or could not be read before.
+func (s *Store) readStates(ctx context.Context, known *nodeMemory, names []string) {
+	missing := slices.DeleteFunc(names, func(name string) bool { return known.states[name].Known })
+	maps.Copy(known.states, s.LiveStates(ctx, missing))
 }
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the

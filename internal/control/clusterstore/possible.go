@@ -12,15 +12,13 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// A nodeList lists all Nodes with their addresses.
-type nodeList func(context.Context) ([]observation.AnnouncingNode, error)
-
 // possibleNodes returns the Nodes where the members may run that are not located. The addresses
 // come from the cache, because a Node keeps its addresses; the state of such a Node is then read
 // live like that of any other. If the cache has no Node for a member, that Node may have registered
-// after the last event that the cache received, so live lists all Nodes (docs/verdict.md, F91).
+// after the last event that the cache received, so all Nodes are listed unless they are known
+// (docs/verdict.md, F91).
 func (s *Store) possibleNodes(
-	ctx context.Context, c *v1alpha1.EtcdCluster, live nodeList,
+	ctx context.Context, c *v1alpha1.EtcdCluster, known *nodeMemory,
 ) ([]v1alpha1.Binding, error) {
 	unlocated := observation.Unlocated(c)
 	if len(unlocated) == 0 {
@@ -35,37 +33,14 @@ func (s *Store) possibleNodes(
 			return found, nil
 		}
 	}
-	all, err := live(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
-	}
-	return quorum.PossibleNodes(c, all), nil
-}
-
-// liveAddresses lists all Nodes from the API server.
-func (s *Store) liveAddresses(ctx context.Context) ([]observation.AnnouncingNode, error) {
-	nodes, err := s.sharedNodes(ctx)
-	return addressesOf(nodes), err
-}
-
-// liveAddresses lists all Nodes once for all reviews that share the request.
-func (p *ProbeRequest) liveAddresses(list nodeList) nodeList {
-	return func(ctx context.Context) ([]observation.AnnouncingNode, error) {
-		p.requester.mu.Lock()
-		known := p.addresses
-		p.requester.mu.Unlock()
-		if known != nil {
-			return known, nil
-		}
-		listed, err := list(ctx)
+	if known.all == nil {
+		nodes, err := s.sharedNodes(ctx)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
 		}
-		p.requester.mu.Lock()
-		defer p.requester.mu.Unlock()
-		p.addresses = listed
-		return listed, nil
+		known.all = addressesOf(nodes)
 	}
+	return quorum.PossibleNodes(c, known.all), nil
 }
 
 func addressesOf(nodes []*corev1.Node) []observation.AnnouncingNode {

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 const (
@@ -107,16 +108,12 @@ type ProbeRequest struct {
 	answered map[string]bool
 	// changed is closed, and replaced, with every new version and answer.
 	changed chan struct{}
-	// observations is the read of the observations that the reviews share, and reviewed are the Nodes
-	// that those are about.
-	reviewed     map[string]bool
-	observations *sharedRead[[]v1alpha1.Observation]
-	// nodes are the states of Nodes that were read since the request began, so after every review
-	// that shares it. reading is closed when the read of further ones ends.
-	nodes   map[string]observation.NodeState
-	reading chan struct{}
-	// addresses are all Nodes, if they were listed since the request began.
-	addresses []observation.AnnouncingNode
+	// reviewed are the Nodes that the reviews are about which share the request.
+	reviewed map[string]bool
+	// views is the read that these reviews share. Only a view that is being read uses nodes: they were
+	// read since the request began, so after every review that shares it.
+	views *sharedRead[quorum.View]
+	nodes nodeMemory
 }
 
 // A ProbeResult is the state of a cluster, as far as it is known after a probe request.
@@ -183,8 +180,7 @@ func (r *ProbeRequester) join(c *v1alpha1.EtcdCluster) (p *ProbeRequest, q *prob
 	}
 	p = &ProbeRequest{
 		requester: r, uid: c.UID, read: c, users: 1, written: make(chan struct{}), changed: make(chan struct{}),
-		answered: map[string]bool{}, reviewed: map[string]bool{}, nodes: map[string]observation.NodeState{},
-		observations: newSharedRead[[]v1alpha1.Observation](c.Name),
+		answered: map[string]bool{}, reviewed: map[string]bool{}, views: newSharedRead[quorum.View](c.Name),
 	}
 	q.open = append(q.open, p)
 	return p, q, true

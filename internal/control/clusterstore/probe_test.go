@@ -3,9 +3,7 @@ package clusterstore
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 // A slowServer stands for an API server with slow or failing writes: the test sets how long
@@ -165,54 +162,6 @@ func TestRelease(t *testing.T) {
 	})
 }
 
-// TestProbedNodes checks that the reviews that share a request share its reads of Nodes.
-func TestProbedNodes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		requester := newTestRequester(&slowServer{})
-		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
-		require.NoError(t, err)
-		var mu sync.Mutex
-		var reads [][]string
-		isDown := false
-		read := func(_ context.Context, names []string) map[string]observation.NodeState {
-			<-time.After(50 * time.Millisecond)
-			mu.Lock()
-			defer mu.Unlock()
-			reads = append(reads, names)
-			states := map[string]observation.NodeState{}
-			for _, name := range names {
-				states[name] = observation.NodeState{Known: !isDown, UID: types.UID("uid of " + name)}
-			}
-			return states
-		}
-		var g errgroup.Group
-		for range 10 {
-			g.Go(func() error {
-				states := probe.liveStates(t.Context(), []string{"a", "b"}, read)
-				require.Equal(t, types.UID("uid of b"), states["b"].UID)
-				return nil
-			})
-		}
-		require.NoError(t, g.Wait())
-		require.Len(t, probe.liveStates(t.Context(), []string{"a", "c"}, read), 2)
-		require.Equal(t, [][]string{{"a", "b"}, {"c"}}, reads)
-
-		isDown = true
-		for range 2 { // A read that fails is repeated.
-			require.False(t, probe.liveStates(t.Context(), []string{"d"}, read)["d"].Known)
-		}
-		require.Len(t, reads, 4)
-
-		// A review whose time is up does not wait for the read of another one.
-		done, cancel := context.WithCancel(t.Context())
-		cancel()
-		g.Go(func() error { probe.liveStates(t.Context(), []string{"e"}, read); return nil })
-		synctest.Wait()
-		require.Empty(t, probe.liveStates(done, []string{"e"}, read))
-		require.NoError(t, g.Wait())
-	})
-}
-
 // observed returns the observation of a Node of the cluster with UID c.
 func observed(node string, uid types.UID, nonce string) *v1alpha1.EtcdObservation {
 	o := &v1alpha1.EtcdObservation{Cluster: "c1"}
@@ -265,40 +214,5 @@ func TestAnswers(t *testing.T) {
 		require.ElementsMatch(t, []string{"0", "worker", "gone"}, requester.observersOf("c"))
 		requester.removeObservation(observed("worker", "w", ""))
 		require.Equal(t, map[string]types.UID{"0": "u0"}, probe.Result().Answers)
-	})
-}
-
-// TestSharedObservations: a review never gets the result of a read that began before it asked.
-func TestSharedObservations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		requester := newTestRequester(&slowServer{})
-		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
-		require.NoError(t, err)
-		var mu sync.Mutex
-		var reads [][]string
-		read := func(ctx context.Context, c *v1alpha1.EtcdCluster, nodes ...string) (*v1alpha1.EtcdCluster, error) {
-			mu.Lock()
-			slices.Sort(nodes)
-			reads = append(reads, nodes)
-			joined := *c
-			joined.Observations = []v1alpha1.Observation{{Nonce: strconv.Itoa(len(reads))}}
-			mu.Unlock()
-			<-time.After(50 * time.Millisecond)
-			return &joined, ctx.Err()
-		}
-		var g errgroup.Group
-		for i := range 10 {
-			g.Go(func() error {
-				c, err := probe.sharedObservations(read)(t.Context(), clusterVersion("1", ""), strconv.Itoa(i))
-				require.Equal(t, map[bool]string{true: "1", false: "2"}[i == 0], c.Observations[0].Nonce)
-				return err
-			})
-			if i == 0 {
-				synctest.Wait() // the others ask during this read
-			}
-		}
-		require.NoError(t, g.Wait())
-		require.Len(t, reads, 2)
-		require.Equal(t, strings.Fields("0 1 2 3 4 5 6 7 8 9"), reads[1], "the nodes of all reviews")
 	})
 }

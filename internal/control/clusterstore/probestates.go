@@ -1,7 +1,6 @@
 package clusterstore
 
 import (
-	"context"
 	"maps"
 	"slices"
 
@@ -9,7 +8,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
-	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -36,24 +34,6 @@ func (r ProbeResult) IsBehind(observations []*v1alpha1.EtcdObservation) bool {
 		return isBoundNode(r.Cluster, o.Node) && apiaccess.IsNewer(o, r.Cluster) &&
 			!observation.IsAnswer(o.Observation, r.Nonces)
 	})
-}
-
-// sharedObservations returns a reader that reads the observations once for all reviews that wait
-// for them. Each gets those of a read that began after its call.
-func (p *ProbeRequest) sharedObservations(read observationReader) observationReader {
-	return func(ctx context.Context, c *v1alpha1.EtcdCluster, nodes ...string) (*v1alpha1.EtcdCluster, error) {
-		p.addReviewed(nodes)
-		found, err := p.observations.do(ctx, func(ctx context.Context) ([]v1alpha1.Observation, error) {
-			latest, err := read(ctx, p.Result().Cluster, p.addReviewed(nil)...)
-			if err != nil {
-				return nil, err
-			}
-			return latest.Observations, nil
-		})
-		joined := *c
-		joined.Observations = found
-		return &joined, err
-	}
 }
 
 // addReviewed adds Nodes to those that the reviews are about, and returns all of them.
@@ -117,61 +97,4 @@ func (r *ProbeRequester) observersOf(cluster types.UID) []string {
 
 func isBoundNode(c *v1alpha1.EtcdCluster, node string) bool {
 	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.Node == node })
-}
-
-// liveStates returns the states of the named Nodes since the request began. All reviews that share
-// the request read each Node once. A Node that cannot be read is read again for the next review.
-func (p *ProbeRequest) liveStates(
-	ctx context.Context, names []string, read func(context.Context, []string) map[string]observation.NodeState,
-) map[string]observation.NodeState {
-	for {
-		known, missing, reading := p.knownStates(names)
-		switch {
-		case len(missing) == 0:
-			return known
-		case reading != nil:
-			if loop.Await(ctx, p.first.Name, reading) != nil {
-				return known
-			}
-			continue
-		}
-		states := read(ctx, missing)
-		p.addStates(states)
-		maps.Copy(known, states)
-		return known
-	}
-}
-
-// knownStates returns the states that are known, and the names of the others. If reading is nil,
-// the caller has to read those and call addStates.
-func (p *ProbeRequest) knownStates(names []string) (
-	known map[string]observation.NodeState, missing []string, reading <-chan struct{},
-) {
-	p.requester.mu.Lock()
-	defer p.requester.mu.Unlock()
-	known = make(map[string]observation.NodeState, len(names))
-	for _, name := range names {
-		if state, ok := p.nodes[name]; ok {
-			known[name] = state
-		} else {
-			missing = append(missing, name)
-		}
-	}
-	if len(missing) > 0 && p.reading == nil {
-		p.reading = make(chan struct{})
-		return known, missing, nil
-	}
-	return known, missing, p.reading
-}
-
-func (p *ProbeRequest) addStates(states map[string]observation.NodeState) {
-	p.requester.mu.Lock()
-	defer p.requester.mu.Unlock()
-	for name, state := range states {
-		if state.Known {
-			p.nodes[name] = state
-		}
-	}
-	close(p.reading)
-	p.reading = nil
 }

@@ -2,6 +2,7 @@ package clusterstore
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -10,7 +11,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -20,19 +24,93 @@ import (
 // A tableReader is an API server that can be read only.
 type tableReader struct {
 	client.Reader
+	takes   time.Duration
+	isDown  string // the Node that cannot be read
 	mu      sync.Mutex
 	objects map[string]*v1alpha1.EtcdObservation
 	reads   []string
 }
 
-func (r *tableReader) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+func (r *tableReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	select {
+	case <-time.After(r.takes):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.reads = append(r.reads, key.Name)
 	if into, ok := o.(*v1alpha1.EtcdObservation); ok {
+		if r.objects[key.Name] == nil {
+			return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+		}
 		r.objects[key.Name].DeepCopyInto(into)
 	}
-	r.reads = append(r.reads, key.Name)
+	if key.Name == r.isDown {
+		return errors.New("no answer")
+	}
 	return nil
+}
+
+// takeReads returns the sorted names of what was read since the last call.
+func (r *tableReader) takeReads() string {
+	reads := r.reads
+	r.reads = nil
+	slices.Sort(reads)
+	return strings.Join(reads, " ")
+}
+
+// TestProbedView: the reviews that share a request share its reads. None gets the result of a read
+// that began before it asked, and each Node is read once unless that failed.
+func TestProbedView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		requester := newTestRequester(&slowServer{})
+		reader := &tableReader{takes: 50 * time.Millisecond}
+		s := &Store{reader: reader, requester: requester}
+		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
+		require.NoError(t, err)
+		var g errgroup.Group
+		ask := func(node, version string) {
+			g.Go(func() error {
+				view, err := s.ProbedView(t.Context(), probe, node)
+				require.Equal(t, version, view.Cluster.ResourceVersion)
+				require.Equal(t, node != reader.isDown, view.Nodes[node].Known)
+				return err
+			})
+		}
+		ask("0", "10")
+		synctest.Wait()
+		ask("1", "20") // The others ask during the first read.
+		synctest.Wait()
+		requester.addVersion(clusterVersion("20", ""))
+		ask("w1", "20")
+		ask("w2", "20")
+		require.NoError(t, g.Wait())
+		require.Equal(t, "0 1 c1.0 c1.0 c1.1 c1.1 c1.w1 c1.w2 w1 w2", reader.takeReads())
+
+		for _, reader.isDown = range []string{"w3", "w3", ""} {
+			ask("w3", "20")
+			require.NoError(t, g.Wait())
+			require.Equal(t, "c1.0 c1.1 c1.w1 c1.w2 c1.w3 w3", reader.takeReads())
+		}
+		ask("w3", "20")
+		require.NoError(t, g.Wait())
+		require.Equal(t, "c1.0 c1.1 c1.w1 c1.w2 c1.w3", reader.takeReads())
+
+		// The second read is that of a caller with little time. It ends before the Nodes are read.
+		hasty, cancel := context.WithTimeout(t.Context(), 170*time.Millisecond)
+		defer cancel()
+		ask("w4", "20")
+		synctest.Wait()
+		g.Go(func() error {
+			view, err := s.ProbedView(hasty, probe, "w5")
+			require.False(t, view.Nodes["w5"].Known)
+			return err
+		})
+		synctest.Wait()
+		ask("w6", "20")
+		require.NoError(t, g.Wait())
+	})
 }
 
 // F1d: a grant has ended because its member has left every list. The watch of the EtcdClusters
@@ -67,15 +145,14 @@ func TestViewReadsObservationsLast(t *testing.T) {
 		settled.Spec.Ledger = 2
 		requester.addVersion(settled)
 
-		view, err := s.ProbedView(t.Context(), probe, probe.Result(), "0")
+		view, err := s.ProbedView(t.Context(), probe, "0")
 		require.NoError(t, err)
 		require.Equal(t, int64(2), view.Cluster.Spec.Ledger)
 		require.Len(t, view.Cluster.Observations, 2)
 		for _, o := range view.Cluster.Observations {
 			require.Len(t, o.Members, 1, "the list of before the end of the grant")
 		}
-		slices.Sort(reader.reads)
-		require.Equal(t, "0 1 c1.0 c1.1", strings.Join(reader.reads, " "), "Nodes and observations, each once")
+		require.Equal(t, "0 1 c1.0 c1.1", reader.takeReads(), "Nodes and observations, each once")
 	})
 }
 

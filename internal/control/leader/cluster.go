@@ -33,16 +33,12 @@ type clusterState struct {
 	subject *probeSubject
 	// hasFailed is true if the last probe ended with an error that may last.
 	hasFailed bool
-	// summarized is what the last summary was made from.
-	summarized *summaryInputs
 	// proven holds since when the own agent of each bound member proves it healthy.
 	proven map[v1alpha1.MemberID]healthProof
 	// returns holds what is known about the return of drained nodes, by Node UID.
 	returns map[types.UID]membership.NodeReturn
-	// grantClocks holds when the leader first read each open grant, by Node UID.
-	grantClocks map[types.UID]grantClock
-	// resolvable are the grants for which the last probe found a reason to end.
-	resolvable map[types.UID]resolvableGrant
+	// grants holds what is known about each open grant, by Node UID.
+	grants map[types.UID]grantRecord
 	// bound is the condition about claims after the last probe, without a type before it.
 	bound metav1.Condition
 	// unobserved has sentences about Nodes whose agents may not publish.
@@ -58,8 +54,7 @@ type clusterState struct {
 
 func newClusterState() *clusterState {
 	return &clusterState{
-		proven: map[v1alpha1.MemberID]healthProof{}, resolvable: map[types.UID]resolvableGrant{},
-		labelled: map[types.UID]string{},
+		proven: map[v1alpha1.MemberID]healthProof{}, labelled: map[types.UID]string{},
 	}
 }
 
@@ -245,34 +240,34 @@ func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
 // A probeSubject is everything that a probe acts on. Health, nonces and times are not part of it:
 // every probe changes them, and would be the reason for the next one.
 type probeSubject struct {
-	Bindings   []v1alpha1.Binding
-	Grants     []v1alpha1.Grant
-	Observers  []probedAgent
-	Nodes      []nodeKey
-	Left       bool
-	Announcers []string
-}
-
-// A probedAgent is the part of an observation that a probe acts on.
-type probedAgent struct {
-	Node     string
-	UID      types.UID
-	Member   v1alpha1.MemberID
-	NoMember bool
+	Bindings []v1alpha1.Binding
+	Grants   []v1alpha1.Grant
+	// Agents are the parts of the observations that a probe acts on.
+	Agents []v1alpha1.Observation
+	// Nodes are those of the bindings and grants, and those that announce the cluster.
+	Nodes []observation.AnnouncingNode
+	// Cordoned are those of them with the label: the end of a drain is a reason to probe at once.
+	Cordoned []string
+	Left     bool
 }
 
 func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeSubject {
-	s := probeSubject{
-		Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: lacksBoundMember(c, nonces), Announcers: index.announcers(c),
-	}
+	s := probeSubject{Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: lacksBoundMember(c, nonces)}
 	for _, o := range c.Observations {
-		s.Observers = append(s.Observers, probedAgent{o.Node, o.NodeUID, o.LocalMember, o.NoMember})
+		s.Agents = append(s.Agents, v1alpha1.Observation{
+			Node: o.Node, NodeUID: o.NodeUID, LocalMember: o.LocalMember, NoMember: o.NoMember,
+		})
 	}
-	names := append(clusterstore.NodeNames(c), s.Announcers...)
+	names := append(clusterstore.NodeNames(c), index.announcers(c)...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if node, ok := index[name]; ok {
-			s.Nodes = append(s.Nodes, keyOf(node.Node))
+		node, exists := index[name]
+		if !exists {
+			continue
+		}
+		s.Nodes = append(s.Nodes, observation.NodeOf(node.Node))
+		if observation.IsLabelled(node.Node) && node.Spec.Unschedulable {
+			s.Cordoned = append(s.Cordoned, name)
 		}
 	}
 	return s

@@ -2,7 +2,6 @@ package leader
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,13 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
-	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 // drainedNode cordons, drains, reboots and uncordons the first node, as kured does: it does not
@@ -99,28 +95,4 @@ func drainedAndDeleted(t *testing.T, f *storetest.Fixture) {
 	h.probeTimes(18, time.Minute)
 	require.True(t, h.hasGrant(0), "the machine may join again for twenty minutes from now")
 	h.probeUntilEnd(f.Nodes[0].UID)
-}
-
-// drainSettledByHand resolves the grant of a drain whose node stays cordoned.
-func drainSettledByHand(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.bindAll()
-	f.Cordon(0, true)
-	require.True(t, h.review(t, f.Drain(0)).Allowed)
-	settle := func(uid types.UID) {
-		body := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, quorum.ResolveAnnotation, uid)
-		require.NoError(t, f.Client.Patch(t.Context(), f.EmptyCluster(), client.RawPatch(types.MergePatchType, []byte(body))))
-		h.reconcileUntil("the removed annotation",
-			func(c *v1alpha1.EtcdCluster) bool { return c.Annotations[quorum.ResolveAnnotation] == "" })
-	}
-	settle(f.Nodes[0].UID)
-	require.True(t, h.hasGrant(0))
-	require.Contains(t, h.events(), "Normal GrantTooYoung")
-	h.advance(quorum.ResolveByHandAfter)
-	settle(f.Nodes[0].UID)
-	require.False(t, h.hasGrant(0))
-	c := h.reconcileUntil("the binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 3 })
-	require.Equal(t, f.Nodes[0].UID, bindingOf(c, f.MemberID(0)), "the node still has its member")
-	require.True(t, h.review(t, f.Request(1)).Allowed)
 }

@@ -27,17 +27,14 @@ type healthProof struct {
 	since, last time.Time
 }
 
-// A grantClock has the times of a grant by the leader's clock: when it first read the grant with
-// these doors, and when it first read that the grant's Node is gone.
-type grantClock struct {
+// A grantRecord is what the leader knows of a grant since it first read it with these doors, all
+// times by the leader's clock.
+type grantRecord struct {
 	doors []quorum.OpenDoor
 	first time.Time
-	gone  time.Time
-}
-
-// A resolvableGrant is a reason to end a grant that every probe since then has found.
-type resolvableGrant struct {
-	doors []quorum.OpenDoor
+	// gone is when the leader first read that the grant's Node is gone.
+	gone time.Time
+	// why is the reason to end that every probe since then has found. It is empty without one.
 	why   string
 	since time.Time
 }
@@ -84,28 +81,28 @@ func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
 // noteGrants records when each grant was first seen as it is now. The time in the grant is by
 // the clock of the replica that wrote it, which may be far behind the leader's.
 func (s *clusterState) noteGrants(grants []v1alpha1.Grant, now time.Time) {
-	clocks := make(map[types.UID]grantClock, len(grants))
+	records := make(map[types.UID]grantRecord, len(grants))
 	for _, g := range grants {
-		clock, ok := s.grantClocks[g.NodeUID]
-		if doors := quorum.Doors(g); !ok || !quorum.AreSame(clock.doors, doors) {
-			clock = grantClock{doors: doors, first: now}
+		record, ok := s.grants[g.NodeUID]
+		if doors := quorum.Doors(g); !ok || !quorum.AreSame(record.doors, doors) {
+			record = grantRecord{doors: doors, first: now}
 		}
-		clocks[g.NodeUID] = clock
+		records[g.NodeUID] = record
 	}
-	s.grantClocks = clocks
+	s.grants = records
 }
 
 // noteGone records when the Node of the grant was first seen to be gone.
 func (s *clusterState) noteGone(g v1alpha1.Grant, node observation.NodeState, now time.Time) {
-	clock := s.grantClocks[g.NodeUID]
+	record := s.grants[g.NodeUID]
 	switch {
 	case !node.Known:
 	case node.UID == g.NodeUID:
-		clock.gone = time.Time{}
-	case clock.gone.IsZero():
-		clock.gone = now
+		record.gone = time.Time{}
+	case record.gone.IsZero():
+		record.gone = now
 	}
-	s.grantClocks[g.NodeUID] = clock
+	s.grants[g.NodeUID] = record
 }
 
 // openedAt returns when the last door of a grant was opened, by the later of two clocks: that of
@@ -114,7 +111,7 @@ func (s *clusterState) noteGone(g v1alpha1.Grant, node observation.NodeState, no
 // clock is wrong. It existed when the leader first read it, so its age counts from there: the
 // leader's clock is monotonic while the process lives.
 func (s *clusterState) openedAt(g v1alpha1.Grant) time.Time {
-	opened, first := quorum.LastOpened(g).Time, s.grantClocks[g.NodeUID].first
+	opened, first := quorum.LastOpened(g).Time, s.grants[g.NodeUID].first
 	if !first.IsZero() && (first.After(opened) || opened.Sub(first) > maxAhead) {
 		return first
 	}
@@ -124,7 +121,7 @@ func (s *clusterState) openedAt(g v1alpha1.Grant) time.Time {
 // allowedAt returns when the grant was allowed, for metrics: its own time, which outlives a change
 // of leaders, unless that is too far ahead (see openedAt).
 func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
-	opened, first := quorum.LastOpened(g).Time, s.grantClocks[g.NodeUID].first
+	opened, first := quorum.LastOpened(g).Time, s.grants[g.NodeUID].first
 	if !first.IsZero() && opened.Sub(first) > maxAhead {
 		return first
 	}
@@ -135,7 +132,7 @@ func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
 // later. A finalizer may keep the Node long after the deletion was allowed, and its machine may
 // join again when the Node is gone. A new leader starts again.
 func (s *clusterState) leavingSince(g v1alpha1.Grant) time.Time {
-	opened, gone := s.openedAt(g), s.grantClocks[g.NodeUID].gone
+	opened, gone := s.openedAt(g), s.grants[g.NodeUID].gone
 	if gone.After(opened) {
 		return gone
 	}
@@ -151,7 +148,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 	for id, p := range s.proven {
 		since[id] = p.since
 	}
-	grants, found := v.Cluster.Spec.Grants, map[types.UID]resolvableGrant{}
+	grants := v.Cluster.Spec.Grants
 	var ended []v1alpha1.Grant
 	for _, g := range v.Cluster.Spec.Grants {
 		evidence := membership.ResolveEvidence{
@@ -159,21 +156,19 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 		}
 		s.noteGone(g, evidence.Node, now)
 		evidence.Opened = s.leavingSince(g)
+		record := s.grants[g.NodeUID]
 		isResolved, why := l.resolve(ctx, v, g, evidence)
-		if !isResolved {
-			continue
+		switch {
+		case !isResolved:
+			record.why = ""
+		case record.why != why: // The time starts again for another reason, and for a renewed grant.
+			record.why, record.since = why, membership.HeldSince(v, g, evidence)
 		}
-		e, ok := s.resolvable[g.NodeUID]
-		if doors := quorum.Doors(g); !ok || e.why != why || !quorum.AreSame(e.doors, doors) {
-			// The time starts again for another reason or a renewed grant.
-			e = resolvableGrant{doors: doors, why: why, since: membership.HeldSince(v, g, evidence)}
-		}
-		found[g.NodeUID] = e
-		if now.Sub(e.since) >= l.ResolveAfter {
+		s.grants[g.NodeUID] = record
+		if isResolved && now.Sub(record.since) >= l.ResolveAfter {
 			ended, grants = append(ended, g), clusterstore.WithoutGrant(grants, g.NodeUID)
 		}
 	}
-	s.resolvable = found
 	if len(ended) == 0 {
 		return nil
 	}
@@ -182,8 +177,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 		return err
 	}
 	for _, g := range ended {
-		l.reportEnded(made, g, found[g.NodeUID].why)
-		delete(s.resolvable, g.NodeUID)
+		l.reportEnded(made, g, s.grants[g.NodeUID].why)
 	}
 	return nil
 }

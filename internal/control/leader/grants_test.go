@@ -52,46 +52,6 @@ func (h *leaderHarness) registerAgain(i int) {
 	require.NotEqual(h.t, old.UID, h.Nodes[i].UID)
 }
 
-func proofGap(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.bindAll()
-	old := f.Nodes[0].UID
-	f.DeleteNode(0)
-	h.registerAgain(0)
-	h.reconcileUntil("the new binding",
-		func(c *v1alpha1.EtcdCluster) bool { return bindingOf(c, f.MemberID(0)) == f.Nodes[0].UID })
-	h.probeTimes(15, time.Minute)
-	f.ChangeAgents(func() { f.Members[0].Healthy = false })
-	h.probeTimes(1, time.Minute)
-	f.ChangeAgents(func() { f.Members[0].Healthy = true })
-	h.probeTimes(10, time.Minute)
-	require.NotNil(t, storetest.GrantFor(f.Cluster(), old), "the agent once did not prove its member healthy")
-	h.probeTimes(2, time.Hour) // a leader that did not run has no proofs
-	require.NotNil(t, storetest.GrantFor(f.Cluster(), old))
-}
-
-func memberRemoved(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.bindAll()
-	require.True(t, h.review(t, f.Request(0)).Allowed)
-	f.DeleteNode(0)
-	h.probeTimes(3, time.Minute)
-	require.True(t, h.hasGrant(0), "the member is dead, but still listed")
-
-	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
-	h.probeTimes(1, time.Minute)
-	c := h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
-	require.NotNil(t, storetest.GrantFor(c, f.Nodes[0].UID))
-	h.probeTimes(1, 20*time.Second)
-	require.True(t, h.hasGrant(0), "its machine may join again")
-	h.probeUntilEnd(f.Nodes[0].UID)
-	c = f.Cluster()
-	require.Equal(t, int64(2), c.Spec.Ledger)
-	require.False(t, h.review(t, f.Request(1)).Allowed, "a cluster of two voters cannot lose any")
-}
-
 // machineJoinedAgain repeats what k3s and RKE2 do: the Node is deleted, its member is removed, and
 // the machine joins again under another member ID and with another Node UID.
 func machineJoinedAgain(t *testing.T, f *storetest.Fixture) {
@@ -163,20 +123,6 @@ func heldByFinalizer(t *testing.T, f *storetest.Fixture) {
 	h.probeUntilEnd(old.UID)
 	decision = h.review(t, f.Request(1))
 	require.True(t, decision.Allowed, decision.Message)
-}
-
-func silentAgents(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.bindAll()
-	require.True(t, h.review(t, f.Request(0)).Allowed)
-	f.DeleteNode(0)
-	// The last observations are lists without the member, from agents that are silent now.
-	f.ChangeAgents(func() { f.Members = f.Members[1:] })
-	h.probeTimes(1, time.Minute)
-	f.SilenceAgents()
-	h.probeTimes(4, time.Minute)
-	require.True(t, h.hasGrant(0))
 }
 
 func survivingNode(t *testing.T, f *storetest.Fixture) {

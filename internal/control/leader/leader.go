@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
@@ -94,8 +95,6 @@ type Leader struct {
 	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
-	// zones are those of the Nodes that have one, by name.
-	zones map[string]string
 }
 
 // New returns the controller of a Leader.
@@ -136,7 +135,6 @@ func (l *Leader) reconcileAll(ctx context.Context, w world.World) error {
 	cached := w.Clusters
 	observations, orphans := indexObservations(w.Observations, cached)
 	index := l.indexNodes(w.Nodes)
-	l.setZones(w.Nodes)
 	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
 
 	l.keepStates(cached)
@@ -181,14 +179,11 @@ func (l *Leader) keepStates(clusters []*v1alpha1.EtcdCluster) {
 func (l *Leader) countIgnored(clusters []*v1alpha1.EtcdCluster) map[observation.IgnoredReason]int {
 	counts := map[observation.IgnoredReason]int{}
 	for _, c := range clusters {
-		text := ""
-		for i, ignored := range observation.Ignored(c, l.Now()) {
+		all := observation.Ignored(c, l.Now())
+		text := printable.Join(all, ", ", func(ignored observation.IgnoredObservation) string {
 			counts[ignored.Reason]++
-			if i > 0 {
-				text += ", "
-			}
-			text += ignored.Node + " " + string(ignored.Reason)
-		}
+			return ignored.Node + " " + string(ignored.Reason)
+		})
 		if l.states[c.UID].logged.Changed("ignored", text) && text != "" {
 			l.Log.Info("ignoring observations of agents", "etcd_cluster", c.Name, "ignored", text)
 		}

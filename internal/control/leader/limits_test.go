@@ -18,18 +18,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-func clusterLimit(t *testing.T, f *storetest.Fixture) {
-	h := newHarness(t, f, func(o *Options) { o.MaxClusters = 1 })
-	h.reconcileUntil("one EtcdCluster", func(*v1alpha1.EtcdCluster) bool { return true })
-	h.announce(h.registerExtra(), "eeee")
-	h.reconcileUntil("the log line about the limit", func(*v1alpha1.EtcdCluster) bool {
-		return strings.Contains(h.log.String(), "etcd_cluster=eeee announced_by")
-	})
-	list := &v1alpha1.EtcdClusterList{}
-	require.NoError(t, f.Client.List(t.Context(), list))
-	require.Len(t, list.Items, 1)
-}
-
 // registerExtra creates a Node without a member of the cluster.
 func (h *leaderHarness) registerExtra() *corev1.Node {
 	h.t.Helper()

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
@@ -96,7 +95,7 @@ func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]obs
 	var found []observation.AnnouncingNode
 	for _, node := range current {
 		if node != nil {
-			found = append(found, announcingNode(node))
+			found = append(found, observation.NodeOf(node))
 		}
 	}
 	slices.SortFunc(found, func(a, b observation.AnnouncingNode) int { return strings.Compare(a.Node, b.Node) })
@@ -116,35 +115,9 @@ func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 }
 
 // announces reports whether the Node announces a member of the cluster.
-func announces(node *corev1.Node, c *v1alpha1.EtcdCluster) bool {
-	return slices.ContainsFunc(announcingNode(node).Announced,
-		func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name })
-}
-
-func announcingNode(node *corev1.Node) observation.AnnouncingNode {
-	n := observation.NodeOf(node)
-	// An announcement that cannot be parsed claims nothing; indexNodes logs it.
-	n.Announced, _ = observation.AnnouncedOn(node)
-	return n
-}
-
-// A nodeKey contains the parts of a Node that the leader acts on.
-type nodeKey struct {
-	Name, Label, Announcement, Addresses string
-	UID                                  types.UID
-	Deleting, HasRole                    bool
-	// Cordoned is set for Nodes with the label only: the end of a drain is a reason to probe at once.
-	Cordoned bool
-}
-
-func keyOf(node *corev1.Node) nodeKey {
-	return nodeKey{
-		Name: node.Name, UID: node.UID, Deleting: node.DeletionTimestamp != nil,
-		HasRole: observation.HasRole(node),
-		Label:   node.Labels[observation.EtcdMemberLabel], Announcement: node.Annotations[observation.AnnouncementAnnotation],
-		Addresses: strings.Join(observation.AddressesOf(node), " "),
-		Cordoned:  observation.IsLabelled(node) && node.Spec.Unschedulable,
-	}
+func announces(node *corev1.Node, id v1alpha1.ClusterID) bool {
+	return slices.ContainsFunc(observation.NodeOf(node).Announced,
+		func(ref evidence.MemberRef) bool { return ref.Cluster == id })
 }
 
 // restoreLabels sets the label on Nodes that hold a member and lack it. Without the label, the
@@ -162,7 +135,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 	var lacking []observation.AnnouncingNode
 	for _, name := range slices.Compact(names) {
 		if n, exists := index[name]; exists && l.needsLabel(n.Node) {
-			lacking = append(lacking, announcingNode(n.Node))
+			lacking = append(lacking, observation.NodeOf(n.Node))
 		}
 	}
 	places := map[string][]place.Place{}

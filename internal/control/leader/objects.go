@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 )
 
@@ -68,8 +66,7 @@ func (l *Leader) createAnnounced(ctx context.Context, object membership.NewObjec
 	if live.Err != nil {
 		return fmt.Errorf("reading node %q: %w", object.Node, live.Err)
 	}
-	if live.Node == nil || !slices.ContainsFunc(announcingNode(live.Node).Announced,
-		func(ref evidence.MemberRef) bool { return ref.Cluster == object.ID }) {
+	if live.Node == nil || !announces(live.Node, object.ID) {
 		return errNotAnnounced
 	}
 	if old := object.Replaces; old != nil {

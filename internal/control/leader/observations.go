@@ -89,7 +89,7 @@ func (l *Leader) deleteUnwanted(
 	nodes := l.Store.LiveNodesNamed(ctx, names)
 	var announcers []string
 	for name, n := range nodes {
-		if n.Err != nil || (n.Node != nil && announces(n.Node, c)) {
+		if n.Err != nil || (n.Node != nil && announces(n.Node, observation.ClusterIDOf(c))) {
 			announcers = append(announcers, name)
 		}
 	}

@@ -37,32 +37,6 @@ func TestAnnouncingNodes(t *testing.T) {
 	require.Len(t, cached, 1)
 }
 
-// TestProofs: an answer in which the own member is not healthy ends the series of proofs, and a
-// missing answer does not.
-func TestProofs(t *testing.T) {
-	c := &v1alpha1.EtcdCluster{}
-	c.Spec.Members = []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u", Basis: v1alpha1.BasisAddress}}
-	c.Observations = []v1alpha1.Observation{{
-		Node: "n", NodeUID: "u", Nonce: "1", LocalMember: "a", Linearizable: true,
-		Members: []v1alpha1.MemberStatus{{ID: "a", Name: "a", Healthy: true}},
-	}}
-	view := quorum.View{
-		Cluster: c, Nonces: []string{"1"}, Nodes: map[string]observation.NodeState{"n": {Known: true, UID: "u"}},
-	}
-	now := time.Now()
-	s := newClusterState()
-	s.addProofs(view, now, time.Minute)
-	require.Contains(t, s.proven, v1alpha1.MemberID("a"))
-
-	c.Observations[0].Nonce, c.Observations[0].Members[0].Healthy = "0", false
-	s.addProofs(view, now.Add(time.Second), time.Minute)
-	require.Equal(t, now, s.proven["a"].since, "the series of proofs goes on")
-
-	c.Observations[0].Nonce = "1"
-	s.addProofs(view, now.Add(2*time.Second), time.Minute)
-	require.Empty(t, s.proven, "the answer ends the series")
-}
-
 // TestHasAllAnswers: all bound Nodes that exist must have answered under their own UIDs.
 func TestHasAllAnswers(t *testing.T) {
 	index := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}}}

@@ -2,11 +2,8 @@ package leader
 
 import (
 	"context"
-	"maps"
-	"reflect"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +23,7 @@ const visibleCondition = "Visible"
 // observers.
 const rolesCondition = "ObserversHaveRole"
 
-// writeSummary writes the numbers of the cluster and the conditions if they changed, and keeps them
+// writeSummary writes the numbers of the cluster and the conditions if they differ, and keeps them
 // for the metrics.
 func (l *Leader) writeSummary(
 	ctx context.Context, cached *v1alpha1.EtcdCluster, index nodeIndex, existing []*v1alpha1.EtcdObservation,
@@ -49,48 +46,23 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	inputs := summaryInputs{view, s.bound, l.zones}
-	if s.summarized != nil && inputs.equal(*s.summarized) {
+	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, index.zones(l.Store))
+	wanted := statusOf(s.overview.Summary, s.bound, c, metav1.NewTime(l.Now()))
+	if apiequality.Semantic.DeepEqual(c.Status, wanted) {
 		return nil
 	}
-	s.summarized = nil
-	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, inputs.zones)
-	wanted := statusOf(s.overview.Summary, s.bound, c, metav1.NewTime(l.Now()))
-	if !apiequality.Semantic.DeepEqual(c.Status, wanted) {
-		return l.Store.ApplyStatus(ctx, cached.Name, wanted)
-	}
-	s.summarized = &inputs
-	return nil
+	return l.Store.ApplyStatus(ctx, cached.Name, wanted)
 }
 
-// summaryInputs are all that a summary is made from, except for the time.
-type summaryInputs struct {
-	quorum.View
-	bound metav1.Condition
-	// zones are those of all Nodes.
-	zones map[string]string
-}
-
-// setZones sets the zones of the round. All summaries share one map until a zone changes: it has an
-// entry for each Node.
-func (l *Leader) setZones(nodes []*corev1.Node) {
-	zones := make(map[string]string, len(l.zones))
-	for _, n := range nodes {
-		if zone := l.Store.ZoneOf(n); zone != "" {
-			zones[n.Name] = zone
+// zones returns the zones of the Nodes that have one, by name.
+func (n nodeIndex) zones(s *clusterstore.Store) map[string]string {
+	zones := make(map[string]string, len(n))
+	for name, node := range n {
+		if zone := s.ZoneOf(node.Node); zone != "" {
+			zones[name] = zone
 		}
 	}
-	if !maps.Equal(l.zones, zones) {
-		l.zones = zones
-	}
-}
-
-// equal reports whether both are for the same versions of the objects, and equal otherwise.
-func (a summaryInputs) equal(b summaryInputs) bool {
-	return a.Cluster.UID == b.Cluster.UID && a.Cluster.ResourceVersion == b.Cluster.ResourceVersion &&
-		reflect.DeepEqual(a.Cluster.Observations, b.Cluster.Observations) &&
-		a.bound == b.bound && slices.Equal(a.Nonces, b.Nonces) &&
-		slices.Equal(a.PossibleNodes, b.PossibleNodes) && maps.Equal(a.zones, b.zones) && reflect.DeepEqual(a.Nodes, b.Nodes)
+	return zones
 }
 
 // statusOf returns the part of the status that the leader writes. A condition keeps its time

@@ -114,7 +114,7 @@ func (c *Controller) Controller() world.Controller {
 // reconcileAll makes the step of every Machine. A failure with one does not stop the others.
 func (c *Controller) reconcileAll(ctx context.Context, w world.World, machines []machine.Object) error {
 	c.forgetReviews(machines)
-	r, err := c.newRound(newEtcdState(w.Nodes, w.Clusters), machines)
+	r, err := c.newRound(w, machines)
 	if err != nil {
 		return err
 	}

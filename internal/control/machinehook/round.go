@@ -10,22 +10,11 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
-
-// An etcdState has Nodes and all EtcdClusters.
-type etcdState struct {
-	nodes    []*corev1.Node
-	clusters []*v1alpha1.EtcdCluster
-	// etcd are those of the Nodes that hold etcd.
-	etcd etcdNodes
-}
-
-func newEtcdState(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) etcdState {
-	return etcdState{nodes: nodes, clusters: clusters, etcd: holdersOf(nodes, clusters)}
-}
 
 // etcdNodes are Nodes that hold etcd.
 type etcdNodes []*corev1.Node
@@ -77,24 +66,26 @@ type step struct {
 
 // A liveRead has the Nodes of the API server for which the Machines of a round stand.
 type liveRead struct {
-	etcdState
+	nodes []*corev1.Node
+	// etcd are those of them that hold etcd.
+	etcd  etcdNodes
 	began time.Time
 	err   error
 }
 
 // newRound plans the steps. Reviews come last, because they take seconds, and among them those that
 // wait longest come first.
-func (c *Controller) newRound(cached etcdState, machines []machine.Object) (*round, error) {
-	clusters, err := identify(cached.clusters)
+func (c *Controller) newRound(w world.World, machines []machine.Object) (*round, error) {
+	clusters, err := identify(w.Clusters)
 	if err != nil {
 		return nil, err
 	}
-	r := &round{Controller: c}
+	r, etcd := &round{Controller: c}, holdersOf(w.Nodes, w.Clusters)
 	for _, m := range machines {
-		s := step{machine: m, hasEtcd: cached.etcd.has(m)}
+		s := step{machine: m, hasEtcd: etcd.has(m)}
 		s.kind = machine.PlanHook(m, s.hasEtcd)
 		if s.kind == machine.HookReview {
-			s.basis = newBasis(m, cached.nodes, clusters)
+			s.basis = newBasis(m, w.Nodes, clusters)
 		}
 		isDue := s.kind != machine.HookReview || c.reviewed[m.UID].isFollowedBy(s.basis, c.Tick)
 		if s.kind != machine.HookKeep && isDue {
@@ -131,16 +122,13 @@ func (r *round) readLive(ctx context.Context) liveRead {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	r.live.began = time.Now()
-	nodes, err := r.LiveNodes(ctx, r.isConcerned)
+	r.live.nodes, r.live.err = r.LiveNodes(ctx, func(n *corev1.Node) bool {
+		return slices.ContainsFunc(r.steps, func(s step) bool { return standsFor(s.machine, n) })
+	})
 	var clusters []*v1alpha1.EtcdCluster
-	if err == nil {
-		clusters, err = r.LiveClusters(ctx)
+	if r.live.err == nil {
+		clusters, r.live.err = r.LiveClusters(ctx)
 	}
-	r.live.etcdState, r.live.err = newEtcdState(nodes, clusters), err
+	r.live.etcd = holdersOf(r.live.nodes, clusters)
 	return r.live
-}
-
-// isConcerned reports whether a Machine of the round stands for the Node.
-func (r *round) isConcerned(n *corev1.Node) bool {
-	return slices.ContainsFunc(r.steps, func(s step) bool { return standsFor(s.machine, n) })
 }

@@ -1,65 +1,18 @@
 package review
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
-
-// drainsOfAllNodes drains all nodes at the same time, through two replicas.
-func drainsOfAllNodes(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	for i := range f.Nodes {
-		f.Cordon(i, true)
-	}
-	reviewers := []testReviewer{newReviewer(f, 0), newReviewer(f, 0)}
-	decisions := make([]quorum.Decision, 3)
-	g, ctx := errgroup.WithContext(t.Context())
-	for i := range decisions {
-		g.Go(func() (err error) {
-			bounded, cancel := context.WithTimeout(ctx, 8*time.Second)
-			defer cancel()
-			decisions[i], err = reviewers[i%2].Review(bounded, f.Drain(i))
-			return err
-		})
-	}
-	require.NoError(t, g.Wait())
-	drained := -1
-	for i, d := range decisions {
-		if d.Allowed {
-			require.Equal(t, -1, drained, "two nodes may be drained")
-			drained = i
-		}
-	}
-	require.NotEqual(t, -1, drained, "%+v", decisions)
-	c := f.Cluster()
-	require.Len(t, c.Spec.Grants, 1)
-	grant := c.Spec.Grants[0]
-	require.Equal(t, f.Nodes[drained].UID, grant.NodeUID)
-	require.True(t, quorum.IsDrainOnly(grant))
-	require.Equal(t, []v1alpha1.MemberID{f.MemberID(drained)}, grant.Members)
-
-	other := (drained + 1) % 3
-	for _, req := range []quorum.Request{f.Drain(other), f.Request(other)} {
-		refused := review(t, reviewers[0], req)
-		require.False(t, refused.Allowed)
-		require.Contains(t, refused.Message, "the drain of its node "+f.Nodes[drained].Name+" by alice was allowed at ")
-		require.Contains(t, refused.Message, "kubectl uncordon "+f.Nodes[drained].Name)
-	}
-	require.True(t, review(t, reviewers[1], f.Drain(drained)).Allowed, "the drain is tried again")
-	require.Len(t, f.Cluster().Spec.Grants, 1)
-}
 
 func deletionAfterDrain(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
@@ -68,7 +21,7 @@ func deletionAfterDrain(t *testing.T, f *storetest.Fixture) {
 	require.True(t, review(t, reviewer, f.Drain(0)).Allowed)
 	drain := *storetest.GrantFor(f.Cluster(), f.Nodes[0].UID)
 
-	writeNode(t, f, 0)
+	writeNode(t, f)
 	deletion := review(t, reviewer, f.Request(0))
 	require.True(t, deletion.Allowed, deletion.Message)
 	require.Equal(t, quorum.QuorumKept, deletion.Reason, "the drain does not answer for the deletion")
@@ -97,7 +50,7 @@ func drainAfterDeletion(t *testing.T, f *storetest.Fixture) {
 	after.Drain = nil
 	require.Equal(t, before, after)
 
-	writeNode(t, f, 0)
+	writeNode(t, f)
 	require.Equal(t, quorum.QuorumKept, review(t, reviewer, f.Request(0)).Reason)
 }
 
@@ -185,28 +138,6 @@ func breakGlassDrain(t *testing.T, f *storetest.Fixture) {
 	require.NotNil(t, grant)
 	require.True(t, quorum.IsDrainOnly(*grant))
 	require.True(t, grant.Drain.BreakGlass)
-}
-
-func dryRunOfDrain(t *testing.T, f *storetest.Fixture) {
-	f.WriteNonce("last")
-	f.PublishAll("last")
-	f.Cordon(0, true)
-	before := f.Cluster()
-	req := f.Drain(0)
-	req.DryRun = true
-	decision := review(t, newReviewer(f, 0), req)
-	require.True(t, decision.Allowed, decision.Message)
-	require.Equal(t, before.Spec, f.Cluster().Spec)
-}
-
-// drainWithoutName: a grant without a user is one that no review wrote.
-func drainWithoutName(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	f.Cordon(0, true)
-	req := f.Drain(0)
-	req.User = ""
-	require.True(t, review(t, newReviewer(f, 0), req).Allowed)
-	require.Equal(t, "an account without a name", storetest.GrantFor(f.Cluster(), req.UID).Drain.User)
 }
 
 // drainWithoutEtcd: the guard pod of a node that no longer has etcd keeps no drain from going on.

@@ -35,7 +35,7 @@ func (r *Reviewer) grantFromProbe(
 			return verdict, err
 		}
 		p.result = p.request.Result()
-		if p.view, err = r.store.ProbedView(ctx, p.request, p.result, req.Node); err != nil {
+		if p.view, err = r.store.ProbedView(ctx, p.request, req.Node); err != nil {
 			return verdict, err
 		}
 	}
@@ -205,7 +205,9 @@ func (r *Reviewer) writeGrants(batch []*grantRequest) {
 		}
 		if _, err = r.store.Patch(ctx, c, ops); err == nil {
 			for _, g := range batch {
-				g.setRecorded()
+				if g.needsGrant {
+					g.err = nil // The grant was written.
+				}
 			}
 			return
 		}
@@ -262,13 +264,6 @@ func (g *grantRequest) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew
 	}
 	g.verdict, g.err, g.needsGrant = verdict, errNotRecorded, true
 	return quorum.With(view, grantFor(view.Cluster, g.request.UID), g.request, verdict.Members), true
-}
-
-// setRecorded sets that the grant of the request was written, if it needs one.
-func (g *grantRequest) setRecorded() {
-	if g.needsGrant {
-		g.err = nil
-	}
 }
 
 // grantFor returns the grant for a Node, or the zero value.

@@ -136,9 +136,8 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 	if _, err := r.store.LiveCluster(ctx, p.result.Cluster.Name); err != nil {
 		return p
 	}
-	now := p.request.Result()
 	before := p
-	p.result = now
+	p.result = p.request.Result()
 	if err := p.decide(ctx, r.store, req); err != nil {
 		return before
 	}
@@ -147,7 +146,7 @@ func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quor
 
 // decide sets the verdict from the result.
 func (p *probedCluster) decide(ctx context.Context, store *clusterstore.Store, req quorum.Request) (err error) {
-	if p.view, err = store.ProbedView(ctx, p.request, p.result, req.Node); err != nil {
+	if p.view, err = store.ProbedView(ctx, p.request, req.Node); err != nil {
 		return err
 	}
 	p.view.Others = p.others

@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
@@ -72,22 +71,6 @@ func TestCombine(t *testing.T) {
 			require.Equal(t, test.warnings, decision.Warnings)
 		})
 	}
-}
-
-func labelledWithoutCluster(t *testing.T, f *storetest.Fixture) {
-	reviewer := newReviewer(f, 0)
-	req := quorum.Request{Node: "stranger", UID: "u", Labelled: true, Addresses: []string{"10.9.9.9"}}
-	decision := review(t, reviewer, req)
-	require.False(t, decision.Allowed)
-	require.Equal(t, quorum.UnknownMember, decision.Reason)
-
-	req.Announced = []evidence.MemberRef{{Cluster: "dead", Member: "beef"}}
-	decision = review(t, reviewer, req)
-	require.False(t, decision.Allowed)
-	require.Equal(t, quorum.CannotSee, decision.Reason)
-
-	req.Labelled, req.Announced = false, nil
-	require.True(t, review(t, reviewer, req).Allowed)
 }
 
 func unreachableAPIServer(t *testing.T, f *storetest.Fixture) {

@@ -39,7 +39,7 @@ func removalOfMember(t *testing.T, f *storetest.Fixture) {
 	requireRefused("the removal of the member of its node " + f.Nodes[0].Name + " by alice was allowed at ")
 
 	const marker, done = "etcd.k3s.cattle.io/remove", "etcd.k3s.cattle.io/removed-node-name"
-	writeNode(t, f, 0)
+	writeNode(t, f)
 	requireRefused("the removal of the member of its node")
 	f.PatchNode(0, `{"metadata":{"annotations":{"`+marker+`":"true"}}}`)
 	_, err := reviewer.store.Patch(t.Context(), f.Cluster(), clusterstore.ReplaceGrants(f.Cluster(), nil))

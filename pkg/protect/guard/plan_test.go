@@ -319,7 +319,3 @@ func TestPlanOfSeveral(t *testing.T) {
 		"holdfast-guard-n1 Keep", "holdfast-guard-n2 Delete", "holdfast-guard-n2 Wait", "holdfast-guard-n3 Create",
 	}, got)
 }
-
-func TestName(t *testing.T) {
-	require.Equal(t, "holdfast-guard-etcd-1.example.org", Name("etcd-1.example.org"))
-}

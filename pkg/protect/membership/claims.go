@@ -147,15 +147,10 @@ func (r claimReview) announcedMembers() []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
-// isAnnouncedBy reports whether the Node announces the member of this cluster.
-func (r claimReview) isAnnouncedBy(n observation.AnnouncingNode, id v1alpha1.MemberID) bool {
-	return n.HasAnnounced(observation.ClusterIDOf(r.snapshot.Cluster), id)
-}
-
 // claimants returns the Nodes that announce the member.
 func (r claimReview) claimants(id v1alpha1.MemberID) []observation.AnnouncingNode {
 	return slices.DeleteFunc(slices.Clone(r.nodes), func(n observation.AnnouncingNode) bool {
-		return !r.isAnnouncedBy(n, id)
+		return !slices.Contains(announcedBy(n, r.snapshot.Cluster), id)
 	})
 }
 

@@ -72,22 +72,14 @@ func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved boo
 // of the Node or its machine is over does not mean that a drain is, and the reverse.
 func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	var shut []string
-	if quorum.AllowsDeletion(g) {
-		how, isShut := resolveDeletion(g, e)
-		if !isShut {
-			return false, how
+	for _, door := range []struct {
+		wasOpened bool
+		resolve   func(quorum.Snapshot, v1alpha1.Grant, ResolveEvidence) (how string, isShut bool)
+	}{{quorum.AllowsDeletion(g), resolveDeletion}, {g.Remove != nil, resolveRemoval}, {g.Drain != nil, resolveDrain}} {
+		if !door.wasOpened {
+			continue
 		}
-		shut = append(shut, how)
-	}
-	if g.Remove != nil {
-		how, isShut := resolveRemoval(g, e)
-		if !isShut {
-			return false, how
-		}
-		shut = append(shut, how)
-	}
-	if g.Drain != nil {
-		how, isShut := resolveDrain(s, g, e)
+		how, isShut := door.resolve(s, g, e)
 		if !isShut {
 			return false, how
 		}
@@ -98,11 +90,13 @@ func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isR
 
 // resolveDeletion reports whether no deletion of the Node or of its machine is in progress any
 // more.
-func resolveDeletion(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+func resolveDeletion(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+	deletion := g
+	deletion.Drain, deletion.Remove = nil, nil
 	switch {
 	case e.Node.Deleting:
 		return fmt.Sprintf("node %s is being deleted", g.Node), false
-	case g.Machine == nil && quorum.IsVoid(withDeleteOnly(g), e.Node):
+	case g.Machine == nil && quorum.IsVoid(deletion, e.Node):
 		return fmt.Sprintf("node %s was written after its deletion was allowed, so each DELETE of it is reviewed again",
 			g.Node), true
 	case e.age() >= quorum.ResolvePresentAfter:
@@ -113,15 +107,10 @@ func resolveDeletion(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bo
 		g.Node, quorum.ResolvePresentAfter), false
 }
 
-func withDeleteOnly(g v1alpha1.Grant) v1alpha1.Grant {
-	g.Drain, g.Remove = nil, nil
-	return g
-}
-
 // resolveRemoval reports whether the update of the Node that marks its member for the removal is no
 // longer in progress. If it was carried out, the mark on the Node makes the member lost from then
 // on, until it has left (departure.OfOthers).
-func resolveRemoval(g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+func resolveRemoval(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
 	if e.age() < quorum.ResolvePresentAfter {
 		return fmt.Sprintf("the removal of the member of node %s was allowed less than %s ago, and may be in progress",
 			g.Node, quorum.ResolvePresentAfter), false

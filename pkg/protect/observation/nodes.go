@@ -31,10 +31,11 @@ type AnnouncingNode struct {
 	ProviderID string
 }
 
-// NodeOf returns the Node without its announcement.
+// NodeOf returns the Node. An announcement that cannot be parsed announces nothing.
 func NodeOf(n *corev1.Node) AnnouncingNode {
+	announced, _ := AnnouncedOn(n)
 	return AnnouncingNode{
-		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Deleting: n.DeletionTimestamp != nil,
+		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Announced: announced, Deleting: n.DeletionTimestamp != nil,
 		HasRole: HasRole(n), Machine: machineOf(n), ProviderID: providerIDOf(n),
 	}
 }
@@ -75,11 +76,6 @@ func AddressesOf(n *corev1.Node) []string {
 		}
 	}
 	return addresses
-}
-
-// HasAnnounced reports whether the Node announces this member.
-func (n AnnouncingNode) HasAnnounced(c v1alpha1.ClusterID, m v1alpha1.MemberID) bool {
-	return n.UID != "" && slices.Contains(n.Announced, evidence.MemberRef{Cluster: c, Member: m})
 }
 
 // NodeState is the state of a Node according to a live read without a cache.

@@ -180,24 +180,23 @@ func Keep(n *corev1.Node) Source {
 	return Bound | Name | NameGivenUp | Left
 }
 
-// On returns the places on these Nodes. An announcement that cannot be parsed claims nothing.
+// On returns the places on these Nodes.
 func On(c *v1alpha1.EtcdCluster, nodes ...*corev1.Node) []Place {
 	all := make([]observation.AnnouncingNode, len(nodes))
 	for i, node := range nodes {
 		all[i] = observation.NodeOf(node)
-		all[i].Announced, _ = observation.AnnouncedOn(node)
 	}
 	return Of(c, all)
 }
 
-// Members returns, sorted, the members of the places that one of the sources shows.
+// Members returns, sorted, the members of the places of one Node that one of the sources shows.
 func Members(places []Place, by Source) (found []v1alpha1.MemberID) {
 	for _, p := range places {
 		if p.By&by != 0 {
 			found = append(found, p.Member)
 		}
 	}
-	return slices.Compact(found)
+	return found
 }
 
 // Lists returns the lists that show which members may run at an address: the current ones, or the

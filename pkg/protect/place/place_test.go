@@ -137,14 +137,3 @@ func describe(by place.Source) string {
 	}
 	return strings.Join(found, ", ")
 }
-
-func TestMembers(t *testing.T) {
-	places := []place.Place{
-		{Member: "a", By: place.NameGivenUp},
-		{Member: "b", By: place.Left},
-		{Member: "c", By: place.Bound, Node: "w1"},
-		{Member: "c", By: place.Own, Node: "w2"},
-	}
-	require.Equal(t, quorumtest.IDs("c"), place.Members(places, place.Unlabelled))
-	require.Equal(t, quorumtest.IDs("a", "c"), place.Members(places, place.UnlabelledSilent))
-}

@@ -165,19 +165,17 @@ func nodesOf(lists []v1alpha1.Observation) []string {
 // otherLists returns the last confirmed lists of other nodes that contain a member, and those that
 // do not.
 func otherLists(ref evidence.MemberRef, in Inputs) (with, without []v1alpha1.Observation) {
-	for i := range in.Clusters {
-		if observation.ClusterIDOf(&in.Clusters[i]) != ref.Cluster {
-			continue
-		}
-		for _, o := range observation.Confirmed(observation.Accepted(&in.Clusters[i])) {
-			_, isListed := observation.FindMember(o, ref.Member)
-			switch {
-			case o.Node == in.Node:
-			case isListed:
-				with = append(with, o)
-			default:
-				without = append(without, o)
-			}
+	c := clusterOf(ref, in)
+	if c == nil {
+		return nil, nil
+	}
+	for _, o := range observation.Confirmed(observation.Accepted(c)) {
+		switch {
+		case o.Node == in.Node:
+		case observation.IsListed(o, ref.Member):
+			with = append(with, o)
+		default:
+			without = append(without, o)
 		}
 	}
 	return with, without

@@ -191,14 +191,13 @@ func configuredName(f evidence.FoundServer) string {
 
 // memberName returns the member's name in the cached lists, empty if no list contains it.
 func memberName(ref evidence.MemberRef, in Inputs) string {
-	for i := range in.Clusters {
-		if observation.ClusterIDOf(&in.Clusters[i]) != ref.Cluster {
-			continue
-		}
-		for _, o := range observation.Accepted(&in.Clusters[i]) {
-			if m, found := observation.FindMember(o, ref.Member); found && m.Name != "" {
-				return m.Name
-			}
+	c := clusterOf(ref, in)
+	if c == nil {
+		return ""
+	}
+	for _, o := range observation.Accepted(c) {
+		if m, found := observation.FindMember(o, ref.Member); found && m.Name != "" {
+			return m.Name
 		}
 	}
 	return ""

@@ -57,7 +57,8 @@ func decideQuorum(v View, r Request) Verdict {
 	rejoins := t.possibleRejoins(t.Lists)
 	switch {
 	case worst != nil:
-		verdict = t.decideTally(worst.comparedWith(lists))
+		verdict = t.verdictOf(*worst)
+		verdict.Facts = t.factsOf(worst.comparedWith(lists))
 	case isOnlyMember:
 		verdict = t.allowOnlyMember()
 	case len(rejoins) > 0:
@@ -101,15 +102,16 @@ func (t requestTarget) allowNothingToProtect() Verdict {
 	}
 }
 
-// decideTally turns the worst tally into a verdict.
-func (t requestTarget) decideTally(worst Tally) Verdict {
-	verdict := Verdict{Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum, Facts: t.factsOf(worst)}
-	if worst.IsSafe() {
-		verdict.Allowed, verdict.Final, verdict.Reason = true, true, QuorumKept
-		return verdict
+// verdictOf returns the verdict that the worst tally decides, without facts.
+func (s Snapshot) verdictOf(worst Tally) Verdict {
+	verdict := Verdict{
+		Allowed: worst.IsSafe(), Reason: QuorumKept,
+		Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum,
+		Final: worst.IsSafe() || !worst.canBecomeSafe() || len(s.Pending()) == 0,
 	}
-	verdict.Reason = QuorumWouldBeLost
-	verdict.Final = !worst.canBecomeSafe() || len(t.Pending()) == 0
+	if !verdict.Allowed {
+		verdict.Reason = QuorumWouldBeLost
+	}
 	return verdict
 }
 

@@ -298,7 +298,7 @@ func (t requestTarget) factsOf(tally Tally) Facts {
 	tally.Members = slices.Clone(tally.Members)
 	for i := range tally.Members {
 		m := &tally.Members[i]
-		m.Distribution = t.distributionOf(m.ID, f.Host)
+		m.Distribution, m.FoundOn = t.distributionOf(m.ID, f.Host), t.finderOf(m.ID)
 		if m.Count == CountsHealthy {
 			m.Notice = t.Nodes[m.Node].Notice
 		}

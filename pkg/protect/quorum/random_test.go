@@ -1,7 +1,6 @@
 package quorum_test
 
 import (
-	"fmt"
 	"math/rand"
 	"slices"
 	"testing"
@@ -104,27 +103,4 @@ func randomCluster(r *rand.Rand, mayDiffer bool) (*quorumtest.Cluster, int) {
 		}
 	}
 	return cluster, n
-}
-
-func TestFinalRefusals(t *testing.T) {
-	r := rand.New(rand.NewSource(2))
-	finals := 0
-	for range 1500 {
-		cluster, n := randomCluster(r, true)
-		before := quorum.Decide(cluster.View, quorumtest.Deletion(0))
-		if before.Allowed || !before.Final {
-			continue
-		}
-		finals++
-		for i := range n { // Silent observers answer and prove all members of their lists healthy.
-			if o := cluster.Observer(i); o.Nonce != quorumtest.Nonce {
-				o.Nonce = quorumtest.Nonce
-				for m := range o.Members {
-					o.Members[m].Healthy = true
-				}
-			}
-		}
-		require.False(t, quorum.Decide(cluster.View, quorumtest.Deletion(0)).Allowed, fmt.Sprint(words.Message(before)))
-	}
-	require.Greater(t, finals, 150)
 }

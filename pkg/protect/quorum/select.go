@@ -85,7 +85,9 @@ func RefuseUndecidable(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 	}
 	slices.SortFunc(verdicts, func(a, b Verdict) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
 	if len(r.Unverified) > countVerified(clusters, r) {
-		verdicts = append(verdicts, refuseUnverified(r))
+		verdicts = append(verdicts, Verdict{
+			Reason: UnknownMember, Final: true, Facts: Facts{Finding: FoundUnverified, Request: r},
+		})
 	}
 	return verdicts
 }
@@ -108,11 +110,6 @@ func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 		delete(known, a)
 	}
 	return len(known)
-}
-
-// refuseUnverified refuses because of servers on the node that have never identified themselves.
-func refuseUnverified(r Request) Verdict {
-	return Verdict{Reason: UnknownMember, Final: true, Facts: Facts{Finding: FoundUnverified, Request: r}}
 }
 
 // RefuseUnattributed refuses for a labelled node if no source identifies its member: neither

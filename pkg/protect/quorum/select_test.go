@@ -200,16 +200,6 @@ func TestRefuseMissing(t *testing.T) {
 	}
 }
 
-func TestRefuseUnattributed(t *testing.T) {
-	v := quorum.RefuseUnattributed(quorumtest.Deletion(0))
-	require.False(t, v.Allowed)
-	require.True(t, v.Final)
-	require.Equal(t, quorum.UnknownMember, v.Reason)
-	for _, text := range []string{"its member is unknown", "kubectl describe node w1", `{"uid":"u1"`} {
-		require.Contains(t, words.Message(v), text)
-	}
-}
-
 func TestUnidentifiedServer(t *testing.T) {
 	one := []string{"systemd unit etcd-events.service"}
 	two := []string{one[0], "process 9"}

@@ -122,24 +122,6 @@ func TestF78DeniedCorruptionIsNotFinal(t *testing.T) {
 	require.True(t, v.Allowed, words.Message(v))
 }
 
-// The Node of an observer has another UID now. The observation neither proves nor blocks anything.
-func TestF28StatementOfOtherNode(t *testing.T) {
-	replaced := func(c *quorumtest.Cluster) *quorumtest.Cluster {
-		return c.State(4, func(n *observation.NodeState) { n.UID = "u5-again" })
-	}
-	ghosts := func(c *quorumtest.Cluster) *quorumtest.Cluster {
-		members := &c.Cluster.Observations[4].Members
-		*members = append(*members, quorumtest.Member(5), quorumtest.Member(6))
-		return c
-	}
-	corrupt := func(c *quorumtest.Cluster) *quorumtest.Cluster { return c.InList(4, 1, alarmed) }
-	for _, w := range []func(int) *quorumtest.Cluster{quorumtest.Voters, without} {
-		quorumtest.RequireAllowed(t, replaced(ghosts(w(5))), quorumtest.Deletion(0))
-		quorumtest.RequireAllowed(t, replaced(corrupt(w(5))), quorumtest.Deletion(0))
-		quorumtest.RequireRefused(t, replaced(provenBy(provenBy(w(5), 1, 4), 2, 4)), quorumtest.Deletion(0), "only 1 would")
-	}
-}
-
 // The agent on the member's Node shows that the member moved there. Without a role, the proof
 // needs a second observer.
 func TestF21SelfProof(t *testing.T) {
@@ -220,20 +202,4 @@ func TestF21PlaceByOneList(t *testing.T) {
 			require.Equal(t, !c.isPlaced, observation.HasLeft(w.Cluster, "d"))
 		})
 	}
-}
-
-// The limit about forged addresses in docs/verdict.md: a worker forges the address of a member
-// whose host is no Node, and marks itself as away. The refusal names the worker and its mark.
-func TestForgedAddressOfAwayNode(t *testing.T) {
-	w := quorumtest.Voters(3).Unbound(2)
-	w.Cluster.Observations = w.Cluster.Observations[:2]
-	worker := v1alpha1.Binding{MemberID: "c", Node: "worker", NodeUID: "uw"}
-	w.PossibleNodes = []v1alpha1.Binding{worker}
-	away := observation.NodeState{Known: true, UID: "uw"}
-	w.Nodes["worker"] = away
-	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
-	quorumtest.ShuttingDown(&away)
-	w.Nodes["worker"] = away
-	quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "its node worker is shutting down or rebooting "+
-		"(annotation holdfast.dev/shutdown")
 }

@@ -22,9 +22,10 @@ type Summary struct {
 }
 
 // Summarize describes the cluster without any deletion.
-func Summarize(v View) Summary {
-	s := NewSnapshot(v)
-	worst := s.worstTally()
+func Summarize(v View) Summary { return NewSnapshot(v).summarize() }
+
+func (s Snapshot) summarize() Summary {
+	worst := s.worstTally(s.Lists, nil)
 	if worst == nil {
 		return Summary{Silence: s.silence()}
 	}
@@ -34,11 +35,13 @@ func Summarize(v View) Summary {
 	}
 }
 
-// worstTally returns the tally of the list with the smallest margin, nil without a list.
-func (s Snapshot) worstTally() *Tally {
+// worstTally returns the tally of the list with the smallest margin, nil without a list. If members
+// are gone, a list without any of them does not matter.
+func (s Snapshot) worstTally(lists []v1alpha1.Observation, gone []v1alpha1.MemberID) *Tally {
 	var worst *Tally
-	for _, list := range s.Lists {
-		if tally := s.tallyList(list, nil, 0); tally.isWorseThan(worst) {
+	for _, list := range lists {
+		tally := s.tallyList(list, gone, 0)
+		if (len(gone) == 0 || len(tally.With(CountsOnNode)) > 0) && tally.isWorseThan(worst) {
 			worst = &tally
 		}
 	}
@@ -64,13 +67,13 @@ func Alarms() []string { return []string{CorruptAlarm, NoSpaceAlarm} }
 
 // Inspect describes the cluster for monitoring.
 func Inspect(v View) Overview {
-	o := Overview{Summary: Summarize(v)}
 	s := NewSnapshot(v)
+	o := Overview{Summary: s.summarize()}
 	for _, id := range s.listedMembers() {
-		switch b, exists := s.nodeOf(id); {
-		case !exists:
+		b, exists := s.nodeOf(id)
+		if _, isSeen := s.OwnAnswer(b); !exists {
 			o.WithoutNode = append(o.WithoutNode, id)
-		case !s.isSeen(b):
+		} else if !isSeen {
 			o.Unseen = append(o.Unseen, id)
 		}
 	}
@@ -108,12 +111,6 @@ func (s Snapshot) nodeOf(id v1alpha1.MemberID) (binding v1alpha1.Binding, exists
 		return v1alpha1.Binding{}, false
 	}
 	return s.possibleNodes[at], true
-}
-
-// isSeen reports whether the agent on the Node of the binding has answered.
-func (s Snapshot) isSeen(b v1alpha1.Binding) bool {
-	_, isAnswered := s.OwnAnswer(b)
-	return isAnswered
 }
 
 // alarms returns the members with each alarm, by the lists that count.

@@ -40,9 +40,9 @@ type MemberState struct {
 	// another.
 	StillAnswers bool
 	// FoundOn is the Node whose agent finds the member's server or its data there, or empty.
-	FoundOn string
 	// Distribution manages the member, and Notice is that of its Node, for a healthy member. Only the
-	// facts of a verdict have them.
+	// facts of a verdict have these.
+	FoundOn      string
 	Distribution v1alpha1.Distribution
 	Notice       departure.Mark
 }
@@ -91,7 +91,7 @@ func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberI
 // stateOf returns how one member counts. onNode means that the member is on the node of the
 // request.
 func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) MemberState {
-	member := MemberState{MemberStatus: m, Node: s.Bindings[m.ID].Node, FoundOn: s.finderOf(m.ID)}
+	member := MemberState{MemberStatus: m, Node: s.Bindings[m.ID].Node}
 	if loss := s.lossOf(m.ID); !onNode && loss.Problem != NoProblem {
 		member.Count, member.Node, member.Cause = CountsLost, loss.Node, loss
 		member.IsPromotable, member.StillAnswers = m.Learner, s.isAnswering(m.ID)

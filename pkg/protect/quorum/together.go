@@ -14,9 +14,20 @@ import (
 // The answer is Unknown if it is not known which members the nodes have, and if the proofs of an
 // observer that is silent could change it.
 func DecideTogether(v View, requests []Request) (Verdict, Answer) {
-	s := snapshotFor(v, requests...)
+	verdict := decideTogether(snapshotFor(v, requests...), v, requests)
+	verdict.Cluster, verdict.Facts.Together = observation.ClusterIDOf(v.Cluster), true
+	switch {
+	case verdict.Allowed:
+		return verdict, Yes
+	case verdict.Reason == QuorumWouldBeLost && verdict.Final:
+		return verdict, No
+	}
+	return verdict, Unknown
+}
+
+func decideTogether(s Snapshot, v View, requests []Request) Verdict {
 	if len(s.Lists) == 0 {
-		return finishTogether(s, Verdict{Reason: CannotSee, Facts: Facts{Finding: FoundNoList, Silence: s.silence()}})
+		return Verdict{Reason: CannotSee, Facts: Facts{Finding: FoundNoList, Silence: s.silence()}}
 	}
 	gone, lists := map[v1alpha1.MemberID]bool{}, slices.Clone(s.Lists)
 	var nodes []string
@@ -34,50 +45,16 @@ func DecideTogether(v View, requests []Request) (Verdict, Answer) {
 		}
 		lists = append(lists, newTarget(s, r).ownLists...)
 	}
-	if unknown != nil {
-		return finishTogether(s, Verdict{Reason: UnknownMember, Facts: unknown.Facts})
-	}
 	members := observation.SortedIDs(gone)
-	worst := s.worstWithout(lists, members)
-	if worst == nil {
-		return finishTogether(s, Verdict{
-			Allowed: true, Reason: NothingToProtect, Final: true,
-			Facts: Facts{Finding: FoundNothing},
-		})
-	}
-	verdict := Verdict{
-		Allowed: worst.IsSafe(), Reason: QuorumKept, Members: members,
-		Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum,
-		Final: worst.IsSafe() || !worst.canBecomeSafe() || len(s.Pending()) == 0,
-	}
-	if !verdict.Allowed {
-		verdict.Reason = QuorumWouldBeLost
-	}
-	verdict.Facts = Facts{Finding: FoundTally, Tally: worst.comparedWith(lists), Nodes: nodes}
-	return finishTogether(s, verdict)
-}
-
-// worstWithout returns the tally with the smallest margin, of the lists that have one of the
-// members, which count as gone. It returns nil if no list has one.
-func (s Snapshot) worstWithout(lists []v1alpha1.Observation, gone []v1alpha1.MemberID) *Tally {
-	var worst *Tally
-	for _, list := range lists {
-		tally := s.tallyList(list, gone, 0)
-		if len(tally.With(CountsOnNode)) > 0 && tally.isWorseThan(worst) {
-			worst = &tally
-		}
-	}
-	return worst
-}
-
-// finishTogether completes a verdict, and returns it with its answer.
-func finishTogether(s Snapshot, v Verdict) (Verdict, Answer) {
-	v.Cluster, v.Facts.Together = observation.ClusterIDOf(s.Cluster), true
+	worst := s.worstTally(lists, members)
 	switch {
-	case v.Allowed:
-		return v, Yes
-	case v.Reason == QuorumWouldBeLost && v.Final:
-		return v, No
+	case unknown != nil:
+		return Verdict{Reason: UnknownMember, Facts: unknown.Facts}
+	case worst == nil || len(members) == 0:
+		return Verdict{Allowed: true, Reason: NothingToProtect, Final: true, Facts: Facts{Finding: FoundNothing}}
 	}
-	return v, Unknown
+	verdict := s.verdictOf(*worst)
+	verdict.Members = members
+	verdict.Facts = Facts{Finding: FoundTally, Tally: worst.comparedWith(lists), Nodes: nodes}
+	return verdict
 }

@@ -29,7 +29,7 @@ type ZoneShare struct {
 // a list, the result is empty.
 func Spread(v View, zones map[string]string) []ZoneShare {
 	s := NewSnapshot(v)
-	tally := s.worstTally()
+	tally := s.worstTally(s.Lists, nil)
 	if tally == nil {
 		return nil
 	}

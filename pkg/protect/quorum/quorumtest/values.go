@@ -178,15 +178,6 @@ func Intruder(i int, members ...v1alpha1.MemberStatus) (observation.AnnouncingNo
 	}
 }
 
-// BoundNodes maps each bound member to its Node's UID.
-func BoundNodes(bindings []v1alpha1.Binding) map[v1alpha1.MemberID]types.UID {
-	found := map[v1alpha1.MemberID]types.UID{}
-	for _, b := range bindings {
-		found[b.MemberID] = b.NodeUID
-	}
-	return found
-}
-
 // RequireRefused requires that Decide refuses because of quorum, with this text in the message.
 func RequireRefused(t *testing.T, c *Cluster, r quorum.Request, text string) {
 	t.Helper()
