@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -109,7 +108,7 @@ func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOpti
 	}
 	answers := s.pollAnswers(ctx, ask, o)
 	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: combined(answers), Nodes: answers}
-	if err := o.format.write(s.Out, r, r.writeTable); err != nil {
+	if err := o.format.write(s.Out, r, r.text()); err != nil {
 		return s.failUnknown(err)
 	}
 	return exitFor(r.Answer)
@@ -212,32 +211,25 @@ func (p *progress) print(answers []report.Removal) {
 	fmt.Fprintf(p.out, "waiting, %s of %s: %s\n", now.Sub(p.begun).Round(time.Second), p.timeout, text)
 }
 
-// writeTable writes the answers for people.
-func (r canRemoveReport) writeTable(w io.Writer) error {
+// text returns the answers for people.
+func (r canRemoveReport) text() string {
 	rows := [][]string{{"NODE", "MAY GO", "REASON"}}
+	var names []string
 	for _, n := range r.Nodes {
-		rows = append(rows, []string{n.Node, string(n.Answer), string(n.Reason)})
+		rows, names = append(rows, []string{n.Node, string(n.Answer), string(n.Reason)}), append(names, n.Node)
 	}
-	err := writeTable(w, rows)
+	text := formatTable(rows)
 	own, common := foldRefusals(r.Nodes)
 	for _, n := range own {
-		for _, text := range append([]string{n.Message}, n.Warnings...) {
-			if text != "" {
-				_, failed := fmt.Fprintf(w, "\n%s: %s\n", n.Node, text)
-				err = errors.Join(err, failed)
+		for _, line := range append([]string{n.Message}, n.Warnings...) {
+			if line != "" {
+				text += fmt.Sprintf("\n%s: %s\n", n.Node, line)
 			}
 		}
 	}
-	if len(r.Nodes) > 1 {
-		_, failed := io.WriteString(w, common)
-		err = errors.Join(err, failed)
-		var names []string
-		for _, n := range r.Nodes {
-			names = append(names, n.Node)
-		}
-		_, failed = fmt.Fprintf(w, "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan %s\n",
-			strings.Join(names, " "))
-		err = errors.Join(err, failed)
+	if len(names) > 1 {
+		text += common + "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan " +
+			strings.Join(names, " ") + "\n"
 	}
-	return err
+	return text
 }

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -113,7 +112,7 @@ func (s *session) plan(ctx context.Context, nodes []string, selector labels.Sele
 	if err != nil {
 		return s.failUnknown(err)
 	}
-	if err := o.format.write(s.Out, p, func(w io.Writer) error { return writePlan(w, p) }); err != nil {
+	if err := o.format.write(s.Out, p, formatPlan(p)); err != nil {
 		return s.failUnknown(err)
 	}
 	return exitFor(p.Answer)
@@ -137,8 +136,8 @@ func selectedNodes(names []string, nodes []corev1.Node, selector labels.Selector
 	return selected, nil
 }
 
-// writePlan writes a plan for people.
-func writePlan(w io.Writer, p report.Plan) error {
+// formatPlan returns a plan for people.
+func formatPlan(p report.Plan) string {
 	var text strings.Builder
 	for i, step := range p.Steps {
 		fmt.Fprintf(&text, "%d. kubectl drain %s --ignore-daemonsets, kubectl delete node %s, "+
@@ -152,22 +151,18 @@ func writePlan(w io.Writer, p report.Plan) error {
 			fmt.Fprintf(&text, "   then %s\n", then)
 		}
 	}
-	if len(p.Stopped) == 0 {
-		if len(p.Steps) > 1 {
-			text.WriteString("\nBefore each step: kubectl holdfast can-remove NODE --wait\n")
-		}
-	} else {
+	switch {
+	case len(p.Stopped) > 0:
 		fmt.Fprintf(&text, "%s\n", stopTitle(p))
 		own, common := foldRefusals(p.Stopped)
 		for _, r := range own {
 			fmt.Fprintf(&text, "\n%s (%s): %s\n", r.Node, r.Reason, r.Message)
 		}
 		text.WriteString(common)
+	case len(p.Steps) > 1:
+		text.WriteString("\nBefore each step: kubectl holdfast can-remove NODE --wait\n")
 	}
-	if _, err := io.WriteString(w, text.String()); err != nil {
-		return fmt.Errorf("writing the plan: %w", err)
-	}
-	return nil
+	return text.String()
 }
 
 // stopTitle introduces the nodes that stop a plan.

@@ -100,7 +100,7 @@ func (s *session) status(ctx context.Context, o statusOptions) error {
 // printStatus prints the status of a state.
 func printStatus(out io.Writer, state report.State, format reportFormat) error {
 	status := report.NewStatus(state)
-	return format.write(out, status, func(w io.Writer) error { return writeStatus(w, status, state) })
+	return format.write(out, status, formatStatus(status, state))
 }
 
 // watchStatus prints the status again whenever an object of it changes. The end of the context ends
@@ -208,12 +208,11 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// writeStatus writes the status of a state for people.
-func writeStatus(w io.Writer, status report.Status, state report.State) error {
+// formatStatus returns the status of a state for people. An empty line separates its tables.
+func formatStatus(status report.Status, state report.State) string {
+	var text strings.Builder
 	if len(status.Clusters) == 0 {
-		if _, err := fmt.Fprintln(w, describeNoClusters(state.Nodes)); err != nil {
-			return err
-		}
+		fmt.Fprintln(&text, describeNoClusters(state.Nodes))
 	}
 	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE", "OBSERVERS"}}
 	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
@@ -253,7 +252,20 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 		}
 		holds = append(holds, []string{h.Node, age, h.Reason, "kubectl holdfast release " + h.Node})
 	}
-	return errors.Join(writeSections(w, clusters, members, zones, grants, holds), writeWarnings(w, status.Warnings))
+	var tables []string
+	for _, rows := range [][][]string{clusters, members, zones, grants, holds} {
+		if table := formatTable(rows); table != "" {
+			tables = append(tables, table)
+		}
+	}
+	text.WriteString(strings.Join(tables, "\n"))
+	for i, warning := range status.Warnings {
+		if i == 0 {
+			fmt.Fprintln(&text, "\nWarnings:")
+		}
+		fmt.Fprintf(&text, "- %s: %s\n", warning.Kind, warning.Text)
+	}
+	return text.String()
 }
 
 // describeNoClusters describes a state without an EtcdCluster. An agent that finds etcd labels its
@@ -296,36 +308,4 @@ func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows
 		})
 	}
 	return rows
-}
-
-// writeSections writes the tables that have rows below their heading, separated by empty lines.
-func writeSections(w io.Writer, tables ...[][]string) error {
-	isFirst := true
-	for _, table := range tables {
-		if len(table) < 2 {
-			continue
-		}
-		if !isFirst {
-			if _, err := fmt.Fprintln(w); err != nil {
-				return err
-			}
-		}
-		isFirst = false
-		if err := writeTable(w, table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func writeWarnings(w io.Writer, warnings []report.Warning) error {
-	if len(warnings) == 0 {
-		return nil
-	}
-	lines := []string{"", "Warnings:"}
-	for _, warning := range warnings {
-		lines = append(lines, fmt.Sprintf("- %s: %s", warning.Kind, warning.Text))
-	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
-	return err
 }

@@ -3,8 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,14 +107,14 @@ func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Se
 	if err != nil {
 		return s.failUnknown(err)
 	}
-	if err := o.format.write(s.Out, r, func(w io.Writer) error { return writeWhatIf(w, r, state.Now) }); err != nil {
+	if err := o.format.write(s.Out, r, formatWhatIf(r, state.Now)); err != nil {
 		return s.failUnknown(err)
 	}
 	return exitFor(r.Answer)
 }
 
-// writeWhatIf writes an answer for people.
-func writeWhatIf(w io.Writer, r report.WhatIf, now time.Time) error {
+// formatWhatIf returns an answer for people.
+func formatWhatIf(r report.WhatIf, now time.Time) string {
 	rows := [][]string{{"ETCD CLUSTER", "KEEPS QUORUM", "REASON", "VOTERS", "QUORUM", "REMAIN", "OLDEST ANSWER"}}
 	texts := []string{whatIfTitle(r)}
 	for _, c := range r.Clusters {
@@ -137,14 +135,11 @@ func writeWhatIf(w io.Writer, r report.WhatIf, now time.Time) error {
 	for _, note := range r.Notes {
 		texts = append(texts, "note: "+note)
 	}
-	if err := writeSections(w, rows); err != nil {
-		return err
+	text := strings.Join(texts, "\n") + "\n"
+	if table := formatTable(rows); table != "" {
+		return table + "\n" + text
 	}
-	if len(rows) > 1 {
-		texts = slices.Insert(texts, 0, "")
-	}
-	_, err := fmt.Fprintln(w, strings.Join(texts, "\n"))
-	return err
+	return text
 }
 
 // whatIfTitle states the answer. It names the nodes unless they are many.

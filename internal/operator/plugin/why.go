@@ -3,8 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -50,29 +48,5 @@ func (s *session) why(ctx context.Context, node string, format reportFormat) err
 	if !isFound {
 		return fmt.Errorf("there is no node %s; to see all nodes: kubectl get nodes", node)
 	}
-	return format.write(s.Out, page, func(w io.Writer) error { return writePage(w, page) })
-}
-
-// writePage writes a page for people.
-func writePage(w io.Writer, page report.Page) error {
-	var text strings.Builder
-	for i, section := range page.Sections() {
-		if len(section.Lines) == 0 {
-			continue
-		}
-		if i > 0 {
-			fmt.Fprintf(&text, "\n%s\n", section.Title)
-		}
-		for _, line := range section.Lines {
-			indent := "  "
-			if section.Title == "" {
-				indent = ""
-			}
-			text.WriteString(indent + line + "\n")
-		}
-	}
-	if _, err := io.WriteString(w, text.String()); err != nil {
-		return fmt.Errorf("writing the page: %w", err)
-	}
-	return nil
+	return format.write(s.Out, page, page.Text())
 }

@@ -227,16 +227,13 @@ func (p Page) summary() string {
 	return fmt.Sprintf("node %s: %s%s; it may be removed now: %s", p.Node, etcd, hold, p.Removal.Answer)
 }
 
-// A Section is a titled part of a page for people.
-type Section struct {
-	Title string
-	Lines []string
-}
-
-// Sections returns the page for people.
-func (p Page) Sections() []Section {
-	sections := []Section{
-		{"", []string{p.summary()}},
+// Text returns the page for people. It has no section without lines.
+func (p Page) Text() string {
+	text := p.summary() + "\n"
+	for _, section := range []struct {
+		title string
+		lines []string
+	}{
 		{"Protection", p.Protection.lines()},
 		{"Hold", p.Hold.lines()},
 		{"Drain", p.Drain.lines()},
@@ -245,14 +242,13 @@ func (p Page) Sections() []Section {
 			fmt.Sprintf("If it were deleted now: %s (%s)", p.Removal.Answer, p.Removal.Reason),
 			append(strings.Split(p.Removal.Message, "\n"), p.Removal.Warnings...),
 		},
-		{"What to do next", slices.Clone(p.Next)},
-	}
-	for _, s := range sections {
-		for i, line := range s.Lines {
-			s.Lines[i] = printable.Text(line)
+		{"What to do next", p.Next},
+	} {
+		if len(section.lines) > 0 {
+			text += "\n" + section.title + "\n  " + strings.Join(section.lines, "\n  ") + "\n"
 		}
 	}
-	return sections
+	return printable.Text(text)
 }
 
 func (p Protection) lines() []string {
