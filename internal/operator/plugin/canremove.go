@@ -89,12 +89,11 @@ func (s *session) canRemoveCommand() *cobra.Command {
 	return command
 }
 
-// canRemove asks about the nodes and prints the answers. The exit code of every failure is that of
-// an unknown answer.
+// canRemove asks about the nodes and prints the answers.
 func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOptions) error {
 	kube, err := s.client()
 	if err != nil {
-		return s.failUnknown(err)
+		return s.answer(err, quorum.Unknown, o.format, nil, "")
 	}
 	ask := func(ctx context.Context) []report.Removal {
 		answers := make([]report.Removal, len(nodes))
@@ -108,27 +107,23 @@ func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOpti
 	}
 	answers := s.pollAnswers(ctx, ask, o)
 	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: combined(answers), Nodes: answers}
-	if err := o.format.write(s.Out, r, r.text()); err != nil {
-		return s.failUnknown(err)
-	}
-	return exitFor(r.Answer)
+	return s.answer(nil, r.Answer, o.format, r, r.text())
 }
 
-// exitFor returns the error that carries the exit status of an answer, or nil for yes.
-func exitFor(answer quorum.Answer) error {
-	switch answer {
-	case quorum.Yes:
+// answer prints a report, and returns the error that carries the exit code of its answer, nil for
+// yes. The exit code of every failure is that of an unknown answer.
+func (s *session) answer(err error, answer quorum.Answer, format reportFormat, r any, text string) error {
+	if err == nil {
+		err = format.write(s.Out, r, text)
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
+	case answer == quorum.Yes:
 		return nil
-	case quorum.No:
+	case answer == quorum.No:
 		return cli.ExitWith(cli.ExitFailure)
-	case quorum.Unknown:
 	}
-	return cli.ExitWith(exitUnknown)
-}
-
-// failUnknown prints an error and returns the exit code of an unknown answer.
-func (s *session) failUnknown(err error) error {
-	fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
 	return cli.ExitWith(exitUnknown)
 }
 
@@ -153,19 +148,6 @@ func (s *session) pollAnswers(
 		return isFinal(), nil
 	})
 	return answers
-}
-
-// pollUnknown calls a function until its answer is not unknown, it fails, or retryUnknown has
-// passed. The end of the wait is no error: the last answer counts.
-func pollUnknown(ctx context.Context, ask func() (isUnknown bool, err error)) error {
-	err := wait.PollUntilContextTimeout(ctx, retryInterval, retryUnknown, true, func(context.Context) (bool, error) {
-		isUnknown, err := ask()
-		return !isUnknown, err
-	})
-	if wait.Interrupted(err) && ctx.Err() == nil {
-		return nil
-	}
-	return err
 }
 
 // combined returns the answer about all nodes, each on its own.

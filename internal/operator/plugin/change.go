@@ -87,7 +87,7 @@ func (s *session) printScript(effects, commands []string) {
 
 // confirm asks the user. Without a terminal there is no user to ask.
 func (s *session) confirm(ctx context.Context) error {
-	if file, isFile := s.In.(*os.File); !isFile || !term.IsTerminal(int(file.Fd())) {
+	if !isTerminal(s.In) {
 		return cli.UsageErrorf("this command asks before it changes something, and its input is not a terminal; " +
 			"add --yes, or --dry-run to see the kubectl commands")
 	}
@@ -110,6 +110,12 @@ func (s *session) confirm(ctx context.Context) error {
 		fmt.Fprintln(s.Out)
 	}
 	return errNotConfirmed
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	file, isFile := stream.(*os.File)
+	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
 // missingRights returns one line for each kind of right that the user does not have, with what to

@@ -87,35 +87,18 @@ func parseSelector(args []string, text string) (labels.Selector, error) {
 	return selector, nil
 }
 
-// plan prints a plan for the nodes. The exit code of every failure is that of an unknown answer.
+// plan prints a plan for the nodes.
 func (s *session) plan(ctx context.Context, nodes []string, selector labels.Selector, o planOptions) error {
-	kube, err := s.client()
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	var state report.State
 	var p report.Plan
-	// Between a probe request and the answers of the agents, nothing can be seen.
-	err = pollUnknown(ctx, func() (bool, error) {
-		if state, err = readState(ctx, kube); err != nil {
-			return false, err
-		}
-		addWebhookFlags(ctx, kube, &state)
+	err := s.pollState(ctx, o.zoneLabel, func(state report.State) (_ bool, err error) {
 		state.MinRemainingTolerance = max(state.MinRemainingTolerance, o.tolerance)
-		setZoneLabel(&state, o.zoneLabel)
 		if nodes, err = selectedNodes(nodes, state.Nodes, selector); err != nil {
 			return false, err
 		}
 		p, err = report.NewPlan(state, nodes, !o.withoutReplacement)
 		return p.Answer == quorum.Unknown, err
 	})
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	if err := o.format.write(s.Out, p, formatPlan(p)); err != nil {
-		return s.failUnknown(err)
-	}
-	return exitFor(p.Answer)
+	return s.answer(err, p.Answer, o.format, p, formatPlan(p))
 }
 
 // selectedNodes returns the names of the Nodes with these labels, or the given names without a

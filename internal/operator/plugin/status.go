@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,20 +73,11 @@ func (s *session) statusCommand() *cobra.Command {
 	return command
 }
 
-// status prints the status once. If a cluster cannot be seen, it reads again for a few seconds:
-// between a probe request and the answers of the agents, nothing can be seen.
+// status prints the status once. If a cluster cannot be seen, it reads again for a few seconds.
 func (s *session) status(ctx context.Context, o statusOptions) error {
-	kube, err := s.client()
-	if err != nil {
-		return err
-	}
 	var state report.State
-	err = pollUnknown(ctx, func() (isUnknown bool, err error) {
-		if state, err = readState(ctx, kube); err != nil {
-			return false, err
-		}
-		addWebhookFlags(ctx, kube, &state)
-		setZoneLabel(&state, o.zoneLabel)
+	err := s.pollState(ctx, o.zoneLabel, func(now report.State) (bool, error) {
+		state = now
 		isUnseen := func(c report.ClusterStatus) bool { return !c.Known }
 		return slices.ContainsFunc(report.NewStatus(state).Clusters, isUnseen), nil
 	})
@@ -111,7 +101,7 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 		return err
 	}
 	// The first read reports missing rights. A watch would retry without end.
-	if _, err := readState(ctx, direct); err != nil {
+	if _, err := readState(ctx, direct, direct, o.zoneLabel); err != nil {
 		return err
 	}
 	config, err := s.flags.ToRESTConfig()
@@ -166,19 +156,20 @@ func (s *session) redraw(
 ) error {
 	drawn := ""
 	for {
-		state, err := readState(ctx, watched)
+		state, err := readState(ctx, watched, direct, o.zoneLabel)
 		if err != nil {
 			return err
 		}
-		addWebhookFlags(ctx, direct, &state)
-		setZoneLabel(&state, o.zoneLabel)
 		var text bytes.Buffer
 		if err := printStatus(&text, state, o.format); err != nil {
 			return err
 		}
 		if now := text.String(); now != drawn {
 			drawn = now
-			if err := s.draw(now, o.format); err != nil {
+			if o.format == asTable && isTerminal(s.terminal) {
+				fmt.Fprint(s.terminal, clearScreen)
+			}
+			if _, err := io.WriteString(s.Out, now); err != nil {
 				return fmt.Errorf("writing the status: %w", err)
 			}
 		}
@@ -186,26 +177,6 @@ func (s *session) redraw(
 			return err
 		}
 	}
-}
-
-// draw prints a status in place of the one before.
-func (s *session) draw(text string, format reportFormat) error {
-	if format == asTable && isTerminal(s.terminal) {
-		if _, err := io.WriteString(s.terminal, clearScreen); err != nil {
-			return err
-		}
-	}
-	_, err := io.WriteString(s.Out, text)
-	return err
-}
-
-func isTerminal(w io.Writer) bool {
-	file, isFile := w.(*os.File)
-	if !isFile {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // formatStatus returns the status of a state for people. An empty line separates its tables.

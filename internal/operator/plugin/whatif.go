@@ -79,21 +79,12 @@ func (s *session) whatIfCommand() *cobra.Command {
 	return command
 }
 
-// whatIf prints the answer. The exit code of every failure is that of an unknown answer.
+// whatIf prints the answer.
 func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Selector, o whatIfOptions) error {
-	kube, err := s.client()
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	var state report.State
 	var r report.WhatIf
-	// Between a probe request and the answers of the agents, nothing can be seen.
-	err = pollUnknown(ctx, func() (bool, error) {
-		if state, err = readState(ctx, kube); err != nil {
-			return false, err
-		}
-		addWebhookFlags(ctx, kube, &state)
-		setZoneLabel(&state, o.zoneLabel)
+	var now time.Time
+	err := s.pollState(ctx, o.zoneLabel, func(state report.State) (_ bool, err error) {
+		now = state.Now
 		if o.zone != "" {
 			r, err = report.NewZoneWhatIf(state, o.zone)
 			return r.Answer == quorum.Unknown, err
@@ -104,13 +95,7 @@ func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Se
 		r, err = report.NewWhatIf(state, nodes)
 		return r.Answer == quorum.Unknown, err
 	})
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	if err := o.format.write(s.Out, r, formatWhatIf(r, state.Now)); err != nil {
-		return s.failUnknown(err)
-	}
-	return exitFor(r.Answer)
+	return s.answer(err, r.Answer, o.format, r, formatWhatIf(r, now))
 }
 
 // formatWhatIf returns an answer for people.

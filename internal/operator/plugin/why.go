@@ -38,12 +38,11 @@ func (s *session) why(ctx context.Context, node string, format reportFormat) err
 	}
 	ask := func(ctx context.Context) []report.Removal { return []report.Removal{dryRunDeletion(ctx, kube, node)} }
 	removal := s.pollAnswers(ctx, ask, canRemoveOptions{})[0]
-	state, err := readState(ctx, kube)
+	state, err := readState(ctx, kube, kube, "")
 	if err != nil {
 		return err
 	}
 	addGuardPods(ctx, kube, &state)
-	addWebhookFlags(ctx, kube, &state)
 	page, isFound := report.NewPage(state, node, removal)
 	if !isFound {
 		return fmt.Errorf("there is no node %s; to see all nodes: kubectl get nodes", node)
