@@ -57,7 +57,7 @@ permission to patch nodes.`,
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --and-delete
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.completeNode,
+		ValidArgsFunction: s.complete(nodeNames, true),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.breakGlass(command.Context(), args[0], flags)
 		},

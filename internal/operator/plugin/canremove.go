@@ -69,7 +69,7 @@ func (s *session) canRemoveCommand() *cobra.Command {
 	var o canRemoveOptions
 	command := &cobra.Command{
 		Use: "can-remove NODE...", Short: "Ask whether nodes may be removed now (exit code 0 yes, 1 no, 2 unknown)",
-		Long: canRemoveHelp, Args: nodeArguments, ValidArgsFunction: s.completeNodes,
+		Long: canRemoveHelp, Args: nodeArguments, ValidArgsFunction: s.complete(nodeNames, false),
 		Example: `  # Before a machine is terminated
   kubectl holdfast can-remove etcd-1 --wait --timeout=15m && kubectl delete node etcd-1
   # For programs

@@ -44,7 +44,7 @@ func (s *session) planCommand() *cobra.Command {
 	var o planOptions
 	command := &cobra.Command{
 		Use: "plan (NODE... | -l SELECTOR)", Short: "Plan a safe order to replace or remove nodes", Long: planHelp,
-		ValidArgsFunction: s.completeNodes,
+		ValidArgsFunction: s.complete(nodeNames, false),
 		Example: `  # Replace the nodes with etcd one after the other
   kubectl holdfast plan -l holdfast.dev/etcd-member=true
   # Shrink the cluster

@@ -37,7 +37,7 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
 		Example: `  kubectl holdfast release worker-4
   kubectl holdfast release worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.completeNode,
+		ValidArgsFunction: s.complete(nodeNames, true),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.changeNode(command.Context(), args[0], flags, planRelease)
 		},

@@ -54,7 +54,7 @@ Needs the permission to patch etcdclusters.holdfast.dev.`,
   kubectl holdfast settle f34e16a18ef9276d   # the only grant of this etcd cluster
   kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("cluster or node"),
-		ValidArgsFunction: s.completeGrants,
+		ValidArgsFunction: s.complete(grantNames, true),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.settle(command.Context(), args[0], flags)
 		},

@@ -20,7 +20,7 @@ func (s *session) whyCommand() *cobra.Command {
 	var format reportFormat
 	command := &cobra.Command{
 		Use: "why NODE", Short: "Show everything that Holdfast says about one node", Long: whyHelp,
-		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.completeNode,
+		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.complete(nodeNames, true),
 		Args: oneArgument("node"),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.why(command.Context(), args[0], format)
