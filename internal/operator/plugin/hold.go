@@ -56,7 +56,7 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 			"does not.", c.Cordon)
 	}
 	if c.Kept && c.Cordon != "" {
-		return nodeChange{isDone: true, effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
+		return nodeChange{effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
 			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
 	}
 	change := nodeChange{

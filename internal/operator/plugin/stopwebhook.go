@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -54,12 +53,8 @@ type webhookStop struct {
 
 // newWebhookStop reads how many replicas the webhook has, and checks the rights of the user.
 func (s *session) newWebhookStop(ctx context.Context, c client.Client) (*webhookStop, error) {
-	missing, err := missingRights(ctx, c, webhookStopRights())
-	switch {
-	case err != nil:
+	if err := requireRights(ctx, c, webhookStopRights()); err != nil {
 		return nil, err
-	case len(missing) > 0:
-		return nil, errors.New(strings.Join(missing, "\n"))
 	}
 	scale := &autoscalingv1.Scale{}
 	if err := c.SubResource("scale").Get(ctx, webhookDeployment(), scale); err != nil {
