@@ -113,11 +113,19 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 		return fmt.Errorf("creating the watches: %w", err)
 	}
 	changed := loop.NewSignal()
+	onChange := toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed.Notify() }, UpdateFunc: func(any, any) { changed.Notify() },
+		DeleteFunc: func(any) { changed.Notify() },
+	}
 	for _, object := range []client.Object{
 		&corev1.Node{}, &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdObservation{},
 	} {
-		if err := follow(ctx, watched, object, changed.Notify); err != nil {
-			return err
+		informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err == nil {
+			_, err = informer.AddEventHandler(onChange)
+		}
+		if err != nil {
+			return fmt.Errorf("creating the watches: %w", err)
 		}
 	}
 	watches, watching := errgroup.WithContext(ctx)
@@ -130,21 +138,6 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 	})
 	if err := watches.Wait(); ctx.Err() == nil {
 		return err
-	}
-	return nil
-}
-
-// follow calls changed for every change of the objects of a kind.
-func follow(ctx context.Context, watched cache.Cache, object client.Object, changed func()) error {
-	informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-	if err != nil {
-		return readError("the objects to watch", err)
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
-	})
-	if err != nil {
-		return fmt.Errorf("creating the watches: %w", err)
 	}
 	return nil
 }
@@ -193,9 +186,8 @@ func formatStatus(status report.Status, state report.State) string {
 		observers := cmp.Or(string(c.Observers), "-")
 		row := []string{string(c.ID), "?", "?", "?", "?", observers}
 		if c.Known {
-			row = []string{
-				string(c.ID), strconv.Itoa(c.Voters), strconv.Itoa(c.Healthy), strconv.Itoa(c.Quorum), strconv.Itoa(c.MayLose),
-				observers,
+			for i, n := range []int{c.Voters, c.Healthy, c.Quorum, c.MayLose} {
+				row[i+1] = strconv.Itoa(n)
 			}
 		}
 		clusters = append(clusters, row)
