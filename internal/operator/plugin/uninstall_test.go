@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -69,10 +68,7 @@ func (f *uninstallFixture) install(t *testing.T) {
 // run runs the command of the Job.
 func (f *uninstallFixture) run(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
-	var printed bytes.Buffer
-	streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
-	args = append([]string{"--kubeconfig=" + f.job, "uninstall"}, args...)
-	return Execute(t.Context(), streams, "test", args), printed.String()
+	return runTyped(t.Context(), t, "", append([]string{"--kubeconfig=" + f.job, "uninstall"}, args...)...)
 }
 
 // addObjects adds a held node, an etcd node, a node with keys of people, and Machines.
@@ -97,20 +93,13 @@ func (f *uninstallFixture) addObjects(t *testing.T) {
 		"create", "clusterrolebinding", "mine", "--clusterrole=holdfast-breakglass", "--user=a")
 	require.NoError(t, err)
 	// Its CustomResourceDefinition stays until it is gone.
-	file := filepath.Join(t.TempDir(), "etcdcluster.json")
-	require.NoError(t, os.WriteFile(file, []byte(
-		`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"name":"abc"},"spec":{}}`), 0o600))
-	_, err = f.Kubectl(t.Context(), "create", "-f", file)
-	require.NoError(t, err)
+	create(t, f.Server, `{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"name":"abc"},"spec":{}}`)
 	for name, annotations := range map[string]string{
 		"hooked": `{"` + hookAnnotation + `":"holdfast","a":"b"}`,
 		"other":  `{"pre-terminate.delete.hook.machine.cluster.x-k8s.io/kcp-cleanup":""}`,
 	} {
-		file := filepath.Join(t.TempDir(), "machine.json")
-		require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
-			"metadata":{"namespace":"default","name":"`+name+`","annotations":`+annotations+`}}`), 0o600))
-		_, err := f.Kubectl(t.Context(), "create", "-f", file)
-		require.NoError(t, err)
+		create(t, f.Server, `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
+			"metadata":{"namespace":"default","name":"`+name+`","annotations":`+annotations+`}}`)
 	}
 }
 
@@ -302,13 +291,10 @@ func TestUninstallDeadNode(t *testing.T) {
 // deleteMachine deletes a Machine with the hook. Its controller does not run, so it stays.
 func (f *uninstallFixture) deleteMachine(t *testing.T) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "machine.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
+	create(t, f.Server, `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Machine",
 		"metadata":{"namespace":"default","name":"waiting","finalizers":["machine.cluster.x-k8s.io"],
-		"annotations":{"`+hookAnnotation+`":"holdfast"}}}`), 0o600))
-	_, err := f.Kubectl(t.Context(), "create", "-f", file)
-	require.NoError(t, err)
-	_, err = f.Kubectl(t.Context(), "delete", "machine", "waiting", "--wait=false")
+		"annotations":{"`+hookAnnotation+`":"holdfast"}}}`)
+	_, err := f.Kubectl(t.Context(), "delete", "machine", "waiting", "--wait=false")
 	require.NoError(t, err)
 }
 
@@ -388,7 +374,7 @@ func compareUninstall(t *testing.T, name, out string) {
 	} {
 		out = regexp.MustCompile(pattern).ReplaceAllString(out, word)
 	}
-	compareOutput(t, name, out)
+	compareOutput(t, name+".txt", out)
 }
 
 // testUninstallRights runs the command as a user who may not.
