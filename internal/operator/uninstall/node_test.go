@@ -35,10 +35,6 @@ func TestPlanCleanup(t *testing.T) {
 				"karpenter.sh/do-not-disrupt":"true","atlassian.com/no-delete":"mine"}}}`,
 			after: `{"metadata":{"resourceVersion":"1","annotations":{"atlassian.com/no-delete":"mine"}}}`,
 		},
-		"announced shutdown": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b","holdfast.dev/shutdown":"{}"}}}`,
-			after:  `{"metadata":{"resourceVersion":"1","annotations":{"a":"b"}}}`,
-		},
 		"held by cordon": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"a":"b",
 				"holdfast.dev/hold":"{\"state\":\"held\",\"marks\":[\"karpenter.sh/do-not-disrupt\"]}",
@@ -58,21 +54,6 @@ func TestPlanCleanup(t *testing.T) {
 			after: `{"metadata":{"resourceVersion":"1","annotations":{}},"spec":{"unschedulable":true,
 				"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
 		},
-		"keep-cordoned": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}",
-				"holdfast.dev/keep-cordoned":"x"}},"spec":{"unschedulable":true}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
-				"spec":{"unschedulable":true}}`,
-			closedBy: "annotation holdfast.dev/keep-cordoned", open: "kubectl uncordon n",
-		},
-		"keep-cordoned, held by taint": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x",
-				"holdfast.dev/hold":"{\"state\":\"held\",\"taint\":\"readiness.k8s.io/x\"}"}},
-				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"}]}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
-				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoSchedule"}]}}`,
-			closedBy: "annotation holdfast.dev/keep-cordoned", open: "kubectl taint node n readiness.k8s.io/x:NoSchedule-",
-		},
 		"keep-cordoned, hold by taint has ended": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
 				"{\"state\":\"released\",\"reason\":\"KeptCordoned\",\"taint\":\"readiness.k8s.io/x\"}"}},
@@ -88,18 +69,6 @@ func TestPlanCleanup(t *testing.T) {
 			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
 				"spec":{"unschedulable":true}}`,
 		},
-		"keep-cordoned, taint removed by a person": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
-				"{\"state\":\"released\",\"reason\":\"KeptCordoned\",\"taint\":\"readiness.k8s.io/x\"}"}},
-				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}},
-				"spec":{"taints":[{"key":"readiness.k8s.io/x","effect":"NoExecute"}]}}`,
-		},
-		"keep-cordoned, uncordoned by a person": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}",
-				"holdfast.dev/keep-cordoned":"x"}}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/keep-cordoned":"x"}}}`,
-		},
 		"replaced cordon": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"},
 				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
@@ -108,13 +77,6 @@ func TestPlanCleanup(t *testing.T) {
 				"managedFields":[{"manager":"kubectl-cordon","fieldsV1":{"f:spec":{"f:unschedulable":{}}}}]},
 				"spec":{"unschedulable":true}}`,
 			closedBy: "cordoned by kubectl-cordon", open: "kubectl uncordon n",
-		},
-		"held, being deleted": {
-			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"held\"}"}},
-				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
-			after: `{"metadata":{"resourceVersion":"1","annotations":{}},
-				"spec":{"unschedulable":true,"taints":[{"key":"ToBeDeletedByClusterAutoscaler","effect":"NoSchedule"}]}}`,
-			closedBy: "taint ToBeDeletedByClusterAutoscaler", open: "kubectl uncordon n",
 		},
 		"cordoned after release": {
 			before: `{"metadata":{"resourceVersion":"1","annotations":{"holdfast.dev/hold":"{\"state\":\"released\"}"},
@@ -128,7 +90,7 @@ func TestPlanCleanup(t *testing.T) {
 				"annotations":{"holdfast.dev/marks":"atlassian.com/no-delete,example.org/x",
 				"atlassian.com/no-delete":"etcd","karpenter.sh/do-not-disrupt":"true","example.org/x":"y",
 				"holdfast.dev/etcd":"[]","holdfast.dev/etcd-unverified":"[]",
-				"holdfast.dev/protected-because":"etcd","holdfast.dev/openstack":"{}"}},
+				"holdfast.dev/protected-because":"etcd","holdfast.dev/openstack":"{}","holdfast.dev/shutdown":"{}"}},
 				"status":{"conditions":[{"type":"EtcdMember","status":"True"},{"type":"NetworkUnavailable","status":"False",
 				"reason":"FlannelIsUp"}]}}`,
 			after: `{"metadata":{"resourceVersion":"1","labels":{},"annotations":{"karpenter.sh/do-not-disrupt":"true",
