@@ -256,10 +256,7 @@ func describeNoClusters(nodes []corev1.Node) string {
 
 // doorRows returns a row for each open door of a grant.
 func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows [][]string) {
-	exists := "no"
-	if g.NodeExists {
-		exists = "yes"
-	}
+	exists := map[bool]string{true: "yes", false: "no"}[g.NodeExists]
 	for _, d := range g.Doors {
 		by := cmp.Or(d.User, "not reviewed")
 		if d.BreakGlass {

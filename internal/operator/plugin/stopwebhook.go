@@ -34,14 +34,7 @@ const (
 
 // isUnrecorded reports whether the webhook refused a deletion only because it could not read or
 // write what it needs. With an override it refuses for no other reason.
-func isUnrecorded(err error) bool {
-	var refused *apierrors.StatusError
-	if !errors.As(err, &refused) {
-		return false
-	}
-	reason, isReason := quorum.ReasonOf(refused.ErrStatus.Details)
-	return isReason && reason == quorum.CannotDecide
-}
+func isUnrecorded(err error) bool { return removalOf("", nil, err).Reason == quorum.CannotDecide }
 
 // A webhookStop stops all replicas of the webhook, and starts as many again.
 type webhookStop struct {

@@ -135,22 +135,19 @@ func conditionOnPage(n *corev1.Node, kind corev1.NodeConditionType) *Condition {
 // holdOnPage returns nil if Holdfast has never written about a hold of the Node.
 func holdOnPage(n *corev1.Node) *HoldOnPage {
 	value, isRecorded := n.Annotations[readiness.HoldAnnotation]
-	h := &HoldOnPage{Condition: conditionOnPage(n, readiness.NetworkHeld)}
-	if !isRecorded {
-		if h.Condition == nil {
-			return nil
-		}
-		h.State = "none"
-		return h
-	}
+	h := &HoldOnPage{State: "none", Condition: conditionOnPage(n, readiness.NetworkHeld)}
 	record, err := readiness.ParseRecord(value)
-	if err != nil {
+	switch {
+	case !isRecorded && h.Condition == nil:
+		return nil
+	case !isRecorded:
+	case err != nil:
 		h.State, h.Problem = "unreadable", err.Error()
-		return h
-	}
-	h.State, h.Reason = string(record.State), string(record.Reason)
-	if !record.Since.IsZero() {
-		h.Since = record.Since.Format("2006-01-02T15:04:05Z07:00")
+	default:
+		h.State, h.Reason = string(record.State), string(record.Reason)
+		if !record.Since.IsZero() {
+			h.Since = record.Since.Format(time.RFC3339)
+		}
 	}
 	return h
 }
@@ -252,10 +249,8 @@ func (p Page) Text() string {
 }
 
 func (p Protection) lines() []string {
-	lines := []string{"label " + observation.EtcdMemberLabel + ": no"}
-	if p.Labelled {
-		lines[0] = "label " + observation.EtcdMemberLabel + ": yes"
-	}
+	isLabelled := map[bool]string{true: "yes", false: "no"}[p.Labelled]
+	lines := []string{"label " + observation.EtcdMemberLabel + ": " + isLabelled}
 	if p.Because != "" {
 		lines = append(lines, p.Because)
 	}
@@ -298,18 +293,11 @@ func (h *HoldOnPage) lines() []string {
 }
 
 func (d Drain) lines() []string {
-	lines := []string{"the node is open"}
-	if d.Closed != "" {
-		lines[0] = "the node " + d.Closed
+	guardPod := cmp.Or(d.GuardPod, "none")
+	if d.GuardProblem != "" {
+		guardPod = "unknown: " + d.GuardProblem
 	}
-	switch {
-	case d.GuardProblem != "":
-		lines = append(lines, "guard pod: unknown: "+d.GuardProblem)
-	case d.GuardPod != "":
-		lines = append(lines, "guard pod: "+d.GuardPod)
-	default:
-		lines = append(lines, "guard pod: none")
-	}
+	lines := []string{"the node " + cmp.Or(d.Closed, "is open"), "guard pod: " + guardPod}
 	for _, g := range d.Grants {
 		for _, door := range g.Doors {
 			lines = append(lines, fmt.Sprintf("%s; its members count as lost until %s", door.line(), door.ShutWhen))

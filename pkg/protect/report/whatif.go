@@ -1,7 +1,6 @@
 package report
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -77,10 +76,13 @@ func NewWhatIf(s State, nodes []string) (WhatIf, error) {
 	}
 	for _, c := range clusters {
 		if len(requests[c.Name]) > 0 {
-			w.Clusters = append(w.Clusters, s.clusterLoss(c, requests[c.Name]))
+			loss := s.clusterLoss(c, requests[c.Name])
+			w.Clusters = append(w.Clusters, loss)
+			if loss.Answer == quorum.No || w.Answer == quorum.Yes { // no counts before unknown, and that before yes
+				w.Answer = loss.Answer
+			}
 		}
 	}
-	w.Answer = w.combined()
 	return w, nil
 }
 
@@ -94,20 +96,6 @@ func NewZoneWhatIf(s State, zone string) (WhatIf, error) {
 	w, err := NewWhatIf(s, nodes)
 	w.Zone, w.Notes = zone, append(append(w.Notes, s.zoneConflicts(zone)...), s.withoutZone()...)
 	return w, err
-}
-
-// combined returns the answer about all clusters and Nodes.
-func (w WhatIf) combined() quorum.Answer {
-	answers := []quorum.Answer{w.Answer}
-	for _, c := range w.Clusters {
-		answers = append(answers, c.Answer)
-	}
-	for _, answer := range []quorum.Answer{quorum.No, quorum.Unknown} {
-		if slices.Contains(answers, answer) {
-			return answer
-		}
-	}
-	return quorum.Yes
 }
 
 // membersOf returns the clusters that may have a member on the Node, with the request about it. If

@@ -80,23 +80,14 @@ func zoneWarnings(status ClusterStatus) (all []Warning) {
 	return all
 }
 
-// quorumZones returns the zones that hold a quorum of a cluster.
-func (s State) quorumZones() map[string]bool {
-	found := map[string]bool{}
+// quorumZones describes the zones that hold a quorum of a cluster after a step.
+func (s State) quorumZones() (texts []string) {
 	for i := range s.Clusters {
 		c := &s.Clusters[i]
 		for _, share := range quorum.Spread(s.view(c), s.zones()) {
-			found[fmt.Sprintf("zone %s holds a quorum of etcd cluster %s", share.Zone, c.Name)] = share.HoldsQuorum
-		}
-	}
-	return found
-}
-
-// newQuorumZones describes the zones that hold a quorum after a step, and did not earlier.
-func (s State) newQuorumZones(earlier map[string]bool) (texts []string) {
-	for text, isHeld := range s.quorumZones() {
-		if isHeld && !earlier[text] {
-			texts = append(texts, "after this step, "+text)
+			if share.HoldsQuorum {
+				texts = append(texts, fmt.Sprintf("after this step, zone %s holds a quorum of etcd cluster %s", share.Zone, c.Name))
+			}
 		}
 	}
 	slices.Sort(texts)
