@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
@@ -309,14 +310,17 @@ func (d Drain) lines() []string {
 // line describes how the door was opened. A deletion without a review was found when the Node was
 // gone.
 func (d DoorStatus) line() string {
-	at := d.Since.Format(time.RFC3339)
+	what, at := words.VerbOf(d.Kind).Noun, d.Since.Format(time.RFC3339)
+	if d.Kind == quorum.DoorMachine {
+		what = "deletion of the machine"
+	}
 	switch {
 	case d.Kind == quorum.DoorGone:
-		return fmt.Sprintf("a %s that was not reviewed was detected at %s", d.what(), at)
+		return fmt.Sprintf("a %s that was not reviewed was detected at %s", what, at)
 	case d.BreakGlass:
-		return fmt.Sprintf("the %s was forced by %s at %s", d.what(), d.User, at)
+		return fmt.Sprintf("the %s was forced by %s at %s", what, d.User, at)
 	}
-	return fmt.Sprintf("the %s by %s was allowed at %s", d.what(), d.User, at)
+	return fmt.Sprintf("the %s by %s was allowed at %s", what, d.User, at)
 }
 
 func (m *Machine) lines() []string {

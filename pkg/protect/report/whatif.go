@@ -68,8 +68,9 @@ func NewWhatIf(s State, nodes []string) (WhatIf, error) {
 			requests[c.Name] = append(requests[c.Name], r)
 		}
 		if unknown.Reason != "" {
+			message, _, _ := strings.Cut(unknown.Message, "\n")
 			w.Unknown = append(w.Unknown, Removal{
-				Node: name, Answer: quorum.Unknown, Reason: unknown.Reason, Message: firstLine(unknown.Message),
+				Node: name, Answer: quorum.Unknown, Reason: unknown.Reason, Message: message,
 			})
 			w.Answer = quorum.Unknown
 		}
@@ -136,9 +137,4 @@ func (s State) clusterLoss(c *v1alpha1.EtcdCluster, requests []quorum.Request) C
 		}
 	}
 	return loss
-}
-
-func firstLine(text string) string {
-	first, _, _ := strings.Cut(text, "\n")
-	return first
 }
