@@ -88,7 +88,7 @@ func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
 	})
 }
 
-// testSettle has no webhook that would end the grants: cmd/webhook has that test.
+// testSettle has no webhook that would end the grants, unlike TestSettleWithLeader.
 func testSettle(t *testing.T, f *changeFixture) {
 	f.addOpenNode(t, "settle-1")
 	old, young := time.Now().Add(-2*time.Hour), time.Now().Add(-time.Minute)

@@ -245,29 +245,12 @@ func (f *uninstallFixture) runScript(t *testing.T, script string) (out string, e
 }
 
 // TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
-// ends. The hooks of Machines are removed all the same, and the script for kubectl does not wait
-// for the pod before that.
+// ends. The hooks of Machines are removed all the same. The golden file of the dry run has the same
+// order.
 func TestUninstallDeadNode(t *testing.T) {
 	f := newUninstallFixture(t)
 	f.addObjects(t)
 	f.addWebhookPod(t, "etcd")
-	code, script := f.run(t, "--dry-run")
-	require.Equal(t, cli.ExitSuccess, code, script)
-	lines := strings.Split(script, "\n")
-	index := func(parts ...string) int {
-		return slices.IndexFunc(lines, func(line string) bool {
-			return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
-		})
-	}
-	hook := index("annotate", hookAnnotation)
-	require.Equal(t, "set -e", lines[1])
-	for _, line := range lines[2:hook] {
-		require.True(t, strings.HasPrefix(line, "#") || strings.Contains(line, "--wait=false"), line)
-	}
-	require.Greater(t, index("wait --for=delete", "deployment.apps/holdfast-webhook"), hook)
-	require.Greater(t, index("patch node"), index("wait --for=delete", "deployment.apps/holdfast-webhook"))
-	require.Less(t, index("delete", "clusterrolebinding", "/holdfast-webhook-machines"), hook)
-
 	code, out := f.run(t, "--yes", "--timeout=10s")
 	require.Equal(t, cli.ExitFailure, code, out)
 	require.Contains(t, out, "deployment.apps/holdfast-webhook is not gone after 10s; a pod may be on a node")
