@@ -151,6 +151,8 @@ SLOWEST := ./test/stress ./manifests
 # would find nothing there (test/docs, TestDecisionsStartNoGoroutine).
 SIMULATION := ./test/simulation
 WITHOUT_RACE := $(SIMULATION) ./pkg/...
+# Tests wait for servers for a third of their time.
+SIDE_BY_SIDE := -p $(shell echo $$(($$(nproc 2> /dev/null || echo 1) * 2)))
 # The exploration of every way to leave, whose depth is a flag.
 EVERY_LEAVE := ./pkg/protect/membership -run '^TestEveryLeave$$'
 
@@ -165,7 +167,7 @@ test: $(SERVERS) $(TEST_TOOLS) bin/helm $(ETCD_SERVER) ## Run unit and integrati
 	@$(if $(RACE),,echo "no C compiler: testing without the race detector")
 	$(if $(ETCD),,go test -vet=off -timeout 20m $(WITHOUT_RACE))
 	$(if $(ETCD),,go test -vet=off $(EVERY_LEAVE) -leave-depth=5)
-	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) $$(go list ./... | grep -vE '/(pkg/|$(SIMULATION:./%=%)$$)'))
+	$(TEST_CGO) go test $(RACE) -vet=off -timeout 20m $(SIDE_BY_SIDE) $(if $(ETCD),$(ETCD_PACKAGES),$(SLOWEST) $$(go list ./... | grep -vE '/(pkg/|$(SIMULATION:./%=%)$$)'))
 	$(if $(ETCD),,$(TEST_CGO) go test -C tools/image $(RACE) ./...)
 
 .PHONY: test-etcd

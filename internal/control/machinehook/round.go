@@ -7,9 +7,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
@@ -32,19 +32,21 @@ type etcdNodes []*corev1.Node
 
 // holdersOf returns the Nodes that have the label or a member (place.Keep): the label may be
 // missing for a moment.
-func holdersOf(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) etcdNodes {
-	all := make([]observation.AnnouncingNode, len(nodes)) // Addresses do not matter here.
-	keep, holds := map[types.UID]place.Source{}, map[types.UID]bool{}
-	for i, n := range nodes {
-		all[i] = observation.AnnouncingNode{Node: n.Name, UID: n.UID}
-		keep[n.UID], holds[n.UID] = place.Keep(n), observation.IsLabelled(n)
-	}
+func holdersOf(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) (found etcdNodes) {
+	isNamed := map[string]bool{} // by a binding or a grant
 	for _, c := range clusters {
-		for _, p := range place.Of(c, all) {
-			holds[p.UID] = holds[p.UID] || p.By&keep[p.UID] != 0
+		for _, name := range clusterstore.NodeNames(c) {
+			isNamed[name] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(nodes), func(n *corev1.Node) bool { return !holds[n.UID] })
+	for _, n := range nodes {
+		isPlaced := func(p place.Place) bool { return p.By&place.Keep(n) != 0 }
+		hasMember := func(c *v1alpha1.EtcdCluster) bool { return slices.ContainsFunc(place.On(c, n), isPlaced) }
+		if observation.IsLabelled(n) || (isNamed[n.Name] && slices.ContainsFunc(clusters, hasMember)) {
+			found = append(found, n)
+		}
+	}
+	return found
 }
 
 // has reports whether the Machine stands for one of the Nodes.

@@ -91,6 +91,9 @@ type State struct {
 	// guard pod is replaced that ends again and again.
 	NotBefore map[string]time.Time
 	Now       time.Time
+
+	// places are those of the members of each cluster.
+	places [][]place.Place
 }
 
 // A Decision is what to do with the guard pod of one node, and why.
@@ -128,7 +131,9 @@ func Plan(s State) []Decision {
 			pods[p.Spec.NodeName] = p
 		}
 	}
-	for _, name := range s.nodeNames(pods) {
+	names := s.nodeNames(pods)
+	s.places = s.placesOn(names, nodes)
+	for _, name := range names {
 		d := s.decide(nodes[name], pods[name])
 		if d.Action == Create && isTaken[Name(name)] {
 			d = Decision{Action: Wait, Why: "another pod has its name", Presence: d.Presence}
@@ -248,10 +253,26 @@ const (
 // clustersOf returns the clusters of which one of the sources places a member on the node. A wrong
 // announcement makes only drains of its own node fail.
 func (s State) clustersOf(node *corev1.Node, by place.Source) (found []*v1alpha1.EtcdCluster) {
-	for _, c := range s.Clusters {
-		if len(place.Members(place.On(c, node), by)) > 0 {
+	isOnNode := func(p place.Place) bool { return p.Node == node.Name && p.UID == node.UID && p.By&by != 0 }
+	for i, c := range s.Clusters {
+		if slices.ContainsFunc(s.places[i], isOnNode) {
 			found = append(found, c)
 		}
+	}
+	return found
+}
+
+// placesOn returns the places of the members of each cluster on the named Nodes.
+func (s State) placesOn(names []string, nodes map[string]*corev1.Node) [][]place.Place {
+	var wanted []*corev1.Node
+	for _, name := range names {
+		if n := nodes[name]; n != nil {
+			wanted = append(wanted, n)
+		}
+	}
+	found := make([][]place.Place, len(s.Clusters))
+	for i, c := range s.Clusters {
+		found[i] = place.On(c, wanted...)
 	}
 	return found
 }

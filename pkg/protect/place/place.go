@@ -82,8 +82,8 @@ type Place struct {
 
 // Of returns the places of the cluster's members on these Nodes, sorted by member and Node.
 func Of(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []Place {
-	placing, found := Lists(c), map[Place]Source{}
-	hasLeft := func(id v1alpha1.MemberID) bool { return observation.HasLeftLists(c, currentLists(c), id) }
+	placing, current, found := Lists(c), currentLists(c), map[Place]Source{}
+	hasLeft := func(id v1alpha1.MemberID) bool { return observation.HasLeftLists(c, current, id) }
 	for _, n := range nodes {
 		add := func(id v1alpha1.MemberID, by Source) { found[Place{Member: id, Node: n.Node, UID: n.UID}] |= by }
 		for _, b := range c.Spec.Members {
@@ -180,11 +180,14 @@ func Keep(n *corev1.Node) Source {
 	return Bound | Name | NameGivenUp | Left
 }
 
-// On returns the places on one Node. An announcement that cannot be parsed claims nothing.
-func On(c *v1alpha1.EtcdCluster, node *corev1.Node) []Place {
-	n := observation.NodeOf(node)
-	n.Announced, _ = observation.AnnouncedOn(node)
-	return Of(c, []observation.AnnouncingNode{n})
+// On returns the places on these Nodes. An announcement that cannot be parsed claims nothing.
+func On(c *v1alpha1.EtcdCluster, nodes ...*corev1.Node) []Place {
+	all := make([]observation.AnnouncingNode, len(nodes))
+	for i, node := range nodes {
+		all[i] = observation.NodeOf(node)
+		all[i].Announced, _ = observation.AnnouncedOn(node)
+	}
+	return Of(c, all)
 }
 
 // Members returns, sorted, the members of the places that one of the sources shows.
