@@ -147,9 +147,10 @@ func (u *uninstaller) stopPrograms(ctx context.Context) error {
 		return err
 	}
 	var failed []error
+	withPods := client.PropagationPolicy(metav1.DeletePropagationForeground)
 	for _, kind := range []string{"DaemonSet", "Deployment"} {
 		found, err := u.ownObjects(ctx, schema.GroupKind{Group: "apps", Kind: kind}, client.InNamespace(guard.Namespace))
-		failed = append(failed, err, u.deleteObjects(ctx, found, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+		failed = append(failed, err, u.deleteObjects(ctx, found, withPods))
 		u.programs = append(u.programs, found...)
 	}
 	return errors.Join(failed...)
