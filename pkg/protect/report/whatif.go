@@ -79,7 +79,8 @@ func NewWhatIf(s State, nodes []string) (WhatIf, error) {
 		if len(requests[c.Name]) > 0 {
 			loss := s.clusterLoss(c, requests[c.Name])
 			w.Clusters = append(w.Clusters, loss)
-			if loss.Answer == quorum.No || w.Answer == quorum.Yes { // no counts before unknown, and that before yes
+			// No counts before unknown, and that before yes.
+			if loss.Answer == quorum.No || w.Answer == quorum.Yes {
 				w.Answer = loss.Answer
 			}
 		}
