@@ -196,14 +196,14 @@ func (d decisionReport) conclude() (result reportResult, conclusion string) {
 	return result, "This host holds no etcd member. " + hold
 }
 
-// concludeDeletion summarizes the decisions on the deletion of the node: every cluster
-// must allow it.
+// concludeDeletion summarizes the decisions on the deletion of the node: every cluster must allow
+// it, and each server must be known to be one of their members.
 func (d decisionReport) concludeDeletion() string {
 	isRefused := func(deletion deletionReport) bool { return !deletion.Allowed }
 	switch {
 	case len(d.Deletion) == 0:
 		return "whether its node can be deleted is unknown"
-	case slices.ContainsFunc(d.Deletion, isRefused):
+	case slices.ContainsFunc(d.Deletion, isRefused), d.Protect.Annotations[observation.UnverifiedAnnotation] != nil:
 		return "deleting its node would be refused"
 	}
 	return "deleting its node would be allowed"

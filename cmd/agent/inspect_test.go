@@ -201,6 +201,20 @@ func TestConcludeDeletion(t *testing.T) {
 	}
 }
 
+// TestConcludeDeletionOfSilentServer: one server has answered, and its cluster would lose nothing.
+// The webhook refuses because of the other one.
+func TestConcludeDeletionOfSilentServer(t *testing.T) {
+	r := sampleReport()
+	for i := range r.Etcd.Found[0].Observation.Members {
+		r.Etcd.Found[0].Observation.Members[i].Healthy = true
+	}
+	var options inspectFlags
+	require.Equal(t, "deleting its node would be allowed", r.decide(options).concludeDeletion())
+	silent := evidence.Server{Source: evidence.Process, Where: "etcd process 9", PID: 9}
+	r.Etcd.Found = append(r.Etcd.Found, foundReport{FoundServer: evidence.FoundServer{Server: silent}})
+	require.Equal(t, "deleting its node would be refused", r.decide(options).concludeDeletion())
+}
+
 func TestInspectNetworkPluginLabel(t *testing.T) {
 	root := newReadyHost(t)
 	for _, label := range []string{"built-by=ansible", "built-by"} {

@@ -262,7 +262,8 @@ func TestPausedReview(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	f.live = nil
-	a := f.handler.decide(ctx, entry{deadline: time.Minute, decide: f.handler.decideEtcdNode}, &review{node: etcdNode()})
+	e := entry{deadline: time.Minute, decide: f.handler.decideEtcdNode}
+	a := f.handler.decideInTime(ctx, e, &review{node: etcdNode()})
 	require.Equal(t, nodeGone, a.Reason)
 }
 

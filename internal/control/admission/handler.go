@@ -1,5 +1,5 @@
 // Package admission answers the API server's reviews of deletions of Nodes and of the objects of
-// their machines, and of evictions of guard pods.
+// their machines, of evictions of guard pods, and of removals of members.
 //
 // The entries for nodes with the etcd label, for evictions and for the removal of members fail
 // closed: they refuse, with an explanation, what they cannot parse, read or decide in time. The
@@ -64,12 +64,13 @@ const (
 	lastReadTimeout = 500 * time.Millisecond
 )
 
-// A Reviewer decides about deletions and drains. [deletion.Reviewer] is the one of the webhook.
+// A Reviewer decides about deletions, drains and removals. [review.Reviewer] is the one of the
+// webhook.
 //
-// [deletion.Reviewer]: https://pkg.go.dev/github.com/holdfast-dev/holdfast/internal/control/review
+// [review.Reviewer]: https://pkg.go.dev/github.com/holdfast-dev/holdfast/internal/control/review
 type Reviewer interface {
-	// Review decides for a Node with the etcd label, and for a drain. It has recorded the grant when
-	// it allows. An error comes with a refusal, or with the zero Decision.
+	// Review decides for a Node with the etcd label, and for each drain and removal. It has recorded
+	// the grant when it allows. An error comes with a refusal, or with the zero Decision.
 	Review(ctx context.Context, req quorum.Request) (quorum.Decision, error)
 	// ReviewUnlabelled decides for any other Node, immediately. An error with the zero Decision
 	// means that nothing is known of the node. An error with a refusal means that a break-glass
@@ -258,15 +259,15 @@ func (h *Handler) handle(ctx context.Context, e entry, req admission.Request) ad
 		why := fmt.Sprintf("this review is not about the %s: %v", e.subject, err)
 		a = e.fallback.answer(http.StatusBadRequest, badReview, why)
 	} else {
-		a = h.decide(ctx, e, &r)
+		a = h.decideInTime(ctx, e, &r)
 	}
 	h.record(e.path, r, a, time.Since(began))
 	return a.response(r.dryRun)
 }
 
-// decide decides within the deadline of the entry. A panic costs this answer only, not the
+// decideInTime decides within the deadline of the entry. A panic costs this answer only, not the
 // process with all other answers.
-func (h *Handler) decide(ctx context.Context, e entry, r *review) (a answer) {
+func (h *Handler) decideInTime(ctx context.Context, e entry, r *review) (a answer) {
 	ctx, cancel := context.WithTimeout(ctx, e.deadline)
 	defer cancel()
 	defer func() {

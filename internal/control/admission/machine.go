@@ -72,7 +72,7 @@ func (h *Handler) ReviewMachine(
 		return h.decideNodesOf(ctx, r, list, e.fallback)
 	}
 	r := review{node: &corev1.Node{}, machine: &m, user: user, isLast: true}
-	a := h.decide(ctx, e, &r)
+	a := h.decideInTime(ctx, e, &r)
 	if a.Allowed {
 		h.record(e.path, r, a, time.Since(began))
 	} else {
@@ -189,7 +189,7 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 	r.endsMachine = r.isLast || r.machine.EndsWithNode()
 	// The grant is about no version of the Node: the machine ends although its Node is written.
 	r.node, r.version, r.machine = node, "", nil
-	a := h.decide(ctx, e, &r)
+	a := h.decideInTime(ctx, e, &r)
 	if r.isLast && a.Allowed && a.isFallback {
 		a = answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+
 			"own. It tries again; if the problem persists, see the log of the Holdfast webhook.", node.Name))

@@ -225,7 +225,8 @@ func TestRequestAfterFailedOne(t *testing.T) {
 	})
 }
 
-// TestSharedRead checks that a caller shares only a read that began after its call.
+// TestSharedRead checks that a caller shares only a read that began after its call, and begins
+// another one if the caller that began it had too little time.
 func TestSharedRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := newSharedRead[time.Duration]("")
@@ -234,26 +235,29 @@ func TestSharedRead(t *testing.T) {
 			at := time.Since(begun)
 			return at, loop.Wait(ctx, 100*time.Millisecond, nil)
 		}
-		hasty, cancel := context.WithCancel(t.Context())
+		hasty, cancel := context.WithTimeout(t.Context(), 110*time.Millisecond)
+		defer cancel()
 		var g errgroup.Group
 		for i := range 10 {
 			ctx := t.Context()
 			if i == 1 {
-				ctx = hasty // It makes the second read, which goes on without it.
+				ctx = hasty // It makes the second read, which fails after 10 ms.
 			}
 			g.Go(func() error {
 				called := time.Duration(i) * 15 * time.Millisecond
 				<-time.After(called)
 				at, err := shared.do(ctx, read)
+				if ctx == hasty {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					return nil
+				}
 				require.NoError(t, err)
 				require.GreaterOrEqual(t, at, called)
-				require.Contains(t, []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond}, at)
+				require.Contains(t, []time.Duration{0, 110 * time.Millisecond, 210 * time.Millisecond}, at)
 				return nil
 			})
 		}
-		<-time.After(120 * time.Millisecond)
-		cancel()
 		require.NoError(t, g.Wait())
-		require.Equal(t, 300*time.Millisecond, time.Since(begun), "three reads")
+		require.Equal(t, 310*time.Millisecond, time.Since(begun), "four reads")
 	})
 }

@@ -261,6 +261,7 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 // isSameTested reports whether everything that a patch may test is equal in both versions.
 func isSameTested(a, b *v1alpha1.EtcdCluster) bool {
 	return a.UID == b.UID && a.Spec.Ledger == b.Spec.Ledger && slices.Equal(a.Spec.Members, b.Spec.Members) &&
+		a.Spec.Observers == b.Spec.Observers &&
 		a.Annotations[quorum.ResolveAnnotation] == b.Annotations[quorum.ResolveAnnotation]
 }
 
@@ -299,21 +300,27 @@ func newSharedRead[T any](name string) *sharedRead[T] {
 const maxSharedRead = 5 * time.Second
 
 // do returns the result of a read that began after the call. The read does not end with the caller
-// that began it, but has its deadline.
+// that began it, but has its deadline. If that passes, those who share the read begin another one.
 func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
 	const key = "" // There is one read.
-	result, err, _ := s.group.Do(key, func() (any, error) {
-		s.turn <- struct{}{}
+	for {
+		isOwn := false
+		result, err, _ := s.group.Do(key, func() (any, error) {
+			isOwn = true
+			s.turn <- struct{}{}
+			loop.Turn(ctx, s.name)
+			defer func() { <-s.turn }()
+			s.group.Forget(key) // From here on, callers wait for the next read.
+			reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
+			defer cancel()
+			return read(reading)
+		})
 		loop.Turn(ctx, s.name)
-		defer func() { <-s.turn }()
-		s.group.Forget(key) // From here on, callers wait for the next read.
-		reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
-		defer cancel()
-		return read(reading)
-	})
-	loop.Turn(ctx, s.name)
-	value, _ := result.(T)
-	return value, err
+		if isOwn || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			value, _ := result.(T)
+			return value, err
+		}
+	}
 }
 
 // timeLeft returns the time until the deadline of ctx, at most maxSharedRead.

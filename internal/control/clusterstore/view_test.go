@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 // A tableReader is an API server that can be read only.
@@ -91,4 +92,21 @@ func TestLastWriters(t *testing.T) {
 		{Manager: "holdfast-webhook", Time: at(2)},
 	}
 	require.Equal(t, "kubectl edit at 2026-05-01T12:03:00Z, holdfast-webhook at 2026-05-01T12:02:00Z", lastWriters(c))
+}
+
+// A patch that fails because of any of these is a conflict, and not an invalid object.
+func TestIsSameTested(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.EtcdCluster){
+		"UID":       func(c *v1alpha1.EtcdCluster) { c.UID = "v" },
+		"ledger":    func(c *v1alpha1.EtcdCluster) { c.Spec.Ledger++ },
+		"bindings":  func(c *v1alpha1.EtcdCluster) { c.Spec.Members = []v1alpha1.Binding{{MemberID: "a"}} },
+		"observers": func(c *v1alpha1.EtcdCluster) { c.Spec.Observers = v1alpha1.NodesWithRole },
+		"named":     func(c *v1alpha1.EtcdCluster) { c.Annotations = map[string]string{quorum.ResolveAnnotation: "u"} },
+	} {
+		before, after := &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdCluster{}
+		after.Spec.Nonce = "n"
+		require.True(t, isSameTested(before, after))
+		change(after)
+		require.False(t, isSameTested(before, after), name)
+	}
 }

@@ -73,29 +73,6 @@ func (r *Reviewer) probeAndGrant(
 	return words.Combine(verdicts...), nil
 }
 
-// grantFromProbe writes the grant for one cluster and returns the verdict that it stands for. It
-// decides from the newest observations, and others may have requested new ones since the verdict:
-// while answers to those are missing, a refusal is not final, and grantFromProbe waits for more.
-func (r *Reviewer) grantFromProbe(
-	ctx context.Context, req quorum.Request, p probedCluster,
-) (verdict quorum.Verdict, err error) {
-	waiting, cancel := context.WithTimeout(ctx, r.longestWait(ctx))
-	defer cancel()
-	quiet := newQuietTimer(r.wait)
-	nonces := func() []string { return p.request.Result().Nonces }
-	for {
-		quiet.note(len(p.result.Answers))
-		verdict, err = r.grant(ctx, req, p.view.Cluster, p.others, nonces, quorum.Decide)
-		if err != nil || verdict.Allowed || verdict.Final || !quiet.waitForNewer(waiting, p.result) {
-			return verdict, err
-		}
-		p.result = p.request.Result()
-		if p.view, err = r.store.ProbedView(ctx, p.request, p.result, req.Node); err != nil {
-			return verdict, err
-		}
-	}
-}
-
 // probeAndDecide requests fresh observations of one cluster and decides from each new version of
 // them, until no further one can change the verdict, or none arrives any more, or the time is up.
 // The caller releases the probe.

@@ -1,6 +1,6 @@
-// Package review reviews deletions and drains of Nodes: a [Reviewer] selects the etcd clusters
-// that may have a member on the Node, requests fresh observations from their agents, decides with
-// package quorum, and writes the grants before it allows.
+// Package review reviews deletions and drains of Nodes, and removals of their members. A [Reviewer]
+// selects the etcd clusters that may have a member on the Node, requests fresh observations from
+// their agents, decides with package quorum, and writes the grants before it allows.
 //
 // One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
 // probe.go, the grants in grants.go. The package treats what it cannot read as a reason to
@@ -39,7 +39,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// A Reviewer reviews deletions and drains of Nodes.
+// A Reviewer reviews deletions, drains and removals.
 type Reviewer struct {
 	store    *clusterstore.Store
 	wait     time.Duration
@@ -72,9 +72,9 @@ func New(o Options) (*Reviewer, error) {
 	return &Reviewer{store: o.Store, wait: o.Wait, now: o.Now, verdicts: verdicts, grants: newGrantQueues()}, nil
 }
 
-// Review decides whether a Node with the etcd label may be deleted, or any Node drained. If it may,
-// and members are lost with it, the grants are written before Review returns. An error always comes
-// with a Decision that refuses and contains the error.
+// Review decides whether a Node with the etcd label may be deleted, any Node drained, or a member
+// removed. If so, and members are lost with it, the grants are written before Review returns. An
+// error always comes with a Decision that refuses and contains the error.
 func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	decision, err := r.review(ctx, req)
 	if err != nil {

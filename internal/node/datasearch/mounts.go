@@ -50,9 +50,9 @@ func (s *Search) mounts() ([]mount, error) {
 
 // selectMounts returns the mounts below a root directory that are searched, that of the root
 // directory first. It leaves out a mount below one that is not searched, because the way to it can
-// hang, and one whose files another one shows too.
+// hang, and one whose files a walk of another one reaches too.
 //
-// An overlay is searched only as the root directory: the host can be a container.
+// Only the overlay of the root directory is searched: the host can be a container.
 func selectMounts(table []mount, root string) []mount {
 	last := map[string]mount{} // a later mount covers an earlier one
 	for _, m := range table {
@@ -72,7 +72,6 @@ func selectMounts(table []mount, root string) []mount {
 	if start.isLocal() || start.fsType == "overlay" {
 		selected = append(selected, start)
 	}
-	var barred []string
 	var below []mount
 	for dir, m := range last {
 		if dir != root && isBelow(dir, root) {
@@ -80,15 +79,31 @@ func selectMounts(table []mount, root string) []mount {
 		}
 	}
 	slices.SortFunc(below, func(a, b mount) int { return strings.Compare(a.dir, b.dir) })
+	hostPath := func(dir string) string { return strings.TrimPrefix(dir, strings.TrimSuffix(root, "/")) }
+	var barred []string
+	var local []mount
 	for _, m := range below {
-		isShown := slices.ContainsFunc(selected, func(o mount) bool {
-			return o.device == m.device && isBelow(m.root, o.root)
-		})
 		switch {
 		case slices.ContainsFunc(barred, func(dir string) bool { return isBelow(m.dir, dir) }):
-		case !m.isLocal(), isLeftOut(strings.TrimPrefix(m.dir, strings.TrimSuffix(root, "/"))):
+		case !m.isLocal() && (m.fsType != "overlay" || m.device != start.device), isLeftOut(hostPath(m.dir)):
 			barred = append(barred, m.dir)
-		case !isShown:
+		default:
+			local = append(local, m)
+		}
+	}
+	// A mount comes after those that show more of its file system.
+	slices.SortStableFunc(local, func(a, b mount) int { return strings.Compare(a.root, b.root) })
+	for _, m := range local {
+		isShown := func(o mount) bool {
+			if o.device != m.device || !isBelow(m.root, o.root) {
+				return false
+			}
+			at := filepath.Join(o.dir, strings.TrimPrefix(m.root, o.root))
+			// A directory that is mounted on itself is covered by its own mount.
+			isCovering := func(p mount) bool { return p.dir != o.dir && isBelow(p.dir, o.dir) && isBelow(at, p.dir) }
+			return isLeftOut(hostPath(at)) || !slices.ContainsFunc(below, isCovering)
+		}
+		if !slices.ContainsFunc(selected, isShown) {
 			selected = append(selected, m)
 		}
 	}

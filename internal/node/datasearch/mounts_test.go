@@ -42,6 +42,27 @@ func TestSelectMounts(t *testing.T) {
 			[]mount{disk("/", "/"), on("/a", "ext4", "8:3"), on("/a", "nfs", "0:7")}, "/", []string{"/"},
 		},
 		"bind mount": {[]mount{disk("/", "/"), disk("/mnt", "/srv")}, "/", []string{"/"}},
+		"on itself": {
+			[]mount{disk("/", "/"), disk("/var/lib/docker", "/var/lib/docker")}, "/", []string{"/", "/var/lib/docker"},
+		},
+		"host container, on itself": {
+			[]mount{on("/", "overlay", "0:9"), {dir: "/srv", fsType: "overlay", device: "0:9", root: "/srv"}},
+			"/",
+			[]string{"/", "/srv"},
+		},
+		"below one on itself": {
+			[]mount{disk("/", "/"), disk("/etcd", "/srv/etcd"), disk("/srv", "/srv")}, "/", []string{"/", "/srv"},
+		},
+		"bind mount, source covered": {
+			[]mount{disk("/", "/"), disk("/etcd", "/data/etcd"), on("/data", "ext4", "8:2")},
+			"/",
+			[]string{"/", "/data", "/etcd"},
+		},
+		"bind mount, source left out": {
+			[]mount{disk("/", "/"), disk("/run/vm", "/var/lib/kubelet/pods/1"), disk("/var/lib/kubelet", "/var/lib/kubelet")},
+			"/",
+			[]string{"/", "/var/lib/kubelet"},
+		},
 		"subvolumes": {
 			[]mount{disk("/", "/@"), disk("/home", "/@home"), disk("/home/a", "/@home/b")},
 			"/",

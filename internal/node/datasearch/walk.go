@@ -106,7 +106,7 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 				hasLog = true
 				w.add(&w.found, dir, "a log of etcd")
 			}
-			if e.isDir(fd) {
+			if e.mayBeDir() {
 				w.enter(ctx, fd, dir, string(e.name), depth)
 			}
 		}
@@ -131,7 +131,7 @@ func (w *walker) enter(ctx context.Context, parent int, dir, name string, depth 
 	case err == nil:
 		w.walk(ctx, fd, at, depth+1)
 	case hostfs.IsAbsent(err), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		// It was removed or replaced, or something has been mounted on it.
+		// It is no directory, was removed or replaced, or something has been mounted on it.
 	default:
 		w.addUnread(at, err)
 	}
@@ -233,17 +233,11 @@ func nextDirent(buf []byte) (e dirent, rest []byte) {
 	return dirent{name: name, kind: buf[kindAt]}, buf[length:]
 }
 
-// isDir reports whether an entry is a directory, and not the directory itself or its parent.
-func (e dirent) isDir(parent int) bool {
-	if string(e.name) == "." || string(e.name) == ".." {
-		return false
-	}
-	if e.kind != unix.DT_UNKNOWN {
-		return e.kind == unix.DT_DIR
-	}
-	var info unix.Stat_t
-	err := unix.Fstatat(parent, string(e.name), &info, unix.AT_SYMLINK_NOFOLLOW)
-	return err == nil && info.Mode&unix.S_IFMT == unix.S_IFDIR
+// mayBeDir reports whether an entry may be a directory below the one that is read. Some file
+// systems do not tell the kind, and then only opening it does.
+func (e dirent) mayBeDir() bool {
+	isOwn := string(e.name) == "." || string(e.name) == ".."
+	return !isOwn && (e.kind == unix.DT_DIR || e.kind == unix.DT_UNKNOWN)
 }
 
 // IsLogFile reports whether a file has the name of a segment of etcd's write-ahead log: its

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
@@ -144,6 +145,28 @@ func TestMountedFile(t *testing.T) {
 	w := &walker{root: hostfs.Root(root), maxDirectories: 10}
 	w.walkMounts(t.Context(), []mount{{dir: filepath.Join(root, "etc/hostname")}})
 	require.Empty(t, w.incomplete())
+}
+
+// TestUnknownKind has a file system that does not tell the kinds of its entries.
+func TestUnknownKind(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{"/a/wal" + segment: "x", "/a/file": "x", "/a/link": hosttest.Loop})
+	dir := filepath.Join(root, "a")
+	open, err := os.Open(dir)
+	require.NoError(t, err)
+	defer func() { _ = open.Close() }() // nothing was written
+	w := &walker{root: hostfs.Root(root), maxDirectories: 10}
+	enter := func(parent int, names ...string) {
+		for _, name := range names {
+			if e := (dirent{name: []byte(name), kind: unix.DT_UNKNOWN}); e.mayBeDir() {
+				w.enter(t.Context(), parent, dir, name, 0)
+			}
+		}
+	}
+	enter(int(open.Fd()), ".", "..", "file", "link", "gone", "wal")
+	require.Equal(t, []string{"/a/wal"}, w.found)
+	require.Empty(t, w.incomplete())
+	enter(-1, "x")
+	require.Contains(t, w.incomplete(), "/a/x: bad file descriptor")
 }
 
 // TestKeptResult checks that a search that ends early forgets nothing.

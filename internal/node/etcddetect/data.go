@@ -16,7 +16,7 @@ import (
 const recentLog = 10 * time.Minute
 
 // addData adds the data that the search of the local disks found, and that no server has. The lists
-// of a cluster decide whether it is that of a member (protect.Assess).
+// of a cluster decide whether it is that of a member (presence.Assess).
 func (s *hostScan) addData() {
 	if s.search == nil {
 		return
@@ -32,7 +32,7 @@ func (s *hostScan) addData() {
 }
 
 // addLog adds the data with this log. A log without the IDs of a member is that of another program
-// unless etcd's database is beside it.
+// unless it is in a data directory of etcd.
 func (s *hostScan) addLog(logDir string) {
 	dir, isInside := logDir, path.Base(logDir) == "wal" && path.Base(path.Dir(logDir)) == "member"
 	if isInside {
@@ -42,13 +42,13 @@ func (s *hostScan) addLog(logDir string) {
 	if hostfs.IsAbsent(err) || s.isInUse(dir, info) {
 		return
 	}
-	newest, ref := readLog(s.root, logDir)
+	newest, ref, err := readLog(s.root, logDir)
 	switch {
+	case err != nil && !hostfs.IsAbsent(err):
+		s.addUnknown("the log of etcd %s: %v", logDir, hostfs.Reason(err))
 	case ref == nil && isInside:
-		if has, _ := hasMember(s.root, dir); has {
-			s.addUnknown("the data directory %s: its log does not tell whose data it is; move the directory away "+
-				"if its data is not needed", dir)
-		}
+		s.addUnknown("the data directory %s: its log does not tell whose data it is; move the directory away "+
+			"if its data is not needed", dir)
 	case ref == nil:
 	case slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Stored != nil && *f.Stored == *ref }):
 		s.addNote("%s has a copy of the data of member %s", dir, ref.Member)

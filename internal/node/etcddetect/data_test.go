@@ -64,21 +64,26 @@ func TestData(t *testing.T) {
 			data:  found("/var/lib/docker/volumes/e/_data"),
 		},
 		"log alone":     {files: hosttest.Files{"/wal" + segment: head}, data: found("/wal")},
+		"log and copy":  {files: hosttest.Files{"/wal" + segment: head, "/wal/x.wal": "x"}, data: found("/wal")},
 		"unit names it": {files: unit(""), servers: 1},
 		"unit names log": {
 			files: with(with(unit(" --wal-dir=/wal"), dir+"/member/snap/db", "x"), "/wal"+segment, head), servers: 1,
 		},
 		"copy": {files: with(unit(""), "/backup/member/wal"+segment, head), servers: 1},
 		"damaged": {
-			files:   hosttest.Files{log: "x", dir + "/member/snap/db": "x"},
+			files:   hosttest.Files{log: "x", dir + "/member/snap": hosttest.Loop},
 			unknown: "the data directory /data/etcd: its log does not tell whose data it is",
+		},
+		"unreadable": {
+			files:   hosttest.Files{"/wal" + segment: hosttest.Loop},
+			unknown: "the log of etcd /wal: too many levels of symbolic links",
 		},
 		"another program": {files: hosttest.Files{"/var/lib/docker/swarm/raft/wal-v3-encrypted" + segment: "x"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, c.files)
-			require.NoError(t, filepath.WalkDir(root, func(at string, _ os.DirEntry, _ error) error {
-				if filepath.Ext(at) == ".wal" {
+			require.NoError(t, filepath.WalkDir(root, func(at string, entry os.DirEntry, _ error) error {
+				if filepath.Ext(at) == ".wal" && entry.Type().IsRegular() {
 					return os.Chtimes(at, time.Time{}, time.Now().Add(-recentLog))
 				}
 				return nil
@@ -89,7 +94,7 @@ func TestData(t *testing.T) {
 			if c.unknown == "" {
 				require.Empty(t, findings.Unknown)
 			} else {
-				require.Contains(t, findings.Unknown[0], c.unknown)
+				require.Contains(t, strings.Join(findings.Unknown, "\n"), c.unknown)
 			}
 		})
 	}

@@ -78,9 +78,8 @@ func (d *Detector) Detect() evidence.Findings {
 	return findings
 }
 
-// A hostScan is a scan in progress. One server can be visible as a unit, a process, a
-// manifest and a data directory. The steps run in this order, and a later step adds to the
-// server that an earlier step found.
+// A hostScan is a scan in progress. One server can be visible as a unit, a manifest, a process and
+// a data directory. A later step of Detect adds to the server that an earlier one found.
 type hostScan struct {
 	*Detector
 	// mayHang reports whether a path is on a file system that texts must not lead to.
@@ -184,7 +183,7 @@ func (f *detectedServer) readLog(files hostfs.Root, dataDir string) {
 		logDir = f.Config.WALDir
 		f.logInfo, _ = files.Stat(logDir)
 	}
-	newest, stored := readLog(files, logDir)
+	newest, stored, _ := readLog(files, logDir)
 	f.Stored, f.isRecent = stored, isRecent(newest)
 }
 

@@ -29,7 +29,7 @@ type starter struct {
 	name string
 	// files are the unit file and its drop-ins, or the files of the static pod or service.
 	files []string
-	// commands are the commands of the unit, in words. The first one is its main command.
+	// commands are the commands of the unit, in words.
 	commands [][]string
 	// program is the program that contains etcd, if the unit is one of its own, or nil.
 	program *parentProgram
@@ -73,20 +73,23 @@ func expandSpecifiers(name, content string) string {
 	return specifierPattern.ReplaceAllString(strings.NewReplacer(pairs...).Replace(content), "*")
 }
 
-// addCommands adds the commands in a unit file. The last ExecStart counts. If it is a container
-// engine, which may attach to the container of an earlier command, the commands before it count
-// too.
+// addCommands adds the commands in a unit file. A unit of the type oneshot has several, and an
+// empty value removes all before it. If the first one is a container engine, which may attach to
+// the container of an earlier command, the commands before the start count too.
 func (st *starter) addCommands(content string) {
 	var before [][]string
 	for _, found := range commandPattern.FindAllStringSubmatch(content, -1) {
 		isSeparator := func(r rune) bool { return strings.ContainsRune(" \t\"'\\;&|()`", r) }
 		words := strings.FieldsFunc(found[2], isSeparator)
 		switch {
-		case len(words) == 0:
-		case found[1] != "":
+		case found[1] != "" && len(words) > 0:
 			before = append(before, words)
+		case found[1] != "":
+			before = nil
+		case len(words) > 0:
+			st.commands = append(st.commands, words)
 		default:
-			st.commands = [][]string{words}
+			st.commands = nil
 		}
 	}
 	if len(st.commands) > 0 && isEngine(path.Base(st.commands[0][0])) {

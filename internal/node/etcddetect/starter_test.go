@@ -37,7 +37,14 @@ func TestStarters(t *testing.T) {
 		"script":         {unit("etcd-member.service", "/opt/etcd/start.sh"), opaque},
 		"options of a server": {unit("etcd.service",
 			"/opt/etcd/start.sh --log-level=info --metrics=basic /var/log/etcd"), opaque},
-		"shell":   {unit("etcd.service", "/bin/bash /opt/etcd/start.sh"), opaque},
+		"shell": {unit("etcd.service", "/bin/bash /opt/etcd/start.sh"), opaque},
+		"several commands": {
+			unit("etcd.service", "/usr/bin/docker start etcd\nExecStart=/usr/bin/sleep 5\nType=oneshot"), opaque,
+		},
+		"replaced command": {
+			with(unit("etcd.service", "/opt/start"), "/etc/systemd/system/etcd.service.d/x.conf",
+				"[Service]\nExecStart=\nExecStart=/usr/bin/true"), "",
+		},
 		"snap":    {unit("snap.x.etcd.service", "/usr/bin/snap run etcd"), opaque},
 		"version": {unit("etcd-3.5.service", "/opt/start"), opaque},
 		"instance of another template": {

@@ -10,11 +10,11 @@ import (
 	"math"
 	"path"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -31,40 +31,40 @@ const (
 
 var errNoMetadata = errors.New("no metadata record")
 
-// readLog returns the newest segment of a log, and the member whose log it is. Both are nil if the
-// log is not readable, and the member is if the log is damaged.
-func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.MemberRef) {
+// readLog returns the newest segment of a log, and the member whose log it is. Both are nil with an
+// error, and the member is if the log is damaged.
+func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.MemberRef, err error) {
 	names, err := files.ReadNames(dir)
 	if err != nil {
-		return nil, nil
+		return nil, nil, err
 	}
 	name := ""
-	for _, n := range names { // SEQUENCE-INDEX.wal, in hexadecimal digits of a fixed length
-		if strings.HasSuffix(n, ".wal") {
+	for _, n := range names { // The digits have a fixed length.
+		if datasearch.IsLogFile(n) {
 			name = max(name, n)
 		}
 	}
 	if name == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	segment, err := files.Open(path.Join(dir, name))
 	if err != nil {
-		return nil, nil
+		return nil, nil, err
 	}
 	defer func() { _ = segment.Close() }() // nothing was written
 	info, err := segment.Stat()
 	if err != nil || !info.Mode().IsRegular() {
-		return nil, nil // a pod can put a pipe there, and a read of it would not end
+		return nil, nil, err // a pod can put a pipe there, and a read of it would not end
 	}
 	head, err := io.ReadAll(io.LimitReader(segment, maxWALHead))
 	if err != nil {
-		return info, nil
+		return nil, nil, err
 	}
-	stored, err := parseWALHead(head)
-	if err != nil {
-		return info, nil
+	stored, damage := parseWALHead(head)
+	if damage != nil {
+		return info, nil, nil
 	}
-	return info, &stored
+	return info, &stored, nil
 }
 
 // parseWALHead returns the member in the metadata record at the beginning of a segment.

@@ -72,7 +72,7 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 }
 
 // confirm reads the member list, and whether there are alarms, from a server that has just served a
-// linearizable read. What the server has stored then is as recent as that read, also its status,
+// linearizable read. The data of the server is then as recent as that read, also its status,
 // which names alarms among its errors since 3.4 (server/etcdserver/api/v3rpc/maintenance.go). So
 // only a cluster with an error needs the request for alarms, which writes to its raft log.
 func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64) error {

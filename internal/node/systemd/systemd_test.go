@@ -19,13 +19,18 @@ func TestUnitFiles(t *testing.T) {
 		"/usr/lib/systemd/system/" + name + ".d/10.conf": "x",
 		"/usr/lib/systemd/system/" + name:                "weaker",
 		"/etc/systemd/system/other.service":              "x",
+		"/etc/systemd/system/etcd.service":               "weaker",
+		"/run/systemd/generator.early/etcd.service":      "x",
 	}))
 	files, unread := UnitFiles(root, []string{"*etcd*.service"})
 	require.Empty(t, unread)
-	require.Equal(t, map[string][]string{name: {
-		"/etc/systemd/system/" + name, "/usr/lib/systemd/system/" + name + ".d/10.conf",
-		"/etc/systemd/system/" + name + ".d/20.conf",
-	}}, files)
+	require.Equal(t, map[string][]string{
+		name: {
+			"/etc/systemd/system/" + name, "/usr/lib/systemd/system/" + name + ".d/10.conf",
+			"/etc/systemd/system/" + name + ".d/20.conf",
+		},
+		"etcd.service": {"/run/systemd/generator.early/etcd.service"},
+	}, files)
 }
 
 // TestUnitFilesOfInstances has an instance with etcd in its name, whose template has another one.

@@ -18,9 +18,10 @@ import (
 // (systemd.unit(5)).
 func UnitDirs() []string {
 	return []string{
-		"/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached",
-		"/run/systemd/transient", "/run/systemd/generator", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-		"/lib/systemd/system", "/run/systemd/generator.late",
+		"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient",
+		"/run/systemd/generator.early", "/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system",
+		"/run/systemd/system.attached", "/run/systemd/generator", "/usr/local/lib/systemd/system",
+		"/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/generator.late",
 	}
 }
 

@@ -3,7 +3,7 @@
 // could not be read.
 //
 // Begin with Scan. The packages that scan the host and query its servers fill it, and
-// protect.Assess decides from it whether the node holds a member.
+// presence.Assess decides from it whether the node holds a member.
 package evidence
 
 import (

@@ -31,11 +31,7 @@ func Decide(v View, r Request) Verdict {
 
 // decideQuorum decides whether or not the node is closed.
 func decideQuorum(v View, r Request) Verdict {
-	var others []string
-	if r.AnnouncesMemberOf(observation.ClusterIDOf(v.Cluster)) {
-		others = []string{r.Node} // The word of one observer does not count about another Node.
-	}
-	t := newTarget(NewSnapshot(v, others...), r)
+	t := newTarget(snapshotFor(v, r), r)
 	if len(t.Lists) == 0 {
 		return t.refuseWithoutList()
 	}

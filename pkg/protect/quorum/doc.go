@@ -1,5 +1,5 @@
-// Package quorum decides whether a Node may be deleted without breaking the quorum of an etcd
-// cluster.
+// Package quorum decides whether a Node may be deleted or drained, or its member removed, without
+// breaking the quorum of an etcd cluster.
 //
 // A caller has the EtcdClusters and a [Request] for the deletion of one Node:
 //
@@ -23,8 +23,10 @@
 //
 // The input is in request.go and view.go, the result in verdict.go. The code follows the order
 // above: select.go, snapshot.go, target.go, loss.go, tally.go, decide.go. The rules for drains are
-// in drain.go, those for Nodes without the label in unlabelled.go, and those for the override in
-// breakglass.go. docs/verdict.md lists every rule with its tests.
+// in drain.go, those for removals in removal.go, those for Nodes without the label in
+// unlabelled.go, and those for the override in breakglass.go. doors.go makes a grant from a
+// verdict. together.go and zones.go answer for several Nodes. docs/verdict.md lists every rule with
+// its tests.
 //
 // The facts about the arithmetic and its members are in facts.go, and the steps of a refusal in
 // steps.go. summary.go describes a cluster without a request.

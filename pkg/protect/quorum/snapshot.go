@@ -89,6 +89,18 @@ func NewSnapshot(v View, others ...string) Snapshot {
 	return s
 }
 
+// snapshotFor returns the Snapshot for requests. The word of one observer does not count about
+// another Node, which announces a member.
+func snapshotFor(v View, requests ...Request) Snapshot {
+	var others []string
+	for _, r := range requests {
+		if r.AnnouncesMemberOf(observation.ClusterIDOf(v.Cluster)) {
+			others = append(others, r.Node)
+		}
+	}
+	return NewSnapshot(v, others...)
+}
+
 // maySpeak reports whether the observations of an observer's live Node count: it has the role still
 // that it needs.
 func (s Snapshot) maySpeak(n observation.NodeState) bool {

@@ -14,7 +14,7 @@ import (
 // The answer is Unknown if it is not known which members the nodes have, and if the proofs of an
 // observer that is silent could change it.
 func DecideTogether(v View, requests []Request) (Verdict, Answer) {
-	s := NewSnapshot(v)
+	s := snapshotFor(v, requests...)
 	if len(s.Lists) == 0 {
 		return finishTogether(s, Verdict{Reason: CannotSee, Facts: Facts{Finding: FoundNoList, Silence: s.silence()}})
 	}

@@ -69,7 +69,11 @@ func TestDecideTogether(t *testing.T) {
 		"an away one": {
 			quorumtest.Voters(3).State(2, quorumtest.Rebooting), deletions(0), quorum.No, lost, "away for a while",
 		},
-		"all silent":      {quorumtest.Voters(3).Silent(0, 1, 2), deletions(0), quorum.Unknown, quorum.CannotSee, "no agent"},
+		"all silent": {quorumtest.Voters(3).Silent(0, 1, 2), deletions(0), quorum.Unknown, quorum.CannotSee, "no agent"},
+		"the word of one other Node": {
+			quorumtest.Voters(3).WithoutRoles().Unbound(1).Unbound(2), deletions(1), quorum.Unknown, quorum.CannotSee,
+			"no two nodes returned the same confirmed member list",
+		},
 		"the only voter":  {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
 		"without a label": {quorumtest.Voters(3), []quorum.Request{unlabelled}, quorum.Yes, kept, ""},
 		"a claim of another's member": {
