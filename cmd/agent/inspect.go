@@ -177,11 +177,8 @@ func observeHost(ctx context.Context, observedHost *host.Host, options inspectFl
 	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: observedHost.Network(ctx)}
 	r.Host.BootID = r.Network.BootID
 	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
-	scan := observedHost.Etcd(ctx)
-	r.Etcd = etcdReport{
-		Found: []foundReport{}, Data: scan.Data, Searching: scan.Searching, Unknown: scan.Unknown, Notes: scan.Notes,
-	}
-	for _, server := range scan.Found {
+	r.Etcd = etcdReport{Found: []foundReport{}, Findings: observedHost.Etcd(ctx)}
+	for _, server := range r.Etcd.Findings.Found {
 		found := foundReport{FoundServer: evidence.FoundServer{Server: server}}
 		// Like the agent, probe a server whose process is not visible too.
 		if options.askEtcd && (options.staticPods || !server.InCluster) {

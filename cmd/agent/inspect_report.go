@@ -68,13 +68,9 @@ type hostReport struct {
 }
 
 type etcdReport struct {
+	// Found replaces that of the Findings.
 	Found []foundReport `json:"found"`
-	// Data are the data of members that no server of Found has.
-	Data []evidence.Data `json:"data,omitempty"`
-	// Searching means that the search of the local disks hangs.
-	Searching bool     `json:"searching,omitempty"`
-	Unknown   []string `json:"unknown,omitempty"`
-	Notes     []string `json:"notes,omitempty"`
+	evidence.Findings
 }
 
 // foundReport is one etcd server, its answer, and what it reported about its cluster.
@@ -113,16 +109,10 @@ type deletionReport struct {
 
 type holdReport struct {
 	// Release reports whether a node that is held now would be released.
-	Release bool         `json:"release"`
-	Reason  string       `json:"reason"`
-	Message string       `json:"message"`
-	Gates   []gateReport `json:"gates"`
-}
-
-type gateReport struct {
-	Name    string `json:"name"`
-	Open    bool   `json:"open"`
-	Missing string `json:"missing,omitempty"`
+	Release bool             `json:"release"`
+	Reason  string           `json:"reason"`
+	Message string           `json:"message"`
+	Gates   []readiness.Gate `json:"gates"`
 }
 
 // openstackReport compares the names of an OpenStack machine that Magnum's autoscaler
@@ -174,7 +164,10 @@ func (r report) decide(options inspectFlags) decisionReport {
 	assessment := presence.Assess(scan, known)
 	decision := decisionReport{
 		Protect: protectReport{
-			HoldsMember: membershipWord(assessment.Membership), Reason: assessment.Reason, Message: assessment.Message,
+			HoldsMember: map[presence.Membership]string{
+				presence.MemberPresent: "true", presence.MemberAbsent: "false", presence.MembershipUnknown: "unknown",
+			}[assessment.Membership],
+			Reason: assessment.Reason, Message: assessment.Message,
 		},
 		Hold: r.decideHold(options.policy),
 	}
@@ -183,17 +176,6 @@ func (r report) decide(options inspectFlags) decisionReport {
 		decision.Deletion = r.decideDeletions()
 	}
 	return decision
-}
-
-func membershipWord(m presence.Membership) string {
-	switch m {
-	case presence.MemberPresent:
-		return "true"
-	case presence.MemberAbsent:
-		return "false"
-	case presence.MembershipUnknown:
-	}
-	return "unknown"
 }
 
 // conclude returns the result, and one line that summarizes the decisions. Etcd comes
@@ -286,11 +268,8 @@ func (r report) decideHold(policy readiness.Policy) holdReport {
 	}
 	policy.FlannelUsesEtcd = true
 	d := readiness.Decide(node, r.Network, policy, time.Time{})
-	hold := holdReport{
-		Release: !d.Held && r.Network.BootID != "", Reason: d.Reason, Message: d.Message, Gates: []gateReport{},
+	return holdReport{
+		Release: !d.Held && r.Network.BootID != "", Reason: d.Reason, Message: d.Message,
+		Gates: append([]readiness.Gate{}, d.Gates...),
 	}
-	for _, g := range d.Gates {
-		hold.Gates = append(hold.Gates, gateReport{Name: g.Name, Open: g.Open, Missing: g.Missing})
-	}
-	return hold
 }

@@ -13,12 +13,12 @@ import (
 
 // Gate is one requirement for the release of a node.
 type Gate struct {
-	Name string
-	Open bool
+	Name string `json:"name"`
+	Open bool   `json:"open"`
 	// Reason is the reason of the condition NetworkHeld while this is the first closed gate.
-	Reason string
+	Reason string `json:"-"`
 	// Missing states exactly what is missing. It is empty if the gate is open.
-	Missing string
+	Missing string `json:"missing,omitempty"`
 }
 
 // evaluateGates returns the gates that this node has to pass, in a fixed order.

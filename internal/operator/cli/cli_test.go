@@ -109,71 +109,59 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, cli.Version(""), runtime.Version())
 }
 
-func serve(ctx context.Context, listener net.Listener, handler http.Handler, drain time.Duration) error {
-	return cli.Serve(ctx, cli.NewServer(handler, slog.New(slog.DiscardHandler)), listener, drain)
-}
-
-// TestServe ends the context while a request is being answered.
+// TestServe ends the context while a request is being answered, which the server waits for or not.
 func TestServe(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	began, finish := make(chan struct{}), make(chan struct{})
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		close(began)
-		select {
-		case <-finish:
-		case <-r.Context().Done():
-			http.Error(w, "cut off", http.StatusInternalServerError)
-		}
-	})
-	var server, client errgroup.Group
-	server.Go(func() error { return serve(ctx, listener, handler, time.Minute) })
-	client.Go(func() error {
-		response, err := http.Get("http://" + listener.Addr().String())
-		if err != nil {
-			return err
-		}
-		if response.StatusCode != http.StatusOK {
-			return errors.New(response.Status)
-		}
-		return response.Body.Close()
-	})
-	<-began
-	cancel()
-	require.Eventually(t, func() bool {
-		conn, err := net.DialTimeout("tcp", listener.Addr().String(), time.Second)
-		if err != nil {
-			return true
-		}
-		require.NoError(t, conn.Close())
-		return false
-	}, 30*time.Second, 10*time.Millisecond, "the server still takes requests")
-	close(finish)
-	require.NoError(t, client.Wait())
-	require.ErrorIs(t, server.Wait(), context.Canceled)
-}
-
-func TestServeDrainTimeout(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	began := make(chan struct{})
-	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { close(began); <-r.Context().Done() })
-	var server, client errgroup.Group
-	server.Go(func() error { return serve(ctx, listener, handler, time.Millisecond) })
-	client.Go(func() error {
-		response, err := http.Get("http://" + listener.Addr().String())
-		if err == nil {
-			err = response.Body.Close()
-		}
-		return err
-	})
-	<-began
-	cancel()
-	require.Error(t, client.Wait())
-	require.ErrorIs(t, server.Wait(), context.DeadlineExceeded)
+	for drain, want := range map[time.Duration]error{
+		time.Minute: context.Canceled, time.Millisecond: context.DeadlineExceeded,
+	} {
+		t.Run(drain.String(), func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			began, finish := make(chan struct{}), make(chan struct{})
+			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				close(began)
+				select {
+				case <-finish:
+				case <-r.Context().Done():
+					http.Error(w, "cut off", http.StatusInternalServerError)
+				}
+			})
+			var server, client errgroup.Group
+			server.Go(func() error {
+				return cli.Serve(ctx, cli.NewServer(handler, slog.New(slog.DiscardHandler)), listener, drain)
+			})
+			client.Go(func() error {
+				response, err := http.Get("http://" + listener.Addr().String())
+				if err != nil {
+					return err
+				}
+				if response.StatusCode != http.StatusOK {
+					return errors.New(response.Status)
+				}
+				return response.Body.Close()
+			})
+			<-began
+			cancel()
+			if drain == time.Millisecond {
+				require.Error(t, client.Wait())
+				require.ErrorIs(t, server.Wait(), want)
+				return
+			}
+			require.Eventually(t, func() bool {
+				conn, err := net.DialTimeout("tcp", listener.Addr().String(), time.Second)
+				if err != nil {
+					return true
+				}
+				require.NoError(t, conn.Close())
+				return false
+			}, 30*time.Second, 10*time.Millisecond, "the server still takes requests")
+			close(finish)
+			require.NoError(t, client.Wait())
+			require.ErrorIs(t, server.Wait(), want)
+		})
+	}
 }
 
 func TestCheckHandler(t *testing.T) {

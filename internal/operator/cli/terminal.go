@@ -6,7 +6,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // An EscapingWriter writes text that a terminal shows and does not obey. Names and messages of the
@@ -17,17 +16,14 @@ type EscapingWriter struct{ Out io.Writer }
 // Write writes all of the text, which must not end within a character.
 func (w EscapingWriter) Write(text []byte) (int, error) {
 	var escaped strings.Builder
-	for part := string(text); part != ""; {
-		r, size := utf8.DecodeRuneInString(part)
-		switch {
-		case r == '\n', r == '\t', unicode.IsPrint(r):
+	for _, r := range string(text) {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
 			escaped.WriteRune(r)
-		default:
-			for _, unit := range utf16.Encode([]rune{r}) {
-				fmt.Fprintf(&escaped, `\u%04x`, unit)
-			}
+			continue
 		}
-		part = part[size:]
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&escaped, `\u%04x`, unit)
+		}
 	}
 	if _, err := io.WriteString(w.Out, escaped.String()); err != nil {
 		return 0, err

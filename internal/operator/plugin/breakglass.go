@@ -10,8 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -57,7 +55,7 @@ permission to patch nodes.`,
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --and-delete
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.completeNode,
+		ValidArgsFunction: s.complete(nodeNames, true),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.breakGlass(command.Context(), args[0], flags)
 		},
@@ -239,17 +237,6 @@ func (b breakGlassChange) deleteUnrecorded(ctx context.Context, s *session, c cl
 		}
 		return b.deleteNode(ctx, c)
 	})
-}
-
-// patchMetadata writes labels or annotations to this Node, and to no other of its name.
-func patchMetadata(ctx context.Context, c client.Client, node *corev1.Node, metadata map[string]any) error {
-	metadata["uid"] = node.UID
-	body, err := json.Marshal(map[string]any{"metadata": metadata})
-	if err != nil {
-		return err
-	}
-	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
-	return c.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
 }
 
 // describeRemoval describes what a dry run of a deletion showed.

@@ -29,7 +29,7 @@ func testBreakGlass(t *testing.T, f *changeFixture) {
 			code, out := f.run(t, operator, "",
 				"break-glass", test.node, "--reason=the machine's gone", "--and-delete", "--dry-run")
 			require.Equal(t, cli.ExitSuccess, code)
-			compareOutput(t, test.name, out)
+			compareOutput(t, test.name+".txt", out)
 			requireScript(t, out)
 		})
 	}
@@ -45,7 +45,7 @@ func testBreakGlass(t *testing.T, f *changeFixture) {
 		t.Run("delete "+name, func(t *testing.T) {
 			code, out := f.run(t, operator, "y", "break-glass", name, "--reason=x", "--and-delete")
 			require.Equal(t, cli.ExitSuccess, code, out)
-			compareOutput(t, "break-glass-delete-"+name, out)
+			compareOutput(t, "break-glass-delete-"+name+".txt", out)
 			_, err := f.Client().CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 			require.ErrorContains(t, err, "not found")
 		})

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -70,7 +69,7 @@ func (s *session) canRemoveCommand() *cobra.Command {
 	var o canRemoveOptions
 	command := &cobra.Command{
 		Use: "can-remove NODE...", Short: "Ask whether nodes may be removed now (exit code 0 yes, 1 no, 2 unknown)",
-		Long: canRemoveHelp, Args: nodeArguments, ValidArgsFunction: s.completeNodes,
+		Long: canRemoveHelp, Args: nodeArguments, ValidArgsFunction: s.complete(nodeNames, false),
 		Example: `  # Before a machine is terminated
   kubectl holdfast can-remove etcd-1 --wait --timeout=15m && kubectl delete node etcd-1
   # For programs
@@ -90,12 +89,11 @@ func (s *session) canRemoveCommand() *cobra.Command {
 	return command
 }
 
-// canRemove asks about the nodes and prints the answers. The exit code of every failure is that of
-// an unknown answer.
+// canRemove asks about the nodes and prints the answers.
 func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOptions) error {
 	kube, err := s.client()
 	if err != nil {
-		return s.failUnknown(err)
+		return s.answer(err, quorum.Unknown, o.format, nil, "")
 	}
 	ask := func(ctx context.Context) []report.Removal {
 		answers := make([]report.Removal, len(nodes))
@@ -109,27 +107,23 @@ func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOpti
 	}
 	answers := s.pollAnswers(ctx, ask, o)
 	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: combined(answers), Nodes: answers}
-	if err := o.format.write(s.Out, r, r.writeTable); err != nil {
-		return s.failUnknown(err)
-	}
-	return exitFor(r.Answer)
+	return s.answer(nil, r.Answer, o.format, r, r.text())
 }
 
-// exitFor returns the error that carries the exit status of an answer, or nil for yes.
-func exitFor(answer quorum.Answer) error {
-	switch answer {
-	case quorum.Yes:
+// answer prints a report, and returns the error that carries the exit code of its answer, nil for
+// yes. The exit code of every failure is that of an unknown answer.
+func (s *session) answer(err error, answer quorum.Answer, format reportFormat, r any, text string) error {
+	if err == nil {
+		err = format.write(s.Out, r, text)
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
+	case answer == quorum.Yes:
 		return nil
-	case quorum.No:
+	case answer == quorum.No:
 		return cli.ExitWith(cli.ExitFailure)
-	case quorum.Unknown:
 	}
-	return cli.ExitWith(exitUnknown)
-}
-
-// failUnknown prints an error and returns the exit code of an unknown answer.
-func (s *session) failUnknown(err error) error {
-	fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
 	return cli.ExitWith(exitUnknown)
 }
 
@@ -154,19 +148,6 @@ func (s *session) pollAnswers(
 		return isFinal(), nil
 	})
 	return answers
-}
-
-// pollUnknown calls a function until its answer is not unknown, it fails, or retryUnknown has
-// passed. The end of the wait is no error: the last answer counts.
-func pollUnknown(ctx context.Context, ask func() (isUnknown bool, err error)) error {
-	err := wait.PollUntilContextTimeout(ctx, retryInterval, retryUnknown, true, func(context.Context) (bool, error) {
-		isUnknown, err := ask()
-		return !isUnknown, err
-	})
-	if wait.Interrupted(err) && ctx.Err() == nil {
-		return nil
-	}
-	return err
 }
 
 // combined returns the answer about all nodes, each on its own.
@@ -212,32 +193,25 @@ func (p *progress) print(answers []report.Removal) {
 	fmt.Fprintf(p.out, "waiting, %s of %s: %s\n", now.Sub(p.begun).Round(time.Second), p.timeout, text)
 }
 
-// writeTable writes the answers for people.
-func (r canRemoveReport) writeTable(w io.Writer) error {
+// text returns the answers for people.
+func (r canRemoveReport) text() string {
 	rows := [][]string{{"NODE", "MAY GO", "REASON"}}
+	var names []string
 	for _, n := range r.Nodes {
-		rows = append(rows, []string{n.Node, string(n.Answer), string(n.Reason)})
+		rows, names = append(rows, []string{n.Node, string(n.Answer), string(n.Reason)}), append(names, n.Node)
 	}
-	err := writeTable(w, rows)
+	text := formatTable(rows)
 	own, common := foldRefusals(r.Nodes)
 	for _, n := range own {
-		for _, text := range append([]string{n.Message}, n.Warnings...) {
-			if text != "" {
-				_, failed := fmt.Fprintf(w, "\n%s: %s\n", n.Node, text)
-				err = errors.Join(err, failed)
+		for _, line := range append([]string{n.Message}, n.Warnings...) {
+			if line != "" {
+				text += fmt.Sprintf("\n%s: %s\n", n.Node, line)
 			}
 		}
 	}
-	if len(r.Nodes) > 1 {
-		_, failed := io.WriteString(w, common)
-		err = errors.Join(err, failed)
-		var names []string
-		for _, n := range r.Nodes {
-			names = append(names, n.Node)
-		}
-		_, failed = fmt.Fprintf(w, "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan %s\n",
-			strings.Join(names, " "))
-		err = errors.Join(err, failed)
+	if len(names) > 1 {
+		text += common + "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan " +
+			strings.Join(names, " ") + "\n"
 	}
-	return err
+	return text
 }

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,22 +102,32 @@ func TestRefusalOfOthers(t *testing.T) {
 	}
 }
 
-func TestBadCanRemove(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		text string
-	}{
-		"no node":              {nil, "name at least one node"},
-		"unknown flag":         {[]string{"w1", "--wiat"}, "unknown flag: --wiat"},
-		"unknown format":       {[]string{"w1", "-o", "xml"}, "use table, json or yaml"},
-		"timeout without wait": {[]string{"w1", "--timeout=1s"}, "--timeout needs --wait"},
-		"no kubeconfig":        {[]string{"w1", "--kubeconfig=/nonexistent"}, "/nonexistent"},
-		"unreachable server":   {[]string{"w1", "--server=http://127.0.0.1:1"}, "connection refused"},
+// TestUsage: a mistake on a command line has the exit code of an unknown answer.
+func TestUsage(t *testing.T) {
+	const nowhere = "--server=http://127.0.0.1:1"
+	for line, want := range map[string]string{
+		"can-remove":                           "name at least one node",
+		"can-remove w1 --wiat":                 "unknown flag: --wiat",
+		"can-remove w1 -o xml":                 "use table, json or yaml",
+		"can-remove w1 --timeout=1s":           "--timeout needs --wait",
+		"can-remove w1 --kubeconfig=/absent":   "/absent",
+		"can-remove w1 " + nowhere:             "connection refused",
+		"plan":                                 "name at least one node, or select nodes with -l",
+		"plan w1 -l a=b":                       "name nodes or select them with -l, not both",
+		"plan -l a=b=c":                        "is no selector",
+		"plan w1 --min-remaining-tolerance=-1": "is negative",
+		"plan w1 " + nowhere:                   "connection refused",
+		"what-if":                              "name at least one node, or select nodes with -l",
+		"what-if w1 --zone=a":                  "name a zone, or name or select nodes, not both",
+		"what-if -l a=b --zone=a":              "name a zone, or name or select nodes, not both",
+		"what-if --zone=":                      "--zone is empty",
+		"what-if w1 -l a=b":                    "name nodes or select them with -l, not both",
+		"what-if w1 " + nowhere:                "connection refused",
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := runPlugin(t.Context(), append([]string{"can-remove"}, c.args...)...)
+		t.Run(line, func(t *testing.T) {
+			r := runPlugin(t.Context(), strings.Fields(line)...)
 			require.Equal(t, 2, r.code)
-			require.Contains(t, r.out+r.errOut, c.text)
+			require.Contains(t, r.out+r.errOut, want)
 		})
 	}
 }

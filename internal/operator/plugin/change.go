@@ -3,6 +3,7 @@ package plugin
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
@@ -29,7 +31,7 @@ type plannedChange struct {
 	commands []string
 	// rights are what the user needs.
 	rights []authorizationv1.ResourceAttributes
-	// apply makes the change.
+	// apply makes the change. It is nil if there is nothing to change: the effects describe what is.
 	apply func(context.Context) error
 }
 
@@ -46,21 +48,19 @@ func (f *changeFlags) addTo(command *cobra.Command) {
 // carryOut shows the change, asks for it, and makes it. With --dry-run it prints a script instead:
 // the effects as comments, and the commands.
 func (s *session) carryOut(ctx context.Context, c client.Client, flags changeFlags, change plannedChange) error {
-	missing, err := missingRights(ctx, c, change.rights)
-	switch {
-	case flags.dryRun && err == nil:
+	if flags.dryRun {
+		missing, _ := missingRights(ctx, c, change.rights) // the script is for another user, too
 		s.printScript(append(change.effects, missing...), change.commands)
 		return nil
-	case flags.dryRun:
-		s.printScript(change.effects, change.commands)
-		return nil
-	case err != nil:
+	}
+	if err := requireRights(ctx, c, change.rights); err != nil {
 		return err
-	case len(missing) > 0:
-		return errors.New(strings.Join(missing, "\n"))
 	}
 	for _, effect := range change.effects {
 		fmt.Fprintln(s.Out, effect)
+	}
+	if change.apply == nil {
+		return nil
 	}
 	if !flags.yes {
 		if err := s.confirm(ctx); err != nil {
@@ -87,7 +87,7 @@ func (s *session) printScript(effects, commands []string) {
 
 // confirm asks the user. Without a terminal there is no user to ask.
 func (s *session) confirm(ctx context.Context) error {
-	if file, isFile := s.In.(*os.File); !isFile || !term.IsTerminal(int(file.Fd())) {
+	if !isTerminal(s.In) {
 		return cli.UsageErrorf("this command asks before it changes something, and its input is not a terminal; " +
 			"add --yes, or --dry-run to see the kubectl commands")
 	}
@@ -110,6 +110,21 @@ func (s *session) confirm(ctx context.Context) error {
 		fmt.Fprintln(s.Out)
 	}
 	return errNotConfirmed
+}
+
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	file, isFile := stream.(*os.File)
+	return isFile && term.IsTerminal(int(file.Fd()))
+}
+
+// requireRights returns an error that names the rights that the user does not have.
+func requireRights(ctx context.Context, c client.Client, rights []authorizationv1.ResourceAttributes) error {
+	missing, err := missingRights(ctx, c, rights)
+	if len(missing) > 0 {
+		return errors.New(strings.Join(missing, "\n"))
+	}
+	return err
 }
 
 // missingRights returns one line for each kind of right that the user does not have, with what to
@@ -169,6 +184,18 @@ func adviceFor(r authorizationv1.ResourceAttributes) string {
 			"--clusterrole=holdfast-breakglass --user=NAME"
 	}
 	return "ask an administrator of the cluster for it"
+}
+
+// patchMetadata writes labels or annotations to this object, and to no other of its name. The
+// object stays as it was read.
+func patchMetadata(ctx context.Context, c client.Client, object client.Object, metadata map[string]any) error {
+	metadata["uid"] = object.GetUID()
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	written := object.DeepCopyObject().(client.Object)
+	return c.Patch(ctx, written, client.RawPatch(types.MergePatchType, body), fieldOwner)
 }
 
 // indented returns the text with each line indented.

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -83,13 +84,29 @@ func (f *changeFixture) addUser(t *testing.T, name string, rules []rbacv1.Policy
 // answer is typed at a terminal; without one, the input is not a terminal.
 func (f *changeFixture) run(t *testing.T, user, answer string, args ...string) (code int, out string) {
 	t.Helper()
+	return runTyped(t.Context(), t, answer, append([]string{"--kubeconfig=" + f.kubeconfigs[user]}, args...)...)
+}
+
+// runTyped runs a command line, and returns its exit code and everything that it printed. The lines
+// are typed at a terminal; without one, the input is not a terminal.
+func runTyped(ctx context.Context, t *testing.T, typed string, args ...string) (code int, out string) {
+	t.Helper()
 	var printed bytes.Buffer
 	streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
-	if answer != "" {
-		streams.In = openTerminal(t, answer)
+	if typed != "" {
+		streams.In = openTerminal(t, typed)
 	}
-	code = Execute(t.Context(), streams, "test", append([]string{"--kubeconfig=" + f.kubeconfigs[user]}, args...))
+	code = Execute(ctx, streams, "test", args)
 	return code, printed.String()
+}
+
+// create creates the objects of a manifest as the administrator.
+func create(t *testing.T, server *apiserver.Server, manifest string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "manifest")
+	require.NoError(t, os.WriteFile(file, []byte(manifest), 0o600))
+	_, err := server.Kubectl(t.Context(), "create", "-f", file)
+	require.NoError(t, err)
 }
 
 // openTerminal opens a terminal at which a line was typed.
@@ -152,7 +169,7 @@ func (f *changeFixture) patchConditions(t *testing.T, name string, conditions []
 	require.NoError(t, err)
 }
 
-// compareOutput compares an output with a file in testdata, without UIDs, times and ages.
+// compareOutput compares an output with a file in testdata, without what differs between runs.
 func compareOutput(t *testing.T, name, out string) {
 	t.Helper()
 	for pattern, word := range map[string]string{
@@ -163,14 +180,13 @@ func compareOutput(t *testing.T, name, out string) {
 	} {
 		out = regexp.MustCompile(pattern).ReplaceAllString(out, word)
 	}
-	file := filepath.Join("testdata", name+".txt")
+	file := filepath.Join("testdata", name)
 	if os.Getenv("UPDATE_GOLDEN") != "" {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
 		require.NoError(t, os.WriteFile(file, []byte(out), 0o600))
 	}
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), out)
+	require.Equal(t, string(want), out, "to accept the output: UPDATE_GOLDEN=1 go test ./internal/operator/plugin")
 }
 
 // golden runs a command as the operator, as a dry run and then with the question, and compares the
@@ -182,7 +198,7 @@ func (f *changeFixture) golden(t *testing.T, name string, args ...string) {
 	requireScript(t, script)
 	code, out := f.run(t, operator, "y", args...)
 	require.Equal(t, cli.ExitSuccess, code, out)
-	compareOutput(t, name, script+"----\n"+out)
+	compareOutput(t, name+".txt", script+"----\n"+out)
 }
 
 // requireScript checks that an output of --dry-run has only comments and kubectl commands.

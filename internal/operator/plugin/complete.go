@@ -13,56 +13,29 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
 
-// completeNodes completes the names of the Nodes that the command line does not have yet.
-func (s *session) completeNodes(
-	command *cobra.Command, args []string, typed string,
-) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return s.complete(command, args, typed, nodeNames)
-}
-
-// completeNode completes the name of one Node.
-func (s *session) completeNode(
-	command *cobra.Command, args []string, typed string,
-) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return s.completeFirst(command, args, typed, nodeNames)
-}
-
-// completeGrants completes the name of an EtcdCluster with grants, or of a Node of a grant.
-func (s *session) completeGrants(
-	command *cobra.Command, args []string, typed string,
-) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return s.completeFirst(command, args, typed, grantNames)
-}
-
-// completeFirst completes the first argument of a command with the names that list returns.
-func (s *session) completeFirst(
-	command *cobra.Command, args []string, typed string,
-	list func(context.Context, client.Client) ([]string, error),
-) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return s.complete(command, args, typed, list)
-}
-
-// complete completes an argument with the names that list returns and that args does not have.
+// complete returns a function that completes an argument with the names that list returns and that
+// the command line does not have yet. A command with isOne takes one argument.
 func (s *session) complete(
-	command *cobra.Command, args []string, typed string,
-	list func(context.Context, client.Client) ([]string, error),
-) ([]cobra.Completion, cobra.ShellCompDirective) {
-	c, err := s.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
+	list func(context.Context, client.Client) ([]string, error), isOne bool,
+) cobra.CompletionFunc {
+	return func(command *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if isOne && len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		c, err := s.client()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		names, err := list(command.Context(), c)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		names = slices.DeleteFunc(names, func(name string) bool {
+			return !strings.HasPrefix(name, typed) || slices.Contains(args, name)
+		})
+		slices.Sort(names)
+		return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 	}
-	names, err := list(command.Context(), c)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names = slices.DeleteFunc(names, func(name string) bool {
-		return !strings.HasPrefix(name, typed) || slices.Contains(args, name)
-	})
-	slices.Sort(names)
-	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 }
 
 // nodeNames lists the names of all Nodes.

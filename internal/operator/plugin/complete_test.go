@@ -1,8 +1,6 @@
 package plugin
 
 import (
-	"bytes"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,10 +19,9 @@ func testNameCompletion(t *testing.T, f *changeFixture) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"__complete", "--kubeconfig=" + f.kubeconfigs[reader]}, test.args...)
-			var out, errOut bytes.Buffer
-			code := Execute(t.Context(), Streams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}, "test", args)
-			require.Equal(t, cli.ExitSuccess, code, errOut.String())
-			require.Equal(t, test.want, out.String())
+			r := runPlugin(t.Context(), args...)
+			require.Equal(t, cli.ExitSuccess, r.code, r.errOut)
+			require.Equal(t, test.want, r.out)
 		})
 	}
 }

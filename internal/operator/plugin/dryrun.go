@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,9 +34,10 @@ func dryRunDeletion(ctx context.Context, kube client.Client, name string) report
 	if err := kube.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return removalOf(name, nil, err)
 	}
-	var warnings collectedWarnings
-	err := kube.Delete(warnings.in(ctx), node, client.DryRunAll, client.Preconditions{UID: &node.UID})
-	return removalOf(name, warnings.texts(), err)
+	var warnings []string
+	collecting := context.WithValue(ctx, warningsKey{}, &warnings)
+	err := kube.Delete(collecting, node, client.DryRunAll, client.Preconditions{UID: &node.UID})
+	return removalOf(name, warnings, err)
 }
 
 // removalOf returns the answer in the result of a dry run. An API server that has not asked
@@ -89,40 +89,18 @@ const noAnswerText = "the API server would delete the node, but Holdfast has not
 	"it is not installed, no replica of its webhook could be called, or it is older than this plugin. " +
 	"Check: kubectl get validatingwebhookconfigurations holdfast; kubectl -n holdfast-system get pods"
 
-// warningsKey is the key of a collectedWarnings in a context.
+// warningsKey is the key of a *[]string in the context of a request that collects its warnings.
 type warningsKey struct{}
 
-// A collectedWarnings has the warnings of the API server to the requests of one context.
-type collectedWarnings struct {
-	mu  sync.Mutex // guards all
-	all []string
-}
-
-// in returns a context that collects.
-func (c *collectedWarnings) in(ctx context.Context) context.Context {
-	return context.WithValue(ctx, warningsKey{}, c)
-}
-
-func (c *collectedWarnings) add(text string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, text)
-}
-
-func (c *collectedWarnings) texts() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.all
-}
-
 // HandleWarningHeaderWithContext collects a warning, or prints it if its request does not collect.
-// It makes the session a rest.WarningHandlerWithContext.
+// It makes the session a rest.WarningHandlerWithContext, which client-go calls before the request
+// returns.
 func (s *session) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
-	collected, isCollecting := ctx.Value(warningsKey{}).(*collectedWarnings)
+	collected, isCollecting := ctx.Value(warningsKey{}).(*[]string)
 	switch {
 	case code != warningCode || text == "":
 	case isCollecting:
-		collected.add(text)
+		*collected = append(*collected, text)
 	default:
 		fmt.Fprintf(s.ErrOut, "Warning: %s\n", text)
 	}

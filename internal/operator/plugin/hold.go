@@ -32,7 +32,7 @@ Needs the permission to patch nodes.`,
 		Example: `  kubectl holdfast hold worker-4 --reason "waiting for a new NIC"
   kubectl holdfast hold worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.completeNode,
+		ValidArgsFunction: s.complete(nodeNames, true),
 		RunE: func(command *cobra.Command, args []string) error {
 			plan := func(n *corev1.Node) (nodeChange, error) { return planHold(n, reason), nil }
 			return s.changeNode(command.Context(), args[0], flags, plan)
@@ -56,7 +56,7 @@ func planHold(n *corev1.Node, reason string) nodeChange {
 			"does not.", c.Cordon)
 	}
 	if c.Kept && c.Cordon != "" {
-		return nodeChange{isDone: true, effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
+		return nodeChange{effects: []string{fmt.Sprintf("Node %s is kept closed already, by annotation %s=%s.",
 			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(n.Annotations[readiness.KeepCordonedAnnotation])), end}}
 	}
 	change := nodeChange{

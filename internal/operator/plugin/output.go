@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -47,23 +48,23 @@ func (f *reportFormat) Set(value string) error {
 	return nil
 }
 
-// write writes a report: as a table for people, or all of it for programs.
-func (f *reportFormat) write(w io.Writer, report any, table func(io.Writer) error) error {
-	var text []byte
-	var err error
+// write writes a report: its text for people, or all of it for programs.
+func (f *reportFormat) write(w io.Writer, report any, text string) (err error) {
+	encoded := []byte(text)
 	switch *f {
 	case asJSON:
-		encoder := json.NewEncoder(w)
+		var buffer bytes.Buffer
+		encoder := json.NewEncoder(&buffer)
 		encoder.SetEscapeHTML(false) // The report has commands with && in them.
 		encoder.SetIndent("", "  ")
 		err = encoder.Encode(report)
+		encoded = buffer.Bytes()
 	case asYAML:
-		text, err = yaml.Marshal(report)
+		encoded, err = yaml.Marshal(report)
 	case asTable:
-		return table(w)
 	}
 	if err == nil {
-		_, err = w.Write(text)
+		_, err = w.Write(encoded)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the report: %w", err)
@@ -71,13 +72,17 @@ func (f *reportFormat) write(w io.Writer, report any, table func(io.Writer) erro
 	return nil
 }
 
-// writeTable writes rows in columns, as kubectl does.
-func writeTable(w io.Writer, rows [][]string) error {
-	columns := printers.GetNewTabWriter(w)
-	for _, row := range rows {
-		if _, err := fmt.Fprintln(columns, strings.Join(row, "\t")); err != nil {
-			return err
-		}
+// formatTable returns the rows in columns, as kubectl prints them. A heading without rows is no
+// table.
+func formatTable(rows [][]string) string {
+	if len(rows) < 2 {
+		return ""
 	}
-	return columns.Flush()
+	var text strings.Builder
+	columns := printers.GetNewTabWriter(&text)
+	for _, row := range rows {
+		fmt.Fprintln(columns, strings.Join(row, "\t"))
+	}
+	_ = columns.Flush() // a strings.Builder returns no error
+	return text.String()
 }

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -45,7 +44,7 @@ func (s *session) planCommand() *cobra.Command {
 	var o planOptions
 	command := &cobra.Command{
 		Use: "plan (NODE... | -l SELECTOR)", Short: "Plan a safe order to replace or remove nodes", Long: planHelp,
-		ValidArgsFunction: s.completeNodes,
+		ValidArgsFunction: s.complete(nodeNames, false),
 		Example: `  # Replace the nodes with etcd one after the other
   kubectl holdfast plan -l holdfast.dev/etcd-member=true
   # Shrink the cluster
@@ -88,35 +87,18 @@ func parseSelector(args []string, text string) (labels.Selector, error) {
 	return selector, nil
 }
 
-// plan prints a plan for the nodes. The exit code of every failure is that of an unknown answer.
+// plan prints a plan for the nodes.
 func (s *session) plan(ctx context.Context, nodes []string, selector labels.Selector, o planOptions) error {
-	kube, err := s.client()
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	var state report.State
 	var p report.Plan
-	// Between a probe request and the answers of the agents, nothing can be seen.
-	err = pollUnknown(ctx, func() (bool, error) {
-		if state, err = readState(ctx, kube); err != nil {
-			return false, err
-		}
-		addWebhookFlags(ctx, kube, &state)
+	err := s.pollState(ctx, o.zoneLabel, func(state report.State) (_ bool, err error) {
 		state.MinRemainingTolerance = max(state.MinRemainingTolerance, o.tolerance)
-		setZoneLabel(&state, o.zoneLabel)
 		if nodes, err = selectedNodes(nodes, state.Nodes, selector); err != nil {
 			return false, err
 		}
 		p, err = report.NewPlan(state, nodes, !o.withoutReplacement)
 		return p.Answer == quorum.Unknown, err
 	})
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	if err := o.format.write(s.Out, p, func(w io.Writer) error { return writePlan(w, p) }); err != nil {
-		return s.failUnknown(err)
-	}
-	return exitFor(p.Answer)
+	return s.answer(err, p.Answer, o.format, p, formatPlan(p))
 }
 
 // selectedNodes returns the names of the Nodes with these labels, or the given names without a
@@ -137,8 +119,8 @@ func selectedNodes(names []string, nodes []corev1.Node, selector labels.Selector
 	return selected, nil
 }
 
-// writePlan writes a plan for people.
-func writePlan(w io.Writer, p report.Plan) error {
+// formatPlan returns a plan for people.
+func formatPlan(p report.Plan) string {
 	var text strings.Builder
 	for i, step := range p.Steps {
 		fmt.Fprintf(&text, "%d. kubectl drain %s --ignore-daemonsets, kubectl delete node %s, "+
@@ -152,22 +134,18 @@ func writePlan(w io.Writer, p report.Plan) error {
 			fmt.Fprintf(&text, "   then %s\n", then)
 		}
 	}
-	if len(p.Stopped) == 0 {
-		if len(p.Steps) > 1 {
-			text.WriteString("\nBefore each step: kubectl holdfast can-remove NODE --wait\n")
-		}
-	} else {
+	switch {
+	case len(p.Stopped) > 0:
 		fmt.Fprintf(&text, "%s\n", stopTitle(p))
 		own, common := foldRefusals(p.Stopped)
 		for _, r := range own {
 			fmt.Fprintf(&text, "\n%s (%s): %s\n", r.Node, r.Reason, r.Message)
 		}
 		text.WriteString(common)
+	case len(p.Steps) > 1:
+		text.WriteString("\nBefore each step: kubectl holdfast can-remove NODE --wait\n")
 	}
-	if _, err := io.WriteString(w, text.String()); err != nil {
-		return fmt.Errorf("writing the plan: %w", err)
-	}
-	return nil
+	return text.String()
 }
 
 // stopTitle introduces the nodes that stop a plan.

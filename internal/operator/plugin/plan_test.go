@@ -43,22 +43,3 @@ func plan(t *testing.T, c *reviewedCluster) {
 	require.Contains(t, missing.errOut, "there is no node etcd-9")
 	require.Contains(t, c.run("plan", "-l", "pool=none").errOut, "no node has the labels pool=none")
 }
-
-func TestBadPlan(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		text string
-	}{
-		"no node":            {nil, "name at least one node, or select nodes with -l"},
-		"nodes and selector": {[]string{"w1", "-l", "a=b"}, "not both"},
-		"invalid selector":   {[]string{"-l", "a=b=c"}, "is no selector"},
-		"negative tolerance": {[]string{"w1", "--min-remaining-tolerance=-1"}, "is negative"},
-		"unreachable server": {[]string{"w1", "--server=http://127.0.0.1:1"}, "connection refused"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := runPlugin(t.Context(), append([]string{"plan"}, c.args...)...)
-			require.Equal(t, 2, r.code)
-			require.Contains(t, r.errOut, c.text)
-		})
-	}
-}

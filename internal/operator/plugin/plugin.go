@@ -115,10 +115,7 @@ func (s *session) client() (client.WithWatch, error) {
 	}
 	config.QPS, config.Burst, config.WarningHandlerWithContext = 50, 100, s
 	types := runtime.NewScheme()
-	if err := scheme.AddToScheme(types); err != nil {
-		return nil, fmt.Errorf("registering the API types: %w", err)
-	}
-	if err := v1alpha1.AddToScheme(types); err != nil {
+	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types)); err != nil {
 		return nil, fmt.Errorf("registering the API types: %w", err)
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: types})

@@ -37,7 +37,7 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
 		Example: `  kubectl holdfast release worker-4
   kubectl holdfast release worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.completeNode,
+		ValidArgsFunction: s.complete(nodeNames, true),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.changeNode(command.Context(), args[0], flags, planRelease)
 		},
@@ -50,11 +50,10 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
 type nodeChange struct {
 	effects, commands []string
 	desired           nodepatch.Desired
-	done              string
+	// done is empty if the Node is as wanted already. Then the effects describe its state.
+	done string
 	// mark is why another program needs the node closed, which a person has to know.
 	mark string
-	// isDone means that the Node is as wanted already. Then the effects describe its state.
-	isDone bool
 }
 
 // changeNode plans a change of one Node, shows it, and makes it.
@@ -73,13 +72,8 @@ func (s *session) changeNode(
 	if err != nil {
 		return err
 	}
-	switch {
-	case shown.isDone && flags.dryRun:
-		s.printScript(shown.effects, nil)
-		return nil
-	case shown.isDone:
-		fmt.Fprintln(s.Out, strings.Join(shown.effects, "\n"))
-		return nil
+	if shown.done == "" {
+		return s.carryOut(ctx, c, flags, plannedChange{effects: shown.effects})
 	}
 	rights := []authorizationv1.ResourceAttributes{{Verb: "patch", Resource: "nodes", Name: name}}
 	if len(shown.desired.Conditions) > 0 {

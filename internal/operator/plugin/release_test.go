@@ -24,29 +24,11 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 	require.NoError(t, err)
 	require.NoError(t, apiserver.Heartbeat(t.Context(), kubelet, "born-1", true))
 	f.addOpenNode(t, "open-1")
-	f.addOpenNode(t, "cordoned-1", `{"spec":{"unschedulable":true}}`)
 	f.addOpenNode(t, "tainted-1", `{"metadata":{"annotations":{"holdfast.dev/hold":
 		"{\"state\":\"held\",\"reason\":\"NewNode\",\"taint\":\"readiness.k8s.io/network\"}"}},
 		"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"},{"key":"mine","effect":"NoSchedule"}]}}`)
 	f.addOpenNode(t, "broken-1", `{"metadata":{"annotations":{"holdfast.dev/hold":"{"}}}`)
 
-	t.Run("foreign cordon", func(t *testing.T) {
-		code, out := f.run(t, operator, "", "release", "cordoned-1", "--yes")
-		require.Equal(t, cli.ExitFailure, code)
-		require.Contains(t, out, "an unknown client has cordoned it; if it may take pods: kubectl uncordon cordoned-1")
-	})
-	t.Run("foreign cordon during a hold", func(t *testing.T) {
-		f.addOpenNode(t, "cordoned-2", `{"metadata":{"annotations":{"holdfast.dev/hold":
-			"{\"state\":\"held\",\"reason\":\"NewNode\"}"}},"spec":{"unschedulable":true}}`)
-		for _, verb := range []string{"uncordon", "cordon"} {
-			_, err := f.Kubectl(t.Context(), verb, "cordoned-2")
-			require.NoError(t, err)
-		}
-		code, out := f.run(t, operator, "", "release", "cordoned-2", "--yes")
-		require.Equal(t, cli.ExitFailure, code)
-		require.Contains(t, out, "has cordoned it since Holdfast did; that cordon stays")
-		require.True(t, f.node(t, "cordoned-2").Spec.Unschedulable)
-	})
 	t.Run("foreign cordon, kept by hand", func(t *testing.T) { testForeignCordon(t, f) })
 	t.Run("kept by hand, reboot", func(t *testing.T) { testReleaseAfterReboot(t, f) })
 	t.Run("unreadable record", func(t *testing.T) {
@@ -73,53 +55,21 @@ func testHoldAndRelease(t *testing.T, f *changeFixture) {
 		f.golden(t, "release-born-held", "release", "born-1")
 		node := f.node(t, "born-1")
 		require.False(t, node.Spec.Unschedulable)
-		requireReleasedByHand(t, node)
+		c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable)
+		require.NotNil(t, c)
+		require.Equal(t, readiness.ReleasedByHand, c.Reason)
 		// The agent records the override.
 		d := readiness.Decide(node, readiness.Facts{BootID: node.Status.NodeInfo.BootID}, readiness.Policy{}, time.Now())
 		require.Equal(t, readiness.Overridden, d.Record.State)
 		require.Equal(t, readiness.EndedByHand, d.Record.Reason)
 		require.False(t, d.Held)
 	})
-	t.Run("born held, kept by hand, hold has ended", func(t *testing.T) {
-		apiserver.RequireBornHeld(t, f.Server)
-		_, _, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "born-2", Ready: true})
-		require.NoError(t, err)
-		code, out := f.run(t, operator, "", "hold", "born-2", "--yes")
-		require.Equal(t, cli.ExitSuccess, code, out)
-		f.patch(t, "born-2", `{"metadata":{"annotations":{"holdfast.dev/hold":
-			"{\"state\":\"released\",\"reason\":\"KeptCordoned\"}"}}}`)
-		code, out = f.run(t, operator, "", "release", "born-2", "--yes")
-		require.Equal(t, cli.ExitSuccess, code, out)
-		require.False(t, f.node(t, "born-2").Spec.Unschedulable)
-	})
 	t.Run("taint", func(t *testing.T) {
 		f.golden(t, "release-taint", "release", "tainted-1")
 		left := []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoSchedule}}
 		require.Equal(t, left, f.node(t, "tainted-1").Spec.Taints)
 	})
-	t.Run("taint, kept by hand", func(t *testing.T) {
-		f.addOpenNode(t, "tainted-2", `{"metadata":{"annotations":{"holdfast.dev/hold":
-			"{\"state\":\"held\",\"reason\":\"NewNode\",\"taint\":\"readiness.k8s.io/network\"}"}},
-			"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"}]}}`)
-		for _, verb := range []string{"hold", "release"} {
-			code, out := f.run(t, operator, "", verb, "tainted-2", "--yes")
-			require.Equal(t, cli.ExitSuccess, code, out)
-		}
-		node := f.node(t, "tainted-2")
-		require.False(t, node.Spec.Unschedulable)
-		require.Empty(t, node.Spec.Taints)
-		require.NotContains(t, node.Annotations, readiness.KeepCordonedAnnotation)
-	})
 	t.Run("taint, kept by hand, hold has ended", func(t *testing.T) { testKeptTaint(t, f) })
-	t.Run("held by cordon, uncordoned, kept by hand", func(t *testing.T) {
-		f.addOpenNode(t, "cordoned-3", `{"metadata":{"annotations":{"holdfast.dev/hold":
-			"{\"state\":\"held\",\"reason\":\"NewNode\"}"}}}`)
-		for _, verb := range []string{"hold", "release"} {
-			code, out := f.run(t, operator, "", verb, "cordoned-3", "--yes")
-			require.Equal(t, cli.ExitSuccess, code, out)
-		}
-		require.False(t, f.node(t, "cordoned-3").Spec.Unschedulable)
-	})
 }
 
 // testReleaseAfterReboot releases a node that came up from a reboot without its network while it
@@ -188,29 +138,12 @@ func testForeignCordon(t *testing.T, f *changeFixture) {
 	}
 }
 
-// testKeptTaint releases nodes whose hold by taint has ended and has left the taint, without an
-// agent that removes it later.
+// testKeptTaint releases a node whose hold by taint has ended and has left the taint, without an
+// agent that removes it later. Another client has cordoned it.
 func testKeptTaint(t *testing.T, f *changeFixture) {
-	const kept = `{"metadata":{"annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
+	f.addOpenNode(t, "kept-3", `{"metadata":{"annotations":{"holdfast.dev/keep-cordoned":"x","holdfast.dev/hold":
 		"{\"state\":\"released\",\"reason\":\"KeptCordoned\",\"taint\":\"readiness.k8s.io/network\"}"}},
-		"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"}]}}`
-	for name, commands := range map[string][]string{
-		"kept-1": {}, // the annotation was set by hand, and the node was not cordoned
-		"kept-2": {"hold"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f.addOpenNode(t, name, strings.Replace(kept, `"holdfast.dev/keep-cordoned":"x",`, "", len(commands)))
-			for _, verb := range append(commands, "release") {
-				code, out := f.run(t, operator, "", verb, name, "--yes")
-				require.Equal(t, cli.ExitSuccess, code, out)
-			}
-			node := f.node(t, name)
-			require.False(t, node.Spec.Unschedulable)
-			require.Empty(t, node.Spec.Taints)
-			require.NotContains(t, node.Annotations, readiness.KeepCordonedAnnotation)
-		})
-	}
-	f.addOpenNode(t, "kept-3", kept)
+		"spec":{"taints":[{"key":"readiness.k8s.io/network","effect":"NoSchedule"}]}}`)
 	_, err := f.Kubectl(t.Context(), "cordon", "kept-3")
 	require.NoError(t, err)
 	f.golden(t, "release-kept-taint", "release", "kept-3")
@@ -247,12 +180,4 @@ func TestDrainDuringQuestion(t *testing.T) {
 	node, err = getNode(t.Context(), c, "n1")
 	require.NoError(t, err)
 	require.False(t, node.Spec.Unschedulable)
-}
-
-func requireReleasedByHand(t *testing.T, node *corev1.Node) {
-	t.Helper()
-	c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable)
-	require.NotNil(t, c)
-	require.Equal(t, corev1.ConditionFalse, c.Status)
-	require.Equal(t, readiness.ReleasedByHand, c.Reason)
 }

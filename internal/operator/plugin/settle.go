@@ -3,7 +3,6 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,9 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,7 +50,7 @@ Needs the permission to patch etcdclusters.holdfast.dev.`,
   kubectl holdfast settle f34e16a18ef9276d   # the only grant of this etcd cluster
   kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("cluster or node"),
-		ValidArgsFunction: s.completeGrants,
+		ValidArgsFunction: s.complete(grantNames, true),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.settle(command.Context(), args[0], flags)
 		},
@@ -64,11 +60,12 @@ Needs the permission to patch etcdclusters.holdfast.dev.`,
 	return command
 }
 
-// A clusterGrant is a grant of an EtcdCluster, and the Node of its name, which may be nil.
+// A clusterGrant is a grant of an EtcdCluster, and the Node of its name, without a UID if that is
+// gone.
 type clusterGrant struct {
 	v1alpha1.Grant
 	cluster *v1alpha1.EtcdCluster
-	node    *corev1.Node
+	node    corev1.Node
 }
 
 // settle runs the command.
@@ -85,8 +82,11 @@ func (s *session) settle(ctx context.Context, name string, flags settleFlags) er
 	if err != nil {
 		return err
 	}
-	if err := readGrantNodes(ctx, c, grants); err != nil {
-		return err
+	for i := range grants {
+		err := c.Get(ctx, client.ObjectKey{Name: grants[i].Node}, &grants[i].node)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading node %s: %w", grants[i].Node, err)
+		}
 	}
 	now := time.Now()
 	table := formatGrants(grants, now)
@@ -137,22 +137,6 @@ func selectGrants(clusters []v1alpha1.EtcdCluster, name string) ([]clusterGrant,
 		return nil, errors.New("there is no open grant in this cluster, so there is nothing to settle")
 	}
 	return nil, fmt.Errorf("there is no open grant for %q; nodes with an open grant: %s", name, strings.Join(open, ", "))
-}
-
-// readGrantNodes reads the Nodes of the grants.
-func readGrantNodes(ctx context.Context, c client.Client, grants []clusterGrant) error {
-	for i := range grants {
-		node := new(corev1.Node)
-		err := c.Get(ctx, types.NamespacedName{Name: grants[i].Node}, node)
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return fmt.Errorf("reading node %s: %w", grants[i].Node, err)
-		default:
-			grants[i].node = node
-		}
-	}
-	return nil
 }
 
 // checkCanSettle returns what the webhook would refuse: a grant that is too young, and an
@@ -206,7 +190,7 @@ func (g clusterGrant) what() string {
 // nodeNow describes the Node of the grant.
 func (g clusterGrant) nodeNow() string {
 	switch {
-	case g.node == nil:
+	case g.node.UID == "":
 		return "gone"
 	case g.node.UID != g.NodeUID:
 		return "gone; a new Node has the name"
@@ -222,7 +206,7 @@ func (g clusterGrant) nodeNow() string {
 func (g clusterGrant) effect() string {
 	text := fmt.Sprintf("The grant for node %s ends, and these members of etcd cluster %s count as healthy again if they "+
 		"answer: %s.", g.Node, g.cluster.Name, observation.JoinIDs(g.Members, ", "))
-	if g.node == nil || g.node.UID != g.NodeUID {
+	if g.node.UID != g.NodeUID {
 		text += " Their bindings to the Node that is gone end as well."
 	}
 	return text + " Continue only if they keep running on a machine that stays, or if the machine is gone for good " +
@@ -231,18 +215,13 @@ func (g clusterGrant) effect() string {
 
 // settleGrant writes the annotation, and waits until the leader has acted on it.
 func (s *session) settleGrant(ctx context.Context, c client.Client, g clusterGrant, timeout time.Duration) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": g.cluster.UID, "annotations": map[string]any{quorum.ResolveAnnotation: g.NodeUID},
-	}})
-	if err != nil {
-		return err
-	}
-	target := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: g.cluster.Name}}
-	if err := c.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner); err != nil {
+	target := g.cluster
+	annotation := map[string]any{"annotations": map[string]any{quorum.ResolveAnnotation: g.NodeUID}}
+	if err := patchMetadata(ctx, c, target, annotation); err != nil {
 		return fmt.Errorf("writing the annotation: %w", err)
 	}
 	isOpen := func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }
-	err = wait.PollUntilContextTimeout(ctx, time.Second, timeout, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, time.Second, timeout, true, func(ctx context.Context) (bool, error) {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(target), target); err != nil {
 			return false, err
 		}

@@ -1,12 +1,10 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,10 +38,7 @@ func TestSettleWithLeader(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, apiserver.WriteKubeconfig(kubeconfig, config))
 	settle := func(name string) (code int, out string) {
-		var printed bytes.Buffer
-		streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
-		code = Execute(t.Context(), streams, "test", []string{"--kubeconfig=" + kubeconfig, "settle", name, "--yes"})
-		return code, printed.String()
+		return runTyped(t.Context(), t, "", "--kubeconfig="+kubeconfig, "settle", name, "--yes")
 	}
 	code, out := settle(f.Nodes[0].Name)
 	require.Equal(t, cli.ExitFailure, code)
@@ -93,20 +88,23 @@ func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
 	})
 }
 
-// testSettle has no webhook that would end the grants: cmd/webhook has that test.
+// testSettle has no webhook that would end the grants, unlike TestSettleWithLeader.
 func testSettle(t *testing.T, f *changeFixture) {
 	f.addOpenNode(t, "settle-1")
 	old, young := time.Now().Add(-2*time.Hour), time.Now().Add(-time.Minute)
-	grant := func(node, uid string, at time.Time) map[string]any {
-		return map[string]any{
-			"node": node, "nodeUID": uid, "members": []string{"a", "b"},
-			"delete": map[string]any{"user": "alice", "time": at.UTC().Format(time.RFC3339)},
-		}
+	grant := func(node, uid string, at time.Time) string {
+		return fmt.Sprintf(`{"node":%q,"nodeUID":%q,"members":["a","b"],"delete":{"user":"alice","time":%q}}`,
+			node, uid, at.UTC().Format(time.RFC3339))
 	}
-	f.createCluster(t, "c1", nil, grant("settle-1", string(f.node(t, "settle-1").UID), old))
-	f.createCluster(t, "c2", nil, grant("settle-2", "u2", young))
-	f.createCluster(t, "c3", nil, grant("settle-3", "u3", old), grant("settle-3", "u4", old))
-	f.createCluster(t, "c4", map[string]string{quorum.ResolveAnnotation: "u9"}, grant("settle-4", "u5", old))
+	for name, grants := range map[string]string{
+		`"c1"`: grant("settle-1", string(f.node(t, "settle-1").UID), old),
+		`"c2"`: grant("settle-2", "u2", young),
+		`"c3"`: grant("settle-3", "u3", old) + "," + grant("settle-3", "u4", old),
+		`"c4","annotations":{"holdfast.dev/settle":"u9"}`: grant("settle-4", "u5", old),
+	} {
+		create(t, f.Server, fmt.Sprintf(`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster",
+			"metadata":{"name":%s},"spec":{"grants":[%s]}}`, name, grants))
+	}
 	for name, test := range map[string]struct{ user, arg, want string }{
 		"unknown":     {operator, "nowhere", `open grant for "nowhere"; nodes with an open grant: settle-1, settle-2,`},
 		"too young":   {operator, "settle-2", "the grant for node settle-2 is too young"},
@@ -128,25 +126,11 @@ func testSettle(t *testing.T, f *changeFixture) {
 	code, out := f.run(t, operator, "", "settle", "settle-1", "--dry-run")
 	require.Equal(t, cli.ExitSuccess, code, out)
 	requireScript(t, out)
-	compareOutput(t, "settle", out)
+	compareOutput(t, "settle.txt", out)
 	code, out = f.run(t, operator, "", "settle", "u4", "--yes", "--timeout=10ms")
 	require.Equal(t, cli.ExitFailure, code)
 	require.Contains(t, out, "the webhook has not settled the grant for node settle-3 within 10ms")
 	annotation, err := f.Kubectl(t.Context(), "get", "etcdcluster", "c3", "-o", "jsonpath={.metadata.annotations}")
 	require.NoError(t, err)
 	require.Contains(t, annotation, `"holdfast.dev/settle":"u4"`)
-}
-
-// createCluster creates an EtcdCluster with grants.
-func (f *changeFixture) createCluster(
-	t *testing.T, name string, annotations map[string]string, grants ...map[string]any,
-) {
-	t.Helper()
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": "holdfast.dev/v1alpha1", "kind": "EtcdCluster",
-		"metadata": map[string]any{"name": name, "annotations": annotations}, "spec": map[string]any{"grants": grants},
-	})
-	require.NoError(t, err)
-	request := f.Client().RESTClient().Post().AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters").Body(body)
-	require.NoError(t, request.Do(t.Context()).Error())
 }

@@ -5,37 +5,23 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
 // A refusalText is the message of a refusal in parts: the sentence about its node, the lines about
-// what it found, the title of the steps, the steps, and the last resort, which names the node.
+// what it found, the steps, and the last resort, which names the node.
 type refusalText struct {
-	first, title, lastResort string
-	found, steps             []string
+	first, steps, lastResort string
+	found                    []string
 }
 
 // parseRefusal returns the parts of a message. isRefusal is false without steps.
 func parseRefusal(message string) (t refusalText, isRefusal bool) {
-	for i, line := range strings.Split(message, "\n") {
-		switch last := len(t.steps) - 1; {
-		case i == 0:
-			t.first = line
-		case strings.HasPrefix(line, "  - ") && t.title != "":
-			t.steps = append(t.steps, line)
-		case last >= 0:
-			t.steps[last] += "\n" + line
-		case strings.HasPrefix(line, "  "):
-			t.found = append(t.found, line)
-		default:
-			t.title = line
-		}
-	}
-	if len(t.steps) == 0 {
-		return t, false
-	}
-	t.steps, t.lastResort = t.steps[:len(t.steps)-1], t.steps[len(t.steps)-1]
-	return t, true
+	facts, steps, isRefusal := strings.Cut(message, "\n"+words.StepsTitle+"\n")
+	last := max(0, strings.LastIndex("\n"+steps, "\n  - "))
+	lines := strings.Split(facts, "\n")
+	return refusalText{first: lines[0], found: lines[1:], steps: steps[:last], lastResort: steps[last:]}, isRefusal
 }
 
 // foldRefusals returns the answers without what the refusals of several nodes have in common, and
@@ -55,11 +41,10 @@ func foldRefusals(answers []report.Removal) (own []report.Removal, common string
 		return !slices.ContainsFunc(texts, func(t refusalText) bool { return !slices.Contains(t.found, line) })
 	}
 	shared := slices.DeleteFunc(slices.Clone(texts[0].found), func(line string) bool { return !isEverywhere(line) })
-	hasSteps := len(texts[0].steps) > 0 && !slices.ContainsFunc(texts, func(t refusalText) bool {
-		return t.title != texts[0].title || !slices.Equal(t.steps, texts[0].steps)
-	})
+	steps := texts[0].steps
+	hasSteps := steps != "" && !slices.ContainsFunc(texts, func(t refusalText) bool { return t.steps != steps })
 	if hasSteps {
-		shared = append(append(shared, texts[0].title), texts[0].steps...)
+		shared = append(shared, words.StepsTitle, strings.TrimSuffix(steps, "\n"))
 	}
 	if len(shared) == 0 {
 		return answers, ""
@@ -69,7 +54,7 @@ func foldRefusals(answers []report.Removal) (own []report.Removal, common string
 		if t, isRefusal := parseRefusal(own[i].Message); isRefusal {
 			lines := append([]string{t.first}, slices.DeleteFunc(t.found, isEverywhere)...)
 			if !hasSteps {
-				lines = append(append(lines, t.title), t.steps...)
+				lines, t.lastResort = append(lines, words.StepsTitle), t.steps+t.lastResort
 			}
 			own[i].Message = strings.Join(append(lines, t.lastResort), "\n")
 		}

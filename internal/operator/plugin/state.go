@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -25,8 +26,33 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
-// readState reads everything that the reports are about.
-func readState(ctx context.Context, kube client.Reader) (report.State, error) {
+// pollState reads the state and calls answer until its answer is not unknown, it fails, or
+// retryUnknown has passed: between a probe request and the answers of the agents, nothing can be
+// seen. The end of the wait is no error: the last answer counts.
+func (s *session) pollState(
+	ctx context.Context, zoneLabel string, answer func(report.State) (isUnknown bool, err error),
+) error {
+	kube, err := s.client()
+	if err != nil {
+		return err
+	}
+	err = wait.PollUntilContextTimeout(ctx, retryInterval, retryUnknown, true, func(context.Context) (bool, error) {
+		state, err := readState(ctx, kube, kube, zoneLabel)
+		if err != nil {
+			return false, err
+		}
+		isUnknown, err := answer(state)
+		return !isUnknown, err
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// readState reads what the reports are about: the lists of objects, and directly, without a cache,
+// the flags of the webhook. A zone label of the command line counts instead of the webhook's.
+func readState(ctx context.Context, kube, direct client.Reader, zoneLabel string) (report.State, error) {
 	clusters, observations := &v1alpha1.EtcdClusterList{}, &v1alpha1.EtcdObservationList{}
 	nodes := &corev1.NodeList{}
 	if err := kube.List(ctx, clusters); err != nil {
@@ -45,7 +71,10 @@ func readState(ctx context.Context, kube client.Reader) (report.State, error) {
 	for i := range clusters.Items {
 		clusters.Items[i] = *observation.Join(&clusters.Items[i], all)
 	}
-	return report.State{Clusters: clusters.Items, Nodes: nodes.Items, Now: time.Now()}, nil
+	state := report.State{Clusters: clusters.Items, Nodes: nodes.Items, Now: time.Now()}
+	addWebhookFlags(ctx, direct, &state)
+	state.ZoneLabel = cmp.Or(zoneLabel, state.ZoneLabel)
+	return state, nil
 }
 
 // addGuardPods reads the guard pods. That they cannot be read is part of the state.
@@ -151,6 +180,3 @@ func addZoneLabel(command *cobra.Command, label *string) {
 	command.Flags().StringVar(label, "zone-label", "",
 		"label with the zone of a node (default: that of the webhook, "+defaultZoneLabel+")")
 }
-
-// setZoneLabel sets the zone label of a state if the command line has one.
-func setZoneLabel(s *report.State, label string) { s.ZoneLabel = cmp.Or(label, s.ZoneLabel) }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,20 +73,11 @@ func (s *session) statusCommand() *cobra.Command {
 	return command
 }
 
-// status prints the status once. If a cluster cannot be seen, it reads again for a few seconds:
-// between a probe request and the answers of the agents, nothing can be seen.
+// status prints the status once. If a cluster cannot be seen, it reads again for a few seconds.
 func (s *session) status(ctx context.Context, o statusOptions) error {
-	kube, err := s.client()
-	if err != nil {
-		return err
-	}
 	var state report.State
-	err = pollUnknown(ctx, func() (isUnknown bool, err error) {
-		if state, err = readState(ctx, kube); err != nil {
-			return false, err
-		}
-		addWebhookFlags(ctx, kube, &state)
-		setZoneLabel(&state, o.zoneLabel)
+	err := s.pollState(ctx, o.zoneLabel, func(now report.State) (bool, error) {
+		state = now
 		isUnseen := func(c report.ClusterStatus) bool { return !c.Known }
 		return slices.ContainsFunc(report.NewStatus(state).Clusters, isUnseen), nil
 	})
@@ -100,7 +90,7 @@ func (s *session) status(ctx context.Context, o statusOptions) error {
 // printStatus prints the status of a state.
 func printStatus(out io.Writer, state report.State, format reportFormat) error {
 	status := report.NewStatus(state)
-	return format.write(out, status, func(w io.Writer) error { return writeStatus(w, status, state) })
+	return format.write(out, status, formatStatus(status, state))
 }
 
 // watchStatus prints the status again whenever an object of it changes. The end of the context ends
@@ -111,7 +101,7 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 		return err
 	}
 	// The first read reports missing rights. A watch would retry without end.
-	if _, err := readState(ctx, direct); err != nil {
+	if _, err := readState(ctx, direct, direct, o.zoneLabel); err != nil {
 		return err
 	}
 	config, err := s.flags.ToRESTConfig()
@@ -123,11 +113,19 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 		return fmt.Errorf("creating the watches: %w", err)
 	}
 	changed := loop.NewSignal()
+	onChange := toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed.Notify() }, UpdateFunc: func(any, any) { changed.Notify() },
+		DeleteFunc: func(any) { changed.Notify() },
+	}
 	for _, object := range []client.Object{
 		&corev1.Node{}, &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdObservation{},
 	} {
-		if err := follow(ctx, watched, object, changed.Notify); err != nil {
-			return err
+		informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err == nil {
+			_, err = informer.AddEventHandler(onChange)
+		}
+		if err != nil {
+			return fmt.Errorf("creating the watches: %w", err)
 		}
 	}
 	watches, watching := errgroup.WithContext(ctx)
@@ -144,21 +142,6 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 	return nil
 }
 
-// follow calls changed for every change of the objects of a kind.
-func follow(ctx context.Context, watched cache.Cache, object client.Object, changed func()) error {
-	informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-	if err != nil {
-		return readError("the objects to watch", err)
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
-	})
-	if err != nil {
-		return fmt.Errorf("creating the watches: %w", err)
-	}
-	return nil
-}
-
 // redraw prints the status when it has changed, until the context ends. It reads the flags of the
 // webhook directly: a user who may read that Deployment may not be permitted to watch all.
 func (s *session) redraw(
@@ -166,19 +149,20 @@ func (s *session) redraw(
 ) error {
 	drawn := ""
 	for {
-		state, err := readState(ctx, watched)
+		state, err := readState(ctx, watched, direct, o.zoneLabel)
 		if err != nil {
 			return err
 		}
-		addWebhookFlags(ctx, direct, &state)
-		setZoneLabel(&state, o.zoneLabel)
 		var text bytes.Buffer
 		if err := printStatus(&text, state, o.format); err != nil {
 			return err
 		}
 		if now := text.String(); now != drawn {
 			drawn = now
-			if err := s.draw(now, o.format); err != nil {
+			if o.format == asTable && isTerminal(s.terminal) {
+				fmt.Fprint(s.terminal, clearScreen)
+			}
+			if _, err := io.WriteString(s.Out, now); err != nil {
 				return fmt.Errorf("writing the status: %w", err)
 			}
 		}
@@ -188,32 +172,11 @@ func (s *session) redraw(
 	}
 }
 
-// draw prints a status in place of the one before.
-func (s *session) draw(text string, format reportFormat) error {
-	if format == asTable && isTerminal(s.terminal) {
-		if _, err := io.WriteString(s.terminal, clearScreen); err != nil {
-			return err
-		}
-	}
-	_, err := io.WriteString(s.Out, text)
-	return err
-}
-
-func isTerminal(w io.Writer) bool {
-	file, isFile := w.(*os.File)
-	if !isFile {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// writeStatus writes the status of a state for people.
-func writeStatus(w io.Writer, status report.Status, state report.State) error {
+// formatStatus returns the status of a state for people. An empty line separates its tables.
+func formatStatus(status report.Status, state report.State) string {
+	var text strings.Builder
 	if len(status.Clusters) == 0 {
-		if _, err := fmt.Fprintln(w, describeNoClusters(state.Nodes)); err != nil {
-			return err
-		}
+		fmt.Fprintln(&text, describeNoClusters(state.Nodes))
 	}
 	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE", "OBSERVERS"}}
 	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
@@ -223,9 +186,8 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 		observers := cmp.Or(string(c.Observers), "-")
 		row := []string{string(c.ID), "?", "?", "?", "?", observers}
 		if c.Known {
-			row = []string{
-				string(c.ID), strconv.Itoa(c.Voters), strconv.Itoa(c.Healthy), strconv.Itoa(c.Quorum), strconv.Itoa(c.MayLose),
-				observers,
+			for i, n := range []int{c.Voters, c.Healthy, c.Quorum, c.MayLose} {
+				row[i+1] = strconv.Itoa(n)
 			}
 		}
 		clusters = append(clusters, row)
@@ -253,7 +215,20 @@ func writeStatus(w io.Writer, status report.Status, state report.State) error {
 		}
 		holds = append(holds, []string{h.Node, age, h.Reason, "kubectl holdfast release " + h.Node})
 	}
-	return errors.Join(writeSections(w, clusters, members, zones, grants, holds), writeWarnings(w, status.Warnings))
+	var tables []string
+	for _, rows := range [][][]string{clusters, members, zones, grants, holds} {
+		if table := formatTable(rows); table != "" {
+			tables = append(tables, table)
+		}
+	}
+	text.WriteString(strings.Join(tables, "\n"))
+	for i, warning := range status.Warnings {
+		if i == 0 {
+			fmt.Fprintln(&text, "\nWarnings:")
+		}
+		fmt.Fprintf(&text, "- %s: %s\n", warning.Kind, warning.Text)
+	}
+	return text.String()
 }
 
 // describeNoClusters describes a state without an EtcdCluster. An agent that finds etcd labels its
@@ -281,10 +256,7 @@ func describeNoClusters(nodes []corev1.Node) string {
 
 // doorRows returns a row for each open door of a grant.
 func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows [][]string) {
-	exists := "no"
-	if g.NodeExists {
-		exists = "yes"
-	}
+	exists := map[bool]string{true: "yes", false: "no"}[g.NodeExists]
 	for _, d := range g.Doors {
 		by := cmp.Or(d.User, "not reviewed")
 		if d.BreakGlass {
@@ -296,36 +268,4 @@ func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows
 		})
 	}
 	return rows
-}
-
-// writeSections writes the tables that have rows below their heading, separated by empty lines.
-func writeSections(w io.Writer, tables ...[][]string) error {
-	isFirst := true
-	for _, table := range tables {
-		if len(table) < 2 {
-			continue
-		}
-		if !isFirst {
-			if _, err := fmt.Fprintln(w); err != nil {
-				return err
-			}
-		}
-		isFirst = false
-		if err := writeTable(w, table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func writeWarnings(w io.Writer, warnings []report.Warning) error {
-	if len(warnings) == 0 {
-		return nil
-	}
-	lines := []string{"", "Warnings:"}
-	for _, warning := range warnings {
-		lines = append(lines, fmt.Sprintf("- %s: %s", warning.Kind, warning.Text))
-	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
-	return err
 }

@@ -1,11 +1,11 @@
 package plugin
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,44 +52,30 @@ func status(t *testing.T, c *reviewedCluster) {
 	require.NotContains(t, (<-answered).out, "cannot see etcd cluster")
 }
 
-// A growingOutput is the output of a command that runs.
-type growingOutput struct {
-	mu  sync.Mutex // guards all
-	all strings.Builder
-}
-
-// Write adds to the output.
-func (o *growingOutput) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.all.Write(p)
-}
-
-// String returns the output so far.
-func (o *growingOutput) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.all.String()
-}
-
 func statusWatch(t *testing.T, c *reviewedCluster) {
-	ctx, cancel := context.WithCancel(t.Context())
-	out, code := &growingOutput{}, make(chan int)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, printed := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = out.Close() }) // the command and the test wait no longer
+	code := make(chan int)
 	go func() {
-		streams := Streams{In: strings.NewReader(""), Out: out, ErrOut: io.Discard}
+		streams := Streams{In: strings.NewReader(""), Out: printed, ErrOut: io.Discard}
 		code <- Execute(ctx, streams, "v0.1.0", []string{"--kubeconfig=" + c.server.Kubeconfig(), "status", "--watch"})
 	}()
-	shows := func(text string) {
+	lines, all := bufio.NewScanner(out), ""
+	wait := func(text string) {
 		t.Helper()
-		isShown := func() bool { return strings.Contains(out.String(), text) }
-		require.Eventually(t, isShown, 20*time.Second, 20*time.Millisecond, text)
+		for !strings.Contains(all, text) {
+			require.True(t, lines.Scan(), text)
+			all += lines.Text() + "\n"
+		}
 	}
-	shows("Healthy")
-	require.NotContains(t, out.String(), "NotConfirmed")
+	wait("etcd2")
+	require.NotContains(t, all, "NotConfirmed")
 	c.setHealth(2, false)
-	shows("NotConfirmed")
+	wait("NotConfirmed")
 	c.WriteNonce("another")
-	shows("CannotSee")
+	wait("CannotSee")
 	cancel()
 	require.Equal(t, 0, <-code, "Ctrl-C ends the watch without an error")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -35,14 +34,7 @@ const (
 
 // isUnrecorded reports whether the webhook refused a deletion only because it could not read or
 // write what it needs. With an override it refuses for no other reason.
-func isUnrecorded(err error) bool {
-	var refused *apierrors.StatusError
-	if !errors.As(err, &refused) {
-		return false
-	}
-	reason, isReason := quorum.ReasonOf(refused.ErrStatus.Details)
-	return isReason && reason == quorum.CannotDecide
-}
+func isUnrecorded(err error) bool { return removalOf("", nil, err).Reason == quorum.CannotDecide }
 
 // A webhookStop stops all replicas of the webhook, and starts as many again.
 type webhookStop struct {
@@ -54,12 +46,8 @@ type webhookStop struct {
 
 // newWebhookStop reads how many replicas the webhook has, and checks the rights of the user.
 func (s *session) newWebhookStop(ctx context.Context, c client.Client) (*webhookStop, error) {
-	missing, err := missingRights(ctx, c, webhookStopRights())
-	switch {
-	case err != nil:
+	if err := requireRights(ctx, c, webhookStopRights()); err != nil {
 		return nil, err
-	case len(missing) > 0:
-		return nil, errors.New(strings.Join(missing, "\n"))
 	}
 	scale := &autoscalingv1.Scale{}
 	if err := c.SubResource("scale").Get(ctx, webhookDeployment(), scale); err != nil {

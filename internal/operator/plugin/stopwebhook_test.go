@@ -1,17 +1,15 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -98,15 +96,9 @@ func (s *stuckCluster) replicas() int32 {
 // breakGlass deletes the Node as the administrator. typed are the lines of its input.
 func (s *stuckCluster) breakGlass(ctx context.Context, typed string, args ...string) (code int, out string) {
 	s.t.Helper()
-	var printed bytes.Buffer
-	streams := Streams{In: strings.NewReader(""), Out: &printed, ErrOut: &printed}
-	if typed != "" {
-		streams.In = openTerminal(s.t, typed)
-	}
-	code = Execute(ctx, streams, "test", append([]string{
+	return runTyped(ctx, s.t, typed, append([]string{
 		"--kubeconfig=" + s.server.Kubeconfig(), "break-glass", s.etcd, "--reason=burnt", "--and-delete",
-	}, args...))
-	return code, printed.String()
+	}, args...)...)
 }
 
 // requireKept checks that the Node still exists with its label, and that the webhook is to run.
@@ -129,39 +121,27 @@ func (s *stuckCluster) requireDeleted() {
 // refuse lets a policy refuse writes of a resource unless the expression is true.
 func (c *reviewedCluster) refuse(name, group, resource, expression string) {
 	c.t.Helper()
-	admission := c.server.Client().AdmissionregistrationV1()
-	rule := admissionregistrationv1.NamedRuleWithOperations{
-		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-			Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"},
-			Rule: admissionregistrationv1.Rule{
-				APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource},
-			},
-		},
-	}
-	_, err := admission.ValidatingAdmissionPolicies().Create(c.t.Context(),
-		&admissionregistrationv1.ValidatingAdmissionPolicy{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-				MatchConstraints: &admissionregistrationv1.MatchResources{
-					ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{rule},
-				},
-				Validations: []admissionregistrationv1.Validation{{Expression: expression, Message: "not by our rules"}},
-			},
-		}, metav1.CreateOptions{})
-	require.NoError(c.t, err)
-	_, err = admission.ValidatingAdmissionPolicyBindings().Create(c.t.Context(),
-		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-				PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-			},
-		}, metav1.CreateOptions{})
-	require.NoError(c.t, err)
+	create(c.t, c.server, fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: %[1]s}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {operations: [CREATE, UPDATE], apiGroups: [%[2]s], apiVersions: ["*"], resources: [%[3]s]}
+  validations:
+  - {expression: "%[4]s", message: not by our rules}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: %[1]s}
+spec: {policyName: %[1]s, validationActions: [Deny]}
+`, name, group, resource, expression))
 	require.NoError(c.t, c.server.WaitForPolicies(c.t.Context()))
 	c.t.Cleanup(func() {
 		ctx := context.WithoutCancel(c.t.Context())
-		require.NoError(c.t, admission.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}))
-		require.NoError(c.t, admission.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}))
+		_, err := c.server.Kubectl(ctx, "delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", name)
+		require.NoError(c.t, err)
 		require.NoError(c.t, c.server.WaitForPolicies(ctx))
 	})
 }
@@ -187,7 +167,7 @@ func (s *stuckCluster) stopWhenAsked() {
 	s.runKubelet()
 	code, out := s.breakGlass(s.t.Context(), "y\ny")
 	require.Equal(s.t, cli.ExitSuccess, code, out)
-	compareOutput(s.t, "break-glass-stop-webhook", out)
+	compareOutput(s.t, "break-glass-stop-webhook.txt", out)
 	s.requireDeleted()
 }
 
@@ -209,7 +189,7 @@ func (s *stuckCluster) stopScript() {
 	s.runKubelet()
 	code, script := s.breakGlass(s.t.Context(), "", "--stop-webhook", "--dry-run")
 	require.Equal(s.t, cli.ExitSuccess, code, script)
-	compareOutput(s.t, "break-glass-stop-webhook-script", script)
+	compareOutput(s.t, "break-glass-stop-webhook-script.txt", script)
 	requireScript(s.t, script)
 	s.requireKept()
 	root, err := process.RepositoryRoot()

@@ -91,20 +91,18 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 // describe returns what the command does to the cluster of this API server, and what it prints when
 // that is done.
 func (f uninstallFlags) describe(server string) (effects []string, done string) {
-	effects, done = []string{
+	effects = []string{
 		fmt.Sprintf("Holdfast is removed from the cluster %s.", server),
 		"Nodes with etcd are not protected any more, and new nodes are not held.",
-	}, "Holdfast is removed."
-	switch {
-	case f.beforeHelm:
+	}
+	if f.beforeHelm {
 		effects[0] = fmt.Sprintf("Holdfast stops in the cluster %s, and is removed from its Nodes and Machines.", server)
 		effects = append(effects, "The release of Helm stays, with the EtcdClusters: run helm uninstall afterwards.")
-		done = "Nodes and Machines are clean. Now run: helm -n holdfast-system uninstall RELEASE"
-	case f.keepCRD:
-		effects = append(effects, "The namespace holdfast-system is deleted with everything in it.")
-	default:
-		effects = append(effects, "The namespace holdfast-system is deleted with everything in it.",
-			"All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
+		return effects, "Nodes and Machines are clean. Now run: helm -n holdfast-system uninstall RELEASE"
 	}
-	return effects, done
+	effects = append(effects, "The namespace holdfast-system is deleted with everything in it.")
+	if !f.keepCRD {
+		effects = append(effects, "All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
+	}
+	return effects, "Holdfast is removed."
 }

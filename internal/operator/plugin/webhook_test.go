@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/pem"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -164,27 +161,13 @@ func (c *reviewedCluster) run(args ...string) commandResult {
 // runPlugin runs a command line.
 func runPlugin(ctx context.Context, args ...string) commandResult {
 	var out, errOut bytes.Buffer
-	streams := Streams{In: strings.NewReader(""), Out: io.Writer(&out), ErrOut: &errOut}
+	streams := Streams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut}
 	code := Execute(ctx, streams, "v0.1.0", args)
 	return commandResult{out.String(), errOut.String(), code}
 }
 
-var (
-	anyTime = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`)
-	anyUID  = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	anyAge  = regexp.MustCompile(`\b\d+(?:ms|s|m)\b`)
-)
-
-// requireGolden compares an output with a golden file, without what differs between runs.
-func requireGolden(t *testing.T, name, text string) {
+// requireGolden is compareOutput for an output with ages.
+func requireGolden(t *testing.T, name, out string) {
 	t.Helper()
-	text = anyAge.ReplaceAllString(anyUID.ReplaceAllString(anyTime.ReplaceAllString(text, "TIME"), "UID"), "AGE")
-	path := filepath.Join("testdata", name)
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, string(want), text, "to accept the output: UPDATE_GOLDEN=1 go test ./internal/operator/plugin")
+	compareOutput(t, name, regexp.MustCompile(`\b\d+(?:ms|s|m)\b`).ReplaceAllString(out, "AGE"))
 }

@@ -3,8 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +47,7 @@ func (s *session) whatIfCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "what-if (--zone ZONE | NODE... | -l SELECTOR)",
 		Short: "Ask whether quorum survives the loss of nodes (exit code 0 yes, 1 no, 2 unknown)",
-		Long:  whatIfHelp, ValidArgsFunction: s.completeNodes,
+		Long:  whatIfHelp, ValidArgsFunction: s.complete(nodeNames, false),
 		Example: `  # Before work on a zone
   kubectl holdfast what-if --zone eu-central-1a
   # Before work on a rack
@@ -81,21 +79,12 @@ func (s *session) whatIfCommand() *cobra.Command {
 	return command
 }
 
-// whatIf prints the answer. The exit code of every failure is that of an unknown answer.
+// whatIf prints the answer.
 func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Selector, o whatIfOptions) error {
-	kube, err := s.client()
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	var state report.State
 	var r report.WhatIf
-	// Between a probe request and the answers of the agents, nothing can be seen.
-	err = pollUnknown(ctx, func() (bool, error) {
-		if state, err = readState(ctx, kube); err != nil {
-			return false, err
-		}
-		addWebhookFlags(ctx, kube, &state)
-		setZoneLabel(&state, o.zoneLabel)
+	var now time.Time
+	err := s.pollState(ctx, o.zoneLabel, func(state report.State) (_ bool, err error) {
+		now = state.Now
 		if o.zone != "" {
 			r, err = report.NewZoneWhatIf(state, o.zone)
 			return r.Answer == quorum.Unknown, err
@@ -106,17 +95,11 @@ func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Se
 		r, err = report.NewWhatIf(state, nodes)
 		return r.Answer == quorum.Unknown, err
 	})
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	if err := o.format.write(s.Out, r, func(w io.Writer) error { return writeWhatIf(w, r, state.Now) }); err != nil {
-		return s.failUnknown(err)
-	}
-	return exitFor(r.Answer)
+	return s.answer(err, r.Answer, o.format, r, formatWhatIf(r, now))
 }
 
-// writeWhatIf writes an answer for people.
-func writeWhatIf(w io.Writer, r report.WhatIf, now time.Time) error {
+// formatWhatIf returns an answer for people.
+func formatWhatIf(r report.WhatIf, now time.Time) string {
 	rows := [][]string{{"ETCD CLUSTER", "KEEPS QUORUM", "REASON", "VOTERS", "QUORUM", "REMAIN", "OLDEST ANSWER"}}
 	texts := []string{whatIfTitle(r)}
 	for _, c := range r.Clusters {
@@ -137,14 +120,11 @@ func writeWhatIf(w io.Writer, r report.WhatIf, now time.Time) error {
 	for _, note := range r.Notes {
 		texts = append(texts, "note: "+note)
 	}
-	if err := writeSections(w, rows); err != nil {
-		return err
+	text := strings.Join(texts, "\n") + "\n"
+	if table := formatTable(rows); table != "" {
+		return table + "\n" + text
 	}
-	if len(rows) > 1 {
-		texts = slices.Insert(texts, 0, "")
-	}
-	_, err := fmt.Fprintln(w, strings.Join(texts, "\n"))
-	return err
+	return text
 }
 
 // whatIfTitle states the answer. It names the nodes unless they are many.

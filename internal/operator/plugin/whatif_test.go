@@ -74,26 +74,6 @@ func whatIf(t *testing.T, c *reviewedCluster) {
 	}
 }
 
-func TestBadWhatIf(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		text string
-	}{
-		"nothing":            {nil, "name at least one node, or select nodes with -l"},
-		"zone and node":      {[]string{"w1", "--zone=a"}, "name a zone, or name or select nodes, not both"},
-		"zone and selector":  {[]string{"-l", "a=b", "--zone=a"}, "not both"},
-		"empty zone":         {[]string{"--zone="}, "--zone is empty"},
-		"nodes and selector": {[]string{"w1", "-l", "a=b"}, "not both"},
-		"unreachable server": {[]string{"w1", "--server=http://127.0.0.1:1"}, "connection refused"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := runPlugin(t.Context(), append([]string{"what-if"}, c.args...)...)
-			require.Equal(t, 2, r.code)
-			require.Contains(t, r.errOut, c.text)
-		})
-	}
-}
-
 func TestWhatIfTitle(t *testing.T) {
 	r := report.WhatIf{Answer: quorum.Unknown, Zone: "a", Nodes: strings.Fields("n1 n2 n3 n4 n5 n6 n7 n8 n9 n10")}
 	require.Equal(t, "it is not known whether quorum is kept without zone a (n1, n2, n3, n4, n5, n6, n7, n8 and 2 more)",

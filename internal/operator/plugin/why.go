@@ -3,8 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +20,7 @@ func (s *session) whyCommand() *cobra.Command {
 	var format reportFormat
 	command := &cobra.Command{
 		Use: "why NODE", Short: "Show everything that Holdfast says about one node", Long: whyHelp,
-		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.completeNode,
+		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.complete(nodeNames, true),
 		Args: oneArgument("node"),
 		RunE: func(command *cobra.Command, args []string) error {
 			return s.why(command.Context(), args[0], format)
@@ -40,39 +38,14 @@ func (s *session) why(ctx context.Context, node string, format reportFormat) err
 	}
 	ask := func(ctx context.Context) []report.Removal { return []report.Removal{dryRunDeletion(ctx, kube, node)} }
 	removal := s.pollAnswers(ctx, ask, canRemoveOptions{})[0]
-	state, err := readState(ctx, kube)
+	state, err := readState(ctx, kube, kube, "")
 	if err != nil {
 		return err
 	}
 	addGuardPods(ctx, kube, &state)
-	addWebhookFlags(ctx, kube, &state)
 	page, isFound := report.NewPage(state, node, removal)
 	if !isFound {
 		return fmt.Errorf("there is no node %s; to see all nodes: kubectl get nodes", node)
 	}
-	return format.write(s.Out, page, func(w io.Writer) error { return writePage(w, page) })
-}
-
-// writePage writes a page for people.
-func writePage(w io.Writer, page report.Page) error {
-	var text strings.Builder
-	for i, section := range page.Sections() {
-		if len(section.Lines) == 0 {
-			continue
-		}
-		if i > 0 {
-			fmt.Fprintf(&text, "\n%s\n", section.Title)
-		}
-		for _, line := range section.Lines {
-			indent := "  "
-			if section.Title == "" {
-				indent = ""
-			}
-			text.WriteString(indent + line + "\n")
-		}
-	}
-	if _, err := io.WriteString(w, text.String()); err != nil {
-		return fmt.Errorf("writing the page: %w", err)
-	}
-	return nil
+	return format.write(s.Out, page, page.Text())
 }

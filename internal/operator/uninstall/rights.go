@@ -2,7 +2,6 @@ package uninstall
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 
@@ -29,9 +28,9 @@ func (u *uninstaller) need(right authorizationv1.ResourceAttributes) {
 // needFor records that Run needs a right for one object.
 func (u *uninstaller) needFor(object *metav1.PartialObjectMetadata, verb string) error {
 	kind := object.GroupVersionKind()
-	mapping, err := u.Client.RESTMapper().RESTMapping(kind.GroupKind())
-	if err != nil {
-		return fmt.Errorf("finding the API of %s: %w", kind.GroupKind(), err)
+	mapping, err := u.mapping(kind.GroupKind())
+	if mapping == nil {
+		return err
 	}
 	u.need(authorizationv1.ResourceAttributes{
 		Verb: verb, Group: kind.Group, Resource: mapping.Resource.Resource,

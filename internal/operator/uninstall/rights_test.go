@@ -11,20 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
-
-// failingClient serves every kind of its mapper, and fails to list objects.
-type failingClient struct {
-	client.Client
-	mapper meta.RESTMapper
-	err    error
-}
-
-func (c failingClient) RESTMapper() meta.RESTMapper { return c.mapper }
-
-func (c failingClient) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return c.err
-}
 
 // TestRightsWithoutList: what a user may not list is a missing right. After any other error, the
 // rights are not known.
@@ -34,16 +23,19 @@ func TestRightsWithoutList(t *testing.T) {
 	mapper.Add(policies, meta.RESTScopeRoot)
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
 	resource := schema.GroupResource{Group: admissionGroup, Resource: "mutatingadmissionpolicies"}
-	forbidden := apierrors.NewForbidden(resource, "", errors.New("no"))
+	failed := apierrors.NewForbidden(resource, "", errors.New("no"))
+	c := fake.NewClientBuilder().WithRESTMapper(mapper).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return failed },
+	}).Build()
 
-	rights, err := Rights(t.Context(), Options{Client: failingClient{mapper: mapper, err: forbidden}})
+	rights, err := Rights(t.Context(), Options{Client: c})
 	require.NoError(t, err)
 	require.Contains(t, rights, authorizationv1.ResourceAttributes{
 		Verb: "list", Group: admissionGroup, Resource: "mutatingadmissionpolicies",
 	})
 
-	timeout := apierrors.NewTimeoutError("the request has timed out", 1)
-	_, err = Rights(t.Context(), Options{Client: failingClient{mapper: mapper, err: timeout}})
-	require.ErrorIs(t, err, timeout)
+	failed = apierrors.NewTimeoutError("the request has timed out", 1)
+	_, err = Rights(t.Context(), Options{Client: c})
+	require.ErrorIs(t, err, failed)
 	require.ErrorContains(t, err, "listing mutatingadmissionpolicies: ")
 }

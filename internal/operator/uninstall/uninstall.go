@@ -65,8 +65,6 @@ type uninstaller struct {
 	rights         []authorizationv1.ResourceAttributes
 	// programs are the DaemonSets and Deployments that the run has deleted.
 	programs []metav1.PartialObjectMetadata
-	// printed are the commands that delete objects in a dry run, which finds these objects again.
-	printed []string
 }
 
 // Run removes Holdfast. The order matters. First nodes are not born held and deletions are not
@@ -81,8 +79,8 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func (u *uninstaller) run(ctx context.Context) error {
-	if err := u.checkMachines(ctx); err != nil {
-		return err
+	if _, waiting, err := u.hookedMachines(ctx); err != nil || waiting != nil {
+		return errors.Join(err, waiting)
 	}
 	last, deleteLast := "The rest is deleted.", u.deleteRest
 	if u.BeforeHelm {
@@ -144,31 +142,18 @@ func (u *uninstaller) stopPrograms(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for i := range bindings {
-		if bindings[i].Name != machinesBinding {
-			continue
-		}
-		if err := u.deleteObject(ctx, &bindings[i]); err != nil {
-			return err
-		}
-	}
-	return errors.Join(u.deletePods(ctx, "DaemonSet"), u.deletePods(ctx, "Deployment"))
-}
-
-// deletePods deletes Holdfast's objects of a kind that has pods.
-func (u *uninstaller) deletePods(ctx context.Context, kind string) error {
-	found, err := u.ownObjects(ctx, schema.GroupKind{Group: "apps", Kind: kind}, client.InNamespace(guard.Namespace))
-	if err != nil {
+	bindings = slices.DeleteFunc(bindings, func(m metav1.PartialObjectMetadata) bool { return m.Name != machinesBinding })
+	if err := u.deleteObjects(ctx, bindings); err != nil {
 		return err
 	}
-	for i := range found {
-		err := u.deleteObject(ctx, &found[i], client.PropagationPolicy(metav1.DeletePropagationForeground))
-		if err != nil {
-			return err
-		}
+	var failed []error
+	withPods := client.PropagationPolicy(metav1.DeletePropagationForeground)
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		found, err := u.ownObjects(ctx, schema.GroupKind{Group: "apps", Kind: kind}, client.InNamespace(guard.Namespace))
+		failed = append(failed, err, u.deleteObjects(ctx, found, withPods))
+		u.programs = append(u.programs, found...)
 	}
-	u.programs = append(u.programs, found...)
-	return nil
+	return errors.Join(failed...)
 }
 
 // waitForPods waits until the programs are gone with their pods.
@@ -202,10 +187,8 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 		}
 		last = append(last, definitions...)
 	}
-	for i := range last {
-		if err := u.deleteObject(ctx, &last[i]); err != nil {
-			return err
-		}
+	if err := u.deleteObjects(ctx, last); err != nil {
+		return err
 	}
 	return u.waitGone(ctx, last, "see its status: kubectl get namespace "+guard.Namespace+" -o yaml")
 }
@@ -214,32 +197,23 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 // them, so they belong to no release of Helm.
 func (u *uninstaller) deleteGuardPods(ctx context.Context) error {
 	pods, err := u.ownObjects(ctx, schema.GroupKind{Kind: "Pod"}, client.InNamespace(guard.Namespace))
-	if err != nil {
-		return err
-	}
-	for i := range pods {
-		if err := u.deleteObject(ctx, &pods[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(err, u.deleteObjects(ctx, pods))
 }
 
 // deleteKinds deletes Holdfast's objects of these kinds in all namespaces, kind by kind. The
-// objects in Holdfast's namespace go with the namespace.
+// objects in Holdfast's namespace go with the namespace, and stopPrograms has deleted a binding,
+// which a dry run finds again.
 func (u *uninstaller) deleteKinds(ctx context.Context, kinds ...schema.GroupKind) error {
 	for _, kind := range kinds {
 		found, err := u.ownObjects(ctx, kind)
 		if err != nil {
 			return err
 		}
-		for i := range found {
-			if found[i].Namespace == guard.Namespace {
-				continue
-			}
-			if err := u.deleteObject(ctx, &found[i]); err != nil {
-				return err
-			}
+		found = slices.DeleteFunc(found, func(m metav1.PartialObjectMetadata) bool {
+			return m.Namespace == guard.Namespace || m.Kind == "ClusterRoleBinding" && m.Name == machinesBinding
+		})
+		if err := u.deleteObjects(ctx, found); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -252,47 +226,37 @@ func (u *uninstaller) ownObjects(
 ) ([]metav1.PartialObjectMetadata, error) {
 	labelled := client.MatchingLabels{"app.kubernetes.io/part-of": "holdfast"}
 	found, err := u.list(ctx, kind, append(options, labelled)...)
-	if err != nil {
-		return nil, err
-	}
-	var own []metav1.PartialObjectMetadata
-	for i := range found {
-		if strings.HasPrefix(found[i].Name, "holdfast") || strings.HasSuffix(found[i].Name, ".holdfast.dev") {
-			own = append(own, found[i])
-		}
-	}
-	return own, nil
+	return slices.DeleteFunc(found, func(m metav1.PartialObjectMetadata) bool {
+		return !strings.HasPrefix(m.Name, "holdfast") && !strings.HasSuffix(m.Name, ".holdfast.dev")
+	}), err
 }
 
-// deleteObject deletes an object, which may be gone already.
-func (u *uninstaller) deleteObject(
-	ctx context.Context, object *metav1.PartialObjectMetadata, options ...client.DeleteOption,
+// deleteObjects deletes objects, which may be gone already.
+func (u *uninstaller) deleteObjects(
+	ctx context.Context, objects []metav1.PartialObjectMetadata, options ...client.DeleteOption,
 ) error {
-	if err := u.needFor(object, "delete"); err != nil {
-		return err
-	}
-	// waitGone prints for what a script has to wait.
-	command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + describe(object)
-	if len(options) > 0 {
-		command += " --cascade=foreground"
-	}
-	if u.DryRun {
-		if slices.Contains(u.printed, command) {
-			return nil
+	for i := range objects {
+		object := &objects[i]
+		if err := u.needFor(object, "delete"); err != nil {
+			return err
 		}
-		u.printed = append(u.printed, command)
-	}
-	// The answer to the deletion of an object that a finalizer keeps is the object. The client would
-	// fail to decode one whose kind is not in its scheme.
-	untyped := &unstructured.Unstructured{}
-	untyped.SetGroupVersionKind(object.GroupVersionKind())
-	untyped.SetNamespace(object.Namespace)
-	untyped.SetName(object.Name)
-	err := u.do(command, describe(object)+": deleted", func() error {
-		return u.Client.Delete(ctx, untyped, options...)
-	})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting %s: %w", describe(object), err)
+		// waitGone prints for what a script has to wait.
+		command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + describe(object)
+		if len(options) > 0 {
+			command += " --cascade=foreground"
+		}
+		// The answer to the deletion of an object that a finalizer keeps is the object. The client would
+		// fail to decode one whose kind is not in its scheme.
+		untyped := &unstructured.Unstructured{}
+		untyped.SetGroupVersionKind(object.GroupVersionKind())
+		untyped.SetNamespace(object.Namespace)
+		untyped.SetName(object.Name)
+		err := u.do(command, describe(object)+": deleted", func() error {
+			return u.Client.Delete(ctx, untyped, options...)
+		})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting %s: %w", describe(object), err)
+		}
 	}
 	return nil
 }
@@ -402,12 +366,9 @@ func (u *uninstaller) reportKept(ctx context.Context) error {
 func (u *uninstaller) list(
 	ctx context.Context, kind schema.GroupKind, options ...client.ListOption,
 ) ([]metav1.PartialObjectMetadata, error) {
-	mapping, err := u.Client.RESTMapper().RESTMapping(kind)
-	if meta.IsNoMatchError(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("finding the API of %s: %w", kind, err)
+	mapping, err := u.mapping(kind)
+	if mapping == nil {
+		return nil, err
 	}
 	objects := &metav1.PartialObjectMetadataList{}
 	objects.SetGroupVersionKind(mapping.GroupVersionKind)
@@ -426,4 +387,13 @@ func (u *uninstaller) list(
 		objects.Items[i].SetGroupVersionKind(mapping.GroupVersionKind)
 	}
 	return objects.Items, nil
+}
+
+// mapping returns the API of a kind, nil if the API server does not serve it.
+func (u *uninstaller) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
+	mapping, err := u.Client.RESTMapper().RESTMapping(kind)
+	if err != nil && !meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("finding the API of %s: %w", kind, err)
+	}
+	return mapping, nil
 }

@@ -5,10 +5,10 @@ type Findings struct {
 	Found []Server `json:"found"`
 	// Data are the data of members that no server of Found has.
 	Data []Data `json:"data,omitempty"`
-	// Unknown are the places that could not be read, each with the reason. They may hold etcd.
-	Unknown []string `json:"unknown,omitempty"`
 	// Searching means that the first search of the local disks has not ended.
 	Searching bool `json:"searching,omitempty"`
+	// Unknown are the places that could not be read, each with the reason. They may hold etcd.
+	Unknown []string `json:"unknown,omitempty"`
 	// Notes describe processes and units that resemble an etcd server, and sources that the scan did
 	// not use.
 	Notes []string `json:"notes,omitempty"`

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
@@ -135,22 +136,19 @@ func conditionOnPage(n *corev1.Node, kind corev1.NodeConditionType) *Condition {
 // holdOnPage returns nil if Holdfast has never written about a hold of the Node.
 func holdOnPage(n *corev1.Node) *HoldOnPage {
 	value, isRecorded := n.Annotations[readiness.HoldAnnotation]
-	h := &HoldOnPage{Condition: conditionOnPage(n, readiness.NetworkHeld)}
-	if !isRecorded {
-		if h.Condition == nil {
-			return nil
-		}
-		h.State = "none"
-		return h
-	}
+	h := &HoldOnPage{State: "none", Condition: conditionOnPage(n, readiness.NetworkHeld)}
 	record, err := readiness.ParseRecord(value)
-	if err != nil {
+	switch {
+	case !isRecorded && h.Condition == nil:
+		return nil
+	case !isRecorded:
+	case err != nil:
 		h.State, h.Problem = "unreadable", err.Error()
-		return h
-	}
-	h.State, h.Reason = string(record.State), string(record.Reason)
-	if !record.Since.IsZero() {
-		h.Since = record.Since.Format("2006-01-02T15:04:05Z07:00")
+	default:
+		h.State, h.Reason = string(record.State), string(record.Reason)
+		if !record.Since.IsZero() {
+			h.Since = record.Since.Format(time.RFC3339)
+		}
 	}
 	return h
 }
@@ -227,16 +225,13 @@ func (p Page) summary() string {
 	return fmt.Sprintf("node %s: %s%s; it may be removed now: %s", p.Node, etcd, hold, p.Removal.Answer)
 }
 
-// A Section is a titled part of a page for people.
-type Section struct {
-	Title string
-	Lines []string
-}
-
-// Sections returns the page for people.
-func (p Page) Sections() []Section {
-	sections := []Section{
-		{"", []string{p.summary()}},
+// Text returns the page for people. It has no section without lines.
+func (p Page) Text() string {
+	text := p.summary() + "\n"
+	for _, section := range []struct {
+		title string
+		lines []string
+	}{
 		{"Protection", p.Protection.lines()},
 		{"Hold", p.Hold.lines()},
 		{"Drain", p.Drain.lines()},
@@ -245,21 +240,18 @@ func (p Page) Sections() []Section {
 			fmt.Sprintf("If it were deleted now: %s (%s)", p.Removal.Answer, p.Removal.Reason),
 			append(strings.Split(p.Removal.Message, "\n"), p.Removal.Warnings...),
 		},
-		{"What to do next", slices.Clone(p.Next)},
-	}
-	for _, s := range sections {
-		for i, line := range s.Lines {
-			s.Lines[i] = printable.Text(line)
+		{"What to do next", p.Next},
+	} {
+		if len(section.lines) > 0 {
+			text += "\n" + section.title + "\n  " + strings.Join(section.lines, "\n  ") + "\n"
 		}
 	}
-	return sections
+	return printable.Text(text)
 }
 
 func (p Protection) lines() []string {
-	lines := []string{"label " + observation.EtcdMemberLabel + ": no"}
-	if p.Labelled {
-		lines[0] = "label " + observation.EtcdMemberLabel + ": yes"
-	}
+	isLabelled := map[bool]string{true: "yes", false: "no"}[p.Labelled]
+	lines := []string{"label " + observation.EtcdMemberLabel + ": " + isLabelled}
 	if p.Because != "" {
 		lines = append(lines, p.Because)
 	}
@@ -302,18 +294,11 @@ func (h *HoldOnPage) lines() []string {
 }
 
 func (d Drain) lines() []string {
-	lines := []string{"the node is open"}
-	if d.Closed != "" {
-		lines[0] = "the node " + d.Closed
+	guardPod := cmp.Or(d.GuardPod, "none")
+	if d.GuardProblem != "" {
+		guardPod = "unknown: " + d.GuardProblem
 	}
-	switch {
-	case d.GuardProblem != "":
-		lines = append(lines, "guard pod: unknown: "+d.GuardProblem)
-	case d.GuardPod != "":
-		lines = append(lines, "guard pod: "+d.GuardPod)
-	default:
-		lines = append(lines, "guard pod: none")
-	}
+	lines := []string{"the node " + cmp.Or(d.Closed, "is open"), "guard pod: " + guardPod}
 	for _, g := range d.Grants {
 		for _, door := range g.Doors {
 			lines = append(lines, fmt.Sprintf("%s; its members count as lost until %s", door.line(), door.ShutWhen))
@@ -325,14 +310,17 @@ func (d Drain) lines() []string {
 // line describes how the door was opened. A deletion without a review was found when the Node was
 // gone.
 func (d DoorStatus) line() string {
-	at := d.Since.Format(time.RFC3339)
+	what, at := words.VerbOf(d.Kind).Noun, d.Since.Format(time.RFC3339)
+	if d.Kind == quorum.DoorMachine {
+		what = "deletion of the machine"
+	}
 	switch {
 	case d.Kind == quorum.DoorGone:
-		return fmt.Sprintf("a %s that was not reviewed was detected at %s", d.what(), at)
+		return fmt.Sprintf("a %s that was not reviewed was detected at %s", what, at)
 	case d.BreakGlass:
-		return fmt.Sprintf("the %s was forced by %s at %s", d.what(), d.User, at)
+		return fmt.Sprintf("the %s was forced by %s at %s", what, d.User, at)
 	}
-	return fmt.Sprintf("the %s by %s was allowed at %s", d.what(), d.User, at)
+	return fmt.Sprintf("the %s by %s was allowed at %s", what, d.User, at)
 }
 
 func (m *Machine) lines() []string {

@@ -62,14 +62,18 @@ func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
 		s.sortByCost(left, isReplaced)
 		at := slices.IndexFunc(left, func(name string) bool { return s.removal(s.node(name)).Answer == quorum.Yes })
 		if at < 0 {
-			p.Stopped, p.Answer = s.stopped(left), quorum.Unknown
+			p.Answer = quorum.Unknown
+			for _, name := range left {
+				p.Stopped = append(p.Stopped, s.removal(s.node(name)))
+			}
 			break
 		}
 		name := left[at]
 		left = slices.Delete(left, at, at+1)
 		step, earlier := s.step(name, isReplaced), s.quorumZones()
 		s = s.after(name, isReplaced)
-		step.Warnings = append(step.Warnings, s.newQuorumZones(earlier)...)
+		isOld := func(zone string) bool { return slices.Contains(earlier, zone) }
+		step.Warnings = append(step.Warnings, slices.DeleteFunc(s.quorumZones(), isOld)...)
 		p.Steps = append(p.Steps, step)
 	}
 	if slices.ContainsFunc(p.Stopped, func(r Removal) bool { return r.Answer == quorum.No }) {
@@ -132,15 +136,6 @@ func (s State) cost(name string) int {
 	return cost
 }
 
-// stopped explains why the Nodes may not go.
-func (s State) stopped(names []string) []Removal {
-	var removals []Removal
-	for _, name := range names {
-		removals = append(removals, s.removal(s.node(name)))
-	}
-	return removals
-}
-
 // step describes the removal of a Node that may go now.
 func (s State) step(name string, isReplaced bool) Step {
 	step := Step{Removal: s.removal(s.node(name)), Then: []string{}}
@@ -154,8 +149,8 @@ func (s State) step(name string, isReplaced bool) Step {
 	if len(step.Members) == 0 {
 		return step
 	}
-	step.Then = append(step.Then, fmt.Sprintf("check that %s has left the member list of etcd cluster %s",
-		joinMembers(step.Members), strings.Join(clusters, " and of ")))
+	step.Then = append(step.Then, fmt.Sprintf("check that member %s has left the member list of etcd cluster %s",
+		observation.JoinIDs(step.Members, " and member "), strings.Join(clusters, " and of ")))
 	if isReplaced {
 		zone := s.replacementZone(s.node(name))
 		if zone != "" {
@@ -167,10 +162,6 @@ func (s State) step(name string, isReplaced bool) Step {
 	return step
 }
 
-func joinMembers(ids []v1alpha1.MemberID) string {
-	return "member " + observation.JoinIDs(ids, " and member ")
-}
-
 // after returns the state after the removal of a Node: its members have left and, if they are
 // replaced, new ones have joined on another Node. The clusters must be copies.
 func (s State) after(name string, isReplaced bool) State {
@@ -179,13 +170,11 @@ func (s State) after(name string, isReplaced bool) State {
 	node := s.replacementOf(gone)
 	for _, v := range verdicts {
 		for i := range s.Clusters {
-			c := &s.Clusters[i]
-			if observation.ClusterIDOf(c) != v.Cluster {
-				continue
-			}
-			joined := removeMembers(c, gone, v.Members)
-			if isReplaced {
-				joinMembersOn(c, node, joined)
+			if c := &s.Clusters[i]; observation.ClusterIDOf(c) == v.Cluster {
+				removed := removeMembers(c, gone, v.Members)
+				if isReplaced {
+					joinMembersOn(c, node, removed)
+				}
 			}
 		}
 	}
@@ -214,10 +203,11 @@ func (s State) replacementOf(gone *corev1.Node) *corev1.Node {
 }
 
 // removeMembers removes the members from the cluster, with everything that the agent of the Node
-// has reported, and returns them.
-func removeMembers(c *v1alpha1.EtcdCluster, n *corev1.Node, ids []v1alpha1.MemberID) []v1alpha1.MemberStatus {
+// has reported, and returns those that another agent lists.
+func removeMembers(
+	c *v1alpha1.EtcdCluster, n *corev1.Node, ids []v1alpha1.MemberID,
+) (removed []v1alpha1.MemberStatus) {
 	has := func(id v1alpha1.MemberID) bool { return slices.Contains(ids, id) }
-	removed := map[v1alpha1.MemberID]v1alpha1.MemberStatus{}
 	c.Spec.Members = slices.DeleteFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return has(b.MemberID) })
 	c.Observations = slices.DeleteFunc(c.Observations, func(o v1alpha1.Observation) bool {
 		return o.Node == n.Name
@@ -225,8 +215,9 @@ func removeMembers(c *v1alpha1.EtcdCluster, n *corev1.Node, ids []v1alpha1.Membe
 	for i := range c.Observations {
 		o := &c.Observations[i]
 		o.Members = slices.DeleteFunc(o.Members, func(m v1alpha1.MemberStatus) bool {
-			if has(m.ID) {
-				removed[m.ID] = m
+			isSame := func(r v1alpha1.MemberStatus) bool { return r.ID == m.ID }
+			if has(m.ID) && !slices.ContainsFunc(removed, isSame) {
+				removed = append(removed, m)
 			}
 			return has(m.ID)
 		})
@@ -234,13 +225,7 @@ func removeMembers(c *v1alpha1.EtcdCluster, n *corev1.Node, ids []v1alpha1.Membe
 			o.Leader = ""
 		}
 	}
-	var found []v1alpha1.MemberStatus
-	for _, id := range ids {
-		if m, isListed := removed[id]; isListed {
-			found = append(found, m)
-		}
-	}
-	return found
+	return removed
 }
 
 // joinMembersOn adds a healthy member on the Node for each of the members: to the bindings, as the

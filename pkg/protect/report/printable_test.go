@@ -50,9 +50,7 @@ func textsOf(t *testing.T, s report.State, answer string) (all []string) {
 	all = append(append(all, whatIfTexts(s)...), planTexts(t, s)...)
 	for i := range s.Nodes {
 		page, _ := report.NewPage(s, s.Nodes[i].Name, report.Removal{Answer: quorum.Unknown, Message: "x" + answer})
-		for _, section := range page.Sections() {
-			all = append(all, section.Lines...)
-		}
+		all = append(all, strings.Split(page.Text(), "\n")...)
 	}
 	return all
 }

@@ -91,14 +91,6 @@ type DoorStatus struct {
 	ShutWhen   string          `json:"shutWhen"`
 }
 
-// what names what the door allows.
-func (d DoorStatus) what() string {
-	if d.Kind == quorum.DoorMachine {
-		return "deletion of the machine"
-	}
-	return words.VerbOf(d.Kind).Noun
-}
-
 // A HoldStatus describes a node that is kept closed until its network works.
 type HoldStatus struct {
 	Node string `json:"node"`

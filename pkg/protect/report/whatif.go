@@ -1,7 +1,6 @@
 package report
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -69,18 +68,23 @@ func NewWhatIf(s State, nodes []string) (WhatIf, error) {
 			requests[c.Name] = append(requests[c.Name], r)
 		}
 		if unknown.Reason != "" {
+			message, _, _ := strings.Cut(unknown.Message, "\n")
 			w.Unknown = append(w.Unknown, Removal{
-				Node: name, Answer: quorum.Unknown, Reason: unknown.Reason, Message: firstLine(unknown.Message),
+				Node: name, Answer: quorum.Unknown, Reason: unknown.Reason, Message: message,
 			})
 			w.Answer = quorum.Unknown
 		}
 	}
 	for _, c := range clusters {
 		if len(requests[c.Name]) > 0 {
-			w.Clusters = append(w.Clusters, s.clusterLoss(c, requests[c.Name]))
+			loss := s.clusterLoss(c, requests[c.Name])
+			w.Clusters = append(w.Clusters, loss)
+			// No counts before unknown, and that before yes.
+			if loss.Answer == quorum.No || w.Answer == quorum.Yes {
+				w.Answer = loss.Answer
+			}
 		}
 	}
-	w.Answer = w.combined()
 	return w, nil
 }
 
@@ -94,20 +98,6 @@ func NewZoneWhatIf(s State, zone string) (WhatIf, error) {
 	w, err := NewWhatIf(s, nodes)
 	w.Zone, w.Notes = zone, append(append(w.Notes, s.zoneConflicts(zone)...), s.withoutZone()...)
 	return w, err
-}
-
-// combined returns the answer about all clusters and Nodes.
-func (w WhatIf) combined() quorum.Answer {
-	answers := []quorum.Answer{w.Answer}
-	for _, c := range w.Clusters {
-		answers = append(answers, c.Answer)
-	}
-	for _, answer := range []quorum.Answer{quorum.No, quorum.Unknown} {
-		if slices.Contains(answers, answer) {
-			return answer
-		}
-	}
-	return quorum.Yes
 }
 
 // membersOf returns the clusters that may have a member on the Node, with the request about it. If
@@ -148,9 +138,4 @@ func (s State) clusterLoss(c *v1alpha1.EtcdCluster, requests []quorum.Request) C
 		}
 	}
 	return loss
-}
-
-func firstLine(text string) string {
-	first, _, _ := strings.Cut(text, "\n")
-	return first
 }

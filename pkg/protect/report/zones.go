@@ -80,23 +80,14 @@ func zoneWarnings(status ClusterStatus) (all []Warning) {
 	return all
 }
 
-// quorumZones returns the zones that hold a quorum of a cluster.
-func (s State) quorumZones() map[string]bool {
-	found := map[string]bool{}
+// quorumZones describes the zones that hold a quorum of a cluster after a step.
+func (s State) quorumZones() (texts []string) {
 	for i := range s.Clusters {
 		c := &s.Clusters[i]
 		for _, share := range quorum.Spread(s.view(c), s.zones()) {
-			found[fmt.Sprintf("zone %s holds a quorum of etcd cluster %s", share.Zone, c.Name)] = share.HoldsQuorum
-		}
-	}
-	return found
-}
-
-// newQuorumZones describes the zones that hold a quorum after a step, and did not earlier.
-func (s State) newQuorumZones(earlier map[string]bool) (texts []string) {
-	for text, isHeld := range s.quorumZones() {
-		if isHeld && !earlier[text] {
-			texts = append(texts, "after this step, "+text)
+			if share.HoldsQuorum {
+				texts = append(texts, fmt.Sprintf("after this step, zone %s holds a quorum of etcd cluster %s", share.Zone, c.Name))
+			}
 		}
 	}
 	slices.Sort(texts)
@@ -143,30 +134,27 @@ func (s State) nodesIn(zone string) ([]string, error) {
 	if len(nodes) > 0 {
 		return nodes, nil
 	}
-	known := map[string]bool{}
-	for _, zone := range s.zones() {
-		known[zone] = true
-	}
-	if len(known) == 0 {
+	known := joinSorted(slices.Collect(maps.Values(s.zones())))
+	if known == "" {
 		return nil, fmt.Errorf("no node has the label %s, so no zone is known; to use another label: --zone-label",
 			s.zoneLabel())
 	}
 	return nil, fmt.Errorf("no node has the label %s=%s; the nodes have the zones %s",
-		s.zoneLabel(), printable.Quote(zone), joinSorted(known))
+		s.zoneLabel(), printable.Quote(zone), known)
 }
 
 // withoutZone returns notes about the members that are in no zone: those on a Node without the
 // label, and those on no known Node.
 func (s State) withoutZone() (notes []string) {
-	nodes, members := map[string]bool{}, map[string]bool{}
+	var nodes, members []string
 	for _, c := range s.recentClusters() {
 		for _, share := range quorum.Spread(s.view(c), s.zones()) {
-			for _, node := range share.Nodes {
-				nodes[node] = nodes[node] || share.Zone == ""
+			if share.Zone == "" {
+				nodes = append(nodes, share.Nodes...)
 			}
 		}
 		for _, id := range quorum.Inspect(s.view(c)).WithoutNode {
-			members[string(id)] = true
+			members = append(members, string(id))
 		}
 	}
 	if outside := joinSorted(nodes); outside != "" {
@@ -211,9 +199,8 @@ func (s State) zones() map[string]string {
 	return zones
 }
 
-// joinSorted joins the names for which the map has true.
-func joinSorted(names map[string]bool) string {
-	found := maps.Clone(names)
-	maps.DeleteFunc(found, func(_ string, isIn bool) bool { return !isIn })
-	return strings.Join(slices.Sorted(maps.Keys(found)), ", ")
+// joinSorted joins the distinct names.
+func joinSorted(names []string) string {
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", ")
 }

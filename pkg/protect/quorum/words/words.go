@@ -111,9 +111,12 @@ func (w writer) again() string { return w.verb.Base + " the node again" }
 // manifests/base/policies/nodes.yaml allows them only with this verb.
 const needsVerb = " (needs the verb breakglass on etcdclusters)"
 
+// StepsTitle is the line above the steps in the refusal of a deletion.
+const StepsTitle = "what to do, safest first:"
+
 // refusal joins the facts, the steps from the safest to the last resort, and the break-glass step.
 func (w writer) refusal(facts []string, steps ...string) string {
-	lines := append(slices.Clone(facts), "what to do, safest first:")
+	lines := append(slices.Clone(facts), StepsTitle)
 	if w.Request.Door == quorum.DoorDrain {
 		lines[len(facts)] = "what to do, safest first (programs that drain nodes try again by themselves):"
 	}
