@@ -150,15 +150,11 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 }
 
 // View returns one version of the cluster together with its observations and the live states of all
-// Nodes that matter to it, and of the additional Nodes named. It reads both now.
+// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side.
 func (s *Store) View(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
-	joined, err := s.WithObservations(ctx, c, additional...)
-	if err != nil {
-		return quorum.View{}, err
-	}
-	return s.ViewJoined(ctx, joined, nonces, additional...)
+	return s.view(ctx, c, nonces, &nodeMemory{}, additional)
 }
 
 // ViewJoined is View for an EtcdCluster with the observations that were read after it. It reads
@@ -166,7 +162,7 @@ func (s *Store) View(
 func (s *Store) ViewJoined(
 	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
-	return s.viewNodes(ctx, joined, nonces, &nodeMemory{}, additional)
+	return s.viewNodes(ctx, joined, nonces, &nodeMemory{states: map[string]observation.NodeState{}}, additional)
 }
 
 // ProbedView is View for the newest result of a probe request. The reviews that share the request
@@ -176,11 +172,7 @@ func (s *Store) ProbedView(ctx context.Context, p *ProbeRequest, additional ...s
 	p.addReviewed(additional)
 	view, err := p.views.do(ctx, func(ctx context.Context) (quorum.View, error) {
 		result, reviewed := p.Result(), p.addReviewed(nil)
-		joined, err := s.WithObservations(ctx, result.Cluster, reviewed...)
-		if err != nil {
-			return quorum.View{}, err
-		}
-		view, err := s.viewNodes(ctx, joined, result.Nonces, &p.nodes, reviewed)
+		view, err := s.view(ctx, result.Cluster, result.Nonces, &p.nodes, reviewed)
 		return view, cmp.Or(err, ctx.Err()) // Other callers have more time to read Nodes.
 	})
 	if view.Cluster != nil {
@@ -189,18 +181,40 @@ func (s *Store) ProbedView(ctx context.Context, p *ProbeRequest, additional ...s
 	return view, err
 }
 
-// A nodeMemory has the Nodes that were read for views. The zero value is ready for use.
+// A nodeMemory has the Nodes that were read for views.
 type nodeMemory struct {
+	// states are those of the latest view, also of Nodes that could not be read.
 	states map[string]observation.NodeState
 	// all are all Nodes, if they were listed.
 	all []observation.AnnouncingNode
 }
 
-// viewNodes returns the view with the states of the Nodes. It reads those that are not known.
+func (s *Store) view(
+	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, known *nodeMemory, additional []string,
+) (quorum.View, error) {
+	read := maps.Collect(maps.All(known.states)) // Earlier views have the map.
+	maps.DeleteFunc(read, func(_ string, n observation.NodeState) bool { return !n.Known })
+	known.states = read
+	var joined *v1alpha1.EtcdCluster
+	g, reading := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		joined, err = s.WithObservations(reading, c, additional...)
+		return err
+	})
+	g.Go(func() error {
+		s.readStates(ctx, known, slices.Concat(NodeNames(c), additional))
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return quorum.View{}, err
+	}
+	return s.viewNodes(ctx, joined, nonces, known, additional)
+}
+
+// viewNodes returns the view with the states of the Nodes. It reads those that have none.
 func (s *Store) viewNodes(
 	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, known *nodeMemory, additional []string,
 ) (quorum.View, error) {
-	known.states = maps.Collect(maps.All(known.states)) // Earlier views have the map.
 	s.readStates(ctx, known, slices.Concat(NodeNames(joined), additional))
 	possible, err := s.possibleNodes(ctx, joined, known)
 	if err != nil {
@@ -213,9 +227,9 @@ func (s *Store) viewNodes(
 	}, nil
 }
 
-// readStates reads the named Nodes that are not known, or could not be read before.
+// readStates reads the named Nodes that have no state.
 func (s *Store) readStates(ctx context.Context, known *nodeMemory, names []string) {
-	missing := slices.DeleteFunc(names, func(name string) bool { return known.states[name].Known })
+	missing := slices.DeleteFunc(names, func(name string) bool { _, isRead := known.states[name]; return isRead })
 	maps.Copy(known.states, s.LiveStates(ctx, missing))
 }
 

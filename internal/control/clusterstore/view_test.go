@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,16 +25,20 @@ import (
 // A tableReader is an API server that can be read only.
 type tableReader struct {
 	client.Reader
-	takes   time.Duration
-	isDown  string // the Node that cannot be read
+	takes   time.Duration // for an observation; twice as long for a Node
+	isDown  string        // the Node that cannot be read
 	mu      sync.Mutex
 	objects map[string]*v1alpha1.EtcdObservation
 	reads   []string
 }
 
 func (r *tableReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	takes := r.takes
+	if _, isNode := o.(*corev1.Node); isNode {
+		takes *= 2
+	}
 	select {
-	case <-time.After(r.takes):
+	case <-time.After(takes):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
