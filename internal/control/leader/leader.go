@@ -95,6 +95,8 @@ type Leader struct {
 	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
+	// zones are those of the Nodes that have one, by name, in this round.
+	zones map[string]string
 }
 
 // New returns the controller of a Leader.
@@ -135,6 +137,7 @@ func (l *Leader) reconcileAll(ctx context.Context, w world.World) error {
 	cached := w.Clusters
 	observations, orphans := indexObservations(w.Observations, cached)
 	index := l.indexNodes(w.Nodes)
+	l.zones = l.zonesOf(w.Nodes)
 	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
 
 	l.keepStates(cached)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +47,7 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, index.zones(l.Store))
+	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, l.zones)
 	wanted := statusOf(s.overview.Summary, s.bound, c, metav1.NewTime(l.Now()))
 	if apiequality.Semantic.DeepEqual(c.Status, wanted) {
 		return nil
@@ -54,12 +55,12 @@ func (l *Leader) writeSummary(
 	return l.Store.ApplyStatus(ctx, cached.Name, wanted)
 }
 
-// zones returns the zones of the Nodes that have one, by name.
-func (n nodeIndex) zones(s *clusterstore.Store) map[string]string {
-	zones := make(map[string]string, len(n))
-	for name, node := range n {
-		if zone := s.ZoneOf(node.Node); zone != "" {
-			zones[name] = zone
+// zonesOf returns the zones of the Nodes that have one, by name.
+func (l *Leader) zonesOf(nodes []*corev1.Node) map[string]string {
+	zones := make(map[string]string, len(l.zones))
+	for _, n := range nodes {
+		if zone := l.Store.ZoneOf(n); zone != "" {
+			zones[n.Name] = zone
 		}
 	}
 	return zones
