@@ -245,7 +245,7 @@ func (f *uninstallFixture) runScript(t *testing.T, script string) (out string, e
 }
 
 // TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
-// ends. The hooks of Machines are removed all the same. The golden file of the dry run has the same
+// ends. The hooks of Machines are removed, and the Nodes are cleaned all the same. The golden file of the dry run has the same
 // order.
 func TestUninstallDeadNode(t *testing.T) {
 	f := newUninstallFixture(t)
@@ -259,6 +259,7 @@ func TestUninstallDeadNode(t *testing.T) {
 	require.JSONEq(t, `{"a":"b"}`, got, out)
 	require.NotContains(t, f.remaining(t), "clusterrolebinding.rbac.authorization.k8s.io/holdfast-webhook-machines",
 		"a webhook that still runs can restore the hook")
+	f.requireClean(t)
 
 	// Cluster API ends the machine, and its Node is deleted.
 	_, err = f.Kubectl(t.Context(), "-n", guard.Namespace, "delete", "pod", "webhook", "--grace-period=0", "--force")

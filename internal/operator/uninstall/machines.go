@@ -64,7 +64,8 @@ func (u *uninstaller) hookedMachines(
 		case !isHooked:
 		case m.DeletionTimestamp != nil && !u.EndWaitingMachines:
 			waits = append(waits, fmt.Errorf("machine %s/%s is being deleted and has the hook of Holdfast: without the hook "+
-				"it ends at once, even if etcd then loses quorum. Wait until it is gone, or repeat with --end-waiting-machines",
+				"it ends at once, even if etcd then loses quorum. While the webhook runs, wait until it is gone. Otherwise "+
+				"check its etcd cluster, and repeat with --end-waiting-machines",
 				m.Namespace, m.Name))
 		default:
 			hooked = append(hooked, m)

@@ -30,8 +30,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// clean removes the hooks from Machines, and then everything of Holdfast from Nodes. Neither an
-// agent nor the webhook may run then.
+// clean removes the hooks from Machines, and then everything of Holdfast from Nodes. An agent or a
+// webhook that still runs then may restore something. A pod on an unreachable node never ends, and
+// must not keep the other nodes closed: the Nodes are cleaned, and the error asks for another run.
 //
 // A machine that is kept by a hook costs money and blocks others: a failure with Nodes does not
 // keep the hooks. When the pods are gone, clean looks for hooks again: the last requests of the
@@ -44,17 +45,15 @@ func (u *uninstaller) clean(ctx context.Context) error {
 		right.Resource = "nodes"
 		u.need(right)
 	}
-	if err := u.waitForPods(ctx); err != nil {
-		return errors.Join(append(failed, err)...)
-	}
+	waiting := u.waitForPods(ctx)
 	if u.collectsRights {
-		return errors.Join(failed...)
+		return errors.Join(append(failed, waiting)...)
 	}
 	if u.DryRun {
-		failed = append(failed, u.printHooksSince())
+		failed = append(failed, waiting, u.printHooksSince())
 	} else {
 		// The second run repeats what failed in the first, so its error replaces that one.
-		failed = []error{u.removeHooks(ctx)}
+		failed = []error{waiting, u.removeHooks(ctx)}
 	}
 	nodes := &corev1.NodeList{}
 	if err := u.Client.List(ctx, nodes); err != nil {
