@@ -245,8 +245,8 @@ func (f *uninstallFixture) runScript(t *testing.T, script string) (out string, e
 }
 
 // TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
-// ends. The hooks of Machines are removed, and the Nodes are cleaned all the same. The golden file of the dry run has the same
-// order.
+// ends. The hooks of Machines are removed, and the Nodes are cleaned all the same. The golden file
+// of the dry run has the same order.
 func TestUninstallDeadNode(t *testing.T) {
 	f := newUninstallFixture(t)
 	f.addObjects(t)
