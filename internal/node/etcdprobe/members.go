@@ -72,9 +72,9 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 }
 
 // confirm reads the member list, and whether there are alarms, from a server that has just served a
-// linearizable read. The data of the server is then as recent as that read, also its status,
-// which names alarms among its errors since 3.4 (server/etcdserver/api/v3rpc/maintenance.go). So
-// only a cluster with an error needs the request for alarms, which writes to its raft log.
+// linearizable read. The data of the server is then as recent as that read, also its status, whose
+// errors contain the alarms since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So only
+// a cluster with an error needs the request for alarms, which writes to its raft log.
 func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64) error {
 	var noAlarms bool
 	var requests sync.WaitGroup
@@ -87,14 +87,10 @@ func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster
 	if err != nil {
 		return err
 	}
-	if err = checkHeader(confirmed.Header, cluster, member); err != nil {
-		return err
+	if err = checkList(confirmed, cluster, member); err == nil {
+		l.members, l.noAlarms = confirmed.Members, noAlarms
 	}
-	if err = validateMembers(confirmed.Members); err != nil {
-		return err
-	}
-	l.members, l.noAlarms = confirmed.Members, noAlarms
-	return nil
+	return err
 }
 
 // ListMembers returns the member list as the local server stores it, sorted by ID. No quorum
@@ -122,10 +118,7 @@ func (p *Prober) ListMembers(
 		if err != nil {
 			return err
 		}
-		if err = checkHeader(stored.Header, cluster, member); err != nil {
-			return err
-		}
-		if err = validateMembers(stored.Members); err != nil {
+		if err = checkList(stored, cluster, member); err != nil {
 			return err
 		}
 		list = make([]v1alpha1.MemberStatus, len(stored.Members))
@@ -136,6 +129,14 @@ func (p *Prober) ListMembers(
 	})
 	slices.SortFunc(list, func(a, b v1alpha1.MemberStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return list, err
+}
+
+// checkList returns an error if a member list is from another server, or is invalid.
+func checkList(list *pb.MemberListResponse, cluster, member uint64) error {
+	if err := checkHeader(list.Header, cluster, member); err != nil {
+		return err
+	}
+	return validateMembers(list.Members)
 }
 
 // validateMembers returns an error if a member list is invalid or does not fit into an

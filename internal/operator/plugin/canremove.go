@@ -93,7 +93,7 @@ func (s *session) canRemoveCommand() *cobra.Command {
 func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOptions) error {
 	kube, err := s.client()
 	if err != nil {
-		return s.answer(err, quorum.Unknown, o.format, nil, "")
+		return s.failUnknown(err)
 	}
 	ask := func(ctx context.Context) []report.Removal {
 		answers := make([]report.Removal, len(nodes))
@@ -107,23 +107,28 @@ func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOpti
 	}
 	answers := s.pollAnswers(ctx, ask, o)
 	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: combined(answers), Nodes: answers}
-	return s.answer(nil, r.Answer, o.format, r, r.text())
+	return s.answer(r.Answer, o.format, r, r.text())
 }
 
 // answer prints a report, and returns the error that carries the exit code of its answer, nil for
-// yes. The exit code of every failure is that of an unknown answer.
-func (s *session) answer(err error, answer quorum.Answer, format reportFormat, r any, text string) error {
-	if err == nil {
-		err = format.write(s.Out, r, text)
+// yes.
+func (s *session) answer(answer quorum.Answer, format reportFormat, r any, text string) error {
+	if err := format.write(s.Out, r, text); err != nil {
+		return s.failUnknown(err)
 	}
-	switch {
-	case err != nil:
-		fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
-	case answer == quorum.Yes:
+	switch answer {
+	case quorum.Yes:
 		return nil
-	case answer == quorum.No:
+	case quorum.No:
 		return cli.ExitWith(cli.ExitFailure)
+	case quorum.Unknown:
 	}
+	return cli.ExitWith(exitUnknown)
+}
+
+// failUnknown prints an error and returns the exit code of an unknown answer.
+func (s *session) failUnknown(err error) error {
+	fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
 	return cli.ExitWith(exitUnknown)
 }
 

@@ -98,7 +98,10 @@ func (s *session) plan(ctx context.Context, nodes []string, selector labels.Sele
 		p, err = report.NewPlan(state, nodes, !o.withoutReplacement)
 		return p.Answer == quorum.Unknown, err
 	})
-	return s.answer(err, p.Answer, o.format, p, formatPlan(p))
+	if err != nil {
+		return s.failUnknown(err)
+	}
+	return s.answer(p.Answer, o.format, p, formatPlan(p))
 }
 
 // selectedNodes returns the names of the Nodes with these labels, or the given names without a

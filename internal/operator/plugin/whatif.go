@@ -95,7 +95,10 @@ func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Se
 		r, err = report.NewWhatIf(state, nodes)
 		return r.Answer == quorum.Unknown, err
 	})
-	return s.answer(err, r.Answer, o.format, r, formatWhatIf(r, now))
+	if err != nil {
+		return s.failUnknown(err)
+	}
+	return s.answer(r.Answer, o.format, r, formatWhatIf(r, now))
 }
 
 // formatWhatIf returns an answer for people.
