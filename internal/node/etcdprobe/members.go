@@ -73,8 +73,8 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 
 // confirm reads the member list, and whether there are alarms, from a server that has just served a
 // linearizable read. The data of the server is then as recent as that read, also its status, whose
-// errors contain the alarms since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So only
-// a cluster with an error needs the request for alarms, which writes to its raft log.
+// errors contain the alarms since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So
+// only a cluster with an error needs the request for alarms, which writes to its raft log.
 func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64) error {
 	var noAlarms bool
 	var requests sync.WaitGroup
