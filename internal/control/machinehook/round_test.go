@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
 
 // A waitingFixture has Machines that wait for their hooks, and one Node each.
@@ -207,4 +210,23 @@ func TestBackoff(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHoldersOf: a Machine keeps its hook while its Node may hold etcd. A grant whose member has left
+// is enough to name the Node.
+func TestHoldersOf(t *testing.T) {
+	c := quorumtest.Voters(3).Removed(0).Cluster.DeepCopy()
+	c.Spec.Members, c.Spec.Grants = c.Spec.Members[1:], []v1alpha1.Grant{quorumtest.GrantFor(0)}
+	c.Observations = slices.DeleteFunc(c.Observations, func(o v1alpha1.Observation) bool { return o.Node == "w1" })
+	node := func(name string, uid types.UID, labels map[string]string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: uid, Labels: labels}}
+	}
+	var names []string
+	for _, n := range holdersOf([]*corev1.Node{
+		node("labelled", "l", map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}),
+		node("ordinary", "o", nil), node("w1", "u1", nil), node("w2", "u2", nil),
+	}, []*v1alpha1.EtcdCluster{c}) {
+		names = append(names, n.Name)
+	}
+	require.Equal(t, []string{"labelled", "w1", "w2"}, names)
 }
