@@ -212,8 +212,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestHoldersOf: a Machine keeps its hook while its Node may hold etcd. A grant whose member has left
-// is enough to name the Node.
+// TestHoldersOf: a Machine keeps its hook while its Node may hold etcd. A grant whose member has
+// left is enough to name the Node.
 func TestHoldersOf(t *testing.T) {
 	c := quorumtest.Voters(3).Removed(0).Cluster.DeepCopy()
 	c.Spec.Members, c.Spec.Grants = c.Spec.Members[1:], []v1alpha1.Grant{quorumtest.GrantFor(0)}
