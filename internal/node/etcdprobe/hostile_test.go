@@ -186,8 +186,18 @@ func FuzzServer(f *testing.F) {
 			method: methods[int(method)%len(methods)], unit: unit, count: int(count), messages: int(messages),
 			text: text, texts: int(texts), metadata: int(metadata), isGzip: isGzip, isSlow: isSlow,
 		}
-		o := probeHostile(t, newHostileServer(t, answer, 3, 2), maxHeap)
-		require.True(t, answer.method != "" || o.Linearizable, o.Problem)
+		url := newHostileServer(t, answer, 3, 2)
+		o := probeHostile(t, url, maxHeap)
+		if answer.method != "" {
+			return
+		}
+		for range 10 { // an honest server beside other tests may need longer than the timeout
+			if o.Linearizable {
+				return
+			}
+			o = probeHostile(t, url, maxHeap)
+		}
+		require.Fail(t, o.Problem)
 	})
 }
 
