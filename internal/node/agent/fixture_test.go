@@ -87,7 +87,7 @@ func isReleased(n *corev1.Node) bool {
 
 // isFree reports whether nothing of a hold is left.
 func isFree(n *corev1.Node) bool {
-	return isReleased(n) && !n.Spec.Unschedulable && status(n, corev1.NodeNetworkUnavailable) == corev1.ConditionFalse &&
+	return isReleased(n) && !n.Spec.Unschedulable && status(n, corev1.NodeNetworkUnavailable) != corev1.ConditionTrue &&
 		status(n, readiness.NetworkHeld) == corev1.ConditionFalse
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -255,4 +257,66 @@ func TestNextAgent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestKillDuringHold runs a hold from its beginning to its end, and kills the agent at its first
+// write, before or after the API server has received it. It repeats this with the second write and
+// so on, until the agent makes no further write. Each time another agent must reach the same end.
+func TestKillDuringHold(t *testing.T) {
+	for name, node := range map[string]*corev1.Node{
+		"born held": bornHeld(testNode), "held after a reboot": inService("the last boot"),
+	} {
+		for _, isReceived := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", received: ", isReceived), func(t *testing.T) {
+				write := 0
+				for isReached := true; isReached; {
+					write++
+					isReached = killAtWrite(t, node.DeepCopy(), write, isReceived)
+				}
+				require.Greater(t, write, 3, "a hold needs at least: begin or explain, end, conditions")
+			})
+		}
+	}
+}
+
+// killAtWrite reports whether the agent made the write at which it is to be killed.
+func killAtWrite(t *testing.T, node *corev1.Node, write int, isReceived bool) bool {
+	var left *corev1.Node // what the killed agent left
+	isOpen := false
+	inBubble(t, node, nil, func(f *bubbleFixture) {
+		kill := func() error {
+			if write--; write != 0 {
+				return nil
+			}
+			left = f.api.node.DeepCopy()
+			f.api.leave(refuses, false)
+			return syscall.ECONNREFUSED
+		}
+		if isReceived {
+			f.api.afterWrite = func(*corev1.Node) error { return kill() }
+		} else {
+			f.api.beforeWrite = func(string) (err error) { f.api.locked(func() { err = kill() }); return err }
+		}
+		elapse(f.t, slowTick)
+		if left == nil {
+			isOpen = true
+			f.host(openNetwork())
+			elapse(f.t, slowTick)
+		}
+	})
+	if left == nil {
+		return false
+	}
+	inBubble(t, left, nil, func(f *bubbleFixture) {
+		if !isOpen {
+			f.within(slowTick, isHeld)
+			require.True(f.t, f.node().Spec.Unschedulable)
+		}
+		f.host(openNetwork())
+		f.within(slowTick, func(n *corev1.Node) bool {
+			_, isMarked := n.Annotations[autoscaler.ClusterAutoscaler]
+			return isFree(n) && !isMarked && status(n, observation.EtcdMemberCondition) == corev1.ConditionFalse
+		})
+	})
+	return true
 }
