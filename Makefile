@@ -236,10 +236,6 @@ prose: $(if $(C_COMPILER),bin/vale) ## Check the language of Markdown and Go com
 monitoring: bin/promtool ## Test the alerts and the dashboard with Prometheus' own code (UPDATE=1 draws the picture in docs/ again)
 	go test -C tools/prometheus -tags $(PROMETHEUS_TAGS) . $(if $(UPDATE),-update)
 
-.PHONY: style
-style: ## Measure how the code reads: function length, comment width, names (DIR=../other for another tree)
-	@go run ./tools/style $(DIR)
-
 .PHONY: demo-programs
 demo-programs: build
 	go build $(PROGRAM_FLAGS) -ldflags "-s -w" -o bin/holdfast-demo ./test/demo
