@@ -20,17 +20,11 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// TestHelmUninstall installs the chart with the Job of helm uninstall, and uninstalls it with the
-// real helm. No kubelet runs, so the test takes the place of the pod: it runs the command of the
-// Job with the rights of the Job. If the Job does not end, Holdfast stays.
-func TestHelmUninstall(t *testing.T) {
-	f := &uninstallFixture{Server: apiserver.New(t)}
-	root, err := process.RepositoryRoot()
-	require.NoError(t, err)
-	apiserver.InstallMachines(t, f.Server)
-	_, err = f.StartControllers("garbage-collector-controller", "job-controller")
-	require.NoError(t, err)
-	out, err := f.helm(t, "install", "holdfast", filepath.Join(root, "charts/holdfast"), "--create-namespace",
+// uninstallByHelm installs the chart with the Job of helm uninstall, and uninstalls it with the real
+// helm. No kubelet runs, so the test takes the place of the pod: it runs the command of the Job with
+// the rights of the Job. If the Job does not end, Holdfast stays.
+func uninstallByHelm(t *testing.T, f *uninstallFixture) {
+	out, err := f.helm(t, "install", "holdfast", filepath.Join(f.root, "charts/holdfast"), "--create-namespace",
 		"--set=uninstall.enabled=true")
 	require.NoError(t, err, out)
 	require.NoError(t, f.WaitForPolicies(t.Context()))
