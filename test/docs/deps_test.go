@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -95,19 +94,4 @@ func TestDependencies(t *testing.T) {
 		module, _, _ = strings.Cut(module, " ")
 		require.Contains(t, string(decisions), "`"+module+"`", "docs/decisions.md does not explain %s", module)
 	}
-}
-
-// TestLibraries checks that the client libraries are not newer than every API server under test.
-func TestLibraries(t *testing.T) {
-	minor := func(file, pattern string) int {
-		t.Helper()
-		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, file))
-		require.NotNil(t, found)
-		number, err := strconv.Atoi(found[1])
-		require.NoError(t, err)
-		return number
-	}
-	newest := minor("tools/kubernetes/go.mod", `(?m)^\tk8s\.io/kubernetes v1\.(\d+)\.`)
-	require.LessOrEqual(t, minor("go.mod", `(?m)^\tk8s\.io/api v0\.(\d+)\.`), newest,
-		"k8s.io/api in go.mod is newer than every API server under test: add that version to tools/")
 }
