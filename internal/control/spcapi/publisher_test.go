@@ -127,7 +127,8 @@ func TestReader(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.configMaps().Delete(t.Context(), "part", metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Equal(t, []spc.Record{record}, r.Latest().Inventory().Records)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-1"}}
+		require.Equal(t, &record, r.Latest().Find(node).Record)
 		require.Equal(t, 1, changes)
 		require.Equal(t, "metadata.name=part", configMaps.list.FieldSelector)
 		require.Equal(t, "metadata.name=part", configMaps.watch.FieldSelector, "an agent reads more than its part")
