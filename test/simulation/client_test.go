@@ -96,7 +96,9 @@ func (a apiClient) List(ctx context.Context, list client.ObjectList, _ ...client
 	s := a.r.sim.api
 	switch into := list.(type) {
 	case *v1alpha1.EtcdClusterList:
-		return listObjects(ctx, a, &s.clusters, func(o *v1alpha1.EtcdCluster) { into.Items = append(into.Items, *o.DeepCopy()) })
+		return listObjects(ctx, a, &s.clusters, func(o *v1alpha1.EtcdCluster) {
+			into.Items = append(into.Items, *o.DeepCopy())
+		})
 	case *v1alpha1.EtcdObservationList:
 		return listObjects(ctx, a, &s.observations, func(o *v1alpha1.EtcdObservation) {
 			into.Items = append(into.Items, *o.DeepCopy())

@@ -304,8 +304,8 @@ func testNotPublished(t *testing.T, s *fixture) {
 	require.Equal(t, "1h0m0s old", s.status(t)["age"])
 	require.Equal(t, succeeded, s.status(t)["succeeded"])
 	require.Contains(t, scrape(t, s.metrics), "holdfast_spc_inventory_age_seconds 3600\n")
-	require.Contains(t, s.output.String(), "event on holdfast-spc-inventory: SPCNotRefreshed: failed to refresh the list of "+
-		"machines; the last list stays in use (1h0m0s old): publishing the SPC inventory: ")
+	require.Contains(t, s.output.String(), "event on holdfast-spc-inventory: SPCNotRefreshed: failed to refresh the list "+
+		"of machines; the last list stays in use (1h0m0s old): publishing the SPC inventory: ")
 
 	isFailing = false
 	waitForRefresh()
