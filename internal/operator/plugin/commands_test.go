@@ -9,6 +9,7 @@ import (
 // TestCommands runs the commands against one real API server, one after the other: first those that
 // change something.
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	server := apiserver.NewInstalled(t)
 	t.Run("changes", func(t *testing.T) { testChanges(t, server) })
 	for i, test := range []struct {

@@ -35,6 +35,7 @@ type uninstallFixture struct {
 
 // TestUninstall installs Holdfast again and again on one API server, and removes it in each way.
 func TestUninstall(t *testing.T) {
+	t.Parallel()
 	server := apiserver.New(t)
 	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
