@@ -54,7 +54,10 @@ func testGuardPods(t *testing.T, server *apiserver.Server) {
 		"second of a node": {func(p *corev1.Pod) { p.Name += "-2" }, value + "metadata.name"},
 		"labels of the agent": {func(p *corev1.Pod) {
 			p.Labels["app.kubernetes.io/name"] = "holdfast-agent"
-		}, value + "metadata.labels"},
+		}, value + "labels.app.kubernetes.io/name"},
+		"other label": {func(p *corev1.Pod) { p.Labels["app"] = "x" }, value + "labels.app"},
+		"no label":    {func(p *corev1.Pod) { p.Labels = nil }, "labels.holdfast.dev/drain-guard"},
+		"zone":        {change: func(p *corev1.Pod) { p.Labels[corev1.LabelTopologyZone] = "eu-1a" }},
 		"description": {func(p *corev1.Pod) {
 			p.Annotations["kubernetes.io/description"] = "Run x"
 		}, value + "annotations.kubernetes.io/description"},
